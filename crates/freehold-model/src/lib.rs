@@ -10,6 +10,7 @@
 //! - [`script`]: calls from bytes, for fuzzers and property tests.
 //! - [`compare`]: runs two subjects side by side; shrinks what differs.
 //! - [`cases`]: calls with their expected results as text files, for every subject.
+//! - [`pools`]: huge pages of pools with a userfaultfd, with a model of their own.
 //! - [`wild`]: every public call of the engine with arguments that no sane program would pass.
 //!
 //! The model follows the kernel, not the manual. Where the two were found to differ, or where a rule is
@@ -33,8 +34,9 @@
 //! Known differences between model and kernel: none in the calls that the generator draws, apart from what
 //! [`compare`] lists as free; between engine and kernel, what [`world::Quirks`] lists. Not drawn, and not
 //! modelled: overcommit, transparent huge pages (switched off), huge pages, swap,
-//! `MADV_COLLAPSE` and the memory-failure advice, protection keys, userfaultfd, instruction fetches, faults
-//! by the kernel on a process's behalf, and files whose page cache drops pages (only memory files are used).
+//! `MADV_COLLAPSE` and the memory-failure advice, protection keys, userfaultfd (but see [`pools`]),
+//! instruction fetches, faults by the kernel on a process's behalf, and files whose page cache drops pages
+//! (only memory files are used).
 #![deny(unsafe_code)]
 
 pub mod cases;
@@ -46,6 +48,7 @@ pub mod generate;
 pub mod linux;
 pub mod model;
 pub mod op;
+pub mod pools;
 pub mod script;
 pub mod text;
 pub mod wild;

@@ -6,6 +6,7 @@ mod engine;
 mod lines;
 mod merges;
 mod places;
+mod pools;
 mod properties;
 mod support;
 mod wild;

@@ -9,6 +9,7 @@ use super::TASK_SIZE;
 use super::calls::returned;
 use super::image::lines_in;
 use freehold::error::Errno;
+use freehold::hugetlb::HugePageSize;
 use freehold::uffd::{Features, FillMode, RegisterMode, UffdConfig, Userfaultfd};
 use freehold::vma::flags::VmFlags;
 use freehold_machine::{Machine, Process};
@@ -57,7 +58,7 @@ impl Pagers {
             _ if operation == uffdio::UNREGISTER => {
                 handle.unregister(start, len).map_err(|error| error.errno())
             }
-            Some(mode) => handle.register(start, len, mode).map_err(|error| error.errno()),
+            Some(mode) => handle.register(start, len, mode).map(drop).map_err(|error| error.errno()),
             None => Err(Errno::EINVAL),
         };
         let ours = returned(done.map(|()| 0));
@@ -91,14 +92,15 @@ impl Pagers {
     }
 
     /// Supplies the page at `address`, where a userfaultfd serves it and it is not there.
-    pub(super) fn supply_page(&self, address: u64) {
+    pub(super) fn supply_page(&self, process: &Process, address: u64) {
         let handles: Vec<_> = self.lock().values().cloned().collect();
-        let page = address & !(PAGE - 1);
+        let bytes = page_bytes(process, address);
+        let (page, zeroes) = (address & !(bytes - 1), vec![0; bytes as usize]);
         for handle in handles {
-            let copied = handle.copy(page, &[0; PAGE as usize], FillMode::empty());
+            let copied = handle.copy(page, &zeroes, FillMode::empty());
             if copied.is_err() {
                 // It may be in the file's cache: what is there stays.
-                let _ = handle.continue_with(page, PAGE, FillMode::empty());
+                let _ = handle.continue_with(page, bytes, FillMode::empty());
             }
         }
     }
@@ -128,12 +130,13 @@ impl Pagers {
             if mode == RegisterMode::WP {
                 continue;
             }
-            for page in part.step_by(PAGE as usize) {
+            let bytes = page_bytes(process, part.start);
+            for page in (part.start & !(bytes - 1)..part.end).step_by(bytes as usize) {
                 if *most == 0 {
                     return;
                 }
                 *most -= 1;
-                self.supply_page(page);
+                self.supply_page(process, page);
             }
         }
     }
@@ -185,13 +188,19 @@ fn registered(process: &Process, range: &Range<u64>) -> Vec<(Range<u64>, Registe
     parts.filter(|(_, mode)| !mode.is_empty()).collect()
 }
 
+/// Bytes of a page at `address`.
+fn page_bytes(process: &Process, address: u64) -> u64 {
+    let size = process.find_vma(address).and_then(|vma| vma.huge_page_size());
+    size.map_or(PAGE, HugePageSize::bytes)
+}
+
 /// Whether the engine can register all that is mapped in the range.
 fn is_served(process: &Process, range: &Range<u64>) -> bool {
     let mut lines = lines_in(process, range.clone());
     lines.all(|line| {
         process.find_vma(line.start).is_none_or(|vma| {
             let file = vma.object().file().filter(|_| !vma.is_anonymous());
-            !vma.flags().contains(VmFlags::HUGETLB) && file.is_none_or(|file| file.mapping().is_shmem())
+            vma.flags().contains(VmFlags::HUGETLB) || file.is_none_or(|file| file.mapping().is_shmem())
         })
     })
 }

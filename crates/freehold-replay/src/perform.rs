@@ -275,7 +275,7 @@ impl<'w, 'c> Performer<'w, 'c> {
             if !matches!(handled, Err(FaultError::Bus { .. })) || image.pagers.is_empty() {
                 return handled;
             }
-            image.pagers.supply_page(at.get());
+            image.pagers.supply_page(process, at.get());
             process.handle_fault(at.get(), access).map(drop)
         });
         let result = match self.world.options.backed && access.write {

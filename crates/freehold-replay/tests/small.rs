@@ -587,6 +587,41 @@ fn blocks_of_shared_memory_are_those_of_linux() {
 }
 
 #[test]
+fn what_a_userfaultfd_serves_of_a_pool_is_served() {
+    let events = "15 0 1 mmap 0 800000 3 40022 -1 0 = 7f0000000000
+16 0 1 userfaultfd 80001 = 3
+17 0 1 ioctl 3 c020aa00 7f0000000000 600000 3 = 0
+18 0 1 ioctl 3 c020aa00 7f0000001000 200000 3 = -22
+19 0 1 F 7f0000001388 4 x1
+20 0 1 F 7f0000200000 6 x1
+21 0 1 madvise 7f0000200000 200000 4 = 0
+22 0 1 F 7f0000200000 4 x1
+23 0 1 F 7f0000600000 6 x1
+24 0 1 ioctl 3 8010aa01 7f0000000000 200000 0 = 0
+25 - 1 S 1 exit 1
+26 0 1 X g
+";
+    let exit = "@ 1 exit 1 25 25 0 t | /bin/t | VmRSS:8;RssAnon:8
+10000-12000 r-xp 0 /bin/t | 0 | rdexmrmwme
+12000-13000 rw-p 2000 /bin/t | 4,,,,4,4,4,, | rdwrmrmwmeac
+7f0000000000-7f0000200000 rw-p 0 /anon_hugepage (deleted) | 0 | rdwrmrmwmedeht
+7f0000200000-7f0000600000 rw-p 200000 /anon_hugepage (deleted) | 0 | rdwrmrmwmeumuwdeht
+7f0000600000-7f0000800000 rw-p 600000 /anon_hugepage (deleted) | 0 | rdwrmrmwmedeht
+7ffffffdd000-7ffffffff000 rw-p 0 [stack] | 4,,,,4,4,4,, | rdwrmrmwmegdac
+P 12 1 8
+P 7efffffed 400 48
+P 200 200 48
+P ffff7de 1 8
+";
+    let recording = Recording::new(events, exit);
+    each_way(|options| {
+        let outcome = recording.replay(options);
+        assert_eq!(outcome.difference_count, 0, "{:#?}", outcome.differences);
+        assert_eq!((outcome.calls.all, outcome.faults.all, outcome.snapshots.all), (5, 4, 1));
+    });
+}
+
+#[test]
 fn what_a_userfaultfd_serves_is_served() {
     let events = "15 0 1 mmap 0 6000 3 22 -1 0 = 7f0000000000
 16 0 1 userfaultfd 80001 = 3

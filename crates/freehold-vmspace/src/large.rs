@@ -1,14 +1,28 @@
 //! Entries above the lowest level of which each is one page, with one record: huge pages of pools.
 
 use crate::{
-    AnonPage, ForkGather, HugePageSize, Moving, NoMemory, Pfn, UserRange, VirtAddr, VmSpace, frame::Unshared,
+    AnonPage, Fork, ForkGather, HugePageSize, Moving, NoMemory, Pfn, UserRange, VirtAddr, VmSpace,
+    frame::Unshared,
+    is_wp_marker,
     platform::Platform,
+    write_protect::{is_protected, protected, unprotected},
 };
-use freehold_pagetable::{Kind, LeafGuard, Level, MarkerKind, Pte, PteFlags};
+use freehold_pagetable::{Kind, LeafGuard, Level, MarkerKind, NotCached, Pte, PteFlags};
 
 /// Addresses of entries of `level` in `range`.
 fn pages(range: UserRange, level: Level) -> impl Iterator<Item = VirtAddr> {
     range.addresses().step_by(level.span() as usize).map(VirtAddr::new)
+}
+
+/// How huge pages are copied to a child.
+#[derive(Clone, Copy, Debug)]
+pub struct LargeFork {
+    /// That of their entries.
+    pub level: Level,
+    /// As for small pages.
+    pub fork: Fork,
+    /// What the entry of a copy of a page that is pinned allows.
+    pub rights: PteFlags,
 }
 
 #[doc(hidden)]
@@ -58,9 +72,51 @@ impl<P: Platform> VmSpace<P> {
         }
     }
 
-    /// Copies what is mapped in `range` to `child`, at the same addresses: both may write a page only after
-    /// copying it. The copy of a page that is pinned is known as `known` says, and its entry allows
-    /// `rights`.
+    /// Write-protects the pages of `range`, so that the next store to each faults; with `mark` also those
+    /// that are not there. When this returns nobody stores.
+    ///
+    /// The caller keeps the tables, which are this space's own.
+    ///
+    /// # Errors
+    ///
+    /// No memory for a table; what lies before is protected.
+    pub fn write_protect_large(&self, level: Level, range: UserRange, mark: bool) -> Result<(), NoMemory> {
+        let mut gather: ForkGather<'_, P> = self.gather();
+        let done = pages(range, level).try_for_each(|address| {
+            if mark {
+                self.large_table(address, level)?;
+            }
+            if let Some(mut leaf) = self.lock_leaf(address, level) {
+                debug_assert!(!leaf.is_shared(), "an entry of others is being protected at {address:?}");
+                match leaf.pte().is_none() {
+                    true if mark => _ = leaf.install(Pte::marker(MarkerKind::UffdWp, 0)),
+                    true => {}
+                    false => _ = leaf.change(&mut gather, |pte| protected(pte, level)),
+                }
+            }
+            Ok(())
+        });
+        // Also what others have taken away, and not flushed.
+        gather.finish();
+        done
+    }
+
+    /// The pages of `range` are write-protected no more; as
+    /// [`write_unprotect`](Self::write_unprotect).
+    pub fn write_unprotect_large(&self, level: Level, range: UserRange) {
+        for address in pages(range, level).filter(|address| self.large_entry(*address, level).is_some()) {
+            let Some(mut leaf) = self.lock_leaf(address, level) else { continue };
+            // No TLB holds a marker, nor more rights than an entry that has none to write.
+            match is_wp_marker(leaf.pte()) {
+                true => _ = leaf.replace(Pte::NONE, &mut NotCached),
+                false => _ = leaf.change(&mut NotCached, |pte| unprotected(pte, level)),
+            }
+        }
+    }
+
+    /// Copies what is mapped in `range` to `child`, at the same addresses: where stores make private copies,
+    /// everything, and both may write a page only after copying it; else what is write-protected. The copy of
+    /// a page that is pinned is known as `known` says.
     ///
     /// The caller keeps faults out, and nobody knows the child.
     ///
@@ -69,16 +125,16 @@ impl<P: Platform> VmSpace<P> {
     /// No memory for the child's tables, or as [`copy_pinned`](Self::copy_pinned); some entries were copied.
     pub fn copy_large(
         &self,
-        level: Level,
+        how: LargeFork,
         range: UserRange,
         child: &VmSpace<P>,
         known: impl Fn(u64) -> AnonPage,
-        rights: PteFlags,
         gather: &mut ForkGather<'_, P>,
     ) -> Result<(), NoMemory> {
+        let level = how.level;
         for address in pages(range, level).filter(|address| self.large_entry(*address, level).is_some()) {
             child.large_table(address, level)?;
-            let copy = self.child_entry(address, level, &known, rights, gather)?;
+            let copy = self.child_entry(address, how, &known, gather)?;
             let Some(copy) = copy else { continue };
             // A walk from the page comes here after the parent's entry: what it does to that is then known
             // here.
@@ -98,12 +154,14 @@ impl<P: Platform> VmSpace<P> {
     fn child_entry(
         &self,
         address: VirtAddr,
-        level: Level,
+        LargeFork { level, fork, rights }: LargeFork,
         known: impl Fn(u64) -> AnonPage,
-        rights: PteFlags,
         gather: &mut ForkGather<'_, P>,
     ) -> Result<Option<Pte<P::Format>>, NoMemory> {
         let Some(mut leaf) = self.lock_leaf(address, level) else { return Ok(None) };
+        if !fork.private && !is_protected(leaf.pte(), level) {
+            return Ok(None);
+        }
         match leaf.kind() {
             Kind::Leaf { pfn, .. } if self.platform().frame(pfn).unshared() == Some(Unshared::Crowded) => {
                 Err(NoMemory)
@@ -112,11 +170,16 @@ impl<P: Platform> VmSpace<P> {
                 leaf.change(gather, |pte| pte.with_flags(level, pte.flags() - PteFlags::WRITE));
                 gather.flush();
                 drop(leaf);
-                let copy = self.copy_pinned(known(address.get()), rights, pfn, level);
+                let marked = if fork.uffd_wp { flags & PteFlags::UFFD_WP } else { PteFlags::empty() };
+                let copy = self.copy_pinned(known(address.get()), rights | marked, pfn, level);
                 self.restore_rights(address, pfn, level, flags & PteFlags::WRITE);
                 copy.map(Some)
             }
-            _ => Ok(self.share_large(&mut leaf, gather)),
+            _ => {
+                let copy = self.share_large(&mut leaf, gather);
+                let copy = copy.filter(|pte| fork.uffd_wp || !is_wp_marker(*pte));
+                Ok(if fork.uffd_wp { copy } else { copy.map(|pte| unprotected(pte, level)) })
+            }
         }
     }
 
@@ -173,7 +236,7 @@ impl<P: Platform> VmSpace<P> {
                 leaf.change(gather, |_| shared);
                 Some(shared)
             }
-            Kind::Marker { kind: MarkerKind::Poison, .. } => Some(leaf.pte()),
+            Kind::Marker { kind: MarkerKind::Poison | MarkerKind::UffdWp, .. } => Some(leaf.pte()),
             Kind::None | Kind::Marker { .. } | Kind::Table { .. } => None,
         }
     }

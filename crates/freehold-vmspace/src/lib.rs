@@ -64,6 +64,7 @@ pub use freehold_pagetable::{PAGE_SHIFT, PAGE_SIZE, Pfn, VirtAddr};
 pub use huge::HugePage;
 #[doc(hidden)]
 pub use install::CacheFill;
+pub use large::LargeFork;
 pub use look::{PageKind, Present, Usage};
 pub use memory::{
     AnonPage, CachePage, HugePageSize, HugePool, HugePoolCounts, Memory, NoHugePages, NotTaken, Run,

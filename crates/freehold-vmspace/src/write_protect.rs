@@ -39,9 +39,9 @@ impl<P: Platform> VmSpace<P> {
 }
 
 /// The entry, write-protected.
-fn protected<F: Format>(pte: Pte<F>) -> Pte<F> {
-    match pte.kind(Level::Pte) {
-        Kind::Leaf { flags, .. } => pte.with_flags(Level::Pte, (flags - PteFlags::WRITE) | PteFlags::UFFD_WP),
+pub(crate) fn protected<F: Format>(pte: Pte<F>, level: Level) -> Pte<F> {
+    match pte.kind(level) {
+        Kind::Leaf { flags, .. } => pte.with_flags(level, (flags - PteFlags::WRITE) | PteFlags::UFFD_WP),
         Kind::Marker { kind: MarkerKind::Migration, payload } => {
             Moving { write: false, uffd_wp: true, ..Moving::of(payload) }.entry()
         }
@@ -51,9 +51,9 @@ fn protected<F: Format>(pte: Pte<F>) -> Pte<F> {
 
 /// The entry, not write-protected. The next store finds out what may be written.
 #[doc(hidden)]
-pub fn unprotected<F: Format>(pte: Pte<F>) -> Pte<F> {
-    match pte.kind(Level::Pte) {
-        Kind::Leaf { flags, .. } => pte.with_flags(Level::Pte, flags - PteFlags::UFFD_WP),
+pub fn unprotected<F: Format>(pte: Pte<F>, level: Level) -> Pte<F> {
+    match pte.kind(level) {
+        Kind::Leaf { flags, .. } => pte.with_flags(level, flags - PteFlags::UFFD_WP),
         Kind::Marker { kind: MarkerKind::Migration, payload } => {
             Moving { uffd_wp: false, ..Moving::of(payload) }.entry()
         }
@@ -69,7 +69,7 @@ impl<P: Platform> Visitor<P::Format, P> for Protecting<'_, '_, P> {
     const LARGE: Large = Large::Split;
 
     fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
-        table.change_each(range, self.0, |_, pte| protected(pte));
+        table.change_each(range, self.0, |_, pte| protected(pte, Level::Pte));
         ControlFlow::Continue(())
     }
 
@@ -86,7 +86,7 @@ impl<P: Platform> Visitor<P::Format, P> for Marking<'_, '_, P> {
     const LARGE: Large = Large::Split;
 
     fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
-        table.change_each(range, self.0, |_, pte| protected(pte));
+        table.change_each(range, self.0, |_, pte| protected(pte, Level::Pte));
         for page in (range.start().get()..range.end().get()).step_by(PAGE_SIZE as usize) {
             // What is there is protected by now.
             let _ = table.install(VirtAddr::new(page), Pte::marker(MarkerKind::UffdWp, 0));
@@ -113,7 +113,7 @@ impl<F: Format, M: TableMemory> Visitor<F, M> for Unprotecting {
                 slot.clear();
             }
         });
-        table.change_each(range, &mut NotCached, |_, pte| unprotected(pte));
+        table.change_each(range, &mut NotCached, |_, pte| unprotected(pte, Level::Pte));
         ControlFlow::Continue(())
     }
 
@@ -122,7 +122,17 @@ impl<F: Format, M: TableMemory> Visitor<F, M> for Unprotecting {
     }
 }
 
-/// Whether an entry of the lowest level says that the page is write-protected, and not there.
+/// Whether a page is write-protected: there, on the move, or not there.
+pub(crate) fn is_protected<F: Format>(pte: Pte<F>, level: Level) -> bool {
+    match pte.kind(level) {
+        Kind::Leaf { flags, .. } => flags.contains(PteFlags::UFFD_WP),
+        Kind::Marker { kind: MarkerKind::Migration, payload } => Moving::of(payload).uffd_wp,
+        Kind::Marker { kind, .. } => kind == MarkerKind::UffdWp,
+        Kind::None | Kind::Table { .. } => false,
+    }
+}
+
+/// Whether an entry says that the page is write-protected, and not there. A marker is the same at any level.
 #[doc(hidden)]
 pub fn is_wp_marker<F: Format>(pte: Pte<F>) -> bool {
     matches!(pte.kind(Level::Pte), Kind::Marker { kind: MarkerKind::UffdWp, .. })

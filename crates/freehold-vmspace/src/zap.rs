@@ -38,6 +38,12 @@ impl Zap {
         self.file_pages_only
     }
 
+    /// Whether what a userfaultfd has write-protected stays so.
+    #[inline]
+    pub fn keeps_wp(self) -> bool {
+        self.keep_wp
+    }
+
     /// Where `keep` says so, what a userfaultfd has write-protected stays so when it comes again.
     #[inline]
     pub fn keep_wp(self, keep: bool) -> Self {

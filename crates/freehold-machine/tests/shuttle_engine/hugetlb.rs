@@ -10,10 +10,12 @@ use crate::{
 };
 use freehold::{
     counted::Counted,
+    error::UffdError,
     fault::FaultError,
     hugetlb::{HugePageSize, HugePoolCounts},
     object::{File, FileAccess, Mapping},
     space::{Advice, HugetlbLock, Locking, MapFlags, Prot, RemapFlags},
+    uffd::{Features, FillMode, ProtectMode, RegisterMode, UffdConfig, Userfaultfd},
 };
 use freehold_machine::{Machine, Process};
 
@@ -438,5 +440,81 @@ fn private_beside_truncation() {
         });
         let mut cpu = scene.machine.cpu(OLD);
         assert_eq!(scene.process.load::<u64>(&mut cpu, at(0)), Err(FaultError::Bus { addr: at(0) }));
+    });
+}
+
+static MIB2: [u8; HUGE as usize] = [1; HUGE as usize];
+/// What a load finds there.
+const COPIED: u64 = 0x0101_0101_0101_0101;
+
+fn uffd(process: &Process, features: Features) -> Userfaultfd<Machine> {
+    Userfaultfd::new(process.space(), UffdConfig { features, user_mode_only: false }).unwrap()
+}
+
+/// A pager fills a page while its fault queues, and a munmap takes the memory away: nobody sleeps on, and the
+/// reservation is used up, or given back, once (C-25).
+#[test]
+fn c25_a_fill_beside_its_fault_and_munmap() {
+    explore_both("huge pages: a fill beside its fault and munmap", 8, 2, |scene| {
+        assert_eq!(scene.process.mmap(BASE, 2 * HUGE, RW, PRIVATE, None, 0), Ok(BASE));
+        let uffd = uffd(&scene.process, Features::empty());
+        uffd.register(BASE, 2 * HUGE, RegisterMode::MISSING).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| match scene.process.load::<u64>(&mut scene.machine.cpu(0), at(0)) {
+                Ok(found) => assert_eq!(found, COPIED),
+                Err(error) => assert!(matches!(error, FaultError::Segv { .. }), "{error}"),
+            });
+            scope.spawn(|| {
+                let done = uffd.copy(at(0), &MIB2, FillMode::empty());
+                assert!([Ok(HUGE), Err(UffdError::NotRegistered)].contains(&done), "{done:?}");
+            });
+            scope.spawn(|| {
+                scene.process.munmap(BASE, HUGE).unwrap();
+                // Who waits for a page that is gone is not told by the engine.
+                uffd.wake(BASE, HUGE).unwrap();
+            });
+        });
+        let pool = scene.engine.huge_pool(HugePageSize::Mib2).counts(None);
+        assert_eq!((pool.free, pool.reserved), (2, 1));
+        drop(uffd);
+    });
+}
+
+/// A process leaves the table that it shares when it registers, while the other stores: the other's stores go
+/// on, and what the pager protects when the call has returned nobody of its own process writes (C-53).
+#[test]
+fn c53_protection_beside_stores_through_a_shared_table() {
+    explore_both("huge pages: registration leaves a shared table", 8, 2, |scene| {
+        let (file, other, old) = sharing(scene, 2);
+        let uffd = uffd(&scene.process, Features::SIGBUS);
+        thread::scope(|scope| {
+            let (uffd, process, machine) = (&uffd, &scene.process, &scene.machine);
+            scope.spawn(move || {
+                uffd.register(BASE, SPAN, RegisterMode::WP).unwrap();
+                // In between stores have to ask, and may get the right while it is taken again.
+                for mode in [ProtectMode::WP, ProtectMode::empty(), ProtectMode::WP] {
+                    uffd.write_protect(at(0), HUGE, mode).unwrap();
+                }
+                let mut cpu = machine.cpu(0);
+                let seen: u64 = process.load(&mut cpu, at(0) + 8).unwrap();
+                let refused = process.store(&mut cpu, at(0) + 8, 3u64);
+                assert_eq!(refused, Err(FaultError::Bus { addr: at(0) + 8 }));
+                assert_eq!(process.load(&mut cpu, at(0) + 8), Ok(seen), "somebody stored");
+            });
+            let mut old = old;
+            scope.spawn(move || {
+                for value in [1u64, 2] {
+                    let _ = process.store(&mut old, at(0) + 8, value);
+                }
+            });
+            scope.spawn(|| other.store(&mut machine.cpu(1), at(0) + 16, 9u64).unwrap());
+        });
+        let mut cpu = scene.machine.cpu(OLD);
+        assert_eq!(scene.process.load(&mut cpu, at(0) + 16), Ok(9u64));
+        other.store(&mut cpu, at(0), 7u64).unwrap();
+        drop((uffd, file));
+        scene.process.store(&mut cpu, at(0), 8u64).unwrap();
+        assert_eq!(other.load(&mut cpu, at(0)), Ok(8u64));
+        other.check();
     });
 }

@@ -292,12 +292,16 @@ impl Drop for Watcher {
 /// Nobody shall wait: what cannot be served is not served any more at all.
 fn serve(uffd: &Uffd) {
     let Some(Message::Fault { addr, reason, .. }) = uffd.try_read() else { return };
-    let page = addr & !(PAGE - 1);
-    let served = match reason {
-        FaultReason::Missing => uffd.zeropage(page, PAGE, FillMode::empty()).is_ok(),
-        FaultReason::Minor => uffd.continue_with(page, PAGE, FillMode::empty()).is_ok(),
-        FaultReason::WriteProtect => uffd.write_protect(page, PAGE, ProtectMode::empty()).is_ok(),
-    };
+    // A page of 4 KiB, or of a pool.
+    let served = [PAGE, HugePageSize::Mib2.bytes()].into_iter().any(|bytes| {
+        let page = addr & !(bytes - 1);
+        match reason {
+            FaultReason::Missing if bytes == PAGE => uffd.zeropage(page, PAGE, FillMode::empty()).is_ok(),
+            FaultReason::Missing => uffd.copy(page, &vec![0; bytes as usize], FillMode::empty()).is_ok(),
+            FaultReason::Minor => uffd.continue_with(page, bytes, FillMode::empty()).is_ok(),
+            FaultReason::WriteProtect => uffd.write_protect(page, bytes, ProtectMode::empty()).is_ok(),
+        }
+    });
     if !served {
         uffd.close();
     }

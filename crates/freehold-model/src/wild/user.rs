@@ -26,7 +26,10 @@ fn supplied(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     match v.below(12) {
         0..=2 => uffd.register(start, len, RegisterMode::from_bits_retain(v.flags(7))).is_ok(),
         3 => uffd.unregister(start, len).is_ok(),
-        4 => uffd.copy(start, &vec![7; v.size()], fill).is_ok(),
+        4 => {
+            let size = if v.bit() { v.size() } else { 2 << 20 };
+            uffd.copy(start, &vec![7; size], fill).is_ok()
+        }
         5 => uffd.zeropage(start, len, fill).is_ok(),
         6 => uffd.continue_with(start, len, fill).is_ok(),
         7 => uffd.poison(start, len, fill).is_ok(),

@@ -45,7 +45,8 @@ pub const KERNEL: &str = "pages that nothing recorded has touched: the kernel's 
 // Userfaultfds.
 
 pub const REGISTRATIONS: &str = "registrations with a userfaultfd that Linux refused, perhaps for what UFFDIO_API said, which is not recorded";
-pub const ELSEWHERE: &str = "registrations with a userfaultfd of huge pages, and of ordinary files (UFFD_FEATURE_WP_ASYNC): the engine has none";
+pub const ELSEWHERE: &str =
+    "registrations with a userfaultfd of ordinary files (UFFD_FEATURE_WP_ASYNC): the engine has none";
 pub const UNSERVED: &str = "calls that wanted pages of a userfaultfd and did not get all of them: what its program supplied is not recorded";
 
 // Calls and faults that a replay does not make, or does not compare.

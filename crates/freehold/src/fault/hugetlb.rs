@@ -3,9 +3,12 @@
 //! ```text
 //! shared, nothing   the file's page: mapped, with the right to write if the VMA has it. Not there: every lock is let go of, the file
 //!                   brings it in, and the fault starts over
-//! private, nothing  the file's page, without the right to write; else, or for a store, a page of one's own
+//! private, nothing  the file's page, without the right to write; else a page of one's own
 //! private, a store  the page is ours alone: the right to write. Else a copy
 //! ```
+//!
+//! Where a userfaultfd has write-protected a page that is not there, the marker's protection goes to the
+//! entry.
 //!
 //! A private page is made, and copied, under the fault mutex of its place in the file; a shared one, too, but
 //! by the file.
@@ -14,60 +17,21 @@
 //! pages: if another process has one in common with it since a fork, and there is none left for a copy, it is
 //! the other that loses the page.
 
-use super::{Access, Await, FaultError, FaultOutcome, WRITTEN, vma_pte_flags, written};
+use super::{
+    Access, Await, FaultError, FaultOutcome, WRITTEN,
+    hugetlb_place::{HugePlace, Lacking, OwnPage, fill_slot},
+    vma_pte_flags, written,
+};
 use crate::{
     Pfn, VirtAddr,
-    error::NoMemory,
-    object::{File, Mapping, Wanted},
+    object::Wanted,
     platform::Platform,
-    records::hugetlb::tables::SharedTablesGuard,
     space::AddressSpace,
     space::held::Held,
     vma::{Vma, flags::VmFlags},
 };
-use freehold_pagetable::{Kind, LeafGuard, Level, MarkerKind, Pte, PteFlags, TableError};
-use freehold_vmspace::{HugePageSize, Moving, NotTaken, PageIndex, PageRange};
-
-/// What a fault is about.
-struct HugePlace<'v, P: Platform> {
-    vma: &'v Vma<P>,
-    file: &'v File<P>,
-    /// Where the page starts.
-    address: VirtAddr,
-    size: HugePageSize,
-    /// Its number in the file.
-    index: PageIndex,
-}
-
-impl<P: Platform> HugePlace<'_, P> {
-    fn level(&self) -> Level {
-        self.size.level()
-    }
-
-    fn is_private(&self) -> bool {
-        !self.vma.flags().contains(VmFlags::MAYSHARE)
-    }
-
-    fn mapping(&self) -> &Mapping<P> {
-        self.file.mapping()
-    }
-}
-
-/// Why there is no page of one's own.
-enum Lacking {
-    /// The pool is empty.
-    Pages,
-    /// It is, but a page that was reserved is on its way back.
-    Yet(Await),
-    /// No memory for the books.
-    Memory,
-}
-
-impl From<NoMemory> for Lacking {
-    fn from(_: NoMemory) -> Self {
-        Lacking::Memory
-    }
-}
+use freehold_pagetable::{Kind, MarkerKind, Pte, PteFlags, TableError};
+use freehold_vmspace::{Moving, PageRange};
 
 impl<P: Platform> AddressSpace<P> {
     /// One attempt at a fault on `page` of a VMA of huge pages; as [`resolve`](Self::resolve).
@@ -80,18 +44,14 @@ impl<P: Platform> AddressSpace<P> {
         access: Access,
         held: Held<'_, '_, P>,
     ) -> FaultOutcome<P> {
-        let (Some(counted), Some(size)) = (vma.object().file(), vma.huge_page_size()) else {
-            return FaultOutcome::Retry;
-        };
-        let address = VirtAddr::new(page).span_down(size.level());
-        let index = counted.mapping().index_of(vma.pgoff_of(address.get()));
-        let place = HugePlace { vma, file: counted, address, size, index };
+        let Some(place) = HugePlace::new(vma, page) else { return FaultOutcome::Retry };
+        let HugePlace { address, size, index, .. } = place;
         if place.is_private()
             && let Err(step) = self.prepare_anon(vma, held)
         {
             return step.into();
         }
-        let _maker = place.is_private().then(|| self.engine.hugetlb.fault_mutex(place.mapping(), index));
+        let _maker = place.is_private().then(|| self.fault_mutex(&place));
         let kept = self.keep_tables(vma);
         // The table is there from here on, and stays as long as `kept`.
         if let Err(error) = self.hugetlb_table(&place, &kept) {
@@ -110,12 +70,25 @@ impl<P: Platform> AddressSpace<P> {
             debug_assert!(false, "something of level {level:?} at {address:?}, in a VMA of huge pages");
             return FaultOutcome::Failed(FaultError::Bus { addr: page });
         }
+        if vma.flags().intersects(VmFlags::UFFD)
+            && let Some(step) = self.ask_pager(vma, address.get(), access)
+        {
+            return step;
+        }
         match found.kind(level) {
-            Kind::None => match self.map_cached(&place, access) {
-                Some(step) => step,
-                None if place.is_private() => self.map_own(&place, access),
-                None => FaultOutcome::Fill(counted.clone(), Wanted::alone(index)),
-            },
+            Kind::None | Kind::Marker { kind: MarkerKind::UffdWp, .. } => {
+                match self.map_cached(&place, access) {
+                    Some(step) => step,
+                    // To fill says that it is lost.
+                    None if place.mapping().is_lost(index) => {
+                        FaultOutcome::Fill(place.file.clone(), Wanted::alone(index))
+                    }
+                    // Gone from the file since the pager was thought of.
+                    None if vma.flags().contains(VmFlags::UFFD_MISSING) => FaultOutcome::Retry,
+                    None if place.is_private() => self.map_own(&place, access),
+                    None => FaultOutcome::Fill(place.file.clone(), Wanted::alone(index)),
+                }
+            }
             Kind::Leaf { flags, .. } if access.write && !flags.contains(PteFlags::WRITE) => {
                 match place.is_private() {
                     true => self.write_private_huge(&place),
@@ -134,30 +107,8 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Makes sure that there is a table for the entry.
-    fn hugetlb_table(
-        &self,
-        place: &HugePlace<'_, P>,
-        kept: &SharedTablesGuard<'_, P>,
-    ) -> Result<(), TableError> {
-        match place.size {
-            HugePageSize::Mib2 => {
-                self.pmd_table_to_fill(place.vma, place.file, place.address, kept).map(drop)
-            }
-            HugePageSize::Gib1 => self.vm.pud_table_alloc(place.address).map(drop),
-        }
-    }
-
-    /// The table of the place, locked.
-    fn lock_place(&self, place: &HugePlace<'_, P>) -> Option<LeafGuard<'_, P::Format, P>> {
-        self.vm.lock_leaf(place.address, place.level())
-    }
-
-    /// Maps the file's page, if it has it and that is what is wanted.
+    /// Maps the file's page, if it has it. A private mapping cannot write it: a store comes back for a copy.
     fn map_cached(&self, place: &HugePlace<'_, P>, access: Access) -> Option<FaultOutcome<P>> {
-        if place.is_private() && access.write {
-            return None;
-        }
         let flags = place.vma.flags();
         let mut rights = vma_pte_flags(flags);
         if flags.contains(VmFlags::SHARED | VmFlags::WRITE) {
@@ -173,14 +124,14 @@ impl<P: Platform> AddressSpace<P> {
         if !frame.try_map() {
             return Some(FaultOutcome::OUT_OF_MEMORY);
         }
-        if leaf.install(Pte::leaf(place.level(), pfn, rights)).is_err() {
+        if !fill_slot(&mut leaf, Pte::leaf(place.level(), pfn, rights)) {
             // Somebody else was faster.
             frame.sub_map();
             drop(leaf);
             self.vm.memory().put_frame(pfn);
             return Some(FaultOutcome::Retry);
         }
-        Some(FaultOutcome::Done)
+        Some(if place.is_private() && access.write { FaultOutcome::Retry } else { FaultOutcome::Done })
     }
 
     /// Maps a fresh private page. The caller has the fault mutex.
@@ -188,15 +139,15 @@ impl<P: Platform> AddressSpace<P> {
         if place.vma.hugetlb().is_some_and(|own| own.is_resv_unmapped()) {
             return FaultOutcome::Failed(FaultError::Bus { addr: place.address.get() });
         }
-        let new = match self.own_page(place) {
-            Ok(new) => new,
+        let own = match self.own_page(place) {
+            Ok(own) => own,
             Err(Lacking::Pages) => {
                 return FaultOutcome::Failed(FaultError::Bus { addr: place.address.get() });
             }
             Err(Lacking::Yet(what)) => return FaultOutcome::Wait(what),
             Err(Lacking::Memory) => return FaultOutcome::OUT_OF_MEMORY,
         };
-        self.platform().zero_frames(new, place.level().frames());
+        self.platform().zero_frames(own.pfn, place.level().frames());
         let flags = place.vma.flags();
         let mut rights = vma_pte_flags(flags);
         if access.write || flags.contains(VmFlags::WRITE) {
@@ -209,51 +160,23 @@ impl<P: Platform> AddressSpace<P> {
         let installed = inside
             && self
                 .lock_place(place)
-                .is_some_and(|mut leaf| leaf.install(Pte::leaf(place.level(), new, rights)).is_ok());
+                .is_some_and(|mut leaf| fill_slot(&mut leaf, Pte::leaf(place.level(), own.pfn, rights)));
         drop(rcu);
         match installed {
             true => FaultOutcome::Done,
             false => {
-                self.discard_own(new);
+                self.discard_own(place, own);
                 FaultOutcome::Retry
             }
         }
-    }
-
-    /// A page of the pool for this place, counted as mapped once: the reserved one if there is one. The
-    /// caller has the fault mutex.
-    fn own_page(&self, place: &HugePlace<'_, P>) -> Result<Pfn, Lacking> {
-        let reserves = place.vma.hugetlb().and_then(|own| own.reserves());
-        let reservation = reserves.filter(|reserves| reserves.is_reserved::<P>(place.index));
-        let new =
-            self.vm.memory().take_huge_page(place.size, reservation.is_some()).map_err(
-                |error| match error {
-                    NotTaken::None => Lacking::Pages,
-                    NotTaken::Returning(seen) => Lacking::Yet(Await::HugePage(place.size, seen)),
-                },
-            )?;
-        if let Some(reserves) = reservation
-            && let Err(error) = reserves.use_up::<P>(place.index)
-        {
-            self.engine.huge_pool(place.size).give(self.platform(), new, true);
-            return Err(error.into());
-        }
-        let frame = self.platform().frame(new);
-        frame.init_anon(place.vma.anon_page(place.address.get()));
-        frame.set_hugetlb(place.level());
-        Ok(new)
-    }
-
-    /// A page that was never mapped goes back.
-    fn discard_own(&self, new: Pfn) {
-        self.platform().frame(new).sub_map();
-        self.vm.memory().put_frame(new);
     }
 
     /// A store to a page that the VMA allows all who share it to write.
     fn write_shared_huge(&self, place: &HugePlace<'_, P>) -> FaultOutcome<P> {
         let Some(mut leaf) = self.lock_place(place) else { return FaultOutcome::Retry };
         match leaf.kind() {
+            // Write-protected since the pager was thought of.
+            Kind::Leaf { flags, .. } if flags.contains(PteFlags::UFFD_WP) => FaultOutcome::Retry,
             Kind::Leaf { .. } => {
                 leaf.grant(WRITTEN);
                 FaultOutcome::Done
@@ -271,6 +194,9 @@ impl<P: Platform> AddressSpace<P> {
             if flags.contains(PteFlags::WRITE) {
                 return FaultOutcome::Done;
             }
+            if flags.contains(PteFlags::UFFD_WP) {
+                return FaultOutcome::Retry;
+            }
             if frame.is_anon() && (frame.is_exclusive() || frame.refs() == 1) {
                 frame.set_exclusive();
                 leaf.grant(written(place.vma.flags()));
@@ -280,7 +206,7 @@ impl<P: Platform> AddressSpace<P> {
             pfn
         };
         let step = match self.own_page(place) {
-            Ok(new) => self.map_huge_copy(place, old, new),
+            Ok(own) => self.map_huge_copy(place, old, own),
             Err(Lacking::Memory) => FaultOutcome::OUT_OF_MEMORY,
             Err(Lacking::Yet(what)) => FaultOutcome::Wait(what),
             Err(Lacking::Pages) => self.take_from_others(place, old),
@@ -289,18 +215,21 @@ impl<P: Platform> AddressSpace<P> {
         step
     }
 
-    /// Puts an entry of `new`, filled from `old`, which the caller keeps, in place of that of `old`.
-    fn map_huge_copy(&self, place: &HugePlace<'_, P>, old: Pfn, new: Pfn) -> FaultOutcome<P> {
+    /// Puts an entry of `own`, filled from `old`, which the caller keeps, in place of that of `old`.
+    fn map_huge_copy(&self, place: &HugePlace<'_, P>, old: Pfn, own: OwnPage<'_>) -> FaultOutcome<P> {
+        let new = own.pfn;
         self.platform().copy_frames(new, old, place.level().frames());
         let flags = place.vma.flags();
         let pte = Pte::leaf(place.level(), new, vma_pte_flags(flags) | written(flags));
         let mut gather = self.vm.exclusive_gather::<1>();
         let Some(mut leaf) = self.lock_place(place) else {
-            self.discard_own(new);
+            self.discard_own(place, own);
             return FaultOutcome::Retry;
         };
         // The reference keeps the frame from becoming another page: the same number is the same page.
-        let same = matches!(leaf.kind(), Kind::Leaf { pfn, flags } if pfn == old && !flags.contains(PteFlags::WRITE));
+        let kept_out = PteFlags::WRITE | PteFlags::UFFD_WP;
+        let same =
+            matches!(leaf.kind(), Kind::Leaf { pfn, flags } if pfn == old && !flags.intersects(kept_out));
         if same {
             // Nobody reads the old page any more when the first can write. The slot must not be seen empty:
             // it would be filled.
@@ -316,7 +245,7 @@ impl<P: Platform> AddressSpace<P> {
         if same {
             return FaultOutcome::Done;
         }
-        self.discard_own(new);
+        self.discard_own(place, own);
         FaultOutcome::Retry
     }
 
@@ -349,7 +278,8 @@ impl<P: Platform> AddressSpace<P> {
         drop(lookups);
         let Some(mut leaf) = self.lock_place(place) else { return FaultOutcome::Retry };
         let frame = self.platform().frame(old);
-        if !matches!(leaf.kind(), Kind::Leaf { pfn, .. } if pfn == old) {
+        let protected = |flags: PteFlags| flags.contains(PteFlags::UFFD_WP);
+        if !matches!(leaf.kind(), Kind::Leaf { pfn, flags } if pfn == old && !protected(flags)) {
             return FaultOutcome::Retry;
         }
         // While it is being moved, or its memory is failing, a marker may stand for another's entry. Who

@@ -24,6 +24,7 @@ mod cow;
 mod file;
 pub(crate) mod huge;
 mod hugetlb;
+pub(crate) mod hugetlb_place;
 mod populate;
 mod shared_block;
 mod special;
@@ -353,8 +354,11 @@ impl<P: Platform> AddressSpace<P> {
             Kind::None => match vma.object() {
                 Object::Anonymous | Object::Zeroes(_) => self.anon_fault(vma, page, access, held, table),
                 Object::File(_) => match self.file_fault(vma, page, access, held, table) {
-                    // Gone from the cache since the pager was thought of.
-                    FaultOutcome::Fill(..) if vma.flags().contains(VmFlags::UFFD_MISSING) => {
+                    // Gone from the cache since the pager was thought of, but for what is lost.
+                    FaultOutcome::Fill(file, wanted)
+                        if vma.flags().contains(VmFlags::UFFD_MISSING)
+                            && !file.mapping().is_lost(wanted.index) =>
+                    {
                         FaultOutcome::Retry
                     }
                     step => step,

@@ -23,7 +23,8 @@ pub(crate) struct Userfault<P: Platform> {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Hands a fault in a registered VMA to the pager, if it is one for it.
+    /// Hands a fault in a registered VMA to the pager, if it is one for it. `page`: where the page of memory
+    /// starts, a huge one of a pool whose tables the caller keeps, or a small one.
     #[inline(never)]
     pub(crate) fn ask_pager(&self, vma: &Vma<P>, page: u64, access: Access) -> Option<FaultOutcome<P>> {
         let context = vma.uffd()?;
@@ -73,6 +74,7 @@ impl<P: Platform> AddressSpace<P> {
 
     fn still_waits(&self, fault: &Userfault<P>) -> Result<bool, Killed> {
         let waits = |vma: &Vma<P>| {
+            let _kept = self.keep_tables(vma);
             vma.uffd().is_some_and(|context| Counted::same(context, &fault.context))
                 && self.fault_reason(vma, fault.page, fault.write) == Some(fault.reason)
         };
@@ -124,11 +126,12 @@ fn absent_reason<P: Platform>(vma: &Vma<P>, page: u64) -> Option<FaultReason> {
     match vma.object() {
         Object::Anonymous | Object::Zeroes(_) => missing,
         Object::File(file) => {
-            let (mapping, index) = (file.mapping(), vma.pgoff_of(page));
+            let mapping = file.mapping();
+            let index = mapping.index_of(vma.pgoff_of(page));
             match mapping.has_page(index) {
                 true => flags.contains(VmFlags::UFFD_MINOR).then_some(FaultReason::Minor),
-                // Beyond the end of the file nothing can be had from anybody.
-                false => missing.filter(|_| index < mapping.end()),
+                // Beyond the end of the file, or what is lost, cannot be had from anybody.
+                false => missing.filter(|_| index < mapping.end() && !mapping.is_lost(index)),
             }
         }
         Object::Special(_) => None,

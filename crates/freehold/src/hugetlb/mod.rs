@@ -14,9 +14,9 @@
 //! | --- | --- | --- |
 //! | content, exclusive | mmap that reserves a file's pages, until the mapping stands; fallocate | another size of the file, and other reservations, while a call can still fail |
 //! | invalidate, shared | who brings a page into a file | truncation, hole punch, migration |
-//! | fault mutex, hashed by file and page offset | who makes a page, or a private copy | a second one who would take a page in vain, and perhaps the last |
+//! | fault mutex, hashed by file and page offset | who makes a page, or a private copy: a fault, or the pager of a userfaultfd | a second one who would take a page in vain, and perhaps the last |
 //! | hugetlb VMA lock, shared | a fault, from before it looks for a table until it is done; who reads entries | whoever takes a shared table away from this VMA |
-//! | hugetlb VMA lock, exclusive | DONTNEED, mprotect, mremap; truncation and migration, of each VMA whose table they take away | faults of this VMA |
+//! | hugetlb VMA lock, exclusive | DONTNEED, mprotect, mremap, registration with a userfaultfd; truncation and migration, of each VMA whose table they take away | faults of this VMA |
 //! | i_mmap, shared | a fault that looks for a table to share, until it hangs | unsharing: a table that was found stays with whom it was found |
 //! | i_mmap, exclusive | whoever unshares, until the flush | who shares; who would see itself alone too early |
 //!

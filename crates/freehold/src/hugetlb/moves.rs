@@ -9,7 +9,7 @@ use crate::{
     vma::{Vma, rights::vma_pte_flags},
 };
 use freehold_pagetable::PteFlags;
-use freehold_vmspace::{UserRange, VmGather};
+use freehold_vmspace::{Fork, LargeFork, UserRange, VmGather};
 
 /// A gather that no frame goes through.
 type Still<'g, P> = VmGather<'g, P, 1>;
@@ -60,8 +60,9 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Copies what is mapped in `vma`, a private one, to `child`, at the same addresses: both may write a
-    /// page only after copying it.
+    /// Copies what is mapped in `vma` to `child`, at the same addresses: of a private one everything, and
+    /// both may write a page only after copying it; of a shared one what is write-protected by a userfaultfd,
+    /// which is to hear of stores in the child, too. The rest the child's faults find.
     ///
     /// The caller has the VMA locked for writing, and nobody knows the child's.
     ///
@@ -73,11 +74,13 @@ impl<P: Platform> AddressSpace<P> {
         &self,
         vma: &Vma<P>,
         size: HugePageSize,
+        fork: Fork,
         child: &AddressSpace<P>,
         gather: &mut Still<'_, P>,
     ) -> Result<(), NoMemory> {
         let known = |page| vma.anon_page(page);
         let rights = vma_pte_flags(vma.flags()) - PteFlags::ACCESSED;
-        self.vm.copy_large(size.level(), vma.range(), &child.vm, known, rights, gather)
+        let how = LargeFork { level: size.level(), fork, rights };
+        self.vm.copy_large(how, vma.range(), &child.vm, known, gather)
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     space::{AddressSpace, HugetlbLock},
     vma::{Vma, flags::VmFlags},
 };
-use freehold_pagetable::{PmdTable, TableError};
+use freehold_pagetable::{Kind, Level, MarkerKind, PmdTable, TableError};
 use freehold_sync::atomic::Ordering::{Acquire, Relaxed};
 use freehold_vmspace::{PageRange, UserRange};
 
@@ -83,7 +83,9 @@ impl<P: Platform> AddressSpace<P> {
             if core::ptr::eq(vma, other) || !fits || !allows(other) || !vma.is_like(other) {
                 continue;
             }
-            if let Some(table) = mapper.vm.pmd_table(VirtAddr::new(at)) {
+            if let Some(table) =
+                mapper.vm.pmd_table(VirtAddr::new(at)).filter(|table| !is_poisoned(table, at))
+            {
                 return self.vm.share(VirtAddr::new(span), table).map(|_| ());
             }
         }
@@ -122,4 +124,14 @@ impl<P: Platform> AddressSpace<P> {
             unshare(&self.vm, UserRange::page(at), edit);
         }
     }
+}
+
+/// Whether a userfaultfd has declared pages lost that the table has entries for: lost to the space that the
+/// userfaultfd was of. The VMA is registered no more, so there will be no others.
+fn is_poisoned<P: Platform>(table: &PmdTable<'_, P::Format, P>, at: u64) -> bool {
+    let guard = table.lock();
+    (at..at + SPAN).step_by(Level::Pmd.span() as usize).any(|at| {
+        let kind = guard.get(VirtAddr::new(at)).kind(Level::Pmd);
+        matches!(kind, Kind::Marker { kind: MarkerKind::Poison, .. })
+    })
 }

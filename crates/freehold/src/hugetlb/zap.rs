@@ -45,7 +45,8 @@ impl<P: Platform> AddressSpace<P> {
         let _excluded = file.map(|file| file.mapping().edit());
         let mut gather = self.vm.gather();
         let reserves = vma.hugetlb().and_then(|own| own.reserves());
-        zap_own(&self.vm, part, vma.zap(), reserves.map(|reserves| (&**reserves, vma, size)), &mut gather);
+        let zap = vma.zap().keep_wp(vma.keeps_wp());
+        zap_own(&self.vm, part, zap, reserves.map(|reserves| (&**reserves, vma, size)), &mut gather);
         gather.finish();
     }
 }

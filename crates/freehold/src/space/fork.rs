@@ -148,17 +148,16 @@ impl<P: Platform> WriteGuard<'_, P> {
         copy.reserve(1)?;
         let child = copy.alloc(vma.range(), &attrs)?;
         copy.insert_copy(vma, child);
+        let uffd_wp = attrs.flags.contains(VmFlags::UFFD_WP);
         if let Some(size) = vma.huge_page_size() {
-            // Those of shared mappings the child's faults find.
-            let copied = !vma.flags().contains(VmFlags::MAYSHARE);
-            if copied {
-                self.space.copy_huge_pages(vma, size, copy.space, gather)?;
+            let fork = Fork { private: !vma.flags().contains(VmFlags::MAYSHARE), uffd_wp };
+            if fork.private || uffd_wp {
+                self.space.copy_huge_pages(vma, size, fork, copy.space, gather)?;
             }
             return Ok(0);
         }
         match !wiped && has_entries_to_copy(vma, attrs.flags) {
             true => {
-                let uffd_wp = attrs.flags.contains(VmFlags::UFFD_WP);
                 let fork = Fork { private: vma.flags().is_cow(), uffd_wp };
                 Ok(self.space.vm.copy_entries(vma.range(), fork, &copy.space.vm, gather)?)
             }

@@ -444,7 +444,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         later.moved = Notice::remap(source, request.addr, request.new_addr, request.old_len);
         if source.flags().contains(VmFlags::UFFD_WP) && attrs.uffd.is_none() && !from.is_empty() {
             // What is not watched any more is not write-protected either (hazard C-44).
-            self.space.unprotect(from);
+            self.space.unprotect(source, from);
         }
         let (flags, fresh) = (attrs.flags, matches!(new, NewMapping::Fresh(_)));
         let landing = self.insert(target, new, &attrs);

@@ -1,16 +1,18 @@
 //! Pages that the pager supplies: COPY, ZEROPAGE, CONTINUE, POISON.
 //!
 //! Each needs the lock of one VMA for reading, found without the mmap lock where possible (step 4), and holds
-//! it for some pages at a time. A page is put where nothing is, or the marker of a write-protected page;
-//! whoever waits for it is woken when all are there.
+//! it for some pages at a time. A page is put where nothing is, and what has contents also in place of a
+//! marker; whoever waits for it is woken when all are there. Huge pages of pools: `fill_huge.rs`.
 
-use super::{Context, Userfaultfd, decode};
+use super::{Context, Userfaultfd, decode, fill_huge::Obstacle};
 use crate::{
-    PAGE_SIZE, VirtAddr,
+    PAGE_SIZE, Pfn, VirtAddr,
     counted::Counted,
     error::{NoMemory, UffdError},
-    object::{File, FillError, Object},
+    fault::hugetlb_place::HugePlace,
+    object::{File, Mapping, Object},
     platform::Platform,
+    rmap::failed_frame,
     rounds::Rounds,
     space::anon::NotPrepared,
     space::held::Held,
@@ -25,8 +27,8 @@ use crate::{
     },
 };
 use bitflags::bitflags;
-use freehold_pagetable::{MarkerKind, Pte, PteFlags, PteTable, TableError};
-use freehold_vmspace::{UserRange, is_wp_marker};
+use freehold_pagetable::{Kind, Level, MarkerKind, Pte, PteFlags, PteTable, TableError};
+use freehold_vmspace::UserRange;
 
 /// Pages between two looks at who wants the VMA for writing.
 const BATCH: u64 = 32;
@@ -44,23 +46,13 @@ bitflags! {
 
 /// What pages are made of.
 #[derive(Clone, Copy)]
-enum Source<'b> {
+pub(super) enum Source<'b> {
     Bytes(&'b [u8]),
     Zeroes,
     /// What the file has already.
     Cached,
     /// Nothing: they are lost.
     Poison,
-}
-
-impl From<FillError> for UffdError {
-    fn from(error: FillError) -> Self {
-        match error {
-            FillError::NoMemory => UffdError::OutOfMemory,
-            FillError::Killed => UffdError::Killed,
-            _ => UffdError::BadAddress,
-        }
-    }
 }
 
 impl From<TableError> for UffdError {
@@ -78,6 +70,8 @@ impl<P: Platform> Userfaultfd<P> {
     /// the first page.
     ///
     /// In a private mapping of shared memory the copy is private; in a shared one it becomes the file's page.
+    /// A huge page of a pool is taken in place of its reservation, or from what nobody has reserved; if there
+    /// is none, that is [`UffdError::OutOfMemory`].
     ///
     /// # Errors
     ///
@@ -86,13 +80,14 @@ impl<P: Platform> Userfaultfd<P> {
     /// # Locks
     ///
     /// The VMA's lock for reading, taken without the mmap lock where possible; of shared memory the
-    /// invalidate lock for reading; tables' locks.
+    /// invalidate lock for reading; of huge pages of a pool a fault mutex and the hugetlb VMA lock; tables'
+    /// locks.
     pub fn copy(&self, start: u64, bytes: &[u8], mode: FillMode) -> Result<u64, UffdError> {
         self.fill(start, bytes.len() as u64, Source::Bytes(bytes), mode, FillMode::all())
     }
 
-    /// UFFDIO_ZEROPAGE: as [`copy`](Self::copy), of zeroes. A write-protected page that is not there counts
-    /// as something in the way.
+    /// UFFDIO_ZEROPAGE: as [`copy`](Self::copy), of zeroes. In a private mapping a marker, such as that of a
+    /// write-protected page that is not there, is in the way. Huge pages of a pool do not come like this.
     ///
     /// # Errors
     ///
@@ -105,7 +100,8 @@ impl<P: Platform> Userfaultfd<P> {
         self.fill(start, len, Source::Zeroes, mode, FillMode::DONTWAKE)
     }
 
-    /// UFFDIO_CONTINUE: maps pages of shared memory that are in its cache.
+    /// UFFDIO_CONTINUE: maps pages of shared memory, or huge ones of a pool, that are in their file. A
+    /// private mapping may read them, and copies what it writes.
     ///
     /// # Errors
     ///
@@ -162,10 +158,10 @@ impl<P: Platform> Userfaultfd<P> {
 }
 
 /// One call under way.
-struct Filler<'f, P: Platform> {
+pub(super) struct Filler<'f, P: Platform> {
     context: &'f Counted<Context<P>>,
-    space: &'f AddressSpace<P>,
-    source: Source<'f>,
+    pub space: &'f AddressSpace<P>,
+    pub source: Source<'f>,
     wp: bool,
 }
 
@@ -185,6 +181,18 @@ impl<P: Platform> Filler<'_, P> {
         }
         if matches!(self.source, Source::Cached) && vma.is_anonymous() {
             return Err(UffdError::Invalid);
+        }
+        let huge = HugePlace::new(&vma, *at).map(|place| (place.size, self.put_huge(&place, range)));
+        if let Some((size, put)) = huge {
+            drop(vma);
+            return match put {
+                Ok(()) => {
+                    *at += size.bytes();
+                    Ok(())
+                }
+                Err(Obstacle::Error(error)) => Err(error),
+                Err(Obstacle::Wait(what)) => Ok(self.space.engine.wait_for(what)?),
+            };
         }
         let end = range.end().min(*at + BATCH * PAGE_SIZE);
         while *at < end {
@@ -230,10 +238,9 @@ impl<P: Platform> Filler<'_, P> {
                 _ => within_file(vma, *at),
             };
             let new = within.and_then(|()| match self.source {
-                _ if !found.is_none() && !is_wp_marker(found) => Err(UffdError::Present),
+                _ if !self.is_vacant(vma, found, Level::Pte) => Err(UffdError::Present),
                 Source::Poison => Ok(Pte::marker(MarkerKind::Poison, 0)),
                 Source::Cached => self.cached_page(vma, *at, &rcu, &mut rss),
-                Source::Bytes(_) | Source::Zeroes if !found.is_none() => Err(UffdError::Present),
                 Source::Bytes(_) | Source::Zeroes => Ok(zero),
             });
             match new {
@@ -261,20 +268,54 @@ impl<P: Platform> Filler<'_, P> {
         let found = file.mapping().lookup(rcu, vma.pgoff_of(page));
         let pfn = found.ok_or(UffdError::BadAddress)?;
         self.space.vm.count_cached(pfn, rss)?;
-        Ok(Pte::page(pfn, self.file_rights(vma, pfn)))
+        Ok(self.cached_entry(vma, pfn))
+    }
+
+    /// An entry for the file's own page.
+    fn cached_entry(&self, vma: &Vma<P>, pfn: Pfn) -> Pte<P::Format> {
+        let rights = self.file_rights(vma);
+        if rights.contains(PteFlags::WRITE) {
+            self.space.platform().frame(pfn).set_dirty();
+        }
+        Pte::page(pfn, rights)
     }
 
     /// The rights of an entry for the file's own page. Without the right to write it is not dirty either:
     /// whether a page may be written is never read off that (hazard C-52).
-    fn file_rights(&self, vma: &Vma<P>, pfn: crate::Pfn) -> PteFlags {
-        let mut rights = vma_pte_flags(vma.flags());
-        if self.wp {
-            rights |= PteFlags::UFFD_WP;
-        } else if vma.flags().contains(VmFlags::SHARED | VmFlags::WRITE) {
-            self.space.platform().frame(pfn).set_dirty();
-            rights |= PteFlags::WRITE | PteFlags::DIRTY;
+    pub(super) fn file_rights(&self, vma: &Vma<P>) -> PteFlags {
+        let rights = vma_pte_flags(vma.flags());
+        match self.wp {
+            true => rights | PteFlags::UFFD_WP,
+            false if vma.flags().contains(VmFlags::SHARED | VmFlags::WRITE) => {
+                rights | PteFlags::WRITE | PteFlags::DIRTY
+            }
+            false => rights,
         }
-        rights
+    }
+
+    /// The rights of an entry for a private page.
+    pub(super) fn own_rights(&self, vma: &Vma<P>) -> PteFlags {
+        let rights = vma_pte_flags(vma.flags()) | written(vma.flags());
+        if self.wp { (rights - PteFlags::WRITE) | PteFlags::UFFD_WP } else { rights }
+    }
+
+    /// Whether nothing is in the way of a page where `found` is. What has contents also takes the place of a
+    /// marker: of a write-protected page, a guard, or a page that was declared lost; zeroes that are
+    /// nobody's own, and the declaration, do not. A page that moves, or whose memory has failed, is there.
+    pub(super) fn is_vacant(&self, vma: &Vma<P>, found: Pte<P::Format>, level: Level) -> bool {
+        let has_contents = match self.source {
+            Source::Bytes(_) | Source::Cached => true,
+            Source::Zeroes => vma.flags().contains(VmFlags::SHARED),
+            Source::Poison => false,
+        };
+        match found.kind(level) {
+            Kind::None => true,
+            Kind::Marker { kind: MarkerKind::UffdWp | MarkerKind::Guard, .. } => has_contents,
+            Kind::Marker { kind: MarkerKind::Poison, payload } => {
+                has_contents && failed_frame(payload).is_none()
+            }
+            Kind::Marker { .. } | Kind::Leaf { .. } | Kind::Table { .. } => false,
+        }
     }
 
     /// A page with these bytes, or with zeroes.
@@ -286,8 +327,7 @@ impl<P: Platform> Filler<'_, P> {
         bytes: Option<&[u8]>,
     ) -> Result<(), UffdError> {
         within_file(vma, page)?;
-        let found = table.peek(VirtAddr::new(page));
-        if !found.is_none() && (bytes.is_none() || !is_wp_marker(found)) {
+        if !self.is_vacant(vma, table.peek(VirtAddr::new(page)), Level::Pte) {
             return Err(UffdError::Present);
         }
         match vma.object() {
@@ -310,11 +350,7 @@ impl<P: Platform> Filler<'_, P> {
         if let Some(bytes) = bytes {
             platform.write_frame(pfn, 0, bytes);
         }
-        let mut rights = vma_pte_flags(vma.flags()) | written(vma.flags());
-        if self.wp {
-            rights = (rights - PteFlags::WRITE) | PteFlags::UFFD_WP;
-        }
-        let put = self.put(table, page, Pte::page(pfn, rights));
+        let put = self.put(vma, table, page, Pte::page(pfn, self.own_rights(vma)));
         vm.count_or_discard(pfn, put.is_ok());
         put
     }
@@ -349,10 +385,10 @@ impl<P: Platform> Filler<'_, P> {
         let address = VirtAddr::new(page);
         let mut guard = table.lock();
         let found = guard.get(address);
-        let vacant = found.is_none() || is_wp_marker(found);
+        let vacant = self.is_vacant(vma, found, Level::Pte);
         if vacant {
             self.space.vm.count_cached(pfn, &mut rss)?;
-            guard.set(address, Pte::page(pfn, self.file_rights(vma, pfn)));
+            guard.set(address, self.cached_entry(vma, pfn));
         }
         drop(guard);
         self.space.vm.count_rss(&rss);
@@ -362,13 +398,14 @@ impl<P: Platform> Filler<'_, P> {
 
     /// Whether no change is under way; asked in the read section in which a page is put, so that a change
     /// which waits for its end finds the page.
-    fn still_fills(&self) -> Result<(), UffdError> {
+    pub(super) fn still_fills(&self) -> Result<(), UffdError> {
         if self.context.is_changing() { Err(UffdError::Changing) } else { Ok(()) }
     }
 
-    /// Fills an empty slot, or the marker of a write-protected page.
+    /// Fills a slot in which nothing is in the way.
     fn put(
         &self,
+        vma: &Vma<P>,
         table: PteTable<'_, P::Format, P>,
         page: u64,
         pte: Pte<P::Format>,
@@ -378,8 +415,7 @@ impl<P: Platform> Filler<'_, P> {
         let _rcu = P::rcu_read();
         self.still_fills()?;
         let mut guard = table.lock();
-        let found = guard.get(address);
-        if !found.is_none() && !is_wp_marker(found) {
+        if !self.is_vacant(vma, guard.get(address), Level::Pte) {
             return Err(UffdError::Present);
         }
         guard.set(address, pte);
@@ -389,10 +425,11 @@ impl<P: Platform> Filler<'_, P> {
 
 /// Beyond the end of a file no page is put, not even a private one; and a device of zeroes has ended where it
 /// begins.
-fn within_file<P: Platform>(vma: &Vma<P>, page: u64) -> Result<(), UffdError> {
+pub(super) fn within_file<P: Platform>(vma: &Vma<P>, page: u64) -> Result<(), UffdError> {
+    let ends_before = |mapping: &Mapping<P>| mapping.index_of(vma.pgoff_of(page)) >= mapping.end();
     match vma.object() {
         Object::Zeroes(_) => Err(UffdError::BadAddress),
-        Object::File(file) if vma.pgoff_of(page) >= file.mapping().end() => Err(UffdError::BadAddress),
+        Object::File(file) if ends_before(file.mapping()) => Err(UffdError::BadAddress),
         _ => Ok(()),
     }
 }

@@ -2,8 +2,8 @@
 //! memory.
 //!
 //! Reading order: this file, `records/uffd` (the context, who waits, what has not been read, what the pager
-//! is told), `fault/userfault.rs` (the fault's side), `register.rs`, `fill.rs`, `protect.rs`, `move_pages.rs`
-//! (what the pager does).
+//! is told), `fault/userfault.rs` (the fault's side), `register.rs`, `fill.rs`, `fill_huge.rs`, `protect.rs`,
+//! `move_pages.rs` (what the pager does).
 //!
 //! # The protocol
 //!
@@ -35,8 +35,24 @@
 //!
 //! **`UFFD_WP`** of an entry, and markers that stand for it where nothing is mapped, exist only in VMAs with
 //! the flag of that name: who takes the flag away clears them in the same hold of the write locks.
+//!
+//! # Huge pages of pools
+//!
+//! The same, a huge page at a time. A fault asks the pager inside its fault mutex and the hugetlb VMA lock,
+//! and drops both to wait.
+//!
+//! | what is at a page | is filled by | against |
+//! | --- | --- | --- |
+//! | nothing; a marker | a fault, where the pager is not to be asked: a page of zeroes, or the file's; a marker of protection stays in the entry | a fill of the same page: the fault mutex for a page of one's own, the file's word for a shared one; else the table's lock. The second finds it taken |
+//! | | COPY, CONTINUE, POISON | a change: within one RCU guard with the look at `changing`. DONTNEED: the hugetlb VMA lock, so that a reservation is used up, or renewed, once |
+//! | an entry | WRITEPROTECT: a flag of it | a store's fault, which looks at the flag under the table's lock before it gives the right to write |
+//!
+//! A page that COPY has taken from the pool, and cannot put, goes back with its reservation before the fault
+//! mutex ends. While a VMA is registered its tables are its space's own: registering leaves shared ones with
+//! i_mmap held exclusively, and who shares looks at the flags with i_mmap held (`records/hugetlb/tables.rs`).
 
 mod fill;
+mod fill_huge;
 mod move_pages;
 mod protect;
 mod register;
@@ -48,7 +64,7 @@ pub use crate::records::uffd::{FaultReason, Features, Message, UffdConfig, Userf
 pub use fill::FillMode;
 pub use move_pages::MoveMode;
 pub use protect::ProtectMode;
-pub use register::RegisterMode;
+pub use register::{RangeIoctls, RegisterMode};
 
 impl<P: Platform> Userfaultfd<P> {
     /// Takes the context from all memory; whoever waits, for a page, for a message, or for one to be read,

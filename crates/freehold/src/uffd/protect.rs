@@ -15,7 +15,7 @@ use crate::{
     vma::{Vma, flags::VmFlags},
 };
 use bitflags::bitflags;
-use freehold_vmspace::UserRange;
+use freehold_vmspace::{HugePageSize, UserRange};
 
 /// Pages between two looks at who wants the VMA for writing.
 const BATCH: u64 = 512;
@@ -59,7 +59,11 @@ impl<P: Platform> Userfaultfd<P> {
         while at < range.end() {
             rounds.again::<P>()?;
             let fits = |vma: &Vma<P>| match vma.uffd().is_some_and(|other| Counted::same(other, context)) {
-                true if vma.flags().contains(VmFlags::UFFD_WP) => Ok(()),
+                // Whole huge pages, or none, wherever in the range they lie.
+                true if vma.flags().contains(VmFlags::UFFD_WP) => match is_whole(vma, range) {
+                    true => Ok(()),
+                    false => Err(UffdError::Invalid),
+                },
                 _ => Err(UffdError::NotRegistered),
             };
             let vma = match space.lock_for_pager(at, false, fits) {
@@ -73,11 +77,15 @@ impl<P: Platform> Userfaultfd<P> {
                 return Err(UffdError::Changing);
             }
             any = true;
-            let part = UserRange::new(at, vma.end().min(range.end()).min(at + BATCH * PAGE_SIZE));
+            let batch = BATCH * vma.huge_page_size().map_or(PAGE_SIZE, HugePageSize::bytes);
+            let part = UserRange::new(at, vma.end().min(range.end()).min(at.saturating_add(batch)));
             at = part.end();
             match protect {
                 true => space.protect_part(&vma, part, context.wants(Features::WP_UNPOPULATED))?,
-                false => space.unprotect(part),
+                false => {
+                    let _kept = space.keep_tables(&vma);
+                    space.unprotect(&vma, part);
+                }
             }
         }
         if !any {
@@ -107,12 +115,25 @@ impl<P: Platform> AddressSpace<P> {
     /// Takes the right to write from the pages of `part`. What is not there, and could come otherwise, is
     /// marked: pages of files, and with `unpopulated` anonymous ones.
     fn protect_part(&self, vma: &Vma<P>, part: UserRange, unpopulated: bool) -> Result<(), UffdError> {
+        if let Some(size) = vma.huge_page_size() {
+            let _kept = self.keep_tables(vma);
+            return Ok(self.vm.write_protect_large(size.level(), part, true)?);
+        }
         Ok(self.vm.write_protect(part, unpopulated || !vma.is_anonymous())?)
     }
 
-    /// The pages of `part` are write-protected no more. The next store to one finds out whether it may be
-    /// written.
-    pub(crate) fn unprotect(&self, part: UserRange) {
-        self.vm.write_unprotect(part);
+    /// The pages of `part`, in `vma`, are write-protected no more. The next store to one finds out whether it
+    /// may be written. The caller has the VMA locked for writing, or keeps its tables.
+    pub(crate) fn unprotect(&self, vma: &Vma<P>, part: UserRange) {
+        match vma.huge_page_size() {
+            Some(size) => self.vm.write_unprotect_large(size.level(), part),
+            None => self.vm.write_unprotect(part),
+        }
     }
+}
+
+/// Whether a range consists of whole pages of a VMA's size.
+pub(super) fn is_whole<P: Platform>(vma: &Vma<P>, range: UserRange) -> bool {
+    let bytes = vma.huge_page_size().map_or(PAGE_SIZE, HugePageSize::bytes);
+    range.start().is_multiple_of(bytes) && range.end().is_multiple_of(bytes)
 }

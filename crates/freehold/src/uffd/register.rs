@@ -6,11 +6,14 @@ use crate::{
     error::UffdRegisterError,
     object::Object,
     platform::Platform,
-    space::{locking::WriteGuard, split_merge::SplitMergeError},
+    space::{
+        locking::WriteGuard,
+        split_merge::{Change, SplitMergeError},
+    },
     vma::{Vma, flags::VmFlags},
 };
 use bitflags::bitflags;
-use freehold_vmspace::UserRange;
+use freehold_vmspace::{HugePageSize, UserRange};
 
 bitflags! {
     /// Of what the pager wants to hear, with Linux's numbers; at least one.
@@ -23,6 +26,39 @@ bitflags! {
         /// UFFDIO_REGISTER_MODE_MINOR: accesses to pages of shared memory that are in the cache and not
         /// mapped.
         const MINOR = 4;
+    }
+}
+
+bitflags! {
+    /// What a pager can do to registered memory, with Linux's numbers: what UFFDIO_REGISTER answers.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct RangeIoctls: u64 {
+        /// [`Userfaultfd::wake`].
+        const WAKE = 1 << 2;
+        /// [`Userfaultfd::copy`].
+        const COPY = 1 << 3;
+        /// [`Userfaultfd::zeropage`]: not to huge pages of a pool.
+        const ZEROPAGE = 1 << 4;
+        /// [`Userfaultfd::move_pages`]: no huge pages of a pool.
+        const MOVE = 1 << 5;
+        /// [`Userfaultfd::write_protect`], of what is registered for it.
+        const WRITEPROTECT = 1 << 6;
+        /// [`Userfaultfd::continue_with`], of what is registered for minor faults.
+        const CONTINUE = 1 << 7;
+        /// [`Userfaultfd::poison`].
+        const POISON = 1 << 8;
+    }
+}
+
+impl RangeIoctls {
+    fn of(mode: RegisterMode, huge: bool) -> Self {
+        let mut ioctls = Self::all();
+        if huge {
+            ioctls -= Self::ZEROPAGE | Self::MOVE;
+        }
+        ioctls.set(Self::WRITEPROTECT, mode.contains(RegisterMode::WP));
+        ioctls.set(Self::CONTINUE, mode.contains(RegisterMode::MINOR));
+        ioctls
     }
 }
 
@@ -47,11 +83,14 @@ impl From<SplitMergeError> for UffdRegisterError {
 }
 
 /// Memory that is never registered, whatever is asked (hazard C-51).
-const NEVER: VmFlags = VmFlags::SPECIAL.union(VmFlags::HUGETLB).union(VmFlags::DROPPABLE);
+const NEVER: VmFlags = VmFlags::SPECIAL.union(VmFlags::DROPPABLE);
 
-/// Whether a VMA may be registered like this: anonymous memory, and what shows shared memory, which alone has
-/// minor faults.
+/// Whether a VMA may be registered like this: anonymous memory, and what shows shared memory or has huge
+/// pages of a pool, which alone have minor faults.
 fn may_register<P: Platform>(vma: &Vma<P>, flags: VmFlags) -> bool {
+    if vma.huge_page_size().is_some() {
+        return true;
+    }
     let shmem = vma.object().file().is_some_and(|file| file.mapping().is_shmem());
     let kind = match vma.object() {
         Object::Anonymous | Object::Zeroes(_) => !flags.contains(VmFlags::UFFD_MINOR),
@@ -61,10 +100,19 @@ fn may_register<P: Platform>(vma: &Vma<P>, flags: VmFlags) -> bool {
     kind && !vma.flags().intersects(NEVER)
 }
 
+/// Whether no end of `range` lies inside a huge page of `vma`. Where the range begins the first VMA behind
+/// decides.
+fn cuts_no_page<P: Platform>(vma: &Vma<P>, range: UserRange, first: bool) -> bool {
+    let Some(bytes) = vma.huge_page_size().map(HugePageSize::bytes) else { return true };
+    let ends_here = range.end() <= vma.end();
+    (!first || range.start().is_multiple_of(bytes)) && (!ends_here || range.end().is_multiple_of(bytes))
+}
+
 impl<P: Platform> Userfaultfd<P> {
     /// UFFDIO_REGISTER: what is mapped in the range is the pager's business from now on, as `mode` says. VMAs
     /// are cut and merged; holes are passed over. What is registered with this context for more stays so;
-    /// else it gets the new mode.
+    /// else it gets the new mode. Returns what the pager can do to all of it. Huge pages of a pool are
+    /// registered whole, and share no page tables then.
     ///
     /// # Errors
     ///
@@ -72,8 +120,14 @@ impl<P: Platform> Userfaultfd<P> {
     ///
     /// # Locks
     ///
-    /// The mmap lock for writing, killably; the write lock of the VMAs concerned; tables' locks.
-    pub fn register(&self, start: u64, len: u64, mode: RegisterMode) -> Result<(), UffdRegisterError> {
+    /// The mmap lock for writing, killably; the write lock of the VMAs concerned; of huge pages of a pool the
+    /// hugetlb VMA lock and i_mmap, for writing; tables' locks.
+    pub fn register(
+        &self,
+        start: u64,
+        len: u64,
+        mode: RegisterMode,
+    ) -> Result<RangeIoctls, UffdRegisterError> {
         if mode.is_empty() || !RegisterMode::all().contains(mode) {
             return Err(UffdRegisterError::Invalid);
         }
@@ -84,15 +138,18 @@ impl<P: Platform> Userfaultfd<P> {
             return Err(UffdRegisterError::Closed);
         }
         let flags = mode.flags();
-        let mut found = false;
+        let (mut found, mut huge) = (false, false);
         for vma in guard.vmas(range) {
-            found = true;
             if !may_register(vma, flags) {
                 return Err(UffdRegisterError::Invalid);
             }
             if !vma.flags().contains(VmFlags::MAYWRITE) {
                 return Err(UffdRegisterError::NotPermitted);
             }
+            if !cuts_no_page(vma, range, !found) {
+                return Err(UffdRegisterError::Invalid);
+            }
+            (found, huge) = (true, huge || vma.flags().contains(VmFlags::HUGETLB));
             if vma.uffd().is_some_and(|other| !Counted::same(other, &self.context)) {
                 return Err(UffdRegisterError::Busy);
             }
@@ -100,7 +157,8 @@ impl<P: Platform> Userfaultfd<P> {
         if !found {
             return Err(UffdRegisterError::Invalid);
         }
-        guard.set_uffd(range, flags, Some(&self.context))
+        guard.set_uffd(range, flags, Some(&self.context))?;
+        Ok(RangeIoctls::of(mode, huge))
     }
 
     /// UFFDIO_UNREGISTER: what is mapped in the range is nobody's business any more. Whoever waits for one of
@@ -119,11 +177,11 @@ impl<P: Platform> Userfaultfd<P> {
         let guard = space.write_killable()?;
         let mut found = false;
         for vma in guard.vmas(range) {
-            found = true;
             let other = vma.uffd().is_some_and(|other| !Counted::same(other, &self.context));
-            if other || !may_register(vma, VmFlags::empty()) {
+            if other || !may_register(vma, VmFlags::empty()) || !cuts_no_page(vma, range, !found) {
                 return Err(UffdRegisterError::Invalid);
             }
+            found = true;
         }
         if !found {
             return Err(UffdRegisterError::Invalid);
@@ -154,11 +212,36 @@ impl<P: Platform> WriteGuard<'_, P> {
             if enough || (flags.is_empty() && !old.intersects(VmFlags::UFFD)) {
                 continue;
             }
-            let _ = self.modify_uffd(vma, part, new, context)?;
+            if vma.flags().contains(VmFlags::HUGETLB) {
+                self.set_uffd_of_huge(vma, part, new, context)?;
+                continue;
+            }
+            let vma = self.modify_uffd(vma, part, new, context)?;
             if (old - new).contains(VmFlags::UFFD_WP) {
-                self.space.unprotect(part);
+                self.space.unprotect(vma, part);
             }
         }
+        Ok(())
+    }
+
+    /// As for other memory; VMAs of huge pages never merge. A registered one shares no tables: it leaves them
+    /// before its flags say so. What is not registered may share its own again: marks are gone before.
+    fn set_uffd_of_huge(
+        &self,
+        vma: &Vma<P>,
+        part: UserRange,
+        new: VmFlags,
+        context: Option<&Counted<Context<P>>>,
+    ) -> Result<(), UffdRegisterError> {
+        let (old, policy) = (vma.flags(), vma.policy());
+        let vma = self.modify(vma, part, Change { flags: old, policy })?;
+        let right = self.lock_vma(vma);
+        if (old - new).contains(VmFlags::UFFD_WP) {
+            self.space.unprotect(vma, part);
+        }
+        let _alone = vma.unshare_tables(&self.space.vm, part);
+        right.set_flags(new);
+        right.set_uffd(context.cloned());
         Ok(())
     }
 
@@ -175,7 +258,7 @@ impl<P: Platform> WriteGuard<'_, P> {
             let (old, new) = (vma.flags(), vma.flags() - VmFlags::UFFD);
             let right = self.lock_vma(vma);
             if old.contains(VmFlags::UFFD_WP) {
-                self.space.unprotect(range);
+                self.space.unprotect(vma, range);
             }
             if self.modify_uffd(vma, range, new, None).is_err() {
                 right.set_flags(new);

@@ -8,7 +8,7 @@ use freehold::{
     engine::{Config, Engine},
     error::MunmapError,
     fault::FaultError,
-    object::{File, FileAccess, ForeignFrames, Frames, IoError, Mapping, Pager, Special},
+    object::{File, FileAccess, ForeignFrames, Frames, IoError, Mapping, Pager, Special, Zeroes},
     platform::{FramePurpose, FrameRequest, Platform},
     space::{Locking, MapFlags, Prot, SpaceConfig},
     vma::flags::VmFlags,
@@ -327,6 +327,28 @@ fn a_hole_leaves_private_copies() {
         file.mapping().punch(20 * PAGE_SIZE..30 * PAGE_SIZE).unwrap();
         assert_eq!(read_number(&file, 7), 0);
         assert_eq!(read_number(&file, 8), 108);
+    });
+}
+
+/// What is absent from shared memory is zeroes already: no page comes to be zeroed in part, as on Linux.
+#[test]
+fn a_hole_in_absent_memory_brings_nothing() {
+    on_every_design(|world, process, cpu| {
+        let mapping = Mapping::new(world.engine(), Zeroes, 8 * PAGE_SIZE, true).unwrap();
+        let file = File::new(&mapping, FileAccess::READ_WRITE, "/dev/shm/it").unwrap();
+        let at = map(process, 8, MapFlags::SHARED, &file, 0);
+        process.store(cpu, at + 5 * PAGE_SIZE + 200, 7u64).unwrap();
+        process.store(cpu, at + 5 * PAGE_SIZE, 8u64).unwrap();
+        mapping.punch(100..150).unwrap();
+        mapping.punch(PAGE_SIZE + 100..3 * PAGE_SIZE + 100).unwrap();
+        mapping.punch(5 * PAGE_SIZE + 100..6 * PAGE_SIZE + 100).unwrap();
+        let present = || (0..8).filter(|index| mapping.has_page(PageIndex::new(*index))).collect::<Vec<_>>();
+        assert_eq!(present(), [5]);
+        assert_eq!([0, 200].map(|offset| load(process, cpu, at + 5 * PAGE_SIZE + offset)), [8, 0]);
+        mapping.truncate(6 * PAGE_SIZE + 100).unwrap();
+        assert_eq!(present(), [5]);
+        mapping.truncate(5 * PAGE_SIZE + 4).unwrap();
+        assert_eq!(present(), [5]);
     });
 }
 

@@ -18,6 +18,20 @@ fn pages_start_as_zeroes_and_keep_what_is_written() {
     });
 }
 
+/// Also if nobody has read it through this mapping.
+#[test]
+fn a_store_is_to_a_copy_of_what_the_file_has() {
+    everywhere(2, |world, process, cpu| {
+        let file = file(world, HUGE);
+        let [shared, private] = [MapFlags::SHARED, MapFlags::PRIVATE]
+            .map(|flags| process.mmap(0, HUGE, RW, flags, Some(&file), 0).unwrap());
+        process.store(cpu, shared, 5u64).unwrap();
+        process.store(cpu, private + 8, 6u64).unwrap();
+        assert_eq!([0, 8].map(|at| process.load(cpu, private + at)), [Ok(5u64), Ok(6)]);
+        assert_eq!(process.load(cpu, shared + 8), Ok(0u64));
+    });
+}
+
 #[test]
 fn a_child_has_its_own_copy() {
     everywhere(3, |world, process, cpu| {

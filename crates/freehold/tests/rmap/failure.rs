@@ -5,11 +5,12 @@ use freehold::{
     PageIndex,
     access::AccessMode,
     engine::HugePages,
-    error::{AccessError, Errno, MadviseError, MlockError, MsyncError},
+    error::{AccessError, Errno, MadviseError, MlockError, MsyncError, UffdError},
     fault::FaultError,
     object::{FillError, Zeroes},
     rmap::{Damage, OfflineError},
     space::{Advice, Limits, RemapFlags, SyncFlags},
+    uffd::{FillMode, RegisterMode, UffdConfig, Userfaultfd},
 };
 use std::{collections::BTreeMap, ops::Deref};
 
@@ -299,6 +300,24 @@ fn all_memory(process: &Process, cpu: &mut Vcpu, at: u64) -> Vec<Pfn> {
         frames.push(process.frame_at(at + frames.len() as u64 * PAGE).unwrap());
     }
     frames
+}
+
+/// Not even its pager can supply what a file has lost, so it is not asked.
+#[test]
+fn what_is_lost_is_not_missing() {
+    everywhere(|world, process, cpu| {
+        let mapping = Mapping::new(world.engine(), Zeroes, PAGE, true).unwrap();
+        let file = File::new(&mapping, FileAccess::READ_WRITE, "/dev/shm/it").unwrap();
+        let at = process.mmap(0, PAGE, RW, MapFlags::SHARED, Some(&file), 0).unwrap();
+        process.store(cpu, at, 1u64).unwrap();
+        let uffd = Userfaultfd::new(process.space(), UffdConfig::default()).unwrap();
+        uffd.register(at, PAGE, RegisterMode::MISSING).unwrap();
+        world.fail(process, at);
+        process.madvise(at, PAGE, Advice::DontNeed).unwrap();
+        assert_eq!(load(process, cpu, at), failed(at));
+        let copied = uffd.copy(at, &[0; PAGE as usize], FillMode::empty());
+        assert_eq!(copied, Err(UffdError::BadAddress));
+    });
 }
 
 #[test]

@@ -128,8 +128,10 @@ impl<'s> Scene<'s> {
             return run(self);
         }
         let (over, uffd) = (AtomicBool::new(false), self.uffd.clone());
+        // Of small memory and of pools a unit is a page.
+        let bytes = self.unit;
         std::thread::scope(|scope| {
-            scope.spawn(|| serve(&uffd, &over));
+            scope.spawn(|| serve(&uffd, bytes, &over));
             let _over = Over(&over);
             run(self)
         })
@@ -186,19 +188,21 @@ impl Drop for Over<'_> {
 }
 
 /// The pager, for which memory does not fail.
-fn serve(uffd: &Uffd, over: &AtomicBool) {
+fn serve(uffd: &Uffd, bytes: u64, over: &AtomicBool) {
+    static ZEROES: [u8; 2 << 20] = [0; 2 << 20];
     while !over.load(SeqCst) {
         let Some(Message::Fault { addr, reason, .. }) = uffd.try_read() else {
             std::thread::yield_now();
             continue;
         };
-        let page = addr & !(PAGE - 1);
+        let page = addr & !(bytes - 1);
         let _ = match reason {
-            FaultReason::Missing => uffd.zeropage(page, PAGE, FillMode::empty()).map(drop),
-            FaultReason::Minor => uffd.continue_with(page, PAGE, FillMode::empty()).map(drop),
-            FaultReason::WriteProtect => uffd.write_protect(page, PAGE, ProtectMode::empty()),
+            FaultReason::Missing if bytes == PAGE => uffd.zeropage(page, PAGE, FillMode::empty()).map(drop),
+            FaultReason::Missing => uffd.copy(page, &ZEROES[..bytes as usize], FillMode::empty()).map(drop),
+            FaultReason::Minor => uffd.continue_with(page, bytes, FillMode::empty()).map(drop),
+            FaultReason::WriteProtect => uffd.write_protect(page, bytes, ProtectMode::empty()),
         };
-        let _ = uffd.wake(page, PAGE);
+        let _ = uffd.wake(page, bytes);
     }
 }
 

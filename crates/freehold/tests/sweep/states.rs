@@ -243,6 +243,25 @@ pub const STATES: &[State] = &[
     watched("registered shared memory: minor, all events", ALL, |s| registered_shmem(s, MINOR)),
     watched("registered shared memory: write-protected, all events", ALL, |s| registered_shmem(s, WP)),
     watched("registered shared memory: everything, all events", ALL, |s| registered_shmem(s, M | WP | MINOR)),
+    State {
+        unit: HUGE,
+        world: pooled,
+        ..watched("registered huge pages of a pool: both, all events", ALL, |s| {
+            pool_private(s);
+            register(s, M | WP);
+            s.uffd.write_protect(s.at(3), 2 * s.unit, freehold::uffd::ProtectMode::WP).unwrap();
+        })
+    },
+    State {
+        unit: HUGE,
+        world: pooled,
+        ..watched("a registered file of huge pages: everything, all events", ALL, |s| {
+            pool_shared(s);
+            s.file.mapping().fill(PageIndex::new(5)).unwrap();
+            register(s, M | WP | MINOR);
+            s.uffd.write_protect(s.at(3), 2 * s.unit, freehold::uffd::ProtectMode::WP).unwrap();
+        })
+    },
     watched("registered, that a child has too, all events", ALL, |s| {
         memory(s);
         forked(s);

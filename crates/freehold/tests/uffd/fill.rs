@@ -60,7 +60,9 @@ fn errors_in_order() {
         assert_eq!(uffd.zeropage(BASE, 3 * PAGE, WAKE), Ok(PAGE), "a part");
         assert_eq!(uffd.zeropage(BASE, 3 * PAGE, WAKE), Err(Present));
         process.madvise(page(2), PAGE, Advice::GuardInstall).unwrap();
-        assert_eq!(uffd.copy(page(2), &bytes(0), WAKE), Err(Present), "a guard");
+        assert_eq!(uffd.zeropage(page(2), PAGE, WAKE), Err(Present), "a guard");
+        assert_eq!(uffd.poison(page(2), PAGE, WAKE), Err(Present), "a guard");
+        assert_eq!(uffd.copy(page(2), &bytes(0), WAKE), Ok(PAGE), "contents take its place, as on Linux");
         assert_eq!(process.load(cpu, page(1)), Ok(1u64));
         assert_eq!(
             [Present, Changing, BadAddress, NotRegistered].map(UffdError::errno),
@@ -203,7 +205,9 @@ fn poisoned_pages() {
         let uffd = registered(process, 3, MISSING, Features::POISON);
         assert_eq!(uffd.poison(page(1), PAGE, WAKE), Ok(PAGE));
         assert_eq!(process.load::<u64>(cpu, page(1)), Err(FaultError::MemoryFailed { addr: page(1) }));
-        assert_eq!(uffd.copy(page(1), &bytes(1), WAKE), Err(UffdError::Present));
+        for fill in [Uffd::zeropage, Uffd::poison] {
+            assert_eq!(fill(&uffd, page(1), PAGE, WAKE), Err(UffdError::Present));
+        }
         let populated = process.madvise(page(1), PAGE, Advice::PopulateRead);
         assert_eq!(populated.map_err(|error| error.errno()), Err(PopulateError::MemoryFailed.errno()));
         // A child has it too, though it is registered no more.
@@ -212,6 +216,8 @@ fn poisoned_pages() {
         assert_eq!(child.load(cpu, page(0)), Ok(0u64));
         drop(child);
         process.madvise(page(1), PAGE, Advice::DontNeed).unwrap();
+        assert_eq!(uffd.poison(page(1), PAGE, WAKE), Ok(PAGE));
+        // What has contents comes in its place, as on Linux.
         assert_eq!(uffd.copy(page(1), &bytes(1), WAKE), Ok(PAGE));
         assert_eq!(process.load(cpu, page(1)), Ok(1u64));
         let program = |cpu: &mut Vcpu| process.load::<u64>(cpu, page(2));

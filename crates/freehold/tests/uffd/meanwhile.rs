@@ -1,9 +1,14 @@
 //! A change that begins in the middle of a fill: what is put after it began would be put where the pager has
 //! not heard of the change.
 
-use super::{gate::Gated, *};
+use super::{
+    gate::Gated,
+    pools::{HUGE, START, contents},
+    *,
+};
 use freehold::{
     PageIndex,
+    hugetlb::HugePageSize,
     space::{AddressSpace, Advice},
 };
 use std::{sync::Arc, sync::mpsc::channel, thread};
@@ -42,6 +47,52 @@ fn shared_memory_is_not_filled_once_a_change_has_begun() {
         assert_eq!(uffd.copy(BASE, &bytes(7), WAKE), Ok(PAGE));
         space.check();
         drop((uffd, file, mapping, space, engine, gated));
+        machine.accounting().assert_clean();
+    }
+}
+
+/// COPY of a huge page of a pool, and DONTNEED: the page does not come, and goes back with its reservation.
+#[test]
+fn a_pool_has_its_page_and_its_reservation_back() {
+    for (locking, private) in Locking::ALL.into_iter().flat_map(|locking| [(locking, true), (locking, false)])
+    {
+        let machine: Machine = Machine::new(MachineConfig::backed(6 * HUGE)).unwrap();
+        let gated = Gated::new(&machine);
+        let engine = Engine::new(gated.clone(), Config::default()).unwrap();
+        assert_eq!(engine.resize_huge_pool(HugePageSize::Mib2, 2, None), 2);
+        let space = AddressSpace::new(&engine, &SpaceConfig { locking, ..SpaceConfig::default() }).unwrap();
+        let mapping = Mapping::of_huge_pages(&engine, HugePageSize::Mib2, 2 * HUGE, false).unwrap();
+        let file = File::new(&mapping, FileAccess::READ_WRITE, "/huge/file").unwrap();
+        let kind = if private { MapFlags::PRIVATE } else { MapFlags::SHARED };
+        space.mmap(START, 2 * HUGE, RW, kind | MapFlags::FIXED, Some(&file), 0).unwrap();
+        let config = UffdConfig { features: Features::EVENT_REMOVE, user_mode_only: false };
+        let uffd = Arc::new(Userfaultfd::new(&space, config).unwrap());
+        uffd.register(START, 2 * HUGE, MISSING).unwrap();
+        let books = || {
+            let counts = engine.huge_pool(HugePageSize::Mib2).counts(None);
+            (counts.free, counts.reserved)
+        };
+        let (tell, hear) = channel();
+        let (inside, pager) = (space.clone(), uffd.clone());
+        gated.write.put(move || {
+            let discard = thread::spawn(move || inside.madvise(START, HUGE, Advice::DontNeed));
+            // On another thread: this one holds the VMA's lock.
+            let changing = || until(|| pager.copy(START, &[], WAKE) == Err(UffdError::Changing));
+            thread::scope(|scope| scope.spawn(changing).join().unwrap());
+            tell.send(discard).unwrap();
+        });
+        let page = contents(7..8);
+        assert_eq!(uffd.copy(START, &page, WAKE), Err(UffdError::Changing), "{locking:?}, {private}");
+        assert_eq!(books(), (2, 2), "{locking:?}, {private}");
+        let discard = hear.recv().unwrap();
+        assert!(matches!(uffd.read(), Ok(Message::Remove(range)) if range == (START..START + HUGE)));
+        discard.join().unwrap().unwrap();
+        assert_eq!(uffd.copy(START, &page, WAKE), Ok(HUGE));
+        assert_eq!(books(), (1, 1));
+        space.check();
+        drop((uffd, file, mapping, space));
+        assert_eq!(books(), (2, 0), "{locking:?}, {private}");
+        drop((engine, gated));
         machine.accounting().assert_clean();
     }
 }

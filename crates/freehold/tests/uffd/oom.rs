@@ -43,7 +43,7 @@ const CALLS: &[Call] = &[
     },
     Call {
         name: "register",
-        run: |_, uffd| uffd.register(page(21), 2 * PAGE, MISSING).map_err(|error| error.errno()),
+        run: |_, uffd| uffd.register(page(21), 2 * PAGE, MISSING).map(drop).map_err(|error| error.errno()),
         allocates: true,
     },
     Call {

@@ -25,7 +25,7 @@ fn errors_in_order() {
         let uffd = uffd(process, Features::empty());
         let other = Userfaultfd::new(process.space(), UffdConfig::default()).unwrap();
         anon(process, BASE, 4);
-        let register = |start, len, mode| uffd.register(start, len, mode);
+        let register = |start, len, mode| uffd.register(start, len, mode).map(drop);
         use UffdRegisterError::*;
         assert_eq!(register(BASE + 1, PAGE, RegisterMode::empty()), Err(Invalid), "no mode");
         assert_eq!(register(BASE, PAGE, RegisterMode::from_bits_retain(8)), Err(Invalid), "unknown mode");
@@ -82,7 +82,11 @@ fn c51_kinds_and_modes() {
         ] {
             for (name, mode) in [("missing", MISSING), ("wp", WP), ("minor", MINOR)] {
                 let wanted = if modes.contains(name) { Ok(()) } else { Err(UffdRegisterError::Invalid) };
-                assert_eq!(uffd.register(at, PAGE, mode), wanted, "{name} at {at:#x}, which has {modes}");
+                assert_eq!(
+                    uffd.register(at, PAGE, mode).map(drop),
+                    wanted,
+                    "{name} at {at:#x}, which has {modes}"
+                );
                 assert_eq!(uffd.unregister(at, PAGE).is_ok(), !modes.is_empty());
             }
         }

@@ -6,7 +6,7 @@
 
 use super::{HugePageSize, NotTaken, reserves::FileReserves};
 use crate::{
-    PAGE_SHIFT, PAGE_SIZE,
+    PAGE_SHIFT, PAGE_SIZE, Pfn,
     counted::Counted,
     engine::Engine,
     error::NoMemory,
@@ -58,6 +58,16 @@ pub(crate) enum NotMade {
     Failed(FillError),
     /// One is returning that the file has reserved: see [`HugePool::wait`](super::HugePool::wait).
     Returning(u32),
+}
+
+/// Whether a file has a page now.
+pub(crate) enum Made {
+    /// It has, and had none before.
+    New,
+    /// It had one.
+    There,
+    /// It has none: it was not to come.
+    Refused,
 }
 
 impl From<FillError> for NotMade {
@@ -141,8 +151,8 @@ impl<P: Platform> Mapping<P> {
         self.huge.as_ref().map_or(PAGE_SHIFT, |huge| huge.size.level().shift())
     }
 
-    /// Brings a page into the cache, unless it is there: from its reservation, or from what the pool has not
-    /// reserved. Under the invalidate lock, inside the file.
+    /// Brings a page of zeroes into the cache, unless it is there: from its reservation, or from what the
+    /// pool has not reserved. Under the invalidate lock, inside the file.
     ///
     /// # Locks
     ///
@@ -153,6 +163,37 @@ impl<P: Platform> Mapping<P> {
         huge: &HugeFile,
         index: PageIndex,
     ) -> Result<(), NotMade> {
+        let zeroes = |platform: &P, pfn| platform.zero_frames(pfn, huge.size.level().frames());
+        self.add_huge(pages_stay, huge, index, zeroes, || true).map(drop)
+    }
+
+    /// As [`fill_huge`](Self::fill_huge), with these contents; `allowed` is asked in the read section in
+    /// which the page comes. As [`insert_page`](Self::insert_page) for small pages.
+    ///
+    /// # Locks
+    ///
+    /// The invalidate lock for reading, killably; the page's fault mutex.
+    pub(crate) fn insert_huge_page(
+        &self,
+        index: PageIndex,
+        contents: impl FnOnce(&P, Pfn),
+        allowed: impl FnOnce() -> bool,
+    ) -> Result<Made, NotMade> {
+        let pages_stay = self.invalidate.read_killable().map_err(FillError::from)?;
+        match &self.huge {
+            Some(huge) if index < self.end() => self.add_huge(&pages_stay, huge, index, contents, allowed),
+            _ => Err(FillError::BeyondEnd.into()),
+        }
+    }
+
+    fn add_huge(
+        &self,
+        pages_stay: &RwSemReadGuard<'_, P>,
+        huge: &HugeFile,
+        index: PageIndex,
+        contents: impl FnOnce(&P, Pfn),
+        allowed: impl FnOnce() -> bool,
+    ) -> Result<Made, NotMade> {
         let engine = self.engine();
         let _maker = engine.hugetlb.fault_mutex(self, index);
         // Relaxed: words of pages that are made change under the mutex.
@@ -160,13 +201,14 @@ impl<P: Platform> Mapping<P> {
         match word.map_or(0, |word| word.load(Relaxed)) {
             0 => {}
             LOST => return Err(FillError::Lost.into()),
-            _ => return Ok(()),
+            _ => return Ok(Made::There),
         }
         let reserved = huge.reserves.is_reserved::<P>(index);
         let first = engine.memory().take_huge_page(huge.size, reserved).map_err(|error| match error {
             NotTaken::None => NotMade::Failed(FillError::NoHugePages),
             NotTaken::Returning(seen) => NotMade::Returning(seen),
         })?;
+        let give_back = |reserved| engine.huge_pool(huge.size).give(engine.platform(), first, reserved);
         // Made only now: who asks for pages that cannot be had leaves no nodes behind.
         let made = word.map_or_else(|| self.cache_word(pages_stay, index), Ok).and_then(|word| {
             if !reserved {
@@ -177,18 +219,26 @@ impl<P: Platform> Mapping<P> {
         let word = match made {
             Ok(word) => word,
             Err(error) => {
-                engine.huge_pool(huge.size).give(engine.platform(), first, reserved);
+                give_back(reserved);
                 return Err(FillError::from(error).into());
             }
         };
+        contents(engine.platform(), first);
+        let rcu = P::rcu_read();
+        if !allowed() {
+            drop(rcu);
+            // Without memory to forget the page, its place counts as reserved from now on.
+            give_back(reserved || huge.reserves.forget::<P>(index).is_err());
+            return Ok(Made::Refused);
+        }
         let level = huge.size.level();
         let frame = engine.platform().frame(first);
         frame.init_cache(self.cache_page(), index.first_in_block(level.shift() - PAGE_SHIFT));
         frame.set_hugetlb(level);
-        engine.platform().zero_frames(first, level.frames());
         // Release pairs with the acquire in `lookup`: record and contents are seen.
         word.store(Word::present(first).0, Release);
-        Ok(())
+        drop(rcu);
+        Ok(Made::New)
     }
 
     /// The right to reserve pages of a file of huge pages; `None` for any other file.

@@ -19,6 +19,7 @@
 //! | --- | --- |
 //! | munmap, exit | its VMA does not allow sharing any more |
 //! | mprotect, mremap, DONTNEED | its VMA does not allow sharing for the time |
+//! | a userfaultfd that fills, protects, poisons | its VMA is registered: none that is shares a table |
 //! | truncation, hole punch, migration | it holds i_mmap exclusively, VMA after VMA |
 //! | a split inside a span | likewise (hazard C-12), and no fault can be under way |
 //!
@@ -153,11 +154,12 @@ impl<P: Platform> Vma<P> {
         }
     }
 
-    /// Whether a table over `range`, or a part of it, may be shared.
+    /// Whether a table over `range`, or a part of it, may be shared. None while a userfaultfd has the VMA:
+    /// its faults, and what its pager puts into entries, are this space's alone.
     pub(crate) fn shares(&self, range: UserRange) -> bool {
         let first = self.start().next_multiple_of(SPAN);
         let whole = first..self.end() - self.end() % SPAN;
-        self.flags().contains(VmFlags::MAYSHARE)
+        self.flags() & (VmFlags::MAYSHARE | VmFlags::UFFD) == VmFlags::MAYSHARE
             && self.hugetlb().is_some()
             && self.huge_page_size() == Some(HugePageSize::Mib2)
             && whole.start.max(range.start()) < whole.end.min(range.end())

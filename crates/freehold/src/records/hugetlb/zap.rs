@@ -3,7 +3,9 @@
 use super::{HugePageSize, reserves::Reserves};
 use crate::{PAGE_SHIFT, Pfn, object::Mapping, platform::Platform, vma::Vma};
 use core::ops::ControlFlow;
-use freehold_pagetable::{Kind, Large, LeafGuard, MarkerKind, PteGuard, UnmappedFrame, VaRange, Visitor};
+use freehold_pagetable::{
+    Kind, Large, LeafGuard, MarkerKind, Pte, PteFlags, PteGuard, UnmappedFrame, VaRange, Visitor,
+};
 use freehold_vmspace::{Memory, Moving, PageRange, UserRange, VmGather, VmSpace, Zap};
 
 struct Zapper<'z, 'g, P: Platform> {
@@ -75,6 +77,7 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
         match leaf.kind() {
             Kind::Marker { kind: MarkerKind::Migration | MarkerKind::Poison, .. }
                 if self.zap.spares_copies() => {}
+            Kind::Marker { kind: MarkerKind::UffdWp, .. } if self.zap.keeps_wp() => {}
             Kind::Marker { kind, payload } => {
                 leaf.take(self.gather);
                 // It is on the move: whoever moves it has a reference. Others may have it as well if it was
@@ -84,12 +87,14 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
                     self.renew(moving.pfn, range);
                 }
             }
-            Kind::Leaf { pfn, .. } => {
+            Kind::Leaf { pfn, flags } => {
                 let frame = self.memory.platform().frame(pfn);
                 if frame.is_anon() && self.zap.spares_copies() {
                     return ControlFlow::Continue(());
                 }
-                leaf.take(self.gather);
+                let marked = self.zap.keeps_wp() && flags.contains(PteFlags::UFFD_WP);
+                let instead = if marked { Pte::marker(MarkerKind::UffdWp, 0) } else { Pte::NONE };
+                leaf.replace(instead, self.gather);
                 frame.sub_map();
                 // Whoever still looks at it gives it back with the reservation. One that is just coming back
                 // from a move may be mapped again elsewhere, if it was not exclusive.

@@ -12,7 +12,10 @@
 //! first.
 #![expect(unsafe_code, reason = "defers a call to wait for a grace period")]
 
-use super::mapping::{FillError, Mapping, zero};
+use super::{
+    mapping::{CachedPage, FillError, Mapping, zero},
+    radix::Stay,
+};
 use crate::{PAGE_SHIFT, PAGE_SIZE, platform::Platform, vma::Vma};
 use core::{ops::Range, ptr::NonNull};
 use freehold_sync::{RcuHead, RwSemWriteGuard};
@@ -62,17 +65,18 @@ impl<P: Platform> Mapping<P> {
         let gone = PageRange::from(size.div_ceil(unit)..old.div_ceil(unit));
         let (last, pages_go) = loop {
             // The part of the last page that is cut off must be zeroes when the file grows again.
-            let last = if size.is_multiple_of(PAGE_SIZE) {
-                None
-            } else {
-                Some(self.page(PageIndex::of_byte(size))?)
-            };
+            let index = PageIndex::of_byte(size);
+            let last = if size.is_multiple_of(PAGE_SIZE) { None } else { self.page_to_zero(index)? };
             let pages_go = self.invalidate.write();
-            // Its memory may have failed meanwhile, and another page have come.
-            if last
-                .as_ref()
-                .is_none_or(|last| self.word_of(&pages_go, PageIndex::of_byte(size), **last).is_some())
-            {
+            // One may have come meanwhile; or its memory have failed, and another page have come.
+            let is_still = match &last {
+                Some(last) => self.word_of(&pages_go, index, **last).is_some(),
+                None => {
+                    size.is_multiple_of(PAGE_SIZE)
+                        || self.is_absent(Stay::locked(&pages_go), PageRange::one(index))
+                }
+            };
+            if is_still {
                 break (last, pages_go);
             }
         };
@@ -121,7 +125,7 @@ impl<P: Platform> Mapping<P> {
         let mut edges = edges.into_iter().filter(|edge| !edge.is_empty());
         // Whatever can be refused is asked before a byte changes.
         if self.huge.is_none() {
-            edges.clone().try_for_each(|edge| self.page(PageIndex::of_byte(edge.start)).map(drop))?;
+            edges.clone().try_for_each(|edge| self.page_to_zero(PageIndex::of_byte(edge.start)).map(drop))?;
         }
         let pages_go = self.invalidate.write();
         let gone = PageRange::from(inner.start / unit..inner.end / unit);
@@ -133,13 +137,21 @@ impl<P: Platform> Mapping<P> {
         edges.try_for_each(|edge| self.zero_part(edge))
     }
 
+    /// The page of which a part is to become zeroes. `None`: it is absent from shared memory, where what is
+    /// absent is zeroes already, and does not come for that.
+    fn page_to_zero(&self, index: PageIndex) -> Result<Option<CachedPage<'_, P>>, FillError> {
+        let absent =
+            self.is_shmem() && self.is_absent(Stay::within::<P>(&P::rcu_read()), PageRange::one(index));
+        if absent { Ok(None) } else { self.page(index).map(Some) }
+    }
+
     /// Zeroes bytes within one page.
     fn zero_part(&self, bytes: Range<u64>) -> Result<(), FillError> {
         if self.huge.is_some() {
             self.zero_part_huge(bytes);
             return Ok(());
         }
-        let page = self.page(PageIndex::of_byte(bytes.start))?;
+        let Some(page) = self.page_to_zero(PageIndex::of_byte(bytes.start))? else { return Ok(()) };
         let platform = self.engine().platform();
         let offset = bytes.start % PAGE_SIZE;
         zero(platform, *page, offset..offset + (bytes.end - bytes.start));
@@ -190,7 +202,8 @@ impl<P: Platform> Mapping<P> {
     /// Clears and flushes every entry that maps one of the pages. Guard markers stay.
     pub(crate) fn unmap(&self, pages: PageRange, copies: Copies) {
         let zap = |vma: &Vma<P>| match copies {
-            Copies::Go => vma.zap().keep_guards().keep_wp(vma.keeps_wp()),
+            // Of huge pages of a pool Linux forgets it with the end of the file.
+            Copies::Go => vma.zap().keep_guards().keep_wp(vma.keeps_wp() && self.huge.is_none()),
             Copies::Stay => vma.zap().file_pages_only().keep_wp(vma.keeps_wp()),
         };
         if self.huge.is_some() {

@@ -33,17 +33,21 @@ bitflags! {
         const EVENT_REMAP = 1 << 2;
         /// UFFD_FEATURE_EVENT_REMOVE: word of MADV_DONTNEED, MADV_FREE and MADV_REMOVE.
         const EVENT_REMOVE = 1 << 3;
+        /// UFFD_FEATURE_MISSING_HUGETLBFS: huge pages of pools can be registered.
+        const MISSING_HUGETLBFS = 1 << 4;
         /// UFFD_FEATURE_MISSING_SHMEM: shared memory can be registered.
         const MISSING_SHMEM = 1 << 5;
         /// UFFD_FEATURE_EVENT_UNMAP: word of munmap.
         const EVENT_UNMAP = 1 << 6;
         /// UFFD_FEATURE_SIGBUS: nobody waits; a fault is a bus error.
         const SIGBUS = 1 << 7;
+        /// UFFD_FEATURE_MINOR_HUGETLBFS: these have minor faults.
+        const MINOR_HUGETLBFS = 1 << 9;
         /// UFFD_FEATURE_MINOR_SHMEM: there are minor faults.
         const MINOR_SHMEM = 1 << 10;
         /// UFFD_FEATURE_EXACT_ADDRESS: messages tell the address, and not only its page.
         const EXACT_ADDRESS = 1 << 11;
-        /// UFFD_FEATURE_WP_HUGETLBFS_SHMEM: pages of shared memory can be write-protected.
+        /// UFFD_FEATURE_WP_HUGETLBFS_SHMEM: pages of shared memory and of pools can be write-protected.
         const WP_HUGETLBFS_SHMEM = 1 << 12;
         /// UFFD_FEATURE_WP_UNPOPULATED: so can anonymous pages that are not there.
         const WP_UNPOPULATED = 1 << 13;

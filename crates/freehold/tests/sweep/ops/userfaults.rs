@@ -7,7 +7,15 @@ use freehold::{
     uffd::{FillMode, MoveMode, ProtectMode, RegisterMode, UffdConfig, Userfaultfd},
 };
 
-static CONTENTS: [u8; 2 * PAGE as usize] = [7; 2 * PAGE as usize];
+static SMALL: [u8; 2 * PAGE as usize] = [7; 2 * PAGE as usize];
+/// Huge pages have no contents here.
+static HUGE: [u8; 4 << 20] = [0; 4 << 20];
+
+/// What fills so many units, of at most a huge page.
+fn contents(s: &Scene, units: u64) -> &'static [u8] {
+    let all: &[u8] = if s.unit == PAGE { &SMALL } else { &HUGE };
+    &all[..(units * s.unit) as usize]
+}
 
 /// All of it was supplied.
 fn all(done: Result<u64, UffdError>, bytes: u64) -> Result<u64, Errno> {
@@ -33,23 +41,23 @@ pub const OPS: &[Op] = &[
     op("Userfaultfd::register", "register, minor", |s| register(s, RegisterMode::MINOR)).leaves(Left::Layout),
     op("Userfaultfd::unregister", "unregister", |s| told!(s.uffd.unregister(s.at(2), 2 * s.unit)))
         .leaves(Left::Layout),
-    op("Userfaultfd::copy", "copy", |s| {
-        all(s.uffd.copy(s.at(7), &CONTENTS[..PAGE as usize], FillMode::empty()), PAGE)
-    }),
+    op("Userfaultfd::copy", "copy", |s| all(s.uffd.copy(s.at(7), contents(s, 1), FillMode::empty()), s.unit)),
     op("Userfaultfd::copy", "copy, protected", |s| {
-        all(s.uffd.copy(s.at(7), &CONTENTS[..PAGE as usize], FillMode::WP), PAGE)
+        all(s.uffd.copy(s.at(7), contents(s, 1), FillMode::WP), s.unit)
     }),
     op("Userfaultfd::copy", "copy of two pages", |s| {
-        all(s.uffd.copy(s.at(2), &CONTENTS, FillMode::empty()), 2 * PAGE)
+        all(s.uffd.copy(s.at(2), contents(s, 2), FillMode::empty()), 2 * s.unit)
     })
     .leaves(Left::Pages)
     .once(),
-    op("Userfaultfd::zeropage", "zeropage", |s| all(s.uffd.zeropage(s.at(7), PAGE, FillMode::empty()), PAGE)),
+    op("Userfaultfd::zeropage", "zeropage", |s| {
+        all(s.uffd.zeropage(s.at(7), s.unit, FillMode::empty()), s.unit)
+    }),
     op("Userfaultfd::continue_with", "continue", |s| {
-        all(s.uffd.continue_with(s.at(5), PAGE, FillMode::empty()), PAGE)
+        all(s.uffd.continue_with(s.at(5), s.unit, FillMode::empty()), s.unit)
     })
     .needs_nothing(),
-    op("Userfaultfd::poison", "poison", |s| all(s.uffd.poison(s.at(7), PAGE, FillMode::empty()), PAGE))
+    op("Userfaultfd::poison", "poison", |s| all(s.uffd.poison(s.at(7), s.unit, FillMode::empty()), s.unit))
         .needs_nothing(),
     op("Userfaultfd::write_protect", "write_protect", |s| {
         told!(s.uffd.write_protect(s.at(0), 4 * s.unit, ProtectMode::WP))
@@ -61,11 +69,11 @@ pub const OPS: &[Op] = &[
     })
     .needs_nothing(),
     op("Userfaultfd::move_pages", "move_pages", |s| {
-        all(s.uffd.move_pages(s.at(7), s.at(1), PAGE, MoveMode::empty()), PAGE)
+        all(s.uffd.move_pages(s.at(7), s.at(1), s.unit, MoveMode::empty()), s.unit)
     })
     .needs_nothing()
     .leaves(Left::Pages),
-    op("Userfaultfd::wake", "wake", |s| told!(s.uffd.wake(s.at(0), PAGE))).needs_nothing(),
+    op("Userfaultfd::wake", "wake", |s| told!(s.uffd.wake(s.at(0), s.unit))).needs_nothing(),
     op("Userfaultfd::try_read", "try_read", |s| Ok(u64::from(s.uffd.try_read().is_some()))).needs_nothing(),
     // Merging may be left out; nobody could be told.
     op("Userfaultfd::close", "close", |s| done(|| s.uffd.close())).needs_nothing(),

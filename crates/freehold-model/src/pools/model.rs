@@ -1,0 +1,314 @@
+//! The model: what each page of each mapping has, written out.
+
+use super::{Answer, Area, Op, PAGES, Part, Subject};
+use std::collections::BTreeSet;
+
+const ENOENT: i32 = 2;
+const EFAULT: i32 = 14;
+const EEXIST: i32 = 17;
+const EINVAL: i32 = 22;
+const MISSING: u64 = 1;
+const WP: u64 = 2;
+const MINOR: u64 = 4;
+
+/// Whom the model is like, where they differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Like {
+    /// The kernel: a store to a mark brings the page before the pager is asked, and a page that had to come
+    /// into the file is no minor fault; a hole, and a new end of the file, take whatever is mapped there.
+    Linux,
+    /// The engine: see `docs/differences-from-linux.md`.
+    Engine,
+}
+
+/// What an entry says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Entry {
+    None,
+    /// Write-protected, and not there.
+    Mark,
+    Poison,
+    /// The file's page.
+    File {
+        wp: bool,
+    },
+    /// A page of its own.
+    Own {
+        wp: bool,
+        value: u64,
+    },
+}
+
+impl Entry {
+    fn wp(self) -> bool {
+        matches!(self, Entry::Mark | Entry::File { wp: true } | Entry::Own { wp: true, .. })
+    }
+
+    /// Without its page.
+    fn zapped(self) -> Self {
+        if self.wp() { Entry::Mark } else { Entry::None }
+    }
+
+    fn with_wp(self, on: bool) -> Self {
+        match self {
+            Entry::None | Entry::Mark => [Entry::None, Entry::Mark][usize::from(on)],
+            Entry::Poison => Entry::Poison,
+            Entry::File { .. } => Entry::File { wp: on },
+            Entry::Own { value, .. } => Entry::Own { wp: on, value },
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Page {
+    entry: Entry,
+    /// How it is registered.
+    mode: u64,
+    writable: bool,
+}
+
+/// The mappings.
+#[derive(Clone, Debug)]
+pub struct Model {
+    like: Like,
+    file: [Option<u64>; PAGES as usize],
+    pages: [[Page; PAGES as usize]; 4],
+    /// Where VMAs were cut: they never merge.
+    cuts: [BTreeSet<u64>; 4],
+}
+
+impl Model {
+    /// Mappings without pages.
+    pub fn new(like: Like) -> Self {
+        let page = Page { entry: Entry::None, mode: 0, writable: true };
+        Model { like, file: Default::default(), pages: [[page; PAGES as usize]; 4], cuts: Default::default() }
+    }
+
+    /// Pages of the pool that are in use.
+    pub fn in_use(&self) -> u64 {
+        let own = self.pages.iter().flatten().filter(|page| matches!(page.entry, Entry::Own { .. }));
+        (self.file.iter().flatten().count() + own.count()) as u64
+    }
+
+    fn page(&mut self, area: Area, page: u64) -> &mut Page {
+        &mut self.pages[area as usize][page as usize]
+    }
+
+    fn of_file(&self, area: Area, page: u64) -> Option<u64> {
+        self.file[page as usize].filter(|_| area != Area::Anonymous)
+    }
+
+    /// The pages of a part that there are.
+    fn of(part: Part) -> std::ops::Range<u64> {
+        part.page..PAGES.min(part.page + part.pages)
+    }
+
+    /// Whether pages can be supplied: one VMA has the part.
+    fn may_supply(&mut self, part: Part, wp: bool) -> Result<(), i32> {
+        let end = part.page + part.pages;
+        let cut = self.cuts[part.area as usize].range(part.page + 1..end).next().is_some();
+        let mode = self.page(part.area, part.page).mode;
+        if mode == 0 || end > PAGES || cut {
+            return Err(ENOENT);
+        }
+        if wp && mode & WP == 0 { Err(EINVAL) } else { Ok(()) }
+    }
+
+    /// Page after page, until one fails; how many, or why not even the first.
+    fn supply(
+        &mut self,
+        part: Part,
+        wp: bool,
+        mut one: impl FnMut(&mut Self, u64) -> Result<Entry, i32>,
+    ) -> Answer {
+        if let Err(errno) = self.may_supply(part, wp) {
+            return Answer::Failed(errno);
+        }
+        for page in Self::of(part) {
+            match one(self, page) {
+                Ok(entry) => self.page(part.area, page).entry = entry,
+                Err(errno) if page == part.page => return Answer::Failed(errno),
+                Err(_) => return Answer::Done(page - part.page),
+            }
+        }
+        Answer::Done(part.pages)
+    }
+
+    fn is_vacant(&mut self, area: Area, page: u64) -> Result<(), i32> {
+        match self.page(area, page).entry {
+            Entry::None | Entry::Mark | Entry::Poison => Ok(()),
+            Entry::File { .. } | Entry::Own { .. } => Err(EEXIST),
+        }
+    }
+
+    fn copy(&mut self, part: Part, wp: bool, number: u64) -> Answer {
+        self.supply(part, wp, |model, page| {
+            model.is_vacant(part.area, page)?;
+            let value = number + (page - part.page);
+            if part.area.is_private() {
+                return Ok(Entry::Own { wp, value });
+            }
+            if model.file[page as usize].is_some() {
+                return Err(EEXIST);
+            }
+            model.file[page as usize] = Some(value);
+            Ok(Entry::File { wp })
+        })
+    }
+
+    fn map_from_file(&mut self, part: Part, wp: bool) -> Answer {
+        self.supply(part, wp, |model, page| {
+            model.of_file(part.area, page).ok_or(EFAULT)?;
+            model.is_vacant(part.area, page)?;
+            Ok(Entry::File { wp })
+        })
+    }
+
+    fn poison(&mut self, part: Part) -> Answer {
+        self.supply(part, false, |model, page| match model.page(part.area, page).entry {
+            Entry::None => Ok(Entry::Poison),
+            _ => Err(EEXIST),
+        })
+    }
+
+    fn protect(&mut self, part: Part, on: bool) -> Answer {
+        for page in Self::of(part) {
+            let found = self.page(part.area, page);
+            if found.mode & WP == 0 {
+                return Answer::Failed(ENOENT);
+            }
+            found.entry = found.entry.with_wp(on);
+        }
+        Answer::Done(0)
+    }
+
+    /// Gives the VMAs of a part something new, cut where it ends if it is new to them.
+    fn change(&mut self, part: Part, is_new: impl Fn(&Page) -> bool, change: impl Fn(&mut Page)) -> Answer {
+        let range = Self::of(part);
+        for at in [range.start, range.end] {
+            let inside = if at == range.start { at } else { at - 1 };
+            if (1..PAGES).contains(&at) && is_new(self.page(part.area, inside)) {
+                self.cuts[part.area as usize].insert(at);
+            }
+        }
+        for page in range {
+            let page = self.page(part.area, page);
+            if is_new(page) {
+                change(page);
+            }
+        }
+        Answer::Done(0)
+    }
+
+    fn register(&mut self, part: Part, mode: u64) -> Answer {
+        if mode == 0 {
+            return Answer::Failed(EINVAL);
+        }
+        self.change(part, |page| page.mode & mode != mode, |page| page.set_mode(mode))
+    }
+
+    fn access(&mut self, area: Area, number: u64, store: Option<u64>) -> Answer {
+        let Page { entry, mode, writable } = *self.page(area, number);
+        if store.is_some() && !writable {
+            return Answer::Fault;
+        }
+        let absent = matches!(entry, Entry::None | Entry::Mark);
+        let cached = self.of_file(area, number).is_some();
+        let asks = absent && mode & if cached { MINOR } else { MISSING } != 0;
+        if entry == Entry::Poison || asks {
+            return Answer::Fault;
+        }
+        let engine = self.like == Like::Engine;
+        let refused = store.is_some() && entry.wp();
+        if refused && engine {
+            return Answer::Fault;
+        }
+        let mut entry = entry;
+        if absent {
+            let wp = entry == Entry::Mark;
+            if !area.is_private() {
+                self.file[number as usize].get_or_insert(0);
+            }
+            if engine && !cached && !area.is_private() && mode & MINOR != 0 {
+                return Answer::Fault;
+            }
+            entry = match self.of_file(area, number) {
+                Some(_) => Entry::File { wp },
+                None => Entry::Own { wp, value: 0 },
+            };
+            self.page(area, number).entry = entry;
+        }
+        if refused {
+            return Answer::Fault;
+        }
+        let file = self.of_file(area, number).unwrap_or_default();
+        match (store, entry) {
+            (None, Entry::Own { value, .. }) => return Answer::Value(value),
+            (None, _) => return Answer::Value(file),
+            (Some(value), Entry::File { .. }) if !area.is_private() => {
+                self.file[number as usize] = Some(value);
+            }
+            (Some(value), entry) => {
+                self.page(area, number).entry = Entry::Own { wp: entry.wp(), value };
+            }
+        }
+        Answer::Done(0)
+    }
+
+    /// The pages go from the file.
+    fn cut(&mut self, range: std::ops::Range<u64>, truncated: bool) -> Answer {
+        for page in range {
+            self.file[page as usize] = None;
+            for area in [Area::Shared, Area::Plain, Area::Private] {
+                let spared = self.like == Like::Engine && !truncated;
+                let page = self.page(area, page);
+                page.entry = match page.entry {
+                    Entry::Own { .. } | Entry::Poison if spared => page.entry,
+                    _ if truncated => Entry::None,
+                    entry => entry.zapped(),
+                };
+            }
+        }
+        Answer::Done(0)
+    }
+}
+
+impl Page {
+    fn set_mode(&mut self, mode: u64) {
+        self.mode = mode;
+        if mode & WP == 0 {
+            self.entry = self.entry.with_wp(false);
+        }
+    }
+}
+
+impl Subject for Model {
+    fn call(&mut self, op: Op) -> Answer {
+        match op {
+            Op::Register(part, mode) => self.register(part, mode),
+            Op::Unregister(part) => self.change(part, |page| page.mode != 0, |page| page.set_mode(0)),
+            Op::Copy(part, wp, number) => self.copy(part, wp, number),
+            Op::Zeropage(part) => match self.may_supply(part, false) {
+                Ok(()) => Answer::Failed(EINVAL),
+                Err(errno) => Answer::Failed(errno),
+            },
+            Op::Continue(part, wp) => self.map_from_file(part, wp),
+            Op::Poison(part) => self.poison(part),
+            Op::Protect(part, on) => self.protect(part, on),
+            Op::Load(area, page) => self.access(area, page, None),
+            Op::Store(area, page, value) => self.access(area, page, Some(value)),
+            Op::DontNeed(part) => {
+                for page in Self::of(part) {
+                    let page = self.page(part.area, page);
+                    page.entry = page.entry.zapped();
+                }
+                Answer::Done(0)
+            }
+            Op::Punch(page, pages) => self.cut(page..PAGES.min(page + pages), false),
+            Op::Truncate(page) => self.cut(page..PAGES, true),
+            Op::Mprotect(part, writable) => {
+                self.change(part, |page| page.writable != writable, |page| page.writable = writable)
+            }
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Huge pages of pools with a userfaultfd: random calls on a naive model beside the engine, and the running
+//! kernel.
+
+use freehold::space::{HugetlbLock, Locking};
+use freehold_machine::Effort;
+use freehold_model::{
+    draw::Draw,
+    pools::{self, Answer, Engine, Like, Linux, Model, Op, Subject},
+};
+use rand_pcg::{
+    Pcg64Mcg,
+    rand_core::{Rng, SeedableRng},
+};
+
+/// Calls in a life.
+const CALLS: u64 = 120;
+
+struct Words(Pcg64Mcg);
+
+impl Draw for Words {
+    fn word(&mut self) -> u64 {
+        self.0.next_u64()
+    }
+}
+
+/// Makes the calls of a life on both; `alike` is asked after each.
+fn life<S: Subject>(seed: u64, like: Like, other: &mut S, alike: impl Fn(&Model, &S)) -> u64 {
+    let (mut random, mut model) = (Words(Pcg64Mcg::seed_from_u64(seed)), Model::new(like));
+    let mut made: Vec<(Op, Answer)> = Vec::new();
+    let protected = random.word();
+    for _ in 0..CALLS {
+        let op = pools::draw(&mut random, protected);
+        let (expected, found) = (model.call(op), other.call(op));
+        made.push((op, expected));
+        let before: Vec<String> =
+            made.iter().rev().take(30).rev().map(|call| format!("{call:?}\n")).collect();
+        assert_eq!(found, expected, "seed {seed}, the last call of\n{}\n{model:?}", before.concat());
+        alike(&model, other);
+    }
+    made.iter().filter(|(_, answer)| matches!(answer, Answer::Done(_) | Answer::Value(_))).count() as u64
+}
+
+#[test]
+fn the_engine_agrees_with_the_model() {
+    let both = [HugetlbLock::FileLock, HugetlbLock::VmaLock];
+    let mut done = 0;
+    let lives = Effort::of(8, 64, 4000);
+    for seed in 0..lives {
+        let locking = Locking::ALL[seed as usize % Locking::ALL.len()];
+        let mut engine = Engine::new(Locking { hugetlb: both[seed as usize / 8 % 2], ..locking });
+        done += life(seed, Like::Engine, &mut engine, |model, engine| {
+            assert_eq!(engine.in_use(), model.in_use(), "pages of the pool, seed {seed}");
+        });
+        engine.end();
+    }
+    // Calls that are all refused find nothing.
+    assert!(done > lives * CALLS / 3, "{done} done");
+}
+
+#[test]
+fn the_kernel_agrees_with_the_model() {
+    for seed in 0..Effort::of(8, 64, 4000) {
+        let Some(mut linux) = Linux::new() else {
+            println!("not compared: no userfaultfd, or less than {} huge pages", 4 * pools::PAGES);
+            return;
+        };
+        life(seed, Like::Linux, &mut linux, |_, _| ());
+    }
+}

@@ -1,0 +1,190 @@
+//! Huge pages of pools that the pager supplies, whole, one under each hold of the VMA's lock.
+//!
+//! What a fault would do to the page is done by the fault's own steps (`fault/hugetlb_place.rs`,
+//! `records/hugetlb/file.rs`): a page of a mapping of one's own is taken under the fault mutex of its place,
+//! in place of its reservation, and copied to before anything is locked that processors wait for; a page of
+//! the file becomes the file's first, and is mapped then. If the pool has to wait for a page that is coming
+//! back, every lock is let go of before.
+//!
+//! A VMA that is registered shares no tables, so what is put is seen by its own space alone.
+
+use super::{
+    fill::{Filler, Source, within_file},
+    protect::is_whole,
+};
+use crate::{
+    PAGE_SIZE, Pfn,
+    error::UffdError,
+    fault::{
+        Await,
+        hugetlb_place::{HugePlace, Lacking},
+    },
+    object::FillError,
+    platform::Platform,
+    records::hugetlb::{
+        file::{Made, NotMade},
+        tables::SharedTablesGuard,
+    },
+};
+use freehold_pagetable::{MarkerKind, NotCached, Pte};
+use freehold_vmspace::UserRange;
+
+/// Why a page was not put.
+pub(super) enum Obstacle {
+    Error(UffdError),
+    /// It is worth another try afterwards.
+    Wait(Await),
+}
+
+impl From<UffdError> for Obstacle {
+    fn from(error: UffdError) -> Self {
+        Obstacle::Error(error)
+    }
+}
+
+impl From<Lacking> for Obstacle {
+    fn from(lacking: Lacking) -> Self {
+        match lacking {
+            Lacking::Pages | Lacking::Memory => Obstacle::Error(UffdError::OutOfMemory),
+            Lacking::Yet(what) => Obstacle::Wait(what),
+        }
+    }
+}
+
+impl<P: Platform> Filler<'_, P> {
+    /// Puts the page at `place`, of the call's range.
+    pub(super) fn put_huge(&self, place: &HugePlace<'_, P>, range: UserRange) -> Result<(), Obstacle> {
+        if !is_whole(place.vma, range) {
+            return Err(UffdError::Invalid.into());
+        }
+        match self.source {
+            Source::Bytes(bytes) => {
+                let offset = (place.address.get() - range.start()) as usize;
+                let bytes = &bytes[offset..offset + place.size.bytes() as usize];
+                match place.is_private() {
+                    true => self.put_own_huge(place, bytes),
+                    false => self.put_shared_huge(place, bytes),
+                }
+            }
+            Source::Cached => {
+                let kept = self.space.keep_tables(place.vma);
+                self.space.hugetlb_table(place, &kept).map_err(UffdError::from)?;
+                Ok(self.put_cached_huge(place)?)
+            }
+            Source::Poison => {
+                let kept = self.space.keep_tables(place.vma);
+                self.find_vacant(place, &kept)?;
+                Ok(self.put_leaf(place, Pte::marker(MarkerKind::Poison, 0))?)
+            }
+            // As on Linux: whoever wants zeroes copies them.
+            Source::Zeroes => Err(UffdError::Invalid.into()),
+        }
+    }
+
+    /// Nothing is in the way; and there is a table for the entry.
+    fn find_vacant(
+        &self,
+        place: &HugePlace<'_, P>,
+        kept: &SharedTablesGuard<'_, P>,
+    ) -> Result<(), UffdError> {
+        self.space.hugetlb_table(place, kept)?;
+        let (found, level) = self.space.vm.peek(place.address);
+        match level == place.level() && self.is_vacant(place.vma, found, level) {
+            true => within_file(place.vma, place.address.get()),
+            false => Err(UffdError::Present),
+        }
+    }
+
+    /// A page of a private mapping.
+    fn put_own_huge(&self, place: &HugePlace<'_, P>, bytes: &[u8]) -> Result<(), Obstacle> {
+        // Both until the page is mapped or has gone back: nobody else makes one for this place, nor renews
+        // its reservation.
+        let _maker = self.space.fault_mutex(place);
+        let kept = self.space.keep_tables(place.vma);
+        self.find_vacant(place, &kept)?;
+        let own = self.space.own_page(place)?;
+        write_frames(self.space.platform(), own.pfn, bytes);
+        let put = self.put_leaf(place, Pte::leaf(place.level(), own.pfn, self.own_rights(place.vma)));
+        if put.is_err() {
+            self.space.discard_own(place, own);
+        }
+        Ok(put?)
+    }
+
+    /// The page becomes the file's first.
+    fn put_shared_huge(&self, place: &HugePlace<'_, P>, bytes: &[u8]) -> Result<(), Obstacle> {
+        self.find_vacant(place, &self.space.keep_tables(place.vma))?;
+        let contents = |platform: &P, pfn| write_frames(platform, pfn, bytes);
+        // As in `put_shared`: a change that waits for the section finds the page, and one that did not lets
+        // none come.
+        let allowed = || self.still_fills().is_ok();
+        match place.mapping().insert_huge_page(place.index, contents, allowed) {
+            Ok(Made::New) => {}
+            Ok(Made::There) => return Err(UffdError::Present.into()),
+            Ok(Made::Refused) => return Err(UffdError::Changing.into()),
+            Err(NotMade::Failed(error)) => return Err(UffdError::from(error).into()),
+            Err(NotMade::Returning(seen)) => {
+                return Err(Obstacle::Wait(Await::HugePage(place.size, seen)));
+            }
+        }
+        let kept = self.space.keep_tables(place.vma);
+        self.space.hugetlb_table(place, &kept).map_err(UffdError::from)?;
+        match self.put_cached_huge(place) {
+            // The page came before the change. Whether it is mapped afterwards is for a fault to ask.
+            Err(UffdError::Changing) => Ok(()),
+            put => Ok(put?),
+        }
+    }
+
+    /// Maps the page that the file has; that it has none comes before what is in the way, as on Linux.
+    fn put_cached_huge(&self, place: &HugePlace<'_, P>) -> Result<(), UffdError> {
+        // As in `put_many`.
+        let rcu = P::rcu_read();
+        self.still_fills()?;
+        let pfn = place.mapping().lookup(&rcu, place.index).ok_or(UffdError::BadAddress)?;
+        // The table is kept, so it is there.
+        let mut leaf = self.space.lock_place(place).ok_or(UffdError::OutOfMemory)?;
+        if !self.is_vacant(place.vma, leaf.pte(), place.level()) {
+            // A fault may have been faster with the very page that was just made.
+            let fresh = matches!(self.source, Source::Bytes(_));
+            let same = leaf.pte().is_leaf(place.level()) && leaf.pte().pfn() == pfn;
+            return if fresh && same { Ok(()) } else { Err(UffdError::Present) };
+        }
+        if !self.space.platform().frame(pfn).try_map() {
+            return Err(UffdError::OutOfMemory);
+        }
+        // No processor remembers a marker.
+        leaf.replace(Pte::leaf(place.level(), pfn, self.file_rights(place.vma)), &mut NotCached);
+        Ok(())
+    }
+
+    /// Fills a slot in which nothing is in the way.
+    fn put_leaf(&self, place: &HugePlace<'_, P>, pte: Pte<P::Format>) -> Result<(), UffdError> {
+        // As in `put_many`; and a truncation that has published its size waits, too, and then looks here.
+        let _rcu = P::rcu_read();
+        self.still_fills()?;
+        within_file(place.vma, place.address.get())?;
+        let mut leaf = self.space.lock_place(place).ok_or(UffdError::OutOfMemory)?;
+        if !self.is_vacant(place.vma, leaf.pte(), place.level()) {
+            return Err(UffdError::Present);
+        }
+        leaf.replace(pte, &mut NotCached);
+        Ok(())
+    }
+}
+
+impl From<FillError> for UffdError {
+    fn from(error: FillError) -> Self {
+        match error {
+            FillError::NoMemory | FillError::NoHugePages => UffdError::OutOfMemory,
+            FillError::Killed => UffdError::Killed,
+            _ => UffdError::BadAddress,
+        }
+    }
+}
+
+/// Fills the frames from `first` on.
+fn write_frames<P: Platform>(platform: &P, first: Pfn, bytes: &[u8]) {
+    let pages = bytes.chunks_exact(PAGE_SIZE as usize);
+    pages.zip(0..).for_each(|(page, n)| platform.write_frame(first.add(n), 0, page));
+}

@@ -1,0 +1,539 @@
+//! Huge pages of pools: registered whole, supplied whole, and the pool's books balance afterwards.
+
+use super::*;
+use freehold::{
+    error::{MadviseError, UffdRegisterError},
+    hugetlb::{HugePageSize, HugePoolCounts},
+    space::{Advice, HugetlbLock, RemapFlags},
+    uffd::{MoveMode, ProtectMode, RangeIoctls},
+};
+
+pub const HUGE: u64 = 2 << 20;
+/// What a table of huge pages spans.
+const SPAN: u64 = 1 << 30;
+/// A place at the start of such a span.
+pub const START: u64 = 0x100 * SPAN;
+const ON: ProtectMode = ProtectMode::WP;
+const OFF: ProtectMode = ProtectMode::empty();
+const BOTH: [bool; 2] = [false, true];
+
+/// The address of a huge page.
+pub fn huge(number: u64) -> u64 {
+    START + number * HUGE
+}
+
+/// Huge pages whose first words are these numbers.
+pub fn contents(numbers: std::ops::Range<u64>) -> Vec<u8> {
+    let mut bytes = vec![0; ((numbers.end - numbers.start) * HUGE) as usize];
+    for (page, number) in bytes.chunks_exact_mut(HUGE as usize).zip(numbers) {
+        page[..8].copy_from_slice(&number.to_le_bytes());
+    }
+    bytes
+}
+
+pub fn world_of(pages: u64) -> World {
+    let world = World::with((pages + 4) * HUGE, Config::default());
+    assert_eq!(world.engine().resize_huge_pool(HugePageSize::Mib2, pages, None), pages);
+    world
+}
+
+pub fn counts(world: &World) -> HugePoolCounts {
+    world.engine().huge_pool(HugePageSize::Mib2).counts(None)
+}
+
+/// Free pages, and those of them that are reserved.
+fn books(world: &World) -> (u64, u64) {
+    (counts(world).free, counts(world).reserved)
+}
+
+/// Runs a scenario under every design, with a pool of so many pages, which are all free at the end.
+fn in_pools(pages: u64, scenario: impl Fn(&World, &Process, &mut Vcpu)) {
+    for hugetlb in [HugetlbLock::FileLock, HugetlbLock::VmaLock] {
+        for locking in Locking::ALL {
+            let world = world_of(pages);
+            let process = world.process(Locking { hugetlb, ..locking });
+            let mut cpu = world.machine.cpu(0);
+            scenario(&world, &process, &mut cpu);
+            process.check();
+            drop((process, cpu));
+            let free = HugePoolCounts { total: pages, free: pages, reserved: 0, surplus: 0 };
+            assert_eq!(counts(&world), free, "{locking:?}");
+            world.end();
+        }
+    }
+}
+
+pub fn open(world: &World, pages: u64) -> Counted<File<Machine>> {
+    let mapping = Mapping::of_huge_pages(world.engine(), HugePageSize::Mib2, pages * HUGE, false).unwrap();
+    File::new(&mapping, FileAccess::READ_WRITE, "/huge/file").unwrap()
+}
+
+fn map(process: &Process, at: u64, pages: u64, flags: MapFlags, file: &Counted<File<Machine>>) {
+    let mapped = process.mmap(at, pages * HUGE, RW, flags | MapFlags::FIXED, Some(file), 0);
+    assert_eq!(mapped, Ok(at));
+}
+
+/// Some huge pages of a private mapping, or of a shared one, in place of others.
+fn mapped(world: &World, process: &Process, pages: u64, private: bool) {
+    process.munmap(START, pages * HUGE).unwrap();
+    match private {
+        true => {
+            let flags = MapFlags::PRIVATE | MapFlags::ANONYMOUS | MapFlags::HUGETLB | MapFlags::FIXED;
+            assert_eq!(process.mmap(START, pages * HUGE, RW, flags, None, 0), Ok(START));
+        }
+        false => map(process, START, pages, MapFlags::SHARED, &open(world, pages)),
+    }
+}
+
+fn in_pool(
+    world: &World,
+    process: &Process,
+    (pages, private): (u64, bool),
+    mode: RegisterMode,
+    features: Features,
+) -> Uffd {
+    mapped(world, process, pages, private);
+    let uffd = uffd(process, features);
+    uffd.register(START, pages * HUGE, mode).unwrap();
+    uffd
+}
+
+#[test]
+fn what_can_be_registered() {
+    in_pools(4, |world, process, _| {
+        let uffd = uffd(process, Features::empty());
+        for private in BOTH {
+            mapped(world, process, 4, private);
+            let basic = RangeIoctls::WAKE | RangeIoctls::COPY | RangeIoctls::POISON;
+            let answers = [
+                (MISSING, basic),
+                (WP, basic | RangeIoctls::WRITEPROTECT),
+                (MINOR, basic | RangeIoctls::CONTINUE),
+                (RegisterMode::all(), basic | RangeIoctls::WRITEPROTECT | RangeIoctls::CONTINUE),
+            ];
+            for (mode, ioctls) in answers {
+                assert_eq!(uffd.register(START, 4 * HUGE, mode), Ok(ioctls), "{mode:?}");
+                uffd.unregister(START, 4 * HUGE).unwrap();
+            }
+            // With small pages beside it is what all of it can do.
+            anon(process, huge(4), 1);
+            assert_eq!(uffd.register(START, 4 * HUGE + PAGE, MISSING), Ok(basic));
+            assert_eq!(uffd.register(huge(4), PAGE, MISSING).map(|ioctls| ioctls - basic), {
+                Ok(RangeIoctls::ZEROPAGE | RangeIoctls::MOVE)
+            });
+            uffd.unregister(START, 4 * HUGE + PAGE).unwrap();
+            process.munmap(huge(4), PAGE).unwrap();
+            // No end lies inside a page.
+            let refused = Err(UffdRegisterError::Invalid);
+            assert_eq!(uffd.register(START + PAGE, HUGE, MISSING), refused);
+            assert_eq!(uffd.register(START - PAGE, HUGE + PAGE, MISSING), refused);
+            assert_eq!(uffd.register(START, HUGE + PAGE, MISSING), refused);
+            assert_eq!(uffd.register(START, 4 * HUGE + PAGE, MISSING), Ok(basic), "behind the VMA");
+            assert_eq!(uffd.unregister(START + PAGE, HUGE), Err(UffdRegisterError::Invalid));
+            assert_eq!(uffd.unregister(START, HUGE + PAGE), Err(UffdRegisterError::Invalid));
+            uffd.unregister(huge(1), HUGE).unwrap();
+            assert_eq!(process.maps(0).count(), 3, "cut out");
+            uffd.unregister(START, 4 * HUGE).unwrap();
+        }
+    });
+}
+
+#[test]
+fn errors_in_order() {
+    in_pools(4, |world, process, _| {
+        use UffdError::*;
+        for private in BOTH {
+            mapped(world, process, 4, private);
+            let uffd = uffd(process, Features::empty());
+            let one = contents(0..1);
+            assert_eq!(uffd.copy(START, &one, WAKE), Err(NotRegistered));
+            uffd.register(START, 4 * HUGE, MISSING).unwrap();
+            assert_eq!(uffd.copy(START, &one[..PAGE as usize], WAKE), Err(Invalid), "a part");
+            assert_eq!(uffd.copy(START + PAGE, &one, WAKE), Err(Invalid), "between pages");
+            assert_eq!(uffd.copy(huge(3), &contents(0..2), WAKE), Err(NotRegistered), "beyond");
+            assert_eq!(uffd.copy(START, &one, FillMode::WP), Err(Invalid), "not to be write-protected");
+            assert_eq!(uffd.zeropage(START, HUGE, WAKE), Err(Invalid));
+            assert_eq!(uffd.move_pages(START, huge(1), HUGE, MoveMode::empty()), Err(Invalid));
+            assert_eq!(uffd.continue_with(START, PAGE, WAKE), Err(Invalid));
+            assert_eq!(uffd.continue_with(START, HUGE, WAKE), Err(BadAddress), "the file has none");
+            assert_eq!(uffd.poison(START, PAGE, WAKE), Err(Invalid));
+            assert_eq!(uffd.write_protect(START, HUGE, ON), Err(NotRegistered));
+            uffd.register(START, 4 * HUGE, MISSING | WP).unwrap();
+            assert_eq!(uffd.write_protect(START, PAGE, ON), Err(Invalid));
+            assert_eq!(uffd.write_protect(START + PAGE, HUGE, ON), Err(Invalid));
+            assert_eq!(uffd.write_protect(START, HUGE + PAGE, ON), Err(Invalid));
+            assert_eq!(books(world), (4, 4), "nothing was taken");
+            assert_eq!(uffd.copy(huge(1), &contents(7..8), WAKE), Ok(HUGE));
+            assert_eq!(uffd.copy(huge(1), &one, WAKE), Err(Present));
+            assert_eq!(uffd.copy(START, &contents(0..2), WAKE), Ok(HUGE), "a part");
+            assert_eq!(uffd.poison(huge(1), HUGE, WAKE), Err(Present));
+            assert_eq!(books(world), (2, 2));
+        }
+    });
+}
+
+#[test]
+fn a_page_is_copied_in() {
+    in_pools(4, |world, process, cpu| {
+        for private in BOTH {
+            let uffd = in_pool(world, process, (4, private), MISSING, Features::empty());
+            let program = |cpu: &mut Vcpu| {
+                assert_eq!(process.load(cpu, huge(1) + 5 * PAGE + 8), Ok(0u64));
+                process.store(cpu, huge(2) + 8, 5u64).unwrap();
+            };
+            beside(world, program, || {
+                assert_fault(&uffd, huge(1), FaultReason::Missing, false);
+                assert_eq!(books(world), (4, 4), "nothing is taken before the pager says so");
+                assert_eq!(uffd.copy(huge(1), &contents(71..72), WAKE), Ok(HUGE));
+                assert_fault(&uffd, huge(2), FaultReason::Missing, true);
+                assert_eq!(uffd.copy(huge(2), &contents(72..73), WAKE), Ok(HUGE));
+            });
+            assert_eq!(books(world), (2, 2), "in place of their reservations");
+            assert_eq!([1, 2].map(|n| process.load(cpu, huge(n))), [Ok(71u64), Ok(72)]);
+            // After DONTNEED a private page is missing, and reserved, again; a shared one the file has.
+            process.madvise(huge(1), HUGE, Advice::DontNeed).unwrap();
+            match private {
+                true => {
+                    assert_eq!(books(world), (3, 3));
+                    assert_eq!(uffd.copy(huge(1), &contents(73..74), WAKE), Ok(HUGE));
+                }
+                false => assert_eq!(uffd.copy(huge(1), &contents(73..74), WAKE), Err(UffdError::Present)),
+            }
+            assert_eq!(process.load(cpu, huge(1)), Ok(if private { 73u64 } else { 71 }));
+            assert_eq!(books(world), (2, 2));
+        }
+    });
+}
+
+#[test]
+fn the_message_tells_the_page_or_the_address() {
+    in_pools(1, |world, process, _| {
+        for (features, told) in [(Features::empty(), START), (Features::EXACT_ADDRESS, START + 0x12348)] {
+            let uffd = in_pool(world, process, (1, true), MISSING, features);
+            let program = |cpu: &mut Vcpu| process.load::<u64>(cpu, START + 0x12348).unwrap();
+            beside(world, program, || {
+                assert_fault(&uffd, told, FaultReason::Missing, false);
+                assert_eq!(uffd.copy(START, &contents(1..2), WAKE), Ok(HUGE));
+            });
+        }
+    });
+}
+
+/// Nobody gets the page that is reserved for another.
+#[test]
+fn a_pool_without_pages() {
+    in_pools(3, |world, process, cpu| {
+        for private in BOTH {
+            let flags = MapFlags::PRIVATE | MapFlags::ANONYMOUS | MapFlags::HUGETLB | MapFlags::FIXED;
+            assert_eq!(process.mmap(huge(8), 2 * HUGE, RW, flags, None, 0), Ok(huge(8)));
+            let kind = if private { MapFlags::PRIVATE } else { MapFlags::SHARED };
+            map(process, START, 2, kind | MapFlags::NORESERVE, &open(world, 2));
+            let uffd = uffd(process, Features::empty());
+            uffd.register(START, 2 * HUGE, MISSING).unwrap();
+            assert_eq!(uffd.copy(START, &contents(1..3), WAKE), Ok(HUGE), "a part");
+            assert_eq!(uffd.copy(huge(1), &contents(2..3), WAKE), Err(UffdError::OutOfMemory));
+            assert_eq!(books(world), (2, 2));
+            // One that its owner gives up can be had.
+            process.munmap(huge(9), HUGE).unwrap();
+            assert_eq!(uffd.copy(huge(1), &contents(2..3), WAKE), Ok(HUGE));
+            assert_eq!([0, 1].map(|n| process.load(cpu, huge(n))), [Ok(1u64), Ok(2)]);
+            process.munmap(START, 16 * HUGE).unwrap();
+        }
+    });
+}
+
+#[test]
+fn minor_faults() {
+    in_pools(4, |world, process, cpu| {
+        let file = open(world, 3);
+        map(process, START, 3, MapFlags::SHARED, &file);
+        map(process, huge(16), 3, MapFlags::SHARED, &file);
+        map(process, huge(32), 3, MapFlags::PRIVATE | MapFlags::NORESERVE, &file);
+        let uffd = uffd(process, Features::empty());
+        uffd.register(START, 3 * HUGE, MINOR | WP).unwrap();
+        for n in 0..2 {
+            process.store(cpu, huge(16 + n), n + 1).unwrap();
+        }
+        let program = |cpu: &mut Vcpu| {
+            assert_eq!(process.load(cpu, huge(0)), Ok(11u64));
+            process.store(cpu, huge(1) + 8, 22u64).unwrap();
+        };
+        beside(world, program, || {
+            assert_fault(&uffd, huge(0), FaultReason::Minor, false);
+            assert_eq!(uffd.copy(huge(0), &contents(0..1), WAKE), Err(UffdError::Present), "the file has it");
+            process.store(cpu, huge(16), 11u64).unwrap();
+            assert_eq!(uffd.continue_with(huge(0), HUGE, WAKE), Ok(HUGE));
+            assert_fault(&uffd, huge(1), FaultReason::Minor, true);
+            assert_eq!(uffd.continue_with(huge(1), HUGE, FillMode::WP), Ok(HUGE));
+            assert_fault(&uffd, huge(1), FaultReason::WriteProtect, true);
+            uffd.write_protect(huge(1), HUGE, OFF).unwrap();
+        });
+        assert_eq!(uffd.continue_with(huge(0), HUGE, WAKE), Err(UffdError::Present));
+        assert_eq!(process.load(cpu, huge(17) + 8), Ok(22u64), "it is the file's page");
+        // C-29: through a private mapping the file's page can be read, and is copied to be written.
+        uffd.register(huge(32), 3 * HUGE, MINOR).unwrap();
+        let program = |cpu: &mut Vcpu| process.store(cpu, huge(32) + 8, 33u64).unwrap();
+        beside(world, program, || {
+            assert_fault(&uffd, huge(32), FaultReason::Minor, true);
+            assert_eq!(uffd.continue_with(huge(32), HUGE, WAKE), Ok(HUGE));
+        });
+        assert_eq!([0, 8].map(|at| process.load(cpu, huge(32) + at)), [Ok(11u64), Ok(33)]);
+        assert_eq!(process.load(cpu, huge(16) + 8), Ok(0u64), "the file's page is as it was");
+        process.madvise(huge(32), HUGE, Advice::DontNeed).unwrap();
+        assert_eq!(uffd.continue_with(huge(32), HUGE, WAKE), Ok(HUGE));
+        assert_eq!(process.load(cpu, huge(32)), Ok(11u64));
+    });
+}
+
+/// A store to a private mapping of what the file has is to a copy of it, whether or not it was read before.
+#[test]
+fn what_the_file_has_is_not_missing() {
+    in_pools(3, |world, process, cpu| {
+        let file = open(world, 2);
+        map(process, huge(16), 2, MapFlags::SHARED, &file);
+        process.store(cpu, huge(16), 5u64).unwrap();
+        map(process, START, 2, MapFlags::PRIVATE | MapFlags::NORESERVE, &file);
+        let uffd = uffd(process, Features::empty());
+        uffd.register(START, 2 * HUGE, MISSING).unwrap();
+        process.store(cpu, START + 8, 6u64).unwrap();
+        assert_eq!([0, 8].map(|at| process.load(cpu, START + at)), [Ok(5u64), Ok(6)]);
+        assert!(uffd.try_read().is_none());
+        // Beyond the end nothing is put, not even a private page.
+        file.mapping().truncate(HUGE).unwrap();
+        assert_eq!(uffd.copy(huge(1), &contents(0..1), WAKE), Err(UffdError::BadAddress));
+        assert_eq!(uffd.poison(huge(1), HUGE, WAKE), Err(UffdError::BadAddress));
+        assert_eq!(process.load::<u64>(cpu, huge(1)), Err(FaultError::Bus { addr: huge(1) }));
+    });
+}
+
+#[test]
+fn stores_wait() {
+    in_pools(3, |world, process, cpu| {
+        for private in BOTH {
+            let uffd = in_pool(world, process, (3, private), WP, Features::empty());
+            process.store(cpu, START, 1u64).unwrap();
+            uffd.write_protect(START, 2 * HUGE, ON).unwrap();
+            let store = |at: u64, value: u64, told: u64| {
+                let program = move |cpu: &mut Vcpu| process.store(cpu, at, value).unwrap();
+                beside(world, program, || {
+                    assert_fault(&uffd, told, FaultReason::WriteProtect, true);
+                    uffd.write_protect(told, HUGE, OFF).unwrap();
+                });
+                assert_eq!(process.load(&mut world.machine.cpu(2), at), Ok(value));
+            };
+            store(START + 9 * PAGE, 2, START);
+            // What was not there is marked: to read it comes, and stays protected.
+            assert_eq!(process.load(cpu, huge(1)), Ok(0u64));
+            store(huge(1), 3, huge(1));
+            // As if it never came.
+            uffd.write_protect(huge(2), HUGE, ON).unwrap();
+            store(huge(2), 4, huge(2));
+            // A change of rights does not help; and what is discarded stays protected.
+            uffd.write_protect(START, 3 * HUGE, ON).unwrap();
+            process.mprotect(START, HUGE, R).unwrap();
+            process.mprotect(START, HUGE, RW).unwrap();
+            store(START, 5, START);
+            process.madvise(huge(1), HUGE, Advice::DontNeed).unwrap();
+            assert_eq!(process.load(cpu, huge(1)), Ok(if private { 0u64 } else { 3 }));
+            store(huge(1), 6, huge(1));
+            process.check();
+            // Unregistered, nothing is protected.
+            uffd.unregister(START, 3 * HUGE).unwrap();
+            process.check();
+            process.store(cpu, huge(2), 7u64).unwrap();
+            assert!(uffd.try_read().is_none());
+        }
+    });
+}
+
+#[test]
+fn holes_keep_marks_and_a_new_end_does_not() {
+    in_pools(3, |world, process, cpu| {
+        let file = open(world, 3);
+        map(process, START, 3, MapFlags::SHARED, &file);
+        let uffd = uffd(process, Features::SIGBUS);
+        uffd.register(START, 3 * HUGE, WP).unwrap();
+        process.store(cpu, START, 1u64).unwrap();
+        uffd.write_protect(START, 3 * HUGE, ON).unwrap();
+        let mapping = file.mapping();
+        mapping.punch(0..2 * HUGE).unwrap();
+        for n in 0..2 {
+            assert_eq!(process.store(cpu, huge(n), 1u64), Err(FaultError::Bus { addr: huge(n) }));
+        }
+        mapping.truncate(HUGE).unwrap();
+        mapping.truncate(3 * HUGE).unwrap();
+        assert_eq!(process.store(cpu, huge(0), 1u64), Err(FaultError::Bus { addr: huge(0) }));
+        process.store(cpu, huge(1), 1u64).unwrap();
+        process.store(cpu, huge(2), 1u64).unwrap();
+    });
+}
+
+#[test]
+fn what_is_lost() {
+    in_pools(3, |world, process, cpu| {
+        for private in BOTH {
+            let uffd = in_pool(world, process, (2, private), MISSING | MINOR, Features::empty());
+            assert_eq!(uffd.poison(START, HUGE, WAKE), Ok(HUGE));
+            assert_eq!(uffd.poison(START, HUGE, WAKE), Err(UffdError::Present));
+            let at = START + 3 * PAGE;
+            assert_eq!(process.load::<u64>(cpu, at), Err(FaultError::MemoryFailed { addr: at }));
+            assert_eq!(books(world), (3, 2), "no page of the pool is in it");
+            // What has contents comes in its place.
+            assert_eq!(uffd.copy(START, &contents(4..5), WAKE), Ok(HUGE));
+            assert_eq!(process.load(cpu, START), Ok(4u64));
+        }
+    });
+}
+
+/// Two processes with one table for 1 GiB of a file: one leaves it when it registers, and shares it again when
+/// it does no more; but what it has declared lost is lost to nobody else.
+#[test]
+fn registered_memory_shares_no_tables() {
+    in_pools(3, |world, process, cpu| {
+        let (file, other) = (open(world, 512), world.process(process.locking()));
+        for process in [process, &other] {
+            map(process, START, 512, MapFlags::SHARED | MapFlags::NORESERVE, &file);
+        }
+        let tables = || world.machine.accounting().tables;
+        other.store(cpu, START, 1u64).unwrap();
+        let alone = tables();
+        assert_eq!(process.load(cpu, START), Ok(1u64));
+        // One table of the upper level, for the one that is shared.
+        assert_eq!(tables(), alone + 1);
+        let uffd = uffd(process, Features::SIGBUS);
+        uffd.register(START, SPAN, WP | MISSING).unwrap();
+        process.check();
+        // Its own now: protection is for one, and what the pager puts is seen by one.
+        assert_eq!(process.load(cpu, START), Ok(1u64));
+        uffd.write_protect(START, 2 * HUGE, ON).unwrap();
+        assert_eq!(process.store(cpu, START, 2u64), Err(FaultError::Bus { addr: START }));
+        // Nor does one that is registered just the same come to share it.
+        let third = world.process(process.locking());
+        map(&third, START, 512, MapFlags::SHARED | MapFlags::NORESERVE, &file);
+        let its = self::uffd(&third, Features::SIGBUS);
+        its.register(START, SPAN, WP | MISSING).unwrap();
+        assert_eq!(third.load(cpu, START), Ok(1u64));
+        third.store(cpu, START, 2u64).unwrap();
+        third.check();
+        other.store(cpu, START, 3u64).unwrap();
+        other.store(cpu, huge(1), 3u64).unwrap();
+        uffd.poison(huge(2), HUGE, WAKE).unwrap();
+        assert_eq!(other.load(cpu, huge(2)), Ok(0u64));
+        other.munmap(START, SPAN).unwrap();
+        uffd.unregister(START, SPAN).unwrap();
+        process.store(cpu, START, 4u64).unwrap();
+        map(&other, START, 512, MapFlags::SHARED | MapFlags::NORESERVE, &file);
+        assert_eq!(other.load(cpu, START), Ok(4u64));
+        assert_eq!(other.load(cpu, huge(2)), Ok(0u64), "the table with the marker is not shared");
+        assert_eq!(process.load::<u64>(cpu, huge(2)), Err(FaultError::MemoryFailed { addr: huge(2) }));
+        process.check();
+        other.check();
+    });
+}
+
+#[test]
+fn a_child() {
+    in_pools(4, |world, process, cpu| {
+        for private in BOTH {
+            for told in BOTH {
+                let features = if told { Features::EVENT_FORK } else { Features::empty() } | Features::SIGBUS;
+                let uffd = in_pool(world, process, (2, private), WP, features);
+                process.store(cpu, START, 1u64).unwrap();
+                uffd.write_protect(START, 2 * HUGE, ON).unwrap();
+                let fork = |_: &mut Vcpu| Process::of(process.fork().unwrap());
+                let (child, own) = beside(world, fork, || match told.then(|| uffd.read()) {
+                    Some(Ok(Message::Fork(own))) => Some(own),
+                    None => None,
+                    other => panic!("{other:?}"),
+                });
+                child.check();
+                for n in 0..2 {
+                    let stored = child.store(cpu, huge(n), 2u64);
+                    let refused = Err(FaultError::Bus { addr: huge(n) });
+                    assert_eq!(stored, if told { refused } else { Ok(()) }, "{n}, private: {private}");
+                    assert_eq!(process.store(cpu, huge(n), 2u64), refused);
+                }
+                if let Some(own) = own {
+                    own.write_protect(START, 2 * HUGE, OFF).unwrap();
+                    child.store(cpu, START, 3u64).unwrap();
+                }
+                assert_eq!(
+                    process.load(cpu, START),
+                    Ok(match (private, told) {
+                        (true, _) => 1u64,
+                        (false, told) => 2 + u64::from(told),
+                    })
+                );
+                child.check();
+            }
+        }
+    });
+}
+
+/// C-44: what is moved without the event is not registered, nor write-protected; with it, it is.
+#[test]
+fn moves() {
+    const TO: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
+    in_pools(2, |world, process, cpu| {
+        for private in BOTH {
+            for told in BOTH {
+                let features =
+                    if told { Features::EVENT_REMAP } else { Features::empty() } | Features::SIGBUS;
+                let uffd = in_pool(world, process, (2, private), WP | MISSING, features);
+                assert_eq!(uffd.copy(START, &contents(1..2), WAKE), Ok(HUGE));
+                uffd.write_protect(START, 2 * HUGE, ON).unwrap();
+                let remap = |_: &mut Vcpu| process.mremap(START, 2 * HUGE, 2 * HUGE, TO, huge(8));
+                let (moved, ()) = beside(world, remap, || {
+                    if told {
+                        assert!(matches!(uffd.read(), Ok(Message::Remap { len, .. }) if len == 2 * HUGE));
+                    }
+                });
+                assert_eq!(moved, Ok(huge(8)));
+                process.check();
+                assert_eq!(process.load(cpu, huge(8)), Ok(1u64));
+                for n in 8..10 {
+                    let refused = Err(FaultError::Bus { addr: huge(n) });
+                    assert_eq!(process.store(cpu, huge(n), 2u64), if told { refused } else { Ok(()) });
+                }
+                process.munmap(huge(8), 2 * HUGE).unwrap();
+            }
+        }
+    });
+}
+
+#[test]
+fn removals_are_told() {
+    in_pools(2, |world, process, cpu| {
+        let features = Features::EVENT_REMOVE | Features::EVENT_UNMAP;
+        for private in BOTH {
+            let uffd = in_pool(world, process, (2, private), MISSING, features);
+            assert_eq!(uffd.copy(START, &contents(1..3), WAKE), Ok(2 * HUGE));
+            let advise = |advice| {
+                let discard = move |_: &mut Vcpu| process.madvise(START, HUGE, advice);
+                let pager = || {
+                    // Nothing is put before the message was read.
+                    until(|| uffd.copy(START, &[], WAKE) == Err(UffdError::Changing));
+                    assert!(matches!(uffd.read(), Ok(Message::Remove(range)) if range == (START..huge(1))));
+                };
+                beside(world, discard, pager).0
+            };
+            assert_eq!(advise(Advice::DontNeed), Ok(()));
+            if !private {
+                assert_eq!(advise(Advice::Remove), Ok(()));
+            } else {
+                let refused = process.madvise(START, HUGE, Advice::Remove);
+                assert_eq!(
+                    refused,
+                    Err(MadviseError::AccessDenied),
+                    "of a private mapping no hole is punched"
+                );
+            }
+            assert_eq!(uffd.copy(START, &contents(3..4), WAKE), Ok(HUGE));
+            assert_eq!(process.load(cpu, START), Ok(3u64));
+            let unmap = |_: &mut Vcpu| process.munmap(START, 2 * HUGE).unwrap();
+            beside(world, unmap, || {
+                assert!(matches!(uffd.read(), Ok(Message::Unmap(range)) if range == (START..huge(2))));
+            });
+        }
+    });
+}
