@@ -438,17 +438,6 @@ const NOT_YET_PLAIN: &[(&str, &str)] = &[
     ("crates/freehold-replay/", "the command's comments are read last"),
     ("crates/freehold-reproduce/", "the command's comments are read last"),
     ("crates/freehold-trace/", "the command's comments are read last"),
-    ("crates/freehold/src/hugetlb/", "is being rewritten"),
-    ("crates/freehold/src/records/hugetlb/", "is being rewritten"),
-    ("crates/freehold/src/fault/hugetlb.rs", "is being rewritten"),
-    ("crates/freehold/tests/hugetlb/", "is being rewritten"),
-    ("crates/freehold/src/uffd/", "is being rewritten"),
-    ("crates/freehold/src/records/uffd/", "is being rewritten"),
-    ("crates/freehold/tests/uffd/", "is being rewritten"),
-    ("crates/freehold/src/space/mmap.rs", "is being rewritten"),
-    ("docs/differences-from-linux.md", "is being rewritten"),
-    ("docs/replay.md", "is being rewritten"),
-    ("docs/trace-format.md", "is being rewritten"),
 ];
 
 /// The comments of a Rust source, or the text of a document: numbers of lines, from 1, and what they say.

@@ -470,7 +470,7 @@ fn c25_a_fill_beside_its_fault_and_munmap() {
             });
             scope.spawn(|| {
                 scene.process.munmap(BASE, HUGE).unwrap();
-                // Who waits for a page that is gone is not told by the engine.
+                // The engine does not tell faults that wait for a page that is gone.
                 uffd.wake(BASE, HUGE).unwrap();
             });
         });

@@ -101,7 +101,7 @@ pub enum Answer {
     Fault,
 }
 
-/// Who answers calls.
+/// One that answers calls: the model, the engine, or the kernel.
 pub trait Subject {
     /// Makes one.
     fn call(&mut self, op: Op) -> Answer;

@@ -11,7 +11,7 @@ const MISSING: u64 = 1;
 const WP: u64 = 2;
 const MINOR: u64 = 4;
 
-/// Whom the model is like, where they differ.
+/// Which of the two the model is like, where they differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Like {
     /// The kernel: a store to a mark brings the page before the pager is asked, and a page that had to come

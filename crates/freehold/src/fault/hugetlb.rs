@@ -13,9 +13,9 @@
 //! A private page is made, and copied, under the fault mutex of its place in the file; a shared one, too, but
 //! by the file.
 //!
-//! Where the pool is empty, an access is a bus error. But who made a private mapping has reservations for its
-//! pages: if another process has one in common with it since a fork, and there is none left for a copy, it is
-//! the other that loses the page.
+//! Where the pool is empty, an access is a bus error. But the process that made a private mapping has
+//! reservations for its pages: if another process has one in common with it since a fork, and there is none
+//! left for a copy, it is the other that loses the page.
 
 use super::{
     Access, Await, FaultError, FaultOutcome, WRITTEN,
@@ -115,12 +115,12 @@ impl<P: Platform> AddressSpace<P> {
             // At once: nothing is ever written back, so nobody has to hear of the first store.
             rights |= WRITTEN;
         }
-        // Found and mapped within one guard: who cuts the page off meets the entry.
+        // Found and mapped within one guard: a truncation that cuts the page off meets the entry.
         let rcu = P::rcu_read();
         let pfn = place.mapping().lookup(&rcu, place.index)?;
         let mut leaf = self.lock_place(place)?;
         let frame = self.platform().frame(pfn);
-        // Before the entry is seen: whoever takes it away takes these.
+        // Before the entry is seen: a call that takes the entry away takes these.
         if !frame.try_map() {
             return Some(FaultOutcome::OUT_OF_MEMORY);
         }
@@ -171,7 +171,7 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// A store to a page that the VMA allows all who share it to write.
+    /// A store to a page of a shared VMA, which allows it.
     fn write_shared_huge(&self, place: &HugePlace<'_, P>) -> FaultOutcome<P> {
         let Some(mut leaf) = self.lock_place(place) else { return FaultOutcome::Retry };
         match leaf.kind() {
@@ -249,14 +249,14 @@ impl<P: Platform> AddressSpace<P> {
         FaultOutcome::Retry
     }
 
-    /// The pool has no page for a copy of `old`, which this VMA has in common with children of fork. Who made
-    /// the mapping was reservations for its pages: then the others lose theirs, and this VMA may write to
-    /// the page, as soon as nobody looks at it any more (hazard C-56). Nobody does for long: what can be
-    /// held is a pin, and a page that a child has too has none.
+    /// The pool has no page for a copy of `old`, which this VMA has in common with children of fork. If this
+    /// process made the mapping, it has reservations for its pages: then the others lose theirs, and this VMA
+    /// may write to the page, as soon as nobody looks at it any more (hazard C-56). Nobody does for long:
+    /// what can be held is a pin, and a page that a child has too has none.
     ///
     /// # Locks
     ///
-    /// The caller has the fault mutex, which all who fault on this page of the file take.
+    /// The caller has the fault mutex, which all faults on this page of the file take.
     fn take_from_others(&self, place: &HugePlace<'_, P>, old: Pfn) -> FaultOutcome<P> {
         let owner = place.vma.hugetlb().is_some_and(|own| own.reserves().is_some());
         if !owner || !self.platform().frame(old).is_anon() {
@@ -282,15 +282,14 @@ impl<P: Platform> AddressSpace<P> {
         if !matches!(leaf.kind(), Kind::Leaf { pfn, flags } if pfn == old && !protected(flags)) {
             return FaultOutcome::Retry;
         }
-        // While it is being moved, or its memory is failing, a marker may stand for another's entry. Who
-        // locks it from now on finds no other entry but ours: children cannot get it again.
+        // While it is being moved, or its memory is failing, a marker may stand for another's entry. A task
+        // that locks it from now on finds no other entry but ours: children cannot get it again.
         if frame.is_locked() {
             return FaultOutcome::Wait(Await::Frame(old));
         }
         if frame.maps() > 1 || frame.refs() > 2 {
-            // A fork was under way and has given it to somebody else meanwhile; or a reader, who had found it
-            // in a child, is copying from it. The entry's reference and the caller's are those
-            // that count.
+            // A fork was under way and has given it to somebody else meanwhile; or a reader, which had found
+            // it in a child, is copying from it. The entry's reference and the caller's are those that count.
             P::relax();
             return FaultOutcome::Retry;
         }

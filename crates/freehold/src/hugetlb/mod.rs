@@ -1,5 +1,5 @@
 //! Huge pages that programs ask for by name (hugetlb): 2 MiB or 1 GiB behind one entry, from pools that are
-//! set aside, with reservations, so that who was given a mapping is given its pages.
+//! set aside, with reservations, so that a process that was given a mapping is given its pages.
 //!
 //! Reading order: this file, `freehold-vmspace/src/memory/pool.rs` (pages and reservations of pages), then in
 //! `records/hugetlb` `reserves.rs` (whose reservations they are), `file.rs` (files of huge pages),
@@ -8,17 +8,17 @@
 //! for all pages: a VMA of huge pages is one of a file, with the flag `HUGETLB`; the page's one counted
 //! record is that of its first frame.
 //!
-//! # Who waits for whom
+//! # Locks, and what they keep out
 //!
 //! | lock | held by | against |
 //! | --- | --- | --- |
 //! | content, exclusive | mmap that reserves a file's pages, until the mapping stands; fallocate | another size of the file, and other reservations, while a call can still fail |
-//! | invalidate, shared | who brings a page into a file | truncation, hole punch, migration |
-//! | fault mutex, hashed by file and page offset | who makes a page, or a private copy: a fault, or the pager of a userfaultfd | a second one who would take a page in vain, and perhaps the last |
-//! | hugetlb VMA lock, shared | a fault, from before it looks for a table until it is done; who reads entries | whoever takes a shared table away from this VMA |
+//! | invalidate, shared | a fault or a call that brings a page into a file | truncation, hole punch, migration |
+//! | fault mutex, hashed by file and page offset | a fault, or the pager of a userfaultfd, that makes a page or a private copy | a second one that would take a page in vain, and perhaps the last |
+//! | hugetlb VMA lock, shared | a fault, from before it looks for a table until it is done; a reader of entries | calls that take a shared table away from this VMA |
 //! | hugetlb VMA lock, exclusive | DONTNEED, mprotect, mremap, registration with a userfaultfd; truncation and migration, of each VMA whose table they take away | faults of this VMA |
-//! | i_mmap, shared | a fault that looks for a table to share, until it hangs | unsharing: a table that was found stays with whom it was found |
-//! | i_mmap, exclusive | whoever unshares, until the flush | who shares; who would see itself alone too early |
+//! | i_mmap, shared | a fault that looks for a table to share, until it hangs | unsharing: a table that was found stays with the VMA that it was found in |
+//! | i_mmap, exclusive | a call that unshares, until the flush | faults that share; other sharers that would see themselves alone too early |
 //!
 //! In this order, all but the first between the VMA's own lock and the tables' locks; the first comes before
 //! the mmap lock. A file's page is made with no lock of an address space held: the fault lets go of all it

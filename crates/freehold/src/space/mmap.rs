@@ -485,7 +485,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok(self.count_stored(request, vma))
     }
 
-    /// Puts what was prepared in the place of what was gathered, in one step for who looks.
+    /// Puts what was prepared in the place of what was gathered, in one step for lookups.
     pub(super) fn replace_gathered<'g>(
         &'g self,
         gathered: Gathered<'g, 's, P>,

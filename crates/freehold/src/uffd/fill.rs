@@ -2,7 +2,7 @@
 //!
 //! Each needs the lock of one VMA for reading, found without the mmap lock where possible (step 4), and holds
 //! it for some pages at a time. A page is put where nothing is, and what has contents also in place of a
-//! marker; whoever waits for it is woken when all are there. Huge pages of pools: `fill_huge.rs`.
+//! marker; faults that wait for it are woken when all are there. Huge pages of pools: `fill_huge.rs`.
 
 use super::{Context, Userfaultfd, decode, fill_huge::Obstacle};
 use crate::{
@@ -30,14 +30,14 @@ use bitflags::bitflags;
 use freehold_pagetable::{Kind, Level, MarkerKind, Pte, PteFlags, PteTable, TableError};
 use freehold_vmspace::UserRange;
 
-/// Pages between two looks at who wants the VMA for writing.
+/// Pages between two looks for writers that want the VMA.
 const BATCH: u64 = 32;
 
 bitflags! {
     /// How pages are supplied, with Linux's numbers.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct FillMode: u64 {
-        /// UFFDIO_COPY_MODE_DONTWAKE and the like: whoever waits goes on waiting.
+        /// UFFDIO_COPY_MODE_DONTWAKE and the like: faults that wait go on waiting.
         const DONTWAKE = 1;
         /// UFFDIO_COPY_MODE_WP, UFFDIO_CONTINUE_MODE_WP: write-protected.
         const WP = 2;

@@ -76,7 +76,7 @@ impl<P: Platform> Filler<'_, P> {
                 self.find_vacant(place, &kept)?;
                 Ok(self.put_leaf(place, Pte::marker(MarkerKind::Poison, 0))?)
             }
-            // As on Linux: whoever wants zeroes copies them.
+            // As on Linux: a pager that wants zeroes copies them.
             Source::Zeroes => Err(UffdError::Invalid.into()),
         }
     }

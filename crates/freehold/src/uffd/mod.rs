@@ -1,7 +1,7 @@
 //! userfaultfd: page faults that are served by a program of the embedder's, and word of what becomes of the
 //! memory.
 //!
-//! Reading order: this file, `records/uffd` (the context, who waits, what has not been read, what the pager
+//! Reading order: this file, `records/uffd` (the context, its waiters, what has not been read, what the pager
 //! is told), `fault/userfault.rs` (the fault's side), `register.rs`, `fill.rs`, `fill_huge.rs`, `protect.rs`,
 //! `move_pages.rs` (what the pager does).
 //!
@@ -17,15 +17,15 @@
 //! | a waiter | pending: not read yet | delivered: read. An event is over then, and its sender goes on |
 //! | | delivered | woken: [`wake`](Userfaultfd::wake), or a call that filled its page |
 //! | | either | woken: the context is closed. Gone: a fatal signal |
-//! | `changing` | above 0: what is mapped is about to change, and the pager has not read of it; it fills nothing | reading; else the sender, who goes on |
+//! | `changing` | above 0: what is mapped is about to change, and the pager has not read of it; it fills nothing | reading; else the sender, which goes on |
 //!
 //! **A fault waits** as `FaultOutcome::Userfault`: all locks are dropped. It is queued first; then it looks
 //! at VMA and entry again, under the VMA's lock; then it sleeps, if it still has to. A filler installs first,
 //! and looks at the queue then. Both take the queue's lock in between, so one comes second: either the filler
 //! finds the waiter, or the waiter finds the entry. Closing is the same: VMAs are cleared first, waiters
-//! woken then, and who is queued later finds its VMA cleared. Nobody who was woken is told more than to look
-//! again. Nothing borrowed from the address space survives the drop of its locks (hazard C-25): a waiter has
-//! an address.
+//! woken then, and a fault that is queued later finds its VMA cleared. A woken fault is told no more than to
+//! look again. Nothing borrowed from the address space survives the drop of its locks (hazard C-25): a waiter
+//! has an address.
 //!
 //! **A change** (fork, mremap, munmap, MADV_DONTNEED) raises `changing` with the VMA's write lock in hand,
 //! which keeps fills out; the one that has only a lock for reading, MADV_DONTNEED and its like, then waits
@@ -34,7 +34,7 @@
 //! it is refused until the message was read, and no fill takes a lock that all fills share.
 //!
 //! **`UFFD_WP`** of an entry, and markers that stand for it where nothing is mapped, exist only in VMAs with
-//! the flag of that name: who takes the flag away clears them in the same hold of the write locks.
+//! the flag of that name: a call that takes the flag away clears them in the same hold of the write locks.
 //!
 //! # Huge pages of pools
 //!
@@ -49,7 +49,8 @@
 //!
 //! A page that COPY has taken from the pool, and cannot put, goes back with its reservation before the fault
 //! mutex ends. While a VMA is registered its tables are its space's own: registering leaves shared ones with
-//! i_mmap held exclusively, and who shares looks at the flags with i_mmap held (`records/hugetlb/tables.rs`).
+//! i_mmap held exclusively, and a fault that shares looks at the flags with i_mmap held
+//! (`records/hugetlb/tables.rs`).
 
 mod fill;
 mod fill_huge;
@@ -67,8 +68,8 @@ pub use protect::ProtectMode;
 pub use register::{RangeIoctls, RegisterMode};
 
 impl<P: Platform> Userfaultfd<P> {
-    /// Takes the context from all memory; whoever waits, for a page, for a message, or for one to be read,
-    /// goes on.
+    /// Takes the context from all memory; tasks that wait for a page, for a message, or for one to be read go
+    /// on.
     ///
     /// # Locks
     ///

@@ -4,7 +4,7 @@
 //! is let go of then (hazard C-50). For each pair of tables both locks are taken, in the order of addresses.
 //! Under them a page's frame is locked, by trying; the entry is taken; then it is asked whether anybody else
 //! has the page (hazard C-48); then the page is given its new home, and its new entry. Old translations are
-//! flushed before the tables' locks are let go of. Whoever works on the page (another frame for it, its
+//! flushed before the tables' locks are let go of. A task that works on the page (another frame for it, its
 //! failure) has its frame locked, and is waited for without any lock.
 //!
 //! Forks, moves and unmaps of either VMA wait for its lock, so no page is in two places or in none for them.
@@ -38,7 +38,7 @@ bitflags! {
     /// How pages are moved, with Linux's numbers.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct MoveMode: u64 {
-        /// UFFDIO_MOVE_MODE_DONTWAKE: whoever waits goes on waiting.
+        /// UFFDIO_MOVE_MODE_DONTWAKE: faults that wait go on waiting.
         const DONTWAKE = 1;
         /// UFFDIO_MOVE_MODE_ALLOW_SRC_HOLES: where nothing is, nothing is moved, and that counts.
         const ALLOW_SRC_HOLES = 2;
@@ -59,7 +59,7 @@ impl<P: Platform> Userfaultfd<P> {
     /// # Errors
     ///
     /// See [`UffdError`]; nothing was moved. [`UffdError::Busy`]: a page that somebody else can reach, too: a
-    /// forked process, or who has borrowed it, if only for a moment. It can be copied.
+    /// forked process, or a task that has borrowed it, if only for a moment. It can be copied.
     ///
     /// # Locks
     ///
@@ -297,8 +297,8 @@ impl<'m, P: Platform> Mover<'m, P> {
         if !frame.is_anon() || !frame.is_exclusive() {
             return Err(UffdError::Busy.into());
         }
-        // Who works on the page goes first, and is waited for; who comes by the home it has now comes too
-        // late for the old entry. See `rmap`.
+        // A task that works on the page goes first, and is waited for. A walk by the home that the page has
+        // now comes too late for the old entry. See `rmap`.
         let Some(identity) = self.space.vm.memory().try_lock_frame(pfn) else {
             return Err(Obstacle::Wait(pfn));
         };
@@ -322,7 +322,8 @@ impl<'m, P: Platform> Mover<'m, P> {
 struct Tables<'t, P: Platform> {
     source: PteGuard<'t, P::Format, P>,
     target: Option<PteGuard<'t, P::Format, P>>,
-    /// Who waits for the frame that was looked at last; woken after the locks, in the order of these fields.
+    /// The sleepers on the frame that was looked at last; woken after the locks, in the order of these
+    /// fields.
     sleepers: Option<Sleepers<'t, P>>,
 }
 

@@ -1,8 +1,8 @@
 //! Write protection by the pager: a bit of entries, and markers where nothing is mapped.
 //!
-//! An entry that has [`UFFD_WP`](PteFlags::UFFD_WP) never has the right to write; everybody who gives that
-//! right, under the table's lock, looks for the bit there. Right and bit change by one exchange, and the old
-//! right is gone from all TLBs when the call returns, whoever took it away (hazard C-53).
+//! An entry that has [`UFFD_WP`](PteFlags::UFFD_WP) never has the right to write; code that gives that right,
+//! under the table's lock, looks for the bit there. Right and bit change by one exchange, and the old right
+//! is gone from all TLBs when the call returns, even if another call took it away (hazard C-53).
 
 use super::{Features, Userfaultfd, decode};
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
 use bitflags::bitflags;
 use freehold_vmspace::{HugePageSize, UserRange};
 
-/// Pages between two looks at who wants the VMA for writing.
+/// Pages between two looks for writers that want the VMA.
 const BATCH: u64 = 512;
 
 bitflags! {
@@ -26,14 +26,14 @@ bitflags! {
     pub struct ProtectMode: u64 {
         /// UFFDIO_WRITEPROTECT_MODE_WP: stores wait from now on; else they do not any more.
         const WP = 1;
-        /// UFFDIO_WRITEPROTECT_MODE_DONTWAKE: whoever waits goes on waiting.
+        /// UFFDIO_WRITEPROTECT_MODE_DONTWAKE: faults that wait go on waiting.
         const DONTWAKE = 2;
     }
 }
 
 impl<P: Platform> Userfaultfd<P> {
-    /// UFFDIO_WRITEPROTECT: stores to these pages wait for the pager, or do not any more, and who waits for
-    /// one goes on.
+    /// UFFDIO_WRITEPROTECT: stores to these pages wait for the pager, or do not any more, and faults that
+    /// wait for one go on.
     ///
     /// # Errors
     ///

@@ -161,8 +161,8 @@ impl<P: Platform> Userfaultfd<P> {
         Ok(RangeIoctls::of(mode, huge))
     }
 
-    /// UFFDIO_UNREGISTER: what is mapped in the range is nobody's business any more. Whoever waits for one of
-    /// its pages goes on. Memory that is not registered is passed over.
+    /// UFFDIO_UNREGISTER: what is mapped in the range is nobody's business any more. Faults that wait for one
+    /// of its pages go on. Memory that is not registered is passed over.
     ///
     /// # Errors
     ///
@@ -188,7 +188,8 @@ impl<P: Platform> Userfaultfd<P> {
         }
         let done = guard.set_uffd(range, VmFlags::empty(), None);
         drop(guard);
-        // Also after a failure: part of it may be free of the context. Who still has to wait queues again.
+        // Also after a failure: part of it may be free of the context. A fault that still has to wait queues
+        // again.
         self.context.wake(range);
         done
     }

@@ -252,7 +252,7 @@ fn fallocate_that_fails_does_not_enlarge_the_file() {
     everywhere(POOL, |world, process, cpu| {
         let file = file(world, 2 * HUGE);
         let mapping = file.mapping();
-        // Pages 3 and 4 are reserved for somebody who may only read, and so has not enlarged the file.
+        // Pages 3 and 4 are reserved for a mapping that may only read, and so has not enlarged the file.
         process.mmap(BASE, 2 * HUGE, R, RESERVED, Some(&file), 3 * HUGE).unwrap();
         assert_eq!((counts(world).free, counts(world).reserved), (POOL, 2));
         // Pages 2 to 4 come, and go again when there is none for page 5.

@@ -70,8 +70,8 @@ fn what_differs_shares_nothing() {
     });
 }
 
-/// Who unshares has to forget all of the span, not just what the call was about (hazard C-17), and the others
-/// keep it.
+/// A process that unshares a table has to forget all of its span, not just what the call was about (hazard
+/// C-17); the others keep it.
 #[test]
 fn a_part_that_goes_is_forgotten_with_all_of_its_table() {
     everywhere(4, |world, process, cpu| {
@@ -228,7 +228,7 @@ fn reservations_are_the_files() {
         assert_eq!((counts(world).free, counts(world).reserved), (4, 1));
         file.mapping().truncate(0).unwrap();
         assert_eq!(counts(world), all_free(4));
-        // Who may write enlarges the file.
+        // A mapping that may write enlarges the file.
         process.mmap(0, HUGE, RW, flags, Some(&file), 0).unwrap();
         assert_eq!(file.mapping().size(), HUGE);
     });

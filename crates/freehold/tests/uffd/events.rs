@@ -1,4 +1,4 @@
-//! What the pager is told, and who waits until it has read it.
+//! What the pager is told, and which calls wait until it has read it.
 
 use super::*;
 use freehold::{

@@ -1,4 +1,4 @@
-//! userfaultfd: what the pager may do, what it is told, and who waits for it.
+//! userfaultfd: what the pager may do, what it is told, and which calls wait for it.
 
 mod events;
 mod fill;

@@ -256,7 +256,7 @@ fn a_part_of_a_huge_page() {
     }
 }
 
-/// C-53: when the call has returned nobody stores any more, whoever took the right away.
+/// C-53: when the call has returned nobody stores any more, even if another call took the right away.
 #[test]
 fn c53_nobody_stores_afterwards() {
     everywhere(|world, process, _| {

@@ -1,4 +1,4 @@
-//! Who may be registered with whom, and what becomes of the VMAs.
+//! Which VMAs may be registered with which context, and what becomes of the VMAs.
 
 use super::*;
 use freehold::{

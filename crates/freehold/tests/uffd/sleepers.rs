@@ -1,4 +1,4 @@
-//! C-54: closing a context wakes everybody who sleeps for its sake. C-25: what they slept for may be gone.
+//! C-54: closing a context wakes every task that sleeps for its sake. C-25: what they slept for may be gone.
 
 use super::*;
 use freehold::{access::AccessMode, space::Advice};

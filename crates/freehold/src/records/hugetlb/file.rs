@@ -156,7 +156,7 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Locks
     ///
-    /// The page's fault mutex: who comes second finds the page, and does not ask for another.
+    /// The page's fault mutex: the second fault finds the page, and does not ask for another.
     pub(crate) fn fill_huge(
         &self,
         pages_stay: &RwSemReadGuard<'_, P>,
@@ -209,7 +209,7 @@ impl<P: Platform> Mapping<P> {
             NotTaken::Returning(seen) => NotMade::Returning(seen),
         })?;
         let give_back = |reserved| engine.huge_pool(huge.size).give(engine.platform(), first, reserved);
-        // Made only now: who asks for pages that cannot be had leaves no nodes behind.
+        // Made only now: a call for pages that cannot be had leaves no nodes behind.
         let made = word.map_or_else(|| self.cache_word(pages_stay, index), Ok).and_then(|word| {
             if !reserved {
                 huge.reserves.add_page::<P>(index)?;

@@ -117,7 +117,7 @@ impl<P: Platform> Vma<P> {
     }
 }
 
-/// The reservations of a file, for who maps it shared.
+/// The reservations of a file, for its shared mappings.
 pub(crate) struct FileReserves {
     /// See the module.
     offsets: IndexSet,

@@ -6,22 +6,22 @@
 //!
 //! ```text
 //! share      i_mmap shared      find a table; hang it in; both from then on see each other's entries
-//! unshare    i_mmap exclusive   take it out; flush all that it translates, and wait for who walks it without locks
+//! unshare    i_mmap exclusive   take it out; flush all that it translates, and wait for walks without locks
 //! ```
 //!
-//! What hangs in two places is changed for both: so who changes entries for one address space alone, or takes
-//! one away and flushes its own processors alone, unshares first, and must then stay alone until done
-//! ([`UnsharedTables`]). As long as a VMA [allows sharing](HugetlbVma) others may share its tables, and it
-//! theirs; but in no VMA of a file while somebody who walks over all of them waits for one that is busy
+//! What hangs in two places is changed for both: so a call that changes entries for one address space alone,
+//! or takes one away and flushes its own processors alone, unshares first, and must then stay alone until
+//! done ([`UnsharedTables`]). As long as a VMA [allows sharing](HugetlbVma) others may share its tables, and
+//! it theirs; but in no VMA of a file while a walk over all of them waits for one that is busy
 //! ([`apart`](super::file::HugeFile)).
 //!
-//! | who | is alone because |
+//! | call | is alone because |
 //! | --- | --- |
 //! | munmap, exit | its VMA does not allow sharing any more |
 //! | mprotect, mremap, DONTNEED | its VMA does not allow sharing for the time |
 //! | a userfaultfd that fills, protects, poisons | its VMA is registered: none that is shares a table |
 //! | truncation, hole punch, migration | it holds i_mmap exclusively, VMA after VMA |
-//! | a split inside a span | likewise (hazard C-12), and no fault can be under way |
+//! | a split inside a span | it holds i_mmap exclusively (hazard C-12), and no fault can be under way |
 //!
 //! Filling an empty slot needs none of that: the page at that offset of the file is the same for all.
 //!
@@ -50,13 +50,13 @@ use freehold_vmspace::{PageRange, UserRange, VmGather, VmSpace};
 /// What one shared table spans.
 pub(crate) const SPAN: u64 = Level::Pmd.table_span();
 
-/// What a VMA of huge pages has besides, counted, so that who waits for its lock without any other can
-/// (truncation).
+/// What a VMA of huge pages has besides, counted, so that a truncation can wait for its lock without any
+/// other.
 pub(crate) struct HugetlbVma<P: Platform> {
     /// The hugetlb VMA lock: see the [module](super).
     pub(crate) lock: RwSem<P>,
-    /// Whether tables may be shared with this VMA. Cleared under i_mmap exclusively: for a time by who holds
-    /// `lock` for writing, who also sets it again; for good by who has detached the VMA.
+    /// Whether tables may be shared with this VMA. Cleared under i_mmap exclusively: for a time by the holder
+    /// of `lock` for writing, which also sets it again; for good by the call that has detached the VMA.
     pub(crate) sharing_allowed: AtomicBool,
     /// Of a private VMA that mmap made, not fork. Fixed.
     reserves: Option<Counted<Reserves>>,
@@ -104,7 +104,7 @@ impl<P: Platform> HugetlbVma<P> {
     /// No table is shared with this VMA any more. It is detached: no fault is under way in it, and nobody is
     /// [`UnsharedTables`].
     pub fn close(&self, _edit: &RmapWriteGuard<'_, P, IMmap>) {
-        // Relaxed: who looks has the lock that we hold.
+        // Relaxed: readers have the lock that we hold.
         self.sharing_allowed.store(false, Relaxed);
     }
 
@@ -139,7 +139,8 @@ pub(crate) struct UnsharedTables<'v, P: Platform> {
 impl<P: Platform> Drop for UnsharedTables<'_, P> {
     fn drop(&mut self) {
         if let Some((own, _)) = &self.own {
-            // Release pairs with the acquire in `table_to_share`: what was done alone is seen by who shares.
+            // Release pairs with the acquire in `table_to_share`: a fault that shares sees what was done
+            // alone.
             own.sharing_allowed.store(true, Release);
         }
     }
@@ -203,7 +204,7 @@ impl<P: Platform> Vma<P> {
             && self.shares(range)
         {
             let edit = file.mapping().edit();
-            // Relaxed: who looks has the lock that we hold.
+            // Relaxed: readers have the lock that we hold.
             own.sharing_allowed.store(false, Relaxed);
             unshare(vm, range, &edit);
         }
@@ -234,7 +235,7 @@ impl<P: Platform> Mapping<P> {
             let lock = awaited.as_ref().map(|own| own.lock.write());
             let edit = self.edit();
             let Some(first) = edit.mappers(PageRange::new(at, pages.end)).next() else {
-                // Relaxed, here and below: who looks has the lock that we hold.
+                // Relaxed, here and below: readers have the lock that we hold.
                 huge.apart.fetch_sub(u32::from(apart), Relaxed);
                 return;
             };

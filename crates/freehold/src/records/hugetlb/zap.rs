@@ -80,8 +80,8 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
             Kind::Marker { kind: MarkerKind::UffdWp, .. } if self.zap.keeps_wp() => {}
             Kind::Marker { kind, payload } => {
                 leaf.take(self.gather);
-                // It is on the move: whoever moves it has a reference. Others may have it as well if it was
-                // not exclusive.
+                // It is on the move: the migration has a reference. Others may have it as well if it was not
+                // exclusive.
                 let moving = Some(Moving::of(payload)).filter(|_| kind == MarkerKind::Migration);
                 if let Some(moving) = moving.filter(|moving| moving.exclusive) {
                     self.renew(moving.pfn, range);
@@ -96,8 +96,8 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
                 let instead = if marked { Pte::marker(MarkerKind::UffdWp, 0) } else { Pte::NONE };
                 leaf.replace(instead, self.gather);
                 frame.sub_map();
-                // Whoever still looks at it gives it back with the reservation. One that is just coming back
-                // from a move may be mapped again elsewhere, if it was not exclusive.
+                // The last task that still looks at it gives it back with the reservation. One that is just
+                // coming back from a move may be mapped again elsewhere, if it was not exclusive.
                 if frame.is_anon() && frame.maps() == 0 && (frame.is_exclusive() || !frame.is_locked()) {
                     self.renew(pfn, range);
                 }

@@ -1,7 +1,11 @@
 //! What read, write and msync see of a file: its page cache.
 
-use super::IoError;
-use super::mapping::{CachedPage, FillError, Mapping};
+use super::{
+    IoError,
+    mapping::{CachedPage, FillError, Mapping},
+    radix::Stay,
+    word::LOST,
+};
 use crate::{
     PAGE_SIZE, platform::Platform, records::reverse::tree::Mapper, rounds::Rounds, vma::flags::VmFlags,
 };
@@ -41,6 +45,13 @@ impl<P: Platform> Mapping<P> {
             }
             rounds.again::<P>()?;
         }
+    }
+
+    /// Whether the memory of a page failed, so that nobody gets it.
+    pub(crate) fn is_lost(&self, index: PageIndex) -> bool {
+        let rcu = P::rcu_read();
+        // Relaxed: nothing is followed that the word names.
+        self.cache.get(Stay::within::<P>(&rcu), index).is_some_and(|word| word.load(Relaxed) == LOST)
     }
 
     /// Reads at `offset`, as far as the file goes; returns how many bytes were read.

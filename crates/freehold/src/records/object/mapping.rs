@@ -307,13 +307,6 @@ impl<P: Platform> Mapping<P> {
         self.lookup(&P::rcu_read(), index).is_some()
     }
 
-    /// Whether the memory of a page failed, so that nobody gets it.
-    pub(crate) fn is_lost(&self, index: PageIndex) -> bool {
-        let rcu = P::rcu_read();
-        // Relaxed: nothing is followed that the word names.
-        self.cache.get(Stay::within::<P>(&rcu), index).is_some_and(|word| word.load(Relaxed) == LOST)
-    }
-
     /// A page inside the file, if it is in the cache, with a reference. Takes no lock.
     pub(crate) fn get_page(&self, index: PageIndex) -> Option<CachedPage<'_, P>> {
         let rcu = P::rcu_read();

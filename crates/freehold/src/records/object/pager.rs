@@ -74,6 +74,12 @@ pub trait Pager<P: Platform>: Send + Sync + 'static {
     fn discard(&self, pages: PageRange) {
         let _ = pages;
     }
+
+    /// Whether every page that it reads is zeroes. Then a page that is absent from shared memory need not
+    /// come for a part of it to become zeroes.
+    fn reads_zeroes(&self) -> bool {
+        false
+    }
 }
 
 /// The backing store of shared memory: nothing is behind it, and every page starts as zeroes.
@@ -84,5 +90,9 @@ impl<P: Platform> Pager<P> for Zeroes {
     fn read_page(&self, platform: &P, _: PageIndex, frame: Pfn) -> Result<(), IoError> {
         platform.zero_frame(frame);
         Ok(())
+    }
+
+    fn reads_zeroes(&self) -> bool {
+        true
     }
 }

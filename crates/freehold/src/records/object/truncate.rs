@@ -137,11 +137,11 @@ impl<P: Platform> Mapping<P> {
         edges.try_for_each(|edge| self.zero_part(edge))
     }
 
-    /// The page of which a part is to become zeroes. `None`: it is absent from shared memory, where what is
-    /// absent is zeroes already, and does not come for that.
+    /// The page of which a part is to become zeroes. `None`: it is absent from shared memory that reads as
+    /// zeroes already, and does not come for that.
     fn page_to_zero(&self, index: PageIndex) -> Result<Option<CachedPage<'_, P>>, FillError> {
-        let absent =
-            self.is_shmem() && self.is_absent(Stay::within::<P>(&P::rcu_read()), PageRange::one(index));
+        let zeroes = self.is_shmem() && self.pager().reads_zeroes();
+        let absent = zeroes && self.is_absent(Stay::within::<P>(&P::rcu_read()), PageRange::one(index));
         if absent { Ok(None) } else { self.page(index).map(Some) }
     }
 

@@ -61,7 +61,7 @@ impl<P: Platform> Notice<P> {
             // the VMA's lock.
             grace_period::<P>();
         }
-        // The change ends with its message: who has read it may fill at once.
+        // The change ends with its message: a pager that has read it may fill at once.
         let waiter = Waiter::for_event(message, change);
         if let Some(queued) = context.queue.enter(&waiter) {
             // Killed: the pager will not hear of it. As on Linux nobody is told.

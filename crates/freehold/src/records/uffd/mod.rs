@@ -154,7 +154,7 @@ impl<P: Platform> Context<P> {
         self.changing.fetch_sub(1, Release);
     }
 
-    /// Everybody who waits for a page in `range` looks again.
+    /// All faults that wait for a page in `range` look again.
     pub(crate) fn wake(&self, range: UserRange) {
         self.queue.wake(range);
     }
@@ -211,7 +211,7 @@ impl<P: Platform> Userfaultfd<P> {
         self.context.queue.take()
     }
 
-    /// UFFDIO_WAKE: whoever waits for a page in this range looks again.
+    /// UFFDIO_WAKE: faults that wait for a page in this range look again.
     ///
     /// # Errors
     ///

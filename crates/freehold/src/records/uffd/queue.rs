@@ -1,4 +1,4 @@
-//! Who waits for a context: tasks whose faults or events it has, and its readers.
+//! The waiters of a context: tasks whose faults or events it has, and its readers.
 //!
 //! A waiter lies on its task's stack and hangs in one of three lists. Lists and links are guarded by one spin
 //! lock, of the context.
@@ -11,17 +11,17 @@
 //!
 //! | word of a waiter | meaning | leaves it by |
 //! | --- | --- | --- |
-//! | 0 | it sleeps, or is about to | 1: whoever takes it out of its list, still under the lock |
-//! | 1 | woken | the task takes the lock once more before its waiter ends, so whoever woke it has let go of it |
+//! | 0 | it sleeps, or is about to | 1: the task that takes it out of its list, still under the lock |
+//! | 1 | woken | the task takes the lock once more before its waiter ends, so its waker has let go of it |
 //!
 //! Nobody is woken under the lock, and without it a waiter may be gone. So waiters sleep on words of the
 //! queue, its *turns*, which the context keeps for waker and waiter: each on that of its page. A turn counts.
-//! The waiter reads it, then its own word, and sleeps while the turn is the same; who wakes has set the word,
-//! moves the turn once the lock is gone, and wakes all who sleep on it. Those who were not meant find their
+//! The waiter reads it, then its own word, and sleeps while the turn is the same; a waker has set the word,
+//! moves the turn once the lock is gone, and wakes all that sleep on it. Those that were not meant find their
 //! own word as it was, and sleep again.
 //!
 //! Readers sleep on the `bell`, which counts. A reader reads it, and says that it will sleep, under the lock
-//! and with the lists empty; who rings does so after it has queued its waiter. So either the reader finds the
+//! and with the lists empty; a task rings after it has queued its waiter. So either the reader finds the
 //! waiter, or the bell has moved, or rings.
 #![expect(unsafe_code, reason = "lists of waiters that lie on the stacks of their tasks")]
 
@@ -46,7 +46,7 @@ const WOKEN: u32 = 1;
 /// Words that waiters sleep on.
 const TURNS: usize = if CHECKED { 2 } else { 16 };
 
-/// Turns on which somebody sleeps who was woken under the lock: a bit each.
+/// Turns with sleepers that were woken under the lock: a bit each.
 #[derive(Clone, Copy, Default)]
 #[must_use = "they sleep on until the turns move"]
 struct Woken(u32);
@@ -283,12 +283,12 @@ impl<P: Platform> Queue<P> {
         }
     }
 
-    /// Moves the turns of those who were woken; without the lock.
+    /// Moves the turns of those that were woken; without the lock.
     fn move_turns(&self, woken: Woken) {
         for (n, turn) in self.turns.iter().enumerate() {
             if woken.0 & 1 << n != 0 {
-                // Release pairs with the acquire in `Queued::wait`: who reads the new count reads its own
-                // word as it is now.
+                // Release pairs with the acquire in `Queued::wait`: a waiter that reads the new count reads
+                // its own word as it is now.
                 turn.fetch_add(1, Release);
                 P::wake_all(turn);
             }
