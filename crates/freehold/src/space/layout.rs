@@ -53,19 +53,25 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Where room is looked for from above, which may be nowhere; and from below if there is none.
+    /// Where room is looked for from above, if at all.
     #[inline]
-    pub(super) fn windows(&self, room: &Room) -> (Range<u64>, Range<u64>) {
-        let end = Self::window_end(room);
-        if room.flags().contains(MapFlags::BIT32) {
-            return (0..0, LOW);
-        }
-        if self.layout == Layout::BottomUp {
-            return (0..0, self.mmap_base..end);
+    pub(super) fn window_above(&self, room: &Room) -> Option<Range<u64>> {
+        if room.flags().contains(MapFlags::BIT32) || self.layout == Layout::BottomUp {
+            return None;
         }
         // What is open above the default window lies on top of the base.
-        let high = self.mmap_base + (end - DEFAULT_MAP_WINDOW);
+        let high = self.mmap_base + (Self::window_end(room) - DEFAULT_MAP_WINDOW);
         let low = if room.flags().contains(MapFlags::ABOVE_4G) { LOW_END } else { PAGE_SIZE };
-        (low..high, LEGACY_BASE..end)
+        Some(low..high)
+    }
+
+    /// Where room is looked for from below, if there is none from above.
+    #[cold]
+    pub(super) fn window_below(&self, room: &Room) -> Range<u64> {
+        match self.layout {
+            _ if room.flags().contains(MapFlags::BIT32) => LOW,
+            Layout::BottomUp => self.mmap_base..Self::window_end(room),
+            Layout::TopDown => LEGACY_BASE..Self::window_end(room),
+        }
     }
 }

@@ -108,11 +108,10 @@ impl<P: Platform> AddressSpace<P> {
         request: Request<P>,
         reserving: Option<Reserving<'_, P>>,
     ) -> Result<u64, MmapError> {
-        let fixed = request.flags.contains(MapFlags::FIXED);
-        let range = UserRange::try_new(request.addr, request.addr.wrapping_add(request.len));
+        let range = || UserRange::try_new(request.addr, request.addr.wrapping_add(request.len));
         // A range that does not fit is refused below, in its turn.
-        let guard = match range.filter(|range| fixed && !range.is_empty()) {
-            Some(range) if range.end() <= Self::TASK_SIZE => self.write_range(range)?,
+        let guard = match request.flags.contains(MapFlags::FIXED).then(range).flatten() {
+            Some(range) if !range.is_empty() && range.end() <= Self::TASK_SIZE => self.write_range(range)?,
             _ => self.write_killable()?,
         };
         guard.map_and_populate(request, reserving)

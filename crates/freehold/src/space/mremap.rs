@@ -379,7 +379,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     fn place_moved(&self, vma: &Vma<P>, request: &Remap, hint: u64) -> Result<u64, MremapError> {
         let shared = vma.flags().contains(VmFlags::MAYSHARE);
         let room = Room::of(vma.object(), shared, hint, request.new_len, vma.pgoff_of(request.addr));
-        Ok(self.find_room(room)?)
+        Ok(self.find_room(&room)?)
     }
 
     /// Maps the free range behind `vma` as its continuation; the VMA behind may join too.

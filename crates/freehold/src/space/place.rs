@@ -87,30 +87,35 @@ impl<P: Platform> WriteGuard<'_, P> {
             }
             return if self.space.may_map_at(addr) { Ok(addr) } else { Err(MmapError::NotPermitted) };
         }
-        let room = Room::of(&request.object, request.is_shared(), addr, len, request.pgoff);
-        // Huge pages of pools are aligned to themselves.
-        let like = room.like.filter(|_| unit == PAGE_SIZE);
-        self.find_room(Room { align: unit, like, flags, ..room })
+        let mut room = Room::of(&request.object, request.is_shared(), addr, len, request.pgoff);
+        if unit > PAGE_SIZE {
+            // Huge pages of pools are aligned to themselves.
+            (room.align, room.like) = (unit, None);
+        }
+        room.flags = flags;
+        self.find_room(&room)
     }
 
     /// Where there is room: at the hint, or in the windows of the layout.
-    pub(super) fn find_room(&self, room: Room) -> Result<u64, MmapError> {
+    #[inline]
+    pub(super) fn find_room(&self, room: &Room) -> Result<u64, MmapError> {
         if let Some(at) = room.like.and_then(|offset| self.find_room_like(room, offset)) {
             return Ok(at);
         }
-        if room.hint != 0 && self.hint_is_free(&room) {
+        if room.hint != 0 && self.hint_is_free(room) {
             return Ok(room.hint);
         }
-        let (above, below) = self.space.windows(&room);
-        let highest = self.highest_gap(room.len, room.align, above);
-        highest.or_else(|| self.lowest_gap(room.len, room.align, below)).ok_or(MmapError::NoSpace)
+        let above = self.space.window_above(room);
+        let highest = above.and_then(|above| self.highest_gap(room.len, room.align, above));
+        let below = || self.lowest_gap(room.len, room.align, self.space.window_below(room));
+        highest.or_else(below).ok_or(MmapError::NoSpace)
     }
 
     /// Room that agrees with `offset` within huge pages, or at the hint, where there is room for a huge page
     /// more than needed. Looking from the top, what agrees by itself is passed over, as on Linux.
     #[inline(never)]
-    fn find_room_like(&self, room: Room, offset: u64) -> Option<u64> {
-        let at = self.find_room(Room { len: room.len + HUGE, like: None, ..room }).ok()?;
+    fn find_room_like(&self, room: &Room, offset: u64) -> Option<u64> {
+        let at = self.find_room(&Room { len: room.len + HUGE, like: None, ..*room }).ok()?;
         if at == room.hint {
             return Some(at);
         }

@@ -105,7 +105,7 @@ impl<P: Platform> AddressSpace<P> {
         if before > self.engine.config().max_map_count {
             return Err(MmapError::TooManyVmas);
         }
-        let start = guard.find_room(Room::pages(hint, whole))?;
+        let start = guard.find_room(&Room::pages(hint, whole))?;
         let mut at = start;
         let ranges: ArrayVec<UserRange, PARTS> = lens
             .into_iter()
