@@ -135,7 +135,7 @@ pub const LOOM: &[Suite] = &[
             "loom*",
         ],
         passed_on: &[],
-        budget: [120, 120],
+        budget: [210, 210],
         not_quick: None,
     },
     Suite {
@@ -154,7 +154,7 @@ pub const SHUTTLE: &[Suite] = &[Suite {
     build: Build::Shuttle,
     args: &["test", "--quiet", "--package", "freehold-machine", "--test", "shuttle*"],
     passed_on: &[],
-    budget: [80, 280],
+    budget: [80, 320],
     not_quick: None,
 }];
 
