@@ -103,6 +103,21 @@ fn what_takes_no_guards() {
 }
 
 /// While threads fault the same pages in all the time, the call ends, and after it there is not a page left.
+/// As on Linux: locked memory that becomes writable is brought in mapping by mapping, each up to its first
+/// guard, though they are one mapping afterwards.
+#[test]
+fn a_guard_stops_what_is_brought_in_within_its_mapping() {
+    everywhere(|_, process, _| {
+        process.mmap(BASE, 8 * PAGE, R, ANON | MapFlags::FIXED, None, 0).unwrap();
+        process.mprotect(BASE + 4 * PAGE, 4 * PAGE, Prot::empty()).unwrap();
+        install(process, BASE + PAGE, 1).unwrap();
+        assert!(process.mlock(BASE, 8 * PAGE).is_err(), "it is locked, and not all could be brought in");
+        assert_eq!(process.rss().anon, 0);
+        process.mprotect(BASE, 8 * PAGE, RW).unwrap();
+        assert_eq!((process.rss().anon, layout(process)), (5, vec![(0, 8)]));
+    });
+}
+
 #[test]
 fn guards_are_down_when_the_call_returns() {
     const PAGES: u64 = 8;

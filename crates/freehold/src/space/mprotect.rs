@@ -264,9 +264,10 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
             // Without memory the first write will choose.
             let _ = space.prepare_anon_exclusive(self.guard, vma);
         }
+        // Each part is populated by itself, as on Linux: what stops it in one does not in the next.
         let full = self.opened.is_full();
         match self.opened.last_mut() {
-            Some(last) if full || last.end() == part.start() => *last = last.with_end(part.end()),
+            Some(last) if full => *last = last.with_end(part.end()),
             _ => self.opened.push(part),
         }
     }
