@@ -20,7 +20,7 @@
 //!   its kind (a new kind: a row above and one in `docs/operations.md`);
 //! - a word in `check_seal` if it discards, and in `access/process_madvise.rs` if it may be given to others;
 //! - tests: a case in `tests/files/advice.rs`, `tests/guards.rs` or their like, and a line in
-//!   `tests/sweep/ops/advice.rs`, which makes its allocations fail;
+//!   `tests/sweep/ops/advice.rs`, which makes its allocations fail (a test asks for that line);
 //! - in `freehold-model`: its rule (`model/madvise.rs`; `model/seal.rs` if it discards), and its number where
 //!   random calls are drawn (`generate.rs`, `script.rs`) and let through (`escape.rs`). They then compare it
 //!   with the engine and with the running kernel;
