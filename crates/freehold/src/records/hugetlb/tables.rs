@@ -43,9 +43,9 @@
 //! and the target would have no table for that. Were the target open before all is moved, a task could
 //! share its empty table and fill a slot that the move is about to fill.
 //!
-//! What a fault of another VMA looks at pairs with this: `sharing_allowed`, under i_mmap shared. It is cleared
-//! under i_mmap exclusively before the target is linked under i_mmap exclusively, so a fault that finds the
-//! target finds it closed. Faults of the two VMAs themselves wait: the source is write-locked until the call
+//! A fault of another VMA looks at `sharing_allowed` under i_mmap shared. It is cleared under i_mmap
+//! exclusively before the target is linked under i_mmap exclusively, so a fault that finds the target finds it
+//! closed. Faults of the two VMAs themselves wait: the source is write-locked until the call
 //! ends, and so is the target from before it is found. So the hugetlb VMA locks, two of one rank, are not
 //! needed.
 //!
@@ -248,8 +248,8 @@ impl<P: Platform> Vma<P> {
         UnsharedTables { _closed: self.shares(range).then(|| self.close_tables(vm, range)), _lock: lock }
     }
 
-    /// Lets nobody share a table with this VMA for as long as the result lives; those over `range` are the own
-    /// ones of its space, `vm`, then.
+    /// Lets nobody share a table with this VMA for as long as the result lives; those over `range` are the
+    /// own ones of its space, `vm`, then.
     ///
     /// # Locks
     ///
