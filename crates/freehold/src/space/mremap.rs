@@ -137,11 +137,11 @@ impl Remap {
 
     /// The addresses it may need: the source with what it grows into, and a target that is given.
     fn ranges(&self) -> [UserRange; 2] {
-        let range = |start: u64, len: u64| {
-            UserRange::new(start, (start.saturating_add(len) & !(PAGE_SIZE - 1)).max(start))
+        let target = match self.fixed() {
+            true => UserRange::at(self.new_addr, self.new_len),
+            false => UserRange::EMPTY,
         };
-        let target = if self.fixed() { range(self.new_addr, self.new_len) } else { UserRange::EMPTY };
-        [range(self.addr, self.old_len.max(self.new_len)), target]
+        [UserRange::clipped(self.addr, self.old_len.max(self.new_len)), target]
     }
 }
 
@@ -252,9 +252,10 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Equal lengths and a fixed target: every VMA of the range moves, the gaps between them stay.
     fn remap_several(&self, request: Remap, later: &mut DeferredRetire<'s, P>) -> Result<u64, MremapError> {
-        let end = request.addr.saturating_add(request.old_len) & !(PAGE_SIZE - 1);
+        let source = UserRange::clipped(request.addr, request.old_len);
+        let end = source.end();
         // A userfaultfd would hear of one move at most.
-        let mut vmas = self.vmas(UserRange::new(request.addr, end));
+        let mut vmas = self.vmas(source);
         let several = vmas.next().is_some_and(|first| first.end() < end) && vmas.next().is_some();
         drop(vmas);
         let (mut target, mut last_end) = (request.new_addr, None);
@@ -360,8 +361,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// Growth: in place if the mapping reaches to its VMA's end and there is room behind it; else a move.
     fn expand(&self, mut request: Remap, later: &mut DeferredRetire<'s, P>) -> Result<u64, MremapError> {
         let vma = self.find(request.addr).ok_or(MremapError::NotMapped)?;
-        let extension =
-            UserRange::new(vma.end(), vma.end().saturating_add(request.growth()) & !(PAGE_SIZE - 1));
+        let extension = UserRange::clipped(vma.end(), request.growth());
         let limit = self.next_slot(extension.start()).map(|slot| slot.range().start());
         let free = extension.end() <= limit.unwrap_or(AddressSpace::<P>::TASK_SIZE);
         if vma.end() - request.addr == request.old_len && free {
