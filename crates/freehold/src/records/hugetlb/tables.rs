@@ -44,8 +44,8 @@
 //! share its empty table and fill a slot that the move is about to fill.
 //!
 //! A fault of another VMA looks at `sharing_allowed` under i_mmap shared. It is cleared under i_mmap
-//! exclusively before the target is linked under i_mmap exclusively, so a fault that finds the target finds it
-//! closed. Faults of the two VMAs themselves wait: the source is write-locked until the call
+//! exclusively before the target is linked under i_mmap exclusively, so a fault that finds the target finds
+//! it closed. Faults of the two VMAs themselves wait: the source is write-locked until the call
 //! ends, and so is the target from before it is found. So the hugetlb VMA locks, two of one rank, are not
 //! needed.
 //!
