@@ -39,6 +39,27 @@ impl UserRange {
         if whole && start <= end { Some(UserRange { start, end }) } else { None }
     }
 
+    /// The pages that a program names by an address and a length, which is rounded up to whole pages. `None`:
+    /// the address is not that of a page, or the end overflows.
+    #[inline]
+    pub const fn decode(addr: u64, len: u64) -> Option<Self> {
+        let Some(len) = len.checked_next_multiple_of(PAGE_SIZE) else { return None };
+        match addr.checked_add(len) {
+            Some(end) => Self::try_new(addr, end),
+            None => None,
+        }
+    }
+
+    /// So many bytes of whole pages from `start` on, or all pages from there, if the end overflows.
+    ///
+    /// # Panics
+    ///
+    /// As [`new`](Self::new).
+    #[inline]
+    pub const fn clipped(start: u64, len: u64) -> Self {
+        Self::new(start, start.saturating_add(len) & !(PAGE_SIZE - 1))
+    }
+
     /// So many bytes from `start` on, as [`new`](Self::new).
     #[inline(always)]
     pub const fn at(start: u64, len: u64) -> Self {
@@ -152,5 +173,32 @@ impl fmt::Debug for UserRange {
 impl PartialEq<Range<u64>> for UserRange {
     fn eq(&self, other: &Range<u64>) -> bool {
         self.addresses() == *other
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LAST: u64 = !(PAGE_SIZE - 1);
+
+    #[test]
+    fn what_programs_name() {
+        let decoded = |addr, len| UserRange::decode(addr, len).map(UserRange::addresses);
+        assert_eq!(decoded(PAGE_SIZE, 0), Some(PAGE_SIZE..PAGE_SIZE));
+        assert_eq!(decoded(PAGE_SIZE, 1), Some(PAGE_SIZE..2 * PAGE_SIZE));
+        assert_eq!(decoded(0, LAST), Some(0..LAST));
+        assert_eq!(decoded(LAST, 0), Some(LAST..LAST));
+        for (addr, len) in [(1, PAGE_SIZE), (0, LAST + 1), (0, u64::MAX), (PAGE_SIZE, LAST), (LAST, 1)] {
+            assert_eq!(decoded(addr, len), None, "{addr:#x}, {len:#x}");
+        }
+    }
+
+    #[test]
+    fn what_ends_behind_all_pages_is_clipped() {
+        assert_eq!(UserRange::clipped(PAGE_SIZE, PAGE_SIZE), PAGE_SIZE..2 * PAGE_SIZE);
+        for len in [LAST - PAGE_SIZE, LAST] {
+            assert_eq!(UserRange::clipped(PAGE_SIZE, len), PAGE_SIZE..LAST);
+        }
     }
 }

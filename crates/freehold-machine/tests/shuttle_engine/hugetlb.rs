@@ -339,6 +339,60 @@ fn move_beside_a_hole() {
     });
 }
 
+/// A third process looks for tables to share while a mapping moves, and fills them: it does not come upon
+/// those of the target, which are there and have not got their pages yet.
+#[test]
+fn move_beside_a_first_look() {
+    explore_both("huge pages: a table is looked for beside mremap", 16, 3, |scene| {
+        let all = 3 * SPAN;
+        let mapping = Mapping::of_huge_pages(&scene.engine, HugePageSize::Mib2, all, false).unwrap();
+        let file = File::new(&mapping, FileAccess::READ_WRITE, "huge").unwrap();
+        let (third, mut old) = (scene.another(), scene.machine.cpu(OLD));
+        for process in [&scene.process, &third] {
+            process.mmap(BASE, all, RW, SHARED, Some(&file), 0).unwrap();
+        }
+        (0..3).for_each(|n| scene.process.store(&mut old, BASE + n * SPAN, n).unwrap());
+        let to = BASE + 5 * SPAN;
+        thread::scope(|scope| {
+            scope.spawn(|| assert_eq!(scene.process.mremap(BASE, all, all, MOVE, to), Ok(to)));
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(2);
+                // A move begins with the first.
+                for n in [2, 1, 0] {
+                    assert_eq!(third.load(&mut cpu, BASE + n * SPAN), Ok(n));
+                }
+            });
+        });
+        for n in 0..3 {
+            third.store(&mut old, BASE + n * SPAN, 7 + n).unwrap();
+            assert_eq!(scene.process.load(&mut old, to + n * SPAN), Ok(7 + n));
+        }
+        third.check();
+    });
+}
+
+/// A third process shares the source's table, which is empty, fills it and leaves it: no page is lost.
+#[test]
+fn move_beside_a_passing_share() {
+    explore_both("huge pages: mremap beside a process that shares and goes", 16, 1, |scene| {
+        let (file, third, mut old) = (open(scene), scene.another(), scene.machine.cpu(OLD));
+        for process in [&scene.process, &third] {
+            map(process, &file, RW);
+        }
+        scene.process.store(&mut old, at(0), 1u64).unwrap();
+        scene.process.madvise(BASE, HUGE, Advice::DontNeed).unwrap();
+        let to = BASE + 5 * SPAN;
+        thread::scope(|scope| {
+            scope.spawn(|| assert_eq!(scene.process.mremap(BASE, SPAN, SPAN, MOVE, to), Ok(to)));
+            scope.spawn(|| {
+                assert_eq!(third.load(&mut scene.machine.cpu(2), at(0)), Ok(1u64));
+                third.munmap(BASE, SPAN).unwrap();
+            });
+        });
+        assert_eq!(scene.process.load(&mut old, to), Ok(1u64));
+    });
+}
+
 /// A page moves to another frame while it is found, left and punched (C-27).
 #[test]
 fn migration() {

@@ -16,7 +16,7 @@
 //! | invalidate, shared | a fault or a call that brings a page into a file | truncation, hole punch, migration |
 //! | fault mutex, hashed by file and page offset | a fault, or the pager of a userfaultfd, that makes a page or a private copy | a second one that would take a page in vain, and perhaps the last |
 //! | hugetlb VMA lock, shared | a fault, from before it looks for a table until it is done; a reader of entries | calls that take a shared table away from this VMA |
-//! | hugetlb VMA lock, exclusive | DONTNEED, mprotect, mremap, registration with a userfaultfd; truncation and migration, of each VMA whose table they take away | faults of this VMA |
+//! | hugetlb VMA lock, exclusive | DONTNEED, mprotect, registration with a userfaultfd; truncation and migration, of each VMA whose table they take away | faults of this VMA |
 //! | i_mmap, shared | a fault that looks for a table to share, until it hangs | unsharing: a table that was found stays with the VMA that it was found in |
 //! | i_mmap, exclusive | a call that unshares, until the flush | faults that share; other sharers that would see themselves alone too early |
 //!

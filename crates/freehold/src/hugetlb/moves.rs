@@ -1,10 +1,14 @@
-//! Moving huge pages to other addresses (mremap), and into a child (fork).
+//! Moving huge pages to other addresses (mremap), and into a child (fork). Which tasks can meet a move, and
+//! what keeps them out: `records/hugetlb/tables.rs`.
 
 use super::HugePageSize;
 use crate::{
     error::NoMemory,
     platform::Platform,
-    records::{hugetlb::tables::SPAN, reverse::edit::RmapEdit},
+    records::{
+        hugetlb::tables::{HugeMove, SPAN},
+        reverse::edit::RmapEdit,
+    },
     space::AddressSpace,
     vma::{Vma, rights::vma_pte_flags},
 };
@@ -16,7 +20,12 @@ type Still<'g, P> = VmGather<'g, P, 1>;
 
 impl<P: Platform> AddressSpace<P> {
     /// Makes the tables into which [`move_huge_pages`](Self::move_huge_pages) will put what is mapped in
-    /// `from`.
+    /// `from`, in `source`; `landing` is the target's VMA.
+    ///
+    /// # Locks
+    ///
+    /// The i_mmap lock for writing, twice, if tables may be shared. The caller has the source locked for
+    /// writing, and nobody knows the target.
     ///
     /// # Errors
     ///
@@ -24,27 +33,31 @@ impl<P: Platform> AddressSpace<P> {
     pub(crate) fn prepare_huge_pages(
         &self,
         size: HugePageSize,
+        source: &Vma<P>,
+        landing: &Vma<P>,
         from: UserRange,
-        to: u64,
-    ) -> Result<(), NoMemory> {
-        self.vm.prepare_large(size.level(), from, to)
+        to: UserRange,
+    ) -> Result<HugeMove<P>, NoMemory> {
+        // First: nothing more may come into the source once the target's tables are made.
+        let closed = [source.close_tables(&self.vm, from), landing.close_tables(&self.vm, to)];
+        self.vm.prepare_large(size.level(), from, to.start())?;
+        Ok(HugeMove { size, _closed: closed })
     }
 
-    /// Moves the entries of `from`, in `source`, to the same places of the range that starts at `to`. What is
-    /// mapped in tables of others is left to them; faults will find it again. The target has reserved
+    /// Moves the entries of `from`, in `source`, to the same places of the range that starts at `to`. What
+    /// was mapped in tables of others was left to them; faults will find it again. The target has reserved
     /// from now on what the source was.
     ///
     /// Walkers of the reverse map are kept out, a thing of one table at a time, so that none can miss an
     /// entry at both places. The caller has both VMAs locked for writing.
     pub(crate) fn move_huge_pages(
         &self,
+        HugeMove { size, _closed }: HugeMove<P>,
         source: &Vma<P>,
-        size: HugePageSize,
         from: UserRange,
         to: u64,
         gather: &mut Still<'_, P>,
     ) {
-        let _alone = source.unshare_tables(&self.vm, from);
         let mut at = from.start();
         while at < from.end() {
             let end = from.end().min(at - at % SPAN + SPAN);

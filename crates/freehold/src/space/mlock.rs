@@ -200,7 +200,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         if self.space.may_lock_pages(pages) {
             return Ok(());
         }
-        let range = UserRange::new(start, start.saturating_add(len) & !(PAGE_SIZE - 1));
+        let range = UserRange::clipped(start, len);
         let mut again = 0;
         for vma in self.vmas(range).filter(|vma| vma.flags().contains(VmFlags::LOCKED)) {
             again += (range.end().min(vma.end()) - range.start().max(vma.start())) >> PAGE_SHIFT;
@@ -217,7 +217,7 @@ impl<P: Platform> WriteGuard<'_, P> {
 
     /// Gives everything in the range these lock flags, up to the first hole. Returns the range.
     fn set_lock(&self, start: u64, len: u64, lock: VmFlags) -> Result<UserRange, MlockError> {
-        let range = UserRange::new(start, start.checked_add(len).ok_or(MlockError::Invalid)?);
+        let range = UserRange::decode(start, len).ok_or(MlockError::Invalid)?;
         match self.for_each_vma_range(range, Holes::Stop, |vma, part| self.lock_part(vma, part, lock))? {
             true => Ok(range),
             false => Err(MlockError::NotMapped),

@@ -28,6 +28,7 @@ mod mlock;
 mod mmap;
 mod mprotect;
 mod mremap;
+mod mremap_pages;
 mod mseal;
 mod msync;
 mod munmap;

@@ -54,17 +54,11 @@ impl Request {
         if len == 0 {
             return Ok(None);
         }
-        let end = len.checked_next_multiple_of(PAGE_SIZE).and_then(|len| addr.checked_add(len));
-        let end = end.ok_or(MprotectError::NotMapped)?;
+        let range = UserRange::decode(addr, len).ok_or(MprotectError::NotMapped)?;
         if !Prot::all().contains(prot) {
             return Err(MprotectError::Invalid);
         }
-        Ok(Some(Request {
-            range: UserRange::new(addr, end),
-            access: access_flags(prot),
-            grows_down,
-            grows_up,
-        }))
+        Ok(Some(Request { range, access: access_flags(prot), grows_down, grows_up }))
     }
 }
 

@@ -23,7 +23,7 @@ use super::{
 use crate::{
     PAGE_SHIFT, PAGE_SIZE,
     error::{MmapError, MremapError, MunmapError},
-    object::{Object, VmaInfo},
+    object::Object,
     platform::Platform,
     records::{
         reverse::edit::RmapEdit,
@@ -32,7 +32,7 @@ use crate::{
     vma::{AnonVma, Vma, flags::VmFlags, merge::Attrs},
 };
 use bitflags::bitflags;
-use freehold_vmspace::{HugePageSize, MoveGather, PageIndex, Tables, UserRange};
+use freehold_vmspace::{HugePageSize, PageIndex, UserRange};
 
 bitflags! {
     /// Flags of mremap, with Linux's numbers.
@@ -137,11 +137,11 @@ impl Remap {
 
     /// The addresses it may need: the source with what it grows into, and a target that is given.
     fn ranges(&self) -> [UserRange; 2] {
-        let range = |start: u64, len: u64| {
-            UserRange::new(start, (start.saturating_add(len) & !(PAGE_SIZE - 1)).max(start))
+        let target = match self.fixed() {
+            true => UserRange::at(self.new_addr, self.new_len),
+            false => UserRange::EMPTY,
         };
-        let target = if self.fixed() { range(self.new_addr, self.new_len) } else { UserRange::EMPTY };
-        [range(self.addr, self.old_len.max(self.new_len)), target]
+        [UserRange::clipped(self.addr, self.old_len.max(self.new_len)), target]
     }
 }
 
@@ -252,9 +252,10 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Equal lengths and a fixed target: every VMA of the range moves, the gaps between them stay.
     fn remap_several(&self, request: Remap, later: &mut DeferredRetire<'s, P>) -> Result<u64, MremapError> {
-        let end = request.addr.saturating_add(request.old_len) & !(PAGE_SIZE - 1);
+        let source = UserRange::clipped(request.addr, request.old_len);
+        let end = source.end();
         // A userfaultfd would hear of one move at most.
-        let mut vmas = self.vmas(UserRange::new(request.addr, end));
+        let mut vmas = self.vmas(source);
         let several = vmas.next().is_some_and(|first| first.end() < end) && vmas.next().is_some();
         drop(vmas);
         let (mut target, mut last_end) = (request.new_addr, None);
@@ -360,8 +361,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// Growth: in place if the mapping reaches to its VMA's end and there is room behind it; else a move.
     fn expand(&self, mut request: Remap, later: &mut DeferredRetire<'s, P>) -> Result<u64, MremapError> {
         let vma = self.find(request.addr).ok_or(MremapError::NotMapped)?;
-        let extension =
-            UserRange::new(vma.end(), vma.end().saturating_add(request.growth()) & !(PAGE_SIZE - 1));
+        let extension = UserRange::clipped(vma.end(), request.growth());
         let limit = self.next_slot(extension.start()).map(|slot| slot.range().start());
         let free = extension.end() <= limit.unwrap_or(AddressSpace::<P>::TASK_SIZE);
         if vma.end() - request.addr == request.old_len && free {
@@ -431,15 +431,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             false => Some(self.gather(&Decoded::trusted::<P>(from))?),
         };
         let new = self.prepare_target(source, request, target, &attrs)?;
-        let prepared = match source.huge_page_size() {
-            Some(size) => self.space.prepare_huge_pages(size, from, target.start()),
-            None => self.space.vm.prepare_entries(from, target.start(), movable(source)),
-        };
-        let prepared = prepared.map_err(MremapError::from).and_then(|()| self.ask_hook(source, from, target));
-        if let Err(error) = prepared {
-            self.space.drop_tables(self, target);
-            return Err(error);
-        }
+        let prepared = self.prepare_pages(source, &new, from, target);
+        let huge = prepared.inspect_err(|_| self.space.drop_tables(self, target))?;
         // Nothing can fail from here on.
         later.moved = Notice::remap(source, request.addr, request.new_addr, request.old_len);
         if source.flags().contains(VmFlags::UFFD_WP) && attrs.uffd.is_none() && !from.is_empty() {
@@ -453,25 +446,13 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         }
         // A merge may have swallowed the VMA that a source was which stays; it covers the source then.
         let source = if leaving.is_some() { source } else { self.find(request.addr).unwrap_or(landing) };
-        self.move_pages(source, (landing, fresh), from, target.start());
+        self.move_pages(source, (landing, fresh), huge, from, target.start());
         self.count_mapped(flags, request.new_len >> PAGE_SHIFT);
         if request.keeps_source() {
             self.empty_source(source, landing, from);
         }
         leaving.into_iter().for_each(|gathered| later.add_source(gathered.unmap()));
         Ok(target.start())
-    }
-
-    /// An embedder's hook may refuse. It is asked last: it may note where its mapping will be.
-    fn ask_hook(&self, source: &Vma<P>, from: UserRange, target: UserRange) -> Result<(), MremapError> {
-        match source.object() {
-            Object::Special(special) => {
-                let pgoff = source.pgoff_of(from.start());
-                let info = VmaInfo { range: from, pgoff, flags: source.flags() };
-                special.ops().mremap(self.space.mmu(), &info, target)
-            }
-            Object::Anonymous | Object::Zeroes(_) | Object::File(_) => Ok(()),
-        }
     }
 
     /// Checks what a move demands of the source, and makes it a VMA of its own where it will be unmapped. The
@@ -542,22 +523,6 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         }
     }
 
-    /// Moves the entries; the source's translations are flushed when this returns.
-    fn move_pages(&self, source: &Vma<P>, (landing, fresh): (&Vma<P>, bool), from: UserRange, to: u64) {
-        // A walker of the trees comes to the source first, and to a fresh target later. Where a merge has put
-        // the target into a VMA before the source, it has to be kept out; and where whole tables
-        // move, for it may be in one.
-        let exposed = !fresh && landing.pgoff() <= source.pgoff();
-        let mut gather: MoveGather<'_, P> = self.space.vm.gather();
-        if let Some(size) = source.huge_page_size() {
-            self.space.move_huge_pages(source, size, from, to, &mut gather);
-            return gather.finish();
-        }
-        let exclude = |tables| (exposed || tables == Tables::Move).then(|| RmapEdit::of(source));
-        self.space.vm.move_entries(from, to, movable(source), &mut gather, exclude);
-        gather.finish();
-    }
-
     /// DONTUNMAP: what stays is mapped, empty and unlocked; it has no anonymous pages if it moved whole.
     fn empty_source(&self, source: &Vma<P>, landing: &Vma<P>, from: UserRange) {
         let right = self.lock_vma(source);
@@ -571,11 +536,6 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             right.leave_anon_vma();
         }
     }
-}
-
-/// Whether whole page tables may move with this VMA.
-fn movable<P: Platform>(source: &Vma<P>) -> Tables {
-    if source.is_anonymous() { Tables::Move } else { Tables::Stay }
 }
 
 /// What the moved mapping is like. Anonymous memory that never had a page takes the offsets of its new place,

@@ -5,7 +5,7 @@ use super::{
     parts::{Holes, Parts},
     split_merge::{Change, SplitMergeError},
 };
-use crate::{PAGE_SIZE, error::MsealError, platform::Platform, vma::flags::VmFlags};
+use crate::{error::MsealError, platform::Platform, vma::flags::VmFlags};
 use freehold_vmspace::UserRange;
 
 impl From<SplitMergeError> for MsealError {
@@ -44,10 +44,7 @@ impl<P: Platform> AddressSpace<P> {
     /// assert!(space.munmap(at, PAGE_SIZE).is_err() && space.mprotect(at, PAGE_SIZE, Prot::READ).is_err());
     /// ```
     pub fn mseal(&self, addr: u64, len: u64, flags: u64) -> Result<(), MsealError> {
-        let whole = len.checked_next_multiple_of(PAGE_SIZE).and_then(|len| addr.checked_add(len));
-        let sound = flags == 0 && addr.is_multiple_of(PAGE_SIZE);
-        let end = whole.filter(|_| sound).ok_or(MsealError::Invalid)?;
-        let range = UserRange::new(addr, end);
+        let range = UserRange::decode(addr, len).filter(|_| flags == 0).ok_or(MsealError::Invalid)?;
         if range.is_empty() {
             return Ok(());
         }

@@ -137,7 +137,8 @@ impl<P: Platform> WriteGuard<'_, P> {
 
     /// A gap is looked for as if stacks kept nothing free. If the one found lies below a stack that wants
     /// some of it, the search goes on below what it wants. So a stack right above something else takes
-    /// nothing from what is below that.
+    /// nothing from what is below that. What the alignment can cost is to be free of what the stack wants,
+    /// too, as on Linux.
     fn highest_gap(&self, len: u64, align: u64, range: Range<u64>) -> Option<u64> {
         let low = range.start.max(self.space.engine.config().mmap_min_addr);
         let mut high = range.end;
@@ -148,7 +149,7 @@ impl<P: Platform> WriteGuard<'_, P> {
             let room = highest(wanted, high)?;
             let at = (room + wanted - len) & !(align - 1);
             match self.next_slot(at).map(|slot| self.kept_from(&slot)) {
-                Some(kept) if kept < at + len => high = kept,
+                Some(kept) if kept < room + wanted => high = kept,
                 _ => return Some(at),
             }
         }
@@ -170,7 +171,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         for _ in 0..DETOURS {
             let at = lowest(wanted, low)?.next_multiple_of(align);
             match self.next_slot(at) {
-                Some(slot) if self.kept_from(&slot) < at + len => low = slot.range().end(),
+                // What the alignment can cost is counted from the aligned address on, as on Linux.
+                Some(slot) if self.kept_from(&slot) < at.saturating_add(wanted) => low = slot.range().end(),
                 _ => return Some(at),
             }
         }

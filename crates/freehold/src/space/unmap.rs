@@ -69,13 +69,9 @@ pub(crate) struct Decoded(UserRange);
 impl Decoded {
     /// Checks the arguments of munmap; the length is rounded up to whole pages.
     pub fn new<P: Platform>(addr: u64, len: u64) -> Result<Self, MunmapError> {
-        let end = AddressSpace::<P>::TASK_SIZE;
-        let fits = addr.is_multiple_of(PAGE_SIZE) && addr <= end && len <= end - addr;
-        let len = len.checked_next_multiple_of(PAGE_SIZE).unwrap_or(0);
-        if !fits || len == 0 {
-            return Err(MunmapError::Invalid);
-        }
-        Ok(Decoded(UserRange::at(addr, len)))
+        let range = UserRange::decode(addr, len).ok_or(MunmapError::Invalid)?;
+        let fits = !range.is_empty() && range.end() <= AddressSpace::<P>::TASK_SIZE;
+        if fits { Ok(Decoded(range)) } else { Err(MunmapError::Invalid) }
     }
 
     /// A range known to be good.

@@ -49,6 +49,57 @@ impl Scene {
     }
 }
 
+fn is_mapped(process: &Process, addr: u64) -> bool {
+    process.space().read().find(addr).is_some()
+}
+
+/// What cuts a mapping of two spans between them, each with a table that another process uses as well. The
+/// piece that this makes has the table of the second span, and has to be able to leave it.
+#[test]
+fn a_cut_between_two_tables() {
+    const UPPER: u64 = BASE + SPAN;
+    let calls: [Call; 4] = [
+        ("mprotect", |scene| told(scene.process.mprotect(UPPER, SPAN, R))),
+        ("madvise", |scene| told(scene.process.madvise(UPPER, SPAN, Advice::DontDump))),
+        ("munmap", |scene| match is_mapped(&scene.process, UPPER) {
+            true => told(scene.process.munmap(UPPER, SPAN)),
+            false => Ok(()),
+        }),
+        ("mremap", |scene| match is_mapped(&scene.process, UPPER) {
+            true => told(scene.process.mremap(UPPER, SPAN, SPAN, MOVE, BASE + 20 * SPAN)),
+            false => Ok(()),
+        }),
+    ];
+    for (name, call) in calls {
+        let total = at_every_allocation(&Failure::ALL, |point| {
+            let designs: Vec<Locking> = designs().collect();
+            let mut scene = Scene::new(designs[point.nth as usize % designs.len()]);
+            let two = file(&scene.world, 2 * SPAN);
+            for process in [&scene.process, &scene.other] {
+                process.munmap(BASE, SPAN).unwrap();
+                assert_eq!(process.mmap(BASE, 2 * SPAN, RW, SHARED, Some(&two), 0), Ok(BASE));
+                for at in [BASE, UPPER] {
+                    process.store(&mut scene.cpu, at, 5u64).unwrap();
+                }
+            }
+            let result = point.fail(|| call(&mut scene));
+            scene.process.check();
+            if result.is_err() {
+                assert!(point.reached(), "{name} failed by itself");
+                assert_eq!(call(&mut scene), Ok(()), "{name}, {point}: it fails the second time");
+                scene.process.check();
+            }
+            for at in [BASE, UPPER] {
+                scene.other.store(&mut scene.cpu, at, 6u64).unwrap();
+            }
+            assert_eq!(scene.process.load(&mut scene.cpu, BASE), Ok(6u64));
+            drop(two);
+            scene.end();
+        });
+        assert!(total > 0, "{name} needs no memory");
+    }
+}
+
 type Call = (&'static str, fn(&mut Scene) -> Result<(), ()>);
 
 /// Nothing that would have to be allocated.

@@ -116,6 +116,69 @@ fn from_below_stacks_keep_their_gap() {
     });
 }
 
+/// Where a huge page of a pool lands beside a stack. The gap begins so many KiB behind an aligned address, and
+/// is so many long; so far into it, or elsewhere.
+type BesideStack = (u64, u64, Option<u64>);
+
+fn lands_beside_stacks(process: &Process, near: u64, cases: &[BesideStack]) {
+    const KIB: u64 = 1 << 10;
+    let huge = ANON | MapFlags::HUGETLB | MapFlags::NORESERVE;
+    for &(offset, gap, expected) in cases {
+        let (first, len) = (near + offset * KIB, gap * KIB);
+        process.munmap(first, len + PAGE).unwrap();
+        place(process, first + len, PAGE, STACK);
+        let at = process.mmap(0, HUGE, RW, huge, None, 0).unwrap();
+        process.munmap(at, HUGE).unwrap();
+        let within = (first..first + len).contains(&at).then(|| (at - first) / KIB);
+        assert_eq!(within, expected, "{gap} KiB, {offset} KiB behind an aligned address");
+        place(process, first, len + PAGE, ANON | MapFlags::FIXED);
+    }
+}
+
+/// C-67: what an alignment can cost is to be free of what the stack wants, too. As Linux 6.18 answers.
+#[test]
+fn aligned_from_below_beside_a_stack() {
+    upwards(|_, process| {
+        let near = LEGACY_BASE.next_multiple_of(HUGE) + HUGE;
+        place(process, LEGACY_BASE, near - LEGACY_BASE + 6 * HUGE, ANON | MapFlags::FIXED);
+        let cases = [
+            (0, 4092, None),
+            (0, 5112, None),
+            (0, 5116, Some(0)),
+            (4, 6144, None),
+            (4, 7156, None),
+            (4, 7160, Some(2044)),
+        ];
+        lands_beside_stacks(process, near, &cases);
+    });
+}
+
+/// The same from above.
+#[test]
+fn aligned_from_above_beside_a_stack() {
+    let base = LEGACY_BASE.next_multiple_of(HUGE) + 64 * HUGE;
+    laid_out(base, Layout::TopDown, |_, process| {
+        let near = base - 8 * HUGE;
+        place(process, near - HUGE, base - near + HUGE, ANON | MapFlags::FIXED);
+        let cases = [
+            (0, 4096, None),
+            (0, 5112, None),
+            (0, 5116, Some(0)),
+            (0, 5120, Some(2048)),
+            (512, 5112, None),
+            (512, 5116, Some(1536)),
+            (1024, 4096, None),
+            (1024, 5112, None),
+            (1024, 5116, Some(1024)),
+            (1024, 6144, Some(3072)),
+            (1536, 5112, None),
+            (1536, 5120, Some(512)),
+            (1536, 5632, Some(2560)),
+        ];
+        lands_beside_stacks(process, near, &cases);
+    });
+}
+
 /// From above, what is below the base comes first, then what is above a third of the window.
 #[test]
 fn from_above_the_second_choice_is_from_below() {

@@ -58,8 +58,8 @@ fn mutex_of(mapping: usize, index: PageIndex) -> usize {
 }
 
 impl<P: Platform> Engine<P> {
-    /// What a VMA of huge pages has besides. One that is shared does without, where there is no memory for
-    /// it: it shares no tables then.
+    /// What a VMA of huge pages has besides. None does without: where a VMA is cut, both parts may have
+    /// shared tables, which a change leaves by this.
     pub(crate) fn hugetlb_part(
         &self,
         attrs: &Attrs<'_, P>,
@@ -67,11 +67,8 @@ impl<P: Platform> Engine<P> {
         if !attrs.flags.contains(VmFlags::HUGETLB) {
             return Ok(None);
         }
-        match Counted::try_new(HugetlbVma::new(attrs.reserves.cloned(), self.hugetlb.stats.clone())) {
-            Ok(own) => Ok(Some(own)),
-            Err(_) if attrs.flags.contains(VmFlags::MAYSHARE) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        let own = HugetlbVma::new(attrs.reserves.cloned(), self.hugetlb.stats.clone());
+        Ok(Some(Counted::try_new(own)?))
     }
 
     /// The pool of this size.

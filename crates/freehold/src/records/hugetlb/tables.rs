@@ -11,19 +11,43 @@
 //!
 //! What hangs in two places is changed for both: so a call that changes entries for one address space alone,
 //! or takes one away and flushes its own processors alone, unshares first, and must then stay alone until
-//! done ([`UnsharedTables`]). As long as a VMA [allows sharing](HugetlbVma) others may share its tables, and
+//! done ([`ClosedTables`]). As long as a VMA [allows sharing](HugetlbVma) others may share its tables, and
 //! it theirs; but in no VMA of a file while a walk over all of them waits for one that is busy
 //! ([`apart`](super::file::HugeFile)).
 //!
 //! | call | is alone because |
 //! | --- | --- |
 //! | munmap, exit | its VMA does not allow sharing any more |
-//! | mprotect, mremap, DONTNEED | its VMA does not allow sharing for the time |
+//! | mprotect, DONTNEED, registration | its VMA does not allow sharing for the time ([`UnsharedTables`]) |
+//! | mremap | neither of its two VMAs does, for the time |
 //! | a userfaultfd that fills, protects, poisons | its VMA is registered: none that is shares a table |
 //! | truncation, hole punch, migration | it holds i_mmap exclusively, VMA after VMA |
 //! | a split inside a span | it holds i_mmap exclusively (hazard C-12), and no fault can be under way |
 //!
 //! Filling an empty slot needs none of that: the page at that offset of the file is the same for all.
+//!
+//! # mremap
+//!
+//! A move has two VMAs with the same pages of the file, and others can find both:
+//!
+//! | step of the move | source | target |
+//! | --- | --- | --- |
+//! | before | open; its tables may be shared | made, known to nobody: VMAs of huge pages do not join |
+//! | closed | closed, and its tables its own: what is mapped there stays or goes, and no more comes | closed |
+//! | prepared | as it was | has tables, empty, for what is mapped in the source |
+//! | linked | as it was | found by faults of others, and passed over by them |
+//! | moved | as it was, empty | has what the source had; what a userfaultfd has put there is for nobody else |
+//! | after | open again, and unmapped next, which closes it for good | open; a fault that shares sees all that was moved |
+//!
+//! Were the source open while the target is prepared, a task could share a table of it, fill it and leave it,
+//! and the target would have no table for that. Were the target open before all is moved, a task could
+//! share its empty table and fill a slot that the move is about to fill.
+//!
+//! A fault of another VMA looks at `sharing_allowed` under i_mmap shared. It is cleared under i_mmap
+//! exclusively before the target is linked under i_mmap exclusively, so a fault that finds the target finds
+//! it closed. Faults of the two VMAs themselves wait: the source is write-locked until the call
+//! ends, and so is the target from before it is found. So the hugetlb VMA locks, two of one rank, are not
+//! needed.
 //!
 //! With [`HugetlbLock::FileLock`](crate::space::HugetlbLock::FileLock) a fault holds i_mmap shared all the
 //! way instead of the VMA's lock, and a zap holds it exclusively: Linux 5.7 to 6.0.
@@ -56,7 +80,8 @@ pub(crate) struct HugetlbVma<P: Platform> {
     /// The hugetlb VMA lock: see the [module](super).
     pub(crate) lock: RwSem<P>,
     /// Whether tables may be shared with this VMA. Cleared under i_mmap exclusively: for a time by the holder
-    /// of `lock` for writing, which also sets it again; for good by the call that has detached the VMA.
+    /// of `lock` for writing, or of the VMA's own lock for writing, which also sets it again; for good by the
+    /// call that has detached the VMA.
     pub(crate) sharing_allowed: AtomicBool,
     /// Of a private VMA that mmap made, not fork. Fixed.
     reserves: Option<Counted<Reserves>>,
@@ -101,8 +126,8 @@ impl<P: Platform> HugetlbVma<P> {
         self.moved.store(true, Relaxed);
     }
 
-    /// No table is shared with this VMA any more. It is detached: no fault is under way in it, and nobody is
-    /// [`UnsharedTables`].
+    /// No table is shared with this VMA any more. It is detached: no fault is under way in it, and nobody has
+    /// [`ClosedTables`] of it.
     pub fn close(&self, _edit: &RmapWriteGuard<'_, P, IMmap>) {
         // Relaxed: readers have the lock that we hold.
         self.sharing_allowed.store(false, Relaxed);
@@ -130,20 +155,37 @@ pub(crate) enum SharedTablesGuard<'v, P: Platform> {
     File(RmapReadGuard<'v, P, IMmap>),
 }
 
-/// The tables of a part of a VMA are its own, and stay so until this is dropped.
+/// Nobody shares a table with a VMA until this is dropped.
 #[must_use = "others may share again when this is dropped"]
-pub(crate) struct UnsharedTables<'v, P: Platform> {
-    own: Option<(&'v HugetlbVma<P>, RwSemWriteGuard<'v, P>)>,
+pub(crate) struct ClosedTables<P: Platform> {
+    /// `None`: it is one with which nobody shares anyway.
+    own: Option<Counted<HugetlbVma<P>>>,
 }
 
-impl<P: Platform> Drop for UnsharedTables<'_, P> {
+impl<P: Platform> Drop for ClosedTables<P> {
     fn drop(&mut self) {
-        if let Some((own, _)) = &self.own {
-            // Release pairs with the acquire in `table_to_share`: a fault that shares sees what was done
-            // alone.
+        if let Some(own) = &self.own {
+            // Release pairs with the acquire in `share_table`: a fault that shares sees what was done alone.
             own.sharing_allowed.store(true, Release);
         }
     }
+}
+
+/// A move of huge pages that has its tables, in two VMAs with which nobody shares a table until this is
+/// dropped.
+#[must_use = "others may share again when this is dropped"]
+pub(crate) struct HugeMove<P: Platform> {
+    pub size: HugePageSize,
+    /// The source, and the target.
+    pub _closed: [ClosedTables<P>; 2],
+}
+
+/// The tables of a part of a VMA are its own, and stay so until this is dropped.
+#[must_use = "others may share again when this is dropped"]
+pub(crate) struct UnsharedTables<'v, P: Platform> {
+    /// Open again before the lock ends: dropped first.
+    _closed: Option<ClosedTables<P>>,
+    _lock: Option<RwSemWriteGuard<'v, P>>,
 }
 
 impl<P: Platform> Vma<P> {
@@ -160,10 +202,14 @@ impl<P: Platform> Vma<P> {
     pub(crate) fn shares(&self, range: UserRange) -> bool {
         let first = self.start().next_multiple_of(SPAN);
         let whole = first..self.end() - self.end() % SPAN;
+        self.shares_somewhere() && whole.start.max(range.start()) < whole.end.min(range.end())
+    }
+
+    /// Whether tables of it may be shared where it spans all of one.
+    fn shares_somewhere(&self) -> bool {
         self.flags() & (VmFlags::MAYSHARE | VmFlags::UFFD) == VmFlags::MAYSHARE
             && self.hugetlb().is_some()
             && self.huge_page_size() == Some(HugePageSize::Mib2)
-            && whole.start.max(range.start()) < whole.end.min(range.end())
     }
 
     /// Whether two VMAs may use one table, as far as what they allow goes: locked memory is always there.
@@ -198,17 +244,27 @@ impl<P: Platform> Vma<P> {
     ///
     /// The hugetlb VMA lock for writing, kept; if tables may be shared the i_mmap lock for writing, not kept.
     pub(crate) fn unshare_tables(&self, vm: &VmSpace<P>, range: UserRange) -> UnsharedTables<'_, P> {
-        let own = self.hugetlb().map(|own| (&**own, own.lock.write()));
-        if let Some((own, _)) = &own
-            && let Some(file) = self.object().file()
-            && self.shares(range)
-        {
+        let lock = self.hugetlb().map(|own| own.lock.write());
+        UnsharedTables { _closed: self.shares(range).then(|| self.close_tables(vm, range)), _lock: lock }
+    }
+
+    /// Lets nobody share a table with this VMA for as long as the result lives; those over `range` are the
+    /// own ones of its space, `vm`, then.
+    ///
+    /// # Locks
+    ///
+    /// The i_mmap lock for writing, not kept, if tables may be shared. The caller keeps faults of this VMA
+    /// out, and other callers: by the hugetlb VMA lock, or by the VMA's own, for writing, or because nobody
+    /// knows it yet.
+    pub(crate) fn close_tables(&self, vm: &VmSpace<P>, range: UserRange) -> ClosedTables<P> {
+        let own = self.hugetlb().filter(|_| self.shares_somewhere());
+        if let Some((own, file)) = own.zip(self.object().file()) {
             let edit = file.mapping().edit();
             // Relaxed: readers have the lock that we hold.
             own.sharing_allowed.store(false, Relaxed);
             unshare(vm, range, &edit);
         }
-        UnsharedTables { own }
+        ClosedTables { own: own.cloned() }
     }
 }
 

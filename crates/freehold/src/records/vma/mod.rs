@@ -180,8 +180,7 @@ impl<P: Platform> Vma<P> {
         unsafe { &*self.object.get() }
     }
 
-    /// The lock over its tables, and its reservations, if it is one of huge pages; and if there was memory
-    /// for that.
+    /// The lock over its tables, and its reservations, if it is one of huge pages.
     pub(crate) fn hugetlb(&self) -> Option<&Counted<HugetlbVma<P>>> {
         // SAFETY: as in `object`.
         unsafe { &*self.hugetlb.get() }.as_ref()

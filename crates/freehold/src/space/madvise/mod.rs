@@ -35,7 +35,6 @@ mod pages;
 
 use super::{AddressSpace, split_merge::SplitMergeError};
 use crate::{
-    PAGE_SIZE,
     error::{MadviseError, PopulateError},
     platform::Platform,
     vma::{Vma, flags::VmFlags},
@@ -177,7 +176,7 @@ impl<P: Platform> AddressSpace<P> {
     /// ```
     pub fn madvise(&self, addr: u64, len: u64, advice: Advice) -> Result<(), MadviseError> {
         use Advice::*;
-        let range = decode(addr, len)?;
+        let range = UserRange::decode(addr, len).ok_or(MadviseError::Invalid)?;
         if range.is_empty() {
             return Ok(());
         }
@@ -192,12 +191,6 @@ impl<P: Platform> AddressSpace<P> {
             _ => self.advise_flags(range, advice),
         }
     }
-}
-
-fn decode(addr: u64, len: u64) -> Result<UserRange, MadviseError> {
-    let end = len.checked_next_multiple_of(PAGE_SIZE).and_then(|len| addr.checked_add(len));
-    let end = end.filter(|_| addr.is_multiple_of(PAGE_SIZE)).ok_or(MadviseError::Invalid)?;
-    Ok(UserRange::new(addr, end))
 }
 
 /// Whether a sealed VMA lets itself be emptied: only where a store could do the same, or where there is a
