@@ -17,6 +17,8 @@ pub enum Build {
     Loom,
     /// Atomics of shuttle.
     Shuttle,
+    /// Atomics that take virtual time.
+    Sim,
 }
 
 impl Build {
@@ -27,6 +29,7 @@ impl Build {
             Build::Plain => "plain",
             Build::Loom => "loom",
             Build::Shuttle => "shuttle",
+            Build::Sim => "sim",
         }
     }
 

@@ -1,5 +1,6 @@
 //! The atomics that every crate of the engine uses: the processor's own, loom's under `cfg(loom)`, shuttle's
-//! under `cfg(shuttle)`; in this crate's unit tests those of `axioms`.
+//! under `cfg(shuttle)`, those that take virtual time under `cfg(sim)`; in this crate's unit tests those of
+//! `axioms`.
 //!
 //! This is the one place that knows which of them it is. What else depends on it is here too: constants that
 //! shrink under the checking tools, so that rare paths run in a handful of steps.
@@ -12,10 +13,12 @@ pub use imp::{
     AtomicBool, AtomicI64, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, fence,
 };
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(all(test, not(any(loom, shuttle, sim))))]
 use crate::axioms::atomics as imp;
-#[cfg(not(any(test, loom, shuttle)))]
+#[cfg(not(any(test, loom, shuttle, sim)))]
 use core::sync::atomic as imp;
+#[cfg(sim)]
+use freehold_sim::atomic as imp;
 #[cfg(loom)]
 use loom::sync::atomic as imp;
 #[cfg(all(shuttle, not(loom)))]

@@ -352,7 +352,7 @@ impl VmaLock<'_> {
 
     /// Notes that readers contended, and tells whether they have done so often enough to go per-CPU.
     fn is_contended<H: Host>(self, lock: &MmapLock<H>) -> bool {
-        let enough = if CHECKED { 1 } else { H::MAX_CPUS as u32 / 8 };
+        let enough = if CHECKED { 1 } else { H::cpus() as u32 / 8 };
         // Relaxed: an estimate.
         let contention = self.count.contention.load(Ordering::Relaxed).saturating_add(1);
         self.count.contention.store(contention, Ordering::Relaxed);
