@@ -69,7 +69,7 @@ pub(crate) const MAX_BACKOFF: u32 = if CHECKED { 1 } else { 64 };
 pub(crate) const PATIENCE: u32 = if CHECKED { 1 } else { 4 };
 /// Largest value of a VMA's count that a reader may bring about: 1 for being attached, and the readers. Half
 /// of what there is room for, because readers from the slots, at most one for each CPU, are added regardless.
-pub(crate) const VMA_COUNT_LIMIT: u32 = if CHECKED { 3 } else { (1 << 29) - 1 };
+pub(crate) const VMA_COUNT_LIMIT: u32 = if CHECKED { 3 } else { (1 << 28) - 1 };
 
 /// Stands between a `SeqCst` read-modify-write of one word and a `SeqCst` load of another, where two threads
 /// do so crosswise and one of them has to see the other. The language promises that, and processors whose

@@ -40,17 +40,27 @@
 //! are those counted and those standing. Which of them is which does not matter: a leaving reader takes *a*
 //! reader out of the slot that it came by, or, if none of its VMA stands there any more, out of the count.
 //!
+//! **A lock beside** (Linux 6.4 to 6.14, to be compared with): where the mmap lock says so
+//! ([`MmapLock::with_rwsems`]), readers are not counted in the VMA. Each VMA has a reader/writer lock in an
+//! object of its own, made before it is first attached, which stays with the VMA's memory from life to life. A
+//! reader takes that lock if it is free, then looks whether the VMA is attached; the rest is the same. The
+//! writer marks the VMA, takes the lock and lets it go. A reader that came before the writer is waited for;
+//! one that comes after finds the mark. Detaching, the writer stores 0 with the lock held: so a reader that
+//! has the lock and finds the VMA attached has it in this life until it lets go. Letting go happens in a read
+//! section (RCU), because the lock's memory goes with the VMA's.
+//!
 //! # The count
 //!
 //! | value | meaning | leaves it by |
 //! | --- | --- | --- |
 //! | 0 | detached; nobody can raise it | `attach`: 1 |
 //! | 1 | attached; not locked, or write-locked (the sequence numbers tell) | a reader's raise; `detach`: 0 |
-//! | 2 to 2^30 - 1 | attached with readers; some may be in passing: they raise it, find it write-locked, and lower it | a reader |
+//! | 1 + bit 29, *beside* | attached; whether there are readers, the lock beside it knows | `detach`: 0, by the holder of that lock |
+//! | 2 to 2^29 - 1 | attached with readers; some may be in passing: they raise it, find it write-locked, and lower it | a reader |
 //! | one of the last two + bit 31, *per-CPU* | the same, and there may be readers that are not counted here but stand in slots | the writer that waits for readers |
 //! | + bit 30, *draining* | somebody with the mmap lock for writing waits for the readers to leave; nobody can raise it | the waiter, at bit 30 + 1, to 1 or (detach) 0; or, killed, at any value |
 //!
-//! A reader raises it only from 1 or more, and not beyond 2^29 - 1, so bit 30 and the value 0 bar readers.
+//! A reader raises it only from 1 or more, and not beyond 2^28 - 1, so bits 29 and 30 and the value 0 bar readers.
 //!
 //! # The slots
 //!
@@ -100,15 +110,20 @@
 //! slot: an access that sees a later value has acquired the earlier releases too.
 
 use crate::atomic::{AtomicU32, CHECKED, Ordering, VMA_COUNT_LIMIT, between_crosswise, const_unless_loom};
+use crate::beside::Beside;
 use crate::host::{Host, Killed};
 use crate::mmap_lock::{MmapLock, MmapReadGuard, MmapWriteGuard};
 use crate::rank::{self, Rank};
 use crate::reader_slots::Slot;
+use crate::rwsem::raw::{RawRwSem, Wait};
+use allocator_api2::alloc::AllocError;
 use core::fmt;
 
 const DETACHED: u32 = 0;
 const ATTACHED: u32 = 1;
 const READER: u32 = 1;
+/// Readers take the lock beside the VMA.
+const BESIDE: u32 = 1 << 29;
 /// Keeps readers out while somebody waits for those inside.
 const DRAINING: u32 = 1 << 30;
 /// There may be readers in the slots.
@@ -121,6 +136,8 @@ pub struct VmaCount {
     /// Readers that contended since the VMA was last per-CPU. Written by those, at the cost of a lost one
     /// now and then, and by writers.
     contention: AtomicU32,
+    /// The lock beside the VMA, if a life of it has wanted one.
+    beside: Beside,
 }
 
 /// Where a reader of a VMA is counted: to be given back when it leaves.
@@ -148,8 +165,21 @@ impl VmaCount {
     const_unless_loom! {
         /// The count of a detached VMA.
         pub fn new() -> Self {
-            VmaCount { word: AtomicU32::new(DETACHED), contention: AtomicU32::new(0) }
+            VmaCount {
+                word: AtomicU32::new(DETACHED),
+                contention: AtomicU32::new(0),
+                beside: Beside::none(),
+            }
         }
+    }
+
+    /// Makes the lock beside the VMA, for a life under an mmap lock [that wants one](MmapLock::with_rwsems),
+    /// unless a former life has left one. The VMA is detached and the caller's.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn make_beside<H: Host>(&self) -> Result<(), AllocError> {
+        self.beside.make::<H>()
     }
 }
 
@@ -302,6 +332,9 @@ impl VmaLock<'_> {
         word: u32,
         plain: bool,
     ) -> Result<ReaderPlace<'l>, ReadFail> {
+        if word & BESIDE != 0 {
+            return self.enter_beside::<H>();
+        }
         if word & (PER_CPU | DRAINING) == PER_CPU
             && let Some(place) = self.enter_slot(lock)
         {
@@ -324,6 +357,9 @@ impl VmaLock<'_> {
             if word == DETACHED {
                 return Err(ReadFail::Detached);
             }
+            if word & BESIDE != 0 {
+                return self.enter_beside::<H>();
+            }
             if word & DRAINING != 0 {
                 return Err(ReadFail::Locked);
             }
@@ -335,6 +371,20 @@ impl VmaLock<'_> {
             }
             contended = true;
         }
+    }
+
+    /// Becomes a reader by the lock beside the VMA, which was attached with one a moment ago.
+    fn enter_beside<'l, H: Host>(self) -> Result<ReaderPlace<'l>, ReadFail> {
+        let beside = self.count.beside.get::<H>().ok_or(ReadFail::Detached)?;
+        if !beside.try_read() {
+            return Err(ReadFail::Locked);
+        }
+        // Acquire: pairs with `attach`, as in `raise`. The lock keeps it attached from here on.
+        if self.count.word.load(Ordering::Acquire) == ATTACHED | BESIDE {
+            return Ok(ReaderPlace(None));
+        }
+        leave_beside(beside);
+        Err(ReadFail::Detached)
     }
 
     /// Becomes a reader in this CPU's slot, unless that is taken or the VMA is not per-CPU any more.
@@ -380,8 +430,8 @@ impl VmaLock<'_> {
                 word & !(DRAINING | PER_CPU) > 0,
                 "a VMA is released more often than it was locked"
             );
-            if word & DRAINING != 0 {
-                return self.leave_who_waits::<H>();
+            if word & (DRAINING | BESIDE) != 0 {
+                return self.leave_otherwise::<H>(word);
             }
             // Release: pairs with the acquire of the writer that waits for the readers to leave. Relaxed:
             // nothing was done.
@@ -394,9 +444,15 @@ impl VmaLock<'_> {
         }
     }
 
-    /// As [`leave`](Self::leave), by the count, while a writer waits for the readers.
+    /// As [`leave`](Self::leave), by the lock beside the VMA, or by the count while a writer waits for the
+    /// readers.
     #[cold]
-    fn leave_who_waits<H: Host>(self) {
+    fn leave_otherwise<H: Host>(self, word: u32) {
+        if word & BESIDE != 0
+            && let Some(beside) = self.count.beside.get::<H>()
+        {
+            return leave_beside(beside);
+        }
         // The VMA's memory stays until the wake-up is over, though the VMA may not.
         let _memory_stays = H::rcu_read();
         // Release: as in `leave`.
@@ -491,8 +547,12 @@ impl VmaLock<'_> {
         self,
         guard: &MmapWriteGuard<'_, H>,
         rest: u32,
-        wait: impl Fn(&AtomicU32, u32) -> Result<(), Killed>,
+        wait: Wait,
     ) -> Result<(), Killed> {
+        // Relaxed: changes with the mmap lock held.
+        if self.count.word.load(Ordering::Relaxed) & BESIDE != 0 {
+            return self.drain_beside::<H>(rest, wait);
+        }
         // Release, here and below: as in `has_readers`. Acquire, here and in the load: pairs with the
         // readers' last decrement. SeqCst: the first half of the way in, see the module.
         let before = self.count.word.fetch_add(DRAINING, Ordering::SeqCst);
@@ -511,6 +571,18 @@ impl VmaLock<'_> {
         let more = if result.is_ok() { ATTACHED - rest } else { 0 };
         self.count.word.fetch_sub(DRAINING + more, Ordering::Release);
         result
+    }
+
+    /// As [`drain`](Self::drain), by the lock beside the VMA.
+    fn drain_beside<H: Host>(self, rest: u32, wait: Wait) -> Result<(), Killed> {
+        let Some(beside) = self.count.beside.get::<H>() else { return Ok(()) };
+        beside.write_by(wait)?;
+        if rest == DETACHED {
+            // Relaxed: a reader that gets the lock after this sees it.
+            self.count.word.store(DETACHED, Ordering::Relaxed);
+        }
+        beside.unlock_write();
+        Ok(())
     }
 
     /// Counts the readers that stand in slots, from which new ones are barred.
@@ -554,8 +626,9 @@ impl VmaLock<'_> {
     pub fn attach<H: Host>(self, guard: &MmapWriteGuard<'_, H>) {
         debug_assert!(self.is_write_locked(guard), "a VMA is attached that is not write-locked");
         debug_assert!(self.is_detached(), "a VMA is attached twice");
+        let beside = if guard.lock().uses_rwsems() { BESIDE } else { 0 };
         // Release: pairs with the acquire in `raise`. A plain store: nobody raises a count of 0.
-        self.count.word.store(ATTACHED, Ordering::Release);
+        self.count.word.store(ATTACHED | beside, Ordering::Release);
     }
 
     /// Bars readers for good, and waits for readers in passing, which do not wait themselves. Afterwards the
@@ -581,7 +654,7 @@ impl VmaLock<'_> {
     ///
     /// Only tests know before the readers do.
     pub fn make_per_cpu(self) {
-        let per_cpu = |word| (ATTACHED..DRAINING).contains(&word).then_some(word | PER_CPU);
+        let per_cpu = |word| (ATTACHED..BESIDE).contains(&word).then_some(word | PER_CPU);
         // Relaxed: orders nothing, as when a reader does it.
         let _ = self.count.word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, per_cpu);
     }
@@ -592,6 +665,13 @@ impl VmaLock<'_> {
         // Relaxed: pairs with nothing.
         self.count.word.load(Ordering::Relaxed) == DETACHED
     }
+}
+
+/// Lets the lock beside a VMA go, which a reader has.
+fn leave_beside<H: Host>(beside: &RawRwSem<H>) {
+    // The lock's memory stays until the next writer is woken, though the VMA may not.
+    let _memory_stays = H::rcu_read();
+    beside.unlock_read();
 }
 
 fn wait_for_certain<H: Host>(word: &AtomicU32, value: u32) -> Result<(), Killed> {

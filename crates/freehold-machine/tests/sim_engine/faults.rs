@@ -34,7 +34,7 @@ fn one_vma(fault: FaultLock, cpus: usize, pages: u64) -> Report {
 
 #[test]
 fn show() {
-    for fault in [FaultLock::MmapLock, FaultLock::VmaLock] {
+    for fault in FaultLock::ALL {
         for cpus in [1, 4, 7, 16, 21, 56] {
             let started = std::time::Instant::now();
             let report = one_vma(fault, cpus, 1000);
