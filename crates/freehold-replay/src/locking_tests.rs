@@ -19,9 +19,12 @@ fn every_design_reads_back() {
     .into();
     assert_eq!(name(sections), "unmap=sectioned:3MiB,fault=vma-per-cpu");
     assert_eq!(parse(&name(sections)), Ok(sections));
-    let odd =
-        Locking { unmap: Unmap::Sectioned { bytes: 4097 }, fault: FaultLock::VmaPerCpu, ..Locking::default() }
-            .into();
+    let odd = Locking {
+        unmap: Unmap::Sectioned { bytes: 4097 },
+        fault: FaultLock::VmaPerCpu,
+        ..Locking::default()
+    }
+    .into();
     assert_eq!(parse(&name(odd)), Ok(odd));
 }
 

@@ -4,8 +4,9 @@
 //! has a clock in nanoseconds. The task that goes on is the one on the processor whose clock is lowest, so
 //! accesses to shared words happen in the order of virtual time, and a run is the same to the digit whenever
 //! it is repeated with the same seed. What an access takes depends on the cache line ([`Machine`] has the
-//! costs): who wrote it last, who has copies, how far away they are, and who waits for it already. A line
-//! that several processors want is passed on from one to the next, and that queue is the contention.
+//! costs): the processor that wrote it last, those with copies, how far away they are, and those that wait
+//! for it already. A line that several processors want is passed on from one to the next, and that queue is
+//! the contention.
 //!
 //! | part | module | what to know |
 //! | --- | --- | --- |
@@ -43,8 +44,9 @@
 //! # What it does not see
 //!
 //! Only what goes through [`atomic`] and [`task`] takes time. Plain fields of records that a lock guards move
-//! from cache to cache as well; instructions are one cost for each access; a processor waits for each load
-//! before it issues the next; caches are never full; nothing runs beside the tasks.
+//! from cache to cache as well; instructions are one cost for each access; a processor waits for
+//! each access, a store as well, before it begins the next; caches are never full; nothing runs beside the
+//! tasks.
 #![deny(unsafe_code)]
 
 pub mod atomic;

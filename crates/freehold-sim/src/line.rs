@@ -1,4 +1,4 @@
-//! Cache lines: who has them, and what it takes to get one.
+//! Cache lines: where they are, and what it takes to get one.
 //!
 //! | state | owner | holders | left by |
 //! | --- | --- | --- | --- |
@@ -6,12 +6,13 @@
 //! | changed | the processor that wrote it last | that one | another's read: shared; another's write: changed by that one |
 //! | shared | none | all that have read it since | a write: changed by the writer |
 //!
-//! A line passes from hand to hand one after the other: who wants it while it is under way waits until it has
-//! arrived, and then for a way of its own. Reads of a line that nobody changes hinder each other by no more
-//! than what its home needs to serve one.
+//! A line passes from hand to hand one after the other: a processor that wants it while it is under way
+//! stands in its queue, and what it does to the line happens when the line has arrived there. The one that
+//! has it keeps it for a moment ([`LineCosts::hold`]) before it goes on, so that an exchange which failed can
+//! be tried again at once. Copies of a line that nobody changes are given out side by side.
 
 use crate::machine::{LineCosts, Machine};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::panic::Location;
 
@@ -61,14 +62,52 @@ pub struct Line {
     holders: CpuSet,
     /// Whose memory it is: the socket that touched it first.
     home: u16,
-    /// Until then it is under way, in picoseconds.
-    busy: u64,
+    /// It goes to another processor.
+    transit: Option<Transit>,
+    /// Processors that want it while it is under way.
+    queue: VecDeque<Request>,
     /// Counts its changes.
     pub version: u64,
     /// Tasks that spin until it changes.
     pub spinners: Vec<usize>,
     /// What became of it.
     pub count: LineCount,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Transit {
+    /// When it leaves those that have it, in picoseconds.
+    departs: u64,
+}
+
+/// A processor wants a line.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    pub cpu: usize,
+    pub kind: Kind,
+    /// Since when, in picoseconds.
+    pub since: u64,
+    pub place: &'static Location<'static>,
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The processor has the line, at this time.
+    Has(u64),
+    /// It has it at that time, when it tells so by [`Line::arrive`].
+    Comes(u64),
+    /// It stands in the queue.
+    Queued,
+}
+
+/// A processor from the queue has the line, or will have it: from this time on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    pub cpu: usize,
+    pub at: u64,
+    /// It has to tell when it has it.
+    pub comes: bool,
 }
 
 /// What a line's users cost each other.
@@ -105,7 +144,8 @@ impl Lines {
             owner: None,
             holders: CpuSet::default(),
             home: home as u16,
-            busy: 0,
+            transit: None,
+            queue: VecDeque::new(),
             version: 0,
             spinners: Vec::new(),
             count: LineCount::default(),
@@ -118,50 +158,72 @@ impl Lines {
 }
 
 impl Line {
-    /// Processor `cpu` asks for the line at `now`. When it has it, in picoseconds.
-    pub fn access(
-        &mut self,
-        machine: &Machine,
-        cpu: usize,
-        kind: Kind,
-        now: u64,
-        place: &'static Location<'static>,
-    ) -> u64 {
-        let costs = &machine.line;
+    /// A processor asks for the line.
+    pub fn request(&mut self, machine: &Machine, request: Request) -> Answer {
         self.count.accesses += 1;
-        let base = costs.hit.ps() + if kind == Kind::Rmw { costs.rmw.ps() } else { 0 };
-        let alone = self.owner == Some(cpu as u16);
-        let has = alone || kind == Kind::Load && self.holders.contains(cpu);
-        let mut at = now;
-        if !has {
-            let begin = now.max(self.busy);
-            let way = self.way(machine, cpu, kind);
-            at = begin + way.time;
-            // What passes from processor to processor is in one place at a time.
-            self.busy = if way.moves { at } else { begin + costs.serve.ps() };
-            self.count.queued += begin - now;
-            self.count.lost += at - now;
-            if way.from_others {
-                self.count.transfers += 1;
-                match self.count.places.iter_mut().find(|(known, _)| *known == place) {
-                    Some((_, times)) => *times += 1,
-                    None => self.count.places.push((place, 1)),
-                }
+        let Request { cpu, kind, since, .. } = request;
+        let alone = self.owner == Some(cpu as u16) && self.transit.is_none_or(|way| since < way.departs);
+        if alone || kind == Kind::Load && self.holders.contains(cpu) && self.owner.is_none() {
+            self.change(cpu, kind);
+            return Answer::Has(since);
+        }
+        if self.transit.is_some() {
+            self.queue.push_back(request);
+            return Answer::Queued;
+        }
+        let grant = self.grant(machine, request, since);
+        if grant.comes { Answer::Comes(grant.at) } else { Answer::Has(grant.at) }
+    }
+
+    /// The line has arrived at the processor to which it was under way. Those of the queue that have it now,
+    /// or will have it next.
+    pub fn arrive(&mut self, machine: &Machine, cpu: usize, kind: Kind, now: u64, grants: &mut Vec<Grant>) {
+        self.transit = None;
+        self.change(cpu, kind);
+        let hold = if kind == Kind::Load { 0 } else { machine.line.hold.ps() };
+        while self.transit.is_none()
+            && let Some(next) = self.queue.pop_front()
+        {
+            grants.push(self.grant(machine, next, now + hold));
+        }
+    }
+
+    /// The line goes to a processor, from `begin` on.
+    fn grant(&mut self, machine: &Machine, request: Request, begin: u64) -> Grant {
+        let Request { cpu, kind, since, place } = request;
+        let way = self.way(machine, cpu, kind);
+        let at = begin + way.time;
+        self.count.queued += begin - since;
+        self.count.lost += at - since;
+        if way.from_others {
+            self.count.transfers += 1;
+            match self.count.places.iter_mut().find(|(known, _)| *known == place) {
+                Some((_, times)) => *times += 1,
+                None => self.count.places.push((place, 1)),
             }
         }
+        if way.moves {
+            self.transit = Some(Transit { departs: begin });
+        } else {
+            self.change(cpu, kind);
+        }
+        Grant { cpu, at, comes: way.moves }
+    }
+
+    /// A processor that has the line reads or writes it.
+    fn change(&mut self, cpu: usize, kind: Kind) {
         match kind {
-            Kind::Load if !has => {
+            Kind::Load if self.owner == Some(cpu as u16) => {}
+            Kind::Load => {
                 self.owner = None;
                 self.holders.insert(cpu);
             }
-            Kind::Load => {}
             Kind::Store | Kind::Rmw => {
                 self.owner = Some(cpu as u16);
                 self.holders = CpuSet::only(cpu);
                 self.version += 1;
             }
         }
-        at + base
     }
 
     /// How a line that `cpu` has not, or not alone, comes to it.

@@ -125,8 +125,8 @@ pub struct LineCosts {
     pub upgrade: Span,
     /// The same where a copy is in another socket.
     pub upgrade_remote: Span,
-    /// How long a read keeps the line from the next reader.
-    pub serve: Span,
+    /// How long a processor that has changed a line keeps it from others that want it.
+    pub hold: Span,
 }
 
 /// What else takes time.
@@ -178,9 +178,7 @@ pub struct Bandwidth {
 }
 
 /// The machines that come with this crate: their names and files.
-pub const MACHINES: &[(&str, &str)] = &[
-    ("e5-2690v4", include_str!("../machines/e5-2690v4.toml")),
-];
+pub const MACHINES: &[(&str, &str)] = &[("e5-2690v4", include_str!("../machines/e5-2690v4.toml"))];
 
 /// There is no such machine, or its description does not hold together.
 #[derive(Clone, Debug, PartialEq, Eq)]

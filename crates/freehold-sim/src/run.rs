@@ -152,7 +152,10 @@ pub(crate) fn give_way(next: Next) {
 
 #[inline]
 pub(crate) fn access(address: usize, kind: Kind, place: &'static Location<'static>) {
-    step(|world| world.access(address, kind, place));
+    if let Some(Some(next)) = step(|world| world.access_begins(address, kind, place)) {
+        give_way(next);
+        world(|world| world.access_ends(address, kind));
+    }
 }
 
 pub(crate) fn fence() {

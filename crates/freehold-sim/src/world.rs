@@ -4,11 +4,12 @@
 //! | --- | --- | --- |
 //! | running | on its processor, which has a place in `ready` unless it is the one that goes on just now | sleeping, ending, its time slice's end |
 //! | waiting | in a processor's queue | the processor takes it |
+//! | waiting for a line | on its processor, which has no place in `ready` until the line is under way to it | the line |
 //! | spinning | on its processor, which has no place in `ready` | a change of a line that it looked at; a task that wants its processor |
 //! | sleeping | in `sleepers` by address, or in `timers` | a wake-up for the address; the time |
 //! | done | nowhere | |
 
-use crate::line::{Kind, LINE, LineCount, Lines};
+use crate::line::{Answer, Grant, Kind, LINE, LineCount, Lines, Request};
 use crate::machine::Machine;
 use rand_pcg::Pcg32;
 use rand_pcg::rand_core::{Rng, SeedableRng};
@@ -36,6 +37,8 @@ pub enum Next {
     Asleep,
     /// When a line changes.
     Spins,
+    /// When a line comes.
+    Line,
 }
 
 #[derive(Debug, Default)]
@@ -44,8 +47,8 @@ struct Cpu {
     clock: u64,
     running: Option<TaskId>,
     queue: VecDeque<TaskId>,
-    /// When the last of its buffered stores has its line.
-    stores_done: u64,
+    /// A line is under way to it alone.
+    comes: bool,
     /// When its task has used its time up.
     slice_end: u64,
     /// What interrupts took from it, to be added to its clock.
@@ -98,6 +101,8 @@ pub struct World {
     /// When each socket's memory is free.
     memory: Vec<u64>,
     random: Pcg32,
+    /// Room for what one access brings about.
+    grants: Vec<Grant>,
     pub counts: Counts,
     unfinished: usize,
     /// When the last task ended, of those that have.
@@ -117,6 +122,7 @@ impl World {
             timers: BinaryHeap::new(),
             memory: vec![0; machine.topology.sockets],
             random: Pcg32::seed_from_u64(seed),
+            grants: Vec::new(),
             counts: Counts::default(),
             unfinished: tasks,
             ended: 0,
@@ -171,6 +177,7 @@ impl World {
             }
             Next::Asleep => self.leave(cpu),
             Next::Spins => self.tasks[task].spinning = true,
+            Next::Line => {}
         }
     }
 
@@ -285,31 +292,66 @@ impl World {
         self.cpus[self.cpu].clock
     }
 
-    /// An access to a word.
-    pub fn access(&mut self, address: usize, kind: Kind, place: &'static Location<'static>) {
+    /// An access to a word begins. How the task waits until the line is there, if it is not: then the access
+    /// has to [end](Self::access_ends).
+    pub fn access_begins(
+        &mut self,
+        address: usize,
+        kind: Kind,
+        place: &'static Location<'static>,
+    ) -> Option<Next> {
         self.take_interrupts();
         self.counts.accesses += 1;
-        let (number, task) = (self.cpu, self.task());
-        let cpu = &mut self.cpus[number];
-        if kind == Kind::Rmw {
-            // It waits until the stores before it are seen.
-            cpu.clock = cpu.clock.max(cpu.stores_done);
+        let cpu = self.cpu;
+        let home = self.machine.socket_of(cpu);
+        let request = Request { cpu, kind, since: self.cpus[cpu].clock, place };
+        match self.lines.of(address, home).request(&self.machine, request) {
+            Answer::Has(at) => {
+                self.cpus[cpu].clock = at;
+                self.accessed(address, kind);
+                None
+            }
+            Answer::Comes(at) => {
+                self.cpus[cpu].clock = at;
+                self.cpus[cpu].comes = true;
+                Some(Next::Turn)
+            }
+            Answer::Queued => Some(Next::Line),
         }
-        let line = self.lines.of(address, self.machine.socket_of(number));
-        let done = line.access(&self.machine, number, kind, cpu.clock, place);
-        if kind == Kind::Store {
-            cpu.stores_done = cpu.stores_done.max(done);
-            cpu.clock += self.machine.line.hit.ps();
-        } else {
-            cpu.clock = done;
+    }
+
+    /// The line is there.
+    pub fn access_ends(&mut self, address: usize, kind: Kind) {
+        let cpu = self.cpu;
+        if std::mem::take(&mut self.cpus[cpu].comes) {
+            let now = self.cpus[cpu].clock;
+            let mut grants = std::mem::take(&mut self.grants);
+            let home = self.machine.socket_of(cpu);
+            self.lines.of(address, home).arrive(&self.machine, cpu, kind, now, &mut grants);
+            for Grant { cpu, at, comes } in grants.drain(..) {
+                let next = &mut self.cpus[cpu];
+                next.clock = at;
+                next.comes = comes;
+                self.ready.push(Reverse((at, cpu)));
+            }
+            self.grants = grants;
         }
-        let version = line.version;
+        self.accessed(address, kind);
+    }
+
+    /// The processor has the line and uses it.
+    fn accessed(&mut self, address: usize, kind: Kind) {
+        let costs = self.machine.line;
+        let task = self.task();
+        let now = self.cpus[self.cpu].clock;
+        self.cpus[self.cpu].clock += costs.hit.ps() + if kind == Kind::Rmw { costs.rmw.ps() } else { 0 };
+        let line = self.lines.of(address, 0);
         if kind == Kind::Load {
-            self.tasks[task].looks_at(address / LINE, version);
+            self.tasks[task].looks_at(address / LINE, line.version);
         } else {
             self.tasks[task].sees_news();
             if !line.spinners.is_empty() {
-                std::mem::take(&mut line.spinners).into_iter().for_each(|waiter| self.unpark(waiter, done));
+                std::mem::take(&mut line.spinners).into_iter().for_each(|waiter| self.unpark(waiter, now));
             }
         }
         self.spend_work();
@@ -342,8 +384,7 @@ impl World {
     }
 
     pub fn fence(&mut self) {
-        let cpu = &mut self.cpus[self.cpu];
-        cpu.clock = cpu.clock.max(cpu.stores_done) + self.machine.line.fence.ps();
+        self.cpus[self.cpu].clock += self.machine.line.fence.ps();
     }
 
     pub fn trap(&mut self) {

@@ -58,7 +58,6 @@ extern crate std;
 pub mod atomic;
 #[cfg(all(test, not(any(loom, shuttle, sim))))]
 mod axioms;
-mod beside;
 pub mod counted;
 mod host;
 pub mod mmap_lock;

@@ -159,7 +159,7 @@ impl<H: Host> MmapLock<H> {
         self
     }
 
-    /// The same lock, whose VMAs are each locked by a reader/writer lock beside them, as in Linux 6.4 to 6.14.
+    /// The same lock, whose VMAs each have a reader/writer lock beside them, as in Linux 6.4 to 6.14.
     /// [`VmaCount::make_beside`](crate::VmaCount::make_beside) makes it before a VMA is attached.
     #[must_use]
     pub fn with_rwsems(mut self) -> Self {

@@ -2,8 +2,8 @@
 //! its processors.
 //!
 //! `host_std` is its twin with the same names. What a kernel pays for beside the engine's own accesses is
-//! charged here: traps, zeroing, copies, interrupts, and the lock of the frame allocator behind per-CPU lists.
-//! Outside of a run there is one thread, and time stands still.
+//! charged here: traps, zeroing, copies, interrupts, and the lock of the frame allocator behind its per-CPU
+//! lists. Outside of a run there is one thread, and time stands still.
 
 #[path = "../host_std/array.rs"]
 mod array;
@@ -54,7 +54,12 @@ pub(crate) struct State {
 
 impl State {
     const fn new() -> State {
-        State { local: Local::new(), locks: LockContext::new(), task: OnceCell::new(), rcu_inside: Cell::new(0) }
+        State {
+            local: Local::new(),
+            locks: LockContext::new(),
+            task: OnceCell::new(),
+            rcu_inside: Cell::new(0),
+        }
     }
 
     fn task(&self) -> &Task {

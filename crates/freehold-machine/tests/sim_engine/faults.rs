@@ -12,11 +12,11 @@ const GIB: u64 = 1 << 30;
 /// Every processor of `cpus` faults in so many pages of a part of its own of one VMA.
 fn one_vma(fault: FaultLock, cpus: usize, pages: u64) -> Report {
     let model = Model::named("e5-2690v4").expect("a machine");
-    let machine: Machine = Machine::new(MachineConfig::phantom(64 * GIB).cpus(cpus).fast()).expect("a machine");
+    let machine: Machine =
+        Machine::new(MachineConfig::phantom(64 * GIB).cpus(cpus).fast()).expect("a machine");
     let engine = Engine::new(machine.clone(), Default::default()).expect("an engine");
     let locking = Locking { fault, ..Locking::default() };
-    let process =
-        Process::new(&engine, &SpaceConfig { locking, ..SpaceConfig::default() }).expect("a space");
+    let process = Process::new(&engine, &SpaceConfig { locking, ..SpaceConfig::default() }).expect("a space");
     let flags = MapFlags::PRIVATE | MapFlags::ANONYMOUS | MapFlags::NORESERVE;
     let at = process.mmap(0, GIB * cpus as u64, Prot::READ | Prot::WRITE, flags, None, 0).expect("a VMA");
     let tasks = (0..cpus).map(|number| {
@@ -46,7 +46,7 @@ fn show() {
                 report.sleeps,
                 started.elapsed(),
             );
-            for line in report.lines.iter().take(5) {
+            for line in report.lines.iter().take(2) {
                 println!("  {line}");
             }
         }

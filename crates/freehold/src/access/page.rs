@@ -14,8 +14,8 @@ use crate::{
     object::Object,
     platform::Platform,
     rounds::Rounds,
-    space::held::Held,
     space::AddressSpace,
+    space::held::Held,
     vma::{Vma, flags::VmFlags},
 };
 use freehold_pagetable::{Kind, Level, MarkerKind, PteFlags};

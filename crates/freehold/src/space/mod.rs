@@ -312,7 +312,7 @@ impl<P: Platform> AddressSpace<P> {
                 None => MmapLock::new(),
             },
         };
-        // The one place that knows what a VMA's lock is made of; whether it is tried at all, `tries_vma_lock`.
+        // The one place that knows what a VMA's lock is made of. Whether it is tried: `tries_vma_lock`.
         let mmap_lock = match config.locking.fault {
             FaultLock::VmaRwsem => mmap_lock.with_rwsems(),
             FaultLock::VmaCount => mmap_lock,

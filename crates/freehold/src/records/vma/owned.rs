@@ -142,15 +142,11 @@ impl<P: Platform> Item for Vma<P> {
             file_home: AtomicPtr::new(null_mut()),
             object: UnsafeCell::new(Object::Anonymous),
             hugetlb: UnsafeCell::new(None),
+            tree: AtomicPtr::new(null_mut()),
             policy: AtomicU64::new(0),
             link: IntervalLink::new(),
             anon_link: IntervalLink::new(),
-            state: LastLine {
-                count: VmaCount::new(),
-                tree: AtomicPtr::new(null_mut()),
-                uffd: UnsafeCell::new(None),
-                links: Links::new(),
-            },
+            state: LastLine { count: VmaCount::new(), uffd: UnsafeCell::new(None), links: Links::new() },
         }
     }
 
