@@ -151,7 +151,6 @@ impl<F: Format> Inner<F> {
             return 0;
         }
         let got = self.frames.take(out);
-        host::frames_taken(got as u64);
         if self.config.oracles {
             out[..got].iter().for_each(|pfn| oracle::frame_handed_out(self, *pfn));
         }
@@ -172,7 +171,6 @@ impl<F: Format> Inner<F> {
             return None;
         }
         let first = take(&self.frames, usize::try_from(frames).ok()?)?;
-        host::frames_taken(frames);
         if self.config.oracles {
             (0..frames).for_each(|n| oracle::frame_handed_out(self, first.add(n)));
         }
@@ -188,7 +186,6 @@ impl<F: Format> Inner<F> {
             oracle::frames_freed(self, frames);
         }
         self.frames.give(frames);
-        host::frames_given(frames.len() as u64);
     }
 
     pub(crate) fn alloc_table(&self) -> Option<Pfn> {
@@ -199,7 +196,6 @@ impl<F: Format> Inner<F> {
         if self.tables.take(&mut out) == 0 {
             return None;
         }
-        host::frames_taken(1);
         if self.config.oracles {
             oracle::table_handed_out(self, out[0]);
         }
@@ -213,7 +209,6 @@ impl<F: Format> Inner<F> {
         }
         self.table_record(table).reset();
         self.tables.give(&[table]);
-        host::frames_given(1);
     }
 
     pub(crate) fn count_flush(&self, kind: FlushKind, tables_freed: bool) {

@@ -58,5 +58,5 @@ pub mod task;
 mod world;
 
 pub use machine::Machine;
-pub use report::Report;
+pub use report::{HotLine, Report};
 pub use run::run;

@@ -16,7 +16,7 @@ pub(crate) use lock::Lock;
 pub(crate) use raw::{fill_table, find_entry, is_zero};
 pub use rcu::RcuGuard;
 pub(crate) use rcu::{may_wait_for_grace, rcu_barrier, rcu_defer, rcu_read};
-pub(crate) use uncharged::{copied, frames_given, frames_taken, interrupt, set_cpus, trap, zeroed};
+pub(crate) use uncharged::{Lists, copied, interrupt, set_cpus, trap, zeroed};
 pub use wait::Task;
 pub(crate) use wait::{wait, wait_killable, wake_all, wake_one};
 

@@ -16,7 +16,7 @@ mod rcu;
 mod wait;
 
 pub(crate) use array::LazyArray;
-pub(crate) use frames::{frames_given, frames_taken};
+pub(crate) use frames::Lists;
 pub(crate) use lock::Lock;
 pub(crate) use raw::{fill_table, find_entry, is_zero};
 pub use rcu::RcuGuard;

@@ -16,12 +16,16 @@ use crate::rwsem::raw::{RawRwSem, Wait};
 use allocator_api2::alloc::AllocError;
 use allocator_api2::boxed::Box;
 use core::ptr::null_mut;
+use crossbeam_utils::CachePadded;
 
 /// Where the lock is.
 ///
 /// # Invariants
 /// Null, or a lock that this owns. Once made, it stays.
-pub(super) struct Beside(AtomicPtr<RawRwSem<()>>);
+pub(super) struct Beside(AtomicPtr<Lock<()>>);
+
+/// On lines of its own: VMAs whose locks share one would pass it between their readers.
+type Lock<H> = CachePadded<RawRwSem<H>>;
 
 impl Beside {
     const_unless_loom! {
@@ -35,7 +39,7 @@ impl Beside {
     pub fn make<H: Host>(&self) -> Result<(), AllocError> {
         // Relaxed: the owner's own.
         if self.0.load(Ordering::Relaxed).is_null() {
-            let lock = Box::into_raw(Box::try_new(RawRwSem::<H>::new())?);
+            let lock = Box::into_raw(Box::try_new(Lock::<H>::new(RawRwSem::new()))?);
             // Release: pairs with the acquire in `get`.
             self.0.store(lock.cast(), Ordering::Release);
         }
@@ -45,9 +49,9 @@ impl Beside {
     /// The lock, if the VMA has ever had one.
     pub fn get<H: Host>(&self) -> Option<&RawRwSem<H>> {
         // Acquire: pairs with `make`, for a reader that reads this before it has seen the VMA attached.
-        let lock = self.0.load(Ordering::Acquire).cast::<RawRwSem<H>>();
+        let lock = self.0.load(Ordering::Acquire).cast::<Lock<H>>();
         // SAFETY: null, or a lock that is there as long as this is. Its layout is the same for every host.
-        unsafe { lock.as_ref() }
+        unsafe { lock.as_ref() }.map(|lock| &**lock)
     }
 }
 
