@@ -3,7 +3,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use xtask::{mutation::Mutation, suite::Effort, table};
+use xtask::{
+    mutation::Mutation,
+    suite::{Effort, LOOM, PLAIN, SHUTTLE},
+    table,
+};
 
 /// Longest file of a crate's sources, in lines.
 const MOST_LINES: usize = 600;
@@ -618,6 +622,30 @@ fn the_table_of_operations_is_the_modules() {
         let gone =
             named.iter().filter(|name| !modules.contains(name)).map(|name| format!("no module: {name}"));
         assert_none(&format!("CONTRIBUTING.md, {program}"), missing.chain(gone).collect());
+    }
+}
+
+/// CONTRIBUTING.md lists the budgets of the suites, and the README says what they come to.
+#[test]
+fn budgets_are_those_of_the_suites() {
+    let read = |name: &str| fs::read_to_string(root().join(name)).expect("the document");
+    let document = read("CONTRIBUTING.md");
+    let table = document.split("| suite | quick | full |").nth(1).expect("the table");
+    let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+    let written: Vec<[u32; 2]> = rows
+        .map(|row| {
+            let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+            [2, 3].map(|cell| if cells[cell] == "-" { 0 } else { cells[cell].parse().expect("seconds") })
+        })
+        .collect();
+    let budgets: Vec<[u32; 2]> = [PLAIN, LOOM, SHUTTLE].concat().iter().map(|suite| suite.budget).collect();
+    assert_eq!(written, budgets, "CONTRIBUTING.md, seconds of each suite");
+    let [quick, full] =
+        [0, 1].map(|effort| (budgets.iter().map(|budget| budget[effort]).sum::<u32>() + 30) / 60);
+    let readme = read("README.md").split_whitespace().collect::<Vec<_>>().join(" ");
+    for said in [format!("two idle processors is {quick} minutes"), format!("with many more cases, {full}.")]
+    {
+        assert!(readme.contains(&said), "README.md does not say: {said}");
     }
 }
 

@@ -51,7 +51,7 @@ hugetlb=file-lock keeps shared tables of huge pages by a lock of the file in eve
 file-rmap=exclusive lets one at a time look up who maps a file (as Linux did before 3.19),
 shared all.
 
-[default: unmap=released,fault=vma-per-cpu,file-rmap=shared]";
+[default: unmap=released,fault=vma-per-cpu,hugetlb=vma-lock,file-rmap=shared]";
 
 pub(crate) const REPLAY_MORE: &str = "More, with examples: freehold replay --help";
 

@@ -1,8 +1,8 @@
 //! Faults on a file, with nothing there yet.
 //!
 //! A page is looked up and mapped within one RCU guard: then a truncation that did not wait for us finds the
-//! entry, and one that is older has hidden the page (see [`object`](crate::object)). Nothing has to be
-//! checked a second time.
+//! entry, and one that is older has hidden the page (`records/object/truncate.rs`). Nothing has to be checked
+//! a second time.
 
 use super::{
     Access, FaultError, FaultOutcome,

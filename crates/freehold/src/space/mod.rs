@@ -1,7 +1,7 @@
 //! The address space (an "mm"): its fields, what guards each, and one operation a file.
 //!
-//! Reading order: this file, [`locking`] (how anything here may be read or changed), `munmap.rs` (the model
-//! of a change: decode, prepare, commit, settle, retire), then any operation.
+//! Reading order: this file, [`locking`] (how anything here may be read or changed), `unmap.rs` (the model of
+//! a change: decode, prepare, commit, settle, retire), then any operation.
 
 pub(crate) mod anon;
 mod arguments;
@@ -149,7 +149,7 @@ pub enum HugetlbLock {
     VmaLock,
 }
 
-/// Which design of each seed an address space uses; the default is the last of each.
+/// Which design of each step an address space uses; the default is the last of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Locking {
     /// How munmap is done.

@@ -218,7 +218,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         }
     }
 
-    /// How step 4 goes: the one place that reads the design.
+    /// How step 4 goes, by the design; `unmap_range` reads it, too, for sections.
     ///
     /// A VMA of a file is never let go of before it is out of the file's tree: until then the file's walkers
     /// come to its addresses, which must not be anybody else's, and may still owe the flush of an entry

@@ -1,6 +1,7 @@
 //! No public call is forgotten: the sources' `pub fn` against the list of operations.
 
 use super::{ops::each_op, support::public_calls::public_calls};
+use freehold::space::Advice;
 use std::{collections::BTreeSet, path::Path};
 
 /// Types whose public calls the sweep makes.
@@ -116,4 +117,12 @@ fn every_public_call_is_swept_or_exempt_for_a_reason() {
     names.sort_unstable();
     names.dedup();
     assert_eq!(names.len(), count, "two operations have one name");
+}
+
+#[test]
+fn every_advice_is_swept() {
+    let names: BTreeSet<&str> = each_op().map(|op| op.name).collect();
+    let is_forgotten = |advice: &&Advice| !names.contains(&*format!("madvise {advice:?}"));
+    let forgotten: Vec<_> = Advice::ALL.iter().filter(is_forgotten).collect();
+    assert!(forgotten.is_empty(), "not swept: {forgotten:?}");
 }

@@ -1,6 +1,6 @@
 //! madvise: what a program expects of a range, and what it does not need any more.
 //!
-//! Four kinds of advice, by what they need:
+//! The kinds of advice, by what they need:
 //!
 //! | advice | file | lock |
 //! | --- | --- | --- |
@@ -9,14 +9,23 @@
 //! | makes memory fail | `failure.rs` | none at entry; each page is found as if to be read |
 //! | makes huge pages of small ones | `fault/advise_collapse.rs` | mmap lock for writing, 2 MiB at a time; of shared memory for reading |
 //! | concerns the pages of files | `file.rs` | mmap lock for reading to look; none while the file is at work |
+//! | brings pages as faults would | `fault/populate.rs` | the same |
 //!
 //! All pass over holes and report them at the end; a real error ends the call at once, with what lies before
 //! it done.
 //!
-//! A new advice needs: a line in `advice!` with Linux's number, an arm in `AddressSpace::madvise` that leads
-//! to the file of its kind, a row in `docs/operations.md`, its rule in the model (`freehold-model`), which
-//! random calls then compare with the engine and with the running kernel, and a case in
-//! `tests/files/advice.rs` or its like.
+//! A new advice needs, here and in other crates:
+//!
+//! - a line in `advice!` with Linux's number, and an arm in `AddressSpace::madvise` that leads to the file of
+//!   its kind (a new kind: a row above and one in `docs/operations.md`);
+//! - a word in `check_seal` if it discards, and in `access/process_madvise.rs` if it may be given to others;
+//! - tests: a case in `tests/files/advice.rs`, `tests/guards.rs` or their like, and a line in
+//!   `tests/sweep/ops/advice.rs`, which makes its allocations fail (a test asks for that line);
+//! - in `freehold-model`: its rule (`model/madvise.rs`; `model/seal.rs` if it discards), and its number where
+//!   random calls are drawn (`generate.rs`, `script.rs`) and let through (`escape.rs`). They then compare it
+//!   with the engine and with the running kernel;
+//! - for recordings: its name in `freehold-trace/src/strace/symbols.rs`; what it does to VMAs and bytes in
+//!   `plan/calls.rs`, `plan/bytes.rs` and `plan/unknown.rs` there, and in `freehold-replay/src/files.rs`.
 
 mod failure;
 mod file;
