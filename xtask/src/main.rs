@@ -2,9 +2,9 @@
 //!
 //! `cargo xtask test` runs every suite with few cases, `cargo xtask test --full` what a change must pass;
 //! `cargo xtask test --long` gives the random suites more time and adds the fuzz targets, AddressSanitizer
-//! and the mutations. `cargo xtask loom`, `cargo xtask shuttle` and `cargo xtask plain` run one of its parts.
+//! and the mutations. `cargo xtask plain`, `loom`, `shuttle` and `sim` run one of its parts.
 //! `cargo xtask replay` replays every recording at hand on every design, ten seeds each, and prints a line
-//! for each. `cargo xtask mutants` takes protections away and sees tests fail; `cargo xtask asan` runs the
+//! for each. `cargo xtask simulate` lets many processors fault, in virtual time. `cargo xtask mutants` takes protections away and sees tests fail; `cargo xtask asan` runs the
 //! engine's suites under AddressSanitizer.
 #![deny(unsafe_code)]
 
@@ -14,12 +14,13 @@ use xtask::{
     fuzz,
     mutants::{self, Selection},
     sanitizer,
-    suite::{Effort, LOOM, PLAIN, REPLAY, SHUTTLE, Suite},
+    suite::{Build, Effort, LOOM, PLAIN, REPLAY, SHUTTLE, SIM, Suite, every},
     table,
 };
 
-const USAGE: &str = "usage: cargo xtask test [--full | --long] | plain | loom | shuttle | replay
+const USAGE: &str = "usage: cargo xtask test [--full | --long] | plain | loom | shuttle | sim | replay
        cargo xtask mutants [--no-baseline] [PART OF A NAME...] | mutants --table
+       cargo xtask simulate [--machine NAME] [--cpus N,N,...] [--pages N]
        cargo xtask fuzz
        cargo xtask asan [ARGUMENT OF CARGO TEST...]";
 
@@ -27,9 +28,9 @@ fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
-        ["test"] => run([PLAIN, LOOM, SHUTTLE].concat(), Effort::Quick),
-        ["test", "--full"] => run([PLAIN, LOOM, SHUTTLE].concat(), Effort::Full),
-        ["test", "--long"] => run([PLAIN, LOOM, SHUTTLE].concat(), Effort::Long)
+        ["test"] => run(every(), Effort::Quick),
+        ["test", "--full"] => run(every(), Effort::Full),
+        ["test", "--long"] => run(every(), Effort::Long)
             .and_then(|()| fuzz::run())
             .and_then(|()| sanitizer::run(&[]))
             .and_then(|()| Selection::of(&[]))
@@ -38,6 +39,8 @@ fn main() -> ExitCode {
         ["plain"] => run(PLAIN.to_vec(), Effort::Full),
         ["loom"] => run(LOOM.to_vec(), Effort::Full),
         ["shuttle"] => run(SHUTTLE.to_vec(), Effort::Full),
+        ["sim"] => run(SIM.to_vec(), Effort::Full),
+        ["simulate", rest @ ..] => simulate(rest),
         ["asan", rest @ ..] => sanitizer::run(rest),
         ["replay"] => run(REPLAY.to_vec(), Effort::Long),
         ["mutants", "--table"] => table::write(),
@@ -53,6 +56,17 @@ fn main() -> ExitCode {
             eprintln!("xtask: {why}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Runs the program of experiments in virtual time.
+fn simulate(args: &[&str]) -> Result<(), String> {
+    let program = ["run", "--quiet", "--release", "--package", "freehold-machine", "--example", "simulate"];
+    let status = Build::Sim.cargo(&program, None).arg("--").args(args).status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("the simulation failed ({status})")),
+        Err(error) => Err(format!("cargo could not be started: {error}")),
     }
 }
 

@@ -17,6 +17,8 @@ pub enum Build {
     Loom,
     /// Atomics of shuttle.
     Shuttle,
+    /// Atomics that take virtual time.
+    Sim,
 }
 
 impl Build {
@@ -27,6 +29,7 @@ impl Build {
             Build::Plain => "plain",
             Build::Loom => "loom",
             Build::Shuttle => "shuttle",
+            Build::Sim => "sim",
         }
     }
 
@@ -39,6 +42,8 @@ impl Build {
         if self != Build::Plain {
             let flags = env::var("RUSTFLAGS").unwrap_or_default();
             cargo.env("RUSTFLAGS", format!("{flags} --cfg {}", self.name()).trim());
+        }
+        if matches!(self, Build::Loom | Build::Shuttle) {
             cargo.args(["--profile", "checked"]);
         }
         match targets {
@@ -135,7 +140,7 @@ pub const LOOM: &[Suite] = &[
             "loom*",
         ],
         passed_on: &[],
-        budget: [210, 210],
+        budget: [70, 210],
         not_quick: None,
     },
     Suite {
@@ -157,6 +162,22 @@ pub const SHUTTLE: &[Suite] = &[Suite {
     budget: [80, 320],
     not_quick: None,
 }];
+
+/// What the simulation counts.
+pub const SIM: &[Suite] = &[Suite {
+    name: "simulation: what many processors pass to each other, in virtual time",
+    build: Build::Sim,
+    args: &["test", "--quiet", "--package", "freehold-machine", "--test", "sim*"],
+    passed_on: &[],
+    budget: [60, 60],
+    not_quick: None,
+}];
+
+/// What a change must pass.
+#[must_use]
+pub fn every() -> Vec<Suite> {
+    [PLAIN, LOOM, SHUTTLE, SIM].concat()
+}
 
 /// Every recording at hand.
 pub const REPLAY: &[Suite] = &[Suite {

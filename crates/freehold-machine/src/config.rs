@@ -39,7 +39,7 @@ pub struct MachineConfig {
 
 impl MachineConfig {
     /// Virtual CPUs that a machine can have.
-    pub const MAX_CPUS: usize = 64;
+    pub const MAX_CPUS: usize = crate::host::MAX_CPUS;
 
     /// A machine with contents, for tests.
     pub fn backed(bytes: u64) -> Self {

@@ -276,6 +276,7 @@ impl<F: Format> Cpu<F> {
             faults += 1;
             assert!(faults < MOST_FAULTS, "endless faults at {address:?} on CPU {}: {access:?}", self.number);
             let _entered = self.enter();
+            host::trap();
             handler(address, access)?;
         }
     }

@@ -63,7 +63,12 @@ pub(crate) enum FlushKind {
 
 impl<F: Format> Inner<F> {
     pub(crate) fn new(config: MachineConfig) -> io::Result<Self> {
-        assert!((1..=MachineConfig::MAX_CPUS).contains(&config.cpus), "1 to 64 CPUs");
+        assert!(
+            (1..=MachineConfig::MAX_CPUS).contains(&config.cpus),
+            "1 to {} CPUs",
+            MachineConfig::MAX_CPUS
+        );
+        host::set_cpus(config.cpus);
         let (bytes, backed) = match config.memory {
             Memory::Backed { bytes } => (bytes, true),
             Memory::Phantom { bytes } => (bytes, false),

@@ -55,7 +55,8 @@ mod context;
 mod cpu;
 mod effort;
 #[cfg_attr(shuttle, path = "host_shuttle/mod.rs")]
-#[cfg_attr(not(shuttle), path = "host_std/mod.rs")]
+#[cfg_attr(sim, path = "host_sim/mod.rs")]
+#[cfg_attr(not(any(shuttle, sim)), path = "host_std/mod.rs")]
 mod host;
 mod inject;
 mod inner;

@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "implements the engine's unsafe traits")]
 
 use crate::config::MachineConfig;
+use crate::contents::Page;
 use crate::context::{self, Inside};
 use crate::cpu::Cpu;
 use crate::host;
@@ -77,6 +78,12 @@ impl<F: Format> Machine<F> {
         ranges + all
     }
 
+    fn copy_page(&self, to: Pfn, from: Pfn) {
+        if let (Some(to), Some(from)) = (self.inner.page(to), self.inner.page(from)) {
+            to.copy_from(from);
+        }
+    }
+
     /// What happened since the machine was built.
     pub fn stats(&self) -> MachineStats {
         MachineStats::of(&self.inner)
@@ -99,6 +106,11 @@ impl<F: Format> fmt::Debug for Machine<F> {
 // running contexts, and deferred functions run after every earlier reader has ended.
 unsafe impl<F: Format> Host for Machine<F> {
     const MAX_CPUS: usize = host::MAX_CPUS;
+
+    fn cpus() -> usize {
+        host::cpus()
+    }
+
     type RcuGuard = context::RcuGuard;
 
     fn wait(word: &AtomicU32, expected: u32) {
@@ -254,6 +266,7 @@ unsafe impl<F: Format> Platform for Machine<F> {
     #[inline]
     fn zero_frame(&self, pfn: Pfn) {
         context::check("zero_frame", context::READS);
+        host::zeroed(1);
         if let Some(page) = self.inner.page(pfn) {
             page.zero();
         }
@@ -261,23 +274,23 @@ unsafe impl<F: Format> Platform for Machine<F> {
 
     fn zero_frames(&self, first: Pfn, frames: u64) {
         context::check("zero_frames", context::READS);
-        if self.inner.has_contents() {
-            (0..frames).for_each(|n| self.zero_frame(first.add(n)));
-        }
+        host::zeroed(frames);
+        let pages = (0..frames).map_while(|n| self.inner.page(first.add(n)));
+        pages.for_each(Page::zero);
     }
 
     fn copy_frames(&self, to: Pfn, from: Pfn, frames: u64) {
         context::check("copy_frames", context::READS);
+        host::copied(frames);
         if self.inner.has_contents() {
-            (0..frames).for_each(|n| self.copy_frame(to.add(n), from.add(n)));
+            (0..frames).for_each(|n| self.copy_page(to.add(n), from.add(n)));
         }
     }
 
     fn copy_frame(&self, to: Pfn, from: Pfn) {
         context::check("copy_frame", context::READS);
-        if let (Some(to), Some(from)) = (self.inner.page(to), self.inner.page(from)) {
-            to.copy_from(from);
-        }
+        host::copied(1);
+        self.copy_page(to, from);
     }
 
     fn read_frame(&self, pfn: Pfn, offset: usize, out: &mut [u8]) {

@@ -9,7 +9,9 @@
 //! Between the change and the mask stands a full barrier, as between the setting of a bit and the walk:
 //! either the flush sees the bit or the walk sees the change.
 
+use crate::config::MachineConfig;
 use crate::cpu::CpuShared;
+use crate::host;
 use crate::inner::{FlushKind, Inner};
 use crate::tlb::{SpaceTag, Tlb, bits};
 use freehold_pagetable::{Flush, Format, Pfn};
@@ -23,12 +25,14 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 pub(crate) struct SpaceSlot {
     /// Bit per CPU: it runs the space or may hold translations of it. A bit is changed only under the
     /// lock of its CPU.
-    cpus: AtomicU64,
+    cpus: [AtomicU64; WORDS],
 }
+
+const WORDS: usize = MachineConfig::MAX_CPUS.div_ceil(64);
 
 impl SpaceSlot {
     pub(crate) fn new() -> Self {
-        SpaceSlot { cpus: AtomicU64::new(0) }
+        SpaceSlot { cpus: [const { AtomicU64::new(0) }; WORDS] }
     }
 }
 
@@ -67,14 +71,14 @@ impl<F: Format> Mmu<F> {
     /// Marks a CPU whose lock the caller holds.
     pub(crate) fn mark(&self, cpu: usize) {
         // SeqCst: a full barrier before the walks that follow; see the module.
-        self.slot().cpus.fetch_or(1 << cpu, Ordering::SeqCst);
+        self.slot().cpus[cpu / 64].fetch_or(1 << (cpu % 64), Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
     /// Whether a CPU other than the calling thread's may hold translations.
     pub(crate) fn runs_elsewhere(&self) -> bool {
-        let own = self.inner.current_cpu().map_or(0, |cpu| 1 << cpu);
-        self.marked() & !own != 0
+        let own = self.inner.current_cpu();
+        self.marked().any(|cpu| Some(cpu) != own)
     }
 
     /// Runs `f` with the calling thread's CPU locked, which a flush locks too, if that CPU runs this space.
@@ -88,7 +92,8 @@ impl<F: Format> Mmu<F> {
         let kind = if what.all { FlushKind::All } else { FlushKind::Range };
         self.inner.count_flush(kind, what.tables_freed);
         let own = self.inner.current_cpu();
-        for number in bits(self.marked()) {
+        host::interrupt(self.marked().filter(|cpu| Some(*cpu) != own));
+        for number in self.marked() {
             let cpu = &self.inner.cpus[number];
             let mut tlb = cpu.lock();
             let dropped = if what.all {
@@ -111,14 +116,16 @@ impl<F: Format> Mmu<F> {
     /// Clears the mark of a CPU that holds nothing of the space, unless it runs it.
     fn unmark_idle(&self, tlb: &Tlb, number: usize) {
         if tlb.active != Some(self.tag) {
-            self.slot().cpus.fetch_and(!(1 << number), Ordering::SeqCst);
+            self.slot().cpus[number / 64].fetch_and(!(1 << (number % 64)), Ordering::SeqCst);
         }
     }
 
-    fn marked(&self) -> u64 {
+    /// The CPUs that are marked, ascending.
+    fn marked(&self) -> impl Iterator<Item = usize> {
         // After the change of the tables and before the look at the mask; see the module.
         fence(Ordering::SeqCst);
-        self.slot().cpus.load(Ordering::SeqCst)
+        let words = self.slot().cpus.each_ref().map(|word| word.load(Ordering::SeqCst));
+        words.into_iter().enumerate().flat_map(|(n, word)| bits(word).map(move |bit| n * 64 + bit))
     }
 
     fn slot(&self) -> &SpaceSlot {
@@ -131,14 +138,14 @@ impl<F: Format> Mmu<F> {
 
 impl<F: Format> fmt::Debug for Mmu<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Mmu {{ root: {:?}, cpus: {:#b} }}", self.root, self.marked())
+        write!(f, "Mmu {{ root: {:?}, cpus: {:?} }}", self.root, self.marked().collect::<Vec<_>>())
     }
 }
 
 impl<F: Format> Drop for Mmu<F> {
     /// The tag will be another space's: nothing of this one may stay. CPUs that still run it run none.
     fn drop(&mut self) {
-        for number in bits(self.marked()) {
+        for number in self.marked() {
             let cpu: &CpuShared = &self.inner.cpus[number];
             let mut tlb = cpu.lock();
             tlb.flush_space(self.tag, true);

@@ -13,7 +13,7 @@
 //! | `t << 1` | free; given back at `t` |
 
 use crate::bitmap::{Bitmap, NotTaken};
-use crate::host::{LazyArray, Lock};
+use crate::host::{LazyArray, Lists, Lock};
 use freehold_pagetable::Pfn;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,6 +28,8 @@ pub(crate) struct Pool {
     base: u64,
     len: usize,
     list: Apart<Lock<List>>,
+    /// In front of that.
+    near: Lists,
     /// Records by number less `base`; `None` without oracles. Written by the task that takes a frame or gives
     /// it back.
     records: Option<LazyArray<AtomicU64>>,
@@ -72,7 +74,15 @@ impl Pool {
     pub(crate) fn new(what: &'static str, base: u64, len: usize, oracles: bool) -> io::Result<Self> {
         let records = if oracles { Some(LazyArray::new(len, false)?) } else { None };
         let list = List { taken: Bitmap::new(len), counts: PoolCounts::default() };
-        Ok(Pool { what, base, len, list: Apart(Lock::new(list)), records, clock: AtomicU64::new(0) })
+        Ok(Pool {
+            what,
+            base,
+            len,
+            list: Apart(Lock::new(list)),
+            near: Lists::new(),
+            records,
+            clock: AtomicU64::new(0),
+        })
     }
 
     /// The index of a number of this pool.
@@ -108,20 +118,22 @@ impl Pool {
 
     /// Takes up to `out.len()` of the lowest free numbers; returns how many.
     pub(crate) fn take(&self, out: &mut [Pfn]) -> usize {
-        let mut slots = out.iter_mut();
-        let got = {
-            let mut list = self.list.0.lock();
-            let base = self.base;
-            let got = list.taken.take(slots.len(), |index| {
-                if let Some(slot) = slots.next() {
-                    *slot = Pfn::new(base + index as u64);
-                }
-            });
-            list.counts.allocated += got as u64;
-            list.counts.refused += u64::from(got < out.len());
-            got
-        };
+        let got = self.near.take(out, |out| self.take_lowest(out));
         self.note_taken(out[..got].iter().copied());
+        got
+    }
+
+    fn take_lowest(&self, out: &mut [Pfn]) -> usize {
+        let mut slots = out.iter_mut();
+        let mut list = self.list.0.lock();
+        let base = self.base;
+        let got = list.taken.take(slots.len(), |index| {
+            if let Some(slot) = slots.next() {
+                *slot = Pfn::new(base + index as u64);
+            }
+        });
+        list.counts.allocated += got as u64;
+        list.counts.refused += u64::from(got < out.len());
         got
     }
 
@@ -202,6 +214,10 @@ impl Pool {
     /// # Panics
     /// When one is not taken.
     pub(crate) fn give(&self, numbers: &[Pfn]) {
+        self.near.give(numbers, |numbers| self.give_back(numbers));
+    }
+
+    fn give_back(&self, numbers: &[Pfn]) {
         let mut list = self.list.0.lock();
         let given = list.taken.give(numbers.iter().map(|pfn| self.index_of(*pfn)));
         list.counts.freed += numbers.len() as u64;

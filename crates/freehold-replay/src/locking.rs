@@ -1,4 +1,4 @@
-//! Designs of locking as a user writes and reads them: `unmap=sectioned:1GiB,fault=vma-lock`.
+//! Designs of locking as a user writes and reads them: `unmap=sectioned:1GiB,fault=vma-count`.
 
 use freehold::{
     rmap::FileRmap,
@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer, ser::SerializeStruct};
 
 /// What there is, for the texts of errors.
 const UNMAP: &str = "exclusive, sectioned[:BYTES], downgraded, released";
-const FAULT: &str = "mmap-lock, vma-lock";
+const FAULT: &str = "mmap-lock, vma-rwsem, vma-count, vma-per-cpu";
 const HUGETLB: &str = "file-lock, vma-lock";
 const FILE_RMAP: &str = "exclusive, shared";
 
@@ -27,12 +27,13 @@ impl From<Locking> for Design {
     }
 }
 
-/// By the names of its parts, but that of huge pages.
+/// By the names of its parts.
 impl Serialize for Design {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let mut parts = to.serialize_struct("Design", 3)?;
+        let mut parts = to.serialize_struct("Design", 4)?;
         parts.serialize_field("unmap", &unmap_name(self.space.unmap))?;
         parts.serialize_field("fault", fault_name(self.space.fault))?;
+        parts.serialize_field("hugetlb", hugetlb_name(self.space.hugetlb))?;
         parts.serialize_field("file_rmap", file_rmap_name(self.file_rmap))?;
         parts.end()
     }
@@ -101,7 +102,9 @@ fn parse_unmap(value: &str) -> Result<Unmap, String> {
 fn parse_fault(value: &str) -> Result<FaultLock, String> {
     match value {
         "mmap-lock" => Ok(FaultLock::MmapLock),
-        "vma-lock" => Ok(FaultLock::VmaLock),
+        "vma-rwsem" => Ok(FaultLock::VmaRwsem),
+        "vma-count" => Ok(FaultLock::VmaCount),
+        "vma-per-cpu" => Ok(FaultLock::VmaPerCpu),
         _ => Err(format!("there is no fault=`{value}`: there are {FAULT}")),
     }
 }
@@ -149,11 +152,13 @@ pub fn unmap_name(unmap: Unmap) -> String {
     }
 }
 
-/// `vma-lock` or `mmap-lock`.
+/// `mmap-lock` and so on: as [`parse`] reads it.
 pub fn fault_name(fault: FaultLock) -> &'static str {
     match fault {
         FaultLock::MmapLock => "mmap-lock",
-        FaultLock::VmaLock => "vma-lock",
+        FaultLock::VmaRwsem => "vma-rwsem",
+        FaultLock::VmaCount => "vma-count",
+        FaultLock::VmaPerCpu => "vma-per-cpu",
     }
 }
 

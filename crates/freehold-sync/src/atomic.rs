@@ -1,5 +1,6 @@
 //! The atomics that every crate of the engine uses: the processor's own, loom's under `cfg(loom)`, shuttle's
-//! under `cfg(shuttle)`; in this crate's unit tests those of `axioms`.
+//! under `cfg(shuttle)`, those that take virtual time under `cfg(sim)`; in this crate's unit tests those of
+//! `axioms`.
 //!
 //! This is the one place that knows which of them it is. What else depends on it is here too: constants that
 //! shrink under the checking tools, so that rare paths run in a handful of steps.
@@ -12,10 +13,12 @@ pub use imp::{
     AtomicBool, AtomicI64, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, fence,
 };
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(all(test, not(any(loom, shuttle, sim))))]
 use crate::axioms::atomics as imp;
-#[cfg(not(any(test, loom, shuttle)))]
+#[cfg(not(any(test, loom, shuttle, sim)))]
 use core::sync::atomic as imp;
+#[cfg(sim)]
+use freehold_sim::atomic as imp;
 #[cfg(loom)]
 use loom::sync::atomic as imp;
 #[cfg(all(shuttle, not(loom)))]
@@ -66,7 +69,7 @@ pub(crate) const MAX_BACKOFF: u32 = if CHECKED { 1 } else { 64 };
 pub(crate) const PATIENCE: u32 = if CHECKED { 1 } else { 4 };
 /// Largest value of a VMA's count that a reader may bring about: 1 for being attached, and the readers. Half
 /// of what there is room for, because readers from the slots, at most one for each CPU, are added regardless.
-pub(crate) const VMA_COUNT_LIMIT: u32 = if CHECKED { 3 } else { (1 << 29) - 1 };
+pub(crate) const VMA_COUNT_LIMIT: u32 = if CHECKED { 3 } else { (1 << 28) - 1 };
 
 /// Stands between a `SeqCst` read-modify-write of one word and a `SeqCst` load of another, where two threads
 /// do so crosswise and one of them has to see the other. The language promises that, and processors whose

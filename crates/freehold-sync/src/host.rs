@@ -40,6 +40,12 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// An upper bound of the numbers that [`with_cpu`](Self::with_cpu) hands out.
     const MAX_CPUS: usize;
 
+    /// How many numbers [`with_cpu`](Self::with_cpu) hands out on this machine: those below this. Always the
+    /// same, and at most [`MAX_CPUS`](Self::MAX_CPUS).
+    fn cpus() -> usize {
+        Self::MAX_CPUS
+    }
+
     /// Sleeps while `*word == expected`, until a wake-up for this address. The comparison and going to sleep
     /// are one step for [`wake_one`](Self::wake_one) and [`wake_all`](Self::wake_all): a wake-up that
     /// follows a change of the word is never lost. Spurious returns are allowed.

@@ -56,7 +56,7 @@
 extern crate std;
 
 pub mod atomic;
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(all(test, not(any(loom, shuttle, sim))))]
 mod axioms;
 pub mod counted;
 mod host;

@@ -48,12 +48,14 @@ struct ReadByFaults<H: Host> {
     seq: AtomicU32,
     /// Where readers of this space's VMAs may stand; fixed.
     slots: Option<Counted<ReaderSlots<H>>>,
+    /// Whether VMAs have locks beside them; fixed.
+    rwsems: bool,
 }
 
 impl<H: Host> ReadByFaults<H> {
     const_unless_loom! {
         fn new(seq: u32) -> CachePadded<Self> {
-            CachePadded::new(ReadByFaults { seq: AtomicU32::new(seq), slots: None })
+            CachePadded::new(ReadByFaults { seq: AtomicU32::new(seq), slots: None, rwsems: false })
         }
     }
 }
@@ -155,6 +157,20 @@ impl<H: Host> MmapLock<H> {
     pub fn with_slots(mut self, slots: Counted<ReaderSlots<H>>) -> Self {
         self.read.slots = Some(slots);
         self
+    }
+
+    /// The same lock, whose VMAs each have a reader/writer lock beside them, as in Linux 6.4 to 6.14.
+    /// [`VmaCount::make_beside`](crate::VmaCount::make_beside) makes it before a VMA is attached.
+    #[must_use]
+    pub fn with_rwsems(mut self) -> Self {
+        self.read.rwsems = true;
+        self
+    }
+
+    /// Whether VMAs are locked by locks beside them.
+    #[inline]
+    pub fn uses_rwsems(&self) -> bool {
+        self.read.rwsems
     }
 
     /// Where readers of this space's VMAs may stand.

@@ -19,14 +19,15 @@ pub struct PerCpu<T, H> {
 }
 
 impl<T, H: Host> PerCpu<T, H> {
-    /// Makes a cell for each of [`Host::MAX_CPUS`] numbers.
+    /// Makes a cell for each of the numbers of [`Host::cpus`].
     ///
     /// # Errors
     /// No memory.
     pub fn try_new(mut init: impl FnMut(usize) -> T) -> Result<Self, AllocError> {
         let mut cells = Vec::new();
-        cells.try_reserve_exact(H::MAX_CPUS).map_err(|_| AllocError)?;
-        for cpu in 0..H::MAX_CPUS {
+        let cpus = H::cpus();
+        cells.try_reserve_exact(cpus).map_err(|_| AllocError)?;
+        for cpu in 0..cpus {
             // Room was reserved: this does not allocate.
             cells.push(CachePadded::new(init(cpu)));
         }

@@ -316,7 +316,7 @@ fn spin_locks_exclude() {
 #[test]
 fn the_words_are_as_small_as_promised() {
     assert_eq!(size_of::<RawSpin>(), 4);
-    assert_eq!(size_of::<VmaCount>(), 8);
+    assert_eq!(size_of::<VmaCount>(), 16);
     assert_eq!(size_of::<VmaSeq>(), 4);
     // SAFETY: four zero bytes are an unlocked word.
     let zero: RawSpin = unsafe { std::mem::zeroed() };

@@ -7,6 +7,8 @@ mod array;
 mod lock;
 mod raw;
 mod rcu;
+#[path = "../uncharged.rs"]
+mod uncharged;
 mod wait;
 
 pub(crate) use array::LazyArray;
@@ -14,6 +16,7 @@ pub(crate) use lock::Lock;
 pub(crate) use raw::{fill_table, find_entry, is_zero};
 pub use rcu::RcuGuard;
 pub(crate) use rcu::{may_wait_for_grace, rcu_barrier, rcu_defer, rcu_read};
+pub(crate) use uncharged::{Lists, copied, interrupt, set_cpus, trap, zeroed};
 pub use wait::Task;
 pub(crate) use wait::{wait, wait_killable, wake_all, wake_one};
 
@@ -90,3 +93,8 @@ pub(crate) fn take_time() {
 
 /// Nothing to prepare here.
 pub(crate) fn warm_up() {}
+
+/// Processors that a machine may have.
+pub(crate) fn cpus() -> usize {
+    MAX_CPUS
+}

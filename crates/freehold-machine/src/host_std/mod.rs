@@ -6,6 +6,8 @@ mod array;
 mod lock;
 mod raw;
 mod rcu;
+#[path = "../uncharged.rs"]
+mod uncharged;
 mod wait;
 
 pub(crate) use array::LazyArray;
@@ -13,6 +15,7 @@ pub(crate) use lock::Lock;
 pub(crate) use raw::{fill_table, find_entry, is_zero};
 pub use rcu::RcuGuard;
 pub(crate) use rcu::{may_wait_for_grace, rcu_barrier, rcu_defer, rcu_read};
+pub(crate) use uncharged::{Lists, copied, interrupt, set_cpus, trap, zeroed};
 pub use wait::Task;
 pub(crate) use wait::{wait, wait_killable, wake_all, wake_one};
 
@@ -134,4 +137,9 @@ pub(crate) fn warm_up() {
     with_cpu(|_| ());
     drop(rcu_read());
     drop(Task::current());
+}
+
+/// Processors that a machine may have.
+pub(crate) fn cpus() -> usize {
+    MAX_CPUS
 }

@@ -126,7 +126,7 @@ pub(super) fn space_config(values: &mut Values<'_>) -> SpaceConfig {
         memory_merge: values.bit(),
         locking: Locking {
             unmap,
-            fault: values.of(&[FaultLock::MmapLock, FaultLock::VmaLock]),
+            fault: values.of(&FaultLock::ALL),
             hugetlb: values.of(&[HugetlbLock::FileLock, HugetlbLock::VmaLock]),
         },
         lock_stats: values.bit(),

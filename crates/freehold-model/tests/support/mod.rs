@@ -11,7 +11,7 @@ use freehold_model::{PAGE, Subject, text};
 pub fn lockings() -> Vec<Locking> {
     let small = Locking {
         unmap: Unmap::Sectioned { bytes: 4 * PAGE },
-        fault: FaultLock::VmaLock,
+        fault: FaultLock::VmaPerCpu,
         ..Locking::default()
     };
     Locking::ALL.into_iter().chain([small]).collect()

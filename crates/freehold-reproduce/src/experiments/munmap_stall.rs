@@ -39,14 +39,14 @@ impl Side {
         const fn with(unmap: Unmap, fault: FaultLock) -> Side {
             Side::Design(Locking { unmap, fault, hugetlb: freehold::space::HugetlbLock::VmaLock })
         }
-        use FaultLock::{MmapLock, VmaLock};
+        use FaultLock::{MmapLock, VmaPerCpu};
         [
             with(Unmap::Exclusive, MmapLock),
             with(Unmap::SECTIONED, MmapLock),
             with(Unmap::Downgraded, MmapLock),
             with(Unmap::Released, MmapLock),
-            with(Unmap::Downgraded, VmaLock),
-            with(Unmap::Released, VmaLock),
+            with(Unmap::Downgraded, VmaPerCpu),
+            with(Unmap::Released, VmaPerCpu),
         ]
     };
 

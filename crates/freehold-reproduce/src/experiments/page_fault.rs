@@ -79,7 +79,7 @@ impl Experiment for PageFault {
     fn run(&self, scale: &Scale, steps: &Steps) -> anyhow::Result<Findings> {
         let world =
             World::new(pages(scale) * PAGE * scale.cpus as u64 + GIB, scale.cpus, Default::default())?;
-        let designs = [FaultLock::MmapLock, FaultLock::VmaLock];
+        let designs = [FaultLock::MmapLock, FaultLock::VmaPerCpu];
         let processes = designs.map(|fault| world.process(Locking { fault, ..Locking::default() }));
         let processes: Vec<Process> = processes.into_iter().collect::<anyhow::Result<_>>()?;
         let mut sides: Vec<Side> = processes.into_iter().map(Side::Design).collect();

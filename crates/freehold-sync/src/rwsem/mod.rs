@@ -69,7 +69,7 @@
 //!   granter acquires from the word, and passes on through the token: release in `hand_over`, acquire in
 //!   `take_token`.
 
-mod raw;
+pub(crate) mod raw;
 mod word;
 
 use crate::atomic::{Ordering, const_unless_loom};

@@ -12,6 +12,7 @@ pub(crate) enum Path {
     Slow,
 }
 
+#[repr(C)]
 pub(crate) struct RawRwSem<H> {
     /// See the [module's table](super#the-state-word).
     state: AtomicU64,
@@ -39,7 +40,7 @@ enum Doubt {
 }
 
 /// How a wait can end: by a wake-up only, or by a fatal signal too.
-type Wait = fn(&AtomicU32, u32) -> Result<(), Killed>;
+pub(crate) type Wait = fn(&AtomicU32, u32) -> Result<(), Killed>;
 
 fn unkillable<H: Host>(word: &AtomicU32, expected: u32) -> Result<(), Killed> {
     H::wait(word, expected);
@@ -258,6 +259,11 @@ impl<H: Host> RawRwSem<H> {
             return Ok(Path::Fast);
         }
         self.write_slow(H::wait_killable).map(|()| Path::Slow)
+    }
+
+    /// As [`write_killable`](Self::write_killable), by this kind of wait.
+    pub fn write_by(&self, wait: Wait) -> Result<(), Killed> {
+        if self.try_write() { Ok(()) } else { self.write_slow(wait) }
     }
 
     #[inline]

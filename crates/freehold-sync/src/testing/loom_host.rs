@@ -56,7 +56,10 @@ struct Deferred(NonNull<RcuHead>);
 // SAFETY: the caller that defers a function allows it to run on any thread.
 unsafe impl Send for Deferred {}
 
-/// Runs `f` under every schedule.
+/// Preemptions in a quick run.
+const QUICK: usize = 2;
+
+/// Runs `f` under every schedule; in a quick run under those of [`model_bounded`] with [`QUICK`].
 pub fn model(f: impl Fn() + Sync + Send + 'static) {
     run(loom::model::Builder::new(), f);
 }
@@ -71,6 +74,9 @@ pub fn model_bounded(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
 }
 
 fn run(mut builder: loom::model::Builder, f: impl Fn() + Sync + Send + 'static) {
+    if std::env::var_os("FREEHOLD_EFFORT").is_some_and(|effort| effort == "quick") {
+        builder.preemption_bound = Some(builder.preemption_bound.map_or(QUICK, |bound| bound.min(QUICK)));
+    }
     builder.max_branches = builder.max_branches.max(20_000);
     builder.check(move || {
         // Made before there is a second thread, so that its first use orders nothing.

@@ -5,6 +5,7 @@
 //! bounded, as they say.
 #![cfg(loom)]
 
+mod beside;
 mod per_cpu;
 mod world;
 

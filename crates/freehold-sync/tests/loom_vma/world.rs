@@ -51,6 +51,11 @@ impl World {
         Self::with_locks([(); 2].map(|()| Lock::new().with_slots(slots.clone())))
     }
 
+    /// The same whose VMAs have locks beside them, in each of the spaces or not.
+    pub fn beside(rwsems: [bool; 2]) -> Arc<Self> {
+        Self::with_locks(rwsems.map(|rwsems| if rwsems { Lock::new().with_rwsems() } else { Lock::new() }))
+    }
+
     pub fn with_locks(spaces: [Lock; 2]) -> Arc<Self> {
         let world = World {
             spaces,
@@ -71,6 +76,9 @@ impl World {
     /// What the engine does with a VMA from the slab.
     pub fn born(&self, space: usize, start: u64, data: u32) {
         self.vma().init_detached();
+        if self.spaces[space].uses_rwsems() {
+            self.count.make_beside::<LoomHost>().unwrap();
+        }
         let guard = self.spaces[space].write();
         self.vma().write(&guard);
         // As late as is allowed: only the release of `attach` makes it known to a reader that finds the VMA

@@ -14,8 +14,8 @@ use crate::{
     object::Object,
     platform::Platform,
     rounds::Rounds,
+    space::AddressSpace,
     space::held::Held,
-    space::{AddressSpace, FaultLock},
     vma::{Vma, flags::VmFlags},
 };
 use freehold_pagetable::{Kind, Level, MarkerKind, PteFlags};
@@ -101,7 +101,7 @@ impl<P: Platform> AddressSpace<P> {
         manner: AccessMode,
         mut attempt: impl FnMut(&Vma<P>, Held<'_, '_, P>) -> FaultOutcome<P>,
     ) -> Result<(), AccessError> {
-        let mut climbed = self.locking().fault == FaultLock::MmapLock;
+        let mut climbed = !self.tries_vma_lock();
         let mut rounds = Rounds::new();
         loop {
             let step = match climbed {

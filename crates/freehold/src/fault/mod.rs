@@ -43,7 +43,7 @@ use crate::{
     rounds::Rounds,
     space::anon::NotPrepared,
     space::held::Held,
-    space::{AddressSpace, FaultLock, counters::Rung},
+    space::{AddressSpace, counters::Rung},
     vma::{
         Vma,
         flags::VmFlags,
@@ -202,9 +202,9 @@ impl<P: Platform> AddressSpace<P> {
     /// ```
     pub fn handle_fault(&self, addr: u64, access: Access) -> Result<Resolved, FaultError> {
         let page = addr & !(PAGE_SIZE - 1);
-        let mut rung = match self.locking().fault {
-            FaultLock::VmaLock => Rung::VmaLock,
-            FaultLock::MmapLock => Rung::MmapLock,
+        let mut rung = match self.tries_vma_lock() {
+            true => Rung::VmaLock,
+            false => Rung::MmapLock,
         };
         let (mut rounds, mut done) = (Rounds::new(), Resolved::default());
         let end = loop {
@@ -260,7 +260,7 @@ impl<P: Platform> AddressSpace<P> {
             Err(Killed) => return FaultOutcome::Failed(FaultError::Killed),
         };
         if let Some(vma) = guard.find(page) {
-            if self.locking().fault == FaultLock::MmapLock || !permits(vma.flags(), access) {
+            if !self.tries_vma_lock() || !permits(vma.flags(), access) {
                 return self.fault_in(vma, page, access, Held::Mmap(&guard));
             }
             // The mmap lock is needed for the look-up, and to choose an anon_vma; what remains does with the

@@ -7,7 +7,7 @@ use crate::{
     object::{Object, Wanted},
     platform::Platform,
     records::uffd::{Context, FaultReason, Features, queue::Waiter},
-    space::{AddressSpace, FaultLock},
+    space::AddressSpace,
     vma::{Vma, flags::VmFlags, rights::vma_pte_flags},
 };
 use freehold_pagetable::{Kind, MarkerKind, Pte, PteFlags, PteTable};
@@ -78,7 +78,7 @@ impl<P: Platform> AddressSpace<P> {
             vma.uffd().is_some_and(|context| Counted::same(context, &fault.context))
                 && self.fault_reason(vma, fault.page, fault.write) == Some(fault.reason)
         };
-        if self.locking().fault == FaultLock::VmaLock
+        if self.tries_vma_lock()
             && let Ok(vma) = self.lock_vma(fault.page)
         {
             return Ok(waits(&vma));

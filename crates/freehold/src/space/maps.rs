@@ -6,7 +6,7 @@
 //! all the time is reported, in whole or in parts, and a gap between two lines was there at some moment
 //! (hazard C-70).
 
-use super::{AddressSpace, FaultLock, locking::NeedMmapLock};
+use super::{AddressSpace, locking::NeedMmapLock};
 use crate::{
     PAGE_SIZE,
     object::Object,
@@ -204,7 +204,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     fn lock_next_vma(&self, at: u64) -> Result<Option<VmaRead<'_, P>>, NeedMmapLock> {
-        if self.locking.fault == FaultLock::MmapLock {
+        if !self.tries_vma_lock() {
             return Err(NeedMmapLock::Busy);
         }
         let rcu = P::rcu_read();

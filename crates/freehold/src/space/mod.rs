@@ -125,9 +125,19 @@ impl Unmap {
 pub enum FaultLock {
     /// The mmap lock for reading (Linux before 6.4).
     MmapLock,
-    /// The VMA's own lock (step 4).
+    /// The VMA's own lock, a reader/writer lock in an object beside it (Linux 6.4 to 6.14).
+    VmaRwsem,
+    /// The VMA's own lock, a count of its readers inside it (step 4, Linux from 6.15 on).
+    VmaCount,
+    /// The same, with a slot per CPU for readers that meet often in one VMA.
     #[default]
-    VmaLock,
+    VmaPerCpu,
+}
+
+impl FaultLock {
+    /// Each of them.
+    pub const ALL: [FaultLock; 4] =
+        [FaultLock::MmapLock, FaultLock::VmaRwsem, FaultLock::VmaCount, FaultLock::VmaPerCpu];
 }
 
 /// What keeps shared tables of huge pages where a fault has found them; see [`hugetlb`](crate::hugetlb).
@@ -152,21 +162,22 @@ pub struct Locking {
 }
 
 impl Locking {
-    /// Every combination of the first two, for tests and comparisons.
+    /// Pairs of the first two in which every value of each meets several of the other, for tests and
+    /// comparisons.
     pub const ALL: [Locking; 8] = {
         const fn with(unmap: Unmap, fault: FaultLock) -> Locking {
             Locking { unmap, fault, hugetlb: HugetlbLock::VmaLock }
         }
-        use FaultLock::{MmapLock, VmaLock};
+        use FaultLock::{MmapLock, VmaCount, VmaPerCpu, VmaRwsem};
         [
             with(Unmap::Exclusive, MmapLock),
-            with(Unmap::SECTIONED, MmapLock),
-            with(Unmap::Downgraded, MmapLock),
+            with(Unmap::SECTIONED, VmaRwsem),
+            with(Unmap::Downgraded, VmaCount),
             with(Unmap::Released, MmapLock),
-            with(Unmap::Exclusive, VmaLock),
-            with(Unmap::SECTIONED, VmaLock),
-            with(Unmap::Downgraded, VmaLock),
-            with(Unmap::Released, VmaLock),
+            with(Unmap::Exclusive, VmaPerCpu),
+            with(Unmap::SECTIONED, VmaCount),
+            with(Unmap::Downgraded, VmaPerCpu),
+            with(Unmap::Released, VmaPerCpu),
         ]
     };
 }
@@ -301,8 +312,13 @@ impl<P: Platform> AddressSpace<P> {
                 Some(shared) => MmapLock::with_stats(shared.clone()),
                 None => MmapLock::new(),
             },
-        }
-        .with_slots(engine.reader_slots.clone());
+        };
+        // The one place that knows what a VMA's lock is made of. Whether it is tried: `tries_vma_lock`.
+        let mmap_lock = match config.locking.fault {
+            FaultLock::VmaRwsem => mmap_lock.with_rwsems(),
+            FaultLock::VmaCount => mmap_lock,
+            FaultLock::MmapLock | FaultLock::VmaPerCpu => mmap_lock.with_slots(engine.reader_slots.clone()),
+        };
         Ok(Counted::try_new(AddressSpace {
             engine: engine.clone(),
             mmap_lock,
@@ -339,6 +355,12 @@ impl<P: Platform> AddressSpace<P> {
     #[inline]
     pub fn locking(&self) -> Locking {
         self.locking
+    }
+
+    /// Whether a look at one VMA tries that VMA's lock before it takes the mmap lock.
+    #[inline]
+    pub(crate) fn tries_vma_lock(&self) -> bool {
+        self.locking.fault != FaultLock::MmapLock
     }
 
     /// Resource limits and privileges.

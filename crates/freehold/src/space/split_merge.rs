@@ -137,6 +137,7 @@ impl<P: Platform> WriteGuard<'_, P> {
             uffd: attrs.uffd,
             // Exposed: the reverse map comes back from the VMA to its space.
             owner: core::ptr::from_ref(&self.space.vm).expose_provenance(),
+            beside: self.space.mmap_lock.uses_rwsems(),
         })
     }
 

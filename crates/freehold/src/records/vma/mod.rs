@@ -85,25 +85,24 @@ pub struct Vma<P: Platform> {
     /// which owns the file.
     file_home: AtomicPtr<RmapRoot<P, IMmap>>,
     pub(crate) seq: VmaSeq,
-    // Second line: what a fault on a file and the reverse map read.
+    // Second line: what faults on files, first writes of pages, and the reverse map read.
     object: UnsafeCell<Object<P>>,
     /// What a VMA of huge pages has besides; written as `object` is.
     hugetlb: UnsafeCell<Option<Counted<HugetlbVma<P>>>>,
+    /// Where anonymous pages made here are found; holds a reference.
+    tree: AtomicPtr<RmapRoot<P, AnonPages>>,
     policy: AtomicU64,
     /// Place in the interval tree of the mapped file; guarded by its i_mmap lock.
     pub(crate) link: IntervalLink,
     /// Place in the tree of `tree`; guarded by its lock.
     pub(crate) anon_link: IntervalLink,
-    // Third line: written by every locked reader, so nothing that a lookup reads lies here.
+    // Last line: written by every locked reader, so nothing lies here that a lookup reads, or a fault.
     state: LastLine<P>,
 }
 
 #[repr(C, align(64))]
 struct LastLine<P: Platform> {
     count: VmaCount,
-    /// Where anonymous pages made here are found; holds a reference. Needed by each first write of a page,
-    /// as `count` is.
-    tree: AtomicPtr<RmapRoot<P, AnonPages>>,
     /// The userfaultfd that it is registered with, as a flag says; needed by faults that wait.
     uffd: UnsafeCell<Option<Counted<Context<P>>>>,
     /// Next in the list of gathered VMAs, or of free ones, and the slab's own word; the former belongs to the
@@ -274,7 +273,7 @@ impl<P: Platform> Vma<P> {
 
     /// The two words of the anon_vma.
     fn anon_vma_words(&self) -> AnonVmaWords<'_, RmapRoot<P, AnonPages>> {
-        AnonVmaWords { id: &self.anon, tree: &self.state.tree }
+        AnonVmaWords { id: &self.anon, tree: &self.tree }
     }
 
     /// Whether it is linked in the tree of a file, or in that of its pages, while it is mapped.

@@ -53,6 +53,8 @@ pub(crate) struct VmaInit<'a, P: Platform> {
     pub uffd: Option<&'a Counted<Context<P>>>,
     /// Address of the owning space.
     pub owner: usize,
+    /// Whether that space's VMAs have locks beside them.
+    pub beside: bool,
 }
 
 impl<P: Platform> VmaSlab<P> {
@@ -62,6 +64,11 @@ impl<P: Platform> VmaSlab<P> {
         // SAFETY: just taken, so this is the only owner, and the memory stays as long as it is not given
         // back.
         let vma = unsafe { vma.as_ref() };
+        if init.beside && vma.state.count.make_beside::<P>().is_err() {
+            // SAFETY: just taken, and found by nobody.
+            unsafe { self.give(NonNull::from(vma)) };
+            return Err(NoMemory);
+        }
         vma.set_bounds(init.range, init.pgoff);
         vma.set_flags(init.flags);
         vma.set_anon_vma(init.anon);
@@ -135,15 +142,11 @@ impl<P: Platform> Item for Vma<P> {
             file_home: AtomicPtr::new(null_mut()),
             object: UnsafeCell::new(Object::Anonymous),
             hugetlb: UnsafeCell::new(None),
+            tree: AtomicPtr::new(null_mut()),
             policy: AtomicU64::new(0),
             link: IntervalLink::new(),
             anon_link: IntervalLink::new(),
-            state: LastLine {
-                count: VmaCount::new(),
-                tree: AtomicPtr::new(null_mut()),
-                uffd: UnsafeCell::new(None),
-                links: Links::new(),
-            },
+            state: LastLine { count: VmaCount::new(), uffd: UnsafeCell::new(None), links: Links::new() },
         }
     }
 

@@ -1,0 +1,132 @@
+//! Grace periods in virtual time: one lasts until all sections that were open when it began have ended, and
+//! then as long as the machine says.
+//!
+//! Every read section and every deferral takes a number, ascending. A deferred function may run when no
+//! section with a lower number is open and its time has come. It runs at the next call of this module that
+//! finds it ripe, in whatever task. Outside of a run no time passes, and it need not come.
+#![expect(unsafe_code, reason = "runs functions on raw objects")]
+
+use super::state as task_state;
+use crate::context::{self, Inside};
+use crate::inject::exempt;
+use freehold_sim::task;
+use freehold_sync::RcuHead;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, VecDeque};
+use std::ptr::NonNull;
+
+/// How long a task sleeps that waits for the sections of others, in nanoseconds.
+const LOOKS_AGAIN: u64 = 20_000;
+
+thread_local! {
+    static STATE: RefCell<State> = const { RefCell::new(State::new()) };
+}
+
+struct State {
+    next: u64,
+    /// Numbers of the open read sections.
+    open: BTreeSet<u64>,
+    /// Ascending.
+    deferred: VecDeque<Deferred>,
+    /// Functions that are being run just now.
+    running: usize,
+}
+
+struct Deferred {
+    number: u64,
+    /// In nanoseconds of the run.
+    due: u64,
+    head: NonNull<RcuHead>,
+    f: unsafe fn(NonNull<RcuHead>),
+}
+
+/// A read section: objects reachable in it stay until it ends.
+#[derive(Debug)]
+pub struct RcuGuard {
+    number: u64,
+    /// A section belongs to its task.
+    not_send: std::marker::PhantomData<*const ()>,
+}
+
+impl Drop for RcuGuard {
+    fn drop(&mut self) {
+        STATE.with_borrow_mut(|state| state.open.remove(&self.number));
+        task_state(|state| state.rcu_inside.set(state.rcu_inside.get() - 1));
+        run_ripe();
+    }
+}
+
+pub(crate) fn rcu_read() -> RcuGuard {
+    let number = STATE.with_borrow_mut(|state| {
+        let number = state.number();
+        state.open.insert(number);
+        number
+    });
+    task_state(|state| state.rcu_inside.set(state.rcu_inside.get() + 1));
+    RcuGuard { number, not_send: std::marker::PhantomData }
+}
+
+/// # Safety
+/// `f(head)` may be called once all present read sections have ended, in any task.
+pub(crate) unsafe fn rcu_defer(head: NonNull<RcuHead>, f: unsafe fn(NonNull<RcuHead>)) {
+    let due = task::now_ns().map_or(0, |now| now + task::grace_ns());
+    STATE.with_borrow_mut(|state| {
+        let number = state.number();
+        exempt(|| state.deferred.push_back(Deferred { number, due, head, f }));
+    });
+    run_ripe();
+}
+
+pub(crate) fn rcu_barrier() {
+    let last = STATE.with_borrow(|state| state.next);
+    loop {
+        run_ripe();
+        let due = STATE.with_borrow(|state| {
+            let first = state.deferred.front().filter(|deferred| deferred.number < last);
+            first.map(|deferred| deferred.due).or((state.running > 0).then_some(0))
+        });
+        let Some(due) = due else { return };
+        let now = task::now_ns().expect("outside of a run nobody is in a section but the caller");
+        task::sleep_until(due.max(now + LOOKS_AGAIN));
+    }
+}
+
+/// Whether the calling task may wait for a grace period: it is in no read section and no deferred function.
+pub(crate) fn may_wait_for_grace() -> bool {
+    !std::thread::panicking() && task_state(|state| state.rcu_inside.get() == 0)
+}
+
+impl State {
+    const fn new() -> State {
+        State { next: 0, open: BTreeSet::new(), deferred: VecDeque::new(), running: 0 }
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next - 1
+    }
+
+    /// The first function that may run.
+    fn take_ripe(&mut self, now: u64) -> Option<Deferred> {
+        let oldest = self.open.first().copied().unwrap_or(u64::MAX);
+        let first = self.deferred.front()?;
+        if first.number >= oldest || first.due > now {
+            return None;
+        }
+        self.running += 1;
+        self.deferred.pop_front()
+    }
+}
+
+/// Runs what is ripe, with the state let go: functions may defer and read in turn.
+fn run_ripe() {
+    while let Some(Deferred { head, f, .. }) =
+        STATE.with_borrow_mut(|state| state.take_ripe(task::now_ns().unwrap_or(u64::MAX)))
+    {
+        task_state(|state| state.rcu_inside.set(state.rcu_inside.get() + 1));
+        // SAFETY: the grace period is over; see `rcu_defer`.
+        context::inside(Inside::Deferred, || unsafe { f(head) });
+        task_state(|state| state.rcu_inside.set(state.rcu_inside.get() - 1));
+        STATE.with_borrow_mut(|state| state.running -= 1);
+    }
+}

@@ -1,0 +1,73 @@
+//! Faults of many processors, and lookups.
+
+use crate::world::{ANON, GIB, More, PAGE, RW, World, more};
+use freehold::fault::Access;
+use freehold::space::{FaultLock, Locking, MapFlags};
+use freehold_machine::Process;
+
+/// Sixteen processors fault in pages, each with tables of its own: in one VMA, or in one each.
+fn faults(fault: FaultLock, one_vma: bool) -> More {
+    more(100, |pages| {
+        let world = World::new(16);
+        let process = world.process(Locking { fault, ..Locking::default() });
+        let at = 1 << 40;
+        let map = |at, bytes| {
+            process.mmap(at, bytes, RW, ANON | MapFlags::FIXED, None, 0).expect("a VMA");
+        };
+        match one_vma {
+            true => map(at, 32 * GIB),
+            false => (0..16).for_each(|number| map(at + 2 * number * GIB, GIB)),
+        }
+        let report = world.all(|number| {
+            let mut cpu = world.machine.cpu(number);
+            touch(&process, &mut cpu, at + 2 * number as u64 * GIB, pages);
+        });
+        (world, report)
+    })
+}
+
+fn touch(process: &Process, cpu: &mut freehold_machine::Cpu<freehold_pagetable::X86_4>, at: u64, pages: u64) {
+    for page in 0..pages {
+        process.touch(cpu, at + page * PAGE, Access::WRITE).expect("a page");
+    }
+}
+
+#[test]
+fn faults_in_one_vma_pass_no_line_around() {
+    let more = faults(FaultLock::VmaPerCpu, true);
+    assert!(more.most() < 0.01, "{:?}", more.places);
+}
+
+#[test]
+fn faults_in_vmas_of_their_own_pass_no_line_around() {
+    for fault in [FaultLock::VmaRwsem, FaultLock::VmaCount, FaultLock::VmaPerCpu] {
+        let more = faults(fault, false);
+        assert!(more.most() < 0.01, "{fault:?}: {:?}", more.places);
+    }
+}
+
+/// What the designs before ours cost, so that the tests above are known to see it.
+#[test]
+fn a_lock_for_all_is_passed_around_by_every_fault() {
+    for fault in [FaultLock::MmapLock, FaultLock::VmaRwsem, FaultLock::VmaCount] {
+        let more = faults(fault, true);
+        assert!(more.most() > 0.9, "{fault:?}: {:?}", more.places);
+    }
+    assert!(faults(FaultLock::MmapLock, false).most() > 0.9);
+}
+
+#[test]
+fn lookups_pass_no_line_around() {
+    let more = more(100, |times| {
+        let world = World::new(16);
+        let process = world.process(Locking::default());
+        let at = process.mmap(0, GIB, RW, ANON, None, 0).expect("a VMA");
+        let report = world.all(|_| {
+            for _ in 0..times {
+                assert!(process.find_vma(at).is_some());
+            }
+        });
+        (world, report)
+    });
+    assert!(more.most() < 0.01, "{:?}", more.places);
+}

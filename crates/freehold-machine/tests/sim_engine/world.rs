@@ -1,0 +1,76 @@
+//! A machine with its engine, and what processors do on it.
+
+use freehold::counted::Counted;
+use freehold::engine::{Config, Engine};
+use freehold::space::{Locking, MapFlags, Prot, SpaceConfig};
+use freehold_machine::{Machine, MachineConfig, Process};
+use freehold_sim::{HotLine, Machine as Model, Report, run};
+
+pub const PAGE: u64 = 4096;
+pub const GIB: u64 = 1 << 30;
+pub const RW: Prot = Prot::READ.union(Prot::WRITE);
+pub const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS).union(MapFlags::NORESERVE);
+
+pub struct World {
+    pub machine: Machine,
+    pub engine: Counted<Engine<Machine>>,
+    pub cpus: usize,
+}
+
+/// What more of the same costs, for each time that it is done.
+pub struct More {
+    /// Lines of the engine that passed between processors, by the place where that happened, those that did
+    /// most often first.
+    pub places: Vec<(String, f64)>,
+}
+
+impl More {
+    /// How often the line of the place with most was passed on.
+    pub fn most(&self) -> f64 {
+        self.places.first().map_or(0.0, |place| place.1)
+    }
+}
+
+impl World {
+    pub fn new(cpus: usize) -> World {
+        let config = MachineConfig::phantom(64 * GIB).cpus(cpus).fast();
+        let machine = Machine::new(config).expect("a machine");
+        let engine = Engine::new(machine.clone(), Config::default()).expect("an engine");
+        World { machine, engine, cpus }
+    }
+
+    pub fn process(&self, locking: Locking) -> Process {
+        let config = SpaceConfig { locking, ..SpaceConfig::default() };
+        Process::new(&self.engine, &config).expect("a process")
+    }
+
+    /// Every processor does `work` with its number.
+    pub fn all(&self, work: impl Fn(usize)) -> Report {
+        let model = Model::named("e5-2690v4").expect("a machine");
+        let work = &work;
+        run(&model, self.cpus, 1, (0..self.cpus).map(|cpu| move || work(cpu)))
+    }
+}
+
+/// `times` on every processor of a world, or ten times as often in another: what each one more costs.
+pub fn more(times: u64, work: impl Fn(u64) -> (World, Report)) -> More {
+    let ((_, few), (world, many)) = (work(times), work(10 * times));
+    let mut places: Vec<(String, f64)> = Vec::new();
+    let each = (9 * times * world.cpus as u64) as f64;
+    for (report, sign) in [(many, 1.0), (few, -1.0)] {
+        for (place, count) in report.lines.iter().flat_map(|HotLine { places, .. }| places) {
+            // What the platform does beside the engine is not the engine's.
+            if place.file().contains("host_sim") {
+                continue;
+            }
+            let name = format!("{}:{}", place.file(), place.line());
+            let share = sign * *count as f64 / each;
+            match places.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, sum)) => *sum += share,
+                None => places.push((name, share)),
+            }
+        }
+    }
+    places.sort_by(|a, b| b.1.total_cmp(&a.1));
+    More { places }
+}

@@ -1,0 +1,208 @@
+//! Atomics whose accesses take virtual time in a run. Outside of one they are the processor's own.
+//!
+//! They have the size, the alignment and the bytes of those of `core`.
+
+pub use core::sync::atomic::Ordering;
+
+use crate::run::{Kind, access};
+use core::fmt;
+use core::panic::Location;
+use core::sync::atomic as real;
+
+/// A fence. One that is `SeqCst` takes time.
+#[inline]
+pub fn fence(order: Ordering) {
+    if order == Ordering::SeqCst {
+        crate::run::fence();
+    }
+    real::fence(order);
+}
+
+macro_rules! atomic {
+    ($($name:ident: $value:ty),* $(,)?) => {$(
+        /// See [`core::sync::atomic`].
+        #[repr(transparent)]
+        #[derive(Default)]
+        pub struct $name(real::$name);
+
+        atomic!(@common [] $name, $value);
+        atomic!(@bits $name, $value);
+
+        impl From<$value> for $name {
+            fn from(value: $value) -> Self {
+                Self::new(value)
+            }
+        }
+    )*};
+    (@common [$($generic:tt)*] $name:ty, $value:ty) => {
+        impl<$($generic)*> $name {
+            /// See [`core::sync::atomic`].
+            #[inline(always)]
+            pub const fn into_inner(self) -> $value {
+                self.0.into_inner()
+            }
+
+            /// The address of the value.
+            #[inline(always)]
+            pub const fn as_ptr(&self) -> *mut $value {
+                self.0.as_ptr()
+            }
+
+            /// The value, of a word that nobody shares.
+            #[inline(always)]
+            pub fn get_mut(&mut self) -> &mut $value {
+                self.0.get_mut()
+            }
+
+            #[inline(always)]
+            fn address(&self) -> usize {
+                self.0.as_ptr().addr()
+            }
+
+            /// See [`core::sync::atomic`].
+            #[inline]
+            #[track_caller]
+            pub fn load(&self, order: Ordering) -> $value {
+                access(self.address(), Kind::Load, Location::caller());
+                self.0.load(order)
+            }
+
+            /// See [`core::sync::atomic`].
+            #[inline]
+            #[track_caller]
+            pub fn store(&self, value: $value, order: Ordering) {
+                // On x86 such a store is an exchange.
+                let kind = if order == Ordering::SeqCst { Kind::Rmw } else { Kind::Store };
+                access(self.address(), kind, Location::caller());
+                self.0.store(value, order);
+            }
+
+            /// See [`core::sync::atomic`].
+            #[inline]
+            #[track_caller]
+            pub fn swap(&self, value: $value, order: Ordering) -> $value {
+                access(self.address(), Kind::Rmw, Location::caller());
+                self.0.swap(value, order)
+            }
+
+            /// See [`core::sync::atomic`].
+            ///
+            /// # Errors
+            /// The value that was there instead.
+            #[inline]
+            #[track_caller]
+            pub fn compare_exchange(
+                &self,
+                from: $value,
+                to: $value,
+                order: Ordering,
+                failure: Ordering,
+            ) -> Result<$value, $value> {
+                access(self.address(), Kind::Rmw, Location::caller());
+                self.0.compare_exchange(from, to, order, failure)
+            }
+
+            /// See [`core::sync::atomic`]. Fails only if the value differs.
+            ///
+            /// # Errors
+            /// The value that was there instead.
+            #[inline]
+            #[track_caller]
+            pub fn compare_exchange_weak(
+                &self,
+                from: $value,
+                to: $value,
+                order: Ordering,
+                failure: Ordering,
+            ) -> Result<$value, $value> {
+                self.compare_exchange(from, to, order, failure)
+            }
+
+            /// See [`core::sync::atomic`].
+            ///
+            /// # Errors
+            /// The value for which `next` had none.
+            #[inline]
+            #[track_caller]
+            pub fn fetch_update(
+                &self,
+                order: Ordering,
+                failure: Ordering,
+                mut next: impl FnMut($value) -> Option<$value>,
+            ) -> Result<$value, $value> {
+                let mut before = self.load(failure);
+                while let Some(to) = next(before) {
+                    match self.compare_exchange(before, to, order, failure) {
+                        Ok(before) => return Ok(before),
+                        Err(now) => before = now,
+                    }
+                }
+                Err(before)
+            }
+        }
+
+        impl<$($generic)*> fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+    (@bits $name:ident, $value:ty) => {
+        impl $name {
+            /// See [`core::sync::atomic`].
+            #[inline(always)]
+            pub const fn new(value: $value) -> Self {
+                $name(real::$name::new(value))
+            }
+        }
+        atomic!(@rmw $name, $value: fetch_and, fetch_nand, fetch_or, fetch_xor);
+    };
+    (@rmw $name:ident, $value:ty: $($rmw:ident),*) => {
+        impl $name {$(
+            /// See [`core::sync::atomic`].
+            #[inline]
+            #[track_caller]
+            pub fn $rmw(&self, value: $value, order: Ordering) -> $value {
+                access(self.address(), Kind::Rmw, Location::caller());
+                self.0.$rmw(value, order)
+            }
+        )*}
+    };
+}
+
+atomic!(
+    AtomicBool: bool,
+    AtomicU8: u8,
+    AtomicU16: u16,
+    AtomicU32: u32,
+    AtomicU64: u64,
+    AtomicUsize: usize,
+    AtomicI64: i64,
+);
+
+atomic!(@rmw AtomicU8, u8: fetch_add, fetch_sub, fetch_max, fetch_min);
+atomic!(@rmw AtomicU16, u16: fetch_add, fetch_sub, fetch_max, fetch_min);
+atomic!(@rmw AtomicU32, u32: fetch_add, fetch_sub, fetch_max, fetch_min);
+atomic!(@rmw AtomicU64, u64: fetch_add, fetch_sub, fetch_max, fetch_min);
+atomic!(@rmw AtomicUsize, usize: fetch_add, fetch_sub, fetch_max, fetch_min);
+atomic!(@rmw AtomicI64, i64: fetch_add, fetch_sub, fetch_max, fetch_min);
+
+/// See [`core::sync::atomic`].
+#[repr(transparent)]
+pub struct AtomicPtr<T>(real::AtomicPtr<T>);
+
+impl<T> AtomicPtr<T> {
+    /// See [`core::sync::atomic`].
+    #[inline(always)]
+    pub const fn new(value: *mut T) -> Self {
+        AtomicPtr(real::AtomicPtr::new(value))
+    }
+}
+
+impl<T> Default for AtomicPtr<T> {
+    fn default() -> Self {
+        Self::new(core::ptr::null_mut())
+    }
+}
+
+atomic!(@common [T] AtomicPtr<T>, *mut T);

@@ -1,0 +1,292 @@
+//! Cache lines: where they are, and what it takes to get one.
+//!
+//! | state | owner | holders | left by |
+//! | --- | --- | --- | --- |
+//! | in memory | none | none | the first access |
+//! | changed | the processor that wrote it last | that one | another's read: shared; another's write: changed by that one |
+//! | shared | none | all that have read it since | a write: changed by the writer |
+//!
+//! A line passes from hand to hand one after the other: a processor that wants it while it is under way
+//! stands in its queue, and what it does to the line happens when the line has arrived there. The one that
+//! has it keeps it for a moment ([`LineCosts::hold`]) before it goes on, so that an exchange which failed can
+//! be tried again at once. Copies of a line that nobody changes are given out side by side.
+
+use crate::machine::{LineCosts, Machine};
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::panic::Location;
+
+/// Bytes of a line.
+pub const LINE: usize = 64;
+
+const WORDS: usize = Machine::MAX_CPUS / 64;
+
+/// A set of processors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuSet([u64; WORDS]);
+
+impl CpuSet {
+    pub fn only(cpu: usize) -> CpuSet {
+        let mut set = CpuSet::default();
+        set.insert(cpu);
+        set
+    }
+
+    pub fn insert(&mut self, cpu: usize) {
+        self.0[cpu / 64] |= 1 << (cpu % 64);
+    }
+
+    pub fn contains(&self, cpu: usize) -> bool {
+        self.0[cpu / 64] & 1 << (cpu % 64) != 0
+    }
+
+    pub fn iter(self) -> impl Iterator<Item = usize> {
+        self.0.into_iter().enumerate().flat_map(|(word, mut bits)| {
+            std::iter::from_fn(move || {
+                (bits != 0).then(|| {
+                    let bit = bits.trailing_zeros() as usize;
+                    bits &= bits - 1;
+                    word * 64 + bit
+                })
+            })
+        })
+    }
+}
+
+/// What is known of a line.
+#[derive(Debug)]
+pub struct Line {
+    /// The processor that changed it, and has it alone.
+    owner: Option<u16>,
+    /// Those that have it as it is.
+    holders: CpuSet,
+    /// Whose memory it is: the socket that touched it first.
+    home: u16,
+    /// It goes to another processor.
+    transit: Option<Transit>,
+    /// Processors that want it while it is under way.
+    queue: VecDeque<Request>,
+    /// Counts its changes.
+    pub version: u64,
+    /// Tasks that spin until it changes.
+    pub spinners: Vec<usize>,
+    /// What became of it.
+    pub count: LineCount,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Transit {
+    /// When it leaves those that have it, in picoseconds.
+    departs: u64,
+}
+
+/// A processor wants a line.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    pub cpu: usize,
+    pub kind: Kind,
+    /// Since when, in picoseconds.
+    pub since: u64,
+    pub place: &'static Location<'static>,
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The processor has the line, at this time.
+    Has(u64),
+    /// It has it at that time, when it tells so by [`Line::arrive`].
+    Comes(u64),
+    /// It stands in the queue.
+    Queued,
+}
+
+/// A processor from the queue has the line, or will have it: from this time on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    pub cpu: usize,
+    pub at: u64,
+    /// It has to tell when it has it.
+    pub comes: bool,
+}
+
+/// What a line's users cost each other.
+#[derive(Clone, Debug, Default)]
+pub struct LineCount {
+    /// Accesses of any kind.
+    pub accesses: u64,
+    /// How often it came from another processor, or had to be taken from others.
+    pub transfers: u64,
+    /// Picoseconds that its users waited for it, its way included.
+    pub lost: u64,
+    /// Picoseconds of these that it was in the hands of others.
+    pub queued: u64,
+    /// Where in the program it was transferred, and how often.
+    pub places: Vec<(&'static Location<'static>, u64)>,
+}
+
+/// Kinds of accesses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Load,
+    Store,
+    Rmw,
+}
+
+/// All lines that were touched.
+#[derive(Debug, Default)]
+pub struct Lines(HashMap<usize, Line, BuildHasherDefault<AddressHasher>>);
+
+impl Lines {
+    /// The line of an address.
+    pub fn of(&mut self, address: usize, home: usize) -> &mut Line {
+        self.0.entry(address / LINE).or_insert_with(|| Line {
+            owner: None,
+            holders: CpuSet::default(),
+            home: home as u16,
+            transit: None,
+            queue: VecDeque::new(),
+            version: 0,
+            spinners: Vec::new(),
+            count: LineCount::default(),
+        })
+    }
+
+    pub fn into_counts(self) -> impl Iterator<Item = (usize, LineCount)> {
+        self.0.into_iter().map(|(line, state)| (line * LINE, state.count))
+    }
+}
+
+impl Line {
+    /// A processor asks for the line.
+    pub fn request(&mut self, machine: &Machine, request: Request) -> Answer {
+        self.count.accesses += 1;
+        let Request { cpu, kind, since, .. } = request;
+        let alone = self.owner == Some(cpu as u16) && self.transit.is_none_or(|way| since < way.departs);
+        if alone || kind == Kind::Load && self.holders.contains(cpu) && self.owner.is_none() {
+            self.change(cpu, kind);
+            return Answer::Has(since);
+        }
+        if self.transit.is_some() {
+            self.queue.push_back(request);
+            return Answer::Queued;
+        }
+        let grant = self.grant(machine, request, since);
+        if grant.comes { Answer::Comes(grant.at) } else { Answer::Has(grant.at) }
+    }
+
+    /// The line has arrived at the processor to which it was under way. Those of the queue that have it now,
+    /// or will have it next.
+    pub fn arrive(&mut self, machine: &Machine, cpu: usize, kind: Kind, now: u64, grants: &mut Vec<Grant>) {
+        self.transit = None;
+        self.change(cpu, kind);
+        let hold = if kind == Kind::Load { 0 } else { machine.line.hold.ps() };
+        while self.transit.is_none()
+            && let Some(next) = self.queue.pop_front()
+        {
+            grants.push(self.grant(machine, next, now + hold));
+        }
+    }
+
+    /// The line goes to a processor, from `begin` on.
+    fn grant(&mut self, machine: &Machine, request: Request, begin: u64) -> Grant {
+        let Request { cpu, kind, since, place } = request;
+        let way = self.way(machine, cpu, kind);
+        let at = begin + way.time;
+        self.count.queued += begin - since;
+        self.count.lost += at - since;
+        if way.from_others {
+            self.count.transfers += 1;
+            match self.count.places.iter_mut().find(|(known, _)| *known == place) {
+                Some((_, times)) => *times += 1,
+                None => self.count.places.push((place, 1)),
+            }
+        }
+        if way.moves {
+            self.transit = Some(Transit { departs: begin });
+        } else {
+            self.change(cpu, kind);
+        }
+        Grant { cpu, at, comes: way.moves }
+    }
+
+    /// A processor that has the line reads or writes it.
+    fn change(&mut self, cpu: usize, kind: Kind) {
+        match kind {
+            Kind::Load if self.owner == Some(cpu as u16) => {}
+            Kind::Load => {
+                self.owner = None;
+                self.holders.insert(cpu);
+            }
+            Kind::Store | Kind::Rmw => {
+                self.owner = Some(cpu as u16);
+                self.holders = CpuSet::only(cpu);
+                self.version += 1;
+            }
+        }
+    }
+
+    /// How a line that `cpu` has not, or not alone, comes to it.
+    fn way(&self, machine: &Machine, cpu: usize, kind: Kind) -> Way {
+        let costs: &LineCosts = &machine.line;
+        let (socket, core) = (machine.socket_of(cpu), machine.core_of(cpu));
+        let near = |other: usize| machine.socket_of(other) == socket;
+        if let Some(owner) = self.owner.map(usize::from) {
+            // The other processor of the same core has the same cache.
+            let time = match (machine.core_of(owner) == core, near(owner)) {
+                (true, _) => costs.hit,
+                (false, true) => costs.transfer,
+                (false, false) => costs.transfer_remote,
+            };
+            return Way { time: time.ps(), moves: true, from_others: true };
+        }
+        let mut others = self.holders.iter().filter(|holder| *holder != cpu).peekable();
+        if others.peek().is_none() {
+            let holds = self.holders.contains(cpu);
+            let time = match (holds, usize::from(self.home) == socket) {
+                (true, _) => costs.hit,
+                (false, true) => costs.memory,
+                (false, false) => costs.memory_remote,
+            };
+            return Way { time: time.ps(), moves: false, from_others: false };
+        }
+        if kind == Kind::Load {
+            let time = if others.any(near) { costs.shared } else { costs.shared_remote };
+            return Way { time: time.ps(), moves: false, from_others: true };
+        }
+        let time = if others.all(near) { costs.upgrade } else { costs.upgrade_remote };
+        Way { time: time.ps(), moves: true, from_others: true }
+    }
+}
+
+/// How a line comes to a processor.
+struct Way {
+    time: u64,
+    /// It is nowhere else meanwhile.
+    moves: bool,
+    /// Other processors have it, or had it.
+    from_others: bool,
+}
+
+/// Addresses are spread by a multiplication. Nothing depends on the order that comes of it.
+#[derive(Default)]
+pub struct AddressHasher(u64);
+
+impl Hasher for AddressHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = (self.0.rotate_left(5) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn write_usize(&mut self, value: usize) {
+        self.write_u64(value as u64);
+    }
+
+    fn finish(&self) -> u64 {
+        // The table looks at the highest and at the lowest bits.
+        self.0 ^ self.0 >> 32
+    }
+}

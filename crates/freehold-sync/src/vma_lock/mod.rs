@@ -1,0 +1,257 @@
+//! The lock of one VMA: a count of readers, a sequence number, and the mmap lock's number to compare it with.
+//!
+//! # What it promises
+//!
+//! - A reader needs no other lock, and writes one word: of the VMA, or of its CPU.
+//! - A writer holds the mmap lock for writing. It locks VMA by VMA, and unlocks them all at once.
+//! - A reader may be told that a VMA is locked when it no longer is (a stale number, or a wrap after 2^32
+//!   write sections). It is never told that one is unlocked when it is not.
+//! - A reader may come late. VMAs are type-stable within a read section (RCU): memory that was a VMA when it
+//!   was found stays one until the section ends, perhaps of another address space. The lock keeps a late
+//!   reader from *believing* what it finds in a VMA's next life. Bounds are the caller's to check, after the
+//!   lock is held.
+//!
+//! # How
+//!
+//! **Reader**: raise the count; ask whether the owner is this space; compare the VMA's number with the mmap
+//! lock's. If they are equal the VMA is write-locked: lower the count, and give up.
+//!
+//! **Writer**: store the mmap lock's number in the VMA (*mark*); exchange the count 1 by 1, which is the one
+//! read-modify-write that an unread VMA costs. If there are readers, set bit 30, which keeps new ones out,
+//! and sleep until the count says that they have gone. The mmap lock's next number unlocks every VMA.
+//!
+//! Both touch the count between their two looks, so one of them comes second there: a reader after the writer
+//! sees the number and gives up; a writer after the reader finds the count raised, or per-CPU, and waits.
+//! Because the writer always looks, it does not matter if the number happened to be equal already, be it from
+//! this write section or after 2^32 of them.
+//!
+//! **Waiting**: the one possible waiter (the mmap lock is held for writing) sleeps on the count word itself,
+//! and a reader that leaves wakes by the address of that word. So it makes no difference whose VMA it is by
+//! then: the count of a recycled VMA is the very word on which the writer of the new space waits, and the
+//! reader needs neither the space nor a reference to it (hazard C-19 cannot occur). After its decrement a
+//! reader does not read the VMA any more. A read section (RCU) that began before the decrement keeps the word
+//! a word until the reader has woken by its address: the writer may be awake already, have ended the VMA, and
+//! have given its memory away. A reader that nobody waits for wakes nobody, and needs no section.
+//!
+//! **Per-CPU readers**: readers of one VMA on many CPUs would pass the line of its count around, twice for
+//! each of them. So where they contend often the VMA goes per-CPU: each CPU has a word
+//! ([`ReaderSlots`](crate::ReaderSlots)) in which a reader of some VMA may stand instead of being counted
+//! (distributed reader indicators with a way back, as in BRAVO: Dice and Kogan, 2019). The readers of a VMA
+//! are those counted and those standing. Which of them is which does not matter: a leaving reader takes *a*
+//! reader out of the slot that it came by, or, if none of its VMA stands there any more, out of the count.
+//!
+//! **A lock beside**, where the mmap lock says so: see `beside`. Nothing else changes.
+//!
+//! # The count
+//!
+//! | value | meaning | leaves it by |
+//! | --- | --- | --- |
+//! | 0 | detached; nobody can raise it | `attach`: 1 |
+//! | 1 | attached; not locked, or write-locked (the sequence numbers tell) | a reader's raise; `detach`: 0 |
+//! | 1 + bit 29, *beside* | attached; whether there are readers, the lock beside it knows | `detach`: 0, by the holder of that lock |
+//! | 2 to 2^29 - 1 | attached with readers; some may be in passing: they raise it, find it write-locked, and lower it | a reader |
+//! | one of the last two + bit 31, *per-CPU* | the same, and there may be readers that are not counted here but stand in slots | the writer that waits for readers |
+//! | + bit 30, *draining* | somebody with the mmap lock for writing waits for the readers to leave; nobody can raise it | the waiter, at bit 30 + 1, to 1 or (detach) 0; or, killed, at any value |
+//!
+//! A reader raises it only from 1 or more, and not beyond 2^28 - 1, so bits 29 and 30 and the value 0 bar
+//! readers.
+//!
+//! # The slots
+//!
+//! *Reader*: steps into its CPU's slot, if that is free; then looks at the count again. If that is still
+//! per-CPU and not draining, it is in as if it had raised the count: compares the numbers and so on.
+//! Otherwise it leaves, and comes by the count. *Writer*: its exchange of 1 by 1 fails because of bit 31; it
+//! adds bit 30, takes bit 31 off, and then looks through the slots. For each in which the VMA stands it
+//! raises the count, then empties the slot, or lowers the count again if the reader was faster to leave. Now
+//! all readers are counted, and it waits as it always does. If the VMA is not per-CPU it looks at no slot.
+//!
+//! Each side writes its word and then looks at the other's, in the total order of `SeqCst` (each of the four
+//! accesses has to be; loom does not know that order, so the unit tests of `axioms` run them as they ship): a
+//! reader that finds the VMA per-CPU and not draining comes before the writer's bit 30, so the writer finds
+//! it in its slot, or finds it gone. A reader leaves the VMA as it leaves the count: without looking at it
+//! any more, other than by that one decrement. A late one may stand in its slot with a VMA of another life,
+//! to which it is a reader in passing. The slots belong to the engine, because a VMA may have a life in each
+//! of its address spaces.
+//!
+//! *When it goes per-CPU*: an exchange of a reader that fails because the count has changed is *contention*,
+//! and costs about one transfer of a line. To look through the slots costs a transfer for each that a reader
+//! was in lately, and the reading of a line for the others, an eighth of that. So the VMA goes per-CPU after
+//! an eighth as many contentions as there are slots, counted since it was last per-CPU: what writers pay is
+//! in proportion to what readers paid before, and a VMA that is written often beside few readers stays as it
+//! is. One thread alone never contends.
+//!
+//! # The sequence number
+//!
+//! | value | meaning |
+//! | --- | --- |
+//! | the mmap lock's number, which is odd | write-locked; after the writer's end the numbers differ: unlocked |
+//! | any other | not locked |
+//!
+//! Only holders of the mmap lock for writing write it, or owners of the detached VMA. A new one is all ones.
+//!
+//! # Which access pairs with which
+//!
+//! | release | acquire | so that |
+//! | --- | --- | --- |
+//! | `attach` stores 1 | the reader's raise, or second look from a slot | owner and bounds are those of this life or a later one |
+//! | the writer's exchange, or its taking bit 30 off | the same | the reader sees the VMA's number, and the mmap lock's number of that section or later |
+//! | the end of the write section | the reader's load of the mmap lock's number | a reader that finds the numbers different sees the writer's changes |
+//! | `mark` stores the VMA's number | the reader's load of it | a reader inside, for which the next writer already waits, does not compare that writer's number with an mmap lock's number from before it |
+//! | a reader's decrement | the writer's exchange and loads while it waits; `detach` | the reader's accesses end before the writer's begin |
+//! | a reader's emptying a slot | the writer's look at the slot; or another reader's failure to empty it, which lowers the count for both | the same |
+//!
+//! All changes of the count but the store in `attach` are read-modify-writes, and so are all changes of a
+//! slot: an access that sees a later value has acquired the earlier releases too.
+
+mod beside;
+mod read;
+mod write;
+
+use crate::atomic::{AtomicU32, Ordering, const_unless_loom};
+use crate::host::Host;
+use crate::reader_slots::Slot;
+use allocator_api2::alloc::AllocError;
+use beside::Beside;
+use core::fmt;
+
+const DETACHED: u32 = 0;
+const ATTACHED: u32 = 1;
+const READER: u32 = 1;
+/// Readers take the lock beside the VMA.
+const BESIDE: u32 = 1 << 29;
+/// Keeps readers out while somebody waits for those inside.
+const DRAINING: u32 = 1 << 30;
+/// There may be readers in the slots.
+const PER_CPU: u32 = 1 << 31;
+const NEVER: u32 = u32::MAX;
+
+/// A VMA's count of readers; see the [module](self). Starts detached.
+pub struct VmaCount {
+    word: AtomicU32,
+    /// Readers that contended since the VMA was last per-CPU. Written by those, at the cost of a lost one
+    /// now and then, and by writers.
+    contention: AtomicU32,
+    /// The lock beside the VMA, if a life of it has wanted one.
+    beside: Beside,
+}
+
+/// Where a reader of a VMA is counted: to be given back when it leaves.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "whoever locks a VMA has to unlock it"]
+pub struct ReaderPlace<'l>(Place<'l>);
+
+#[derive(Clone, Copy, Debug)]
+enum Place<'l> {
+    /// In the VMA's count.
+    Count,
+    /// In the slot that it came by, or in the count if none of its VMA stands there any more.
+    Slot(&'l Slot),
+    /// In the lock beside the VMA.
+    Beside,
+}
+
+/// A VMA's sequence number; see the [module](self). Belongs into another cache line than the count: readers
+/// look at it before they decide to write.
+#[repr(transparent)]
+pub struct VmaSeq(AtomicU32);
+
+#[cfg(test)]
+impl ReaderPlace<'_> {
+    /// Whether the reader stands in a slot.
+    pub(crate) fn in_slot(&self) -> bool {
+        matches!(self.0, Place::Slot(_))
+    }
+}
+
+impl VmaCount {
+    const_unless_loom! {
+        /// The count of a detached VMA.
+        pub fn new() -> Self {
+            VmaCount {
+                word: AtomicU32::new(DETACHED),
+                contention: AtomicU32::new(0),
+                beside: Beside::none(),
+            }
+        }
+    }
+
+    /// Makes the lock beside the VMA, for a life under an mmap lock [that wants one](MmapLock::with_rwsems),
+    /// unless a former life has left one. The VMA is detached and the caller's.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn make_beside<H: Host>(&self) -> Result<(), AllocError> {
+        self.beside.make::<H>()
+    }
+}
+
+impl VmaSeq {
+    const_unless_loom! {
+        /// The number of a VMA that was never locked.
+        pub fn new() -> Self {
+            VmaSeq(AtomicU32::new(NEVER))
+        }
+    }
+}
+
+impl Default for VmaCount {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Default for VmaSeq {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for VmaCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Relaxed: pairs with nothing.
+        write!(f, "VmaCount({:#x})", self.word.load(Ordering::Relaxed))
+    }
+}
+
+impl fmt::Debug for VmaSeq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Relaxed: pairs with nothing.
+        write!(f, "VmaSeq({:#x})", self.0.load(Ordering::Relaxed))
+    }
+}
+
+/// Why a VMA was not locked for reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReadFail {
+    /// It is in no address space: walk the tree again.
+    Detached,
+    /// It is write-locked, or was a moment ago: take the mmap lock.
+    Locked,
+    /// It belongs to another owner by now: take the mmap lock.
+    Foreign,
+    /// It has as many readers as can be counted.
+    TooMany,
+}
+
+impl fmt::Display for ReadFail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ReadFail::Detached => "the VMA is detached",
+            ReadFail::Locked => "the VMA is locked for writing",
+            ReadFail::Foreign => "the VMA belongs to another address space",
+            ReadFail::TooMany => "the VMA has too many readers",
+        })
+    }
+}
+
+impl core::error::Error for ReadFail {}
+
+/// The lock of a VMA, made of the VMA's two words.
+#[derive(Clone, Copy, Debug)]
+pub struct VmaLock<'a> {
+    /// The count of readers.
+    pub count: &'a VmaCount,
+    /// The sequence number.
+    pub seq: &'a VmaSeq,
+}

@@ -1,0 +1,211 @@
+//! What readers of a VMA do.
+
+use super::{ATTACHED, BESIDE, DETACHED, DRAINING, PER_CPU, Place, READER, ReadFail, ReaderPlace, VmaLock};
+use crate::atomic::{CHECKED, Ordering, VMA_COUNT_LIMIT, between_crosswise};
+use crate::host::Host;
+use crate::mmap_lock::{MmapLock, MmapReadGuard};
+use crate::rank::{self, Rank};
+
+impl VmaLock<'_> {
+    /// Locks the VMA for reading, without any other lock and without waiting.
+    ///
+    /// `lock` is the mmap lock of the space that the caller looks in, and `is_owner` tells, from the VMA's
+    /// own fields, whether that is the VMA's space; it is asked when the VMA can no longer be recycled.
+    /// The caller keeps the memory type-stable meanwhile, and afterwards checks that the VMA's bounds are
+    /// what it looked for.
+    ///
+    /// # Errors
+    /// Why not. [`ReadFail::Locked`] may be out of date; the lock is never given of a write-locked VMA.
+    #[inline]
+    pub fn try_read<'l, H: Host>(
+        self,
+        lock: &'l MmapLock<H>,
+        is_owner: impl FnOnce() -> bool,
+    ) -> Result<ReaderPlace<'l>, ReadFail> {
+        // Relaxed: a hint that spares a locked VMA's count the writes; equal numbers are asked for again
+        // below.
+        if self.seq.0.load(Ordering::Relaxed) == lock.seq_hint() {
+            return Err(ReadFail::Locked);
+        }
+        let place = self.enter(lock)?;
+        if !is_owner() {
+            self.leave::<H>(place);
+            return Err(ReadFail::Foreign);
+        }
+        // Acquire, both, and in this order. The VMA's number pairs with `mark`: it may be that of a section
+        // which waits for us to leave, and then the mmap lock's number must not be from before that
+        // section. The mmap lock's number pairs with the end of a section.
+        let marked = self.seq.0.load(Ordering::Acquire);
+        if marked == lock.seq() {
+            self.leave::<H>(place);
+            return Err(ReadFail::Locked);
+        }
+        rank::acquired::<H>(Rank::Vma);
+        Ok(place)
+    }
+
+    /// Locks an attached VMA for reading under the mmap lock, which no writer can prevent.
+    ///
+    /// # Errors
+    /// [`ReadFail::TooMany`].
+    #[inline]
+    pub fn read_under<'l, H: Host>(self, guard: &MmapReadGuard<'l, H>) -> Result<ReaderPlace<'l>, ReadFail> {
+        let place = self.enter(guard.lock())?;
+        rank::acquired::<H>(Rank::Vma);
+        Ok(place)
+    }
+
+    /// Ends a read lock, on whatever CPU. The VMA may be gone when this returns.
+    #[inline]
+    pub fn unlock_read<H: Host>(self, place: ReaderPlace<'_>) {
+        rank::released::<H>(Rank::Vma);
+        self.leave::<H>(place);
+    }
+
+    /// Becomes a reader, perhaps in passing.
+    #[inline(always)]
+    fn enter<'l, H: Host>(self, lock: &'l MmapLock<H>) -> Result<ReaderPlace<'l>, ReadFail> {
+        // Relaxed: the exchange decides.
+        let word = self.count.word.load(Ordering::Relaxed);
+        let plain = (ATTACHED..VMA_COUNT_LIMIT).contains(&word);
+        if !plain {
+            return self.enter_otherwise(lock, word, false);
+        }
+        match self.raise(word, word + READER) {
+            Ok(()) => Ok(ReaderPlace(Place::Count)),
+            Err(now) => self.enter_otherwise(lock, now, true),
+        }
+    }
+
+    /// As [`enter`](Self::enter), of a VMA whose count is `word`, perhaps since it has just contended.
+    #[inline(never)]
+    fn enter_otherwise<'l, H: Host>(
+        self,
+        lock: &'l MmapLock<H>,
+        word: u32,
+        contended: bool,
+    ) -> Result<ReaderPlace<'l>, ReadFail> {
+        if word & BESIDE != 0 {
+            return self.enter_beside::<H>();
+        }
+        if word & (PER_CPU | DRAINING) != PER_CPU {
+            return self.enter_by_count(lock, word, contended);
+        }
+        match self.enter_slot(lock) {
+            Some(place) => Ok(place),
+            // Relaxed: as in `enter`.
+            None => self.enter_by_count(lock, self.count.word.load(Ordering::Relaxed), contended),
+        }
+    }
+
+    /// As [`enter`](Self::enter), when that has contended with another reader, or something is in its way.
+    #[cold]
+    fn enter_by_count<'l, H: Host>(
+        self,
+        lock: &'l MmapLock<H>,
+        mut word: u32,
+        mut contended: bool,
+    ) -> Result<ReaderPlace<'l>, ReadFail> {
+        loop {
+            let per_cpu = if contended && self.is_contended(lock) { PER_CPU } else { 0 };
+            if word == DETACHED {
+                return Err(ReadFail::Detached);
+            }
+            if word & BESIDE != 0 {
+                return self.enter_beside::<H>();
+            }
+            if word & DRAINING != 0 {
+                return Err(ReadFail::Locked);
+            }
+            if word & !PER_CPU >= VMA_COUNT_LIMIT {
+                return Err(ReadFail::TooMany);
+            }
+            // A count that has changed is tried again as the exchange has found it: the line is here.
+            match self.raise(word, (word | per_cpu) + READER) {
+                Ok(()) => return Ok(ReaderPlace(Place::Count)),
+                Err(now) => word = now,
+            }
+            contended = true;
+        }
+    }
+
+    /// Becomes a reader in this CPU's slot, unless that is taken or the VMA is not per-CPU any more.
+    #[inline]
+    fn enter_slot<'l, H: Host>(self, lock: &'l MmapLock<H>) -> Option<ReaderPlace<'l>> {
+        let place = ReaderPlace(Place::Slot(lock.slots()?.enter(self.name())?));
+        between_crosswise();
+        // SeqCst: the second half of the way in. An acquire, too, as in `raise`.
+        if self.count.word.load(Ordering::SeqCst) & (PER_CPU | DRAINING) == PER_CPU {
+            return Some(place);
+        }
+        self.leave::<H>(place);
+        None
+    }
+
+    /// Notes that readers contended, and tells whether they have done so often enough to go per-CPU.
+    fn is_contended<H: Host>(self, lock: &MmapLock<H>) -> bool {
+        if lock.slots().is_none() {
+            return false;
+        }
+        let enough = if CHECKED { 1 } else { H::cpus() as u32 / 8 };
+        // Relaxed: an estimate.
+        let contention = self.count.contention.load(Ordering::Relaxed).saturating_add(1);
+        self.count.contention.store(contention, Ordering::Relaxed);
+        contention >= enough
+    }
+
+    #[inline]
+    fn raise(self, from: u32, to: u32) -> Result<(), u32> {
+        // Acquire: pairs with `attach` and with the writer's last step on the count. Nothing that is read of
+        // the VMA afterwards is from before that.
+        self.count.word.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).map(drop)
+    }
+
+    #[inline]
+    fn leave<H: Host>(self, place: ReaderPlace<'_>) {
+        match place.0 {
+            Place::Slot(slot) if slot.leave(self.name()) => return,
+            Place::Slot(_) | Place::Count => {}
+            Place::Beside => return self.leave_beside::<H>(),
+        }
+        // A guess, that nobody else is there: an exchange that fails brings the line with the value; behind a
+        // load, the line would have to come twice.
+        let mut word = ATTACHED + READER;
+        loop {
+            debug_assert!(
+                word & !(DRAINING | PER_CPU) > 0,
+                "a VMA is released more often than it was locked"
+            );
+            if word & DRAINING != 0 {
+                return self.leave_who_waits::<H>();
+            }
+            // Release: pairs with the acquire of the writer that waits for the readers to leave. Relaxed:
+            // nothing was done.
+            let left =
+                self.count.word.compare_exchange(word, word - READER, Ordering::Release, Ordering::Relaxed);
+            match left {
+                Ok(_) => return,
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// As [`leave`](Self::leave), by the count, while a writer waits for the readers.
+    #[cold]
+    fn leave_who_waits<H: Host>(self) {
+        // The VMA's memory stays until the wake-up is over, though the VMA may not.
+        let _memory_stays = H::rcu_read();
+        // Release: as in `leave`.
+        let before = self.count.word.fetch_sub(READER, Ordering::Release);
+        if before - READER == DRAINING + ATTACHED {
+            // By address: the word may belong to the next life by now, or to nobody.
+            H::wake_one(&self.count.word);
+        }
+    }
+
+    /// What stands in a slot for a reader of this VMA.
+    #[inline]
+    pub(super) fn name(self) -> usize {
+        core::ptr::from_ref(self.count).addr()
+    }
+}

@@ -1,0 +1,123 @@
+//! Readers that take a lock beside the VMA.
+
+use super::world::{
+    World, change, check_recycled, late_look, look, recycled_into_another_space, rightful_look, spawn,
+};
+use freehold_sync::ReadFail;
+use freehold_sync::testing::{LoomHost, model_bounded};
+
+const BESIDE: [bool; 2] = [true, true];
+
+#[test]
+fn a_reader_beside_a_writer() {
+    model_bounded(3, || {
+        let world = World::beside(BESIDE);
+        let writer = spawn(&world, change);
+        look(&world);
+        writer.join().unwrap();
+        let place = world.try_read(0).expect("the end of the section unlocks it");
+        assert_eq!(world.get(), 2);
+        world.unlock(place);
+    });
+}
+
+#[test]
+fn two_readers_beside_a_writer() {
+    model_bounded(1, || {
+        let world = World::beside(BESIDE);
+        let others = [spawn(&world, look), spawn(&world, look)];
+        change(&world);
+        others.into_iter().for_each(|other| other.join().unwrap());
+        let place = world.try_read(0).unwrap();
+        world.unlock(place);
+    });
+}
+
+#[test]
+fn reading_under_the_space_lock() {
+    model_bounded(2, || {
+        let world = World::beside(BESIDE);
+        let writer = spawn(&world, change);
+        let guard = world.spaces[0].read();
+        let place = world.vma().read_under(&guard).expect("no writer can be there");
+        drop(guard);
+        world.get();
+        world.unlock(place);
+        writer.join().unwrap();
+        assert_eq!(world.get(), 2);
+    });
+}
+
+#[test]
+fn a_reader_beside_a_detacher() {
+    model_bounded(3, || {
+        let world = World::beside(BESIDE);
+        let writer = spawn(&world, |world| {
+            let guard = world.spaces[0].write();
+            world.dies(&guard);
+            drop(guard);
+            assert!(world.vma().is_detached());
+            world.set(9);
+        });
+        match world.try_read(0) {
+            Ok(place) => {
+                assert_eq!(world.get(), 1);
+                world.unlock(place);
+            }
+            Err(fail) => assert!(matches!(fail, ReadFail::Detached | ReadFail::Locked), "{fail:?}"),
+        }
+        writer.join().unwrap();
+        assert_eq!(world.try_read(0).err(), Some(ReadFail::Detached));
+    });
+}
+
+/// Hazards C-19 and C-22: a late reader of the first space comes to a VMA that has a life in the second by
+/// then, with a lock beside it, or counted in its word.
+#[test]
+fn c19_a_late_reader_and_a_vma_of_another_space() {
+    for rwsems in [BESIDE, [true, false], [false, true]] {
+        model_bounded(2, move || {
+            let world = World::beside(rwsems);
+            let writer = spawn(&world, recycled_into_another_space);
+            late_look(&world);
+            writer.join().unwrap();
+            check_recycled(&world);
+        });
+    }
+}
+
+#[test]
+fn c19_a_late_reader_beside_a_rightful_one() {
+    model_bounded(1, || {
+        let world = World::beside(BESIDE);
+        let writer = spawn(&world, recycled_into_another_space);
+        let rightful = spawn(&world, rightful_look);
+        late_look(&world);
+        writer.join().unwrap();
+        rightful.join().unwrap();
+        check_recycled(&world);
+    });
+}
+
+/// Hazard C-22 (h): a killed writer leaves the VMA as it was.
+#[test]
+fn c22_a_writer_is_killed() {
+    model_bounded(3, || {
+        let world = World::beside(BESIDE);
+        let place = world.try_read(0).unwrap();
+        let writer = spawn(&world, |world| {
+            LoomHost::current_task().kill();
+            let guard = world.spaces[0].write();
+            if world.vma().write_killable(&guard).is_err() {
+                assert!(!world.vma().is_write_locked(&guard));
+                world.vma().write(&guard);
+            }
+            world.set(2);
+        });
+        assert_eq!(world.get(), 1);
+        world.unlock(place);
+        writer.join().unwrap();
+        let place = world.try_read(0).expect("the lock was left behind");
+        world.unlock(place);
+    });
+}
