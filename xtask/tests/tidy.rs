@@ -671,7 +671,8 @@ const RECORDS: &[&str] = &["engine", "object", "vma"];
 
 /// Imports that run up nevertheless: from a room to one above it. The list may only get shorter.
 ///
-/// A userfaultfd's context, which VMAs know, knows its address space, whose memory the pager fills.
+/// A userfaultfd's context, which VMAs know, knows its address space, whose memory the pager fills
+/// (`records/uffd`). An engine checks its settings against where address spaces end (`records/engine.rs`).
 const UPWARDS: &[(&str, &[&str])] = &[("records", &["space"])];
 
 #[test]

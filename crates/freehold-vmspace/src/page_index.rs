@@ -179,12 +179,6 @@ impl PageRange {
         self.start <= index && index < self.end
     }
 
-    /// Those that are in both.
-    #[inline(always)]
-    pub fn intersection(self, other: PageRange) -> PageRange {
-        PageRange { start: self.start.max(other.start), end: self.end.min(other.end) }
-    }
-
     /// Their numbers.
     #[inline(always)]
     pub const fn numbers(self) -> Range<u64> {

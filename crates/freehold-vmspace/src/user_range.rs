@@ -108,12 +108,6 @@ impl UserRange {
         self.start <= addr && addr < self.end
     }
 
-    /// Whether all of `other` is inside.
-    #[inline(always)]
-    pub const fn covers(self, other: UserRange) -> bool {
-        self.start <= other.start && other.end <= self.end
-    }
-
     /// What is in both; empty if that is nothing.
     #[inline(always)]
     pub fn intersection(self, other: UserRange) -> UserRange {

@@ -21,7 +21,7 @@ use crate::{
     space::held::Held,
     vma::{Vma, flags::VmFlags},
 };
-use freehold_pagetable::{Pte, PteFlags, PteTable, VaRange};
+use freehold_pagetable::{Pte, PteFlags, PteTable};
 use freehold_vmspace::{PageRange, UserRange};
 
 /// Bytes around a read fault in which pages that are in the cache are mapped with it: see [`window`].
@@ -116,7 +116,7 @@ impl<P: Platform> AddressSpace<P> {
         let rights = vma_pte_flags(vma.flags());
         let rcu = P::rcu_read();
         let mut fill = self.vm.fill_cached(table);
-        if !fill.is_cached(VaRange::of(range.start(), range.end())) {
+        if !fill.is_cached(range.va()) {
             fill.finish();
             return Ok(false);
         }

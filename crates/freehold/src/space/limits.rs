@@ -105,8 +105,7 @@ impl<P: Platform> AddressSpace<P> {
     /// Whether `grow` more pages with these flags, after `shrink` pages went, stay within RLIMIT_AS and
     /// RLIMIT_DATA.
     pub(crate) fn may_expand(&self, flags: VmFlags, grow: u64, shrink: Replaced) -> bool {
-        let counts = self.counters.counts();
-        let total = (counts.total_vm - shrink.total).saturating_add(grow);
+        let total = (self.counters.total_vm.load(Relaxed) - shrink.total).saturating_add(grow);
         if total > pages(self.limits.address_space.load(Relaxed)) {
             return false;
         }
@@ -114,7 +113,7 @@ impl<P: Platform> AddressSpace<P> {
             return true;
         }
         // As on Linux, whatever is replaced makes room for data.
-        let data = counts.data_vm.saturating_add(grow).saturating_sub(shrink.total);
+        let data = self.counters.data_vm.load(Relaxed).saturating_add(grow).saturating_sub(shrink.total);
         let soft = self.limits.data.load(Relaxed);
         // A soft limit of zero is what old programs set to mean "no heap"; the hard limit decides then.
         data <= pages(soft) || (soft == 0 && data <= pages(self.limits.data_hard.load(Relaxed)))

@@ -88,16 +88,16 @@ impl<P: Platform> AddressSpace<P> {
         file: Option<&Counted<File<P>>>,
         offset: u64,
     ) -> Result<u64, MmapError> {
-        let request = self.decode_mmap(addr, len, prot, flags, file, offset)?;
+        let mut request = self.decode_mmap(addr, len, prot, flags, file, offset)?;
         match request.file_to_reserve().cloned() {
-            None => self.map_request(request, None),
-            Some(file) => self.map_reserving(request, &file),
+            None => self.map_request(&mut request, None),
+            Some(file) => self.map_reserving(&mut request, &file),
         }
     }
 
     /// The rest of [`mmap`](Self::mmap) where `file` is to reserve its pages.
     #[cold]
-    fn map_reserving(&self, request: Request<P>, file: &Counted<File<P>>) -> Result<u64, MmapError> {
+    fn map_reserving(&self, request: &mut Request<P>, file: &Counted<File<P>>) -> Result<u64, MmapError> {
         let reserving = file.mapping().reserving()?;
         self.map_request(request, reserving)
     }
@@ -105,7 +105,7 @@ impl<P: Platform> AddressSpace<P> {
     /// Takes the mmap lock, for steps 2 to 5.
     fn map_request(
         &self,
-        request: Request<P>,
+        request: &mut Request<P>,
         reserving: Option<Reserving<'_, P>>,
     ) -> Result<u64, MmapError> {
         let range = || UserRange::try_new(request.addr, request.addr.wrapping_add(request.len));
@@ -244,7 +244,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// address.
     pub(super) fn map_and_populate(
         self,
-        request: Request<P>,
+        request: &mut Request<P>,
         reserving: Option<Reserving<'_, P>>,
     ) -> Result<u64, MmapError> {
         let space = self.space;
@@ -256,6 +256,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         replaced.retire();
         let (range, populate) = mapped?;
         if populate {
+            // The VMA keeps the file from being sealed, for as long as it is there.
+            request.writing = None;
             // Errors are not reported: the mapping stands, and the next access shows what is wrong.
             let _ = space.populate(range);
         }
@@ -265,15 +267,15 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// Steps 2 to 4. Returns the range, and whether it wants populating.
     fn map(
         &self,
-        mut request: Request<P>,
+        request: &mut Request<P>,
         reserving: Option<&Reserving<'_, P>>,
         replaced: &mut DeferredRetire<'s, P>,
     ) -> Result<(UserRange, bool), MmapError> {
         let space = self.space;
-        if space.counters.counts().map_count > space.engine.config().max_map_count {
+        if space.counters.map_count.load(Relaxed) > space.engine.config().max_map_count {
             return Err(MmapError::TooManyVmas);
         }
-        let start = self.place(&request)?;
+        let start = self.place(request)?;
         let range = UserRange::at(start, request.len);
         if request.flags.contains(MapFlags::FIXED_NOREPLACE)
             && self.next_slot(range.start()).is_some_and(|slot| slot.range().start() < range.end())
@@ -283,15 +285,15 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         request.vm_flags |= VmFlags::from_bits_retain(space.default_flags.load(Relaxed));
         let pkey = self.key_for(VmFlags::empty(), request.vm_flags & VmFlags::ACCESS, None);
         request.vm_flags = request.vm_flags.with_pkey(pkey);
-        self.check_lock(&request)?;
-        self.settle_kind(&mut request, range.start())?;
+        self.check_lock(request)?;
+        self.settle_kind(request, range.start())?;
         if space.denies_exec(request.vm_flags, request.vm_flags) {
             return Err(MmapError::AccessDenied);
         }
         let file = request.object.file().filter(|file| file.driver().is_some()).cloned();
         let populate = match file {
-            None => self.store_mapping(&request, range, reserving, replaced)?,
-            Some(file) => self.store_driven(&file, &request, range, replaced)?,
+            None => self.store_mapping(request, range, reserving, replaced)?,
+            Some(file) => self.store_driven(&file, request, range, replaced)?,
         };
         Ok((range, populate))
     }
@@ -310,20 +312,16 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Checks that depend on what is mapped and how, and the flags that follow.
     fn settle_kind(&self, request: &mut Request<P>, start: u64) -> Result<(), MmapError> {
-        match request.object.clone() {
-            Object::File(file) => {
+        match request.object.open_file().cloned() {
+            Some(file) => {
                 self.settle_file(request, &file)?;
-                request.vm_flags = marked(request.vm_flags, &request.object);
-            }
-            Object::Zeroes(device) => {
-                self.settle_file(request, &device)?;
-                if request.vm_flags.contains(VmFlags::SHARED) {
+                if file.is_zeroes() && request.vm_flags.contains(VmFlags::SHARED) {
                     // The offset stays, although this memory begins at none.
                     request.object = Object::File(File::shared_memory(&self.space.engine, request.len)?);
                 }
                 request.vm_flags = marked(request.vm_flags, &request.object);
             }
-            _ => self.settle_anonymous(request, start)?,
+            None => self.settle_anonymous(request, start)?,
         }
         let private = !request.vm_flags.intersects(VmFlags::SHARED | VmFlags::NORESERVE);
         if request.flags.contains(MapFlags::NORESERVE) {
@@ -463,7 +461,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             replaced.add(ending.unmap());
             return Err(MmapError::Invalid);
         }
-        if !request.pgoff.byte().is_multiple_of(request.unit) {
+        if request.unit > PAGE_SIZE && !request.pgoff.byte().is_multiple_of(request.unit) {
             return Err(MmapError::Invalid);
         }
         let reserved = self.space.reserve_huge_pages(request)?;

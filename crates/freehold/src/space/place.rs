@@ -102,20 +102,25 @@ impl<P: Platform> WriteGuard<'_, P> {
         if let Some(at) = room.like.and_then(|offset| self.find_room_like(room, offset)) {
             return Ok(at);
         }
+        self.find_any_room(room).ok_or(MmapError::NoSpace)
+    }
+
+    /// The same for room that need not agree with anything within huge pages.
+    fn find_any_room(&self, room: &Room) -> Option<u64> {
         if room.hint != 0 && self.hint_is_free(room) {
-            return Ok(room.hint);
+            return Some(room.hint);
         }
         let above = self.space.window_above(room);
         let highest = above.and_then(|above| self.highest_gap(room.len, room.align, above));
         let below = || self.lowest_gap(room.len, room.align, self.space.window_below(room));
-        highest.or_else(below).ok_or(MmapError::NoSpace)
+        highest.or_else(below)
     }
 
     /// Room that agrees with `offset` within huge pages, or at the hint, where there is room for a huge page
     /// more than needed. Looking from the top, what agrees by itself is passed over, as on Linux.
     #[inline(never)]
     fn find_room_like(&self, room: &Room, offset: u64) -> Option<u64> {
-        let at = self.find_room(&Room { len: room.len + HUGE, like: None, ..*room }).ok()?;
+        let at = self.find_any_room(&Room { len: room.len + HUGE, ..*room })?;
         if at == room.hint {
             return Some(at);
         }

@@ -68,8 +68,8 @@ impl<P: Platform> AddressSpace<P> {
         let offset = pgoff.checked_mul(PAGE_SIZE).ok_or(RemapFilePagesError::OffsetOverflow)?;
         let mut how = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE | (flags & MapFlags::NONBLOCK);
         how.set(MapFlags::LOCKED, like.contains(VmFlags::LOCKED));
-        let request = self.decode_mmap(start, len, rights(like), how, Some(&file), offset)?;
-        guard.map_and_populate(request, None)?;
+        let mut request = self.decode_mmap(start, len, rights(like), how, Some(&file), offset)?;
+        guard.map_and_populate(&mut request, None)?;
         Ok(())
     }
 }

@@ -120,7 +120,7 @@ impl<P: Platform> AddressSpace<P> {
         let len = file.mapping().size();
         let mut flags = MapFlags::SHARED;
         flags.set(MapFlags::FIXED, at.is_some());
-        let request = self.decode_mmap(at.unwrap_or(0), len, prot, flags, Some(file), 0)?;
+        let mut request = self.decode_mmap(at.unwrap_or(0), len, prot, flags, Some(file), 0)?;
         let end = |at: u64| at.checked_add(len)?.checked_next_multiple_of(PAGE_SIZE);
         let guard = match at.and_then(|at| UserRange::try_new(at, end(at)?)) {
             Some(range) if range.end() <= Self::TASK_SIZE => self.write_range(range)?,
@@ -132,7 +132,7 @@ impl<P: Platform> AddressSpace<P> {
                 return Err(ShmatError::Invalid);
             }
         }
-        Ok(guard.map_and_populate(request, None)?)
+        Ok(guard.map_and_populate(&mut request, None)?)
     }
 
     /// Detaches what was attached at `addr`: the first VMA at or behind it that lies where it would if its

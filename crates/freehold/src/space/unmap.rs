@@ -246,13 +246,13 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Unmaps everything; needs no memory, so it cannot fail. Nothing may be closing.
     pub(super) fn unmap_all(&self) -> Unmapped<'s, P> {
-        let mut gathered = self.gather_nothing(UserRange::new(0, AddressSpace::<P>::TASK_SIZE));
+        let mut gathered = self.gather_nothing(UserRange::ALL);
         for vma in self.vmas(UserRange::ALL) {
             gathered.add(vma);
         }
         self.clear_tree();
         // Tables may be left where no VMA is any more: all of user space is swept.
-        gathered.detach(UserRange::new(0, AddressSpace::<P>::TASK_SIZE)).settle(VaRange::of(0, u64::MAX))
+        gathered.detach(UserRange::ALL).settle(UserRange::ALL.va())
     }
 
     /// Where the section that begins at `start` ends: at a multiple of its size, so that a table belongs to
@@ -394,8 +394,7 @@ impl<'s, P: Platform> Detached<'s, P> {
     /// Step 4 without any lock of the address space, and the end of the closing reservation.
     fn settle_released(self) -> Unmapped<'s, P> {
         let space = self.owned.space;
-        let inner = VaRange::of(self.span.start(), self.span.end());
-        settle(space, &self.owned.list, self.files, self.span, inner);
+        settle(space, &self.owned.list, self.files, self.span, self.span.va());
         space.end_closing(self.span);
         self.without_pages()
     }
@@ -455,7 +454,7 @@ fn settle<P: Platform>(
     }
     // SAFETY: zapped just now; nothing else is in the tree within `free` and nothing can be put there: the
     // caller holds the lock, or `free` is the closing range itself; nobody comes through the reverse map.
-    unsafe { space.vm.unlink_tables(VaRange::of(span.start(), span.end()), free, &mut gather) };
+    unsafe { space.vm.unlink_tables(span.va(), free, &mut gather) };
     gather.finish();
 }
 
@@ -473,7 +472,7 @@ impl<P: Platform> AddressSpace<P> {
         let mut gather: VmGather<'_, _, 1> = self.vm.gather();
         let free = guard.free_span(range);
         // SAFETY: the tables are empty; the write lock keeps everything in `free` as empty as the tree says.
-        unsafe { self.vm.unlink_tables(VaRange::of(range.start(), range.end()), free, &mut gather) };
+        unsafe { self.vm.unlink_tables(range.va(), free, &mut gather) };
         gather.finish();
     }
 
@@ -484,7 +483,7 @@ impl<P: Platform> AddressSpace<P> {
         let guard = self.write();
         let free = guard.free_span(span);
         // SAFETY: the range was zapped; the write lock keeps everything in `free` as empty as the tree says.
-        unsafe { self.vm.unlink_tables(VaRange::of(span.start(), span.end()), free, &mut gather) };
+        unsafe { self.vm.unlink_tables(span.va(), free, &mut gather) };
         guard.replace(span, &[]);
         self.closings.end(guard);
         gather.finish();

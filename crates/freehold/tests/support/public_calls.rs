@@ -3,7 +3,8 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-/// `Type::call` of every public method in the sources, and the file.
+/// `Type::call` of every public method in the sources, and the file. What documentation does not show, what
+/// one crate of the project does for another, is none.
 pub fn public_calls(folder: &Path) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     read_folder(folder, &mut found);
@@ -18,15 +19,19 @@ fn read_folder(folder: &Path, found: &mut BTreeMap<String, String>) {
             continue;
         }
         let text = fs::read_to_string(&path).unwrap();
-        let mut of = None;
+        let (mut of, mut hidden) = (None, false);
         for line in text.lines() {
-            if line.starts_with("impl") {
-                of = implemented(line);
+            if line == "#[doc(hidden)]" {
+                hidden = true;
+            } else if line.starts_with("impl") {
+                of = implemented(line).filter(|_| !hidden);
             } else if line.starts_with('}') {
                 of = None;
             } else if let (Some(of), Some(name)) = (&of, public_name(line)) {
                 found.insert(format!("{of}::{name}"), path.display().to_string());
             }
+            // An attribute belongs to the next item, comments and other attributes between them.
+            hidden &= line.starts_with(['#', '/']);
         }
     }
 }

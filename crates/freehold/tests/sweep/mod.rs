@@ -15,6 +15,7 @@
 
 mod complete;
 mod ops;
+mod own;
 mod scene;
 mod stage;
 mod states;

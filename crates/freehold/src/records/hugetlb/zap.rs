@@ -26,7 +26,7 @@ pub(crate) fn zap_own<P: Platform>(
     gather: &mut VmGather<'_, P>,
 ) {
     let mut zapper = Zapper { zap, memory: vm.memory(), gather, renew };
-    let walked = vm.walk(VaRange::of(range.start(), range.end()), &mut zapper);
+    let walked = vm.walk(range.va(), &mut zapper);
     debug_assert!(walked.is_ok(), "a zap ran out of memory");
 }
 

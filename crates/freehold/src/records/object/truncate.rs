@@ -63,18 +63,16 @@ impl<P: Platform> Mapping<P> {
             return Ok(());
         }
         let gone = PageRange::from(size.div_ceil(unit)..old.div_ceil(unit));
+        let cut_within = (!size.is_multiple_of(PAGE_SIZE)).then(|| PageIndex::of_byte(size));
         let (last, pages_go) = loop {
             // The part of the last page that is cut off must be zeroes when the file grows again.
-            let index = PageIndex::of_byte(size);
-            let last = if size.is_multiple_of(PAGE_SIZE) { None } else { self.page_to_zero(index)? };
+            let Some(index) = cut_within else { break (None, self.invalidate.write()) };
+            let last = self.page_to_zero(index)?;
             let pages_go = self.invalidate.write();
             // One may have come meanwhile; or its memory have failed, and another page have come.
             let is_still = match &last {
                 Some(last) => self.word_of(&pages_go, index, **last).is_some(),
-                None => {
-                    size.is_multiple_of(PAGE_SIZE)
-                        || self.is_absent(Stay::locked(&pages_go), PageRange::one(index))
-                }
+                None => self.is_absent(Stay::locked(&pages_go), PageRange::one(index)),
             };
             if is_still {
                 break (last, pages_go);
