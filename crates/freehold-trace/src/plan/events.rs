@@ -109,7 +109,7 @@ impl Planner {
         let future = old.map_or(0, |old| old.future & flag::MERGEABLE);
         self.leave(task);
         if let Some(own) = self.tasks.get_mut(&task) {
-            own.lost = false;
+            own.lost = self.losses > 0;
         }
         let mut space = Space { members: vec![task], future, ..Space::default() };
         let start = match snapshot {

@@ -415,6 +415,7 @@ fn after_events_were_lost_nothing_is_known_until_an_exec() {
 7 0 1 brk 0 = 70000
 8 - - L 12
 9 0 1 brk 0 = 70000
+10 - - L 0
 10 0 2 N 3 3 0
 11 0 3 brk 0 = 70000
 12 0 2 E 1
@@ -424,6 +425,28 @@ fn after_events_were_lost_nothing_is_known_until_an_exec() {
     let calls: Vec<_> = segment.tasks.iter().map(|task| (task.task, task.steps.len())).collect();
     // An exec, a fork, a brk; a fork, an exec, a brk; nothing.
     assert_eq!(calls, [(1, 3), (2, 3)]);
+}
+
+/// Of a program that begins while events are being lost, some of its own may be lost, too: nothing of it is
+/// known until the exec behind the last of the losses that overlap.
+#[test]
+fn an_exec_within_a_loss_makes_nothing_known() {
+    let is_known = |before: &str, between: &str| {
+        let segment = second(&format!("6 0 1 N 2 2 0\n{before}9 0 2 E 1\n{between}10 0 2 brk 0 = 70000\n"));
+        let steps = segment.tasks.iter().filter(|task| task.task == 2).flat_map(|task| &task.steps);
+        steps.into_iter().any(|step| matches!(step.what, What::Call(_)))
+    };
+    assert!(is_known("", ""));
+    assert!(!is_known("6 - - L 9\n", ""));
+    assert!(!is_known("6 - - L 9\n", "9 - - L 0\n"), "lost before the end of the loss");
+    assert!(is_known("6 - - L 9\n7 - - L 0\n", ""));
+    // The first of two ends, which one that may be.
+    assert!(!is_known("6 - - L 9\n7 - - L 3\n8 - - L 0\n", ""));
+    assert!(is_known("6 - - L 9\n7 - - L 3\n8 - - L 0\n8 - - L 0\n", ""));
+    // One of a task, and a line that cannot be read, do not go on.
+    assert!(is_known("6 - 2 L 9\n", ""));
+    assert!(is_known("what\n", ""));
+    assert!(!is_known("what\n6 - - L 9\nwhat\n", ""));
 }
 
 /// Making a memfd is no step, so nobody waits for one.
