@@ -249,8 +249,8 @@ impl Planner {
         self.shows_bytes
     }
 
-    /// Whether a program so far was given a protection key: only a machine that has them gives the same
-    /// answers.
+    /// Whether a program so far was given a protection key, or gave one to pages, be it key 0: only a machine
+    /// that has them gives the same answers.
     pub fn uses_keys(&self) -> bool {
         self.uses_keys
     }

@@ -427,6 +427,37 @@ fn after_events_were_lost_nothing_is_known_until_an_exec() {
     assert_eq!(calls, [(1, 3), (2, 3)]);
 }
 
+/// What answers a machine without protection keys does not give.
+#[test]
+fn answers_that_show_protection_keys() {
+    let uses_keys = |call: &str| {
+        let mut planner = planner(&format!("6 0 1 {call}\n"));
+        planner.next_segment();
+        assert!(planner.recording().unread().count() == 0, "{call}");
+        planner.uses_keys()
+    };
+    for call in [
+        "pkey_alloc 0 0 = 1",
+        "pkey_free 1 = 0",
+        "pkey_mprotect 10000 1000 1 0 = 0",
+        "pkey_mprotect 90000 1000 1 0 = -12",
+        "pkey_mprotect 10000 1000 1 3 = -13",
+    ] {
+        assert!(uses_keys(call), "{call}");
+    }
+    for call in [
+        "pkey_alloc 0 0 = -28",
+        "pkey_free 0 = -22",
+        "pkey_mprotect 10000 1000 1 0 = -22",
+        "pkey_mprotect 10000 1000 1 ffffffffffffffff = 0",
+        "pkey_mprotect 10000 0 1 0 = 0",
+        "pkey_mprotect 10000 fffffffffffff000 1 0 = -12",
+        "pkey_mprotect 10000 ffffffffffffffff 1 0 = -12",
+    ] {
+        assert!(!uses_keys(call), "{call}");
+    }
+}
+
 /// Of a program that begins while events are being lost, some of its own may be lost, too: nothing of it is
 /// known until the exec behind the last of the losses that overlap.
 #[test]
