@@ -16,7 +16,7 @@ use std::time::Duration;
 const OPTIONS: [&str; 8] = ["-f", "-ttt", "-T", "-y", "-s", "64", "-e", CALLS];
 /// What it has to hold.
 const CALLS: &str = "trace=memory,process,process_vm_readv,process_vm_writev,memfd_create,\
-    open,openat,openat2,creat,close,close_range,dup,dup2,dup3,fcntl,ftruncate,fallocate,shmget,shmctl,prctl,prlimit64,setrlimit,capset,setuid,setreuid,setresuid,unshare,\
+    open,openat,openat2,creat,close,close_range,dup,dup2,dup3,fcntl,ftruncate,fallocate,shmget,shmctl,prctl,prlimit64,setrlimit,capset,setns,setuid,setreuid,setresuid,unshare,\
     ioctl,userfaultfd,?mseal";
 /// Of these, what older versions of strace do not know.
 const NEWER: [&str; 1] = ["mseal"];

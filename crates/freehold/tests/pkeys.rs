@@ -67,7 +67,11 @@ fn keys_are_handed_out_once() {
             assert_eq!(process.pkey_free(key), Err(PkeyError::Invalid));
         }
         let away = BASE + 64 * PAGE;
-        assert_eq!(process.pkey_mprotect(away, PAGE, R, 0), Err(MprotectError::Invalid), "before the look-up");
+        assert_eq!(
+            process.pkey_mprotect(away, PAGE, R, 0),
+            Err(MprotectError::Invalid),
+            "before the look-up"
+        );
         assert_eq!(process.pkey_mprotect(BASE, 0, R, 0), Ok(()));
         assert_eq!(process.pkey_mprotect(BASE, u64::MAX - PAGE, R, 0), Err(MprotectError::NotMapped));
         process.mprotect(BASE, PAGE, X).unwrap();

@@ -41,3 +41,27 @@ fn whoever_gives_up_being_root_gives_up_its_capabilities() {
     // Of a call in two lines the end is not looked at.
     assert_may_lock(" c u0", &["setuid(1 <unfinished ...>", "<... setuid resumed>) = 0"], &[HAS]);
 }
+
+/// Whoever enters a user namespace has no capabilities there that count, whatever it is told there.
+#[test]
+fn who_enters_a_user_namespace_has_nothing_that_counts() {
+    const HAS: &str = "4000 = 0";
+    const LACKS: &str = "0 = 0";
+    const RAISED: &str = "capset({pid=0}, {effective=1<<CAP_IPC_LOCK, permitted=0, inheritable=0}) = 0";
+    for by in
+        ["5<user:[4026532177]>, CLONE_NEWUSER", "5<user:[4026532177]>, 0", "5, CLONE_NEWNS|CLONE_NEWUSER"]
+    {
+        assert_may_lock(" c u0", &[&format!("setns({by}) = 0"), RAISED, "setuid(0) = 0"], &[LACKS, LACKS]);
+        assert_may_lock(
+            " c u0",
+            &[&format!("setns({by}) = -1 EPERM (Operation not permitted)"), RAISED],
+            &[HAS],
+        );
+    }
+    for by in ["5<mnt:[4026531841]>, CLONE_NEWNS", "5<mnt:[4026531841]>, 0", "5, CLONE_NEWNET"] {
+        assert_may_lock(" c u0", &[&format!("setns({by}) = 0"), RAISED], &[HAS]);
+    }
+    // Which kind it is of is not shown, or the call has two lines.
+    assert_may_lock(" u0", &["setns(5, 0) = 0"], &[HAS]);
+    assert_may_lock(" u0", &["setns(5, 0 <unfinished ...>", "<... setns resumed>) = 0"], &[HAS]);
+}
