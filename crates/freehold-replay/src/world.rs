@@ -364,6 +364,13 @@ pub(super) fn plain_name(name: &str) -> &str {
     name.strip_suffix(" (deleted)").unwrap_or(name)
 }
 
+/// Whether a driver decides what a mapping of the file of this name is like, which no recording tells.
+pub(super) fn is_of_driver(name: &str) -> bool {
+    let device = name.strip_prefix("/dev/").filter(|_| plain_name(name) != ZEROES);
+    let is_device = device.is_some_and(|name| !name.starts_with("shm/") && !name.starts_with("hugepages/"));
+    is_device || name.starts_with("anon_inode:") || name.starts_with("socket:")
+}
+
 /// What the kernel maps by itself, if `name` is such.
 pub(super) fn special_name(name: &str) -> Option<&'static str> {
     const NAMES: [&str; 5] = ["[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]", "[uprobes]"];

@@ -684,3 +684,40 @@ fn what_begins_within_a_loss_is_not_checked() {
     assert_eq!((outcome.calls.all, outcome.difference_count), (1, 1), "checked again");
     assert_eq!(outcome.differences[0].line, 14);
 }
+
+/// What a driver makes of mappings of its file is not recorded: flags, what merges, what may grow. Everything
+/// else is compared.
+#[test]
+fn mappings_of_drivers_are_what_their_drivers_make_them() {
+    let outcome = |name: &str| {
+        let events = format!(
+            "# file 2 - {name}
+10 0 1 mmap 0 1000 3 1 3 0 = 7f0000001000 f2
+11 0 1 mmap 0 1000 3 1 3 1000 = 7f0000002000 f2
+12 0 1 mremap 7f0000001000 1000 3000 1 0 = -14
+13 0 1 mremap 7f0000002000 1000 2000 0 0 = -22
+14 0 1 munmap 10000 1 = 0
+14 0 1 munmap 10001 1 = -22
+15 - 1 S 1 exit 1
+"
+        );
+        let exit = EXEC
+            .replace("@ 0 exec 1 5 6", "@ 1 exit 1 15 15")
+            .replace("10000-12000 r-xp 0", "11000-12000 r-xp 1000");
+        let driver = format!(
+            "7f0000001000-7f0000002000 rw-s 0 {name} | 0 | rdwrshmrmwmemsdemm\n\
+             7f0000002000-7f0000003000 rw-s 1000 {name} | 0 | rdwrshmrmwmemsdemm\n7ffffffdd000-"
+        );
+        Recording::new(&events, &exit.replace("7ffffffdd000-", &driver)).replay(&Options::default())
+    };
+    for driver in ["anon_inode:[io_uring]", "/dev/dri/card0", "socket:[7]"] {
+        let outcome = outcome(driver);
+        assert_eq!(outcome.difference_count, 0, "{driver}: {:#?}", outcome.differences);
+        assert_eq!((outcome.calls.all, outcome.snapshots.all), (4, 1), "{driver}");
+        let aside = outcome.set_aside.iter().find(|(why, _)| why.starts_with("mappings of drivers"));
+        assert_eq!(aside.map(|(_, count)| *count), Some(4), "{driver}: {:?}", outcome.set_aside);
+    }
+    for file in ["/dev/shm/x", "/x/dev/dri"] {
+        assert!(outcome(file).difference_count > 1, "{file}");
+    }
+}
