@@ -41,7 +41,7 @@ struct Task {
     process: u32,
     /// The call it is in, by its place among the events.
     call: Option<Pending>,
-    /// Its last fault, likewise.
+    /// Its last fault, by its place, too.
     fault: Option<usize>,
     /// That fault is the last thing it began.
     in_fault: bool,

@@ -103,7 +103,8 @@ pub enum What {
     Snapshot(usize),
     /// The thread has these resource limits.
     Limits(Box<Limits>),
-    /// So many reports found no room, from now on; by whom, nobody knows. 0: those of a span came before.
+    /// So many reports found no room, from now on; which threads' they were, nobody knows. 0: those of a
+    /// span came before.
     Lost(u64),
 }
 

@@ -93,7 +93,8 @@ fn is_known(call: &str) -> bool {
     probe.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
-/// Waits for the end of strace, which takes no signals itself; who asks for the end has the command told.
+/// Waits for the end of strace, which takes no signals itself: one that asks for the end goes to the
+/// command.
 fn wait(mut strace: Child) -> io::Result<ExitStatus> {
     // Only now: what is blocked here, a child would begin with.
     tracee::prepare_signals();
