@@ -69,7 +69,7 @@ pub(super) struct World {
     lengths: HashMap<String, u64>,
     /// Counts of address spaces that are gone.
     pub(super) totals: Arc<Totals>,
-    /// Who runs in what: the image that a task had when it was made or did an exec.
+    /// What each task runs in: the image that a task had when it was made or did an exec.
     pub(super) images: Mutex<HashMap<u32, Weak<Image>>>,
     /// Tasks that were made in a segment where they have no steps.
     pub(super) newborn: Mutex<Vec<(u32, Option<Arc<Image>>)>>,
