@@ -11,7 +11,7 @@
 //! | a call that takes or brings pages | changed what is mapped there; faulted there |
 //! | fork, a snapshot, mlockall, a change of resource limits, the end of a userfaultfd | did anything |
 //! | a call that changes what a limit in force counts | is such a call |
-//! | a call that removes a System V segment | in any address space: attached or detached it; whoever does so later waits for it, and each for the one before |
+//! | a call that removes a System V segment | in any address space: attached or detached it; a step that does so later waits for it, and each for the one before |
 //! | a call that makes a file shorter or longer | in any address space: faulted in that file, or compared what is there |
 //!
 //! and everybody waits for the last fork, snapshot, mlockall, change of limits or end of a userfaultfd. To

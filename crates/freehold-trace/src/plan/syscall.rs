@@ -136,7 +136,7 @@ impl Planner {
             return self.leave_alone(at, about.emptied);
         }
         after.extend(about.emptied.clone().map(What::Clear));
-        // Who waits for the call waits for what belongs to it.
+        // A step that waits for the call waits for what belongs to it.
         let stamp = Stamp { index: stamp.index + before + after.len() as u32, ..stamp };
         files.into_iter().for_each(|file| self.lengths.uses(file, stamp, &mut self.scratch));
         let heap = first_heap(&mut space, &about.call);
@@ -355,7 +355,7 @@ impl Planner {
                 let _ = self.mapped_file(0, call);
                 aside::SHM
             }
-            // Who may attach a segment, and what a removal at the same time says, is not followed.
+            // Which users may attach a segment, and what a removal at the same time says, is not followed.
             CallName::Shmat if matches!(call.returned, Returned::Error(EACCES | EIDRM)) => aside::SHM,
             CallName::Shmat if call.returned.value().is_none() && self.is_unheard_of(call.args[0]) => {
                 aside::SHM

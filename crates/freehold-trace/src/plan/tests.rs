@@ -228,7 +228,7 @@ fn many_tasks_may_wait_for_each_other() {
     assert!(segment.waits.len() as u64 <= 2 * segment.events, "{} waits", segment.waits.len());
 }
 
-/// Who waited for thousands of tasks and then makes thousands more does not tell each of them of all.
+/// A task that waited for thousands and then makes thousands more does not tell each of them of all.
 #[test]
 fn many_tasks_may_make_many() {
     let many = 2000;
@@ -243,7 +243,7 @@ fn many_tasks_may_make_many() {
     assert!(known <= 4 * 2 * many, "{known}");
 }
 
-/// The model that decides who touches whom is itself right: its VMAs are those of every snapshot.
+/// The model that decides which steps touch the same is itself right: its VMAs are those of every snapshot.
 #[test]
 fn the_models_vmas_are_those_of_the_snapshots() {
     let mut compared = 0;
@@ -527,8 +527,8 @@ fn operations_of_prctl_that_are_newer_than_the_recorded_kernel() {
     assert_eq!(asked("6 0 1 prctl f 1 0 0 0 = 0\n"), (0, 1), "nothing about memory");
 }
 
-/// A userfaultfd ends with its last descriptor, whoever closes it, and its registrations keep neighbours
-/// apart until then.
+/// A userfaultfd ends with its last descriptor, whichever task closes it, and its registrations keep
+/// neighbours apart until then.
 #[test]
 fn userfaultfds_are_followed_by_their_descriptors() {
     let segment = second(

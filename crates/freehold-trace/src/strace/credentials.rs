@@ -1,10 +1,10 @@
 //! What calls that recordings do not hold tell of CAP_IPC_LOCK, as far as it counts: in the first user
 //! namespace.
 //!
-//! Whoever gives up being root gives up all effective capabilities, also where it keeps its permitted ones,
-//! unless it has asked for no such consequence (SECBIT_NO_SETUID_FIXUP). Whoever becomes root, or runs a
-//! program while it is not, may have them again. In a user namespace of its own a process has none that
-//! count, whatever it is told there.
+//! A process that gives up being root gives up all effective capabilities, also where it keeps its permitted
+//! ones, unless it has asked for no such consequence (SECBIT_NO_SETUID_FIXUP). One that becomes root, or runs
+//! a program while it is not, may have them again. In another user namespace than the first a process has
+//! none that count, whatever it is told there.
 
 use super::head::find;
 use super::text::{Arg, args, end};

@@ -32,7 +32,7 @@ fn whoever_gives_up_being_root_gives_up_its_capabilities() {
     assert_may_lock(" c", &["setuid(1000) = 0", "setuid(0) = 0", "setuid(1) = 0"], &[HAS, LACKS]);
     assert_may_lock(" c u0", &[NO_FIXUP, "setuid(1000) = 0"], &[]);
     assert_may_lock(" c u0", &["prctl(PR_SET_SECUREBITS, 0) = 0", "setuid(1000) = 0"], &[LACKS]);
-    // A program may run as another user than who runs it.
+    // A program may run as another user than its caller.
     let program = "execve(\"/bin/t\", [\"t\"], NULL) = 0";
     assert_may_lock(" c u0", &["setuid(1000) = 0", program, "setuid(1) = 0"], &[LACKS, HAS]);
     assert_may_lock(" c u0", &[program, "setuid(1) = 0"], &[LACKS]);
@@ -42,7 +42,7 @@ fn whoever_gives_up_being_root_gives_up_its_capabilities() {
     assert_may_lock(" c u0", &["setuid(1 <unfinished ...>", "<... setuid resumed>) = 0"], &[HAS]);
 }
 
-/// Whoever enters a user namespace has no capabilities there that count, whatever it is told there.
+/// A process that enters a user namespace has no capabilities there that count, whatever it is told there.
 #[test]
 fn who_enters_a_user_namespace_has_nothing_that_counts() {
     const HAS: &str = "4000 = 0";
