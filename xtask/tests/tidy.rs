@@ -435,15 +435,6 @@ const RIDDLES: &[&str] = &["whoever", "whom", "whomever", "likewise", "he", "him
 const BEFORE_A_RIDDLE: &[&str] =
     &["for", "by", "of", "with", "from", "to", "than", "tells", "lets", "and", "or"];
 
-/// Where such sentences still are, and why. The list may only get shorter.
-const NOT_YET_PLAIN: &[(&str, &str)] = &[
-    ("crates/freehold-cli/", "the command's comments are read last"),
-    ("crates/freehold-record/", "the command's comments are read last"),
-    ("crates/freehold-replay/", "the command's comments are read last"),
-    ("crates/freehold-reproduce/", "the command's comments are read last"),
-    ("crates/freehold-trace/", "the command's comments are read last"),
-];
-
 /// The comments of a Rust source, or the text of a document: numbers of lines, from 1, and what they say.
 /// A line that says nothing stands between two paragraphs.
 fn said(source: &Source) -> Vec<(usize, &str)> {
@@ -482,23 +473,12 @@ fn riddles(source: &Source) -> Vec<(usize, String)> {
 #[test]
 fn sentences_name_the_one_that_acts() {
     let is_prose = |source: &Source| source.path.ends_with(".rs") || source.path.ends_with(".md");
-    let mut exempt = std::collections::HashSet::new();
     let mut found = Vec::new();
     for source in sources(".").into_iter().filter(is_prose) {
-        let excuse = NOT_YET_PLAIN.iter().find(|(path, _)| source.path.starts_with(path));
-        for (number, words) in riddles(&source) {
-            match excuse {
-                Some((path, _)) => _ = exempt.insert(*path),
-                None => found.push(format!("{}:{number}: {}", source.path, words.trim())),
-            }
-        }
+        let riddles = riddles(&source).into_iter();
+        found.extend(riddles.map(|(number, words)| format!("{}:{number}: {}", source.path, words.trim())));
     }
     assert_none("does not name the one that acts", found);
-    let plain = NOT_YET_PLAIN.iter().filter(|(path, _)| !exempt.contains(path));
-    assert_none(
-        "is plain by now, and need not be listed",
-        plain.map(|(path, _)| (*path).to_owned()).collect(),
-    );
 }
 
 /// docs/soundness.md names every public module, every unsafe trait, and every unsafe public call of modules

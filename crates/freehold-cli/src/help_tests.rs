@@ -43,8 +43,8 @@ fn help_keeps_within_a_terminal() {
     }
 }
 
-/// The line that makes a text to be replayed stands in one place of the code. Whoever names it names it as it
-/// is there.
+/// The line that makes a text to be replayed stands in one place of the code. A text that names it has it as
+/// it is there.
 #[test]
 fn everyone_names_the_same_options_of_strace() {
     let expected = strace_command_line();

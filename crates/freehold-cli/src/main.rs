@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(status) => ExitCode::from(status),
-        // Who read the report has seen enough of it.
+        // The reader of the report has seen enough of it.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("freehold: {error:#}");

@@ -206,7 +206,7 @@ fn a_parent_that_looks_once() {
     }
 }
 
-/// Whoever hears that a child is gone finds it, as it would alone.
+/// A parent that hears that a child is gone finds it, as it would alone.
 #[test]
 fn children_are_there_for_their_parent_at_once() {
     let folder = tempfile::tempdir().expect("a folder");

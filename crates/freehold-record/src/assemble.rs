@@ -41,7 +41,7 @@ struct Task {
     process: u32,
     /// The call it is in, by its place among the events.
     call: Option<Pending>,
-    /// Its last fault, likewise.
+    /// Its last fault, by its place, too.
     fault: Option<usize>,
     /// That fault is the last thing it began.
     in_fault: bool,
@@ -95,6 +95,7 @@ impl<'a> Assembler<'a> {
     pub fn report(&mut self, raw: Raw) {
         let Raw { time, cpu, thread, what } = raw;
         if let What::Lost(events) = what {
+            self.give_up_what_is_open();
             self.made.ops.push(Op::new(time, None, 0, Some(Kind::Lost { events })));
             return;
         }
@@ -180,6 +181,25 @@ impl<'a> Assembler<'a> {
             What::Snapshot(index) => self.snapshot(thread, index, time),
             What::Limits(limits) => ops.push(Op::new(time, cpu, serial, Some(Kind::Limits(limits)))),
             What::Lost(_) => {}
+        }
+    }
+
+    /// Reports may be lost from now on, or were until now. What is reported next of a call or fault that is
+    /// under way may be the end of a later one: its task is lost from where it began.
+    fn give_up_what_is_open(&mut self) {
+        for task in self.tasks.values_mut() {
+            task.ranges = None;
+            let fault = task.fault.take().filter(|_| std::mem::take(&mut task.in_fault));
+            let fault = fault.filter(|fault| self.made.ops[*fault].ended.is_none());
+            // Of an exec that succeeds there is a snapshot: that is certain.
+            let exec = task.call.take_if(|call| is_exec(call.name));
+            let call =
+                task.call.take().filter(|call| is_kept(call.name, &call.args) && !makes_task(call.name));
+            task.call = exec.map(|exec| Pending { unread: true, ..exec });
+            let call = call.map(|call| call.op).filter(|op| self.made.ops[*op].kind.is_none());
+            for op in fault.into_iter().chain(call) {
+                self.made.ops[op].kind = Some(Kind::Lost { events: 1 });
+            }
         }
     }
 

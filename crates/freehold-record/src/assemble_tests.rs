@@ -273,3 +273,56 @@ fn limits_are_of_processes_that_are_recorded() {
     ];
     assert_eq!(lines(&story.concat(), &mut []), expected);
 }
+
+/// What is reported behind a loss may be the end of another call, fault or fork than the one that was under
+/// way before: how that ended is not known, and nothing of what was reported later is put before the loss.
+#[test]
+fn what_is_under_way_when_events_are_lost_has_no_known_end() {
+    let mut snapshots = [snapshot(Why::Exec)];
+    let fault = || What::Fault { address: 0x5000, code: 6 };
+    let story = [
+        (1, ROOT, What::NewTask { thread: 701, flags: 0x1_0100 }),
+        (2, ROOT, What::NewTask { thread: 702, flags: 0x1_0100 }),
+        (3, ROOT, What::NewTask { thread: 703, flags: 0 }),
+        (4, ROOT, What::NewTask { thread: 704, flags: 0 }),
+        (5, ROOT, fault()),
+        (6, ROOT, What::Signal { signal: 11, code: 1 }),
+        (10, ROOT, enter(CallName::Mmap, &[0, 0x2000, 1, 0x22, u64::MAX, 0])),
+        (11, 701, fault()),
+        (12, 702, enter(CallName::Fork, &[])),
+        (13, 702, lock(LockStep::Wanted, true)),
+        (14, 702, lock(LockStep::Taken(true), true)),
+        (15, 703, enter(CallName::Execve, &[1, 2, 3])),
+        (16, 704, enter(CallName::Execve, &[1, 2, 3])),
+        (20, 0, What::Lost(9)),
+        // The end of another mmap, of a later fault at the same place, of a later fork, of a later execve.
+        (30, ROOT, What::Leave(CallName::Mmap, 0x7000)),
+        (31, 701, What::Resolved { address: 0x5000, major: false }),
+        (32, 702, What::NewTask { thread: 705, flags: 0 }),
+        (33, 702, What::Leave(CallName::Fork, 705)),
+        (34, 703, What::Leave(CallName::Execve, -2)),
+        (35, ROOT, What::Resolved { address: 0x5000, major: false }),
+        (40, 0, What::Lost(0)),
+        // What is certain.
+        (50, 704, What::Snapshot(0)),
+        (60, ROOT, enter(CallName::Brk, &[0])),
+        (62, ROOT, What::Leave(CallName::Brk, 0x8000)),
+    ];
+    let expected = [
+        "1 1 1 N 2 1 10100",
+        "2 1 1 N 3 1 10100",
+        "3 1 1 N 4 4 0",
+        "4 1 1 N 5 5 0",
+        "5 1 1 F 5000 6",
+        "6 1 1 G 11 1",
+        "10 1 1 L 1",
+        "11 1 2 L 1",
+        "20 - - L 9",
+        "32 1 3 N 6 6 0",
+        "40 - - L 0",
+        "49 1 5 E 4 e33",
+        "50 - 5 S 4 exec 5",
+        "60 1 1 brk 0 = 8000 x2",
+    ];
+    assert_eq!(lines(&story, &mut snapshots), expected);
+}

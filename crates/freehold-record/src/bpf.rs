@@ -50,7 +50,7 @@ pub const fn store_constant(to: u8, offset: i16, constant: i32) -> Instruction {
     instruction(0x7a, to, 0, offset, constant)
 }
 
-/// `*(to + offset) += from`, of 8 bytes, whoever does so beside.
+/// `*(to + offset) += from`, of 8 bytes, whichever processors do so beside.
 pub const fn count(to: u8, offset: i16, from: u8) -> Instruction {
     instruction(0xdb, to, from, offset, 0)
 }

@@ -132,8 +132,8 @@ impl Follower {
         self.threads.entry(thread).or_insert_with(new);
     }
 
-    /// Waits until something happens, or for so long. Who asks for the end has the command told; who asks
-    /// again, has all killed.
+    /// Waits until something happens, or for so long. A signal that asks for the end is passed on to the
+    /// command; a second one has all killed.
     fn pause(&mut self, most: Duration) {
         let Some(signal) = tracee::pause(most) else { return };
         match self.ending {
@@ -240,7 +240,7 @@ impl Follower {
     }
 
     /// Stops everybody, takes a snapshot of each process, and lets all go on. Without a snapshot when
-    /// somebody does not stop soon: who waits in the kernel for its vfork child, say.
+    /// somebody does not stop soon: a task that waits in the kernel for its vfork child, say.
     fn freeze(&mut self) {
         let from = now();
         self.threads.values_mut().for_each(|thread| thread.standing = false);
@@ -270,7 +270,7 @@ impl Follower {
             self.found.frozen.push((from, now() - from));
         }
         self.freezing = false;
-        // Who stands still with its whole process takes no notice.
+        // A thread that stands still with its whole process takes no notice.
         self.threads.iter().filter(|(_, thread)| thread.standing).for_each(|(id, _)| tracee::go_on(*id, 0));
     }
 }

@@ -121,11 +121,15 @@ pub fn status(text: &str) -> Vec<(String, u64)> {
 ///
 /// # Errors
 ///
-/// A line that is not understood.
+/// A line that is not understood; VMAs that cannot have been there at one moment.
 pub fn areas(text: &str) -> anyhow::Result<Vec<Area>> {
     let mut areas: Vec<Area> = Vec::new();
     for line in text.lines() {
         if let Some(area) = first_line(line) {
+            // Another process that runs in the address space may change it meanwhile.
+            if area.start >= area.end || areas.last().is_some_and(|last| last.end > area.start) {
+                bail!("smaps shows an address space that changes while it is read: `{line}`");
+            }
             areas.push(area);
             continue;
         }

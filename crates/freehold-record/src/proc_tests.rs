@@ -63,6 +63,21 @@ fn what_is_not_smaps_is_refused() {
     }
 }
 
+/// The kernel shows some lines, lets others change the address space, and shows the next ones.
+#[test]
+fn smaps_of_no_moment_is_refused() {
+    let lines = |ranges: &[&str]| {
+        let lines: String =
+            ranges.iter().map(|range| format!("{range} rw-p 0 00:00 0 \nRss: 4 kB\n")).collect();
+        areas(&lines).map(|areas| areas.len()).map_err(|error| error.to_string())
+    };
+    assert_eq!(lines(&["1000-2000", "2000-5000", "ffffffffff600000-ffffffffff601000"]), Ok(3));
+    for ranges in [["1000-4000", "3000-5000"], ["3000-4000", "1000-2000"], ["1000-2000", "1000-2000"]] {
+        let error = lines(&ranges).unwrap_err();
+        assert!(error.contains("changes while it is read"), "{error}");
+    }
+}
+
 #[test]
 fn status_holds_sizes_alone() {
     let text =

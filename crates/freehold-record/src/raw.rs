@@ -18,7 +18,7 @@ pub struct Raw {
 
 impl Raw {
     /// `count` reports found no room, somewhere in `span`: what is known before it is not known behind it,
-    /// and of a program that begins within it nothing is known either.
+    /// and of a program that begins within it nothing is known either. Spans may overlap.
     pub fn losses(count: u64, span: Range<u64>) -> [Raw; 2] {
         [(span.start, count), (span.end, 0)].map(|(time, count)| Raw {
             time,
@@ -103,7 +103,8 @@ pub enum What {
     Snapshot(usize),
     /// The thread has these resource limits.
     Limits(Box<Limits>),
-    /// So many reports found no room, from now on; by whom, nobody knows.
+    /// So many reports found no room, from now on; which threads' they were, nobody knows. 0: those of a
+    /// span came before.
     Lost(u64),
 }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 const OPTIONS: [&str; 8] = ["-f", "-ttt", "-T", "-y", "-s", "64", "-e", CALLS];
 /// What it has to hold.
 const CALLS: &str = "trace=memory,process,process_vm_readv,process_vm_writev,memfd_create,\
-    open,openat,openat2,creat,close,close_range,dup,dup2,dup3,fcntl,ftruncate,fallocate,shmget,shmctl,prctl,prlimit64,setrlimit,capset,setuid,setreuid,setresuid,unshare,\
+    open,openat,openat2,creat,close,close_range,dup,dup2,dup3,fcntl,ftruncate,fallocate,shmget,shmctl,prctl,prlimit64,setrlimit,capset,setns,setuid,setreuid,setresuid,unshare,\
     ioctl,userfaultfd,?mseal";
 /// Of these, what older versions of strace do not know.
 const NEWER: [&str; 1] = ["mseal"];
@@ -93,7 +93,8 @@ fn is_known(call: &str) -> bool {
     probe.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
-/// Waits for the end of strace, which takes no signals itself; who asks for the end has the command told.
+/// Waits for the end of strace, which takes no signals itself: one that asks for the end goes to the
+/// command.
 fn wait(mut strace: Child) -> io::Result<ExitStatus> {
     // Only now: what is blocked here, a child would begin with.
     tracee::prepare_signals();

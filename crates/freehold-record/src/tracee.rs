@@ -40,7 +40,7 @@ impl Waiting {
                     // SAFETY: a list of strings with a null at its end, all of them alive.
                     unsafe { libc::execvp(argv[0], argv.as_ptr()) };
                     let errno = io::Error::last_os_error().raw_os_error().unwrap_or(0);
-                    // Who would read it may be gone.
+                    // The reader may be gone.
                     let _ = report.write_all(&errno.to_ne_bytes());
                 }
                 // SAFETY: ends the process and runs nothing that belongs to the parent.

@@ -200,7 +200,8 @@ impl Drop for Instance {
     }
 }
 
-/// The kernel's tracing names processes by its own numbers. Who has others would trace strangers.
+/// The kernel's tracing names processes by its own numbers. A recorder that has others would trace
+/// strangers.
 fn is_numbered_by_the_kernel() -> anyhow::Result<()> {
     match fs::metadata("/proc/self/ns/pid") {
         Ok(own) if own.ino() != FIRST_PID_NAMESPACE => {

@@ -144,7 +144,7 @@ pub fn write(
     written.stopped = stopped(&snapshots, &frozen);
     let trace = written.trace(names, start, ops, (&files, &mounts), settings, rename)?;
     let snap = snapshots_file(names, start, snapshots, rename)?;
-    // Whoever finds a recording finds its snapshots.
+    // Where a recording is found, its snapshots are.
     save(&names.snap, &snap)?;
     if let Err(error) = save(&names.trace, &trace) {
         let _ = fs::remove_file(&names.snap);

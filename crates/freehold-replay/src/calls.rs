@@ -119,7 +119,8 @@ fn may_write(process: &Process, at: u64, len: u64) -> Result<(), Errno> {
 pub(super) fn may_use(process: &Process, at: u64, len: u64, rights: VmFlags) -> Result<(), Errno> {
     let (mut at, end) = (at, at.checked_add(len).ok_or(Errno::EFAULT)?);
     while at < end {
-        // Where a stack could grow to, it would have; and who has no right to a page does not bring it in.
+        // Where a stack could grow to, it would have; and a task without a right to a page does not bring it
+        // in.
         let vma = process.find_vma(at).filter(|vma| vma.flags().contains(rights)).ok_or(Errno::EFAULT)?;
         let end_of_vma = vma.end();
         drop(vma);

@@ -10,7 +10,7 @@ use super::refused::is_of_unknown_length;
 use super::resident::{self, Resident};
 use super::runs::Runs;
 use super::touched::Of;
-use super::world::{UNNAMED, World, ZEROES, plain_name, special_name};
+use super::world::{UNNAMED, World, ZEROES, is_of_driver, plain_name, special_name};
 use freehold::space::maps::MapLine;
 use freehold::space::pagemap::PageKind;
 use freehold::vma::flags::VmFlags;
@@ -52,6 +52,8 @@ struct Untold {
     openings: u64,
     /// Not whether something was written in them.
     writes: u64,
+    /// Not what a driver made of them.
+    drivers: u64,
 }
 
 /// One thing in which a snapshot and the engine differ.
@@ -110,6 +112,7 @@ pub(super) fn report(found: &mut Found, task: u32, snapshot: &Snapshot, line: u3
     found.set_aside(aside::FILE_NAMES, names.names);
     found.set_aside(aside::HOW_OPENED, names.openings);
     found.set_aside(aside::WRITES, names.writes);
+    found.set_aside(aside::DRIVERS, names.drivers);
     found.set_aside(aside::DROPPED, pages.dropped);
     found.set_aside(aside::KERNEL, pages.untold);
     found.set_aside(aside::RANGES, pages.taken);
@@ -139,7 +142,10 @@ fn compare_areas(
     findings: &mut Vec<Finding>,
 ) -> Untold {
     let mut untold = Untold::default();
-    let (mut our, mut their) = (ours.iter().peekable(), theirs.iter().peekable());
+    untold.drivers = theirs.iter().filter(|area| is_of_driver(&area.name)).count() as u64;
+    let ours = ours.iter().filter(|line| !is_of_driver(line.name.as_str()));
+    let theirs = theirs.iter().filter(|area| !is_of_driver(&area.name));
+    let (mut our, mut their) = (ours.peekable(), theirs.peekable());
     loop {
         let at = match (our.peek(), their.peek()) {
             (None, None) => return untold,

@@ -4,7 +4,7 @@
 //! page that is the task's own. So whatever word is found in a private page says where it comes from: from
 //! this address space, or from one that it was forked from, before that fork. Anything else is a page that
 //! leaked, was not zeroed, or was shared for too long. What is stored through a shared mapping is
-//! everybody's: private copies of a file's pages may hold it, whoever stored it.
+//! everybody's: private copies of a file's pages may hold it, whichever process stored it.
 
 use freehold::fault::FaultError;
 use freehold::space::pagemap::PageKind;

@@ -191,7 +191,7 @@ impl Reached {
     }
 
     fn pages(&self) -> MutexGuard<'_, BTreeMap<u64, How>> {
-        // Whoever panicked takes the whole run down.
+        // A thread that panicked takes the whole run down.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

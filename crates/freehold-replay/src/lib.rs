@@ -104,7 +104,7 @@ impl Default for Options {
     }
 }
 
-/// Who wants to know how far a replay has come.
+/// A listener that wants to know how far a replay has come.
 pub trait Progress {
     /// So many events of the recording were read and planned.
     fn planned(&self, events: u64);

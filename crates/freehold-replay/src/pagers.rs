@@ -167,7 +167,7 @@ impl Pagers {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, Arc<Userfaultfd<Machine>>>> {
-        // Whoever panicked takes the whole run down.
+        // A thread that panicked takes the whole run down.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

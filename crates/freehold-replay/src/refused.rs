@@ -7,7 +7,7 @@
 use super::image::{Image, lines_in};
 use super::length;
 use super::runs::Runs;
-use super::world::World;
+use super::world::{World, is_of_driver};
 use freehold::space::maps::MapLine;
 use freehold::space::{Advice, LockFlags, Mdwe, Prot, RemapFlags};
 use freehold::vma::flags::VmFlags;
@@ -67,6 +67,12 @@ pub(super) fn refused(world: &World, image: &Image, planned: &PlannedCall) -> Op
         CallName::Mprotect | CallName::PkeyMprotect => &[ENOMEM, EACCES],
         CallName::Madvise if matches!(call.returned, Returned::Error(_)) => {
             return behind_the_end(process, call, faults);
+        }
+        CallName::Mremap
+            if matches!(call.returned, Returned::Error(EFAULT | EINVAL))
+                && is_drivers(process, call.args[0]) =>
+        {
+            return Some(Refused::Leave(aside::DRIVERS));
         }
         CallName::Mremap if call.returned == Returned::Error(EFAULT) && !faults => {
             return apart(process, call);
@@ -149,6 +155,13 @@ pub(super) fn tells_growth(world: &World, image: &Image, start: u64) -> bool {
     let locked = process.find_vma(start).is_some_and(|vma| vma.flags().contains(VmFlags::LOCKED));
     let lock_limit = !process.limits().get().may_lock;
     image.limited.load(Relaxed) && world.promises > 0 && (lock_limit || !locked)
+}
+
+/// Whether a driver's file is mapped at `address`.
+fn is_drivers(process: &Process, address: u64) -> bool {
+    let vma = process.find_vma(address).filter(|vma| vma.start() <= address);
+    let file = vma.as_ref().and_then(|vma| vma.object().open_file());
+    file.is_some_and(|file| is_of_driver(file.name()))
 }
 
 /// Linux has found a page missing that was to be brought in, perhaps behind the end of a file.

@@ -59,7 +59,7 @@ impl Tasks {
 struct Slot<'p> {
     done: AtomicU32,
     wanted: AtomicU32,
-    /// Who waits for a step of this task: the number of steps that must be done.
+    /// Tasks that wait for a step of this one: the number of steps that must be done.
     parked: Mutex<Vec<(u32, Task<'p>)>>,
     /// What a task that ended its steps runs in; `None` inside once it exited.
     left: Mutex<Option<Option<Arc<Image>>>>,
@@ -89,7 +89,7 @@ pub(super) struct Run<'p> {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Whoever panicked takes the whole run down; what is behind the lock is no worse for it.
+    // A thread that panicked takes the whole run down; what is behind the lock is no worse for it.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -184,7 +184,7 @@ impl<'p> Run<'p> {
         }
     }
 
-    /// Who waits for whom.
+    /// Which task waits for which.
     fn stuck(&self) -> String {
         let mut text = String::new();
         for (slot, steps) in self.slots.iter().zip(&self.segment.tasks) {
@@ -264,7 +264,7 @@ impl<'p> Run<'p> {
         parked.push((wait.index + 1, task));
     }
 
-    /// The task of `slot` has done `done` steps: whoever waited for that may go on.
+    /// The task of `slot` has done `done` steps: tasks that waited for that may go on.
     fn step_done(&self, slot: usize, done: u32) {
         let slot = &self.slots[slot];
         // SeqCst: see the module.

@@ -41,7 +41,7 @@ fn a_line_for_each() {
     assert_eq!(rows.len(), 6);
 }
 
-/// Who execs without a snapshot has a new name that is not known; who forks hands its name on.
+/// A task that execs without a snapshot has a new name that is not known; one that forks hands its name on.
 #[test]
 fn commands() {
     let text = tasks(&TRACE.replace("6000 0 3 E -\n", "")).text();

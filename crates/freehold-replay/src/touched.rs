@@ -198,7 +198,7 @@ impl Touched {
     }
 
     fn lock(&self) -> MutexGuard<'_, Both> {
-        // Whoever panicked takes the whole run down.
+        // A thread that panicked takes the whole run down.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

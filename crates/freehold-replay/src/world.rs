@@ -69,7 +69,7 @@ pub(super) struct World {
     lengths: HashMap<String, u64>,
     /// Counts of address spaces that are gone.
     pub(super) totals: Arc<Totals>,
-    /// Who runs in what: the image that a task had when it was made or did an exec.
+    /// What each task runs in: the image that a task had when it was made or did an exec.
     pub(super) images: Mutex<HashMap<u32, Weak<Image>>>,
     /// Tasks that were made in a segment where they have no steps.
     pub(super) newborn: Mutex<Vec<(u32, Option<Arc<Image>>)>>,
@@ -362,6 +362,13 @@ fn contents() -> u64 {
 /// A name without what says that it is gone from its directory.
 pub(super) fn plain_name(name: &str) -> &str {
     name.strip_suffix(" (deleted)").unwrap_or(name)
+}
+
+/// Whether a driver decides what a mapping of the file of this name is like, which no recording tells.
+pub(super) fn is_of_driver(name: &str) -> bool {
+    let device = name.strip_prefix("/dev/").filter(|_| plain_name(name) != ZEROES);
+    let is_device = device.is_some_and(|name| !name.starts_with("shm/") && !name.starts_with("hugepages/"));
+    is_device || name.starts_with("anon_inode:") || name.starts_with("socket:")
 }
 
 /// What the kernel maps by itself, if `name` is such.

@@ -374,7 +374,7 @@ impl Random {
 
 /// One nonsensical recording, in all that can be done with it. Whether all of it could be read.
 fn survives(seed: u64) -> bool {
-    // Shown when it panics, or to whoever waits for one that takes long.
+    // Shown when it panics, or to a reader that waits for one that takes long.
     println!("seed {seed}");
     let mut random = Random(seed);
     let (mut trace, mut snapshots) = (EVENTS.to_owned(), SNAPSHOTS.to_owned());

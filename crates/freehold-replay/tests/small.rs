@@ -654,3 +654,70 @@ P fffffda 1 8
         assert_eq!((outcome.calls.all, outcome.faults.all, outcome.snapshots.all), (5, 2, 1));
     });
 }
+
+/// While events are being lost, a program begins, of which some are lost, too: nothing of it is checked before
+/// the exec behind the loss, and that for this reason.
+#[test]
+fn what_begins_within_a_loss_is_not_checked() {
+    let exec = |id, time| EXEC.replace("@ 0 exec 1 5 6", &format!("@ {id} exec 1 {time} {time}"));
+    let exit = EXIT.replace("@ 1 exit 3 36 36", "@ 2 exit 1 14 14");
+    let events = "8 - - L 7
+9 0 1 E 1
+9 - 1 S 1 exec 1
+12 0 1 F 10000 4
+12 0 1 munmap 10000 1000 = -22
+14 - 1 S 2 exit 1
+15 - - L 0
+16 0 1 munmap 10000 1000 = -22
+";
+    let recording = Recording::new(events, &format!("{}{exit}", exec(1, 9)));
+    each_way(|options| {
+        let outcome = recording.replay(options);
+        assert_eq!(outcome.difference_count, 0, "{:#?}", outcome.differences);
+        assert_eq!((outcome.calls.all, outcome.faults.all, outcome.snapshots.all), (0, 0, 0));
+        let aside: Vec<_> = outcome.set_aside.iter().map(|(why, count)| (&why[..18], *count)).collect();
+        assert_eq!(aside, [("after events were ", 4), ("places where event", 1)]);
+    });
+    let events = format!("{events}20 0 1 E 3\n20 - 1 S 3 exec 1\n21 0 1 munmap 10000 1000 = -22\n");
+    let recording = Recording::new(&events, &format!("{}{exit}{}", exec(1, 9), exec(3, 20)));
+    let outcome = recording.replay(&Options::default());
+    assert_eq!((outcome.calls.all, outcome.difference_count), (1, 1), "checked again");
+    assert_eq!(outcome.differences[0].line, 14);
+}
+
+/// What a driver makes of mappings of its file is not recorded: flags, what merges, what may grow. Everything
+/// else is compared.
+#[test]
+fn mappings_of_drivers_are_what_their_drivers_make_them() {
+    let outcome = |name: &str| {
+        let events = format!(
+            "# file 2 - {name}
+10 0 1 mmap 0 1000 3 1 3 0 = 7f0000001000 f2
+11 0 1 mmap 0 1000 3 1 3 1000 = 7f0000002000 f2
+12 0 1 mremap 7f0000001000 1000 3000 1 0 = -14
+13 0 1 mremap 7f0000002000 1000 2000 0 0 = -22
+14 0 1 munmap 10000 1 = 0
+14 0 1 munmap 10001 1 = -22
+15 - 1 S 1 exit 1
+"
+        );
+        let exit = EXEC
+            .replace("@ 0 exec 1 5 6", "@ 1 exit 1 15 15")
+            .replace("10000-12000 r-xp 0", "11000-12000 r-xp 1000");
+        let driver = format!(
+            "7f0000001000-7f0000002000 rw-s 0 {name} | 0 | rdwrshmrmwmemsdemm\n\
+             7f0000002000-7f0000003000 rw-s 1000 {name} | 0 | rdwrshmrmwmemsdemm\n7ffffffdd000-"
+        );
+        Recording::new(&events, &exit.replace("7ffffffdd000-", &driver)).replay(&Options::default())
+    };
+    for driver in ["anon_inode:[io_uring]", "/dev/dri/card0", "socket:[7]"] {
+        let outcome = outcome(driver);
+        assert_eq!(outcome.difference_count, 0, "{driver}: {:#?}", outcome.differences);
+        assert_eq!((outcome.calls.all, outcome.snapshots.all), (4, 1), "{driver}");
+        let aside = outcome.set_aside.iter().find(|(why, _)| why.starts_with("mappings of drivers"));
+        assert_eq!(aside.map(|(_, count)| *count), Some(4), "{driver}: {:?}", outcome.set_aside);
+    }
+    for file in ["/dev/shm/x", "/x/dev/dri"] {
+        assert!(outcome(file).difference_count > 1, "{file}");
+    }
+}

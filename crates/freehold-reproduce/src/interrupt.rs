@@ -5,7 +5,7 @@ use std::mem;
 use std::ptr;
 use std::thread;
 
-/// What ends a run in order. Whoever started us ignoring one of them wants it ignored.
+/// What ends a run in order. A parent that started us ignoring one of them wants it ignored.
 const ENDING: [i32; 2] = [libc::SIGINT, libc::SIGTERM];
 
 /// From now on has `tell` called, by a thread of its own, with the first signal that is to end the process.

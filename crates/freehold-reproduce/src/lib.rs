@@ -40,7 +40,7 @@ pub struct Report {
     pub(crate) version: &'static str,
     /// Where it ran.
     pub(crate) machine: Facts,
-    /// How it was called, for who wants to do the same.
+    /// How it was called, for a reader that wants to do the same.
     pub(crate) command: String,
     /// At the small sizes.
     pub(crate) quick: bool,

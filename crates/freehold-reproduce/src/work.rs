@@ -51,7 +51,7 @@ impl Work {
     pub fn begin(chosen: Vec<&'static dyn Experiment>, scale: Scale, quiet: bool) -> anyhow::Result<Work> {
         let (tell, news) = mpsc::channel();
         let signals = tell.clone();
-        // Who does not listen any more is about to end.
+        // A receiver that does not listen any more is about to end.
         interrupt::watch(move |signal| _ = signals.send(News::Signal(signal)));
         let steps = Steps::new(&chosen, &scale, quiet);
         let line = steps.line();

@@ -82,9 +82,9 @@ pub enum Kind {
         ns: u64,
     },
     /// Events from here on found no room in the recorder's buffers, or a line cannot be read. They were the
-    /// task's, or if that is 0, nobody knows whose.
+    /// task's, or if that is 0, nobody knows whose: then the loss goes on until an event with 0 events lost.
     Lost {
-        /// How many.
+        /// How many. 0: a loss that began before is over.
         events: u64,
     },
 }

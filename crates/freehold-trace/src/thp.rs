@@ -81,7 +81,7 @@ impl Recording {
 ///
 /// # Errors
 ///
-/// A file that cannot be read. Lines that make no sense are left to who reads the snapshots themselves.
+/// A file that cannot be read. Lines that make no sense are left to the reader of the snapshots.
 pub fn shown_thp(path: &Path, snapshots: Option<&Path>) -> Result<Option<Thp>, ReadError> {
     let file = snapshots.map(Path::to_owned).or_else(|| input::snapshots_beside(path));
     let Some(file) = file else { return Ok(None) };

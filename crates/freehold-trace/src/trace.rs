@@ -27,6 +27,8 @@ pub(crate) struct TraceReader {
     lines: Lines,
     seen: Seen,
     unread: Unread,
+    /// Nobody knows whose the line was that could not be read: the loss ends where it began.
+    over: Option<Event>,
 }
 
 /// What earlier lines said, as far as it decides whether a line is right.
@@ -69,11 +71,14 @@ pub(crate) fn header(line: &[u8], format: &str, latest: u32) -> Header {
 impl TraceReader {
     /// Reads what follows the first line, which `lines` has passed.
     pub(crate) fn new(lines: Lines, version: u32) -> Self {
-        TraceReader { lines, seen: Seen { version, ..Seen::new() }, unread: Unread::default() }
+        TraceReader { lines, seen: Seen { version, ..Seen::new() }, unread: Unread::default(), over: None }
     }
 
     /// The next event.
     pub(crate) fn next_event(&mut self) -> Result<Option<Event>, ReadError> {
+        if let Some(over) = self.over.take() {
+            return Ok(Some(over));
+        }
         while self.lines.advance()? {
             let line = self.lines.line();
             let number = self.lines.number();
@@ -85,7 +90,10 @@ impl TraceReader {
                 Ok(event) => event,
                 Err(bad) => {
                     self.unread.note(self.lines.wrong(bad))?;
-                    self.seen.lost_with(line, number)
+                    let lost = self.seen.lost_with(line, number);
+                    let nobodys = lost.clone().filter(|lost| lost.task == 0);
+                    self.over = nobodys.map(|lost| Event { kind: Kind::Lost { events: 0 }, ..lost });
+                    lost
                 }
             };
             if event.is_some() {

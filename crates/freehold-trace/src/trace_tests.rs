@@ -106,7 +106,7 @@ fn an_event_has_what_its_line_says() {
     assert_eq!(kind("9 - - Z 10"), Kind::Frozen { ns: 10 });
 }
 
-/// Whom an advice is about, the descriptor says, or that it was taken.
+/// Which process an advice is about, the descriptor says, or that the advice was taken.
 #[test]
 fn an_advice_about_oneself_is_known() {
     const COLD: u32 = 20;

@@ -62,8 +62,18 @@ fn keys_are_handed_out_once() {
     everywhere(|_, process, _| {
         assert_eq!(process.pkey_alloc(NONE), Err(PkeyError::NoneLeft));
         anon(process, BASE, 1);
-        assert_eq!(process.pkey_mprotect(BASE, PAGE, R, 1), Err(MprotectError::Invalid));
-        assert_eq!(process.pkey_mprotect(BASE, PAGE, R, 0), Ok(()));
+        for key in [0, 1] {
+            assert_eq!(process.pkey_mprotect(BASE, PAGE, R, key), Err(MprotectError::Invalid));
+            assert_eq!(process.pkey_free(key), Err(PkeyError::Invalid));
+        }
+        let away = BASE + 64 * PAGE;
+        assert_eq!(
+            process.pkey_mprotect(away, PAGE, R, 0),
+            Err(MprotectError::Invalid),
+            "before the look-up"
+        );
+        assert_eq!(process.pkey_mprotect(BASE, 0, R, 0), Ok(()));
+        assert_eq!(process.pkey_mprotect(BASE, u64::MAX - PAGE, R, 0), Err(MprotectError::NotMapped));
         process.mprotect(BASE, PAGE, X).unwrap();
         assert_eq!(key_at(process, BASE), 0);
         assert!(!process.smaps(0).any(|smap| smap.to_string().contains("ProtectionKey")));

@@ -22,7 +22,7 @@ pub fn run(args: &ReproduceArgs) -> anyhow::Result<u8> {
     let file = |path: Option<&PathBuf>| path.map(|path| output(path)).transpose();
     let json = file(args.json.as_ref().filter(|_| text))?;
     let (page, markdown) = (file(args.report.as_ref())?, file(args.markdown.as_ref())?);
-    // Who reads the text may have seen enough of it; files are written all the same.
+    // A reader may have seen enough of the text; files are written all the same.
     let mut gone = None;
     let mut show = |text: &str| {
         if gone.is_none() {

@@ -6,7 +6,7 @@ use super::life::{Life, Process};
 const MOST_ROWS: usize = 7;
 /// At most so many processes in them.
 const MOST_PROCESSES: usize = 160;
-/// Who lived for a shorter part of the whole is not drawn.
+/// A process that lived for a shorter part of the whole is not drawn.
 const SHORTEST: f64 = 0.003;
 
 /// Processes in rows: none beside another in time, each below its parent.

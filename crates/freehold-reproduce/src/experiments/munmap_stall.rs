@@ -1,5 +1,5 @@
-//! Steps 0 and 1: who waits while a large munmap runs. Their complaint was a `ps` that hung for more than 120
-//! seconds.
+//! Steps 0 and 1: which tasks wait while a large munmap runs. Their complaint was a `ps` that hung for more
+//! than 120 seconds.
 
 use super::Experiment;
 use super::victim::Victim;
@@ -336,7 +336,8 @@ fn histogram(of_size: &OfSize, victim: Victim, found: &[Vec<Turn>]) -> Table {
 }
 
 /// Which part of the time went into operations that took longer than a time. Of a hundred operations that
-/// wait for a moment and one that waits for all of the munmap, this says what matters to who waits.
+/// wait for a moment and one that waits for all of the munmap, this says what matters to a task that
+/// waits.
 fn plot(of_size: &OfSize, victim: Victim, found: &[Vec<Turn>]) -> Plot {
     let line = |(side, turns): (&Side, &Vec<Turn>)| {
         let points = (5..=31).map(|power| {

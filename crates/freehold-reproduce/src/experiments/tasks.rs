@@ -175,7 +175,7 @@ impl Tasks {
     }
 
     /// Moves the data's first pages to other frames, until told to stop; how many in a second of moving.
-    /// Whoever maps a page that moves has to fault it in again, which all tasks do before the next round.
+    /// A task that maps a page that moves has to fault it in again, which all tasks do before the next round.
     fn migrate(&self, stop: &AtomicBool) -> anyhow::Result<f64> {
         let (mut moved, mut moving) = (0u64, Duration::ZERO);
         while !stop.load(Relaxed) || moved == 0 {

@@ -1,4 +1,4 @@
-//! Who does something else while a munmap runs.
+//! Tasks that do something else while a munmap runs.
 
 use crate::host::Area;
 use crate::load::{ANON, PAGE, RW, map};
@@ -15,7 +15,7 @@ pub type Operation = Box<dyn FnMut() -> anyhow::Result<Duration> + Send>;
 /// Pages that are faulted in, one a time, before they are given back.
 const PAGES: u64 = 1 << 14;
 
-/// Who is watched.
+/// Which task is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Victim {
     /// What ps does: read cmdline and maps.

@@ -1,7 +1,7 @@
 //! What the plan knows of an address space: its VMAs, with what decides whether neighbours merge.
 //!
 //! This is a sequential model, driven in the order of the recording. It answers one question: which VMAs does
-//! a call or a first write change, its neighbours included? Whoever changes the same VMAs must keep the
+//! a call or a first write change, its neighbours included? Tasks that change the same VMAs must keep the
 //! recording's order.
 
 use super::descriptors::Access;
@@ -96,7 +96,7 @@ pub(crate) struct Area {
     pub(crate) family: u32,
     /// The family did not pass through a fork.
     pub(crate) alone: bool,
-    /// Who gave it the family.
+    /// The step that gave it the family.
     pub(crate) family_by: Stamp,
     /// The last step that changed this VMA, or looked at it to decide a merge.
     pub(crate) last: Stamp,

@@ -70,6 +70,7 @@ pub const SETTING: &str = "places of shared memory: from what length on it is al
 // Calls that Linux refused.
 
 pub const UNTOLD: &str = "calls that Linux refused for limits, credentials, overcommit or how a file was opened, which are not recorded";
+pub const DRIVERS: &str = "mappings of drivers' files: which flags a driver gives them, and so what merges and what may grow, is not recorded";
 pub const APART: &str =
     "mremap of memory that page faults, which no text shows, may have kept apart from what is beside it";
 pub const POPULATED: &str = "madvise(MADV_POPULATE_READ, MADV_POPULATE_WRITE) behind the end of a file: how long it was at the time, is not recorded";

@@ -50,6 +50,8 @@ pub(crate) struct Space {
     pub(crate) written: Told,
     /// Where memory is perhaps locked, perhaps not.
     pub(crate) locks: Told,
+    /// How much of it counts as locked is not known.
+    pub(crate) doubts_locked: bool,
     /// What was mapped when a call was under way that may have made it free, beside one that follows.
     pub(crate) awaited: Told,
     /// Ranges may be registered with a userfaultfd: the process has made one.

@@ -109,7 +109,7 @@ impl Planner {
         let future = old.map_or(0, |old| old.future & flag::MERGEABLE);
         self.leave(task);
         if let Some(own) = self.tasks.get_mut(&task) {
-            own.lost = false;
+            own.lost = self.losses > 0;
         }
         let mut space = Space { members: vec![task], future, ..Space::default() };
         let start = match snapshot {
@@ -144,7 +144,7 @@ impl Planner {
                 self.families = self.families.wrapping_add(1).max(1);
                 area.family = self.families;
             }
-            // Who is like this from the start has inherited it.
+            // A program that is like this from the start has inherited it.
             space.future |= area.flags & flag::MERGEABLE;
             space.areas.put(shown.start, area);
         }
@@ -214,13 +214,13 @@ impl Planner {
         space.is_some_and(|space| space.told.is_none())
     }
 
-    /// Everything done so far in the space: for whom all of it matters.
+    /// Everything done so far in the space: for steps to which all of it matters.
     pub(super) fn gather_whole(&mut self, number: u32, task: u32) {
         let Some(space) = self.spaces.get(&number) else { return };
         self.scratch.push(space.order.whole);
         self.scratch.extend(&space.order.departed);
         for member in space.order.active().filter(|&member| member != task) {
-            // Who has left is among the departed.
+            // A task that has left is among the departed.
             let stays = self.tasks.get(&member).filter(|member| member.space == Some(number));
             if let Some(index) = stays.and_then(|member| member.next.checked_sub(1)) {
                 self.scratch.push(Stamp { task: member, index });

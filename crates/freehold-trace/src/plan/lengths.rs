@@ -46,7 +46,7 @@ impl Lengths {
         self.files.get(&file).is_some_and(|length| length.blurred)
     }
 
-    /// From now on the order of who depends on the file is kept. Its length is not known.
+    /// From now on the order of steps that depend on the file is kept. Its length is not known.
     pub(super) fn follow(&mut self, file: u32) {
         self.files.entry(file).or_default();
     }

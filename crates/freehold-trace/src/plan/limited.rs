@@ -77,7 +77,10 @@ impl Planner {
         self.give_limits(line, task, number, limits);
     }
 
-    fn give_limits(&mut self, line: u32, task: u32, number: u32, limits: KnownLimits) {
+    fn give_limits(&mut self, line: u32, task: u32, number: u32, mut limits: KnownLimits) {
+        if self.spaces.get(&number).is_some_and(|space| space.doubts_locked) {
+            (limits.memlock, limits.may_lock) = (None, None);
+        }
         let Some(space) = self.spaces.get_mut(&number).filter(|space| space.limits != limits) else { return };
         space.limits = limits;
         self.gather_whole(number, task);

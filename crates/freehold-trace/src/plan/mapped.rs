@@ -185,7 +185,7 @@ impl Planner {
         match call.name {
             CallName::Shmget => {
                 if let Some(id) = call.returned.value() {
-                    // Who only asks for the identifier may say any size up to the true one.
+                    // A call that only asks for the identifier may say any size up to the true one.
                     let segment = self.segments.entry(id).or_default();
                     segment.bytes = segment.bytes.max(call.args[1]);
                     if call.args[2] & SHM_HUGETLB != 0 {

@@ -11,7 +11,7 @@
 //! | a call that takes or brings pages | changed what is mapped there; faulted there |
 //! | fork, a snapshot, mlockall, a change of resource limits, the end of a userfaultfd | did anything |
 //! | a call that changes what a limit in force counts | is such a call |
-//! | a call that removes a System V segment | in any address space: attached or detached it; whoever does so later waits for it, and each for the one before |
+//! | a call that removes a System V segment | in any address space: attached or detached it; a step that does so later waits for it, and each for the one before |
 //! | a call that makes a file shorter or longer | in any address space: faulted in that file, or compared what is there |
 //!
 //! and everybody waits for the last fork, snapshot, mlockall, change of limits or end of a userfaultfd. To
@@ -111,6 +111,8 @@ pub struct Planner {
     /// System V segments, by number.
     segments: HashMap<u64, SystemV>,
     removals: Removals,
+    /// Losses of events of nobody known that have not ended.
+    losses: u32,
     /// Which of them are files of huge pages, and how large those are, in bytes.
     huge: HashMap<u32, u64>,
     families: u32,
@@ -198,6 +200,7 @@ impl Planner {
             paths_known: 0,
             segments: HashMap::default(),
             removals: Removals::default(),
+            losses: 0,
             huge: HashMap::default(),
             families: 0,
             recorded: Recorded::default(),
@@ -246,8 +249,8 @@ impl Planner {
         self.shows_bytes
     }
 
-    /// Whether a program so far was given a protection key: only a machine that has them gives the same
-    /// answers.
+    /// Whether a program so far was given a protection key, or gave one to pages, be it key 0: only a machine
+    /// that has them gives the same answers.
     pub fn uses_keys(&self) -> bool {
         self.uses_keys
     }
@@ -355,9 +358,9 @@ impl Planner {
 
     fn event(&mut self, event: Event) -> Result<(), ReadError> {
         let Event { line, task, .. } = event;
-        if let Kind::Lost { .. } = event.kind {
+        if let Kind::Lost { events } = event.kind {
             match task {
-                0 => self.lose(),
+                0 => self.lose(events),
                 task => self.lose_task(task, line),
             }
             return Ok(());
@@ -528,9 +531,17 @@ impl Planner {
         }
     }
 
-    /// Events were lost, nobody knows whose: of no address space is it known from now on what it is like.
-    fn lose(&mut self) {
-        self.aside(aside::LOSSES);
+    /// Events were lost, nobody knows whose: of no address space is it known from now on what it is like,
+    /// until an exec behind the last loss. A loss of 0 events is the end of one that began before.
+    fn lose(&mut self, events: u64) {
+        if events == 0 {
+            self.losses = self.losses.saturating_sub(1);
+        } else {
+            self.aside(aside::LOSSES);
+            // A text by strace loses what one line says, and goes on behind it.
+            let ends = self.recording.format() != Format::Strace;
+            self.losses = self.losses.saturating_add(ends.into());
+        }
         self.forget_files();
         self.limits.clear();
         self.tasks.values_mut().for_each(|task| task.lost = true);

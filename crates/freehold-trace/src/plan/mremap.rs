@@ -1,6 +1,6 @@
 //! What an mremap does to the plan's model of an address space.
 
-use super::area::Area;
+use super::area::{Area, flag};
 use super::calls::{Doing, MREMAP_DONTUNMAP, MREMAP_FIXED, Space, span};
 use crate::operation::uffdio;
 use std::ops::Range;
@@ -77,6 +77,9 @@ impl Space {
         if flags & MREMAP_DONTUNMAP == 0 {
             self.areas.unmap(&source);
         } else if let Some(left) = self.areas.find_mut(at) {
+            // Linux goes on counting what it unlocks here.
+            self.doubts_locked |= left.flags & flag::LOCKED != 0;
+            left.flags &= !flag::LOCKS;
             left.family = 0;
         }
         moved.end = target.end;

@@ -24,7 +24,7 @@ const CHUNK_SHIFT: u32 = 21;
 /// Bytes of such a unit.
 pub(crate) const CHUNK: u64 = 1 << CHUNK_SHIFT;
 
-/// Who did what where in one address space, as far as later steps may have to wait for it.
+/// Which steps did what where in one address space, as far as later steps may have to wait for it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Order {
     /// The last step that changed what is mapped at an address, or took its pages: from the key to the end
@@ -41,20 +41,20 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    /// Who last changed something in `range` or right beside it.
+    /// The steps that last changed something in `range` or right beside it.
     pub(crate) fn changed(&self, range: Range<u64>) -> impl Iterator<Item = Stamp> {
         let first = self.changed.range(..=range.start).next_back().filter(|(_, (end, _))| *end > range.start);
         let from = first.map_or(range.start, |(start, _)| *start);
         self.changed.range(from..range.end.max(from)).map(|(_, (_, stamp))| *stamp)
     }
 
-    /// Who last changed what is at the page of `at`.
+    /// The step that last changed what is at the page of `at`.
     pub(crate) fn changed_at(&self, at: u64) -> Option<Stamp> {
         let (_, (end, stamp)) = self.changed.range(..=at).next_back()?;
         (at < *end).then_some(*stamp)
     }
 
-    /// Who faulted in `range`, in whole chunks.
+    /// The steps that faulted in `range`, in whole chunks.
     pub(crate) fn faulted(&self, range: &Range<u64>) -> impl Iterator<Item = Stamp> {
         let first = range.start >> CHUNK_SHIFT;
         let last = (range.end.max(range.start + 1) - 1) >> CHUNK_SHIFT;

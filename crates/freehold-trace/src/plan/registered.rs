@@ -150,7 +150,8 @@ impl Space {
         });
     }
 
-    /// Who brings in the pages of what is registered for missing ones gives it a family, also to read.
+    /// The step that brings in the pages of what is registered for missing ones gives it a family, also by a
+    /// read.
     pub(super) fn is_supplied(&self, at: u64) -> bool {
         self.areas.find(at).is_some_and(|(_, area)| !area.shared && area.flags & flag::MISSING != 0)
     }

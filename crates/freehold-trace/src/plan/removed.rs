@@ -60,7 +60,7 @@ pub(super) struct Removals {
     ids: HashMap<u32, u64>,
     /// Segments that somebody has attached who is not recorded.
     outside: HashSet<u64>,
-    /// Events were lost: who has what attached is not known any more, so nothing is removed.
+    /// Events were lost: what is attached where is not known any more, so nothing is removed.
     doubted: bool,
 }
 
@@ -103,7 +103,7 @@ impl Removals {
         }
     }
 
-    /// What is known of who has what attached may be wrong from now on.
+    /// What is known of what is attached where may be wrong from now on.
     pub(super) fn doubt(&mut self) {
         self.doubted = true;
         self.open.clear();
@@ -230,7 +230,7 @@ impl Planner {
         }
     }
 
-    /// The removal is the next step of `task`: who makes it is all the same.
+    /// The removal is the next step of `task`: any other could make it as well.
     fn place(&mut self, segment: u64, task: u32) {
         self.removals.open.retain(|id| *id != segment);
         let Some(&known) = self.segments.get(&segment) else { return };

@@ -16,8 +16,7 @@ fn attached(events: &str) -> (Planner, Segment) {
     (planner, segment)
 }
 
-/// What task 1 does, and removals whoever does them, in order; a call that is not compared has a question
-/// mark.
+/// What task 1 does, and removals by any task, in order; a call that is not compared has a question mark.
 fn steps(segment: &Segment) -> Vec<String> {
     let mut steps: Vec<_> = segment.tasks.iter().flat_map(|task| &task.steps).collect();
     steps.retain(|step| step.line > 6 || matches!(step.what, What::Remove { .. }));

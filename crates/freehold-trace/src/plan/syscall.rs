@@ -136,7 +136,7 @@ impl Planner {
             return self.leave_alone(at, about.emptied);
         }
         after.extend(about.emptied.clone().map(What::Clear));
-        // Who waits for the call waits for what belongs to it.
+        // A step that waits for the call waits for what belongs to it.
         let stamp = Stamp { index: stamp.index + before + after.len() as u32, ..stamp };
         files.into_iter().for_each(|file| self.lengths.uses(file, stamp, &mut self.scratch));
         let heap = first_heap(&mut space, &about.call);
@@ -344,9 +344,9 @@ impl Planner {
             CallName::MemfdCreate | CallName::MemfdSecret => aside::FILES,
             name if name.is_of_descriptors() => aside::FILES,
             CallName::SetMempolicy | CallName::MigratePages | CallName::MovePages => aside::NUMA,
-            CallName::PkeyAlloc | CallName::PkeyFree => {
-                self.uses_keys |= call.name == CallName::PkeyAlloc && call.returned.value().is_some();
-                if self.uses_keys {
+            CallName::PkeyAlloc | CallName::PkeyFree | CallName::PkeyMprotect => {
+                self.uses_keys |= shows_keys(call);
+                if self.uses_keys || call.name == CallName::PkeyMprotect {
                     return None;
                 }
                 aside::KEYS
@@ -355,7 +355,7 @@ impl Planner {
                 let _ = self.mapped_file(0, call);
                 aside::SHM
             }
-            // Who may attach a segment, and what a removal at the same time says, is not followed.
+            // Which users may attach a segment, and what a removal at the same time says, is not followed.
             CallName::Shmat if matches!(call.returned, Returned::Error(EACCES | EIDRM)) => aside::SHM,
             CallName::Shmat if call.returned.value().is_none() && self.is_unheard_of(call.args[0]) => {
                 aside::SHM
@@ -417,4 +417,21 @@ fn is_unknown_there(call: &Call) -> bool {
         _ => false,
     };
     sound && call.returned == Returned::Error(EINVAL)
+}
+
+/// The answer is one that only a machine with protection keys gives: without, every key is refused as soon as
+/// the range has been looked at, key 0 as well.
+fn shows_keys(call: &Call) -> bool {
+    let [start, len, _, key, ..] = call.args;
+    let names_pages = || {
+        let len = len.checked_next_multiple_of(PAGE).filter(|len| *len > 0);
+        len.is_some_and(|len| start.checked_add(len).is_some())
+    };
+    match (call.name, call.returned) {
+        (CallName::PkeyAlloc | CallName::PkeyFree, Returned::Value(_)) => true,
+        (CallName::PkeyMprotect, Returned::Value(_) | Returned::Error(ENOMEM | EACCES)) => {
+            key as i32 != -1 && names_pages()
+        }
+        _ => false,
+    }
 }

@@ -228,7 +228,7 @@ fn many_tasks_may_wait_for_each_other() {
     assert!(segment.waits.len() as u64 <= 2 * segment.events, "{} waits", segment.waits.len());
 }
 
-/// Who waited for thousands of tasks and then makes thousands more does not tell each of them of all.
+/// A task that waited for thousands and then makes thousands more does not tell each of them of all.
 #[test]
 fn many_tasks_may_make_many() {
     let many = 2000;
@@ -243,7 +243,7 @@ fn many_tasks_may_make_many() {
     assert!(known <= 4 * 2 * many, "{known}");
 }
 
-/// The model that decides who touches whom is itself right: its VMAs are those of every snapshot.
+/// The model that decides which steps touch the same is itself right: its VMAs are those of every snapshot.
 #[test]
 fn the_models_vmas_are_those_of_the_snapshots() {
     let mut compared = 0;
@@ -415,6 +415,7 @@ fn after_events_were_lost_nothing_is_known_until_an_exec() {
 7 0 1 brk 0 = 70000
 8 - - L 12
 9 0 1 brk 0 = 70000
+10 - - L 0
 10 0 2 N 3 3 0
 11 0 3 brk 0 = 70000
 12 0 2 E 1
@@ -424,6 +425,59 @@ fn after_events_were_lost_nothing_is_known_until_an_exec() {
     let calls: Vec<_> = segment.tasks.iter().map(|task| (task.task, task.steps.len())).collect();
     // An exec, a fork, a brk; a fork, an exec, a brk; nothing.
     assert_eq!(calls, [(1, 3), (2, 3)]);
+}
+
+/// What answers a machine without protection keys does not give.
+#[test]
+fn answers_that_show_protection_keys() {
+    let uses_keys = |call: &str| {
+        let mut planner = planner(&format!("6 0 1 {call}\n"));
+        planner.next_segment();
+        assert!(planner.recording().unread().count() == 0, "{call}");
+        planner.uses_keys()
+    };
+    for call in [
+        "pkey_alloc 0 0 = 1",
+        "pkey_free 1 = 0",
+        "pkey_mprotect 10000 1000 1 0 = 0",
+        "pkey_mprotect 90000 1000 1 0 = -12",
+        "pkey_mprotect 10000 1000 1 3 = -13",
+    ] {
+        assert!(uses_keys(call), "{call}");
+    }
+    for call in [
+        "pkey_alloc 0 0 = -28",
+        "pkey_free 0 = -22",
+        "pkey_mprotect 10000 1000 1 0 = -22",
+        "pkey_mprotect 10000 1000 1 ffffffffffffffff = 0",
+        "pkey_mprotect 10000 0 1 0 = 0",
+        "pkey_mprotect 10000 fffffffffffff000 1 0 = -12",
+        "pkey_mprotect 10000 ffffffffffffffff 1 0 = -12",
+    ] {
+        assert!(!uses_keys(call), "{call}");
+    }
+}
+
+/// Of a program that begins while events are being lost, some of its own may be lost, too: nothing of it is
+/// known until the exec behind the last of the losses that overlap.
+#[test]
+fn an_exec_within_a_loss_makes_nothing_known() {
+    let is_known = |before: &str, between: &str| {
+        let segment = second(&format!("6 0 1 N 2 2 0\n{before}9 0 2 E 1\n{between}10 0 2 brk 0 = 70000\n"));
+        let steps = segment.tasks.iter().filter(|task| task.task == 2).flat_map(|task| &task.steps);
+        steps.into_iter().any(|step| matches!(step.what, What::Call(_)))
+    };
+    assert!(is_known("", ""));
+    assert!(!is_known("6 - - L 9\n", ""));
+    assert!(!is_known("6 - - L 9\n", "9 - - L 0\n"), "lost before the end of the loss");
+    assert!(is_known("6 - - L 9\n7 - - L 0\n", ""));
+    // The first of two ends, which one that may be.
+    assert!(!is_known("6 - - L 9\n7 - - L 3\n8 - - L 0\n", ""));
+    assert!(is_known("6 - - L 9\n7 - - L 3\n8 - - L 0\n8 - - L 0\n", ""));
+    // One of a task, and a line that cannot be read, do not go on.
+    assert!(is_known("6 - 2 L 9\n", ""));
+    assert!(is_known("what\n", ""));
+    assert!(!is_known("what\n6 - - L 9\nwhat\n", ""));
 }
 
 /// Making a memfd is no step, so nobody waits for one.
@@ -473,8 +527,8 @@ fn operations_of_prctl_that_are_newer_than_the_recorded_kernel() {
     assert_eq!(asked("6 0 1 prctl f 1 0 0 0 = 0\n"), (0, 1), "nothing about memory");
 }
 
-/// A userfaultfd ends with its last descriptor, whoever closes it, and its registrations keep neighbours
-/// apart until then.
+/// A userfaultfd ends with its last descriptor, whichever task closes it, and its registrations keep
+/// neighbours apart until then.
 #[test]
 fn userfaultfds_are_followed_by_their_descriptors() {
     let segment = second(

@@ -1,4 +1,4 @@
-//! The VMAs of one address space by themselves, for whoever follows a recording and plans nothing.
+//! The VMAs of one address space by themselves, for a reader that follows a recording and plans nothing.
 //!
 //! Calls do to them what they do to the plan's. Of memory that nothing has told of there is none here.
 

@@ -1,10 +1,10 @@
 //! What calls that recordings do not hold tell of CAP_IPC_LOCK, as far as it counts: in the first user
 //! namespace.
 //!
-//! Whoever gives up being root gives up all effective capabilities, also where it keeps its permitted ones,
-//! unless it has asked for no such consequence (SECBIT_NO_SETUID_FIXUP). Whoever becomes root, or runs a
-//! program while it is not, may have them again. In a user namespace of its own a process has none that
-//! count, whatever it is told there.
+//! A process that gives up being root gives up all effective capabilities, also where it keeps its permitted
+//! ones, unless it has asked for no such consequence (SECBIT_NO_SETUID_FIXUP). One that becomes root, or runs
+//! a program while it is not, may have them again. In another user namespace than the first a process has
+//! none that count, whatever it is told there.
 
 use super::head::find;
 use super::text::{Arg, args, end};
@@ -67,6 +67,7 @@ impl Credentials {
                 let apart = found.first().is_some_and(|flags| find(flags.text, b"CLONE_NEWUSER").is_some());
                 apart.then(|| *self = self.of_child(NEW_NAMESPACE)).map(|()| false)
             }
+            "setns" => self.enters(found.first()?.text, found.get(1)?.text),
             "setuid" => self.becomes(found.first()),
             _ => self.becomes(found.get(1)),
         }
@@ -78,6 +79,17 @@ impl Credentials {
         // The file may be of another user, and say that it runs as that.
         others.is_some().then(|| self.user = None)?;
         std::mem::take(&mut self.gave_up).then_some(true).filter(|_| !self.apart)
+    }
+
+    /// A setns of the namespaces that the descriptor `of` is of, or of those among them that `kinds` names. A
+    /// process does not come back to the first user namespace, and not to its own: it is in another one.
+    fn enters(&mut self, of: &[u8], kinds: &[u8]) -> Option<bool> {
+        if find(kinds, b"CLONE_NEWUSER").is_some() || kinds == b"0" && find(of, b"<user:[").is_some() {
+            *self = self.of_child(NEW_NAMESPACE);
+            return Some(false);
+        }
+        // The text does not show what kind that is.
+        (kinds == b"0" && !of.contains(&b'<')).then(|| self.perhaps("setns"))?
     }
 
     /// What such a call may have changed of which only the beginning is known.
@@ -105,7 +117,7 @@ impl Credentials {
 /// Whether a call of which recordings hold nothing else tells something here.
 pub(super) fn concern(name: &str, text: &[u8]) -> bool {
     match name {
-        "setuid" | "setreuid" | "setresuid" | "unshare" => true,
+        "setns" | "setuid" | "setreuid" | "setresuid" | "unshare" => true,
         "prctl" => find(text, b"prctl(PR_SET_SECUREBITS").is_some(),
         _ => false,
     }

@@ -32,7 +32,7 @@ fn whoever_gives_up_being_root_gives_up_its_capabilities() {
     assert_may_lock(" c", &["setuid(1000) = 0", "setuid(0) = 0", "setuid(1) = 0"], &[HAS, LACKS]);
     assert_may_lock(" c u0", &[NO_FIXUP, "setuid(1000) = 0"], &[]);
     assert_may_lock(" c u0", &["prctl(PR_SET_SECUREBITS, 0) = 0", "setuid(1000) = 0"], &[LACKS]);
-    // A program may run as another user than who runs it.
+    // A program may run as another user than its caller.
     let program = "execve(\"/bin/t\", [\"t\"], NULL) = 0";
     assert_may_lock(" c u0", &["setuid(1000) = 0", program, "setuid(1) = 0"], &[LACKS, HAS]);
     assert_may_lock(" c u0", &[program, "setuid(1) = 0"], &[LACKS]);
@@ -40,4 +40,28 @@ fn whoever_gives_up_being_root_gives_up_its_capabilities() {
     assert_may_lock(" c u0", &["unshare(CLONE_FS) = 0", RAISED], &[HAS]);
     // Of a call in two lines the end is not looked at.
     assert_may_lock(" c u0", &["setuid(1 <unfinished ...>", "<... setuid resumed>) = 0"], &[HAS]);
+}
+
+/// A process that enters a user namespace has no capabilities there that count, whatever it is told there.
+#[test]
+fn who_enters_a_user_namespace_has_nothing_that_counts() {
+    const HAS: &str = "4000 = 0";
+    const LACKS: &str = "0 = 0";
+    const RAISED: &str = "capset({pid=0}, {effective=1<<CAP_IPC_LOCK, permitted=0, inheritable=0}) = 0";
+    for by in
+        ["5<user:[4026532177]>, CLONE_NEWUSER", "5<user:[4026532177]>, 0", "5, CLONE_NEWNS|CLONE_NEWUSER"]
+    {
+        assert_may_lock(" c u0", &[&format!("setns({by}) = 0"), RAISED, "setuid(0) = 0"], &[LACKS, LACKS]);
+        assert_may_lock(
+            " c u0",
+            &[&format!("setns({by}) = -1 EPERM (Operation not permitted)"), RAISED],
+            &[HAS],
+        );
+    }
+    for by in ["5<mnt:[4026531841]>, CLONE_NEWNS", "5<mnt:[4026531841]>, 0", "5, CLONE_NEWNET"] {
+        assert_may_lock(" c u0", &[&format!("setns({by}) = 0"), RAISED], &[HAS]);
+    }
+    // Which kind it is of is not shown, or the call has two lines.
+    assert_may_lock(" u0", &["setns(5, 0) = 0"], &[HAS]);
+    assert_may_lock(" u0", &["setns(5, 0 <unfinished ...>", "<... setns resumed>) = 0"], &[HAS]);
 }

@@ -1,4 +1,4 @@
-//! The front of a line: who, when, and what kind of line it is.
+//! The front of a line: the task, the time, and what kind of line it is.
 
 use crate::CallName;
 use crate::error::Bad;

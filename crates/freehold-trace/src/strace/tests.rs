@@ -581,3 +581,18 @@ fn limits_are_read() {
     assert_eq!((damaged.0.len(), damaged.1.unread().count()), (1, 1));
     assert!(!recognises(b"# something else"));
 }
+
+/// A note on a socket has `->` before an address, the name of a file may end in a `-`.
+#[test]
+fn notes_on_descriptors_end_where_they_do() {
+    for (line, expected) in [
+        ("close(3</etc/group->) = 0", "close 3 = 0"),
+        ("dup2(3</etc/group->, 4</etc/shadow->) = 4</etc/group->", "dup2 3 4 = 4"),
+        ("close(3<TCP:[127.0.0.1:5432->127.0.0.1:80]>) = 0", "close 3 = 0"),
+        ("close(3<UNIX-STREAM:[1->2]>) = 0", "close 3 = 0"),
+    ] {
+        let (events, reader) = parse(&format!("1 5.0 {line}\n")).unwrap();
+        assert_eq!(reader.unread().count(), 0, "{line}: {:?}", reader.unread().first());
+        assert!(shown(&events[0]).contains(expected), "{line}: {}", shown(&events[0]));
+    }
+}

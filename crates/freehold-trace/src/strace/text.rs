@@ -157,12 +157,14 @@ pub(super) fn is_note(text: &[u8], at: usize) -> bool {
         && !matches!(text.get(at + 1), None | Some(b'<' | b' ' | b'.'))
 }
 
-/// The index of the `>` that ends the note that begins at `at`. Notes on sockets contain `->`.
+/// The index of the `>` that ends the note that begins at `at`. Notes on sockets contain `->`, before an
+/// address; names of files may end in a `-`.
 fn note_end(text: &[u8], at: usize) -> Result<usize, Bad> {
+    let is_path = text.get(at + 1) == Some(&b'/');
     let ends = |index: usize| {
         let next = text.get(index + 1);
         text[index] == b'>'
-            && text[index - 1] != b'-'
+            && (is_path || text[index - 1] != b'-')
             && matches!(next, None | Some(b',' | b')' | b']' | b'}' | b' ' | b'('))
     };
     let found = (at + 1..text.len()).find(|index| ends(*index));

@@ -6,9 +6,9 @@
 //! is which keys are in use. A program that uses a free key does so at its own risk, as on Linux: freeing one
 //! changes no page.
 //!
-//! Key 0 is what pages have by themselves. One key more may be taken for memory that may be executed and not
-//! read, which x86 cannot say otherwise: the first time that somebody asks for `EXEC` alone, and then for
-//! good.
+//! Key 0 is what pages have by themselves; a call may name it where processors know keys. One key more may be
+//! taken for memory that may be executed and not read, which x86 cannot say otherwise: the first time that
+//! somebody asks for `EXEC` alone, and then for good.
 
 use super::{AddressSpace, locking::WriteGuard};
 use crate::{
@@ -44,10 +44,12 @@ impl Pkeys {
         self.execute_only.store(parent.execute_only.load(Relaxed), Relaxed);
     }
 
-    /// Whether a program has allocated `pkey`, or it is key 0. The key for executing is not a program's.
-    pub fn is_allocated<P: Platform>(&self, _: &WriteGuard<'_, P>, pkey: u8) -> bool {
+    /// Whether a program has allocated `pkey`, or it is key 0. The key for executing is not a program's, and
+    /// where processors know no keys, nobody has key 0 either.
+    pub fn is_allocated<P: Platform>(&self, guard: &WriteGuard<'_, P>, pkey: u8) -> bool {
         let execute_only = self.execute_only.load(Relaxed);
-        pkey < KEYS
+        guard.space.platform().has_pkeys()
+            && pkey < KEYS
             && self.allocated.load(Relaxed) & (1 << pkey) != 0
             && (execute_only == 0 || u32::from(pkey) != execute_only)
     }
