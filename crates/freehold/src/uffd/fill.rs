@@ -3,6 +3,10 @@
 //! Each needs the lock of one VMA for reading, found without the mmap lock where possible (step 4), and holds
 //! it for some pages at a time. A page is put where nothing is, and what has contents also in place of a
 //! marker; faults that wait for it are woken when all are there. Huge pages of pools: `fill_huge.rs`.
+//!
+//! A new page of shared memory is published in its file's cache and mapped under one hold of the table's lock.
+//! A fault that finds the page takes that lock next, and meets the entry, so no store gets in before the
+//! write protection that the page comes with (hazard C-53). Linux has the page locked meanwhile.
 
 use super::{Context, Userfaultfd, decode, fill_huge::Obstacle};
 use crate::{
@@ -10,7 +14,7 @@ use crate::{
     counted::Counted,
     error::{NoMemory, UffdError},
     fault::hugetlb_place::HugePlace,
-    object::{File, Mapping, Object},
+    object::{File, Mapping, NewPage, Object},
     platform::Platform,
     rmap::failed_frame,
     rounds::Rounds,
@@ -355,7 +359,7 @@ impl<P: Platform> Filler<'_, P> {
         put
     }
 
-    /// The page becomes the file's first.
+    /// The page becomes the file's, and is mapped.
     fn put_shared(
         &self,
         vma: &Vma<P>,
@@ -369,31 +373,33 @@ impl<P: Platform> Filler<'_, P> {
             Some(bytes) => platform.write_frame(pfn, 0, bytes),
             None => platform.zero_frame(pfn),
         };
-        // As in `put_many`: a change that waits for the section finds the page, and one that did not lets
-        // none come.
-        if !mapping.insert_page(index, contents, || self.still_fills())? {
+        // What the file has already is in the way.
+        let mut put = Err(UffdError::Present);
+        mapping.insert_page(index, contents, |new| put = self.publish(vma, page, table, new))?;
+        put
+    }
+
+    /// Publishes the file's new page and maps it, both under the table's lock: a fault that finds the page
+    /// finds its entry, and so does a change that waits for the read section in which this runs.
+    fn publish(
+        &self,
+        vma: &Vma<P>,
+        page: u64,
+        table: PteTable<'_, P::Format, P>,
+        new: &mut NewPage<'_>,
+    ) -> Result<(), UffdError> {
+        self.still_fills()?;
+        let address = VirtAddr::new(page);
+        let mut rss = Rss::default();
+        let mut guard = table.lock();
+        if !self.is_vacant(vma, guard.get(address), Level::Pte) || !new.publish() {
             return Err(UffdError::Present);
         }
-        let mut rss = Rss::default();
-        let rcu = P::rcu_read();
-        if self.still_fills().is_err() {
-            // The page came before the change. Whether it is mapped afterwards is for a fault to ask.
-            return Ok(());
-        }
-        // Cut off again already: as if it had been there before.
-        let Some(pfn) = mapping.lookup(&rcu, index) else { return Err(UffdError::BadAddress) };
-        let address = VirtAddr::new(page);
-        let mut guard = table.lock();
-        let found = guard.get(address);
-        let vacant = self.is_vacant(vma, found, Level::Pte);
-        if vacant {
-            self.space.vm.count_cached(pfn, &mut rss)?;
-            guard.set(address, self.cached_entry(vma, pfn));
-        }
+        self.space.vm.count_cached(new.pfn(), &mut rss)?;
+        guard.set(address, self.cached_entry(vma, new.pfn()));
         drop(guard);
         self.space.vm.count_rss(&rss);
-        // A fault may have been faster with this very page.
-        if vacant || found.pfn() == pfn { Ok(()) } else { Err(UffdError::Present) }
+        Ok(())
     }
 
     /// Whether no change is under way; asked in the read section in which a page is put, so that a change

@@ -37,7 +37,7 @@ pub(crate) use file::MAX_BYTES;
 pub use file::{File, FileAccess};
 pub use foreign::ForeignFrames;
 pub use mapping::{FillError, Mapping};
-pub(crate) use mapping::{Kind, zero};
+pub(crate) use mapping::{Kind, NewPage, zero};
 pub use pager::{IoError, Pager, Zeroes};
 pub use seals::Seals;
 pub(crate) use seals::Writing;
