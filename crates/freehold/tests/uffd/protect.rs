@@ -1,7 +1,7 @@
 //! Write protection by the pager.
 
 use super::{
-    gate::Gated,
+    gate::{Gated, before_lock, waits_for_lock},
     pools::{HUGE, START},
     *,
 };
@@ -11,7 +11,8 @@ use freehold::{
     space::{AddressSpace, Advice, RemapFlags},
     uffd::ProtectMode,
 };
-use std::thread;
+use freehold_sync::Rank;
+use std::{sync::Arc, thread};
 
 const ON: ProtectMode = ProtectMode::WP;
 const OFF: ProtectMode = ProtectMode::empty();
@@ -334,6 +335,47 @@ fn discarded_on_the_move(huge: bool) {
         let refused = space.handle_fault(START, Access::WRITE).map(drop);
         assert_eq!(refused, Err(FaultError::Bus { addr: START }), "{locking:?}");
         uffd.unregister(START, len).unwrap();
+        space.handle_fault(START, Access::WRITE).unwrap();
+        space.check();
+        drop((uffd, file, mapping, space, engine, gated));
+        machine.accounting().assert_clean();
+    }
+}
+
+/// A store that is not for the pager when its fault looks, and is when the fault has come to the entry (C-53).
+#[test]
+fn a_store_that_is_under_way_meets_the_protection() {
+    for (locking, huge) in Locking::ALL.into_iter().flat_map(|locking| [(locking, false), (locking, true)]) {
+        let machine: Machine = Machine::new(MachineConfig::backed(6 * HUGE)).unwrap();
+        let gated = Gated::new(&machine);
+        let engine = Engine::new(gated.clone(), Config::default()).unwrap();
+        assert_eq!(engine.resize_huge_pool(HugePageSize::Mib2, 1, None), 1);
+        let space = AddressSpace::new(&engine, &SpaceConfig { locking, ..SpaceConfig::default() }).unwrap();
+        let (len, rank, mapping) = match huge {
+            false => (PAGE, Rank::PageTable, Mapping::new(&engine, Zeroes, PAGE, true).unwrap()),
+            true => {
+                let mapping = Mapping::of_huge_pages(&engine, HugePageSize::Mib2, HUGE, false).unwrap();
+                (HUGE, Rank::PageTableUpper, mapping)
+            }
+        };
+        let file = File::new(&mapping, FileAccess::READ_WRITE, "/file").unwrap();
+        space.mmap(START, len, RW, MapFlags::SHARED | MapFlags::FIXED, Some(&file), 0).unwrap();
+        let config = UffdConfig { features: Features::SIGBUS, user_mode_only: false };
+        let uffd = Arc::new(Userfaultfd::new(&space, config).unwrap());
+        uffd.register(START, len, WP).unwrap();
+        space.handle_fault(START, Access::WRITE).unwrap();
+        // The next store has to ask for the right, and the pager has no business with it.
+        [ON, OFF].into_iter().for_each(|mode| uffd.write_protect(START, len, mode).unwrap());
+        let pager = uffd.clone();
+        before_lock(rank, move || {
+            // On another thread: this one holds the VMA's lock.
+            let protect = || pager.write_protect(START, len, ON).unwrap();
+            thread::scope(|scope| scope.spawn(protect).join().unwrap());
+        });
+        let refused = space.handle_fault(START, Access::WRITE).map(drop);
+        assert!(!waits_for_lock(), "the entry's table was locked");
+        assert_eq!(refused, Err(FaultError::Bus { addr: START }), "{locking:?}, huge: {huge}");
+        uffd.write_protect(START, len, OFF).unwrap();
         space.handle_fault(START, Access::WRITE).unwrap();
         space.check();
         drop((uffd, file, mapping, space, engine, gated));
