@@ -10,7 +10,7 @@
 
 use super::{Context, Userfaultfd, decode, fill_huge::Obstacle};
 use crate::{
-    PAGE_SIZE, Pfn, VirtAddr,
+    PAGE_SIZE, VirtAddr,
     counted::Counted,
     error::{NoMemory, UffdError},
     fault::hugetlb_place::HugePlace,
@@ -21,7 +21,7 @@ use crate::{
     space::anon::NotPrepared,
     space::held::Held,
     space::{
-        AddressSpace, Rss,
+        AddressSpace,
         locking::{ReadGuard, VmaRead},
     },
     vma::{
@@ -32,7 +32,7 @@ use crate::{
 };
 use bitflags::bitflags;
 use freehold_pagetable::{Kind, Level, MarkerKind, Pte, PteFlags, PteTable, TableError};
-use freehold_vmspace::UserRange;
+use freehold_vmspace::{CacheFill, UserRange};
 
 /// Pages between two looks for writers that want the VMA.
 const BATCH: u64 = 32;
@@ -229,59 +229,43 @@ impl<P: Platform> Filler<'_, P> {
     ) -> Result<(), UffdError> {
         let rights = vma_pte_flags(vma.flags());
         let zero = Pte::page(self.space.engine.memory().zero(), rights | PteFlags::SPECIAL);
-        let mut rss = Rss::default();
         let rcu = P::rcu_read();
         // Within the guard, so that a change which waits for its end finds what is put here.
         let mut done = self.still_fills();
-        let mut guard = table.lock();
+        let mut fill = self.space.vm.fill_cached(table);
         while *at < end && done.is_ok() {
             let address = VirtAddr::new(*at);
-            let found = guard.get(address);
+            let found = fill.get(address);
             let within = match self.source {
                 Source::Cached => Ok(()),
                 _ => within_file(vma, *at),
             };
-            let new = within.and_then(|()| match self.source {
+            done = within.and_then(|()| match self.source {
                 _ if !self.is_vacant(vma, found, Level::Pte) => Err(UffdError::Present),
-                Source::Poison => Ok(Pte::marker(MarkerKind::Poison, 0)),
-                Source::Cached => self.cached_page(vma, *at, &rcu, &mut rss),
-                Source::Bytes(_) | Source::Zeroes => Ok(zero),
+                Source::Cached => self.put_cached(vma, *at, &rcu, &mut fill),
+                Source::Poison => Ok(fill.put_uncounted(address, Pte::marker(MarkerKind::Poison, 0))),
+                Source::Bytes(_) | Source::Zeroes => Ok(fill.put_uncounted(address, zero)),
             });
-            match new {
-                Ok(pte) => {
-                    guard.set(address, pte);
-                    *at += PAGE_SIZE;
-                }
-                Err(error) => done = Err(error),
+            if done.is_ok() {
+                *at += PAGE_SIZE;
             }
         }
-        drop(guard);
-        self.space.vm.count_rss(&rss);
+        fill.finish();
         done
     }
 
-    /// The entry for a page that the file's cache has; counted.
-    fn cached_page(
+    /// Maps a page that the file's cache has.
+    fn put_cached(
         &self,
         vma: &Vma<P>,
         page: u64,
         rcu: &P::RcuGuard,
-        rss: &mut Rss,
-    ) -> Result<Pte<P::Format>, UffdError> {
+        fill: &mut CacheFill<'_, P>,
+    ) -> Result<(), UffdError> {
         let Object::File(file) = vma.object() else { return Err(UffdError::Invalid) };
         let found = file.mapping().lookup(rcu, vma.pgoff_of(page));
         let pfn = found.ok_or(UffdError::BadAddress)?;
-        self.space.vm.count_cached(pfn, rss)?;
-        Ok(self.cached_entry(vma, pfn))
-    }
-
-    /// An entry for the file's own page.
-    fn cached_entry(&self, vma: &Vma<P>, pfn: Pfn) -> Pte<P::Format> {
-        let rights = self.file_rights(vma);
-        if rights.contains(PteFlags::WRITE) {
-            self.space.platform().frame(pfn).set_dirty();
-        }
-        Pte::page(pfn, rights)
+        Ok(fill.put(VirtAddr::new(page), pfn, self.file_rights(vma))?)
     }
 
     /// The rights of an entry for the file's own page. Without the right to write it is not dirty either:
@@ -390,16 +374,14 @@ impl<P: Platform> Filler<'_, P> {
     ) -> Result<(), UffdError> {
         self.still_fills()?;
         let address = VirtAddr::new(page);
-        let mut rss = Rss::default();
-        let mut guard = table.lock();
-        if !self.is_vacant(vma, guard.get(address), Level::Pte) || !new.publish() {
-            return Err(UffdError::Present);
-        }
-        self.space.vm.count_cached(new.pfn(), &mut rss)?;
-        guard.set(address, self.cached_entry(vma, new.pfn()));
-        drop(guard);
-        self.space.vm.count_rss(&rss);
-        Ok(())
+        let mut fill = self.space.vm.fill_cached(table);
+        let is_ours = self.is_vacant(vma, fill.get(address), Level::Pte) && new.publish();
+        let put = match is_ours {
+            true => fill.put(address, new.pfn(), self.file_rights(vma)).map_err(UffdError::from),
+            false => Err(UffdError::Present),
+        };
+        fill.finish();
+        put
     }
 
     /// Whether no change is under way; asked in the read section in which a page is put, so that a change
