@@ -358,8 +358,8 @@ fn c53_protection_beside_a_store_that_is_granted() {
     });
 }
 
-/// C-53: a page of shared memory that comes write-protected is so from the start. A store waits for the page, or
-/// for the right to write; here both are a bus error.
+/// C-53: a page of shared memory that comes write-protected is so from the start. A store waits for the page,
+/// or for the right to write; here both are a bus error.
 #[test]
 fn c53_a_protected_fill_beside_accesses() {
     explore("a fill of shared memory, write-protected, beside a load and a store", 100, |locking| {

@@ -4,9 +4,9 @@
 //! it for some pages at a time. A page is put where nothing is, and what has contents also in place of a
 //! marker; faults that wait for it are woken when all are there. Huge pages of pools: `fill_huge.rs`.
 //!
-//! A new page of shared memory is published in its file's cache and mapped under one hold of the table's lock.
-//! A fault that finds the page takes that lock next, and meets the entry, so no store gets in before the
-//! write protection that the page comes with (hazard C-53). Linux has the page locked meanwhile.
+//! A new page of shared memory is published in its file's cache and mapped under one hold of the table's
+//! lock. A fault that finds the page takes that lock next, and meets the entry, so no store gets in before
+//! the write protection that the page comes with (hazard C-53). Linux has the page locked meanwhile.
 
 use super::{Context, Userfaultfd, decode, fill_huge::Obstacle};
 use crate::{

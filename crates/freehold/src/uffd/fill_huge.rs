@@ -122,8 +122,8 @@ impl<P: Platform> Filler<'_, P> {
         }
     }
 
-    /// As `publish` for small pages. There is a table: it is this VMA's own, which nobody takes away while the
-    /// VMA is locked.
+    /// As `publish` for small pages. There is a table: it is this VMA's own, which nobody takes away while
+    /// the VMA is locked.
     fn publish_huge(&self, place: &HugePlace<'_, P>, new: &mut NewPage<'_>) -> Result<(), UffdError> {
         self.still_fills()?;
         let mut leaf = self.space.lock_place(place).ok_or(UffdError::OutOfMemory)?;

@@ -105,8 +105,8 @@ fn is_border<P: Platform>(vma: &Vma<P>, at: u64) -> bool {
     vma.huge_page_size().is_none_or(|size| at.is_multiple_of(size.bytes()))
 }
 
-/// Whether `range` does not start inside a huge page: the first VMA that it meets decides, also if that starts
-/// behind it.
+/// Whether `range` does not start inside a huge page: the first VMA in it decides, also if there is a hole
+/// before that.
 fn starts_at_border<'v, P: Platform>(mut vmas: impl Iterator<Item = &'v Vma<P>>, range: UserRange) -> bool {
     vmas.next().is_none_or(|first| is_border(first, range.start()))
 }

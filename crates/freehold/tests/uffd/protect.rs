@@ -288,8 +288,8 @@ fn c53_nobody_stores_afterwards() {
     });
 }
 
-/// Private pages of files keep their protection when they are discarded; also while they are on the move, when
-/// it stands in a marker.
+/// Private pages of files keep their protection when they are discarded; also while they are on the move,
+/// when it stands in a marker.
 #[test]
 fn a_page_that_is_discarded_on_the_move_stays_protected() {
     discarded_on_the_move(false);
@@ -342,7 +342,7 @@ fn discarded_on_the_move(huge: bool) {
     }
 }
 
-/// A store that is not for the pager when its fault looks, and is when the fault has come to the entry (C-53).
+/// A store that is not for the pager when its fault looks, and is when the fault comes to the entry (C-53).
 #[test]
 fn a_store_that_is_under_way_meets_the_protection() {
     for (locking, huge) in Locking::ALL.into_iter().flat_map(|locking| [(locking, false), (locking, true)]) {

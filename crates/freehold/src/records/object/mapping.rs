@@ -377,8 +377,8 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Makes a page with these contents, and lets `put` publish it, unless the file has that page already.
-    /// `put` runs in one read section, in which it may lock a page table: what it maps there when it publishes
-    /// the page stands as soon as anybody else finds the page.
+    /// `put` runs in one read section, in which it may lock a page table: a fault that finds the page waits
+    /// for that lock, and then meets the entry.
     ///
     /// # Errors
     ///
