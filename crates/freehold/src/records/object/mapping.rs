@@ -28,6 +28,7 @@ use super::{
     Pager, Zeroes,
     block::NO_MOUNT,
     file::MAX_BYTES,
+    new_page::NewPage,
     radix::{Alone, Locked, Radix, Stay},
     seals::Sealing,
     word::{LEAVING, LOST, Word},
@@ -593,39 +594,4 @@ impl<P: Platform> Drop for Mapping<P> {
 pub(crate) fn zero<P: Platform>(platform: &P, pfn: Pfn, bytes: Range<u64>) {
     static ZEROES: [u8; PAGE_SIZE as usize] = [0; PAGE_SIZE as usize];
     platform.write_frame(pfn, bytes.start as usize, &ZEROES[..(bytes.end - bytes.start) as usize]);
-}
-
-/// A page that is to become a file's, under its invalidate lock held for reading. Its contents and its record
-/// are there; nobody else knows of it.
-pub(crate) struct NewPage<'m> {
-    word: &'m AtomicU64,
-    pfn: Pfn,
-    is_published: bool,
-}
-
-impl<'m> NewPage<'m> {
-    /// Runs `put` within one read section; returns whether it published the page. If not, that is still the
-    /// caller's.
-    pub(crate) fn put<P: Platform>(
-        word: &'m AtomicU64,
-        pfn: Pfn,
-        put: impl FnOnce(&mut NewPage<'m>),
-    ) -> bool {
-        let mut page = NewPage { word, pfn, is_published: false };
-        let _rcu = P::rcu_read();
-        put(&mut page);
-        page.is_published
-    }
-
-    pub fn pfn(&self) -> Pfn {
-        self.pfn
-    }
-
-    /// From here on it is the file's, and lookups find it; false: the file has another.
-    pub fn publish(&mut self) -> bool {
-        // Release pairs with the acquire in `lookup`: contents and record are seen.
-        let put = self.word.compare_exchange(0, Word::present(self.pfn).0, Release, Relaxed);
-        self.is_published |= put.is_ok();
-        put.is_ok()
-    }
 }
