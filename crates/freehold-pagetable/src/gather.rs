@@ -129,12 +129,6 @@ impl GatherState {
         GatherState { pending: AtomicU32::new(0) }
     }
 
-    /// Whether something may be unflushed. Exact under the lock of a table only for that table's entries:
-    /// no change made there before can be missed.
-    pub fn is_pending(&self) -> bool {
-        self.others(0)
-    }
-
     fn enter(&self) {
         // Orders nothing by itself: the clear that follows is published by the table's unlock, or by a
         // release store for upper levels, and the count is sequenced before it. See `others`.

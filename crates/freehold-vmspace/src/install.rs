@@ -79,21 +79,6 @@ impl<P: Platform> VmSpace<P> {
         CacheFill { vm: self, rss: Rss::default(), guard: table.lock() }
     }
 
-    /// One more entry holds this frame of a page cache, which is under the table's lock about to be mapped.
-    ///
-    /// # Errors
-    ///
-    /// It has as many references as can be counted.
-    #[inline(always)]
-    pub fn count_cached(&self, pfn: Pfn, rss: &mut Rss) -> Result<(), NoMemory> {
-        let frame = self.platform().frame(pfn);
-        if !frame.try_map() {
-            return Err(NoMemory);
-        }
-        rss.add(frame.kind(), 1);
-        Ok(())
-    }
-
     /// Whether a frame from [`alloc_anon`](Self::alloc_anon) was mapped is known now: it is resident, or goes
     /// back.
     ///
@@ -155,12 +140,21 @@ impl<P: Platform> CacheFill<'_, P> {
     /// The frame has as many references as can be counted; it was not mapped.
     #[inline(always)]
     pub fn put(&mut self, address: VirtAddr, pfn: Pfn, rights: PteFlags) -> Result<(), NoMemory> {
-        self.vm.count_cached(pfn, &mut self.rss)?;
+        let frame = self.vm.platform().frame(pfn);
+        if !frame.try_map() {
+            return Err(NoMemory);
+        }
+        self.rss.add(frame.kind(), 1);
         if rights.contains(PteFlags::DIRTY) {
-            self.vm.platform().frame(pfn).set_dirty();
+            frame.set_dirty();
         }
         self.guard.set(address, Pte::page(pfn, rights));
         Ok(())
+    }
+
+    /// Puts an entry that counts no page where nothing is, or a marker that it takes the place of.
+    pub fn put_uncounted(&mut self, address: VirtAddr, pte: Pte<P::Format>) {
+        self.guard.set(address, pte);
     }
 
     /// Unlocks the table, and counts what was mapped as resident.

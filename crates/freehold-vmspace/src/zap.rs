@@ -1,6 +1,6 @@
 //! Taking pages out of page tables.
 
-use crate::{Pfn, Rss, UserRange, VmGather, VmSpace, frame::MOVING, platform::Platform};
+use crate::{Moving, Pfn, Rss, UserRange, VmGather, VmSpace, frame::MOVING, platform::Platform};
 use core::ops::ControlFlow;
 use freehold_pagetable::{
     ENTRIES, Kind, Large, LeafGuard, Level, MarkerKind, Pte, PteFlags, PteGuard, Slot, UnmappedFrame,
@@ -143,7 +143,13 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
                             return;
                         }
                         Kind::Marker { kind: MarkerKind::UffdWp, .. } if zap.keep_wp => return,
-                        Kind::Marker { kind: MarkerKind::Migration, .. } => rss.add(MOVING, -1),
+                        Kind::Marker { kind: MarkerKind::Migration, payload } => {
+                            rss.add(MOVING, -1);
+                            if zap.keep_wp && Moving::of(payload).uffd_wp {
+                                slot.replace(Pte::marker(MarkerKind::UffdWp, 0));
+                                return;
+                            }
+                        }
                         _ => {}
                     }
                     slot.clear();

@@ -534,6 +534,38 @@ fn c25_a_fill_beside_its_fault_and_munmap() {
     });
 }
 
+/// A page of the file that comes write-protected is so from the start: a store waits for the page, or for the
+/// right to write; here both are a bus error (C-53).
+#[test]
+fn c53_a_protected_fill_beside_accesses() {
+    explore_both(
+        "huge pages: a fill of the file, write-protected, beside a load and a store",
+        8,
+        1,
+        |scene| {
+            let file = open(scene);
+            map(&scene.process, &file, RW);
+            let uffd = uffd(&scene.process, Features::SIGBUS);
+            uffd.register(BASE, SPAN, RegisterMode::MISSING | RegisterMode::WP).unwrap();
+            let refused = FaultError::Bus { addr: at(0) };
+            thread::scope(|scope| {
+                scope.spawn(|| assert_eq!(uffd.copy(at(0), &MIB2, FillMode::WP), Ok(HUGE)));
+                scope.spawn(|| {
+                    let stored = scene.process.store(&mut scene.machine.cpu(0), at(0), 1u64);
+                    assert_eq!(stored, Err(refused));
+                });
+                scope.spawn(|| {
+                    let found = scene.process.load(&mut scene.machine.cpu(1), at(0));
+                    assert!([Ok(COPIED), Err(refused)].contains(&found), "{found:?}");
+                });
+            });
+            let mut cpu = scene.machine.cpu(OLD);
+            assert_eq!(scene.process.store(&mut cpu, at(0), 1u64), Err(refused));
+            assert_eq!(scene.process.load(&mut cpu, at(0)), Ok(COPIED));
+        },
+    );
+}
+
 /// A process leaves the table that it shares when it registers, while the other stores: the other's stores go
 /// on, and what the pager protects when the call has returned nobody of its own process writes (C-53).
 #[test]

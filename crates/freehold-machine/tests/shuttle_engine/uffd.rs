@@ -10,7 +10,8 @@ use freehold::{
     access::AccessMode,
     error::{MadviseError, UffdError, UffdReadError},
     fault::FaultError,
-    space::Advice,
+    object::{File, FileAccess, Mapping, Zeroes},
+    space::{Advice, MapFlags},
     uffd::{Features, FillMode, Message, MoveMode, ProtectMode, RegisterMode, UffdConfig, Userfaultfd},
 };
 use freehold_machine::{Machine, Process, Task};
@@ -353,6 +354,38 @@ fn c53_protection_beside_a_store_that_is_granted() {
                 assert_eq!(refused, Err(FaultError::Bus { addr: page(0) }));
             });
         });
+        end(scene, uffd);
+    });
+}
+
+/// C-53: a page of shared memory that comes write-protected is so from the start. A store waits for the page,
+/// or for the right to write; here both are a bus error.
+#[test]
+fn c53_a_protected_fill_beside_accesses() {
+    explore("a fill of shared memory, write-protected, beside a load and a store", 100, |locking| {
+        let scene = Scene::new(locking);
+        let mapping = Mapping::new(&scene.engine, Zeroes, PAGE, true).unwrap();
+        let file = File::new(&mapping, FileAccess::READ_WRITE, "shm").unwrap();
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        assert_eq!(scene.process.mmap(page(0), PAGE, RW, flags, Some(&file), 0), Ok(page(0)));
+        let uffd = uffd(&scene.process, Features::SIGBUS);
+        uffd.register(page(0), PAGE, RegisterMode::MISSING | RegisterMode::WP).unwrap();
+        let refused = FaultError::Bus { addr: page(0) };
+        thread::scope(|scope| {
+            scope.spawn(|| assert_eq!(uffd.copy(page(0), &CONTENTS, FillMode::WP), Ok(PAGE)));
+            scope.spawn(|| {
+                let stored = scene.process.store(&mut scene.machine.cpu(0), page(0), 1u64);
+                assert_eq!(stored, Err(refused));
+            });
+            scope.spawn(|| {
+                let found = scene.process.load(&mut scene.machine.cpu(1), page(0));
+                assert!([Ok(COPIED), Err(refused)].contains(&found), "{found:?}");
+            });
+        });
+        let mut cpu = scene.machine.cpu(OLD);
+        assert_eq!(scene.process.store(&mut cpu, page(0), 1u64), Err(refused));
+        assert_eq!(scene.process.load(&mut cpu, page(0)), Ok(COPIED));
+        drop((cpu, file, mapping));
         end(scene, uffd);
     });
 }

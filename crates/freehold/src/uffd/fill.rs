@@ -3,21 +3,25 @@
 //! Each needs the lock of one VMA for reading, found without the mmap lock where possible (step 4), and holds
 //! it for some pages at a time. A page is put where nothing is, and what has contents also in place of a
 //! marker; faults that wait for it are woken when all are there. Huge pages of pools: `fill_huge.rs`.
+//!
+//! A new page of shared memory is published in its file's cache and mapped under one hold of the table's
+//! lock. A fault that finds the page takes that lock next, and meets the entry, so no store gets in before
+//! the write protection that the page comes with (hazard C-53). Linux has the page locked meanwhile.
 
 use super::{Context, Userfaultfd, decode, fill_huge::Obstacle};
 use crate::{
-    PAGE_SIZE, Pfn, VirtAddr,
+    PAGE_SIZE, VirtAddr,
     counted::Counted,
     error::{NoMemory, UffdError},
     fault::hugetlb_place::HugePlace,
-    object::{File, Mapping, Object},
+    object::{File, Mapping, NewPage, Object},
     platform::Platform,
     rmap::failed_frame,
     rounds::Rounds,
     space::anon::NotPrepared,
     space::held::Held,
     space::{
-        AddressSpace, Rss,
+        AddressSpace,
         locking::{ReadGuard, VmaRead},
     },
     vma::{
@@ -28,7 +32,7 @@ use crate::{
 };
 use bitflags::bitflags;
 use freehold_pagetable::{Kind, Level, MarkerKind, Pte, PteFlags, PteTable, TableError};
-use freehold_vmspace::UserRange;
+use freehold_vmspace::{CacheFill, UserRange};
 
 /// Pages between two looks for writers that want the VMA.
 const BATCH: u64 = 32;
@@ -225,59 +229,43 @@ impl<P: Platform> Filler<'_, P> {
     ) -> Result<(), UffdError> {
         let rights = vma_pte_flags(vma.flags());
         let zero = Pte::page(self.space.engine.memory().zero(), rights | PteFlags::SPECIAL);
-        let mut rss = Rss::default();
         let rcu = P::rcu_read();
         // Within the guard, so that a change which waits for its end finds what is put here.
         let mut done = self.still_fills();
-        let mut guard = table.lock();
+        let mut fill = self.space.vm.fill_cached(table);
         while *at < end && done.is_ok() {
             let address = VirtAddr::new(*at);
-            let found = guard.get(address);
+            let found = fill.get(address);
             let within = match self.source {
                 Source::Cached => Ok(()),
                 _ => within_file(vma, *at),
             };
-            let new = within.and_then(|()| match self.source {
+            done = within.and_then(|()| match self.source {
                 _ if !self.is_vacant(vma, found, Level::Pte) => Err(UffdError::Present),
-                Source::Poison => Ok(Pte::marker(MarkerKind::Poison, 0)),
-                Source::Cached => self.cached_page(vma, *at, &rcu, &mut rss),
-                Source::Bytes(_) | Source::Zeroes => Ok(zero),
+                Source::Cached => self.put_cached(vma, *at, &rcu, &mut fill),
+                Source::Poison => Ok(fill.put_uncounted(address, Pte::marker(MarkerKind::Poison, 0))),
+                Source::Bytes(_) | Source::Zeroes => Ok(fill.put_uncounted(address, zero)),
             });
-            match new {
-                Ok(pte) => {
-                    guard.set(address, pte);
-                    *at += PAGE_SIZE;
-                }
-                Err(error) => done = Err(error),
+            if done.is_ok() {
+                *at += PAGE_SIZE;
             }
         }
-        drop(guard);
-        self.space.vm.count_rss(&rss);
+        fill.finish();
         done
     }
 
-    /// The entry for a page that the file's cache has; counted.
-    fn cached_page(
+    /// Maps a page that the file's cache has.
+    fn put_cached(
         &self,
         vma: &Vma<P>,
         page: u64,
         rcu: &P::RcuGuard,
-        rss: &mut Rss,
-    ) -> Result<Pte<P::Format>, UffdError> {
+        fill: &mut CacheFill<'_, P>,
+    ) -> Result<(), UffdError> {
         let Object::File(file) = vma.object() else { return Err(UffdError::Invalid) };
         let found = file.mapping().lookup(rcu, vma.pgoff_of(page));
         let pfn = found.ok_or(UffdError::BadAddress)?;
-        self.space.vm.count_cached(pfn, rss)?;
-        Ok(self.cached_entry(vma, pfn))
-    }
-
-    /// An entry for the file's own page.
-    fn cached_entry(&self, vma: &Vma<P>, pfn: Pfn) -> Pte<P::Format> {
-        let rights = self.file_rights(vma);
-        if rights.contains(PteFlags::WRITE) {
-            self.space.platform().frame(pfn).set_dirty();
-        }
-        Pte::page(pfn, rights)
+        Ok(fill.put(VirtAddr::new(page), pfn, self.file_rights(vma))?)
     }
 
     /// The rights of an entry for the file's own page. Without the right to write it is not dirty either:
@@ -355,7 +343,7 @@ impl<P: Platform> Filler<'_, P> {
         put
     }
 
-    /// The page becomes the file's first.
+    /// The page becomes the file's, and is mapped.
     fn put_shared(
         &self,
         vma: &Vma<P>,
@@ -369,31 +357,31 @@ impl<P: Platform> Filler<'_, P> {
             Some(bytes) => platform.write_frame(pfn, 0, bytes),
             None => platform.zero_frame(pfn),
         };
-        // As in `put_many`: a change that waits for the section finds the page, and one that did not lets
-        // none come.
-        if !mapping.insert_page(index, contents, || self.still_fills())? {
-            return Err(UffdError::Present);
-        }
-        let mut rss = Rss::default();
-        let rcu = P::rcu_read();
-        if self.still_fills().is_err() {
-            // The page came before the change. Whether it is mapped afterwards is for a fault to ask.
-            return Ok(());
-        }
-        // Cut off again already: as if it had been there before.
-        let Some(pfn) = mapping.lookup(&rcu, index) else { return Err(UffdError::BadAddress) };
+        // What the file has already is in the way.
+        let mut put = Err(UffdError::Present);
+        mapping.insert_page(index, contents, |new| put = self.publish(vma, page, table, new))?;
+        put
+    }
+
+    /// Publishes the file's new page and maps it, both under the table's lock: a fault that finds the page
+    /// finds its entry, and so does a change that waits for the read section in which this runs.
+    fn publish(
+        &self,
+        vma: &Vma<P>,
+        page: u64,
+        table: PteTable<'_, P::Format, P>,
+        new: &mut NewPage<'_>,
+    ) -> Result<(), UffdError> {
+        self.still_fills()?;
         let address = VirtAddr::new(page);
-        let mut guard = table.lock();
-        let found = guard.get(address);
-        let vacant = self.is_vacant(vma, found, Level::Pte);
-        if vacant {
-            self.space.vm.count_cached(pfn, &mut rss)?;
-            guard.set(address, self.cached_entry(vma, pfn));
-        }
-        drop(guard);
-        self.space.vm.count_rss(&rss);
-        // A fault may have been faster with this very page.
-        if vacant || found.pfn() == pfn { Ok(()) } else { Err(UffdError::Present) }
+        let mut fill = self.space.vm.fill_cached(table);
+        let is_ours = self.is_vacant(vma, fill.get(address), Level::Pte) && new.publish();
+        let put = match is_ours {
+            true => fill.put(address, new.pfn(), self.file_rights(vma)).map_err(UffdError::from),
+            false => Err(UffdError::Present),
+        };
+        fill.finish();
+        put
     }
 
     /// Whether no change is under way; asked in the read section in which a page is put, so that a change

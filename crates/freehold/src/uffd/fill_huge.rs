@@ -3,8 +3,8 @@
 //! What a fault would do to the page is done by the fault's own steps (`fault/hugetlb_place.rs`,
 //! `records/hugetlb/file.rs`): a page of a mapping of one's own is taken under the fault mutex of its place,
 //! in place of its reservation, and copied to before anything is locked that processors wait for; a page of
-//! the file becomes the file's first, and is mapped then. If the pool has to wait for a page that is coming
-//! back, every lock is let go of before.
+//! the file becomes the file's under the lock of the table that maps it, as a small one does. If the pool has
+//! to wait for a page that is coming back, every lock is let go of before.
 //!
 //! A VMA that is registered shares no tables, so what is put is seen by its own space alone.
 
@@ -19,14 +19,11 @@ use crate::{
         Await,
         hugetlb_place::{HugePlace, Lacking},
     },
-    object::FillError,
+    object::{FillError, NewPage},
     platform::Platform,
-    records::hugetlb::{
-        file::{Made, NotMade},
-        tables::SharedTablesGuard,
-    },
+    records::hugetlb::{file::NotMade, tables::SharedTablesGuard},
 };
-use freehold_pagetable::{MarkerKind, NotCached, Pte};
+use freehold_pagetable::{LeafGuard, MarkerKind, NotCached, Pte};
 use freehold_vmspace::UserRange;
 
 /// Why a page was not put.
@@ -111,29 +108,29 @@ impl<P: Platform> Filler<'_, P> {
         Ok(put?)
     }
 
-    /// The page becomes the file's first.
+    /// The page becomes the file's, and is mapped.
     fn put_shared_huge(&self, place: &HugePlace<'_, P>, bytes: &[u8]) -> Result<(), Obstacle> {
         self.find_vacant(place, &self.space.keep_tables(place.vma))?;
         let contents = |platform: &P, pfn| write_frames(platform, pfn, bytes);
-        // As in `put_shared`: a change that waits for the section finds the page, and one that did not lets
-        // none come.
-        let allowed = || self.still_fills().is_ok();
-        match place.mapping().insert_huge_page(place.index, contents, allowed) {
-            Ok(Made::New) => {}
-            Ok(Made::There) => return Err(UffdError::Present.into()),
-            Ok(Made::Refused) => return Err(UffdError::Changing.into()),
-            Err(NotMade::Failed(error)) => return Err(UffdError::from(error).into()),
-            Err(NotMade::Returning(seen)) => {
-                return Err(Obstacle::Wait(Await::HugePage(place.size, seen)));
-            }
+        // What the file has already is in the way.
+        let mut put = Err(UffdError::Present);
+        let publish = |new: &mut NewPage<'_>| put = self.publish_huge(place, new);
+        match place.mapping().insert_huge_page(place.index, contents, publish) {
+            Ok(()) => Ok(put?),
+            Err(NotMade::Failed(error)) => Err(UffdError::from(error).into()),
+            Err(NotMade::Returning(seen)) => Err(Obstacle::Wait(Await::HugePage(place.size, seen))),
         }
-        let kept = self.space.keep_tables(place.vma);
-        self.space.hugetlb_table(place, &kept).map_err(UffdError::from)?;
-        match self.put_cached_huge(place) {
-            // The page came before the change. Whether it is mapped afterwards is for a fault to ask.
-            Err(UffdError::Changing) => Ok(()),
-            put => Ok(put?),
+    }
+
+    /// As `publish` for small pages. There is a table: it is this VMA's own, which nobody takes away while
+    /// the VMA is locked.
+    fn publish_huge(&self, place: &HugePlace<'_, P>, new: &mut NewPage<'_>) -> Result<(), UffdError> {
+        self.still_fills()?;
+        let mut leaf = self.space.lock_place(place).ok_or(UffdError::OutOfMemory)?;
+        if !self.is_vacant(place.vma, leaf.pte(), place.level()) || !new.publish() {
+            return Err(UffdError::Present);
         }
+        self.map_cached_huge(place, &mut leaf, new.pfn())
     }
 
     /// Maps the page that the file has; that it has none comes before what is in the way, as on Linux.
@@ -145,11 +142,17 @@ impl<P: Platform> Filler<'_, P> {
         // The table is kept, so it is there.
         let mut leaf = self.space.lock_place(place).ok_or(UffdError::OutOfMemory)?;
         if !self.is_vacant(place.vma, leaf.pte(), place.level()) {
-            // A fault may have been faster with the very page that was just made.
-            let fresh = matches!(self.source, Source::Bytes(_));
-            let same = leaf.pte().is_leaf(place.level()) && leaf.pte().pfn() == pfn;
-            return if fresh && same { Ok(()) } else { Err(UffdError::Present) };
+            return Err(UffdError::Present);
         }
+        self.map_cached_huge(place, &mut leaf, pfn)
+    }
+
+    fn map_cached_huge(
+        &self,
+        place: &HugePlace<'_, P>,
+        leaf: &mut LeafGuard<'_, P::Format, P>,
+        pfn: Pfn,
+    ) -> Result<(), UffdError> {
         if !self.space.platform().frame(pfn).try_map() {
             return Err(UffdError::OutOfMemory);
         }

@@ -13,7 +13,7 @@ use crate::{
     vma::{Vma, flags::VmFlags},
 };
 use bitflags::bitflags;
-use freehold_vmspace::{HugePageSize, UserRange};
+use freehold_vmspace::UserRange;
 
 bitflags! {
     /// Of what the pager wants to hear, with Linux's numbers; at least one.
@@ -100,12 +100,20 @@ fn may_register<P: Platform>(vma: &Vma<P>, flags: VmFlags) -> bool {
     kind && !vma.flags().intersects(NEVER)
 }
 
-/// Whether no end of `range` lies inside a huge page of `vma`. Where the range begins the first VMA behind
-/// decides.
-fn cuts_no_page<P: Platform>(vma: &Vma<P>, range: UserRange, first: bool) -> bool {
-    let Some(bytes) = vma.huge_page_size().map(HugePageSize::bytes) else { return true };
-    let ends_here = range.end() <= vma.end();
-    (!first || range.start().is_multiple_of(bytes)) && (!ends_here || range.end().is_multiple_of(bytes))
+/// Whether `at` lies inside no huge page of `vma`.
+fn is_border<P: Platform>(vma: &Vma<P>, at: u64) -> bool {
+    vma.huge_page_size().is_none_or(|size| at.is_multiple_of(size.bytes()))
+}
+
+/// Whether `range` does not start inside a huge page: the first VMA in it decides, also if there is a hole
+/// before that.
+fn starts_at_border<'v, P: Platform>(mut vmas: impl Iterator<Item = &'v Vma<P>>, range: UserRange) -> bool {
+    vmas.next().is_none_or(|first| is_border(first, range.start()))
+}
+
+/// Whether `range` does not end inside a huge page of `vma`.
+fn ends_at_border<P: Platform>(vma: &Vma<P>, range: UserRange) -> bool {
+    vma.end() < range.end() || is_border(vma, range.end())
 }
 
 impl<P: Platform> Userfaultfd<P> {
@@ -138,6 +146,10 @@ impl<P: Platform> Userfaultfd<P> {
             return Err(UffdRegisterError::Closed);
         }
         let flags = mode.flags();
+        // Before everything else about VMAs, as on Linux.
+        if !starts_at_border(guard.vmas(range), range) {
+            return Err(UffdRegisterError::Invalid);
+        }
         let (mut found, mut huge) = (false, false);
         for vma in guard.vmas(range) {
             if !may_register(vma, flags) {
@@ -146,7 +158,7 @@ impl<P: Platform> Userfaultfd<P> {
             if !vma.flags().contains(VmFlags::MAYWRITE) {
                 return Err(UffdRegisterError::NotPermitted);
             }
-            if !cuts_no_page(vma, range, !found) {
+            if !ends_at_border(vma, range) {
                 return Err(UffdRegisterError::Invalid);
             }
             (found, huge) = (true, huge || vma.flags().contains(VmFlags::HUGETLB));
@@ -175,10 +187,13 @@ impl<P: Platform> Userfaultfd<P> {
         let range = decode::<P>(start, len).ok_or(UffdRegisterError::Invalid)?;
         let space = self.context.space.upgrade().ok_or(UffdRegisterError::SpaceGone)?;
         let guard = space.write_killable()?;
+        if !starts_at_border(guard.vmas(range), range) {
+            return Err(UffdRegisterError::Invalid);
+        }
         let mut found = false;
         for vma in guard.vmas(range) {
             let other = vma.uffd().is_some_and(|other| !Counted::same(other, &self.context));
-            if other || !may_register(vma, VmFlags::empty()) || !cuts_no_page(vma, range, !found) {
+            if other || !may_register(vma, VmFlags::empty()) || !ends_at_border(vma, range) {
                 return Err(UffdRegisterError::Invalid);
             }
             found = true;

@@ -51,6 +51,20 @@ thread_local! {
     static TOLD: RefCell<Option<Sender<()>>> = const { RefCell::new(None) };
 }
 
+thread_local! {
+    static BEFORE: RefCell<Option<(Rank, Visit)>> = const { RefCell::new(None) };
+}
+
+/// This thread runs `visit` when it is next about to take a spin lock of this rank.
+pub fn before_lock(rank: Rank, visit: impl FnOnce() + Send + 'static) {
+    BEFORE.set(Some((rank, Box::new(visit))));
+}
+
+/// Whether it took none.
+pub fn waits_for_lock() -> bool {
+    BEFORE.with_borrow(Option::is_some)
+}
+
 /// Says so when this thread begins to wait for a grace period.
 pub fn tell_of_barriers(told: Sender<()>) {
     TOLD.set(Some(told));
@@ -129,6 +143,10 @@ unsafe impl Host for Gated {
     }
 
     fn spin_enter(rank: Rank) {
+        let visit = BEFORE.with_borrow_mut(|before| before.take_if(|(wanted, _)| *wanted == rank));
+        if let Some((_, visit)) = visit {
+            exempt(visit);
+        }
         <Machine as Host>::spin_enter(rank);
     }
 

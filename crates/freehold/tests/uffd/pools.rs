@@ -138,6 +138,37 @@ fn what_can_be_registered() {
     });
 }
 
+/// Where a range starts inside a huge page, that comes before what may not be written; where it ends, after.
+#[test]
+fn errors_of_registration_in_order() {
+    in_pools(4, |world, process, _| {
+        use UffdRegisterError::*;
+        let mapping = Mapping::of_huge_pages(world.engine(), HugePageSize::Mib2, 2 * HUGE, false).unwrap();
+        let reader = File::new(&mapping, FileAccess::READ, "/huge/file").unwrap();
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        assert_eq!(process.mmap(START, 2 * HUGE, R, flags, Some(&reader), 0), Ok(START));
+        let (uffd, other) = (uffd(process, Features::empty()), uffd(process, Features::empty()));
+        let register = |from, to| uffd.register(from, to - from, MISSING).map(drop);
+        assert_eq!(register(START, huge(2)), Err(NotPermitted));
+        assert_eq!(register(START + PAGE, huge(2)), Err(Invalid), "inside");
+        assert_eq!(register(START - PAGE, huge(2)), Err(Invalid), "before");
+        assert_eq!(register(START, huge(1) + PAGE), Err(NotPermitted));
+        assert_eq!(register(START + PAGE, START + 2 * PAGE), Err(Invalid), "both ends");
+        mapped(world, process, 2, false);
+        other.register(START, 2 * HUGE, MISSING).unwrap();
+        assert_eq!(register(START, huge(2)), Err(Busy));
+        assert_eq!(register(START + PAGE, huge(2)), Err(Invalid));
+        assert_eq!(register(START, huge(1) + PAGE), Err(Invalid));
+        // With small pages before them nobody asks where they start, and their owner comes first.
+        other.unregister(START, 2 * HUGE).unwrap();
+        anon(process, START - 2 * PAGE, 2);
+        other.register(START - 2 * PAGE, 2 * PAGE, MISSING).unwrap();
+        assert_eq!(register(START - PAGE, huge(1) + PAGE), Err(Busy));
+        drop((uffd, other));
+        process.munmap(START - 2 * PAGE, 2 * PAGE).unwrap();
+    });
+}
+
 #[test]
 fn errors_in_order() {
     in_pools(4, |world, process, _| {

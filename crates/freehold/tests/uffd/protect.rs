@@ -1,11 +1,18 @@
 //! Write protection by the pager.
 
-use super::*;
+use super::{
+    gate::{Gated, before_lock, waits_for_lock},
+    pools::{HUGE, START},
+    *,
+};
 use freehold::{
     access::AccessMode,
-    space::{Advice, RemapFlags},
+    hugetlb::HugePageSize,
+    space::{AddressSpace, Advice, RemapFlags},
     uffd::ProtectMode,
 };
+use freehold_sync::Rank;
+use std::{sync::Arc, thread};
 
 const ON: ProtectMode = ProtectMode::WP;
 const OFF: ProtectMode = ProtectMode::empty();
@@ -279,4 +286,99 @@ fn c53_nobody_stores_afterwards() {
             assert_eq!(process.load(&mut cpu, BASE), Ok(seen));
         });
     });
+}
+
+/// Private pages of files keep their protection when they are discarded; also while they are on the move,
+/// when it stands in a marker.
+#[test]
+fn a_page_that_is_discarded_on_the_move_stays_protected() {
+    discarded_on_the_move(false);
+}
+
+#[test]
+fn a_huge_page_that_is_discarded_on_the_move_stays_protected() {
+    discarded_on_the_move(true);
+}
+
+fn discarded_on_the_move(huge: bool) {
+    for locking in Locking::ALL {
+        let machine: Machine = Machine::new(MachineConfig::backed(6 * HUGE)).unwrap();
+        let gated = Gated::new(&machine);
+        let engine = Engine::new(gated.clone(), Config::default()).unwrap();
+        assert_eq!(engine.resize_huge_pool(HugePageSize::Mib2, 3, None), 3);
+        let space = AddressSpace::new(&engine, &SpaceConfig { locking, ..SpaceConfig::default() }).unwrap();
+        let (len, mapping) = match huge {
+            false => (PAGE, Mapping::new(&engine, Zeroes, PAGE, true).unwrap()),
+            true => (HUGE, Mapping::of_huge_pages(&engine, HugePageSize::Mib2, HUGE, false).unwrap()),
+        };
+        let file = File::new(&mapping, FileAccess::READ_WRITE, "/file").unwrap();
+        space.mmap(START, len, RW, MapFlags::PRIVATE | MapFlags::FIXED, Some(&file), 0).unwrap();
+        let config = UffdConfig { features: Features::SIGBUS, user_mode_only: false };
+        let uffd = Userfaultfd::new(&space, config).unwrap();
+        uffd.register(START, len, WP).unwrap();
+        space.handle_fault(START, Access::WRITE).unwrap();
+        uffd.write_protect(START, len, ON).unwrap();
+        let pfn = space.frame_at(START).unwrap();
+        let inside = space.clone();
+        gated.copy.put(move || {
+            // On another thread: this one holds the frame.
+            let discard = || inside.madvise(START, len, Advice::DontNeed).unwrap();
+            thread::scope(|scope| scope.spawn(discard).join().unwrap());
+        });
+        let _ = engine.migrate(pfn);
+        assert!(!gated.copy.is_waiting(), "it was on the move");
+        assert_eq!(space.frame_at(START), None, "it was discarded");
+        assert_eq!(space.rss().anon, 0);
+        let refused = space.handle_fault(START, Access::WRITE).map(drop);
+        assert_eq!(refused, Err(FaultError::Bus { addr: START }), "{locking:?}");
+        space.handle_fault(START, Access::READ).unwrap();
+        let refused = space.handle_fault(START, Access::WRITE).map(drop);
+        assert_eq!(refused, Err(FaultError::Bus { addr: START }), "{locking:?}");
+        uffd.unregister(START, len).unwrap();
+        space.handle_fault(START, Access::WRITE).unwrap();
+        space.check();
+        drop((uffd, file, mapping, space, engine, gated));
+        machine.accounting().assert_clean();
+    }
+}
+
+/// A store that is not for the pager when its fault looks, and is when the fault comes to the entry (C-53).
+#[test]
+fn a_store_that_is_under_way_meets_the_protection() {
+    for (locking, huge) in Locking::ALL.into_iter().flat_map(|locking| [(locking, false), (locking, true)]) {
+        let machine: Machine = Machine::new(MachineConfig::backed(6 * HUGE)).unwrap();
+        let gated = Gated::new(&machine);
+        let engine = Engine::new(gated.clone(), Config::default()).unwrap();
+        assert_eq!(engine.resize_huge_pool(HugePageSize::Mib2, 1, None), 1);
+        let space = AddressSpace::new(&engine, &SpaceConfig { locking, ..SpaceConfig::default() }).unwrap();
+        let (len, rank, mapping) = match huge {
+            false => (PAGE, Rank::PageTable, Mapping::new(&engine, Zeroes, PAGE, true).unwrap()),
+            true => {
+                let mapping = Mapping::of_huge_pages(&engine, HugePageSize::Mib2, HUGE, false).unwrap();
+                (HUGE, Rank::PageTableUpper, mapping)
+            }
+        };
+        let file = File::new(&mapping, FileAccess::READ_WRITE, "/file").unwrap();
+        space.mmap(START, len, RW, MapFlags::SHARED | MapFlags::FIXED, Some(&file), 0).unwrap();
+        let config = UffdConfig { features: Features::SIGBUS, user_mode_only: false };
+        let uffd = Arc::new(Userfaultfd::new(&space, config).unwrap());
+        uffd.register(START, len, WP).unwrap();
+        space.handle_fault(START, Access::WRITE).unwrap();
+        // The next store has to ask for the right, and the pager has no business with it.
+        [ON, OFF].into_iter().for_each(|mode| uffd.write_protect(START, len, mode).unwrap());
+        let pager = uffd.clone();
+        before_lock(rank, move || {
+            // On another thread: this one holds the VMA's lock.
+            let protect = || pager.write_protect(START, len, ON).unwrap();
+            thread::scope(|scope| scope.spawn(protect).join().unwrap());
+        });
+        let refused = space.handle_fault(START, Access::WRITE).map(drop);
+        assert!(!waits_for_lock(), "the entry's table was locked");
+        assert_eq!(refused, Err(FaultError::Bus { addr: START }), "{locking:?}, huge: {huge}");
+        uffd.write_protect(START, len, OFF).unwrap();
+        space.handle_fault(START, Access::WRITE).unwrap();
+        space.check();
+        drop((uffd, file, mapping, space, engine, gated));
+        machine.accounting().assert_clean();
+    }
 }

@@ -10,16 +10,13 @@ use crate::{
     counted::Counted,
     engine::Engine,
     error::NoMemory,
-    object::{File, FileAccess, FillError, Kind, LOST, Mapping, Word, Zeroes},
+    object::{File, FileAccess, FillError, Kind, LOST, Mapping, NewPage, Zeroes},
     platform::Platform,
 };
 use core::ops::Range;
 use freehold_sync::{
     Killed, RwSemReadGuard, RwSemWriteGuard,
-    atomic::{
-        AtomicU32,
-        Ordering::{Relaxed, Release},
-    },
+    atomic::{AtomicU32, Ordering::Relaxed},
 };
 use freehold_vmspace::{PageIndex, PageRange};
 
@@ -58,16 +55,6 @@ pub(crate) enum NotMade {
     Failed(FillError),
     /// One is returning that the file has reserved: see [`HugePool::wait`](super::HugePool::wait).
     Returning(u32),
-}
-
-/// Whether a file has a page now.
-pub(crate) enum Made {
-    /// It has, and had none before.
-    New,
-    /// It had one.
-    There,
-    /// It has none: it was not to come.
-    Refused,
 }
 
 impl From<FillError> for NotMade {
@@ -164,11 +151,14 @@ impl<P: Platform> Mapping<P> {
         index: PageIndex,
     ) -> Result<(), NotMade> {
         let zeroes = |platform: &P, pfn| platform.zero_frames(pfn, huge.size.level().frames());
-        self.add_huge(pages_stay, huge, index, zeroes, || true).map(drop)
+        // Under the mutex nobody else makes one.
+        self.add_huge(pages_stay, huge, index, zeroes, |page| {
+            page.publish();
+        })
     }
 
-    /// As [`fill_huge`](Self::fill_huge), with these contents; `allowed` is asked in the read section in
-    /// which the page comes. As [`insert_page`](Self::insert_page) for small pages.
+    /// As [`fill_huge`](Self::fill_huge), with these contents, and published by `put`: as
+    /// [`insert_page`](Self::insert_page) for small pages.
     ///
     /// # Locks
     ///
@@ -177,11 +167,11 @@ impl<P: Platform> Mapping<P> {
         &self,
         index: PageIndex,
         contents: impl FnOnce(&P, Pfn),
-        allowed: impl FnOnce() -> bool,
-    ) -> Result<Made, NotMade> {
+        put: impl FnOnce(&mut NewPage<'_>),
+    ) -> Result<(), NotMade> {
         let pages_stay = self.invalidate.read_killable().map_err(FillError::from)?;
         match &self.huge {
-            Some(huge) if index < self.end() => self.add_huge(&pages_stay, huge, index, contents, allowed),
+            Some(huge) if index < self.end() => self.add_huge(&pages_stay, huge, index, contents, put),
             _ => Err(FillError::BeyondEnd.into()),
         }
     }
@@ -192,8 +182,8 @@ impl<P: Platform> Mapping<P> {
         huge: &HugeFile,
         index: PageIndex,
         contents: impl FnOnce(&P, Pfn),
-        allowed: impl FnOnce() -> bool,
-    ) -> Result<Made, NotMade> {
+        put: impl FnOnce(&mut NewPage<'_>),
+    ) -> Result<(), NotMade> {
         let engine = self.engine();
         let _maker = engine.hugetlb.fault_mutex(self, index);
         // Relaxed: words of pages that are made change under the mutex.
@@ -201,7 +191,7 @@ impl<P: Platform> Mapping<P> {
         match word.map_or(0, |word| word.load(Relaxed)) {
             0 => {}
             LOST => return Err(FillError::Lost.into()),
-            _ => return Ok(Made::There),
+            _ => return Ok(()),
         }
         let reserved = huge.reserves.is_reserved::<P>(index);
         let first = engine.memory().take_huge_page(huge.size, reserved).map_err(|error| match error {
@@ -224,21 +214,18 @@ impl<P: Platform> Mapping<P> {
             }
         };
         contents(engine.platform(), first);
-        let rcu = P::rcu_read();
-        if !allowed() {
-            drop(rcu);
-            // Without memory to forget the page, its place counts as reserved from now on.
-            give_back(reserved || huge.reserves.forget::<P>(index).is_err());
-            return Ok(Made::Refused);
-        }
         let level = huge.size.level();
         let frame = engine.platform().frame(first);
         frame.init_cache(self.cache_page(), index.first_in_block(level.shift() - PAGE_SHIFT));
         frame.set_hugetlb(level);
-        // Release pairs with the acquire in `lookup`: record and contents are seen.
-        word.store(Word::present(first).0, Release);
-        drop(rcu);
-        Ok(Made::New)
+        if !NewPage::put::<P>(word, first, put) {
+            // Without memory to forget the page, its place counts as reserved from now on.
+            if reserved || huge.reserves.forget::<P>(index).is_err() {
+                engine.memory().restore_reservation(first, huge.size);
+            }
+            engine.memory().put_huge_page(first);
+        }
+        Ok(())
     }
 
     /// The right to reserve pages of a file of huge pages; `None` for any other file.

@@ -4,7 +4,7 @@ use super::{HugePageSize, reserves::Reserves};
 use crate::{PAGE_SHIFT, Pfn, object::Mapping, platform::Platform, vma::Vma};
 use core::ops::ControlFlow;
 use freehold_pagetable::{
-    Kind, Large, LeafGuard, MarkerKind, Pte, PteFlags, PteGuard, UnmappedFrame, VaRange, Visitor,
+    Format, Kind, Large, LeafGuard, MarkerKind, Pte, PteFlags, PteGuard, UnmappedFrame, VaRange, Visitor,
 };
 use freehold_vmspace::{Memory, Moving, PageRange, UserRange, VmGather, VmSpace, Zap};
 
@@ -79,10 +79,11 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
                 if self.zap.spares_copies() => {}
             Kind::Marker { kind: MarkerKind::UffdWp, .. } if self.zap.keeps_wp() => {}
             Kind::Marker { kind, payload } => {
-                leaf.take(self.gather);
                 // It is on the move: the migration has a reference. Others may have it as well if it was not
                 // exclusive.
                 let moving = Some(Moving::of(payload)).filter(|_| kind == MarkerKind::Migration);
+                let marked = self.zap.keeps_wp() && moving.is_some_and(|moving| moving.uffd_wp);
+                leaf.replace(instead(marked), self.gather);
                 if let Some(moving) = moving.filter(|moving| moving.exclusive) {
                     self.renew(moving.pfn, range);
                 }
@@ -93,8 +94,7 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
                     return ControlFlow::Continue(());
                 }
                 let marked = self.zap.keeps_wp() && flags.contains(PteFlags::UFFD_WP);
-                let instead = if marked { Pte::marker(MarkerKind::UffdWp, 0) } else { Pte::NONE };
-                leaf.replace(instead, self.gather);
+                leaf.replace(instead(marked), self.gather);
                 frame.sub_map();
                 // The last task that still looks at it gives it back with the reservation. One that is just
                 // coming back from a move may be mapped again elsewhere, if it was not exclusive.
@@ -107,4 +107,9 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
         }
         ControlFlow::Continue(())
     }
+}
+
+/// What takes the place of an entry; `marked`: its write protection stays.
+fn instead<F: Format>(marked: bool) -> Pte<F> {
+    if marked { Pte::marker(MarkerKind::UffdWp, 0) } else { Pte::NONE }
 }

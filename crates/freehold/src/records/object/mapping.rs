@@ -28,6 +28,7 @@ use super::{
     Pager, Zeroes,
     block::NO_MOUNT,
     file::MAX_BYTES,
+    new_page::NewPage,
     radix::{Alone, Locked, Radix, Stay},
     seals::Sealing,
     word::{LEAVING, LOST, Word},
@@ -280,7 +281,7 @@ impl<P: Platform> Mapping<P> {
         if index >= self.end() {
             return None;
         }
-        // Acquire pairs with the release in `fill_page`: the frame's contents and record are seen.
+        // Acquire pairs with the release in `publish`: the frame's contents and record are seen.
         Word(self.cache.get(Stay::within::<P>(rcu), index)?.load(Acquire)).visible()
     }
 
@@ -376,32 +377,33 @@ impl<P: Platform> Mapping<P> {
         })
     }
 
-    /// Makes a page with these contents the file's, unless it has that page already: false; or `allowed`
-    /// forbids it, asked in the read section in which the page comes.
+    /// Makes a page with these contents, and lets `put` publish it, unless the file has that page already.
+    /// `put` runs in one read section, in which it may lock a page table: a fault that finds the page waits
+    /// for that lock, and then meets the entry.
     ///
     /// # Errors
     ///
-    /// As [`fill`](Self::fill).
+    /// As [`fill`](Self::fill); `put` did not run.
     ///
     /// # Locks
     ///
     /// The invalidate lock for reading. Of shared memory alone, so that nobody waits for storage behind it.
-    pub(crate) fn insert_page<E: From<FillError>>(
+    pub(crate) fn insert_page(
         &self,
         index: PageIndex,
         contents: impl FnOnce(&P, Pfn),
-        allowed: impl FnOnce() -> Result<(), E>,
-    ) -> Result<bool, E> {
+        put: impl FnOnce(&mut NewPage<'_>),
+    ) -> Result<(), FillError> {
         debug_assert!(self.is_shmem());
-        let pages_stay = self.invalidate.read_killable().map_err(FillError::from)?;
+        let pages_stay = self.invalidate.read_killable()?;
         if index >= self.end() {
-            return Err(FillError::BeyondEnd.into());
+            return Err(FillError::BeyondEnd);
         }
         let fill = |platform: &P, pfn| {
             contents(platform, pfn);
             Ok(())
         };
-        self.add_page(&pages_stay, index, fill, allowed)
+        self.add_page(&pages_stay, index, fill, put)
     }
 
     /// As [`fill`](Self::fill), for a page that lies beyond the end and that the caller, which holds
@@ -424,44 +426,40 @@ impl<P: Platform> Mapping<P> {
         contents: impl FnOnce(&P, Pfn) -> Result<(), FillError>,
     ) -> Result<(), FillError> {
         // The page of a faster fault is as good.
-        self.add_page(pages_stay, index, contents, || Ok(())).map(drop)
+        self.add_page(pages_stay, index, contents, |page| {
+            page.publish();
+        })
     }
 
-    /// Puts a page with these contents into the cache, unless there is one: false.
-    fn add_page<E: From<FillError>>(
+    /// Makes a page with these contents, and lets `put` publish it, unless there is one in the cache.
+    fn add_page(
         &self,
         pages_stay: &RwSemReadGuard<'_, P>,
         index: PageIndex,
         contents: impl FnOnce(&P, Pfn) -> Result<(), FillError>,
-        allowed: impl FnOnce() -> Result<(), E>,
-    ) -> Result<bool, E> {
+        put: impl FnOnce(&mut NewPage<'_>),
+    ) -> Result<(), FillError> {
         // Made only when there is something to be put there: a call for pages that cannot be had leaves no
         // nodes behind.
         let word = self.word(pages_stay, index);
-        // Relaxed: a hint that saves work; the compare-and-swap below decides. What is lost stays so under
-        // the lock.
+        // Relaxed: a hint that saves work; the compare-and-swap decides. What is lost stays so under the
+        // lock.
         match word.map_or(0, |word| word.load(Relaxed)) {
             0 => {}
-            LOST => return Err(FillError::Lost.into()),
-            _ => return Ok(false),
+            LOST => return Err(FillError::Lost),
+            _ => return Ok(()),
         }
         let platform = self.engine.platform();
-        let pfn = self.engine.memory().alloc_cache(self.cache_page(), index).map_err(FillError::from)?;
+        let pfn = self.engine.memory().alloc_cache(self.cache_page(), index)?;
         let filled = contents(platform, pfn).and_then(|()| match word {
             Some(word) => Ok(word),
-            None => self.cache_word(pages_stay, index).map_err(FillError::from),
+            None => Ok(self.cache_word(pages_stay, index)?),
         });
-        let rcu = P::rcu_read();
-        let added = filled.map_err(E::from).and_then(|word| {
-            allowed()?;
-            // Release pairs with the acquire in `lookup`.
-            Ok(word.compare_exchange(0, Word::present(pfn).0, Release, Relaxed).is_ok())
-        });
-        drop(rcu);
-        if !matches!(added, Ok(true)) {
+        let published = filled.map(|word| NewPage::put::<P>(word, pfn, put));
+        if !matches!(published, Ok(true)) {
             self.engine.memory().put_frame(pfn);
         }
-        added
+        published.map(drop)
     }
 
     /// The word of a page, made if need be.
