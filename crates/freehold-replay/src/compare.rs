@@ -141,8 +141,8 @@ fn compare_areas(
     theirs: &[&Area],
     findings: &mut Vec<Finding>,
 ) -> Untold {
-    let mut untold = Untold::default();
-    untold.drivers = theirs.iter().filter(|area| is_of_driver(&area.name)).count() as u64;
+    let drivers = theirs.iter().filter(|area| is_of_driver(&area.name)).count() as u64;
+    let mut untold = Untold { drivers, ..Untold::default() };
     let ours = ours.iter().filter(|line| !is_of_driver(line.name.as_str()));
     let theirs = theirs.iter().filter(|area| !is_of_driver(&area.name));
     let (mut our, mut their) = (ours.peekable(), theirs.peekable());

@@ -243,8 +243,14 @@ impl<P: Platform> Filler<'_, P> {
             done = within.and_then(|()| match self.source {
                 _ if !self.is_vacant(vma, found, Level::Pte) => Err(UffdError::Present),
                 Source::Cached => self.put_cached(vma, *at, &rcu, &mut fill),
-                Source::Poison => Ok(fill.put_uncounted(address, Pte::marker(MarkerKind::Poison, 0))),
-                Source::Bytes(_) | Source::Zeroes => Ok(fill.put_uncounted(address, zero)),
+                Source::Poison => {
+                    fill.put_uncounted(address, Pte::marker(MarkerKind::Poison, 0));
+                    Ok(())
+                }
+                Source::Bytes(_) | Source::Zeroes => {
+                    fill.put_uncounted(address, zero);
+                    Ok(())
+                }
             });
             if done.is_ok() {
                 *at += PAGE_SIZE;
