@@ -40,7 +40,7 @@ fn all_of_it() {
     let args = args.expect("a good line");
     assert_eq!(args.recordings, [PathBuf::from("a.trace"), PathBuf::from("b.trace")]);
     assert_eq!((args.cpus, args.backed, args.seed, args.quiet), (Some(4), true, 7, true));
-    assert_eq!(args.locking.map(locking::name).as_deref(), Some("unmap=downgraded,fault=vma-per-cpu"));
+    assert_eq!(args.locking.map(locking::name).as_deref(), Some("unmap=downgraded,fault=per-cpu"));
     assert_eq!(args.check(), Ok(()));
 }
 
@@ -51,7 +51,7 @@ fn what_makes_no_sense() {
         ("freehold replay a --cpus 0", ErrorKind::ValueValidation),
         ("freehold replay a --cpus 65", ErrorKind::ValueValidation),
         ("freehold replay a --locking fault=none", ErrorKind::ValueValidation),
-        ("freehold replay a --compare --locking fault=vma-per-cpu", ErrorKind::ArgumentConflict),
+        ("freehold replay a --compare --locking fault=per-cpu", ErrorKind::ArgumentConflict),
         ("freehold replay a --task 3", ErrorKind::MissingRequiredArgument),
         ("freehold replay a --maps-at 1s --json x", ErrorKind::ArgumentConflict),
         ("freehold replay a --maps-at soon", ErrorKind::ValueValidation),

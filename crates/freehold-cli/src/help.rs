@@ -43,7 +43,7 @@ freed (as Linux does), released lets everyone in.
 
 fault=mmap-lock takes the mmap lock for every page fault (as Linux did before 6.4); the
 others just that of the VMA: vma-rwsem a reader/writer lock beside it (6.4 to 6.14),
-vma-count a count inside it (Linux today), vma-per-cpu the same with a slot per CPU.
+vma-count a count inside it (Linux today), per-cpu the same with a slot per CPU.
 
 hugetlb=file-lock keeps shared tables of huge pages by a lock of the file in every fault
 (as Linux did before 6.1), vma-lock by one of the VMA.
@@ -51,7 +51,7 @@ hugetlb=file-lock keeps shared tables of huge pages by a lock of the file in eve
 file-rmap=exclusive lets one at a time look up who maps a file (as Linux did before 3.19),
 shared all.
 
-[default: unmap=released,fault=vma-per-cpu,hugetlb=vma-lock,file-rmap=shared]";
+[default: unmap=released,fault=per-cpu,hugetlb=vma-lock,file-rmap=shared]";
 
 pub(crate) const REPLAY_MORE: &str = "More, with examples: freehold replay --help";
 

@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer, ser::SerializeStruct};
 
 /// What there is, for the texts of errors.
 const UNMAP: &str = "exclusive, sectioned[:BYTES], downgraded, released";
-const FAULT: &str = "mmap-lock, vma-rwsem, vma-count, vma-per-cpu";
+const FAULT: &str = "mmap-lock, vma-rwsem, vma-count, per-cpu";
 const HUGETLB: &str = "file-lock, vma-lock";
 const FILE_RMAP: &str = "exclusive, shared";
 
@@ -104,7 +104,7 @@ fn parse_fault(value: &str) -> Result<FaultLock, String> {
         "mmap-lock" => Ok(FaultLock::MmapLock),
         "vma-rwsem" => Ok(FaultLock::VmaRwsem),
         "vma-count" => Ok(FaultLock::VmaCount),
-        "vma-per-cpu" => Ok(FaultLock::VmaPerCpu),
+        "per-cpu" => Ok(FaultLock::VmaPerCpu),
         _ => Err(format!("there is no fault=`{value}`: there are {FAULT}")),
     }
 }
@@ -158,7 +158,7 @@ pub fn fault_name(fault: FaultLock) -> &'static str {
         FaultLock::MmapLock => "mmap-lock",
         FaultLock::VmaRwsem => "vma-rwsem",
         FaultLock::VmaCount => "vma-count",
-        FaultLock::VmaPerCpu => "vma-per-cpu",
+        FaultLock::VmaPerCpu => "per-cpu",
     }
 }
 

@@ -17,7 +17,7 @@ fn every_design_reads_back() {
         ..Locking::default()
     }
     .into();
-    assert_eq!(name(sections), "unmap=sectioned:3MiB,fault=vma-per-cpu");
+    assert_eq!(name(sections), "unmap=sectioned:3MiB,fault=per-cpu");
     assert_eq!(parse(&name(sections)), Ok(sections));
     let odd = Locking {
         unmap: Unmap::Sectioned { bytes: 4097 },
@@ -36,10 +36,10 @@ fn what_is_not_named_is_the_default() {
     assert_eq!(parse("fault=mmap-lock"), Ok(mmap_lock.into()));
     let alone = Design { file_rmap: FileRmap::Exclusive, ..Design::default() };
     assert_eq!(parse("file-rmap=exclusive"), Ok(alone));
-    assert_eq!(name(alone), "unmap=released,fault=vma-per-cpu,file-rmap=exclusive");
+    assert_eq!(name(alone), "unmap=released,fault=per-cpu,file-rmap=exclusive");
     let of_files = Locking { hugetlb: HugetlbLock::FileLock, ..Locking::default() };
     assert_eq!(parse("hugetlb=file-lock"), Ok(of_files.into()));
-    assert_eq!(name(of_files.into()), "unmap=released,fault=vma-per-cpu,hugetlb=file-lock");
+    assert_eq!(name(of_files.into()), "unmap=released,fault=per-cpu,hugetlb=file-lock");
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn what_is_wrong_is_said_with_what_there_is() {
     for (spec, said) in [
         (
             "",
-            "unmap=(exclusive, sectioned[:BYTES], downgraded, released), fault=(mmap-lock, vma-rwsem, vma-count, vma-per-cpu), hugetlb=(file-lock, vma-lock) and file-rmap=",
+            "unmap=(exclusive, sectioned[:BYTES], downgraded, released), fault=(mmap-lock, vma-rwsem, vma-count, per-cpu), hugetlb=(file-lock, vma-lock) and file-rmap=",
         ),
         ("mmap=released", "unmap=(exclusive"),
         ("unmap=quick", "there are exclusive, sectioned[:BYTES], downgraded, released"),
@@ -57,7 +57,7 @@ fn what_is_wrong_is_said_with_what_there_is() {
         ("unmap=sectioned:-1", "no size of a section"),
         ("unmap=sectioned:99999999999GiB", "no size of a section"),
         ("unmap=sectioned:4 KiB", "no size of a section"),
-        ("fault=page-lock", "there are mmap-lock, vma-rwsem, vma-count, vma-per-cpu"),
+        ("fault=page-lock", "there are mmap-lock, vma-rwsem, vma-count, per-cpu"),
         ("fault=vma-count,fault=mmap-lock", "chosen twice"),
         ("file-rmap=mutex", "there are exclusive, shared"),
         ("unmap=released,", "no choice of locking"),

@@ -44,6 +44,20 @@ fn key_at(process: &Process, addr: u64) -> u8 {
 }
 
 #[test]
+fn a_sealed_mapping_keeps_its_key() {
+    keyed(|_, process, _| {
+        anon(process, BASE, 1);
+        process.mseal(BASE, PAGE, 0).unwrap();
+        assert_eq!(process.pkey_mprotect(BASE, PAGE, RW, 0), Err(MprotectError::Sealed));
+        assert_eq!(
+            process.pkey_mprotect(BASE, PAGE, RW, 3),
+            Err(MprotectError::Invalid),
+            "none was allocated"
+        );
+    });
+}
+
+#[test]
 fn keys_are_handed_out_once() {
     keyed(|_, process, _| {
         for key in 1..16 {
