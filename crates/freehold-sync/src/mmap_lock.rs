@@ -30,7 +30,7 @@ use crate::atomic::{AtomicU32, Ordering, const_unless_loom, fence};
 use crate::counted::Counted;
 use crate::host::{Host, Killed};
 use crate::rank::Rank;
-use crate::reader_slots::ReaderSlots;
+use crate::reader_slots::{ReaderSlots, Slot};
 use crate::rwsem::{RwSem, RwSemReadGuard, RwSemWriteGuard};
 use crate::stats::LockStats;
 use core::fmt;
@@ -48,14 +48,14 @@ struct ReadByFaults<H: Host> {
     seq: AtomicU32,
     /// Where readers of this space's VMAs may stand; fixed.
     slots: Option<Counted<ReaderSlots<H>>>,
-    /// Whether VMAs have locks beside them; fixed.
-    rwsems: bool,
+    /// Stands for the locks beside VMAs, if they have some; fixed.
+    beside: Slot,
 }
 
 impl<H: Host> ReadByFaults<H> {
     const_unless_loom! {
         fn new(seq: u32) -> CachePadded<Self> {
-            CachePadded::new(ReadByFaults { seq: AtomicU32::new(seq), slots: None, rwsems: false })
+            CachePadded::new(ReadByFaults { seq: AtomicU32::new(seq), slots: None, beside: Slot::free() })
         }
     }
 }
@@ -163,14 +163,19 @@ impl<H: Host> MmapLock<H> {
     /// [`VmaCount::make_beside`](crate::VmaCount::make_beside) makes it before a VMA is attached.
     #[must_use]
     pub fn with_rwsems(mut self) -> Self {
-        self.read.rwsems = true;
+        self.read.beside = Slot::beside();
         self
     }
 
     /// Whether VMAs are locked by locks beside them.
     #[inline]
     pub fn uses_rwsems(&self) -> bool {
-        self.read.rwsems
+        self.read.beside.is_beside()
+    }
+
+    /// Where a reader is counted that has the lock beside its VMA.
+    pub(crate) fn beside(&self) -> &Slot {
+        &self.read.beside
     }
 
     /// Where readers of this space's VMAs may stand.

@@ -9,7 +9,7 @@
 //! readers in this slot did happens before what follows in a task that finds them gone. The protocol is
 //! [`vma_lock`](crate::vma_lock)'s.
 
-use crate::atomic::{AtomicUsize, Ordering};
+use crate::atomic::{AtomicUsize, Ordering, const_unless_loom};
 use crate::counted::Shared;
 use crate::host::Host;
 use crate::percpu::PerCpu;
@@ -27,6 +27,8 @@ pub struct ReaderSlots<H: Host> {
 pub(crate) struct Slot(AtomicUsize);
 
 const FREE: usize = 0;
+/// No address of a VMA's count.
+const BESIDE: usize = 1;
 
 impl<H: Host> ReaderSlots<H> {
     /// A free slot for each CPU.
@@ -34,7 +36,7 @@ impl<H: Host> ReaderSlots<H> {
     /// # Errors
     /// No memory.
     pub fn try_new() -> Result<Self, AllocError> {
-        Ok(ReaderSlots { slots: PerCpu::try_new(|_| Slot(AtomicUsize::new(FREE)))? })
+        Ok(ReaderSlots { slots: PerCpu::try_new(|_| Slot::free())? })
     }
 
     /// Puts a reader of `vma` into the slot of the CPU it runs on. None: somebody is there.
@@ -57,6 +59,25 @@ impl<H: Host> ReaderSlots<H> {
 impl<H: Host> Shared for ReaderSlots<H> {}
 
 impl Slot {
+    const_unless_loom! {
+        /// Nobody stands here.
+        pub fn free() -> Self {
+            Slot(AtomicUsize::new(FREE))
+        }
+
+        /// No CPU's: it stands for the lock beside a VMA, and keeps its value.
+        pub fn beside() -> Self {
+            Slot(AtomicUsize::new(BESIDE))
+        }
+    }
+
+    /// Whether it is the one made so.
+    #[inline]
+    pub(crate) fn is_beside(&self) -> bool {
+        // Relaxed: fixed, and no other slot ever has this value.
+        self.0.load(Ordering::Relaxed) == BESIDE
+    }
+
     /// Takes a reader of `vma` out. False: none stands here, because it was counted or has left.
     #[inline]
     pub(crate) fn leave(&self, vma: usize) -> bool {

@@ -9,9 +9,10 @@
 //! happens in a read section (RCU), because the lock's memory goes with the VMA's.
 #![expect(unsafe_code, reason = "a VMA's words do not name the host that its lock is used with")]
 
-use super::{ATTACHED, BESIDE, DETACHED, Place, ReadFail, ReaderPlace, VmaLock};
+use super::{ATTACHED, BESIDE, DETACHED, ReadFail, ReaderPlace, VmaLock};
 use crate::atomic::{AtomicPtr, Ordering, const_unless_loom};
 use crate::host::{Host, Killed};
+use crate::mmap_lock::MmapLock;
 use crate::rwsem::raw::{RawRwSem, Wait};
 use allocator_api2::alloc::AllocError;
 use allocator_api2::boxed::Box;
@@ -69,14 +70,17 @@ impl Drop for Beside {
 
 impl VmaLock<'_> {
     /// Becomes a reader by the lock beside the VMA, which was attached with one a moment ago.
-    pub(super) fn enter_beside<'l, H: Host>(self) -> Result<ReaderPlace<'l>, ReadFail> {
+    pub(super) fn enter_beside<'l, H: Host>(
+        self,
+        lock: &'l MmapLock<H>,
+    ) -> Result<ReaderPlace<'l>, ReadFail> {
         let beside = self.count.beside.get::<H>().ok_or(ReadFail::Detached)?;
         if !beside.try_read() {
             return Err(ReadFail::Locked);
         }
         // Acquire: pairs with `attach`, as in `raise`. The lock keeps it attached from here on.
         if self.count.word.load(Ordering::Acquire) == ATTACHED | BESIDE {
-            return Ok(ReaderPlace(Place::Beside));
+            return Ok(ReaderPlace(Some(lock.beside())));
         }
         leave_beside(beside);
         Err(ReadFail::Detached)

@@ -138,17 +138,11 @@ pub struct VmaCount {
 /// Where a reader of a VMA is counted: to be given back when it leaves.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "whoever locks a VMA has to unlock it"]
-pub struct ReaderPlace<'l>(Place<'l>);
-
-#[derive(Clone, Copy, Debug)]
-enum Place<'l> {
-    /// In the VMA's count.
-    Count,
-    /// In the slot that it came by, or in the count if none of its VMA stands there any more.
-    Slot(&'l Slot),
-    /// In the lock beside the VMA.
-    Beside,
-}
+pub struct ReaderPlace<'l>(
+    /// The slot that it came by, or [the one that stands](Slot::beside) for a lock beside the VMA; none: the
+    /// count. One word, because it is passed on with every fault.
+    Option<&'l Slot>,
+);
 
 /// A VMA's sequence number; see the [module](self). Belongs into another cache line than the count: readers
 /// look at it before they decide to write.
@@ -159,7 +153,7 @@ pub struct VmaSeq(AtomicU32);
 impl ReaderPlace<'_> {
     /// Whether the reader stands in a slot.
     pub(crate) fn in_slot(&self) -> bool {
-        matches!(self.0, Place::Slot(_))
+        self.0.is_some_and(|slot| !slot.is_beside())
     }
 }
 

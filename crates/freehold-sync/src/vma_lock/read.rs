@@ -1,6 +1,6 @@
 //! What readers of a VMA do.
 
-use super::{ATTACHED, BESIDE, DETACHED, DRAINING, PER_CPU, Place, READER, ReadFail, ReaderPlace, VmaLock};
+use super::{ATTACHED, BESIDE, DETACHED, DRAINING, PER_CPU, READER, ReadFail, ReaderPlace, VmaLock};
 use crate::atomic::{CHECKED, Ordering, VMA_COUNT_LIMIT, between_crosswise};
 use crate::host::Host;
 use crate::mmap_lock::{MmapLock, MmapReadGuard};
@@ -72,7 +72,7 @@ impl VmaLock<'_> {
             return self.enter_otherwise(lock, word, false);
         }
         match self.raise(word, word + READER) {
-            Ok(()) => Ok(ReaderPlace(Place::Count)),
+            Ok(()) => Ok(ReaderPlace(None)),
             Err(now) => self.enter_otherwise(lock, now, true),
         }
     }
@@ -86,7 +86,7 @@ impl VmaLock<'_> {
         contended: bool,
     ) -> Result<ReaderPlace<'l>, ReadFail> {
         if word & BESIDE != 0 {
-            return self.enter_beside::<H>();
+            return self.enter_beside(lock);
         }
         if word & (PER_CPU | DRAINING) != PER_CPU {
             return self.enter_by_count(lock, word, contended);
@@ -112,7 +112,7 @@ impl VmaLock<'_> {
                 return Err(ReadFail::Detached);
             }
             if word & BESIDE != 0 {
-                return self.enter_beside::<H>();
+                return self.enter_beside(lock);
             }
             if word & DRAINING != 0 {
                 return Err(ReadFail::Locked);
@@ -122,7 +122,7 @@ impl VmaLock<'_> {
             }
             // A count that has changed is tried again as the exchange has found it: the line is here.
             match self.raise(word, (word | per_cpu) + READER) {
-                Ok(()) => return Ok(ReaderPlace(Place::Count)),
+                Ok(()) => return Ok(ReaderPlace(None)),
                 Err(now) => word = now,
             }
             contended = true;
@@ -132,7 +132,7 @@ impl VmaLock<'_> {
     /// Becomes a reader in this CPU's slot, unless that is taken or the VMA is not per-CPU any more.
     #[inline]
     fn enter_slot<'l, H: Host>(self, lock: &'l MmapLock<H>) -> Option<ReaderPlace<'l>> {
-        let place = ReaderPlace(Place::Slot(lock.slots()?.enter(self.name())?));
+        let place = ReaderPlace(Some(lock.slots()?.enter(self.name())?));
         between_crosswise();
         // SeqCst: the second half of the way in. An acquire, too, as in `raise`.
         if self.count.word.load(Ordering::SeqCst) & (PER_CPU | DRAINING) == PER_CPU {
@@ -163,10 +163,13 @@ impl VmaLock<'_> {
 
     #[inline]
     fn leave<H: Host>(self, place: ReaderPlace<'_>) {
-        match place.0 {
-            Place::Slot(slot) if slot.leave(self.name()) => return,
-            Place::Slot(_) | Place::Count => {}
-            Place::Beside => return self.leave_beside::<H>(),
+        if let ReaderPlace(Some(slot)) = place {
+            if slot.is_beside() {
+                return self.leave_beside::<H>();
+            }
+            if slot.leave(self.name()) {
+                return;
+            }
         }
         // A guess, that nobody else is there: an exchange that fails brings the line with the value; behind a
         // load, the line would have to come twice.

@@ -11,7 +11,7 @@ use freehold_sync::{Rank, ReadFail, ReaderPlace, rank};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 fn stands(place: ReaderPlace<'_>) -> bool {
-    format!("{place:?}").contains("Slot")
+    format!("{place:?}").contains("Some")
 }
 
 #[test]
