@@ -48,14 +48,17 @@ struct ReadByFaults<H: Host> {
     seq: AtomicU32,
     /// Where readers of this space's VMAs may stand; fixed.
     slots: Option<Counted<ReaderSlots<H>>>,
-    /// Stands for the locks beside VMAs, if they have some; fixed.
+    /// Whether VMAs have locks beside them; fixed.
+    rwsems: bool,
+    /// Stands for the lock beside a VMA. Every mmap lock has one: a late reader may come to a VMA that has
+    /// such a lock in another space by now.
     beside: Slot,
 }
 
 impl<H: Host> ReadByFaults<H> {
     const_unless_loom! {
         fn new(seq: u32) -> CachePadded<Self> {
-            CachePadded::new(ReadByFaults { seq: AtomicU32::new(seq), slots: None, beside: Slot::free() })
+            CachePadded::new(ReadByFaults { seq: AtomicU32::new(seq), slots: None, rwsems: false, beside: Slot::beside() })
         }
     }
 }
@@ -163,14 +166,14 @@ impl<H: Host> MmapLock<H> {
     /// [`VmaCount::make_beside`](crate::VmaCount::make_beside) makes it before a VMA is attached.
     #[must_use]
     pub fn with_rwsems(mut self) -> Self {
-        self.read.beside = Slot::beside();
+        self.read.rwsems = true;
         self
     }
 
     /// Whether VMAs are locked by locks beside them.
     #[inline]
     pub fn uses_rwsems(&self) -> bool {
-        self.read.beside.is_beside()
+        self.read.rwsems
     }
 
     /// Where a reader is counted that has the lock beside its VMA.
