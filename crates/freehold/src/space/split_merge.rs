@@ -126,7 +126,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         attrs: &Attrs<'_, P>,
     ) -> Result<OwnedVma<'g, P>, NoMemory> {
         let hugetlb = self.space.engine.hugetlb_part(attrs)?;
-        self.space.engine.slab.alloc(VmaInit {
+        let vma = self.space.engine.slab.alloc(VmaInit {
             range,
             pgoff: attrs.pgoff,
             flags: attrs.flags,
@@ -137,8 +137,8 @@ impl<P: Platform> WriteGuard<'_, P> {
             uffd: attrs.uffd,
             // Exposed: the reverse map comes back from the VMA to its space.
             owner: core::ptr::from_ref(&self.space.vm).expose_provenance(),
-            beside: self.space.mmap_lock.uses_rwsems(),
-        })
+        })?;
+        if self.space.mmap_lock.uses_rwsems() { vma.with_lock_beside() } else { Ok(vma) }
     }
 
     /// Puts a prepared mapping of `range` into the tree, in place of whatever is there. Returns the VMA that

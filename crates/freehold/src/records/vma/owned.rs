@@ -53,8 +53,6 @@ pub(crate) struct VmaInit<'a, P: Platform> {
     pub uffd: Option<&'a Counted<Context<P>>>,
     /// Address of the owning space.
     pub owner: usize,
-    /// Whether that space's VMAs have locks beside them.
-    pub beside: bool,
 }
 
 impl<P: Platform> VmaSlab<P> {
@@ -64,11 +62,6 @@ impl<P: Platform> VmaSlab<P> {
         // SAFETY: just taken, so this is the only owner, and the memory stays as long as it is not given
         // back.
         let vma = unsafe { vma.as_ref() };
-        if init.beside && vma.state.count.make_beside::<P>().is_err() {
-            // SAFETY: just taken, and found by nobody.
-            unsafe { self.give(NonNull::from(vma)) };
-            return Err(NoMemory);
-        }
         vma.set_bounds(init.range, init.pgoff);
         vma.set_flags(init.flags);
         vma.set_anon_vma(init.anon);
@@ -96,6 +89,16 @@ impl<P: Platform> VmaSlab<P> {
 }
 
 impl<'e, P: Platform> OwnedVma<'e, P> {
+    /// With a lock beside it, for a space whose VMAs have one.
+    ///
+    /// # Errors
+    ///
+    /// No memory for it; the VMA is gone.
+    pub fn with_lock_beside(self) -> Result<Self, NoMemory> {
+        self.vma.state.count.make_beside::<P>()?;
+        Ok(self)
+    }
+
     /// Gives the VMA to the tree: from here on the space owns it.
     pub fn into_ref(self) -> &'e Vma<P> {
         let vma = self.vma;
