@@ -41,6 +41,21 @@
 //! 3. **A region exists before the space is locked**, and ends after that was unlocked: nothing is read,
 //!    zeroed or copied with a lock of an address space held.
 //!
+//! # Why it is no crate of its own
+//!
+//! A file and its regions lead to each other. [`Mapping`](crate::object::Mapping) has the tree of its regions
+//! (`Mapping.regions`) and asks it (`FileRegions::may_lose`) before a truncation, a punch or failed memory
+//! takes a page; so a region is a record, in `records/nommu`, below this module. In the other direction a
+//! region is linked into that tree, and a text is found in it. The tree of a file that does not know the type
+//! of its nodes would be an unsafe interface. Besides, mapping a file uses what is not public:
+//!
+//! | item | for |
+//! | --- | --- |
+//! | `Mapping::pages_stay`, `Mapping::lay_out_and_stay`, and `PagesStay`, which both return | finding or copying the file's pages while none goes (rule 2) |
+//! | `Mapping::begin_writing` and `Writing` | seals |
+//! | `Mapping::end`, `File::driver`, `Engine::is` | what cannot be mapped |
+//! | [`FillError`](crate::object::FillError) turned into [`MmapError`](crate::error::MmapError) | a conversion that only the crate of both can have |
+//!
 //! # Example
 //!
 //! ```
