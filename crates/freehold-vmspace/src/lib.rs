@@ -73,7 +73,7 @@ pub use move_entries::{MoveGather, Tables};
 #[doc(hidden)]
 pub use moving::Moving;
 pub use own::{MapError, Mapped};
-pub use page_index::{PageIndex, PageRange};
+pub use page_index::{PageCount, PageIndex, PageRange};
 pub use protect::Protect;
 pub use rss::{Rss, RssKind};
 pub use space::{SpaceTlb, VmGather, VmSpace};

@@ -208,3 +208,60 @@ impl IntoIterator for PageRange {
         self.numbers().map(PageIndex::new)
     }
 }
+
+/// How many pages of 4 KiB, not to be confused with bytes.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct PageCount(u64);
+
+impl PageCount {
+    /// None.
+    pub const ZERO: PageCount = PageCount(0);
+
+    /// So many pages.
+    #[inline(always)]
+    pub const fn new(pages: u64) -> Self {
+        PageCount(pages)
+    }
+
+    /// The pages that so many bytes are, which must be whole pages.
+    #[inline(always)]
+    pub const fn of_bytes(bytes: u64) -> Self {
+        debug_assert!(bytes.is_multiple_of(PAGE_SIZE));
+        PageCount(bytes >> PAGE_SHIFT)
+    }
+
+    /// The number.
+    #[inline(always)]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// Both together, or as many as 64 bits can say.
+    #[inline(always)]
+    pub const fn saturating_add(self, more: PageCount) -> Self {
+        PageCount(self.0.saturating_add(more.0))
+    }
+}
+
+impl fmt::Debug for PageCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl AddAssign for PageCount {
+    #[inline(always)]
+    fn add_assign(&mut self, more: PageCount) {
+        self.0 += more.0;
+    }
+}
+
+impl Sub for PageCount {
+    type Output = PageCount;
+
+    #[inline(always)]
+    fn sub(self, less: PageCount) -> PageCount {
+        PageCount(self.0 - less.0)
+    }
+}

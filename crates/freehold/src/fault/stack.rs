@@ -8,7 +8,7 @@ use crate::{
     space::{AddressSpace, anon::NotPrepared, held::Held, limits::Replaced, locking::WriteGuard},
     vma::{Vma, flags::VmFlags},
 };
-use freehold_vmspace::UserRange;
+use freehold_vmspace::{PageCount, UserRange};
 
 /// The signal for an access that nothing grows down to.
 fn not_mapped(addr: u64) -> FaultError {
@@ -103,7 +103,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         let space = self.space;
         space.may_expand(flags, grow, Replaced::default())
             && size <= space.limits().get().stack
-            && (!flags.contains(VmFlags::LOCKED) || space.may_lock_pages(grow))
+            && (!flags.contains(VmFlags::LOCKED) || space.may_lock_pages(PageCount::new(grow)))
             && grow <= space.engine.config().commit_pages
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::{PAGE_SHIFT, platform::Platform, space::AddressSpace, vma::flags::VmFlags};
 use freehold_sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use freehold_vmspace::PageCount;
 
 /// No limit.
 pub const UNLIMITED: u64 = u64::MAX;
@@ -125,15 +126,16 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Whether `grow` more locked pages stay within RLIMIT_MEMLOCK.
-    pub(crate) fn may_lock_pages(&self, grow: u64) -> bool {
+    pub(crate) fn may_lock_pages(&self, grow: PageCount) -> bool {
         self.limits.may_lock.load(Relaxed)
-            || self.counters.locked_vm.load(Relaxed).saturating_add(grow)
-                <= pages(self.limits.memlock.load(Relaxed))
+            || PageCount::new(self.counters.locked_vm.load(Relaxed)).saturating_add(grow)
+                <= PageCount::new(pages(self.limits.memlock.load(Relaxed)))
     }
 
-    /// Whether `limit` pages of locked memory in all stay within RLIMIT_MEMLOCK.
-    pub(crate) fn may_lock_total(&self, total: u64) -> bool {
-        self.limits.may_lock.load(Relaxed) || total <= pages(self.limits.memlock.load(Relaxed))
+    /// Whether `total` pages of locked memory in all stay within RLIMIT_MEMLOCK.
+    pub(crate) fn may_lock_total(&self, total: PageCount) -> bool {
+        self.limits.may_lock.load(Relaxed)
+            || total <= PageCount::new(pages(self.limits.memlock.load(Relaxed)))
     }
 
     /// Whether it may make memory fail.

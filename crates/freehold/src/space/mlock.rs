@@ -11,14 +11,14 @@ use super::{
     split_merge::{Change, SplitMergeError},
 };
 use crate::{
-    PAGE_SHIFT, PAGE_SIZE,
+    PAGE_SIZE,
     error::{MlockError, PopulateError},
     platform::Platform,
     vma::{Vma, flags::VmFlags},
 };
 use bitflags::bitflags;
 use freehold_sync::atomic::Ordering::Relaxed;
-use freehold_vmspace::UserRange;
+use freehold_vmspace::{PageCount, UserRange};
 
 bitflags! {
     /// Flags of mlock2, with Linux's numbers.
@@ -160,7 +160,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         let current = flags.contains(LockAllFlags::CURRENT);
         let guard = self.write_killable()?;
-        if current && !self.may_lock_total(self.counters.counts().total_vm) {
+        if current && !self.may_lock_total(PageCount::new(self.counters.counts().total_vm)) {
             return Err(MlockError::LockLimit);
         }
         let lock = lock_flags(flags.contains(LockAllFlags::ONFAULT));
@@ -196,14 +196,14 @@ impl<P: Platform> AddressSpace<P> {
 impl<P: Platform> WriteGuard<'_, P> {
     /// RLIMIT_MEMLOCK; what is locked already does not count twice.
     fn check_lock_limit(&self, start: u64, len: u64) -> Result<(), MlockError> {
-        let pages = len >> PAGE_SHIFT;
+        let pages = PageCount::of_bytes(len);
         if self.space.may_lock_pages(pages) {
             return Ok(());
         }
         let range = UserRange::clipped(start, len);
-        let mut again = 0;
+        let mut again = PageCount::ZERO;
         for vma in self.vmas(range).filter(|vma| vma.flags().contains(VmFlags::LOCKED)) {
-            again += (range.end().min(vma.end()) - range.start().max(vma.start())) >> PAGE_SHIFT;
+            again += PageCount::of_bytes(range.end().min(vma.end()) - range.start().max(vma.start()));
         }
         if self.space.may_lock_pages(pages - again) { Ok(()) } else { Err(MlockError::LockLimit) }
     }

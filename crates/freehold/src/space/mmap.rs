@@ -19,7 +19,7 @@ use crate::{
     vma::{Vma, flags::VmFlags, merge::Attrs},
 };
 use freehold_sync::atomic::Ordering::Relaxed;
-use freehold_vmspace::{HugePageSize, PageIndex, UserRange};
+use freehold_vmspace::{HugePageSize, PageCount, PageIndex, UserRange};
 
 impl From<MunmapError> for MmapError {
     fn from(error: MunmapError) -> Self {
@@ -304,7 +304,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             return Err(MmapError::NotPermitted);
         }
         let locked = request.vm_flags.contains(VmFlags::LOCKED);
-        if locked && !self.space.may_lock_pages(request.len >> PAGE_SHIFT) {
+        if locked && !self.space.may_lock_pages(PageCount::of_bytes(request.len)) {
             return Err(MmapError::LockLimit);
         }
         Ok(())

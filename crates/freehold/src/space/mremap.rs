@@ -32,7 +32,7 @@ use crate::{
     vma::{AnonVma, Vma, flags::VmFlags, merge::Attrs},
 };
 use bitflags::bitflags;
-use freehold_vmspace::{HugePageSize, PageIndex, UserRange};
+use freehold_vmspace::{HugePageSize, PageCount, PageIndex, UserRange};
 
 bitflags! {
     /// Flags of mremap, with Linux's numbers.
@@ -324,7 +324,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             return Err(MremapError::NotExpandable);
         }
         let growth = request.growth() >> PAGE_SHIFT;
-        if flags.contains(VmFlags::LOCKED) && !self.space.may_lock_pages(growth) {
+        if flags.contains(VmFlags::LOCKED) && !self.space.may_lock_pages(PageCount::new(growth)) {
             return Err(MremapError::LockLimit);
         }
         if !self.space.may_expand(flags, growth, Replaced::default()) {

@@ -2,6 +2,7 @@
 
 use super::locking::WriteGuard;
 use crate::{PAGE_SHIFT, error::MmapError, platform::Platform, vma::flags::VmFlags};
+use freehold_vmspace::PageCount;
 
 impl<P: Platform> WriteGuard<'_, P> {
     /// What follows for the flags of a mapping of `len` bytes, if it may be mapped as it was asked for.
@@ -9,7 +10,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         if !flags.contains(VmFlags::MAYSHARE) {
             return Err(MmapError::Invalid);
         }
-        if !self.space.may_lock_pages(len >> PAGE_SHIFT) {
+        if !self.space.may_lock_pages(PageCount::new(len >> PAGE_SHIFT)) {
             return Err(MmapError::LockLimit);
         }
         *flags |= VmFlags::LOCKED | VmFlags::DONTDUMP;
