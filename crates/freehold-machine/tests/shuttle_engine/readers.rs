@@ -8,7 +8,10 @@ use crate::{
     explore::{CHECKED, explore, thread},
     scene::{PAGE, R, Scene, page, value},
 };
-use freehold::{access::AccessMode, space::Advice};
+use freehold::{
+    access::AccessMode,
+    space::{Advice, FaultLock},
+};
 
 #[test]
 fn c20_a_vma_with_as_many_readers_as_can_be_counted() {
@@ -33,7 +36,9 @@ fn c20_a_vma_with_as_many_readers_as_can_be_counted() {
                 assert_eq!(lines, [(page(0), page(4))]);
             });
         });
-        assert!(!CHECKED || climbed() > before, "the limit was not reached");
+        // A lock beside the VMA counts further than a test can.
+        let counted = CHECKED && locking.fault != FaultLock::VmaRwsem;
+        assert!(!counted || climbed() > before, "the limit was not reached");
         // Readers that wait for a place get one, and a writer that waits for all to leave sees them leave.
         thread::scope(|scope| {
             scope.spawn(|| drop(find()));
