@@ -92,7 +92,7 @@ impl<F: Format> Mmu<F> {
         let kind = if what.all { FlushKind::All } else { FlushKind::Range };
         self.inner.count_flush(kind, what.tables_freed);
         let own = self.inner.current_cpu();
-        host::interrupt(self.marked().filter(|cpu| Some(*cpu) != own));
+        host::interrupt(|| self.marked().filter(move |cpu| Some(*cpu) != own));
         for number in self.marked() {
             let cpu = &self.inner.cpus[number];
             let mut tlb = cpu.lock();

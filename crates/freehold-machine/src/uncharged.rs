@@ -36,7 +36,7 @@ impl Lists {
 
 /// Other processors are interrupted, and have answered.
 #[inline(always)]
-pub(crate) fn interrupt(_others: impl Iterator<Item = usize>) {}
+pub(crate) fn interrupt<I: Iterator<Item = usize>>(_others: impl FnOnce() -> I) {}
 
 /// How many processors there are makes no difference.
 #[inline(always)]

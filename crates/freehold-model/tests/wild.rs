@@ -98,6 +98,7 @@ const BELOW: &[(&str, &str)] = &[
     ("HugePageSize", "a value"),
     ("Memory", "an engine's, whose calls of the same names are made"),
     ("Moving", "a value of the engine's own"),
+    ("PageCount", "a number"),
     ("PageIndex", "a number, that its owner keeps in bounds"),
     ("PageRange", "numbers, that their owner keeps in bounds"),
     ("Rss", "numbers"),

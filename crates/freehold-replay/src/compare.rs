@@ -143,6 +143,7 @@ fn compare_areas(
 ) -> Untold {
     let drivers = theirs.iter().filter(|area| is_of_driver(&area.name)).count() as u64;
     let mut untold = Untold { drivers, ..Untold::default() };
+    compare_drivers(process, ours, theirs, findings);
     let ours = ours.iter().filter(|line| !is_of_driver(line.name.as_str()));
     let theirs = theirs.iter().filter(|area| !is_of_driver(&area.name));
     let (mut our, mut their) = (ours.peekable(), theirs.peekable());
@@ -178,6 +179,50 @@ fn compare_areas(
             maps: maps_around(process, at),
         });
     }
+}
+
+/// What drivers' mappings are like is for the drivers to say; where they are is not.
+fn compare_drivers(
+    process: &Process,
+    ours: &[MapLine<Machine>],
+    theirs: &[&Area],
+    findings: &mut Vec<Finding>,
+) {
+    let ours = ours.iter().filter(|line| is_of_driver(line.name.as_str()));
+    let theirs = theirs.iter().filter(|area| is_of_driver(&area.name));
+    let freehold = joined(ours.map(|line| line.start..line.end));
+    let linux = joined(theirs.map(|area| area.start..area.end));
+    let parted = linux.iter().zip(&freehold).find(|(linux, freehold)| linux != freehold);
+    let at = match parted {
+        Some((linux, freehold)) => linux.start.min(freehold.start),
+        None if linux.len() == freehold.len() => return,
+        None => {
+            let longer = if linux.len() > freehold.len() { &linux } else { &freehold };
+            longer[linux.len().min(freehold.len())].start
+        }
+    };
+    let show = |ranges: &[Range<u64>]| {
+        let first = ranges.iter().find(|range| range.end > at);
+        first.map_or("none from here on".to_owned(), |range| format!("{:x}-{:x}", range.start, range.end))
+    };
+    findings.push(Finding {
+        what: "addresses of drivers' mappings",
+        linux: show(&linux),
+        freehold: show(&freehold),
+        maps: maps_around(process, at),
+    });
+}
+
+/// Ranges in order, those that touch as one.
+fn joined(ranges: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
+    let mut all: Vec<Range<u64>> = Vec::new();
+    for range in ranges {
+        match all.last_mut().filter(|last| last.end == range.start) {
+            Some(last) => last.end = range.end,
+            None => all.push(range),
+        }
+    }
+    all
 }
 
 /// Whether the recording did not say what file this is.

@@ -30,7 +30,9 @@ const EOVERFLOW: u16 = 75;
 const EOPNOTSUPP: u16 = 95;
 const MAP_FIXED: u64 = 0x10;
 const MAP_SYNC: u64 = 0x8_0000;
+const MREMAP_MAYMOVE: u64 = 1;
 const MREMAP_FIXED: u64 = 2;
+const MREMAP_DONTUNMAP: u64 = 4;
 
 /// What to do about a call that Linux refused, and why it is not checked.
 pub(super) enum Refused {
@@ -69,7 +71,8 @@ pub(super) fn refused(world: &World, image: &Image, planned: &PlannedCall) -> Op
             return behind_the_end(process, call, faults);
         }
         CallName::Mremap
-            if matches!(call.returned, Returned::Error(EFAULT | EINVAL))
+            if (call.returned == Returned::Error(EFAULT)
+                || call.returned == Returned::Error(EINVAL) && remap_makes_sense(call))
                 && is_drivers(process, call.args[0]) =>
         {
             return Some(Refused::Leave(aside::DRIVERS));
@@ -155,6 +158,22 @@ pub(super) fn tells_growth(world: &World, image: &Image, start: u64) -> bool {
     let locked = process.find_vma(start).is_some_and(|vma| vma.flags().contains(VmFlags::LOCKED));
     let lock_limit = !process.limits().get().may_lock;
     image.limited.load(Relaxed) && world.promises > 0 && (lock_limit || !locked)
+}
+
+/// Whether no mapping, whatever it is, would make Linux refuse these arguments with EINVAL.
+fn remap_makes_sense(call: &Call) -> bool {
+    let [old, old_len, len, flags, new, ..] = call.args;
+    let (moves, fixed, stays) =
+        (flags & MREMAP_MAYMOVE != 0, flags & MREMAP_FIXED != 0, flags & MREMAP_DONTUNMAP != 0);
+    let apart = new.checked_add(len).is_none_or(|end| end <= old)
+        || old.checked_add(old_len).is_none_or(|end| end <= new);
+    let known = flags & !(MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP) == 0;
+    known
+        && old.is_multiple_of(PAGE)
+        && len != 0
+        && (moves || !fixed && !stays)
+        && (!stays || old_len == len)
+        && (!fixed || new.is_multiple_of(PAGE) && apart)
 }
 
 /// Whether a driver's file is mapped at `address`.

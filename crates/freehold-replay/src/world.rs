@@ -367,7 +367,7 @@ pub(super) fn plain_name(name: &str) -> &str {
 /// Whether a driver decides what a mapping of the file of this name is like, which no recording tells.
 pub(super) fn is_of_driver(name: &str) -> bool {
     let device = name.strip_prefix("/dev/").filter(|_| plain_name(name) != ZEROES);
-    let is_device = device.is_some_and(|name| !name.starts_with("shm/") && !name.starts_with("hugepages/"));
+    let is_device = device.is_some_and(|name| !name.starts_with("shm/") && !name.starts_with("hugepages"));
     is_device || name.starts_with("anon_inode:") || name.starts_with("socket:")
 }
 

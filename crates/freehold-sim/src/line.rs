@@ -192,6 +192,7 @@ impl Line {
     fn grant(&mut self, machine: &Machine, request: Request, begin: u64) -> Grant {
         let Request { cpu, kind, since, place } = request;
         let way = self.way(machine, cpu, kind);
+        let begin = begin.max(since);
         let at = begin + way.time;
         self.count.queued += begin - since;
         self.count.lost += at - since;

@@ -9,7 +9,7 @@ use crate::world::{Next, World};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use std::cell::{Cell, RefCell};
-use std::panic::Location;
+use std::panic::{self, AssertUnwindSafe, Location};
 use std::ptr;
 
 /// A task's stack. What is never touched takes no memory.
@@ -45,15 +45,21 @@ where
         *place = Some(fresh);
     });
     // Also when a task panics.
-    let _end = End;
+    let end = End;
     while let Some(task) = world(World::next) {
         ACTIVE.set(true);
-        let went_on = fibers[task].resume();
+        let went_on = panic::catch_unwind(AssertUnwindSafe(|| fibers[task].resume()));
         ACTIVE.set(false);
-        world(|world| match went_on {
-            Some(next) => world.pause(next),
-            None => world.end(),
-        });
+        match went_on {
+            Ok(Some(next)) => world(|world| world.pause(next)),
+            Ok(None) => world(World::end),
+            Err(why) => {
+                // The other tasks are unwound from where they stand, outside of any run.
+                drop(end);
+                drop(fibers);
+                panic::resume_unwind(why);
+            }
+        }
     }
     WORLD.with_borrow_mut(|place| Report::of(place.take().expect("the run")))
 }
@@ -82,8 +88,8 @@ impl<'t> Fiber<'t> {
             YIELDER.set(yielder);
             task();
         };
-        // SAFETY: what the task borrows outlives the fiber, which neither leaves `run` nor is leaked but by
-        // `drop`, after which the task never goes on.
+        // SAFETY: what the task borrows outlives the fiber, which does not leave `run` and is dropped there:
+        // a task that has not ended then is unwound.
         let coroutine = unsafe { Coroutine::with_stack_unchecked(stack, begin) };
         Fiber { coroutine: Some(coroutine), borrows: std::marker::PhantomData }
     }
@@ -100,18 +106,6 @@ impl<'t> Fiber<'t> {
     }
 }
 
-impl Drop for Fiber<'_> {
-    /// A task that has not ended when a run does, because another panicked, is forgotten: what it holds is
-    /// not in a state to be dropped.
-    fn drop(&mut self) {
-        if let Some(coroutine) = &mut self.coroutine {
-            // SAFETY: nothing on the stack is used again: the task does not go on, and what points to its
-            // stack belongs to tasks that do not go on either.
-            unsafe { coroutine.force_reset() };
-        }
-    }
-}
-
 /// Does something with the run's state, which must not switch tasks.
 fn world<R>(f: impl FnOnce(&mut World) -> R) -> R {
     WORLD.with_borrow_mut(|world| f(world.as_mut().expect("inside of a run")))
@@ -120,7 +114,8 @@ fn world<R>(f: impl FnOnce(&mut World) -> R) -> R {
 /// Whether the caller is a task of a run.
 #[inline(always)]
 pub(crate) fn is_active() -> bool {
-    ACTIVE.get()
+    // A task that panics unwinds at once.
+    ACTIVE.get() && !std::thread::panicking()
 }
 
 /// The task's next step, when it is its turn. Nothing outside of a run.

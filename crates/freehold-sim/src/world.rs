@@ -23,6 +23,8 @@ pub type TaskId = usize;
 /// Turns of a waiting loop after which its processor stops to look, until a line changes. More than any
 /// loop makes that counts its turns.
 const TURNS_SEEN: u32 = 1024;
+/// Turns between two looks in a loop that waits for a word: more than any makes.
+const MOST_BLIND: u32 = 128;
 /// Lines that a waiting loop looks at.
 const LOOKS: usize = 4;
 
@@ -66,6 +68,8 @@ struct Task {
     keeps: u32,
     /// Turns of a waiting loop since something was new.
     turns: u32,
+    /// Turns since it last looked at a line.
+    blind: u32,
     /// Lines that it looked at since then, and which change it saw.
     looks: [Option<(usize, u64)>; LOOKS],
     spinning: bool,
@@ -129,7 +133,7 @@ impl World {
         };
         for task in 0..tasks {
             let cpu = task % cpus;
-            let fresh = Task { cpu, keeps: 0, turns: 0, looks: [None; LOOKS], spinning: false };
+            let fresh = Task { cpu, keeps: 0, turns: 0, blind: 0, looks: [None; LOOKS], spinning: false };
             world.tasks.push(fresh);
             world.cpus[cpu].queue.push_back(task);
         }
@@ -189,7 +193,8 @@ impl World {
     }
 
     /// Whether the task has to let others go on before its next step.
-    pub fn must_pause(&self) -> Option<Next> {
+    pub fn must_pause(&mut self) -> Option<Next> {
+        self.take_interrupts();
         let cpu = &self.cpus[self.cpu];
         if !cpu.queue.is_empty() && cpu.clock >= cpu.slice_end && self.tasks[self.task()].keeps == 0 {
             return Some(Next::Queued);
@@ -300,7 +305,6 @@ impl World {
         kind: Kind,
         place: &'static Location<'static>,
     ) -> Option<Next> {
-        self.take_interrupts();
         self.counts.accesses += 1;
         let cpu = self.cpu;
         let home = self.machine.socket_of(cpu);
@@ -408,7 +412,8 @@ impl World {
         let own = self.machine.socket_of(self.cpu);
         let mut clock = self.clock() + costs.interrupt_send.ps();
         let mut answered = clock;
-        for other in others.filter(|other| *other != self.cpu) {
+        let (own_cpu, cpus) = (self.cpu, self.cpus.len());
+        for other in others.filter(|other| *other != own_cpu && *other < cpus) {
             clock += costs.interrupt_each.ps();
             let near = self.machine.socket_of(other) == own;
             let way = if near { costs.interrupt_latency } else { costs.interrupt_latency_remote };
@@ -432,12 +437,16 @@ impl World {
 
     /// A turn of a loop that waits. Whether it stops to look, since nothing it looks at changes.
     pub fn relax(&mut self) -> Option<Next> {
-        self.take_interrupts();
         let number = self.task();
         self.cpus[self.cpu].clock += self.machine.cost.pause.ps();
         let home = self.machine.socket_of(self.cpu);
         let task = &mut self.tasks[number];
         task.turns += 1;
+        task.blind += 1;
+        if task.blind > MOST_BLIND {
+            // It does not wait for a word at all.
+            task.sees_news();
+        }
         if task.turns < TURNS_SEEN || !self.cpus[self.cpu].queue.is_empty() {
             return None;
         }
@@ -511,6 +520,7 @@ impl World {
 
 impl Task {
     fn looks_at(&mut self, line: usize, version: u64) {
+        self.blind = 0;
         match self.looks.iter_mut().flatten().find(|(known, _)| *known == line) {
             Some((_, seen)) if *seen == version => {}
             Some((_, seen)) => {

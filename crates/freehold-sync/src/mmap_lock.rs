@@ -46,8 +46,10 @@ pub struct MmapLock<H: Host> {
 struct ReadByFaults<H: Host> {
     /// Written by the holder of the write lock.
     seq: AtomicU32,
-    /// Where readers of this space's VMAs may stand; fixed.
+    /// Where readers of its VMAs may stand: this space's, or late ones of another; fixed.
     slots: Option<Counted<ReaderSlots<H>>>,
+    /// Whether this space's readers never stand there; fixed.
+    counts: bool,
     /// Whether VMAs have locks beside them; fixed.
     rwsems: bool,
     /// Stands for the lock beside a VMA. Every mmap lock has one: a late reader may come to a VMA that has
@@ -58,7 +60,7 @@ struct ReadByFaults<H: Host> {
 impl<H: Host> ReadByFaults<H> {
     const_unless_loom! {
         fn new(seq: u32) -> CachePadded<Self> {
-            CachePadded::new(ReadByFaults { seq: AtomicU32::new(seq), slots: None, rwsems: false, beside: Slot::beside() })
+            CachePadded::new(ReadByFaults { seq: AtomicU32::new(seq), slots: None, counts: false, rwsems: false, beside: Slot::beside() })
         }
     }
 }
@@ -162,6 +164,14 @@ impl<H: Host> MmapLock<H> {
         self
     }
 
+    /// The same lock, whose readers are counted in the VMA, however many they are. It needs the slots all the
+    /// same: a late reader of another space may stand in one with a VMA of this.
+    #[must_use]
+    pub fn that_counts(mut self) -> Self {
+        self.read.counts = true;
+        self
+    }
+
     /// The same lock, whose VMAs each have a reader/writer lock beside them, as in Linux 6.4 to 6.14.
     /// [`VmaCount::make_beside`](crate::VmaCount::make_beside) makes it before a VMA is attached.
     #[must_use]
@@ -181,10 +191,16 @@ impl<H: Host> MmapLock<H> {
         &self.read.beside
     }
 
-    /// Where readers of this space's VMAs may stand.
+    /// Where readers of its VMAs may stand.
     #[inline]
     pub(crate) fn slots(&self) -> Option<&ReaderSlots<H>> {
         self.read.slots.as_deref()
+    }
+
+    /// The same for a reader of this space.
+    #[inline]
+    pub(crate) fn slots_to_enter(&self) -> Option<&ReaderSlots<H>> {
+        if self.read.counts { None } else { self.slots() }
     }
 
     /// The statistics, if the lock keeps any.

@@ -3,7 +3,8 @@
 //!
 //! `host_std` is its twin with the same names. What a kernel pays for beside the engine's own accesses is
 //! charged here: traps, zeroing, copies, interrupts, and the lock of the frame allocator behind its per-CPU
-//! lists. Outside of a run there is one thread, and time stands still.
+//! lists. Outside of a run there is one thread, and time stands still. A machine and what is on it stay with
+//! the thread that made them.
 
 #[path = "../host_std/array.rs"]
 mod array;
@@ -35,7 +36,7 @@ pub(crate) const MAX_CPUS: usize = freehold_sim::Machine::MAX_CPUS;
 
 thread_local! {
     /// Processors of the machines of this thread.
-    static CPUS: Cell<usize> = const { Cell::new(MAX_CPUS) };
+    static CPUS: Cell<usize> = const { Cell::new(0) };
     /// By number of the task, and what stands in for one outside of runs. Never freed: a run's tasks have
     /// those of the run before.
     static STATES: RefCell<Vec<&'static State>> = const { RefCell::new(Vec::new()) };
@@ -79,9 +80,9 @@ pub(crate) fn state<R>(f: impl FnOnce(&State) -> R) -> R {
     f(state)
 }
 
-/// Tells how many processors the machines of this thread have from now on.
+/// Tells how many processors a machine of this thread has: what is per CPU is made for the largest so far.
 pub(crate) fn set_cpus(cpus: usize) {
-    CPUS.set(cpus);
+    CPUS.set(CPUS.get().max(cpus));
 }
 
 pub(crate) fn cpus() -> usize {
@@ -138,8 +139,8 @@ pub(crate) fn copied(frames: u64) {
 }
 
 /// Other processors are interrupted, and have answered.
-pub(crate) fn interrupt(others: impl Iterator<Item = usize>) {
-    task::interrupt(others);
+pub(crate) fn interrupt<I: Iterator<Item = usize>>(others: impl FnOnce() -> I) {
+    task::interrupt(others());
 }
 
 /// Nothing to prepare here.

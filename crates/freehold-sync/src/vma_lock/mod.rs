@@ -100,7 +100,8 @@
 //! | a reader's decrement | the writer's exchange and loads while it waits; `detach` | the reader's accesses end before the writer's begin |
 //! | a reader's emptying a slot | the writer's look at the slot; or another reader's failure to empty it, which lowers the count for both | the same |
 //!
-//! All changes of the count but the store in `attach` are read-modify-writes, and so are all changes of a
+//! All changes of the count but the store in `attach`, and that of 0 with the lock beside held, are
+//! read-modify-writes, and so are all changes of a
 //! slot: an access that sees a later value has acquired the earlier releases too.
 
 mod beside;

@@ -132,7 +132,7 @@ impl VmaLock<'_> {
     /// Becomes a reader in this CPU's slot, unless that is taken or the VMA is not per-CPU any more.
     #[inline]
     fn enter_slot<'l, H: Host>(self, lock: &'l MmapLock<H>) -> Option<ReaderPlace<'l>> {
-        let place = ReaderPlace(Some(lock.slots()?.enter(self.name())?));
+        let place = ReaderPlace(Some(lock.slots_to_enter()?.enter(self.name())?));
         between_crosswise();
         // SeqCst: the second half of the way in. An acquire, too, as in `raise`.
         if self.count.word.load(Ordering::SeqCst) & (PER_CPU | DRAINING) == PER_CPU {
@@ -144,7 +144,7 @@ impl VmaLock<'_> {
 
     /// Notes that readers contended, and tells whether they have done so often enough to go per-CPU.
     fn is_contended<H: Host>(self, lock: &MmapLock<H>) -> bool {
-        if lock.slots().is_none() {
+        if lock.slots_to_enter().is_none() {
             return false;
         }
         let enough = if CHECKED { 1 } else { H::cpus() as u32 / 8 };

@@ -159,6 +159,36 @@ fn c19_a_late_standing_reader_and_a_vma_of_another_space() {
     });
 }
 
+/// The second space counts its readers alone, and the VMA goes back to the first after it: a late reader of
+/// the first that stands in a slot is waited for in every life.
+#[test]
+fn c19_a_late_standing_reader_and_a_space_that_counts() {
+    model_bounded(2, || {
+        let world = World::half_per_cpu();
+        let writer = spawn(&world, |world| {
+            let guard = world.spaces[0].write();
+            world.dies(&guard);
+            drop(guard);
+            world.born(1, START, 2);
+            // As another late reader of the first space leaves it.
+            world.vma().make_per_cpu();
+            let guard = world.spaces[1].write();
+            world.dies(&guard);
+            drop(guard);
+            world.born(0, START, 1);
+            let guard = world.spaces[0].write();
+            world.dies(&guard);
+            world.set(9);
+        });
+        if let Ok(place) = world.try_read(0) {
+            assert_eq!(world.get(), 1);
+            world.unlock(place);
+        }
+        writer.join().unwrap();
+        assert!(world.vma().is_detached());
+    });
+}
+
 /// The same beside a reader of the second space that comes by the count.
 #[test]
 fn c19_a_late_standing_reader_beside_a_rightful_one() {

@@ -51,6 +51,17 @@ impl World {
         Self::with_locks([(); 2].map(|()| Lock::new().with_slots(slots.clone())))
     }
 
+    /// The same in which readers of the first space stand there, and those of the second never do.
+    pub fn half_per_cpu() -> Arc<Self> {
+        let slots = Counted::try_new(ReaderSlots::try_new().unwrap()).unwrap();
+        let world = Self::with_locks([
+            Lock::new().with_slots(slots.clone()),
+            Lock::new().with_slots(slots.clone()).that_counts(),
+        ]);
+        world.vma().make_per_cpu();
+        world
+    }
+
     /// The same whose VMAs have locks beside them, in each of the spaces or not.
     pub fn beside(rwsems: [bool; 2]) -> Arc<Self> {
         Self::with_locks(rwsems.map(|rwsems| if rwsems { Lock::new().with_rwsems() } else { Lock::new() }))

@@ -420,7 +420,7 @@ fn is_unknown_there(call: &Call) -> bool {
 }
 
 /// The answer is one that only a machine with protection keys gives: without, every key is refused as soon as
-/// the range has been looked at, key 0 as well.
+/// the range has been looked at, key 0 as well, before a seal is.
 fn shows_keys(call: &Call) -> bool {
     let [start, len, _, key, ..] = call.args;
     let names_pages = || {
@@ -429,7 +429,7 @@ fn shows_keys(call: &Call) -> bool {
     };
     match (call.name, call.returned) {
         (CallName::PkeyAlloc | CallName::PkeyFree, Returned::Value(_)) => true,
-        (CallName::PkeyMprotect, Returned::Value(_) | Returned::Error(ENOMEM | EACCES)) => {
+        (CallName::PkeyMprotect, Returned::Value(_) | Returned::Error(ENOMEM | EACCES | EPERM)) => {
             key as i32 != -1 && names_pages()
         }
         _ => false,

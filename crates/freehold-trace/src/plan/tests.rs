@@ -442,6 +442,7 @@ fn answers_that_show_protection_keys() {
         "pkey_mprotect 10000 1000 1 0 = 0",
         "pkey_mprotect 90000 1000 1 0 = -12",
         "pkey_mprotect 10000 1000 1 3 = -13",
+        "pkey_mprotect 10000 1000 1 0 = -1",
     ] {
         assert!(uses_keys(call), "{call}");
     }

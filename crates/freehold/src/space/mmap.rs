@@ -250,14 +250,15 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let space = self.space;
         let mut replaced = DeferredRetire::new();
         let mapped = self.map(request, reserving.as_ref(), &mut replaced);
+        // From here on it is the VMA, where there is one, that keeps its file from being sealed: a task that
+        // waits below, for the reader of a userfaultfd say, does not.
+        request.writing = None;
         drop(self);
         // What was replaced may have been the end of a file: it goes under no lock.
         drop(reserving);
         replaced.retire();
         let (range, populate) = mapped?;
         if populate {
-            // The VMA keeps the file from being sealed, for as long as it is there.
-            request.writing = None;
             // Errors are not reported: the mapping stands, and the next access shows what is wrong.
             let _ = space.populate(range);
         }

@@ -314,10 +314,11 @@ impl<P: Platform> AddressSpace<P> {
             },
         };
         // The one place that knows what a VMA's lock is made of. Whether it is tried: `tries_vma_lock`.
+        let mmap_lock = mmap_lock.with_slots(engine.reader_slots.clone());
         let mmap_lock = match config.locking.fault {
             FaultLock::VmaRwsem => mmap_lock.with_rwsems(),
-            FaultLock::VmaCount => mmap_lock,
-            FaultLock::MmapLock | FaultLock::VmaPerCpu => mmap_lock.with_slots(engine.reader_slots.clone()),
+            FaultLock::VmaCount => mmap_lock.that_counts(),
+            FaultLock::MmapLock | FaultLock::VmaPerCpu => mmap_lock,
         };
         Ok(Counted::try_new(AddressSpace {
             engine: engine.clone(),

@@ -24,7 +24,7 @@ impl<P: Platform> WriteGuard<'_, P> {
                 Some(self.space.prepare_huge_pages(size, source, landing, from, target)?)
             }
             (size, _) => {
-                debug_assert!(size.is_none(), "huge pages of pools join no other VMA");
+                assert!(size.is_none(), "huge pages of pools join no other VMA");
                 self.space.vm.prepare_entries(from, target.start(), movable(source))?;
                 None
             }

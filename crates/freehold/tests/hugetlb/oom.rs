@@ -86,6 +86,7 @@ fn a_cut_between_two_tables() {
             scene.process.check();
             if result.is_err() {
                 assert!(point.reached(), "{name} failed by itself");
+                assert!(is_mapped(&scene.process, UPPER), "{name}, {point}: it fails, and is done");
                 assert_eq!(call(&mut scene), Ok(()), "{name}, {point}: it fails the second time");
                 scene.process.check();
             }
@@ -93,6 +94,9 @@ fn a_cut_between_two_tables() {
                 scene.other.store(&mut scene.cpu, at, 6u64).unwrap();
             }
             assert_eq!(scene.process.load(&mut scene.cpu, BASE), Ok(6u64));
+            if name == "mremap" {
+                assert_eq!(scene.process.load(&mut scene.cpu, BASE + 20 * SPAN), Ok(6u64), "{point}");
+            }
             drop(two);
             scene.end();
         });

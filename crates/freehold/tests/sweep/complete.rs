@@ -36,6 +36,7 @@ const BELOW: &[(&str, &str)] = &[
     ("HugePage", "what faults and collapsing do"),
     ("HugePageSize", "a value"),
     ("Moving", "a value"),
+    ("PageCount", "a value"),
     ("PageIndex", "a value"),
     ("PageRange", "a value"),
     ("Rss", "numbers"),
