@@ -163,7 +163,7 @@ fn c19_a_late_standing_reader_and_a_vma_of_another_space() {
 /// the first that stands in a slot is waited for in every life.
 #[test]
 fn c19_a_late_standing_reader_and_a_space_that_counts() {
-    model_bounded(2, || {
+    model_bounded(4, || {
         let world = World::half_per_cpu();
         let writer = spawn(&world, |world| {
             let guard = world.spaces[0].write();
