@@ -47,7 +47,9 @@ impl<P: Platform> AddressSpace<P> {
         let seen = match self.tree.lookup(rcu, addr) {
             // SAFETY: found within `rcu`, which outlives the look.
             Lookup::Found(found) => match unsafe { decode::<P>(&found) } {
-                TreeEntry::Vma(vma) => Some((VmaInfo::of(vma), vma.file_home())),
+                TreeEntry::Vma(vma) => {
+                    Some((VmaInfo::of_unlocked(vma).ok_or(NeedMmapLock::Busy)?, vma.file_home()))
+                }
                 TreeEntry::Closing(_) => None,
             },
             Lookup::Hole => None,

@@ -21,6 +21,13 @@ impl VmaInfo {
         VmaInfo { range: vma.range(), pgoff: vma.pgoff(), flags: vma.flags() }
     }
 
+    /// The same of a VMA that may be changing: none where its bounds are not of one moment, as far as can be
+    /// seen.
+    pub(crate) fn of_unlocked<P: Platform>(vma: &Vma<P>) -> Option<Self> {
+        let range = UserRange::try_new(vma.start(), vma.end())?;
+        Some(VmaInfo { range, pgoff: vma.pgoff(), flags: vma.flags() })
+    }
+
     /// Pages.
     pub fn pages(&self) -> u64 {
         (self.range.end() - self.range.start()) >> PAGE_SHIFT
