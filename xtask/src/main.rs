@@ -21,6 +21,7 @@ use xtask::{
 const USAGE: &str = "usage: cargo xtask test [--full | --long] | plain | loom | shuttle | sim | replay
        cargo xtask mutants [--no-baseline] [PART OF A NAME...] | mutants --table
        cargo xtask simulate [--machine NAME] [--cpus N,N,...] [--pages N]
+       cargo xtask simulate replay FILE [--machine NAME] [--cpus N,N,...] [--locking CHOICES]
        cargo xtask fuzz
        cargo xtask asan [ARGUMENT OF CARGO TEST...]";
 
@@ -40,7 +41,8 @@ fn main() -> ExitCode {
         ["loom"] => run(LOOM.to_vec(), Effort::Full),
         ["shuttle"] => run(SHUTTLE.to_vec(), Effort::Full),
         ["sim"] => run(SIM.to_vec(), Effort::Full),
-        ["simulate", rest @ ..] => simulate(rest),
+        ["simulate", "replay", rest @ ..] => simulate("freehold-replay", "simulate_replay", rest),
+        ["simulate", rest @ ..] => simulate("freehold-machine", "simulate", rest),
         ["asan", rest @ ..] => sanitizer::run(rest),
         ["replay"] => run(REPLAY.to_vec(), Effort::Long),
         ["mutants", "--table"] => table::write(),
@@ -59,9 +61,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the program of experiments in virtual time.
-fn simulate(args: &[&str]) -> Result<(), String> {
-    let program = ["run", "--quiet", "--release", "--package", "freehold-machine", "--example", "simulate"];
+/// Runs a program in virtual time.
+fn simulate(package: &str, example: &str, args: &[&str]) -> Result<(), String> {
+    let program = ["run", "--quiet", "--release", "--package", package, "--example", example];
     let status = Build::Sim.cargo(&program, None).arg("--").args(args).status();
     match status {
         Ok(status) if status.success() => Ok(()),

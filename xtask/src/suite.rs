@@ -164,14 +164,24 @@ pub const SHUTTLE: &[Suite] = &[Suite {
 }];
 
 /// What the simulation counts.
-pub const SIM: &[Suite] = &[Suite {
-    name: "simulation: what many processors pass to each other, in virtual time",
-    build: Build::Sim,
-    args: &["test", "--quiet", "--package", "freehold-machine", "--test", "sim*"],
-    passed_on: &[],
-    budget: [60, 60],
-    not_quick: None,
-}];
+pub const SIM: &[Suite] = &[
+    Suite {
+        name: "simulation: what many processors pass to each other, in virtual time",
+        build: Build::Sim,
+        args: &["test", "--quiet", "--package", "freehold-machine", "--test", "sim*"],
+        passed_on: &[],
+        budget: [60, 60],
+        not_quick: None,
+    },
+    Suite {
+        name: "simulation: recordings on many processors",
+        build: Build::Sim,
+        args: &["test", "--quiet", "--package", "freehold-replay", "--test", "sim*"],
+        passed_on: &[],
+        budget: [0, 60],
+        not_quick: Some("it builds the replayer once more; a full run sees whether it works in virtual time"),
+    },
+];
 
 /// What a change must pass.
 #[must_use]

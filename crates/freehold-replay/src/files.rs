@@ -6,6 +6,7 @@
 //! known, too, the page of each recorded fault; and what at most: what is around them.
 
 use super::TASK_SIZE;
+use super::workers::lock;
 use super::world::World;
 use freehold::PageIndex;
 use freehold::fault::Access;
@@ -16,7 +17,7 @@ use freehold_trace::Call;
 use freehold_trace::CallName::{Madvise, Mlock, Mlock2, Mlockall, Mmap, Mremap, Munmap, Shmat, Shmdt};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 const PAGE: u64 = 4096;
 /// Bytes that a read fault maps at most.
@@ -191,8 +192,7 @@ impl Reached {
     }
 
     fn pages(&self) -> MutexGuard<'_, BTreeMap<u64, How>> {
-        // A thread that panicked takes the whole run down.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -41,10 +41,12 @@ mod tasks;
 mod touched;
 mod transfer;
 pub mod units;
+mod workers;
 mod world;
 
 pub use source::{STDIN, Source};
 pub use tasks::{NoTask, Tasks};
+pub use workers::Workers;
 
 use found::Found;
 use freehold_machine::{Cpu, Process};
@@ -66,7 +68,7 @@ const TASK_SIZE: u64 = <Process>::TASK_SIZE;
 /// How to replay.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Virtual CPUs, each a thread.
+    /// Virtual CPUs, each with a worker.
     pub cpus: usize,
     /// With contents; else on memory that has none.
     pub backed: bool,
@@ -85,6 +87,8 @@ pub struct Options {
     pub places: bool,
     /// Steps that a task takes in a row, at most. Enough to make the price of a switch small.
     pub turn: u32,
+    /// What the workers are.
+    pub workers: Workers,
 }
 
 impl Default for Options {
@@ -100,6 +104,7 @@ impl Default for Options {
             segment: SEGMENT,
             places: true,
             turn: 256,
+            workers: Workers::default(),
         }
     }
 }
@@ -180,9 +185,8 @@ impl Replay {
     /// Runs a segment, then compares what was frozen at its end.
     fn run(&mut self, segment: &Segment) -> io::Result<()> {
         self.world.open(&segment.files).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
-        let begun = Instant::now();
-        Run::segment(&self.world, segment, &mut self.tasks, &mut self.cpus, &mut self.found, self.seed);
-        self.wall += begun.elapsed();
+        let (world, tasks) = (&self.world, &mut self.tasks);
+        self.wall += Run::segment(world, segment, tasks, &mut self.cpus, &mut self.found, self.seed);
         self.tasks.adopt(&self.world);
         self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         for Frozen { line, task, snapshot } in &segment.frozen {

@@ -3,6 +3,7 @@
 use super::image::Image;
 use super::length;
 use super::shared;
+use super::workers::lock;
 use super::world::{Mapped, World};
 use freehold::counted::{Counted, Weak};
 use freehold::error::Errno;
@@ -13,7 +14,7 @@ use freehold_trace::plan::Access;
 use freehold_trace::{Call, CallName, Returned};
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 
 /// The seals that the engine has to know.
 const WRITES: u64 = seal::WRITE | seal::FUTURE_WRITE;
@@ -72,7 +73,7 @@ impl Opened {
     }
 
     fn known(&self) -> MutexGuard<'_, HashMap<Access, Weak<File<Machine>>>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.known)
     }
 
     /// `file` is this one, and was opened in a way that the recording tells.
@@ -116,7 +117,7 @@ impl Opened {
     }
 
     fn sealed(&self) -> u64 {
-        self.seals.as_ref().map_or(0, |seals| *seals.lock().unwrap_or_else(PoisonError::into_inner))
+        self.seals.as_ref().map_or(0, |seals| *lock(seals))
     }
 
     fn resize(&self, bytes: u64) -> Result<(), Errno> {
@@ -130,7 +131,7 @@ impl Opened {
     /// Adds seals, or asks for them.
     fn seal(&self, call: &Call) -> Option<Returned> {
         let seals = self.seals.as_ref()?;
-        let mut seals = seals.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seals = lock(seals);
         if call.args[1] as u32 != fcntl::ADD_SEALS {
             return Some(Returned::Value(*seals));
         }

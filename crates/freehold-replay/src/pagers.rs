@@ -8,6 +8,7 @@
 use super::TASK_SIZE;
 use super::calls::returned;
 use super::image::lines_in;
+use super::workers::lock;
 use freehold::error::Errno;
 use freehold::hugetlb::HugePageSize;
 use freehold::uffd::{Features, FillMode, RegisterMode, UffdConfig, Userfaultfd};
@@ -19,7 +20,7 @@ use freehold_trace::{Area, Call, CallName, Returned};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 const PAGE: u64 = 4096;
 /// Pages that are supplied for one call, at most.
@@ -167,8 +168,7 @@ impl Pagers {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, Arc<Userfaultfd<Machine>>>> {
-        // A thread that panicked takes the whole run down.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -15,6 +15,7 @@ use super::refused::{self, Refused, is_of_unknown_length};
 use super::start;
 use super::touched::{self, How, Touched};
 use super::transfer::{self, Moved};
+use super::workers;
 use super::world::World;
 use freehold::fault::{Access, FaultError, SegvCode};
 use freehold_machine::{Cpu, Process};
@@ -23,7 +24,7 @@ use freehold_trace::plan::{Ends, PlannedCall, Start, Step, What, aside, show_cal
 use freehold_trace::{CallName, FaultCode, Returned};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Bytes of a page.
 const PAGE: u64 = 4096;
@@ -39,7 +40,7 @@ pub(super) struct Performer<'w, 'c> {
     cpu: &'c mut Cpu<X86_4>,
     found: &'c mut Found,
     /// When the last step ended.
-    clock: Instant,
+    clock: Duration,
 }
 
 impl<'w, 'c> Performer<'w, 'c> {
@@ -53,7 +54,7 @@ impl<'w, 'c> Performer<'w, 'c> {
         if let Some(image) = image {
             cpu.run(image.process().mmu());
         }
-        Performer { world, cpu, found, clock: Instant::now() }
+        Performer { world, cpu, found, clock: workers::now() }
     }
 
     /// Ends the turn: the CPU runs nobody's address space.
@@ -63,8 +64,8 @@ impl<'w, 'c> Performer<'w, 'c> {
 
     /// Nanoseconds since the last step ended.
     fn lap(&mut self) -> u64 {
-        let now = Instant::now();
-        let ns = now.duration_since(self.clock).as_nanos() as u64;
+        let now = workers::now();
+        let ns = now.saturating_sub(self.clock).as_nanos() as u64;
         self.clock = now;
         ns
     }

@@ -16,6 +16,7 @@
 use super::found::Found;
 use super::image::{Image, Task};
 use super::perform::Performer;
+use super::workers::{Changed, lock, side_by_side};
 use super::world::World;
 use freehold_machine::Cpu;
 use freehold_pagetable::X86_4;
@@ -24,7 +25,8 @@ use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// The tasks that are alive between segments, and what they run in.
 #[derive(Default)]
@@ -83,14 +85,9 @@ pub(super) struct Run<'p> {
     by_number: HashMap<u32, usize>,
     ready: Mutex<Ready<'p>>,
     workers: usize,
-    changed: Condvar,
+    changed: Changed,
     /// Tasks that have steps left.
     unfinished: AtomicUsize,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A thread that panicked takes the whole run down; what is behind the lock is no worse for it.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Ends the run when its worker panics; else others would wait for what will never be done.
@@ -107,6 +104,7 @@ impl Drop for Alarm<'_, '_> {
 
 impl<'p> Run<'p> {
     /// Runs `segment` to its end, on the CPUs given. What was found is added to `found`, one for each CPU.
+    /// Returns how long it took.
     pub(super) fn segment(
         world: &'p World,
         segment: &'p Segment,
@@ -114,7 +112,7 @@ impl<'p> Run<'p> {
         cpus: &mut [Cpu<X86_4>],
         found: &mut [Found],
         seed: u64,
-    ) {
+    ) -> Duration {
         let slots = segment.tasks.iter().map(|task| Slot {
             done: AtomicU32::new(task.first),
             wanted: AtomicU32::new(u32::MAX),
@@ -128,7 +126,7 @@ impl<'p> Run<'p> {
             by_number: segment.tasks.iter().enumerate().map(|(slot, task)| (task.task, slot)).collect(),
             ready: Mutex::default(),
             workers: cpus.len(),
-            changed: Condvar::new(),
+            changed: Changed::default(),
             unfinished: AtomicUsize::new(segment.tasks.len()),
         };
         {
@@ -138,19 +136,17 @@ impl<'p> Run<'p> {
                 ready.tasks.push(Task { slot, number: steps.task, steps, at: 0, image });
             }
         }
-        std::thread::scope(|scope| {
-            for (number, (cpu, found)) in cpus.iter_mut().zip(found).enumerate() {
-                let run = &run;
-                let work = move || run.work(cpu, found, seed ^ (number as u64) << 32);
-                let worker = std::thread::Builder::new().name(format!("cpu {number}"));
-                worker.spawn_scoped(scope, work).expect("a thread for each CPU");
-            }
+        let workers = cpus.iter_mut().zip(found).enumerate().map(|(number, (cpu, found))| {
+            let run = &run;
+            move || run.work(cpu, found, seed ^ (number as u64) << 32)
         });
+        let took = side_by_side(&world.options.workers, seed, workers);
         for (steps, slot) in segment.tasks.iter().zip(run.slots) {
             if let Some(image) = slot.left.into_inner().unwrap_or_else(PoisonError::into_inner) {
                 tasks.images.insert(steps.task, image);
             }
         }
+        took
     }
 
     /// A worker's life.
@@ -179,7 +175,7 @@ impl<'p> Run<'p> {
             }
             ready.idle += 1;
             assert!(ready.idle < self.workers, "a plan in which everybody waits: {}", self.stuck());
-            ready = self.changed.wait(ready).unwrap_or_else(PoisonError::into_inner);
+            ready = self.changed.wait(&self.ready, ready);
             ready.idle -= 1;
         }
     }

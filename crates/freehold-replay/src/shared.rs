@@ -2,6 +2,7 @@
 
 use super::files::Reached;
 use super::image::Image;
+use super::workers::lock;
 use super::world::World;
 use freehold::object::Mapping;
 use freehold::{
@@ -13,7 +14,7 @@ use freehold_trace::CallName::{Madvise, Mlock, Mlock2, Mmap, Mprotect, Mremap, M
 use freehold_trace::{Call, Recording};
 use std::collections::HashSet;
 use std::ops::Range;
-use std::sync::{PoisonError, Weak};
+use std::sync::Weak;
 
 const PAGE: u64 = 4096;
 /// Bytes of a huge page.
@@ -86,7 +87,7 @@ impl World {
 
     /// How many address spaces there have been.
     fn spaces(&self) -> usize {
-        let images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
+        let images = lock(&self.images);
         images.values().map(Weak::as_ptr).collect::<HashSet<_>>().len()
     }
 

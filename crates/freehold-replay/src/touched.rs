@@ -18,13 +18,14 @@
 
 use super::TASK_SIZE;
 use super::image::lines_in;
+use super::workers::lock;
 use freehold::vma::flags::VmFlags;
 use freehold_machine::Process;
 use freehold_trace::{Call, CallName};
 use std::collections::BTreeMap;
 use std::iter;
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 const PAGE: u64 = 4096;
 /// Pages of a block, which has a bit for each.
@@ -198,8 +199,7 @@ impl Touched {
     }
 
     fn lock(&self) -> MutexGuard<'_, Both> {
-        // A thread that panicked takes the whole run down.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

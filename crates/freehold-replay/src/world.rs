@@ -5,6 +5,7 @@ use super::image::{Image, Totals};
 use super::length;
 use super::opened::Opened;
 use super::shared::Recorded;
+use super::workers::lock;
 use freehold::counted::Counted;
 use freehold::engine::{Blocks, Config, Engine, HugePages, SharedHuge};
 use freehold::error::NoMemory;
@@ -22,7 +23,7 @@ use freehold_trace::plan::PlanFile;
 use freehold_trace::{Recording, Thp, TmpfsHuge};
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 const PAGE: u64 = 4096;
 /// Memory of the machine, in bytes: more than any recording needs at once, and only what is used is touched.
@@ -319,7 +320,7 @@ impl World {
 
     /// Everything that somebody runs in.
     pub(super) fn live(&self) -> Vec<Arc<Image>> {
-        let images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
+        let images = lock(&self.images);
         let mut live: Vec<_> = images.values().filter_map(Weak::upgrade).collect();
         live.sort_by_key(|image| Arc::as_ptr(image) as usize);
         live.dedup_by_key(|image| Arc::as_ptr(image) as usize);
@@ -328,13 +329,13 @@ impl World {
 
     /// What the process runs in of which `task` was the first.
     pub(super) fn image(&self, task: u32) -> Option<Arc<Image>> {
-        let images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
+        let images = lock(&self.images);
         images.get(&task)?.upgrade()
     }
 
     /// `task` runs in `image` from now on.
     pub(super) fn runs(&self, task: u32, image: &Arc<Image>) {
-        let mut images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut images = lock(&self.images);
         images.insert(task, Arc::downgrade(image));
     }
 }

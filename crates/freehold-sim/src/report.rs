@@ -1,6 +1,7 @@
 //! What a run took, and which lines it was lost on.
 
 use crate::world::World;
+use std::collections::{BTreeMap, btree_map::Entry};
 use std::fmt;
 use std::panic::Location;
 
@@ -72,6 +73,48 @@ impl Report {
             turns: counts.turns,
             lines,
         }
+    }
+}
+
+impl Report {
+    /// Adds what another run took after this one, on the same processors: its clocks go on where these
+    /// ended.
+    pub fn add(&mut self, later: Report) {
+        self.elapsed_ns += later.elapsed_ns;
+        self.busy_ns.resize(self.busy_ns.len().max(later.busy_ns.len()), 0);
+        self.busy_ns.iter_mut().zip(later.busy_ns).for_each(|(all, more)| *all += more);
+        self.accesses += later.accesses;
+        self.transfers += later.transfers;
+        self.sleeps += later.sleeps;
+        self.interrupts += later.interrupts;
+        self.turns += later.turns;
+        let mut lines: BTreeMap<usize, HotLine> =
+            self.lines.drain(..).map(|line| (line.address, line)).collect();
+        for line in later.lines {
+            match lines.entry(line.address) {
+                Entry::Occupied(mut known) => known.get_mut().add(line),
+                Entry::Vacant(place) => drop(place.insert(line)),
+            }
+        }
+        self.lines.extend(lines.into_values());
+        self.lines.sort_by_key(|line| (std::cmp::Reverse(line.lost_ns), line.address));
+    }
+}
+
+impl HotLine {
+    /// Adds what became of the same line later.
+    fn add(&mut self, later: HotLine) {
+        self.accesses += later.accesses;
+        self.transfers += later.transfers;
+        self.lost_ns += later.lost_ns;
+        self.queued_ns += later.queued_ns;
+        for (place, times) in later.places {
+            match self.places.iter_mut().find(|(known, _)| *known == place) {
+                Some((_, all)) => *all += times,
+                None => self.places.push((place, times)),
+            }
+        }
+        self.places.sort_by_key(|(_, times)| std::cmp::Reverse(*times));
     }
 }
 

@@ -31,6 +31,7 @@ pub fn now_ns() -> Option<u64> {
 }
 
 /// Sleeps while the word has this value, until a wake-up for its address.
+#[track_caller]
 pub fn sleep(word: &AtomicU32, expected: u32) {
     // Both in one step: no other task goes on between the look and the sleep.
     if word.load(Ordering::SeqCst) == expected && look(|world| world.sleep_at(address(word))).is_some() {

@@ -1,0 +1,153 @@
+//! A recording with its tasks on many processors, in virtual time: how long it takes by their number, and the
+//! lines that they pass around most.
+//!
+//! ```sh
+//! cargo xtask simulate replay recordings/git.trace.zst --machine e5-2690v4 --cpus 1,4,16 --locking fault=mmap-lock
+//! ```
+
+/// Without the simulation's atomics nothing takes virtual time.
+#[cfg(not(sim))]
+fn main() {
+    eprintln!("built without --cfg sim: run `cargo xtask simulate replay`");
+    std::process::exit(2);
+}
+
+#[cfg(sim)]
+fn main() -> std::process::ExitCode {
+    match simulate::main(std::env::args().skip(1)) {
+        Ok(as_linux) => std::process::ExitCode::from(u8::from(!as_linux)),
+        Err(why) => {
+            eprintln!("simulate replay: {why}");
+            std::process::ExitCode::from(2)
+        }
+    }
+}
+
+#[cfg(sim)]
+mod simulate {
+    use freehold_replay::outcome::Outcome;
+    use freehold_replay::table::{Layout, row};
+    use freehold_replay::{Options, Source, Workers, locking, replay, units};
+    use freehold_sim::{HotLine, Machine, Report};
+    use std::path::Path;
+
+    const USAGE: &str = "cargo xtask simulate replay FILE [--machine NAME] [--cpus N,N,...] \
+                         [--locking CHOICES]... [--seed N]";
+    /// Lines that are shown of the most contended ones.
+    const SHOWN: usize = 8;
+
+    struct Wanted {
+        file: String,
+        machine: Machine,
+        cpus: Vec<usize>,
+        designs: Vec<locking::Design>,
+        seed: u64,
+    }
+
+    /// Whether every answer was Linux's.
+    pub fn main(args: impl Iterator<Item = String>) -> Result<bool, String> {
+        let wanted = Wanted::of(args)?;
+        let source = Source::of_argument(Path::new(&wanted.file), None).map_err(|error| error.to_string())?;
+        let mut as_linux = true;
+        for design in &wanted.designs {
+            let mut all = Vec::new();
+            for &cpus in &wanted.cpus {
+                let workers = Workers::on(wanted.machine.clone());
+                // A task keeps its processor until it waits; and calls wait for each other only where one
+                // needs what the other did.
+                let (turn, places) = (u32::MAX, false);
+                let options = Options {
+                    cpus,
+                    design: *design,
+                    seed: wanted.seed,
+                    workers,
+                    turn,
+                    places,
+                    ..Options::default()
+                };
+                let outcome = replay(source.clone(), &options, &())
+                    .map_err(|error| format!("{}: {error}", wanted.file))?;
+                let report = options.workers.report().ok_or("a recording without a step")?;
+                as_linux &= outcome.is_as_linux();
+                all.push((outcome, report));
+            }
+            print(&wanted.machine, &all);
+        }
+        Ok(as_linux)
+    }
+
+    impl Wanted {
+        fn of(mut args: impl Iterator<Item = String>) -> Result<Wanted, String> {
+            let (mut file, mut machine, mut seed) = (None, "e5-2690v4".to_owned(), 0);
+            let (mut cpus, mut designs) = (None, Vec::new());
+            while let Some(word) = args.next() {
+                if !word.starts_with("--") {
+                    match file.replace(word) {
+                        None => continue,
+                        Some(_) => return Err(format!("one recording at a time\n{USAGE}")),
+                    }
+                }
+                let value = args.next().ok_or_else(|| format!("{word} takes a value\n{USAGE}"))?;
+                match word.as_str() {
+                    "--machine" => machine = value,
+                    "--cpus" => cpus = Some(value.split(',').map(number).collect::<Result<Vec<_>, _>>()?),
+                    "--locking" => designs.push(locking::parse(&value)?),
+                    "--seed" => seed = number(&value)? as u64,
+                    _ => return Err(format!("there is no option {word}\n{USAGE}")),
+                }
+            }
+            let machine = Machine::named(&machine).map_err(|error| error.to_string())?;
+            let most = machine.cpus();
+            let cpus = cpus.unwrap_or_else(|| {
+                std::iter::successors(Some(1), |cpus| Some(cpus * 4))
+                    .take_while(|cpus| *cpus <= most)
+                    .collect()
+            });
+            if let Some(bad) = cpus.iter().find(|cpus| !(1..=most).contains(*cpus)) {
+                return Err(format!("--cpus {bad}: {} has 1 to {most}", machine.title));
+            }
+            if designs.is_empty() {
+                designs.push(locking::Design::default());
+            }
+            let file = file.ok_or_else(|| format!("which recording?\n{USAGE}"))?;
+            Ok(Wanted { file, machine, cpus, designs, seed })
+        }
+    }
+
+    /// Whether workers waited there for something to do.
+    fn is_of_replayer(line: &HotLine) -> bool {
+        line.places.first().is_some_and(|(place, _)| place.file().contains("freehold-replay"))
+    }
+
+    fn number(text: &str) -> Result<usize, String> {
+        text.parse().map_err(|_| format!("{text:?} is no number"))
+    }
+
+    fn print(machine: &Machine, all: &[(Outcome, Report)]) {
+        let Some((first, last)) = all.first().zip(all.last()) else { return };
+        let verdict = match all.iter().map(|(outcome, _)| outcome.difference_count).sum() {
+            0 => "all as Linux".to_owned(),
+            differences => units::counted(differences, "difference"),
+        };
+        println!("{}: {verdict}, on {}, {}\n", first.0.name, machine.title, locking::name(first.0.design));
+        let mut rows = vec![row(["", "virtual", "", "lines passed", "mmap lock waited for", ""])];
+        rows.push(row(["CPUs", "time", "faster", "per step", "times / longest", "sleeps"]));
+        for (outcome, report) in all {
+            let waited = outcome.mmap_lock_wait.freehold;
+            let steps = (outcome.calls.all + outcome.faults.all).max(1);
+            rows.push(row([
+                &outcome.cpus.to_string(),
+                &units::duration(outcome.wall),
+                &format!("{:.2}", first.1.elapsed_ns as f64 / report.elapsed_ns as f64),
+                &format!("{:.2}", report.transfers as f64 / steps as f64),
+                &format!("{} / {}", units::count(waited.count), units::nanoseconds(waited.max)),
+                &units::count(report.sleeps),
+            ]));
+        }
+        println!("{}", Layout { indent: 2, gap: 2, left: 1 }.text(rows));
+        let (outcome, report) = last;
+        println!("Lines on which most time was lost, {}:\n", units::counted(outcome.cpus as u64, "CPU"));
+        let engines = report.lines.iter().filter(|line| !is_of_replayer(line));
+        engines.take(SHOWN).for_each(|line| println!("  {line}"));
+    }
+}

@@ -1,0 +1,17 @@
+//! How workers run side by side: as threads of this host, or, in a simulation, as tasks on the processors of
+//! a simulated machine. Both have the same names.
+
+#[cfg(not(sim))]
+mod threads;
+#[cfg(sim)]
+mod virtual_time;
+
+#[cfg(not(sim))]
+pub(super) use threads::{Changed, lock, now, side_by_side};
+#[cfg(sim)]
+pub(super) use virtual_time::{Changed, lock, now, side_by_side};
+
+#[cfg(not(sim))]
+pub use threads::Workers;
+#[cfg(sim)]
+pub use virtual_time::Workers;
