@@ -11,7 +11,7 @@
 //! has it keeps it for a moment ([`LineCosts::hold`]) before it goes on, so that an exchange which failed can
 //! be tried again at once. Copies of a line that nobody changes are given out side by side.
 
-use crate::machine::{LineCosts, Machine};
+use crate::machine::{Distance, LineCosts, Machine};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::panic::Location;
@@ -230,33 +230,28 @@ impl Line {
     /// How a line that `cpu` has not, or not alone, comes to it.
     fn way(&self, machine: &Machine, cpu: usize, kind: Kind) -> Way {
         let costs: &LineCosts = &machine.line;
-        let (socket, core) = (machine.socket_of(cpu), machine.core_of(cpu));
-        let near = |other: usize| machine.socket_of(other) == socket;
         if let Some(owner) = self.owner.map(usize::from) {
-            // The other processor of the same core has the same cache.
-            let time = match (machine.core_of(owner) == core, near(owner)) {
-                (true, _) => costs.hit,
-                (false, true) => costs.transfer,
-                (false, false) => costs.transfer_remote,
-            };
+            let time = costs.transfer(machine.distance(cpu, owner));
             return Way { time: time.ps(), moves: true, from_others: true };
         }
-        let mut others = self.holders.iter().filter(|holder| *holder != cpu).peekable();
-        if others.peek().is_none() {
-            let holds = self.holders.contains(cpu);
-            let time = match (holds, usize::from(self.home) == socket) {
+        let others = self.holders.iter().filter(|holder| *holder != cpu);
+        let mut distances = others.map(|other| machine.distance(cpu, other));
+        let Some(first) = distances.next() else {
+            let (holds, near) =
+                (self.holders.contains(cpu), usize::from(self.home) == machine.socket_of(cpu));
+            let time = match (holds, near) {
                 (true, _) => costs.hit,
                 (false, true) => costs.memory,
                 (false, false) => costs.memory_remote,
             };
-            return Way { time: time.ps(), moves: false, from_others: false };
-        }
+            return Way { time: time.ps(), moves: !holds, from_others: false };
+        };
         if kind == Kind::Load {
-            let time = if others.any(near) { costs.shared } else { costs.shared_remote };
-            return Way { time: time.ps(), moves: false, from_others: true };
+            let nearest = distances.fold(first, Distance::min);
+            return Way { time: costs.shared(nearest).ps(), moves: false, from_others: true };
         }
-        let time = if others.all(near) { costs.upgrade } else { costs.upgrade_remote };
-        Way { time: time.ps(), moves: true, from_others: true }
+        let farthest = distances.fold(first, Distance::max);
+        Way { time: costs.upgrade(farthest).ps(), moves: true, from_others: true }
     }
 }
 

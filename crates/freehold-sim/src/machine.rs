@@ -95,11 +95,19 @@ pub struct Topology {
     pub sockets: usize,
     /// Cores of a socket.
     pub cores: usize,
+    /// Clusters of a socket: cores that share a last cache of their own. One, where it is not said: then the
+    /// socket's cores share it.
+    #[serde(default = "one")]
+    pub clusters: usize,
     /// Processors of a core, which share its caches.
     pub threads: usize,
 }
 
-/// What an access to a word costs.
+fn one() -> usize {
+    1
+}
+
+/// What an access to a word costs. What is not said of a cluster is as in the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LineCosts {
@@ -113,15 +121,21 @@ pub struct LineCosts {
     pub memory: Span,
     /// From another socket's.
     pub memory_remote: Span,
-    /// A line that others have, unchanged, from the socket's last cache.
+    /// A line that others have, unchanged, from the cluster's last cache.
+    pub shared_cluster: Option<Span>,
+    /// From the same socket.
     pub shared: Span,
     /// From another socket's.
     pub shared_remote: Span,
-    /// A line from the processor of the same socket that changed it last.
+    /// A line from the processor of the same cluster that changed it last.
+    pub transfer_cluster: Option<Span>,
+    /// From one of the same socket.
     pub transfer: Span,
     /// From one of another socket.
     pub transfer_remote: Span,
-    /// Taking a line away from processors of the same socket that have copies, whatever their number.
+    /// Taking a line away from processors of the same cluster that have copies, whatever their number.
+    pub upgrade_cluster: Option<Span>,
+    /// The same where a copy is in another cluster.
     pub upgrade: Span,
     /// The same where a copy is in another socket.
     pub upgrade_remote: Span,
@@ -177,8 +191,53 @@ pub struct Bandwidth {
     pub socket: Rate,
 }
 
+/// How far two processors are from each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Distance {
+    Core,
+    Cluster,
+    Socket,
+    Remote,
+}
+
+impl LineCosts {
+    /// An unchanged line from a processor that far away. The other one of a core counts as of the cluster.
+    pub(crate) fn shared(&self, distance: Distance) -> Span {
+        distance.of(self.shared_cluster.unwrap_or(self.shared), self.shared, self.shared_remote)
+    }
+
+    /// A changed one. The other processor of the same core has the same cache.
+    pub(crate) fn transfer(&self, distance: Distance) -> Span {
+        let cluster = self.transfer_cluster.unwrap_or(self.transfer);
+        let cluster = if distance == Distance::Core { self.hit } else { cluster };
+        distance.of(cluster, self.transfer, self.transfer_remote)
+    }
+
+    /// Taking it away.
+    pub(crate) fn upgrade(&self, distance: Distance) -> Span {
+        distance.of(self.upgrade_cluster.unwrap_or(self.upgrade), self.upgrade, self.upgrade_remote)
+    }
+}
+
+impl Distance {
+    fn of<T>(self, cluster: T, socket: T, remote: T) -> T {
+        match self {
+            Distance::Core | Distance::Cluster => cluster,
+            Distance::Socket => socket,
+            Distance::Remote => remote,
+        }
+    }
+}
+
 /// The machines that come with this crate: their names and files.
-pub const MACHINES: &[(&str, &str)] = &[("e5-2690v4", include_str!("../machines/e5-2690v4.toml"))];
+pub const MACHINES: &[(&str, &str)] = &[
+    ("e5-2690v4", include_str!("../machines/e5-2690v4.toml")),
+    ("e7-4890v2", include_str!("../machines/e7-4890v2.toml")),
+    ("e5-2680", include_str!("../machines/e5-2680.toml")),
+    ("vm-48", include_str!("../machines/vm-48.toml")),
+    ("epyc-9654", include_str!("../machines/epyc-9654.toml")),
+    ("zen5-vm-2", include_str!("../machines/zen5-vm-2.toml")),
+];
 
 /// There is no such machine, or its description does not hold together.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -218,18 +277,37 @@ impl Machine {
         if !(1..=Machine::MAX_CPUS).contains(&cpus) {
             return Err(BadMachine(format!("{cpus} processors: between 1 and {}", Machine::MAX_CPUS)));
         }
+        let Topology { cores, clusters, .. } = machine.topology;
+        if clusters == 0 || !cores.is_multiple_of(clusters) {
+            return Err(BadMachine(format!("{cores} cores in {clusters} clusters: each has as many")));
+        }
         Ok(machine)
     }
 
     /// How many processors it has.
     pub fn cpus(&self) -> usize {
-        let Topology { sockets, cores, threads } = self.topology;
+        let Topology { sockets, cores, threads, .. } = self.topology;
         sockets * cores * threads
     }
 
     /// The socket of a processor.
     pub fn socket_of(&self, cpu: usize) -> usize {
         self.core_of(cpu) / self.topology.cores
+    }
+
+    /// The cluster of a processor, counted through all sockets.
+    pub fn cluster_of(&self, cpu: usize) -> usize {
+        self.core_of(cpu) / (self.topology.cores / self.topology.clusters)
+    }
+
+    /// How far one processor is from another.
+    pub(crate) fn distance(&self, cpu: usize, other: usize) -> Distance {
+        match () {
+            () if self.core_of(cpu) == self.core_of(other) => Distance::Core,
+            () if self.cluster_of(cpu) == self.cluster_of(other) => Distance::Cluster,
+            () if self.socket_of(cpu) == self.socket_of(other) => Distance::Socket,
+            () => Distance::Remote,
+        }
     }
 
     /// The core of a processor, counted through all sockets.

@@ -64,6 +64,8 @@ struct Cpu {
 struct Task {
     /// Its processor, or the last one.
     cpu: usize,
+    /// Since when it waits in a processor's queue, in picoseconds.
+    since: u64,
     /// Sections in which it keeps its processor.
     keeps: u32,
     /// Turns of a waiting loop since something was new.
@@ -133,7 +135,8 @@ impl World {
         };
         for task in 0..tasks {
             let cpu = task % cpus;
-            let fresh = Task { cpu, keeps: 0, turns: 0, blind: 0, looks: [None; LOOKS], spinning: false };
+            let fresh =
+                Task { cpu, since: 0, keeps: 0, turns: 0, blind: 0, looks: [None; LOOKS], spinning: false };
             world.tasks.push(fresh);
             world.cpus[cpu].queue.push_back(task);
         }
@@ -176,6 +179,7 @@ impl World {
         match next {
             Next::Turn => self.ready.push(Reverse((self.cpus[cpu].clock, cpu))),
             Next::Queued => {
+                self.tasks[task].since = self.cpus[cpu].clock;
                 self.cpus[cpu].queue.push_back(task);
                 self.leave(cpu);
             }
@@ -227,6 +231,10 @@ impl World {
         let at = &mut self.cpus[cpu];
         if let Some(task) = at.queue.pop_front() {
             at.running = Some(task);
+            // A processor whose clock is behind has been idle until the task was there.
+            let idle = self.tasks[task].since.saturating_sub(at.clock);
+            at.clock += idle;
+            at.busy_since += idle;
             at.slice_end = at.clock + slice;
             self.tasks[task].cpu = cpu;
             self.ready.push(Reverse((self.cpus[cpu].clock, cpu)));
@@ -257,6 +265,7 @@ impl World {
         let found = Some(last).filter(idle);
         let found = found.or_else(|| all().filter(near).find(idle)).or_else(|| all().find(idle));
         let cpu = found.unwrap_or(last);
+        self.tasks[task].since = at;
         self.cpus[cpu].queue.push_back(task);
         if found.is_some() {
             let latency = self.machine.cost.wake_latency.ps();

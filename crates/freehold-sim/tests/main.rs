@@ -3,7 +3,7 @@
 use freehold_sim::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use freehold_sim::machine::MACHINES;
 use freehold_sim::{Machine, Report, run, task};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 #[repr(align(64))]
@@ -184,6 +184,73 @@ fn sleeping_until_a_time_takes_that_time() {
     assert_eq!(report.elapsed_ns, 5_002_500, "and being woken");
 }
 
+/// Two want a line that nobody has: the second has it from the first.
+#[test]
+fn a_line_from_memory_comes_to_one_after_the_other() {
+    let of = |kind: fn(&AtomicU64)| {
+        let word = Apart(AtomicU64::new(0));
+        run(&bare(), 2, 1, [0, 1].map(|_| || kind(&word.0))).elapsed_ns
+    };
+    let loads = of(|word| {
+        word.load(Ordering::Relaxed);
+    });
+    assert_eq!(loads, 96 + 18 + 1, "a copy of the first one's");
+    let stores = of(|word| word.store(1, Ordering::Relaxed));
+    assert_eq!(stores, 96 + 44 + 1, "taken from it");
+}
+
+/// A processor whose clock is behind falls idle, and finds a task that was woken later.
+#[test]
+fn no_task_runs_before_it_was_woken() {
+    let text = MACHINES[0].1.replace("sleep = 1200", "sleep = 0");
+    let machine = Machine::parse(&text).expect("a machine");
+    for until in (98_000..102_000).step_by(50) {
+        let (word, ran, woken) = (Apart(AtomicU32::new(0)), Cell::new(0), Cell::new(0));
+        let now = || task::now_ns().expect("a run");
+        let tasks: [Box<dyn FnOnce()>; 4] = [
+            Box::new(|| {
+                task::work(100_000);
+                word.0.store(1, Ordering::Release);
+                task::wake(&word.0, 1);
+                woken.set(now());
+                task::work(100_000);
+            }),
+            Box::new(|| {
+                task::sleep(&word.0, 0);
+                ran.set(now());
+            }),
+            Box::new(|| {}),
+            Box::new(|| task::work(until)),
+        ];
+        run(&machine, 2, 1, tasks);
+        assert!(ran.get() >= woken.get(), "{until}: {} before {}", ran.get(), woken.get());
+    }
+}
+
+#[test]
+fn a_cluster_is_nearer_than_its_socket() {
+    let machine = Machine::named("epyc-9654").expect("a machine");
+    assert_eq!([0, 7, 8, 95, 96, 192, 200].map(|cpu| machine.cluster_of(cpu)), [0, 0, 1, 11, 12, 0, 1]);
+    // The first processor changes a line that another one has changed.
+    let of = |other: usize| {
+        let word = Apart(AtomicU64::new(0));
+        let tasks = (0..=other).map(|number| {
+            let word = &word.0;
+            move || {
+                if number == other {
+                    word.store(1, Ordering::Relaxed);
+                } else if number == 0 {
+                    task::work(10_000);
+                    word.store(2, Ordering::Relaxed);
+                }
+            }
+        });
+        run(&machine, 384, 1, tasks).lines[0].lost_ns
+    };
+    // From memory to that one, and on to the first.
+    assert_eq!([1, 8, 96, 192].map(of), [118 + 19, 118 + 105, 118 + 205, 118 + 1]);
+}
+
 #[test]
 fn memory_of_a_socket_is_shared_by_its_processors() {
     let page = || (0..1000).for_each(|_| task::zeroes(4096));
@@ -240,16 +307,31 @@ fn tasks_that_wait_for_nobody_are_an_error() {
 
 #[test]
 fn machines_are_read_and_mistakes_named() {
-    for (name, text) in MACHINES {
-        Machine::parse(text).unwrap_or_else(|why| panic!("{name}: {why}"));
-    }
+    let cpus = MACHINES.iter().map(|(name, text)| {
+        let machine = Machine::parse(text).unwrap_or_else(|why| panic!("{name}: {why}"));
+        assert_eq!(Machine::named(name).as_ref(), Ok(&machine));
+        (*name, machine.cpus())
+    });
+    let known = [
+        ("e5-2690v4", 56),
+        ("e7-4890v2", 120),
+        ("e5-2680", 32),
+        ("vm-48", 48),
+        ("epyc-9654", 384),
+        ("zen5-vm-2", 2),
+    ];
+    assert!(cpus.eq(known));
     let why = |text: &str| Machine::parse(text).expect_err("bad").to_string();
     let good = MACHINES[0].1;
     assert!(why("title = 1").contains("title"));
     assert!(why(&good.replace("hit = 1.3", "hit = -1")).contains("-1 ns: between 0 and 1000 s"));
     assert!(why(&good.replace("sockets = 2", "sockets = 200")).contains("5600 processors"));
     assert!(why(&good.replace("smt = 1.6", "smt = 0.5")).contains("a factor between 1 and 100"));
-    assert!(Machine::named("none").expect_err("none").to_string().contains("there are e5-2690v4"));
+    assert!(
+        why(&good.replace("threads = 2", "threads = 2\nclusters = 3")).contains("14 cores in 3 clusters")
+    );
+    let unknown = Machine::named("none").expect_err("none").to_string();
+    assert!(MACHINES.iter().all(|(name, _)| unknown.contains(name)), "{unknown}");
 }
 
 #[test]

@@ -1,0 +1,365 @@
+//! Measures this computer, and prints what it found as lines of a machine's file.
+//!
+//! ```sh
+//! cargo run --release --package freehold-sim --example measure
+//! ```
+//!
+//! It takes two processors, 0 and 1. Each figure is the median of the fastest quarter of many rounds, since
+//! other programs only ever make a round slower. What it cannot measure from here it leaves out.
+#![expect(unsafe_code, reason = "memory by the page, and lines out of caches")]
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use std::hint::{black_box, spin_loop};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, Ordering::Relaxed, fence};
+use std::thread;
+use std::time::Instant;
+
+const ROUNDS: usize = 400;
+/// Lines that pass together from one processor to the other: they fit into any first cache.
+const LINES: usize = 256;
+/// What lies between two of them, in lines: nothing fetches one beside another.
+const APART: usize = 64;
+/// In a round.
+const INTERRUPTS: usize = 20;
+const PAGE: usize = 4096;
+
+/// The index of the next line, and a word to change.
+#[repr(align(64))]
+#[derive(Default)]
+struct Line(AtomicUsize, AtomicU64);
+
+fn main() {
+    pin(0);
+    let hit = per_access(&chain(LINES, 1), 64 * LINES, |line| line.0.load(Relaxed));
+    let rmw = per_access(&chain(LINES, 1), 16 * LINES, change);
+    println!("[line]");
+    say("hit", hit);
+    say("rmw", rmw - hit);
+    let word = AtomicU64::new(0);
+    say(
+        "fence",
+        times(1000, || {
+            word.store(1, Relaxed);
+            fence(Ordering::SeqCst);
+        }),
+    );
+    let large = (256 << 20) / 64;
+    say("memory", per_access(&chain(large, 1), 100_000, |line| line.0.load(Relaxed)));
+    let [shared, transfer] = passed();
+    say("shared", shared);
+    say("transfer", transfer);
+    say("upgrade", passed_on() - transfer - hit);
+    println!("\n[cost]");
+    say("pause", times(1000, spin_loop));
+    let (interrupt, handle) = interrupts();
+    println!("# An interrupt and its answer: {interrupt:.0} ns. It is send, each, latency and handle.");
+    say("interrupt_handle", handle);
+    let (wake, apart) = hand_over([0, 1]);
+    let (wake_here, together) = hand_over([0, 0]);
+    say("sleep", together - wake_here);
+    say("wake", wake);
+    say("wake_latency", apart - wake);
+    println!("# A first touch of anonymous memory, its page zeroed: {:.0} ns", first_touch());
+    println!("\n[memory]");
+    let (mut from, mut to) = (vec![1u8; 64 << 20], vec![2u8; 64 << 20]);
+    say("zero", rate(|page| to[page..page + PAGE].fill(black_box(0))));
+    say("copy", rate(|page| to[page..page + PAGE].copy_from_slice(&from[page..page + PAGE])));
+    let one = rate(|page| to[page..page + PAGE].fill(black_box(0)));
+    let both = thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            pin(1);
+            rate(|page| from[page..page + PAGE].fill(black_box(0)))
+        });
+        rate(|page| to[page..page + PAGE].fill(black_box(0))) + other.join().expect("measured")
+    });
+    println!("# One processor zeroes {one:.1} bytes a nanosecond, two at once {both:.1}.");
+}
+
+fn say(name: &str, figure: f64) {
+    println!("{name} = {figure:.1}");
+}
+
+fn pin(cpu: usize) {
+    let mut only = CpuSet::new();
+    only.set(cpu);
+    sched_setaffinity(None, &only).expect("processors 0 and 1");
+}
+
+/// The median of the fastest quarter.
+fn fastest(mut rounds: Vec<f64>) -> f64 {
+    rounds.sort_by(f64::total_cmp);
+    rounds[rounds.len() / 8]
+}
+
+/// The median, of what is fast only while the other processor does something else.
+fn middle(mut rounds: Vec<f64>) -> f64 {
+    rounds.sort_by(f64::total_cmp);
+    rounds.get(rounds.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// Nanoseconds of each of so many in a row, in every round.
+fn rounds(count: usize, mut f: impl FnMut()) -> Vec<f64> {
+    let round = || {
+        let begin = Instant::now();
+        (0..count).for_each(|_| f());
+        begin.elapsed().as_nanos() as f64 / count as f64
+    };
+    std::iter::repeat_with(round).take(ROUNDS).collect()
+}
+
+fn times(count: usize, f: impl FnMut()) -> f64 {
+    fastest(rounds(count, f))
+}
+
+/// Lines that lead from one to the next, from the first on, in an order that no processor guesses, all in one
+/// circle. Between two of them lie lines that are not used, so that none is fetched beside another.
+struct Chain {
+    all: Vec<Line>,
+    used: Vec<usize>,
+}
+
+fn chain(lines: usize, apart: usize) -> Chain {
+    let mut all: Vec<Line> = Vec::with_capacity(lines * apart);
+    // SAFETY: huge pages change nothing of what the memory holds.
+    let _ = unsafe {
+        let bytes = lines * apart * size_of::<Line>();
+        madvise(all.as_mut_ptr().cast(), bytes, Advice::LinuxHugepage)
+    };
+    all.resize_with(lines * apart, Line::default);
+    let mut random = 1u64;
+    let mut below = |end: usize| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) as usize % end
+    };
+    let mut used: Vec<usize> = (0..lines).map(|line| line * apart + below(apart)).collect();
+    for last in (1..lines).rev() {
+        used.swap(last, below(last + 1));
+    }
+    for (at, &line) in used.iter().enumerate() {
+        all[line].0.store(used[(at + 1) % lines], Relaxed);
+    }
+    Chain { all, used }
+}
+
+/// Follows the chain, so many lines, one after the other.
+fn follow(chain: &Chain, count: usize, next: impl Fn(&Line) -> usize) -> f64 {
+    let begin = Instant::now();
+    let end = (0..count).fold(chain.used[0], |line, _| next(&chain.all[line]));
+    let took = begin.elapsed().as_nanos() as f64 / count as f64;
+    black_box(end);
+    took
+}
+
+fn per_access(lines: &Chain, count: usize, next: impl Fn(&Line) -> usize) -> f64 {
+    follow(lines, lines.used.len().min(count), &next);
+    fastest((0..ROUNDS / 10).map(|_| follow(lines, count, &next)).collect())
+}
+
+/// What it takes to get a line that the other has unchanged, and one that the other has changed.
+fn passed() -> [f64; 2] {
+    let lines = chain(LINES, APART);
+    let meet = Meeting::default();
+    let looks = |line: &Line| line.0.load(Relaxed);
+    let mut found = [Vec::new(), Vec::new()];
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            pin(1);
+            for _ in 0..ROUNDS {
+                lines.all.iter().for_each(to_memory);
+                follow(&lines, LINES, looks);
+                meet.wait();
+                meet.wait();
+                follow(&lines, LINES, change);
+                meet.wait();
+                meet.wait();
+            }
+        });
+        for _ in 0..ROUNDS {
+            meet.wait();
+            found[0].push(follow(&lines, LINES, looks));
+            meet.wait();
+            meet.wait();
+            found[1].push(follow(&lines, LINES, looks));
+            meet.wait();
+        }
+    });
+    found.map(fastest)
+}
+
+/// Changes the line; the next one is known when it is changed.
+fn change(line: &Line) -> usize {
+    line.0.load(Relaxed).wrapping_add(line.1.fetch_add(1, Relaxed) as usize & 1 << 63)
+}
+
+/// Where two meet and neither sleeps: a core that has nothing to do may give up what its caches hold.
+#[derive(Default)]
+struct Meeting(AtomicUsize);
+
+impl Meeting {
+    fn wait(&self) {
+        let number = self.0.fetch_add(1, Ordering::AcqRel);
+        while self.0.load(Ordering::Acquire) <= number | 1 && number | 1 != number {
+            spin_loop();
+        }
+    }
+}
+
+/// Takes the line out of all caches.
+fn to_memory(line: &Line) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: changes nothing of what the line holds, and every such processor has the instruction.
+    unsafe {
+        std::arch::x86_64::_mm_clflush(ptr::from_ref(line).cast());
+    }
+}
+
+/// How long a processor waits for one that it interrupts, and how long that one is away: for a page that is
+/// given back while another thread of the process runs.
+fn interrupts() -> (f64, f64) {
+    let page = Mapping::new(1);
+    let flush = || page.give_back();
+    let alone = fastest(rounds(INTERRUPTS, flush));
+    let (begins, ends) = (AtomicBool::new(false), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            pin(1);
+            begins.store(true, Relaxed);
+            let (mut away, mut last) = (Vec::with_capacity(1 << 22), Instant::now());
+            while !ends.load(Relaxed) {
+                let now = Instant::now();
+                away.push((now - last).as_nanos() as f64);
+                last = now;
+            }
+            // The longest of them, as many as there were interrupts.
+            away.sort_by(|a, b| b.total_cmp(a));
+            let usual = middle(away.clone());
+            away.truncate(INTERRUPTS * ROUNDS);
+            middle(away) - usual
+        });
+        while !begins.load(Relaxed) {
+            spin_loop();
+        }
+        let both = middle(rounds(INTERRUPTS, flush));
+        ends.store(true, Relaxed);
+        (both - alone, other.join().expect("measured"))
+    })
+}
+
+/// How long a word takes from one that stores to it to the other that waits for it.
+fn passed_on() -> f64 {
+    let word = AtomicUsize::new(0);
+    let wait = |value| {
+        while word.load(Ordering::Acquire) != value {}
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            pin(1);
+            for turn in 0..ROUNDS * 1000 {
+                wait(2 * turn + 1);
+                word.store(2 * turn + 2, Ordering::Release);
+            }
+        });
+        let mut turn = 0;
+        times(1000, || {
+            word.store(2 * turn + 1, Ordering::Release);
+            wait(2 * turn + 2);
+            turn += 1;
+        }) / 2.0
+    })
+}
+
+/// How long it takes to wake the other, and until the other has woken in turn: two on these processors.
+fn hand_over(cpus: [usize; 2]) -> (f64, f64) {
+    let turn = AtomicUsize::new(0);
+    let (mut wakes, mut whole) = (Vec::new(), Vec::new());
+    let first = thread::current();
+    pin(cpus[0]);
+    thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            pin(cpus[1]);
+            for round in 0..ROUNDS * 10 {
+                while turn.load(Ordering::Acquire) != 2 * round + 1 {
+                    thread::park();
+                }
+                turn.store(2 * round + 2, Ordering::Release);
+                first.unpark();
+            }
+        });
+        for round in 0..ROUNDS * 10 {
+            let begin = Instant::now();
+            turn.store(2 * round + 1, Ordering::Release);
+            other.thread().unpark();
+            wakes.push(begin.elapsed().as_nanos() as f64);
+            while turn.load(Ordering::Acquire) != 2 * round + 2 {
+                thread::park();
+            }
+            whole.push(begin.elapsed().as_nanos() as f64 / 2.0);
+        }
+    });
+    (fastest(wakes), fastest(whole))
+}
+
+/// What a first touch of memory takes.
+fn first_touch() -> f64 {
+    let pages = 4096;
+    let touch = || {
+        let fresh = Mapping::new(pages);
+        let begin = Instant::now();
+        (0..pages).for_each(|page| fresh.touch(page));
+        begin.elapsed().as_nanos() as f64 / pages as f64
+    };
+    fastest((0..ROUNDS / 10).map(|_| touch()).collect())
+}
+
+/// Anonymous memory, a page at a time.
+struct Mapping {
+    at: *mut u8,
+    pages: usize,
+}
+
+impl Mapping {
+    fn new(pages: usize) -> Mapping {
+        let rights = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: new memory, where there is room for it.
+        let at = unsafe {
+            let at =
+                mmap_anonymous(ptr::null_mut(), pages * PAGE, rights, MapFlags::PRIVATE).expect("memory");
+            let _ = madvise(at, pages * PAGE, Advice::LinuxNoHugepage);
+            at.cast()
+        };
+        Mapping { at, pages }
+    }
+
+    fn touch(&self, page: usize) {
+        assert!(page < self.pages);
+        // SAFETY: within the mapping.
+        unsafe { self.at.add(page * PAGE).write_volatile(1) }
+    }
+
+    /// The first page, used and given back.
+    fn give_back(&self) {
+        self.touch(0);
+        // SAFETY: nothing refers to it.
+        unsafe { madvise(self.at.cast(), PAGE, Advice::LinuxDontNeed).expect("a mapping") }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: nothing refers to it.
+        unsafe { munmap(self.at.cast(), self.pages * PAGE).expect("a mapping") }
+    }
+}
+
+/// Bytes in a nanosecond, by the page.
+fn rate(mut page: impl FnMut(usize)) -> f64 {
+    let bytes = 64 << 20;
+    let whole = || {
+        let begin = Instant::now();
+        (0..bytes).step_by(PAGE).for_each(&mut page);
+        begin.elapsed().as_nanos() as f64 / bytes as f64
+    };
+    1.0 / fastest(std::iter::repeat_with(whole).take(ROUNDS / 20).collect())
+}
