@@ -95,6 +95,15 @@ impl fmt::Debug for PageIndex {
     }
 }
 
+impl Add<PageCount> for PageIndex {
+    type Output = PageIndex;
+
+    #[inline(always)]
+    fn add(self, pages: PageCount) -> PageIndex {
+        self + pages.get()
+    }
+}
+
 impl Add<u64> for PageIndex {
     type Output = PageIndex;
 
@@ -122,11 +131,11 @@ impl Sub<u64> for PageIndex {
 
 /// How many pages lie between.
 impl Sub for PageIndex {
-    type Output = u64;
+    type Output = PageCount;
 
     #[inline(always)]
-    fn sub(self, earlier: PageIndex) -> u64 {
-        self.0 - earlier.0
+    fn sub(self, earlier: PageIndex) -> PageCount {
+        PageCount(self.0 - earlier.0)
     }
 }
 
@@ -157,14 +166,14 @@ impl PageRange {
 
     /// So many pages from `start` on.
     #[inline(always)]
-    pub fn at(start: PageIndex, pages: u64) -> Self {
+    pub fn at(start: PageIndex, pages: PageCount) -> Self {
         PageRange { start, end: start + pages }
     }
 
     /// How many.
     #[inline(always)]
-    pub fn len(self) -> u64 {
-        self.end.get().saturating_sub(self.start.get())
+    pub fn len(self) -> PageCount {
+        PageCount(self.end.get().saturating_sub(self.start.get()))
     }
 
     /// Whether there is none.
@@ -209,7 +218,10 @@ impl IntoIterator for PageRange {
     }
 }
 
-/// How many pages of 4 KiB, not to be confused with bytes.
+/// How many pages, not to be confused with bytes.
+///
+/// Pages are of 4 KiB. As with [`PageIndex`], those of a hugetlb file's cache alone are of the file's own
+/// size.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct PageCount(u64);
@@ -217,6 +229,10 @@ pub struct PageCount(u64);
 impl PageCount {
     /// None.
     pub const ZERO: PageCount = PageCount(0);
+    /// A single one.
+    pub const ONE: PageCount = PageCount(1);
+    /// As many as 64 bits can say: no limit.
+    pub const MAX: PageCount = PageCount(u64::MAX);
 
     /// So many pages.
     #[inline(always)]
@@ -231,10 +247,22 @@ impl PageCount {
         PageCount(bytes >> PAGE_SHIFT)
     }
 
+    /// The pages of a block of this order.
+    #[inline(always)]
+    pub const fn block(order: u32) -> Self {
+        PageCount(1 << order)
+    }
+
     /// The number.
     #[inline(always)]
     pub const fn get(self) -> u64 {
         self.0
+    }
+
+    /// Bytes; what does not fit in 64 bits is lost.
+    #[inline(always)]
+    pub const fn bytes(self) -> u64 {
+        self.0 << PAGE_SHIFT
     }
 
     /// Both together, or as many as 64 bits can say.
@@ -242,11 +270,35 @@ impl PageCount {
     pub const fn saturating_add(self, more: PageCount) -> Self {
         PageCount(self.0.saturating_add(more.0))
     }
+
+    /// What is left without `less`, if there are so many.
+    #[inline(always)]
+    pub const fn checked_sub(self, less: PageCount) -> Option<Self> {
+        match self.0.checked_sub(less.0) {
+            Some(pages) => Some(PageCount(pages)),
+            None => None,
+        }
+    }
+
+    /// What is left without `less`, or none.
+    #[inline(always)]
+    pub const fn saturating_sub(self, less: PageCount) -> Self {
+        PageCount(self.0.saturating_sub(less.0))
+    }
 }
 
 impl fmt::Debug for PageCount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl Add for PageCount {
+    type Output = PageCount;
+
+    #[inline(always)]
+    fn add(self, more: PageCount) -> PageCount {
+        PageCount(self.0 + more.0)
     }
 }
 

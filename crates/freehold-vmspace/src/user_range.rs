@@ -1,7 +1,8 @@
 //! Whole pages of a space that follow each other.
 
+use crate::PageCount;
 use core::{fmt, ops::Range};
-use freehold_pagetable::{PAGE_SHIFT, PAGE_SIZE, VaRange, VirtAddr};
+use freehold_pagetable::{PAGE_SIZE, VaRange, VirtAddr};
 
 /// Whole pages of a space, from one address to before another.
 ///
@@ -92,8 +93,8 @@ impl UserRange {
 
     /// Pages.
     #[inline(always)]
-    pub const fn pages(self) -> u64 {
-        self.len() >> PAGE_SHIFT
+    pub const fn pages(self) -> PageCount {
+        PageCount::of_bytes(self.len())
     }
 
     /// Whether there is none.

@@ -104,5 +104,5 @@ pub mod uprobe;
 
 pub use freehold_pagetable::{PAGE_SHIFT, PAGE_SIZE, Pfn, VirtAddr};
 pub use freehold_sync::counted;
-pub use freehold_vmspace::{PageIndex, PageRange, UserRange, platform};
+pub use freehold_vmspace::{PageCount, PageIndex, PageRange, UserRange, platform};
 pub use records::{engine, object, vma};

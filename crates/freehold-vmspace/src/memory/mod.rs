@@ -114,8 +114,8 @@ impl<P: Platform> Memory<P> {
     /// # Locks
     ///
     /// The pool's, not held while the platform allocates or takes back.
-    pub fn resize_huge_pool(&self, size: HugePageSize, pages: u64, node: Option<usize>) -> u64 {
-        self.huge_pool(size).resize(&self.platform, pages, node)
+    pub fn resize_huge_pool(&self, size: HugePageSize, huge_pages: u64, node: Option<usize>) -> u64 {
+        self.huge_pool(size).resize(&self.platform, huge_pages, node)
     }
 }
 

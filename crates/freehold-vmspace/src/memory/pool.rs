@@ -162,8 +162,8 @@ impl<P: Platform> HugePool<P> {
     }
 
     /// Allows so many pages beyond those asked for. Those that are there stay until they are given back.
-    pub fn set_overcommit(&self, pages: u64) {
-        self.lock().overcommit = pages;
+    pub fn set_overcommit(&self, huge_pages: u64) {
+        self.lock().overcommit = huge_pages;
     }
 
     fn lock(&self) -> SpinGuard<'_, PoolCounts, P> {
@@ -175,13 +175,13 @@ impl<P: Platform> HugePool<P> {
 /// the pool's memory.
 #[doc(hidden)]
 impl<P: Platform> HugePool<P> {
-    /// Asks for `pages` pages, on `node` or spread over all; returns how many there then are, surplus
+    /// Asks for `huge_pages` of them, on `node` or spread over all; returns how many there then are, surplus
     /// excepted. Fewer: no memory. What is in use or reserved stays beyond that, as surplus.
     ///
     /// # Locks
     ///
     /// The pool's, not held while the platform allocates or takes back.
-    pub(crate) fn resize(&self, platform: &P, pages: u64, node: Option<usize>) -> u64 {
+    pub(crate) fn resize(&self, platform: &P, huge_pages: u64, node: Option<usize>) -> u64 {
         let nodes = match node {
             None => 0..P::NODES,
             Some(node) if node < P::NODES => node..node + 1,
@@ -190,14 +190,14 @@ impl<P: Platform> HugePool<P> {
         };
         // From surplus or fresh, a node after the other, until all in turn had none.
         let (mut turns, mut failed) = (nodes.clone().cycle(), 0);
-        while failed < nodes.len() && self.lock().asked(nodes.clone()) < pages {
+        while failed < nodes.len() && self.lock().asked(nodes.clone()) < huge_pages {
             let n = turns.next().unwrap_or_default();
             let more = self.lock().adopt_surplus(n) || self.make(platform, n, |_| true);
             failed = if more { 0 } else { failed + 1 };
         }
         let mut counts = self.lock();
         let mut gone = Chain::EMPTY;
-        while counts.asked(nodes.clone()) > pages {
+        while counts.asked(nodes.clone()) > huge_pages {
             counts.ask_less(platform, nodes.clone(), &mut gone);
         }
         let asked = counts.asked(nodes);
@@ -206,19 +206,19 @@ impl<P: Platform> HugePool<P> {
         asked
     }
 
-    /// Reserves `pages` pages.
+    /// Reserves so many.
     ///
     /// # Errors
     ///
     /// There are not so many, nor may so many be made; nothing is reserved.
-    pub fn reserve(&self, platform: &P, pages: u64) -> Result<(), NoHugePages> {
+    pub fn reserve(&self, platform: &P, huge_pages: u64) -> Result<(), NoHugePages> {
         loop {
             let mut counts = self.lock();
-            if counts.available() >= pages {
-                counts.reserved += pages;
+            if counts.available() >= huge_pages {
+                counts.reserved += huge_pages;
                 return Ok(());
             }
-            let missing = pages - counts.available();
+            let missing = huge_pages - counts.available();
             let possible = counts.surplus() + missing <= counts.overcommit;
             drop(counts);
             if !possible || !self.make_surplus(platform) {
@@ -230,8 +230,8 @@ impl<P: Platform> HugePool<P> {
     }
 
     /// Takes reservations back.
-    pub fn unreserve(&self, platform: &P, pages: u64) {
-        self.settle(platform, |counts| counts.unreserve(pages));
+    pub fn unreserve(&self, platform: &P, huge_pages: u64) {
+        self.settle(platform, |counts| counts.unreserve(huge_pages));
     }
 
     /// A page, from `node` if it has one, contents undefined; in place of a reservation, or one that nobody
@@ -476,10 +476,10 @@ impl PoolCounts {
 
     /// So many reservations were used, or given back. Those that are not there yet come with pages that are
     /// returning.
-    fn unreserve(&mut self, pages: u64) {
-        let there = pages.min(self.reserved);
+    fn unreserve(&mut self, huge_pages: u64) {
+        let there = huge_pages.min(self.reserved);
         self.reserved -= there;
-        let owed = pages - there;
+        let owed = huge_pages - there;
         debug_assert!(self.owed + owed <= self.returning, "more reservations are given back than there are");
         // Of a page that was lost with its memory nothing comes back.
         self.owed = (self.owed + owed).min(self.returning);

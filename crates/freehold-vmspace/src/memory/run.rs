@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "gives frames back to the platform")]
 
 use super::CachePage;
-use crate::{Memory, NoMemory, PageIndex, Pfn, frame::Frame, platform::Platform};
+use crate::{Memory, NoMemory, PageCount, PageIndex, Pfn, frame::Frame, platform::Platform};
 use arrayvec::ArrayVec;
 use core::ops::Range;
 use freehold_sync::counted::Counted;
@@ -26,7 +26,7 @@ impl<P: Platform> Run<P> {
     }
 
     /// Fresh memory, contents undefined.
-    pub fn alloc(memory: &Counted<Memory<P>>, pages: u64) -> Result<Self, NoMemory> {
+    pub fn alloc(memory: &Counted<Memory<P>>, pages: PageCount) -> Result<Self, NoMemory> {
         Self::alloc_as(memory, pages, |_, frame| frame.init_run())
     }
 
@@ -35,18 +35,18 @@ impl<P: Platform> Run<P> {
         memory: &Counted<Memory<P>>,
         kind: CachePage,
         index: PageIndex,
-        pages: u64,
+        pages: PageCount,
     ) -> Result<Self, NoMemory> {
         Self::alloc_as(memory, pages, |n, frame| frame.init_cache(kind, index + n))
     }
 
     fn alloc_as(
         memory: &Counted<Memory<P>>,
-        pages: u64,
+        pages: PageCount,
         init: impl Fn(u64, &Frame),
     ) -> Result<Self, NoMemory> {
         // Past the caches of free frames, whose single ones are of no use here but may be what is missing.
-        let platform = memory.platform();
+        let (platform, pages) = (memory.platform(), pages.get());
         let again = || memory.flush_cache().then(|| platform.alloc_run(pages)).flatten();
         let first = platform.alloc_run(pages).or_else(again).ok_or(NoMemory)?;
         let run = Run { memory: memory.clone(), first, pages, counted: true };
@@ -56,9 +56,9 @@ impl<P: Platform> Run<P> {
 
     /// Frames that others hold, with a reference of its own to each; none if one of them has too many. The
     /// caller knows of references that stay meanwhile.
-    pub fn share(memory: &Counted<Memory<P>>, first: Pfn, pages: u64) -> Option<Self> {
+    pub fn share(memory: &Counted<Memory<P>>, first: Pfn, pages: PageCount) -> Option<Self> {
         let mut run = Run { memory: memory.clone(), first, pages: 0, counted: true };
-        while run.pages < pages {
+        while run.pages < pages.get() {
             if !memory.platform().frame(first.add(run.pages)).try_get() {
                 // What is dropped gives back those that were counted.
                 return None;
@@ -69,13 +69,13 @@ impl<P: Platform> Run<P> {
     }
 
     /// Frames that are not the engine's.
-    pub fn foreign(memory: &Counted<Memory<P>>, first: Pfn, pages: u64) -> Self {
-        Run { memory: memory.clone(), first, pages, counted: false }
+    pub fn foreign(memory: &Counted<Memory<P>>, first: Pfn, pages: PageCount) -> Self {
+        Run { memory: memory.clone(), first, pages: pages.get(), counted: false }
     }
 
     /// How many frames.
-    pub fn pages(&self) -> u64 {
-        self.pages
+    pub fn pages(&self) -> PageCount {
+        PageCount::new(self.pages)
     }
 
     /// Their numbers.
@@ -94,7 +94,8 @@ impl<P: Platform> Run<P> {
     }
 
     /// Keeps the first `pages`, not more than there are, and returns the rest.
-    pub fn split_off(&mut self, pages: u64) -> Self {
+    pub fn split_off(&mut self, pages: PageCount) -> Self {
+        let pages = pages.get();
         let first = self.first.add(pages);
         let rest =
             Run { memory: self.memory.clone(), first, pages: self.pages - pages, counted: self.counted };

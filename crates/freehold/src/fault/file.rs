@@ -89,7 +89,7 @@ impl<P: Platform> AddressSpace<P> {
             if probes.is_some_and(|probes| probes.wants(at)) {
                 return;
             }
-            let address = VirtAddr::new(window.start() + (at - indices.start) * PAGE_SIZE);
+            let address = VirtAddr::new(window.start() + (at - indices.start).bytes());
             // Whatever is there stays: a page, a private copy, a marker.
             if fill.is_vacant(address) && fill.put(address, pfn, rights).is_err() {
                 crowded |= at == index;
@@ -121,7 +121,7 @@ impl<P: Platform> AddressSpace<P> {
             return Ok(false);
         }
         file.mapping().lookup_range(&rcu, indices, |at, pfn| {
-            let address = VirtAddr::new(range.start() + (at - indices.start) * PAGE_SIZE);
+            let address = VirtAddr::new(range.start() + (at - indices.start).bytes());
             if fill.is_vacant(address) {
                 all &= fill.put(address, pfn, rights).is_ok();
             }
@@ -162,7 +162,7 @@ impl<P: Platform> AddressSpace<P> {
             file.mapping().lookup_range(&rcu, indices, |at, pfn| {
                 if at != index {
                     // What cannot be counted comes when it is asked for.
-                    let _ = fill.put(VirtAddr::new(block.start() + (at - first) * PAGE_SIZE), pfn, rights);
+                    let _ = fill.put(VirtAddr::new(block.start() + (at - first).bytes()), pfn, rights);
                 }
             });
         }

@@ -17,7 +17,7 @@ use crate::{
     vma::{Vma, flags::VmFlags},
 };
 use freehold_pagetable::PteTable;
-use freehold_vmspace::{PageIndex, UserRange};
+use freehold_vmspace::{PageCount, PageIndex, UserRange};
 
 impl<P: Platform> AddressSpace<P> {
     /// What a fault asks for that does not find `page` in the cache of `file`.
@@ -68,7 +68,7 @@ impl<P: Platform> AddressSpace<P> {
 /// Whether the block of so many bytes around `page`, which is page `index` of the file, lies in `vma` at a
 /// multiple of its size.
 fn lies_in<P: Platform>(vma: &Vma<P>, index: PageIndex, page: u64, bytes: u64) -> bool {
-    let before = (index - block_around(index, bytes / PAGE_SIZE).start) * PAGE_SIZE;
+    let before = (index - block_around(index, PageCount::of_bytes(bytes)).start).bytes();
     page.checked_sub(before).is_some_and(|first| {
         first.is_multiple_of(bytes) && first >= vma.start() && first < vma.end() && vma.end() - first >= bytes
     })
@@ -88,9 +88,9 @@ pub(super) fn whole_block<P: Platform>(
     if !mapping.is_shmem() || vma.flags().intersects(VmFlags::UFFD) {
         return None;
     }
-    let block = mapping.block_of(rcu, index).filter(|block| block.end - block.start > 1)?;
-    let first = page.checked_sub((index - block.start) * PAGE_SIZE)?;
-    let (span, end) = (table.span(), first + (block.end - block.start) * PAGE_SIZE);
+    let block = mapping.block_of(rcu, index).filter(|block| block.len() > PageCount::ONE)?;
+    let first = page.checked_sub((index - block.start).bytes())?;
+    let (span, end) = (table.span(), first + block.len().bytes());
     let lies = first >= vma.start().max(span.start().get()) && end <= vma.end().min(span.end().get());
     lies.then_some(UserRange::new(first, end))
 }

@@ -2,7 +2,6 @@
 
 use super::{FaultError, SegvCode};
 use crate::{
-    PAGE_SHIFT,
     platform::Platform,
     rounds::Rounds,
     space::{AddressSpace, anon::NotPrepared, held::Held, limits::Replaced, locking::WriteGuard},
@@ -81,8 +80,8 @@ impl<P: Platform> WriteGuard<'_, P> {
     /// Lets `vma` begin at `addr`, which lies below it with nothing in between.
     fn grow_down(&self, vma: &Vma<P>, addr: u64) -> Result<(), FaultError> {
         let (flags, end) = (vma.flags(), vma.end());
-        let grow = (vma.start() - addr) >> PAGE_SHIFT;
-        let pgoff = vma.pgoff().checked_sub(grow);
+        let grow = PageCount::of_bytes(vma.start() - addr);
+        let pgoff = vma.pgoff().checked_sub(grow.get());
         let fits = flags.contains(VmFlags::GROWSDOWN)
             && self.space.may_begin_at(addr, self.prev(addr))
             && self.may_grow(flags, end - addr, grow);
@@ -90,20 +89,20 @@ impl<P: Platform> WriteGuard<'_, P> {
         self.reserve(1).map_err(|_| FaultError::OutOfMemory)?;
         self.extend(vma, UserRange::new(addr, end), pgoff);
         let counters = &self.space.counters;
-        counters.account(self, flags, grow as i64);
+        counters.count_mapped(self, flags, grow);
         if flags.contains(VmFlags::LOCKED) {
-            counters.count_locked(self, grow as i64);
+            counters.count_locked(self, grow);
         }
         Ok(())
     }
 
     /// The limits: on the stack's size in bytes, and on the address space and locked memory for the pages
     /// that come.
-    fn may_grow(&self, flags: VmFlags, size: u64, grow: u64) -> bool {
+    fn may_grow(&self, flags: VmFlags, size: u64, grow: PageCount) -> bool {
         let space = self.space;
         space.may_expand(flags, grow, Replaced::default())
             && size <= space.limits().get().stack
-            && (!flags.contains(VmFlags::LOCKED) || space.may_lock_pages(PageCount::new(grow)))
+            && (!flags.contains(VmFlags::LOCKED) || space.may_lock_pages(grow))
             && grow <= space.engine.config().commit_pages
     }
 }

@@ -15,7 +15,7 @@ use crate::{
     vma::flags::VmFlags,
 };
 use allocator_api2::boxed::Box;
-use freehold_vmspace::{PageIndex, PageRange, Run};
+use freehold_vmspace::{PageCount, PageIndex, PageRange, Run};
 
 /// The kind of sharing, which is a number and not a set of bits.
 const TYPE: u64 = 0x0f;
@@ -23,7 +23,7 @@ const TYPE: u64 = 0x0f;
 /// Arguments in the form the steps need them.
 struct Request<'f, P: Platform> {
     /// Not zero.
-    pages: u64,
+    pages: PageCount,
     prot: Prot,
     shared: bool,
     file: Option<&'f Counted<File<P>>>,
@@ -98,7 +98,7 @@ impl<P: Platform> NoMmuSpace<P> {
         // Until the frames have references, which tell a call that seals the file that they are in use.
         let _writing = request.begin_writing()?;
         let (region, start) = self.region(&request)?;
-        let range = start..start + (request.pages << PAGE_SHIFT);
+        let range = start..start + request.pages.bytes();
         let mut area = Area::new(region, range, prot, request.shared);
         area.file = request.file.cloned();
         area.offset = request.first.byte();
@@ -139,7 +139,7 @@ impl<P: Platform> NoMmuSpace<P> {
         if !known || len == 0 || flags.intersects(MapFlags::FIXED | MapFlags::HUGETLB) {
             return Err(MmapError::Invalid);
         }
-        let pages = len.checked_next_multiple_of(PAGE_SIZE).ok_or(MmapError::NoSpace)? >> PAGE_SHIFT;
+        let pages = PageCount::of_bytes(len.checked_next_multiple_of(PAGE_SIZE).ok_or(MmapError::NoSpace)?);
         let Some(file) = file else {
             return Ok(Request { pages, prot, shared: false, file: None, first: PageIndex::ZERO });
         };
@@ -153,7 +153,7 @@ impl<P: Platform> NoMmuSpace<P> {
         if file.driver().is_some() {
             return Err(MmapError::NotMappable);
         }
-        if !file.fits(first, pages) {
+        if !file.fits(first, pages.get()) {
             return Err(MmapError::OffsetOverflow);
         }
         self.may_map(file, prot, shared)?;
@@ -193,13 +193,13 @@ impl<P: Platform> NoMmuSpace<P> {
                 }
             }
         };
-        let skipped = region.file_pages().map_or(0, |(_, pages)| request.first - pages.start);
-        let start = (region.run.numbers().start + skipped) << PAGE_SHIFT;
+        let skipped = region.file_pages().map_or(PageCount::ZERO, |(_, pages)| request.first - pages.start);
+        let start = (region.run.numbers().start << PAGE_SHIFT) + skipped.bytes();
         Ok((region, start))
     }
 
     /// Memory of its own, all zero.
-    fn memory(&self, pages: u64) -> Result<RegionUse<P>, MmapError> {
+    fn memory(&self, pages: PageCount) -> Result<RegionUse<P>, MmapError> {
         let run = Run::alloc(self.regions.engine().memory(), pages)?;
         run.zero();
         Ok(Regions::single(&self.regions, run)?)

@@ -5,14 +5,14 @@ use super::{
     area::{Area, Areas},
 };
 use crate::{
-    PAGE_SHIFT, PAGE_SIZE,
+    PAGE_SIZE,
     error::{MunmapError, NoMemory},
     platform::Platform,
     records::nommu::region::{Region, Source},
 };
 use allocator_api2::boxed::Box;
 use core::ops::Range;
-use freehold_vmspace::Run;
+use freehold_vmspace::{PageCount, Run};
 
 /// What is to be let go of without the lock.
 enum Gone<P: Platform> {
@@ -64,7 +64,7 @@ impl<P: Platform> NoMmuSpace<P> {
         let behind = if inside { Some(self.piece(areas, found, part.end)?) } else { None };
         // Nothing can fail from here on.
         let mut area = areas.take(&part, holds).ok_or(MunmapError::Invalid)?;
-        let pages = |from: u64, to: u64| (to - from) >> PAGE_SHIFT;
+        let pages = |from: u64, to: u64| PageCount::of_bytes(to - from);
         if let Some(mut behind) = behind {
             let kept = pages(area.range.start, part.end);
             let rest = area.region.change(|run| run.split_off(kept));

@@ -22,7 +22,7 @@ use freehold_sync::{
     atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
     stats::{LockSnapshot, LockStats},
 };
-use freehold_vmspace::Memory;
+use freehold_vmspace::{Memory, PageCount};
 
 /// Where private anonymous memory gets huge pages when it is touched: what
 /// /sys/kernel/mm/transparent_hugepage/enabled says. Nothing collapses small pages into huge ones later, but
@@ -86,7 +86,7 @@ pub struct Config {
     pub stack_gap: u64,
     /// A single private writable mapping of more pages than this is refused, unless it is NORESERVE
     /// (heuristic overcommit: more than there is memory and swap).
-    pub commit_pages: u64,
+    pub commit_pages: PageCount,
     /// Where anonymous memory gets huge pages at first; see [`Engine::set_huge_pages`].
     pub huge_pages: HugePages,
     /// The blocks that it gets at first; see [`Engine::set_blocks`].
@@ -106,7 +106,7 @@ impl Default for Config {
             max_map_count: 65_530,
             mmap_min_addr: 65_536,
             stack_gap: 256 * PAGE_SIZE,
-            commit_pages: u64::MAX,
+            commit_pages: PageCount::MAX,
             huge_pages: HugePages::default(),
             blocks: Blocks::default(),
             shared_blocks: SharedBlocks::default(),

@@ -9,7 +9,7 @@ use crate::{
     vma::{flags::VmFlags, merge::Attrs},
 };
 use freehold_sync::{Killed, atomic::Ordering::Relaxed};
-use freehold_vmspace::{PageCount, PageIndex, UserRange};
+use freehold_vmspace::{PageIndex, UserRange};
 
 /// What the heap is, besides what mlockall adds.
 const HEAP: VmFlags = VmFlags::READ
@@ -154,7 +154,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         let flags = HEAP | self.default_flags();
         let pages = range.pages();
         if range.end() > AddressSpace::<P>::TASK_SIZE
-            || (flags.contains(VmFlags::LOCKED) && !space.may_lock_pages(PageCount::new(pages)))
+            || (flags.contains(VmFlags::LOCKED) && !space.may_lock_pages(pages))
             || !self.is_clear_for_heap(range)
             || !space.may_expand(flags, pages, Replaced::default())
             || space.counters.counts().map_count > space.engine.config().max_map_count
@@ -173,9 +173,9 @@ impl<P: Platform> WriteGuard<'_, P> {
             }
         };
         let _ = self.insert(range, new, &attrs);
-        space.counters.account(self, flags, pages as i64);
+        space.counters.count_mapped(self, flags, pages);
         if flags.contains(VmFlags::LOCKED) {
-            space.counters.count_locked(self, pages as i64);
+            space.counters.count_locked(self, pages);
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use freehold_sync::{
     PerCpu,
     atomic::{AtomicU64, Ordering::Relaxed},
 };
-use freehold_vmspace::UserRange;
+use freehold_vmspace::{PageCount, UserRange};
 
 /// How a fault ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,55 +55,99 @@ pub struct Counts {
 /// The live counters.
 pub(crate) struct Counters<P: Platform> {
     pub map_count: AtomicU64,
-    pub total_vm: AtomicU64,
-    pub locked_vm: AtomicU64,
-    pub data_vm: AtomicU64,
-    pub exec_vm: AtomicU64,
-    pub stack_vm: AtomicU64,
+    pub total_vm: Pages,
+    pub locked_vm: Pages,
+    pub data_vm: Pages,
+    pub exec_vm: Pages,
+    pub stack_vm: Pages,
     /// Faults by [how they ended](Rung), as this CPU counts them.
     faults: PerCpu<[AtomicU64; ENDS], P>,
 }
 
-/// Adds under the mmap lock held for writing: a plain load and store.
-fn bump(counter: &AtomicU64, by: i64) {
-    let old = counter.load(Relaxed);
-    let new = old.checked_add_signed(by).expect("a size of the address space went below zero");
-    counter.store(new, Relaxed);
+/// A live number of pages. It changes under the mmap lock held for writing alone, so by a plain load and
+/// store (Relaxed).
+pub(crate) struct Pages(AtomicU64);
+
+impl Pages {
+    const fn none() -> Pages {
+        Pages(AtomicU64::new(0))
+    }
+
+    #[inline]
+    pub fn get(&self) -> PageCount {
+        PageCount::new(self.0.load(Relaxed))
+    }
+
+    #[inline]
+    fn grow(&self, by: PageCount) {
+        self.0.store((self.get() + by).get(), Relaxed);
+    }
+
+    #[inline]
+    fn shrink(&self, by: PageCount) {
+        let rest = self.get().checked_sub(by).expect("a size of the address space went below zero");
+        self.0.store(rest.get(), Relaxed);
+    }
 }
 
 impl<P: Platform> Counters<P> {
     pub fn try_new() -> Result<Self, NoMemory> {
         Ok(Counters {
             map_count: AtomicU64::new(0),
-            total_vm: AtomicU64::new(0),
-            locked_vm: AtomicU64::new(0),
-            data_vm: AtomicU64::new(0),
-            exec_vm: AtomicU64::new(0),
-            stack_vm: AtomicU64::new(0),
+            total_vm: Pages::none(),
+            locked_vm: Pages::none(),
+            data_vm: Pages::none(),
+            exec_vm: Pages::none(),
+            stack_vm: Pages::none(),
             faults: PerCpu::try_new(|_| core::array::from_fn(|_| AtomicU64::new(0)))?,
         })
     }
 
-    /// Pages with these flags were mapped (or, negative, unmapped).
-    pub fn account(&self, _: &WriteGuard<'_, P>, flags: VmFlags, pages: i64) {
-        bump(&self.total_vm, pages);
+    /// Pages with these flags were mapped.
+    pub fn count_mapped(&self, _: &WriteGuard<'_, P>, flags: VmFlags, pages: PageCount) {
+        self.total_vm.grow(pages);
+        if let Some(kind) = self.kind(flags) {
+            kind.grow(pages);
+        }
+    }
+
+    /// Pages with these flags were unmapped.
+    pub fn count_unmapped(&self, _: &WriteGuard<'_, P>, flags: VmFlags, pages: PageCount) {
+        self.total_vm.shrink(pages);
+        if let Some(kind) = self.kind(flags) {
+            kind.shrink(pages);
+        }
+    }
+
+    /// What counts the pages of VMAs with these flags, beside the total.
+    #[inline]
+    fn kind(&self, flags: VmFlags) -> Option<&Pages> {
         if flags.is_exec() {
-            bump(&self.exec_vm, pages);
+            Some(&self.exec_vm)
         } else if flags.is_stack() {
-            bump(&self.stack_vm, pages);
+            Some(&self.stack_vm)
         } else if flags.is_data() {
-            bump(&self.data_vm, pages);
+            Some(&self.data_vm)
+        } else {
+            None
         }
     }
 
     /// The number of VMAs changed.
     pub fn count_vmas(&self, _: &WriteGuard<'_, P>, by: i64) {
-        bump(&self.map_count, by);
+        // Relaxed load and store: under the mmap lock, like the numbers of pages.
+        let vmas = self.map_count.load(Relaxed).checked_add_signed(by);
+        self.map_count.store(vmas.expect("a number of VMAs went below zero"), Relaxed);
     }
 
-    /// The number of locked pages changed.
-    pub fn count_locked(&self, _: &WriteGuard<'_, P>, by: i64) {
-        bump(&self.locked_vm, by);
+    /// Mapped pages were locked.
+    pub fn count_locked(&self, _: &WriteGuard<'_, P>, pages: PageCount) {
+        self.locked_vm.grow(pages);
+    }
+
+    /// Locked pages were unlocked, or unmapped.
+    pub fn count_unlocked(&self, _: &WriteGuard<'_, P>, pages: PageCount) {
+        self.locked_vm.shrink(pages);
     }
 
     /// A fault ended.
@@ -130,11 +174,11 @@ impl<P: Platform> Counters<P> {
         // Relaxed: each by itself; they agree with each other under the mmap lock.
         Counts {
             map_count: self.map_count.load(Relaxed),
-            total_vm: self.total_vm.load(Relaxed),
-            locked_vm: self.locked_vm.load(Relaxed),
-            data_vm: self.data_vm.load(Relaxed),
-            exec_vm: self.exec_vm.load(Relaxed),
-            stack_vm: self.stack_vm.load(Relaxed),
+            total_vm: self.total_vm.get().get(),
+            locked_vm: self.locked_vm.get().get(),
+            data_vm: self.data_vm.get().get(),
+            exec_vm: self.exec_vm.get().get(),
+            stack_vm: self.stack_vm.get().get(),
         }
     }
 
@@ -142,18 +186,18 @@ impl<P: Platform> Counters<P> {
     pub fn check(&self, guard: &WriteGuard<'_, P>) {
         let mut recount = Counts::default();
         for vma in guard.vmas(UserRange::ALL) {
+            let (flags, pages) = (vma.flags(), vma.pages().get());
             recount.map_count += 1;
-            recount.total_vm += vma.pages();
-            let flags = vma.flags();
+            recount.total_vm += pages;
             if flags.contains(VmFlags::LOCKED) {
-                recount.locked_vm += vma.pages();
+                recount.locked_vm += pages;
             }
             if flags.is_exec() {
-                recount.exec_vm += vma.pages();
+                recount.exec_vm += pages;
             } else if flags.is_stack() {
-                recount.stack_vm += vma.pages();
+                recount.stack_vm += pages;
             } else if flags.is_data() {
-                recount.data_vm += vma.pages();
+                recount.data_vm += pages;
             }
         }
         assert_eq!(

@@ -171,7 +171,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         self.attach(child);
         self.replace(child.range(), &[entry(child)]);
         self.space.counters.count_vmas(self, 1);
-        self.space.counters.account(self, child.flags(), child.pages() as i64);
+        self.space.counters.count_mapped(self, child.flags(), child.pages());
         RmapEdit::of(child).insert_after(parent, child);
     }
 }

@@ -97,27 +97,27 @@ impl LiveLimits {
     }
 }
 
-/// A byte limit in whole pages.
-fn pages(bytes: u64) -> u64 {
-    bytes >> PAGE_SHIFT
+/// A limit in bytes as whole pages.
+fn pages(bytes: &AtomicU64) -> PageCount {
+    PageCount::new(bytes.load(Relaxed) >> PAGE_SHIFT)
 }
 
 impl<P: Platform> AddressSpace<P> {
     /// Whether `grow` more pages with these flags, after `shrink` pages went, stay within RLIMIT_AS and
     /// RLIMIT_DATA.
-    pub(crate) fn may_expand(&self, flags: VmFlags, grow: u64, shrink: Replaced) -> bool {
-        let total = (self.counters.total_vm.load(Relaxed) - shrink.total).saturating_add(grow);
-        if total > pages(self.limits.address_space.load(Relaxed)) {
+    pub(crate) fn may_expand(&self, flags: VmFlags, grow: PageCount, shrink: Replaced) -> bool {
+        let total = (self.counters.total_vm.get() - shrink.total).saturating_add(grow);
+        if total > pages(&self.limits.address_space) {
             return false;
         }
         if !flags.is_data() {
             return true;
         }
         // As on Linux, whatever is replaced makes room for data.
-        let data = self.counters.data_vm.load(Relaxed).saturating_add(grow).saturating_sub(shrink.total);
+        let data = self.counters.data_vm.get().saturating_add(grow).saturating_sub(shrink.total);
         let soft = self.limits.data.load(Relaxed);
         // A soft limit of zero is what old programs set to mean "no heap"; the hard limit decides then.
-        data <= pages(soft) || (soft == 0 && data <= pages(self.limits.data_hard.load(Relaxed)))
+        data <= PageCount::new(soft >> PAGE_SHIFT) || (soft == 0 && data <= pages(&self.limits.data_hard))
     }
 
     /// Whether locking is allowed at all.
@@ -128,14 +128,12 @@ impl<P: Platform> AddressSpace<P> {
     /// Whether `grow` more locked pages stay within RLIMIT_MEMLOCK.
     pub(crate) fn may_lock_pages(&self, grow: PageCount) -> bool {
         self.limits.may_lock.load(Relaxed)
-            || PageCount::new(self.counters.locked_vm.load(Relaxed)).saturating_add(grow)
-                <= PageCount::new(pages(self.limits.memlock.load(Relaxed)))
+            || self.counters.locked_vm.get().saturating_add(grow) <= pages(&self.limits.memlock)
     }
 
     /// Whether `total` pages of locked memory in all stay within RLIMIT_MEMLOCK.
     pub(crate) fn may_lock_total(&self, total: PageCount) -> bool {
-        self.limits.may_lock.load(Relaxed)
-            || total <= PageCount::new(pages(self.limits.memlock.load(Relaxed)))
+        self.limits.may_lock.load(Relaxed) || total <= pages(&self.limits.memlock)
     }
 
     /// Whether it may make memory fail.
@@ -153,5 +151,5 @@ impl<P: Platform> AddressSpace<P> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Replaced {
     /// Of any kind.
-    pub total: u64,
+    pub total: PageCount,
 }

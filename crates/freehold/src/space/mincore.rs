@@ -2,7 +2,7 @@
 
 use super::{AddressSpace, parts::Parts};
 use crate::{PAGE_SHIFT, PAGE_SIZE, error::MincoreError, object::Mapping, platform::Platform, vma::Vma};
-use freehold_vmspace::{PageRange, UserRange};
+use freehold_vmspace::{PageCount, PageRange, UserRange};
 
 /// Pages that are looked at under one hold of the lock.
 const BATCH: usize = 4096;
@@ -55,7 +55,7 @@ impl<P: Platform> AddressSpace<P> {
                     .filter(|(_, part)| part.start() == at)
                     .ok_or(MincoreError::NotMapped)?;
                 let done = batch.len() - ((end - at) >> PAGE_SHIFT) as usize;
-                let pages = (part.pages()) as usize;
+                let pages = part.pages().get() as usize;
                 self.resident(vma, part, &mut batch[done..done + pages]);
                 at = part.end();
             }
@@ -71,7 +71,7 @@ impl<P: Platform> AddressSpace<P> {
         // A direct file has no cache, and of huge pages only what is mapped is shown.
         let cached = |mapping: &Mapping<P>| !mapping.is_direct() && mapping.huge_page_size().is_none();
         let Some(file) = vma.object().file().filter(|file| cached(file.mapping())) else { return };
-        let pages = PageRange::at(vma.pgoff_of(part.start()), out.len() as u64);
+        let pages = PageRange::at(vma.pgoff_of(part.start()), PageCount::new(out.len() as u64));
         for (index, page) in pages.into_iter().zip(out.iter_mut()).filter(|(_, page)| **page == 0) {
             *page = u8::from(file.mapping().has_page(index));
         }

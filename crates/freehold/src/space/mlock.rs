@@ -244,11 +244,11 @@ impl<P: Platform> WriteGuard<'_, P> {
         if new == old || old.intersects(PASSED_OVER) || !vma.object().may_lock() {
             return Ok(());
         }
-        let pages = (part.pages()) as i64;
+        let pages = part.pages();
         let _ = self.modify(vma, part, Change { flags: new, policy: vma.policy() })?;
         match (old.contains(VmFlags::LOCKED), new.contains(VmFlags::LOCKED)) {
             (false, true) => self.space.counters.count_locked(self, pages),
-            (true, false) => self.space.counters.count_locked(self, -pages),
+            (true, false) => self.space.counters.count_unlocked(self, pages),
             _ => {}
         }
         Ok(())

@@ -432,7 +432,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         request: &Request<P>,
         range: UserRange,
     ) -> Result<Option<Gathered<'_, 's, P>>, MmapError> {
-        let (space, pages) = (self.space, request.len >> PAGE_SHIFT);
+        let (space, pages) = (self.space, PageCount::of_bytes(request.len));
         let gathered = match request.flags.contains(MapFlags::FIXED) {
             true => Some(self.gather(&Decoded::trusted::<P>(range))?),
             false => None,
@@ -502,8 +502,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Counts what was stored in `vma`. Tells whether it wants populating.
     pub(super) fn count_stored(&self, request: &Request<P>, vma: &Vma<P>) -> bool {
-        let (space, pages) = (self.space, (request.len >> PAGE_SHIFT) as i64);
-        space.counters.account(self, request.vm_flags, pages);
+        let (space, pages) = (self.space, PageCount::of_bytes(request.len));
+        space.counters.count_mapped(self, request.vm_flags, pages);
         let locked = request.vm_flags.contains(VmFlags::LOCKED);
         let unlockable = VmFlags::DROPPABLE | VmFlags::SPECIAL | VmFlags::HUGETLB;
         if locked && (request.vm_flags.intersects(unlockable) || request.object.is_direct()) {

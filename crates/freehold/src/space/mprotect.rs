@@ -23,7 +23,7 @@ use crate::{
 };
 use arrayvec::ArrayVec;
 use freehold_pagetable::Kind;
-use freehold_vmspace::{Protect, UserRange, VmGather};
+use freehold_vmspace::{PageCount, Protect, UserRange, VmGather};
 
 impl From<SplitMergeError> for MprotectError {
     fn from(error: SplitMergeError) -> Self {
@@ -199,8 +199,8 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
             }
             None => (self.guard.modify(vma, part, Change { flags: new, policy })?, None),
         };
-        space.counters.account(self.guard, old, -(pages as i64));
-        space.counters.account(self.guard, new, pages as i64);
+        space.counters.count_unmapped(self.guard, old, pages);
+        space.counters.count_mapped(self.guard, new, pages);
         self.change_entries(part, old, new);
         if !probes::are_put(old) && probes::are_put(new) {
             space.settle_text(vma, part);
@@ -217,7 +217,12 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
     /// Private memory counts once it may have been written, and keeps counting when it becomes read-only;
     /// only anonymous memory that no page was ever made for stops counting. The flag decides merges, so
     /// this is visible in maps.
-    fn settle_account(&self, vma: &Vma<P>, mut new: VmFlags, pages: u64) -> Result<VmFlags, MprotectError> {
+    fn settle_account(
+        &self,
+        vma: &Vma<P>,
+        mut new: VmFlags,
+        pages: PageCount,
+    ) -> Result<VmFlags, MprotectError> {
         let (old, space) = (vma.flags(), self.guard.space);
         if new.contains(VmFlags::WRITE) {
             let fits = |flags| space.may_expand(flags, pages, Replaced::default());

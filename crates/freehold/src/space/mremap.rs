@@ -323,8 +323,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         if fixed_size {
             return Err(MremapError::NotExpandable);
         }
-        let growth = request.growth() >> PAGE_SHIFT;
-        if flags.contains(VmFlags::LOCKED) && !self.space.may_lock_pages(PageCount::new(growth)) {
+        let growth = PageCount::of_bytes(request.growth());
+        if flags.contains(VmFlags::LOCKED) && !self.space.may_lock_pages(growth) {
             return Err(MremapError::LockLimit);
         }
         if !self.space.may_expand(flags, growth, Replaced::default()) {
@@ -346,7 +346,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             request.old_len = request.new_len;
         }
         let vma = self.find(request.addr).ok_or(MremapError::NotMapped)?;
-        let pages = request.old_len >> PAGE_SHIFT;
+        let pages = PageCount::of_bytes(request.old_len);
         if request.keeps_source() && !self.space.may_expand(vma.flags(), pages, Replaced::default()) {
             return Err(MremapError::Limit);
         }
@@ -401,17 +401,17 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok(())
     }
 
-    fn check_commit(&self, flags: VmFlags, pages: u64) -> Result<(), MremapError> {
+    fn check_commit(&self, flags: VmFlags, pages: PageCount) -> Result<(), MremapError> {
         match flags.contains(VmFlags::ACCOUNT) && pages > self.space.engine.config().commit_pages {
             true => Err(MremapError::Limit),
             false => Ok(()),
         }
     }
 
-    fn count_mapped(&self, flags: VmFlags, pages: u64) {
-        self.space.counters.account(self, flags, pages as i64);
+    fn count_mapped(&self, flags: VmFlags, pages: PageCount) {
+        self.space.counters.count_mapped(self, flags, pages);
         if flags.contains(VmFlags::LOCKED) {
-            self.space.counters.count_locked(self, pages as i64);
+            self.space.counters.count_locked(self, pages);
         }
     }
 
@@ -447,7 +447,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         // A merge may have swallowed the VMA that a source was which stays; it covers the source then.
         let source = if leaving.is_some() { source } else { self.find(request.addr).unwrap_or(landing) };
         self.move_pages(source, (landing, fresh), huge, from, target.start());
-        self.count_mapped(flags, request.new_len >> PAGE_SHIFT);
+        self.count_mapped(flags, PageCount::of_bytes(request.new_len));
         if request.keeps_source() {
             self.empty_source(source, landing, from);
         }
@@ -469,7 +469,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             return Err(MremapError::Invalid);
         }
         let charge = if request.keeps_source() { request.new_len } else { request.growth() };
-        self.check_commit(source.flags(), charge >> PAGE_SHIFT)?;
+        self.check_commit(source.flags(), PageCount::of_bytes(charge))?;
         if !request.keeps_source() && request.old_len != 0 {
             if source.start() < request.addr {
                 source = self.split(source, request.addr)?;
@@ -528,7 +528,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let right = self.lock_vma(source);
         let flags = source.flags();
         if flags.contains(VmFlags::LOCKED) {
-            self.space.counters.count_locked(self, -(source.pages() as i64));
+            self.space.counters.count_unlocked(self, source.pages());
         }
         right.set_flags(flags - VmFlags::LOCK_MASK);
         if !core::ptr::eq(source, landing) && source.range() == from {

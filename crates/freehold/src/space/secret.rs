@@ -1,7 +1,7 @@
 //! How secret memory is mapped: shared, locked, and in no core dump.
 
 use super::locking::WriteGuard;
-use crate::{PAGE_SHIFT, error::MmapError, platform::Platform, vma::flags::VmFlags};
+use crate::{error::MmapError, platform::Platform, vma::flags::VmFlags};
 use freehold_vmspace::PageCount;
 
 impl<P: Platform> WriteGuard<'_, P> {
@@ -10,7 +10,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         if !flags.contains(VmFlags::MAYSHARE) {
             return Err(MmapError::Invalid);
         }
-        if !self.space.may_lock_pages(PageCount::new(len >> PAGE_SHIFT)) {
+        if !self.space.may_lock_pages(PageCount::of_bytes(len)) {
             return Err(MmapError::LockLimit);
         }
         *flags |= VmFlags::LOCKED | VmFlags::DONTDUMP;

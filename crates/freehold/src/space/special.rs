@@ -12,7 +12,7 @@ use crate::{
 };
 use arrayvec::ArrayVec;
 use freehold_sync::atomic::Ordering::Relaxed;
-use freehold_vmspace::{PageIndex, UserRange};
+use freehold_vmspace::{PageCount, PageIndex, UserRange};
 
 /// Most parts that are installed together.
 const PARTS: usize = 4;
@@ -128,14 +128,15 @@ impl<P: Platform> WriteGuard<'_, P> {
         let flags = |part: &SpecialPart<'_, P>| {
             (part.flags - VmFlags::LOCK_MASK) | defaults | VmFlags::DONTEXPAND | VmFlags::SOFTDIRTY
         };
-        let (mut pages, mut data) = (0, 0);
+        let (mut pages, mut data) = (PageCount::ZERO, PageCount::ZERO);
         for (range, part) in ranges.iter().zip(parts) {
-            let part_pages = range.pages();
-            pages += part_pages;
-            data += if flags(part).is_data() { part_pages } else { 0 };
+            pages += range.pages();
+            if flags(part).is_data() {
+                data += range.pages();
+            }
         }
         let fits = |flags, pages| self.space.may_expand(flags, pages, Replaced::default());
-        if !fits(VmFlags::empty(), pages) || (data > 0 && !fits(VmFlags::WRITE, data)) {
+        if !fits(VmFlags::empty(), pages) || (data > PageCount::ZERO && !fits(VmFlags::WRITE, data)) {
             return Err(MmapError::Limit);
         }
         self.reserve(parts.len())?;
@@ -148,7 +149,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         // Nothing can fail any more.
         for vma in fresh {
             let vma = self.insert_fresh(vma);
-            self.space.counters.account(self, vma.flags(), vma.pages() as i64);
+            self.space.counters.count_mapped(self, vma.flags(), vma.pages());
         }
         Ok(())
     }

@@ -43,7 +43,7 @@ use crate::{
     vma::{Vma, flags::VmFlags},
 };
 use freehold_pagetable::VaRange;
-use freehold_vmspace::{UserRange, VmGather};
+use freehold_vmspace::{PageCount, UserRange, VmGather};
 
 /// A range so small, on a space that no other processor runs, that zapping it at once is cheaper than a
 /// second hold of the lock; a constant, so the hold stays independent of sizes.
@@ -91,8 +91,8 @@ impl Decoded {
 #[derive(Clone, Copy, Default)]
 struct Totals {
     vmas: i64,
-    pages: u64,
-    locked: u64,
+    pages: PageCount,
+    locked: PageCount,
     special: bool,
     files: bool,
 }
@@ -276,7 +276,9 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
         let flags = vma.flags();
         self.totals.vmas += 1;
         self.totals.pages += vma.pages();
-        self.totals.locked += if flags.contains(VmFlags::LOCKED) { vma.pages() } else { 0 };
+        if flags.contains(VmFlags::LOCKED) {
+            self.totals.locked += vma.pages();
+        }
         self.totals.special |= self.guard.space.is_special(vma);
         self.totals.files |= vma.object().listed_by().is_some();
         self.list.push(vma);
@@ -342,10 +344,10 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
         let Gathered { guard, list, totals, notices, .. } = self;
         for vma in list.iter() {
             guard.detach(vma);
-            guard.space.counters.account(guard, vma.flags(), -(vma.pages() as i64));
+            guard.space.counters.count_unmapped(guard, vma.flags(), vma.pages());
         }
         guard.space.counters.count_vmas(guard, -totals.vmas);
-        guard.space.counters.count_locked(guard, -(totals.locked as i64));
+        guard.space.counters.count_unlocked(guard, totals.locked);
         Detached { owned: OwnedList { space: guard.space, list }, notices, span, files: totals.files }
     }
 }

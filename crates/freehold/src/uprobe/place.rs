@@ -7,7 +7,7 @@
 //! to it any more.
 
 use crate::{
-    PAGE_SHIFT, PAGE_SIZE, Pfn, VirtAddr,
+    PAGE_SIZE, Pfn, VirtAddr,
     object::Mapping,
     platform::{FramePurpose, Platform},
     records::probes::{Probe, are_put, may_show},
@@ -65,7 +65,7 @@ pub(super) fn settle_probes<P: Platform>(
     if !may_show(vma.flags()) {
         return Ok(());
     }
-    let address = VirtAddr::new(vma.start() + ((index - vma.pgoff()) << PAGE_SHIFT));
+    let address = VirtAddr::new(vma.start() + (index - vma.pgoff()).bytes());
     let Some(table) = vm.pte_table(address) else { return Ok(()) };
     let mut spare = Spare { memory: vm.memory(), frame: None };
     loop {

@@ -3,7 +3,7 @@
 
 use crate::support::*;
 use freehold::{
-    PageIndex,
+    PageCount, PageIndex,
     engine::HugePages,
     error::{EngineError, HeapError, MincoreError, MmapError, MremapError, SpaceError},
     hugetlb::HugePageSize,
@@ -57,7 +57,7 @@ fn settings_of_an_engine() {
         max_map_count: u64::MAX,
         mmap_min_addr: TASK_SIZE,
         stack_gap: u64::MAX,
-        commit_pages: 0,
+        commit_pages: PageCount::ZERO,
         huge_pages: HugePages::Always,
         ..Config::default()
     };

@@ -243,7 +243,7 @@ impl Pager<Machine> for Rom {
     fn in_memory(&self, pages: PageRange) -> Option<ForeignFrames> {
         self.asked.fetch_add(1, SeqCst);
         assert!(!pages.is_empty() && pages.end.get() <= self.pages);
-        Some(foreign(self.first.add(pages.start.get()), pages.len()))
+        Some(foreign(self.first.add(pages.start.get()), pages.len().get()))
     }
 }
 

@@ -41,7 +41,7 @@ impl Driver<Machine> for Vmcore {
         if flags.intersects(VmFlags::WRITE | VmFlags::EXEC) {
             return Err(MmapError::NotPermitted);
         }
-        let (mut at, pages) = (request.vma().pgoff.get(), request.vma().pages());
+        let (mut at, pages) = (request.vma().pgoff.get(), request.vma().pages().get());
         if at + pages > SIZE {
             return Err(MmapError::Invalid);
         }

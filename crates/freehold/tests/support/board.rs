@@ -180,7 +180,7 @@ impl Driver<Machine> for OpenBoard {
         let special = Special::of_file(ops, request.file().mapping())?;
         request.set_flags((request.vma().flags | manner.add) - manner.take)?;
         if let Some(fails_at) = manner.whole {
-            for page in 0..request.vma().pages() {
+            for page in 0..request.vma().pages().get() {
                 if page == fails_at {
                     return Err(MmapError::NotReady);
                 }

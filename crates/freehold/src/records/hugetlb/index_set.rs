@@ -48,7 +48,7 @@ impl IndexSet {
     pub fn insert<P: Platform>(&self, range: PageRange) -> Result<u64, NoMemory> {
         let mut roomy = self.with_room::<P>()?;
         let runs = &mut *roomy.runs;
-        let new = (range.end - range.start) - count(runs, &range);
+        let new = range.len().get() - count(runs, &range);
         let first = runs.partition_point(|run| run.end < range.start);
         let behind = runs.partition_point(|run| run.start <= range.end);
         if first == behind {
@@ -129,6 +129,6 @@ fn around(runs: &[PageRange], range: &PageRange) -> Option<usize> {
 
 fn count(runs: &[PageRange], range: &PageRange) -> u64 {
     let first = runs.partition_point(|run| run.end <= range.start);
-    let inside = |run: &PageRange| run.end.min(range.end) - run.start.max(range.start);
+    let inside = |run: &PageRange| (run.end.min(range.end) - run.start.max(range.start)).get();
     runs[first..].iter().take_while(|run| run.start < range.end).map(inside).sum()
 }

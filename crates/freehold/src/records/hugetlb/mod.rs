@@ -83,7 +83,7 @@ impl<P: Platform> Engine<P> {
     /// # Locks
     ///
     /// The pool's, not held while the platform allocates or takes back.
-    pub fn resize_huge_pool(&self, size: HugePageSize, pages: u64, node: Option<usize>) -> u64 {
-        self.memory().resize_huge_pool(size, pages, node)
+    pub fn resize_huge_pool(&self, size: HugePageSize, huge_pages: u64, node: Option<usize>) -> u64 {
+        self.memory().resize_huge_pool(size, huge_pages, node)
     }
 }

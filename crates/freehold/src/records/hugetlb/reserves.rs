@@ -112,7 +112,7 @@ impl<P: Platform> Vma<P> {
         let Some(own) = self.hugetlb() else { return };
         let Some((reserves, size)) = own.own_reservations().zip(self.huge_page_size()) else { return };
         let range = indices(self, size);
-        let left = range.len() - reserves.used.count::<P>(range);
+        let left = range.len().get() - reserves.used.count::<P>(range);
         engine.huge_pool(size).unreserve(engine.platform(), left);
     }
 }
@@ -164,7 +164,7 @@ impl FileReserves {
         range: PageRange,
     ) -> Result<bool, NoMemory> {
         let (pool, platform) = (engine.huge_pool(size), engine.platform());
-        let missing = range.len() - self.offsets.count::<P>(range);
+        let missing = range.len().get() - self.offsets.count::<P>(range);
         if pool.reserve(platform, missing).is_err() {
             return Ok(false);
         }

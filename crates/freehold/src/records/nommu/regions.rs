@@ -15,7 +15,7 @@ use crate::{
 use core::ptr::NonNull;
 use freehold_range::IntervalTree;
 use freehold_sync::Rank;
-use freehold_vmspace::{PageRange, Run};
+use freehold_vmspace::{PageCount, PageRange, Run};
 
 /// The regions that the address spaces of one machine without an MMU have in common. An embedder makes one,
 /// and all its [`NoMmuSpace`](crate::nommu::NoMmuSpace)s with it.
@@ -61,7 +61,7 @@ impl<P: Platform> Regions<P> {
         let mut counts = RegionCounts::default();
         for region in self.all.read().iter() {
             // SAFETY: linked regions are live, and stay linked while the lock is held.
-            let pages = unsafe { region.as_ref() }.run.pages();
+            let pages = unsafe { region.as_ref() }.run.pages().get();
             counts = RegionCounts { regions: counts.regions + 1, pages: counts.pages + pages };
         }
         counts
@@ -83,7 +83,7 @@ impl<P: Platform> Regions<P> {
             // SAFETY: as in `counts`.
             let region = unsafe { region.as_ref() };
             assert!(region.is_of(self), "a region of somebody else");
-            assert!(region.run.pages() > 0, "a region without frames");
+            assert!(region.run.pages() > PageCount::ZERO, "a region without frames");
         }
     }
 

@@ -15,7 +15,6 @@ use super::radix::{Locked, Stay};
 use super::truncate::Copies;
 use super::word::Word;
 use crate::{
-    PAGE_SIZE,
     engine::{SharedBlocks, SharedHuge, Sizes, largest_first},
     platform::Platform,
 };
@@ -28,10 +27,10 @@ use freehold_sync::{
     },
 };
 
-use freehold_vmspace::{PageIndex, PageRange, Run};
+use freehold_vmspace::{PageCount, PageIndex, PageRange, Run};
 
 /// Pages of the largest block.
-const MOST: u64 = SharedBlocks::LARGEST / PAGE_SIZE;
+const MOST: PageCount = PageCount::of_bytes(SharedBlocks::LARGEST);
 /// No mount has said anything.
 pub(super) const NO_MOUNT: u8 = u8::MAX;
 
@@ -55,7 +54,7 @@ impl Wanted {
         let Wanted { index, sizes } = self;
         let huge = block_around(index, MOST).end <= end;
         largest_first(sizes.all()).filter_map(move |bytes| {
-            let block = block_around(index, bytes / PAGE_SIZE);
+            let block = block_around(index, PageCount::of_bytes(bytes));
             let within = sizes.within & bytes != 0 && block.end <= end;
             let within_huge = sizes.within_huge & bytes != 0 && huge;
             (sizes.always & bytes != 0 || within || within_huge).then_some(block)
@@ -64,8 +63,8 @@ impl Wanted {
 }
 
 /// The block of so many pages that a page lies in.
-pub(crate) fn block_around(index: PageIndex, pages: u64) -> PageRange {
-    PageRange::at(PageIndex::new(index.get() & !(pages - 1)), pages)
+pub(crate) fn block_around(index: PageIndex, pages: PageCount) -> PageRange {
+    PageRange::at(PageIndex::new(index.get() & !(pages.get() - 1)), pages)
 }
 
 impl<P: Platform> Mapping<P> {
@@ -109,7 +108,7 @@ impl<P: Platform> Mapping<P> {
         let mut blocks = wanted.blocks(end).filter(|_| wanted.index < end).filter(absent);
         Ok(blocks.any(|block| {
             let inside = PageRange::new(block.start, block.end.min(end));
-            self.add_run(&pages_stay, inside, block.len().ilog2()).is_ok()
+            self.add_run(&pages_stay, inside, block.len().get().ilog2()).is_ok()
         }))
     }
 
@@ -160,7 +159,7 @@ impl<P: Platform> Mapping<P> {
     pub(crate) fn block_of(&self, rcu: &P::RcuGuard, index: PageIndex) -> Option<PageRange> {
         // Acquire: as in `lookup`.
         let word = Word(self.cache.get(Stay::within::<P>(rcu), index)?.load(Acquire));
-        word.visible().map(|_| block_around(index, 1 << word.order()))
+        word.visible().map(|_| block_around(index, PageCount::block(word.order())))
     }
 
     /// Pages of `cut` go, in whole or in part: of the blocks of which others stay smaller ones are left, and
@@ -186,7 +185,7 @@ impl<P: Platform> Mapping<P> {
     ) -> Option<PageRange> {
         // Relaxed, here and below: words change under the lock, which is held for writing; a look without it
         // finds the old block or the new one.
-        let block = block_around(at, 1 << Word(self.word(pages_go, at)?.load(Relaxed)).order());
+        let block = block_around(at, PageCount::block(Word(self.word(pages_go, at)?.load(Relaxed)).order()));
         if cut.start <= block.start && block.end <= cut.end {
             return None;
         }
@@ -207,7 +206,7 @@ impl<P: Platform> Mapping<P> {
     /// Bytes of one page are about to become zeroes: a block that it is part of is split.
     pub(super) fn split_at_bytes(&self, bytes: &Range<u64>) {
         let index = PageIndex::of_byte(bytes.start);
-        let alone = |block: PageRange| block.len() == 1;
+        let alone = |block: PageRange| block.len() == PageCount::ONE;
         if !self.block_of(&P::rcu_read(), index).is_none_or(alone) {
             self.split_blocks(&self.invalidate.write(), PageRange::one(index));
         }
@@ -217,8 +216,8 @@ impl<P: Platform> Mapping<P> {
 /// The order of the largest block around `index` that lies in `part`.
 fn largest(index: PageIndex, part: PageRange) -> u32 {
     let fits = |order: &u32| {
-        let block = block_around(index, 1 << order);
+        let block = block_around(index, PageCount::block(*order));
         part.start <= block.start && block.end <= part.end
     };
-    (0..=MOST.ilog2()).rev().find(fits).unwrap_or(0)
+    (0..=MOST.get().ilog2()).rev().find(fits).unwrap_or(0)
 }

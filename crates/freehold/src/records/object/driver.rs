@@ -94,7 +94,7 @@ impl<'r, P: Platform> MapRequest<'r, P> {
     /// The range leaves the mapping, or overlaps with one before; or there is no memory.
     pub fn map_frames(&mut self, page: u64, frames: ForeignFrames) -> Result<(), MmapError> {
         let (first, pages) = (frames.first(), frames.count());
-        let end = page.checked_add(pages).filter(|&end| pages > 0 && end <= self.info.pages());
+        let end = page.checked_add(pages).filter(|&end| pages > 0 && end <= self.info.pages().get());
         let end = end.ok_or(MmapError::Invalid)?;
         let address = |page: u64| self.info.range.start() + (page << PAGE_SHIFT);
         let range = UserRange::new(address(page), address(end));

@@ -97,11 +97,11 @@ impl<P: Platform> PagesStay<'_, P> {
             let rcu = P::rcu_read();
             let first = self.mapping.lookup(&rcu, pages.start)?;
             let follow = |n| self.mapping.lookup(&rcu, pages.start + n) == Some(first.add(n));
-            return (1..count).all(follow).then(|| Run::share(memory, first, count)).flatten();
+            return (1..count.get()).all(follow).then(|| Run::share(memory, first, count)).flatten();
         }
         let frames = if write { None } else { self.mapping.pager().in_memory(pages) };
         frames
-            .filter(|frames| frames.count() >= count)
+            .filter(|frames| frames.count() >= count.get())
             .map(|frames| Run::foreign(memory, frames.first(), count))
     }
 

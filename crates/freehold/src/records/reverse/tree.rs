@@ -236,7 +236,7 @@ fn part_end<P: Platform, W: Which>(
     pages: PageRange,
     unit: u64,
 ) -> PageIndex {
-    let mut part = ENTRIES.min(pages.len().div_ceil(unit));
+    let mut part = ENTRIES.min(pages.len().get().div_ceil(unit));
     loop {
         let end = pages.end.min(pages.start.saturating_add(part * unit));
         let most = (ENTRIES / part) as usize;
@@ -253,7 +253,7 @@ fn addresses<P: Platform>(vma: &Vma<P>, pages: PageRange) -> UserRange {
     let first = pages.start.max(vma.pgoff()) - vma.pgoff();
     let end = pages.end.min(vma.pgoff() + vma.pages()) - vma.pgoff();
     debug_assert!(first < end, "a VMA was found that maps none of the pages");
-    UserRange::new(vma.start() + (first << crate::PAGE_SHIFT), vma.start() + (end << crate::PAGE_SHIFT))
+    UserRange::new(vma.start() + first.bytes(), vma.start() + end.bytes())
 }
 
 impl<P: Platform, W: Which> RmapWriteGuard<'_, P, W> {

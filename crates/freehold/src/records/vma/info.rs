@@ -2,7 +2,7 @@
 
 use super::{Vma, flags::VmFlags};
 use crate::{PAGE_SHIFT, PAGE_SIZE, platform::Platform};
-use freehold_vmspace::{PageIndex, UserRange};
+use freehold_vmspace::{PageCount, PageIndex, UserRange};
 
 /// A copy of what describes a VMA, as it was at one moment: for hooks, and for callers that looked without a
 /// lock.
@@ -29,8 +29,8 @@ impl VmaInfo {
     }
 
     /// Pages.
-    pub fn pages(&self) -> u64 {
-        (self.range.end() - self.range.start()) >> PAGE_SHIFT
+    pub fn pages(&self) -> PageCount {
+        self.range.pages()
     }
 
     /// Where in what it maps an address of its range is, in bytes.

@@ -61,7 +61,7 @@ use freehold_sync::{
         Ordering::{Acquire, Relaxed, Release},
     },
 };
-use freehold_vmspace::{AnonPage, PageIndex, UserRange, VmSpace, Zap};
+use freehold_vmspace::{AnonPage, PageCount, PageIndex, UserRange, VmSpace, Zap};
 
 /// One mapped area of an address space.
 ///
@@ -142,8 +142,8 @@ impl<P: Platform> Vma<P> {
     }
 
     /// Length in pages.
-    pub fn pages(&self) -> u64 {
-        self.bytes() >> crate::PAGE_SHIFT
+    pub fn pages(&self) -> PageCount {
+        PageCount::of_bytes(self.bytes())
     }
 
     /// Rights and properties.

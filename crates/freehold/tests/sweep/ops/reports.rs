@@ -38,11 +38,11 @@ pub const OPS: &[Op] = &[
     op("AddressSpace::frame_at", "frame_at", |s| Ok(u64::from(s.process.frame_at(s.at(1)).is_some())))
         .needs_nothing(),
     op("AddressSpace::find_vma", "find_vma", |s| {
-        Ok(s.process.find_vma(s.at(1)).map_or(0, |vma| vma.pages()))
+        Ok(s.process.find_vma(s.at(1)).map_or(0, |vma| vma.pages().get()))
     })
     .needs_nothing(),
     op("AddressSpace::vma_info", "vma_info", |s| {
-        Ok(s.process.vma_info(s.at(1)).map_or(0, |vma| vma.pages()))
+        Ok(s.process.vma_info(s.at(1)).map_or(0, |vma| vma.pages().get()))
     })
     .needs_nothing(),
     op("AddressSpace::query_vma", "query_vma", |s| {
