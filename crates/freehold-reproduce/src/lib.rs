@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 
 mod draw;
+mod executor;
 mod experiments;
 mod findings;
 mod host;

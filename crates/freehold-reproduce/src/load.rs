@@ -1,5 +1,8 @@
 //! What the experiments' loads are made of.
 
+pub use crate::executor::for_a_while;
+
+use crate::executor::Instant;
 use anyhow::Context;
 use freehold::{
     PageIndex,
@@ -10,9 +13,8 @@ use freehold::{
     space::{FaultLock, Locking, MapFlags, Prot, SpaceConfig, Unmap},
 };
 use freehold_machine::{Cpu, Machine, MachineConfig, Process};
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
@@ -87,33 +89,6 @@ pub enum Side {
 
 /// What the host is called in tables.
 pub const HOST: &str = "Linux (host)";
-
-/// Lets `work` run on so many threads, all starting at once, until it is told to stop after `turn`. What each
-/// returned, and the time until the last was done.
-pub fn for_a_while<R: Send>(
-    threads: usize,
-    turn: Duration,
-    work: impl Fn(usize, &AtomicBool) -> anyhow::Result<R> + Sync,
-) -> anyhow::Result<(Vec<R>, Duration)> {
-    let (stop, ready) = (AtomicBool::new(false), Barrier::new(threads + 1));
-    std::thread::scope(|scope| {
-        let run = |thread| {
-            let (ready, stop, work) = (&ready, &stop, &work);
-            scope.spawn(move || {
-                ready.wait();
-                work(thread, stop)
-            })
-        };
-        let all: Vec<_> = (0..threads).map(run).collect();
-        ready.wait();
-        let started = Instant::now();
-        std::thread::sleep(turn);
-        stop.store(true, Relaxed);
-        let results = all.into_iter().map(|thread| thread.join().expect("a thread of the load"));
-        let results: anyhow::Result<Vec<R>> = results.collect();
-        Ok((results?, started.elapsed()))
-    })
-}
 
 /// Maps memory of the process's own, somewhere.
 pub fn map(process: &Process, bytes: u64) -> anyhow::Result<u64> {

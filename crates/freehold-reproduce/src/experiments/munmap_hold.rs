@@ -2,6 +2,7 @@
 //! design.
 
 use super::{Experiment, published};
+use crate::executor::Instant;
 use crate::findings::{Axis, Cell, Findings, Line, Plot, Point, Row, Table};
 use crate::host::Area;
 use crate::load::{GIB, HOST, PAGE, Side, World, populated, since, unmap_name, unmaps};
@@ -12,7 +13,6 @@ use freehold::space::{FaultLock, Locking};
 use freehold_machine::Process;
 use freehold_replay::units;
 use freehold_sync::stats::LockSnapshot;
-use std::time::Instant;
 
 /// See the [module](self).
 pub struct MunmapHold;

@@ -2,8 +2,9 @@
 //! that faults take.
 
 use super::{Experiment, published};
+use crate::executor::{Barrier, Instant, thread_time, together};
 use crate::findings::{Axis, Cell, Findings, Line, Plot, Point, Row, Table};
-use crate::host::{Area, thread_time};
+use crate::host::Area;
 use crate::load::{ANON, GIB, HOST, PAGE, RW, Side, World, fault_in};
 use crate::measure::{Figure, figures, in_turns};
 use crate::unit::Unit;
@@ -12,8 +13,7 @@ use freehold::fault::Access;
 use freehold::space::{FaultLock, Locking, MapFlags};
 use freehold_machine::Process;
 use std::cell;
-use std::sync::Barrier;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// See the [module](self).
 pub struct PageFault;
@@ -136,14 +136,7 @@ fn rounds<M: Sync>(
             let (wall, processor) = began.get();
             anyhow::Ok((wall, Instant::now(), thread_time() - processor))
         };
-        let times: anyhow::Result<Vec<_>> = std::thread::scope(|scope| {
-            let others: Vec<_> = (1..threads).map(|thread| scope.spawn(move || run(thread))).collect();
-            let mine = run(0);
-            [mine]
-                .into_iter()
-                .chain(others.into_iter().map(|other| other.join().expect("a thread")))
-                .collect()
-        });
+        let times: anyhow::Result<Vec<_>> = together(threads, run).into_iter().collect();
         let times = times?;
         of_each += times.iter().map(|(.., processor)| *processor).sum::<Duration>();
         let (first, last) =

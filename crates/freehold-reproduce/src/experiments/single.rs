@@ -1,12 +1,12 @@
 //! One operation again and again by one thread: the engine's, and the host's.
 
+use crate::executor::Instant;
 use crate::host::{self, Area};
 use crate::load::{ANON, PAGE, RW, map, populated, since};
 use crate::measure::Figure;
 use freehold::fault::Access;
 use freehold::space::Prot;
 use freehold_machine::Process;
-use std::time::Instant;
 
 /// What is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 //! Tasks that share files, and what they do with them.
 
+use crate::executor::Instant;
 use crate::load::{ANON, GIB, Open, PAGE, RW, World, fault_in};
 use crate::scale::Scale;
 use freehold::engine::Config;
@@ -8,7 +9,7 @@ use freehold::rmap::{FileRmap, MigrateError};
 use freehold::space::{Locking, MapFlags, Prot};
 use freehold_machine::Process;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const RX: Prot = Prot::READ.union(Prot::EXEC);
 /// Libraries of a program, and pages of each.

@@ -1,5 +1,6 @@
 //! Tasks that do something else while a munmap runs.
 
+use crate::executor::Instant;
 use crate::host::Area;
 use crate::load::{ANON, PAGE, RW, map};
 use freehold::fault::Access;
@@ -7,7 +8,7 @@ use freehold::space::Arguments;
 use freehold_machine::Process;
 use std::fs;
 use std::hint::black_box;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// An operation, and how long it took.
 pub type Operation = Box<dyn FnMut() -> anyhow::Result<Duration> + Send>;

@@ -1,0 +1,5 @@
+//! Who does the work of a load, and by which clock.
+
+mod threads;
+
+pub use threads::*;

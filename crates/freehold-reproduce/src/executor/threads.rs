@@ -1,0 +1,46 @@
+//! Threads of the host, and its clocks.
+
+pub use crate::host::thread_time;
+pub use std::sync::Barrier;
+pub use std::time::Instant;
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Lets `work` run on so many threads side by side; what each returned, in order. The calling thread does the
+/// first one's part.
+pub fn together<R: Send>(threads: usize, work: impl Fn(usize) -> R + Sync) -> Vec<R> {
+    std::thread::scope(|scope| {
+        let work = &work;
+        let others: Vec<_> = (1..threads).map(|thread| scope.spawn(move || work(thread))).collect();
+        let mine = work(0);
+        [mine].into_iter().chain(others.into_iter().map(|other| other.join().expect("a thread"))).collect()
+    })
+}
+
+/// Lets `work` run on so many threads, all starting at once, until it is told to stop after `turn`. What each
+/// returned, and the time until the last was done.
+pub fn for_a_while<R: Send>(
+    threads: usize,
+    turn: Duration,
+    work: impl Fn(usize, &AtomicBool) -> anyhow::Result<R> + Sync,
+) -> anyhow::Result<(Vec<R>, Duration)> {
+    let (stop, ready) = (AtomicBool::new(false), Barrier::new(threads + 1));
+    std::thread::scope(|scope| {
+        let run = |thread| {
+            let (ready, stop, work) = (&ready, &stop, &work);
+            scope.spawn(move || {
+                ready.wait();
+                work(thread, stop)
+            })
+        };
+        let all: Vec<_> = (0..threads).map(run).collect();
+        ready.wait();
+        let started = Instant::now();
+        std::thread::sleep(turn);
+        stop.store(true, Relaxed);
+        let results = all.into_iter().map(|thread| thread.join().expect("a thread of the load"));
+        let results: anyhow::Result<Vec<R>> = results.collect();
+        Ok((results?, started.elapsed()))
+    })
+}
