@@ -1,4 +1,4 @@
-//! Who does the work of a load, and by which clock.
+//! What does the work of a load, and by which clock.
 
 mod threads;
 
