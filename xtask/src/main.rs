@@ -4,8 +4,9 @@
 //! `cargo xtask test --long` gives the random suites more time and adds the fuzz targets, AddressSanitizer
 //! and the mutations. `cargo xtask plain`, `loom`, `shuttle` and `sim` run one of its parts.
 //! `cargo xtask replay` replays every recording at hand on every design, ten seeds each, and prints a line
-//! for each. `cargo xtask simulate` lets many processors fault, in virtual time. `cargo xtask mutants` takes protections away and sees tests fail; `cargo xtask asan` runs the
-//! engine's suites under AddressSanitizer.
+//! for each. `cargo xtask simulate` lets many processors fault, in virtual time, `cargo xtask simulate replay`
+//! runs a recording on them. `cargo xtask mutants` takes protections away and sees tests fail; `cargo xtask
+//! asan` runs the engine's suites under AddressSanitizer.
 #![deny(unsafe_code)]
 
 use std::{env, process::ExitCode};

@@ -107,7 +107,7 @@ pub const PLAIN: &[Suite] = &[
         // Benchmarks have no tests, but dependencies that take a while.
         args: &["test", "--workspace", "--exclude", "freehold-bench", "--quiet"],
         passed_on: &[],
-        budget: [400, 600],
+        budget: [300, 330],
         not_quick: None,
     },
     Suite {
@@ -115,7 +115,7 @@ pub const PLAIN: &[Suite] = &[
         build: Build::Plain,
         args: &["test", "--profile", "dev", "--quiet", "--package", "freehold", "--test", "stack_depth"],
         passed_on: &[],
-        budget: [0, 60],
+        budget: [0, 10],
         not_quick: Some("it builds the engine once more, without optimisation; a full run sees what grows"),
     },
 ];
@@ -140,7 +140,7 @@ pub const LOOM: &[Suite] = &[
             "loom*",
         ],
         passed_on: &[],
-        budget: [70, 210],
+        budget: [90, 165],
         not_quick: None,
     },
     Suite {
@@ -148,7 +148,7 @@ pub const LOOM: &[Suite] = &[
         build: Build::Loom,
         args: &["test", "--quiet", "--package", "freehold-vmspace", "--package", "freehold", "--lib"],
         passed_on: &[],
-        budget: [25, 25],
+        budget: [10, 10],
         not_quick: None,
     },
 ];
@@ -159,7 +159,7 @@ pub const SHUTTLE: &[Suite] = &[Suite {
     build: Build::Shuttle,
     args: &["test", "--quiet", "--package", "freehold-machine", "--test", "shuttle*"],
     passed_on: &[],
-    budget: [80, 320],
+    budget: [70, 110],
     not_quick: None,
 }];
 
@@ -170,7 +170,7 @@ pub const SIM: &[Suite] = &[
         build: Build::Sim,
         args: &["test", "--quiet", "--package", "freehold-machine", "--test", "sim*"],
         passed_on: &[],
-        budget: [60, 60],
+        budget: [20, 20],
         not_quick: None,
     },
     Suite {
