@@ -512,9 +512,10 @@ fn limits_that_change() {
         assert!(map(1).is_err());
         let child = libc::fork();
         if child == 0 {
-            // Until its parent has lifted the limit.
+            // Until its parent has lifted the limit: by then it sleeps. Which of the two came first would not
+            // be recorded if they were under way at once.
             while map(1).is_err() {
-                libc::usleep(100);
+                libc::usleep(10_000);
             }
             libc::_exit(0);
         }
