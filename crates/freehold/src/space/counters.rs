@@ -69,7 +69,7 @@ pub(crate) struct Counters<P: Platform> {
 pub(crate) struct Pages(AtomicU64);
 
 impl Pages {
-    const fn none() -> Pages {
+    fn none() -> Pages {
         Pages(AtomicU64::new(0))
     }
 
