@@ -29,19 +29,20 @@ mod simulate {
     const GIB: u64 = 1 << 30;
 
     pub fn main(mut args: impl Iterator<Item = String>) -> Result<(), String> {
-        let (mut name, mut pages) = ("e5-2690v4".to_owned(), 1000);
+        let (mut name, mut pages, mut changes) = ("e5-2690v4".to_owned(), 1000, Vec::new());
         let mut cpus = vec![1, 4, 7, 12, 21, 30, 48, 56];
         while let Some(option) = args.next() {
             let value = args.next().ok_or_else(|| format!("{option} takes a value"))?;
             let number = |text: &str| text.parse::<usize>().map_err(|_| format!("{text:?} is no number"));
             match option.as_str() {
                 "--machine" => name = value,
+                "--set" => changes.push(value),
                 "--cpus" => cpus = value.split(',').map(number).collect::<Result<_, _>>()?,
                 "--pages" => pages = number(&value)? as u64,
-                _ => return Err(format!("no option {option}: there are --machine, --cpus, --pages")),
+                _ => return Err(format!("no option {option}: there are --machine, --set, --cpus, --pages")),
             }
         }
-        let model = Model::named(&name).map_err(|error| error.to_string())?;
+        let model = Model::changed(&name, &changes).map_err(|error| error.to_string())?;
         let most = model.cpus();
         if let Some(bad) = cpus.iter().find(|cpus| !(1..=most).contains(*cpus)) {
             return Err(format!("--cpus {bad}: {} has {most}", model.title));

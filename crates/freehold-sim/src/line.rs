@@ -175,12 +175,20 @@ impl Line {
         if grant.comes { Answer::Comes(grant.at) } else { Answer::Has(grant.at) }
     }
 
-    /// The line has arrived at the processor to which it was under way. Those of the queue that have it now,
-    /// or will have it next.
-    pub fn arrive(&mut self, machine: &Machine, cpu: usize, kind: Kind, now: u64, grants: &mut Vec<Grant>) {
+    /// The line has arrived at the processor to which it was under way, which keeps it for `hold` if it
+    /// changes it, in picoseconds. Those of the queue that have it now, or will have it next.
+    pub fn arrive(
+        &mut self,
+        machine: &Machine,
+        cpu: usize,
+        kind: Kind,
+        now: u64,
+        hold: u64,
+        grants: &mut Vec<Grant>,
+    ) {
         self.transit = None;
         self.change(cpu, kind);
-        let hold = if kind == Kind::Load { 0 } else { machine.line.hold.ps() };
+        let hold = if kind == Kind::Load { 0 } else { hold };
         while self.transit.is_none()
             && let Some(next) = self.queue.pop_front()
         {

@@ -335,6 +335,26 @@ fn machines_are_read_and_mistakes_named() {
 }
 
 #[test]
+fn figures_of_a_machine_can_be_changed() {
+    let changed = |changes: &[&str]| {
+        let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
+        Machine::changed("e5-2690v4", &changes)
+    };
+    assert_eq!(changed(&[]), Machine::named("e5-2690v4"));
+    let text = MACHINES[0].1.replace("smt = 1.6", "smt = 1").replace("socket = 34", "socket = 500.5");
+    let title = "2 x Xeon E5-2690 v4, 56 processors";
+    let text = text.replace(title, &format!("{title}, with cost.smt=1, memory.socket=500.5"));
+    assert_eq!(changed(&["cost.smt=1", "memory.socket=500.5"]), Machine::parse(&text));
+    let why = |change| changed(&[change]).expect_err("bad").to_string();
+    assert!(why("smt=1").contains("SECTION.KEY=VALUE"));
+    assert!(why("cost.smt").contains("SECTION.KEY=VALUE"));
+    assert!(why("cost.smt=fast").contains("SECTION.KEY=VALUE"));
+    assert!(why("costs.smt=1").contains("no costs"));
+    assert!(why("cost.threads=1").contains("threads"));
+    assert!(why("cost.smt=0").contains("a factor between"));
+}
+
+#[test]
 fn processors_are_numbered_core_by_core() {
     let machine = machine();
     assert_eq!(machine.cpus(), 56);
