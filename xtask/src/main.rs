@@ -43,7 +43,7 @@ fn main() -> ExitCode {
         ["shuttle"] => run(SHUTTLE.to_vec(), Effort::Full),
         ["sim"] => run(SIM.to_vec(), Effort::Full),
         ["simulate", "replay", rest @ ..] => simulate("freehold-replay", "simulate_replay", rest),
-        ["simulate", rest @ ..] => simulate("freehold-machine", "simulate", rest),
+        ["simulate", rest @ ..] => simulate("freehold-reproduce", "simulate", rest),
         ["asan", rest @ ..] => sanitizer::run(rest),
         ["replay"] => run(REPLAY.to_vec(), Effort::Long),
         ["mutants", "--table"] => table::write(),

@@ -121,6 +121,9 @@ pub fn unmap_name(unmap: Unmap) -> &'static str {
     }
 }
 
+/// The names of all designs of munmap.
+pub const UNMAPS: &[&str] = &["Exclusive", "Sectioned", "Downgraded", "Released"];
+
 /// All designs of munmap, with faults as given.
 pub fn unmaps(fault: FaultLock) -> [Locking; 4] {
     [Unmap::Exclusive, Unmap::SECTIONED, Unmap::Downgraded, Unmap::Released].map(|unmap| Locking {

@@ -112,6 +112,13 @@ fn line<'a>(cells: impl Iterator<Item = &'a str>) -> String {
 
 /// What the figures are.
 pub fn how(report: &Report) -> String {
+    if report.virtual_time {
+        return format!(
+            "On simulated machines, in virtual time: the same seed gives the same figures, so each is of one run and has no spread. Sizes and times are as small as a steady state allows. \
+             Columns that begin with a step's number are what was published with it, on its machine. {} of the host's time in all.",
+            units::duration(std::time::Duration::from_secs_f64(report.seconds)),
+        );
+    }
     let sizes = match (report.quick, report.at_most) {
         (true, _) => "Small sizes".to_owned(),
         (false, None) => "The published sizes".to_owned(),

@@ -102,6 +102,13 @@ impl Report {
 }
 
 impl HotLine {
+    /// Where it is passed on most often: the end of the file's path, and the line in it.
+    pub fn name(&self) -> String {
+        let Some((place, _)) = self.places.first() else { return format!("{:#x}", self.address) };
+        let parts: Vec<&str> = place.file().rsplit('/').take(2).collect();
+        format!("{}/{}:{}", parts.last().copied().unwrap_or(""), parts[0], place.line())
+    }
+
     /// Adds what became of the same line later.
     fn add(&mut self, later: HotLine) {
         self.accesses += later.accesses;

@@ -39,6 +39,10 @@ impl Experiment for IMmap {
         "the lock over all who map a file: its readers each alone, and together (step 2)"
     }
 
+    fn sides(&self) -> &'static [&'static str] {
+        &["Exclusive", "Shared"]
+    }
+
     fn memory(&self, scale: &Scale) -> u64 {
         // Tables, VMAs and what else an address space is, of two worlds of tasks.
         (Self::tasks(scale).iter().max().copied().unwrap_or(0) as u64 * 2) * (128 << 10) + (512 << 20)
