@@ -70,7 +70,8 @@ impl Tasks {
     /// So many, each with libraries, a heap, and the data.
     pub fn new(file_rmap: FileRmap, tasks: usize, threads: usize) -> anyhow::Result<Tasks> {
         let config = Config { file_rmap, lock_stats: true, ..Config::default() };
-        let world = World::new(4 * GIB, threads.max(2), config)?;
+        // What was given back stays until a grace period is over, which many threads fill.
+        let world = World::new(4 * GIB + threads as u64 * (GIB / 8), threads.max(2), config)?;
         let libraries: Vec<Open> =
             (0..LIBRARIES).map(|_| world.file(LIBRARY)).collect::<anyhow::Result<_>>()?;
         let data = world.file(DATA)?;
