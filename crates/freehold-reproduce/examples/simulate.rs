@@ -69,7 +69,9 @@ mod simulate {
         let args: Vec<String> = args.collect();
         let command = args.iter().fold("cargo xtask simulate".to_owned(), |line, word| line + " " + word);
         let wanted = Wanted::of(args.into_iter())?;
-        let asked = |usual: &&Usual| wanted.names.is_empty() || wanted.names.iter().any(|name| name == usual.experiment);
+        let asked = |usual: &&Usual| {
+            wanted.names.is_empty() || wanted.names.iter().any(|name| name == usual.experiment)
+        };
         let scales = USUAL.iter().filter(asked).map(|usual| Ok((usual.experiment, wanted.scale(usual)?)));
         let scales: Vec<(&str, Scale)> = scales.collect::<anyhow::Result<_>>()?;
         let plan = Plan::each(&wanted.names, |name| {
@@ -98,12 +100,17 @@ mod simulate {
             while let Some(word) = args.next() {
                 if !word.starts_with("--") {
                     let known = experiments().map(|(name, _)| name);
-                    ensure!(known.contains(&word.as_str()), "no experiment {word}: there are {}", known.join(", "));
+                    ensure!(
+                        known.contains(&word.as_str()),
+                        "no experiment {word}: there are {}",
+                        known.join(", ")
+                    );
                     wanted.names.push(word);
                     continue;
                 }
                 let value = args.next().with_context(|| format!("{word} takes a value\n{USAGE}"))?;
-                let number = |text: &str| text.parse::<u64>().with_context(|| format!("{text:?} is no number"));
+                let number =
+                    |text: &str| text.parse::<u64>().with_context(|| format!("{text:?} is no number"));
                 match word.as_str() {
                     "--machine" => wanted.machine = Some(value),
                     "--set" => wanted.changes.push(value),

@@ -306,6 +306,15 @@ impl World {
         self.cpus[self.cpu].clock
     }
 
+    /// What lies in a line.
+    pub fn is_called(&mut self, address: usize, name: &'static str) {
+        let home = self.machine.socket_of(self.cpu);
+        let names = &mut self.lines.of(address, home).count.names;
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+
     /// An access to a word begins. How the task waits until the line is there, if it is not: then the access
     /// has to [end](Self::access_ends).
     pub fn access_begins(

@@ -71,6 +71,7 @@ impl Lists {
     fn pass_batch(&self) {
         task::keep();
         let zone = &self.zones[task::socket().unwrap_or(0) % SOCKETS].0;
+        task::is_called(std::ptr::from_ref(zone).addr(), "machine's free frames");
         while zone.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             while zone.load(Ordering::Relaxed) != 0 {
                 task::relax();

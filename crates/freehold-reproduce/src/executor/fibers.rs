@@ -80,11 +80,11 @@ pub fn step(what: &str) {
 /// [`Place::enter`]. The sides' names are in order.
 pub fn hottest(sides: &[&str]) -> Option<Table> {
     let all = LOST.take();
-    let engines = |report: &Report| -> u64 { lines(report).map(|line| line.lost_ns).sum() };
+    let engines = |report: &Report| -> u64 { lines(report).iter().map(|line| line.lost_ns).sum() };
     let most = all.iter().max_by_key(|lost| lost.sides.values().map(engines).sum::<u64>())?;
     let rows = most.sides.iter().flat_map(|(side, report)| {
         let busy: u64 = report.busy_ns.iter().sum();
-        lines(report).take(SHOWN).map(move |line| {
+        lines(report).into_iter().take(SHOWN).map(move |line| {
             let count = |value: u64| Cell::measured(Unit::Count, Figure::of([value as f64]));
             let share = |part: u64, all: u64| {
                 let part = part as f64 / all.max(1) as f64;
@@ -92,8 +92,10 @@ pub fn hottest(sides: &[&str]) -> Option<Table> {
             };
             let time = |ns: u64| Cell::measured(Unit::Nanoseconds, Figure::of([ns as f64]));
             let cells = vec![
+                count(line.count),
                 count(line.transfers),
                 share(line.transfers, line.accesses),
+                share(line.remote, line.transfers),
                 time(line.lost_ns),
                 share(line.lost_ns, busy),
                 time(line.lost_ns / line.transfers.max(1)),
@@ -103,19 +105,27 @@ pub fn hottest(sides: &[&str]) -> Option<Table> {
         })
     });
     let rows: Vec<Row> = rows.collect();
-    let columns =
-        ["line", "passed on", "of accesses", "time lost", "of the processors' time", "for each passing"];
+    let columns = [
+        "what",
+        "lines",
+        "passed on",
+        "of accesses",
+        "between sockets",
+        "time lost",
+        "of the processors' time",
+        "for each passing",
+    ];
     let title = format!("lines on which most time was lost: {}", most.what);
     let columns = columns.map(str::to_owned).into();
     (!rows.is_empty()).then_some(Table { title, columns, rows })
 }
 
-/// Without those of the load itself.
-fn lines(report: &Report) -> impl Iterator<Item = &HotLine> {
-    let own = |line: &&HotLine| {
+/// By name, without those of the load itself.
+fn lines(report: &Report) -> Vec<HotLine> {
+    let own = |line: &HotLine| {
         line.places.first().is_some_and(|(place, _)| place.file().contains("freehold-reproduce"))
     };
-    report.lines.iter().filter(move |line| !own(line))
+    report.by_name().into_iter().filter(|line| !own(line)).collect()
 }
 
 /// A point of virtual time.

@@ -3,7 +3,7 @@
 
 use super::{Experiment, published};
 use crate::findings::{Axis, Cell, Findings, Line, Plot, Point, Row, Table};
-use crate::load::{Format, GIB, Open, PAGE, RW, World, UNMAPS, unmap_name, unmaps};
+use crate::load::{Format, GIB, Open, PAGE, RW, UNMAPS, World, unmap_name, unmaps};
 use crate::measure::{Figure, figures, in_turns};
 use crate::unit::Unit;
 use crate::{memory, scale::Scale, steps::Steps};

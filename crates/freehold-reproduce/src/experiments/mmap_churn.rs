@@ -5,7 +5,9 @@ use super::single::Single;
 use crate::executor::alone;
 use crate::findings::{Axis, Cell, Findings, Line, Plot, Point, Row, Table};
 use crate::host::Area;
-use crate::load::{ANON, GIB, HOST, PAGE, RW, Side, World, fault_in, for_a_while, UNMAPS, unmap_name, unmaps};
+use crate::load::{
+    ANON, GIB, HOST, PAGE, RW, Side, UNMAPS, World, fault_in, for_a_while, unmap_name, unmaps,
+};
 use crate::measure::{Figure, figures, in_turns};
 use crate::unit::Unit;
 use crate::{scale::Scale, steps::Steps};

@@ -5,7 +5,7 @@ use super::{Experiment, published};
 use crate::executor::{Instant, alone};
 use crate::findings::{Axis, Cell, Findings, Line, Plot, Point, Row, Table};
 use crate::host::Area;
-use crate::load::{GIB, HOST, PAGE, Side, World, populated, since, UNMAPS, unmap_name, unmaps};
+use crate::load::{GIB, HOST, PAGE, Side, UNMAPS, World, populated, since, unmap_name, unmaps};
 use crate::measure::{Figure, figures, in_turns};
 use crate::unit::Unit;
 use crate::{memory, scale::Scale, steps::Steps};

@@ -116,14 +116,12 @@ impl Experiment for MunmapStall {
                 in_turns(scale.long_turns(), &mut sides, |side, turn| {
                     let what = format!("{}, {}, turn {}", units::bytes(size), victim.name(), turn + 1);
                     match *side {
-                        Side::Design(locking) => {
-                            steps.step(what, seconds(scale, size), || of_design(&world, locking, victim, size, scale))
-                        }
-                        Side::Host(bytes) => {
-                            steps.step(what + ", host", host_seconds(scale, size), || {
-                                of_host(victim, bytes, scale)
-                            })
-                        }
+                        Side::Design(locking) => steps.step(what, seconds(scale, size), || {
+                            of_design(&world, locking, victim, size, scale)
+                        }),
+                        Side::Host(bytes) => steps.step(what + ", host", host_seconds(scale, size), || {
+                            of_host(victim, bytes, scale)
+                        }),
                     }
                 })
             });

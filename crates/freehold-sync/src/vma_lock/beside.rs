@@ -10,7 +10,7 @@
 #![expect(unsafe_code, reason = "a VMA's words do not name the host that its lock is used with")]
 
 use super::{ATTACHED, BESIDE, DETACHED, ReadFail, ReaderPlace, VmaLock};
-use crate::atomic::{AtomicPtr, AtomicUsize, Ordering, const_unless_loom};
+use crate::atomic::{AtomicPtr, AtomicUsize, Ordering, const_unless_loom, is_called};
 use crate::host::{Host, Killed};
 use crate::mmap_lock::MmapLock;
 use crate::rwsem::raw::{RawRwSem, Wait};
@@ -42,6 +42,7 @@ const BY_READER: usize = 1;
 
 impl<H: Host> Owned<H> {
     fn try_read(&self) -> bool {
+        is_called(&self.sem, "lock beside the VMA");
         let got = self.sem.try_read();
         if got {
             // Relaxed, twice: nothing depends on it. What else the word has stays, as in Linux.
