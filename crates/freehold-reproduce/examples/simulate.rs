@@ -12,7 +12,12 @@ fn main() {
 }
 
 #[cfg(sim)]
+#[global_allocator]
+static ALLOCATOR: freehold_sim::Apart = freehold_sim::Apart;
+
+#[cfg(sim)]
 fn main() {
+    freehold_sim::same_addresses();
     if let Err(error) = simulate::main(std::env::args().skip(1)) {
         eprintln!("{error:#}");
         std::process::exit(1);
@@ -42,7 +47,7 @@ mod simulate {
 
     const USUAL: &[Usual] = &[
         Usual { experiment: "munmap-hold", machine: "e5-2680", mib: 2048, turn: 1000 },
-        Usual { experiment: "munmap-stall", machine: "e5-2680", mib: 256, turn: 4000 },
+        Usual { experiment: "munmap-stall", machine: "e5-2680", mib: 256, turn: 16_000 },
         Usual { experiment: "fault-throughput", machine: "e5-2680", mib: 64, turn: 2000 },
         Usual { experiment: "i-mmap", machine: "e7-4890v2", mib: 1024, turn: 4000 },
         Usual { experiment: "hugetlb", machine: "vm-48", mib: 8192, turn: 2000 },
@@ -56,7 +61,7 @@ mod simulate {
         names: Vec<String>,
         machine: Option<String>,
         changes: Vec<String>,
-        cpus: Option<Vec<usize>>,
+        cpus: Option<String>,
         seed: Option<u64>,
         mib: Option<u64>,
         turn: Option<u64>,
@@ -114,10 +119,7 @@ mod simulate {
                 match word.as_str() {
                     "--machine" => wanted.machine = Some(value),
                     "--set" => wanted.changes.push(value),
-                    "--cpus" => {
-                        let cpus = value.split(',').map(|text| Ok(number(text)? as usize));
-                        wanted.cpus = Some(cpus.collect::<anyhow::Result<_>>()?);
-                    }
+                    "--cpus" => wanted.cpus = Some(value),
                     "--seed" => wanted.seed = Some(number(&value)?),
                     "--at-most" => wanted.mib = Some(number(&value)?.max(1)),
                     "--turn" => wanted.turn = Some(number(&value)?.max(1)),
@@ -133,18 +135,16 @@ mod simulate {
         fn scale(&self, usual: &Usual) -> anyhow::Result<Scale> {
             let name = self.machine.as_deref().unwrap_or(usual.machine);
             let machine = Machine::changed(name, &self.changes).map_err(anyhow::Error::msg)?;
-            let most = machine.cpus();
-            if let Some(bad) = self.cpus.iter().flatten().find(|cpus| !(1..=most).contains(*cpus)) {
-                bail!("--cpus {bad}: {} has 1 to {most}", machine.title);
-            }
-            let cpus = self.cpus.as_ref().and_then(|cpus| cpus.iter().max().copied()).unwrap_or(most);
+            let threads = self.cpus.as_ref().map(|list| machine.some_cpus(list)).transpose();
+            let threads = threads.map_err(anyhow::Error::msg)?;
+            let cpus = threads.iter().flatten().max().copied().unwrap_or(machine.cpus());
             let seed = self.seed.unwrap_or(1);
             Ok(Scale {
                 turns: Some(1),
                 turn: Duration::from_micros(self.turn.unwrap_or(usual.turn)),
                 at_most: self.mib.unwrap_or(usual.mib) << 20,
                 host: false,
-                threads: self.cpus.clone(),
+                threads,
                 place: Place { machine, seed },
                 ..Scale::full(cpus)
             })

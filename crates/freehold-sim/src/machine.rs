@@ -327,6 +327,20 @@ impl Machine {
         sockets * cores * threads
     }
 
+    /// Numbers of processors from a list as `1,4,16`.
+    ///
+    /// # Errors
+    /// What is no number, or more than the machine has.
+    pub fn some_cpus(&self, list: &str) -> Result<Vec<usize>, BadMachine> {
+        let most = self.cpus();
+        let one = |text: &str| match text.parse() {
+            Ok(cpus) if (1..=most).contains(&cpus) => Ok(cpus),
+            Ok(cpus) => Err(BadMachine(format!("{cpus} processors: {} has 1 to {most}", self.title))),
+            Err(_) => Err(BadMachine(format!("{text:?} is no number of processors"))),
+        };
+        list.split(',').map(one).collect()
+    }
+
     /// The socket of a processor.
     pub fn socket_of(&self, cpu: usize) -> usize {
         self.core_of(cpu) / self.topology.cores

@@ -355,6 +355,37 @@ fn figures_of_a_machine_can_be_changed() {
 }
 
 #[test]
+fn numbers_of_processors_are_of_the_machine() {
+    assert_eq!(machine().some_cpus("1,56"), Ok(vec![1, 56]));
+    for (list, why) in [("0", "1 to 56"), ("1,57", "57"), ("", "no number"), ("1,x", "\"x\" is no number")] {
+        let error = machine().some_cpus(list).expect_err("bad").to_string();
+        assert!(error.contains(why), "{error}");
+    }
+}
+
+#[test]
+fn lines_of_one_name_are_one_in_the_report() {
+    let words = [const { Apart(AtomicU32::new(0)) }; 3];
+    let count = |task: usize| {
+        let own = if task < 2 { &words[0].0 } else { &words[1].0 };
+        task::is_called(std::ptr::from_ref(own).addr(), "a::b::Record<T>");
+        for _ in 0..100 {
+            own.fetch_add(1, Ordering::Relaxed);
+            words[2].0.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    let report = run(&machine(), 4, 1, (0..4).map(|task| move || count(task)));
+    let lines = report.by_name();
+    let of = |name: &str| lines.iter().find(|line| line.name() == name).expect("a line");
+    assert_eq!((of("Record").count, of("Record").accesses), (2, 400));
+    let unnamed = lines.iter().find(|line| line.name().starts_with("tests/main.rs:")).expect("by its place");
+    assert_eq!((lines.len(), unnamed.accesses, unnamed.remote), (2, 400, 0));
+    let both =
+        run(&machine(), 15, 1, [0, 14].map(|task| move || if task == 0 { count(0) } else { count(2) }));
+    assert!(both.lines.iter().all(|line| line.remote <= line.transfers));
+}
+
+#[test]
 fn processors_are_numbered_core_by_core() {
     let machine = machine();
     assert_eq!(machine.cpus(), 56);
