@@ -186,7 +186,7 @@ pub const SIM: &[Suite] = &[
         build: Build::Sim,
         args: &["test", "--quiet", "--package", "freehold-reproduce", "--test", "sim*"],
         passed_on: &[],
-        budget: [0, 60],
+        budget: [0, 40],
         not_quick: Some(
             "it builds the experiments once more; a full run sees whether they work in virtual time",
         ),

@@ -136,8 +136,8 @@ fn short(name: &str) -> &str {
 }
 
 impl HotLine {
-    /// What lies in it; or, if nobody has said so, where it is passed on most often: the end of the file's path,
-    /// and the line in it.
+    /// What lies in it; or, if nobody has said so, where it is passed on most often: the end of the file's
+    /// path, and the line in it.
     pub fn name(&self) -> String {
         if !self.names.is_empty() {
             let mut names: Vec<&str> = self.names.iter().map(|name| short(name)).collect();

@@ -38,8 +38,8 @@ pub mod Ordering {
     pub const SeqCst: Ordering = Ordering::SeqCst;
 }
 
-/// Tells a simulation what a word is: the line that it lies in is reported by this name, `Type.field`. Nothing
-/// elsewhere.
+/// Tells a simulation what a word is: the line that it lies in is reported by this name, `Type.field`.
+/// Nothing elsewhere.
 #[inline(always)]
 pub fn is_called<T: ?Sized>(word: &T, name: &'static str) {
     #[cfg(sim)]

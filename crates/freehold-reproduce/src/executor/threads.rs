@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// Where loads run: on this host.
 #[derive(Clone, Debug, Default)]
-pub struct Place;
+pub struct Place(());
 
 impl Place {
     /// Loads of the calling thread run here from here on.
