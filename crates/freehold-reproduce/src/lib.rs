@@ -72,6 +72,11 @@ pub struct Interrupted {
 }
 
 impl Report {
+    /// Where it was, in a line.
+    pub(crate) fn place(&self) -> String {
+        if self.virtual_time { "on simulated machines".to_owned() } else { self.machine.text() }
+    }
+
     /// As a page for a browser, which needs no other file.
     ///
     /// # Errors
