@@ -41,7 +41,10 @@ pub struct World {
 impl World {
     /// With so many bytes of phantom memory and virtual CPUs.
     pub fn new(bytes: u64, cpus: usize, config: Config) -> anyhow::Result<World> {
-        let machine = Machine::new(MachineConfig::phantom(bytes).cpus(cpus).fast())
+        let of_machine = MachineConfig::phantom(bytes).cpus(cpus).fast();
+        // Every CPU of many has some free tables in its list.
+        let tables = of_machine.table_bytes + cpus as u64 * (1 << 20);
+        let machine = Machine::new(of_machine.tables(tables))
             .context("no memory for a machine: use --at-most or --quick")?;
         let engine = Engine::new(machine.clone(), config)?;
         Ok(World { machine, engine })
