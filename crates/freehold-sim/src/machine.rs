@@ -107,6 +107,10 @@ fn one() -> usize {
     1
 }
 
+fn few_lines() -> Span {
+    Span(25_000)
+}
+
 /// What an access to a word costs. What is not said of a cluster is as in the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -190,6 +194,9 @@ pub struct Bandwidth {
     pub copy: Rate,
     /// What a socket's memory takes in or gives, in all.
     pub socket: Rate,
+    /// What taking one frame off the socket's free ones takes, under their lock: a few lines of lists.
+    #[serde(default = "few_lines")]
+    pub frame: Span,
 }
 
 /// How far two processors are from each other.

@@ -30,6 +30,11 @@ pub fn grace_ns() -> u64 {
     look(|world| world.machine().cost.grace.ps() / 1000).unwrap_or(0)
 }
 
+/// Takes so many frames off the socket's free ones, whose lock the caller holds.
+pub fn frames(count: usize) {
+    step(|world| world.spend(world.machine().memory.frame.ps() * count as u64));
+}
+
 /// Virtual time, in nanoseconds since the run began.
 pub fn now_ns() -> Option<u64> {
     look(|world| world.clock() / 1000)

@@ -13,8 +13,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Numbers that pass between a processor's list and its socket's memory at once: what Linux uses for a
 /// processor of a large machine, a multiple of its smallest batch.
 const BATCH: usize = 63;
-/// What taking one off the socket's memory takes, in nanoseconds: a few lines of its lists.
-const EACH: u64 = 25;
 const SOCKETS: usize = 8;
 
 /// The lists of a pool.
@@ -77,7 +75,7 @@ impl Lists {
                 task::relax();
             }
         }
-        task::work(BATCH as u64 * EACH);
+        task::frames(BATCH);
         zone.store(0, Ordering::Release);
         task::release();
     }

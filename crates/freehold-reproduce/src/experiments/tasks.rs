@@ -161,7 +161,8 @@ impl Tasks {
         &self.tasks[number as usize % self.tasks.len()].0
     }
 
-    /// Writes half of a file by stores, and then back; now and then cuts it off, and makes it as long as before.
+    /// Writes half of a file by stores, and then back; now and then cuts it off, and makes it as long as
+    /// before.
     fn rewrite(&self, process: &Process, scratch: &Open, number: u64) -> anyhow::Result<()> {
         let at = map(process, scratch, SCRATCH, RW, MapFlags::SHARED)?;
         fault_in(process, at, SCRATCH / 2, Access::WRITE)?;
