@@ -4,8 +4,8 @@
 //! `cargo xtask test --long` gives the random suites more time and adds the fuzz targets, AddressSanitizer
 //! and the mutations. `cargo xtask plain`, `loom`, `shuttle` and `sim` run one of its parts.
 //! `cargo xtask replay` replays every recording at hand on every design, ten seeds each, and prints a line
-//! for each. `cargo xtask simulate` lets many processors fault, in virtual time, `cargo xtask simulate replay`
-//! runs a recording on them. `cargo xtask mutants` takes protections away and sees tests fail; `cargo xtask
+//! for each. `cargo xtask simulate` does the experiments on simulated machines, `cargo xtask simulate replay`
+//! runs a recording on one. `cargo xtask mutants` takes protections away and sees tests fail; `cargo xtask
 //! asan` runs the engine's suites under AddressSanitizer.
 #![deny(unsafe_code)]
 
@@ -21,7 +21,9 @@ use xtask::{
 
 const USAGE: &str = "usage: cargo xtask test [--full | --long] | plain | loom | shuttle | sim | replay
        cargo xtask mutants [--no-baseline] [PART OF A NAME...] | mutants --table
-       cargo xtask simulate [--machine NAME] [--cpus N,N,...] [--pages N]
+       cargo xtask simulate [EXPERIMENT...] [--machine NAME] [--set SECTION.KEY=VALUE]... [--cpus N,N,...]
+                            [--seed N] [--at-most MIB] [--turn MICROSECONDS]
+                            [--report FILE] [--markdown FILE] [--json FILE]
        cargo xtask simulate replay FILE [--machine NAME] [--cpus N,N,...] [--locking CHOICES]
        cargo xtask fuzz
        cargo xtask asan [ARGUMENT OF CARGO TEST...]";
@@ -43,7 +45,7 @@ fn main() -> ExitCode {
         ["shuttle"] => run(SHUTTLE.to_vec(), Effort::Full),
         ["sim"] => run(SIM.to_vec(), Effort::Full),
         ["simulate", "replay", rest @ ..] => simulate("freehold-replay", "simulate_replay", rest),
-        ["simulate", rest @ ..] => simulate("freehold-machine", "simulate", rest),
+        ["simulate", rest @ ..] => simulate("freehold-reproduce", "simulate", rest),
         ["asan", rest @ ..] => sanitizer::run(rest),
         ["replay"] => run(REPLAY.to_vec(), Effort::Long),
         ["mutants", "--table"] => table::write(),

@@ -181,6 +181,16 @@ pub const SIM: &[Suite] = &[
         budget: [0, 60],
         not_quick: Some("it builds the replayer once more; a full run sees whether it works in virtual time"),
     },
+    Suite {
+        name: "simulation: experiments on many processors",
+        build: Build::Sim,
+        args: &["test", "--quiet", "--package", "freehold-reproduce", "--test", "sim*"],
+        passed_on: &[],
+        budget: [0, 40],
+        not_quick: Some(
+            "it builds the experiments once more; a full run sees whether they work in virtual time",
+        ),
+    },
 ];
 
 /// What a change must pass.

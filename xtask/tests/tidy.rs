@@ -387,7 +387,8 @@ fn documents_can_be_read_in_one_go() {
 /// Neither tables nor code count, nor what `freehold reproduce` writes.
 #[test]
 fn prose_is_narrow() {
-    let documents = sources("docs").into_iter().filter(|source| source.path != "docs/results.md");
+    let written = ["docs/results.md", "docs/simulated.md"];
+    let documents = sources("docs").into_iter().filter(|source| !written.contains(&source.path.as_str()));
     let at_the_top = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(|name| Source {
         path: name.to_owned(),
         text: fs::read_to_string(root().join(name)).expect("the document"),

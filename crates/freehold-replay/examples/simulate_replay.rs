@@ -90,22 +90,20 @@ mod simulate {
                 let value = args.next().ok_or_else(|| format!("{word} takes a value\n{USAGE}"))?;
                 match word.as_str() {
                     "--machine" => machine = value,
-                    "--cpus" => cpus = Some(value.split(',').map(number).collect::<Result<Vec<_>, _>>()?),
+                    "--cpus" => cpus = Some(value),
                     "--locking" => designs.push(locking::parse(&value)?),
-                    "--seed" => seed = number(&value)? as u64,
+                    "--seed" => seed = value.parse().map_err(|_| format!("{value:?} is no number"))?,
                     _ => return Err(format!("there is no option {word}\n{USAGE}")),
                 }
             }
             let machine = Machine::named(&machine).map_err(|error| error.to_string())?;
             let most = machine.cpus();
-            let cpus = cpus.unwrap_or_else(|| {
-                std::iter::successors(Some(1), |cpus| Some(cpus * 4))
-                    .take_while(|cpus| *cpus <= most)
-                    .collect()
-            });
-            if let Some(bad) = cpus.iter().find(|cpus| !(1..=most).contains(*cpus)) {
-                return Err(format!("--cpus {bad}: {} has 1 to {most}", machine.title));
-            }
+            let usual = || {
+                let fourfold = std::iter::successors(Some(1), |cpus| Some(cpus * 4));
+                Ok(fourfold.take_while(|cpus| *cpus <= most).collect())
+            };
+            let cpus = cpus.map_or_else(usual, |list| machine.some_cpus(&list));
+            let cpus = cpus.map_err(|error| error.to_string())?;
             if designs.is_empty() {
                 designs.push(locking::Design::default());
             }
@@ -117,10 +115,6 @@ mod simulate {
     /// Whether workers waited there for something to do.
     fn is_of_replayer(line: &HotLine) -> bool {
         line.places.first().is_some_and(|(place, _)| place.file().contains("freehold-replay"))
-    }
-
-    fn number(text: &str) -> Result<usize, String> {
-        text.parse().map_err(|_| format!("{text:?} is no number"))
     }
 
     fn print(machine: &Machine, all: &[(Outcome, Report)]) {
@@ -147,7 +141,7 @@ mod simulate {
         println!("{}", Layout { indent: 2, gap: 2, left: 1 }.text(rows));
         let (outcome, report) = last;
         println!("Lines on which most time was lost, {}:\n", units::counted(outcome.cpus as u64, "CPU"));
-        let engines = report.lines.iter().filter(|line| !is_of_replayer(line));
+        let engines = report.by_name().into_iter().filter(|line| !is_of_replayer(line));
         engines.take(SHOWN).for_each(|line| println!("  {line}"));
     }
 }

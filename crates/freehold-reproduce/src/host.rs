@@ -123,6 +123,7 @@ fn mmap(bytes: usize, rights: i32) -> io::Result<usize> {
 }
 
 /// The processor time that the calling thread has used.
+#[cfg(not(sim))]
 pub fn thread_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes the time to where it is told, and every Linux knows this clock.

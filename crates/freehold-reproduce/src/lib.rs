@@ -24,6 +24,7 @@ mod text;
 mod unit;
 mod work;
 
+pub use executor::Place;
 pub use findings::Findings;
 pub use scale::Scale;
 
@@ -43,6 +44,8 @@ pub struct Report {
     pub(crate) machine: Facts,
     /// How it was called, for a reader that wants to do the same.
     pub(crate) command: String,
+    /// On simulated machines.
+    pub(crate) virtual_time: bool,
     /// At the small sizes.
     pub(crate) quick: bool,
     /// No mapping was larger, in bytes; as large as those published without.
@@ -69,6 +72,11 @@ pub struct Interrupted {
 }
 
 impl Report {
+    /// Where it was, in a line.
+    pub(crate) fn place(&self) -> String {
+        if self.virtual_time { "on simulated machines".to_owned() } else { self.machine.text() }
+    }
+
     /// As a page for a browser, which needs no other file.
     ///
     /// # Errors
@@ -107,8 +115,7 @@ pub fn experiments() -> [(&'static str, &'static str); ALL.len()] {
 
 /// Experiments that were chosen, in the order of the steps, and their sizes.
 pub struct Plan {
-    chosen: Vec<&'static dyn Experiment>,
-    scale: Scale,
+    chosen: Vec<(&'static dyn Experiment, Scale)>,
 }
 
 impl Findings {
@@ -121,10 +128,16 @@ impl Findings {
 impl Plan {
     /// The experiments of these names, or all where none is named.
     pub fn new(names: &[String], scale: Scale) -> Plan {
+        Plan::each(names, |_| scale.clone())
+    }
+
+    /// The same, each by its name at a scale of its own.
+    pub fn each(names: &[String], scale: impl Fn(&str) -> Scale) -> Plan {
         let wanted = |experiment: &&dyn Experiment| {
             names.is_empty() || names.iter().any(|name| name == experiment.name())
         };
-        Plan { chosen: ALL.into_iter().filter(wanted).collect(), scale }
+        let chosen = ALL.into_iter().filter(wanted);
+        Plan { chosen: chosen.map(|experiment| (experiment, scale(experiment.name()))).collect() }
     }
 
     /// Why an experiment cannot be done here.
@@ -134,10 +147,9 @@ impl Plan {
     /// For the user, with what to change.
     pub fn check(&self) -> Result<(), String> {
         let available = memory::available();
-        let needed = |experiment: &&dyn Experiment| experiment.memory(&self.scale);
-        self.chosen
-            .iter()
-            .try_for_each(|experiment| memory::check(experiment.name(), needed(experiment), available))
+        self.chosen.iter().try_for_each(|(experiment, scale)| {
+            memory::check(experiment.name(), experiment.memory(scale), available)
+        })
     }
 
     /// Does the experiments one after the other, and shows `each` what one has found as soon as it is done.
@@ -154,11 +166,14 @@ impl Plan {
         command: String,
         mut each: impl FnMut(Result<&Findings, &str>),
     ) -> anyhow::Result<Report> {
-        let Plan { chosen, scale } = self;
+        let Plan { chosen } = self;
         let begun = Instant::now();
-        let mut unfinished: Vec<&str> = chosen.iter().map(|experiment| experiment.name()).collect();
+        let mut unfinished: Vec<&str> = chosen.iter().map(|(experiment, _)| experiment.name()).collect();
+        let Some(scale) = chosen.iter().map(|(_, scale)| scale.clone()).max_by_key(|scale| scale.cpus) else {
+            anyhow::bail!("no experiment");
+        };
         let (mut all, mut failed) = (Vec::new(), Vec::new());
-        let end = Work::begin(chosen, scale.clone(), quiet)?.each(|found| {
+        let end = Work::begin(chosen, quiet)?.each(|found| {
             // They are done in order.
             unfinished.remove(0);
             each(found.as_ref().map_err(String::as_str));
@@ -175,6 +190,7 @@ impl Plan {
             version: env!("CARGO_PKG_VERSION"),
             machine: Facts::here(),
             command,
+            virtual_time: scale.place.simulated().is_some(),
             quick: scale.quick,
             at_most: Some(scale.at_most).filter(|bytes| *bytes != u64::MAX),
             cpus: scale.cpus,

@@ -41,7 +41,10 @@ pub struct World {
 impl World {
     /// With so many bytes of phantom memory and virtual CPUs.
     pub fn new(bytes: u64, cpus: usize, config: Config) -> anyhow::Result<World> {
-        let machine = Machine::new(MachineConfig::phantom(bytes).cpus(cpus).fast())
+        let of_machine = MachineConfig::phantom(bytes).cpus(cpus).fast();
+        // Every CPU of many has some free tables in its list.
+        let tables = of_machine.table_bytes + cpus as u64 * (1 << 20);
+        let machine = Machine::new(of_machine.tables(tables))
             .context("no memory for a machine: use --at-most or --quick")?;
         let engine = Engine::new(machine.clone(), config)?;
         Ok(World { machine, engine })
@@ -120,6 +123,9 @@ pub fn unmap_name(unmap: Unmap) -> &'static str {
         Unmap::Released => "Released",
     }
 }
+
+/// The names of all designs of munmap.
+pub const UNMAPS: &[&str] = &["Exclusive", "Sectioned", "Downgraded", "Released"];
 
 /// All designs of munmap, with faults as given.
 pub fn unmaps(fault: FaultLock) -> [Locking; 4] {

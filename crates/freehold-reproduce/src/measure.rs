@@ -1,6 +1,7 @@
 //! From turns to figures: every side of a comparison does its work once in each turn, and a figure says what
 //! its turns have in common.
 
+use super::executor;
 use serde::Serialize;
 
 /// A quantity, from one value of each turn.
@@ -76,6 +77,7 @@ pub fn in_turns<S, R>(
         for place in 0..count {
             let place = if turn.is_multiple_of(2) { place } else { count - 1 - place };
             let side = (turn + place) % count;
+            executor::side(side);
             found[side].push(work(&mut sides[side], turn)?);
         }
     }

@@ -1,5 +1,6 @@
 //! How large an experiment is.
 
+use super::executor::Place;
 use super::memory;
 use std::time::Duration;
 
@@ -18,12 +19,25 @@ pub struct Scale {
     pub at_most: u64,
     /// Do the same work with the host's own calls, where it can.
     pub host: bool,
+    /// Numbers of threads, where an experiment tries several and the user says which.
+    pub threads: Option<Vec<usize>>,
+    /// Where loads run.
+    pub place: Place,
 }
 
 impl Scale {
     /// The published sizes.
     pub fn full(cpus: usize) -> Scale {
-        Scale { quick: false, turns: None, turn: Duration::from_secs(1), cpus, at_most: u64::MAX, host: true }
+        Scale {
+            quick: false,
+            turns: None,
+            turn: Duration::from_secs(1),
+            cpus,
+            at_most: u64::MAX,
+            host: true,
+            threads: None,
+            place: Place::default(),
+        }
     }
 
     /// Small ones.
@@ -59,8 +73,11 @@ impl Scale {
         self.choose(full, quick).min(self.at_most)
     }
 
-    /// Numbers of threads, from one to the processors there are, doubling.
+    /// Numbers of threads: those that the user says, or from one to the processors there are, doubling.
     pub fn threads(&self) -> Vec<usize> {
+        if let Some(threads) = &self.threads {
+            return threads.clone();
+        }
         let doubled = std::iter::successors(Some(1), |threads| Some(threads * 2));
         let mut threads: Vec<usize> = doubled.take_while(|threads| *threads < self.cpus).collect();
         threads.push(self.cpus);

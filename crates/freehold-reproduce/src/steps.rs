@@ -1,6 +1,7 @@
 //! How far the experiments have come: a line that is drawn again and again on a terminal, elsewhere a line
 //! for each beginning and end.
 
+use super::executor;
 use super::experiments::Experiment;
 use super::scale::Scale;
 use freehold_replay::units;
@@ -31,8 +32,8 @@ pub struct Steps {
 impl Steps {
     /// For these experiments, which take about as many seconds as they say; shows nothing when it is to be
     /// `quiet`.
-    pub fn new(chosen: &[&dyn Experiment], scale: &Scale, quiet: bool) -> Steps {
-        let seconds: f64 = chosen.iter().map(|experiment| experiment.seconds(scale)).sum();
+    pub fn new(chosen: &[(&dyn Experiment, Scale)], quiet: bool) -> Steps {
+        let seconds: f64 = chosen.iter().map(|(experiment, scale)| experiment.seconds(scale)).sum();
         let terminal = stderr().is_terminal();
         let bar = match quiet || !terminal {
             true => ProgressBar::hidden(),
@@ -84,7 +85,9 @@ impl Steps {
     /// Does a step that is expected to take so many seconds.
     pub fn step<R>(&self, what: impl Into<String>, seconds: f64, work: impl FnOnce() -> R) -> R {
         let left = units::duration(Duration::from_secs(self.left().as_secs()));
-        self.bar.set_message(format!("about {left} left: {}", what.into()));
+        let what = what.into();
+        executor::step(&what);
+        self.bar.set_message(format!("about {left} left: {what}"));
         self.bar.tick();
         let result = work();
         self.done.set(self.done.get() + seconds);

@@ -73,10 +73,11 @@ pub fn of(found: &Findings) -> String {
 /// All of a run as a Markdown document.
 pub fn markdown(report: &Report) -> String {
     let mut text = format!(
-        "# Results\n\nWritten by `{}`; not edited by hand. Freehold {}, {}.\n\n{}\n",
+        "# Results{}\n\nWritten by `{}`; not edited by hand. Freehold {}, {}.\n\n{}\n",
+        if report.virtual_time { " in virtual time" } else { "" },
         report.command,
         report.version,
-        report.machine.text(),
+        report.place(),
         how(report)
     );
     for missing in report.missing() {
@@ -112,6 +113,11 @@ fn line<'a>(cells: impl Iterator<Item = &'a str>) -> String {
 
 /// What the figures are.
 pub fn how(report: &Report) -> String {
+    if report.virtual_time {
+        return "The same seed gives the same figures, so each is of one run and has no spread. Sizes and times are small: a processor of a simulated machine takes \
+                some hundred times as long as one of the host. Columns that begin with a step's number are what was published with it, on its machine."
+            .to_owned();
+    }
     let sizes = match (report.quick, report.at_most) {
         (true, _) => "Small sizes".to_owned(),
         (false, None) => "The published sizes".to_owned(),

@@ -43,6 +43,7 @@ fn a_document_says_how_it_was_made() {
             kernel: "Linux 6.1".to_owned(),
         },
         command: "freehold reproduce --markdown docs/results.md".to_owned(),
+        virtual_time: false,
         quick: false,
         at_most: None,
         cpus: 2,

@@ -1,12 +1,14 @@
 //! The thread that does the experiments, and what it says to the one that has begun it. That one has nothing
 //! else to do than to listen, so that it can end the run at any moment: what was found lies with it.
 
+use super::executor;
 use super::experiments::Experiment;
 use super::findings::Findings;
 use super::interrupt;
 use super::scale::Scale;
 use super::steps::{Line, Steps};
 use anyhow::Context;
+use freehold_replay::units;
 use std::panic;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
@@ -48,16 +50,16 @@ impl Work {
     /// # Errors
     ///
     /// There is no thread to be had.
-    pub fn begin(chosen: Vec<&'static dyn Experiment>, scale: Scale, quiet: bool) -> anyhow::Result<Work> {
+    pub fn begin(chosen: Vec<(&'static dyn Experiment, Scale)>, quiet: bool) -> anyhow::Result<Work> {
         let (tell, news) = mpsc::channel();
         let signals = tell.clone();
         // A receiver that does not listen any more is about to end.
         interrupt::watch(move |signal| _ = signals.send(News::Signal(signal)));
-        let steps = Steps::new(&chosen, &scale, quiet);
+        let steps = Steps::new(&chosen, quiet);
         let line = steps.line();
         let work = move || {
             let tell = Last(tell);
-            chosen.iter().for_each(|experiment| tell.done(done(*experiment, &scale, &steps)));
+            chosen.iter().for_each(|(experiment, scale)| tell.done(done(*experiment, scale, &steps)));
         };
         let worker = thread::Builder::new().name("experiments".to_owned()).stack_size(STACK).spawn(work);
         Ok(Work { news, worker: worker.context("no thread for the experiments")?, line })
@@ -113,11 +115,20 @@ impl Drop for Last {
 
 fn done(experiment: &dyn Experiment, scale: &Scale, steps: &Steps) -> Result<Findings, String> {
     steps.begin(experiment.name(), experiment.seconds(scale));
+    scale.place.enter();
     let started = Instant::now();
     let found = experiment.run(scale, steps).with_context(|| experiment.name());
     steps.end(experiment.name(), started.elapsed());
     match found {
-        Ok(found) => Ok(Findings { seconds: started.elapsed().as_secs_f64(), ..found }),
+        Ok(mut found) => {
+            found.seconds = started.elapsed().as_secs_f64();
+            if let Some(machine) = scale.place.simulated() {
+                found.tables.extend(executor::hottest(experiment.sides()));
+                let cpus = units::counted(scale.cpus as u64, "processor");
+                found.notes.insert(0, format!("In virtual time, on {cpus} of: {machine}."));
+            }
+            Ok(found)
+        }
         Err(error) => Err(format!("{error:#}")),
     }
 }

@@ -49,6 +49,7 @@
 //! tasks.
 #![deny(unsafe_code)]
 
+mod apart;
 pub mod atomic;
 mod line;
 pub mod machine;
@@ -57,6 +58,7 @@ mod run;
 pub mod task;
 mod world;
 
+pub use apart::{Apart, same_addresses};
 pub use machine::Machine;
 pub use report::{HotLine, Report};
 pub use run::run;

@@ -117,10 +117,14 @@ pub struct LineCount {
     pub accesses: u64,
     /// How often it came from another processor, or had to be taken from others.
     pub transfers: u64,
+    /// Of these, from another socket.
+    pub remote: u64,
     /// Picoseconds that its users waited for it, its way included.
     pub lost: u64,
     /// Picoseconds of these that it was in the hands of others.
     pub queued: u64,
+    /// What lies in it, as far as somebody has said.
+    pub names: Vec<&'static str>,
     /// Where in the program it was transferred, and how often.
     pub places: Vec<(&'static Location<'static>, u64)>,
 }
@@ -175,12 +179,20 @@ impl Line {
         if grant.comes { Answer::Comes(grant.at) } else { Answer::Has(grant.at) }
     }
 
-    /// The line has arrived at the processor to which it was under way. Those of the queue that have it now,
-    /// or will have it next.
-    pub fn arrive(&mut self, machine: &Machine, cpu: usize, kind: Kind, now: u64, grants: &mut Vec<Grant>) {
+    /// The line has arrived at the processor to which it was under way, which keeps it for `hold` if it
+    /// changes it, in picoseconds. Those of the queue that have it now, or will have it next.
+    pub fn arrive(
+        &mut self,
+        machine: &Machine,
+        cpu: usize,
+        kind: Kind,
+        now: u64,
+        hold: u64,
+        grants: &mut Vec<Grant>,
+    ) {
         self.transit = None;
         self.change(cpu, kind);
-        let hold = if kind == Kind::Load { 0 } else { machine.line.hold.ps() };
+        let hold = if kind == Kind::Load { 0 } else { hold };
         while self.transit.is_none()
             && let Some(next) = self.queue.pop_front()
         {
@@ -198,6 +210,7 @@ impl Line {
         self.count.lost += at - since;
         if way.from_others {
             self.count.transfers += 1;
+            self.count.remote += u64::from(way.remote);
             match self.count.places.iter_mut().find(|(known, _)| *known == place) {
                 Some((_, times)) => *times += 1,
                 None => self.count.places.push((place, 1)),
@@ -231,8 +244,9 @@ impl Line {
     fn way(&self, machine: &Machine, cpu: usize, kind: Kind) -> Way {
         let costs: &LineCosts = &machine.line;
         if let Some(owner) = self.owner.map(usize::from) {
-            let time = costs.transfer(machine.distance(cpu, owner));
-            return Way { time: time.ps(), moves: true, from_others: true };
+            let distance = machine.distance(cpu, owner);
+            let (time, remote) = (costs.transfer(distance), distance == Distance::Remote);
+            return Way { time: time.ps(), moves: true, from_others: true, remote };
         }
         let others = self.holders.iter().filter(|holder| *holder != cpu);
         let mut distances = others.map(|other| machine.distance(cpu, other));
@@ -244,14 +258,16 @@ impl Line {
                 (false, true) => costs.memory,
                 (false, false) => costs.memory_remote,
             };
-            return Way { time: time.ps(), moves: !holds, from_others: false };
+            return Way { time: time.ps(), moves: !holds, from_others: false, remote: false };
         };
         if kind == Kind::Load {
             let nearest = distances.fold(first, Distance::min);
-            return Way { time: costs.shared(nearest).ps(), moves: false, from_others: true };
+            let remote = nearest == Distance::Remote;
+            return Way { time: costs.shared(nearest).ps(), moves: false, from_others: true, remote };
         }
         let farthest = distances.fold(first, Distance::max);
-        Way { time: costs.upgrade(farthest).ps(), moves: true, from_others: true }
+        let remote = farthest == Distance::Remote;
+        Way { time: costs.upgrade(farthest).ps(), moves: true, from_others: true, remote }
     }
 }
 
@@ -262,6 +278,8 @@ struct Way {
     moves: bool,
     /// Other processors have it, or had it.
     from_others: bool,
+    /// One of another socket.
+    remote: bool,
 }
 
 /// Addresses are spread by a multiplication. Nothing depends on the order that comes of it.

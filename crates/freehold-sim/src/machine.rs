@@ -107,6 +107,10 @@ fn one() -> usize {
     1
 }
 
+fn few_lines() -> Span {
+    Span(25_000)
+}
+
 /// What an access to a word costs. What is not said of a cluster is as in the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -139,7 +143,8 @@ pub struct LineCosts {
     pub upgrade: Span,
     /// The same where a copy is in another socket.
     pub upgrade_remote: Span,
-    /// How long a processor that has changed a line keeps it from others that want it.
+    /// How long a processor that has changed a line keeps it from others that want it: each time half as
+    /// long at least, half as long again at most.
     pub hold: Span,
 }
 
@@ -189,6 +194,9 @@ pub struct Bandwidth {
     pub copy: Rate,
     /// What a socket's memory takes in or gives, in all.
     pub socket: Rate,
+    /// What taking one frame off the socket's free ones takes, under their lock: a few lines of lists.
+    #[serde(default = "few_lines")]
+    pub frame: Span,
 }
 
 /// How far two processors are from each other.
@@ -251,6 +259,10 @@ impl fmt::Display for BadMachine {
 
 impl std::error::Error for BadMachine {}
 
+fn bad(error: toml::de::Error) -> BadMachine {
+    BadMachine(error.to_string())
+}
+
 impl Machine {
     /// The most processors that a machine may have.
     pub const MAX_CPUS: usize = 512;
@@ -260,11 +272,39 @@ impl Machine {
     /// # Errors
     /// There is none; the message has the names that there are.
     pub fn named(name: &str) -> Result<Machine, BadMachine> {
+        Machine::parse(Machine::file(name)?)
+    }
+
+    fn file(name: &str) -> Result<&'static str, BadMachine> {
         let names = || MACHINES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
         let found = MACHINES.iter().find(|(known, _)| *known == name);
-        let (_, text) =
-            found.ok_or_else(|| BadMachine(format!("no machine {name:?}: there are {}", names())))?;
-        Machine::parse(text)
+        found
+            .map(|(_, text)| *text)
+            .ok_or_else(|| BadMachine(format!("no machine {name:?}: there are {}", names())))
+    }
+
+    /// The machine of this name with some figures changed, each written `SECTION.KEY=VALUE` as in its file:
+    /// `cost.smt=1`. Its title says so.
+    ///
+    /// # Errors
+    /// As [`named`](Self::named); a change that is none, or of a figure that a machine has not.
+    pub fn changed(name: &str, changes: &[String]) -> Result<Machine, BadMachine> {
+        let mut table = Machine::file(name)?.parse::<toml::Table>().map_err(bad)?;
+        for change in changes {
+            let form = || BadMachine(format!("{change:?} is no change: SECTION.KEY=VALUE"));
+            let (key, value) = change.split_once('=').ok_or_else(form)?;
+            let (section, key) = key.split_once('.').ok_or_else(form)?;
+            let place = table.get_mut(section).and_then(toml::Value::as_table_mut);
+            let place = place.ok_or_else(|| BadMachine(format!("{change:?}: a machine has no {section}")))?;
+            let value = format!("value = {value}").parse::<toml::Table>().map_err(|_| form())?;
+            place.insert(key.to_owned(), value["value"].clone());
+        }
+        if !changes.is_empty()
+            && let Some(toml::Value::String(title)) = table.get_mut("title")
+        {
+            title.push_str(&format!(", with {}", changes.join(", ")));
+        }
+        Machine::checked(Machine::deserialize(table).map_err(bad)?)
     }
 
     /// A machine from the text of its file.
@@ -272,7 +312,11 @@ impl Machine {
     /// # Errors
     /// What is wrong with it.
     pub fn parse(text: &str) -> Result<Machine, BadMachine> {
-        let machine: Machine = toml::from_str(text).map_err(|error| BadMachine(error.to_string()))?;
+        Machine::checked(toml::from_str(text).map_err(bad)?)
+    }
+
+    /// Whether what it says holds together.
+    fn checked(machine: Machine) -> Result<Machine, BadMachine> {
         let cpus = machine.cpus();
         if !(1..=Machine::MAX_CPUS).contains(&cpus) {
             return Err(BadMachine(format!("{cpus} processors: between 1 and {}", Machine::MAX_CPUS)));
@@ -288,6 +332,20 @@ impl Machine {
     pub fn cpus(&self) -> usize {
         let Topology { sockets, cores, threads, .. } = self.topology;
         sockets * cores * threads
+    }
+
+    /// Numbers of processors from a list as `1,4,16`.
+    ///
+    /// # Errors
+    /// What is no number, or more than the machine has.
+    pub fn some_cpus(&self, list: &str) -> Result<Vec<usize>, BadMachine> {
+        let most = self.cpus();
+        let one = |text: &str| match text.parse() {
+            Ok(cpus) if (1..=most).contains(&cpus) => Ok(cpus),
+            Ok(cpus) => Err(BadMachine(format!("{cpus} processors: {} has 1 to {most}", self.title))),
+            Err(_) => Err(BadMachine(format!("{text:?} is no number of processors"))),
+        };
+        list.split(',').map(one).collect()
     }
 
     /// The socket of a processor.

@@ -5,6 +5,11 @@ use crate::run::{give_way, look, step};
 use crate::world::{Next, World};
 use std::ptr;
 
+/// The line of this address is to be reported by this name; by several, if it has several such words.
+pub fn is_called(address: usize, name: &'static str) {
+    look(|world| world.is_called(address, name));
+}
+
 /// The number of the calling task, from 0 on. None: it is none of a run.
 pub fn current() -> Option<usize> {
     look(|world| world.task())
@@ -23,6 +28,11 @@ pub fn socket() -> Option<usize> {
 /// How long a grace period lasts beyond the read sections that it waits for, in nanoseconds.
 pub fn grace_ns() -> u64 {
     look(|world| world.machine().cost.grace.ps() / 1000).unwrap_or(0)
+}
+
+/// Takes so many frames off the socket's free ones, whose lock the caller holds.
+pub fn frames(count: usize) {
+    step(|world| world.spend(world.machine().memory.frame.ps() * count as u64));
 }
 
 /// Virtual time, in nanoseconds since the run began.

@@ -10,7 +10,7 @@
 //! | done | nowhere | |
 
 use crate::line::{Answer, Grant, Kind, LINE, LineCount, Lines, Request};
-use crate::machine::Machine;
+use crate::machine::{Machine, Span};
 use rand_pcg::Pcg32;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 use std::cmp::Reverse;
@@ -306,6 +306,15 @@ impl World {
         self.cpus[self.cpu].clock
     }
 
+    /// What lies in a line.
+    pub fn is_called(&mut self, address: usize, name: &'static str) {
+        let home = self.machine.socket_of(self.cpu);
+        let names = &mut self.lines.of(address, home).count.names;
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+
     /// An access to a word begins. How the task waits until the line is there, if it is not: then the access
     /// has to [end](Self::access_ends).
     pub fn access_begins(
@@ -340,7 +349,8 @@ impl World {
             let now = self.cpus[cpu].clock;
             let mut grants = std::mem::take(&mut self.grants);
             let home = self.machine.socket_of(cpu);
-            self.lines.of(address, home).arrive(&self.machine, cpu, kind, now, &mut grants);
+            let hold = self.about(self.machine.line.hold, 2);
+            self.lines.of(address, home).arrive(&self.machine, cpu, kind, now, hold, &mut grants);
             for Grant { cpu, at, comes } in grants.drain(..) {
                 let next = &mut self.cpus[cpu];
                 next.clock = at;
@@ -372,9 +382,14 @@ impl World {
 
     /// Instructions until the next access, a little more or less.
     fn spend_work(&mut self) {
-        let work = self.machine.cost.work.ps();
-        let about = work - work / 8 + ((u64::from(self.random.next_u32()) * (work / 4)) >> 32);
-        self.spend(about);
+        let work = self.about(self.machine.cost.work, 8);
+        self.spend(work);
+    }
+
+    /// So much, or less or more by as much as its `part`th part: in picoseconds.
+    fn about(&mut self, span: Span, part: u64) -> u64 {
+        let (usual, most) = (span.ps(), span.ps() / part);
+        usual - most + ((u64::from(self.random.next_u32()) * (2 * most)) >> 32)
     }
 
     /// Time passes in which the processor executes instructions.

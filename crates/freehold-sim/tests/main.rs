@@ -335,6 +335,57 @@ fn machines_are_read_and_mistakes_named() {
 }
 
 #[test]
+fn figures_of_a_machine_can_be_changed() {
+    let changed = |changes: &[&str]| {
+        let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
+        Machine::changed("e5-2690v4", &changes)
+    };
+    assert_eq!(changed(&[]), Machine::named("e5-2690v4"));
+    let text = MACHINES[0].1.replace("smt = 1.6", "smt = 1").replace("socket = 34", "socket = 500.5");
+    let title = "2 x Xeon E5-2690 v4, 56 processors";
+    let text = text.replace(title, &format!("{title}, with cost.smt=1, memory.socket=500.5"));
+    assert_eq!(changed(&["cost.smt=1", "memory.socket=500.5"]), Machine::parse(&text));
+    let why = |change| changed(&[change]).expect_err("bad").to_string();
+    assert!(why("smt=1").contains("SECTION.KEY=VALUE"));
+    assert!(why("cost.smt").contains("SECTION.KEY=VALUE"));
+    assert!(why("cost.smt=fast").contains("SECTION.KEY=VALUE"));
+    assert!(why("costs.smt=1").contains("no costs"));
+    assert!(why("cost.threads=1").contains("threads"));
+    assert!(why("cost.smt=0").contains("a factor between"));
+}
+
+#[test]
+fn numbers_of_processors_are_of_the_machine() {
+    assert_eq!(machine().some_cpus("1,56"), Ok(vec![1, 56]));
+    for (list, why) in [("0", "1 to 56"), ("1,57", "57"), ("", "no number"), ("1,x", "\"x\" is no number")] {
+        let error = machine().some_cpus(list).expect_err("bad").to_string();
+        assert!(error.contains(why), "{error}");
+    }
+}
+
+#[test]
+fn lines_of_one_name_are_one_in_the_report() {
+    let words = [const { Apart(AtomicU32::new(0)) }; 3];
+    let count = |task: usize| {
+        let own = if task < 2 { &words[0].0 } else { &words[1].0 };
+        task::is_called(std::ptr::from_ref(own).addr(), "a::b::Record<T>");
+        for _ in 0..100 {
+            own.fetch_add(1, Ordering::Relaxed);
+            words[2].0.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    let report = run(&machine(), 4, 1, (0..4).map(|task| move || count(task)));
+    let lines = report.by_name();
+    let of = |name: &str| lines.iter().find(|line| line.name() == name).expect("a line");
+    assert_eq!((of("Record").count, of("Record").accesses), (2, 400));
+    let unnamed = lines.iter().find(|line| line.name().starts_with("tests/main.rs:")).expect("by its place");
+    assert_eq!((lines.len(), unnamed.accesses, unnamed.remote), (2, 400, 0));
+    let both =
+        run(&machine(), 15, 1, [0, 14].map(|task| move || if task == 0 { count(0) } else { count(2) }));
+    assert!(both.lines.iter().all(|line| line.remote <= line.transfers));
+}
+
+#[test]
 fn processors_are_numbered_core_by_core() {
     let machine = machine();
     assert_eq!(machine.cpus(), 56);

@@ -38,6 +38,16 @@ pub mod Ordering {
     pub const SeqCst: Ordering = Ordering::SeqCst;
 }
 
+/// Tells a simulation what a word is: the line that it lies in is reported by this name, `Type.field`.
+/// Nothing elsewhere.
+#[inline(always)]
+pub fn is_called<T: ?Sized>(word: &T, name: &'static str) {
+    #[cfg(sim)]
+    freehold_sim::task::is_called(core::ptr::from_ref(word).addr(), name);
+    #[cfg(not(sim))]
+    let _ = (word, name);
+}
+
 /// Declares functions that are `const` except under loom, whose atomics must be made at run time.
 #[doc(hidden)]
 #[macro_export]

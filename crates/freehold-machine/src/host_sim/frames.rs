@@ -13,8 +13,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Numbers that pass between a processor's list and its socket's memory at once: what Linux uses for a
 /// processor of a large machine, a multiple of its smallest batch.
 const BATCH: usize = 63;
-/// What taking one off the socket's memory takes, in nanoseconds: a few lines of its lists.
-const EACH: u64 = 25;
 const SOCKETS: usize = 8;
 
 /// The lists of a pool.
@@ -71,12 +69,13 @@ impl Lists {
     fn pass_batch(&self) {
         task::keep();
         let zone = &self.zones[task::socket().unwrap_or(0) % SOCKETS].0;
+        task::is_called(std::ptr::from_ref(zone).addr(), "machine's free frames");
         while zone.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             while zone.load(Ordering::Relaxed) != 0 {
                 task::relax();
             }
         }
-        task::work(BATCH as u64 * EACH);
+        task::frames(BATCH);
         zone.store(0, Ordering::Release);
         task::release();
     }

@@ -8,7 +8,7 @@ use core::num::NonZeroU64;
 use core::ptr;
 
 use freehold_sync::RcuHead;
-use freehold_sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
+use freehold_sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence, is_called};
 
 use super::Entry;
 
@@ -241,6 +241,7 @@ impl<const SLOTS: usize> Node<SLOTS> {
     /// Keeps readers out: pairing A. Everything stored to the node until `release` comes after the fence.
     #[inline(always)]
     pub(super) fn hold(&self) {
+        is_called(&self.word, "node of the VMAs' tree");
         self.word.store(self.word().0 | Word::BUSY, Ordering::Relaxed);
         fence(Ordering::Release);
     }

@@ -1,5 +1,12 @@
-//! What does the work of a load, and by which clock.
+//! What does the work of a load, and by which clock: threads of the host, or, built with `cfg(sim)`, tasks on
+//! the processors of a simulated machine, in virtual time. Both have the same calls.
 
+#[cfg(sim)]
+mod fibers;
+#[cfg(not(sim))]
 mod threads;
 
+#[cfg(sim)]
+pub use fibers::*;
+#[cfg(not(sim))]
 pub use threads::*;

@@ -2,10 +2,37 @@
 
 pub use crate::host::thread_time;
 pub use std::sync::Barrier;
+pub use std::thread::sleep;
 pub use std::time::Instant;
 
+use crate::findings::Table;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
+
+/// Where loads run: on this host.
+#[derive(Clone, Debug, Default)]
+pub struct Place(());
+
+impl Place {
+    /// Loads of the calling thread run here from here on.
+    pub fn enter(&self) {}
+
+    /// What is simulated; nothing.
+    pub fn simulated(&self) -> Option<String> {
+        None
+    }
+}
+
+/// Where time was lost is not known here: what is asked of [`hottest`] need not be said.
+pub fn side(_number: usize) {}
+
+/// See [`side`].
+pub fn step(_what: &str) {}
+
+/// See [`side`].
+pub fn hottest(_sides: &[&str]) -> Option<Table> {
+    None
+}
 
 /// Lets `work` run on so many threads side by side; what each returned, in order. The calling thread does the
 /// first one's part.
@@ -16,6 +43,11 @@ pub fn together<R: Send>(threads: usize, work: impl Fn(usize) -> R + Sync) -> Ve
         let mine = work(0);
         [mine].into_iter().chain(others.into_iter().map(|other| other.join().expect("a thread"))).collect()
     })
+}
+
+/// Lets `work` take time.
+pub fn alone<R>(work: impl FnOnce() -> R) -> R {
+    work()
 }
 
 /// Lets `work` run on so many threads, all starting at once, until it is told to stop after `turn`. What each
@@ -37,7 +69,7 @@ pub fn for_a_while<R: Send>(
         let all: Vec<_> = (0..threads).map(run).collect();
         ready.wait();
         let started = Instant::now();
-        std::thread::sleep(turn);
+        sleep(turn);
         stop.store(true, Relaxed);
         let results = all.into_iter().map(|thread| thread.join().expect("a thread of the load"));
         let results: anyhow::Result<Vec<R>> = results.collect();

@@ -74,6 +74,10 @@ impl Experiment for Hugetlb {
         "processes that map, fault and unmap a file of huge pages (step 3)"
     }
 
+    fn sides(&self) -> &'static [&'static str] {
+        &["FileLock", "VmaLock"]
+    }
+
     fn memory(&self, scale: &Scale) -> u64 {
         // Each world has a record for every small frame of its pool.
         let bytes = scale.size(250 * GIB, 16 * GIB);

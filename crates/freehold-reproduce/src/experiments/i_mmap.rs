@@ -39,6 +39,10 @@ impl Experiment for IMmap {
         "the lock over all who map a file: its readers each alone, and together (step 2)"
     }
 
+    fn sides(&self) -> &'static [&'static str] {
+        &["Exclusive", "Shared"]
+    }
+
     fn memory(&self, scale: &Scale) -> u64 {
         // Tables, VMAs and what else an address space is, of two worlds of tasks.
         (Self::tasks(scale).iter().max().copied().unwrap_or(0) as u64 * 2) * (128 << 10) + (512 << 20)
@@ -109,8 +113,8 @@ fn findings(all: &[OfTasks]) -> Findings {
         experiment: IMmap.name(),
         title: IMmap.title(),
         found,
-        work: "Tasks that map the same libraries and data; jobs fork one, map, fault, truncate, unmap and exit (alltests), or map, write and truncate files of \
-               their own beside the shared data (disk). For the last figure one thread moves pages that all tasks map to other frames while the others do the first load's jobs; the time in which the tasks fault them in again is not counted."
+        work: "Tasks that map the same libraries and data; jobs fork one, map, fault, write pages back, unmap and exit (alltests), or map, write and write back \
+               files of their own beside the shared data (disk); one of 16 writes a page back that all tasks map, and one of 64 cuts its file off. For the last figure one thread moves pages that all tasks map to other frames while the others do the first load's jobs; the time in which the tasks fault them in again is not counted."
             .to_owned(),
         tables,
         plots: plots.collect(),

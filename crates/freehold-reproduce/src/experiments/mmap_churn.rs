@@ -2,9 +2,12 @@
 
 use super::Experiment;
 use super::single::Single;
+use crate::executor::alone;
 use crate::findings::{Axis, Cell, Findings, Line, Plot, Point, Row, Table};
 use crate::host::Area;
-use crate::load::{ANON, GIB, HOST, PAGE, RW, Side, World, fault_in, for_a_while, unmap_name, unmaps};
+use crate::load::{
+    ANON, GIB, HOST, PAGE, RW, Side, UNMAPS, World, fault_in, for_a_while, unmap_name, unmaps,
+};
 use crate::measure::{Figure, figures, in_turns};
 use crate::unit::Unit;
 use crate::{scale::Scale, steps::Steps};
@@ -36,6 +39,10 @@ impl Experiment for MmapChurn {
 
     fn title(&self) -> &'static str {
         "threads that map, touch and unmap small areas; each operation by itself"
+    }
+
+    fn sides(&self) -> &'static [&'static str] {
+        UNMAPS
     }
 
     fn memory(&self, _: &Scale) -> u64 {
@@ -130,9 +137,11 @@ fn singles(world: &World, scale: &Scale, steps: &Steps) -> anyhow::Result<Table>
         }
         let found = in_turns(scale.turns(), &mut sides, |host, _| match host {
             false => steps.step(single.name(), 0.05, || {
-                let mut cpu = world.machine.cpu(0);
-                cpu.run(process.mmu());
-                cpu.call(|| single.of_engine(&process))
+                alone(|| {
+                    let mut cpu = world.machine.cpu(0);
+                    cpu.run(process.mmu());
+                    cpu.call(|| single.of_engine(&process))
+                })
             }),
             true => single.of_host(),
         })?;

@@ -22,6 +22,8 @@ pub trait Experiment: Sync {
     fn name(&self) -> &'static str;
     /// What it is about, in a line.
     fn title(&self) -> &'static str;
+    /// What its comparisons compare, in order: names of designs.
+    fn sides(&self) -> &'static [&'static str];
     /// Bytes of the host's memory that it needs.
     fn memory(&self, scale: &Scale) -> u64;
     /// About how many seconds it takes: what its steps say together.

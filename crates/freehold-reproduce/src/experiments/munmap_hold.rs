@@ -2,10 +2,10 @@
 //! design.
 
 use super::{Experiment, published};
-use crate::executor::Instant;
+use crate::executor::{Instant, alone};
 use crate::findings::{Axis, Cell, Findings, Line, Plot, Point, Row, Table};
 use crate::host::Area;
-use crate::load::{GIB, HOST, PAGE, Side, World, populated, since, unmap_name, unmaps};
+use crate::load::{GIB, HOST, PAGE, Side, UNMAPS, World, populated, since, unmap_name, unmaps};
 use crate::measure::{Figure, figures, in_turns};
 use crate::unit::Unit;
 use crate::{memory, scale::Scale, steps::Steps};
@@ -44,6 +44,10 @@ impl Experiment for MunmapHold {
 
     fn title(&self) -> &'static str {
         "munmap of populated memory: the call, and its holds of the mmap lock (steps 0 and 1)"
+    }
+
+    fn sides(&self) -> &'static [&'static str] {
+        UNMAPS
     }
 
     fn memory(&self, scale: &Scale) -> u64 {
@@ -107,9 +111,10 @@ fn of_design(world: &World, process: &Process, size: u64) -> anyhow::Result<Turn
         for _ in 0..calls(size) {
             let at = populated(process, size)?;
             let before = process.lock_stats().unwrap_or_default();
-            let started = Instant::now();
-            process.munmap(at, size)?;
-            times.push(since(started));
+            times.push(alone(|| {
+                let started = Instant::now();
+                process.munmap(at, size).map(|()| since(started))
+            })?);
             let mut during = process.lock_stats().unwrap_or_default();
             during.remove(&before);
             holds.push(Holds::of(&during));

@@ -2,7 +2,8 @@
 //! than 120 seconds.
 
 use super::Experiment;
-use super::victim::Victim;
+use super::victim::{Operation, Victim};
+use crate::executor::{Instant, sleep, together};
 use crate::findings::{Axis, Cell, Findings, Line, Plot, Point, Row, Table};
 use crate::load::{ANON, GIB, HOST, PAGE, RW, World, populated, unmap_name};
 use crate::measure::{Figure, figures, in_turns};
@@ -11,8 +12,9 @@ use crate::{memory, scale::Scale, steps::Steps};
 use freehold::space::{FaultLock, Locking, Unmap};
 use freehold_replay::units;
 use freehold_sync::stats::Histogram;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// See the [module](self).
 pub struct MunmapStall;
@@ -22,8 +24,8 @@ const QUICK: [u64; 1] = [2 * GIB];
 /// The host does it at this size.
 const OF_HOST: u64 = 8 * GIB;
 const QUICK_OF_HOST: u64 = GIB / 2;
-/// How long a victim is watched before the munmap begins.
-const ALONE: Duration = Duration::from_millis(250);
+/// How long victims are watched before the munmap begins, for each second of a turn.
+const ALONE: f64 = 0.25;
 
 /// One side: a design, or the host with so many bytes.
 #[derive(Clone, Copy, PartialEq)]
@@ -33,6 +35,10 @@ enum Side {
 }
 
 impl Side {
+    /// As [`name`](Self::name) calls the designs.
+    const NAMES: [&'static str; 6] =
+        ["Exclusive", "Sectioned", "Downgraded", "Released", "Downgraded, VMA lock", "Released, VMA lock"];
+
     /// The four designs of munmap with faults as they were locked in their day, and the two newer ones with
     /// faults as now.
     const DESIGNS: [Side; 6] = {
@@ -82,6 +88,10 @@ impl Experiment for MunmapStall {
         "who waits while a large munmap runs (the hung task of step 1)"
     }
 
+    fn sides(&self) -> &'static [&'static str] {
+        &Side::NAMES
+    }
+
     fn memory(&self, scale: &Scale) -> u64 {
         memory::of_phantom(scale.sizes(&FULL, &QUICK).into_iter().max().unwrap_or(0))
     }
@@ -89,7 +99,7 @@ impl Experiment for MunmapStall {
     fn seconds(&self, scale: &Scale) -> f64 {
         let of_size = |size: u64| {
             let host = if host(scale, size).is_some() { host_seconds(scale, size) } else { 0.0 };
-            Side::DESIGNS.len() as f64 * seconds(size) + host
+            Side::DESIGNS.len() as f64 * seconds(scale, size) + host
         };
         let turns = (Victim::ALL.len() * scale.long_turns()) as f64;
         scale.sizes(&FULL, &QUICK).into_iter().map(of_size).sum::<f64>() * turns
@@ -98,7 +108,7 @@ impl Experiment for MunmapStall {
     fn run(&self, scale: &Scale, steps: &Steps) -> anyhow::Result<Findings> {
         let sizes = scale.sizes(&FULL, &QUICK);
         let largest = sizes.iter().max().copied().unwrap_or(PAGE);
-        let world = World::new(largest + largest / 64 + 2 * GIB, 2, Default::default())?;
+        let world = World::new(largest + largest / 64 + 2 * GIB, 1 + victims(scale), Default::default())?;
         let mut all = Vec::new();
         for &size in &sizes {
             let mut sides: Vec<Side> = Side::DESIGNS.into_iter().chain(host(scale, size)).collect();
@@ -106,12 +116,12 @@ impl Experiment for MunmapStall {
                 in_turns(scale.long_turns(), &mut sides, |side, turn| {
                     let what = format!("{}, {}, turn {}", units::bytes(size), victim.name(), turn + 1);
                     match *side {
-                        Side::Design(locking) => {
-                            steps.step(what, seconds(size), || of_design(&world, locking, victim, size))
-                        }
-                        Side::Host(bytes) => {
-                            steps.step(what + ", host", host_seconds(scale, size), || of_host(victim, bytes))
-                        }
+                        Side::Design(locking) => steps.step(what, seconds(scale, size), || {
+                            of_design(&world, locking, victim, size, scale)
+                        }),
+                        Side::Host(bytes) => steps.step(what + ", host", host_seconds(scale, size), || {
+                            of_host(victim, bytes, scale)
+                        }),
                     }
                 })
             });
@@ -134,41 +144,61 @@ fn host_bytes(scale: &Scale, size: u64) -> u64 {
 }
 
 fn host_seconds(scale: &Scale, size: u64) -> f64 {
-    (host_bytes(scale, size) / PAGE) as f64 * 3e-6 + ALONE.as_secs_f64()
+    (host_bytes(scale, size) / PAGE) as f64 * 3e-6 + alone(scale).as_secs_f64()
 }
 
 /// About how long a turn takes.
-fn seconds(size: u64) -> f64 {
-    (size / PAGE) as f64 * 65e-9 + ALONE.as_secs_f64()
+fn seconds(scale: &Scale, size: u64) -> f64 {
+    (size / PAGE) as f64 * 65e-9 + alone(scale).as_secs_f64()
 }
 
-fn of_design(world: &World, locking: Locking, victim: Victim, size: u64) -> anyhow::Result<Turn> {
+fn alone(scale: &Scale) -> Duration {
+    // A short turn is watched as long as a usual one on a host, whose scheduler needs it.
+    if scale.place.simulated().is_some() { scale.turn.mul_f64(ALONE) } else { Duration::from_millis(250) }
+}
+
+/// How many there are at once: one for every other processor of a simulated machine. On a host they would
+/// wait for each other's processors.
+fn victims(scale: &Scale) -> usize {
+    if scale.place.simulated().is_some() { (scale.cpus - 1).max(1) } else { 1 }
+}
+
+fn of_design(
+    world: &World,
+    locking: Locking,
+    victim: Victim,
+    size: u64,
+    scale: &Scale,
+) -> anyhow::Result<Turn> {
     let process = world.process(locking)?;
     // A program's worth of VMAs, for the reader of maps.
     for n in 0..32 {
         process.mmap((1 << 40) + 2 * n * PAGE, PAGE, RW, ANON, None, 0)?;
     }
-    let mut subject = victim.on(&process)?;
+    let subjects = (0..victims(scale)).map(|_| Ok(Mutex::new(victim.on(&process)?)));
+    let subjects: Vec<Mutex<Operation>> = subjects.collect::<anyhow::Result<_>>()?;
     let at = populated(&process, size)?;
-    let mut cpu = world.machine.cpu(0);
-    cpu.run(process.mmu());
     let unmap = || {
+        let mut cpu = world.machine.cpu(0);
+        cpu.run(process.mmu());
         let started = Instant::now();
         cpu.call(|| process.munmap(at, size))?;
         Ok(started.elapsed())
     };
-    let victim = |watch: &mut Watch| {
-        let mut cpu = world.machine.cpu(1);
+    let victim = |number: usize, watch: &mut Watch| {
+        let mut cpu = world.machine.cpu(1 + number);
         cpu.run(process.mmu());
+        let mut subject = subjects[number].lock().expect("its own");
         cpu.call(|| watch.until_told(&mut *subject))
     };
-    watch(victim, unmap)
+    watch(subjects.len(), alone(scale), victim, unmap)
 }
 
-fn of_host(victim: Victim, size: u64) -> anyhow::Result<Turn> {
-    let mut subject = victim.on_host()?;
-    let area = crate::host::Area::populated(size)?;
-    watch(move |watch| watch.until_told(&mut *subject), || Ok(area.unmap()))
+fn of_host(victim: Victim, size: u64, scale: &Scale) -> anyhow::Result<Turn> {
+    let subject = Mutex::new(victim.on_host()?);
+    let area = Mutex::new(Some(crate::host::Area::populated(size)?));
+    let unmap = || Ok(area.lock().expect("its own").take().expect("once").unmap());
+    watch(1, alone(scale), |_, watch| watch.until_told(&mut *subject.lock().expect("its own")), unmap)
 }
 
 /// What a victim records, and when.
@@ -198,29 +228,35 @@ impl Watch<'_> {
     }
 }
 
-/// Watches a victim on a thread of its own, alone, and while `unmap` runs.
+/// Watches so many victims, each on a thread of its own: without the munmap for a time, and while it runs.
 fn watch(
-    victim: impl FnOnce(&mut Watch) -> anyhow::Result<()> + Send,
-    unmap: impl FnOnce() -> anyhow::Result<Duration>,
+    victims: usize,
+    alone: Duration,
+    victim: impl Fn(usize, &mut Watch) -> anyhow::Result<()> + Sync,
+    unmap: impl Fn() -> anyhow::Result<Duration> + Sync,
 ) -> anyhow::Result<Turn> {
     let (begun, over) = (AtomicBool::new(false), AtomicBool::new(false));
-    std::thread::scope(|scope| {
-        let watched = scope.spawn(|| {
-            let mut watch = Watch {
-                begun: &begun,
-                over: &over,
-                alone: Histogram::default(),
-                beside: Histogram::default(),
-            };
-            victim(&mut watch).map(|()| (watch.alone, watch.beside))
-        });
-        std::thread::sleep(ALONE);
+    let results = together(1 + victims, |thread| {
+        let mut watch =
+            Watch { begun: &begun, over: &over, alone: Histogram::default(), beside: Histogram::default() };
+        if thread > 0 {
+            victim(thread - 1, &mut watch)?;
+            return anyhow::Ok((watch.alone, watch.beside, Duration::ZERO));
+        }
+        sleep(alone);
         begun.store(true, Ordering::Release);
         let munmap = unmap();
         over.store(true, Ordering::Release);
-        let (alone, beside) = watched.join().expect("the victim's thread")?;
-        Ok(Turn { alone, beside, munmap: munmap? })
-    })
+        Ok((watch.alone, watch.beside, munmap?))
+    });
+    let mut all = Turn { alone: Histogram::default(), beside: Histogram::default(), munmap: Duration::ZERO };
+    for result in results {
+        let (alone, beside, munmap) = result?;
+        all.alone.merge(&alone);
+        all.beside.merge(&beside);
+        all.munmap += munmap;
+    }
+    Ok(all)
 }
 
 fn findings(all: &[OfSize]) -> Findings {
@@ -239,7 +275,7 @@ fn findings(all: &[OfSize]) -> Findings {
         title: MunmapStall.title(),
         found: all.iter().filter_map(sentence).collect(),
         work: "One thread unmaps populated memory of 4 KiB pages by one call; another thread on another CPU of the same process does something else all the \
-               while, and each time is taken. A victim is watched alone first."
+               while, and each time is taken: on simulated machines one on every other CPU. A victim is watched without the munmap first."
             .to_owned(),
         tables,
         plots: plots.collect(),

@@ -3,12 +3,13 @@
 use crate::executor::Instant;
 use crate::load::{ANON, GIB, Open, PAGE, RW, World, fault_in};
 use crate::scale::Scale;
+use freehold::PageRange;
 use freehold::engine::Config;
 use freehold::fault::Access;
 use freehold::rmap::{FileRmap, MigrateError};
 use freehold::space::{Locking, MapFlags, Prot};
 use freehold_machine::Process;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 const RX: Prot = Prot::READ.union(Prot::EXEC);
@@ -21,15 +22,17 @@ const DATA: u64 = 256;
 const MOVED: u64 = 16;
 /// Pages of a file that one thread has for itself.
 const SCRATCH: u64 = 16;
-/// Every so many jobs one walks over all who map the data.
+/// Every so many jobs one writes a page of the data back: a walk over all mappings of it.
 const WALK: u64 = 16;
+/// Every so many jobs one cuts its file off: that takes a grace period.
+const CUT: u64 = 64;
 
 /// What the threads do.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Load {
-    /// Jobs that fork a task, map, fault, truncate, unmap and exit.
+    /// Jobs that fork a task, map, fault, write files back, unmap and exit.
     AllTests,
-    /// Jobs of a task that map, write and truncate files.
+    /// Jobs of a task that map, write and write back files.
     Disk,
     /// One thread moves pages that all tasks map; the others do the first's jobs.
     Migration,
@@ -53,7 +56,6 @@ pub struct Tasks {
     tasks: Vec<(Process, u64)>,
     data: Open,
     scratch: Vec<Open>,
-    next: AtomicU64,
 }
 
 /// What a turn found.
@@ -70,7 +72,8 @@ impl Tasks {
     /// So many, each with libraries, a heap, and the data.
     pub fn new(file_rmap: FileRmap, tasks: usize, threads: usize) -> anyhow::Result<Tasks> {
         let config = Config { file_rmap, lock_stats: true, ..Config::default() };
-        let world = World::new(4 * GIB, threads.max(2), config)?;
+        // What was given back stays until a grace period is over, which many threads fill.
+        let world = World::new(4 * GIB + threads as u64 * (GIB / 8), threads.max(2), config)?;
         let libraries: Vec<Open> =
             (0..LIBRARIES).map(|_| world.file(LIBRARY)).collect::<anyhow::Result<_>>()?;
         let data = world.file(DATA)?;
@@ -90,7 +93,7 @@ impl Tasks {
         };
         let tasks: Vec<(Process, u64)> = (0..tasks).map(task).collect::<anyhow::Result<_>>()?;
         let scratch = (0..threads.max(2)).map(|_| world.file(SCRATCH)).collect::<anyhow::Result<_>>()?;
-        Ok(Tasks { world, tasks, data, scratch, next: AtomicU64::new(0) })
+        Ok(Tasks { world, tasks, data, scratch })
     }
 
     /// All threads for a while.
@@ -103,7 +106,7 @@ impl Tasks {
                 // Only what the first thread does counts.
                 Load::Migration => self.jobs(thread, stop, Tasks::fork_and_map).map(|_| 0.0),
                 Load::AllTests => self.jobs(thread, stop, Tasks::fork_and_map),
-                Load::Disk => self.jobs(thread, stop, Tasks::write_and_truncate),
+                Load::Disk => self.jobs(thread, stop, Tasks::write_files),
             })
         })?;
         let mut during = self.world.engine.file_lock_stats().unwrap_or_default();
@@ -128,7 +131,8 @@ impl Tasks {
     ) -> anyhow::Result<f64> {
         let mut done = 0u64;
         while !stop.load(Relaxed) {
-            job(self, self.next.fetch_add(1, Relaxed), &self.scratch[thread])?;
+            // Numbers of its own: a shared one would be passed around for every job.
+            job(self, done * self.scratch.len() as u64 + thread as u64, &self.scratch[thread])?;
             done += 1;
         }
         Ok(done as f64)
@@ -139,14 +143,14 @@ impl Tasks {
         let at = map(&child, &self.data, 32, RW, MapFlags::SHARED)?;
         fault_in(&child, at, 16, Access::READ)?;
         fault_in(&child, at, 4, Access::WRITE)?;
-        self.rewrite(&child, scratch)?;
+        self.rewrite(&child, scratch, number)?;
         self.walk(number)?;
         Ok(child.munmap(at, 32 * PAGE)?)
     }
 
-    fn write_and_truncate(&self, number: u64, scratch: &Open) -> anyhow::Result<()> {
+    fn write_files(&self, number: u64, scratch: &Open) -> anyhow::Result<()> {
         let task = self.task(number);
-        self.rewrite(task, scratch)?;
+        self.rewrite(task, scratch, number)?;
         let at = map(task, &self.data, 8, Prot::READ, MapFlags::SHARED)?;
         fault_in(task, at, 8, Access::READ)?;
         self.walk(number)?;
@@ -157,22 +161,31 @@ impl Tasks {
         &self.tasks[number as usize % self.tasks.len()].0
     }
 
-    /// Writes half of a file, cuts it off, and makes it as long as before.
-    fn rewrite(&self, process: &Process, scratch: &Open) -> anyhow::Result<()> {
+    /// Writes half of a file by stores, and then back; now and then cuts it off, and makes it as long as
+    /// before.
+    fn rewrite(&self, process: &Process, scratch: &Open, number: u64) -> anyhow::Result<()> {
         let at = map(process, scratch, SCRATCH, RW, MapFlags::SHARED)?;
         fault_in(process, at, SCRATCH / 2, Access::WRITE)?;
-        scratch.mapping().truncate(0)?;
-        scratch.mapping().truncate(SCRATCH * PAGE)?;
+        scratch.mapping().write_back(PageRange::from(0..SCRATCH / 2))?;
+        if self.round(number).is_multiple_of(CUT) {
+            scratch.mapping().truncate(0)?;
+            scratch.mapping().truncate(SCRATCH * PAGE)?;
+        }
         Ok(process.munmap(at, SCRATCH * PAGE)?)
     }
 
-    /// Now and then: a walk over all who map the data, for one of its last pages.
+    /// Now and then: a walk over all who map the data, for one of the pages that jobs write.
     fn walk(&self, number: u64) -> anyhow::Result<()> {
         if number.is_multiple_of(WALK) {
-            let page = DATA - 1 - number / WALK % 64;
-            self.data.mapping().punch(page * PAGE..(page + 1) * PAGE)?;
+            let page = number / WALK % 4;
+            self.data.mapping().write_back(PageRange::from(page..page + 1))?;
         }
         Ok(())
+    }
+
+    /// Which of its thread's jobs a job is, from 1 on.
+    fn round(&self, number: u64) -> u64 {
+        number / self.scratch.len() as u64 + 1
     }
 
     /// Moves the data's first pages to other frames, until told to stop; how many in a second of moving.

@@ -19,7 +19,7 @@ fn run(name: &str) -> Findings {
 
 fn run_at(name: &str, scale: &Scale) -> Findings {
     let experiment = find(name).expect("it exists");
-    let steps = Steps::new(&[experiment], scale, true);
+    let steps = Steps::new(&[(experiment, scale.clone())], true);
     let found = experiment.run(scale, &steps).expect("it runs");
     assert_eq!(found.experiment, name);
     let promised = experiment.seconds(scale);
@@ -129,7 +129,7 @@ fn hugetlb() {
 fn page_fault() {
     let found = run("page-fault");
     for place in ["one VMA", "a VMA each"] {
-        assert!(median(table(&found, place), "faults/sec-2", "VmaLock") > 0.0);
+        assert!(median(table(&found, place), "faults/sec-2", "VmaPerCpu") > 0.0);
         assert!(median(table(&found, place), "faults/sec-1", "Linux (host)") > 0.0);
     }
 }

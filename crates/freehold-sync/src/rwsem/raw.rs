@@ -82,7 +82,9 @@ impl<H: Host> RawRwSem<H> {
 
     #[inline]
     pub fn try_read(&self) -> bool {
-        let mut word = self.load(Ordering::Relaxed);
+        // A guess, that the lock is free: an exchange that fails brings the line with the value; behind a
+        // load, the line would have to come twice.
+        let mut word = Word(0);
         while !word.bars_new_readers() {
             // Acquire: pairs with the writer's release in `unlock_write` and `downgrade`.
             match self.exchange(word, word.add_reader(), Ordering::Acquire, Ordering::Relaxed) {

@@ -10,7 +10,7 @@
 #![expect(unsafe_code, reason = "a VMA's words do not name the host that its lock is used with")]
 
 use super::{ATTACHED, BESIDE, DETACHED, ReadFail, ReaderPlace, VmaLock};
-use crate::atomic::{AtomicPtr, Ordering, const_unless_loom};
+use crate::atomic::{AtomicPtr, AtomicUsize, Ordering, const_unless_loom, is_called};
 use crate::host::{Host, Killed};
 use crate::mmap_lock::MmapLock;
 use crate::rwsem::raw::{RawRwSem, Wait};
@@ -26,7 +26,32 @@ use crossbeam_utils::CachePadded;
 pub(super) struct Beside(AtomicPtr<Lock<()>>);
 
 /// On lines of its own: VMAs whose locks share one would pass it between their readers.
-type Lock<H> = CachePadded<RawRwSem<H>>;
+type Lock<H> = CachePadded<Owned<H>>;
+
+/// The lock, and the word in which Linux's notes what has it.
+#[repr(C)]
+struct Owned<H> {
+    sem: RawRwSem<H>,
+    /// [`BY_READER`], once a reader has had the lock. Linux's writers look at the owner before they spin;
+    /// nothing looks at this one. It is there because a reader that notes itself needs the line once more,
+    /// which is part of what this lock takes.
+    owner: AtomicUsize,
+}
+
+const BY_READER: usize = 1;
+
+impl<H: Host> Owned<H> {
+    fn try_read(&self) -> bool {
+        is_called(&self.sem, "lock beside the VMA");
+        let got = self.sem.try_read();
+        if got {
+            // Relaxed, twice: nothing depends on it. What else the word has stays, as in Linux.
+            let owner = self.owner.load(Ordering::Relaxed);
+            self.owner.store(owner | BY_READER, Ordering::Relaxed);
+        }
+        got
+    }
+}
 
 impl Beside {
     const_unless_loom! {
@@ -40,7 +65,10 @@ impl Beside {
     pub fn make<H: Host>(&self) -> Result<(), AllocError> {
         // Relaxed: the owner's own.
         if self.0.load(Ordering::Relaxed).is_null() {
-            let lock = Box::into_raw(Box::try_new(Lock::<H>::new(RawRwSem::new()))?);
+            let lock = Box::into_raw(Box::try_new(Lock::<H>::new(Owned {
+                sem: RawRwSem::new(),
+                owner: AtomicUsize::new(0),
+            }))?);
             // Release: pairs with the acquire in `get`.
             self.0.store(lock.cast(), Ordering::Release);
         }
@@ -48,7 +76,7 @@ impl Beside {
     }
 
     /// The lock, if the VMA has ever had one.
-    pub fn get<H: Host>(&self) -> Option<&RawRwSem<H>> {
+    fn get<H: Host>(&self) -> Option<&Owned<H>> {
         // Acquire: pairs with `make`, for a reader that reads this before it has seen the VMA attached.
         let lock = self.0.load(Ordering::Acquire).cast::<Lock<H>>();
         // SAFETY: null, or a lock that is there as long as this is. Its layout is the same for every host.
@@ -82,7 +110,7 @@ impl VmaLock<'_> {
         if self.count.word.load(Ordering::Acquire) == ATTACHED | BESIDE {
             return Ok(ReaderPlace(Some(lock.beside())));
         }
-        leave_beside(beside);
+        leave_beside(&beside.sem);
         Err(ReadFail::Detached)
     }
 
@@ -91,19 +119,19 @@ impl VmaLock<'_> {
     pub(super) fn leave_beside<H: Host>(self) {
         // A reader that came by it has seen it.
         if let Some(beside) = self.count.beside.get::<H>() {
-            leave_beside(beside);
+            leave_beside(&beside.sem);
         }
     }
 
     /// As [`drain`](Self::drain), by the lock beside the VMA.
     pub(super) fn drain_beside<H: Host>(self, rest: u32, wait: Wait) -> Result<(), Killed> {
         let Some(beside) = self.count.beside.get::<H>() else { return Ok(()) };
-        beside.write_by(wait)?;
+        beside.sem.write_by(wait)?;
         if rest == DETACHED {
             // Relaxed: a reader that gets the lock after this sees it.
             self.count.word.store(DETACHED, Ordering::Relaxed);
         }
-        beside.unlock_write();
+        beside.sem.unlock_write();
         Ok(())
     }
 }

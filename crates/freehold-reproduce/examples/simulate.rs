@@ -1,0 +1,153 @@
+//! The experiments of `freehold reproduce` on simulated machines, in virtual time.
+//!
+//! ```sh
+//! cargo xtask simulate page-fault --cpus 1,7,21,56 --report page-fault.html
+//! ```
+
+/// Without the simulation's atomics nothing takes virtual time.
+#[cfg(not(sim))]
+fn main() {
+    eprintln!("built without --cfg sim: run `cargo xtask simulate`");
+    std::process::exit(2);
+}
+
+#[cfg(sim)]
+#[global_allocator]
+static ALLOCATOR: freehold_sim::Apart = freehold_sim::Apart;
+
+#[cfg(sim)]
+fn main() {
+    freehold_sim::same_addresses();
+    if let Err(error) = simulate::main(std::env::args().skip(1)) {
+        eprintln!("{error:#}");
+        std::process::exit(1);
+    }
+}
+
+#[cfg(sim)]
+mod simulate {
+    use anyhow::{Context, bail, ensure};
+    use freehold_reproduce::{Place, Plan, Scale, experiments};
+    use freehold_sim::Machine;
+    use std::fs;
+    use std::time::Duration;
+
+    const USAGE: &str = "usage: cargo xtask simulate [EXPERIMENT...] [--machine NAME] [--set SECTION.KEY=VALUE]... [--cpus N,N,...]
+           [--seed N] [--at-most MIB] [--turn MICROSECONDS] [--report FILE] [--markdown FILE] [--json FILE]
+       cargo xtask simulate replay FILE ...";
+
+    /// Where an experiment is done if nobody says, and how large it is: its step's machine, sizes at most of so
+    /// many MiB, turns of so many microseconds.
+    struct Usual {
+        experiment: &'static str,
+        machine: &'static str,
+        mib: u64,
+        turn: u64,
+    }
+
+    const USUAL: &[Usual] = &[
+        Usual { experiment: "munmap-hold", machine: "e5-2680", mib: 2048, turn: 1000 },
+        Usual { experiment: "munmap-stall", machine: "e5-2680", mib: 256, turn: 16_000 },
+        Usual { experiment: "fault-throughput", machine: "e5-2680", mib: 64, turn: 2000 },
+        Usual { experiment: "i-mmap", machine: "e7-4890v2", mib: 1024, turn: 20_000 },
+        Usual { experiment: "hugetlb", machine: "vm-48", mib: 8192, turn: 2000 },
+        Usual { experiment: "page-fault", machine: "e5-2690v4", mib: 4, turn: 1 },
+        Usual { experiment: "mmap-churn", machine: "e5-2690v4", mib: 1024, turn: 2000 },
+    ];
+
+    /// What was asked for.
+    #[derive(Default)]
+    struct Wanted {
+        names: Vec<String>,
+        machine: Option<String>,
+        changes: Vec<String>,
+        cpus: Option<String>,
+        seed: Option<u64>,
+        mib: Option<u64>,
+        turn: Option<u64>,
+        report: Option<String>,
+        markdown: Option<String>,
+        json: Option<String>,
+    }
+
+    pub fn main(args: impl Iterator<Item = String>) -> anyhow::Result<()> {
+        let args: Vec<String> = args.collect();
+        let command = args.iter().fold("cargo xtask simulate".to_owned(), |line, word| line + " " + word);
+        let wanted = Wanted::of(args.into_iter())?;
+        let asked = |usual: &&Usual| {
+            wanted.names.is_empty() || wanted.names.iter().any(|name| name == usual.experiment)
+        };
+        let scales = USUAL.iter().filter(asked).map(|usual| Ok((usual.experiment, wanted.scale(usual)?)));
+        let scales: Vec<(&str, Scale)> = scales.collect::<anyhow::Result<_>>()?;
+        let plan = Plan::each(&wanted.names, |name| {
+            let known = scales.iter().find(|(known, _)| *known == name);
+            known.expect("every experiment has its machine").1.clone()
+        });
+        plan.check().map_err(anyhow::Error::msg)?;
+        let report = plan.run(false, command, |found| match found {
+            Ok(found) => print!("{}", found.text()),
+            Err(why) => eprintln!("{why}"),
+        })?;
+        let write = |path: &Option<String>, text: String| match path {
+            Some(path) => fs::write(path, text).with_context(|| format!("{path} cannot be written")),
+            None => Ok(()),
+        };
+        write(&wanted.report, report.html()?)?;
+        write(&wanted.markdown, report.markdown())?;
+        write(&wanted.json, serde_json::to_string_pretty(&report)? + "\n")?;
+        ensure!(report.failed.is_empty() && report.interrupted.is_none(), "not all was done");
+        Ok(())
+    }
+
+    impl Wanted {
+        fn of(mut args: impl Iterator<Item = String>) -> anyhow::Result<Wanted> {
+            let mut wanted = Wanted::default();
+            while let Some(word) = args.next() {
+                if !word.starts_with("--") {
+                    let known = experiments().map(|(name, _)| name);
+                    ensure!(
+                        known.contains(&word.as_str()),
+                        "no experiment {word}: there are {}",
+                        known.join(", ")
+                    );
+                    wanted.names.push(word);
+                    continue;
+                }
+                let value = args.next().with_context(|| format!("{word} takes a value\n{USAGE}"))?;
+                let number =
+                    |text: &str| text.parse::<u64>().with_context(|| format!("{text:?} is no number"));
+                match word.as_str() {
+                    "--machine" => wanted.machine = Some(value),
+                    "--set" => wanted.changes.push(value),
+                    "--cpus" => wanted.cpus = Some(value),
+                    "--seed" => wanted.seed = Some(number(&value)?),
+                    "--at-most" => wanted.mib = Some(number(&value)?.max(1)),
+                    "--turn" => wanted.turn = Some(number(&value)?.max(1)),
+                    "--report" => wanted.report = Some(value),
+                    "--markdown" => wanted.markdown = Some(value),
+                    "--json" => wanted.json = Some(value),
+                    _ => bail!("there is no option {word}\n{USAGE}"),
+                }
+            }
+            Ok(wanted)
+        }
+
+        fn scale(&self, usual: &Usual) -> anyhow::Result<Scale> {
+            let name = self.machine.as_deref().unwrap_or(usual.machine);
+            let machine = Machine::changed(name, &self.changes).map_err(anyhow::Error::msg)?;
+            let threads = self.cpus.as_ref().map(|list| machine.some_cpus(list)).transpose();
+            let threads = threads.map_err(anyhow::Error::msg)?;
+            let cpus = threads.iter().flatten().max().copied().unwrap_or(machine.cpus());
+            let seed = self.seed.unwrap_or(1);
+            Ok(Scale {
+                turns: Some(1),
+                turn: Duration::from_micros(self.turn.unwrap_or(usual.turn)),
+                at_most: self.mib.unwrap_or(usual.mib) << 20,
+                host: false,
+                threads,
+                place: Place { machine, seed },
+                ..Scale::full(cpus)
+            })
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Tasks on the processors of a simulated machine, in virtual time. Every load is a run of its own, which
+//! begins at the time at which the one before ended: between two runs no time passes.
+
+use crate::findings::{Cell, Row, Table};
+use crate::measure::Figure;
+use crate::unit::Unit;
+use freehold_sim::{HotLine, Machine, Report, task};
+use std::cell::{Cell as StdCell, RefCell};
+use std::collections::BTreeMap;
+use std::ops::Sub;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Lines that are shown of each side.
+const SHOWN: usize = 4;
+
+/// Where loads run.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The machine.
+    pub machine: Machine,
+    /// What decides between equals.
+    pub seed: u64,
+}
+
+impl Default for Place {
+    fn default() -> Place {
+        Place { machine: Machine::named("zen5-vm-2").expect("a machine that is here"), seed: 1 }
+    }
+}
+
+impl Place {
+    /// Loads of the calling thread run here from here on, and their clock begins.
+    pub fn enter(&self) {
+        PLACE.set(Some(self.clone()));
+        PASSED.set(0);
+        LOST.take();
+    }
+
+    /// What is simulated.
+    pub fn simulated(&self) -> Option<String> {
+        Some(self.machine.title.clone())
+    }
+}
+
+/// What a side of a comparison lost, and at what.
+#[derive(Default)]
+struct Lost {
+    what: String,
+    sides: BTreeMap<usize, Report>,
+}
+
+thread_local! {
+    /// Where loads of this thread run.
+    static PLACE: RefCell<Option<Place>> = const { RefCell::new(None) };
+    /// What the runs so far took together, in nanoseconds.
+    static PASSED: StdCell<u64> = const { StdCell::new(0) };
+    /// What the comparisons so far lost; the last one is under way.
+    static LOST: RefCell<Vec<Lost>> = const { RefCell::new(Vec::new()) };
+    /// The side that works.
+    static SIDE: StdCell<usize> = const { StdCell::new(0) };
+}
+
+/// From here on that side of a comparison works.
+pub fn side(number: usize) {
+    SIDE.set(number);
+}
+
+/// From here on this is done. What belongs to the same comparison is called the same, but for its turn.
+pub fn step(what: &str) {
+    let what = what.rsplit_once(", turn").map_or(what, |(what, _)| what);
+    LOST.with_borrow_mut(|lost| {
+        if lost.last().is_none_or(|last| last.what != what) {
+            lost.push(Lost { what: what.to_owned(), sides: BTreeMap::new() });
+        }
+    });
+}
+
+/// The lines on which most time was lost, where it was most: of what an experiment has done since
+/// [`Place::enter`]. The sides' names are in order.
+pub fn hottest(sides: &[&str]) -> Option<Table> {
+    let all = LOST.take();
+    let engines = |report: &Report| -> u64 { lines(report).iter().map(|line| line.lost_ns).sum() };
+    let most = all.iter().max_by_key(|lost| lost.sides.values().map(engines).sum::<u64>())?;
+    let rows = most.sides.iter().flat_map(|(side, report)| {
+        let busy: u64 = report.busy_ns.iter().sum();
+        lines(report).into_iter().take(SHOWN).map(move |line| {
+            let count = |value: u64| Cell::measured(Unit::Count, Figure::of([value as f64]));
+            let share = |part: u64, all: u64| {
+                let part = part as f64 / all.max(1) as f64;
+                Cell::measured(Unit::Share, Figure::of([part]))
+            };
+            let time = |ns: u64| Cell::measured(Unit::Nanoseconds, Figure::of([ns as f64]));
+            let cells = vec![
+                count(line.count),
+                count(line.transfers),
+                share(line.transfers, line.accesses),
+                share(line.remote, line.transfers),
+                time(line.lost_ns),
+                share(line.lost_ns, busy),
+                time(line.lost_ns / line.transfers.max(1)),
+            ];
+            let side = sides.get(*side).copied().unwrap_or("");
+            Row { name: format!("{side}: {}", line.name()), cells }
+        })
+    });
+    let rows: Vec<Row> = rows.collect();
+    let columns = [
+        "what",
+        "lines",
+        "passed on",
+        "of accesses",
+        "between sockets",
+        "time lost",
+        "of the processors' time",
+        "for each passing",
+    ];
+    let title = format!("lines on which most time was lost: {}", most.what);
+    let columns = columns.map(str::to_owned).into();
+    (!rows.is_empty()).then_some(Table { title, columns, rows })
+}
+
+/// By name, without those of the load itself.
+fn lines(report: &Report) -> Vec<HotLine> {
+    let own = |line: &HotLine| {
+        line.places.first().is_some_and(|(place, _)| place.file().contains("freehold-reproduce"))
+    };
+    report.by_name().into_iter().filter(|line| !own(line)).collect()
+}
+
+/// A point of virtual time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Instant(u64);
+
+impl Instant {
+    /// On the clock of the calling task's processor.
+    pub fn now() -> Instant {
+        Instant(PASSED.get() + task::now_ns().unwrap_or(0))
+    }
+
+    /// Virtual time since.
+    pub fn elapsed(self) -> Duration {
+        Instant::now() - self
+    }
+}
+
+impl Sub for Instant {
+    type Output = Duration;
+
+    fn sub(self, earlier: Instant) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// Virtual time passes.
+pub fn sleep(time: Duration) {
+    if let Some(now) = task::now_ns() {
+        task::sleep_until(now + time.as_nanos() as u64);
+    }
+}
+
+/// The calling task's processor time: its processor has nothing else to do in a load with a task for each.
+pub fn thread_time() -> Duration {
+    Duration::from_nanos(Instant::now().0)
+}
+
+/// Nothing to wait for: all tasks of a run begin at one time.
+pub struct Barrier;
+
+impl Barrier {
+    /// For so many tasks.
+    pub fn new(_: usize) -> Barrier {
+        Barrier
+    }
+
+    /// Goes on at once.
+    pub fn wait(&self) {}
+}
+
+/// Lets `work` run as so many tasks side by side; what each returned, in order.
+pub fn together<R>(tasks: usize, work: impl Fn(usize) -> R) -> Vec<R> {
+    run(tasks, None, |task, _| work(task)).0
+}
+
+/// Lets `work` take time, as the only task of a run.
+pub fn alone<R>(work: impl FnOnce() -> R) -> R {
+    let work = RefCell::new(Some(work));
+    let take = || work.take().expect("one task");
+    together(1, |_| take()()).pop().expect("what one task returned")
+}
+
+/// Lets `work` run as so many tasks, all starting at once, until it is told to stop after `turn`. What each
+/// returned, and the time until the last was done.
+pub fn for_a_while<R>(
+    tasks: usize,
+    turn: Duration,
+    work: impl Fn(usize, &AtomicBool) -> anyhow::Result<R>,
+) -> anyhow::Result<(Vec<R>, Duration)> {
+    let (results, took) = run(tasks, Some(turn), work);
+    Ok((results.into_iter().collect::<anyhow::Result<_>>()?, took))
+}
+
+fn run<R>(
+    tasks: usize,
+    turn: Option<Duration>,
+    work: impl Fn(usize, &AtomicBool) -> R,
+) -> (Vec<R>, Duration) {
+    let Place { machine, seed } = PLACE.with_borrow(|place| place.clone().expect("a place for loads"));
+    let (stop, results) = (AtomicBool::new(false), RefCell::new(Vec::new()));
+    let load = (0..tasks).map(|task| {
+        let (stop, results, work) = (&stop, &results, &work);
+        Box::new(move || {
+            let result = work(task, stop);
+            results.borrow_mut().push((task, result));
+        }) as Box<dyn FnOnce() + '_>
+    });
+    let end = turn.map(|turn| {
+        let stop = &stop;
+        Box::new(move || {
+            task::sleep_until(turn.as_nanos() as u64);
+            stop.store(true, Relaxed);
+        }) as Box<dyn FnOnce() + '_>
+    });
+    let report = freehold_sim::run(&machine, tasks.min(machine.cpus()), seed, load.chain(end));
+    let took = report.elapsed_ns;
+    PASSED.set(PASSED.get() + took);
+    LOST.with_borrow_mut(|lost| {
+        let Some(lost) = lost.last_mut() else { return };
+        match lost.sides.get_mut(&SIDE.get()) {
+            Some(all) => all.add(report),
+            None => drop(lost.sides.insert(SIDE.get(), report)),
+        }
+    });
+    let mut results = results.into_inner();
+    results.sort_by_key(|(task, _)| *task);
+    (results.into_iter().map(|(_, result)| result).collect(), Duration::from_nanos(took))
+}

@@ -1,0 +1,65 @@
+//! The experiments in virtual time.
+#![cfg(sim)]
+
+use freehold_reproduce::{Place, Plan, Scale};
+use freehold_sim::Machine;
+use std::process::Command;
+use std::time::Duration;
+
+#[global_allocator]
+static ALLOCATOR: freehold_sim::Apart = freehold_sim::Apart;
+
+/// Says in a process of its own that it is to print its figures.
+const PRINT: &str = "PRINT_FIGURES";
+
+/// What an experiment finds on so many processors.
+fn figures(name: &str, cpus: &[usize]) -> String {
+    let place = Place { machine: Machine::named("e5-2690v4").expect("a machine"), seed: 1 };
+    let scale = Scale {
+        turns: Some(1),
+        turn: Duration::from_micros(300),
+        at_most: 1 << 20,
+        host: false,
+        threads: Some(cpus.to_vec()),
+        place,
+        ..Scale::full(cpus.iter().copied().max().unwrap_or(1))
+    };
+    let report = Plan::new(&[name.to_owned()], scale).run(true, String::new(), |_| {}).expect("a report");
+    assert!(report.failed.is_empty(), "{:?}", report.failed);
+    report.markdown()
+}
+
+#[test]
+fn every_experiment_takes_virtual_time_alone() {
+    for (name, _) in freehold_reproduce::experiments() {
+        // Those with numbers of tasks of their own are for full runs.
+        if !["i-mmap", "hugetlb"].contains(&name) {
+            let text = figures(name, &[1, 4]);
+            assert!(text.contains("In virtual time, on 4 processors"), "{text}");
+            // One task passes nothing on.
+            let passes = name != "munmap-hold";
+            assert_eq!(text.contains("**lines on which most time was lost"), passes, "{text}");
+        }
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_figures_in_every_process() {
+    if std::env::var_os(PRINT).is_some() {
+        freehold_sim::same_addresses();
+        println!("{}", figures("page-fault", &[1, 4]));
+        return;
+    }
+    let run = || {
+        let this = std::env::current_exe().expect("this program");
+        let only = "the_same_seed_gives_the_same_figures_in_every_process";
+        let args = ["--exact", only, "--nocapture", "--test-threads=1"];
+        let output = Command::new(this).args(args).env(PRINT, "").output().expect("it runs");
+        let text = String::from_utf8(output.stdout).expect("text");
+        let rows = text.lines().filter(|line| line.starts_with('|'));
+        rows.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let (one, other) = (run(), run());
+    assert!(one.len() > 10, "{one:?}");
+    assert_eq!(one, other);
+}
