@@ -10,7 +10,7 @@ use serde::{Serialize, Serializer, ser::SerializeStruct};
 const UNMAP: &str = "exclusive, sectioned[:BYTES], downgraded, released";
 const FAULT: &str = "mmap-lock, vma-rwsem, vma-count, per-cpu";
 const HUGETLB: &str = "file-lock, vma-lock";
-const FILE_RMAP: &str = "exclusive, shared";
+const FILE_RMAP: &str = "mutex, exclusive, shared";
 
 /// What there is to choose: for each address space, and for all files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -119,6 +119,7 @@ fn parse_hugetlb(value: &str) -> Result<HugetlbLock, String> {
 
 fn parse_file_rmap(value: &str) -> Result<FileRmap, String> {
     match value {
+        "mutex" => Ok(FileRmap::Mutex),
         "exclusive" => Ok(FileRmap::Exclusive),
         "shared" => Ok(FileRmap::Shared),
         _ => Err(format!("there is no file-rmap=`{value}`: there are {FILE_RMAP}")),
@@ -170,9 +171,10 @@ pub fn hugetlb_name(hugetlb: HugetlbLock) -> &'static str {
     }
 }
 
-/// `shared` or `exclusive`.
+/// `shared`, `exclusive` or `mutex`.
 pub fn file_rmap_name(file_rmap: FileRmap) -> &'static str {
     match file_rmap {
+        FileRmap::Mutex => "mutex",
         FileRmap::Exclusive => "exclusive",
         FileRmap::Shared => "shared",
     }
