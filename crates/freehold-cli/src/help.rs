@@ -48,8 +48,8 @@ vma-count a count inside it (Linux today), per-cpu the same with a slot per CPU.
 hugetlb=file-lock keeps shared tables of huge pages by a lock of the file in every fault
 (as Linux did before 6.1), vma-lock by one of the VMA.
 
-file-rmap=exclusive lets one at a time look up who maps a file (as Linux did before 3.19),
-shared all.
+file-rmap=mutex lets one at a time look up who maps a file (as Linux did before 3.19),
+exclusive the same with a reader/writer lock, shared all.
 
 [default: unmap=released,fault=per-cpu,hugetlb=vma-lock,file-rmap=shared]";
 

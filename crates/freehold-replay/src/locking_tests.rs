@@ -4,9 +4,7 @@ use freehold::space::HugetlbLock;
 #[test]
 fn every_design_reads_back() {
     for space in Locking::ALL {
-        for (fault, file_rmap) in
-            FaultLock::ALL.into_iter().zip([FileRmap::Exclusive, FileRmap::Shared].into_iter().cycle())
-        {
+        for (fault, file_rmap) in FaultLock::ALL.into_iter().zip(FileRmap::ALL.into_iter().cycle()) {
             let design = Design { space: Locking { fault, ..space }, file_rmap };
             assert_eq!(parse(&name(design)), Ok(design));
         }
@@ -59,7 +57,7 @@ fn what_is_wrong_is_said_with_what_there_is() {
         ("unmap=sectioned:4 KiB", "no size of a section"),
         ("fault=page-lock", "there are mmap-lock, vma-rwsem, vma-count, per-cpu"),
         ("fault=vma-count,fault=mmap-lock", "chosen twice"),
-        ("file-rmap=mutex", "there are exclusive, shared"),
+        ("file-rmap=none", "there are mutex, exclusive, shared"),
         ("unmap=released,", "no choice of locking"),
     ] {
         let error = parse(spec).expect_err(spec);

@@ -4,7 +4,7 @@
 
 use freehold_sync::atomic::{AtomicU32, Ordering::Relaxed};
 use freehold_sync::testing::{LoomHost, model, model_bounded};
-use freehold_sync::{Host, MmapLock, Rank, RawSpin, RcuHead, SpinLock, WordLock};
+use freehold_sync::{Host, MmapLock, Mutex, Rank, RawSpin, RcuHead, SpinLock, WordLock};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
@@ -110,6 +110,43 @@ fn sleepers_by_one_word_are_woken() {
         others.into_iter().for_each(|other| other.join().unwrap());
         assert_eq!(add(&slept), 4);
         assert!(!slept.lock.is_locked());
+    });
+}
+
+struct Queued {
+    mutex: Mutex<LoomHost>,
+    value: Watched,
+}
+
+// SAFETY: the value is touched under the mutex.
+unsafe impl Sync for Queued {}
+// SAFETY: a number.
+unsafe impl Send for Queued {}
+
+/// Each release wakes one, and that one's release the next.
+#[test]
+fn a_mutex_excludes_orders_and_forgets_no_sleeper() {
+    model_bounded(2, || {
+        let queued = Arc::new(Queued { mutex: Mutex::new(Rank::IMmap), value: Watched::new() });
+        let add = |queued: &Queued| {
+            let _held = queued.mutex.lock();
+            queued.value.add()
+        };
+        let others: Vec<_> = (0..2)
+            .map(|_| {
+                let queued = Arc::clone(&queued);
+                thread::spawn(move || {
+                    add(&queued);
+                })
+            })
+            .collect();
+        if let Some(_held) = queued.mutex.try_lock() {
+            queued.value.add();
+        } else {
+            add(&queued);
+        }
+        others.into_iter().for_each(|other| other.join().unwrap());
+        assert_eq!(add(&queued), 4);
     });
 }
 

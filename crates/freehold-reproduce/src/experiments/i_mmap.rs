@@ -13,6 +13,8 @@ pub struct IMmap;
 
 const FULL: [usize; 6] = [100, 200, 500, 1000, 1600, 2000];
 const QUICK: [usize; 3] = [100, 300, 600];
+/// As the values of [`FileRmap::ALL`] are called, in order.
+const DESIGNS: &[&str] = &["Mutex", "Exclusive", "Shared"];
 /// What is measured with each number of tasks.
 const LOADS: [Load; 3] = [Load::AllTests, Load::Disk, Load::Migration];
 
@@ -40,23 +42,23 @@ impl Experiment for IMmap {
     }
 
     fn sides(&self) -> &'static [&'static str] {
-        &["Exclusive", "Shared"]
+        DESIGNS
     }
 
     fn memory(&self, scale: &Scale) -> u64 {
-        // Tables, VMAs and what else an address space is, of two worlds of tasks.
-        (Self::tasks(scale).iter().max().copied().unwrap_or(0) as u64 * 2) * (128 << 10) + (512 << 20)
+        // Tables, VMAs and what else an address space is, of a world of tasks for each design.
+        (Self::tasks(scale).iter().max().copied().unwrap_or(0) as u64 * DESIGNS.len() as u64) * (128 << 10)
+            + (512 << 20)
     }
 
     fn seconds(&self, scale: &Scale) -> f64 {
-        Self::tasks(scale).len() as f64 * scale.seconds(LOADS.len() * 2)
+        Self::tasks(scale).len() as f64 * scale.seconds(LOADS.len() * DESIGNS.len())
     }
 
     fn run(&self, scale: &Scale, steps: &Steps) -> anyhow::Result<Findings> {
         let mut all = Vec::new();
         for &tasks in Self::tasks(scale) {
-            let sides =
-                [FileRmap::Exclusive, FileRmap::Shared].map(|design| Tasks::new(design, tasks, scale.cpus));
+            let sides = FileRmap::ALL.map(|design| Tasks::new(design, tasks, scale.cpus));
             let mut sides: Vec<Tasks> = sides.into_iter().collect::<anyhow::Result<_>>()?;
             let mut of_tasks = OfTasks { tasks, rates: Vec::new(), waits: Vec::new(), waited: Vec::new() };
             for load in LOADS {
@@ -86,14 +88,19 @@ fn findings(all: &[OfTasks]) -> Findings {
         "pages migrated a second, beside the first load",
     ];
     let tables = LOADS.iter().enumerate().map(|(number, load)| {
-        let columns = ["load", "Exclusive", "Shared", "change", "step 2: before", "after", "change"];
+        let columns = ["load"].iter().chain(DESIGNS);
+        let columns = columns.chain(&["change from the first", "step 2: before", "after", "change"]);
         let rows = all.iter().map(|of_tasks| row(of_tasks, number, *load)).collect();
-        Table { title: titles[number].to_owned(), columns: columns.map(str::to_owned).into(), rows }
+        Table {
+            title: titles[number].to_owned(),
+            columns: columns.map(|name| (*name).to_owned()).collect(),
+            rows,
+        }
     });
     let mut tables: Vec<Table> = tables.collect();
     let found = tables.iter().filter_map(|table| {
         let row = table.last_row();
-        table.row_says(&format!("{}, {row}", capitalized(&table.title)), row, &["Exclusive", "Shared"])
+        table.row_says(&format!("{}, {row}", capitalized(&table.title)), row, DESIGNS)
     });
     let found = found.collect();
     tables.push(waits(all));
@@ -106,7 +113,7 @@ fn findings(all: &[OfTasks]) -> Findings {
             title: titles[number].to_owned(),
             x: Axis::linear("tasks", Unit::Count),
             y: Axis::linear(if *load == Load::Migration { "pages" } else { "jobs" }, unit(*load)),
-            lines: [(0, "Exclusive"), (1, "Shared")].map(line).into(),
+            lines: DESIGNS.iter().copied().enumerate().map(line).collect(),
         }
     });
     Findings {
@@ -137,30 +144,31 @@ fn capitalized(text: &str) -> String {
 }
 
 fn row(of_tasks: &OfTasks, number: usize, load: Load) -> Row {
-    let [exclusive, shared] = &of_tasks.rates[number][..] else { unreachable!("two designs") };
+    let rates = &of_tasks.rates[number];
+    let change = rates.last().zip(rates.first()).and_then(|(after, before)| after.change(before));
     let published = published::JOBS.iter().find(|(tasks, ..)| *tasks == of_tasks.tasks);
     let jobs = published.and_then(|(_, all, disk)| match load {
         Load::AllTests => Some(*all),
         Load::Disk => Some(*disk),
         Load::Migration => None,
     });
-    let cells = vec![
-        Cell::measured(unit(load), exclusive.clone()),
-        Cell::measured(unit(load), shared.clone()),
-        Cell::measured(Unit::Change, shared.change(exclusive)),
+    let mut cells: Vec<Cell> = rates.iter().map(|rate| Cell::measured(unit(load), rate.clone())).collect();
+    cells.extend([
+        Cell::measured(Unit::Change, change),
         Cell::published(Unit::PerMinute, jobs.map(|[before, _]| before)),
         Cell::published(Unit::PerMinute, jobs.map(|[_, after]| after)),
         Cell::published(Unit::Change, jobs.map(|[before, after]| after / before - 1.0)),
-    ];
+    ]);
     Row { name: format!("{}-{}", load.name(), of_tasks.tasks), cells }
 }
 
 /// What was waited for.
 fn waits(all: &[OfTasks]) -> Table {
-    let columns = ["load", "Exclusive: waits", "all together", "Shared: waits", "all together"];
+    let columns = DESIGNS.iter().flat_map(|design| [format!("{design}: waits"), "all together".to_owned()]);
+    let columns = ["load".to_owned()].into_iter().chain(columns).collect();
     let rows = all.iter().flat_map(|of_tasks| {
         LOADS.iter().enumerate().map(|(number, load)| {
-            let cells = (0..2).flat_map(|side| {
+            let cells = (0..DESIGNS.len()).flat_map(|side| {
                 [
                     Cell::measured(Unit::PerSecond, of_tasks.waits[number][side].clone()),
                     Cell::measured(Unit::Nanoseconds, of_tasks.waited[number][side].clone()),
@@ -170,5 +178,5 @@ fn waits(all: &[OfTasks]) -> Table {
         })
     });
     let title = "waits for the locks of all files, in a second".to_owned();
-    Table { title, columns: columns.map(str::to_owned).into(), rows: rows.collect() }
+    Table { title, columns, rows: rows.collect() }
 }

@@ -567,7 +567,7 @@ fn random_lives_where_parts_meet() {
     let first: u64 = env::var("FREEHOLD_SEED").map_or(1, |seed| seed.parse().unwrap());
     let runs = Effort::of(1, 2, 60);
     for seed in first..first + runs {
-        for file_rmap in [FileRmap::Exclusive, FileRmap::Shared] {
+        for file_rmap in FileRmap::ALL {
             for locking in Locking::ALL {
                 let mut run = Run::new(locking, file_rmap, seed);
                 (0..STEPS).for_each(|step| run.step(step));

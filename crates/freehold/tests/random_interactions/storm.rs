@@ -11,7 +11,7 @@ fn a_storm_where_parts_meet() {
     let first: u64 = env::var("FREEHOLD_SEED").map_or(1, |seed| seed.parse().unwrap());
     let runs = Effort::of(1, 1, 30);
     for seed in first..first + runs {
-        for file_rmap in [FileRmap::Exclusive, FileRmap::Shared] {
+        for file_rmap in FileRmap::ALL {
             for locking in Locking::ALL {
                 let mut run = Run::new(locking, file_rmap, seed);
                 run.cpus.iter_mut().for_each(Vcpu::idle);

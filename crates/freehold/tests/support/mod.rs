@@ -111,7 +111,7 @@ pub fn everywhere(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
 
 /// Runs a scenario under every design of an address space, and of a file's lock, with so much memory.
 pub fn everywhere_with(bytes: u64, config: &Config, scenario: impl Fn(&World, &Process, &mut Vcpu)) {
-    for file_rmap in [FileRmap::Exclusive, FileRmap::Shared] {
+    for file_rmap in FileRmap::ALL {
         let world = || World::with(bytes, Config { file_rmap, ..config.clone() });
         Locking::ALL.into_iter().for_each(|locking| world().live(locking, &scenario));
     }

@@ -1,4 +1,5 @@
-//! An interval tree of VMAs under a reader/writer lock: by what they map, not by where.
+//! An interval tree of VMAs under a reader/writer lock (or a mutex, to be compared with): by what they map,
+//! not by where.
 //!
 //! | held | gives |
 //! | --- | --- |
@@ -12,7 +13,9 @@
 use crate::{counted::Counted, platform::Platform, vma::Vma};
 use core::{cell::UnsafeCell, marker::PhantomData, mem::offset_of, ptr::NonNull};
 use freehold_range::{IntervalAdapter, IntervalLink, IntervalTree};
-use freehold_sync::{Rank, RwSem, RwSemReadGuard, RwSemWriteGuard, atomic::CHECKED, stats::LockStats};
+use freehold_sync::{
+    Mutex, MutexGuard, Rank, RwSem, RwSemReadGuard, RwSemWriteGuard, atomic::CHECKED, stats::LockStats,
+};
 use freehold_vmspace::{PageIndex, PageRange, UserRange, VmSpace};
 
 /// Which of a VMA's links a kind of tree uses, and where its lock comes in the order.
@@ -69,11 +72,18 @@ unsafe impl<P: Platform, W: Which> IntervalAdapter for ByLink<P, W> {
 /// from a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum FileRmap {
-    /// For themselves (Linux before 3.19, when it was a mutex).
+    /// It is a mutex (Linux to 3.18).
+    Mutex,
+    /// It is a reader/writer lock, and they take it as writers (the first part of step 2).
     Exclusive,
     /// Together (step 2, Linux today).
     #[default]
     Shared,
+}
+
+impl FileRmap {
+    /// All, in the order of the step.
+    pub const ALL: [FileRmap; 3] = [FileRmap::Mutex, FileRmap::Exclusive, FileRmap::Shared];
 }
 
 /// The tree and its lock.
@@ -82,8 +92,7 @@ pub enum FileRmap {
 ///
 /// The tree is read only with the lock held, and changed only with it held for writing.
 pub(crate) struct VmaTree<P: Platform, W: Which> {
-    lock: RwSem<P>,
-    readers: FileRmap,
+    lock: Lock<P>,
     tree: UnsafeCell<IntervalTree<ByLink<P, W>>>,
 }
 
@@ -92,15 +101,23 @@ unsafe impl<P: Platform, W: Which> Sync for VmaTree<P, W> {}
 // SAFETY: as above.
 unsafe impl<P: Platform, W: Which> Send for VmaTree<P, W> {}
 
+/// What a tree is locked by, as [`FileRmap`] says.
+enum Lock<P: Platform> {
+    Mutex(Mutex<P>),
+    Exclusive(RwSem<P>),
+    Shared(RwSem<P>),
+}
+
 /// The lock held for reading.
 pub(crate) struct RmapReadGuard<'m, P: Platform, W: Which> {
     tree: &'m IntervalTree<ByLink<P, W>>,
     _lock: Held<'m, P>,
 }
 
-/// However a reader holds it.
+/// However it is held.
 #[expect(dead_code, reason = "kept for their ends")]
 enum Held<'m, P: Platform> {
+    Mutex(MutexGuard<'m, P>),
     Shared(RwSemReadGuard<'m, P>),
     Exclusive(RwSemWriteGuard<'m, P>),
 }
@@ -108,7 +125,7 @@ enum Held<'m, P: Platform> {
 /// The lock held for writing.
 pub(crate) struct RmapWriteGuard<'m, P: Platform, W: Which> {
     tree: &'m mut IntervalTree<ByLink<P, W>>,
-    _lock: RwSemWriteGuard<'m, P>,
+    _lock: Held<'m, P>,
 }
 
 /// A VMA met in the tree, and what of it maps the pages that were asked for.
@@ -123,18 +140,25 @@ pub(crate) struct Mapper<'t, P: Platform> {
 impl<P: Platform, W: Which> VmaTree<P, W> {
     /// An empty one, with the statistics that its lock counts in.
     pub fn new(readers: FileRmap, stats: Option<Counted<LockStats<P>>>) -> Self {
-        let lock = match stats {
+        let rwsem = |stats| match stats {
             Some(stats) => RwSem::with_stats(W::RANK, stats),
             None => RwSem::new(W::RANK),
         };
-        VmaTree { lock, readers, tree: UnsafeCell::new(IntervalTree::new()) }
+        let lock = match (readers, stats) {
+            (FileRmap::Mutex, Some(stats)) => Lock::Mutex(Mutex::with_stats(W::RANK, stats)),
+            (FileRmap::Mutex, None) => Lock::Mutex(Mutex::new(W::RANK)),
+            (FileRmap::Exclusive, stats) => Lock::Exclusive(rwsem(stats)),
+            (FileRmap::Shared, stats) => Lock::Shared(rwsem(stats)),
+        };
+        VmaTree { lock, tree: UnsafeCell::new(IntervalTree::new()) }
     }
 
     /// Takes the lock for reading.
     pub fn read(&self) -> RmapReadGuard<'_, P, W> {
-        let lock = match self.readers {
-            FileRmap::Shared => Held::Shared(self.lock.read()),
-            FileRmap::Exclusive => Held::Exclusive(self.lock.write()),
+        let lock = match &self.lock {
+            Lock::Mutex(mutex) => Held::Mutex(mutex.lock()),
+            Lock::Exclusive(lock) => Held::Exclusive(lock.write()),
+            Lock::Shared(lock) => Held::Shared(lock.read()),
         };
         // SAFETY: the lock is held, so nobody changes the tree while the guard lives.
         RmapReadGuard { tree: unsafe { &*self.tree.get() }, _lock: lock }
@@ -143,9 +167,10 @@ impl<P: Platform, W: Which> VmaTree<P, W> {
     /// Takes the lock for reading if that is possible at once: for a caller that would rather do something
     /// else.
     pub fn try_read(&self) -> Option<RmapReadGuard<'_, P, W>> {
-        let lock = match self.readers {
-            FileRmap::Shared => Held::Shared(self.lock.try_read()?),
-            FileRmap::Exclusive => Held::Exclusive(self.lock.try_write()?),
+        let lock = match &self.lock {
+            Lock::Mutex(mutex) => Held::Mutex(mutex.try_lock()?),
+            Lock::Exclusive(lock) => Held::Exclusive(lock.try_write()?),
+            Lock::Shared(lock) => Held::Shared(lock.try_read()?),
         };
         // SAFETY: as in `read`.
         Some(RmapReadGuard { tree: unsafe { &*self.tree.get() }, _lock: lock })
@@ -175,7 +200,10 @@ impl<P: Platform, W: Which> VmaTree<P, W> {
 
     /// Takes the lock for writing.
     pub fn edit(&self) -> RmapWriteGuard<'_, P, W> {
-        let lock = self.lock.write();
+        let lock = match &self.lock {
+            Lock::Mutex(mutex) => Held::Mutex(mutex.lock()),
+            Lock::Exclusive(lock) | Lock::Shared(lock) => Held::Exclusive(lock.write()),
+        };
         // SAFETY: the lock is held for writing, so nobody else uses the tree while the guard lives.
         RmapWriteGuard { tree: unsafe { &mut *self.tree.get() }, _lock: lock }
     }
