@@ -30,6 +30,8 @@ enum Place {
     Shared,
     /// Each at another offset within a table: nobody can share, and each has all faults and entries itself.
     Apart,
+    /// As `Shared`, but the file is empty when it begins: pages are made.
+    Fresh,
 }
 
 /// A design with its file.
@@ -45,6 +47,8 @@ struct Turn {
     faults: f64,
     touched: f64,
     waited: Histogram,
+    /// For the mutexes by which one task makes a page.
+    made: Histogram,
     seconds: f64,
 }
 
@@ -85,7 +89,7 @@ impl Experiment for Hugetlb {
     }
 
     fn seconds(&self, scale: &Scale) -> f64 {
-        ((processes(scale).len() + 1) * 2 * scale.long_turns()) as f64 * turn_seconds(scale)
+        ((processes(scale).len() + 2) * 2 * scale.long_turns()) as f64 * turn_seconds(scale)
     }
 
     fn run(&self, scale: &Scale, steps: &Steps) -> anyhow::Result<Findings> {
@@ -96,8 +100,8 @@ impl Experiment for Hugetlb {
             [HugetlbLock::FileLock, HugetlbLock::VmaLock].map(|design| Side::new(design, bytes, most));
         let mut sides: Vec<Side> = sides.into_iter().collect::<anyhow::Result<_>>()?;
         let mut all = Vec::new();
-        let apart = (most, Place::Apart);
-        for (processes, place) in counts.into_iter().map(|count| (count, Place::Shared)).chain([apart]) {
+        let others = [(most, Place::Apart), (most, Place::Fresh)];
+        for (processes, place) in counts.into_iter().map(|count| (count, Place::Shared)).chain(others) {
             let found = in_turns(scale.long_turns(), &mut sides, |side, turn| {
                 let what = format!("{} of {}, turn {}", counted(processes), units::bytes(bytes), turn + 1);
                 steps.step(what, turn_seconds(scale), || side.turn(processes, place, scale))
@@ -132,19 +136,25 @@ impl Side {
 
     /// All processes for a while.
     fn turn(&self, processes: usize, place: Place, scale: &Scale) -> anyhow::Result<Turn> {
-        let before = self.waited();
+        if place == Place::Fresh {
+            self.file.mapping().punch(0..self.bytes)?;
+        }
+        let (before, made_before) = (self.waited(), self.made());
         let turn = Duration::from_secs_f64(turn_seconds(scale));
         let (counted, took) = self
             .world
             .for_a_while(processes, turn, |number, cpu, stop| self.process(number, place, cpu, stop))?;
         let mut waited = self.waited();
         waited.remove(&before);
+        let mut made = self.made();
+        made.remove(&made_before);
         let seconds = took.as_secs_f64();
         let sum = |of: fn(&(u64, u64)) -> u64| counted.iter().map(of).sum::<u64>() as f64 / seconds;
         Ok(Turn {
             faults: sum(|(faults, _)| *faults),
             touched: sum(|(_, touched)| *touched),
             waited,
+            made,
             seconds,
         })
     }
@@ -182,6 +192,11 @@ impl Side {
             sum.merge(&stats.write.waited);
         }
         sum
+    }
+
+    /// Waits so far for the fault mutexes.
+    fn made(&self) -> Histogram {
+        self.world.engine.hugetlb_fault_stats().map(|stats| stats.write.waited).unwrap_or_default()
     }
 
     /// Page tables of so many processes that have all of the file mapped.
@@ -224,7 +239,7 @@ fn findings(all: &[Of], bytes: u64) -> Findings {
         title: Hugetlb.title(),
         found: shared.last().and_then(sentence).into_iter().collect(),
         work: format!(
-            "Processes map a file of {} of huge pages (2 MiB), touch every page and unmap it, again and again; all pages are in the file already.",
+            "Processes map a file of {} of huge pages (2 MiB), touch every page and unmap it, again and again; all pages are in the file already, but for the last table.",
             units::bytes(bytes)
         ),
         tables: all.iter().map(|of| table(of, bytes)).collect(),
@@ -238,7 +253,7 @@ fn findings(all: &[Of], bytes: u64) -> Findings {
              and each has all faults itself."
                 .to_owned(),
             "Waits here are for the lock over all who map the file and for the VMAs' locks, which is what the designs differ in; the published figures count those of the faults for their \
-             mutex. Longest wait: of a turn here, of two hours as published."
+             mutex, which are in rows of their own here. Longest wait: of a turn here, of two hours as published."
                 .to_owned(),
         ],
         seconds: 0.0,
@@ -247,6 +262,11 @@ fn findings(all: &[Of], bytes: u64) -> Findings {
 
 fn counted(processes: usize) -> String {
     if processes == 1 { "1 process".to_owned() } else { format!("{processes} processes") }
+}
+
+/// As far as a histogram knows it that earlier ones were taken from.
+fn longest(waits: &Histogram) -> f64 {
+    waits.buckets().last().map_or(0, |(most, _)| most.min(waits.max())) as f64
 }
 
 /// All waits together in ten seconds.
@@ -278,16 +298,27 @@ fn table(of: &Of, bytes: u64) -> Table {
             turn.waited.count() as f64 * 10.0 / turn.seconds
         }),
         row("waited in ten seconds", Unit::Nanoseconds, of_seed(|seed| seed.waited), &waited),
-        row("longest wait", Unit::Nanoseconds, of_seed(|seed| seed.longest), &|turn| {
-            turn.waited.buckets().last().map_or(0, |(most, _)| most.min(turn.waited.max())) as f64
-        }),
+        row("longest wait", Unit::Nanoseconds, of_seed(|seed| seed.longest), &|turn| longest(&turn.waited)),
     ];
+    rows.extend([
+        row("waits for a page that is made, in ten seconds", Unit::Count, None, &|turn| {
+            turn.made.count() as f64 * 10.0 / turn.seconds
+        }),
+        row("waited for these in ten seconds", Unit::Nanoseconds, None, &|turn| {
+            turn.made.sum() as f64 * 10.0 / turn.seconds
+        }),
+        row("longest such wait", Unit::Nanoseconds, None, &|turn| longest(&turn.made)),
+    ]);
     let tables = of.tables.iter().map(|tables| Cell::measured(Unit::Count, Figure::of([*tables])));
     rows.push(Row {
         name: "page tables".to_owned(),
         cells: tables.chain((0..4).map(|_| Cell::Nothing)).collect(),
     });
-    let apart = if of.place == Place::Apart { ", apart" } else { "" };
+    let apart = match of.place {
+        Place::Shared => "",
+        Place::Apart => ", apart",
+        Place::Fresh => ", the file empty at first",
+    };
     let title = format!("{}{apart}", counted(of.processes));
     Table { title, columns: columns.map(str::to_owned).into(), rows }
 }
