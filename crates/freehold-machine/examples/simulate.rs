@@ -30,22 +30,19 @@ mod simulate {
 
     pub fn main(mut args: impl Iterator<Item = String>) -> Result<(), String> {
         let (mut name, mut pages) = ("e5-2690v4".to_owned(), 1000);
-        let mut cpus = vec![1, 4, 7, 12, 21, 30, 48, 56];
+        let mut cpus = None;
         while let Some(option) = args.next() {
             let value = args.next().ok_or_else(|| format!("{option} takes a value"))?;
             let number = |text: &str| text.parse::<usize>().map_err(|_| format!("{text:?} is no number"));
             match option.as_str() {
                 "--machine" => name = value,
-                "--cpus" => cpus = value.split(',').map(number).collect::<Result<_, _>>()?,
+                "--cpus" => cpus = Some(value),
                 "--pages" => pages = number(&value)? as u64,
                 _ => return Err(format!("no option {option}: there are --machine, --cpus, --pages")),
             }
         }
         let model = Model::named(&name).map_err(|error| error.to_string())?;
-        let most = model.cpus();
-        if let Some(bad) = cpus.iter().find(|cpus| !(1..=most).contains(*cpus)) {
-            return Err(format!("--cpus {bad}: {} has {most}", model.title));
-        }
+        let cpus = model.cpus_from(cpus.as_deref().unwrap_or("1,4,7,12,21,30,48,56"))?;
         println!(
             "Faults a second of one processor, threads in one VMA: {}, {pages} pages each\n",
             model.title
@@ -64,10 +61,10 @@ mod simulate {
             }
             println!();
         }
-        println!("\nThe lines that were passed around most, with the most processors:");
+        println!("\nThe fields whose lines cost most, with the most processors:");
         for (fault, report) in last {
             println!("\n{fault:?}: {} transfers of {} accesses", report.transfers, report.accesses);
-            report.lines.iter().take(3).for_each(|line| println!("  {line}"));
+            println!("\n{}", report.hottest(5));
         }
         Ok(())
     }

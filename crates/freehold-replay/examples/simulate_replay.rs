@@ -28,12 +28,12 @@ mod simulate {
     use freehold_replay::outcome::Outcome;
     use freehold_replay::table::{Layout, row};
     use freehold_replay::{Options, Source, Workers, locking, replay, units};
-    use freehold_sim::{HotLine, Machine, Report};
+    use freehold_sim::{HotField, Machine, Report};
     use std::path::Path;
 
     const USAGE: &str = "cargo xtask simulate replay FILE [--machine NAME] [--cpus N,N,...] \
                          [--locking CHOICES]... [--seed N]";
-    /// Lines that are shown of the most contended ones.
+    /// Fields that are shown of the most contended ones.
     const SHOWN: usize = 8;
 
     struct Wanted {
@@ -90,7 +90,7 @@ mod simulate {
                 let value = args.next().ok_or_else(|| format!("{word} takes a value\n{USAGE}"))?;
                 match word.as_str() {
                     "--machine" => machine = value,
-                    "--cpus" => cpus = Some(value.split(',').map(number).collect::<Result<Vec<_>, _>>()?),
+                    "--cpus" => cpus = Some(value),
                     "--locking" => designs.push(locking::parse(&value)?),
                     "--seed" => seed = number(&value)? as u64,
                     _ => return Err(format!("there is no option {word}\n{USAGE}")),
@@ -98,14 +98,12 @@ mod simulate {
             }
             let machine = Machine::named(&machine).map_err(|error| error.to_string())?;
             let most = machine.cpus();
-            let cpus = cpus.unwrap_or_else(|| {
-                std::iter::successors(Some(1), |cpus| Some(cpus * 4))
+            let cpus = match cpus {
+                Some(text) => machine.cpus_from(&text)?,
+                None => std::iter::successors(Some(1), |cpus| Some(cpus * 4))
                     .take_while(|cpus| *cpus <= most)
-                    .collect()
-            });
-            if let Some(bad) = cpus.iter().find(|cpus| !(1..=most).contains(*cpus)) {
-                return Err(format!("--cpus {bad}: {} has 1 to {most}", machine.title));
-            }
+                    .collect(),
+            };
             if designs.is_empty() {
                 designs.push(locking::Design::default());
             }
@@ -115,8 +113,8 @@ mod simulate {
     }
 
     /// Whether workers waited there for something to do.
-    fn is_of_replayer(line: &HotLine) -> bool {
-        line.places.first().is_some_and(|(place, _)| place.file().contains("freehold-replay"))
+    fn is_of_replayer(field: &HotField) -> bool {
+        field.pairs.first().is_some_and(|(place, ..)| place.file().contains("freehold-replay"))
     }
 
     fn number(text: &str) -> Result<usize, String> {
@@ -146,8 +144,7 @@ mod simulate {
         }
         println!("{}", Layout { indent: 2, gap: 2, left: 1 }.text(rows));
         let (outcome, report) = last;
-        println!("Lines on which most time was lost, {}:\n", units::counted(outcome.cpus as u64, "CPU"));
-        let engines = report.lines.iter().filter(|line| !is_of_replayer(line));
-        engines.take(SHOWN).for_each(|line| println!("  {line}"));
+        println!("Fields on which most time was lost, {}:\n", units::counted(outcome.cpus as u64, "CPU"));
+        println!("{}", report.hottest_of(|field| !is_of_replayer(field), SHOWN));
     }
 }

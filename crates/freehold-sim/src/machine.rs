@@ -193,10 +193,14 @@ pub struct Bandwidth {
 
 /// How far two processors are from each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Distance {
+pub enum Distance {
+    /// They are of one core.
     Core,
+    /// Of one cluster; of one socket, where that is not divided.
     Cluster,
+    /// Of one socket.
     Socket,
+    /// Of different sockets.
     Remote,
 }
 
@@ -288,6 +292,20 @@ impl Machine {
     pub fn cpus(&self) -> usize {
         let Topology { sockets, cores, threads, .. } = self.topology;
         sockets * cores * threads
+    }
+
+    /// Numbers of processors as a command line has them: `1,4,16`.
+    ///
+    /// # Errors
+    /// A text for the user: what is no number, or one of which the machine has not so many.
+    pub fn cpus_from(&self, text: &str) -> Result<Vec<usize>, String> {
+        let most = self.cpus();
+        let number = |text: &str| match text.trim().parse() {
+            Ok(cpus) if (1..=most).contains(&cpus) => Ok(cpus),
+            Ok(cpus) => Err(format!("{cpus} processors: {} has 1 to {most}", self.title)),
+            Err(_) => Err(format!("{text:?} is no number of processors")),
+        };
+        text.split(',').map(number).collect()
     }
 
     /// The socket of a processor.

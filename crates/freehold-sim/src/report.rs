@@ -1,6 +1,13 @@
 //! What a run took, and which lines it was lost on.
 
+mod fields;
+
+pub use fields::HotField;
+
+use crate::line::Move;
 use crate::world::World;
+use fields::Fields;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, btree_map::Entry};
 use std::fmt;
 use std::panic::Location;
@@ -24,6 +31,8 @@ pub struct Report {
     pub turns: u64,
     /// The lines that were transferred, those that cost most first.
     pub lines: Vec<HotLine>,
+    /// The fields on which these transfers happened, those that cost most first.
+    pub fields: Vec<HotField>,
 }
 
 /// A cache line that passed between processors.
@@ -47,22 +56,21 @@ impl Report {
     pub(crate) fn of(world: World) -> Report {
         let (elapsed, busy, counts) = (world.elapsed(), world.busy(), world.counts);
         let transferred = world.into_lines().filter(|(_, count)| count.transfers > 0);
+        let mut fields = Fields::default();
         let mut lines: Vec<HotLine> = transferred
-            .map(|(address, mut count)| {
-                count.places.sort_by_key(|(place, times)| {
-                    (std::cmp::Reverse(*times), place.file(), place.line(), place.column())
-                });
+            .map(|(address, count)| {
+                fields.count(address, &count);
                 HotLine {
                     address,
                     accesses: count.accesses,
                     transfers: count.transfers,
                     lost_ns: count.lost / 1000,
                     queued_ns: count.queued / 1000,
-                    places: count.places,
+                    places: places(&count.moves),
                 }
             })
             .collect();
-        lines.sort_by_key(|line| (std::cmp::Reverse(line.lost_ns), line.address));
+        lines.sort_by_key(|line| (Reverse(line.lost_ns), line.address));
         Report {
             elapsed_ns: elapsed / 1000,
             busy_ns: busy.into_iter().map(|ps| ps / 1000).collect(),
@@ -72,6 +80,7 @@ impl Report {
             interrupts: counts.interrupts,
             turns: counts.turns,
             lines,
+            fields: fields.sorted(),
         }
     }
 }
@@ -97,8 +106,32 @@ impl Report {
             }
         }
         self.lines.extend(lines.into_values());
-        self.lines.sort_by_key(|line| (std::cmp::Reverse(line.lost_ns), line.address));
+        self.lines.sort_by_key(|line| (Reverse(line.lost_ns), line.address));
+        fields::add(&mut self.fields, later.fields);
     }
+
+    /// The fields on which most time was lost, as a table for Markdown.
+    pub fn hottest(&self, most: usize) -> String {
+        self.hottest_of(|_| true, most)
+    }
+
+    /// As [`hottest`](Self::hottest), of the fields that are asked for.
+    pub fn hottest_of(&self, wanted: impl Fn(&HotField) -> bool, most: usize) -> String {
+        fields::table(self.fields.iter().filter(|field| wanted(field)).take(most), self.transfers)
+    }
+}
+
+/// Where a line was transferred, and how often, the most frequent first.
+fn places(moves: &[Move]) -> Vec<(&'static Location<'static>, u64)> {
+    let mut places: Vec<(&'static Location<'static>, u64)> = Vec::new();
+    for Move { place, times, .. } in moves {
+        match places.iter_mut().find(|(known, _)| known == place) {
+            Some((_, all)) => *all += times,
+            None => places.push((place, *times)),
+        }
+    }
+    places.sort_by_key(|(place, times)| (Reverse(*times), place.file(), place.line(), place.column()));
+    places
 }
 
 impl HotLine {
@@ -114,7 +147,7 @@ impl HotLine {
                 None => self.places.push((place, times)),
             }
         }
-        self.places.sort_by_key(|(_, times)| std::cmp::Reverse(*times));
+        self.places.sort_by_key(|(_, times)| Reverse(*times));
     }
 }
 

@@ -317,7 +317,7 @@ impl World {
         self.counts.accesses += 1;
         let cpu = self.cpu;
         let home = self.machine.socket_of(cpu);
-        let request = Request { cpu, kind, since: self.cpus[cpu].clock, place };
+        let request = Request { cpu, address, kind, since: self.cpus[cpu].clock, place };
         match self.lines.of(address, home).request(&self.machine, request) {
             Answer::Has(at) => {
                 self.cpus[cpu].clock = at;

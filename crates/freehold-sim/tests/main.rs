@@ -1,5 +1,7 @@
 //! Runs of small programs whose times can be told beforehand.
 
+mod names;
+
 use freehold_sim::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use freehold_sim::machine::MACHINES;
 use freehold_sim::{Machine, Report, run, task};

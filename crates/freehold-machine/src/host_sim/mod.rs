@@ -81,7 +81,9 @@ pub(crate) fn state<R>(f: impl FnOnce(&State) -> R) -> R {
 }
 
 /// Tells how many processors a machine of this thread has: what is per CPU is made for the largest so far.
+/// The names of records are those of the thread's latest machine, since memory of one before is used again.
 pub(crate) fn set_cpus(cpus: usize) {
+    freehold_sim::names::clear();
     CPUS.set(CPUS.get().max(cpus));
 }
 

@@ -10,7 +10,7 @@
 #![expect(unsafe_code, reason = "a VMA's words do not name the host that its lock is used with")]
 
 use super::{ATTACHED, BESIDE, DETACHED, ReadFail, ReaderPlace, VmaLock};
-use crate::atomic::{AtomicPtr, Ordering, const_unless_loom};
+use crate::atomic::{AtomicPtr, Ordering, announce_records, const_unless_loom};
 use crate::host::{Host, Killed};
 use crate::mmap_lock::MmapLock;
 use crate::rwsem::raw::{RawRwSem, Wait};
@@ -41,6 +41,7 @@ impl Beside {
         // Relaxed: the owner's own.
         if self.0.load(Ordering::Relaxed).is_null() {
             let lock = Box::into_raw(Box::try_new(Lock::<H>::new(RawRwSem::new()))?);
+            announce_records("VmaRwsem", lock, 1, &[]);
             // Release: pairs with the acquire in `get`.
             self.0.store(lock.cast(), Ordering::Release);
         }

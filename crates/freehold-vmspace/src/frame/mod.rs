@@ -25,7 +25,7 @@ use freehold_sync::{
     atomic::{
         AtomicU32, AtomicU64, AtomicUsize, CHECKED,
         Ordering::{AcqRel, Acquire, Relaxed, Release},
-        const_unless_loom,
+        announce, const_unless_loom,
     },
 };
 
@@ -79,6 +79,17 @@ const BROKEN: u32 = 1 << 8;
 const SECRET: u32 = 1 << 9;
 
 impl Frame {
+    /// Tells the simulation's report where records are; nothing in any other build. For a platform that makes
+    /// many at once.
+    pub fn announce(first: *const Frame, count: usize) {
+        announce!(
+            "Frame",
+            first,
+            count,
+            Frame { refs: refs, maps: maps, word: word, lock: lock, home: home, index: index }
+        );
+    }
+
     const_unless_loom! {
         /// The record of a free frame.
         pub fn new() -> Self {
