@@ -1,8 +1,8 @@
 //! Which record and which field an address belongs to, for those that read a [`Report`](crate::Report).
 //!
 //! A program announces its records when it makes them, inside of a run or before. What is announced later
-//! replaces what was announced for the same bytes. A record that was freed keeps its name until then, unless it
-//! is [withdrawn](withdraw): memory that is used again unannounced appears under the old one.
+//! replaces what was announced for the same bytes. A record that was freed keeps its name until then, unless
+//! it is [withdrawn](withdraw): memory that is used again unannounced appears under the old one.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

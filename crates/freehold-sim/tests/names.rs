@@ -1,4 +1,4 @@
-//! Transfers by the names that a program gave its records, and the numbers of processors that a user asks for.
+//! Transfers by the names that a program gave its records; numbers of processors as a user gives them.
 
 use crate::machine;
 use freehold_sim::atomic::{AtomicU64, Ordering};
