@@ -30,6 +30,20 @@ enum Place {
     Shared,
     /// Each at another offset within a table: nobody can share, and each has all faults and entries itself.
     Apart,
+    /// Where they can share tables, and each cuts its part of the pages out of the file after every round: the
+    /// pool, the reservations and the fault mutexes work as long as the processes do.
+    Punched,
+}
+
+impl Place {
+    /// As the tables are titled.
+    fn title(self) -> &'static str {
+        match self {
+            Place::Shared => "",
+            Place::Apart => ", apart",
+            Place::Punched => ", punched",
+        }
+    }
 }
 
 /// A design with its file.
@@ -44,7 +58,10 @@ struct Side {
 struct Turn {
     faults: f64,
     touched: f64,
+    /// For the file's lock and the VMAs' locks.
     waited: Histogram,
+    /// For the fault mutexes.
+    makers: Histogram,
     seconds: f64,
 }
 
@@ -85,7 +102,7 @@ impl Experiment for Hugetlb {
     }
 
     fn seconds(&self, scale: &Scale) -> f64 {
-        ((processes(scale).len() + 1) * 2 * scale.long_turns()) as f64 * turn_seconds(scale)
+        ((processes(scale).len() + 2) * 2 * scale.long_turns()) as f64 * turn_seconds(scale)
     }
 
     fn run(&self, scale: &Scale, steps: &Steps) -> anyhow::Result<Findings> {
@@ -96,8 +113,8 @@ impl Experiment for Hugetlb {
             [HugetlbLock::FileLock, HugetlbLock::VmaLock].map(|design| Side::new(design, bytes, most));
         let mut sides: Vec<Side> = sides.into_iter().collect::<anyhow::Result<_>>()?;
         let mut all = Vec::new();
-        let apart = (most, Place::Apart);
-        for (processes, place) in counts.into_iter().map(|count| (count, Place::Shared)).chain([apart]) {
+        let others = [(most, Place::Apart), (most, Place::Punched)];
+        for (processes, place) in counts.into_iter().map(|count| (count, Place::Shared)).chain(others) {
             let found = in_turns(scale.long_turns(), &mut sides, |side, turn| {
                 let what = format!("{} of {}, turn {}", counted(processes), units::bytes(bytes), turn + 1);
                 steps.step(what, turn_seconds(scale), || side.turn(processes, place, scale))
@@ -132,19 +149,21 @@ impl Side {
 
     /// All processes for a while.
     fn turn(&self, processes: usize, place: Place, scale: &Scale) -> anyhow::Result<Turn> {
-        let before = self.waited();
+        let (before, makers_before) = (self.waited(), self.makers());
         let turn = Duration::from_secs_f64(turn_seconds(scale));
-        let (counted, took) = self
-            .world
-            .for_a_while(processes, turn, |number, cpu, stop| self.process(number, place, cpu, stop))?;
-        let mut waited = self.waited();
+        let (counted, took) = self.world.for_a_while(processes, turn, |number, cpu, stop| {
+            self.process(number, processes, place, cpu, stop)
+        })?;
+        let (mut waited, mut makers) = (self.waited(), self.makers());
         waited.remove(&before);
+        makers.remove(&makers_before);
         let seconds = took.as_secs_f64();
         let sum = |of: fn(&(u64, u64)) -> u64| counted.iter().map(of).sum::<u64>() as f64 / seconds;
         Ok(Turn {
             faults: sum(|(faults, _)| *faults),
             touched: sum(|(_, touched)| *touched),
             waited,
+            makers,
             seconds,
         })
     }
@@ -153,6 +172,7 @@ impl Side {
     fn process(
         &self,
         number: usize,
+        processes: usize,
         place: Place,
         cpu: &mut Cpu<Format>,
         stop: &AtomicBool,
@@ -167,6 +187,11 @@ impl Side {
                 done += HUGE;
             }
             process.munmap(at, self.bytes)?;
+            if place == Place::Punched {
+                let (number, of) = (number as u64, processes as u64);
+                let part = |number| self.bytes / HUGE * number / of * HUGE;
+                self.file.mapping().punch(part(number)..part(number + 1))?;
+            }
             touched += done / HUGE;
         }
         let faults = process.faults();
@@ -181,6 +206,14 @@ impl Side {
             sum.merge(&stats.read.waited);
             sum.merge(&stats.write.waited);
         }
+        sum
+    }
+
+    /// Waits so far for the mutexes of those who make a page.
+    fn makers(&self) -> Histogram {
+        let stats = self.world.engine.hugetlb_fault_stats().unwrap_or_default();
+        let mut sum = stats.read.waited;
+        sum.merge(&stats.write.waited);
         sum
     }
 
@@ -224,7 +257,8 @@ fn findings(all: &[Of], bytes: u64) -> Findings {
         title: Hugetlb.title(),
         found: shared.last().and_then(sentence).into_iter().collect(),
         work: format!(
-            "Processes map a file of {} of huge pages (2 MiB), touch every page and unmap it, again and again; all pages are in the file already.",
+            "Processes map a file of {} of huge pages (2 MiB), touch every page and unmap it, again and again; all pages are in the file already. Punched: \
+             each process also cuts its part of the pages out of the file after every round, so that they are made again.",
             units::bytes(bytes)
         ),
         tables: all.iter().map(|of| table(of, bytes)).collect(),
@@ -238,7 +272,7 @@ fn findings(all: &[Of], bytes: u64) -> Findings {
              and each has all faults itself."
                 .to_owned(),
             "Waits here are for the lock over all who map the file and for the VMAs' locks, which is what the designs differ in; the published figures count those of the faults for their \
-             mutex. Longest wait: of a turn here, of two hours as published."
+             mutex, which have rows of their own here: of a page that is in the file no fault takes it. Longest wait: of a turn here, of two hours as published."
                 .to_owned(),
         ],
         seconds: 0.0,
@@ -252,6 +286,11 @@ fn counted(processes: usize) -> String {
 /// All waits together in ten seconds.
 fn waited(turn: &Turn) -> f64 {
     turn.waited.sum() as f64 * 10.0 / turn.seconds
+}
+
+/// As near as the buckets say.
+fn longest(waits: &Histogram) -> f64 {
+    waits.buckets().last().map_or(0, |(most, _)| most.min(waits.max())) as f64
 }
 
 fn table(of: &Of, bytes: u64) -> Table {
@@ -278,16 +317,20 @@ fn table(of: &Of, bytes: u64) -> Table {
             turn.waited.count() as f64 * 10.0 / turn.seconds
         }),
         row("waited in ten seconds", Unit::Nanoseconds, of_seed(|seed| seed.waited), &waited),
-        row("longest wait", Unit::Nanoseconds, of_seed(|seed| seed.longest), &|turn| {
-            turn.waited.buckets().last().map_or(0, |(most, _)| most.min(turn.waited.max())) as f64
+        row("longest wait", Unit::Nanoseconds, of_seed(|seed| seed.longest), &|turn| longest(&turn.waited)),
+        row("waits for fault mutexes in ten seconds", Unit::Count, None, &|turn| {
+            turn.makers.count() as f64 * 10.0 / turn.seconds
         }),
+        row("waited for them in ten seconds", Unit::Nanoseconds, None, &|turn| {
+            turn.makers.sum() as f64 * 10.0 / turn.seconds
+        }),
+        row("longest wait for one", Unit::Nanoseconds, None, &|turn| longest(&turn.makers)),
     ];
     let tables = of.tables.iter().map(|tables| Cell::measured(Unit::Count, Figure::of([*tables])));
     rows.push(Row {
         name: "page tables".to_owned(),
         cells: tables.chain((0..4).map(|_| Cell::Nothing)).collect(),
     });
-    let apart = if of.place == Place::Apart { ", apart" } else { "" };
-    let title = format!("{}{apart}", counted(of.processes));
+    let title = format!("{}{}", counted(of.processes), of.place.title());
     Table { title, columns: columns.map(str::to_owned).into(), rows }
 }

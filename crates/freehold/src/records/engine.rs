@@ -96,7 +96,7 @@ pub struct Config {
     /// How the lock over the VMAs of a file is taken by walks that leave their tree alone.
     pub file_rmap: FileRmap,
     /// Keep statistics of the mmap locks of all address spaces together, of the i_mmap locks of all files,
-    /// and of the hugetlb VMA locks.
+    /// of the hugetlb VMA locks, and of the mutexes of faults on huge pages.
     pub lock_stats: bool,
 }
 
@@ -168,7 +168,7 @@ impl<P: Platform> Engine<P> {
             }
         };
         let (lock_stats, file_stats) = (stats()?, stats()?);
-        let hugetlb = Hugetlb::try_new(stats()?)?;
+        let hugetlb = Hugetlb::try_new(stats()?, stats()?)?;
         match Counted::try_new(Engine {
             slab,
             reader_slots,
@@ -212,6 +212,12 @@ impl<P: Platform> Engine<P> {
     /// How the hugetlb VMA locks of all VMAs were used, if [asked for](Config::lock_stats).
     pub fn hugetlb_lock_stats(&self) -> Option<LockSnapshot> {
         self.hugetlb.stats.as_deref().map(LockStats::snapshot)
+    }
+
+    /// How the mutexes were used that keep a huge page from being made twice, if
+    /// [asked for](Config::lock_stats).
+    pub fn hugetlb_fault_stats(&self) -> Option<LockSnapshot> {
+        self.hugetlb.fault_stats.as_deref().map(LockStats::snapshot)
     }
 
     /// How many frames are out of use because their memory failed, or was about to: what /proc/meminfo calls

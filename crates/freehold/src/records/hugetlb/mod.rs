@@ -34,14 +34,23 @@ pub(crate) struct Hugetlb<P: Platform> {
     mutexes: Vec<FaultMutex<P>>,
     /// Statistics of the VMA locks, if locks keep any.
     pub(crate) stats: Option<Counted<LockStats<P>>>,
+    /// The same of the fault mutexes.
+    pub(crate) fault_stats: Option<Counted<LockStats<P>>>,
 }
 
 impl<P: Platform> Hugetlb<P> {
-    pub fn try_new(stats: Option<Counted<LockStats<P>>>) -> Result<Self, NoMemory> {
+    pub fn try_new(
+        stats: Option<Counted<LockStats<P>>>,
+        fault_stats: Option<Counted<LockStats<P>>>,
+    ) -> Result<Self, NoMemory> {
+        let mutex = || match &fault_stats {
+            Some(stats) => RwSem::with_stats(Rank::HugetlbFault, stats.clone()),
+            None => RwSem::new(Rank::HugetlbFault),
+        };
         let mut mutexes = Vec::new();
         mutexes.try_reserve_exact(MUTEXES).map_err(|_| NoMemory)?;
-        mutexes.extend((0..MUTEXES).map(|_| FaultMutex(RwSem::new(Rank::HugetlbFault))));
-        Ok(Hugetlb { mutexes, stats })
+        mutexes.extend((0..MUTEXES).map(|_| FaultMutex(mutex())));
+        Ok(Hugetlb { mutexes, stats, fault_stats })
     }
 
     /// Keeps everybody else from making the page `index` of `mapping`, in units of its pages, or a private
