@@ -14,7 +14,7 @@ use freehold::object::{File, FileAccess, Mapping};
 use freehold::space::{HugetlbLock, Locking, MapFlags};
 use freehold_machine::{Cpu, Process};
 use freehold_replay::units;
-use freehold_sync::stats::Histogram;
+use freehold_sync::stats::{Histogram, LockSnapshot};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ struct Turn {
     /// For the file's lock and the VMAs' locks.
     waited: Histogram,
     /// For the fault mutexes.
-    makers: Histogram,
+    makers: LockSnapshot,
     seconds: f64,
 }
 
@@ -209,12 +209,9 @@ impl Side {
         sum
     }
 
-    /// Waits so far for the mutexes of those who make a page.
-    fn makers(&self) -> Histogram {
-        let stats = self.world.engine.hugetlb_fault_stats().unwrap_or_default();
-        let mut sum = stats.read.waited;
-        sum.merge(&stats.write.waited);
-        sum
+    /// How the mutexes were used so far that keep a page from being made twice.
+    fn makers(&self) -> LockSnapshot {
+        self.world.engine.hugetlb_fault_stats().unwrap_or_default()
     }
 
     /// Page tables of so many processes that have all of the file mapped.
@@ -318,13 +315,16 @@ fn table(of: &Of, bytes: u64) -> Table {
         }),
         row("waited in ten seconds", Unit::Nanoseconds, of_seed(|seed| seed.waited), &waited),
         row("longest wait", Unit::Nanoseconds, of_seed(|seed| seed.longest), &|turn| longest(&turn.waited)),
+        row("fault mutexes taken a second", Unit::PerSecond, None, &|turn| {
+            turn.makers.write.held.count() as f64 / turn.seconds
+        }),
         row("waits for fault mutexes in ten seconds", Unit::Count, None, &|turn| {
-            turn.makers.count() as f64 * 10.0 / turn.seconds
+            turn.makers.write.waited.count() as f64 * 10.0 / turn.seconds
         }),
         row("waited for them in ten seconds", Unit::Nanoseconds, None, &|turn| {
-            turn.makers.sum() as f64 * 10.0 / turn.seconds
+            turn.makers.write.waited.sum() as f64 * 10.0 / turn.seconds
         }),
-        row("longest wait for one", Unit::Nanoseconds, None, &|turn| longest(&turn.makers)),
+        row("longest wait for one", Unit::Nanoseconds, None, &|turn| longest(&turn.makers.write.waited)),
     ];
     let tables = of.tables.iter().map(|tables| Cell::measured(Unit::Count, Figure::of([*tables])));
     rows.push(Row {
