@@ -21,6 +21,17 @@ pub struct Design {
     pub file_rmap: FileRmap,
 }
 
+impl Design {
+    /// All of [`Locking::ALL`]; and each other value of huge pages and of files, beside the defaults.
+    pub fn compared() -> Vec<Design> {
+        let spaces = Locking::ALL.map(Design::from);
+        let tables = Locking { hugetlb: HugetlbLock::FileLock, ..Locking::default() };
+        let files = [FileRmap::Mutex, FileRmap::Exclusive];
+        let files = files.map(|file_rmap| Design { file_rmap, ..Design::default() });
+        spaces.into_iter().chain([tables.into()]).chain(files).collect()
+    }
+}
+
 impl From<Locking> for Design {
     fn from(space: Locking) -> Self {
         Design { space, ..Design::default() }
@@ -182,15 +193,22 @@ pub fn file_rmap_name(file_rmap: FileRmap) -> &'static str {
 
 /// The whole, as [`parse`] reads it; of huge pages and of files only what is not the default.
 pub fn name(design: Design) -> String {
-    let Locking { unmap, fault, hugetlb } = design.space;
-    let mut name = format!("unmap={},fault={}", unmap_name(unmap), fault_name(fault));
-    if hugetlb != HugetlbLock::default() {
-        name.push_str(&format!(",hugetlb={}", hugetlb_name(hugetlb)));
+    let Locking { unmap, fault, .. } = design.space;
+    let rest = rest(design);
+    let comma = if rest.is_empty() { "" } else { "," };
+    format!("unmap={},fault={}{comma}{rest}", unmap_name(unmap), fault_name(fault))
+}
+
+/// Of huge pages and of files what is not the default, as [`parse`] reads it.
+pub fn rest(design: Design) -> String {
+    let mut choices = Vec::new();
+    if design.space.hugetlb != HugetlbLock::default() {
+        choices.push(format!("hugetlb={}", hugetlb_name(design.space.hugetlb)));
     }
     if design.file_rmap != FileRmap::default() {
-        name.push_str(&format!(",file-rmap={}", file_rmap_name(design.file_rmap)));
+        choices.push(format!("file-rmap={}", file_rmap_name(design.file_rmap)));
     }
-    name
+    choices.join(",")
 }
 
 fn plain_bytes(bytes: u64) -> String {

@@ -57,7 +57,7 @@ fn what_is_wrong_is_said_with_what_there_is() {
         ("unmap=sectioned:4 KiB", "no size of a section"),
         ("fault=page-lock", "there are mmap-lock, vma-rwsem, vma-count, per-cpu"),
         ("fault=vma-count,fault=mmap-lock", "chosen twice"),
-        ("file-rmap=mutex", "there are exclusive, shared"),
+        ("file-rmap=none", "there are mutex, exclusive, shared"),
         ("unmap=released,", "no choice of locking"),
     ] {
         let error = parse(spec).expect_err(spec);

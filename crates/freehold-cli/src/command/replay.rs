@@ -4,7 +4,6 @@ use super::{DIFFERENT, UNUSABLE, cannot_write, output, say};
 use crate::cli::ReplayArgs;
 use crate::progress::Bar;
 use anyhow::Context;
-use freehold::space::Locking;
 use freehold_replay::locking::Design;
 use freehold_replay::outcome::Outcome;
 use freehold_replay::report::{self, Unusable};
@@ -133,7 +132,7 @@ impl All<'_> {
     /// Replays on each design that was asked for.
     fn designs(&self, source: &Source) -> Result<Vec<Outcome>, String> {
         let designs = match self.args.compare {
-            true => Locking::ALL.map(Design::from).to_vec(),
+            true => Design::compared(),
             false => vec![self.options.design],
         };
         let on = |design| {

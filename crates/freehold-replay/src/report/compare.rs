@@ -42,9 +42,14 @@ fn rows(outcomes: &[Outcome]) -> Vec<Vec<String>> {
         ]),
     ];
     for outcome in outcomes {
+        // What differs in something else has that in its row: the rest is as in the row before.
+        let rest = locking::rest(outcome.design);
+        let of_space = locking::unmap_name(outcome.design.space.unmap);
+        let fault = locking::fault_name(outcome.design.space.fault);
+        let [first, second] = rest.split_once('=').map_or([&of_space, fault], |(what, value)| [what, value]);
         let mut cells = row([
-            &locking::unmap_name(outcome.design.space.unmap),
-            locking::fault_name(outcome.design.space.fault),
+            first,
+            second,
             &if outcome.is_as_linux() { "none".to_owned() } else { units::count(outcome.difference_count) },
             &units::duration(outcome.wall),
         ]);
