@@ -30,8 +30,8 @@ enum Place {
     Shared,
     /// Each at another offset within a table: nobody can share, and each has all faults and entries itself.
     Apart,
-    /// Where they can share tables, and each cuts its part of the pages out of the file after every round: the
-    /// pool, the reservations and the fault mutexes work as long as the processes do.
+    /// Where they can share tables, and each cuts its part of the pages out of the file after every round:
+    /// the pool, the reservations and the fault mutexes work as long as the processes do.
     Punched,
 }
 

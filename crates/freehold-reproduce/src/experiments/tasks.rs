@@ -218,8 +218,8 @@ fn map(process: &Process, file: &Open, pages: u64, prot: Prot, flags: MapFlags) 
     Ok(process.mmap(0, pages * PAGE, prot, flags, Some(file), 0)?)
 }
 
-/// What decides whether a job does what only one of some jobs does: which of its thread's jobs it is, from 1 on,
-/// and the thread, so that each thread does it equally often, and not all at once.
+/// What decides whether a job does what only one of some jobs does: which of its thread's jobs it is, from 1
+/// on, and the thread, so that each thread does it equally often, and not all at once.
 fn turn(number: u64, threads: u64) -> u64 {
     number / threads + number % threads + 1
 }
