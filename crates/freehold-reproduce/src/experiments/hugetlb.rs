@@ -98,7 +98,7 @@ impl Experiment for Hugetlb {
     fn memory(&self, scale: &Scale) -> u64 {
         // Each world has a record for every small frame of its pool.
         let bytes = scale.size(250 * GIB, 16 * GIB);
-        2 * (bytes / 4096 * 40) + (1 << 30)
+        2 * (2 * bytes / 4096 * 40) + (1 << 30)
     }
 
     fn seconds(&self, scale: &Scale) -> f64 {
@@ -130,8 +130,9 @@ impl Experiment for Hugetlb {
 impl Side {
     fn new(hugetlb: HugetlbLock, bytes: u64, cpus: usize) -> anyhow::Result<Side> {
         let config = Config { lock_stats: true, ..Config::default() };
-        let world = World::new(bytes + GIB, cpus, config)?;
-        let pages = bytes / HUGE;
+        // Twice the file's: where pages are cut out beside others who map and fault, just as many run out.
+        let world = World::new(2 * bytes + GIB, cpus, config)?;
+        let pages = 2 * bytes / HUGE;
         let had = world.engine.resize_huge_pool(HugePageSize::Mib2, pages, None);
         anyhow::ensure!(had == pages, "a pool of {had} instead of {pages} huge pages");
         let mapping = Mapping::of_huge_pages(&world.engine, HugePageSize::Mib2, bytes, false)?;
