@@ -17,6 +17,13 @@ pub(crate) unsafe trait Blank {
     #[allow(dead_code, reason = "only one of the two hosts makes values one by one")]
     fn blank() -> Self;
 
+    /// Tells the simulation's report where such values are.
+    fn announce(_first: *const Self, _count: usize)
+    where
+        Self: Sized,
+    {
+    }
+
     /// The same on the heap; large types never pass over the stack, which the checker's threads have little
     /// of.
     #[allow(dead_code, reason = "only one of the two hosts makes values one by one")]
@@ -40,12 +47,20 @@ unsafe impl Blank for Frame {
     fn blank() -> Self {
         Frame::new()
     }
+
+    fn announce(first: *const Frame, count: usize) {
+        Frame::announce(first, count);
+    }
 }
 
 // SAFETY: documented so by the type: all zero is an empty table.
 unsafe impl Blank for Table {
     fn blank() -> Self {
         Table::new()
+    }
+
+    fn announce(first: *const Table, count: usize) {
+        Table::announce(first, count);
     }
 
     fn boxed() -> Box<Self> {
@@ -66,6 +81,10 @@ unsafe impl Blank for Table {
 unsafe impl Blank for TableMeta {
     fn blank() -> Self {
         TableMeta::new()
+    }
+
+    fn announce(first: *const TableMeta, count: usize) {
+        TableMeta::announce(first, count);
     }
 }
 

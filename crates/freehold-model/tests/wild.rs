@@ -60,6 +60,7 @@ const EXEMPT: &[(&str, &str)] = &[
     ("Engine::platform", "a reference"),
     ("Engine::memory", "a reference"),
     ("Engine::file_lock_stats", "numbers"),
+    ("Engine::hugetlb_fault_stats", "numbers"),
     ("Engine::hugetlb_lock_stats", "numbers"),
     ("File::access", "a value"),
     ("File::name", "a reference"),

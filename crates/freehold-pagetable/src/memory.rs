@@ -2,7 +2,7 @@
 
 use crate::addr::{ENTRIES, Pfn};
 use core::fmt;
-use freehold_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use freehold_sync::atomic::{AtomicU32, AtomicU64, Ordering, announce};
 use freehold_sync::{Host, RawSpin};
 
 /// No memory for a table.
@@ -31,6 +31,12 @@ impl Table {
     /// An empty table.
     pub fn new() -> Self {
         Table { entries: core::array::from_fn(|_| AtomicU64::new(0)) }
+    }
+
+    /// Tells the simulation's report where tables are; nothing in any other build. For a platform that makes
+    /// many at once.
+    pub fn announce(first: *const Table, count: usize) {
+        announce!("PageTable", first, count, Table { entries: entries });
     }
 
     /// The entry at `index`.
@@ -78,6 +84,16 @@ impl TableMeta {
             spare: AtomicU64::new(0),
             shares: AtomicU32::new(0),
         }
+    }
+
+    /// As [`Table::announce`], for records.
+    pub fn announce(first: *const TableMeta, count: usize) {
+        announce!(
+            "PageTable",
+            first,
+            count,
+            TableMeta { lock: lock, filled: filled, spare: spare, shares: shares }
+        );
     }
 
     /// Makes the record that of an empty table again.

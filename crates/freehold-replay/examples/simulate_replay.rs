@@ -28,12 +28,12 @@ mod simulate {
     use freehold_replay::outcome::Outcome;
     use freehold_replay::table::{Layout, row};
     use freehold_replay::{Options, Source, Workers, locking, replay, units};
-    use freehold_sim::{HotLine, Machine, Report};
+    use freehold_sim::{HotField, Machine, Report};
     use std::path::Path;
 
     const USAGE: &str = "cargo xtask simulate replay FILE [--machine NAME] [--cpus N,N,...] \
                          [--locking CHOICES]... [--seed N]";
-    /// Lines that are shown of the most contended ones.
+    /// Fields that are shown of the most contended ones.
     const SHOWN: usize = 8;
 
     struct Wanted {
@@ -52,6 +52,8 @@ mod simulate {
         for design in &wanted.designs {
             let mut all = Vec::new();
             for &cpus in &wanted.cpus {
+                // Records of the run before are gone.
+                freehold_sim::names::clear();
                 let workers = Workers::on(wanted.machine.clone());
                 // A task keeps its processor until it waits; and calls wait for each other only where one
                 // needs what the other did.
@@ -113,8 +115,8 @@ mod simulate {
     }
 
     /// Whether workers waited there for something to do.
-    fn is_of_replayer(line: &HotLine) -> bool {
-        line.places.first().is_some_and(|(place, _)| place.file().contains("freehold-replay"))
+    fn is_of_replayer(field: &HotField) -> bool {
+        field.pairs.first().is_some_and(|(place, ..)| place.file().contains("freehold-replay"))
     }
 
     fn print(machine: &Machine, all: &[(Outcome, Report)]) {
@@ -140,8 +142,7 @@ mod simulate {
         }
         println!("{}", Layout { indent: 2, gap: 2, left: 1 }.text(rows));
         let (outcome, report) = last;
-        println!("Lines on which most time was lost, {}:\n", units::counted(outcome.cpus as u64, "CPU"));
-        let engines = report.by_name().into_iter().filter(|line| !is_of_replayer(line));
-        engines.take(SHOWN).for_each(|line| println!("  {line}"));
+        println!("Fields on which most time was lost, {}:\n", units::counted(outcome.cpus as u64, "CPU"));
+        println!("{}", report.hottest_of(|field| !is_of_replayer(field), SHOWN));
     }
 }

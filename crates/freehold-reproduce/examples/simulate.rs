@@ -50,7 +50,7 @@ mod simulate {
         Usual { experiment: "munmap-stall", machine: "e5-2680", mib: 256, turn: 16_000 },
         Usual { experiment: "fault-throughput", machine: "e5-2680", mib: 64, turn: 2000 },
         Usual { experiment: "i-mmap", machine: "e7-4890v2", mib: 1024, turn: 20_000 },
-        Usual { experiment: "hugetlb", machine: "vm-48", mib: 8192, turn: 2000 },
+        Usual { experiment: "hugetlb", machine: "vm-48", mib: 8192, turn: 10_000 },
         Usual { experiment: "page-fault", machine: "e5-2690v4", mib: 4, turn: 1 },
         Usual { experiment: "mmap-churn", machine: "e5-2690v4", mib: 1024, turn: 2000 },
     ];

@@ -38,7 +38,7 @@ fn every_experiment_takes_virtual_time_alone() {
             assert!(text.contains("In virtual time, on 4 processors"), "{text}");
             // One task passes nothing on.
             let passes = name != "munmap-hold";
-            assert_eq!(text.contains("**lines on which most time was lost"), passes, "{text}");
+            assert_eq!(text.contains("**fields on which most time was lost"), passes, "{text}");
         }
     }
 }

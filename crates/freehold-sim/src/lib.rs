@@ -15,6 +15,7 @@
 //! | processors, tasks, time | `world` | run queues, time slices, sleeping, spinning |
 //! | the run | [`run`] | switches between tasks |
 //! | what a program calls | [`atomic`], [`task`] | atomics; waiting, traps, interrupts, zeroing |
+//! | names of records | [`names`] | which record and field an address is |
 //! | what came out | [`report`] | clocks, transfers, the hottest lines |
 //!
 //! Outside of a run the atomics are the processor's own, and the calls of [`task`] do nothing. So the same
@@ -53,6 +54,7 @@ mod apart;
 pub mod atomic;
 mod line;
 pub mod machine;
+pub mod names;
 pub mod report;
 mod run;
 pub mod task;
@@ -60,5 +62,5 @@ mod world;
 
 pub use apart::{Apart, same_addresses};
 pub use machine::Machine;
-pub use report::{HotLine, Report};
+pub use report::{HotField, HotLine, Report};
 pub use run::run;

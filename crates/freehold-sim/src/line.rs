@@ -19,6 +19,11 @@ use std::panic::Location;
 /// Bytes of a line.
 pub const LINE: usize = 64;
 
+/// Bytes of a part of a line, which has the size of the smallest words that are told apart.
+pub const PART: usize = 4;
+/// Parts of a line.
+const PARTS: usize = LINE / PART;
+
 const WORDS: usize = Machine::MAX_CPUS / 64;
 
 /// A set of processors.
@@ -70,6 +75,8 @@ pub struct Line {
     pub version: u64,
     /// Tasks that spin until it changes.
     pub spinners: Vec<usize>,
+    /// Where in the program it was accessed last.
+    last: Option<&'static Location<'static>>,
     /// What became of it.
     pub count: LineCount,
 }
@@ -78,12 +85,15 @@ pub struct Line {
 struct Transit {
     /// When it leaves those that have it, in picoseconds.
     departs: u64,
+    /// The access that it is for.
+    place: &'static Location<'static>,
 }
 
 /// A processor wants a line.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
     pub cpu: usize,
+    pub address: usize,
     pub kind: Kind,
     /// Since when, in picoseconds.
     pub since: u64,
@@ -117,16 +127,44 @@ pub struct LineCount {
     pub accesses: u64,
     /// How often it came from another processor, or had to be taken from others.
     pub transfers: u64,
-    /// Of these, from another socket.
-    pub remote: u64,
     /// Picoseconds that its users waited for it, its way included.
     pub lost: u64,
     /// Picoseconds of these that it was in the hands of others.
     pub queued: u64,
-    /// What lies in it, as far as somebody has said.
-    pub names: Vec<&'static str>,
-    /// Where in the program it was transferred, and how often.
-    pub places: Vec<(&'static Location<'static>, u64)>,
+    /// Accesses to each part of it.
+    pub parts: [u32; PARTS],
+    /// Its transfers, those that are alike together.
+    pub moves: Vec<Move>,
+}
+
+/// Transfers of a line for accesses that are alike.
+#[derive(Clone, Debug)]
+pub struct Move {
+    /// The part that was wanted.
+    pub part: u8,
+    /// How far away the processors were that had the line: the nearest of those with a copy to be read, the
+    /// farthest of those that lost theirs.
+    pub distance: Distance,
+    /// The access that it was for.
+    pub place: &'static Location<'static>,
+    /// The access to the line before that one.
+    pub from: Option<&'static Location<'static>>,
+    pub times: u64,
+    /// As in [`LineCount`].
+    pub lost: u64,
+    pub queued: u64,
+}
+
+impl Move {
+    fn is_like(&self, other: &Move) -> bool {
+        let from = match (self.from, other.from) {
+            (Some(one), Some(other)) => std::ptr::eq(one, other),
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        from && self.part == other.part
+            && self.distance == other.distance
+            && std::ptr::eq(self.place, other.place)
+    }
 }
 
 /// Kinds of accesses.
@@ -152,6 +190,7 @@ impl Lines {
             queue: VecDeque::new(),
             version: 0,
             spinners: Vec::new(),
+            last: None,
             count: LineCount::default(),
         })
     }
@@ -165,10 +204,11 @@ impl Line {
     /// A processor asks for the line.
     pub fn request(&mut self, machine: &Machine, request: Request) -> Answer {
         self.count.accesses += 1;
-        let Request { cpu, kind, since, .. } = request;
+        let Request { cpu, address, kind, since, place } = request;
+        self.count.parts[address % LINE / PART] += 1;
         let alone = self.owner == Some(cpu as u16) && self.transit.is_none_or(|way| since < way.departs);
         if alone || kind == Kind::Load && self.holders.contains(cpu) && self.owner.is_none() {
-            self.change(cpu, kind);
+            self.change(cpu, kind, place);
             return Answer::Has(since);
         }
         if self.transit.is_some() {
@@ -190,8 +230,8 @@ impl Line {
         hold: u64,
         grants: &mut Vec<Grant>,
     ) {
-        self.transit = None;
-        self.change(cpu, kind);
+        let way = self.transit.take().expect("a line that arrives was under way");
+        self.change(cpu, kind, way.place);
         let hold = if kind == Kind::Load { 0 } else { hold };
         while self.transit.is_none()
             && let Some(next) = self.queue.pop_front()
@@ -202,30 +242,37 @@ impl Line {
 
     /// The line goes to a processor, from `begin` on.
     fn grant(&mut self, machine: &Machine, request: Request, begin: u64) -> Grant {
-        let Request { cpu, kind, since, place } = request;
+        let Request { cpu, address, kind, since, place } = request;
         let way = self.way(machine, cpu, kind);
         let begin = begin.max(since);
         let at = begin + way.time;
         self.count.queued += begin - since;
         self.count.lost += at - since;
-        if way.from_others {
+        if let Some(distance) = way.from_others {
             self.count.transfers += 1;
-            self.count.remote += u64::from(way.remote);
-            match self.count.places.iter_mut().find(|(known, _)| *known == place) {
-                Some((_, times)) => *times += 1,
-                None => self.count.places.push((place, 1)),
+            let part = (address % LINE / PART) as u8;
+            let (lost, queued) = (at - since, begin - since);
+            let fresh = Move { part, distance, place, from: self.last, times: 1, lost, queued };
+            match self.count.moves.iter_mut().find(|known| known.is_like(&fresh)) {
+                Some(known) => {
+                    known.times += 1;
+                    known.lost += lost;
+                    known.queued += queued;
+                }
+                None => self.count.moves.push(fresh),
             }
         }
         if way.moves {
-            self.transit = Some(Transit { departs: begin });
+            self.transit = Some(Transit { departs: begin, place });
         } else {
-            self.change(cpu, kind);
+            self.change(cpu, kind, place);
         }
         Grant { cpu, at, comes: way.moves }
     }
 
     /// A processor that has the line reads or writes it.
-    fn change(&mut self, cpu: usize, kind: Kind) {
+    fn change(&mut self, cpu: usize, kind: Kind, place: &'static Location<'static>) {
+        self.last = Some(place);
         match kind {
             Kind::Load if self.owner == Some(cpu as u16) => {}
             Kind::Load => {
@@ -245,8 +292,8 @@ impl Line {
         let costs: &LineCosts = &machine.line;
         if let Some(owner) = self.owner.map(usize::from) {
             let distance = machine.distance(cpu, owner);
-            let (time, remote) = (costs.transfer(distance), distance == Distance::Remote);
-            return Way { time: time.ps(), moves: true, from_others: true, remote };
+            let time = costs.transfer(distance).ps();
+            return Way { time, moves: true, from_others: Some(distance) };
         }
         let others = self.holders.iter().filter(|holder| *holder != cpu);
         let mut distances = others.map(|other| machine.distance(cpu, other));
@@ -258,16 +305,14 @@ impl Line {
                 (false, true) => costs.memory,
                 (false, false) => costs.memory_remote,
             };
-            return Way { time: time.ps(), moves: !holds, from_others: false, remote: false };
+            return Way { time: time.ps(), moves: !holds, from_others: None };
         };
         if kind == Kind::Load {
             let nearest = distances.fold(first, Distance::min);
-            let remote = nearest == Distance::Remote;
-            return Way { time: costs.shared(nearest).ps(), moves: false, from_others: true, remote };
+            return Way { time: costs.shared(nearest).ps(), moves: false, from_others: Some(nearest) };
         }
         let farthest = distances.fold(first, Distance::max);
-        let remote = farthest == Distance::Remote;
-        Way { time: costs.upgrade(farthest).ps(), moves: true, from_others: true, remote }
+        Way { time: costs.upgrade(farthest).ps(), moves: true, from_others: Some(farthest) }
     }
 }
 
@@ -276,10 +321,8 @@ struct Way {
     time: u64,
     /// It is nowhere else meanwhile.
     moves: bool,
-    /// Other processors have it, or had it.
-    from_others: bool,
-    /// One of another socket.
-    remote: bool,
+    /// Other processors have it, or had it, that far away.
+    from_others: Option<Distance>,
 }
 
 /// Addresses are spread by a multiplication. Nothing depends on the order that comes of it.

@@ -201,10 +201,14 @@ pub struct Bandwidth {
 
 /// How far two processors are from each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Distance {
+pub enum Distance {
+    /// They are of one core.
     Core,
+    /// Of one cluster; of one socket, where that is not divided.
     Cluster,
+    /// Of one socket.
     Socket,
+    /// Of different sockets.
     Remote,
 }
 

@@ -1,6 +1,13 @@
 //! What a run took, and which lines it was lost on.
 
+mod fields;
+
+pub use fields::HotField;
+
+use crate::line::Move;
 use crate::world::World;
+use fields::Fields;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, btree_map::Entry};
 use std::fmt;
 use std::panic::Location;
@@ -24,27 +31,23 @@ pub struct Report {
     pub turns: u64,
     /// The lines that were transferred, those that cost most first.
     pub lines: Vec<HotLine>,
+    /// The fields on which these transfers happened, those that cost most first.
+    pub fields: Vec<HotField>,
 }
 
-/// A cache line that passed between processors, or all of one name together.
+/// A cache line that passed between processors.
 #[derive(Clone, Debug)]
 pub struct HotLine {
-    /// Of its first byte; of the first one's.
+    /// Of its first byte.
     pub address: usize,
-    /// How many lines.
-    pub count: u64,
     /// Accesses of any kind.
     pub accesses: u64,
     /// Of these, those for which it came from another processor or was taken from others.
     pub transfers: u64,
-    /// Of these, those for which it came from another socket.
-    pub remote: u64,
     /// Time that processors waited for it, its way included.
     pub lost_ns: u64,
     /// Of this, while it was on its way to others.
     pub queued_ns: u64,
-    /// What lies in it, as far as somebody has said.
-    pub names: Vec<&'static str>,
     /// Where in the program it was transferred, the most frequent first.
     pub places: Vec<(&'static Location<'static>, u64)>,
 }
@@ -53,25 +56,21 @@ impl Report {
     pub(crate) fn of(world: World) -> Report {
         let (elapsed, busy, counts) = (world.elapsed(), world.busy(), world.counts);
         let transferred = world.into_lines().filter(|(_, count)| count.transfers > 0);
+        let mut fields = Fields::default();
         let mut lines: Vec<HotLine> = transferred
-            .map(|(address, mut count)| {
-                count.places.sort_by_key(|(place, times)| {
-                    (std::cmp::Reverse(*times), place.file(), place.line(), place.column())
-                });
+            .map(|(address, count)| {
+                fields.count(address, &count);
                 HotLine {
                     address,
-                    count: 1,
                     accesses: count.accesses,
                     transfers: count.transfers,
-                    remote: count.remote,
-                    names: count.names,
                     lost_ns: count.lost / 1000,
                     queued_ns: count.queued / 1000,
-                    places: count.places,
+                    places: places(&count.moves),
                 }
             })
             .collect();
-        lines.sort_by_key(|line| (std::cmp::Reverse(line.lost_ns), line.address));
+        lines.sort_by_key(|line| (Reverse(line.lost_ns), line.address));
         Report {
             elapsed_ns: elapsed / 1000,
             busy_ns: busy.into_iter().map(|ps| ps / 1000).collect(),
@@ -81,6 +80,7 @@ impl Report {
             interrupts: counts.interrupts,
             turns: counts.turns,
             lines,
+            fields: fields.sorted(),
         }
     }
 }
@@ -106,80 +106,54 @@ impl Report {
             }
         }
         self.lines.extend(lines.into_values());
-        self.lines.sort_by_key(|line| (std::cmp::Reverse(line.lost_ns), line.address));
+        self.lines.sort_by_key(|line| (Reverse(line.lost_ns), line.address));
+        fields::add(&mut self.fields, later.fields);
+    }
+
+    /// The fields on which most time was lost, as a table for Markdown.
+    pub fn hottest(&self, most: usize) -> String {
+        self.hottest_of(|_| true, most)
+    }
+
+    /// As [`hottest`](Self::hottest), of the fields that are asked for.
+    pub fn hottest_of(&self, wanted: impl Fn(&HotField) -> bool, most: usize) -> String {
+        fields::table(self.fields.iter().filter(|field| wanted(field)).take(most), self.transfers)
     }
 }
 
-impl Report {
-    /// The lines, all of one [name](HotLine::name) together, those that cost most first.
-    pub fn by_name(&self) -> Vec<HotLine> {
-        let mut all: BTreeMap<String, HotLine> = BTreeMap::new();
-        for line in &self.lines {
-            match all.entry(line.name()) {
-                Entry::Occupied(mut known) => {
-                    known.get_mut().count += 1;
-                    known.get_mut().add(line.clone());
-                }
-                Entry::Vacant(place) => drop(place.insert(line.clone())),
-            }
+/// Where a line was transferred, and how often, the most frequent first.
+fn places(moves: &[Move]) -> Vec<(&'static Location<'static>, u64)> {
+    let mut places: Vec<(&'static Location<'static>, u64)> = Vec::new();
+    for Move { place, times, .. } in moves {
+        match places.iter_mut().find(|(known, _)| known == place) {
+            Some((_, all)) => *all += times,
+            None => places.push((place, *times)),
         }
-        let mut all: Vec<HotLine> = all.into_values().collect();
-        all.sort_by_key(|line| (std::cmp::Reverse(line.lost_ns), line.address));
-        all
     }
-}
-
-/// Without the modules and parameters of a type.
-fn short(name: &str) -> &str {
-    let name = name.split_once('<').map_or(name, |(name, _)| name);
-    name.rsplit_once("::").map_or(name, |(_, name)| name)
+    places.sort_by_key(|(place, times)| (Reverse(*times), place.file(), place.line(), place.column()));
+    places
 }
 
 impl HotLine {
-    /// What lies in it; or, if nobody has said so, where it is passed on most often: the end of the file's
-    /// path, and the line in it.
-    pub fn name(&self) -> String {
-        if !self.names.is_empty() {
-            let mut names: Vec<&str> = self.names.iter().map(|name| short(name)).collect();
-            names.sort_unstable();
-            return names.join(" + ");
-        }
-        let Some((place, _)) = self.places.first() else { return format!("{:#x}", self.address) };
-        let parts: Vec<&str> = place.file().rsplit('/').take(2).collect();
-        format!("{}/{}:{}", parts.last().copied().unwrap_or(""), parts[0], place.line())
-    }
-
     /// Adds what became of the same line later.
     fn add(&mut self, later: HotLine) {
         self.accesses += later.accesses;
         self.transfers += later.transfers;
-        self.remote += later.remote;
         self.lost_ns += later.lost_ns;
         self.queued_ns += later.queued_ns;
-        for name in later.names {
-            if !self.names.contains(&name) {
-                self.names.push(name);
-            }
-        }
         for (place, times) in later.places {
             match self.places.iter_mut().find(|(known, _)| *known == place) {
                 Some((_, all)) => *all += times,
                 None => self.places.push((place, times)),
             }
         }
-        self.places.sort_by_key(|(_, times)| std::cmp::Reverse(*times));
+        self.places.sort_by_key(|(_, times)| Reverse(*times));
     }
 }
 
 impl fmt::Display for HotLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let HotLine { transfers, remote, accesses, lost_ns, .. } = self;
-        write!(
-            f,
-            "{}: {transfers} transfers ({remote} between sockets) of {accesses} accesses",
-            self.name()
-        )?;
-        write!(f, ", {lost_ns} ns lost")?;
+        write!(f, "{} transfers of {} accesses, {} ns lost", self.transfers, self.accesses, self.lost_ns)?;
         for (place, times) in self.places.iter().take(3) {
             write!(f, "\n    {times} at {place}")?;
         }

@@ -5,11 +5,6 @@ use crate::run::{give_way, look, step};
 use crate::world::{Next, World};
 use std::ptr;
 
-/// The line of this address is to be reported by this name; by several, if it has several such words.
-pub fn is_called(address: usize, name: &'static str) {
-    look(|world| world.is_called(address, name));
-}
-
 /// The number of the calling task, from 0 on. None: it is none of a run.
 pub fn current() -> Option<usize> {
     look(|world| world.task())

@@ -306,15 +306,6 @@ impl World {
         self.cpus[self.cpu].clock
     }
 
-    /// What lies in a line.
-    pub fn is_called(&mut self, address: usize, name: &'static str) {
-        let home = self.machine.socket_of(self.cpu);
-        let names = &mut self.lines.of(address, home).count.names;
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
-
     /// An access to a word begins. How the task waits until the line is there, if it is not: then the access
     /// has to [end](Self::access_ends).
     pub fn access_begins(
@@ -326,7 +317,7 @@ impl World {
         self.counts.accesses += 1;
         let cpu = self.cpu;
         let home = self.machine.socket_of(cpu);
-        let request = Request { cpu, kind, since: self.cpus[cpu].clock, place };
+        let request = Request { cpu, address, kind, since: self.cpus[cpu].clock, place };
         match self.lines.of(address, home).request(&self.machine, request) {
             Answer::Has(at) => {
                 self.cpus[cpu].clock = at;

@@ -1,5 +1,7 @@
 //! Runs of small programs whose times can be told beforehand.
 
+mod names;
+
 use freehold_sim::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use freehold_sim::machine::MACHINES;
 use freehold_sim::{Machine, Report, run, task};
@@ -361,28 +363,6 @@ fn numbers_of_processors_are_of_the_machine() {
         let error = machine().some_cpus(list).expect_err("bad").to_string();
         assert!(error.contains(why), "{error}");
     }
-}
-
-#[test]
-fn lines_of_one_name_are_one_in_the_report() {
-    let words = [const { Apart(AtomicU32::new(0)) }; 3];
-    let count = |task: usize| {
-        let own = if task < 2 { &words[0].0 } else { &words[1].0 };
-        task::is_called(std::ptr::from_ref(own).addr(), "a::b::Record<T>");
-        for _ in 0..100 {
-            own.fetch_add(1, Ordering::Relaxed);
-            words[2].0.fetch_add(1, Ordering::Relaxed);
-        }
-    };
-    let report = run(&machine(), 4, 1, (0..4).map(|task| move || count(task)));
-    let lines = report.by_name();
-    let of = |name: &str| lines.iter().find(|line| line.name() == name).expect("a line");
-    assert_eq!((of("Record").count, of("Record").accesses), (2, 400));
-    let unnamed = lines.iter().find(|line| line.name().starts_with("tests/main.rs:")).expect("by its place");
-    assert_eq!((lines.len(), unnamed.accesses, unnamed.remote), (2, 400, 0));
-    let both =
-        run(&machine(), 15, 1, [0, 14].map(|task| move || if task == 0 { count(0) } else { count(2) }));
-    assert!(both.lines.iter().all(|line| line.remote <= line.transfers));
 }
 
 #[test]

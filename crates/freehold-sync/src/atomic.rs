@@ -38,16 +38,6 @@ pub mod Ordering {
     pub const SeqCst: Ordering = Ordering::SeqCst;
 }
 
-/// Tells a simulation what a word is: the line that it lies in is reported by this name, `Type.field`.
-/// Nothing elsewhere.
-#[inline(always)]
-pub fn is_called<T: ?Sized>(word: &T, name: &'static str) {
-    #[cfg(sim)]
-    freehold_sim::task::is_called(core::ptr::from_ref(word).addr(), name);
-    #[cfg(not(sim))]
-    let _ = (word, name);
-}
-
 /// Declares functions that are `const` except under loom, whose atomics must be made at run time.
 #[doc(hidden)]
 #[macro_export]
@@ -91,3 +81,31 @@ pub(crate) fn between_crosswise() {
     #[cfg(loom)]
     fence(Ordering::SeqCst);
 }
+
+/// Tells the simulation that `count` records of the type lie one after the other, and the names of the fields
+/// that its report is to tell apart. Nothing in any other build.
+#[inline(always)]
+pub fn announce_records<T>(
+    name: &'static str,
+    first: *const T,
+    count: usize,
+    fields: &'static [(&'static str, usize)],
+) {
+    #[cfg(sim)]
+    freehold_sim::names::announce(name, first.addr(), size_of::<T>(), count, fields);
+    #[cfg(not(sim))]
+    let _ = (name, first, count, fields);
+}
+
+/// [`announce_records`] with the fields by their names: a field in a field has a name of its own (`count:
+/// state.count`).
+#[doc(hidden)]
+#[macro_export]
+macro_rules! announce {
+    ($name:literal, $first:expr, $count:expr, $type:ty { $($field:ident: $($path:ident).+),* $(,)? }) => {
+        $crate::atomic::announce_records::<$type>($name, $first, $count, const {
+            &[$((stringify!($field), core::mem::offset_of!($type, $($path).+))),*]
+        })
+    };
+}
+pub use announce;

@@ -6,7 +6,7 @@
 //! ([`Weak::upgrade`], [`Counted::try_hold`]) are refused there.
 #![expect(unsafe_code, reason = "a reference count decides when the object is freed")]
 
-use crate::atomic::{AtomicUsize, Ordering, fence, is_called};
+use crate::atomic::{AtomicUsize, Ordering, fence};
 use allocator_api2::{alloc::AllocError, boxed::Box};
 use core::{fmt, mem::ManuallyDrop, ops::Deref, ptr::NonNull};
 
@@ -146,7 +146,6 @@ impl<T: Shared> Counted<T> {
 
 impl<T: Shared> Clone for Counted<T> {
     fn clone(&self) -> Self {
-        is_called(&self.inner().refs, core::any::type_name::<T>());
         // The caller already holds a reference, so the count cannot reach zero meanwhile.
         add(&self.inner().refs);
         Counted { inner: self.inner }
@@ -155,7 +154,6 @@ impl<T: Shared> Clone for Counted<T> {
 
 impl<T: Shared> Drop for Counted<T> {
     fn drop(&mut self) {
-        is_called(&self.inner().refs, core::any::type_name::<T>());
         // Release pairs with the fence below: every use of the object happens before its end.
         if self.inner().refs.fetch_sub(1, Ordering::Release) == 1 {
             fence(Ordering::Acquire);

@@ -26,7 +26,7 @@
 //! that was not write-locked for as long can look locked, which costs a reader the slow path and nothing
 //! else.
 
-use crate::atomic::{AtomicU32, Ordering, const_unless_loom, fence, is_called};
+use crate::atomic::{AtomicU32, Ordering, const_unless_loom, fence};
 use crate::counted::Counted;
 use crate::host::{Host, Killed};
 use crate::rank::Rank;
@@ -113,7 +113,6 @@ struct WriteSection<'a> {
 impl<'a> WriteSection<'a> {
     #[inline]
     fn begin(seq: &'a AtomicU32) -> Self {
-        is_called(seq, "MmapLock.seq");
         // Relaxed: the write lock is held, and its last holder wrote the number.
         let even = seq.load(Ordering::Relaxed);
         debug_assert!(even.is_multiple_of(2), "the write lock is held twice");

@@ -12,7 +12,7 @@
 //! forgotten. One that comes in between may take it before the task that was woken, as long as that is on its
 //! way; no order is promised. A task looks for a while before it sleeps, as with the reader/writer lock.
 
-use crate::atomic::{AtomicU32, Ordering, PAUSES, const_unless_loom, is_called};
+use crate::atomic::{AtomicU32, Ordering, PAUSES, const_unless_loom};
 use crate::counted::Counted;
 use crate::host::Host;
 use crate::rank::{self, Rank};
@@ -94,7 +94,6 @@ impl<H: Host> Mutex<H> {
     }
 
     fn begin(&self) -> Hold {
-        is_called(&self.word, self.rank.name());
         Hold::begin(self.stats.as_deref())
     }
 

@@ -1,6 +1,6 @@
 //! One value per CPU, each on its own cache lines, and counters made of them.
 
-use crate::atomic::{AtomicI64, Ordering};
+use crate::atomic::{AtomicI64, Ordering, announce_records};
 use crate::host::Host;
 use allocator_api2::alloc::AllocError;
 use allocator_api2::boxed::Box;
@@ -31,7 +31,9 @@ impl<T, H: Host> PerCpu<T, H> {
             // Room was reserved: this does not allocate.
             cells.push(CachePadded::new(init(cpu)));
         }
-        Ok(PerCpu { cells: cells.into_boxed_slice(), host: PhantomData })
+        let cells = cells.into_boxed_slice();
+        announce_records(core::any::type_name::<T>(), cells.as_ptr(), cells.len(), &[]);
+        Ok(PerCpu { cells, host: PhantomData })
     }
 
     /// Runs `f` on the cell of the CPU it runs on; `f` neither waits nor nests, as in [`Host::with_cpu`].
@@ -69,7 +71,9 @@ impl<H: Host> Counter<H> {
     /// # Errors
     /// No memory.
     pub fn try_new() -> Result<Self, AllocError> {
-        Ok(Counter { parts: PerCpu::try_new(|_| AtomicI64::new(0))? })
+        let parts = PerCpu::try_new(|_| AtomicI64::new(0))?;
+        announce_records("Counter", parts.cells.as_ptr(), parts.cells.len(), &[]);
+        Ok(Counter { parts })
     }
 
     /// Adds `n`, which may be negative.

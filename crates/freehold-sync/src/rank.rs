@@ -66,29 +66,6 @@ impl Rank {
         self as u8 >= Rank::PageTableUpper as u8
     }
 
-    /// What a lock of this rank is called in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Rank::IRwsem => "Mapping.content",
-            Rank::Mmap | Rank::MmapNested => "mmap lock",
-            Rank::Vma => "VMA lock",
-            Rank::UffdMap => "userfaultfd's lock",
-            Rank::Invalidate => "Mapping.invalidate",
-            Rank::HugetlbFault => "hugetlb fault mutex",
-            Rank::HugetlbVma => "hugetlb VMA lock",
-            Rank::Folio | Rank::FolioNested => "frame[].lock",
-            Rank::NoMmuRegions => "regions' lock",
-            Rank::IMmap => "i_mmap lock",
-            Rank::AnonVma => "anon_vma lock",
-            Rank::PageTableUpper => "upper page table's lock",
-            Rank::PageTable | Rank::PageTableNested => "page table's lock",
-            Rank::FileIndex => "Mapping.cache lock",
-            Rank::Frames => "free frames' lock",
-            Rank::Slab => "slab's lock",
-            Rank::Leaf => "leaf lock",
-        }
-    }
-
     const COUNT: usize = Rank::Leaf as usize + 1;
 
     const ALL: [Rank; Rank::COUNT] = [

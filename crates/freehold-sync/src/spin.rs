@@ -14,7 +14,7 @@
 //! in the reverse order of their locks.
 #![expect(unsafe_code, reason = "a lock hands out access to its contents")]
 
-use crate::atomic::{AtomicU32, MAX_BACKOFF, Ordering, const_unless_loom, is_called};
+use crate::atomic::{AtomicU32, MAX_BACKOFF, Ordering, const_unless_loom};
 use crate::host::Host;
 use crate::rank::{self, Rank};
 use core::cell::UnsafeCell;
@@ -59,7 +59,6 @@ impl RawSpin {
         rank::will_wait::<H>(rank);
         // First: a task with the lock must not be preempted by one that spins for it.
         H::spin_enter(rank);
-        is_called(&self.word, rank.name());
         if !self.take() {
             self.lock_slow::<H>();
         }
@@ -70,7 +69,6 @@ impl RawSpin {
     #[inline]
     pub fn try_lock<H: Host>(&self, rank: Rank) -> Option<RawSpinGuard<'_, H>> {
         H::spin_enter(rank);
-        is_called(&self.word, rank.name());
         if self.take() {
             return Some(self.guard(rank));
         }

@@ -11,7 +11,7 @@
 //! woken waiter takes the lock as 2, since others may still sleep. No order among waiters is promised: the
 //! lock is rarely wanted by two.
 
-use crate::atomic::{AtomicU32, Ordering, const_unless_loom, is_called};
+use crate::atomic::{AtomicU32, Ordering, const_unless_loom};
 use crate::host::{Host, Killed};
 use crate::rank::{self, Rank};
 use core::fmt;
@@ -52,7 +52,6 @@ impl WordLock {
     /// With debug assertions, when `rank` is out of order.
     pub fn lock<H: Host>(&self, rank: Rank) -> WordGuard<'_, H> {
         rank::will_wait::<H>(rank);
-        is_called(&self.word, rank.name());
         // Acquire: see the module. Relaxed on failure: the word is looked at again.
         if self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
             while self.word.swap(WANTED, Ordering::Acquire) != FREE {

@@ -8,7 +8,9 @@ use freehold_sim::{
     atomic::{AtomicU32, Ordering},
     task,
 };
+use freehold_sync::atomic::announce_records;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
 
 /// Numbers that pass between a processor's list and its socket's memory at once: what Linux uses for a
 /// processor of a large machine, a multiple of its smallest batch.
@@ -20,7 +22,9 @@ const SOCKETS: usize = 8;
 pub(crate) struct Lists {
     /// The last one given back is the first to be taken.
     of_cpus: Mutex<Vec<Vec<Pfn>>>,
-    zones: [Zone; SOCKETS],
+    zones: Box<[Zone; SOCKETS]>,
+    /// Whose machine it is.
+    thread: ThreadId,
 }
 
 /// The lock of a socket's free memory.
@@ -30,15 +34,19 @@ struct Zone(AtomicU32);
 
 impl Lists {
     pub(crate) fn new() -> Lists {
+        let zones = Box::new([const { Zone(AtomicU32::new(0)) }; SOCKETS]);
+        announce_records("FreeMemory.lock", &raw const zones[0], SOCKETS, &[]);
         Lists {
             of_cpus: Mutex::new(vec![Vec::new(); Machine::MAX_CPUS]),
-            zones: [const { Zone(AtomicU32::new(0)) }; SOCKETS],
+            zones,
+            thread: thread::current().id(),
         }
     }
 
     /// Takes as many as there are: from the processor's list, which `refill` fills up. Outside of a run from
     /// what all share.
     pub(crate) fn take(&self, out: &mut [Pfn], refill: impl Fn(&mut [Pfn]) -> usize) -> usize {
+        self.check_thread();
         let Some(cpu) = task::cpu() else { return refill(out) };
         if self.lists()[cpu].len() < out.len() {
             self.pass_batch();
@@ -56,6 +64,7 @@ impl Lists {
 
     /// Puts these into the processor's list, and what is too much for it to where `spill` puts it.
     pub(crate) fn give(&self, numbers: &[Pfn], spill: impl Fn(&[Pfn])) {
+        self.check_thread();
         let Some(cpu) = task::cpu() else { return spill(numbers) };
         self.lists()[cpu].extend_from_slice(numbers);
         while self.lists()[cpu].len() > 2 * BATCH {
@@ -65,11 +74,19 @@ impl Lists {
         }
     }
 
+    /// Processors, clocks and grace periods are the thread's: a machine on another one would be without them.
+    fn check_thread(&self) {
+        assert_eq!(
+            thread::current().id(),
+            self.thread,
+            "a simulated machine stays on the thread that made it"
+        );
+    }
+
     /// A batch passes between a processor's list and its socket's memory.
     fn pass_batch(&self) {
         task::keep();
         let zone = &self.zones[task::socket().unwrap_or(0) % SOCKETS].0;
-        task::is_called(std::ptr::from_ref(zone).addr(), "machine's free frames");
         while zone.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             while zone.load(Ordering::Relaxed) != 0 {
                 task::relax();

@@ -34,7 +34,8 @@ impl<T: Blank> LazyArray<T> {
             // SAFETY: the mapping was just made and is `bytes` long. A refusal changes nothing but speed.
             let _ = unsafe { madvise(base, bytes, Advice::LinuxHugepage) };
         }
-        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let base: NonNull<T> = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        T::announce(base.as_ptr(), len);
         Ok(LazyArray { base, len, bytes })
     }
 

@@ -7,4 +7,5 @@
 
 mod changes;
 mod faults;
+mod names;
 mod world;

@@ -8,7 +8,7 @@ use core::num::NonZeroU64;
 use core::ptr;
 
 use freehold_sync::RcuHead;
-use freehold_sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence, is_called};
+use freehold_sync::atomic::{AtomicPtr, AtomicU64, Ordering, announce, fence};
 
 use super::Entry;
 
@@ -118,6 +118,11 @@ impl<const SLOTS: usize> Node<SLOTS> {
             data: core::array::from_fn(|_| AtomicU64::new(0)),
             head: RcuHead::new(),
         }
+    }
+
+    /// Tells the simulation's report of a node.
+    pub(super) fn announce(node: *const Self) {
+        announce!("Node", node, 1, Self { word: word, ends: ends, links: links, data: data, head: head });
     }
 
     // ---- readers beside a writer ----
@@ -241,7 +246,6 @@ impl<const SLOTS: usize> Node<SLOTS> {
     /// Keeps readers out: pairing A. Everything stored to the node until `release` comes after the fence.
     #[inline(always)]
     pub(super) fn hold(&self) {
-        is_called(&self.word, "node of the VMAs' tree");
         self.word.store(self.word().0 | Word::BUSY, Ordering::Relaxed);
         fence(Ordering::Release);
     }

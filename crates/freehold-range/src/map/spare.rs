@@ -33,6 +33,7 @@ impl<const SLOTS: usize> Spares<SLOTS> {
     pub(super) fn fill(&self, need: usize) -> Result<(), AllocError> {
         while self.count() < need {
             let node = Box::try_new(Node::new())?;
+            Node::announce(&raw const *node);
             let first = self.first.load(Ordering::Relaxed);
             node.set(0, Slot { link: first, ..Slot::EMPTY });
             self.first.store(Box::into_raw(node), Ordering::Relaxed);

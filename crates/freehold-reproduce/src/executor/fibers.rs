@@ -4,14 +4,14 @@
 use crate::findings::{Cell, Row, Table};
 use crate::measure::Figure;
 use crate::unit::Unit;
-use freehold_sim::{HotLine, Machine, Report, task};
+use freehold_sim::{HotField, Machine, Report, names, task};
 use std::cell::{Cell as StdCell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Sub;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Lines that are shown of each side.
+/// Fields that are shown of each side.
 const SHOWN: usize = 4;
 
 /// Where loads run.
@@ -30,8 +30,10 @@ impl Default for Place {
 }
 
 impl Place {
-    /// Loads of the calling thread run here from here on, and their clock begins.
+    /// Loads of the calling thread run here from here on, and their clock begins. Records of loads before are
+    /// gone.
     pub fn enter(&self) {
+        names::clear();
         PLACE.set(Some(self.clone()));
         PASSED.set(0);
         LOST.take();
@@ -76,15 +78,15 @@ pub fn step(what: &str) {
     });
 }
 
-/// The lines on which most time was lost, where it was most: of what an experiment has done since
+/// The fields on which most time was lost, where it was most: of what an experiment has done since
 /// [`Place::enter`]. The sides' names are in order.
 pub fn hottest(sides: &[&str]) -> Option<Table> {
     let all = LOST.take();
-    let engines = |report: &Report| -> u64 { lines(report).iter().map(|line| line.lost_ns).sum() };
+    let engines = |report: &Report| -> u64 { fields(report).map(|field| field.lost_ns).sum() };
     let most = all.iter().max_by_key(|lost| lost.sides.values().map(engines).sum::<u64>())?;
     let rows = most.sides.iter().flat_map(|(side, report)| {
         let busy: u64 = report.busy_ns.iter().sum();
-        lines(report).into_iter().take(SHOWN).map(move |line| {
+        fields(report).take(SHOWN).map(move |field| {
             let count = |value: u64| Cell::measured(Unit::Count, Figure::of([value as f64]));
             let share = |part: u64, all: u64| {
                 let part = part as f64 / all.max(1) as f64;
@@ -92,21 +94,21 @@ pub fn hottest(sides: &[&str]) -> Option<Table> {
             };
             let time = |ns: u64| Cell::measured(Unit::Nanoseconds, Figure::of([ns as f64]));
             let cells = vec![
-                count(line.count),
-                count(line.transfers),
-                share(line.transfers, line.accesses),
-                share(line.remote, line.transfers),
-                time(line.lost_ns),
-                share(line.lost_ns, busy),
-                time(line.lost_ns / line.transfers.max(1)),
+                count(field.lines),
+                count(field.transfers),
+                share(field.transfers, field.accesses),
+                share(field.between[3], field.transfers),
+                time(field.lost_ns),
+                share(field.lost_ns, busy),
+                time(field.lost_ns / field.transfers.max(1)),
             ];
             let side = sides.get(*side).copied().unwrap_or("");
-            Row { name: format!("{side}: {}", line.name()), cells }
+            Row { name: format!("{side}: {}", field.name), cells }
         })
     });
     let rows: Vec<Row> = rows.collect();
     let columns = [
-        "what",
+        "field",
         "lines",
         "passed on",
         "of accesses",
@@ -115,17 +117,17 @@ pub fn hottest(sides: &[&str]) -> Option<Table> {
         "of the processors' time",
         "for each passing",
     ];
-    let title = format!("lines on which most time was lost: {}", most.what);
+    let title = format!("fields on which most time was lost: {}", most.what);
     let columns = columns.map(str::to_owned).into();
     (!rows.is_empty()).then_some(Table { title, columns, rows })
 }
 
-/// By name, without those of the load itself.
-fn lines(report: &Report) -> Vec<HotLine> {
-    let own = |line: &HotLine| {
-        line.places.first().is_some_and(|(place, _)| place.file().contains("freehold-reproduce"))
+/// Without those of the load itself.
+fn fields(report: &Report) -> impl Iterator<Item = &HotField> {
+    let own = |field: &&HotField| {
+        field.pairs.first().is_some_and(|(place, ..)| place.file().contains("freehold-reproduce"))
     };
-    report.by_name().into_iter().filter(|line| !own(line)).collect()
+    report.fields.iter().filter(move |field| !own(field))
 }
 
 /// A point of virtual time.

@@ -14,7 +14,7 @@ use freehold::object::{File, FileAccess, Mapping};
 use freehold::space::{HugetlbLock, Locking, MapFlags};
 use freehold_machine::{Cpu, Process};
 use freehold_replay::units;
-use freehold_sync::stats::Histogram;
+use freehold_sync::stats::{Histogram, LockSnapshot};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -30,8 +30,20 @@ enum Place {
     Shared,
     /// Each at another offset within a table: nobody can share, and each has all faults and entries itself.
     Apart,
-    /// As `Shared`, but the file is empty when it begins: pages are made.
-    Fresh,
+    /// Where they can share tables, and each cuts its part of the pages out of the file after every round:
+    /// the pool, the reservations and the fault mutexes work as long as the processes do.
+    Punched,
+}
+
+impl Place {
+    /// As the tables are titled.
+    fn title(self) -> &'static str {
+        match self {
+            Place::Shared => "",
+            Place::Apart => ", apart",
+            Place::Punched => ", punched",
+        }
+    }
 }
 
 /// A design with its file.
@@ -46,9 +58,10 @@ struct Side {
 struct Turn {
     faults: f64,
     touched: f64,
+    /// For the file's lock and the VMAs' locks.
     waited: Histogram,
-    /// For the mutexes by which one task makes a page.
-    made: Histogram,
+    /// For the fault mutexes.
+    makers: LockSnapshot,
     seconds: f64,
 }
 
@@ -85,7 +98,7 @@ impl Experiment for Hugetlb {
     fn memory(&self, scale: &Scale) -> u64 {
         // Each world has a record for every small frame of its pool.
         let bytes = scale.size(250 * GIB, 16 * GIB);
-        2 * (bytes / 4096 * 40) + (1 << 30)
+        2 * (2 * bytes / 4096 * 40) + (1 << 30)
     }
 
     fn seconds(&self, scale: &Scale) -> f64 {
@@ -100,7 +113,7 @@ impl Experiment for Hugetlb {
             [HugetlbLock::FileLock, HugetlbLock::VmaLock].map(|design| Side::new(design, bytes, most));
         let mut sides: Vec<Side> = sides.into_iter().collect::<anyhow::Result<_>>()?;
         let mut all = Vec::new();
-        let others = [(most, Place::Apart), (most, Place::Fresh)];
+        let others = [(most, Place::Apart), (most, Place::Punched)];
         for (processes, place) in counts.into_iter().map(|count| (count, Place::Shared)).chain(others) {
             let found = in_turns(scale.long_turns(), &mut sides, |side, turn| {
                 let what = format!("{} of {}, turn {}", counted(processes), units::bytes(bytes), turn + 1);
@@ -117,8 +130,9 @@ impl Experiment for Hugetlb {
 impl Side {
     fn new(hugetlb: HugetlbLock, bytes: u64, cpus: usize) -> anyhow::Result<Side> {
         let config = Config { lock_stats: true, ..Config::default() };
-        let world = World::new(bytes + GIB, cpus, config)?;
-        let pages = bytes / HUGE;
+        // Twice the file's: where pages are cut out beside others who map and fault, just as many run out.
+        let world = World::new(2 * bytes + GIB, cpus, config)?;
+        let pages = 2 * bytes / HUGE;
         let had = world.engine.resize_huge_pool(HugePageSize::Mib2, pages, None);
         anyhow::ensure!(had == pages, "a pool of {had} instead of {pages} huge pages");
         let mapping = Mapping::of_huge_pages(&world.engine, HugePageSize::Mib2, bytes, false)?;
@@ -136,25 +150,25 @@ impl Side {
 
     /// All processes for a while.
     fn turn(&self, processes: usize, place: Place, scale: &Scale) -> anyhow::Result<Turn> {
-        if place == Place::Fresh {
+        if place == Place::Punched {
+            // A short turn may be over before a process has come to its first punch.
             self.file.mapping().punch(0..self.bytes)?;
         }
-        let (before, made_before) = (self.waited(), self.made());
+        let (before, makers_before) = (self.waited(), self.makers());
         let turn = Duration::from_secs_f64(turn_seconds(scale));
-        let (counted, took) = self
-            .world
-            .for_a_while(processes, turn, |number, cpu, stop| self.process(number, place, cpu, stop))?;
-        let mut waited = self.waited();
+        let (counted, took) = self.world.for_a_while(processes, turn, |number, cpu, stop| {
+            self.process(number, processes, place, cpu, stop)
+        })?;
+        let (mut waited, mut makers) = (self.waited(), self.makers());
         waited.remove(&before);
-        let mut made = self.made();
-        made.remove(&made_before);
+        makers.remove(&makers_before);
         let seconds = took.as_secs_f64();
         let sum = |of: fn(&(u64, u64)) -> u64| counted.iter().map(of).sum::<u64>() as f64 / seconds;
         Ok(Turn {
             faults: sum(|(faults, _)| *faults),
             touched: sum(|(_, touched)| *touched),
             waited,
-            made,
+            makers,
             seconds,
         })
     }
@@ -163,6 +177,7 @@ impl Side {
     fn process(
         &self,
         number: usize,
+        processes: usize,
         place: Place,
         cpu: &mut Cpu<Format>,
         stop: &AtomicBool,
@@ -177,6 +192,11 @@ impl Side {
                 done += HUGE;
             }
             process.munmap(at, self.bytes)?;
+            if place == Place::Punched {
+                let (number, of) = (number as u64, processes as u64);
+                let part = |number| self.bytes / HUGE * number / of * HUGE;
+                self.file.mapping().punch(part(number)..part(number + 1))?;
+            }
             touched += done / HUGE;
         }
         let faults = process.faults();
@@ -194,9 +214,9 @@ impl Side {
         sum
     }
 
-    /// Waits so far for the fault mutexes.
-    fn made(&self) -> Histogram {
-        self.world.engine.hugetlb_fault_stats().map(|stats| stats.write.waited).unwrap_or_default()
+    /// How the mutexes were used so far that keep a page from being made twice.
+    fn makers(&self) -> LockSnapshot {
+        self.world.engine.hugetlb_fault_stats().unwrap_or_default()
     }
 
     /// Page tables of so many processes that have all of the file mapped.
@@ -239,7 +259,8 @@ fn findings(all: &[Of], bytes: u64) -> Findings {
         title: Hugetlb.title(),
         found: shared.last().and_then(sentence).into_iter().collect(),
         work: format!(
-            "Processes map a file of {} of huge pages (2 MiB), touch every page and unmap it, again and again; all pages are in the file already, but for the last table.",
+            "Processes map a file of {} of huge pages (2 MiB), touch every page and unmap it, again and again; all pages are in the file already. Punched: \
+             each process also cuts its part of the pages out of the file after every round, so that they are made again.",
             units::bytes(bytes)
         ),
         tables: all.iter().map(|of| table(of, bytes)).collect(),
@@ -253,7 +274,7 @@ fn findings(all: &[Of], bytes: u64) -> Findings {
              and each has all faults itself."
                 .to_owned(),
             "Waits here are for the lock over all who map the file and for the VMAs' locks, which is what the designs differ in; the published figures count those of the faults for their \
-             mutex, which are in rows of their own here. Longest wait: of a turn here, of two hours as published."
+             mutex, which have rows of their own here: of a page that is in the file no fault takes it. Longest wait: of a turn here, of two hours as published."
                 .to_owned(),
         ],
         seconds: 0.0,
@@ -264,14 +285,14 @@ fn counted(processes: usize) -> String {
     if processes == 1 { "1 process".to_owned() } else { format!("{processes} processes") }
 }
 
-/// As far as a histogram knows it that earlier ones were taken from.
-fn longest(waits: &Histogram) -> f64 {
-    waits.buckets().last().map_or(0, |(most, _)| most.min(waits.max())) as f64
-}
-
 /// All waits together in ten seconds.
 fn waited(turn: &Turn) -> f64 {
     turn.waited.sum() as f64 * 10.0 / turn.seconds
+}
+
+/// As near as the buckets say.
+fn longest(waits: &Histogram) -> f64 {
+    waits.buckets().last().map_or(0, |(most, _)| most.min(waits.max())) as f64
 }
 
 fn table(of: &Of, bytes: u64) -> Table {
@@ -299,26 +320,22 @@ fn table(of: &Of, bytes: u64) -> Table {
         }),
         row("waited in ten seconds", Unit::Nanoseconds, of_seed(|seed| seed.waited), &waited),
         row("longest wait", Unit::Nanoseconds, of_seed(|seed| seed.longest), &|turn| longest(&turn.waited)),
+        row("fault mutexes taken a second", Unit::PerSecond, None, &|turn| {
+            turn.makers.write.held.count() as f64 / turn.seconds
+        }),
+        row("waits for fault mutexes in ten seconds", Unit::Count, None, &|turn| {
+            turn.makers.write.waited.count() as f64 * 10.0 / turn.seconds
+        }),
+        row("waited for them in ten seconds", Unit::Nanoseconds, None, &|turn| {
+            turn.makers.write.waited.sum() as f64 * 10.0 / turn.seconds
+        }),
+        row("longest wait for one", Unit::Nanoseconds, None, &|turn| longest(&turn.makers.write.waited)),
     ];
-    rows.extend([
-        row("waits for a page that is made, in ten seconds", Unit::Count, None, &|turn| {
-            turn.made.count() as f64 * 10.0 / turn.seconds
-        }),
-        row("waited for these in ten seconds", Unit::Nanoseconds, None, &|turn| {
-            turn.made.sum() as f64 * 10.0 / turn.seconds
-        }),
-        row("longest such wait", Unit::Nanoseconds, None, &|turn| longest(&turn.made)),
-    ]);
     let tables = of.tables.iter().map(|tables| Cell::measured(Unit::Count, Figure::of([*tables])));
     rows.push(Row {
         name: "page tables".to_owned(),
         cells: tables.chain((0..4).map(|_| Cell::Nothing)).collect(),
     });
-    let apart = match of.place {
-        Place::Shared => "",
-        Place::Apart => ", apart",
-        Place::Fresh => ", the file empty at first",
-    };
-    let title = format!("{}{apart}", counted(of.processes));
+    let title = format!("{}{}", counted(of.processes), of.place.title());
     Table { title, columns: columns.map(str::to_owned).into(), rows }
 }

@@ -9,7 +9,7 @@ use crate::load::{GIB, HOST, PAGE, Side, UNMAPS, World, populated, since, unmap_
 use crate::measure::{Figure, figures, in_turns};
 use crate::unit::Unit;
 use crate::{memory, scale::Scale, steps::Steps};
-use freehold::space::{FaultLock, Locking};
+use freehold::space::{FaultLock, Locking, Unmap};
 use freehold_machine::Process;
 use freehold_replay::units;
 use freehold_sync::stats::LockSnapshot;
@@ -24,6 +24,9 @@ const QUICK_HOST: u64 = GIB / 2;
 /// Of small sizes a turn has several calls, so many bytes in all, but no more calls than this.
 const MOST_CALLS: u64 = 200;
 
+/// The sections of the sweep.
+const SECTIONS: [u64; 6] = [4 << 20, 16 << 20, 64 << 20, 256 << 20, GIB, 4 * GIB];
+
 /// What one turn of one side found, in nanoseconds. Of the host only the call is known.
 #[derive(Default)]
 struct Turn {
@@ -32,6 +35,8 @@ struct Turn {
     /// One hold for writing: the mean of a call's, in the median call; the longest of all calls.
     hold: f64,
     longest: f64,
+    /// How many holds for writing one call has.
+    holds: f64,
     /// Holds for writing, and for reading, of one call.
     written: f64,
     read: f64,
@@ -56,7 +61,8 @@ impl Experiment for MunmapHold {
 
     fn seconds(&self, scale: &Scale) -> f64 {
         let of_size = |size| 4.0 * seconds(size) + if host(scale, size) { host_seconds(size) } else { 0.0 };
-        scale.sizes(&FULL, &QUICK).into_iter().map(of_size).sum::<f64>() * scale.turns() as f64
+        let sizes = scale.sizes(&FULL, &QUICK).into_iter().map(of_size).sum::<f64>();
+        (sizes + sections(scale).count() as f64 * seconds(swept(scale))) * scale.turns() as f64
     }
 
     fn run(&self, scale: &Scale, steps: &Steps) -> anyhow::Result<Findings> {
@@ -81,7 +87,75 @@ impl Experiment for MunmapHold {
                 }
             })?);
         }
-        Ok(findings(&designs, &sizes, &of_sizes))
+        let size = swept(scale);
+        let process = |section| {
+            let locking = Locking { unmap: Unmap::Sectioned { bytes: section }, ..designs[0] };
+            anyhow::Ok((section, world.watched(locking)?))
+        };
+        let mut sides: Vec<_> = sections(scale).map(process).collect::<anyhow::Result<_>>()?;
+        let found = in_turns(scale.turns(), &mut sides, |(section, process), turn| {
+            let (size_text, section) = (units::bytes(size), units::bytes(*section));
+            let what = format!("{size_text} by sections of {section}, turn {}", turn + 1);
+            steps.step(what, seconds(size), || of_design(&world, process, size))
+        })?;
+        let sweep = Sweep { size, sections: sections(scale).collect(), found };
+        Ok(findings(&designs, &sizes, &of_sizes, &sweep))
+    }
+}
+
+/// Munmaps by sections of several sizes.
+struct Sweep {
+    size: u64,
+    sections: Vec<u64>,
+    found: Vec<Vec<Turn>>,
+}
+
+/// How much is unmapped by sections of several sizes.
+fn swept(scale: &Scale) -> u64 {
+    scale.size(8 * GIB, GIB / 2)
+}
+
+/// Sections no larger than that.
+fn sections(scale: &Scale) -> impl Iterator<Item = u64> {
+    let size = swept(scale);
+    SECTIONS.into_iter().filter(move |section| *section <= size)
+}
+
+impl Sweep {
+    fn table(&self) -> Table {
+        let longest = figures(&self.found, |turn| turn.longest);
+        let call = figures(&self.found, |turn| turn.call);
+        let holds = figures(&self.found, |turn| turn.holds);
+        let found = longest.into_iter().zip(call).zip(holds);
+        let rows = self.sections.iter().zip(found).map(|(section, ((longest, call), holds))| {
+            let [longest, call] = [longest, call].map(|figure| Cell::measured(Unit::Nanoseconds, figure));
+            Row {
+                name: units::bytes(*section),
+                cells: vec![longest, call, Cell::measured(Unit::Count, holds)],
+            }
+        });
+        Table {
+            title: format!("munmap of {} by sections: what their size does", units::bytes(self.size)),
+            columns: ["section", "longest hold", "the whole munmap", "holds"].map(str::to_owned).into(),
+            rows: rows.collect(),
+        }
+    }
+
+    fn plot(&self) -> Plot {
+        let line = |name: &str, value: fn(&Turn) -> f64| {
+            let points = self.sections.iter().zip(figures(&self.found, value));
+            let points = points.map(|(section, y)| Point { x: *section as f64, y });
+            Line { name: name.to_owned(), points: points.collect() }
+        };
+        Plot {
+            title: format!("Munmap of {} by sections", units::bytes(self.size)),
+            x: Axis::logarithmic("section", Unit::Bytes),
+            y: Axis::logarithmic("time", Unit::Nanoseconds),
+            lines: vec![
+                line("longest hold", |turn| turn.longest),
+                line("the whole munmap", |turn| turn.call),
+            ],
+        }
     }
 }
 
@@ -124,6 +198,7 @@ fn of_design(world: &World, process: &Process, size: u64) -> anyhow::Result<Turn
             call: Figure::of(times).median,
             hold: median(|holds| holds.hold),
             longest: holds.iter().map(|holds| holds.longest).fold(0.0, f64::max),
+            holds: median(|holds| holds.count),
             written: median(|holds| holds.written),
             read: median(|holds| holds.read),
         })
@@ -132,6 +207,7 @@ fn of_design(world: &World, process: &Process, size: u64) -> anyhow::Result<Turn
 
 /// Of one call, in nanoseconds.
 struct Holds {
+    count: f64,
     hold: f64,
     longest: f64,
     written: f64,
@@ -147,8 +223,9 @@ impl Holds {
             1 => written,
             _ => held.buckets().last().map_or(0, |(most, _)| most.min(held.max())) as f64,
         };
-        let hold = written / held.count().max(1) as f64;
-        Holds { hold, longest, written, read: during.downgraded.sum() as f64 }
+        let count = held.count() as f64;
+        let hold = written / count.max(1.0);
+        Holds { count, hold, longest, written, read: during.downgraded.sum() as f64 }
     }
 }
 
@@ -160,7 +237,7 @@ fn of_host(size: u64) -> anyhow::Result<Turn> {
     Ok(Turn { call: Figure::of(times).median, ..Turn::default() })
 }
 
-fn findings(designs: &[Locking; 4], sizes: &[u64], of_sizes: &[Vec<Vec<Turn>>]) -> Findings {
+fn findings(designs: &[Locking; 4], sizes: &[u64], of_sizes: &[Vec<Vec<Turn>>], sweep: &Sweep) -> Findings {
     let names = designs.map(|design| unmap_name(design.unmap));
     let measure = |title: &str, value: &dyn Fn(&Turn, u64) -> f64| {
         let rows = sizes.iter().zip(of_sizes).map(|(size, found)| {
@@ -203,10 +280,12 @@ fn findings(designs: &[Locking; 4], sizes: &[u64], of_sizes: &[Vec<Vec<Turn>>]) 
             measure("mmap lock held for writing: all holds of a call together", &|turn, _| turn.written),
             measure("mmap lock held for reading, after the downgrade, of a call", &|turn, _| turn.read),
             measure("time of the call, per page (zap, flush, free; of one page mostly the call)", &|turn, size| turn.call / (size / PAGE) as f64),
+            sweep.table(),
         ],
         plots: vec![
             plot("The longest that one munmap keeps everyone from the mmap lock", "longest hold for writing", lines(&|turn| turn.longest)),
             plot("Time of the call", "time", calls),
+            sweep.plot(),
         ],
         notes: vec![
             "Published: 32 cores of E5-2680 at 2.7 GHz, 384 GB; real memory, whose pages have to be found and freed one by one from far-away \

@@ -167,7 +167,7 @@ impl Tasks {
         let at = map(process, scratch, SCRATCH, RW, MapFlags::SHARED)?;
         fault_in(process, at, SCRATCH / 2, Access::WRITE)?;
         scratch.mapping().write_back(PageRange::from(0..SCRATCH / 2))?;
-        if self.round(number).is_multiple_of(CUT) {
+        if self.turn_of(number).is_multiple_of(CUT) {
             scratch.mapping().truncate(0)?;
             scratch.mapping().truncate(SCRATCH * PAGE)?;
         }
@@ -176,16 +176,17 @@ impl Tasks {
 
     /// Now and then: a walk over all who map the data, for one of the pages that jobs write.
     fn walk(&self, number: u64) -> anyhow::Result<()> {
-        if number.is_multiple_of(WALK) {
-            let page = number / WALK % 4;
+        let turn = self.turn_of(number);
+        if turn.is_multiple_of(WALK) {
+            let page = turn / WALK % 4;
             self.data.mapping().write_back(PageRange::from(page..page + 1))?;
         }
         Ok(())
     }
 
-    /// Which of its thread's jobs a job is, from 1 on.
-    fn round(&self, number: u64) -> u64 {
-        number / self.scratch.len() as u64 + 1
+    /// See [`turn`].
+    fn turn_of(&self, number: u64) -> u64 {
+        turn(number, self.scratch.len() as u64)
     }
 
     /// Moves the data's first pages to other frames, until told to stop; how many in a second of moving.
@@ -215,4 +216,33 @@ impl Tasks {
 
 fn map(process: &Process, file: &Open, pages: u64, prot: Prot, flags: MapFlags) -> anyhow::Result<u64> {
     Ok(process.mmap(0, pages * PAGE, prot, flags, Some(file), 0)?)
+}
+
+/// What decides whether a job does what only one of some jobs does: which of its thread's jobs it is, from 1
+/// on, and the thread, so that each thread does it equally often, and not all at once.
+fn turn(number: u64, threads: u64) -> u64 {
+    number / threads + number % threads + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_thread_has_its_turn() {
+        for threads in [2, 48, 120] {
+            let due = |round, thread| turn(round * threads + thread, threads).is_multiple_of(WALK);
+            for thread in 0..threads {
+                assert_eq!(
+                    (0..WALK).filter(|round| due(*round, thread)).count(),
+                    1,
+                    "thread {thread} of {threads}"
+                );
+            }
+            for round in 0..WALK {
+                let at_once = (0..threads).filter(|thread| due(round, *thread)).count() as u64;
+                assert!(at_once <= threads.div_ceil(WALK), "{at_once} of {threads} at once");
+            }
+        }
+    }
 }

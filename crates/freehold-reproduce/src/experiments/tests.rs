@@ -72,7 +72,7 @@ fn median(table: &Table, row: &str, column: &str) -> f64 {
 #[test]
 fn munmap_hold() {
     let found = run("munmap-hold");
-    assert_eq!(found.tables.len(), 6);
+    assert_eq!((found.tables.len(), found.plots.len()), (7, 3));
     let (holds, read) = (table(&found, "all holds of a call"), table(&found, "for reading"));
     for size in ["4 KiB", "1 MiB", "8 MiB"] {
         for design in ["Exclusive", "Sectioned", "Released"] {
@@ -81,6 +81,9 @@ fn munmap_hold() {
         }
         assert!(median(read, size, "Downgraded") > 0.0);
     }
+    let sections = table(&found, "by sections");
+    assert_eq!(sections.rows.len(), 1, "none is larger than what is unmapped");
+    assert!(median(sections, "4 MiB", "holds") >= 2.0, "a hold for each section of 8 MiB");
 }
 
 #[test]
@@ -123,6 +126,13 @@ fn hugetlb() {
         median(shared, "page tables", "VmaLock") < median(apart, "page tables", "VmaLock"),
         "tables are shared"
     );
+    let taken = |title| median(table(&found, title), "fault mutexes taken a second", "VmaLock");
+    assert_eq!(
+        (taken("16 processes"), taken("16 processes, apart")),
+        (0.0, 0.0),
+        "all pages are in the file"
+    );
+    assert!(taken("16 processes, punched") > 0.0, "pages are made again");
 }
 
 #[test]

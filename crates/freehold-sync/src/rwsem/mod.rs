@@ -72,7 +72,7 @@
 pub(crate) mod raw;
 mod word;
 
-use crate::atomic::{Ordering, const_unless_loom, is_called};
+use crate::atomic::{Ordering, const_unless_loom};
 use crate::counted::Counted;
 use crate::host::{Host, Killed};
 use crate::rank::{self, Rank};
@@ -210,7 +210,6 @@ impl<H: Host> RwSem<H> {
 
     #[inline]
     fn begin(&self) -> Hold {
-        is_called(&self.raw, self.rank.name());
         Hold::begin(self.stats.as_deref())
     }
 

@@ -10,7 +10,7 @@
 #![expect(unsafe_code, reason = "a VMA's words do not name the host that its lock is used with")]
 
 use super::{ATTACHED, BESIDE, DETACHED, ReadFail, ReaderPlace, VmaLock};
-use crate::atomic::{AtomicPtr, AtomicUsize, Ordering, const_unless_loom, is_called};
+use crate::atomic::{AtomicPtr, AtomicUsize, Ordering, announce_records, const_unless_loom};
 use crate::host::{Host, Killed};
 use crate::mmap_lock::MmapLock;
 use crate::rwsem::raw::{RawRwSem, Wait};
@@ -42,7 +42,6 @@ const BY_READER: usize = 1;
 
 impl<H: Host> Owned<H> {
     fn try_read(&self) -> bool {
-        is_called(&self.sem, "lock beside the VMA");
         let got = self.sem.try_read();
         if got {
             // Relaxed, twice: nothing depends on it. What else the word has stays, as in Linux.
@@ -69,6 +68,7 @@ impl Beside {
                 sem: RawRwSem::new(),
                 owner: AtomicUsize::new(0),
             }))?);
+            announce_records("VmaRwsem", lock, 1, &[]);
             // Release: pairs with the acquire in `get`.
             self.0.store(lock.cast(), Ordering::Release);
         }

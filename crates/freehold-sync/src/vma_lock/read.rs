@@ -1,7 +1,7 @@
 //! What readers of a VMA do.
 
 use super::{ATTACHED, BESIDE, DETACHED, DRAINING, PER_CPU, READER, ReadFail, ReaderPlace, VmaLock};
-use crate::atomic::{CHECKED, Ordering, VMA_COUNT_LIMIT, between_crosswise, is_called};
+use crate::atomic::{CHECKED, Ordering, VMA_COUNT_LIMIT, between_crosswise};
 use crate::host::Host;
 use crate::mmap_lock::{MmapLock, MmapReadGuard};
 use crate::rank::{self, Rank};
@@ -65,7 +65,6 @@ impl VmaLock<'_> {
     /// Becomes a reader, perhaps in passing.
     #[inline(always)]
     fn enter<'l, H: Host>(self, lock: &'l MmapLock<H>) -> Result<ReaderPlace<'l>, ReadFail> {
-        is_called(&self.count.word, "Vma.count");
         // Relaxed: the exchange decides.
         let word = self.count.word.load(Ordering::Relaxed);
         let plain = (ATTACHED..VMA_COUNT_LIMIT).contains(&word);

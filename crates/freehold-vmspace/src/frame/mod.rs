@@ -25,7 +25,7 @@ use freehold_sync::{
     atomic::{
         AtomicU32, AtomicU64, AtomicUsize, CHECKED,
         Ordering::{AcqRel, Acquire, Relaxed, Release},
-        const_unless_loom, is_called,
+        announce, const_unless_loom,
     },
 };
 
@@ -79,6 +79,17 @@ const BROKEN: u32 = 1 << 8;
 const SECRET: u32 = 1 << 9;
 
 impl Frame {
+    /// Tells the simulation's report where records are; nothing in any other build. For a platform that makes
+    /// many at once.
+    pub fn announce(first: *const Frame, count: usize) {
+        announce!(
+            "Frame",
+            first,
+            count,
+            Frame { refs: refs, maps: maps, word: word, lock: lock, home: home, index: index }
+        );
+    }
+
     const_unless_loom! {
         /// The record of a free frame.
         pub fn new() -> Self {
@@ -182,7 +193,6 @@ impl Frame {
     /// point: see [`try_get`](Self::try_get).
     #[inline]
     pub fn get(&self) {
-        is_called(self, "frame[]");
         // Relaxed: the caller knows of a reference that stays, so the frame cannot be freed beside this.
         self.refs.fetch_add(1, Relaxed);
     }
@@ -269,7 +279,6 @@ impl Frame {
     /// One more entry maps it.
     #[inline]
     pub fn add_map(&self) {
-        is_called(self, "frame[]");
         // Release pairs with the acquire in `maps`: a task that finds it mapped does not find the home of an
         // earlier life, which that life's end has struck out.
         self.maps.fetch_add(1, Release);
@@ -278,7 +287,6 @@ impl Frame {
     /// One entry less maps it.
     #[inline]
     pub fn sub_map(&self) {
-        is_called(self, "frame[]");
         // Acquire pairs with the release half of the other holders' `fetch_sub` in `put`: their counting is
         // over.
         if self.refs.load(Acquire) == 1 {

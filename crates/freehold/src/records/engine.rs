@@ -96,7 +96,7 @@ pub struct Config {
     /// How the lock over the VMAs of a file is taken by walks that leave their tree alone.
     pub file_rmap: FileRmap,
     /// Keep statistics of the mmap locks of all address spaces together, of the i_mmap locks of all files,
-    /// of the hugetlb VMA locks, and of the hugetlb fault mutexes.
+    /// of the hugetlb VMA locks, and of the mutexes of faults on huge pages.
     pub lock_stats: bool,
 }
 
@@ -214,7 +214,7 @@ impl<P: Platform> Engine<P> {
         self.hugetlb.stats.as_deref().map(LockStats::snapshot)
     }
 
-    /// How the mutexes were used by which one task at a time makes a huge page, if
+    /// How the mutexes were used that keep a huge page from being made twice, if
     /// [asked for](Config::lock_stats).
     pub fn hugetlb_fault_stats(&self) -> Option<LockSnapshot> {
         self.hugetlb.fault_stats.as_deref().map(LockStats::snapshot)

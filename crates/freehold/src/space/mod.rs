@@ -79,7 +79,7 @@ use counters::Counters;
 use freehold_range::RangeMap;
 use freehold_sync::{
     MmapLock, Rank, SpinLock,
-    atomic::{AtomicU32, AtomicU64},
+    atomic::{AtomicU32, AtomicU64, announce},
     stats::{LockSnapshot, LockStats},
 };
 use freehold_vmspace::VmSpace;
@@ -320,7 +320,7 @@ impl<P: Platform> AddressSpace<P> {
             FaultLock::VmaCount => mmap_lock.that_counts(),
             FaultLock::MmapLock | FaultLock::VmaPerCpu => mmap_lock,
         };
-        Ok(Counted::try_new(AddressSpace {
+        let space = Counted::try_new(AddressSpace {
             engine: engine.clone(),
             mmap_lock,
             tree: RangeMap::new(),
@@ -339,7 +339,24 @@ impl<P: Platform> AddressSpace<P> {
             default_flags: AtomicU64::new(defaults.bits()),
             arguments: SpinLock::new(Arguments::default(), Rank::Leaf),
             pkeys: Pkeys::new(),
-        })?)
+        })?;
+        announce!("AddressSpace", Counted::as_ptr(&space), 1, AddressSpace<P> {
+            engine: engine,
+            mmap_lock: mmap_lock,
+            tree: tree,
+            vm: vm,
+            closings: closings,
+            counters: counters,
+            limits: limits,
+            mdwe: mdwe,
+            thp_disable: thp_disable,
+            locking: locking,
+            brk: brk,
+            default_flags: default_flags,
+            arguments: arguments,
+            pkeys: pkeys,
+        });
+        Ok(space)
     }
 
     /// The engine it belongs to.

@@ -116,6 +116,7 @@ const EXEMPT: &[(&str, &str)] = &[
     ("Mapping::set_mount_huge", "a word, which needs no memory"),
     ("Engine::lock_stats", "numbers"),
     ("Engine::file_lock_stats", "numbers"),
+    ("Engine::hugetlb_fault_stats", "numbers"),
     ("Engine::hugetlb_lock_stats", "numbers"),
     ("Engine::failed_frames", "a number"),
     ("Engine::huge_pool", "a reference"),

@@ -43,12 +43,12 @@ impl<P: Platform> Hugetlb<P> {
         stats: Option<Counted<LockStats<P>>>,
         fault_stats: Option<Counted<LockStats<P>>>,
     ) -> Result<Self, NoMemory> {
-        let mut mutexes = Vec::new();
-        mutexes.try_reserve_exact(MUTEXES).map_err(|_| NoMemory)?;
         let mutex = || match &fault_stats {
             Some(stats) => RwSem::with_stats(Rank::HugetlbFault, stats.clone()),
             None => RwSem::new(Rank::HugetlbFault),
         };
+        let mut mutexes = Vec::new();
+        mutexes.try_reserve_exact(MUTEXES).map_err(|_| NoMemory)?;
         mutexes.extend((0..MUTEXES).map(|_| FaultMutex(mutex())));
         Ok(Hugetlb { mutexes, stats, fault_stats })
     }

@@ -31,7 +31,7 @@ use freehold_sync::{
     atomic::{
         AtomicPtr, AtomicUsize,
         Ordering::{Acquire, Relaxed, Release},
-        fence,
+        announce, fence,
     },
     stats::LockStats,
 };
@@ -82,7 +82,14 @@ impl<P: Platform, W: Which> RmapRoot<P, W> {
             probes: Registry::new(),
             head: RcuHead::new(),
         };
-        Ok(RmapRootRef(NonNull::from(Box::leak(Box::try_new(home)?))))
+        let home = Box::try_new(home)?;
+        announce!("RmapRoot", &raw const *home, 1, RmapRoot<P, W> {
+            refs: refs,
+            mapping: mapping,
+            vmas: vmas,
+            probes: probes,
+        });
+        Ok(RmapRootRef(NonNull::from(Box::leak(home))))
     }
 
     /// One reference more, for a caller that has access by another one, which stays meanwhile.

@@ -23,7 +23,7 @@ use core::{
 use freehold_range::IntervalLink;
 use freehold_sync::{
     VmaCount, VmaSeq,
-    atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed},
+    atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed, announce},
 };
 use freehold_vmspace::{PageIndex, UserRange};
 
@@ -133,6 +133,28 @@ impl<P: Platform> Drop for OwnedVma<'_, P> {
 }
 
 impl<P: Platform> Item for Vma<P> {
+    fn announce(first: *const Self, count: usize) {
+        announce!("Vma", first, count, Vma<P> {
+            start: start,
+            end: end,
+            owner: owner,
+            flags: flags,
+            pgoff: pgoff,
+            anon: anon,
+            file_home: file_home,
+            seq: seq,
+            object: object,
+            hugetlb: hugetlb,
+            tree: tree,
+            policy: policy,
+            link: link,
+            anon_link: anon_link,
+            count: state.count,
+            uffd: state.uffd,
+            links: state.links,
+        });
+    }
+
     fn blank() -> Self {
         Vma {
             start: AtomicU64::new(0),

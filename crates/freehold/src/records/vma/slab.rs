@@ -48,6 +48,8 @@ const IDLE: usize = if CHECKED { 0 } else { 8 };
 pub(crate) trait Item: Send + Sync + Sized {
     /// An object as it lies in the slab.
     fn blank() -> Self;
+    /// Tells the simulation's report where objects are.
+    fn announce(_first: *const Self, _count: usize) {}
     /// The slab's words in it.
     fn links(&self) -> &Links<Self>;
 }

@@ -50,6 +50,8 @@ impl<T: Item> Chunk<T> {
     pub(super) fn try_new() -> Result<NonNull<Self>, NoMemory> {
         let chunk = Box::leak(Box::<Self>::try_new_uninit()?).as_mut_ptr();
         let mut free = null_mut();
+        // SAFETY: an address within the chunk; nothing is read.
+        T::announce(unsafe { (&raw const (*chunk).objects).cast() }, CHUNK);
         // SAFETY: room for a chunk, ours alone; every field is written, none is read before it was.
         unsafe {
             (&raw mut (*chunk).head).write(RcuHead::new());

@@ -1,0 +1,55 @@
+//! What a report says of the engine's records; where a machine may be used.
+
+use crate::world::{ANON, GIB, PAGE, RW, World};
+use freehold::fault::Access;
+use freehold::space::{FaultLock, Locking};
+use freehold_sim::Report;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread;
+
+/// Eight processors fault in one VMA.
+fn faults(fault: FaultLock) -> Report {
+    let world = World::new(8);
+    let process = world.process(Locking { fault, ..Locking::default() });
+    let at = process.mmap(0, 8 * GIB, RW, ANON, None, 0).expect("a VMA");
+    world.all(|number| {
+        let mut cpu = world.machine.cpu(number);
+        for page in 0..100 {
+            let at = at + number as u64 * GIB + page * PAGE;
+            process.touch(&mut cpu, at, Access::WRITE).expect("a page");
+        }
+    })
+}
+
+#[test]
+fn the_field_that_all_faults_need_has_its_name() {
+    for (fault, name) in [
+        (FaultLock::MmapLock, "AddressSpace.mmap_lock"),
+        (FaultLock::VmaRwsem, "VmaRwsem"),
+        (FaultLock::VmaCount, "Vma.count"),
+    ] {
+        let report = faults(fault);
+        let hottest = &report.fields[0];
+        assert_eq!(hottest.name, name, "{}", report.hottest(5));
+        assert!(2 * hottest.transfers > report.transfers, "{}", report.hottest(5));
+    }
+}
+
+#[test]
+fn most_transfers_have_a_name() {
+    let report = faults(FaultLock::default());
+    let named: u64 = report.fields.iter().filter(|field| field.announced).map(|field| field.transfers).sum();
+    assert!(10 * named > 9 * report.transfers, "{}", report.hottest(9));
+}
+
+#[test]
+fn a_machine_stays_on_its_thread() {
+    let world = World::new(1);
+    let elsewhere = || {
+        let touch = || drop(world.process(Locking::default()));
+        let why = catch_unwind(AssertUnwindSafe(touch)).expect_err("no memory there");
+        why.downcast_ref::<String>().cloned()
+    };
+    let why = thread::scope(|scope| scope.spawn(elsewhere).join().expect("caught"));
+    assert!(why.is_some_and(|why| why.contains("stays on the thread that made it")));
+}
