@@ -18,6 +18,7 @@ pub(crate) unsafe trait Blank {
     fn blank() -> Self;
 
     /// Tells the simulation's report where such values are.
+    #[allow(dead_code, reason = "one of the two hosts is never simulated")]
     fn announce(_first: *const Self, _count: usize)
     where
         Self: Sized,

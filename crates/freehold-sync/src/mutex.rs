@@ -1,5 +1,5 @@
-//! A mutex by which tasks sleep, with a place in the order and statistics: a lock that has no readers, to be
-//! compared with one that has.
+//! A mutex by which tasks sleep: a lock that has no readers, to be compared with one that has, and that may
+//! lie beside it. So its place in the order and its statistics are its user's to say.
 //!
 //! | word | meaning | leaves it by |
 //! | --- | --- | --- |
@@ -13,7 +13,6 @@
 //! way; no order is promised. A task looks for a while before it sleeps, as with the reader/writer lock.
 
 use crate::atomic::{AtomicU32, Ordering, PAUSES, const_unless_loom};
-use crate::counted::Counted;
 use crate::host::Host;
 use crate::rank::{self, Rank};
 use crate::stats::{Hold, LockStats, Mode};
@@ -24,57 +23,56 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 const WANTED: u32 = 2;
 
-/// A lock that one task has at a time, and that guards what its owner says it guards.
-pub struct Mutex<H: Host> {
+/// A lock that one task has at a time, and that guards what its owner says it guards. Four bytes.
+pub struct Mutex {
     /// See the [module's table](self).
     word: AtomicU32,
-    rank: Rank,
-    stats: Option<Counted<LockStats<H>>>,
 }
 
 /// The right that a [`Mutex`] gives. Dropping it releases the mutex.
 #[must_use = "the mutex is released when the guard is dropped"]
 pub struct MutexGuard<'a, H: Host> {
-    mutex: &'a Mutex<H>,
+    mutex: &'a Mutex,
+    rank: Rank,
+    stats: Option<&'a LockStats<H>>,
     hold: Hold,
     /// Not `Send`: the task's record of held locks is its own.
     task: PhantomData<*const ()>,
 }
 
-impl<H: Host> Mutex<H> {
+impl Mutex {
     const_unless_loom! {
-        /// A free mutex at `rank` in the order.
-        pub fn new(rank: Rank) -> Self {
-            Mutex { word: AtomicU32::new(FREE), rank, stats: None }
-        }
-
-        /// A free mutex that keeps statistics of its use: its holds count as holds for writing.
-        pub fn with_stats(rank: Rank, stats: Counted<LockStats<H>>) -> Self {
-            Mutex { word: AtomicU32::new(FREE), rank, stats: Some(stats) }
+        /// A free mutex.
+        pub fn new() -> Self {
+            Mutex { word: AtomicU32::new(FREE) }
         }
     }
 
-    /// Takes the mutex, sleeping until it is free.
+    /// Takes the mutex, sleeping until it is free. Its holds count as holds for writing.
     ///
     /// # Panics
-    /// With debug assertions, when its rank is out of order.
-    pub fn lock(&self) -> MutexGuard<'_, H> {
-        rank::will_wait::<H>(self.rank);
-        let begun = self.begin();
+    /// With debug assertions, when `rank` is out of order.
+    pub fn lock<'a, H: Host>(&'a self, rank: Rank, stats: Option<&'a LockStats<H>>) -> MutexGuard<'a, H> {
+        rank::will_wait::<H>(rank);
+        let begun = Hold::begin(stats);
         let at_once = self.take();
-        if !at_once && !self.is_taken_soon() {
+        if !at_once && !self.is_taken_soon::<H>() {
             // Acquire: see the module.
             while self.word.swap(WANTED, Ordering::Acquire) != FREE {
                 H::wait(&self.word, WANTED);
             }
         }
-        self.guard(begun, !at_once)
+        self.guard(rank, stats, begun, !at_once)
     }
 
     /// Takes the mutex if it is free.
-    pub fn try_lock(&self) -> Option<MutexGuard<'_, H>> {
-        let begun = self.begin();
-        self.take().then(|| self.guard(begun, false))
+    pub fn try_lock<'a, H: Host>(
+        &'a self,
+        rank: Rank,
+        stats: Option<&'a LockStats<H>>,
+    ) -> Option<MutexGuard<'a, H>> {
+        let begun = Hold::begin(stats);
+        self.take().then(|| self.guard(rank, stats, begun, false))
     }
 
     fn take(&self) -> bool {
@@ -82,7 +80,7 @@ impl<H: Host> Mutex<H> {
         self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    fn is_taken_soon(&self) -> bool {
+    fn is_taken_soon<H: Host>(&self) -> bool {
         for _ in 0..PAUSES {
             // Relaxed: a hint.
             if self.word.load(Ordering::Relaxed) == FREE && self.take() {
@@ -93,34 +91,40 @@ impl<H: Host> Mutex<H> {
         false
     }
 
-    fn begin(&self) -> Hold {
-        Hold::begin(self.stats.as_deref())
-    }
-
-    fn guard(&self, begun: Hold, waited: bool) -> MutexGuard<'_, H> {
-        rank::acquired::<H>(self.rank);
-        let hold = begun.acquired(self.stats.as_deref(), Mode::Write, waited);
-        MutexGuard { mutex: self, hold, task: PhantomData }
+    fn guard<'a, H: Host>(
+        &'a self,
+        rank: Rank,
+        stats: Option<&'a LockStats<H>>,
+        begun: Hold,
+        waited: bool,
+    ) -> MutexGuard<'a, H> {
+        rank::acquired::<H>(rank);
+        let hold = begun.acquired(stats, Mode::Write, waited);
+        MutexGuard { mutex: self, rank, stats, hold, task: PhantomData }
     }
 }
 
-impl<H: Host> fmt::Debug for Mutex<H> {
+impl Default for Mutex {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Mutex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Relaxed: pairs with nothing.
-        let held = self.word.load(Ordering::Relaxed) != FREE;
-        f.debug_struct("Mutex").field("rank", &self.rank).field("held", &held).finish_non_exhaustive()
+        f.debug_struct("Mutex").field("held", &(self.word.load(Ordering::Relaxed) != FREE)).finish()
     }
 }
 
 impl<H: Host> Drop for MutexGuard<'_, H> {
     fn drop(&mut self) {
-        let mutex = self.mutex;
-        rank::released::<H>(mutex.rank);
-        let ended = self.hold.end(mutex.stats.as_deref());
+        rank::released::<H>(self.rank);
+        let ended = self.hold.end(self.stats);
         // Release: see the module.
-        if mutex.word.swap(FREE, Ordering::Release) == WANTED {
-            H::wake_one(&mutex.word);
+        if self.mutex.word.swap(FREE, Ordering::Release) == WANTED {
+            H::wake_one(&self.mutex.word);
         }
-        ended.record(mutex.stats.as_deref(), None);
+        ended.record(self.stats, None);
     }
 }

@@ -114,7 +114,7 @@ fn sleepers_by_one_word_are_woken() {
 }
 
 struct Queued {
-    mutex: Mutex<LoomHost>,
+    mutex: Mutex,
     value: Watched,
 }
 
@@ -127,9 +127,9 @@ unsafe impl Send for Queued {}
 #[test]
 fn a_mutex_excludes_orders_and_forgets_no_sleeper() {
     model_bounded(2, || {
-        let queued = Arc::new(Queued { mutex: Mutex::new(Rank::IMmap), value: Watched::new() });
+        let queued = Arc::new(Queued { mutex: Mutex::new(), value: Watched::new() });
         let add = |queued: &Queued| {
-            let _held = queued.mutex.lock();
+            let _held = queued.mutex.lock::<LoomHost>(Rank::IMmap, None);
             queued.value.add()
         };
         let others: Vec<_> = (0..2)
@@ -140,7 +140,7 @@ fn a_mutex_excludes_orders_and_forgets_no_sleeper() {
                 })
             })
             .collect();
-        if let Some(_held) = queued.mutex.try_lock() {
+        if let Some(_held) = queued.mutex.try_lock::<LoomHost>(Rank::IMmap, None) {
             queued.value.add();
         } else {
             add(&queued);

@@ -21,6 +21,8 @@ use freehold_vmspace::{PageIndex, PageRange, UserRange, VmSpace};
 /// Which of a VMA's links a kind of tree uses, and where its lock comes in the order.
 pub(crate) trait Which: 'static {
     const RANK: Rank;
+    /// Whether its lock is as [`FileRmap`] says; else it is always a reader/writer lock with readers.
+    const CHOOSES: bool;
     /// Where the link lies in a VMA.
     fn offset<P: Platform>() -> usize;
 }
@@ -33,6 +35,7 @@ pub(crate) struct AnonPages;
 
 impl Which for IMmap {
     const RANK: Rank = Rank::IMmap;
+    const CHOOSES: bool = true;
     fn offset<P: Platform>() -> usize {
         offset_of!(Vma<P>, link)
     }
@@ -40,6 +43,7 @@ impl Which for IMmap {
 
 impl Which for AnonPages {
     const RANK: Rank = Rank::AnonVma;
+    const CHOOSES: bool = false;
     fn offset<P: Platform>() -> usize {
         offset_of!(Vma<P>, anon_link)
     }
@@ -92,7 +96,11 @@ impl FileRmap {
 ///
 /// The tree is read only with the lock held, and changed only with it held for writing.
 pub(crate) struct VmaTree<P: Platform, W: Which> {
-    lock: Lock<P>,
+    lock: RwSem<P>,
+    /// In the place of `lock`, which has its statistics, for [`FileRmap::Mutex`].
+    mutex: Mutex,
+    /// Fixed.
+    readers: FileRmap,
     tree: UnsafeCell<IntervalTree<ByLink<P, W>>>,
 }
 
@@ -100,13 +108,6 @@ pub(crate) struct VmaTree<P: Platform, W: Which> {
 unsafe impl<P: Platform, W: Which> Sync for VmaTree<P, W> {}
 // SAFETY: as above.
 unsafe impl<P: Platform, W: Which> Send for VmaTree<P, W> {}
-
-/// What a tree is locked by, as [`FileRmap`] says.
-enum Lock<P: Platform> {
-    Mutex(Mutex<P>),
-    Exclusive(RwSem<P>),
-    Shared(RwSem<P>),
-}
 
 /// The lock held for reading.
 pub(crate) struct RmapReadGuard<'m, P: Platform, W: Which> {
@@ -140,25 +141,24 @@ pub(crate) struct Mapper<'t, P: Platform> {
 impl<P: Platform, W: Which> VmaTree<P, W> {
     /// An empty one, with the statistics that its lock counts in.
     pub fn new(readers: FileRmap, stats: Option<Counted<LockStats<P>>>) -> Self {
-        let rwsem = |stats| match stats {
+        let lock = match stats {
             Some(stats) => RwSem::with_stats(W::RANK, stats),
             None => RwSem::new(W::RANK),
         };
-        let lock = match (readers, stats) {
-            (FileRmap::Mutex, Some(stats)) => Lock::Mutex(Mutex::with_stats(W::RANK, stats)),
-            (FileRmap::Mutex, None) => Lock::Mutex(Mutex::new(W::RANK)),
-            (FileRmap::Exclusive, stats) => Lock::Exclusive(rwsem(stats)),
-            (FileRmap::Shared, stats) => Lock::Shared(rwsem(stats)),
-        };
-        VmaTree { lock, tree: UnsafeCell::new(IntervalTree::new()) }
+        VmaTree { lock, mutex: Mutex::new(), readers, tree: UnsafeCell::new(IntervalTree::new()) }
+    }
+
+    #[inline(always)]
+    fn readers(&self) -> FileRmap {
+        if W::CHOOSES { self.readers } else { FileRmap::Shared }
     }
 
     /// Takes the lock for reading.
     pub fn read(&self) -> RmapReadGuard<'_, P, W> {
-        let lock = match &self.lock {
-            Lock::Mutex(mutex) => Held::Mutex(mutex.lock()),
-            Lock::Exclusive(lock) => Held::Exclusive(lock.write()),
-            Lock::Shared(lock) => Held::Shared(lock.read()),
+        let lock = match self.readers() {
+            FileRmap::Mutex => Held::Mutex(self.mutex.lock(W::RANK, self.lock.stats())),
+            FileRmap::Exclusive => Held::Exclusive(self.lock.write()),
+            FileRmap::Shared => Held::Shared(self.lock.read()),
         };
         // SAFETY: the lock is held, so nobody changes the tree while the guard lives.
         RmapReadGuard { tree: unsafe { &*self.tree.get() }, _lock: lock }
@@ -167,10 +167,10 @@ impl<P: Platform, W: Which> VmaTree<P, W> {
     /// Takes the lock for reading if that is possible at once: for a caller that would rather do something
     /// else.
     pub fn try_read(&self) -> Option<RmapReadGuard<'_, P, W>> {
-        let lock = match &self.lock {
-            Lock::Mutex(mutex) => Held::Mutex(mutex.try_lock()?),
-            Lock::Exclusive(lock) => Held::Exclusive(lock.try_write()?),
-            Lock::Shared(lock) => Held::Shared(lock.try_read()?),
+        let lock = match self.readers() {
+            FileRmap::Mutex => Held::Mutex(self.mutex.try_lock(W::RANK, self.lock.stats())?),
+            FileRmap::Exclusive => Held::Exclusive(self.lock.try_write()?),
+            FileRmap::Shared => Held::Shared(self.lock.try_read()?),
         };
         // SAFETY: as in `read`.
         Some(RmapReadGuard { tree: unsafe { &*self.tree.get() }, _lock: lock })
@@ -200,9 +200,9 @@ impl<P: Platform, W: Which> VmaTree<P, W> {
 
     /// Takes the lock for writing.
     pub fn edit(&self) -> RmapWriteGuard<'_, P, W> {
-        let lock = match &self.lock {
-            Lock::Mutex(mutex) => Held::Mutex(mutex.lock()),
-            Lock::Exclusive(lock) | Lock::Shared(lock) => Held::Exclusive(lock.write()),
+        let lock = match self.readers() {
+            FileRmap::Mutex => Held::Mutex(self.mutex.lock(W::RANK, self.lock.stats())),
+            FileRmap::Exclusive | FileRmap::Shared => Held::Exclusive(self.lock.write()),
         };
         // SAFETY: the lock is held for writing, so nobody else uses the tree while the guard lives.
         RmapWriteGuard { tree: unsafe { &mut *self.tree.get() }, _lock: lock }
