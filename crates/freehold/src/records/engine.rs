@@ -13,7 +13,7 @@ use crate::{
     platform::Platform,
     records::files::Files,
     records::hugetlb::Hugetlb,
-    records::reverse::tree::FileRmap,
+    records::reverse::lock::FileRmap,
     space::AddressSpace,
     vma::{AnonId, owned::VmaSlab},
 };

@@ -9,7 +9,7 @@ mod lose;
 mod migrate;
 pub(crate) mod walk;
 
-pub use crate::{error::MigrateError, records::reverse::tree::FileRmap};
+pub use crate::{error::MigrateError, records::reverse::lock::FileRmap};
 pub use entries::PageError;
 pub(crate) use failure::failed_frame;
 pub use failure::{Damage, OfflineError};

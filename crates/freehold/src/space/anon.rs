@@ -8,9 +8,10 @@ use super::{
 use crate::{
     error::NoMemory,
     platform::Platform,
-    records::reverse::{root::RmapRoot, tree::FileRmap},
+    records::reverse::root::RmapRoot,
     vma::{AnonVma, Vma, flags::VmFlags},
 };
+use freehold_sync::{Rank, RwSem};
 
 /// Why a VMA has no anon_vma yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +78,7 @@ impl<P: Platform> AddressSpace<P> {
             Some(neighbour) => vma.attach_anon_vma(neighbour.anon_vma()),
             None => vma.attach_anon_vma(AnonVma {
                 id: self.engine.new_anon(),
-                tree: Some(&*RmapRoot::try_new(FileRmap::Shared, None)?),
+                tree: Some(&*RmapRoot::try_new(RwSem::new(Rank::AnonVma))?),
             }),
         }
         Ok(())

@@ -16,7 +16,7 @@
 //! within a read section, may try for a reference.
 #![expect(unsafe_code, reason = "references that frames do not count")]
 
-use super::tree::{FileRmap, RmapReadGuard, VmaTree, Which};
+use super::tree::{RmapReadGuard, VmaTree, Which};
 use crate::{
     counted::Counted, error::NoMemory, object::Mapping, platform::Platform, records::probes::Registry,
 };
@@ -33,7 +33,6 @@ use freehold_sync::{
         Ordering::{Acquire, Relaxed, Release},
         announce, fence,
     },
-    stats::LockStats,
 };
 
 /// Marks the address of a file's home in a frame's record; homes are aligned.
@@ -71,14 +70,11 @@ impl<P: Platform, W: Which> RmapRoot<P, W> {
     /// # Errors
     ///
     /// No memory.
-    pub fn try_new(
-        readers: FileRmap,
-        stats: Option<Counted<LockStats<P>>>,
-    ) -> Result<RmapRootRef<P, W>, NoMemory> {
+    pub fn try_new(lock: W::Lock<P>) -> Result<RmapRootRef<P, W>, NoMemory> {
         let home = RmapRoot {
             refs: AtomicUsize::new(1),
             mapping: AtomicPtr::new(null_mut()),
-            vmas: VmaTree::new(readers, stats),
+            vmas: VmaTree::new(lock),
             probes: Registry::new(),
             head: RcuHead::new(),
         };

@@ -1,5 +1,4 @@
-//! An interval tree of VMAs under a reader/writer lock (or a mutex, to be compared with): by what they map,
-//! not by where.
+//! An interval tree of VMAs under a lock: by what they map, not by where.
 //!
 //! | held | gives |
 //! | --- | --- |
@@ -10,19 +9,16 @@
 //! meets every entry that maps a page. An address space unlinks all its VMAs before it goes away.
 #![expect(unsafe_code, reason = "the tree links VMAs by pointers, under a lock that does not own it")]
 
-use crate::{counted::Counted, platform::Platform, vma::Vma};
+use super::lock::{FileLock, TreeLock};
+use crate::{platform::Platform, vma::Vma};
 use core::{cell::UnsafeCell, marker::PhantomData, mem::offset_of, ptr::NonNull};
 use freehold_range::{IntervalAdapter, IntervalLink, IntervalTree};
-use freehold_sync::{
-    Mutex, MutexGuard, Rank, RwSem, RwSemReadGuard, RwSemWriteGuard, atomic::CHECKED, stats::LockStats,
-};
+use freehold_sync::{RwSem, atomic::CHECKED};
 use freehold_vmspace::{PageIndex, PageRange, UserRange, VmSpace};
 
-/// Which of a VMA's links a kind of tree uses, and where its lock comes in the order.
+/// Which of a VMA's links a kind of tree uses, and what it is locked by.
 pub(crate) trait Which: 'static {
-    const RANK: Rank;
-    /// Whether its lock is as [`FileRmap`] says; else it is always a reader/writer lock with readers.
-    const CHOOSES: bool;
+    type Lock<P: Platform>: TreeLock;
     /// Where the link lies in a VMA.
     fn offset<P: Platform>() -> usize;
 }
@@ -34,16 +30,14 @@ pub(crate) struct IMmap;
 pub(crate) struct AnonPages;
 
 impl Which for IMmap {
-    const RANK: Rank = Rank::IMmap;
-    const CHOOSES: bool = true;
+    type Lock<P: Platform> = FileLock<P>;
     fn offset<P: Platform>() -> usize {
         offset_of!(Vma<P>, link)
     }
 }
 
 impl Which for AnonPages {
-    const RANK: Rank = Rank::AnonVma;
-    const CHOOSES: bool = false;
+    type Lock<P: Platform> = RwSem<P>;
     fn offset<P: Platform>() -> usize {
         offset_of!(Vma<P>, anon_link)
     }
@@ -72,35 +66,13 @@ unsafe impl<P: Platform, W: Which> IntervalAdapter for ByLink<P, W> {
     }
 }
 
-/// How calls that leave the tree alone take the lock over a file's VMAs: truncation, write-back, every walk
-/// from a page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum FileRmap {
-    /// It is a mutex (Linux to 3.18).
-    Mutex,
-    /// It is a reader/writer lock, and they take it as writers (the first part of step 2).
-    Exclusive,
-    /// Together (step 2, Linux today).
-    #[default]
-    Shared,
-}
-
-impl FileRmap {
-    /// All, in the order of the step.
-    pub const ALL: [FileRmap; 3] = [FileRmap::Mutex, FileRmap::Exclusive, FileRmap::Shared];
-}
-
 /// The tree and its lock.
 ///
 /// # Invariants
 ///
 /// The tree is read only with the lock held, and changed only with it held for writing.
 pub(crate) struct VmaTree<P: Platform, W: Which> {
-    lock: RwSem<P>,
-    /// In the place of `lock`, which has its statistics, for [`FileRmap::Mutex`].
-    mutex: Mutex,
-    /// Fixed.
-    readers: FileRmap,
+    lock: W::Lock<P>,
     tree: UnsafeCell<IntervalTree<ByLink<P, W>>>,
 }
 
@@ -112,21 +84,13 @@ unsafe impl<P: Platform, W: Which> Send for VmaTree<P, W> {}
 /// The lock held for reading.
 pub(crate) struct RmapReadGuard<'m, P: Platform, W: Which> {
     tree: &'m IntervalTree<ByLink<P, W>>,
-    _lock: Held<'m, P>,
-}
-
-/// However it is held.
-#[expect(dead_code, reason = "kept for their ends")]
-enum Held<'m, P: Platform> {
-    Mutex(MutexGuard<'m, P>),
-    Shared(RwSemReadGuard<'m, P>),
-    Exclusive(RwSemWriteGuard<'m, P>),
+    _lock: <W::Lock<P> as TreeLock>::Read<'m>,
 }
 
 /// The lock held for writing.
 pub(crate) struct RmapWriteGuard<'m, P: Platform, W: Which> {
     tree: &'m mut IntervalTree<ByLink<P, W>>,
-    _lock: Held<'m, P>,
+    _lock: <W::Lock<P> as TreeLock>::Write<'m>,
 }
 
 /// A VMA met in the tree, and what of it maps the pages that were asked for.
@@ -139,27 +103,14 @@ pub(crate) struct Mapper<'t, P: Platform> {
 }
 
 impl<P: Platform, W: Which> VmaTree<P, W> {
-    /// An empty one, with the statistics that its lock counts in.
-    pub fn new(readers: FileRmap, stats: Option<Counted<LockStats<P>>>) -> Self {
-        let lock = match stats {
-            Some(stats) => RwSem::with_stats(W::RANK, stats),
-            None => RwSem::new(W::RANK),
-        };
-        VmaTree { lock, mutex: Mutex::new(), readers, tree: UnsafeCell::new(IntervalTree::new()) }
-    }
-
-    #[inline(always)]
-    fn readers(&self) -> FileRmap {
-        if W::CHOOSES { self.readers } else { FileRmap::Shared }
+    /// An empty one.
+    pub fn new(lock: W::Lock<P>) -> Self {
+        VmaTree { lock, tree: UnsafeCell::new(IntervalTree::new()) }
     }
 
     /// Takes the lock for reading.
     pub fn read(&self) -> RmapReadGuard<'_, P, W> {
-        let lock = match self.readers() {
-            FileRmap::Mutex => Held::Mutex(self.mutex.lock(W::RANK, self.lock.stats())),
-            FileRmap::Exclusive => Held::Exclusive(self.lock.write()),
-            FileRmap::Shared => Held::Shared(self.lock.read()),
-        };
+        let lock = self.lock.read();
         // SAFETY: the lock is held, so nobody changes the tree while the guard lives.
         RmapReadGuard { tree: unsafe { &*self.tree.get() }, _lock: lock }
     }
@@ -167,11 +118,7 @@ impl<P: Platform, W: Which> VmaTree<P, W> {
     /// Takes the lock for reading if that is possible at once: for a caller that would rather do something
     /// else.
     pub fn try_read(&self) -> Option<RmapReadGuard<'_, P, W>> {
-        let lock = match self.readers() {
-            FileRmap::Mutex => Held::Mutex(self.mutex.try_lock(W::RANK, self.lock.stats())?),
-            FileRmap::Exclusive => Held::Exclusive(self.lock.try_write()?),
-            FileRmap::Shared => Held::Shared(self.lock.try_read()?),
-        };
+        let lock = self.lock.try_read()?;
         // SAFETY: as in `read`.
         Some(RmapReadGuard { tree: unsafe { &*self.tree.get() }, _lock: lock })
     }
@@ -200,10 +147,7 @@ impl<P: Platform, W: Which> VmaTree<P, W> {
 
     /// Takes the lock for writing.
     pub fn edit(&self) -> RmapWriteGuard<'_, P, W> {
-        let lock = match self.readers() {
-            FileRmap::Mutex => Held::Mutex(self.mutex.lock(W::RANK, self.lock.stats())),
-            FileRmap::Exclusive | FileRmap::Shared => Held::Exclusive(self.lock.write()),
-        };
+        let lock = self.lock.write();
         // SAFETY: the lock is held for writing, so nobody else uses the tree while the guard lives.
         RmapWriteGuard { tree: unsafe { &mut *self.tree.get() }, _lock: lock }
     }
