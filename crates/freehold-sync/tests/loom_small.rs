@@ -45,108 +45,80 @@ fn a_spin_lock_excludes_and_orders() {
     });
 }
 
-struct Pair {
-    lock: RawSpin,
+/// A lock and what it guards.
+struct Guarded<L> {
+    lock: L,
     value: Watched,
 }
 
 // SAFETY: the value is touched under the lock.
-unsafe impl Sync for Pair {}
+unsafe impl<L: Sync> Sync for Guarded<L> {}
 // SAFETY: a number.
-unsafe impl Send for Pair {}
+unsafe impl<L: Send> Send for Guarded<L> {}
+
+/// Two threads add once each under the lock, beside `own`, which adds once too: a last addition finds all.
+fn three<L: Send + Sync + 'static>(
+    lock: L,
+    add: fn(&Guarded<L>) -> u32,
+    own: fn(&Guarded<L>),
+) -> Arc<Guarded<L>> {
+    let guarded = Arc::new(Guarded { lock, value: Watched::new() });
+    let others: Vec<_> = (0..2)
+        .map(|_| {
+            let guarded = Arc::clone(&guarded);
+            thread::spawn(move || {
+                add(&guarded);
+            })
+        })
+        .collect();
+    own(&guarded);
+    others.into_iter().for_each(|other| other.join().unwrap());
+    assert_eq!(add(&guarded), 4);
+    guarded
+}
 
 #[test]
 fn three_spinners() {
+    fn add(pair: &Guarded<RawSpin>) -> u32 {
+        let guard = pair.lock.lock::<LoomHost>(Rank::PageTable);
+        let value = pair.value.add();
+        drop(guard);
+        value
+    }
     model_bounded(1, || {
-        let pair = Arc::new(Pair { lock: RawSpin::new(), value: Watched::new() });
-        let add = |pair: &Pair| {
-            let guard = pair.lock.lock::<LoomHost>(Rank::PageTable);
-            let value = pair.value.add();
-            drop(guard);
-            value
-        };
-        let others: Vec<_> = (0..2)
-            .map(|_| {
-                let pair = Arc::clone(&pair);
-                thread::spawn(move || {
-                    add(&pair);
-                })
-            })
-            .collect();
-        add(&pair);
-        others.into_iter().for_each(|other| other.join().unwrap());
-        assert_eq!(add(&pair), 4);
+        let pair = three(RawSpin::new(), add, |pair| drop(add(pair)));
         assert!(!pair.lock.is_locked());
     });
 }
 
-struct Slept {
-    lock: WordLock,
-    value: Watched,
-}
-
-// SAFETY: the value is touched under the lock.
-unsafe impl Sync for Slept {}
-// SAFETY: a number.
-unsafe impl Send for Slept {}
-
 #[test]
 fn sleepers_by_one_word_are_woken() {
+    fn add(slept: &Guarded<WordLock>) -> u32 {
+        let _held = slept.lock.lock::<LoomHost>(Rank::Folio);
+        slept.value.add()
+    }
     model_bounded(2, || {
-        let slept = Arc::new(Slept { lock: WordLock::new(), value: Watched::new() });
-        let add = |slept: &Slept| {
-            let _held = slept.lock.lock::<LoomHost>(Rank::Folio);
-            slept.value.add()
-        };
-        let others: Vec<_> = (0..2)
-            .map(|_| {
-                let slept = Arc::clone(&slept);
-                thread::spawn(move || {
-                    add(&slept);
-                })
-            })
-            .collect();
-        add(&slept);
-        others.into_iter().for_each(|other| other.join().unwrap());
-        assert_eq!(add(&slept), 4);
+        let slept = three(WordLock::new(), add, |slept| drop(add(slept)));
         assert!(!slept.lock.is_locked());
     });
 }
 
-struct Queued {
-    mutex: Mutex,
-    value: Watched,
-}
-
-// SAFETY: the value is touched under the mutex.
-unsafe impl Sync for Queued {}
-// SAFETY: a number.
-unsafe impl Send for Queued {}
-
 /// Each release wakes one, and that one's release the next.
 #[test]
 fn a_mutex_excludes_orders_and_forgets_no_sleeper() {
-    model_bounded(2, || {
-        let queued = Arc::new(Queued { mutex: Mutex::new(), value: Watched::new() });
-        let add = |queued: &Queued| {
-            let _held = queued.mutex.lock::<LoomHost>(Rank::IMmap, None);
-            queued.value.add()
-        };
-        let others: Vec<_> = (0..2)
-            .map(|_| {
-                let queued = Arc::clone(&queued);
-                thread::spawn(move || {
-                    add(&queued);
-                })
-            })
-            .collect();
-        if let Some(_held) = queued.mutex.try_lock::<LoomHost>(Rank::IMmap, None) {
+    fn add(queued: &Guarded<Mutex>) -> u32 {
+        let _held = queued.lock.lock::<LoomHost>(Rank::IMmap, None);
+        queued.value.add()
+    }
+    fn try_first(queued: &Guarded<Mutex>) {
+        if let Some(_held) = queued.lock.try_lock::<LoomHost>(Rank::IMmap, None) {
             queued.value.add();
         } else {
-            add(&queued);
+            add(queued);
         }
-        others.into_iter().for_each(|other| other.join().unwrap());
-        assert_eq!(add(&queued), 4);
+    }
+    model_bounded(2, || {
+        three(Mutex::new(), add, try_first);
     });
 }
 
@@ -154,7 +126,7 @@ fn a_mutex_excludes_orders_and_forgets_no_sleeper() {
 #[test]
 fn a_wait_ends_with_the_hold_it_met() {
     model(|| {
-        let slept = Arc::new(Slept { lock: WordLock::new(), value: Watched::new() });
+        let slept = Arc::new(Guarded { lock: WordLock::new(), value: Watched::new() });
         let flag = Arc::new(AtomicU32::new(0));
         let held = slept.lock.lock::<LoomHost>(Rank::Folio);
         let other = {
