@@ -26,8 +26,8 @@ impl Design {
     pub fn compared() -> Vec<Design> {
         let spaces = Locking::ALL.map(Design::from);
         let tables = Locking { hugetlb: HugetlbLock::FileLock, ..Locking::default() };
-        let files = [FileRmap::Mutex, FileRmap::Exclusive];
-        let files = files.map(|file_rmap| Design { file_rmap, ..Design::default() });
+        let others = FileRmap::ALL.into_iter().filter(|design| *design != FileRmap::default());
+        let files = others.map(|file_rmap| Design { file_rmap, ..Design::default() });
         spaces.into_iter().chain([tables.into()]).chain(files).collect()
     }
 }

@@ -124,8 +124,10 @@ pub fn unmap_name(unmap: Unmap) -> &'static str {
     }
 }
 
-/// The names of all designs of munmap.
-pub const UNMAPS: &[&str] = &["Exclusive", "Sectioned", "Downgraded", "Released"];
+/// The names of [`unmaps`].
+pub fn unmap_names() -> Vec<String> {
+    unmaps(FaultLock::default()).map(|design| unmap_name(design.unmap).to_owned()).into()
+}
 
 /// All designs of munmap, with faults as given.
 pub fn unmaps(fault: FaultLock) -> [Locking; 4] {

@@ -123,7 +123,7 @@ fn done(experiment: &dyn Experiment, scale: &Scale, steps: &Steps) -> Result<Fin
         Ok(mut found) => {
             found.seconds = started.elapsed().as_secs_f64();
             if let Some(machine) = scale.place.simulated() {
-                found.tables.extend(executor::hottest(experiment.sides()));
+                found.tables.extend(executor::hottest(&experiment.sides()));
                 let cpus = units::counted(scale.cpus as u64, "processor");
                 found.notes.insert(0, format!("In virtual time, on {cpus} of: {machine}."));
             }

@@ -40,8 +40,8 @@ impl Place {
     }
 
     /// What is simulated.
-    pub fn simulated(&self) -> Option<String> {
-        Some(self.machine.title.clone())
+    pub fn simulated(&self) -> Option<&str> {
+        Some(&self.machine.title)
     }
 }
 
@@ -80,7 +80,7 @@ pub fn step(what: &str) {
 
 /// The fields on which most time was lost, where it was most: of what an experiment has done since
 /// [`Place::enter`]. The sides' names are in order.
-pub fn hottest(sides: &[&str]) -> Option<Table> {
+pub fn hottest(sides: &[String]) -> Option<Table> {
     let all = LOST.take();
     let engines = |report: &Report| -> u64 { fields(report).map(|field| field.lost_ns).sum() };
     let most = all.iter().max_by_key(|lost| lost.sides.values().map(engines).sum::<u64>())?;
@@ -102,7 +102,7 @@ pub fn hottest(sides: &[&str]) -> Option<Table> {
                 share(field.lost_ns, busy),
                 time(field.lost_ns / field.transfers.max(1)),
             ];
-            let side = sides.get(*side).copied().unwrap_or("");
+            let side = sides.get(*side).map_or("", String::as_str);
             Row { name: format!("{side}: {}", field.name), cells }
         })
     });

@@ -18,7 +18,7 @@ impl Place {
     pub fn enter(&self) {}
 
     /// What is simulated; nothing.
-    pub fn simulated(&self) -> Option<String> {
+    pub fn simulated(&self) -> Option<&str> {
         None
     }
 }
@@ -30,7 +30,7 @@ pub fn side(_number: usize) {}
 pub fn step(_what: &str) {}
 
 /// See [`side`].
-pub fn hottest(_sides: &[&str]) -> Option<Table> {
+pub fn hottest(_sides: &[String]) -> Option<Table> {
     None
 }
 

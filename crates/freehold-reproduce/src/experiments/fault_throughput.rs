@@ -3,7 +3,7 @@
 
 use super::{Experiment, published};
 use crate::findings::{Axis, Cell, Findings, Line, Plot, Point, Row, Table};
-use crate::load::{Format, GIB, Open, PAGE, RW, UNMAPS, World, unmap_name, unmaps};
+use crate::load::{Format, GIB, Open, PAGE, RW, World, unmap_name, unmap_names, unmaps};
 use crate::measure::{Figure, figures, in_turns};
 use crate::unit::Unit;
 use crate::{memory, scale::Scale, steps::Steps};
@@ -75,8 +75,8 @@ impl Experiment for FaultThroughput {
         "faults a second of programs that map files (step 0)"
     }
 
-    fn sides(&self) -> &'static [&'static str] {
-        UNMAPS
+    fn sides(&self) -> Vec<String> {
+        unmap_names()
     }
 
     fn memory(&self, scale: &Scale) -> u64 {

@@ -91,8 +91,8 @@ impl Experiment for Hugetlb {
         "processes that map, fault and unmap a file of huge pages (step 3)"
     }
 
-    fn sides(&self) -> &'static [&'static str] {
-        &["FileLock", "VmaLock"]
+    fn sides(&self) -> Vec<String> {
+        ["FileLock", "VmaLock"].map(str::to_owned).into()
     }
 
     fn memory(&self, scale: &Scale) -> u64 {

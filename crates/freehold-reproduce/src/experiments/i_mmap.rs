@@ -41,8 +41,8 @@ impl Experiment for IMmap {
         "the lock over all who map a file: its readers each alone, and together (step 2)"
     }
 
-    fn sides(&self) -> &'static [&'static str] {
-        DESIGNS
+    fn sides(&self) -> Vec<String> {
+        DESIGNS.iter().map(|design| (*design).to_owned()).collect()
     }
 
     fn memory(&self, scale: &Scale) -> u64 {

@@ -6,7 +6,7 @@ use crate::executor::alone;
 use crate::findings::{Axis, Cell, Findings, Line, Plot, Point, Row, Table};
 use crate::host::Area;
 use crate::load::{
-    ANON, GIB, HOST, PAGE, RW, Side, UNMAPS, World, fault_in, for_a_while, unmap_name, unmaps,
+    ANON, GIB, HOST, PAGE, RW, Side, World, fault_in, for_a_while, unmap_name, unmap_names, unmaps,
 };
 use crate::measure::{Figure, figures, in_turns};
 use crate::unit::Unit;
@@ -41,8 +41,8 @@ impl Experiment for MmapChurn {
         "threads that map, touch and unmap small areas; each operation by itself"
     }
 
-    fn sides(&self) -> &'static [&'static str] {
-        UNMAPS
+    fn sides(&self) -> Vec<String> {
+        unmap_names()
     }
 
     fn memory(&self, _: &Scale) -> u64 {

@@ -23,7 +23,7 @@ pub trait Experiment: Sync {
     /// What it is about, in a line.
     fn title(&self) -> &'static str;
     /// What its comparisons compare, in order: names of designs.
-    fn sides(&self) -> &'static [&'static str];
+    fn sides(&self) -> Vec<String>;
     /// Bytes of the host's memory that it needs.
     fn memory(&self, scale: &Scale) -> u64;
     /// About how many seconds it takes: what its steps say together.

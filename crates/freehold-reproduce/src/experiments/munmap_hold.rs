@@ -5,7 +5,7 @@ use super::{Experiment, published};
 use crate::executor::{Instant, alone};
 use crate::findings::{Axis, Cell, Findings, Line, Plot, Point, Row, Table};
 use crate::host::Area;
-use crate::load::{GIB, HOST, PAGE, Side, UNMAPS, World, populated, since, unmap_name, unmaps};
+use crate::load::{GIB, HOST, PAGE, Side, World, populated, since, unmap_name, unmap_names, unmaps};
 use crate::measure::{Figure, figures, in_turns};
 use crate::unit::Unit;
 use crate::{memory, scale::Scale, steps::Steps};
@@ -51,8 +51,8 @@ impl Experiment for MunmapHold {
         "munmap of populated memory: the call, and its holds of the mmap lock (steps 0 and 1)"
     }
 
-    fn sides(&self) -> &'static [&'static str] {
-        UNMAPS
+    fn sides(&self) -> Vec<String> {
+        unmap_names()
     }
 
     fn memory(&self, scale: &Scale) -> u64 {

@@ -24,8 +24,8 @@ const QUICK: [u64; 1] = [2 * GIB];
 /// The host does it at this size.
 const OF_HOST: u64 = 8 * GIB;
 const QUICK_OF_HOST: u64 = GIB / 2;
-/// How long victims are watched before the munmap begins, for each second of a turn.
-const ALONE: f64 = 0.25;
+/// How long victims are watched before the munmap begins, on a host: its scheduler needs it.
+const ALONE: Duration = Duration::from_millis(250);
 
 /// One side: a design, or the host with so many bytes.
 #[derive(Clone, Copy, PartialEq)]
@@ -35,10 +35,6 @@ enum Side {
 }
 
 impl Side {
-    /// As [`name`](Self::name) calls the designs.
-    const NAMES: [&'static str; 6] =
-        ["Exclusive", "Sectioned", "Downgraded", "Released", "Downgraded, VMA lock", "Released, VMA lock"];
-
     /// The four designs of munmap with faults as they were locked in their day, and the two newer ones with
     /// faults as now.
     const DESIGNS: [Side; 6] = {
@@ -88,8 +84,8 @@ impl Experiment for MunmapStall {
         "who waits while a large munmap runs (the hung task of step 1)"
     }
 
-    fn sides(&self) -> &'static [&'static str] {
-        &Side::NAMES
+    fn sides(&self) -> Vec<String> {
+        Side::DESIGNS.map(Side::name).into()
     }
 
     fn memory(&self, scale: &Scale) -> u64 {
@@ -152,9 +148,9 @@ fn seconds(scale: &Scale, size: u64) -> f64 {
     (size / PAGE) as f64 * 65e-9 + alone(scale).as_secs_f64()
 }
 
+/// How long victims are watched before the munmap begins.
 fn alone(scale: &Scale) -> Duration {
-    // A short turn is watched as long as a usual one on a host, whose scheduler needs it.
-    if scale.place.simulated().is_some() { scale.turn.mul_f64(ALONE) } else { Duration::from_millis(250) }
+    if scale.place.simulated().is_some() { scale.turn / 4 } else { ALONE }
 }
 
 /// How many there are at once: one for every other processor of a simulated machine. On a host they would

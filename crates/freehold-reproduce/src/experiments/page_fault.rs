@@ -27,12 +27,11 @@ enum Where {
     VmaEach,
 }
 
-/// As the values of [`FaultLock::ALL`] are called, in order; and what the step was before and after.
-const DESIGNS: [&str; 4] = ["MmapLock", "VmaRwsem", "VmaCount", "VmaPerCpu"];
-const SIDES: [&str; 5] = ["MmapLock", "VmaRwsem", "VmaCount", "VmaPerCpu", HOST];
+/// As the values of [`FaultLock::ALL`] are called, in order; and the host after them.
+const SIDES: [&str; OF_HOST + 1] = ["MmapLock", "VmaRwsem", "VmaCount", "VmaPerCpu", HOST];
+const OF_HOST: usize = FaultLock::ALL.len();
+/// Of these: before and after the step.
 const STEP: [usize; 2] = [1, 2];
-/// The host's place after them.
-const OF_HOST: usize = DESIGNS.len();
 
 const WHERE: [(Where, &str); 2] = [(Where::OneVma, "one VMA"), (Where::VmaEach, "a VMA each")];
 
@@ -78,8 +77,8 @@ impl Experiment for PageFault {
         "threads that fault in memory side by side (step 4)"
     }
 
-    fn sides(&self) -> &'static [&'static str] {
-        &DESIGNS
+    fn sides(&self) -> Vec<String> {
+        SIDES[..OF_HOST].iter().map(|design| (*design).to_owned()).collect()
     }
 
     fn memory(&self, scale: &Scale) -> u64 {
@@ -254,20 +253,20 @@ fn findings(all: &[Measured]) -> Findings {
                 let (many, one) = (seed(*threads), seed(1));
                 Cell::published(Unit::Times, many.zip(one).map(|(many, one)| many[which] / one[which]))
             };
-            let mut cells: Vec<Cell> = (0..DESIGNS.len()).map(ratio).collect();
+            let mut cells: Vec<Cell> = (0..OF_HOST).map(ratio).collect();
             cells.extend([Cell::Nothing, ratio(OF_HOST), published(0), published(1), Cell::Nothing]);
             Row { name: format!("{threads} threads / 1"), cells }
         });
         let after = ["change of step 4", HOST, "step 4: before", "after", "change"];
-        let columns = [""].into_iter().chain(DESIGNS).chain(after);
+        let columns = [""].iter().chain(&SIDES[..OF_HOST]).chain(&after);
         Table {
             title: format!("faults a second of one processor and of all, {name}"),
-            columns: columns.map(str::to_owned).collect(),
+            columns: columns.map(|name| (*name).to_owned()).collect(),
             rows: each.chain(every).chain(scaling).collect(),
         }
     });
     let plots = WHERE.iter().map(|(place, name)| {
-        let lines = DESIGNS.iter().chain(&[HOST]).enumerate().map(|(side, design)| {
+        let lines = SIDES.iter().enumerate().map(|(side, design)| {
             let points = of(*place).filter_map(|(_, threads, _, every)| {
                 Some(Point { x: *threads as f64, y: every.get(side)?.clone() })
             });
@@ -308,7 +307,7 @@ fn findings(all: &[Measured]) -> Findings {
 fn row(name: String, threads: usize, figures: &[Figure], seed: fn(&published::PageFault) -> [f64; 2]) -> Row {
     let published = published::PAGE_FAULT.iter().find(|seed| seed.0 == threads).map(seed);
     let rate = |side: usize| Cell::measured(Unit::PerSecond, figures.get(side).cloned());
-    let mut cells: Vec<Cell> = (0..DESIGNS.len()).map(rate).collect();
+    let mut cells: Vec<Cell> = (0..OF_HOST).map(rate).collect();
     let [before, after] = STEP.map(|side| &figures[side]);
     cells.extend([
         Cell::measured(Unit::Change, after.change(before)),
