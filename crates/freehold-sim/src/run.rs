@@ -20,6 +20,8 @@ thread_local! {
     static WORLD: RefCell<Option<World>> = const { RefCell::new(None) };
     /// Whether a task of it goes on: not before the run, not after, not between two tasks.
     static ACTIVE: Cell<bool> = const { Cell::new(false) };
+    /// How many runs this thread has begun.
+    static RUNS: Cell<u64> = const { Cell::new(0) };
     /// Where the task that goes on gives way.
     static YIELDER: Cell<*const Yielder<(), Next>> = const { Cell::new(ptr::null()) };
 }
@@ -44,6 +46,7 @@ where
         assert!(place.is_none(), "a run inside of a run");
         *place = Some(fresh);
     });
+    RUNS.set(RUNS.get() + 1);
     // Also when a task panics.
     let end = End;
     while let Some(task) = world(World::next) {
@@ -109,6 +112,11 @@ impl<'t> Fiber<'t> {
 /// Does something with the run's state, which must not switch tasks.
 fn world<R>(f: impl FnOnce(&mut World) -> R) -> R {
     WORLD.with_borrow_mut(|world| f(world.as_mut().expect("inside of a run")))
+}
+
+/// How many runs this thread has begun.
+pub(crate) fn runs() -> u64 {
+    RUNS.get()
 }
 
 /// Whether the caller is a task of a run.

@@ -10,6 +10,11 @@ pub fn current() -> Option<usize> {
     look(|world| world.task())
 }
 
+/// How many runs this thread has begun. Each has a clock of its own.
+pub fn runs() -> u64 {
+    crate::run::runs()
+}
+
 /// The processor that it runs on.
 pub fn cpu() -> Option<usize> {
     look(|world| world.cpu())

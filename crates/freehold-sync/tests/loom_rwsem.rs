@@ -23,7 +23,11 @@ unsafe impl Send for Shared {}
 
 impl Shared {
     fn new() -> Arc<Self> {
-        Arc::new(Shared { lock: RwSem::new(Rank::Mmap), data: UnsafeCell::new(0) })
+        Self::gathering(0)
+    }
+
+    fn gathering(writers: u32) -> Arc<Self> {
+        Arc::new(Shared { lock: RwSem::new(Rank::Mmap).gathering(writers), data: UnsafeCell::new(0) })
     }
 
     fn get(&self) -> u32 {
@@ -153,6 +157,25 @@ fn two_writers_and_a_reader() {
         let writers = [spawn(&shared, add_in_write), spawn(&shared, add_and_downgrade)];
         look(&shared);
         writers.into_iter().for_each(|writer| writer.join().unwrap());
+        assert_eq!(look(&shared), 2);
+        assert!(shared.is_free());
+    });
+}
+
+/// One writer may pass the reader that waits, and is the one to admit it.
+#[test]
+fn a_reader_that_a_writer_passes() {
+    model_bounded(2, || {
+        let shared = Shared::gathering(1);
+        let guard = shared.lock.write();
+        let writer = spawn(&shared, add_in_write);
+        let reader = spawn(&shared, |shared| {
+            look(shared);
+        });
+        shared.add();
+        drop(guard);
+        writer.join().unwrap();
+        reader.join().unwrap();
         assert_eq!(look(&shared), 2);
         assert!(shared.is_free());
     });
@@ -307,6 +330,30 @@ fn c72_a_writer_is_killed_between_two_batches_of_readers() {
         shared.add();
         drop(guard);
         look(&shared);
+        writer.join().unwrap();
+        reader.join().unwrap();
+        assert!(shared.is_free());
+    });
+}
+
+/// The writer that was to pass the reader is killed.
+#[test]
+fn c72_a_writer_is_killed_that_passes_a_reader() {
+    model_bounded(2, || {
+        let shared = Shared::gathering(1);
+        let guard = shared.lock.write();
+        let writer = spawn(&shared, |shared| {
+            LoomHost::current_task().kill();
+            if let Ok(guard) = shared.lock.write_killable() {
+                shared.add();
+                drop(guard);
+            }
+        });
+        let reader = spawn(&shared, |shared| {
+            look(shared);
+        });
+        shared.add();
+        drop(guard);
         writer.join().unwrap();
         reader.join().unwrap();
         assert!(shared.is_free());

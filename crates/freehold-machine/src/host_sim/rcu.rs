@@ -34,10 +34,20 @@ struct State {
 
 struct Deferred {
     number: u64,
-    /// In nanoseconds of the run.
+    /// The run it was deferred in, or the last before.
+    run: u64,
+    /// In nanoseconds of that run.
     due: u64,
     head: NonNull<RcuHead>,
     f: unsafe fn(NonNull<RcuHead>),
+}
+
+impl Deferred {
+    /// In nanoseconds of the present run. Each run has a clock of its own, and one that is over has left time
+    /// enough.
+    fn due(&self) -> u64 {
+        if self.run == task::runs() { self.due } else { 0 }
+    }
 }
 
 /// A read section: objects reachable in it stay until it ends.
@@ -72,7 +82,8 @@ pub(crate) unsafe fn rcu_defer(head: NonNull<RcuHead>, f: unsafe fn(NonNull<RcuH
     let due = task::now_ns().map_or(0, |now| now + task::grace_ns());
     STATE.with_borrow_mut(|state| {
         let number = state.number();
-        exempt(|| state.deferred.push_back(Deferred { number, due, head, f }));
+        let run = task::runs();
+        exempt(|| state.deferred.push_back(Deferred { number, run, due, head, f }));
     });
     run_ripe();
 }
@@ -83,7 +94,7 @@ pub(crate) fn rcu_barrier() {
         run_ripe();
         let due = STATE.with_borrow(|state| {
             let first = state.deferred.front().filter(|deferred| deferred.number < last);
-            first.map(|deferred| deferred.due).or((state.running > 0).then_some(0))
+            first.map(Deferred::due).or((state.running > 0).then_some(0))
         });
         let Some(due) = due else { return };
         let now = task::now_ns().expect("outside of a run nobody is in a section but the caller");
@@ -110,7 +121,7 @@ impl State {
     fn take_ripe(&mut self, now: u64) -> Option<Deferred> {
         let oldest = self.open.first().copied().unwrap_or(u64::MAX);
         let first = self.deferred.front()?;
-        if first.number >= oldest || first.due > now {
+        if first.number >= oldest || first.due() > now {
             return None;
         }
         self.running += 1;

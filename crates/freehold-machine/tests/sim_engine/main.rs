@@ -5,7 +5,11 @@
 //! what *more of the same* costs: [`World::more`]. They fail when a shared word comes onto a frequent path.
 #![cfg(sim)]
 
+#[global_allocator]
+static APART: freehold_sim::Apart = freehold_sim::Apart;
+
 mod changes;
 mod faults;
+mod grace;
 mod names;
 mod world;

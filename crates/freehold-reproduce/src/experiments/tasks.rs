@@ -116,26 +116,27 @@ impl Tasks {
         let seconds = took.as_secs_f64();
         let done = done.iter().sum::<f64>();
         Ok(Turn {
-            rate: if load == Load::Migration { done } else { done * 60.0 / seconds },
+            rate: if load == Load::Migration { done } else { done * 60.0 },
             waits: waited.count() as f64 / seconds,
             waited: waited.sum() as f64 / seconds,
         })
     }
 
-    /// Jobs of one thread until it is told to stop; how many.
+    /// Jobs of one thread until it is told to stop; how many a second. By its own time: the last job of
+    /// another may have to wait for long.
     fn jobs(
         &self,
         thread: usize,
         stop: &AtomicBool,
         job: fn(&Tasks, u64, &Open) -> anyhow::Result<()>,
     ) -> anyhow::Result<f64> {
-        let mut done = 0u64;
+        let (started, mut done) = (Instant::now(), 0u64);
         while !stop.load(Relaxed) {
             // Numbers of its own: a shared one would be passed around for every job.
             job(self, done * self.scratch.len() as u64 + thread as u64, &self.scratch[thread])?;
             done += 1;
         }
-        Ok(done as f64)
+        Ok(done as f64 / started.elapsed().as_secs_f64())
     }
 
     fn fork_and_map(&self, number: u64, scratch: &Open) -> anyhow::Result<()> {

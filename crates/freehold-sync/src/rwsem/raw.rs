@@ -23,6 +23,8 @@ pub(crate) struct RawRwSem<H> {
     write_token: AtomicU32,
     /// Waiting writers that lost patience. While it is not 0, new writers sleep on it before they queue.
     starved: AtomicU32,
+    /// How many writers in a row the lock was granted to while readers waited. The holder's, for writing.
+    passed: AtomicU32,
     host: PhantomData<fn() -> H>,
 }
 
@@ -55,6 +57,7 @@ impl<H: Host> RawRwSem<H> {
                 read_event: AtomicU32::new(0),
                 write_token: AtomicU32::new(NO_TOKEN),
                 starved: AtomicU32::new(0),
+                passed: AtomicU32::new(0),
                 host: PhantomData,
             }
         }
@@ -410,8 +413,10 @@ impl<H: Host> RawRwSem<H> {
         false
     }
 
+    /// Lets go. Waiting readers are passed by other writers in the queue as long as these were not more than
+    /// `gathering` in a row.
     #[inline]
-    pub fn unlock_write(&self) {
+    pub fn unlock_write(&self, gathering: u32) {
         let word = self.load(Ordering::Relaxed);
         debug_assert!(word.has_writer(), "released by a writer who does not hold it");
         // Release: pairs with the acquire of every way to be admitted.
@@ -420,14 +425,19 @@ impl<H: Host> RawRwSem<H> {
         {
             return;
         }
-        self.unlock_write_slow();
+        self.unlock_write_slow(gathering);
     }
 
     #[cold]
-    fn unlock_write_slow(&self) {
+    fn unlock_write_slow(&self, gathering: u32) {
         let mut word = self.load(Ordering::Relaxed);
+        // Relaxed, here and below: the holder's, and passed on with the lock.
+        let passed = self.passed.load(Ordering::Relaxed);
         loop {
-            let next = if word.read_waiters() > 0 {
+            let readers = word.read_waiters() > 0;
+            let pass = readers && word.write_waiters() > 0 && passed < gathering;
+            self.passed.store(if pass { passed + 1 } else { 0 }, Ordering::Relaxed);
+            let next = if readers && !pass {
                 word.clear_writer().admit_readers()
             } else if word.write_waiters() > 0 {
                 // The next writer holds it from here on: readers in doubt stay barred.

@@ -131,7 +131,7 @@ impl VmaLock<'_> {
             // Relaxed: a reader that gets the lock after this sees it.
             self.count.word.store(DETACHED, Ordering::Relaxed);
         }
-        beside.sem.unlock_write();
+        beside.sem.unlock_write(0);
         Ok(())
     }
 }

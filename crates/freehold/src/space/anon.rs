@@ -8,7 +8,7 @@ use super::{
 use crate::{
     error::NoMemory,
     platform::Platform,
-    records::reverse::root::RmapRoot,
+    records::reverse::{lock::GATHERING, root::RmapRoot},
     vma::{AnonVma, Vma, flags::VmFlags},
 };
 use freehold_sync::{Rank, RwSem};
@@ -78,7 +78,7 @@ impl<P: Platform> AddressSpace<P> {
             Some(neighbour) => vma.attach_anon_vma(neighbour.anon_vma()),
             None => vma.attach_anon_vma(AnonVma {
                 id: self.engine.new_anon(),
-                tree: Some(&*RmapRoot::try_new(RwSem::new(Rank::AnonVma))?),
+                tree: Some(&*RmapRoot::try_new(RwSem::new(Rank::AnonVma).gathering(GATHERING))?),
             }),
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Locks with as many readers and waiters as can be counted.
+//! Locks with as many readers and waiters as can be counted, and who comes first.
 
 use super::super::word::{MOST_READ_WAITERS, MOST_WRITE_WAITERS};
 use super::*;
@@ -71,7 +71,7 @@ fn a_full_queue_takes_no_more_readers() {
         || assert_eq!(lock.read(), Path::Slow),
         || {
             seen = word(&lock);
-            lock.unlock_write();
+            lock.unlock_write(0);
         },
     );
     assert!(waited);
@@ -92,6 +92,51 @@ fn a_full_queue_takes_no_more_writers() {
     });
     assert_eq!(word(&lock), full);
     // The lock passes to a waiter of the queue; only this one is really there.
-    assert!(waits_for(|| assert_eq!(lock.write(), Path::Slow), || lock.unlock_write()));
+    assert!(waits_for(|| assert_eq!(lock.write(), Path::Slow), || lock.unlock_write(0)));
     assert_eq!(word(&lock), full);
+}
+
+/// Whether the lock went to a writer, which takes it, and how many of these still wait.
+fn after_release(lock: &Lock, gathering: u32) -> (bool, u64) {
+    lock.unlock_write(gathering);
+    let now = lock.load(Ordering::Relaxed);
+    if now.has_writer() {
+        assert!(lock.take_token());
+    }
+    (now.has_writer(), now.write_waiters())
+}
+
+#[test]
+fn readers_are_passed_by_as_many_writers_as_they_gather_for() {
+    for gathering in 0..4 {
+        let lock = with(WRITER + 3 * READ_WAITER + 5 * WRITE_WAITER);
+        for passed in 0..gathering {
+            assert_eq!(after_release(&lock, gathering), (true, 4 - u64::from(passed)));
+        }
+        assert_eq!(after_release(&lock, gathering), (false, 5 - u64::from(gathering)));
+        assert_eq!(lock.load(Ordering::Relaxed).readers(), 3, "all of them together");
+    }
+}
+
+#[test]
+fn readers_wait_for_no_writer_that_is_not_there() {
+    let lock = with(WRITER + READ_WAITER + WRITE_WAITER);
+    assert_eq!(after_release(&lock, 9), (true, 0));
+    assert_eq!(after_release(&lock, 9), (false, 0));
+    assert_eq!(lock.load(Ordering::Relaxed).readers(), 1);
+}
+
+#[test]
+fn each_gathering_counts_anew() {
+    let lock = with(WRITER + READ_WAITER + 9 * WRITE_WAITER);
+    for left in [(true, 8), (false, 8)] {
+        assert_eq!(after_release(&lock, 1), left);
+    }
+    // The reader lets go, which grants the lock to a writer; another reader has come.
+    lock.unlock_read();
+    assert!(lock.take_token());
+    lock.state.fetch_add(READ_WAITER, Ordering::Relaxed);
+    for left in [(true, 6), (false, 6)] {
+        assert_eq!(after_release(&lock, 1), left);
+    }
 }

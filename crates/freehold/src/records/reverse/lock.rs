@@ -5,6 +5,10 @@
 use crate::{counted::Counted, platform::Platform};
 use freehold_sync::{Mutex, MutexGuard, Rank, RwSem, RwSemReadGuard, RwSemWriteGuard, stats::LockStats};
 
+/// How many writers may pass readers of a tree that wait. A writer puts one VMA in or takes it out, a reader
+/// walks over as many as there are.
+pub(crate) const GATHERING: u32 = 256;
+
 /// How calls that leave the tree alone take the lock over a file's VMAs: truncation, write-back, every walk
 /// from a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -89,7 +93,7 @@ impl<P: Platform> FileLock<P> {
             Some(stats) => RwSem::with_stats(Rank::IMmap, stats),
             None => RwSem::new(Rank::IMmap),
         };
-        FileLock { design, lock, mutex: Mutex::new() }
+        FileLock { design, lock: lock.gathering(GATHERING), mutex: Mutex::new() }
     }
 }
 

@@ -1,0 +1,26 @@
+//! Grace periods in virtual time.
+
+use crate::world::{PAGE, World};
+use freehold::PageIndex;
+use freehold::object::{Mapping, Zeroes};
+
+/// Each run has a clock of its own: what still waits when one ends delays nothing in the next.
+#[test]
+fn a_grace_period_ends_with_its_run() {
+    let world = World::new(1);
+    let file = Mapping::new(&world.engine, Zeroes, 4 * PAGE, false).expect("a file");
+    let cut = || {
+        let report = world.all(|_| {
+            file.fill(PageIndex::new(1)).expect("a page");
+            // Waits for a grace period, and leaves nodes for another.
+            file.truncate(0).expect("no user");
+            file.truncate(4 * PAGE).expect("a longer file");
+        });
+        report.elapsed_ns
+    };
+    let first = cut();
+    for run in 2..6 {
+        let took = cut();
+        assert!(took < first * 3 / 2, "run {run} took {took} ns, the first {first}");
+    }
+}
