@@ -15,6 +15,7 @@
 //! | processors, tasks, time | `world` | run queues, time slices, sleeping, spinning |
 //! | the run | [`run`] | switches between tasks |
 //! | what a program calls | [`atomic`], [`task`] | atomics; waiting, traps, interrupts, zeroing |
+//! | marks for a memory trace | [`trace`] | what the simulation saw, against what a program touched |
 //! | names of records | [`names`] | which record and field an address is |
 //! | what came out | [`report`] | clocks, transfers, the hottest lines |
 //!
@@ -58,6 +59,7 @@ pub mod names;
 pub mod report;
 mod run;
 pub mod task;
+pub mod trace;
 mod world;
 
 pub use apart::{Apart, same_addresses};
