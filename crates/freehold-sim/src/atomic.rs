@@ -207,8 +207,8 @@ impl<T> Default for AtomicPtr<T> {
 
 atomic!(@common [T] AtomicPtr<T>, *mut T);
 
-/// A `Cell` that a lock guards: taking its line from another processor takes time, as for an atomic; where the
-/// line is there already, nothing does.
+/// A `Cell` that a lock guards: taking its line from another processor takes time, as for an atomic; where
+/// the line is there already, nothing does.
 #[repr(transparent)]
 pub struct PlainCell<T>(core::cell::Cell<T>);
 

@@ -46,9 +46,9 @@
 //! # What it does not see
 //!
 //! Only what goes through [`atomic`] and [`task`] takes time. Plain fields of records that a lock guards move
-//! from cache to cache as well; instructions are one cost for each access; a processor waits for
-//! each access, a store as well, before it begins the next; caches are never full; nothing runs beside the
-//! tasks.
+//! from cache to cache as well, and are seen where they are [cells](atomic::PlainCell); instructions are one
+//! cost for each access; a processor waits for each access, a store as well, before it begins the next;
+//! caches are never full; nothing runs beside the tasks.
 #![deny(unsafe_code)]
 
 mod apart;

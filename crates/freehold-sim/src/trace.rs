@@ -1,8 +1,8 @@
-//! What a trace of the program's memory accesses, taken from outside, needs to be compared with what a run saw.
+//! Marks for a trace of the program's memory accesses that is compared with what a run saw.
 //!
-//! In such a trace the program's own accesses stand between those of the simulation. So the simulation stores
-//! to a byte when it begins to work for a task and to another when it ends; and a program that is traced stores
-//! to two more around what is to be looked at. Their addresses tell in the trace what belongs to whom.
+//! In such a trace the program's own accesses stand between those of the simulation. So the simulation
+//! stores to a byte when it begins to work for a task and to another when it ends; and a program that is
+//! traced stores to two more around what is to be looked at. By their addresses the trace can be taken apart.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -16,8 +16,8 @@ fn mark(number: usize) {
     MARKS[number].0.store(1, Ordering::Relaxed);
 }
 
-/// The addresses of the bytes that are stored to where the simulation begins to work, where it ends, where what
-/// is to be looked at begins, and where that ends.
+/// The addresses of the bytes that are stored to where the simulation begins to work, where it ends, where
+/// what is to be looked at begins, and where that ends.
 pub fn marks() -> [usize; 4] {
     std::array::from_fn(|number| MARKS[number].0.as_ptr().addr())
 }

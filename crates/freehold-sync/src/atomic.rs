@@ -5,8 +5,8 @@
 //! This is the one place that knows which of them it is. What else depends on it is here too: constants that
 //! shrink under the checking tools, so that rare paths run in a handful of steps.
 
-/// A field of a record that a lock guards, which the simulation is to see as it sees atomics. An ordinary cell
-/// in any other build.
+/// A field of a record that a lock guards, which the simulation is to see as it sees atomics. An ordinary
+/// cell in any other build.
 #[cfg(not(sim))]
 pub use core::cell::Cell as PlainCell;
 #[cfg(sim)]
