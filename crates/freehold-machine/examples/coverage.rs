@@ -73,6 +73,9 @@ mod traced {
         }
     }
 
+    /// What a processor does, and how often it has done that before.
+    type Operation<'a> = &'a dyn Fn(&mut Cpu<X86_4>, u64);
+
     const PAGE: u64 = 4096;
     const RW: Prot = Prot::READ.union(Prot::WRITE);
     const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS);
@@ -105,7 +108,7 @@ mod traced {
         };
         // Room that the list has before a fork is looked at.
         children.borrow_mut().reserve(16);
-        let operations: [(&str, &dyn Fn(&mut Cpu<X86_4>, u64)); 3] =
+        let operations: [(&str, Operation<'_>); 3] =
             [("fault", &touch), ("mmap-munmap", &map), ("fork", &fork)];
         let model = Model::named("e5-2690v4")?;
         for (name, operation) in operations {
