@@ -5,7 +5,8 @@
 //! and the mutations. `cargo xtask plain`, `loom`, `shuttle` and `sim` run one of its parts.
 //! `cargo xtask replay` replays every recording at hand on every design, ten seeds each, and prints a line
 //! for each. `cargo xtask simulate` does the experiments on simulated machines, `cargo xtask simulate replay`
-//! runs a recording on one. `cargo xtask mutants` takes protections away and sees tests fail; `cargo xtask
+//! runs a recording on one; `cargo xtask coverage` compares what the simulation sees with a trace of memory
+//! accesses. `cargo xtask mutants` takes protections away and sees tests fail; `cargo xtask
 //! asan` runs the engine's suites under AddressSanitizer.
 #![deny(unsafe_code)]
 
@@ -25,6 +26,7 @@ const USAGE: &str = "usage: cargo xtask test [--full | --long] | plain | loom | 
                             [--seed N] [--at-most MIB] [--turn MICROSECONDS]
                             [--report FILE] [--markdown FILE] [--json FILE]
        cargo xtask simulate replay FILE [--machine NAME] [--cpus N,N,...] [--locking CHOICES]
+       cargo xtask coverage
        cargo xtask fuzz
        cargo xtask asan [ARGUMENT OF CARGO TEST...]";
 
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
         ["sim"] => run(SIM.to_vec(), Effort::Full),
         ["simulate", "replay", rest @ ..] => simulate("freehold-replay", "simulate_replay", rest),
         ["simulate", rest @ ..] => simulate("freehold-reproduce", "simulate", rest),
+        ["coverage"] => simulate("freehold-machine", "coverage", &[]),
         ["asan", rest @ ..] => sanitizer::run(rest),
         ["replay"] => run(REPLAY.to_vec(), Effort::Long),
         ["mutants", "--table"] => table::write(),

@@ -4,7 +4,7 @@
 
 pub use core::sync::atomic::Ordering;
 
-use crate::run::{Kind, access};
+use crate::run::{Kind, access, plain};
 use core::fmt;
 use core::panic::Location;
 use core::sync::atomic as real;
@@ -206,3 +206,39 @@ impl<T> Default for AtomicPtr<T> {
 }
 
 atomic!(@common [T] AtomicPtr<T>, *mut T);
+
+/// A `Cell` that a lock guards: taking its line from another processor takes time, as for an atomic; where
+/// the line is there already, nothing does.
+#[repr(transparent)]
+pub struct PlainCell<T>(core::cell::Cell<T>);
+
+impl<T> PlainCell<T> {
+    /// See [`Cell`](core::cell::Cell).
+    pub const fn new(value: T) -> Self {
+        PlainCell(core::cell::Cell::new(value))
+    }
+
+    /// See [`Cell`](core::cell::Cell).
+    #[track_caller]
+    pub fn get(&self) -> T
+    where
+        T: Copy,
+    {
+        plain(self.0.as_ptr().addr(), Kind::Load, Location::caller());
+        self.0.get()
+    }
+
+    /// See [`Cell`](core::cell::Cell).
+    #[track_caller]
+    pub fn set(&self, value: T) {
+        plain(self.0.as_ptr().addr(), Kind::Store, Location::caller());
+        self.0.set(value);
+    }
+
+    /// See [`Cell`](core::cell::Cell).
+    #[track_caller]
+    pub fn replace(&self, value: T) -> T {
+        plain(self.0.as_ptr().addr(), Kind::Store, Location::caller());
+        self.0.replace(value)
+    }
+}

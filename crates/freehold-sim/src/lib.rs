@@ -15,6 +15,7 @@
 //! | processors, tasks, time | `world` | run queues, time slices, sleeping, spinning |
 //! | the run | [`run`] | switches between tasks |
 //! | what a program calls | [`atomic`], [`task`] | atomics; waiting, traps, interrupts, zeroing |
+//! | marks for a memory trace | [`trace`] | what the simulation saw, against what a program touched |
 //! | names of records | [`names`] | which record and field an address is |
 //! | what came out | [`report`] | clocks, transfers, the hottest lines |
 //!
@@ -45,9 +46,9 @@
 //! # What it does not see
 //!
 //! Only what goes through [`atomic`] and [`task`] takes time. Plain fields of records that a lock guards move
-//! from cache to cache as well; instructions are one cost for each access; a processor waits for
-//! each access, a store as well, before it begins the next; caches are never full; nothing runs beside the
-//! tasks.
+//! from cache to cache as well, and are seen where they are [cells](atomic::PlainCell); instructions are one
+//! cost for each access; a processor waits for each access, a store as well, before it begins the next;
+//! caches are never full; nothing runs beside the tasks.
 #![deny(unsafe_code)]
 
 mod apart;
@@ -58,6 +59,7 @@ pub mod names;
 pub mod report;
 mod run;
 pub mod task;
+pub mod trace;
 mod world;
 
 pub use apart::{Apart, same_addresses};

@@ -201,13 +201,18 @@ impl Lines {
 }
 
 impl Line {
+    /// Whether a processor has the line at a time, alone or for an access that reads.
+    pub fn is_at(&self, cpu: usize, kind: Kind, at: u64) -> bool {
+        let alone = self.owner == Some(cpu as u16) && self.transit.is_none_or(|way| at < way.departs);
+        alone || kind == Kind::Load && self.holders.contains(cpu) && self.owner.is_none()
+    }
+
     /// A processor asks for the line.
     pub fn request(&mut self, machine: &Machine, request: Request) -> Answer {
         self.count.accesses += 1;
         let Request { cpu, address, kind, since, place } = request;
         self.count.parts[address % LINE / PART] += 1;
-        let alone = self.owner == Some(cpu as u16) && self.transit.is_none_or(|way| since < way.departs);
-        if alone || kind == Kind::Load && self.holders.contains(cpu) && self.owner.is_none() {
+        if self.is_at(cpu, kind, since) {
             self.change(cpu, kind, place);
             return Answer::Has(since);
         }

@@ -4,6 +4,7 @@
 //! replaces what was announced for the same bytes. A record that was freed keeps its name until then, unless
 //! it is [withdrawn](withdraw): memory that is used again unannounced appears under the old one.
 
+use crate::trace::Within;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
@@ -28,6 +29,7 @@ thread_local! {
 /// There are `count` records of `size` bytes at an address, with these fields, in any order. A record without
 /// fields has its name alone. Of a type's full name the folders and parameters are left out.
 pub fn announce(name: &'static str, address: usize, size: usize, count: usize, fields: &'static [Field]) {
+    let _own = Within::simulation();
     let end = address + size * count;
     if end > address {
         NAMES.with_borrow_mut(|names| {
@@ -39,6 +41,7 @@ pub fn announce(name: &'static str, address: usize, size: usize, count: usize, f
 
 /// So many bytes at an address belong to no record that was announced.
 pub fn withdraw(address: usize, bytes: usize) {
+    let _own = Within::simulation();
     NAMES.with_borrow_mut(|names| forget(names, address, address + bytes));
 }
 
@@ -64,6 +67,21 @@ fn forget(names: &mut BTreeMap<usize, Records>, start: usize, end: usize) {
     }
 }
 
+/// Records that were announced, a line of text for each run of them: where it begins and ends, bytes of one
+/// record, its type's name, and each field with where it begins in the record.
+pub fn describe() -> String {
+    NAMES.with_borrow(|names| {
+        let mut text = String::new();
+        for (start, known) in names {
+            let Records { end, size, name, .. } = known;
+            text.push_str(&format!("{start:#x} {end:#x} {size} {}", short(name)));
+            known.fields.iter().for_each(|(field, begins)| text.push_str(&format!(" {field}:{begins}")));
+            text.push('\n');
+        }
+        text
+    })
+}
+
 /// The name of the record's type and of the field at an address: `Vma.count`.
 pub(crate) fn of(address: usize) -> Option<String> {
     NAMES.with_borrow(|names| {
@@ -78,6 +96,6 @@ pub(crate) fn of(address: usize) -> Option<String> {
 }
 
 fn short(name: &str) -> &str {
-    let path = name.split('<').next().unwrap_or(name);
+    let path = name.split(['<', ';']).next().unwrap_or(name);
     path.rsplit("::").next().unwrap_or(path)
 }

@@ -29,6 +29,8 @@ pub struct Report {
     pub interrupts: u64,
     /// Times that another processor went on.
     pub turns: u64,
+    /// The addresses of all lines that were accessed, in order.
+    pub touched: Vec<usize>,
     /// The lines that were transferred, those that cost most first.
     pub lines: Vec<HotLine>,
     /// The fields on which these transfers happened, those that cost most first.
@@ -55,7 +57,9 @@ pub struct HotLine {
 impl Report {
     pub(crate) fn of(world: World) -> Report {
         let (elapsed, busy, counts) = (world.elapsed(), world.busy(), world.counts);
-        let transferred = world.into_lines().filter(|(_, count)| count.transfers > 0);
+        let mut touched = Vec::new();
+        let all = world.into_lines().inspect(|(address, _)| touched.push(*address));
+        let transferred = all.filter(|(_, count)| count.transfers > 0);
         let mut fields = Fields::default();
         let mut lines: Vec<HotLine> = transferred
             .map(|(address, count)| {
@@ -71,6 +75,7 @@ impl Report {
             })
             .collect();
         lines.sort_by_key(|line| (Reverse(line.lost_ns), line.address));
+        touched.sort_unstable();
         Report {
             elapsed_ns: elapsed / 1000,
             busy_ns: busy.into_iter().map(|ps| ps / 1000).collect(),
@@ -79,6 +84,7 @@ impl Report {
             sleeps: counts.sleeps,
             interrupts: counts.interrupts,
             turns: counts.turns,
+            touched,
             lines,
             fields: fields.sorted(),
         }
@@ -97,6 +103,9 @@ impl Report {
         self.sleeps += later.sleeps;
         self.interrupts += later.interrupts;
         self.turns += later.turns;
+        self.touched.extend(later.touched);
+        self.touched.sort_unstable();
+        self.touched.dedup();
         let mut lines: BTreeMap<usize, HotLine> =
             self.lines.drain(..).map(|line| (line.address, line)).collect();
         for line in later.lines {

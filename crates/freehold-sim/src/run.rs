@@ -5,6 +5,7 @@ pub(crate) use crate::line::Kind;
 
 use crate::machine::Machine;
 use crate::report::Report;
+use crate::trace::Within;
 use crate::world::{Next, World};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
@@ -129,6 +130,7 @@ pub(crate) fn is_active() -> bool {
 /// The task's next step, when it is its turn. Nothing outside of a run.
 #[inline]
 pub(crate) fn step<R>(f: impl FnOnce(&mut World) -> R) -> Option<R> {
+    let _own = Within::simulation();
     if !is_active() {
         return None;
     }
@@ -141,6 +143,7 @@ pub(crate) fn step<R>(f: impl FnOnce(&mut World) -> R) -> Option<R> {
 /// A look at the state, at any time. Nothing outside of a run.
 #[inline]
 pub(crate) fn look<R>(f: impl FnOnce(&mut World) -> R) -> Option<R> {
+    let _own = Within::simulation();
     is_active().then(|| world(f))
 }
 
@@ -155,9 +158,18 @@ pub(crate) fn give_way(next: Next) {
 
 #[inline]
 pub(crate) fn access(address: usize, kind: Kind, place: &'static Location<'static>) {
+    let _own = Within::simulation();
     if let Some(Some(next)) = step(|world| world.access_begins(address, kind, place)) {
         give_way(next);
         world(|world| world.access_ends(address, kind));
+    }
+}
+
+/// An access to a field that is no atomic: as another, where the processor has not got the line.
+pub(crate) fn plain(address: usize, kind: Kind, place: &'static Location<'static>) {
+    let _own = Within::simulation();
+    if look(|world| world.has(address, kind)) == Some(false) {
+        access(address, kind, place);
     }
 }
 

@@ -306,6 +306,12 @@ impl World {
         self.cpus[self.cpu].clock
     }
 
+    /// Whether the task's processor has an address's line, for a change alone.
+    pub fn has(&mut self, address: usize, kind: Kind) -> bool {
+        let (cpu, home) = (self.cpu, self.machine.socket_of(self.cpu));
+        self.lines.of(address, home).is_at(cpu, kind, self.cpus[cpu].clock)
+    }
+
     /// An access to a word begins. How the task waits until the line is there, if it is not: then the access
     /// has to [end](Self::access_ends).
     pub fn access_begins(

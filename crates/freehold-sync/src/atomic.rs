@@ -5,6 +5,13 @@
 //! This is the one place that knows which of them it is. What else depends on it is here too: constants that
 //! shrink under the checking tools, so that rare paths run in a handful of steps.
 
+/// A field of a record that a lock guards, which the simulation is to see as it sees atomics. An ordinary
+/// cell in any other build.
+#[cfg(not(sim))]
+pub use core::cell::Cell as PlainCell;
+#[cfg(sim)]
+pub use freehold_sim::atomic::PlainCell;
+
 /// The type of the values in `Ordering`, which is a module under shuttle.
 pub(crate) use core::sync::atomic::Ordering as Order;
 #[cfg(not(all(shuttle, not(loom))))]

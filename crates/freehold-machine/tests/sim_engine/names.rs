@@ -3,6 +3,7 @@
 use crate::world::{ANON, GIB, PAGE, RW, World};
 use freehold::fault::Access;
 use freehold::space::{FaultLock, Locking};
+use freehold_machine::Process;
 use freehold_sim::Report;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
@@ -33,6 +34,24 @@ fn the_field_that_all_faults_need_has_its_name() {
         assert_eq!(hottest.name, name, "{}", report.hottest(5));
         assert!(2 * hottest.transfers > report.transfers, "{}", report.hottest(5));
     }
+}
+
+/// Links of trees are no atomics; they pass from hand to hand with the tree's lock.
+#[test]
+fn links_of_a_tree_that_processes_share_are_seen() {
+    let world = World::new(4);
+    let parent = world.process(Locking::default());
+    let at = parent.mmap(0, 64 * PAGE, RW, ANON, None, 0).expect("a VMA");
+    parent.touch(&mut world.machine.cpu(0), at, Access::WRITE).expect("a page, and a tree for it");
+    let children: Vec<Process> =
+        (0..world.cpus).map(|_| Process::of(parent.fork().expect("a child"))).collect();
+    let report = world.all(|number| {
+        for page in 0..20 {
+            children[number].munmap(at + (2 * page + 1) * PAGE, PAGE).expect("a VMA in two");
+        }
+    });
+    let links = report.fields.iter().find(|field| field.name == "Vma.anon_link");
+    assert!(links.is_some_and(|links| 4 * links.transfers > report.transfers), "{}", report.hottest(5));
 }
 
 #[test]

@@ -11,7 +11,7 @@ impl<A: IntervalAdapter> IntervalTree<A> {
     ///
     /// If something is wrong, with a description of it.
     pub fn check(&self) {
-        let Some(root) = self.root else { return };
+        let Some(root) = self.root.get() else { return };
         assert!(get(root).parent().is_none(), "the root has a parent");
         let shape = check(root, 0, u64::MAX);
         let bound = 2 * (shape.links + 1).ilog2() + 1;

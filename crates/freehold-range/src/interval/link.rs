@@ -1,8 +1,8 @@
 //! What an object embeds.
 #![expect(unsafe_code, reason = "objects are linked by pointers")]
 
-use core::cell::Cell;
 use core::ptr::{NonNull, null_mut};
+use freehold_sync::atomic::PlainCell;
 
 pub(super) type Ptr = NonNull<IntervalLink>;
 
@@ -10,14 +10,14 @@ pub(super) type Ptr = NonNull<IntervalLink>;
 pub struct IntervalLink {
     /// The parent; in the lowest bit of its address whether the rank of this link is odd, see
     /// [`balance`](super::balance).
-    parent: Cell<*mut IntervalLink>,
-    pub(super) left: Cell<Option<Ptr>>,
-    pub(super) right: Cell<Option<Ptr>>,
+    parent: PlainCell<*mut IntervalLink>,
+    pub(super) left: PlainCell<Option<Ptr>>,
+    pub(super) right: PlainCell<Option<Ptr>>,
     /// Above `last` exactly while the link is in no tree.
-    pub(super) first: Cell<u64>,
-    pub(super) last: Cell<u64>,
+    pub(super) first: PlainCell<u64>,
+    pub(super) last: PlainCell<u64>,
     /// Largest `last` of the links at and below this one.
-    pub(super) max: Cell<u64>,
+    pub(super) max: PlainCell<u64>,
 }
 
 const _: () = assert!(align_of::<IntervalLink>() > IntervalLink::ODD, "the lowest bit of an address is free");
@@ -40,12 +40,12 @@ impl IntervalLink {
     /// A link that is in no tree.
     pub const fn new() -> Self {
         Self {
-            parent: Cell::new(null_mut()),
-            left: Cell::new(None),
-            right: Cell::new(None),
-            first: Cell::new(1),
-            last: Cell::new(0),
-            max: Cell::new(0),
+            parent: PlainCell::new(null_mut()),
+            left: PlainCell::new(None),
+            right: PlainCell::new(None),
+            first: PlainCell::new(1),
+            last: PlainCell::new(0),
+            max: PlainCell::new(0),
         }
     }
 

@@ -25,6 +25,7 @@ mod search;
 
 use core::marker::PhantomData;
 use core::ptr::NonNull;
+use freehold_sync::atomic::PlainCell;
 
 pub use self::link::IntervalLink;
 use self::link::{Ptr, get};
@@ -52,7 +53,7 @@ pub unsafe trait IntervalAdapter {
 ///
 /// Every linked object is valid until it is removed: that is what the `unsafe` of insertion promises.
 pub struct IntervalTree<A: IntervalAdapter> {
-    root: Option<Ptr>,
+    root: PlainCell<Option<Ptr>>,
     adapter: PhantomData<fn() -> A>,
 }
 
@@ -71,12 +72,12 @@ impl<A: IntervalAdapter> Default for IntervalTree<A> {
 impl<A: IntervalAdapter> IntervalTree<A> {
     /// An empty tree.
     pub const fn new() -> Self {
-        Self { root: None, adapter: PhantomData }
+        Self { root: PlainCell::new(None), adapter: PhantomData }
     }
 
     /// Whether the tree holds nothing.
     pub fn is_empty(&self) -> bool {
-        self.root.is_none()
+        self.root.get().is_none()
     }
 
     /// Whether an object is in a tree of this adapter, which must be this one if it is in any.
@@ -100,8 +101,8 @@ impl<A: IntervalAdapter> IntervalTree<A> {
     pub unsafe fn insert(&mut self, object: NonNull<A::Object>, first: u64, last: u64) {
         let new = A::link(object);
         get(new).fill(first, last);
-        let Some(mut at) = self.root else {
-            self.root = Some(new);
+        let Some(mut at) = self.root.get() else {
+            self.root.set(Some(new));
             return;
         };
         loop {
@@ -216,7 +217,7 @@ impl<A: IntervalAdapter> IntervalTree<A> {
     /// The objects whose intervals meet `first..=last`, in the tree's order. Costs the depth of the tree, and
     /// for each object as much again at most.
     pub fn overlapping(&self, first: u64, last: u64) -> Overlapping<'_, A> {
-        Overlapping::new(self.root, first, last)
+        Overlapping::new(self.root.get(), first, last)
     }
 
     /// All objects in the tree's order.
@@ -227,7 +228,7 @@ impl<A: IntervalAdapter> IntervalTree<A> {
     /// Lets `parent` (or the root) point to `new` where it pointed to `old`.
     fn relink(&mut self, parent: Option<Ptr>, old: Ptr, new: Option<Ptr>) {
         match parent.map(get) {
-            None => self.root = new,
+            None => self.root.set(new),
             Some(above) if above.left.get() == Some(old) => above.left.set(new),
             Some(above) => above.right.set(new),
         }

@@ -1,8 +1,8 @@
 //! Which intervals meet another.
 
-use core::cell::Cell;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
+use freehold_sync::atomic::PlainCell;
 
 use super::link::{Ptr, get};
 use super::{IntervalAdapter, IntervalTree};
@@ -35,7 +35,7 @@ impl<A: IntervalAdapter> Iterator for Overlapping<'_, A> {
 /// The first link at or below `at` that meets `first..=last`, given that something there ends at or behind
 /// `first`.
 fn leftmost(mut at: Ptr, first: u64, last: u64) -> Option<Ptr> {
-    let reaches = |side: &Cell<Option<Ptr>>| side.get().filter(|&below| get(below).max.get() >= first);
+    let reaches = |side: &PlainCell<Option<Ptr>>| side.get().filter(|&below| get(below).max.get() >= first);
     // The leftmost link that ends at or behind `first` is the answer, or else it begins behind `last`, and so
     // does everything on its right.
     loop {
