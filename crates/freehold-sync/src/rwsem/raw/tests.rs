@@ -1,4 +1,4 @@
-//! Locks with as many readers and waiters as can be counted, and who comes first.
+//! Locks with as many readers and waiters as can be counted, and in which order these come.
 
 use super::super::word::{MOST_READ_WAITERS, MOST_WRITE_WAITERS};
 use super::*;
