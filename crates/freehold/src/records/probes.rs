@@ -20,7 +20,7 @@ use freehold_sync::{
         Ordering::{AcqRel, Acquire, Relaxed},
     },
 };
-use freehold_vmspace::PageIndex;
+use freehold_vmspace::{PageIndex, PageRange};
 
 /// Most bytes of a breakpoint, and of the instruction that is kept.
 pub(crate) const MAX_BYTES: usize = 16;
@@ -187,6 +187,16 @@ impl Registry {
         // Relaxed: a hint.
         !self.list.load(Relaxed).is_null()
             && self.read::<P>(&P::rcu_read()).is_some_and(|list| list.wants(index))
+    }
+
+    /// Whether there are probes on any of these pages. A hint.
+    pub fn any<P: Platform>(&self, range: PageRange) -> bool {
+        // Relaxed: a hint.
+        !self.list.load(Relaxed).is_null()
+            && self
+                .read::<P>(&P::rcu_read())
+                .and_then(|list| list.next_page(range.start))
+                .is_some_and(|page| page < range.end)
     }
 
     /// The list, for a caller that holds the lock under which it is replaced: the content lock of the

@@ -221,11 +221,11 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         if request.grows() || !target_is_sane { Err(MremapError::Invalid) } else { Ok(request) }
     }
 
-    /// The tail goes; like munmap, this may let go of the lock early.
+    /// The tail goes as by munmap.
     fn shrink_in_place(self, request: &Remap) -> Result<u64, MremapError> {
         self.check_source(request)?;
         let tail = Decoded::new::<P>(request.addr + request.new_len, request.old_len - request.new_len)?;
-        self.unmap_unlocking(&tail).map_err(|(_, error)| error)?;
+        self.unmap_by_design(&tail)?;
         Ok(request.addr)
     }
 

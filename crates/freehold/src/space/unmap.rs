@@ -43,7 +43,7 @@ use crate::{
     vma::{Vma, flags::VmFlags},
 };
 use freehold_pagetable::VaRange;
-use freehold_vmspace::{PageCount, UserRange, VmGather};
+use freehold_vmspace::{PageCount, PageRange, UserRange, VmGather};
 
 /// A range so small, on a space that no other processor runs, that zapping it at once is cheaper than a
 /// second hold of the lock; a constant, so the hold stays independent of sizes.
@@ -180,6 +180,28 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok(())
     }
 
+    /// As [`unmap_unlocking`](Self::unmap_unlocking), by sections where the design has them: then others may
+    /// come in between.
+    ///
+    /// # Errors
+    ///
+    /// The lock is gone. Of a range that goes by sections, some may have gone.
+    pub(super) fn unmap_by_design(self, range: &Decoded) -> Result<(), MunmapError> {
+        let space = self.space;
+        if let Unmap::Sectioned { bytes } = space.locking.unmap {
+            return space.unmap_sections(self, range, bytes);
+        }
+        let gathered = self.gather(range)?;
+        if gathered.totals.special {
+            // Step 1 falls back to step 0 (docs/designs.md). What was gathered is in place still.
+            drop(gathered);
+            return space.unmap_sections(self, range, SECTION);
+        }
+        let (detached, settling) = self.detach_gathered(gathered);
+        self.settle_unlocking(detached, settling);
+        Ok(())
+    }
+
     /// Step 3 of [`unmap_unlocking`](Self::unmap_unlocking), and how step 4 shall go.
     fn detach_gathered(&self, gathered: Gathered<'_, 's, P>) -> (Detached<'s, P>, Settling) {
         let settling = self.settling(&gathered);
@@ -214,7 +236,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         }
     }
 
-    /// How step 4 goes, by the design; `unmap_range` reads it, too, for sections.
+    /// How step 4 goes, by the design; `unmap_by_design` reads it, too, for sections.
     ///
     /// A VMA of a file is never let go of before it is out of the file's tree: until then the file's walkers
     /// come to its addresses, which must not be anybody else's, and may still owe the flush of an entry
@@ -229,7 +251,6 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         }
         let free = free();
         match space.locking.unmap {
-            Unmap::Released if totals.special => Settling::Exclusive(free),
             Unmap::Released if small && !totals.files && !space.platform().runs_elsewhere(space.vm.mmu()) => {
                 Settling::Exclusive(free)
             }
@@ -461,12 +482,15 @@ fn settle<P: Platform>(
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Whether a VMA must be zapped with the lock held for writing. Of huge pages that is step 1's caution,
-    /// which is kept with its design: what they need is that the VMA is unlinked, and no lock of the
-    /// address space.
+    /// Whether a VMA is zapped with the lock held for writing: step 1's caution, which is kept with its
+    /// design. What such a VMA needs is to stay in its file's tree, and its driver to be told of its end
+    /// ([`VmOps::close`](crate::object::VmOps::close)) when its entries are gone; no lock of the address
+    /// space.
     fn is_special(&self, vma: &Vma<P>) -> bool {
-        let huge = if self.locking.unmap == Unmap::Downgraded { VmFlags::HUGETLB } else { VmFlags::empty() };
-        vma.flags().intersects(VmFlags::PFNMAP | huge)
+        let pages = || PageRange::new(vma.pgoff(), vma.pgoff_of(vma.end()));
+        let probed = || vma.object().file().is_some_and(|file| file.mapping().probes().any::<P>(pages()));
+        self.locking.unmap == Unmap::Downgraded
+            && (vma.flags().intersects(VmFlags::PFNMAP | VmFlags::HUGETLB) || probed())
     }
 
     /// Unlinks and frees the tables of `range`, where nothing is mapped and nothing was.
@@ -505,19 +529,7 @@ impl<P: Platform> AddressSpace<P> {
             unmapped.retire();
             return Ok(());
         }
-        if let Unmap::Sectioned { bytes } = self.locking.unmap {
-            return self.unmap_sections(guard, range, bytes);
-        }
-        let gathered = guard.gather(range)?;
-        if gathered.totals.special && self.locking.unmap != Unmap::Exclusive {
-            // Step 0 (docs/designs.md) for what must be zapped under the write lock. What was gathered is in
-            // place still.
-            drop(gathered);
-            return self.unmap_sections(guard, range, SECTION);
-        }
-        let (detached, settling) = guard.detach_gathered(gathered);
-        guard.settle_unlocking(detached, settling);
-        Ok(())
+        guard.unmap_by_design(range)
     }
 
     /// Step 0 of docs/designs.md: each section goes through all five steps before the lock is let go, so that

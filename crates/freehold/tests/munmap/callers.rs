@@ -42,6 +42,10 @@ const DESIGNS: [Unmap; 4] =
 const ATOMIC: [Seen; 4] = [(Writing, 1); 4];
 /// Of one that may let go, and has a part in one section alone or takes it in one piece.
 const FREE: [Seen; 4] = [(Writing, 1), (Writing, 1), (Reading, 1), (Not, 2)];
+/// The same, and may be sectioned.
+const SECTIONS: [Seen; 4] = [(Writing, 1), (Writing, 4), (Reading, 1), (Not, 2)];
+/// Of what step 1 falls back for, in one section.
+const SPECIAL: [Seen; 4] = [(Writing, 1), (Writing, 1), (Writing, 1), (Not, 2)];
 
 /// Bytes of a section.
 const SECTION: u64 = 2 << 20;
@@ -129,8 +133,7 @@ fn set_up(_: &World, process: &Process, cpu: &mut Vcpu) {
 
 #[test]
 fn munmap() {
-    let expected = [(Writing, 1), (Writing, 4), (Reading, 1), (Not, 2)];
-    row("munmap", expected, set_up, |_, process| process.munmap(AT, LEN).unwrap());
+    row("munmap", SECTIONS, set_up, |_, process| process.munmap(AT, LEN).unwrap());
 }
 
 #[test]
@@ -147,7 +150,7 @@ fn mmap_over_old_mappings() {
 
 #[test]
 fn mremap_shrinking_in_place() {
-    row("mremap, shrinking", FREE, set_up, |_, process| {
+    row("mremap, shrinking", SECTIONS, set_up, |_, process| {
         assert_eq!(process.mremap(AT, LEN, PAGE, RemapFlags::empty(), 0), Ok(AT));
     });
 }
@@ -229,10 +232,26 @@ fn the_vdso() {
     special_row("vdso", FREE, VmFlags::empty());
 }
 
-/// A crash dump's memory goes by sections of 1 GiB under the lock, whatever the design.
+/// A crash dump's memory.
 #[test]
-fn the_vmcore() {
-    special_row("vmcore", ATOMIC, VmFlags::PFNMAP);
+fn frames_of_somebody_else() {
+    special_row("PFNMAP", SPECIAL, VmFlags::PFNMAP);
+}
+
+/// Text in which somebody has put a breakpoint; beside it, where none is, step 1 does not fall back.
+#[test]
+fn probed_text() {
+    let text = |world: &World, process: &Process, cpu: &mut Vcpu, probe: u64| {
+        let file = world.file(8);
+        file.mapping().add_probe(probe, &[0xcc]).unwrap();
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+        process.mmap(AT, 4 * PAGE, Prot::READ | Prot::EXEC, flags, Some(&file), 0).unwrap();
+        process.load::<u64>(cpu, AT).unwrap();
+    };
+    for (probe, expected) in [(3 * PAGE, SPECIAL), (4 * PAGE, FREE)] {
+        let set_up = |world: &World, process: &Process, cpu: &mut Vcpu| text(world, process, cpu, probe);
+        row("probed text", expected, set_up, |_, process| process.munmap(AT, 4 * PAGE).unwrap());
+    }
 }
 
 #[test]
