@@ -36,7 +36,7 @@
 //! | all zero but the phase and read waiters | nobody holds it; a queued reader admits itself | a reader's addition, a writer's exchange |
 //! | readers > 0, no writer, no write waiters | the readers; a queued reader admits itself | the last reader's subtraction; a writer queues |
 //! | readers > 0, no writer, write waiters > 0 | the readers; new ones queue | the last reader: grants the lock to the writers |
-//! | writer | one writer | release: read waiters become readers, else a write waiter becomes the writer, else zero; downgrade |
+//! | writer | one writer | release: read waiters become readers, unless they are still to gather and writers wait; else a write waiter becomes the writer, else zero; downgrade |
 //! | readers = 0, no writer, write waiters > 0 | nobody; lasts for a moment | the task that brought it about grants the lock |
 //!
 //! A reader first adds itself and then looks whether it may: that is its one read-modify-write. If not, it is
@@ -57,6 +57,10 @@
 //! | `read_event` | a count of reasons to look | queued readers | the task that flipped the phase, or left them without a writer to wait for; all of them, after adding 1 |
 //! | `write_token` | 0; 1: granted, not yet taken | queued writers | the task that granted the lock; one of them, after storing 1 |
 //! | `starved` | waiting writers without patience | writers before the queue | the last of those writers, all of them |
+//!
+//! How many writers in a row have passed waiting readers is counted in a word of its own, which only the
+//! holder touches, before it lets go. A release that admits readers, or finds none, begins anew; a downgrade
+//! does not, so that the next to wait are passed less often.
 //!
 //! For every queued writer there is one in `write waiters` or one token, made or about to be. So a writer
 //! that gives up takes one off the count, and if there is none takes the token, which is its own. It may have

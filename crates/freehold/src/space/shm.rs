@@ -145,39 +145,73 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// The mmap lock for writing, killably. Then, if a removed segment is attached nowhere any more, those
-    /// that give its memory back.
+    /// The mmap lock for writing, killably; with [`Unmap::Sectioned`](super::Unmap::Sectioned) for each
+    /// section again, and others may come in between. Then, if a removed segment is attached nowhere any
+    /// more, those that give its memory back.
     pub fn shmdt(&self, addr: u64) -> Result<(), ShmdtError> {
         if !addr.is_multiple_of(PAGE_SIZE) {
             return Err(ShmdtError::Invalid);
         }
-        let guard = self.write_killable()?;
-        let unmapped = guard.detach_segment(addr);
+        let mut guard = self.write_killable()?;
+        let mut attach = Attach::at(&guard, addr)?;
+        if self.unmaps_by_sections() {
+            while let Some(range) = attach.next_part(&guard) {
+                // What is sealed stays.
+                let _ = guard.unmap_by_design(&Decoded::trusted::<P>(range));
+                if attach.is_over() {
+                    return Ok(());
+                }
+                guard = self.write();
+            }
+            return Ok(());
+        }
+        let mut gone = None;
+        while let Some(range) = attach.next_part(&guard) {
+            gone = join(gone, guard.unmap(&Decoded::trusted::<P>(range)).ok());
+        }
         drop(guard);
-        unmapped?.into_iter().for_each(Unmapped::retire);
+        gone.into_iter().for_each(Unmapped::retire);
         Ok(())
     }
 }
 
-impl<'s, P: Platform> WriteGuard<'s, P> {
-    fn detach_segment(&self, addr: u64) -> Result<Option<Unmapped<'s, P>>, ShmdtError> {
-        let first = self
+/// What is left of an attach, part by part.
+struct Attach<P: Platform> {
+    addr: u64,
+    /// Kept, so that no other segment is taken for it while the lock is let go of.
+    file: Counted<File<P>>,
+    /// Where the whole of it would end.
+    end: u64,
+    /// Where the next part is looked for, and where that ends at most.
+    at: u64,
+    limit: u64,
+}
+
+impl<P: Platform> Attach<P> {
+    fn at(guard: &WriteGuard<'_, P>, addr: u64) -> Result<Self, ShmdtError> {
+        let first = guard
             .vmas(UserRange::new(addr, addr.max(AddressSpace::<P>::TASK_SIZE)))
             .find(|vma| attached_at(vma, addr).is_some());
         let first = first.ok_or(ShmdtError::Invalid)?;
         let file = attached_at(first, addr).cloned().ok_or(ShmdtError::Invalid)?;
-        let size = file.mapping().size().next_multiple_of(PAGE_SIZE);
-        let (mut gone, mut at) = (None, first.start());
         // The first one goes even where the segment has ended meanwhile.
-        let mut limit = first.end().max(addr.saturating_add(size));
-        while let Some(vma) = self.next(at).filter(|vma| vma.end() <= limit) {
-            limit = addr.saturating_add(size);
-            at = vma.end();
-            if attached_at(vma, addr).is_some_and(|other| Counted::same(other, &file)) {
-                gone = join(gone, self.unmap(&Decoded::trusted::<P>(vma.range())).ok());
+        let end = addr.saturating_add(file.mapping().size().next_multiple_of(PAGE_SIZE));
+        Ok(Attach { addr, end, at: first.start(), limit: first.end().max(end), file })
+    }
+
+    fn next_part(&mut self, guard: &WriteGuard<'_, P>) -> Option<UserRange> {
+        while let Some(vma) = guard.next(self.at).filter(|vma| vma.end() <= self.limit) {
+            self.limit = self.end;
+            self.at = vma.end();
+            if attached_at(vma, self.addr).is_some_and(|other| Counted::same(other, &self.file)) {
+                return Some(vma.range());
             }
         }
-        Ok(gone)
+        None
+    }
+
+    fn is_over(&self) -> bool {
+        self.at >= self.limit
     }
 }
 

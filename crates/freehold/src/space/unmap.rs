@@ -493,6 +493,11 @@ impl<P: Platform> AddressSpace<P> {
             && (vma.flags().intersects(VmFlags::PFNMAP | VmFlags::HUGETLB) || probed())
     }
 
+    /// Whether others may come in between the parts of what one call unmaps.
+    pub(super) fn unmaps_by_sections(&self) -> bool {
+        matches!(self.locking.unmap, Unmap::Sectioned { .. })
+    }
+
     /// Unlinks and frees the tables of `range`, where nothing is mapped and nothing was.
     pub(super) fn drop_tables(&self, guard: &WriteGuard<'_, P>, range: UserRange) {
         let mut gather: VmGather<'_, _, 1> = self.vm.gather();

@@ -204,7 +204,8 @@ fn shmdt() {
         segment.remove();
         process.store(cpu, AT + SECTION, 1u64).unwrap();
     };
-    row("shmdt", ATOMIC, set_up, |_, process| process.shmdt(AT).unwrap());
+    let expected = [(Writing, 1), (Writing, 4), (Writing, 1), (Writing, 1)];
+    row("shmdt", expected, set_up, |_, process| process.shmdt(AT).unwrap());
 }
 
 /// A row for frames of somebody else, mapped with these flags.
