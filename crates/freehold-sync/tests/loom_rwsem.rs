@@ -56,6 +56,15 @@ fn add_in_write(shared: &Shared) {
     drop(guard);
 }
 
+/// A writer that a fatal signal waits for.
+fn add_unless_killed(shared: &Shared) {
+    LoomHost::current_task().kill();
+    if let Ok(guard) = shared.lock.write_killable() {
+        shared.add();
+        drop(guard);
+    }
+}
+
 fn add_and_downgrade(shared: &Shared) {
     let guard = shared.lock.write();
     shared.add();
@@ -270,13 +279,7 @@ fn c72_a_writer_is_killed_with_a_reader_behind_it() {
     model_bounded(3, || {
         let shared = Shared::new();
         let guard = shared.lock.read();
-        let writer = spawn(&shared, |shared| {
-            LoomHost::current_task().kill();
-            if let Ok(guard) = shared.lock.write_killable() {
-                shared.add();
-                drop(guard);
-            }
-        });
+        let writer = spawn(&shared, add_unless_killed);
         let reader = spawn(&shared, |shared| {
             look(shared);
         });
@@ -317,13 +320,7 @@ fn c72_a_writer_is_killed_between_two_batches_of_readers() {
     model_bounded(2, || {
         let shared = Shared::new();
         let guard = shared.lock.write();
-        let writer = spawn(&shared, |shared| {
-            LoomHost::current_task().kill();
-            if let Ok(guard) = shared.lock.write_killable() {
-                shared.add();
-                drop(guard);
-            }
-        });
+        let writer = spawn(&shared, add_unless_killed);
         let reader = spawn(&shared, |shared| {
             look(shared);
         });
@@ -342,13 +339,7 @@ fn c72_a_writer_is_killed_that_passes_a_reader() {
     model_bounded(2, || {
         let shared = Shared::gathering(1);
         let guard = shared.lock.write();
-        let writer = spawn(&shared, |shared| {
-            LoomHost::current_task().kill();
-            if let Ok(guard) = shared.lock.write_killable() {
-                shared.add();
-                drop(guard);
-            }
-        });
+        let writer = spawn(&shared, add_unless_killed);
         let reader = spawn(&shared, |shared| {
             look(shared);
         });
