@@ -1,6 +1,8 @@
 //! Filling empty entries.
 
-use crate::{AnonPage, NoMemory, PAGE_SIZE, Pfn, Rss, RssKind, VirtAddr, VmSpace, platform::Platform};
+use crate::{
+    AnonPage, NoMemory, PAGE_SIZE, Pfn, Rss, RssKind, VirtAddr, VmSpace, frame::NotMapped, platform::Platform,
+};
 use core::ops::ControlFlow;
 use freehold_pagetable::{Kind, Level, Pte, PteFlags, PteGuard, PteTable, VaRange};
 
@@ -76,7 +78,7 @@ impl<P: Platform> VmSpace<P> {
     /// Locks a table that pages of caches are to be mapped by.
     #[inline(always)]
     pub fn fill_cached<'v>(&'v self, table: PteTable<'v, P::Format, P>) -> CacheFill<'v, P> {
-        CacheFill { vm: self, rss: Rss::default(), guard: table.lock() }
+        CacheFill { vm: self, rss: Rss::default(), stale: None, guard: table.lock() }
     }
 
     /// Whether a frame from [`alloc_anon`](Self::alloc_anon) was mapped is known now: it is resident, or goes
@@ -106,6 +108,9 @@ pub(crate) fn pages_from(first: VirtAddr) -> impl Iterator<Item = VirtAddr> {
 pub struct CacheFill<'v, P: Platform> {
     vm: &'v VmSpace<P>,
     rss: Rss,
+    /// A frame that had left its cache meanwhile, with a reference. There is room for one: nothing else is
+    /// mapped then.
+    stale: Option<Pfn>,
     guard: PteGuard<'v, P::Format, P>,
 }
 
@@ -132,24 +137,40 @@ impl<P: Platform> CacheFill<'_, P> {
         self.guard.for_each(range, cached).is_continue()
     }
 
-    /// Maps a page of a cache where nothing is, or a marker that it takes the place of. An entry that is
-    /// dirty from the start makes the page so.
+    /// Maps a page that was found in a cache where nothing is, or a marker that it takes the place of. An
+    /// entry that is dirty from the start makes the page so. `is_still` looks again whether the cache has the
+    /// page; false: it has not, or another one had gone before, and nothing was mapped.
     ///
     /// # Errors
     ///
     /// The frame has as many references as can be counted; it was not mapped.
     #[inline(always)]
-    pub fn put(&mut self, address: VirtAddr, pfn: Pfn, rights: PteFlags) -> Result<(), NoMemory> {
+    pub fn put(
+        &mut self,
+        address: VirtAddr,
+        pfn: Pfn,
+        rights: PteFlags,
+        is_still: impl FnOnce() -> bool,
+    ) -> Result<bool, NoMemory> {
+        if self.stale.is_some() {
+            return Ok(false);
+        }
         let frame = self.vm.platform().frame(pfn);
-        if !frame.try_map() {
-            return Err(NoMemory);
+        match frame.try_map_cached(is_still) {
+            Ok(()) => {}
+            Err(NotMapped::Crowded) => return Err(NoMemory),
+            Err(NotMapped::Gone) => return Ok(false),
+            Err(NotMapped::Stale) => {
+                self.stale = Some(pfn);
+                return Ok(false);
+            }
         }
         self.rss.add(frame.kind(), 1);
         if rights.contains(PteFlags::DIRTY) {
             frame.set_dirty();
         }
         self.guard.set(address, Pte::page(pfn, rights));
-        Ok(())
+        Ok(true)
     }
 
     /// Puts an entry that counts no page where nothing is, or a marker that it takes the place of.
@@ -158,10 +179,17 @@ impl<P: Platform> CacheFill<'_, P> {
     }
 
     /// Unlocks the table, and counts what was mapped as resident.
+    ///
+    /// # Locks
+    ///
+    /// The caller is in no read section any more: a frame may be given back.
     #[inline(always)]
     pub fn finish(self) {
-        let CacheFill { vm, rss, guard } = self;
+        let CacheFill { vm, rss, stale, guard } = self;
         drop(guard);
         vm.count_rss(&rss);
+        if let Some(stale) = stale {
+            vm.memory().put_frame(stale);
+        }
     }
 }

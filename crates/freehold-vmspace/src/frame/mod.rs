@@ -5,13 +5,32 @@
 //! | `refs` | each page-table entry that maps the frame, the page cache that holds it, each run it is in, each borrower; a pin (`frame/pin.rs`) as many as 1024 |
 //! | `maps` | each page-table entry that maps the frame |
 //!
-//! Both fit 32 bits. References without a limit of time are refused from 2^31 on (`MOST`): an entry that maps
-//! the frame (`Frame::try_map`, `Frame::share`), a pin, a run. `maps` is never more than `refs`. The other
-//! half is for references that a task has for the length of one step, as the reverse map's and a gather's.
+//! Both fit 32 bits. References without a limit of time are refused from 2^30 on (`MOST`): an entry that maps
+//! the frame (`Frame::try_map`, `Frame::share`), a pin, a run. `maps` is never more than `refs`. The rest is
+//! for references that a task has for the length of one step, as the reverse map's and a gather's.
 //!
-//! A reference is raised only by a task that knows of another one that stays meanwhile: the entry under its
-//! table's lock, or the page cache. So a task that holds the only reference, to a frame that is in no page
-//! cache or table any more, holds it alone: a count of one may then be dropped without a locked instruction.
+//! A reference is raised only by a task that knows of another one that stays meanwhile, say of the entry under
+//! its table's lock. So a task that holds the only reference, to a frame that is in no page cache or table any
+//! more, holds it alone: a count of one may then be dropped without a locked instruction.
+//!
+//! # Pages of caches
+//!
+//! A lookup finds a frame in a cache under no lock, and the frame may have left it, and be somebody else's, at
+//! the next moment. So the word `refs` says by a bit of its own, `CACHED`, that a cache holds one of the
+//! references, and a lookup raises the count by a compare-and-swap that fails without the bit:
+//!
+//! ```text
+//! lookup    finds the frame; raises the count, which has the bit; looks again: the frame is still what the cache has there?
+//!           Then the reference is good. If not, the reference is given back, and nothing was found
+//! taker     marks the place in the cache: lookups do not find the frame there any more; reads the count, by a
+//!           read-modify-write: a reference that is not in it is given back by the task that raised it;
+//!           ends the bit, and gives the cache's reference back
+//! ```
+//!
+//! Both change `refs`, so one comes first. A lookup that comes first is in the count which the taker reads. One
+//! that comes second has read from the taker's write, and its second look finds the mark. While the bit is there the
+//! cache has a reference, so a lookup never raises a count of zero; and without it no count is raised by a task
+//! that has no reference, so the rule above holds for every frame, whatever it was before.
 
 mod lock;
 #[cfg(all(test, loom))]
@@ -34,7 +53,7 @@ use freehold_sync::{
 #[repr(C)]
 #[derive(Debug)]
 pub struct Frame {
-    /// At most [`MOST`], and what single steps of tasks add.
+    /// At most [`MOST`], and what single steps of tasks add; and [`CACHED`].
     refs: AtomicU32,
     /// At most `refs`.
     maps: AtomicU32,
@@ -51,7 +70,10 @@ pub struct Frame {
 }
 
 /// Nothing that may last refers to a frame that has so many references.
-const MOST: u32 = if CHECKED { 8 * pin::PIN } else { 1 << 31 };
+const MOST: u32 = if CHECKED { 8 * pin::PIN } else { 1 << 30 };
+
+/// In `refs`: a page cache holds one of them, and lookups may raise the count.
+const CACHED: u32 = 1 << 31;
 
 /// Anonymous memory (else: in a page cache).
 const ANON: u32 = 1 << 0;
@@ -136,7 +158,7 @@ impl Frame {
         self.word.load(Relaxed) & SECRET != 0
     }
 
-    /// A page of a cache, which holds its one reference.
+    /// A page that is about to [enter](Self::enter_cache) a cache; the maker has the one reference.
     #[inline]
     pub fn init_cache(&self, kind: CachePage, index: PageIndex) {
         self.refs.store(1, Relaxed);
@@ -183,6 +205,74 @@ impl Frame {
         self.home.store(0, Relaxed);
     }
 
+    /// The maker's reference becomes the cache's, where lookups are about to find the frame.
+    #[inline]
+    pub fn enter_cache(&self) {
+        // Release: a lookup that takes the frame for what it was before, and raises the count, finds by its
+        // second look that it is not.
+        self.refs.store(1 | CACHED, Release);
+    }
+
+    /// The cache's reference becomes the caller's, which has marked the place in the cache. The frame may be
+    /// another one's than the cache's already, but for this.
+    #[inline]
+    pub fn leave_cache(&self) {
+        self.leave_home();
+        // Release: the next life comes after this, in which a lookup raises no count.
+        let before = self.refs.fetch_sub(CACHED, AcqRel);
+        debug_assert_ne!(before & CACHED, 0, "a frame left a cache that did not have it");
+    }
+
+    /// As [`leave_cache`](Self::leave_cache), but for the home, if nobody else has a reference: then nobody comes
+    /// to have one; false: somebody has, and nothing happened. No place need be marked.
+    #[inline]
+    pub fn leave_cache_alone(&self) -> bool {
+        // Relaxed on failure: to be tried again. Acquire on success: as in `refs`.
+        self.refs.compare_exchange(1 | CACHED, 1, AcqRel, Relaxed).is_ok()
+    }
+
+    /// One reference more, for one step of a task that has just found the frame in a cache; false, and nothing
+    /// happened: it is in none any more. The caller looks again then: see the module.
+    #[inline]
+    pub fn get_cached(&self) -> bool {
+        let raise = |refs: u32| (refs & CACHED != 0).then_some(refs + 1);
+        // Acquire: the second look is not before this, and finds what the taker, or the maker of another page,
+        // had done before. Release: a taker that finds the reference finds the table, too, by which the page is
+        // about to be mapped.
+        self.refs.fetch_update(AcqRel, Relaxed, raise).is_ok()
+    }
+
+    /// One more entry is about to map the frame, which was just found in a cache; `is_still` is the second
+    /// look. Under the lock of the entry's table.
+    ///
+    /// # Errors
+    ///
+    /// Nothing is counted, but see [`NotMapped::Stale`].
+    #[inline]
+    pub fn try_map_cached(&self, is_still: impl FnOnce() -> bool) -> Result<(), NotMapped> {
+        // Relaxed: others may come between, but not so many.
+        if self.refs.load(Relaxed) & !CACHED >= MOST {
+            return Err(NotMapped::Crowded);
+        }
+        if !self.get_cached() {
+            return Err(NotMapped::Gone);
+        }
+        if !is_still() {
+            return Err(NotMapped::Stale);
+        }
+        self.add_map();
+        Ok(())
+    }
+
+    /// How many references there are, for a task that has marked the place in the cache: whoever raises the
+    /// count after this finds the mark.
+    #[inline]
+    pub fn refs_of_marked(&self) -> u32 {
+        // A write, though it changes nothing: what is raised later reads from it, by acquire, and so comes
+        // after the mark.
+        self.refs.fetch_add(0, AcqRel) & !CACHED
+    }
+
     /// Where it is known, and by which page offset.
     #[inline]
     pub fn home(&self) -> (usize, PageIndex) {
@@ -201,20 +291,9 @@ impl Frame {
     #[inline]
     pub fn try_get(&self) -> bool {
         // Relaxed, here and below: as in `get`. Others may come between, but not so many.
-        let fits = self.refs.load(Relaxed) < MOST;
+        let fits = self.refs.load(Relaxed) & !CACHED < MOST;
         if fits {
             self.get();
-        }
-        fits
-    }
-
-    /// One more entry is about to map it; false, and nothing happened: there are too many references. Under
-    /// the lock of the entry's table.
-    #[inline]
-    pub fn try_map(&self) -> bool {
-        let fits = self.try_get();
-        if fits {
-            self.add_map();
         }
         fits
     }
@@ -273,7 +352,7 @@ impl Frame {
     #[inline]
     pub fn refs(&self) -> u32 {
         // Acquire: a task that finds itself alone may use the frame as if nobody had ever shared it.
-        self.refs.load(Acquire)
+        self.refs.load(Acquire) & !CACHED
     }
 
     /// One more entry maps it.
@@ -313,7 +392,7 @@ impl Frame {
             self.refs.store(2, Relaxed);
             // Release: as in `add_map`.
             self.maps.store(2, Release);
-        } else if refs >= pin::PIN && unshared(refs, word).is_some() {
+        } else if refs & !CACHED >= pin::PIN && unshared(refs & !CACHED, word).is_some() {
             return None;
         } else {
             self.get();
@@ -462,6 +541,17 @@ impl Frame {
     pub fn set_next(&self, next: u64) {
         self.index.store(next, Relaxed);
     }
+}
+
+/// Why a page that was found in a cache is not mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotMapped {
+    /// It has too many references.
+    Crowded,
+    /// It is in no cache any more.
+    Gone,
+    /// The same; the caller has a reference, to be given back under no lock of a table: it may be the last.
+    Stale,
 }
 
 /// Why a page is not shared with a child.

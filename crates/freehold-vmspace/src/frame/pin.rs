@@ -11,7 +11,7 @@
 //! | a page with a pin | stays exclusive as long as an entry maps it: fork copies it, nobody moves it. So stores go to what is pinned |
 //! | a pin ends | at any time, under no lock |
 
-use super::{ANON, EXCLUSIVE, Frame, MOST};
+use super::{ANON, CACHED, EXCLUSIVE, Frame, MOST};
 use crate::{Memory, Pfn, platform::Platform};
 use arrayvec::ArrayVec;
 use freehold_sync::atomic::Ordering::Relaxed;
@@ -28,7 +28,7 @@ impl Frame {
     pub fn pin(&self) -> bool {
         // Relaxed: the entry's reference stays. Pins by way of other tables may come between, but not so
         // many.
-        let fits = self.refs.load(Relaxed) < MOST;
+        let fits = self.refs.load(Relaxed) & !CACHED < MOST;
         if fits {
             self.refs.fetch_add(PIN, Relaxed);
         }

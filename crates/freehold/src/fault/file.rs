@@ -1,8 +1,8 @@
 //! Faults on a file, with nothing there yet.
 //!
-//! A page is looked up and mapped within one RCU guard: then a truncation that did not wait for us finds the
-//! entry, and one that is older has hidden the page (`records/object/truncate.rs`). Nothing has to be checked
-//! a second time.
+//! A page is looked up, counted, looked at again and mapped under the lock of the table: then a truncation that
+//! comes to the table later finds the entry, and one that came earlier has hidden the page
+//! (`records/object/truncate.rs`).
 
 use super::{
     Access, FaultError, FaultOutcome,
@@ -77,7 +77,7 @@ impl<P: Platform> AddressSpace<P> {
         let window = if alone { UserRange::page(page) } else { window(vma, page, &table) };
         let rcu = P::rcu_read();
         // Asked first, so that the neighbours are not mapped now and the page in a second round.
-        if mapping.lookup(&rcu, index).is_none() {
+        if mapping.find(&rcu, index).is_none() {
             return FaultOutcome::Fill(file.clone(), self.wanted(vma, file, page));
         }
         let window = if alone { window } else { with_blocks(vma, file, &rcu, window, &table) };
@@ -85,17 +85,19 @@ impl<P: Platform> AddressSpace<P> {
         let indices = PageRange::new(vma.pgoff_of(window.start()), vma.pgoff_of(window.end() - 1) + 1);
         let probes = shown_probes(vma, file, &rcu);
         let mut crowded = false;
-        mapping.lookup_range(&rcu, indices, |at, pfn| {
+        mapping.find_each(&rcu, indices, |at, found| {
             if probes.is_some_and(|probes| probes.wants(at)) {
                 return;
             }
             let address = VirtAddr::new(window.start() + (at - indices.start).bytes());
             // Whatever is there stays: a page, a private copy, a marker.
-            if fill.is_vacant(address) && fill.put(address, pfn, rights).is_err() {
+            if fill.is_vacant(address) && fill.put(address, found.pfn(), rights, || found.is_still()).is_err()
+            {
                 crowded |= at == index;
             }
         });
         let vacant = fill.is_vacant(VirtAddr::new(page));
+        drop(rcu);
         fill.finish();
         match vacant {
             true if crowded => FaultOutcome::OUT_OF_MEMORY,
@@ -117,15 +119,17 @@ impl<P: Platform> AddressSpace<P> {
         let rcu = P::rcu_read();
         let mut fill = self.vm.fill_cached(table);
         if !fill.is_cached(range.va()) {
+            drop(rcu);
             fill.finish();
             return Ok(false);
         }
-        file.mapping().lookup_range(&rcu, indices, |at, pfn| {
+        file.mapping().find_each(&rcu, indices, |at, found| {
             let address = VirtAddr::new(range.start() + (at - indices.start).bytes());
             if fill.is_vacant(address) {
-                all &= fill.put(address, pfn, rights).is_ok();
+                all &= fill.put(address, found.pfn(), rights, || found.is_still()).is_ok();
             }
         });
+        drop(rcu);
         fill.finish();
         Ok(all)
     }
@@ -140,32 +144,36 @@ impl<P: Platform> AddressSpace<P> {
     ) -> FaultOutcome<P> {
         let index = vma.pgoff_of(page);
         let rcu = P::rcu_read();
-        let Some(pfn) = file.mapping().lookup(&rcu, index) else {
+        let Some(found) = file.mapping().find(&rcu, index) else {
             return FaultOutcome::Fill(file.clone(), self.wanted(vma, file, page));
         };
         let block = whole_block(vma, file, &rcu, page, &table);
         let mut fill = self.vm.fill_cached(table);
         let address = VirtAddr::new(page);
         if !fill.is_vacant(address) {
+            drop(rcu);
             fill.finish();
             return FaultOutcome::Retry;
         }
         let block = block.filter(|block| addresses(*block).all(|at| fill.is_vacant(at)));
         let rights = vma_pte_flags(vma.flags()) | PteFlags::WRITE | PteFlags::DIRTY;
-        let outcome = match fill.put(address, pfn, rights) {
-            Ok(()) => FaultOutcome::Done,
+        let outcome = match fill.put(address, found.pfn(), rights, || found.is_still()) {
+            Ok(true) => FaultOutcome::Done,
+            Ok(false) => FaultOutcome::Retry,
             Err(NoMemory) => FaultOutcome::OUT_OF_MEMORY,
         };
         if let (FaultOutcome::Done, Some(block)) = (&outcome, block) {
             let first = vma.pgoff_of(block.start());
             let indices = PageRange::new(first, vma.pgoff_of(block.end() - 1) + 1);
-            file.mapping().lookup_range(&rcu, indices, |at, pfn| {
+            file.mapping().find_each(&rcu, indices, |at, found| {
                 if at != index {
-                    // What cannot be counted comes when it is asked for.
-                    let _ = fill.put(VirtAddr::new(block.start() + (at - first).bytes()), pfn, rights);
+                    let address = VirtAddr::new(block.start() + (at - first).bytes());
+                    // What cannot be counted, or has just gone, comes when it is asked for.
+                    let _ = fill.put(address, found.pfn(), rights, || found.is_still());
                 }
             });
         }
+        drop(rcu);
         fill.finish();
         outcome
     }
@@ -205,17 +213,22 @@ impl<P: Platform> AddressSpace<P> {
         copy: Pfn,
         table: PteTable<'_, P::Format, P>,
     ) -> FaultOutcome<P> {
+        let (mapping, index) = (file.mapping(), vma.pgoff_of(page));
+        // Given back after the guard: it may be the last reference.
+        let Some(original) = mapping.get_page(index) else { return FaultOutcome::Retry };
         let rcu = P::rcu_read();
-        let index = vma.pgoff_of(page);
-        let Some(original) = file.mapping().lookup(&rcu, index) else { return FaultOutcome::Retry };
-        self.platform().copy_frame(copy, original);
+        let found = mapping.find(&rcu, index).filter(|found| found.pfn() == *original);
+        let Some(found) = found else { return FaultOutcome::Retry };
+        self.platform().copy_frame(copy, *original);
         if let Some(probes) = shown_probes(vma, file, &rcu) {
             probes.put(self.platform(), index, copy);
         }
         let rights = vma_pte_flags(vma.flags()) | written(vma.flags());
-        match table.lock().install(VirtAddr::new(page), Pte::page(copy, rights)) {
-            Ok(()) => FaultOutcome::Done,
-            Err(_) => FaultOutcome::Retry,
+        let mut guard = table.lock();
+        // A truncation takes copies away as well: one that came to this table earlier has hidden the page.
+        match found.is_still() && guard.install(VirtAddr::new(page), Pte::page(copy, rights)).is_ok() {
+            true => FaultOutcome::Done,
+            false => FaultOutcome::Retry,
         }
     }
 }

@@ -31,7 +31,7 @@ use crate::{
     vma::{Vma, flags::VmFlags},
 };
 use freehold_pagetable::{Kind, MarkerKind, Pte, PteFlags, TableError};
-use freehold_vmspace::{Moving, PageRange};
+use freehold_vmspace::{Moving, PageRange, frame::NotMapped};
 
 impl<P: Platform> AddressSpace<P> {
     /// One attempt at a fault on `page` of a VMA of huge pages; as [`resolve`](Self::resolve).
@@ -115,19 +115,24 @@ impl<P: Platform> AddressSpace<P> {
             // At once: nothing is ever written back, so nobody has to hear of the first store.
             rights |= WRITTEN;
         }
-        // Found and mapped within one guard: a truncation that cuts the page off meets the entry.
         let rcu = P::rcu_read();
-        let pfn = place.mapping().lookup(&rcu, place.index)?;
-        let mut leaf = self.lock_place(place)?;
+        let found = place.mapping().find(&rcu, place.index)?;
+        let (pfn, mut leaf) = (found.pfn(), self.lock_place(place)?);
         let frame = self.platform().frame(pfn);
         // Before the entry is seen: a call that takes the entry away takes these.
-        if !frame.try_map() {
-            return Some(FaultOutcome::OUT_OF_MEMORY);
-        }
-        if !fill_slot(&mut leaf, Pte::leaf(place.level(), pfn, rights)) {
-            // Somebody else was faster.
-            frame.sub_map();
-            drop(leaf);
+        let stale = match frame.try_map_cached(|| found.is_still()) {
+            Ok(()) if fill_slot(&mut leaf, Pte::leaf(place.level(), pfn, rights)) => false,
+            Ok(()) => {
+                // Somebody else was faster.
+                frame.sub_map();
+                true
+            }
+            Err(NotMapped::Crowded) => return Some(FaultOutcome::OUT_OF_MEMORY),
+            Err(NotMapped::Gone) => return Some(FaultOutcome::Retry),
+            Err(NotMapped::Stale) => true,
+        };
+        drop((rcu, leaf));
+        if stale {
             self.vm.memory().put_frame(pfn);
             return Some(FaultOutcome::Retry);
         }
@@ -153,15 +158,10 @@ impl<P: Platform> AddressSpace<P> {
         if access.write || flags.contains(VmFlags::WRITE) {
             rights |= written(flags);
         }
-        // Within one guard, like the page of a file: a truncation that has published its size waits for it,
-        // and then looks here.
-        let rcu = P::rcu_read();
-        let inside = place.index < place.mapping().end();
-        let installed = inside
-            && self
-                .lock_place(place)
-                .is_some_and(|mut leaf| fill_slot(&mut leaf, Pte::leaf(place.level(), own.pfn, rights)));
-        drop(rcu);
+        let installed = self.lock_place(place).is_some_and(|mut leaf| {
+            place.mapping().is_inside(place.index)
+                && fill_slot(&mut leaf, Pte::leaf(place.level(), own.pfn, rights))
+        });
         match installed {
             true => FaultOutcome::Done,
             false => {

@@ -12,7 +12,7 @@ use crate::{
 };
 use freehold_pagetable::{Kind, MarkerKind, Pte, PteFlags, PteTable};
 use freehold_sync::Killed;
-use freehold_vmspace::is_wp_marker;
+use freehold_vmspace::{NoMemory, is_wp_marker};
 
 /// A fault that has to wait, with no lock held and nothing borrowed.
 pub(crate) struct Userfault<P: Platform> {
@@ -109,13 +109,21 @@ impl<P: Platform> AddressSpace<P> {
             return FaultOutcome::Failed(FaultError::Bus { addr: page });
         }
         let rcu = P::rcu_read();
-        let Some(pfn) = mapping.lookup(&rcu, index) else {
+        let Some(found) = mapping.find(&rcu, index) else {
             return FaultOutcome::Fill(file.clone(), Wanted::alone(index));
         };
         let mut fill = self.vm.fill_cached(table);
-        let put = if is_wp_marker(fill.get(address)) { fill.put(address, pfn, rights) } else { Ok(()) };
+        let put = match is_wp_marker(fill.get(address)) {
+            true => fill.put(address, found.pfn(), rights, || found.is_still()),
+            false => Ok(true),
+        };
+        drop(rcu);
         fill.finish();
-        put.map_or(FaultOutcome::OUT_OF_MEMORY, |()| FaultOutcome::Done)
+        match put {
+            Ok(true) => FaultOutcome::Done,
+            Ok(false) => FaultOutcome::Retry,
+            Err(NoMemory) => FaultOutcome::OUT_OF_MEMORY,
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use super::walk::Page;
 use crate::{
     error::MigrateError,
-    object::{Copies, LOST, Mapping, grace_period},
+    object::{Copies, LOST, Mapping},
     platform::Platform,
 };
 use freehold_sync::atomic::Ordering::{Relaxed, Release};
@@ -33,16 +33,21 @@ impl<P: Platform> Mapping<P> {
         self.regions.may_lose(PageRange::one(index)).map_err(|_| MigrateError::Busy)?;
         self.split_block(&pages_go, index, PageRange::one(index));
         self.mark_leaving(&pages_go, PageRange::one(index));
-        grace_period::<P>();
-        match self.huge {
+        let take_entries = || match self.huge {
             // Tables of several spaces cannot say of each whether it had the page; all find it lost in the
             // file.
             Some(_) => self.unmap(PageRange::one(index), Copies::Stay),
             None => page.poison_entries(),
-        }
-        // With every entry and its dirty bit gone. The cache and the caller have a reference. Another holder
-        // may be about to write, and would not hear that it was in vain.
+        };
+        take_entries();
+        // The cache and the caller have a reference.
         let frame = page.frame();
+        if frame.refs_of_marked() > 2 {
+            // As where pages are cut off: in a table that the walk found not there yet.
+            take_entries();
+        }
+        // With every entry and its dirty bit gone. Another holder may be about to write, and would not hear
+        // that it was in vain.
         let lost = self.is_shmem() || frame.is_dirty() || frame.refs() > 2;
         if lost && !self.is_shmem() {
             // Relaxed: asked for under the lock that we hold.
@@ -55,6 +60,7 @@ impl<P: Platform> Mapping<P> {
             Some(_) => page.tell_lost(),
             None => page.settle_poison(lost),
         }
+        frame.leave_cache();
         page.retire_frame();
         self.engine().memory().put_frame(pfn);
         Ok(lost)

@@ -108,12 +108,9 @@ impl<P: Platform> Engine<P> {
         let Some(mapping) = home.mapping(&lookups).filter(ours) else {
             return false;
         };
-        let rcu = P::rcu_read();
-        let found = mapping.lookup(&rcu, mapping.index_of(index)) == Some(pfn);
-        if found {
-            self.platform().frame(pfn).get();
-        }
-        found
+        let found = mapping.get_page(mapping.index_of(index)).filter(|found| **found == pfn);
+        // The reference is the caller's.
+        found.map(core::mem::forget).is_some()
     }
 }
 

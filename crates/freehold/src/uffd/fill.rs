@@ -256,6 +256,7 @@ impl<P: Platform> Filler<'_, P> {
                 *at += PAGE_SIZE;
             }
         }
+        drop(rcu);
         fill.finish();
         done
     }
@@ -269,9 +270,9 @@ impl<P: Platform> Filler<'_, P> {
         fill: &mut CacheFill<'_, P>,
     ) -> Result<(), UffdError> {
         let Object::File(file) = vma.object() else { return Err(UffdError::Invalid) };
-        let found = file.mapping().lookup(rcu, vma.pgoff_of(page));
-        let pfn = found.ok_or(UffdError::BadAddress)?;
-        Ok(fill.put(VirtAddr::new(page), pfn, self.file_rights(vma))?)
+        let found = file.mapping().find(rcu, vma.pgoff_of(page)).ok_or(UffdError::BadAddress)?;
+        let put = fill.put(VirtAddr::new(page), found.pfn(), self.file_rights(vma), || found.is_still())?;
+        if put { Ok(()) } else { Err(UffdError::BadAddress) }
     }
 
     /// The rights of an entry for the file's own page. Without the right to write it is not dirty either:
@@ -383,7 +384,11 @@ impl<P: Platform> Filler<'_, P> {
         let mut fill = self.space.vm.fill_cached(table);
         let is_ours = self.is_vacant(vma, fill.get(address), Level::Pte) && new.publish();
         let put = match is_ours {
-            true => fill.put(address, new.pfn(), self.file_rights(vma)).map_err(UffdError::from),
+            // The invalidate lock keeps it in the cache.
+            true => match fill.put(address, new.pfn(), self.file_rights(vma), || true) {
+                Ok(_) => Ok(()),
+                Err(NoMemory) => Err(UffdError::OutOfMemory),
+            },
             false => Err(UffdError::Present),
         };
         fill.finish();
@@ -412,6 +417,7 @@ impl<P: Platform> Filler<'_, P> {
         if !self.is_vacant(vma, guard.get(address), Level::Pte) {
             return Err(UffdError::Present);
         }
+        within_file(vma, page)?;
         guard.set(address, pte);
         Ok(())
     }
@@ -420,7 +426,7 @@ impl<P: Platform> Filler<'_, P> {
 /// Beyond the end of a file no page is put, not even a private one; and a device of zeroes has ended where it
 /// begins.
 pub(super) fn within_file<P: Platform>(vma: &Vma<P>, page: u64) -> Result<(), UffdError> {
-    let ends_before = |mapping: &Mapping<P>| mapping.index_of(vma.pgoff_of(page)) >= mapping.end();
+    let ends_before = |mapping: &Mapping<P>| !mapping.is_inside(mapping.index_of(vma.pgoff_of(page)));
     match vma.object() {
         Object::Zeroes(_) => Err(UffdError::BadAddress),
         Object::File(file) if ends_before(file.mapping()) => Err(UffdError::BadAddress),

@@ -24,7 +24,7 @@ use crate::{
     records::hugetlb::{file::NotMade, tables::SharedTablesGuard},
 };
 use freehold_pagetable::{LeafGuard, MarkerKind, NotCached, Pte};
-use freehold_vmspace::UserRange;
+use freehold_vmspace::{UserRange, frame::NotMapped};
 
 /// Why a page was not put.
 pub(super) enum Obstacle {
@@ -126,11 +126,12 @@ impl<P: Platform> Filler<'_, P> {
     /// the VMA is locked.
     fn publish_huge(&self, place: &HugePlace<'_, P>, new: &mut NewPage<'_>) -> Result<(), UffdError> {
         self.still_fills()?;
-        let mut leaf = self.space.lock_place(place).ok_or(UffdError::OutOfMemory)?;
+        let leaf = self.space.lock_place(place).ok_or(UffdError::OutOfMemory)?;
         if !self.is_vacant(place.vma, leaf.pte(), place.level()) || !new.publish() {
             return Err(UffdError::Present);
         }
-        self.map_cached_huge(place, &mut leaf, new.pfn())
+        // The invalidate lock keeps it there.
+        self.map_cached_huge(place, leaf, new.pfn(), || true).map_err(|_| UffdError::OutOfMemory)
     }
 
     /// Maps the page that the file has; that it has none comes before what is in the way, as on Linux.
@@ -138,24 +139,33 @@ impl<P: Platform> Filler<'_, P> {
         // As in `put_many`.
         let rcu = P::rcu_read();
         self.still_fills()?;
-        let pfn = place.mapping().lookup(&rcu, place.index).ok_or(UffdError::BadAddress)?;
+        let found = place.mapping().find(&rcu, place.index).ok_or(UffdError::BadAddress)?;
         // The table is kept, so it is there.
-        let mut leaf = self.space.lock_place(place).ok_or(UffdError::OutOfMemory)?;
+        let leaf = self.space.lock_place(place).ok_or(UffdError::OutOfMemory)?;
         if !self.is_vacant(place.vma, leaf.pte(), place.level()) {
             return Err(UffdError::Present);
         }
-        self.map_cached_huge(place, &mut leaf, pfn)
+        let found_pfn = found.pfn();
+        let put = self.map_cached_huge(place, leaf, found_pfn, || found.is_still());
+        drop(rcu);
+        put.map_err(|error| match error {
+            NotMapped::Crowded => UffdError::OutOfMemory,
+            NotMapped::Gone => UffdError::BadAddress,
+            NotMapped::Stale => {
+                self.space.engine.memory().put_frame(found_pfn);
+                UffdError::BadAddress
+            }
+        })
     }
 
     fn map_cached_huge(
         &self,
         place: &HugePlace<'_, P>,
-        leaf: &mut LeafGuard<'_, P::Format, P>,
+        mut leaf: LeafGuard<'_, P::Format, P>,
         pfn: Pfn,
-    ) -> Result<(), UffdError> {
-        if !self.space.platform().frame(pfn).try_map() {
-            return Err(UffdError::OutOfMemory);
-        }
+        is_still: impl FnOnce() -> bool,
+    ) -> Result<(), NotMapped> {
+        self.space.platform().frame(pfn).try_map_cached(is_still)?;
         // No processor remembers a marker.
         leaf.replace(Pte::leaf(place.level(), pfn, self.file_rights(place.vma)), &mut NotCached);
         Ok(())
@@ -163,11 +173,11 @@ impl<P: Platform> Filler<'_, P> {
 
     /// Fills a slot in which nothing is in the way.
     fn put_leaf(&self, place: &HugePlace<'_, P>, pte: Pte<P::Format>) -> Result<(), UffdError> {
-        // As in `put_many`; and a truncation that has published its size waits, too, and then looks here.
+        // As in `put_many`.
         let _rcu = P::rcu_read();
         self.still_fills()?;
-        within_file(place.vma, place.address.get())?;
         let mut leaf = self.space.lock_place(place).ok_or(UffdError::OutOfMemory)?;
+        within_file(place.vma, place.address.get())?;
         if !self.is_vacant(place.vma, leaf.pte(), place.level()) {
             return Err(UffdError::Present);
         }

@@ -72,6 +72,8 @@ pub(super) fn settle_probes<P: Platform>(
         // Not exclusive: the task that has emptied the entry before us may owe its flush (hazard C-4). Ours
         // comes before the table's lock is let go of; what has left the entry goes back after the guard.
         let mut gather = vm.gather();
+        // Given back after the guard, as it may be the last reference.
+        let original = mapping.get_page(index);
         let outcome = {
             let rcu = P::rcu_read();
             mapping.probes().read::<P>(&rcu).map_or(Outcome::Settled, |list| {
@@ -80,7 +82,7 @@ pub(super) fn settle_probes<P: Platform>(
                     address,
                     probes: list.on_page(index),
                     put: are_put(vma.flags()),
-                    original: mapping.lookup(&rcu, index),
+                    original: original.as_deref().copied(),
                 };
                 page.settle(table.lock(), &mut gather, &mut spare)
             })
@@ -131,7 +133,7 @@ struct Page<'a, P: Platform> {
     probes: &'a [Probe],
     /// Breakpoints are put here, not only taken away.
     put: bool,
-    /// The file's page, if it is in the cache; it stays as long as the guard under which it was found.
+    /// The file's page, if it is in the cache; the caller has a reference.
     original: Option<Pfn>,
 }
 

@@ -6,5 +6,6 @@ mod drop_clean;
 mod mapped;
 mod remembered;
 mod seals;
+mod taken;
 
 use crate::support::*;

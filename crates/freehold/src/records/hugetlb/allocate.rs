@@ -86,7 +86,7 @@ impl<P: Platform> Mapping<P> {
                 if !forgotten {
                     self.engine().memory().restore_reservation(pfn, huge.size);
                 }
-                self.engine().platform().frame(pfn).leave_home();
+                self.engine().platform().frame(pfn).leave_cache();
                 self.engine().memory().put_huge_page(pfn);
             }
         }

@@ -10,7 +10,7 @@ use crate::{
     counted::Counted,
     engine::Engine,
     error::NoMemory,
-    object::{File, FileAccess, FillError, Kind, LOST, Mapping, NewPage, Zeroes},
+    object::{CachedPage, File, FileAccess, FillError, Kind, LOST, Mapping, NewPage, Zeroes},
     platform::Platform,
 };
 use core::ops::Range;
@@ -218,7 +218,7 @@ impl<P: Platform> Mapping<P> {
         let frame = engine.platform().frame(first);
         frame.init_cache(self.cache_page(), index.first_in_block(level.shift() - PAGE_SHIFT));
         frame.set_hugetlb(level);
-        if !NewPage::put::<P>(word, first, put) {
+        if !NewPage::put(engine.platform(), word, first, put) {
             // Without memory to forget the page, its place counts as reserved from now on.
             if reserved || huge.reserves.forget::<P>(index).is_err() {
                 engine.memory().restore_reservation(first, huge.size);
@@ -253,7 +253,7 @@ impl<P: Platform> Mapping<P> {
             let start = (at % PAGE_SIZE) as usize;
             let part = (PAGE_SIZE as usize - start).min(len - done);
             let piece = &mut out[done..done + part];
-            match self.get_page(PageIndex::new(at >> self.page_shift())) {
+            match self.get_settled(PageIndex::new(at >> self.page_shift())) {
                 Some(page) => {
                     let frame = page.add(at % self.page_bytes() / PAGE_SIZE);
                     self.engine().platform().read_frame(frame, start, piece);
@@ -265,9 +265,18 @@ impl<P: Platform> Mapping<P> {
         len
     }
 
+    /// A page inside the file, if it has one, with a reference: of one that is just moving the move is waited
+    /// for.
+    fn get_settled(&self, index: PageIndex) -> Option<CachedPage<'_, P>> {
+        self.get_page(index).or_else(|| {
+            let _pages_stay = self.invalidate.read();
+            self.get_page(index)
+        })
+    }
+
     /// Zeroes bytes within one page, if it is there.
     pub(crate) fn zero_part_huge(&self, bytes: Range<u64>) {
-        let Some(page) = self.get_page(PageIndex::new(bytes.start >> self.page_shift())) else { return };
+        let Some(page) = self.get_settled(PageIndex::new(bytes.start >> self.page_shift())) else { return };
         let mut at = bytes.start;
         while at < bytes.end {
             let end = bytes.end.min((at / PAGE_SIZE + 1) * PAGE_SIZE);

@@ -147,7 +147,8 @@ impl<P: Platform> Mapping<P> {
             let word = self.cache_word(pages_go, index);
             debug_assert!(word.is_ok(), "the word was made above");
             if let Ok(word) = word {
-                // Release pairs with the acquire in `lookup`, as where single pages come. Nobody else changes
+                self.engine().platform().frame(pfn).enter_cache();
+                // Release pairs with the acquire in `find`, as where single pages come. Nobody else changes
                 // the word: the lock is held for writing.
                 word.store(Word::present(pfn).in_block(order).0, Release);
             }
@@ -157,7 +158,7 @@ impl<P: Platform> Mapping<P> {
 
     /// As [`has_page`](Self::has_page), with the block that the page is part of, which may be the page alone.
     pub(crate) fn block_of(&self, rcu: &P::RcuGuard, index: PageIndex) -> Option<PageRange> {
-        // Acquire: as in `lookup`.
+        // Acquire: as in `find`.
         let word = Word(self.cache.get(Stay::within::<P>(rcu), index)?.load(Acquire));
         word.visible().map(|_| block_around(index, PageCount::block(word.order())))
     }

@@ -9,8 +9,8 @@
 //! dirty       the first store faults, and makes page and entry dirty, as for every file
 //! write_back  every entry loses the right to write, and is flushed, under the i_mmap lock, shared; then the pager makes each dirty
 //!             page last, with the frame locked. A store after that faults again, and makes the page dirty again
-//! goes        hidden, waited for, zapped as by every truncation; then everybody else's reference is waited for; the record is
-//!             clean; the pager may free the frame
+//! goes        hidden and zapped as by every truncation; then everybody else's reference is waited for; the record is clean;
+//!             the pager may free the frame
 //! ```
 //!
 //! The last line is what copies in a cache do not need: those stay as long as anybody refers to them, and
@@ -25,7 +25,6 @@
 use super::{
     Mapping, Pager,
     mapping::{FillError, Kind, zero},
-    truncate::grace_period,
     word::Word,
 };
 use crate::{PAGE_SIZE, Pfn, counted::Counted, engine::Engine, error::NoMemory, platform::Platform};
@@ -84,9 +83,10 @@ impl<P: Platform> Mapping<P> {
             zero(platform, pfn, used..PAGE_SIZE);
         }
         frame.init_cache(self.cache_page(), index);
-        // Release pairs with the acquire in `lookup`.
+        frame.enter_cache();
+        // Release pairs with the acquire in `find`.
         if word.compare_exchange(0, Word::present(pfn).0, Release, Relaxed).is_err() {
-            frame.put();
+            self.let_go_of(pfn);
         }
         Ok(())
     }
@@ -95,9 +95,8 @@ impl<P: Platform> Mapping<P> {
     /// finds it any more.
     pub(super) fn let_go_of(&self, pfn: Pfn) {
         let frame = self.engine().platform().frame(pfn);
-        while frame.refs() != 1 {
+        while !frame.leave_cache_alone() {
             // A holder of one is about to flush, or in the midst of a page.
-            grace_period::<P>();
             P::relax();
         }
         let last = frame.put();

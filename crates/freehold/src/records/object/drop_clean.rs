@@ -1,43 +1,31 @@
 //! Taking pages out of a cache that nobody uses and that the store behind the file has as well.
 //!
 //! ```text
-//! mark      pages with no reference but the cache's, and clean, are marked as leaving: a look from now on does not find them
-//! wait      a grace period: a task that had found one has a reference by now, or has given up
-//! settle    still no other reference, and clean? it goes. Else it is shown again
+//! alone     the cache gives its reference up, if that is the only one: no lookup raises the count any more
+//! clean?    it goes. Else it is the cache's again
 //! ```
 //!
-//! As in `truncate.rs`, but nothing is zapped: an entry that maps a page holds a reference, so such a page
-//! stays, and so does one that is pinned, locked or being written back. The frame says whether the page was
-//! written, and is believed once no other reference is left: a store, by whatever way, has one until the
-//! frame is marked as dirty.
+//! Nothing is zapped, and nothing waited for: an entry that maps a page holds a reference, so such a page
+//! stays, and so does one that is pinned, locked or being written back. A lookup that has just found the page
+//! either has raised the count, or finds by that that the page is gone. The frame says whether the page was
+//! written, and is believed once no other reference is left: a store, by whatever way, has one until the frame
+//! is marked as dirty.
 //!
 //! All under the invalidate lock held for writing, which is tried for: pagers run with it held for reading. A
-//! fault that wants a hidden page waits for it, for one grace period, and then finds the page, or reads it
-//! again.
+//! fault that comes to a page in between waits for it, and then finds the page, or reads it again.
 
-use super::{
-    Mapping,
-    radix::Stay,
-    truncate::grace_period,
-    word::{LEAVING, Word},
-};
+use super::{Mapping, radix::Stay, word::Word};
 use crate::{Pfn, platform::Platform};
 use arrayvec::ArrayVec;
 use core::ops::ControlFlow;
 use freehold_sync::{
     RwSemWriteGuard,
-    atomic::{
-        CHECKED,
-        Ordering::{Relaxed, Release},
-    },
+    atomic::{CHECKED, Ordering::Relaxed},
 };
 use freehold_vmspace::{PageIndex, PageRange};
 
-/// Pages that wait for one grace period together: a fault that wants to fill a page waits no longer than that
-/// takes.
-const BATCH: u64 = if CHECKED { 2 } else { 1 << 12 };
-/// Pages looked at in one hold of the lock.
-const LOOKS: u64 = 8 * BATCH;
+/// Pages looked at in one hold of the lock: a fault that wants to fill a page waits no longer than that takes.
+const LOOKS: u64 = if CHECKED { 2 } else { 1 << 12 };
 
 /// Frames given back together.
 type Free = ArrayVec<Pfn, 64>;
@@ -53,8 +41,8 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Locks
     ///
-    /// The invalidate lock for writing, tried, and let go of after some thousand pages; with it held, a grace
-    /// period each time. The caller holds no lock of the engine and is in no read section.
+    /// The invalidate lock for writing, tried, and let go of after some thousand pages. The caller holds no
+    /// lock of the engine and is in no read section.
     ///
     /// # Examples
     ///
@@ -80,69 +68,32 @@ impl<P: Platform> Mapping<P> {
         let (mut at, mut dropped) = (pages.start, 0);
         while at < pages.end && dropped < most && self.has_store() {
             let Some(pages_go) = self.invalidate.try_write() else { break };
-            let (marked, end) =
-                self.mark_unused(&pages_go, PageRange::new(at, pages.end), BATCH.min(most - dropped));
-            if marked {
-                grace_period::<P>();
-                dropped += self.drop_unused(&pages_go, PageRange::new(at, end));
+            let (gone, end) = self.drop_some(&pages_go, PageRange::new(at, pages.end), most - dropped);
+            if gone > 0 {
                 self.prune(&pages_go, PageRange::new(at, end));
             }
-            at = end;
+            (dropped, at) = (dropped + gone, end);
         }
         dropped
     }
 
-    /// Hides up to `most` pages from lookups that nobody seems to use; returns whether there was any, and how
-    /// far it has looked. Under `invalidate` held for writing.
-    fn mark_unused(
-        &self,
-        pages_go: &RwSemWriteGuard<'_, P>,
-        pages: PageRange,
-        most: u64,
-    ) -> (bool, PageIndex) {
-        let (mut marked, mut looks) = (0, 0);
+    /// Drops up to `most` pages that nobody uses; returns how many went, and how far it has looked. Under
+    /// `invalidate` held for writing.
+    fn drop_some(&self, pages_go: &RwSemWriteGuard<'_, P>, pages: PageRange, most: u64) -> (u64, PageIndex) {
+        let (mut count, mut looks, mut free) = (0, 0, Free::new());
         let end = self.cache.each(Stay::locked(pages_go), pages, |index, word| {
-            if marked == most || looks == LOOKS {
+            if count == most || looks == LOOKS {
                 return ControlFlow::Break(index);
             }
             looks += 1;
-            // Relaxed, both: as in `mark_leaving`.
-            if Word(word.load(Relaxed)).visible().is_some_and(|pfn| self.is_unused(pfn)) {
-                word.fetch_or(LEAVING, Relaxed);
-                marked += 1;
-            }
-            ControlFlow::Continue(())
-        });
-        (marked > 0, end.break_value().unwrap_or(pages.end))
-    }
-
-    /// Whether nobody but the cache has the page, and it is clean. Lasts only for a page that nobody can
-    /// find.
-    fn is_unused(&self, pfn: Pfn) -> bool {
-        let frame = self.engine().platform().frame(pfn);
-        // The references first, with acquire: earlier holders have marked the page as dirty if they wrote it.
-        frame.refs() == 1 && !frame.is_dirty()
-    }
-
-    /// Drops the marked pages of `pages` that are unused still, and shows the others again; returns how many
-    /// went. After the grace period, in the same hold of `invalidate`.
-    fn drop_unused(&self, pages_go: &RwSemWriteGuard<'_, P>, pages: PageRange) -> u64 {
-        let (mut count, mut free) = (0, Free::new());
-        let _: ControlFlow<()> = self.cache.each(Stay::locked(pages_go), pages, |_, word| {
-            // Relaxed: as in `drop_leaving`.
-            let old = Word(word.load(Relaxed));
-            let Some(pfn) = old.hidden() else { return ControlFlow::Continue(()) };
-            if self.is_unused(pfn) {
-                word.store(0, Relaxed);
-                let frame = self.engine().platform().frame(pfn);
-                frame.leave_home();
-                if frame.put() {
-                    free.push(pfn);
-                }
-                count += 1;
-            } else {
-                // Release pairs with the acquire of lookups.
-                word.store(Word::present(pfn).0, Release);
+            // Relaxed, both: words change under the lock.
+            let Some(pfn) = Word(word.load(Relaxed)).visible().filter(|pfn| self.take_unused(*pfn)) else {
+                return ControlFlow::Continue(());
+            };
+            word.store(0, Relaxed);
+            count += 1;
+            if self.engine().platform().frame(pfn).put() {
+                free.push(pfn);
             }
             if free.is_full() {
                 self.engine().memory().free_frames(&mut free);
@@ -150,6 +101,21 @@ impl<P: Platform> Mapping<P> {
             ControlFlow::Continue(())
         });
         self.engine().memory().free_frames(&mut free);
-        count
+        (count, end.break_value().unwrap_or(pages.end))
+    }
+
+    /// Takes the cache's reference to a page that nobody else has, and that is clean.
+    fn take_unused(&self, pfn: Pfn) -> bool {
+        let frame = self.engine().platform().frame(pfn);
+        // First without a write: most pages are used, or dirty.
+        if frame.refs() != 1 || frame.is_dirty() || !frame.leave_cache_alone() {
+            return false;
+        }
+        // Earlier holders have marked the page as dirty if they wrote it, and there can be no later ones.
+        let clean = !frame.is_dirty();
+        if !clean {
+            frame.enter_cache();
+        }
+        clean
     }
 }

@@ -1,10 +1,6 @@
 //! Another frame for a page of a file.
 
-use super::{
-    Mapping,
-    truncate::{Copies, grace_period},
-    word::Word,
-};
+use super::{Mapping, truncate::Copies, word::Word};
 use crate::{PAGE_SIZE, Pfn, error::MigrateError, platform::Platform};
 use freehold_sync::atomic::Ordering::{Relaxed, Release};
 use freehold_vmspace::{PageIndex, PageRange};
@@ -27,18 +23,19 @@ impl<P: Platform> Mapping<P> {
         let pages_go = self.invalidate.write();
         let _identity = self.engine().memory().lock_frame(old);
         let word = self.word_of(&pages_go, index, old).ok_or(MigrateError::NoPage)?;
-        // As for a page that is cut off: hidden, not looked for any more, not mapped any more.
+        // As for a page that is cut off: hidden, not mapped any more.
         self.mark_leaving(&pages_go, PageRange::one(index));
-        grace_period::<P>();
         self.unmap(PageRange::one(index), Copies::Stay);
         let platform = self.engine().platform();
         let frame = platform.frame(old);
-        // The cache's and the caller's.
-        let alone = frame.refs() == 2;
+        // The cache's and the caller's. An entry that the walk missed, in a table that it found not there yet,
+        // counts as well.
+        let alone = frame.refs_of_marked() == 2;
         if alone {
             platform.copy_frames(new, old, self.page_bytes() / PAGE_SIZE);
             platform.frame(new).take_over(frame);
-            frame.leave_home();
+            platform.frame(new).enter_cache();
+            frame.leave_cache();
         }
         // Release pairs with the acquire of lookups. Relaxed: what lies above the frame does not change under
         // the lock.

@@ -94,9 +94,9 @@ impl<P: Platform> PagesStay<'_, P> {
         let memory = self.mapping.engine().memory();
         let count = pages.len();
         if self.mapping.is_shmem() {
-            let rcu = P::rcu_read();
-            let first = self.mapping.lookup(&rcu, pages.start)?;
-            let follow = |n| self.mapping.lookup(&rcu, pages.start + n) == Some(first.add(n));
+            let frame = |n| self.mapping.frame_of(&self.lock, pages.start + n);
+            let first = frame(0)?;
+            let follow = |n| frame(n) == Some(first.add(n));
             return (1..count.get()).all(follow).then(|| Run::share(memory, first, count)).flatten();
         }
         let frames = if write { None } else { self.mapping.pager().in_memory(pages) };
@@ -116,9 +116,7 @@ impl<P: Platform> PagesStay<'_, P> {
             platform.zero_frame(to);
             return Ok(());
         }
-        let rcu = P::rcu_read();
-        let Some(cached) = self.mapping.lookup(&rcu, index) else {
-            drop(rcu);
+        let Some(cached) = self.mapping.frame_of(&self.lock, index) else {
             return self.mapping.read(&self.lock, index, to);
         };
         platform.copy_frame(to, cached);

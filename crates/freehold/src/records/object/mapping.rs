@@ -6,17 +6,17 @@
 //! | --- | --- | --- |
 //! | 0 | not in the cache | present, by compare-and-swap, under the invalidate lock held for reading; or held for writing (`in_place.rs`, `block.rs`) |
 //! | frame, `PRESENT` | in the cache, which holds one reference | leaving, under the invalidate lock held for writing |
-//! | frame, `PRESENT`, `LEAVING` | cut off; lookups do not see it any more, page tables may still map it | 0, after a grace period and a zap, under the same lock; or lost; or present again, where it turns out to be used (`drop_clean.rs`) |
+//! | frame, `PRESENT`, `LEAVING` | cut off; lookups do not see it any more, page tables may still map it | 0, after a zap, under the same lock; or lost; or present again, where it turns out to be used (`exchange.rs`) |
 //! | `LOST` | the memory of the only copy failed: nobody gets a page, until this one is cut off | 0, under the invalidate lock held for writing |
 //!
 //! Above the frame, the word says how many pages of shared memory came together (`block.rs`).
 //!
-//! A lookup takes no lock. A task that finds a frame under an RCU guard knows that the cache's reference
-//! stays as long as the guard, and may raise the count; a task that maps what it found does so within the
-//! same guard. So once a page is marked as leaving and a grace period is over, nobody is about to map it, and
-//! one walk over the file's VMAs finds every entry that does: a fault can neither lose the race with a
-//! truncation nor win it too late (hazards C-26, C-37). The size is published in the same way: before the
-//! grace period.
+//! A lookup takes no lock. The RCU guard keeps the word where it is, and nothing else: the page may leave the
+//! cache at any moment, and its frame be another page's. So a task that wants the frame raises the count of its
+//! references as the frame's record says ([`frame`](freehold_vmspace::frame)), and looks at the word again. A
+//! task that maps the page does both under the lock of the table. A call that takes pages away marks their
+//! words, zaps what maps them, and then counts who has a reference: a fault can neither lose the race with a
+//! truncation nor win it too late (hazards C-26, C-37; `truncate.rs`). Nobody waits for a grace period.
 //!
 //! Locks, outermost first: `content` (one truncation or write at a time), `invalidate` (pages come, shared;
 //! or go, exclusive), `i_mmap`. A fault that finds a page in the cache takes none of them.
@@ -31,7 +31,7 @@ use super::{
     new_page::NewPage,
     radix::{Alone, Locked, Radix, Stay},
     seals::Sealing,
-    word::{LEAVING, LOST, Word},
+    word::{Found, LEAVING, LOST, Word},
 };
 pub use crate::error::FillError;
 use crate::{
@@ -56,7 +56,8 @@ use freehold_sync::{
     Rank, RwSem, RwSemReadGuard, RwSemWriteGuard,
     atomic::{
         AtomicBool, AtomicU8, AtomicU64,
-        Ordering::{Acquire, Relaxed, Release},
+        Ordering::{Acquire, Relaxed, Release, SeqCst},
+        fence,
     },
 };
 use freehold_vmspace::{PageIndex, PageRange};
@@ -276,56 +277,68 @@ impl<P: Platform> Mapping<P> {
         self.size.store(size, Release);
     }
 
-    /// The frame of a page inside the file, if it is in the cache. The cache's reference stays as long as the
-    /// guard, and whatever maps the page within the guard will be found by a truncation.
-    pub(crate) fn lookup(&self, rcu: &P::RcuGuard, index: PageIndex) -> Option<Pfn> {
-        if index >= self.end() {
-            return None;
-        }
-        // Acquire pairs with the release in `publish`: the frame's contents and record are seen.
-        Word(self.cache.get(Stay::within::<P>(rcu), index)?.load(Acquire)).visible()
+    /// A page inside the file, if it is in the cache: where it was found, and the frame, which may be another
+    /// page's at the next moment.
+    pub(crate) fn find<'g>(&'g self, rcu: &'g P::RcuGuard, index: PageIndex) -> Option<Found<'g>> {
+        if index < self.end() { self.find_any(rcu, index) } else { None }
     }
 
-    /// As [`lookup`](Self::lookup) for several pages: calls `f` with the index and the frame of each that is
-    /// there.
-    pub(crate) fn lookup_range(
+    fn find_any<'g>(&'g self, rcu: &'g P::RcuGuard, index: PageIndex) -> Option<Found<'g>> {
+        Found::at(self.cache.get(Stay::within::<P>(rcu), index)?)
+    }
+
+    /// As [`find`](Self::find) for several pages: calls `f` with the index of each that is there.
+    pub(crate) fn find_each(
         &self,
         rcu: &P::RcuGuard,
         range: PageRange,
-        mut f: impl FnMut(PageIndex, Pfn),
+        mut f: impl FnMut(PageIndex, Found<'_>),
     ) {
         let range = PageRange::new(range.start, range.end.min(self.end()));
         let _: ControlFlow<()> = self.cache.each(Stay::within::<P>(rcu), range, |index, word| {
-            // Acquire: as in `lookup`.
-            if let Some(pfn) = Word(word.load(Acquire)).visible() {
-                f(index, pfn);
+            if let Some(found) = Found::at(word) {
+                f(index, found);
             }
             ControlFlow::Continue(())
         });
     }
 
+    /// The frame of a page inside the file that is in the cache, and stays there: under the invalidate lock.
+    pub(super) fn frame_of(&self, _: &impl Locked, index: PageIndex) -> Option<Pfn> {
+        self.find(&P::rcu_read(), index).map(|found| found.pfn())
+    }
+
     /// Whether a page inside the file is in the cache at this moment.
     pub fn has_page(&self, index: PageIndex) -> bool {
-        self.lookup(&P::rcu_read(), index).is_some()
+        self.find(&P::rcu_read(), index).is_some()
+    }
+
+    /// Whether the file still goes as far as the page `index`, for a task that is about to map something else
+    /// there, under the lock of the table: a truncation that is not seen here finds the entry.
+    pub(crate) fn is_inside(&self, index: PageIndex) -> bool {
+        // Pairs with the one in `cut`: either the size is seen here, or the table there.
+        fence(SeqCst);
+        index < self.end()
     }
 
     /// A page inside the file, if it is in the cache, with a reference. Takes no lock.
     pub(crate) fn get_page(&self, index: PageIndex) -> Option<CachedPage<'_, P>> {
-        let rcu = P::rcu_read();
-        let pfn = self.lookup(&rcu, index)?;
-        self.engine.platform().frame(pfn).get();
-        Some(CachedPage { engine: &self.engine, pfn })
+        if index < self.end() { self.get_any(index) } else { None }
     }
 
     /// A page in the cache, inside the file or not, with a reference. The caller holds `content`, so nothing
     /// is cut off.
     pub(super) fn get_any(&self, index: PageIndex) -> Option<CachedPage<'_, P>> {
         let rcu = P::rcu_read();
-        // Acquire: as in `lookup`.
-        let pfn = Word(self.cache.get(Stay::within::<P>(&rcu), index)?.load(Acquire)).visible()?;
-        self.engine.platform().frame(pfn).get();
+        let found = self.find_any(&rcu, index)?;
+        if !self.engine.platform().frame(found.pfn()).get_cached() {
+            return None;
+        }
+        let page = CachedPage { engine: &self.engine, pfn: found.pfn() };
+        let is_still = found.is_still();
+        // Before the reference may be given back, which may be the last.
         drop(rcu);
-        Some(CachedPage { engine: &self.engine, pfn })
+        is_still.then_some(page)
     }
 
     /// Brings a page inside the file into the cache, unless it is there.
@@ -456,7 +469,7 @@ impl<P: Platform> Mapping<P> {
             Some(word) => Ok(word),
             None => Ok(self.cache_word(pages_stay, index)?),
         });
-        let published = filled.map(|word| NewPage::put::<P>(word, pfn, put));
+        let published = filled.map(|word| NewPage::put(platform, word, pfn, put));
         if !matches!(published, Ok(true)) {
             self.engine.memory().put_frame(pfn);
         }
@@ -494,8 +507,8 @@ impl<P: Platform> Mapping<P> {
     pub(crate) fn mark_leaving(&self, pages_go: &RwSemWriteGuard<'_, P>, range: PageRange) -> bool {
         let mut any = false;
         let _: ControlFlow<()> = self.cache.each(Stay::locked(pages_go), range, |_, word| {
-            // Relaxed: words change under `invalidate`, which the caller holds for writing. RmapReadGuard
-            // need no order with the mark either: the grace period that follows provides it.
+            // Relaxed: words change under `invalidate`, which the caller holds for writing. Who finds the mark
+            // is decided by locks of tables, and by the counts of references.
             if word.load(Relaxed) != 0 {
                 word.fetch_or(LEAVING, Relaxed);
                 any = true;
@@ -505,12 +518,27 @@ impl<P: Platform> Mapping<P> {
         any
     }
 
-    /// Drops the pages of `range` that were marked; after the grace period, under `invalidate` held for
-    /// writing. Returns how many.
+    /// The pages of `range`, which were marked, from the first to the last that somebody besides the cache has
+    /// a reference to. Under `invalidate` held for writing.
+    pub(super) fn marked_in_use(&self, pages_go: &impl Locked, range: PageRange) -> Option<PageRange> {
+        let mut used: Option<PageRange> = None;
+        let _: ControlFlow<()> = self.cache.each(Stay::locked(pages_go), range, |index, word| {
+            // Relaxed: as above.
+            let held = Word(word.load(Relaxed)).held();
+            if held.is_some_and(|pfn| self.engine.platform().frame(pfn).refs_of_marked() > 1) {
+                used = Some(PageRange::new(used.map_or(index, |used| used.start), index + 1));
+            }
+            ControlFlow::Continue(())
+        });
+        used
+    }
+
+    /// Drops the pages of `range` that were marked, and zapped, under `invalidate` held for writing. Returns
+    /// how many.
     pub(super) fn drop_leaving(&self, pages_go: &impl Locked, range: PageRange) -> u64 {
         let mut count = 0;
         let _: ControlFlow<()> = self.cache.each(Stay::locked(pages_go), range, |_, word| {
-            // Relaxed: as above; nobody but us has seen these pages since the grace period.
+            // Relaxed: as above.
             let old = Word(word.load(Relaxed));
             if old != Word(0) {
                 word.store(0, Relaxed);
@@ -520,7 +548,7 @@ impl<P: Platform> Mapping<P> {
                 if self.is_direct() {
                     self.let_go_of(pfn);
                 } else {
-                    self.engine.platform().frame(pfn).leave_home();
+                    self.engine.platform().frame(pfn).leave_cache();
                     self.engine.memory().put_frame(pfn);
                 }
             }

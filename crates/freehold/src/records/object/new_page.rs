@@ -1,7 +1,10 @@
 //! A page that is about to become a file's.
 
 use super::word::Word;
-use crate::{Pfn, platform::Platform};
+use crate::{
+    Pfn,
+    platform::{Frame, Platform},
+};
 use freehold_sync::atomic::{
     AtomicU64,
     Ordering::{Relaxed, Release},
@@ -12,6 +15,7 @@ use freehold_sync::atomic::{
 pub(crate) struct NewPage<'m> {
     word: &'m AtomicU64,
     pfn: Pfn,
+    frame: &'m Frame,
     is_published: bool,
 }
 
@@ -19,11 +23,12 @@ impl<'m> NewPage<'m> {
     /// Runs `put` within one read section; returns whether it published the page. If not, that is still the
     /// caller's.
     pub(crate) fn put<P: Platform>(
+        platform: &'m P,
         word: &'m AtomicU64,
         pfn: Pfn,
         put: impl FnOnce(&mut NewPage<'m>),
     ) -> bool {
-        let mut page = NewPage { word, pfn, is_published: false };
+        let mut page = NewPage { word, pfn, frame: platform.frame(pfn), is_published: false };
         let _rcu = P::rcu_read();
         put(&mut page);
         page.is_published
@@ -35,9 +40,13 @@ impl<'m> NewPage<'m> {
 
     /// From here on it is the file's, and lookups find it; false: the file has another.
     pub fn publish(&mut self) -> bool {
-        // Release pairs with the acquire in `lookup`: contents and record are seen.
-        let put = self.word.compare_exchange(0, Word::present(self.pfn).0, Release, Relaxed);
-        self.is_published |= put.is_ok();
-        put.is_ok()
+        self.frame.enter_cache();
+        // Release pairs with the acquire in `find`: contents and record are seen.
+        let put = self.word.compare_exchange(0, Word::present(self.pfn).0, Release, Relaxed).is_ok();
+        if !put {
+            self.frame.leave_cache();
+        }
+        self.is_published |= put;
+        put
     }
 }

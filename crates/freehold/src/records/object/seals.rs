@@ -152,8 +152,8 @@ impl<P: Platform> Mapping<P> {
             // References that were just being counted are so by the end of this.
             grace_period::<P>();
             let mut pinned = false;
-            self.lookup_range(&P::rcu_read(), PageRange::ALL, |_, pfn| {
-                let frame = self.engine().platform().frame(pfn);
+            self.find_each(&P::rcu_read(), PageRange::ALL, |_, found| {
+                let frame = self.engine().platform().frame(found.pfn());
                 pinned |= frame.refs() > frame.maps() + 1;
             });
             pinned

@@ -2,14 +2,21 @@
 //!
 //! ```text
 //! publish   the new size is stored; pages to go are marked: a look from now on does not find them
-//! wait      a grace period: a fault that had found one has mapped it, or has given up
 //! zap       under the i_mmap lock, shared: every entry that maps one goes, and is flushed
+//! count     does anybody but the cache still have a reference? Then zap once more
 //! drop      the cache gives up its references
 //! ```
 //!
-//! A page that a fault wants meanwhile cannot come back: filling waits for the invalidate lock. One pass
-//! suffices where a lock on each page would call for two (before and after removal), because the wait comes
-//! first.
+//! A page that a fault wants meanwhile cannot come back: filling waits for the invalidate lock. A fault that had
+//! found one looks again once it has the lock of the table, and a reference (`mapping.rs`). If the zap has that
+//! lock later, it finds the entry; if earlier, the fault finds the mark.
+//!
+//! The zap takes the lock of every table that it finds. A fault may use a table that was not there yet when the
+//! zap looked, and not find the mark, on a machine that lets a load pass an earlier store. So those are counted
+//! that have a reference: a fault that has raised the count before that is found by the second zap, with its
+//! table, which was there before; one that raises it later finds the mark. What maps no page of the file, and
+//! so raises no count, asks by [`is_inside`](Mapping::is_inside) under the lock of its table whether the file
+//! still goes that far; a fence there, and one before the zap, are as good.
 #![expect(unsafe_code, reason = "defers a call to wait for a grace period")]
 
 use super::{
@@ -18,7 +25,10 @@ use super::{
 };
 use crate::{PAGE_SHIFT, PAGE_SIZE, platform::Platform, vma::Vma};
 use core::{ops::Range, ptr::NonNull};
-use freehold_sync::{RcuHead, RwSemWriteGuard};
+use freehold_sync::{
+    RcuHead, RwSemWriteGuard,
+    atomic::{Ordering::SeqCst, fence},
+};
 use freehold_vmspace::{PageIndex, PageRange};
 
 /// What a cut takes besides pages of the file.
@@ -171,14 +181,15 @@ impl<P: Platform> Mapping<P> {
             return;
         }
         let cached = self.mark_leaving(pages_go, pages);
+        // Pairs with the one in `is_inside`.
+        fence(SeqCst);
         // A task that links a VMA after this sees the marks and the size: it takes the i_mmap lock after we
         // let go of it.
-        let mapped = !self.mappers().is_empty();
-        if cached || mapped {
-            grace_period::<P>();
-        }
-        if mapped {
+        if !self.mappers().is_empty() {
             self.unmap(pages, copies);
+            if let Some(held) = self.marked_in_use(pages_go, pages) {
+                self.unmap(held, copies);
+            }
         }
         let gone = if cached { self.drop_leaving(pages_go, pages) } else { 0 };
         // Mappings may have reservations of pages beyond the end of the file, and the index may have room for

@@ -1,0 +1,103 @@
+//! A task that takes pages of a file away, or moves them, waits for nobody's read section: what it needs is
+//! that nobody is about to use those pages, and each task looks again whether it may.
+
+use super::{
+    gate::{Gated, tell_of_barriers},
+    *,
+};
+use freehold::{
+    PageIndex, PageRange, fault::Access, hugetlb::HugePageSize, space::AddressSpace,
+};
+use freehold_machine::exempt;
+use freehold_sync::Host;
+use std::sync::mpsc::channel;
+
+/// Where the file is mapped, by huge pages or small ones.
+const AT: u64 = 1 << 30;
+
+type Mapped = Counted<File<Gated>>;
+type Taking = (&'static str, fn(&Mapped, u64, Pfn));
+
+/// A file of zeroes.
+struct Zeroed;
+
+impl Pager<Gated> for Zeroed {
+    fn read_page(&self, gated: &Gated, _: PageIndex, frame: Pfn) -> Result<(), IoError> {
+        gated.zero_frame(frame);
+        Ok(())
+    }
+
+    fn write_page(&self, _: &Gated, _: PageIndex, _: Pfn) -> Result<(), IoError> {
+        Ok(())
+    }
+}
+
+/// What takes page 1, of so many bytes, out of its file, or to another frame.
+const TAKING: &[Taking] = &[
+    ("migration", |file, _, pfn| {
+        file.mapping().engine().migrate(pfn).unwrap();
+    }),
+    ("truncation", |file, page, _| file.mapping().truncate(page).unwrap()),
+    ("a hole", |file, page, _| file.mapping().punch(page..2 * page).unwrap()),
+    ("failure", |file, _, pfn| {
+        file.mapping().engine().memory_failure(pfn).unwrap();
+    }),
+    ("dropping what is clean", |file, page, _| {
+        file.mapping().drop_clean(PageRange::ALL);
+        file.mapping().truncate(page).unwrap();
+    }),
+];
+
+/// Every way, for a file that `make` makes of two pages.
+fn beside_a_read_section(page: u64, make: impl Fn(&Counted<Engine<Gated>>) -> Counted<Mapping<Gated>>) {
+    for &(what, take) in TAKING {
+        for locking in Locking::ALL {
+            let machine: Machine = Machine::new(MachineConfig::backed(32 << 20)).unwrap();
+            let engine = Engine::new(Gated::new(&machine), Config::default()).unwrap();
+            let mapping = make(&engine);
+            let file = File::new(&mapping, FileAccess::READ_WRITE, "/a/file").unwrap();
+            let config = SpaceConfig { locking, ..SpaceConfig::default() };
+            let space = AddressSpace::new(&engine, &config).unwrap();
+            let shared = MapFlags::SHARED | MapFlags::FIXED;
+            space.mmap(AT, 2 * page, RW, shared, Some(&file), 0).unwrap();
+            mapping.fill(PageIndex::ZERO).unwrap();
+            space.handle_fault(AT + page, Access::WRITE).unwrap();
+            let pfn = space.frame_at(AT + page).unwrap();
+
+            let section = Gated::rcu_read();
+            exempt(|| {
+                let (tell, heard) = channel();
+                let taken = file.clone();
+                let taker = std::thread::spawn(move || {
+                    tell_of_barriers(tell);
+                    take(&taken, page, pfn);
+                });
+                assert!(heard.recv().is_err(), "{what}: the read section is waited for");
+                taker.join().expect(what);
+                assert_ne!(space.frame_at(AT + page), Some(pfn), "{what}");
+            });
+            drop(section);
+
+            space.check();
+            let failed = engine.failed_frames();
+            drop((space, file, mapping, engine));
+            let left = machine.accounting();
+            assert_eq!((left.frames as u64, left.tables, left.spaces), (failed, 0, 0), "{what}: {left}");
+        }
+    }
+}
+
+#[test]
+fn pages_go_and_move_beside_a_read_section() {
+    beside_a_read_section(PAGE, |engine| Mapping::new(engine, Zeroed, 2 * PAGE, false).unwrap());
+    beside_a_read_section(PAGE, |engine| Mapping::memfd(engine, 2 * PAGE).unwrap());
+}
+
+#[test]
+fn huge_pages_go_and_move_beside_a_read_section() {
+    const HUGE: u64 = 2 << 20;
+    beside_a_read_section(HUGE, |engine| {
+        assert_eq!(engine.resize_huge_pool(HugePageSize::Mib2, 4, None), 4);
+        Mapping::of_huge_pages(engine, HugePageSize::Mib2, 2 * HUGE, true).unwrap()
+    });
+}
