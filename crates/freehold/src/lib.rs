@@ -93,6 +93,7 @@ extern crate alloc;
 pub mod access;
 pub mod error;
 pub mod fault;
+mod grace;
 pub mod hugetlb;
 pub mod nommu;
 mod records;

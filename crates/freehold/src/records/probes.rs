@@ -8,7 +8,7 @@
 //! A file without probes costs a reader one load of a word that nobody writes.
 #![expect(unsafe_code, reason = "a list that its readers find without a lock")]
 
-use crate::{PAGE_SIZE, error::ProbeError, object::grace_period, platform::Platform};
+use crate::{PAGE_SIZE, error::ProbeError, grace::grace_period, platform::Platform};
 use crate::{Pfn, vma::flags::VmFlags};
 use allocator_api2::{boxed::Box, vec::Vec};
 use arrayvec::ArrayVec;

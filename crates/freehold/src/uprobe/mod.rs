@@ -37,7 +37,8 @@ mod place;
 use crate::{
     PAGE_SIZE,
     error::{NoMemory, ProbeError},
-    object::{FillError, Mapping, grace_period},
+    grace::grace_period,
+    object::{FillError, Mapping},
     platform::Platform,
     records::probes::{List, may_show},
     records::probes::{MAX_BYTES, Probe},

@@ -5,9 +5,7 @@ use super::{
     gate::{Gated, tell_of_barriers},
     *,
 };
-use freehold::{
-    PageIndex, PageRange, fault::Access, hugetlb::HugePageSize, space::AddressSpace,
-};
+use freehold::{PageIndex, PageRange, fault::Access, hugetlb::HugePageSize, space::AddressSpace};
 use freehold_machine::exempt;
 use freehold_sync::Host;
 use std::sync::mpsc::channel;

@@ -1,8 +1,9 @@
 //! Taking pages out of a cache that nobody uses and that the store behind the file has as well.
 //!
 //! ```text
-//! alone     the cache gives its reference up, if that is the only one: no lookup raises the count any more
-//! clean?    it goes. Else it is the cache's again
+//! mark      a page that seems unused is marked as leaving: a look from now on does not find it
+//! alone?    the cache gives its reference up, if that is the only one: no lookup raises the count any more
+//! clean?    then it goes. Else it is shown again
 //! ```
 //!
 //! Nothing is zapped, and nothing waited for: an entry that maps a page holds a reference, so such a page
@@ -14,13 +15,20 @@
 //! All under the invalidate lock held for writing, which is tried for: pagers run with it held for reading. A
 //! fault that comes to a page in between waits for it, and then finds the page, or reads it again.
 
-use super::{Mapping, radix::Stay, word::Word};
+use super::{
+    Mapping,
+    radix::Stay,
+    word::{LEAVING, Word},
+};
 use crate::{Pfn, platform::Platform};
 use arrayvec::ArrayVec;
 use core::ops::ControlFlow;
 use freehold_sync::{
     RwSemWriteGuard,
-    atomic::{CHECKED, Ordering::Relaxed},
+    atomic::{
+        CHECKED,
+        Ordering::{Relaxed, Release},
+    },
 };
 use freehold_vmspace::{PageIndex, PageRange};
 
@@ -86,10 +94,18 @@ impl<P: Platform> Mapping<P> {
                 return ControlFlow::Break(index);
             }
             looks += 1;
-            // Relaxed, both: words change under the lock.
-            let Some(pfn) = Word(word.load(Relaxed)).visible().filter(|pfn| self.take_unused(*pfn)) else {
+            // Relaxed, here and below: words change under the lock.
+            let shown = word.load(Relaxed);
+            let Some(pfn) = Word(shown).visible().filter(|pfn| self.seems_unused(*pfn)) else {
                 return ControlFlow::Continue(());
             };
+            // First: a fault that does not get the page waits for the lock, and does not look in vain.
+            word.store(shown | LEAVING, Relaxed);
+            if !self.take_unused(pfn) {
+                // Release pairs with the acquire of lookups.
+                word.store(shown, Release);
+                return ControlFlow::Continue(());
+            }
             word.store(0, Relaxed);
             count += 1;
             if self.engine().platform().frame(pfn).put() {
@@ -104,18 +120,24 @@ impl<P: Platform> Mapping<P> {
         (count, end.break_value().unwrap_or(pages.end))
     }
 
+    /// Whether nobody but the cache has the page, and it is clean. A hint: lookups find it.
+    fn seems_unused(&self, pfn: Pfn) -> bool {
+        let frame = self.engine().platform().frame(pfn);
+        frame.refs() == 1 && !frame.is_dirty()
+    }
+
     /// Takes the cache's reference to a page that nobody else has, and that is clean.
     fn take_unused(&self, pfn: Pfn) -> bool {
         let frame = self.engine().platform().frame(pfn);
-        // First without a write: most pages are used, or dirty.
-        if frame.refs() != 1 || frame.is_dirty() || !frame.leave_cache_alone() {
+        if !frame.leave_cache_alone() {
             return false;
         }
         // Earlier holders have marked the page as dirty if they wrote it, and there can be no later ones.
-        let clean = !frame.is_dirty();
-        if !clean {
+        if frame.is_dirty() {
             frame.enter_cache();
+            return false;
         }
-        clean
+        frame.leave_home();
+        true
     }
 }

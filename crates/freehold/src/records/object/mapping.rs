@@ -6,7 +6,7 @@
 //! | --- | --- | --- |
 //! | 0 | not in the cache | present, by compare-and-swap, under the invalidate lock held for reading; or held for writing (`in_place.rs`, `block.rs`) |
 //! | frame, `PRESENT` | in the cache, which holds one reference | leaving, under the invalidate lock held for writing |
-//! | frame, `PRESENT`, `LEAVING` | cut off; lookups do not see it any more, page tables may still map it | 0, after a zap, under the same lock; or lost; or present again, where it turns out to be used (`exchange.rs`) |
+//! | frame, `PRESENT`, `LEAVING` | cut off; lookups do not see it any more, page tables may still map it | 0, after a zap, under the same lock; or lost; or present again, where it turns out to be used (`exchange.rs`, `drop_clean.rs`) |
 //! | `LOST` | the memory of the only copy failed: nobody gets a page, until this one is cut off | 0, under the invalidate lock held for writing |
 //!
 //! Above the frame, the word says how many pages of shared memory came together (`block.rs`).

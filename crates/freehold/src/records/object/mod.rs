@@ -46,7 +46,7 @@ pub(crate) use seals::Writing;
 pub use segment::Segment;
 pub(crate) use special::Asked;
 pub use special::{Caching, Frames, HookFault, Special, VmOps};
-pub(crate) use truncate::{Copies, grace_period};
+pub(crate) use truncate::Copies;
 pub(crate) use word::{LOST, Word};
 
 use crate::{

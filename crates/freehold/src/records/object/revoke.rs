@@ -12,12 +12,8 @@
 //! meets the entry, since the VMA was linked before; changed, it asks again. Nobody waits for a hook, so the
 //! driver may hold locks that its hooks take.
 
-use super::{
-    Asked,
-    mapping::Mapping,
-    truncate::{Copies, grace_period},
-};
-use crate::platform::Platform;
+use super::{Asked, mapping::Mapping, truncate::Copies};
+use crate::{grace::grace_period, platform::Platform};
 use freehold_sync::atomic::Ordering::{Acquire, Release};
 use freehold_vmspace::PageRange;
 

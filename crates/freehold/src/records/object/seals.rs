@@ -15,8 +15,10 @@
 //! Only files that can be sealed count. Seals are added under the content lock held for writing, so they do
 //! not change while it is held.
 
-use super::{Mapping, mapping::FillError, truncate::grace_period};
-use crate::{counted::Counted, error::SealError, platform::Platform, vma::flags::VmFlags};
+use super::{Mapping, mapping::FillError};
+use crate::{
+    counted::Counted, error::SealError, grace::grace_period, platform::Platform, vma::flags::VmFlags,
+};
 use bitflags::bitflags;
 use freehold_sync::atomic::{
     AtomicU32, AtomicU64,

@@ -17,16 +17,15 @@
 //! table, which was there before; one that raises it later finds the mark. What maps no page of the file, and
 //! so raises no count, asks by [`is_inside`](Mapping::is_inside) under the lock of its table whether the file
 //! still goes that far; a fence there, and one before the zap, are as good.
-#![expect(unsafe_code, reason = "defers a call to wait for a grace period")]
 
 use super::{
     mapping::{CachedPage, FillError, Mapping, zero},
     radix::Stay,
 };
 use crate::{PAGE_SHIFT, PAGE_SIZE, platform::Platform, vma::Vma};
-use core::{ops::Range, ptr::NonNull};
+use core::ops::Range;
 use freehold_sync::{
-    RcuHead, RwSemWriteGuard,
+    RwSemWriteGuard,
     atomic::{Ordering::SeqCst, fence},
 };
 use freehold_vmspace::{PageIndex, PageRange};
@@ -229,13 +228,4 @@ impl<P: Platform> Mapping<P> {
             mapper.vm.discard(mapper.range, zap);
         });
     }
-}
-
-/// Waits until every read section that exists now is over.
-pub(crate) fn grace_period<P: Platform>() {
-    unsafe fn nothing(_: NonNull<RcuHead>) {}
-    let head = RcuHead::new();
-    // SAFETY: the head stays here, untouched, until the barrier has seen the function run.
-    unsafe { P::rcu_defer(NonNull::from(&head), nothing) };
-    P::rcu_barrier();
 }

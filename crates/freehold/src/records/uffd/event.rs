@@ -2,8 +2,7 @@
 
 use super::{Context, Features, Message, Userfaultfd, queue::Waiter};
 use crate::{
-    counted::Counted, error::NoMemory, object::grace_period, platform::Platform, space::AddressSpace,
-    vma::Vma,
+    counted::Counted, error::NoMemory, grace::grace_period, platform::Platform, space::AddressSpace, vma::Vma,
 };
 use allocator_api2::boxed::Box;
 use freehold_vmspace::UserRange;
