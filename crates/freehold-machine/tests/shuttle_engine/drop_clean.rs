@@ -40,17 +40,17 @@ impl Pager<Machine> for Store {
     }
 }
 
-fn open(scene: &Scene) -> Opened {
+pub fn open(scene: &Scene) -> Opened {
     let mapping = Mapping::new(&scene.engine, Store::default(), 2 * PAGE, false).unwrap();
     File::new(&mapping, FileAccess::READ_WRITE, "stored").unwrap()
 }
 
-fn map_file(process: &Process, file: &Opened) {
+pub fn map_file(process: &Process, file: &Opened) {
     let flags = MapFlags::SHARED | MapFlags::FIXED;
     assert_eq!(process.mmap(page(0), 2 * PAGE, RW, flags, Some(file), 0), Ok(page(0)));
 }
 
-fn words(file: &Opened, number: u64) -> [u64; 2] {
+pub fn words(file: &Opened, number: u64) -> [u64; 2] {
     [0, 8].map(|offset| {
         let mut bytes = [0; 8];
         assert_eq!(file.mapping().read_at(number * PAGE + offset, &mut bytes), Ok(8));

@@ -14,6 +14,7 @@ mod discard;
 mod drop_clean;
 mod explore;
 mod failure;
+mod file_moves;
 mod files;
 mod files_shared;
 mod forced;

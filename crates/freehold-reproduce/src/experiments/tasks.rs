@@ -10,7 +10,6 @@ use freehold::rmap::{FileRmap, MigrateError};
 use freehold::space::{Locking, MapFlags, Prot};
 use freehold_machine::Process;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
 
 const RX: Prot = Prot::READ.union(Prot::EXEC);
 /// Libraries of a program, and pages of each.
@@ -24,7 +23,10 @@ const MOVED: u64 = 16;
 const SCRATCH: u64 = 16;
 /// Every so many jobs one writes a page of the data back: a walk over all mappings of it.
 const WALK: u64 = 16;
-/// Every so many jobs one cuts its file off: that takes a grace period.
+/// Every so many jobs one moves a page of the data, as a kernel does for tasks that find pages on another
+/// node: a walk as well.
+const MOVE: u64 = 16;
+/// Every so many jobs one cuts its file off.
 const CUT: u64 = 64;
 
 /// What the threads do.
@@ -34,7 +36,7 @@ pub enum Load {
     AllTests,
     /// Jobs of a task that map, write and write back files.
     Disk,
-    /// One thread moves pages that all tasks map; the others do the first's jobs.
+    /// The first's jobs, which move pages now and then that all tasks map; those are what counts.
     Migration,
 }
 
@@ -57,6 +59,9 @@ pub struct Tasks {
     data: Open,
     scratch: Vec<Open>,
 }
+
+/// A job of this number, with a file of its thread's own; returns how much it did of what counts.
+type Job = fn(&Tasks, u64, &Open) -> anyhow::Result<u64>;
 
 /// What a turn found.
 pub struct Turn {
@@ -99,15 +104,13 @@ impl Tasks {
     /// All threads for a while.
     pub fn turn(&mut self, load: Load, scale: &Scale) -> anyhow::Result<Turn> {
         let before = self.world.engine.file_lock_stats().unwrap_or_default();
-        let threads = if load == Load::Migration { scale.cpus.max(2) } else { scale.cpus };
-        let (done, took) = self.world.for_a_while(threads, scale.turn, |thread, cpu, stop| {
-            cpu.call(|| match load {
-                Load::Migration if thread == 0 => self.migrate(stop),
-                // Only what the first thread does counts.
-                Load::Migration => self.jobs(thread, stop, Tasks::fork_and_map).map(|_| 0.0),
-                Load::AllTests => self.jobs(thread, stop, Tasks::fork_and_map),
-                Load::Disk => self.jobs(thread, stop, Tasks::write_files),
-            })
+        let job = match load {
+            Load::AllTests => Tasks::fork_and_map,
+            Load::Disk => Tasks::write_files,
+            Load::Migration => Tasks::fork_and_move,
+        };
+        let (done, took) = self.world.for_a_while(scale.cpus, scale.turn, |thread, cpu, stop| {
+            cpu.call(|| self.jobs(thread, stop, job))
         })?;
         let mut during = self.world.engine.file_lock_stats().unwrap_or_default();
         during.remove(&before);
@@ -122,40 +125,59 @@ impl Tasks {
         })
     }
 
-    /// Jobs of one thread until it is told to stop; how many a second. By its own time: the last job of
-    /// another may have to wait for long.
-    fn jobs(
-        &self,
-        thread: usize,
-        stop: &AtomicBool,
-        job: fn(&Tasks, u64, &Open) -> anyhow::Result<()>,
-    ) -> anyhow::Result<f64> {
-        let (started, mut done) = (Instant::now(), 0u64);
+    /// Jobs of one thread until it is told to stop; how much that counts they did in a second. By its own time:
+    /// the last job of another may have to wait for long.
+    fn jobs(&self, thread: usize, stop: &AtomicBool, job: Job) -> anyhow::Result<f64> {
+        let (started, mut jobs, mut done) = (Instant::now(), 0u64, 0u64);
         while !stop.load(Relaxed) {
             // Numbers of its own: a shared one would be passed around for every job.
-            job(self, done * self.scratch.len() as u64 + thread as u64, &self.scratch[thread])?;
-            done += 1;
+            done += job(self, jobs * self.scratch.len() as u64 + thread as u64, &self.scratch[thread])?;
+            jobs += 1;
         }
         Ok(done as f64 / started.elapsed().as_secs_f64())
     }
 
-    fn fork_and_map(&self, number: u64, scratch: &Open) -> anyhow::Result<()> {
+    fn fork_and_map(&self, number: u64, scratch: &Open) -> anyhow::Result<u64> {
+        self.fork_map_and(number, scratch, |_, _| Ok(())).map(|()| 1)
+    }
+
+    fn fork_and_move(&self, number: u64, scratch: &Open) -> anyhow::Result<u64> {
+        let mut moved = 0;
+        self.fork_map_and(number, scratch, |child, at| {
+            let turn = self.turn_of(number);
+            if (turn + MOVE / 2).is_multiple_of(MOVE) {
+                moved = self.move_page(child, at + turn / MOVE % MOVED * PAGE)?;
+            }
+            Ok(())
+        })?;
+        Ok(moved)
+    }
+
+    /// A child that maps the data, of which it has its first pages as it does `then`.
+    fn fork_map_and(
+        &self,
+        number: u64,
+        scratch: &Open,
+        then: impl FnOnce(&Process, u64) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
         let child = Process::of(self.task(number).fork()?);
         let at = map(&child, &self.data, 32, RW, MapFlags::SHARED)?;
         fault_in(&child, at, 16, Access::READ)?;
         fault_in(&child, at, 4, Access::WRITE)?;
         self.rewrite(&child, scratch, number)?;
         self.walk(number)?;
+        then(&child, at)?;
         Ok(child.munmap(at, 32 * PAGE)?)
     }
 
-    fn write_files(&self, number: u64, scratch: &Open) -> anyhow::Result<()> {
+    fn write_files(&self, number: u64, scratch: &Open) -> anyhow::Result<u64> {
         let task = self.task(number);
         self.rewrite(task, scratch, number)?;
         let at = map(task, &self.data, 8, Prot::READ, MapFlags::SHARED)?;
         fault_in(task, at, 8, Access::READ)?;
         self.walk(number)?;
-        Ok(task.munmap(at, 8 * PAGE)?)
+        task.munmap(at, 8 * PAGE)?;
+        Ok(1)
     }
 
     fn task(&self, number: u64) -> &Process {
@@ -190,28 +212,15 @@ impl Tasks {
         turn(number, self.scratch.len() as u64)
     }
 
-    /// Moves the data's first pages to other frames, until told to stop; how many in a second of moving.
-    /// A task that maps a page that moves has to fault it in again, which all tasks do before the next round.
-    fn migrate(&self, stop: &AtomicBool) -> anyhow::Result<f64> {
-        let (mut moved, mut moving) = (0u64, Duration::ZERO);
-        while !stop.load(Relaxed) || moved == 0 {
-            for (task, at) in &self.tasks {
-                fault_in(task, *at, MOVED, Access::READ)?;
-            }
-            let (first, at) = &self.tasks[0];
-            let started = Instant::now();
-            for page in 0..MOVED {
-                let Some(frame) = first.frame_at(at + page * PAGE) else { continue };
-                match self.world.engine.migrate(frame) {
-                    Ok(_) => moved += 1,
-                    // A fault has it in hand, or has brought another.
-                    Err(MigrateError::Busy | MigrateError::NoPage) => {}
-                    Err(error) => return Err(error.into()),
-                }
-            }
-            moving += started.elapsed();
+    /// Moves a page to another frame, if it is there; returns how many moved.
+    fn move_page(&self, process: &Process, at: u64) -> anyhow::Result<u64> {
+        let Some(frame) = process.frame_at(at) else { return Ok(0) };
+        match self.world.engine.migrate(frame) {
+            Ok(_) => Ok(1),
+            // A fault has it in hand, or has brought another.
+            Err(MigrateError::Busy | MigrateError::NoPage) => Ok(0),
+            Err(error) => Err(error.into()),
         }
-        Ok(moved as f64 / moving.as_secs_f64())
     }
 }
 

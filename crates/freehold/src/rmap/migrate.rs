@@ -1,7 +1,7 @@
 //! Moving a page into another frame while programs use it.
 //!
 //! ```text
-//! of a file     hide it from lookups, wait for those that had found it; take every entry away; copy; the cache has the new frame
+//! of a file     hide it from lookups; take every entry away; count who else has it: nobody? copy; the cache has the new frame
 //! anonymous     every entry becomes a marker, flushed; copy; every marker becomes an entry of the new frame
 //! ```
 //!
@@ -33,7 +33,7 @@ impl<P: Platform> Engine<P> {
     ///
     /// # Locks
     ///
-    /// Of a file, the invalidate lock for writing; the frame's lock; the home's lock for reading; tables'
+    /// Of a file, the invalidate lock for reading, or for writing if its pages are huge; the frame's lock; the home's lock for reading; tables'
     /// locks one at a time. The caller holds none.
     pub fn migrate(&self, pfn: Pfn) -> Result<Pfn, MigrateError> {
         self.page(pfn).ok_or(MigrateError::NoPage)?.migrate()

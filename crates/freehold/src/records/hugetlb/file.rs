@@ -253,7 +253,7 @@ impl<P: Platform> Mapping<P> {
             let start = (at % PAGE_SIZE) as usize;
             let part = (PAGE_SIZE as usize - start).min(len - done);
             let piece = &mut out[done..done + part];
-            match self.get_settled(PageIndex::new(at >> self.page_shift())) {
+            match self.get_huge(PageIndex::new(at >> self.page_shift())) {
                 Some(page) => {
                     let frame = page.add(at % self.page_bytes() / PAGE_SIZE);
                     self.engine().platform().read_frame(frame, start, piece);
@@ -265,18 +265,15 @@ impl<P: Platform> Mapping<P> {
         len
     }
 
-    /// A page inside the file, if it has one, with a reference: of one that is just moving the move is waited
-    /// for.
-    fn get_settled(&self, index: PageIndex) -> Option<CachedPage<'_, P>> {
-        self.get_page(index).or_else(|| {
-            let _pages_stay = self.invalidate.read();
-            self.get_page(index)
-        })
+    /// A page inside the file, if it has one, with a reference.
+    fn get_huge(&self, index: PageIndex) -> Option<CachedPage<'_, P>> {
+        // It may be moving: then it is looked for again when it has.
+        self.get_page(index).or_else(|| self.get_settled(&self.invalidate.read(), index))
     }
 
     /// Zeroes bytes within one page, if it is there.
     pub(crate) fn zero_part_huge(&self, bytes: Range<u64>) {
-        let Some(page) = self.get_settled(PageIndex::new(bytes.start >> self.page_shift())) else { return };
+        let Some(page) = self.get_huge(PageIndex::new(bytes.start >> self.page_shift())) else { return };
         let mut at = bytes.start;
         while at < bytes.end {
             let end = bytes.end.min((at / PAGE_SIZE + 1) * PAGE_SIZE);

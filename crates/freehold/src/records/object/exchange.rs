@@ -1,6 +1,11 @@
 //! Another frame for a page of a file.
 
-use super::{Mapping, truncate::Copies, word::Word};
+use super::{
+    Mapping,
+    radix::Locked,
+    truncate::Copies,
+    word::{LEAVING, Word},
+};
 use crate::{PAGE_SIZE, Pfn, error::MigrateError, platform::Platform};
 use freehold_sync::atomic::Ordering::{Relaxed, Release};
 use freehold_vmspace::{PageIndex, PageRange};
@@ -17,14 +22,28 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Locks
     ///
-    /// The invalidate lock for writing: nobody looks for a page in vain and fills it, nothing is cut off or
-    /// written back. The frame's lock; the i_mmap lock for reading; tables' locks.
+    /// The invalidate lock for reading, so that nothing is cut off; of huge pages, whose tables have to be
+    /// left, for writing. The frame's lock, for which a task waits that wants to fill the page, or write it
+    /// back. The i_mmap lock for reading; tables' locks.
     pub(crate) fn exchange(&self, index: PageIndex, old: Pfn, new: Pfn) -> Result<(), MigrateError> {
-        let pages_go = self.invalidate.write();
+        match self.huge {
+            Some(_) => self.exchange_under(&self.invalidate.write(), index, old, new),
+            None => self.exchange_under(&self.invalidate.read(), index, old, new),
+        }
+    }
+
+    fn exchange_under(
+        &self,
+        lock: &impl Locked,
+        index: PageIndex,
+        old: Pfn,
+        new: Pfn,
+    ) -> Result<(), MigrateError> {
+        // With both, nobody else changes the word of a page that is in this frame.
         let _identity = self.engine().memory().lock_frame(old);
-        let word = self.word_of(&pages_go, index, old).ok_or(MigrateError::NoPage)?;
-        // As for a page that is cut off: hidden, not mapped any more.
-        self.mark_leaving(&pages_go, PageRange::one(index));
+        let word = self.word_of(lock, index, old).ok_or(MigrateError::NoPage)?;
+        // As for a page that is cut off: hidden, not mapped any more. Relaxed: as in `mark_leaving`.
+        word.fetch_or(LEAVING, Relaxed);
         self.unmap(PageRange::one(index), Copies::Stay);
         let platform = self.engine().platform();
         let frame = platform.frame(old);
@@ -37,8 +56,7 @@ impl<P: Platform> Mapping<P> {
             platform.frame(new).enter_cache();
             frame.leave_cache();
         }
-        // Release pairs with the acquire of lookups. Relaxed: what lies above the frame does not change under
-        // the lock.
+        // Release pairs with the acquire of lookups. Relaxed: as above.
         let order = Word(word.load(Relaxed)).order();
         word.store(Word::present(if alone { new } else { old }).in_block(order).0, Release);
         if !alone {

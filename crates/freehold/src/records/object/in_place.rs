@@ -94,9 +94,9 @@ impl<P: Platform> PagesStay<'_, P> {
         let memory = self.mapping.engine().memory();
         let count = pages.len();
         if self.mapping.is_shmem() {
-            let frame = |n| self.mapping.frame_of(&self.lock, pages.start + n);
-            let first = frame(0)?;
-            let follow = |n| frame(n) == Some(first.add(n));
+            let frame = |n| self.mapping.get_settled(&self.lock, pages.start + n);
+            let first = *frame(0)?;
+            let follow = |n| frame(n).is_some_and(|page| *page == first.add(n));
             return (1..count.get()).all(follow).then(|| Run::share(memory, first, count)).flatten();
         }
         let frames = if write { None } else { self.mapping.pager().in_memory(pages) };
@@ -116,10 +116,10 @@ impl<P: Platform> PagesStay<'_, P> {
             platform.zero_frame(to);
             return Ok(());
         }
-        let Some(cached) = self.mapping.frame_of(&self.lock, index) else {
+        let Some(cached) = self.mapping.get_settled(&self.lock, index) else {
             return self.mapping.read(&self.lock, index, to);
         };
-        platform.copy_frame(to, cached);
+        platform.copy_frame(to, *cached);
         self.mapping.zero_beyond_end(index, to);
         Ok(())
     }

@@ -5,8 +5,8 @@
 //! | word | meaning | becomes |
 //! | --- | --- | --- |
 //! | 0 | not in the cache | present, by compare-and-swap, under the invalidate lock held for reading; or held for writing (`in_place.rs`, `block.rs`) |
-//! | frame, `PRESENT` | in the cache, which holds one reference | leaving, under the invalidate lock held for writing |
-//! | frame, `PRESENT`, `LEAVING` | cut off; lookups do not see it any more, page tables may still map it | 0, after a zap, under the same lock; or lost; or present again, where it turns out to be used (`exchange.rs`, `drop_clean.rs`) |
+//! | frame, `PRESENT` | in the cache, which holds one reference | leaving, under the invalidate lock held for writing; or held for reading, with the frame locked, of a page that moves (`exchange.rs`) |
+//! | frame, `PRESENT`, `LEAVING` | cut off; lookups do not see it any more, page tables may still map it | 0, after a zap, under the same locks; or lost; or present, in another frame, or again, where it turns out to be used (`exchange.rs`, `drop_clean.rs`) |
 //! | `LOST` | the memory of the only copy failed: nobody gets a page, until this one is cut off | 0, under the invalidate lock held for writing |
 //!
 //! Above the frame, the word says how many pages of shared memory came together (`block.rs`).
@@ -53,7 +53,7 @@ use crate::{
 use allocator_api2::{boxed::Box, unsize_box};
 use core::ops::{ControlFlow, Deref, Range};
 use freehold_sync::{
-    Rank, RwSem, RwSemReadGuard, RwSemWriteGuard,
+    Killed, Rank, RwSem, RwSemReadGuard, RwSemWriteGuard,
     atomic::{
         AtomicBool, AtomicU8, AtomicU64,
         Ordering::{Acquire, Relaxed, Release, SeqCst},
@@ -303,9 +303,37 @@ impl<P: Platform> Mapping<P> {
         });
     }
 
-    /// The frame of a page inside the file that is in the cache, and stays there: under the invalidate lock.
-    pub(super) fn frame_of(&self, _: &impl Locked, index: PageIndex) -> Option<Pfn> {
-        self.find(&P::rcu_read(), index).map(|found| found.pfn())
+    /// The frame that a page is moving out of, under the invalidate lock held for reading: its lock is to be
+    /// waited for.
+    fn moving(&self, pages_stay: &RwSemReadGuard<'_, P>, index: PageIndex) -> Option<Pfn> {
+        // Relaxed: nothing is read there but the lock.
+        Word(self.word(pages_stay, index)?.load(Relaxed)).hidden()
+    }
+
+    /// A page inside the file that is in the cache, with a reference: of one that is moving the move is waited
+    /// for.
+    pub(crate) fn get_settled(
+        &self,
+        pages_stay: &RwSemReadGuard<'_, P>,
+        index: PageIndex,
+    ) -> Option<CachedPage<'_, P>> {
+        loop {
+            if let Some(page) = self.get_page(index) {
+                return Some(page);
+            }
+            self.engine.memory().wait_out_frame(self.moving(pages_stay, index)?);
+        }
+    }
+
+    /// Keeps pages in the file while one comes; of the page `index`, which may be there, the move was waited
+    /// for, if it was moving.
+    fn stay_to_fill(&self, index: PageIndex) -> Result<RwSemReadGuard<'_, P>, Killed> {
+        loop {
+            let pages_stay = self.invalidate.read_killable()?;
+            let Some(pfn) = self.moving(&pages_stay, index) else { return Ok(pages_stay) };
+            drop(pages_stay);
+            self.engine.memory().wait_for_frame(pfn)?;
+        }
     }
 
     /// Whether a page inside the file is in the cache at this moment.
@@ -353,7 +381,7 @@ impl<P: Platform> Mapping<P> {
     /// is called under it. The caller holds no lock of an address space.
     pub fn fill(&self, index: PageIndex) -> Result<(), FillError> {
         loop {
-            let pages_stay = self.invalidate.read_killable()?;
+            let pages_stay = self.stay_to_fill(index)?;
             let size = self.size();
             if index.get() >= self.pages_of(size) {
                 return Err(FillError::BeyondEnd);
@@ -423,7 +451,7 @@ impl<P: Platform> Mapping<P> {
     /// As [`fill`](Self::fill), for a page that lies beyond the end and that the caller, which holds
     /// `content` for writing, is about to make part of the file: it starts as zeroes.
     pub(super) fn fill_new(&self, index: PageIndex) -> Result<(), FillError> {
-        let pages_stay = self.invalidate.read_killable()?;
+        let pages_stay = self.stay_to_fill(index)?;
         if self.is_direct() {
             return self.fill_direct(&pages_stay, index, 0);
         }
@@ -491,15 +519,15 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// The word of the page `index` if that is in this frame, as it stays under `invalidate` held for
-    /// writing.
+    /// writing; or held for reading, with the frame locked.
     pub(crate) fn word_of<'m>(
         &'m self,
-        pages_go: &'m RwSemWriteGuard<'_, P>,
+        lock: &'m impl Locked,
         index: PageIndex,
         pfn: Pfn,
     ) -> Option<&'m AtomicU64> {
         // Acquire pairs with the release of the task that put it there.
-        self.word(pages_go, index).filter(|word| Word(word.load(Acquire)).visible() == Some(pfn))
+        self.word(lock, index).filter(|word| Word(word.load(Acquire)).visible() == Some(pfn))
     }
 
     /// Hides the pages of `range` from lookups; returns whether there was any. Under `invalidate` held for
@@ -563,7 +591,7 @@ impl<P: Platform> Mapping<P> {
         self.cache.prune(pages_go, range);
     }
 
-    /// Indices of the pages of `range` that lookups find at this moment, ascending, until `f` breaks. Under
+    /// Indices of the pages of `range` that are in the cache at this moment, ascending, until `f` breaks. Under
     /// `invalidate`.
     pub(super) fn each_page<B>(
         &self,
@@ -573,7 +601,7 @@ impl<P: Platform> Mapping<P> {
     ) -> ControlFlow<B> {
         // Relaxed: hints, to be looked up again.
         self.cache.each(Stay::locked(pages_stay), range, |index, word| {
-            match Word(word.load(Relaxed)).visible() {
+            match Word(word.load(Relaxed)).held() {
                 Some(_) => f(index),
                 None => ControlFlow::Continue(()),
             }

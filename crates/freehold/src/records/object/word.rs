@@ -30,6 +30,11 @@ impl Word {
         (self.0 & (PRESENT | LEAVING) == PRESENT).then(|| self.frame())
     }
 
+    /// The frame of a page that is leaving, or moving.
+    pub(super) fn hidden(self) -> Option<Pfn> {
+        (self.0 & (PRESENT | LEAVING) == PRESENT | LEAVING).then(|| self.frame())
+    }
+
     /// The frame of a page that the cache holds, visible or not.
     pub(crate) fn held(self) -> Option<Pfn> {
         (self.0 & PRESENT != 0).then(|| self.frame())

@@ -1,0 +1,84 @@
+//! Pages of one file that move side by side, beside tasks that use them, write them back and cut them off.
+
+use crate::{
+    drop_clean::{map_file, open, words},
+    explore::{explore, thread},
+    files::Opened,
+    scene::{PAGE, Scene, page, unmap},
+};
+use freehold::{PageIndex, PageRange, rmap::MigrateError};
+
+/// Moves a page of the file that `scene`'s process maps at the pages from 0 on.
+fn migrate(scene: &Scene, number: u64) {
+    let Some(frame) = scene.process.frame_at(page(number)) else { return };
+    match scene.engine.migrate(frame) {
+        Ok(_) | Err(MigrateError::NoPage | MigrateError::Busy) => {}
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn end(scene: Scene, file: Opened) {
+    unmap(&scene.process, 0..2);
+    file.mapping().check();
+    drop(file);
+    scene.assert_empty();
+    scene.end();
+}
+
+#[test]
+fn two_pages_of_a_file_move_beside_stores_and_write_back() {
+    explore("two pages of a file that move beside stores and write-back", 60, |locking| {
+        let scene = Scene::new(locking);
+        let file = open(&scene);
+        map_file(&scene.process, &file);
+        let mut cpu = scene.machine.cpu(2);
+        (0..2).for_each(|number| scene.process.store(&mut cpu, page(number), 1u64).unwrap());
+        drop(cpu);
+        thread::scope(|scope| {
+            scope.spawn(|| (0..2).for_each(|number| migrate(&scene, number)));
+            scope.spawn(|| (0..2).rev().for_each(|number| migrate(&scene, number)));
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(0);
+                scene.process.store(&mut cpu, page(0), 5u64).unwrap();
+                assert_eq!(scene.process.load(&mut cpu, page(0)), Ok(5u64));
+                file.mapping().write_at(PAGE, &7u64.to_le_bytes()).unwrap();
+                file.mapping().write_back(PageRange::ALL).unwrap();
+            });
+        });
+        // All is in the store: the pages may go.
+        unmap(&scene.process, 0..2);
+        file.mapping().write_back(PageRange::ALL).unwrap();
+        assert_eq!(file.drop_clean(PageRange::ALL), 2);
+        assert_eq!((words(&file, 0), words(&file, 1)), ([5, 0], [7, 0]));
+        end(scene, file);
+    });
+}
+
+/// C-26, C-27: one task moves the page, and one cuts it off.
+#[test]
+fn a_page_moves_beside_a_cut_and_faults() {
+    explore("a page of a file that moves beside a cut and a fault", 60, |locking| {
+        let scene = Scene::new(locking);
+        let file = open(&scene);
+        map_file(&scene.process, &file);
+        let mut cpu = scene.machine.cpu(2);
+        scene.process.store(&mut cpu, page(1), 1u64).unwrap();
+        drop(cpu);
+        thread::scope(|scope| {
+            scope.spawn(|| migrate(&scene, 1));
+            scope.spawn(|| {
+                file.mapping().truncate(PAGE).unwrap();
+                assert!(!file.mapping().has_page(PageIndex::new(1)));
+                assert_eq!(scene.process.frame_at(page(1)), None, "it is mapped behind the end");
+            });
+            scope.spawn(|| {
+                let mut cpu = scene.machine.cpu(0);
+                let found = scene.process.load::<u64>(&mut cpu, page(1));
+                assert!(found.is_err() || found == Ok(1), "{found:?}");
+            });
+        });
+        file.mapping().truncate(2 * PAGE).unwrap();
+        assert_eq!(words(&file, 1), [0, 0]);
+        end(scene, file);
+    });
+}
