@@ -144,9 +144,8 @@ impl Tasks {
     fn fork_and_move(&self, number: u64, scratch: &Open) -> anyhow::Result<u64> {
         let mut moved = 0;
         self.fork_map_and(number, scratch, |child, at| {
-            let turn = self.turn_of(number);
-            if (turn + MOVE / 2).is_multiple_of(MOVE) {
-                moved = self.move_page(child, at + turn / MOVE % MOVED * PAGE)?;
+            if (self.turn_of(number) + MOVE / 2).is_multiple_of(MOVE) {
+                moved = self.move_page(child, at + number / MOVE % MOVED * PAGE)?;
             }
             Ok(())
         })?;

@@ -472,7 +472,8 @@ fn settle<P: Platform>(
         }
     }
     if files {
-        gather.flush();
+        // Frames go before the wait for i_mmap: whoever wants to move a page meets no reference of ours.
+        gather.finish();
         RmapEdit::unlink(list.iter());
     }
     // SAFETY: zapped just now; nothing else is in the tree within `free` and nothing can be put there: the
