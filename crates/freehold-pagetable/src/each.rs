@@ -26,8 +26,9 @@ impl<F: Format> Slot<'_, F> {
     /// beside the hardware: see [`PteGuard::take_plain`].
     #[inline]
     pub fn clear(&mut self) {
-        // Relaxed: under the table's lock; the hardware, which takes none, is waited for by the flush.
-        self.entry.store(0, Ordering::Relaxed);
+        // Release, pairs with the acquire of `peek`: a look without the lock that finds the entry gone finds
+        // that a gather is under way. The hardware, which takes no lock, is waited for by the flush.
+        self.entry.store(0, Ordering::Release);
         self.cleared = true;
     }
 
@@ -35,16 +36,16 @@ impl<F: Format> Slot<'_, F> {
     #[inline]
     pub fn take(&mut self) -> Pte<F> {
         self.cleared = true;
-        // Relaxed: as in `clear`; only the bits of the entry itself are wanted.
-        Pte::from_raw(self.entry.swap(0, Ordering::Relaxed))
+        // Release: as in `clear`. Not acquire: only the bits of the entry itself are wanted.
+        Pte::from_raw(self.entry.swap(0, Ordering::Release))
     }
 
     /// Replaces the entry by a marker, by an exchange, and returns what it was.
     #[inline]
     pub fn replace(&mut self, marker: Pte<F>) -> Pte<F> {
         debug_assert!(!marker.is_cached() && !marker.is_none(), "a zap leaves markers or nothing");
-        // Relaxed: as in `clear`; a marker has nothing behind it to order.
-        Pte::from_raw(self.entry.swap(marker.raw(), Ordering::Relaxed))
+        // Release: as in `clear`.
+        Pte::from_raw(self.entry.swap(marker.raw(), Ordering::Release))
     }
 }
 

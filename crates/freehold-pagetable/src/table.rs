@@ -409,10 +409,10 @@ impl<F: Format, M: TableMemory> EntryGuard<'_, F, M, 0> {
     pub fn take_plain(&mut self, address: VirtAddr, stale: &mut impl Stale) -> Pte<F> {
         stale.before();
         let entry = self.table.entry(address);
-        // Relaxed: see `get`. The store needs no order either: only the hardware reads the empty slot without
-        // the lock, and the flush waits for it.
+        // Relaxed: see `get`.
         let old = Pte::from_raw(entry.load(Ordering::Relaxed));
-        entry.store(0, Ordering::Relaxed);
+        // Release, pairs with the acquire of `peek`, for `before`.
+        entry.store(0, Ordering::Release);
         if old.is_cached() {
             stale.changed(PteTable::<F, M>::entry_span(address), false);
         }

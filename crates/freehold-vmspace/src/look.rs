@@ -69,6 +69,22 @@ pub struct Usage {
     pub private_hugetlb: u64,
 }
 
+#[doc(hidden)]
+impl<P: Platform> VmSpace<P> {
+    /// Whether at this moment no small page is mapped at `address` whose entry is `wanted`; then no processor
+    /// uses one that was there before either. Takes no lock, so one may come at the next moment.
+    pub fn settle_unless(&self, address: VirtAddr, wanted: impl FnOnce(Pte<P::Format>) -> bool) -> bool {
+        let (pte, level) = self.peek(address);
+        if level == Level::Pte && pte.is_leaf(level) && wanted(pte) {
+            return false;
+        }
+        // A call that has changed the entry may owe its flush (hazard C-4): what it did to the entry was
+        // released after it had entered, so it is seen here, or has flushed.
+        self.gather::<1>().finish();
+        true
+    }
+}
+
 // The walks here make no table and split no leaf, so they cannot run out of memory.
 
 impl<P: Platform> VmSpace<P> {

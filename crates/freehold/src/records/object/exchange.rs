@@ -3,12 +3,11 @@
 use super::{
     Mapping,
     radix::Locked,
-    truncate::Copies,
     word::{LEAVING, Word},
 };
 use crate::{PAGE_SIZE, Pfn, error::MigrateError, platform::Platform};
 use freehold_sync::atomic::Ordering::{Relaxed, Release};
-use freehold_vmspace::{PageIndex, PageRange};
+use freehold_vmspace::PageIndex;
 
 impl<P: Platform> Mapping<P> {
     /// Moves the page `index` from the frame `old`, to which the caller has a reference, to `new`, which is
@@ -44,11 +43,10 @@ impl<P: Platform> Mapping<P> {
         let word = self.word_of(lock, index, old).ok_or(MigrateError::NoPage)?;
         // As for a page that is cut off: hidden, not mapped any more. Relaxed: as in `mark_leaving`.
         word.fetch_or(LEAVING, Relaxed);
-        self.unmap(PageRange::one(index), Copies::Stay);
+        self.unmap_present(index);
         let platform = self.engine().platform();
         let frame = platform.frame(old);
-        // The cache's and the caller's. An entry that the walk missed, in a table that it found not there yet,
-        // counts as well.
+        // The cache's and the caller's. An entry that the walk missed counts as well.
         let alone = frame.refs_of_marked() == 2;
         if alone {
             platform.copy_frames(new, old, self.page_bytes() / PAGE_SIZE);

@@ -24,11 +24,12 @@ use super::{
 };
 use crate::{PAGE_SHIFT, PAGE_SIZE, platform::Platform, vma::Vma};
 use core::ops::Range;
+use freehold_pagetable::VirtAddr;
 use freehold_sync::{
     RwSemWriteGuard,
     atomic::{Ordering::SeqCst, fence},
 };
-use freehold_vmspace::{PageIndex, PageRange};
+use freehold_vmspace::{PageIndex, PageRange, Zap};
 
 /// What a cut takes besides pages of the file.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -207,13 +208,32 @@ impl<P: Platform> Mapping<P> {
         Ok(self.huge.as_ref().map_or(Ok(()), |huge| huge.prepare_cut::<P>())?)
     }
 
-    /// Clears and flushes every entry that maps one of the pages. Guard markers stay.
-    pub(crate) fn unmap(&self, pages: PageRange, copies: Copies) {
-        let zap = |vma: &Vma<P>| match copies {
+    /// How entries of `vma` for pages that go are zapped.
+    fn zap_of(&self, vma: &Vma<P>, copies: Copies) -> Zap {
+        match copies {
             // Of huge pages of a pool Linux forgets it with the end of the file.
             Copies::Go => vma.zap().keep_guards().keep_wp(vma.keeps_wp() && self.huge.is_none()),
             Copies::Stay => vma.zap().file_pages_only().keep_wp(vma.keeps_wp()),
-        };
+        }
+    }
+
+    /// As [`unmap`](Self::unmap) for the page `index`, whose copies stay; but an entry that comes meanwhile may
+    /// be missed. The caller counts references, and so knows.
+    pub(super) fn unmap_present(&self, index: PageIndex) {
+        let page = PageRange::one(index);
+        if self.huge.is_some() {
+            return self.unmap(page, Copies::Stay);
+        }
+        self.home().each_mapper(page, |mapper| {
+            if !mapper.vm.settle_unless(VirtAddr::new(mapper.range.start()), |_| true) {
+                mapper.vm.discard(mapper.range, self.zap_of(mapper.vma, Copies::Stay));
+            }
+        });
+    }
+
+    /// Clears and flushes every entry that maps one of the pages. Guard markers stay.
+    pub(crate) fn unmap(&self, pages: PageRange, copies: Copies) {
+        let zap = |vma: &Vma<P>| self.zap_of(vma, copies);
         if self.huge.is_some() {
             let shift = self.page_shift() - PAGE_SHIFT;
             return self.unmap_huge_pages(
