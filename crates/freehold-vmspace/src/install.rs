@@ -178,15 +178,14 @@ impl<P: Platform> CacheFill<'_, P> {
         self.guard.set(address, pte);
     }
 
-    /// Unlocks the table, and counts what was mapped as resident.
-    ///
-    /// # Locks
-    ///
-    /// The caller is in no read section any more: a frame may be given back.
+    /// Unlocks the table, ends the read section in which pages were looked up, and counts what was mapped as
+    /// resident.
     #[inline(always)]
-    pub fn finish(self) {
+    pub fn finish<R>(self, section: R) {
         let CacheFill { vm, rss, stale, guard } = self;
         drop(guard);
+        // Before a frame may be given back.
+        drop(section);
         vm.count_rss(&rss);
         if let Some(stale) = stale {
             vm.memory().put_frame(stale);

@@ -97,8 +97,7 @@ impl<P: Platform> AddressSpace<P> {
             }
         });
         let vacant = fill.is_vacant(VirtAddr::new(page));
-        drop(rcu);
-        fill.finish();
+        fill.finish(rcu);
         match vacant {
             true if crowded => FaultOutcome::OUT_OF_MEMORY,
             true => FaultOutcome::Retry,
@@ -119,8 +118,7 @@ impl<P: Platform> AddressSpace<P> {
         let rcu = P::rcu_read();
         let mut fill = self.vm.fill_cached(table);
         if !fill.is_cached(range.va()) {
-            drop(rcu);
-            fill.finish();
+            fill.finish(rcu);
             return Ok(false);
         }
         file.mapping().find_each(&rcu, indices, |at, found| {
@@ -129,8 +127,7 @@ impl<P: Platform> AddressSpace<P> {
                 all &= fill.put(address, found.pfn(), rights, || found.is_still()).is_ok();
             }
         });
-        drop(rcu);
-        fill.finish();
+        fill.finish(rcu);
         Ok(all)
     }
 
@@ -151,8 +148,7 @@ impl<P: Platform> AddressSpace<P> {
         let mut fill = self.vm.fill_cached(table);
         let address = VirtAddr::new(page);
         if !fill.is_vacant(address) {
-            drop(rcu);
-            fill.finish();
+            fill.finish(rcu);
             return FaultOutcome::Retry;
         }
         let block = block.filter(|block| addresses(*block).all(|at| fill.is_vacant(at)));
@@ -173,8 +169,7 @@ impl<P: Platform> AddressSpace<P> {
                 }
             });
         }
-        drop(rcu);
-        fill.finish();
+        fill.finish(rcu);
         outcome
     }
 

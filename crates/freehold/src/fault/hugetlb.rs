@@ -19,7 +19,7 @@
 
 use super::{
     Access, Await, FaultError, FaultOutcome, WRITTEN,
-    hugetlb_place::{HugePlace, Lacking, OwnPage, fill_slot},
+    hugetlb_place::{HugePlace, Lacking, OwnPage, fill_slot, has_room},
     vma_pte_flags, written,
 };
 use crate::{
@@ -118,12 +118,16 @@ impl<P: Platform> AddressSpace<P> {
         let rcu = P::rcu_read();
         let found = place.mapping().find(&rcu, place.index)?;
         let (pfn, mut leaf) = (found.pfn(), self.lock_place(place)?);
+        if !has_room(&leaf) {
+            // Somebody else was faster, as mostly where many share the table.
+            return Some(FaultOutcome::Retry);
+        }
         let frame = self.platform().frame(pfn);
         // Before the entry is seen: a call that takes the entry away takes these.
         let stale = match frame.try_map_cached(|| found.is_still()) {
             Ok(()) if fill_slot(&mut leaf, Pte::leaf(place.level(), pfn, rights)) => false,
             Ok(()) => {
-                // Somebody else was faster.
+                // A table came to be there.
                 frame.sub_map();
                 true
             }
@@ -131,7 +135,8 @@ impl<P: Platform> AddressSpace<P> {
             Err(NotMapped::Gone) => return Some(FaultOutcome::Retry),
             Err(NotMapped::Stale) => true,
         };
-        drop((rcu, leaf));
+        drop(leaf);
+        drop(rcu);
         if stale {
             self.vm.memory().put_frame(pfn);
             return Some(FaultOutcome::Retry);

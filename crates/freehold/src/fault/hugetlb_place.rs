@@ -72,6 +72,11 @@ pub(crate) struct OwnPage<'v> {
     reservation: Option<&'v Counted<Reserves>>,
 }
 
+/// Whether [`fill_slot`] would fill it at this moment.
+pub(crate) fn has_room<F: Format, M: freehold_pagetable::TableMemory>(leaf: &LeafGuard<'_, F, M>) -> bool {
+    matches!(leaf.kind(), Kind::None | Kind::Marker { kind: MarkerKind::UffdWp, .. })
+}
+
 /// Fills a slot that is empty, or has the marker of a write-protected page: that one's entry is
 /// write-protected, too. Whether it did.
 pub(crate) fn fill_slot<F: Format, M: freehold_pagetable::TableMemory>(

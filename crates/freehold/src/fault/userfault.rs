@@ -117,8 +117,7 @@ impl<P: Platform> AddressSpace<P> {
             true => fill.put(address, found.pfn(), rights, || found.is_still()),
             false => Ok(true),
         };
-        drop(rcu);
-        fill.finish();
+        fill.finish(rcu);
         match put {
             Ok(true) => FaultOutcome::Done,
             Ok(false) => FaultOutcome::Retry,

@@ -256,8 +256,7 @@ impl<P: Platform> Filler<'_, P> {
                 *at += PAGE_SIZE;
             }
         }
-        drop(rcu);
-        fill.finish();
+        fill.finish(rcu);
         done
     }
 
@@ -391,7 +390,7 @@ impl<P: Platform> Filler<'_, P> {
             },
             false => Err(UffdError::Present),
         };
-        fill.finish();
+        fill.finish(());
         put
     }
 
