@@ -644,8 +644,10 @@ fn efforts_are_read_as_they_are_said() {
 }
 
 /// The rooms of the engine, from the ground up: what a room uses stands before it.
-const ROOMS: &[&str] =
-    &["error", "rounds", "records", "rmap", "space", "fault", "access", "hugetlb", "uffd", "uprobe", "nommu"];
+const ROOMS: &[&str] = &[
+    "error", "grace", "rounds", "records", "rmap", "space", "fault", "access", "hugetlb", "uffd", "uprobe",
+    "nommu",
+];
 
 /// Names at the top of the crate that are parts of the room `records`.
 const RECORDS: &[&str] = &["engine", "object", "vma"];

@@ -130,8 +130,8 @@ impl GatherState {
     }
 
     fn enter(&self) {
-        // Orders nothing by itself: the clear that follows is a release, and published by the table's unlock as
-        // well, and the count is sequenced before it. See `others`.
+        // Orders nothing by itself: the clear that follows is a release, and published by the table's unlock
+        // as well, and the count is sequenced before it. See `others`.
         self.pending.fetch_add(1, Ordering::Relaxed);
     }
 

@@ -68,8 +68,8 @@ pub const CHECKED: bool = cfg!(any(loom, shuttle));
 /// to sleep and being woken, and several times as long as most writers hold the lock. The checkers queue at
 /// once.
 pub(crate) const PAUSES: u32 = if CHECKED { 0 } else { 200 };
-/// How often a waiter looks again before it goes to sleep. That takes about as long as going to sleep and being
-/// woken, so a wait costs at most about twice what the better of the two would.
+/// How often a waiter looks again before it goes to sleep. That takes about as long as going to sleep and
+/// being woken, so a wait costs at most about twice what the better of the two would.
 pub(crate) const SPINS: u32 = if CHECKED { 1 } else { 400 };
 /// Longest pause between two looks at a spin lock, in `Host::relax` calls.
 pub(crate) const MAX_BACKOFF: u32 = if CHECKED { 1 } else { 64 };

@@ -125,8 +125,8 @@ impl Tasks {
         })
     }
 
-    /// Jobs of one thread until it is told to stop; how much that counts they did in a second. By its own time:
-    /// the last job of another may have to wait for long.
+    /// Jobs of one thread until it is told to stop; how much that counts they did in a second. By its own
+    /// time: the last job of another may have to wait for long.
     fn jobs(&self, thread: usize, stop: &AtomicBool, job: Job) -> anyhow::Result<f64> {
         let (started, mut jobs, mut done) = (Instant::now(), 0u64, 0u64);
         while !stop.load(Relaxed) {

@@ -1,5 +1,5 @@
-//! A walk that comes by the record of a frame finds a home that is there, whatever the frame was before; and a
-//! lookup that comes by a cache raises the count of no frame that has left it.
+//! A walk that comes by the record of a frame finds a home that is there, whatever the frame was before; and
+//! a lookup that comes by a cache raises the count of no frame that has left it.
 #![expect(unsafe_code, reason = "defers a call to wait for a grace period")]
 
 use super::{Frame, NotMapped};

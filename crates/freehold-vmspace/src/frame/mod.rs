@@ -6,36 +6,23 @@
 //! | `maps` | each page-table entry that maps the frame |
 //!
 //! Both fit 32 bits. References without a limit of time are refused from 2^30 on (`MOST`): an entry that maps
-//! the frame (`Frame::try_map`, `Frame::share`), a pin, a run. `maps` is never more than `refs`. The rest is
-//! for references that a task has for the length of one step, as the reverse map's and a gather's.
+//! the frame (`Frame::try_map_cached`, `Frame::share`), a pin, a run. `maps` is never more than `refs`. The
+//! rest is for references that a task has for the length of one step, as the reverse map's and a gather's.
 //!
-//! A reference is raised only by a task that knows of another one that stays meanwhile, say of the entry under
-//! its table's lock. So a task that holds the only reference, to a frame that is in no page cache or table any
-//! more, holds it alone: a count of one may then be dropped without a locked instruction.
+//! A reference is raised only by a task that knows of another one that stays meanwhile, say of the entry
+//! under its table's lock. So a task that holds the only reference, to a frame that is in no page cache or
+//! table any more, holds it alone: a count of one may then be dropped without a locked instruction.
 //!
-//! # Pages of caches
-//!
-//! A lookup finds a frame in a cache under no lock, and the frame may have left it, and be somebody else's, at
-//! the next moment. So the word `refs` says by a bit of its own, `CACHED`, that a cache holds one of the
-//! references, and a lookup raises the count by a compare-and-swap that fails without the bit:
-//!
-//! ```text
-//! lookup    finds the frame; raises the count, which has the bit; looks again: the frame is still what the cache has there?
-//!           Then the reference is good. If not, the reference is given back, and nothing was found
-//! taker     marks the place in the cache: lookups do not find the frame there any more; reads the count, by a
-//!           read-modify-write: a reference that is not in it is given back by the task that raised it;
-//!           ends the bit, and gives the cache's reference back
-//! ```
-//!
-//! Both change `refs`, so one comes first. A lookup that comes first is in the count which the taker reads. One
-//! that comes second has read from the taker's write, and its second look finds the mark. While the bit is there the
-//! cache has a reference, so a lookup never raises a count of zero; and without it no count is raised by a task
-//! that has no reference, so the rule above holds for every frame, whatever it was before.
+//! While a page cache holds one of the references, lookups raise the count as well, under no lock:
+//! `frame/cached.rs`.
 
+mod cached;
 mod lock;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod pin;
+
+pub use cached::NotMapped;
 
 use crate::{AnonPage, CachePage, PageIndex, RssKind};
 use freehold_pagetable::Level;
@@ -203,74 +190,6 @@ impl Frame {
     #[inline]
     pub fn leave_home(&self) {
         self.home.store(0, Relaxed);
-    }
-
-    /// The maker's reference becomes the cache's, where lookups are about to find the frame.
-    #[inline]
-    pub fn enter_cache(&self) {
-        // Release: a lookup that takes the frame for what it was before, and raises the count, finds by its
-        // second look that it is not.
-        self.refs.store(1 | CACHED, Release);
-    }
-
-    /// The cache's reference becomes the caller's, which has marked the place in the cache. The frame may be
-    /// another one's than the cache's already, but for this.
-    #[inline]
-    pub fn leave_cache(&self) {
-        self.leave_home();
-        // Release: the next life comes after this, in which a lookup raises no count.
-        let before = self.refs.fetch_sub(CACHED, AcqRel);
-        debug_assert_ne!(before & CACHED, 0, "a frame left a cache that did not have it");
-    }
-
-    /// As [`leave_cache`](Self::leave_cache), but for the home, if nobody else has a reference: then nobody comes
-    /// to have one; false: somebody has, and nothing happened. No place need be marked.
-    #[inline]
-    pub fn leave_cache_alone(&self) -> bool {
-        // Relaxed on failure: to be tried again. Acquire on success: as in `refs`.
-        self.refs.compare_exchange(1 | CACHED, 1, AcqRel, Relaxed).is_ok()
-    }
-
-    /// One reference more, for one step of a task that has just found the frame in a cache; false, and nothing
-    /// happened: it is in none any more. The caller looks again then: see the module.
-    #[inline]
-    pub fn get_cached(&self) -> bool {
-        let raise = |refs: u32| (refs & CACHED != 0).then_some(refs + 1);
-        // Acquire: the second look is not before this, and finds what the taker, or the maker of another page,
-        // had done before. Release: a taker that finds the reference finds the table, too, by which the page is
-        // about to be mapped.
-        self.refs.fetch_update(AcqRel, Relaxed, raise).is_ok()
-    }
-
-    /// One more entry is about to map the frame, which was just found in a cache; `is_still` is the second
-    /// look. Under the lock of the entry's table.
-    ///
-    /// # Errors
-    ///
-    /// Nothing is counted, but see [`NotMapped::Stale`].
-    #[inline]
-    pub fn try_map_cached(&self, is_still: impl FnOnce() -> bool) -> Result<(), NotMapped> {
-        // Relaxed: others may come between, but not so many.
-        if self.refs.load(Relaxed) & !CACHED >= MOST {
-            return Err(NotMapped::Crowded);
-        }
-        if !self.get_cached() {
-            return Err(NotMapped::Gone);
-        }
-        if !is_still() {
-            return Err(NotMapped::Stale);
-        }
-        self.add_map();
-        Ok(())
-    }
-
-    /// How many references there are, for a task that has marked the place in the cache: whoever raises the
-    /// count after this finds the mark.
-    #[inline]
-    pub fn refs_of_marked(&self) -> u32 {
-        // A write, though it changes nothing: what is raised later reads from it, by acquire, and so comes
-        // after the mark.
-        self.refs.fetch_add(0, AcqRel) & !CACHED
     }
 
     /// Where it is known, and by which page offset.
@@ -541,17 +460,6 @@ impl Frame {
     pub fn set_next(&self, next: u64) {
         self.index.store(next, Relaxed);
     }
-}
-
-/// Why a page that was found in a cache is not mapped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotMapped {
-    /// It has too many references.
-    Crowded,
-    /// It is in no cache any more.
-    Gone,
-    /// The same; the caller has a reference, to be given back under no lock of a table: it may be the last.
-    Stale,
 }
 
 /// Why a page is not shared with a child.

@@ -1,7 +1,7 @@
 //! Faults on a file, with nothing there yet.
 //!
-//! A page is looked up, counted, looked at again and mapped under the lock of the table: then a truncation that
-//! comes to the table later finds the entry, and one that came earlier has hidden the page
+//! A page is looked up, counted, looked at again and mapped under the lock of the table: then a truncation
+//! that comes to the table later finds the entry, and one that came earlier has hidden the page
 //! (`records/object/truncate.rs`).
 
 use super::{

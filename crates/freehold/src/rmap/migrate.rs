@@ -33,8 +33,8 @@ impl<P: Platform> Engine<P> {
     ///
     /// # Locks
     ///
-    /// Of a file, the invalidate lock for reading, or for writing if its pages are huge; the frame's lock; the home's lock for reading; tables'
-    /// locks one at a time. The caller holds none.
+    /// Of a file, the invalidate lock for reading, or for writing if its pages are huge; the frame's lock;
+    /// the home's lock for reading; tables' locks one at a time. The caller holds none.
     pub fn migrate(&self, pfn: Pfn) -> Result<Pfn, MigrateError> {
         self.page(pfn).ok_or(MigrateError::NoPage)?.migrate()
     }

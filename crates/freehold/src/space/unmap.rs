@@ -472,7 +472,7 @@ fn settle<P: Platform>(
         }
     }
     if files {
-        // Frames go before the wait for i_mmap: whoever wants to move a page meets no reference of ours.
+        // Frames go before the wait for i_mmap: a task that moves a page meets no reference of ours.
         gather.finish();
         RmapEdit::unlink(list.iter());
     }

@@ -2,7 +2,8 @@
 
 use super::{
     IoError,
-    mapping::{CachedPage, FillError, Mapping},
+    lookup::CachedPage,
+    mapping::{FillError, Mapping},
     radix::Stay,
     word::LOST,
 };

@@ -9,8 +9,8 @@
 //! Nothing is zapped, and nothing waited for: an entry that maps a page holds a reference, so such a page
 //! stays, and so does one that is pinned, locked or being written back. A lookup that has just found the page
 //! either has raised the count, or finds by that that the page is gone. The frame says whether the page was
-//! written, and is believed once no other reference is left: a store, by whatever way, has one until the frame
-//! is marked as dirty.
+//! written, and is believed once no other reference is left: a store, by whatever way, has one until the
+//! frame is marked as dirty.
 //!
 //! All under the invalidate lock held for writing, which is tried for: pagers run with it held for reading. A
 //! fault that comes to a page in between waits for it, and then finds the page, or reads it again.
@@ -32,7 +32,8 @@ use freehold_sync::{
 };
 use freehold_vmspace::{PageIndex, PageRange};
 
-/// Pages looked at in one hold of the lock: a fault that wants to fill a page waits no longer than that takes.
+/// Pages looked at in one hold of the lock: a fault that wants to fill a page waits no longer than that
+/// takes.
 const LOOKS: u64 = if CHECKED { 2 } else { 1 << 12 };
 
 /// Frames given back together.

@@ -12,11 +12,12 @@
 //! Above the frame, the word says how many pages of shared memory came together (`block.rs`).
 //!
 //! A lookup takes no lock. The RCU guard keeps the word where it is, and nothing else: the page may leave the
-//! cache at any moment, and its frame be another page's. So a task that wants the frame raises the count of its
-//! references as the frame's record says ([`frame`](freehold_vmspace::frame)), and looks at the word again. A
-//! task that maps the page does both under the lock of the table. A call that takes pages away marks their
-//! words, zaps what maps them, and then counts who has a reference: a fault can neither lose the race with a
-//! truncation nor win it too late (hazards C-26, C-37; `truncate.rs`). Nobody waits for a grace period.
+//! cache at any moment, and its frame be another page's. So a task that wants the frame raises the count of
+//! its references as the frame's record says ([`frame`](freehold_vmspace::frame)), and looks at the word
+//! again. A task that maps the page does both under the lock of the table. A call that takes pages away marks
+//! their words, zaps what maps them, and then counts who has a reference: a fault can neither lose the race
+//! with a truncation nor win it too late (hazards C-26, C-37; `truncate.rs`). Nobody waits for a grace
+//! period.
 //!
 //! Locks, outermost first: `content` (one truncation or write at a time), `invalidate` (pages come, shared;
 //! or go, exclusive), `i_mmap`. A fault that finds a page in the cache takes none of them.
@@ -31,7 +32,7 @@ use super::{
     new_page::NewPage,
     radix::{Alone, Locked, Radix, Stay},
     seals::Sealing,
-    word::{Found, LEAVING, LOST, Word},
+    word::{LEAVING, LOST, Word},
 };
 pub use crate::error::FillError;
 use crate::{
@@ -51,13 +52,12 @@ use crate::{
     },
 };
 use allocator_api2::{boxed::Box, unsize_box};
-use core::ops::{ControlFlow, Deref, Range};
+use core::ops::{ControlFlow, Range};
 use freehold_sync::{
-    Killed, Rank, RwSem, RwSemReadGuard, RwSemWriteGuard,
+    Rank, RwSem, RwSemReadGuard, RwSemWriteGuard,
     atomic::{
         AtomicBool, AtomicU8, AtomicU64,
-        Ordering::{Acquire, Relaxed, Release, SeqCst},
-        fence,
+        Ordering::{Acquire, Relaxed, Release},
     },
 };
 use freehold_vmspace::{PageIndex, PageRange};
@@ -116,25 +116,6 @@ pub(crate) enum Kind {
     Direct,
     /// There are none: it is a device of zeroes.
     Zeroes,
-}
-
-/// A page of a file with a reference: its frame stays this page's frame, in or out of the cache.
-pub(crate) struct CachedPage<'m, P: Platform> {
-    engine: &'m Engine<P>,
-    pfn: Pfn,
-}
-
-impl<P: Platform> Deref for CachedPage<'_, P> {
-    type Target = Pfn;
-    fn deref(&self) -> &Pfn {
-        &self.pfn
-    }
-}
-
-impl<P: Platform> Drop for CachedPage<'_, P> {
-    fn drop(&mut self) {
-        self.engine.memory().put_frame(self.pfn);
-    }
 }
 
 impl<P: Platform> Mapping<P> {
@@ -275,98 +256,6 @@ impl<P: Platform> Mapping<P> {
     /// Under `content` held for writing.
     pub(crate) fn publish_size(&self, size: u64) {
         self.size.store(size, Release);
-    }
-
-    /// A page inside the file, if it is in the cache: where it was found, and the frame, which may be another
-    /// page's at the next moment.
-    pub(crate) fn find<'g>(&'g self, rcu: &'g P::RcuGuard, index: PageIndex) -> Option<Found<'g>> {
-        if index < self.end() { self.find_any(rcu, index) } else { None }
-    }
-
-    fn find_any<'g>(&'g self, rcu: &'g P::RcuGuard, index: PageIndex) -> Option<Found<'g>> {
-        Found::at(self.cache.get(Stay::within::<P>(rcu), index)?)
-    }
-
-    /// As [`find`](Self::find) for several pages: calls `f` with the index of each that is there.
-    pub(crate) fn find_each(
-        &self,
-        rcu: &P::RcuGuard,
-        range: PageRange,
-        mut f: impl FnMut(PageIndex, Found<'_>),
-    ) {
-        let range = PageRange::new(range.start, range.end.min(self.end()));
-        let _: ControlFlow<()> = self.cache.each(Stay::within::<P>(rcu), range, |index, word| {
-            if let Some(found) = Found::at(word) {
-                f(index, found);
-            }
-            ControlFlow::Continue(())
-        });
-    }
-
-    /// The frame that a page is moving out of, under the invalidate lock held for reading: its lock is to be
-    /// waited for.
-    fn moving(&self, pages_stay: &RwSemReadGuard<'_, P>, index: PageIndex) -> Option<Pfn> {
-        // Relaxed: nothing is read there but the lock.
-        Word(self.word(pages_stay, index)?.load(Relaxed)).hidden()
-    }
-
-    /// A page inside the file that is in the cache, with a reference: of one that is moving the move is waited
-    /// for.
-    pub(crate) fn get_settled(
-        &self,
-        pages_stay: &RwSemReadGuard<'_, P>,
-        index: PageIndex,
-    ) -> Option<CachedPage<'_, P>> {
-        loop {
-            if let Some(page) = self.get_page(index) {
-                return Some(page);
-            }
-            self.engine.memory().wait_out_frame(self.moving(pages_stay, index)?);
-        }
-    }
-
-    /// Keeps pages in the file while one comes; of the page `index`, which may be there, the move was waited
-    /// for, if it was moving.
-    fn stay_to_fill(&self, index: PageIndex) -> Result<RwSemReadGuard<'_, P>, Killed> {
-        loop {
-            let pages_stay = self.invalidate.read_killable()?;
-            let Some(pfn) = self.moving(&pages_stay, index) else { return Ok(pages_stay) };
-            drop(pages_stay);
-            self.engine.memory().wait_for_frame(pfn)?;
-        }
-    }
-
-    /// Whether a page inside the file is in the cache at this moment.
-    pub fn has_page(&self, index: PageIndex) -> bool {
-        self.find(&P::rcu_read(), index).is_some()
-    }
-
-    /// Whether the file still goes as far as the page `index`, for a task that is about to map something else
-    /// there, under the lock of the table: a truncation that is not seen here finds the entry.
-    pub(crate) fn is_inside(&self, index: PageIndex) -> bool {
-        // Pairs with the one in `cut`: either the size is seen here, or the table there.
-        fence(SeqCst);
-        index < self.end()
-    }
-
-    /// A page inside the file, if it is in the cache, with a reference. Takes no lock.
-    pub(crate) fn get_page(&self, index: PageIndex) -> Option<CachedPage<'_, P>> {
-        if index < self.end() { self.get_any(index) } else { None }
-    }
-
-    /// A page in the cache, inside the file or not, with a reference. The caller holds `content`, so nothing
-    /// is cut off.
-    pub(super) fn get_any(&self, index: PageIndex) -> Option<CachedPage<'_, P>> {
-        let rcu = P::rcu_read();
-        let found = self.find_any(&rcu, index)?;
-        if !self.engine.platform().frame(found.pfn()).get_cached() {
-            return None;
-        }
-        let page = CachedPage { engine: &self.engine, pfn: found.pfn() };
-        let is_still = found.is_still();
-        // Before the reference may be given back, which may be the last.
-        drop(rcu);
-        is_still.then_some(page)
     }
 
     /// Brings a page inside the file into the cache, unless it is there.
@@ -535,8 +424,8 @@ impl<P: Platform> Mapping<P> {
     pub(crate) fn mark_leaving(&self, pages_go: &RwSemWriteGuard<'_, P>, range: PageRange) -> bool {
         let mut any = false;
         let _: ControlFlow<()> = self.cache.each(Stay::locked(pages_go), range, |_, word| {
-            // Relaxed: words change under `invalidate`, which the caller holds for writing. Who finds the mark
-            // is decided by locks of tables, and by the counts of references.
+            // Relaxed: words change under `invalidate`, which the caller holds for writing. Which
+            // lookups find the mark is decided by locks of tables, and by the counts of references.
             if word.load(Relaxed) != 0 {
                 word.fetch_or(LEAVING, Relaxed);
                 any = true;
@@ -546,8 +435,8 @@ impl<P: Platform> Mapping<P> {
         any
     }
 
-    /// The pages of `range`, which were marked, from the first to the last that somebody besides the cache has
-    /// a reference to. Under `invalidate` held for writing.
+    /// The pages of `range`, which were marked, from the first to the last that somebody besides the cache
+    /// has a reference to. Under `invalidate` held for writing.
     pub(super) fn marked_in_use(&self, pages_go: &impl Locked, range: PageRange) -> Option<PageRange> {
         let mut used: Option<PageRange> = None;
         let _: ControlFlow<()> = self.cache.each(Stay::locked(pages_go), range, |index, word| {
@@ -591,8 +480,8 @@ impl<P: Platform> Mapping<P> {
         self.cache.prune(pages_go, range);
     }
 
-    /// Indices of the pages of `range` that are in the cache at this moment, ascending, until `f` breaks. Under
-    /// `invalidate`.
+    /// Indices of the pages of `range` that are in the cache at this moment, ascending, until `f` breaks.
+    /// Under `invalidate`.
     pub(super) fn each_page<B>(
         &self,
         pages_stay: &impl Locked,

@@ -7,19 +7,20 @@
 //! drop      the cache gives up its references
 //! ```
 //!
-//! A page that a fault wants meanwhile cannot come back: filling waits for the invalidate lock. A fault that had
-//! found one looks again once it has the lock of the table, and a reference (`mapping.rs`). If the zap has that
-//! lock later, it finds the entry; if earlier, the fault finds the mark.
+//! A page that a fault wants meanwhile cannot come back: filling waits for the invalidate lock. A fault that
+//! had found one looks again once it has the lock of the table, and a reference (`mapping.rs`). If the zap
+//! has that lock later, it finds the entry; if earlier, the fault finds the mark.
 //!
-//! The zap takes the lock of every table that it finds. A fault may use a table that was not there yet when the
-//! zap looked, and not find the mark, on a machine that lets a load pass an earlier store. So those are counted
-//! that have a reference: a fault that has raised the count before that is found by the second zap, with its
-//! table, which was there before; one that raises it later finds the mark. What maps no page of the file, and
-//! so raises no count, asks by [`is_inside`](Mapping::is_inside) under the lock of its table whether the file
-//! still goes that far; a fence there, and one before the zap, are as good.
+//! The zap takes the lock of every table that it finds. A fault may use a table that was not there yet when
+//! the zap looked, and not find the mark, on a machine that lets a load pass an earlier store. So those are
+//! counted that have a reference: a fault that has raised the count before that is found by the second zap,
+//! with its table, which was there before; one that raises it later finds the mark. What maps no page of the
+//! file, and so raises no count, asks by [`is_inside`](Mapping::is_inside) under the lock of its table
+//! whether the file still goes that far; a fence there, and one before the zap, are as good.
 
 use super::{
-    mapping::{CachedPage, FillError, Mapping, zero},
+    lookup::CachedPage,
+    mapping::{FillError, Mapping, zero},
     radix::Stay,
 };
 use crate::{PAGE_SHIFT, PAGE_SIZE, platform::Platform, vma::Vma};
@@ -217,8 +218,8 @@ impl<P: Platform> Mapping<P> {
         }
     }
 
-    /// As [`unmap`](Self::unmap) for the page `index`, whose copies stay; but an entry that comes meanwhile may
-    /// be missed. The caller counts references, and so knows.
+    /// As [`unmap`](Self::unmap) for the page `index`, whose copies stay; but an entry that comes meanwhile
+    /// may be missed. The caller counts references, and so knows.
     pub(super) fn unmap_present(&self, index: PageIndex) {
         let page = PageRange::one(index);
         if self.huge.is_some() {

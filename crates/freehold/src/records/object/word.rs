@@ -1,10 +1,6 @@
 //! The word of a page in the tree of words that is its file's cache. What the marks mean: `mapping.rs`.
 
 use crate::Pfn;
-use freehold_sync::atomic::{
-    AtomicU64,
-    Ordering::{Acquire, Relaxed},
-};
 
 /// The page is, or was, in the cache.
 const PRESENT: u64 = 1 << 0;
@@ -52,32 +48,5 @@ impl Word {
     /// The order of the block that it is part of; 0 for a page alone.
     pub(super) fn order(self) -> u32 {
         (self.0 >> ORDER_SHIFT) as u32
-    }
-}
-
-/// A page that was found in a cache, without a lock.
-pub(crate) struct Found<'g> {
-    word: &'g AtomicU64,
-    pfn: Pfn,
-}
-
-impl<'g> Found<'g> {
-    /// What the word of a page says at this moment.
-    pub(super) fn at(word: &'g AtomicU64) -> Option<Self> {
-        // Acquire pairs with the release that published it: the frame's contents and record are seen.
-        let pfn = Word(word.load(Acquire)).visible()?;
-        Some(Found { word, pfn })
-    }
-
-    /// The frame: this page's, until it is taken away.
-    pub(crate) fn pfn(&self) -> Pfn {
-        self.pfn
-    }
-
-    /// The second look: the cache has the page still. For a task that has raised the count of the frame's
-    /// references since the first one, or has locked the table that is to map something in its stead.
-    pub(crate) fn is_still(&self) -> bool {
-        // Relaxed: ordered by the count, or by the lock.
-        Word(self.word.load(Relaxed)).visible() == Some(self.pfn)
     }
 }
