@@ -93,8 +93,8 @@ impl Frame {
         Ok(())
     }
 
-    /// How many references there are, for a task that has marked the place in the cache: a task that raises the
-    /// count after this finds the mark.
+    /// How many references there are, for a task that has marked the place in the cache: a task that raises
+    /// the count after this finds the mark.
     #[inline]
     pub fn refs_of_marked(&self) -> u32 {
         // A write, though it changes nothing: what is raised later reads from it, by acquire, and so comes
