@@ -17,6 +17,13 @@ use freehold_sync::atomic::Ordering::{Acquire, Relaxed};
 use freehold_vmspace::{PageRange, UserRange};
 
 impl<P: Platform> AddressSpace<P> {
+    /// The file whose i_mmap lock keeps the tables of `vma`; none: a lock of the VMA's own does. This alone
+    /// asks which design it is.
+    pub(super) fn kept_by_file<'v>(&self, vma: &'v Vma<P>) -> Option<&'v File<P>> {
+        let file = vma.object().file().map(|file| &**file);
+        file.filter(|_| self.locking().hugetlb == HugetlbLock::FileLock)
+    }
+
     /// Keeps the tables of `vma` as long as entries of it are looked at or filled. Of VMAs of other pages
     /// nothing is kept: nobody takes their tables away.
     ///
@@ -27,8 +34,8 @@ impl<P: Platform> AddressSpace<P> {
         if !vma.flags().contains(VmFlags::HUGETLB) {
             return SharedTablesGuard::Own;
         }
-        match (self.locking().hugetlb, vma.object().file()) {
-            (HugetlbLock::FileLock, Some(file)) if vma.flags().contains(VmFlags::MAYSHARE) => {
+        match self.kept_by_file(vma) {
+            Some(file) if vma.flags().contains(VmFlags::MAYSHARE) => {
                 SharedTablesGuard::File(file.mapping().mappers())
             }
             // Without a lock nothing is shared, so nothing is taken away.

@@ -3,7 +3,7 @@
 use crate::{
     platform::Platform,
     records::hugetlb::{tables::leave_tables, zap::zap_own},
-    space::{AddressSpace, HugetlbLock},
+    space::AddressSpace,
     vma::{Vma, flags::VmFlags},
 };
 use freehold_vmspace::{UserRange, VmGather};
@@ -17,7 +17,8 @@ impl<P: Platform> AddressSpace<P> {
     /// 512 pages at a time, and not for the zap.
     pub(crate) fn zap_huge_pages(&self, vma: &Vma<P>, gather: &mut VmGather<'_, P>) {
         let Some(file) = vma.object().file() else { return };
-        if self.locking().hugetlb == HugetlbLock::VmaLock && !vma.flags().contains(VmFlags::MAYSHARE) {
+        let kept_by_file = self.kept_by_file(vma).is_some();
+        if !kept_by_file && !vma.flags().contains(VmFlags::MAYSHARE) {
             // It shares nothing, and others need not wait.
             return zap_own(&self.vm, vma.range(), vma.zap(), None, gather);
         }
@@ -27,7 +28,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         leave_tables(&self.vm, vma.range(), &edit, gather);
         gather.flush();
-        if self.locking().hugetlb == HugetlbLock::FileLock {
+        if kept_by_file {
             zap_own(&self.vm, vma.range(), vma.zap(), None, gather);
             gather.flush();
         } else {
@@ -41,8 +42,7 @@ impl<P: Platform> AddressSpace<P> {
     pub(crate) fn discard_huge_pages(&self, vma: &Vma<P>, part: UserRange) {
         let Some(size) = vma.huge_page_size() else { return };
         let _alone = vma.unshare_tables(&self.vm, part);
-        let file = vma.object().file().filter(|_| self.locking().hugetlb == HugetlbLock::FileLock);
-        let _excluded = file.map(|file| file.mapping().edit());
+        let _excluded = self.kept_by_file(vma).map(|file| file.mapping().edit());
         let mut gather = self.vm.gather();
         let reserves = vma.hugetlb().and_then(|own| own.reserves());
         let zap = vma.zap().keep_wp(vma.keeps_wp());
