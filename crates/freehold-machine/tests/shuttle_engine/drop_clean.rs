@@ -22,7 +22,15 @@ const ALL: PageRange = PageRange::ALL;
 
 /// A store with two words a page, which remembers them.
 #[derive(Clone, Default)]
-struct Store(Arc<Mutex<HashMap<u64, [u8; 16]>>>);
+pub struct Store(Arc<Mutex<HashMap<u64, [u8; 16]>>>);
+
+impl Store {
+    /// The first word of a page as it was written back last.
+    pub fn first(&self, index: u64) -> Option<u64> {
+        let words = self.0.lock().unwrap().get(&index).copied()?;
+        Some(u64::from_le_bytes(words[..8].try_into().unwrap()))
+    }
+}
 
 impl Pager<Machine> for Store {
     fn read_page(&self, platform: &Machine, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
@@ -41,7 +49,11 @@ impl Pager<Machine> for Store {
 }
 
 pub fn open(scene: &Scene) -> Opened {
-    let mapping = Mapping::new(&scene.engine, Store::default(), 2 * PAGE, false).unwrap();
+    open_on(scene, Store::default())
+}
+
+pub fn open_on(scene: &Scene, store: Store) -> Opened {
+    let mapping = Mapping::new(&scene.engine, store, 2 * PAGE, false).unwrap();
     File::new(&mapping, FileAccess::READ_WRITE, "stored").unwrap()
 }
 

@@ -1,7 +1,7 @@
 //! Pages of one file that move side by side, beside tasks that use them, write them back and cut them off.
 
 use crate::{
-    drop_clean::{map_file, open, words},
+    drop_clean::{Store, map_file, open, open_on, words},
     explore::{explore, thread},
     files::Opened,
     scene::{PAGE, Scene, page, unmap},
@@ -29,7 +29,8 @@ fn end(scene: Scene, file: Opened) {
 fn two_pages_of_a_file_move_beside_stores_and_write_back() {
     explore("two pages of a file that move beside stores and write-back", 60, |locking| {
         let scene = Scene::new(locking);
-        let file = open(&scene);
+        let store = Store::default();
+        let file = open_on(&scene, store.clone());
         map_file(&scene.process, &file);
         let mut cpu = scene.machine.cpu(2);
         (0..2).for_each(|number| scene.process.store(&mut cpu, page(number), 1u64).unwrap());
@@ -43,6 +44,7 @@ fn two_pages_of_a_file_move_beside_stores_and_write_back() {
                 assert_eq!(scene.process.load(&mut cpu, page(0)), Ok(5u64));
                 file.mapping().write_at(PAGE, &7u64.to_le_bytes()).unwrap();
                 file.mapping().write_back(PageRange::ALL).unwrap();
+                assert_eq!([store.first(0), store.first(1)], [Some(5), Some(7)], "a page was left out");
             });
         });
         // All is in the store: the pages may go.

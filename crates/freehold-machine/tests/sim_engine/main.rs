@@ -10,6 +10,7 @@ static APART: freehold_sim::Apart = freehold_sim::Apart;
 
 mod changes;
 mod faults;
+mod files;
 mod grace;
 mod names;
 mod world;

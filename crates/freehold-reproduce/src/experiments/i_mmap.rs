@@ -121,7 +121,8 @@ fn findings(all: &[OfTasks]) -> Findings {
         title: IMmap.title(),
         found,
         work: "Tasks that map the same libraries and data; jobs fork one, map, fault, write pages back, unmap and exit (alltests), or map, write and write back \
-               files of their own beside the shared data (disk); one of 16 writes a page back that all tasks map, and one of 64 cuts its file off. For the last figure one thread moves pages that all tasks map to other frames while the others do the first load's jobs; the time in which the tasks fault them in again is not counted."
+               files of their own beside the shared data (disk); one of 16 writes a page back that all tasks map, and one of 64 cuts its file off. For the last figure one of 16 of the first load's jobs tries to move a page that \
+               all tasks map to another frame."
             .to_owned(),
         tables,
         plots: plots.collect(),

@@ -71,6 +71,18 @@ impl Frame {
         self.refs.fetch_update(AcqRel, Relaxed, raise).is_ok()
     }
 
+    /// As [`get_cached`](Self::get_cached), of a reference that may last; false also if there are too many.
+    pub fn try_get_cached(&self) -> bool {
+        !self.is_crowded() && self.get_cached()
+    }
+
+    /// Whether there are as many references as may last.
+    #[inline]
+    fn is_crowded(&self) -> bool {
+        // Relaxed: others may come between, but not so many.
+        self.refs.load(Relaxed) & !CACHED >= MOST
+    }
+
     /// One more entry is about to map the frame, which was just found in a cache; `is_still` is the second
     /// look. Under the lock of the entry's table.
     ///
@@ -79,8 +91,7 @@ impl Frame {
     /// Nothing is counted, but see [`NotMapped::Stale`].
     #[inline]
     pub fn try_map_cached(&self, is_still: impl FnOnce() -> bool) -> Result<(), NotMapped> {
-        // Relaxed: others may come between, but not so many.
-        if self.refs.load(Relaxed) & !CACHED >= MOST {
+        if self.is_crowded() {
             return Err(NotMapped::Crowded);
         }
         if !self.get_cached() {

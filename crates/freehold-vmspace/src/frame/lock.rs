@@ -19,7 +19,8 @@ impl<P: Platform> Memory<P> {
         self.platform().frame(pfn).lock.lock(Rank::FolioNested)
     }
 
-    /// Locks a frame if nobody has it locked; with the lock of the table whose entry keeps it held.
+    /// Locks a frame if nobody has it locked; for a task that holds the lock of the table whose entry keeps
+    /// it, or is in a read section.
     pub fn try_lock_frame(&self, pfn: Pfn) -> Option<WordGuard<'_, P>> {
         self.platform().frame(pfn).lock.try_lock(Rank::Folio)
     }

@@ -199,22 +199,11 @@ impl Frame {
     }
 
     /// One reference more, for one step of a task. What may last, and be had without end, is refused at some
-    /// point: see [`try_get`](Self::try_get).
+    /// point: see [`try_map_cached`](Self::try_map_cached).
     #[inline]
     pub fn get(&self) {
         // Relaxed: the caller knows of a reference that stays, so the frame cannot be freed beside this.
         self.refs.fetch_add(1, Relaxed);
-    }
-
-    /// One reference more, which may last; false: there are too many.
-    #[inline]
-    pub fn try_get(&self) -> bool {
-        // Relaxed, here and below: as in `get`. Others may come between, but not so many.
-        let fits = self.refs.load(Relaxed) & !CACHED < MOST;
-        if fits {
-            self.get();
-        }
-        fits
     }
 
     /// Lets `refs` references be counted for real from then on: for tests of what happens when there are too

@@ -54,12 +54,12 @@ impl<P: Platform> Run<P> {
         Ok(run)
     }
 
-    /// Frames that others hold, with a reference of its own to each; none if one of them has too many. The
-    /// caller knows of references that stay meanwhile.
+    /// Frames that were just found in a cache, with a reference of its own to each; none if one of them has
+    /// too many, or has left the cache. The caller looks again.
     pub fn share(memory: &Counted<Memory<P>>, first: Pfn, pages: PageCount) -> Option<Self> {
         let mut run = Run { memory: memory.clone(), first, pages: 0, counted: true };
         while run.pages < pages.get() {
-            if !memory.platform().frame(first.add(run.pages)).try_get() {
+            if !memory.platform().frame(first.add(run.pages)).try_get_cached() {
                 // What is dropped gives back those that were counted.
                 return None;
             }

@@ -383,7 +383,7 @@ impl<P: Platform> Filler<'_, P> {
         let mut fill = self.space.vm.fill_cached(table);
         let is_ours = self.is_vacant(vma, fill.get(address), Level::Pte) && new.publish();
         let put = match is_ours {
-            // The invalidate lock keeps it in the cache.
+            // The invalidate lock keeps it in the cache, and its own in its frame.
             true => match fill.put(address, new.pfn(), self.file_rights(vma), || true) {
                 Ok(_) => Ok(()),
                 Err(NoMemory) => Err(UffdError::OutOfMemory),

@@ -97,7 +97,10 @@ impl<P: Platform> PagesStay<'_, P> {
             let frame = |n| self.mapping.get_settled(&self.lock, pages.start + n);
             let first = *frame(0)?;
             let follow = |n| frame(n).is_some_and(|page| *page == first.add(n));
-            return (1..count.get()).all(follow).then(|| Run::share(memory, first, count)).flatten();
+            let in_a_row = || (1..count.get()).all(follow);
+            let run = in_a_row().then(|| Run::share(memory, first, count)).flatten();
+            // None has moved before it had a reference of ours; none does since.
+            return run.filter(|_| frame(0).is_some_and(|page| *page == first) && in_a_row());
         }
         let frames = if write { None } else { self.mapping.pager().in_memory(pages) };
         frames

@@ -100,12 +100,17 @@ impl<P: Platform> Mapping<P> {
         pages_stay: &RwSemReadGuard<'_, P>,
         index: PageIndex,
     ) -> Option<CachedPage<'_, P>> {
-        loop {
-            if let Some(page) = self.get_page(index) {
+        while index < self.end() {
+            if let Some(page) = self.get_any(index) {
                 return Some(page);
             }
-            self.engine().memory().wait_out_frame(self.moving(pages_stay, index)?);
+            // Relaxed: as in `moving`. In no other way does a page leave the cache under the lock; one that
+            // has moved since the first look is found by the next.
+            let word = Word(self.word(pages_stay, index)?.load(Relaxed));
+            word.held()?;
+            word.hidden().into_iter().for_each(|pfn| self.engine().memory().wait_out_frame(pfn));
         }
+        None
     }
 
     /// Keeps pages in the file while one comes; of the page `index`, which may be there, the move was waited
@@ -137,8 +142,8 @@ impl<P: Platform> Mapping<P> {
         if index < self.end() { self.get_any(index) } else { None }
     }
 
-    /// A page in the cache, inside the file or not, with a reference. The caller holds `content`, so nothing
-    /// is cut off.
+    /// A page in the cache, inside the file or not, with a reference. The caller holds `content`, or the
+    /// invalidate lock, so nothing is cut off.
     pub(super) fn get_any(&self, index: PageIndex) -> Option<CachedPage<'_, P>> {
         let rcu = P::rcu_read();
         let found = self.find_any(&rcu, index)?;

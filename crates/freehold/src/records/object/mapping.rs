@@ -334,7 +334,14 @@ impl<P: Platform> Mapping<P> {
             contents(platform, pfn);
             Ok(())
         };
-        self.add_page(&pages_stay, index, fill, put)
+        self.add_page(&pages_stay, index, fill, |page| {
+            // Locked, so that it does not move before it is mapped; nobody else knows of it yet.
+            let identity = self.engine.memory().try_lock_frame(page.pfn());
+            debug_assert!(identity.is_some(), "a new page is locked by somebody");
+            if identity.is_some() {
+                put(page);
+            }
+        })
     }
 
     /// As [`fill`](Self::fill), for a page that lies beyond the end and that the caller, which holds

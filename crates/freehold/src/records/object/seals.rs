@@ -123,7 +123,7 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Locks
     ///
-    /// The content lock for writing.
+    /// The content lock for writing; to seal it against writing, also the invalidate lock for writing.
     pub fn add_seals(&self, seals: Seals) -> Result<(), SealError> {
         if !Seals::all().contains(seals) || !self.sealing.possible {
             return Err(SealError::Invalid);
@@ -153,6 +153,8 @@ impl<P: Platform> Mapping<P> {
         (0..ROUNDS).all(|_| {
             // References that were just being counted are so by the end of this.
             grace_period::<P>();
+            // A page that is moving is not found, though somebody may have it.
+            let _nothing_moves = self.invalidate.write();
             let mut pinned = false;
             self.find_each(&P::rcu_read(), PageRange::ALL, |_, found| {
                 let frame = self.engine().platform().frame(found.pfn());

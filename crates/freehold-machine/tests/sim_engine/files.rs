@@ -1,0 +1,56 @@
+//! Faults of many processors on pages of one file.
+
+use crate::world::{More, PAGE, RW, World, more};
+use freehold::PageIndex;
+use freehold::fault::Access;
+use freehold::object::{File, FileAccess, Mapping, Zeroes};
+use freehold::space::{Locking, MapFlags};
+use freehold_machine::Process;
+
+const AT: u64 = 1 << 40;
+
+/// Sixteen processes fault in pages that a file's cache has: each others, or all the same.
+fn faults(access: Access, sharing: MapFlags, same: bool) -> More {
+    more(160, |pages| {
+        let world = World::new(16);
+        let all = if same { pages } else { 16 * pages };
+        let mapping = Mapping::new(&world.engine, Zeroes, all * PAGE, false).expect("a file");
+        (0..all).for_each(|index| mapping.fill(PageIndex::new(index)).expect("a page"));
+        let file = File::new(&mapping, FileAccess::READ_WRITE, "/a/file").expect("a file");
+        let processes: Vec<Process> = (0..16)
+            .map(|_| {
+                let process = world.process(Locking::default());
+                let flags = sharing | MapFlags::FIXED;
+                process.mmap(AT, all * PAGE, RW, flags, Some(&file), 0).expect("a VMA");
+                process
+            })
+            .collect();
+        let report = world.all(|number| {
+            let mut cpu = world.machine.cpu(number);
+            let first = if same { 0 } else { number as u64 * pages };
+            for page in first..first + pages {
+                processes[number].touch(&mut cpu, AT + page * PAGE, access).expect("a page");
+            }
+        });
+        (world, report)
+    })
+}
+
+#[test]
+fn faults_on_pages_of_their_own_pass_no_line_around() {
+    for (access, sharing) in [
+        (Access::READ, MapFlags::SHARED),
+        (Access::WRITE, MapFlags::SHARED),
+        (Access::WRITE, MapFlags::PRIVATE),
+    ] {
+        let more = faults(access, sharing, false);
+        assert!(more.most() < 0.01, "{access:?}, {sharing:?}: {:?}", more.places);
+    }
+}
+
+/// The counts of a page's frame, which all who map it write: so that the test above is known to see it.
+#[test]
+fn faults_on_the_same_pages_pass_their_counts_around() {
+    let more = faults(Access::WRITE, MapFlags::SHARED, true);
+    assert!(more.most() > 0.5, "{:?}", more.places);
+}
