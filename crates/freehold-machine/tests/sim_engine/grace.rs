@@ -1,8 +1,8 @@
 //! Grace periods in virtual time.
 
 use crate::world::{PAGE, World};
-use freehold::PageIndex;
 use freehold::object::{Mapping, Zeroes};
+use freehold::{PageIndex, PageRange};
 
 /// Each run has a clock of its own: what still waits when one ends delays nothing in the next.
 #[test]
@@ -12,9 +12,11 @@ fn a_grace_period_ends_with_its_run() {
     let cut = || {
         let report = world.all(|_| {
             file.fill(PageIndex::new(1)).expect("a page");
-            // Waits for a grace period, and leaves nodes for another.
+            // Leaves nodes for a grace period.
             file.truncate(0).expect("no user");
             file.truncate(4 * PAGE).expect("a longer file");
+            // Waits for one.
+            file.revoke(PageRange::ALL, false);
         });
         report.elapsed_ns
     };
