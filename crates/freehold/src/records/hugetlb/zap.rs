@@ -4,7 +4,8 @@ use super::{HugePageSize, reserves::Reserves};
 use crate::{PAGE_SHIFT, Pfn, object::Mapping, platform::Platform, vma::Vma};
 use core::ops::ControlFlow;
 use freehold_pagetable::{
-    Format, Kind, Large, LeafGuard, MarkerKind, Pte, PteFlags, PteGuard, UnmappedFrame, VaRange, Visitor,
+    Format, Kind, Large, LeafGuard, MarkerKind, Pte, PteFlags, PteGuard, UnmappedFrame, VaRange, VirtAddr,
+    Visitor,
 };
 use freehold_vmspace::{Memory, Moving, PageRange, UserRange, VmGather, VmSpace, Zap};
 
@@ -30,6 +31,16 @@ pub(crate) fn zap_own<P: Platform>(
     debug_assert!(walked.is_ok(), "a zap ran out of memory");
 }
 
+/// Takes the lock of each table over `range`, and lets go of it: what a fault was about to put there, having
+/// looked before this whether it may, is there. The walk itself takes no lock for an empty entry.
+fn wait_for_tables<P: Platform>(vm: &VmSpace<P>, range: UserRange, size: HugePageSize) {
+    let (level, mut at) = (size.level(), range.start());
+    while at < range.end() {
+        drop(vm.lock_leaf(VirtAddr::new(at), level));
+        at = (at / level.table_span() + 1) * level.table_span();
+    }
+}
+
 impl<P: Platform> Mapping<P> {
     /// Takes every entry away that maps one of `pages`, page offsets of 4 KiB.
     ///
@@ -37,7 +48,9 @@ impl<P: Platform> Mapping<P> {
     ///
     /// As [`each_alone`](Self::each_alone).
     pub(crate) fn unmap_huge_pages(&self, pages: PageRange, zap: impl Fn(&Vma<P>) -> Zap) {
+        let Some(size) = self.huge_page_size() else { return };
         self.each_alone(pages, |vm, vma, range| {
+            wait_for_tables(vm, range, size);
             let mut gather = vm.gather();
             zap_own(vm, range, zap(vma), None, &mut gather);
             gather.finish();
