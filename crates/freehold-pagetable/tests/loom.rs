@@ -284,6 +284,23 @@ fn c4_two_discards_of_one_page() {
     });
 }
 
+/// The same for a task that only looks, without the table's lock, and finds the entry cleared.
+#[test]
+fn c4_a_look_without_the_lock_beside_a_discard() {
+    loom::model(|| {
+        let world = World::with_page(RW);
+        let other = Arc::clone(&world);
+        let thread = thread::spawn(move || {
+            if other.tables.pte_table(&other.memory, at(0)).unwrap().peek(at(0)).is_none() {
+                Gather::<_, 2>::new(&other.tlb, &other.state).finish();
+                assert!(!other.tlb.stale().0, "gone, and still to be seen through the TLB");
+            }
+        });
+        discard(&world);
+        thread.join().unwrap();
+    });
+}
+
 /// Hazard C-4, first half: the span of a table is unlinked beside a gather that finds the table's slot
 /// empty. When that gather has finished, both caches have been emptied.
 #[test]

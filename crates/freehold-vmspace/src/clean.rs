@@ -17,7 +17,7 @@ impl<P: Platform> VmSpace<P> {
     pub fn clean(&self, range: UserRange) {
         let stores = PteFlags::WRITE | PteFlags::DIRTY;
         let at = VirtAddr::new(range.start());
-        if range.len() == PAGE_SIZE && self.settle_unless(at, |pte| pte.flags().intersects(stores)) {
+        if range.len() == PAGE_SIZE && self.flush_unless(at, |pte| pte.flags().intersects(stores)) {
             return;
         }
         let mut cleaner = Cleaner { platform: self.platform(), gather: self.gather() };

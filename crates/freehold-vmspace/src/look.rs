@@ -73,7 +73,7 @@ pub struct Usage {
 impl<P: Platform> VmSpace<P> {
     /// Whether at this moment no small page is mapped at `address` whose entry is `wanted`; then no processor
     /// uses one that was there before either. Takes no lock, so one may come at the next moment.
-    pub fn settle_unless(&self, address: VirtAddr, wanted: impl FnOnce(Pte<P::Format>) -> bool) -> bool {
+    pub fn flush_unless(&self, address: VirtAddr, wanted: impl FnOnce(Pte<P::Format>) -> bool) -> bool {
         let (pte, level) = self.peek(address);
         if level == Level::Pte && pte.is_leaf(level) && wanted(pte) {
             return false;

@@ -42,8 +42,8 @@ impl Frame {
         self.refs.store(1 | CACHED, Release);
     }
 
-    /// The cache's reference becomes the caller's, which has marked the place in the cache. The frame may be
-    /// another one's than the cache's already, but for this.
+    /// The cache's reference becomes the caller's, an ordinary one, which may be given back. The caller has
+    /// marked the place in the cache.
     #[inline]
     pub fn leave_cache(&self) {
         self.leave_home();

@@ -22,9 +22,9 @@
 //!
 //! In this order, all but the first between the VMA's own lock and the tables' locks; the first comes before
 //! the mmap lock. A file's page is made with no lock of an address space held: the fault lets go of all it
-//! has, brings the page in, and starts over. Pages are found and mapped within one RCU guard, as
-//! those of every file (see [`object`](crate::object)), so neither truncation nor migration needs a fault's
-//! mutex.
+//! has, brings the page in, and starts over. Pages are found, counted, and looked at again under the
+//! table's lock, as those of every file (see [`object`](crate::object)), so neither truncation nor migration
+//! needs a fault's mutex.
 
 mod moves;
 mod tables;

@@ -15,11 +15,11 @@
 //!          forget    the registry is without it: a trap is nobody's now
 //! ```
 //!
-//! A fault reads the registry, looks up the page and maps it within one RCU guard, as it does for truncation:
-//! it sees the probe, or the walk meets its entry. mprotect, which may make text of what was not, changes the
-//! flags first and then looks at the registry within a guard: it finds the probe, or the walk finds the
-//! flags. Entries move only forward along the walk, from source to target and from parent to child
-//! (`docs/reverse-map-and-pins.md`, rules 3 and 4), so one pass meets all of them.
+//! A fault reads the registry, looks up the page and maps it within one RCU guard: it sees the probe, or the
+//! walk meets its entry. mprotect, which may make text of what was not, changes the flags first and then
+//! looks at the registry within a guard: it finds the probe, or the walk finds the flags. Entries move only
+//! forward along the walk, from source to target and from parent to child (`docs/reverse-map-and-pins.md`,
+//! rules 3 and 4), so one pass meets all of them.
 //!
 //! | page found | add | remove |
 //! | --- | --- | --- |

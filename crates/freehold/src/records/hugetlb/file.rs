@@ -268,7 +268,7 @@ impl<P: Platform> Mapping<P> {
     /// A page inside the file, if it has one, with a reference.
     fn get_huge(&self, index: PageIndex) -> Option<CachedPage<'_, P>> {
         // It may be moving: then it is looked for again when it has.
-        self.get_page(index).or_else(|| self.get_settled(&self.invalidate.read(), index))
+        self.get_page(index).or_else(|| self.get_after_move(&self.invalidate.read(), index))
     }
 
     /// Zeroes bytes within one page, if it is there.

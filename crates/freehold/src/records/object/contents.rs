@@ -190,7 +190,7 @@ impl<P: Platform> Mapping<P> {
         }
         let mut result = Ok(());
         let _: ControlFlow<()> = self.each_page(&pages_stay, pages, |index| {
-            if let Some(page) = self.get_settled(&pages_stay, index) {
+            if let Some(page) = self.get_after_move(&pages_stay, index) {
                 result = result.and(self.write_back_page(index, &page));
             }
             ControlFlow::Continue(())

@@ -94,7 +94,7 @@ impl<P: Platform> PagesStay<'_, P> {
         let memory = self.mapping.engine().memory();
         let count = pages.len();
         if self.mapping.is_shmem() {
-            let frame = |n| self.mapping.get_settled(&self.lock, pages.start + n);
+            let frame = |n| self.mapping.get_after_move(&self.lock, pages.start + n);
             let first = *frame(0)?;
             let follow = |n| frame(n).is_some_and(|page| *page == first.add(n));
             let in_a_row = || (1..count.get()).all(follow);
@@ -119,7 +119,7 @@ impl<P: Platform> PagesStay<'_, P> {
             platform.zero_frame(to);
             return Ok(());
         }
-        let Some(cached) = self.mapping.get_settled(&self.lock, index) else {
+        let Some(cached) = self.mapping.get_after_move(&self.lock, index) else {
             return self.mapping.read(&self.lock, index, to);
         };
         platform.copy_frame(to, *cached);

@@ -95,7 +95,7 @@ impl<P: Platform> Mapping<P> {
 
     /// A page inside the file that is in the cache, with a reference: of one that is moving the move is
     /// waited for.
-    pub(crate) fn get_settled(
+    pub(crate) fn get_after_move(
         &self,
         pages_stay: &RwSemReadGuard<'_, P>,
         index: PageIndex,

@@ -226,7 +226,7 @@ impl<P: Platform> Mapping<P> {
             return self.unmap(page, Copies::Stay);
         }
         self.home().each_mapper(page, |mapper| {
-            if !mapper.vm.settle_unless(VirtAddr::new(mapper.range.start()), |_| true) {
+            if !mapper.vm.flush_unless(VirtAddr::new(mapper.range.start()), |_| true) {
                 mapper.vm.discard(mapper.range, self.zap_of(mapper.vma, Copies::Stay));
             }
         });
