@@ -23,7 +23,7 @@ use xtask::{
 const USAGE: &str = "usage: cargo xtask test [--full | --long] | plain | loom | shuttle | sim | replay
        cargo xtask mutants [--no-baseline] [PART OF A NAME...] | mutants --table
        cargo xtask simulate [EXPERIMENT...] [--machine NAME] [--set SECTION.KEY=VALUE]... [--cpus N,N,...]
-                            [--seed N] [--at-most MIB] [--turn MICROSECONDS]
+                            [--locking CHOICES] [--seed N] [--at-most MIB] [--turn MICROSECONDS]
                             [--report FILE] [--markdown FILE] [--json FILE]
        cargo xtask simulate replay FILE [--machine NAME] [--cpus N,N,...] [--locking CHOICES]
        cargo xtask coverage

@@ -27,13 +27,14 @@ fn main() {
 #[cfg(sim)]
 mod simulate {
     use anyhow::{Context, bail, ensure};
+    use freehold_replay::locking::{self, Design};
     use freehold_reproduce::{Place, Plan, Scale, experiments};
     use freehold_sim::Machine;
     use std::fs;
     use std::time::Duration;
 
     const USAGE: &str = "usage: cargo xtask simulate [EXPERIMENT...] [--machine NAME] [--set SECTION.KEY=VALUE]... [--cpus N,N,...]
-           [--seed N] [--at-most MIB] [--turn MICROSECONDS] [--report FILE] [--markdown FILE] [--json FILE]
+           [--locking CHOICES] [--seed N] [--at-most MIB] [--turn MICROSECONDS] [--report FILE] [--markdown FILE] [--json FILE]
        cargo xtask simulate replay FILE ...";
 
     /// Where an experiment is done if nobody says, and how large it is: its step's machine, sizes at most of so
@@ -62,6 +63,7 @@ mod simulate {
         machine: Option<String>,
         changes: Vec<String>,
         cpus: Option<String>,
+        design: Option<Design>,
         seed: Option<u64>,
         mib: Option<u64>,
         turn: Option<u64>,
@@ -120,6 +122,9 @@ mod simulate {
                     "--machine" => wanted.machine = Some(value),
                     "--set" => wanted.changes.push(value),
                     "--cpus" => wanted.cpus = Some(value),
+                    "--locking" => {
+                        wanted.design = Some(locking::parse(&value).map_err(anyhow::Error::msg)?);
+                    }
                     "--seed" => wanted.seed = Some(number(&value)?),
                     "--at-most" => wanted.mib = Some(number(&value)?.max(1)),
                     "--turn" => wanted.turn = Some(number(&value)?.max(1)),
@@ -145,6 +150,7 @@ mod simulate {
                 at_most: self.mib.unwrap_or(usual.mib) << 20,
                 host: false,
                 threads,
+                design: self.design,
                 place: Place { machine, seed },
                 ..Scale::full(cpus)
             })

@@ -219,7 +219,8 @@ fn mark<'s, C: Clone + 's>(at: C, look: Look) -> DynElement<'s, SVGBackend<'s>, 
 }
 
 fn legend(plot: &Plot, shape: Shape, area: &Area) -> Drawn {
-    for (number, (line, look)) in plot.lines.iter().zip(LOOKS.iter().cycle()).enumerate() {
+    let drawn = plot.lines.iter().zip(LOOKS.iter().cycle()).filter(|(line, _)| !line.points.is_empty());
+    for (number, (line, look)) in drawn.enumerate() {
         let (left, place) = match shape {
             Shape::Wide => (0, number + 1),
             Shape::Narrow => (8 + (number % 2 * 192) as i32, number / 2 + 1),

@@ -10,7 +10,7 @@ use freehold::{
     engine::{Config, Engine},
     fault::Access,
     object::{File, FileAccess, Mapping, Zeroes},
-    space::{FaultLock, Locking, MapFlags, Prot, SpaceConfig, Unmap},
+    space::{Locking, MapFlags, Prot, SpaceConfig, Unmap},
 };
 use freehold_machine::{Cpu, Machine, MachineConfig, Process};
 use std::sync::atomic::AtomicBool;
@@ -126,16 +126,13 @@ pub fn unmap_name(unmap: Unmap) -> &'static str {
 
 /// The names of [`unmaps`].
 pub fn unmap_names() -> Vec<String> {
-    unmaps(FaultLock::default()).map(|design| unmap_name(design.unmap).to_owned()).into()
+    unmaps(Locking::default()).map(|design| unmap_name(design.unmap).to_owned()).into()
 }
 
-/// All designs of munmap, with faults as given.
-pub fn unmaps(fault: FaultLock) -> [Locking; 4] {
-    [Unmap::Exclusive, Unmap::SECTIONED, Unmap::Downgraded, Unmap::Released].map(|unmap| Locking {
-        unmap,
-        fault,
-        ..Locking::default()
-    })
+/// All designs of munmap, with the others as given.
+pub fn unmaps(others: Locking) -> [Locking; 4] {
+    [Unmap::Exclusive, Unmap::SECTIONED, Unmap::Downgraded, Unmap::Released]
+        .map(|unmap| Locking { unmap, ..others })
 }
 
 /// Nanoseconds since.

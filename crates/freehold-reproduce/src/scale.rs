@@ -2,6 +2,9 @@
 
 use super::executor::Place;
 use super::memory;
+use freehold::engine::Config;
+use freehold::space::Locking;
+use freehold_replay::locking::Design;
 use std::time::Duration;
 
 /// Sizes and times of a run.
@@ -21,6 +24,8 @@ pub struct Scale {
     pub host: bool,
     /// Numbers of threads, where an experiment tries several and the user says which.
     pub threads: Option<Vec<usize>>,
+    /// The designs that an experiment does not compare, if the user says.
+    pub design: Option<Design>,
     /// Where loads run.
     pub place: Place,
 }
@@ -36,6 +41,7 @@ impl Scale {
             at_most: u64::MAX,
             host: true,
             threads: None,
+            design: None,
             place: Place::default(),
         }
     }
@@ -43,6 +49,16 @@ impl Scale {
     /// Small ones.
     pub fn quick(cpus: usize) -> Scale {
         Scale { quick: true, turn: Duration::from_millis(200), ..Scale::full(cpus) }
+    }
+
+    /// How an experiment's spaces are locked, but for what it compares: as `usual`, unless the user says.
+    pub fn locking(&self, usual: Locking) -> Locking {
+        self.design.map_or(usual, |design| design.space)
+    }
+
+    /// The same for an engine.
+    pub fn config(&self) -> Config {
+        Config { file_rmap: self.design.unwrap_or_default().file_rmap, ..Config::default() }
     }
 
     /// How often each side of a comparison does its work.

@@ -36,6 +36,27 @@ use crate::stats::LockStats;
 use core::fmt;
 use crossbeam_utils::CachePadded;
 
+/// The first lock that a fault tries, and so does every other look at one VMA: readers of maps, access on
+/// behalf of others. [`MmapLock`] alone asks which it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum FaultLock {
+    /// The mmap lock for reading (Linux before 6.4).
+    MmapLock,
+    /// The VMA's own lock, a reader/writer lock in an object beside it (Linux 6.4 to 6.14).
+    VmaRwsem,
+    /// The VMA's own lock, a count of its readers inside it (step 4, Linux from 6.15 on).
+    VmaCount,
+    /// The same, with a slot per CPU for readers that meet often in one VMA.
+    #[default]
+    VmaPerCpu,
+}
+
+impl FaultLock {
+    /// Each of them.
+    pub const ALL: [FaultLock; 4] =
+        [FaultLock::MmapLock, FaultLock::VmaRwsem, FaultLock::VmaCount, FaultLock::VmaPerCpu];
+}
+
 /// The lock of an address space; see the [module](self).
 pub struct MmapLock<H: Host> {
     sem: RwSem<H>,
@@ -48,10 +69,8 @@ struct ReadByFaults<H: Host> {
     seq: AtomicU32,
     /// Where readers of its VMAs may stand: this space's, or late ones of another; fixed.
     slots: Option<Counted<ReaderSlots<H>>>,
-    /// Whether this space's readers never stand there; fixed.
-    counts: bool,
-    /// Whether VMAs have locks beside them; fixed.
-    rwsems: bool,
+    /// What its VMAs' own locks are; fixed.
+    fault: FaultLock,
     /// Stands for the lock beside a VMA. Every mmap lock has one: a late reader may come to a VMA that has
     /// such a lock in another space by now.
     beside: Slot,
@@ -60,7 +79,7 @@ struct ReadByFaults<H: Host> {
 impl<H: Host> ReadByFaults<H> {
     const_unless_loom! {
         fn new(seq: u32) -> CachePadded<Self> {
-            CachePadded::new(ReadByFaults { seq: AtomicU32::new(seq), slots: None, counts: false, rwsems: false, beside: Slot::beside() })
+            CachePadded::new(ReadByFaults { seq: AtomicU32::new(seq), slots: None, fault: FaultLock::VmaPerCpu, beside: Slot::beside() })
         }
     }
 }
@@ -164,26 +183,26 @@ impl<H: Host> MmapLock<H> {
         self
     }
 
-    /// The same lock, whose readers are counted in the VMA, however many they are. It needs the slots all the
-    /// same: a late reader of another space may stand in one with a VMA of this.
+    /// The same lock, over VMAs with such locks of their own. [`FaultLock::VmaCount`] needs the slots all the
+    /// same: a late reader of another space may stand in one with a VMA of this. With
+    /// [`FaultLock::VmaRwsem`], [`VmaCount::make_beside`](crate::VmaCount::make_beside) makes a VMA's before
+    /// it is attached.
     #[must_use]
-    pub fn that_counts(mut self) -> Self {
-        self.read.counts = true;
+    pub fn with_fault_lock(mut self, fault: FaultLock) -> Self {
+        self.read.fault = fault;
         self
     }
 
-    /// The same lock, whose VMAs each have a reader/writer lock beside them, as in Linux 6.4 to 6.14.
-    /// [`VmaCount::make_beside`](crate::VmaCount::make_beside) makes it before a VMA is attached.
-    #[must_use]
-    pub fn with_rwsems(mut self) -> Self {
-        self.read.rwsems = true;
-        self
+    /// Whether a look at one VMA tries that VMA's lock before this one.
+    #[inline]
+    pub fn tries_vma_locks(&self) -> bool {
+        self.read.fault != FaultLock::MmapLock
     }
 
     /// Whether VMAs are locked by locks beside them.
     #[inline]
     pub fn uses_rwsems(&self) -> bool {
-        self.read.rwsems
+        self.read.fault == FaultLock::VmaRwsem
     }
 
     /// Where a reader is counted that has the lock beside its VMA.
@@ -200,7 +219,7 @@ impl<H: Host> MmapLock<H> {
     /// The same for a reader of this space.
     #[inline]
     pub(crate) fn slots_to_enter(&self) -> Option<&ReaderSlots<H>> {
-        if self.read.counts { None } else { self.slots() }
+        if self.read.fault == FaultLock::VmaCount { None } else { self.slots() }
     }
 
     /// The statistics, if the lock keeps any.

@@ -17,6 +17,8 @@ use allocator_api2::alloc::AllocError;
 
 /// Where readers of VMAs stand, CPU by CPU. One for all [mmap locks](crate::MmapLock) under which a VMA may
 /// live, in this life and in later ones.
+// On a line of its own: faults read it, and the count of references before it changes with every space.
+#[repr(align(64))]
 #[derive(Debug)]
 pub struct ReaderSlots<H: Host> {
     slots: PerCpu<Slot, H>,

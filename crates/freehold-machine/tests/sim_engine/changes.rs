@@ -3,6 +3,7 @@
 use crate::world::{ANON, PAGE, RW, World, more};
 use freehold::fault::Access;
 use freehold::space::Locking;
+use freehold_machine::Process;
 
 /// Processes of their own have nothing in common but the engine: mapping, touching, unmapping.
 #[test]
@@ -21,6 +22,39 @@ fn processes_that_map_and_unmap_pass_no_line_around() {
         (world, report)
     });
     assert!(more.most() < 0.01, "{:?}", more.places);
+}
+
+/// VMAs, frames and tables of a process that begins and ends come from lists per CPU: fork, a page that is
+/// copied, exit. What is passed on is what the host's allocator gives, and counts of references: the engine's,
+/// its memory's and its slots', which each space holds.
+#[test]
+fn processes_that_fork_have_lists_per_cpu() {
+    let more = more(20, |times| {
+        let world = World::new(16);
+        let processes: Vec<_> = (0..16)
+            .map(|_| {
+                let process = world.process(Locking::default());
+                let at = process.mmap(0, 4 * PAGE, RW, ANON, None, 0).expect("a VMA");
+                (process, at)
+            })
+            .collect();
+        let report = world.all(|number| {
+            let ((process, at), mut cpu) = (&processes[number], world.machine.cpu(number));
+            for _ in 0..times {
+                process.touch(&mut cpu, *at, Access::WRITE).expect("a page");
+                let child = Process::of(process.fork().expect("a child"));
+                child.touch(&mut cpu, *at, Access::WRITE).expect("a copy");
+                cpu.call(|| drop(child));
+            }
+        });
+        (world, report)
+    });
+    for of in
+        ["records/vma", "freehold-vmspace/src/memory", "freehold-vmspace/src/frame", "freehold-pagetable"]
+    {
+        let passed: f64 = more.places.iter().filter(|place| place.0.contains(of)).map(|place| place.1).sum();
+        assert!(passed < 0.01, "{of}: {:?}", more.places);
+    }
 }
 
 /// Threads of one process have its mmap lock in common, so that the test above is known to see it.

@@ -71,3 +71,53 @@ fn lookups_pass_no_line_around() {
     });
     assert!(more.most() < 0.01, "{:?}", more.places);
 }
+
+/// A page in each 2 MiB, so that each fault adds a table, and now and then one above it: frames for tables
+/// come from per-CPU lists, and entries of upper levels are filled by compare-and-swap.
+#[test]
+fn faults_that_add_tables_pass_no_line_around() {
+    const SPAN: u64 = 512 * GIB;
+    let more = more(100, |tables| {
+        let world = World::new(16);
+        let process = world.process(Locking::default());
+        let at = SPAN;
+        process.mmap(at, 16 * SPAN, RW, ANON | MapFlags::FIXED, None, 0).expect("a VMA");
+        let report = world.all(|number| {
+            let mut cpu = world.machine.cpu(number);
+            for table in 0..tables {
+                let page = at + number as u64 * SPAN + table * (2 << 20);
+                process.touch(&mut cpu, page, Access::WRITE).expect("a page");
+            }
+        });
+        (world, report)
+    });
+    assert!(more.most() < 0.01, "{:?}", more.places);
+}
+
+/// What a munmap does meanwhile is no business of faults elsewhere: one processor maps and unmaps all the
+/// time, the others fault.
+#[test]
+fn faults_beside_a_change_pass_its_lines_around_but_rarely() {
+    let more = more(100, |pages| {
+        let world = World::new(16);
+        let process = world.process(Locking::default());
+        let at = 1 << 40;
+        for number in 0..16 {
+            let at = at + 2 * number * GIB;
+            process.mmap(at, GIB, RW, ANON | MapFlags::FIXED, None, 0).expect("a VMA");
+        }
+        let report = world.all(|number| {
+            let mut cpu = world.machine.cpu(number);
+            if number > 0 {
+                return touch(&process, &mut cpu, at + 2 * number as u64 * GIB, pages);
+            }
+            for _ in 0..pages / 10 {
+                process.mmap(at, 64 * PAGE, RW, ANON | MapFlags::FIXED, None, 0).expect("a VMA");
+                cpu.call(|| process.munmap(at, 64 * PAGE)).expect("unmapped");
+            }
+        });
+        (world, report)
+    });
+    // The tree's node and the mmap lock's number: each of fifteen readers fetches them after a change.
+    assert!(more.most() < 0.2, "{:?}", more.places);
+}

@@ -91,10 +91,10 @@ impl Experiment for FaultThroughput {
     fn run(&self, scale: &Scale, steps: &Steps) -> anyhow::Result<Findings> {
         let threads = scale.cpus;
         let bytes = bytes(scale);
-        let world = World::new(bytes * threads as u64 + GIB, threads, Default::default())?;
+        let world = World::new(bytes * threads as u64 + GIB, threads, scale.config())?;
         let files = (0..threads).map(|_| world.file(bytes / PAGE)).collect::<anyhow::Result<_>>()?;
         let files = Files { all: files, bytes };
-        let mut designs = unmaps(FaultLock::MmapLock);
+        let mut designs = unmaps(scale.locking(Locking { fault: FaultLock::MmapLock, ..Locking::default() }));
         let mut rates = Vec::new();
         for case in Case::ALL {
             let found = in_turns(scale.turns(), &mut designs, |design, turn| {

@@ -110,7 +110,7 @@ impl Experiment for Hugetlb {
         let counts = processes(scale);
         let most = counts.last().copied().unwrap_or(1);
         let sides =
-            [HugetlbLock::FileLock, HugetlbLock::VmaLock].map(|design| Side::new(design, bytes, most));
+            [HugetlbLock::FileLock, HugetlbLock::VmaLock].map(|design| Side::new(design, bytes, most, scale));
         let mut sides: Vec<Side> = sides.into_iter().collect::<anyhow::Result<_>>()?;
         let mut all = Vec::new();
         let others = [(most, Place::Apart), (most, Place::Punched)];
@@ -128,8 +128,8 @@ impl Experiment for Hugetlb {
 }
 
 impl Side {
-    fn new(hugetlb: HugetlbLock, bytes: u64, cpus: usize) -> anyhow::Result<Side> {
-        let config = Config { lock_stats: true, ..Config::default() };
+    fn new(hugetlb: HugetlbLock, bytes: u64, cpus: usize, scale: &Scale) -> anyhow::Result<Side> {
+        let config = Config { lock_stats: true, ..scale.config() };
         // Twice the file's: where pages are cut out beside others who map and fault, just as many run out.
         let world = World::new(2 * bytes + GIB, cpus, config)?;
         let pages = 2 * bytes / HUGE;
@@ -137,7 +137,8 @@ impl Side {
         anyhow::ensure!(had == pages, "a pool of {had} instead of {pages} huge pages");
         let mapping = Mapping::of_huge_pages(&world.engine, HugePageSize::Mib2, bytes, false)?;
         let file = File::new(&mapping, FileAccess::READ_WRITE, "/hugetlb")?;
-        let side = Side { world, file, locking: Locking { hugetlb, ..Locking::default() }, bytes };
+        let side =
+            Side { world, file, locking: Locking { hugetlb, ..scale.locking(Locking::default()) }, bytes };
         // Every page is in the file before anything is measured.
         side.tables(1, Place::Shared)?;
         Ok(side)

@@ -16,7 +16,7 @@ const QUICK: [usize; 3] = [100, 300, 600];
 /// As the values of [`FileRmap::ALL`] are called, in order.
 const DESIGNS: &[&str] = &["Mutex", "Exclusive", "Shared"];
 /// What is measured with each number of tasks.
-const LOADS: [Load; 3] = [Load::AllTests, Load::Disk, Load::Migration];
+const LOADS: [Load; 4] = [Load::AllTests, Load::Disk, Load::Migration, Load::Punch];
 
 impl IMmap {
     fn tasks(scale: &Scale) -> &'static [usize] {
@@ -58,7 +58,7 @@ impl Experiment for IMmap {
     fn run(&self, scale: &Scale, steps: &Steps) -> anyhow::Result<Findings> {
         let mut all = Vec::new();
         for &tasks in Self::tasks(scale) {
-            let sides = FileRmap::ALL.map(|design| Tasks::new(design, tasks, scale.cpus));
+            let sides = FileRmap::ALL.map(|design| Tasks::new(design, tasks, scale));
             let mut sides: Vec<Tasks> = sides.into_iter().collect::<anyhow::Result<_>>()?;
             let mut of_tasks = OfTasks { tasks, rates: Vec::new(), waits: Vec::new(), waited: Vec::new() };
             for load in LOADS {
@@ -86,6 +86,7 @@ fn findings(all: &[OfTasks]) -> Findings {
         "alltests-like, jobs a minute",
         "disk-like, jobs a minute",
         "pages migrated a second, beside the first load",
+        "alltests-like with pages cut out that all map, jobs a minute",
     ];
     let tables = LOADS.iter().enumerate().map(|(number, load)| {
         let columns = ["load"].iter().chain(DESIGNS);
@@ -121,8 +122,8 @@ fn findings(all: &[OfTasks]) -> Findings {
         title: IMmap.title(),
         found,
         work: "Tasks that map the same libraries and data; jobs fork one, map, fault, write pages back, unmap and exit (alltests), or map, write and write back \
-               files of their own beside the shared data (disk); one of 16 writes a page back that all tasks map, and one of 64 cuts its file off. For the last figure one of 16 of the first load's jobs tries to move a page that \
-               all tasks map to another frame."
+               files of their own beside the shared data (disk); one of 16 writes a page back that all tasks map, and one of 64 cuts its file off. For the last two one of 16 of the first load's jobs tries to move a page that \
+               all tasks map to another frame, or cuts it out of the file."
             .to_owned(),
         tables,
         plots: plots.collect(),
@@ -151,7 +152,7 @@ fn row(of_tasks: &OfTasks, number: usize, load: Load) -> Row {
     let jobs = published.and_then(|(_, all, disk)| match load {
         Load::AllTests => Some(*all),
         Load::Disk => Some(*disk),
-        Load::Migration => None,
+        Load::Migration | Load::Punch => None,
     });
     let mut cells: Vec<Cell> = rates.iter().map(|rate| Cell::measured(unit(load), rate.clone())).collect();
     cells.extend([

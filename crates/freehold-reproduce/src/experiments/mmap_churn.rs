@@ -12,7 +12,7 @@ use crate::measure::{Figure, figures, in_turns};
 use crate::unit::Unit;
 use crate::{scale::Scale, steps::Steps};
 use freehold::fault::Access;
-use freehold::space::FaultLock;
+use freehold::space::Locking;
 use freehold_machine::Process;
 use freehold_sync::stats::Histogram;
 use std::sync::atomic::Ordering::Relaxed;
@@ -55,8 +55,9 @@ impl Experiment for MmapChurn {
     }
 
     fn run(&self, scale: &Scale, steps: &Steps) -> anyhow::Result<Findings> {
-        let world = World::new(4 * GIB, scale.cpus, Default::default())?;
-        let processes = unmaps(FaultLock::default()).map(|locking| world.process(locking).map(Side::Design));
+        let world = World::new(4 * GIB, scale.cpus, scale.config())?;
+        let designs = unmaps(scale.locking(Locking::default()));
+        let processes = designs.map(|locking| world.process(locking).map(Side::Design));
         let mut sides: Vec<Side> = processes.into_iter().collect::<anyhow::Result<_>>()?;
         if scale.host {
             sides.push(Side::Host);
@@ -128,7 +129,7 @@ fn single_seconds(scale: &Scale) -> f64 {
 
 /// Each operation by itself, the engine's and the host's in turns; nanoseconds.
 fn singles(world: &World, scale: &Scale, steps: &Steps) -> anyhow::Result<Table> {
-    let process = world.process(Default::default())?;
+    let process = world.process(scale.locking(Locking::default()))?;
     let mut rows = Vec::new();
     for single in Single::ALL {
         let mut sides = vec![false];
@@ -160,7 +161,7 @@ fn singles(world: &World, scale: &Scale, steps: &Steps) -> anyhow::Result<Table>
 }
 
 fn findings(all: &[(usize, Vec<Vec<Turn>>)], singles: Table) -> Findings {
-    let mut names: Vec<&str> = unmaps(FaultLock::default()).map(|design| unmap_name(design.unmap)).into();
+    let mut names: Vec<&str> = unmaps(Locking::default()).map(|design| unmap_name(design.unmap)).into();
     names.push(HOST);
     let table = |title: &str, unit: Unit, sides: usize, value: &dyn Fn(&Turn) -> f64| {
         let rows = all.iter().map(|(threads, found)| {

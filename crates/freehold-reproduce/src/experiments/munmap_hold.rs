@@ -9,7 +9,7 @@ use crate::load::{GIB, HOST, PAGE, Side, World, populated, since, unmap_name, un
 use crate::measure::{Figure, figures, in_turns};
 use crate::unit::Unit;
 use crate::{memory, scale::Scale, steps::Steps};
-use freehold::space::{FaultLock, Locking, Unmap};
+use freehold::space::{Locking, Unmap};
 use freehold_machine::Process;
 use freehold_replay::units;
 use freehold_sync::stats::LockSnapshot;
@@ -68,8 +68,8 @@ impl Experiment for MunmapHold {
     fn run(&self, scale: &Scale, steps: &Steps) -> anyhow::Result<Findings> {
         let sizes = scale.sizes(&FULL, &QUICK);
         let largest = sizes.iter().max().copied().unwrap_or(PAGE);
-        let world = World::new(largest + largest / 64 + GIB, 1, Default::default())?;
-        let designs = unmaps(FaultLock::default());
+        let world = World::new(largest + largest / 64 + GIB, 1, scale.config())?;
+        let designs = unmaps(scale.locking(Locking::default()));
         let mut of_sizes = Vec::new();
         for &size in &sizes {
             let processes = designs.map(|locking| world.watched(locking).map(Side::Design));

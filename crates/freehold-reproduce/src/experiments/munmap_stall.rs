@@ -104,7 +104,7 @@ impl Experiment for MunmapStall {
     fn run(&self, scale: &Scale, steps: &Steps) -> anyhow::Result<Findings> {
         let sizes = scale.sizes(&FULL, &QUICK);
         let largest = sizes.iter().max().copied().unwrap_or(PAGE);
-        let world = World::new(largest + largest / 64 + 2 * GIB, 1 + victims(scale), Default::default())?;
+        let world = World::new(largest + largest / 64 + 2 * GIB, 1 + victims(scale), scale.config())?;
         let mut all = Vec::new();
         for &size in &sizes {
             let mut sides: Vec<Side> = Side::DESIGNS.into_iter().chain(host(scale, size)).collect();

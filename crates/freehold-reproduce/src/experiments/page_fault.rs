@@ -92,8 +92,9 @@ impl Experiment for PageFault {
     fn run(&self, scale: &Scale, steps: &Steps) -> anyhow::Result<Findings> {
         // Beside the pages, every CPU has some frames in its list.
         let bytes = (pages(scale) * PAGE + (GIB / 64)) * scale.cpus as u64 + GIB;
-        let world = World::new(bytes, scale.cpus, Default::default())?;
-        let processes = FaultLock::ALL.map(|fault| world.process(Locking { fault, ..Locking::default() }));
+        let world = World::new(bytes, scale.cpus, scale.config())?;
+        let others = scale.locking(Locking::default());
+        let processes = FaultLock::ALL.map(|fault| world.process(Locking { fault, ..others }));
         let processes: Vec<Process> = processes.into_iter().collect::<anyhow::Result<_>>()?;
         let mut sides: Vec<Side> = processes.into_iter().map(Side::Design).collect();
         if host(scale) {

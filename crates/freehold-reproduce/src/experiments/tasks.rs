@@ -28,6 +28,8 @@ const WALK: u64 = 16;
 const MOVE: u64 = 16;
 /// Every so many jobs one cuts its file off.
 const CUT: u64 = 64;
+/// Every so many jobs one cuts a page out of the data.
+const PUNCH: u64 = 16;
 
 /// What the threads do.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -38,6 +40,8 @@ pub enum Load {
     Disk,
     /// The first's jobs, which move pages now and then that all tasks map; those are what counts.
     Migration,
+    /// The first's jobs, which now and then cut a page out of the data that all tasks map.
+    Punch,
 }
 
 impl Load {
@@ -47,6 +51,7 @@ impl Load {
             Load::AllTests => "alltests",
             Load::Disk => "disk",
             Load::Migration => "migration",
+            Load::Punch => "punch",
         }
     }
 }
@@ -75,15 +80,16 @@ pub struct Turn {
 
 impl Tasks {
     /// So many, each with libraries, a heap, and the data.
-    pub fn new(file_rmap: FileRmap, tasks: usize, threads: usize) -> anyhow::Result<Tasks> {
-        let config = Config { file_rmap, lock_stats: true, ..Config::default() };
+    pub fn new(file_rmap: FileRmap, tasks: usize, scale: &Scale) -> anyhow::Result<Tasks> {
+        let threads = scale.cpus;
+        let config = Config { file_rmap, lock_stats: true, ..scale.config() };
         // What was given back stays until a grace period is over, which many threads fill.
         let world = World::new(4 * GIB + threads as u64 * (GIB / 8), threads.max(2), config)?;
         let libraries: Vec<Open> =
             (0..LIBRARIES).map(|_| world.file(LIBRARY)).collect::<anyhow::Result<_>>()?;
         let data = world.file(DATA)?;
         let task = |_| -> anyhow::Result<(Process, u64)> {
-            let process = world.process(Locking::default())?;
+            let process = world.process(scale.locking(Locking::default()))?;
             for library in &libraries {
                 let text = map(&process, library, LIBRARY, RX, MapFlags::PRIVATE)?;
                 fault_in(&process, text, 4, Access::EXEC)?;
@@ -108,6 +114,7 @@ impl Tasks {
             Load::AllTests => Tasks::fork_and_map,
             Load::Disk => Tasks::write_files,
             Load::Migration => Tasks::fork_and_move,
+            Load::Punch => Tasks::fork_and_punch,
         };
         let (done, took) = self.world.for_a_while(scale.cpus, scale.turn, |thread, cpu, stop| {
             cpu.call(|| self.jobs(thread, stop, job))
@@ -150,6 +157,18 @@ impl Tasks {
             Ok(())
         })?;
         Ok(moved)
+    }
+
+    fn fork_and_punch(&self, number: u64, scratch: &Open) -> anyhow::Result<u64> {
+        let turn = self.turn_of(number) + PUNCH / 2;
+        self.fork_map_and(number, scratch, |_, _| {
+            if turn.is_multiple_of(PUNCH) {
+                let at = turn / PUNCH % MOVED * PAGE;
+                self.data.mapping().punch(at..at + PAGE)?;
+            }
+            Ok(())
+        })?;
+        Ok(1)
     }
 
     /// A child that maps the data, of which it has its first pages as it does `then`.

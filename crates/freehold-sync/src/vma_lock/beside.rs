@@ -1,5 +1,5 @@
 //! The lock of a VMA as Linux had it from 6.4 to 6.14, to be compared with: a reader/writer lock in an object
-//! beside the VMA, where the mmap lock says so ([`MmapLock::with_rwsems`](crate::MmapLock::with_rwsems)).
+//! beside the VMA, where the mmap lock says so ([`FaultLock::VmaRwsem`](crate::FaultLock::VmaRwsem)).
 //!
 //! The object is made before the VMA is first attached, and stays with the VMA's memory from life to life. A
 //! reader takes the lock if it is free, then looks whether the VMA is attached; the rest is as ever. The

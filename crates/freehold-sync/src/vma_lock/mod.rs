@@ -171,7 +171,7 @@ impl VmaCount {
     }
 
     /// Makes the lock beside the VMA, for a life under an mmap lock [that wants
-    /// one](crate::MmapLock::with_rwsems), unless a former life has left one. The VMA is detached and the
+    /// one](crate::FaultLock::VmaRwsem), unless a former life has left one. The VMA is detached and the
     /// caller's.
     ///
     /// # Errors

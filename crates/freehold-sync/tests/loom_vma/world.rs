@@ -4,7 +4,7 @@ use freehold_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use freehold_sync::counted::Counted;
 use freehold_sync::testing::LoomHost;
 use freehold_sync::{
-    MmapLock, MmapWriteGuard, ReadFail, ReaderPlace, ReaderSlots, VmaCount, VmaLock, VmaSeq,
+    FaultLock, MmapLock, MmapWriteGuard, ReadFail, ReaderPlace, ReaderSlots, VmaCount, VmaLock, VmaSeq,
 };
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -56,7 +56,7 @@ impl World {
         let slots = Counted::try_new(ReaderSlots::try_new().unwrap()).unwrap();
         let world = Self::with_locks([
             Lock::new().with_slots(slots.clone()),
-            Lock::new().with_slots(slots.clone()).that_counts(),
+            Lock::new().with_slots(slots.clone()).with_fault_lock(FaultLock::VmaCount),
         ]);
         world.vma().make_per_cpu();
         world
@@ -64,7 +64,9 @@ impl World {
 
     /// The same whose VMAs have locks beside them, in each of the spaces or not.
     pub fn beside(rwsems: [bool; 2]) -> Arc<Self> {
-        Self::with_locks(rwsems.map(|rwsems| if rwsems { Lock::new().with_rwsems() } else { Lock::new() }))
+        Self::with_locks(rwsems.map(|rwsems| {
+            if rwsems { Lock::new().with_fault_lock(FaultLock::VmaRwsem) } else { Lock::new() }
+        }))
     }
 
     pub fn with_locks(spaces: [Lock; 2]) -> Arc<Self> {

@@ -25,6 +25,8 @@ use freehold_sync::{
 };
 
 /// The memory that address spaces are made of: a platform's frames, and what is kept of free ones.
+// On lines of its own: each fault reads it, and the count of references before it changes with every space.
+#[repr(align(64))]
 pub struct Memory<P: Platform> {
     frames: FrameCache<P>,
     /// A frame of zeroes that read faults on anonymous memory map; not counted, never written.

@@ -19,7 +19,7 @@ use crate::{
 };
 use freehold_sync::{
     PerCpu, ReaderSlots,
-    atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+    atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, announce},
     stats::{LockSnapshot, LockStats},
 };
 use freehold_vmspace::{Memory, PageCount};
@@ -117,6 +117,8 @@ impl Default for Config {
 }
 
 /// One kernel's worth of shared state.
+// On lines of its own: each fault reads it, and the count of references before it changes with every space.
+#[repr(align(64))]
 pub struct Engine<P: Platform> {
     pub(crate) slab: VmaSlab<P>,
     /// Where readers of VMAs stand that would get into each other's way: one for all spaces, because VMAs
@@ -169,7 +171,7 @@ impl<P: Platform> Engine<P> {
         };
         let (lock_stats, file_stats) = (stats()?, stats()?);
         let hugetlb = Hugetlb::try_new(stats()?, stats()?)?;
-        match Counted::try_new(Engine {
+        let engine = Counted::try_new(Engine {
             slab,
             reader_slots,
             hugetlb,
@@ -182,10 +184,22 @@ impl<P: Platform> Engine<P> {
             shared_blocks: AtomicU64::new(config.shared_blocks.word()),
             config,
             memory,
-        }) {
-            Ok(engine) => Ok(engine),
-            Err(error) => Err(error.into()),
-        }
+        })?;
+        announce!("Engine", Counted::as_ptr(&engine), 1, Engine<P> {
+            slab: slab,
+            reader_slots: reader_slots,
+            hugetlb: hugetlb,
+            files: files,
+            serials: serials,
+            lock_stats: lock_stats,
+            file_stats: file_stats,
+            huge_pages: huge_pages,
+            blocks: blocks,
+            shared_blocks: shared_blocks,
+            config: config,
+            memory: memory,
+        });
+        Ok(engine)
     }
 
     /// The machine below.

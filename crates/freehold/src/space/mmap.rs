@@ -427,6 +427,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// What is in the way, if anything can be, and the limits. What was gathered may go from now on.
+    // Inlined: as a rule there is nothing, and what there may be is large for a return value.
+    #[inline(always)]
     pub(super) fn gather_replaced(
         &self,
         request: &Request<P>,

@@ -10,6 +10,7 @@ mod check;
 mod closing;
 pub(crate) mod counters;
 mod deferred_retire;
+pub(crate) mod design;
 mod driver;
 mod exit;
 mod fork;
@@ -52,6 +53,8 @@ mod vma_list;
 pub use crate::vma::VmaInfo;
 pub use arguments::Arguments;
 pub use counters::{Counts, Faults};
+pub use design::{HugetlbLock, Locking, Unmap};
+pub use freehold_sync::FaultLock;
 pub use freehold_vmspace::{Rss, RssKind};
 pub use layout::{DEFAULT_MAP_WINDOW, LEGACY_BASE, Layout};
 pub use limits::Limits;
@@ -85,102 +88,6 @@ use freehold_sync::{
 use freehold_vmspace::VmSpace;
 use limits::LiveLimits;
 use pkeys::Pkeys;
-
-/// How a large munmap keeps others from waiting; see `unmap.rs`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Unmap {
-    /// Everything under the mmap lock, held for writing (Linux before 4.20).
-    Exclusive,
-    /// Section by section, each whole, the lock let go in between (step 0).
-    Sectioned {
-        /// Bytes of a section; an address space rounds them up to a power of two, and to a page.
-        bytes: u64,
-    },
-    /// Detach under the write lock, zap under the downgraded one (step 1, Linux today).
-    Downgraded,
-    /// Detach under the write lock, then hold no lock at all: the range stays reserved as *closing*.
-    #[default]
-    Released,
-}
-
-impl Unmap {
-    /// With sections that begin and end at pages.
-    fn rounded(self) -> Self {
-        match self {
-            Unmap::Sectioned { bytes } => {
-                let bytes = bytes.max(PAGE_SIZE).checked_next_power_of_two().unwrap_or(1 << 63);
-                Unmap::Sectioned { bytes }
-            }
-            other => other,
-        }
-    }
-
-    /// The section of step 0 (`docs/designs.md`): what one PUD entry spans.
-    pub const SECTIONED: Unmap = Unmap::Sectioned { bytes: 1 << 30 };
-}
-
-/// The first lock that a fault tries, and so does every other look at one VMA: readers of maps, access on
-/// behalf of others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum FaultLock {
-    /// The mmap lock for reading (Linux before 6.4).
-    MmapLock,
-    /// The VMA's own lock, a reader/writer lock in an object beside it (Linux 6.4 to 6.14).
-    VmaRwsem,
-    /// The VMA's own lock, a count of its readers inside it (step 4, Linux from 6.15 on).
-    VmaCount,
-    /// The same, with a slot per CPU for readers that meet often in one VMA.
-    #[default]
-    VmaPerCpu,
-}
-
-impl FaultLock {
-    /// Each of them.
-    pub const ALL: [FaultLock; 4] =
-        [FaultLock::MmapLock, FaultLock::VmaRwsem, FaultLock::VmaCount, FaultLock::VmaPerCpu];
-}
-
-/// What keeps shared tables of huge pages where a fault has found them; see [`hugetlb`](crate::hugetlb).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum HugetlbLock {
-    /// The lock over all VMAs of the file, held by each fault for reading (Linux 5.7 to 6.0).
-    FileLock,
-    /// A lock of each VMA's own (step 3).
-    #[default]
-    VmaLock,
-}
-
-/// Which design of each step an address space uses; the default is the last of each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Locking {
-    /// How munmap is done.
-    pub unmap: Unmap,
-    /// How faults are locked.
-    pub fault: FaultLock,
-    /// How faults on huge pages are locked besides.
-    pub hugetlb: HugetlbLock,
-}
-
-impl Locking {
-    /// Pairs of the first two in which every value of each meets several of the other, for tests and
-    /// comparisons.
-    pub const ALL: [Locking; 8] = {
-        const fn with(unmap: Unmap, fault: FaultLock) -> Locking {
-            Locking { unmap, fault, hugetlb: HugetlbLock::VmaLock }
-        }
-        use FaultLock::{MmapLock, VmaCount, VmaPerCpu, VmaRwsem};
-        [
-            with(Unmap::Exclusive, MmapLock),
-            with(Unmap::SECTIONED, VmaRwsem),
-            with(Unmap::Downgraded, VmaCount),
-            with(Unmap::Released, MmapLock),
-            with(Unmap::Exclusive, VmaPerCpu),
-            with(Unmap::SECTIONED, VmaCount),
-            with(Unmap::Downgraded, VmaPerCpu),
-            with(Unmap::Released, VmaPerCpu),
-        ]
-    };
-}
 
 /// Where things go in a fresh address space, and what it may do.
 #[derive(Clone, Debug)]
@@ -313,13 +220,8 @@ impl<P: Platform> AddressSpace<P> {
                 None => MmapLock::new(),
             },
         };
-        // The one place that knows what a VMA's lock is made of. Whether it is tried: `tries_vma_lock`.
-        let mmap_lock = mmap_lock.with_slots(engine.reader_slots.clone());
-        let mmap_lock = match config.locking.fault {
-            FaultLock::VmaRwsem => mmap_lock.with_rwsems(),
-            FaultLock::VmaCount => mmap_lock.that_counts(),
-            FaultLock::MmapLock | FaultLock::VmaPerCpu => mmap_lock,
-        };
+        let mmap_lock =
+            mmap_lock.with_slots(engine.reader_slots.clone()).with_fault_lock(config.locking.fault);
         let space = Counted::try_new(AddressSpace {
             engine: engine.clone(),
             mmap_lock,
@@ -382,7 +284,7 @@ impl<P: Platform> AddressSpace<P> {
     /// Whether a look at one VMA tries that VMA's lock before it takes the mmap lock.
     #[inline]
     pub(crate) fn tries_vma_lock(&self) -> bool {
-        self.locking.fault != FaultLock::MmapLock
+        self.mmap_lock.tries_vma_locks()
     }
 
     /// Resource limits and privileges.

@@ -26,7 +26,8 @@
 #![expect(unsafe_code, reason = "unlinks page tables")]
 
 use super::{
-    AddressSpace, Unmap,
+    AddressSpace,
+    design::Hold,
     limits::Replaced,
     locking::{WriteGuard, closing_entry},
     split_merge::SplitMergeError,
@@ -188,7 +189,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// The lock is gone. Of a range that goes by sections, some may have gone.
     pub(super) fn unmap_by_design(self, range: &Decoded) -> Result<(), MunmapError> {
         let space = self.space;
-        if let Unmap::Sectioned { bytes } = space.locking.unmap {
+        if let Some(bytes) = space.locking.unmap.parts().sections {
             return space.unmap_sections(self, range, bytes);
         }
         let gathered = self.gather(range)?;
@@ -236,7 +237,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         }
     }
 
-    /// How step 4 goes, by the design; `unmap_by_design` reads it, too, for sections.
+    /// How step 4 goes, by the design.
     ///
     /// A VMA of a file is never let go of before it is out of the file's tree: until then the file's walkers
     /// come to its addresses, which must not be anybody else's, and may still owe the flush of an entry
@@ -250,12 +251,12 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             return Settling::Nothing;
         }
         let free = free();
-        match space.locking.unmap {
-            Unmap::Released if small && !totals.files && !space.platform().runs_elsewhere(space.vm.mmu()) => {
+        match space.locking.unmap.parts().held {
+            Hold::Nothing if small && !totals.files && !space.platform().runs_elsewhere(space.vm.mmu()) => {
                 Settling::Exclusive(free)
             }
-            Unmap::Released => Settling::Released,
-            Unmap::Downgraded if !totals.special => Settling::Downgraded(free),
+            Hold::Nothing => Settling::Released,
+            Hold::Read if !totals.special => Settling::Downgraded(free),
             _ => Settling::Exclusive(free),
         }
     }
@@ -490,13 +491,13 @@ impl<P: Platform> AddressSpace<P> {
     fn is_special(&self, vma: &Vma<P>) -> bool {
         let pages = || PageRange::new(vma.pgoff(), vma.pgoff_of(vma.end()));
         let probed = || vma.object().file().is_some_and(|file| file.mapping().probes().any::<P>(pages()));
-        self.locking.unmap == Unmap::Downgraded
+        self.locking.unmap.parts().falls_back
             && (vma.flags().intersects(VmFlags::PFNMAP | VmFlags::HUGETLB) || probed())
     }
 
     /// Whether others may come in between the parts of what one call unmaps.
     pub(super) fn unmaps_by_sections(&self) -> bool {
-        matches!(self.locking.unmap, Unmap::Sectioned { .. })
+        self.locking.unmap.parts().sections.is_some()
     }
 
     /// Unlinks and frees the tables of `range`, where nothing is mapped and nothing was.

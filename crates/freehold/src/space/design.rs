@@ -1,0 +1,108 @@
+//! The designs of locking that an address space can have: a value for what Linux did before and after each
+//! step (`docs/designs.md`).
+
+use crate::PAGE_SIZE;
+use freehold_sync::FaultLock;
+
+/// How a large munmap keeps others from waiting; see `unmap.rs`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Unmap {
+    /// Everything under the mmap lock, held for writing (Linux before 4.20).
+    Exclusive,
+    /// Section by section, each whole, the lock let go in between (step 0).
+    Sectioned {
+        /// Bytes of a section; an address space rounds them up to a power of two, and to a page.
+        bytes: u64,
+    },
+    /// Detach under the write lock, zap under the downgraded one (step 1, Linux today).
+    Downgraded,
+    /// Detach under the write lock, then hold no lock at all: the range stays reserved as *closing*.
+    #[default]
+    Released,
+}
+
+/// What a design of munmap is made of.
+pub(super) struct UnmapParts {
+    /// What of the mmap lock is held while the pages go.
+    pub(super) held: Hold,
+    /// Of how many bytes a section is, between which others may come in.
+    pub(super) sections: Option<u64>,
+    /// Whether special VMAs go as under step 0.
+    pub(super) falls_back: bool,
+}
+
+/// How the mmap lock is held.
+pub(super) enum Hold {
+    Write,
+    Read,
+    Nothing,
+}
+
+impl Unmap {
+    /// What it is made of: the one place that asks which design this is.
+    pub(super) fn parts(self) -> UnmapParts {
+        let exclusive = UnmapParts { held: Hold::Write, sections: None, falls_back: false };
+        match self {
+            Unmap::Exclusive => exclusive,
+            Unmap::Sectioned { bytes } => UnmapParts { sections: Some(bytes), ..exclusive },
+            Unmap::Downgraded => UnmapParts { held: Hold::Read, falls_back: true, ..exclusive },
+            Unmap::Released => UnmapParts { held: Hold::Nothing, ..exclusive },
+        }
+    }
+
+    /// With sections that begin and end at pages.
+    pub(super) fn rounded(self) -> Self {
+        match self {
+            Unmap::Sectioned { bytes } => {
+                let bytes = bytes.max(PAGE_SIZE).checked_next_power_of_two().unwrap_or(1 << 63);
+                Unmap::Sectioned { bytes }
+            }
+            other => other,
+        }
+    }
+
+    /// The section of step 0 (`docs/designs.md`): what one PUD entry spans.
+    pub const SECTIONED: Unmap = Unmap::Sectioned { bytes: 1 << 30 };
+}
+
+/// What keeps shared tables of huge pages where a fault has found them; see [`hugetlb`](crate::hugetlb).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum HugetlbLock {
+    /// The lock over all VMAs of the file, held by each fault for reading (Linux 5.7 to 6.0).
+    FileLock,
+    /// A lock of each VMA's own (step 3).
+    #[default]
+    VmaLock,
+}
+
+/// Which design of each step an address space uses; the default is the last of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Locking {
+    /// How munmap is done.
+    pub unmap: Unmap,
+    /// How faults are locked.
+    pub fault: FaultLock,
+    /// How faults on huge pages are locked besides.
+    pub hugetlb: HugetlbLock,
+}
+
+impl Locking {
+    /// Pairs of the first two in which every value of each meets several of the other, for tests and
+    /// comparisons.
+    pub const ALL: [Locking; 8] = {
+        const fn with(unmap: Unmap, fault: FaultLock) -> Locking {
+            Locking { unmap, fault, hugetlb: HugetlbLock::VmaLock }
+        }
+        use FaultLock::{MmapLock, VmaCount, VmaPerCpu, VmaRwsem};
+        [
+            with(Unmap::Exclusive, MmapLock),
+            with(Unmap::SECTIONED, VmaRwsem),
+            with(Unmap::Downgraded, VmaCount),
+            with(Unmap::Released, MmapLock),
+            with(Unmap::Exclusive, VmaPerCpu),
+            with(Unmap::SECTIONED, VmaCount),
+            with(Unmap::Downgraded, VmaPerCpu),
+            with(Unmap::Released, VmaPerCpu),
+        ]
+    };
+}
