@@ -263,3 +263,26 @@ fn gaps_in_every_small_layout() {
         }
     }
 }
+
+/// Gaps that were filled are kept in mind until a search has come by, and no longer.
+#[test]
+fn a_search_in_vain_forgets_filled_gaps() {
+    let mut pair = Pair::<4>::new();
+    for at in 0..64 {
+        pair.put(4 * at, 4 * at + 2, 1);
+    }
+    for at in 0..63 {
+        pair.put(4 * at + 2, 4 * at + 4, 2);
+    }
+    for direction in [Direction::TopDown, Direction::BottomUp] {
+        // One that is free again and filled again.
+        pair.put(42, 44, 0);
+        pair.put(42, 44, 3);
+        // SAFETY: one thread, no writer.
+        let reader = unsafe { pair.map.locked() };
+        assert!(reader.missing_gaps(2) > 0);
+        let request = GapRequest { len: 2, align: 1, low: 0, high: 4 * 63, direction };
+        assert_eq!(reader.gap(&request, |_| 0), None);
+        assert_eq!(reader.missing_gaps(2), 0);
+    }
+}

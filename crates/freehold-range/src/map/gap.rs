@@ -1,4 +1,8 @@
 //! Finding free addresses.
+//!
+//! What an inner node keeps of a child is no less than the largest gap below it, and may be more: a change that
+//! fills a gap leaves it as it was. So a search finds what there is, and may look into a child in vain; then it
+//! corrects what is kept of that child. A gap that was filled is found out so at most once a level.
 
 use freehold_sync::Host;
 
@@ -78,7 +82,14 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
             let fit = match leaf {
                 true => fit_in_front(node, at, before, request, below),
                 false if node.datum(at) < request.len => None,
-                false => self.top_down(self.child(node, at), before, request, below),
+                false => {
+                    let child = self.child(node, at);
+                    let fit = self.top_down(child, before, request, below);
+                    if fit.is_none() {
+                        correct(node, at, child, before);
+                    }
+                    fit
+                }
             };
             if fit.is_some() {
                 return fit;
@@ -105,13 +116,30 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
             let fit = match leaf {
                 true => fit_in_front(node, at, before, request, below),
                 false if node.datum(at) < request.len => None,
-                false => self.bottom_up(self.child(node, at), before, request, below),
+                false => {
+                    let child = self.child(node, at);
+                    let fit = self.bottom_up(child, before, request, below);
+                    if fit.is_none() {
+                        correct(node, at, child, before);
+                    }
+                    fit
+                }
             };
             if fit.is_some() {
                 return fit;
             }
         }
         None
+    }
+}
+
+/// A search was in vain in this child, perhaps because less is free below it than is kept. Several readers may
+/// do so at once: what each stores is no less than what there is.
+#[cold]
+fn correct<const SLOTS: usize>(node: &Node<SLOTS>, at: usize, child: &Node<SLOTS>, lo: u64) {
+    let now = child.max_gap(lo);
+    if now < node.datum(at) {
+        node.set_gap(at, now);
     }
 }
 

@@ -4,7 +4,7 @@
 //!
 //! Every node has the same layout: a control word, `FAN` upper ends, and per slot a pair of words. In a leaf
 //! a slot is an entry: end, start, value. In an inner node a slot is a child: the end of the child's last
-//! entry, the child, and the largest gap in front of any entry of the child. The root is part of the map
+//! entry, the child, and no less than the largest gap in front of any entry of the child. The root is part of the map
 //! itself: it never moves and is never freed, and a map of up to `FAN` entries allocates nothing.
 //!
 //! Two rules make every search one descent:

@@ -258,10 +258,11 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         if is_root {
             edit(leaf, from, gone, with);
         } else if to < count || with.last().is_some_and(|entry| entry.end == last) {
-            let before = gaps(leaf, from, to.min(count - 1), lo);
             edit(leaf, from, gone, with);
-            let after = gaps(leaf, from, (from + with.len()).min(now - 1), lo);
-            self.gap_changed(step, before, after);
+            // What only comes leaves no gap larger than it was.
+            if gone > 0 {
+                self.gap_grew(gaps(leaf, from, (from + with.len()).min(now - 1), lo));
+            }
         } else {
             self.replace_at_end(step, gone, with);
             self.refresh_gaps(end);
@@ -304,27 +305,16 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         }
     }
 
-    /// In the leaf that the finger points to gaps of at most `before` became gaps of at most `after`:
-    /// corrects what its ancestors keep.
+    /// In the leaf that the finger points to is a gap of `now` bytes: its ancestors keep no less. That they
+    /// keep more does no harm, see [`gap`](super::gap).
     #[inline(always)]
-    fn gap_changed(&self, leaf: Step<'_, SLOTS>, before: u64, after: u64) {
-        let mut below = leaf;
-        let (mut before, mut after) = (before, after);
+    fn gap_grew(&self, now: u64) {
         for level in 1..=self.map.root.level() {
             let step = self.step(level);
-            let kept = step.node.datum(step.at);
-            let now = if after >= kept {
-                after
-            } else if before < kept {
-                return;
-            } else {
-                below.node.max_gap(below.lo)
-            };
-            if now == kept {
+            if now <= step.node.datum(step.at) {
                 return;
             }
             step.node.set_gap(step.at, now);
-            (before, after, below) = (kept, now, step);
         }
     }
 
