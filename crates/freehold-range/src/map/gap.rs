@@ -1,8 +1,9 @@
 //! Finding free addresses.
 //!
-//! What an inner node keeps of a child is no less than the largest gap below it, and may be more: a change that
-//! fills a gap leaves it as it was. So a search finds what there is, and may look into a child in vain; then it
-//! corrects what is kept of that child. A gap that was filled is found out so at most once a level.
+//! What an inner node keeps of a child is no less than the largest gap below it, and may be more: a change
+//! that fills a gap leaves it as it was, and so writes nothing above its leaf. A search finds what there is,
+//! and may look into a child in vain; then it corrects what is kept of that child. So it pays for each gap
+//! that was filled once a level at most.
 
 use freehold_sync::Host;
 
@@ -133,8 +134,8 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
     }
 }
 
-/// A search was in vain in this child, perhaps because less is free below it than is kept. Several readers may
-/// do so at once: what each stores is no less than what there is.
+/// A search was in vain in this child, perhaps because less is free below it than is kept. Several readers
+/// may do so at once: what each stores is no less than what there is.
 #[cold]
 fn correct<const SLOTS: usize>(node: &Node<SLOTS>, at: usize, child: &Node<SLOTS>, lo: u64) {
     let now = child.max_gap(lo);

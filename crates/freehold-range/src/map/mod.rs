@@ -4,8 +4,8 @@
 //!
 //! Every node has the same layout: a control word, `FAN` upper ends, and per slot a pair of words. In a leaf
 //! a slot is an entry: end, start, value. In an inner node a slot is a child: the end of the child's last
-//! entry, the child, and no less than the largest gap in front of any entry of the child. The root is part of the map
-//! itself: it never moves and is never freed, and a map of up to `FAN` entries allocates nothing.
+//! entry, the child, and no less than the largest gap in front of any entry of the child. The root is part of
+//! the map itself: it never moves and is never freed, and a map of up to `FAN` entries allocates nothing.
 //!
 //! Two rules make every search one descent:
 //!
@@ -20,7 +20,7 @@
 //!
 //! | state | BUSY | DEAD | may read | may write | leaves it by |
 //! | --- | --- | --- | --- | --- | --- |
-//! | stable | 0 | 0 | readers, writer | nobody (the gap words: the writer) | the writer's `hold` |
+//! | stable | 0 | 0 | readers, writer | nobody (the gap words: writer, search) | the writer's `hold` |
 //! | busy | 1 | 0 | writer | writer | `release`, with the next version |
 //! | dead | 1 | 1 | writer | nobody | never; freed after a grace period |
 //!

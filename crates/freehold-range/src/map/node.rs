@@ -97,7 +97,7 @@ pub(super) struct Node<const SLOTS: usize> {
     ends: [AtomicU64; SLOTS],
     /// Starts in a leaf, children in an inner node. Written by the writer while held; read by everyone.
     links: [AtomicPtr<Node<SLOTS>>; SLOTS],
-    /// Values in a leaf: as `links`. Gaps in an inner node: written and read by the writer, or read under
+    /// Values in a leaf: as `links`. Gaps in an inner node, or more: for the writer, and for searches under
     /// its lock.
     data: [AtomicU64; SLOTS],
     /// The host's, from `rcu_defer` on.

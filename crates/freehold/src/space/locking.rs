@@ -454,7 +454,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// A free range of `len` bytes within `bounds`, all of them whole pages. Does not know of the gaps that
-    /// stacks keep. Takes time by the depth of the tree, since no gap that is long enough is passed over.
+    /// stacks keep. Takes time by the depth of the tree, since no gap that is long enough is passed over; and
+    /// by the leaves in which gaps were filled since a search last looked for one as long.
     pub(crate) fn gap(&self, len: u64, bounds: Range<u64>, direction: Direction) -> Option<u64> {
         let request =
             GapRequest { len, align: crate::PAGE_SIZE, low: bounds.start, high: bounds.end, direction };
