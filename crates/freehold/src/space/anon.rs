@@ -46,8 +46,8 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     fn attach_anon_vma(&self, guard: &ReadGuard<'_, P>, vma: &Vma<P>) -> Result<(), NoMemory> {
-        let prev = vma.start().checked_sub(1).and_then(|at| guard.find(at));
-        self.join_anon_vma(vma, prev, guard.find(vma.end()))
+        let (prev, next) = guard.touching(vma);
+        self.join_anon_vma(vma, prev, next)
     }
 
     /// As [`prepare_anon`](Self::prepare_anon), with the mmap lock held for writing.

@@ -342,6 +342,19 @@ impl<'s, P: Platform> ReadGuard<'s, P> {
         }
     }
 
+    /// The VMAs that end where `vma` starts and start where it ends, by one look-up.
+    pub(crate) fn touching(&self, vma: &Vma<P>) -> (Option<&Vma<P>>, Option<&Vma<P>>) {
+        let (start, end) = (vma.start(), vma.end());
+        let mut entries = self.tree.iter_from(start.saturating_sub(1));
+        let prev = entries.next().filter(|first| first.start < start);
+        if prev.is_some() {
+            entries.next();
+        }
+        let next = entries.next().filter(|next| next.start == end);
+        let vma = |found: Option<Entry>| found.and_then(|found| self.slot(&found).vma());
+        (vma(prev), vma(next))
+    }
+
     /// The last VMA that ends at or below `addr`; closing ranges are passed over.
     pub fn prev(&self, mut addr: u64) -> Option<&Vma<P>> {
         loop {
