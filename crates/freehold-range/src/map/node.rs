@@ -222,7 +222,7 @@ impl<const SLOTS: usize> Node<SLOTS> {
         }
     }
 
-    /// The largest gap in front of any entry of this node or below it, or more, as far as the node knows; `lo`
+    /// The largest gap in front of any entry of this node or below it, or more, as far as it knows; `lo`
     /// is the end of the entry before the node.
     pub(super) fn max_gap(&self, lo: u64) -> u64 {
         let word = self.word();

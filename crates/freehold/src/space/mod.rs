@@ -47,6 +47,7 @@ mod speculate;
 pub(crate) mod split_merge;
 mod stack_move;
 mod thp;
+mod tree_entry;
 mod unmap;
 mod vma_list;
 

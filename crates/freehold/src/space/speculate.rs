@@ -19,7 +19,8 @@
 
 use super::{
     AddressSpace,
-    locking::{NeedMmapLock, TreeEntry, decode},
+    locking::{NeedMmapLock, TreeEntry},
+    tree_entry::decode,
 };
 use crate::{
     platform::Platform,
