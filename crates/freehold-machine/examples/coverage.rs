@@ -172,7 +172,7 @@ mod compare {
     const REASONS: &[(&str, &str, bool, &str)] = &[
         ("AddressSpace", "", false, "these fields are written when the space is made"),
         ("RmapRoot", "rwsem", false, "the lock's rank and statistics, written when it is made"),
-        ("no record", "freehold/", false, "the engine's record: written when it is made"),
+        ("Engine", "", false, "these fields are written when the engine is made"),
         (
             "no record",
             "freehold-pagetable/*",

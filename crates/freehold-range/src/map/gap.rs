@@ -82,15 +82,9 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
             let before = if at == 0 { lo } else { node.end(at - 1) };
             let fit = match leaf {
                 true => fit_in_front(node, at, before, request, below),
-                false if node.datum(at) < request.len => None,
-                false => {
-                    let child = self.child(node, at);
-                    let fit = self.top_down(child, before, request, below);
-                    if fit.is_none() {
-                        correct(node, at, child, before);
-                    }
-                    fit
-                }
+                false => self.in_child(node, at, before, request, |child| {
+                    self.top_down(child, before, request, below)
+                }),
             };
             if fit.is_some() {
                 return fit;
@@ -116,21 +110,37 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
             }
             let fit = match leaf {
                 true => fit_in_front(node, at, before, request, below),
-                false if node.datum(at) < request.len => None,
-                false => {
-                    let child = self.child(node, at);
-                    let fit = self.bottom_up(child, before, request, below);
-                    if fit.is_none() {
-                        correct(node, at, child, before);
-                    }
-                    fit
-                }
+                false => self.in_child(node, at, before, request, |child| {
+                    self.bottom_up(child, before, request, below)
+                }),
             };
             if fit.is_some() {
                 return fit;
             }
         }
         None
+    }
+
+    /// What `search` finds in the child at `at`, if a gap that is large enough is kept of it. If there is none,
+    /// what is kept is corrected.
+    #[inline(always)]
+    fn in_child(
+        &self,
+        node: &Node<SLOTS>,
+        at: usize,
+        lo: u64,
+        request: &GapRequest,
+        search: impl FnOnce(&Node<SLOTS>) -> Option<u64>,
+    ) -> Option<u64> {
+        if node.datum(at) < request.len {
+            return None;
+        }
+        let child = self.child(node, at);
+        let fit = search(child);
+        if fit.is_none() {
+            correct(node, at, child, lo);
+        }
+        fit
     }
 }
 

@@ -46,7 +46,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     fn attach_anon_vma(&self, guard: &ReadGuard<'_, P>, vma: &Vma<P>) -> Result<(), NoMemory> {
-        let (prev, next) = guard.touching(vma);
+        let (prev, next) = guard.neighbours(vma);
         self.join_anon_vma(vma, prev, next)
     }
 
@@ -59,8 +59,8 @@ impl<P: Platform> AddressSpace<P> {
         if vma.anon().is_some() {
             return Ok(());
         }
-        let prev = vma.start().checked_sub(1).and_then(|at| guard.find(at));
-        self.join_anon_vma(vma, prev, guard.find(vma.end()))
+        let (prev, next) = guard.neighbours(vma.range());
+        self.join_anon_vma(vma, prev, next)
     }
 
     /// A neighbour's anon_vma where a later change of rights could make the two one VMA again; else a new

@@ -279,7 +279,7 @@ impl<'s, P: Platform> ReadGuard<'s, P> {
     }
 
     /// The VMAs that end where `vma` starts and start where it ends, by one look-up.
-    pub(crate) fn touching(&self, vma: &Vma<P>) -> (Option<&Vma<P>>, Option<&Vma<P>>) {
+    pub(crate) fn neighbours(&self, vma: &Vma<P>) -> (Option<&Vma<P>>, Option<&Vma<P>>) {
         let (start, end) = (vma.start(), vma.end());
         let mut entries = self.tree.iter_from(start.saturating_sub(1));
         let prev = entries.next().filter(|first| first.start < start);

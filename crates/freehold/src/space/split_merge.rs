@@ -71,7 +71,7 @@ pub(crate) enum NewMapping<'g, P: Platform> {
 
 impl<P: Platform> WriteGuard<'_, P> {
     /// Neighbours that touch `range`, if they are VMAs. `range` itself may hold anything.
-    fn neighbours(&self, range: UserRange) -> (Option<&Vma<P>>, Option<&Vma<P>>) {
+    pub(super) fn neighbours(&self, range: UserRange) -> (Option<&Vma<P>>, Option<&Vma<P>>) {
         let (prev, next) = self.around(range);
         let (prev, next) = (prev.and_then(TreeEntry::vma), next.and_then(TreeEntry::vma));
         (prev.filter(|vma| vma.end() == range.start()), next.filter(|vma| vma.start() == range.end()))
