@@ -38,7 +38,7 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
         }
     }
 
-    /// The number of nodes of which a gap of `len` bytes or more is kept, and that have none. Visits them all.
+    /// The number of nodes of which a gap of `len` bytes or more is kept, and that have none. Visits all.
     pub fn missing_gaps(&self, len: u64) -> usize {
         self.missing_below(&self.map.root, 0, len).0
     }

@@ -121,8 +121,8 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
         None
     }
 
-    /// What `search` finds in the child at `at`, if a gap that is large enough is kept of it. If there is none,
-    /// what is kept is corrected.
+    /// What `search` finds in the child at `at`, if a gap that is large enough is kept of it. If there is
+    /// none, what is kept is corrected.
     #[inline(always)]
     fn in_child(
         &self,

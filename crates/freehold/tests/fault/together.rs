@@ -70,3 +70,21 @@ fn batches_of_frames_grow_while_none_comes_back() {
     drop(process);
     world.end();
 }
+
+/// A first fault takes the anon_vma of the area before or behind, where nothing but rights keeps the two
+/// apart: so they become one when the rights are the same.
+#[test]
+fn neighbours_that_differ_in_rights_share_an_anon_vma() {
+    for order in [[0, 2], [2, 0]] {
+        everywhere(|_, process, _| {
+            anon(process, BASE, 4);
+            process.mprotect(BASE + 2 * PAGE, 2 * PAGE, RW | Prot::EXEC).unwrap();
+            for page in order {
+                process.space().handle_fault(BASE + page * PAGE, Access::WRITE).unwrap();
+            }
+            assert_eq!(layout(process), [(0, 2), (2, 4)]);
+            process.mprotect(BASE + 2 * PAGE, 2 * PAGE, RW).unwrap();
+            assert_eq!(layout(process), [(0, 4)], "first faults at {order:?}");
+        });
+    }
+}
