@@ -32,6 +32,7 @@ fn main() {
     let guard = lock.write();
     vma.write(&guard);
     vma.attach(&guard);
+    vma.unlock_write();
     drop(guard);
     let spin = SpinLock::new(0u64, Rank::Slab);
     let word = std::sync::atomic::AtomicU64::new(0);
@@ -45,6 +46,7 @@ fn main() {
     measure("mmap lock: write, VMA write, unlock", || {
         let guard = lock.write();
         vma.write(&guard);
+        vma.unlock_write();
     });
     measure("VMA: read, unlock", || {
         let place = vma.try_read(lock, || true).expect("nobody writes");

@@ -32,12 +32,13 @@
 //! let (count, seq) = (VmaCount::new(), VmaSeq::new());
 //! let vma = VmaLock { count: &count, seq: &seq };
 //!
-//! // A new VMA is set up, write-locked, attached; then all at once unlocked.
+//! // A new VMA is set up, write-locked, attached; then unlocked.
 //! let guard = lock.write();
 //! vma.init_detached();
 //! vma.write(&guard);
 //! vma.attach(&guard);
 //! assert_eq!(vma.try_read(&lock, || true).err(), Some(ReadFail::Locked));
+//! vma.unlock_write();
 //! let guard = guard.downgrade();
 //!
 //! // A fault needs no other lock, though the writer is still there as a reader.

@@ -7,24 +7,18 @@
 //! | even | nobody holds the lock for writing | +1 by the next writer, after it was admitted |
 //! | odd | one writer holds it | +1 by that writer, before it releases or downgrades |
 //!
-//! Only the writer writes it. It has two uses. A VMA is write-locked while its own number equals this one, so
-//! the writer's last step unlocks all VMAs at once ([`VmaLock`](crate::VmaLock)). And a reader that finds it
-//! even, and the same again afterwards, knows that nothing guarded by the lock changed in between
-//! ([`MmapLock::speculate`]).
+//! Only the writer writes it. A reader that finds it even, and the same again afterwards, knows that nothing
+//! guarded by the lock changed in between ([`MmapLock::speculate`]).
 //!
 //! # Which access pairs with which
 //!
 //! - Leaving: the writer stores the even number with release, after all its changes and before the step on
-//!   the lock; `seq` and `speculate` load with acquire. A load that sees the even number sees the changes. So
-//!   does a load that sees the odd number of the next writer (by a reader of a VMA that was not locked
-//!   again): that store is a release too.
+//!   the lock; `speculate` loads with acquire. A load that sees the even number sees the changes.
 //! - Entering: the writer stores the odd number, then a release fence, then changes things by relaxed stores
 //!   at least. A speculating reader loads those, then has an acquire fence, then loads the number
 //!   ([`Speculation::valid`]). If it saw a change, it sees the odd number or a later one.
 //!
-//! The number has 32 bits and wraps. A speculation over 2^31 write sections could be taken for valid; a VMA
-//! that was not write-locked for as long can look locked, which costs a reader the slow path and nothing
-//! else.
+//! The number has 32 bits and wraps: a speculation over 2^31 write sections could be taken for valid.
 
 use crate::atomic::{AtomicU32, Ordering, const_unless_loom, fence};
 use crate::counted::Counted;
@@ -103,7 +97,7 @@ pub struct MmapReadGuard<'a, H: Host> {
 }
 
 /// The address space held for writing: the right to change the set of VMAs, and to lock VMAs for writing.
-/// Dropping it unlocks those VMAs and releases the lock.
+/// Dropping it releases the lock; those VMAs are unlocked before.
 ///
 /// What needs this right takes the guard, so a reader cannot do it, not even one that was a writer before:
 ///
@@ -135,9 +129,8 @@ impl<'a> WriteSection<'a> {
         // Relaxed: the write lock is held, and its last holder wrote the number.
         let even = seq.load(Ordering::Relaxed);
         debug_assert!(even.is_multiple_of(2), "the write lock is held twice");
-        // Release: pairs with the acquire in `seq`. A load that sees this number also sees the changes of all
-        // sections before.
-        seq.store(even.wrapping_add(1), Ordering::Release);
+        // Relaxed: a load that sees this number believes nothing.
+        seq.store(even.wrapping_add(1), Ordering::Relaxed);
         // Pairs with the fence in `Speculation::valid`: see "entering".
         fence(Ordering::Release);
         WriteSection { seq }
@@ -150,7 +143,7 @@ impl Drop for WriteSection<'_> {
         // Relaxed: only the holder writes it.
         let odd = self.seq.load(Ordering::Relaxed);
         debug_assert!(!odd.is_multiple_of(2));
-        // Release: pairs with the acquire in `seq` and `speculate`: see "leaving".
+        // Release: pairs with the acquire in `speculate`: see "leaving".
         self.seq.store(odd.wrapping_add(1), Ordering::Release);
     }
 }
@@ -372,19 +365,12 @@ impl<'a, H: Host> MmapWriteGuard<'a, H> {
         self.lock
     }
 
-    /// Unlocks the VMAs and goes on as a reader, without letting go in between. The next writer waits for it,
-    /// so two downgraded holders never meet.
+    /// Goes on as a reader, without letting go in between. No VMA is write-locked any more. The next writer
+    /// waits for it, so two downgraded holders never meet.
     #[inline]
     pub fn downgrade(self) -> MmapReadGuard<'a, H> {
         let MmapWriteGuard { lock, section, sem } = self;
         drop(section);
         MmapReadGuard { lock, _sem: sem.downgrade() }
-    }
-
-    /// The sequence number of this write section.
-    #[inline]
-    pub(crate) fn seq(&self) -> u32 {
-        // Relaxed: this task wrote it.
-        self.section.seq.load(Ordering::Relaxed)
     }
 }

@@ -186,8 +186,7 @@ fn a_speculation_never_spans_a_write() {
     });
 }
 
-/// A holder for reading, also beside a downgraded one, finds no VMA locked by a writer that is a writer no
-/// more.
+/// A holder for reading, also beside a downgraded one, finds that nobody writes.
 #[test]
 fn the_number_is_even_for_readers() {
     model(|| {

@@ -19,6 +19,7 @@ fn attached(lock: &MmapLock<StdHost>) -> (VmaCount, VmaSeq) {
     let guard = lock.write();
     vma.write(&guard);
     vma.attach(&guard);
+    vma.unlock_write();
     drop(guard);
     words
 }

@@ -255,9 +255,15 @@ fn vma_readers_beside_a_writer_that_detaches_and_attaches() {
                     // Readers need not meet first, which they may fail to.
                     vma.lock().make_per_cpu();
                 }
-                (false, 0) => vma.lock().detach(&guard),
-                (false, 1) => drop(guard.downgrade()),
+                (false, 0) => {
+                    vma.lock().detach(&guard);
+                    continue;
+                }
                 _ => (),
+            }
+            vma.lock().unlock_write();
+            if turn % 3 == 1 {
+                drop(guard.downgrade());
             }
         }
         done.store(true, Ordering::Relaxed);
@@ -273,6 +279,7 @@ fn c22_a_killed_vma_writer_takes_its_bar_away() {
     let guard = lock.write();
     vma.lock().write(&guard);
     vma.lock().attach(&guard);
+    vma.lock().unlock_write();
     drop(guard);
     let first = vma.lock().try_read(&lock, || true).unwrap();
     thread::scope(|scope| {

@@ -29,6 +29,7 @@ impl World {
         let guard = world.space.write();
         world.vma().write(&guard);
         world.vma().attach(&guard);
+        world.vma().unlock_write();
         drop(guard);
         world.vma().make_per_cpu();
         world
@@ -55,6 +56,7 @@ impl World {
         let guard = self.space.write();
         self.vma().write(&guard);
         self.data.set(2);
+        self.vma().unlock_write();
     }
 }
 

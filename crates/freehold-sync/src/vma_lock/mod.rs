@@ -1,11 +1,12 @@
-//! The lock of one VMA: a count of readers, a sequence number, and the mmap lock's number to compare it with.
+//! The lock of one VMA: a count of readers, and a sequence number that is odd while it is locked for writing.
 //!
 //! # What it promises
 //!
 //! - A reader needs no other lock, and writes one word: of the VMA, or of its CPU.
-//! - A writer holds the mmap lock for writing. It locks VMA by VMA, and unlocks them all at once.
-//! - A reader may be told that a VMA is locked when it no longer is (a stale number, or a wrap after 2^32
-//!   write sections). It is never told that one is unlocked when it is not.
+//! - A writer has the right to change the VMA: it holds the mmap lock for writing. It locks VMA by VMA, and
+//!   unlocks each by itself, before it lets go of the mmap lock.
+//! - A reader may be told that a VMA is locked when it is not any more (a stale number). It is never told
+//!   that one is unlocked when it is not.
 //! - A reader may come late. VMAs are type-stable within a read section (RCU): memory that was a VMA when it
 //!   was found stays one until the section ends, perhaps of another address space. The lock keeps a late
 //!   reader from *believing* what it finds in a VMA's next life. Bounds are the caller's to check, after the
@@ -13,19 +14,17 @@
 //!
 //! # How
 //!
-//! **Reader**: raise the count; ask whether the owner is this space; compare the VMA's number with the mmap
-//! lock's. If they are equal the VMA is write-locked: lower the count, and give up.
+//! **Reader**: raise the count; ask whether the owner is this space; look at the number. If it is odd the VMA
+//! is write-locked: lower the count, and give up.
 //!
-//! **Writer**: store the mmap lock's number in the VMA (*mark*); exchange the count 1 by 1, which is the one
-//! read-modify-write that an unread VMA costs. If there are readers, set bit 30, which keeps new ones out,
-//! and sleep until the count says that they have gone. The mmap lock's next number unlocks every VMA.
+//! **Writer**: make the number odd (*mark*); exchange the count 1 by 1, which is the one read-modify-write
+//! that an unread VMA costs. If there are readers, set bit 30, which keeps new ones out, and sleep until the
+//! count says that they have gone. To unlock, make the number even: a store.
 //!
 //! Both touch the count between their two looks, so one of them comes second there: a reader after the writer
 //! sees the number and gives up; a writer after the reader finds the count raised, or per-CPU, and waits.
-//! Because the writer always looks, it does not matter if the number happened to be equal already, be it from
-//! this write section or after 2^32 of them.
 //!
-//! **Waiting**: the one possible waiter (the mmap lock is held for writing) sleeps on the count word itself,
+//! **Waiting**: the one possible waiter (nobody else may change the VMA) sleeps on the count word itself,
 //! and a reader that leaves wakes by the address of that word. So it makes no difference whose VMA it is by
 //! then: the count of a recycled VMA is the very word on which the writer of the new space waits, and the
 //! reader needs neither the space nor a reference to it (hazard C-19 cannot occur). After its decrement a
@@ -47,11 +46,11 @@
 //! | value | meaning | leaves it by |
 //! | --- | --- | --- |
 //! | 0 | detached; nobody can raise it | `attach`: 1 |
-//! | 1 | attached; not locked, or write-locked (the sequence numbers tell) | a reader's raise; `detach`: 0 |
+//! | 1 | attached; not locked, or write-locked (the sequence number tells) | a reader's raise; `detach`: 0 |
 //! | 1 + bit 29, *beside* | attached; whether there are readers, the lock beside it knows | `detach`: 0, by the holder of that lock |
 //! | 2 to 2^29 - 1 | attached with readers; some may be in passing: they raise it, find it write-locked, and lower it | a reader |
 //! | one of the last two + bit 31, *per-CPU* | the same, and there may be readers that are not counted here but stand in slots | the writer that waits for readers |
-//! | + bit 30, *draining* | somebody with the mmap lock for writing waits for the readers to leave; nobody can raise it | the waiter, at bit 30 + 1, to 1 or (detach) 0; or, killed, at any value |
+//! | + bit 30, *draining* | the writer waits for the readers to leave; nobody can raise it | the waiter, at bit 30 + 1, to 1 or (detach) 0; or, killed, at any value |
 //!
 //! A reader raises it only from 1 or more, and not beyond 2^28 - 1, so bits 29 and 30 and the value 0 bar
 //! readers.
@@ -59,7 +58,7 @@
 //! # The slots
 //!
 //! *Reader*: steps into its CPU's slot, if that is free; then looks at the count again. If that is still
-//! per-CPU and not draining, it is in as if it had raised the count: compares the numbers and so on.
+//! per-CPU and not draining, it is in as if it had raised the count: looks at the number and so on.
 //! Otherwise it leaves, and comes by the count. *Writer*: its exchange of 1 by 1 fails because of bit 31; it
 //! adds bit 30, takes bit 31 off, and then looks through the slots. For each in which the VMA stands it
 //! raises the count, then empties the slot, or lowers the count again if the reader was faster to leave. Now
@@ -82,21 +81,21 @@
 //!
 //! # The sequence number
 //!
-//! | value | meaning |
-//! | --- | --- |
-//! | the mmap lock's number, which is odd | write-locked; after the writer's end the numbers differ: unlocked |
-//! | any other | not locked |
+//! | value | meaning | leaves it by |
+//! | --- | --- | --- |
+//! | even | not write-locked | +1: `write`, which then waits for the readers |
+//! | odd | write-locked, or about to be | +1: `unlock_write`; the end of `detach`; a killed `write_killable` |
 //!
-//! Only holders of the mmap lock for writing write it, or owners of the detached VMA. A new one is all ones.
+//! The task that may change the VMA writes it, or the owner of the detached VMA, so by plain stores. It goes
+//! on from life to life and wraps: nobody but the writer itself tells one odd number from another.
 //!
 //! # Which access pairs with which
 //!
 //! | release | acquire | so that |
 //! | --- | --- | --- |
 //! | `attach` stores 1 | the reader's raise, or second look from a slot | owner and bounds are those of this life or a later one |
-//! | the writer's exchange, or its taking bit 30 off | the same | the reader sees the VMA's number, and the mmap lock's number of that section or later |
-//! | the end of the write section | the reader's load of the mmap lock's number | a reader that finds the numbers different sees the writer's changes |
-//! | `mark` stores the VMA's number | the reader's load of it | a reader inside, for which the next writer already waits, does not compare that writer's number with an mmap lock's number from before it |
+//! | the writer's exchange, or its taking bit 30 off | the same | the reader sees the odd number, or a later one |
+//! | `unlock_write` stores the number | the reader's load of it | a reader that finds it even sees the writer's changes |
 //! | a reader's decrement | the writer's exchange and loads while it waits; `detach` | the reader's accesses end before the writer's begin |
 //! | a reader's emptying a slot | the writer's look at the slot; or another reader's failure to empty it, which lowers the count for both | the same |
 //!
@@ -124,7 +123,6 @@ const BESIDE: u32 = 1 << 29;
 const DRAINING: u32 = 1 << 30;
 /// There may be readers in the slots.
 const PER_CPU: u32 = 1 << 31;
-const NEVER: u32 = u32::MAX;
 
 /// A VMA's count of readers; see the [module](self). Starts detached.
 pub struct VmaCount {
@@ -185,7 +183,12 @@ impl VmaSeq {
     const_unless_loom! {
         /// The number of a VMA that was never locked.
         pub fn new() -> Self {
-            VmaSeq(AtomicU32::new(NEVER))
+            VmaSeq(AtomicU32::new(0))
+        }
+
+        /// One that was locked often, for tests of what happens when it wraps. An odd `seq` is rounded down.
+        pub fn with_seq(seq: u32) -> Self {
+            VmaSeq(AtomicU32::new(seq & !1))
         }
     }
 }
@@ -242,6 +245,11 @@ impl fmt::Display for ReadFail {
 }
 
 impl core::error::Error for ReadFail {}
+
+/// Whether a VMA with this number is write-locked.
+fn is_odd(seq: u32) -> bool {
+    !seq.is_multiple_of(2)
+}
 
 /// The lock of a VMA, made of the VMA's two words.
 #[derive(Clone, Copy, Debug)]

@@ -1,6 +1,6 @@
 //! What readers of a VMA do.
 
-use super::{ATTACHED, BESIDE, DETACHED, DRAINING, PER_CPU, READER, ReadFail, ReaderPlace, VmaLock};
+use super::{ATTACHED, BESIDE, DETACHED, DRAINING, PER_CPU, READER, ReadFail, ReaderPlace, VmaLock, is_odd};
 use crate::atomic::{CHECKED, Ordering, VMA_COUNT_LIMIT, between_crosswise};
 use crate::host::Host;
 use crate::mmap_lock::{MmapLock, MmapReadGuard};
@@ -22,9 +22,9 @@ impl VmaLock<'_> {
         lock: &'l MmapLock<H>,
         is_owner: impl FnOnce() -> bool,
     ) -> Result<ReaderPlace<'l>, ReadFail> {
-        // Relaxed: a hint that spares a locked VMA's count the writes; equal numbers are asked for again
+        // Relaxed: a hint that spares a locked VMA's count the writes; an even number is asked for again
         // below.
-        if self.seq.0.load(Ordering::Relaxed) == lock.seq_hint() {
+        if is_odd(self.seq.0.load(Ordering::Relaxed)) {
             return Err(ReadFail::Locked);
         }
         let place = self.enter(lock)?;
@@ -32,11 +32,8 @@ impl VmaLock<'_> {
             self.leave::<H>(place);
             return Err(ReadFail::Foreign);
         }
-        // Acquire, both, and in this order. The VMA's number pairs with `mark`: it may be that of a section
-        // which waits for us to leave, and then the mmap lock's number must not be from before that
-        // section. The mmap lock's number pairs with the end of a section.
-        let marked = self.seq.0.load(Ordering::Acquire);
-        if marked == lock.seq() {
+        // Acquire: pairs with `unlock_write`.
+        if is_odd(self.seq.0.load(Ordering::Acquire)) {
             self.leave::<H>(place);
             return Err(ReadFail::Locked);
         }

@@ -1,6 +1,6 @@
 //! What the writer of a VMA does, and the beginning and the end of the VMA's life.
 
-use super::{ATTACHED, BESIDE, DETACHED, DRAINING, NEVER, PER_CPU, READER, VmaLock};
+use super::{ATTACHED, BESIDE, DETACHED, DRAINING, PER_CPU, READER, VmaLock, is_odd};
 use crate::atomic::{AtomicU32, Ordering, between_crosswise};
 use crate::host::{Host, Killed};
 use crate::mmap_lock::MmapWriteGuard;
@@ -8,19 +8,15 @@ use crate::rank::{self, Rank};
 use crate::rwsem::raw::Wait;
 
 impl VmaLock<'_> {
-    /// Locks the VMA for writing, until the guard is dropped or downgraded, and waits for its readers to
-    /// leave. To lock a locked one again is cheap.
+    /// Locks the VMA for writing, until [`unlock_write`](Self::unlock_write) or [`detach`](Self::detach), and
+    /// waits for its readers to leave. Returns whether it was not locked already.
     ///
     /// # Panics
     /// With debug assertions, when the task holds a VMA's read lock or a lock of an inner rank.
     #[inline]
-    pub fn write<H: Host>(self, guard: &MmapWriteGuard<'_, H>) {
-        rank::will_wait::<H>(Rank::Vma);
-        self.mark(guard);
-        if let Some(count) = self.readers() {
-            // A wait that cannot be killed does not fail.
-            let _ = self.drain(guard, count, ATTACHED, wait_for_certain::<H>);
-        }
+    pub fn write<H: Host>(self, guard: &MmapWriteGuard<'_, H>) -> bool {
+        // A wait that cannot be killed does not fail.
+        self.write_by(guard, wait_for_certain::<H>).unwrap_or(true)
     }
 
     /// As [`write`](Self::write), unless a fatal signal ends the wait.
@@ -31,37 +27,50 @@ impl VmaLock<'_> {
     /// # Panics
     /// As [`write`](Self::write).
     #[inline]
-    pub fn write_killable<H: Host>(self, guard: &MmapWriteGuard<'_, H>) -> Result<(), Killed> {
+    pub fn write_killable<H: Host>(self, guard: &MmapWriteGuard<'_, H>) -> Result<bool, Killed> {
+        self.write_by(guard, H::wait_killable)
+    }
+
+    #[inline(always)]
+    fn write_by<H: Host>(self, guard: &MmapWriteGuard<'_, H>, wait: Wait) -> Result<bool, Killed> {
         rank::will_wait::<H>(Rank::Vma);
-        let before = self.mark(guard);
-        if let Some(count) = self.readers() {
-            self.drain(guard, count, ATTACHED, H::wait_killable).inspect_err(|_| {
-                // Release: as in `mark`.
-                self.seq.0.store(before, Ordering::Release);
-            })?;
+        if self.is_write_locked(guard) {
+            return Ok(false);
         }
-        Ok(())
+        self.step();
+        if let Some(count) = self.readers() {
+            // What it was locked for has not begun: readers that still find it locked are out of date.
+            self.drain(guard, count, ATTACHED, wait).inspect_err(|_| self.step())?;
+        }
+        Ok(true)
+    }
+
+    /// Ends a write lock. The caller has locked it, and still has the right to change it.
+    ///
+    /// # Panics
+    /// With debug assertions, when it is not write-locked.
+    #[inline]
+    pub fn unlock_write(self) {
+        // Relaxed: written by those alone who may change the VMA.
+        debug_assert!(is_odd(self.seq.0.load(Ordering::Relaxed)), "a VMA is unlocked that is not locked");
+        self.step();
     }
 
     /// Whether the holder of the guard has locked this VMA for writing.
     #[inline]
-    pub fn is_write_locked<H: Host>(self, guard: &MmapWriteGuard<'_, H>) -> bool {
-        // Relaxed: written under the guard's lock.
-        self.seq.0.load(Ordering::Relaxed) == guard.seq()
+    pub fn is_write_locked<H: Host>(self, _: &MmapWriteGuard<'_, H>) -> bool {
+        // Relaxed: written by those alone who may change the VMA.
+        is_odd(self.seq.0.load(Ordering::Relaxed))
     }
 
-    /// Makes the VMA's number that of the write section; returns what it was.
+    /// The number's next value.
     #[inline]
-    fn mark<H: Host>(self, guard: &MmapWriteGuard<'_, H>) -> u32 {
-        // Relaxed: written under the guard's lock.
+    fn step(self) {
+        // Relaxed: written by those alone who may change the VMA.
         let before = self.seq.0.load(Ordering::Relaxed);
-        if before != guard.seq() {
-            // Release: pairs with the acquire in `try_read`. Readers that come after the writer's look at the
-            // count would see it anyhow; this is for those before, which may find it too. (The fence that
-            // begins the section would do as well; this does not rely on it.)
-            self.seq.0.store(guard.seq(), Ordering::Release);
-        }
-        before
+        // Release: pairs with the acquire in `try_read`, when it becomes even. When it becomes odd, readers
+        // that come after the writer's look at the count see it by that.
+        self.seq.0.store(before.wrapping_add(1), Ordering::Release);
     }
 
     /// The count, if there may be readers that came before the VMA was marked.
@@ -136,28 +145,33 @@ impl VmaLock<'_> {
     /// With debug assertions, when it is not detached.
     pub fn init_detached(self) {
         debug_assert!(self.is_detached(), "an attached VMA is taken for a new one");
-        // Relaxed, both: nobody can lock it; `attach` releases it.
-        self.seq.0.store(NEVER, Ordering::Relaxed);
+        // Relaxed: nobody can lock it; `attach` releases it.
         self.count.contention.store(0, Ordering::Relaxed);
     }
 
-    /// Opens a detached, write-locked VMA to readers. They find it locked until the write section ends.
+    /// Opens a detached VMA to readers, write-locked: they find it so until it is unlocked. Returns whether
+    /// it was not locked before.
     ///
     /// All its fields are set before; after it may be found in the tree.
     ///
     /// # Panics
-    /// With debug assertions, when it is attached or not write-locked.
+    /// With debug assertions, when it is attached.
     #[inline]
-    pub fn attach<H: Host>(self, guard: &MmapWriteGuard<'_, H>) {
-        debug_assert!(self.is_write_locked(guard), "a VMA is attached that is not write-locked");
+    pub fn attach<H: Host>(self, guard: &MmapWriteGuard<'_, H>) -> bool {
         debug_assert!(self.is_detached(), "a VMA is attached twice");
+        let unlocked = !self.is_write_locked(guard);
+        if unlocked {
+            // There are no readers: a late one that sees it attached sees this.
+            self.step();
+        }
         let beside = if guard.lock().uses_rwsems() { BESIDE } else { 0 };
         // Release: pairs with the acquire in `raise`. A plain store: nobody raises a count of 0.
         self.count.word.store(ATTACHED | beside, Ordering::Release);
+        unlocked
     }
 
     /// Bars readers for good, and waits for readers in passing, which do not wait themselves. Afterwards the
-    /// VMA belongs to the caller alone.
+    /// VMA belongs to the caller alone, and is not locked.
     ///
     /// # Panics
     /// With debug assertions, when it is detached or not write-locked.
@@ -172,6 +186,7 @@ impl VmaLock<'_> {
         if let Err(count) = unread {
             let _ = self.drain(guard, count, DETACHED, wait_for_certain::<H>);
         }
+        self.step();
     }
 
     /// Lets readers stand in slots from now on, as if they had contended often, if the VMA is attached and

@@ -113,6 +113,7 @@ fn c22_a_writer_is_killed() {
                 world.vma().write(&guard);
             }
             world.set(2);
+            world.vma().unlock_write();
         });
         assert_eq!(world.get(), 1);
         world.unlock(place);

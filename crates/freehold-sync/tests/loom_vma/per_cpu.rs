@@ -152,6 +152,7 @@ fn c19_a_late_standing_reader_and_a_vma_of_another_space() {
             let guard = world.spaces[1].write();
             world.vma().write(&guard);
             world.set(3);
+            world.vma().unlock_write();
         });
         late_look(&world);
         writer.join().unwrap();

@@ -70,10 +70,14 @@ impl World {
     }
 
     pub fn with_locks(spaces: [Lock; 2]) -> Arc<Self> {
+        Self::with_seq(spaces, VmaSeq::new())
+    }
+
+    pub fn with_seq(spaces: [Lock; 2], seq: VmaSeq) -> Arc<Self> {
         let world = World {
             spaces,
             count: VmaCount::new(),
-            seq: VmaSeq::new(),
+            seq,
             owner: AtomicU64::new(0),
             start: AtomicU64::new(0),
             data: UnsafeCell::new(0),
@@ -93,13 +97,13 @@ impl World {
             self.count.make_beside::<LoomHost>().unwrap();
         }
         let guard = self.spaces[space].write();
-        self.vma().write(&guard);
         // As late as is allowed: only the release of `attach` makes it known to a reader that finds the VMA
         // attached.
         self.owner.store(space as u64, Relaxed);
         self.start.store(start, Relaxed);
         self.set(data);
         self.vma().attach(&guard);
+        self.vma().unlock_write();
     }
 
     /// What the engine does when it unmaps it.
@@ -143,6 +147,7 @@ pub fn change(world: &World) {
     let guard = world.spaces[0].write();
     world.vma().write(&guard);
     world.set(world.get() + 1);
+    world.vma().unlock_write();
 }
 
 /// A space comes to the VMA in its second life, locks it for writing and changes it.
@@ -154,6 +159,7 @@ pub fn recycled_into_another_space(world: &World) {
     let guard = world.spaces[1].write();
     world.vma().write(&guard);
     world.set(3);
+    world.vma().unlock_write();
     drop(guard);
 }
 

@@ -9,8 +9,8 @@
 //! | [`WriteGuard`] | the mmap lock for writing | all VMAs, and the right to change the set |
 //! | `VmaWrite` | `WriteGuard::lock_vma` | the above, and nobody reads this VMA through its own lock: its fields may change |
 //!
-//! A `&Vma` handed out by a guard lives no longer than the guard. Write locks on VMAs all end together when
-//! the write guard is dropped or downgraded, because that changes the sequence number they are made of.
+//! A `&Vma` handed out by a guard lives no longer than the guard. Write locks on VMAs all end when the write
+//! guard is dropped or downgraded, which goes through its list of them.
 //!
 //! A lookup without locks goes: RCU, tree, count of the VMA raised, owner and sequence and bounds checked
 //! again. Whatever fails on the way means "climb": take the mmap lock and look again. See `docs/locking.md`.
@@ -28,7 +28,7 @@ use crate::{
     error::NoMemory,
     platform::Platform,
     records::{reverse::edit::RmapEdit, uffd::Context},
-    vma::{AnonVma, Vma, flags::VmFlags},
+    vma::{AnonVma, Vma, flags::VmFlags, locked::LockedVmas},
 };
 use core::{
     cell::RefCell,
@@ -130,6 +130,8 @@ pub struct ReadGuard<'s, P: Platform> {
 pub struct WriteGuard<'s, P: Platform> {
     pub(crate) space: &'s AddressSpace<P>,
     tree: RefCell<Writer<'s, P>>,
+    /// Dropped, like all fields, in the order of declaration: VMAs are unlocked first.
+    locked: LockedVmas<'s, P>,
     lock: MmapWriteGuard<'s, P>,
 }
 
@@ -257,7 +259,8 @@ impl<P: Platform> AddressSpace<P> {
     #[inline]
     fn writer<'s>(&'s self, lock: MmapWriteGuard<'s, P>) -> WriteGuard<'s, P> {
         // SAFETY: the mmap lock is held for writing, so this is the only writer while the guard lives.
-        WriteGuard { space: self, tree: RefCell::new(unsafe { self.tree.writer() }), lock }
+        let tree = RefCell::new(unsafe { self.tree.writer() });
+        WriteGuard { space: self, tree, locked: LockedVmas::none(), lock }
     }
 }
 
@@ -444,32 +447,32 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Locks a VMA for writing: waits for its readers, and keeps new ones out until this guard ends.
     pub(crate) fn lock_vma<'g>(&'g self, vma: &'g Vma<P>) -> VmaWrite<'g, P> {
-        vma.lock().write::<P>(&self.lock);
+        self.locked.lock(vma, &self.lock);
         VmaWrite { vma }
     }
 
     /// As [`lock_vma`](Self::lock_vma), unless a fatal signal arrives first.
     pub(crate) fn lock_vma_killable<'g>(&'g self, vma: &'g Vma<P>) -> Result<VmaWrite<'g, P>, Killed> {
-        vma.lock().write_killable::<P>(&self.lock)?;
+        self.locked.lock_killable(vma, &self.lock)?;
         Ok(VmaWrite { vma })
     }
 
     /// Makes a VMA that was just stored into the tree lockable. It is complete: a hook hears of it.
     pub(crate) fn attach(&self, vma: &Vma<P>) {
-        vma.lock().write::<P>(&self.lock);
-        vma.lock().attach::<P>(&self.lock);
+        self.locked.attach(vma, &self.lock);
         vma.object().open_hook(&self.space.vm, vma);
     }
 
     /// Makes a VMA that was just taken out of the tree unlockable; waits for readers that are about to
     /// notice.
     pub(crate) fn detach(&self, vma: &Vma<P>) {
-        vma.lock().detach::<P>(&self.lock);
+        self.locked.detach(vma, &self.lock);
     }
 
     /// Lets readers in. Write locks on VMAs end here.
     pub(crate) fn downgrade(self) -> ReadGuard<'s, P> {
-        let WriteGuard { space, lock, .. } = self;
+        let WriteGuard { space, locked, lock, .. } = self;
+        drop(locked);
         space.reader(lock.downgrade())
     }
 

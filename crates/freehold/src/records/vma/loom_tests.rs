@@ -162,6 +162,7 @@ fn end_beside(reader: fn(&World)) {
             let guard = world.lock.write();
             world.words.lock().write(&guard);
             world.words.lock().attach(&guard);
+            world.words.lock().unlock_write();
         }
         let other = thread::spawn({
             let world = world.clone();

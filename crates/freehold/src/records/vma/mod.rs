@@ -25,6 +25,7 @@
 mod anon_vma;
 pub mod flags;
 mod info;
+pub(crate) mod locked;
 #[cfg(all(test, loom))]
 mod loom_tests;
 pub mod merge;
@@ -62,6 +63,7 @@ use freehold_sync::{
     },
 };
 use freehold_vmspace::{AnonPage, PageCount, PageIndex, UserRange, VmSpace, Zap};
+use locked::LockedLinks;
 
 /// One mapped area of an address space.
 ///
@@ -108,6 +110,8 @@ struct LastLine<P: Platform> {
     /// Next in the list of gathered VMAs, or of free ones, and the slab's own word; the former belongs to the
     /// owner of the detached VMA.
     links: slab::Links<Vma<P>>,
+    /// Place in the list of VMAs that a task has write-locked; that task's.
+    locked: LockedLinks<Vma<P>>,
 }
 
 // SAFETY: every field but `object`, `hugetlb` and `uffd` is atomic; the first two are written only while the

@@ -9,6 +9,7 @@
 use super::{
     AnonVma, LastLine, Vma,
     flags::VmFlags,
+    locked::LockedLinks,
     slab::{Item, Links, Slab},
 };
 use crate::{
@@ -152,6 +153,7 @@ impl<P: Platform> Item for Vma<P> {
             count: state.count,
             uffd: state.uffd,
             links: state.links,
+            locked: state.locked,
         });
     }
 
@@ -171,7 +173,12 @@ impl<P: Platform> Item for Vma<P> {
             policy: AtomicU64::new(0),
             link: IntervalLink::new(),
             anon_link: IntervalLink::new(),
-            state: LastLine { count: VmaCount::new(), uffd: UnsafeCell::new(None), links: Links::new() },
+            state: LastLine {
+                count: VmaCount::new(),
+                uffd: UnsafeCell::new(None),
+                links: Links::new(),
+                locked: LockedLinks::new(),
+            },
         }
     }
 
