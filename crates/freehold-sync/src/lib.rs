@@ -76,7 +76,9 @@ pub mod word_lock;
 
 pub use allocator_api2::alloc::AllocError;
 pub use host::{Host, Killed, RcuHead, check_killed};
-pub use mmap_lock::{FaultLock, MmapLock, MmapReadGuard, MmapWriteGuard, Speculation};
+pub use mmap_lock::{
+    FaultLock, MmapLock, MmapRangeGuard, MmapReadGuard, MmapWriteGuard, MmapWriter, Speculation,
+};
 pub use mutex::{Mutex, MutexGuard};
 pub use percpu::{Counter, PerCpu};
 pub use rank::{LockContext, Rank};

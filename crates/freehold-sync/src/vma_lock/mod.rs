@@ -168,6 +168,13 @@ impl VmaCount {
         }
     }
 
+    const_unless_loom! {
+        /// The count of what is never detached.
+        pub(crate) fn attached() -> Self {
+            VmaCount { word: AtomicU32::new(ATTACHED), contention: AtomicU32::new(0), beside: Beside::none() }
+        }
+    }
+
     /// Makes the lock beside the VMA, for a life under an mmap lock [that wants
     /// one](crate::FaultLock::VmaRwsem), unless a former life has left one. The VMA is detached and the
     /// caller's.
@@ -184,6 +191,11 @@ impl VmaSeq {
         /// The number of a VMA that was never locked.
         pub fn new() -> Self {
             VmaSeq(AtomicU32::new(0))
+        }
+
+        /// The number of what is locked.
+        pub(crate) fn locked() -> Self {
+            VmaSeq(AtomicU32::new(1))
         }
 
         /// One that was locked often, for tests of what happens when it wraps. An odd `seq` is rounded down.

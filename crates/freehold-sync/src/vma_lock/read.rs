@@ -22,9 +22,8 @@ impl VmaLock<'_> {
         lock: &'l MmapLock<H>,
         is_owner: impl FnOnce() -> bool,
     ) -> Result<ReaderPlace<'l>, ReadFail> {
-        // Relaxed: a hint that spares a locked VMA's count the writes; an even number is asked for again
-        // below.
-        if is_odd(self.seq.0.load(Ordering::Relaxed)) {
+        // Spares a locked VMA's count the writes; an even number is asked for again below.
+        if self.is_locked() {
             return Err(ReadFail::Locked);
         }
         let place = self.enter(lock)?;
@@ -32,13 +31,38 @@ impl VmaLock<'_> {
             self.leave::<H>(place);
             return Err(ReadFail::Foreign);
         }
+        self.stay::<H>(place).inspect(|_| rank::acquired::<H>(Rank::Vma))
+    }
+
+    /// As [`try_read`](Self::try_read), of what has one owner and no rank.
+    #[inline]
+    pub(crate) fn enter_unlocked<'l, H: Host>(
+        self,
+        lock: &'l MmapLock<H>,
+    ) -> Result<ReaderPlace<'l>, ReadFail> {
+        if self.is_locked() {
+            return Err(ReadFail::Locked);
+        }
+        let place = self.enter(lock)?;
+        self.stay::<H>(place)
+    }
+
+    /// Leaves again if the VMA is write-locked.
+    #[inline(always)]
+    fn stay<'l, H: Host>(self, place: ReaderPlace<'l>) -> Result<ReaderPlace<'l>, ReadFail> {
         // Acquire: pairs with `unlock_write`.
         if is_odd(self.seq.0.load(Ordering::Acquire)) {
             self.leave::<H>(place);
             return Err(ReadFail::Locked);
         }
-        rank::acquired::<H>(Rank::Vma);
         Ok(place)
+    }
+
+    /// Whether it is write-locked; a hint where others may lock it.
+    #[inline]
+    pub(crate) fn is_locked(self) -> bool {
+        // Relaxed: a hint, or ordered by what keeps others from locking it.
+        is_odd(self.seq.0.load(Ordering::Relaxed))
     }
 
     /// Locks an attached VMA for reading under the mmap lock, which no writer can prevent.
@@ -159,7 +183,7 @@ impl VmaLock<'_> {
     }
 
     #[inline]
-    fn leave<H: Host>(self, place: ReaderPlace<'_>) {
+    pub(crate) fn leave<H: Host>(self, place: ReaderPlace<'_>) {
         if let ReaderPlace(Some(slot)) = place {
             if slot.is_beside() {
                 return self.leave_beside::<H>();

@@ -3,7 +3,7 @@
 use super::{ATTACHED, BESIDE, DETACHED, DRAINING, PER_CPU, READER, VmaLock, is_odd};
 use crate::atomic::{AtomicU32, Ordering, between_crosswise};
 use crate::host::{Host, Killed};
-use crate::mmap_lock::MmapWriteGuard;
+use crate::mmap_lock::MmapWriter;
 use crate::rank::{self, Rank};
 use crate::rwsem::raw::Wait;
 
@@ -14,7 +14,8 @@ impl VmaLock<'_> {
     /// # Panics
     /// With debug assertions, when the task holds a VMA's read lock or a lock of an inner rank.
     #[inline]
-    pub fn write<H: Host>(self, guard: &MmapWriteGuard<'_, H>) -> bool {
+    pub fn write<H: Host>(self, guard: &impl MmapWriter<H>) -> bool {
+        rank::will_wait::<H>(Rank::Vma);
         // A wait that cannot be killed does not fail.
         self.write_by(guard, wait_for_certain::<H>).unwrap_or(true)
     }
@@ -27,13 +28,18 @@ impl VmaLock<'_> {
     /// # Panics
     /// As [`write`](Self::write).
     #[inline]
-    pub fn write_killable<H: Host>(self, guard: &MmapWriteGuard<'_, H>) -> Result<bool, Killed> {
+    pub fn write_killable<H: Host>(self, guard: &impl MmapWriter<H>) -> Result<bool, Killed> {
+        rank::will_wait::<H>(Rank::Vma);
         self.write_by(guard, H::wait_killable)
     }
 
+    /// As [`write`](Self::write), if there are no readers. Returns whether it is locked.
+    pub(crate) fn try_write<H: Host>(self, guard: &impl MmapWriter<H>) -> bool {
+        self.write_by(guard, |_, _| Err(Killed)).is_ok()
+    }
+
     #[inline(always)]
-    fn write_by<H: Host>(self, guard: &MmapWriteGuard<'_, H>, wait: Wait) -> Result<bool, Killed> {
-        rank::will_wait::<H>(Rank::Vma);
+    fn write_by<H: Host>(self, guard: &impl MmapWriter<H>, wait: Wait) -> Result<bool, Killed> {
         if self.is_write_locked(guard) {
             return Ok(false);
         }
@@ -58,7 +64,7 @@ impl VmaLock<'_> {
 
     /// Whether the holder of the guard has locked this VMA for writing.
     #[inline]
-    pub fn is_write_locked<H: Host>(self, _: &MmapWriteGuard<'_, H>) -> bool {
+    pub fn is_write_locked<H: Host>(self, _: &impl MmapWriter<H>) -> bool {
         // Relaxed: written by those alone who may change the VMA.
         is_odd(self.seq.0.load(Ordering::Relaxed))
     }
@@ -91,7 +97,7 @@ impl VmaLock<'_> {
     #[cold]
     fn drain<H: Host>(
         self,
-        guard: &MmapWriteGuard<'_, H>,
+        guard: &impl MmapWriter<H>,
         count: u32,
         rest: u32,
         wait: Wait,
@@ -120,7 +126,7 @@ impl VmaLock<'_> {
     }
 
     /// Counts the readers that stand in slots, from which new ones are barred.
-    fn collect<H: Host>(self, guard: &MmapWriteGuard<'_, H>) {
+    fn collect<H: Host>(self, guard: &impl MmapWriter<H>) {
         // Relaxed: an estimate.
         self.count.contention.store(0, Ordering::Relaxed);
         // Release, here and below: as in `readers`, for the first reader that sees this value.
@@ -157,7 +163,7 @@ impl VmaLock<'_> {
     /// # Panics
     /// With debug assertions, when it is attached.
     #[inline]
-    pub fn attach<H: Host>(self, guard: &MmapWriteGuard<'_, H>) -> bool {
+    pub fn attach<H: Host>(self, guard: &impl MmapWriter<H>) -> bool {
         debug_assert!(self.is_detached(), "a VMA is attached twice");
         let unlocked = !self.is_write_locked(guard);
         if unlocked {
@@ -176,7 +182,7 @@ impl VmaLock<'_> {
     /// # Panics
     /// With debug assertions, when it is detached or not write-locked.
     #[inline]
-    pub fn detach<H: Host>(self, guard: &MmapWriteGuard<'_, H>) {
+    pub fn detach<H: Host>(self, guard: &impl MmapWriter<H>) {
         debug_assert!(self.is_write_locked(guard), "a VMA is detached that is not write-locked");
         debug_assert!(!self.is_detached(), "a VMA is detached twice");
         // Acquire: pairs with the decrement of readers in passing; their reads end before the owner's writes

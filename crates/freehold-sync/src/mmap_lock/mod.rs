@@ -20,6 +20,10 @@
 //!
 //! The number has 32 bits and wraps: a speculation over 2^31 write sections could be taken for valid.
 
+mod gate;
+
+pub use gate::{MmapRangeGuard, MmapWriter};
+
 use crate::atomic::{AtomicU32, Ordering, const_unless_loom, fence};
 use crate::counted::Counted;
 use crate::host::{Host, Killed};
@@ -29,6 +33,7 @@ use crate::rwsem::{RwSem, RwSemReadGuard, RwSemWriteGuard};
 use crate::stats::LockStats;
 use core::fmt;
 use crossbeam_utils::CachePadded;
+use gate::Gate;
 
 /// The first lock that a fault tries, and so does every other look at one VMA: readers of maps, access on
 /// behalf of others. [`MmapLock`] alone asks which it is.
@@ -56,6 +61,7 @@ pub struct MmapLock<H: Host> {
     sem: RwSem<H>,
     /// Away from the line of `sem`, because every fault reads it.
     read: CachePadded<ReadByFaults<H>>,
+    gate: Gate,
 }
 
 struct ReadByFaults<H: Host> {
@@ -152,19 +158,19 @@ impl<H: Host> MmapLock<H> {
     const_unless_loom! {
         /// A free lock.
         pub fn new() -> Self {
-            MmapLock { sem: RwSem::new(Rank::Mmap), read: ReadByFaults::new(0) }
+            MmapLock { sem: RwSem::new(Rank::Mmap), read: ReadByFaults::new(0), gate: Gate::shut() }
         }
 
         /// A free lock that keeps statistics of its use.
         pub fn with_stats(stats: Counted<LockStats<H>>) -> Self {
-            MmapLock { sem: RwSem::with_stats(Rank::Mmap, stats), read: ReadByFaults::new(0) }
+            MmapLock { sem: RwSem::with_stats(Rank::Mmap, stats), read: ReadByFaults::new(0), gate: Gate::shut() }
         }
 
         /// A free lock whose sequence number starts at `seq`, for tests of what happens when it wraps.
         ///
         /// An odd number is rounded down.
         pub fn with_seq(seq: u32) -> Self {
-            MmapLock { sem: RwSem::new(Rank::Mmap), read: ReadByFaults::new(seq & !1) }
+            MmapLock { sem: RwSem::new(Rank::Mmap), read: ReadByFaults::new(seq & !1), gate: Gate::shut() }
         }
     }
 
@@ -227,7 +233,12 @@ impl<H: Host> MmapLock<H> {
     /// say.
     #[inline]
     pub fn read(&self) -> MmapReadGuard<'_, H> {
-        MmapReadGuard { lock: self, _sem: self.sem.read() }
+        let sem = self.sem.read();
+        if self.gate_is_shut() {
+            return MmapReadGuard { lock: self, _sem: sem };
+        }
+        drop(sem);
+        self.write().downgrade()
     }
 
     /// Takes the lock for reading, unless a fatal signal ends the wait.
@@ -239,13 +250,23 @@ impl<H: Host> MmapLock<H> {
     /// As [`read`](Self::read).
     #[inline]
     pub fn read_killable(&self) -> Result<MmapReadGuard<'_, H>, Killed> {
-        Ok(MmapReadGuard { lock: self, _sem: self.sem.read_killable()? })
+        let sem = self.sem.read_killable()?;
+        if self.gate_is_shut() {
+            return Ok(MmapReadGuard { lock: self, _sem: sem });
+        }
+        drop(sem);
+        Ok(self.write_killable()?.downgrade())
     }
 
     /// Takes the lock for reading if that is possible at once. Allowed with a VMA's read lock held.
     #[inline]
     pub fn try_read(&self) -> Option<MmapReadGuard<'_, H>> {
-        Some(MmapReadGuard { lock: self, _sem: self.sem.try_read()? })
+        let sem = self.sem.try_read()?;
+        if self.gate_is_shut() {
+            return Some(MmapReadGuard { lock: self, _sem: sem });
+        }
+        drop(sem);
+        Some(self.try_write()?.downgrade())
     }
 
     /// Takes the lock for writing.
@@ -254,7 +275,9 @@ impl<H: Host> MmapLock<H> {
     /// As [`read`](Self::read).
     #[inline]
     pub fn write(&self) -> MmapWriteGuard<'_, H> {
-        self.writer(self.sem.write())
+        let guard = self.writer(self.sem.write());
+        guard.shut();
+        guard
     }
 
     /// Takes the lock of a child's space in fork, with the parent's lock held for writing. Nobody else can
@@ -264,7 +287,9 @@ impl<H: Host> MmapLock<H> {
     /// With debug assertions, when the task holds a lock of an inner rank than [`Rank::Mmap`].
     #[inline]
     pub fn write_nested(&self) -> MmapWriteGuard<'_, H> {
-        self.writer(self.sem.write_at(Rank::MmapNested))
+        let guard = self.writer(self.sem.write_at(Rank::MmapNested));
+        guard.shut();
+        guard
     }
 
     /// Takes the lock for writing, unless a fatal signal ends the wait.
@@ -276,13 +301,16 @@ impl<H: Host> MmapLock<H> {
     /// As [`read`](Self::read).
     #[inline]
     pub fn write_killable(&self) -> Result<MmapWriteGuard<'_, H>, Killed> {
-        Ok(self.writer(self.sem.write_killable()?))
+        let guard = self.writer(self.sem.write_killable()?);
+        guard.shut_killable()?;
+        Ok(guard)
     }
 
     /// Takes the lock for writing if nobody has it.
     #[inline]
     pub fn try_write(&self) -> Option<MmapWriteGuard<'_, H>> {
-        Some(self.writer(self.sem.try_write()?))
+        let guard = self.writer(self.sem.try_write()?);
+        guard.try_shut().then_some(guard)
     }
 
     /// Whether somebody waits for the lock; a hint.
@@ -304,14 +332,16 @@ impl<H: Host> MmapLock<H> {
         self.read.seq.load(Ordering::Relaxed)
     }
 
-    /// Begins to read what the lock guards without taking it. `None`: somebody is changing it.
+    /// Begins to read what the lock guards without taking it. `None`: somebody is changing it, or range
+    /// writers may do so at any time.
     ///
     /// What is read before [`Speculation::valid`] confirms it may be from halfway through a change. It must
     /// be in atomics, and what it points to must stay readable (a grace period, type-stable memory).
     #[inline]
     pub fn speculate(&self) -> Option<Speculation> {
         let seq = self.seq();
-        seq.is_multiple_of(2).then_some(Speculation { seq })
+        // After the number: a section of the same number in which the gate was opened is seen.
+        (seq.is_multiple_of(2) && self.gate_is_shut()).then_some(Speculation { seq })
     }
 
     #[inline]

@@ -1,0 +1,216 @@
+//! How changes of an address space run beside each other: the gate of an mmap lock, and [`MmapRangeGuard`].
+//!
+//! # What it promises
+//!
+//! - A *range writer* shares the address space with other range writers: what it may change, it has claimed.
+//!   It keeps out the holders of the mmap lock, for reading and for writing, as they keep it out.
+//! - It enters and leaves by one read-modify-write each, of one word, or of its CPU's, where range writers
+//!   meet often.
+//! - It starves nobody, and is not starved: a holder of the lock waits for those who have entered before it,
+//!   and for nobody who comes later. A range writer that comes later takes its turn at the lock.
+//!
+//! # How
+//!
+//! The gate is a [lock of a VMA](crate::vma_lock) that stands for the set of them all. Range writers are its
+//! readers, and are counted as those are.
+//!
+//! | gate | its number | who decides | leaves it by |
+//! | --- | --- | --- | --- |
+//! | open | even | the gate: range writers enter by it alone | shut by a task that has got the mmap lock for writing: makes the number odd, waits for the range writers inside |
+//! | shut | odd | the mmap lock alone, as if there were no range writers | opened by a range writer that has got the mmap lock for writing: makes the number even, enters, lets go of the lock |
+//!
+//! The gate stays as it was left: a space that is changed by one kind of writer alone never pays for the
+//! other. Both steps are made with the mmap lock held for writing, so nobody makes the other one meanwhile.
+//! A task that wants the lock for *reading* and finds the gate open takes it for writing, shuts the gate, and
+//! downgrades: then readers beside it find the gate shut.
+//!
+//! So a holder of the mmap lock has always a shut gate and nobody inside; and a range writer inside has a gate
+//! that was open when it entered, and a holder of the lock who shuts it waits for it.
+//!
+//! # Which access pairs with which
+//!
+//! As for a VMA. Entering acquires what the last holder did, by the number that it left even, or by the mmap
+//! lock where the range writer opens the gate itself. Shutting acquires what range writers did before they
+//! left.
+
+use super::{MmapLock, MmapWriteGuard, WriteSection};
+use crate::atomic::{Ordering, const_unless_loom, fence};
+use crate::host::{Host, Killed};
+use crate::rank::{self, Rank};
+use crate::rwsem::RwSemWriteGuard;
+use crate::vma_lock::{ReaderPlace, VmaCount, VmaLock, VmaSeq};
+use core::marker::PhantomData;
+use crossbeam_utils::CachePadded;
+
+/// A lock of a VMA, for all of them.
+pub(super) struct Gate {
+    /// Range writers inside. On a line of its own: each of them writes it, where they do not meet often.
+    count: CachePadded<VmaCount>,
+    seq: VmaSeq,
+}
+
+impl Gate {
+    const_unless_loom! {
+        /// Shut, nobody inside.
+        pub fn shut() -> Self {
+            Gate { count: CachePadded::new(VmaCount::attached()), seq: VmaSeq::locked() }
+        }
+    }
+
+    #[inline]
+    fn lock(&self) -> VmaLock<'_> {
+        VmaLock { count: &self.count, seq: &self.seq }
+    }
+}
+
+/// The right to change what one has claimed of an address space, beside others who have claimed other things.
+/// Dropping it gives it up.
+///
+/// ```
+/// use freehold_sync::{MmapLock, testing::StdHost};
+///
+/// let lock = MmapLock::<StdHost>::new();
+/// let one = lock.write_range();
+/// std::thread::scope(|scope| scope.spawn(|| drop(lock.write_range())));
+/// assert!(lock.try_read().is_none() && lock.try_write().is_none());
+/// drop(one);
+/// assert!(lock.try_write().is_some());
+/// ```
+#[must_use = "the right is given up when the guard is dropped"]
+pub struct MmapRangeGuard<'a, H: Host> {
+    lock: &'a MmapLock<H>,
+    place: ReaderPlace<'a>,
+    /// Not `Send`: the task's record of held locks is its own.
+    task: PhantomData<*const ()>,
+}
+
+impl<'a, H: Host> MmapRangeGuard<'a, H> {
+    /// The lock.
+    #[inline]
+    pub fn lock(&self) -> &'a MmapLock<H> {
+        self.lock
+    }
+}
+
+impl<H: Host> Drop for MmapRangeGuard<'_, H> {
+    #[inline]
+    fn drop(&mut self) {
+        rank::released::<H>(Rank::Mmap);
+        self.lock.gate.lock().leave::<H>(self.place);
+    }
+}
+
+/// A proof for [`VmaLock`] that its caller has the right to change VMAs: all of them, or those that it has
+/// claimed.
+pub trait MmapWriter<H: Host> {
+    /// The lock of their address space.
+    fn lock(&self) -> &MmapLock<H>;
+}
+
+impl<H: Host> MmapWriter<H> for MmapWriteGuard<'_, H> {
+    #[inline]
+    fn lock(&self) -> &MmapLock<H> {
+        self.lock
+    }
+}
+
+impl<H: Host> MmapWriter<H> for MmapRangeGuard<'_, H> {
+    #[inline]
+    fn lock(&self) -> &MmapLock<H> {
+        self.lock
+    }
+}
+
+impl<H: Host> MmapLock<H> {
+    /// Becomes a range writer.
+    ///
+    /// # Panics
+    /// As [`read`](Self::read).
+    #[inline]
+    pub fn write_range(&self) -> MmapRangeGuard<'_, H> {
+        rank::will_wait::<H>(Rank::Mmap);
+        loop {
+            if let Some(guard) = self.enter() {
+                return guard;
+            }
+            if let Some(guard) = self.open(&self.sem.write()) {
+                return guard;
+            }
+            H::relax();
+        }
+    }
+
+    /// As [`write_range`](Self::write_range), unless a fatal signal ends the wait.
+    ///
+    /// # Errors
+    /// [`Killed`]; nothing was acquired.
+    ///
+    /// # Panics
+    /// As [`read`](Self::read).
+    #[inline]
+    pub fn write_range_killable(&self) -> Result<MmapRangeGuard<'_, H>, Killed> {
+        rank::will_wait::<H>(Rank::Mmap);
+        loop {
+            if let Some(guard) = self.enter() {
+                return Ok(guard);
+            }
+            if let Some(guard) = self.open(&self.sem.write_killable()?) {
+                return Ok(guard);
+            }
+            H::relax();
+        }
+    }
+
+    /// Enters by the gate. None: it is shut, or as many are inside as can be counted.
+    #[inline]
+    fn enter(&self) -> Option<MmapRangeGuard<'_, H>> {
+        let place = self.gate.lock().enter_unlocked(self).ok()?;
+        rank::acquired::<H>(Rank::Mmap);
+        // Pairs with the fence in `Speculation::valid`: a reader that sees a change sees the number that the
+        // gate was opened with, or a later one.
+        fence(Ordering::Release);
+        Some(MmapRangeGuard { lock: self, place, task: PhantomData })
+    }
+
+    /// Opens the gate, if it is shut, and enters.
+    #[cold]
+    fn open(&self, _: &RwSemWriteGuard<'_, H>) -> Option<MmapRangeGuard<'_, H>> {
+        if self.gate_is_shut() {
+            // A reader that begins to speculate after this section finds the gate open.
+            let _section = WriteSection::begin(&self.read.seq);
+            self.gate.lock().unlock_write();
+        }
+        self.enter()
+    }
+
+    /// Whether it is shut, and stays so as long as the caller holds the mmap lock; without that a hint.
+    #[inline]
+    pub(super) fn gate_is_shut(&self) -> bool {
+        self.gate.lock().is_locked()
+    }
+}
+
+impl<H: Host> MmapWriteGuard<'_, H> {
+    /// Shuts the gate, if it is open, and waits for the range writers inside.
+    #[inline]
+    pub(super) fn shut(&self) {
+        if !self.lock.gate_is_shut() {
+            self.lock.gate.lock().write(self);
+        }
+    }
+
+    /// As [`shut`](Self::shut), unless a fatal signal ends the wait.
+    #[inline]
+    pub(super) fn shut_killable(&self) -> Result<(), Killed> {
+        if self.lock.gate_is_shut() {
+            return Ok(());
+        }
+        self.lock.gate.lock().write_killable(self).map(drop)
+    }
+
+    /// Shuts the gate if it is open and nobody is inside. Returns whether it is shut.
+    #[inline]
+    pub(super) fn try_shut(&self) -> bool {
+        self.lock.gate_is_shut() || self.lock.gate.lock().try_write(self)
+    }
+}

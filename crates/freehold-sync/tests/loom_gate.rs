@@ -1,0 +1,221 @@
+//! Range writers beside holders of the mmap lock, under all schedules and all orders that the memory model
+//! allows: two things, of which a range writer has claimed one each, and holders who look at both.
+#![cfg(loom)]
+
+use freehold_sync::atomic::{AtomicU32, Ordering::Relaxed};
+use freehold_sync::counted::Counted;
+use freehold_sync::testing::{LoomHost, model, model_bounded};
+use freehold_sync::{MmapLock, MmapRangeGuard, ReaderSlots};
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+
+type Lock = MmapLock<LoomHost>;
+
+struct Space {
+    lock: Lock,
+    /// Loom checks that the lock keeps their users apart.
+    things: [UnsafeCell<u32>; 2],
+    /// The same for readers without a lock.
+    words: [AtomicU32; 2],
+}
+
+// SAFETY: the things are touched under the lock, and loom checks that this suffices.
+unsafe impl Sync for Space {}
+// SAFETY: numbers.
+unsafe impl Send for Space {}
+
+impl Space {
+    fn new() -> Arc<Self> {
+        Self::with_lock(Lock::new())
+    }
+
+    /// Whose range writers stand in slots as soon as they meet.
+    fn per_cpu() -> Arc<Self> {
+        let slots = Counted::try_new(ReaderSlots::try_new().unwrap()).unwrap();
+        Self::with_lock(Lock::new().with_slots(slots))
+    }
+
+    fn with_lock(lock: Lock) -> Arc<Self> {
+        let things = [UnsafeCell::new(0), UnsafeCell::new(0)];
+        Arc::new(Space { lock, things, words: [AtomicU32::new(0), AtomicU32::new(0)] })
+    }
+
+    fn add(&self, thing: usize) {
+        // SAFETY: as for `Sync`.
+        self.things[thing].with_mut(|value| unsafe { *value += 1 });
+    }
+
+    fn sum(&self) -> u32 {
+        // SAFETY: as for `Sync`.
+        self.things.iter().map(|thing| thing.with(|value| unsafe { *value })).sum()
+    }
+
+    fn change(&self, thing: usize) {
+        let _guard = self.lock.write_range();
+        self.add(thing);
+    }
+
+    fn change_all(&self) {
+        let _guard = self.lock.write();
+        self.add(0);
+        self.add(1);
+    }
+}
+
+fn spawn(space: &Arc<Space>, f: impl FnOnce(&Space) + 'static) -> thread::JoinHandle<()> {
+    let space = Arc::clone(space);
+    thread::spawn(move || f(&space))
+}
+
+#[test]
+fn a_range_writer_beside_the_writer() {
+    model_bounded(3, || {
+        let space = Space::new();
+        let other = spawn(&space, |space| {
+            space.change(0);
+            space.change(0);
+        });
+        space.change_all();
+        other.join().unwrap();
+        let _guard = space.lock.read();
+        assert_eq!(space.sum(), 4);
+    });
+}
+
+#[test]
+fn two_range_writers_beside_the_writer() {
+    for space in [Space::new, Space::per_cpu] {
+        model_bounded(2, move || {
+            let space = space();
+            let others = [0, 1].map(|thing| spawn(&space, move |space| space.change(thing)));
+            space.change_all();
+            others.into_iter().for_each(|other| other.join().unwrap());
+            let _guard = space.lock.write();
+            assert_eq!(space.sum(), 4);
+        });
+    }
+}
+
+#[test]
+fn a_range_writer_beside_two_readers() {
+    model_bounded(2, || {
+        let space = Space::new();
+        drop(space.lock.write_range());
+        let reader = spawn(&space, |space| {
+            let _guard = space.lock.read();
+            assert!(space.sum() <= 1);
+        });
+        let writer = spawn(&space, |space| space.change(0));
+        let guard = space.lock.read();
+        assert!(space.sum() <= 1);
+        drop(guard);
+        reader.join().unwrap();
+        writer.join().unwrap();
+    });
+}
+
+/// Trying never waits, and is not given what a range writer has.
+#[test]
+fn a_range_writer_beside_one_who_tries() {
+    for space in [Space::new, Space::per_cpu] {
+        model_bounded(3, move || {
+            let space = space();
+            let other = spawn(&space, |space| {
+                space.change(0);
+                space.change(0);
+            });
+            if let Some(_guard) = space.lock.try_read() {
+                space.sum();
+            }
+            if let Some(_guard) = space.lock.try_write() {
+                space.add(1);
+            }
+            other.join().unwrap();
+            let _guard = space.lock.try_write().expect("nobody is inside");
+            assert!(space.sum() >= 2);
+        });
+    }
+}
+
+/// A writer that is killed while it waits for a range writer leaves the gate as it was.
+#[test]
+fn a_writer_is_killed_that_waits_for_a_range_writer() {
+    model(|| {
+        let space = Space::new();
+        let inside: MmapRangeGuard<'_, LoomHost> = space.lock.write_range();
+        let killed = spawn(&space, |space| {
+            LoomHost::current_task().kill();
+            assert!(space.lock.write_killable().is_err(), "a range writer is inside");
+        });
+        killed.join().unwrap();
+        let other = spawn(&space, |space| space.change(1));
+        space.add(0);
+        other.join().unwrap();
+        drop(inside);
+        space.change_all();
+    });
+}
+
+/// A range writer may be killed while a holder of the lock has shut the gate.
+#[test]
+fn a_range_writer_is_killed_at_the_gate() {
+    model_bounded(3, || {
+        let space = Space::new();
+        let other = spawn(&space, |space| {
+            LoomHost::current_task().kill();
+            if let Ok(_guard) = space.lock.write_range_killable() {
+                space.add(0);
+            }
+        });
+        space.change_all();
+        other.join().unwrap();
+        space.change_all();
+    });
+}
+
+/// What was read without the lock and is taken for valid is of one moment.
+#[test]
+fn a_speculation_never_spans_a_range_writer() {
+    model_bounded(3, || {
+        let space = Space::new();
+        let writer = spawn(&space, |space| {
+            let guard = space.lock.write_range();
+            space.words[0].store(1, Relaxed);
+            space.words[1].store(1, Relaxed);
+            drop(guard);
+            drop(space.lock.write());
+        });
+        for _ in 0..2 {
+            if let Some(speculation) = space.lock.speculate() {
+                let seen = [1, 0].map(|word| space.words[word].load(Relaxed));
+                if speculation.valid(&space.lock) {
+                    assert_eq!(seen[0], seen[1], "from halfway through a change");
+                }
+            }
+        }
+        writer.join().unwrap();
+    });
+}
+
+/// The same of a range writer that has entered by a gate which another one opened.
+#[test]
+fn a_speculation_never_spans_a_second_range_writer() {
+    model_bounded(2, || {
+        let space = Space::new();
+        let opener = spawn(&space, |space| drop(space.lock.write_range()));
+        let writer = spawn(&space, |space| {
+            let _guard = space.lock.write_range();
+            space.words[0].store(1, Relaxed);
+            space.words[1].store(1, Relaxed);
+        });
+        if let Some(speculation) = space.lock.speculate() {
+            let seen = [1, 0].map(|word| space.words[word].load(Relaxed));
+            if speculation.valid(&space.lock) {
+                assert_eq!(seen[0], seen[1], "from halfway through a change");
+            }
+        }
+        opener.join().unwrap();
+        writer.join().unwrap();
+    });
+}
