@@ -71,7 +71,9 @@ impl Gate {
 ///
 /// let lock = MmapLock::<StdHost>::new();
 /// let one = lock.write_range();
-/// std::thread::scope(|scope| scope.spawn(|| drop(lock.write_range())));
+/// std::thread::scope(|scope| {
+///     scope.spawn(|| drop(lock.write_range()));
+/// });
 /// assert!(lock.try_read().is_none() && lock.try_write().is_none());
 /// drop(one);
 /// assert!(lock.try_write().is_some());
