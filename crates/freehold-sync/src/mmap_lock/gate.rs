@@ -24,8 +24,8 @@
 //! A task that wants the lock for *reading* and finds the gate open takes it for writing, shuts the gate, and
 //! downgrades: then readers beside it find the gate shut.
 //!
-//! So a holder of the mmap lock has always a shut gate and nobody inside; and a range writer inside has a gate
-//! that was open when it entered, and a holder of the lock who shuts it waits for it.
+//! So a holder of the mmap lock always has a shut gate and nobody inside. A range writer inside came by an
+//! open gate, and a holder of the lock who shuts it waits for it.
 //!
 //! # Which access pairs with which
 //!
@@ -193,26 +193,21 @@ impl<H: Host> MmapLock<H> {
 }
 
 impl<H: Host> MmapWriteGuard<'_, H> {
-    /// Shuts the gate, if it is open, and waits for the range writers inside.
-    #[inline]
+    /// Shuts the gate, and waits for the range writers inside.
+    #[cold]
     pub(super) fn shut(&self) {
-        if !self.lock.gate_is_shut() {
-            self.lock.gate.lock().write(self);
-        }
+        self.lock.gate.lock().write(self);
     }
 
     /// As [`shut`](Self::shut), unless a fatal signal ends the wait.
-    #[inline]
+    #[cold]
     pub(super) fn shut_killable(&self) -> Result<(), Killed> {
-        if self.lock.gate_is_shut() {
-            return Ok(());
-        }
         self.lock.gate.lock().write_killable(self).map(drop)
     }
 
-    /// Shuts the gate if it is open and nobody is inside. Returns whether it is shut.
-    #[inline]
+    /// Shuts the gate if nobody is inside. Returns whether it is shut.
+    #[cold]
     pub(super) fn try_shut(&self) -> bool {
-        self.lock.gate_is_shut() || self.lock.gate.lock().try_write(self)
+        self.lock.gate.lock().try_write(self)
     }
 }

@@ -276,7 +276,9 @@ impl<H: Host> MmapLock<H> {
     #[inline]
     pub fn write(&self) -> MmapWriteGuard<'_, H> {
         let guard = self.writer(self.sem.write());
-        guard.shut();
+        if !self.gate_is_shut() {
+            guard.shut();
+        }
         guard
     }
 
@@ -288,7 +290,9 @@ impl<H: Host> MmapLock<H> {
     #[inline]
     pub fn write_nested(&self) -> MmapWriteGuard<'_, H> {
         let guard = self.writer(self.sem.write_at(Rank::MmapNested));
-        guard.shut();
+        if !self.gate_is_shut() {
+            guard.shut();
+        }
         guard
     }
 
@@ -299,10 +303,12 @@ impl<H: Host> MmapLock<H> {
     ///
     /// # Panics
     /// As [`read`](Self::read).
-    #[inline]
+    #[inline(always)]
     pub fn write_killable(&self) -> Result<MmapWriteGuard<'_, H>, Killed> {
         let guard = self.writer(self.sem.write_killable()?);
-        guard.shut_killable()?;
+        if !self.gate_is_shut() {
+            guard.shut_killable()?;
+        }
         Ok(guard)
     }
 
@@ -310,7 +316,7 @@ impl<H: Host> MmapLock<H> {
     #[inline]
     pub fn try_write(&self) -> Option<MmapWriteGuard<'_, H>> {
         let guard = self.writer(self.sem.try_write()?);
-        guard.try_shut().then_some(guard)
+        (self.gate_is_shut() || guard.try_shut()).then_some(guard)
     }
 
     /// Whether somebody waits for the lock; a hint.

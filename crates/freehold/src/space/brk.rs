@@ -182,6 +182,6 @@ impl<P: Platform> WriteGuard<'_, P> {
 
     /// Whether `range` is free, and a page more, and then the gap that what comes next keeps below itself.
     fn is_clear_for_heap(&self, range: UserRange) -> bool {
-        self.next_slot(range.start()).is_none_or(|slot| range.end() + PAGE_SIZE <= self.kept_from(&slot))
+        self.next_taken(range.start()).is_none_or(|(_, kept)| range.end() + PAGE_SIZE <= kept)
     }
 }

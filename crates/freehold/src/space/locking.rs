@@ -31,7 +31,7 @@ use crate::{
     vma::{AnonVma, Vma, flags::VmFlags, locked::LockedVmas},
 };
 use core::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     marker::PhantomData,
     ops::{Deref, Range},
 };
@@ -349,10 +349,32 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Some(self.slot(&found))
     }
 
-    /// What lies before and behind `range`, which may hold anything.
-    pub(crate) fn around(&self, range: UserRange) -> (Option<TreeEntry<'_, P>>, Option<TreeEntry<'_, P>>) {
+    /// The first VMA that overlaps `range`; nothing else is looked at but the tree.
+    pub(crate) fn first_in(&self, range: Range<u64>) -> Option<&Vma<P>> {
+        let mut at = range.start;
+        loop {
+            let found = self.tree.borrow().next(at).filter(|found| found.start < range.end)?;
+            match self.slot(&found) {
+                TreeEntry::Vma(vma) => return Some(vma),
+                TreeEntry::Closing(range) => at = range.end(),
+            }
+        }
+    }
+
+    /// The addresses taken by what lies before and behind `range`, which may hold anything.
+    pub(crate) fn taken_around(&self, range: UserRange) -> (Option<UserRange>, Option<UserRange>) {
         let (prev, next) = self.tree.borrow().around(range.start(), range.end());
-        (prev.map(|found| self.slot(&found)), next.map(|found| self.slot(&found)))
+        let taken = |found: Entry| UserRange::new(found.start, found.end);
+        (prev.map(taken), next.map(taken))
+    }
+
+    /// The VMAs that touch `range`, which may hold anything; no others are looked at.
+    pub(crate) fn neighbours(&self, range: UserRange) -> (Option<&Vma<P>>, Option<&Vma<P>>) {
+        let (prev, next) = self.tree.borrow().around(range.start(), range.end());
+        let prev = prev.filter(|prev| prev.end == range.start());
+        let next = next.filter(|next| next.start == range.end());
+        let vma = |found: Option<Entry>| found.and_then(|found| self.slot(&found).vma());
+        (vma(prev), vma(next))
     }
 
     /// The first VMA that ends above `addr`; closing ranges are passed over.
@@ -405,24 +427,47 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         false
     }
 
-    /// A free range of `len` bytes within `bounds`, all of them whole pages. Does not know of the gaps that
-    /// stacks keep. Takes time by the depth of the tree, since no gap that is long enough is passed over; and
-    /// by the leaves in which gaps were filled since a search last looked for one as long.
-    pub(crate) fn gap(&self, len: u64, bounds: Range<u64>, direction: Direction) -> Option<u64> {
-        let request =
-            GapRequest { len, align: crate::PAGE_SIZE, low: bounds.start, high: bounds.end, direction };
-        self.tree.borrow().gap(&request, |_| 0)
+    /// The highest free range of `len` bytes within `bounds`, all of them whole pages; and the lowest address
+    /// that what lies above it [keeps](Self::next_taken). Does not know of the gaps that stacks keep. Takes
+    /// time by the depth of the tree, since no gap that is long enough is passed over; and by the leaves in
+    /// which gaps were filled since a search last looked for one as long.
+    pub(crate) fn highest_gap(&self, len: u64, bounds: Range<u64>) -> Option<(u64, u64)> {
+        // The entry above the gap is the last that the search asks about; none, if it lies above all.
+        let above = Cell::new(u64::MAX);
+        let room = self.gap(len, bounds, Direction::TopDown, |found| above.set(self.kept_from(found)))?;
+        Some((room, above.get()))
     }
 
-    /// The lowest address that what lies at `slot` keeps for itself: below a stack its gap.
-    pub(crate) fn kept_from(&self, slot: &TreeEntry<'_, P>) -> u64 {
-        let gap = match slot {
+    /// The lowest free range, as [`highest_gap`](Self::highest_gap).
+    pub(crate) fn lowest_gap(&self, len: u64, bounds: Range<u64>) -> Option<u64> {
+        self.gap(len, bounds, Direction::BottomUp, |_| ())
+    }
+
+    #[inline(always)]
+    fn gap(&self, len: u64, bounds: Range<u64>, from: Direction, above: impl Fn(&Entry)) -> Option<u64> {
+        let Range { start: low, end: high } = bounds;
+        let request = GapRequest { len, align: crate::PAGE_SIZE, low, high, direction: from };
+        self.tree.borrow().gap(&request, |found| {
+            above(found);
+            0
+        })
+    }
+
+    /// What comes first above `addr`: the addresses that it takes, and the lowest that it keeps for itself,
+    /// which is where its gap begins if it is a stack.
+    pub(crate) fn next_taken(&self, addr: u64) -> Option<(UserRange, u64)> {
+        let found = self.tree.borrow().next(addr)?;
+        Some((UserRange::new(found.start, found.end), self.kept_from(&found)))
+    }
+
+    fn kept_from(&self, found: &Entry) -> u64 {
+        let gap = match self.slot(found) {
             TreeEntry::Vma(vma) if vma.flags().contains(VmFlags::GROWSDOWN) => {
                 self.space.engine.config().stack_gap
             }
             _ => 0,
         };
-        slot.range().start().saturating_sub(gap)
+        found.start.saturating_sub(gap)
     }
 
     /// Prepares so that `replaces` calls of [`replace`](Self::replace) cannot fail.

@@ -4,7 +4,6 @@
 use super::{AddressSpace, layout::Layout, locking::WriteGuard, map_flags::MapFlags, mmap::Request};
 use crate::{PAGE_SIZE, error::MmapError, object::Object, platform::Platform};
 use core::ops::Range;
-use freehold_range::Direction;
 use freehold_vmspace::PageIndex;
 
 /// What a 2 MiB page table entry spans: large anonymous mappings are aligned to it.
@@ -111,8 +110,8 @@ impl<P: Platform> WriteGuard<'_, P> {
             return Some(room.hint);
         }
         let above = self.space.window_above(room);
-        let highest = above.and_then(|above| self.highest_gap(room.len, room.align, above));
-        let below = || self.lowest_gap(room.len, room.align, self.space.window_below(room));
+        let highest = above.and_then(|above| self.highest_room(room.len, room.align, above));
+        let below = || self.lowest_room(room.len, room.align, self.space.window_below(room));
         highest.or_else(below)
     }
 
@@ -137,47 +136,44 @@ impl<P: Platform> WriteGuard<'_, P> {
         if len > end || hint > end - len || hint < self.space.engine.config().mmap_min_addr {
             return false;
         }
-        self.next_slot(hint).is_none_or(|slot| hint + len <= self.kept_from(&slot))
+        self.next_taken(hint).is_none_or(|(_, kept)| hint + len <= kept)
     }
 
     /// A gap is looked for as if stacks kept nothing free. If the one found lies below a stack that wants
     /// some of it, the search goes on below what it wants. So a stack right above something else takes
     /// nothing from what is below that. What the alignment can cost is to be free of what the stack wants,
     /// too, as on Linux.
-    fn highest_gap(&self, len: u64, align: u64, range: Range<u64>) -> Option<u64> {
+    fn highest_room(&self, len: u64, align: u64, range: Range<u64>) -> Option<u64> {
         let low = range.start.max(self.space.engine.config().mmap_min_addr);
         let mut high = range.end;
         // As much as the alignment can cost, as on Linux: gaps are not to be tried one by one.
         let wanted = len.checked_add(align - PAGE_SIZE)?;
-        let highest = |len, high| self.gap(len, low..high, Direction::TopDown);
         for _ in 0..DETOURS {
-            let room = highest(wanted, high)?;
-            let at = (room + wanted - len) & !(align - 1);
-            match self.next_slot(at).map(|slot| self.kept_from(&slot)) {
-                Some(kept) if kept < room + wanted => high = kept,
-                _ => return Some(at),
+            let (room, kept) = self.highest_gap(wanted, low..high)?;
+            if kept >= room + wanted {
+                return Some((room + wanted - len) & !(align - 1));
             }
+            high = kept;
         }
         // So many, and a gap that is larger than any stack can want of it will do, though a smaller one may
         // lie above it.
         let roomy = self.beside_stacks(wanted)?;
-        let room = highest(roomy, high)?;
-        let kept = self.next_slot(room).map_or(u64::MAX, |slot| self.kept_from(&slot));
+        let (room, kept) = self.highest_gap(roomy, low..high)?;
         Some((kept.min(room + roomy) - len) & !(align - 1))
     }
 
     /// The same from below, beyond a stack that wants some of it.
     #[inline(never)]
-    fn lowest_gap(&self, len: u64, align: u64, range: Range<u64>) -> Option<u64> {
+    fn lowest_room(&self, len: u64, align: u64, range: Range<u64>) -> Option<u64> {
         let least = self.space.engine.config().mmap_min_addr;
         let (mut low, high) = (range.start.next_multiple_of(PAGE_SIZE).max(least), range.end);
         let wanted = len.checked_add(align - PAGE_SIZE)?;
-        let lowest = |len, low| self.gap(len, low..high, Direction::BottomUp);
+        let lowest = |len, low| self.lowest_gap(len, low..high);
         for _ in 0..DETOURS {
             let at = lowest(wanted, low)?.next_multiple_of(align);
-            match self.next_slot(at) {
+            match self.next_taken(at) {
                 // What the alignment can cost is counted from the aligned address on, as on Linux.
-                Some(slot) if self.kept_from(&slot) < at.saturating_add(wanted) => low = slot.range().end(),
+                Some((taken, kept)) if kept < at.saturating_add(wanted) => low = taken.end(),
                 _ => return Some(at),
             }
         }

@@ -14,7 +14,7 @@
 //! change only under the VMA's write lock, so that a reader which still finds an old entry cannot lock the
 //! VMA and looks again.
 
-use super::locking::{TreeEntry, WriteGuard, entry, entry_at};
+use super::locking::{WriteGuard, entry, entry_at};
 use crate::{
     counted::Counted,
     error::NoMemory,
@@ -70,13 +70,6 @@ pub(crate) enum NewMapping<'g, P: Platform> {
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// Neighbours that touch `range`, if they are VMAs. `range` itself may hold anything.
-    pub(super) fn neighbours(&self, range: UserRange) -> (Option<&Vma<P>>, Option<&Vma<P>>) {
-        let (prev, next) = self.around(range);
-        let (prev, next) = (prev.and_then(TreeEntry::vma), next.and_then(TreeEntry::vma));
-        (prev.filter(|vma| vma.end() == range.start()), next.filter(|vma| vma.start() == range.end()))
-    }
-
     /// Which neighbours a range with `attrs` may join.
     fn mergeable<'g>(
         &self,
@@ -322,20 +315,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     ) -> Result<&'g Vma<P>, SplitMergeError> {
         let attrs = Attrs { pgoff: vma.pgoff_of(range.start()), ..attrs };
         // Only a part that reaches an end of the VMA has a neighbour there.
-        let prev = if range.start() == vma.start() {
-            self.prev_slot(range.start()).and_then(TreeEntry::vma)
-        } else {
-            None
-        };
-        let next = if range.end() == vma.end() {
-            self.next_slot(range.end()).and_then(TreeEntry::vma)
-        } else {
-            None
-        };
-        let sides = (
-            prev.filter(|prev| prev.end() == range.start()),
-            next.filter(|next| next.start() == range.end()),
-        );
+        let sides = self.neighbours(range);
         // Where the whole VMA would go, it must be allowed to.
         let sides = if range == vma.range() && attrs.object.counts_vmas() { (None, None) } else { sides };
         let merged = match self.mergeable(sides, range, &attrs) {

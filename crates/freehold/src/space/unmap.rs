@@ -116,7 +116,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let mut gathered = self.gather_nothing(range);
         let mut at = range.start();
         while at < range.end()
-            && let Some(vma) = self.next(at).filter(|vma| vma.start() < range.end())
+            && let Some(vma) = self.first_in(at..range.end())
         {
             let vma = self.clip(vma, range)?;
             gathered.add(vma);
@@ -286,9 +286,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Addresses around `range` that nothing else takes: tables that lie inside them may go.
     fn free_span(&self, range: UserRange) -> VaRange {
-        let (before, behind) = self.around(range);
-        let floor = before.map_or(0, |slot| slot.range().end());
-        VaRange::of(floor, behind.map_or(u64::MAX, |slot| slot.range().start()))
+        let (before, behind) = self.taken_around(range);
+        VaRange::of(before.map_or(0, |before| before.end()), behind.map_or(u64::MAX, |behind| behind.start()))
     }
 }
 
