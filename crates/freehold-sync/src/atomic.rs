@@ -68,6 +68,11 @@ pub const CHECKED: bool = cfg!(any(loom, shuttle));
 /// to sleep and being woken, and several times as long as most writers hold the lock. The checkers queue at
 /// once.
 pub(crate) const PAUSES: u32 = if CHECKED { 0 } else { 200 };
+/// The same for a writer of a reader/writer lock, which looks seldom: each look takes the lock's line away
+/// from the holder. Between two looks the holder has several turns, and in all a few dozen.
+pub(crate) const LOOKS: u32 = if CHECKED { 0 } else { 6 };
+/// Calls of `Host::relax` between two such looks.
+pub(crate) const APART: u32 = 64;
 /// How often a waiter looks again before it goes to sleep. That takes about as long as going to sleep and
 /// being woken, so a wait costs at most about twice what the better of the two would.
 pub(crate) const SPINS: u32 = if CHECKED { 1 } else { 400 };

@@ -11,6 +11,9 @@
 //!   a lock that admits a reader as soon as it waits would never have two.
 //! - Among writers, one that is running may pass one that is still waking up. A writer that was passed a few
 //!   times closes the gate for newcomers until it has had its turn.
+//! - A writer that comes to a held lock looks a few times, at some distance, before it queues. So a task that
+//!   wants the lock again and again has several turns in a row, and the lines that it touches are passed on
+//!   once for all of them. What it may be passed by is what fits into these looks: a few dozen short holds.
 //! - Uncontended, taking and releasing cost one atomic read-modify-write each.
 //! - A writer can become a reader without letting go ([`RwSemWriteGuard::downgrade`]). A reader cannot become
 //!   a writer.

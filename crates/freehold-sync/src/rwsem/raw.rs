@@ -1,7 +1,9 @@
 //! The protocol of the reader/writer lock: the steps of the [module's description](super), without guards.
 
 use super::word::{READER, Word};
-use crate::atomic::{AtomicU32, AtomicU64, Order, Ordering, PATIENCE, PAUSES, SPINS, const_unless_loom};
+use crate::atomic::{
+    APART, AtomicU32, AtomicU64, LOOKS, Order, Ordering, PATIENCE, PAUSES, SPINS, const_unless_loom,
+};
 use crate::host::{Host, Killed};
 use core::marker::PhantomData;
 
@@ -311,8 +313,11 @@ impl<H: Host> RawRwSem<H> {
 
     /// Tries for a little while to take the lock without queueing, so that its holder need wake nobody. Not
     /// while others queue: the lock is handed to them.
+    ///
+    /// It looks seldom. So a task that lets the lock go and takes it again has several turns between two looks,
+    /// for which the lines of the lock, and of what it guards, stay with its processor.
     fn is_taken_soon(&self) -> bool {
-        for _ in 0..PAUSES {
+        for _ in 0..LOOKS {
             // Relaxed: a hint.
             if self.load(Ordering::Relaxed).has_waiters() {
                 return false;
@@ -320,7 +325,7 @@ impl<H: Host> RawRwSem<H> {
             if self.try_write() {
                 return true;
             }
-            H::relax();
+            (0..APART).for_each(|_| H::relax());
         }
         false
     }
