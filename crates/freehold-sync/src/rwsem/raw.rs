@@ -314,8 +314,8 @@ impl<H: Host> RawRwSem<H> {
     /// Tries for a little while to take the lock without queueing, so that its holder need wake nobody. Not
     /// while others queue: the lock is handed to them.
     ///
-    /// It looks seldom. So a task that lets the lock go and takes it again has several turns between two looks,
-    /// for which the lines of the lock, and of what it guards, stay with its processor.
+    /// It looks seldom. So a task that lets the lock go and takes it again has several turns between two
+    /// looks, for which the lines of the lock, and of what it guards, stay with its processor.
     fn is_taken_soon(&self) -> bool {
         for _ in 0..LOOKS {
             // Relaxed: a hint.
