@@ -68,8 +68,9 @@ pub const CHECKED: bool = cfg!(any(loom, shuttle));
 /// to sleep and being woken, and several times as long as most writers hold the lock. The checkers queue at
 /// once.
 pub(crate) const PAUSES: u32 = if CHECKED { 0 } else { 200 };
-/// The same for a writer of a reader/writer lock, which looks seldom: each look takes the lock's line away
-/// from the holder. Between two looks the holder has several turns, and in all a few dozen.
+/// How often a writer that finds a reader/writer lock taken looks again before it queues. It looks seldom:
+/// each look takes the lock's line away from the holder, which may have several turns between two, and a few
+/// dozen in all.
 pub(crate) const LOOKS: u32 = if CHECKED { 0 } else { 6 };
 /// Calls of `Host::relax` between two such looks.
 pub(crate) const APART: u32 = 64;

@@ -56,6 +56,20 @@ impl Space {
         self.add(thing);
     }
 
+    /// What a range writer does to the words.
+    fn change_words(&self) {
+        self.words.iter().for_each(|word| word.store(1, Relaxed));
+    }
+
+    /// A look at the words without a lock.
+    fn speculate(&self) {
+        let Some(speculation) = self.lock.speculate() else { return };
+        let [second, first] = [1, 0].map(|word| self.words[word].load(Relaxed));
+        if speculation.valid(&self.lock) {
+            assert_eq!(first, second, "from halfway through a change");
+        }
+    }
+
     fn change_all(&self) {
         let _guard = self.lock.write();
         self.add(0);
@@ -181,18 +195,12 @@ fn a_speculation_never_spans_a_range_writer() {
         let space = Space::new();
         let writer = spawn(&space, |space| {
             let guard = space.lock.write_range();
-            space.words[0].store(1, Relaxed);
-            space.words[1].store(1, Relaxed);
+            space.change_words();
             drop(guard);
             drop(space.lock.write());
         });
         for _ in 0..2 {
-            if let Some(speculation) = space.lock.speculate() {
-                let seen = [1, 0].map(|word| space.words[word].load(Relaxed));
-                if speculation.valid(&space.lock) {
-                    assert_eq!(seen[0], seen[1], "from halfway through a change");
-                }
-            }
+            space.speculate();
         }
         writer.join().unwrap();
     });
@@ -206,15 +214,9 @@ fn a_speculation_never_spans_a_second_range_writer() {
         let opener = spawn(&space, |space| drop(space.lock.write_range()));
         let writer = spawn(&space, |space| {
             let _guard = space.lock.write_range();
-            space.words[0].store(1, Relaxed);
-            space.words[1].store(1, Relaxed);
+            space.change_words();
         });
-        if let Some(speculation) = space.lock.speculate() {
-            let seen = [1, 0].map(|word| space.words[word].load(Relaxed));
-            if speculation.valid(&space.lock) {
-                assert_eq!(seen[0], seen[1], "from halfway through a change");
-            }
-        }
+        space.speculate();
         opener.join().unwrap();
         writer.join().unwrap();
     });

@@ -39,6 +39,7 @@ use crate::host::{Host, Killed};
 use crate::rank::{self, Rank};
 use crate::rwsem::RwSemWriteGuard;
 use crate::vma_lock::{ReaderPlace, VmaCount, VmaLock, VmaSeq};
+use core::convert::Infallible;
 use core::marker::PhantomData;
 use crossbeam_utils::CachePadded;
 
@@ -86,14 +87,6 @@ pub struct MmapRangeGuard<'a, H: Host> {
     task: PhantomData<*const ()>,
 }
 
-impl<'a, H: Host> MmapRangeGuard<'a, H> {
-    /// The lock.
-    #[inline]
-    pub fn lock(&self) -> &'a MmapLock<H> {
-        self.lock
-    }
-}
-
 impl<H: Host> Drop for MmapRangeGuard<'_, H> {
     #[inline]
     fn drop(&mut self) {
@@ -130,16 +123,8 @@ impl<H: Host> MmapLock<H> {
     /// As [`read`](Self::read).
     #[inline]
     pub fn write_range(&self) -> MmapRangeGuard<'_, H> {
-        rank::will_wait::<H>(Rank::Mmap);
-        loop {
-            if let Some(guard) = self.enter() {
-                return guard;
-            }
-            if let Some(guard) = self.open(&self.sem.write()) {
-                return guard;
-            }
-            H::relax();
-        }
+        let Ok(guard) = self.write_range_by(|| Ok::<_, Infallible>(self.sem.write()));
+        guard
     }
 
     /// As [`write_range`](Self::write_range), unless a fatal signal ends the wait.
@@ -151,12 +136,21 @@ impl<H: Host> MmapLock<H> {
     /// As [`read`](Self::read).
     #[inline]
     pub fn write_range_killable(&self) -> Result<MmapRangeGuard<'_, H>, Killed> {
+        self.write_range_by(|| self.sem.write_killable())
+    }
+
+    /// Enters by the gate, or with its turn at the lock, which `lock` waits for.
+    #[inline(always)]
+    fn write_range_by<'a, E>(
+        &'a self,
+        lock: impl Fn() -> Result<RwSemWriteGuard<'a, H>, E>,
+    ) -> Result<MmapRangeGuard<'a, H>, E> {
         rank::will_wait::<H>(Rank::Mmap);
         loop {
             if let Some(guard) = self.enter() {
                 return Ok(guard);
             }
-            if let Some(guard) = self.open(&self.sem.write_killable()?) {
+            if let Some(guard) = self.open(&lock()?) {
                 return Ok(guard);
             }
             H::relax();

@@ -233,12 +233,7 @@ impl<H: Host> MmapLock<H> {
     /// say.
     #[inline]
     pub fn read(&self) -> MmapReadGuard<'_, H> {
-        let sem = self.sem.read();
-        if self.gate_is_shut() {
-            return MmapReadGuard { lock: self, _sem: sem };
-        }
-        drop(sem);
-        self.write().downgrade()
+        self.reader(self.sem.read()).unwrap_or_else(|| self.write().downgrade())
     }
 
     /// Takes the lock for reading, unless a fatal signal ends the wait.
@@ -250,23 +245,19 @@ impl<H: Host> MmapLock<H> {
     /// As [`read`](Self::read).
     #[inline]
     pub fn read_killable(&self) -> Result<MmapReadGuard<'_, H>, Killed> {
-        let sem = self.sem.read_killable()?;
-        if self.gate_is_shut() {
-            return Ok(MmapReadGuard { lock: self, _sem: sem });
+        match self.reader(self.sem.read_killable()?) {
+            Some(guard) => Ok(guard),
+            None => Ok(self.write_killable()?.downgrade()),
         }
-        drop(sem);
-        Ok(self.write_killable()?.downgrade())
     }
 
     /// Takes the lock for reading if that is possible at once. Allowed with a VMA's read lock held.
     #[inline]
     pub fn try_read(&self) -> Option<MmapReadGuard<'_, H>> {
-        let sem = self.sem.try_read()?;
-        if self.gate_is_shut() {
-            return Some(MmapReadGuard { lock: self, _sem: sem });
+        match self.reader(self.sem.try_read()?) {
+            Some(guard) => Some(guard),
+            None => Some(self.try_write()?.downgrade()),
         }
-        drop(sem);
-        Some(self.try_write()?.downgrade())
     }
 
     /// Takes the lock for writing.
@@ -275,11 +266,7 @@ impl<H: Host> MmapLock<H> {
     /// As [`read`](Self::read).
     #[inline]
     pub fn write(&self) -> MmapWriteGuard<'_, H> {
-        let guard = self.writer(self.sem.write());
-        if !self.gate_is_shut() {
-            guard.shut();
-        }
-        guard
+        self.only_writer(self.sem.write())
     }
 
     /// Takes the lock of a child's space in fork, with the parent's lock held for writing. Nobody else can
@@ -289,17 +276,14 @@ impl<H: Host> MmapLock<H> {
     /// With debug assertions, when the task holds a lock of an inner rank than [`Rank::Mmap`].
     #[inline]
     pub fn write_nested(&self) -> MmapWriteGuard<'_, H> {
-        let guard = self.writer(self.sem.write_at(Rank::MmapNested));
-        if !self.gate_is_shut() {
-            guard.shut();
-        }
-        guard
+        self.only_writer(self.sem.write_at(Rank::MmapNested))
     }
 
     /// Takes the lock for writing, unless a fatal signal ends the wait.
     ///
     /// # Errors
-    /// [`Killed`]; nothing was acquired, and the sequence number is as before.
+    /// [`Killed`]; nothing was acquired. The sequence number is as before, unless range writers were waited
+    /// for.
     ///
     /// # Panics
     /// As [`read`](Self::read).
@@ -348,6 +332,22 @@ impl<H: Host> MmapLock<H> {
         let seq = self.seq();
         // After the number: a section of the same number in which the gate was opened is seen.
         (seq.is_multiple_of(2) && self.gate_is_shut()).then_some(Speculation { seq })
+    }
+
+    /// The guard of a reader, if the gate is shut. Else the lock is let go of: it takes a writer to shut it.
+    #[inline]
+    fn reader<'a>(&'a self, sem: RwSemReadGuard<'a, H>) -> Option<MmapReadGuard<'a, H>> {
+        self.gate_is_shut().then_some(MmapReadGuard { lock: self, _sem: sem })
+    }
+
+    /// The guard of a writer that has shut the gate, whatever signals arrive.
+    #[inline]
+    fn only_writer<'a>(&'a self, sem: RwSemWriteGuard<'a, H>) -> MmapWriteGuard<'a, H> {
+        let guard = self.writer(sem);
+        if !self.gate_is_shut() {
+            guard.shut();
+        }
+        guard
     }
 
     #[inline]

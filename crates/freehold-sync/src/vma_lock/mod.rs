@@ -160,18 +160,16 @@ impl VmaCount {
     const_unless_loom! {
         /// The count of a detached VMA.
         pub fn new() -> Self {
-            VmaCount {
-                word: AtomicU32::new(DETACHED),
-                contention: AtomicU32::new(0),
-                beside: Beside::none(),
-            }
+            Self::at(DETACHED)
         }
-    }
 
-    const_unless_loom! {
         /// The count of what is never detached.
         pub(crate) fn attached() -> Self {
-            VmaCount { word: AtomicU32::new(ATTACHED), contention: AtomicU32::new(0), beside: Beside::none() }
+            Self::at(ATTACHED)
+        }
+
+        fn at(word: u32) -> Self {
+            VmaCount { word: AtomicU32::new(word), contention: AtomicU32::new(0), beside: Beside::none() }
         }
     }
 

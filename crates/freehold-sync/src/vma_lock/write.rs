@@ -1,6 +1,6 @@
 //! What the writer of a VMA does, and the beginning and the end of the VMA's life.
 
-use super::{ATTACHED, BESIDE, DETACHED, DRAINING, PER_CPU, READER, VmaLock, is_odd};
+use super::{ATTACHED, BESIDE, DETACHED, DRAINING, PER_CPU, READER, VmaLock};
 use crate::atomic::{AtomicU32, Ordering, between_crosswise};
 use crate::host::{Host, Killed};
 use crate::mmap_lock::MmapWriter;
@@ -57,16 +57,14 @@ impl VmaLock<'_> {
     /// With debug assertions, when it is not write-locked.
     #[inline]
     pub fn unlock_write(self) {
-        // Relaxed: written by those alone who may change the VMA.
-        debug_assert!(is_odd(self.seq.0.load(Ordering::Relaxed)), "a VMA is unlocked that is not locked");
+        debug_assert!(self.is_locked(), "a VMA is unlocked that is not locked");
         self.step();
     }
 
     /// Whether the holder of the guard has locked this VMA for writing.
     #[inline]
     pub fn is_write_locked<H: Host>(self, _: &impl MmapWriter<H>) -> bool {
-        // Relaxed: written by those alone who may change the VMA.
-        is_odd(self.seq.0.load(Ordering::Relaxed))
+        self.is_locked()
     }
 
     /// The number's next value.

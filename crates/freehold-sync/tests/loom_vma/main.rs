@@ -288,17 +288,19 @@ fn c20_the_limit_is_a_value_and_no_panic() {
     });
 }
 
-/// The number passes all ones and zero.
+/// The numbers, the VMA's and the mmap lock's, pass all ones and zero.
 #[test]
 fn the_sequence_wraps() {
     model_bounded(3, || {
-        let world = World::with_seq([Lock::new(), Lock::new()], VmaSeq::with_seq(u32::MAX - 3));
+        let world =
+            World::with_seq([Lock::with_seq(u32::MAX - 3), Lock::new()], VmaSeq::with_seq(u32::MAX - 3));
         let writer = spawn(&world, |world| {
             change(world);
             change(world);
         });
         look(&world);
         writer.join().unwrap();
+        assert_eq!(world.spaces[0].seq(), 2);
         let place = world.try_read(0).unwrap();
         assert_eq!(world.get(), 3);
         world.unlock(place);

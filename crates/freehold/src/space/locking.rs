@@ -349,16 +349,20 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Some(self.slot(&found))
     }
 
-    /// The first VMA that overlaps `range`; nothing else is looked at but the tree.
+    /// The first VMA that overlaps `range`, in which closing ranges are passed over; nothing beyond it is
+    /// looked at but the tree.
+    // Inlined: every change of VMAs begins with it.
+    #[inline(always)]
     pub(crate) fn first_in(&self, range: Range<u64>) -> Option<&Vma<P>> {
         let mut at = range.start;
-        loop {
+        while at < range.end {
             let found = self.tree.borrow().next(at).filter(|found| found.start < range.end)?;
             match self.slot(&found) {
                 TreeEntry::Vma(vma) => return Some(vma),
                 TreeEntry::Closing(range) => at = range.end(),
             }
         }
+        None
     }
 
     /// The addresses taken by what lies before and behind `range`, which may hold anything.
@@ -378,13 +382,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// The first VMA that ends above `addr`; closing ranges are passed over.
-    pub fn next(&self, mut addr: u64) -> Option<&Vma<P>> {
-        loop {
-            match self.next_slot(addr)? {
-                TreeEntry::Vma(vma) => return Some(vma),
-                TreeEntry::Closing(range) => addr = range.end(),
-            }
-        }
+    pub fn next(&self, addr: u64) -> Option<&Vma<P>> {
+        self.first_in(addr..u64::MAX)
     }
 
     /// The last VMA that ends at or below `addr`; closing ranges are passed over.
@@ -401,7 +400,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     pub fn vmas(&self, range: UserRange) -> impl Iterator<Item = &Vma<P>> {
         let mut at = range.start();
         core::iter::from_fn(move || {
-            let vma = (at < range.end()).then(|| self.next(at))?.filter(|vma| vma.start() < range.end())?;
+            let vma = self.first_in(at..range.end())?;
             at = vma.end();
             Some(vma)
         })

@@ -263,7 +263,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         loop {
             // What lies below the end of the last VMA as it was has had its turn, whatever became of it.
             let at = last_end.unwrap_or(request.addr);
-            let Some(vma) = self.next(at).filter(|vma| at < end && vma.start() < end) else { return result };
+            let Some(vma) = self.first_in(at..end) else { return result };
             let gap = match last_end {
                 None if request.addr < vma.start() => return Err(MremapError::NotMapped),
                 None => 0,

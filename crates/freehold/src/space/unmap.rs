@@ -115,9 +115,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let range = range.range();
         let mut gathered = self.gather_nothing(range);
         let mut at = range.start();
-        while at < range.end()
-            && let Some(vma) = self.first_in(at..range.end())
-        {
+        while let Some(vma) = self.first_in(at..range.end()) {
             let vma = self.clip(vma, range)?;
             gathered.add(vma);
             at = vma.end();
@@ -574,7 +572,7 @@ impl<P: Platform> AddressSpace<P> {
             }
             guard = self.write_range_unkillable(UserRange::new(section.end(), end));
             // Straight on to the next mapping: a hole may be as large as the address space.
-            match guard.next(section.end()).filter(|vma| vma.start() < end) {
+            match guard.first_in(section.end()..end) {
                 Some(vma) => start = vma.start().max(section.end()),
                 None => return Ok(()),
             }

@@ -219,7 +219,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         context: Option<&Counted<Context<P>>>,
     ) -> Result<(), UffdRegisterError> {
         let mut at = range.start();
-        while let Some(vma) = self.next(at).filter(|vma| at < range.end() && vma.start() < range.end()) {
+        while let Some(vma) = self.first_in(at..range.end()) {
             let part = vma.range().intersection(range);
             at = part.end();
             let (old, new) = (vma.flags(), (vma.flags() - VmFlags::UFFD) | flags);
