@@ -20,7 +20,9 @@ pub mod map;
 
 pub use allocator_api2::alloc::AllocError;
 pub use interval::{IntervalAdapter, IntervalLink, IntervalTree};
+pub use map::claim::{CLAIMED, HOLE, MARKS, Refused};
 pub use map::gap::{Direction, GapRequest};
 pub use map::read::Reader;
+pub use map::shared::SharedWriter;
 pub use map::write::Writer;
 pub use map::{Entry, FAN, Lookup, MAX_WITH, RangeMap};

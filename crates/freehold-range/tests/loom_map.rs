@@ -73,7 +73,7 @@ fn value(map: &Map, rcu: &<LoomHost as Host>::RcuGuard, key: u64) -> Option<u64>
     match map.lookup(rcu, key) {
         Lookup::Found(entry) => {
             assert!(entry.start <= key && key < entry.end, "{entry:?} does not contain {key}");
-            Some(entry.value.get())
+            Some(entry.value.get() >> 6)
         }
         Lookup::Contended => None,
         Lookup::Hole => panic!("nothing at {key}, which is mapped throughout"),

@@ -4,4 +4,5 @@
 mod interval;
 mod map;
 mod refused;
+mod shared;
 mod support;

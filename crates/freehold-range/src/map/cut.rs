@@ -4,19 +4,17 @@ use freehold_sync::Host;
 
 use super::hold::Held;
 use super::node::{Node, Slot};
-use super::spare;
+use super::{RangeMap, spare};
 use super::write::{Writer, first_behind};
 
 impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
-    /// Removes the entries inside `[start, end)`, of which there is at least one, and returns their number.
-    /// The gap in front of the entry that follows is left to `refresh_gaps`.
-    pub(super) fn cut<'n>(&self, held: &mut Held<'n, SLOTS>, start: u64, end: u64) -> usize
+    /// Removes the entries inside `[start, end)`, of which there is at least one. The gap in front of the entry that follows is left to `refresh_gaps`.
+    pub(super) fn cut<'n>(&self, held: &mut Held<'n, SLOTS>, start: u64, end: u64)
     where
         'a: 'n,
     {
-        let lost = self.cut_below(held, &self.map.root, 0, start, end);
-        self.lower_root(held);
-        lost
+        self.cut_below(held, &self.map.root, 0, start, end);
+        self.map.lower_root(held);
     }
 
     /// The same for one subtree; `lo` is the end of the entry before it. At most two nodes of a level are
@@ -28,57 +26,44 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         lo: u64,
         start: u64,
         end: u64,
-    ) -> usize
+    )
     where
         'a: 'n,
     {
-        held.hold(node);
+        held.hold::<H>(node);
         let first = node.search(start);
         if node.word().is_leaf() {
             let gone = first_behind(node, first, start, end) - first;
             node.splice(first, gone, &[]);
-            return gone;
+            return;
         }
         let last = node.search(end - 1).min(node.count() - 1);
         let lo = if first == 0 { lo } else { node.end(first - 1) };
-        let mut lost = 0;
         if first < last {
-            lost += self.drop_children(node, first + 1, last);
+            self.drop_children(node, first + 1, last);
         }
         let left = self.node_at(node, first);
-        lost += self.cut_below(held, left, lo, start, end);
+        self.cut_below(held, left, lo, start, end);
         if first < last {
             let right = self.node_at(node, first + 1);
             let lo = if left.count() == 0 { lo } else { left.last_end() };
-            lost += self.cut_below(held, right, lo, start, end);
+            self.cut_below(held, right, lo, start, end);
             self.settle(held, node, first + 1, lo);
         }
         self.settle(held, node, first, lo);
         self.mend(held, node, first + 1);
         self.mend(held, node, first);
-        lost
     }
 
-    /// Unlinks the children `from..to` of a held node, whole, and returns the number of their entries.
-    fn drop_children(&self, node: &Node<SLOTS>, from: usize, to: usize) -> usize {
+    /// Unlinks the children `from..to` of a held node, whole.
+    fn drop_children(&self, node: &Node<SLOTS>, from: usize, to: usize) {
         let children: [*mut Node<SLOTS>; SLOTS] = core::array::from_fn(|at| node.child(at));
-        let lost = (from..to).map(|at| self.entries(self.node_at(node, at))).sum();
         node.splice(from, to - from, &[]);
         for child in &children[from..to] {
             // SAFETY: the slots in use linked these children, and link them no more. The node is held, and
             // readers that stood below it before go on in what nobody changes.
             unsafe { spare::retire::<H, SLOTS>(*child) };
         }
-        lost
-    }
-
-    /// The number of entries of a subtree: one step per node.
-    fn entries(&self, node: &Node<SLOTS>) -> usize {
-        let word = node.word();
-        if word.is_leaf() {
-            return word.count();
-        }
-        (0..word.count()).map(|at| self.entries(self.node_at(node, at))).sum()
     }
 
     /// Brings the slot of a child that was cut into line with it; an empty child goes.
@@ -124,8 +109,8 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         if kept + moved > Node::<SLOTS>::MERGED {
             return;
         }
-        held.hold(left);
-        held.hold(right);
+        held.hold::<H>(left);
+        held.hold::<H>(right);
         for from in 0..moved {
             left.set(kept + from, right.slot(from));
         }
@@ -135,21 +120,21 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         // SAFETY: the slot is gone, and what was below the node hangs below its left neighbour now.
         unsafe { held.bury(two.link) };
     }
+}
 
+impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     /// A root with a single child takes its place; one with none becomes an empty leaf.
-    fn lower_root<'n>(&self, held: &mut Held<'n, SLOTS>)
-    where
-        'a: 'n,
-    {
-        let root = &self.map.root;
+    pub(super) fn lower_root<'n>(&'n self, held: &mut Held<'n, SLOTS>) {
+        let root = &self.root;
         while !root.word().is_leaf() && root.count() <= 1 {
             if root.count() == 0 {
                 root.set_level(0);
                 return;
             }
             let link = root.child(0);
-            let child = self.node_at(root, 0);
-            held.hold(child);
+            // SAFETY: the slot in use links it, and none but this change unlinks it.
+            let child = unsafe { &*link };
+            held.hold::<H>(child);
             for at in 0..child.count() {
                 root.set(at, child.slot(at));
             }

@@ -5,9 +5,10 @@
 //! and may look into a child in vain; then it corrects what is kept of that child. So it pays for each gap
 //! that was filled once a level at most.
 
-use freehold_sync::Host;
+use freehold_sync::{Host, Rank};
 
-use super::node::Node;
+use super::hold::Held;
+use super::node::{Node, Word};
 use super::read::Reader;
 use super::{Entry, RangeMap};
 
@@ -48,127 +49,191 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
     ///
     /// If `len` is 0 or `align` is no power of two.
     pub fn gap(&self, request: &GapRequest, below: impl Fn(&Entry) -> u64) -> Option<u64> {
+        loop {
+            // SAFETY: no writer exists that could unlink a node.
+            match unsafe { self.map.find_gap(request, &below) } {
+                Ok(found) => return found,
+                // Another reader has a leaf, to correct what is kept of it.
+                Err(Changed) => H::relax(),
+            }
+        }
+    }
+}
+
+/// A node was changed while it was looked at.
+pub(super) struct Changed;
+
+/// What a search asks of each node.
+struct Search<'r, F> {
+    request: &'r GapRequest,
+    below: &'r F,
+}
+
+impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
+    /// As [`Reader::gap`], of what was there while it looked.
+    ///
+    /// # Safety
+    ///
+    /// Nodes that are reachable when this is called are not freed before it returns.
+    pub(super) unsafe fn find_gap(
+        &self,
+        request: &GapRequest,
+        below: &impl Fn(&Entry) -> u64,
+    ) -> Result<Option<u64>, Changed> {
         assert!(request.len > 0 && request.align.is_power_of_two());
         let GapRequest { len, low, high, .. } = *request;
-        if high.checked_sub(low)? < len {
-            return None;
+        if high.checked_sub(low).is_none_or(|bounds| bounds < len) {
+            return Ok(None);
         }
-        let map: &RangeMap<H, SLOTS> = self.map;
-        let behind = map.root.last_end();
-        let tail = || fit(request, behind, high);
-        match request.direction {
-            Direction::TopDown => tail().or_else(|| self.top_down(&map.root, 0, request, &below)),
-            Direction::BottomUp => self.bottom_up(&map.root, 0, request, &below).or_else(tail),
-        }
+        let root = &self.root;
+        let word = root.begin().ok_or(Changed)?;
+        let behind = if word.count() == 0 { 0 } else { root.end(word.count() - 1) };
+        let search = Search { request, below };
+        let found = match request.direction {
+            Direction::TopDown => match fit(request, behind, high) {
+                None => self.top_down(root, word, 0, &search)?,
+                tail => tail,
+            },
+            Direction::BottomUp => match self.bottom_up(root, word, 0, &search)? {
+                None => fit(request, behind, high),
+                found => found,
+            },
+        };
+        if root.unchanged(word) { Ok(found) } else { Err(Changed) }
     }
 
     /// The highest fit in front of an entry of this subtree; `lo` is the end of the entry before it.
-    fn top_down(
+    fn top_down<F: Fn(&Entry) -> u64>(
         &self,
         node: &Node<SLOTS>,
+        word: Word,
         lo: u64,
-        request: &GapRequest,
-        below: &impl Fn(&Entry) -> u64,
-    ) -> Option<u64> {
-        let word = node.word();
+        search: &Search<'_, F>,
+    ) -> Result<Option<u64>, Changed> {
+        let request = search.request;
         // The gap that contains `high` is in front of the first entry that ends at or above it; gaps in front
         // of entries that end at or below `low` are out of bounds.
-        let last = node.search(request.high - 1).min(word.count().checked_sub(1)?);
-        let leaf = word.is_leaf();
-        for at in (0..last + 1).rev() {
+        let behind = node.search(request.high - 1).saturating_add(1).min(word.count());
+        for at in (0..behind).rev() {
             if node.end(at) <= request.low {
                 break;
             }
             let before = if at == 0 { lo } else { node.end(at - 1) };
-            let fit = match leaf {
-                true => fit_in_front(node, at, before, request, below),
-                false => self.in_child(node, at, before, request, |child| {
-                    self.top_down(child, before, request, below)
-                }),
+            let fit = match word.is_leaf() {
+                true => fit_in_front(node, word, at, before, search)?,
+                false => self.in_child(node, word, at, search, |child, word| {
+                    self.top_down(child, word, before, search)
+                })?,
             };
             if fit.is_some() {
-                return fit;
+                return Ok(fit);
             }
         }
-        None
+        if node.unchanged(word) { Ok(None) } else { Err(Changed) }
     }
 
     /// The lowest fit in front of an entry of this subtree; `lo` is the end of the entry before it.
-    fn bottom_up(
+    fn bottom_up<F: Fn(&Entry) -> u64>(
         &self,
         node: &Node<SLOTS>,
+        word: Word,
         lo: u64,
-        request: &GapRequest,
-        below: &impl Fn(&Entry) -> u64,
-    ) -> Option<u64> {
-        let word = node.word();
-        let leaf = word.is_leaf();
+        search: &Search<'_, F>,
+    ) -> Result<Option<u64>, Changed> {
+        let request = search.request;
         for at in node.search(request.low)..word.count() {
             let before = if at == 0 { lo } else { node.end(at - 1) };
             if before >= request.high {
                 break;
             }
-            let fit = match leaf {
-                true => fit_in_front(node, at, before, request, below),
-                false => self.in_child(node, at, before, request, |child| {
-                    self.bottom_up(child, before, request, below)
-                }),
+            let fit = match word.is_leaf() {
+                true => fit_in_front(node, word, at, before, search)?,
+                false => self.in_child(node, word, at, search, |child, word| {
+                    self.bottom_up(child, word, before, search)
+                })?,
             };
             if fit.is_some() {
-                return fit;
+                return Ok(fit);
             }
         }
-        None
+        if node.unchanged(word) { Ok(None) } else { Err(Changed) }
     }
 
-    /// What `search` finds in the child at `at`, if a gap that is large enough is kept of it. If there is
-    /// none, what is kept is corrected.
+    /// What `look` finds in the child at `at`, if a gap that is large enough is kept of it. If there is none,
+    /// what is kept is corrected.
     #[inline(always)]
-    fn in_child(
+    fn in_child<F>(
         &self,
         node: &Node<SLOTS>,
+        word: Word,
         at: usize,
-        lo: u64,
-        request: &GapRequest,
-        search: impl FnOnce(&Node<SLOTS>) -> Option<u64>,
-    ) -> Option<u64> {
-        if node.datum(at) < request.len {
-            return None;
+        search: &Search<'_, F>,
+        look: impl FnOnce(&Node<SLOTS>, Word) -> Result<Option<u64>, Changed>,
+    ) -> Result<Option<u64>, Changed> {
+        if node.datum(at) < search.request.len {
+            return Ok(None);
         }
-        let child = self.child(node, at);
-        let fit = search(child);
+        let (child, end) = (node.child(at), node.end(at));
+        if !node.unchanged(word) {
+            return Err(Changed);
+        }
+        // SAFETY: the node was unchanged after the slot was read, so this was its child; the caller of
+        // `find_gap` keeps it allocated.
+        let child = unsafe { &*child };
+        let below = child.begin().ok_or(Changed)?;
+        if !node.unchanged(word) {
+            return Err(Changed);
+        }
+        let fit = look(child, below)?;
         if fit.is_none() {
-            correct(node, at, child, lo);
+            self.correct(end - 1, below.level());
         }
-        fit
+        Ok(fit)
     }
-}
 
-/// A search was in vain in this child, perhaps because less is free below it than is kept. Several readers
-/// may do so at once: what each stores is no less than what there is.
-#[cold]
-fn correct<const SLOTS: usize>(node: &Node<SLOTS>, at: usize, child: &Node<SLOTS>, lo: u64) {
-    let now = child.max_gap(lo);
-    if now < node.datum(at) {
-        node.set_gap(at, now);
+    /// A search was in vain in the node of this level on the way to `key`, perhaps because less is free below
+    /// it than is kept. Nobody else touches what inner nodes keep meanwhile; and a leaf is latched, so that a
+    /// writer which makes a gap in it either made it before, or finds what is stored here, and raises it.
+    #[cold]
+    fn correct(&self, key: u64, level: usize) {
+        let Some(structure) = self.structure.try_lock::<H>(Rank::Leaf) else { return };
+        let mut held = Held::new();
+        let path = self.path_to(&mut held, key);
+        if level < path.top {
+            let (below, above) = (path.step(level), path.step(level + 1));
+            let now = below.node.max_gap(below.lo);
+            if now < above.node.datum(above.at) {
+                above.node.set_gap(above.at, now);
+            }
+        }
+        let none_died = held.release();
+        drop(structure);
+        none_died.retire::<H>();
     }
 }
 
 /// A fit between `before` and the leaf's entry `at`.
 #[inline(always)]
-fn fit_in_front<const SLOTS: usize>(
+fn fit_in_front<const SLOTS: usize, F: Fn(&Entry) -> u64>(
     leaf: &Node<SLOTS>,
+    word: Word,
     at: usize,
     before: u64,
-    request: &GapRequest,
-    below: &impl Fn(&Entry) -> u64,
-) -> Option<u64> {
-    let start = leaf.start(at);
-    if start - before < request.len {
-        return None;
+    search: &Search<'_, F>,
+) -> Result<Option<u64>, Changed> {
+    let slot = leaf.slot(at);
+    let start = slot.link.addr() as u64;
+    // A slot that is torn between two versions may say anything.
+    if start.saturating_sub(before) < search.request.len {
+        return Ok(None);
     }
-    let guard = below(&leaf.slot(at).entry()?);
-    fit(request, before, start.saturating_sub(guard))
+    match slot.entry() {
+        Some(entry) if leaf.unchanged(word) => {
+            let guard = (search.below)(&entry);
+            Ok(fit(search.request, before, start.saturating_sub(guard)))
+        }
+        _ => Err(Changed),
+    }
 }
 
 /// The highest (lowest) fit between two addresses, within the bounds of the request.

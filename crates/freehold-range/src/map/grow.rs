@@ -4,42 +4,46 @@ use freehold_sync::Host;
 
 use super::hold::Held;
 use super::node::{Node, Slot};
-use super::write::{Path, Step, Writer, slots};
-use super::{Entry, MAX_LEVELS};
+use super::spare::Spares;
+use super::write::{Path, Step, slots};
+use super::{Entry, MAX_LEVELS, RangeMap};
 
-impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
-    /// Inserts entries into the gap that holds them all. The gap in front of the entry that follows is right
+impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
+    /// Inserts entries where the path leads, into the gap that holds them all; without any it splits a leaf
+    /// that has promised more room than it has. The gap in front of the entry that follows is right
     /// afterwards unless they became the last of their leaf: that is left to `refresh_gaps`.
-    pub(super) fn put<'n>(&self, held: &mut Held<'n, SLOTS>, with: &[Entry])
-    where
-        'a: 'n,
-    {
-        let mut path = self.path(with[0].start);
+    pub(super) fn put<'n>(
+        &'n self,
+        held: &mut Held<'n, SLOTS>,
+        spares: &Spares<SLOTS>,
+        mut path: Path<'n, SLOTS>,
+        with: &[Entry],
+    ) {
         let mut items = slots(with);
         let mut len = with.len();
         let mut at = path.step(0).at;
         let mut level = 0;
-        while path.step(level).node.count() + len > SLOTS {
+        while path.step(level).node.weight() + len > SLOTS {
             if level == path.top {
-                self.raise(held, &mut path);
+                self.raise(held, spares, &mut path);
             }
             let Step { node, lo, .. } = path.step(level);
-            let right = self.split(held, node, at, &items[..len]);
+            let right = self.split(held, spares, node, at, &items[..len]);
             let parent = path.step(level + 1);
-            held.hold(parent.node);
+            held.hold::<H>(parent.node);
             parent.node.set_end(parent.at, node.last_end());
             parent.node.set_gap(parent.at, node.max_gap(lo));
             items[0] = self.slot_of(right, node.last_end());
             (len, at, level) = (1, parent.at + 1, level + 1);
         }
         let node = path.step(level).node;
-        held.hold(node);
+        held.hold::<H>(node);
         node.splice(at, 0, &items[..len]);
         for level in level..path.top {
             let (below, above) = (path.step(level), path.step(level + 1));
             let end = below.node.last_end();
             if above.node.end(above.at) != end {
-                held.hold(above.node);
+                held.hold::<H>(above.node);
                 above.node.set_end(above.at, end);
             }
             above.node.set_gap(above.at, below.node.max_gap(below.lo));
@@ -54,13 +58,15 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
     }
 
     /// Adds a level: what the root holds moves into a new node, which becomes its only child.
-    fn raise<'n>(&self, held: &mut Held<'n, SLOTS>, path: &mut Path<'n, SLOTS>)
-    where
-        'a: 'n,
-    {
+    fn raise<'n>(
+        &'n self,
+        held: &mut Held<'n, SLOTS>,
+        spares: &Spares<SLOTS>,
+        path: &mut Path<'n, SLOTS>,
+    ) {
         assert!(path.top + 1 < MAX_LEVELS, "replace without a reservation");
-        let root: &'n Node<SLOTS> = &self.map.root;
-        let link = self.map.spares.take();
+        let root: &'n Node<SLOTS> = &self.root;
+        let link = spares.take();
         // SAFETY: taken from the store, hence allocated, and linked below the root from here on.
         let node: &'n Node<SLOTS> = unsafe { &*link };
         let count = root.count();
@@ -69,7 +75,7 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         }
         node.set_count(count);
         node.set_level(path.top);
-        held.hold(root);
+        held.hold::<H>(root);
         root.splice(0, count, &[self.slot_of(link, 0)]);
         root.set_level(path.top + 1);
         let step = path.step(path.top);
@@ -83,16 +89,15 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
     fn split<'n>(
         &self,
         held: &mut Held<'n, SLOTS>,
+        spares: &Spares<SLOTS>,
         node: &'n Node<SLOTS>,
         at: usize,
         items: &[Slot<SLOTS>],
-    ) -> *mut Node<SLOTS>
-    where
-        'a: 'n,
-    {
+    ) -> *mut Node<SLOTS> {
         let (count, len) = (node.count(), items.len());
         let cut = cut_at::<SLOTS>(count, at, len);
-        let link = self.map.spares.take();
+        let cut = balanced(node, at, len, cut);
+        let link = spares.take();
         // SAFETY: taken from the store, hence allocated and nobody else's.
         let right = unsafe { &*link };
         right.set_level(node.level());
@@ -105,7 +110,7 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
             right.set(index - cut, slot);
         }
         right.set_count(count + len - cut);
-        held.hold(node);
+        held.hold::<H>(node);
         // What stays on the left: slots in front of `cut`, counted with the new ones in place.
         let old = if cut <= at { cut } else { cut.saturating_sub(len).max(at) };
         node.splice(old, count - old, &[]);
@@ -121,7 +126,7 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
 /// end it is made in front of them, for the same reason.
 fn cut_at<const SLOTS: usize>(count: usize, at: usize, len: usize) -> usize {
     let total = count + len;
-    let quarter = SLOTS / 4;
+    let quarter = (SLOTS / 4).min(total / 2);
     let cut = if at == 0 {
         len
     } else if at == count {
@@ -130,4 +135,20 @@ fn cut_at<const SLOTS: usize>(count: usize, at: usize, len: usize) -> usize {
         (at + len).clamp(quarter, total - quarter)
     };
     cut.clamp(total.saturating_sub(SLOTS).max(1), SLOTS.min(total - 1))
+}
+
+/// The cut nearest to the one wanted that leaves neither half with more than it has room for: entries count for
+/// more than one slot where room is promised.
+fn balanced<const SLOTS: usize>(node: &Node<SLOTS>, at: usize, len: usize, wanted: usize) -> usize {
+    let total = node.count() + len;
+    let weight = |index: usize| match index {
+        _ if index < at => node.weight_of(index),
+        _ if index < at + len => 1,
+        _ => node.weight_of(index - len),
+    };
+    let fits = |cut: &usize| {
+        (0..*cut).map(weight).sum::<usize>() <= SLOTS && (*cut..total).map(weight).sum::<usize>() <= SLOTS
+    };
+    let nearest = (1..total).filter(fits).min_by_key(|cut| cut.abs_diff(wanted));
+    nearest.expect("two nodes have room for a full one and what a change adds")
 }

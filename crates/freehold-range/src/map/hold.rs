@@ -31,12 +31,17 @@ impl<'n, const SLOTS: usize> Held<'n, SLOTS> {
     }
 
     /// Holds the node unless this change does already.
-    pub(super) fn hold(&mut self, node: &'n Node<SLOTS>) {
-        if !node.word().is_busy() {
-            node.hold();
+    pub(super) fn hold<H: Host>(&mut self, node: &'n Node<SLOTS>) {
+        if !self.has(node) {
+            node.latch::<H>();
             self.nodes[self.len].write(node);
             self.len += 1;
         }
+    }
+
+    fn has(&self, node: &Node<SLOTS>) -> bool {
+        // SAFETY: the first `len` elements were written by `hold`.
+        self.nodes[..self.len].iter().any(|held| ptr::eq(unsafe { held.assume_init() }, node))
     }
 
     /// Marks a held node as dead; it is retired by `finish`. Nothing is linked below it any more.
@@ -57,6 +62,11 @@ impl<'n, const SLOTS: usize> Held<'n, SLOTS> {
 
     /// Lets readers in again and retires the dead.
     pub(super) fn finish<H: Host>(self) {
+        self.release().retire::<H>();
+    }
+
+    /// Lets readers and other writers in again. The dead are the caller's to retire.
+    pub(super) fn release(self) -> Dead<SLOTS> {
         for node in &self.nodes[..self.len] {
             // SAFETY: the first `len` elements were written by `hold`. Dead ones are not retired before the
             // end.
@@ -65,7 +75,18 @@ impl<'n, const SLOTS: usize> Held<'n, SLOTS> {
                 node.release();
             }
         }
-        let mut dead = self.dead;
+        Dead(self.dead)
+    }
+}
+
+/// Nodes that are unlinked and dead, chained through their first slot.
+#[must_use = "nobody else frees them"]
+pub(super) struct Dead<const SLOTS: usize>(*mut Node<SLOTS>);
+
+impl<const SLOTS: usize> Dead<SLOTS> {
+    /// Hands them over to be freed. Not under a spin lock: the host may do it at once.
+    pub(super) fn retire<H: Host>(self) {
+        let mut dead = self.0;
         while !dead.is_null() {
             // SAFETY: in the chain, hence not yet retired.
             let next = unsafe { &*dead }.child(0);

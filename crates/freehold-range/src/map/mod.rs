@@ -78,25 +78,28 @@
 #![expect(unsafe_code, reason = "nodes are linked by pointers and freed after a grace period")]
 
 mod check;
+pub(crate) mod claim;
 mod cut;
 mod finger;
 pub(crate) mod gap;
 mod grow;
 mod hold;
 mod node;
+mod removal;
 pub(crate) mod read;
+pub(crate) mod shared;
 mod spare;
 pub(crate) mod write;
 
 use core::marker::PhantomData;
 use core::num::NonZeroU64;
 
-use freehold_sync::Host;
-use freehold_sync::atomic::{AtomicUsize, Ordering};
+use freehold_sync::{Host, RawSpin};
 
 use self::finger::Finger;
 use self::node::Node;
 use self::read::Reader;
+use self::shared::SharedWriter;
 use self::spare::Spares;
 use self::write::Writer;
 
@@ -152,8 +155,9 @@ pub struct RangeMap<H: Host, const SLOTS: usize = FAN> {
     spares: Spares<SLOTS>,
     /// Where the writer was last; touched by the writer alone.
     finger: Finger<SLOTS>,
-    /// Number of entries; written by the writer, read by tasks that exclude a writer.
-    len: AtomicUsize,
+    /// Held by a shared writer that changes more than one leaf, and by a search that corrects what an inner
+    /// node keeps.
+    structure: RawSpin,
     host: PhantomData<fn() -> H>,
 }
 
@@ -183,7 +187,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
             root: Node::new(),
             spares: Spares::new(),
             finger: Finger::new(),
-            len: AtomicUsize::new(0),
+            structure: RawSpin::new(),
             host: PhantomData,
         }
     }
@@ -269,6 +273,17 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         Writer::new(self)
     }
 
+    /// The right to change, beside others, what is claimed.
+    ///
+    /// # Safety
+    ///
+    /// Until it is dropped no [`Writer`] and no [`Reader`] of this map may exist, and the creation of the next
+    /// one must synchronise with the end of this one (as a lock does).
+    #[inline]
+    pub unsafe fn shared_writer(&self) -> SharedWriter<'_, H, SLOTS> {
+        SharedWriter::new(self)
+    }
+
     /// The right to read the map standing still: lookups that are never [`Lookup::Contended`], neighbours,
     /// iteration.
     ///
@@ -279,16 +294,6 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     #[inline]
     pub unsafe fn locked(&self) -> Reader<'_, H, SLOTS> {
         Reader::new(self)
-    }
-
-    fn len(&self) -> usize {
-        // Relaxed: the reader excludes the writer by a lock, which orders the two.
-        self.len.load(Ordering::Relaxed)
-    }
-
-    fn add_len(&self, gained: usize, lost: usize) {
-        // Relaxed: see `len`.
-        self.len.store(self.len() + gained - lost, Ordering::Relaxed);
     }
 }
 

@@ -7,10 +7,11 @@
 use core::num::NonZeroU64;
 use core::ptr;
 
-use freehold_sync::RcuHead;
+use freehold_sync::{Host, RcuHead};
 use freehold_sync::atomic::{AtomicPtr, AtomicU64, Ordering, announce, fence};
 
 use super::Entry;
+use super::claim::Mark;
 
 const _: () = assert!(usize::BITS == 64, "a start address is kept in a pointer-sized slot");
 
@@ -250,7 +251,51 @@ impl<const SLOTS: usize> Node<SLOTS> {
         fence(Ordering::Release);
     }
 
-    /// Lets readers in again, at the next version. Release: pairings B and C.
+    /// Takes the latch, if the node is still at `word`, which it was when that was read. Acquire: pairing D,
+    /// so what was read since is what the node holds now. The fence: pairing A.
+    #[inline(always)]
+    pub(super) fn try_hold(&self, word: Word) -> bool {
+        let busy = word.0 | Word::BUSY;
+        let held = self.word.compare_exchange(word.0, busy, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        fence(Ordering::Release);
+        held
+    }
+
+    /// Takes the latch of a node that stays where it is until then; spins while another writer has it.
+    pub(super) fn latch<H: Host>(&self) {
+        while !self.begin().is_some_and(|word| self.try_hold(word)) {
+            H::relax();
+        }
+    }
+
+    /// Gives the latch back at the version that it was taken at: nothing has been written. Release: as
+    /// `release`, for what the next holder must not be seen to have done before.
+    #[inline(always)]
+    pub(super) fn put_back(&self, word: Word) {
+        self.word.store(word.0, Ordering::Release);
+    }
+
+    /// Slots in use, and those that are promised to who has claimed an entry.
+    pub(super) fn weight(&self) -> usize {
+        (0..self.count()).map(|at| self.weight_of(at)).sum()
+    }
+
+    /// What one slot counts for.
+    #[inline(always)]
+    pub(super) fn weight_of(&self, at: usize) -> usize {
+        match self.word().is_leaf() {
+            true => 1 + Mark::of(self.datum(at)).room(),
+            false => 1,
+        }
+    }
+
+    /// Sets the value of a leaf's entry; the node is held.
+    #[inline(always)]
+    pub(super) fn set_value(&self, at: usize, value: u64) {
+        get(&self.data, at).store(value, Ordering::Relaxed);
+    }
+
+    /// Lets readers in again, at the next version. Release: pairings B, C and D.
     #[inline(always)]
     pub(super) fn release(&self) {
         let word = self.word().0;

@@ -29,16 +29,15 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
         unsafe { &*node.child(at) }
     }
 
-    /// Number of entries.
-    #[inline]
+    /// Number of entries. Visits them all.
     pub fn len(&self) -> usize {
-        self.map.len()
+        self.iter().count()
     }
 
     /// Whether the map has no entries.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.map.root.count() == 0
     }
 
     /// The entry that contains `key`.

@@ -151,7 +151,6 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         root.splice(0, count, &[]);
         root.set_level(0);
         root.release();
-        map.add_len(0, map.len());
         if !leaf {
             for child in &children[..count] {
                 // SAFETY: the slots in use linked these nodes, and the root is empty now.
@@ -267,7 +266,6 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
             self.replace_at_end(step, gone, with);
             self.refresh_gaps(end);
         }
-        self.map.add_len(with.len(), gone);
         true
     }
 
@@ -326,18 +324,17 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         self.assert_reserved(with, cuts);
         // From here on nothing panics: what is stored half would be read as if it were whole.
         let mut held = Held::new();
-        let mut lost = 0;
         if cuts {
-            lost = self.cut(&mut held, start, end);
+            self.cut(&mut held, start, end);
         }
         // From here on nodes come and go.
         self.map.finger.forget();
         if !with.is_empty() {
-            self.put(&mut held, with);
+            let path = self.path(with[0].start);
+            self.map.put(&mut held, &self.map.spares, path, with);
         }
         self.map.finger.forget();
         self.refresh_gaps(end);
-        self.map.add_len(with.len(), lost);
         held.finish::<H>();
     }
 
@@ -409,7 +406,7 @@ pub(super) struct Path<'n, const SLOTS: usize> {
 impl<'n, const SLOTS: usize> Path<'n, SLOTS> {
     /// To be filled in, for a root at the level `top`.
     #[inline(always)]
-    fn new(top: usize) -> Self {
+    pub(super) fn new(top: usize) -> Self {
         Self { steps: [MaybeUninit::uninit(); _], top }
     }
 
@@ -483,7 +480,7 @@ fn gaps<const SLOTS: usize>(leaf: &Node<SLOTS>, from: usize, to: usize, lo: u64)
 }
 
 #[inline]
-fn assert_fits(start: u64, end: u64, with: &[Entry]) {
+pub(super) fn assert_fits(start: u64, end: u64, with: &[Entry]) {
     assert!(start < end && with.len() <= MAX_WITH);
     let mut before = start;
     for entry in with {

@@ -11,8 +11,9 @@ pub struct Model {
     pub entries: BTreeMap<u64, Entry>,
 }
 
+/// The value is kept above the bits that are the map's.
 pub fn entry(start: u64, end: u64, value: u64) -> Entry {
-    Entry { start, end, value: NonZeroU64::new(value).unwrap() }
+    Entry { start, end, value: NonZeroU64::new(value << 6).unwrap() }
 }
 
 impl Model {

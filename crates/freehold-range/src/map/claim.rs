@@ -1,0 +1,109 @@
+//! Claims: which entries belong to one of several writers.
+//!
+//! The lowest six bits of a value are the map's as soon as there are [shared writers](super::shared); its user
+//! keeps them clear, but for [`HOLE`].
+//!
+//! | bits | set | meaning |
+//! | --- | --- | --- |
+//! | 0, [`HOLE`] | by the user | a *reservation*: nothing is there, and nobody else may put anything there |
+//! | 1, [`CLAIMED`] | by a claim | the entry belongs to one shared writer, which alone changes or removes it |
+//! | 2, WANTED | by who was refused | the end of the claim is to be told |
+//! | 3 to 5 | by a claim | slots of the leaf that are promised to the claim's owner |
+//!
+//! All of them change with the leaf latched, and mean nothing to readers.
+
+use core::num::NonZeroU64;
+
+/// The entry is a reservation: it goes when it is released.
+pub const HOLE: u64 = 1;
+
+/// The entry belongs to a shared writer.
+pub const CLAIMED: u64 = 2;
+
+const WANTED: u64 = 4;
+const ROOM: u64 = 0o70;
+const ROOM_SHIFT: u32 = 3;
+
+/// All bits of a value that are not its user's.
+pub const MARKS: u64 = HOLE | CLAIMED | WANTED | ROOM;
+
+/// The value of a reservation that its owner has claimed.
+pub(super) const RESERVED: NonZeroU64 = NonZeroU64::new(HOLE | CLAIMED).unwrap();
+
+/// Slots that a claim promises where its owner says that entries may come: those that the two cuts at the ends
+/// of a range add.
+pub(super) const GROWTH: usize = 2;
+
+/// A claim covers so many entries at most: leaves are latched meanwhile.
+pub(super) const MOST: usize = 16;
+
+/// Why nothing was claimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Another writer has an entry that is needed, or it is a reservation. The end of that one's claim will be
+    /// told: [`SharedWriter::was_wanted`](super::shared::SharedWriter::was_wanted).
+    Taken,
+    /// The hole that was to be filled is none any more.
+    Filled,
+    /// There is a hole between the entries, or there are too many: it takes the writer that is alone.
+    Whole,
+    /// The host is out of memory.
+    NoMemory,
+}
+
+/// The bits of a value.
+#[derive(Clone, Copy)]
+pub(super) struct Mark(u64);
+
+impl Mark {
+    #[inline(always)]
+    pub(super) fn of(value: u64) -> Self {
+        Mark(value & MARKS)
+    }
+
+    #[inline(always)]
+    pub(super) fn is_hole(self) -> bool {
+        self.0 & HOLE != 0
+    }
+
+    #[inline(always)]
+    pub(super) fn is_claimed(self) -> bool {
+        self.0 & CLAIMED != 0
+    }
+
+    #[inline(always)]
+    pub(super) fn is_wanted(self) -> bool {
+        self.0 & WANTED != 0
+    }
+
+    /// Slots promised beyond the entry's own.
+    #[inline(always)]
+    pub(super) fn room(self) -> usize {
+        ((self.0 & ROOM) >> ROOM_SHIFT) as usize
+    }
+}
+
+/// The value of an entry that is claimed from now on.
+#[inline(always)]
+pub(super) fn claimed(value: u64, room: usize) -> u64 {
+    value | CLAIMED | ((room as u64) << ROOM_SHIFT)
+}
+
+/// The same, of which somebody waits for the end.
+#[inline(always)]
+pub(super) fn wanted(value: u64) -> u64 {
+    value | WANTED
+}
+
+/// The value of a claimed entry with so many slots promised, or as many as can be noted.
+#[inline(always)]
+pub(super) fn with_room(value: u64, room: usize) -> u64 {
+    let room = (room as u64).min(ROOM >> ROOM_SHIFT);
+    value & !ROOM | room << ROOM_SHIFT
+}
+
+/// The value of an entry that belongs to nobody any more.
+#[inline(always)]
+pub(super) fn released(value: u64) -> u64 {
+    value & !(MARKS ^ HOLE)
+}

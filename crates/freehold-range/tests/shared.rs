@@ -1,0 +1,322 @@
+//! Writers side by side, on real threads, beside readers: what one has claimed nobody else touches, nothing is
+//! lost, and the map is right when all have gone.
+//!
+//! Each address has a cell with the value that is mapped there and one with the writer that has claimed it.
+//! Who has claimed a range alone writes its cells, so every disagreement shows.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use freehold_range::{
+    CLAIMED, Direction, Entry, FAN, GapRequest, HOLE, Lookup, MARKS, RangeMap, Refused, SharedWriter,
+};
+use freehold_sync::Host;
+use freehold_sync::testing::StdHost;
+use rand_pcg::Pcg64Mcg;
+use rand_pcg::rand_core::Rng;
+
+use crate::support::model::entry;
+
+/// Addresses.
+const SPACE: u64 = 640;
+
+/// Every so many addresses one is mapped all the time.
+const FIXED: u64 = 64;
+
+struct World<const SLOTS: usize> {
+    map: RangeMap<StdHost, SLOTS>,
+    mapped: Vec<AtomicU64>,
+    claimed: Vec<AtomicU64>,
+    taken: AtomicU64,
+}
+
+/// One writer, which stands for a change of an address space.
+struct Task<'w, const SLOTS: usize> {
+    world: &'w World<SLOTS>,
+    writer: SharedWriter<'w, StdHost, SLOTS>,
+    name: u64,
+    next: u64,
+    random: Pcg64Mcg,
+}
+
+impl<const SLOTS: usize> World<SLOTS> {
+    fn new() -> Self {
+        let cells = || (0..SPACE).map(|_| AtomicU64::new(0)).collect();
+        let world = World {
+            map: RangeMap::new(),
+            mapped: cells(),
+            claimed: cells(),
+            taken: AtomicU64::new(0),
+        };
+        // SAFETY: the only writer.
+        let mut writer = unsafe { world.map.writer() };
+        for at in (0..SPACE).step_by(FIXED as usize) {
+            writer.reserve(1).unwrap();
+            writer.replace(at, at + 1, &[entry(at, at + 1, 1)]);
+            world.mapped[at as usize].store(1 << 6, Relaxed);
+        }
+        world
+    }
+
+    fn task(&self, name: u64) -> Task<'_, SLOTS> {
+        // SAFETY: there are only tasks, until they are all gone.
+        let writer = unsafe { self.map.shared_writer() };
+        Task { world: self, writer, name, next: name << 32, random: Pcg64Mcg::new(u128::from(name) << 64 | 77) }
+    }
+
+    /// The map stands still: it holds what the cells say.
+    fn check(&self) {
+        // SAFETY: all tasks are gone.
+        let reader = unsafe { self.map.locked() };
+        reader.check();
+        for entry in reader.iter() {
+            assert_eq!(entry.value.get() & MARKS, 0, "{entry:?} is still claimed");
+        }
+        for at in 0..SPACE {
+            let value = reader.find(at).map_or(0, |entry| entry.value.get());
+            assert_eq!(value, self.mapped[at as usize].load(Relaxed), "at {at}");
+            assert_eq!(self.claimed[at as usize].load(Relaxed), 0, "at {at}");
+        }
+        for len in [1, 2, 5, 20] {
+            let wanted = |at: &u64| (*at..at + len).all(|at| self.mapped[at as usize].load(Relaxed) == 0);
+            let lowest = (0..=SPACE - len).find(wanted);
+            let request = GapRequest { len, align: 1, low: 0, high: SPACE, direction: Direction::BottomUp };
+            assert_eq!(reader.gap(&request, |_| 0), lowest);
+            let highest = (0..=SPACE - len).rev().find(wanted);
+            let request = GapRequest { direction: Direction::TopDown, ..request };
+            assert_eq!(reader.gap(&request, |_| 0), highest);
+        }
+        reader.check();
+    }
+}
+
+impl<const SLOTS: usize> Task<'_, SLOTS> {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.random.next_u64() % bound
+    }
+
+    fn value(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// The range has become this task's.
+    fn got(&self, start: u64, end: u64) {
+        for at in start..end {
+            let before = self.world.claimed[at as usize].swap(self.name, Relaxed);
+            assert_eq!(before, 0, "{at} was claimed twice");
+        }
+    }
+
+    fn gives_up(&self, start: u64, end: u64) {
+        for at in start..end {
+            self.world.claimed[at as usize].store(0, Relaxed);
+        }
+    }
+
+    fn exchange(&self, start: u64, end: u64, with: &[Entry]) {
+        self.writer.exchange(start, end, with);
+        for entry in with {
+            let value = if entry.value.get() & HOLE == 0 { entry.value.get() & !MARKS } else { 0 };
+            for at in entry.start..entry.end {
+                self.world.mapped[at as usize].store(value, Relaxed);
+            }
+        }
+    }
+
+    fn claimed(&mut self, start: u64, end: u64) -> Entry {
+        let value = self.value();
+        let plain = entry(start, end, value);
+        Entry { value: plain.value | CLAIMED, ..plain }
+    }
+
+    /// The entries of what this task has claimed are what the cells say.
+    fn entries(&self, start: u64, end: u64) -> Vec<Entry> {
+        let mut found = Vec::new();
+        let mut at = start;
+        while at < end {
+            let entry = self.writer.find(at).expect("what is claimed has no hole");
+            assert!(entry.start == at && entry.end <= end, "{entry:?} reaches out of {start}..{end}");
+            assert!(entry.value.get() & CLAIMED != 0, "{entry:?} is not claimed");
+            let value = if entry.value.get() & HOLE == 0 { entry.value.get() & !MARKS } else { 0 };
+            for at in entry.start..entry.end {
+                assert_eq!(self.world.mapped[at as usize].load(Relaxed), value, "at {at}");
+            }
+            at = entry.end;
+            found.push(entry);
+        }
+        found
+    }
+
+    fn refused(&self, why: Refused) {
+        assert_ne!(why, Refused::NoMemory);
+        if why == Refused::Taken {
+            self.world.taken.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Maps something into a hole, and perhaps makes one of it and what it touches.
+    fn map(&mut self) {
+        let len = 1 + self.below(6);
+        let low = self.below(SPACE - len);
+        let direction = if self.below(2) == 0 { Direction::TopDown } else { Direction::BottomUp };
+        let request = GapRequest { len, align: 1, low, high: SPACE, direction };
+        let Some(start) = self.writer.gap(&request, |_| 0) else { return };
+        let end = start + len;
+        let (from, to) = match self.writer.claim_hole(start, end, |_| 0) {
+            Ok(span) => span,
+            Err(why) => return self.refused(why),
+        };
+        self.got(from, to);
+        self.entries(from, to);
+        if self.below(8) > 0 {
+            let merges = self.below(2) == 0;
+            let (start, end) = if merges { (from, to) } else { (start, end) };
+            let new = self.claimed(start, end);
+            self.exchange(start, end, &[new]);
+            self.entries(from, to);
+        }
+        self.gives_up(from, to);
+        self.writer.release(from, to);
+    }
+
+    /// Changes what is in a range.
+    fn change(&mut self) {
+        let start = self.below(SPACE - 12);
+        let end = start + 1 + self.below(12);
+        let touching = self.below(2) == 0;
+        let grows = self.below(2) == 0;
+        let (from, to) = match self.writer.claim(start, end, touching, grows) {
+            Ok(Some(span)) => span,
+            Ok(None) => return,
+            Err(why) => return self.refused(why),
+        };
+        self.got(from, to);
+        let entries = self.entries(from, to);
+        match self.below(6) {
+            0 => {
+                let one = self.claimed(from, to);
+                self.exchange(from, to, &[one]);
+            }
+            1 | 2 if grows => {
+                for part in [entries[0], entries[entries.len() - 1]] {
+                    self.cut_into(part);
+                }
+            }
+            // The whole goes, but for what is mapped all the time.
+            3 => self.unmap(from, to, &entries),
+            4 if from % FIXED > 0 && from / FIXED == (to - 1) / FIXED => {
+                self.exchange(from, to, &[entry(from, to, 1)].map(|it| Entry { value: closing(), ..it }));
+                self.gives_up(from, to);
+                self.writer.release(from, to);
+                self.writer.remove_reservation(from, to);
+                return;
+            }
+            _ => {
+                for entry in entries {
+                    let new = self.claimed(entry.start, entry.end);
+                    self.exchange(entry.start, entry.end, &[new]);
+                }
+            }
+        }
+        self.entries(from, to);
+        self.gives_up(from, to);
+        self.writer.release(from, to);
+    }
+
+    /// Makes up to three of one, of which it was said that it grows.
+    fn cut_into(&mut self, part: Entry) {
+        // The first and the last may be the same one, and cut by now.
+        let Some(part) = self.writer.find(part.start).filter(|found| *found == part) else { return };
+        let len = part.end - part.start;
+        if len < 3 {
+            return;
+        }
+        let (one, two) = (part.start + 1 + self.below(len - 2), part.end - 1);
+        let mut with = vec![self.claimed(part.start, one)];
+        if one < two {
+            with.push(self.claimed(one, two));
+        }
+        with.push(self.claimed(one.max(two), part.end));
+        self.exchange(part.start, part.end, &with);
+    }
+
+    fn unmap(&mut self, from: u64, to: u64, entries: &[Entry]) {
+        if from.next_multiple_of(FIXED) >= to {
+            let hole = Entry { start: from, end: to, value: closing() | CLAIMED };
+            return self.exchange(from, to, &[hole]);
+        }
+        for entry in entries {
+            if entry.start.next_multiple_of(FIXED) >= entry.end {
+                let hole = Entry { value: closing() | CLAIMED, ..*entry };
+                self.exchange(entry.start, entry.end, &[hole]);
+            }
+        }
+    }
+
+    fn run(&mut self, rounds: u64) {
+        for _ in 0..rounds {
+            match self.below(2) {
+                0 => self.map(),
+                _ => self.change(),
+            }
+            self.writer.was_wanted();
+        }
+    }
+}
+
+fn closing() -> std::num::NonZeroU64 {
+    std::num::NonZeroU64::new(HOLE).unwrap()
+}
+
+fn read<const SLOTS: usize>(world: &World<SLOTS>, done: &AtomicBool) {
+    let mut random = Pcg64Mcg::new(0xcafe);
+    let mut found = 0;
+    while !done.load(Relaxed) || found < 1000 {
+        let rcu = StdHost::rcu_read();
+        let at = random.next_u64() % (SPACE / FIXED) * FIXED;
+        match world.map.lookup(&rcu, at) {
+            Lookup::Found(entry) => {
+                assert!(entry.start <= at && at < entry.end && entry.value.get() & HOLE == 0, "{entry:?}");
+                found += 1;
+            }
+            Lookup::Hole => panic!("{at} is mapped throughout"),
+            Lookup::Contended => {}
+        }
+    }
+}
+
+fn side_by_side<const SLOTS: usize>(tasks: u64, rounds: u64) {
+    let world = World::<SLOTS>::new();
+    for round in 0..4 {
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| read(&world, &done));
+            let all: Vec<_> = (1..=tasks)
+                .map(|name| {
+                    let world = &world;
+                    scope.spawn(move || world.task(name + round * tasks).run(rounds))
+                })
+                .collect();
+            all.into_iter().for_each(|task| task.join().unwrap());
+            done.store(true, Relaxed);
+            reader.join().unwrap();
+        });
+        world.check();
+    }
+    StdHost::rcu_barrier();
+}
+
+#[test]
+fn one_task_among_narrow_nodes() {
+    side_by_side::<4>(1, 20_000);
+}
+
+#[test]
+fn tasks_side_by_side_in_narrow_nodes() {
+    side_by_side::<4>(4, 15_000);
+}
+
+#[test]
+fn tasks_side_by_side_in_nodes_as_they_are() {
+    side_by_side::<FAN>(4, 15_000);
+}
