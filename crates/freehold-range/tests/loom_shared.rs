@@ -1,0 +1,284 @@
+//! Writers side by side under loom, with a fan-out of 4: latches of leaves beside changes of the structure,
+//! claims that meet, gaps that come while a search corrects what is kept of them.
+//!
+//! What each test asserts: of two claims that meet one is refused; an address that is mapped throughout is
+//! never a hole for a reader; and afterwards the map has what its writers put there, and every gap is found.
+#![cfg(loom)]
+
+mod support;
+
+use freehold_range::{Direction, Entry, GapRequest, Lookup, RangeMap, Refused, SharedWriter};
+use freehold_sync::Host;
+use freehold_sync::testing::{LoomHost, model_bounded};
+use loom::sync::Arc;
+use loom::thread;
+use support::model::entry;
+
+type Map = RangeMap<LoomHost, 4>;
+type Writer<'a> = SharedWriter<'a, LoomHost, 4>;
+
+/// Preemptions of a thread that could go on.
+const BOUND: usize = 2;
+
+/// Entry `at` is `[10 * at, 10 * at + 8)` with the value `at + 1`.
+fn nth(at: u64) -> Entry {
+    entry(at * 10, at * 10 + 8, at + 1)
+}
+
+/// A map of these entries.
+fn map_of(entries: impl IntoIterator<Item = Entry>) -> Arc<Map> {
+    let map = Arc::new(Map::new());
+    // SAFETY: one thread.
+    let mut writer = unsafe { map.writer() };
+    for entry in entries {
+        writer.reserve(1).unwrap();
+        writer.replace(entry.start, entry.end, &[entry]);
+    }
+    drop(writer);
+    map
+}
+
+/// Entries 0 to `size`: with 5 there are two leaves, of 4 and 1.
+fn filled(size: u64) -> Arc<Map> {
+    map_of((0..size).map(nth))
+}
+
+/// Runs the two side by side, and compares what is left with `expected`, in which nothing is claimed, and the
+/// gaps with what a search finds.
+fn beside<A, B>(map: Arc<Map>, one: fn(&Map, &Writer<'_>) -> A, two: fn(&Map, &Writer<'_>) -> B) -> (A, B)
+where
+    A: Send + 'static,
+    B: 'static,
+{
+    let other = {
+        let map = map.clone();
+        // SAFETY: there are only shared writers until both are done.
+        thread::spawn(move || one(&map, &unsafe { map.shared_writer() }))
+    };
+    // SAFETY: as above.
+    let b = two(&map, &unsafe { map.shared_writer() });
+    let a = other.join().unwrap();
+    // SAFETY: both writers are done.
+    let locked = unsafe { map.locked() };
+    locked.check();
+    let mut before = 0;
+    for entry in locked.iter() {
+        assert!(entry.value.get() & freehold_range::MARKS == 0, "{entry:?} is still claimed");
+        if entry.start > before {
+            let len = entry.start - before;
+            let request =
+                GapRequest { len, align: 1, low: before, high: entry.start, direction: Direction::TopDown };
+            assert_eq!(locked.gap(&request, |_| 0), Some(before), "the gap below {entry:?}");
+        }
+        before = entry.end;
+    }
+    LoomHost::rcu_barrier();
+    (a, b)
+}
+
+/// Puts `new` into a hole.
+fn fill(writer: &Writer<'_>, new: Entry) -> Result<(), Refused> {
+    let (from, to) = writer.claim_hole(new.start, new.end, |_| 0)?;
+    let value = new.value | freehold_range::CLAIMED;
+    writer.exchange(new.start, new.end, &[Entry { value, ..new }]);
+    writer.release(from, to);
+    Ok(())
+}
+
+/// Takes out what lies in a range.
+fn take_out(writer: &Writer<'_>, start: u64, end: u64) -> Result<bool, Refused> {
+    let Some((from, to)) = writer.claim(start, end, false, false)? else { return Ok(false) };
+    let hole = entry(from, to, 1);
+    let value = std::num::NonZeroU64::new(freehold_range::HOLE | freehold_range::CLAIMED).unwrap();
+    writer.exchange(from, to, &[Entry { value, ..hole }]);
+    writer.release(from, to);
+    Ok(true)
+}
+
+fn has(map: &Map, entry: Entry) -> bool {
+    let rcu = LoomHost::rcu_read();
+    map.lookup(&rcu, entry.start) == Lookup::Found(entry)
+}
+
+#[test]
+fn of_two_that_fill_a_hole_one_does() {
+    model_bounded(BOUND, || {
+        let map = filled(2);
+        let (one, two) = beside(
+            map.clone(),
+            |_, writer| fill(writer, entry(30, 36, 7)),
+            |_, writer| fill(writer, entry(34, 40, 8)),
+        );
+        assert!(one.is_ok() != two.is_ok(), "{one:?} {two:?}");
+        assert!(has(&map, if one.is_ok() { entry(30, 36, 7) } else { entry(34, 40, 8) }));
+    });
+}
+
+#[test]
+fn two_holes_of_a_leaf_are_filled() {
+    model_bounded(BOUND, || {
+        let map = filled(2);
+        let done = beside(
+            map.clone(),
+            |_, writer| fill(writer, entry(8, 9, 7)),
+            |_, writer| fill(writer, entry(30, 40, 8)),
+        );
+        assert_eq!(done, (Ok(()), Ok(())));
+        assert!(has(&map, entry(8, 9, 7)) && has(&map, entry(30, 40, 8)));
+    });
+}
+
+/// What touches belongs to one of the two, and the other comes again.
+#[test]
+fn of_two_neighbours_one_waits() {
+    model_bounded(BOUND, || {
+        let map = filled(1);
+        let (one, two) = beside(
+            map,
+            |_, writer| fill(writer, entry(20, 30, 7)),
+            |_, writer| fill(writer, entry(30, 40, 8)),
+        );
+        assert!(one.is_ok() || two.is_ok());
+        assert!(one.is_ok() || one == Err(Refused::Taken), "{one:?}");
+        assert!(two.is_ok() || two == Err(Refused::Taken), "{two:?}");
+    });
+}
+
+/// An entry has one owner.
+#[test]
+fn a_claim_is_had_by_one() {
+    model_bounded(BOUND, || {
+        fn claim(_: &Map, writer: &Writer<'_>) -> (bool, bool) {
+            let Ok(Some((from, to))) = writer.claim(12, 22, false, false) else { return (false, false) };
+            // Nobody else has it, so this is the value that comes back.
+            let mine = [entry(from, to, 60 + from)].map(|it| Entry {
+                value: it.value | freehold_range::CLAIMED,
+                ..it
+            });
+            writer.exchange(from, to, &mine);
+            // What is left of two slots is promised to the one.
+            let kept = writer.find(from).map(|it| it.value.get() & !freehold_range::MARKS);
+            assert_eq!(kept, Some((60 + from) << 6));
+            writer.release(from, to);
+            (true, writer.was_wanted())
+        }
+        let map = map_of([entry(10, 20, 2), entry(20, 28, 3)]);
+        let (one, two) = beside(map, claim, claim);
+        assert!(one.0 || two.0);
+        // Who was refused is told.
+        assert!(one.0 && two.0 || one.1 || two.1);
+    });
+}
+
+/// The leaf is full: a split beside a change of the same leaf.
+#[test]
+fn a_leaf_splits_beside_a_change_in_it() {
+    model_bounded(BOUND, || {
+        let map = filled(5);
+        let done = beside(
+            map.clone(),
+            |_, writer| fill(writer, entry(8, 9, 9)),
+            |_, writer| take_out(writer, 22, 23),
+        );
+        assert_eq!(done, (Ok(()), Ok(true)));
+        assert!(has(&map, entry(8, 9, 9)) && !has(&map, nth(2)) && has(&map, nth(3)));
+    });
+}
+
+/// The last entry of a leaf goes, beside one that comes in front of the first of the next leaf.
+#[test]
+fn the_end_of_a_leaf_moves_beside_a_change_behind_it() {
+    model_bounded(BOUND, || {
+        let map = filled(5);
+        let done = beside(
+            map.clone(),
+            |_, writer| take_out(writer, 30, 31),
+            |_, writer| fill(writer, entry(38, 39, 9)),
+        );
+        // They touch: one of the two may have had to wait.
+        assert!(done.0.is_ok() || done.1.is_ok(), "{done:?}");
+        if done.0.is_ok() {
+            assert!(!has(&map, nth(3)));
+        }
+    });
+}
+
+/// A leaf goes, beside one that comes into the hole that it leaves.
+#[test]
+fn a_leaf_goes_beside_a_change_of_its_hole() {
+    model_bounded(BOUND, || {
+        let map = filled(5);
+        let done = beside(
+            map.clone(),
+            |_, writer| take_out(writer, 42, 43),
+            |_, writer| fill(writer, entry(39, 40, 9)),
+        );
+        assert!(done.0.is_ok() || done.1.is_ok(), "{done:?}");
+        if done.1.is_ok() {
+            assert!(has(&map, entry(39, 40, 9)));
+        }
+    });
+}
+
+/// A search in vain corrects what is kept of a leaf, in which a gap comes meanwhile: it is found afterwards.
+#[test]
+fn a_gap_comes_beside_a_search_in_vain() {
+    model_bounded(BOUND, || {
+        // Leaves of 4 and 1, each without a gap but for one that the first had: of that 10 bytes are kept.
+        let map = map_of([0, 1, 2, 3, 4].map(|at| entry(at * 10, at * 10 + 10, at + 1)));
+        {
+            // SAFETY: one thread.
+            let mut writer = unsafe { map.writer() };
+            writer.reserve(2).unwrap();
+            writer.replace(20, 30, &[]);
+            writer.replace(20, 30, &[entry(20, 30, 9)]);
+        }
+        beside(
+            map.clone(),
+            |_, writer| take_out(writer, 10, 20).unwrap(),
+            |_, writer| {
+                let request =
+                    GapRequest { len: 5, align: 1, low: 0, high: 50, direction: Direction::TopDown };
+                let found = writer.gap(&request, |_| 0);
+                assert!(found.is_none() || found == Some(15), "{found:?}");
+            },
+        );
+    });
+}
+
+/// Two entries of different leaves become one under a reader.
+#[test]
+fn an_exchange_over_two_leaves_is_one_step() {
+    model_bounded(1, || {
+        let map = map_of([0, 1, 2, 3, 4].map(|at| entry(at * 10, at * 10 + 10, at + 1)));
+        let writer = {
+            let map = map.clone();
+            thread::spawn(move || {
+                // SAFETY: there is no other writer.
+                let writer = unsafe { map.shared_writer() };
+                assert_eq!(writer.claim(30, 50, false, true), Ok(Some((30, 50))));
+                let [one, two] = [entry(30, 35, 20), entry(35, 50, 21)].map(|it| Entry {
+                    value: it.value | freehold_range::CLAIMED,
+                    ..it
+                });
+                writer.exchange(30, 50, &[one, two]);
+                writer.release(30, 50);
+            })
+        };
+        {
+            let rcu = LoomHost::rcu_read();
+            match map.lookup(&rcu, 37) {
+                Lookup::Found(found) => {
+                    let value = found.value.get() >> 6;
+                    assert!(found.start <= 37 && 37 < found.end && (value == 4 || value == 21), "{found:?}");
+                }
+                Lookup::Hole => panic!("37 is mapped throughout"),
+                Lookup::Contended => {}
+            }
+        }
+        writer.join().unwrap();
+        // SAFETY: the writer is done.
+        unsafe { map.locked() }.check();
+        LoomHost::rcu_barrier();
+    });
+}
