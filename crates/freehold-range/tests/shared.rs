@@ -198,8 +198,12 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
                 self.exchange(from, to, &[one]);
             }
             1 | 2 if grows => {
-                for part in [entries[0], entries[entries.len() - 1]] {
-                    self.cut_into(part);
+                let ends = if entries.len() > 1 { vec![0, entries.len() - 1] } else { vec![0] };
+                for part in ends.into_iter().map(|at| entries[at]) {
+                    match self.below(2) {
+                        0 => self.cut_into(part),
+                        _ => self.cut_twice(part),
+                    }
                 }
             }
             // The whole goes, but for what is mapped all the time.
@@ -225,8 +229,6 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
 
     /// Makes up to three of one, of which it was said that it grows.
     fn cut_into(&mut self, part: Entry) {
-        // The first and the last may be the same one, and cut by now.
-        let Some(part) = self.writer.find(part.start).filter(|found| *found == part) else { return };
         let len = part.end - part.start;
         if len < 3 {
             return;
@@ -238,6 +240,17 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
         }
         with.push(self.claimed(one.max(two), part.end));
         self.exchange(part.start, part.end, &with);
+    }
+
+    /// The same by one cut after the other.
+    fn cut_twice(&mut self, part: Entry) {
+        for at in [part.start + 1, part.end - 1] {
+            let Some(found) = self.writer.find(at).filter(|found| found.start < at) else { continue };
+            if found.start >= part.start && found.end <= part.end {
+                let with = [self.claimed(found.start, at), self.claimed(at, found.end)];
+                self.exchange(found.start, found.end, &with);
+            }
+        }
     }
 
     fn unmap(&mut self, from: u64, to: u64, entries: &[Entry]) {

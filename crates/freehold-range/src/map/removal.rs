@@ -29,6 +29,7 @@ impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
     /// no memory.
     pub fn release(&self, start: u64, end: u64) {
         self.give_up(start, end, Goes::Claimed);
+        self.span.set((0, 0));
     }
 
     /// Removes the reservation `[start, end)`, which is not claimed and belongs to the caller. Needs no memory.

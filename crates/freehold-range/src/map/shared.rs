@@ -72,6 +72,8 @@ pub struct SharedWriter<'a, H: Host, const SLOTS: usize = FAN> {
     pub(super) map: &'a RangeMap<H, SLOTS>,
     /// Nodes for claims that split; this writer's own.
     spares: Spares<SLOTS>,
+    /// What it has claimed, if anything.
+    pub(super) span: Cell<(u64, u64)>,
     /// Somebody was refused what this writer had.
     pub(super) wanted: Cell<bool>,
 }
@@ -235,7 +237,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
 
 impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     pub(super) fn new(map: &'a RangeMap<H, SLOTS>) -> Self {
-        SharedWriter { map, spares: Spares::new(), wanted: Cell::new(false) }
+        SharedWriter { map, spares: Spares::new(), span: Cell::new((0, 0)), wanted: Cell::new(false) }
     }
 
     /// The entry that contains `key`, at some instant during the call. Waits for nobody but who has the leaf
@@ -280,6 +282,23 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         }
     }
 
+    /// What [`prev`](Self::prev) returns for `start` and [`next`](Self::next) for `end`, not below it: what
+    /// lies on either side of a range. At one instant each.
+    pub fn around(&self, start: u64, end: u64) -> (Option<Entry>, Option<Entry>) {
+        let rcu = H::rcu_read();
+        let way = self.map.way(&rcu, start);
+        let (leaf, count) = (way.leaf, way.word.count());
+        let behind = (way.at..count).find(|&at| leaf.end(at) > end);
+        if let Some(behind) = behind.filter(|_| way.at > 0) {
+            let found = (leaf.slot(way.at - 1).entry(), leaf.slot(behind).entry());
+            if leaf.unchanged(way.word) {
+                return found;
+            }
+        }
+        drop(rcu);
+        (self.prev(start), self.next(end))
+    }
+
     /// As [`Reader::gap`](super::Reader::gap), of what was there while it looked; none too if others change
     /// the map all the time.
     pub fn gap(&self, request: &GapRequest, below: impl Fn(&Entry) -> u64) -> Option<u64> {
@@ -312,10 +331,16 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         let margin = u64::from(touching);
         let want = Want { from: start.saturating_sub(margin), to: end + margin, start, end };
         let room = if grows { GROWTH } else { 0 };
-        match self.claim_in_leaf(&want, room) {
+        let claimed = match self.claim_in_leaf(&want, room) {
             Some(claimed) => claimed,
             None => self.claim_across(&want, room),
-        }
+        };
+        claimed.inspect(|span| self.took(span.unwrap_or((0, 0))))
+    }
+
+    fn took(&self, span: (u64, u64)) {
+        debug_assert!(self.span.get() == (0, 0), "one claim at a time");
+        self.span.set(span);
     }
 
     #[inline(always)]
@@ -419,10 +444,11 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     ) -> Result<(u64, u64), Refused> {
         let with = Entry { start, end, value: super::claim::RESERVED };
         assert_fits(start, end, &[with]);
-        match self.fill_in_leaf(&with, &kept) {
+        let claimed = match self.fill_in_leaf(&with, &kept) {
             Some(claimed) => claimed,
             None => self.fill_across(&with, &kept),
-        }
+        };
+        claimed.inspect(|span| self.took(*span))
     }
 
     #[inline(always)]
@@ -505,7 +531,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     ///
     /// # Panics
     ///
-    /// If it is not so. The map is unchanged then.
+    /// If it is not so.
     pub fn exchange(&self, start: u64, end: u64, with: &[Entry]) {
         assert_fits(start, end, with);
         let covered: u64 = with.iter().map(|entry| entry.end - entry.start).sum();
@@ -523,11 +549,32 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         if !way.covers(end) {
             return false;
         }
-        let part = Part::of(way.leaf, way.at, start, end);
-        assert!(part.room >= with.len(), "more entries than room was promised for");
+        let mut part = Part::of(way.leaf, way.at, start, end);
         latched.changed();
+        if part.room < with.len() {
+            part.room += self.take_room(way.leaf, start, end, with.len() - part.room);
+        }
+        assert!(part.room >= with.len(), "more entries than room was promised for");
         self.put_part(way.leaf, way.at, &part, with);
         true
+    }
+
+    /// Takes up to `need` slots that are promised to other entries of this writer in a held leaf. Returns how
+    /// many.
+    #[inline(never)]
+    fn take_room(&self, leaf: &Node<SLOTS>, start: u64, end: u64, need: usize) -> usize {
+        let (from, to) = self.span.get();
+        let mut taken = 0;
+        for at in 0..leaf.count() {
+            let inside = leaf.start(at) >= start && leaf.end(at) <= end;
+            let mark = Mark::of(leaf.datum(at));
+            if !inside && mark.is_claimed() && leaf.start(at) >= from && leaf.end(at) <= to {
+                let more = mark.room().min(need - taken);
+                leaf.set_value(at, with_room(leaf.datum(at), mark.room() - more));
+                taken += more;
+            }
+        }
+        taken
     }
 
     /// Puts `with` in place of a part of a leaf, and promises what room is left to the first that is claimed.
@@ -565,18 +612,23 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
             keys[leaves] = key;
             (leaves, key) = (leaves + 1, node.last_end());
         }
-        assert!(room >= with.len(), "more entries than room was promised for");
+        let mut more = with.len().saturating_sub(room);
         let _ = map.path_to(&mut held, key);
         map.finger.forget();
         for &key in keys[..leaves].iter().rev() {
             let path = map.path_to(&mut held, key);
             let Step { node, at, .. } = path.step(0);
-            let part = Part::of(node, at, start, end);
+            let mut part = Part::of(node, at, start, end);
+            if more > 0 {
+                let taken = self.take_room(node, start, end, more);
+                (part.room, more) = (part.room + taken, more - taken);
+            }
             let (rest, here) = with.split_at(with.len() - part.room.min(with.len()));
             self.put_part(node, at, &part, here);
             self.settle(&mut held, path);
             with = rest;
         }
+        assert!(with.is_empty(), "more entries than room was promised for");
         // The gap in front of the range may belong to another leaf now.
         let mut key = start;
         while key < end {
