@@ -151,10 +151,8 @@ fn a_claim_is_had_by_one() {
         fn claim(_: &Map, writer: &Writer<'_>) -> (bool, bool) {
             let Ok(Some((from, to))) = writer.claim(12, 22, false, false) else { return (false, false) };
             // Nobody else has it, so this is the value that comes back.
-            let mine = [entry(from, to, 60 + from)].map(|it| Entry {
-                value: it.value | freehold_range::CLAIMED,
-                ..it
-            });
+            let mine = [entry(from, to, 60 + from)]
+                .map(|it| Entry { value: it.value | freehold_range::CLAIMED, ..it });
             writer.exchange(from, to, &mine);
             // What is left of two slots is promised to the one.
             let kept = writer.find(from).map(|it| it.value.get() & !freehold_range::MARKS);
@@ -257,10 +255,8 @@ fn an_exchange_over_two_leaves_is_one_step() {
                 // SAFETY: there is no other writer.
                 let writer = unsafe { map.shared_writer() };
                 assert_eq!(writer.claim(30, 50, false, true), Ok(Some((30, 50))));
-                let [one, two] = [entry(30, 35, 20), entry(35, 50, 21)].map(|it| Entry {
-                    value: it.value | freehold_range::CLAIMED,
-                    ..it
-                });
+                let [one, two] = [entry(30, 35, 20), entry(35, 50, 21)]
+                    .map(|it| Entry { value: it.value | freehold_range::CLAIMED, ..it });
                 writer.exchange(30, 50, &[one, two]);
                 writer.release(30, 50);
             })

@@ -41,12 +41,8 @@ struct Task<'w, const SLOTS: usize> {
 impl<const SLOTS: usize> World<SLOTS> {
     fn new() -> Self {
         let cells = || (0..SPACE).map(|_| AtomicU64::new(0)).collect();
-        let world = World {
-            map: RangeMap::new(),
-            mapped: cells(),
-            claimed: cells(),
-            taken: AtomicU64::new(0),
-        };
+        let world =
+            World { map: RangeMap::new(), mapped: cells(), claimed: cells(), taken: AtomicU64::new(0) };
         // SAFETY: the only writer.
         let mut writer = unsafe { world.map.writer() };
         for at in (0..SPACE).step_by(FIXED as usize) {
@@ -60,7 +56,13 @@ impl<const SLOTS: usize> World<SLOTS> {
     fn task(&self, name: u64) -> Task<'_, SLOTS> {
         // SAFETY: there are only tasks, until they are all gone.
         let writer = unsafe { self.map.shared_writer() };
-        Task { world: self, writer, name, next: name << 32, random: Pcg64Mcg::new(u128::from(name) << 64 | 77) }
+        Task {
+            world: self,
+            writer,
+            name,
+            next: name << 32,
+            random: Pcg64Mcg::new(u128::from(name) << 64 | 77),
+        }
     }
 
     /// The map stands still: it holds what the cells say.

@@ -4,8 +4,8 @@ use freehold_sync::Host;
 
 use super::hold::Held;
 use super::node::{Node, Slot};
-use super::{RangeMap, spare};
 use super::write::{Writer, first_behind};
+use super::{RangeMap, spare};
 
 impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
     /// Removes the entries inside `[start, end)`, of which there is at least one. The gap in front of the entry that follows is left to `refresh_gaps`.
@@ -19,14 +19,7 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
 
     /// The same for one subtree; `lo` is the end of the entry before it. At most two nodes of a level are
     /// visited.
-    fn cut_below<'n>(
-        &self,
-        held: &mut Held<'n, SLOTS>,
-        node: &'n Node<SLOTS>,
-        lo: u64,
-        start: u64,
-        end: u64,
-    )
+    fn cut_below<'n>(&self, held: &mut Held<'n, SLOTS>, node: &'n Node<SLOTS>, lo: u64, start: u64, end: u64)
     where
         'a: 'n,
     {

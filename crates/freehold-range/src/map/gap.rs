@@ -49,24 +49,33 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
     ///
     /// If `len` is 0 or `align` is no power of two.
     pub fn gap(&self, request: &GapRequest, below: impl Fn(&Entry) -> u64) -> Option<u64> {
-        loop {
-            // SAFETY: no writer exists that could unlink a node.
-            match unsafe { self.map.find_gap(request, &below) } {
-                Ok(found) => return found,
-                // Another reader has a leaf, to correct what is kept of it.
-                Err(Changed) => H::relax(),
-            }
-        }
+        // SAFETY: no writer exists that could unlink a node. Another reader may have a leaf latched, to correct
+        // what is kept of it, but does not change that.
+        let found = unsafe { self.map.find_gap::<false>(request, &below) };
+        found.unwrap_or_else(|Changed| unreachable!("nobody changes the map"))
     }
 }
 
 /// A node was changed while it was looked at.
 pub(super) struct Changed;
 
-/// What a search asks of each node.
-struct Search<'r, F> {
+/// What a search asks of each node. `BESIDE`: there may be writers, so that nothing counts before the node was
+/// found unchanged.
+struct Search<'r, F, const BESIDE: bool> {
     request: &'r GapRequest,
     below: &'r F,
+}
+
+impl<F, const BESIDE: bool> Search<'_, F, BESIDE> {
+    #[inline(always)]
+    fn begin<const SLOTS: usize>(&self, node: &Node<SLOTS>) -> Result<Word, Changed> {
+        if BESIDE { node.begin().ok_or(Changed) } else { Ok(node.word()) }
+    }
+
+    #[inline(always)]
+    fn unchanged<const SLOTS: usize>(&self, node: &Node<SLOTS>, word: Word) -> Result<(), Changed> {
+        if BESIDE && !node.unchanged(word) { Err(Changed) } else { Ok(()) }
+    }
 }
 
 impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
@@ -75,7 +84,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     /// # Safety
     ///
     /// Nodes that are reachable when this is called are not freed before it returns.
-    pub(super) unsafe fn find_gap(
+    pub(super) unsafe fn find_gap<const BESIDE: bool>(
         &self,
         request: &GapRequest,
         below: &impl Fn(&Entry) -> u64,
@@ -86,9 +95,9 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
             return Ok(None);
         }
         let root = &self.root;
-        let word = root.begin().ok_or(Changed)?;
+        let search = Search::<_, BESIDE> { request, below };
+        let word = search.begin(root)?;
         let behind = if word.count() == 0 { 0 } else { root.end(word.count() - 1) };
-        let search = Search { request, below };
         let found = match request.direction {
             Direction::TopDown => match fit(request, behind, high) {
                 None => self.top_down(root, word, 0, &search)?,
@@ -99,16 +108,17 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
                 found => found,
             },
         };
-        if root.unchanged(word) { Ok(found) } else { Err(Changed) }
+        search.unchanged(root, word)?;
+        Ok(found)
     }
 
     /// The highest fit in front of an entry of this subtree; `lo` is the end of the entry before it.
-    fn top_down<F: Fn(&Entry) -> u64>(
+    fn top_down<F: Fn(&Entry) -> u64, const BESIDE: bool>(
         &self,
         node: &Node<SLOTS>,
         word: Word,
         lo: u64,
-        search: &Search<'_, F>,
+        search: &Search<'_, F, BESIDE>,
     ) -> Result<Option<u64>, Changed> {
         let request = search.request;
         // The gap that contains `high` is in front of the first entry that ends at or above it; gaps in front
@@ -129,16 +139,17 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
                 return Ok(fit);
             }
         }
-        if node.unchanged(word) { Ok(None) } else { Err(Changed) }
+        search.unchanged(node, word)?;
+        Ok(None)
     }
 
     /// The lowest fit in front of an entry of this subtree; `lo` is the end of the entry before it.
-    fn bottom_up<F: Fn(&Entry) -> u64>(
+    fn bottom_up<F: Fn(&Entry) -> u64, const BESIDE: bool>(
         &self,
         node: &Node<SLOTS>,
         word: Word,
         lo: u64,
-        search: &Search<'_, F>,
+        search: &Search<'_, F, BESIDE>,
     ) -> Result<Option<u64>, Changed> {
         let request = search.request;
         for at in node.search(request.low)..word.count() {
@@ -156,34 +167,31 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
                 return Ok(fit);
             }
         }
-        if node.unchanged(word) { Ok(None) } else { Err(Changed) }
+        search.unchanged(node, word)?;
+        Ok(None)
     }
 
     /// What `look` finds in the child at `at`, if a gap that is large enough is kept of it. If there is none,
     /// what is kept is corrected.
     #[inline(always)]
-    fn in_child<F>(
+    fn in_child<F, const BESIDE: bool>(
         &self,
         node: &Node<SLOTS>,
         word: Word,
         at: usize,
-        search: &Search<'_, F>,
+        search: &Search<'_, F, BESIDE>,
         look: impl FnOnce(&Node<SLOTS>, Word) -> Result<Option<u64>, Changed>,
     ) -> Result<Option<u64>, Changed> {
         if node.datum(at) < search.request.len {
             return Ok(None);
         }
         let (child, end) = (node.child(at), node.end(at));
-        if !node.unchanged(word) {
-            return Err(Changed);
-        }
+        search.unchanged(node, word)?;
         // SAFETY: the node was unchanged after the slot was read, so this was its child; the caller of
         // `find_gap` keeps it allocated.
         let child = unsafe { &*child };
-        let below = child.begin().ok_or(Changed)?;
-        if !node.unchanged(word) {
-            return Err(Changed);
-        }
+        let below = search.begin(child)?;
+        search.unchanged(node, word)?;
         let fit = look(child, below)?;
         if fit.is_none() {
             self.correct(end - 1, below.level());
@@ -214,12 +222,12 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
 
 /// A fit between `before` and the leaf's entry `at`.
 #[inline(always)]
-fn fit_in_front<const SLOTS: usize, F: Fn(&Entry) -> u64>(
+fn fit_in_front<const SLOTS: usize, F: Fn(&Entry) -> u64, const BESIDE: bool>(
     leaf: &Node<SLOTS>,
     word: Word,
     at: usize,
     before: u64,
-    search: &Search<'_, F>,
+    search: &Search<'_, F, BESIDE>,
 ) -> Result<Option<u64>, Changed> {
     let slot = leaf.slot(at);
     let start = slot.link.addr() as u64;
@@ -227,13 +235,9 @@ fn fit_in_front<const SLOTS: usize, F: Fn(&Entry) -> u64>(
     if start.saturating_sub(before) < search.request.len {
         return Ok(None);
     }
-    match slot.entry() {
-        Some(entry) if leaf.unchanged(word) => {
-            let guard = (search.below)(&entry);
-            Ok(fit(search.request, before, start.saturating_sub(guard)))
-        }
-        _ => Err(Changed),
-    }
+    search.unchanged(leaf, word)?;
+    let guard = slot.entry().map_or(0, |entry| (search.below)(&entry));
+    Ok(fit(search.request, before, start.saturating_sub(guard)))
 }
 
 /// The highest (lowest) fit between two addresses, within the bounds of the request.

@@ -58,12 +58,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     }
 
     /// Adds a level: what the root holds moves into a new node, which becomes its only child.
-    fn raise<'n>(
-        &'n self,
-        held: &mut Held<'n, SLOTS>,
-        spares: &Spares<SLOTS>,
-        path: &mut Path<'n, SLOTS>,
-    ) {
+    fn raise<'n>(&'n self, held: &mut Held<'n, SLOTS>, spares: &Spares<SLOTS>, path: &mut Path<'n, SLOTS>) {
         assert!(path.top + 1 < MAX_LEVELS, "replace without a reservation");
         let root: &'n Node<SLOTS> = &self.root;
         let link = spares.take();

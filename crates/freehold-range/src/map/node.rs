@@ -7,8 +7,8 @@
 use core::num::NonZeroU64;
 use core::ptr;
 
-use freehold_sync::{Host, RcuHead};
 use freehold_sync::atomic::{AtomicPtr, AtomicU64, Ordering, announce, fence};
+use freehold_sync::{Host, RcuHead};
 
 use super::Entry;
 use super::claim::Mark;

@@ -52,11 +52,11 @@ use core::mem::MaybeUninit;
 use freehold_sync::{Host, Rank};
 
 use super::claim::{GROWTH, MOST, Mark, Refused, claimed, wanted, with_room};
+use super::gap::GapRequest;
 use super::hold::Held;
 use super::node::{Node, Slot, Word};
 use super::spare::Spares;
 use super::write::{Path, Step, assert_fits};
-use super::gap::GapRequest;
 use super::{Entry, FAN, MAX_LEVELS, RangeMap};
 
 /// Searches for a gap beside others before they are given up.
@@ -305,7 +305,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         let _rcu = H::rcu_read();
         for _ in 0..SEARCHES {
             // SAFETY: the section keeps what is reachable now.
-            if let Ok(found) = unsafe { self.map.find_gap(request, &below) } {
+            if let Ok(found) = unsafe { self.map.find_gap::<true>(request, &below) } {
                 return found;
             }
             H::relax();
@@ -452,7 +452,11 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     }
 
     #[inline(always)]
-    fn fill_in_leaf(&self, with: &Entry, kept: &impl Fn(&Entry) -> u64) -> Option<Result<(u64, u64), Refused>> {
+    fn fill_in_leaf(
+        &self,
+        with: &Entry,
+        kept: &impl Fn(&Entry) -> u64,
+    ) -> Option<Result<(u64, u64), Refused>> {
         let rcu = H::rcu_read();
         let latched = self.map.latch(&rcu, with.start);
         let Way { leaf, at, lo, above, .. } = latched.way;
