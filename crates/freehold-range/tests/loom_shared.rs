@@ -201,6 +201,17 @@ fn the_end_of_a_leaf_moves_beside_a_change_behind_it() {
     });
 }
 
+/// The last entry of a leaf goes, beside the first of the next leaf: of the gap that both leave enough is kept.
+#[test]
+fn the_end_of_a_leaf_moves_beside_a_gap_behind_it() {
+    model_bounded(BOUND, || {
+        // Leaves of 0 to 3 and of 4 to 5, without gaps.
+        let map = map_of([0, 1, 2, 3, 4, 5].map(|at| entry(at * 10, at * 10 + 10, at + 1)));
+        let done = beside(map, |_, writer| take_out(writer, 30, 40), |_, writer| take_out(writer, 40, 50));
+        assert_eq!(done, (Ok(true), Ok(true)));
+    });
+}
+
 /// A leaf goes, beside one that comes into the hole that it leaves.
 #[test]
 fn a_leaf_goes_beside_a_change_of_its_hole() {

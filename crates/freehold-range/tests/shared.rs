@@ -335,3 +335,35 @@ fn tasks_side_by_side_in_narrow_nodes() {
 fn tasks_side_by_side_in_nodes_as_they_are() {
     side_by_side::<FAN>(4, 15_000);
 }
+
+/// Another writer fills the leaf meanwhile: it has to split.
+#[test]
+fn room_that_was_promised_is_kept() {
+    let map = RangeMap::<StdHost, 4>::new();
+    {
+        // SAFETY: the only writer.
+        let mut writer = unsafe { map.writer() };
+        for at in [0, 20] {
+            writer.reserve(1).unwrap();
+            writer.replace(at, at + 10, &[entry(at, at + 10, 1)]);
+        }
+    }
+    // SAFETY: there are no others but these two.
+    let (one, two) = unsafe { (map.shared_writer(), map.shared_writer()) };
+    assert_eq!(one.claim(20, 30, false, true), Ok(Some((20, 30))));
+    let (from, to) = two.claim_hole(12, 14, |_| 0).unwrap();
+    two.release(from, to);
+    let (from, to) = two.claim_hole(15, 17, |_| 0).unwrap();
+    let parts = [(20, 22), (22, 25), (25, 30)].map(|(start, end)| {
+        let plain = entry(start, end, start);
+        Entry { value: plain.value | CLAIMED, ..plain }
+    });
+    one.exchange(20, 30, &parts);
+    one.release(20, 30);
+    two.release(from, to);
+    drop((one, two));
+    // SAFETY: both are gone.
+    let reader = unsafe { map.locked() };
+    reader.check();
+    assert_eq!(reader.len(), 4);
+}
