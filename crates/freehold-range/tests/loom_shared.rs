@@ -163,7 +163,7 @@ fn a_claim_is_had_by_one() {
         let map = map_of([entry(10, 20, 2), entry(20, 28, 3)]);
         let (one, two) = beside(map, claim, claim);
         assert!(one.0 || two.0);
-        // Who was refused is told.
+        // The one that was refused is told.
         assert!(one.0 && two.0 || one.1 || two.1);
     });
 }
@@ -201,7 +201,8 @@ fn the_end_of_a_leaf_moves_beside_a_change_behind_it() {
     });
 }
 
-/// The last entry of a leaf goes, beside the first of the next leaf: of the gap that both leave enough is kept.
+/// The last entry of a leaf goes, beside the first of the next leaf: of the gap that both leave enough is
+/// kept.
 #[test]
 fn the_end_of_a_leaf_moves_beside_a_gap_behind_it() {
     model_bounded(BOUND, || {
@@ -286,6 +287,38 @@ fn an_exchange_over_two_leaves_is_one_step() {
         writer.join().unwrap();
         // SAFETY: the writer is done.
         unsafe { map.locked() }.check();
+        LoomHost::rcu_barrier();
+    });
+}
+
+/// What one subtree of the root had becomes a part of the last entry of the one before: the ends that the
+/// root keeps change, and a leaf, and a reader may be on its way between them.
+#[test]
+fn a_boundary_moves_between_two_subtrees_under_a_reader() {
+    model_bounded(BOUND, || {
+        // Three levels; entries touch.
+        let map = map_of((0..18).map(|at| entry(at * 10, at * 10 + 10, at + 1)));
+        // SAFETY: nobody writes.
+        let key = unsafe { map.locked() }.first_of_second_subtree().expect("three levels");
+        let writer = {
+            let map = map.clone();
+            thread::spawn(move || {
+                // SAFETY: there is no other writer.
+                let writer = unsafe { map.shared_writer() };
+                let claimed = writer.claim(key - 10, key + 10, false, false);
+                assert_eq!(claimed, Ok(Some((key - 10, key + 10))));
+                let moved = [entry(key - 10, key + 5, 60), entry(key + 5, key + 10, 61)];
+                let value = |it: Entry| it.value | freehold_range::CLAIMED;
+                writer.exchange(key - 10, key + 10, &moved.map(|it| Entry { value: value(it), ..it }));
+                writer.release(key - 10, key + 10);
+            })
+        };
+        {
+            let rcu = LoomHost::rcu_read();
+            let found = map.lookup(&rcu, key + 2);
+            assert_ne!(found, Lookup::Hole, "it is mapped throughout");
+        }
+        writer.join().unwrap();
         LoomHost::rcu_barrier();
     });
 }

@@ -1,8 +1,8 @@
-//! Writers side by side, on real threads, beside readers: what one has claimed nobody else touches, nothing is
-//! lost, and the map is right when all have gone.
+//! Writers side by side, on real threads, beside readers: what one has claimed nobody else touches, nothing
+//! is lost, and the map is right when all have gone.
 //!
 //! Each address has a cell with the value that is mapped there and one with the writer that has claimed it.
-//! Who has claimed a range alone writes its cells, so every disagreement shows.
+//! The writer that has claimed a range alone writes its cells, so every disagreement shows.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 

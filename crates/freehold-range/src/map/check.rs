@@ -57,6 +57,13 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
         (missing, largest)
     }
 
+    /// The start of the first entry below the root's second child, if the tree has three levels or more. For
+    /// tests, which need a place where a change touches the root and a leaf alone.
+    pub fn first_of_second_subtree(&self) -> Option<u64> {
+        let root = &self.map.root;
+        (root.level() >= 2).then(|| self.next(root.end(0)))?.map(|entry| entry.start)
+    }
+
     /// Number of nodes besides the root, each of 384 bytes at the default fan-out. Visits them all.
     pub fn nodes(&self) -> usize {
         self.nodes_below(&self.map.root)

@@ -1,13 +1,13 @@
 //! Claims: which entries belong to one of several writers.
 //!
-//! The lowest six bits of a value are the map's as soon as there are [shared writers](super::shared); its user
-//! keeps them clear, but for [`HOLE`].
+//! The lowest six bits of a value are the map's as soon as there are [shared writers](super::shared); its
+//! user keeps them clear, but for [`HOLE`].
 //!
 //! | bits | set | meaning |
 //! | --- | --- | --- |
 //! | 0, [`HOLE`] | by the user | a *reservation*: nothing is there, and nobody else may put anything there |
 //! | 1, [`CLAIMED`] | by a claim | the entry belongs to one shared writer, which alone changes or removes it |
-//! | 2, WANTED | by who was refused | the end of the claim is to be told |
+//! | 2, WANTED | by a refused writer | the end of the claim is to be told |
 //! | 3 to 5 | by a claim | slots of the leaf that are promised to the claim's owner |
 //!
 //! All of them change with the leaf latched, and mean nothing to readers.
@@ -30,8 +30,8 @@ pub const MARKS: u64 = HOLE | CLAIMED | WANTED | ROOM;
 /// The value of a reservation that its owner has claimed.
 pub(super) const RESERVED: NonZeroU64 = NonZeroU64::new(HOLE | CLAIMED).unwrap();
 
-/// Slots that a claim promises where its owner says that entries may come: those that the two cuts at the ends
-/// of a range add.
+/// Slots that a claim promises where its owner says that entries may come: those that the two cuts at the
+/// ends of a range add.
 pub(super) const GROWTH: usize = 2;
 
 /// A claim covers so many entries at most: leaves are latched meanwhile.
@@ -40,8 +40,8 @@ pub(super) const MOST: usize = 16;
 /// Why nothing was claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// Another writer has an entry that is needed, or it is a reservation. The end of that one's claim will be
-    /// told: [`SharedWriter::was_wanted`](super::shared::SharedWriter::was_wanted).
+    /// Another writer has an entry that is needed, or it is a reservation. The end of that one's claim will
+    /// be told: [`SharedWriter::was_wanted`](super::shared::SharedWriter::was_wanted).
     Taken,
     /// The hole that was to be filled is none any more.
     Filled,

@@ -8,7 +8,8 @@ use super::write::{Writer, first_behind};
 use super::{RangeMap, spare};
 
 impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
-    /// Removes the entries inside `[start, end)`, of which there is at least one. The gap in front of the entry that follows is left to `refresh_gaps`.
+    /// Removes the entries inside `[start, end)`, of which there is at least one. The gap in front of the
+    /// entry that follows is left to `refresh_gaps`.
     pub(super) fn cut<'n>(&self, held: &mut Held<'n, SLOTS>, start: u64, end: u64)
     where
         'a: 'n,

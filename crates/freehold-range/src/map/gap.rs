@@ -49,8 +49,8 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
     ///
     /// If `len` is 0 or `align` is no power of two.
     pub fn gap(&self, request: &GapRequest, below: impl Fn(&Entry) -> u64) -> Option<u64> {
-        // SAFETY: no writer exists that could unlink a node. Another reader may have a leaf latched, to correct
-        // what is kept of it, but does not change that.
+        // SAFETY: no writer exists that could unlink a node. Another reader may have a leaf latched, to
+        // correct what is kept of it, but does not change that.
         let found = unsafe { self.map.find_gap::<false>(request, &below) };
         found.unwrap_or_else(|Changed| unreachable!("nobody changes the map"))
     }
@@ -59,8 +59,8 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
 /// A node was changed while it was looked at.
 pub(super) struct Changed;
 
-/// What a search asks of each node. `BESIDE`: there may be writers, so that nothing counts before the node was
-/// found unchanged.
+/// What a search asks of each node. `BESIDE`: there may be writers, so that nothing counts before the node
+/// was found unchanged.
 struct Search<'r, F, const BESIDE: bool> {
     request: &'r GapRequest,
     below: &'r F,

@@ -132,8 +132,8 @@ fn cut_at<const SLOTS: usize>(count: usize, at: usize, len: usize) -> usize {
     cut.clamp(total.saturating_sub(SLOTS).max(1), SLOTS.min(total - 1))
 }
 
-/// The cut nearest to the one wanted that leaves neither half with more than it has room for: entries count for
-/// more than one slot where room is promised.
+/// The cut nearest to the one wanted that leaves neither half with more than it has room for: entries count
+/// for more than one slot where room is promised.
 fn balanced<const SLOTS: usize>(node: &Node<SLOTS>, at: usize, len: usize, wanted: usize) -> usize {
     let total = node.count() + len;
     let weight = |index: usize| match index {

@@ -1,4 +1,5 @@
-//! The range map: a B+tree read without locks and edited in place by one writer.
+//! The range map: a B+tree read without locks and edited in place, by one writer or by
+//! [several](shared).
 //!
 //! # Shape
 //!
@@ -20,8 +21,8 @@
 //!
 //! | state | BUSY | DEAD | may read | may write | leaves it by |
 //! | --- | --- | --- | --- | --- | --- |
-//! | stable | 0 | 0 | readers, writer | nobody (the gap words: writer, search) | the writer's `hold` |
-//! | busy | 1 | 0 | writer | writer | `release`, with the next version |
+//! | stable | 0 | 0 | readers, writers | nobody (the gap words: writer, search) | `hold`; beside others `try_hold` |
+//! | busy | 1 | 0 | its writer | its writer | `release`, with the next version; `put_back`, with the same |
 //! | dead | 1 | 1 | writer | nobody | never; freed after a grace period |
 //!
 //! The word also carries the level (0 for a leaf), the number of slots in use and a version of 48 bits, so
@@ -52,6 +53,11 @@
 //! slots were those of version `c` (A). The lookup takes effect at that instant. An entry present throughout
 //! is in the leaf at that instant, and an entry absent throughout is not.
 //!
+//! That needs every change which moves an address from one leaf to another to change all nodes between the
+//! two: or a reader could step from a root that still leads to the one, by a node that is unchanged, to a
+//! leaf that has given the address away. A writer that is alone never moves the end of a leaf upwards over
+//! what the next leaf holds; an exchange of shared writers may, and holds both ways.
+//!
 //! A range that covers many leaves is cut out by its edges: whole subtrees are unlinked at the level where
 //! they hang, and nothing inside them is touched. A reader already inside sees them as they were: it has
 //! passed the edge before the cut, its instant lies before the cut, and below the edge nothing changes any
@@ -78,8 +84,9 @@
 #![expect(unsafe_code, reason = "nodes are linked by pointers and freed after a grace period")]
 
 mod check;
-pub(crate) mod claim;
+pub mod claim;
 mod cut;
+mod exchange;
 mod finger;
 pub(crate) mod gap;
 mod grow;
@@ -87,8 +94,9 @@ mod hold;
 mod node;
 pub(crate) mod read;
 mod removal;
-pub(crate) mod shared;
+pub mod shared;
 mod spare;
+mod way;
 pub(crate) mod write;
 
 use core::marker::PhantomData;
@@ -135,7 +143,8 @@ pub enum Lookup {
     Contended,
 }
 
-/// Disjoint ranges of addresses with a value each: lock-free lookups beside a single writer.
+/// Disjoint ranges of addresses with a value each: lock-free lookups beside one writer, or several that have
+/// [claimed](claim) what they change.
 ///
 /// Creating a map allocates nothing. Readers hold a grace-period guard of the host; the writer is the task
 /// with the right to call [`RangeMap::writer`]: in an address space, the holder of the mmap lock for writing.
@@ -145,7 +154,8 @@ pub enum Lookup {
 ///
 /// # Invariants
 ///
-/// * At most one [`Writer`] exists at a time, and no [`Reader`] beside it.
+/// * At most one [`Writer`] exists at a time, and no [`Reader`] or [`SharedWriter`] beside it; no `Reader`
+///   beside a `SharedWriter`.
 /// * Every node reachable from the root is owned by this map, and stays allocated for a grace period after it
 ///   was unlinked.
 pub struct RangeMap<H: Host, const SLOTS: usize = FAN> {
@@ -277,8 +287,8 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     ///
     /// # Safety
     ///
-    /// Until it is dropped no [`Writer`] and no [`Reader`] of this map may exist, and the creation of the next
-    /// one must synchronise with the end of this one (as a lock does).
+    /// Until it is dropped no [`Writer`] and no [`Reader`] of this map may exist, and the creation of the
+    /// next one must synchronise with the end of this one (as a lock does).
     #[inline]
     pub unsafe fn shared_writer(&self) -> SharedWriter<'_, H, SLOTS> {
         SharedWriter::new(self)

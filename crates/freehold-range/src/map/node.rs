@@ -275,7 +275,7 @@ impl<const SLOTS: usize> Node<SLOTS> {
         self.word.store(word.0, Ordering::Release);
     }
 
-    /// Slots in use, and those that are promised to who has claimed an entry.
+    /// Slots in use, and those that are promised with claims.
     pub(super) fn weight(&self) -> usize {
         (0..self.count()).map(|at| self.weight_of(at)).sum()
     }

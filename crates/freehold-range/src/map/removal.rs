@@ -7,7 +7,8 @@ use super::RangeMap;
 use super::claim::{Mark, released};
 use super::hold::Held;
 use super::node::Node;
-use super::shared::{SharedWriter, Way};
+use super::shared::SharedWriter;
+use super::way::Way;
 
 /// Which reservations go.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -25,14 +26,15 @@ impl Goes {
 }
 
 impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
-    /// Gives up what this writer has claimed in `[start, end)`: reservations go, all other entries stay. Needs
-    /// no memory.
+    /// Gives up what this writer has claimed in `[start, end)`: reservations go, all other entries stay.
+    /// Needs no memory.
     pub fn release(&self, start: u64, end: u64) {
         self.give_up(start, end, Goes::Claimed);
         self.span.set((0, 0));
     }
 
-    /// Removes the reservation `[start, end)`, which is not claimed and belongs to the caller. Needs no memory.
+    /// Removes the reservation `[start, end)`, which is not claimed and belongs to the caller. Needs no
+    /// memory.
     pub fn remove_reservation(&self, start: u64, end: u64) {
         self.give_up(start, end, Goes::All);
     }

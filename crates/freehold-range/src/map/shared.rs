@@ -6,22 +6,23 @@
 //! corrects what an inner node keeps; the [`Writer`](super::Writer) has the map for itself.
 //!
 //! * A *leaf's latch* is BUSY in its control word, got by a compare-and-swap from a version.
-//! * The *structure lock* is one per map. Who holds it may change inner nodes, link and unlink nodes, and move
+//! * The *structure lock* is one per map. Its holder may change inner nodes, link and unlink nodes, and move
 //!   the end of a leaf's last entry. So for its holder inner nodes stand still, and leaves stay where they
 //!   hang; what is in a leaf stands still once that is latched too.
 //!
-//! Who has one leaf's latch waits for nothing. The holder of the structure lock waits for leaves, of which it
-//! may have several. So no circle of waiters closes.
+//! The holder of one leaf's latch waits for nothing. The holder of the structure lock waits for leaves, of
+//! which it may have several. So no circle of waiters closes.
 //!
 //! # A change of one leaf
 //!
-//! It goes down as a reader does, and remembers every version on the way. When it has the leaf's word, and all
-//! nodes above are unchanged, there was an instant at which all of them were at these versions: then the way
-//! led here, and the entry before the leaf ended at the address `lo` that the nodes above say. It then takes
-//! the latch from the version seen. Two rules make that instant last until the latch is given back:
+//! It goes down as a reader does, and remembers every version on the way. When it has the leaf's word, and
+//! all nodes above are unchanged, there was an instant at which all of them were at these versions: then the
+//! way led here, and the entry before the leaf ended at the address `lo` that the nodes above say. It then
+//! takes the latch from the version seen. Two rules make that instant last until the latch is given back:
 //!
 //! * a leaf is unlinked only while it is latched, and stays BUSY and DEAD;
-//! * whoever moves the end of a leaf's last entry latches the leaf behind it too, and gives that a new version.
+//! * a writer that moves the end of a leaf's last entry latches the leaf behind it too, and gives that a new
+//!   version.
 //!
 //! So the leaf is linked, and neither the addresses that belong to it nor the gap in front of its first entry
 //! have changed.
@@ -31,32 +32,33 @@
 //!
 //! # Gaps
 //!
-//! What an inner node keeps of a child is no less than what it keeps of that one's children: such words change
-//! only under the structure lock. Of a leaf it keeps no less than the largest gap, but while a writer that has
-//! made a gap has not returned yet. That writer looks, with the leaf latched, at what the node above keeps. If
-//! that is enough, and the node is unchanged, it is enough for all nodes above it. Otherwise the writer raises
-//! it under the structure lock. A search that finds less than is kept corrects it under the structure lock,
-//! with the leaf latched: so the writer either sees the corrected word, or made its gap before it was computed.
+//! What an inner node keeps of a child is no less than what it keeps of that one's children: such words
+//! change only under the structure lock. Of a leaf it keeps no less than the largest gap, but while a writer
+//! that has made a gap has not returned yet. That writer looks, with the leaf latched, at what the node above
+//! keeps. If that is enough, and the node is unchanged, it is enough for all nodes above it. Otherwise the
+//! writer raises it under the structure lock. A search that finds less than is kept corrects it under the
+//! structure lock, with the leaf latched: so the writer either sees the corrected word, or made its gap
+//! before it was computed.
 //!
 //! # No memory
 //!
 //! Only a claim needs nodes, and can be refused. A claim of a hole puts the reservation in; one that lets
-//! entries come promises room for them in their leaf, which counts as used until the claim ends. So an exchange
-//! of what is claimed always finds room, in the leaves that it changes.
+//! entries come promises room for them in their leaf, which counts as used until the claim ends. So an
+//! exchange of what is claimed always finds room, in the leaves that it changes.
 
 #![expect(unsafe_code, reason = "follows links of nodes that it keeps allocated, or in place")]
 
 use core::cell::Cell;
-use core::mem::MaybeUninit;
 
 use freehold_sync::{Host, Rank};
 
 use super::claim::{GROWTH, MOST, Mark, Refused, claimed, wanted, with_room};
 use super::gap::GapRequest;
 use super::hold::Held;
-use super::node::{Node, Slot, Word};
+use super::node::{Node, Slot};
 use super::spare::Spares;
-use super::write::{Path, Step, assert_fits};
+use super::way::Way;
+use super::write::{Step, assert_fits};
 use super::{Entry, FAN, MAX_LEVELS, RangeMap};
 
 /// Searches for a gap beside others before they are given up.
@@ -78,170 +80,13 @@ pub struct SharedWriter<'a, H: Host, const SLOTS: usize = FAN> {
     pub(super) wanted: Cell<bool>,
 }
 
-/// A way to a leaf, as it was at one instant.
-pub(super) struct Way<'n, const SLOTS: usize> {
-    pub(super) leaf: &'n Node<SLOTS>,
-    /// Of the leaf.
-    word: Word,
-    /// The first slot whose end lies above the key, or one behind the last.
-    pub(super) at: usize,
-    /// End of the entry before the leaf's first.
-    pub(super) lo: u64,
-    /// The node above, its word, and the slot that links the leaf; none above the root.
-    pub(super) above: Option<(&'n Node<SLOTS>, Word, usize)>,
-}
-
-impl<'n, const SLOTS: usize> Way<'n, SLOTS> {
-    /// Whether everything that starts below `end` and ends above the key is in this leaf.
-    #[inline(always)]
-    pub(super) fn covers(&self, end: u64) -> bool {
-        self.above.is_none() || self.leaf.last_end() >= end
-    }
-}
-
-/// A latched leaf. Given back when this is dropped: as it was, unless [`Latched::changed`] was called.
-pub(super) struct Latched<'n, H: Host, const SLOTS: usize> {
-    pub(super) way: Way<'n, SLOTS>,
-    changed: Cell<bool>,
-    host: core::marker::PhantomData<fn() -> H>,
-}
-
-impl<H: Host, const SLOTS: usize> Latched<'_, H, SLOTS> {
-    /// Something is about to be stored into the leaf.
-    #[inline(always)]
-    pub(super) fn changed(&self) {
-        self.changed.set(true);
-    }
-}
-
-impl<H: Host, const SLOTS: usize> Drop for Latched<'_, H, SLOTS> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        match self.changed.get() {
-            true => self.way.leaf.release(),
-            false => self.way.leaf.put_back(self.way.word),
-        }
-        H::spin_exit(Rank::Leaf);
-    }
-}
-
-impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
-    /// The way to the first entry whose end lies above `key`; to the last leaf if there is none. The section
-    /// keeps the nodes.
-    #[inline(always)]
-    pub(super) fn way<'n>(&'n self, rcu: &'n H::RcuGuard, key: u64) -> Way<'n, SLOTS> {
-        loop {
-            if let Some(way) = self.try_way(rcu, key) {
-                return way;
-            }
-            H::relax();
-        }
-    }
-
-    #[inline(always)]
-    fn try_way<'n>(&'n self, _rcu: &'n H::RcuGuard, key: u64) -> Option<Way<'n, SLOTS>> {
-        let mut path = [MaybeUninit::<(&'n Node<SLOTS>, Word)>::uninit(); MAX_LEVELS];
-        let mut depth = 0;
-        let mut above = None;
-        let mut lo = 0;
-        let mut node = &self.root;
-        let mut word = node.begin()?;
-        while !word.is_leaf() {
-            let at = node.search(key).min(word.count() - 1);
-            if at > 0 {
-                lo = node.end(at - 1);
-            }
-            let child = node.child(at);
-            if !node.unchanged(word) {
-                return None;
-            }
-            path[depth].write((node, word));
-            depth += 1;
-            above = Some((node, word, at));
-            // SAFETY: the node was unchanged after the slot was read, so this was its child; the section keeps
-            // it allocated even when it was unlinked since (pairing B: its contents are visible).
-            node = unsafe { &*child };
-            word = node.begin()?;
-        }
-        let at = node.search(key).min(word.count());
-        // SAFETY: written above, up to `depth`.
-        let stood = |step: &MaybeUninit<(&Node<SLOTS>, Word)>| unsafe {
-            let (node, word) = step.assume_init_ref();
-            node.unchanged(*word)
-        };
-        (path[..depth].iter().all(stood) && node.unchanged(word)).then_some(Way {
-            leaf: node,
-            word,
-            at,
-            lo,
-            above,
-        })
-    }
-
-    /// The same with the leaf latched.
-    #[inline(always)]
-    pub(super) fn latch<'n>(&'n self, rcu: &'n H::RcuGuard, key: u64) -> Latched<'n, H, SLOTS> {
-        loop {
-            let way = self.way(rcu, key);
-            // First: a task with the latch must not be preempted by one that spins for it.
-            H::spin_enter(Rank::Leaf);
-            if way.leaf.try_hold(way.word) {
-                return Latched { way, changed: Cell::new(false), host: core::marker::PhantomData };
-            }
-            H::spin_exit(Rank::Leaf);
-        }
-    }
-
-    /// The path to the first entry whose end lies above `key`, its leaf latched; to the end of the last leaf if
-    /// there is none. For the holder of the structure lock.
-    pub(super) fn path_to<'n>(&'n self, held: &mut Held<'n, SLOTS>, key: u64) -> Path<'n, SLOTS> {
-        let mut node = &self.root;
-        let mut level = node.level();
-        let mut path = Path::new(level);
-        let mut lo = 0;
-        while level > 0 {
-            let at = node.search(key).min(node.count() - 1);
-            path.set(level, Step { node, at, lo });
-            if at > 0 {
-                lo = node.end(at - 1);
-            }
-            // SAFETY: a slot in use links a node, which nobody unlinks without the structure lock.
-            node = unsafe { &*node.child(at) };
-            level -= 1;
-        }
-        held.hold::<H>(node);
-        path.set(0, Step { node, at: node.search(key).min(node.count()), lo });
-        path
-    }
-
-    /// Brings the ends that the nodes above the level keep into line.
-    pub(super) fn fit_ends<'n>(&'n self, held: &mut Held<'n, SLOTS>, path: &Path<'n, SLOTS>, level: usize) {
-        for level in level..path.top {
-            let (below, above) = (path.step(level), path.step(level + 1));
-            let end = below.node.last_end();
-            if above.node.end(above.at) != end {
-                held.hold::<H>(above.node);
-                above.node.set_end(above.at, end);
-            }
-        }
-    }
-
-    /// The nodes on the path keep of the leaf's entries exactly what gaps there are, and no less of others.
-    pub(super) fn fit_gaps(&self, path: &Path<'_, SLOTS>) {
-        for level in 0..path.top {
-            let (below, above) = (path.step(level), path.step(level + 1));
-            above.node.set_gap(above.at, below.node.max_gap(below.lo));
-        }
-    }
-}
-
 impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     pub(super) fn new(map: &'a RangeMap<H, SLOTS>) -> Self {
         SharedWriter { map, spares: Spares::new(), span: Cell::new((0, 0)), wanted: Cell::new(false) }
     }
 
-    /// The entry that contains `key`, at some instant during the call. Waits for nobody but who has the leaf
-    /// latched.
+    /// The entry that contains `key`, at some instant during the call. Waits for nobody but a writer with the
+    /// leaf latched.
     #[inline]
     pub fn find(&self, key: u64) -> Option<Entry> {
         self.next(key).filter(|entry| entry.start <= key)
@@ -315,8 +160,8 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
 
     /// Claims the entries that overlap `[start, end)`, and those that touch it if `touching`, which are no
     /// reservations. If `grows`, exchanges may put two entries more in place of the first, and of the last.
-    /// What is claimed has no hole in it, and is released as one range: that is the result, `None` if there is
-    /// nothing.
+    /// What is claimed has no hole in it, and is released as one range: that is the result, `None` if there
+    /// is nothing.
     ///
     /// # Errors
     ///
@@ -429,9 +274,9 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         Ok(span.range)
     }
 
-    /// Puts a reservation, claimed, into the hole `[start, end)`, and claims the entries that touch it and are
-    /// no reservations. `kept(entry)` is how many bytes below its start the entry above the hole keeps free.
-    /// Returns what is claimed, which is released as one range.
+    /// Puts a reservation, claimed, into the hole `[start, end)`, and claims the entries that touch it and
+    /// are no reservations. `kept(entry)` is how many bytes below its start the entry above the hole keeps
+    /// free. Returns what is claimed, which is released as one range.
     ///
     /// # Errors
     ///
@@ -529,140 +374,6 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         self.spares.fill(need).map_err(|_| Refused::NoMemory)
     }
 
-    /// Puts `with` in place of what is in `[start, end)`, as one step for readers. All of that is claimed by
-    /// this writer, `with` covers the same addresses, and there are no more entries than before, but for those
-    /// that the claim said would come.
-    ///
-    /// # Panics
-    ///
-    /// If it is not so.
-    pub fn exchange(&self, start: u64, end: u64, with: &[Entry]) {
-        assert_fits(start, end, with);
-        let covered: u64 = with.iter().map(|entry| entry.end - entry.start).sum();
-        assert!(covered == end - start, "what comes leaves a hole");
-        if !self.exchange_in_leaf(start, end, with) {
-            self.exchange_across(start, end, with);
-        }
-    }
-
-    #[inline(always)]
-    fn exchange_in_leaf(&self, start: u64, end: u64, with: &[Entry]) -> bool {
-        let rcu = H::rcu_read();
-        let latched = self.map.latch(&rcu, start);
-        let way = &latched.way;
-        if !way.covers(end) {
-            return false;
-        }
-        let mut part = Part::of(way.leaf, way.at, start, end);
-        latched.changed();
-        if part.room < with.len() {
-            part.room += self.take_room(way.leaf, start, end, with.len() - part.room);
-        }
-        assert!(part.room >= with.len(), "more entries than room was promised for");
-        self.put_part(way.leaf, way.at, &part, with);
-        true
-    }
-
-    /// Takes up to `need` slots that are promised to other entries of this writer in a held leaf. Returns how
-    /// many.
-    #[inline(never)]
-    fn take_room(&self, leaf: &Node<SLOTS>, start: u64, end: u64, need: usize) -> usize {
-        let (from, to) = self.span.get();
-        let mut taken = 0;
-        for at in 0..leaf.count() {
-            let inside = leaf.start(at) >= start && leaf.end(at) <= end;
-            let mark = Mark::of(leaf.datum(at));
-            if !inside && mark.is_claimed() && leaf.start(at) >= from && leaf.end(at) <= to {
-                let more = mark.room().min(need - taken);
-                leaf.set_value(at, with_room(leaf.datum(at), mark.room() - more));
-                taken += more;
-            }
-        }
-        taken
-    }
-
-    /// Puts `with` in place of a part of a leaf, and promises what room is left to the first that is claimed.
-    #[inline(always)]
-    fn put_part(&self, leaf: &Node<SLOTS>, at: usize, part: &Part, with: &[Entry]) {
-        if part.wanted {
-            self.wanted.set(true);
-        }
-        let mut left = part.room - with.len();
-        leaf.open(at, part.gone, with.len());
-        for (index, entry) in with.iter().enumerate() {
-            let mut slot = Slot::of(entry);
-            if left > 0 && Mark::of(slot.datum).is_claimed() {
-                slot.datum = with_room(slot.datum, left);
-                left = 0;
-            }
-            leaf.set(at + index, slot);
-        }
-    }
-
-    /// From the last leaf to the first: so the ends that lead to those that are still to be changed are as they
-    /// were.
-    #[cold]
-    #[inline(never)]
-    fn exchange_across(&self, start: u64, end: u64, mut with: &[Entry]) {
-        let map = self.map;
-        let structure = map.structure.lock::<H>(Rank::Leaf);
-        let mut held = Held::new();
-        // All leaves are latched first, and the one behind them: what follows is one step.
-        let mut keys = [0; 2 * MOST];
-        let (mut leaves, mut room, mut key) = (0, 0, start);
-        while key < end {
-            let Step { node, at, .. } = map.path_to(&mut held, key).step(0);
-            room += Part::of(node, at, start, end).room;
-            keys[leaves] = key;
-            (leaves, key) = (leaves + 1, node.last_end());
-        }
-        let mut more = with.len().saturating_sub(room);
-        let _ = map.path_to(&mut held, key);
-        map.finger.forget();
-        for &key in keys[..leaves].iter().rev() {
-            let path = map.path_to(&mut held, key);
-            let Step { node, at, .. } = path.step(0);
-            let mut part = Part::of(node, at, start, end);
-            if more > 0 {
-                let taken = self.take_room(node, start, end, more);
-                (part.room, more) = (part.room + taken, more - taken);
-            }
-            let (rest, here) = with.split_at(with.len() - part.room.min(with.len()));
-            self.put_part(node, at, &part, here);
-            self.settle(&mut held, path);
-            with = rest;
-        }
-        assert!(with.is_empty(), "more entries than room was promised for");
-        // The gap in front of the range may belong to another leaf now.
-        let mut key = start;
-        while key < end {
-            let path = map.path_to(&mut held, key);
-            map.fit_gaps(&path);
-            key = path.step(0).node.last_end();
-        }
-        let dead = held.release();
-        drop(structure);
-        dead.retire::<H>();
-    }
-
-    /// Brings the ends that are kept above a leaf into line with it; an empty leaf goes. Gaps are the caller's.
-    pub(super) fn settle<'n>(&'n self, held: &mut Held<'n, SLOTS>, path: Path<'n, SLOTS>) {
-        let mut level = 0;
-        while level < path.top && path.step(level).node.count() == 0 {
-            let Step { node, at, .. } = path.step(level + 1);
-            held.hold::<H>(node);
-            let link = node.child(at);
-            node.splice(at, 1, &[]);
-            // SAFETY: the slot is gone; the node is held, and empty.
-            unsafe { held.bury(link) };
-            level += 1;
-        }
-        if path.step(level).node.count() > 0 {
-            self.map.fit_ends(held, &path, level);
-        }
-        self.map.lower_root(held);
-    }
-
     /// Whether somebody was refused an entry of a claim that has ended since this was last asked.
     pub fn was_wanted(&self) -> bool {
         self.wanted.replace(false)
@@ -745,7 +456,8 @@ enum InTheWay {
 }
 
 impl InTheWay {
-    /// Who has the entry in the way is going to tell when that ends; `changed` is called before the leaf is.
+    /// The owner of the entry in the way is going to tell when its claim ends; `changed` is called before the
+    /// leaf is.
     #[cold]
     fn note<const SLOTS: usize>(self, leaf: &Node<SLOTS>, changed: impl FnOnce()) -> Refused {
         match self {
@@ -819,31 +531,5 @@ impl Sides {
     #[inline(always)]
     fn around(&self, hole: &Entry) -> (u64, u64) {
         (self.before.unwrap_or(hole.start), self.behind.unwrap_or(hole.end))
-    }
-}
-
-/// The entries of one leaf that an exchange replaces.
-struct Part {
-    gone: usize,
-    /// Slots that they have, and have been promised.
-    room: usize,
-    wanted: bool,
-}
-
-impl Part {
-    #[inline(always)]
-    fn of<const SLOTS: usize>(leaf: &Node<SLOTS>, from: usize, start: u64, end: u64) -> Self {
-        let mut part = Part { gone: 0, room: 0, wanted: false };
-        let mut at = from;
-        while at < leaf.count() && leaf.start(at) < end {
-            let mark = Mark::of(leaf.datum(at));
-            let inside = leaf.start(at) >= start && leaf.end(at) <= end;
-            assert!(inside && mark.is_claimed(), "what is not claimed is not exchanged");
-            part.gone += 1;
-            part.room += 1 + mark.room();
-            part.wanted |= mark.is_wanted();
-            at += 1;
-        }
-        part
     }
 }

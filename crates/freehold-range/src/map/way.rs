@@ -1,0 +1,169 @@
+//! Ways to a leaf beside others: found at one instant, latched, or with the structure lock.
+#![expect(unsafe_code, reason = "follows links of nodes that it keeps allocated, or in place")]
+
+use core::cell::Cell;
+use core::mem::MaybeUninit;
+
+use freehold_sync::{Host, Rank};
+
+use super::hold::Held;
+use super::node::{Node, Word};
+use super::write::{Path, Step};
+use super::{MAX_LEVELS, RangeMap};
+
+/// A way to a leaf, as it was at one instant.
+pub(super) struct Way<'n, const SLOTS: usize> {
+    pub(super) leaf: &'n Node<SLOTS>,
+    /// Of the leaf.
+    pub(super) word: Word,
+    /// The first slot whose end lies above the key, or one behind the last.
+    pub(super) at: usize,
+    /// End of the entry before the leaf's first.
+    pub(super) lo: u64,
+    /// The node above, its word, and the slot that links the leaf; none above the root.
+    pub(super) above: Option<(&'n Node<SLOTS>, Word, usize)>,
+}
+
+impl<'n, const SLOTS: usize> Way<'n, SLOTS> {
+    /// Whether everything that starts below `end` and ends above the key is in this leaf.
+    #[inline(always)]
+    pub(super) fn covers(&self, end: u64) -> bool {
+        self.above.is_none() || self.leaf.last_end() >= end
+    }
+}
+
+/// A latched leaf. Given back when this is dropped: as it was, unless [`Latched::changed`] was called.
+pub(super) struct Latched<'n, H: Host, const SLOTS: usize> {
+    pub(super) way: Way<'n, SLOTS>,
+    changed: Cell<bool>,
+    host: core::marker::PhantomData<fn() -> H>,
+}
+
+impl<H: Host, const SLOTS: usize> Latched<'_, H, SLOTS> {
+    /// Something is about to be stored into the leaf.
+    #[inline(always)]
+    pub(super) fn changed(&self) {
+        self.changed.set(true);
+    }
+}
+
+impl<H: Host, const SLOTS: usize> Drop for Latched<'_, H, SLOTS> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        match self.changed.get() {
+            true => self.way.leaf.release(),
+            false => self.way.leaf.put_back(self.way.word),
+        }
+        H::spin_exit(Rank::Leaf);
+    }
+}
+
+impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
+    /// The way to the first entry whose end lies above `key`; to the last leaf if there is none. The section
+    /// keeps the nodes.
+    #[inline(always)]
+    pub(super) fn way<'n>(&'n self, rcu: &'n H::RcuGuard, key: u64) -> Way<'n, SLOTS> {
+        loop {
+            if let Some(way) = self.try_way(rcu, key) {
+                return way;
+            }
+            H::relax();
+        }
+    }
+
+    #[inline(always)]
+    fn try_way<'n>(&'n self, _rcu: &'n H::RcuGuard, key: u64) -> Option<Way<'n, SLOTS>> {
+        let mut path = [MaybeUninit::<(&'n Node<SLOTS>, Word)>::uninit(); MAX_LEVELS];
+        let mut depth = 0;
+        let mut above = None;
+        let mut lo = 0;
+        let mut node = &self.root;
+        let mut word = node.begin()?;
+        while !word.is_leaf() {
+            let at = node.search(key).min(word.count() - 1);
+            if at > 0 {
+                lo = node.end(at - 1);
+            }
+            let child = node.child(at);
+            if !node.unchanged(word) {
+                return None;
+            }
+            path[depth].write((node, word));
+            depth += 1;
+            above = Some((node, word, at));
+            // SAFETY: the node was unchanged after the slot was read, so this was its child; the section
+            // keeps it allocated even when it was unlinked since (pairing B: its contents are visible).
+            node = unsafe { &*child };
+            word = node.begin()?;
+        }
+        let at = node.search(key).min(word.count());
+        // SAFETY: written above, up to `depth`.
+        let stood = |step: &MaybeUninit<(&Node<SLOTS>, Word)>| unsafe {
+            let (node, word) = step.assume_init_ref();
+            node.unchanged(*word)
+        };
+        (path[..depth].iter().all(stood) && node.unchanged(word)).then_some(Way {
+            leaf: node,
+            word,
+            at,
+            lo,
+            above,
+        })
+    }
+
+    /// The same with the leaf latched.
+    #[inline(always)]
+    pub(super) fn latch<'n>(&'n self, rcu: &'n H::RcuGuard, key: u64) -> Latched<'n, H, SLOTS> {
+        loop {
+            let way = self.way(rcu, key);
+            // First: a task with the latch must not be preempted by one that spins for it.
+            H::spin_enter(Rank::Leaf);
+            if way.leaf.try_hold(way.word) {
+                return Latched { way, changed: Cell::new(false), host: core::marker::PhantomData };
+            }
+            H::spin_exit(Rank::Leaf);
+        }
+    }
+
+    /// The path to the first entry whose end lies above `key`, its leaf latched; to the end of the last leaf
+    /// if there is none. For the holder of the structure lock.
+    pub(super) fn path_to<'n>(&'n self, held: &mut Held<'n, SLOTS>, key: u64) -> Path<'n, SLOTS> {
+        let mut node = &self.root;
+        let mut level = node.level();
+        let mut path = Path::new(level);
+        let mut lo = 0;
+        while level > 0 {
+            let at = node.search(key).min(node.count() - 1);
+            path.set(level, Step { node, at, lo });
+            if at > 0 {
+                lo = node.end(at - 1);
+            }
+            // SAFETY: a slot in use links a node, which nobody unlinks without the structure lock.
+            node = unsafe { &*node.child(at) };
+            level -= 1;
+        }
+        held.hold::<H>(node);
+        path.set(0, Step { node, at: node.search(key).min(node.count()), lo });
+        path
+    }
+
+    /// Brings the ends that the nodes above the level keep into line.
+    pub(super) fn fit_ends<'n>(&'n self, held: &mut Held<'n, SLOTS>, path: &Path<'n, SLOTS>, level: usize) {
+        for level in level..path.top {
+            let (below, above) = (path.step(level), path.step(level + 1));
+            let end = below.node.last_end();
+            if above.node.end(above.at) != end {
+                held.hold::<H>(above.node);
+                above.node.set_end(above.at, end);
+            }
+        }
+    }
+
+    /// The nodes on the path keep of the leaf's entries exactly what gaps there are, and no less of others.
+    pub(super) fn fit_gaps(&self, path: &Path<'_, SLOTS>) {
+        for level in 0..path.top {
+            let (below, above) = (path.step(level), path.step(level + 1));
+            above.node.set_gap(above.at, below.node.max_gap(below.lo));
+        }
+    }
+}
