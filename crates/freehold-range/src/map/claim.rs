@@ -34,8 +34,8 @@ pub(super) const RESERVED: NonZeroU64 = NonZeroU64::new(HOLE | CLAIMED).unwrap()
 /// ends of a range add.
 pub(super) const GROWTH: usize = 2;
 
-/// A claim covers so many entries at most: leaves are latched meanwhile.
-pub(super) const MOST: usize = 16;
+/// A claim covers so many entries at most: their leaves may all be latched meanwhile.
+pub(super) const MOST: usize = 8;
 
 /// Why nothing was claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

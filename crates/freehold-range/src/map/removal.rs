@@ -42,10 +42,12 @@ impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
     fn give_up(&self, start: u64, end: u64, goes: Goes) {
         let mut key = start;
         while key < end {
-            key = match self.give_up_in_leaf(key, end, goes) {
+            let next = match self.give_up_in_leaf(key, end, goes) {
                 Some(next) => next,
                 None => self.give_up_across(key, end, goes),
             };
+            assert!(next > key, "what is given up is not there");
+            key = next;
         }
     }
 
