@@ -268,7 +268,7 @@ impl<const SLOTS: usize> Node<SLOTS> {
         }
     }
 
-    /// Gives the latch back at the version that it was taken at: nothing has been written. Release: pairing D.
+    /// Gives the latch back at the version that it was taken at: nothing was written. Release: pairing D.
     #[inline(always)]
     pub(super) fn put_back(&self, word: Word) {
         self.word.store(word.0, Ordering::Release);
