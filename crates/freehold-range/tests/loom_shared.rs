@@ -78,20 +78,21 @@ where
 
 /// Puts `new` into a hole.
 fn fill(writer: &Writer<'_>, new: Entry) -> Result<(), Refused> {
-    let (from, to) = writer.claim_hole(new.start, new.end, |_| 0)?;
-    let value = new.value | freehold_range::CLAIMED;
-    writer.exchange(new.start, new.end, &[Entry { value, ..new }]);
-    writer.release(from, to);
+    writer.claim_hole(new.start, new.end, |_| 0)?;
+    writer.replace(new.start, new.end, &[new]);
+    writer.settle(None);
     Ok(())
 }
 
 /// Takes out what lies in a range.
 fn take_out(writer: &Writer<'_>, start: u64, end: u64) -> Result<bool, Refused> {
-    let Some((from, to)) = writer.claim(start, end, false, false)? else { return Ok(false) };
-    let hole = entry(from, to, 1);
-    let value = std::num::NonZeroU64::new(freehold_range::HOLE | freehold_range::CLAIMED).unwrap();
-    writer.exchange(from, to, &[Entry { value, ..hole }]);
-    writer.release(from, to);
+    writer.claim(start, end, false, false)?;
+    let (from, to) = writer.span();
+    if from == to {
+        return Ok(false);
+    }
+    writer.replace(from, to, &[]);
+    writer.settle(None);
     Ok(true)
 }
 
@@ -149,15 +150,15 @@ fn of_two_neighbours_one_waits() {
 fn a_claim_is_had_by_one() {
     model_bounded(BOUND, || {
         fn claim(_: &Map, writer: &Writer<'_>) -> (bool, bool) {
-            let Ok(Some((from, to))) = writer.claim(12, 22, false, false) else { return (false, false) };
-            // Nobody else has it, so this is the value that comes back.
-            let mine = [entry(from, to, 60 + from)]
-                .map(|it| Entry { value: it.value | freehold_range::CLAIMED, ..it });
-            writer.exchange(from, to, &mine);
-            // What is left of two slots is promised to the one.
-            let kept = writer.find(from).map(|it| it.value.get() & !freehold_range::MARKS);
-            assert_eq!(kept, Some((60 + from) << 6));
-            writer.release(from, to);
+            if writer.claim(12, 22, false, false).is_err() {
+                return (false, false);
+            }
+            // Nobody else has it meanwhile.
+            let (from, to) = writer.span();
+            let seen = writer.seen_next(from).unwrap();
+            assert!(seen.value.get() & freehold_range::MARKS != 0 && writer.next(from).unwrap().end == seen.end);
+            writer.replace(from, to, &[entry(from, to, 60 + from)]);
+            writer.settle(None);
             (true, writer.was_wanted())
         }
         let map = map_of([entry(10, 20, 2), entry(20, 28, 3)]);
@@ -266,11 +267,9 @@ fn an_exchange_over_two_leaves_is_one_step() {
             thread::spawn(move || {
                 // SAFETY: there is no other writer.
                 let writer = unsafe { map.shared_writer() };
-                assert_eq!(writer.claim(30, 50, false, true), Ok(Some((30, 50))));
-                let [one, two] = [entry(30, 35, 20), entry(35, 50, 21)]
-                    .map(|it| Entry { value: it.value | freehold_range::CLAIMED, ..it });
-                writer.exchange(30, 50, &[one, two]);
-                writer.release(30, 50);
+                assert_eq!(writer.claim(30, 50, false, true), Ok(()));
+                writer.replace(30, 50, &[entry(30, 35, 20), entry(35, 50, 21)]);
+                writer.settle(None);
             })
         };
         {
@@ -305,12 +304,11 @@ fn a_boundary_moves_between_two_subtrees_under_a_reader() {
             thread::spawn(move || {
                 // SAFETY: there is no other writer.
                 let writer = unsafe { map.shared_writer() };
-                let claimed = writer.claim(key - 10, key + 10, false, false);
-                assert_eq!(claimed, Ok(Some((key - 10, key + 10))));
+                assert_eq!(writer.claim(key - 10, key + 10, false, false), Ok(()));
+                assert_eq!(writer.span(), (key - 10, key + 10));
                 let moved = [entry(key - 10, key + 5, 60), entry(key + 5, key + 10, 61)];
-                let value = |it: Entry| it.value | freehold_range::CLAIMED;
-                writer.exchange(key - 10, key + 10, &moved.map(|it| Entry { value: value(it), ..it }));
-                writer.release(key - 10, key + 10);
+                writer.replace(key - 10, key + 10, &moved);
+                writer.settle(None);
             })
         };
         {

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use freehold_range::{
-    CLAIMED, Direction, Entry, FAN, GapRequest, HOLE, Lookup, MARKS, RangeMap, Refused, SharedWriter,
+    Direction, Entry, FAN, GapRequest, HOLE, Lookup, MARKS, RangeMap, Refused, SharedWriter,
 };
 use freehold_sync::Host;
 use freehold_sync::testing::StdHost;
@@ -115,38 +115,50 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
         }
     }
 
-    fn exchange(&self, start: u64, end: u64, with: &[Entry]) {
-        self.writer.exchange(start, end, with);
-        for entry in with {
-            let value = if entry.value.get() & HOLE == 0 { entry.value.get() & !MARKS } else { 0 };
-            for at in entry.start..entry.end {
-                self.world.mapped[at as usize].store(value, Relaxed);
-            }
+    fn replace(&self, start: u64, end: u64, with: &[Entry]) {
+        self.writer.replace(start, end, with);
+        for at in start..end {
+            let found = with.iter().find(|entry| entry.start <= at && at < entry.end);
+            let value = found.map_or(0, |entry| entry.value.get());
+            self.world.mapped[at as usize].store(if value & HOLE == 0 { value } else { 0 }, Relaxed);
         }
     }
 
-    fn claimed(&mut self, start: u64, end: u64) -> Entry {
+    fn new_entry(&mut self, start: u64, end: u64) -> Entry {
         let value = self.value();
-        let plain = entry(start, end, value);
-        Entry { value: plain.value | CLAIMED, ..plain }
+        entry(start, end, value)
     }
 
     /// The entries of what this task has claimed are what the cells say.
-    fn entries(&self, start: u64, end: u64) -> Vec<Entry> {
+    fn entries(&self) -> Vec<Entry> {
+        let (from, to) = self.writer.span();
         let mut found = Vec::new();
-        let mut at = start;
-        while at < end {
-            let entry = self.writer.find(at).expect("what is claimed has no hole");
-            assert!(entry.start == at && entry.end <= end, "{entry:?} reaches out of {start}..{end}");
-            assert!(entry.value.get() & CLAIMED != 0, "{entry:?} is not claimed");
-            let value = if entry.value.get() & HOLE == 0 { entry.value.get() & !MARKS } else { 0 };
+        let mut at = from;
+        while at < to {
+            let entry = self.writer.next(at);
+            let start = entry.map_or(to, |entry| entry.start);
+            for at in at..start {
+                assert_eq!(self.world.mapped[at as usize].load(Relaxed), 0, "at {at}");
+            }
+            let Some(entry) = entry else { break };
+            assert!(entry.end <= to, "{entry:?} reaches out of {from}..{to}");
             for at in entry.start..entry.end {
-                assert_eq!(self.world.mapped[at as usize].load(Relaxed), value, "at {at}");
+                assert_eq!(self.world.mapped[at as usize].load(Relaxed), entry.value.get(), "at {at}");
             }
             at = entry.end;
             found.push(entry);
         }
         found
+    }
+
+    /// The claim ends. Around an address of it that is free all is free that the map says.
+    fn settle(&mut self) {
+        let (from, to) = self.writer.span();
+        self.gives_up(from, to);
+        let at = from + self.below(to - from);
+        let mut free = |start: u64, end: u64| assert!(start <= at && at < end, "{at} is not in {start}..{end}");
+        self.writer.settle(if at % 2 == 0 { Some((at, &mut free)) } else { None });
+        assert_eq!(self.writer.span(), (0, 0));
     }
 
     fn refused(&self, why: Refused) {
@@ -164,21 +176,20 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
         let request = GapRequest { len, align: 1, low, high: SPACE, direction };
         let Some(start) = self.writer.gap(&request, |_| 0) else { return };
         let end = start + len;
-        let (from, to) = match self.writer.claim_hole(start, end, |_| 0) {
-            Ok(span) => span,
-            Err(why) => return self.refused(why),
-        };
+        if let Err(why) = self.writer.claim_hole(start, end, |_| 0) {
+            return self.refused(why);
+        }
+        let (from, to) = self.writer.span();
         self.got(from, to);
-        self.entries(from, to);
+        self.entries();
         if self.below(8) > 0 {
             let merges = self.below(2) == 0;
             let (start, end) = if merges { (from, to) } else { (start, end) };
-            let new = self.claimed(start, end);
-            self.exchange(start, end, &[new]);
-            self.entries(from, to);
+            let new = self.new_entry(start, end);
+            self.replace(start, end, &[new]);
+            self.entries();
         }
-        self.gives_up(from, to);
-        self.writer.release(from, to);
+        self.settle();
     }
 
     /// Changes what is in a range.
@@ -187,83 +198,81 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
         let end = start + 1 + self.below(12);
         let touching = self.below(2) == 0;
         let grows = self.below(2) == 0;
-        let (from, to) = match self.writer.claim(start, end, touching, grows) {
-            Ok(Some(span)) => span,
-            Ok(None) => return,
-            Err(why) => return self.refused(why),
-        };
+        if let Err(why) = self.writer.claim(start, end, touching, grows) {
+            return self.refused(why);
+        }
+        let (from, to) = self.writer.span();
+        if from == to {
+            return;
+        }
         self.got(from, to);
-        let entries = self.entries(from, to);
-        match self.below(6) {
+        let entries = self.entries();
+        match self.below(7) {
             0 => {
-                let one = self.claimed(from, to);
-                self.exchange(from, to, &[one]);
+                let one = self.new_entry(from, to);
+                self.replace(from, to, &[one]);
             }
-            1 | 2 if grows => {
-                let ends = if entries.len() > 1 { vec![0, entries.len() - 1] } else { vec![0] };
-                for part in ends.into_iter().map(|at| entries[at]) {
-                    match self.below(2) {
-                        0 => self.cut_into(part),
-                        _ => self.cut_twice(part),
-                    }
-                }
+            1 if grows => {
+                let part = entries[self.below(entries.len() as u64) as usize];
+                self.cut_into(part);
+            }
+            2 if grows => {
+                // As a range whose ends are cut.
+                let (first, last) = (entries[0], entries[entries.len() - 1]);
+                self.cut_at(last.end - 1);
+                self.cut_at(first.start + 1);
             }
             // The whole goes, but for what is mapped all the time.
             3 => self.unmap(from, to, &entries),
             4 if from % FIXED > 0 && from / FIXED == (to - 1) / FIXED => {
-                self.exchange(from, to, &[entry(from, to, 1)].map(|it| Entry { value: closing(), ..it }));
-                self.gives_up(from, to);
-                self.writer.release(from, to);
-                self.writer.remove_reservation(from, to);
+                self.replace(from, to, &[Entry { value: closing(), ..entry(from, to, 1) }]);
+                self.settle();
+                let mut free = |start: u64, end: u64| assert!(start <= from && from < end, "{from} is taken");
+                self.writer.remove_reservation(from, to, Some((from, &mut free)));
                 return;
             }
+            5 => {}
             _ => {
                 for entry in entries {
-                    let new = self.claimed(entry.start, entry.end);
-                    self.exchange(entry.start, entry.end, &[new]);
+                    let new = self.new_entry(entry.start, entry.end);
+                    self.replace(entry.start, entry.end, &[new]);
                 }
             }
         }
-        self.entries(from, to);
-        self.gives_up(from, to);
-        self.writer.release(from, to);
+        self.entries();
+        self.settle();
     }
 
-    /// Makes up to three of one, of which it was said that it grows.
+    /// Makes up to three of one.
     fn cut_into(&mut self, part: Entry) {
         let len = part.end - part.start;
         if len < 3 {
             return;
         }
         let (one, two) = (part.start + 1 + self.below(len - 2), part.end - 1);
-        let mut with = vec![self.claimed(part.start, one)];
-        if one < two {
-            with.push(self.claimed(one, two));
+        let mut with = vec![self.new_entry(part.start, one)];
+        // Or a hole.
+        if one < two && part.start.next_multiple_of(FIXED) >= part.end && self.below(2) == 0 {
+        } else if one < two {
+            with.push(self.new_entry(one, two));
         }
-        with.push(self.claimed(one.max(two), part.end));
-        self.exchange(part.start, part.end, &with);
+        with.push(self.new_entry(one.max(two), part.end));
+        self.replace(part.start, part.end, &with);
     }
 
-    /// The same by one cut after the other.
-    fn cut_twice(&mut self, part: Entry) {
-        for at in [part.start + 1, part.end - 1] {
-            let Some(found) = self.writer.find(at).filter(|found| found.start < at) else { continue };
-            if found.start >= part.start && found.end <= part.end {
-                let with = [self.claimed(found.start, at), self.claimed(at, found.end)];
-                self.exchange(found.start, found.end, &with);
-            }
-        }
+    fn cut_at(&mut self, at: u64) {
+        let Some(found) = self.writer.find(at).filter(|found| found.start < at) else { return };
+        let with = [self.new_entry(found.start, at), self.new_entry(at, found.end)];
+        self.replace(found.start, found.end, &with);
     }
 
     fn unmap(&mut self, from: u64, to: u64, entries: &[Entry]) {
         if from.next_multiple_of(FIXED) >= to {
-            let hole = Entry { start: from, end: to, value: closing() | CLAIMED };
-            return self.exchange(from, to, &[hole]);
+            return self.replace(from, to, &[]);
         }
         for entry in entries {
             if entry.start.next_multiple_of(FIXED) >= entry.end {
-                let hole = Entry { value: closing() | CLAIMED, ..*entry };
-                self.exchange(entry.start, entry.end, &[hole]);
+                self.replace(entry.start, entry.end, &[]);
             }
         }
     }
@@ -350,17 +359,14 @@ fn room_that_was_promised_is_kept() {
     }
     // SAFETY: there are no others but these two.
     let (one, two) = unsafe { (map.shared_writer(), map.shared_writer()) };
-    assert_eq!(one.claim(20, 30, false, true), Ok(Some((20, 30))));
-    let (from, to) = two.claim_hole(12, 14, |_| 0).unwrap();
-    two.release(from, to);
-    let (from, to) = two.claim_hole(15, 17, |_| 0).unwrap();
-    let parts = [(20, 22), (22, 25), (25, 30)].map(|(start, end)| {
-        let plain = entry(start, end, start);
-        Entry { value: plain.value | CLAIMED, ..plain }
-    });
-    one.exchange(20, 30, &parts);
-    one.release(20, 30);
-    two.release(from, to);
+    assert_eq!(one.claim(20, 30, false, true), Ok(()));
+    assert_eq!(one.span(), (20, 30));
+    two.claim_hole(12, 14, |_| 0).unwrap();
+    two.settle(None);
+    two.claim_hole(15, 17, |_| 0).unwrap();
+    one.replace(20, 30, &[(20, 22), (22, 25), (25, 30)].map(|(start, end)| entry(start, end, start)));
+    one.settle(None);
+    two.settle(None);
     drop((one, two));
     // SAFETY: both are gone.
     let reader = unsafe { map.locked() };

@@ -102,6 +102,12 @@ pub(super) fn with_room(value: u64, room: usize) -> u64 {
     value & !ROOM | room << ROOM_SHIFT
 }
 
+/// The value without marks; of a reservation, which is not claimed, what says so.
+#[inline(always)]
+pub(super) fn unmarked(value: NonZeroU64) -> NonZeroU64 {
+    NonZeroU64::new(released(value.get())).unwrap_or(NonZeroU64::MIN)
+}
+
 /// The value of an entry that belongs to nobody any more.
 #[inline(always)]
 pub(super) fn released(value: u64) -> u64 {

@@ -86,7 +86,7 @@
 mod check;
 pub mod claim;
 mod cut;
-mod exchange;
+mod draft;
 mod finger;
 pub(crate) mod gap;
 mod grow;
@@ -94,6 +94,7 @@ mod hold;
 mod node;
 pub(crate) mod read;
 mod removal;
+pub mod settle;
 pub mod shared;
 mod spare;
 mod way;

@@ -1,5 +1,12 @@
 //! Writers side by side: each changes what it has [claimed](super::claim).
 //!
+//! # Claim, draft, settle
+//!
+//! A change has three steps. It *claims* the entries that it is going to look at; a copy of them is its
+//! [draft](super::draft). It changes the draft, and looks at nothing else, for as long as it likes. It
+//! *settles*: the draft takes the place of what was claimed, in one step for readers, and the claim ends. So
+//! a change of one leaf latches that leaf twice, whatever it does in between.
+//!
 //! # Two kinds of latches
 //!
 //! Both are short, and nobody sleeps with one. They are taken by [`SharedWriter`] alone, and by a search that
@@ -43,16 +50,17 @@
 //! # No memory
 //!
 //! Only a claim needs nodes, and can be refused. A claim of a hole puts the reservation in; one that lets
-//! entries come promises room for them in their leaf, which counts as used until the claim ends. So an
-//! exchange of what is claimed always finds room, in the leaves that it changes.
+//! entries come promises room for them in their leaf, which counts as used until the claim ends. So the end
+//! of a claim always finds room for what is put in its place, in the leaves that it changes.
 
 #![expect(unsafe_code, reason = "follows links of nodes that it keeps allocated, or in place")]
 
-use core::cell::Cell;
+use core::cell::{Cell, RefCell};
 
 use freehold_sync::{Host, Rank};
 
 use super::claim::{GROWTH, MOST, Mark, Refused, claimed, wanted, with_room};
+use super::draft::Draft;
 use super::gap::GapRequest;
 use super::hold::Held;
 use super::node::{Node, Slot};
@@ -74,27 +82,74 @@ pub struct SharedWriter<'a, H: Host, const SLOTS: usize = FAN> {
     pub(super) map: &'a RangeMap<H, SLOTS>,
     /// Nodes for claims that split; this writer's own.
     spares: Spares<SLOTS>,
-    /// What it has claimed, if anything.
-    pub(super) span: Cell<(u64, u64)>,
+    /// What it has claimed, as it is to be.
+    pub(super) draft: RefCell<Draft>,
     /// Somebody was refused what this writer had.
     pub(super) wanted: Cell<bool>,
 }
 
 impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     pub(super) fn new(map: &'a RangeMap<H, SLOTS>) -> Self {
-        SharedWriter { map, spares: Spares::new(), span: Cell::new((0, 0)), wanted: Cell::new(false) }
+        SharedWriter {
+            map,
+            spares: Spares::new(),
+            draft: RefCell::new(Draft::empty()),
+            wanted: Cell::new(false),
+        }
     }
 
-    /// The entry that contains `key`, at some instant during the call. Waits for nobody but a writer with the
-    /// leaf latched.
+    // What it has claimed, as it is to be.
+
+    /// The entry that contains `key`, of those that are claimed.
     #[inline]
     pub fn find(&self, key: u64) -> Option<Entry> {
         self.next(key).filter(|entry| entry.start <= key)
     }
 
-    /// The first entry whose end lies above `key`, at some instant during the call.
+    /// The first of them whose end lies above `key`.
     #[inline]
     pub fn next(&self, key: u64) -> Option<Entry> {
+        self.draft.borrow().next(key)
+    }
+
+    /// The last of them whose end does not lie above `key`.
+    #[inline]
+    pub fn prev(&self, key: u64) -> Option<Entry> {
+        self.draft.borrow().prev(key)
+    }
+
+    /// What [`prev`](Self::prev) returns for `start` and [`next`](Self::next) for `end`.
+    #[inline]
+    pub fn around(&self, start: u64, end: u64) -> (Option<Entry>, Option<Entry>) {
+        let draft = self.draft.borrow();
+        (draft.prev(start), draft.next(end))
+    }
+
+    /// The range that is claimed; empty if nothing is.
+    #[inline]
+    pub fn span(&self) -> (u64, u64) {
+        self.draft.borrow().span()
+    }
+
+    /// Puts `with`, ascending and inside the range, in place of what is claimed in `[start, end)`, in the
+    /// draft: nobody else sees it before it is [settled](Self::settle).
+    ///
+    /// # Panics
+    ///
+    /// If the range is not claimed, or an entry reaches across its ends, or there are more entries than the
+    /// claim said would come.
+    #[inline]
+    pub fn replace(&self, start: u64, end: u64, with: &[Entry]) {
+        assert_fits(start, end, with);
+        self.draft.borrow_mut().replace(start, end, with);
+    }
+
+    // What is in the map, whoever has it.
+
+    /// The first entry of the map whose end lies above `key`, at some instant during the call. Waits for
+    /// nobody but a writer with the leaf latched.
+    #[inline]
+    pub fn seen_next(&self, key: u64) -> Option<Entry> {
         let rcu = H::rcu_read();
         loop {
             let way = self.map.way(&rcu, key);
@@ -103,45 +158,6 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
                 return found;
             }
         }
-    }
-
-    /// The last entry whose end does not lie above `key`, at some instant during the call.
-    #[inline]
-    pub fn prev(&self, key: u64) -> Option<Entry> {
-        loop {
-            let rcu = H::rcu_read();
-            let way = self.map.way(&rcu, key);
-            let found = if way.at > 0 { way.leaf.slot(way.at - 1).entry() } else { None };
-            let lo = way.lo;
-            if !way.leaf.unchanged(way.word) {
-                continue;
-            }
-            if found.is_some() || lo == 0 {
-                return found;
-            }
-            drop(rcu);
-            // It is the last of the leaf before, unless that has changed since.
-            if let Some(found) = self.find(lo - 1).filter(|found| found.end == lo) {
-                return Some(found);
-            }
-        }
-    }
-
-    /// What [`prev`](Self::prev) returns for `start` and [`next`](Self::next) for `end`, not below it: what
-    /// lies on either side of a range. At one instant each.
-    pub fn around(&self, start: u64, end: u64) -> (Option<Entry>, Option<Entry>) {
-        let rcu = H::rcu_read();
-        let way = self.map.way(&rcu, start);
-        let (leaf, count) = (way.leaf, way.word.count());
-        let behind = (way.at..count).find(|&at| leaf.end(at) > end);
-        if let Some(behind) = behind.filter(|_| way.at > 0) {
-            let found = (leaf.slot(way.at - 1).entry(), leaf.slot(behind).entry());
-            if leaf.unchanged(way.word) {
-                return found;
-            }
-        }
-        drop(rcu);
-        (self.prev(start), self.next(end))
     }
 
     /// As [`Reader::gap`](super::Reader::gap), of what was there while it looked; none too if others change
@@ -159,9 +175,8 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     }
 
     /// Claims the entries that overlap `[start, end)`, and those that touch it if `touching`, which are no
-    /// reservations. If `grows`, exchanges may put two entries more in place of the first, and of the last.
-    /// What is claimed has no hole in it, and is released as one range: that is the result, `None` if there
-    /// is nothing.
+    /// reservations. If `grows`, two entries more may come in their place. What is claimed has no hole in it;
+    /// it may be nothing.
     ///
     /// # Errors
     ///
@@ -172,24 +187,19 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         end: u64,
         touching: bool,
         grows: bool,
-    ) -> Result<Option<(u64, u64)>, Refused> {
+    ) -> Result<(), Refused> {
+        debug_assert!(self.draft.borrow().is_empty(), "one claim at a time");
         let margin = u64::from(touching);
         let want = Want { from: start.saturating_sub(margin), to: end + margin, start, end };
         let room = if grows { GROWTH } else { 0 };
-        let claimed = match self.claim_in_leaf(&want, room) {
+        match self.claim_in_leaf(&want, room) {
             Some(claimed) => claimed,
             None => self.claim_across(&want, room),
-        };
-        claimed.inspect(|span| self.took(span.unwrap_or((0, 0))))
-    }
-
-    fn took(&self, span: (u64, u64)) {
-        debug_assert!(self.span.get() == (0, 0), "one claim at a time");
-        self.span.set(span);
+        }
     }
 
     #[inline(always)]
-    fn claim_in_leaf(&self, want: &Want, room: usize) -> Option<Result<Option<(u64, u64)>, Refused>> {
+    fn claim_in_leaf(&self, want: &Want, room: usize) -> Option<Result<(), Refused>> {
         let rcu = H::rcu_read();
         let latched = self.map.latch(&rcu, want.from);
         let way = &latched.way;
@@ -198,28 +208,29 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         }
         let mut span = Span::new();
         if let Err(no) = span.add(way.leaf, way.at, want) {
-            return Some(Err(no.note(way.leaf, || latched.changed())));
+            return Some(Err(no.note(way.leaf)));
         }
-        let Some((first, last)) = span.slots else { return Some(Ok(None)) };
-        let grows = if first == last { room } else { 2 * room };
-        if grows > 0 && way.leaf.weight() + grows > SLOTS {
+        let Some((first, last)) = span.slots else { return Some(Ok(())) };
+        if room > 0 && way.leaf.weight() + room > SLOTS {
             return None;
         }
-        latched.changed();
+        // Readers do not look at marks: the version stays.
+        let mut draft = self.draft.borrow_mut();
         for at in first..=last {
-            let room = if at == first || at == last { room } else { 0 };
+            let room = if at == first { room } else { 0 };
+            draft.take(way.leaf, at);
             way.leaf.set_value(at, claimed(way.leaf.datum(at), room));
         }
-        Some(Ok(span.range))
+        Some(Ok(()))
     }
 
     #[cold]
     #[inline(never)]
-    fn claim_across(&self, want: &Want, room: usize) -> Result<Option<(u64, u64)>, Refused> {
+    fn claim_across(&self, want: &Want, room: usize) -> Result<(), Refused> {
         loop {
             let structure = self.map.structure.lock::<H>(Rank::Leaf);
-            // Each of the two ends may split all nodes up to the root, and that.
-            let need = if room > 0 { 2 * (self.map.root.level() + 3) } else { 0 };
+            // All nodes may be split up to the root, and that.
+            let need = if room > 0 { self.map.root.level() + 3 } else { 0 };
             if self.spares.count() < need {
                 drop(structure);
                 self.fill(need)?;
@@ -239,69 +250,59 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         held: &mut Held<'n, SLOTS>,
         want: &Want,
         room: usize,
-    ) -> Result<Option<(u64, u64)>, Refused> {
+    ) -> Result<(), Refused> {
         let map = self.map;
         let mut span = Span::new();
         let mut key = want.from;
         while key < want.to && key < map.root.last_end() {
             let step = map.path_to(held, key).step(0);
-            span.add(step.node, step.at, want).map_err(|no| no.note(step.node, || ()))?;
+            span.add(step.node, step.at, want).map_err(|no| no.note(step.node))?;
             key = step.node.last_end();
         }
-        let Some((from, to)) = span.range else { return Ok(None) };
+        let Some((from, to)) = span.range else { return Ok(()) };
+        let mut draft = self.draft.borrow_mut();
         let mut key = from;
         while key < to {
             let step = map.path_to(held, key).step(0);
             let mut at = step.at;
             while at < step.node.count() && step.node.start(at) < to {
-                let end = step.node.end(at);
+                draft.take(step.node, at);
                 step.node.set_value(at, claimed(step.node.datum(at), 0));
-                (at, key) = (at + 1, end);
+                key = step.node.end(at);
+                at += 1;
             }
         }
         if room > 0 {
-            // One after the other: two halves have room for what one entry more needs, whatever that is.
-            for key in [from, to - 1] {
-                let path = map.path_to(held, key);
-                let Step { node, at, .. } = path.step(0);
-                node.set_value(at, with_room(node.datum(at), room));
-                if node.weight() > SLOTS {
-                    map.finger.forget();
-                    map.put(held, &self.spares, path, &[]);
-                }
+            let path = map.path_to(held, from);
+            let Step { node, at, .. } = path.step(0);
+            node.set_value(at, with_room(node.datum(at), room));
+            if node.weight() > SLOTS {
+                map.finger.forget();
+                map.put(held, &self.spares, path, &[]);
             }
         }
-        Ok(span.range)
+        Ok(())
     }
 
     /// Puts a reservation, claimed, into the hole `[start, end)`, and claims the entries that touch it and
     /// are no reservations. `kept(entry)` is how many bytes below its start the entry above the hole keeps
-    /// free. Returns what is claimed, which is released as one range.
+    /// free. The draft has a hole there, which one entry may fill.
     ///
     /// # Errors
     ///
     /// Nothing is claimed, and the map is as before.
-    pub fn claim_hole(
-        &self,
-        start: u64,
-        end: u64,
-        kept: impl Fn(&Entry) -> u64,
-    ) -> Result<(u64, u64), Refused> {
+    pub fn claim_hole(&self, start: u64, end: u64, kept: impl Fn(&Entry) -> u64) -> Result<(), Refused> {
+        debug_assert!(self.draft.borrow().is_empty(), "one claim at a time");
         let with = Entry { start, end, value: super::claim::RESERVED };
         assert_fits(start, end, &[with]);
-        let claimed = match self.fill_in_leaf(&with, &kept) {
+        match self.fill_in_leaf(&with, &kept) {
             Some(claimed) => claimed,
             None => self.fill_across(&with, &kept),
-        };
-        claimed.inspect(|span| self.took(*span))
+        }
     }
 
     #[inline(always)]
-    fn fill_in_leaf(
-        &self,
-        with: &Entry,
-        kept: &impl Fn(&Entry) -> u64,
-    ) -> Option<Result<(u64, u64), Refused>> {
+    fn fill_in_leaf(&self, with: &Entry, kept: &impl Fn(&Entry) -> u64) -> Option<Result<(), Refused>> {
         let rcu = H::rcu_read();
         let latched = self.map.latch(&rcu, with.start);
         let Way { leaf, at, lo, above, .. } = latched.way;
@@ -312,17 +313,17 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         }
         let sides = match Sides::of(leaf, at, with, kept) {
             Ok(sides) => sides,
-            Err(no) => return Some(Err(no.note(leaf, || latched.changed()))),
+            Err(no) => return Some(Err(no.note(leaf))),
         };
         latched.changed();
-        sides.claim(leaf, at);
+        sides.claim(leaf, at, with, &mut self.draft.borrow_mut());
         leaf.splice(at, 0, &[Slot::of(with)]);
-        Some(Ok(sides.around(with)))
+        Some(Ok(()))
     }
 
     #[cold]
     #[inline(never)]
-    fn fill_across(&self, with: &Entry, kept: &impl Fn(&Entry) -> u64) -> Result<(u64, u64), Refused> {
+    fn fill_across(&self, with: &Entry, kept: &impl Fn(&Entry) -> u64) -> Result<(), Refused> {
         loop {
             let structure = self.map.structure.lock::<H>(Rank::Leaf);
             let need = self.map.root.level() + 2;
@@ -345,26 +346,27 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         held: &mut Held<'n, SLOTS>,
         with: &Entry,
         kept: &impl Fn(&Entry) -> u64,
-    ) -> Result<(u64, u64), Refused> {
+    ) -> Result<(), Refused> {
         let map = self.map;
         let path = map.path_to(held, with.start);
         let Step { node: leaf, at, lo } = path.step(0);
-        let mut sides = Sides::of(leaf, at, with, kept).map_err(|no| no.note(leaf, || ()))?;
+        let sides = Sides::of(leaf, at, with, kept).map_err(|no| no.note(leaf))?;
+        let mut draft = self.draft.borrow_mut();
         if at == 0 && lo == with.start && lo > 0 {
             let Step { node: before, at, .. } = map.path_to(held, lo - 1).step(0);
             let value = Mark::of(before.datum(at));
             if value.is_claimed() {
-                return Err(InTheWay::Slot(at).note(before, || ()));
+                return Err(InTheWay::Slot(at).note(before));
             }
             if !value.is_hole() {
+                draft.take(before, at);
                 before.set_value(at, claimed(before.datum(at), 0));
-                sides.before = Some(before.start(at));
             }
         }
-        sides.claim(leaf, at);
+        sides.claim(leaf, at, with, &mut draft);
         map.finger.forget();
         map.put(held, &self.spares, path, &[*with]);
-        Ok(sides.around(with))
+        Ok(())
     }
 
     fn fill(&self, need: usize) -> Result<(), Refused> {
@@ -456,13 +458,11 @@ enum InTheWay {
 }
 
 impl InTheWay {
-    /// The owner of the entry in the way is going to tell when its claim ends; `changed` is called before the
-    /// leaf is.
+    /// The owner of the entry in the way is going to tell when its claim ends.
     #[cold]
-    fn note<const SLOTS: usize>(self, leaf: &Node<SLOTS>, changed: impl FnOnce()) -> Refused {
+    fn note<const SLOTS: usize>(self, leaf: &Node<SLOTS>) -> Refused {
         match self {
             InTheWay::Slot(at) => {
-                changed();
                 leaf.set_value(at, wanted(leaf.datum(at)));
                 Refused::Taken
             }
@@ -472,14 +472,10 @@ impl InTheWay {
     }
 }
 
-/// What touches a hole that is to be filled.
+/// What touches a hole that is to be filled, in the leaf of the hole.
 struct Sides {
-    /// Start of the entry that ends where the hole starts.
-    before: Option<u64>,
-    /// End of the entry that starts where the hole ends.
-    behind: Option<u64>,
-    /// Whether the one before is in the leaf of the hole.
-    beside: bool,
+    before: bool,
+    behind: bool,
 }
 
 impl Sides {
@@ -491,45 +487,39 @@ impl Sides {
         with: &Entry,
         kept: &impl Fn(&Entry) -> u64,
     ) -> Result<Self, InTheWay> {
-        let mut sides = Sides { before: None, behind: None, beside: false };
+        let mut sides = Sides { before: false, behind: false };
         if at < leaf.count() {
             let start = leaf.start(at);
             let entry = leaf.slot(at).entry();
             if start.saturating_sub(entry.map_or(0, |entry| kept(&entry))) < with.end {
                 return Err(InTheWay::Filled);
             }
-            if start == with.end {
-                match Mark::of(leaf.datum(at)) {
-                    mark if mark.is_claimed() => return Err(InTheWay::Slot(at)),
-                    mark if mark.is_hole() => {}
-                    _ => sides.behind = Some(leaf.end(at)),
-                }
-            }
+            sides.behind = start == with.end && claimable(leaf, at)?;
         }
-        if at > 0 && leaf.end(at - 1) == with.start {
-            match Mark::of(leaf.datum(at - 1)) {
-                mark if mark.is_claimed() => return Err(InTheWay::Slot(at - 1)),
-                mark if mark.is_hole() => {}
-                _ => (sides.before, sides.beside) = (Some(leaf.start(at - 1)), true),
-            }
-        }
+        sides.before = at > 0 && leaf.end(at - 1) == with.start && claimable(leaf, at - 1)?;
         Ok(sides)
     }
 
-    /// Claims them, but for one in another leaf.
+    /// Claims them, and drafts the hole.
     #[inline(always)]
-    fn claim<const SLOTS: usize>(&self, leaf: &Node<SLOTS>, at: usize) {
-        if self.beside {
-            leaf.set_value(at - 1, claimed(leaf.datum(at - 1), 0));
-        }
-        if self.behind.is_some() {
+    fn claim<const SLOTS: usize>(&self, leaf: &Node<SLOTS>, at: usize, hole: &Entry, draft: &mut Draft) {
+        let mut take = |at| {
+            draft.take(leaf, at);
             leaf.set_value(at, claimed(leaf.datum(at), 0));
+        };
+        if self.before {
+            take(at - 1);
         }
+        if self.behind {
+            take(at);
+        }
+        draft.take_hole(hole.start, hole.end);
     }
+}
 
-    /// The hole with what touches it.
-    #[inline(always)]
-    fn around(&self, hole: &Entry) -> (u64, u64) {
-        (self.before.unwrap_or(hole.start), self.behind.unwrap_or(hole.end))
-    }
+/// Whether the entry is one to claim: no reservation.
+#[inline(always)]
+fn claimable<const SLOTS: usize>(leaf: &Node<SLOTS>, at: usize) -> Result<bool, InTheWay> {
+    let mark = Mark::of(leaf.datum(at));
+    if mark.is_claimed() { Err(InTheWay::Slot(at)) } else { Ok(!mark.is_hole()) }
 }

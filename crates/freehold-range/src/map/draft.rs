@@ -1,0 +1,121 @@
+//! What a [shared writer](super::shared::SharedWriter) has claimed, as it is to be: a copy of the entries, which
+//! the writer changes as often as it likes before all of it takes their place.
+
+use arrayvec::ArrayVec;
+
+use super::Entry;
+use super::claim::{GROWTH, MOST, unmarked};
+use super::node::Node;
+
+/// Entries of a draft at most.
+pub(super) const ROOM: usize = MOST + GROWTH;
+
+/// Entries inside one range, ascending, their values without marks.
+pub(super) struct Draft {
+    entries: ArrayVec<Entry, ROOM>,
+    from: u64,
+    to: u64,
+    /// Whether it differs from what was claimed.
+    changed: bool,
+}
+
+impl Draft {
+    /// Nothing is claimed.
+    #[inline]
+    pub(super) fn empty() -> Self {
+        Draft { entries: ArrayVec::new_const(), from: 0, to: 0, changed: false }
+    }
+
+    #[inline(always)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.from == self.to
+    }
+
+    #[inline(always)]
+    pub(super) fn span(&self) -> (u64, u64) {
+        (self.from, self.to)
+    }
+
+    #[inline(always)]
+    pub(super) fn is_changed(&self) -> bool {
+        self.changed
+    }
+
+    #[inline(always)]
+    pub(super) fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// Adds an entry of a latched leaf, which follows those that are there or comes behind a hole that does.
+    #[inline(always)]
+    pub(super) fn take<const SLOTS: usize>(&mut self, leaf: &Node<SLOTS>, at: usize) {
+        let entry = leaf.slot(at).entry().expect("a latched leaf has no torn slots");
+        self.cover(entry.start, entry.end);
+        self.entries.push(Entry { value: unmarked(entry.value), ..entry });
+    }
+
+    /// Adds a hole, which is claimed too.
+    #[inline(always)]
+    pub(super) fn take_hole(&mut self, start: u64, end: u64) {
+        self.cover(start, end);
+        self.changed = true;
+    }
+
+    #[inline(always)]
+    fn cover(&mut self, start: u64, end: u64) {
+        if self.is_empty() {
+            (self.from, self.to) = (start, end);
+        } else {
+            (self.from, self.to) = (self.from.min(start), self.to.max(end));
+        }
+    }
+
+    /// The claim has ended.
+    #[inline(always)]
+    pub(super) fn end(&mut self) {
+        self.entries.clear();
+        (self.from, self.to, self.changed) = (0, 0, false);
+    }
+
+    #[inline(always)]
+    fn first_above(&self, key: u64) -> usize {
+        self.entries.iter().take_while(|entry| entry.end <= key).count()
+    }
+
+    #[inline(always)]
+    pub(super) fn next(&self, key: u64) -> Option<Entry> {
+        self.entries.get(self.first_above(key)).copied()
+    }
+
+    #[inline(always)]
+    pub(super) fn prev(&self, key: u64) -> Option<Entry> {
+        self.first_above(key).checked_sub(1).map(|at| self.entries[at])
+    }
+
+    #[inline(always)]
+    pub(super) fn replace(&mut self, start: u64, end: u64, with: &[Entry]) {
+        assert!(self.from <= start && end <= self.to, "what is not claimed is not changed");
+        let from = self.first_above(start);
+        let mut to = from;
+        while self.entries.get(to).is_some_and(|entry| entry.start < end) {
+            let inside = self.entries[to].start >= start && self.entries[to].end <= end;
+            assert!(inside, "an entry reaches across the replaced range");
+            to += 1;
+        }
+        // Nearly always as many come as go.
+        let same = with.len().min(to - from);
+        self.entries[from..from + same].copy_from_slice(&with[..same]);
+        for (at, entry) in with.iter().enumerate().skip(same) {
+            self.entries.insert(from + at, *entry);
+        }
+        self.entries.drain(from + same..to.max(from + same));
+        self.changed = true;
+    }
+
+    /// Whether an address of it is to be in no entry.
+    #[inline(always)]
+    pub(super) fn has_hole(&self) -> bool {
+        let taken: u64 = self.entries.iter().map(|entry| entry.end - entry.start).sum();
+        taken < self.to - self.from
+    }
+}

@@ -1,0 +1,230 @@
+//! The end of a claim: the draft takes the place of what a [`SharedWriter`] has claimed.
+#![expect(unsafe_code, reason = "unlinks nodes with the structure lock")]
+
+use arrayvec::ArrayVec;
+use freehold_sync::{Host, Rank};
+
+use super::Entry;
+use super::claim::{CLAIMED, HOLE, MOST, Mark, RESERVED};
+use super::draft::{Draft, ROOM};
+use super::hold::Held;
+use super::node::{Node, Slot};
+use super::removal::Goes;
+use super::shared::SharedWriter;
+use super::way::Way;
+use super::write::{Path, Step};
+
+/// Called with the hole that an address lies in while the leaf is latched: until it returns nothing comes
+/// into the hole.
+pub type Emptied<'f> = (u64, &'f mut dyn FnMut(u64, u64));
+
+impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
+    /// Ends the claim, if there is one: what the draft holds takes the place of what was claimed, as one step
+    /// for readers. Entries that are [`HOLE`](super::claim::HOLE) stay, as reservations that are not claimed.
+    /// Needs no memory.
+    ///
+    /// `emptied`, an address of the draft's and a function: if the address lies in a hole afterwards, the
+    /// function is called with that hole's ends, and nothing comes into it meanwhile. The function does
+    /// little, and waits for nothing but a spin lock.
+    #[inline]
+    pub fn settle(&self, emptied: Option<Emptied<'_>>) {
+        let mut draft = self.draft.borrow_mut();
+        if draft.is_empty() {
+            return;
+        }
+        let mut emptied = emptied;
+        if !self.settle_in_leaf(&draft, &mut emptied) {
+            self.settle_across(&draft);
+        }
+        draft.end();
+        if let Some(emptied) = emptied {
+            self.with_hole(emptied);
+        }
+    }
+
+    /// What [`settle`](Self::settle) does where all of it is in one leaf, whose end stays.
+    #[inline(always)]
+    fn settle_in_leaf(&self, draft: &Draft, emptied: &mut Option<Emptied<'_>>) -> bool {
+        let (from, to) = draft.span();
+        let entries = draft.entries();
+        let rcu = H::rcu_read();
+        let latched = self.map.latch(&rcu, from);
+        let &Way { leaf, at, lo, above, .. } = &latched.way;
+        let count = leaf.count();
+        let last = leaf.last_end();
+        if above.is_some() && (last < to || last == to && entries.last().is_none_or(|it| it.end < to)) {
+            return false;
+        }
+        let mut behind = at;
+        while behind < count && leaf.start(behind) < to {
+            let mark = Mark::of(leaf.datum(behind));
+            debug_assert!(mark.is_claimed() && leaf.start(behind) >= from, "what is not claimed is not settled");
+            if mark.is_wanted() {
+                self.wanted.set(true);
+            }
+            behind += 1;
+        }
+        if draft.is_changed() {
+            latched.changed();
+            leaf.open(at, behind - at, entries.len());
+        }
+        for (index, entry) in entries.iter().enumerate() {
+            leaf.set(at + index, Slot::of(entry));
+        }
+        if let Some((address, then)) = emptied.take() {
+            call_with_hole(leaf, at, lo, address, then);
+        }
+        if above.is_none() || !draft.has_hole() {
+            return true;
+        }
+        let (before, gap) = largest_gap(leaf, at, entries.len(), lo);
+        let kept = above.is_some_and(|(node, word, slot)| node.datum(slot) >= gap && node.unchanged(word));
+        drop(latched);
+        if !kept {
+            self.raise_gap(before, gap);
+        }
+        true
+    }
+
+    /// The same for any number of leaves: reservations first fill what holes there are to be, so that nobody
+    /// comes into them, and then go.
+    #[cold]
+    #[inline(never)]
+    fn settle_across(&self, draft: &Draft) {
+        let (from, to) = draft.span();
+        if draft.is_changed() {
+            let mut with = ArrayVec::<Entry, { 2 * ROOM + 1 }>::new();
+            let mut at = from;
+            for entry in draft.entries() {
+                if at < entry.start {
+                    with.push(Entry { start: at, end: entry.start, value: RESERVED });
+                }
+                let stays = entry.value.get() & HOLE != 0;
+                with.push(Entry { value: entry.value | if stays { 0 } else { CLAIMED }, ..*entry });
+                at = entry.end;
+            }
+            if at < to {
+                with.push(Entry { start: at, end: to, value: RESERVED });
+            }
+            self.exchange(from, to, &with);
+        }
+        self.give_up(from, to, Goes::Claimed);
+    }
+
+    /// Puts `with`, which covers the same addresses, in place of what is claimed. From the last leaf to the
+    /// first: so the ends that lead to those that are still to be changed are as they were.
+    fn exchange(&self, start: u64, end: u64, mut with: &[Entry]) {
+        let map = self.map;
+        let structure = map.structure.lock::<H>(Rank::Leaf);
+        let mut held = Held::new();
+        // All leaves are latched first, and the one behind them: what follows is one step.
+        let mut keys = [0; MOST + 1];
+        let (mut leaves, mut key) = (0, start);
+        while key < end {
+            keys[leaves] = key;
+            (leaves, key) = (leaves + 1, map.path_to(&mut held, key).step(0).node.last_end());
+        }
+        let _ = map.path_to(&mut held, key);
+        map.finger.forget();
+        for &key in keys[..leaves].iter().rev() {
+            let path = map.path_to(&mut held, key);
+            // Addresses move from one leaf to another: a reader on the way to either starts again.
+            (1..=path.top).for_each(|level| held.hold::<H>(path.step(level).node));
+            let Step { node, at, .. } = path.step(0);
+            let (gone, room) = self.claimed_part(node, at, start, end);
+            // What ends here stays here, if there is room: so the ends of leaves ascend all the time.
+            let ending = with.iter().rev().take_while(|entry| entry.end > key).count();
+            let (rest, here) = with.split_at(with.len() - ending.min(room));
+            node.open(at, gone, here.len());
+            for (index, entry) in here.iter().enumerate() {
+                node.set(at + index, Slot::of(entry));
+            }
+            self.fit(&mut held, path);
+            with = rest;
+        }
+        assert!(with.is_empty(), "more entries than room was promised for");
+        // The gap in front of the range may belong to another leaf now.
+        let mut key = start;
+        while key < end {
+            let path = map.path_to(&mut held, key);
+            map.fit_gaps(&path);
+            key = path.step(0).node.last_end();
+        }
+        let dead = held.release();
+        drop(structure);
+        dead.retire::<H>();
+    }
+
+    /// How many entries of a held leaf are in the range, and how many slots they have and were promised.
+    fn claimed_part(&self, leaf: &Node<SLOTS>, from: usize, start: u64, end: u64) -> (usize, usize) {
+        let (mut gone, mut room) = (0, 0);
+        while from + gone < leaf.count() && leaf.start(from + gone) < end {
+            let mark = Mark::of(leaf.datum(from + gone));
+            let inside = leaf.start(from + gone) >= start && leaf.end(from + gone) <= end;
+            assert!(inside && mark.is_claimed(), "what is not claimed is not settled");
+            if mark.is_wanted() {
+                self.wanted.set(true);
+            }
+            gone += 1;
+            room += 1 + mark.room();
+        }
+        (gone, room)
+    }
+
+    /// Brings the ends that are kept above a leaf into line with it; an empty leaf goes. Gaps are the
+    /// caller's.
+    pub(super) fn fit<'n>(&'n self, held: &mut Held<'n, SLOTS>, path: Path<'n, SLOTS>) {
+        let mut level = 0;
+        while level < path.top && path.step(level).node.count() == 0 {
+            let Step { node, at, .. } = path.step(level + 1);
+            held.hold::<H>(node);
+            let link = node.child(at);
+            node.splice(at, 1, &[]);
+            // SAFETY: the slot is gone; the node is held, and empty.
+            unsafe { held.bury(link) };
+            level += 1;
+        }
+        if path.step(level).node.count() > 0 {
+            self.map.fit_ends(held, &path, level);
+        }
+        self.map.lower_root(held);
+    }
+}
+
+/// Calls `then` with the hole that `address` lies in, if it lies in one, of a latched leaf in which all ends up
+/// to the slot `from` lie below it; `lo` is the end of the entry before the leaf.
+#[inline(always)]
+pub(super) fn call_with_hole<const SLOTS: usize>(
+    leaf: &Node<SLOTS>,
+    from: usize,
+    lo: u64,
+    address: u64,
+    then: &mut dyn FnMut(u64, u64),
+) {
+    let count = leaf.count();
+    let mut at = from;
+    while at < count && leaf.end(at) <= address {
+        at += 1;
+    }
+    let before = if at > 0 { leaf.end(at - 1) } else { lo };
+    let behind = if at < count { leaf.start(at) } else { u64::MAX };
+    if address < behind {
+        then(before, behind);
+    }
+}
+
+/// The largest of the gaps in front of `len` entries from `at` on, and of the next: where it starts, and its
+/// size. The leaf is held.
+#[inline(always)]
+fn largest_gap<const SLOTS: usize>(leaf: &Node<SLOTS>, at: usize, len: usize, lo: u64) -> (u64, u64) {
+    let mut before = if at > 0 { leaf.end(at - 1) } else { lo };
+    let mut largest = (before, 0);
+    for at in at..(at + len + 1).min(leaf.count()) {
+        let gap = leaf.start(at) - before;
+        if gap > largest.1 {
+            largest = (before, gap);
+        }
+        before = leaf.end(at);
+    }
+    largest
+}
