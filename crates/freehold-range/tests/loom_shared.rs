@@ -7,7 +7,7 @@
 
 mod support;
 
-use freehold_range::{Direction, Entry, GapRequest, Lookup, RangeMap, Refused, SharedWriter};
+use freehold_range::{Direction, Draft, Entry, GapRequest, Lookup, RangeMap, Refused, SharedWriter};
 use freehold_sync::Host;
 use freehold_sync::testing::{LoomHost, model_bounded};
 use loom::sync::Arc;
@@ -53,10 +53,10 @@ where
     let other = {
         let map = map.clone();
         // SAFETY: there are only shared writers until both are done.
-        thread::spawn(move || one(&map, &unsafe { map.shared_writer() }))
+        thread::spawn(move || one(&map, &unsafe { map.shared_writer(&Draft::new()) }))
     };
     // SAFETY: as above.
-    let b = two(&map, &unsafe { map.shared_writer() });
+    let b = two(&map, &unsafe { map.shared_writer(&Draft::new()) });
     let a = other.join().unwrap();
     // SAFETY: both writers are done.
     let locked = unsafe { map.locked() };
@@ -156,7 +156,9 @@ fn a_claim_is_had_by_one() {
             // Nobody else has it meanwhile.
             let (from, to) = writer.span();
             let seen = writer.seen_next(from).unwrap();
-            assert!(seen.value.get() & freehold_range::MARKS != 0 && writer.next(from).unwrap().end == seen.end);
+            assert!(
+                seen.value.get() & freehold_range::MARKS != 0 && writer.next(from).unwrap().end == seen.end
+            );
             writer.replace(from, to, &[entry(from, to, 60 + from)]);
             writer.settle(None);
             (true, writer.was_wanted())
@@ -265,8 +267,9 @@ fn an_exchange_over_two_leaves_is_one_step() {
         let writer = {
             let map = map.clone();
             thread::spawn(move || {
+                let draft = Draft::new();
                 // SAFETY: there is no other writer.
-                let writer = unsafe { map.shared_writer() };
+                let writer = unsafe { map.shared_writer(&draft) };
                 assert_eq!(writer.claim(30, 50, false, true), Ok(()));
                 writer.replace(30, 50, &[entry(30, 35, 20), entry(35, 50, 21)]);
                 writer.settle(None);
@@ -302,8 +305,9 @@ fn a_boundary_moves_between_two_subtrees_under_a_reader() {
         let writer = {
             let map = map.clone();
             thread::spawn(move || {
+                let draft = Draft::new();
                 // SAFETY: there is no other writer.
-                let writer = unsafe { map.shared_writer() };
+                let writer = unsafe { map.shared_writer(&draft) };
                 assert_eq!(writer.claim(key - 10, key + 10, false, false), Ok(()));
                 assert_eq!(writer.span(), (key - 10, key + 10));
                 let moved = [entry(key - 10, key + 5, 60), entry(key + 5, key + 10, 61)];

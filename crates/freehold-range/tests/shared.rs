@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use freehold_range::{
-    Direction, Entry, FAN, GapRequest, HOLE, Lookup, MARKS, RangeMap, Refused, SharedWriter,
+    Direction, Draft, Entry, FAN, GapRequest, HOLE, Lookup, MARKS, RangeMap, Refused, SharedWriter,
 };
 use freehold_sync::Host;
 use freehold_sync::testing::StdHost;
@@ -53,9 +53,9 @@ impl<const SLOTS: usize> World<SLOTS> {
         world
     }
 
-    fn task(&self, name: u64) -> Task<'_, SLOTS> {
+    fn task<'w>(&'w self, name: u64, draft: &'w Draft<SLOTS>) -> Task<'w, SLOTS> {
         // SAFETY: there are only tasks, until they are all gone.
-        let writer = unsafe { self.map.shared_writer() };
+        let writer = unsafe { self.map.shared_writer(draft) };
         Task {
             world: self,
             writer,
@@ -156,7 +156,8 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
         let (from, to) = self.writer.span();
         self.gives_up(from, to);
         let at = from + self.below(to - from);
-        let mut free = |start: u64, end: u64| assert!(start <= at && at < end, "{at} is not in {start}..{end}");
+        let mut free =
+            |start: u64, end: u64| assert!(start <= at && at < end, "{at} is not in {start}..{end}");
         self.writer.settle(if at % 2 == 0 { Some((at, &mut free)) } else { None });
         assert_eq!(self.writer.span(), (0, 0));
     }
@@ -318,7 +319,7 @@ fn side_by_side<const SLOTS: usize>(tasks: u64, rounds: u64) {
             let all: Vec<_> = (1..=tasks)
                 .map(|name| {
                     let world = &world;
-                    scope.spawn(move || world.task(name + round * tasks).run(rounds))
+                    scope.spawn(move || world.task(name + round * tasks, &Draft::new()).run(rounds))
                 })
                 .collect();
             all.into_iter().for_each(|task| task.join().unwrap());
@@ -357,8 +358,9 @@ fn room_that_was_promised_is_kept() {
             writer.replace(at, at + 10, &[entry(at, at + 10, 1)]);
         }
     }
+    let drafts = [Draft::new(), Draft::new()];
     // SAFETY: there are no others but these two.
-    let (one, two) = unsafe { (map.shared_writer(), map.shared_writer()) };
+    let (one, two) = unsafe { (map.shared_writer(&drafts[0]), map.shared_writer(&drafts[1])) };
     assert_eq!(one.claim(20, 30, false, true), Ok(()));
     assert_eq!(one.span(), (20, 30));
     two.claim_hole(12, 14, |_| 0).unwrap();
@@ -367,7 +369,6 @@ fn room_that_was_promised_is_kept() {
     one.replace(20, 30, &[(20, 22), (22, 25), (25, 30)].map(|(start, end)| entry(start, end, start)));
     one.settle(None);
     two.settle(None);
-    drop((one, two));
     // SAFETY: both are gone.
     let reader = unsafe { map.locked() };
     reader.check();

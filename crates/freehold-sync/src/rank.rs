@@ -44,6 +44,8 @@ pub enum Rank {
     IMmap,
     /// The trees of VMAs that may map anonymous pages.
     AnonVma,
+    /// A latch of the map of VMAs, of a leaf or of its structure.
+    VmaMap,
     /// A page table whose entries point to tables or are huge leaves.
     PageTableUpper,
     /// A page table of the lowest level.
@@ -63,7 +65,7 @@ pub enum Rank {
 impl Rank {
     /// Whether locks of this rank are spin locks, under which nobody sleeps, wakes anybody or uses the heap.
     pub const fn spins(self) -> bool {
-        self as u8 >= Rank::PageTableUpper as u8
+        self as u8 >= Rank::VmaMap as u8
     }
 
     const COUNT: usize = Rank::Leaf as usize + 1;
@@ -82,6 +84,7 @@ impl Rank {
         Rank::NoMmuRegions,
         Rank::IMmap,
         Rank::AnonVma,
+        Rank::VmaMap,
         Rank::PageTableUpper,
         Rank::PageTable,
         Rank::PageTableNested,

@@ -13,7 +13,7 @@ use freehold::{
     platform::Platform,
     rmap::FileRmap,
     space::{
-        FaultLock, HugetlbLock, Layout, Limits, Locking, MapFlags, Mdwe, Prot, SpaceConfig, ThpDisable, Unmap,
+        FaultLock, HugetlbLock, Layout, Limits, Locking, MapFlags, Mdwe, Prot, SpaceConfig, ThpDisable, Unmap, Write,
     },
     uffd::{FaultReason, Features, FillMode, Message, ProtectMode, UffdConfig, Userfaultfd},
 };
@@ -128,6 +128,7 @@ pub(super) fn space_config(values: &mut Values<'_>) -> SpaceConfig {
             unmap,
             fault: values.of(&FaultLock::ALL),
             hugetlb: values.of(&[HugetlbLock::FileLock, HugetlbLock::VmaLock]),
+            write: values.of(&[Write::Whole, Write::Ranges]),
         },
         lock_stats: values.bit(),
     }

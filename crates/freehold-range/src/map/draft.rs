@@ -1,17 +1,50 @@
 //! What a [shared writer](super::shared::SharedWriter) has claimed, as it is to be: a copy of the entries, which
 //! the writer changes as often as it likes before all of it takes their place.
 
+use core::cell::{Cell, RefCell};
+
 use arrayvec::ArrayVec;
 
-use super::Entry;
 use super::claim::{GROWTH, MOST, unmarked};
 use super::node::Node;
+use super::spare::Spares;
+use super::{Entry, FAN};
 
 /// Entries of a draft at most.
 pub(super) const ROOM: usize = MOST + GROWTH;
 
+/// Room for what one shared writer has claimed. It is apart from the writer, which is moved about.
+pub struct Draft<const SLOTS: usize = FAN> {
+    pub(super) held: RefCell<Entries>,
+    /// Nodes for claims that split.
+    pub(super) spares: Spares<SLOTS>,
+    /// Somebody was refused what was claimed.
+    pub(super) wanted: Cell<bool>,
+}
+
+impl<const SLOTS: usize> Draft<SLOTS> {
+    /// Nothing is claimed.
+    #[inline]
+    pub fn new() -> Self {
+        Draft { held: RefCell::new(Entries::none()), spares: Spares::new(), wanted: Cell::new(false) }
+    }
+}
+
+impl<const SLOTS: usize> Default for Draft<SLOTS> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<const SLOTS: usize> Drop for Draft<SLOTS> {
+    #[inline]
+    fn drop(&mut self) {
+        self.spares.free_all();
+    }
+}
+
 /// Entries inside one range, ascending, their values without marks.
-pub(super) struct Draft {
+pub(super) struct Entries {
     entries: ArrayVec<Entry, ROOM>,
     from: u64,
     to: u64,
@@ -19,11 +52,10 @@ pub(super) struct Draft {
     changed: bool,
 }
 
-impl Draft {
-    /// Nothing is claimed.
+impl Entries {
     #[inline]
-    pub(super) fn empty() -> Self {
-        Draft { entries: ArrayVec::new_const(), from: 0, to: 0, changed: false }
+    fn none() -> Self {
+        Entries { entries: ArrayVec::new_const(), from: 0, to: 0, changed: false }
     }
 
     #[inline(always)]

@@ -204,7 +204,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     /// writer which makes a gap in it either made it before, or finds what is stored here, and raises it.
     #[cold]
     fn correct(&self, key: u64, level: usize) {
-        let Some(structure) = self.structure.try_lock::<H>(Rank::Leaf) else { return };
+        let Some(structure) = self.structure.try_lock::<H>(Rank::VmaMap) else { return };
         let mut held = Held::new();
         let path = self.path_to(&mut held, key);
         if level < path.top {

@@ -86,7 +86,7 @@
 mod check;
 pub mod claim;
 mod cut;
-mod draft;
+pub mod draft;
 mod finger;
 pub(crate) mod gap;
 mod grow;
@@ -105,6 +105,7 @@ use core::num::NonZeroU64;
 
 use freehold_sync::{Host, RawSpin};
 
+use self::draft::Draft;
 use self::finger::Finger;
 use self::node::Node;
 use self::read::Reader;
@@ -284,15 +285,15 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         Writer::new(self)
     }
 
-    /// The right to change, beside others, what is claimed.
+    /// The right to change, beside others, what is claimed. `draft` is the writer's alone.
     ///
     /// # Safety
     ///
     /// Until it is dropped no [`Writer`] and no [`Reader`] of this map may exist, and the creation of the
     /// next one must synchronise with the end of this one (as a lock does).
     #[inline]
-    pub unsafe fn shared_writer(&self) -> SharedWriter<'_, H, SLOTS> {
-        SharedWriter::new(self)
+    pub unsafe fn shared_writer<'a>(&'a self, draft: &'a Draft<SLOTS>) -> SharedWriter<'a, H, SLOTS> {
+        SharedWriter::new(self, draft)
     }
 
     /// The right to read the map standing still: lookups that are never [`Lookup::Contended`], neighbours,

@@ -80,7 +80,7 @@ impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
         while at < leaf.count() && leaf.start(at) < end {
             let mark = Mark::of(leaf.datum(at));
             if mark.is_wanted() {
-                self.wanted.set(true);
+                self.draft.wanted.set(true);
             }
             if goes.has(mark) {
                 leaf.open(at, 1, 0);
@@ -98,7 +98,7 @@ impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
         let map = self.map;
         let mut from = start;
         while from < end {
-            let structure = map.structure.lock::<H>(Rank::Leaf);
+            let structure = map.structure.lock::<H>(Rank::VmaMap);
             let mut held = Held::new();
             map.finger.forget();
             let path = map.path_to(&mut held, from);
@@ -125,7 +125,7 @@ impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
     #[inline(never)]
     pub(super) fn raise_gap(&self, start: u64, gap: u64) {
         let map: &RangeMap<H, SLOTS> = self.map;
-        let _structure = map.structure.lock::<H>(Rank::Leaf);
+        let _structure = map.structure.lock::<H>(Rank::VmaMap);
         let mut node = &map.root;
         while node.level() > 0 {
             let at = node.search(start).min(node.count() - 1);

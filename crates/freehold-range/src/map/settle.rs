@@ -6,7 +6,7 @@ use freehold_sync::{Host, Rank};
 
 use super::Entry;
 use super::claim::{CLAIMED, HOLE, MOST, Mark, RESERVED};
-use super::draft::{Draft, ROOM};
+use super::draft::{Entries, ROOM};
 use super::hold::Held;
 use super::node::{Node, Slot};
 use super::removal::Goes;
@@ -28,7 +28,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     /// little, and waits for nothing but a spin lock.
     #[inline]
     pub fn settle(&self, emptied: Option<Emptied<'_>>) {
-        let mut draft = self.draft.borrow_mut();
+        let mut draft = self.draft.held.borrow_mut();
         if draft.is_empty() {
             return;
         }
@@ -44,7 +44,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
 
     /// What [`settle`](Self::settle) does where all of it is in one leaf, whose end stays.
     #[inline(always)]
-    fn settle_in_leaf(&self, draft: &Draft, emptied: &mut Option<Emptied<'_>>) -> bool {
+    fn settle_in_leaf(&self, draft: &Entries, emptied: &mut Option<Emptied<'_>>) -> bool {
         let (from, to) = draft.span();
         let entries = draft.entries();
         let rcu = H::rcu_read();
@@ -58,9 +58,12 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         let mut behind = at;
         while behind < count && leaf.start(behind) < to {
             let mark = Mark::of(leaf.datum(behind));
-            debug_assert!(mark.is_claimed() && leaf.start(behind) >= from, "what is not claimed is not settled");
+            debug_assert!(
+                mark.is_claimed() && leaf.start(behind) >= from,
+                "what is not claimed is not settled"
+            );
             if mark.is_wanted() {
-                self.wanted.set(true);
+                self.draft.wanted.set(true);
             }
             behind += 1;
         }
@@ -90,7 +93,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     /// comes into them, and then go.
     #[cold]
     #[inline(never)]
-    fn settle_across(&self, draft: &Draft) {
+    fn settle_across(&self, draft: &Entries) {
         let (from, to) = draft.span();
         if draft.is_changed() {
             let mut with = ArrayVec::<Entry, { 2 * ROOM + 1 }>::new();
@@ -115,7 +118,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     /// first: so the ends that lead to those that are still to be changed are as they were.
     fn exchange(&self, start: u64, end: u64, mut with: &[Entry]) {
         let map = self.map;
-        let structure = map.structure.lock::<H>(Rank::Leaf);
+        let structure = map.structure.lock::<H>(Rank::VmaMap);
         let mut held = Held::new();
         // All leaves are latched first, and the one behind them: what follows is one step.
         let mut keys = [0; MOST + 1];
@@ -163,7 +166,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
             let inside = leaf.start(from + gone) >= start && leaf.end(from + gone) <= end;
             assert!(inside && mark.is_claimed(), "what is not claimed is not settled");
             if mark.is_wanted() {
-                self.wanted.set(true);
+                self.draft.wanted.set(true);
             }
             gone += 1;
             room += 1 + mark.room();

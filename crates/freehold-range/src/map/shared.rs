@@ -55,16 +55,13 @@
 
 #![expect(unsafe_code, reason = "follows links of nodes that it keeps allocated, or in place")]
 
-use core::cell::{Cell, RefCell};
-
 use freehold_sync::{Host, Rank};
 
 use super::claim::{GROWTH, MOST, Mark, Refused, claimed, wanted, with_room};
-use super::draft::Draft;
+use super::draft::{Draft, Entries};
 use super::gap::GapRequest;
 use super::hold::Held;
 use super::node::{Node, Slot};
-use super::spare::Spares;
 use super::way::Way;
 use super::write::{Step, assert_fits};
 use super::{Entry, FAN, MAX_LEVELS, RangeMap};
@@ -80,22 +77,13 @@ const SEARCHES: usize = 32;
 /// An entry with [`CLAIMED`](super::claim::CLAIMED) was claimed by one shared writer, which alone changes it.
 pub struct SharedWriter<'a, H: Host, const SLOTS: usize = FAN> {
     pub(super) map: &'a RangeMap<H, SLOTS>,
-    /// Nodes for claims that split; this writer's own.
-    spares: Spares<SLOTS>,
-    /// What it has claimed, as it is to be.
-    pub(super) draft: RefCell<Draft>,
-    /// Somebody was refused what this writer had.
-    pub(super) wanted: Cell<bool>,
+    pub(super) draft: &'a Draft<SLOTS>,
 }
 
 impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
-    pub(super) fn new(map: &'a RangeMap<H, SLOTS>) -> Self {
-        SharedWriter {
-            map,
-            spares: Spares::new(),
-            draft: RefCell::new(Draft::empty()),
-            wanted: Cell::new(false),
-        }
+    pub(super) fn new(map: &'a RangeMap<H, SLOTS>, draft: &'a Draft<SLOTS>) -> Self {
+        debug_assert!(draft.held.borrow().is_empty(), "a draft is settled before it is used again");
+        SharedWriter { map, draft }
     }
 
     // What it has claimed, as it is to be.
@@ -109,26 +97,26 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     /// The first of them whose end lies above `key`.
     #[inline]
     pub fn next(&self, key: u64) -> Option<Entry> {
-        self.draft.borrow().next(key)
+        self.draft.held.borrow().next(key)
     }
 
     /// The last of them whose end does not lie above `key`.
     #[inline]
     pub fn prev(&self, key: u64) -> Option<Entry> {
-        self.draft.borrow().prev(key)
+        self.draft.held.borrow().prev(key)
     }
 
     /// What [`prev`](Self::prev) returns for `start` and [`next`](Self::next) for `end`.
     #[inline]
     pub fn around(&self, start: u64, end: u64) -> (Option<Entry>, Option<Entry>) {
-        let draft = self.draft.borrow();
+        let draft = self.draft.held.borrow();
         (draft.prev(start), draft.next(end))
     }
 
     /// The range that is claimed; empty if nothing is.
     #[inline]
     pub fn span(&self) -> (u64, u64) {
-        self.draft.borrow().span()
+        self.draft.held.borrow().span()
     }
 
     /// Puts `with`, ascending and inside the range, in place of what is claimed in `[start, end)`, in the
@@ -141,7 +129,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     #[inline]
     pub fn replace(&self, start: u64, end: u64, with: &[Entry]) {
         assert_fits(start, end, with);
-        self.draft.borrow_mut().replace(start, end, with);
+        self.draft.held.borrow_mut().replace(start, end, with);
     }
 
     // What is in the map, whoever has it.
@@ -181,14 +169,8 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     /// # Errors
     ///
     /// Nothing is claimed.
-    pub fn claim(
-        &self,
-        start: u64,
-        end: u64,
-        touching: bool,
-        grows: bool,
-    ) -> Result<(), Refused> {
-        debug_assert!(self.draft.borrow().is_empty(), "one claim at a time");
+    pub fn claim(&self, start: u64, end: u64, touching: bool, grows: bool) -> Result<(), Refused> {
+        debug_assert!(self.draft.held.borrow().is_empty(), "one claim at a time");
         let margin = u64::from(touching);
         let want = Want { from: start.saturating_sub(margin), to: end + margin, start, end };
         let room = if grows { GROWTH } else { 0 };
@@ -215,7 +197,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
             return None;
         }
         // Readers do not look at marks: the version stays.
-        let mut draft = self.draft.borrow_mut();
+        let mut draft = self.draft.held.borrow_mut();
         for at in first..=last {
             let room = if at == first { room } else { 0 };
             draft.take(way.leaf, at);
@@ -228,10 +210,10 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     #[inline(never)]
     fn claim_across(&self, want: &Want, room: usize) -> Result<(), Refused> {
         loop {
-            let structure = self.map.structure.lock::<H>(Rank::Leaf);
+            let structure = self.map.structure.lock::<H>(Rank::VmaMap);
             // All nodes may be split up to the root, and that.
             let need = if room > 0 { self.map.root.level() + 3 } else { 0 };
-            if self.spares.count() < need {
+            if self.draft.spares.count() < need {
                 drop(structure);
                 self.fill(need)?;
                 continue;
@@ -245,12 +227,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         }
     }
 
-    fn claim_held<'n>(
-        &'n self,
-        held: &mut Held<'n, SLOTS>,
-        want: &Want,
-        room: usize,
-    ) -> Result<(), Refused> {
+    fn claim_held<'n>(&'n self, held: &mut Held<'n, SLOTS>, want: &Want, room: usize) -> Result<(), Refused> {
         let map = self.map;
         let mut span = Span::new();
         let mut key = want.from;
@@ -260,7 +237,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
             key = step.node.last_end();
         }
         let Some((from, to)) = span.range else { return Ok(()) };
-        let mut draft = self.draft.borrow_mut();
+        let mut draft = self.draft.held.borrow_mut();
         let mut key = from;
         while key < to {
             let step = map.path_to(held, key).step(0);
@@ -278,7 +255,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
             node.set_value(at, with_room(node.datum(at), room));
             if node.weight() > SLOTS {
                 map.finger.forget();
-                map.put(held, &self.spares, path, &[]);
+                map.put(held, &self.draft.spares, path, &[]);
             }
         }
         Ok(())
@@ -286,13 +263,13 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
 
     /// Puts a reservation, claimed, into the hole `[start, end)`, and claims the entries that touch it and
     /// are no reservations. `kept(entry)` is how many bytes below its start the entry above the hole keeps
-    /// free. The draft has a hole there, which one entry may fill.
+    /// free; it is called in a read section, with the leaf latched. The draft has a hole there, which one entry may fill.
     ///
     /// # Errors
     ///
     /// Nothing is claimed, and the map is as before.
     pub fn claim_hole(&self, start: u64, end: u64, kept: impl Fn(&Entry) -> u64) -> Result<(), Refused> {
-        debug_assert!(self.draft.borrow().is_empty(), "one claim at a time");
+        debug_assert!(self.draft.held.borrow().is_empty(), "one claim at a time");
         let with = Entry { start, end, value: super::claim::RESERVED };
         assert_fits(start, end, &[with]);
         match self.fill_in_leaf(&with, &kept) {
@@ -316,7 +293,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
             Err(no) => return Some(Err(no.note(leaf))),
         };
         latched.changed();
-        sides.claim(leaf, at, with, &mut self.draft.borrow_mut());
+        sides.claim(leaf, at, with, &mut self.draft.held.borrow_mut());
         leaf.splice(at, 0, &[Slot::of(with)]);
         Some(Ok(()))
     }
@@ -325,17 +302,18 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     #[inline(never)]
     fn fill_across(&self, with: &Entry, kept: &impl Fn(&Entry) -> u64) -> Result<(), Refused> {
         loop {
-            let structure = self.map.structure.lock::<H>(Rank::Leaf);
+            let rcu = H::rcu_read();
+            let structure = self.map.structure.lock::<H>(Rank::VmaMap);
             let need = self.map.root.level() + 2;
-            if self.spares.count() < need {
-                drop(structure);
+            if self.draft.spares.count() < need {
+                drop((structure, rcu));
                 self.fill(need)?;
                 continue;
             }
             let mut held = Held::new();
             let filled = self.fill_held(&mut held, with, kept);
             let dead = held.release();
-            drop(structure);
+            drop((structure, rcu));
             dead.retire::<H>();
             return filled;
         }
@@ -351,7 +329,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         let path = map.path_to(held, with.start);
         let Step { node: leaf, at, lo } = path.step(0);
         let sides = Sides::of(leaf, at, with, kept).map_err(|no| no.note(leaf))?;
-        let mut draft = self.draft.borrow_mut();
+        let mut draft = self.draft.held.borrow_mut();
         if at == 0 && lo == with.start && lo > 0 {
             let Step { node: before, at, .. } = map.path_to(held, lo - 1).step(0);
             let value = Mark::of(before.datum(at));
@@ -365,7 +343,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         }
         sides.claim(leaf, at, with, &mut draft);
         map.finger.forget();
-        map.put(held, &self.spares, path, &[*with]);
+        map.put(held, &self.draft.spares, path, &[*with]);
         Ok(())
     }
 
@@ -373,19 +351,12 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         if self.map.root.level() + 3 > MAX_LEVELS {
             return Err(Refused::Whole);
         }
-        self.spares.fill(need).map_err(|_| Refused::NoMemory)
+        self.draft.spares.fill(need).map_err(|_| Refused::NoMemory)
     }
 
     /// Whether somebody was refused an entry of a claim that has ended since this was last asked.
     pub fn was_wanted(&self) -> bool {
-        self.wanted.replace(false)
-    }
-}
-
-impl<H: Host, const SLOTS: usize> Drop for SharedWriter<'_, H, SLOTS> {
-    #[inline]
-    fn drop(&mut self) {
-        self.spares.free_all();
+        self.draft.wanted.replace(false)
     }
 }
 
@@ -502,7 +473,7 @@ impl Sides {
 
     /// Claims them, and drafts the hole.
     #[inline(always)]
-    fn claim<const SLOTS: usize>(&self, leaf: &Node<SLOTS>, at: usize, hole: &Entry, draft: &mut Draft) {
+    fn claim<const SLOTS: usize>(&self, leaf: &Node<SLOTS>, at: usize, hole: &Entry, draft: &mut Entries) {
         let mut take = |at| {
             draft.take(leaf, at);
             leaf.set_value(at, claimed(leaf.datum(at), 0));

@@ -54,7 +54,7 @@ impl<H: Host, const SLOTS: usize> Drop for Latched<'_, H, SLOTS> {
             true => self.way.leaf.release(),
             false => self.way.leaf.put_back(self.way.word),
         }
-        H::spin_exit(Rank::Leaf);
+        H::spin_exit(Rank::VmaMap);
     }
 }
 
@@ -117,11 +117,11 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         loop {
             let way = self.way(rcu, key);
             // First: a task with the latch must not be preempted by one that spins for it.
-            H::spin_enter(Rank::Leaf);
+            H::spin_enter(Rank::VmaMap);
             if way.leaf.try_hold(way.word) {
                 return Latched { way, changed: Cell::new(false), host: core::marker::PhantomData };
             }
-            H::spin_exit(Rank::Leaf);
+            H::spin_exit(Rank::VmaMap);
         }
     }
 

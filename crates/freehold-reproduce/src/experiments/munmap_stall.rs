@@ -9,7 +9,7 @@ use crate::load::{ANON, GIB, HOST, PAGE, RW, World, populated, unmap_name};
 use crate::measure::{Figure, figures, in_turns};
 use crate::unit::Unit;
 use crate::{memory, scale::Scale, steps::Steps};
-use freehold::space::{FaultLock, Locking, Unmap};
+use freehold::space::{FaultLock, HugetlbLock, Locking, Unmap, Write};
 use freehold_replay::units;
 use freehold_sync::stats::Histogram;
 use std::sync::Mutex;
@@ -39,7 +39,7 @@ impl Side {
     /// faults as now.
     const DESIGNS: [Side; 6] = {
         const fn with(unmap: Unmap, fault: FaultLock) -> Side {
-            Side::Design(Locking { unmap, fault, hugetlb: freehold::space::HugetlbLock::VmaLock })
+            Side::Design(Locking { unmap, fault, hugetlb: HugetlbLock::VmaLock, write: Write::Whole })
         }
         use FaultLock::{MmapLock, VmaPerCpu};
         [

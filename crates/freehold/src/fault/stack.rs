@@ -100,9 +100,9 @@ impl<P: Platform> WriteGuard<'_, P> {
     /// that come.
     fn may_grow(&self, flags: VmFlags, size: u64, grow: PageCount) -> bool {
         let space = self.space;
-        space.may_expand(flags, grow, Replaced::default())
+        self.may_expand(flags, grow, Replaced::default())
             && size <= space.limits().get().stack
-            && (!flags.contains(VmFlags::LOCKED) || space.may_lock_pages(grow))
+            && (!flags.contains(VmFlags::LOCKED) || self.may_lock_pages(grow))
             && grow <= space.engine.config().commit_pages
     }
 }

@@ -154,10 +154,10 @@ impl<P: Platform> WriteGuard<'_, P> {
         let flags = HEAP | self.default_flags();
         let pages = range.pages();
         if range.end() > AddressSpace::<P>::TASK_SIZE
-            || (flags.contains(VmFlags::LOCKED) && !space.may_lock_pages(pages))
+            || (flags.contains(VmFlags::LOCKED) && !self.may_lock_pages(pages))
             || !self.is_clear_for_heap(range)
-            || !space.may_expand(flags, pages, Replaced::default())
-            || space.counters.counts().map_count > space.engine.config().max_map_count
+            || !self.may_expand(flags, pages, Replaced::default())
+            || !self.may_have_vmas(0)
             || pages > space.engine.config().commit_pages
         {
             return Err(Refused);

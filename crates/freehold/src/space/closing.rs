@@ -29,6 +29,35 @@ impl Closings {
         Closings { open: AtomicU32::new(0), ended: AtomicU32::new(0), slept: AtomicU32::new(0) }
     }
 
+    /// How many claims that were waited for, or reservations, have ended. To be read before the wait is
+    /// announced: by a refused claim, with the leaf latched.
+    pub fn ended(&self) -> u32 {
+        // Relaxed: whoever counts an end has seen the announcement.
+        self.ended.load(Relaxed)
+    }
+
+    /// What those sleep on that wait for an end.
+    pub fn ended_word(&self) -> &AtomicU32 {
+        &self.ended
+    }
+
+    /// Whether a writer of the whole has said that it waits for a reservation to end. For writers of parts,
+    /// which it keeps out while it says so.
+    #[inline]
+    pub fn is_waited_for(&self) -> bool {
+        self.slept.load(Relaxed) != 0
+    }
+
+    /// Something ended that somebody may wait for. The caller is within the gate.
+    #[cold]
+    pub fn tell<P: Platform>(&self) {
+        self.slept.store(0, Relaxed);
+        // Relaxed: what was waited for has ended by a store to its leaf, which the waiter looks at again.
+        self.ended.fetch_add(1, Relaxed);
+        // Nobody waits with a lock held that is needed here.
+        P::wake_all(&self.ended);
+    }
+
     /// Whether there is any closing range.
     pub fn any<P: Platform>(&self, _: &WriteGuard<'_, P>) -> bool {
         // Relaxed: ordered by the mmap lock, like every access to `open`.

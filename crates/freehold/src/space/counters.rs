@@ -1,13 +1,14 @@
 //! What an address space counts.
 //!
-//! Sizes in VMAs and pages change only under the mmap lock held for writing and may be read at any time;
-//! faults are counted per CPU and summed when read, as are [resident pages](freehold_vmspace::VmSpace::rss).
+//! Sizes in VMAs and pages are changed by writers of the whole or of parts, and may be read at any time, to be
+//! exact when nothing changes; faults are counted per CPU and summed when read, as are [resident
+//! pages](freehold_vmspace::VmSpace::rss).
 
 use super::locking::WriteGuard;
 use crate::{error::NoMemory, platform::Platform, vma::flags::VmFlags};
 use freehold_sync::{
     PerCpu,
-    atomic::{AtomicU64, Ordering::Relaxed},
+    atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
 };
 use freehold_vmspace::{PageCount, UserRange};
 
@@ -52,108 +53,320 @@ pub struct Counts {
     pub stack_vm: u64,
 }
 
-/// The live counters.
-pub(crate) struct Counters<P: Platform> {
-    pub map_count: AtomicU64,
-    pub total_vm: Pages,
-    pub locked_vm: Pages,
-    pub data_vm: Pages,
-    pub exec_vm: Pages,
-    pub stack_vm: Pages,
-    /// Faults by [how they ended](Rung), as this CPU counts them.
-    faults: PerCpu<[AtomicU64; ENDS], P>,
+/// What is counted of VMAs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Size {
+    /// VMAs.
+    Vmas,
+    /// Pages mapped.
+    Total,
+    /// Pages locked.
+    Locked,
+    /// Pages of private writable memory that is no stack.
+    Data,
+    /// Pages of program text.
+    Exec,
+    /// Pages of stacks.
+    Stack,
 }
 
-/// A live number of pages. It changes under the mmap lock held for writing alone, so by a plain load and
-/// store (Relaxed).
-pub(crate) struct Pages(AtomicU64);
+const SIZES: usize = 6;
 
-impl Pages {
-    fn none() -> Pages {
-        Pages(AtomicU64::new(0))
-    }
-
-    #[inline]
-    pub fn get(&self) -> PageCount {
-        PageCount::new(self.0.load(Relaxed))
-    }
-
-    #[inline]
-    fn grow(&self, by: PageCount) {
-        self.0.store((self.get() + by).get(), Relaxed);
-    }
-
-    #[inline]
-    fn shrink(&self, by: PageCount) {
-        let rest = self.get().checked_sub(by).expect("a size of the address space went below zero");
-        self.0.store(rest.get(), Relaxed);
-    }
-}
-
-impl<P: Platform> Counters<P> {
-    pub fn try_new() -> Result<Self, NoMemory> {
-        Ok(Counters {
-            map_count: AtomicU64::new(0),
-            total_vm: Pages::none(),
-            locked_vm: Pages::none(),
-            data_vm: Pages::none(),
-            exec_vm: Pages::none(),
-            stack_vm: Pages::none(),
-            faults: PerCpu::try_new(|_| core::array::from_fn(|_| AtomicU64::new(0)))?,
-        })
-    }
-
-    /// Pages with these flags were mapped.
-    pub fn count_mapped(&self, _: &WriteGuard<'_, P>, flags: VmFlags, pages: PageCount) {
-        self.total_vm.grow(pages);
-        if let Some(kind) = self.kind(flags) {
-            kind.grow(pages);
-        }
-    }
-
-    /// Pages with these flags were unmapped.
-    pub fn count_unmapped(&self, _: &WriteGuard<'_, P>, flags: VmFlags, pages: PageCount) {
-        self.total_vm.shrink(pages);
-        if let Some(kind) = self.kind(flags) {
-            kind.shrink(pages);
+impl Size {
+    /// How much more than it needs a CPU takes, and how much it keeps at most of what it does not need.
+    fn credit(self) -> (u64, u64) {
+        match self {
+            Size::Vmas => (16, 64),
+            _ => (1 << 12, 1 << 18),
         }
     }
 
     /// What counts the pages of VMAs with these flags, beside the total.
     #[inline]
-    fn kind(&self, flags: VmFlags) -> Option<&Pages> {
+    fn of(flags: VmFlags) -> Option<Self> {
         if flags.is_exec() {
-            Some(&self.exec_vm)
+            Some(Size::Exec)
         } else if flags.is_stack() {
-            Some(&self.stack_vm)
+            Some(Size::Stack)
         } else if flags.is_data() {
-            Some(&self.data_vm)
+            Some(Size::Data)
         } else {
             None
         }
     }
+}
+
+/// The live counters.
+///
+/// # Sizes beside each other
+///
+/// `taken` is what is mapped, and what CPUs have in *credit*: so it is never less than what is mapped. The
+/// writer of the whole changes `taken` alone. A writer of a part changes its CPU's credit, and `taken` only
+/// where that does not do. It has [reserved](Self::reserve) beforehand what it may add to a size that has a
+/// limit, which fails if that and all credit would pass the limit. So no limit is ever passed, and none is
+/// said to be reached by a writer of a part: where it could be, the change works on the whole, and sums up.
+pub(crate) struct Counters<P: Platform> {
+    taken: [AtomicU64; SIZES],
+    /// Whether there ever was any credit.
+    credited: AtomicBool,
+    cells: PerCpu<Cell, P>,
+}
+
+/// What one CPU counts. Only it writes its cell, inside `with`, so by plain loads and stores (Relaxed).
+struct Cell {
+    /// Faults by [how they ended](Rung).
+    faults: [AtomicU64; ENDS],
+    credit: [AtomicU64; SIZES],
+}
+
+/// What a change of a part may add to sizes that have a limit.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Needs {
+    pub vmas: u64,
+    /// Pages of any kind.
+    pub pages: PageCount,
+    /// Pages that are locked.
+    pub locked: PageCount,
+}
+
+impl Needs {
+    /// The two cuts at the ends of a range.
+    pub const CUTS: Needs = Needs { vmas: 2, pages: PageCount::ZERO, locked: PageCount::ZERO };
+
+    /// Those, and pages that come to count where they did not.
+    pub fn cuts_and_pages(pages: PageCount) -> Self {
+        Needs { pages, ..Needs::CUTS }
+    }
+}
+
+/// What one has reserved, and not used yet.
+#[derive(Default)]
+pub(crate) struct Reserved {
+    left: [core::cell::Cell<u64>; SIZES],
+}
+
+impl Reserved {
+    /// Whether so much may be added within the limit.
+    pub fn covers(&self, size: Size, more: u64) -> bool {
+        more <= self.left[size as usize].get()
+    }
+
+    /// Takes up to `more` of it; returns what is missing.
+    #[inline]
+    fn use_up(&self, size: Size, more: u64) -> u64 {
+        let left = &self.left[size as usize];
+        let used = left.get().min(more);
+        left.set(left.get() - used);
+        more - used
+    }
+}
+
+/// A limit may be in the way.
+pub(super) struct NearLimit;
+
+/// Sizes that have a limit.
+const LIMITED: [Size; 4] = [Size::Vmas, Size::Total, Size::Data, Size::Locked];
+
+impl<P: Platform> Counters<P> {
+    pub fn try_new() -> Result<Self, NoMemory> {
+        let zeroes = || core::array::from_fn(|_| AtomicU64::new(0));
+        Ok(Counters {
+            taken: zeroes(),
+            credited: AtomicBool::new(false),
+            cells: PerCpu::try_new(|_| Cell {
+                faults: core::array::from_fn(|_| AtomicU64::new(0)),
+                credit: core::array::from_fn(|_| AtomicU64::new(0)),
+            })?,
+        })
+    }
+
+    /// Reserves what a change of a part may add, where `limit` says that there is one.
+    #[inline]
+    pub(super) fn reserve(
+        &self,
+        reserved: &Reserved,
+        needs: &Needs,
+        limit: impl Fn(Size) -> Option<u64>,
+    ) -> Result<(), NearLimit> {
+        let needs = [
+            (Size::Vmas, needs.vmas),
+            (Size::Total, needs.pages.get()),
+            (Size::Data, needs.pages.get()),
+            (Size::Locked, needs.locked.get()),
+        ];
+        for (size, more) in needs {
+            if more > 0
+                && let Some(limit) = limit(size)
+            {
+                if !self.use_credit(size, more, limit) {
+                    self.give_back(reserved);
+                    return Err(NearLimit);
+                }
+                reserved.left[size as usize].set(more);
+            }
+        }
+        Ok(())
+    }
+
+    /// What was reserved and is not needed becomes credit.
+    #[inline]
+    pub(super) fn give_back(&self, reserved: &Reserved) {
+        for size in LIMITED {
+            let left = reserved.left[size as usize].replace(0);
+            if left > 0 {
+                self.give_credit(size, left);
+            }
+        }
+    }
+
+    /// Takes so much out of this CPU's credit, or out of the total. Returns whether all that is taken stays
+    /// within the limit; else nothing was done.
+    #[inline]
+    fn use_credit(&self, size: Size, more: u64, limit: u64) -> bool {
+        let taken = &self.taken[size as usize];
+        self.cells.with(|cell| {
+            let credit = &cell.credit[size as usize];
+            let has = credit.load(Relaxed);
+            // What others take meanwhile stays within it, too; a limit that was lowered counts at once.
+            if has >= more && (limit == u64::MAX || taken.load(Relaxed) <= limit) {
+                credit.store(has - more, Relaxed);
+                return true;
+            }
+            self.take(size, more.saturating_sub(has), limit).is_some_and(|took| {
+                credit.store(has + took - more, Relaxed);
+                true
+            })
+        })
+    }
+
+    /// Takes at least so much out of the total, within the limit.
+    #[cold]
+    #[inline(never)]
+    fn take(&self, size: Size, least: u64, limit: u64) -> Option<u64> {
+        // Relaxed: a number by itself. The first of all who take sets the mark before; who sums up either has
+        // the space for itself, or is not exact.
+        if !self.credited.load(Relaxed) {
+            self.credited.store(true, Relaxed);
+        }
+        let taken = &self.taken[size as usize];
+        let (more, _) = size.credit();
+        let mut now = taken.load(Relaxed);
+        loop {
+            let fits = |take: u64| now.checked_add(take).filter(|&then| then <= limit);
+            let then = fits(least.saturating_add(more)).or_else(|| fits(least))?;
+            match taken.compare_exchange_weak(now, then, Relaxed, Relaxed) {
+                Ok(_) => return Some(then - now),
+                Err(found) => now = found,
+            }
+        }
+    }
+
+    /// What is not needed any more becomes credit of this CPU; beyond a bound it goes back.
+    #[inline]
+    fn give_credit(&self, size: Size, less: u64) {
+        self.cells.with(|cell| {
+            let credit = &cell.credit[size as usize];
+            let has = credit.load(Relaxed) + less;
+            let (more, most) = size.credit();
+            if has <= most {
+                credit.store(has, Relaxed);
+            } else {
+                self.taken[size as usize].fetch_sub(has - more, Relaxed);
+                credit.store(more, Relaxed);
+            }
+        });
+    }
+
+    /// A size; exact for the writer of the whole.
+    pub fn get(&self, size: Size) -> u64 {
+        let taken = self.taken[size as usize].load(Relaxed);
+        match self.credited.load(Relaxed) {
+            false => taken,
+            true => {
+                let credit: u64 =
+                    self.cells.iter().map(|cell| cell.credit[size as usize].load(Relaxed)).sum();
+                // Others move it from one to the other meanwhile.
+                taken.saturating_sub(credit)
+            }
+        }
+    }
+
+    /// Whether a size and so much more stays within the limit; for the writer of the whole.
+    pub fn fits(&self, size: Size, more: u64, limit: u64) -> bool {
+        let within = |now: u64| now.saturating_add(more) <= limit;
+        within(self.taken[size as usize].load(Relaxed)) || within(self.get(size))
+    }
+
+    #[inline]
+    fn add(&self, guard: &WriteGuard<'_, P>, size: Size, more: u64) {
+        match guard.reserved() {
+            Some(reserved) => match reserved.use_up(size, more) {
+                0 => {}
+                more => {
+                    self.use_credit(size, more, u64::MAX);
+                }
+            },
+            None => {
+                // Relaxed load and store: nobody else changes it.
+                let taken = &self.taken[size as usize];
+                taken.store(taken.load(Relaxed) + more, Relaxed);
+            }
+        }
+    }
+
+    #[inline]
+    fn remove(&self, guard: &WriteGuard<'_, P>, size: Size, less: u64) {
+        match guard.reserved() {
+            Some(_) => self.give_credit(size, less),
+            None => {
+                let taken = &self.taken[size as usize];
+                let rest = taken.load(Relaxed).checked_sub(less);
+                taken.store(rest.expect("a size of the address space went below zero"), Relaxed);
+            }
+        }
+    }
+
+    /// Pages with these flags were mapped.
+    pub fn count_mapped(&self, guard: &WriteGuard<'_, P>, flags: VmFlags, pages: PageCount) {
+        self.add(guard, Size::Total, pages.get());
+        if let Some(size) = Size::of(flags) {
+            self.add(guard, size, pages.get());
+        }
+    }
+
+    /// Pages with these flags were unmapped.
+    pub fn count_unmapped(&self, guard: &WriteGuard<'_, P>, flags: VmFlags, pages: PageCount) {
+        self.remove(guard, Size::Total, pages.get());
+        if let Some(size) = Size::of(flags) {
+            self.remove(guard, size, pages.get());
+        }
+    }
 
     /// The number of VMAs changed.
-    pub fn count_vmas(&self, _: &WriteGuard<'_, P>, by: i64) {
-        // Relaxed load and store: under the mmap lock, like the numbers of pages.
-        let vmas = self.map_count.load(Relaxed).checked_add_signed(by);
-        self.map_count.store(vmas.expect("a number of VMAs went below zero"), Relaxed);
+    pub fn count_vmas(&self, guard: &WriteGuard<'_, P>, by: i64) {
+        match by {
+            0 => {}
+            1.. => self.add(guard, Size::Vmas, by.unsigned_abs()),
+            _ => self.remove(guard, Size::Vmas, by.unsigned_abs()),
+        }
     }
 
     /// Mapped pages were locked.
-    pub fn count_locked(&self, _: &WriteGuard<'_, P>, pages: PageCount) {
-        self.locked_vm.grow(pages);
+    pub fn count_locked(&self, guard: &WriteGuard<'_, P>, pages: PageCount) {
+        self.add(guard, Size::Locked, pages.get());
     }
 
     /// Locked pages were unlocked, or unmapped.
-    pub fn count_unlocked(&self, _: &WriteGuard<'_, P>, pages: PageCount) {
-        self.locked_vm.shrink(pages);
+    pub fn count_unlocked(&self, guard: &WriteGuard<'_, P>, pages: PageCount) {
+        if pages != PageCount::ZERO {
+            self.remove(guard, Size::Locked, pages.get());
+        }
     }
 
     /// A fault ended.
     pub fn count_fault(&self, end: Rung) {
-        self.faults.with(|ends| {
-            let counter = &ends[end as usize];
+        self.cells.with(|cell| {
+            let counter = &cell.faults[end as usize];
             // Relaxed load and store: only this CPU writes its cell, inside `with`.
             counter.store(counter.load(Relaxed) + 1, Relaxed);
         });
@@ -161,7 +374,7 @@ impl<P: Platform> Counters<P> {
 
     /// Faults by how they ended.
     pub fn faults(&self) -> Faults {
-        let count = |end: Rung| self.faults.iter().map(|ends| ends[end as usize].load(Relaxed)).sum();
+        let count = |end: Rung| self.cells.iter().map(|cell| cell.faults[end as usize].load(Relaxed)).sum();
         Faults {
             vma_lock: count(Rung::VmaLock),
             mmap_lock: count(Rung::MmapLock),
@@ -173,12 +386,12 @@ impl<P: Platform> Counters<P> {
     pub fn counts(&self) -> Counts {
         // Relaxed: each by itself; they agree with each other under the mmap lock.
         Counts {
-            map_count: self.map_count.load(Relaxed),
-            total_vm: self.total_vm.get().get(),
-            locked_vm: self.locked_vm.get().get(),
-            data_vm: self.data_vm.get().get(),
-            exec_vm: self.exec_vm.get().get(),
-            stack_vm: self.stack_vm.get().get(),
+            map_count: self.get(Size::Vmas),
+            total_vm: self.get(Size::Total),
+            locked_vm: self.get(Size::Locked),
+            data_vm: self.get(Size::Data),
+            exec_vm: self.get(Size::Exec),
+            stack_vm: self.get(Size::Stack),
         }
     }
 

@@ -75,6 +75,16 @@ pub enum HugetlbLock {
     VmaLock,
 }
 
+/// How changes of one address space keep apart; see `docs/ranges.md`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Write {
+    /// One at a time (Linux).
+    Whole,
+    /// Side by side, where they need different VMAs and different holes.
+    #[default]
+    Ranges,
+}
+
 /// Which design of each step an address space uses; the default is the last of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Locking {
@@ -84,6 +94,8 @@ pub struct Locking {
     pub fault: FaultLock,
     /// How faults on huge pages are locked besides.
     pub hugetlb: HugetlbLock,
+    /// How changes keep apart.
+    pub write: Write,
 }
 
 impl Locking {
@@ -91,7 +103,7 @@ impl Locking {
     /// comparisons.
     pub const ALL: [Locking; 8] = {
         const fn with(unmap: Unmap, fault: FaultLock) -> Locking {
-            Locking { unmap, fault, hugetlb: HugetlbLock::VmaLock }
+            Locking { unmap, fault, hugetlb: HugetlbLock::VmaLock, write: Write::Ranges }
         }
         use FaultLock::{MmapLock, VmaCount, VmaPerCpu, VmaRwsem};
         [

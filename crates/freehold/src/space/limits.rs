@@ -1,6 +1,7 @@
 //! Resource limits and privileges of an address space, in bytes as setrlimit takes them.
 
-use crate::{PAGE_SHIFT, platform::Platform, space::AddressSpace, vma::flags::VmFlags};
+use super::{AddressSpace, counters::Size, locking::WriteGuard};
+use crate::{PAGE_SHIFT, platform::Platform, vma::flags::VmFlags};
 use freehold_sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use freehold_vmspace::PageCount;
 
@@ -103,32 +104,26 @@ fn pages(bytes: &AtomicU64) -> PageCount {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Whether `grow` more pages with these flags, after `shrink` pages went, stay within RLIMIT_AS and
-    /// RLIMIT_DATA.
-    pub(crate) fn may_expand(&self, flags: VmFlags, grow: PageCount, shrink: Replaced) -> bool {
-        let total = (self.counters.total_vm.get() - shrink.total).saturating_add(grow);
-        if total > pages(&self.limits.address_space) {
-            return false;
-        }
-        if !flags.is_data() {
-            return true;
-        }
-        // As on Linux, whatever is replaced makes room for data.
-        let data = self.counters.data_vm.get().saturating_add(grow).saturating_sub(shrink.total);
-        let soft = self.limits.data.load(Relaxed);
-        // A soft limit of zero is what old programs set to mean "no heap"; the hard limit decides then.
-        data <= PageCount::new(soft >> PAGE_SHIFT) || (soft == 0 && data <= pages(&self.limits.data_hard))
-    }
-
     /// Whether locking is allowed at all.
     pub(crate) fn may_mlock(&self) -> bool {
         self.limits.may_lock.load(Relaxed) || self.limits.memlock.load(Relaxed) != 0
     }
 
-    /// Whether `grow` more locked pages stay within RLIMIT_MEMLOCK.
-    pub(crate) fn may_lock_pages(&self, grow: PageCount) -> bool {
-        self.limits.may_lock.load(Relaxed)
-            || self.counters.locked_vm.get().saturating_add(grow) <= pages(&self.limits.memlock)
+    /// The limit of a size, if it has one, in its unit: what a change of a part must not pass.
+    #[inline]
+    pub(super) fn limit_of(&self, size: Size) -> Option<u64> {
+        let limited = |bytes: &AtomicU64| match bytes.load(Relaxed) {
+            UNLIMITED => None,
+            bytes => Some(bytes >> PAGE_SHIFT),
+        };
+        match size {
+            Size::Vmas => Some(self.engine.config().max_map_count),
+            Size::Total => limited(&self.limits.address_space),
+            Size::Data => limited(&self.limits.data),
+            Size::Locked if self.limits.may_lock.load(Relaxed) => None,
+            Size::Locked => Some(self.limits.memlock.load(Relaxed) >> PAGE_SHIFT),
+            Size::Exec | Size::Stack => None,
+        }
     }
 
     /// Whether `total` pages of locked memory in all stay within RLIMIT_MEMLOCK.
@@ -152,4 +147,49 @@ impl<P: Platform> AddressSpace<P> {
 pub(crate) struct Replaced {
     /// Of any kind.
     pub total: PageCount,
+}
+
+impl<P: Platform> WriteGuard<'_, P> {
+    /// Whether `grow` more pages with these flags, after `shrink` pages went, stay within RLIMIT_AS and
+    /// RLIMIT_DATA.
+    pub(crate) fn may_expand(&self, flags: VmFlags, grow: PageCount, shrink: Replaced) -> bool {
+        let (space, limits) = (self.space, &self.space.limits);
+        let fits = |size, limit: PageCount| {
+            let more = grow.saturating_sub(shrink.total).get();
+            match self.reserved() {
+                Some(reserved) => space.limit_of(size).is_none() || reserved.covers(size, more),
+                // As on Linux, whatever is replaced makes room for data.
+                None => space.counters.fits(size, grow.get(), limit.saturating_add(shrink.total).get()),
+            }
+        };
+        if limits.address_space.load(Relaxed) != UNLIMITED && !fits(Size::Total, pages(&limits.address_space))
+        {
+            return false;
+        }
+        let soft = limits.data.load(Relaxed);
+        if soft == UNLIMITED || !flags.is_data() {
+            return true;
+        }
+        // A soft limit of zero is what old programs set to mean "no heap"; the hard limit decides then.
+        fits(Size::Data, PageCount::new(soft >> PAGE_SHIFT))
+            || (soft == 0 && fits(Size::Data, pages(&limits.data_hard)))
+    }
+
+    /// Whether `grow` more locked pages stay within RLIMIT_MEMLOCK.
+    pub(crate) fn may_lock_pages(&self, grow: PageCount) -> bool {
+        let limits = &self.space.limits;
+        limits.may_lock.load(Relaxed)
+            || match self.reserved() {
+                Some(reserved) => reserved.covers(Size::Locked, grow.get()),
+                None => self.space.counters.fits(Size::Locked, grow.get(), pages(&limits.memlock).get()),
+            }
+    }
+
+    /// Whether there may be `more` VMAs.
+    pub(crate) fn may_have_vmas(&self, more: u64) -> bool {
+        match self.reserved() {
+            Some(reserved) => reserved.covers(Size::Vmas, more),
+            None => self.space.counters.fits(Size::Vmas, more, self.space.engine.config().max_map_count),
+        }
+    }
 }

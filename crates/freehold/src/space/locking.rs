@@ -20,6 +20,8 @@
 )]
 
 use super::AddressSpace;
+use super::counters::Reserved;
+use super::part::{Part, WriteRight};
 use super::tree_entry::decode;
 pub(crate) use super::tree_entry::{TreeEntry, closing_entry, entry, entry_at};
 use crate::{
@@ -35,8 +37,8 @@ use core::{
     marker::PhantomData,
     ops::{Deref, Range},
 };
-use freehold_range::{Direction, Entry, GapRequest, Lookup, Reader, Writer};
-use freehold_sync::{Killed, MmapReadGuard, MmapWriteGuard, ReadFail, ReaderPlace};
+use freehold_range::{Direction, Entry, GapRequest, Lookup, Reader, SharedWriter, Writer};
+use freehold_sync::{Killed, MmapRangeGuard, MmapReadGuard, MmapWriteGuard, ReadFail, ReaderPlace};
 
 /// How often a lookup without locks looks again for a VMA that went while it looked.
 const LOOKS: u32 = 8;
@@ -129,10 +131,94 @@ pub struct ReadGuard<'s, P: Platform> {
 /// ```
 pub struct WriteGuard<'s, P: Platform> {
     pub(crate) space: &'s AddressSpace<P>,
-    tree: RefCell<Writer<'s, P>>,
     /// Dropped, like all fields, in the order of declaration: VMAs are unlocked first.
     locked: LockedVmas<'s, P>,
-    lock: MmapWriteGuard<'s, P>,
+    tree: Tree<'s, P>,
+    lock: WriteRight<'s, P>,
+}
+
+/// What a writer sees of the tree, and changes.
+enum Tree<'s, P: Platform> {
+    /// All of it.
+    Whole(RefCell<Writer<'s, P>>),
+    /// What it has claimed, as it is to be.
+    Part(Part<'s, P>),
+}
+
+impl<'s, P: Platform> Tree<'s, P> {
+    #[inline(always)]
+    fn find(&self, addr: u64) -> Option<Entry> {
+        match self {
+            Tree::Whole(tree) => tree.borrow().find(addr),
+            Tree::Part(part) => part.map.find(addr),
+        }
+    }
+
+    #[inline(always)]
+    fn next(&self, addr: u64) -> Option<Entry> {
+        match self {
+            Tree::Whole(tree) => tree.borrow().next(addr),
+            Tree::Part(part) => part.map.next(addr),
+        }
+    }
+
+    #[inline(always)]
+    fn prev(&self, addr: u64) -> Option<Entry> {
+        match self {
+            Tree::Whole(tree) => tree.borrow().prev(addr),
+            Tree::Part(part) => part.map.prev(addr),
+        }
+    }
+
+    #[inline(always)]
+    fn around(&self, range: UserRange) -> (Option<Entry>, Option<Entry>) {
+        match self {
+            Tree::Whole(tree) => tree.borrow().around(range.start(), range.end()),
+            Tree::Part(part) => part.map.around(range.start(), range.end()),
+        }
+    }
+
+    /// What lies above `addr`, whoever has it. The section keeps VMAs that are found.
+    #[inline(always)]
+    fn seen_next(&self, _: &P::RcuGuard, addr: u64) -> Option<Entry> {
+        match self {
+            Tree::Whole(tree) => tree.borrow().next(addr),
+            Tree::Part(part) => part.map.seen_next(addr),
+        }
+    }
+
+    #[inline(always)]
+    fn gap(&self, request: &GapRequest, below: impl Fn(&Entry) -> u64) -> Option<u64> {
+        match self {
+            Tree::Whole(tree) => tree.borrow().gap(request, below),
+            Tree::Part(part) => part.map.gap(request, below),
+        }
+    }
+
+    #[inline(always)]
+    fn reserve(&self, replaces: usize) -> Result<(), NoMemory> {
+        match self {
+            Tree::Whole(tree) => tree.borrow_mut().reserve(replaces).map_err(|_| NoMemory),
+            // Room was promised with the claim.
+            Tree::Part(_) => Ok(()),
+        }
+    }
+
+    #[inline(always)]
+    fn replace(&self, range: UserRange, with: &[Entry]) {
+        match self {
+            Tree::Whole(tree) => tree.borrow_mut().replace(range.start(), range.end(), with),
+            Tree::Part(part) => part.map.replace(range.start(), range.end(), with),
+        }
+    }
+
+    /// For what only a writer of the whole does.
+    fn whole(&self) -> &RefCell<Writer<'s, P>> {
+        match self {
+            Tree::Whole(tree) => tree,
+            Tree::Part(_) => unreachable!("a writer of a part does not work on the whole"),
+        }
+    }
 }
 
 /// The write lock of one VMA: the right to change its fields. Ends with the write guard it came from.
@@ -259,8 +345,8 @@ impl<P: Platform> AddressSpace<P> {
     #[inline]
     fn writer<'s>(&'s self, lock: MmapWriteGuard<'s, P>) -> WriteGuard<'s, P> {
         // SAFETY: the mmap lock is held for writing, so this is the only writer while the guard lives.
-        let tree = RefCell::new(unsafe { self.tree.writer() });
-        WriteGuard { space: self, tree, locked: LockedVmas::none(), lock }
+        let tree = Tree::Whole(RefCell::new(unsafe { self.tree.writer() }));
+        WriteGuard { space: self, locked: LockedVmas::none(), tree, lock: WriteRight::Whole(lock) }
     }
 }
 
@@ -331,21 +417,54 @@ impl<'s, P: Platform> ReadGuard<'s, P> {
 }
 
 impl<'s, P: Platform> WriteGuard<'s, P> {
+    #[inline(always)]
+    pub(super) fn of_part(
+        space: &'s AddressSpace<P>,
+        part: Part<'s, P>,
+        lock: MmapRangeGuard<'s, P>,
+    ) -> Self {
+        WriteGuard { space, locked: LockedVmas::none(), tree: Tree::Part(part), lock: WriteRight::Part(lock) }
+    }
+
+    /// What it has, if it is a writer of a part.
+    #[inline(always)]
+    pub(super) fn part(&self) -> Option<&Part<'s, P>> {
+        match &self.tree {
+            Tree::Whole(_) => None,
+            Tree::Part(part) => Some(part),
+        }
+    }
+
+    /// The tree, of a writer of a part.
+    #[inline(always)]
+    pub(super) fn part_map(&self) -> &SharedWriter<'s, P> {
+        match &self.tree {
+            Tree::Whole(_) => unreachable!("a writer of the whole claims nothing"),
+            Tree::Part(part) => &part.map,
+        }
+    }
+
+    /// What a writer of a part may add to sizes that have limits.
+    #[inline(always)]
+    pub(super) fn reserved(&self) -> Option<&'s Reserved> {
+        self.part().map(|part| &part.room.reserved)
+    }
+
     /// The VMA that contains `addr`.
     pub fn find(&self, addr: u64) -> Option<&Vma<P>> {
-        let found = self.tree.borrow().find(addr)?;
+        let found = self.tree.find(addr)?;
         self.slot(&found).vma()
     }
 
     /// The first VMA or closing range that ends above `addr`.
     pub(crate) fn next_slot(&self, addr: u64) -> Option<TreeEntry<'_, P>> {
-        let found = self.tree.borrow().next(addr)?;
+        let found = self.tree.next(addr)?;
         Some(self.slot(&found))
     }
 
     /// The last VMA or closing range that ends at or below `addr`.
     pub(crate) fn prev_slot(&self, addr: u64) -> Option<TreeEntry<'_, P>> {
-        let found = self.tree.borrow().prev(addr)?;
+        let found = self.tree.prev(addr)?;
         Some(self.slot(&found))
     }
 
@@ -356,7 +475,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     pub(crate) fn first_in(&self, range: Range<u64>) -> Option<&Vma<P>> {
         let mut at = range.start;
         while at < range.end {
-            let found = self.tree.borrow().next(at).filter(|found| found.start < range.end)?;
+            let found = self.tree.next(at).filter(|found| found.start < range.end)?;
             match self.slot(&found) {
                 TreeEntry::Vma(vma) => return Some(vma),
                 TreeEntry::Closing(range) => at = range.end(),
@@ -367,14 +486,14 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// The addresses taken by what lies before and behind `range`, which may hold anything.
     pub(crate) fn taken_around(&self, range: UserRange) -> (Option<UserRange>, Option<UserRange>) {
-        let (prev, next) = self.tree.borrow().around(range.start(), range.end());
+        let (prev, next) = self.tree.around(range);
         let taken = |found: Entry| UserRange::new(found.start, found.end);
         (prev.map(taken), next.map(taken))
     }
 
     /// The VMAs that touch `range`, which may hold anything; no others are looked at.
     pub(crate) fn neighbours(&self, range: UserRange) -> (Option<&Vma<P>>, Option<&Vma<P>>) {
-        let (prev, next) = self.tree.borrow().around(range.start(), range.end());
+        let (prev, next) = self.tree.around(range);
         let prev = prev.filter(|prev| prev.end == range.start());
         let next = next.filter(|next| next.start == range.end());
         let vma = |found: Option<Entry>| found.and_then(|found| self.slot(&found).vma());
@@ -408,8 +527,12 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Whether any part of `range` is still closing.
     pub(crate) fn is_closing(&self, range: UserRange) -> bool {
+        if self.part().is_some() {
+            // What is closing is not claimed.
+            return false;
+        }
         // Nearly always there is no closing range at all, and nothing needs to be looked up.
-        if !self.space.closings.any(self) {
+        if !self.space.changes_parts() && !self.space.closings.any(self) {
             return false;
         }
         let mut at = range.start();
@@ -446,7 +569,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     fn gap(&self, len: u64, bounds: Range<u64>, from: Direction, above: impl Fn(&Entry)) -> Option<u64> {
         let Range { start: low, end: high } = bounds;
         let request = GapRequest { len, align: crate::PAGE_SIZE, low, high, direction: from };
-        self.tree.borrow().gap(&request, |found| {
+        self.tree.gap(&request, |found| {
             above(found);
             0
         })
@@ -455,11 +578,12 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// What comes first above `addr`: the addresses that it takes, and the lowest that it keeps for itself,
     /// which is where its gap begins if it is a stack.
     pub(crate) fn next_taken(&self, addr: u64) -> Option<(UserRange, u64)> {
-        let found = self.tree.borrow().next(addr)?;
+        let rcu = P::rcu_read();
+        let found = self.tree.seen_next(&rcu, addr)?;
         Some((UserRange::new(found.start, found.end), self.kept_from(&found)))
     }
 
-    fn kept_from(&self, found: &Entry) -> u64 {
+    pub(super) fn kept_from(&self, found: &Entry) -> u64 {
         let gap = match self.slot(found) {
             TreeEntry::Vma(vma) if vma.flags().contains(VmFlags::GROWSDOWN) => {
                 self.space.engine.config().stack_gap
@@ -471,22 +595,22 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Prepares so that `replaces` calls of [`replace`](Self::replace) cannot fail.
     pub(crate) fn reserve(&self, replaces: usize) -> Result<(), NoMemory> {
-        self.tree.borrow_mut().reserve(replaces).map_err(|_| NoMemory)
+        self.tree.reserve(replaces)
     }
 
     /// Frees the nodes that [`reserve`](Self::reserve) has left over.
     pub(crate) fn trim_tree(&self) {
-        self.tree.borrow_mut().trim();
+        self.tree.whole().borrow_mut().trim();
     }
 
     /// Puts `with` in place of everything in `range`, in one step for readers. Uses up one reserved replace.
     pub(crate) fn replace(&self, range: UserRange, with: &[Entry]) {
-        self.tree.borrow_mut().replace(range.start(), range.end(), with);
+        self.tree.replace(range, with);
     }
 
     /// Takes everything out of the tree; needs no memory.
     pub(crate) fn clear_tree(&self) {
-        self.tree.borrow_mut().clear();
+        self.tree.whole().borrow_mut().clear();
     }
 
     /// Locks a VMA for writing: waits for its readers, and keeps new ones out until this guard ends.
@@ -517,17 +641,17 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     pub(crate) fn downgrade(self) -> ReadGuard<'s, P> {
         let WriteGuard { space, locked, lock, .. } = self;
         drop(locked);
-        space.reader(lock.downgrade())
+        match lock {
+            WriteRight::Whole(lock) => space.reader(lock.downgrade()),
+            WriteRight::Part(_) => unreachable!("a writer of a part does not become a reader of the whole"),
+        }
     }
 
     /// The tree's own rules, and that every VMA is attached, owned and where the tree says.
     pub(crate) fn check(&self) {
-        self.tree.borrow().check();
+        self.tree.whole().borrow().check();
         let mut at = 0;
-        while let Some(found) = {
-            let tree = self.tree.borrow();
-            tree.next(at)
-        } {
+        while let Some(found) = self.tree.next(at) {
             if let TreeEntry::Vma(vma) = self.slot(&found) {
                 assert_eq!(vma.range(), found.start..found.end, "a VMA lies elsewhere than the tree says");
                 assert!(!vma.lock().is_detached(), "a detached VMA is in the tree at {:#x}", found.start);

@@ -2,6 +2,8 @@
 
 use super::{
     AddressSpace,
+    counters::Needs,
+    part::PartRoom,
     parts::{Holes, Parts},
     split_merge::{Change, SplitMergeError},
 };
@@ -40,7 +42,8 @@ impl<P: Platform> AddressSpace<P> {
         if range.is_empty() {
             return Ok(());
         }
-        let guard = self.write_range(range)?;
+        let room = PartRoom::default();
+        let guard = self.write_part(&room, range, Needs::CUTS)?;
         // Holes are looked for before anything changes.
         let whole = guard.for_each_vma_range(range, Holes::Stop, |_, _| Ok::<(), MbindError>(()))?;
         if guard.first_part(range).is_none() || (tag != 0 && !whole) {

@@ -6,7 +6,9 @@
 
 use super::{
     AddressSpace,
+    counters::Needs,
     locking::WriteGuard,
+    part::PartRoom,
     parts::{Holes, Parts},
     split_merge::{Change, SplitMergeError},
 };
@@ -17,7 +19,7 @@ use crate::{
     vma::{Vma, flags::VmFlags},
 };
 use bitflags::bitflags;
-use freehold_sync::atomic::Ordering::Relaxed;
+use freehold_sync::{Killed, atomic::Ordering::Relaxed};
 use freehold_vmspace::{PageCount, UserRange};
 
 bitflags! {
@@ -119,11 +121,27 @@ impl<P: Platform> AddressSpace<P> {
             return Err(MlockError::NotPermitted);
         }
         let (start, len) = whole_pages(addr, len);
-        let guard = self.write_killable()?;
+        let needs = Needs { locked: PageCount::of_bytes(len), ..Needs::CUTS };
+        let room = PartRoom::default();
+        let guard = self.write_part_or_whole(&room, start, len, needs)?;
         guard.check_lock_limit(start, len)?;
         let range = guard.set_lock(start, len, lock_flags(flags.contains(LockFlags::ONFAULT)))?;
         drop(guard);
         Ok(self.populate(range)?)
+    }
+
+    /// The right to change a range, if it is one.
+    fn write_part_or_whole<'s>(
+        &'s self,
+        room: &'s PartRoom,
+        start: u64,
+        len: u64,
+        needs: Needs,
+    ) -> Result<WriteGuard<'s, P>, Killed> {
+        match UserRange::decode(start, len).filter(|range| !range.is_empty()) {
+            Some(range) => self.write_part(room, range, needs),
+            None => self.write_killable(),
+        }
     }
 
     /// Lets go of locked memory; of what is not locked, nothing.
@@ -137,7 +155,8 @@ impl<P: Platform> AddressSpace<P> {
     /// The mmap lock for writing, killably.
     pub fn munlock(&self, addr: u64, len: u64) -> Result<(), MlockError> {
         let (start, len) = whole_pages(addr, len);
-        let guard = self.write_killable()?;
+        let room = PartRoom::default();
+        let guard = self.write_part_or_whole(&room, start, len, Needs::CUTS)?;
         guard.set_lock(start, len, VmFlags::empty()).map(|_| ())
     }
 
@@ -197,7 +216,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     /// RLIMIT_MEMLOCK; what is locked already does not count twice.
     fn check_lock_limit(&self, start: u64, len: u64) -> Result<(), MlockError> {
         let pages = PageCount::of_bytes(len);
-        if self.space.may_lock_pages(pages) {
+        if self.may_lock_pages(pages) {
             return Ok(());
         }
         let range = UserRange::clipped(start, len);
@@ -205,7 +224,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         for vma in self.vmas(range).filter(|vma| vma.flags().contains(VmFlags::LOCKED)) {
             again += PageCount::of_bytes(range.end().min(vma.end()) - range.start().max(vma.start()));
         }
-        if self.space.may_lock_pages(pages - again) { Ok(()) } else { Err(MlockError::LockLimit) }
+        if self.may_lock_pages(pages - again) { Ok(()) } else { Err(MlockError::LockLimit) }
     }
 
     /// New mappings are locked so from now on.

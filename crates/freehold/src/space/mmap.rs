@@ -2,10 +2,12 @@
 
 use super::{
     AddressSpace,
+    counters::Needs,
     deferred_retire::DeferredRetire,
     ksm::marked,
     locking::WriteGuard,
     map_flags::{DROPPABLE, DROPPED, MapFlags, PRIVATE, Prot, SHARED, SHARED_VALIDATE, TYPE, vm_flags},
+    part::PartRoom,
     split_merge::NewMapping,
     unmap::{Decoded, Gathered},
 };
@@ -18,6 +20,8 @@ use crate::{
     records::hugetlb::{file::Reserving, reserves::PendingReservation},
     vma::{Vma, flags::VmFlags, merge::Attrs},
 };
+use core::cell::Cell;
+use freehold_range::Refused;
 use freehold_sync::atomic::Ordering::Relaxed;
 use freehold_vmspace::{HugePageSize, PageCount, PageIndex, UserRange};
 
@@ -108,13 +112,31 @@ impl<P: Platform> AddressSpace<P> {
         request: &mut Request<P>,
         reserving: Option<Reserving<'_, P>>,
     ) -> Result<u64, MmapError> {
-        let range = || UserRange::try_new(request.addr, request.addr.wrapping_add(request.len));
         // A range that does not fit is refused below, in its turn.
-        let guard = match request.flags.contains(MapFlags::FIXED).then(range).flatten() {
-            Some(range) if !range.is_empty() && range.end() <= Self::TASK_SIZE => self.write_range(range)?,
-            _ => self.write_killable()?,
+        let fixed = request.flags.contains(MapFlags::FIXED).then(|| request.fixed_range::<P>()).flatten();
+        let room = PartRoom::default();
+        if self.changes_parts() && request.object.file().is_none_or(|file| file.driver().is_none()) {
+            let needs = || request.needs(VmFlags::from_bits_retain(self.default_flags.load(Relaxed)));
+            let place = Cell::new(fixed.map(UserRange::start));
+            let claimed = match fixed {
+                Some(range) => self.claim_by(&room, needs, |guard| guard.claim_fixed(range))?,
+                None if request.flags.contains(MapFlags::FIXED) => Err(Refused::Whole),
+                None => self.claim_by(&room, needs, |guard| {
+                    // What is wrong with it is found out with the whole space standing still.
+                    let start = guard.place(request).map_err(|_| Refused::Whole)?;
+                    place.set(Some(start));
+                    guard.claim_room(UserRange::at(start, request.len))
+                })?,
+            };
+            if let (Ok(guard), Some(start)) = (claimed, place.get()) {
+                return guard.map_and_populate(request, Some(start), reserving);
+            }
+        }
+        let guard = match fixed {
+            Some(range) => self.write_range(range)?,
+            None => self.write_killable()?,
         };
-        guard.map_and_populate(request, reserving)
+        guard.map_and_populate(request, None, reserving)
     }
 
     /// Step 1: what can be said without looking at the address space.
@@ -192,6 +214,21 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> Request<P> {
+    /// The fixed range, if it is one.
+    fn fixed_range<Q: Platform>(&self) -> Option<UserRange> {
+        let range = UserRange::try_new(self.addr, self.addr.wrapping_add(self.len))?;
+        (!range.is_empty() && range.end() <= AddressSpace::<Q>::TASK_SIZE).then_some(range)
+    }
+
+    /// What it may add to sizes that have limits.
+    fn needs(&self, defaults: VmFlags) -> Needs {
+        let pages = PageCount::of_bytes(self.len);
+        let secret = self.object.is_secret();
+        let locked = (self.vm_flags | defaults).contains(VmFlags::LOCKED) || secret;
+        // The mapping, and what is cut in two where it comes into the middle.
+        Needs { vmas: 3, pages, locked: if locked { pages } else { PageCount::ZERO } }
+    }
+
     /// Whether others see stores.
     pub(super) fn is_shared(&self) -> bool {
         matches!(self.flags.bits() & TYPE, SHARED | SHARED_VALIDATE)
@@ -245,11 +282,12 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     pub(super) fn map_and_populate(
         self,
         request: &mut Request<P>,
+        placed: Option<u64>,
         reserving: Option<Reserving<'_, P>>,
     ) -> Result<u64, MmapError> {
         let space = self.space;
         let mut replaced = DeferredRetire::new();
-        let mapped = self.map(request, reserving.as_ref(), &mut replaced);
+        let mapped = self.map(request, placed, reserving.as_ref(), &mut replaced);
         // From here on it is the VMA, where there is one, that keeps its file from being sealed: a task that
         // waits below, for the reader of a userfaultfd say, does not.
         request.writing = None;
@@ -265,18 +303,23 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok(range.start())
     }
 
-    /// Steps 2 to 4. Returns the range, and whether it wants populating.
+    /// Steps 2 to 4. `placed`: where it goes, if that was decided. Returns the range, and whether it wants
+    /// populating.
     fn map(
         &self,
         request: &mut Request<P>,
+        placed: Option<u64>,
         reserving: Option<&Reserving<'_, P>>,
         replaced: &mut DeferredRetire<'s, P>,
     ) -> Result<(UserRange, bool), MmapError> {
         let space = self.space;
-        if space.counters.map_count.load(Relaxed) > space.engine.config().max_map_count {
+        if !self.may_have_vmas(0) {
             return Err(MmapError::TooManyVmas);
         }
-        let start = self.place(request)?;
+        let start = match placed {
+            Some(start) if !request.flags.contains(MapFlags::FIXED) => start,
+            _ => self.place(request)?,
+        };
         let range = UserRange::at(start, request.len);
         if request.flags.contains(MapFlags::FIXED_NOREPLACE)
             && self.next_slot(range.start()).is_some_and(|slot| slot.range().start() < range.end())
@@ -305,7 +348,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             return Err(MmapError::NotPermitted);
         }
         let locked = request.vm_flags.contains(VmFlags::LOCKED);
-        if locked && !self.space.may_lock_pages(PageCount::of_bytes(request.len)) {
+        if locked && !self.may_lock_pages(PageCount::of_bytes(request.len)) {
             return Err(MmapError::LockLimit);
         }
         Ok(())
@@ -440,7 +483,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             false => None,
         };
         let replaced = gathered.as_ref().map(Gathered::replaced).unwrap_or_default();
-        if !space.may_expand(request.vm_flags, pages, replaced) {
+        if !self.may_expand(request.vm_flags, pages, replaced) {
             return Err(MmapError::Limit);
         }
         if request.vm_flags.contains(VmFlags::ACCOUNT) && pages > space.engine.config().commit_pages {

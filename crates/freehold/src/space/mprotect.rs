@@ -8,9 +8,11 @@
 
 use super::{
     AddressSpace, Prot,
+    counters::Needs,
     limits::Replaced,
     locking::WriteGuard,
     map_flags::access_flags,
+    part::PartRoom,
     parts::{Holes, Parts},
     split_merge::{Change, SplitMergeError},
 };
@@ -108,7 +110,9 @@ impl<P: Platform> AddressSpace<P> {
 
     fn protect(&self, addr: u64, len: u64, prot: Prot, pkey: Option<u8>) -> Result<(), MprotectError> {
         let Some(request) = Request::new(addr, len, prot)? else { return Ok(()) };
-        let guard = self.write_range(request.range)?;
+        let needs = Needs::cuts_and_pages(request.range.pages());
+        let room = PartRoom::default();
+        let guard = self.write_part(&room, request.range, needs)?;
         if pkey.is_some_and(|pkey| !self.pkeys.is_allocated(&guard, pkey)) {
             return Err(MprotectError::Invalid);
         }
@@ -225,7 +229,7 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
     ) -> Result<VmFlags, MprotectError> {
         let (old, space) = (vma.flags(), self.guard.space);
         if new.contains(VmFlags::WRITE) {
-            let fits = |flags| space.may_expand(flags, pages, Replaced::default());
+            let fits = |flags| self.guard.may_expand(flags, pages, Replaced::default());
             if !fits(new) && fits(old) {
                 return Err(MprotectError::Limit);
             }

@@ -324,10 +324,10 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             return Err(MremapError::NotExpandable);
         }
         let growth = PageCount::of_bytes(request.growth());
-        if flags.contains(VmFlags::LOCKED) && !self.space.may_lock_pages(growth) {
+        if flags.contains(VmFlags::LOCKED) && !self.may_lock_pages(growth) {
             return Err(MremapError::LockLimit);
         }
-        if !self.space.may_expand(flags, growth, Replaced::default()) {
+        if !self.may_expand(flags, growth, Replaced::default()) {
             return Err(MremapError::Limit);
         }
         Ok(flags & VmFlags::LOCK_MASK == VmFlags::LOCKED)
@@ -347,7 +347,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         }
         let vma = self.find(request.addr).ok_or(MremapError::NotMapped)?;
         let pages = PageCount::of_bytes(request.old_len);
-        if request.keeps_source() && !self.space.may_expand(vma.flags(), pages, Replaced::default()) {
+        if request.keeps_source() && !self.may_expand(vma.flags(), pages, Replaced::default()) {
             return Err(MremapError::Limit);
         }
         if !request.fixed() {

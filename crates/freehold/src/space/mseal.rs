@@ -2,6 +2,8 @@
 
 use super::{
     AddressSpace,
+    counters::Needs,
+    part::PartRoom,
     parts::{Holes, Parts},
     split_merge::{Change, SplitMergeError},
 };
@@ -48,7 +50,8 @@ impl<P: Platform> AddressSpace<P> {
         if range.is_empty() {
             return Ok(());
         }
-        let guard = self.write_range(range)?;
+        let room = PartRoom::default();
+        let guard = self.write_part(&room, range, Needs::CUTS)?;
         if !guard.for_each_vma_range(range, Holes::Stop, |_, _| Ok::<(), MsealError>(()))? {
             return Err(MsealError::NotMapped);
         }

@@ -10,7 +10,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         if !flags.contains(VmFlags::MAYSHARE) {
             return Err(MmapError::Invalid);
         }
-        if !self.space.may_lock_pages(PageCount::of_bytes(len)) {
+        if !self.may_lock_pages(PageCount::of_bytes(len)) {
             return Err(MmapError::LockLimit);
         }
         *flags |= VmFlags::LOCKED | VmFlags::DONTDUMP;

@@ -132,7 +132,7 @@ impl<P: Platform> AddressSpace<P> {
                 return Err(ShmatError::Invalid);
             }
         }
-        Ok(guard.map_and_populate(&mut request, None)?)
+        Ok(guard.map_and_populate(&mut request, None, None)?)
     }
 
     /// Detaches what was attached at `addr`: the first VMA at or behind it that lies where it would if its

@@ -101,8 +101,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         let guard = self.write_killable()?;
         // Each VMA but the last one counts when the next one comes.
-        let before = self.counters.counts().map_count + parts.len() as u64 - 1;
-        if before > self.engine.config().max_map_count {
+        if !guard.may_have_vmas(parts.len() as u64 - 1) {
             return Err(MmapError::TooManyVmas);
         }
         let start = guard.find_room(&Room::pages(hint, whole))?;
@@ -135,7 +134,7 @@ impl<P: Platform> WriteGuard<'_, P> {
                 data += range.pages();
             }
         }
-        let fits = |flags, pages| self.space.may_expand(flags, pages, Replaced::default());
+        let fits = |flags, pages| self.may_expand(flags, pages, Replaced::default());
         if !fits(VmFlags::empty(), pages) || (data > PageCount::ZERO && !fits(VmFlags::WRITE, data)) {
             return Err(MmapError::Limit);
         }

@@ -338,8 +338,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         if cuts == 0 {
             return Ok(vma);
         }
-        let counts = self.space.counters.counts();
-        if counts.map_count + cuts > self.space.engine.config().max_map_count {
+        if !self.may_have_vmas(cuts) {
             return Err(SplitMergeError::TooManyVmas);
         }
         self.cut(vma, range)

@@ -3,7 +3,7 @@
 
 use crate::{UserRange, platform::Platform, vma::Vma};
 use core::num::NonZeroU64;
-use freehold_range::Entry;
+use freehold_range::{Entry, HOLE, MARKS};
 
 /// What a range of the tree holds.
 pub(crate) enum TreeEntry<'g, P: Platform> {
@@ -31,8 +31,9 @@ impl<'g, P: Platform> TreeEntry<'g, P> {
     }
 }
 
-/// The tree's word for a closing reservation; VMAs are aligned, so no VMA has this word.
-const CLOSING: NonZeroU64 = NonZeroU64::new(1).unwrap();
+/// The tree's word for a closing reservation. The tree marks words where it has several writers; VMAs are
+/// aligned, so none of these bits is a VMA's.
+const CLOSING: NonZeroU64 = NonZeroU64::new(HOLE).unwrap();
 
 /// The tree's word for a VMA.
 fn word<P: Platform>(vma: &Vma<P>) -> NonZeroU64 {
@@ -46,10 +47,11 @@ fn word<P: Platform>(vma: &Vma<P>) -> NonZeroU64 {
 /// The entry was read from a tree, and the caller keeps what it found there from being freed for `'g`: by a
 /// lock, or in a read section (RCU).
 pub(super) unsafe fn decode<'g, P: Platform>(entry: &Entry) -> TreeEntry<'g, P> {
-    if entry.value == CLOSING {
+    let word = entry.value.get();
+    if word & HOLE != 0 {
         return TreeEntry::Closing(UserRange::new(entry.start, entry.end));
     }
-    let vma = core::ptr::with_exposed_provenance::<Vma<P>>(entry.value.get() as usize);
+    let vma = core::ptr::with_exposed_provenance::<Vma<P>>((word & !MARKS) as usize);
     // SAFETY: every other word is the address of a VMA of the engine's slab, whose memory stays a `Vma` as
     // the caller says.
     TreeEntry::Vma(unsafe { &*vma })

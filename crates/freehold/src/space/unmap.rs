@@ -27,9 +27,11 @@
 
 use super::{
     AddressSpace,
+    counters::Needs,
     design::Hold,
     limits::Replaced,
     locking::{WriteGuard, closing_entry},
+    part::PartRoom,
     split_merge::SplitMergeError,
     vma_list::{OwnedList, VmaList},
 };
@@ -140,11 +142,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// Splits off what of `vma` lies outside `range`.
     fn clip<'g>(&'g self, mut vma: &'g Vma<P>, range: UserRange) -> Result<&'g Vma<P>, MunmapError> {
         let (inside_start, inside_end) = (vma.start() < range.start(), range.end() < vma.end());
-        if inside_start && inside_end {
-            let counts = self.space.counters.counts();
-            if counts.map_count >= self.space.engine.config().max_map_count {
-                return Err(MunmapError::TooManyVmas);
-            }
+        if inside_start && inside_end && !self.may_have_vmas(1) {
+            return Err(MunmapError::TooManyVmas);
         }
         if vma.flags().contains(VmFlags::SEALED) {
             return Err(MunmapError::Sealed);
@@ -282,8 +281,12 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         self.find(at).filter(|vma| !vma.object().may_split(vma, at)).map_or(at, |vma| vma.end())
     }
 
-    /// Addresses around `range` that nothing else takes: tables that lie inside them may go.
+    /// Addresses around `range` that nothing else takes: tables that lie inside them may go. A writer of a
+    /// part knows of the range alone; what else may go with it is seen when its claim ends.
     fn free_span(&self, range: UserRange) -> VaRange {
+        if self.part().is_some() {
+            return range.va();
+        }
         let (before, behind) = self.taken_around(range);
         VaRange::of(before.map_or(0, |before| before.end()), behind.map_or(u64::MAX, |behind| behind.start()))
     }
@@ -333,11 +336,14 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
     /// Step 3: out of the tree, in favour of nothing or of a closing reservation over their span.
     fn commit(self, closing: bool) -> Detached<'s, P> {
         let (guard, span) = (self.guard, self.span());
+        if let Some(part) = guard.part().filter(|_| !closing && self.totals.vmas != 0) {
+            part.note_emptied(span);
+        }
         if self.totals.vmas != 0 {
             let reservation = closing_entry(span);
             guard.replace(span, if closing { core::slice::from_ref(&reservation) } else { &[] });
         }
-        if closing {
+        if closing && !guard.space.changes_parts() {
             guard.space.closings.begin(guard);
         }
         self.detach(span)
@@ -492,6 +498,13 @@ impl<P: Platform> AddressSpace<P> {
             && (vma.flags().intersects(VmFlags::PFNMAP | VmFlags::HUGETLB) || probed())
     }
 
+    /// Whether a munmap may be a change of a part. The designs that hold more while pages go than a part of
+    /// the space are the writer's.
+    pub(super) fn unmaps_parts(&self) -> bool {
+        let parts = self.locking.unmap.parts();
+        parts.sections.is_none() && !matches!(parts.held, Hold::Read)
+    }
+
     /// Whether others may come in between the parts of what one call unmaps.
     pub(super) fn unmaps_by_sections(&self) -> bool {
         self.locking.unmap.parts().sections.is_some()
@@ -509,6 +522,9 @@ impl<P: Platform> AddressSpace<P> {
     /// Ends a closing reservation: under a short write hold, unlinks the tables at its edges that nobody else
     /// needs by now and takes it out of the tree; flushes and frees those tables after the lock.
     fn end_closing(&self, span: UserRange) {
+        if self.changes_parts() {
+            return self.end_closing_part(span);
+        }
         let mut gather: VmGather<'_, _, 1> = self.vm.gather();
         let guard = self.write();
         let free = guard.free_span(span);
@@ -526,7 +542,11 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// The mmap lock for writing, killably at first.
     pub(super) fn unmap_range(&self, range: &Decoded, atomic: bool) -> Result<(), MunmapError> {
-        let guard = self.write_range(range.range())?;
+        let room = PartRoom::default();
+        let guard = match self.unmaps_parts() {
+            true => self.write_part(&room, range.range(), Needs::CUTS)?,
+            false => self.write_range(range.range())?,
+        };
         if atomic {
             let unmapped = guard.unmap(range)?;
             drop(guard);

@@ -7,7 +7,9 @@ use crate::{
     object::Object,
     platform::Platform,
     space::{
+        counters::Needs,
         locking::WriteGuard,
+        part::PartRoom,
         split_merge::{Change, SplitMergeError},
     },
     vma::{Vma, flags::VmFlags},
@@ -141,7 +143,8 @@ impl<P: Platform> Userfaultfd<P> {
         }
         let range = decode::<P>(start, len).ok_or(UffdRegisterError::Invalid)?;
         let space = self.context.space.upgrade().ok_or(UffdRegisterError::SpaceGone)?;
-        let guard = space.write_killable()?;
+        let room = PartRoom::default();
+        let guard = space.write_part(&room, range, Needs::CUTS)?;
         if self.context.queue.is_closed() {
             return Err(UffdRegisterError::Closed);
         }
@@ -186,7 +189,8 @@ impl<P: Platform> Userfaultfd<P> {
     pub fn unregister(&self, start: u64, len: u64) -> Result<(), UffdRegisterError> {
         let range = decode::<P>(start, len).ok_or(UffdRegisterError::Invalid)?;
         let space = self.context.space.upgrade().ok_or(UffdRegisterError::SpaceGone)?;
-        let guard = space.write_killable()?;
+        let room = PartRoom::default();
+        let guard = space.write_part(&room, range, Needs::CUTS)?;
         if !starts_at_border(guard.vmas(range), range) {
             return Err(UffdRegisterError::Invalid);
         }

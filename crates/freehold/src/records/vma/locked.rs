@@ -4,7 +4,7 @@
 use super::Vma;
 use crate::platform::Platform;
 use core::{cell::Cell, marker::PhantomData, ptr::null};
-use freehold_sync::{Killed, MmapWriteGuard, atomic::PlainCell};
+use freehold_sync::{Killed, MmapWriter, atomic::PlainCell};
 
 /// A list of write-locked VMAs, linked through themselves; the last to be locked is the first. Dropping it
 /// unlocks them.
@@ -38,14 +38,14 @@ impl<P: Platform> LockedVmas<'_, P> {
 
     /// Locks a VMA for writing, if it is not locked yet: waits for its readers.
     #[inline]
-    pub fn lock(&self, vma: &Vma<P>, guard: &MmapWriteGuard<'_, P>) {
+    pub fn lock(&self, vma: &Vma<P>, guard: &impl MmapWriter<P>) {
         if vma.lock().write::<P>(guard) {
             self.push(vma);
         }
     }
 
     /// As [`lock`](Self::lock), unless a fatal signal arrives first.
-    pub fn lock_killable(&self, vma: &Vma<P>, guard: &MmapWriteGuard<'_, P>) -> Result<(), Killed> {
+    pub fn lock_killable(&self, vma: &Vma<P>, guard: &impl MmapWriter<P>) -> Result<(), Killed> {
         if vma.lock().write_killable::<P>(guard)? {
             self.push(vma);
         }
@@ -54,14 +54,14 @@ impl<P: Platform> LockedVmas<'_, P> {
 
     /// Attaches a detached VMA, locked.
     #[inline]
-    pub fn attach(&self, vma: &Vma<P>, guard: &MmapWriteGuard<'_, P>) {
+    pub fn attach(&self, vma: &Vma<P>, guard: &impl MmapWriter<P>) {
         if vma.lock().attach::<P>(guard) {
             self.push(vma);
         }
     }
 
     /// Detaches a VMA, which it has locked; waits for readers that are about to notice.
-    pub fn detach(&self, vma: &Vma<P>, guard: &MmapWriteGuard<'_, P>) {
+    pub fn detach(&self, vma: &Vma<P>, guard: &impl MmapWriter<P>) {
         self.take_out(vma);
         vma.lock().detach::<P>(guard);
     }

@@ -3,7 +3,9 @@
 use super::{
     super::{
         AddressSpace,
+        counters::Needs,
         ksm::may_merge,
+        part::PartRoom,
         parts::{Holes, Parts},
         split_merge::Change,
     },
@@ -19,7 +21,8 @@ use freehold_vmspace::UserRange;
 
 impl<P: Platform> AddressSpace<P> {
     pub(super) fn advise_flags(&self, range: UserRange, advice: Advice) -> Result<(), MadviseError> {
-        let guard = self.write_range(range)?;
+        let room = PartRoom::default();
+        let guard = self.write_part(&room, range, Needs::CUTS)?;
         whole(guard.for_each_vma_range(range, Holes::Skip, |vma, part| {
             check_seal(vma, advice)?;
             let flags = advised(vma, advice)?;

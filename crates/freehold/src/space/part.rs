@@ -1,0 +1,255 @@
+//! The right to change a part of an address space, beside others who change other parts: how it is got, what
+//! it is made of, how it ends. `docs/ranges.md` has the protocol.
+//!
+//! | step | by | holds afterwards |
+//! | --- | --- | --- |
+//! | enter the gate | `MmapLock::write_range` | the right not to meet the writer, or readers of the whole |
+//! | reserve | `Counters::reserve` | what may be added to sizes that have limits |
+//! | claim | `SharedWriter::claim`, `claim_hole` | the VMAs of a range and those that touch it; or a hole |
+//! | change | the operation | write-locked VMAs; a draft of what the tree is to hold |
+//! | unlock | end of the [`WriteGuard`] | VMAs that are as they will stay |
+//! | settle | end of [`Part`] | the draft is in the tree, the claim given up; waiters are told |
+//! | leave | end of the guard of the gate | nothing |
+//!
+//! VMAs are unlocked before the tree says where they are now: another writer may have them as soon as it does.
+//! Meanwhile a lookup that comes to a VMA by an old entry finds the VMA elsewhere, or detached, and climbs.
+#![expect(unsafe_code, reason = "claims in the tree of VMAs, and unlinks page tables")]
+
+use super::{
+    AddressSpace, Write,
+    counters::{Needs, Reserved},
+    locking::WriteGuard,
+};
+use crate::{VirtAddr, platform::Platform};
+use core::cell::Cell;
+use freehold_pagetable::{Format, VaRange};
+use freehold_range::{Draft, Entry, Refused, SharedWriter};
+use freehold_sync::{Killed, MmapLock, MmapRangeGuard, MmapWriteGuard, MmapWriter, Rank, rank};
+use freehold_vmspace::{UserRange, VmGather};
+
+/// How often a task waits for a claim that is in its way before it works on the whole: so it waits for a
+/// bounded number of others, and then for its turn.
+const WAITS: usize = 4;
+
+/// How the set of VMAs may be changed.
+pub(super) enum WriteRight<'s, P: Platform> {
+    /// As a whole.
+    Whole(MmapWriteGuard<'s, P>),
+    /// In what was claimed.
+    Part(MmapRangeGuard<'s, P>),
+}
+
+impl<P: Platform> MmapWriter<P> for WriteRight<'_, P> {
+    #[inline]
+    fn lock(&self) -> &MmapLock<P> {
+        match self {
+            WriteRight::Whole(lock) => lock.lock(),
+            WriteRight::Part(lock) => MmapWriter::lock(lock),
+        }
+    }
+}
+
+/// Room for what a writer of a part has; the writer itself is moved about.
+#[derive(Default)]
+pub(crate) struct PartRoom {
+    draft: Draft,
+    pub(super) reserved: Reserved,
+    /// Where VMAs went: page tables at its ends may have to go too.
+    emptied: Cell<Option<UserRange>>,
+}
+
+/// What a writer of a part has of its address space. Dropping it settles the claim.
+pub(super) struct Part<'s, P: Platform> {
+    space: &'s AddressSpace<P>,
+    pub(super) map: SharedWriter<'s, P>,
+    pub(super) room: &'s PartRoom,
+}
+
+impl<P: Platform> Part<'_, P> {
+    /// What was in `span` goes.
+    pub(super) fn note_emptied(&self, span: UserRange) {
+        debug_assert!(self.room.emptied.get().is_none(), "a change of a part empties one range");
+        self.room.emptied.set(Some(span));
+    }
+}
+
+impl<P: Platform> Drop for Part<'_, P> {
+    #[inline]
+    fn drop(&mut self) {
+        match self.room.emptied.take() {
+            None => self.map.settle(None),
+            Some(span) => self.space.unlinking_edges(span, |unlink| {
+                self.map.settle(Some((span.start(), unlink)));
+            }),
+        }
+        self.space.counters.give_back(&self.room.reserved);
+        self.space.tell_waiters(&self.map);
+    }
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Takes the right to change `range`: claims what lies there and what touches it, if that can be claimed;
+    /// else as [`write_range`](Self::write_range).
+    ///
+    /// # Errors
+    ///
+    /// A fatal signal arrived first; nothing is held.
+    #[inline]
+    pub(crate) fn write_part<'s>(
+        &'s self,
+        room: &'s PartRoom,
+        range: UserRange,
+        needs: Needs,
+    ) -> Result<WriteGuard<'s, P>, Killed> {
+        if self.changes_parts() && !range.is_empty() {
+            let claim = |guard: &WriteGuard<'s, P>| guard.claim_range(range);
+            if let Ok(guard) = self.claim_by(room, || needs, claim)? {
+                return Ok(guard);
+            }
+        }
+        self.write_range(range)
+    }
+
+    /// Whether changes of disjoint ranges run side by side.
+    #[inline]
+    pub(super) fn changes_parts(&self) -> bool {
+        self.locking.write == Write::Ranges
+    }
+
+    /// Becomes a writer of what `claim` claims. The inner error: it takes the writer of the whole.
+    ///
+    /// # Errors
+    ///
+    /// A fatal signal arrived first; nothing is held.
+    pub(super) fn claim_by<'s>(
+        &'s self,
+        room: &'s PartRoom,
+        needs: impl Fn() -> Needs,
+        claim: impl Fn(&WriteGuard<'s, P>) -> Result<(), Refused>,
+    ) -> Result<Result<WriteGuard<'s, P>, Refused>, Killed> {
+        for _ in 0..WAITS {
+            let Some(guard) = self.enter_part(room, &needs)? else { return Ok(Err(Refused::Whole)) };
+            match claim(&guard) {
+                Ok(()) => return Ok(Ok(guard)),
+                Err(Refused::Taken) => {}
+                // Somebody was faster: another hole will do, and soon.
+                Err(Refused::Filled) => continue,
+                Err(other) => return Ok(Err(other)),
+            }
+            // Asked again, with the number known that changes when what is in the way ends.
+            let seen = self.closings.ended();
+            match claim(&guard) {
+                Ok(()) => return Ok(Ok(guard)),
+                Err(Refused::Taken) => drop(guard),
+                Err(Refused::Filled) => continue,
+                Err(other) => return Ok(Err(other)),
+            }
+            // With nothing held, so claims are in no order of locks.
+            rank::will_wait::<P>(Rank::Mmap);
+            P::wait_killable(self.closings.ended_word(), seen)?;
+        }
+        Ok(Err(Refused::Whole))
+    }
+
+    /// Becomes a writer of a part that has claimed nothing yet. `None`: a limit may be in the way.
+    #[inline(always)]
+    pub(super) fn enter_part<'s>(
+        &'s self,
+        room: &'s PartRoom,
+        needs: impl Fn() -> Needs,
+    ) -> Result<Option<WriteGuard<'s, P>>, Killed> {
+        let lock = self.mmap_lock.write_range_killable()?;
+        if self.counters.reserve(&room.reserved, &needs(), |size| self.limit_of(size)).is_err() {
+            return Ok(None);
+        }
+        // SAFETY: within the gate there are shared writers only.
+        let map = unsafe { self.tree.shared_writer(&room.draft) };
+        let part = Part { space: self, map, room };
+        Ok(Some(WriteGuard::of_part(self, part, lock)))
+    }
+
+    /// Somebody may wait for a claim that has ended.
+    #[inline]
+    fn tell_waiters(&self, map: &SharedWriter<'_, P>) {
+        if map.was_wanted() || self.closings.is_waited_for() {
+            self.closings.tell::<P>();
+        }
+    }
+
+    /// Ends a closing reservation as a writer of a part: takes it out of the tree, and with it the tables at
+    /// its edges that nobody else needs by now.
+    pub(super) fn end_closing_part(&self, span: UserRange) {
+        let _inside = self.mmap_lock.write_range();
+        let draft = Draft::new();
+        // SAFETY: within the gate there are shared writers only.
+        let map = unsafe { self.tree.shared_writer(&draft) };
+        self.unlinking_edges(span, |unlink| {
+            map.remove_reservation(span.start(), span.end(), Some((span.start(), unlink)));
+        });
+        self.tell_waiters(&map);
+    }
+
+    /// Whether the lowest table at an end of `span` lies inside `hole`.
+    #[inline]
+    fn has_tables_to_go(&self, span: UserRange, hole: VaRange) -> bool {
+        let goes = |at: u64| {
+            let at = VirtAddr::new(at);
+            let (_, level) = self.vm.peek(at);
+            level < P::Format::ROOT && hole.covers(VaRange::entry(at, level.above()))
+        };
+        goes(span.start()) || goes(span.end() - 1)
+    }
+
+    /// Calls `settle` with a function for it to call with the hole that `span` is then in, while nothing can
+    /// come into that hole. It unlinks the tables at the ends of `span` that lie inside of the hole.
+    fn unlinking_edges(&self, span: UserRange, settle: impl FnOnce(&mut dyn FnMut(u64, u64))) {
+        let mut gather: VmGather<'_, P, 1> = self.vm.gather();
+        settle(&mut |before, behind| {
+            // In the rest of the span something else may have come by now.
+            let part = UserRange::new(span.start().max(before), span.end().min(behind));
+            let hole = VaRange::of(before, behind);
+            if part.is_empty() || !self.has_tables_to_go(part, hole) {
+                return;
+            }
+            // SAFETY: what was in `span` is zapped and unlinked; nothing is in the hole, and nothing comes
+            // there while this runs. A fresh gather has room for the tables at two edges: it does not flush.
+            unsafe { self.vm.unlink_tables(part.va(), hole, &mut gather) };
+        });
+        gather.finish();
+    }
+}
+
+impl<P: Platform> WriteGuard<'_, P> {
+    /// Claims what lies in a range, and what touches it.
+    #[inline]
+    fn claim_range(&self, range: UserRange) -> Result<(), Refused> {
+        self.part_map().claim(range.start(), range.end(), true, true)
+    }
+
+    /// Claims the hole that `range` is, with what touches it, and room above it for what a stack keeps free.
+    #[inline]
+    pub(super) fn claim_room(&self, range: UserRange) -> Result<(), Refused> {
+        let kept = |above: &Entry| {
+            // Called within RCU: if the VMA is not there any more, it was.
+            above.start - self.kept_from(above)
+        };
+        self.part_map().claim_hole(range.start(), range.end(), kept)
+    }
+
+    /// Claims a range for something that takes the place of what is there: the hole that it is, or what is
+    /// mapped in all of it.
+    pub(super) fn claim_fixed(&self, range: UserRange) -> Result<(), Refused> {
+        let map = self.part_map();
+        match map.claim_hole(range.start(), range.end(), |_| 0) {
+            Err(Refused::Filled) => {}
+            other => return other,
+        }
+        self.claim_range(range)?;
+        let (from, to) = map.span();
+        if from <= range.start() && range.end() <= to {
+            return Ok(());
+        }
+        map.settle(None);
+        Err(Refused::Whole)
+    }
+}
