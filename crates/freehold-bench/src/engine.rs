@@ -10,6 +10,7 @@ const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS).union(MapFla
 
 /// A process of the engine.
 pub struct Space {
+    machine: Machine,
     process: Process,
 }
 
@@ -21,9 +22,28 @@ pub fn machine(bytes: u64) -> Machine {
 impl Space {
     /// An empty address space on a machine of its own.
     pub fn new(bytes: u64, locking: Locking) -> Self {
-        let engine = Engine::new(machine(bytes), Config { max_map_count: 1 << 20, ..Config::default() });
+        let machine = machine(bytes);
+        let engine = Engine::new(machine.clone(), Config { max_map_count: 1 << 20, ..Config::default() });
         let config = SpaceConfig { locking, ..SpaceConfig::default() };
-        Space { process: Process::new(&engine.expect("memory"), &config).expect("memory") }
+        Space { machine, process: Process::new(&engine.expect("memory"), &config).expect("memory") }
+    }
+
+    /// As [`Subject::with_areas`], with designs of locking.
+    pub fn with_areas_by(areas: u64, locking: Locking) -> Self {
+        let space = Space::new(1 << 30, locking);
+        let stack = ANON | MapFlags::FIXED | MapFlags::GROWSDOWN;
+        space.process.mmap(STACK, LENGTH, RW, stack, None, 0).expect("room");
+        for n in 0..areas {
+            let prot = if n % 2 == 0 { RW } else { RW | Prot::EXEC };
+            let flags = ANON | MapFlags::FIXED;
+            space.process.mmap(BASE + n * STRIDE, LENGTH, prot, flags, None, 0).expect("room");
+        }
+        space
+    }
+
+    /// Its machine.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
     }
 
     /// The process.
@@ -41,15 +61,7 @@ impl Subject for Space {
     const NAME: &'static str = "freehold";
 
     fn with_areas(areas: u64) -> Self {
-        let space = Space::new(1 << 30, Locking::default());
-        let stack = ANON | MapFlags::FIXED | MapFlags::GROWSDOWN;
-        space.process.mmap(STACK, LENGTH, RW, stack, None, 0).expect("room");
-        for n in 0..areas {
-            let prot = if n % 2 == 0 { RW } else { RW | Prot::EXEC };
-            let flags = ANON | MapFlags::FIXED;
-            space.process.mmap(BASE + n * STRIDE, LENGTH, prot, flags, None, 0).expect("room");
-        }
-        space
+        Space::with_areas_by(areas, Locking::default())
     }
 
     fn lookup(&self, address: u64) -> Option<u64> {

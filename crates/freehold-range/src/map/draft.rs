@@ -134,13 +134,20 @@ impl Entries {
             assert!(inside, "an entry reaches across the replaced range");
             to += 1;
         }
-        // Nearly always as many come as go.
-        let same = with.len().min(to - from);
-        self.entries[from..from + same].copy_from_slice(&with[..same]);
-        for (at, entry) in with.iter().enumerate().skip(same) {
-            self.entries.insert(from + at, *entry);
+        let mut at = from;
+        for entry in with {
+            if at < to {
+                self.entries[at] = *entry;
+            } else {
+                self.entries.insert(at, *entry);
+            }
+            at += 1;
         }
-        self.entries.drain(from + same..to.max(from + same));
+        if at < to {
+            let len = self.entries.len();
+            self.entries.copy_within(to..len, at);
+            self.entries.truncate(len - (to - at));
+        }
         self.changed = true;
     }
 

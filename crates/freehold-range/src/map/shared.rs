@@ -22,10 +22,10 @@
 //!
 //! # A change of one leaf
 //!
-//! It goes down as a reader does, and remembers every version on the way. When it has the leaf's word, and
-//! all nodes above are unchanged, there was an instant at which all of them were at these versions: then the
-//! way led here, and the entry before the leaf ended at the address `lo` that the nodes above say. It then
-//! takes the latch from the version seen. Two rules make that instant last until the latch is given back:
+//! It goes down as a reader does: so there was an instant at which the way led to this leaf at the version
+//! seen. The node that said where the entry before the leaf ends, at `lo`, is asked once more afterwards: if it
+//! is unchanged, it said so at that instant. The writer then takes the latch from the version seen. Two rules
+//! make that instant last until the latch is given back:
 //!
 //! * a leaf is unlinked only while it is latched, and stays BUSY and DEAD;
 //! * a writer that moves the end of a leaf's last entry latches the leaf behind it too, and gives that a new

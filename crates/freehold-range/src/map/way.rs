@@ -2,14 +2,13 @@
 #![expect(unsafe_code, reason = "follows links of nodes that it keeps allocated, or in place")]
 
 use core::cell::Cell;
-use core::mem::MaybeUninit;
 
 use freehold_sync::{Host, Rank};
 
 use super::hold::Held;
 use super::node::{Node, Word};
 use super::write::{Path, Step};
-use super::{MAX_LEVELS, RangeMap};
+use super::RangeMap;
 
 /// A way to a leaf, as it was at one instant.
 pub(super) struct Way<'n, const SLOTS: usize> {
@@ -73,42 +72,35 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
 
     #[inline(always)]
     fn try_way<'n>(&'n self, _rcu: &'n H::RcuGuard, key: u64) -> Option<Way<'n, SLOTS>> {
-        let mut path = [MaybeUninit::<(&'n Node<SLOTS>, Word)>::uninit(); MAX_LEVELS];
-        let mut depth = 0;
         let mut above = None;
-        let mut lo = 0;
+        let (mut lo, mut lo_from) = (0, None);
         let mut node = &self.root;
         let mut word = node.begin()?;
         while !word.is_leaf() {
             let at = node.search(key).min(word.count() - 1);
             if at > 0 {
                 lo = node.end(at - 1);
+                lo_from = Some((node, word));
             }
             let child = node.child(at);
             if !node.unchanged(word) {
                 return None;
             }
-            path[depth].write((node, word));
-            depth += 1;
-            above = Some((node, word, at));
             // SAFETY: the node was unchanged after the slot was read, so this was its child; the section
             // keeps it allocated even when it was unlinked since (pairing B: its contents are visible).
-            node = unsafe { &*child };
-            word = node.begin()?;
+            let child = unsafe { &*child };
+            let below = child.begin()?;
+            if !node.unchanged(word) {
+                return None;
+            }
+            above = Some((node, word, at));
+            (node, word) = (child, below);
         }
         let at = node.search(key).min(word.count());
-        // SAFETY: written above, up to `depth`.
-        let stood = |step: &MaybeUninit<(&Node<SLOTS>, Word)>| unsafe {
-            let (node, word) = step.assume_init_ref();
-            node.unchanged(*word)
-        };
-        (path[..depth].iter().all(stood) && node.unchanged(word)).then_some(Way {
-            leaf: node,
-            word,
-            at,
-            lo,
-            above,
-        })
+        // Node by node the way led here, as for a reader. Where the entry before the leaf ends was said by a
+        // node that need not be the one above.
+        let stood = lo_from.is_none_or(|(node, word)| node.unchanged(word));
+        (stood && node.unchanged(word)).then_some(Way { leaf: node, word, at, lo, above })
     }
 
     /// The same with the leaf latched.

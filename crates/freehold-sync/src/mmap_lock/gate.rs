@@ -87,6 +87,14 @@ pub struct MmapRangeGuard<'a, H: Host> {
     task: PhantomData<*const ()>,
 }
 
+impl<'a, H: Host> MmapRangeGuard<'a, H> {
+    /// The lock.
+    #[inline]
+    pub fn lock(&self) -> &'a MmapLock<H> {
+        self.lock
+    }
+}
+
 impl<H: Host> Drop for MmapRangeGuard<'_, H> {
     #[inline]
     fn drop(&mut self) {

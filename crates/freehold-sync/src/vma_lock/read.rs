@@ -3,7 +3,7 @@
 use super::{ATTACHED, BESIDE, DETACHED, DRAINING, PER_CPU, READER, ReadFail, ReaderPlace, VmaLock, is_odd};
 use crate::atomic::{CHECKED, Ordering, VMA_COUNT_LIMIT, between_crosswise};
 use crate::host::Host;
-use crate::mmap_lock::{MmapLock, MmapReadGuard};
+use crate::mmap_lock::{MmapLock, MmapRangeGuard, MmapReadGuard};
 use crate::rank::{self, Rank};
 
 impl VmaLock<'_> {
@@ -71,6 +71,22 @@ impl VmaLock<'_> {
     /// [`ReadFail::TooMany`].
     #[inline]
     pub fn read_under<'l, H: Host>(self, guard: &MmapReadGuard<'l, H>) -> Result<ReaderPlace<'l>, ReadFail> {
+        let place = self.enter(guard.lock())?;
+        rank::acquired::<H>(Rank::Vma);
+        Ok(place)
+    }
+
+    /// As [`read_under`](Self::read_under), of a VMA that the caller has claimed, so that nobody else may lock
+    /// it, and has not locked itself.
+    ///
+    /// # Errors
+    /// [`ReadFail::TooMany`].
+    #[inline]
+    pub fn read_claimed<'l, H: Host>(
+        self,
+        guard: &MmapRangeGuard<'l, H>,
+    ) -> Result<ReaderPlace<'l>, ReadFail> {
+        debug_assert!(!self.is_locked(), "a VMA that is locked for writing is locked for reading");
         let place = self.enter(guard.lock())?;
         rank::acquired::<H>(Rank::Vma);
         Ok(place)

@@ -4,7 +4,8 @@
 //! handle_fault
 //!   (a rung that holds no lock at all and validates under the table's lock belongs here)
 //!   1  the VMA's own lock, found without any other           nearly every fault
-//!   2  the mmap lock for reading                             holes, busy VMAs, first touch beside a writer
+//!   2  the mmap lock for reading; where changes run side     holes, busy VMAs, first touch beside a writer
+//!      by side, a claim of the VMA
 //!   3  the mmap lock for writing                             a stack that grows
 //! ```
 //!
@@ -43,6 +44,7 @@ use crate::{
     rounds::Rounds,
     space::anon::NotPrepared,
     space::held::Held,
+    space::part::PartRoom,
     space::{AddressSpace, counters::Rung},
     vma::{
         Vma,
@@ -255,6 +257,12 @@ impl<P: Platform> AddressSpace<P> {
 
     #[inline(never)]
     fn fault_under_mmap_lock(&self, page: u64, access: Access) -> FaultOutcome<P> {
+        if self.changes_parts()
+            && self.tries_vma_lock()
+            && let Some(step) = self.fault_under_claim(page, access)
+        {
+            return step;
+        }
         let guard = match self.read_killable() {
             Ok(guard) => guard,
             Err(Killed) => return FaultOutcome::Failed(FaultError::Killed),
@@ -282,6 +290,32 @@ impl<P: Platform> AddressSpace<P> {
             true => self.grow_stack(page).map_or_else(FaultOutcome::Failed, |()| FaultOutcome::Retry),
             false => FaultOutcome::Failed(FaultError::Segv { addr: page, code: SegvCode::Maperr }),
         }
+    }
+
+    /// The second rung beside writers of parts: a claim of the VMA, which waits for whoever changes it, in
+    /// place of the mmap lock. `None`: it takes that all the same.
+    fn fault_under_claim(&self, page: u64, access: Access) -> Option<FaultOutcome<P>> {
+        let room = PartRoom::default();
+        let claimed = match self.claim_vma(&room, page) {
+            Ok(guard) => guard,
+            Err(Killed) => return Some(FaultOutcome::Failed(FaultError::Killed)),
+        };
+        let Some((guard, vma)) = claimed.as_ref().and_then(|guard| Some((guard, guard.find(page)?))) else {
+            drop(claimed);
+            let nothing = self.is_unmapped(page) && !self.may_lie_below_stack(page);
+            let segv = FaultError::Segv { addr: page, code: SegvCode::Maperr };
+            return nothing.then_some(FaultOutcome::Failed(segv));
+        };
+        if let Err(code) = check_access(vma.flags(), access) {
+            return Some(FaultOutcome::Failed(FaultError::Segv { addr: page, code }));
+        }
+        if self.wants_anon_vma(vma, page, access) {
+            // Without memory the attempt says so.
+            let _ = self.prepare_anon_exclusive(guard, vma);
+        }
+        let vma = guard.lock_claimed(vma).ok()?;
+        drop(claimed);
+        Some(self.fault_in(&vma, page, access, Held::Vma))
     }
 
     /// Whether the fault will make an anonymous page, a probed one too, or huge zeroes, whose first write is

@@ -3,7 +3,7 @@
 use super::{
     AddressSpace,
     held::Held,
-    locking::{ReadGuard, WriteGuard},
+    locking::{NeedMmapLock, ReadGuard, WriteGuard},
 };
 use crate::{
     error::NoMemory,
@@ -25,9 +25,9 @@ pub(crate) enum NotPrepared {
 impl<P: Platform> AddressSpace<P> {
     /// Makes sure that the VMA has an anon_vma before its first anonymous page.
     ///
-    /// Choosing one looks at the neighbours, so it needs the mmap lock. With only the VMA's lock held the
-    /// mmap lock may be tried for but not waited for: a writer may be waiting for this very VMA
-    /// (`docs/locking.md`, part 3).
+    /// Choosing one looks at the neighbours, so it needs the mmap lock, or beside writers of parts the
+    /// neighbours' locks. With only the VMA's lock held these may be tried for but not waited for: a writer
+    /// may be waiting for this very VMA (`docs/locking.md`, part 3).
     #[inline]
     pub(crate) fn prepare_anon(&self, vma: &Vma<P>, held: Held<'_, '_, P>) -> Result<(), NotPrepared> {
         if vma.anon().is_some() {
@@ -40,9 +40,22 @@ impl<P: Platform> AddressSpace<P> {
     fn attach_first_anon_vma(&self, vma: &Vma<P>, held: Held<'_, '_, P>) -> Result<(), NotPrepared> {
         let attached = match held {
             Held::Mmap(guard) => self.attach_anon_vma(guard, vma),
+            Held::Vma if self.changes_parts() => return self.attach_beside(vma),
             Held::Vma => self.attach_anon_vma(&self.try_read().ok_or(NotPrepared::NeedMmapLock)?, vma),
         };
         attached.map_err(|NoMemory| NotPrepared::NoMemory)
+    }
+
+    /// The same beside writers of parts: the neighbours stand still by their own locks, which are tried for.
+    fn attach_beside(&self, vma: &Vma<P>) -> Result<(), NotPrepared> {
+        let neighbour = |addr: u64| match self.lock_vma(addr) {
+            Ok(read) => Ok(Some(read)),
+            Err(NeedMmapLock::Hole) => Ok(None),
+            Err(NeedMmapLock::Busy) => Err(NotPrepared::NeedMmapLock),
+        };
+        let prev = if vma.start() > 0 { neighbour(vma.start() - 1)? } else { None };
+        let next = neighbour(vma.end())?;
+        self.join_anon_vma(vma, prev.as_deref(), next.as_deref()).map_err(|NoMemory| NotPrepared::NoMemory)
     }
 
     fn attach_anon_vma(&self, guard: &ReadGuard<'_, P>, vma: &Vma<P>) -> Result<(), NoMemory> {

@@ -64,6 +64,7 @@ pub(crate) enum Size {
     Locked,
     /// Pages of private writable memory that is no stack.
     Data,
+    // From here on those that have no limit.
     /// Pages of program text.
     Exec,
     /// Pages of stacks.
@@ -142,7 +143,10 @@ impl Needs {
 /// What one has reserved, and not used yet.
 #[derive(Default)]
 pub(crate) struct Reserved {
-    left: [core::cell::Cell<u64>; SIZES],
+    /// Of all that have limits; of others none.
+    left: [core::cell::Cell<u64>; LIMITED],
+    /// Whether anything but VMAs was reserved.
+    pages: core::cell::Cell<bool>,
 }
 
 impl Reserved {
@@ -154,6 +158,9 @@ impl Reserved {
     /// Takes up to `more` of it; returns what is missing.
     #[inline]
     fn use_up(&self, size: Size, more: u64) -> u64 {
+        if !self.pages.get() && size != Size::Vmas || size as usize >= LIMITED {
+            return more;
+        }
         let left = &self.left[size as usize];
         let used = left.get().min(more);
         left.set(left.get() - used);
@@ -164,8 +171,8 @@ impl Reserved {
 /// A limit may be in the way.
 pub(super) struct NearLimit;
 
-/// Sizes that have a limit.
-const LIMITED: [Size; 4] = [Size::Vmas, Size::Total, Size::Data, Size::Locked];
+/// The first sizes are those that have a limit.
+const LIMITED: usize = 4;
 
 impl<P: Platform> Counters<P> {
     pub fn try_new() -> Result<Self, NoMemory> {
@@ -188,21 +195,34 @@ impl<P: Platform> Counters<P> {
         needs: &Needs,
         limit: impl Fn(Size) -> Option<u64>,
     ) -> Result<(), NearLimit> {
-        let needs = [
-            (Size::Vmas, needs.vmas),
-            (Size::Total, needs.pages.get()),
-            (Size::Data, needs.pages.get()),
-            (Size::Locked, needs.locked.get()),
-        ];
-        for (size, more) in needs {
-            if more > 0
-                && let Some(limit) = limit(size)
-            {
-                if !self.use_credit(size, more, limit) {
+        if needs.vmas > 0 && !self.use_credit(Size::Vmas, needs.vmas, limit(Size::Vmas).unwrap_or(u64::MAX)) {
+            return Err(NearLimit);
+        }
+        reserved.left[Size::Vmas as usize].set(needs.vmas);
+        let pages = needs.pages > PageCount::ZERO;
+        let limited = pages && (limit(Size::Total).is_some() || limit(Size::Data).is_some());
+        if limited || needs.locked > PageCount::ZERO {
+            return self.reserve_pages(reserved, needs, limit);
+        }
+        Ok(())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn reserve_pages(
+        &self,
+        reserved: &Reserved,
+        needs: &Needs,
+        limit: impl Fn(Size) -> Option<u64>,
+    ) -> Result<(), NearLimit> {
+        reserved.pages.set(true);
+        for (size, more) in [(Size::Total, needs.pages), (Size::Data, needs.pages), (Size::Locked, needs.locked)] {
+            if let Some(limit) = limit(size) {
+                if !self.use_credit(size, more.get(), limit) {
                     self.give_back(reserved);
                     return Err(NearLimit);
                 }
-                reserved.left[size as usize].set(more);
+                reserved.left[size as usize].set(more.get());
             }
         }
         Ok(())
@@ -211,11 +231,13 @@ impl<P: Platform> Counters<P> {
     /// What was reserved and is not needed becomes credit.
     #[inline]
     pub(super) fn give_back(&self, reserved: &Reserved) {
-        for size in LIMITED {
-            let left = reserved.left[size as usize].replace(0);
-            if left > 0 {
-                self.give_credit(size, left);
-            }
+        let give = |size: Size| match reserved.left[size as usize].replace(0) {
+            0 => {}
+            left => self.give_credit(size, left),
+        };
+        give(Size::Vmas);
+        if reserved.pages.replace(false) {
+            [Size::Total, Size::Data, Size::Locked].into_iter().for_each(give);
         }
     }
 

@@ -435,6 +435,16 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         }
     }
 
+    /// Locks a VMA that a writer of a part has claimed, and not locked, for reading, so that the claim may end.
+    /// Fails only when the VMA has as many readers as can be counted.
+    pub(crate) fn lock_claimed(&self, vma: &Vma<P>) -> Result<VmaRead<'s, P>, NeedMmapLock> {
+        let WriteRight::Part(lock) = &self.lock else { unreachable!("a writer of the whole claims nothing") };
+        let place = vma.lock().read_claimed::<P>(lock).map_err(|_| NeedMmapLock::Busy)?;
+        // SAFETY: the lock keeps the VMA attached, and so its memory a `Vma`, as long as the value that is
+        // returned.
+        Ok(VmaRead { vma: unsafe { &*core::ptr::from_ref(vma) }, place, task: PhantomData })
+    }
+
     /// The tree, of a writer of a part.
     #[inline(always)]
     pub(super) fn part_map(&self) -> &SharedWriter<'s, P> {

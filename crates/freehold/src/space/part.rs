@@ -19,11 +19,12 @@ use super::{
     AddressSpace, Write,
     counters::{Needs, Reserved},
     locking::WriteGuard,
+    tree_entry::{TreeEntry, decode},
 };
-use crate::{VirtAddr, platform::Platform};
+use crate::{VirtAddr, platform::Platform, vma::flags::VmFlags};
 use core::cell::Cell;
-use freehold_pagetable::{Format, VaRange};
-use freehold_range::{Draft, Entry, Refused, SharedWriter};
+use freehold_pagetable::{Format, Level, VaRange};
+use freehold_range::{Draft, Entry, Lookup, Refused, SharedWriter};
 use freehold_sync::{Killed, MmapLock, MmapRangeGuard, MmapWriteGuard, MmapWriter, Rank, rank};
 use freehold_vmspace::{UserRange, VmGather};
 
@@ -110,9 +111,60 @@ impl<P: Platform> AddressSpace<P> {
         self.write_range(range)
     }
 
+    /// Claims the VMA at `addr`, with what touches it, for a look that changes no bounds. `None`: nothing is
+    /// mapped there, or it takes the mmap lock.
+    ///
+    /// # Errors
+    ///
+    /// A fatal signal arrived first; nothing is held.
+    pub(crate) fn claim_vma<'s>(
+        &'s self,
+        room: &'s PartRoom,
+        addr: u64,
+    ) -> Result<Option<WriteGuard<'s, P>>, Killed> {
+        let claim = |guard: &WriteGuard<'s, P>| {
+            let claimed = guard.part_map().claim(addr, addr + 1, true, false);
+            match claimed {
+                // What is closing, or only reserved, is not waited for.
+                Err(Refused::Taken) if self.is_unmapped(addr) => Err(Refused::Whole),
+                claimed => claimed,
+            }
+        };
+        Ok(self.claim_by(room, Needs::default, claim)?.ok())
+    }
+
+    /// Whether nothing is mapped at `addr`, at some instant during the call; not if that cannot be said.
+    pub(crate) fn is_unmapped(&self, addr: u64) -> bool {
+        let rcu = P::rcu_read();
+        match self.tree.lookup(&rcu, addr) {
+            Lookup::Hole => true,
+            Lookup::Contended => false,
+            // SAFETY: found within `rcu`.
+            Lookup::Found(found) => unsafe { decode::<P>(&found) }.vma().is_none(),
+        }
+    }
+
+    /// Whether the next VMA above `addr`, where nothing is mapped, is one that grows down; also if that cannot
+    /// be said.
+    pub(crate) fn may_lie_below_stack(&self, addr: u64) -> bool {
+        let rcu = P::rcu_read();
+        let mut at = addr;
+        loop {
+            match self.tree.next(&rcu, at) {
+                Lookup::Hole => return false,
+                Lookup::Contended => return true,
+                // SAFETY: found within `rcu`.
+                Lookup::Found(found) => match unsafe { decode::<P>(&found) } {
+                    TreeEntry::Vma(vma) => return vma.flags().contains(VmFlags::GROWSDOWN),
+                    TreeEntry::Closing(range) => at = range.end(),
+                },
+            }
+        }
+    }
+
     /// Whether changes of disjoint ranges run side by side.
     #[inline]
-    pub(super) fn changes_parts(&self) -> bool {
+    pub(crate) fn changes_parts(&self) -> bool {
         self.locking.write == Write::Ranges
     }
 
@@ -192,18 +244,20 @@ impl<P: Platform> AddressSpace<P> {
     /// Whether the lowest table at an end of `span` lies inside `hole`.
     #[inline]
     fn has_tables_to_go(&self, span: UserRange, hole: VaRange) -> bool {
+        const TABLE: u64 = Level::Pte.table_span();
         let goes = |at: u64| {
             let at = VirtAddr::new(at);
             let (_, level) = self.vm.peek(at);
             level < P::Format::ROOT && hole.covers(VaRange::entry(at, level.above()))
         };
-        goes(span.start()) || goes(span.end() - 1)
+        let last = span.end() - 1;
+        goes(span.start()) || (span.start() / TABLE != last / TABLE && goes(last))
     }
 
     /// Calls `settle` with a function for it to call with the hole that `span` is then in, while nothing can
     /// come into that hole. It unlinks the tables at the ends of `span` that lie inside of the hole.
     fn unlinking_edges(&self, span: UserRange, settle: impl FnOnce(&mut dyn FnMut(u64, u64))) {
-        let mut gather: VmGather<'_, P, 1> = self.vm.gather();
+        let mut gathered: Option<VmGather<'_, P, 1>> = None;
         settle(&mut |before, behind| {
             // In the rest of the span something else may have come by now.
             let part = UserRange::new(span.start().max(before), span.end().min(behind));
@@ -213,9 +267,11 @@ impl<P: Platform> AddressSpace<P> {
             }
             // SAFETY: what was in `span` is zapped and unlinked; nothing is in the hole, and nothing comes
             // there while this runs. A fresh gather has room for the tables at two edges: it does not flush.
-            unsafe { self.vm.unlink_tables(part.va(), hole, &mut gather) };
+            unsafe { self.vm.unlink_tables(part.va(), hole, gathered.insert(self.vm.gather())) };
         });
-        gather.finish();
+        if let Some(mut gather) = gathered {
+            gather.finish();
+        }
     }
 }
 
