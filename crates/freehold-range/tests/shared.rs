@@ -198,8 +198,8 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
         let start = self.below(SPACE - 12);
         let end = start + 1 + self.below(12);
         let touching = self.below(2) == 0;
-        let grows = self.below(2) == 0;
-        if let Err(why) = self.writer.claim(start, end, touching, grows) {
+        let cuts = self.below(2) == 0;
+        if let Err(why) = self.writer.claim(start, end, touching, cuts) {
             return self.refused(why);
         }
         let (from, to) = self.writer.span();
@@ -213,15 +213,14 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
                 let one = self.new_entry(from, to);
                 self.replace(from, to, &[one]);
             }
-            1 if grows => {
-                let part = entries[self.below(entries.len() as u64) as usize];
-                self.cut_into(part);
-            }
-            2 if grows => {
-                // As a range whose ends are cut.
-                let (first, last) = (entries[0], entries[entries.len() - 1]);
-                self.cut_at(last.end - 1);
-                self.cut_at(first.start + 1);
+            1 | 2 if cuts => {
+                self.cut_at(end);
+                self.cut_at(start);
+                // And what is between them goes, unless it is mapped all the time.
+                let (start, end) = (start.max(from), end.min(to));
+                if start < end && start.next_multiple_of(FIXED) >= end && self.below(2) == 0 {
+                    self.replace(start, end, &[]);
+                }
             }
             // The whole goes, but for what is mapped all the time.
             3 => self.unmap(from, to, &entries),
@@ -242,23 +241,6 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
         }
         self.entries();
         self.settle();
-    }
-
-    /// Makes up to three of one.
-    fn cut_into(&mut self, part: Entry) {
-        let len = part.end - part.start;
-        if len < 3 {
-            return;
-        }
-        let (one, two) = (part.start + 1 + self.below(len - 2), part.end - 1);
-        let mut with = vec![self.new_entry(part.start, one)];
-        // Or a hole.
-        if one < two && part.start.next_multiple_of(FIXED) >= part.end && self.below(2) == 0 {
-        } else if one < two {
-            with.push(self.new_entry(one, two));
-        }
-        with.push(self.new_entry(one.max(two), part.end));
-        self.replace(part.start, part.end, &with);
     }
 
     fn cut_at(&mut self, at: u64) {
@@ -361,7 +343,7 @@ fn room_that_was_promised_is_kept() {
     let drafts = [Draft::new(), Draft::new()];
     // SAFETY: there are no others but these two.
     let (one, two) = unsafe { (map.shared_writer(&drafts[0]), map.shared_writer(&drafts[1])) };
-    assert_eq!(one.claim(20, 30, false, true), Ok(()));
+    assert_eq!(one.claim(22, 25, false, true), Ok(()));
     assert_eq!(one.span(), (20, 30));
     two.claim_hole(12, 14, |_| 0).unwrap();
     two.settle(None);

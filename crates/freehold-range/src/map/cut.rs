@@ -122,7 +122,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         let root = &self.root;
         while !root.word().is_leaf() && root.count() <= 1 {
             if root.count() == 0 {
-                root.set_level(0);
+                root.set_level(0, root);
                 return;
             }
             let link = root.child(0);
@@ -133,7 +133,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
                 root.set(at, child.slot(at));
             }
             root.set_count(child.count());
-            root.set_level(child.level());
+            root.set_level(child.level(), child);
             // SAFETY: the root's only slot linked it and was overwritten; what was below it hangs below the
             // root.
             unsafe { held.bury(link) };

@@ -69,10 +69,11 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
             node.set(at, root.slot(at));
         }
         node.set_count(count);
-        node.set_level(path.top);
+        node.set_level(path.top, root);
         held.hold::<H>(root);
         root.splice(0, count, &[self.slot_of(link, 0)]);
-        root.set_level(path.top + 1);
+        root.set_level(path.top + 1, root);
+        root.set_promised(false);
         let step = path.step(path.top);
         path.set(path.top, Step { node, ..step });
         path.top += 1;
@@ -95,7 +96,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         let link = spares.take();
         // SAFETY: taken from the store, hence allocated and nobody else's.
         let right = unsafe { &*link };
-        right.set_level(node.level());
+        right.set_level(node.level(), node);
         for index in cut..count + len {
             let slot = match index {
                 _ if index < at => node.slot(index),

@@ -17,7 +17,7 @@ const _: () = assert!(usize::BITS == 64, "a start address is kept in a pointer-s
 
 /// The control word of a node as it was loaded; see the table in the module documentation.
 ///
-/// Bit 0 BUSY, bit 1 DEAD, bits 2..8 level, bits 8..16 slots in use, bits 16..64 version.
+/// Bit 0 BUSY, bit 1 DEAD, bits 2..7 level, bit 7 PROMISED, bits 8..16 slots in use, bits 16..64 version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Word(u64);
 
@@ -25,7 +25,9 @@ impl Word {
     const BUSY: u64 = 1;
     const DEAD: u64 = 2;
     const LEVEL_SHIFT: u32 = 2;
-    const LEVEL_MASK: u64 = 0x3f << Self::LEVEL_SHIFT;
+    const LEVEL_MASK: u64 = 0x1f << Self::LEVEL_SHIFT;
+    /// An entry of this leaf may have room promised. Written by the holder.
+    const PROMISED: u64 = 1 << 7;
     const COUNT_SHIFT: u32 = 8;
     const COUNT_MASK: u64 = 0xff << Self::COUNT_SHIFT;
     const VERSION: u64 = 1 << 16;
@@ -50,6 +52,10 @@ impl Word {
 
     pub(super) fn is_busy(self) -> bool {
         self.0 & Self::BUSY != 0
+    }
+
+    pub(super) fn is_promised(self) -> bool {
+        self.0 & Self::PROMISED != 0
     }
 
     pub(super) fn is_dead(self) -> bool {
@@ -275,8 +281,31 @@ impl<const SLOTS: usize> Node<SLOTS> {
     }
 
     /// Slots in use, and those that are promised with claims.
+    #[inline(always)]
     pub(super) fn weight(&self) -> usize {
+        match self.word().is_promised() {
+            false => self.count(),
+            true => self.weight_in_detail(),
+        }
+    }
+
+    #[inline(never)]
+    fn weight_in_detail(&self) -> usize {
         (0..self.count()).map(|at| self.weight_of(at)).sum()
+    }
+
+    /// Whether an entry of this leaf may have room promised; the node is held.
+    pub(super) fn set_promised(&self, promised: bool) {
+        let word = self.word().0 & !Word::PROMISED;
+        self.word.store(if promised { word | Word::PROMISED } else { word }, Ordering::Relaxed);
+    }
+
+    /// A promise has gone with its entry; the node is held.
+    #[inline(always)]
+    pub(super) fn forget_promises(&self) {
+        if self.word().is_promised() && self.weight_in_detail() == self.count() {
+            self.set_promised(false);
+        }
     }
 
     /// What one slot counts for.
@@ -322,9 +351,11 @@ impl<const SLOTS: usize> Node<SLOTS> {
         self.word.store(word | ((count as u64) << Word::COUNT_SHIFT), Ordering::Relaxed);
     }
 
-    pub(super) fn set_level(&self, level: usize) {
-        let word = self.word().0 & !Word::LEVEL_MASK;
-        self.word.store(word | ((level as u64) << Word::LEVEL_SHIFT), Ordering::Relaxed);
+    /// Becomes a node of that level, with what `like` is said to promise.
+    pub(super) fn set_level(&self, level: usize, like: &Self) {
+        let promised = like.word().0 & Word::PROMISED;
+        let word = self.word().0 & !(Word::LEVEL_MASK | Word::PROMISED);
+        self.word.store(word | promised | ((level as u64) << Word::LEVEL_SHIFT), Ordering::Relaxed);
     }
 
     #[inline(always)]

@@ -74,6 +74,10 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         for (index, entry) in entries.iter().enumerate() {
             leaf.set(at + index, Slot::of(entry));
         }
+        if latched.way.word.is_promised() {
+            latched.changed();
+            leaf.forget_promises();
+        }
         if let Some((address, then)) = emptied.take() {
             call_with_hole(leaf, at, lo, address, then);
         }

@@ -57,7 +57,7 @@
 
 use freehold_sync::{Host, Rank};
 
-use super::claim::{GROWTH, MOST, Mark, Refused, claimed, wanted, with_room};
+use super::claim::{MOST, Mark, Refused, claimed, wanted, with_room};
 use super::draft::{Draft, Entries};
 use super::gap::GapRequest;
 use super::hold::Held;
@@ -163,25 +163,24 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     }
 
     /// Claims the entries that overlap `[start, end)`, and those that touch it if `touching`, which are no
-    /// reservations. If `grows`, two entries more may come in their place. What is claimed has no hole in it;
-    /// it may be nothing.
+    /// reservations. If `cuts`, those that reach across `start` or `end` may be cut there. What is claimed has
+    /// no hole in it; it may be nothing.
     ///
     /// # Errors
     ///
     /// Nothing is claimed.
-    pub fn claim(&self, start: u64, end: u64, touching: bool, grows: bool) -> Result<(), Refused> {
+    pub fn claim(&self, start: u64, end: u64, touching: bool, cuts: bool) -> Result<(), Refused> {
         debug_assert!(self.draft.held.borrow().is_empty(), "one claim at a time");
         let margin = u64::from(touching);
-        let want = Want { from: start.saturating_sub(margin), to: end + margin, start, end };
-        let room = if grows { GROWTH } else { 0 };
-        match self.claim_in_leaf(&want, room) {
+        let want = Want { from: start.saturating_sub(margin), to: end + margin, start, end, cuts };
+        match self.claim_in_leaf(&want) {
             Some(claimed) => claimed,
-            None => self.claim_across(&want, room),
+            None => self.claim_across(&want),
         }
     }
 
     #[inline(always)]
-    fn claim_in_leaf(&self, want: &Want, room: usize) -> Option<Result<(), Refused>> {
+    fn claim_in_leaf(&self, want: &Want) -> Option<Result<(), Refused>> {
         let rcu = H::rcu_read();
         let latched = self.map.latch(&rcu, want.from);
         let way = &latched.way;
@@ -193,10 +192,15 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
             return Some(Err(no.note(way.leaf)));
         }
         let Some((first, last)) = span.slots else { return Some(Ok(())) };
+        let room = span.cuts(want);
         if room > 0 && way.leaf.weight() + room > SLOTS {
             return None;
         }
-        // Readers do not look at marks: the version stays.
+        // Readers do not look at marks: the version stays, unless room is promised.
+        if room > 0 {
+            latched.changed();
+            way.leaf.set_promised(true);
+        }
         let mut draft = self.draft.held.borrow_mut();
         for at in first..=last {
             let room = if at == first { room } else { 0 };
@@ -208,18 +212,18 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
 
     #[cold]
     #[inline(never)]
-    fn claim_across(&self, want: &Want, room: usize) -> Result<(), Refused> {
+    fn claim_across(&self, want: &Want) -> Result<(), Refused> {
         loop {
             let structure = self.map.structure.lock::<H>(Rank::VmaMap);
             // All nodes may be split up to the root, and that.
-            let need = if room > 0 { self.map.root.level() + 3 } else { 0 };
+            let need = if want.cuts { self.map.root.level() + 3 } else { 0 };
             if self.draft.spares.count() < need {
                 drop(structure);
                 self.fill(need)?;
                 continue;
             }
             let mut held = Held::new();
-            let span = self.claim_held(&mut held, want, room);
+            let span = self.claim_held(&mut held, want);
             let dead = held.release();
             drop(structure);
             dead.retire::<H>();
@@ -227,7 +231,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         }
     }
 
-    fn claim_held<'n>(&'n self, held: &mut Held<'n, SLOTS>, want: &Want, room: usize) -> Result<(), Refused> {
+    fn claim_held<'n>(&'n self, held: &mut Held<'n, SLOTS>, want: &Want) -> Result<(), Refused> {
         let map = self.map;
         let mut span = Span::new();
         let mut key = want.from;
@@ -249,10 +253,12 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
                 at += 1;
             }
         }
+        let room = span.cuts(want);
         if room > 0 {
             let path = map.path_to(held, from);
             let Step { node, at, .. } = path.step(0);
             node.set_value(at, with_room(node.datum(at), room));
+            node.set_promised(true);
             if node.weight() > SLOTS {
                 map.finger.forget();
                 map.put(held, &self.draft.spares, path, &[]);
@@ -296,6 +302,37 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         sides.claim(leaf, at, with, &mut self.draft.held.borrow_mut());
         leaf.splice(at, 0, &[Slot::of(with)]);
         Some(Ok(()))
+    }
+
+    /// Puts an entry into the hole that it lies in, where nobody has claimed what touches it, and none of that
+    /// `joins` it. The entry is claimed by nobody either. `kept` as for [`claim_hole`](Self::claim_hole).
+    /// Returns whether it was put there; else it takes a claim of the hole.
+    ///
+    /// # Errors
+    ///
+    /// The map is as before.
+    #[inline]
+    pub fn fill_hole(
+        &self,
+        with: &Entry,
+        kept: impl Fn(&Entry) -> u64,
+        joins: impl Fn(&Entry) -> bool,
+    ) -> Result<bool, Refused> {
+        let rcu = H::rcu_read();
+        let latched = self.map.latch(&rcu, with.start);
+        let Way { leaf, at, lo, above, .. } = latched.way;
+        let elsewhere = above.is_some() && (at == leaf.count() || at == 0 && lo == with.start);
+        if elsewhere || leaf.weight() + 1 > SLOTS {
+            return Ok(false);
+        }
+        let sides = Sides::of(leaf, at, with, &kept).map_err(|no| no.note(leaf))?;
+        let joins = |at: usize| leaf.slot(at).entry().is_some_and(|entry| joins(&entry));
+        if sides.before && joins(at - 1) || sides.behind && joins(at) {
+            return Ok(false);
+        }
+        latched.changed();
+        leaf.splice(at, 0, &[Slot::of(with)]);
+        Ok(true)
     }
 
     #[cold]
@@ -369,11 +406,15 @@ struct Want {
     /// those that overlap `[start, end)` must be claimed, and the others touch it.
     start: u64,
     end: u64,
+    /// Those that reach across its ends may be cut there.
+    cuts: bool,
 }
 
 /// What a claim has found so far.
 struct Span {
     range: Option<(u64, u64)>,
+    /// Those of them that overlap what is wanted.
+    inside: Option<(u64, u64)>,
     /// The same in the last leaf.
     slots: Option<(usize, usize)>,
     count: usize,
@@ -381,7 +422,14 @@ struct Span {
 
 impl Span {
     fn new() -> Self {
-        Span { range: None, slots: None, count: 0 }
+        Span { range: None, inside: None, slots: None, count: 0 }
+    }
+
+    /// How many entries more may come.
+    #[inline(always)]
+    fn cuts(&self, want: &Want) -> usize {
+        let (from, to) = self.inside.filter(|_| want.cuts).unwrap_or((want.start, want.end));
+        usize::from(from < want.start) + usize::from(want.end < to)
     }
 
     /// Adds the leaf's entries from `at` on.
@@ -410,6 +458,9 @@ impl Span {
             self.count += 1;
             if self.range.is_some_and(|(_, last)| last != start) || self.count > MOST {
                 return Err(InTheWay::Holes);
+            }
+            if end > want.start && start < want.end {
+                self.inside = Some((self.inside.map_or(start, |(first, _)| first), end));
             }
             self.range = Some((self.range.map_or(start, |(first, _)| first), end));
             self.slots = Some((self.slots.map_or(at, |(first, _)| first), at));

@@ -149,7 +149,7 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         let children: [*mut Node<SLOTS>; SLOTS] = core::array::from_fn(|at| root.child(at));
         root.hold();
         root.splice(0, count, &[]);
-        root.set_level(0);
+        root.set_level(0, root);
         root.release();
         if !leaf {
             for child in &children[..count] {

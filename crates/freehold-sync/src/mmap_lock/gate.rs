@@ -147,6 +147,28 @@ impl<H: Host> MmapLock<H> {
         self.write_range_by(|| self.sem.write_killable())
     }
 
+    /// Becomes the writer, if the gate is shut and nobody has the lock: where changes do not meet, they need
+    /// neither claims nor a gate. A later change that finds the lock taken opens the gate.
+    ///
+    /// # Panics
+    /// As [`read`](Self::read).
+    #[inline]
+    pub fn try_write_alone(&self) -> Option<MmapWriteGuard<'_, H>> {
+        rank::will_wait::<H>(Rank::Mmap);
+        if !self.gate_is_shut() {
+            return None;
+        }
+        let sem = self.sem.try_write()?;
+        // Now it stays as it is.
+        self.gate_is_shut().then(|| self.writer(sem))
+    }
+
+    /// Whether range writers may be inside: a hint.
+    #[inline]
+    pub fn is_open(&self) -> bool {
+        !self.gate_is_shut()
+    }
+
     /// Enters by the gate, or with its turn at the lock, which `lock` waits for.
     #[inline(always)]
     fn write_range_by<'a, E>(

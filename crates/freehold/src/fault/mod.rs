@@ -257,7 +257,7 @@ impl<P: Platform> AddressSpace<P> {
 
     #[inline(never)]
     fn fault_under_mmap_lock(&self, page: u64, access: Access) -> FaultOutcome<P> {
-        if self.changes_parts()
+        if self.is_changed_by_parts()
             && self.tries_vma_lock()
             && let Some(step) = self.fault_under_claim(page, access)
         {

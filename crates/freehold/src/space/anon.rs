@@ -40,7 +40,7 @@ impl<P: Platform> AddressSpace<P> {
     fn attach_first_anon_vma(&self, vma: &Vma<P>, held: Held<'_, '_, P>) -> Result<(), NotPrepared> {
         let attached = match held {
             Held::Mmap(guard) => self.attach_anon_vma(guard, vma),
-            Held::Vma if self.changes_parts() => return self.attach_beside(vma),
+            Held::Vma if self.is_changed_by_parts() => return self.attach_beside(vma),
             Held::Vma => self.attach_anon_vma(&self.try_read().ok_or(NotPrepared::NeedMmapLock)?, vma),
         };
         attached.map_err(|NoMemory| NotPrepared::NoMemory)

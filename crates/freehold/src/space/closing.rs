@@ -6,9 +6,12 @@
 //!
 //! | word | meaning |
 //! | --- | --- |
-//! | `open` | reservations in the tree; changed under the mmap lock held for writing |
-//! | `ended` | how many have ever ended; sleepers wait for it to move; changed as `open` |
-//! | `slept` | 1: tasks may sleep until the next one ends, which have to be woken; changed as `open` |
+//! | `open` | reservations in the tree that were put there under the mmap lock held for writing |
+//! | `beside` | 1: writers of parts have put reservations there; it stays |
+//! | `ended` | how many have ever ended, and claims that somebody waited for; sleepers wait for it to move |
+//! | `slept` | 1: tasks may sleep until the next one ends, which have to be woken |
+//!
+//! All of them are changed by writers, of the whole or of parts.
 
 use super::locking::WriteGuard;
 use crate::platform::Platform;
@@ -20,13 +23,14 @@ use freehold_sync::{
 #[derive(Debug)]
 pub(crate) struct Closings {
     open: AtomicU32,
+    beside: AtomicU32,
     ended: AtomicU32,
     slept: AtomicU32,
 }
 
 impl Closings {
     pub fn new() -> Self {
-        Closings { open: AtomicU32::new(0), ended: AtomicU32::new(0), slept: AtomicU32::new(0) }
+        Closings { open: AtomicU32::new(0), beside: AtomicU32::new(0), ended: AtomicU32::new(0), slept: AtomicU32::new(0) }
     }
 
     /// How many claims that were waited for, or reservations, have ended. To be read before the wait is
@@ -60,8 +64,21 @@ impl Closings {
 
     /// Whether there is any closing range.
     pub fn any<P: Platform>(&self, _: &WriteGuard<'_, P>) -> bool {
-        // Relaxed: ordered by the mmap lock, like every access to `open`.
-        self.open.load(Relaxed) != 0
+        // Relaxed: ordered by the mmap lock, like every access to them.
+        self.open.load(Relaxed) != 0 || self.beside.load(Relaxed) != 0
+    }
+
+    /// A writer of a part puts a reservation into the tree. Others do so at the same time: they are not
+    /// counted.
+    pub fn begin_beside(&self) {
+        if self.beside.load(Relaxed) == 0 {
+            self.beside.store(1, Relaxed);
+        }
+    }
+
+    /// A writer of a part has taken one out that was counted.
+    pub fn uncount(&self) {
+        self.open.fetch_sub(1, Relaxed);
     }
 
     /// A reservation was put into the tree.

@@ -350,10 +350,29 @@ impl<P: Platform> Counters<P> {
 
     /// Pages with these flags were mapped.
     pub fn count_mapped(&self, guard: &WriteGuard<'_, P>, flags: VmFlags, pages: PageCount) {
-        self.add(guard, Size::Total, pages.get());
-        if let Some(size) = Size::of(flags) {
-            self.add(guard, size, pages.get());
+        let (kind, more) = (Size::of(flags), pages.get());
+        if guard.reserved().is_some_and(|reserved| !reserved.pages.get()) && self.add_both(kind, more) {
+            return;
         }
+        self.add(guard, Size::Total, more);
+        if let Some(kind) = kind {
+            self.add(guard, kind, more);
+        }
+    }
+
+    /// Uses up credit of the total, and of a kind of its pages, if this CPU has enough of both.
+    #[inline]
+    fn add_both(&self, kind: Option<Size>, more: u64) -> bool {
+        self.cells.with(|cell| {
+            let total = &cell.credit[Size::Total as usize];
+            let kind = kind.map(|kind| &cell.credit[kind as usize]);
+            let enough = total.load(Relaxed) >= more && kind.is_none_or(|kind| kind.load(Relaxed) >= more);
+            if enough {
+                total.store(total.load(Relaxed) - more, Relaxed);
+                kind.into_iter().for_each(|kind| kind.store(kind.load(Relaxed) - more, Relaxed));
+            }
+            enough
+        })
     }
 
     /// Pages with these flags were unmapped.

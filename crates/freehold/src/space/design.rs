@@ -80,9 +80,12 @@ pub enum HugetlbLock {
 pub enum Write {
     /// One at a time (Linux).
     Whole,
-    /// Side by side, where they need different VMAs and different holes.
+    /// Side by side, where they need different VMAs and different holes: from the first change on that finds
+    /// another one under way, until one that takes the whole.
     #[default]
     Ranges,
+    /// The same from the first change on, whether others are under way or not.
+    RangesOnly,
 }
 
 /// Which design of each step an address space uses; the default is the last of each.

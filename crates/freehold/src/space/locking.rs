@@ -30,7 +30,7 @@ use crate::{
     error::NoMemory,
     platform::Platform,
     records::{reverse::edit::RmapEdit, uffd::Context},
-    vma::{AnonVma, Vma, flags::VmFlags, locked::LockedVmas},
+    vma::{AnonVma, Vma, flags::VmFlags, locked::LockedVmas, owned::OwnedVma},
 };
 use core::{
     cell::{Cell, RefCell},
@@ -343,7 +343,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     #[inline]
-    fn writer<'s>(&'s self, lock: MmapWriteGuard<'s, P>) -> WriteGuard<'s, P> {
+    pub(super) fn writer<'s>(&'s self, lock: MmapWriteGuard<'s, P>) -> WriteGuard<'s, P> {
         // SAFETY: the mmap lock is held for writing, so this is the only writer while the guard lives.
         let tree = Tree::Whole(RefCell::new(unsafe { self.tree.writer() }));
         WriteGuard { space: self, locked: LockedVmas::none(), tree, lock: WriteRight::Whole(lock) }
@@ -542,7 +542,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             return false;
         }
         // Nearly always there is no closing range at all, and nothing needs to be looked up.
-        if !self.space.changes_parts() && !self.space.closings.any(self) {
+        if !self.space.closings.any(self) {
             return false;
         }
         let mut at = range.start();
@@ -639,6 +639,23 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     pub(crate) fn attach(&self, vma: &Vma<P>) {
         self.locked.attach(vma, &self.lock);
         vma.object().open_hook(&self.space.vm, vma);
+    }
+
+    /// Stores a VMA of anonymous memory into the hole that it lies in, by a step of its own, if nothing that
+    /// touches it `joins` it. Then it is anybody's. `None`: it was not possible; the VMA goes back.
+    pub(super) fn store_alone(&self, vma: OwnedVma<'_, P>, joins: impl Fn(&Vma<P>) -> bool) -> Option<()> {
+        let vma = vma.into_ref();
+        debug_assert!(vma.is_anonymous() && !vma.anon().is_some(), "something leads to it besides the tree");
+        LockedVmas::attach_unlocked(vma, &self.lock);
+        let kept = |above: &Entry| above.start - self.kept_from(above);
+        let joins = |touching: &Entry| self.slot(touching).vma().is_some_and(&joins);
+        if let Ok(true) = self.part_map().fill_hole(&entry(vma), kept, joins) {
+            return Some(());
+        }
+        LockedVmas::detach_unfound(vma, &self.lock);
+        // SAFETY: detached just now, and nobody had found it.
+        drop(unsafe { self.space.engine.slab.own(vma) });
+        None
     }
 
     /// Makes a VMA that was just taken out of the tree unlockable; waits for readers that are about to

@@ -18,7 +18,11 @@ use crate::{
     object::{File, FillError, Mapping, Object, VmaInfo, Writing},
     platform::Platform,
     records::hugetlb::{file::Reserving, reserves::PendingReservation},
-    vma::{Vma, flags::VmFlags, merge::Attrs},
+    vma::{
+        Vma,
+        flags::VmFlags,
+        merge::{Attrs, can_append, can_prepend},
+    },
 };
 use core::cell::Cell;
 use freehold_range::Refused;
@@ -116,8 +120,17 @@ impl<P: Platform> AddressSpace<P> {
         let fixed = request.flags.contains(MapFlags::FIXED).then(|| request.fixed_range::<P>()).flatten();
         let room = PartRoom::default();
         if self.changes_parts() && request.object.file().is_none_or(|file| file.driver().is_none()) {
-            let needs = || request.needs(VmFlags::from_bits_retain(self.default_flags.load(Relaxed)));
+            if let Some(guard) = self.write_alone(fixed.unwrap_or(UserRange::new(0, 0))) {
+                return guard.map_and_populate(request, None, reserving);
+            }
             let place = Cell::new(fixed.map(UserRange::start));
+            if fixed.is_none()
+                && request.is_plain()
+                && let Some(mapped) = self.map_alone(&room, request)?
+            {
+                return Ok(mapped);
+            }
+            let needs = || self.needs_of(request);
             let claimed = match fixed {
                 Some(range) => self.claim_by(&room, needs, |guard| guard.claim_fixed(range))?,
                 None if request.flags.contains(MapFlags::FIXED) => Err(Refused::Whole),
@@ -137,6 +150,27 @@ impl<P: Platform> AddressSpace<P> {
             None => self.write_killable()?,
         };
         guard.map_and_populate(request, None, reserving)
+    }
+
+    /// Maps private anonymous memory where nothing that touches it becomes one with it: the commonest mapping,
+    /// which takes one change of the tree and no claim. `None`: it takes a claim, or more.
+    fn map_alone(&self, room: &PartRoom, request: &mut Request<P>) -> Result<Option<u64>, MmapError> {
+        let Some(guard) = self.enter_part(room, || self.needs_of(request))? else { return Ok(None) };
+        let Ok(start) = guard.place(request) else { return Ok(None) };
+        match guard.map_and_populate(request, Some(start), None) {
+            Err(_) if room.needs_claim.take() => Ok(None),
+            mapped => mapped.map(Some),
+        }
+    }
+
+    /// What a mapping may add to sizes that have limits.
+    fn needs_of(&self, request: &Request<P>) -> Needs {
+        let pages = PageCount::of_bytes(request.len);
+        let flags = request.vm_flags | VmFlags::from_bits_retain(self.default_flags.load(Relaxed));
+        let locked = flags.contains(VmFlags::LOCKED) || request.object.is_secret();
+        // The mapping, and what is cut in two where it comes into the middle.
+        let vmas = if request.flags.contains(MapFlags::FIXED) { 3 } else { 1 };
+        Needs { vmas, pages, locked: if locked { pages } else { PageCount::ZERO } }
     }
 
     /// Step 1: what can be said without looking at the address space.
@@ -220,13 +254,10 @@ impl<P: Platform> Request<P> {
         (!range.is_empty() && range.end() <= AddressSpace::<Q>::TASK_SIZE).then_some(range)
     }
 
-    /// What it may add to sizes that have limits.
-    fn needs(&self, defaults: VmFlags) -> Needs {
-        let pages = PageCount::of_bytes(self.len);
-        let secret = self.object.is_secret();
-        let locked = (self.vm_flags | defaults).contains(VmFlags::LOCKED) || secret;
-        // The mapping, and what is cut in two where it comes into the middle.
-        Needs { vmas: 3, pages, locked: if locked { pages } else { PageCount::ZERO } }
+    /// Whether it is private anonymous memory wherever there is room.
+    fn is_plain(&self) -> bool {
+        let anywhere = !self.flags.contains(MapFlags::FIXED);
+        anywhere && matches!(self.object, Object::Anonymous) && self.flags.bits() & TYPE == PRIVATE
     }
 
     /// Whether others see stores.
@@ -513,6 +544,19 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let reserved = self.space.reserve_huge_pages(request)?;
         let reserves = reserved.as_ref().map(|reserved| &reserved.reserves);
         let attrs = Attrs { reserves, ..request.attrs() };
+        if let Some(part) = self.part().filter(|part| part.is_unclaimed()) {
+            let vma = self.alloc(range, &attrs)?;
+            let joins = |side: &Vma<P>| match side.start() < range.start() {
+                true => can_append(side, &attrs),
+                false => can_prepend(&attrs, range.end() - range.start(), side),
+            };
+            if self.store_alone(vma, joins).is_none() {
+                part.room.needs_claim.set(true);
+                return Err(MmapError::OutOfMemory);
+            }
+            self.space.counters.count_vmas(self, 1);
+            return Ok(self.count_stored(request, None));
+        }
         let new = self.prepare_new(range, &attrs)?;
         if let Some(reserving) = reserving {
             // Last of all that can fail.
@@ -525,7 +569,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         if let Some(reserved) = reserved {
             reserved.hand_over();
         }
-        Ok(self.count_stored(request, vma))
+        Ok(self.count_stored(request, Some(vma)))
     }
 
     /// Puts what was prepared in the place of what was gathered, in one step for lookups.
@@ -545,8 +589,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         vma
     }
 
-    /// Counts what was stored in `vma`. Tells whether it wants populating.
-    pub(super) fn count_stored(&self, request: &Request<P>, vma: &Vma<P>) -> bool {
+    /// Counts what was stored, in `vma` unless that is anybody's. Tells whether it wants populating.
+    pub(super) fn count_stored(&self, request: &Request<P>, vma: Option<&Vma<P>>) -> bool {
         let (space, pages) = (self.space, PageCount::of_bytes(request.len));
         space.counters.count_mapped(self, request.vm_flags, pages);
         let locked = request.vm_flags.contains(VmFlags::LOCKED);
@@ -555,6 +599,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             // What mlockall wants of new mappings, these cannot give. Until here the flags kept it from
             // joining those that were mapped before, as on Linux; and it is populated all the
             // same.
+            let vma = vma.expect("what is stored for anybody can be locked");
             self.lock_vma(vma).set_flags(vma.flags() - VmFlags::LOCK_MASK);
         } else if locked {
             space.counters.count_locked(self, pages);

@@ -57,6 +57,8 @@ pub(crate) struct PartRoom {
     pub(super) reserved: Reserved,
     /// Where VMAs went: page tables at its ends may have to go too.
     emptied: Cell<Option<UserRange>>,
+    /// A VMA could not be [stored](WriteGuard::store_alone) without a claim.
+    pub(super) needs_claim: Cell<bool>,
 }
 
 /// What a writer of a part has of its address space. Dropping it settles the claim.
@@ -67,6 +69,11 @@ pub(super) struct Part<'s, P: Platform> {
 }
 
 impl<P: Platform> Part<'_, P> {
+    /// Whether it has claimed nothing.
+    pub(super) fn is_unclaimed(&self) -> bool {
+        self.map.span() == (0, 0)
+    }
+
     /// What was in `span` goes.
     pub(super) fn note_emptied(&self, span: UserRange) {
         debug_assert!(self.room.emptied.get().is_none(), "a change of a part empties one range");
@@ -103,6 +110,9 @@ impl<P: Platform> AddressSpace<P> {
         needs: Needs,
     ) -> Result<WriteGuard<'s, P>, Killed> {
         if self.changes_parts() && !range.is_empty() {
+            if let Some(guard) = self.write_alone(range) {
+                return Ok(guard);
+            }
             let claim = |guard: &WriteGuard<'s, P>| guard.claim_range(range);
             if let Ok(guard) = self.claim_by(room, || needs, claim)? {
                 return Ok(guard);
@@ -162,10 +172,27 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Whether changes of disjoint ranges run side by side.
+    /// Whether changes of disjoint ranges may run side by side.
     #[inline]
     pub(crate) fn changes_parts(&self) -> bool {
-        self.locking.write == Write::Ranges
+        self.locking.write != Write::Whole
+    }
+
+    /// Whether they do now: a hint.
+    #[inline]
+    pub(crate) fn is_changed_by_parts(&self) -> bool {
+        self.changes_parts() && (self.mmap_lock.is_open() || self.locking.write == Write::RangesOnly)
+    }
+
+    /// Becomes the writer of the whole for a change of `range`, if changes do not run side by side now, and
+    /// there is no other.
+    #[inline]
+    pub(super) fn write_alone(&self, range: UserRange) -> Option<WriteGuard<'_, P>> {
+        if self.locking.write == Write::RangesOnly {
+            return None;
+        }
+        let guard = self.writer(self.mmap_lock.try_write_alone()?);
+        (range.is_empty() || !guard.is_closing(range)).then_some(guard)
     }
 
     /// Becomes a writer of what `claim` claims. The inner error: it takes the writer of the whole.
@@ -229,8 +256,8 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Ends a closing reservation as a writer of a part: takes it out of the tree, and with it the tables at
-    /// its edges that nobody else needs by now.
-    pub(super) fn end_closing_part(&self, span: UserRange) {
+    /// its edges that nobody else needs by now. `counted`: it began as the writer of the whole's.
+    pub(super) fn end_closing_part(&self, span: UserRange, counted: bool) {
         let _inside = self.mmap_lock.write_range();
         let draft = Draft::new();
         // SAFETY: within the gate there are shared writers only.
@@ -238,6 +265,9 @@ impl<P: Platform> AddressSpace<P> {
         self.unlinking_edges(span, |unlink| {
             map.remove_reservation(span.start(), span.end(), Some((span.start(), unlink)));
         });
+        if counted {
+            self.closings.uncount();
+        }
         self.tell_waiters(&map);
     }
 

@@ -343,8 +343,11 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
             let reservation = closing_entry(span);
             guard.replace(span, if closing { core::slice::from_ref(&reservation) } else { &[] });
         }
-        if closing && !guard.space.changes_parts() {
-            guard.space.closings.begin(guard);
+        if closing {
+            match guard.part() {
+                None => guard.space.closings.begin(guard),
+                Some(_) => guard.space.closings.begin_beside(),
+            }
         }
         self.detach(span)
     }
@@ -373,7 +376,8 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
         }
         guard.space.counters.count_vmas(guard, -totals.vmas);
         guard.space.counters.count_unlocked(guard, totals.locked);
-        Detached { owned: OwnedList { space: guard.space, list }, notices, span, files: totals.files }
+        let (owned, whole) = (OwnedList { space: guard.space, list }, guard.part().is_none());
+        Detached { owned, notices, span, files: totals.files, whole }
     }
 }
 
@@ -397,6 +401,8 @@ pub(crate) struct Detached<'s, P: Platform> {
     span: UserRange,
     /// Whether a file knows any of them.
     files: bool,
+    /// Whether they were detached by a writer of the whole.
+    whole: bool,
 }
 
 /// Step 4 done: VMAs without pages.
@@ -422,7 +428,7 @@ impl<'s, P: Platform> Detached<'s, P> {
     fn settle_released(self) -> Unmapped<'s, P> {
         let space = self.owned.space;
         settle(space, &self.owned.list, self.files, self.span, self.span.va());
-        space.end_closing(self.span);
+        space.end_closing(self.span, self.whole);
         self.without_pages()
     }
 }
@@ -521,9 +527,12 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Ends a closing reservation: under a short write hold, unlinks the tables at its edges that nobody else
     /// needs by now and takes it out of the tree; flushes and frees those tables after the lock.
-    fn end_closing(&self, span: UserRange) {
-        if self.changes_parts() {
-            return self.end_closing_part(span);
+    ///
+    /// `whole`: it was put there by a writer of the whole. Where changes run side by side it ends as a change
+    /// of a part.
+    fn end_closing(&self, span: UserRange, whole: bool) {
+        if !whole || self.is_changed_by_parts() {
+            return self.end_closing_part(span, whole);
         }
         let mut gather: VmGather<'_, _, 1> = self.vm.gather();
         let guard = self.write();

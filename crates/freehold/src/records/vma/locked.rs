@@ -52,6 +52,20 @@ impl<P: Platform> LockedVmas<'_, P> {
         Ok(())
     }
 
+    /// Attaches a detached VMA that nobody can find yet, not locked.
+    #[inline]
+    pub fn attach_unlocked(vma: &Vma<P>, guard: &impl MmapWriter<P>) {
+        vma.lock().attach::<P>(guard);
+        vma.lock().unlock_write();
+    }
+
+    /// Undoes [`attach_unlocked`](Self::attach_unlocked), while nobody can have found it.
+    #[cold]
+    pub fn detach_unfound(vma: &Vma<P>, guard: &impl MmapWriter<P>) {
+        vma.lock().write::<P>(guard);
+        vma.lock().detach::<P>(guard);
+    }
+
     /// Attaches a detached VMA, locked.
     #[inline]
     pub fn attach(&self, vma: &Vma<P>, guard: &impl MmapWriter<P>) {
