@@ -30,7 +30,12 @@ pub(crate) struct Closings {
 
 impl Closings {
     pub fn new() -> Self {
-        Closings { open: AtomicU32::new(0), beside: AtomicU32::new(0), ended: AtomicU32::new(0), slept: AtomicU32::new(0) }
+        Closings {
+            open: AtomicU32::new(0),
+            beside: AtomicU32::new(0),
+            ended: AtomicU32::new(0),
+            slept: AtomicU32::new(0),
+        }
     }
 
     /// How many claims that were waited for, or reservations, have ended. To be read before the wait is

@@ -216,7 +216,9 @@ impl<P: Platform> Counters<P> {
         limit: impl Fn(Size) -> Option<u64>,
     ) -> Result<(), NearLimit> {
         reserved.pages.set(true);
-        for (size, more) in [(Size::Total, needs.pages), (Size::Data, needs.pages), (Size::Locked, needs.locked)] {
+        for (size, more) in
+            [(Size::Total, needs.pages), (Size::Data, needs.pages), (Size::Locked, needs.locked)]
+        {
             if let Some(limit) = limit(size) {
                 if !self.use_credit(size, more.get(), limit) {
                     self.give_back(reserved);
@@ -319,24 +321,32 @@ impl<P: Platform> Counters<P> {
         within(self.taken[size as usize].load(Relaxed)) || within(self.get(size))
     }
 
-    #[inline]
+    #[inline(always)]
     fn add(&self, guard: &WriteGuard<'_, P>, size: Size, more: u64) {
         match guard.reserved() {
-            Some(reserved) => match reserved.use_up(size, more) {
-                0 => {}
-                more => {
-                    self.use_credit(size, more, u64::MAX);
-                }
-            },
-            None => {
-                // Relaxed load and store: nobody else changes it.
-                let taken = &self.taken[size as usize];
-                taken.store(taken.load(Relaxed) + more, Relaxed);
-            }
+            Some(reserved) => self.add_beside(reserved, size, more),
+            None => self.add_alone(size, more),
         }
     }
 
     #[inline]
+    fn add_beside(&self, reserved: &Reserved, size: Size, more: u64) {
+        match reserved.use_up(size, more) {
+            0 => {}
+            more => {
+                self.use_credit(size, more, u64::MAX);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn add_alone(&self, size: Size, more: u64) {
+        // Relaxed load and store: nobody else changes it.
+        let taken = &self.taken[size as usize];
+        taken.store(taken.load(Relaxed) + more, Relaxed);
+    }
+
+    #[inline(always)]
     fn remove(&self, guard: &WriteGuard<'_, P>, size: Size, less: u64) {
         match guard.reserved() {
             Some(_) => self.give_credit(size, less),
@@ -351,12 +361,24 @@ impl<P: Platform> Counters<P> {
     /// Pages with these flags were mapped.
     pub fn count_mapped(&self, guard: &WriteGuard<'_, P>, flags: VmFlags, pages: PageCount) {
         let (kind, more) = (Size::of(flags), pages.get());
-        if guard.reserved().is_some_and(|reserved| !reserved.pages.get()) && self.add_both(kind, more) {
-            return;
+        match guard.reserved() {
+            Some(reserved) => self.count_mapped_beside(reserved, kind, more),
+            None => {
+                self.add_alone(Size::Total, more);
+                if let Some(kind) = kind {
+                    self.add_alone(kind, more);
+                }
+            }
         }
-        self.add(guard, Size::Total, more);
-        if let Some(kind) = kind {
-            self.add(guard, kind, more);
+    }
+
+    #[inline(never)]
+    fn count_mapped_beside(&self, reserved: &Reserved, kind: Option<Size>, more: u64) {
+        if reserved.pages.get() || !self.add_both(kind, more) {
+            self.add_beside(reserved, Size::Total, more);
+            if let Some(kind) = kind {
+                self.add_beside(reserved, kind, more);
+            }
         }
     }
 

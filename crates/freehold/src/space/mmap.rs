@@ -116,51 +116,73 @@ impl<P: Platform> AddressSpace<P> {
         request: &mut Request<P>,
         reserving: Option<Reserving<'_, P>>,
     ) -> Result<u64, MmapError> {
-        // A range that does not fit is refused below, in its turn.
-        let fixed = request.flags.contains(MapFlags::FIXED).then(|| request.fixed_range::<P>()).flatten();
         let room = PartRoom::default();
-        if self.changes_parts() && request.object.file().is_none_or(|file| file.driver().is_none()) {
-            if let Some(guard) = self.write_alone(fixed.unwrap_or(UserRange::new(0, 0))) {
-                return guard.map_and_populate(request, None, reserving);
-            }
-            let place = Cell::new(fixed.map(UserRange::start));
-            if fixed.is_none()
-                && request.is_plain()
-                && let Some(mapped) = self.map_alone(&room, request)?
-            {
-                return Ok(mapped);
-            }
-            let needs = || self.needs_of(request);
-            let claimed = match fixed {
-                Some(range) => self.claim_by(&room, needs, |guard| guard.claim_fixed(range))?,
-                None if request.flags.contains(MapFlags::FIXED) => Err(Refused::Whole),
-                None => self.claim_by(&room, needs, |guard| {
-                    // What is wrong with it is found out with the whole space standing still.
-                    let start = guard.place(request).map_err(|_| Refused::Whole)?;
-                    place.set(Some(start));
-                    guard.claim_room(UserRange::at(start, request.len))
-                })?,
-            };
-            if let (Ok(guard), Some(start)) = (claimed, place.get()) {
-                return guard.map_and_populate(request, Some(start), reserving);
+        let (mut alone, mut reserving) = (request.is_plain(), reserving);
+        loop {
+            let (guard, placed) = self.write_for(&room, request, alone)?;
+            match guard.map_and_populate(request, placed, reserving.take()) {
+                Err(_) if room.needs_claim() => alone = false,
+                mapped => return mapped,
             }
         }
-        let guard = match fixed {
-            Some(range) => self.write_range(range)?,
-            None => self.write_killable()?,
-        };
-        guard.map_and_populate(request, None, reserving)
     }
 
-    /// Maps private anonymous memory where nothing that touches it becomes one with it: the commonest mapping,
-    /// which takes one change of the tree and no claim. `None`: it takes a claim, or more.
-    fn map_alone(&self, room: &PartRoom, request: &mut Request<P>) -> Result<Option<u64>, MmapError> {
-        let Some(guard) = self.enter_part(room, || self.needs_of(request))? else { return Ok(None) };
-        let Ok(start) = guard.place(request) else { return Ok(None) };
-        match guard.map_and_populate(request, Some(start), None) {
-            Err(_) if room.needs_claim.take() => Ok(None),
-            mapped => mapped.map(Some),
+    /// The right to map what is asked for, and where it goes if that was decided. `alone`: without a claim, for
+    /// private anonymous memory that joins nothing. That is the commonest mapping, and takes one change of the
+    /// tree.
+    #[inline]
+    fn write_for<'s>(
+        &'s self,
+        room: &'s PartRoom,
+        request: &Request<P>,
+        alone: bool,
+    ) -> Result<(WriteGuard<'s, P>, Option<u64>), MmapError> {
+        // A range that does not fit is refused in its turn.
+        let fixed = request.flags.contains(MapFlags::FIXED).then(|| request.fixed_range()).flatten();
+        if self.changes_parts() {
+            if let Some(guard) = self.write_alone(fixed.unwrap_or(UserRange::new(0, 0))) {
+                return Ok((guard, None));
+            }
+            if let Some(claimed) = self.claim_for(room, request, fixed, alone)? {
+                return Ok(claimed);
+            }
         }
+        match fixed {
+            Some(range) => Ok((self.write_range(range)?, None)),
+            None => Ok((self.write_killable()?, None)),
+        }
+    }
+
+    /// The same as a writer of a part. `None`: it takes the whole.
+    #[inline(never)]
+    fn claim_for<'s>(
+        &'s self,
+        room: &'s PartRoom,
+        request: &Request<P>,
+        fixed: Option<UserRange>,
+        alone: bool,
+    ) -> Result<Option<(WriteGuard<'s, P>, Option<u64>)>, MmapError> {
+        if request.object.file().is_some_and(|file| file.driver().is_some()) {
+            return Ok(None);
+        }
+        let needs = || self.needs_of(request);
+        if alone {
+            let Some(guard) = self.enter_part(room, needs)? else { return Ok(None) };
+            // What is wrong with it is found out with the whole space standing still.
+            let placed = guard.place(request).ok();
+            return Ok(placed.map(|start| (guard, Some(start))));
+        }
+        let place = Cell::new(fixed.map(UserRange::start));
+        let claimed = match fixed {
+            Some(range) => self.claim_by(room, needs, |guard| guard.claim_fixed(range))?,
+            None if request.flags.contains(MapFlags::FIXED) => return Ok(None),
+            None => self.claim_by(room, needs, |guard| {
+                let start = guard.place(request).map_err(|_| Refused::Whole)?;
+                place.set(Some(start));
+                guard.claim_room(UserRange::at(start, request.len))
+            })?,
+        };
+        Ok(claimed.ok().map(|guard| (guard, place.get())))
     }
 
     /// What a mapping may add to sizes that have limits.
@@ -249,9 +271,9 @@ impl<P: Platform> AddressSpace<P> {
 
 impl<P: Platform> Request<P> {
     /// The fixed range, if it is one.
-    fn fixed_range<Q: Platform>(&self) -> Option<UserRange> {
+    fn fixed_range(&self) -> Option<UserRange> {
         let range = UserRange::try_new(self.addr, self.addr.wrapping_add(self.len))?;
-        (!range.is_empty() && range.end() <= AddressSpace::<Q>::TASK_SIZE).then_some(range)
+        (!range.is_empty() && range.end() <= AddressSpace::<P>::TASK_SIZE).then_some(range)
     }
 
     /// Whether it is private anonymous memory wherever there is room.

@@ -22,7 +22,7 @@ use super::{
     tree_entry::{TreeEntry, decode},
 };
 use crate::{VirtAddr, platform::Platform, vma::flags::VmFlags};
-use core::cell::Cell;
+use core::cell::{Cell, OnceCell};
 use freehold_pagetable::{Format, Level, VaRange};
 use freehold_range::{Draft, Entry, Lookup, Refused, SharedWriter};
 use freehold_sync::{Killed, MmapLock, MmapRangeGuard, MmapWriteGuard, MmapWriter, Rank, rank};
@@ -50,9 +50,20 @@ impl<P: Platform> MmapWriter<P> for WriteRight<'_, P> {
     }
 }
 
-/// Room for what a writer of a part has; the writer itself is moved about.
+/// Room for what a writer of a part has, if there comes to be one; the writer itself is moved about.
 #[derive(Default)]
-pub(crate) struct PartRoom {
+pub(crate) struct PartRoom(OnceCell<Room>);
+
+impl PartRoom {
+    /// Whether a VMA could not be [stored](WriteGuard::store_alone) without a claim. Says so once.
+    pub(super) fn needs_claim(&self) -> bool {
+        self.0.get().is_some_and(|room| room.needs_claim.take())
+    }
+}
+
+/// See [`PartRoom`].
+#[derive(Default)]
+pub(super) struct Room {
     draft: Draft,
     pub(super) reserved: Reserved,
     /// Where VMAs went: page tables at its ends may have to go too.
@@ -65,7 +76,7 @@ pub(crate) struct PartRoom {
 pub(super) struct Part<'s, P: Platform> {
     space: &'s AddressSpace<P>,
     pub(super) map: SharedWriter<'s, P>,
-    pub(super) room: &'s PartRoom,
+    pub(super) room: &'s Room,
 }
 
 impl<P: Platform> Part<'_, P> {
@@ -237,6 +248,7 @@ impl<P: Platform> AddressSpace<P> {
         room: &'s PartRoom,
         needs: impl Fn() -> Needs,
     ) -> Result<Option<WriteGuard<'s, P>>, Killed> {
+        let room = room.0.get_or_init(Room::default);
         let lock = self.mmap_lock.write_range_killable()?;
         if self.counters.reserve(&room.reserved, &needs(), |size| self.limit_of(size)).is_err() {
             return Ok(None);
