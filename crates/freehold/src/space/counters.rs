@@ -359,6 +359,7 @@ impl<P: Platform> Counters<P> {
     }
 
     /// Pages with these flags were mapped.
+    #[inline]
     pub fn count_mapped(&self, guard: &WriteGuard<'_, P>, flags: VmFlags, pages: PageCount) {
         let (kind, more) = (Size::of(flags), pages.get());
         match guard.reserved() {

@@ -130,7 +130,7 @@ impl<P: Platform> AddressSpace<P> {
     /// The right to map what is asked for, and where it goes if that was decided. `alone`: without a claim, for
     /// private anonymous memory that joins nothing. That is the commonest mapping, and takes one change of the
     /// tree.
-    #[inline]
+    #[inline(always)]
     fn write_for<'s>(
         &'s self,
         room: &'s PartRoom,
@@ -139,13 +139,24 @@ impl<P: Platform> AddressSpace<P> {
     ) -> Result<(WriteGuard<'s, P>, Option<u64>), MmapError> {
         // A range that does not fit is refused in its turn.
         let fixed = request.flags.contains(MapFlags::FIXED).then(|| request.fixed_range()).flatten();
-        if self.changes_parts() {
-            if let Some(guard) = self.write_alone(fixed.unwrap_or(UserRange::new(0, 0))) {
-                return Ok((guard, None));
-            }
-            if let Some(claimed) = self.claim_for(room, request, fixed, alone)? {
-                return Ok(claimed);
-            }
+        if let Some(guard) = self.write_alone(fixed.unwrap_or(UserRange::new(0, 0))) {
+            return Ok((guard, None));
+        }
+        self.claim_or_write_for(room, request, fixed, alone)
+    }
+
+    #[inline(never)]
+    fn claim_or_write_for<'s>(
+        &'s self,
+        room: &'s PartRoom,
+        request: &Request<P>,
+        fixed: Option<UserRange>,
+        alone: bool,
+    ) -> Result<(WriteGuard<'s, P>, Option<u64>), MmapError> {
+        if self.changes_parts()
+            && let Some(claimed) = self.claim_for(room, request, fixed, alone)?
+        {
+            return Ok(claimed);
         }
         match fixed {
             Some(range) => Ok((self.write_range(range)?, None)),
@@ -154,7 +165,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// The same as a writer of a part. `None`: it takes the whole.
-    #[inline(never)]
+    #[inline(always)]
     fn claim_for<'s>(
         &'s self,
         room: &'s PartRoom,

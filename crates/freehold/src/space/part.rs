@@ -113,17 +113,27 @@ impl<P: Platform> AddressSpace<P> {
     /// # Errors
     ///
     /// A fatal signal arrived first; nothing is held.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn write_part<'s>(
         &'s self,
         room: &'s PartRoom,
         range: UserRange,
         needs: Needs,
     ) -> Result<WriteGuard<'s, P>, Killed> {
+        if let Some(guard) = self.write_alone(range) {
+            return Ok(guard);
+        }
+        self.claim_or_write(room, range, needs)
+    }
+
+    #[inline(never)]
+    fn claim_or_write<'s>(
+        &'s self,
+        room: &'s PartRoom,
+        range: UserRange,
+        needs: Needs,
+    ) -> Result<WriteGuard<'s, P>, Killed> {
         if self.changes_parts() && !range.is_empty() {
-            if let Some(guard) = self.write_alone(range) {
-                return Ok(guard);
-            }
             let claim = |guard: &WriteGuard<'s, P>| guard.claim_range(range);
             if let Ok(guard) = self.claim_by(room, || needs, claim)? {
                 return Ok(guard);
@@ -197,13 +207,17 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Becomes the writer of the whole for a change of `range`, if changes do not run side by side now, and
     /// there is no other.
-    #[inline]
+    // Inlined, as what returns guards is: they are large.
+    #[inline(always)]
     pub(super) fn write_alone(&self, range: UserRange) -> Option<WriteGuard<'_, P>> {
-        if self.locking.write == Write::RangesOnly {
+        if self.locking.write != Write::Ranges {
             return None;
         }
         let guard = self.writer(self.mmap_lock.try_write_alone()?);
-        (range.is_empty() || !guard.is_closing(range)).then_some(guard)
+        match range.is_empty() || !guard.is_closing(range) {
+            true => Some(guard),
+            false => None,
+        }
     }
 
     /// Becomes a writer of what `claim` claims. The inner error: it takes the writer of the whole.
