@@ -10,7 +10,7 @@
 
 use freehold::{
     fault::Access,
-    space::{Locking, MapFlags, Prot, Write},
+    space::{Locking, MapFlags, Placement, Prot, Write},
 };
 use freehold_bench::{BASE, PAGE, Space};
 use std::sync::Barrier;
@@ -19,38 +19,49 @@ use std::time::{Duration, Instant};
 
 const RW: Prot = Prot::READ.union(Prot::WRITE);
 const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS).union(MapFlags::NORESERVE);
-/// Areas of the process besides what the threads map.
-const AREAS: u64 = 1_000;
-/// From the place of one thread to that of the next: an upper-level table of their own each.
-const PLACE: u64 = 1 << 40;
+/// Areas of the process besides what the threads map; and as many at the place of each thread.
+const AREAS: u64 = 500;
+/// From the place of one thread to that of the next: upper-level tables of their own each.
+const PLACE: u64 = 1 << 38;
+/// Where a thread's own area lies in its place, above its other areas.
+const OWN: u64 = 1 << 30;
 const TURN: Duration = Duration::from_millis(150);
 const TURNS: usize = 7;
 
 /// What a thread does, over and over, at its place.
 type Load = (&'static str, fn(&Space, u64));
 
-const LOADS: [Load; 5] = [
-    ("mmap, munmap", |space, place| {
-        let at = map(space, place, 1);
+const LOADS: [Load; 7] = [
+    ("mmap anywhere, munmap", |space, _| {
+        let at = map(space, 0, 1);
         unmap(space, at, 1);
     }),
-    ("mmap, touch, munmap", |space, place| {
-        let at = map(space, place, 1);
+    ("the same with a touch", |space, _| {
+        let at = map(space, 0, 1);
+        touch(space, at);
+        unmap(space, at, 1);
+    }),
+    ("mmap at its place, munmap", |space, place| {
+        let at = map(space, place + OWN / 2, 1);
+        unmap(space, at, 1);
+    }),
+    ("the same with a touch there", |space, place| {
+        let at = map(space, place + OWN / 2, 1);
         touch(space, at);
         unmap(space, at, 1);
     }),
     ("mprotect of a page and back", |space, place| {
-        let page = place + PLACE / 2 + 2 * PAGE;
+        let page = place + OWN + 2 * PAGE;
         space.process().mprotect(page, PAGE, Prot::READ).expect("mapped");
         space.process().mprotect(page, PAGE, RW).expect("mapped");
     }),
     ("growth in place and back", |space, place| {
-        let end = place + PLACE / 2 + 8 * PAGE;
+        let end = place + OWN + 8 * PAGE;
         space.process().mmap(end, 4 * PAGE, RW, ANON | MapFlags::FIXED, None, 0).expect("room");
         unmap(space, end, 4);
     }),
     ("stack of a thread", |space, place| {
-        let at = map(space, place, 64);
+        let at = map(space, place + OWN / 2, 64);
         space.process().mprotect(at, PAGE, Prot::empty()).expect("mapped");
         touch(space, at + 63 * PAGE);
         unmap(space, at, 64);
@@ -71,23 +82,35 @@ fn touch(space: &Space, at: u64) {
 
 fn main() {
     let names: Vec<String> = std::env::args().skip(1).filter(|it| !it.starts_with("--")).collect();
+    let fixed = |space: &Space, at, pages, prot| {
+        space.process().mmap(at, pages * PAGE, prot, ANON | MapFlags::FIXED, None, 0).expect("room");
+    };
     let places = |space: &Space| {
         for thread in 0..2 {
-            let at = BASE + (thread + 1) * PLACE + PLACE / 2;
-            space.process().mmap(at, 8 * PAGE, RW, ANON | MapFlags::FIXED, None, 0).expect("room");
+            let place = BASE + (thread + 1) * PLACE;
+            for n in 0..AREAS {
+                fixed(space, place + 16 * n * PAGE, 8, if n % 2 == 0 { RW } else { Prot::READ });
+            }
+            fixed(space, place + OWN, 8, RW);
         }
     };
-    let spaces = [Write::Whole, Write::Ranges].map(|write| {
-        let space = Space::with_areas_by(AREAS, Locking { write, ..Locking::default() });
+    let designs = [
+        ("whole", Write::Whole, Placement::FirstFit),
+        ("ranges", Write::Ranges, Placement::FirstFit),
+        ("ranges, per CPU", Write::Ranges, Placement::PerCpu),
+        ("ranges only", Write::RangesOnly, Placement::PerCpu),
+    ];
+    let spaces = designs.map(|(name, write, placement)| {
+        let space = Space::with_areas_by(AREAS, Locking { write, ..Locking::default() }, placement);
         places(&space);
-        (write, space)
+        (name, space)
     });
-    println!("{:<30} {:<8} {:>12} {:>12} {:>16}", "", "", "one, ns", "two, ns", "two against one");
+    println!("{:<30} {:<16} {:>12} {:>12} {:>16}", "", "", "one, ns", "two, ns", "two against one");
     for (name, load) in LOADS {
         if !names.is_empty() && !names.iter().any(|it| name.contains(it.as_str())) {
             continue;
         }
-        let mut rates = [(); 2].map(|()| [(); 2].map(|()| Vec::new()));
+        let mut rates = [(); 4].map(|()| [(); 2].map(|()| Vec::new()));
         for _ in 0..TURNS {
             for (side, (_, space)) in spaces.iter().enumerate() {
                 for threads in [1, 2] {
@@ -95,11 +118,10 @@ fn main() {
                 }
             }
         }
-        for (side, (write, _)) in spaces.iter().enumerate() {
+        for (side, (design, _)) in spaces.iter().enumerate() {
             let [one, two] = [0, 1].map(|n| median(&mut rates[side][n]));
             let [each, of_two] = [1e9 / one, 2e9 / two];
-            let write = format!("{write:?}");
-            println!("{name:<30} {write:<8} {each:>12.0} {of_two:>12.0} {:>16.2}", two / one);
+            println!("{name:<30} {design:<16} {each:>12.0} {of_two:>12.0} {:>16.2}", two / one);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{BASE, LENGTH, PAGE, STACK, STRIDE, Subject};
 use freehold::engine::{Config, Engine};
-use freehold::space::{Locking, MapFlags, Prot, SpaceConfig};
+use freehold::space::{Locking, MapFlags, Placement, Prot, SpaceConfig};
 use freehold_machine::{Machine, MachineConfig, Process};
 
 const RW: Prot = Prot::READ.union(Prot::WRITE);
@@ -22,15 +22,20 @@ pub fn machine(bytes: u64) -> Machine {
 impl Space {
     /// An empty address space on a machine of its own.
     pub fn new(bytes: u64, locking: Locking) -> Self {
+        Space::placing(bytes, locking, Placement::default())
+    }
+
+    /// The same, with its mappings where `placement` says.
+    pub fn placing(bytes: u64, locking: Locking, placement: Placement) -> Self {
         let machine = machine(bytes);
         let engine = Engine::new(machine.clone(), Config { max_map_count: 1 << 20, ..Config::default() });
-        let config = SpaceConfig { locking, ..SpaceConfig::default() };
+        let config = SpaceConfig { locking, placement, ..SpaceConfig::default() };
         Space { machine, process: Process::new(&engine.expect("memory"), &config).expect("memory") }
     }
 
     /// As [`Subject::with_areas`], with designs of locking.
-    pub fn with_areas_by(areas: u64, locking: Locking) -> Self {
-        let space = Space::new(1 << 30, locking);
+    pub fn with_areas_by(areas: u64, locking: Locking, placement: Placement) -> Self {
+        let space = Space::placing(1 << 30, locking, placement);
         let stack = ANON | MapFlags::FIXED | MapFlags::GROWSDOWN;
         space.process.mmap(STACK, LENGTH, RW, stack, None, 0).expect("room");
         for n in 0..areas {
@@ -61,7 +66,7 @@ impl Subject for Space {
     const NAME: &'static str = "freehold";
 
     fn with_areas(areas: u64) -> Self {
-        Space::with_areas_by(areas, Locking::default())
+        Space::with_areas_by(areas, Locking::default(), Placement::default())
     }
 
     fn lookup(&self, address: u64) -> Option<u64> {

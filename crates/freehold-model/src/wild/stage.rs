@@ -13,8 +13,8 @@ use freehold::{
     platform::Platform,
     rmap::FileRmap,
     space::{
-        FaultLock, HugetlbLock, Layout, Limits, Locking, MapFlags, Mdwe, Prot, SpaceConfig, ThpDisable,
-        Unmap, Write,
+        FaultLock, HugetlbLock, Layout, Limits, Locking, MapFlags, Mdwe, Placement, Prot, SpaceConfig,
+        ThpDisable, Unmap, Write,
     },
     uffd::{FaultReason, Features, FillMode, Message, ProtectMode, UffdConfig, Userfaultfd},
 };
@@ -119,6 +119,7 @@ pub(super) fn space_config(values: &mut Values<'_>) -> SpaceConfig {
     SpaceConfig {
         mmap_base: if wild { values.wild() } else { tame.mmap_base },
         layout: values.of(&[Layout::TopDown, Layout::BottomUp]),
+        placement: values.of(&[Placement::FirstFit, Placement::PerCpu]),
         brk: if values.bit() { values.wild() } else { tame.brk },
         data: if values.below(4) == 0 { values.range() } else { tame.data },
         limits: limits(values),

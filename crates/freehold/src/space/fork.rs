@@ -85,6 +85,7 @@ impl<P: Platform> AddressSpace<P> {
         let config = SpaceConfig {
             mmap_base: self.mmap_base,
             layout: self.layout,
+            placement: self.placement,
             brk: self.start_brk.load(Relaxed),
             data: self.data.clone(),
             limits: self.limits.get(),

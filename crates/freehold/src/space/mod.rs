@@ -58,7 +58,7 @@ pub use counters::{Counts, Faults};
 pub use design::{HugetlbLock, Locking, Unmap, Write};
 pub use freehold_sync::FaultLock;
 pub use freehold_vmspace::{Rss, RssKind};
-pub use layout::{DEFAULT_MAP_WINDOW, LEGACY_BASE, Layout};
+pub use layout::{DEFAULT_MAP_WINDOW, LEGACY_BASE, Layout, Placement};
 pub use limits::Limits;
 pub use madvise::Advice;
 pub use map_flags::{MapFlags, Prot};
@@ -99,6 +99,8 @@ pub struct SpaceConfig {
     pub mmap_base: u64,
     /// From which end it looks.
     pub layout: Layout,
+    /// Where in it things go.
+    pub placement: Placement,
     /// Start of the heap (the break), at most the [end of user space](AddressSpace::TASK_SIZE).
     pub brk: u64,
     /// Start and end, within the same bound, of the program's initialised data, which RLIMIT_DATA counts with
@@ -123,6 +125,7 @@ impl Default for SpaceConfig {
         SpaceConfig {
             mmap_base: DEFAULT_MAP_WINDOW - (128 << 20),
             layout: Layout::TopDown,
+            placement: Placement::default(),
             brk: 0x5555_5555_6000,
             data: 0..0,
             limits: Limits::default(),
@@ -181,6 +184,8 @@ pub struct AddressSpace<P: Platform> {
     mmap_base: u64,
     /// See [`SpaceConfig::layout`]; fixed.
     layout: Layout,
+    /// See [`SpaceConfig::placement`]; fixed.
+    placement: Placement,
     /// See [`SpaceConfig::data`]; fixed.
     data: core::ops::Range<u64>,
     /// Start of the heap; written under `mmap_lock` held for writing.
@@ -237,6 +242,7 @@ impl<P: Platform> AddressSpace<P> {
             locking: Locking { unmap: config.locking.unmap.rounded(), ..config.locking },
             mmap_base: config.mmap_base,
             layout: config.layout,
+            placement: config.placement,
             data: config.data.clone(),
             start_brk: AtomicU64::new(config.brk),
             brk: AtomicU64::new(config.brk),
@@ -257,6 +263,7 @@ impl<P: Platform> AddressSpace<P> {
             locking: locking,
             mmap_base: mmap_base,
             layout: layout,
+            placement: placement,
             data: data,
             start_brk: start_brk,
             brk: brk,

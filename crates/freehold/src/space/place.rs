@@ -110,6 +110,12 @@ impl<P: Platform> WriteGuard<'_, P> {
             return Some(room.hint);
         }
         let above = self.space.window_above(room);
+        if self.part().is_some()
+            && let Some(own) = above.as_ref().and_then(|above| self.space.own_stretch(room, above))
+            && let Some(at) = self.highest_room(room.len, room.align, own)
+        {
+            return Some(at);
+        }
         let highest = above.and_then(|above| self.highest_room(room.len, room.align, above));
         let below = || self.lowest_room(room.len, room.align, self.space.window_below(room));
         highest.or_else(below)
