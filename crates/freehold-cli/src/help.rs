@@ -35,7 +35,7 @@ replayed (the others were), a file not be written, or the arguments make no sens
 
 /// Of `--locking`.
 pub(crate) const LOCKING: &str = "\
-How to lock: unmap=, fault=, write=, hugetlb=, file-rmap=, with commas between
+How to lock: unmap=, fault=, write=, hugetlb=, file-rmap=, with commas
 
 unmap=exclusive holds the mmap lock for all of a munmap, sectioned (or sectioned:BYTES)
 lets it go after every so many bytes (1GiB), downgraded lets readers in while pages are

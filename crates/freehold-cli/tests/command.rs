@@ -391,8 +391,12 @@ fn designs_side_by_side() {
     let run = Folder::new().run("replay t.trace --compare").code(0);
     let text = stdout(&run);
     assert!(text.starts_with("t: 2 calls, 3 faults, 0 snapshots, on 16 designs: all as Linux\n"), "{text}");
-    for design in ["exclusive ", "sectioned ", "downgraded ", "released "] {
-        assert_eq!(text.lines().filter(|line| line.trim_start().starts_with(design)).count(), 2, "{text}");
+    for (design, times) in [("exclusive ", 3), ("sectioned ", 3), ("downgraded ", 3), ("released ", 4)] {
+        let lines = text.lines().filter(|line| line.trim_start().starts_with(design));
+        assert_eq!(lines.count(), times, "{text}");
+    }
+    for heading in ["write       whole", "write       ranges"] {
+        assert_eq!(text.lines().filter(|line| line.trim() == heading).count(), 1, "{text}");
     }
     assert_eq!(Folder::new().run("replay odd.trace --compare").get_output().status.code(), Some(1));
 }
