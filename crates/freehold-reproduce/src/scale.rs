@@ -56,8 +56,8 @@ impl Scale {
         self.design.map_or(usual, |design| design.space)
     }
 
-    /// The same where the steps have nothing to say: one change of a space at a time, as they all have it, and
-    /// the default.
+    /// The same where the steps have nothing to say: one change of a space at a time, as they all have it,
+    /// and the default.
     pub fn usual_locking(&self) -> Locking {
         self.locking(Locking { write: Write::Whole, ..Locking::default() })
     }
