@@ -205,7 +205,7 @@ pub const REPLAY: &[Suite] = &[Suite {
     build: Build::Plain,
     args: &["test", "--release", "--quiet", "--package", "freehold-replay", "--test", "replay"],
     passed_on: &["corpus::", "--nocapture"],
-    budget: [600, 600],
+    budget: [960, 960],
     not_quick: None,
 }];
 

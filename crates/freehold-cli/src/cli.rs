@@ -99,7 +99,7 @@ pub struct ReplayArgs {
     #[arg(long)]
     pub backed: bool,
 
-    /// How to lock: unmap=, fault=, hugetlb=, file-rmap=, with commas between
+    /// How to lock: unmap=, fault=, write=, hugetlb=, file-rmap=, with commas
     #[arg(long, value_name = "SPEC", value_parser = locking::parse, long_help = help::LOCKING)]
     pub locking: Option<locking::Design>,
 

@@ -40,7 +40,10 @@ fn all_of_it() {
     let args = args.expect("a good line");
     assert_eq!(args.recordings, [PathBuf::from("a.trace"), PathBuf::from("b.trace")]);
     assert_eq!((args.cpus, args.backed, args.seed, args.quiet), (Some(4), true, 7, true));
-    assert_eq!(args.locking.map(locking::name).as_deref(), Some("unmap=downgraded,fault=per-cpu"));
+    assert_eq!(
+        args.locking.map(locking::name).as_deref(),
+        Some("unmap=downgraded,fault=per-cpu,write=ranges")
+    );
     assert_eq!(args.check(), Ok(()));
 }
 

@@ -35,7 +35,7 @@ replayed (the others were), a file not be written, or the arguments make no sens
 
 /// Of `--locking`.
 pub(crate) const LOCKING: &str = "\
-How to lock: unmap=, fault=, hugetlb=, file-rmap=, with commas between
+How to lock: unmap=, fault=, write=, hugetlb=, file-rmap=, with commas
 
 unmap=exclusive holds the mmap lock for all of a munmap, sectioned (or sectioned:BYTES)
 lets it go after every so many bytes (1GiB), downgraded lets readers in while pages are
@@ -45,13 +45,17 @@ fault=mmap-lock takes the mmap lock for every page fault (as Linux did before 6.
 others just that of the VMA: vma-rwsem a reader/writer lock beside it (6.4 to 6.14),
 vma-count a count inside it (Linux today), per-cpu the same with a slot per CPU.
 
+write=whole has an address space changed by one task at a time (as on Linux), ranges by
+several, where they need different VMAs, from the first on that would have to wait;
+ranges-only the same from the start.
+
 hugetlb=file-lock keeps shared tables of huge pages by a lock of the file in every fault
 (as Linux did before 6.1), vma-lock by one of the VMA.
 
 file-rmap=mutex lets one at a time look up who maps a file (as Linux did before 3.19),
 exclusive the same with a reader/writer lock, shared all.
 
-[default: unmap=released,fault=per-cpu,hugetlb=vma-lock,file-rmap=shared]";
+[default: unmap=released,fault=per-cpu,write=ranges,hugetlb=vma-lock,file-rmap=shared]";
 
 pub(crate) const REPLAY_MORE: &str = "More, with examples: freehold replay --help";
 

@@ -271,7 +271,7 @@ fn standard_input() {
     let all: Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!((&all["unusable"][0]["recording"], &all["recordings"][0]["name"]), (&"-".into(), &"t".into()));
     let text = stdout(&fed(trace, "replay --compare - --snap t.snap").code(0));
-    assert!(text.contains("on 11 designs: all as Linux"), "{text}");
+    assert!(text.contains("on 16 designs: all as Linux"), "{text}");
     let maps = stdout(&fed(trace, "replay --maps-at 17ns - --snap t.snap").code(0));
     assert!(maps.contains("7f0000000000-7f0000003000 rw-p"), "{maps}");
     assert!(stdout(&fed(trace, "replay --tasks -").code(0)).contains("t: 2 tasks"));
@@ -390,9 +390,13 @@ fn where_nothing_can_be_written_nothing_is_replayed() {
 fn designs_side_by_side() {
     let run = Folder::new().run("replay t.trace --compare").code(0);
     let text = stdout(&run);
-    assert!(text.starts_with("t: 2 calls, 3 faults, 0 snapshots, on 11 designs: all as Linux\n"), "{text}");
-    for design in ["exclusive ", "sectioned ", "downgraded ", "released "] {
-        assert_eq!(text.lines().filter(|line| line.trim_start().starts_with(design)).count(), 2, "{text}");
+    assert!(text.starts_with("t: 2 calls, 3 faults, 0 snapshots, on 16 designs: all as Linux\n"), "{text}");
+    for (design, times) in [("exclusive ", 3), ("sectioned ", 3), ("downgraded ", 3), ("released ", 4)] {
+        let lines = text.lines().filter(|line| line.trim_start().starts_with(design));
+        assert_eq!(lines.count(), times, "{text}");
+    }
+    for heading in ["write       whole", "write       ranges"] {
+        assert_eq!(text.lines().filter(|line| line.trim() == heading).count(), 1, "{text}");
     }
     assert_eq!(Folder::new().run("replay odd.trace --compare").get_output().status.code(), Some(1));
 }

@@ -2,20 +2,21 @@
 
 use freehold::{
     rmap::FileRmap,
-    space::{FaultLock, HugetlbLock, Locking, Unmap},
+    space::{FaultLock, HugetlbLock, Locking, Unmap, Write},
 };
 use serde::{Serialize, Serializer, ser::SerializeStruct};
 
 /// What there is, for the texts of errors.
 const UNMAP: &str = "exclusive, sectioned[:BYTES], downgraded, released";
 const FAULT: &str = "mmap-lock, vma-rwsem, vma-count, per-cpu";
+const WRITE: &str = "whole, ranges, ranges-only";
 const HUGETLB: &str = "file-lock, vma-lock";
 const FILE_RMAP: &str = "mutex, exclusive, shared";
 
 /// What there is to choose: for each address space, and for all files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Design {
-    /// How munmap and faults lock an address space.
+    /// How munmap, faults and changes lock an address space.
     pub space: Locking,
     /// How walks lock who maps a file.
     pub file_rmap: FileRmap,
@@ -41,9 +42,10 @@ impl From<Locking> for Design {
 /// By the names of its parts.
 impl Serialize for Design {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let mut parts = to.serialize_struct("Design", 4)?;
+        let mut parts = to.serialize_struct("Design", 5)?;
         parts.serialize_field("unmap", &unmap_name(self.space.unmap))?;
         parts.serialize_field("fault", fault_name(self.space.fault))?;
+        parts.serialize_field("write", write_name(self.space.write))?;
         parts.serialize_field("hugetlb", hugetlb_name(self.space.hugetlb))?;
         parts.serialize_field("file_rmap", file_rmap_name(self.file_rmap))?;
         parts.end()
@@ -57,7 +59,7 @@ impl Serialize for Design {
 /// What is wrong with it, and what there is.
 pub fn parse(spec: &str) -> Result<Design, String> {
     let mut design = Design::default();
-    let (mut unmap, mut fault, mut hugetlb, mut file_rmap) = (false, false, false, false);
+    let (mut unmap, mut fault, mut write, mut hugetlb, mut file_rmap) = (false, false, false, false, false);
     for part in spec.split(',') {
         let (knob, value) = part.split_once('=').unwrap_or((part, ""));
         let seen = match knob {
@@ -69,6 +71,10 @@ pub fn parse(spec: &str) -> Result<Design, String> {
                 design.space.fault = parse_fault(value)?;
                 &mut fault
             }
+            "write" => {
+                design.space.write = parse_write(value)?;
+                &mut write
+            }
             "hugetlb" => {
                 design.space.hugetlb = parse_hugetlb(value)?;
                 &mut hugetlb
@@ -79,7 +85,7 @@ pub fn parse(spec: &str) -> Result<Design, String> {
             }
             _ => {
                 return Err(format!(
-                    "`{part}` is no choice of locking: there are unmap=({UNMAP}), fault=({FAULT}), hugetlb=({HUGETLB}) and file-rmap=({FILE_RMAP})"
+                    "`{part}` is no choice of locking: there are unmap=({UNMAP}), fault=({FAULT}), write=({WRITE}), hugetlb=({HUGETLB}) and file-rmap=({FILE_RMAP})"
                 ));
             }
         };
@@ -117,6 +123,15 @@ fn parse_fault(value: &str) -> Result<FaultLock, String> {
         "vma-count" => Ok(FaultLock::VmaCount),
         "per-cpu" => Ok(FaultLock::VmaPerCpu),
         _ => Err(format!("there is no fault=`{value}`: there are {FAULT}")),
+    }
+}
+
+fn parse_write(value: &str) -> Result<Write, String> {
+    match value {
+        "whole" => Ok(Write::Whole),
+        "ranges" => Ok(Write::Ranges),
+        "ranges-only" => Ok(Write::RangesOnly),
+        _ => Err(format!("there is no write=`{value}`: there are {WRITE}")),
     }
 }
 
@@ -174,6 +189,15 @@ pub fn fault_name(fault: FaultLock) -> &'static str {
     }
 }
 
+/// `whole`, `ranges` or `ranges-only`.
+pub fn write_name(write: Write) -> &'static str {
+    match write {
+        Write::Whole => "whole",
+        Write::Ranges => "ranges",
+        Write::RangesOnly => "ranges-only",
+    }
+}
+
 /// `file-lock` or `vma-lock`.
 pub fn hugetlb_name(hugetlb: HugetlbLock) -> &'static str {
     match hugetlb {
@@ -193,10 +217,11 @@ pub fn file_rmap_name(file_rmap: FileRmap) -> &'static str {
 
 /// The whole, as [`parse`] reads it; of huge pages and of files only what is not the default.
 pub fn name(design: Design) -> String {
-    let Locking { unmap, fault, .. } = design.space;
+    let Locking { unmap, fault, write, .. } = design.space;
     let rest = rest(design);
     let comma = if rest.is_empty() { "" } else { "," };
-    format!("unmap={},fault={}{comma}{rest}", unmap_name(unmap), fault_name(fault))
+    let (unmap, fault, write) = (unmap_name(unmap), fault_name(fault), write_name(write));
+    format!("unmap={unmap},fault={fault},write={write}{comma}{rest}")
 }
 
 /// Of huge pages and of files what is not the default, as [`parse`] reads it.

@@ -12,10 +12,11 @@ fn every_design_reads_back() {
     let sections = Locking {
         unmap: Unmap::Sectioned { bytes: 3 << 20 },
         fault: FaultLock::VmaPerCpu,
+        write: Write::Whole,
         ..Locking::default()
     }
     .into();
-    assert_eq!(name(sections), "unmap=sectioned:3MiB,fault=per-cpu");
+    assert_eq!(name(sections), "unmap=sectioned:3MiB,fault=per-cpu,write=whole");
     assert_eq!(parse(&name(sections)), Ok(sections));
     let odd = Locking {
         unmap: Unmap::Sectioned { bytes: 4097 },
@@ -32,12 +33,19 @@ fn what_is_not_named_is_the_default() {
     assert_eq!(parse("unmap=downgraded"), Ok(downgraded.into()));
     let mmap_lock = Locking { fault: FaultLock::MmapLock, ..Locking::default() };
     assert_eq!(parse("fault=mmap-lock"), Ok(mmap_lock.into()));
+    for (text, write) in [
+        ("write=whole", Write::Whole),
+        ("write=ranges", Write::Ranges),
+        ("write=ranges-only", Write::RangesOnly),
+    ] {
+        assert_eq!(parse(text), Ok(Locking { write, ..Locking::default() }.into()));
+    }
     let alone = Design { file_rmap: FileRmap::Exclusive, ..Design::default() };
     assert_eq!(parse("file-rmap=exclusive"), Ok(alone));
-    assert_eq!(name(alone), "unmap=released,fault=per-cpu,file-rmap=exclusive");
+    assert_eq!(name(alone), "unmap=released,fault=per-cpu,write=ranges,file-rmap=exclusive");
     let of_files = Locking { hugetlb: HugetlbLock::FileLock, ..Locking::default() };
     assert_eq!(parse("hugetlb=file-lock"), Ok(of_files.into()));
-    assert_eq!(name(of_files.into()), "unmap=released,fault=per-cpu,hugetlb=file-lock");
+    assert_eq!(name(of_files.into()), "unmap=released,fault=per-cpu,write=ranges,hugetlb=file-lock");
 }
 
 #[test]
@@ -45,7 +53,7 @@ fn what_is_wrong_is_said_with_what_there_is() {
     for (spec, said) in [
         (
             "",
-            "unmap=(exclusive, sectioned[:BYTES], downgraded, released), fault=(mmap-lock, vma-rwsem, vma-count, per-cpu), hugetlb=(file-lock, vma-lock) and file-rmap=",
+            "unmap=(exclusive, sectioned[:BYTES], downgraded, released), fault=(mmap-lock, vma-rwsem, vma-count, per-cpu), write=(whole, ranges), hugetlb=(file-lock, vma-lock) and file-rmap=",
         ),
         ("mmap=released", "unmap=(exclusive"),
         ("unmap=quick", "there are exclusive, sectioned[:BYTES], downgraded, released"),
@@ -56,6 +64,8 @@ fn what_is_wrong_is_said_with_what_there_is() {
         ("unmap=sectioned:99999999999GiB", "no size of a section"),
         ("unmap=sectioned:4 KiB", "no size of a section"),
         ("fault=page-lock", "there are mmap-lock, vma-rwsem, vma-count, per-cpu"),
+        ("write=parts", "there are whole, ranges"),
+        ("write=whole,write=whole", "chosen twice"),
         ("fault=vma-count,fault=mmap-lock", "chosen twice"),
         ("file-rmap=none", "there are mutex, exclusive, shared"),
         ("unmap=released,", "no choice of locking"),

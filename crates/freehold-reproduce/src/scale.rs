@@ -3,7 +3,7 @@
 use super::executor::Place;
 use super::memory;
 use freehold::engine::Config;
-use freehold::space::Locking;
+use freehold::space::{Locking, Write};
 use freehold_replay::locking::Design;
 use std::time::Duration;
 
@@ -54,6 +54,12 @@ impl Scale {
     /// How an experiment's spaces are locked, but for what it compares: as `usual`, unless the user says.
     pub fn locking(&self, usual: Locking) -> Locking {
         self.design.map_or(usual, |design| design.space)
+    }
+
+    /// The same where the steps have nothing to say: one change of a space at a time, as they all have it,
+    /// and the default.
+    pub fn usual_locking(&self) -> Locking {
+        self.locking(Locking { write: Write::Whole, ..Locking::default() })
     }
 
     /// The same for an engine.

@@ -130,7 +130,7 @@ pub(super) fn space_config(values: &mut Values<'_>) -> SpaceConfig {
             unmap,
             fault: values.of(&FaultLock::ALL),
             hugetlb: values.of(&[HugetlbLock::FileLock, HugetlbLock::VmaLock]),
-            write: values.of(&[Write::Whole, Write::Ranges]),
+            write: values.of(&[Write::Whole, Write::Ranges, Write::RangesOnly]),
         },
         lock_stats: values.bit(),
     }

@@ -41,7 +41,13 @@ fn rows(outcomes: &[Outcome]) -> Vec<Vec<String>> {
             "flushes",
         ]),
     ];
+    let mut write = None;
     for outcome in outcomes {
+        let name = locking::write_name(outcome.design.space.write);
+        if write.replace(name) != Some(name) {
+            // A heading: a column more would make lines too long.
+            rows.push(row(["write", name, "", "", "", "", "", ""]));
+        }
         // What differs in something else has that in its row: the rest is as in the row before.
         let rest = locking::rest(outcome.design);
         let of_space = locking::unmap_name(outcome.design.space.unmap);

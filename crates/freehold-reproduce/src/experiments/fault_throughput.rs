@@ -8,7 +8,7 @@ use crate::measure::{Figure, figures, in_turns};
 use crate::unit::Unit;
 use crate::{memory, scale::Scale, steps::Steps};
 use freehold::fault::Access;
-use freehold::space::{FaultLock, Locking, MapFlags, Prot};
+use freehold::space::{FaultLock, Locking, MapFlags, Prot, Write};
 use freehold_machine::{Cpu, Process};
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::{Rng, SeedableRng};
@@ -94,7 +94,11 @@ impl Experiment for FaultThroughput {
         let world = World::new(bytes * threads as u64 + GIB, threads, scale.config())?;
         let files = (0..threads).map(|_| world.file(bytes / PAGE)).collect::<anyhow::Result<_>>()?;
         let files = Files { all: files, bytes };
-        let mut designs = unmaps(scale.locking(Locking { fault: FaultLock::MmapLock, ..Locking::default() }));
+        let mut designs = unmaps(scale.locking(Locking {
+            fault: FaultLock::MmapLock,
+            write: Write::Whole,
+            ..Locking::default()
+        }));
         let mut rates = Vec::new();
         for case in Case::ALL {
             let found = in_turns(scale.turns(), &mut designs, |design, turn| {

@@ -137,8 +137,7 @@ impl Side {
         anyhow::ensure!(had == pages, "a pool of {had} instead of {pages} huge pages");
         let mapping = Mapping::of_huge_pages(&world.engine, HugePageSize::Mib2, bytes, false)?;
         let file = File::new(&mapping, FileAccess::READ_WRITE, "/hugetlb")?;
-        let side =
-            Side { world, file, locking: Locking { hugetlb, ..scale.locking(Locking::default()) }, bytes };
+        let side = Side { world, file, locking: Locking { hugetlb, ..scale.usual_locking() }, bytes };
         // Every page is in the file before anything is measured.
         side.tables(1, Place::Shared)?;
         Ok(side)

@@ -56,7 +56,7 @@ impl Experiment for MmapChurn {
 
     fn run(&self, scale: &Scale, steps: &Steps) -> anyhow::Result<Findings> {
         let world = World::new(4 * GIB, scale.cpus, scale.config())?;
-        let designs = unmaps(scale.locking(Locking::default()));
+        let designs = unmaps(scale.usual_locking());
         let processes = designs.map(|locking| world.process(locking).map(Side::Design));
         let mut sides: Vec<Side> = processes.into_iter().collect::<anyhow::Result<_>>()?;
         if scale.host {
@@ -129,7 +129,7 @@ fn single_seconds(scale: &Scale) -> f64 {
 
 /// Each operation by itself, the engine's and the host's in turns; nanoseconds.
 fn singles(world: &World, scale: &Scale, steps: &Steps) -> anyhow::Result<Table> {
-    let process = world.process(scale.locking(Locking::default()))?;
+    let process = world.process(scale.usual_locking())?;
     let mut rows = Vec::new();
     for single in Single::ALL {
         let mut sides = vec![false];

@@ -69,7 +69,7 @@ impl Experiment for MunmapHold {
         let sizes = scale.sizes(&FULL, &QUICK);
         let largest = sizes.iter().max().copied().unwrap_or(PAGE);
         let world = World::new(largest + largest / 64 + GIB, 1, scale.config())?;
-        let designs = unmaps(scale.locking(Locking::default()));
+        let designs = unmaps(scale.usual_locking());
         let mut of_sizes = Vec::new();
         for &size in &sizes {
             let processes = designs.map(|locking| world.watched(locking).map(Side::Design));

@@ -93,7 +93,7 @@ impl Experiment for PageFault {
         // Beside the pages, every CPU has some frames in its list.
         let bytes = (pages(scale) * PAGE + (GIB / 64)) * scale.cpus as u64 + GIB;
         let world = World::new(bytes, scale.cpus, scale.config())?;
-        let others = scale.locking(Locking::default());
+        let others = scale.usual_locking();
         let processes = FaultLock::ALL.map(|fault| world.process(Locking { fault, ..others }));
         let processes: Vec<Process> = processes.into_iter().collect::<anyhow::Result<_>>()?;
         let mut sides: Vec<Side> = processes.into_iter().map(Side::Design).collect();

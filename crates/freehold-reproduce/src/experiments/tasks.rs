@@ -7,7 +7,7 @@ use freehold::PageRange;
 use freehold::engine::Config;
 use freehold::fault::Access;
 use freehold::rmap::{FileRmap, MigrateError};
-use freehold::space::{Locking, MapFlags, Prot};
+use freehold::space::{MapFlags, Prot};
 use freehold_machine::Process;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -89,7 +89,7 @@ impl Tasks {
             (0..LIBRARIES).map(|_| world.file(LIBRARY)).collect::<anyhow::Result<_>>()?;
         let data = world.file(DATA)?;
         let task = |_| -> anyhow::Result<(Process, u64)> {
-            let process = world.process(scale.locking(Locking::default()))?;
+            let process = world.process(scale.usual_locking())?;
             for library in &libraries {
                 let text = map(&process, library, LIBRARY, RX, MapFlags::PRIVATE)?;
                 fault_in(&process, text, 4, Access::EXEC)?;

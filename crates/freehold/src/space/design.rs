@@ -102,22 +102,28 @@ pub struct Locking {
 }
 
 impl Locking {
-    /// Pairs of the first two in which every value of each meets several of the other, for tests and
-    /// comparisons.
-    pub const ALL: [Locking; 8] = {
-        const fn with(unmap: Unmap, fault: FaultLock) -> Locking {
-            Locking { unmap, fault, hugetlb: HugetlbLock::VmaLock, write: Write::Ranges }
+    /// Pairs of the first two, for tests and comparisons. With one change at a time every value of each meets
+    /// several of the other; with changes side by side, at the end, it is there at least once.
+    pub const ALL: [Locking; 13] = {
+        const fn with(unmap: Unmap, fault: FaultLock, write: Write) -> Locking {
+            Locking { unmap, fault, hugetlb: HugetlbLock::VmaLock, write }
         }
         use FaultLock::{MmapLock, VmaCount, VmaPerCpu, VmaRwsem};
+        use Write::{Ranges, RangesOnly, Whole};
         [
-            with(Unmap::Exclusive, MmapLock),
-            with(Unmap::SECTIONED, VmaRwsem),
-            with(Unmap::Downgraded, VmaCount),
-            with(Unmap::Released, MmapLock),
-            with(Unmap::Exclusive, VmaPerCpu),
-            with(Unmap::SECTIONED, VmaCount),
-            with(Unmap::Downgraded, VmaPerCpu),
-            with(Unmap::Released, VmaPerCpu),
+            with(Unmap::Exclusive, MmapLock, Whole),
+            with(Unmap::SECTIONED, VmaRwsem, Whole),
+            with(Unmap::Downgraded, VmaCount, Whole),
+            with(Unmap::Released, MmapLock, Whole),
+            with(Unmap::Exclusive, VmaPerCpu, Whole),
+            with(Unmap::SECTIONED, VmaCount, Whole),
+            with(Unmap::Downgraded, VmaPerCpu, Whole),
+            with(Unmap::Released, VmaPerCpu, Whole),
+            with(Unmap::Exclusive, VmaCount, RangesOnly),
+            with(Unmap::SECTIONED, VmaPerCpu, RangesOnly),
+            with(Unmap::Downgraded, VmaRwsem, RangesOnly),
+            with(Unmap::Released, VmaPerCpu, RangesOnly),
+            with(Unmap::Released, VmaPerCpu, Ranges),
         ]
     };
 }

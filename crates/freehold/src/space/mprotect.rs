@@ -112,7 +112,12 @@ impl<P: Platform> AddressSpace<P> {
         let Some(request) = Request::new(addr, len, prot)? else { return Ok(()) };
         let needs = Needs::cuts_and_pages(request.range.pages());
         let room = PartRoom::default();
-        let guard = self.write_part(&room, request.range, needs)?;
+        let guard = match request.grows_down {
+            // From the start of a VMA, which is known when it is found: it is more than the range, and joins
+            // what touches it there.
+            true => self.write_range(request.range)?,
+            false => self.write_part(&room, request.range, needs)?,
+        };
         if pkey.is_some_and(|pkey| !self.pkeys.is_allocated(&guard, pkey)) {
             return Err(MprotectError::Invalid);
         }

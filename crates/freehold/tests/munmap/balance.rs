@@ -63,9 +63,9 @@ struct Trio {
 }
 
 impl Trio {
-    /// `files` and `rights`: a bit for each VMA. All designs take turns.
+    /// `files` and `rights`: a bit for each of the three VMAs. All designs take turns.
     fn new(world: &World, files: u64, rights: u64) -> Self {
-        let process = world.process(Locking::ALL[(files ^ rights) as usize]);
+        let process = world.process(Locking::ALL[(files << 3 | rights) as usize % Locking::ALL.len()]);
         let closed: Arc<[AtomicU64; 2]> = Arc::default();
         let open = |number| {
             let disk = Closing { number, closed: closed.clone() };

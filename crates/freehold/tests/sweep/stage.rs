@@ -10,6 +10,7 @@ use freehold::{
     PageIndex,
     object::{Frames, Segment, Special},
     platform::{FramePurpose, FrameRequest},
+    space::Write,
 };
 use std::sync::Arc;
 
@@ -46,7 +47,8 @@ impl Stage {
         let vdso = Special::new(world.engine(), Frames::new("[vdso]", &[]).unwrap()).unwrap();
         let board = Board::new(&world.machine);
         let device = board.open(&world);
-        let hog = world.process(Locking::default());
+        // A change of a part takes other memory, and does without.
+        let hog = world.process(Locking { write: Write::Whole, ..Locking::default() });
         let mut cpu = world.machine.cpu(1);
         anon(&hog, HOG, 4);
         fill(&hog, &mut cpu, HOG, 4, 70);
