@@ -21,10 +21,11 @@ const MINE: u64 = 1 << 62;
 
 const MAYMOVE: u64 = 1;
 const REMAP_FIXED: u64 = 2;
-const DONTUNMAP: u64 = 4;
 const FIXED: u64 = 0x10;
 const NOREPLACE: u64 = 0x10_0000;
 const ANON: u64 = 0x22;
+/// More mappings than a call makes.
+const ROOM: i64 = 8;
 
 /// What is to be done: calls by one thread, then by several at once.
 pub struct Plan {
@@ -186,7 +187,7 @@ impl Search<'_> {
 
 /// Whether the model can make this step now, and gives what was given.
 fn follows(model: &mut Model, step: &Step) -> bool {
-    let mut op = step.op.clone();
+    let (mut op, mut room) = (step.op.clone(), 0);
     match (&mut op.call, &step.outcome) {
         (Call::Mmap { addr, flags, .. }, Outcome::Ok(at)) if *flags & (FIXED | NOREPLACE) == 0 => {
             (*addr, *flags) = (*at, *flags | NOREPLACE);
@@ -194,25 +195,24 @@ fn follows(model: &mut Model, step: &Step) -> bool {
         (Call::Mremap { old, new_len, flags, new_addr, .. }, Outcome::Ok(at))
             if *flags & REMAP_FIXED == 0 && at != old =>
         {
-            // It moves only what cannot stay, and only to where nothing is.
-            if *flags & DONTUNMAP == 0 {
-                let mut stays = step.op.clone();
-                if let Call::Mremap { flags, .. } = &mut stays.call {
-                    *flags = 0;
-                }
-                if matches!(model.clone().apply(&stays), Outcome::Ok(_)) {
-                    return false;
-                }
+            // It moves only what cannot stay and may move, and only to where nothing is.
+            match model.clone().apply(&step.op) {
+                Outcome::Ok(there) if there != *old => {}
+                _ => return false,
             }
             let to = *at..*at + *new_len;
             if model.maps(op.proc).iter().any(|line| line.start < to.end && to.start < line.end) {
                 return false;
             }
+            // With a fixed target it asks for more room at the limit of mappings.
+            room = ROOM;
             (*flags, *new_addr) = (*flags | REMAP_FIXED, *at);
         }
         _ => {}
     }
+    model.grow_limit(room);
     let outcome = model.apply(&op);
+    model.grow_limit(-(room));
     // Pages are brought in afterwards, and may meet what others did meanwhile; the flags are set all the same.
     let refused_later = matches!(op.call, Call::Mlock2 { .. }) && step.outcome == Outcome::Err(libc::ENOMEM);
     outcome == step.outcome || refused_later && outcome == Outcome::Ok(0)
@@ -289,7 +289,7 @@ impl<R: Draw> Drawer<'_, R> {
             15..=25 => self.fixed(len),
             26..=30 => Call::Mmap { addr, len, prot: 3, flags: ANON | NOREPLACE, file: None, off: 0 },
             31..=42 => Call::Munmap { addr, len },
-            43..=49 => Call::Munmap { addr: MINE + self.random.below(2) * PAGE, len: PAGE },
+            43..=49 => Call::Munmap { addr: MINE, len: PAGE },
             50..=60 => Call::Mprotect { addr, len, prot: self.prot() },
             61..=62 => Call::Mprotect { addr: MINE, len: PAGE, prot: 1 },
             63..=70 => Call::Madvise { addr, len, advice: self.random.pick(&[10, 10, 11, 16, 18, 19]) },

@@ -13,8 +13,7 @@ use freehold::{
     platform::Platform,
     rmap::FileRmap,
     space::{
-        FaultLock, HugetlbLock, Layout, Limits, Locking, MapFlags, Mdwe, Prot, SpaceConfig, ThpDisable,
-        Unmap, Write,
+        FaultLock, HugetlbLock, Layout, Limits, Locking, MapFlags, Mdwe, Prot, SpaceConfig, ThpDisable, Unmap, Write,
     },
     uffd::{FaultReason, Features, FillMode, Message, ProtectMode, UffdConfig, Userfaultfd},
 };
