@@ -102,6 +102,6 @@ fn three_threads() {
 #[test]
 fn at_the_limit_of_mappings() {
     explore_histories("at the limit of mappings, linear", 100, 2, 3, |words| {
-        Engine::world_with_room(2 + words.below(4))
+        Engine::world_with_room(2 + words.below(10))
     });
 }
