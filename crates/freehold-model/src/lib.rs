@@ -9,6 +9,7 @@
 //! - [`draw`]: what random calls are drawn with.
 //! - [`script`]: calls from bytes, for fuzzers and property tests.
 //! - [`compare`]: runs two subjects side by side; shrinks what differs.
+//! - [`history`]: what several threads did at the same time, and whether one after another could have.
 //! - [`cases`]: calls with their expected results as text files, for every subject.
 //! - [`pools`]: huge pages of pools with a userfaultfd, with a model of their own.
 //! - [`wild`]: every public call of the engine with arguments that no sane program would pass.
@@ -45,6 +46,7 @@ pub mod draw;
 pub mod engine;
 pub mod escape;
 pub mod generate;
+pub mod history;
 pub mod linux;
 pub mod model;
 pub mod op;

@@ -2,6 +2,8 @@
 //! not, as the tests of other programs do on purpose.
 
 #[cfg(not(shuttle))]
+mod claims;
+#[cfg(not(shuttle))]
 mod failures;
 mod kernel_half;
 

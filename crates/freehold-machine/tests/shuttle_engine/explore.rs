@@ -5,7 +5,10 @@ use freehold::space::Locking;
 #[cfg(not(shuttle))]
 pub use std::thread;
 #[cfg(shuttle)]
-pub use {checker::explore, shuttle::thread};
+pub use {
+    checker::{explore, explore_in, seed},
+    shuttle::thread,
+};
 
 /// Whether a checker chooses the schedules.
 pub const CHECKED: bool = cfg!(shuttle);
@@ -17,12 +20,33 @@ pub fn explore(_name: &str, _share: usize, scenario: impl Fn(Locking) + Send + S
     Locking::ALL.into_iter().for_each(scenario);
 }
 
+/// The same with these designs of the locks.
+#[cfg(not(shuttle))]
+pub fn explore_in(
+    designs: &[Locking],
+    _name: &str,
+    _share: usize,
+    scenario: impl Fn(Locking) + Send + Sync + 'static,
+) {
+    designs.iter().copied().for_each(scenario);
+}
+
+/// A number to draw what a scenario is to do from: another each time, and part of what a failed schedule
+/// replays.
+#[cfg(not(shuttle))]
+pub fn seed() -> u64 {
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Relaxed)
+}
+
 #[cfg(shuttle)]
 mod checker {
     use freehold::space::Locking;
     use freehold_machine::Effort;
     use shuttle::{
         Config, Runner,
+        rand::RngCore as _,
         scheduler::{PctScheduler, RandomScheduler, Scheduler},
     };
     use std::{env, io::Write, sync::Arc};
@@ -35,6 +59,16 @@ mod checker {
     /// Runs `scenario` with every design of the locks, half of the time switching threads anywhere, and half
     /// of the time at few places: what one thread does has to fit into a narrow gap of another's.
     pub fn explore(name: &str, share: usize, scenario: impl Fn(Locking) + Send + Sync + 'static) {
+        explore_in(&Locking::ALL, name, share, scenario);
+    }
+
+    /// The same with these designs of the locks.
+    pub fn explore_in(
+        designs: &[Locking],
+        name: &str,
+        share: usize,
+        scenario: impl Fn(Locking) + Send + Sync + 'static,
+    ) {
         let scenario = Arc::new(scenario);
         let [quick, full, long] = SCHEDULES;
         let usual = Effort::of(quick, full, long);
@@ -42,13 +76,19 @@ mod checker {
         let seed =
             env::var("FREEHOLD_SEED").map_or(1, |seed| seed.parse().expect("FREEHOLD_SEED is a number"));
         let mut total = 0;
-        for locking in Locking::ALL {
+        for &locking in designs {
             let random = RandomScheduler::new_from_seed(seed, schedules);
             let pct = PctScheduler::new_from_seed(seed, DEPTH, schedules);
             total += run(random, locking, &scenario) + run(pct, locking, &scenario);
         }
         // Past the capture of what tests print.
         let _ = writeln!(std::io::stderr(), "{total:6} schedules: {name}");
+    }
+
+    /// A number to draw what a scenario is to do from: another each time, and part of what a failed schedule
+    /// replays.
+    pub fn seed() -> u64 {
+        shuttle::rand::thread_rng().next_u64()
     }
 
     fn run(

@@ -10,9 +10,6 @@ use freehold::{
     space::{Locking, MapFlags, Prot, SpaceConfig},
 };
 use freehold_machine::{Cpu, Machine, MachineConfig, Process};
-// The engine on this machine is compiled with that crate, once for all test programs.
-#[cfg(not(shuttle))]
-use freehold_model as _;
 use freehold_pagetable::X86_4;
 use std::ops::Range;
 

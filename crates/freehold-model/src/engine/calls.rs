@@ -3,7 +3,7 @@
 use freehold::error::{Errno, MdweError, MmapError};
 use freehold::fault::{FaultError, SegvCode};
 use freehold::space::{Advice, LockAllFlags, LockFlags, MapFlags, Mdwe, Prot, RemapFlags, SyncFlags};
-use freehold_machine::Process;
+use freehold_machine::{Cpu, Process};
 use freehold_pagetable::Format;
 
 use super::{CPUS, EngineOn};
@@ -27,20 +27,27 @@ macro_rules! errno {
 
 impl<F: Format> EngineOn<F> {
     /// One call of a living process, by the CPU that happens to run it.
-    pub(super) fn call(&mut self, process: &Process<F>, op: &Op) -> Outcome {
+    pub(super) fn call(&self, cpu: &mut Cpu<F>, process: &Process<F>, op: &Op) -> Outcome {
         match op.call {
-            Call::Read { addr, len } => self.read(process, addr, len),
-            Call::Write { addr, value } => self.write(process, addr, value),
-            Call::Fork => self.fork(process),
-            Call::Exit => {
-                let run = self.run.as_mut().expect("made by new and by every reset");
-                run.procs[op.proc as usize] = None;
-                Outcome::Ok(0)
+            Call::Read { addr, len } => read(cpu, process, addr, len),
+            Call::Write { addr, value } => match process.store(cpu, addr, value) {
+                Ok(()) => Outcome::Ok(0),
+                Err(error) => signal(error),
+            },
+            Call::Fork => self.fork(cpu, process),
+            _ => cpu.call(|| self.system_call(process, &op.call)).unwrap_or_else(Outcome::Err),
+        }
+    }
+
+    /// The CPU that a call of a single thread is made by: touches of an address have another for the next page
+    /// and for the next byte.
+    pub(super) fn cpu_for(&self, op: &Op) -> usize {
+        match op.call {
+            Call::Read { addr, .. } | Call::Write { addr, .. } => {
+                ((addr / PAGE).wrapping_add(addr) % CPUS as u64) as usize
             }
-            _ => {
-                let cpu = &self.cpus[op.proc as usize % CPUS];
-                cpu.call(|| self.system_call(process, &op.call)).unwrap_or_else(Outcome::Err)
-            }
+            Call::Fork => (self.run().procs.len() - 1) % CPUS,
+            _ => op.proc as usize % CPUS,
         }
     }
 
@@ -150,41 +157,27 @@ impl<F: Format> EngineOn<F> {
         0
     }
 
-    fn fork(&mut self, process: &Process<F>) -> Outcome {
-        let run = self.run.as_mut().expect("made by new and by every reset");
-        if run.procs.len() >= MAX_PROCS {
+    fn fork(&self, cpu: &Cpu<F>, process: &Process<F>) -> Outcome {
+        if self.run().procs.len() >= MAX_PROCS {
             return Outcome::Err(libc::EAGAIN);
         }
-        let parent = &self.cpus[(run.procs.len() - 1) % CPUS];
-        match parent.call(|| process.fork()) {
+        match cpu.call(|| process.fork()) {
             Ok(child) => {
-                run.procs.push(Some(Process::of(child)));
-                Outcome::Ok(run.procs.len() as u64 - 1)
+                let child = Process::of(child);
+                let mut born = self.run().born.lock().expect("nobody panics with it");
+                born.push(child);
+                Outcome::Ok((self.run().procs.len() + born.len()) as u64 - 1)
             }
             Err(error) => Outcome::Err(error.errno().0),
         }
     }
+}
 
-    /// The CPU that touches an address: another for the next page and for the next byte.
-    fn cpu_for(&self, addr: u64) -> usize {
-        ((addr / PAGE).wrapping_add(addr) % CPUS as u64) as usize
-    }
-
-    fn read(&mut self, process: &Process<F>, addr: u64, len: u64) -> Outcome {
-        let cpu = self.cpu_for(addr);
-        let mut bytes = vec![0; len.min(PAGE) as usize];
-        match process.read(&mut self.cpus[cpu], addr, &mut bytes) {
-            Ok(()) => Outcome::Bytes(bytes),
-            Err(error) => signal(error),
-        }
-    }
-
-    fn write(&mut self, process: &Process<F>, addr: u64, value: u8) -> Outcome {
-        let cpu = self.cpu_for(addr);
-        match process.store(&mut self.cpus[cpu], addr, value) {
-            Ok(()) => Outcome::Ok(0),
-            Err(error) => signal(error),
-        }
+fn read<F: Format>(cpu: &mut Cpu<F>, process: &Process<F>, addr: u64, len: u64) -> Outcome {
+    let mut bytes = vec![0; len.min(PAGE) as usize];
+    match process.read(cpu, addr, &mut bytes) {
+        Ok(()) => Outcome::Bytes(bytes),
+        Err(error) => signal(error),
     }
 }
 

@@ -13,6 +13,8 @@ mod files;
 mod flags;
 mod outside;
 
+use std::sync::Mutex;
+
 use freehold::engine::{Config, Engine as Kernel};
 use freehold::platform::Host;
 use freehold::space::maps::MapName;
@@ -34,6 +36,8 @@ const MEMORY: u64 = 256 << 20;
 struct Run<F: Format> {
     /// `None` after an exit.
     procs: Vec<Option<Process<F>>>,
+    /// Children that come to `procs` when nobody else calls. Held for a push alone.
+    born: Mutex<Vec<Process<F>>>,
     files: Files<F>,
     outside: Outside,
 }
@@ -61,7 +65,16 @@ impl<F: Format> EngineOn<F> {
     ///
     /// When the host has no room for the machine.
     pub fn new(world: World, locking: Locking) -> Self {
-        let config = MachineConfig::backed(MEMORY).cpus(CPUS);
+        Self::on(world, locking, MachineConfig::backed(MEMORY))
+    }
+
+    /// As [`new`](Self::new), on a machine with such memory.
+    ///
+    /// # Panics
+    ///
+    /// When the host has no room for the machine.
+    pub fn on(world: World, locking: Locking, config: MachineConfig) -> Self {
+        let config = config.cpus(CPUS);
         let machine: Machine<F> = Machine::new(config).expect("room for a machine");
         let cpus = (0..CPUS).map(|n| machine.cpu(n)).collect();
         let mut engine = EngineOn { world, locking, file_pages_resident: false, run: None, cpus, machine };
@@ -122,7 +135,7 @@ impl<F: Format> EngineOn<F> {
         };
         let process = Process::new(&kernel, &space).expect("memory for a process");
         outside.fill(&kernel, &process, w);
-        Run { procs: vec![Some(process)], files: Files::new(&kernel), outside }
+        Run { procs: vec![Some(process)], born: Mutex::default(), files: Files::new(&kernel), outside }
     }
 
     fn run(&self) -> &Run<F> {
@@ -131,6 +144,27 @@ impl<F: Format> EngineOn<F> {
 
     fn process(&self, proc: Proc) -> Option<&Process<F>> {
         self.run().procs.get(proc as usize)?.as_ref()
+    }
+
+    /// The virtual CPUs, for threads that call [`apply_on`](Self::apply_on) at the same time. The subject has
+    /// none until [`put_cpus`](Self::put_cpus).
+    pub fn take_cpus(&mut self) -> Vec<Cpu<F>> {
+        std::mem::take(&mut self.cpus)
+    }
+
+    /// Takes the CPUs back, and in what was born meanwhile.
+    pub fn put_cpus(&mut self, cpus: Vec<Cpu<F>>) {
+        self.cpus = cpus;
+        let run = self.run.as_mut().expect("made by new and by every reset");
+        run.procs.extend(run.born.get_mut().expect("nobody panics with it").drain(..).map(Some));
+    }
+
+    /// Executes one call on this CPU, beside others; none is an exit.
+    pub fn apply_on(&self, cpu: &mut Cpu<F>, op: &Op) -> Outcome {
+        match self.process(op.proc) {
+            Some(process) => self.call(cpu, process, op),
+            None => Outcome::Err(libc::ESRCH),
+        }
     }
 
     /// Drops everything of the last run; nothing may be left of it.
@@ -154,13 +188,15 @@ impl<F: Format> Subject for EngineOn<F> {
     }
 
     fn apply(&mut self, op: &Op) -> Outcome {
-        match self.process(op.proc) {
-            Some(process) => {
-                let process = process.clone();
-                self.call(&process, op)
-            }
-            None => Outcome::Err(libc::ESRCH),
+        if op.call == Call::Exit {
+            let run = self.run.as_mut().expect("made by new and by every reset");
+            let gone = run.procs.get_mut(op.proc as usize).and_then(Option::take);
+            return gone.map_or(Outcome::Err(libc::ESRCH), |_| Outcome::Ok(0));
         }
+        let mut cpus = self.take_cpus();
+        let outcome = self.apply_on(&mut cpus[self.cpu_for(op)], op);
+        self.put_cpus(cpus);
+        outcome
     }
 
     fn maps(&mut self, proc: Proc) -> Vec<MapLine> {

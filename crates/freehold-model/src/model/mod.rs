@@ -149,6 +149,11 @@ impl Model {
         m
     }
 
+    /// So many more mappings may be made.
+    pub(crate) fn grow_limit(&mut self, by: i64) {
+        self.world.max_map_count = self.world.max_map_count.wrapping_add_signed(by);
+    }
+
     fn start(&mut self) {
         let w = &self.world;
         let outside = |start, end| Vma {

@@ -1,0 +1,107 @@
+//! Whatever calls run side by side, what they give and what they leave is what some order of them gives and
+//! leaves in the naive model of their meaning. Which calls is drawn anew for each schedule.
+
+use crate::{
+    explore::{CHECKED, explore_in, seed, thread},
+    ranges::DESIGNS,
+};
+use freehold::space::Locking;
+use freehold_machine::{Effort, MachineConfig};
+use freehold_model::{
+    Call, Engine, Model, Outcome, Subject, World,
+    draw::Draw,
+    history::{self, Plan, Scene, Step},
+};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+/// SplitMix64.
+struct Words(u64);
+
+impl Draw for Words {
+    fn word(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+}
+
+/// Makes the calls of a plan, those of each thread on a CPU of its own, and compares.
+fn live(plan: &Plan, locking: Locking) {
+    let mut engine = Engine::on(plan.world.clone(), locking, MachineConfig::backed(2 << 20).tables(1 << 20));
+    let mut model = Model::new(plan.world.clone());
+    for op in &plan.before {
+        assert_eq!(engine.apply(op), model.apply(op));
+    }
+    let clock = AtomicU64::new(0);
+    let mut cpus = engine.take_cpus();
+    let steps = thread::scope(|scope| {
+        let threads = plan.threads.iter().zip(&mut cpus).enumerate().map(|(thread, (ops, cpu))| {
+            let (engine, clock) = (&engine, &clock);
+            scope.spawn(move || {
+                let (mut steps, mut mine) = (Vec::new(), None);
+                for op in ops {
+                    let Some(op) = history::concrete(op, mine) else { continue };
+                    linger(thread as u64 + clock.load(SeqCst));
+                    let began = clock.fetch_add(1, SeqCst);
+                    let outcome = engine.apply_on(cpu, &op);
+                    let time = (began, clock.fetch_add(1, SeqCst));
+                    if let (Call::Mmap { .. }, Outcome::Ok(at)) = (&op.call, &outcome) {
+                        mine = Some(*at);
+                    }
+                    steps.push(Step { op, outcome, time, thread });
+                }
+                steps
+            })
+        });
+        let threads: Vec<_> = threads.collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+    });
+    engine.put_cpus(cpus);
+    engine.check();
+    let scene = Scene::of(&mut engine);
+    if let Err(what) = history::explain(plan, &model, &steps, &scene) {
+        panic!("{locking:?}: {what}");
+    }
+    engine.check();
+}
+
+/// On threads: a little of what another thread may need.
+fn linger(number: u64) {
+    if !CHECKED {
+        for _ in 0..Words(number).below(300) {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+/// Explores histories of so many threads with so many calls each at most.
+fn explore_histories(name: &str, share: usize, threads: u64, most: u64, world: fn(&mut Words) -> World) {
+    // Under the checker each schedule is another history.
+    let rounds = if CHECKED { 1 } else { Effort::of(50, 300, 30_000) };
+    explore_in(&DESIGNS, name, share, move |locking| {
+        for _ in 0..rounds {
+            let mut words = Words(seed());
+            let world = world(&mut words);
+            let plan = history::draw(&mut words, &world, threads, most);
+            live(&plan, locking);
+        }
+    });
+}
+
+#[test]
+fn two_threads() {
+    explore_histories("two threads, linear", 200, 2, 3, |_| Engine::world_for(false));
+}
+
+#[test]
+fn three_threads() {
+    explore_histories("three threads, linear", 150, 3, 2, |_| Engine::world_for(false));
+}
+
+#[test]
+fn at_the_limit_of_mappings() {
+    explore_histories("at the limit of mappings, linear", 100, 2, 3, |words| {
+        Engine::world_with_room(2 + words.below(10))
+    });
+}

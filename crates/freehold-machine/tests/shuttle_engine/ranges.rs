@@ -1,0 +1,332 @@
+//! Changes side by side (docs/ranges.md): every pair of them, on ranges that are neighbours, overlap, or have
+//! nothing to do with each other, beside faults, fork, exit, truncation and pages that move; under both values
+//! of [`Write`]. Whatever they meet, their errors are those of a moment, an access finds what was stored at
+//! some time, and nothing is left.
+
+use crate::{
+    explore::{CHECKED, explore_in, seed, thread},
+    files,
+    scene::{ANON, FIXED, PAGE, R, RW, Scene, map, page, unmap, unmapped, value},
+};
+use freehold::{
+    error::{MadviseError, MlockError, MmapError, MprotectError, MremapError, MunmapError},
+    fault::FaultError,
+    rmap::MigrateError,
+    space::{Advice, LockFlags, Locking, MapFlags, RemapFlags, Write},
+};
+use freehold_machine::{Process, Task};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+/// Changes side by side with both kinds of munmap that have them and both that have not, and one at a time.
+pub const DESIGNS: [Locking; 6] = {
+    let [exclusive, sectioned, downgraded, released, .., per_cpu] = Locking::ALL;
+    [
+        per_cpu,
+        released,
+        Locking { unmap: exclusive.unmap, ..per_cpu },
+        Locking { fault: sectioned.fault, ..per_cpu },
+        Locking { write: Write::Whole, ..per_cpu },
+        downgraded,
+    ]
+};
+
+/// Pages of the scene: one VMA of memory, the first half of it filled; a file in the place of two of them.
+const PAGES: u64 = 12;
+const FILE: u64 = 3;
+
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    MapAnywhere,
+    MapFixed,
+    Unmap,
+    UnmapMiddle,
+    ProtectMiddle,
+    ProtectAndBack,
+    DontFork,
+    Lock,
+    Brk,
+    Grow,
+    Move,
+    Fork,
+}
+
+const CHANGES: [Change; 12] = {
+    use Change::*;
+    [
+        MapAnywhere,
+        MapFixed,
+        Unmap,
+        UnmapMiddle,
+        ProtectMiddle,
+        ProtectAndBack,
+        DontFork,
+        Lock,
+        Brk,
+        Grow,
+        Move,
+        Fork,
+    ]
+};
+
+/// First pages of the two ranges, of three pages each: neighbours, overlapping, apart.
+const PLACES: [[u64; 2]; 3] = [[1, 4], [1, 3], [1, 7]];
+
+/// What goes on beside two changes.
+#[derive(Clone, Copy, Debug)]
+enum Beside {
+    Faults,
+    Fork,
+    Exit,
+    Truncate,
+    Migrate,
+}
+
+const BESIDE: [Beside; 5] = [Beside::Faults, Beside::Fork, Beside::Exit, Beside::Truncate, Beside::Migrate];
+
+/// Makes a change on the three pages from `at` on; `cpu` is one that nobody else has. What is not mapped at
+/// that moment is an error that may be. Returns the child, if there is one.
+fn change(scene: &Scene, cpu: usize, change: Change, at: u64) -> Option<Process> {
+    let process = &scene.process;
+    let mut cpu = scene.machine.cpu(cpu);
+    let (from, middle, len) = (page(at), page(at + 1), 3 * PAGE);
+    match change {
+        Change::MapAnywhere => {
+            let at = process.mmap(0, PAGE, RW, ANON, None, 0).unwrap();
+            let found = process.load::<u64>(&mut cpu, at);
+            assert!(found == Ok(0) || found == unmapped(at), "memory of others: {found:?}");
+            process.munmap(at, PAGE).unwrap();
+        }
+        Change::MapFixed => map(process, at..at + 3, ANON),
+        Change::Unmap => unmap(process, at..at + 3),
+        Change::UnmapMiddle => unmap(process, at + 1..at + 2),
+        Change::ProtectMiddle => {
+            let done = process.mprotect(middle, PAGE, R);
+            assert!(matches!(done, Ok(()) | Err(MprotectError::NotMapped)), "{done:?}");
+        }
+        Change::ProtectAndBack => {
+            for prot in [R, RW] {
+                let done = process.mprotect(from, len, prot);
+                assert!(matches!(done, Ok(()) | Err(MprotectError::NotMapped)), "{done:?}");
+            }
+        }
+        Change::DontFork => {
+            let done = process.madvise(from, 2 * PAGE, Advice::DontFork);
+            assert!(matches!(done, Ok(()) | Err(MadviseError::NotMapped)), "{done:?}");
+        }
+        Change::Lock => {
+            let done = process.mlock2(from, 2 * PAGE, LockFlags::empty());
+            let later = MlockError::NotAccessible;
+            assert!(done == Ok(()) || done == Err(MlockError::NotMapped) || done == Err(later), "{done:?}");
+            let done = process.munlock(middle, PAGE);
+            assert!(matches!(done, Ok(()) | Err(MlockError::NotMapped)), "{done:?}");
+        }
+        Change::Brk => {
+            let start = process.brk(0).unwrap();
+            process.brk(start + 2 * PAGE).unwrap();
+            process.brk(start).unwrap();
+        }
+        Change::Grow => {
+            let moved = process.mremap(middle, PAGE, 2 * PAGE, RemapFlags::MAYMOVE, 0);
+            assert!(matches!(moved, Ok(_) | Err(MremapError::NotMapped)), "{moved:?}");
+        }
+        Change::Move => {
+            let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+            let moved = process.mremap(middle, PAGE, PAGE, flags, page(at + 10));
+            assert!(matches!(moved, Ok(_) | Err(MremapError::NotMapped)), "{moved:?}");
+        }
+        Change::Fork => {
+            let child = Process::of(process.fork().unwrap());
+            legal(child.load(&mut cpu, middle));
+            return Some(child);
+        }
+    }
+    None
+}
+
+/// An access finds what was stored somewhere at some time, or a signal that may be.
+fn legal(found: Result<u64, FaultError>) {
+    match found {
+        Ok(found) => {
+            let filled = (value(0)..value(PAGES)).contains(&found);
+            assert!(found == 0 || found == 7 || filled, "{found} was never stored");
+        }
+        Err(FaultError::Segv { .. } | FaultError::Bus { .. }) => {}
+        Err(error) => panic!("{error:?}"),
+    }
+}
+
+fn beside(scene: &Scene, cpu: usize, file: &files::Opened, beside: Beside) -> Option<Process> {
+    let process = &scene.process;
+    let mut cpu = scene.machine.cpu(cpu);
+    match beside {
+        Beside::Faults => {
+            for number in [2, 5, 3, 2] {
+                legal(process.load(&mut cpu, page(number)));
+                legal(process.store(&mut cpu, page(number), 7u64).map(|()| 7));
+            }
+        }
+        Beside::Fork => {
+            let child = Process::of(process.fork().unwrap());
+            for number in [1, FILE, 5] {
+                legal(child.load(&mut cpu, page(number)));
+            }
+            return Some(child);
+        }
+        Beside::Exit => process.clear(),
+        Beside::Truncate => {
+            file.mapping().truncate(PAGE).unwrap();
+            let found = process.load::<u64>(&mut cpu, page(FILE + 1));
+            // Something else may be there by now.
+            legal(found);
+        }
+        Beside::Migrate => {
+            for number in [1, FILE, 5] {
+                let Some(frame) = process.frame_at(page(number)) else { continue };
+                match scene.engine.migrate(frame) {
+                    Ok(_) | Err(MigrateError::NoPage | MigrateError::Busy) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+    }
+    None
+}
+
+#[test]
+fn every_pair_of_changes() {
+    let kinds = CHANGES.len() * CHANGES.len() * PLACES.len() * BESIDE.len();
+    // Under the checker each schedule draws its own.
+    let rounds = if CHECKED { 1 } else { kinds };
+    explore_in(&DESIGNS, "pairs of changes", 400, move |locking| {
+        for _ in 0..rounds {
+            let drawn = seed() as usize % kinds;
+            let pair = [drawn % CHANGES.len(), drawn / CHANGES.len() % CHANGES.len()];
+            let rest = drawn / CHANGES.len() / CHANGES.len();
+            let (places, other) = (PLACES[rest % PLACES.len()], BESIDE[rest / PLACES.len()]);
+            let scene = Scene::new(locking);
+            map(&scene.process, 0..PAGES, ANON);
+            scene.fill(0..PAGES / 2);
+            let file = files::file(&scene);
+            let flags = MapFlags::SHARED | MapFlags::FIXED;
+            let mapped = scene.process.mmap(page(FILE), 2 * PAGE, RW, flags, Some(&file), 0);
+            assert_eq!(mapped, Ok(page(FILE)));
+            let children = thread::scope(|scope| {
+                let (scene, file) = (&scene, &file);
+                let change =
+                    |(thread, at)| scope.spawn(move || change(scene, thread, CHANGES[pair[thread]], at));
+                let mut tasks: Vec<_> = places.into_iter().enumerate().map(change).collect();
+                tasks.push(scope.spawn(move || beside(scene, 2, file, other)));
+                tasks.into_iter().filter_map(|task| task.join().unwrap()).collect::<Vec<_>>()
+            });
+            children.iter().for_each(|child| child.check());
+            drop(children);
+            scene.process.check();
+            file.mapping().check();
+            scene.process.clear();
+            drop(file);
+            scene.assert_empty();
+            scene.end();
+        }
+    });
+}
+
+/// Two threads map and unmap a page each, wherever there is room, which is side by side.
+fn map_and_unmap(name: &str, touch: bool) {
+    explore_in(&DESIGNS, name, 100, move |locking| {
+        let scene = Scene::new(locking);
+        thread::scope(|scope| {
+            for number in 0..2 {
+                let scene = &scene;
+                scope.spawn(move || {
+                    let mut cpu = scene.machine.cpu(number);
+                    for round in 0..4 {
+                        let at = scene.process.mmap(0, PAGE, RW, ANON, None, 0).unwrap();
+                        if touch {
+                            let mark = (10 * number + round) as u64 + 1;
+                            assert_eq!(scene.process.load(&mut cpu, at), Ok(0u64), "memory of others");
+                            scene.process.store(&mut cpu, at, mark).unwrap();
+                            assert_eq!(scene.process.load(&mut cpu, at), Ok(mark));
+                        }
+                        scene.process.munmap(at, PAGE).unwrap();
+                        // Nobody has stored there since, or another.
+                        let late = scene.process.load::<u64>(&mut cpu, at);
+                        let own = |mark| mark > 10 * number as u64 && mark <= 10 * number as u64 + 4;
+                        assert!(late == unmapped(at) || late.is_ok_and(|mark| !own(mark)), "{late:?}");
+                    }
+                });
+            }
+        });
+        scene.assert_empty();
+        scene.end();
+    });
+}
+
+#[test]
+fn two_threads_map_and_unmap_a_page() {
+    map_and_unmap("two threads map and unmap a page", false);
+}
+
+#[test]
+fn two_threads_map_touch_and_unmap_a_page() {
+    map_and_unmap("two threads map, touch and unmap a page", true);
+}
+
+/// A task that waits for a claim and is killed has changed nothing, holds nothing, and is in nobody's way.
+#[test]
+fn c72_killed_while_it_waits_for_a_claim() {
+    for attempt in 0..5 {
+        let ended = Arc::new(AtomicU64::new(0));
+        for nth in 1..4 {
+            let ended = ended.clone();
+            explore_in(&DESIGNS, "a change beside changes, killed", 20, move |locking| {
+                let scene = Scene::new(locking);
+                map(&scene.process, 0..PAGES, ANON);
+                scene.fill(0..4);
+                thread::scope(|scope| {
+                    scope.spawn(|| {
+                        Task::current().interrupt_wait(nth);
+                        let killed = killed(&scene, attempt);
+                        ended.fetch_add(u64::from(killed), Relaxed);
+                        Task::current().revive();
+                        // Whoever was killed may try again.
+                        scene.process.mprotect(page(0), 2 * PAGE, R).unwrap();
+                    });
+                    scope.spawn(|| change(&scene, 1, Change::ProtectAndBack, 2));
+                    scope.spawn(|| {
+                        unmap(&scene.process, 4..6);
+                        change(&scene, 2, Change::MapAnywhere, 0)
+                    });
+                });
+                assert!(scene.process.try_read().is_some(), "a lock was kept");
+                scene.process.check();
+                unmap(&scene.process, 0..PAGES);
+                scene.assert_empty();
+                scene.end();
+            });
+        }
+        assert!(ended.load(Relaxed) > 0 || !CHECKED, "attempt {attempt}: none was ever interrupted");
+    }
+}
+
+/// One call on the pages that others change; whether it was killed.
+fn killed(scene: &Scene, attempt: usize) -> bool {
+    let process = &scene.process;
+    let at = |number: u64| process.find_vma(page(number)).is_some();
+    match attempt {
+        0 => process.mprotect(page(1), 2 * PAGE, R) == Err(MprotectError::Killed),
+        1 => {
+            let killed = process.munmap(page(2), PAGE) == Err(MunmapError::Killed);
+            assert_eq!(at(2), killed, "half unmapped");
+            killed
+        }
+        2 => {
+            let mapped = process.mmap(page(1), 2 * PAGE, R, FIXED, None, 0);
+            mapped == Err(MmapError::Killed)
+        }
+        3 => process.madvise(page(1), 2 * PAGE, Advice::DontFork) == Err(MadviseError::Killed),
+        _ => process.mlock2(page(1), 2 * PAGE, LockFlags::ONFAULT) == Err(MlockError::Killed),
+    }
+}

@@ -1,0 +1,315 @@
+//! What several threads of a process did at the same time, and whether the model could have done it one after
+//! another.
+//!
+//! The order that is looked for keeps what is known of the time: a call that had ended when another began
+//! comes first. With one exception, which processors make: what two accesses find may be in another order
+//! than they were made in, because one of two pages may be in a TLB still. Only those by one thread to one
+//! page, and accesses and changes, keep their order.
+//!
+//! Where the kernel chooses an address, the one that was chosen is taken as given; something else must not
+//! have been there.
+
+use crate::draw::Draw;
+use crate::model::Model;
+use crate::op::*;
+use crate::text;
+use crate::world::World;
+use std::fmt::Write as _;
+
+/// Stands in plans for the address that the thread's last mmap returned.
+const MINE: u64 = 1 << 62;
+
+const MAYMOVE: u64 = 1;
+const REMAP_FIXED: u64 = 2;
+const FIXED: u64 = 0x10;
+const NOREPLACE: u64 = 0x10_0000;
+const ANON: u64 = 0x22;
+/// More mappings than a call makes.
+const ROOM: i64 = 8;
+
+/// What is to be done: calls by one thread, then by several at once.
+pub struct Plan {
+    /// The world to do it in, of which the subject was made.
+    pub world: World,
+    /// Calls that make the scene.
+    pub before: Vec<Op>,
+    /// What each thread calls, in its order.
+    pub threads: Vec<Vec<Op>>,
+}
+
+/// A call that was made beside others.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// The call.
+    pub op: Op,
+    /// What it gave.
+    pub outcome: Outcome,
+    /// When it began, and when it had ended, by a clock that all threads share.
+    pub time: (u64, u64),
+    /// By which thread.
+    pub thread: usize,
+}
+
+/// What is there at the end.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Scene {
+    processes: Vec<(Vec<MapLine>, Option<Counters>, Vec<Outcome>)>,
+}
+
+impl Scene {
+    /// Looks at all processes of a subject.
+    pub fn of(subject: &mut impl Subject) -> Scene {
+        let mut processes = Vec::new();
+        for proc in 0..2 {
+            let maps = subject.maps(proc);
+            let pages = maps.iter().flat_map(|line| (line.start..line.end).step_by(PAGE as usize));
+            let reads: Vec<_> = pages.map(|addr| Op { proc, call: Call::Read { addr, len: 1 } }).collect();
+            let counters = if maps.is_empty() { None } else { subject.counters(proc) };
+            processes.push((maps, counters, subject.apply_all(&reads)));
+        }
+        Scene { processes }
+    }
+
+    fn text(&self, world: &World) -> String {
+        let mut out = String::new();
+        for (proc, (maps, counters, bytes)) in self.processes.iter().enumerate() {
+            for line in maps {
+                let _ = writeln!(out, "  p{proc} {}", text::map_line(world, line));
+            }
+            let bytes: Vec<String> = bytes.iter().map(|byte| text::outcome(world, byte)).collect();
+            let _ = writeln!(out, "  p{proc} {counters:?}\n  p{proc} {}", bytes.join(", "));
+        }
+        out
+    }
+}
+
+/// The call that a thread makes, `mine` being what its last mmap returned. `None`: it has none.
+pub fn concrete(op: &Op, mine: Option<u64>) -> Option<Op> {
+    let mut op = op.clone();
+    if let Call::Munmap { addr, .. }
+    | Call::Mprotect { addr, .. }
+    | Call::Write { addr, .. }
+    | Call::Mremap { old: addr, .. } = &mut op.call
+        && *addr & MINE != 0
+    {
+        *addr = *addr - MINE + mine?;
+    }
+    Some(op)
+}
+
+/// Whether the model can do what was done, one call after another, and ends with the same scene.
+///
+/// # Errors
+///
+/// It cannot; says what was done.
+pub fn explain(plan: &Plan, model: &Model, steps: &[Step], scene: &Scene) -> Result<(), String> {
+    let mut search = Search { steps, before: Vec::new(), scene, order: Vec::new(), misses: Vec::new() };
+    for step in steps {
+        let earlier = steps.iter().enumerate().filter(|(_, other)| precedes(other, step));
+        search.before.push(earlier.map(|(n, _)| 1 << n).sum());
+    }
+    if search.explains(model, 0) {
+        return Ok(());
+    }
+    let w = &plan.world;
+    let mut out = String::from("no order of these calls gives these results:\n");
+    for op in &plan.before {
+        let _ = writeln!(out, "  before: {}", text::op(w, op));
+    }
+    for (n, step) in steps.iter().enumerate() {
+        let (op, outcome) = (text::op(w, &step.op), text::outcome(w, &step.outcome));
+        let _ = writeln!(out, "  [{n}] thread {} {:?}: {op} => {outcome}", step.thread, step.time);
+    }
+    let _ = writeln!(out, "the scene before:\n{}", Scene::of(&mut model.clone()).text(w));
+    let _ = writeln!(out, "found at the end:\n{}", scene.text(w));
+    for (order, other) in search.misses.iter().take(3) {
+        let _ = writeln!(out, "all results fit the order {order:?}, which ends with:\n{}", other.text(w));
+    }
+    Err(out)
+}
+
+fn touched(op: &Op) -> Option<u64> {
+    match op.call {
+        Call::Read { addr, .. } | Call::Write { addr, .. } => Some(addr / PAGE),
+        _ => None,
+    }
+}
+
+/// Whether a step comes before another in every order.
+fn precedes(one: &Step, other: &Step) -> bool {
+    if one.time.1 > other.time.0 {
+        return false;
+    }
+    match (touched(&one.op), touched(&other.op)) {
+        (Some(page), Some(other_page)) => one.thread == other.thread && page == other_page,
+        _ => true,
+    }
+}
+
+struct Search<'h> {
+    steps: &'h [Step],
+    /// For each step the set of those that come before it.
+    before: Vec<u64>,
+    scene: &'h Scene,
+    order: Vec<usize>,
+    /// Orders with the same results and another scene at the end.
+    misses: Vec<(Vec<usize>, Scene)>,
+}
+
+impl Search<'_> {
+    /// Whether the steps that are not in the set `done` can follow.
+    fn explains(&mut self, model: &Model, done: u64) -> bool {
+        if self.order.len() == self.steps.len() {
+            let end = Scene::of(&mut model.clone());
+            let same = end == *self.scene;
+            if !same {
+                self.misses.push((self.order.clone(), end));
+            }
+            return same;
+        }
+        for (n, step) in self.steps.iter().enumerate() {
+            if done & 1 << n != 0 || self.before[n] & !done != 0 {
+                continue;
+            }
+            let mut model = model.clone();
+            if !follows(&mut model, step) {
+                continue;
+            }
+            self.order.push(n);
+            if self.explains(&model, done | 1 << n) {
+                return true;
+            }
+            self.order.pop();
+        }
+        false
+    }
+}
+
+/// Whether the model can make this step now, and gives what was given.
+fn follows(model: &mut Model, step: &Step) -> bool {
+    let (mut op, mut room) = (step.op.clone(), 0);
+    match (&mut op.call, &step.outcome) {
+        (Call::Mmap { addr, flags, .. }, Outcome::Ok(at)) if *flags & (FIXED | NOREPLACE) == 0 => {
+            (*addr, *flags) = (*at, *flags | NOREPLACE);
+        }
+        (Call::Mremap { old, new_len, flags, new_addr, .. }, Outcome::Ok(at))
+            if *flags & REMAP_FIXED == 0 && at != old =>
+        {
+            // It moves only what cannot stay and may move, and only to where nothing is.
+            match model.clone().apply(&step.op) {
+                Outcome::Ok(there) if there != *old => {}
+                _ => return false,
+            }
+            let to = *at..*at + *new_len;
+            if model.maps(op.proc).iter().any(|line| line.start < to.end && to.start < line.end) {
+                return false;
+            }
+            // With a fixed target it asks for more room at the limit of mappings.
+            room = ROOM;
+            (*flags, *new_addr) = (*flags | REMAP_FIXED, *at);
+        }
+        _ => {}
+    }
+    model.grow_limit(room);
+    let outcome = model.apply(&op);
+    model.grow_limit(-(room));
+    // Pages are brought in afterwards, and may meet what others did meanwhile; the flags are set all the same.
+    let refused_later = matches!(op.call, Call::Mlock2 { .. }) && step.outcome == Outcome::Err(libc::ENOMEM);
+    outcome == step.outcome || refused_later && outcome == Outcome::Ok(0)
+}
+
+/// Draws what to do: short lists of calls that are likely to meet.
+pub fn draw(random: &mut impl Draw, world: &World, threads: u64, most: u64) -> Plan {
+    let heap = world.heap;
+    let mut drawer = Drawer { random, heap, base: heap - 6 * PAGE, forked: false };
+    let mut before = Vec::new();
+    for _ in 0..2 + drawer.random.below(4) {
+        before.push(drawer.scene());
+    }
+    let threads = (0..threads).map(|_| (0..1 + drawer.random.below(most)).map(|_| drawer.call()).collect());
+    let threads: Vec<Vec<Call>> = threads.collect();
+    let ops = |calls: Vec<Call>| calls.into_iter().map(|call| Op { proc: 0, call }).collect();
+    Plan { world: world.clone(), before: ops(before), threads: threads.into_iter().map(ops).collect() }
+}
+
+struct Drawer<'r, R> {
+    random: &'r mut R,
+    heap: u64,
+    base: u64,
+    /// Whether there is a fork among the calls: there is one at most.
+    forked: bool,
+}
+
+impl<R: Draw> Drawer<'_, R> {
+    fn addr(&mut self) -> u64 {
+        self.base + self.random.below(9) * PAGE
+    }
+
+    fn len(&mut self) -> u64 {
+        self.random.pick(&[1, 1, 2, 3, 4, 6]) * PAGE
+    }
+
+    fn prot(&mut self) -> u64 {
+        self.random.pick(&[3, 3, 3, 1, 0])
+    }
+
+    fn fixed(&mut self, len: u64) -> Call {
+        let flags = ANON | FIXED;
+        Call::Mmap { addr: self.addr(), len, prot: self.prot(), flags, file: None, off: 0 }
+    }
+
+    fn scene(&mut self) -> Call {
+        match self.random.below(10) {
+            0..=4 => {
+                let len = self.len() + PAGE;
+                self.fixed(len)
+            }
+            5..=6 => Call::Write { addr: self.addr(), value: 9 },
+            7 => Call::Brk { addr: self.heap + self.random.below(4) * PAGE },
+            8 => Call::Mmap { addr: 0, len: 2 * PAGE, prot: 3, flags: ANON, file: None, off: 0 },
+            _ => Call::Mprotect { addr: self.addr(), len: PAGE, prot: 1 },
+        }
+    }
+
+    fn call(&mut self) -> Call {
+        let (addr, len) = (self.addr(), self.len());
+        match self.random.below(100) {
+            0..=11 => {
+                let flags = self.random.pick(&[ANON, ANON, ANON, 0x21]);
+                Call::Mmap {
+                    addr: 0,
+                    len: self.random.pick(&[1, 1, 2]) * PAGE,
+                    prot: self.prot(),
+                    flags,
+                    file: None,
+                    off: 0,
+                }
+            }
+            12..=14 => Call::Mmap { addr, len, prot: 3, flags: ANON, file: None, off: 0 },
+            15..=25 => self.fixed(len),
+            26..=30 => Call::Mmap { addr, len, prot: 3, flags: ANON | NOREPLACE, file: None, off: 0 },
+            31..=42 => Call::Munmap { addr, len },
+            43..=49 => Call::Munmap { addr: MINE, len: PAGE },
+            50..=60 => Call::Mprotect { addr, len, prot: self.prot() },
+            61..=62 => Call::Mprotect { addr: MINE, len: PAGE, prot: 1 },
+            63..=70 => Call::Madvise { addr, len, advice: self.random.pick(&[10, 10, 11, 16, 18, 19]) },
+            71..=72 => Call::Madvise { addr, len: PAGE, advice: self.random.pick(&[4, 102, 103]) },
+            73..=75 => Call::Mlock2 { addr, len, flags: 1 },
+            76..=77 => Call::Munlock { addr, len },
+            78..=82 => Call::Brk { addr: self.heap + self.random.below(5) * PAGE },
+            83..=88 => {
+                let flags = self.random.pick(&[0, MAYMOVE, MAYMOVE, MAYMOVE | REMAP_FIXED]);
+                let old_len = self.random.pick(&[1, 1, 2]) * PAGE;
+                Call::Mremap { old: addr, old_len, new_len: len, flags, new_addr: self.addr() }
+            }
+            89..=90 if !self.forked => {
+                self.forked = true;
+                Call::Fork
+            }
+            91 => Call::Mseal { addr, len, flags: 0 },
+            92..=93 => Call::Write { addr: MINE, value: 7 },
+            94..=95 => Call::Read { addr, len: 1 },
+            _ => Call::Write { addr, value: self.random.below(200) as u8 },
+        }
+    }
+}
