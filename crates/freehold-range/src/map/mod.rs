@@ -163,7 +163,7 @@ pub enum Lookup {
 pub struct RangeMap<H: Host, const SLOTS: usize = FAN> {
     /// The root: read by everyone, written by the writer as the module documentation says.
     root: Node<SLOTS>,
-    /// Nodes in store for `replace`; touched by the writer alone.
+    /// Nodes in store for `replace`; touched by a writer that is alone, or has the structure lock.
     spares: Spares<SLOTS>,
     /// Where the writer was last; touched by the writer alone.
     finger: Finger<SLOTS>,

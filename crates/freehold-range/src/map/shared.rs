@@ -173,6 +173,9 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         debug_assert!(self.draft.held.borrow().is_empty(), "one claim at a time");
         let margin = u64::from(touching);
         let want = Want { from: start.saturating_sub(margin), to: end + margin, start, end, cuts };
+        if cuts {
+            self.keep_stock()?;
+        }
         match self.claim_in_leaf(&want) {
             Some(claimed) => claimed,
             None => self.claim_across(&want),
@@ -278,6 +281,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         debug_assert!(self.draft.held.borrow().is_empty(), "one claim at a time");
         let with = Entry { start, end, value: super::claim::RESERVED };
         assert_fits(start, end, &[with]);
+        self.keep_stock()?;
         match self.fill_in_leaf(&with, &kept) {
             Some(claimed) => claimed,
             None => self.fill_across(&with, &kept),
@@ -318,6 +322,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         kept: impl Fn(&Entry) -> u64,
         joins: impl Fn(&Entry) -> bool,
     ) -> Result<bool, Refused> {
+        self.keep_stock()?;
         let rcu = H::rcu_read();
         let latched = self.map.latch(&rcu, with.start);
         let Way { leaf, at, lo, above, .. } = latched.way;
@@ -382,6 +387,35 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         map.finger.forget();
         map.put(held, &self.draft.spares, path, &[*with]);
         Ok(())
+    }
+
+    /// Makes sure that a writer that is alone finds nodes in store for one replace, as one would that had made
+    /// all changes before: what needs no memory there needs none after changes side by side either.
+    #[inline(always)]
+    fn keep_stock(&self) -> Result<(), Refused> {
+        // Both as hints: they are looked at again.
+        match self.map.spares.count() > self.map.root.level() {
+            true => Ok(()),
+            false => self.stock(),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn stock(&self) -> Result<(), Refused> {
+        loop {
+            // The stock is changed with the structure lock, or by a writer that is alone.
+            let structure = self.map.structure.lock::<H>(Rank::VmaMap);
+            let missing = (self.map.root.level() + 1).saturating_sub(self.map.spares.count());
+            if self.draft.spares.count() >= missing {
+                for _ in 0..missing {
+                    self.map.spares.put(self.draft.spares.take());
+                }
+                return Ok(());
+            }
+            drop(structure);
+            self.fill(missing)?;
+        }
     }
 
     fn fill(&self, need: usize) -> Result<(), Refused> {

@@ -10,7 +10,7 @@ use freehold_sync::{Host, RcuHead};
 
 use super::node::{Node, Slot};
 
-/// Fresh nodes in store, chained through their first slot. The writer alone touches it, so every access is
+/// Fresh nodes in store, chained through their first slot. One writer at a time touches it, so every access is
 /// relaxed; the lock that lets one writer follow another orders them.
 pub(super) struct Spares<const SLOTS: usize> {
     /// The chain's head; the writer's.
@@ -34,12 +34,18 @@ impl<const SLOTS: usize> Spares<SLOTS> {
         while self.count() < need {
             let node = Box::try_new(Node::new())?;
             Node::announce(&raw const *node);
-            let first = self.first.load(Ordering::Relaxed);
-            node.set(0, Slot { link: first, ..Slot::EMPTY });
-            self.first.store(Box::into_raw(node), Ordering::Relaxed);
-            self.count.store(self.count() + 1, Ordering::Relaxed);
+            self.put(Box::into_raw(node));
         }
         Ok(())
+    }
+
+    /// Adds a node as [`take`](Self::take) returns them.
+    pub(super) fn put(&self, link: *mut Node<SLOTS>) {
+        let first = self.first.load(Ordering::Relaxed);
+        // SAFETY: owned by the caller until now.
+        unsafe { &*link }.set(0, Slot { link: first, ..Slot::EMPTY });
+        self.first.store(link, Ordering::Relaxed);
+        self.count.store(self.count() + 1, Ordering::Relaxed);
     }
 
     /// A node as `Node::new` makes it, owned by the caller.
