@@ -213,7 +213,7 @@ fn follows(model: &mut Model, step: &Step) -> bool {
     model.grow_limit(room);
     let outcome = model.apply(&op);
     model.grow_limit(-(room));
-    // Pages are brought in afterwards, and may meet what others did meanwhile; the flags are set all the same.
+    // Pages are brought in afterwards, and may meet what others did meanwhile; the flags are set by then.
     let refused_later = matches!(op.call, Call::Mlock2 { .. }) && step.outcome == Outcome::Err(libc::ENOMEM);
     outcome == step.outcome || refused_later && outcome == Outcome::Ok(0)
 }

@@ -1,7 +1,7 @@
 //! Changes side by side (docs/ranges.md): every pair of them, on ranges that are neighbours, overlap, or have
-//! nothing to do with each other, beside faults, fork, exit, truncation and pages that move; under both values
-//! of [`Write`]. Whatever they meet, their errors are those of a moment, an access finds what was stored at
-//! some time, and nothing is left.
+//! nothing to do with each other, beside faults, fork, exit, truncation and pages that move; under both
+//! values of [`Write`]. Whatever they meet, their errors are those of a moment, an access finds what was
+//! stored at some time, and nothing is left.
 
 use crate::{
     explore::{CHECKED, explore_in, seed, thread},
@@ -291,7 +291,7 @@ fn c72_killed_while_it_waits_for_a_claim() {
                         let killed = killed(&scene, attempt);
                         ended.fetch_add(u64::from(killed), Relaxed);
                         Task::current().revive();
-                        // Whoever was killed may try again.
+                        // The task may try again.
                         scene.process.mprotect(page(0), 2 * PAGE, R).unwrap();
                     });
                     scope.spawn(|| change(&scene, 1, Change::ProtectAndBack, 2));

@@ -39,8 +39,8 @@ impl<F: Format> EngineOn<F> {
         }
     }
 
-    /// The CPU that a call of a single thread is made by: touches of an address have another for the next page
-    /// and for the next byte.
+    /// The CPU that a call of a single thread is made by: touches have another for the next page and for the
+    /// next byte.
     pub(super) fn cpu_for(&self, op: &Op) -> usize {
         match op.call {
             Call::Read { addr, .. } | Call::Write { addr, .. } => {
