@@ -1,5 +1,5 @@
-//! What a [shared writer](super::shared::SharedWriter) has claimed, as it is to be: a copy of the entries, which
-//! the writer changes as often as it likes before all of it takes their place.
+//! What a [shared writer](super::shared::SharedWriter) has claimed, as it is to be: a copy of the entries,
+//! which the writer changes as often as it likes before all of it takes their place.
 
 use core::cell::{Cell, RefCell};
 

@@ -198,8 +198,8 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     }
 }
 
-/// Calls `then` with the hole that `address` lies in, if it lies in one, of a latched leaf in which all ends up
-/// to the slot `from` lie below it; `lo` is the end of the entry before the leaf.
+/// Calls `then` with the hole that `address` lies in, if it lies in one, of a latched leaf in which all ends
+/// up to the slot `from` lie below it; `lo` is the end of the entry before the leaf.
 #[inline(always)]
 pub(super) fn call_with_hole<const SLOTS: usize>(
     leaf: &Node<SLOTS>,

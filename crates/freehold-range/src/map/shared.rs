@@ -23,9 +23,9 @@
 //! # A change of one leaf
 //!
 //! It goes down as a reader does: so there was an instant at which the way led to this leaf at the version
-//! seen. The node that said where the entry before the leaf ends, at `lo`, is asked once more afterwards: if it
-//! is unchanged, it said so at that instant. The writer then takes the latch from the version seen. Two rules
-//! make that instant last until the latch is given back:
+//! seen. The node that said where the entry before the leaf ends, at `lo`, is asked once more afterwards: if
+//! it is unchanged, it said so at that instant. The writer then takes the latch from the version seen. Two
+//! rules make that instant last until the latch is given back:
 //!
 //! * a leaf is unlinked only while it is latched, and stays BUSY and DEAD;
 //! * a writer that moves the end of a leaf's last entry latches the leaf behind it too, and gives that a new
@@ -132,7 +132,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         self.draft.held.borrow_mut().replace(start, end, with);
     }
 
-    // What is in the map, whoever has it.
+    // What is in the map, whichever writer has it.
 
     /// The first entry of the map whose end lies above `key`, at some instant during the call. Waits for
     /// nobody but a writer with the leaf latched.
@@ -163,8 +163,8 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     }
 
     /// Claims the entries that overlap `[start, end)`, and those that touch it if `touching`, which are no
-    /// reservations. If `cuts`, those that reach across `start` or `end` may be cut there. What is claimed has
-    /// no hole in it; it may be nothing.
+    /// reservations. If `cuts`, those that reach across `start` or `end` may be cut there. What is claimed
+    /// has no hole in it; it may be nothing.
     ///
     /// # Errors
     ///
@@ -272,7 +272,8 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
 
     /// Puts a reservation, claimed, into the hole `[start, end)`, and claims the entries that touch it and
     /// are no reservations. `kept(entry)` is how many bytes below its start the entry above the hole keeps
-    /// free; it is called in a read section, with the leaf latched. The draft has a hole there, which one entry may fill.
+    /// free; it is called in a read section, with the leaf latched. The draft has a hole there, which one
+    /// entry may fill.
     ///
     /// # Errors
     ///
@@ -292,10 +293,8 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     fn fill_in_leaf(&self, with: &Entry, kept: &impl Fn(&Entry) -> u64) -> Option<Result<(), Refused>> {
         let rcu = H::rcu_read();
         let latched = self.map.latch(&rcu, with.start);
-        let Way { leaf, at, lo, above, .. } = latched.way;
-        // The end of the last leaf moves, or what touches is in the leaf before, or there is no room.
-        let elsewhere = above.is_some() && (at == leaf.count() || at == 0 && lo == with.start);
-        if elsewhere || leaf.weight() + 1 > SLOTS {
+        let Way { leaf, at, .. } = latched.way;
+        if !takes_one(&latched.way, with.start) {
             return None;
         }
         let sides = match Sides::of(leaf, at, with, kept) {
@@ -308,9 +307,9 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         Some(Ok(()))
     }
 
-    /// Puts an entry into the hole that it lies in, where nobody has claimed what touches it, and none of that
-    /// `joins` it. The entry is claimed by nobody either. `kept` as for [`claim_hole`](Self::claim_hole).
-    /// Returns whether it was put there; else it takes a claim of the hole.
+    /// Puts an entry into the hole that it lies in, where nobody has claimed what touches it, and none of
+    /// that `joins` it. The entry is claimed by nobody either. `kept` as for
+    /// [`claim_hole`](Self::claim_hole). Returns whether it was put there; else it takes a claim of the hole.
     ///
     /// # Errors
     ///
@@ -325,9 +324,8 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         self.keep_stock()?;
         let rcu = H::rcu_read();
         let latched = self.map.latch(&rcu, with.start);
-        let Way { leaf, at, lo, above, .. } = latched.way;
-        let elsewhere = above.is_some() && (at == leaf.count() || at == 0 && lo == with.start);
-        if elsewhere || leaf.weight() + 1 > SLOTS {
+        let Way { leaf, at, .. } = latched.way;
+        if !takes_one(&latched.way, with.start) {
             return Ok(false);
         }
         let sides = Sides::of(leaf, at, with, &kept).map_err(|no| no.note(leaf))?;
@@ -389,12 +387,12 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         Ok(())
     }
 
-    /// Makes sure that a writer that is alone finds nodes in store for one replace, as one would that had made
-    /// all changes before: what needs no memory there needs none after changes side by side either.
+    /// Makes sure that a writer that is alone finds nodes in store for one replace, as one would that had
+    /// made all changes before: what needs no memory there needs none after changes side by side either.
     #[inline(always)]
     fn keep_stock(&self) -> Result<(), Refused> {
         // Both as hints: they are looked at again.
-        match self.map.spares.count() > self.map.root.level() {
+        match self.map.spares.count() > self.map.root.level() + 1 {
             true => Ok(()),
             false => self.stock(),
         }
@@ -406,7 +404,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         loop {
             // The stock is changed with the structure lock, or by a writer that is alone.
             let structure = self.map.structure.lock::<H>(Rank::VmaMap);
-            let missing = (self.map.root.level() + 1).saturating_sub(self.map.spares.count());
+            let missing = (self.map.root.level() + 2).saturating_sub(self.map.spares.count());
             if self.draft.spares.count() >= missing {
                 for _ in 0..missing {
                     self.map.spares.put(self.draft.spares.take());
@@ -429,6 +427,14 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     pub fn was_wanted(&self) -> bool {
         self.draft.wanted.replace(false)
     }
+}
+
+/// Whether a latched leaf alone is concerned by an entry that comes into a hole from `start` on, and has room
+/// for it: the end of the last leaf does not move, and what touches the hole is not in the leaf before.
+#[inline(always)]
+fn takes_one<const SLOTS: usize>(way: &Way<'_, SLOTS>, start: u64) -> bool {
+    let elsewhere = way.at == way.leaf.count() || way.at == 0 && way.lo == start;
+    !(elsewhere && way.above.is_some()) && way.leaf.weight() < SLOTS
 }
 
 /// What a claim is asked for.

@@ -10,8 +10,8 @@ use freehold_sync::{Host, RcuHead};
 
 use super::node::{Node, Slot};
 
-/// Fresh nodes in store, chained through their first slot. One writer at a time touches it, so every access is
-/// relaxed; the lock that lets one writer follow another orders them.
+/// Fresh nodes in store, chained through their first slot. One writer at a time touches it, so every access
+/// is relaxed; the lock that lets one writer follow another orders them.
 pub(super) struct Spares<const SLOTS: usize> {
     /// The chain's head; the writer's.
     first: AtomicPtr<Node<SLOTS>>,

@@ -76,8 +76,8 @@ impl VmaLock<'_> {
         Ok(place)
     }
 
-    /// As [`read_under`](Self::read_under), of a VMA that the caller has claimed, so that nobody else may lock
-    /// it, and has not locked itself.
+    /// As [`read_under`](Self::read_under), of a VMA that the caller has claimed, so that nobody else may
+    /// lock it, and has not locked itself.
     ///
     /// # Errors
     /// [`ReadFail::TooMany`].

@@ -292,8 +292,8 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// The second rung beside writers of parts: a claim of the VMA, which waits for whoever changes it, in
-    /// place of the mmap lock. `None`: it takes that all the same.
+    /// The second rung beside writers of parts: a claim of the VMA, which waits for the task that changes it,
+    /// in place of the mmap lock. `None`: it takes that all the same.
     fn fault_under_claim(&self, page: u64, access: Access) -> Option<FaultOutcome<P>> {
         let room = PartRoom::default();
         let claimed = match self.claim_vma(&room, page) {

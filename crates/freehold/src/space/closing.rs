@@ -13,12 +13,15 @@
 //!
 //! All of them are changed by writers, of the whole or of parts.
 
-use super::locking::WriteGuard;
-use crate::platform::Platform;
+#![expect(unsafe_code, reason = "unlinks page tables")]
+
+use super::{AddressSpace, locking::WriteGuard};
+use crate::{UserRange, platform::Platform};
 use freehold_sync::{
     Killed,
     atomic::{AtomicU32, Ordering::Relaxed},
 };
+use freehold_vmspace::VmGather;
 
 #[derive(Debug)]
 pub(crate) struct Closings {
@@ -41,7 +44,7 @@ impl Closings {
     /// How many claims that were waited for, or reservations, have ended. To be read before the wait is
     /// announced: by a refused claim, with the leaf latched.
     pub fn ended(&self) -> u32 {
-        // Relaxed: whoever counts an end has seen the announcement.
+        // Relaxed: the task that counts an end has seen the announcement.
         self.ended.load(Relaxed)
     }
 
@@ -125,5 +128,52 @@ impl Closings {
     fn will_sleep<P: Platform>(&self, _: &WriteGuard<'_, P>) -> u32 {
         self.slept.store(1, Relaxed);
         self.ended.load(Relaxed)
+    }
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Ends a closing reservation: under a short write hold, unlinks the tables at its edges that nobody else
+    /// needs by now and takes it out of the tree; flushes and frees those tables after the lock.
+    ///
+    /// `whole`: it was put there by a writer of the whole. Where changes run side by side it ends as a change
+    /// of a part.
+    pub(super) fn end_closing(&self, span: UserRange, whole: bool) {
+        if !whole || self.is_changed_by_parts() {
+            return self.end_closing_part(span, whole);
+        }
+        let mut gather: VmGather<'_, _, 1> = self.vm.gather();
+        let guard = self.write();
+        let free = guard.free_span(span);
+        // SAFETY: the range was zapped; the write lock keeps everything in `free` as empty as the tree says.
+        unsafe { self.vm.unlink_tables(span.va(), free, &mut gather) };
+        guard.replace(span, &[]);
+        self.closings.end(guard);
+        gather.finish();
+    }
+}
+
+impl<P: Platform> WriteGuard<'_, P> {
+    /// Whether any part of `range` is still closing.
+    pub(crate) fn is_closing(&self, range: UserRange) -> bool {
+        if self.part().is_some() {
+            // What is closing is not claimed.
+            return false;
+        }
+        // Nearly always there is no closing range at all, and nothing needs to be looked up.
+        if !self.space.closings.any(self) {
+            return false;
+        }
+        let mut at = range.start();
+        while let Some(slot) = self.next_slot(at) {
+            let taken = slot.range();
+            if taken.start() >= range.end() {
+                return false;
+            }
+            if slot.vma().is_none() {
+                return true;
+            }
+            at = taken.end();
+        }
+        false
     }
 }

@@ -1,7 +1,7 @@
 //! What an address space counts.
 //!
-//! Sizes in VMAs and pages are changed by writers of the whole or of parts, and may be read at any time, to be
-//! exact when nothing changes; faults are counted per CPU and summed when read, as are [resident
+//! Sizes in VMAs and pages are changed by writers of the whole or of parts, and may be read at any time, to
+//! be exact when nothing changes; faults are counted per CPU and summed when read, as are [resident
 //! pages](freehold_vmspace::VmSpace::rss).
 
 use super::locking::WriteGuard;
@@ -267,8 +267,8 @@ impl<P: Platform> Counters<P> {
     #[cold]
     #[inline(never)]
     fn take(&self, size: Size, least: u64, limit: u64) -> Option<u64> {
-        // Relaxed: a number by itself. The first of all who take sets the mark before; who sums up either has
-        // the space for itself, or is not exact.
+        // Relaxed: a number by itself. The mark is set before the first credit is taken; a task that sums up
+        // has the space for itself, or is not exact.
         if !self.credited.load(Relaxed) {
             self.credited.store(true, Relaxed);
         }

@@ -41,8 +41,8 @@ pub enum Placement {
     #[default]
     FirstFit,
     /// While changes [run side by side](super::Write::Ranges), into the first gap of a stretch of the CPU's
-    /// own, with page tables of its own, if there is one: tasks of different CPUs meet neither in a gap nor in
-    /// a page table. Otherwise the first fit. For [`Layout::TopDown`].
+    /// own, with page tables of its own, if there is one: tasks of different CPUs meet neither in a gap nor
+    /// in a page table. Otherwise the first fit. For [`Layout::TopDown`].
     PerCpu,
 }
 

@@ -20,8 +20,8 @@
 )]
 
 use super::AddressSpace;
-use super::counters::Reserved;
-use super::part::{Part, WriteRight};
+use super::part::WriteRight;
+use super::tree::Tree;
 use super::tree_entry::decode;
 pub(crate) use super::tree_entry::{TreeEntry, closing_entry, entry, entry_at};
 use crate::{
@@ -30,15 +30,15 @@ use crate::{
     error::NoMemory,
     platform::Platform,
     records::{reverse::edit::RmapEdit, uffd::Context},
-    vma::{AnonVma, Vma, flags::VmFlags, locked::LockedVmas, owned::OwnedVma},
+    vma::{AnonVma, Vma, flags::VmFlags, locked::LockedVmas},
 };
 use core::{
     cell::{Cell, RefCell},
     marker::PhantomData,
     ops::{Deref, Range},
 };
-use freehold_range::{Direction, Entry, GapRequest, Lookup, Reader, SharedWriter, Writer};
-use freehold_sync::{Killed, MmapRangeGuard, MmapReadGuard, MmapWriteGuard, ReadFail, ReaderPlace};
+use freehold_range::{Direction, Entry, GapRequest, Lookup, Reader};
+use freehold_sync::{Killed, MmapReadGuard, MmapWriteGuard, ReadFail, ReaderPlace};
 
 /// How often a lookup without locks looks again for a VMA that went while it looked.
 const LOOKS: u32 = 8;
@@ -72,6 +72,18 @@ pub struct VmaRead<'s, P: Platform> {
     place: ReaderPlace<'s>,
     /// Not to be sent: the lock belongs to the task that took it.
     task: PhantomData<*const ()>,
+}
+
+impl<'s, P: Platform> VmaRead<'s, P> {
+    /// A VMA that was locked for reading just now, at `place`.
+    ///
+    /// # Safety
+    ///
+    /// It is, by the task that calls this.
+    pub(super) unsafe fn locked(vma: &Vma<P>, place: ReaderPlace<'s>) -> Self {
+        // SAFETY: the lock keeps the VMA attached, and so its memory a `Vma`, as long as the value.
+        VmaRead { vma: unsafe { &*core::ptr::from_ref(vma) }, place, task: PhantomData }
+    }
 }
 
 impl<P: Platform> Deref for VmaRead<'_, P> {
@@ -132,93 +144,9 @@ pub struct ReadGuard<'s, P: Platform> {
 pub struct WriteGuard<'s, P: Platform> {
     pub(crate) space: &'s AddressSpace<P>,
     /// Dropped, like all fields, in the order of declaration: VMAs are unlocked first.
-    locked: LockedVmas<'s, P>,
-    tree: Tree<'s, P>,
-    lock: WriteRight<'s, P>,
-}
-
-/// What a writer sees of the tree, and changes.
-enum Tree<'s, P: Platform> {
-    /// All of it.
-    Whole(RefCell<Writer<'s, P>>),
-    /// What it has claimed, as it is to be.
-    Part(Part<'s, P>),
-}
-
-impl<'s, P: Platform> Tree<'s, P> {
-    #[inline(always)]
-    fn find(&self, addr: u64) -> Option<Entry> {
-        match self {
-            Tree::Whole(tree) => tree.borrow().find(addr),
-            Tree::Part(part) => part.map.find(addr),
-        }
-    }
-
-    #[inline(always)]
-    fn next(&self, addr: u64) -> Option<Entry> {
-        match self {
-            Tree::Whole(tree) => tree.borrow().next(addr),
-            Tree::Part(part) => part.map.next(addr),
-        }
-    }
-
-    #[inline(always)]
-    fn prev(&self, addr: u64) -> Option<Entry> {
-        match self {
-            Tree::Whole(tree) => tree.borrow().prev(addr),
-            Tree::Part(part) => part.map.prev(addr),
-        }
-    }
-
-    #[inline(always)]
-    fn around(&self, range: UserRange) -> (Option<Entry>, Option<Entry>) {
-        match self {
-            Tree::Whole(tree) => tree.borrow().around(range.start(), range.end()),
-            Tree::Part(part) => part.map.around(range.start(), range.end()),
-        }
-    }
-
-    /// What lies above `addr`, whoever has it. The section keeps VMAs that are found.
-    #[inline(always)]
-    fn seen_next(&self, _: &P::RcuGuard, addr: u64) -> Option<Entry> {
-        match self {
-            Tree::Whole(tree) => tree.borrow().next(addr),
-            Tree::Part(part) => part.map.seen_next(addr),
-        }
-    }
-
-    #[inline(always)]
-    fn gap(&self, request: &GapRequest, below: impl Fn(&Entry) -> u64) -> Option<u64> {
-        match self {
-            Tree::Whole(tree) => tree.borrow().gap(request, below),
-            Tree::Part(part) => part.map.gap(request, below),
-        }
-    }
-
-    #[inline(always)]
-    fn reserve(&self, replaces: usize) -> Result<(), NoMemory> {
-        match self {
-            Tree::Whole(tree) => tree.borrow_mut().reserve(replaces).map_err(|_| NoMemory),
-            // Room was promised with the claim.
-            Tree::Part(_) => Ok(()),
-        }
-    }
-
-    #[inline(always)]
-    fn replace(&self, range: UserRange, with: &[Entry]) {
-        match self {
-            Tree::Whole(tree) => tree.borrow_mut().replace(range.start(), range.end(), with),
-            Tree::Part(part) => part.map.replace(range.start(), range.end(), with),
-        }
-    }
-
-    /// For what only a writer of the whole does.
-    fn whole(&self) -> &RefCell<Writer<'s, P>> {
-        match self {
-            Tree::Whole(tree) => tree,
-            Tree::Part(_) => unreachable!("a writer of a part does not work on the whole"),
-        }
-    }
+    pub(super) locked: LockedVmas<'s, P>,
+    pub(super) tree: Tree<'s, P>,
+    pub(super) lock: WriteRight<'s, P>,
 }
 
 /// The write lock of one VMA: the right to change its fields. Ends with the write guard it came from.
@@ -405,9 +333,8 @@ impl<'s, P: Platform> ReadGuard<'s, P> {
     /// Fails only when the VMA has as many readers as can be counted.
     pub(crate) fn lock_vma(&self, vma: &Vma<P>) -> Result<VmaRead<'s, P>, NeedMmapLock> {
         let place = vma.lock().read_under::<P>(&self.lock).map_err(|_| NeedMmapLock::Busy)?;
-        // SAFETY: the lock keeps the VMA attached, and so its memory a `Vma`, as long as the value that is
-        // returned.
-        Ok(VmaRead { vma: unsafe { &*core::ptr::from_ref(vma) }, place, task: PhantomData })
+        // SAFETY: locked just now.
+        Ok(unsafe { VmaRead::locked(vma, place) })
     }
 
     fn slot<'g>(&'g self, found: &Entry) -> TreeEntry<'g, P> {
@@ -417,49 +344,6 @@ impl<'s, P: Platform> ReadGuard<'s, P> {
 }
 
 impl<'s, P: Platform> WriteGuard<'s, P> {
-    #[inline(always)]
-    pub(super) fn of_part(
-        space: &'s AddressSpace<P>,
-        part: Part<'s, P>,
-        lock: MmapRangeGuard<'s, P>,
-    ) -> Self {
-        WriteGuard { space, locked: LockedVmas::none(), tree: Tree::Part(part), lock: WriteRight::Part(lock) }
-    }
-
-    /// What it has, if it is a writer of a part.
-    #[inline(always)]
-    pub(super) fn part(&self) -> Option<&Part<'s, P>> {
-        match &self.tree {
-            Tree::Whole(_) => None,
-            Tree::Part(part) => Some(part),
-        }
-    }
-
-    /// Locks a VMA that a writer of a part has claimed, and not locked, for reading, so that the claim may end.
-    /// Fails only when the VMA has as many readers as can be counted.
-    pub(crate) fn lock_claimed(&self, vma: &Vma<P>) -> Result<VmaRead<'s, P>, NeedMmapLock> {
-        let WriteRight::Part(lock) = &self.lock else { unreachable!("a writer of the whole claims nothing") };
-        let place = vma.lock().read_claimed::<P>(lock).map_err(|_| NeedMmapLock::Busy)?;
-        // SAFETY: the lock keeps the VMA attached, and so its memory a `Vma`, as long as the value that is
-        // returned.
-        Ok(VmaRead { vma: unsafe { &*core::ptr::from_ref(vma) }, place, task: PhantomData })
-    }
-
-    /// The tree, of a writer of a part.
-    #[inline(always)]
-    pub(super) fn part_map(&self) -> &SharedWriter<'s, P> {
-        match &self.tree {
-            Tree::Whole(_) => unreachable!("a writer of the whole claims nothing"),
-            Tree::Part(part) => &part.map,
-        }
-    }
-
-    /// What a writer of a part may add to sizes that have limits.
-    #[inline(always)]
-    pub(super) fn reserved(&self) -> Option<&'s Reserved> {
-        self.part().map(|part| &part.room.reserved)
-    }
-
     /// The VMA that contains `addr`.
     pub fn find(&self, addr: u64) -> Option<&Vma<P>> {
         let found = self.tree.find(addr)?;
@@ -533,30 +417,6 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             at = vma.end();
             Some(vma)
         })
-    }
-
-    /// Whether any part of `range` is still closing.
-    pub(crate) fn is_closing(&self, range: UserRange) -> bool {
-        if self.part().is_some() {
-            // What is closing is not claimed.
-            return false;
-        }
-        // Nearly always there is no closing range at all, and nothing needs to be looked up.
-        if !self.space.closings.any(self) {
-            return false;
-        }
-        let mut at = range.start();
-        while let Some(slot) = self.next_slot(at) {
-            let taken = slot.range();
-            if taken.start() >= range.end() {
-                return false;
-            }
-            if slot.vma().is_none() {
-                return true;
-            }
-            at = taken.end();
-        }
-        false
     }
 
     /// The highest free range of `len` bytes within `bounds`, all of them whole pages; and the lowest address
@@ -641,23 +501,6 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         vma.object().open_hook(&self.space.vm, vma);
     }
 
-    /// Stores a VMA of anonymous memory into the hole that it lies in, by a step of its own, if nothing that
-    /// touches it `joins` it. Then it is anybody's. `None`: it was not possible; the VMA goes back.
-    pub(super) fn store_alone(&self, vma: OwnedVma<'_, P>, joins: impl Fn(&Vma<P>) -> bool) -> Option<()> {
-        let vma = vma.into_ref();
-        debug_assert!(vma.is_anonymous() && !vma.anon().is_some(), "something leads to it besides the tree");
-        LockedVmas::attach_unlocked(vma, &self.lock);
-        let kept = |above: &Entry| above.start - self.kept_from(above);
-        let joins = |touching: &Entry| self.slot(touching).vma().is_some_and(&joins);
-        if let Ok(true) = self.part_map().fill_hole(&entry(vma), kept, joins) {
-            return Some(());
-        }
-        LockedVmas::detach_unfound(vma, &self.lock);
-        // SAFETY: detached just now, and nobody had found it.
-        drop(unsafe { self.space.engine.slab.own(vma) });
-        None
-    }
-
     /// Makes a VMA that was just taken out of the tree unlockable; waits for readers that are about to
     /// notice.
     pub(crate) fn detach(&self, vma: &Vma<P>) {
@@ -692,7 +535,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         }
     }
 
-    fn slot<'g>(&'g self, found: &Entry) -> TreeEntry<'g, P> {
+    pub(super) fn slot<'g>(&'g self, found: &Entry) -> TreeEntry<'g, P> {
         // SAFETY: the entry is of this space's tree; nobody but the guard's holder ends a VMA in it.
         unsafe { decode(found) }
     }

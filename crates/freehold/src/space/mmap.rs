@@ -2,7 +2,6 @@
 
 use super::{
     AddressSpace,
-    counters::Needs,
     deferred_retire::DeferredRetire,
     ksm::marked,
     locking::WriteGuard,
@@ -24,8 +23,6 @@ use crate::{
         merge::{Attrs, can_append, can_prepend},
     },
 };
-use core::cell::Cell;
-use freehold_range::Refused;
 use freehold_sync::atomic::Ordering::Relaxed;
 use freehold_vmspace::{HugePageSize, PageCount, PageIndex, UserRange};
 
@@ -50,7 +47,7 @@ pub(super) struct Request<P: Platform> {
     /// Bytes of a page.
     pub(super) unit: u64,
     pub(super) flags: MapFlags,
-    vm_flags: VmFlags,
+    pub(super) vm_flags: VmFlags,
     pub(super) object: Object<P>,
     pub(super) pgoff: PageIndex,
     /// Keeps the file from being sealed.
@@ -125,85 +122,6 @@ impl<P: Platform> AddressSpace<P> {
                 mapped => return mapped,
             }
         }
-    }
-
-    /// The right to map what is asked for, and where it goes if that was decided. `alone`: without a claim, for
-    /// private anonymous memory that joins nothing. That is the commonest mapping, and takes one change of the
-    /// tree.
-    #[inline(always)]
-    fn write_for<'s>(
-        &'s self,
-        room: &'s PartRoom,
-        request: &Request<P>,
-        alone: bool,
-    ) -> Result<(WriteGuard<'s, P>, Option<u64>), MmapError> {
-        // A range that does not fit is refused in its turn.
-        let fixed = request.flags.contains(MapFlags::FIXED).then(|| request.fixed_range()).flatten();
-        if let Some(guard) = self.write_alone(fixed.unwrap_or(UserRange::new(0, 0))) {
-            return Ok((guard, None));
-        }
-        self.claim_or_write_for(room, request, fixed, alone)
-    }
-
-    #[inline(never)]
-    fn claim_or_write_for<'s>(
-        &'s self,
-        room: &'s PartRoom,
-        request: &Request<P>,
-        fixed: Option<UserRange>,
-        alone: bool,
-    ) -> Result<(WriteGuard<'s, P>, Option<u64>), MmapError> {
-        if self.changes_parts()
-            && let Some(claimed) = self.claim_for(room, request, fixed, alone)?
-        {
-            return Ok(claimed);
-        }
-        match fixed {
-            Some(range) => Ok((self.write_range(range)?, None)),
-            None => Ok((self.write_killable()?, None)),
-        }
-    }
-
-    /// The same as a writer of a part. `None`: it takes the whole.
-    #[inline(always)]
-    fn claim_for<'s>(
-        &'s self,
-        room: &'s PartRoom,
-        request: &Request<P>,
-        fixed: Option<UserRange>,
-        alone: bool,
-    ) -> Result<Option<(WriteGuard<'s, P>, Option<u64>)>, MmapError> {
-        if request.object.file().is_some_and(|file| file.driver().is_some()) {
-            return Ok(None);
-        }
-        let needs = || self.needs_of(request);
-        if alone {
-            let Some(guard) = self.enter_part(room, needs)? else { return Ok(None) };
-            // What is wrong with it is found out with the whole space standing still.
-            let placed = guard.place(request).ok();
-            return Ok(placed.map(|start| (guard, Some(start))));
-        }
-        let place = Cell::new(fixed.map(UserRange::start));
-        let claimed = match fixed {
-            Some(range) => self.claim_by(room, needs, |guard| guard.claim_fixed(range))?,
-            None if request.flags.contains(MapFlags::FIXED) => return Ok(None),
-            None => self.claim_by(room, needs, |guard| {
-                let start = guard.place(request).map_err(|_| Refused::Whole)?;
-                place.set(Some(start));
-                guard.claim_room(UserRange::at(start, request.len))
-            })?,
-        };
-        Ok(claimed.ok().map(|guard| (guard, place.get())))
-    }
-
-    /// What a mapping may add to sizes that have limits.
-    fn needs_of(&self, request: &Request<P>) -> Needs {
-        let pages = PageCount::of_bytes(request.len);
-        let flags = request.vm_flags | VmFlags::from_bits_retain(self.default_flags.load(Relaxed));
-        let locked = flags.contains(VmFlags::LOCKED) || request.object.is_secret();
-        // The mapping, and what is cut in two where it comes into the middle.
-        let vmas = if request.flags.contains(MapFlags::FIXED) { 3 } else { 1 };
-        Needs { vmas, pages, locked: if locked { pages } else { PageCount::ZERO } }
     }
 
     /// Step 1: what can be said without looking at the address space.
@@ -281,18 +199,6 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> Request<P> {
-    /// The fixed range, if it is one.
-    fn fixed_range(&self) -> Option<UserRange> {
-        let range = UserRange::try_new(self.addr, self.addr.wrapping_add(self.len))?;
-        (!range.is_empty() && range.end() <= AddressSpace::<P>::TASK_SIZE).then_some(range)
-    }
-
-    /// Whether it is private anonymous memory wherever there is room.
-    fn is_plain(&self) -> bool {
-        let anywhere = !self.flags.contains(MapFlags::FIXED);
-        anywhere && matches!(self.object, Object::Anonymous) && self.flags.bits() & TYPE == PRIVATE
-    }
-
     /// Whether others see stores.
     pub(super) fn is_shared(&self) -> bool {
         matches!(self.flags.bits() & TYPE, SHARED | SHARED_VALIDATE)

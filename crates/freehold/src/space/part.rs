@@ -11,17 +11,23 @@
 //! | settle | end of [`Part`] | the draft is in the tree, the claim given up; waiters are told |
 //! | leave | end of the guard of the gate | nothing |
 //!
-//! VMAs are unlocked before the tree says where they are now: another writer may have them as soon as it does.
-//! Meanwhile a lookup that comes to a VMA by an old entry finds the VMA elsewhere, or detached, and climbs.
+//! VMAs are unlocked before the tree says where they are now: another writer may have them as soon as it
+//! does. Meanwhile a lookup that comes to a VMA by an old entry finds the VMA elsewhere, or detached, and
+//! climbs.
 #![expect(unsafe_code, reason = "claims in the tree of VMAs, and unlinks page tables")]
 
 use super::{
     AddressSpace, Write,
     counters::{Needs, Reserved},
-    locking::WriteGuard,
+    locking::{NeedMmapLock, VmaRead, WriteGuard, entry},
+    tree::Tree,
     tree_entry::{TreeEntry, decode},
 };
-use crate::{VirtAddr, platform::Platform, vma::flags::VmFlags};
+use crate::{
+    VirtAddr,
+    platform::Platform,
+    vma::{Vma, flags::VmFlags, locked::LockedVmas, owned::OwnedVma},
+};
 use core::cell::{Cell, OnceCell};
 use freehold_pagetable::{Format, Level, VaRange};
 use freehold_range::{Draft, Entry, Lookup, Refused, SharedWriter};
@@ -175,8 +181,8 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Whether the next VMA above `addr`, where nothing is mapped, is one that grows down; also if that cannot
-    /// be said.
+    /// Whether the next VMA above `addr`, where nothing is mapped, is one that grows down; also if that
+    /// cannot be said.
     pub(crate) fn may_lie_below_stack(&self, addr: u64) -> bool {
         let rcu = P::rcu_read();
         let mut at = addr;
@@ -363,5 +369,66 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
         map.settle(None);
         Err(Refused::Whole)
+    }
+}
+
+impl<'s, P: Platform> WriteGuard<'s, P> {
+    #[inline(always)]
+    pub(super) fn of_part(
+        space: &'s AddressSpace<P>,
+        part: Part<'s, P>,
+        lock: MmapRangeGuard<'s, P>,
+    ) -> Self {
+        WriteGuard { space, locked: LockedVmas::none(), tree: Tree::Part(part), lock: WriteRight::Part(lock) }
+    }
+
+    /// What it has, if it is a writer of a part.
+    #[inline(always)]
+    pub(super) fn part(&self) -> Option<&Part<'s, P>> {
+        match &self.tree {
+            Tree::Whole(_) => None,
+            Tree::Part(part) => Some(part),
+        }
+    }
+
+    /// Locks a VMA that a writer of a part has claimed, and not locked, for reading, so that the claim may
+    /// end. Fails only when the VMA has as many readers as can be counted.
+    pub(crate) fn lock_claimed(&self, vma: &Vma<P>) -> Result<VmaRead<'s, P>, NeedMmapLock> {
+        let WriteRight::Part(lock) = &self.lock else { unreachable!("a writer of the whole claims nothing") };
+        let place = vma.lock().read_claimed::<P>(lock).map_err(|_| NeedMmapLock::Busy)?;
+        // SAFETY: locked just now.
+        Ok(unsafe { VmaRead::locked(vma, place) })
+    }
+
+    /// The tree, of a writer of a part.
+    #[inline(always)]
+    pub(super) fn part_map(&self) -> &SharedWriter<'s, P> {
+        match &self.tree {
+            Tree::Whole(_) => unreachable!("a writer of the whole claims nothing"),
+            Tree::Part(part) => &part.map,
+        }
+    }
+
+    /// What a writer of a part may add to sizes that have limits.
+    #[inline(always)]
+    pub(super) fn reserved(&self) -> Option<&'s Reserved> {
+        self.part().map(|part| &part.room.reserved)
+    }
+
+    /// Stores a VMA of anonymous memory into the hole that it lies in, by a step of its own, if nothing that
+    /// touches it `joins` it. Then it is anybody's. `None`: it was not possible; the VMA goes back.
+    pub(super) fn store_alone(&self, vma: OwnedVma<'_, P>, joins: impl Fn(&Vma<P>) -> bool) -> Option<()> {
+        let vma = vma.into_ref();
+        debug_assert!(vma.is_anonymous() && !vma.anon().is_some(), "something leads to it besides the tree");
+        LockedVmas::attach_unlocked(vma, &self.lock);
+        let kept = |above: &Entry| above.start - self.kept_from(above);
+        let joins = |touching: &Entry| self.slot(touching).vma().is_some_and(&joins);
+        if let Ok(true) = self.part_map().fill_hole(&entry(vma), kept, joins) {
+            return Some(());
+        }
+        LockedVmas::detach_unfound(vma, &self.lock);
+        // SAFETY: detached just now, and nobody had found it.
+        drop(unsafe { self.space.engine.slab.own(vma) });
+        None
     }
 }

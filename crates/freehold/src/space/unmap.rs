@@ -283,7 +283,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Addresses around `range` that nothing else takes: tables that lie inside them may go. A writer of a
     /// part knows of the range alone; what else may go with it is seen when its claim ends.
-    fn free_span(&self, range: UserRange) -> VaRange {
+    pub(super) fn free_span(&self, range: UserRange) -> VaRange {
         if self.part().is_some() {
             return range.va();
         }
@@ -522,25 +522,6 @@ impl<P: Platform> AddressSpace<P> {
         let free = guard.free_span(range);
         // SAFETY: the tables are empty; the write lock keeps everything in `free` as empty as the tree says.
         unsafe { self.vm.unlink_tables(range.va(), free, &mut gather) };
-        gather.finish();
-    }
-
-    /// Ends a closing reservation: under a short write hold, unlinks the tables at its edges that nobody else
-    /// needs by now and takes it out of the tree; flushes and frees those tables after the lock.
-    ///
-    /// `whole`: it was put there by a writer of the whole. Where changes run side by side it ends as a change
-    /// of a part.
-    fn end_closing(&self, span: UserRange, whole: bool) {
-        if !whole || self.is_changed_by_parts() {
-            return self.end_closing_part(span, whole);
-        }
-        let mut gather: VmGather<'_, _, 1> = self.vm.gather();
-        let guard = self.write();
-        let free = guard.free_span(span);
-        // SAFETY: the range was zapped; the write lock keeps everything in `free` as empty as the tree says.
-        unsafe { self.vm.unlink_tables(span.va(), free, &mut gather) };
-        guard.replace(span, &[]);
-        self.closings.end(guard);
         gather.finish();
     }
 
