@@ -22,14 +22,14 @@ use std::sync::{
 
 /// Changes side by side with both kinds of munmap that have them and both that have not, and one at a time.
 pub const DESIGNS: [Locking; 6] = {
-    let [exclusive, sectioned, downgraded, released, .., per_cpu] = Locking::ALL;
+    let [exclusive, sectioned, downgraded, .., only, ranges] = Locking::ALL;
     [
-        per_cpu,
-        released,
-        Locking { unmap: exclusive.unmap, ..per_cpu },
-        Locking { fault: sectioned.fault, ..per_cpu },
-        Locking { write: Write::Whole, ..per_cpu },
-        downgraded,
+        ranges,
+        only,
+        Locking { unmap: exclusive.unmap, ..only },
+        Locking { fault: sectioned.fault, ..only },
+        Locking { write: Write::Whole, ..only },
+        Locking { unmap: downgraded.unmap, ..only },
     ]
 };
 

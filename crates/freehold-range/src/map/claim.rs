@@ -7,7 +7,7 @@
 //! | --- | --- | --- |
 //! | 0, [`HOLE`] | by the user | a *reservation*: nothing is there, and nobody else may put anything there |
 //! | 1, [`CLAIMED`] | by a claim | the entry belongs to one shared writer, which alone changes or removes it |
-//! | 2, WANTED | by a refused writer | the end of the claim is to be told |
+//! | 2, [`WANTED`] | by a refused writer | the end of the claim is to be told |
 //! | 3 to 5 | by a claim | slots of the leaf that are promised to the claim's owner |
 //!
 //! All of them change with the leaf latched, and mean nothing to readers.
@@ -20,7 +20,8 @@ pub const HOLE: u64 = 1;
 /// The entry belongs to a shared writer.
 pub const CLAIMED: u64 = 2;
 
-const WANTED: u64 = 4;
+/// Its end is to be told.
+pub const WANTED: u64 = 4;
 const ROOM: u64 = 0o70;
 const ROOM_SHIFT: u32 = 3;
 

@@ -17,6 +17,7 @@
 
 use super::{AddressSpace, locking::WriteGuard};
 use crate::{UserRange, platform::Platform};
+use freehold_range::WANTED;
 use freehold_sync::{
     Killed,
     atomic::{AtomicU32, Ordering::Relaxed},
@@ -94,15 +95,16 @@ impl Closings {
         self.open.store(self.open.load(Relaxed) + 1, Relaxed);
     }
 
-    /// A reservation was taken out of the tree. Sleepers wake as soon as the lock is free to take.
-    pub fn end<P: Platform>(&self, guard: WriteGuard<'_, P>) {
+    /// A reservation was taken out of the tree, for which others wait, if it was `wanted`. Sleepers wake as
+    /// soon as the lock is free to take.
+    pub fn end<P: Platform>(&self, guard: WriteGuard<'_, P>, wanted: bool) {
         self.open.store(self.open.load(Relaxed) - 1, Relaxed);
         // Relaxed: a sleeper read the old number under the mmap lock, so it either sleeps and is woken below,
         // or sees the new number and does not sleep; what it does next it does under the mmap lock
         // again. It said that it would sleep under that lock, too, so nearly every munmap is spared
         // the wake-up.
         self.ended.store(self.ended.load(Relaxed).wrapping_add(1), Relaxed);
-        let slept = self.slept.load(Relaxed) != 0;
+        let slept = wanted || self.slept.load(Relaxed) != 0;
         self.slept.store(0, Relaxed);
         drop(guard);
         if slept {
@@ -143,11 +145,13 @@ impl<P: Platform> AddressSpace<P> {
         }
         let mut gather: VmGather<'_, _, 1> = self.vm.gather();
         let guard = self.write();
+        // By a writer of a part, while there were some.
+        let wanted = guard.tree.find(span.start()).is_some_and(|it| it.value.get() & WANTED != 0);
         let free = guard.free_span(span);
         // SAFETY: the range was zapped; the write lock keeps everything in `free` as empty as the tree says.
         unsafe { self.vm.unlink_tables(span.va(), free, &mut gather) };
         guard.replace(span, &[]);
-        self.closings.end(guard);
+        self.closings.end(guard, wanted);
         gather.finish();
     }
 }
