@@ -5,6 +5,10 @@
 //! cargo bench --bench writers -- mprotect  these rows of it
 //! ```
 //!
+//! `whole`: one change at a time. `ranges`: side by side once two have met; one thread is measured in a space
+//! where none have. `ranges only`: side by side always. Beside them a tree and `memory_set`, each behind a lock,
+//! and the host's own calls.
+//!
 //! Phantom memory: page tables, frame records and locks are real, contents are not. What is compared takes
 //! turns in one run; a figure is the median of the turns.
 
@@ -12,7 +16,7 @@ use freehold::{
     fault::Access,
     space::{Locking, MapFlags, Placement, Prot, Write},
 };
-use freehold_bench::{BASE, PAGE, Space};
+use freehold_bench::{BASE, LockedSet, LockedTree, PAGE, Space, Subject, area};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -80,79 +84,177 @@ fn touch(space: &Space, at: u64) {
     space.process().space().handle_fault(at, Access::WRITE).expect("memory");
 }
 
+/// One design, in a space that only one thread has ever changed, and in one that several do.
+struct Side {
+    name: &'static str,
+    spaces: [Space; 2],
+}
+
+impl Side {
+    fn new(name: &'static str, write: Write, placement: Placement) -> Side {
+        let space = || {
+            let space = Space::with_areas_by(AREAS, Locking { write, ..Locking::default() }, placement);
+            for thread in 0..2 {
+                let place = BASE + (thread + 1) * PLACE;
+                for n in 0..AREAS {
+                    fixed(&space, place + 16 * n * PAGE, if n % 2 == 0 { RW } else { Prot::READ });
+                }
+                fixed(&space, place + OWN, RW);
+            }
+            space
+        };
+        Side { name, spaces: [space(), space()] }
+    }
+}
+
+fn fixed(space: &Space, at: u64, prot: Prot) {
+    space.process().mmap(at, 8 * PAGE, prot, ANON | MapFlags::FIXED, None, 0).expect("room");
+}
+
 fn main() {
     let names: Vec<String> = std::env::args().skip(1).filter(|it| !it.starts_with("--")).collect();
-    let fixed = |space: &Space, at, pages, prot| {
-        space.process().mmap(at, pages * PAGE, prot, ANON | MapFlags::FIXED, None, 0).expect("room");
-    };
-    let places = |space: &Space| {
-        for thread in 0..2 {
-            let place = BASE + (thread + 1) * PLACE;
-            for n in 0..AREAS {
-                fixed(space, place + 16 * n * PAGE, 8, if n % 2 == 0 { RW } else { Prot::READ });
-            }
-            fixed(space, place + OWN, 8, RW);
-        }
-    };
-    let designs = [
-        ("whole", Write::Whole, Placement::FirstFit),
-        ("ranges", Write::Ranges, Placement::FirstFit),
-        ("ranges, per CPU", Write::Ranges, Placement::PerCpu),
-        ("ranges only", Write::RangesOnly, Placement::PerCpu),
+    let sides = [
+        Side::new("whole", Write::Whole, Placement::FirstFit),
+        Side::new("ranges", Write::Ranges, Placement::FirstFit),
+        Side::new("ranges, per CPU", Write::Ranges, Placement::PerCpu),
+        Side::new("ranges only", Write::RangesOnly, Placement::PerCpu),
     ];
-    let spaces = designs.map(|(name, write, placement)| {
-        let space = Space::with_areas_by(AREAS, Locking { write, ..Locking::default() }, placement);
-        places(&space);
-        (name, space)
-    });
     println!("{:<30} {:<16} {:>12} {:>12} {:>16}", "", "", "one, ns", "two, ns", "two against one");
     for (name, load) in LOADS {
         if !names.is_empty() && !names.iter().any(|it| name.contains(it.as_str())) {
             continue;
         }
-        let mut rates = [(); 4].map(|()| [(); 2].map(|()| Vec::new()));
-        for _ in 0..TURNS {
-            for (side, (_, space)) in spaces.iter().enumerate() {
-                for threads in [1, 2] {
-                    rates[side][threads - 1].push(rate(space, threads, load));
-                }
-            }
+        let measured = in_turns(sides.len(), |side, threads| {
+            let space = &sides[side].spaces[threads - 1];
+            rate(threads, |thread, stop| of_space(space, thread, load, stop))
+        });
+        for (side, figures) in sides.iter().zip(measured) {
+            show(name, side.name, figures);
         }
-        for (side, (design, _)) in spaces.iter().enumerate() {
-            let [one, two] = [0, 1].map(|n| median(&mut rates[side][n]));
-            let [each, of_two] = [1e9 / one, 2e9 / two];
-            println!("{name:<30} {design:<16} {each:>12.0} {of_two:>12.0} {:>16.2}", two / one);
+    }
+    if names.is_empty() {
+        peers();
+    }
+}
+
+/// What others do behind a lock, and the host's kernel in this very process.
+fn peers() {
+    let (tree, set) = (LockedTree::with_areas(AREAS), LockedSet::with_areas(AREAS));
+    type Call<'c> = &'c (dyn Fn(u64) + Sync);
+    let loads: [(&str, [Call<'_>; 3]); 2] = [
+        ("mmap, munmap", [&|n| tree.map_unmap(n), &|n| set.map_unmap(n), &host::map_unmap]),
+        (
+            "mprotect of a page and back",
+            [&|n| tree.split_merge(area(n, AREAS)), &|n| set.split_merge(area(n, AREAS)), &host::protect],
+        ),
+    ];
+    for (name, subjects) in loads {
+        let measured = in_turns(subjects.len(), |side, threads| {
+            rate(threads, |thread, stop| {
+                let mut done = 0;
+                while !stop.load(Relaxed) {
+                    subjects[side](thread as u64);
+                    done += 1;
+                }
+                done
+            })
+        });
+        for (subject, figures) in [LockedTree::NAME, LockedSet::NAME, "the host"].iter().zip(measured) {
+            show(name, subject, figures);
         }
     }
 }
 
-fn median(rates: &mut [f64]) -> f64 {
+fn show(load: &str, subject: &str, [one, two]: [f64; 2]) {
+    let [each, of_two] = [1e9 / one, 2e9 / two];
+    println!("{load:<30} {subject:<16} {each:>12.0} {of_two:>12.0} {:>16.2}", two / one);
+}
+
+/// Operations a second of one and of two threads, for each side; all take turns.
+fn in_turns(sides: usize, measure: impl Fn(usize, usize) -> f64) -> Vec<[f64; 2]> {
+    let mut rates = vec![[const { Vec::new() }; 2]; sides];
+    for _ in 0..TURNS {
+        for (side, rates) in rates.iter_mut().enumerate() {
+            for threads in [1, 2] {
+                rates[threads - 1].push(measure(side, threads));
+            }
+        }
+    }
+    rates.into_iter().map(|both| both.map(median)).collect()
+}
+
+fn median(mut rates: Vec<f64>) -> f64 {
     rates.sort_by(f64::total_cmp);
     rates[rates.len() / 2]
 }
 
-/// Operations a second of so many threads together.
-fn rate(space: &Space, threads: usize, load: fn(&Space, u64)) -> f64 {
+/// Operations a second of so many threads together; `run` counts those of one until it is to stop.
+fn rate(threads: usize, run: impl Fn(usize, &AtomicBool) -> u64 + Sync) -> f64 {
     let (stop, begin) = (AtomicBool::new(false), Barrier::new(threads + 1));
-    let run = |thread: usize| {
-        let mut cpu = space.machine().cpu(thread);
-        cpu.run(space.process().mmu());
-        cpu.call(|| {
-            let place = BASE + (thread as u64 + 1) * PLACE;
-            begin.wait();
-            let (mut done, started) = (0u64, Instant::now());
-            while !stop.load(Relaxed) {
-                load(space, place);
-                done += 1;
-            }
-            done as f64 / started.elapsed().as_secs_f64()
-        })
-    };
+    let (run, stop, begin) = (&run, &stop, &begin);
     std::thread::scope(|scope| {
-        let all: Vec<_> = (0..threads).map(|thread| scope.spawn(move || run(thread))).collect();
+        let one = |thread: usize| {
+            move || {
+                begin.wait();
+                let started = Instant::now();
+                run(thread, stop) as f64 / started.elapsed().as_secs_f64()
+            }
+        };
+        let all: Vec<_> = (0..threads).map(|thread| scope.spawn(one(thread))).collect();
         begin.wait();
         std::thread::sleep(TURN);
         stop.store(true, Relaxed);
         all.into_iter().map(|thread| thread.join().expect("no panic")).sum()
     })
+}
+
+fn of_space(space: &Space, thread: usize, load: fn(&Space, u64), stop: &AtomicBool) -> u64 {
+    let mut cpu = space.machine().cpu(thread);
+    cpu.run(space.process().mmu());
+    cpu.call(|| {
+        let place = BASE + (thread as u64 + 1) * PLACE;
+        let mut done = 0;
+        while !stop.load(Relaxed) {
+            load(space, place);
+            done += 1;
+        }
+        done
+    })
+}
+
+/// The same calls of the host's kernel.
+mod host {
+    use std::cell::Cell;
+
+    const PAGE: usize = 4096;
+    const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
+    const ANON: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+
+    fn map(pages: usize) -> *mut libc::c_void {
+        // SAFETY: new memory.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), pages * PAGE, RW, ANON, -1, 0) };
+        assert_ne!(at, libc::MAP_FAILED, "the host has room");
+        at
+    }
+
+    pub fn map_unmap(_: u64) {
+        let at = map(1);
+        // SAFETY: mapped just now, and used by nobody.
+        assert_eq!(unsafe { libc::munmap(at, PAGE) }, 0);
+    }
+
+    thread_local! {
+        static OWN: Cell<*mut libc::c_void> = const { Cell::new(std::ptr::null_mut()) };
+    }
+
+    pub fn protect(_: u64) {
+        if OWN.get().is_null() {
+            OWN.set(map(8));
+        }
+        let page = OWN.get().wrapping_byte_add(2 * PAGE);
+        for prot in [libc::PROT_READ, RW] {
+            // SAFETY: this thread's own memory, which nothing refers to.
+            assert_eq!(unsafe { libc::mprotect(page, PAGE, prot) }, 0);
+        }
+    }
 }

@@ -158,7 +158,7 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
         let at = from + self.below(to - from);
         let mut free =
             |start: u64, end: u64| assert!(start <= at && at < end, "{at} is not in {start}..{end}");
-        self.writer.settle(if at % 2 == 0 { Some((at, &mut free)) } else { None });
+        self.writer.settle(if at.is_multiple_of(2) { Some((at, &mut free)) } else { None });
         assert_eq!(self.writer.span(), (0, 0));
     }
 

@@ -20,7 +20,7 @@ pub type Emptied<'f> = (u64, &'f mut dyn FnMut(u64, u64));
 
 impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     /// Ends the claim, if there is one: what the draft holds takes the place of what was claimed, as one step
-    /// for readers. Entries that are [`HOLE`](super::claim::HOLE) stay, as reservations that are not claimed.
+    /// for readers. Entries that are [`HOLE`] stay, as reservations that are not claimed.
     /// Needs no memory.
     ///
     /// `emptied`, an address of the draft's and a function: if the address lies in a hole afterwards, the

@@ -14,6 +14,9 @@ use freehold_range::Refused;
 use freehold_sync::atomic::Ordering::Relaxed;
 use freehold_vmspace::{PageCount, UserRange};
 
+/// The right to map, and where it goes if that was decided.
+type Placed<'s, P> = (WriteGuard<'s, P>, Option<u64>);
+
 impl<P: Platform> AddressSpace<P> {
     /// The right to map what is asked for, and where it goes if that was decided. `alone`: without a claim,
     /// for private anonymous memory that joins nothing. That is the commonest mapping, and takes one change
@@ -24,7 +27,7 @@ impl<P: Platform> AddressSpace<P> {
         room: &'s PartRoom,
         request: &Request<P>,
         alone: bool,
-    ) -> Result<(WriteGuard<'s, P>, Option<u64>), MmapError> {
+    ) -> Result<Placed<'s, P>, MmapError> {
         // A range that does not fit is refused in its turn.
         let fixed = request.flags.contains(MapFlags::FIXED).then(|| request.fixed_range()).flatten();
         if let Some(guard) = self.write_alone(fixed.unwrap_or(UserRange::new(0, 0))) {
@@ -40,7 +43,7 @@ impl<P: Platform> AddressSpace<P> {
         request: &Request<P>,
         fixed: Option<UserRange>,
         alone: bool,
-    ) -> Result<(WriteGuard<'s, P>, Option<u64>), MmapError> {
+    ) -> Result<Placed<'s, P>, MmapError> {
         if self.changes_parts()
             && let Some(claimed) = self.claim_for(room, request, fixed, alone)?
         {
@@ -60,7 +63,7 @@ impl<P: Platform> AddressSpace<P> {
         request: &Request<P>,
         fixed: Option<UserRange>,
         alone: bool,
-    ) -> Result<Option<(WriteGuard<'s, P>, Option<u64>)>, MmapError> {
+    ) -> Result<Option<Placed<'s, P>>, MmapError> {
         if request.object.file().is_some_and(|file| file.driver().is_some()) {
             return Ok(None);
         }
