@@ -265,7 +265,7 @@ impl<R: Draw> Drawer<'_, R> {
             5..=6 => Call::Write { addr: self.addr(), value: 9 },
             7 => Call::Brk { addr: self.heap + self.random.below(4) * PAGE },
             8 => Call::Mmap { addr: 0, len: 2 * PAGE, prot: 3, flags: ANON, file: None, off: 0 },
-            // Here alone: mlock is two steps, as on Linux. Beside others it brings in what has come meanwhile.
+            // Here alone: mlock is two steps, as on Linux. Beside others it brings in what has come since.
             9 if self.random.below(2) == 0 => Call::Mlock2 { addr: self.addr(), len: 2 * PAGE, flags: 1 },
             _ => Call::Mprotect { addr: self.addr(), len: PAGE, prot: 1 },
         }

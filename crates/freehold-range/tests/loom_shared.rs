@@ -80,7 +80,7 @@ where
 fn fill(writer: &Writer<'_>, new: Entry) -> Result<(), Refused> {
     writer.claim_hole(new.start, new.end, |_| 0)?;
     writer.replace(new.start, new.end, &[new]);
-    writer.settle(None);
+    writer.publish(None);
     Ok(())
 }
 
@@ -92,7 +92,7 @@ fn take_out(writer: &Writer<'_>, start: u64, end: u64) -> Result<bool, Refused> 
         return Ok(false);
     }
     writer.replace(from, to, &[]);
-    writer.settle(None);
+    writer.publish(None);
     Ok(true)
 }
 
@@ -160,7 +160,7 @@ fn a_claim_is_had_by_one() {
                 seen.value.get() & freehold_range::MARKS != 0 && writer.next(from).unwrap().end == seen.end
             );
             writer.replace(from, to, &[entry(from, to, 60 + from)]);
-            writer.settle(None);
+            writer.publish(None);
             (true, writer.was_wanted())
         }
         let map = map_of([entry(10, 20, 2), entry(20, 28, 3)]);
@@ -272,7 +272,7 @@ fn an_exchange_over_two_leaves_is_one_step() {
                 let writer = unsafe { map.shared_writer(&draft) };
                 assert_eq!(writer.claim(30, 50, false, true), Ok(()));
                 writer.replace(30, 50, &[entry(30, 35, 20), entry(35, 50, 21)]);
-                writer.settle(None);
+                writer.publish(None);
             })
         };
         {
@@ -312,7 +312,7 @@ fn a_boundary_moves_between_two_subtrees_under_a_reader() {
                 assert_eq!(writer.span(), (key - 10, key + 10));
                 let moved = [entry(key - 10, key + 5, 60), entry(key + 5, key + 10, 61)];
                 writer.replace(key - 10, key + 10, &moved);
-                writer.settle(None);
+                writer.publish(None);
             })
         };
         {

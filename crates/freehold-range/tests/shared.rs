@@ -152,13 +152,13 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
     }
 
     /// The claim ends. Around an address of it that is free all is free that the map says.
-    fn settle(&mut self) {
+    fn publish(&mut self) {
         let (from, to) = self.writer.span();
         self.gives_up(from, to);
         let at = from + self.below(to - from);
         let mut free =
             |start: u64, end: u64| assert!(start <= at && at < end, "{at} is not in {start}..{end}");
-        self.writer.settle(if at.is_multiple_of(2) { Some((at, &mut free)) } else { None });
+        self.writer.publish(if at.is_multiple_of(2) { Some((at, &mut free)) } else { None });
         assert_eq!(self.writer.span(), (0, 0));
     }
 
@@ -190,7 +190,7 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
             self.replace(start, end, &[new]);
             self.entries();
         }
-        self.settle();
+        self.publish();
     }
 
     /// Changes what is in a range.
@@ -226,7 +226,7 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
             3 => self.unmap(from, to, &entries),
             4 if from % FIXED > 0 && from / FIXED == (to - 1) / FIXED => {
                 self.replace(from, to, &[Entry { value: closing(), ..entry(from, to, 1) }]);
-                self.settle();
+                self.publish();
                 let mut free = |start: u64, end: u64| assert!(start <= from && from < end, "{from} is taken");
                 self.writer.remove_reservation(from, to, Some((from, &mut free)));
                 return;
@@ -240,7 +240,7 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
             }
         }
         self.entries();
-        self.settle();
+        self.publish();
     }
 
     fn cut_at(&mut self, at: u64) {
@@ -346,11 +346,11 @@ fn room_that_was_promised_is_kept() {
     assert_eq!(one.claim(22, 25, false, true), Ok(()));
     assert_eq!(one.span(), (20, 30));
     two.claim_hole(12, 14, |_| 0).unwrap();
-    two.settle(None);
+    two.publish(None);
     two.claim_hole(15, 17, |_| 0).unwrap();
     one.replace(20, 30, &[(20, 22), (22, 25), (25, 30)].map(|(start, end)| entry(start, end, start)));
-    one.settle(None);
-    two.settle(None);
+    one.publish(None);
+    two.publish(None);
     // SAFETY: both are gone.
     let reader = unsafe { map.locked() };
     reader.check();

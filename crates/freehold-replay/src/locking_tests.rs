@@ -53,7 +53,7 @@ fn what_is_wrong_is_said_with_what_there_is() {
     for (spec, said) in [
         (
             "",
-            "unmap=(exclusive, sectioned[:BYTES], downgraded, released), fault=(mmap-lock, vma-rwsem, vma-count, per-cpu), write=(whole, ranges), hugetlb=(file-lock, vma-lock) and file-rmap=",
+            "unmap=(exclusive, sectioned[:BYTES], downgraded, released), fault=(mmap-lock, vma-rwsem, vma-count, per-cpu), write=(whole, ranges, ranges-only), hugetlb=(file-lock, vma-lock) and file-rmap=",
         ),
         ("mmap=released", "unmap=(exclusive"),
         ("unmap=quick", "there are exclusive, sectioned[:BYTES], downgraded, released"),
@@ -64,7 +64,7 @@ fn what_is_wrong_is_said_with_what_there_is() {
         ("unmap=sectioned:99999999999GiB", "no size of a section"),
         ("unmap=sectioned:4 KiB", "no size of a section"),
         ("fault=page-lock", "there are mmap-lock, vma-rwsem, vma-count, per-cpu"),
-        ("write=parts", "there are whole, ranges"),
+        ("write=parts", "there are whole, ranges, ranges-only"),
         ("write=whole,write=whole", "chosen twice"),
         ("fault=vma-count,fault=mmap-lock", "chosen twice"),
         ("file-rmap=none", "there are mutex, exclusive, shared"),

@@ -7,7 +7,7 @@ use super::RangeMap;
 use super::claim::{Mark, released};
 use super::hold::Held;
 use super::node::Node;
-use super::settle::{Emptied, call_with_hole};
+use super::publish::{Emptied, call_with_hole};
 use super::shared::SharedWriter;
 use super::way::Way;
 
@@ -28,7 +28,7 @@ impl Goes {
 
 impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
     /// Removes the reservation `[start, end)`, which is not claimed and belongs to the caller. Needs no
-    /// memory. `emptied` as for [`settle`](SharedWriter::settle).
+    /// memory. `emptied` as for [`publish`](SharedWriter::publish).
     pub fn remove_reservation(&self, start: u64, end: u64, emptied: Option<Emptied<'_>>) {
         let mut emptied = emptied;
         if !self.remove_in_leaf(start, end, &mut emptied) {
@@ -39,7 +39,7 @@ impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
         }
     }
 
-    /// Calls `emptied` as [`settle`](SharedWriter::settle) does, if its address lies in a hole.
+    /// Calls `emptied` as [`publish`](SharedWriter::publish) does, if its address lies in a hole.
     pub fn with_hole(&self, (address, then): Emptied<'_>) {
         let rcu = H::rcu_read();
         let latched = self.map.latch(&rcu, address);

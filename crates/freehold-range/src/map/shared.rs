@@ -1,11 +1,11 @@
 //! Writers side by side: each changes what it has [claimed](super::claim).
 //!
-//! # Claim, draft, settle
+//! # Claim, draft, publish
 //!
 //! A change has three steps. It *claims* the entries that it is going to look at; a copy of them is its
 //! [draft](super::draft). It changes the draft, and looks at nothing else, for as long as it likes. It
-//! *settles*: the draft takes the place of what was claimed, in one step for readers, and the claim ends. So
-//! a change of one leaf latches that leaf twice, whatever it does in between.
+//! *publishes*: the draft takes the place of what was claimed, in one step for readers, and the claim ends.
+//! So a change of one leaf latches that leaf twice, whatever it does in between.
 //!
 //! # Two kinds of latches
 //!
@@ -82,7 +82,7 @@ pub struct SharedWriter<'a, H: Host, const SLOTS: usize = FAN> {
 
 impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     pub(super) fn new(map: &'a RangeMap<H, SLOTS>, draft: &'a Draft<SLOTS>) -> Self {
-        debug_assert!(draft.held.borrow().is_empty(), "a draft is settled before it is used again");
+        debug_assert!(draft.held.borrow().is_empty(), "a draft is published before it is used again");
         SharedWriter { map, draft }
     }
 
@@ -120,7 +120,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     }
 
     /// Puts `with`, ascending and inside the range, in place of what is claimed in `[start, end)`, in the
-    /// draft: nobody else sees it before it is [settled](Self::settle).
+    /// draft: nobody else sees it before it is [published](Self::publish).
     ///
     /// # Panics
     ///

@@ -73,7 +73,14 @@ impl<P: Platform> AddressSpace<P> {
             return Ok(());
         }
         let (prev, next) = guard.neighbours(vma.range());
-        self.join_anon_vma(vma, prev, next)
+        let Some(part) = guard.part() else { return self.join_anon_vma(vma, prev, next) };
+        // A neighbour beyond what is claimed, of a VMA that has grown. If that is being changed, it is passed
+        // over: so it is when the change comes later.
+        let (from, to) = part.map.span();
+        let beyond = |at: Option<u64>| at.and_then(|at| self.lock_vma(at).ok());
+        let before = beyond((vma.start() == from).then(|| from.checked_sub(1)).flatten());
+        let behind = beyond((vma.end() == to).then_some(to));
+        self.join_anon_vma(vma, prev.or(before.as_deref()), next.or(behind.as_deref()))
     }
 
     /// A neighbour's anon_vma where a later change of rights could make the two one VMA again; else a new

@@ -8,7 +8,7 @@
 //! | claim | `SharedWriter::claim`, `claim_hole` | the VMAs of a range and those that touch it; or a hole |
 //! | change | the operation | write-locked VMAs; a draft of what the tree is to hold |
 //! | unlock | end of the [`WriteGuard`] | VMAs that are as they will stay |
-//! | settle | end of [`Part`] | the draft is in the tree, the claim given up; waiters are told |
+//! | publish | end of [`Part`] | the draft is in the tree, the claim given up; waiters are told |
 //! | leave | end of the guard of the gate | nothing |
 //!
 //! VMAs are unlocked before the tree says where they are now: another writer may have them as soon as it
@@ -78,7 +78,7 @@ pub(super) struct Room {
     pub(super) needs_claim: Cell<bool>,
 }
 
-/// What a writer of a part has of its address space. Dropping it settles the claim.
+/// What a writer of a part has of its address space. Dropping it publishes its draft.
 pub(super) struct Part<'s, P: Platform> {
     space: &'s AddressSpace<P>,
     pub(super) map: SharedWriter<'s, P>,
@@ -102,9 +102,9 @@ impl<P: Platform> Drop for Part<'_, P> {
     #[inline]
     fn drop(&mut self) {
         match self.room.emptied.take() {
-            None => self.map.settle(None),
+            None => self.map.publish(None),
             Some(span) => self.space.unlinking_edges(span, |unlink| {
-                self.map.settle(Some((span.start(), unlink)));
+                self.map.publish(Some((span.start(), unlink)));
             }),
         }
         self.space.counters.give_back(&self.room.reserved);
@@ -160,25 +160,39 @@ impl<P: Platform> AddressSpace<P> {
         addr: u64,
     ) -> Result<Option<WriteGuard<'s, P>>, Killed> {
         let claim = |guard: &WriteGuard<'s, P>| {
-            let claimed = guard.part_map().claim(addr, addr + 1, true, false);
-            match claimed {
-                // What is closing, or only reserved, is not waited for.
-                Err(Refused::Taken) if self.is_unmapped(addr) => Err(Refused::Whole),
-                claimed => claimed,
+            // What is closing, or only reserved, is not waited for.
+            let (start, end) = self.mapped_at(addr).ok_or(Refused::Whole)?;
+            let map = guard.part_map();
+            map.claim(start, end, true, false)?;
+            if map.find(addr).is_some_and(|found| (found.start, found.end) == (start, end)) {
+                return Ok(());
             }
+            // It has changed: its neighbours may be others.
+            map.publish(None);
+            Err(Refused::Filled)
         };
         Ok(self.claim_by(room, Needs::default, claim)?.ok())
     }
 
-    /// Whether nothing is mapped at `addr`, at some instant during the call; not if that cannot be said.
-    pub(crate) fn is_unmapped(&self, addr: u64) -> bool {
+    /// The bounds of the VMA at `addr`, at some instant during the call.
+    fn mapped_at(&self, addr: u64) -> Option<(u64, u64)> {
         let rcu = P::rcu_read();
-        match self.tree.lookup(&rcu, addr) {
-            Lookup::Hole => true,
-            Lookup::Contended => false,
-            // SAFETY: found within `rcu`.
-            Lookup::Found(found) => unsafe { decode::<P>(&found) }.vma().is_none(),
+        loop {
+            match self.tree.lookup(&rcu, addr) {
+                Lookup::Hole => return None,
+                Lookup::Contended => P::relax(),
+                Lookup::Found(found) => {
+                    // SAFETY: found within `rcu`.
+                    let mapped = unsafe { decode::<P>(&found) }.vma().is_some();
+                    return mapped.then_some((found.start, found.end));
+                }
+            }
         }
+    }
+
+    /// Whether nothing is mapped at `addr`, at some instant during the call.
+    pub(crate) fn is_unmapped(&self, addr: u64) -> bool {
+        self.mapped_at(addr).is_none()
     }
 
     /// Whether the next VMA above `addr`, where nothing is mapped, is one that grows down; also if that
@@ -316,11 +330,11 @@ impl<P: Platform> AddressSpace<P> {
         goes(span.start()) || (span.start() / TABLE != last / TABLE && goes(last))
     }
 
-    /// Calls `settle` with a function for it to call with the hole that `span` is then in, while nothing can
+    /// Calls `end` with a function for it to call with the hole that `span` is then in, while nothing can
     /// come into that hole. It unlinks the tables at the ends of `span` that lie inside of the hole.
-    fn unlinking_edges(&self, span: UserRange, settle: impl FnOnce(&mut dyn FnMut(u64, u64))) {
+    fn unlinking_edges(&self, span: UserRange, end: impl FnOnce(&mut dyn FnMut(u64, u64))) {
         let mut gathered: Option<VmGather<'_, P, 1>> = None;
-        settle(&mut |before, behind| {
+        end(&mut |before, behind| {
             // In the rest of the span something else may have come by now.
             let part = UserRange::new(span.start().max(before), span.end().min(behind));
             let hole = VaRange::of(before, behind);
@@ -367,7 +381,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         if from <= range.start() && range.end() <= to {
             return Ok(());
         }
-        map.settle(None);
+        map.publish(None);
         Err(Refused::Whole)
     }
 }

@@ -27,14 +27,14 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     /// function is called with that hole's ends, and nothing comes into it meanwhile. The function does
     /// little, and waits for nothing but a spin lock.
     #[inline]
-    pub fn settle(&self, emptied: Option<Emptied<'_>>) {
+    pub fn publish(&self, emptied: Option<Emptied<'_>>) {
         let mut draft = self.draft.held.borrow_mut();
         if draft.is_empty() {
             return;
         }
         let mut emptied = emptied;
-        if !self.settle_in_leaf(&draft, &mut emptied) {
-            self.settle_across(&draft);
+        if !self.publish_in_leaf(&draft, &mut emptied) {
+            self.publish_across(&draft);
         }
         draft.end();
         if let Some(emptied) = emptied {
@@ -42,9 +42,9 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         }
     }
 
-    /// What [`settle`](Self::settle) does where all of it is in one leaf, whose end stays.
+    /// What [`publish`](Self::publish) does where all of it is in one leaf, whose end stays.
     #[inline(always)]
-    fn settle_in_leaf(&self, draft: &Entries, emptied: &mut Option<Emptied<'_>>) -> bool {
+    fn publish_in_leaf(&self, draft: &Entries, emptied: &mut Option<Emptied<'_>>) -> bool {
         let (from, to) = draft.span();
         let entries = draft.entries();
         let rcu = H::rcu_read();
@@ -60,7 +60,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
             let mark = Mark::of(leaf.datum(behind));
             debug_assert!(
                 mark.is_claimed() && leaf.start(behind) >= from,
-                "what is not claimed is not settled"
+                "what is not claimed is not published"
             );
             if mark.is_wanted() {
                 self.draft.wanted.set(true);
@@ -97,7 +97,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     /// comes into them, and then go.
     #[cold]
     #[inline(never)]
-    fn settle_across(&self, draft: &Entries) {
+    fn publish_across(&self, draft: &Entries) {
         let (from, to) = draft.span();
         if draft.is_changed() {
             let mut with = ArrayVec::<Entry, { 2 * ROOM + 1 }>::new();
@@ -168,7 +168,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         while from + gone < leaf.count() && leaf.start(from + gone) < end {
             let mark = Mark::of(leaf.datum(from + gone));
             let inside = leaf.start(from + gone) >= start && leaf.end(from + gone) <= end;
-            assert!(inside && mark.is_claimed(), "what is not claimed is not settled");
+            assert!(inside && mark.is_claimed(), "what is not claimed is not published");
             if mark.is_wanted() {
                 self.draft.wanted.set(true);
             }
