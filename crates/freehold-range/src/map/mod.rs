@@ -25,7 +25,7 @@
 //! | busy | 1 | 0 | its writer | its writer | `release`, with the next version; `put_back`, with the same |
 //! | dead | 1 | 1 | writer | nobody | never; freed after a grace period |
 //!
-//! The word also carries the level (0 for a leaf), the number of slots in use and a version of 48 bits, so
+//! The word also carries the level (0 for a leaf), the number of slots in use and a version of 44 bits, so
 //! that a single load tells a reader all it needs about a node, and a single comparison tells it that nothing
 //! has changed.
 //!

@@ -29,16 +29,18 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     #[inline]
     pub fn publish(&self, emptied: Option<Emptied<'_>>) {
         let mut draft = self.draft.held.borrow_mut();
-        if draft.is_empty() {
-            return;
+        if !draft.is_empty() {
+            let mut emptied = emptied;
+            if !self.publish_in_leaf(&draft, &mut emptied) {
+                self.publish_across(&draft);
+            }
+            draft.end();
+            if let Some(emptied) = emptied {
+                self.with_hole(emptied);
+            }
         }
-        let mut emptied = emptied;
-        if !self.publish_in_leaf(&draft, &mut emptied) {
-            self.publish_across(&draft);
-        }
-        draft.end();
-        if let Some(emptied) = emptied {
-            self.with_hole(emptied);
+        if let Some(key) = self.draft.crowded.take() {
+            self.part(key);
         }
     }
 
@@ -48,7 +50,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         let (from, to) = draft.span();
         let entries = draft.entries();
         let rcu = H::rcu_read();
-        let latched = self.map.latch(&rcu, from);
+        let latched = self.latch(&rcu, from);
         let &Way { leaf, at, lo, above, .. } = &latched.way;
         let count = leaf.count();
         let last = leaf.last_end();

@@ -42,7 +42,7 @@ impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
     /// Calls `emptied` as [`publish`](SharedWriter::publish) does, if its address lies in a hole.
     pub fn with_hole(&self, (address, then): Emptied<'_>) {
         let rcu = H::rcu_read();
-        let latched = self.map.latch(&rcu, address);
+        let latched = self.latch(&rcu, address);
         call_with_hole(latched.way.leaf, latched.way.at, latched.way.lo, address, then);
     }
 
@@ -50,7 +50,7 @@ impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
     #[inline(always)]
     fn remove_in_leaf(&self, start: u64, end: u64, emptied: &mut Option<Emptied<'_>>) -> bool {
         let rcu = H::rcu_read();
-        let latched = self.map.latch(&rcu, start);
+        let latched = self.latch(&rcu, start);
         let &Way { leaf, at, lo, above, .. } = &latched.way;
         assert!(at < leaf.count() && leaf.start(at) == start && leaf.end(at) == end, "no such reservation");
         if above.is_some() && at + 1 == leaf.count() {

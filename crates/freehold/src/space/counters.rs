@@ -118,6 +118,10 @@ struct Cell {
     /// Faults by [how they ended](Rung).
     faults: [AtomicU64; ENDS],
     credit: [AtomicU64; SIZES],
+    /// Changes of parts.
+    changes: AtomicU64,
+    /// Those of all CPUs, when this one last looked.
+    seen: AtomicU64,
 }
 
 /// What a change of a part may add to sizes that have a limit.
@@ -183,6 +187,8 @@ impl<P: Platform> Counters<P> {
             cells: PerCpu::try_new(|_| Cell {
                 faults: core::array::from_fn(|_| AtomicU64::new(0)),
                 credit: core::array::from_fn(|_| AtomicU64::new(0)),
+                changes: AtomicU64::new(0),
+                seen: AtomicU64::new(0),
             })?,
         })
     }
@@ -434,6 +440,34 @@ impl<P: Platform> Counters<P> {
             // Relaxed load and store: only this CPU writes its cell, inside `with`.
             counter.store(counter.load(Relaxed) + 1, Relaxed);
         });
+    }
+
+    /// A change of a part begins. Returns how many have begun on this CPU.
+    #[inline]
+    pub(super) fn count_change(&self) -> u64 {
+        self.cells.with(|cell| {
+            let changes = cell.changes.load(Relaxed) + 1;
+            cell.changes.store(changes, Relaxed);
+            changes
+        })
+    }
+
+    /// Whether nearly all changes of parts since this CPU's last look were its own. It looks when `changes`,
+    /// its own, come to `every` for each CPU there is; else it does not know.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn changed_alone(&self, changes: u64, every: u64) -> bool {
+        let own = every * self.cells.iter().len() as u64;
+        if !changes.is_multiple_of(own) {
+            return false;
+        }
+        let all: u64 = self.cells.iter().map(|cell| cell.changes.load(Relaxed)).sum();
+        let seen = self.cells.with(|cell| {
+            let seen = cell.seen.load(Relaxed);
+            cell.seen.store(all, Relaxed);
+            seen
+        });
+        all.wrapping_sub(seen) <= own + own / 16
     }
 
     /// Faults by how they ended.

@@ -51,6 +51,7 @@ mod stack_move;
 mod thp;
 mod tree;
 mod tree_entry;
+mod turns;
 mod unmap;
 mod vma_list;
 
@@ -92,6 +93,7 @@ use freehold_sync::{
 use freehold_vmspace::VmSpace;
 use limits::LiveLimits;
 use pkeys::Pkeys;
+use turns::Turns;
 
 /// Where things go in a fresh address space, and what it may do.
 #[derive(Clone, Debug)]
@@ -172,6 +174,8 @@ pub struct AddressSpace<P: Platform> {
     pub(crate) vm: VmSpace<P>,
     /// Where waiters for closing ranges sleep.
     closings: Closings,
+    /// Whether changes run side by side or take turns.
+    turns: Turns,
     /// Sizes, and faults; see [`counters`].
     pub(crate) counters: Counters<P>,
     /// Resource limits; each read and written alone.
@@ -237,6 +241,7 @@ impl<P: Platform> AddressSpace<P> {
             tree: RangeMap::new(),
             vm: VmSpace::new(engine.memory())?,
             closings: Closings::new(),
+            turns: Turns::new(),
             counters,
             limits: LiveLimits::new(&config.limits),
             mdwe: AtomicU32::new(config.mdwe.bits()),
@@ -258,6 +263,7 @@ impl<P: Platform> AddressSpace<P> {
             tree: tree,
             vm: vm,
             closings: closings,
+            turns: turns,
             counters: counters,
             limits: limits,
             mdwe: mdwe,

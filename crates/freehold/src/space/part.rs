@@ -139,13 +139,15 @@ impl<P: Platform> AddressSpace<P> {
         range: UserRange,
         needs: Needs,
     ) -> Result<WriteGuard<'s, P>, Killed> {
-        if self.changes_parts() && !range.is_empty() {
+        if !range.is_empty() && self.goes_beside() {
             let claim = |guard: &WriteGuard<'s, P>| guard.claim_range(range);
             if let Ok(guard) = self.claim_by(room, || needs, claim)? {
                 return Ok(guard);
             }
         }
-        self.write_range(range)
+        let guard = self.write_range(range)?;
+        self.had_turn();
+        Ok(guard)
     }
 
     /// Claims the VMA at `addr`, with what touches it, for a look that changes no bounds. `None`: nothing is
@@ -255,10 +257,11 @@ impl<P: Platform> AddressSpace<P> {
             let Some(guard) = self.enter_part(room, &needs)? else { return Ok(Err(Refused::Whole)) };
             match claim(&guard) {
                 Ok(()) => return Ok(Ok(guard)),
-                Err(Refused::Taken) => {}
+                Err(other @ (Refused::Whole | Refused::NoMemory)) => return Ok(Err(other)),
+                Err(Refused::Taken | Refused::Filled) if self.meets() => return Ok(Err(Refused::Whole)),
                 // Somebody was faster: another hole will do, and soon.
                 Err(Refused::Filled) => continue,
-                Err(other) => return Ok(Err(other)),
+                Err(Refused::Taken) => {}
             }
             // Asked again, with the number known that changes when what is in the way ends.
             let seen = self.closings.ended();
@@ -437,8 +440,12 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         LockedVmas::attach_unlocked(vma, &self.lock);
         let kept = |above: &Entry| above.start - self.kept_from(above);
         let joins = |touching: &Entry| self.slot(touching).vma().is_some_and(&joins);
-        if let Ok(true) = self.part_map().fill_hole(&entry(vma), kept, joins) {
-            return Some(());
+        match self.part_map().fill_hole(&entry(vma), kept, joins) {
+            Ok(true) => return Some(()),
+            Ok(false) => {}
+            Err(_) => {
+                self.space.meets();
+            }
         }
         LockedVmas::detach_unfound(vma, &self.lock);
         // SAFETY: detached just now, and nobody had found it.
