@@ -135,6 +135,9 @@ impl<const SLOTS: usize> Node<SLOTS> {
     /// So many meetings are many: of a hundred changes about. In a map for a model checker the first is.
     const MANY: u64 = if SLOTS < 8 { 1 } else { 8 };
 
+    /// A leaf with fewer entries is not split because it is crowded.
+    pub(super) const DIVISIBLE: usize = if SLOTS < 8 { 2 } else { 4 };
+
     pub(super) fn new() -> Self {
         Self {
             word: AtomicU64::new(0),
@@ -351,13 +354,14 @@ impl<const SLOTS: usize> Node<SLOTS> {
         self.word.store(next.0, Ordering::Release);
     }
 
-    /// Writers beside each other have met here; the node is held. Returns whether they do so often.
+    /// Writers beside each other have met here; the node is held. Returns whether they do so often, in a leaf
+    /// that can be split.
     #[cold]
     pub(super) fn count_meeting(&self) -> bool {
         let word = self.word();
         let meetings = (word.meetings() + 1).min(Word::MEETINGS / Word::MEETING);
         self.word.store(word.with_meetings(meetings).0, Ordering::Relaxed);
-        meetings >= Self::MANY
+        meetings >= Self::MANY && word.count() >= Self::DIVISIBLE
     }
 
     /// The meetings are forgotten; the node is held.

@@ -246,7 +246,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         let path = self.map.path_to(&mut held, key);
         let leaf = path.step(0).node;
         leaf.forget_meetings();
-        if leaf.count() >= 2 {
+        if leaf.count() >= Node::<SLOTS>::DIVISIBLE {
             self.map.finger.forget();
             self.map.part(&mut held, &self.draft.spares, path);
         }

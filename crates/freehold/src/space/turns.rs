@@ -7,7 +7,7 @@
 //! | --- | --- | --- |
 //! | of one task | the last of many that ran side by side, and beside nobody | one finds another under way |
 //! | that rarely meet | never | |
-//! | of which a quarter meets others | the meeting that makes it so many | [`TURNS`] of them have waited for their turn |
+//! | of which an eighth meets others | the meeting that makes it so many | [`TURNS`] of them have waited for their turn |
 //!
 //! The gate of the mmap lock says which of the two it is (`freehold-sync/src/mmap_lock/gate.rs`); here is
 //! only when to change it. All of it are hints.
@@ -23,9 +23,9 @@ const TURNS: u32 = 4096;
 const MEETINGS: u32 = 16;
 
 /// A CPU forgives so many meetings, of its own or of others,
-const FORGIVEN: u32 = 4;
+const FORGIVEN: u32 = 2;
 
-/// in so many changes. So meetings add up where more than a quarter of all changes meets.
+/// in so many changes. So meetings add up where more than an eighth of all changes meets.
 const PERIOD: u64 = 16;
 
 /// A CPU looks for others in so many changes, times the number of CPUs: a look goes to all of them.
@@ -35,7 +35,7 @@ const LOOK: u64 = 64;
 pub(crate) struct Turns {
     /// Meetings, less those forgiven. Written where changes meet, and a while after.
     met: AtomicU32,
-    /// How many changes that wait are still to take turns. Written by whoever has had its turn.
+    /// How many changes that wait are still to take turns.
     left: AtomicU32,
 }
 
@@ -96,8 +96,9 @@ impl<P: Platform> AddressSpace<P> {
     #[inline]
     pub(super) fn had_turn(&self) {
         let left = self.turns.left.load(Relaxed);
-        if left > 0 {
-            self.turns.left.store(left - 1, Relaxed);
+        // Counted by CPU, and only now and then for all: the next one has enough lines to fetch.
+        if left > 0 && self.counters.count_change().is_multiple_of(LOOK) {
+            self.turns.left.store(left.saturating_sub(LOOK as u32), Relaxed);
         }
     }
 }
