@@ -85,6 +85,7 @@
 
 mod check;
 pub mod claim;
+mod crowded;
 mod cut;
 pub mod draft;
 mod finger;

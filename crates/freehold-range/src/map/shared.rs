@@ -47,12 +47,6 @@
 //! structure lock, with the leaf latched: so the writer either sees the corrected word, or made its gap
 //! before it was computed.
 //!
-//! # Crowded leaves
-//!
-//! Writers whose entries are neighbours in the map meet in one leaf, though they have nothing else in common.
-//! A leaf counts how often somebody found it latched, and forgets half of it every 64 changes. Who finds that
-//! this is often splits the leaf when its own change is done. The writer that is alone merges what is sparse.
-//!
 //! # No memory
 //!
 //! Only a claim needs nodes, and can be refused. A claim of a hole puts the reservation in; one that lets
@@ -68,7 +62,7 @@ use super::draft::{Draft, Entries};
 use super::gap::GapRequest;
 use super::hold::Held;
 use super::node::{Node, Slot};
-use super::way::{Latched, Way};
+use super::way::Way;
 use super::write::{Step, assert_fits};
 use super::{Entry, FAN, MAX_LEVELS, RangeMap};
 
@@ -217,42 +211,6 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
             way.leaf.set_value(at, claimed(way.leaf.datum(at), room));
         }
         Some(Ok(()))
-    }
-
-    /// As [`RangeMap::latch`]; a leaf in which writers meet often is to be split.
-    #[inline(always)]
-    pub(super) fn latch<'n>(&'n self, rcu: &'n H::RcuGuard, key: u64) -> Latched<'n, H, SLOTS> {
-        let latched = self.map.latch(rcu, key);
-        if latched.crowded {
-            self.draft.crowded.set(Some(key));
-        }
-        latched
-    }
-
-    /// Splits the leaf to which `key` belongs, so that writers who met there may go on in leaves of their
-    /// own. It is not worth waiting for memory.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn part(&self, key: u64) {
-        let need = self.map.root.level() + 2;
-        if self.fill(need).is_err() {
-            return;
-        }
-        let structure = self.map.structure.lock::<H>(Rank::VmaMap);
-        if self.map.root.level() + 2 > need {
-            return;
-        }
-        let mut held = Held::new();
-        let path = self.map.path_to(&mut held, key);
-        let leaf = path.step(0).node;
-        leaf.forget_meetings();
-        if leaf.count() >= Node::<SLOTS>::DIVISIBLE {
-            self.map.finger.forget();
-            self.map.part(&mut held, &self.draft.spares, path);
-        }
-        let dead = held.release();
-        drop(structure);
-        dead.retire::<H>();
     }
 
     #[cold]
@@ -458,7 +416,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         }
     }
 
-    fn fill(&self, need: usize) -> Result<(), Refused> {
+    pub(super) fn fill(&self, need: usize) -> Result<(), Refused> {
         if self.map.root.level() + 3 > MAX_LEVELS {
             return Err(Refused::Whole);
         }
