@@ -74,7 +74,7 @@ impl Word {
 
     /// The word with as many meetings.
     const fn with_meetings(self, meetings: u64) -> Self {
-        Word(self.0 & !Self::MEETINGS | meetings * Self::MEETING)
+        Word((self.0 & !Self::MEETINGS) | (meetings * Self::MEETING))
     }
 }
 
