@@ -41,7 +41,7 @@ use freehold_range::{Direction, Entry, GapRequest, Lookup, Reader};
 use freehold_sync::{Killed, MmapReadGuard, MmapWriteGuard, ReadFail, ReaderPlace};
 
 /// How often a lookup without locks looks again for a VMA that went while it looked.
-const LOOKS: u32 = 8;
+pub(super) const LOOKS: u32 = 8;
 
 /// Why a lookup without locks could not be used: take the mmap lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
