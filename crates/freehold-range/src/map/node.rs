@@ -195,6 +195,27 @@ impl<const SLOTS: usize> Node<SLOTS> {
         at
     }
 
+    /// As [`search`](Self::search), of a node that has an end above the key: the last end of all need not be
+    /// compared, so the result is the index of a slot whatever the node holds. Again two rounds.
+    #[inline(always)]
+    pub(super) fn search_below(&self, key: u64) -> usize {
+        const STRIDE: usize = 3;
+        let mut strides = 0;
+        let mut pivot = STRIDE - 1;
+        while pivot < SLOTS - 1 {
+            strides += (key >= self.end(pivot)) as usize;
+            pivot += STRIDE;
+        }
+        let base = strides * STRIDE;
+        let mut at = base;
+        for step in 0..STRIDE - 1 {
+            if base + step < SLOTS - 1 {
+                at += (key >= self.end(base + step)) as usize;
+            }
+        }
+        at
+    }
+
     // Relaxed throughout: readers validate by pairing A, the writer reads its own stores.
 
     #[inline(always)]

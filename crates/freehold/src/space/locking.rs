@@ -52,6 +52,15 @@ pub(crate) enum NeedMmapLock {
     Busy,
 }
 
+/// Why one look has locked nothing.
+enum Missed {
+    /// The tree was being changed, or the VMA left it after it was found: whatever is there now is worth
+    /// another look.
+    Again,
+    /// No look without a lock will do.
+    Climb(NeedMmapLock),
+}
+
 /// One VMA locked for reading.
 ///
 /// What it shows is gone with it (hazard C-7):
@@ -159,29 +168,62 @@ impl<P: Platform> AddressSpace<P> {
     #[inline(always)]
     pub(crate) fn lock_vma(&self, addr: u64) -> Result<VmaRead<'_, P>, NeedMmapLock> {
         let rcu = P::rcu_read();
-        let mut looks = 0;
-        loop {
-            let found = match self.tree.lookup(&rcu, addr) {
-                Lookup::Found(found) => found,
+        let seen = match self.tree.glance(&rcu, addr) {
+            // SAFETY: found within `rcu`.
+            Lookup::Found(found) => unsafe { self.lock_found(&found, addr) },
+            Lookup::Hole => return Err(NeedMmapLock::Hole),
+            Lookup::Contended => Err(Missed::Again),
+        };
+        match seen {
+            Ok(read) => Ok(read),
+            Err(Missed::Again) => self.look_again(&rcu, addr),
+            Err(Missed::Climb(why)) => Err(why),
+        }
+    }
+
+    /// As [`lock_vma`](Self::lock_vma), when the first look met a writer: by the tree's own patience, and
+    /// again for a VMA that goes meanwhile, but not for ever.
+    #[cold]
+    #[inline(never)]
+    fn look_again(&self, rcu: &P::RcuGuard, addr: u64) -> Result<VmaRead<'_, P>, NeedMmapLock> {
+        for _ in 0..LOOKS {
+            let seen = match self.tree.lookup(rcu, addr) {
+                // SAFETY: found within `rcu`.
+                Lookup::Found(found) => unsafe { self.lock_found(&found, addr) },
                 Lookup::Hole => return Err(NeedMmapLock::Hole),
                 Lookup::Contended => return Err(NeedMmapLock::Busy),
             };
-            // SAFETY: found within `rcu`, which lasts until the VMA is locked, or let go of.
-            let TreeEntry::Vma(vma) = (unsafe { decode::<P>(&found) }) else {
-                return Err(NeedMmapLock::Hole);
-            };
-            match vma.lock().try_read::<P>(&self.mmap_lock, || vma.is_owned_by(&self.vm)) {
-                Ok(place) => {
-                    // Only now are the bounds known to stand still; the entry may have been of an earlier
-                    // life.
-                    let read = VmaRead { vma, place, task: PhantomData };
-                    return if read.range().contains(addr) { Ok(read) } else { Err(NeedMmapLock::Busy) };
-                }
-                // It left the tree after we found it: whatever is there now is worth another look, but not
-                // for ever.
-                Err(ReadFail::Detached) if looks < LOOKS => looks += 1,
-                Err(_) => return Err(NeedMmapLock::Busy),
+            match seen {
+                Ok(read) => return Ok(read),
+                Err(Missed::Again) => {}
+                Err(Missed::Climb(why)) => return Err(why),
             }
+        }
+        Err(NeedMmapLock::Busy)
+    }
+
+    /// Locks what an entry that contains `addr` stands for.
+    ///
+    /// # Safety
+    ///
+    /// The entry was found in the tree within a read section (RCU) that lasts.
+    #[inline(always)]
+    unsafe fn lock_found(&self, found: &Entry, addr: u64) -> Result<VmaRead<'_, P>, Missed> {
+        // SAFETY: the read section lasts until the VMA is locked, or let go of.
+        let TreeEntry::Vma(vma) = (unsafe { decode::<P>(found) }) else {
+            return Err(Missed::Climb(NeedMmapLock::Hole));
+        };
+        match vma.lock().try_read::<P>(&self.mmap_lock, || vma.is_owned_by(&self.vm)) {
+            Ok(place) => {
+                // Only now are the bounds known to stand still; the entry may have been of an earlier life.
+                let read = VmaRead { vma, place, task: PhantomData };
+                match read.range().contains(addr) {
+                    true => Ok(read),
+                    false => Err(Missed::Climb(NeedMmapLock::Busy)),
+                }
+            }
+            Err(ReadFail::Detached) => Err(Missed::Again),
+            Err(_) => Err(Missed::Climb(NeedMmapLock::Busy)),
         }
     }
 
@@ -190,11 +232,19 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// None but the VMA's, where possible; else the mmap lock for reading, for the look-up alone.
+    #[inline]
     pub fn find_vma(&self, addr: u64) -> Option<VmaRead<'_, P>> {
+        match self.lock_vma(addr) {
+            Ok(vma) => Some(vma),
+            Err(_) => self.find_vma_by_mmap_lock(addr),
+        }
+    }
+
+    /// As [`find_vma`](Self::find_vma), when that needs the mmap lock.
+    #[cold]
+    #[inline(never)]
+    fn find_vma_by_mmap_lock(&self, addr: u64) -> Option<VmaRead<'_, P>> {
         loop {
-            if let Ok(vma) = self.lock_vma(addr) {
-                return Some(vma);
-            }
             let guard = self.read();
             // The VMA may have too many readers to be counted; that passes.
             if let Ok(vma) = guard.lock_vma(guard.find(addr)?) {
@@ -202,6 +252,9 @@ impl<P: Platform> AddressSpace<P> {
             }
             drop(guard);
             P::relax();
+            if let Ok(vma) = self.lock_vma(addr) {
+                return Some(vma);
+            }
         }
     }
 
