@@ -35,8 +35,8 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// The mmap lock, for reading and then for writing, killably; where changes run side by side, the gate, and
-    /// a claim of the range and of the gap below it. None on entry.
+    /// The mmap lock, for reading and then for writing, killably; where changes run side by side, the gate,
+    /// and a claim of the range and of the gap below it. None on entry.
     pub(crate) fn grow_stack(&self, addr: u64) -> Result<(), FaultError> {
         if self.is_changed_by_parts()
             && self.tries_vma_lock()

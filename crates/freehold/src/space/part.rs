@@ -399,8 +399,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
     }
 
-    /// Keeps the anon_vma of a VMA as it is: so does the mmap lock held for writing; beside others a fault may
-    /// give it its first one until it is locked.
+    /// Keeps the anon_vma of a VMA as it is: so does the mmap lock held for writing; beside others a fault
+    /// may give it its first one until it is locked.
     pub(crate) fn hold_anon(&self, vma: &Vma<P>) {
         if self.part().is_some() {
             let _ = self.lock_vma(vma);
