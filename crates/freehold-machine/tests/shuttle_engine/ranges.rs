@@ -294,7 +294,7 @@ fn the_heap_beside_a_mapping() {
             let to = |pages| scope.spawn(move || process.brk(heap + pages * PAGE).unwrap());
             let breaks = [to(3), to(2)];
             let flags = ANON | MapFlags::FIXED_NOREPLACE;
-            let mapped = scope.spawn(|| process.mmap(heap + PAGE, PAGE, RW, flags, None, 0));
+            let mapped = scope.spawn(move || process.mmap(heap + PAGE, PAGE, RW, flags, None, 0));
             (breaks.map(|grown| grown.join().unwrap()), mapped.join().unwrap())
         });
         let end = process.brk(0).unwrap();
