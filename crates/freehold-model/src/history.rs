@@ -22,7 +22,6 @@ const MINE: u64 = 1 << 62;
 const MAYMOVE: u64 = 1;
 const REMAP_FIXED: u64 = 2;
 const FIXED: u64 = 0x10;
-const GROWSDOWN: u64 = 0x100;
 const NOREPLACE: u64 = 0x10_0000;
 const ANON: u64 = 0x22;
 /// More mappings than a call makes.
@@ -220,8 +219,7 @@ fn follows(model: &mut Model, step: &Step) -> bool {
 /// Draws what to do: short lists of calls that are likely to meet.
 pub fn draw(random: &mut impl Draw, world: &World, threads: u64, most: u64) -> Plan {
     let heap = world.heap;
-    let about = random.pick(&[About::All, About::All, About::Heap, About::Stacks, About::Remaps]);
-    let mut drawer = Drawer { random, heap, base: heap - 6 * PAGE, about, forked: false };
+    let mut drawer = Drawer { random, heap, base: heap - 6 * PAGE, forked: false };
     let mut before = Vec::new();
     for _ in 0..2 + drawer.random.below(4) {
         before.push(drawer.scene());
@@ -232,24 +230,10 @@ pub fn draw(random: &mut impl Draw, world: &World, threads: u64, most: u64) -> P
     Plan { world: world.clone(), before: ops(before), threads: threads.into_iter().map(ops).collect() }
 }
 
-/// What half of the calls of a plan are.
-#[derive(Clone, Copy)]
-enum About {
-    /// Anything.
-    All,
-    /// Breaks.
-    Heap,
-    /// Accesses, below stacks as elsewhere.
-    Stacks,
-    /// Mappings that are resized or moved.
-    Remaps,
-}
-
 struct Drawer<'r, R> {
     random: &'r mut R,
     heap: u64,
     base: u64,
-    about: About,
     /// Whether there is a fork among the calls: there is one at most.
     forked: bool,
 }
@@ -268,8 +252,7 @@ impl<R: Draw> Drawer<'_, R> {
     }
 
     fn fixed(&mut self, len: u64) -> Call {
-        let grows = if matches!(self.about, About::Stacks) { [0, GROWSDOWN] } else { [0, 0] };
-        let flags = ANON | FIXED | self.random.pick(&grows);
+        let flags = ANON | FIXED;
         Call::Mmap { addr: self.addr(), len, prot: self.prot(), flags, file: None, off: 0 }
     }
 
@@ -288,35 +271,7 @@ impl<R: Draw> Drawer<'_, R> {
         }
     }
 
-    fn brk(&mut self) -> Call {
-        let less = self.random.pick(&[0, 0, 0, 8]);
-        Call::Brk { addr: self.heap + self.random.below(5) * PAGE - less }
-    }
-
-    fn remap(&mut self) -> Call {
-        let flags = self.random.pick(&[0, MAYMOVE, MAYMOVE, MAYMOVE | REMAP_FIXED]);
-        let old_len = self.random.pick(&[1, 1, 2]) * PAGE;
-        Call::Mremap { old: self.addr(), old_len, new_len: self.len(), flags, new_addr: self.addr() }
-    }
-
-    fn access(&mut self) -> Call {
-        match self.random.below(3) {
-            0 => Call::Read { addr: self.addr(), len: 1 },
-            _ => Call::Write { addr: self.addr(), value: self.random.below(200) as u8 },
-        }
-    }
-
     fn call(&mut self) -> Call {
-        match self.about {
-            About::All => self.any_call(),
-            _ if self.random.below(2) == 0 => self.any_call(),
-            About::Heap => self.brk(),
-            About::Stacks => self.access(),
-            About::Remaps => self.remap(),
-        }
-    }
-
-    fn any_call(&mut self) -> Call {
         let (addr, len) = (self.addr(), self.len());
         match self.random.below(100) {
             0..=11 => {
@@ -340,15 +295,20 @@ impl<R: Draw> Drawer<'_, R> {
             63..=70 => Call::Madvise { addr, len, advice: self.random.pick(&[10, 10, 11, 16, 18, 19]) },
             71..=72 => Call::Madvise { addr, len: PAGE, advice: self.random.pick(&[4, 102, 103]) },
             73..=77 => Call::Munlock { addr, len },
-            78..=82 => self.brk(),
-            83..=88 => self.remap(),
+            78..=82 => Call::Brk { addr: self.heap + self.random.below(5) * PAGE },
+            83..=88 => {
+                let flags = self.random.pick(&[0, MAYMOVE, MAYMOVE, MAYMOVE | REMAP_FIXED]);
+                let old_len = self.random.pick(&[1, 1, 2]) * PAGE;
+                Call::Mremap { old: addr, old_len, new_len: len, flags, new_addr: self.addr() }
+            }
             89..=90 if !self.forked => {
                 self.forked = true;
                 Call::Fork
             }
             91 => Call::Mseal { addr, len, flags: 0 },
             92..=93 => Call::Write { addr: MINE, value: 7 },
-            _ => self.access(),
+            94..=95 => Call::Read { addr, len: 1 },
+            _ => Call::Write { addr, value: self.random.below(200) as u8 },
         }
     }
 }

@@ -2,7 +2,6 @@
 //! module for each operation; a table in `CONTRIBUTING.md` says which has the tests of what.
 
 mod access;
-mod beside;
 mod every_call;
 mod fault;
 mod files;
