@@ -274,6 +274,42 @@ fn two_threads_map_touch_and_unmap_a_page() {
     map_and_unmap("two threads map, touch and unmap a page", true);
 }
 
+/// Two mappings get their first pages while a third joins them, or they join each other by their rights: all
+/// of their pages are found afterwards.
+#[test]
+fn merges_beside_first_pages() {
+    explore_in(&DESIGNS, "merges beside first pages", 100, move |locking| {
+        for number in 0..2 {
+            let scene = Scene::new(locking);
+            let (scene, process) = (&scene, &scene.process);
+            map(process, 0..2, ANON);
+            map(process, 3..5, ANON);
+            thread::scope(|scope| {
+                for (cpu, at) in [(0, 1), (1, 3)] {
+                    scope.spawn(move || {
+                        process.store(&mut scene.machine.cpu(cpu), page(at), value(at)).unwrap();
+                    });
+                }
+                scope.spawn(move || match number {
+                    0 => map(process, 2..3, ANON),
+                    _ => {
+                        process.mmap(page(2), PAGE, R, FIXED, None, 0).unwrap();
+                        process.mprotect(page(2), PAGE, RW).unwrap();
+                    }
+                });
+            });
+            for at in [1, 3] {
+                let frame = process.frame_at(page(at)).unwrap();
+                scene.engine.migrate(frame).unwrap();
+                assert_eq!(process.load(&mut scene.machine.cpu(0), page(at)), Ok(value(at)));
+            }
+            process.check();
+            process.clear();
+            scene.assert_empty();
+        }
+    });
+}
+
 /// A task that waits for a claim and is killed has changed nothing, holds nothing, and is in nobody's way.
 #[test]
 fn c72_killed_while_it_waits_for_a_claim() {

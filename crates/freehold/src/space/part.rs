@@ -371,6 +371,14 @@ impl<P: Platform> WriteGuard<'_, P> {
         self.part_map().claim_hole(range.start(), range.end(), kept)
     }
 
+    /// Keeps the anon_vma of a VMA as it is: so does the mmap lock held for writing; beside others a fault
+    /// may give it its first one until it is locked.
+    pub(crate) fn hold_anon(&self, vma: &Vma<P>) {
+        if self.part().is_some() {
+            let _ = self.lock_vma(vma);
+        }
+    }
+
     /// Claims a range for something that takes the place of what is there: the hole that it is, or what is
     /// mapped in all of it.
     pub(super) fn claim_fixed(&self, range: UserRange) -> Result<(), Refused> {
