@@ -236,6 +236,18 @@ impl<P: Platform> Counters<P> {
         Ok(())
     }
 
+    /// Reserves locked pages beside what is reserved, of which none are locked. Returns whether all that are
+    /// taken stay within the limit; else nothing was done.
+    pub(super) fn reserve_locked(&self, reserved: &Reserved, pages: PageCount, limit: Option<u64>) -> bool {
+        let Some(limit) = limit else { return true };
+        let fits = self.use_credit(Size::Locked, pages.get(), limit);
+        if fits {
+            reserved.pages.set(true);
+            reserved.left[Size::Locked as usize].set(pages.get());
+        }
+        fits
+    }
+
     /// What was reserved and is not needed becomes credit.
     #[inline]
     pub(super) fn give_back(&self, reserved: &Reserved) {

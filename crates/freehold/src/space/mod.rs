@@ -19,7 +19,7 @@ mod ksm;
 mod layout;
 pub mod limits;
 pub mod locking;
-mod look;
+pub(crate) mod look;
 mod madvise;
 mod map_flags;
 pub mod maps;
@@ -32,6 +32,7 @@ mod mmap_right;
 mod mprotect;
 mod mremap;
 mod mremap_pages;
+mod mremap_right;
 mod mseal;
 mod msync;
 mod munmap;
@@ -88,7 +89,7 @@ use counters::Counters;
 use freehold_range::RangeMap;
 use freehold_sync::{
     MmapLock, Rank, SpinLock,
-    atomic::{AtomicU32, AtomicU64, announce},
+    atomic::{AtomicBool, AtomicU32, AtomicU64, announce},
     stats::{LockSnapshot, LockStats},
 };
 use freehold_vmspace::VmSpace;
@@ -197,8 +198,11 @@ pub struct AddressSpace<P: Platform> {
     data: core::ops::Range<u64>,
     /// Start of the heap; written under `mmap_lock` held for writing.
     start_brk: AtomicU64,
-    /// The break; written under `mmap_lock` held for writing.
+    /// The break; written under `mmap_lock` held for writing, or by the writer of a part that has set
+    /// `heap_moves`.
     brk: AtomicU64,
+    /// See [`brk`](mod@brk).
+    heap_moves: AtomicBool,
     /// Flags that mlockall(MCL_FUTURE) and `set_memory_merge` add to new mappings; written under `mmap_lock`
     /// held for writing.
     default_flags: AtomicU64,
@@ -254,6 +258,7 @@ impl<P: Platform> AddressSpace<P> {
             data: config.data.clone(),
             start_brk: AtomicU64::new(config.brk),
             brk: AtomicU64::new(config.brk),
+            heap_moves: AtomicBool::new(false),
             default_flags: AtomicU64::new(defaults.bits()),
             arguments: SpinLock::new(Arguments::default(), Rank::Leaf),
             pkeys: Pkeys::new(),
@@ -276,6 +281,7 @@ impl<P: Platform> AddressSpace<P> {
             data: data,
             start_brk: start_brk,
             brk: brk,
+            heap_moves: heap_moves,
             default_flags: default_flags,
             arguments: arguments,
             pkeys: pkeys,
