@@ -27,7 +27,7 @@ use crate::{
     platform::Platform,
     vma::{Vma, flags::VmFlags, locked::LockedVmas, owned::OwnedVma},
 };
-use core::cell::{Cell, OnceCell};
+use core::cell::Cell;
 use freehold_pagetable::{Format, Level, VaRange};
 use freehold_range::{Draft, Entry, Refused, SharedWriter};
 use freehold_sync::{Killed, MmapRangeGuard, Rank, rank};
@@ -39,18 +39,7 @@ const WAITS: usize = 4;
 
 /// Room for what a writer of a part has, if there comes to be one; the writer itself is moved about.
 #[derive(Default)]
-pub(crate) struct PartRoom(OnceCell<Room>);
-
-impl PartRoom {
-    /// Whether a VMA could not be [stored](WriteGuard::store_alone) without a claim. Says so once.
-    pub(super) fn needs_claim(&self) -> bool {
-        self.0.get().is_some_and(|room| room.needs_claim.take())
-    }
-}
-
-/// See [`PartRoom`].
-#[derive(Default)]
-pub(super) struct Room {
+pub(crate) struct PartRoom {
     draft: Draft,
     pub(super) reserved: Reserved,
     /// Where VMAs went: page tables at its ends may have to go too.
@@ -61,11 +50,18 @@ pub(super) struct Room {
     pub(super) moves_heap: Cell<bool>,
 }
 
+impl PartRoom {
+    /// Whether a VMA could not be [stored](WriteGuard::store_alone) without a claim. Says so once.
+    pub(super) fn needs_claim(&self) -> bool {
+        self.needs_claim.take()
+    }
+}
+
 /// What a writer of a part has of its address space. Dropping it publishes its draft.
 pub(super) struct Part<'s, P: Platform> {
     pub(super) space: &'s AddressSpace<P>,
     pub(super) map: SharedWriter<'s, P>,
-    pub(super) room: &'s Room,
+    pub(super) room: &'s PartRoom,
     /// Dropped last: it leaves the gate.
     pub(super) gate: MmapRangeGuard<'s, P>,
 }
@@ -282,7 +278,6 @@ impl<P: Platform> AddressSpace<P> {
         room: &'s PartRoom,
         needs: impl Fn() -> Needs,
     ) -> Result<Option<WriteGuard<'s, P>>, Killed> {
-        let room = room.0.get_or_init(Room::default);
         let gate = self.mmap_lock.write_range_killable()?;
         if self.counters.reserve(&room.reserved, &needs(), |size| self.limit_of(size)).is_err() {
             return Ok(None);
