@@ -14,7 +14,7 @@
 
 use freehold::{
     fault::Access,
-    space::{Locking, MapFlags, Placement, Prot, Write},
+    space::{DEFAULT_MAP_WINDOW, Locking, MapFlags, Placement, Prot, Write},
 };
 use freehold_bench::{BASE, LockedSet, LockedTree, PAGE, Space, Subject, area};
 use std::sync::Barrier;
@@ -29,6 +29,10 @@ const AREAS: u64 = 500;
 const PLACE: u64 = 1 << 38;
 /// Where a thread's own area lies in its place, above its other areas.
 const OWN: u64 = 1 << 30;
+/// Where what may lie anywhere comes to lie, with a stretch of addresses for each processor; at its end lies
+/// what the processor mapped before.
+const STRETCHES: u64 = (DEFAULT_MAP_WINDOW - (128 << 20)) & !(STRETCH - 1);
+const STRETCH: u64 = 64 << 30;
 const TURN: Duration = Duration::from_millis(150);
 const TURNS: usize = 7;
 
@@ -100,6 +104,7 @@ impl Side {
                     fixed(&space, place + 16 * n * PAGE, if n % 2 == 0 { RW } else { Prot::READ });
                 }
                 fixed(&space, place + OWN, RW);
+                fixed(&space, STRETCHES - thread * STRETCH - 8 * PAGE, Prot::READ);
             }
             space
         };

@@ -22,6 +22,7 @@ const MINE: u64 = 1 << 62;
 const MAYMOVE: u64 = 1;
 const REMAP_FIXED: u64 = 2;
 const FIXED: u64 = 0x10;
+const GROWSDOWN: u64 = 0x100;
 const NOREPLACE: u64 = 0x10_0000;
 const ANON: u64 = 0x22;
 /// More mappings than a call makes.
@@ -108,7 +109,7 @@ pub fn explain(plan: &Plan, model: &Model, steps: &[Step], scene: &Scene) -> Res
         let earlier = steps.iter().enumerate().filter(|(_, other)| precedes(other, step));
         search.before.push(earlier.map(|(n, _)| 1 << n).sum());
     }
-    if search.explains(model, 0) {
+    if search.explains(model, Done::default()) {
         return Ok(());
     }
     let w = &plan.world;
@@ -156,9 +157,18 @@ struct Search<'h> {
     misses: Vec<(Vec<usize>, Scene)>,
 }
 
+/// Sets of steps.
+#[derive(Clone, Copy, Default)]
+struct Done {
+    /// Those that are done.
+    steps: u64,
+    /// Those for which a stack has grown already.
+    grown: u64,
+}
+
 impl Search<'_> {
-    /// Whether the steps that are not in the set `done` can follow.
-    fn explains(&mut self, model: &Model, done: u64) -> bool {
+    /// Whether the steps that are not done can follow.
+    fn explains(&mut self, model: &Model, done: Done) -> bool {
         if self.order.len() == self.steps.len() {
             let end = Scene::of(&mut model.clone());
             let same = end == *self.scene;
@@ -168,21 +178,38 @@ impl Search<'_> {
             return same;
         }
         for (n, step) in self.steps.iter().enumerate() {
-            if done & 1 << n != 0 || self.before[n] & !done != 0 {
+            let this = 1 << n;
+            if done.steps & this != 0 || self.before[n] & !done.steps != 0 {
                 continue;
+            }
+            if done.grown & this == 0
+                && let Some(grown) = grown(model, &step.op)
+                && self.explains(&grown, Done { grown: done.grown | this, ..done })
+            {
+                return true;
             }
             let mut model = model.clone();
             if !follows(&mut model, step) {
                 continue;
             }
             self.order.push(n);
-            if self.explains(&model, done | 1 << n) {
+            if self.explains(&model, Done { steps: done.steps | this, ..done }) {
                 return true;
             }
             self.order.pop();
         }
         false
     }
+}
+
+/// The model when the stack has grown that an access needs: that, and to touch the page, are two steps, as on
+/// Linux. `None`: none has to.
+fn grown(model: &Model, op: &Op) -> Option<Model> {
+    let addr = touched(op)? * PAGE;
+    let mut grown = model.clone();
+    let before = grown.maps(op.proc);
+    grown.apply(&Op { proc: op.proc, call: Call::Read { addr, len: 1 } });
+    (grown.maps(op.proc) != before).then_some(grown)
 }
 
 /// Whether the model can make this step now, and gives what was given.
@@ -219,7 +246,8 @@ fn follows(model: &mut Model, step: &Step) -> bool {
 /// Draws what to do: short lists of calls that are likely to meet.
 pub fn draw(random: &mut impl Draw, world: &World, threads: u64, most: u64) -> Plan {
     let heap = world.heap;
-    let mut drawer = Drawer { random, heap, base: heap - 6 * PAGE, forked: false };
+    let about = random.pick(&[About::All, About::All, About::Heap, About::Stacks, About::Remaps]);
+    let mut drawer = Drawer { random, heap, base: heap - 6 * PAGE, about, forked: false };
     let mut before = Vec::new();
     for _ in 0..2 + drawer.random.below(4) {
         before.push(drawer.scene());
@@ -230,10 +258,24 @@ pub fn draw(random: &mut impl Draw, world: &World, threads: u64, most: u64) -> P
     Plan { world: world.clone(), before: ops(before), threads: threads.into_iter().map(ops).collect() }
 }
 
+/// What half of the calls of a plan are.
+#[derive(Clone, Copy)]
+enum About {
+    /// Anything.
+    All,
+    /// Breaks.
+    Heap,
+    /// Accesses, below stacks as elsewhere.
+    Stacks,
+    /// Mappings that are resized or moved.
+    Remaps,
+}
+
 struct Drawer<'r, R> {
     random: &'r mut R,
     heap: u64,
     base: u64,
+    about: About,
     /// Whether there is a fork among the calls: there is one at most.
     forked: bool,
 }
@@ -252,7 +294,8 @@ impl<R: Draw> Drawer<'_, R> {
     }
 
     fn fixed(&mut self, len: u64) -> Call {
-        let flags = ANON | FIXED;
+        let grows = if matches!(self.about, About::Stacks) { [0, GROWSDOWN] } else { [0, 0] };
+        let flags = ANON | FIXED | self.random.pick(&grows);
         Call::Mmap { addr: self.addr(), len, prot: self.prot(), flags, file: None, off: 0 }
     }
 
@@ -271,7 +314,35 @@ impl<R: Draw> Drawer<'_, R> {
         }
     }
 
+    fn brk(&mut self) -> Call {
+        let less = self.random.pick(&[0, 0, 0, 8]);
+        Call::Brk { addr: self.heap + self.random.below(5) * PAGE - less }
+    }
+
+    fn remap(&mut self) -> Call {
+        let flags = self.random.pick(&[0, MAYMOVE, MAYMOVE, MAYMOVE | REMAP_FIXED]);
+        let old_len = self.random.pick(&[1, 1, 2]) * PAGE;
+        Call::Mremap { old: self.addr(), old_len, new_len: self.len(), flags, new_addr: self.addr() }
+    }
+
+    fn access(&mut self) -> Call {
+        match self.random.below(3) {
+            0 => Call::Read { addr: self.addr(), len: 1 },
+            _ => Call::Write { addr: self.addr(), value: self.random.below(200) as u8 },
+        }
+    }
+
     fn call(&mut self) -> Call {
+        match self.about {
+            About::All => self.any_call(),
+            _ if self.random.below(2) == 0 => self.any_call(),
+            About::Heap => self.brk(),
+            About::Stacks => self.access(),
+            About::Remaps => self.remap(),
+        }
+    }
+
+    fn any_call(&mut self) -> Call {
         let (addr, len) = (self.addr(), self.len());
         match self.random.below(100) {
             0..=11 => {
@@ -295,20 +366,15 @@ impl<R: Draw> Drawer<'_, R> {
             63..=70 => Call::Madvise { addr, len, advice: self.random.pick(&[10, 10, 11, 16, 18, 19]) },
             71..=72 => Call::Madvise { addr, len: PAGE, advice: self.random.pick(&[4, 102, 103]) },
             73..=77 => Call::Munlock { addr, len },
-            78..=82 => Call::Brk { addr: self.heap + self.random.below(5) * PAGE },
-            83..=88 => {
-                let flags = self.random.pick(&[0, MAYMOVE, MAYMOVE, MAYMOVE | REMAP_FIXED]);
-                let old_len = self.random.pick(&[1, 1, 2]) * PAGE;
-                Call::Mremap { old: addr, old_len, new_len: len, flags, new_addr: self.addr() }
-            }
+            78..=82 => self.brk(),
+            83..=88 => self.remap(),
             89..=90 if !self.forked => {
                 self.forked = true;
                 Call::Fork
             }
             91 => Call::Mseal { addr, len, flags: 0 },
             92..=93 => Call::Write { addr: MINE, value: 7 },
-            94..=95 => Call::Read { addr, len: 1 },
-            _ => Call::Write { addr, value: self.random.below(200) as u8 },
+            _ => self.access(),
         }
     }
 }

@@ -52,11 +52,16 @@ where
 {
     let other = {
         let map = map.clone();
-        // SAFETY: there are only shared writers until both are done.
-        thread::spawn(move || one(&map, &unsafe { map.shared_writer(&Draft::new()) }))
+        thread::spawn(move || {
+            let draft = Draft::new();
+            // SAFETY: there are only shared writers until both are done.
+            one(&map, &unsafe { map.shared_writer(&draft) })
+        })
     };
+    let draft = Draft::new();
     // SAFETY: as above.
-    let b = two(&map, &unsafe { map.shared_writer(&Draft::new()) });
+    let b = two(&map, &unsafe { map.shared_writer(&draft) });
+    drop(draft);
     let a = other.join().unwrap();
     // SAFETY: both writers are done.
     let locked = unsafe { map.locked() };

@@ -2,6 +2,7 @@
 //! module for each operation; a table in `CONTRIBUTING.md` says which has the tests of what.
 
 mod access;
+mod beside;
 mod every_call;
 mod fault;
 mod files;

@@ -48,12 +48,13 @@ enum Change {
     DontFork,
     Lock,
     Brk,
+    Resize,
     Grow,
     Move,
     Fork,
 }
 
-const CHANGES: [Change; 12] = {
+const CHANGES: [Change; 13] = {
     use Change::*;
     [
         MapAnywhere,
@@ -65,6 +66,7 @@ const CHANGES: [Change; 12] = {
         DontFork,
         Lock,
         Brk,
+        Resize,
         Grow,
         Move,
         Fork,
@@ -127,6 +129,13 @@ fn change(scene: &Scene, cpu: usize, change: Change, at: u64) -> Option<Process>
             let start = process.brk(0).unwrap();
             process.brk(start + 2 * PAGE).unwrap();
             process.brk(start).unwrap();
+        }
+        Change::Resize => {
+            for (old, new) in [(3, 1), (1, 2)] {
+                let done = process.mremap(from, old * PAGE, new * PAGE, RemapFlags::empty(), 0);
+                let not = matches!(done, Err(MremapError::NotMapped | MremapError::NoSpace));
+                assert!(not || done == Ok(from), "{done:?}");
+            }
         }
         Change::Grow => {
             let moved = process.mremap(middle, PAGE, 2 * PAGE, RemapFlags::MAYMOVE, 0);
@@ -274,10 +283,76 @@ fn two_threads_map_touch_and_unmap_a_page() {
     map_and_unmap("two threads map, touch and unmap a page", true);
 }
 
+/// The heap grows, twice, beside somebody who maps where it grows to.
+#[test]
+fn the_heap_beside_a_mapping() {
+    explore_in(&DESIGNS, "the heap grows beside a mapping", 100, move |locking| {
+        let scene = Scene::new(locking);
+        let process = &scene.process;
+        let heap = process.brk(0).unwrap();
+        let (breaks, mapped) = thread::scope(|scope| {
+            let to = |pages| scope.spawn(move || process.brk(heap + pages * PAGE).unwrap());
+            let breaks = [to(3), to(2)];
+            let flags = ANON | MapFlags::FIXED_NOREPLACE;
+            let mapped = scope.spawn(move || process.mmap(heap + PAGE, PAGE, RW, flags, None, 0));
+            (breaks.map(|grown| grown.join().unwrap()), mapped.join().unwrap())
+        });
+        let end = process.brk(0).unwrap();
+        match mapped {
+            Ok(_) => assert_eq!((breaks, end), ([heap; 2], heap)),
+            Err(error) => {
+                assert_eq!((error, breaks), (MmapError::Occupied, [heap + 3 * PAGE, heap + 2 * PAGE]));
+                assert!(breaks.contains(&end), "{end:#x}");
+                assert!(process.find_vma(end - 1).is_some() && process.find_vma(end).is_none());
+            }
+        }
+        process.check();
+        process.clear();
+        scene.assert_empty();
+        scene.end();
+    });
+}
+
+/// Two mappings get their first pages while a third joins them, or they join each other by their rights: all
+/// of their pages are found afterwards.
+#[test]
+fn merges_beside_first_pages() {
+    explore_in(&DESIGNS, "merges beside first pages", 100, move |locking| {
+        for number in 0..2 {
+            let scene = Scene::new(locking);
+            let (scene, process) = (&scene, &scene.process);
+            map(process, 0..2, ANON);
+            map(process, 3..5, ANON);
+            thread::scope(|scope| {
+                for (cpu, at) in [(0, 1), (1, 3)] {
+                    scope.spawn(move || {
+                        process.store(&mut scene.machine.cpu(cpu), page(at), value(at)).unwrap();
+                    });
+                }
+                scope.spawn(move || match number {
+                    0 => map(process, 2..3, ANON),
+                    _ => {
+                        process.mmap(page(2), PAGE, R, FIXED, None, 0).unwrap();
+                        process.mprotect(page(2), PAGE, RW).unwrap();
+                    }
+                });
+            });
+            for at in [1, 3] {
+                let frame = process.frame_at(page(at)).unwrap();
+                scene.engine.migrate(frame).unwrap();
+                assert_eq!(process.load(&mut scene.machine.cpu(0), page(at)), Ok(value(at)));
+            }
+            process.check();
+            process.clear();
+            scene.assert_empty();
+        }
+    });
+}
+
 /// A task that waits for a claim and is killed has changed nothing, holds nothing, and is in nobody's way.
 #[test]
 fn c72_killed_while_it_waits_for_a_claim() {
-    for attempt in 0..5 {
+    for attempt in 0..7 {
         let ended = Arc::new(AtomicU64::new(0));
         for nth in 1..4 {
             let ended = ended.clone();
@@ -302,7 +377,7 @@ fn c72_killed_while_it_waits_for_a_claim() {
                 });
                 assert!(scene.process.try_read().is_some(), "a lock was kept");
                 scene.process.check();
-                unmap(&scene.process, 0..PAGES);
+                scene.process.clear();
                 scene.assert_empty();
                 scene.end();
             });
@@ -327,6 +402,15 @@ fn killed(scene: &Scene, attempt: usize) -> bool {
             mapped == Err(MmapError::Killed)
         }
         3 => process.madvise(page(1), 2 * PAGE, Advice::DontFork) == Err(MadviseError::Killed),
-        _ => process.mlock2(page(1), 2 * PAGE, LockFlags::ONFAULT) == Err(MlockError::Killed),
+        4 => process.mlock2(page(1), 2 * PAGE, LockFlags::ONFAULT) == Err(MlockError::Killed),
+        5 => {
+            let resized = process.mremap(page(1), 2 * PAGE, PAGE, RemapFlags::empty(), 0);
+            assert_eq!(at(2), resized.is_err(), "half unmapped");
+            resized == Err(MremapError::Killed)
+        }
+        _ => {
+            let heap = process.brk(0);
+            heap.is_err() || process.brk(heap.unwrap() + PAGE).is_err()
+        }
     }
 }

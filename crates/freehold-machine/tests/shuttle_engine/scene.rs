@@ -59,27 +59,35 @@ pub struct Scene {
     locking: Locking,
 }
 
+fn config(stack_gap: u64) -> Config {
+    Config { stack_gap: stack_gap * PAGE, huge_pages: HugePages::Never, ..Config::default() }
+}
+
 impl Scene {
     pub fn new(locking: Locking) -> Self {
-        Self::with(locking, 1 << 20, HugePages::Never)
+        // Stacks may grow right down to what lies below them.
+        Self::gaps(locking, 0)
     }
 
     /// One with room for a few huge pages, which come wherever they fit.
     pub fn huge(locking: Locking) -> Self {
-        Self::with(locking, 10 << 20, HugePages::Always)
+        Self::with(locking, 10 << 20, Config { huge_pages: HugePages::Always, ..config(0) })
+    }
+
+    /// One whose stacks keep so many pages free.
+    pub fn gaps(locking: Locking, pages: u64) -> Self {
+        Self::with(locking, 1 << 20, config(pages))
     }
 
     /// One with a pool of so many huge pages, and little besides.
     pub fn pool(locking: Locking, pages: u64) -> Self {
-        let scene = Self::with(locking, (2 << 20) * (pages + 1) + (1 << 20), HugePages::Never);
+        let scene = Self::with(locking, (2 << 20) * (pages + 1) + (1 << 20), config(0));
         assert_eq!(scene.engine.resize_huge_pool(HugePageSize::Mib2, pages, None), pages);
         scene
     }
 
-    fn with(locking: Locking, bytes: u64, huge_pages: HugePages) -> Self {
+    fn with(locking: Locking, bytes: u64, config: Config) -> Self {
         let machine = Machine::new(MachineConfig::backed(bytes).tables(1 << 18).cpus(6)).unwrap();
-        // Stacks may grow right down to what lies below them.
-        let config = Config { stack_gap: 0, huge_pages, ..Config::default() };
         let engine = Engine::new(machine.clone(), config).unwrap();
         let process = space(&engine, locking);
         Scene { process, engine, machine, locking }

@@ -2,7 +2,7 @@
 
 use crate::{
     explore::{explore, thread},
-    scene::{ANON, Scene, map, page, unmap, unmapped, value},
+    scene::{ANON, PAGE, RW, Scene, map, page, unmap, unmapped, value},
 };
 use freehold::space::MapFlags;
 
@@ -148,6 +148,30 @@ fn c40_a_stack_that_moves_beside_its_pages() {
         drop(cpu);
         assert_eq!(process.rss().anon, 3);
         unmap(process, 0..8);
+        scene.assert_empty();
+        scene.end();
+    });
+}
+
+#[test]
+fn c67_growth_beside_a_mapping_below() {
+    explore("a stack grows beside a mapping below", 100, |locking| {
+        let (at, gap) = (20, 6);
+        let scene = Scene::gaps(locking, gap);
+        stack(&scene, at);
+        // There is room at the hint below the stack as it is, and not as it is going to be.
+        let (to, hint) = (at - 4, at - gap - 2);
+        let (grown, mapped) = thread::scope(|scope| {
+            let grown = scope.spawn(|| scene.process.store(&mut scene.machine.cpu(0), page(to), 1u64));
+            let mapped = scope.spawn(|| scene.process.mmap(page(hint), PAGE, RW, ANON, None, 0).unwrap());
+            (grown.join().unwrap(), mapped.join().unwrap())
+        });
+        match grown {
+            Ok(()) => assert!(mapped + PAGE <= page(to - gap) || mapped > page(at), "{mapped:#x}"),
+            refused => assert_eq!((refused, mapped), (unmapped(page(to)), page(hint))),
+        }
+        scene.process.check();
+        scene.process.clear();
         scene.assert_empty();
         scene.end();
     });

@@ -20,13 +20,20 @@ pub struct Draft<const SLOTS: usize = FAN> {
     pub(super) spares: Spares<SLOTS>,
     /// Somebody was refused what was claimed.
     pub(super) wanted: Cell<bool>,
+    /// A key of a leaf in which writers meet often.
+    pub(super) crowded: Cell<Option<u64>>,
 }
 
 impl<const SLOTS: usize> Draft<SLOTS> {
     /// Nothing is claimed.
     #[inline]
     pub fn new() -> Self {
-        Draft { held: RefCell::new(Entries::none()), spares: Spares::new(), wanted: Cell::new(false) }
+        Draft {
+            held: RefCell::new(Entries::none()),
+            spares: Spares::new(),
+            wanted: Cell::new(false),
+            crowded: Cell::new(None),
+        }
     }
 }
 

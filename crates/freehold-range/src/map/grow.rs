@@ -16,14 +16,38 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         &'n self,
         held: &mut Held<'n, SLOTS>,
         spares: &Spares<SLOTS>,
+        path: Path<'n, SLOTS>,
+        with: &[Entry],
+    ) {
+        self.put_or_part(held, spares, path, with, false);
+    }
+
+    /// Splits the leaf that the path leads to, which has at least two entries, although it has room.
+    pub(super) fn part<'n>(
+        &'n self,
+        held: &mut Held<'n, SLOTS>,
+        spares: &Spares<SLOTS>,
+        mut path: Path<'n, SLOTS>,
+    ) {
+        let leaf = path.step(0);
+        path.set(0, Step { at: leaf.node.count() / 2, ..leaf });
+        self.put_or_part(held, spares, path, &[], true);
+    }
+
+    #[inline(always)]
+    fn put_or_part<'n>(
+        &'n self,
+        held: &mut Held<'n, SLOTS>,
+        spares: &Spares<SLOTS>,
         mut path: Path<'n, SLOTS>,
         with: &[Entry],
+        part: bool,
     ) {
         let mut items = slots(with);
         let mut len = with.len();
         let mut at = path.step(0).at;
         let mut level = 0;
-        while path.step(level).node.weight() + len > SLOTS {
+        while part && level == 0 || path.step(level).node.weight() + len > SLOTS {
             if level == path.top {
                 self.raise(held, spares, &mut path);
             }

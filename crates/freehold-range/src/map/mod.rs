@@ -15,7 +15,8 @@
 //! * the free space in front of an entry belongs to the leaf of that entry, so no gap spans two leaves.
 //!
 //! Slots that are not in use have the end `u64::MAX`. A search counts the ends not above the key, so it needs
-//! no length and has no branch that depends on the data.
+//! no length and has no branch that depends on the data. Below the root a reader knows that there is such an
+//! end, from the parent: it leaves out the last of the fifteen, and asks for no count.
 //!
 //! # The control word
 //!
@@ -25,7 +26,7 @@
 //! | busy | 1 | 0 | its writer | its writer | `release`, with the next version; `put_back`, with the same |
 //! | dead | 1 | 1 | writer | nobody | never; freed after a grace period |
 //!
-//! The word also carries the level (0 for a leaf), the number of slots in use and a version of 48 bits, so
+//! The word also carries the level (0 for a leaf), the number of slots in use and a version of 44 bits, so
 //! that a single load tells a reader all it needs about a node, and a single comparison tells it that nothing
 //! has changed.
 //!
@@ -85,6 +86,7 @@
 
 mod check;
 pub mod claim;
+mod crowded;
 mod cut;
 pub mod draft;
 mod finger;
@@ -226,6 +228,16 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         }
     }
 
+    /// As [`lookup`](Self::lookup), in one descent: [`Lookup::Contended`] as soon as that meets a writer.
+    /// For callers with a slow path of their own, which `lookup` may be a part of.
+    #[inline(always)]
+    pub fn glance(&self, _rcu: &H::RcuGuard, key: u64) -> Lookup {
+        match self.attempt(key) {
+            Lookup::Found(entry) if entry.start > key => Lookup::Hole,
+            other => other,
+        }
+    }
+
     #[cold]
     #[inline(never)]
     fn retry(&self, key: u64) -> Lookup {
@@ -244,24 +256,17 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     fn attempt(&self, key: u64) -> Lookup {
         let mut node = &self.root;
         let Some(mut word) = node.begin() else { return Lookup::Contended };
-        loop {
-            let at = node.search(key);
-            if at >= word.count() {
-                // Only the root can hold nothing above the key: everywhere else the parent's end says
-                // otherwise.
-                return if node.unchanged(word) { Lookup::Hole } else { Lookup::Contended };
-            }
-            if word.is_leaf() {
-                let entry = node.slot(at).entry();
-                return match entry {
-                    Some(entry) if node.unchanged(word) => Lookup::Found(entry),
-                    _ => Lookup::Contended,
-                };
-            }
+        let mut at = node.search(key);
+        if at >= word.count() {
+            // Only the root can hold nothing above the key: everywhere else the parent's end says otherwise.
+            return if node.unchanged(word) { Lookup::Hole } else { Lookup::Contended };
+        }
+        while !word.is_leaf() {
             let child = node.child(at);
             if !node.unchanged(word) {
                 return Lookup::Contended;
             }
+            debug_assert!(at < word.count(), "nothing in an inner node lies above the key");
             // SAFETY: the node was unchanged after the slot was read, so this was its child; the caller's
             // guard keeps it allocated even when it was unlinked since (pairing B: its contents
             // are visible).
@@ -271,6 +276,15 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
                 return Lookup::Contended;
             }
             (node, word) = (child, below);
+            at = node.search_below(key);
+        }
+        let entry = node.slot(at).entry();
+        match entry {
+            Some(entry) if node.unchanged(word) => {
+                debug_assert!(at < word.count() && entry.end > key, "nothing in a leaf lies above the key");
+                Lookup::Found(entry)
+            }
+            _ => Lookup::Contended,
         }
     }
 

@@ -17,7 +17,8 @@ const _: () = assert!(usize::BITS == 64, "a start address is kept in a pointer-s
 
 /// The control word of a node as it was loaded; see the table in the module documentation.
 ///
-/// Bit 0 BUSY, bit 1 DEAD, bits 2..7 level, bit 7 PROMISED, bits 8..16 slots in use, bits 16..64 version.
+/// Bit 0 BUSY, bit 1 DEAD, bits 2..7 level, bit 7 PROMISED, bits 8..16 slots in use, bits 16..20
+/// MEETINGS, bits 20..64 version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Word(u64);
 
@@ -30,7 +31,12 @@ impl Word {
     const PROMISED: u64 = 1 << 7;
     const COUNT_SHIFT: u32 = 8;
     const COUNT_MASK: u64 = 0xff << Self::COUNT_SHIFT;
-    const VERSION: u64 = 1 << 16;
+    /// How often writers beside each other have met in this leaf lately.
+    const MEETING: u64 = 1 << 16;
+    const MEETINGS: u64 = 0xf << 16;
+    const VERSION: u64 = 1 << 20;
+    /// Half of the meetings are forgotten in so many versions.
+    const PERIOD: u64 = Self::VERSION << 6;
     /// Stored into nodes that are about to be freed, in builds with debug assertions: no reader may ever see
     /// it.
     const POISON: u64 = 0xdead_dead_dead_deadu64 | Self::BUSY | Self::DEAD;
@@ -60,6 +66,15 @@ impl Word {
 
     pub(super) fn is_dead(self) -> bool {
         self.0 & Self::DEAD != 0
+    }
+
+    const fn meetings(self) -> u64 {
+        (self.0 & Self::MEETINGS) / Self::MEETING
+    }
+
+    /// The word with as many meetings.
+    const fn with_meetings(self, meetings: u64) -> Self {
+        Word((self.0 & !Self::MEETINGS) | (meetings * Self::MEETING))
     }
 }
 
@@ -117,6 +132,12 @@ impl<const SLOTS: usize> Node<SLOTS> {
     /// Slots in use after a merge at most; the rest keeps the next few insertions from splitting again.
     pub(super) const MERGED: usize = SLOTS - if SLOTS / 4 > 1 { SLOTS / 4 } else { 1 };
 
+    /// So many meetings are many: of a hundred changes about. In a map for a model checker the first is.
+    const MANY: u64 = if SLOTS < 8 { 1 } else { 8 };
+
+    /// A leaf with fewer entries is not split because it is crowded.
+    pub(super) const DIVISIBLE: usize = if SLOTS < 8 { 2 } else { 4 };
+
     pub(super) fn new() -> Self {
         Self {
             word: AtomicU64::new(0),
@@ -168,6 +189,27 @@ impl<const SLOTS: usize> Node<SLOTS> {
         let mut at = base;
         for step in 0..STRIDE - 1 {
             if base + step < SLOTS {
+                at += (key >= self.end(base + step)) as usize;
+            }
+        }
+        at
+    }
+
+    /// As [`search`](Self::search), of a node that has an end above the key: the last end of all need not be
+    /// compared, so the result is the index of a slot whatever the node holds. Again two rounds.
+    #[inline(always)]
+    pub(super) fn search_below(&self, key: u64) -> usize {
+        const STRIDE: usize = 3;
+        let mut strides = 0;
+        let mut pivot = STRIDE - 1;
+        while pivot < SLOTS - 1 {
+            strides += (key >= self.end(pivot)) as usize;
+            pivot += STRIDE;
+        }
+        let base = strides * STRIDE;
+        let mut at = base;
+        for step in 0..STRIDE - 1 {
+            if base + step < SLOTS - 1 {
                 at += (key >= self.end(base + step)) as usize;
             }
         }
@@ -326,8 +368,26 @@ impl<const SLOTS: usize> Node<SLOTS> {
     /// Lets readers in again, at the next version. Release: pairings B, C and D.
     #[inline(always)]
     pub(super) fn release(&self) {
-        let word = self.word().0;
-        self.word.store((word & !Word::BUSY).wrapping_add(Word::VERSION), Ordering::Release);
+        let mut next = Word((self.word().0 & !Word::BUSY).wrapping_add(Word::VERSION));
+        if next.0 & (Word::PERIOD - Word::VERSION) == 0 {
+            next = next.with_meetings(next.meetings() / 2);
+        }
+        self.word.store(next.0, Ordering::Release);
+    }
+
+    /// Writers beside each other have met here; the node is held. Returns whether they do so often, in a leaf
+    /// that can be split.
+    #[cold]
+    pub(super) fn count_meeting(&self) -> bool {
+        let word = self.word();
+        let meetings = (word.meetings() + 1).min(Word::MEETINGS / Word::MEETING);
+        self.word.store(word.with_meetings(meetings).0, Ordering::Relaxed);
+        meetings >= Self::MANY && word.count() >= Self::DIVISIBLE
+    }
+
+    /// The meetings are forgotten; the node is held.
+    pub(super) fn forget_meetings(&self) {
+        self.word.store(self.word().with_meetings(0).0, Ordering::Relaxed);
     }
 
     /// Marks a held node as merged away: readers that stand in it start again, for ever. It has no children

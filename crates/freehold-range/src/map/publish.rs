@@ -29,14 +29,19 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     #[inline]
     pub fn publish(&self, emptied: Option<Emptied<'_>>) {
         let mut draft = self.draft.held.borrow_mut();
-        if draft.is_empty() {
-            return;
+        if !draft.is_empty() {
+            let mut emptied = emptied;
+            if !self.publish_in_leaf(&draft, &mut emptied) {
+                self.publish_across(&draft);
+            }
+            draft.end();
+            if let Some(emptied) = emptied {
+                self.with_hole(emptied);
+            }
         }
-        let mut emptied = emptied;
-        if !self.publish_in_leaf(&draft, &mut emptied) {
-            self.publish_across(&draft, &mut emptied);
+        if let Some(key) = self.draft.crowded.take() {
+            self.part(key);
         }
-        draft.end();
     }
 
     /// What [`publish`](Self::publish) does where all of it is in one leaf, whose end stays.
@@ -45,7 +50,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         let (from, to) = draft.span();
         let entries = draft.entries();
         let rcu = H::rcu_read();
-        let latched = self.map.latch(&rcu, from);
+        let latched = self.latch(&rcu, from);
         let &Way { leaf, at, lo, above, .. } = &latched.way;
         let count = leaf.count();
         let last = leaf.last_end();
@@ -94,7 +99,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     /// comes into them, and then go.
     #[cold]
     #[inline(never)]
-    fn publish_across(&self, draft: &Entries, emptied: &mut Option<Emptied<'_>>) {
+    fn publish_across(&self, draft: &Entries) {
         let (from, to) = draft.span();
         if draft.is_changed() {
             let mut with = ArrayVec::<Entry, { 2 * ROOM + 1 }>::new();
@@ -112,7 +117,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
             }
             self.exchange(from, to, &with);
         }
-        self.give_up(from, to, Goes::Claimed, emptied);
+        self.give_up(from, to, Goes::Claimed);
     }
 
     /// Puts `with`, which covers the same addresses, in place of what is claimed. From the last leaf to the

@@ -185,7 +185,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     #[inline(always)]
     fn claim_in_leaf(&self, want: &Want) -> Option<Result<(), Refused>> {
         let rcu = H::rcu_read();
-        let latched = self.map.latch(&rcu, want.from);
+        let latched = self.latch(&rcu, want.from);
         let way = &latched.way;
         if !way.covers(want.to) {
             return None;
@@ -292,7 +292,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     #[inline(always)]
     fn fill_in_leaf(&self, with: &Entry, kept: &impl Fn(&Entry) -> u64) -> Option<Result<(), Refused>> {
         let rcu = H::rcu_read();
-        let latched = self.map.latch(&rcu, with.start);
+        let latched = self.latch(&rcu, with.start);
         let Way { leaf, at, .. } = latched.way;
         if !takes_one(&latched.way, with.start) {
             return None;
@@ -323,7 +323,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     ) -> Result<bool, Refused> {
         self.keep_stock()?;
         let rcu = H::rcu_read();
-        let latched = self.map.latch(&rcu, with.start);
+        let latched = self.latch(&rcu, with.start);
         let Way { leaf, at, .. } = latched.way;
         if !takes_one(&latched.way, with.start) {
             return Ok(false);
@@ -416,7 +416,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         }
     }
 
-    fn fill(&self, need: usize) -> Result<(), Refused> {
+    pub(super) fn fill(&self, need: usize) -> Result<(), Refused> {
         if self.map.root.level() + 3 > MAX_LEVELS {
             return Err(Refused::Whole);
         }

@@ -34,6 +34,8 @@ impl<'n, const SLOTS: usize> Way<'n, SLOTS> {
 /// A latched leaf. Given back when this is dropped: as it was, unless [`Latched::changed`] was called.
 pub(super) struct Latched<'n, H: Host, const SLOTS: usize> {
     pub(super) way: Way<'n, SLOTS>,
+    /// Whether another writer was met here, as so often lately.
+    pub(super) crowded: bool,
     changed: Cell<bool>,
     host: core::marker::PhantomData<fn() -> H>,
 }
@@ -106,14 +108,22 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     /// The same with the leaf latched.
     #[inline(always)]
     pub(super) fn latch<'n>(&'n self, rcu: &'n H::RcuGuard, key: u64) -> Latched<'n, H, SLOTS> {
+        let mut met = false;
         loop {
-            let way = self.way(rcu, key);
+            let Some(way) = self.try_way(rcu, key) else {
+                met = true;
+                H::relax();
+                continue;
+            };
             // First: a task with the latch must not be preempted by one that spins for it.
             H::spin_enter(Rank::VmaMap);
             if way.leaf.try_hold(way.word) {
-                return Latched { way, changed: Cell::new(false), host: core::marker::PhantomData };
+                let crowded = met && way.leaf.count_meeting();
+                let host = core::marker::PhantomData;
+                return Latched { way, crowded, changed: Cell::new(met), host };
             }
             H::spin_exit(Rank::VmaMap);
+            met = true;
         }
     }
 

@@ -16,7 +16,8 @@ impl VmaLock<'_> {
     ///
     /// # Errors
     /// Why not. [`ReadFail::Locked`] may be out of date; the lock is never given of a write-locked VMA.
-    #[inline]
+    // Inlined: it has two callers in the engine, of which one is the beginning of every fault.
+    #[inline(always)]
     pub fn try_read<'l, H: Host>(
         self,
         lock: &'l MmapLock<H>,
@@ -93,7 +94,7 @@ impl VmaLock<'_> {
     }
 
     /// Ends a read lock, on whatever CPU. The VMA may be gone when this returns.
-    #[inline]
+    #[inline(always)]
     pub fn unlock_read<H: Host>(self, place: ReaderPlace<'_>) {
         rank::released::<H>(Rank::Vma);
         self.leave::<H>(place);
@@ -198,7 +199,7 @@ impl VmaLock<'_> {
         self.count.word.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).map(drop)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn leave<H: Host>(self, place: ReaderPlace<'_>) {
         if let ReaderPlace(Some(slot)) = place {
             if slot.is_beside() {
@@ -210,7 +211,14 @@ impl VmaLock<'_> {
         }
         // A guess, that nobody else is there: an exchange that fails brings the line with the value; behind a
         // load, the line would have to come twice.
-        let mut word = ATTACHED + READER;
+        if let Err(now) = self.lower(ATTACHED + READER) {
+            self.leave_by_count::<H>(now);
+        }
+    }
+
+    /// As [`leave`](Self::leave), by the count, when that is `word`.
+    #[inline(never)]
+    fn leave_by_count<H: Host>(self, mut word: u32) {
         loop {
             debug_assert!(
                 word & !(DRAINING | PER_CPU) > 0,
@@ -219,15 +227,19 @@ impl VmaLock<'_> {
             if word & DRAINING != 0 {
                 return self.leave_who_waits::<H>();
             }
-            // Release: pairs with the acquire of the writer that waits for the readers to leave. Relaxed:
-            // nothing was done.
-            let left =
-                self.count.word.compare_exchange(word, word - READER, Ordering::Release, Ordering::Relaxed);
-            match left {
-                Ok(_) => return,
+            match self.lower(word) {
+                Ok(()) => return,
                 Err(now) => word = now,
             }
         }
+    }
+
+    #[inline]
+    fn lower(self, from: u32) -> Result<(), u32> {
+        // Release: pairs with the acquire of the writer that waits for the readers to leave. Relaxed: nothing
+        // was done.
+        let (done, not) = (Ordering::Release, Ordering::Relaxed);
+        self.count.word.compare_exchange(from, from - READER, done, not).map(drop)
     }
 
     /// As [`leave`](Self::leave), by the count, while a writer waits for the readers.

@@ -6,7 +6,8 @@
 //!   1  the VMA's own lock, found without any other           nearly every fault
 //!   2  the mmap lock for reading; where changes run side     holes, busy VMAs, first touch beside a writer
 //!      by side, a claim of the VMA
-//!   3  the mmap lock for writing                             a stack that grows
+//!   3  the mmap lock for writing; where changes run side     a stack that grows
+//!      by side, a claim of the hole below
 //! ```
 //!
 //! Each rung looks everything up again; each may say "climb". What a fault does to the page tables is the
@@ -44,6 +45,7 @@ use crate::{
     rounds::Rounds,
     space::anon::NotPrepared,
     space::held::Held,
+    space::look::Look,
     space::part::PartRoom,
     space::{AddressSpace, counters::Rung},
     vma::{
@@ -302,9 +304,10 @@ impl<P: Platform> AddressSpace<P> {
         };
         let Some((guard, vma)) = claimed.as_ref().and_then(|guard| Some((guard, guard.find(page)?))) else {
             drop(claimed);
-            let nothing = self.is_unmapped(page) && !self.may_lie_below_stack(page);
-            let segv = FaultError::Segv { addr: page, code: SegvCode::Maperr };
-            return nothing.then_some(FaultOutcome::Failed(segv));
+            return match self.peek_at(page) {
+                Look::Mapped => None,
+                _ => Some(self.grow_stack(page).map_or_else(FaultOutcome::Failed, |()| FaultOutcome::Retry)),
+            };
         };
         if let Err(code) = check_access(vma.flags(), access) {
             return Some(FaultOutcome::Failed(FaultError::Segv { addr: page, code }));

@@ -2,11 +2,16 @@
 
 use super::{FaultError, SegvCode};
 use crate::{
+    PAGE_SIZE,
     platform::Platform,
     rounds::Rounds,
-    space::{AddressSpace, anon::NotPrepared, held::Held, limits::Replaced, locking::WriteGuard},
+    space::{
+        AddressSpace, anon::NotPrepared, counters::Needs, held::Held, limits::Replaced, locking::WriteGuard,
+        look::Look, part::PartRoom,
+    },
     vma::{Vma, flags::VmFlags},
 };
+use freehold_range::Refused;
 use freehold_vmspace::{PageCount, UserRange};
 
 /// The signal for an access that nothing grows down to.
@@ -21,7 +26,8 @@ impl<P: Platform> AddressSpace<P> {
     /// The set of VMAs changes, so a lock for reading will not do, not even beside a munmap that has
     /// downgraded its own: the stack could grow into tables that are about to be freed (hazard C-3). What
     /// was seen under the lock for reading is looked up again under the one for writing, which is had
-    /// only once no munmap of that range is under way.
+    /// only once no munmap of that range is under way. A writer of a part claims the range: what is being
+    /// unmapped is not claimed.
     ///
     /// # Errors
     ///
@@ -29,8 +35,15 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// The mmap lock, for reading and then for writing, killably; none on entry.
+    /// The mmap lock, for reading and then for writing, killably; where changes run side by side, the gate,
+    /// and a claim of the range and of the gap below it. None on entry.
     pub(crate) fn grow_stack(&self, addr: u64) -> Result<(), FaultError> {
+        if self.is_changed_by_parts()
+            && self.tries_vma_lock()
+            && let Some(grown) = self.grow_stack_beside(addr)
+        {
+            return grown;
+        }
         let mut rounds = Rounds::new();
         loop {
             rounds.again::<P>()?;
@@ -61,6 +74,28 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
+    /// The same as a writer of a part. `None`: it takes the mmap lock.
+    ///
+    /// The gap that stays below the stack is claimed with the range that it grows into. What is mapped there
+    /// beside it has come before, and the claim is refused; or comes afterwards, and finds the gap kept.
+    fn grow_stack_beside(&self, addr: u64) -> Option<Result<(), FaultError>> {
+        let start = match self.peek_at(addr) {
+            Look::Mapped => return Some(Ok(())),
+            Look::Nothing => return Some(Err(not_mapped(addr))),
+            Look::BelowStack { start } => start,
+            Look::Unclear => return None,
+        };
+        let needs = Needs { pages: PageCount::of_bytes(start - addr), ..Needs::default() };
+        let room = PartRoom::default();
+        let claim = |guard: &WriteGuard<'_, P>| guard.claim_below_stack(addr, start);
+        match self.claim_by(&room, || needs, claim) {
+            Ok(Ok(guard)) => Some(guard.grow_claimed(addr)),
+            // Somebody else may have grown it.
+            Ok(Err(_)) => (self.peek_at(addr) == Look::Mapped).then_some(Ok(())),
+            Err(killed) => Some(Err(killed.into())),
+        }
+    }
+
     /// Whether a stack may begin at `addr` with `below` the next VMA below it. No stack may have the lowest
     /// addresses, whatever privileges the space has (hazard C-67). A gap stays between a stack and what lies
     /// below it, unless that is another stack, or cannot be accessed and so is a gap by itself.
@@ -77,6 +112,28 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
+    /// Claims the hole below the stack that starts at `start` down to `addr`, and its gap below that.
+    fn claim_below_stack(&self, addr: u64, start: u64) -> Result<(), Refused> {
+        let gap = self.space.engine.config().stack_gap;
+        let from = addr.saturating_sub(gap) & !(PAGE_SIZE - 1);
+        // What lies in the gap, and may, is for the writer of the whole to look at.
+        self.claim_hole(UserRange::new(from, start), |_| 0)?;
+        match self.next(addr).map(Vma::flags).filter(|flags| flags.contains(VmFlags::GROWSDOWN)) {
+            Some(flags) => self.reserve_locked(flags, PageCount::of_bytes(start - addr)),
+            None => Err(self.unclaim(Refused::Whole)),
+        }
+    }
+
+    /// Lets the stack begin at `addr`, if it may, which [was claimed](Self::claim_below_stack).
+    fn grow_claimed(&self, addr: u64) -> Result<(), FaultError> {
+        let vma = self.next(addr).expect("it was claimed");
+        if !self.space.may_begin_at(addr, self.prev(addr)) {
+            return Err(not_mapped(addr));
+        }
+        self.space.prepare_anon_exclusive(self, vma).map_err(|_| FaultError::OutOfMemory)?;
+        self.grow_down(vma, addr)
+    }
+
     /// Lets `vma` begin at `addr`, which lies below it with nothing in between.
     fn grow_down(&self, vma: &Vma<P>, addr: u64) -> Result<(), FaultError> {
         let (flags, end) = (vma.flags(), vma.end());

@@ -1,6 +1,27 @@
 //! brk: the heap, one growing area behind the program's data.
+//!
+//! # The break
+//!
+//! The break, and where the heap starts, are written by the writer of the whole; the break is written by one
+//! writer of a part, too. That one has said so in `heap_moves`:
+//!
+//! | `heap_moves` | meaning | goes to |
+//! | --- | --- | --- |
+//! | false | no writer of a part looks at the break | true: a writer of a part, within the gate |
+//! | true | one does, and may move it | false: the same task, when its draft is published, before it leaves the gate |
+//!
+//! A task that finds it true works on the whole. So it is false for the writer of the whole, and what the
+//! break says agrees with what is mapped for everybody that may look.
 
-use super::{AddressSpace, limits::Replaced, locking::WriteGuard, split_merge::NewMapping, unmap::Decoded};
+use super::{
+    AddressSpace,
+    counters::Needs,
+    limits::Replaced,
+    locking::WriteGuard,
+    part::{Part, PartRoom},
+    split_merge::NewMapping,
+    unmap::Decoded,
+};
 use crate::{
     PAGE_SIZE,
     error::{HeapError, NoMemory},
@@ -8,8 +29,13 @@ use crate::{
     platform::Platform,
     vma::{flags::VmFlags, merge::Attrs},
 };
-use freehold_sync::{Killed, atomic::Ordering::Relaxed};
-use freehold_vmspace::{PageIndex, UserRange};
+use core::cell::Cell;
+use freehold_range::Refused;
+use freehold_sync::{
+    Killed,
+    atomic::Ordering::{Acquire, Relaxed, Release},
+};
+use freehold_vmspace::{PageCount, PageIndex, UserRange};
 
 /// What the heap is, besides what mlockall adds.
 const HEAP: VmFlags = VmFlags::READ
@@ -26,12 +52,24 @@ fn page_end(brk: u64) -> Option<u64> {
 }
 
 /// The heap may not grow; nobody is told why.
-struct Refused;
+struct Denied;
 
-impl From<NoMemory> for Refused {
+impl From<NoMemory> for Denied {
     fn from(_: NoMemory) -> Self {
-        Refused
+        Denied
     }
+}
+
+/// What it takes to bring the break to where it is wanted.
+enum Step {
+    /// It cannot be there.
+    Denied,
+    /// Nothing: it stays in its page.
+    InPage,
+    /// These pages, at the end of the heap.
+    Grow(UserRange),
+    /// That these pages go.
+    Shrink(UserRange),
 }
 
 impl<P: Platform> AddressSpace<P> {
@@ -61,38 +99,83 @@ impl<P: Platform> AddressSpace<P> {
     /// assert_eq!(space.brk(u64::MAX), Ok(heap + PAGE_SIZE), "as it was");
     /// ```
     pub fn brk(&self, to: u64) -> Result<u64, Killed> {
-        let (guard, now) = loop {
-            let guard = self.write_killable()?;
-            // Relaxed: under the mmap lock, like every access.
-            let now = self.brk.load(Relaxed);
-            let above = now.max(to).saturating_add(PAGE_SIZE) & !(PAGE_SIZE - 1);
-            let range = UserRange::new(now.min(to) & !(PAGE_SIZE - 1), above);
-            if !guard.is_closing(range) {
-                break (guard, now);
+        let room = PartRoom::default();
+        let guard = self.write_heap(&room, to)?;
+        // Relaxed: nobody else moves it now.
+        let now = self.brk.load(Relaxed);
+        match self.step_to(now, to) {
+            Step::Denied => Ok(now),
+            Step::InPage => {
+                self.brk.store(to, Relaxed);
+                Ok(to)
             }
-            self.closings.wait_after(guard)?;
+            Step::Shrink(gone) => Ok(self.shrink_heap(guard, now, to, gone)),
+            Step::Grow(range) => {
+                if guard.grow_heap(range).is_err() {
+                    return Ok(now);
+                }
+                self.brk.store(to, Relaxed);
+                let locked = self.default_flags().contains(VmFlags::LOCKED);
+                drop(guard);
+                if locked {
+                    self.populate_leniently(range);
+                }
+                Ok(to)
+            }
+        }
+    }
+
+    /// The right to bring the break to `to`: as a writer of the pages that come or go, who alone moves the
+    /// break; or as the writer of the whole, at a moment when none of them is still closing.
+    fn write_heap<'s>(&'s self, room: &'s PartRoom, to: u64) -> Result<WriteGuard<'s, P>, Killed> {
+        let seen = Cell::new(0);
+        let needs = || {
+            // Relaxed: a guess, until it is known that nobody moves it.
+            seen.set(self.brk.load(Relaxed));
+            self.needs_to(seen.get(), to)
         };
-        let (Some(old_end), Some(new_end)) = (page_end(now), page_end(to)) else { return Ok(now) };
+        let claim = |guard: &WriteGuard<'s, P>| guard.claim_heap(to, seen.get());
+        self.write_claimed(room, needs, claim, |guard| guard.is_closing(self.passed_over(to)))
+    }
+
+    /// The pages between the break and `to`, and one more.
+    fn passed_over(&self, to: u64) -> UserRange {
+        let now = self.brk.load(Relaxed);
+        let above = now.max(to).saturating_add(PAGE_SIZE) & !(PAGE_SIZE - 1);
+        UserRange::new(now.min(to) & !(PAGE_SIZE - 1), above)
+    }
+
+    /// What it takes to bring the break from `now` to `to`.
+    fn step_to(&self, now: u64, to: u64) -> Step {
+        let (Some(old_end), Some(new_end)) = (page_end(now), page_end(to)) else { return Step::Denied };
         if to < self.start_brk.load(Relaxed) || !self.may_have_data(to) {
-            return Ok(now);
+            Step::Denied
+        } else if new_end == old_end {
+            Step::InPage
+        } else if to <= now {
+            Step::Shrink(UserRange::new(new_end, old_end))
+        } else {
+            Step::Grow(UserRange::new(old_end, new_end))
         }
-        if new_end == old_end {
-            self.brk.store(to, Relaxed);
-            return Ok(to);
+    }
+
+    /// What that may add to sizes that have limits.
+    fn needs_to(&self, now: u64, to: u64) -> Needs {
+        match self.step_to(now, to) {
+            Step::Denied | Step::InPage => Needs::default(),
+            Step::Shrink(_) => Needs::CUTS,
+            Step::Grow(range) => {
+                let pages = range.pages();
+                let locked = self.default_flags().contains(VmFlags::LOCKED);
+                Needs { vmas: 1, pages, locked: if locked { pages } else { PageCount::ZERO } }
+            }
         }
-        if to <= now {
-            return Ok(self.shrink_heap(guard, now, to, UserRange::new(new_end, old_end)));
-        }
-        if guard.grow_heap(UserRange::new(old_end, new_end)).is_err() {
-            return Ok(now);
-        }
-        self.brk.store(to, Relaxed);
-        let locked = guard.default_flags().contains(VmFlags::LOCKED);
-        drop(guard);
-        if locked {
-            self.populate_leniently(UserRange::new(old_end, new_end));
-        }
-        Ok(to)
+    }
+
+    /// What mlockall(MCL_FUTURE) and `set_memory_merge` add to new mappings.
+    fn default_flags(&self) -> VmFlags {
+        // Relaxed: by writers, of the whole or of parts, like every access.
+        VmFlags::from_bits_retain(self.default_flags.load(Relaxed))
     }
 
     /// Puts the heap, which is empty, at `start`: prctl(PR_SET_MM) with PR_SET_MM_START_BRK and
@@ -142,16 +225,30 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// What mlockall(MCL_FUTURE) and `set_memory_merge` add to new mappings.
-    fn default_flags(&self) -> VmFlags {
-        // Relaxed: under the mmap lock, like every access.
-        VmFlags::from_bits_retain(self.space.default_flags.load(Relaxed))
+    /// Becomes the one writer of a part that moves the break, which was `seen` somewhere, and claims what it
+    /// takes to bring it to `to`.
+    fn claim_heap(&self, to: u64, seen: u64) -> Result<(), Refused> {
+        let space = self.space;
+        if !self.part().is_some_and(Part::take_heap) {
+            return Err(Refused::Whole);
+        }
+        if space.brk.load(Relaxed) != seen {
+            // What was reserved is not what is needed.
+            return Err(Refused::Filled);
+        }
+        match space.step_to(seen, to) {
+            Step::Denied | Step::InPage => Ok(()),
+            Step::Shrink(_) if !space.unmaps_parts() => Err(Refused::Whole),
+            Step::Shrink(gone) => self.claim_range(gone),
+            Step::Grow(range) if range.end() > AddressSpace::<P>::TASK_SIZE => Ok(()),
+            Step::Grow(range) => self.claim_hole(range, |above| self.kept_below(above) + PAGE_SIZE),
+        }
     }
 
     /// Maps `range`, which starts at the end of the heap.
-    fn grow_heap(&self, range: UserRange) -> Result<(), Refused> {
+    fn grow_heap(&self, range: UserRange) -> Result<(), Denied> {
         let space = self.space;
-        let flags = HEAP | self.default_flags();
+        let flags = HEAP | space.default_flags();
         let pages = range.pages();
         if range.end() > AddressSpace::<P>::TASK_SIZE
             || (flags.contains(VmFlags::LOCKED) && !self.may_lock_pages(pages))
@@ -160,7 +257,7 @@ impl<P: Platform> WriteGuard<'_, P> {
             || !self.may_have_vmas(0)
             || pages > space.engine.config().commit_pages
         {
-            return Err(Refused);
+            return Err(Denied);
         }
         let pgoff = PageIndex::of_byte(range.start());
         let attrs = Attrs::new(flags, &Object::Anonymous, pgoff);
@@ -180,8 +277,30 @@ impl<P: Platform> WriteGuard<'_, P> {
         Ok(())
     }
 
-    /// Whether `range` is free, and a page more, and then the gap that what comes next keeps below itself.
+    /// Whether `range` is free, and a page more, and then the gap that what comes next keeps below itself. A
+    /// writer of a part has claimed it as such.
     fn is_clear_for_heap(&self, range: UserRange) -> bool {
-        self.next_taken(range.start()).is_none_or(|(_, kept)| range.end() + PAGE_SIZE <= kept)
+        self.part().is_some()
+            || self.next_taken(range.start()).is_none_or(|(_, kept)| range.end() + PAGE_SIZE <= kept)
+    }
+}
+
+impl<P: Platform> Part<'_, P> {
+    /// Becomes the one that moves the break, until it [ends](Self::leave_heap), unless there is another.
+    fn take_heap(&self) -> bool {
+        if !self.room.moves_heap.get() {
+            // Acquire: pairs with `leave_heap`. What the last one did comes before what is done now.
+            self.room.moves_heap.set(!self.space.heap_moves.swap(true, Acquire));
+        }
+        self.room.moves_heap.get()
+    }
+
+    /// What is mapped agrees with the break.
+    #[inline]
+    pub(super) fn leave_heap(&self) {
+        if self.room.moves_heap.replace(false) {
+            // Release: pairs with `take_heap`.
+            self.space.heap_moves.store(false, Release);
+        }
     }
 }

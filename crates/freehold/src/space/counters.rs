@@ -118,6 +118,10 @@ struct Cell {
     /// Faults by [how they ended](Rung).
     faults: [AtomicU64; ENDS],
     credit: [AtomicU64; SIZES],
+    /// Changes of parts.
+    changes: AtomicU64,
+    /// Those of all CPUs, when this one last looked.
+    seen: AtomicU64,
 }
 
 /// What a change of a part may add to sizes that have a limit.
@@ -183,6 +187,8 @@ impl<P: Platform> Counters<P> {
             cells: PerCpu::try_new(|_| Cell {
                 faults: core::array::from_fn(|_| AtomicU64::new(0)),
                 credit: core::array::from_fn(|_| AtomicU64::new(0)),
+                changes: AtomicU64::new(0),
+                seen: AtomicU64::new(0),
             })?,
         })
     }
@@ -228,6 +234,18 @@ impl<P: Platform> Counters<P> {
             }
         }
         Ok(())
+    }
+
+    /// Reserves locked pages beside what is reserved, of which none are locked. Returns whether all that are
+    /// taken stay within the limit; else nothing was done.
+    pub(super) fn reserve_locked(&self, reserved: &Reserved, pages: PageCount, limit: Option<u64>) -> bool {
+        let Some(limit) = limit else { return true };
+        let fits = self.use_credit(Size::Locked, pages.get(), limit);
+        if fits {
+            reserved.pages.set(true);
+            reserved.left[Size::Locked as usize].set(pages.get());
+        }
+        fits
     }
 
     /// What was reserved and is not needed becomes credit.
@@ -434,6 +452,34 @@ impl<P: Platform> Counters<P> {
             // Relaxed load and store: only this CPU writes its cell, inside `with`.
             counter.store(counter.load(Relaxed) + 1, Relaxed);
         });
+    }
+
+    /// A change of a part begins. Returns how many have begun on this CPU.
+    #[inline]
+    pub(super) fn count_change(&self) -> u64 {
+        self.cells.with(|cell| {
+            let changes = cell.changes.load(Relaxed) + 1;
+            cell.changes.store(changes, Relaxed);
+            changes
+        })
+    }
+
+    /// Whether nearly all changes of parts since this CPU's last look were its own. It looks when `changes`,
+    /// its own, come to `every` for each CPU there is; else it does not know.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn changed_alone(&self, changes: u64, every: u64) -> bool {
+        let own = every * self.cells.iter().len() as u64;
+        if !changes.is_multiple_of(own) {
+            return false;
+        }
+        let all: u64 = self.cells.iter().map(|cell| cell.changes.load(Relaxed)).sum();
+        let seen = self.cells.with(|cell| {
+            let seen = cell.seen.load(Relaxed);
+            cell.seen.store(all, Relaxed);
+            seen
+        });
+        all.wrapping_sub(seen) <= own + own / 16
     }
 
     /// Faults by how they ended.

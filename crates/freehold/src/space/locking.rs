@@ -20,6 +20,8 @@
 )]
 
 use super::AddressSpace;
+pub(crate) use super::look::NeedMmapLock;
+pub use super::look::VmaRead;
 use super::part::WriteRight;
 use super::tree::Tree;
 use super::tree_entry::decode;
@@ -34,70 +36,10 @@ use crate::{
 };
 use core::{
     cell::{Cell, RefCell},
-    marker::PhantomData,
-    ops::{Deref, Range},
+    ops::Range,
 };
-use freehold_range::{Direction, Entry, GapRequest, Lookup, Reader};
-use freehold_sync::{Killed, MmapReadGuard, MmapWriteGuard, ReadFail, ReaderPlace};
-
-/// How often a lookup without locks looks again for a VMA that went while it looked.
-const LOOKS: u32 = 8;
-
-/// Why a lookup without locks could not be used: take the mmap lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NeedMmapLock {
-    /// Nothing is mapped there, as far as one can tell without a lock.
-    Hole,
-    /// A writer is at work, or the VMA was recycled, or has too many readers.
-    Busy,
-}
-
-/// One VMA locked for reading.
-///
-/// What it shows is gone with it (hazard C-7):
-///
-/// ```compile_fail,E0505
-/// use freehold::{platform::Platform, space::AddressSpace};
-///
-/// fn start<P: Platform>(space: &AddressSpace<P>) -> Option<u64> {
-///     let lock = space.find_vma(0)?;
-///     let vma = &*lock;
-///     drop(lock);
-///     Some(vma.start())
-/// }
-/// ```
-pub struct VmaRead<'s, P: Platform> {
-    vma: &'s Vma<P>,
-    /// Where the lock counts this reader.
-    place: ReaderPlace<'s>,
-    /// Not to be sent: the lock belongs to the task that took it.
-    task: PhantomData<*const ()>,
-}
-
-impl<'s, P: Platform> VmaRead<'s, P> {
-    /// A VMA that was locked for reading just now, at `place`.
-    ///
-    /// # Safety
-    ///
-    /// It is, by the task that calls this.
-    pub(super) unsafe fn locked(vma: &Vma<P>, place: ReaderPlace<'s>) -> Self {
-        // SAFETY: the lock keeps the VMA attached, and so its memory a `Vma`, as long as the value.
-        VmaRead { vma: unsafe { &*core::ptr::from_ref(vma) }, place, task: PhantomData }
-    }
-}
-
-impl<P: Platform> Deref for VmaRead<'_, P> {
-    type Target = Vma<P>;
-    fn deref(&self) -> &Vma<P> {
-        self.vma
-    }
-}
-
-impl<P: Platform> Drop for VmaRead<'_, P> {
-    fn drop(&mut self) {
-        self.vma.lock().unlock_read::<P>(self.place);
-    }
-}
+use freehold_range::{Direction, Entry, GapRequest, Reader};
+use freehold_sync::{Killed, MmapReadGuard, MmapWriteGuard};
 
 /// The mmap lock held for reading (or downgraded).
 ///
@@ -155,56 +97,6 @@ pub(crate) struct VmaWrite<'g, P: Platform> {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Locks the VMA at `addr` for reading without touching the mmap lock. Inlined: faults begin with it.
-    #[inline(always)]
-    pub(crate) fn lock_vma(&self, addr: u64) -> Result<VmaRead<'_, P>, NeedMmapLock> {
-        let rcu = P::rcu_read();
-        let mut looks = 0;
-        loop {
-            let found = match self.tree.lookup(&rcu, addr) {
-                Lookup::Found(found) => found,
-                Lookup::Hole => return Err(NeedMmapLock::Hole),
-                Lookup::Contended => return Err(NeedMmapLock::Busy),
-            };
-            // SAFETY: found within `rcu`, which lasts until the VMA is locked, or let go of.
-            let TreeEntry::Vma(vma) = (unsafe { decode::<P>(&found) }) else {
-                return Err(NeedMmapLock::Hole);
-            };
-            match vma.lock().try_read::<P>(&self.mmap_lock, || vma.is_owned_by(&self.vm)) {
-                Ok(place) => {
-                    // Only now are the bounds known to stand still; the entry may have been of an earlier
-                    // life.
-                    let read = VmaRead { vma, place, task: PhantomData };
-                    return if read.range().contains(addr) { Ok(read) } else { Err(NeedMmapLock::Busy) };
-                }
-                // It left the tree after we found it: whatever is there now is worth another look, but not
-                // for ever.
-                Err(ReadFail::Detached) if looks < LOOKS => looks += 1,
-                Err(_) => return Err(NeedMmapLock::Busy),
-            }
-        }
-    }
-
-    /// The VMA at `addr`, locked for reading.
-    ///
-    /// # Locks
-    ///
-    /// None but the VMA's, where possible; else the mmap lock for reading, for the look-up alone.
-    pub fn find_vma(&self, addr: u64) -> Option<VmaRead<'_, P>> {
-        loop {
-            if let Ok(vma) = self.lock_vma(addr) {
-                return Some(vma);
-            }
-            let guard = self.read();
-            // The VMA may have too many readers to be counted; that passes.
-            if let Ok(vma) = guard.lock_vma(guard.find(addr)?) {
-                return Some(vma);
-            }
-            drop(guard);
-            P::relax();
-        }
-    }
-
     /// Takes the mmap lock for reading.
     pub fn read(&self) -> ReadGuard<'_, P> {
         self.reader(self.mmap_lock.read())

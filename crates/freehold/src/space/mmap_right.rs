@@ -44,15 +44,17 @@ impl<P: Platform> AddressSpace<P> {
         fixed: Option<UserRange>,
         alone: bool,
     ) -> Result<Placed<'s, P>, MmapError> {
-        if self.changes_parts()
+        if self.goes_beside()
             && let Some(claimed) = self.claim_for(room, request, fixed, alone)?
         {
             return Ok(claimed);
         }
-        match fixed {
-            Some(range) => Ok((self.write_range(range)?, None)),
-            None => Ok((self.write_killable()?, None)),
-        }
+        let guard = match fixed {
+            Some(range) => self.write_range(range)?,
+            None => self.write_killable()?,
+        };
+        self.had_turn();
+        Ok((guard, None))
     }
 
     /// The same as a writer of a part. `None`: it takes the whole.

@@ -19,6 +19,7 @@ mod ksm;
 mod layout;
 pub mod limits;
 pub mod locking;
+pub(crate) mod look;
 mod madvise;
 mod map_flags;
 pub mod maps;
@@ -31,6 +32,7 @@ mod mmap_right;
 mod mprotect;
 mod mremap;
 mod mremap_pages;
+mod mremap_right;
 mod mseal;
 mod msync;
 mod munmap;
@@ -51,6 +53,7 @@ mod stack_move;
 mod thp;
 mod tree;
 mod tree_entry;
+mod turns;
 mod unmap;
 mod vma_list;
 
@@ -86,12 +89,13 @@ use counters::Counters;
 use freehold_range::RangeMap;
 use freehold_sync::{
     MmapLock, Rank, SpinLock,
-    atomic::{AtomicU32, AtomicU64, announce},
+    atomic::{AtomicBool, AtomicU32, AtomicU64, announce},
     stats::{LockSnapshot, LockStats},
 };
 use freehold_vmspace::VmSpace;
 use limits::LiveLimits;
 use pkeys::Pkeys;
+use turns::Turns;
 
 /// Where things go in a fresh address space, and what it may do.
 #[derive(Clone, Debug)]
@@ -172,6 +176,8 @@ pub struct AddressSpace<P: Platform> {
     pub(crate) vm: VmSpace<P>,
     /// Where waiters for closing ranges sleep.
     closings: Closings,
+    /// Whether changes run side by side or take turns.
+    turns: Turns,
     /// Sizes, and faults; see [`counters`].
     pub(crate) counters: Counters<P>,
     /// Resource limits; each read and written alone.
@@ -192,8 +198,11 @@ pub struct AddressSpace<P: Platform> {
     data: core::ops::Range<u64>,
     /// Start of the heap; written under `mmap_lock` held for writing.
     start_brk: AtomicU64,
-    /// The break; written under `mmap_lock` held for writing.
+    /// The break; written under `mmap_lock` held for writing, or by the writer of a part that has set
+    /// `heap_moves`.
     brk: AtomicU64,
+    /// See [`brk`](mod@brk).
+    heap_moves: AtomicBool,
     /// Flags that mlockall(MCL_FUTURE) and `set_memory_merge` add to new mappings; written under `mmap_lock`
     /// held for writing.
     default_flags: AtomicU64,
@@ -237,6 +246,7 @@ impl<P: Platform> AddressSpace<P> {
             tree: RangeMap::new(),
             vm: VmSpace::new(engine.memory())?,
             closings: Closings::new(),
+            turns: Turns::new(),
             counters,
             limits: LiveLimits::new(&config.limits),
             mdwe: AtomicU32::new(config.mdwe.bits()),
@@ -248,6 +258,7 @@ impl<P: Platform> AddressSpace<P> {
             data: config.data.clone(),
             start_brk: AtomicU64::new(config.brk),
             brk: AtomicU64::new(config.brk),
+            heap_moves: AtomicBool::new(false),
             default_flags: AtomicU64::new(defaults.bits()),
             arguments: SpinLock::new(Arguments::default(), Rank::Leaf),
             pkeys: Pkeys::new(),
@@ -258,6 +269,7 @@ impl<P: Platform> AddressSpace<P> {
             tree: tree,
             vm: vm,
             closings: closings,
+            turns: turns,
             counters: counters,
             limits: limits,
             mdwe: mdwe,
@@ -269,6 +281,7 @@ impl<P: Platform> AddressSpace<P> {
             data: data,
             start_brk: start_brk,
             brk: brk,
+            heap_moves: heap_moves,
             default_flags: default_flags,
             arguments: arguments,
             pkeys: pkeys,

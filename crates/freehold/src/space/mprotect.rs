@@ -195,6 +195,7 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
             return Ok(());
         }
         let pages = part.pages();
+        self.guard.hold_anon(vma);
         let new = self.settle_account(vma, wanted, pages)?;
         let space = self.guard.space;
         // Of huge pages nobody shares a table while its entries and the flags disagree.

@@ -16,6 +16,7 @@ use super::{
     deferred_retire::DeferredRetire,
     limits::Replaced,
     locking::WriteGuard,
+    part::PartRoom,
     place::Room,
     split_merge::{NewMapping, SplitMergeError},
     unmap::Decoded,
@@ -76,17 +77,17 @@ impl From<MmapError> for MremapError {
 
 /// The arguments, lengths in whole pages. A move of several VMAs makes one such request for each.
 #[derive(Clone, Copy)]
-struct Remap {
-    addr: u64,
-    old_len: u64,
-    new_len: u64,
+pub(super) struct Remap {
+    pub(super) addr: u64,
+    pub(super) old_len: u64,
+    pub(super) new_len: u64,
     flags: RemapFlags,
     new_addr: u64,
 }
 
 impl Remap {
     /// Whether the caller says where the result shall be.
-    fn has_target(&self) -> bool {
+    pub(super) fn has_target(&self) -> bool {
         self.flags.intersects(RemapFlags::FIXED | RemapFlags::DONTUNMAP)
     }
 
@@ -98,12 +99,12 @@ impl Remap {
         self.flags.contains(RemapFlags::DONTUNMAP)
     }
 
-    fn grows(&self) -> bool {
+    pub(super) fn grows(&self) -> bool {
         self.new_len > self.old_len
     }
 
     /// Bytes by which it grows.
-    fn growth(&self) -> u64 {
+    pub(super) fn growth(&self) -> u64 {
         self.new_len - self.old_len
     }
 
@@ -136,7 +137,7 @@ impl Remap {
     }
 
     /// The addresses it may need: the source with what it grows into, and a target that is given.
-    fn ranges(&self) -> [UserRange; 2] {
+    pub(super) fn ranges(&self) -> [UserRange; 2] {
         let target = match self.fixed() {
             true => UserRange::at(self.new_addr, self.new_len),
             false => UserRange::EMPTY,
@@ -180,7 +181,8 @@ impl<P: Platform> AddressSpace<P> {
         new_addr: u64,
     ) -> Result<u64, MremapError> {
         let request = Remap::decode::<P>(addr, old_len, new_len, flags, new_addr)?;
-        let guard = self.lock_for_remap(&request)?;
+        let room = PartRoom::default();
+        let guard = self.write_for_remap(&room, &request)?;
         let request = guard.in_whole_huge_pages(request)?;
         if request.new_len < request.old_len && !request.has_target() {
             return guard.shrink_in_place(&request);
@@ -195,17 +197,6 @@ impl<P: Platform> AddressSpace<P> {
             let _ = self.populate(UserRange::new(at + request.old_len, at + request.new_len));
         }
         Ok(at)
-    }
-
-    /// The mmap lock for writing, at a moment when none of the addresses concerned is still closing.
-    fn lock_for_remap(&self, request: &Remap) -> Result<WriteGuard<'_, P>, MremapError> {
-        loop {
-            let guard = self.write_killable()?;
-            if request.ranges().into_iter().all(|range| !guard.is_closing(range)) {
-                return Ok(guard);
-            }
-            self.closings.wait_after(guard)?;
-        }
     }
 }
 
@@ -386,6 +377,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     fn extend_in_place(&self, vma: &Vma<P>, extension: UserRange) -> Result<(), MremapError> {
         let pages = extension.pages();
         self.check_commit(vma.flags(), pages)?;
+        self.hold_anon(vma);
         // As on Linux, what is new joins the next VMA even if fork made this one.
         let (pgoff, anon) =
             (vma.pgoff() + vma.pages(), AnonVma { id: vma.anon().unforked(), ..vma.anon_vma() });

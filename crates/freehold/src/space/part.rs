@@ -18,10 +18,9 @@
 
 use super::{
     AddressSpace, Write,
-    counters::{Needs, Reserved},
+    counters::{Needs, Reserved, Size},
     locking::{NeedMmapLock, VmaRead, WriteGuard, entry},
     tree::Tree,
-    tree_entry::{TreeEntry, decode},
 };
 use crate::{
     VirtAddr,
@@ -30,9 +29,9 @@ use crate::{
 };
 use core::cell::{Cell, OnceCell};
 use freehold_pagetable::{Format, Level, VaRange};
-use freehold_range::{Draft, Entry, Lookup, Refused, SharedWriter};
+use freehold_range::{Draft, Entry, Refused, SharedWriter};
 use freehold_sync::{Killed, MmapLock, MmapRangeGuard, MmapWriteGuard, MmapWriter, Rank, rank};
-use freehold_vmspace::{UserRange, VmGather};
+use freehold_vmspace::{PageCount, UserRange, VmGather};
 
 /// How often a task waits for a claim that is in its way before it works on the whole: so it waits for a
 /// bounded number of others, and then for its turn.
@@ -76,11 +75,13 @@ pub(super) struct Room {
     emptied: Cell<Option<UserRange>>,
     /// A VMA could not be [stored](WriteGuard::store_alone) without a claim.
     pub(super) needs_claim: Cell<bool>,
+    /// It is the one writer of a part that moves the [break](super::brk).
+    pub(super) moves_heap: Cell<bool>,
 }
 
 /// What a writer of a part has of its address space. Dropping it publishes its draft.
 pub(super) struct Part<'s, P: Platform> {
-    space: &'s AddressSpace<P>,
+    pub(super) space: &'s AddressSpace<P>,
     pub(super) map: SharedWriter<'s, P>,
     pub(super) room: &'s Room,
 }
@@ -107,6 +108,7 @@ impl<P: Platform> Drop for Part<'_, P> {
                 self.map.publish(Some((span.start(), unlink)));
             }),
         }
+        self.leave_heap();
         self.space.counters.give_back(&self.room.reserved);
         self.space.tell_waiters(&self.map);
     }
@@ -139,13 +141,58 @@ impl<P: Platform> AddressSpace<P> {
         range: UserRange,
         needs: Needs,
     ) -> Result<WriteGuard<'s, P>, Killed> {
-        if self.changes_parts() && !range.is_empty() {
+        if !range.is_empty() && self.goes_beside() {
             let claim = |guard: &WriteGuard<'s, P>| guard.claim_range(range);
             if let Ok(guard) = self.claim_by(room, || needs, claim)? {
                 return Ok(guard);
             }
         }
-        self.write_range(range)
+        let guard = self.write_range(range)?;
+        self.had_turn();
+        Ok(guard)
+    }
+
+    /// The right to change what `claim` claims; or to change all, at a moment when nothing concerned is
+    /// `closing`.
+    ///
+    /// # Errors
+    ///
+    /// A fatal signal arrived first; nothing is held.
+    pub(super) fn write_claimed<'s>(
+        &'s self,
+        room: &'s PartRoom,
+        needs: impl Fn() -> Needs,
+        claim: impl Fn(&WriteGuard<'s, P>) -> Result<(), Refused>,
+        closing: impl Fn(&WriteGuard<'s, P>) -> bool,
+    ) -> Result<WriteGuard<'s, P>, Killed> {
+        if let Some(guard) = self.write_alone(UserRange::EMPTY).filter(|guard| !closing(guard)) {
+            return Ok(guard);
+        }
+        if self.goes_beside()
+            && let Ok(guard) = self.claim_by(room, needs, claim)?
+        {
+            return Ok(guard);
+        }
+        self.write_open(closing)
+    }
+
+    /// Becomes the writer of the whole at a moment when nothing concerned is `closing`.
+    ///
+    /// # Errors
+    ///
+    /// A fatal signal arrived first; nothing is held.
+    pub(super) fn write_open<'s>(
+        &'s self,
+        closing: impl Fn(&WriteGuard<'s, P>) -> bool,
+    ) -> Result<WriteGuard<'s, P>, Killed> {
+        loop {
+            let guard = self.write_killable()?;
+            if !closing(&guard) {
+                self.had_turn();
+                return Ok(guard);
+            }
+            self.closings.wait_after(guard)?;
+        }
     }
 
     /// Claims the VMA at `addr`, with what touches it, for a look that changes no bounds. `None`: nothing is
@@ -168,49 +215,9 @@ impl<P: Platform> AddressSpace<P> {
                 return Ok(());
             }
             // It has changed: its neighbours may be others.
-            map.publish(None);
-            Err(Refused::Filled)
+            Err(guard.unclaim(Refused::Filled))
         };
         Ok(self.claim_by(room, Needs::default, claim)?.ok())
-    }
-
-    /// The bounds of the VMA at `addr`, at some instant during the call.
-    fn mapped_at(&self, addr: u64) -> Option<(u64, u64)> {
-        let rcu = P::rcu_read();
-        loop {
-            match self.tree.lookup(&rcu, addr) {
-                Lookup::Hole => return None,
-                Lookup::Contended => P::relax(),
-                Lookup::Found(found) => {
-                    // SAFETY: found within `rcu`.
-                    let mapped = unsafe { decode::<P>(&found) }.vma().is_some();
-                    return mapped.then_some((found.start, found.end));
-                }
-            }
-        }
-    }
-
-    /// Whether nothing is mapped at `addr`, at some instant during the call.
-    pub(crate) fn is_unmapped(&self, addr: u64) -> bool {
-        self.mapped_at(addr).is_none()
-    }
-
-    /// Whether the next VMA above `addr`, where nothing is mapped, is one that grows down; also if that
-    /// cannot be said.
-    pub(crate) fn may_lie_below_stack(&self, addr: u64) -> bool {
-        let rcu = P::rcu_read();
-        let mut at = addr;
-        loop {
-            match self.tree.next(&rcu, at) {
-                Lookup::Hole => return false,
-                Lookup::Contended => return true,
-                // SAFETY: found within `rcu`.
-                Lookup::Found(found) => match unsafe { decode::<P>(&found) } {
-                    TreeEntry::Vma(vma) => return vma.flags().contains(VmFlags::GROWSDOWN),
-                    TreeEntry::Closing(range) => at = range.end(),
-                },
-            }
-        }
     }
 
     /// Whether changes of disjoint ranges may run side by side.
@@ -245,7 +252,7 @@ impl<P: Platform> AddressSpace<P> {
     /// # Errors
     ///
     /// A fatal signal arrived first; nothing is held.
-    pub(super) fn claim_by<'s>(
+    pub(crate) fn claim_by<'s>(
         &'s self,
         room: &'s PartRoom,
         needs: impl Fn() -> Needs,
@@ -255,10 +262,11 @@ impl<P: Platform> AddressSpace<P> {
             let Some(guard) = self.enter_part(room, &needs)? else { return Ok(Err(Refused::Whole)) };
             match claim(&guard) {
                 Ok(()) => return Ok(Ok(guard)),
-                Err(Refused::Taken) => {}
+                Err(other @ (Refused::Whole | Refused::NoMemory)) => return Ok(Err(other)),
+                Err(Refused::Taken | Refused::Filled) if self.meets() => return Ok(Err(Refused::Whole)),
                 // Somebody was faster: another hole will do, and soon.
                 Err(Refused::Filled) => continue,
-                Err(other) => return Ok(Err(other)),
+                Err(Refused::Taken) => {}
             }
             // Asked again, with the number known that changes when what is in the way ends.
             let seen = self.closings.ended();
@@ -354,18 +362,55 @@ impl<P: Platform> AddressSpace<P> {
 impl<P: Platform> WriteGuard<'_, P> {
     /// Claims what lies in a range, and what touches it.
     #[inline]
-    fn claim_range(&self, range: UserRange) -> Result<(), Refused> {
+    pub(super) fn claim_range(&self, range: UserRange) -> Result<(), Refused> {
         self.part_map().claim(range.start(), range.end(), true, true)
     }
 
     /// Claims the hole that `range` is, with what touches it, and room above it for what a stack keeps free.
     #[inline]
     pub(super) fn claim_room(&self, range: UserRange) -> Result<(), Refused> {
-        let kept = |above: &Entry| {
-            // Called within RCU: if the VMA is not there any more, it was.
-            above.start - self.kept_from(above)
-        };
-        self.part_map().claim_hole(range.start(), range.end(), kept)
+        self.part_map().claim_hole(range.start(), range.end(), |above| self.kept_below(above))
+    }
+
+    /// How many bytes below its start an entry of the tree keeps free.
+    // Called within RCU: if the VMA is not there any more, it was.
+    #[inline]
+    pub(super) fn kept_below(&self, entry: &Entry) -> u64 {
+        entry.start - self.kept_from(entry)
+    }
+
+    /// Claims the hole that `range` is, with what touches it, where no other hole will do: if it is none, it
+    /// takes the writer of the whole to say so. `kept(entry)` is what the entry above has to keep free.
+    pub(crate) fn claim_hole(&self, range: UserRange, kept: impl Fn(&Entry) -> u64) -> Result<(), Refused> {
+        match self.part_map().claim_hole(range.start(), range.end(), kept) {
+            Err(Refused::Filled) => Err(Refused::Whole),
+            other => other,
+        }
+    }
+
+    /// Reserves `pages` more locked ones, if `flags` are of locked memory: those of a VMA that was not known
+    /// before it was claimed. Else the claim is given up.
+    pub(crate) fn reserve_locked(&self, flags: VmFlags, pages: PageCount) -> Result<(), Refused> {
+        let reserved = self.reserved().filter(|_| flags.contains(VmFlags::LOCKED));
+        let limit = self.space.limit_of(Size::Locked);
+        match reserved.is_none_or(|reserved| self.space.counters.reserve_locked(reserved, pages, limit)) {
+            true => Ok(()),
+            false => Err(self.unclaim(Refused::Whole)),
+        }
+    }
+
+    /// Keeps the anon_vma of a VMA as it is: so does the mmap lock held for writing; beside others a fault
+    /// may give it its first one until it is locked.
+    pub(crate) fn hold_anon(&self, vma: &Vma<P>) {
+        if self.part().is_some() {
+            let _ = self.lock_vma(vma);
+        }
+    }
+
+    /// Gives up what is claimed, as it was. Returns why.
+    pub(crate) fn unclaim(&self, why: Refused) -> Refused {
+        self.part_map().publish(None);
+        why
     }
 
     /// Claims a range for something that takes the place of what is there: the hole that it is, or what is
@@ -381,8 +426,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         if from <= range.start() && range.end() <= to {
             return Ok(());
         }
-        map.publish(None);
-        Err(Refused::Whole)
+        Err(self.unclaim(Refused::Whole))
     }
 }
 
@@ -435,10 +479,14 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let vma = vma.into_ref();
         debug_assert!(vma.is_anonymous() && !vma.anon().is_some(), "something leads to it besides the tree");
         LockedVmas::attach_unlocked(vma, &self.lock);
-        let kept = |above: &Entry| above.start - self.kept_from(above);
+        let kept = |above: &Entry| self.kept_below(above);
         let joins = |touching: &Entry| self.slot(touching).vma().is_some_and(&joins);
-        if let Ok(true) = self.part_map().fill_hole(&entry(vma), kept, joins) {
-            return Some(());
+        match self.part_map().fill_hole(&entry(vma), kept, joins) {
+            Ok(true) => return Some(()),
+            Ok(false) => {}
+            Err(_) => {
+                self.space.meets();
+            }
         }
         LockedVmas::detach_unfound(vma, &self.lock);
         // SAFETY: detached just now, and nobody had found it.

@@ -77,8 +77,14 @@ impl<P: Platform> WriteGuard<'_, P> {
         range: UserRange,
         attrs: &Attrs<'_, P>,
     ) -> (Option<&'g Vma<P>>, Option<&'g Vma<P>>) {
-        let prev = prev.filter(|prev| can_append(prev, attrs));
-        let next = next.filter(|next| can_prepend(attrs, range.end() - range.start(), next));
+        let appends = |prev: &&Vma<P>| can_append(prev, attrs);
+        let prepends = |next: &&Vma<P>| can_prepend(attrs, range.end() - range.start(), next);
+        let (mut prev, mut next) = (prev.filter(appends), next.filter(prepends));
+        if self.part().is_some() {
+            // Those that agree in all else: of their anon_vmas it is known now.
+            [prev, next].into_iter().flatten().for_each(|side| self.hold_anon(side));
+            (prev, next) = (prev.filter(appends), next.filter(prepends));
+        }
         match (prev, next) {
             // Each agrees with what lies between; do they agree with each other? And may one of them go?
             (Some(left), Some(right))
@@ -313,7 +319,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         range: UserRange,
         attrs: Attrs<'_, P>,
     ) -> Result<&'g Vma<P>, SplitMergeError> {
-        let attrs = Attrs { pgoff: vma.pgoff_of(range.start()), ..attrs };
+        self.hold_anon(vma);
+        let attrs = Attrs { pgoff: vma.pgoff_of(range.start()), anon: vma.anon_vma(), ..attrs };
         // Only a part that reaches an end of the VMA has a neighbour there.
         let sides = self.neighbours(range);
         // Where the whole VMA would go, it must be allowed to.

@@ -46,6 +46,7 @@ fn word<P: Platform>(vma: &Vma<P>) -> NonZeroU64 {
 ///
 /// The entry was read from a tree, and the caller keeps what it found there from being freed for `'g`: by a
 /// lock, or in a read section (RCU).
+#[inline(always)]
 pub(super) unsafe fn decode<'g, P: Platform>(entry: &Entry) -> TreeEntry<'g, P> {
     let word = entry.value.get();
     if word & HOLE != 0 {

@@ -1,0 +1,51 @@
+//! Crowded leaves: those in which [shared writers](super::shared) meet.
+//!
+//! Writers whose entries are neighbours in the map meet in one leaf, though they have nothing else in common.
+//! A leaf counts how often a writer found it latched, and forgets half of it every 64 changes. A writer that
+//! finds it so, and knows that this is often, splits the leaf when its own change is done. The writer that is
+//! alone merges what is sparse.
+
+use freehold_sync::{Host, Rank};
+
+use super::hold::Held;
+use super::node::Node;
+use super::shared::SharedWriter;
+use super::way::Latched;
+
+impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
+    /// As [`RangeMap::latch`]; a leaf in which writers meet often is to be split.
+    #[inline(always)]
+    pub(super) fn latch<'n>(&'n self, rcu: &'n H::RcuGuard, key: u64) -> Latched<'n, H, SLOTS> {
+        let latched = self.map.latch(rcu, key);
+        if latched.crowded {
+            self.draft.crowded.set(Some(key));
+        }
+        latched
+    }
+
+    /// Splits the leaf to which `key` belongs, so that writers who met there may go on in leaves of their
+    /// own. It is not worth waiting for memory.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn part(&self, key: u64) {
+        let need = self.map.root.level() + 2;
+        if self.fill(need).is_err() {
+            return;
+        }
+        let structure = self.map.structure.lock::<H>(Rank::VmaMap);
+        if self.map.root.level() + 2 > need {
+            return;
+        }
+        let mut held = Held::new();
+        let path = self.map.path_to(&mut held, key);
+        let leaf = path.step(0).node;
+        leaf.forget_meetings();
+        if leaf.count() >= Node::<SLOTS>::DIVISIBLE {
+            self.map.finger.forget();
+            self.map.part(&mut held, &self.draft.spares, path);
+        }
+        let dead = held.release();
+        drop(structure);
+        dead.retire::<H>();
+    }
+}

@@ -1,0 +1,291 @@
+//! Changes of parts beside each other (`docs/ranges.md`), one of them stopped half-way: a reader of the VMA
+//! that it is going to change keeps it waiting, with its claim held. Interleavings of all kinds stand in
+//! `crates/freehold-machine/tests/shuttle_engine/ranges.rs`.
+
+use crate::support::*;
+use freehold::{
+    error::{MmapError, MremapError},
+    fault::{FaultError, SegvCode},
+    space::{Limits, LockAllFlags, RemapFlags, Write},
+};
+use freehold_machine::Task;
+use freehold_sync::Killed;
+use std::thread;
+
+const SIDE_BY_SIDE: Locking = Locking { write: Write::RangesOnly, ..DEFAULT };
+const DEFAULT: Locking = Locking::ALL[Locking::ALL.len() - 1];
+const STACK: MapFlags = ANON.union(MapFlags::GROWSDOWN).union(MapFlags::FIXED);
+const NEW: MapFlags = ANON.union(MapFlags::FIXED_NOREPLACE);
+const AT: u64 = BASE + (1 << 30);
+
+fn gap() -> u64 {
+    Config::default().stack_gap
+}
+
+fn hole(addr: u64) -> FaultError {
+    FaultError::Segv { addr, code: SegvCode::Maperr }
+}
+
+/// Runs `scenario` in a process whose changes run side by side.
+fn side_by_side(scenario: impl FnOnce(&World, &Process, &mut Vcpu)) {
+    let world = World::new();
+    let config = SpaceConfig { locking: SIDE_BY_SIDE, lock_stats: true, ..SpaceConfig::default() };
+    let process = Process::new(world.engine(), &config).unwrap();
+    // Opens the gate.
+    anon(&process, BASE, 1);
+    let mut cpu = world.machine.cpu(0);
+    scenario(&world, &process, &mut cpu);
+    process.check();
+    drop((process, cpu));
+    world.end();
+}
+
+/// Makes a call that is killed where it would have to wait.
+fn unwaiting<R: Send>(call: impl FnOnce() -> R + Send) -> R {
+    let thread = || {
+        Task::current().kill();
+        call()
+    };
+    thread::scope(|scope| scope.spawn(thread).join().unwrap())
+}
+
+/// Waits until it is so.
+#[track_caller]
+fn until(mut so: impl FnMut() -> bool) {
+    let begin = std::time::Instant::now();
+    while !so() {
+        assert!(begin.elapsed().as_secs() < 20, "it never came");
+        thread::yield_now();
+    }
+}
+
+/// Whether somebody has claimed the VMA at `addr`, which is readable and writable.
+fn is_claimed(process: &Process, addr: u64) -> bool {
+    unwaiting(|| process.mprotect(addr, PAGE, RW)).is_err()
+}
+
+/// None of these takes the mmap lock.
+#[test]
+fn they_take_no_lock_of_the_whole() {
+    side_by_side(|_, process, cpu| {
+        let holds = || {
+            let stats = process.lock_stats().unwrap();
+            (stats.read.held.count(), stats.write.held.count())
+        };
+        let heap = process.brk(0).unwrap();
+        anon(process, AT, 4);
+        process.mmap(AT + 8 * PAGE, PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
+        let stack = AT + 4 * gap();
+        process.mmap(stack, PAGE, RW, STACK, None, 0).unwrap();
+        process.store(cpu, stack, 1u64).unwrap();
+        let before = holds();
+        for to in [0, heap + 1, heap + 2, heap + 4 * PAGE, heap + 9 * PAGE, heap + 2 * PAGE, heap] {
+            assert_eq!(process.brk(to), Ok(to.max(heap)));
+            assert_eq!(holds(), before, "brk({to:#x})");
+        }
+        let remap = |old, new| process.mremap(AT, old * PAGE, new * PAGE, RemapFlags::empty(), 0);
+        for (old, new) in [(4, 3), (3, 3), (3, 6), (6, 8), (9, 5)] {
+            assert_eq!(remap(old, new), Ok(AT));
+            assert_eq!(holds(), before, "mremap from {old} to {new} pages");
+        }
+        // It has joined what lay behind.
+        let range = process.vma_info(AT).unwrap().range;
+        assert_eq!((range.start(), range.end()), (AT, AT + 5 * PAGE));
+        let before = holds();
+        for addr in [stack - PAGE, stack - gap(), stack - 2 * gap()] {
+            process.store(cpu, addr, 2u64).unwrap();
+            assert_eq!(holds(), before, "a stack that grows to {addr:#x}");
+        }
+        for addr in [BASE + 5 * PAGE, AT - PAGE, TASK_SIZE - PAGE] {
+            assert_eq!(process.load::<u64>(cpu, addr), Err(hole(addr)));
+            assert_eq!(holds(), before, "nothing at {addr:#x}");
+        }
+    });
+}
+
+/// A break waits for one that is being moved, wherever it is to be; other changes do not.
+#[test]
+fn one_break_at_a_time() {
+    side_by_side(|_, process, _| {
+        let heap = process.brk(0).unwrap();
+        process.brk(heap + PAGE).unwrap();
+        let reader = process.find_vma(heap).unwrap();
+        thread::scope(|scope| {
+            let grown = scope.spawn(|| process.brk(heap + 3 * PAGE));
+            until(|| is_claimed(process, heap));
+            for to in [0, heap, heap + PAGE - 8, heap + PAGE, heap + 2 * PAGE, heap + 4 * PAGE] {
+                assert_eq!(unwaiting(|| process.brk(to)), Err(Killed), "{:#x}", to.wrapping_sub(heap));
+            }
+            // What it grows into is nobody else's; what lies above the page that it keeps is.
+            let map = |at| unwaiting(|| process.mmap(at, PAGE, RW, NEW, None, 0));
+            for page in 1..3 {
+                assert_eq!(map(heap + page * PAGE), Err(MmapError::Killed));
+            }
+            assert_eq!(map(heap + 4 * PAGE), Ok(heap + 4 * PAGE));
+            drop(reader);
+            assert_eq!(grown.join().unwrap(), Ok(heap + 3 * PAGE));
+        });
+        assert_eq!(process.brk(heap + 3 * PAGE + 1), Ok(heap + 3 * PAGE), "a page stays free");
+        assert_eq!(process.brk(heap), Ok(heap));
+        assert_eq!(process.brk(heap + 4 * PAGE), Ok(heap));
+    });
+}
+
+/// The break that is seen agrees with what is mapped, also when it was killed.
+#[test]
+fn a_break_that_is_killed() {
+    side_by_side(|_, process, _| {
+        let heap = process.brk(0).unwrap();
+        process.brk(heap + 4 * PAGE).unwrap();
+        let reader = process.find_vma(heap).unwrap();
+        thread::scope(|scope| {
+            let other = scope.spawn(|| process.mprotect(heap, PAGE, R));
+            until(|| unwaiting(|| process.mprotect(heap, PAGE, RW)).is_err());
+            for to in [heap, heap + 8 * PAGE] {
+                assert_eq!(killed(|| process.brk(to)), Err(Killed));
+            }
+            // This moves no page, and finds nobody that moves the break.
+            assert_eq!(unwaiting(|| process.brk(0)), Ok(heap + 4 * PAGE));
+            drop(reader);
+            assert_eq!(other.join().unwrap(), Ok(()));
+        });
+        assert_eq!(process.brk(heap + 8 * PAGE), Ok(heap + 8 * PAGE));
+    });
+}
+
+/// What is mapped beside a stack that grows keeps the gap below where it is going to begin.
+#[test]
+fn a_stack_grows_beside_what_is_mapped_below() {
+    side_by_side(|world, process, cpu| {
+        let stack = AT;
+        process.mmap(stack, PAGE, RW, STACK, None, 0).unwrap();
+        process.store(cpu, stack, 1u64).unwrap();
+        let to = stack - 8 * PAGE;
+        let reader = process.find_vma(stack).unwrap();
+        thread::scope(|scope| {
+            let grown = scope.spawn(|| process.store(&mut world.machine.cpu(1), to, 2u64));
+            until(|| is_claimed(process, stack));
+            let map = |at, flags| unwaiting(|| process.mmap(at, PAGE, RW, flags, None, 0));
+            // There was room for it at the first hint, before.
+            for hint in [stack - gap() - PAGE, to - gap() + PAGE, to - 2 * PAGE] {
+                let at = map(hint, ANON).unwrap();
+                assert!(at + PAGE <= to - gap() || at > stack, "{at:#x} is in the gap below {to:#x}");
+            }
+            let below = to - gap() - 2 * PAGE;
+            assert_eq!(map(below, ANON), Ok(below));
+            assert_eq!(map(to - PAGE, NEW), Err(MmapError::Killed));
+            drop(reader);
+            assert_eq!(grown.join().unwrap(), Ok(()));
+        });
+        assert_eq!(process.load(cpu, to), Ok(2u64));
+        assert_eq!(process.vma_info(stack).map(|vma| vma.range.start()), Some(to));
+        // Now what lies below is too near.
+        assert_eq!(process.load::<u64>(cpu, to - 2 * PAGE), Err(hole(to - 2 * PAGE)));
+    });
+}
+
+/// What lies in the gap of a stack, and may, is for the writer of the whole to look at.
+#[test]
+fn a_stack_grows_to_what_it_may_be_near_to() {
+    let near = [(ANON | MapFlags::GROWSDOWN, RW), (ANON, Prot::empty()), (ANON, R)];
+    for (n, (flags, prot)) in near.into_iter().enumerate() {
+        side_by_side(|_, process, cpu| {
+            process.mmap(AT, PAGE, RW, STACK, None, 0).unwrap();
+            process.mmap(AT - 9 * PAGE, PAGE, prot, flags | MapFlags::FIXED, None, 0).unwrap();
+            let to = AT - 8 * PAGE;
+            let expected = if n < 2 { Ok(()) } else { Err(hole(to)) };
+            assert_eq!(process.store(cpu, to, 1u64), expected);
+        });
+    }
+}
+
+/// A fault that waits for another change of the stack is killed as it waits.
+#[test]
+fn a_stack_that_is_killed() {
+    side_by_side(|world, process, cpu| {
+        process.mmap(AT, 2 * PAGE, RW, STACK, None, 0).unwrap();
+        process.store(cpu, AT, 1u64).unwrap();
+        let reader = process.find_vma(AT).unwrap();
+        thread::scope(|scope| {
+            let other = scope.spawn(|| process.mprotect(AT, PAGE, R));
+            until(|| unwaiting(|| process.mprotect(AT, PAGE, RW)).is_err());
+            let touch = || process.store(&mut world.machine.cpu(1), AT - PAGE, 1u64);
+            assert_eq!(killed(touch), Err(FaultError::Killed));
+            drop(reader);
+            assert_eq!(other.join().unwrap(), Ok(()));
+        });
+        assert_eq!(process.vma_info(AT).map(|vma| vma.range.start()), Some(AT));
+    });
+}
+
+/// A mapping that is resized beside changes of what touches it, and of what does not.
+#[test]
+fn a_mapping_is_resized_beside_its_neighbours() {
+    side_by_side(|_, process, cpu| {
+        for (page, prot) in [(0, RW), (4, R), (8, RW)] {
+            process.mmap(AT + page * PAGE, 2 * PAGE, prot, ANON | MapFlags::FIXED, None, 0).unwrap();
+        }
+        fill(process, cpu, AT, 2, 1);
+        let reader = process.find_vma(AT).unwrap();
+        let remap =
+            |at, old, new| unwaiting(|| process.mremap(at, old * PAGE, new * PAGE, RemapFlags::empty(), 0));
+        thread::scope(|scope| {
+            let grown = scope.spawn(|| process.mremap(AT, 2 * PAGE, 4 * PAGE, RemapFlags::empty(), 0));
+            until(|| is_claimed(process, AT));
+            for (old, new) in [(2, 1), (2, 2), (2, 3)] {
+                assert_eq!(remap(AT, old, new), Err(MremapError::Killed), "from {old} to {new}");
+            }
+            // It touches what the other grows to.
+            assert_eq!(remap(AT + 4 * PAGE, 2, 3), Err(MremapError::Killed));
+            assert_eq!(remap(AT + 8 * PAGE, 2, 1), Ok(AT + 8 * PAGE));
+            assert_eq!(remap(AT + 8 * PAGE, 1, 3), Ok(AT + 8 * PAGE));
+            drop(reader);
+            assert_eq!(grown.join().unwrap(), Ok(AT));
+        });
+        for (page, pages) in [(0, 4), (4, 2), (8, 3)] {
+            let range = process.vma_info(AT + page * PAGE).unwrap().range;
+            assert_eq!((range.start() - AT, range.pages().get()), (page * PAGE, pages));
+        }
+        assert_eq!(remap(AT, 4, 5), Err(MremapError::NoSpace));
+        assert_filled(process, cpu, AT, 2, 1);
+    });
+}
+
+/// RLIMIT_AS and RLIMIT_MEMLOCK, to the page.
+#[test]
+fn limits_are_exact() {
+    side_by_side(|_, process, cpu| {
+        process.mmap(AT, PAGE, RW, STACK, None, 0).unwrap();
+        process.store(cpu, AT, 1u64).unwrap();
+        anon(process, AT + gap(), 1);
+        let heap = process.brk(0).unwrap();
+        for locked in [false, true] {
+            let now = process.counts();
+            let pages = if locked { now.locked_vm } else { now.total_vm };
+            let bytes = (pages + 6) * PAGE;
+            process.limits().set(&match locked {
+                false => Limits { address_space: bytes, ..Limits::default() },
+                true => Limits { memlock: bytes, ..Limits::default() },
+            });
+            let end = process.brk(0).unwrap();
+            assert_eq!(process.brk(end + 7 * PAGE), Ok(end));
+            assert_eq!(process.brk(end + 2 * PAGE), Ok(end + 2 * PAGE));
+            let start = process.vma_info(AT).unwrap().range.start();
+            assert_eq!(process.load::<u64>(cpu, start - 5 * PAGE), Err(hole(start - 5 * PAGE)));
+            assert_eq!(process.load(cpu, start - 2 * PAGE), Ok(0u64));
+            let refused = if locked { MremapError::LockLimit } else { MremapError::Limit };
+            assert_eq!(grow(process, AT + gap(), 3), Err(refused));
+            assert_eq!(grow(process, AT + gap(), 2), Ok(AT + gap()));
+            assert_eq!(grow(process, AT + gap(), 1), Err(refused));
+            process.limits().set(&Limits::default());
+            process.mlockall(LockAllFlags::CURRENT | LockAllFlags::FUTURE).unwrap();
+        }
+        assert_eq!(process.brk(heap), Ok(heap));
+    });
+}
+
+/// Lets the VMA at `at` grow where it is.
+fn grow(process: &Process, at: u64, pages: u64) -> Result<u64, MremapError> {
+    let len = process.vma_info(at).unwrap().range.pages().bytes();
+    process.mremap(at, len, len + pages * PAGE, RemapFlags::empty(), 0)
+}
