@@ -174,7 +174,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
 
     /// What `look` finds in the child at `at`, if a gap that is large enough is kept of it. If there is none,
     /// what is kept is corrected. If there is one that does not fit for another reason, that is left alone:
-    /// it would lead nobody past the child, and whoever changes this gap would have to raise it again.
+    /// it would lead nobody past the child, and the writer that widens the gap would raise it again.
     #[inline(always)]
     fn in_child<F, const BESIDE: bool>(
         &self,
@@ -207,7 +207,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     }
 
     /// A search for `len` bytes was in vain in the node of this level on the way to `key`: less seems to be
-    /// free below it than is kept. Nobody else touches what inner nodes keep meanwhile; and a leaf is latched,
+    /// free below it than is kept. Nobody else touches what inner nodes keep meanwhile; a leaf is latched,
     /// so that a writer which makes a gap in it either made it before, or finds what is stored here, and
     /// raises it.
     #[cold]

@@ -83,7 +83,7 @@ impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
     }
 
     /// Gives up what is in a range that belongs to this writer, in any number of leaves. `emptied` is called
-    /// in the step in which its address comes to lie in a hole: whoever finds the hole finds that done.
+    /// in the step in which its address comes to lie in a hole: a task that finds the hole finds that done.
     #[cold]
     #[inline(never)]
     pub(super) fn give_up(&self, start: u64, end: u64, goes: Goes, emptied: &mut Option<Emptied<'_>>) {
