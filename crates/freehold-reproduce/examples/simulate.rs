@@ -55,12 +55,18 @@ mod simulate {
         Usual { experiment: "hugetlb", machine: "vm-48", changes: &[], mib: 8192, turn: 10_000 },
         Usual { experiment: "page-fault", machine: "e5-2690v4", changes: &[], mib: 4, turn: 1 },
         Usual { experiment: "mmap-churn", machine: "e5-2690v4", changes: &[], mib: 1024, turn: 2000 },
-        Usual { experiment: "writers", machine: "epyc-9654", changes: APART, mib: 1024, turn: 80 },
+        Usual { experiment: "writers", machine: "epyc-9654", changes: APART, mib: 1024, turn: 160 },
     ];
 
     /// Processors that slow each other down by nothing but what the engine lets them share: cores of their
-    /// own, and TLBs that are flushed by broadcast.
-    const APART: &[&str] = &["cost.smt=1", "cost.interrupt_each=0", "cost.interrupt_handle=0"];
+    /// own, TLBs that are flushed by broadcast, and frames and memory enough for all at once.
+    const APART: &[&str] = &[
+        "cost.smt=1",
+        "cost.interrupt_each=0",
+        "cost.interrupt_handle=0",
+        "memory.frame=0",
+        "memory.socket=5000",
+    ];
 
     /// What was asked for.
     #[derive(Default)]

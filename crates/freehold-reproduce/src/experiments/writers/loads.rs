@@ -161,9 +161,6 @@ fn watched(cpu: usize) -> u64 {
     BASE + cpu as u64 * PART + WATCHED
 }
 
-/// The part of a turn in which caches fill, and nothing is counted: one of so many.
-const WARM: u32 = 4;
-
 /// When operations ended.
 #[derive(Default)]
 struct Ends {
@@ -261,8 +258,14 @@ impl Shared {
         if cpus > 1 { self.meet(world, cpus) } else { Ok(()) }
     }
 
-    /// Operations a second of so many CPUs together.
-    pub fn rate(&self, world: &World, load: Load, cpus: usize, turn: Duration) -> anyhow::Result<f64> {
+    /// Operations a second of so many CPUs together, after a while for which nothing is counted.
+    pub fn rate(
+        &self,
+        world: &World,
+        load: Load,
+        cpus: usize,
+        (warm, turn): (Duration, Duration),
+    ) -> anyhow::Result<f64> {
         self.settle(world, cpus)?;
         let ready = Barrier::new(cpus);
         let run = |number| {
@@ -274,10 +277,10 @@ impl Shared {
                 loop {
                     load.once(&self.process, number)?;
                     let passed = started.elapsed();
-                    if passed > turn {
-                        return anyhow::Ok(ends.rate(turn - turn / WARM));
+                    if passed > warm + turn {
+                        return anyhow::Ok(ends.rate(turn));
                     }
-                    if passed > turn / WARM {
+                    if passed > warm {
                         ends.add(passed);
                     }
                 }
@@ -286,13 +289,14 @@ impl Shared {
         together(cpus, run).into_iter().sum()
     }
 
-    /// How long one CPU's operations take, in nanoseconds, ascending, while so many others do `load`, if any.
+    /// How long one CPU's operations take, in nanoseconds, ascending, while so many others do `load`, if any;
+    /// after a while for which none is timed.
     pub fn times(
         &self,
         world: &World,
         watched: Watched,
         beside: Option<(Load, usize)>,
-        turn: Duration,
+        (warm, turn): (Duration, Duration),
     ) -> anyhow::Result<Vec<u64>> {
         let others = beside.map_or(0, |(_, others)| others);
         self.settle(world, 1 + others)?;
@@ -303,13 +307,13 @@ impl Shared {
             cpu.call(|| {
                 ready.wait();
                 let (started, mut times, mut nth) = (Instant::now(), Vec::new(), 0);
-                while started.elapsed() <= turn {
+                while started.elapsed() <= warm + turn {
                     match beside {
                         Some((load, _)) if number > 0 => load.once(&self.process, number)?,
                         _ => {
                             let took = watched.once(&self.process, number, nth)?;
                             nth += 1;
-                            if started.elapsed() > turn / WARM {
+                            if started.elapsed() > warm {
                                 times.push(took.as_nanos() as u64);
                             }
                         }

@@ -28,6 +28,8 @@ const WATCHED_SIDES: usize = 2;
 const CPUS: [usize; 4] = [1, 14, 56, 384];
 /// The most of those that share leaves, which takes long to simulate; and of those of which one is watched.
 const MOST: usize = 56;
+/// For each CPU that works: time for the words that all look at, and for leaves to be split where CPUs meet.
+const FIRST: Duration = Duration::from_micros(4);
 /// Turns that one is watched for.
 const WATCHED_TURNS: u32 = 3;
 /// What others do meanwhile; nothing at first.
@@ -74,7 +76,12 @@ fn cpus(scale: &Scale, areas: Areas) -> Vec<usize> {
     CPUS.into_iter().filter(|cpus| *cpus <= most).collect()
 }
 
-/// How long so many CPUs work. A few do less than many in the same time, and are simulated sooner.
+/// How long so many CPUs work, and nothing is counted: a word that all look at comes to one after the other.
+fn warm(scale: &Scale, cpus: usize) -> Duration {
+    scale.turn / 4 + FIRST * cpus as u32
+}
+
+/// How long they work and are counted. A few do less than many in the same time, and are simulated sooner.
 fn turn(scale: &Scale, cpus: usize) -> Duration {
     let times = if is_simulated(scale) { 16 / cpus.clamp(1, 16) } else { 1 };
     scale.turn * times as u32
@@ -104,7 +111,8 @@ impl Experiment for Writers {
 
     fn seconds(&self, scale: &Scale) -> f64 {
         let rates = |areas: Areas| -> f64 {
-            let turns = cpus(scale, areas).into_iter().map(|cpus| turn(scale, cpus).as_secs_f64());
+            let time = |cpus| warm(scale, cpus) + turn(scale, cpus);
+            let turns = cpus(scale, areas).into_iter().map(|cpus| time(cpus).as_secs_f64());
             turns.sum::<f64>() * (Load::ALL.len() * SIDES.len()) as f64
         };
         let times = watched(scale).len() * BESIDE.len() * WATCHED_SIDES;
@@ -118,7 +126,8 @@ impl Experiment for Writers {
         let locking = scale.locking(Locking::default());
         let (mut rates, mut times) = (Vec::new(), Vec::new());
         for &areas in areas(scale) {
-            let sides = SIDES.map(|(_, write)| Shared::new(&world, Locking { write, ..locking }, areas, most));
+            let sides =
+                SIDES.map(|(_, write)| Shared::new(&world, Locking { write, ..locking }, areas, most));
             let mut sides: Vec<Shared> = sides.into_iter().collect::<anyhow::Result<_>>()?;
             for load in Load::ALL {
                 for cpus in cpus(scale, areas) {
@@ -148,10 +157,10 @@ fn rate(
     scale: &Scale,
     steps: &Steps,
 ) -> anyhow::Result<Rate> {
-    let time = turn(scale, cpus);
+    let (warm, time) = (warm(scale, cpus), turn(scale, cpus));
     let found = in_turns(scale.turns(), sides, |side, turn| {
         let what = format!("{}, {}, turn {}", load.name(), of_cpus(areas, cpus), turn + 1);
-        steps.step(what, time.as_secs_f64(), || side.rate(world, load, cpus, time))
+        steps.step(what, (warm + time).as_secs_f64(), || side.rate(world, load, cpus, (warm, time)))
     })?;
     Ok(Rate { areas, load, cpus, rates: figures(&found, |rate| *rate) })
 }
@@ -163,12 +172,13 @@ fn watch(
     scale: &Scale,
     steps: &Steps,
 ) -> anyhow::Result<Times> {
-    let time = scale.turn * WATCHED_TURNS;
+    let (warm, time) = (warm(scale, 1 + others(scale)), scale.turn * WATCHED_TURNS);
     let name = beside.map_or("nothing", Load::name);
     let beside_it = beside.map(|load| (load, others(scale)));
     let found = in_turns(scale.turns(), sides, |side, turn| {
         let what = format!("{} beside {name}, {}, turn {}", watched.name(), areas.name(), turn + 1);
-        steps.step(what, time.as_secs_f64(), || side.times(world, watched, beside_it, time))
+        let times = || side.times(world, watched, beside_it, (warm, time));
+        steps.step(what, (warm + time).as_secs_f64(), times)
     })?;
     let at = |times: &[u64], part: usize| times.get(times.len() * part / 100).copied().unwrap_or(0) as f64;
     let mean = |times: &[u64]| times.iter().sum::<u64>() as f64 / times.len().max(1) as f64;

@@ -38,8 +38,8 @@ pub fn findings(rates: &[Rate], times: &[Times], scale: &Scale) -> Findings {
             "Places are chosen per CPU (Placement::PerCpu). With Ranges one CPU without others works on the whole space, several on parts of it: linear compares the two. \
              With RangesOnly one CPU, too, works on parts, so that column says what CPUs cost each other."
                 .to_owned(),
-            "Simulated processors have a core each here, and flush each other's TLBs by broadcast. With interrupts, each unmapping of a page that was touched interrupts all \
-             CPUs of the process, which costs more than the rest of the call."
+            "Simulated processors have a core each here, flush each other's TLBs by broadcast, and have frames and bandwidth of memory enough. With interrupts, each \
+             unmapping of a page that was touched interrupts all CPUs of the process, which costs more than the rest of the call."
                 .to_owned(),
             "Pages that mprotect changes are not in memory.".to_owned(),
         ],
