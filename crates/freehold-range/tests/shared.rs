@@ -151,14 +151,23 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
         found
     }
 
-    /// The claim ends. Around an address of it that is free all is free that the map says.
+    /// The claim ends. An address of it that is free then is in a hole before anybody comes into that.
     fn publish(&mut self) {
         let (from, to) = self.writer.span();
         self.gives_up(from, to);
         let at = from + self.below(to - from);
-        let mut free =
-            |start: u64, end: u64| assert!(start <= at && at < end, "{at} is not in {start}..{end}");
-        self.writer.publish(if at.is_multiple_of(2) { Some((at, &mut free)) } else { None });
+        let (is_free, mut holes) = (self.writer.find(at).is_none(), 0);
+        let mut free = |start: u64, end: u64| {
+            assert!(start <= at && at < end, "{at} is not in {start}..{end}");
+            holes += 1;
+        };
+        match at.is_multiple_of(2) {
+            true => self.writer.publish(None),
+            false => {
+                self.writer.publish(Some((at, &mut free)));
+                assert_eq!(holes, u32::from(is_free), "at {at} of {from}..{to}");
+            }
+        }
         assert_eq!(self.writer.span(), (0, 0));
     }
 
@@ -227,8 +236,13 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
             4 if from % FIXED > 0 && from / FIXED == (to - 1) / FIXED => {
                 self.replace(from, to, &[Entry { value: closing(), ..entry(from, to, 1) }]);
                 self.publish();
-                let mut free = |start: u64, end: u64| assert!(start <= from && from < end, "{from} is taken");
+                let mut holes = 0;
+                let mut free = |start: u64, end: u64| {
+                    assert!(start <= from && to <= end, "{from}..{to} is not in {start}..{end}");
+                    holes += 1;
+                };
                 self.writer.remove_reservation(from, to, Some((from, &mut free)));
+                assert_eq!(holes, 1, "somebody else comes to {from} first");
                 return;
             }
             5 => {}

@@ -38,22 +38,34 @@ mod simulate {
        cargo xtask simulate replay FILE ...";
 
     /// Where an experiment is done if nobody says, and how large it is: its step's machine, sizes at most of so
-    /// many MiB, turns of so many microseconds.
+    /// many MiB, turns of so many microseconds; with changes of the machine, where it is not as it was.
     struct Usual {
         experiment: &'static str,
         machine: &'static str,
+        changes: &'static [&'static str],
         mib: u64,
         turn: u64,
     }
 
     const USUAL: &[Usual] = &[
-        Usual { experiment: "munmap-hold", machine: "e5-2680", mib: 2048, turn: 1000 },
-        Usual { experiment: "munmap-stall", machine: "e5-2680", mib: 256, turn: 16_000 },
-        Usual { experiment: "fault-throughput", machine: "e5-2680", mib: 64, turn: 2000 },
-        Usual { experiment: "i-mmap", machine: "e7-4890v2", mib: 1024, turn: 20_000 },
-        Usual { experiment: "hugetlb", machine: "vm-48", mib: 8192, turn: 10_000 },
-        Usual { experiment: "page-fault", machine: "e5-2690v4", mib: 4, turn: 1 },
-        Usual { experiment: "mmap-churn", machine: "e5-2690v4", mib: 1024, turn: 2000 },
+        Usual { experiment: "munmap-hold", machine: "e5-2680", changes: &[], mib: 2048, turn: 1000 },
+        Usual { experiment: "munmap-stall", machine: "e5-2680", changes: &[], mib: 256, turn: 16_000 },
+        Usual { experiment: "fault-throughput", machine: "e5-2680", changes: &[], mib: 64, turn: 2000 },
+        Usual { experiment: "i-mmap", machine: "e7-4890v2", changes: &[], mib: 1024, turn: 20_000 },
+        Usual { experiment: "hugetlb", machine: "vm-48", changes: &[], mib: 8192, turn: 10_000 },
+        Usual { experiment: "page-fault", machine: "e5-2690v4", changes: &[], mib: 4, turn: 1 },
+        Usual { experiment: "mmap-churn", machine: "e5-2690v4", changes: &[], mib: 1024, turn: 2000 },
+        Usual { experiment: "writers", machine: "epyc-9654", changes: APART, mib: 1024, turn: 160 },
+    ];
+
+    /// Processors that slow each other down by nothing but what the engine lets them share: cores of their
+    /// own, TLBs that are flushed by broadcast, and frames and memory enough for all at once.
+    const APART: &[&str] = &[
+        "cost.smt=1",
+        "cost.interrupt_each=0",
+        "cost.interrupt_handle=0",
+        "memory.frame=0",
+        "memory.socket=5000",
     ];
 
     /// What was asked for.
@@ -139,7 +151,10 @@ mod simulate {
 
         fn scale(&self, usual: &Usual) -> anyhow::Result<Scale> {
             let name = self.machine.as_deref().unwrap_or(usual.machine);
-            let machine = Machine::changed(name, &self.changes).map_err(anyhow::Error::msg)?;
+            let usual_changes = if name == usual.machine { usual.changes } else { &[] };
+            let changes = usual_changes.iter().map(|change| (*change).to_owned());
+            let changes: Vec<String> = changes.chain(self.changes.iter().cloned()).collect();
+            let machine = Machine::changed(name, &changes).map_err(anyhow::Error::msg)?;
             let threads = self.cpus.as_ref().map(|list| machine.some_cpus(list)).transpose();
             let threads = threads.map_err(anyhow::Error::msg)?;
             let cpus = threads.iter().flatten().max().copied().unwrap_or(machine.cpus());

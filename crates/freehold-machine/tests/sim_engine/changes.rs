@@ -2,7 +2,7 @@
 
 use crate::world::{ANON, PAGE, RW, World, more};
 use freehold::fault::Access;
-use freehold::space::Locking;
+use freehold::space::{Locking, Placement, Prot, Write};
 use freehold_machine::Process;
 
 /// Processes of their own have nothing in common but the engine: mapping, touching, unmapping.
@@ -74,4 +74,30 @@ fn threads_that_map_and_unmap_pass_the_mmap_lock_around() {
         (world, report)
     });
     assert!(more.most() > 0.9, "{:?}", more.places);
+}
+
+/// Threads of one process whose changes run side by side, each in a stretch of its own between areas that
+/// stay, have next to nothing in common.
+#[test]
+fn threads_that_map_and_unmap_side_by_side_pass_no_line_around() {
+    let more = more(40, |times| {
+        let world = World::new(16);
+        let locking = Locking { write: Write::RangesOnly, ..Locking::default() };
+        let process = world.process_placed(locking, Placement::PerCpu);
+        let report = world.all(|number| {
+            let cpu = world.machine.cpu(number);
+            cpu.call(|| {
+                for n in 0..48 {
+                    let prot = if n % 2 == 0 { RW } else { Prot::READ };
+                    process.mmap(0, 8 * PAGE, prot, ANON, None, 0).expect("an area that stays");
+                }
+                for _ in 0..times {
+                    let at = process.mmap(0, 4 * PAGE, RW, ANON, None, 0).expect("a VMA");
+                    process.munmap(at, 4 * PAGE).expect("unmapped");
+                }
+            });
+        });
+        (world, report)
+    });
+    assert!(more.most() < 0.1, "{:?}", more.places);
 }

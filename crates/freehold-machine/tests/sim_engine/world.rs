@@ -2,7 +2,7 @@
 
 use freehold::counted::Counted;
 use freehold::engine::{Config, Engine};
-use freehold::space::{Locking, MapFlags, Prot, SpaceConfig};
+use freehold::space::{Locking, MapFlags, Placement, Prot, SpaceConfig};
 use freehold_machine::{Machine, MachineConfig, Process};
 use freehold_sim::{HotLine, Machine as Model, Report, run};
 
@@ -40,7 +40,11 @@ impl World {
     }
 
     pub fn process(&self, locking: Locking) -> Process {
-        let config = SpaceConfig { locking, ..SpaceConfig::default() };
+        self.process_placed(locking, Placement::default())
+    }
+
+    pub fn process_placed(&self, locking: Locking, placement: Placement) -> Process {
+        let config = SpaceConfig { locking, placement, ..SpaceConfig::default() };
         Process::new(&self.engine, &config).expect("a process")
     }
 

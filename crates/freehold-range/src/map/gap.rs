@@ -3,7 +3,8 @@
 //! What an inner node keeps of a child is no less than the largest gap below it, and may be more: a change
 //! that fills a gap leaves it as it was, and so writes nothing above its leaf. A search finds what there is,
 //! and may look into a child in vain; then it corrects what is kept of that child. So it pays for each gap
-//! that was filled once a level at most.
+//! that was filled once a level at most. What is out of its bounds, or lost to the alignment, it corrects
+//! nothing for.
 
 use freehold_sync::{Host, Rank};
 
@@ -133,7 +134,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
             let before = if at == 0 { lo } else { node.end(at - 1) };
             let fit = match word.is_leaf() {
                 true => fit_in_front(node, word, at, before, search)?,
-                false => self.in_child(node, word, at, search, |child, word| {
+                false => self.in_child(node, word, at, before, search, |child, word| {
                     self.top_down(child, word, before, search)
                 })?,
             };
@@ -161,7 +162,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
             }
             let fit = match word.is_leaf() {
                 true => fit_in_front(node, word, at, before, search)?,
-                false => self.in_child(node, word, at, search, |child, word| {
+                false => self.in_child(node, word, at, before, search, |child, word| {
                     self.bottom_up(child, word, before, search)
                 })?,
             };
@@ -174,13 +175,15 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     }
 
     /// What `look` finds in the child at `at`, if a gap that is large enough is kept of it. If there is none,
-    /// what is kept is corrected.
+    /// what is kept is corrected. If there is one that does not fit for another reason, that is left alone:
+    /// it would lead nobody past the child, and the writer that widens the gap would raise it again.
     #[inline(always)]
     fn in_child<F, const BESIDE: bool>(
         &self,
         node: &Node<SLOTS>,
         word: Word,
         at: usize,
+        before: u64,
         search: &Search<'_, F, BESIDE>,
         look: impl FnOnce(&Node<SLOTS>, Word) -> Result<Option<u64>, Changed>,
     ) -> Result<Option<u64>, Changed> {
@@ -189,30 +192,35 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         }
         let (child, end) = (node.child(at), node.end(at));
         search.unchanged(node, word)?;
+        let GapRequest { len, low, high, .. } = *search.request;
+        if end.min(high).saturating_sub(before.max(low)) < len {
+            return Ok(None);
+        }
         // SAFETY: the node was unchanged after the slot was read, so this was its child; the caller of
         // `find_gap` keeps it allocated.
         let child = unsafe { &*child };
         let below = search.begin(child)?;
         search.unchanged(node, word)?;
         let fit = look(child, below)?;
-        if fit.is_none() {
-            self.correct(end - 1, below.level());
+        if fit.is_none() && child.max_gap(before) < len {
+            self.correct(end - 1, below.level(), len);
         }
         Ok(fit)
     }
 
-    /// A search was in vain in the node of this level on the way to `key`, perhaps because less is free below
-    /// it than is kept. Nobody else touches what inner nodes keep meanwhile; and a leaf is latched, so that a
-    /// writer which makes a gap in it either made it before, or finds what is stored here, and raises it.
+    /// A search for `len` bytes was in vain in the node of this level on the way to `key`: less seems to be
+    /// free below it than is kept. Nobody else touches what inner nodes keep meanwhile; a leaf is latched,
+    /// so that a writer which makes a gap in it either made it before, or finds what is stored here, and
+    /// raises it.
     #[cold]
-    fn correct(&self, key: u64, level: usize) {
+    fn correct(&self, key: u64, level: usize, len: u64) {
         let Some(structure) = self.structure.try_lock::<H>(Rank::VmaMap) else { return };
         let mut held = Held::new();
         let path = self.path_to(&mut held, key);
         if level < path.top {
             let (below, above) = (path.step(level), path.step(level + 1));
             let now = below.node.max_gap(below.lo);
-            if now < above.node.datum(above.at) {
+            if now < len && len <= above.node.datum(above.at) {
                 above.node.set_gap(above.at, now);
             }
         }

@@ -18,8 +18,9 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         spares: &Spares<SLOTS>,
         path: Path<'n, SLOTS>,
         with: &[Entry],
+        halves: Halves,
     ) {
-        self.put_or_part(held, spares, path, with, false);
+        self.put_or_part(held, spares, path, with, false, halves);
     }
 
     /// Splits the leaf that the path leads to, which has at least two entries, although it has room.
@@ -31,7 +32,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     ) {
         let leaf = path.step(0);
         path.set(0, Step { at: leaf.node.count() / 2, ..leaf });
-        self.put_or_part(held, spares, path, &[], true);
+        self.put_or_part(held, spares, path, &[], true, Halves::Shared);
     }
 
     #[inline(always)]
@@ -42,6 +43,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         mut path: Path<'n, SLOTS>,
         with: &[Entry],
         part: bool,
+        halves: Halves,
     ) {
         let mut items = slots(with);
         let mut len = with.len();
@@ -52,7 +54,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
                 self.raise(held, spares, &mut path);
             }
             let Step { node, lo, .. } = path.step(level);
-            let right = self.split(held, spares, node, at, &items[..len]);
+            let right = self.split(held, spares, node, at, &items[..len], halves);
             let parent = path.step(level + 1);
             held.hold::<H>(parent.node);
             parent.node.set_end(parent.at, node.last_end());
@@ -113,9 +115,13 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         node: &'n Node<SLOTS>,
         at: usize,
         items: &[Slot<SLOTS>],
+        halves: Halves,
     ) -> *mut Node<SLOTS> {
         let (count, len) = (node.count(), items.len());
-        let cut = cut_at::<SLOTS>(count, at, len);
+        let cut = match halves {
+            Halves::Full => cut_at::<SLOTS>(count, at, len),
+            Halves::Shared => widest_gap(node, at, items),
+        };
         let cut = balanced(node, at, len, cut);
         let link = spares.take();
         // SAFETY: taken from the store, hence allocated and nobody else's.
@@ -139,6 +145,15 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     }
 }
 
+/// Where a node is split.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Halves {
+    /// So that one half is full: [`cut_at`].
+    Full,
+    /// So that both are used: [`widest_gap`].
+    Shared,
+}
+
 /// How many of `count + len` slots stay in the left half when `len` new ones come in front of slot `at`.
 ///
 /// Mappings are mostly added downwards, each in front of the one before. So the cut is made just behind the
@@ -155,6 +170,28 @@ fn cut_at<const SLOTS: usize>(count: usize, at: usize, len: usize) -> usize {
         (at + len).clamp(quarter, total - quarter)
     };
     cut.clamp(total.saturating_sub(SLOTS).max(1), SLOTS.min(total - 1))
+}
+
+/// The same for writers beside each other. A leaf with one entry would go with that, and the next entry there
+/// would split the full one again, each time with the structure lock: so both halves have a quarter. Of the
+/// cuts that are left it is the one at the widest gap of a leaf: those who map on either side of it meet no
+/// more.
+fn widest_gap<const SLOTS: usize>(node: &Node<SLOTS>, at: usize, items: &[Slot<SLOTS>]) -> usize {
+    let (count, len) = (node.count(), items.len());
+    let total = count + len;
+    let slot = |index: usize| match index {
+        _ if index < at => node.slot(index),
+        _ if index < at + len => items[index - at],
+        _ => node.slot(index - len),
+    };
+    let quarter = (SLOTS / 4).min(total / 2).max(1).max(total.saturating_sub(SLOTS));
+    let middle = total / 2;
+    if !node.word().is_leaf() {
+        return middle;
+    }
+    let gap = |cut: &usize| slot(*cut).link.addr() as u64 - slot(*cut - 1).end;
+    let widest = (quarter..=total - quarter).max_by_key(|cut| (gap(cut), usize::MAX - cut.abs_diff(middle)));
+    widest.unwrap_or(middle)
 }
 
 /// The cut nearest to the one wanted that leaves neither half with more than it has room for: entries count

@@ -272,14 +272,14 @@ impl<const SLOTS: usize> Node<SLOTS> {
     }
 
     /// The largest gap in front of any entry of this node or below it, or more, as far as it knows; `lo`
-    /// is the end of the entry before the node.
+    /// is the end of the entry before the node. Beside a writer anything.
     pub(super) fn max_gap(&self, lo: u64) -> u64 {
         let word = self.word();
         let mut max = 0;
         if word.is_leaf() {
             let mut before = lo;
             for at in 0..word.count() {
-                max = max.max(self.start(at) - before);
+                max = max.max(self.start(at).saturating_sub(before));
                 before = self.end(at);
             }
         } else {

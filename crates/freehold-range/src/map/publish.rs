@@ -32,12 +32,9 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         if !draft.is_empty() {
             let mut emptied = emptied;
             if !self.publish_in_leaf(&draft, &mut emptied) {
-                self.publish_across(&draft);
+                self.publish_across(&draft, &mut emptied);
             }
             draft.end();
-            if let Some(emptied) = emptied {
-                self.with_hole(emptied);
-            }
         }
         if let Some(key) = self.draft.crowded.take() {
             self.part(key);
@@ -99,7 +96,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     /// comes into them, and then go.
     #[cold]
     #[inline(never)]
-    fn publish_across(&self, draft: &Entries) {
+    fn publish_across(&self, draft: &Entries, emptied: &mut Option<Emptied<'_>>) {
         let (from, to) = draft.span();
         if draft.is_changed() {
             let mut with = ArrayVec::<Entry, { 2 * ROOM + 1 }>::new();
@@ -117,7 +114,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
             }
             self.exchange(from, to, &with);
         }
-        self.give_up(from, to, Goes::Claimed);
+        self.give_up(from, to, Goes::Claimed, emptied);
     }
 
     /// Puts `with`, which covers the same addresses, in place of what is claimed. From the last leaf to the

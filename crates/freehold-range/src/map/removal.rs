@@ -10,6 +10,7 @@ use super::node::Node;
 use super::publish::{Emptied, call_with_hole};
 use super::shared::SharedWriter;
 use super::way::Way;
+use super::write::Step;
 
 /// Which reservations go.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,18 +33,8 @@ impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
     pub fn remove_reservation(&self, start: u64, end: u64, emptied: Option<Emptied<'_>>) {
         let mut emptied = emptied;
         if !self.remove_in_leaf(start, end, &mut emptied) {
-            self.give_up(start, end, Goes::All);
+            self.give_up(start, end, Goes::All, &mut emptied);
         }
-        if let Some(emptied) = emptied {
-            self.with_hole(emptied);
-        }
-    }
-
-    /// Calls `emptied` as [`publish`](SharedWriter::publish) does, if its address lies in a hole.
-    pub fn with_hole(&self, (address, then): Emptied<'_>) {
-        let rcu = H::rcu_read();
-        let latched = self.latch(&rcu, address);
-        call_with_hole(latched.way.leaf, latched.way.at, latched.way.lo, address, then);
     }
 
     /// In one leaf whose end stays.
@@ -91,10 +82,11 @@ impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
         }
     }
 
-    /// Gives up what is in a range that belongs to this writer, in any number of leaves.
+    /// Gives up what is in a range that belongs to this writer, in any number of leaves. `emptied` is called
+    /// in the step in which its address comes to lie in a hole: a task that finds the hole finds that done.
     #[cold]
     #[inline(never)]
-    pub(super) fn give_up(&self, start: u64, end: u64, goes: Goes) {
+    pub(super) fn give_up(&self, start: u64, end: u64, goes: Goes, emptied: &mut Option<Emptied<'_>>) {
         let map = self.map;
         let mut from = start;
         while from < end {
@@ -111,6 +103,11 @@ impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
             for key in [from, last] {
                 let path = map.path_to(&mut held, key);
                 map.fit_gaps(&path);
+            }
+            if let Some((address, then)) = emptied.take_if(|(address, _)| *address < last) {
+                // In this leaf, or in the one behind it, if this one has gone: both are held.
+                let Step { node, lo, .. } = map.path_to(&mut held, address).step(0);
+                call_with_hole(node, 0, lo, address, then);
             }
             let dead = held.release();
             drop(structure);

@@ -60,6 +60,7 @@ use freehold_sync::{Host, Rank};
 use super::claim::{MOST, Mark, Refused, claimed, wanted, with_room};
 use super::draft::{Draft, Entries};
 use super::gap::GapRequest;
+use super::grow::Halves;
 use super::hold::Held;
 use super::node::{Node, Slot};
 use super::way::Way;
@@ -264,7 +265,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
             node.set_promised(true);
             if node.weight() > SLOTS {
                 map.finger.forget();
-                map.put(held, &self.draft.spares, path, &[]);
+                map.put(held, &self.draft.spares, path, &[], Halves::Shared);
             }
         }
         Ok(())
@@ -383,7 +384,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         }
         sides.claim(leaf, at, with, &mut draft);
         map.finger.forget();
-        map.put(held, &self.draft.spares, path, &[*with]);
+        map.put(held, &self.draft.spares, path, &[*with], Halves::Shared);
         Ok(())
     }
 

@@ -8,6 +8,7 @@ use core::ops::Deref;
 use allocator_api2::alloc::AllocError;
 use freehold_sync::Host;
 
+use super::grow::Halves;
 use super::hold::Held;
 use super::node::{Node, Slot};
 use super::read::Reader;
@@ -331,7 +332,7 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         self.map.finger.forget();
         if !with.is_empty() {
             let path = self.path(with[0].start);
-            self.map.put(&mut held, &self.map.spares, path, with);
+            self.map.put(&mut held, &self.map.spares, path, with, Halves::Full);
         }
         self.map.finger.forget();
         self.refresh_gaps(end);

@@ -61,6 +61,8 @@ thread_local! {
     static LOST: RefCell<Vec<Lost>> = const { RefCell::new(Vec::new()) };
     /// The side that works.
     static SIDE: StdCell<usize> = const { StdCell::new(0) };
+    /// Whether what runs lose is not to be noted.
+    static UNNOTED: StdCell<bool> = const { StdCell::new(false) };
 }
 
 /// From here on that side of a comparison works.
@@ -78,48 +80,75 @@ pub fn step(what: &str) {
     });
 }
 
+/// Does something that is no part of any step.
+pub fn unnoted<R>(work: impl FnOnce() -> R) -> R {
+    let before = UNNOTED.replace(true);
+    let result = work();
+    UNNOTED.set(before);
+    result
+}
+
+/// The fields on which one side lost most, for each step of the experiment so far that ends in `of`.
+pub fn hottest_of_each(side: usize, of: &str) -> Option<Table> {
+    const SHOWN: usize = 2;
+    let rows: Vec<Row> = LOST.with_borrow(|all| {
+        let of_side = all.iter().filter_map(|lost| {
+            Some((lost.what.strip_suffix(of)?.trim_end_matches(", "), lost.sides.get(&side)?))
+        });
+        of_side.flat_map(|(what, report)| rows(what, report, SHOWN)).collect()
+    });
+    let title = format!("fields on which most time was lost, each load: {of}");
+    (!rows.is_empty()).then_some(Table { title, columns: COLUMNS.map(str::to_owned).into(), rows })
+}
+
 /// The fields on which most time was lost, where it was most: of what an experiment has done since
 /// [`Place::enter`]. The sides' names are in order.
 pub fn hottest(sides: &[String]) -> Option<Table> {
     let all = LOST.take();
     let engines = |report: &Report| -> u64 { fields(report).map(|field| field.lost_ns).sum() };
     let most = all.iter().max_by_key(|lost| lost.sides.values().map(engines).sum::<u64>())?;
-    let rows = most.sides.iter().flat_map(|(side, report)| {
-        let busy: u64 = report.busy_ns.iter().sum();
-        fields(report).take(SHOWN).map(move |field| {
-            let count = |value: u64| Cell::measured(Unit::Count, Figure::of([value as f64]));
-            let share = |part: u64, all: u64| {
-                let part = part as f64 / all.max(1) as f64;
-                Cell::measured(Unit::Share, Figure::of([part]))
-            };
-            let time = |ns: u64| Cell::measured(Unit::Nanoseconds, Figure::of([ns as f64]));
-            let cells = vec![
-                count(field.lines),
-                count(field.transfers),
-                share(field.transfers, field.accesses),
-                share(field.between[3], field.transfers),
-                time(field.lost_ns),
-                share(field.lost_ns, busy),
-                time(field.lost_ns / field.transfers.max(1)),
-            ];
-            let side = sides.get(*side).map_or("", String::as_str);
-            Row { name: format!("{side}: {}", field.name), cells }
-        })
-    });
-    let rows: Vec<Row> = rows.collect();
-    let columns = [
-        "field",
-        "lines",
-        "passed on",
-        "of accesses",
-        "between sockets",
-        "time lost",
-        "of the processors' time",
-        "for each passing",
-    ];
+    let rows: Vec<Row> = most
+        .sides
+        .iter()
+        .flat_map(|(side, report)| rows(sides.get(*side).map_or("", String::as_str), report, SHOWN))
+        .collect();
     let title = format!("fields on which most time was lost: {}", most.what);
-    let columns = columns.map(str::to_owned).into();
-    (!rows.is_empty()).then_some(Table { title, columns, rows })
+    (!rows.is_empty()).then_some(Table { title, columns: COLUMNS.map(str::to_owned).into(), rows })
+}
+
+const COLUMNS: [&str; 8] = [
+    "field",
+    "lines",
+    "passed on",
+    "of accesses",
+    "between sockets",
+    "time lost",
+    "of the processors' time",
+    "for each passing",
+];
+
+/// The first fields of a report.
+fn rows(of: &str, report: &Report, shown: usize) -> Vec<Row> {
+    let busy: u64 = report.busy_ns.iter().sum();
+    let row = |field: &HotField| {
+        let count = |value: u64| Cell::measured(Unit::Count, Figure::of([value as f64]));
+        let share = |part: u64, all: u64| {
+            let part = part as f64 / all.max(1) as f64;
+            Cell::measured(Unit::Share, Figure::of([part]))
+        };
+        let time = |ns: u64| Cell::measured(Unit::Nanoseconds, Figure::of([ns as f64]));
+        let cells = vec![
+            count(field.lines),
+            count(field.transfers),
+            share(field.transfers, field.accesses),
+            share(field.between[3], field.transfers),
+            time(field.lost_ns),
+            share(field.lost_ns, busy),
+            time(field.lost_ns / field.transfers.max(1)),
+        ];
+        Row { name: format!("{of}: {}", field.name), cells }
+    };
+    fields(report).take(shown).map(row).collect()
 }
 
 /// Without those of the load itself.
@@ -227,7 +256,7 @@ fn run<R>(
     let took = report.elapsed_ns;
     PASSED.set(PASSED.get() + took);
     LOST.with_borrow_mut(|lost| {
-        let Some(lost) = lost.last_mut() else { return };
+        let Some(lost) = lost.last_mut().filter(|_| !UNNOTED.get()) else { return };
         match lost.sides.get_mut(&SIDE.get()) {
             Some(all) => all.add(report),
             None => drop(lost.sides.insert(SIDE.get(), report)),

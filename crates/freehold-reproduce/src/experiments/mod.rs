@@ -11,6 +11,7 @@ mod published;
 mod single;
 mod tasks;
 mod victim;
+mod writers;
 
 use super::findings::Findings;
 use super::scale::Scale;
@@ -37,7 +38,7 @@ pub trait Experiment: Sync {
 }
 
 /// All there are, in the order of the steps.
-pub const ALL: [&dyn Experiment; 7] = [
+pub const ALL: [&dyn Experiment; 8] = [
     &munmap_hold::MunmapHold,
     &munmap_stall::MunmapStall,
     &fault_throughput::FaultThroughput,
@@ -45,6 +46,7 @@ pub const ALL: [&dyn Experiment; 7] = [
     &hugetlb::Hugetlb,
     &page_fault::PageFault,
     &mmap_churn::MmapChurn,
+    &writers::Writers,
 ];
 
 #[cfg(test)]

@@ -153,3 +153,14 @@ fn mmap_churn() {
     }
     assert!(median(table(&found, "by itself"), "fork with 128 MiB, per page", "Freehold") > 0.0);
 }
+
+#[test]
+fn writers() {
+    let found = run("writers");
+    assert_eq!((found.tables.len(), found.plots.len()), (1, 1), "a host's scheduler is not watched");
+    for side in ["Whole", "Ranges", "RangesOnly"] {
+        for load in ["map + unmap", "map + touch + unmap", "mprotect", "grow in place", "thread stack"] {
+            assert!(median(&found.tables[0], &format!("{load}, 1"), side) > 0.0);
+        }
+    }
+}

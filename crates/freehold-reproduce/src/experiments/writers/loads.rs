@@ -1,0 +1,330 @@
+//! An address space that many CPUs change side by side, and what each of them does in it.
+
+use crate::executor::{Barrier, Instant, together, unnoted};
+use crate::load::{ANON, PAGE, RW, World, fault_in};
+use freehold::fault::Access;
+use freehold::space::{Advice, Locking, MapFlags, Placement, Prot, SpaceConfig, Write};
+use freehold_machine::Process;
+use std::time::Duration;
+
+/// What a CPU does, over and over, in its own part of the space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Load {
+    /// Maps a page, and unmaps it.
+    Map,
+    /// Maps a page, writes to it, and unmaps it.
+    Touch,
+    /// Changes the protection of a page that is not in memory, and changes it back.
+    Protect,
+    /// Lets its area grow in place, and cuts it off again.
+    Grow,
+    /// Makes the stack of a thread, with a guard, writes to it, and unmaps it.
+    Stack,
+}
+
+impl Load {
+    /// All.
+    pub const ALL: [Load; 5] = [Load::Map, Load::Touch, Load::Protect, Load::Grow, Load::Stack];
+
+    /// In a few words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Load::Map => "map + unmap",
+            Load::Touch => "map + touch + unmap",
+            Load::Protect => "mprotect",
+            Load::Grow => "grow in place",
+            Load::Stack => "thread stack",
+        }
+    }
+
+    /// Once.
+    pub fn once(self, process: &Process, cpu: usize) -> anyhow::Result<()> {
+        let own = own(cpu);
+        match self {
+            Load::Map => {
+                let at = process.mmap(0, PAGE, RW, ANON, None, 0)?;
+                process.munmap(at, PAGE)?;
+            }
+            Load::Touch => {
+                let at = process.mmap(0, PAGE, RW, ANON, None, 0)?;
+                process.space().handle_fault(at, Access::WRITE)?;
+                process.munmap(at, PAGE)?;
+            }
+            Load::Protect => {
+                let page = own + OWN_PAGES / 2 * PAGE;
+                process.mprotect(page, PAGE, Prot::READ)?;
+                process.mprotect(page, PAGE, RW)?;
+            }
+            Load::Grow => {
+                let end = own + OWN_PAGES * PAGE;
+                process.mmap(end, 4 * PAGE, RW, ANON | MapFlags::FIXED, None, 0)?;
+                process.munmap(end, 4 * PAGE)?;
+            }
+            Load::Stack => {
+                let at = process.mmap(0, 64 * PAGE, RW, ANON, None, 0)?;
+                process.mprotect(at, PAGE, Prot::empty())?;
+                process.space().handle_fault(at + 63 * PAGE, Access::WRITE)?;
+                process.munmap(at, 64 * PAGE)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is timed on one CPU while others change what is theirs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watched {
+    /// [`Load::Protect`].
+    Protect,
+    /// The look-up of an area.
+    Lookup,
+    /// A fault at a page that is there.
+    Present,
+    /// A fault at a page that is not.
+    Absent,
+}
+
+impl Watched {
+    /// All.
+    pub const ALL: [Watched; 4] = [Watched::Protect, Watched::Lookup, Watched::Present, Watched::Absent];
+
+    /// In a few words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Watched::Protect => "mprotect",
+            Watched::Lookup => "look-up",
+            Watched::Present => "fault, page there",
+            Watched::Absent => "fault, page absent",
+        }
+    }
+
+    /// Once, for the `nth` time; how long it took.
+    fn once(self, process: &Process, cpu: usize, nth: u64) -> anyhow::Result<Duration> {
+        let memory = watched(cpu);
+        let page = memory + (1 + nth % (WATCHED_PAGES - 1)) * PAGE;
+        if self == Watched::Absent && page == memory + PAGE {
+            process.madvise(memory + PAGE, (WATCHED_PAGES - 1) * PAGE, Advice::DontNeed)?;
+        }
+        let started = Instant::now();
+        match self {
+            Watched::Protect => Load::Protect.once(process, cpu)?,
+            Watched::Lookup => drop(process.space().find_vma(page)),
+            Watched::Present => drop(process.space().handle_fault(memory, Access::WRITE)?),
+            Watched::Absent => drop(process.space().handle_fault(page, Access::WRITE)?),
+        }
+        Ok(started.elapsed())
+    }
+}
+
+/// How the areas of the CPUs lie in the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Areas {
+    /// Each CPU has some leaves' worth of its own around every place that it changes.
+    Many,
+    /// Each has two, so that several CPUs share a leaf.
+    Few,
+}
+
+impl Areas {
+    /// Both.
+    pub const ALL: [Areas; 2] = [Areas::Many, Areas::Few];
+
+    /// In a few words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Areas::Many => "many areas of each CPU's own",
+            Areas::Few => "two areas for each CPU",
+        }
+    }
+}
+
+/// Where the first CPU's part begins, and how far it is from there to the next: upper-level tables of their
+/// own each.
+const BASE: u64 = 1 << 36;
+const PART: u64 = 1 << 37;
+/// Where in a part the area lies that is changed, and the one that is only looked at, each between others.
+const OWN: u64 = 1 << 32;
+const WATCHED: u64 = 1 << 34;
+const OWN_PAGES: u64 = 8;
+const WATCHED_PAGES: u64 = 512;
+/// More areas before each of them, and in the stretch where what lies anywhere goes, if there are many: a few
+/// leaves' worth.
+const BETWEEN: u64 = 48;
+/// From one of those to the next.
+const STRIDE: u64 = 16 * PAGE;
+
+fn own(cpu: usize) -> u64 {
+    BASE + cpu as u64 * PART + OWN
+}
+
+fn watched(cpu: usize) -> u64 {
+    BASE + cpu as u64 * PART + WATCHED
+}
+
+/// When operations ended.
+#[derive(Default)]
+struct Ends {
+    first: Duration,
+    last: Duration,
+    count: u64,
+}
+
+impl Ends {
+    fn add(&mut self, at: Duration) {
+        if self.count == 0 {
+            self.first = at;
+        }
+        self.last = at;
+        self.count += 1;
+    }
+
+    /// Operations a second: from end to end where there are some, else in all of the time.
+    fn rate(&self, time: Duration) -> f64 {
+        match self.count {
+            8.. => (self.count - 1) as f64 / (self.last - self.first).as_secs_f64(),
+            count => count as f64 / time.as_secs_f64(),
+        }
+    }
+}
+
+/// A space in which each of so many CPUs has its areas.
+pub struct Shared {
+    process: Process,
+    write: Write,
+}
+
+impl Shared {
+    /// With its areas mapped.
+    pub fn new(world: &World, locking: Locking, areas: Areas, cpus: usize) -> anyhow::Result<Shared> {
+        let config = SpaceConfig { locking, placement: Placement::PerCpu, ..SpaceConfig::default() };
+        let process = Process::new(&world.engine, &config)?;
+        let fixed = |at: u64, pages: u64, prot: Prot| {
+            process.mmap(at, pages * PAGE, prot, ANON | MapFlags::FIXED, None, 0)
+        };
+        for cpu in 0..cpus {
+            for at in [own(cpu), watched(cpu)] {
+                let before = if areas == Areas::Many { BETWEEN } else { 0 };
+                for n in 0..before {
+                    fixed(at - (n + 1) * STRIDE, OWN_PAGES, if n % 2 == 0 { Prot::READ } else { RW })?;
+                }
+            }
+            fixed(own(cpu), OWN_PAGES, RW)?;
+            fixed(watched(cpu), WATCHED_PAGES, RW)?;
+            fault_in(&process, watched(cpu), 1, Access::WRITE)?;
+        }
+        let shared = Shared { process, write: locking.write };
+        if areas == Areas::Many {
+            shared.fill_stretches(world, cpus)?;
+        }
+        Ok(shared)
+    }
+
+    /// Maps areas where each CPU maps what may lie anywhere. The last is one that nothing joins, and has a
+    /// page, so that the tables there stay.
+    fn fill_stretches(&self, world: &World, cpus: usize) -> anyhow::Result<()> {
+        self.settle(world, cpus)?;
+        let fill = |number| {
+            let cpu = world.machine.cpu(number);
+            cpu.call(|| {
+                for n in 0..BETWEEN {
+                    let prot = if n % 2 == 0 { RW } else { Prot::READ };
+                    let at = self.process.mmap(0, OWN_PAGES * PAGE, prot, ANON, None, 0)?;
+                    fault_in(&self.process, at, 1, Access::READ)?;
+                }
+                anyhow::Ok(())
+            })
+        };
+        unnoted(|| together(cpus, fill)).into_iter().collect()
+    }
+
+    /// Lets so many CPUs change something at once, so that changes run side by side from here on, where the
+    /// design has that.
+    fn meet(&self, world: &World, cpus: usize) -> anyhow::Result<()> {
+        if self.write == Write::Whole {
+            return Ok(());
+        }
+        let cpus = cpus.clamp(2, 4);
+        let change = |number: usize| {
+            let cpu = world.machine.cpu(number);
+            cpu.call(|| (0..8).try_for_each(|_| Load::Protect.once(&self.process, number)))
+        };
+        unnoted(|| together(cpus, change)).into_iter().collect()
+    }
+
+    /// Makes the space as one is that one CPU has changed, or several.
+    fn settle(&self, world: &World, cpus: usize) -> anyhow::Result<()> {
+        // A reader of the whole ends the changes side by side.
+        drop(self.process.space().read());
+        if cpus > 1 { self.meet(world, cpus) } else { Ok(()) }
+    }
+
+    /// Operations a second of so many CPUs together, after a while for which nothing is counted.
+    pub fn rate(
+        &self,
+        world: &World,
+        load: Load,
+        cpus: usize,
+        (warm, turn): (Duration, Duration),
+    ) -> anyhow::Result<f64> {
+        self.settle(world, cpus)?;
+        let ready = Barrier::new(cpus);
+        let run = |number| {
+            let mut cpu = world.machine.cpu(number);
+            cpu.run(self.process.mmu());
+            cpu.call(|| {
+                ready.wait();
+                let (started, mut ends) = (Instant::now(), Ends::default());
+                loop {
+                    load.once(&self.process, number)?;
+                    let passed = started.elapsed();
+                    if passed > warm + turn {
+                        return anyhow::Ok(ends.rate(turn));
+                    }
+                    if passed > warm {
+                        ends.add(passed);
+                    }
+                }
+            })
+        };
+        together(cpus, run).into_iter().sum()
+    }
+
+    /// How long one CPU's operations take, in nanoseconds, ascending, while so many others do `load`, if any;
+    /// after a while for which none is timed.
+    pub fn times(
+        &self,
+        world: &World,
+        watched: Watched,
+        beside: Option<(Load, usize)>,
+        (warm, turn): (Duration, Duration),
+    ) -> anyhow::Result<Vec<u64>> {
+        let others = beside.map_or(0, |(_, others)| others);
+        self.settle(world, 1 + others)?;
+        let ready = Barrier::new(1 + others);
+        let run = |number| {
+            let mut cpu = world.machine.cpu(number);
+            cpu.run(self.process.mmu());
+            cpu.call(|| {
+                ready.wait();
+                let (started, mut times, mut nth) = (Instant::now(), Vec::new(), 0);
+                while started.elapsed() <= warm + turn {
+                    match beside {
+                        Some((load, _)) if number > 0 => load.once(&self.process, number)?,
+                        _ => {
+                            let took = watched.once(&self.process, number, nth)?;
+                            nth += 1;
+                            if started.elapsed() > warm {
+                                times.push(took.as_nanos() as u64);
+                            }
+                        }
+                    }
+                }
+                anyhow::Ok(times)
+            })
+        };
+        let all: Vec<Vec<u64>> = together(1 + others, run).into_iter().collect::<anyhow::Result<_>>()?;
+        let mut times = all.into_iter().next().unwrap_or_default();
+        times.sort_unstable();
+        Ok(times)
+    }
+}
