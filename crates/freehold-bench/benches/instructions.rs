@@ -11,8 +11,8 @@
 //! [`measured`]. Where Valgrind is missing it says so and fails.
 
 use freehold::fault::Access;
-use freehold::space::{Locking, Prot};
 use freehold::platform::Host;
+use freehold::space::{Locking, Prot};
 use freehold_bench::{LockedTree, PAGE, SIZES, Space, Subject, area};
 use freehold_machine::Machine;
 use std::collections::BTreeMap;
