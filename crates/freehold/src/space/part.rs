@@ -221,11 +221,11 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Becomes the writer of the whole for a change of `range`, if changes do not run side by side now, and
-    /// there is no other.
+    /// that takes no waiting.
     // Inlined, as what returns guards is: they are large.
     #[inline(always)]
     pub(super) fn write_alone(&self, range: UserRange) -> Option<WriteGuard<'_, P>> {
-        if self.locking.write != Write::Ranges {
+        if self.locking.write == Write::RangesOnly {
             return None;
         }
         let lock = self.mmap_lock.try_write_alone()?;
