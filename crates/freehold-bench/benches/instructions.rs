@@ -11,8 +11,10 @@
 //! [`measured`]. Where Valgrind is missing it says so and fails.
 
 use freehold::fault::Access;
+use freehold::platform::Host;
 use freehold::space::{Locking, Prot};
 use freehold_bench::{LockedTree, PAGE, SIZES, Space, Subject, area};
+use freehold_machine::Machine;
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::process::{Command, ExitCode, Stdio};
@@ -32,6 +34,8 @@ const BASELINE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/instruction
 const SHARED: [&str; 3] = ["lookup", "mmap+munmap", "split+merge"];
 /// What only the engine does, at every number of areas.
 const SIZED: [&str; 5] = ["mmap", "munmap", "mmap+touch+munmap", "munmap-touched", "fault"];
+/// What the engine asks of its host: in a lookup a read section, which a kernel has nearly for nothing.
+const HOST: [&str; 1] = ["read-section"];
 /// What only the engine does, by the page of one large area.
 const BY_PAGE: [&str; 4] = ["fault-per-page", "zap-per-page", "fork-per-page", "mprotect-per-page"];
 
@@ -116,7 +120,7 @@ fn table(names: &[&str]) -> Option<Counts> {
     for operation in SIZED.iter().filter(wanted) {
         row(&mut counts, operation, Space::NAME, &SIZES)?;
     }
-    for operation in BY_PAGE.iter().filter(wanted) {
+    for operation in HOST.iter().chain(&BY_PAGE).filter(wanted) {
         row(&mut counts, operation, Space::NAME, &SIZES[..1])?;
     }
     Some(counts)
@@ -170,6 +174,7 @@ fn repeat<T>(mut before: impl FnMut(u64) -> T, mut operation: impl FnMut(&T), mu
 fn run(subject: &str, operation: &str, areas: u64) {
     match subject {
         _ if BY_PAGE.contains(&operation) => by_page(operation),
+        _ if HOST.contains(&operation) => repeat(drop, |()| _ = black_box(<Machine>::rcu_read()), drop),
         _ if SIZED.contains(&operation) => sized(operation, areas),
         Space::NAME => shared::<Space>(operation, areas),
         _ => shared::<LockedTree>(operation, areas),

@@ -150,6 +150,41 @@ fn of_two_neighbours_one_waits() {
     });
 }
 
+/// What touches a hole is claimed with it: one writer joins it to what it puts there, another makes it smaller.
+#[test]
+fn a_hole_is_filled_beside_a_claim_of_what_touches_it() {
+    model_bounded(BOUND, || {
+        let map = map_of([entry(10, 20, 2)]);
+        let (shrunk, joined) = beside(
+            map.clone(),
+            |_, writer| {
+                writer.claim(10, 20, false, false)?;
+                let (from, to) = writer.span();
+                writer.replace(from, to, &[entry(from, to - 2, 5)]);
+                writer.publish(None);
+                Ok::<_, Refused>(())
+            },
+            |_, writer| {
+                writer.claim_hole(20, 30, |_| 0)?;
+                let from = writer.prev(20).filter(|touching| touching.end == 20).map_or(20, |it| it.start);
+                writer.replace(from, 30, &[entry(from, 30, 8)]);
+                writer.publish(None);
+                Ok(())
+            },
+        );
+        match (shrunk, joined) {
+            (Ok(()), Ok(())) => {
+                assert!(
+                    has(&map, entry(10, 18, 5)) && has(&map, entry(20, 30, 8)) || has(&map, entry(10, 28, 5))
+                );
+            }
+            (Ok(()), Err(Refused::Taken)) => assert!(has(&map, entry(10, 18, 5))),
+            (Err(Refused::Taken), Ok(())) => assert!(has(&map, entry(10, 30, 8))),
+            other => panic!("{other:?}"),
+        }
+    });
+}
+
 /// An entry has one owner.
 #[test]
 fn a_claim_is_had_by_one() {

@@ -14,7 +14,7 @@
 
 use crate::atomic::{AtomicU32, Ordering, PAUSES, const_unless_loom};
 use crate::host::Host;
-use crate::rank::{self, Rank};
+use crate::rank::{self, HeldRank, Rank};
 use crate::stats::{Hold, LockStats, Mode};
 use core::fmt;
 use core::marker::PhantomData;
@@ -33,7 +33,7 @@ pub struct Mutex {
 #[must_use = "the mutex is released when the guard is dropped"]
 pub struct MutexGuard<'a, H: Host> {
     mutex: &'a Mutex,
-    rank: Rank,
+    rank: HeldRank,
     stats: Option<&'a LockStats<H>>,
     hold: Hold,
     /// Not `Send`: the task's record of held locks is its own.
@@ -100,7 +100,7 @@ impl Mutex {
     ) -> MutexGuard<'a, H> {
         rank::acquired::<H>(rank);
         let hold = begun.acquired(stats, Mode::Write, waited);
-        MutexGuard { mutex: self, rank, stats, hold, task: PhantomData }
+        MutexGuard { mutex: self, rank: HeldRank::new(rank), stats, hold, task: PhantomData }
     }
 }
 
@@ -119,12 +119,12 @@ impl fmt::Debug for Mutex {
 
 impl<H: Host> Drop for MutexGuard<'_, H> {
     fn drop(&mut self) {
-        rank::released::<H>(self.rank);
+        self.rank.released::<H>();
         let ended = self.hold.end(self.stats);
         // Release: see the module.
         if self.mutex.word.swap(FREE, Ordering::Release) == WANTED {
             H::wake_one(&self.mutex.word);
         }
-        ended.record(self.stats, None);
+        ended.record(self.stats, Mode::Write);
     }
 }

@@ -95,6 +95,33 @@ impl Rank {
     ];
 }
 
+/// The rank that a guard holds; nothing where ranks are not checked, for guards are passed on.
+#[derive(Clone, Copy)]
+pub(crate) struct HeldRank {
+    #[cfg(debug_assertions)]
+    rank: Rank,
+}
+
+impl HeldRank {
+    #[inline(always)]
+    pub fn new(rank: Rank) -> Self {
+        #[cfg(debug_assertions)]
+        return HeldRank { rank };
+        #[cfg(not(debug_assertions))]
+        {
+            let _ = rank;
+            HeldRank {}
+        }
+    }
+
+    /// As [`released`].
+    #[inline(always)]
+    pub fn released<H: Host>(self) {
+        #[cfg(debug_assertions)]
+        released::<H>(self.rank);
+    }
+}
+
 /// What one task holds. Read and written by that task alone.
 #[derive(Debug)]
 pub struct LockContext {

@@ -49,6 +49,7 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
     /// # Panics
     ///
     /// If `len` is 0 or `align` is no power of two.
+    #[inline(always)]
     pub fn gap(&self, request: &GapRequest, below: impl Fn(&Entry) -> u64) -> Option<u64> {
         // SAFETY: no writer exists that could unlink a node. Another reader may have a leaf latched, to
         // correct what is kept of it, but does not change that.
@@ -85,6 +86,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     /// # Safety
     ///
     /// Nodes that are reachable when this is called are not freed before it returns.
+    #[inline(always)]
     pub(super) unsafe fn find_gap<const BESIDE: bool>(
         &self,
         request: &GapRequest,

@@ -76,7 +76,7 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
 
     /// What [`prev`](Self::prev) returns for `start` and [`next`](Self::next) for `end`, not below it: what
     /// lies on either side of a range.
-    #[inline]
+    #[inline(always)]
     pub fn around(&self, start: u64, end: u64) -> (Option<Entry>, Option<Entry>) {
         let Step { node: leaf, at, .. } = self.reach(start);
         let count = leaf.count();
@@ -95,7 +95,7 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
     /// # Errors
     ///
     /// When the host is out of memory; the map is unchanged.
-    #[inline]
+    #[inline(always)]
     pub fn reserve(&mut self, replaces: usize) -> Result<(), AllocError> {
         // A change splits at most every node from a leaf to the root, and the root into two new ones. A split
         // leaves the root with two slots, and a change adds one: the tree grows at once, and again

@@ -113,7 +113,7 @@ pub trait MmapWriter<H: Host> {
 impl<H: Host> MmapWriter<H> for MmapWriteGuard<'_, H> {
     #[inline]
     fn lock(&self) -> &MmapLock<H> {
-        self.lock
+        self.section.lock
     }
 }
 
@@ -152,7 +152,7 @@ impl<H: Host> MmapLock<H> {
     ///
     /// # Panics
     /// As [`read`](Self::read).
-    #[inline]
+    #[inline(always)]
     pub fn try_write_alone(&self) -> Option<MmapWriteGuard<'_, H>> {
         rank::will_wait::<H>(Rank::Mmap);
         if !self.gate_is_shut() {
@@ -203,7 +203,7 @@ impl<H: Host> MmapLock<H> {
     fn open(&self, _: &RwSemWriteGuard<'_, H>) -> Option<MmapRangeGuard<'_, H>> {
         if self.gate_is_shut() {
             // A reader that begins to speculate after this section finds the gate open.
-            let _section = WriteSection::begin(&self.read.seq);
+            let _section = WriteSection::begin(self);
             self.gate.lock().unlock_write();
         }
         self.enter()
@@ -220,18 +220,18 @@ impl<H: Host> MmapWriteGuard<'_, H> {
     /// Shuts the gate, and waits for the range writers inside.
     #[cold]
     pub(super) fn shut(&self) {
-        self.lock.gate.lock().write(self);
+        self.lock().gate.lock().write(self);
     }
 
     /// As [`shut`](Self::shut), unless a fatal signal ends the wait.
     #[cold]
     pub(super) fn shut_killable(&self) -> Result<(), Killed> {
-        self.lock.gate.lock().write_killable(self).map(drop)
+        self.lock().gate.lock().write_killable(self).map(drop)
     }
 
     /// Shuts the gate if nobody is inside. Returns whether it is shut.
     #[cold]
     pub(super) fn try_shut(&self) -> bool {
-        self.lock.gate.lock().try_write(self)
+        self.lock().gate.lock().try_write(self)
     }
 }

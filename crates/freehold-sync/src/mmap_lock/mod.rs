@@ -118,20 +118,20 @@ pub struct MmapReadGuard<'a, H: Host> {
 /// ```
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct MmapWriteGuard<'a, H: Host> {
-    lock: &'a MmapLock<H>,
     /// Dropped, like all fields, in the order of declaration: first the number, then the lock.
-    section: WriteSection<'a>,
+    section: WriteSection<'a, H>,
     sem: RwSemWriteGuard<'a, H>,
 }
 
 /// The time during which the sequence number is odd.
-struct WriteSection<'a> {
-    seq: &'a AtomicU32,
+struct WriteSection<'a, H: Host> {
+    lock: &'a MmapLock<H>,
 }
 
-impl<'a> WriteSection<'a> {
-    #[inline]
-    fn begin(seq: &'a AtomicU32) -> Self {
+impl<'a, H: Host> WriteSection<'a, H> {
+    #[inline(always)]
+    fn begin(lock: &'a MmapLock<H>) -> Self {
+        let seq = &lock.read.seq;
         // Relaxed: the write lock is held, and its last holder wrote the number.
         let even = seq.load(Ordering::Relaxed);
         debug_assert!(even.is_multiple_of(2), "the write lock is held twice");
@@ -139,18 +139,19 @@ impl<'a> WriteSection<'a> {
         seq.store(even.wrapping_add(1), Ordering::Relaxed);
         // Pairs with the fence in `Speculation::valid`: see "entering".
         fence(Ordering::Release);
-        WriteSection { seq }
+        WriteSection { lock }
     }
 }
 
-impl Drop for WriteSection<'_> {
+impl<H: Host> Drop for WriteSection<'_, H> {
     #[inline]
     fn drop(&mut self) {
         // Relaxed: only the holder writes it.
-        let odd = self.seq.load(Ordering::Relaxed);
+        let seq = &self.lock.read.seq;
+        let odd = seq.load(Ordering::Relaxed);
         debug_assert!(!odd.is_multiple_of(2));
         // Release: pairs with the acquire in `speculate`: see "leaving".
-        self.seq.store(odd.wrapping_add(1), Ordering::Release);
+        seq.store(odd.wrapping_add(1), Ordering::Release);
     }
 }
 
@@ -352,7 +353,7 @@ impl<H: Host> MmapLock<H> {
 
     #[inline]
     fn writer<'a>(&'a self, sem: RwSemWriteGuard<'a, H>) -> MmapWriteGuard<'a, H> {
-        MmapWriteGuard { lock: self, section: WriteSection::begin(&self.read.seq), sem }
+        MmapWriteGuard { section: WriteSection::begin(self), sem }
     }
 }
 
@@ -398,14 +399,15 @@ impl<'a, H: Host> MmapWriteGuard<'a, H> {
     /// The lock.
     #[inline]
     pub fn lock(&self) -> &'a MmapLock<H> {
-        self.lock
+        self.section.lock
     }
 
     /// Goes on as a reader, without letting go in between. No VMA is write-locked any more. The next writer
     /// waits for it, so two downgraded holders never meet.
     #[inline]
     pub fn downgrade(self) -> MmapReadGuard<'a, H> {
-        let MmapWriteGuard { lock, section, sem } = self;
+        let MmapWriteGuard { section, sem } = self;
+        let lock = section.lock;
         drop(section);
         MmapReadGuard { lock, _sem: sem.downgrade() }
     }

@@ -86,7 +86,7 @@ mod word;
 use crate::atomic::{Ordering, const_unless_loom};
 use crate::counted::Counted;
 use crate::host::{Host, Killed};
-use crate::rank::{self, Rank};
+use crate::rank::{self, HeldRank, Rank};
 use crate::stats::{Hold, LockStats, Mode};
 use core::fmt;
 use core::marker::PhantomData;
@@ -106,8 +106,10 @@ pub struct RwSem<H: Host> {
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct RwSemReadGuard<'a, H: Host> {
     sem: &'a RwSem<H>,
-    rank: Rank,
+    rank: HeldRank,
     hold: Hold,
+    /// Read, or downgraded.
+    mode: Mode,
     /// Not `Send`: the task's record of held locks is its own.
     task: PhantomData<*const ()>,
 }
@@ -116,7 +118,7 @@ pub struct RwSemReadGuard<'a, H: Host> {
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct RwSemWriteGuard<'a, H: Host> {
     sem: &'a RwSem<H>,
-    rank: Rank,
+    rank: HeldRank,
     hold: Hold,
     /// Not `Send`: as for reading.
     task: PhantomData<*const ()>,
@@ -236,14 +238,20 @@ impl<H: Host> RwSem<H> {
     fn reader(&self, begun: Hold, path: Path) -> RwSemReadGuard<'_, H> {
         rank::acquired::<H>(self.rank);
         let hold = begun.acquired(self.stats.as_deref(), Mode::Read, path == Path::Slow);
-        RwSemReadGuard { sem: self, rank: self.rank, hold, task: PhantomData }
+        RwSemReadGuard {
+            sem: self,
+            rank: HeldRank::new(self.rank),
+            hold,
+            mode: Mode::Read,
+            task: PhantomData,
+        }
     }
 
     #[inline]
     fn writer(&self, rank: Rank, begun: Hold, path: Path) -> RwSemWriteGuard<'_, H> {
         rank::acquired::<H>(rank);
         let hold = begun.acquired(self.stats.as_deref(), Mode::Write, path == Path::Slow);
-        RwSemWriteGuard { sem: self, rank, hold, task: PhantomData }
+        RwSemWriteGuard { sem: self, rank: HeldRank::new(rank), hold, task: PhantomData }
     }
 }
 
@@ -269,27 +277,27 @@ impl<'a, H: Host> RwSemWriteGuard<'a, H> {
         let ended = self.hold.end(sem.stats.as_deref());
         core::mem::forget(self);
         sem.raw.downgrade();
-        let hold = ended.record(sem.stats.as_deref(), Some(Mode::Downgraded));
-        RwSemReadGuard { sem, rank, hold, task: PhantomData }
+        let hold = ended.record(sem.stats.as_deref(), Mode::Write);
+        RwSemReadGuard { sem, rank, hold, mode: Mode::Downgraded, task: PhantomData }
     }
 }
 
 impl<H: Host> Drop for RwSemReadGuard<'_, H> {
     #[inline]
     fn drop(&mut self) {
-        rank::released::<H>(self.rank);
+        self.rank.released::<H>();
         let ended = self.hold.end(self.sem.stats.as_deref());
         self.sem.raw.unlock_read();
-        ended.record(self.sem.stats.as_deref(), None);
+        ended.record(self.sem.stats.as_deref(), self.mode);
     }
 }
 
 impl<H: Host> Drop for RwSemWriteGuard<'_, H> {
     #[inline]
     fn drop(&mut self) {
-        rank::released::<H>(self.rank);
+        self.rank.released::<H>();
         let ended = self.hold.end(self.sem.stats.as_deref());
         self.sem.raw.unlock_write(self.sem.gathering);
-        ended.record(self.sem.stats.as_deref(), None);
+        ended.record(self.sem.stats.as_deref(), Mode::Write);
     }
 }

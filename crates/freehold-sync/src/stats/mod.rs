@@ -170,10 +170,10 @@ impl LockSnapshot {
 
 /// A moment in the use of a lock: when the wait began, or the lock was got. Without statistics it is 0 and
 /// never looked at.
+// One word: it is passed on with every guard.
 #[derive(Clone, Copy)]
 pub(crate) struct Hold {
     since_ns: u64,
-    mode: Mode,
 }
 
 /// A hold that is over but not recorded yet, so that recording does not prolong it.
@@ -186,7 +186,7 @@ impl Hold {
     /// Somebody wants the lock.
     #[inline]
     pub fn begin<H: Host>(stats: Option<&LockStats<H>>) -> Hold {
-        Hold { since_ns: now(stats), mode: Mode::Read }
+        Hold { since_ns: now(stats) }
     }
 
     /// The lock has been acquired. Inlined, here and below, for the lock that keeps no statistics.
@@ -195,7 +195,7 @@ impl Hold {
         let Some(stats) = stats else { return self };
         let since_ns = if waited { H::now_ns() } else { self.since_ns };
         stats.note_acquired(mode, waited.then(|| since_ns.saturating_sub(self.since_ns)));
-        Hold { since_ns, mode }
+        Hold { since_ns }
     }
 
     /// The lock is about to be released or downgraded.
@@ -206,14 +206,14 @@ impl Hold {
 }
 
 impl Ended {
-    /// The lock has been released or downgraded. Returns the hold that follows, if it is held in another mode
-    /// now.
+    /// The lock has been released or downgraded; it was held in `mode`. Returns the hold that follows, if it
+    /// is held in another mode now.
     #[inline(always)]
-    pub fn record<H: Host>(self, stats: Option<&LockStats<H>>, next: Option<Mode>) -> Hold {
+    pub fn record<H: Host>(self, stats: Option<&LockStats<H>>, mode: Mode) -> Hold {
         if let Some(stats) = stats {
-            stats.note_held(self.hold.mode, self.at_ns.saturating_sub(self.hold.since_ns));
+            stats.note_held(mode, self.at_ns.saturating_sub(self.hold.since_ns));
         }
-        Hold { since_ns: self.at_ns, mode: next.unwrap_or(self.hold.mode) }
+        Hold { since_ns: self.at_ns }
     }
 }
 

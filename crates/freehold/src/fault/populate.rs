@@ -91,7 +91,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// The mmap lock for reading, killably, again and again; none on entry.
+    /// The VMA's own, or the mmap lock for reading, killably, again and again; none on entry.
     pub(crate) fn populate(&self, range: UserRange) -> Result<(), PopulateError> {
         self.populate_by(range, Policy::All)
     }
@@ -117,9 +117,10 @@ impl<P: Platform> AddressSpace<P> {
         let (mut at, mut rounds) = (range.start(), Rounds::new());
         while at < range.end() {
             rounds.again::<P>()?;
-            let guard = self.read_killable()?;
-            let batch = self.populate_batch(&guard, range.rest(at), policy);
-            drop(guard);
+            let batch = match self.populate_in_vma(range.rest(at), policy) {
+                Some(batch) => batch,
+                None => self.populate_batch(&self.read_killable()?, range.rest(at), policy),
+            };
             let (part_end, error) = match batch {
                 Batch::To(next) => {
                     at = next;
@@ -152,6 +153,18 @@ impl<P: Platform> AddressSpace<P> {
         Ok(())
     }
 
+    /// The same as [`populate_batch`](Self::populate_batch) under the VMA's own lock. `None`: it takes the
+    /// mmap lock.
+    fn populate_in_vma(&self, range: UserRange, policy: Policy) -> Option<Batch<P>> {
+        let vma = self.tries_vma_lock().then(|| self.lock_vma(range.start()).ok())??;
+        let part = range.with_end(range.end().min(vma.end()));
+        match policy.access(&vma) {
+            Ok(Some(access)) => self.populate_part(&vma, part, access, Held::Vma),
+            Ok(None) => Some(Batch::To(part.end())),
+            Err(error) => Some(Batch::Refused { part_end: part.end(), error }),
+        }
+    }
+
     /// The start of `range`: at most a batch of pages, of at most one VMA.
     fn populate_batch(&self, guard: &ReadGuard<'_, P>, range: UserRange, policy: Policy) -> Batch<P> {
         let exact = matches!(policy, Policy::Exactly(_));
@@ -166,19 +179,23 @@ impl<P: Platform> AddressSpace<P> {
             Some(found) => found,
         };
         match policy.access(vma) {
-            Ok(Some(access)) => self.populate_part(guard, vma, part, access),
+            Ok(Some(access)) => {
+                let batch = self.populate_part(vma, part, access, Held::Mmap(guard));
+                batch.expect("with the mmap lock nothing more is needed")
+            }
             Ok(None) => Batch::To(part.end()),
             Err(error) => Batch::Refused { part_end: part.end(), error },
         }
     }
 
+    /// The pages of `part`, which lies in `vma`. `None`: the first of them takes the mmap lock.
     fn populate_part(
         &self,
-        guard: &ReadGuard<'_, P>,
         vma: &Vma<P>,
         part: UserRange,
         access: Access,
-    ) -> Batch<P> {
+        held: Held<'_, '_, P>,
+    ) -> Option<Batch<P>> {
         let unit = vma.huge_page_size().map_or(PAGE_SIZE, HugePageSize::bytes);
         let end = part.end().min(part.start() + BATCH * unit);
         let (mut page, mut faults) = (part.start(), 0);
@@ -190,23 +207,24 @@ impl<P: Platform> AddressSpace<P> {
             faults += 1;
             if faults > 2 * BATCH {
                 // Somebody takes away what comes.
-                return Batch::To(page);
+                return Some(Batch::To(page));
             }
-            match self.fault_in(vma, page, access, Held::Mmap(guard)) {
+            match self.fault_in(vma, page, access, held) {
                 // Somebody else may have been faster, with less than we need.
                 FaultOutcome::Done => {}
-                FaultOutcome::Retry | FaultOutcome::NeedMmapLock => return Batch::To(page),
+                FaultOutcome::NeedMmapLock if page == part.start() => return None,
+                FaultOutcome::Retry | FaultOutcome::NeedMmapLock => return Some(Batch::To(page)),
                 FaultOutcome::Fill(file, wanted) => {
-                    return Batch::Fill { page, part_end: part.end(), file, wanted };
+                    return Some(Batch::Fill { page, part_end: part.end(), file, wanted });
                 }
-                FaultOutcome::Wait(what) => return Batch::Wait { page, what },
-                FaultOutcome::Userfault(fault) => return Batch::Userfault { page, fault },
+                FaultOutcome::Wait(what) => return Some(Batch::Wait { page, what }),
+                FaultOutcome::Userfault(fault) => return Some(Batch::Userfault { page, fault }),
                 FaultOutcome::Failed(error) => {
-                    return Batch::Refused { part_end: part.end(), error: error.into() };
+                    return Some(Batch::Refused { part_end: part.end(), error: error.into() });
                 }
             }
         }
-        Batch::To(page.max(end).min(part.end()))
+        Some(Batch::To(page.max(end).min(part.end())))
     }
 
     /// Whether the hardware would let the access pass.

@@ -71,8 +71,9 @@ impl Closings {
         P::wake_all(&self.ended);
     }
 
-    /// Whether there is any closing range.
-    pub fn any<P: Platform>(&self, _: &WriteGuard<'_, P>) -> bool {
+    /// Whether there is any closing range. The caller has the mmap lock for writing.
+    #[inline(always)]
+    pub fn any(&self) -> bool {
         // Relaxed: ordered by the mmap lock, like every access to them.
         self.open.load(Relaxed) != 0 || self.beside.load(Relaxed) != 0
     }
@@ -146,7 +147,7 @@ impl<P: Platform> AddressSpace<P> {
         let mut gather: VmGather<'_, _, 1> = self.vm.gather();
         let guard = self.write();
         // By a writer of a part, while there were some.
-        let wanted = guard.tree.find(span.start()).is_some_and(|it| it.value.get() & WANTED != 0);
+        let wanted = guard.right.find(span.start()).is_some_and(|it| it.value.get() & WANTED != 0);
         let free = guard.free_span(span);
         // SAFETY: the range was zapped; the write lock keeps everything in `free` as empty as the tree says.
         unsafe { self.vm.unlink_tables(span.va(), free, &mut gather) };
@@ -158,15 +159,15 @@ impl<P: Platform> AddressSpace<P> {
 
 impl<P: Platform> WriteGuard<'_, P> {
     /// Whether any part of `range` is still closing.
+    #[inline(always)]
     pub(crate) fn is_closing(&self, range: UserRange) -> bool {
-        if self.part().is_some() {
-            // What is closing is not claimed.
-            return false;
-        }
-        // Nearly always there is no closing range at all, and nothing needs to be looked up.
-        if !self.space.closings.any(self) {
-            return false;
-        }
+        // What is closing is not claimed. And nearly always there is no closing range at all, and nothing
+        // needs to be looked up.
+        self.part().is_none() && self.space.closings.any() && self.has_closing(range)
+    }
+
+    #[cold]
+    fn has_closing(&self, range: UserRange) -> bool {
         let mut at = range.start();
         while let Some(slot) = self.next_slot(at) {
             let taken = slot.range();

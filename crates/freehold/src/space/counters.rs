@@ -377,7 +377,7 @@ impl<P: Platform> Counters<P> {
     }
 
     /// Pages with these flags were mapped.
-    #[inline]
+    #[inline(always)]
     pub fn count_mapped(&self, guard: &WriteGuard<'_, P>, flags: VmFlags, pages: PageCount) {
         let (kind, more) = (Size::of(flags), pages.get());
         match guard.reserved() {
@@ -417,6 +417,7 @@ impl<P: Platform> Counters<P> {
     }
 
     /// Pages with these flags were unmapped.
+    #[inline(always)]
     pub fn count_unmapped(&self, guard: &WriteGuard<'_, P>, flags: VmFlags, pages: PageCount) {
         self.remove(guard, Size::Total, pages.get());
         if let Some(size) = Size::of(flags) {
@@ -425,6 +426,7 @@ impl<P: Platform> Counters<P> {
     }
 
     /// The number of VMAs changed.
+    #[inline(always)]
     pub fn count_vmas(&self, guard: &WriteGuard<'_, P>, by: i64) {
         match by {
             0 => {}
@@ -439,6 +441,7 @@ impl<P: Platform> Counters<P> {
     }
 
     /// Locked pages were unlocked, or unmapped.
+    #[inline(always)]
     pub fn count_unlocked(&self, guard: &WriteGuard<'_, P>, pages: PageCount) {
         if pages != PageCount::ZERO {
             self.remove(guard, Size::Locked, pages.get());

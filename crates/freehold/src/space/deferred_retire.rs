@@ -37,19 +37,18 @@ impl<'s, P: Platform> DeferredRetire<'s, P> {
     }
 
     /// Step 5 of all, and what is to be said in between.
+    // In place: nearly always there is nothing.
     #[inline]
-    pub fn retire(self) {
-        // Nearly always there is nothing, and so nothing to drop.
-        match &self {
-            DeferredRetire { before: None, moved: None, after: None } => core::mem::forget(self),
-            _ => self.retire_all(),
+    pub fn retire(&mut self) {
+        if !matches!(self, DeferredRetire { before: None, moved: None, after: None }) {
+            self.retire_all();
         }
     }
 
     #[inline(never)]
-    fn retire_all(self) {
-        self.before.into_iter().for_each(Unmapped::retire);
-        self.moved.into_iter().for_each(Notice::send);
-        self.after.into_iter().for_each(Unmapped::retire);
+    fn retire_all(&mut self) {
+        self.before.take().into_iter().for_each(Unmapped::retire);
+        self.moved.take().into_iter().for_each(Notice::send);
+        self.after.take().into_iter().for_each(Unmapped::retire);
     }
 }

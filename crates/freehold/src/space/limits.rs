@@ -105,6 +105,7 @@ fn pages(bytes: &AtomicU64) -> PageCount {
 
 impl<P: Platform> AddressSpace<P> {
     /// Whether locking is allowed at all.
+    #[inline(always)]
     pub(crate) fn may_mlock(&self) -> bool {
         self.limits.may_lock.load(Relaxed) || self.limits.memlock.load(Relaxed) != 0
     }
@@ -152,7 +153,17 @@ pub(crate) struct Replaced {
 impl<P: Platform> WriteGuard<'_, P> {
     /// Whether `grow` more pages with these flags, after `shrink` pages went, stay within RLIMIT_AS and
     /// RLIMIT_DATA.
+    #[inline(always)]
     pub(crate) fn may_expand(&self, flags: VmFlags, grow: PageCount, shrink: Replaced) -> bool {
+        let limits = &self.space.limits;
+        let limited = |limit: &AtomicU64| limit.load(Relaxed) != UNLIMITED;
+        let asked = limited(&limits.address_space) || (limited(&limits.data) && flags.is_data());
+        !asked || self.limits_allow(flags, grow, shrink)
+    }
+
+    /// The same where there are limits.
+    #[inline(never)]
+    fn limits_allow(&self, flags: VmFlags, grow: PageCount, shrink: Replaced) -> bool {
         let (space, limits) = (self.space, &self.space.limits);
         let fits = |size, limit: PageCount| {
             let more = grow.saturating_sub(shrink.total).get();
@@ -186,6 +197,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     }
 
     /// Whether there may be `more` VMAs.
+    #[inline(always)]
     pub(crate) fn may_have_vmas(&self, more: u64) -> bool {
         match self.reserved() {
             Some(reserved) => reserved.covers(Size::Vmas, more),

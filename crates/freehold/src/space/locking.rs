@@ -22,8 +22,7 @@
 use super::AddressSpace;
 pub(crate) use super::look::NeedMmapLock;
 pub use super::look::VmaRead;
-use super::part::WriteRight;
-use super::tree::Tree;
+use super::right::Right;
 use super::tree_entry::decode;
 pub(crate) use super::tree_entry::{TreeEntry, closing_entry, entry, entry_at};
 use crate::{
@@ -87,8 +86,7 @@ pub struct WriteGuard<'s, P: Platform> {
     pub(crate) space: &'s AddressSpace<P>,
     /// Dropped, like all fields, in the order of declaration: VMAs are unlocked first.
     pub(super) locked: LockedVmas<'s, P>,
-    pub(super) tree: Tree<'s, P>,
-    pub(super) lock: WriteRight<'s, P>,
+    pub(super) right: Right<'s, P>,
 }
 
 /// The write lock of one VMA: the right to change its fields. Ends with the write guard it came from.
@@ -162,11 +160,11 @@ impl<P: Platform> AddressSpace<P> {
         ReadGuard { tree: unsafe { self.tree.locked() }, lock }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn writer<'s>(&'s self, lock: MmapWriteGuard<'s, P>) -> WriteGuard<'s, P> {
         // SAFETY: the mmap lock is held for writing, so this is the only writer while the guard lives.
-        let tree = Tree::Whole(RefCell::new(unsafe { self.tree.writer() }));
-        WriteGuard { space: self, locked: LockedVmas::none(), tree, lock: WriteRight::Whole(lock) }
+        let tree = RefCell::new(unsafe { self.tree.writer() });
+        WriteGuard { space: self, locked: LockedVmas::none(), right: Right::Whole { tree, lock } }
     }
 }
 
@@ -238,19 +236,19 @@ impl<'s, P: Platform> ReadGuard<'s, P> {
 impl<'s, P: Platform> WriteGuard<'s, P> {
     /// The VMA that contains `addr`.
     pub fn find(&self, addr: u64) -> Option<&Vma<P>> {
-        let found = self.tree.find(addr)?;
+        let found = self.right.find(addr)?;
         self.slot(&found).vma()
     }
 
     /// The first VMA or closing range that ends above `addr`.
     pub(crate) fn next_slot(&self, addr: u64) -> Option<TreeEntry<'_, P>> {
-        let found = self.tree.next(addr)?;
+        let found = self.right.next(addr)?;
         Some(self.slot(&found))
     }
 
     /// The last VMA or closing range that ends at or below `addr`.
     pub(crate) fn prev_slot(&self, addr: u64) -> Option<TreeEntry<'_, P>> {
-        let found = self.tree.prev(addr)?;
+        let found = self.right.prev(addr)?;
         Some(self.slot(&found))
     }
 
@@ -261,7 +259,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     pub(crate) fn first_in(&self, range: Range<u64>) -> Option<&Vma<P>> {
         let mut at = range.start;
         while at < range.end {
-            let found = self.tree.next(at).filter(|found| found.start < range.end)?;
+            let found = self.right.next(at).filter(|found| found.start < range.end)?;
             match self.slot(&found) {
                 TreeEntry::Vma(vma) => return Some(vma),
                 TreeEntry::Closing(range) => at = range.end(),
@@ -272,14 +270,15 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// The addresses taken by what lies before and behind `range`, which may hold anything.
     pub(crate) fn taken_around(&self, range: UserRange) -> (Option<UserRange>, Option<UserRange>) {
-        let (prev, next) = self.tree.around(range);
+        let (prev, next) = self.right.around(range);
         let taken = |found: Entry| UserRange::new(found.start, found.end);
         (prev.map(taken), next.map(taken))
     }
 
     /// The VMAs that touch `range`, which may hold anything; no others are looked at.
+    #[inline(always)]
     pub(crate) fn neighbours(&self, range: UserRange) -> (Option<&Vma<P>>, Option<&Vma<P>>) {
-        let (prev, next) = self.tree.around(range);
+        let (prev, next) = self.right.around(range);
         let prev = prev.filter(|prev| prev.end == range.start());
         let next = next.filter(|next| next.start == range.end());
         let vma = |found: Option<Entry>| found.and_then(|found| self.slot(&found).vma());
@@ -315,6 +314,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// that what lies above it [keeps](Self::next_taken). Does not know of the gaps that stacks keep. Takes
     /// time by the depth of the tree, since no gap that is long enough is passed over; and by the leaves in
     /// which gaps were filled since a search last looked for one as long.
+    #[inline(always)]
     pub(crate) fn highest_gap(&self, len: u64, bounds: Range<u64>) -> Option<(u64, u64)> {
         // The entry above the gap is the last that the search asks about; none, if it lies above all.
         let above = Cell::new(u64::MAX);
@@ -331,7 +331,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     fn gap(&self, len: u64, bounds: Range<u64>, from: Direction, above: impl Fn(&Entry)) -> Option<u64> {
         let Range { start: low, end: high } = bounds;
         let request = GapRequest { len, align: crate::PAGE_SIZE, low, high, direction: from };
-        self.tree.gap(&request, |found| {
+        self.right.gap(&request, |found| {
             above(found);
             0
         })
@@ -341,7 +341,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// which is where its gap begins if it is a stack.
     pub(crate) fn next_taken(&self, addr: u64) -> Option<(UserRange, u64)> {
         let rcu = P::rcu_read();
-        let found = self.tree.seen_next(&rcu, addr)?;
+        let found = self.right.seen_next(&rcu, addr)?;
         Some((UserRange::new(found.start, found.end), self.kept_from(&found)))
     }
 
@@ -356,64 +356,67 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Prepares so that `replaces` calls of [`replace`](Self::replace) cannot fail.
+    #[inline(always)]
     pub(crate) fn reserve(&self, replaces: usize) -> Result<(), NoMemory> {
-        self.tree.reserve(replaces)
+        self.right.reserve(replaces)
     }
 
     /// Frees the nodes that [`reserve`](Self::reserve) has left over.
     pub(crate) fn trim_tree(&self) {
-        self.tree.whole().borrow_mut().trim();
+        self.right.whole().borrow_mut().trim();
     }
 
     /// Puts `with` in place of everything in `range`, in one step for readers. Uses up one reserved replace.
     pub(crate) fn replace(&self, range: UserRange, with: &[Entry]) {
-        self.tree.replace(range, with);
+        self.right.replace(range, with);
     }
 
     /// Takes everything out of the tree; needs no memory.
     pub(crate) fn clear_tree(&self) {
-        self.tree.whole().borrow_mut().clear();
+        self.right.whole().borrow_mut().clear();
     }
 
     /// Locks a VMA for writing: waits for its readers, and keeps new ones out until this guard ends.
+    #[inline(always)]
     pub(crate) fn lock_vma<'g>(&'g self, vma: &'g Vma<P>) -> VmaWrite<'g, P> {
-        self.locked.lock(vma, &self.lock);
+        self.locked.lock(vma, &self.right);
         VmaWrite { vma }
     }
 
     /// As [`lock_vma`](Self::lock_vma), unless a fatal signal arrives first.
     pub(crate) fn lock_vma_killable<'g>(&'g self, vma: &'g Vma<P>) -> Result<VmaWrite<'g, P>, Killed> {
-        self.locked.lock_killable(vma, &self.lock)?;
+        self.locked.lock_killable(vma, &self.right)?;
         Ok(VmaWrite { vma })
     }
 
     /// Makes a VMA that was just stored into the tree lockable. It is complete: a hook hears of it.
+    #[inline(always)]
     pub(crate) fn attach(&self, vma: &Vma<P>) {
-        self.locked.attach(vma, &self.lock);
+        self.locked.attach(vma, &self.right);
         vma.object().open_hook(&self.space.vm, vma);
     }
 
     /// Makes a VMA that was just taken out of the tree unlockable; waits for readers that are about to
     /// notice.
     pub(crate) fn detach(&self, vma: &Vma<P>) {
-        self.locked.detach(vma, &self.lock);
+        self.locked.detach(vma, &self.right);
     }
 
     /// Lets readers in. Write locks on VMAs end here.
     pub(crate) fn downgrade(self) -> ReadGuard<'s, P> {
-        let WriteGuard { space, locked, lock, .. } = self;
+        let WriteGuard { space, locked, right } = self;
         drop(locked);
-        match lock {
-            WriteRight::Whole(lock) => space.reader(lock.downgrade()),
-            WriteRight::Part(_) => unreachable!("a writer of a part does not become a reader of the whole"),
+        match right {
+            Right::Whole { lock, .. } => space.reader(lock.downgrade()),
+            Right::Part(_) => unreachable!("a writer of a part does not become a reader of the whole"),
         }
     }
 
     /// The tree's own rules, and that every VMA is attached, owned and where the tree says.
     pub(crate) fn check(&self) {
-        self.tree.whole().borrow().check();
+        self.right.whole().borrow().check();
         let mut at = 0;
-        while let Some(found) = self.tree.next(at) {
+        while let Some(found) = self.right.next(at) {
             if let TreeEntry::Vma(vma) = self.slot(&found) {
                 assert_eq!(vma.range(), found.start..found.end, "a VMA lies elsewhere than the tree says");
                 assert!(!vma.lock().is_detached(), "a detached VMA is in the tree at {:#x}", found.start);

@@ -7,8 +7,6 @@ use super::{
     locking::WriteGuard,
     map_flags::{DROPPABLE, DROPPED, MapFlags, PRIVATE, Prot, SHARED, SHARED_VALIDATE, TYPE, vm_flags},
     part::PartRoom,
-    split_merge::NewMapping,
-    unmap::{Decoded, Gathered},
 };
 use crate::{
     PAGE_SHIFT, PAGE_SIZE,
@@ -17,11 +15,7 @@ use crate::{
     object::{File, FillError, Mapping, Object, VmaInfo, Writing},
     platform::Platform,
     records::hugetlb::{file::Reserving, reserves::PendingReservation},
-    vma::{
-        Vma,
-        flags::VmFlags,
-        merge::{Attrs, can_append, can_prepend},
-    },
+    vma::{flags::VmFlags, merge::Attrs},
 };
 use freehold_sync::atomic::Ordering::Relaxed;
 use freehold_vmspace::{HugePageSize, PageCount, PageIndex, UserRange};
@@ -107,17 +101,33 @@ impl<P: Platform> AddressSpace<P> {
         self.map_request(request, reserving)
     }
 
-    /// Takes the mmap lock, for steps 2 to 5.
+    /// Steps 2 to 5, with the right that they take.
+    #[inline(always)]
     fn map_request(
         &self,
         request: &mut Request<P>,
         reserving: Option<Reserving<'_, P>>,
     ) -> Result<u64, MmapError> {
+        let fixed = request.fixed_range();
+        match self.write_alone(fixed.unwrap_or(UserRange::EMPTY)) {
+            Some(guard) => guard.map_and_populate(request, None, reserving),
+            None => self.map_beside(request, fixed, reserving),
+        }
+    }
+
+    /// The same where there may be others.
+    #[inline(never)]
+    fn map_beside(
+        &self,
+        request: &mut Request<P>,
+        fixed: Option<UserRange>,
+        mut reserving: Option<Reserving<'_, P>>,
+    ) -> Result<u64, MmapError> {
         let room = PartRoom::default();
-        let (mut alone, mut reserving) = (request.is_plain(), reserving);
+        let mut alone = request.is_plain();
         loop {
-            let (guard, placed) = self.write_for(&room, request, alone)?;
-            match guard.map_and_populate(request, placed, reserving.take()) {
+            let (guard, placed) = self.write_for(&room, request, fixed, alone)?;
+            match guard.map_placed(request, placed, reserving.take()) {
                 Err(_) if room.needs_claim() => alone = false,
                 mapped => return mapped,
             }
@@ -220,7 +230,7 @@ impl<P: Platform> Request<P> {
 
     /// Reserves pages for a shared mapping of a file of huge pages, and enlarges the file if it may be
     /// written. Everything else has been asked: the rights, and whether the file can be so large.
-    fn reserve(&self, reserving: &Reserving<'_, P>) -> Result<(), MmapError> {
+    pub(super) fn reserve(&self, reserving: &Reserving<'_, P>) -> Result<(), MmapError> {
         let start = self.pgoff.byte();
         let enlarge = self.vm_flags.contains(VmFlags::WRITE);
         let reserved = reserving.reserve(start..start + self.len, self.wants_reservation(), enlarge);
@@ -233,7 +243,10 @@ impl<P: Platform> Request<P> {
 
 impl<P: Platform> AddressSpace<P> {
     /// Reserves pages for a private mapping of huge pages.
-    fn reserve_huge_pages(&self, request: &Request<P>) -> Result<Option<PendingReservation<P>>, MmapError> {
+    pub(super) fn reserve_huge_pages(
+        &self,
+        request: &Request<P>,
+    ) -> Result<Option<PendingReservation<P>>, MmapError> {
         let Object::File(file) = &request.object else { return Ok(None) };
         let without = VmFlags::MAYSHARE | VmFlags::NORESERVE;
         match file.mapping().huge_page_size().filter(|_| !request.vm_flags.intersects(without)) {
@@ -249,7 +262,19 @@ impl<P: Platform> AddressSpace<P> {
 impl<'s, P: Platform> WriteGuard<'s, P> {
     /// Steps 2 to 5, the locks let go of after the fourth; then populates, if that is asked for. Returns the
     /// address.
-    pub(super) fn map_and_populate(
+    #[inline(never)]
+    pub(super) fn map_placed(
+        self,
+        request: &mut Request<P>,
+        placed: Option<u64>,
+        reserving: Option<Reserving<'_, P>>,
+    ) -> Result<u64, MmapError> {
+        self.map_and_populate(request, placed, reserving)
+    }
+
+    /// The same, inlined: a guard is large to pass on.
+    #[inline(always)]
+    fn map_and_populate(
         self,
         request: &mut Request<P>,
         placed: Option<u64>,
@@ -257,11 +282,14 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     ) -> Result<u64, MmapError> {
         let space = self.space;
         let mut replaced = DeferredRetire::new();
-        let mapped = self.map(request, placed, reserving.as_ref(), &mut replaced);
-        // From here on it is the VMA, where there is one, that keeps its file from being sealed: a task that
-        // waits below, for the reader of a userfaultfd say, does not.
-        request.writing = None;
-        drop(self);
+        let mapped = {
+            let guard = self;
+            let mapped = guard.map(request, placed, reserving.as_ref(), &mut replaced);
+            // From here on it is the VMA, where there is one, that keeps its file from being sealed: a task
+            // that waits below, for the reader of a userfaultfd say, does not.
+            request.writing = None;
+            mapped
+        };
         // What was replaced may have been the end of a file: it goes under no lock.
         drop(reserving);
         replaced.retire();
@@ -275,6 +303,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Steps 2 to 4. `placed`: where it goes, if that was decided. Returns the range, and whether it wants
     /// populating.
+    #[inline(always)]
     fn map(
         &self,
         request: &mut Request<P>,
@@ -313,6 +342,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Rights and limits of locked memory.
+    #[inline(always)]
     fn check_lock(&self, request: &Request<P>) -> Result<(), MmapError> {
         if request.flags.contains(MapFlags::LOCKED) && !self.space.may_mlock() {
             return Err(MmapError::NotPermitted);
@@ -325,6 +355,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Checks that depend on what is mapped and how, and the flags that follow.
+    #[inline(always)]
     fn settle_kind(&self, request: &mut Request<P>, start: u64) -> Result<(), MmapError> {
         match request.object.open_file().cloned() {
             Some(file) => {
@@ -417,6 +448,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok(())
     }
 
+    #[inline(always)]
     fn settle_anonymous(&self, request: &mut Request<P>, start: u64) -> Result<(), MmapError> {
         match request.flags.bits() & TYPE {
             SHARED | DROPPABLE if request.vm_flags.contains(VmFlags::GROWSDOWN) => {
@@ -437,113 +469,6 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             _ => return Err(MmapError::Invalid),
         }
         Ok(())
-    }
-
-    /// What is in the way, if anything can be, and the limits. What was gathered may go from now on.
-    // Inlined: as a rule there is nothing, and what there may be is large for a return value.
-    #[inline(always)]
-    pub(super) fn gather_replaced(
-        &self,
-        request: &Request<P>,
-        range: UserRange,
-    ) -> Result<Option<Gathered<'_, 's, P>>, MmapError> {
-        let (space, pages) = (self.space, PageCount::of_bytes(request.len));
-        let gathered = match request.flags.contains(MapFlags::FIXED) {
-            true => Some(self.gather(&Decoded::trusted::<P>(range))?),
-            false => None,
-        };
-        let replaced = gathered.as_ref().map(Gathered::replaced).unwrap_or_default();
-        if !self.may_expand(request.vm_flags, pages, replaced) {
-            return Err(MmapError::Limit);
-        }
-        if request.vm_flags.contains(VmFlags::ACCOUNT) && pages > space.engine.config().commit_pages {
-            return Err(MmapError::Limit);
-        }
-        Ok(gathered)
-    }
-
-    /// Stores it in place of what is there. Tells whether it wants populating.
-    fn store_mapping(
-        &self,
-        request: &Request<P>,
-        range: UserRange,
-        reserving: Option<&Reserving<'_, P>>,
-        replaced: &mut DeferredRetire<'s, P>,
-    ) -> Result<bool, MmapError> {
-        let mut gathered = self.gather_replaced(request, range)?;
-        if let Some(ending) = gathered.take_if(|gathered| gathered.ends_segment(&request.object)) {
-            // A removed segment goes with its last VMA, before the new one comes, which then has nothing to
-            // map.
-            replaced.add(ending.unmap());
-            return Err(MmapError::Invalid);
-        }
-        if request.unit > PAGE_SIZE && !request.pgoff.byte().is_multiple_of(request.unit) {
-            return Err(MmapError::Invalid);
-        }
-        let reserved = self.space.reserve_huge_pages(request)?;
-        let reserves = reserved.as_ref().map(|reserved| &reserved.reserves);
-        let attrs = Attrs { reserves, ..request.attrs() };
-        if let Some(part) = self.part().filter(|part| part.is_unclaimed()) {
-            let vma = self.alloc(range, &attrs)?;
-            let joins = |side: &Vma<P>| match side.start() < range.start() {
-                true => can_append(side, &attrs),
-                false => can_prepend(&attrs, range.end() - range.start(), side),
-            };
-            if self.store_alone(vma, joins).is_none() {
-                part.room.needs_claim.set(true);
-                return Err(MmapError::OutOfMemory);
-            }
-            self.space.counters.count_vmas(self, 1);
-            return Ok(self.count_stored(request, None));
-        }
-        let new = self.prepare_new(range, &attrs)?;
-        if let Some(reserving) = reserving {
-            // Last of all that can fail.
-            request.reserve(reserving)?;
-        }
-        let vma = match gathered {
-            Some(gathered) => self.replace_gathered(gathered, range, new, &attrs, replaced),
-            None => self.insert(range, new, &attrs),
-        };
-        if let Some(reserved) = reserved {
-            reserved.hand_over();
-        }
-        Ok(self.count_stored(request, Some(vma)))
-    }
-
-    /// Puts what was prepared in the place of what was gathered, in one step for lookups.
-    pub(super) fn replace_gathered<'g>(
-        &'g self,
-        gathered: Gathered<'g, 's, P>,
-        range: UserRange,
-        new: NewMapping<'g, P>,
-        attrs: &Attrs<'_, P>,
-        gone: &mut DeferredRetire<'s, P>,
-    ) -> &'g Vma<P> {
-        // Nothing can fail from here on. The old pages go before the new VMA comes: it could merge with a
-        // neighbour that is not locked, and its first fault must find the range empty.
-        gathered.zap_in_place();
-        let vma = self.insert(range, new, attrs);
-        gone.add(gathered.commit_replaced());
-        vma
-    }
-
-    /// Counts what was stored, in `vma` unless that is anybody's. Tells whether it wants populating.
-    pub(super) fn count_stored(&self, request: &Request<P>, vma: Option<&Vma<P>>) -> bool {
-        let (space, pages) = (self.space, PageCount::of_bytes(request.len));
-        space.counters.count_mapped(self, request.vm_flags, pages);
-        let locked = request.vm_flags.contains(VmFlags::LOCKED);
-        let unlockable = VmFlags::DROPPABLE | VmFlags::SPECIAL | VmFlags::HUGETLB;
-        if locked && (request.vm_flags.intersects(unlockable) || request.object.is_direct()) {
-            // What mlockall wants of new mappings, these cannot give. Until here the flags kept it from
-            // joining those that were mapped before, as on Linux; and it is populated all the
-            // same.
-            let vma = vma.expect("what is stored for anybody can be locked");
-            self.lock_vma(vma).set_flags(vma.flags() - VmFlags::LOCK_MASK);
-        } else if locked {
-            space.counters.count_locked(self, pages);
-        }
-        locked || (request.flags.contains(MapFlags::POPULATE) && !request.flags.contains(MapFlags::NONBLOCK))
     }
 }
 

@@ -18,26 +18,11 @@ use freehold_vmspace::{PageCount, UserRange};
 type Placed<'s, P> = (WriteGuard<'s, P>, Option<u64>);
 
 impl<P: Platform> AddressSpace<P> {
-    /// The right to map what is asked for, and where it goes if that was decided. `alone`: without a claim,
-    /// for private anonymous memory that joins nothing. That is the commonest mapping, and takes one change
-    /// of the tree.
+    /// The right to map what is asked for, where there may be others, and where it goes if that was decided.
+    /// `alone`: without a claim, for private anonymous memory that joins nothing. That is the commonest
+    /// mapping, and takes one change of the tree.
     #[inline(always)]
     pub(super) fn write_for<'s>(
-        &'s self,
-        room: &'s PartRoom,
-        request: &Request<P>,
-        alone: bool,
-    ) -> Result<Placed<'s, P>, MmapError> {
-        // A range that does not fit is refused in its turn.
-        let fixed = request.flags.contains(MapFlags::FIXED).then(|| request.fixed_range()).flatten();
-        if let Some(guard) = self.write_alone(fixed.unwrap_or(UserRange::new(0, 0))) {
-            return Ok((guard, None));
-        }
-        self.claim_or_write_for(room, request, fixed, alone)
-    }
-
-    #[inline(never)]
-    fn claim_or_write_for<'s>(
         &'s self,
         room: &'s PartRoom,
         request: &Request<P>,
@@ -101,8 +86,12 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> Request<P> {
-    /// The fixed range, if it is one.
-    fn fixed_range(&self) -> Option<UserRange> {
+    /// The fixed range, if it is one. One that does not fit is refused in its turn.
+    #[inline(always)]
+    pub(super) fn fixed_range(&self) -> Option<UserRange> {
+        if !self.flags.contains(MapFlags::FIXED) {
+            return None;
+        }
         let range = UserRange::try_new(self.addr, self.addr.wrapping_add(self.len))?;
         (!range.is_empty() && range.end() <= AddressSpace::<P>::TASK_SIZE).then_some(range)
     }

@@ -158,6 +158,9 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
     /// The range to change, from what lies at its start.
     fn start(&self, request: &Request) -> Result<UserRange, MprotectError> {
         let range = request.range;
+        if !request.grows_down && !request.grows_up {
+            return Ok(range);
+        }
         let (vma, part) = self.guard.first_part(range).ok_or(MprotectError::NotMapped)?;
         if request.grows_down {
             let grows = vma.flags().contains(VmFlags::GROWSDOWN);

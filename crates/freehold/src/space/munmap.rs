@@ -1,8 +1,9 @@
 //! munmap: the model of a change. The steps are in `unmap.rs`, which every caller that takes mappings away
 //! shares.
 
-use super::{AddressSpace, unmap::Decoded};
-use crate::{error::MunmapError, platform::Platform};
+use super::{AddressSpace, counters::Needs, locking::WriteGuard, part::PartRoom, unmap::Decoded};
+use crate::{error::MunmapError, platform::Platform, vma::flags::VmFlags};
+use freehold_vmspace::UserRange;
 
 impl<P: Platform> AddressSpace<P> {
     /// Removes all mappings from `len` bytes at `addr`; holes in the range are fine.
@@ -42,5 +43,81 @@ impl<P: Platform> AddressSpace<P> {
     /// As [`munmap`](Self::munmap).
     pub fn munmap_atomic(&self, addr: u64, len: u64) -> Result<(), MunmapError> {
         self.unmap_range(&Decoded::new::<P>(addr, len)?, true)
+    }
+
+    /// munmap's core: takes `range` away, by the design of this space unless the caller is *atomic*, which
+    /// must not let go of the lock half-way.
+    ///
+    /// # Locks
+    ///
+    /// The mmap lock for writing, killably at first.
+    pub(super) fn unmap_range(&self, range: &Decoded, atomic: bool) -> Result<(), MunmapError> {
+        if !atomic
+            && self.unmaps_parts()
+            && let Some(guard) = self.write_alone(range.range())
+        {
+            return guard.unmap_by_design(range);
+        }
+        self.unmap_beside(range, atomic)
+    }
+
+    /// The same where there may be others.
+    #[inline(never)]
+    fn unmap_beside(&self, range: &Decoded, atomic: bool) -> Result<(), MunmapError> {
+        let room = PartRoom::default();
+        let guard = match self.unmaps_parts() {
+            true => self.write_part(&room, range.range(), Needs::CUTS)?,
+            false => self.write_range(range.range())?,
+        };
+        if atomic {
+            let unmapped = guard.unmap(range)?;
+            drop(guard);
+            unmapped.retire();
+            return Ok(());
+        }
+        guard.unmap_designed(range)
+    }
+
+    /// Step 0 of docs/designs.md: each section goes through all five steps before the lock is let go, so that
+    /// nothing is ever half gone. What would fail half-way is looked for before the first section;
+    /// waiting for the lock again cannot be interrupted.
+    ///
+    /// A later section cuts at its end with a VMA that the one before it gave back: memory runs out there
+    /// only if others take it meanwhile, and then the sections before are gone. So they are when somebody
+    /// seals a later one meanwhile.
+    pub(super) fn unmap_sections<'s>(
+        &'s self,
+        mut guard: WriteGuard<'s, P>,
+        range: &Decoded,
+        bytes: u64,
+    ) -> Result<(), MunmapError> {
+        let (mut start, end) = (range.range().start(), range.range().end());
+        if guard.vmas(UserRange::new(start, end)).any(|vma| vma.flags().contains(VmFlags::SEALED)) {
+            // As far as the other designs come.
+            if let Some(vma) = guard.find(start) {
+                guard.clip(vma, range.range())?;
+            }
+            return Err(MunmapError::Sealed);
+        }
+        for edge in [start, end - 1] {
+            if let Some(vma) = guard.find(edge) {
+                guard.clip(vma, range.range())?;
+            }
+        }
+        loop {
+            let section = UserRange::new(start, guard.section_end(start, bytes).min(end));
+            let unmapped = guard.unmap(&Decoded::trusted::<P>(section))?;
+            drop(guard);
+            unmapped.retire();
+            if section.end() == end {
+                return Ok(());
+            }
+            guard = self.write_range_unkillable(UserRange::new(section.end(), end));
+            // Straight on to the next mapping: a hole may be as large as the address space.
+            match guard.first_in(section.end()..end) {
+                Some(vma) => start = vma.start().max(section.end()),
+                None => return Ok(()),
+            }
+        }
     }
 }

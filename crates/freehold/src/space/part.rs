@@ -20,55 +20,26 @@ use super::{
     AddressSpace, Write,
     counters::{Needs, Reserved, Size},
     locking::{NeedMmapLock, VmaRead, WriteGuard, entry},
-    tree::Tree,
+    right::Right,
 };
 use crate::{
     VirtAddr,
     platform::Platform,
     vma::{Vma, flags::VmFlags, locked::LockedVmas, owned::OwnedVma},
 };
-use core::cell::{Cell, OnceCell};
+use core::cell::Cell;
 use freehold_pagetable::{Format, Level, VaRange};
 use freehold_range::{Draft, Entry, Refused, SharedWriter};
-use freehold_sync::{Killed, MmapLock, MmapRangeGuard, MmapWriteGuard, MmapWriter, Rank, rank};
+use freehold_sync::{Killed, MmapRangeGuard, Rank, rank};
 use freehold_vmspace::{PageCount, UserRange, VmGather};
 
 /// How often a task waits for a claim that is in its way before it works on the whole: so it waits for a
 /// bounded number of others, and then for its turn.
 const WAITS: usize = 4;
 
-/// How the set of VMAs may be changed.
-pub(super) enum WriteRight<'s, P: Platform> {
-    /// As a whole.
-    Whole(MmapWriteGuard<'s, P>),
-    /// In what was claimed.
-    Part(MmapRangeGuard<'s, P>),
-}
-
-impl<P: Platform> MmapWriter<P> for WriteRight<'_, P> {
-    #[inline]
-    fn lock(&self) -> &MmapLock<P> {
-        match self {
-            WriteRight::Whole(lock) => lock.lock(),
-            WriteRight::Part(lock) => MmapWriter::lock(lock),
-        }
-    }
-}
-
 /// Room for what a writer of a part has, if there comes to be one; the writer itself is moved about.
 #[derive(Default)]
-pub(crate) struct PartRoom(OnceCell<Room>);
-
-impl PartRoom {
-    /// Whether a VMA could not be [stored](WriteGuard::store_alone) without a claim. Says so once.
-    pub(super) fn needs_claim(&self) -> bool {
-        self.0.get().is_some_and(|room| room.needs_claim.take())
-    }
-}
-
-/// See [`PartRoom`].
-#[derive(Default)]
-pub(super) struct Room {
+pub(crate) struct PartRoom {
     draft: Draft,
     pub(super) reserved: Reserved,
     /// Where VMAs went: page tables at its ends may have to go too.
@@ -79,11 +50,20 @@ pub(super) struct Room {
     pub(super) moves_heap: Cell<bool>,
 }
 
+impl PartRoom {
+    /// Whether a VMA could not be [stored](WriteGuard::store_alone) without a claim. Says so once.
+    pub(super) fn needs_claim(&self) -> bool {
+        self.needs_claim.take()
+    }
+}
+
 /// What a writer of a part has of its address space. Dropping it publishes its draft.
 pub(super) struct Part<'s, P: Platform> {
     pub(super) space: &'s AddressSpace<P>,
     pub(super) map: SharedWriter<'s, P>,
-    pub(super) room: &'s Room,
+    pub(super) room: &'s PartRoom,
+    /// Dropped last: it leaves the gate.
+    pub(super) gate: MmapRangeGuard<'s, P>,
 }
 
 impl<P: Platform> Part<'_, P> {
@@ -100,8 +80,16 @@ impl<P: Platform> Part<'_, P> {
 }
 
 impl<P: Platform> Drop for Part<'_, P> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl<P: Platform> Part<'_, P> {
+    // Not inlined, so that the end of a guard is short for the writer of the whole.
+    #[inline(never)]
+    fn end(&self) {
         match self.room.emptied.take() {
             None => self.map.publish(None),
             Some(span) => self.space.unlinking_edges(span, |unlink| {
@@ -240,11 +228,11 @@ impl<P: Platform> AddressSpace<P> {
         if self.locking.write != Write::Ranges {
             return None;
         }
-        let guard = self.writer(self.mmap_lock.try_write_alone()?);
-        match range.is_empty() || !guard.is_closing(range) {
-            true => Some(guard),
-            false => None,
+        let lock = self.mmap_lock.try_write_alone()?;
+        if self.closings.any() && !range.is_empty() {
+            return Some(self.writer(lock)).filter(|guard| !guard.is_closing(range));
         }
+        Some(self.writer(lock))
     }
 
     /// Becomes a writer of what `claim` claims. The inner error: it takes the writer of the whole.
@@ -290,15 +278,14 @@ impl<P: Platform> AddressSpace<P> {
         room: &'s PartRoom,
         needs: impl Fn() -> Needs,
     ) -> Result<Option<WriteGuard<'s, P>>, Killed> {
-        let room = room.0.get_or_init(Room::default);
-        let lock = self.mmap_lock.write_range_killable()?;
+        let gate = self.mmap_lock.write_range_killable()?;
         if self.counters.reserve(&room.reserved, &needs(), |size| self.limit_of(size)).is_err() {
             return Ok(None);
         }
         // SAFETY: within the gate there are shared writers only.
         let map = unsafe { self.tree.shared_writer(&room.draft) };
-        let part = Part { space: self, map, room };
-        Ok(Some(WriteGuard::of_part(self, part, lock)))
+        let right = Right::Part(Part { space: self, map, room, gate });
+        Ok(Some(WriteGuard { space: self, locked: LockedVmas::none(), right }))
     }
 
     /// Somebody may wait for a claim that has ended.
@@ -431,29 +418,20 @@ impl<P: Platform> WriteGuard<'_, P> {
 }
 
 impl<'s, P: Platform> WriteGuard<'s, P> {
-    #[inline(always)]
-    pub(super) fn of_part(
-        space: &'s AddressSpace<P>,
-        part: Part<'s, P>,
-        lock: MmapRangeGuard<'s, P>,
-    ) -> Self {
-        WriteGuard { space, locked: LockedVmas::none(), tree: Tree::Part(part), lock: WriteRight::Part(lock) }
-    }
-
     /// What it has, if it is a writer of a part.
     #[inline(always)]
     pub(super) fn part(&self) -> Option<&Part<'s, P>> {
-        match &self.tree {
-            Tree::Whole(_) => None,
-            Tree::Part(part) => Some(part),
+        match &self.right {
+            Right::Whole { .. } => None,
+            Right::Part(part) => Some(part),
         }
     }
 
     /// Locks a VMA that a writer of a part has claimed, and not locked, for reading, so that the claim may
     /// end. Fails only when the VMA has as many readers as can be counted.
     pub(crate) fn lock_claimed(&self, vma: &Vma<P>) -> Result<VmaRead<'s, P>, NeedMmapLock> {
-        let WriteRight::Part(lock) = &self.lock else { unreachable!("a writer of the whole claims nothing") };
-        let place = vma.lock().read_claimed::<P>(lock).map_err(|_| NeedMmapLock::Busy)?;
+        let Right::Part(part) = &self.right else { unreachable!("a writer of the whole claims nothing") };
+        let place = vma.lock().read_claimed::<P>(&part.gate).map_err(|_| NeedMmapLock::Busy)?;
         // SAFETY: locked just now.
         Ok(unsafe { VmaRead::locked(vma, place) })
     }
@@ -461,9 +439,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// The tree, of a writer of a part.
     #[inline(always)]
     pub(super) fn part_map(&self) -> &SharedWriter<'s, P> {
-        match &self.tree {
-            Tree::Whole(_) => unreachable!("a writer of the whole claims nothing"),
-            Tree::Part(part) => &part.map,
+        match &self.right {
+            Right::Whole { .. } => unreachable!("a writer of the whole claims nothing"),
+            Right::Part(part) => &part.map,
         }
     }
 
@@ -478,7 +456,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     pub(super) fn store_alone(&self, vma: OwnedVma<'_, P>, joins: impl Fn(&Vma<P>) -> bool) -> Option<()> {
         let vma = vma.into_ref();
         debug_assert!(vma.is_anonymous() && !vma.anon().is_some(), "something leads to it besides the tree");
-        LockedVmas::attach_unlocked(vma, &self.lock);
+        LockedVmas::attach_unlocked(vma, &self.right);
         let kept = |above: &Entry| self.kept_below(above);
         let joins = |touching: &Entry| self.slot(touching).vma().is_some_and(&joins);
         match self.part_map().fill_hole(&entry(vma), kept, joins) {
@@ -488,7 +466,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
                 self.space.meets();
             }
         }
-        LockedVmas::detach_unfound(vma, &self.lock);
+        LockedVmas::detach_unfound(vma, &self.right);
         // SAFETY: detached just now, and nobody had found it.
         drop(unsafe { self.space.engine.slab.own(vma) });
         None

@@ -115,6 +115,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     /// The key of pages that get the rights `access` in a VMA with the flags `old`: the one that was asked
     /// for; else that for executing, where this is all that is allowed; else what they have, unless they
     /// have it for that reason.
+    #[inline(always)]
     pub(super) fn key_for(&self, old: VmFlags, access: VmFlags, asked: Option<u8>) -> u8 {
         if let Some(pkey) = asked {
             return pkey;

@@ -96,7 +96,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     }
 
     /// Where there is room: at the hint, or in the windows of the layout.
-    #[inline]
+    #[inline(always)]
     pub(super) fn find_room(&self, room: &Room) -> Result<u64, MmapError> {
         if let Some(at) = room.like.and_then(|offset| self.find_room_like(room, offset)) {
             return Ok(at);
@@ -105,20 +105,26 @@ impl<P: Platform> WriteGuard<'_, P> {
     }
 
     /// The same for room that need not agree with anything within huge pages.
+    #[inline(always)]
     fn find_any_room(&self, room: &Room) -> Option<u64> {
         if room.hint != 0 && self.hint_is_free(room) {
             return Some(room.hint);
         }
         let above = self.space.window_above(room);
         if self.part().is_some()
-            && let Some(own) = above.as_ref().and_then(|above| self.space.own_stretch(room, above))
-            && let Some(at) = self.highest_room(room.len, room.align, own)
+            && let Some(at) = above.as_ref().and_then(|above| self.own_room(room, above))
         {
             return Some(at);
         }
         let highest = above.and_then(|above| self.highest_room(room.len, room.align, above));
         let below = || self.lowest_room(room.len, room.align, self.space.window_below(room));
         highest.or_else(below)
+    }
+
+    /// Room in the CPU's own stretch, where it has one.
+    #[inline(never)]
+    fn own_room(&self, room: &Room, above: &Range<u64>) -> Option<u64> {
+        self.highest_room(room.len, room.align, self.space.own_stretch(room, above)?)
     }
 
     /// Room that agrees with `offset` within huge pages, or at the hint, where there is room for a huge page
@@ -149,6 +155,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     /// some of it, the search goes on below what it wants. So a stack right above something else takes
     /// nothing from what is below that. What the alignment can cost is to be free of what the stack wants,
     /// too, as on Linux.
+    #[inline(always)]
     fn highest_room(&self, len: u64, align: u64, range: Range<u64>) -> Option<u64> {
         let low = range.start.max(self.space.engine.config().mmap_min_addr);
         let mut high = range.end;

@@ -71,7 +71,22 @@ pub(crate) enum NewMapping<'g, P: Platform> {
 
 impl<P: Platform> WriteGuard<'_, P> {
     /// Which neighbours a range with `attrs` may join.
+    #[inline(always)]
     fn mergeable<'g>(
+        &self,
+        sides: (Option<&'g Vma<P>>, Option<&'g Vma<P>>),
+        range: UserRange,
+        attrs: &Attrs<'_, P>,
+    ) -> (Option<&'g Vma<P>>, Option<&'g Vma<P>>) {
+        match sides {
+            (None, None) => sides,
+            _ => self.mergeable_of(sides, range, attrs),
+        }
+    }
+
+    /// The same where there are neighbours.
+    #[inline(never)]
+    fn mergeable_of<'g>(
         &self,
         (prev, next): (Option<&'g Vma<P>>, Option<&'g Vma<P>>),
         range: UserRange,
@@ -104,6 +119,7 @@ impl<P: Platform> WriteGuard<'_, P> {
 
     /// Decides how a mapping of `range` enters the tree and gets what that needs. What `range` holds now is
     /// going away.
+    #[inline(always)]
     pub(crate) fn prepare_new<'g>(
         &'g self,
         range: UserRange,
@@ -119,6 +135,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     }
 
     /// A VMA of this space, detached.
+    #[inline(always)]
     pub(super) fn alloc<'g>(
         &'g self,
         range: UserRange,
@@ -142,6 +159,7 @@ impl<P: Platform> WriteGuard<'_, P> {
 
     /// Puts a prepared mapping of `range` into the tree, in place of whatever is there. Returns the VMA that
     /// now covers it.
+    #[inline(always)]
     pub(crate) fn insert<'g>(
         &'g self,
         range: UserRange,
@@ -163,6 +181,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     }
 
     /// Stores an allocated VMA. Uses up one reserved replace.
+    #[inline(always)]
     pub(crate) fn insert_fresh<'g>(&'g self, vma: OwnedVma<'g, P>) -> &'g Vma<P> {
         let vma = vma.into_ref();
         // Attached and write-locked before anybody can find it: a lookup sees it complete or not at all.

@@ -27,11 +27,9 @@
 
 use super::{
     AddressSpace,
-    counters::Needs,
     design::Hold,
     limits::Replaced,
     locking::{WriteGuard, closing_entry},
-    part::PartRoom,
     split_merge::SplitMergeError,
     vma_list::{OwnedList, VmaList},
 };
@@ -96,8 +94,10 @@ struct Totals {
     vmas: i64,
     pages: PageCount,
     locked: PageCount,
-    special: bool,
-    files: bool,
+    /// How many are zapped with the lock held for writing.
+    special: u64,
+    /// How many a file knows.
+    files: u64,
 }
 
 /// Step 2: the VMAs of a range, split off at its edges, write-locked, and still in the tree.
@@ -114,21 +114,13 @@ pub(crate) struct Gathered<'g, 's, P: Platform> {
 impl<'s, P: Platform> WriteGuard<'s, P> {
     /// Step 2. Nothing in the range may be closing.
     pub(crate) fn gather(&self, range: &Decoded) -> Result<Gathered<'_, 's, P>, MunmapError> {
-        let range = range.range();
-        let mut gathered = self.gather_nothing(range);
-        let mut at = range.start();
-        while let Some(vma) = self.first_in(at..range.end()) {
-            let vma = self.clip(vma, range)?;
-            gathered.add(vma);
-            at = vma.end();
-            // Once it is locked, so that nobody fills it any more.
-            gathered.notices.note_unmap(vma, range)?;
-        }
-        self.reserve(1)?;
+        let mut gathered = self.gather_nothing(range.range());
+        gathered.fill()?;
         Ok(gathered)
     }
 
     /// Step 2 for a range that is known to be free.
+    #[inline(always)]
     pub(crate) fn gather_nothing(&self, range: UserRange) -> Gathered<'_, 's, P> {
         Gathered {
             guard: self,
@@ -140,7 +132,17 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Splits off what of `vma` lies outside `range`.
-    fn clip<'g>(&'g self, mut vma: &'g Vma<P>, range: UserRange) -> Result<&'g Vma<P>, MunmapError> {
+    #[inline(always)]
+    pub(super) fn clip<'g>(&'g self, vma: &'g Vma<P>, range: UserRange) -> Result<&'g Vma<P>, MunmapError> {
+        let inside = range.start() <= vma.start() && vma.end() <= range.end();
+        match inside && !vma.flags().contains(VmFlags::SEALED) {
+            true => Ok(vma),
+            false => self.clip_outside(vma, range),
+        }
+    }
+
+    #[inline(never)]
+    fn clip_outside<'g>(&'g self, mut vma: &'g Vma<P>, range: UserRange) -> Result<&'g Vma<P>, MunmapError> {
         let (inside_start, inside_end) = (vma.start() < range.start(), range.end() < vma.end());
         if inside_start && inside_end && !self.may_have_vmas(1) {
             return Err(MunmapError::TooManyVmas);
@@ -184,13 +186,21 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// # Errors
     ///
     /// The lock is gone. Of a range that goes by sections, some may have gone.
+    #[inline(never)]
+    pub(super) fn unmap_designed(self, range: &Decoded) -> Result<(), MunmapError> {
+        self.unmap_by_design(range)
+    }
+
+    /// The same, inlined: a guard is large to pass on.
+    #[inline(always)]
     pub(super) fn unmap_by_design(self, range: &Decoded) -> Result<(), MunmapError> {
         let space = self.space;
         if let Some(bytes) = space.locking.unmap.parts().sections {
             return space.unmap_sections(self, range, bytes);
         }
-        let gathered = self.gather(range)?;
-        if gathered.totals.special {
+        let mut gathered = self.gather_nothing(range.range());
+        gathered.fill()?;
+        if gathered.totals.special != 0 {
             // Step 1 falls back to step 0 (docs/designs.md). What was gathered is in place still.
             drop(gathered);
             return space.unmap_sections(self, range, SECTION);
@@ -201,6 +211,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Step 3 of [`unmap_unlocking`](Self::unmap_unlocking), and how step 4 shall go.
+    #[inline(always)]
     fn detach_gathered(&self, gathered: Gathered<'_, 's, P>) -> (Detached<'s, P>, Settling) {
         let settling = self.settling(&gathered);
         let closing = matches!(settling, Settling::Released);
@@ -208,6 +219,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Its last steps.
+    #[inline(always)]
     fn settle_unlocking(self, detached: Detached<'s, P>, settling: Settling) {
         match settling {
             Settling::Exclusive(free) => {
@@ -239,21 +251,24 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// A VMA of a file is never let go of before it is out of the file's tree: until then the file's walkers
     /// come to its addresses, which must not be anybody else's, and may still owe the flush of an entry
     /// that they cleared.
+    #[inline(always)]
     fn settling(&self, gathered: &Gathered<'_, 's, P>) -> Settling {
         let (space, totals, span) = (self.space, &gathered.totals, gathered.span());
         let small = span.end() - span.start() <= AT_ONCE;
         let mut known = None;
         let mut free = || *known.get_or_insert_with(|| self.free_span(span));
-        if !totals.files && space.vm.is_settled(span, small, &mut free) {
+        if totals.files == 0 && space.vm.is_settled(span, small, &mut free) {
             return Settling::Nothing;
         }
         let free = free();
         match space.locking.unmap.parts().held {
-            Hold::Nothing if small && !totals.files && !space.platform().runs_elsewhere(space.vm.mmu()) => {
+            Hold::Nothing
+                if small && totals.files == 0 && !space.platform().runs_elsewhere(space.vm.mmu()) =>
+            {
                 Settling::Exclusive(free)
             }
             Hold::Nothing => Settling::Released,
-            Hold::Read if !totals.special => Settling::Downgraded(free),
+            Hold::Read if totals.special == 0 => Settling::Downgraded(free),
             _ => Settling::Exclusive(free),
         }
     }
@@ -276,7 +291,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Where the section that begins at `start` ends: at a multiple of its size, so that a table belongs to
     /// one section; or behind a VMA that must not be cut there.
-    fn section_end(&self, start: u64, bytes: u64) -> u64 {
+    pub(super) fn section_end(&self, start: u64, bytes: u64) -> u64 {
         let at = (start / bytes + 1) * bytes;
         self.find(at).filter(|vma| !vma.object().may_split(vma, at)).map_or(at, |vma| vma.end())
     }
@@ -293,6 +308,24 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 }
 
 impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
+    /// Gathers what is in the range.
+    // Inlined, and in place: it is large for a return value.
+    #[inline(always)]
+    fn fill(&mut self) -> Result<(), MunmapError> {
+        let (guard, range) = (self.guard, self.range);
+        let mut at = range.start();
+        while let Some(vma) = guard.first_in(at..range.end()) {
+            let vma = guard.clip(vma, range)?;
+            self.add(vma);
+            at = vma.end();
+            // Once it is locked, so that nobody fills it any more.
+            self.notices.note_unmap(vma, range)?;
+        }
+        guard.reserve(1)?;
+        Ok(())
+    }
+
+    #[inline(always)]
     fn add(&mut self, vma: &Vma<P>) {
         let _ = self.guard.lock_vma(vma);
         let flags = vma.flags();
@@ -301,8 +334,8 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
         if flags.contains(VmFlags::LOCKED) {
             self.totals.locked += vma.pages();
         }
-        self.totals.special |= self.guard.space.is_special(vma);
-        self.totals.files |= vma.object().listed_by().is_some();
+        self.totals.special += u64::from(self.guard.space.is_special(vma));
+        self.totals.files += u64::from(vma.object().listed_by().is_some());
         self.list.push(vma);
     }
 
@@ -334,6 +367,7 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
     }
 
     /// Step 3: out of the tree, in favour of nothing or of a closing reservation over their span.
+    #[inline(always)]
     fn commit(self, closing: bool) -> Detached<'s, P> {
         let (guard, span) = (self.guard, self.span());
         if let Some(part) = guard.part().filter(|_| !closing && self.totals.vmas != 0) {
@@ -358,7 +392,7 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
         if self.totals.vmas != 0 {
             let span = self.span();
             let free = self.guard.free_span(span);
-            settle(self.guard.space, &self.list, self.totals.files, span, free);
+            settle(self.guard.space, &self.list, self.totals.files != 0, span, free);
         }
     }
 
@@ -368,6 +402,7 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
         self.detach(span).without_pages()
     }
 
+    #[inline(always)]
     fn detach(self, span: UserRange) -> Detached<'s, P> {
         let Gathered { guard, list, totals, notices, .. } = self;
         for vma in list.iter() {
@@ -377,7 +412,7 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
         guard.space.counters.count_vmas(guard, -totals.vmas);
         guard.space.counters.count_unlocked(guard, totals.locked);
         let (owned, whole) = (OwnedList { space: guard.space, list }, guard.part().is_none());
-        Detached { owned, notices, span, files: totals.files, whole }
+        Detached { owned, notices, span, files: totals.files != 0, whole }
     }
 }
 
@@ -446,6 +481,7 @@ impl<P: Platform> Unmapped<'_, P> {
     /// # Locks
     ///
     /// The caller holds none.
+    #[inline(always)]
     pub fn retire(self) {
         drop(self.owned);
         self.notices.send();
@@ -497,11 +533,15 @@ impl<P: Platform> AddressSpace<P> {
     /// design. What such a VMA needs is to stay in its file's tree, and its driver to be told of its end
     /// ([`VmOps::close`](crate::object::VmOps::close)) when its entries are gone; no lock of the address
     /// space.
+    #[inline(always)]
     fn is_special(&self, vma: &Vma<P>) -> bool {
+        self.locking.unmap.parts().falls_back && self.needs_caution(vma)
+    }
+
+    fn needs_caution(&self, vma: &Vma<P>) -> bool {
         let pages = || PageRange::new(vma.pgoff(), vma.pgoff_of(vma.end()));
         let probed = || vma.object().file().is_some_and(|file| file.mapping().probes().any::<P>(pages()));
-        self.locking.unmap.parts().falls_back
-            && (vma.flags().intersects(VmFlags::PFNMAP | VmFlags::HUGETLB) || probed())
+        vma.flags().intersects(VmFlags::PFNMAP | VmFlags::HUGETLB) || probed()
     }
 
     /// Whether a munmap may be a change of a part. The designs that hold more while pages go than a part of
@@ -523,69 +563,5 @@ impl<P: Platform> AddressSpace<P> {
         // SAFETY: the tables are empty; the write lock keeps everything in `free` as empty as the tree says.
         unsafe { self.vm.unlink_tables(range.va(), free, &mut gather) };
         gather.finish();
-    }
-
-    /// munmap's core: takes `range` away, by the design of this space unless the caller is *atomic*, which
-    /// must not let go of the lock half-way.
-    ///
-    /// # Locks
-    ///
-    /// The mmap lock for writing, killably at first.
-    pub(super) fn unmap_range(&self, range: &Decoded, atomic: bool) -> Result<(), MunmapError> {
-        let room = PartRoom::default();
-        let guard = match self.unmaps_parts() {
-            true => self.write_part(&room, range.range(), Needs::CUTS)?,
-            false => self.write_range(range.range())?,
-        };
-        if atomic {
-            let unmapped = guard.unmap(range)?;
-            drop(guard);
-            unmapped.retire();
-            return Ok(());
-        }
-        guard.unmap_by_design(range)
-    }
-
-    /// Step 0 of docs/designs.md: each section goes through all five steps before the lock is let go, so that
-    /// nothing is ever half gone. What would fail half-way is looked for before the first section;
-    /// waiting for the lock again cannot be interrupted.
-    ///
-    /// A later section cuts at its end with a VMA that the one before it gave back: memory runs out there
-    /// only if others take it meanwhile, and then the sections before are gone. So they are when somebody
-    /// seals a later one meanwhile.
-    fn unmap_sections<'s>(
-        &'s self,
-        mut guard: WriteGuard<'s, P>,
-        range: &Decoded,
-        bytes: u64,
-    ) -> Result<(), MunmapError> {
-        let (mut start, end) = (range.range().start(), range.range().end());
-        if guard.vmas(UserRange::new(start, end)).any(|vma| vma.flags().contains(VmFlags::SEALED)) {
-            // As far as the other designs come.
-            if let Some(vma) = guard.find(start) {
-                guard.clip(vma, range.range())?;
-            }
-            return Err(MunmapError::Sealed);
-        }
-        for edge in [start, end - 1] {
-            if let Some(vma) = guard.find(edge) {
-                guard.clip(vma, range.range())?;
-            }
-        }
-        loop {
-            let section = UserRange::new(start, guard.section_end(start, bytes).min(end));
-            let unmapped = guard.unmap(&Decoded::trusted::<P>(section))?;
-            drop(guard);
-            unmapped.retire();
-            if section.end() == end {
-                return Ok(());
-            }
-            guard = self.write_range_unkillable(UserRange::new(section.end(), end));
-            // Straight on to the next mapping: a hole may be as large as the address space.
-            match guard.first_in(section.end()..end) {
-                Some(vma) => start = vma.start().max(section.end()),
-                None => return Ok(()),
-            }
-        }
     }
 }

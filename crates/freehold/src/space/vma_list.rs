@@ -64,6 +64,7 @@ pub(super) struct OwnedList<'s, P: Platform> {
 }
 
 impl<P: Platform> Drop for OwnedList<'_, P> {
+    #[inline]
     fn drop(&mut self) {
         let mut at = self.list.head;
         // SAFETY: null or a member of the list, which owns it, detached.

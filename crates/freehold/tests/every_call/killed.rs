@@ -37,7 +37,7 @@ fn killed_in<R: Send>(call: impl FnOnce() -> R + Send) -> (R, bool) {
 }
 
 /// Calls that only look at the VMAs, and so wait for a writer alone.
-const LOOKS: &[&str] = &["DONTNEED", "guards", "POPULATE_WRITE", "POPULATE_READ", "WILLNEED", "REMOVE"];
+const LOOKS: &[&str] = &["DONTNEED", "guards", "WILLNEED", "REMOVE"];
 
 /// Calls inside one VMA, for which its own lock will do under every design.
 const IN_ONE_VMA: &[&str] = &["guards where there are pages", "guards taken away"];
@@ -52,6 +52,8 @@ const FAULTS: &[&str] = &[
     "a load of a file",
     "a store to a page that a child has too",
     "a debugger's write",
+    "POPULATE_WRITE",
+    "POPULATE_READ",
 ];
 
 /// Whether a call has to wait while somebody holds the lock of the address space.

@@ -69,6 +69,7 @@ fn mutex_of(mapping: usize, index: PageIndex) -> usize {
 impl<P: Platform> Engine<P> {
     /// What a VMA of huge pages has besides. None does without: where a VMA is cut, both parts may have
     /// shared tables, which a change leaves by this.
+    #[inline(always)]
     pub(crate) fn hugetlb_part(
         &self,
         attrs: &Attrs<'_, P>,

@@ -12,7 +12,7 @@
 //! The pool knows numbers alone. In quiet moments they agree: reserved = reserved offsets of all files
 //! without a page, and of all owners not used up.
 
-use super::{HugePageSize, index_set::IndexSet};
+use super::{HugePageSize, HugetlbVma, index_set::IndexSet};
 use crate::{
     PAGE_SHIFT,
     counted::{Counted, Shared},
@@ -108,8 +108,15 @@ impl<P: Platform> Drop for PendingReservation<P> {
 impl<P: Platform> Vma<P> {
     /// The VMA is out of the tree and its pages are gone: gives back what it had reserved and has not used
     /// up.
+    #[inline(always)]
     pub(crate) fn end_reservations(&self, engine: &Engine<P>) {
-        let Some(own) = self.hugetlb() else { return };
+        if let Some(own) = self.hugetlb() {
+            self.end_own_reservations(own, engine);
+        }
+    }
+
+    #[cold]
+    fn end_own_reservations(&self, own: &HugetlbVma<P>, engine: &Engine<P>) {
         let Some((reserves, size)) = own.own_reservations().zip(self.huge_page_size()) else { return };
         let range = indices(self, size);
         let left = range.len().get() - reserves.used.count::<P>(range);

@@ -69,6 +69,7 @@ impl<'e, P: Platform> RmapEdit<'e, P> {
     /// # Locks
     ///
     /// As [`new`](Self::new).
+    #[inline(always)]
     pub fn link(vma: &'e Vma<P>) {
         if vma.is_listed() {
             RmapEdit::of(vma).insert(vma);
@@ -102,6 +103,7 @@ impl<'e, P: Platform> RmapEdit<'e, P> {
 
     /// Unlinks VMAs from the trees that they are linked in, those that follow each other and share them under
     /// one hold.
+    #[inline(always)]
     pub fn unlink(vmas: impl Iterator<Item = &'e Vma<P>>) {
         let mut rest = vmas.filter(|vma| vma.is_listed()).peekable();
         while let Some(first) = rest.next() {

@@ -101,6 +101,7 @@ impl<P: Platform> Notices<P> {
     /// # Errors
     ///
     /// No memory.
+    #[inline(always)]
     pub fn note_unmap(&mut self, vma: &Vma<P>, range: UserRange) -> Result<(), NoMemory> {
         let part = || vma.range().intersection(range);
         match Notice::about(vma, Features::EVENT_UNMAP, || Message::Unmap(part())) {

@@ -116,6 +116,7 @@ impl<P: Platform> Deref for OwnedVma<'_, P> {
 }
 
 impl<P: Platform> Drop for OwnedVma<'_, P> {
+    #[inline(always)]
     fn drop(&mut self) {
         debug_assert!(self.vma.lock().is_detached(), "an attached VMA goes back to the slab");
         self.vma.object().closed(self.vma.flags());

@@ -1,0 +1,102 @@
+//! The right to change which VMAs there are, and the tree as its holder sees it: all of it, or what was
+//! claimed.
+
+use super::part::Part;
+use crate::{UserRange, error::NoMemory, platform::Platform};
+use core::cell::RefCell;
+use freehold_range::{Entry, GapRequest, Writer};
+use freehold_sync::{MmapLock, MmapWriteGuard, MmapWriter};
+
+/// How the set of VMAs may be changed.
+pub(super) enum Right<'s, P: Platform> {
+    /// As a whole.
+    Whole { tree: RefCell<Writer<'s, P>>, lock: MmapWriteGuard<'s, P> },
+    /// In what was claimed.
+    Part(Part<'s, P>),
+}
+
+impl<P: Platform> MmapWriter<P> for Right<'_, P> {
+    #[inline(always)]
+    fn lock(&self) -> &MmapLock<P> {
+        match self {
+            Right::Whole { lock, .. } => lock.lock(),
+            Right::Part(part) => part.gate.lock(),
+        }
+    }
+}
+
+impl<'s, P: Platform> Right<'s, P> {
+    #[inline(always)]
+    pub(super) fn find(&self, addr: u64) -> Option<Entry> {
+        match self {
+            Right::Whole { tree, .. } => tree.borrow().find(addr),
+            Right::Part(part) => part.map.find(addr),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn next(&self, addr: u64) -> Option<Entry> {
+        match self {
+            Right::Whole { tree, .. } => tree.borrow().next(addr),
+            Right::Part(part) => part.map.next(addr),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn prev(&self, addr: u64) -> Option<Entry> {
+        match self {
+            Right::Whole { tree, .. } => tree.borrow().prev(addr),
+            Right::Part(part) => part.map.prev(addr),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn around(&self, range: UserRange) -> (Option<Entry>, Option<Entry>) {
+        match self {
+            Right::Whole { tree, .. } => tree.borrow().around(range.start(), range.end()),
+            Right::Part(part) => part.map.around(range.start(), range.end()),
+        }
+    }
+
+    /// What lies above `addr`, whichever writer has it. The section keeps VMAs that are found.
+    #[inline(always)]
+    pub(super) fn seen_next(&self, _: &P::RcuGuard, addr: u64) -> Option<Entry> {
+        match self {
+            Right::Whole { tree, .. } => tree.borrow().next(addr),
+            Right::Part(part) => part.map.seen_next(addr),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn gap(&self, request: &GapRequest, below: impl Fn(&Entry) -> u64) -> Option<u64> {
+        match self {
+            Right::Whole { tree, .. } => tree.borrow().gap(request, below),
+            Right::Part(part) => part.map.gap(request, below),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn reserve(&self, replaces: usize) -> Result<(), NoMemory> {
+        match self {
+            Right::Whole { tree, .. } => tree.borrow_mut().reserve(replaces).map_err(|_| NoMemory),
+            // Room was promised with the claim.
+            Right::Part(_) => Ok(()),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn replace(&self, range: UserRange, with: &[Entry]) {
+        match self {
+            Right::Whole { tree, .. } => tree.borrow_mut().replace(range.start(), range.end(), with),
+            Right::Part(part) => part.map.replace(range.start(), range.end(), with),
+        }
+    }
+
+    /// For what only a writer of the whole does.
+    pub(super) fn whole(&self) -> &RefCell<Writer<'s, P>> {
+        match self {
+            Right::Whole { tree, .. } => tree,
+            Right::Part(_) => unreachable!("a writer of a part does not work on the whole"),
+        }
+    }
+}
