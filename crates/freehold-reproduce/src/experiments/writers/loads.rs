@@ -1,10 +1,11 @@
 //! An address space that many CPUs change side by side, and what each of them does in it.
 
-use crate::executor::{Barrier, Instant, together, unnoted};
+use crate::executor::{Barrier, Instant, sleep, together, unnoted};
 use crate::load::{ANON, PAGE, RW, World, fault_in};
 use freehold::fault::Access;
 use freehold::space::{Advice, Locking, MapFlags, Placement, Prot, SpaceConfig, Write};
-use freehold_machine::Process;
+use freehold_machine::{Machine, Process};
+use freehold_sync::Host;
 use std::time::Duration;
 
 /// What a CPU does, over and over, in its own part of the space.
@@ -153,6 +154,9 @@ const BETWEEN: u64 = 48;
 /// From one of those to the next.
 const STRIDE: u64 = 16 * PAGE;
 
+/// When the next CPU begins to map these: so that two or three do at a time.
+const LATER: Duration = Duration::from_micros(100);
+
 fn own(cpu: usize) -> u64 {
     BASE + cpu as u64 * PART + OWN
 }
@@ -219,12 +223,14 @@ impl Shared {
         Ok(shared)
     }
 
-    /// Maps areas where each CPU maps what may lie anywhere. The last is one that nothing joins, and has a
-    /// page, so that the tables there stay.
+    /// Maps areas where each CPU maps what may lie anywhere. One CPU begins after the other: many that map
+    /// into one hole at a time meet, and would take turns for a while. The last area is one that nothing
+    /// joins. Each has a page, so that the tables there stay.
     fn fill_stretches(&self, world: &World, cpus: usize) -> anyhow::Result<()> {
         self.settle(world, cpus)?;
         let fill = |number| {
             let cpu = world.machine.cpu(number);
+            sleep(LATER * number as u32);
             cpu.call(|| {
                 for n in 0..BETWEEN {
                     let prot = if n % 2 == 0 { RW } else { Prot::READ };
@@ -255,7 +261,10 @@ impl Shared {
     fn settle(&self, world: &World, cpus: usize) -> anyhow::Result<()> {
         // A reader of the whole ends the changes side by side.
         drop(self.process.space().read());
-        if cpus > 1 { self.meet(world, cpus) } else { Ok(()) }
+        let met = if cpus > 1 { self.meet(world, cpus) } else { Ok(()) };
+        // What earlier work has left to be freed takes nobody's time later on.
+        <Machine>::rcu_barrier();
+        met
     }
 
     /// Operations a second of so many CPUs together, after a while for which nothing is counted.

@@ -41,6 +41,12 @@ pub fn findings(rates: &[Rate], times: &[Times], scale: &Scale) -> Findings {
             "Simulated processors have a core each here, flush each other's TLBs by broadcast, and have frames and bandwidth of memory enough. With interrupts, each \
              unmapping of a page that was touched interrupts all CPUs of the process, which costs more than the rest of the call."
                 .to_owned(),
+            "One CPU without others flushes no TLB but its own. Beside others it waits until theirs are flushed, where a page was touched: that is most of what is missing from \
+             linear there (RangesOnly)."
+                .to_owned(),
+            "Nothing is counted before each CPU has worked for a while, longer the more there are: 4 us for each. So what it takes until all have seen what is shared, and until \
+             leaves in which CPUs meet are split, is not in these figures."
+                .to_owned(),
             "Pages that mprotect changes are not in memory.".to_owned(),
         ],
         seconds: 0.0,
