@@ -104,7 +104,10 @@ impl Side {
                     fixed(&space, place + 16 * n * PAGE, if n % 2 == 0 { RW } else { Prot::READ });
                 }
                 fixed(&space, place + OWN, RW);
-                fixed(&space, STRETCHES - thread * STRETCH - 8 * PAGE, Prot::READ);
+            }
+            // Each thread has a number, this one too.
+            for number in 0..4 {
+                fixed(&space, STRETCHES - number * STRETCH - 8 * PAGE, Prot::READ);
             }
             space
         };
