@@ -252,6 +252,23 @@ fn a_mapping_is_resized_beside_its_neighbours() {
 }
 
 /// RLIMIT_AS and RLIMIT_MEMLOCK, to the page.
+/// What mremap takes from the middle of a VMA leaves two, also where a leaf of the tree has no room to spare.
+#[test]
+fn a_mapping_shrinks_in_the_middle_of_a_vma() {
+    side_by_side(|_, process, _| {
+        let at = |n: u64| AT + 8 * n * PAGE;
+        for n in 0..40 {
+            let prot = if n % 2 == 0 { RW } else { Prot::READ };
+            process.mmap(at(n), 8 * PAGE, prot, NEW, None, 0).unwrap();
+        }
+        for n in 0..40 {
+            assert_eq!(process.mremap(at(n), 4 * PAGE, PAGE, RemapFlags::empty(), 0), Ok(at(n)));
+            let mapped = |page| process.find_vma(at(n) + page * PAGE).is_some();
+            assert_eq!([0, 1, 3, 4].map(mapped), [true, false, false, true]);
+        }
+    });
+}
+
 #[test]
 fn limits_are_exact() {
     side_by_side(|_, process, cpu| {

@@ -61,6 +61,7 @@ impl From<NoMemory> for Denied {
 }
 
 /// What it takes to bring the break to where it is wanted.
+#[derive(Clone, Copy)]
 enum Step {
     /// It cannot be there.
     Denied,
@@ -100,10 +101,8 @@ impl<P: Platform> AddressSpace<P> {
     /// ```
     pub fn brk(&self, to: u64) -> Result<u64, Killed> {
         let room = PartRoom::default();
-        let guard = self.write_heap(&room, to)?;
-        // Relaxed: nobody else moves it now.
-        let now = self.brk.load(Relaxed);
-        match self.step_to(now, to) {
+        let (guard, now, step) = self.write_heap(&room, to)?;
+        match step {
             Step::Denied => Ok(now),
             Step::InPage => {
                 self.brk.store(to, Relaxed);
@@ -126,23 +125,33 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// The right to bring the break to `to`: as a writer of the pages that come or go, who alone moves the
-    /// break; or as the writer of the whole, at a moment when none of them is still closing.
-    fn write_heap<'s>(&'s self, room: &'s PartRoom, to: u64) -> Result<WriteGuard<'s, P>, Killed> {
-        let seen = Cell::new(0);
-        let needs = || {
+    /// break; or as the writer of the whole, at a moment when none of them is still closing. With it, where
+    /// the break is and what it takes: decided once, for limits may change at any time.
+    fn write_heap<'s>(
+        &'s self,
+        room: &'s PartRoom,
+        to: u64,
+    ) -> Result<(WriteGuard<'s, P>, u64, Step), Killed> {
+        let decided = Cell::new((0, Step::Denied));
+        let decide = || {
             // Relaxed: a guess, until it is known that nobody moves it.
-            seen.set(self.brk.load(Relaxed));
-            self.needs_to(seen.get(), to)
+            let now = self.brk.load(Relaxed);
+            decided.set((now, self.step_to(now, to)));
+            decided.get()
         };
-        let claim = |guard: &WriteGuard<'s, P>| guard.claim_heap(to, seen.get());
-        self.write_claimed(room, needs, claim, |guard| guard.is_closing(self.passed_over(to)))
-    }
-
-    /// The pages between the break and `to`, and one more.
-    fn passed_over(&self, to: u64) -> UserRange {
-        let now = self.brk.load(Relaxed);
-        let above = now.max(to).saturating_add(PAGE_SIZE) & !(PAGE_SIZE - 1);
-        UserRange::new(now.min(to) & !(PAGE_SIZE - 1), above)
+        let needs = || self.needs_for(decide().1);
+        let claim = |guard: &WriteGuard<'s, P>| guard.claim_heap(decided.get());
+        let closing = |guard: &WriteGuard<'s, P>| match decide().1 {
+            Step::Denied | Step::InPage => false,
+            Step::Shrink(gone) => guard.is_closing(gone),
+            Step::Grow(range) => {
+                let above = range.end().saturating_add(PAGE_SIZE) & !(PAGE_SIZE - 1);
+                guard.is_closing(range.with_end(above))
+            }
+        };
+        let guard = self.write_claimed(room, needs, claim, closing)?;
+        let (now, step) = decided.get();
+        Ok((guard, now, step))
     }
 
     /// What it takes to bring the break from `now` to `to`.
@@ -160,8 +169,8 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// What that may add to sizes that have limits.
-    fn needs_to(&self, now: u64, to: u64) -> Needs {
-        match self.step_to(now, to) {
+    fn needs_for(&self, step: Step) -> Needs {
+        match step {
             Step::Denied | Step::InPage => Needs::default(),
             Step::Shrink(_) => Needs::CUTS,
             Step::Grow(range) => {
@@ -225,9 +234,9 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// Becomes the one writer of a part that moves the break, which was `seen` somewhere, and claims what it
-    /// takes to bring it to `to`.
-    fn claim_heap(&self, to: u64, seen: u64) -> Result<(), Refused> {
+    /// Becomes the one writer of a part that moves the break, which was `seen` somewhere, and claims what the
+    /// step takes that was decided by that.
+    fn claim_heap(&self, (seen, step): (u64, Step)) -> Result<(), Refused> {
         let space = self.space;
         if !self.part().is_some_and(Part::take_heap) {
             return Err(Refused::Whole);
@@ -236,7 +245,7 @@ impl<P: Platform> WriteGuard<'_, P> {
             // What was reserved is not what is needed.
             return Err(Refused::Filled);
         }
-        match space.step_to(seen, to) {
+        match step {
             Step::Denied | Step::InPage => Ok(()),
             Step::Shrink(_) if !space.unmaps_parts() => Err(Refused::Whole),
             Step::Shrink(gone) => self.claim_range(gone),

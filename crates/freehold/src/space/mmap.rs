@@ -124,11 +124,11 @@ impl<P: Platform> AddressSpace<P> {
         mut reserving: Option<Reserving<'_, P>>,
     ) -> Result<u64, MmapError> {
         let room = PartRoom::default();
-        let mut alone = request.is_plain();
+        let (mut alone, asked) = (request.is_plain(), request.vm_flags);
         loop {
             let (guard, placed) = self.write_for(&room, request, fixed, alone)?;
             match guard.map_placed(request, placed, reserving.take()) {
-                Err(_) if room.needs_claim() => alone = false,
+                Err(_) if room.needs_claim() => (alone, request.vm_flags) = (false, asked),
                 mapped => return mapped,
             }
         }

@@ -46,14 +46,17 @@ impl<P: Platform> WriteGuard<'_, P> {
             let page = UserRange::clipped(request.addr, crate::PAGE_SIZE);
             self.part_map().claim(page.start(), page.end(), true, false)?;
         } else if self.space.unmaps_parts() {
-            self.claim_range(UserRange::clipped(request.addr, request.old_len))?;
+            // What is cut are the ends of the tail; the VMA that starts the mapping touches it, or it takes
+            // the whole.
+            let tail = request.old_len - request.new_len;
+            self.claim_range(UserRange::clipped(request.addr + request.new_len, tail))?;
         } else {
             return Err(Refused::Whole);
         }
         // Of huge pages it may be more than that.
-        match self.find(request.addr).is_some_and(|vma| vma.huge_page_size().is_some()) {
-            true => Err(self.unclaim(Refused::Whole)),
-            false => Ok(()),
+        match self.find(request.addr).is_some_and(|vma| vma.huge_page_size().is_none()) {
+            true => Ok(()),
+            false => Err(self.unclaim(Refused::Whole)),
         }
     }
 
