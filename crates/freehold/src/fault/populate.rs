@@ -1,7 +1,8 @@
 //! Faulting pages in before anybody touches them: for MAP_POPULATE, locked memory and MADV_POPULATE.
 //!
-//! A batch of pages at a time is done under the mmap lock, held for reading; between batches others get their
-//! turn, so everything is looked up again, and what was unmapped meanwhile is passed over.
+//! A batch of pages at a time is done under the lock of their VMA, or the mmap lock held for reading; between
+//! batches others get their turn, so everything is looked up again, and what was unmapped meanwhile is passed
+//! over.
 
 use super::{Access, Await, FaultError, FaultOutcome, Userfault};
 use crate::{

@@ -1,8 +1,8 @@
 //! Waiting for ranges whose munmap is not over.
 //!
 //! A closing reservation enters the tree when its VMAs leave it, and leaves it under the mmap lock held for
-//! writing once no translation and no page table of the range is left. A task that needs just that range
-//! sleeps here, holding nothing.
+//! writing, or as a change of a part, once no translation and no page table of the range is left. A task that
+//! needs just that range sleeps here, holding nothing.
 //!
 //! | word | meaning |
 //! | --- | --- |

@@ -151,12 +151,19 @@ pub(crate) struct Reserved {
     left: [core::cell::Cell<u64>; LIMITED],
     /// Whether anything but VMAs was reserved.
     pages: core::cell::Cell<bool>,
+    /// Sizes that had no limit then, a bit each: one that comes meanwhile is for others.
+    unlimited: core::cell::Cell<u8>,
 }
 
 impl Reserved {
     /// Whether so much may be added within the limit.
     pub fn covers(&self, size: Size, more: u64) -> bool {
-        more <= self.left[size as usize].get()
+        more <= self.left[size as usize].get() || self.unlimited.get() & 1 << size as usize != 0
+    }
+
+    /// Notes that there is no limit of a size.
+    fn note_unlimited(&self, size: Size) {
+        self.unlimited.set(self.unlimited.get() | 1 << size as usize);
     }
 
     /// Takes up to `more` of it; returns what is missing.
@@ -210,6 +217,7 @@ impl<P: Platform> Counters<P> {
         if limited || needs.locked > PageCount::ZERO {
             return self.reserve_pages(reserved, needs, limit);
         }
+        reserved.unlimited.set(if pages { 1 << Size::Total as usize | 1 << Size::Data as usize } else { 0 });
         Ok(())
     }
 
@@ -222,16 +230,19 @@ impl<P: Platform> Counters<P> {
         limit: impl Fn(Size) -> Option<u64>,
     ) -> Result<(), NearLimit> {
         reserved.pages.set(true);
+        reserved.unlimited.set(0);
         for (size, more) in
             [(Size::Total, needs.pages), (Size::Data, needs.pages), (Size::Locked, needs.locked)]
         {
-            if let Some(limit) = limit(size) {
-                if !self.use_credit(size, more.get(), limit) {
-                    self.give_back(reserved);
-                    return Err(NearLimit);
-                }
-                reserved.left[size as usize].set(more.get());
+            let Some(limit) = limit(size) else {
+                reserved.note_unlimited(size);
+                continue;
+            };
+            if !self.use_credit(size, more.get(), limit) {
+                self.give_back(reserved);
+                return Err(NearLimit);
             }
+            reserved.left[size as usize].set(more.get());
         }
         Ok(())
     }
@@ -239,7 +250,10 @@ impl<P: Platform> Counters<P> {
     /// Reserves locked pages beside what is reserved, of which none are locked. Returns whether all that are
     /// taken stay within the limit; else nothing was done.
     pub(super) fn reserve_locked(&self, reserved: &Reserved, pages: PageCount, limit: Option<u64>) -> bool {
-        let Some(limit) = limit else { return true };
+        let Some(limit) = limit else {
+            reserved.note_unlimited(Size::Locked);
+            return true;
+        };
         let fits = self.use_credit(Size::Locked, pages.get(), limit);
         if fits {
             reserved.pages.set(true);

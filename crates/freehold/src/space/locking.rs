@@ -64,11 +64,10 @@ pub struct ReadGuard<'s, P: Platform> {
     lock: MmapReadGuard<'s, P>,
 }
 
-/// The mmap lock held for writing: the right to change which VMAs there are.
+/// The right to change which VMAs there are: all of them, by the mmap lock held for writing, or those that
+/// were claimed (`docs/ranges.md`).
 ///
-/// All changes of the tree go through it. It is obtained for a range ([`AddressSpace::write_range`]), which
-/// today only decides which closing reservations to wait for: the seam along which the address space will be
-/// divided.
+/// All changes of the tree go through it.
 ///
 /// A VMA that it shows is gone with it, and cannot be kept for afterwards (hazard C-7):
 ///

@@ -330,7 +330,7 @@ impl<P: Platform> AddressSpace<P> {
     fn unlinking_edges(&self, span: UserRange, end: impl FnOnce(&mut dyn FnMut(u64, u64))) {
         let mut gathered: Option<VmGather<'_, P, 1>> = None;
         end(&mut |before, behind| {
-            // In the rest of the span something else may have come by now.
+            // Nothing is in the hole, which may be more than the span.
             let part = UserRange::new(span.start().max(before), span.end().min(behind));
             let hole = VaRange::of(before, behind);
             if part.is_empty() || !self.has_tables_to_go(part, hole) {

@@ -440,7 +440,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         winner
     }
 
-    /// Lets `vma` end later, over free addresses, with everything else as it is. Uses up one reserved
+    /// Lets `vma` reach further, over free addresses, with everything else as it is. Uses up one reserved
     /// replace.
     pub(crate) fn extend(&self, vma: &Vma<P>, range: UserRange, pgoff: PageIndex) {
         self.lock_vma(vma).set_bounds(range, pgoff);
