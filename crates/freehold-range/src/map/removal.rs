@@ -105,8 +105,8 @@ impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
                 map.fit_gaps(&path);
             }
             if let Some((address, then)) = emptied.take_if(|(address, _)| *address < last) {
-                // In this leaf, or in the one behind it, if this one has gone or ends lower now: both are held. If
-                // it was the last, in the one before, whose end moves with the structure lock alone.
+                // In this leaf, or in the one behind it, if this one has gone or ends lower now: both are
+                // held. If it was the last, in the one before, whose end moves with the structure lock alone.
                 let Step { node, lo, .. } = map.path_to(&mut held, address).step(0);
                 call_with_hole(node, 0, lo, address, then);
             }
