@@ -102,7 +102,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Steps 2 to 5, with the right that they take.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn map_request(
         &self,
         request: &mut Request<P>,
@@ -272,8 +272,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         self.map_and_populate(request, placed, reserving)
     }
 
-    /// The same, inlined: a guard is large to pass on.
-    #[inline(always)]
+    /// The same, inlined: a guard is large to pass on. Here and in the other steps only where the build is
+    /// optimised: else all that they have on the stack adds up (`tests/stack_depth.rs`).
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn map_and_populate(
         self,
         request: &mut Request<P>,
@@ -303,7 +304,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Steps 2 to 4. `placed`: where it goes, if that was decided. Returns the range, and whether it wants
     /// populating.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn map(
         &self,
         request: &mut Request<P>,
@@ -342,7 +343,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Rights and limits of locked memory.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn check_lock(&self, request: &Request<P>) -> Result<(), MmapError> {
         if request.flags.contains(MapFlags::LOCKED) && !self.space.may_mlock() {
             return Err(MmapError::NotPermitted);
@@ -355,7 +356,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Checks that depend on what is mapped and how, and the flags that follow.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn settle_kind(&self, request: &mut Request<P>, start: u64) -> Result<(), MmapError> {
         match request.object.open_file().cloned() {
             Some(file) => {
@@ -448,7 +449,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok(())
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn settle_anonymous(&self, request: &mut Request<P>, start: u64) -> Result<(), MmapError> {
         match request.flags.bits() & TYPE {
             SHARED | DROPPABLE if request.vm_flags.contains(VmFlags::GROWSDOWN) => {

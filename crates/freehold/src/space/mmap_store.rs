@@ -38,7 +38,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// The limits of what is mapped.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn check_limits(&self, request: &Request<P>, replaced: Replaced) -> Result<(), MmapError> {
         let pages = PageCount::of_bytes(request.len);
         if !self.may_expand(request.vm_flags, pages, replaced) {
@@ -51,7 +51,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Stores it in place of what is there. Tells whether it wants populating.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn store_mapping(
         &self,
         request: &Request<P>,
@@ -137,7 +137,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Counts what was stored, in `vma` unless that is anybody's. Tells whether it wants populating.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn count_stored(&self, request: &Request<P>, vma: Option<&Vma<P>>) -> bool {
         let (space, pages) = (self.space, PageCount::of_bytes(request.len));
         space.counters.count_mapped(self, request.vm_flags, pages);

@@ -71,7 +71,7 @@ pub(crate) enum NewMapping<'g, P: Platform> {
 
 impl<P: Platform> WriteGuard<'_, P> {
     /// Which neighbours a range with `attrs` may join.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn mergeable<'g>(
         &self,
         sides: (Option<&'g Vma<P>>, Option<&'g Vma<P>>),
@@ -119,7 +119,7 @@ impl<P: Platform> WriteGuard<'_, P> {
 
     /// Decides how a mapping of `range` enters the tree and gets what that needs. What `range` holds now is
     /// going away.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn prepare_new<'g>(
         &'g self,
         range: UserRange,
@@ -135,7 +135,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     }
 
     /// A VMA of this space, detached.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn alloc<'g>(
         &'g self,
         range: UserRange,
@@ -159,7 +159,7 @@ impl<P: Platform> WriteGuard<'_, P> {
 
     /// Puts a prepared mapping of `range` into the tree, in place of whatever is there. Returns the VMA that
     /// now covers it.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn insert<'g>(
         &'g self,
         range: UserRange,
@@ -181,7 +181,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     }
 
     /// Stores an allocated VMA. Uses up one reserved replace.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn insert_fresh<'g>(&'g self, vma: OwnedVma<'g, P>) -> &'g Vma<P> {
         let vma = vma.into_ref();
         // Attached and write-locked before anybody can find it: a lookup sees it complete or not at all.

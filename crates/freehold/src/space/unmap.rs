@@ -120,7 +120,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Step 2 for a range that is known to be free.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn gather_nothing(&self, range: UserRange) -> Gathered<'_, 's, P> {
         Gathered {
             guard: self,
@@ -132,7 +132,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Splits off what of `vma` lies outside `range`.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn clip<'g>(&'g self, vma: &'g Vma<P>, range: UserRange) -> Result<&'g Vma<P>, MunmapError> {
         let inside = range.start() <= vma.start() && vma.end() <= range.end();
         match inside && !vma.flags().contains(VmFlags::SEALED) {
@@ -191,8 +191,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         self.unmap_by_design(range)
     }
 
-    /// The same, inlined: a guard is large to pass on.
-    #[inline(always)]
+    /// The same, inlined: a guard is large to pass on. Here and in the steps only where the build is
+    /// optimised: else all that they have on the stack adds up (`tests/stack_depth.rs`).
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn unmap_by_design(self, range: &Decoded) -> Result<(), MunmapError> {
         let space = self.space;
         if let Some(bytes) = space.locking.unmap.parts().sections {
@@ -211,7 +212,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Step 3 of [`unmap_unlocking`](Self::unmap_unlocking), and how step 4 shall go.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn detach_gathered(&self, gathered: Gathered<'_, 's, P>) -> (Detached<'s, P>, Settling) {
         let settling = self.settling(&gathered);
         let closing = matches!(settling, Settling::Released);
@@ -219,7 +220,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Its last steps.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn settle_unlocking(self, detached: Detached<'s, P>, settling: Settling) {
         match settling {
             Settling::Exclusive(free) => {
@@ -251,7 +252,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// A VMA of a file is never let go of before it is out of the file's tree: until then the file's walkers
     /// come to its addresses, which must not be anybody else's, and may still owe the flush of an entry
     /// that they cleared.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn settling(&self, gathered: &Gathered<'_, 's, P>) -> Settling {
         let (space, totals, span) = (self.space, &gathered.totals, gathered.span());
         let small = span.end() - span.start() <= AT_ONCE;
@@ -310,7 +311,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
     /// Gathers what is in the range.
     // Inlined, and in place: it is large for a return value.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn fill(&mut self) -> Result<(), MunmapError> {
         let (guard, range) = (self.guard, self.range);
         let mut at = range.start();
@@ -325,7 +326,7 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
         Ok(())
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn add(&mut self, vma: &Vma<P>) {
         let _ = self.guard.lock_vma(vma);
         let flags = vma.flags();
@@ -367,7 +368,7 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
     }
 
     /// Step 3: out of the tree, in favour of nothing or of a closing reservation over their span.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn commit(self, closing: bool) -> Detached<'s, P> {
         let (guard, span) = (self.guard, self.span());
         if let Some(part) = guard.part().filter(|_| !closing && self.totals.vmas != 0) {
@@ -402,7 +403,7 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
         self.detach(span).without_pages()
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn detach(self, span: UserRange) -> Detached<'s, P> {
         let Gathered { guard, list, totals, notices, .. } = self;
         for vma in list.iter() {
@@ -481,7 +482,7 @@ impl<P: Platform> Unmapped<'_, P> {
     /// # Locks
     ///
     /// The caller holds none.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn retire(self) {
         drop(self.owned);
         self.notices.send();
@@ -533,7 +534,7 @@ impl<P: Platform> AddressSpace<P> {
     /// design. What such a VMA needs is to stay in its file's tree, and its driver to be told of its end
     /// ([`VmOps::close`](crate::object::VmOps::close)) when its entries are gone; no lock of the address
     /// space.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn is_special(&self, vma: &Vma<P>) -> bool {
         self.locking.unmap.parts().falls_back && self.needs_caution(vma)
     }
