@@ -8,7 +8,9 @@ use freehold_machine::Process;
 /// Processes of their own have nothing in common but the engine: mapping, touching, unmapping.
 #[test]
 fn processes_that_map_and_unmap_pass_no_line_around() {
-    let more = more(20, |times| {
+    // So often that chance counts little: of what is freed after a grace period, the host's allocator gives
+    // some to another processor, which is why it is 0.007 for the lock of an anon_vma.
+    let more = more(50, |times| {
         let world = World::new(16);
         let processes: Vec<_> = (0..16).map(|_| world.process(Locking::default())).collect();
         let report = world.all(|number| {
@@ -21,9 +23,7 @@ fn processes_that_map_and_unmap_pass_no_line_around() {
         });
         (world, report)
     });
-    // A line that each change passes on counts 1. Grace periods are the whole program's, so when deferred
-    // functions run depends on the tests beside this one: 0.0101 was seen once.
-    assert!(more.most() < 0.03, "{:?}", more.places);
+    assert!(more.most() < 0.01, "{:?}", more.places);
 }
 
 /// VMAs, frames and tables of a process that begins and ends come from lists per CPU: fork, a page that is
