@@ -301,6 +301,26 @@ fn limits_are_exact() {
     });
 }
 
+/// What was asked for while there was no limit is not refused for one that comes meanwhile, and forbids
+/// nothing.
+#[test]
+fn a_limit_comes_while_a_change_waits() {
+    side_by_side(|_, process, _| {
+        anon(process, AT - PAGE, 1);
+        process.mmap(AT, PAGE, Prot::READ, NEW, None, 0).unwrap();
+        let reader = process.find_vma(AT);
+        thread::scope(|scope| {
+            let change = scope.spawn(|| process.mprotect(AT, PAGE, RW));
+            // The VMA before it is claimed with it.
+            until(|| is_claimed(process, AT - PAGE));
+            process.limits().set(&Limits { data: 1 << 40, ..Limits::default() });
+            drop(reader);
+            assert_eq!(change.join().unwrap(), Ok(()));
+        });
+        process.limits().set(&Limits::default());
+    });
+}
+
 /// Lets the VMA at `at` grow where it is.
 fn grow(process: &Process, at: u64, pages: u64) -> Result<u64, MremapError> {
     let len = process.vma_info(at).unwrap().range.pages().bytes();

@@ -128,12 +128,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         let right = unsafe { &*link };
         right.set_level(node.level(), node);
         for index in cut..count + len {
-            let slot = match index {
-                _ if index < at => node.slot(index),
-                _ if index < at + len => items[index - at],
-                _ => node.slot(index - len),
-            };
-            right.set(index - cut, slot);
+            right.set(index - cut, with_new(node, at, items, index));
         }
         right.set_count(count + len - cut);
         held.hold::<H>(node);
@@ -142,6 +137,21 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         node.splice(old, count - old, &[]);
         node.splice(old.min(at), 0, &items[..cut - old]);
         link
+    }
+}
+
+/// The slot of a node at `index`, counted with the new ones in front of slot `at`.
+#[inline(always)]
+fn with_new<const SLOTS: usize>(
+    node: &Node<SLOTS>,
+    at: usize,
+    items: &[Slot<SLOTS>],
+    index: usize,
+) -> Slot<SLOTS> {
+    match index {
+        _ if index < at => node.slot(index),
+        _ if index < at + items.len() => items[index - at],
+        _ => node.slot(index - items.len()),
     }
 }
 
@@ -177,13 +187,8 @@ fn cut_at<const SLOTS: usize>(count: usize, at: usize, len: usize) -> usize {
 /// cuts that are left it is the one at the widest gap of a leaf: those who map on either side of it meet no
 /// more.
 fn widest_gap<const SLOTS: usize>(node: &Node<SLOTS>, at: usize, items: &[Slot<SLOTS>]) -> usize {
-    let (count, len) = (node.count(), items.len());
-    let total = count + len;
-    let slot = |index: usize| match index {
-        _ if index < at => node.slot(index),
-        _ if index < at + len => items[index - at],
-        _ => node.slot(index - len),
-    };
+    let total = node.count() + items.len();
+    let slot = |index| with_new(node, at, items, index);
     let quarter = (SLOTS / 4).min(total / 2).max(1).max(total.saturating_sub(SLOTS));
     let middle = total / 2;
     if !node.word().is_leaf() {

@@ -158,12 +158,7 @@ impl<P: Platform> AddressSpace<P> {
     /// mmap lock.
     fn populate_in_vma(&self, range: UserRange, policy: Policy) -> Option<Batch<P>> {
         let vma = self.tries_vma_lock().then(|| self.lock_vma(range.start()).ok())??;
-        let part = range.with_end(range.end().min(vma.end()));
-        match policy.access(&vma) {
-            Ok(Some(access)) => self.populate_part(&vma, part, access, Held::Vma),
-            Ok(None) => Some(Batch::To(part.end())),
-            Err(error) => Some(Batch::Refused { part_end: part.end(), error }),
-        }
+        self.populate_part(&vma, range.with_end(range.end().min(vma.end())), policy, Held::Vma)
     }
 
     /// The start of `range`: at most a batch of pages, of at most one VMA.
@@ -179,14 +174,8 @@ impl<P: Platform> AddressSpace<P> {
             None => return Batch::To(range.end()),
             Some(found) => found,
         };
-        match policy.access(vma) {
-            Ok(Some(access)) => {
-                let batch = self.populate_part(vma, part, access, Held::Mmap(guard));
-                batch.expect("with the mmap lock nothing more is needed")
-            }
-            Ok(None) => Batch::To(part.end()),
-            Err(error) => Batch::Refused { part_end: part.end(), error },
-        }
+        let batch = self.populate_part(vma, part, policy, Held::Mmap(guard));
+        batch.expect("with the mmap lock nothing more is needed")
     }
 
     /// The pages of `part`, which lies in `vma`. `None`: the first of them takes the mmap lock.
@@ -194,9 +183,14 @@ impl<P: Platform> AddressSpace<P> {
         &self,
         vma: &Vma<P>,
         part: UserRange,
-        access: Access,
+        policy: Policy,
         held: Held<'_, '_, P>,
     ) -> Option<Batch<P>> {
+        let access = match policy.access(vma) {
+            Ok(Some(access)) => access,
+            Ok(None) => return Some(Batch::To(part.end())),
+            Err(error) => return Some(Batch::Refused { part_end: part.end(), error }),
+        };
         let unit = vma.huge_page_size().map_or(PAGE_SIZE, HugePageSize::bytes);
         let end = part.end().min(part.start() + BATCH * unit);
         let (mut page, mut faults) = (part.start(), 0);

@@ -212,12 +212,15 @@ impl<P: Platform> Counters<P> {
             return Err(NearLimit);
         }
         reserved.left[Size::Vmas as usize].set(needs.vmas);
+        reserved.unlimited.set(0);
         let pages = needs.pages > PageCount::ZERO;
         let limited = pages && (limit(Size::Total).is_some() || limit(Size::Data).is_some());
         if limited || needs.locked > PageCount::ZERO {
             return self.reserve_pages(reserved, needs, limit);
         }
-        reserved.unlimited.set(if pages { 1 << Size::Total as usize | 1 << Size::Data as usize } else { 0 });
+        if pages {
+            [Size::Total, Size::Data].into_iter().for_each(|size| reserved.note_unlimited(size));
+        }
         Ok(())
     }
 
@@ -230,7 +233,6 @@ impl<P: Platform> Counters<P> {
         limit: impl Fn(Size) -> Option<u64>,
     ) -> Result<(), NearLimit> {
         reserved.pages.set(true);
-        reserved.unlimited.set(0);
         for (size, more) in
             [(Size::Total, needs.pages), (Size::Data, needs.pages), (Size::Locked, needs.locked)]
         {

@@ -110,7 +110,7 @@ impl<P: Platform> AddressSpace<P> {
     ) -> Result<u64, MmapError> {
         let fixed = request.fixed_range();
         match self.write_alone(fixed.unwrap_or(UserRange::EMPTY)) {
-            Some(guard) => guard.map_and_populate(request, None, reserving),
+            Some(guard) => guard.map_and_populate_inline(request, None, reserving),
             None => self.map_beside(request, fixed, reserving),
         }
     }
@@ -127,7 +127,7 @@ impl<P: Platform> AddressSpace<P> {
         let (mut alone, asked) = (request.is_plain(), request.vm_flags);
         loop {
             let (guard, placed) = self.write_for(&room, request, fixed, alone)?;
-            match guard.map_placed(request, placed, reserving.take()) {
+            match guard.map_and_populate(request, placed, reserving.take()) {
                 Err(_) if room.needs_claim() => (alone, request.vm_flags) = (false, asked),
                 mapped => return mapped,
             }
@@ -263,19 +263,19 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// Steps 2 to 5, the locks let go of after the fourth; then populates, if that is asked for. Returns the
     /// address.
     #[inline(never)]
-    pub(super) fn map_placed(
+    pub(super) fn map_and_populate(
         self,
         request: &mut Request<P>,
         placed: Option<u64>,
         reserving: Option<Reserving<'_, P>>,
     ) -> Result<u64, MmapError> {
-        self.map_and_populate(request, placed, reserving)
+        self.map_and_populate_inline(request, placed, reserving)
     }
 
     /// The same, inlined: a guard is large to pass on. Here and in the other steps only where the build is
     /// optimised: else all that they have on the stack adds up (`tests/stack_depth.rs`).
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn map_and_populate(
+    fn map_and_populate_inline(
         self,
         request: &mut Request<P>,
         placed: Option<u64>,
@@ -284,6 +284,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let space = self.space;
         let mut replaced = DeferredRetire::new();
         let mapped = {
+            // It ends where it is, and is not passed on once more.
             let guard = self;
             let mapped = guard.map(request, placed, reserving.as_ref(), &mut replaced);
             // From here on it is the VMA, where there is one, that keeps its file from being sealed: a task

@@ -216,7 +216,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     fn shrink_in_place(self, request: &Remap) -> Result<u64, MremapError> {
         self.check_source(request)?;
         let tail = Decoded::new::<P>(request.addr + request.new_len, request.old_len - request.new_len)?;
-        self.unmap_designed(&tail)?;
+        self.unmap_by_design(&tail)?;
         Ok(request.addr)
     }
 

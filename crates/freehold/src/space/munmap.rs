@@ -56,7 +56,7 @@ impl<P: Platform> AddressSpace<P> {
             && self.unmaps_parts()
             && let Some(guard) = self.write_alone(range.range())
         {
-            return guard.unmap_by_design(range);
+            return guard.unmap_by_design_inline(range);
         }
         self.unmap_beside(range, atomic)
     }
@@ -75,7 +75,7 @@ impl<P: Platform> AddressSpace<P> {
             unmapped.retire();
             return Ok(());
         }
-        guard.unmap_designed(range)
+        guard.unmap_by_design(range)
     }
 
     /// Step 0 of docs/designs.md: each section goes through all five steps before the lock is let go, so that

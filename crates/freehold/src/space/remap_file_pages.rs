@@ -69,7 +69,7 @@ impl<P: Platform> AddressSpace<P> {
         let mut how = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE | (flags & MapFlags::NONBLOCK);
         how.set(MapFlags::LOCKED, like.contains(VmFlags::LOCKED));
         let mut request = self.decode_mmap(start, len, rights(like), how, Some(&file), offset)?;
-        guard.map_placed(&mut request, None, None)?;
+        guard.map_and_populate(&mut request, None, None)?;
         Ok(())
     }
 }

@@ -132,7 +132,7 @@ impl<P: Platform> AddressSpace<P> {
                 return Err(ShmatError::Invalid);
             }
         }
-        Ok(guard.map_placed(&mut request, None, None)?)
+        Ok(guard.map_and_populate(&mut request, None, None)?)
     }
 
     /// Detaches what was attached at `addr`: the first VMA at or behind it that lies where it would if its
@@ -157,7 +157,7 @@ impl<P: Platform> AddressSpace<P> {
         if self.unmaps_by_sections() {
             while let Some(range) = attach.next_part(&guard) {
                 // What is sealed stays.
-                let _ = guard.unmap_designed(&Decoded::trusted::<P>(range));
+                let _ = guard.unmap_by_design(&Decoded::trusted::<P>(range));
                 if attach.is_over() {
                     return Ok(());
                 }

@@ -187,14 +187,14 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     ///
     /// The lock is gone. Of a range that goes by sections, some may have gone.
     #[inline(never)]
-    pub(super) fn unmap_designed(self, range: &Decoded) -> Result<(), MunmapError> {
-        self.unmap_by_design(range)
+    pub(super) fn unmap_by_design(self, range: &Decoded) -> Result<(), MunmapError> {
+        self.unmap_by_design_inline(range)
     }
 
     /// The same, inlined: a guard is large to pass on. Here and in the steps only where the build is
     /// optimised: else all that they have on the stack adds up (`tests/stack_depth.rs`).
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(super) fn unmap_by_design(self, range: &Decoded) -> Result<(), MunmapError> {
+    pub(super) fn unmap_by_design_inline(self, range: &Decoded) -> Result<(), MunmapError> {
         let space = self.space;
         if let Some(bytes) = space.locking.unmap.parts().sections {
             return space.unmap_sections(self, range, bytes);
