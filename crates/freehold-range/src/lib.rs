@@ -20,7 +20,7 @@ pub mod map;
 
 pub use allocator_api2::alloc::AllocError;
 pub use interval::{IntervalAdapter, IntervalLink, IntervalTree};
-pub use map::claim::{CLAIMED, HOLE, MARKS, Refused, WANTED};
+pub use map::claim::{CLAIMED, HOLE, MARKS, Refused, STANDING, WANTED};
 pub use map::draft::Draft;
 pub use map::gap::{Direction, GapRequest};
 pub use map::read::Reader;

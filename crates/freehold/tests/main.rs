@@ -23,6 +23,7 @@ mod rmap;
 mod secret;
 mod shm;
 mod special;
+mod stretch;
 mod support;
 mod sweep;
 mod uffd;

@@ -25,6 +25,10 @@ pub const WANTED: u64 = 4;
 const ROOM: u64 = 0o70;
 const ROOM_SHIFT: u32 = 3;
 
+/// Of a reservation: it stands until a writer that is alone takes it out. Nobody waits for its end. The bit is
+/// the user's: an entry that is no reservation may have it.
+pub const STANDING: u64 = 1 << 6;
+
 /// All bits of a value that are not its user's.
 pub const MARKS: u64 = HOLE | CLAIMED | WANTED | ROOM;
 
@@ -46,7 +50,8 @@ pub enum Refused {
     Taken,
     /// The hole that was to be filled is none any more.
     Filled,
-    /// There is a hole between the entries, or there are too many: it takes the writer that is alone.
+    /// There is a hole between the entries, or a reservation that [stands](STANDING), or there are too many:
+    /// it takes the writer that is alone.
     Whole,
     /// The host is out of memory.
     NoMemory,

@@ -7,10 +7,12 @@
 
 use freehold_sync::{Host, Rank};
 
+use super::grow::Halves;
 use super::hold::Held;
 use super::node::Node;
 use super::shared::SharedWriter;
 use super::way::Latched;
+use super::write::Step;
 
 impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
     /// As [`RangeMap::latch`]; a leaf in which writers meet often is to be split.
@@ -28,6 +30,22 @@ impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
     #[cold]
     #[inline(never)]
     pub(super) fn part(&self, key: u64) {
+        self.split_leaf(key, Halves::Shared, |leaf, _| {
+            leaf.forget_meetings();
+            (leaf.count() >= Node::<SLOTS>::DIVISIBLE).then_some(leaf.count() / 2)
+        });
+    }
+
+    /// Lets a leaf end with what ends at or below `key`, so that writers on either side of it do not meet.
+    /// Without memory all stays as it is.
+    #[cold]
+    #[inline(never)]
+    pub fn divide(&self, key: u64) {
+        self.split_leaf(key, Halves::There, |leaf, at| (0 < at && at < leaf.count()).then_some(at));
+    }
+
+    /// Splits the leaf to which `key` belongs where `cut` says, which is told the slot of `key`.
+    fn split_leaf(&self, key: u64, halves: Halves, cut: impl FnOnce(&Node<SLOTS>, usize) -> Option<usize>) {
         let need = self.map.root.level() + 2;
         if self.fill(need).is_err() {
             return;
@@ -38,11 +56,10 @@ impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
         }
         let mut held = Held::new();
         let path = self.map.path_to(&mut held, key);
-        let leaf = path.step(0).node;
-        leaf.forget_meetings();
-        if leaf.count() >= Node::<SLOTS>::DIVISIBLE {
+        let Step { node, at, .. } = path.step(0);
+        if let Some(cut) = cut(node, at) {
             self.map.finger.forget();
-            self.map.part(&mut held, &self.draft.spares, path);
+            self.map.part(&mut held, &self.draft.spares, path, (cut, halves));
         }
         let dead = held.release();
         drop(structure);

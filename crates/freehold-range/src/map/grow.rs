@@ -23,16 +23,16 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         self.put_or_part(held, spares, path, with, false, halves);
     }
 
-    /// Splits the leaf that the path leads to, which has at least two entries, although it has room.
+    /// Splits the leaf that the path leads to, although it has room, in front of a slot that is not its first.
     pub(super) fn part<'n>(
         &'n self,
         held: &mut Held<'n, SLOTS>,
         spares: &Spares<SLOTS>,
         mut path: Path<'n, SLOTS>,
+        (at, halves): (usize, Halves),
     ) {
-        let leaf = path.step(0);
-        path.set(0, Step { at: leaf.node.count() / 2, ..leaf });
-        self.put_or_part(held, spares, path, &[], true, Halves::Shared);
+        path.set(0, Step { at, ..path.step(0) });
+        self.put_or_part(held, spares, path, &[], true, halves);
     }
 
     #[inline(always)]
@@ -121,6 +121,8 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         let cut = match halves {
             Halves::Full => cut_at::<SLOTS>(count, at, len),
             Halves::Shared => widest_gap(node, at, items),
+            Halves::There if node.word().is_leaf() => at,
+            Halves::There => node.count() / 2,
         };
         let cut = balanced(node, at, len, cut);
         let link = spares.take();
@@ -162,6 +164,8 @@ pub(super) enum Halves {
     Full,
     /// So that both are used: [`widest_gap`].
     Shared,
+    /// A leaf in front of the slot.
+    There,
 }
 
 /// How many of `count + len` slots stay in the left half when `len` new ones come in front of slot `at`.

@@ -57,7 +57,7 @@
 
 use freehold_sync::{Host, Rank};
 
-use super::claim::{MOST, Mark, Refused, claimed, wanted, with_room};
+use super::claim::{MOST, Mark, Refused, STANDING, claimed, wanted, with_room};
 use super::draft::{Draft, Entries};
 use super::gap::GapRequest;
 use super::grow::Halves;
@@ -491,10 +491,11 @@ impl Span {
                 return Err(InTheWay::Slot(at));
             }
             if mark.is_hole() {
-                if end > want.start && start < want.end {
-                    return Err(InTheWay::Slot(at));
+                match end > want.start && start < want.end {
+                    true if leaf.datum(at) & STANDING != 0 => return Err(InTheWay::Stands),
+                    true => return Err(InTheWay::Slot(at)),
+                    false => continue,
                 }
-                continue;
             }
             self.count += 1;
             if self.range.is_some_and(|(_, last)| last != start) || self.count > MOST {
@@ -518,6 +519,8 @@ enum InTheWay {
     Filled,
     /// There is a hole between the entries, or there are too many.
     Holes,
+    /// A reservation whose end nobody waits for.
+    Stands,
 }
 
 impl InTheWay {
@@ -530,7 +533,7 @@ impl InTheWay {
                 Refused::Taken
             }
             InTheWay::Filled => Refused::Filled,
-            InTheWay::Holes => Refused::Whole,
+            InTheWay::Holes | InTheWay::Stands => Refused::Whole,
         }
     }
 }

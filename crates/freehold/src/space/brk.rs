@@ -143,10 +143,10 @@ impl<P: Platform> AddressSpace<P> {
         let claim = |guard: &WriteGuard<'s, P>| guard.claim_heap(decided.get());
         let closing = |guard: &WriteGuard<'s, P>| match decide().1 {
             Step::Denied | Step::InPage => false,
-            Step::Shrink(gone) => guard.is_closing(gone),
+            Step::Shrink(gone) => !guard.make_way(gone),
             Step::Grow(range) => {
                 let above = range.end().saturating_add(PAGE_SIZE) & !(PAGE_SIZE - 1);
-                guard.is_closing(range.with_end(above))
+                !guard.make_way(range.with_end(above))
             }
         };
         let guard = self.write_claimed(room, needs, claim, closing)?;

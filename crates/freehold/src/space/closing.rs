@@ -7,7 +7,7 @@
 //! | word | meaning |
 //! | --- | --- |
 //! | `open` | reservations in the tree that were put there under the mmap lock held for writing |
-//! | `beside` | 1: writers of parts have put reservations there; it stays |
+//! | `beside` | 1: writers of parts have put reservations, or [fences](super::stretch), there; it stays |
 //! | `ended` | how many have ever ended, and claims that somebody waited for; sleepers wait for it to move |
 //! | `slept` | 1: tasks may sleep until the next one ends, which have to be woken |
 //!
@@ -15,7 +15,10 @@
 
 #![expect(unsafe_code, reason = "unlinks page tables")]
 
-use super::{AddressSpace, locking::WriteGuard};
+use super::{
+    AddressSpace,
+    locking::{TreeEntry, WriteGuard},
+};
 use crate::{UserRange, platform::Platform};
 use freehold_range::WANTED;
 use freehold_sync::{
@@ -71,7 +74,7 @@ impl Closings {
         P::wake_all(&self.ended);
     }
 
-    /// Whether there is any closing range. The caller has the mmap lock for writing.
+    /// Whether there may be any closing range, or a fence. The caller has the mmap lock for writing.
     #[inline(always)]
     pub fn any(&self) -> bool {
         // Relaxed: ordered by the mmap lock, like every access to them.
@@ -158,27 +161,26 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// Whether any part of `range` is still closing.
+    /// Takes [fences](super::stretch) out of `range`. Returns whether nothing in it is still closing.
     #[inline(always)]
-    pub(crate) fn is_closing(&self, range: UserRange) -> bool {
-        // What is closing is not claimed. And nearly always there is no closing range at all, and nothing
+    pub(crate) fn make_way(&self, range: UserRange) -> bool {
+        // What is closing, or a fence, is not claimed. And nearly always there is neither, and nothing
         // needs to be looked up.
-        self.part().is_none() && self.space.closings.any() && self.has_closing(range)
+        self.part().is_some() || !self.space.closings.any() || self.make_way_slow(range)
     }
 
     #[cold]
-    fn has_closing(&self, range: UserRange) -> bool {
+    fn make_way_slow(&self, range: UserRange) -> bool {
         let mut at = range.start();
-        while let Some(slot) = self.next_slot(at) {
+        while let Some(slot) = self.next_slot(at).filter(|slot| slot.range().start() < range.end()) {
             let taken = slot.range();
-            if taken.start() >= range.end() {
-                return false;
-            }
-            if slot.vma().is_none() {
-                return true;
+            match slot {
+                TreeEntry::Vma(_) => {}
+                TreeEntry::Fence(_) => self.replace(taken, &[]),
+                TreeEntry::Closing(_) => return false,
             }
             at = taken.end();
         }
-        false
+        true
     }
 }

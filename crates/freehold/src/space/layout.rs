@@ -46,25 +46,7 @@ pub enum Placement {
     PerCpu,
 }
 
-/// Bytes of a CPU's stretch. It has tables of its own below those that span as much.
-const STRETCH: u64 = 1 << 36;
-
 impl<P: Platform> AddressSpace<P> {
-    /// Where a writer of a part that runs on this CPU looks for room first, of what lies within `above`.
-    #[inline]
-    pub(super) fn own_stretch(&self, room: &Room, above: &Range<u64>) -> Option<Range<u64>> {
-        let anywhere = room.hint() == 0 && !room.flags().contains(MapFlags::BIT32);
-        if self.placement == Placement::FirstFit || !anywhere {
-            return None;
-        }
-        let stretches = (above.end - above.start) / STRETCH;
-        // A hint: the task may go on elsewhere.
-        let nth = P::with_cpu(|cpu| cpu as u64 % stretches.max(1)) + 1;
-        let top = above.end - above.end % STRETCH;
-        let low = top.checked_sub(nth * STRETCH).filter(|low| *low >= above.start)?;
-        Some(low..low + STRETCH)
-    }
-
     /// The end of user space, as far as this format of page tables reaches. Its last page stays unused.
     pub const TASK_SIZE: u64 = {
         let end = P::Format::USER_END - PAGE_SIZE;

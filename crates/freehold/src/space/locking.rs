@@ -136,7 +136,7 @@ impl<P: Platform> AddressSpace<P> {
     pub fn write_range(&self, range: UserRange) -> Result<WriteGuard<'_, P>, Killed> {
         loop {
             let guard = self.write_killable()?;
-            if !guard.is_closing(range) {
+            if guard.make_way(range) {
                 return Ok(guard);
             }
             self.closings.wait_after(guard)?;
@@ -147,7 +147,7 @@ impl<P: Platform> AddressSpace<P> {
     pub(crate) fn write_range_unkillable(&self, range: UserRange) -> WriteGuard<'_, P> {
         loop {
             let guard = self.write();
-            if !guard.is_closing(range) {
+            if guard.make_way(range) {
                 return guard;
             }
             self.closings.wait_after_unkillable(guard);
@@ -179,7 +179,7 @@ impl<'s, P: Platform> ReadGuard<'s, P> {
             let found = self.tree.next(addr)?;
             match self.slot(&found) {
                 TreeEntry::Vma(vma) => return Some(vma),
-                TreeEntry::Closing(range) => addr = range.end(),
+                TreeEntry::Closing(range) | TreeEntry::Fence(range) => addr = range.end(),
             }
         }
     }
@@ -203,7 +203,7 @@ impl<'s, P: Platform> ReadGuard<'s, P> {
             let found = self.tree.prev(addr)?;
             match self.slot(&found) {
                 TreeEntry::Vma(vma) => return Some(vma),
-                TreeEntry::Closing(range) => addr = range.start(),
+                TreeEntry::Closing(range) | TreeEntry::Fence(range) => addr = range.start(),
             }
         }
     }
@@ -261,7 +261,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             let found = self.right.next(at).filter(|found| found.start < range.end)?;
             match self.slot(&found) {
                 TreeEntry::Vma(vma) => return Some(vma),
-                TreeEntry::Closing(range) => at = range.end(),
+                TreeEntry::Closing(range) | TreeEntry::Fence(range) => at = range.end(),
             }
         }
         None
@@ -294,7 +294,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         loop {
             match self.prev_slot(addr)? {
                 TreeEntry::Vma(vma) => return Some(vma),
-                TreeEntry::Closing(range) => addr = range.start(),
+                TreeEntry::Closing(range) | TreeEntry::Fence(range) => addr = range.start(),
             }
         }
     }

@@ -52,6 +52,7 @@ mod special;
 mod speculate;
 pub(crate) mod split_merge;
 mod stack_move;
+mod stretch;
 mod thp;
 mod tree_entry;
 mod turns;

@@ -19,7 +19,7 @@ impl<P: Platform> AddressSpace<P> {
     ) -> Result<WriteGuard<'s, P>, Killed> {
         let claim = |guard: &WriteGuard<'s, P>| guard.claim_for_remap(request);
         let closing =
-            |guard: &WriteGuard<'s, P>| request.ranges().into_iter().any(|range| guard.is_closing(range));
+            |guard: &WriteGuard<'s, P>| !request.ranges().into_iter().all(|range| guard.make_way(range));
         match request.has_target() {
             false => self.write_claimed(room, || request.needs(), claim, closing),
             true => self.write_open(closing),

@@ -230,7 +230,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         let lock = self.mmap_lock.try_write_alone()?;
         if self.closings.any() && !range.is_empty() {
-            return Some(self.writer(lock)).filter(|guard| !guard.is_closing(range));
+            return Some(self.writer(lock)).filter(|guard| guard.make_way(range));
         }
         Some(self.writer(lock))
     }
@@ -338,7 +338,12 @@ impl<P: Platform> AddressSpace<P> {
             }
             // SAFETY: what was in `span` is zapped and unlinked; nothing is in the hole, and nothing comes
             // there while this runs. A fresh gather has room for the tables at two edges: it does not flush.
-            unsafe { self.vm.unlink_tables(part.va(), hole, gathered.insert(self.vm.gather())) };
+            //
+            // An exclusive gather, although others may map there before it has flushed: the tables are empty,
+            // so what processors remember of them translates nothing, and no other gather finds an entry
+            // empty that this one has cleared. The space's count of gathers would be a line that all writers
+            // pass around, and would make each of them flush everything.
+            unsafe { self.vm.unlink_tables(part.va(), hole, gathered.insert(self.vm.exclusive_gather())) };
         });
         if let Some(mut gather) = gathered {
             gather.finish();

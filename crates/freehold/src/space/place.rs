@@ -4,7 +4,7 @@
 use super::{AddressSpace, layout::Layout, locking::WriteGuard, map_flags::MapFlags, mmap::Request};
 use crate::{PAGE_SIZE, error::MmapError, object::Object, platform::Platform};
 use core::ops::Range;
-use freehold_vmspace::PageIndex;
+use freehold_vmspace::{PageIndex, UserRange};
 
 /// What a 2 MiB page table entry spans: large anonymous mappings are aligned to it.
 const HUGE: u64 = 2 << 20;
@@ -58,6 +58,16 @@ impl Room {
     /// The hint, if there is one.
     pub(super) fn hint(&self) -> u64 {
         self.hint
+    }
+
+    /// Bytes.
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// What the address is a multiple of.
+    pub(super) fn align(&self) -> u64 {
+        self.align
     }
 
     /// Flags that say where to look.
@@ -121,12 +131,6 @@ impl<P: Platform> WriteGuard<'_, P> {
         highest.or_else(below)
     }
 
-    /// Room in the CPU's own stretch, where it has one.
-    #[inline(never)]
-    fn own_room(&self, room: &Room, above: &Range<u64>) -> Option<u64> {
-        self.highest_room(room.len, room.align, self.space.own_stretch(room, above)?)
-    }
-
     /// Room that agrees with `offset` within huge pages, or at the hint, where there is room for a huge page
     /// more than needed. Looking from the top, what agrees by itself is passed over, as on Linux.
     #[inline(never)]
@@ -148,7 +152,9 @@ impl<P: Platform> WriteGuard<'_, P> {
         if len > end || hint > end - len || hint < self.space.engine.config().mmap_min_addr {
             return false;
         }
-        self.next_taken(hint).is_none_or(|(_, kept)| hint + len <= kept)
+        // A writer of a part that comes to a fence is refused the claim: the writer of the whole makes way.
+        self.make_way(UserRange::at(hint, len));
+        self.next_beyond_fences(hint).is_none_or(|(_, kept)| hint + len <= kept)
     }
 
     /// A gap is looked for as if stacks kept nothing free. If the one found lies below a stack that wants
@@ -156,7 +162,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     /// nothing from what is below that. What the alignment can cost is to be free of what the stack wants,
     /// too, as on Linux.
     #[inline(always)]
-    fn highest_room(&self, len: u64, align: u64, range: Range<u64>) -> Option<u64> {
+    pub(super) fn highest_room(&self, len: u64, align: u64, range: Range<u64>) -> Option<u64> {
         let low = range.start.max(self.space.engine.config().mmap_min_addr);
         let mut high = range.end;
         // As much as the alignment can cost, as on Linux: gaps are not to be tried one by one.

@@ -51,7 +51,7 @@ impl<P: Platform> AddressSpace<P> {
                 TreeEntry::Vma(vma) => {
                     Some((VmaInfo::of_unlocked(vma).ok_or(NeedMmapLock::Busy)?, vma.file_home()))
                 }
-                TreeEntry::Closing(_) => None,
+                TreeEntry::Closing(_) | TreeEntry::Fence(_) => None,
             },
             Lookup::Hole => None,
             Lookup::Contended => return Err(NeedMmapLock::Busy),

@@ -3,7 +3,7 @@
 
 use crate::{UserRange, platform::Platform, vma::Vma};
 use core::num::NonZeroU64;
-use freehold_range::{Entry, HOLE, MARKS};
+use freehold_range::{Entry, HOLE, MARKS, STANDING};
 
 /// What a range of the tree holds.
 pub(crate) enum TreeEntry<'g, P: Platform> {
@@ -11,6 +11,8 @@ pub(crate) enum TreeEntry<'g, P: Platform> {
     Vma(&'g Vma<P>),
     /// A range whose munmap is not over: nothing is mapped, nothing may be.
     Closing(UserRange),
+    /// A [fence](super::stretch): nothing is mapped; what is to be mapped there takes it out first.
+    Fence(UserRange),
 }
 
 impl<'g, P: Platform> TreeEntry<'g, P> {
@@ -18,7 +20,7 @@ impl<'g, P: Platform> TreeEntry<'g, P> {
     pub fn vma(self) -> Option<&'g Vma<P>> {
         match self {
             TreeEntry::Vma(vma) => Some(vma),
-            TreeEntry::Closing(_) => None,
+            TreeEntry::Closing(_) | TreeEntry::Fence(_) => None,
         }
     }
 
@@ -26,7 +28,7 @@ impl<'g, P: Platform> TreeEntry<'g, P> {
     pub fn range(&self) -> UserRange {
         match self {
             TreeEntry::Vma(vma) => vma.range(),
-            TreeEntry::Closing(range) => *range,
+            TreeEntry::Closing(range) | TreeEntry::Fence(range) => *range,
         }
     }
 }
@@ -34,6 +36,9 @@ impl<'g, P: Platform> TreeEntry<'g, P> {
 /// The tree's word for a closing reservation. The tree marks words where it has several writers; VMAs are
 /// aligned, so none of these bits is a VMA's.
 const CLOSING: NonZeroU64 = NonZeroU64::new(HOLE).unwrap();
+
+/// The tree's word for a fence.
+const FENCE: NonZeroU64 = NonZeroU64::new(HOLE | STANDING).unwrap();
 
 /// The tree's word for a VMA.
 fn word<P: Platform>(vma: &Vma<P>) -> NonZeroU64 {
@@ -50,7 +55,8 @@ fn word<P: Platform>(vma: &Vma<P>) -> NonZeroU64 {
 pub(super) unsafe fn decode<'g, P: Platform>(entry: &Entry) -> TreeEntry<'g, P> {
     let word = entry.value.get();
     if word & HOLE != 0 {
-        return TreeEntry::Closing(UserRange::new(entry.start, entry.end));
+        let range = UserRange::new(entry.start, entry.end);
+        return if word & STANDING == 0 { TreeEntry::Closing(range) } else { TreeEntry::Fence(range) };
     }
     let vma = core::ptr::with_exposed_provenance::<Vma<P>>((word & !MARKS) as usize);
     // SAFETY: every other word is the address of a VMA of the engine's slab, whose memory stays a `Vma` as
@@ -66,6 +72,11 @@ pub(crate) fn entry<P: Platform>(vma: &Vma<P>) -> Entry {
 /// An entry of the tree for a VMA at bounds it is about to get.
 pub(crate) fn entry_at<P: Platform>(vma: &Vma<P>, range: UserRange) -> Entry {
     Entry { start: range.start(), end: range.end(), value: word(vma) }
+}
+
+/// An entry of the tree for a fence.
+pub(super) fn fence_entry(range: UserRange) -> Entry {
+    Entry { start: range.start(), end: range.end(), value: FENCE }
 }
 
 /// An entry of the tree for a closing reservation.

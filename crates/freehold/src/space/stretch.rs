@@ -1,0 +1,91 @@
+//! Where tasks of different CPUs map beside each other: a *stretch* for each, with a *fence* on top.
+//!
+//! A stretch spans page tables of its own, and ends in its fence: a reservation that stands. A leaf of the tree
+//! ends with it. So every stretch has a gap of its own, in which no other CPU places anything, and leaves of
+//! its own. Without fences all stretches that hold little would share one gap, one leaf, and its latch.
+//!
+//! A fence takes nothing from programs: what is mapped at a place that the program names takes it out first
+//! (`WriteGuard::make_way`), as the writer of the whole. The next search that comes to its place puts it up
+//! again, unless something lies there.
+
+use super::{
+    AddressSpace,
+    layout::Placement,
+    locking::WriteGuard,
+    map_flags::MapFlags,
+    place::Room,
+    tree_entry::{TreeEntry, fence_entry},
+};
+use crate::platform::Platform;
+use core::ops::Range;
+use freehold_vmspace::UserRange;
+
+/// Bytes of a CPU's stretch. It has tables of its own below those that span as much.
+const STRETCH: u64 = 1 << 36;
+
+/// Bytes of its fence: what a table of the second level spans, so that no table is both of the fence's and of
+/// mappings below it.
+const FENCE: u64 = 1 << 30;
+
+impl<P: Platform> AddressSpace<P> {
+    /// Where a writer of a part that runs on this CPU looks for room first, of what lies within `above`.
+    #[inline]
+    fn own_stretch(&self, room: &Room, above: &Range<u64>) -> Option<Range<u64>> {
+        let anywhere = room.hint() == 0 && !room.flags().contains(MapFlags::BIT32);
+        if self.placement == Placement::FirstFit || !anywhere {
+            return None;
+        }
+        let stretches = (above.end - above.start) / STRETCH;
+        // A hint: the task may go on elsewhere.
+        let nth = P::with_cpu(|cpu| cpu as u64 % stretches.max(1)) + 1;
+        let top = above.end - above.end % STRETCH;
+        let low = top.checked_sub(nth * STRETCH).filter(|low| *low >= above.start)?;
+        Some(low..low + STRETCH)
+    }
+}
+
+impl<P: Platform> WriteGuard<'_, P> {
+    /// Room in the CPU's own stretch, where it has one. The writer of a part has claimed nothing yet.
+    #[inline(never)]
+    pub(super) fn own_room(&self, room: &Room, above: &Range<u64>) -> Option<u64> {
+        let stretch = self.space.own_stretch(room, above)?;
+        let find = || self.highest_room(room.len(), room.align(), stretch.clone());
+        let at = find()?;
+        // Room where the fence is to be: there is none.
+        match at + room.len() > stretch.end - FENCE && self.put_fence(stretch.end) {
+            true => find(),
+            false => Some(at),
+        }
+    }
+
+    /// As [`next_taken`](Self::next_taken), of what is no fence.
+    pub(super) fn next_beyond_fences(&self, addr: u64) -> Option<(UserRange, u64)> {
+        let mut next = self.next_taken(addr)?;
+        while self.space.closings.any() && self.is_fence(next.0) {
+            next = self.next_taken(next.0.end())?;
+        }
+        Some(next)
+    }
+
+    fn is_fence(&self, taken: UserRange) -> bool {
+        let rcu = P::rcu_read();
+        let found = self.right.seen_next(&rcu, taken.start());
+        found.is_some_and(|found| {
+            found.start == taken.start() && matches!(self.slot(&found), TreeEntry::Fence(_))
+        })
+    }
+
+    /// Puts up the fence that ends at `end`, unless something lies there. Returns whether it is new.
+    #[cold]
+    fn put_fence(&self, end: u64) -> bool {
+        let (map, fence) = (self.part_map(), UserRange::new(end - FENCE, end));
+        if map.claim_hole(fence.start(), fence.end(), |above| self.kept_below(above)).is_err() {
+            return false;
+        }
+        self.space.closings.begin_beside();
+        map.replace(fence.start(), fence.end(), &[fence_entry(fence)]);
+        map.publish(None);
+        map.divide(end);
+        true
+    }
+}

@@ -1,0 +1,128 @@
+//! Stretches and their fences (`space/stretch.rs`): where changes side by side place, and what is placed there
+//! nevertheless.
+
+use crate::support::*;
+use freehold::space::{Placement, RemapFlags, Write};
+
+const LOCKING: Locking = Locking { write: Write::RangesOnly, ..DEFAULT };
+const DEFAULT: Locking = Locking::ALL[Locking::ALL.len() - 1];
+const GIB: u64 = 1 << 30;
+const STRETCH: u64 = 64 * GIB;
+const FIXED: MapFlags = ANON.union(MapFlags::FIXED);
+
+/// The end of the stretch in which this thread places, and the start of its fence.
+fn fence(process: &Process, cpu: &Vcpu) -> (u64, u64) {
+    let at = map(process, cpu, 0, 1, ANON);
+    cpu.call(|| process.munmap(at, PAGE)).unwrap();
+    let end = at.next_multiple_of(STRETCH);
+    (end, end - GIB)
+}
+
+/// Runs `scenario` in a process that places by CPU.
+fn placing(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
+    let world = World::new();
+    let config = SpaceConfig { locking: LOCKING, placement: Placement::PerCpu, ..SpaceConfig::default() };
+    let process = Process::new(world.engine(), &config).unwrap();
+    let mut cpu = world.machine.cpu(0);
+    scenario(&world, &process, &mut cpu);
+    process.check();
+    drop((process, cpu));
+    world.end();
+}
+
+fn map(process: &Process, cpu: &Vcpu, at: u64, pages: u64, flags: MapFlags) -> u64 {
+    cpu.call(|| process.mmap(at, pages * PAGE, RW, flags, None, 0)).unwrap()
+}
+
+#[test]
+fn a_stretch_ends_in_a_fence() {
+    placing(|_, process, cpu| {
+        let (_, fence) = fence(process, cpu);
+        assert_eq!(map(process, cpu, 0, 4, ANON), fence - 4 * PAGE);
+        assert_eq!(map(process, cpu, 0, 4, ANON), fence - 8 * PAGE);
+        assert_eq!(process.maps(0).count(), 1);
+    });
+}
+
+/// What is mapped at a place of its own choice does not see the fence, which comes again when that is gone.
+#[test]
+fn a_fence_gives_way() {
+    placing(|_, process, cpu| {
+        let (end, fence) = fence(process, cpu);
+        let first = map(process, cpu, 0, 1, ANON);
+        for (flags, at) in [
+            (FIXED, fence),
+            (FIXED, end - PAGE),
+            (FIXED, fence - 8 * PAGE),
+            (ANON | MapFlags::FIXED_NOREPLACE, fence + GIB / 2),
+            (ANON, fence + PAGE),
+        ] {
+            assert_eq!(map(process, cpu, at, 8, flags), at, "{flags:?}");
+            process.store(cpu, at, 1u64).unwrap();
+            cpu.call(|| process.munmap(at, 8 * PAGE)).unwrap();
+            if at < fence {
+                map(process, cpu, first, 1, FIXED);
+            }
+            assert_eq!(map(process, cpu, 0, 1, ANON), first - PAGE, "after {flags:?} at {at:#x}");
+            cpu.call(|| process.munmap(first - PAGE, PAGE)).unwrap();
+        }
+    });
+}
+
+/// A mapping below a fence grows into it, and one is moved onto it.
+#[test]
+fn mremap_takes_a_fence() {
+    placing(|_, process, cpu| {
+        let (_, fence) = fence(process, cpu);
+        let at = map(process, cpu, 0, 1, ANON);
+        let remap =
+            |at, old, new, flags, to| cpu.call(|| process.mremap(at, old * PAGE, new * PAGE, flags, to));
+        assert_eq!(remap(at, 1, 3, RemapFlags::empty(), 0), Ok(at));
+        let to = fence + GIB / 2;
+        assert_eq!(remap(at, 3, 2, RemapFlags::MAYMOVE | RemapFlags::FIXED, to), Ok(to));
+        cpu.call(|| process.munmap(to, 2 * PAGE)).unwrap();
+        assert_eq!(map(process, cpu, 0, 1, ANON), at);
+    });
+}
+
+/// Tables go with what a stretch held: the fence lies in none of them but the highest, which eight stretches
+/// share.
+#[test]
+fn tables_of_a_stretch_go() {
+    placing(|world, process, cpu| {
+        let tables = || world.machine.accounting().tables;
+        fence(process, cpu);
+        let before = tables();
+        assert_eq!(before, 1, "but the root, there is no table");
+        for _ in 0..3 {
+            let at = map(process, cpu, 0, 4, ANON);
+            process.store(cpu, at, 1u64).unwrap();
+            assert_eq!(tables(), before + 3);
+            cpu.call(|| process.munmap(at, 4 * PAGE)).unwrap();
+            assert_eq!(tables(), before + 1);
+        }
+    });
+}
+
+/// Whoever has taken the place of the fence is worked around.
+#[test]
+fn a_stretch_without_its_fence() {
+    placing(|_, process, cpu| {
+        let (end, fence) = fence(process, cpu);
+        map(process, cpu, fence + GIB / 2, 8, FIXED);
+        let at = map(process, cpu, 0, 4, ANON);
+        assert!(at < end && end - STRETCH <= at);
+        assert_eq!(map(process, cpu, 0, 4, ANON), at - 4 * PAGE);
+    });
+}
+
+/// A child has no fences until it changes something side by side.
+#[test]
+fn a_fork_has_its_own() {
+    placing(|_, process, cpu| {
+        let at = map(process, cpu, 0, 1, ANON);
+        let child = Process::of(cpu.call(|| process.fork()).unwrap());
+        assert_eq!(map(&child, cpu, 0, 1, ANON), at - PAGE);
+        child.check();
+    });
+}
