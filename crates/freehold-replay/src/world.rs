@@ -12,8 +12,8 @@ use freehold::error::NoMemory;
 use freehold::hugetlb::HugePageSize;
 use freehold::object::{File, ForeignFrames, Frames, Mapping, Segment, Special, Zeroes};
 use freehold::platform::Platform;
-use freehold::space::SpaceConfig;
 use freehold::space::limits::{Limits, UNLIMITED};
+use freehold::space::{Placement, SpaceConfig};
 use freehold::{
     Pfn,
     platform::{FramePurpose, FrameRequest},
@@ -176,6 +176,8 @@ impl World {
     /// How every address space begins: as root's, as the recordings were made.
     pub(super) fn config(&self) -> SpaceConfig {
         SpaceConfig {
+            // Where Linux puts things.
+            placement: Placement::FirstFit,
             limits: Limits {
                 memlock: UNLIMITED,
                 may_lock: true,

@@ -104,7 +104,7 @@ fn tables_of_a_stretch_go() {
     });
 }
 
-/// Whoever has taken the place of the fence is worked around.
+/// What has taken the place of the fence is worked around.
 #[test]
 fn a_stretch_without_its_fence() {
     placing(|_, process, cpu| {

@@ -18,7 +18,7 @@ use std::sync::Mutex;
 use freehold::engine::{Config, Engine as Kernel};
 use freehold::platform::Host;
 use freehold::space::maps::MapName;
-use freehold::space::{Counts, Layout, Limits, Locking, SpaceConfig, ThpDisable};
+use freehold::space::{Counts, Layout, Limits, Locking, Placement, SpaceConfig, ThpDisable};
 use freehold_machine::{Cpu, Machine, MachineConfig, Process};
 use freehold_pagetable::{Format, X86_4};
 
@@ -124,6 +124,7 @@ impl<F: Format> EngineOn<F> {
         };
         let kernel = Kernel::new(self.machine.clone(), config).expect("memory for an engine");
         let space = SpaceConfig {
+            placement: Placement::FirstFit,
             mmap_base: w.layout.base,
             layout: if w.layout.upwards { Layout::BottomUp } else { Layout::TopDown },
             brk: w.heap,

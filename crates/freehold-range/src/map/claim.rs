@@ -25,8 +25,8 @@ pub const WANTED: u64 = 4;
 const ROOM: u64 = 0o70;
 const ROOM_SHIFT: u32 = 3;
 
-/// Of a reservation: it stands until a writer that is alone takes it out. Nobody waits for its end. The bit is
-/// the user's: an entry that is no reservation may have it.
+/// Of a reservation: it stands until a writer that is alone takes it out. Nobody waits for its end. The bit
+/// is the user's: an entry that is no reservation may have it.
 pub const STANDING: u64 = 1 << 6;
 
 /// All bits of a value that are not its user's.

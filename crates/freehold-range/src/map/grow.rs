@@ -23,7 +23,8 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         self.put_or_part(held, spares, path, with, false, halves);
     }
 
-    /// Splits the leaf that the path leads to, although it has room, in front of a slot that is not its first.
+    /// Splits the leaf that the path leads to, although it has room, in front of a slot that is not its
+    /// first.
     pub(super) fn part<'n>(
         &'n self,
         held: &mut Held<'n, SLOTS>,

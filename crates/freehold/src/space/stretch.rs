@@ -1,8 +1,9 @@
 //! Where tasks of different CPUs map beside each other: a *stretch* for each, with a *fence* on top.
 //!
-//! A stretch spans page tables of its own, and ends in its fence: a reservation that stands. A leaf of the tree
-//! ends with it. So every stretch has a gap of its own, in which no other CPU places anything, and leaves of
-//! its own. Without fences all stretches that hold little would share one gap, one leaf, and its latch.
+//! A stretch spans page tables of its own, and ends in its fence: a reservation that stands. A leaf of the
+//! tree ends with it. So every stretch has a gap of its own, in which no other CPU places anything, and
+//! leaves of its own. Without fences all stretches that hold little would share one gap, one leaf, and its
+//! latch.
 //!
 //! A fence takes nothing from programs: what is mapped at a place that the program names takes it out first
 //! (`WriteGuard::make_way`), as the writer of the whole. The next search that comes to its place puts it up

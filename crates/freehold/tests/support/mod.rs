@@ -19,7 +19,7 @@ pub use freehold::{
     object::{File, FileAccess, ForeignFrames, IoError, Mapping, Pager},
     platform::Platform,
     rmap::FileRmap,
-    space::{Locking, MapFlags, Prot, SpaceConfig},
+    space::{Locking, MapFlags, Placement, Prot, SpaceConfig},
 };
 pub use freehold_machine::{Cpu, Effort, Machine, MachineConfig, Process, Task};
 use freehold_model as _;
@@ -78,8 +78,10 @@ impl World {
         self.engine.as_ref().unwrap()
     }
 
+    /// A process that places as Linux does, whichever way its changes are locked.
     pub fn process(&self, locking: Locking) -> Process {
-        Process::new(self.engine(), &SpaceConfig { locking, ..SpaceConfig::default() }).unwrap()
+        let config = SpaceConfig { locking, placement: Placement::FirstFit, ..SpaceConfig::default() };
+        Process::new(self.engine(), &config).unwrap()
     }
 
     pub fn file(&self, pages: u64) -> Counted<File<Machine>> {

@@ -221,8 +221,8 @@ impl Shared {
         Ok(shared)
     }
 
-    /// Maps areas where each CPU maps what may lie anywhere, if there are to be many, or one for a moment. One
-    /// CPU begins after the other: many that map into one hole at a time meet, and would take turns for a
+    /// Maps areas where each CPU maps what may lie anywhere, if there are to be many, or one for a moment.
+    /// One CPU begins after the other: many that map into one hole at a time meet, and would take turns for a
     /// while. The last area is one that nothing joins. Each has a page, so that the tables there stay.
     fn fill_stretches(&self, world: &World, areas: Areas, cpus: usize) -> anyhow::Result<()> {
         self.settle(world, cpus)?;
