@@ -7,6 +7,7 @@ use freehold::{
     space::{Locking, MapFlags, Prot, SpaceConfig, Write},
 };
 use freehold_machine::{Effort, Machine, MachineConfig, Process, fail_heap_once, stop_failing_heap};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
 const R: Prot = Prot::READ;
@@ -51,17 +52,22 @@ fn beside(locking: Locking) -> u64 {
     let engine = Engine::new(machine.clone(), Config::default()).unwrap();
     let process = Process::new(&engine, &SpaceConfig { locking, ..SpaceConfig::default() }).unwrap();
     fill(&process);
-    let mut failures = 0;
+    let (mut failures, over) = (0, AtomicBool::new(false));
     thread::scope(|scope| {
-        let process = &process;
+        let (process, over) = (&process, &over);
         scope.spawn(move || {
-            for round in 0..Effort::of(200, 1000, 20_000) {
+            for round in (0..10_000_000).take_while(|_| !over.load(Relaxed)) {
                 let at = round % (4 * VMAS - 3);
                 let done = change(process, round % 4, at);
                 assert!(done || round % 4 == 0, "memory has run out for another thread");
             }
         });
-        for round in 0..Effort::of(200, 1000, 20_000) {
+        let enough = Effort::of(200, 1000, 20_000);
+        // Until something has failed, which takes that the two meet.
+        for round in 0..100 * enough {
+            if round >= enough && failures > 0 {
+                break;
+            }
             // The same ranges as the other's now and then, else those beside it.
             let (at, kind) = (round * 7 % (4 * VMAS - 3), round % 4);
             fail_heap_once(1 + round / 4 % 5);
@@ -70,6 +76,7 @@ fn beside(locking: Locking) -> u64 {
             // At once again: nothing is in the way, but that protection needs something mapped.
             assert!(done || change(process, kind, at) || kind == 0, "a claim was kept");
         }
+        over.store(true, Relaxed);
     });
     process.check();
     process.clear();

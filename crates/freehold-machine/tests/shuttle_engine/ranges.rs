@@ -268,7 +268,7 @@ fn map_and_unmap(name: &str, touch: bool) {
                 });
             }
         });
-        scene.assert_empty();
+        scene.assert_empty_but_fences();
         scene.end();
     });
 }
