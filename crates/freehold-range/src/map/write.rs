@@ -237,7 +237,7 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         unsafe { &*node.child(at) }
     }
 
-    /// The common case: the range lies inside one leaf, which has the room and does not become sparse.
+    /// The common case: the range lies inside one leaf, which has the room and stays.
     /// Returns whether it was.
     #[inline(always)]
     fn replace_in_leaf(&self, start: u64, end: u64, with: &[Entry]) -> bool {
@@ -252,7 +252,7 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         let to = first_behind(leaf, from, start, end);
         let gone = to - from;
         let now = count - gone + with.len();
-        if now > SLOTS || (now < count && now < Node::<SLOTS>::SPARSE && !is_root) {
+        if now > SLOTS || (now < count && now < Node::<SLOTS>::SPARSE && !is_root && self.merges(now)) {
             return false;
         }
         if is_root {
@@ -268,6 +268,16 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
             self.refresh_gaps(end);
         }
         true
+    }
+
+    /// Whether the leaf that the finger points to would go, or be merged, with so many entries left. Where the
+    /// leaves on both sides are full it stays, and has room for what comes there next.
+    #[cold]
+    fn merges(&self, now: usize) -> bool {
+        let Step { node, at, .. } = self.step(1);
+        let has_room =
+            |at: usize| at < node.count() && self.node_at(node, at).count() + now <= Node::<SLOTS>::MERGED;
+        now == 0 || has_room(at + 1) || at > 0 && has_room(at - 1)
     }
 
     /// Whether the finger points to the last leaf.
