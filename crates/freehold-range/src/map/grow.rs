@@ -173,8 +173,8 @@ pub(super) enum Halves {
 ///
 /// Mappings are mostly added downwards, each in front of the one before. So the cut is made just behind the
 /// new ones: the right half is not touched again by such a run, and is left as full as possible. At the very
-/// end it is made in front of them, for the same reason. One old slot goes with them all the same: a leaf that
-/// they have for themselves would go with them, and come again with the next ones.
+/// end it is made in front of them, for the same reason. One old slot goes with them all the same: a leaf
+/// that they have for themselves would go with them, and come again with the next ones.
 fn cut_at<const SLOTS: usize>(count: usize, at: usize, len: usize) -> usize {
     let total = count + len;
     let quarter = (SLOTS / 4).min(total / 2);

@@ -270,8 +270,8 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         true
     }
 
-    /// Whether the leaf that the finger points to would go, or be merged, with so many entries left. Where the
-    /// leaves on both sides are full it stays, and has room for what comes there next.
+    /// Whether the leaf that the finger points to would go, or be merged, with so many entries left. Where
+    /// the leaves on both sides are full it stays, and has room for what comes there next.
     #[cold]
     fn merges(&self, now: usize) -> bool {
         let Step { node, at, .. } = self.step(1);
