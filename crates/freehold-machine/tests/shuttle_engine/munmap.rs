@@ -150,7 +150,7 @@ fn two_threads_map_and_unmap() {
                 });
             }
         });
-        scene.assert_empty();
+        scene.assert_empty_but_fences();
         scene.end();
     });
 }

@@ -59,12 +59,13 @@ fn processes_that_fork_have_lists_per_cpu() {
     }
 }
 
-/// Threads of one process have its mmap lock in common, so that the test above is known to see it.
+/// Threads of one process that map into one hole take turns at its mmap lock, so that the test above is known
+/// to see it.
 #[test]
 fn threads_that_map_and_unmap_pass_the_mmap_lock_around() {
     let more = more(20, |times| {
         let world = World::new(16);
-        let process = world.process(Locking::default());
+        let process = world.process_placed(Locking::default(), Placement::FirstFit);
         let report = world.all(|number| {
             let mut cpu = world.machine.cpu(number);
             for _ in 0..times {
