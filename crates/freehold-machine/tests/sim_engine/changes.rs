@@ -123,8 +123,9 @@ fn threads_with_empty_stretches_pass_no_line_around() {
         });
         (world, report)
     });
-    // What ends after a grace period this host lets any processor free: of an anon_vma, that is the first that
-    // looks whether it had breakpoints.
-    let of_the_tree = more.places.iter().find(|place| !place.0.contains("records/probes.rs"));
-    assert!(of_the_tree.is_none_or(|place| place.1 < 0.1), "{:?}", more.places);
+    // The lines of anon_vmas pass: this host lets any processor free what has waited for a grace period, and
+    // give it out again.
+    let ours = ["freehold-range/", "freehold-pagetable/", "freehold/src/space/", "freehold-vmspace/"];
+    let most = more.places.iter().find(|place| ours.iter().any(|part| place.0.contains(part)));
+    assert!(most.is_none_or(|place| place.1 < 0.1), "{:?}", more.places);
 }

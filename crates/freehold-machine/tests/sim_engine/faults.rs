@@ -106,6 +106,11 @@ fn faults_beside_a_change_pass_its_lines_around_but_rarely() {
             let at = at + 2 * number * GIB;
             process.mmap(at, GIB, RW, ANON | MapFlags::FIXED, None, 0).expect("a VMA");
         }
+        // Some leaves' worth between those and what changes.
+        for n in 1..48 {
+            let at = at + GIB + n * 16 * PAGE;
+            process.mmap(at, 8 * PAGE, RW, ANON | MapFlags::FIXED, None, 0).expect("a VMA");
+        }
         let report = world.all(|number| {
             let mut cpu = world.machine.cpu(number);
             if number > 0 {
