@@ -9,10 +9,19 @@ pub fn is_verbose() -> bool {
     VERBOSE.load(Relaxed)
 }
 
+/// Says every system call. Written once, as above.
+static TRACE: AtomicBool = AtomicBool::new(false);
+
+#[inline(always)]
+pub fn is_tracing() -> bool {
+    TRACE.load(Relaxed)
+}
+
 /// Takes the options of a command line over.
 pub fn init(line: &str) {
     for option in line.split_ascii_whitespace() {
         match option {
+            "trace" => TRACE.store(true, Relaxed),
             "verbose" => VERBOSE.store(true, Relaxed),
             _ => crate::arch::serial::say!("unknown option {option}"),
         }

@@ -93,7 +93,7 @@ fn run_first(arguments: Vec<Vec<u8>>) {
         Ok(node) => node,
         Err(error) => panic!("the first program {}: {error:?}", name(&path)),
     };
-    let process = Process::new(process::new_tid(), None, &root);
+    let process = Process::new(process::new_tid(), None);
     let console = Open::new(Arc::new(Console), O_RDWR, b"/dev/console");
     for _ in 0..3 {
         process.files.add(console.clone(), 0, false).expect("room for a descriptor");

@@ -69,11 +69,28 @@ impl Frame {
 extern "C" fn system_call(frame: &mut Frame) {
     let number = frame.rax as usize;
     let call = if number < COUNT { TABLE[number] } else { unknown };
+    if options::is_tracing() {
+        return traced(frame, call);
+    }
+    answer(frame, call);
+}
+
+#[inline(always)]
+fn answer(frame: &mut Frame, call: Call) {
     match call(frame) {
         Ok(value) => frame.rax = value,
         Err(error) => frame.rax = -i64::from(error.0) as u64,
     }
     task::before_user(frame);
+}
+
+/// With option `trace`: says what was asked and answered.
+#[cold]
+fn traced(frame: &mut Frame, call: Call) {
+    let (tid, number, [a, b, c, d, e, f]) = (cpu::current().tid, frame.rax, frame.args());
+    say!("[{tid}] {number}({a:#x}, {b:#x}, {c:#x}, {d:#x}, {e:#x}, {f:#x})");
+    answer(frame, call);
+    say!("[{tid}] {number} = {}", frame.rax as i64);
 }
 
 #[cold]

@@ -86,7 +86,7 @@ fn child_space(process: &Process) -> super::Space {
 
 fn new_process(pid: u32, space: &super::Space, exit_signal: u32) -> Arc<Process> {
     let parent = cpu::current().process();
-    let process = Process::new(pid, Some(parent), &parent.directory.lock());
+    let process = Process::new(pid, Some(parent));
     *process.space.lock() = Some(space.clone());
     process.exit_signal.store(exit_signal, Relaxed);
     process

@@ -172,8 +172,8 @@ fn map_part(space: &Space, file: &Counted<File<Machine>>, part: &ProgramHeader, 
         }
     };
     if end > file_end {
-        // The rest of the file's last page belongs to what starts as zeroes.
-        let rest = (zeroes_from.saturating_sub(file_end)).min(end - file_end) as usize;
+        // All the rest of the file's last page is zeroes: ld.so takes it for its own use.
+        let rest = zeroes_from.saturating_sub(file_end) as usize;
         if part.p_filesz != 0 && rest > 0 {
             let zeroes = [0; PAGE_SIZE as usize / 4];
             for done in (0..rest).step_by(zeroes.len()) {

@@ -3,7 +3,7 @@
 use super::{Space, Thread, exit::Status};
 use crate::arch::lock::SpinLock;
 use crate::files::table::FileTable;
-use crate::files::tree::Node;
+use crate::files::tree::{self, Node};
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -46,7 +46,7 @@ pub struct Process {
 
 impl Process {
     /// A process without threads, known by its number from now on.
-    pub fn new(pid: u32, parent: Option<&Arc<Process>>, root: &Arc<Node>) -> Arc<Process> {
+    pub fn new(pid: u32, parent: Option<&Arc<Process>>) -> Arc<Process> {
         let (files, directory, actions, umask) = match parent {
             Some(parent) => (
                 parent.files.fork(),
@@ -54,7 +54,7 @@ impl Process {
                 *parent.actions.lock(),
                 parent.umask.load(Relaxed),
             ),
-            None => (FileTable::new(), root.clone(), [[0; 4]; 65], 0o022),
+            None => (FileTable::new(), tree::root(), [[0; 4]; 65], 0o022),
         };
         let process = Arc::new(Process {
             pid,
