@@ -95,6 +95,7 @@ fn traced(frame: &mut Frame, call: Call) {
 
 #[cold]
 fn unknown(frame: &mut Frame) -> Answer {
+    options::crash_if_asked();
     if options::is_verbose() {
         say!("thread {}: unknown system call {}", cpu::current().tid, frame.rax);
     }

@@ -16,6 +16,8 @@ pub const MAX_ORDER: u32 = 18;
 /// `state` of a frame that is not the first of a free block.
 const NOT_FREE: u8 = 0xff;
 const NONE: u64 = 0;
+/// Frames that are left for the kernel's own objects when programs get no more: 4 MiB.
+const RESERVE: u64 = 1024;
 
 /// Records by frame number. Written once, before anything reads them.
 static FRAMES: AtomicPtr<Frame> = AtomicPtr::new(core::ptr::null_mut());
@@ -197,8 +199,8 @@ impl FrameCache {
     }
 
     #[inline]
-    fn pop(&mut self) -> Option<u64> {
-        if self.count == 0 && !self.refill() {
+    fn pop(&mut self, reserve: u64) -> Option<u64> {
+        if self.count == 0 && !self.refill(reserve) {
             return None;
         }
         self.count -= 1;
@@ -215,8 +217,11 @@ impl FrameCache {
     }
 
     #[inline(never)]
-    fn refill(&mut self) -> bool {
+    fn refill(&mut self, reserve: u64) -> bool {
         let mut buddy = BUDDY.lock();
+        if buddy.free <= reserve {
+            return false;
+        }
         if let Some(first) = buddy.alloc(Self::BATCH_ORDER) {
             // The lowest last, which is the first to be taken.
             (0..Self::BATCH).for_each(|n| self.frames[n] = (first as usize + Self::BATCH - 1 - n) as u32);
@@ -246,11 +251,23 @@ fn with_cache<R>(f: impl FnOnce(&mut FrameCache) -> R) -> R {
 /// A block of 2^`order` frames at a multiple of its size; its first. None: out of memory.
 #[inline]
 pub fn alloc(order: u32) -> Option<u64> {
-    match order {
-        0 => with_cache(FrameCache::pop),
-        _ if order <= MAX_ORDER => BUDDY.lock().alloc(order),
-        _ => None,
+    alloc_above(order, 0)
+}
+
+/// The same on behalf of a program, which leaves some for the kernel.
+#[inline]
+pub fn alloc_for_program(order: u32) -> Option<u64> {
+    alloc_above(order, RESERVE)
+}
+
+#[inline]
+fn alloc_above(order: u32, reserve: u64) -> Option<u64> {
+    if order == 0 {
+        return with_cache(|cache| cache.pop(reserve));
     }
+    let mut buddy = BUDDY.lock();
+    let is_left = order <= MAX_ORDER && buddy.free >= reserve + (1 << order);
+    is_left.then(|| buddy.alloc(order)).flatten()
 }
 
 /// Puts a block back.

@@ -107,7 +107,7 @@ fn bytes(pfn: Pfn) -> *mut u8 {
 // SAFETY: a frame leaves the allocator for one owner; records do not move; other numbers panic.
 unsafe impl TableMemory for Machine {
     fn alloc_table(&self) -> Result<Pfn, OutOfTables> {
-        let table = Pfn::new(frames::alloc(0).ok_or(OutOfTables)?);
+        let table = Pfn::new(frames::alloc_for_program(0).ok_or(OutOfTables)?);
         self.zero_frame(table);
         Ok(table)
     }
@@ -137,7 +137,7 @@ unsafe impl Platform for Machine {
     type Mmu = SpaceCpus;
 
     fn alloc_frames(&self, request: &FrameRequest<'_, SpaceCpus>, out: &mut [Pfn]) -> usize {
-        let one = || frames::alloc(request.order).map(Pfn::new);
+        let one = || frames::alloc_for_program(request.order).map(Pfn::new);
         out.iter_mut().map_while(|out| one().map(|frame| *out = frame)).count()
     }
 

@@ -74,7 +74,7 @@ fn map(at: u64) -> Option<()> {
         // SAFETY: tables of this area are changed here alone.
         let entry = unsafe { &mut *table.add((at >> shift & 511) as usize) };
         if *entry & 1 == 0 {
-            let frame = frames::alloc(0)? * PAGE_SIZE;
+            let frame = frames::alloc_for_program(0)? * PAGE_SIZE;
             // SAFETY: a frame of ours.
             unsafe { direct::<u8>(frame).write_bytes(0, PAGE_SIZE as usize) };
             // The last level's pages may not be executed.

@@ -2,10 +2,11 @@
 
 use super::process::{self, Process};
 use super::wait::{self, Sleep, Woken};
-use super::{Thread, futex, scheduler, work};
+use super::{Thread, clone, futex, scheduler, work};
 use crate::arch::cpu;
 use crate::arch::halt;
 use crate::arch::user::UserPtr;
+use crate::files::tree;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
@@ -67,6 +68,7 @@ pub fn exit_thread() -> ! {
     if last {
         let space = here.process().space.lock().take();
         drop(space);
+        wait::wake(clone::vfork_key(here.process()), usize::MAX);
         here.process().files.close_all();
     }
     // Its memory goes here, with the last thread's reference.
@@ -105,6 +107,8 @@ fn become_zombie(process: &Arc<Process>) {
         first.children.lock().extend(orphans);
         wait::wake(first.child_key(), usize::MAX);
     }
+    // What ends last may end in an interrupt, where no file may.
+    *process.directory.lock() = tree::root();
     *process.status.lock() = Some(status);
     let parent = process.parent.lock().clone();
     if let Some(parent) = parent {

@@ -78,9 +78,9 @@ fn first_deadline() -> u64 {
 
 /// A thread begins its turn: the timer ends it.
 pub fn begin_turn() {
-    let own = cpu();
-    if own.timer.get() == u64::MAX {
-        apic::set_timer(first_deadline().min(clock::now_ns() + SLICE_NS));
+    let end = clock::now_ns() + SLICE_NS;
+    if cpu().timer.get() > end {
+        apic::set_timer(first_deadline().min(end));
     }
 }
 
