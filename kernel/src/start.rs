@@ -1,5 +1,6 @@
 //! What happens when the kernel boots, in order.
 
+use crate::arch::trap::Vectors;
 use crate::arch::{apic, clock, cpu, descriptors, features, serial};
 use crate::boot::smp;
 use crate::boot::start_info::StartInfo;
@@ -8,14 +9,16 @@ use crate::files::open::Open;
 use crate::files::tree::{self, Node};
 use crate::memory::platform::Machine;
 use crate::memory::{self, direct, frames};
+use crate::options;
 use crate::task::exec::{self, Strings};
 use crate::task::process::{self, Process};
 use crate::task::{Thread, scheduler};
-use crate::arch::trap::Vectors;
-use crate::options;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicPtr, Ordering::{Acquire, Release}};
+use core::sync::atomic::{
+    AtomicPtr,
+    Ordering::{Acquire, Release},
+};
 use freehold::PAGE_SIZE;
 use freehold::counted::Counted;
 use freehold::engine::{Config, Engine};
@@ -53,9 +56,12 @@ extern "C" fn kernel_main(info: u64) -> ! {
     smp::start_all(info.rsdp);
     start_engine();
     if options::is_verbose() {
-        let (free, count) = (frames::free_count() * PAGE_SIZE >> 20, cpu::count());
+        let (free, count) = ((frames::free_count() * PAGE_SIZE) >> 20, cpu::count());
         let total = memory::total_bytes() >> 20;
-        serial::say!("freehold: {count} processors, {free} of {total} MiB free, {} us", clock::now_ns() / 1000);
+        serial::say!(
+            "freehold: {count} processors, {free} of {total} MiB free, {} us",
+            clock::now_ns() / 1000
+        );
     }
     let Some(module) = module else { panic!("there is no initial file system: -initrd") };
     // SAFETY: the module's memory was taken out of what is free, and nobody writes there.

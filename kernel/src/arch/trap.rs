@@ -41,6 +41,7 @@ pub struct Vectors(pub [[u8; 16]; 16]);
 
 impl Frame {
     /// `vector` of a system call, which may return by `sysretq`: rcx and r11 are lost.
+    #[allow(dead_code, reason = "entry.s writes it")]
     pub const SYSTEM_CALL: u64 = 0x100;
     /// `vector` of a frame that has to be restored as a whole: after exec, or from a signal's handler.
     pub const WHOLE: u64 = 0x101;
@@ -105,12 +106,7 @@ fn page_fault(frame: &mut Frame) {
     if !frame.is_user() && (!in_ucopy(frame.rip) || at >> 47 != 0) {
         fatal(frame, PAGE_FAULT);
     }
-    let access = Access {
-        write: frame.error & 2 != 0,
-        exec: frame.error & 16 != 0,
-        user: true,
-        pkru: 0,
-    };
+    let access = Access { write: frame.error & 2 != 0, exec: frame.error & 16 != 0, user: true, pkru: 0 };
     if let Err(error) = task::fault::page(at, access) {
         match frame.is_user() {
             true => task::fault::refused(frame, at, error),

@@ -6,8 +6,8 @@
 //! ([`before_user`](crate::task::before_user)). To add a call: a function in the file of its subject, and a
 //! line in its `CALLS`.
 
-pub mod errno;
 mod descriptors;
+pub mod errno;
 mod files;
 mod futexes;
 mod memory;

@@ -52,7 +52,7 @@ impl Pipe {
             return Ok(());
         }
         match waiting.sleep(Sleep::Interruptible, u64::MAX) {
-            Woken::BySignal => Err(Errno::EINTR),
+            Woken::Signal => Err(Errno::EINTR),
             _ => Ok(()),
         }
     }

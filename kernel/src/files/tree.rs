@@ -8,12 +8,15 @@ use super::pages::Archived;
 use super::{CHARACTER, DIRECTORY, Entry, File, LINK, REGULAR, Stat};
 use crate::arch::lock::SpinLock;
 use crate::calls::errno;
-use crate::memory::platform::Machine;
 use crate::engine;
+use crate::memory::platform::Machine;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::{Acquire, Relaxed, Release}};
+use core::sync::atomic::{
+    AtomicPtr, AtomicU32, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
 use freehold::counted::Counted;
 use freehold::error::Errno;
 use freehold::object::{Mapping, Zeroes};
@@ -72,7 +75,8 @@ impl Node {
     /// ENOMEM.
     pub fn archived(mode: u32, contents: &'static [u8]) -> Result<Arc<Node>, Errno> {
         let pager = Archived::new(contents);
-        let mapping = Mapping::new(engine(), pager, contents.len() as u64, true).map_err(|_| Errno::ENOMEM)?;
+        let mapping =
+            Mapping::new(engine(), pager, contents.len() as u64, true).map_err(|_| Errno::ENOMEM)?;
         Ok(Self::new(REGULAR | mode & 0o7777, Kind::Regular(mapping)))
     }
 
@@ -191,7 +195,7 @@ impl File for NodeFile {
         for (name, node) in entries.lock().iter() {
             all.push(entry(node.inode, name, (node.mode.load(Relaxed) >> 12) as u8));
         }
-        let _ = all.iter().skip(from as usize).all(|entry| f(entry));
+        let _ = all.iter().skip(from as usize).all(f);
         Ok(())
     }
 
