@@ -82,7 +82,7 @@ pub fn exit_thread() -> ! {
     end()
 }
 
-/// Tells whoever waits for the thread's end by a futex.
+/// Tells a thread that waits for this one's end by a futex.
 fn clear_tid(thread: &Thread) {
     let at = thread.clear_tid.get();
     if at != 0 && UserPtr::<u32>::new(at).write(&0).is_ok() {
@@ -90,7 +90,7 @@ fn clear_tid(thread: &Thread) {
     }
 }
 
-/// The stack of the calling thread is left for good. Who holds the thread frees it.
+/// The stack of the calling thread is left for good. The last reference to the thread frees it.
 fn end() -> ! {
     scheduler::block();
     unreachable!("a thread that has ended runs")

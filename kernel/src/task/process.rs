@@ -1,4 +1,4 @@
-//! What the threads of a program share, and who is whose child.
+//! What the threads of a program share, and which process is a child of which.
 
 use super::{Space, Thread, exit::Status};
 use crate::arch::lock::SpinLock;
@@ -27,7 +27,7 @@ pub struct Process {
     pub threads: SpinLock<Vec<Arc<Thread>>>,
     /// The address space, for others; gone when the last thread ends.
     pub space: SpinLock<Option<Space>>,
-    /// Set once, by whoever ends the process.
+    /// Set once, by the first thread that ends the process.
     pub ending: SpinLock<Option<Status>>,
     /// What is left of it when the last thread has ended.
     pub status: SpinLock<Option<Status>>,
