@@ -54,6 +54,31 @@ pub fn end_process(process: &Process, status: Status) {
     }
 }
 
+/// Ends all other threads of the process, as exec does; returns when they have.
+///
+/// # Errors
+///
+/// EINTR: the calling thread has to end itself.
+pub fn end_others() -> Result<(), Errno> {
+    let here = cpu::current();
+    let process = here.process();
+    let is_alone = || {
+        let threads = process.threads.lock();
+        let others = threads.iter().filter(|thread| thread.tid != here.tid);
+        others.inspect(|thread| thread.give_work(work::KILL)).count() == 0
+    };
+    loop {
+        let waiting = wait::enqueue(process.thread_key(), u32::MAX);
+        if is_alone() {
+            waiting.cancel();
+            return Ok(());
+        }
+        if waiting.sleep(Sleep::Killable, u64::MAX) == Woken::Signal {
+            return Err(Errno::EINTR);
+        }
+    }
+}
+
 /// Ends the calling thread. The last of a process ends that.
 pub fn exit_thread() -> ! {
     let here = cpu::current();
@@ -66,6 +91,7 @@ pub fn exit_thread() -> ! {
         let last = threads.is_empty();
         drop(threads);
         drop(gone);
+        wait::wake(process.thread_key(), usize::MAX);
         last
     };
     if last {

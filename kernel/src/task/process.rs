@@ -78,6 +78,11 @@ impl Process {
         self.parent.lock().as_ref().map_or(0, |parent| parent.pid)
     }
 
+    /// The key that is woken when a thread ends.
+    pub fn thread_key(&self) -> super::wait::Key {
+        super::wait::Key::kernel(&raw const self.threads as u64)
+    }
+
     /// The key that a process sleeps on which waits for its children.
     pub fn child_key(&self) -> super::wait::Key {
         super::wait::Key::kernel(&raw const self.children as u64)
