@@ -10,11 +10,15 @@ mod descriptors;
 pub mod errno;
 mod files;
 mod futexes;
+mod identity;
 mod memory;
 mod processes;
+mod scheduling;
 mod signals;
 mod system;
 mod time;
+mod timers;
+mod usage;
 
 use crate::arch::cpu;
 use crate::arch::serial::say;
@@ -33,7 +37,7 @@ const COUNT: usize = 512;
 
 static TABLE: [Call; COUNT] = {
     let mut table = [unknown as Call; COUNT];
-    let files: [Calls; 8] = [
+    let files: &[Calls] = &[
         memory::CALLS,
         files::CALLS,
         descriptors::CALLS,
@@ -42,6 +46,10 @@ static TABLE: [Call; COUNT] = {
         signals::CALLS,
         time::CALLS,
         system::CALLS,
+        identity::CALLS,
+        scheduling::CALLS,
+        timers::CALLS,
+        usage::CALLS,
     ];
     let mut file = 0;
     while file < files.len() {
@@ -77,6 +85,8 @@ extern "C" fn system_call(frame: &mut Frame) {
 
 #[inline(always)]
 fn answer(frame: &mut Frame, call: Call) {
+    // For calls that begin again after a signal.
+    frame.error = frame.rax;
     match call(frame) {
         Ok(value) => frame.rax = value,
         Err(error) => frame.rax = -i64::from(error.0) as u64,
@@ -87,7 +97,7 @@ fn answer(frame: &mut Frame, call: Call) {
 /// With option `trace`: says what was asked and answered.
 #[cold]
 fn traced(frame: &mut Frame, call: Call) {
-    let (tid, number, [a, b, c, d, e, f]) = (cpu::current().tid, frame.rax, frame.args());
+    let (tid, number, [a, b, c, d, e, f]) = (cpu::current().tid(), frame.rax, frame.args());
     say!("[{tid}] {number}({a:#x}, {b:#x}, {c:#x}, {d:#x}, {e:#x}, {f:#x})");
     answer(frame, call);
     say!("[{tid}] {number} = {}", frame.rax as i64);
@@ -97,7 +107,7 @@ fn traced(frame: &mut Frame, call: Call) {
 fn unknown(frame: &mut Frame) -> Answer {
     options::crash_if_asked();
     if options::is_verbose() {
-        say!("thread {}: unknown system call {}", cpu::current().tid, frame.rax);
+        say!("thread {}: unknown system call {}", cpu::current().tid(), frame.rax);
     }
     Err(errno::ENOSYS)
 }

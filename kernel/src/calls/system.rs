@@ -2,12 +2,11 @@
 
 use super::{Answer, Calls};
 use crate::arch::trap::Frame;
-use crate::arch::user::{self, UserPtr};
+use crate::arch::user;
 use crate::random;
-use freehold::error::Errno;
 use linux_raw_sys::general::*;
 
-pub const CALLS: Calls = &[(__NR_uname, uname), (__NR_getrandom, getrandom), (__NR_prlimit64, prlimit)];
+pub const CALLS: Calls = &[(__NR_uname, uname), (__NR_getrandom, getrandom)];
 
 fn uname(frame: &mut Frame) -> Answer {
     let [out, ..] = frame.args();
@@ -30,22 +29,4 @@ fn getrandom(frame: &mut Frame) -> Answer {
         user::copy_out(out.wrapping_add(done), &part[..bytes])?;
     }
     Ok(len)
-}
-
-/// Limits: those of the stack and of descriptors are what they are; no other is kept.
-fn prlimit(frame: &mut Frame) -> Answer {
-    let [_, resource, _, old, ..] = frame.args();
-    if resource >= 16 {
-        return Err(Errno::EINVAL);
-    }
-    if let Some(old) = UserPtr::<[u64; 2]>::optional(old) {
-        let limit = match resource as u32 {
-            RLIMIT_STACK => [8 << 20, u64::MAX],
-            RLIMIT_NOFILE => [crate::files::table::MOST as u64; 2],
-            RLIMIT_CORE => [0, u64::MAX],
-            _ => [u64::MAX; 2],
-        };
-        old.write(&limit)?;
-    }
-    Ok(0)
 }
