@@ -319,3 +319,8 @@ pub fn set_blocked_for_call(blocked: Set) {
     set_blocked(blocked);
     here.work.fetch_or(work::MASK, AcqRel);
 }
+
+/// Nobody reads what the calling thread has written: SIGPIPE.
+pub fn broken_pipe() {
+    send(cpu::current().process(), Some(&Thread::hold_current()), Info::from_here(SIGPIPE, 0));
+}
