@@ -66,7 +66,8 @@ impl File for Device {
     }
 
     fn stat(&self) -> Stat {
-        Stat { inode: self.minor, mode: CHARACTER | 0o666, links: 1, size: 0, device: 1 << 8 | self.minor }
+        let device = 1 << 8 | self.minor;
+        Stat { inode: self.minor, mode: CHARACTER | 0o666, links: 1, device, ..Stat::default() }
     }
 
     fn mapping(&self) -> Option<&Counted<Mapping<Machine>>> {
