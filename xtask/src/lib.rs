@@ -1,6 +1,7 @@
 //! The parts of the project's chores that have tests of their own; the command is `main.rs`.
 #![deny(unsafe_code)]
 
+pub mod boot;
 pub mod fuzz;
 pub mod mutants;
 pub mod mutation;
