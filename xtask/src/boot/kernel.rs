@@ -10,7 +10,7 @@ use super::redzone;
 use crate::test_program::executable;
 
 /// The kernel runs on its own stack with interrupts on, which write below the stack pointer.
-const FLAGS: &str = "-Cno-redzone=yes";
+const FLAGS: &str = "-Cno-redzone=yes --cfg bare_metal";
 
 /// Builds the kernel and gives its image. An image that was not looked at yet is looked at
 /// ([`redzone`]).
