@@ -71,8 +71,6 @@ fn boot(options: &Options) -> Result<End, String> {
     write_archive(&program, &archive)?;
     let gdb = if options.gdb { Some(announce_debugger(&image)?) } else { None };
     let machine = Machine {
-        image,
-        archive,
         cpus: options.cpus,
         memory: options.memory.clone(),
         cpu: options.cpu.clone(),
@@ -80,6 +78,7 @@ fn boot(options: &Options) -> Result<End, String> {
         log: options.log,
         limit: options.limit,
         more: options.qemu.clone(),
+        ..Machine::new(image, archive)
     };
     let ran = machine.run(Console::Here)?;
     if options.log > 0 {

@@ -2,8 +2,9 @@
 
 use std::{
     collections::BTreeMap,
-    env,
+    env, fs,
     io::IsTerminal,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -11,7 +12,7 @@ use std::{
 use super::{
     links,
     options::Options,
-    tree::{Node, Tree},
+    tree::{Content, Node, Tree},
 };
 
 /// Where the shell of scripts is on this machine.
@@ -61,10 +62,27 @@ impl Program {
     /// It is missing, or what it links to.
     pub fn add(&mut self, path: &Path) -> Result<(), String> {
         let taken = self.tree.take(path)?;
-        if taken.is_file() {
-            for file in links::closure(&taken)? {
-                self.tree.take(&file)?;
-            }
+        let mut programs = Vec::new();
+        collect_programs(&taken, &mut programs);
+        programs.iter().try_for_each(|program| self.add_links(program))
+    }
+
+    /// Takes a program of this machine to another path, and what it links to.
+    ///
+    /// # Errors
+    ///
+    /// It is missing, or what it links to.
+    pub fn add_as(&mut self, program: &Path, at: &Path) -> Result<(), String> {
+        self.tree.put(at, Node::File(0o755, 0, Content::Host(program.into())))?;
+        self.add_links(program)
+    }
+
+    fn add_links(&mut self, program: &Path) -> Result<(), String> {
+        let files = links::closure(program)?;
+        for file in &files {
+            self.tree.take(file)?;
+        }
+        if !files.is_empty() {
             self.linker_lists();
         }
         Ok(())
@@ -154,6 +172,18 @@ impl Program {
     }
 }
 
+/// What may be a program or a library at or below a path.
+fn collect_programs(path: &Path, into: &mut Vec<PathBuf>) {
+    let Ok(meta) = fs::symlink_metadata(path) else { return };
+    let library = path.file_name().is_some_and(|name| name.to_string_lossy().contains(".so"));
+    if meta.is_dir() {
+        let entries = fs::read_dir(path).into_iter().flatten().flatten();
+        entries.for_each(|entry| collect_programs(&entry.path(), into));
+    } else if meta.is_file() && (library || meta.permissions().mode() & 0o111 != 0) {
+        into.push(path.into());
+    }
+}
+
 /// The environment that a program has unless it is told otherwise.
 #[must_use]
 pub fn surroundings() -> BTreeMap<String, String> {
@@ -178,7 +208,6 @@ fn find(name: &str) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::boot::tree::Content;
     use clap::Parser;
 
     fn program(words: &[&str]) -> Result<Program, String> {

@@ -5,11 +5,12 @@
 use std::{
     fs,
     io::{IsTerminal, Read, Write},
+    mem,
     os::unix::process::{CommandExt, ExitStatusExt},
     path::PathBuf,
-    process::{Child, ChildStdin, Command, Stdio},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -49,6 +50,8 @@ pub struct Machine {
     pub log: u8,
     /// When it is ended.
     pub limit: Option<Duration>,
+    /// After how long without output, where that is kept, it is ended.
+    pub silence: Option<Duration>,
     /// More arguments.
     pub more: Vec<String>,
 }
@@ -74,6 +77,23 @@ pub struct Ran {
 }
 
 impl Machine {
+    /// A machine with the defaults of the command: one processor, 1 GiB.
+    #[must_use]
+    pub fn new(image: PathBuf, archive: PathBuf) -> Self {
+        Self {
+            image,
+            archive,
+            cpus: 1,
+            memory: "1G".into(),
+            cpu: "max".into(),
+            gdb: None,
+            log: 0,
+            limit: None,
+            silence: None,
+            more: Vec::new(),
+        }
+    }
+
     /// Runs the machine to its end.
     ///
     /// # Errors
@@ -105,16 +125,15 @@ impl Machine {
         if let Some(input) = qemu.stdin.take() {
             feed(input, console);
         }
-        let printed = qemu.stdout.take().map(|mut from| {
-            thread::spawn(move || {
-                let mut all = Vec::new();
-                // What was printed before an error is all there is.
-                let _ = from.read_to_end(&mut all);
-                all
-            })
+        let printed = Arc::new(Mutex::new(Printed { bytes: Vec::new(), last: Instant::now() }));
+        let reader = qemu.stdout.take().map(|from| {
+            let printed = Arc::clone(&printed);
+            thread::spawn(move || keep(from, &printed))
         });
-        let ended = self.follow(&mut qemu, &stop)?;
-        let output = printed.map(|thread| thread.join().unwrap_or_default()).unwrap_or_default();
+        let ended = self.follow(&mut qemu, &stop, &printed)?;
+        // A thread that has panicked leaves what it has read.
+        let _ = reader.map(thread::JoinHandle::join);
+        let output = mem::take(&mut lock(&printed).bytes);
         let report = Report::read(&fs::read(report).unwrap_or_default());
         let end = ended.or_else(|| report.end.clone()).unwrap_or(End::Silent);
         Ok(Ran { end, report, output })
@@ -143,7 +162,12 @@ impl Machine {
     }
 
     /// Waits for QEMU's end. Gives how it was ended, if it did not end by itself.
-    fn follow(&self, qemu: &mut Child, stop: &AtomicBool) -> Result<Option<End>, String> {
+    fn follow(
+        &self,
+        qemu: &mut Child,
+        stop: &AtomicBool,
+        printed: &Mutex<Printed>,
+    ) -> Result<Option<End>, String> {
         let started = Instant::now();
         let mut pause = Duration::from_millis(2);
         loop {
@@ -164,13 +188,34 @@ impl Machine {
                 end(qemu)?;
                 return Ok(Some(End::Interrupted));
             }
-            if self.limit.is_some_and(|limit| started.elapsed() > limit) {
+            let silent = self.silence.is_some_and(|most| lock(printed).last.elapsed() > most);
+            if silent || self.limit.is_some_and(|limit| started.elapsed() > limit) {
                 end(qemu)?;
                 return Ok(Some(End::Limit));
             }
             thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(20));
         }
+    }
+}
+
+/// What was printed so far, and when last.
+struct Printed {
+    bytes: Vec<u8>,
+    last: Instant,
+}
+
+fn lock(printed: &Mutex<Printed>) -> MutexGuard<'_, Printed> {
+    printed.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps what is printed, to its end.
+fn keep(mut from: ChildStdout, printed: &Mutex<Printed>) {
+    let mut bytes = [0; 4096];
+    while let Ok(len @ 1..) = from.read(&mut bytes) {
+        let mut printed = lock(printed);
+        printed.bytes.extend_from_slice(&bytes[..len]);
+        printed.last = Instant::now();
     }
 }
 
@@ -228,34 +273,15 @@ mod tests {
 
     #[test]
     fn a_machine_that_is_refused_is_no_panic() {
-        let machine = Machine {
-            image: "/no/such/kernel".into(),
-            archive: "/no/such/archive".into(),
-            cpus: 1,
-            memory: "64M".into(),
-            cpu: "max".into(),
-            gdb: None,
-            log: 0,
-            limit: Some(Duration::from_secs(20)),
-            more: Vec::new(),
-        };
+        let machine = Machine::new("/no/such/kernel".into(), "/no/such/archive".into());
         let why = machine.run(Console::Kept).expect_err("there is no kernel");
         assert!(why.contains("refused") || why.contains("is missing"), "{why}");
     }
 
     #[test]
     fn a_comma_in_a_path_separates_nothing() {
-        let machine = Machine {
-            image: "k".into(),
-            archive: "a".into(),
-            cpus: 3,
-            memory: "1G".into(),
-            cpu: "max".into(),
-            gdb: Some(7),
-            log: 2,
-            limit: None,
-            more: vec!["-icount".into()],
-        };
+        let more = vec!["-icount".into()];
+        let machine = Machine { gdb: Some(7), log: 2, more, ..Machine::new("k".into(), "a".into()) };
         let command = machine.command("/a,b", false);
         let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
         assert!(words.iter().any(|word| word == "file,id=report,path=/a,,b"), "{words:?}");
