@@ -1,0 +1,64 @@
+//! The serial port: the console's output, and all that a panic has.
+
+use super::lock::SpinLock;
+use core::fmt;
+use x86_64::instructions::port::Port;
+
+const BASE: u16 = 0x3f8;
+/// Bytes that the port takes once it says that it is empty.
+const FIFO: usize = 16;
+
+static PORT: SpinLock<()> = SpinLock::new(());
+
+/// Turns the queue on, and interrupts of the port off.
+pub fn init() {
+    // SAFETY: the port of the first serial line; nothing but output follows from it.
+    unsafe {
+        Port::<u8>::new(BASE + 1).write(0);
+        Port::<u8>::new(BASE + 3).write(3);
+        Port::<u8>::new(BASE + 2).write(1);
+    }
+}
+
+/// Writes all of it, with nothing of another processor's in between.
+pub fn write(bytes: &[u8]) {
+    let _guard = PORT.lock();
+    write_now(bytes);
+}
+
+/// The same, whoever else is writing: for a panic.
+pub fn write_now(bytes: &[u8]) {
+    for part in bytes.chunks(FIFO) {
+        // SAFETY: as in `init`.
+        unsafe {
+            while Port::<u8>::new(BASE + 5).read() & 0x20 == 0 {}
+            part.iter().for_each(|byte| Port::<u8>::new(BASE).write(*byte));
+        }
+    }
+}
+
+/// Takes a byte that came in.
+#[allow(dead_code, reason = "input by the console comes next")]
+pub fn read() -> Option<u8> {
+    // SAFETY: as in `init`.
+    unsafe { (Port::<u8>::new(BASE + 5).read() & 1 != 0).then(|| Port::<u8>::new(BASE).read()) }
+}
+
+/// What formatted text is written to, without a lock.
+pub struct Raw;
+
+impl fmt::Write for Raw {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        write_now(text.as_bytes());
+        Ok(())
+    }
+}
+
+/// A line of the kernel's own on the console.
+macro_rules! say {
+    ($($part:tt)*) => {{
+        use core::fmt::Write;
+        let _ = writeln!($crate::arch::serial::Raw, $($part)*);
+    }};
+}
+pub(crate) use say;
