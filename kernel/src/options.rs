@@ -50,8 +50,10 @@ pub fn init(line: &str) {
             "crash=panic" => panic!("as asked for"),
             "crash=page" => crash::page(),
             "crash=stack" => CRASH_STACK.store(true, Relaxed),
-            "verbose" => VERBOSE.store(true, Relaxed),
-            _ => crate::arch::serial::say!("unknown option {option}"),
+            // Input is not there yet.
+            "console=pipe" | "console=terminal" | "log=0" | "log=1" => {}
+            "log=2" | "verbose" => VERBOSE.store(true, Relaxed),
+            _ => crate::arch::report::say!("unknown option {option}"),
         }
     }
 }

@@ -80,7 +80,9 @@ impl VectorState {
         // SAFETY: what `new` or `save` left.
         unsafe {
             match XSAVE.load(Relaxed) {
-                true => core::arch::asm!("xrstor64 [{}]", in(reg) &self.0, in("eax") 7, in("edx") 0, clobber_abi("C")),
+                true => {
+                    core::arch::asm!("xrstor64 [{}]", in(reg) &self.0, in("eax") 7, in("edx") 0, clobber_abi("C"))
+                }
                 false => {
                     _fxrstor64(self.0.as_ptr());
                     core::arch::asm!("", clobber_abi("C"));

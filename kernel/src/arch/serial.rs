@@ -1,7 +1,6 @@
-//! The serial port: the console's output, and all that a panic has.
+//! The serial port: the console's output and input.
 
 use super::lock::SpinLock;
-use core::fmt;
 use x86_64::instructions::port::Port;
 
 const BASE: u16 = 0x3f8;
@@ -44,21 +43,8 @@ pub fn read() -> Option<u8> {
     unsafe { (Port::<u8>::new(BASE + 5).read() & 1 != 0).then(|| Port::<u8>::new(BASE).read()) }
 }
 
-/// What formatted text is written to, without a lock.
-pub struct Raw;
-
-impl fmt::Write for Raw {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        write_now(text.as_bytes());
-        Ok(())
-    }
+/// Waits until everything is sent.
+pub fn drain() {
+    // SAFETY: as in `init`.
+    while unsafe { Port::<u8>::new(BASE + 5).read() } & 0x40 == 0 {}
 }
-
-/// A line of the kernel's own on the console.
-macro_rules! say {
-    ($($part:tt)*) => {{
-        use core::fmt::Write;
-        let _ = writeln!($crate::arch::serial::Raw, $($part)*);
-    }};
-}
-pub(crate) use say;

@@ -178,9 +178,13 @@ fn getcwd(frame: &mut Frame) -> Answer {
     let [out, room, ..] = frame.args();
     let mut here = current().process().directory.lock().clone();
     let mut names = Vec::new();
-    while let Some(parent) = { let up = here.parent.lock().upgrade(); up } {
+    while let Some(parent) = {
+        let up = here.parent.lock().upgrade();
+        up
+    } {
         let Kind::Directory(entries) = &parent.kind else { break };
-        let name = entries.lock().iter().find(|(_, node)| Arc::ptr_eq(node, &here)).map(|(name, _)| name.clone());
+        let name =
+            entries.lock().iter().find(|(_, node)| Arc::ptr_eq(node, &here)).map(|(name, _)| name.clone());
         names.push(name.ok_or(Errno::ENOENT)?);
         here = parent;
     }

@@ -9,11 +9,8 @@ use crate::task::futex;
 use freehold::error::Errno;
 use linux_raw_sys::general::*;
 
-pub const CALLS: Calls = &[
-    (__NR_futex, call),
-    (__NR_set_robust_list, set_robust_list),
-    (__NR_membarrier, nothing),
-];
+pub const CALLS: Calls =
+    &[(__NR_futex, call), (__NR_set_robust_list, set_robust_list), (__NR_membarrier, nothing)];
 
 fn call(frame: &mut Frame) -> Answer {
     let [at, operation, value, timeout, second, bits] = frame.args();

@@ -94,7 +94,11 @@ fn execve(frame: &mut Frame) -> Answer {
     drop(thread.set_space(Some(space)));
     wait::wake(clone::vfork_key(process), usize::MAX);
     process.files.close_marked();
-    let caught = |action: &mut [u64; 4]| if action[0] > 1 { *action = [0; 4] };
+    let caught = |action: &mut [u64; 4]| {
+        if action[0] > 1 {
+            *action = [0; 4]
+        }
+    };
     process.actions.lock().iter_mut().for_each(caught);
     thread.clear_tid.set(0);
     thread.robust_list.set((0, 0));
@@ -142,7 +146,9 @@ fn wait4(frame: &mut Frame) -> Answer {
         pid @ 1.. => Which::Pid(pid as u32),
         _ => Which::Any,
     };
-    let Some((pid, ended)) = exit::wait_child(which, options & u64::from(WNOHANG) == 0)? else { return Ok(0) };
+    let Some((pid, ended)) = exit::wait_child(which, options & u64::from(WNOHANG) == 0)? else {
+        return Ok(0);
+    };
     if let Some(status) = UserPtr::<u32>::optional(status) {
         status.write(&ended.word())?;
     }

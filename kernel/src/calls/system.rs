@@ -7,11 +7,7 @@ use crate::random;
 use freehold::error::Errno;
 use linux_raw_sys::general::*;
 
-pub const CALLS: Calls = &[
-    (__NR_uname, uname),
-    (__NR_getrandom, getrandom),
-    (__NR_prlimit64, prlimit),
-];
+pub const CALLS: Calls = &[(__NR_uname, uname), (__NR_getrandom, getrandom), (__NR_prlimit64, prlimit)];
 
 fn uname(frame: &mut Frame) -> Answer {
     let [out, ..] = frame.args();

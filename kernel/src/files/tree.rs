@@ -6,12 +6,15 @@ use super::pages::Archived;
 use super::{CHARACTER, DIRECTORY, Entry, File, LINK, REGULAR, Stat};
 use crate::arch::lock::SpinLock;
 use crate::calls::errno;
-use crate::memory::platform::Machine;
 use crate::engine;
+use crate::memory::platform::Machine;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::{Acquire, Relaxed, Release}};
+use core::sync::atomic::{
+    AtomicPtr, AtomicU32, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
 use freehold::counted::Counted;
 use freehold::error::Errno;
 use freehold::object::{Mapping, Zeroes};
@@ -70,7 +73,8 @@ impl Node {
     /// ENOMEM.
     pub fn archived(mode: u32, contents: &'static [u8]) -> Result<Arc<Node>, Errno> {
         let pager = Archived::new(contents);
-        let mapping = Mapping::new(engine(), pager, contents.len() as u64, true).map_err(|_| Errno::ENOMEM)?;
+        let mapping =
+            Mapping::new(engine(), pager, contents.len() as u64, true).map_err(|_| Errno::ENOMEM)?;
         Ok(Self::new(REGULAR | mode & 0o7777, Kind::Regular(mapping)))
     }
 
@@ -287,7 +291,7 @@ pub fn unpack(module: &'static [u8]) {
     for entry in cpio::entries(module) {
         if let Err(error) = add(&root, &entry) {
             let name = core::str::from_utf8(entry.name).unwrap_or("?");
-            crate::arch::serial::say!("{name} of the initial file system is left out: {error:?}");
+            crate::arch::report::say!("{name} of the initial file system is left out: {error:?}");
         }
     }
 }

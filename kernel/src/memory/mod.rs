@@ -65,7 +65,8 @@ pub fn init(info: &StartInfo, module: Option<Region>) {
         info.memory().flat_map(parts)
     };
     let low = Region { start: LOW, end: MAPPED };
-    let room = usable(low).find(|part| part.end - part.start >= records).expect("memory for records of frames");
+    let room =
+        usable(low).find(|part| part.end - part.start >= records).expect("memory for records of frames");
     let records = Region { start: room.start, end: room.start + records };
     // SAFETY: memory that nobody uses, mapped, and taken out below.
     unsafe { frames::init(records, end / PAGE_SIZE) };
@@ -87,7 +88,8 @@ pub fn init(info: &StartInfo, module: Option<Region>) {
 fn cut(region: Region, limits: Region, taken: [Region; 2]) -> impl Iterator<Item = Region> {
     let start = region.start.max(limits.start).next_multiple_of(PAGE_SIZE);
     let end = region.end.min(limits.end) & !(PAGE_SIZE - 1);
-    let [mut a, mut b] = taken.map(|taken| (taken.start & !(PAGE_SIZE - 1), taken.end.next_multiple_of(PAGE_SIZE)));
+    let [mut a, mut b] =
+        taken.map(|taken| (taken.start & !(PAGE_SIZE - 1), taken.end.next_multiple_of(PAGE_SIZE)));
     if a.0 > b.0 {
         core::mem::swap(&mut a, &mut b);
     }
@@ -101,10 +103,14 @@ fn map_gib(gib: u64) {
     for entry in 0..512 {
         // Present, writable, large, global.
         // SAFETY: a frame of ours.
-        unsafe { direct::<u64>(table).add(entry).write((gib * GIB + entry as u64 * LARGE) | 0x183 | 1 << 63) };
+        unsafe {
+            direct::<u64>(table).add(entry).write((gib * GIB + entry as u64 * LARGE) | 0x183 | 1 << 63)
+        };
     }
     // SAFETY: the first processor alone, before others start; an entry that was empty.
-    unsafe { direct::<[u64; 512]>(&raw mut boot_pdpt_low as u64).cast::<u64>().add(gib as usize).write(table | 3) };
+    unsafe {
+        direct::<[u64; 512]>(&raw mut boot_pdpt_low as u64).cast::<u64>().add(gib as usize).write(table | 3)
+    };
 }
 
 /// Low memory is not at its own address any more.

@@ -9,8 +9,8 @@ use core::ptr::NonNull;
 use freehold::PAGE_SIZE;
 use freehold::platform::atomic::{AtomicU32, Ordering};
 use freehold::platform::{
-    Flush, Format, Frame, FrameRequest, Host, Killed, LockContext, OutOfTables, Pfn, Platform, RcuHead, Table,
-    TableMemory, TableMeta, X86_4,
+    Flush, Format, Frame, FrameRequest, Host, Killed, LockContext, OutOfTables, Pfn, Platform, RcuHead,
+    Table, TableMemory, TableMeta, X86_4,
 };
 use freehold_kit::{Qsbr, QsbrCpu, SpaceCpus};
 
@@ -204,7 +204,9 @@ unsafe impl Platform for Machine {
     fn space_created(&self, root: Pfn) -> Option<SpaceCpus> {
         for entry in X86_4::USER_ENTRIES..512 {
             // SAFETY: two root tables; the kernel's upper half has not changed since the start.
-            unsafe { *direct::<u64>(root.get() * PAGE_SIZE).add(entry) = *direct::<u64>(kernel_root()).add(entry) };
+            unsafe {
+                *direct::<u64>(root.get() * PAGE_SIZE).add(entry) = *direct::<u64>(kernel_root()).add(entry)
+            };
         }
         Some(SpaceCpus::new(root))
     }

@@ -62,7 +62,8 @@ pub fn clone(frame: &Frame, request: &Request) -> Result<u64, Errno> {
     }
     if request.has(CLONE_CHILD_SETTID) {
         let space = if request.has(CLONE_VM) { here.space().clone() } else { child_space(&process) };
-        let _ = space.write_memory(request.child_tid, &tid.to_ne_bytes(), freehold::access::AccessMode::Plain);
+        let _ =
+            space.write_memory(request.child_tid, &tid.to_ne_bytes(), freehold::access::AccessMode::Plain);
     }
     if !request.has(CLONE_THREAD) {
         here.process().children.lock().push(process.clone());

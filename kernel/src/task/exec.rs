@@ -22,8 +22,8 @@ use freehold::error::Errno;
 use freehold::object::{File, FileAccess, Mapping};
 use freehold::space::{AddressSpace, Arguments, MapFlags, Prot, SpaceConfig};
 use linux_raw_sys::auxvec::{
-    AT_BASE, AT_CLKTCK, AT_EGID, AT_ENTRY, AT_EUID, AT_EXECFN, AT_FLAGS, AT_GID, AT_HWCAP, AT_NULL, AT_PAGESZ,
-    AT_PHDR, AT_PHENT, AT_PHNUM, AT_RANDOM, AT_SECURE, AT_UID,
+    AT_BASE, AT_CLKTCK, AT_EGID, AT_ENTRY, AT_EUID, AT_EXECFN, AT_FLAGS, AT_GID, AT_HWCAP, AT_NULL,
+    AT_PAGESZ, AT_PHDR, AT_PHENT, AT_PHNUM, AT_RANDOM, AT_SECURE, AT_UID,
 };
 
 /// Where programs lie that may lie anywhere.
@@ -63,7 +63,8 @@ struct Image {
 pub fn load(file: &Arc<Node>, path: &[u8], strings: &Strings) -> Result<(Space, Frame), Errno> {
     let (header, headers) = read_headers(file.mapping().ok_or(Errno::EACCES)?)?;
     let base = if header.e_type == ET_DYN { PIE_BASE } else { 0 };
-    let end = headers.iter().filter(|part| part.p_type == PT_LOAD).map(|part| part.p_vaddr + part.p_memsz).max();
+    let end =
+        headers.iter().filter(|part| part.p_type == PT_LOAD).map(|part| part.p_vaddr + part.p_memsz).max();
     let brk = (base + end.ok_or(errno::ENOEXEC)?).next_multiple_of(PAGE_SIZE);
     let config = SpaceConfig { brk, ..SpaceConfig::default() };
     let space = AddressSpace::new(engine(), &config).map_err(|_| Errno::ENOMEM)?;
@@ -72,7 +73,11 @@ pub fn load(file: &Arc<Node>, path: &[u8], strings: &Strings) -> Result<(Space, 
     if let Some(interpreter) = interpreter(file, &headers)? {
         let node = tree::lookup(&tree::root(), &interpreter, true)?;
         let (header, headers) = read_headers(node.mapping().ok_or(Errno::EACCES)?)?;
-        let bytes = headers.iter().filter(|part| part.p_type == PT_LOAD).map(|part| part.p_vaddr + part.p_memsz).max();
+        let bytes = headers
+            .iter()
+            .filter(|part| part.p_type == PT_LOAD)
+            .map(|part| part.p_vaddr + part.p_memsz)
+            .max();
         let flags = MapFlags::PRIVATE | MapFlags::ANONYMOUS;
         let room = bytes.ok_or(errno::ENOEXEC)?.next_multiple_of(PAGE_SIZE);
         let at = space.mmap(0, room, Prot::empty(), flags, None, 0).map_err(|error| error.errno())?;
@@ -150,7 +155,12 @@ fn map(
 }
 
 /// Maps one part; returns where it ends.
-fn map_part(space: &Space, file: &Counted<File<Machine>>, part: &ProgramHeader, base: u64) -> Result<u64, Errno> {
+fn map_part(
+    space: &Space,
+    file: &Counted<File<Machine>>,
+    part: &ProgramHeader,
+    base: u64,
+) -> Result<u64, Errno> {
     let within = part.p_vaddr % PAGE_SIZE;
     let valid = part.p_offset % PAGE_SIZE == within && part.p_filesz <= part.p_memsz;
     let at = base.checked_add(part.p_vaddr).filter(|_| valid).ok_or(errno::ENOEXEC)?;

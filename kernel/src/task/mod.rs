@@ -107,7 +107,13 @@ impl Thread {
     /// # Errors
     ///
     /// No memory for a stack.
-    pub fn new(tid: u32, process: &Arc<Process>, space: Space, frame: &Frame, vectors: &Vectors) -> Option<Self> {
+    pub fn new(
+        tid: u32,
+        process: &Arc<Process>,
+        space: Space,
+        frame: &Frame,
+        vectors: &Vectors,
+    ) -> Option<Self> {
         let stack = stacks::alloc()?;
         let at = stack.top() - (size_of::<Frame>() + size_of::<Vectors>()) as u64;
         let begin = at - 7 * 8;

@@ -6,6 +6,7 @@
 use std::{
     collections::BTreeSet,
     fs,
+    io::Read,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
 };
@@ -81,6 +82,15 @@ fn of_elf(file: &ElfBytes<LittleEndian>, origin: &Path) -> Result<Needs, elf::Pa
         needs.folders = name(list).split(':').filter(|part| !part.is_empty()).map(folder).collect();
     }
     Ok(needs)
+}
+
+/// Whether a file is a program or a library that can be linked to.
+#[must_use]
+pub fn is_elf(path: &Path) -> bool {
+    let mut first = [0; 18];
+    let read = fs::File::open(path).and_then(|mut file| file.read_exact(&mut first));
+    let kind = u16::from_le_bytes([first[16], first[17]]);
+    read.is_ok() && first.starts_with(b"\x7fELF") && matches!(kind, abi::ET_EXEC | abi::ET_DYN)
 }
 
 /// Every file that the program at `path` needs, as the path by which it is found: interpreters, libraries,

@@ -31,7 +31,7 @@ use self::{
     options::Options,
     pack::Program,
     qemu::{Console, Machine},
-    report::End,
+    report::{End, call_name},
     scratch::Scratch,
 };
 
@@ -83,8 +83,9 @@ fn boot(options: &Options) -> Result<End, String> {
     let ran = machine.run(Console::Here)?;
     if options.log > 0 {
         ran.report.log.iter().for_each(|line| eprintln!("kernel: {line}"));
-        let missing = ran.report.missing.iter();
-        missing.for_each(|(number, name)| eprintln!("kernel: there is no system call {number}, {name}"));
+        for number in &ran.report.missing {
+            eprintln!("kernel: there is no system call {number}, {}", call_name(*number));
+        }
     }
     Ok(ran.end)
 }

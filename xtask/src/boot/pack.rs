@@ -4,7 +4,6 @@ use std::{
     collections::BTreeMap,
     env, fs,
     io::IsTerminal,
-    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -172,15 +171,20 @@ impl Program {
     }
 }
 
-/// What may be a program or a library at or below a path.
+/// The path itself, or the programs and libraries in a folder. Scripts in a folder are no programs that must
+/// run: some are for interpreters of other machines.
 fn collect_programs(path: &Path, into: &mut Vec<PathBuf>) {
-    let Ok(meta) = fs::symlink_metadata(path) else { return };
-    let library = path.file_name().is_some_and(|name| name.to_string_lossy().contains(".so"));
-    if meta.is_dir() {
-        let entries = fs::read_dir(path).into_iter().flatten().flatten();
-        entries.for_each(|entry| collect_programs(&entry.path(), into));
-    } else if meta.is_file() && (library || meta.permissions().mode() & 0o111 != 0) {
+    if path.is_file() {
         into.push(path.into());
+        return;
+    }
+    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+        let path = entry.path();
+        match entry.file_type() {
+            Ok(kind) if kind.is_dir() => collect_programs(&path, into),
+            Ok(kind) if kind.is_file() && links::is_elf(&path) => into.push(path),
+            _ => {}
+        }
     }
 }
 

@@ -145,7 +145,7 @@ impl Machine {
         let console = if terminal { "terminal" } else { "pipe" };
         command
             .args(["-accel", "tcg", "-cpu", &self.cpu, "-m", &self.memory, "-smp", &self.cpus.to_string()])
-            .args(["-nographic", "-vga", "none", "-net", "none", "-monitor", "none", "-no-reboot"])
+            .args(["-display", "none", "-vga", "none", "-net", "none", "-monitor", "none", "-no-reboot"])
             .args(["-serial", "stdio", "-device", "isa-debug-exit,iobase=0xf4,iosize=1"])
             .args(["-chardev", &format!("file,id=report,path={}", report.replace(',', ",,"))])
             .args(["-device", "isa-debugcon,iobase=0xe9,chardev=report"])

@@ -1,6 +1,9 @@
 //! What the kernel says on its report port: `kernel/PROTOCOL.md`.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeSet, fs};
+
+/// The C library's list of system calls.
+const NAMES: &str = "/usr/include/x86_64-linux-gnu/asm/unistd_64.h";
 
 /// How the machine ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,8 +51,8 @@ pub struct Report {
     pub end: Option<End>,
     /// Messages.
     pub log: Vec<String>,
-    /// System calls that programs called and the kernel lacks.
-    pub missing: BTreeMap<u32, String>,
+    /// System calls that programs called and the kernel lacks, by number.
+    pub missing: BTreeSet<u32>,
 }
 
 impl Report {
@@ -70,9 +73,8 @@ impl Report {
                 ("status", number) if number.parse::<u8>().is_ok() => {
                     report.end = number.parse().ok().map(End::Status);
                 }
-                ("missing", what) => {
-                    let (number, name) = what.split_once(' ').unwrap_or((what, "?"));
-                    report.missing.insert(number.parse().unwrap_or(u32::MAX), name.into());
+                ("missing", number) if number.parse::<u32>().is_ok() => {
+                    report.missing.extend(number.parse::<u32>().ok());
                 }
                 ("log", text) => report.log.push(text.into()),
                 _ => report.log.push(line.into()),
@@ -82,16 +84,27 @@ impl Report {
     }
 }
 
+/// The name of a system call, where this machine has a list of them; else its number.
+#[must_use]
+pub fn call_name(number: u32) -> String {
+    let list = fs::read_to_string(NAMES).unwrap_or_default();
+    let named = list.lines().find_map(|line| {
+        let (name, value) = line.strip_prefix("#define __NR_")?.split_once(' ')?;
+        (value.trim() == number.to_string()).then_some(name)
+    });
+    named.map_or_else(|| number.to_string(), str::to_owned)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_program_ends() {
-        let report = Report::read(b"log up\nmissing 41 socket\nmissing 41 socket\nodd line\nstatus 255\n");
+        let report = Report::read(b"log up\nmissing 41\nmissing 41\nodd line\nstatus 255\n");
         assert_eq!(report.end, Some(End::Status(255)));
         assert_eq!(report.log, ["up", "odd line"]);
-        assert_eq!(report.missing, BTreeMap::from([(41, "socket".into())]));
+        assert_eq!(report.missing, BTreeSet::from([41]));
     }
 
     #[test]

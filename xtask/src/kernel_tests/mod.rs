@@ -28,7 +28,7 @@ use crate::boot::{
     kernel,
     pack::{Program, surroundings},
     qemu::{Console, Machine, Ran},
-    report::End,
+    report::{End, call_name},
     scratch::Scratch,
     tree::{Content, Node, Tree},
     write_archive,
@@ -201,7 +201,7 @@ fn seen(ran: &Ran) -> Result<Seen, String> {
 }
 
 fn missing(ran: &Ran) -> String {
-    let names: Vec<&str> = ran.report.missing.values().map(String::as_str).collect();
+    let names: Vec<String> = ran.report.missing.iter().map(|number| call_name(*number)).collect();
     if names.is_empty() { String::new() } else { format!("\n  system calls it lacks: {}", names.join(", ")) }
 }
 
@@ -215,8 +215,8 @@ impl Options {
     fn show_log(&self, ran: &Ran) {
         if self.verbose {
             ran.report.log.iter().for_each(|line| println!("  kernel: {line}"));
-            let calls = ran.report.missing.iter();
-            calls.for_each(|(number, name)| println!("  kernel: there is no system call {number}, {name}"));
+            let missing = ran.report.missing.iter();
+            missing.for_each(|number| println!("  kernel: there is no system call {}", call_name(*number)));
         }
     }
 }
