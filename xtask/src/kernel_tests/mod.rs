@@ -192,7 +192,7 @@ fn boot(test: &Test, program: &Program, options: &Options, image: &Path) -> Resu
 fn seen(ran: &Ran) -> Result<Seen, String> {
     let output = String::from_utf8_lossy(&ran.output).into_owned();
     match &ran.end {
-        End::Status(status) => Ok(Seen { status: *status, output }),
+        End::Status(status) => Ok(Seen { status: *status, output, note: missing(ran) }),
         end => {
             let what = end.message().unwrap_or("it was interrupted".into());
             Err(format!("{what}{}{}", tail(&output), missing(ran)))

@@ -55,7 +55,7 @@ pub fn run(program: &Program, limit: Duration) -> Result<Seen, String> {
     };
     let output = output.join().unwrap_or_default();
     let status = status.code().and_then(|code| u8::try_from(code).ok()).ok_or("it was killed")?;
-    Ok(Seen { status, output })
+    Ok(Seen { status, output, note: String::new() })
 }
 
 /// Writes a tree to a folder.

@@ -9,6 +9,8 @@ pub struct Seen {
     pub status: u8,
     /// The output.
     pub output: String,
+    /// What else is to be said where it is wrong.
+    pub note: String,
 }
 
 /// Lines of output that are shown of a test that failed.
@@ -20,6 +22,10 @@ const TAIL: usize = 20;
 ///
 /// What is wrong with it.
 pub fn judge(test: &Test, seen: &Seen, linux: Option<&Seen>) -> Result<(), String> {
+    look_at(test, seen, linux).map_err(|why| why + &seen.note)
+}
+
+fn look_at(test: &Test, seen: &Seen, linux: Option<&Seen>) -> Result<(), String> {
     let wanted = linux.map_or(test.status, |linux| linux.status);
     if seen.status != wanted {
         return Err(format!("status {} in place of {wanted}{}", seen.status, tail(&seen.output)));
@@ -74,7 +80,7 @@ mod tests {
     use super::*;
 
     fn seen(status: u8, output: &str) -> Seen {
-        Seen { status, output: output.into() }
+        Seen { status, output: output.into(), note: String::new() }
     }
 
     #[test]
