@@ -56,7 +56,7 @@ extern "C" fn kernel_main(info: u64) -> ! {
     smp::start_all(info.rsdp);
     start_engine();
     if options::is_verbose() {
-        let (free, count) = (frames::free_count() * PAGE_SIZE >> 20, cpu::count());
+        let (free, count) = ((frames::free_count() * PAGE_SIZE) >> 20, cpu::count());
         let total = memory::total_bytes() >> 20;
         report::say!(
             "freehold: {count} processors, {free} of {total} MiB free, {} us",

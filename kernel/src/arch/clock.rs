@@ -24,7 +24,7 @@ fn counter() -> u64 {
 #[inline]
 pub fn now_ns() -> u64 {
     let turns = counter().wrapping_sub(START.load(Relaxed));
-    (u128::from(turns) * u128::from(RATE.load(Relaxed)) >> 32) as u64
+    ((u128::from(turns) * u128::from(RATE.load(Relaxed))) >> 32) as u64
 }
 
 /// A number that changes with every turn of the processor.

@@ -54,8 +54,8 @@ trap_stubs:
   .set v, 0
   .rept 256
   .balign 16
-  .if (v == 8) || (v == 10) || (v == 11) || (v == 12) || (v == 13) || (v == 14) || (v == 17) || (v == 21) || (v == 29) || (v == 30)
-  .else
+  .set has_error, (v == 8) || (v >= 10 && v <= 14) || (v == 17) || (v == 21) || (v == 29) || (v == 30)
+  .if !has_error
     push $0
   .endif
     push $v

@@ -41,6 +41,7 @@ pub struct Vectors(pub [[u8; 16]; 16]);
 
 impl Frame {
     /// `vector` of a system call, which may return by `sysretq`: rcx and r11 are lost.
+    #[allow(dead_code, reason = "entry.s writes it")]
     pub const SYSTEM_CALL: u64 = 0x100;
     /// `vector` of a frame that has to be restored as a whole: after exec, or from a signal's handler.
     pub const WHOLE: u64 = 0x101;

@@ -214,7 +214,7 @@ fn poll(frame: &mut Frame) -> Answer {
         let waiting = wait::enqueue(key, u32::MAX);
         if look(at, count)?.0 > 0 {
             waiting.cancel();
-        } else if waiting.sleep(Sleep::Interruptible, soon) == Woken::BySignal {
+        } else if waiting.sleep(Sleep::Interruptible, soon) == Woken::Signal {
             return Err(Errno::EINTR);
         }
     }

@@ -178,10 +178,9 @@ fn getcwd(frame: &mut Frame) -> Answer {
     let [out, room, ..] = frame.args();
     let mut here = current().process().directory.lock().clone();
     let mut names = Vec::new();
-    while let Some(parent) = {
+    loop {
         let up = here.parent.lock().upgrade();
-        up
-    } {
+        let Some(parent) = up else { break };
         let Kind::Directory(entries) = &parent.kind else { break };
         let name =
             entries.lock().iter().find(|(_, node)| Arc::ptr_eq(node, &here)).map(|(name, _)| name.clone());

@@ -8,10 +8,11 @@
 //! | [`buffer`] | a program's memory that a call reads into or writes from |
 //! | [`tree`] | the root file system: names, directories, contents that are Freehold's files |
 //! | [`pages`] | contents that come from the archive as they are touched |
-//! | [`console`], [`pipe`] | files that are no memory |
+//! | [`console`], [`devices`], [`pipe`] | files that are not of the tree's memory |
 
 pub mod buffer;
 pub mod console;
+pub mod devices;
 pub mod open;
 pub mod pages;
 pub mod pipe;

@@ -52,7 +52,7 @@ impl Pipe {
             return Ok(());
         }
         match waiting.sleep(Sleep::Interruptible, u64::MAX) {
-            Woken::BySignal => Err(Errno::EINTR),
+            Woken::Signal => Err(Errno::EINTR),
             _ => Ok(()),
         }
     }
@@ -106,7 +106,7 @@ impl File for Reader {
 
 impl File for Writer {
     fn write(&self, _: u64, from: &mut UserBuffer<'_>, nonblock: bool) -> Result<usize, Errno> {
-        let (mut part, mut done) = ([0; 1024], 0);
+        let (mut part, mut done) = ([0; WHOLE], 0);
         while from.len() > 0 {
             let needed = from.len().min(WHOLE);
             if self.0.state.lock().readers == 0 {

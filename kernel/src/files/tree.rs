@@ -2,6 +2,8 @@
 //! Freehold's: read, write and mmap see the same pages.
 
 use super::buffer::UserBuffer;
+use super::console::Console;
+use super::devices;
 use super::pages::Archived;
 use super::{CHARACTER, DIRECTORY, Entry, File, LINK, REGULAR, Stat};
 use crate::arch::lock::SpinLock;
@@ -193,7 +195,7 @@ impl File for NodeFile {
         for (name, node) in entries.lock().iter() {
             all.push(entry(node.inode, name, (node.mode.load(Relaxed) >> 12) as u8));
         }
-        let _ = all.iter().skip(from as usize).all(|entry| f(entry));
+        let _ = all.iter().skip(from as usize).all(f);
         Ok(())
     }
 
@@ -286,8 +288,8 @@ pub fn unpack(module: &'static [u8]) {
     if module.starts_with(b"\x7fELF") {
         let program = Node::archived(0o755, module).expect("memory for the first program");
         root.insert(b"program", program).expect("an empty directory");
-        return;
     }
+    add_devices(&root);
     for entry in cpio::entries(module) {
         if let Err(error) = add(&root, &entry) {
             let name = core::str::from_utf8(entry.name).unwrap_or("?");
@@ -296,8 +298,20 @@ pub fn unpack(module: &'static [u8]) {
     }
 }
 
+/// The devices, in /dev.
+fn add_devices(root: &Arc<Node>) {
+    let directory = Node::directory(0o755);
+    let console = || Node::device(Arc::new(Console));
+    let consoles = [(&b"console"[..], console()), (b"tty", console())];
+    for (name, node) in devices::all().chain(consoles) {
+        directory.insert(name, node).expect("names that differ");
+    }
+    root.insert(b"dev", directory).expect("a root without devices");
+}
+
 fn add(root: &Arc<Node>, entry: &cpio::Entry<'static>) -> Result<(), Errno> {
     let (directory, name) = lookup_parent(root, entry.name, false)?;
+    // A directory that is there already.
     let Some(name) = name else { return Ok(()) };
     let node = match entry.mode & 0o170_000 {
         DIRECTORY => Node::directory(entry.mode),

@@ -139,8 +139,11 @@ unsafe impl GlobalAlloc for Heap {
         match class_of(layout) {
             Ok(class) => {
                 // SAFETY: as in `alloc`; the object comes back.
-                let cache = unsafe { &mut *cpu().heap.get() };
-                unsafe { cache.0[class].push(object) };
+                let cache = unsafe {
+                    let cache = &mut *cpu().heap.get();
+                    cache.0[class].push(object);
+                    cache
+                };
                 if cache.0[class].count << (class as u32 + SMALLEST_SHIFT) > AT_HAND {
                     cache.give_away(class);
                 }

@@ -1,11 +1,13 @@
 //! The end of threads and processes, and waiting for it.
 
+use super::futex::{self, Word};
 use super::process::{self, Process};
 use super::wait::{self, Sleep, Woken};
-use super::{Thread, clone, futex, scheduler, work};
+use super::{Thread, clone, scheduler, work};
 use crate::arch::cpu;
 use crate::arch::halt;
 use crate::arch::user::UserPtr;
+use crate::calls::errno;
 use crate::files::tree;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
@@ -55,6 +57,7 @@ pub fn end_process(process: &Process, status: Status) {
 /// Ends the calling thread. The last of a process ends that.
 pub fn exit_thread() -> ! {
     let here = cpu::current();
+    futex::release_robust(here);
     clear_tid(here);
     let last = {
         let process = here.process();
@@ -83,7 +86,7 @@ pub fn exit_thread() -> ! {
 fn clear_tid(thread: &Thread) {
     let at = thread.clear_tid.get();
     if at != 0 && UserPtr::<u32>::new(at).write(&0).is_ok() {
-        futex::wake_at(at, 1);
+        Word { at, private: false }.wake(1, u32::MAX);
     }
 }
 
@@ -137,7 +140,7 @@ pub fn wait_child(which: Which, hang: bool) -> Result<Option<(u32, Status)>, Err
             waiting.cancel();
             return found;
         }
-        if waiting.sleep(Sleep::Interruptible, u64::MAX) == Woken::BySignal {
+        if waiting.sleep(Sleep::Interruptible, u64::MAX) == Woken::Signal {
             return Err(Errno::EINTR);
         }
     }
@@ -147,7 +150,7 @@ fn take_child(process: &Process, which: Which) -> Result<Option<(u32, Status)>, 
     let mut children = process.children.lock();
     let is_meant = |child: &Arc<Process>| which == Which::Any || which == Which::Pid(child.pid);
     if !children.iter().any(is_meant) {
-        return Err(Errno(10));
+        return Err(errno::ECHILD);
     }
     let ended = |child: &Arc<Process>| is_meant(child) && child.status.lock().is_some();
     let Some(at) = children.iter().position(ended) else { return Ok(None) };

@@ -7,7 +7,7 @@ use crate::files::tree::{self, Node};
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 static NEXT_PID: AtomicU32 = AtomicU32::new(1);
 /// Every process that was not waited for yet.
@@ -40,8 +40,6 @@ pub struct Process {
     pub actions: SpinLock<[[u64; 4]; 65]>,
     /// The program's path, for reports.
     pub name: SpinLock<Vec<u8>>,
-    /// Pending signals of the process, by bit.
-    pub pending: AtomicU64,
 }
 
 impl Process {
@@ -70,7 +68,6 @@ impl Process {
             exit_signal: AtomicU32::new(17),
             actions: SpinLock::new(actions),
             name: SpinLock::new(parent.map_or(Vec::new(), |parent| parent.name.lock().clone())),
-            pending: AtomicU64::new(0),
         });
         ALL.lock().insert(pid, process.clone());
         process

@@ -139,8 +139,8 @@ fn switch(next: Option<Arc<Thread>>, requeue: bool) {
         None => own.idle.get(),
     };
     if next == from {
-        // SAFETY: a reference too many: the processor has one already. An idle thread's is not counted here.
         if next != own.idle.get() {
+            // SAFETY: a reference too many: the processor has one already.
             unsafe { Arc::decrement_strong_count(next) };
         }
         return;

@@ -66,12 +66,13 @@ impl Sleep {
 /// Why a sleep is over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Woken {
-    ByWaker,
-    BySignal,
-    ByTime,
+    Waker,
+    Signal,
+    Time,
 }
 
-/// The calling thread in the list of a key. A wake-up counts from now on; it sleeps by [`sleep`](Self::sleep).
+/// The calling thread in the list of a key. A wake-up counts from now on; it sleeps by
+/// [`sleep`](Self::sleep).
 pub struct Waiting {
     key: Key,
     id: u64,
@@ -101,17 +102,17 @@ impl Waiting {
         let here = cpu::current();
         loop {
             if !self.is_listed() {
-                return Woken::ByWaker;
+                return Woken::Waker;
             }
             let early = if here.work.load(Relaxed) & how.ends_by() != 0 {
-                Woken::BySignal
+                Woken::Signal
             } else if clock::now_ns() >= deadline {
-                Woken::ByTime
+                Woken::Time
             } else {
                 here.park();
                 continue;
             };
-            return if self.cancel() { Woken::ByWaker } else { early };
+            return if self.cancel() { Woken::Waker } else { early };
         }
     }
 
