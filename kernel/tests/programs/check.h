@@ -9,7 +9,6 @@
 
 #define CHECK(what)                                                                                    \
     do {                                                                                               \
-        errno = 0;                                                                                     \
         if (!(what)) {                                                                                 \
             dprintf(1, "%s:%d: not so: %s (errno %d, %s)\n", __FILE__, __LINE__, #what, errno,         \
                     strerror(errno));                                                                  \

@@ -199,9 +199,9 @@ fn script(cases: &[Case]) -> String {
         let limit = limit * SLOWER;
         let _ = write!(
             script,
-            "echo; echo '@@ begin {name}'\nmkdir -p /tmp/{name}; cd /tmp/{name}\n\
+            "echo; echo '@@ begin {name}'\ncd /ltp/{folder}\n\
              PATH=/ltp/{folder}:$path timeout -s KILL {limit} /ltp/{command} < /dev/null 2>&1\n\
-             status=$?; echo; echo \"@@ end {name} $status\"\ncd /tmp; rm -rf /tmp/{name}\n"
+             status=$?; echo; echo \"@@ end {name} $status\"\n"
         );
     }
     script
@@ -233,7 +233,7 @@ fn judge(text: &str, end: &str) -> Verdict {
     match status {
         0 => Verdict::Passed,
         32 => Verdict::Unfit,
-        128.. => Verdict::Failed(format!("signal {}{said}", status - 128)),
+        129..=192 => Verdict::Failed(format!("signal {}{said}", status - 128)),
         _ => Verdict::Failed(format!("status {status}{said}")),
     }
 }
