@@ -1,5 +1,5 @@
-//! A spin lock. Interrupts are off in the kernel, so holders are not interrupted; whoever waits answers the
-//! flushes of others meanwhile, so that a holder may wait for a flush.
+//! A spin lock. Interrupts are off in the kernel, so holders are not interrupted; a processor that waits
+//! answers the flushes of others meanwhile, so that a holder may wait for a flush.
 
 use crate::memory::tlb;
 use core::cell::UnsafeCell;

@@ -25,7 +25,7 @@ pub fn write(bytes: &[u8]) {
     write_now(bytes);
 }
 
-/// The same, whoever else is writing: for a panic.
+/// The same, though others may be writing: for a panic.
 pub fn write_now(bytes: &[u8]) {
     for part in bytes.chunks(FIFO) {
         // SAFETY: as in `init`.

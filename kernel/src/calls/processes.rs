@@ -82,13 +82,10 @@ fn execve(frame: &mut Frame) -> Answer {
     };
     let thread = current();
     let process = thread.process();
-    if process.threads.lock().len() > 1 {
-        // The others would have to end first.
-        return Err(Errno::EAGAIN);
-    }
     let here = process.directory.lock().clone();
     let node = tree::lookup(&here, &path, true)?;
     let (space, begin) = exec::load(&node, &path, &strings)?;
+    exit::end_others()?;
     *process.name.lock() = path;
     *process.space.lock() = Some(space.clone());
     drop(thread.set_space(Some(space)));

@@ -7,8 +7,8 @@ use crate::arch::lock::SpinLock;
 use alloc::vec::Vec;
 use freehold::PAGE_SIZE;
 
-/// Where the slots begin; `boot.s` has the table.
-const AREA: u64 = 0xffff_c000_0000_0000;
+/// Where the slots begin: entry 384 of the root, for which `boot.s` has the table.
+const AREA: u64 = super::DIRECT + 128 * (512 << 30);
 const SLOT: u64 = 64 << 10;
 /// Of which so much, at the end, is there. The engine needs 8.4 KiB at most.
 pub const STACK: u64 = 32 << 10;

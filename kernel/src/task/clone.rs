@@ -134,7 +134,7 @@ fn wait_for_vfork(child: &Arc<Process>) {
     }
 }
 
-/// Whom a process wakes when it leaves the space of its parent.
+/// The key that a process wakes when it leaves the space of its parent.
 pub fn vfork_key(child: &Process) -> super::wait::Key {
     super::wait::Key::kernel(&raw const child.space as u64)
 }

@@ -54,6 +54,31 @@ pub fn end_process(process: &Process, status: Status) {
     }
 }
 
+/// Ends all other threads of the process, as exec does; returns when they have.
+///
+/// # Errors
+///
+/// EINTR: the calling thread has to end itself.
+pub fn end_others() -> Result<(), Errno> {
+    let here = cpu::current();
+    let process = here.process();
+    let is_alone = || {
+        let threads = process.threads.lock();
+        let others = threads.iter().filter(|thread| thread.tid != here.tid);
+        others.inspect(|thread| thread.give_work(work::KILL)).count() == 0
+    };
+    loop {
+        let waiting = wait::enqueue(process.thread_key(), u32::MAX);
+        if is_alone() {
+            waiting.cancel();
+            return Ok(());
+        }
+        if waiting.sleep(Sleep::Killable, u64::MAX) == Woken::Signal {
+            return Err(Errno::EINTR);
+        }
+    }
+}
+
 /// Ends the calling thread. The last of a process ends that.
 pub fn exit_thread() -> ! {
     let here = cpu::current();
@@ -66,6 +91,7 @@ pub fn exit_thread() -> ! {
         let last = threads.is_empty();
         drop(threads);
         drop(gone);
+        wait::wake(process.thread_key(), usize::MAX);
         last
     };
     if last {
@@ -82,7 +108,7 @@ pub fn exit_thread() -> ! {
     end()
 }
 
-/// Tells whoever waits for the thread's end by a futex.
+/// Tells a thread that waits for this one's end by a futex.
 fn clear_tid(thread: &Thread) {
     let at = thread.clear_tid.get();
     if at != 0 && UserPtr::<u32>::new(at).write(&0).is_ok() {
@@ -90,7 +116,7 @@ fn clear_tid(thread: &Thread) {
     }
 }
 
-/// The stack of the calling thread is left for good. Who holds the thread frees it.
+/// The stack of the calling thread is left for good. The last reference to the thread frees it.
 fn end() -> ! {
     scheduler::block();
     unreachable!("a thread that has ended runs")

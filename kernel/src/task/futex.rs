@@ -57,7 +57,7 @@ impl Word {
             return Err(Errno::EINVAL);
         }
         user::load(self.at)?;
-        // In the list first, then the look: whoever changes the word afterwards finds the thread.
+        // In the list first, then the look: a thread that changes the word afterwards finds this one.
         let waiting = wait::enqueue(self.key(), bits);
         match user::load(self.at) {
             Ok(word) if word == expected => {}

@@ -14,8 +14,8 @@
 //!
 //! # Sleeping
 //!
-//! A thread that sleeps is *parked*; whoever wakes it *unparks* it, before or after, as often as they like: a
-//! park that finds an unpark before it returns at once. So every wait is a loop that looks at its condition
+//! A thread that sleeps is *parked*; others wake it by *unparking* it, before or after, as often as they like:
+//! a park that finds an unpark before it returns at once. So every wait is a loop that looks at its condition
 //! again, and a signal needs no more than to set [`Thread::work`] and unpark.
 
 pub mod clone;

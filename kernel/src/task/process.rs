@@ -1,4 +1,4 @@
-//! What the threads of a program share, and who is whose child.
+//! What the threads of a program share, and which process is a child of which.
 
 use super::{Space, Thread, exit::Status};
 use crate::arch::lock::SpinLock;
@@ -27,7 +27,7 @@ pub struct Process {
     pub threads: SpinLock<Vec<Arc<Thread>>>,
     /// The address space, for others; gone when the last thread ends.
     pub space: SpinLock<Option<Space>>,
-    /// Set once, by whoever ends the process.
+    /// Set once, by the first thread that ends the process.
     pub ending: SpinLock<Option<Status>>,
     /// What is left of it when the last thread has ended.
     pub status: SpinLock<Option<Status>>,
@@ -76,6 +76,11 @@ impl Process {
     /// The parent's number; 0: none.
     pub fn parent_pid(&self) -> u32 {
         self.parent.lock().as_ref().map_or(0, |parent| parent.pid)
+    }
+
+    /// The key that is woken when a thread ends.
+    pub fn thread_key(&self) -> super::wait::Key {
+        super::wait::Key::kernel(&raw const self.threads as u64)
     }
 
     /// The key that a process sleeps on which waits for its children.

@@ -58,7 +58,7 @@ pub fn tick() {
     }
 }
 
-/// Unparks whose deadline has come.
+/// Unparks the sleepers of which the deadline has come.
 fn wake_sleepers() {
     let now = clock::now_ns();
     loop {
