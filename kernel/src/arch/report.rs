@@ -1,4 +1,4 @@
-//! The report port, on which the kernel speaks to whoever has booted it: `PROTOCOL.md`. Where the machine
+//! The report port, on which the kernel speaks to the command that has booted it: `PROTOCOL.md`. Where the machine
 //! has none, the console gets what is said.
 
 use super::lock::SpinLock;
@@ -14,7 +14,7 @@ const LINE: usize = 240;
 
 static LOCK: SpinLock<()> = SpinLock::new(());
 
-/// Writes all of it, whoever else is writing.
+/// Writes all of it, also while another processor writes.
 fn write_now(bytes: &[u8]) {
     // SAFETY: the port of QEMU's debug console; another machine has nothing there.
     if unsafe { Port::<u8>::new(PORT).read() } != THERE {
