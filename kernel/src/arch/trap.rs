@@ -88,6 +88,8 @@ extern "C" fn trap(frame: &mut Frame) {
             timers::tick();
         }
         SPURIOUS => {}
+        // These have stacks of their own, from which no thread goes on.
+        vector @ (2 | 8 | 18) => fatal(frame, vector),
         _ if frame.is_user() => task::fault::exception(frame),
         vector => fatal(frame, vector),
     }

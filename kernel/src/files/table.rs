@@ -33,7 +33,7 @@ impl FileTable {
     /// EBADF.
     pub fn get(&self, number: u64) -> Result<Arc<Open>, Errno> {
         let table = self.0.lock();
-        let slot = table.get(number as usize).and_then(Option::as_ref);
+        let slot = table.get(number as u32 as usize).and_then(Option::as_ref);
         slot.map(|slot| slot.open.clone()).ok_or(Errno::EBADF)
     }
 
@@ -74,7 +74,7 @@ impl FileTable {
     /// EBADF.
     pub fn close(&self, number: u64) -> Result<(), Errno> {
         let mut table = self.0.lock();
-        let gone = table.get_mut(number as usize).and_then(Option::take);
+        let gone = table.get_mut(number as u32 as usize).and_then(Option::take);
         drop(table);
         gone.map(drop).ok_or(Errno::EBADF)
     }
@@ -86,7 +86,7 @@ impl FileTable {
     /// EBADF.
     pub fn close_on_exec(&self, number: u64, set: Option<bool>) -> Result<bool, Errno> {
         let mut table = self.0.lock();
-        let slot = table.get_mut(number as usize).and_then(Option::as_mut).ok_or(Errno::EBADF)?;
+        let slot = table.get_mut(number as u32 as usize).and_then(Option::as_mut).ok_or(Errno::EBADF)?;
         let before = slot.close_on_exec;
         slot.close_on_exec = set.unwrap_or(before);
         Ok(before)
