@@ -1,5 +1,5 @@
-//! The report port, on which the kernel speaks to the command that has booted it: `PROTOCOL.md`. Where the machine
-//! has none, the console gets what is said.
+//! The report port, on which the kernel speaks to the command that has booted it: `PROTOCOL.md`. Where the
+//! machine has none, the console gets what is said.
 
 use super::lock::SpinLock;
 use super::serial;

@@ -149,7 +149,7 @@ impl Machine {
             .args(["-serial", "stdio", "-device", "isa-debug-exit,iobase=0xf4,iosize=1"])
             .args(["-chardev", &format!("file,id=report,path={}", report.replace(',', ",,"))])
             .args(["-device", "isa-debugcon,iobase=0xe9,chardev=report"])
-            .args(["-append", &format!("console={console} log={}", self.log)])
+            .args(["-append", &format!("console={console} log={} -- ", self.log)])
             .arg("-kernel")
             .arg(&self.image)
             .arg("-initrd")
@@ -285,7 +285,7 @@ mod tests {
         let command = machine.command("/a,b", false);
         let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
         assert!(words.iter().any(|word| word == "file,id=report,path=/a,,b"), "{words:?}");
-        assert!(words.iter().any(|word| word == "console=pipe log=2"), "{words:?}");
+        assert!(words.iter().any(|word| word == "console=pipe log=2 -- "), "{words:?}");
         assert_eq!(words.last().map(|word| &**word), Some("-icount"));
     }
 }
