@@ -39,6 +39,7 @@ pub fn engine() -> &'static Counted<Engine<Machine>> {
 #[unsafe(no_mangle)]
 extern "C" fn kernel_main(info: u64) -> ! {
     serial::init();
+    report::report!("ready");
     apic::mask_old_controllers();
     cpu::init(0);
     descriptors::init_gates();

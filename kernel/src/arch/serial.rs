@@ -1,7 +1,6 @@
 //! The serial port: the console's output and input.
 
 use super::lock::SpinLock;
-use core::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use x86_64::instructions::port::Port;
 
 const BASE: u16 = 0x3f8;
@@ -10,15 +9,9 @@ const FIFO: usize = 16;
 
 static PORT: SpinLock<()> = SpinLock::new(());
 
-/// A byte that came in before the queue was there, plus one; 0: none.
-static EARLY: AtomicU16 = AtomicU16::new(0);
-
-/// Turns the queue on, and interrupts of the port off. Turning it on drops a byte that has come in already,
-/// so that is taken first.
+/// Turns the queue on, and interrupts of the port off. What has come in before is lost, so the report says
+/// that input is taken from now on.
 pub fn init() {
-    if let Some(byte) = read() {
-        EARLY.store(u16::from(byte) + 1, Relaxed);
-    }
     // SAFETY: the port of the first serial line; nothing but output follows from it.
     unsafe {
         Port::<u8>::new(BASE + 1).write(0);
@@ -46,10 +39,6 @@ pub fn write_now(bytes: &[u8]) {
 
 /// Takes a byte that came in.
 pub fn read() -> Option<u8> {
-    // Relaxed: the byte is all there is to it.
-    if let Some(early) = EARLY.swap(0, Relaxed).checked_sub(1) {
-        return Some(early as u8);
-    }
     // SAFETY: as in `init`.
     unsafe { (Port::<u8>::new(BASE + 5).read() & 1 != 0).then(|| Port::<u8>::new(BASE).read()) }
 }

@@ -7,7 +7,7 @@ use std::{
     io::{IsTerminal, Read, Write},
     mem,
     os::unix::process::{CommandExt, ExitStatusExt},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -21,7 +21,7 @@ use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::{
-    report::{End, Report},
+    report::{End, READY, Report},
     scratch::Scratch,
 };
 
@@ -123,7 +123,7 @@ impl Machine {
             _ => format!("{QEMU} could not be started: {error}"),
         })?;
         if let Some(input) = qemu.stdin.take() {
-            feed(input, console);
+            feed(input, console, report.clone());
         }
         let printed = Arc::new(Mutex::new(Printed { bytes: Vec::new(), last: Instant::now() }));
         let reader = qemu.stdout.take().map(|from| {
@@ -237,8 +237,15 @@ fn end(qemu: &mut Child) -> Result<(), String> {
 }
 
 /// Feeds standard input to the machine, if the console is here, and says where it ends.
-fn feed(mut to: ChildStdin, console: Console) {
+fn feed(mut to: ChildStdin, console: Console, report: PathBuf) {
     thread::spawn(move || {
+        while !fs::read_to_string(&report).is_ok_and(|text| text.lines().any(|line| line == READY)) {
+            // The machine may end before it takes input: then the folder goes.
+            if !report.parent().is_some_and(Path::exists) {
+                return;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
         let mut bytes = [0; 4096];
         let mut here = std::io::stdin();
         let mut read = |bytes: &mut [u8]| if console == Console::Here { here.read(bytes) } else { Ok(0) };

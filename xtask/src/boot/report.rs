@@ -5,6 +5,9 @@ use std::{collections::BTreeSet, fs};
 /// The C library's list of system calls.
 const NAMES: &str = "/usr/include/x86_64-linux-gnu/asm/unistd_64.h";
 
+/// The line that says that input is taken.
+pub const READY: &str = "ready";
+
 /// How the machine ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
@@ -76,6 +79,8 @@ impl Report {
                 ("missing", number) if number.parse::<u32>().is_ok() => {
                     report.missing.extend(number.parse::<u32>().ok());
                 }
+                // Said to what feeds the machine.
+                (READY, "") => {}
                 ("log", text) => report.log.push(text.into()),
                 _ => report.log.push(line.into()),
             }
@@ -101,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_program_ends() {
-        let report = Report::read(b"log up\nmissing 41\nmissing 41\nodd line\nstatus 255\n");
+        let report = Report::read(b"ready\nlog up\nmissing 41\nmissing 41\nodd line\nstatus 255\n");
         assert_eq!(report.end, Some(End::Status(255)));
         assert_eq!(report.log, ["up", "odd line"]);
         assert_eq!(report.missing, BTreeSet::from([41]));
