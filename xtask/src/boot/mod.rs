@@ -77,6 +77,7 @@ fn boot(options: &Options) -> Result<End, String> {
         gdb,
         log: options.log,
         limit: options.limit,
+        options: options.option.clone(),
         more: options.qemu.clone(),
         ..Machine::new(image, archive)
     };

@@ -43,6 +43,9 @@ pub struct Options {
     #[arg(long, value_name = "LEVEL", num_args = 0..=1, default_value_t = 0, default_missing_value = "1",
         require_equals = true)]
     pub log: u8,
+    /// An option of the kernel: `kernel/README.md` lists them
+    #[arg(long, value_name = "WORD")]
+    pub option: Vec<String>,
     /// An argument for QEMU
     #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
     pub qemu: Vec<String>,

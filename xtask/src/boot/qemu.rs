@@ -52,6 +52,8 @@ pub struct Machine {
     pub limit: Option<Duration>,
     /// After how long without output, where that is kept, it is ended.
     pub silence: Option<Duration>,
+    /// Options of the kernel.
+    pub options: Vec<String>,
     /// More arguments.
     pub more: Vec<String>,
 }
@@ -90,6 +92,7 @@ impl Machine {
             log: 0,
             limit: None,
             silence: None,
+            options: Vec::new(),
             more: Vec::new(),
         }
     }
@@ -143,13 +146,14 @@ impl Machine {
     fn command(&self, report: &str, terminal: bool) -> Command {
         let mut command = Command::new(QEMU);
         let console = if terminal { "terminal" } else { "pipe" };
+        let options = self.options.iter().map(|option| format!(" {option}")).collect::<String>();
         command
             .args(["-accel", "tcg", "-cpu", &self.cpu, "-m", &self.memory, "-smp", &self.cpus.to_string()])
             .args(["-display", "none", "-vga", "none", "-net", "none", "-monitor", "none", "-no-reboot"])
             .args(["-serial", "stdio", "-device", "isa-debug-exit,iobase=0xf4,iosize=1"])
             .args(["-chardev", &format!("file,id=report,path={}", report.replace(',', ",,"))])
             .args(["-device", "isa-debugcon,iobase=0xe9,chardev=report"])
-            .args(["-append", &format!("console={console} log={} -- ", self.log)])
+            .args(["-append", &format!("console={console} log={}{options} -- ", self.log)])
             .arg("-kernel")
             .arg(&self.image)
             .arg("-initrd")
