@@ -1,5 +1,6 @@
 //! The kernel's options, from its command line.
 
+use crate::files::console;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Says what it does on the console. Written once, at the start.
@@ -50,8 +51,10 @@ pub fn init(line: &str) {
             "crash=panic" => panic!("as asked for"),
             "crash=page" => crash::page(),
             "crash=stack" => CRASH_STACK.store(true, Relaxed),
-            "verbose" => VERBOSE.store(true, Relaxed),
-            _ => crate::arch::serial::say!("unknown option {option}"),
+            "console=terminal" => console::is_terminal(),
+            "console=pipe" | "log=0" | "log=1" => {}
+            "log=2" | "verbose" => VERBOSE.store(true, Relaxed),
+            _ => crate::arch::report::say!("unknown option {option}"),
         }
     }
 }

@@ -17,9 +17,10 @@ mod system;
 mod time;
 
 use crate::arch::cpu;
-use crate::arch::serial::say;
+use crate::arch::report::{report, say};
 use crate::arch::trap::Frame;
 use crate::{options, task};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use freehold::error::Errno;
 
 /// What a call answers.
@@ -30,6 +31,9 @@ pub type Call = fn(&mut Frame) -> Answer;
 type Calls = &'static [(u32, Call)];
 
 const COUNT: usize = 512;
+
+/// Calls that are absent and were called: a bit each. The report has each once.
+static ABSENT: [AtomicU64; COUNT / 64] = [const { AtomicU64::new(0) }; COUNT / 64];
 
 static TABLE: [Call; COUNT] = {
     let mut table = [unknown as Call; COUNT];
@@ -96,8 +100,12 @@ fn traced(frame: &mut Frame, call: Call) {
 #[cold]
 fn unknown(frame: &mut Frame) -> Answer {
     options::crash_if_asked();
-    if options::is_verbose() {
-        say!("thread {}: unknown system call {}", cpu::current().tid, frame.rax);
+    if let Some(word) = ABSENT.get(frame.rax as usize / 64) {
+        let bit = 1 << (frame.rax % 64);
+        // Relaxed: the bit says nothing of other memory.
+        if word.fetch_or(bit, Relaxed) & bit == 0 {
+            report!("missing {}", frame.rax);
+        }
     }
     Err(errno::ENOSYS)
 }

@@ -471,7 +471,7 @@ pub fn unpack(module: &'static [u8]) {
     for entry in cpio::entries(module) {
         if let Err(error) = add(&root, &entry) {
             let name = core::str::from_utf8(entry.name).unwrap_or("?");
-            crate::arch::serial::say!("{name} of the initial file system is left out: {error:?}");
+            crate::arch::report::say!("{name} of the initial file system is left out: {error:?}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::exit::{self, Status};
 use crate::arch::cpu;
-use crate::arch::serial::say;
+use crate::arch::report::say;
 use crate::arch::trap::Frame;
 use crate::options;
 use freehold::fault::{Access, FaultError};
