@@ -68,6 +68,11 @@ impl Input {
         (self.source == Source::Terminal).then_some(&mut self.termios)
     }
 
+    /// Whether a read gives something, or the end.
+    pub fn is_ready(&self) -> bool {
+        self.ended || !self.ready.is_empty()
+    }
+
     fn flags(&self, word: usize) -> u32 {
         u32::from_le_bytes([0, 1, 2, 3].map(|byte| self.termios[4 * word + byte]))
     }

@@ -1,7 +1,7 @@
 //! The kernel's options, from its command line.
 
 use crate::files::console;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// Says what it does on the console. Written once, at the start.
 static VERBOSE: AtomicBool = AtomicBool::new(false);
@@ -26,6 +26,13 @@ pub fn crash_if_asked() {
     if CRASH_STACK.load(Relaxed) {
         crash::stack(0);
     }
+}
+
+/// Huge pages that the pool has at the start. Written once, as above.
+static HUGE_PAGES: AtomicU64 = AtomicU64::new(0);
+
+pub fn huge_pages() -> u64 {
+    HUGE_PAGES.load(Relaxed)
 }
 
 /// Ways to end badly.
@@ -54,6 +61,9 @@ pub fn init(line: &str) {
             "console=terminal" => console::is_terminal(),
             "console=pipe" | "log=0" | "log=1" => {}
             "log=2" | "verbose" => VERBOSE.store(true, Relaxed),
+            _ if option.starts_with("hugepages=") => {
+                HUGE_PAGES.store(option["hugepages=".len()..].parse().unwrap_or(0), Relaxed);
+            }
             _ => crate::arch::report::say!("unknown option {option}"),
         }
     }

@@ -78,6 +78,7 @@ fn start_engine() {
     let engine = Engine::new(Machine, Config::default()).expect("memory for the engine");
     // Release pairs with the acquire of `engine`.
     ENGINE.store(alloc::boxed::Box::into_raw(alloc::boxed::Box::new(engine)), Release);
+    crate::files::proc::settings::set_huge_pages(options::huge_pages());
 }
 
 /// What the first program is given: the archive says it, or else the words of the command line.

@@ -19,5 +19,6 @@ pub const ENAMETOOLONG: Errno = Errno(36);
 pub const ENOSYS: Errno = Errno(38);
 pub const ENOTEMPTY: Errno = Errno(39);
 pub const ELOOP: Errno = Errno(40);
+pub const EPROTONOSUPPORT: Errno = Errno(93);
 pub const EAFNOSUPPORT: Errno = Errno(97);
 pub const ETIMEDOUT: Errno = Errno(110);

@@ -6,13 +6,20 @@
 //! ([`before_user`](crate::task::before_user)). To add a call: a function in the file of its subject, and a
 //! line in its `CALLS`.
 
+mod contents;
 mod descriptors;
 pub mod errno;
+mod events;
 mod files;
 mod futexes;
 mod memory;
+mod names;
+mod policies;
+mod poll;
 mod processes;
+pub mod shm;
 mod signals;
+mod status;
 mod system;
 mod time;
 
@@ -37,7 +44,7 @@ static ABSENT: [AtomicU64; COUNT / 64] = [const { AtomicU64::new(0) }; COUNT / 6
 
 static TABLE: [Call; COUNT] = {
     let mut table = [unknown as Call; COUNT];
-    let files: [Calls; 8] = [
+    let files: [Calls; 15] = [
         memory::CALLS,
         files::CALLS,
         descriptors::CALLS,
@@ -46,6 +53,13 @@ static TABLE: [Call; COUNT] = {
         signals::CALLS,
         time::CALLS,
         system::CALLS,
+        names::CALLS,
+        status::CALLS,
+        contents::CALLS,
+        poll::CALLS,
+        events::CALLS,
+        shm::CALLS,
+        policies::CALLS,
     ];
     let mut file = 0;
     while file < files.len() {

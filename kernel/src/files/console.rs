@@ -3,13 +3,14 @@
 //! Nothing interrupts the kernel when a byte comes in: a thread that reads looks again from time to time.
 
 use super::buffer::UserBuffer;
-use super::{CHARACTER, File, Stat};
+use super::{CHARACTER, File, READABLE, Stat, WRITABLE};
 use crate::arch::clock;
 use crate::arch::lock::SpinLock;
 use crate::arch::serial;
-use crate::arch::user::{copy_in, copy_out};
+use crate::arch::user::{UserPtr, copy_in, copy_out};
 use crate::calls::errno;
 use crate::task::wait::{self, Key, Sleep, Woken};
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use freehold::error::Errno;
 use freehold_kernel::input::{Input, Source, TERMIOS};
 
@@ -23,10 +24,15 @@ const LOOK: u64 = 1_000_000;
 const TCGETS: u64 = 0x5401;
 const TCSETS: u64 = 0x5402;
 const TCSETSF: u64 = 0x5404;
+const TIOCSCTTY: u64 = 0x540e;
+const TIOCGPGRP: u64 = 0x540f;
+const TIOCSPGRP: u64 = 0x5410;
 const TIOCGWINSZ: u64 = 0x5413;
 /// Rows and columns, and pixels that nobody counts.
 const WINDOW: [u8; 8] = [24, 0, 80, 0, 0, 0, 0, 0];
 
+/// The process group in the foreground, as TIOCSPGRP says. Read and written alone.
+static GROUP: AtomicU32 = AtomicU32::new(1);
 static INPUT: SpinLock<Input> = SpinLock::new(Input::new(Source::Stream));
 
 /// Input comes from keys.
@@ -74,6 +80,9 @@ impl File for Console {
                     *kept = termios;
                 }
             }
+            TIOCSCTTY => {}
+            TIOCGPGRP => UserPtr::<u32>::new(argument).write(&GROUP.load(Relaxed))?,
+            TIOCSPGRP => GROUP.store(UserPtr::<u32>::new(argument).read()?, Relaxed),
             TIOCGWINSZ => copy_out(argument, &WINDOW)?,
             _ => return Err(errno::ENOTTY),
         }
@@ -97,7 +106,19 @@ impl File for Console {
         Ok(done)
     }
 
+    fn ready(&self) -> u32 {
+        let mut input = INPUT.lock();
+        while let Some(byte) = serial::read() {
+            input.take(byte, &mut serial::write);
+        }
+        WRITABLE | if input.is_ready() { READABLE } else { 0 }
+    }
+
+    fn ready_at(&self) -> u64 {
+        clock::now_ns() + LOOK
+    }
+
     fn stat(&self) -> Stat {
-        Stat { inode: 1, mode: CHARACTER | 0o620, links: 1, size: 0, device: 5 << 8 | 1 }
+        Stat { inode: 1, mode: CHARACTER | 0o620, links: 1, device: 5 << 8 | 1, ..Stat::default() }
     }
 }

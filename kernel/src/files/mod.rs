@@ -124,6 +124,11 @@ pub trait File: Send + Sync {
         0
     }
 
+    /// The process that it stands for.
+    fn process(&self) -> Option<u32> {
+        None
+    }
+
     /// What it is beyond a file, for calls that want just that: `as_any().downcast_ref()`.
     fn as_any(&self) -> Option<&dyn core::any::Any> {
         None

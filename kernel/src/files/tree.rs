@@ -479,8 +479,7 @@ pub fn unpack(module: &'static [u8]) {
 /// The devices, in /dev, and the directories that programs count on.
 fn add_devices(root: &Arc<Node>) {
     let directory = Node::directory(0o755);
-    let console = Arc::new(Console::new());
-    let console = || Node::device(console.clone());
+    let console = || Node::device(Arc::new(Console));
     let consoles = [(&b"console"[..], console()), (b"tty", console()), (b"ttyS0", console())];
     for (name, node) in devices::all().chain(consoles) {
         directory.insert(name, node).expect("names that differ");

@@ -94,6 +94,11 @@ pub fn find(pid: u32) -> Option<Arc<Process>> {
     ALL.lock().get(&pid).cloned()
 }
 
+/// The numbers of all processes.
+pub fn pids() -> Vec<u32> {
+    ALL.lock().keys().copied().collect()
+}
+
 /// Nobody can name it any more.
 pub fn forget(pid: u32) {
     let gone = ALL.lock().remove(&pid);

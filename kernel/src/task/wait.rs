@@ -145,7 +145,9 @@ pub fn sleep_any(all: &[Waiting], how: Sleep, deadline: u64) -> Woken {
         }
         here.park();
     };
-    all.iter().for_each(|waiting| drop(waiting.cancel()));
+    for waiting in all {
+        waiting.cancel();
+    }
     woken
 }
 
