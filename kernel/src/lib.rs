@@ -3,5 +3,8 @@
 #![no_std]
 #![deny(unsafe_code)]
 
+extern crate alloc;
+
 pub mod cpio;
+pub mod input;
 pub mod words;

@@ -1,6 +1,7 @@
 //! The kernel's options, from its command line.
 
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use crate::files::console;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// Says what it does on the console. Written once, at the start.
 static VERBOSE: AtomicBool = AtomicBool::new(false);
@@ -27,6 +28,13 @@ pub fn crash_if_asked() {
     }
 }
 
+/// Huge pages that the pool has at the start. Written once, as above.
+static HUGE_PAGES: AtomicU64 = AtomicU64::new(0);
+
+pub fn huge_pages() -> u64 {
+    HUGE_PAGES.load(Relaxed)
+}
+
 /// Ways to end badly.
 mod crash {
     /// Touches what is not there.
@@ -50,8 +58,13 @@ pub fn init(line: &str) {
             "crash=panic" => panic!("as asked for"),
             "crash=page" => crash::page(),
             "crash=stack" => CRASH_STACK.store(true, Relaxed),
-            "verbose" => VERBOSE.store(true, Relaxed),
-            _ => crate::arch::serial::say!("unknown option {option}"),
+            "console=terminal" => console::is_terminal(),
+            "console=pipe" | "log=0" | "log=1" => {}
+            "log=2" | "verbose" => VERBOSE.store(true, Relaxed),
+            _ if option.starts_with("hugepages=") => {
+                HUGE_PAGES.store(option["hugepages=".len()..].parse().unwrap_or(0), Relaxed);
+            }
+            _ => crate::arch::report::say!("unknown option {option}"),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What happens when the kernel boots, in order.
 
 use crate::arch::trap::Vectors;
-use crate::arch::{apic, clock, cpu, descriptors, features, serial};
+use crate::arch::{apic, clock, cpu, descriptors, features, report, serial};
 use crate::boot::smp;
 use crate::boot::start_info::StartInfo;
 use crate::files::console::Console;
@@ -22,7 +22,7 @@ use core::sync::atomic::{
 use freehold::PAGE_SIZE;
 use freehold::counted::Counted;
 use freehold::engine::{Config, Engine};
-use freehold_kernel::words;
+use freehold_kernel::{cpio, words};
 use linux_raw_sys::general::O_RDWR;
 
 /// The engine; from `Box::into_raw`, and never given back.
@@ -39,6 +39,7 @@ pub fn engine() -> &'static Counted<Engine<Machine>> {
 #[unsafe(no_mangle)]
 extern "C" fn kernel_main(info: u64) -> ! {
     serial::init();
+    report::report!("ready");
     apic::mask_old_controllers();
     cpu::init(0);
     descriptors::init_gates();
@@ -59,7 +60,7 @@ extern "C" fn kernel_main(info: u64) -> ! {
     if options::is_verbose() {
         let (free, count) = ((frames::free_count() * PAGE_SIZE) >> 20, cpu::count());
         let total = memory::total_bytes() >> 20;
-        serial::say!(
+        report::say!(
             "freehold: {count} processors, {free} of {total} MiB free, {} us",
             clock::now_ns() / 1000
         );
@@ -70,7 +71,7 @@ extern "C" fn kernel_main(info: u64) -> ! {
         core::slice::from_raw_parts(direct::<u8>(module.start), (module.end - module.start) as usize)
     };
     tree::unpack(module);
-    run_first(words::words(program).map(Iterator::collect).collect());
+    run_first(strings(module, program));
     scheduler::idle()
 }
 
@@ -78,23 +79,37 @@ fn start_engine() {
     let engine = Engine::new(Machine, Config::default()).expect("memory for the engine");
     // Release pairs with the acquire of `engine`.
     ENGINE.store(alloc::boxed::Box::into_raw(alloc::boxed::Box::new(engine)), Release);
+    crate::files::proc::settings::set_huge_pages(options::huge_pages());
+}
+
+/// What the first program is given: the archive says it, or else the words of the command line.
+fn strings(module: &'static [u8], line: &str) -> Strings {
+    let listed = |name: &[u8]| {
+        let entry = cpio::entries(module).find(|entry| entry.name == name)?;
+        let ended = entry.contents.strip_suffix(&[0]).unwrap_or_default();
+        Some(ended.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect::<Vec<_>>())
+    };
+    let usual = || alloc::vec![b"PATH=/bin:/usr/bin:/sbin:/usr/sbin".to_vec(), b"HOME=/".to_vec()];
+    Strings {
+        arguments: listed(b".boot/args")
+            .unwrap_or_else(|| words::words(line).map(Iterator::collect).collect()),
+        environment: listed(b".boot/env").unwrap_or_else(usual),
+    }
 }
 
 /// Makes the first process. An archive's program is named by its path; a program that was booted alone gets
 /// all the words as its arguments.
-fn run_first(arguments: Vec<Vec<u8>>) {
+fn run_first(mut strings: Strings) {
     let root = tree::root();
     let alone = root.child(b"program").ok();
-    let path = match (&alone, arguments.first()) {
+    let path = match (&alone, strings.arguments.first()) {
         (Some(_), _) => b"/program".to_vec(),
         (None, Some(path)) => path.clone(),
         (None, None) => b"/init".to_vec(),
     };
-    let arguments = if arguments.is_empty() { alloc::vec![path.clone()] } else { arguments };
-    let strings = Strings {
-        arguments,
-        environment: alloc::vec![b"PATH=/bin:/usr/bin:/sbin:/usr/sbin".to_vec(), b"HOME=/".to_vec()],
-    };
+    if strings.arguments.is_empty() {
+        strings.arguments.push(path.clone());
+    }
     let name = |path: &[u8]| alloc::string::String::from_utf8_lossy(path).into_owned();
     let node: Arc<Node> = match tree::lookup(&root, &path, true) {
         Ok(node) => node,

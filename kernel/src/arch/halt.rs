@@ -1,41 +1,30 @@
-//! The end: by the program's exit status, or by a panic.
+//! The end: by the program's exit status, or by a panic. `PROTOCOL.md` says what is heard of it.
 
-use super::serial::say;
-use core::fmt::Write;
+use super::report::report_now;
+use super::serial;
 use core::panic::PanicInfo;
 use x86_64::instructions::{hlt, interrupts, port::Port};
 
-/// What QEMU is told after a panic; `cargo xtask boot` makes status 125 of it.
-const PANIC: u8 = 0x7f;
+/// What QEMU's debug-exit device is told: any number but 0, which would look like a refusal of QEMU's.
+const END: u8 = 1;
 
-/// Ends the machine. The debug-exit device makes QEMU's own exit status `status * 2 + 1`, modulo 256, which
-/// loses the highest bit; so the second serial port, where there is one, is told the whole, as a line.
+/// Ends the machine with the first program's status. Its output comes before.
 pub fn exit(status: u8) -> ! {
-    let _ = writeln!(Report, "exit {status}");
-    end(status)
+    serial::drain();
+    report_now!("status {status}");
+    end()
 }
 
-/// The status of a panic.
+/// Ends the machine after a panic, of which the report has been told.
 pub fn exit_after_panic() -> ! {
-    let _ = writeln!(Report, "panic");
-    end(PANIC)
+    serial::drain();
+    end()
 }
 
-fn end(code: u8) -> ! {
+fn end() -> ! {
     // SAFETY: the debug-exit device of QEMU; a machine without it ignores the write.
-    unsafe { Port::<u8>::new(0xf4).write(code) };
+    unsafe { Port::<u8>::new(0xf4).write(END) };
     stop()
-}
-
-/// The second serial port.
-struct Report;
-
-impl Write for Report {
-    fn write_str(&mut self, text: &str) -> core::fmt::Result {
-        // SAFETY: a serial port, or nothing.
-        text.bytes().for_each(|byte| unsafe { Port::<u8>::new(0x2f8).write(byte) });
-        Ok(())
-    }
 }
 
 fn stop() -> ! {
@@ -47,7 +36,7 @@ fn stop() -> ! {
 
 #[panic_handler]
 fn panic(info: &PanicInfo<'_>) -> ! {
-    say!("\nkernel panic: {info}");
+    report_now!("panic {info}");
     exit_after_panic()
 }
 

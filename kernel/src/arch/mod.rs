@@ -10,7 +10,8 @@
 //! | `ucopy.s`, [`user`] | a program's memory, as the kernel reads and writes it |
 //! | [`features`] | what of this processor is turned on |
 //! | [`lock`] | a spin lock whose waiters answer flushes |
-//! | [`serial`], [`halt`] | output, and the end |
+//! | [`serial`] | the console |
+//! | [`report`], [`halt`] | what the kernel itself says, and the end |
 
 pub mod apic;
 pub mod clock;
@@ -19,6 +20,7 @@ pub mod descriptors;
 pub mod features;
 pub mod halt;
 pub mod lock;
+pub mod report;
 pub mod serial;
 pub mod trap;
 pub mod user;

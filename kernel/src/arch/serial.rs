@@ -1,7 +1,6 @@
-//! The serial port: the console's output, and all that a panic has.
+//! The serial port: the console's output and input.
 
 use super::lock::SpinLock;
-use core::fmt;
 use x86_64::instructions::port::Port;
 
 const BASE: u16 = 0x3f8;
@@ -10,7 +9,8 @@ const FIFO: usize = 16;
 
 static PORT: SpinLock<()> = SpinLock::new(());
 
-/// Turns the queue on, and interrupts of the port off.
+/// Turns the queue on, and interrupts of the port off. What has come in before is lost, so the report says
+/// that input is taken from now on.
 pub fn init() {
     // SAFETY: the port of the first serial line; nothing but output follows from it.
     unsafe {
@@ -38,27 +38,13 @@ pub fn write_now(bytes: &[u8]) {
 }
 
 /// Takes a byte that came in.
-#[allow(dead_code, reason = "input by the console comes next")]
 pub fn read() -> Option<u8> {
     // SAFETY: as in `init`.
     unsafe { (Port::<u8>::new(BASE + 5).read() & 1 != 0).then(|| Port::<u8>::new(BASE).read()) }
 }
 
-/// What formatted text is written to, without a lock.
-pub struct Raw;
-
-impl fmt::Write for Raw {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        write_now(text.as_bytes());
-        Ok(())
-    }
+/// Waits until everything is sent.
+pub fn drain() {
+    // SAFETY: as in `init`.
+    while unsafe { Port::<u8>::new(BASE + 5).read() } & 0x40 == 0 {}
 }
-
-/// A line of the kernel's own on the console.
-macro_rules! say {
-    ($($part:tt)*) => {{
-        use core::fmt::Write;
-        let _ = writeln!($crate::arch::serial::Raw, $($part)*);
-    }};
-}
-pub(crate) use say;

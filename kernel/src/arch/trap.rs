@@ -1,6 +1,6 @@
 //! Exceptions and interrupts, after `entry.s` has saved everything.
 
-use super::{apic, cpu, features, halt, serial::say};
+use super::{apic, cpu, features, halt, report::report_now};
 use crate::memory::tlb;
 use crate::task::{self, scheduler, timers};
 use freehold::fault::Access;
@@ -133,14 +133,14 @@ fn fatal(frame: &Frame, vector: u64) -> ! {
         _ => "exception",
     };
     let f = frame;
-    say!("\nkernel panic: {name} (vector {vector}, error {:#x}) at {:#x}", f.error, f.rip);
-    say!("cr2 {:#x} cs {:#x} flags {:#x} rsp {:#x}", Cr2::read_raw(), f.cs, f.rflags, f.rsp);
-    say!("rax {:#x} rbx {:#x} rcx {:#x} rdx {:#x}", f.rax, f.rbx, f.rcx, f.rdx);
-    say!("rsi {:#x} rdi {:#x} rbp {:#x} r8 {:#x}", f.rsi, f.rdi, f.rbp, f.r8);
-    say!("r9 {:#x} r10 {:#x} r11 {:#x} r12 {:#x}", f.r9, f.r10, f.r11, f.r12);
-    say!("r13 {:#x} r14 {:#x} r15 {:#x}", f.r13, f.r14, f.r15);
+    report_now!("panic {name} (vector {vector}, error {:#x}) at {:#x}", f.error, f.rip);
+    report_now!("cr2 {:#x} cs {:#x} flags {:#x} rsp {:#x}", Cr2::read_raw(), f.cs, f.rflags, f.rsp);
+    report_now!("rax {:#x} rbx {:#x} rcx {:#x} rdx {:#x}", f.rax, f.rbx, f.rcx, f.rdx);
+    report_now!("rsi {:#x} rdi {:#x} rbp {:#x} r8 {:#x}", f.rsi, f.rdi, f.rbp, f.r8);
+    report_now!("r9 {:#x} r10 {:#x} r11 {:#x} r12 {:#x}", f.r9, f.r10, f.r11, f.r12);
+    report_now!("r13 {:#x} r14 {:#x} r15 {:#x}", f.r13, f.r14, f.r15);
     if vector == 8 && crate::memory::stacks::is_guard(Cr2::read_raw()) {
-        say!("a kernel stack has overflowed");
+        report_now!("a kernel stack has overflowed");
     }
     halt::exit_after_panic()
 }

@@ -1,18 +1,17 @@
 //! Files by descriptor.
 
 use super::{Answer, Calls, errno};
-use crate::arch::clock;
 use crate::arch::cpu::current;
 use crate::arch::trap::Frame;
 use crate::arch::user::UserPtr;
 use crate::files::buffer::{Part, UserBuffer};
 use crate::files::open::Open;
-use crate::files::pipe;
-use crate::task::wait::{self, Sleep, Woken};
+use crate::files::{pipe, socket, table};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
+use freehold::object::Seals;
 use linux_raw_sys::general::*;
 
 pub const CALLS: Calls = &[
@@ -22,23 +21,29 @@ pub const CALLS: Calls = &[
     (__NR_pwrite64, pwrite),
     (__NR_readv, readv),
     (__NR_writev, writev),
-    (__NR_lseek, lseek),
+    (__NR_preadv, preadv),
+    (__NR_pwritev, pwritev),
+    (__NR_preadv2, preadv),
+    (__NR_pwritev2, pwritev),
     (__NR_close, close),
+    (__NR_close_range, close_range),
     (__NR_dup, dup),
     (__NR_dup2, dup2),
     (__NR_dup3, dup3),
     (__NR_fcntl, fcntl),
+    (__NR_flock, flock),
     (__NR_ioctl, ioctl),
     (__NR_pipe, pipe),
     (__NR_pipe2, pipe2),
-    (__NR_poll, poll),
-    (__NR_ftruncate, ftruncate),
+    (__NR_socketpair, socketpair),
+    (__NR_socket, no_socket),
 ];
 
 /// Most bytes of one call.
-const MOST: u64 = 0x7fff_f000;
+pub const MOST: u64 = 0x7fff_f000;
 
-fn file(descriptor: u64) -> Result<Arc<Open>, Errno> {
+/// The open file of a descriptor.
+pub fn file(descriptor: u64) -> Result<Arc<Open>, Errno> {
     current().process().files.get(descriptor)
 }
 
@@ -58,7 +63,7 @@ fn pread(frame: &mut Frame) -> Answer {
     let [descriptor, at, len, offset, ..] = frame.args();
     let parts = [[at, len.min(MOST)]];
     let open = file(descriptor)?;
-    seekable(&open)?;
+    seekable_at(&open, offset)?;
     Ok(open.read(Some(offset), &mut UserBuffer::new(&parts))? as u64)
 }
 
@@ -66,12 +71,17 @@ fn pwrite(frame: &mut Frame) -> Answer {
     let [descriptor, at, len, offset, ..] = frame.args();
     let parts = [[at, len.min(MOST)]];
     let open = file(descriptor)?;
-    seekable(&open)?;
+    seekable_at(&open, offset)?;
     Ok(open.write(Some(offset), &mut UserBuffer::new(&parts))? as u64)
 }
 
-fn seekable(open: &Open) -> Result<(), Errno> {
+pub fn seekable(open: &Open) -> Result<(), Errno> {
     if open.file.can_seek() { Ok(()) } else { Err(errno::ESPIPE) }
+}
+
+/// EINVAL: there is no such offset. ESPIPE: there are none.
+fn seekable_at(open: &Open, offset: u64) -> Result<(), Errno> {
+    if offset > i64::MAX as u64 { Err(Errno::EINVAL) } else { seekable(open) }
 }
 
 /// The ranges that `struct iovec`s name.
@@ -104,20 +114,24 @@ fn writev(frame: &mut Frame) -> Answer {
     Ok(file(descriptor)?.write(None, &mut UserBuffer::new(&parts))? as u64)
 }
 
-fn lseek(frame: &mut Frame) -> Answer {
-    let [descriptor, offset, whence, ..] = frame.args();
-    let open = file(descriptor)?;
-    seekable(&open)?;
-    let base = match whence as u32 {
-        SEEK_SET => 0,
-        SEEK_CUR => open.position(),
-        SEEK_END => open.file.stat().size,
-        _ => return Err(Errno::EINVAL),
-    };
-    let to = base.checked_add_signed(offset as i64).filter(|to| *to <= i64::MAX as u64);
-    let to = to.ok_or(Errno::EINVAL)?;
-    open.set_position(to);
-    Ok(to)
+/// -1, for preadv2 and pwritev2: the file's position.
+fn place(open: &Open, offset: u64) -> Result<Option<u64>, Errno> {
+    if offset == u64::MAX {
+        return Ok(None);
+    }
+    seekable_at(open, offset).map(|()| Some(offset))
+}
+
+fn preadv(frame: &mut Frame) -> Answer {
+    let [descriptor, at, count, offset, ..] = frame.args();
+    let (open, parts) = (file(descriptor)?, parts(at, count)?);
+    Ok(open.read(place(&open, offset)?, &mut UserBuffer::new(&parts))? as u64)
+}
+
+fn pwritev(frame: &mut Frame) -> Answer {
+    let [descriptor, at, count, offset, ..] = frame.args();
+    let (open, parts) = (file(descriptor)?, parts(at, count)?);
+    Ok(open.write(place(&open, offset)?, &mut UserBuffer::new(&parts))? as u64)
 }
 
 fn close(frame: &mut Frame) -> Answer {
@@ -148,29 +162,126 @@ fn dup3(frame: &mut Frame) -> Answer {
     Ok(to)
 }
 
+const CLOSE_RANGE_UNSHARE: u32 = 2;
+const CLOSE_RANGE_CLOEXEC: u32 = 4;
+
+fn close_range(frame: &mut Frame) -> Answer {
+    let [first, last, flags, ..] = frame.args();
+    let (first, last) = (first as u32, last as u32);
+    if first > last || flags as u32 & !(CLOSE_RANGE_CLOEXEC | CLOSE_RANGE_UNSHARE) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let at_exec = flags as u32 & CLOSE_RANGE_CLOEXEC != 0;
+    current().process().files.close_range(first as usize, last as usize, at_exec);
+    Ok(0)
+}
+
 fn fcntl(frame: &mut Frame) -> Answer {
     let [descriptor, what, argument, ..] = frame.args();
     let open = file(descriptor)?;
     let files = &current().process().files;
     match what as u32 {
-        F_DUPFD => files.add(open, argument as usize, false),
-        F_DUPFD_CLOEXEC => files.add(open, argument as usize, true),
+        F_DUPFD | F_DUPFD_CLOEXEC if argument as u32 as usize >= table::MOST => Err(Errno::EINVAL),
+        F_DUPFD => files.add(open, argument as u32 as usize, false),
+        F_DUPFD_CLOEXEC => files.add(open, argument as u32 as usize, true),
         F_GETFD => files.close_on_exec(descriptor, None).map(u64::from),
         F_SETFD => files.close_on_exec(descriptor, Some(argument & 1 != 0)).map(|_| 0),
-        F_GETFL => Ok(open.flags.load(Relaxed).into()),
+        F_GETFL => Ok(u64::from(open.flags.load(Relaxed)) | O_LARGE),
         F_SETFL => {
-            let change = O_APPEND | O_NONBLOCK;
+            let change = O_APPEND | O_NONBLOCK | O_DIRECT | O_NOATIME;
             let step = |flags| Some(flags & !change | argument as u32 & change);
             let _ = open.flags.fetch_update(Relaxed, Relaxed, step);
             Ok(0)
         }
+        // Locks: one process is never in its own way.
+        F_GETLK | OFD_GETLK => UserPtr::<u16>::new(argument).write(&UNLOCKED).map(|()| 0),
+        F_SETLK | F_SETLKW | OFD_SETLK | OFD_SETLKW => {
+            UserPtr::<u16>::new(argument).read().map(|_| 0)
+        }
+        F_GETOWN | F_SETOWN | F_GETSIG | F_SETSIG => Ok(0),
+        F_GETPIPE_SZ => pipe::room(&*open.file, None).map(|bytes| bytes as u64),
+        F_SETPIPE_SZ => pipe::room(&*open.file, Some(argument as u32 as usize)).map(|bytes| bytes as u64),
+        F_GET_SEALS => {
+            let seals = open.file.mapping().and_then(|mapping| mapping.seals()).ok_or(Errno::EINVAL)?;
+            Ok(seals.bits().into())
+        }
+        F_ADD_SEALS => add_seals(&open, argument as u32),
         _ => Err(Errno::EINVAL),
     }
 }
 
+/// What F_GETFL says of every file.
+const O_LARGE: u64 = 0o100_000;
+const UNLOCKED: u16 = 2;
+const OFD_GETLK: u32 = 36;
+const OFD_SETLK: u32 = 37;
+const OFD_SETLKW: u32 = 38;
+const F_SETPIPE_SZ: u32 = 1031;
+const F_GETPIPE_SZ: u32 = 1032;
+const F_ADD_SEALS: u32 = 1033;
+const F_GET_SEALS: u32 = 1034;
+
+fn add_seals(open: &Open, seals: u32) -> Answer {
+    let mapping = open.file.mapping().ok_or(Errno::EINVAL)?;
+    if !open.may_write() {
+        return Err(Errno::EPERM);
+    }
+    let seals = Seals::from_bits(seals).ok_or(Errno::EINVAL)?;
+    mapping.add_seals(seals).map(|()| 0).map_err(|error| error.errno())
+}
+
+fn flock(frame: &mut Frame) -> Answer {
+    let [descriptor, ..] = frame.args();
+    file(descriptor).map(|_| 0)
+}
+
+fn no_socket(_: &mut Frame) -> Answer {
+    Err(errno::EAFNOSUPPORT)
+}
+
+/// Of the family UNIX, streams alone.
+fn socketpair(frame: &mut Frame) -> Answer {
+    let [family, kind, _, out, ..] = frame.args();
+    if family as u32 != AF_UNIX {
+        return Err(errno::EAFNOSUPPORT);
+    }
+    let flags = kind as u32;
+    if flags & 0xf != SOCK_STREAM {
+        return Err(errno::EPROTONOSUPPORT);
+    }
+    let files = &current().process().files;
+    let (a, b) = socket::pair();
+    let open = |socket| Open::new(Arc::new(socket), O_RDWR | flags & O_NONBLOCK, b"socket:");
+    let a = files.add(open(a), 0, flags & O_CLOEXEC != 0)?;
+    let b = files.add(open(b), 0, flags & O_CLOEXEC != 0)?;
+    UserPtr::<[u32; 2]>::new(out).write(&[a as u32, b as u32])?;
+    Ok(0)
+}
+
+const AF_UNIX: u32 = 1;
+const SOCK_STREAM: u32 = 1;
+
+const FIOCLEX: u64 = 0x5451;
+const FIONCLEX: u64 = 0x5450;
+const FIONBIO: u64 = 0x5421;
+
 fn ioctl(frame: &mut Frame) -> Answer {
     let [descriptor, request, argument, ..] = frame.args();
-    file(descriptor)?.file.ioctl(request, argument)
+    let open = file(descriptor)?;
+    let request = request & 0xffff_ffff;
+    match request {
+        FIOCLEX | FIONCLEX => {
+            let marked = Some(request == FIOCLEX);
+            current().process().files.close_on_exec(descriptor, marked).map(|_| 0)
+        }
+        FIONBIO => {
+            let nonblock = if UserPtr::<u32>::new(argument).read()? != 0 { O_NONBLOCK } else { 0 };
+            let step = |flags| Some(flags & !O_NONBLOCK | nonblock);
+            let _ = open.flags.fetch_update(Relaxed, Relaxed, step);
+            Ok(0)
+        }
+        _ => open.file.ioctl(request, argument),
+    }
 }
 
 fn pipe(frame: &mut Frame) -> Answer {
@@ -191,62 +302,4 @@ fn make_pipe(out: u64, flags: u32) -> Answer {
     let writer = files.add(Open::new(Arc::new(writer), O_WRONLY | keep, b"pipe:"), 0, close)?;
     UserPtr::<[u32; 2]>::new(out).write(&[reader as u32, writer as u32])?;
     Ok(0)
-}
-
-fn poll(frame: &mut Frame) -> Answer {
-    let [at, count, timeout, ..] = frame.args();
-    if count > crate::files::table::MOST as u64 {
-        return Err(Errno::EINVAL);
-    }
-    let deadline = match timeout as i32 {
-        ms @ 0.. => clock::now_ns() + ms as u64 * 1_000_000,
-        _ => u64::MAX,
-    };
-    loop {
-        let (ready, keys) = look(at, count)?;
-        let now = clock::now_ns();
-        if ready > 0 || now >= deadline {
-            return Ok(ready);
-        }
-        // One key is waited for; where there are several, their changes are looked for in turns.
-        let soon = if keys.len() > 1 { deadline.min(now + 1_000_000) } else { deadline };
-        let key = keys.first().copied().unwrap_or(wait::Key::kernel(&raw const deadline as u64));
-        let waiting = wait::enqueue(key, u32::MAX);
-        if look(at, count)?.0 > 0 {
-            waiting.cancel();
-        } else if waiting.sleep(Sleep::Interruptible, soon) == Woken::Signal {
-            return Err(Errno::EINTR);
-        }
-    }
-}
-
-/// Looks at every file that a poll names; returns how many are ready, and the keys of the others.
-fn look(at: u64, count: u64) -> Result<(u64, Vec<wait::Key>), Errno> {
-    let (mut ready, mut keys) = (0, Vec::new());
-    for n in 0..count {
-        let entry = UserPtr::<u64>::new(at).add(n);
-        let word = entry.read()?;
-        let (descriptor, events) = (word as i32, (word >> 32) as u16);
-        let found = match file(descriptor as u32 as u64) {
-            _ if descriptor < 0 => 0,
-            Ok(open) => {
-                keys.extend(open.file.ready_key());
-                open.file.ready() & (u32::from(events) | POLLERR | POLLHUP)
-            }
-            Err(_) => POLLNVAL,
-        };
-        ready += u64::from(found != 0);
-        UserPtr::<u16>::new(entry.at() + 6).write(&(found as u16))?;
-    }
-    Ok((ready, keys))
-}
-
-fn ftruncate(frame: &mut Frame) -> Answer {
-    let [descriptor, size, ..] = frame.args();
-    let open = file(descriptor)?;
-    let mapping = open.file.mapping().filter(|_| open.may_write()).ok_or(Errno::EINVAL)?;
-    if size > i64::MAX as u64 {
-        return Err(Errno::EINVAL);
-    }
-    mapping.truncate(size).map(|()| 0).map_err(|error| error.errno())
 }

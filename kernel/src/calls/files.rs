@@ -6,7 +6,7 @@ use crate::arch::trap::Frame;
 use crate::arch::user::{self, UserPtr};
 use crate::files::open::Open;
 use crate::files::tree::{self, Kind, Node, NodeFile};
-use crate::files::{File, Stat};
+use crate::files::File;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
@@ -15,23 +15,20 @@ use linux_raw_sys::general::*;
 
 pub const CALLS: Calls = &[
     (__NR_open, open),
+    (__NR_creat, creat),
     (__NR_openat, openat),
-    (__NR_stat, stat),
-    (__NR_lstat, lstat),
-    (__NR_fstat, fstat),
-    (__NR_newfstatat, fstatat),
-    (__NR_access, access),
-    (__NR_faccessat, faccessat),
+    (__NR_openat2, openat2),
     (__NR_readlink, readlink),
     (__NR_readlinkat, readlinkat),
     (__NR_getcwd, getcwd),
     (__NR_chdir, chdir),
+    (__NR_fchdir, fchdir),
     (__NR_getdents64, getdents64),
     (__NR_umask, umask),
 ];
 
 /// AT_FDCWD, as the low half of a register has it.
-const HERE: u64 = AT_FDCWD as u32 as u64;
+pub const HERE: u64 = AT_FDCWD as u32 as u64;
 
 /// A path from a program.
 ///
@@ -43,7 +40,7 @@ pub fn path(at: u64) -> Result<Vec<u8>, Errno> {
 }
 
 /// The directory that a path begins at which does not begin with a slash.
-fn directory(descriptor: u64) -> Result<Arc<Node>, Errno> {
+pub fn directory(descriptor: u64) -> Result<Arc<Node>, Errno> {
     let process = current().process();
     if descriptor & 0xffff_ffff == HERE {
         return Ok(process.directory.lock().clone());
@@ -51,10 +48,19 @@ fn directory(descriptor: u64) -> Result<Arc<Node>, Errno> {
     process.files.get(descriptor & 0xffff_ffff)?.file.node().cloned().ok_or(errno::ENOTDIR)
 }
 
-fn find(descriptor: u64, at: u64, follow: bool) -> Result<Arc<Node>, Errno> {
+/// What the path at `at` names.
+///
+/// # Errors
+///
+/// As [`tree::lookup`]; EFAULT, EBADF.
+pub fn find(descriptor: u64, at: u64, follow: bool) -> Result<Arc<Node>, Errno> {
     let path = path(at)?;
-    let from = if path.first() == Some(&b'/') { tree::root() } else { directory(descriptor)? };
-    tree::lookup(&from, &path, follow)
+    tree::lookup(&start(descriptor, &path)?, &path, follow)
+}
+
+/// Where a path begins.
+pub fn start(descriptor: u64, path: &[u8]) -> Result<Arc<Node>, Errno> {
+    if path.first() == Some(&b'/') { Ok(tree::root()) } else { directory(descriptor) }
 }
 
 fn open(frame: &mut Frame) -> Answer {
@@ -67,85 +73,92 @@ fn openat(frame: &mut Frame) -> Answer {
     open_at(directory, path, flags as u32, mode as u32)
 }
 
+fn creat(frame: &mut Frame) -> Answer {
+    let [path, mode, ..] = frame.args();
+    open_at(HERE, path, O_CREAT | O_WRONLY | O_TRUNC, mode as u32)
+}
+
+/// `struct open_how`: flags, mode, and how far lookups may go, of which nothing is known here.
+fn openat2(frame: &mut Frame) -> Answer {
+    let [directory, path, how, bytes, ..] = frame.args();
+    if bytes < 24 {
+        return Err(Errno::EINVAL);
+    }
+    let [flags, mode, resolve] = UserPtr::<[u64; 3]>::new(how).read()?;
+    if resolve != 0 || flags >> 32 != 0 || mode & !0o7777 != 0 {
+        return Err(Errno::EINVAL);
+    }
+    open_at(directory, path, flags as u32, mode as u32)
+}
+
+/// What of the flags stays with an open file.
+const KEPT: u32 = O_ACCMODE | O_APPEND | O_NONBLOCK | O_PATH | O_DIRECT | O_NOATIME;
+
 fn open_at(descriptor: u64, at: u64, flags: u32, mode: u32) -> Answer {
     let path = path(at)?;
-    let from = if path.first() == Some(&b'/') { tree::root() } else { directory(descriptor)? };
+    let from = start(descriptor, &path)?;
     let node = match tree::lookup(&from, &path, flags & O_NOFOLLOW == 0) {
+        Ok(directory) if flags & O_TMPFILE == O_TMPFILE => unnamed(&directory, flags, mode)?,
         Ok(_) if flags & (O_CREAT | O_EXCL) == O_CREAT | O_EXCL => return Err(Errno::EEXIST),
-        Err(Errno::ENOENT) if flags & O_CREAT != 0 => create(&from, &path, mode)?,
+        Err(Errno::ENOENT) if flags & O_CREAT != 0 && flags & O_PATH == 0 => create(&from, &path, mode)?,
         found => found?,
     };
+    let file = open_node(&node, flags)?;
+    let open = Open::new(file, flags & KEPT, &tree::path_of(&node));
+    current().process().files.add(open, 0, flags & O_CLOEXEC != 0)
+}
+
+/// What an open of this node gets.
+fn open_node(node: &Arc<Node>, flags: u32) -> Result<Arc<dyn File>, Errno> {
     let writes = flags & O_ACCMODE != O_RDONLY;
-    let file: Arc<dyn File> = match &node.kind {
-        Kind::Device(device) => device.clone(),
-        Kind::Link(_) => return Err(errno::ELOOP),
-        Kind::Directory(_) if writes => return Err(errno::EISDIR),
-        Kind::Regular(_) if flags & O_DIRECTORY != 0 => return Err(errno::ENOTDIR),
+    if flags & O_PATH != 0 {
+        return Ok(Arc::new(NodeFile(node.clone())));
+    }
+    if flags & O_DIRECTORY != 0 && flags & O_TMPFILE != O_TMPFILE && !node.is_directory() {
+        return Err(errno::ENOTDIR);
+    }
+    match &node.kind {
+        Kind::Device(device) => Ok(device.clone()),
+        Kind::Made(make) => make(),
+        Kind::Link(_) | Kind::Jump(_) => Err(errno::ELOOP),
+        Kind::Directory(_) | Kind::Listing(_) if writes || flags & O_CREAT != 0 => Err(errno::EISDIR),
+        Kind::Directory(_) | Kind::Listing(_) => Ok(Arc::new(NodeFile(node.clone()))),
         Kind::Regular(mapping) => {
             if flags & O_TRUNC != 0 && writes {
                 mapping.truncate(0).map_err(|error| error.errno())?;
+                node.touch();
             }
-            Arc::new(NodeFile(node.clone()))
+            Ok(Arc::new(NodeFile(node.clone())))
         }
-        Kind::Directory(_) => Arc::new(NodeFile(node.clone())),
-    };
-    let open = Open::new(file, flags & (O_ACCMODE | O_APPEND | O_NONBLOCK), &path);
-    current().process().files.add(open, 0, flags & O_CLOEXEC != 0)
+    }
+}
+
+/// O_TMPFILE: a file without a name.
+fn unnamed(directory: &Arc<Node>, flags: u32, mode: u32) -> Result<Arc<Node>, Errno> {
+    if flags & O_ACCMODE == O_RDONLY {
+        return Err(Errno::EINVAL);
+    }
+    if !matches!(directory.kind, Kind::Directory(_)) {
+        return Err(errno::ENOTDIR);
+    }
+    let node = Node::empty(mode & !current().process().umask.load(Relaxed))?;
+    *node.name.lock() = alloc::format!("#{}", node.inode).into_bytes();
+    *node.parent.lock() = Arc::downgrade(directory);
+    Ok(node)
 }
 
 fn create(from: &Arc<Node>, path: &[u8], mode: u32) -> Result<Arc<Node>, Errno> {
     let (directory, name) = tree::lookup_parent(from, path, true)?;
-    let node = Node::empty(mode & !current().process().umask.load(Relaxed))?;
-    directory.insert(&name.ok_or(errno::EISDIR)?, node.clone())?;
-    Ok(node)
-}
-
-/// Writes `struct stat`.
-fn put_stat(of: Stat, at: u64) -> Answer {
-    // As `struct stat` lies in memory: words of eight bytes.
-    let mode = u64::from(of.mode);
-    let blocks = of.size.div_ceil(512);
-    let mut words = [0u64; 18];
-    words[..9].copy_from_slice(&[1, of.inode, of.links, mode, 0, of.device, of.size, 4096, blocks]);
-    UserPtr::<[u64; 18]>::new(at).write(&words)?;
-    Ok(0)
-}
-
-fn stat(frame: &mut Frame) -> Answer {
-    let [path, out, ..] = frame.args();
-    put_stat(find(HERE, path, true)?.stat(), out)
-}
-
-fn lstat(frame: &mut Frame) -> Answer {
-    let [path, out, ..] = frame.args();
-    put_stat(find(HERE, path, false)?.stat(), out)
-}
-
-fn fstat(frame: &mut Frame) -> Answer {
-    let [descriptor, out, ..] = frame.args();
-    put_stat(current().process().files.get(descriptor)?.file.stat(), out)
-}
-
-fn fstatat(frame: &mut Frame) -> Answer {
-    let [descriptor, at, out, flags, ..] = frame.args();
-    let flags = flags as u32;
-    if flags & AT_EMPTY_PATH != 0 && (at == 0 || path(at)?.is_empty()) {
-        return match descriptor & 0xffff_ffff {
-            HERE => put_stat(directory(descriptor)?.stat(), out),
-            descriptor => put_stat(current().process().files.get(descriptor)?.file.stat(), out),
-        };
+    if path.ends_with(b"/") {
+        return Err(errno::EISDIR);
     }
-    put_stat(find(descriptor, at, flags & AT_SYMLINK_NOFOLLOW == 0)?.stat(), out)
-}
-
-fn access(frame: &mut Frame) -> Answer {
-    let [path, ..] = frame.args();
-    find(HERE, path, true).map(|_| 0)
-}
-
-fn faccessat(frame: &mut Frame) -> Answer {
-    let [descriptor, path, ..] = frame.args();
-    find(descriptor, path, true).map(|_| 0)
+    let name = name.ok_or(errno::EISDIR)?;
+    let node = Node::empty(mode & !current().process().umask.load(Relaxed))?;
+    match directory.insert(&name, node.clone()) {
+        // Somebody else was faster.
+        Err(Errno::EEXIST) => directory.child(&name),
+        inserted => inserted.map(|()| node),
+    }
 }
 
 fn readlink(frame: &mut Frame) -> Answer {
@@ -159,42 +172,34 @@ fn readlinkat(frame: &mut Frame) -> Answer {
 }
 
 fn read_link(descriptor: u64, at: u64, out: u64, room: u64) -> Answer {
-    let name = path(at)?;
+    if room as i32 <= 0 {
+        return Err(Errno::EINVAL);
+    }
     let put = |target: &[u8]| {
-        let bytes = target.len().min(room as usize);
+        let bytes = target.len().min(room as i32 as usize);
         user::copy_out(out, &target[..bytes]).map(|()| bytes as u64)
     };
-    // The one link of /proc that libraries ask for when they start.
-    if name == b"/proc/self/exe" {
-        return put(&current().process().name.lock().clone());
-    }
-    match &find(descriptor, at, false)?.kind {
+    let name = path(at)?;
+    let node = match name.is_empty() {
+        true => directory_or_link(descriptor)?,
+        false => tree::lookup(&start(descriptor, &name)?, &name, false)?,
+    };
+    match &node.kind {
         Kind::Link(target) => put(target),
+        Kind::Jump(jump) => put(&jump.text()?),
         _ => Err(Errno::EINVAL),
     }
 }
 
+/// What a descriptor names, which was opened by O_PATH.
+fn directory_or_link(descriptor: u64) -> Result<Arc<Node>, Errno> {
+    current().process().files.get(descriptor)?.file.node().cloned().ok_or(Errno::ENOENT)
+}
+
 fn getcwd(frame: &mut Frame) -> Answer {
     let [out, room, ..] = frame.args();
-    let mut here = current().process().directory.lock().clone();
-    let mut names = Vec::new();
-    loop {
-        let up = here.parent.lock().upgrade();
-        let Some(parent) = up else { break };
-        let Kind::Directory(entries) = &parent.kind else { break };
-        let name =
-            entries.lock().iter().find(|(_, node)| Arc::ptr_eq(node, &here)).map(|(name, _)| name.clone());
-        names.push(name.ok_or(Errno::ENOENT)?);
-        here = parent;
-    }
-    let mut text = Vec::new();
-    names.iter().rev().for_each(|name| {
-        text.push(b'/');
-        text.extend_from_slice(name);
-    });
-    if text.is_empty() {
-        text.push(b'/');
-    }
+    let here = current().process().directory.lock().clone();
+    let mut text = tree::path_of(&here);
     text.push(0);
     if text.len() as u64 > room {
         return Err(errno::ERANGE);
@@ -203,14 +208,25 @@ fn getcwd(frame: &mut Frame) -> Answer {
     Ok(text.len() as u64)
 }
 
-fn chdir(frame: &mut Frame) -> Answer {
-    let [path, ..] = frame.args();
-    let node = find(HERE, path, true)?;
-    if !matches!(node.kind, Kind::Directory(_)) {
+fn fchdir(frame: &mut Frame) -> Answer {
+    let [descriptor, ..] = frame.args();
+    let node = current().process().files.get(descriptor)?.file.node().cloned().ok_or(errno::ENOTDIR)?;
+    enter(node)
+}
+
+/// Makes it the process's directory.
+fn enter(node: Arc<Node>) -> Answer {
+    if !node.is_directory() {
         return Err(errno::ENOTDIR);
     }
-    *current().process().directory.lock() = node;
+    let before = core::mem::replace(&mut *current().process().directory.lock(), node);
+    drop(before);
     Ok(0)
+}
+
+fn chdir(frame: &mut Frame) -> Answer {
+    let [path, ..] = frame.args();
+    enter(find(HERE, path, true)?)
 }
 
 fn getdents64(frame: &mut Frame) -> Answer {
@@ -231,6 +247,15 @@ fn getdents64(frame: &mut Frame) -> Answer {
         records.resize(records.len().next_multiple_of(8).max(records.len() + 1).next_multiple_of(8), 0);
         true
     })?;
+    if records.is_empty() && position == open.position() {
+        // An entry is left that does not fit.
+        let mut left = false;
+        open.file.entries(position, &mut |_| {
+            left = true;
+            false
+        })?;
+        return if left { Err(Errno::EINVAL) } else { Ok(0) };
+    }
     user::copy_out(out, &records)?;
     open.set_position(position);
     Ok(records.len() as u64)

@@ -1,11 +1,17 @@
 //! Memory: nearly all of it is the engine's.
 
+use super::descriptors::parts;
 use super::{Answer, Calls};
 use crate::arch::cpu::current;
 use crate::arch::trap::Frame;
 use crate::arch::user;
+use crate::task::{Space, process};
+use alloc::vec::Vec;
 use freehold::PAGE_SIZE;
-use freehold::error::Errno;
+use freehold::access::IoVec;
+use freehold::counted::Counted;
+use freehold::error::{AccessError, Errno};
+use freehold::platform::PkeyRights;
 use freehold::space::{Advice, LockAllFlags, LockFlags, MapFlags, Prot, RemapFlags, SyncFlags};
 use linux_raw_sys::general::*;
 
@@ -23,6 +29,14 @@ pub const CALLS: Calls = &[
     (__NR_munlock, munlock),
     (__NR_mlockall, mlockall),
     (__NR_munlockall, munlockall),
+    (__NR_remap_file_pages, remap_file_pages),
+    (__NR_mseal, mseal),
+    (__NR_process_madvise, process_madvise),
+    (__NR_process_vm_readv, process_vm_readv),
+    (__NR_process_vm_writev, process_vm_writev),
+    (__NR_pkey_alloc, pkey_alloc),
+    (__NR_pkey_free, pkey_free),
+    (__NR_pkey_mprotect, pkey_mprotect),
 ];
 
 fn mmap(frame: &mut Frame) -> Answer {
@@ -108,4 +122,88 @@ fn mlockall(frame: &mut Frame) -> Answer {
 
 fn munlockall(_: &mut Frame) -> Answer {
     current().space().munlockall().map(|()| 0).map_err(|error| error.errno())
+}
+
+fn remap_file_pages(frame: &mut Frame) -> Answer {
+    let [at, len, prot, page, flags, _] = frame.args();
+    let (prot, flags) = (Prot::from_bits_retain(prot), MapFlags::from_bits_retain(flags));
+    let space = current().space();
+    space.remap_file_pages(at, len, prot, page, flags).map(|()| 0).map_err(|error| error.errno())
+}
+
+fn mseal(frame: &mut Frame) -> Answer {
+    let [at, len, flags, ..] = frame.args();
+    current().space().mseal(at, len, flags).map(|()| 0).map_err(|error| error.errno())
+}
+
+/// The ranges that `struct iovec`s name, of another process or the calling one.
+fn ranges(at: u64, count: u64) -> Result<Vec<IoVec>, Errno> {
+    Ok(parts(at, count)?.iter().map(|[base, len]| IoVec { base: *base, len: *len }).collect())
+}
+
+/// The address space of a process.
+fn space_of(pid: u64) -> Result<Space, Errno> {
+    let process = process::find(pid as u32).ok_or(Errno::ESRCH)?;
+    let space = process.space.lock().clone();
+    space.ok_or(Errno::ESRCH)
+}
+
+/// By a descriptor of a process: a pidfd, or a folder of /proc.
+fn process_madvise(frame: &mut Frame) -> Answer {
+    let [descriptor, at, count, advice, flags, _] = frame.args();
+    if flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let ranges = ranges(at, count)?;
+    let open = super::descriptors::file(descriptor)?;
+    let advice = Advice::from_raw(advice as u32).map_err(|error| error.errno())?;
+    let pid = open.file.process().ok_or(Errno::EBADF)?;
+    let space = space_of(pid.into())?;
+    let own = Counted::same(&space, current().space());
+    space.process_madvise(&ranges, advice, own).map_err(|error| error.errno())
+}
+
+fn process_vm_readv(frame: &mut Frame) -> Answer {
+    transfer(frame, |own, local, other, remote| own.process_vm_readv(local, other, remote))
+}
+
+fn process_vm_writev(frame: &mut Frame) -> Answer {
+    transfer(frame, |own, local, other, remote| own.process_vm_writev(local, other, remote))
+}
+
+type Transfer = fn(&Space, &[IoVec], &Space, &[IoVec]) -> Result<usize, AccessError>;
+
+fn transfer(frame: &mut Frame, f: Transfer) -> Answer {
+    let [pid, local, locals, remote, remotes, flags] = frame.args();
+    if flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let (local, remote) = (ranges(local, locals)?, ranges(remote, remotes)?);
+    let other = space_of(pid)?;
+    f(current().space(), &local, &other, &remote).map(|bytes| bytes as u64).map_err(|error| error.errno())
+}
+
+fn pkey_alloc(frame: &mut Frame) -> Answer {
+    let [flags, rights, ..] = frame.args();
+    if flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let rights = PkeyRights::from_bits(rights as u32).ok_or(Errno::EINVAL)?;
+    current().space().pkey_alloc(rights).map(u64::from).map_err(|error| error.errno())
+}
+
+fn pkey_free(frame: &mut Frame) -> Answer {
+    let [pkey, ..] = frame.args();
+    let pkey = u8::try_from(pkey).map_err(|_| Errno::EINVAL)?;
+    current().space().pkey_free(pkey).map(|()| 0).map_err(|error| error.errno())
+}
+
+fn pkey_mprotect(frame: &mut Frame) -> Answer {
+    let [at, len, prot, pkey, ..] = frame.args();
+    let (space, prot) = (current().space(), Prot::from_bits_retain(prot));
+    let done = match pkey as i32 {
+        -1 => space.mprotect(at, len, prot),
+        pkey => space.pkey_mprotect(at, len, prot, u8::try_from(pkey).map_err(|_| Errno::EINVAL)?),
+    };
+    done.map(|()| 0).map_err(|error| error.errno())
 }

@@ -6,24 +6,32 @@
 //! ([`before_user`](crate::task::before_user)). To add a call: a function in the file of its subject, and a
 //! line in its `CALLS`.
 
+mod contents;
 mod descriptors;
 pub mod errno;
+mod events;
 mod files;
 mod futexes;
 mod identity;
 mod memory;
+mod names;
+mod policies;
+mod poll;
 mod processes;
 mod scheduling;
+pub mod shm;
 mod signals;
+mod status;
 mod system;
 mod time;
 mod timers;
 mod usage;
 
 use crate::arch::cpu;
-use crate::arch::serial::say;
+use crate::arch::report::{report, say};
 use crate::arch::trap::Frame;
 use crate::{options, task};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use freehold::error::Errno;
 
 /// What a call answers.
@@ -34,6 +42,9 @@ pub type Call = fn(&mut Frame) -> Answer;
 type Calls = &'static [(u32, Call)];
 
 const COUNT: usize = 512;
+
+/// Calls that are absent and were called: a bit each. The report has each once.
+static ABSENT: [AtomicU64; COUNT / 64] = [const { AtomicU64::new(0) }; COUNT / 64];
 
 static TABLE: [Call; COUNT] = {
     let mut table = [unknown as Call; COUNT];
@@ -50,6 +61,13 @@ static TABLE: [Call; COUNT] = {
         scheduling::CALLS,
         timers::CALLS,
         usage::CALLS,
+        names::CALLS,
+        status::CALLS,
+        contents::CALLS,
+        poll::CALLS,
+        events::CALLS,
+        shm::CALLS,
+        policies::CALLS,
     ];
     let mut file = 0;
     while file < files.len() {
@@ -106,8 +124,12 @@ fn traced(frame: &mut Frame, call: Call) {
 #[cold]
 fn unknown(frame: &mut Frame) -> Answer {
     options::crash_if_asked();
-    if options::is_verbose() {
-        say!("thread {}: unknown system call {}", cpu::current().tid(), frame.rax);
+    if let Some(word) = ABSENT.get(frame.rax as usize / 64) {
+        let bit = 1 << (frame.rax % 64);
+        // Relaxed: the bit says nothing of other memory.
+        if word.fetch_or(bit, Relaxed) & bit == 0 {
+            report!("missing {}", frame.rax);
+        }
     }
     Err(errno::ENOSYS)
 }

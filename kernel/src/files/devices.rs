@@ -2,6 +2,7 @@
 
 use super::buffer::UserBuffer;
 use super::tree::Node;
+use super::userfault;
 use super::{CHARACTER, File, Stat};
 use crate::engine;
 use crate::memory::platform::Machine;
@@ -35,10 +36,12 @@ pub fn all() -> impl Iterator<Item = (&'static [u8], Arc<Node>)> {
         (b"random", Kind::Random, 8),
         (b"urandom", Kind::Random, 9),
     ];
-    names.into_iter().map(|(name, kind, minor)| {
+    let made = [(&b"userfaultfd"[..], Node::device(Arc::new(userfault::Maker)))];
+    let devices = names.into_iter().map(|(name, kind, minor)| {
         let zeroes = if kind == Kind::Zero { Mapping::zeroes(engine()).ok() } else { None };
         (name, Node::device(Arc::new(Device { kind, minor, zeroes })))
-    })
+    });
+    devices.chain(made)
 }
 
 impl File for Device {
@@ -66,7 +69,8 @@ impl File for Device {
     }
 
     fn stat(&self) -> Stat {
-        Stat { inode: self.minor, mode: CHARACTER | 0o666, links: 1, size: 0, device: 1 << 8 | self.minor }
+        let device = 1 << 8 | self.minor;
+        Stat { inode: self.minor, mode: CHARACTER | 0o666, links: 1, device, ..Stat::default() }
     }
 
     fn mapping(&self) -> Option<&Counted<Mapping<Machine>>> {

@@ -8,16 +8,27 @@
 //! | [`buffer`] | a program's memory that a call reads into or writes from |
 //! | [`tree`] | the root file system: names, directories, contents that are Freehold's files |
 //! | [`pages`] | contents that come from the archive as they are touched |
-//! | [`console`], [`devices`], [`pipe`] | files that are not of the tree's memory |
+//! | [`names`] | changes of the tree: removing, renaming, hard links |
+//! | [`proc`] | /proc and /sys: text that is made when it is read |
+//! | [`console`], [`devices`], [`pipe`], [`socket`] | files that are not of the tree's memory |
+//! | [`userfault`] | faults of programs by descriptor: userfaultfd |
+//! | [`event`], [`timer`], [`epoll`] | what programs wait for by descriptor |
 
 pub mod buffer;
 pub mod console;
 pub mod devices;
+pub mod epoll;
+pub mod event;
+pub mod names;
 pub mod open;
 pub mod pages;
 pub mod pipe;
+pub mod proc;
+pub mod socket;
 pub mod table;
+pub mod timer;
 pub mod tree;
+pub mod userfault;
 
 use crate::calls::errno;
 use crate::memory::platform::Machine;
@@ -37,6 +48,10 @@ pub struct Stat {
     pub size: u64,
     /// Of a device: major and minor number as `st_rdev` has them.
     pub device: u64,
+    /// User, and group in the upper half.
+    pub owner: u64,
+    /// When it was read, written and changed, in nanoseconds.
+    pub times: [u64; 3],
 }
 
 /// An entry of a directory.
@@ -99,6 +114,26 @@ pub trait File: Send + Sync {
         None
     }
 
+    /// When to look at [`ready`](Self::ready) again though nobody wakes its key, in nanoseconds.
+    fn ready_at(&self) -> u64 {
+        u64::MAX
+    }
+
+    /// How often something came that made it ready: edges, for epoll.
+    fn changes(&self) -> u64 {
+        0
+    }
+
+    /// The process that it stands for.
+    fn process(&self) -> Option<u32> {
+        None
+    }
+
+    /// What it is beyond a file, for calls that want just that: `as_any().downcast_ref()`.
+    fn as_any(&self) -> Option<&dyn core::any::Any> {
+        None
+    }
+
     /// The node of the tree, if it is one.
     fn node(&self) -> Option<&alloc::sync::Arc<tree::Node>> {
         None
@@ -118,3 +153,4 @@ pub const DIRECTORY: u32 = 0o040_000;
 pub const LINK: u32 = 0o120_000;
 pub const CHARACTER: u32 = 0o020_000;
 pub const FIFO: u32 = 0o010_000;
+pub const SOCKET: u32 = 0o140_000;

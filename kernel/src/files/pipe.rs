@@ -3,6 +3,7 @@
 use super::buffer::UserBuffer;
 use super::{FIFO, File, HUNG_UP, READABLE, Stat, WRITABLE};
 use crate::arch::lock::SpinLock;
+use crate::arch::user::UserPtr;
 use crate::calls::errno;
 use crate::task::wait::{self, Key, Sleep, Woken};
 use alloc::collections::VecDeque;
@@ -12,11 +13,38 @@ use freehold::error::Errno;
 const ROOM: usize = 65536;
 /// A write of so many bytes is not mixed with others (PIPE_BUF).
 const WHOLE: usize = 4096;
+/// Most that F_SETPIPE_SZ gives.
+const MOST_ROOM: usize = 1 << 20;
+const FIONREAD: u64 = 0x541b;
+
+/// The pipe that a file is an end of: its room, which `set` changes.
+///
+/// # Errors
+///
+/// EBADF: it is no pipe. EPERM, EBUSY.
+pub fn room(file: &dyn File, set: Option<usize>) -> Result<usize, Errno> {
+    let any = file.as_any().ok_or(Errno::EBADF)?;
+    let reader = any.downcast_ref::<Reader>().map(|reader| &reader.0);
+    let pipe = reader.or(any.downcast_ref::<Writer>().map(|writer| &writer.0)).ok_or(Errno::EBADF)?;
+    match set {
+        Some(bytes) => pipe.set_room(bytes),
+        None => Ok(pipe.state.lock().room),
+    }
+}
 
 struct State {
     bytes: VecDeque<u8>,
     readers: usize,
     writers: usize,
+    room: usize,
+    /// How often bytes came, and how often some went.
+    changes: [u64; 2],
+}
+
+impl State {
+    fn has_room(&self, bytes: usize) -> bool {
+        self.room.saturating_sub(self.bytes.len()) >= bytes
+    }
 }
 
 struct Pipe {
@@ -37,7 +65,7 @@ pub struct Writer(Arc<Pipe>);
 
 /// A new pipe: both ends.
 pub fn new() -> (Reader, Writer) {
-    let state = State { bytes: VecDeque::new(), readers: 1, writers: 1 };
+    let state = State { bytes: VecDeque::new(), readers: 1, writers: 1, room: ROOM, changes: [0; 2] };
     let pipe = Arc::new(Pipe { state: SpinLock::new(state) });
     (Reader(pipe.clone()), Writer(pipe))
 }
@@ -57,6 +85,31 @@ impl Pipe {
         }
     }
 
+    /// FIONREAD: bytes that are there.
+    fn ioctl(&self, request: u64, argument: u64) -> Result<u64, Errno> {
+        if request != FIONREAD {
+            return Err(errno::ENOTTY);
+        }
+        let bytes = self.state.lock().bytes.len() as u32;
+        UserPtr::<u32>::new(argument).write(&bytes).map(|()| 0)
+    }
+
+    /// F_SETPIPE_SZ: room for so many bytes, in whole pages; returns how many.
+    fn set_room(&self, bytes: usize) -> Result<usize, Errno> {
+        let mut state = self.state.lock();
+        if bytes > MOST_ROOM {
+            return Err(Errno::EPERM);
+        }
+        let bytes = bytes.max(WHOLE).next_power_of_two();
+        if bytes < state.bytes.len() {
+            return Err(Errno::EBUSY);
+        }
+        state.room = bytes;
+        drop(state);
+        wait::wake(self.key(), usize::MAX);
+        Ok(bytes)
+    }
+
     fn stat(&self) -> Stat {
         Stat { inode: self.key().at, mode: FIFO | 0o600, links: 1, ..Stat::default() }
     }
@@ -68,15 +121,24 @@ impl File for Reader {
         if wanted == 0 {
             return Ok(0);
         }
+        let (mut part, mut done) = ([0; 2048], 0);
         loop {
-            let mut part = [0; 1024];
             let mut state = self.0.state.lock();
-            let bytes = wanted.min(part.len()).min(state.bytes.len());
+            let bytes = (wanted - done).min(part.len()).min(state.bytes.len());
             if bytes > 0 {
                 state.bytes.drain(..bytes).zip(&mut part).for_each(|(from, to)| *to = from);
+                state.changes[1] += 1;
                 drop(state);
                 wait::wake(self.0.key(), usize::MAX);
-                return to.put(&part[..bytes]);
+                match to.put(&part[..bytes]) {
+                    Err(error) if done == 0 => return Err(error),
+                    Ok(put) if put == bytes => done += put,
+                    put => return Ok(done + put.unwrap_or(0)),
+                }
+                continue;
+            }
+            if done > 0 {
+                return Ok(done);
             }
             if state.writers == 0 {
                 return Ok(0);
@@ -99,6 +161,18 @@ impl File for Reader {
         readable | if state.writers == 0 { HUNG_UP } else { 0 }
     }
 
+    fn changes(&self) -> u64 {
+        self.0.state.lock().changes[0]
+    }
+
+    fn ioctl(&self, request: u64, argument: u64) -> Result<u64, Errno> {
+        self.0.ioctl(request, argument)
+    }
+
+    fn as_any(&self) -> Option<&dyn core::any::Any> {
+        Some(self)
+    }
+
     fn ready_key(&self) -> Option<Key> {
         Some(self.0.key())
     }
@@ -113,19 +187,25 @@ impl File for Writer {
                 crate::task::signal::broken_pipe();
                 return if done > 0 { Ok(done) } else { Err(errno::EPIPE) };
             }
-            if ROOM - self.0.state.lock().bytes.len() < needed {
+            if !self.0.state.lock().has_room(needed) {
                 if nonblock || done > 0 && crate::arch::cpu::current().is_killed() {
                     return if done > 0 { Ok(done) } else { Err(Errno::EAGAIN) };
                 }
-                let room = |state: &State| ROOM - state.bytes.len() >= needed || state.readers == 0;
+                let room = |state: &State| state.has_room(needed) || state.readers == 0;
                 match self.0.sleep_unless(room) {
                     Err(_) if done > 0 => return Ok(done),
                     result => result?,
                 }
                 continue;
             }
-            let bytes = from.get(&mut part)?;
-            self.0.state.lock().bytes.extend(&part[..bytes]);
+            let bytes = match from.get(&mut part) {
+                Err(_) if done > 0 => return Ok(done),
+                bytes => bytes?,
+            };
+            let mut state = self.0.state.lock();
+            state.bytes.extend(&part[..bytes]);
+            state.changes[0] += 1;
+            drop(state);
             done += bytes;
             wait::wake(self.0.key(), usize::MAX);
         }
@@ -138,8 +218,20 @@ impl File for Writer {
 
     fn ready(&self) -> u32 {
         let state = self.0.state.lock();
-        let writable = if ROOM - state.bytes.len() >= WHOLE { WRITABLE } else { 0 };
+        let writable = if state.has_room(WHOLE) { WRITABLE } else { 0 };
         writable | if state.readers == 0 { HUNG_UP } else { 0 }
+    }
+
+    fn changes(&self) -> u64 {
+        self.0.state.lock().changes[1]
+    }
+
+    fn ioctl(&self, request: u64, argument: u64) -> Result<u64, Errno> {
+        self.0.ioctl(request, argument)
+    }
+
+    fn as_any(&self) -> Option<&dyn core::any::Any> {
+        Some(self)
     }
 
     fn ready_key(&self) -> Option<Key> {

@@ -79,6 +79,24 @@ impl FileTable {
         gone.map(drop).ok_or(Errno::EBADF)
     }
 
+    /// The numbers in use.
+    pub fn numbers(&self) -> Vec<u64> {
+        let table = self.0.lock();
+        table.iter().enumerate().filter(|(_, slot)| slot.is_some()).map(|(n, _)| n as u64).collect()
+    }
+
+    /// close_range: those from `first` to `last` go, or will at exec.
+    pub fn close_range(&self, first: usize, last: usize, at_exec: bool) {
+        let mut gone = Vec::new();
+        let last = last.saturating_add(1);
+        for slot in self.0.lock().iter_mut().take(last).skip(first) {
+            match slot {
+                Some(slot) if at_exec => slot.close_on_exec = true,
+                _ => gone.extend(slot.take()),
+            }
+        }
+    }
+
     /// FD_CLOEXEC of a number.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use super::exit::{self, Status};
 use super::signal::{self, Info};
 use crate::arch::cpu;
-use crate::arch::serial::say;
+use crate::arch::report::say;
 use crate::arch::trap::Frame;
 use crate::options;
 use core::sync::atomic::Ordering::Relaxed;

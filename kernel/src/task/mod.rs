@@ -286,6 +286,11 @@ impl Thread {
         scheduler::kick(self);
     }
 
+    /// Whether it sleeps.
+    pub fn is_parked(&self) -> bool {
+        self.state.load(Relaxed) == PARKED
+    }
+
     /// Whether it has to end.
     pub fn is_killed(&self) -> bool {
         self.work.load(Relaxed) & work::KILL != 0

@@ -220,6 +220,11 @@ pub fn find_thread(tid: u32) -> Option<(Arc<Process>, Arc<Thread>)> {
     find(tid).and_then(in_process).or_else(|| all().into_iter().find_map(in_process))
 }
 
+/// The numbers of all processes.
+pub fn pids() -> Vec<u32> {
+    ALL.lock().keys().copied().collect()
+}
+
 /// Nobody can name it any more.
 pub fn forget(pid: u32) {
     let gone = ALL.lock().remove(&pid);

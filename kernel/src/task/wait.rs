@@ -214,6 +214,27 @@ pub fn requeue(from: Key, to: Key, wakes: usize, moves: usize) -> (usize, usize)
     (woken, moved)
 }
 
+/// Sleeps until any of these is woken, and takes the thread out of all their lists; else as
+/// [`Waiting::sleep`].
+pub fn sleep_any(all: &[Waiting], how: Sleep, deadline: u64) -> Woken {
+    let _alarm = Alarm::set(deadline);
+    let here = cpu::current();
+    let woken = loop {
+        if all.iter().any(|waiting| !waiting.is_listed()) {
+            break Woken::Waker;
+        } else if here.work.load(Relaxed) & how.ends_by() != 0 {
+            break Woken::Signal;
+        } else if clock::now_ns() >= deadline {
+            break Woken::Time;
+        }
+        here.park();
+    };
+    for waiting in all {
+        waiting.cancel();
+    }
+    woken
+}
+
 /// Wakes up to `most` that sleep on the key, the longest first; returns how many.
 pub fn wake(key: Key, most: usize) -> usize {
     wake_bits(key, most, u32::MAX)

@@ -2,7 +2,7 @@
 
 use super::{ALWAYS, Action, DEFAULT, IGNORE, Info, Set, bit, force, frame, job, refresh, restart};
 use crate::arch::cpu;
-use crate::arch::serial::say;
+use crate::arch::report::say;
 use crate::arch::trap::Frame;
 use crate::options;
 use crate::task::exit::{self, Status};
