@@ -80,13 +80,13 @@ fn execve(frame: &mut Frame) -> Answer {
     let node = tree::lookup(&here, &path, true)?;
     let (space, begin) = exec::load(&node, &path, &strings)?;
     exit::end_others()?;
-    become_program(space, path);
+    become_program(space, &path, tree::path_of(&node));
     *frame = begin;
     Ok(0)
 }
 
 /// The calling thread, alone in its process, goes on in this space, with what exec keeps.
-fn become_program(space: Space, path: Vec<u8>) {
+fn become_program(space: Space, path: &[u8], name: Vec<u8>) {
     let thread = current();
     let process = thread.process();
     thread.set_tid(process.pid);
@@ -95,7 +95,7 @@ fn become_program(space: Space, path: Vec<u8>) {
     let kept = base.len().min(15);
     comm[..kept].copy_from_slice(&base[..kept]);
     *thread.comm.lock() = comm;
-    *process.name.lock() = path;
+    *process.name.lock() = name;
     process.usage.note_pages(thread.space());
     *process.space.lock() = Some(space.clone());
     drop(thread.set_space(Some(space)));
