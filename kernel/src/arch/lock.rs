@@ -67,3 +67,9 @@ impl<T> Drop for SpinGuard<'_, T> {
         self.lock.held.store(false, Release);
     }
 }
+
+impl<T: Default> Default for SpinLock<T> {
+    fn default() -> Self {
+        SpinLock::new(T::default())
+    }
+}

@@ -9,6 +9,8 @@ use crate::arch::user::{self, UserPtr};
 use crate::files::epoll::Epoll;
 use crate::files::open::Open;
 use crate::files::table;
+use crate::task::signal::restart::deadline_after;
+use crate::task::signal;
 use crate::task::wait::{self, Key, Sleep, Woken};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -24,7 +26,7 @@ pub const CALLS: Calls = &[
     (__NR_epoll_create1, epoll_create1),
     (__NR_epoll_ctl, epoll_ctl),
     (__NR_epoll_wait, epoll_wait),
-    (__NR_epoll_pwait, epoll_wait),
+    (__NR_epoll_pwait, epoll_pwait),
     (__NR_epoll_pwait2, epoll_pwait2),
 ];
 
@@ -79,7 +81,7 @@ fn wait_for<R>(deadline: u64, mut look: impl FnMut() -> Result<Look<R>, Errno>) 
 /// The end of a time in milliseconds; negative: never.
 fn by_ms(timeout: u64) -> u64 {
     match timeout as i32 {
-        ms @ 0.. => clock::now_ns() + ms as u64 * 1_000_000,
+        ms @ 0.. => deadline_after(ms as u64 * 1_000_000),
         _ => u64::MAX,
     }
 }
@@ -92,14 +94,26 @@ fn by_timespec(at: u64) -> Result<u64, Errno> {
     }
 }
 
+/// Signals that are blocked until the call is over, where the program names them.
+fn block(mask: u64, bytes: u64) -> Result<(), Errno> {
+    let Some(mask) = UserPtr::<u64>::optional(mask) else { return Ok(()) };
+    if bytes != 8 {
+        return Err(Errno::EINVAL);
+    }
+    signal::set_blocked_for_call(mask.read()?);
+    Ok(())
+}
+
 fn poll(frame: &mut Frame) -> Answer {
     let [at, count, timeout, ..] = frame.args();
     poll_until(at, count, by_ms(timeout))
 }
 
 fn ppoll(frame: &mut Frame) -> Answer {
-    let [at, count, timeout, ..] = frame.args();
-    poll_until(at, count, by_timespec(timeout)?)
+    let [at, count, timeout, mask, bytes, _] = frame.args();
+    let deadline = by_timespec(timeout)?;
+    block(mask, bytes)?;
+    poll_until(at, count, deadline)
 }
 
 fn poll_until(at: u64, count: u64, deadline: u64) -> Answer {
@@ -154,8 +168,13 @@ fn select(frame: &mut Frame) -> Answer {
 }
 
 fn pselect(frame: &mut Frame) -> Answer {
-    let [count, read, write, except, timeout, _] = frame.args();
-    select_until(count, [read, write, except], by_timespec(timeout)?)
+    let [count, read, write, except, timeout, mask] = frame.args();
+    let deadline = by_timespec(timeout)?;
+    if let Some(mask) = UserPtr::<[u64; 2]>::optional(mask) {
+        let [mask, bytes] = mask.read()?;
+        block(mask, bytes)?;
+    }
+    select_until(count, [read, write, except], deadline)
 }
 
 /// Three sets of descriptors, a bit each: to read, to write, and what else.
@@ -256,9 +275,17 @@ fn epoll_wait(frame: &mut Frame) -> Answer {
     epoll_until(set, out, most, by_ms(timeout))
 }
 
+fn epoll_pwait(frame: &mut Frame) -> Answer {
+    let [set, out, most, timeout, mask, bytes] = frame.args();
+    block(mask, bytes)?;
+    epoll_until(set, out, most, by_ms(timeout))
+}
+
 fn epoll_pwait2(frame: &mut Frame) -> Answer {
-    let [set, out, most, timeout, ..] = frame.args();
-    epoll_until(set, out, most, by_timespec(timeout)?)
+    let [set, out, most, timeout, mask, bytes] = frame.args();
+    let deadline = by_timespec(timeout)?;
+    block(mask, bytes)?;
+    epoll_until(set, out, most, deadline)
 }
 
 fn epoll_until(set: u64, out: u64, most: u64, deadline: u64) -> Answer {

@@ -14,11 +14,12 @@ use crate::task::exec::{self, Strings};
 use crate::task::exit::{self, Status};
 use crate::task::reap::{self, Which};
 use crate::task::signal::frame::AlternateStack;
-use crate::task::signal::{Action, IGNORE, Info, job};
+use crate::task::signal::{Action, IGNORE, Info, MOST, job};
 use crate::task::{Space, limits, scheduler, wait};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
+use freehold::PAGE_SIZE;
 use freehold::error::Errno;
 use linux_raw_sys::general::*;
 
@@ -60,8 +61,28 @@ fn clone3(frame: &mut Frame) -> Answer {
     if bytes < 64 {
         return Err(Errno::EINVAL);
     }
-    let [flags, _pidfd, child_tid, parent_tid, exit_signal, stack, stack_bytes, tls] =
+    if bytes > PAGE_SIZE {
+        return Err(errno::E2BIG);
+    }
+    // What is behind what is known has to be zero.
+    const KNOWN: u64 = 88;
+    for n in KNOWN..bytes {
+        if UserPtr::<u8>::new(at).add(n).read()? != 0 {
+            return Err(errno::E2BIG);
+        }
+    }
+    let [flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_bytes, tls] =
         UserPtr::<[u64; 8]>::new(at).read()?;
+    let has = |flag: u32| flags & u64::from(flag) != 0;
+    if exit_signal > MOST.into() || (stack == 0) != (stack_bytes == 0) || has(CLONE_DETACHED | CSIGNAL) {
+        return Err(Errno::EINVAL);
+    }
+    if (has(CLONE_THREAD) || has(CLONE_PARENT)) && exit_signal != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if has(CLONE_PIDFD) {
+        UserPtr::<u32>::new(pidfd).write(&0)?;
+    }
     let stack = stack.wrapping_add(stack_bytes);
     let exit_signal = exit_signal as u32;
     clone::clone(frame, &Request { flags, parent_tid, child_tid, stack, tls, exit_signal })
@@ -226,6 +247,9 @@ fn arch_prctl(frame: &mut Frame) -> Answer {
     let [what, at, ..] = frame.args();
     let thread = current();
     let base = match what as u32 {
+        // CPUID works, and nothing can make it fault.
+        ARCH_GET_CPUID => return Ok(1),
+        ARCH_SET_CPUID => return Err(errno::ENODEV),
         ARCH_SET_FS | ARCH_GET_FS => &thread.fs_base,
         ARCH_SET_GS | ARCH_GET_GS => &thread.gs_base,
         _ => return Err(Errno::EINVAL),
@@ -245,3 +269,5 @@ const ARCH_SET_GS: u32 = 0x1001;
 const ARCH_SET_FS: u32 = 0x1002;
 const ARCH_GET_FS: u32 = 0x1003;
 const ARCH_GET_GS: u32 = 0x1004;
+const ARCH_GET_CPUID: u32 = 0x1011;
+const ARCH_SET_CPUID: u32 = 0x1012;

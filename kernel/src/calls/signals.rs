@@ -6,7 +6,7 @@ use crate::arch::clock;
 use crate::arch::cpu::current;
 use crate::arch::trap::Frame;
 use crate::arch::user::UserPtr;
-use crate::task::Thread;
+use crate::task::{Thread, itimers};
 use crate::task::process::{self, Process};
 use crate::task::signal::{self, ALWAYS, Action, Info, MOST, bit};
 use crate::task::wait::{self, Key, Sleep};
@@ -147,9 +147,10 @@ fn sigtimedwait(frame: &mut Frame) -> Answer {
         await_these(0);
         found = take();
     }
-    let Some(info) = found else {
+    let Some(mut info) = found else {
         return Err(if clock::now_ns() >= deadline { Errno::EAGAIN } else { Errno::EINTR });
     };
+    itimers::tell(current().process(), &mut info);
     if let Some(out) = UserPtr::<[u64; 16]>::optional(out) {
         out.write(&info.words())?;
     }

@@ -6,6 +6,7 @@ use crate::arch::clock;
 use crate::arch::cpu::current;
 use crate::arch::trap::Frame;
 use crate::arch::user::UserPtr;
+use crate::task::cputime;
 use crate::task::itimers::{self, Notify, Timer};
 use crate::task::signal::MOST;
 use alloc::sync::Arc;
@@ -51,7 +52,8 @@ fn itimerval([left, interval]: [u64; 2]) -> [u64; 4] {
 
 fn setitimer(frame: &mut Frame) -> Answer {
     let [which, new, old, ..] = frame.args();
-    if which as u32 != ITIMER_REAL {
+    let which = which as u32;
+    if which > ITIMER_PROF {
         return Err(Errno::EINVAL);
     }
     let [a, b, c, d] = UserPtr::<[u64; 4]>::optional(new).map(UserPtr::read).transpose()?.unwrap_or([0; 4]);
@@ -60,10 +62,16 @@ fn setitimer(frame: &mut Frame) -> Answer {
         false => Err(Errno::EINVAL),
     };
     let (interval, value) = (micros(a, b)?, micros(c, d)?);
-    let timer = real();
-    let before = timer.get();
-    let next = if value == 0 { 0 } else { clock::now_ns().saturating_add(value) };
-    timer.set(next, interval);
+    let before = match which {
+        ITIMER_REAL => {
+            let timer = real();
+            let before = timer.get();
+            let next = if value == 0 { 0 } else { clock::now_ns().saturating_add(value) };
+            timer.set(next, interval);
+            before
+        }
+        _ => cputime::set_timer(current().process(), which as usize - 1, value, interval),
+    };
     if let Some(old) = UserPtr::<[u64; 4]>::optional(old) {
         old.write(&itimerval(before))?;
     }
@@ -72,10 +80,14 @@ fn setitimer(frame: &mut Frame) -> Answer {
 
 fn getitimer(frame: &mut Frame) -> Answer {
     let [which, out, ..] = frame.args();
-    if which as u32 != ITIMER_REAL {
-        return Err(Errno::EINVAL);
-    }
-    UserPtr::<[u64; 4]>::new(out).write(&itimerval(real().get()))?;
+    let now = match which as u32 {
+        ITIMER_REAL => real().get(),
+        which @ (ITIMER_VIRTUAL | ITIMER_PROF) => {
+            cputime::get_timer(current().process(), which as usize - 1)
+        }
+        _ => return Err(Errno::EINVAL),
+    };
+    UserPtr::<[u64; 4]>::new(out).write(&itimerval(now))?;
     Ok(0)
 }
 

@@ -9,7 +9,7 @@ use crate::arch::user::{self, UserPtr};
 use crate::memory;
 use crate::task::ids::CAP_SYS_RESOURCE;
 use crate::task::process::Process;
-use crate::task::{limits, process, scheduler};
+use crate::task::{cputime, limits, process, scheduler};
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::PAGE_SIZE;
 use freehold::error::Errno;
@@ -115,6 +115,9 @@ fn set(process: &Process, resource: u64, to: limits::Limit) -> Answer {
     let privileged = current().process().ids.lock().may(CAP_SYS_RESOURCE);
     process.limits.lock().set(resource, to, privileged)?;
     limits::renew(process);
+    if resource == RLIMIT_CPU.into() {
+        cputime::limit(process);
+    }
     Ok(0)
 }
 

@@ -3,7 +3,7 @@
 use super::ids::{CAP_SYS_ADMIN, CAP_SYS_RESOURCE};
 use super::process::{self, Process};
 use super::signal::Action;
-use super::{Thread, scheduler};
+use super::{Thread, cputime, limits, scheduler};
 use crate::arch::cpu;
 use crate::arch::trap::Frame;
 use crate::arch::user::UserPtr;
@@ -11,8 +11,9 @@ use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
 use linux_raw_sys::general::{
-    CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID, CLONE_CLEAR_SIGHAND, CLONE_PARENT, CLONE_PARENT_SETTID,
-    CLONE_SETTLS, CLONE_SIGHAND, CLONE_THREAD, CLONE_VFORK, CLONE_VM, RLIMIT_NPROC,
+    CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID, CLONE_CLEAR_SIGHAND, CLONE_NEWCGROUP, CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWNS,
+    CLONE_NEWPID, CLONE_NEWUSER, CLONE_NEWUTS, CLONE_PARENT, CLONE_PARENT_SETTID,
+    CLONE_SETTLS, CLONE_SIGHAND, CLONE_THREAD, CLONE_VFORK, CLONE_VM, RLIMIT_CPU, RLIMIT_NPROC,
 };
 
 /// What clone and clone3 are asked for.
@@ -26,6 +27,10 @@ pub struct Request {
     pub tls: u64,
     pub exit_signal: u32,
 }
+
+/// Flags that ask for namespaces.
+const NAMESPACES: u32 = CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER
+    | CLONE_NEWPID | CLONE_NEWNET;
 
 impl Request {
     fn has(&self, flag: u32) -> bool {
@@ -44,6 +49,10 @@ pub fn clone(frame: &Frame, request: &Request) -> Result<u64, Errno> {
         return Err(Errno::EINVAL);
     }
     if request.has(CLONE_SIGHAND) && (!request.has(CLONE_VM) || request.flags & CLONE_CLEAR_SIGHAND != 0) {
+        return Err(Errno::EINVAL);
+    }
+    // There are no namespaces but one; files and folders are shared by threads alone.
+    if request.has(NAMESPACES) {
         return Err(Errno::EINVAL);
     }
     let here = cpu::current();
@@ -124,6 +133,9 @@ fn new_process(pid: u32, space: &super::Space, request: &Request) -> Arc<Process
         exit_signal = here.exit_signal.load(Relaxed);
     }
     process.exit_signal.store(exit_signal, Relaxed);
+    if process.limits.lock().soft(RLIMIT_CPU) != limits::UNLIMITED {
+        cputime::limit(&process);
+    }
     if request.has(CLONE_SIGHAND) {
         process.share_actions(here.actions());
     }

@@ -24,8 +24,6 @@ pub enum Notify {
 
 pub struct Timer {
     process: u32,
-    /// Its number among those of timer_create; None: setitimer's.
-    id: Option<u32>,
     /// The clock that timer_create named.
     pub clock: u32,
     notify: Notify,
@@ -39,7 +37,7 @@ struct State {
     next: u64,
     /// 0: only once.
     interval: u64,
-    /// How often it went off while its signal was pending, and as much when that was sent.
+    /// How often it went off while its signal was pending, and as much when that was taken.
     overrun: u32,
     told_overrun: u32,
 }
@@ -82,33 +80,30 @@ impl Timer {
             let next = state.next.max(now + SHORTEST_NS);
             state.armed = Some(timers::arm(next, self.clone()));
         }
-        let overrun = state.overrun;
         drop(state);
-        let sent = self.send(overrun);
-        let mut state = self.state.lock();
-        match sent {
-            true => (state.told_overrun, state.overrun) = (overrun, 0),
-            false => state.overrun = state.overrun.saturating_add(1),
+        if !self.send() {
+            let mut state = self.state.lock();
+            state.overrun = state.overrun.saturating_add(1);
         }
     }
 
-    fn send(&self, overrun: u32) -> bool {
+    fn send(&self) -> bool {
         let Some(process) = process::find(self.process) else { return true };
-        let with_overrun = |info: Info| match self.id {
-            Some(id) => {
-                let head = u64::from(id) | u64::from(overrun) << 32;
-                Info { fields: [head, info.fields[1], 0, 0], ..info }
-            }
-            None => info,
-        };
         match self.notify {
             Notify::Nobody => true,
-            Notify::Process(info) => signal::send(&process, None, with_overrun(info)),
+            Notify::Process(info) => signal::send(&process, None, info),
             Notify::Thread(tid, info) => {
                 let thread = process.threads.lock().iter().find(|thread| thread.tid() == tid).cloned();
-                thread.is_none_or(|thread| signal::send(&process, Some(&thread), with_overrun(info)))
+                thread.is_none_or(|thread| signal::send(&process, Some(&thread), info))
             }
         }
+    }
+
+    /// Its signal is taken: what it would have sent meanwhile is told with it.
+    fn tell(&self, info: &mut Info) {
+        let mut state = self.state.lock();
+        state.told_overrun = core::mem::take(&mut state.overrun);
+        info.fields[0] |= u64::from(state.told_overrun) << 32;
     }
 }
 
@@ -127,7 +122,7 @@ impl Timers {
         let info = Info::kernel(SIGALRM);
         let new = || {
             let state = SpinLock::new(State::default());
-            Arc::new(Timer { process: process.pid, id: None, clock: 1, notify: Notify::Process(info), state })
+            Arc::new(Timer { process: process.pid, clock: 1, notify: Notify::Process(info), state })
         };
         self.real.get_or_insert_with(new).clone()
     }
@@ -137,7 +132,11 @@ impl Timers {
         let id = self.next_id;
         self.next_id += 1;
         let state = SpinLock::new(State::default());
-        let timer = Timer { process: process.pid, id: Some(id), clock, notify: notify(id), state };
+        let mut notify = notify(id);
+        if let Notify::Process(info) | Notify::Thread(_, info) = &mut notify {
+            info.fields[0] = id.into();
+        }
+        let timer = Timer { process: process.pid, clock, notify, state };
         self.by_id.insert(id, Arc::new(timer));
         id
     }
@@ -167,4 +166,14 @@ impl Timers {
 /// The signal that a timer sends by itself.
 pub fn info(signal: u32, value: u64) -> Info {
     Info { signal, code: SI_TIMER, fields: [0, value, 0, 0], ..Info::default() }
+}
+
+/// A timer's signal is taken by a thread of the process.
+pub fn tell(process: &Process, info: &mut Info) {
+    if info.code == SI_TIMER {
+        let timer = process.timers.lock().get(info.fields[0] as u32);
+        if let Some(timer) = timer {
+            timer.tell(info);
+        }
+    }
 }

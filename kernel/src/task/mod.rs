@@ -13,7 +13,7 @@
 //! | [`futex`] | the system call's operations |
 //! | [`signal`] | who gets signals, and what threads do about them |
 //! | [`reap`] | waiting for children |
-//! | [`itimers`] | timers that send signals |
+//! | [`itimers`], [`cputime`] | timers that send signals, by the time that passes and that a process runs |
 //! | [`ids`], [`limits`] | users, groups and rights of a process; what it may use |
 //!
 //! # Sleeping
@@ -23,6 +23,7 @@
 //! again, and a signal needs no more than to set [`Thread::work`] and unpark.
 
 pub mod clone;
+pub mod cputime;
 pub mod exec;
 pub mod exit;
 pub mod fault;

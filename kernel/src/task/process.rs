@@ -1,5 +1,6 @@
 //! What the threads of a program share, and which process is a child of which.
 
+use super::cputime::CpuTimes;
 use super::ids::Ids;
 use super::limits::Limits;
 use super::signal::{Action, Actions, Signals};
@@ -85,6 +86,7 @@ pub struct Process {
     pub ids: SpinLock<Ids>,
     pub limits: SpinLock<Limits>,
     pub timers: SpinLock<Timers>,
+    pub cpu_times: CpuTimes,
     pub usage: Usage,
     /// When it began, in nanoseconds since the start.
     pub began_ns: u64,
@@ -128,6 +130,7 @@ impl Process {
             ids: SpinLock::new(Ids::root()),
             limits: SpinLock::new(Limits::first()),
             timers: SpinLock::new(Timers::default()),
+            cpu_times: CpuTimes::default(),
             usage: Usage::default(),
             began_ns: crate::arch::clock::now_ns(),
             has_executed: AtomicU32::new(0),

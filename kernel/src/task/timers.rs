@@ -81,6 +81,7 @@ pub fn tick() {
         RCU.advance();
         own.resched.set(true);
         super::scheduler::count_turn();
+        super::cputime::tick(cpu::current().process());
         begin_turn();
     }
 }

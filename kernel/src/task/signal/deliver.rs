@@ -6,7 +6,7 @@ use crate::arch::report::say;
 use crate::arch::trap::Frame;
 use crate::options;
 use crate::task::exit::{self, Status};
-use crate::task::{Thread, work};
+use crate::task::{Thread, itimers, work};
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use linux_raw_sys::general::*;
 
@@ -88,6 +88,8 @@ fn next(here: &Thread) -> Next {
                 if action.has(SA_RESETHAND) {
                     actions[signal as usize].handler = DEFAULT;
                 }
+                let mut info = info;
+                itimers::tell(process, &mut info);
                 return Next::Handle(info, action);
             }
         }

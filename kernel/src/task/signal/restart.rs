@@ -25,6 +25,7 @@ pub fn interrupted(frame: &Frame) -> Option<u32> {
     (frame.vector == Frame::SYSTEM_CALL && frame.rax == answer).then_some(frame.error as u32)
 }
 
+#[expect(non_upper_case_globals, reason = "calls have their names from Linux")]
 fn class(call: u32, frame: &Frame) -> Class {
     match call {
         __NR_nanosleep | __NR_clock_nanosleep => match call == __NR_clock_nanosleep && frame.rsi & 1 != 0 {
@@ -36,7 +37,8 @@ fn class(call: u32, frame: &Frame) -> Class {
             Class::KeepsTime
         }
         __NR_futex if frame.r10 != 0 => Class::WithoutHandler,
-        __NR_poll | __NR_pause | __NR_rt_sigsuspend | __NR_ppoll | __NR_select | __NR_pselect6 => {
+        __NR_poll => Class::KeepsTime,
+        __NR_pause | __NR_rt_sigsuspend | __NR_ppoll | __NR_select | __NR_pselect6 => {
             Class::WithoutHandler
         }
         __NR_rt_sigtimedwait | __NR_epoll_wait | __NR_epoll_pwait | __NR_epoll_pwait2 | __NR_msgsnd
