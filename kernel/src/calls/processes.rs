@@ -87,6 +87,8 @@ fn execve(frame: &mut Frame) -> Answer {
     let (space, begin) = exec::load(&node, &path, &strings)?;
     exit::end_others()?;
     *process.name.lock() = path;
+    let before = process.exe.lock().replace(node);
+    drop(before);
     *process.space.lock() = Some(space.clone());
     drop(thread.set_space(Some(space)));
     wait::wake(clone::vfork_key(process), usize::MAX);

@@ -33,6 +33,8 @@ pub struct Process {
     pub status: SpinLock<Option<Status>>,
     pub files: FileTable,
     pub directory: SpinLock<Arc<Node>>,
+    /// The file of its program.
+    pub exe: SpinLock<Option<Arc<Node>>>,
     pub umask: AtomicU32,
     /// The signal that its parent gets when it ends.
     pub exit_signal: AtomicU32,
@@ -64,6 +66,7 @@ impl Process {
             status: SpinLock::new(None),
             files,
             directory: SpinLock::new(directory),
+            exe: SpinLock::new(parent.and_then(|parent| parent.exe.lock().clone())),
             umask: AtomicU32::new(umask),
             exit_signal: AtomicU32::new(17),
             actions: SpinLock::new(actions),
