@@ -53,6 +53,7 @@ extern "C" fn kernel_main(info: u64) -> ! {
     memory::init(info, module);
     apic::init();
     clock::calibrate();
+    clock::read_day();
     scheduler::init_cpu();
     smp::start_all(info.rsdp);
     start_engine();

@@ -10,7 +10,7 @@ use crate::task::scheduler::Switching;
 use core::arch::asm;
 use core::cell::{Cell, UnsafeCell};
 use core::ptr;
-use core::sync::atomic::{AtomicUsize, Ordering::Acquire};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Acquire};
 use freehold_kit::SpaceCpus;
 
 /// Most processors that there may be.
@@ -38,6 +38,10 @@ pub struct Cpu {
     pub resched: Cell<bool>,
     /// When the timer goes off, in nanoseconds; `u64::MAX`: never.
     pub timer: Cell<u64>,
+    /// Since when the thread's time was not counted, and what `Thread::virtual_ns` was then. Written by the
+    /// processor, read by others that wake threads (Relaxed: a hint).
+    pub turn_began: AtomicU64,
+    pub turn_virtual: AtomicU64,
     pub frames: UnsafeCell<FrameCache>,
     pub heap: UnsafeCell<HeapCache>,
 }
@@ -58,6 +62,8 @@ impl Cpu {
             loaded: Cell::new(ptr::null()),
             resched: Cell::new(false),
             timer: Cell::new(u64::MAX),
+            turn_began: AtomicU64::new(0),
+            turn_virtual: AtomicU64::new(0),
             frames: UnsafeCell::new(FrameCache::new()),
             heap: UnsafeCell::new(HeapCache::new()),
         }
@@ -77,6 +83,12 @@ pub fn cpu() -> &'static Cpu {
         asm!("mov {}, gs:0", out(reg) this, options(nostack, preserves_flags, readonly));
         &*this
     }
+}
+
+/// Another processor: its atomics are for all.
+#[inline]
+pub fn other(number: usize) -> &'static Cpu {
+    &CPUS[number]
 }
 
 /// The number of the processor that this runs on.

@@ -12,16 +12,20 @@ pub mod errno;
 mod events;
 mod files;
 mod futexes;
+mod identity;
 mod memory;
 mod names;
 mod policies;
 mod poll;
 mod processes;
+mod scheduling;
 pub mod shm;
 mod signals;
 mod status;
 mod system;
 mod time;
+mod timers;
+mod usage;
 
 use crate::arch::cpu;
 use crate::arch::report::{report, say};
@@ -44,7 +48,7 @@ static ABSENT: [AtomicU64; COUNT / 64] = [const { AtomicU64::new(0) }; COUNT / 6
 
 static TABLE: [Call; COUNT] = {
     let mut table = [unknown as Call; COUNT];
-    let files: [Calls; 15] = [
+    let files: &[Calls] = &[
         memory::CALLS,
         files::CALLS,
         descriptors::CALLS,
@@ -53,6 +57,10 @@ static TABLE: [Call; COUNT] = {
         signals::CALLS,
         time::CALLS,
         system::CALLS,
+        identity::CALLS,
+        scheduling::CALLS,
+        timers::CALLS,
+        usage::CALLS,
         names::CALLS,
         status::CALLS,
         contents::CALLS,
@@ -95,6 +103,8 @@ extern "C" fn system_call(frame: &mut Frame) {
 
 #[inline(always)]
 fn answer(frame: &mut Frame, call: Call) {
+    // For calls that begin again after a signal.
+    frame.error = frame.rax;
     match call(frame) {
         Ok(value) => frame.rax = value,
         Err(error) => frame.rax = -i64::from(error.0) as u64,
@@ -105,7 +115,7 @@ fn answer(frame: &mut Frame, call: Call) {
 /// With option `trace`: says what was asked and answered.
 #[cold]
 fn traced(frame: &mut Frame, call: Call) {
-    let (tid, number, [a, b, c, d, e, f]) = (cpu::current().tid, frame.rax, frame.args());
+    let (tid, number, [a, b, c, d, e, f]) = (cpu::current().tid(), frame.rax, frame.args());
     say!("[{tid}] {number}({a:#x}, {b:#x}, {c:#x}, {d:#x}, {e:#x}, {f:#x})");
     answer(frame, call);
     say!("[{tid}] {number} = {}", frame.rax as i64);

@@ -97,8 +97,8 @@ fn set_mempolicy(frame: &mut Frame) -> Answer {
     let tag = policy(mode, mask, bits)?;
     let mut threads = THREADS.lock();
     match tag {
-        0 => drop(threads.remove(&current().tid)),
-        tag => drop(threads.insert(current().tid, tag)),
+        0 => drop(threads.remove(&current().tid())),
+        tag => drop(threads.insert(current().tid(), tag)),
     }
     Ok(0)
 }
@@ -122,7 +122,7 @@ fn get_mempolicy(frame: &mut Frame) -> Answer {
             policy
         }
         _ if at != 0 => return Err(Errno::EINVAL),
-        _ => THREADS.lock().get(&current().tid).copied().unwrap_or(0),
+        _ => THREADS.lock().get(&current().tid()).copied().unwrap_or(0),
     };
     let (answer, nodes) = (tag & 0xffff_ffff, tag >> 32);
     if let Some(mode) = UserPtr::<u32>::optional(mode) {

@@ -1,15 +1,22 @@
 //! Threads and processes.
 
 use super::files::path;
-use super::{Answer, Calls, errno, nothing};
-use crate::arch::cpu::{self, current};
+use super::usage::of_ended;
+use super::{Answer, Calls, errno};
+use crate::arch::cpu::current;
+use crate::arch::features::VectorState;
+use crate::arch::lock::SpinLock;
 use crate::arch::trap::Frame;
 use crate::arch::user::{self, UserPtr};
 use crate::files::tree;
 use crate::task::clone::{self, Request};
 use crate::task::exec::{self, Strings};
-use crate::task::exit::{self, Status, Which};
-use crate::task::{scheduler, wait};
+use crate::task::exit::{self, Status};
+use crate::task::reap::{self, Which};
+use crate::task::signal::frame::AlternateStack;
+use crate::task::signal::{Action, IGNORE, Info, job};
+use crate::task::{Space, limits, scheduler, wait};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
@@ -24,24 +31,12 @@ pub const CALLS: Calls = &[
     (__NR_exit, exit_call),
     (__NR_exit_group, exit_group),
     (__NR_wait4, wait4),
+    (__NR_waitid, waitid),
     (__NR_getpid, getpid),
     (__NR_gettid, gettid),
     (__NR_getppid, getppid),
-    (__NR_getpgrp, getpid),
-    (__NR_getpgid, getpid),
-    (__NR_getsid, getpid),
-    (__NR_setpgid, nothing),
-    (__NR_setsid, getpid),
-    (__NR_getuid, nothing),
-    (__NR_geteuid, nothing),
-    (__NR_getgid, nothing),
-    (__NR_getegid, nothing),
     (__NR_set_tid_address, set_tid_address),
     (__NR_arch_prctl, arch_prctl),
-    (__NR_sched_yield, sched_yield),
-    (__NR_sched_getaffinity, sched_getaffinity),
-    (__NR_sched_setaffinity, sched_setaffinity),
-    (__NR_getcpu, getcpu),
 ];
 
 fn fork(frame: &mut Frame) -> Answer {
@@ -80,32 +75,52 @@ fn execve(frame: &mut Frame) -> Answer {
         arguments: read_strings(arguments, &mut room)?,
         environment: read_strings(environment, &mut room)?,
     };
-    let thread = current();
-    let process = thread.process();
+    let process = current().process();
     let here = process.directory.lock().clone();
     let node = tree::lookup(&here, &path, true)?;
     let (space, begin) = exec::load(&node, &path, &strings)?;
     exit::end_others()?;
-    *process.name.lock() = path;
-    let before = process.exe.lock().replace(node);
+    let before = current().process().exe.lock().replace(node);
     drop(before);
+    become_program(space, path);
+    *frame = begin;
+    Ok(0)
+}
+
+/// The calling thread, alone in its process, goes on in this space, with what exec keeps.
+fn become_program(space: Space, path: Vec<u8>) {
+    let thread = current();
+    let process = thread.process();
+    thread.set_tid(process.pid);
+    let base = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    let mut comm = [0; 16];
+    let kept = base.len().min(15);
+    comm[..kept].copy_from_slice(&base[..kept]);
+    *thread.comm.lock() = comm;
+    *process.name.lock() = path;
+    process.usage.note_pages(thread.space());
     *process.space.lock() = Some(space.clone());
     drop(thread.set_space(Some(space)));
     wait::wake(clone::vfork_key(process), usize::MAX);
     process.files.close_marked();
-    let caught = |action: &mut [u64; 4]| {
-        if action[0] > 1 {
-            *action = [0; 4]
-        }
+    process.has_executed.store(1, Relaxed);
+    process.ids.lock().executes();
+    limits::renew(process);
+    process.timers.lock().forget();
+    // Handlers were the old program's; what is ignored stays so.
+    let kept = |action: Action| match action.handler {
+        IGNORE => Action { handler: IGNORE, ..Action::default() },
+        _ => Action::default(),
     };
-    process.actions.lock().iter_mut().for_each(caught);
+    let actions = process.actions().lock().map(kept);
+    process.share_actions(Arc::new(SpinLock::new(actions)));
+    thread.alternate_stack.set(AlternateStack::NONE);
     thread.clear_tid.set(0);
     thread.robust_list.set((0, 0));
     thread.fs_base.set(0);
     thread.gs_base.set(0);
     scheduler::load_bases(thread);
-    *frame = begin;
-    Ok(0)
+    VectorState::new().load();
 }
 
 /// An array of strings that ends with a null pointer.
@@ -141,20 +156,54 @@ fn exit_group(frame: &mut Frame) -> Answer {
 
 fn wait4(frame: &mut Frame) -> Answer {
     let [pid, status, options, usage, ..] = frame.args();
+    let options = options as u32;
+    if options & !(WNOHANG | WUNTRACED | WCONTINUED | __WNOTHREAD | __WCLONE | __WALL) != 0 {
+        return Err(Errno::EINVAL);
+    }
     let which = match pid as i32 {
+        i32::MIN => return Err(Errno::ESRCH),
+        -1 => Which::Any,
+        0 => Which::Group(current().process().group.load(Relaxed)),
         pid @ 1.. => Which::Pid(pid as u32),
-        _ => Which::Any,
+        pid => Which::Group(pid.unsigned_abs()),
     };
-    let Some((pid, ended)) = exit::wait_child(which, options & u64::from(WNOHANG) == 0)? else {
-        return Ok(0);
-    };
+    let Some((child, event)) = reap::wait_child(which, options | WEXITED)? else { return Ok(0) };
     if let Some(status) = UserPtr::<u32>::optional(status) {
-        status.write(&ended.word())?;
+        status.write(&event.word())?;
     }
-    if usage != 0 {
-        user::zero_out(usage, 144)?;
+    if let Some(usage) = UserPtr::<[u64; 18]>::optional(usage) {
+        usage.write(&of_ended(&child))?;
     }
-    Ok(pid.into())
+    Ok(child.pid.into())
+}
+
+fn waitid(frame: &mut Frame) -> Answer {
+    let [kind, id, out, options, usage, _] = frame.args();
+    let options = options as u32;
+    let known = WNOHANG | WNOWAIT | WEXITED | WSTOPPED | WCONTINUED | __WNOTHREAD | __WCLONE | __WALL;
+    if options & !known != 0 || options & (WEXITED | WSTOPPED | WCONTINUED) == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let which = match (kind as u32, id as i32) {
+        (P_ALL, _) => Which::Any,
+        (P_PID, id @ 1..) => Which::Pid(id as u32),
+        (P_PGID, 0) => Which::Group(current().process().group.load(Relaxed)),
+        (P_PGID, id @ 1..) => Which::Group(id as u32),
+        _ => return Err(Errno::EINVAL),
+    };
+    let found = reap::wait_child(which, options)?;
+    let info = found.as_ref().map_or(Info::default(), |(child, event)| {
+        let (code, value) = event.code();
+        job::child_info(child, SIGCHLD, code, value)
+    });
+    if out != 0 {
+        // Bytes behind these are not touched.
+        UserPtr::<[u64; 4]>::new(out).write(&info.words()[..4].try_into().expect("four words"))?;
+    }
+    if let (Some((child, _)), Some(usage)) = (&found, UserPtr::<[u64; 18]>::optional(usage)) {
+        usage.write(&of_ended(child))?;
+    }
+    Ok(0)
 }
 
 fn getpid(_: &mut Frame) -> Answer {
@@ -162,7 +211,7 @@ fn getpid(_: &mut Frame) -> Answer {
 }
 
 fn gettid(_: &mut Frame) -> Answer {
-    Ok(current().tid.into())
+    Ok(current().tid().into())
 }
 
 fn getppid(_: &mut Frame) -> Answer {
@@ -198,51 +247,3 @@ const ARCH_SET_GS: u32 = 0x1001;
 const ARCH_SET_FS: u32 = 0x1002;
 const ARCH_GET_FS: u32 = 0x1003;
 const ARCH_GET_GS: u32 = 0x1004;
-
-fn sched_yield(_: &mut Frame) -> Answer {
-    scheduler::give_way();
-    Ok(0)
-}
-
-/// The processors that there are, by bit.
-fn all_cpus() -> u64 {
-    u64::MAX >> (64 - cpu::count())
-}
-
-fn sched_getaffinity(frame: &mut Frame) -> Answer {
-    let [_, bytes, out, ..] = frame.args();
-    if bytes < 8 || !bytes.is_multiple_of(8) {
-        return Err(Errno::EINVAL);
-    }
-    UserPtr::<u64>::new(out).write(&(current().affinity.load(Relaxed) & all_cpus()))?;
-    Ok(8)
-}
-
-fn sched_setaffinity(frame: &mut Frame) -> Answer {
-    let [tid, bytes, at, ..] = frame.args();
-    let mut mask = [0; 8];
-    user::copy_in(at, &mut mask[..(bytes as usize).min(8)])?;
-    let mask = u64::from_ne_bytes(mask) & all_cpus();
-    if mask == 0 {
-        return Err(Errno::EINVAL);
-    }
-    let thread = current();
-    if tid == 0 || tid == u64::from(thread.tid) {
-        thread.affinity.store(mask, Relaxed);
-        if mask >> cpu::number() & 1 == 0 {
-            scheduler::move_away();
-        }
-    }
-    Ok(0)
-}
-
-fn getcpu(frame: &mut Frame) -> Answer {
-    let [cpu, node, ..] = frame.args();
-    if let Some(cpu) = UserPtr::<u32>::optional(cpu) {
-        cpu.write(&(cpu::number() as u32))?;
-    }
-    if let Some(node) = UserPtr::<u32>::optional(node) {
-        node.write(&0)?;
-    }
-    Ok(0)
-}

@@ -184,7 +184,7 @@ impl File for Writer {
         while from.len() > 0 {
             let needed = from.len().min(WHOLE);
             if self.0.state.lock().readers == 0 {
-                // The signal SIGPIPE belongs here.
+                crate::task::signal::broken_pipe();
                 return if done > 0 { Ok(done) } else { Err(errno::EPIPE) };
             }
             if !self.0.state.lock().has_room(needed) {

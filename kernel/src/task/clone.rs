@@ -1,6 +1,8 @@
 //! New threads and processes.
 
+use super::ids::{CAP_SYS_ADMIN, CAP_SYS_RESOURCE};
 use super::process::{self, Process};
+use super::signal::Action;
 use super::{Thread, scheduler};
 use crate::arch::cpu;
 use crate::arch::trap::Frame;
@@ -9,8 +11,8 @@ use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
 use linux_raw_sys::general::{
-    CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID, CLONE_PARENT_SETTID, CLONE_SETTLS, CLONE_SIGHAND, CLONE_THREAD,
-    CLONE_VFORK, CLONE_VM,
+    CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID, CLONE_CLEAR_SIGHAND, CLONE_PARENT, CLONE_PARENT_SETTID,
+    CLONE_SETTLS, CLONE_SIGHAND, CLONE_THREAD, CLONE_VFORK, CLONE_VM, RLIMIT_NPROC,
 };
 
 /// What clone and clone3 are asked for.
@@ -41,7 +43,13 @@ pub fn clone(frame: &Frame, request: &Request) -> Result<u64, Errno> {
     if request.has(CLONE_THREAD) && !(request.has(CLONE_SIGHAND) && request.has(CLONE_VM)) {
         return Err(Errno::EINVAL);
     }
+    if request.has(CLONE_SIGHAND) && (!request.has(CLONE_VM) || request.flags & CLONE_CLEAR_SIGHAND != 0) {
+        return Err(Errno::EINVAL);
+    }
     let here = cpu::current();
+    if !request.has(CLONE_THREAD) {
+        room_for_process(here.process())?;
+    }
     let space = match request.has(CLONE_VM) {
         true => here.space().clone(),
         false => here.space().fork().map_err(|error| error.errno())?,
@@ -49,7 +57,7 @@ pub fn clone(frame: &Frame, request: &Request) -> Result<u64, Errno> {
     let tid = process::new_tid();
     let process = match request.has(CLONE_THREAD) {
         true => here.process().clone(),
-        false => new_process(tid, &space, request.exit_signal),
+        false => new_process(tid, &space, request),
     };
     let Some(thread) = new_thread(tid, &process, space, frame, request) else {
         if !request.has(CLONE_THREAD) {
@@ -66,7 +74,7 @@ pub fn clone(frame: &Frame, request: &Request) -> Result<u64, Errno> {
             space.write_memory(request.child_tid, &tid.to_ne_bytes(), freehold::access::AccessMode::Plain);
     }
     if !request.has(CLONE_THREAD) {
-        here.process().children.lock().push(process.clone());
+        parent_for(request).children.lock().push(process.clone());
     }
     let thread = Arc::new(thread);
     process.threads.lock().push(thread.clone());
@@ -85,11 +93,43 @@ fn child_space(process: &Process) -> super::Space {
     process.space.lock().clone().expect("a process with a space")
 }
 
-fn new_process(pid: u32, space: &super::Space, exit_signal: u32) -> Arc<Process> {
-    let parent = cpu::current().process();
-    let process = Process::new(pid, Some(parent));
+/// Whether the user may have another process (RLIMIT_NPROC).
+fn room_for_process(here: &Process) -> Result<(), Errno> {
+    let most = here.limits.lock().soft(RLIMIT_NPROC);
+    let (user, free) = {
+        let ids = here.ids.lock();
+        (ids.user.real, ids.user.real == 0 || ids.may(CAP_SYS_ADMIN) || ids.may(CAP_SYS_RESOURCE))
+    };
+    if free {
+        return Ok(());
+    }
+    let count = process::all().iter().filter(|other| other.ids.lock().user.real == user).count();
+    if count as u64 >= most { Err(Errno::EAGAIN) } else { Ok(()) }
+}
+
+/// Whose child the new process is.
+fn parent_for(request: &Request) -> Arc<Process> {
+    let here = cpu::current().process();
+    let above = here.parent.lock().clone();
+    above.filter(|_| request.has(CLONE_PARENT)).unwrap_or_else(|| here.clone())
+}
+
+fn new_process(pid: u32, space: &super::Space, request: &Request) -> Arc<Process> {
+    let here = cpu::current().process();
+    let process = Process::new(pid, Some(here));
     *process.space.lock() = Some(space.clone());
+    let mut exit_signal = request.exit_signal;
+    if request.has(CLONE_PARENT) {
+        *process.parent.lock() = Some(parent_for(request));
+        exit_signal = here.exit_signal.load(Relaxed);
+    }
     process.exit_signal.store(exit_signal, Relaxed);
+    if request.has(CLONE_SIGHAND) {
+        process.share_actions(here.actions());
+    }
+    if request.flags & CLONE_CLEAR_SIGHAND != 0 {
+        *process.actions().lock() = [Action::default(); 65];
+    }
     process
 }
 
@@ -109,7 +149,11 @@ fn new_thread(
     here.copy_vector_state_to(&thread);
     thread.fs_base.set(if request.has(CLONE_SETTLS) { request.tls } else { here.fs_base.get() });
     thread.gs_base.set(here.gs_base.get());
-    thread.blocked.set(here.blocked.get());
+    thread.blocked.store(here.blocked(), Relaxed);
+    *thread.comm.lock() = *here.comm.lock();
+    if !request.has(CLONE_VM) || request.has(CLONE_VFORK) {
+        thread.alternate_stack.set(here.alternate_stack.get());
+    }
     thread.affinity.store(here.affinity.load(Relaxed), Relaxed);
     if request.has(CLONE_CHILD_CLEARTID) {
         thread.clear_tid.set(request.child_tid);

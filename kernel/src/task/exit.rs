@@ -2,16 +2,17 @@
 
 use super::futex::{self, Word};
 use super::process::{self, Process};
+use super::signal::{self, IGNORE, Info, job};
 use super::wait::{self, Sleep, Woken};
 use super::{Thread, clone, scheduler, work};
 use crate::arch::cpu;
 use crate::arch::halt;
 use crate::arch::user::UserPtr;
-use crate::calls::errno;
 use crate::files::tree;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
+use linux_raw_sys::general::{CLD_EXITED, CLD_KILLED, SA_NOCLDWAIT, SIGCHLD};
 
 /// How a process ended, as `wait4` tells it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,6 +30,14 @@ impl Status {
     /// The word that `wait4` stores.
     pub fn word(self) -> u32 {
         self.0
+    }
+
+    /// `si_code` and `si_status` of SIGCHLD.
+    pub fn code_and_value(self) -> (u32, u32) {
+        match self.0 & 0x7f {
+            0 => (CLD_EXITED, self.0 >> 8),
+            signal => (CLD_KILLED, signal),
+        }
     }
 
     /// As a shell says it in one number.
@@ -64,7 +73,7 @@ pub fn end_others() -> Result<(), Errno> {
     let process = here.process();
     let is_alone = || {
         let threads = process.threads.lock();
-        let others = threads.iter().filter(|thread| thread.tid != here.tid);
+        let others = threads.iter().filter(|thread| thread.tid() != here.tid());
         others.inspect(|thread| thread.give_work(work::KILL)).count() == 0
     };
     loop {
@@ -87,16 +96,20 @@ pub fn exit_thread() -> ! {
     let last = {
         let process = here.process();
         let mut threads = process.threads.lock();
-        let gone = threads.iter().position(|thread| thread.tid == here.tid).map(|at| threads.swap_remove(at));
+        let gone = threads.iter().position(|thread| thread.tid() == here.tid()).map(|at| threads.swap_remove(at));
         let last = threads.is_empty();
         drop(threads);
+        leave_signals(process, here);
         drop(gone);
         wait::wake(process.thread_key(), usize::MAX);
         last
     };
     if last {
+        here.process().timers.lock().end();
         let space = here.process().space.lock().take();
-        drop(space);
+        if let Some(space) = space {
+            here.process().usage.note_pages(&space);
+        }
         wait::wake(clone::vfork_key(here.process()), usize::MAX);
         here.process().files.close_all();
     }
@@ -106,6 +119,17 @@ pub fn exit_thread() -> ! {
         become_zombie(here.process());
     }
     end()
+}
+
+/// Signals of the process that the thread would have taken are for others now.
+fn leave_signals(process: &Process, here: &Thread) {
+    scheduler::count_turn();
+    process.usage.thread_ends(here);
+    let signals = process.signals.lock();
+    let pending = signals.pending.set & !here.blocked();
+    if pending != 0 {
+        signal::pass_on(process, here, pending);
+    }
 }
 
 /// Tells a thread that waits for this one's end by a futex.
@@ -128,64 +152,62 @@ fn become_zombie(process: &Arc<Process>) {
     if process.pid == 1 {
         halt::exit(status.code());
     }
-    if let Some(first) = process::first() {
-        let orphans = core::mem::take(&mut *process.children.lock());
-        for orphan in &orphans {
-            *orphan.parent.lock() = Some(first.clone());
+    for child in process::all() {
+        let signal = child.parent_signal.load(Relaxed);
+        if signal != 0 && child.parent_pid() == process.pid {
+            signal::send(&child, None, Info::from_here(signal, 0));
         }
-        first.children.lock().extend(orphans);
-        wait::wake(first.child_key(), usize::MAX);
+    }
+    if let Some(first) = process::first() {
+        adopt(process, &first);
     }
     // What ends last may end in an interrupt, where no file may.
     *process.directory.lock() = tree::root();
     let exe = process.exe.lock().take();
     drop(exe);
-    *process.status.lock() = Some(status);
+    tell(process, status);
+}
+
+/// Its children become the first process's.
+fn adopt(process: &Process, first: &Arc<Process>) {
+    let orphans = core::mem::take(&mut *process.children.lock());
+    for orphan in &orphans {
+        *orphan.parent.lock() = Some(first.clone());
+        orphan.exit_signal.store(SIGCHLD, Relaxed);
+    }
+    let ended = orphans.iter().filter(|orphan| orphan.status.lock().is_some()).cloned();
+    let ended: alloc::vec::Vec<_> = ended.collect();
+    first.children.lock().extend(orphans);
+    ended.iter().for_each(|orphan| tell_parent(orphan, SIGCHLD));
+    wait::wake(first.child_key(), usize::MAX);
+}
+
+/// The parent may wait for it from now on, and gets the signal; one that does not care has it forgotten.
+fn tell(process: &Arc<Process>, status: Status) {
     let parent = process.parent.lock().clone();
-    if let Some(parent) = parent {
-        wait::wake(parent.child_key(), usize::MAX);
+    let Some(parent) = parent else {
+        *process.status.lock() = Some(status);
+        return;
+    };
+    let signal = process.exit_signal.load(Relaxed);
+    let action = parent.action(SIGCHLD);
+    let forgets = signal == SIGCHLD && (action.handler == IGNORE || action.has(SA_NOCLDWAIT));
+    let mut children = parent.children.lock();
+    *process.status.lock() = Some(status);
+    if forgets {
+        children.retain(|child| child.pid != process.pid);
+        process::forget(process.pid);
     }
-}
-
-/// Which children `wait_child` waits for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Which {
-    Any,
-    Pid(u32),
-}
-
-/// Waits for a child of the calling process to end, and forgets it. None: with `hang` false, none has.
-///
-/// # Errors
-///
-/// ECHILD: there is no such child. EINTR.
-pub fn wait_child(which: Which, hang: bool) -> Result<Option<(u32, Status)>, Errno> {
-    let process = cpu::current().process();
-    loop {
-        let waiting = wait::enqueue(process.child_key(), u32::MAX);
-        let found = take_child(process, which);
-        if !hang || !matches!(found, Ok(None)) {
-            waiting.cancel();
-            return found;
-        }
-        if waiting.sleep(Sleep::Interruptible, u64::MAX) == Woken::Signal {
-            return Err(Errno::EINTR);
-        }
-    }
-}
-
-fn take_child(process: &Process, which: Which) -> Result<Option<(u32, Status)>, Errno> {
-    let mut children = process.children.lock();
-    let is_meant = |child: &Arc<Process>| which == Which::Any || which == Which::Pid(child.pid);
-    if !children.iter().any(is_meant) {
-        return Err(errno::ECHILD);
-    }
-    let ended = |child: &Arc<Process>| is_meant(child) && child.status.lock().is_some();
-    let Some(at) = children.iter().position(ended) else { return Ok(None) };
-    let child = children.swap_remove(at);
     drop(children);
-    process::forget(child.pid);
-    let status = *child.status.lock();
-    let _ = child.exit_signal.load(Relaxed);
-    Ok(status.map(|status| (child.pid, status)))
+    tell_parent(process, signal);
+    wait::wake(parent.child_key(), usize::MAX);
+}
+
+fn tell_parent(process: &Process, signal: u32) {
+    let parent = process.parent.lock().clone();
+    let status = *process.status.lock();
+    if let (Some(parent), Some(status), 1..=signal::MOST) = (parent, status, signal) {
+        let (code, value) = status.code_and_value();
+        signal::send(&parent, None, job::child_info(process, signal, code, value));
+    }
 }

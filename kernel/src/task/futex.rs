@@ -46,6 +46,11 @@ impl Word {
         wait::wake_bits(self.key(), most, bits)
     }
 
+    /// Wakes up to `wakes`, and moves up to `moves` others to another word; returns how many of both.
+    pub fn requeue(self, to: Word, wakes: usize, moves: usize) -> (usize, usize) {
+        wait::requeue(self.key(), to.key(), wakes, moves)
+    }
+
     /// Sleeps while the word is `expected`, until a wake-up by one of these bits or the deadline, in
     /// nanoseconds since the start.
     ///
@@ -114,7 +119,7 @@ pub fn release_robust(thread: &Thread) {
 
 fn release(thread: &Thread, at: u64) -> Result<(), Errno> {
     let mut word = user::load(at)?;
-    while word & OWNER == thread.tid {
+    while word & OWNER == thread.tid() {
         let found = user::exchange(at, word, word & WAITERS | OWNER_DIED)?;
         if found == word {
             if word & WAITERS != 0 {

@@ -11,6 +11,10 @@
 //! | [`exit`] | their ends, and waiting for those |
 //! | [`fault`] | page faults and exceptions of programs |
 //! | [`futex`] | the system call's operations |
+//! | [`signal`] | who gets signals, and what threads do about them |
+//! | [`reap`] | waiting for children |
+//! | [`itimers`] | timers that send signals |
+//! | [`ids`], [`limits`] | users, groups and rights of a process; what it may use |
 //!
 //! # Sleeping
 //!
@@ -23,8 +27,13 @@ pub mod exec;
 pub mod exit;
 pub mod fault;
 pub mod futex;
+pub mod ids;
+pub mod itimers;
+pub mod limits;
 pub mod process;
+pub mod reap;
 pub mod scheduler;
+pub mod signal;
 pub mod timers;
 pub mod wait;
 
@@ -42,7 +51,9 @@ use core::sync::atomic::{
 };
 use freehold::counted::Counted;
 use freehold::space::AddressSpace;
+use crate::arch::lock::SpinLock;
 use process::Process;
+use signal::frame::AlternateStack;
 
 /// An address space of this kernel.
 pub type Space = Counted<AddressSpace<Machine>>;
@@ -56,7 +67,8 @@ const UNPARKED: u32 = 2;
 
 /// A thread. Fields in cells are its own: it alone uses them, while it runs, or its maker before.
 pub struct Thread {
-    pub tid: u32,
+    /// Changes once at most, where exec makes it the only thread of its process.
+    tid: AtomicU32,
     process: Option<Arc<Process>>,
     /// `RUNNABLE`, `PARKED` or `UNPARKED`; changed by the thread and by those who wake it.
     state: AtomicU32,
@@ -78,10 +90,33 @@ pub struct Thread {
     pub clear_tid: Cell<u64>,
     /// Address and size that set_robust_list was given.
     pub robust_list: Cell<(u64, u64)>,
-    /// Signals that are blocked, as `rt_sigprocmask` keeps them.
-    pub blocked: Cell<u64>,
-    /// The alternate signal stack: address, flags, size.
-    pub alternate_stack: Cell<[u64; 3]>,
+    /// Signals that are blocked: see [`blocked`](Self::blocked).
+    blocked: AtomicU64,
+    /// Of those, the ones that it waits for by rt_sigtimedwait. As `blocked`.
+    pub awaited: AtomicU64,
+    /// Signals for this thread alone. Under the lock of the process's signals, too.
+    pub pending: SpinLock<signal::Pending>,
+    /// The mask to go back to, where a call has set another for its time.
+    pub saved_mask: Cell<Option<signal::Set>>,
+    pub alternate_stack: Cell<AlternateStack>,
+    /// The last fault: vector, error code and address.
+    pub last_fault: Cell<(u64, u64, u64)>,
+    /// When the call ends that the thread is in, where that has a time.
+    pub deadline: Cell<u64>,
+    /// The call that a signal has interrupted, and its end, for restart_syscall.
+    pub restart: Cell<Option<(u32, u64)>>,
+    /// The old end of a call that begins again.
+    pub resumed: Cell<Option<u64>>,
+    /// How long it has run, in nanoseconds. Written by its processor at switches.
+    pub ran_ns: AtomicU64,
+    /// Minor and major faults. Written by the thread alone.
+    pub faults: [AtomicU64; 2],
+    /// Its place among those that wait for a processor: how long it has run, as the scheduler counts.
+    pub virtual_ns: AtomicU64,
+    /// Where a requeued futex has moved its sleep: see `wait`.
+    moved: wait::Moved,
+    /// The thread's name, as `PR_SET_NAME` has it.
+    pub comm: SpinLock<[u8; 16]>,
 }
 
 /// Bits of [`Thread::work`].
@@ -90,6 +125,12 @@ pub mod work {
     pub const KILL: u32 = 1;
     /// A signal that is not blocked is pending.
     pub const SIGNAL: u32 = 2;
+    /// Its mask is one for a call: see `signal::set_blocked_for_call`.
+    pub const MASK: u32 = 4;
+    /// Others should run.
+    pub const YIELD: u32 = 8;
+    /// It may not run on every processor any more.
+    pub const MOVE: u32 = 16;
 }
 
 // SAFETY: cells are the thread's own, see the type; all else is atomic or does not change.
@@ -139,7 +180,7 @@ impl Thread {
 
     fn blank(tid: u32) -> Self {
         Thread {
-            tid,
+            tid: AtomicU32::new(tid),
             process: None,
             state: AtomicU32::new(RUNNABLE),
             on_cpu: AtomicBool::new(false),
@@ -154,9 +195,32 @@ impl Thread {
             space: UnsafeCell::new(None),
             clear_tid: Cell::new(0),
             robust_list: Cell::new((0, 0)),
-            blocked: Cell::new(0),
-            alternate_stack: Cell::new([0, 2, 0]),
+            blocked: AtomicU64::new(0),
+            awaited: AtomicU64::new(0),
+            pending: SpinLock::new(signal::Pending::default()),
+            saved_mask: Cell::new(None),
+            alternate_stack: Cell::new(AlternateStack::NONE),
+            last_fault: Cell::new((0, 0, 0)),
+            deadline: Cell::new(0),
+            restart: Cell::new(None),
+            resumed: Cell::new(None),
+            ran_ns: AtomicU64::new(0),
+            faults: [AtomicU64::new(0), AtomicU64::new(0)],
+            virtual_ns: AtomicU64::new(0),
+            moved: wait::Moved::new(),
+            comm: SpinLock::new([0; 16]),
         }
+    }
+
+    /// Its number.
+    #[inline]
+    pub fn tid(&self) -> u32 {
+        self.tid.load(Relaxed)
+    }
+
+    /// The calling thread gets another number: its process's, as exec wants.
+    pub fn set_tid(&self, tid: u32) {
+        self.tid.store(tid, Relaxed);
     }
 
     /// Its process. Idle threads have none, and never ask.
@@ -253,10 +317,25 @@ pub fn before_user(frame: &mut Frame) {
 }
 
 #[cold]
-fn do_work(_frame: &mut Frame, work: u32) {
+fn do_work(frame: &mut Frame, work: u32) {
     if work & work::KILL != 0 {
         exit::exit_thread();
     }
-    // Signals are delivered here: a handler's frame is built, and `frame` made to begin there.
-    cpu::current().work.fetch_and(!work::SIGNAL, AcqRel);
+    let here = cpu::current();
+    if work & work::YIELD != 0 {
+        here.work.fetch_and(!work::YIELD, AcqRel);
+        scheduler::give_way();
+    }
+    if work & work::MOVE != 0 {
+        here.work.fetch_and(!work::MOVE, AcqRel);
+        scheduler::move_away();
+    }
+    // What others gave it meanwhile counts, too.
+    let work = here.work.load(Relaxed);
+    if work & work::KILL != 0 {
+        exit::exit_thread();
+    }
+    if work & (work::SIGNAL | work::MASK) != 0 {
+        signal::deliver::deliver(frame);
+    }
 }

@@ -1,10 +1,15 @@
 //! Which thread runs where: a queue for each processor, a turn of [`SLICE_NS`] for each thread, and idle
 //! processors that take from the queues of others.
+//!
+//! Who has run least comes first, as in Linux's CFS (2007): [`Thread::virtual_ns`] counts how long a thread
+//! has run, and queues are in its order. A thread that comes begins at the queue's floor at least, which is
+//! where the thread stood that was picked last: so sleep is no credit. A thread that comes interrupts one
+//! that is ahead of it by [`AHEAD_NS`].
 
-use super::{Thread, timers};
+use super::{Thread, timers, work};
 use crate::arch::cpu::{self, MAX_CPUS, cpu};
 use crate::arch::lock::{SpinLock, relax};
-use crate::arch::{apic, descriptors};
+use crate::arch::{apic, clock, descriptors};
 use crate::memory::platform::RCU;
 use crate::memory::tlb;
 use alloc::collections::VecDeque;
@@ -18,14 +23,50 @@ use x86_64::registers::model_specific::Msr;
 
 /// How long a thread runs while others wait.
 pub const SLICE_NS: u64 = 10_000_000;
+/// How much more a thread must have had than one that comes to be interrupted for it.
+const AHEAD_NS: u64 = 1_000_000;
 
 const FS_BASE: u32 = 0xc000_0100;
 /// The program's GS base, while the kernel runs.
 const USER_GS_BASE: u32 = 0xc000_0102;
 
 /// Threads that wait for each processor.
-static QUEUES: [SpinLock<VecDeque<Arc<Thread>>>; MAX_CPUS] =
-    [const { SpinLock::new(VecDeque::new()) }; MAX_CPUS];
+static QUEUES: [SpinLock<Queue>; MAX_CPUS] = [const { SpinLock::new(Queue::new()) }; MAX_CPUS];
+
+/// # Invariants
+///
+/// In the order of `virtual_ns`, which does not change while a thread is here.
+struct Queue {
+    threads: VecDeque<Arc<Thread>>,
+    /// `virtual_ns` of the thread that was picked last; never goes back.
+    floor: u64,
+}
+
+impl Queue {
+    const fn new() -> Self {
+        Queue { threads: VecDeque::new(), floor: 0 }
+    }
+
+    /// Adds a thread; one that has `moved` here begins anew. Returns its virtual time.
+    fn insert(&mut self, thread: Arc<Thread>, moved: bool) -> u64 {
+        let before = thread.virtual_ns.load(Relaxed);
+        let own = if moved { self.floor } else { before.max(self.floor) };
+        thread.virtual_ns.store(own, Relaxed);
+        let at = self.threads.partition_point(|other| other.virtual_ns.load(Relaxed) <= own);
+        self.threads.insert(at, thread);
+        own
+    }
+
+    /// The first, if it has run for less than `most`.
+    fn pop_before(&mut self, most: u64) -> Option<Arc<Thread>> {
+        let own = self.threads.front()?.virtual_ns.load(Relaxed);
+        if own > most {
+            return None;
+        }
+        self.floor = self.floor.max(own);
+        self.threads.pop_front()
+    }
+}
 /// Processors that idle, by bit. Set by the processor before it looks for threads once more; a waker pushes,
 /// then looks here.
 static IDLE: AtomicU64 = AtomicU64::new(0);
@@ -53,11 +94,34 @@ pub fn init_cpu() {
 /// A thread that can run, and is in no queue, gets a place in one.
 pub fn enqueue(thread: Arc<Thread>) {
     let target = place(&thread);
-    QUEUES[target].lock().push_back(thread);
+    let moved = thread.last_cpu.load(Relaxed) != target;
+    let own = QUEUES[target].lock().insert(thread, moved);
     // SeqCst: with the idle processor's store and its look at the queue, one of the two sees the other.
-    if IDLE.load(SeqCst) >> target & 1 != 0 && target != cpu::number() {
+    let idles = IDLE.load(SeqCst) >> target & 1 != 0;
+    if target == cpu::number() {
+        if !idles && is_ahead(target, own) {
+            cpu::current().work.fetch_or(work::YIELD, Relaxed);
+        }
+    } else if idles || is_ahead(target, own) {
         apic::interrupt(target, apic::WAKE);
     }
+}
+
+/// Whether the thread that runs there should make way for one of this virtual time.
+fn is_ahead(target: usize, own: u64) -> bool {
+    let there = cpu::other(target);
+    let ran = clock::now_ns().saturating_sub(there.turn_began.load(Relaxed));
+    there.turn_virtual.load(Relaxed) + ran > own + AHEAD_NS
+}
+
+/// Counts what the calling thread has run since that was last counted.
+pub fn count_turn() {
+    let (own, here) = (cpu(), cpu::current());
+    let now = clock::now_ns();
+    let ran = now.saturating_sub(own.turn_began.swap(now, Relaxed));
+    here.ran_ns.fetch_add(ran, Relaxed);
+    let total = here.virtual_ns.fetch_add(ran, Relaxed) + ran;
+    own.turn_virtual.store(total, Relaxed);
 }
 
 /// Where a thread should run: where it ran last, unless that is busy and another processor idles.
@@ -84,18 +148,22 @@ pub fn kick(thread: &Thread) {
 /// The next thread for the calling processor.
 fn pick() -> Option<Arc<Thread>> {
     let number = cpu::number();
-    let own = QUEUES[number].lock().pop_front();
+    let own = QUEUES[number].lock().pop_before(u64::MAX);
     own.or_else(|| steal(number))
 }
 
 /// A thread that waits for another processor, and may run here.
 fn steal(number: usize) -> Option<Arc<Thread>> {
     let count = cpu::count();
-    (1..count).map(|n| (number + n) % count).find_map(|other| {
-        let mut queue = QUEUES[other].lock();
+    let taken = (1..count).map(|n| (number + n) % count).find_map(|other| {
+        let queue = &mut QUEUES[other].lock().threads;
         let at = queue.iter().position(|thread| thread.affinity.load(Relaxed) >> number & 1 != 0)?;
         queue.remove(at)
-    })
+    });
+    if let Some(thread) = &taken {
+        thread.virtual_ns.store(QUEUES[number].lock().floor, Relaxed);
+    }
+    taken
 }
 
 /// The calling thread was parked: another runs, until it is unparked.
@@ -104,14 +172,18 @@ pub fn block() {
     switch(next, false);
 }
 
-/// The thread has had its time, or was asked to let others run.
+/// The thread has had its time, or another has come: one runs that has had less.
 pub fn preempt() {
     cpu().resched.set(false);
-    give_way();
+    make_way(false);
 }
 
 /// Lets others run that wait for this processor.
 pub fn give_way() {
+    make_way(true);
+}
+
+fn make_way(for_all: bool) {
     let number = cpu::number();
     RCU.quiescent(number);
     // On the idle thread, as it is at the start, there is nobody to come back.
@@ -119,9 +191,17 @@ pub fn give_way() {
         RCU.advance();
         return relax();
     }
-    let next = QUEUES[number].lock().pop_front();
+    count_turn();
+    let own = &cpu::current().virtual_ns;
+    let next = QUEUES[number].lock().pop_before(if for_all { u64::MAX } else { own.load(Relaxed) });
     match next {
-        Some(next) => switch(Some(next), true),
+        Some(next) => {
+            if for_all {
+                // One that gives way comes after the others, whatever it has had.
+                own.fetch_max(next.virtual_ns.load(Relaxed), Relaxed);
+            }
+            switch(Some(next), true);
+        }
         None => {
             RCU.advance();
             relax();
@@ -151,11 +231,15 @@ fn switch(next: Option<Arc<Thread>>, requeue: bool) {
     while next.on_cpu.load(Acquire) && !ptr::eq(next, own.idle.get()) {
         relax();
     }
+    if !ptr::eq(from, own.idle.get()) {
+        count_turn();
+    }
     next.on_cpu.store(true, Relaxed);
     next.last_cpu.store(own.number.get(), Relaxed);
     leave_program(from);
     enter_program(next);
     own.current.set(next);
+    own.turn_virtual.store(next.virtual_ns.load(Relaxed), Relaxed);
     // SAFETY: the processor's own; the threads' stack pointers are theirs, and `next` does not run.
     unsafe {
         *own.switching.get() = Some(Switching { from, requeue });
@@ -195,8 +279,9 @@ fn finish() {
     let own = cpu();
     // SAFETY: the processor's own.
     let Some(Switching { from, requeue }) = (unsafe { (*own.switching.get()).take() }) else { return };
+    timers::begin_turn();
     if ptr::eq(from, own.idle.get()) {
-        return timers::begin_turn();
+        return;
     }
     // SAFETY: the processor's reference, which came along.
     let from = unsafe { Arc::from_raw(from) };
@@ -205,7 +290,6 @@ fn finish() {
     if requeue {
         enqueue(from);
     }
-    timers::begin_turn();
 }
 
 /// What a new thread does first.
@@ -237,10 +321,32 @@ pub fn idle() -> ! {
     }
 }
 
-/// The calling thread goes on at another processor: it may not run on this one any more.
+/// The thread may run on other processors than before: it leaves one that is not among them.
+pub fn renew_place(thread: &Arc<Thread>) {
+    let allowed = |number: usize| thread.affinity.load(Relaxed) >> number & 1 != 0;
+    if ptr::eq(&raw const **thread, cpu::current()) {
+        return move_away();
+    }
+    let number = thread.last_cpu.load(Relaxed);
+    if allowed(number) {
+        return;
+    }
+    let mut queue = QUEUES[number].lock();
+    let at = queue.threads.iter().position(|other| Arc::ptr_eq(other, thread));
+    let waiting = at.and_then(|at| queue.threads.remove(at));
+    drop(queue);
+    match waiting {
+        Some(waiting) => enqueue(waiting),
+        // It runs, or sleeps: it comes by.
+        None => thread.give_work(work::MOVE),
+    }
+}
+
+/// The calling thread goes on at another processor, if it may not run on this one any more.
 pub fn move_away() {
-    let next = pick();
-    switch(next, true);
+    if cpu::current().affinity.load(Relaxed) >> cpu::number() & 1 == 0 {
+        switch(pick(), true);
+    }
 }
 
 /// Programs of the calling thread find these bases from now on.

@@ -7,11 +7,16 @@ use crate::arch::cpu;
 use crate::arch::lock::SpinLock;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicU64, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
+};
 
 const BUCKETS: usize = 256;
 
-static TABLE: [SpinLock<VecDeque<Sleeper>>; BUCKETS] = [const { SpinLock::new(VecDeque::new()) }; BUCKETS];
+type Bucket = SpinLock<VecDeque<Sleeper>>;
+
+static TABLE: [Bucket; BUCKETS] = [const { SpinLock::new(VecDeque::new()) }; BUCKETS];
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// What is waited for.
@@ -28,9 +33,38 @@ impl Key {
         Key { of: 0, at }
     }
 
-    fn bucket(self) -> &'static SpinLock<VecDeque<Sleeper>> {
+    fn index(self) -> usize {
         let mixed = (self.at >> 2 ^ self.of >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        &TABLE[(mixed >> 56) as usize % BUCKETS]
+        (mixed >> 56) as usize % BUCKETS
+    }
+
+    fn bucket(self) -> &'static Bucket {
+        &TABLE[self.index()]
+    }
+}
+
+/// Where [`requeue`] has moved a thread's sleep: its number, and the list. Written under the locks of the
+/// list that it leaves and the list that it comes to; a thread that does not find itself in a list, and finds
+/// the same here afterwards as before, is in none.
+pub struct Moved {
+    id: AtomicU64,
+    bucket: AtomicUsize,
+}
+
+impl Moved {
+    pub const fn new() -> Self {
+        Moved { id: AtomicU64::new(u64::MAX), bucket: AtomicUsize::new(0) }
+    }
+
+    /// Acquire pairs with the releases of `set`: who sees the list sees the number, too.
+    fn of(&self, id: u64) -> Option<usize> {
+        let bucket = self.bucket.load(Acquire);
+        (self.id.load(Acquire) == id).then_some(bucket)
+    }
+
+    fn set(&self, id: u64, bucket: usize) {
+        self.id.store(id, Release);
+        self.bucket.store(bucket, Release);
     }
 }
 
@@ -117,17 +151,67 @@ impl Waiting {
     }
 
     fn is_listed(&self) -> bool {
-        self.key.bucket().lock().iter().any(|sleeper| sleeper.id == self.id)
+        self.find(|_, _| ()).is_some()
     }
 
     /// Takes the thread out of the list; whether a waker had done so already.
     pub fn cancel(&self) -> bool {
-        let mut bucket = self.key.bucket().lock();
-        let at = bucket.iter().position(|sleeper| sleeper.id == self.id);
-        let sleeper = at.and_then(|at| bucket.remove(at));
-        drop(bucket);
-        sleeper.is_none()
+        let gone = self.find(|bucket, at| bucket.remove(at));
+        gone.is_none()
     }
+
+    /// Calls `f` with the list that the thread is in, if it is in one, and its place there.
+    fn find<R>(&self, mut f: impl FnMut(&mut VecDeque<Sleeper>, usize) -> R) -> Option<R> {
+        let mut look = |index: usize| {
+            let mut bucket = TABLE[index].lock();
+            let at = bucket.iter().position(|sleeper| sleeper.id == self.id)?;
+            Some(f(&mut bucket, at))
+        };
+        if let Some(found) = look(self.key.index()) {
+            return Some(found);
+        }
+        let moved = &cpu::current().moved;
+        let mut index = moved.of(self.id)?;
+        loop {
+            if let Some(found) = look(index) {
+                return Some(found);
+            }
+            match moved.of(self.id) {
+                Some(now) if now != index => index = now,
+                _ => return None,
+            }
+        }
+    }
+}
+
+/// Wakes up to `wakes` that sleep on `from`, and has up to `moves` others sleep on `to` from now on. Returns
+/// how many were woken, and moved.
+pub fn requeue(from: Key, to: Key, wakes: usize, moves: usize) -> (usize, usize) {
+    let woken = wake(from, wakes);
+    if from == to {
+        return (woken, 0);
+    }
+    let (source, target) = (from.index(), to.index());
+    let mut moved = 0;
+    // Two lists are locked in the order of their numbers.
+    let (mut first, mut second) = (TABLE[source.min(target)].lock(), None);
+    if source != target {
+        second = Some(TABLE[source.max(target)].lock());
+    }
+    while moved < moves {
+        let (leaves, comes) = match &mut second {
+            None => (&mut *first, None),
+            Some(second) if source < target => (&mut *first, Some(&mut **second)),
+            Some(second) => (&mut **second, Some(&mut *first)),
+        };
+        let Some(at) = leaves.iter().position(|sleeper| sleeper.key == from) else { break };
+        let Some(mut sleeper) = leaves.remove(at) else { break };
+        sleeper.key = to;
+        sleeper.thread.moved.set(sleeper.id, target);
+        comes.unwrap_or(leaves).push_back(sleeper);
+        moved += 1;
+    }
+    (woken, moved)
 }
 
 /// Sleeps until any of these is woken, and takes the thread out of all their lists; else as

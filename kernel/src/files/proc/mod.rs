@@ -143,7 +143,7 @@ fn own_pid() -> String {
 }
 
 fn own_thread() -> String {
-    alloc::format!("{}/task/{}", current().process().pid, current().tid)
+    alloc::format!("{}/task/{}", current().process().pid, current().tid())
 }
 
 impl Listing for Root {

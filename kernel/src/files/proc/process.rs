@@ -123,12 +123,12 @@ impl Listing for Threads {
 
     fn names(&self) -> Vec<(Vec<u8>, u8)> {
         let threads = self.0.threads.lock();
-        threads.iter().map(|thread| (format!("{}", thread.tid).into_bytes(), FOLDER)).collect()
+        threads.iter().map(|thread| (format!("{}", thread.tid()).into_bytes(), FOLDER)).collect()
     }
 }
 
 fn find_thread(process: &Process, tid: u32) -> Option<Arc<Thread>> {
-    process.threads.lock().iter().find(|thread| thread.tid == tid).cloned()
+    process.threads.lock().iter().find(|thread| thread.tid() == tid).cloned()
 }
 
 /// The links of a process.
