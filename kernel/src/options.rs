@@ -18,6 +18,14 @@ pub fn is_tracing() -> bool {
     TRACE.load(Relaxed)
 }
 
+/// Measures how long interrupts are off. Written once, as above.
+static STRETCHES: AtomicBool = AtomicBool::new(false);
+
+#[inline(always)]
+pub fn measures_stretches() -> bool {
+    STRETCHES.load(Relaxed)
+}
+
 /// Overflows the first thread's kernel stack, to see what happens. Written once, as above.
 static CRASH_STACK: AtomicBool = AtomicBool::new(false);
 
@@ -55,6 +63,7 @@ pub fn init(line: &str) {
     for option in line.split_ascii_whitespace() {
         match option {
             "trace" => TRACE.store(true, Relaxed),
+            "irqoff" => STRETCHES.store(true, Relaxed),
             "crash=panic" => panic!("as asked for"),
             "crash=page" => crash::page(),
             "crash=stack" => CRASH_STACK.store(true, Relaxed),

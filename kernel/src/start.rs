@@ -125,6 +125,7 @@ fn run_first(mut strings: Strings) {
         Err(error) => panic!("the first program {}: {error:?}", name(&path)),
     };
     *process.name.lock() = path;
+    *process.exe.lock() = Some(node);
     *process.space.lock() = Some(space.clone());
     let thread = Thread::new(process.pid, &process, space, &frame, &Vectors([[0; 16]; 16]));
     let thread = Arc::new(thread.expect("memory for a thread"));

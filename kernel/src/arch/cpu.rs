@@ -38,6 +38,8 @@ pub struct Cpu {
     pub resched: Cell<bool>,
     /// When the timer goes off, in nanoseconds; `u64::MAX`: never.
     pub timer: Cell<u64>,
+    /// Since when interrupts are off: see `stretch`.
+    pub off_since: Cell<u64>,
     /// Since when the thread's time was not counted, and what `Thread::virtual_ns` was then. Written by the
     /// processor, read by others that wake threads (Relaxed: a hint).
     pub turn_began: AtomicU64,
@@ -62,6 +64,7 @@ impl Cpu {
             loaded: Cell::new(ptr::null()),
             resched: Cell::new(false),
             timer: Cell::new(u64::MAX),
+            off_since: Cell::new(0),
             turn_began: AtomicU64::new(0),
             turn_virtual: AtomicU64::new(0),
             frames: UnsafeCell::new(FrameCache::new()),

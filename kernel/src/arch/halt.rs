@@ -11,6 +11,7 @@ const END: u8 = 1;
 /// Ends the machine with the first program's status. Its output comes before.
 pub fn exit(status: u8) -> ! {
     serial::drain();
+    super::stretch::tell();
     report_now!("status {status}");
     end()
 }

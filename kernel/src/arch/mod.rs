@@ -8,6 +8,7 @@
 //! | [`apic`] | interrupts to other processors, and the timer |
 //! | [`clock`] | nanoseconds since the start |
 //! | `ucopy.s`, [`user`] | a program's memory, as the kernel reads and writes it |
+//! | [`stretch`] | how long interrupts were off |
 //! | [`features`] | what of this processor is turned on |
 //! | [`lock`] | a spin lock whose waiters answer flushes |
 //! | [`serial`] | the console |
@@ -22,6 +23,7 @@ pub mod halt;
 pub mod lock;
 pub mod report;
 pub mod serial;
+pub mod stretch;
 pub mod trap;
 pub mod user;
 

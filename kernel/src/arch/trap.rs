@@ -1,6 +1,6 @@
 //! Exceptions and interrupts, after `entry.s` has saved everything.
 
-use super::{apic, cpu, features, halt, report::report_now};
+use super::{apic, cpu, features, halt, report::report_now, stretch};
 use crate::memory::tlb;
 use crate::task::{self, scheduler, timers};
 use freehold::fault::Access;
@@ -63,6 +63,8 @@ unsafe extern "C" {
     static ucopy_fixup: u8;
 }
 
+/// Of the flags: interrupts are on.
+const INTERRUPTS: u64 = 0x200;
 const PAGE_FAULT: u64 = 14;
 const FLUSH: u64 = apic::FLUSH as u64;
 const WAKE: u64 = apic::WAKE as u64;
@@ -73,6 +75,11 @@ const SPURIOUS: u64 = apic::SPURIOUS as u64;
 #[unsafe(no_mangle)]
 extern "C" fn trap(frame: &mut Frame) {
     features::forbid_user();
+    // In the kernel, interrupts are on in the halt alone.
+    if frame.rflags & INTERRUPTS != 0 {
+        stretch::begin();
+    }
+    let vector = frame.vector;
     match frame.vector {
         PAGE_FAULT => page_fault(frame),
         FLUSH => {
@@ -99,6 +106,7 @@ extern "C" fn trap(frame: &mut Frame) {
             scheduler::preempt();
             task::before_user(frame);
         }
+        stretch::end(stretch::VECTOR | vector & 0xff);
     }
 }
 

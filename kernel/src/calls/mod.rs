@@ -29,6 +29,7 @@ mod usage;
 
 use crate::arch::cpu;
 use crate::arch::report::{report, say};
+use crate::arch::stretch;
 use crate::arch::trap::Frame;
 use crate::{options, task};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -95,10 +96,12 @@ impl Frame {
 extern "C" fn system_call(frame: &mut Frame) {
     let number = frame.rax as usize;
     let call = if number < COUNT { TABLE[number] } else { unknown };
-    if options::is_tracing() {
-        return traced(frame, call);
+    stretch::begin();
+    match options::is_tracing() {
+        true => traced(frame, call),
+        false => answer(frame, call),
     }
-    answer(frame, call);
+    stretch::end(number as u64 & 0xfff);
 }
 
 #[inline(always)]

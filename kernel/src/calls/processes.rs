@@ -101,7 +101,10 @@ fn execve(frame: &mut Frame) -> Answer {
     let node = tree::lookup(&here, &path, true)?;
     let (space, begin) = exec::load(&node, &path, &strings)?;
     exit::end_others()?;
-    become_program(space, &path, tree::path_of(&node));
+    let name = tree::path_of(&node);
+    let before = current().process().exe.lock().replace(node);
+    drop(before);
+    become_program(space, &path, name);
     *frame = begin;
     Ok(0)
 }

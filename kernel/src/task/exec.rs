@@ -68,7 +68,7 @@ pub fn load(file: &Arc<Node>, path: &[u8], strings: &Strings) -> Result<(Space, 
     let brk = (base + end.ok_or(errno::ENOEXEC)?).next_multiple_of(PAGE_SIZE);
     let config = SpaceConfig { brk, ..SpaceConfig::default() };
     let space = AddressSpace::new(engine(), &config).map_err(|_| Errno::ENOMEM)?;
-    let program = map(&space, file, path, &header, &headers, base)?;
+    let program = map(&space, file, &header, &headers, base)?;
     let (mut entry, mut interpreter_base) = (program.entry, 0);
     if let Some(interpreter) = interpreter(file, &headers)? {
         let node = tree::lookup(&tree::root(), &interpreter, true)?;
@@ -82,7 +82,7 @@ pub fn load(file: &Arc<Node>, path: &[u8], strings: &Strings) -> Result<(Space, 
         let room = bytes.ok_or(errno::ENOEXEC)?.next_multiple_of(PAGE_SIZE);
         let at = space.mmap(0, room, Prot::empty(), flags, None, 0).map_err(|error| error.errno())?;
         space.munmap(at, room).map_err(|error| error.errno())?;
-        let image = map(&space, &node, &interpreter, &header, &headers, at)?;
+        let image = map(&space, &node, &header, &headers, at)?;
         (entry, interpreter_base) = (image.entry, image.base);
     }
     let stack = write_stack(&space, path, strings, &program, interpreter_base)?;
@@ -130,13 +130,13 @@ fn interpreter(file: &Arc<Node>, headers: &Headers) -> Result<Option<Vec<u8>>, E
 fn map(
     space: &Space,
     node: &Arc<Node>,
-    path: &[u8],
     header: &FileHeader<LittleEndian>,
     headers: &Headers,
     base: u64,
 ) -> Result<Image, Errno> {
     let mapping = node.mapping().ok_or(Errno::EACCES)?;
-    let name = core::str::from_utf8(path).unwrap_or_default();
+    let path = tree::path_of(node);
+    let name = core::str::from_utf8(&path).unwrap_or_default();
     let file = File::new(mapping, FileAccess::READ, name).map_err(|_| Errno::ENOMEM)?;
     let (mut end, mut table) = (0, 0);
     for part in headers {

@@ -163,6 +163,8 @@ fn become_zombie(process: &Arc<Process>) {
     }
     // What ends last may end in an interrupt, where no file may.
     *process.directory.lock() = tree::root();
+    let exe = process.exe.lock().take();
+    drop(exe);
     tell(process, status);
 }
 

@@ -71,6 +71,8 @@ pub struct Process {
     pub status: SpinLock<Option<Status>>,
     pub files: FileTable,
     pub directory: SpinLock<Arc<Node>>,
+    /// The file of its program.
+    pub exe: SpinLock<Option<Arc<Node>>>,
     pub umask: AtomicU32,
     /// The signal that its parent gets when it ends; 0: none.
     pub exit_signal: AtomicU32,
@@ -120,6 +122,7 @@ impl Process {
             status: SpinLock::new(None),
             files: FileTable::new(),
             directory: SpinLock::new(tree::root()),
+            exe: SpinLock::new(None),
             umask: AtomicU32::new(0o022),
             exit_signal: AtomicU32::new(17),
             parent_signal: AtomicU32::new(0),
@@ -146,6 +149,7 @@ impl Process {
             parent: SpinLock::new(Some(self.clone())),
             files: self.files.fork(),
             directory: SpinLock::new(self.directory.lock().clone()),
+            exe: SpinLock::new(self.exe.lock().clone()),
             umask: AtomicU32::new(self.umask.load(Relaxed)),
             actions: SpinLock::new(Arc::new(SpinLock::new(actions))),
             group: AtomicU32::new(self.group.load(Relaxed)),

@@ -9,7 +9,7 @@
 use super::{Thread, timers, work};
 use crate::arch::cpu::{self, MAX_CPUS, cpu};
 use crate::arch::lock::{SpinLock, relax};
-use crate::arch::{apic, clock, descriptors};
+use crate::arch::{apic, clock, descriptors, stretch};
 use crate::memory::platform::RCU;
 use crate::memory::tlb;
 use alloc::collections::VecDeque;
@@ -19,6 +19,7 @@ use core::sync::atomic::{
     AtomicU64,
     Ordering::{Acquire, Relaxed, Release, SeqCst},
 };
+use linux_raw_sys::general::__NR_clone;
 use x86_64::registers::model_specific::Msr;
 
 /// How long a thread runs while others wait.
@@ -296,6 +297,7 @@ fn finish() {
 #[unsafe(no_mangle)]
 extern "C" fn thread_first_run() {
     finish();
+    stretch::end(__NR_clone.into());
 }
 
 /// What a processor does for ever when there is nothing else.
@@ -310,8 +312,10 @@ pub fn idle() -> ! {
         if next.is_none() {
             timers::before_idle();
             RCU.offline(number);
+            stretch::end(stretch::IDLE);
             // SAFETY: an interrupt that comes before the halt ends it.
             unsafe { core::arch::asm!("sti", "hlt", "cli") };
+            stretch::begin();
             RCU.online(number);
         }
         IDLE.fetch_and(!(1 << number), SeqCst);

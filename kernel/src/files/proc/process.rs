@@ -146,10 +146,7 @@ impl Jump for Link {
         match self.what {
             "cwd" => Ok(self.process.directory.lock().clone()),
             "root" => Ok(tree::root()),
-            _ => {
-                let (name, here) = (self.process.name.lock().clone(), self.process.directory.lock().clone());
-                tree::lookup(&here, &name, true)
-            }
+            _ => self.process.exe.lock().clone().ok_or(Errno::ENOENT),
         }
     }
 }
