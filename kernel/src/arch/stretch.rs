@@ -25,8 +25,11 @@ pub fn begin() {
 #[inline(always)]
 pub fn end(what: u64) {
     if options::measures_stretches() {
-        let ns = clock::now_ns() - cpu().off_since.get();
-        LONGEST.fetch_max(ns << WHAT_BITS | what, Relaxed);
+        // 0: the processor has just started.
+        let since = cpu().off_since.replace(0);
+        if since != 0 {
+            LONGEST.fetch_max((clock::now_ns() - since) << WHAT_BITS | what, Relaxed);
+        }
     }
 }
 

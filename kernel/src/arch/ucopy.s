@@ -37,24 +37,6 @@ ucopy:
 4: xor %eax, %eax
   ret
 
-# uzero(rdi: to, rsi: unused, rdx: bytes) -> bytes not zeroed
-.global uzero
-uzero:
-1: cmp $8, %rdx
-  jb 2f
-  movq $0, (%rdi)
-  add $8, %rdi
-  sub $8, %rdx
-  jmp 1b
-2: test %rdx, %rdx
-  jz 3f
-  movb $0, (%rdi)
-  inc %rdi
-  dec %rdx
-  jmp 2b
-3: xor %eax, %eax
-  ret
-
 # uload32(rdi: to, in the kernel; rsi: from) -> 0, or not
 .global uload32
 uload32:

@@ -13,7 +13,6 @@ const USER_END: u64 = 1 << 47;
 
 unsafe extern "C" {
     fn ucopy(to: *mut u8, from: *const u8, bytes: usize) -> usize;
-    fn uzero(to: *mut u8, unused: u64, bytes: usize) -> usize;
     fn uload32(to: *mut u32, from: *const u32) -> usize;
     fn uexchange32(word: *mut u32, expected: u32, new: u32, old: *mut u32) -> usize;
 }
@@ -69,16 +68,6 @@ pub fn copy_in(at: u64, out: &mut [u8]) -> Result<(), Errno> {
 pub fn copy_out(at: u64, data: &[u8]) -> Result<(), Errno> {
     // SAFETY: as in `copy_in`.
     touch(at, data.len(), || unsafe { ucopy(at as *mut u8, data.as_ptr(), data.len()) })
-}
-
-/// Writes zeroes.
-///
-/// # Errors
-///
-/// As [`copy_out`].
-pub fn zero_out(at: u64, bytes: usize) -> Result<(), Errno> {
-    // SAFETY: as in `copy_in`.
-    touch(at, bytes, || unsafe { uzero(at as *mut u8, 0, bytes) })
 }
 
 /// The aligned word there, read at once.
