@@ -2,16 +2,21 @@
 
 use super::{Answer, Calls, errno, nothing, time};
 use crate::arch::cpu::current;
-use crate::arch::trap::Frame;
 use crate::arch::lock::relax;
-use crate::arch::user;
+use crate::arch::trap::Frame;
+use crate::arch::user::{self, UserPtr};
 use crate::task::futex::Word;
+use crate::task::process;
 use crate::task::signal::restart::deadline_after;
 use freehold::error::Errno;
 use linux_raw_sys::general::*;
 
-pub const CALLS: Calls =
-    &[(__NR_futex, call), (__NR_set_robust_list, set_robust_list), (__NR_membarrier, nothing)];
+pub const CALLS: Calls = &[
+    (__NR_futex, call),
+    (__NR_set_robust_list, set_robust_list),
+    (__NR_get_robust_list, get_robust_list),
+    (__NR_membarrier, nothing),
+];
 
 fn call(frame: &mut Frame) -> Answer {
     let [at, operation, value, timeout, second, bits] = frame.args();
@@ -99,5 +104,19 @@ fn set_robust_list(frame: &mut Frame) -> Answer {
         return Err(Errno::EINVAL);
     }
     current().robust_list.set((at, bytes));
+    Ok(0)
+}
+
+/// The calling thread's: of others it is not told.
+fn get_robust_list(frame: &mut Frame) -> Answer {
+    let [tid, head, bytes, ..] = frame.args();
+    let thread = current();
+    if tid != 0 && tid != u64::from(thread.tid()) {
+        let found = process::find_thread(tid as u32);
+        return Err(if found.is_some() { Errno::EPERM } else { Errno::ESRCH });
+    }
+    let (at, _) = thread.robust_list.get();
+    UserPtr::<u64>::new(head).write(&at)?;
+    UserPtr::<u64>::new(bytes).write(&24)?;
     Ok(0)
 }

@@ -213,9 +213,8 @@ fn setpgid(frame: &mut Frame) -> Answer {
         return Err(Errno::EPERM);
     }
     let group = if group as u32 == 0 { process.pid } else { group as u32 };
-    let exists = |other: &Arc<Process>| {
-        other.group.load(Relaxed) == group && other.session.load(Relaxed) == session
-    };
+    let exists =
+        |other: &Arc<Process>| other.group.load(Relaxed) == group && other.session.load(Relaxed) == session;
     if group != process.pid && !process::all().iter().any(exists) {
         return Err(Errno::EPERM);
     }
@@ -305,8 +304,13 @@ fn prctl(frame: &mut Frame) -> Answer {
         }
         PR_GET_TIMERSLACK => Ok(50_000),
         PR_SET_NO_NEW_PRIVS if argument != 1 => Err(Errno::EINVAL),
-        PR_GET_SECCOMP | PR_SET_DUMPABLE | PR_SET_TIMERSLACK | PR_SET_CHILD_SUBREAPER | PR_SET_NO_NEW_PRIVS
-        | PR_GET_NO_NEW_PRIVS | PR_CAP_AMBIENT => Ok(0),
+        PR_GET_SECCOMP
+        | PR_SET_DUMPABLE
+        | PR_SET_TIMERSLACK
+        | PR_SET_CHILD_SUBREAPER
+        | PR_SET_NO_NEW_PRIVS
+        | PR_GET_NO_NEW_PRIVS
+        | PR_CAP_AMBIENT => Ok(0),
         _ => Err(Errno::EINVAL),
     }
 }
@@ -321,4 +325,3 @@ fn personality(frame: &mut Frame) -> Answer {
         to => Ok(PERSONALITY.swap(to, Relaxed).into()),
     }
 }
-

@@ -34,7 +34,9 @@ pub const SECOND: u64 = 1_000_000_000;
 fn now(clock: u32) -> Result<u64, Errno> {
     match clock {
         CLOCK_REALTIME | CLOCK_REALTIME_COARSE | CLOCK_TAI => Ok(clock::epoch_ns() + clock::now_ns()),
-        CLOCK_MONOTONIC | CLOCK_MONOTONIC_RAW | CLOCK_MONOTONIC_COARSE | CLOCK_BOOTTIME => Ok(clock::now_ns()),
+        CLOCK_MONOTONIC | CLOCK_MONOTONIC_RAW | CLOCK_MONOTONIC_COARSE | CLOCK_BOOTTIME => {
+            Ok(clock::now_ns())
+        }
         CLOCK_PROCESS_CPUTIME_ID => {
             scheduler::count_turn();
             Ok(current().process().ran_ns())

@@ -82,9 +82,7 @@ fn getitimer(frame: &mut Frame) -> Answer {
     let [which, out, ..] = frame.args();
     let now = match which as u32 {
         ITIMER_REAL => real().get(),
-        which @ (ITIMER_VIRTUAL | ITIMER_PROF) => {
-            cputime::get_timer(current().process(), which as usize - 1)
-        }
+        which @ (ITIMER_VIRTUAL | ITIMER_PROF) => cputime::get_timer(current().process(), which as usize - 1),
         _ => return Err(Errno::EINVAL),
     };
     UserPtr::<[u64; 4]>::new(out).write(&itimerval(now))?;
@@ -162,7 +160,7 @@ fn gettime(frame: &mut Frame) -> Answer {
 
 fn getoverrun(frame: &mut Frame) -> Answer {
     let [id, ..] = frame.args();
-    Ok(timer(id)?.overrun().into())
+    Ok(timer(id)?.told_overrun().into())
 }
 
 fn delete(frame: &mut Frame) -> Answer {

@@ -96,7 +96,8 @@ pub fn exit_thread() -> ! {
     let last = {
         let process = here.process();
         let mut threads = process.threads.lock();
-        let gone = threads.iter().position(|thread| thread.tid() == here.tid()).map(|at| threads.swap_remove(at));
+        let gone =
+            threads.iter().position(|thread| thread.tid() == here.tid()).map(|at| threads.swap_remove(at));
         let last = threads.is_empty();
         drop(threads);
         leave_signals(process, here);

@@ -69,10 +69,15 @@ impl Numbers {
     /// # Errors
     ///
     /// EPERM.
-    pub fn set_two(&mut self, real: Option<u32>, effective: Option<u32>, privileged: bool) -> Result<(), Errno> {
+    pub fn set_two(
+        &mut self,
+        real: Option<u32>,
+        effective: Option<u32>,
+        privileged: bool,
+    ) -> Result<(), Errno> {
         let real_fits = real.is_none_or(|id| id == self.real || id == self.effective);
         let effective_fits = effective.is_none_or(|id| self.any_is(id));
-        if !privileged && !(real_fits && effective_fits) {
+        if !(privileged || real_fits && effective_fits) {
             return Err(Errno::EPERM);
         }
         let before = self.real;

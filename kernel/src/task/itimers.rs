@@ -57,11 +57,13 @@ impl Timer {
         (state.next, state.interval, state.overrun) = (next, interval, 0);
         state.armed = (next != 0).then(|| timers::arm(next, self.clone()));
         drop(state);
-        before.map(timers::disarm);
+        if let Some(before) = before {
+            timers::disarm(before);
+        }
     }
 
-    /// How often it went off in vain before the signal that came last.
-    pub fn overrun(&self) -> u32 {
+    /// How often it went off in vain before the signal that was taken last.
+    pub fn told_overrun(&self) -> u32 {
         self.state.lock().told_overrun
     }
 
@@ -73,8 +75,7 @@ impl Timer {
             return;
         }
         state.armed = None;
-        if state.interval != 0 {
-            let missed = (now - state.next.min(now)) / state.interval;
+        if let Some(missed) = (now - state.next.min(now)).checked_div(state.interval) {
             state.overrun = state.overrun.saturating_add(missed as u32);
             state.next += (missed + 1) * state.interval;
             let next = state.next.max(now + SHORTEST_NS);

@@ -40,6 +40,7 @@ pub mod wait;
 
 use crate::arch::cpu;
 use crate::arch::features::VectorState;
+use crate::arch::lock::SpinLock;
 use crate::arch::trap::{Frame, Vectors};
 use crate::memory::platform::Machine;
 use crate::memory::stacks::{self, Stack};
@@ -52,7 +53,6 @@ use core::sync::atomic::{
 };
 use freehold::counted::Counted;
 use freehold::space::AddressSpace;
-use crate::arch::lock::SpinLock;
 use process::Process;
 use signal::frame::AlternateStack;
 

@@ -90,8 +90,6 @@ pub struct Process {
     pub timers: SpinLock<Timers>,
     pub cpu_times: CpuTimes,
     pub usage: Usage,
-    /// When it began, in nanoseconds since the start.
-    pub began_ns: u64,
     /// It has executed a program of its own: its parent may not put it into a group any more.
     pub has_executed: AtomicU32,
     /// Nice value, from -20 to 19, plus 20.
@@ -135,7 +133,6 @@ impl Process {
             timers: SpinLock::new(Timers::default()),
             cpu_times: CpuTimes::default(),
             usage: Usage::default(),
-            began_ns: crate::arch::clock::now_ns(),
             has_executed: AtomicU32::new(0),
             nice: AtomicU32::new(20),
             name: SpinLock::new(Vec::new()),

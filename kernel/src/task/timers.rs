@@ -91,7 +91,8 @@ fn wake_sleepers() {
     let now = clock::now_ns();
     loop {
         let mut sleepers = SLEEPERS[cpu::number()].lock();
-        let due = sleepers.first_entry().filter(|first| first.key().0 <= now).map(|first| first.remove_entry());
+        let due =
+            sleepers.first_entry().filter(|first| first.key().0 <= now).map(|first| first.remove_entry());
         drop(sleepers);
         match due {
             Some((_, Due::Sleeper(thread))) => thread.unpark(),

@@ -1,19 +1,15 @@
 // Signals in their corners: flags of handlers, queues, sleeps that go on, stops, timers, limits, threads that execute.
 #define _GNU_SOURCE
 #include "check.h"
-#include <fcntl.h>
 #include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
-#include <sys/times.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <ucontext.h>
@@ -91,7 +87,6 @@ static void real_time_signals_queue(void) {
     CHECK(sigtimedwait(&set, &info, &none) == -1 && errno == EAGAIN);
 }
 
-static sigjmp_buf out;
 static volatile char *stack_of_handler;
 
 static void where(int number, siginfo_t *info, void *context) {

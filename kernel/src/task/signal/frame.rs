@@ -123,8 +123,8 @@ fn contents(frame: &Frame, info: &Info, action: &Action, mask: u64, vectors: u64
     words[FLAGS] = extended | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS;
     words[STACK..STACK + 3].copy_from_slice(&here.alternate_stack.get().words(f.rsp));
     words[REGISTERS..SEGMENTS].copy_from_slice(&[
-        f.r8, f.r9, f.r10, f.r11, f.r12, f.r13, f.r14, f.r15, f.rdi, f.rsi, f.rbp, f.rbx, f.rdx, f.rax, f.rcx,
-        f.rsp, f.rip, f.rflags,
+        f.r8, f.r9, f.r10, f.r11, f.r12, f.r13, f.r14, f.r15, f.rdi, f.rsi, f.rbp, f.rbx, f.rdx, f.rax,
+        f.rcx, f.rsp, f.rip, f.rflags,
     ]);
     words[SEGMENTS] = USER_CODE | USER_DATA << 48;
     (words[ERROR], words[TRAP], words[ADDRESS]) = (error, trap, address);
@@ -169,7 +169,21 @@ fn restore(frame: &mut Frame) -> Result<u64, Errno> {
     }
     let rflags = frame.rflags & !OWN_FLAGS | rflags & OWN_FLAGS;
     *frame = Frame {
-        r15, r14, r13, r12, r11, r10, r9, r8, rdi, rsi, rbp, rbx, rdx, rcx, rax,
+        r15,
+        r14,
+        r13,
+        r12,
+        r11,
+        r10,
+        r9,
+        r8,
+        rdi,
+        rsi,
+        rbp,
+        rbx,
+        rdx,
+        rcx,
+        rax,
         vector: Frame::WHOLE,
         error: 0,
         rip,

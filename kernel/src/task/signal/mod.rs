@@ -45,8 +45,7 @@ pub const ALWAYS: Set = bit(SIGKILL) | bit(SIGSTOP);
 /// These stop a process that has set nothing else.
 pub const STOPS: Set = bit(SIGSTOP) | bit(SIGTSTP) | bit(SIGTTIN) | bit(SIGTTOU);
 /// An instruction of the thread deserves these: they come first.
-const SYNCHRONOUS: Set =
-    bit(SIGSEGV) | bit(SIGBUS) | bit(SIGILL) | bit(SIGTRAP) | bit(SIGFPE) | bit(SIGSYS);
+const SYNCHRONOUS: Set = bit(SIGSEGV) | bit(SIGBUS) | bit(SIGILL) | bit(SIGTRAP) | bit(SIGFPE) | bit(SIGSYS);
 /// Nothing happens by default.
 const HARMLESS: Set = bit(SIGCHLD) | bit(SIGURG) | bit(SIGWINCH) | bit(SIGCONT);
 /// The first signal that is queued as often as it is sent.
@@ -157,7 +156,9 @@ impl Pending {
         let again = self.set & bit(info.signal) != 0;
         // A timer's signal counts how often it would have come.
         let timer = |other: &Info| {
-            other.code == SI_TIMER && other.signal == info.signal && other.fields[0] as u32 == info.fields[0] as u32
+            other.code == SI_TIMER
+                && other.signal == info.signal
+                && other.fields[0] as u32 == info.fields[0] as u32
         };
         let once = info.signal < REAL_TIME || info.code == SI_TIMER && self.queue.iter().any(timer);
         if again && once || self.queue.len() >= MOST_PENDING {

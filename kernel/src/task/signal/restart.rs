@@ -38,9 +38,7 @@ fn class(call: u32, frame: &Frame) -> Class {
         }
         __NR_futex if frame.r10 != 0 => Class::WithoutHandler,
         __NR_poll => Class::KeepsTime,
-        __NR_pause | __NR_rt_sigsuspend | __NR_ppoll | __NR_select | __NR_pselect6 => {
-            Class::WithoutHandler
-        }
+        __NR_pause | __NR_rt_sigsuspend | __NR_ppoll | __NR_select | __NR_pselect6 => Class::WithoutHandler,
         __NR_rt_sigtimedwait | __NR_epoll_wait | __NR_epoll_pwait | __NR_epoll_pwait2 | __NR_msgsnd
         | __NR_msgrcv | __NR_semop | __NR_semtimedop | __NR_io_getevents | __NR_close => Class::Never,
         _ => Class::Restarts,
