@@ -151,7 +151,9 @@ fn space_of(pid: u64) -> Result<Space, Errno> {
 /// The same, of one whose memory the caller may look at.
 fn traced_space(pid: u64) -> Result<Space, Errno> {
     let process = process::find(pid as u32).ok_or(Errno::ESRCH)?;
-    let (own, other) = (current().process().ids.lock().clone(), process.ids.lock().clone());
+    // One lock at a time: both may be the same process's.
+    let own = current().process().ids.lock().clone();
+    let other = process.ids.lock().clone();
     let others = [other.user.real, other.user.effective, other.user.saved];
     let is_own = others.into_iter().all(|id| id == own.user.real);
     if !is_own && !own.may(SYS_PTRACE) {
