@@ -148,6 +148,22 @@ fn space_of(pid: u64) -> Result<Space, Errno> {
     space.ok_or(Errno::ESRCH)
 }
 
+/// The same, of one whose memory the caller may look at.
+fn traced_space(pid: u64) -> Result<Space, Errno> {
+    let process = process::find(pid as u32).ok_or(Errno::ESRCH)?;
+    // One lock at a time: both may be the same process's.
+    let own = current().process().ids.lock().clone();
+    let other = process.ids.lock().clone();
+    let others = [other.user.real, other.user.effective, other.user.saved];
+    let is_own = others.into_iter().all(|id| id == own.user.real);
+    if !is_own && !own.may(SYS_PTRACE) {
+        return Err(Errno::EPERM);
+    }
+    space_of(pid)
+}
+
+const SYS_PTRACE: u32 = 19;
+
 /// By a descriptor of a process: a pidfd, or a folder of /proc.
 fn process_madvise(frame: &mut Frame) -> Answer {
     let [descriptor, at, count, advice, flags, _] = frame.args();
@@ -179,7 +195,7 @@ fn transfer(frame: &mut Frame, f: Transfer) -> Answer {
         return Err(Errno::EINVAL);
     }
     let (local, remote) = (ranges(local, locals)?, ranges(remote, remotes)?);
-    let other = space_of(pid)?;
+    let other = traced_space(pid)?;
     f(current().space(), &local, &other, &remote).map(|bytes| bytes as u64).map_err(|error| error.errno())
 }
 

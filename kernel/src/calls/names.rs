@@ -28,6 +28,8 @@ pub const CALLS: Calls = &[
     (__NR_linkat, linkat),
     (__NR_symlink, symlink),
     (__NR_symlinkat, symlinkat),
+    (__NR_mount, mount),
+    (__NR_umount2, umount),
 ];
 
 /// The directory and the name that a path ends with; `None`: it ends with `.`, `..` or the root.
@@ -181,4 +183,19 @@ fn symlink_at(target: u64, descriptor: u64, at: u64) -> Answer {
     }
     let (directory, name) = new(descriptor, at)?;
     directory.insert(&name, Node::link(&target)).map(|()| 0)
+}
+
+/// Of memory alone: a new, empty directory.
+fn mount(frame: &mut Frame) -> Answer {
+    let [_, target, kind, ..] = frame.args();
+    let directory = find(HERE, target, true)?;
+    match &*path(kind)? {
+        b"tmpfs" | b"ramfs" => names::mount(&directory).map(|()| 0),
+        _ => Err(errno::ENODEV),
+    }
+}
+
+fn umount(frame: &mut Frame) -> Answer {
+    let [target, ..] = frame.args();
+    names::unmount(&find(HERE, target, true)?).map(|()| 0)
 }

@@ -31,11 +31,49 @@ struct Shm {
     bytes: u64,
     mode: u32,
     owner: [u32; 2],
+    /// User and group of the process that made it.
+    maker: [u32; 2],
     /// Who made it, and who attached or detached it last.
     pids: [u32; 2],
     /// When it was attached, detached and changed, in seconds.
     times: [u64; 3],
 }
+
+impl Shm {
+    /// Whether the calling process may do what these bits of the owner's permissions say.
+    fn check(&self, wanted: u32) -> Result<(), Errno> {
+        let ids = current().process().ids.lock().clone();
+        let (user, group) = (ids.user.effective, ids.group.effective);
+        let is_in = |groups: [u32; 2]| groups.contains(&group) || ids.groups.iter().any(|g| groups.contains(g));
+        let granted = match () {
+            () if user == self.owner[0] || user == self.maker[0] => self.mode >> 6,
+            () if is_in([self.owner[1], self.maker[1]]) => self.mode >> 3,
+            () => self.mode,
+        };
+        let fits = wanted & !granted & 6 == 0 || ids.may(IPC_OWNER);
+        if fits { Ok(()) } else { Err(Errno::EACCES) }
+    }
+
+    /// EPERM: neither owner nor privileged.
+    fn check_lock(&self) -> Result<(), Errno> {
+        let may = current().process().ids.lock().may(IPC_LOCK);
+        if may { Ok(()) } else { self.check_owner() }
+    }
+
+    /// EPERM: it is another user's.
+    fn check_owner(&self) -> Result<(), Errno> {
+        let ids = current().process().ids.lock().clone();
+        let is_own = self.owner[0] == ids.user.effective || self.maker[0] == ids.user.effective;
+        if is_own || ids.may(SYS_ADMIN) { Ok(()) } else { Err(Errno::EPERM) }
+    }
+}
+
+const READ: u32 = 4;
+const WRITE: u32 = 2;
+/// Rights, as capabilities(7) numbers them.
+const IPC_OWNER: u32 = 15;
+const IPC_LOCK: u32 = 14;
+const SYS_ADMIN: u32 = 21;
 
 /// By identifier.
 static ALL: SpinLock<BTreeMap<u32, Shm>> = SpinLock::new(BTreeMap::new());
@@ -50,7 +88,7 @@ const REMOVED: u32 = 0o1000;
 const LOCKED: u32 = 0o2000;
 
 fn seconds() -> u64 {
-    clock::now_ns() / 1_000_000_000
+    (clock::epoch_ns() + clock::now_ns()) / 1_000_000_000
 }
 
 /// Forgets segments that are gone: removed, and attached nowhere.
@@ -86,7 +124,13 @@ fn shmget(frame: &mut Frame) -> Answer {
         match found {
             Some(_) if flags & (CREATE | EXCLUSIVE) == CREATE | EXCLUSIVE => return Err(Errno::EEXIST),
             Some((_, shm)) if bytes > shm.bytes => return Err(Errno::EINVAL),
-            Some((id, _)) => return Ok((*id).into()),
+            Some((id, shm)) => {
+                let (id, shm) = (*id, shm.clone());
+                drop(all);
+                // What any of the three groups of bits asks for.
+                let wanted = (flags >> 6 | flags >> 3 | flags) & 7;
+                return shm.check(wanted).map(|()| id.into());
+            }
             None if flags & CREATE == 0 => return Err(Errno::ENOENT),
             None => {}
         }
@@ -109,12 +153,15 @@ fn shmget(frame: &mut Frame) -> Answer {
         }
     };
     let pid = current().process().pid;
+    let ids = current().process().ids.lock().clone();
+    let (user, group) = (ids.user.effective, ids.group.effective);
     let shm = Shm {
         memory,
         key,
         bytes,
         mode: flags & 0o777,
-        owner: [0; 2],
+        owner: [user, group],
+        maker: [user, group],
         pids: [pid, 0],
         times: [0, 0, seconds()],
     };
@@ -143,6 +190,7 @@ fn shmat(frame: &mut Frame) -> Answer {
     let [id, at, flags, ..] = frame.args();
     let shm = find(id)?;
     let flags = ShmFlags::from_bits_truncate(flags as u32);
+    shm.check(if flags.contains(ShmFlags::RDONLY) { READ } else { READ | WRITE })?;
     let place = current().space().shmat(&shm.memory, at, flags).map_err(|error| error.errno())?;
     let pid = current().process().pid;
     change(id, |shm| {
@@ -188,7 +236,9 @@ fn shmctl(frame: &mut Frame) -> Answer {
     let [id, what, out, ..] = frame.args();
     match what & 0xffff_ffff {
         RMID => {
-            find(id)?.memory.remove();
+            let shm = find(id)?;
+            shm.check_owner()?;
+            shm.memory.remove();
             // A segment that is attached is known by its identifier alone.
             change(id, |shm| {
                 shm.mode |= REMOVED;
@@ -197,7 +247,7 @@ fn shmctl(frame: &mut Frame) -> Answer {
             forget();
         }
         SET => {
-            find(id)?;
+            find(id)?.check_owner()?;
             let words = UserPtr::<[u32; 6]>::new(out).read()?;
             change(id, |shm| {
                 shm.owner = [words[1], words[2]];
@@ -205,14 +255,18 @@ fn shmctl(frame: &mut Frame) -> Answer {
                 shm.times[2] = seconds();
             });
         }
-        STAT => put_stat(id as u32, &find(id)?, out)?,
-        STAT_BY_INDEX | STAT_ANY => return stat_by_index(id, out),
+        STAT => {
+            let shm = find(id)?;
+            shm.check(READ)?;
+            put_stat(id as u32, &shm, out)?;
+        }
+        what @ (STAT_BY_INDEX | STAT_ANY) => return stat_by_index(id, out, what == STAT_ANY),
         LOCK => {
-            find(id)?;
+            find(id)?.check_lock()?;
             change(id, |shm| shm.mode |= LOCKED);
         }
         UNLOCK => {
-            find(id)?;
+            find(id)?.check_lock()?;
             change(id, |shm| shm.mode &= !LOCKED);
         }
         INFO => return put_limits(out),
@@ -227,8 +281,8 @@ fn put_stat(id: u32, shm: &Shm, out: u64) -> Result<(), Errno> {
     let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
     let mut words = [0u64; 14];
     words[0] = pair(shm.key, shm.owner[0]);
-    words[1] = pair(shm.owner[1], 0);
-    words[2] = pair(0, shm.mode);
+    words[1] = pair(shm.owner[1], shm.maker[0]);
+    words[2] = pair(shm.maker[1], shm.mode);
     words[3] = u64::from(id >> 15);
     words[6] = shm.bytes;
     words[7..10].copy_from_slice(&shm.times);
@@ -238,10 +292,13 @@ fn put_stat(id: u32, shm: &Shm, out: u64) -> Result<(), Errno> {
 }
 
 /// The segment at a place in the table; returns its identifier.
-fn stat_by_index(index: u64, out: u64) -> Answer {
+fn stat_by_index(index: u64, out: u64, any: bool) -> Answer {
     forget();
     let found = ALL.lock().iter().nth(index as u32 as usize).map(|(id, shm)| (*id, shm.clone()));
     let (id, shm) = found.ok_or(Errno::EINVAL)?;
+    if !any {
+        shm.check(READ)?;
+    }
     put_stat(id, &shm, out)?;
     Ok(id.into())
 }

@@ -189,7 +189,7 @@ fn fchmodat(frame: &mut Frame) -> Answer {
 fn set_mode(node: &Node, mode: u64) -> Answer {
     let step = |before: u32| Some(before & !0o7777 | mode as u32 & 0o7777);
     let _ = node.mode.fetch_update(Relaxed, Relaxed, step);
-    node.times[2].store(clock::now_ns(), Relaxed);
+    node.times[2].store(clock::epoch_ns() + clock::now_ns(), Relaxed);
     Ok(0)
 }
 
@@ -223,7 +223,7 @@ fn set_owner(node: &Node, user: u64, group: u64) -> Answer {
     let step =
         |owner: u64| Some(choose(user, owner & 0xffff_ffff) | choose(group, owner >> 32) << 32);
     let _ = node.owner.fetch_update(Relaxed, Relaxed, step);
-    node.times[2].store(clock::now_ns(), Relaxed);
+    node.times[2].store(clock::epoch_ns() + clock::now_ns(), Relaxed);
     Ok(0)
 }
 
@@ -253,7 +253,7 @@ fn utimensat(frame: &mut Frame) -> Answer {
         let mut both = [None; 2];
         for n in 0..2u64 {
             both[n as usize] = match words[2 * n as usize + 1] {
-                UTIME_NOW => Some(clock::now_ns()),
+                UTIME_NOW => Some(clock::epoch_ns() + clock::now_ns()),
                 UTIME_OMIT => None,
                 _ => Some(time::duration(at + 16 * n)?),
             };
@@ -268,7 +268,7 @@ fn utimensat(frame: &mut Frame) -> Answer {
 
 /// When it was read and written; now, if nothing is said.
 fn set_times(node: &Node, times: Option<[Option<u64>; 2]>) -> Answer {
-    let now = clock::now_ns();
+    let now = clock::epoch_ns() + clock::now_ns();
     for (n, time) in times.unwrap_or([Some(now); 2]).into_iter().enumerate() {
         if let Some(time) = time {
             node.times[n].store(time, Relaxed);

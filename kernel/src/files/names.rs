@@ -129,6 +129,39 @@ pub fn rename(from: (&Arc<Node>, &[u8]), to: (&Arc<Node>, &[u8]), existing: Exis
     Ok(())
 }
 
+/// Covers a directory by a new one, which is empty, until [`unmount`].
+///
+/// # Errors
+///
+/// ENOTDIR; EBUSY: the root.
+pub fn mount(directory: &Arc<Node>) -> Result<(), Errno> {
+    let _guard = CHANGES.lock();
+    let up = directory.parent.lock().upgrade().ok_or(Errno::EBUSY)?;
+    entries(directory)?;
+    let name = directory.name.lock().clone();
+    let new = Node::directory(0o1777);
+    *new.keeps.lock() = Some(directory.clone());
+    new.links.store(1, Relaxed);
+    set_name(entries(&up)?, (&up, &name), &new);
+    Ok(())
+}
+
+/// Shows what was covered again; the new directory goes, with all that is in it.
+///
+/// # Errors
+///
+/// EINVAL: nothing is covered.
+pub fn unmount(directory: &Arc<Node>) -> Result<(), Errno> {
+    let guard = CHANGES.lock();
+    let up = directory.parent.lock().upgrade().ok_or(Errno::EINVAL)?;
+    entries(directory)?;
+    let covered = directory.keeps.lock().take().ok_or(Errno::EINVAL)?;
+    let name = directory.name.lock().clone();
+    set_name(entries(&up)?, (&up, &name), &covered);
+    drop(guard);
+    Ok(())
+}
+
 fn set_name(entries: &Entries, (directory, name): (&Arc<Node>, &[u8]), node: &Arc<Node>) {
     let before = entries.lock().insert(name.to_vec(), node.clone());
     *node.parent.lock() = Arc::downgrade(directory);

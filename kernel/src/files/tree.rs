@@ -37,8 +37,9 @@ pub struct Node {
     pub inode: u64,
     pub mode: AtomicU32,
     pub parent: SpinLock<Weak<Node>>,
-    /// The parent of a node that is made when it is asked for: nothing else keeps that one.
-    keeps: SpinLock<Option<Arc<Node>>>,
+    /// The parent of a node that is made when it is asked for: nothing else keeps that one. Of a directory in
+    /// memory: the one that it covers.
+    pub keeps: SpinLock<Option<Arc<Node>>>,
     /// Its last name.
     pub name: SpinLock<Vec<u8>>,
     /// How many names it has. Changed under the lock of all changes, [`names`](super::names).
@@ -84,7 +85,7 @@ pub trait Jump: Send + Sync {
 
 impl Node {
     pub fn new(mode: u32, kind: Kind) -> Arc<Node> {
-        let now = clock::now_ns();
+        let now = clock::epoch_ns() + clock::now_ns();
         Arc::new(Node {
             inode: NEXT_INODE.fetch_add(1, Relaxed),
             mode: AtomicU32::new(mode),
@@ -121,7 +122,7 @@ impl Node {
 
     /// Its contents, or names, have changed.
     pub fn touch(&self) {
-        let now = clock::now_ns();
+        let now = clock::epoch_ns() + clock::now_ns();
         self.times[1].store(now, Relaxed);
         self.times[2].store(now, Relaxed);
     }

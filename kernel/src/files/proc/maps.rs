@@ -1,5 +1,6 @@
 //! What is mapped: the engine's reports, with the inodes and paths of the kernel's files.
 
+use crate::arch::lock::SpinLock;
 use crate::files::buffer::UserBuffer;
 use crate::files::tree;
 use crate::files::{File, REGULAR, Stat};
@@ -73,24 +74,102 @@ pub fn space(process: &Process) -> Option<Space> {
     process.space.lock().clone()
 }
 
-pub fn maps(process: &Process) -> Vec<u8> {
-    let mut out = String::new();
-    if let Some(space) = space(process) {
-        space.maps(0).for_each(|line| write_line(&mut out, &line));
-    }
-    out.into_bytes()
+/// maps, or smaps: made as it is read, because there may be very many lines.
+pub struct Lines {
+    process: Arc<Process>,
+    /// smaps.
+    detailed: bool,
+    made: SpinLock<Made>,
 }
 
-pub fn smaps(process: &Process) -> Vec<u8> {
-    let mut out = String::new();
-    let Some(space) = space(process) else { return Vec::new() };
-    for smap in space.smaps(0) {
-        write_line(&mut out, &smap.line);
+/// The part of the text that is there.
+#[derive(Default)]
+struct Made {
+    /// Where in the whole text it begins.
+    begin: u64,
+    text: String,
+    /// From which address on the next line is.
+    next: u64,
+    over: bool,
+}
+
+/// Bytes that are made at a time, at least.
+const PART: usize = 4096;
+
+impl Lines {
+    pub fn new(process: Arc<Process>, detailed: bool) -> Self {
+        Lines { process, detailed, made: SpinLock::new(Made::default()) }
+    }
+}
+
+impl Made {
+    /// Goes on to the next part.
+    fn advance(&mut self, space: Option<&Space>, detailed: bool) {
+        self.begin += self.text.len() as u64;
+        self.text.clear();
+        self.over = space.is_none_or(|space| {
+            while self.text.len() < PART {
+                if !self.add_line(space, detailed) {
+                    return true;
+                }
+            }
+            false
+        });
+    }
+
+    /// Adds a line, or a paragraph; false: there is none.
+    fn add_line(&mut self, space: &Space, detailed: bool) -> bool {
+        if !detailed {
+            let Some(line) = space.maps(self.next).next() else { return false };
+            write_line(&mut self.text, &line);
+            self.next = line.end;
+            return true;
+        }
+        let Some(smap) = space.smaps(self.next).next() else { return false };
+        write_line(&mut self.text, &smap.line);
         // The engine's own first line knows no inode.
         let text = format!("{smap}\n");
-        out.push_str(text.split_once('\n').map_or("", |(_, rest)| rest));
+        self.text.push_str(text.split_once('\n').map_or("", |(_, rest)| rest));
+        self.next = smap.line.end;
+        true
     }
-    out.into_bytes()
+}
+
+impl File for Lines {
+    fn read(&self, at: u64, to: &mut UserBuffer<'_>, _: bool) -> Result<usize, Errno> {
+        let space = space(&self.process);
+        // Two readers at a time each make the text for themselves.
+        let mut made = core::mem::take(&mut *self.made.lock());
+        if at < made.begin || at == 0 {
+            made = Made::default();
+        }
+        let mut done = 0;
+        while to.len() > 0 {
+            let from = (at + done as u64 - made.begin) as usize;
+            if from < made.text.len() {
+                match to.put(&made.text.as_bytes()[from..]) {
+                    Err(error) if done == 0 => return Err(error),
+                    Ok(bytes) if bytes > 0 => done += bytes,
+                    _ => break,
+                }
+            } else if made.over {
+                break;
+            } else {
+                made.advance(space.as_ref(), self.detailed);
+            }
+        }
+        let before = core::mem::replace(&mut *self.made.lock(), made);
+        drop(before);
+        Ok(done)
+    }
+
+    fn stat(&self) -> Stat {
+        Stat { inode: 4, mode: REGULAR | 0o444, links: 1, ..Stat::default() }
+    }
+
+    fn can_seek(&self) -> bool {
+        true
+    }
 }
 
 /// All of smaps added up.

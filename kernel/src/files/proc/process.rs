@@ -22,8 +22,6 @@ use freehold::error::Errno;
 type Text = fn(&Process) -> Vec<u8>;
 
 const TEXTS: &[(&str, Text)] = &[
-    ("maps", maps::maps),
-    ("smaps", maps::smaps),
     ("smaps_rollup", maps::rollup),
     ("statm", statm),
     ("cmdline", |process| strings(process, false)),
@@ -81,6 +79,8 @@ impl Listing for Of {
             b"stat" => Ok(text(move || Ok(stat(&process, tid)))),
             b"comm" => Ok(setting(move || Ok([&*short_name(&process), b"\n"].concat()), |_| Ok(()))),
             b"oom_score_adj" | b"oom_adj" => Ok(score(process.pid)),
+            b"maps" => opened(|process| Arc::new(maps::Lines::new(process, false))),
+            b"smaps" => opened(|process| Arc::new(maps::Lines::new(process, true))),
             b"mem" => opened(|process| Arc::new(Memory(process))),
             b"pagemap" => opened(|process| Arc::new(Pages(process))),
             b"clear_refs" => Ok(setting(|| Ok(Vec::new()), |_| Ok(()))),
@@ -98,7 +98,7 @@ impl Listing for Of {
     fn names(&self) -> Vec<(Vec<u8>, u8)> {
         let mut names: Vec<(Vec<u8>, u8)> = Vec::new();
         names.extend(TEXTS.iter().map(|(name, _)| ((*name).into(), PLAIN)));
-        for name in ["status", "stat", "comm", "oom_score_adj", "mem", "pagemap", "clear_refs"] {
+        for name in ["maps", "smaps", "status", "stat", "comm", "oom_score_adj", "mem", "pagemap", "clear_refs"] {
             names.push((name.into(), PLAIN));
         }
         names.extend(LINKS.iter().map(|name| ((*name).into(), LINKED)));
@@ -170,6 +170,11 @@ fn score(pid: u32) -> Arc<Node> {
 
 /// What `ps` calls it: the last name of its program's path.
 fn short_name(process: &Process) -> Vec<u8> {
+    let thread = process.threads.lock().first().cloned();
+    if let Some(thread) = thread {
+        let comm = *thread.comm.lock();
+        return comm.split(|byte| *byte == 0).next().unwrap_or_default().to_vec();
+    }
     let name = process.name.lock().clone();
     let last = name.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
     last[..last.len().min(15)].to_vec()

@@ -98,6 +98,10 @@ pub fn root() -> Arc<Node> {
     for number in 0..cpu::count() {
         insert(&root, &format!("devices/system/cpu/cpu{number}/online"), text(|| Ok(b"1\n".to_vec())));
     }
+    for name in ["run", "pages_shared", "pages_sharing", "full_scans", "max_page_sharing"] {
+        // Nothing merges pages.
+        insert(&root, &format!("kernel/mm/ksm/{name}"), text(|| Ok(b"0\n".to_vec())));
+    }
     insert(&root, "kernel/mm/transparent_hugepage/enabled", huge_enabled());
     root
 }
