@@ -1,6 +1,6 @@
 //! Threads and processes.
 
-use super::files::path;
+use super::files::{self, path};
 use super::usage::of_ended;
 use super::{Answer, Calls, errno};
 use crate::arch::cpu::current;
@@ -8,7 +8,7 @@ use crate::arch::features::VectorState;
 use crate::arch::lock::SpinLock;
 use crate::arch::trap::Frame;
 use crate::arch::user::{self, UserPtr};
-use crate::files::tree;
+use crate::files::tree::{self, Kind, Node};
 use crate::task::clone::{self, Request};
 use crate::task::exec::{self, Strings};
 use crate::task::exit::{self, Status};
@@ -16,6 +16,7 @@ use crate::task::reap::{self, Which};
 use crate::task::signal::frame::AlternateStack;
 use crate::task::signal::{Action, IGNORE, Info, MOST, job};
 use crate::task::{Space, limits, scheduler, wait};
+use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
@@ -29,6 +30,7 @@ pub const CALLS: Calls = &[
     (__NR_clone, clone_call),
     (__NR_clone3, clone3),
     (__NR_execve, execve),
+    (__NR_execveat, execveat),
     (__NR_exit, exit_call),
     (__NR_exit_group, exit_group),
     (__NR_wait4, wait4),
@@ -91,14 +93,38 @@ fn clone3(frame: &mut Frame) -> Answer {
 fn execve(frame: &mut Frame) -> Answer {
     let [at, arguments, environment, ..] = frame.args();
     let path = path(at)?;
+    let here = current().process().directory.lock().clone();
+    let node = tree::lookup(&here, &path, true)?;
+    execute(frame, node, path, arguments, environment)
+}
+
+fn execveat(frame: &mut Frame) -> Answer {
+    let [descriptor, at, arguments, environment, flags, _] = frame.args();
+    let flags = flags as u32;
+    if flags & !(AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let path = path(at)?;
+    if path.is_empty() && flags & AT_EMPTY_PATH != 0 {
+        let node = files::directory(descriptor)?;
+        let path = format!("/dev/fd/{}", descriptor as i32).into_bytes();
+        return execute(frame, node, path, arguments, environment);
+    }
+    let follows = flags & AT_SYMLINK_NOFOLLOW == 0;
+    let node = tree::lookup(&files::start(descriptor, &path)?, &path, follows)?;
+    if matches!(node.kind, Kind::Link(_)) {
+        return Err(errno::ELOOP);
+    }
+    execute(frame, node, path, arguments, environment)
+}
+
+fn execute(frame: &mut Frame, node: Arc<Node>, path: Vec<u8>, arguments: u64, environment: u64) -> Answer {
     let mut room = exec::MOST_ARGUMENTS;
-    let strings = Strings {
+    let mut strings = Strings {
         arguments: read_strings(arguments, &mut room)?,
         environment: read_strings(environment, &mut room)?,
     };
-    let process = current().process();
-    let here = process.directory.lock().clone();
-    let node = tree::lookup(&here, &path, true)?;
+    let node = exec::interpret(node, &path, &mut strings)?;
     let (space, begin) = exec::load(&node, &path, &strings)?;
     exit::end_others()?;
     let name = tree::path_of(&node);

@@ -6,6 +6,7 @@ use crate::calls::errno;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use freehold::error::Errno;
+use linux_raw_sys::general::RLIMIT_NOFILE;
 
 /// Most descriptors that a process may have.
 pub const MOST: usize = 1024;
@@ -43,8 +44,9 @@ impl FileTable {
     ///
     /// EMFILE.
     pub fn add(&self, open: Arc<Open>, from: usize, close_on_exec: bool) -> Result<u64, Errno> {
+        let most = limit();
         let mut table = self.0.lock();
-        let number = (from..MOST).find(|n| table.get(*n).is_none_or(Option::is_none)).ok_or(errno::EMFILE)?;
+        let number = (from..most).find(|n| table.get(*n).is_none_or(Option::is_none)).ok_or(errno::EMFILE)?;
         if table.len() <= number {
             table.resize(number + 1, None);
         }
@@ -58,7 +60,7 @@ impl FileTable {
     ///
     /// EBADF: there is no such number.
     pub fn put(&self, open: Arc<Open>, number: u64, close_on_exec: bool) -> Result<(), Errno> {
-        let number = usize::try_from(number).ok().filter(|number| *number < MOST).ok_or(Errno::EBADF)?;
+        let number = usize::try_from(number).ok().filter(|number| *number < limit()).ok_or(Errno::EBADF)?;
         let mut table = self.0.lock();
         if table.len() <= number {
             table.resize(number + 1, None);
@@ -124,5 +126,14 @@ impl FileTable {
     pub fn close_all(&self) {
         let gone = core::mem::take(&mut *self.0.lock());
         drop(gone);
+    }
+}
+
+/// The limit of the calling process (RLIMIT_NOFILE), as far as there is room.
+fn limit() -> usize {
+    let thread = crate::arch::cpu::current();
+    match thread.has_process() {
+        true => (thread.process().limits.lock().soft(RLIMIT_NOFILE) as usize).min(MOST),
+        false => MOST,
     }
 }

@@ -89,6 +89,45 @@ pub fn load(file: &Arc<Node>, path: &[u8], strings: &Strings) -> Result<(Space, 
     Ok((space, Frame::of_program(entry, stack)))
 }
 
+/// Most scripts that scripts may name.
+const MOST_SCRIPTS: usize = 4;
+/// So much of a script's first line is looked at.
+const FIRST_LINE: usize = 256;
+
+/// The program that runs a file: itself, or, of a script, what its first line names (`#!`), which gets that
+/// line's argument and the script's path before the other arguments.
+///
+/// # Errors
+///
+/// ELOOP: scripts name scripts. ENOEXEC. As [`tree::lookup`].
+pub fn interpret(mut node: Arc<Node>, path: &[u8], strings: &mut Strings) -> Result<Arc<Node>, Errno> {
+    let mut path = path.to_vec();
+    for _ in 0..=MOST_SCRIPTS {
+        let mut bytes = [0; FIRST_LINE];
+        let read = match node.mapping() {
+            Some(file) => file.read_at(0, &mut bytes).map_err(|error| error.errno())?,
+            None => return Err(Errno::EACCES),
+        };
+        let Some(rest) = bytes[..read].strip_prefix(b"#!") else { return Ok(node) };
+        let line = rest.split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii();
+        let end = line.iter().position(u8::is_ascii_whitespace).unwrap_or(line.len());
+        let (program, argument) = (&line[..end], line[end..].trim_ascii());
+        if program.is_empty() {
+            return Err(errno::ENOEXEC);
+        }
+        let mut arguments = alloc::vec![program.to_vec()];
+        if !argument.is_empty() {
+            arguments.push(argument.to_vec());
+        }
+        arguments.push(core::mem::replace(&mut path, program.to_vec()));
+        arguments.extend(strings.arguments.drain(..).skip(1));
+        strings.arguments = arguments;
+        let here = crate::arch::cpu::current().process().directory.lock().clone();
+        node = tree::lookup(&here, program, true)?;
+    }
+    Err(errno::ELOOP)
+}
+
 fn read_headers(file: &Counted<Mapping<Machine>>) -> Result<(FileHeader<LittleEndian>, Headers), Errno> {
     let mut bytes = [0; 64];
     read_exact(file, 0, &mut bytes)?;

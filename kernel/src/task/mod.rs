@@ -224,6 +224,11 @@ impl Thread {
         self.tid.store(tid, Relaxed);
     }
 
+    /// Whether it is a program's. Idle threads are not.
+    pub fn has_process(&self) -> bool {
+        self.process.is_some()
+    }
+
     /// Its process. Idle threads have none, and never ask.
     pub fn process(&self) -> &Arc<Process> {
         self.process.as_ref().expect("a thread of a process")
