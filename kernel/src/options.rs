@@ -13,9 +13,16 @@ pub fn is_verbose() -> bool {
 /// Says every system call. Written once, as above.
 static TRACE: AtomicBool = AtomicBool::new(false);
 
-#[inline(always)]
 pub fn is_tracing() -> bool {
     TRACE.load(Relaxed)
+}
+
+/// One of the options that look at every call. Written once, as above.
+static WATCHES: AtomicBool = AtomicBool::new(false);
+
+#[inline(always)]
+pub fn watches_calls() -> bool {
+    WATCHES.load(Relaxed)
 }
 
 /// Measures how long interrupts are off. Written once, as above.
@@ -76,4 +83,5 @@ pub fn init(line: &str) {
             _ => crate::arch::report::say!("unknown option {option}"),
         }
     }
+    WATCHES.store(is_tracing() || measures_stretches(), Relaxed);
 }

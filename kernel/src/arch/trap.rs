@@ -2,6 +2,7 @@
 
 use super::{apic, cpu, features, halt, report::report_now, stretch};
 use crate::memory::tlb;
+use crate::options;
 use crate::task::{self, scheduler, timers};
 use freehold::fault::Access;
 use x86_64::registers::control::Cr2;
@@ -75,11 +76,28 @@ const SPURIOUS: u64 = apic::SPURIOUS as u64;
 #[unsafe(no_mangle)]
 extern "C" fn trap(frame: &mut Frame) {
     features::forbid_user();
+    match options::measures_stretches() {
+        true => measured(frame),
+        false => handle(frame),
+    }
+}
+
+/// With option `irqoff`.
+#[cold]
+fn measured(frame: &mut Frame) {
+    let vector = frame.vector;
     // In the kernel, interrupts are on in the halt alone.
     if frame.rflags & INTERRUPTS != 0 {
         stretch::begin();
     }
-    let vector = frame.vector;
+    handle(frame);
+    if frame.is_user() {
+        stretch::end(stretch::VECTOR | vector & 0xff);
+    }
+}
+
+#[inline(always)]
+fn handle(frame: &mut Frame) {
     match frame.vector {
         PAGE_FAULT => page_fault(frame),
         FLUSH => {
@@ -106,7 +124,6 @@ extern "C" fn trap(frame: &mut Frame) {
             scheduler::preempt();
             task::before_user(frame);
         }
-        stretch::end(stretch::VECTOR | vector & 0xff);
     }
 }
 
