@@ -10,6 +10,7 @@ use crate::arch::user::{self, UserPtr};
 use crate::arch::clock;
 use crate::calls::errno;
 use crate::memory::platform::Machine;
+use crate::task::wait::{self, Key, Sleep, Woken};
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -160,12 +161,19 @@ impl Fault {
         found.or_else(|| self.handle().ok()?.try_read())
     }
 
-    /// The next message, which may be waited for.
+    /// The next message, which may be waited for. The engine's own wait would end by fatal signals alone.
     fn next(&self, nonblock: bool) -> Result<Message<Machine>, Errno> {
-        match self.take() {
-            Some(message) => Ok(message),
-            None if nonblock => Err(Errno::EAGAIN),
-            None => self.handle()?.read().map_err(|error| error.errno()),
+        loop {
+            if let Some(message) = self.take() {
+                return Ok(message);
+            }
+            if nonblock {
+                return Err(Errno::EAGAIN);
+            }
+            let waiting = wait::enqueue(Key::kernel(&raw const self.found as u64), u32::MAX);
+            if waiting.sleep(Sleep::Interruptible, clock::now_ns() + LOOK) == Woken::Signal {
+                return Err(Errno::EINTR);
+            }
         }
     }
 }
