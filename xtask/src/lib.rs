@@ -1,7 +1,9 @@
 //! The parts of the project's chores that have tests of their own; the command is `main.rs`.
 #![deny(unsafe_code)]
 
+pub mod boot;
 pub mod fuzz;
+pub mod kernel_tests;
 pub mod mutants;
 pub mod mutation;
 pub mod sanitizer;

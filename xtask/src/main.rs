@@ -13,7 +13,7 @@
 use std::{env, process::ExitCode};
 
 use xtask::{
-    fuzz,
+    boot, fuzz, kernel_tests,
     mutants::{self, Selection},
     sanitizer,
     suite::{Build, Effort, LOOM, PLAIN, REPLAY, SHUTTLE, SIM, Suite, every},
@@ -27,12 +27,19 @@ const USAGE: &str = "usage: cargo xtask test [--full | --long] | plain | loom | 
                             [--report FILE] [--markdown FILE] [--json FILE]
        cargo xtask simulate replay FILE [--machine NAME] [--cpus N,N,...] [--locking CHOICES]
        cargo xtask coverage
+       cargo xtask boot [OPTION]... -- PROGRAM [ARGUMENT...] | boot --script TEXT | boot --help
+       cargo xtask kernel-tests [--full] [--linux] [--ltp DIR] [NAME...] | kernel-tests --help
        cargo xtask fuzz
        cargo xtask asan [ARGUMENT OF CARGO TEST...]";
 
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["boot", rest @ ..] => return ExitCode::from(boot::command(rest)),
+        ["kernel-tests", rest @ ..] => return ExitCode::from(kernel_tests::command(rest)),
+        _ => {}
+    }
     let done = match words.as_slice() {
         ["test"] => run(every(), Effort::Quick),
         ["test", "--full"] => run(every(), Effort::Full),

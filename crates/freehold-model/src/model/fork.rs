@@ -3,7 +3,7 @@
 use super::*;
 
 /// Processes the model and every other subject have room for.
-pub(crate) const MAX_PROCS: usize = 6;
+pub const MAX_PROCS: usize = 6;
 
 impl Model {
     pub(super) fn fork(&mut self, p: usize) -> Outcome {

@@ -35,7 +35,7 @@ use std::rc::Rc;
 use crate::op::*;
 use crate::world::{Quirks, World};
 use file::Inode;
-pub(crate) use fork::MAX_PROCS;
+pub use fork::MAX_PROCS;
 
 /// Bytes of a page.
 type Bytes = [u8; PAGE as usize];

@@ -1,0 +1,205 @@
+//! Random memory calls, answered by the running kernel, as a transcript that two kernels can be compared by.
+//!
+//! The calls depend on the seed alone, never on the kernel: the generator follows them in a world that is the
+//! same everywhere. So the same program, run on Linux and on another kernel, prints the same, or one of the
+//! two is wrong. `cargo xtask kernel-tests transcript` does that.
+//!
+//! `cargo run -p freehold-model --release --example transcript -- --calls 100000`
+//!
+//! Options:
+//! - `--calls N`, `--seed N`, `--per-run N`: how many calls, in runs that each begin with empty address spaces
+//! - `--maps-every N`: calls between reports of maps and counters; 0: none
+//! - `--every N`: calls for which one line is printed: their number, and a hash of all that they answered
+//! - `--show A..B`: prints the calls of that part, and what they answered, in place of hashes
+//!
+//! What Linux is free to choose is left out, as in `freehold_model::compare`: whether pages of files are
+//! resident. Calls about guards are left out too, because they changed between versions of Linux.
+
+use std::ops::Range;
+use std::process::ExitCode;
+
+use freehold_model::generate::Generator;
+use freehold_model::linux::{self, Linux};
+use freehold_model::model::MAX_PROCS;
+use freehold_model::op::{Counters, PAGE, vmflag};
+use freehold_model::world::Quirks;
+use freehold_model::{Call, Model, Op, Outcome, Subject, World, text};
+
+struct Options {
+    calls: u64,
+    seed: u64,
+    per_run: usize,
+    maps_every: usize,
+    every: u64,
+    show: Option<Range<u64>>,
+}
+
+fn options() -> Result<Options, String> {
+    let mut options =
+        Options { calls: 100_000, seed: 1, per_run: 256, maps_every: 32, every: 1000, show: None };
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        let value = args.next().ok_or_else(|| format!("{arg} wants a value"))?;
+        let number = |text: &str| text.parse::<u64>().map_err(|_| format!("{arg} wants a number"));
+        match arg.as_str() {
+            "--calls" => options.calls = number(&value)?,
+            "--seed" => options.seed = number(&value)?,
+            "--per-run" => options.per_run = number(&value)?.max(1) as usize,
+            "--maps-every" => options.maps_every = number(&value)? as usize,
+            "--every" => options.every = number(&value)?.max(1),
+            "--show" => {
+                let (from, to) = value.split_once("..").ok_or("--show wants two numbers, A..B")?;
+                options.show = Some(number(from)?..number(to)?);
+            }
+            _ => return Err(format!("unknown option {arg}")),
+        }
+    }
+    Ok(options)
+}
+
+/// The world that the calls are drawn in: nothing in it was asked of a kernel.
+fn drawn_in() -> World {
+    let outside = Counters {
+        map_count: 16,
+        total_vm: ((1 << 47) / PAGE - World::PAGES) as i64,
+        locked_vm: 0,
+        data_vm: 64,
+        stack_vm: 33,
+    };
+    World { outside, outside_lockable: 512, quirks: Quirks::Avoided, ..World::bare() }
+}
+
+/// Whether versions of Linux agree about a call.
+fn settled(op: &Op) -> bool {
+    !matches!(op.call, Call::Madvise { advice, .. } if matches!(advice as u32, 102 | 103))
+}
+
+/// What is printed: hashes of many lines, or lines.
+struct Transcript {
+    calls: u64,
+    /// FNV-1a of the lines since the beginning.
+    hash: u64,
+    every: u64,
+    show: Option<Range<u64>>,
+}
+
+impl Transcript {
+    fn line(&mut self, line: &str) {
+        for byte in line.bytes().chain([b'\n']) {
+            self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+        }
+        if self.show.as_ref().is_some_and(|show| show.contains(&self.calls)) {
+            println!("{line}");
+        }
+    }
+
+    fn call(&mut self, line: &str) {
+        self.line(line);
+        self.calls += 1;
+        if self.show.is_none() && self.calls.is_multiple_of(self.every) {
+            println!("{} {:016x}", self.calls, self.hash);
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.show.as_ref().is_some_and(|show| self.calls >= show.end)
+    }
+}
+
+/// One run: calls, from time to time maps, at the end contents.
+fn run(linux: &mut Linux, seed: u64, options: &Options, transcript: &mut Transcript) {
+    let world = drawn_in();
+    let mut generator = Generator::new(world.clone(), seed);
+    let mut model = Model::new(world.clone());
+    let drawn = std::iter::repeat_with(|| generator.next_op()).filter(settled);
+    let ops: Vec<Op> = drawn.take(options.per_run).collect();
+    linux.reset();
+    let part = if options.maps_every == 0 { options.per_run } else { options.maps_every };
+    for ops in ops.chunks(part) {
+        for (op, outcome) in ops.iter().zip(linux.apply_all(ops)) {
+            let outcome = freed_of_choice(model.apply(op), outcome, &op.call);
+            transcript.call(&format!("{} -> {}", text::op(&world, op), text::outcome(&world, &outcome)));
+        }
+        if options.maps_every != 0 {
+            report_maps(linux, &world, transcript);
+        }
+    }
+    if options.maps_every != 0 {
+        report_contents(linux, &world, transcript);
+    }
+}
+
+/// Residence of pages of files is the page cache's affair: where the model has a page that may be there,
+/// nothing is said.
+fn freed_of_choice(model: Outcome, real: Outcome, call: &Call) -> Outcome {
+    match (call, model, real) {
+        (Call::Mincore { .. }, Outcome::Bytes(may), Outcome::Bytes(is)) if may.len() == is.len() => {
+            Outcome::Bytes(may.iter().zip(is).map(|(may, is)| if *may == 1 { 1 } else { is }).collect())
+        }
+        (_, _, real) => real,
+    }
+}
+
+fn report_maps(linux: &mut Linux, world: &World, transcript: &mut Transcript) {
+    for proc in 0..MAX_PROCS as u8 {
+        for mut map in linux.maps(proc) {
+            // Not known to every version.
+            map.flags &= !(vmflag::MAYBE_GUARD | vmflag::SEALED);
+            transcript.line(&format!("  p{proc} {}", text::map_line(world, &map)));
+        }
+        if let Some(counters) = linux.counters(proc) {
+            transcript.line(&format!("  p{proc} {counters:?}"));
+        }
+    }
+}
+
+fn report_contents(linux: &mut Linux, world: &World, transcript: &mut Transcript) {
+    for proc in 0..MAX_PROCS as u8 {
+        let pages = linux.maps(proc).into_iter().flat_map(|map| (map.start..map.end).step_by(PAGE as usize));
+        let ops: Vec<Op> = pages.map(|addr| Op { proc, call: Call::Read { addr, len: PAGE } }).collect();
+        for (op, outcome) in ops.iter().zip(linux.apply_all(&ops)) {
+            let brief = match outcome {
+                Outcome::Bytes(bytes) => {
+                    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+                        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+                    });
+                    format!("{hash:016x}")
+                }
+                other => text::outcome(world, &other),
+            };
+            transcript.line(&format!("  {} -> {brief}", text::op(world, op)));
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let options = match options() {
+        Ok(options) => options,
+        Err(why) => {
+            eprintln!("{why}");
+            return ExitCode::from(2);
+        }
+    };
+    let mut linux = match Linux::new(linux::Options::default()) {
+        Ok(linux) => linux,
+        Err(why) => {
+            println!("cannot drive the kernel here: {why}");
+            return ExitCode::from(2);
+        }
+    };
+    let mut transcript = Transcript {
+        calls: 0,
+        hash: 0xcbf2_9ce4_8422_2325,
+        every: options.every,
+        show: options.show.clone(),
+    };
+    let mut seed = options.seed;
+    while transcript.calls < options.calls && !transcript.is_over() {
+        run(&mut linux, seed, &options, &mut transcript);
+        seed += 1;
+    }
+    if options.show.is_none() {
+        println!("{} calls, hash {:016x}", transcript.calls, transcript.hash);
+    }
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,138 @@
+//! What each processor has for itself. Its GS base, while the kernel runs, is the address of its [`Cpu`].
+//!
+//! Interrupts are off in the kernel and threads move between processors only where they sleep. So a `Cpu` is
+//! its own as long as nothing sleeps, and nobody keeps a reference from [`cpu`] over that.
+
+use crate::memory::frames::FrameCache;
+use crate::memory::heap::HeapCache;
+use crate::task::Thread;
+use crate::task::scheduler::Switching;
+use core::arch::asm;
+use core::cell::{Cell, UnsafeCell};
+use core::ptr;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Acquire};
+use freehold_kit::SpaceCpus;
+
+/// Most processors that there may be.
+pub const MAX_CPUS: usize = 64;
+
+/// One processor's own.
+#[repr(C, align(128))]
+pub struct Cpu {
+    /// Its own address: offset 0, read by [`cpu`].
+    this: Cell<*const Cpu>,
+    /// Where system calls begin to push: offset 8, read by `entry.s`.
+    pub kernel_stack: Cell<u64>,
+    /// The program's stack pointer for a moment: offset 16, used by `entry.s`.
+    user_stack: Cell<u64>,
+    pub number: Cell<usize>,
+    /// The thread that runs, of which the processor holds a reference: offset 32, read by `current`.
+    pub current: Cell<*const Thread>,
+    /// The thread that runs where no other does.
+    pub idle: Cell<*const Thread>,
+    /// What a switch of threads leaves for the thread that comes.
+    pub switching: UnsafeCell<Option<Switching>>,
+    /// Whose root is loaded; null: the kernel's own.
+    pub loaded: Cell<*const SpaceCpus>,
+    /// The thread has run for its time.
+    pub resched: Cell<bool>,
+    /// When the timer goes off, in nanoseconds; `u64::MAX`: never.
+    pub timer: Cell<u64>,
+    /// Since when interrupts are off: see `stretch`.
+    pub off_since: Cell<u64>,
+    /// Since when the thread's time was not counted, and what `Thread::virtual_ns` was then. Written by the
+    /// processor, read by others that wake threads (Relaxed: a hint).
+    pub turn_began: AtomicU64,
+    pub turn_virtual: AtomicU64,
+    pub frames: UnsafeCell<FrameCache>,
+    pub heap: UnsafeCell<HeapCache>,
+}
+
+// SAFETY: only the processor itself uses its own, see the module; `Cpu`s are in a static for their addresses.
+unsafe impl Sync for Cpu {}
+
+impl Cpu {
+    const fn new() -> Self {
+        Cpu {
+            this: Cell::new(ptr::null()),
+            kernel_stack: Cell::new(0),
+            user_stack: Cell::new(0),
+            number: Cell::new(0),
+            current: Cell::new(ptr::null()),
+            idle: Cell::new(ptr::null()),
+            switching: UnsafeCell::new(None),
+            loaded: Cell::new(ptr::null()),
+            resched: Cell::new(false),
+            timer: Cell::new(u64::MAX),
+            off_since: Cell::new(0),
+            turn_began: AtomicU64::new(0),
+            turn_virtual: AtomicU64::new(0),
+            frames: UnsafeCell::new(FrameCache::new()),
+            heap: UnsafeCell::new(HeapCache::new()),
+        }
+    }
+}
+
+static CPUS: [Cpu; MAX_CPUS] = [const { Cpu::new() }; MAX_CPUS];
+/// How many processors run.
+static COUNT: AtomicUsize = AtomicUsize::new(1);
+
+/// The processor that this runs on.
+#[inline(always)]
+pub fn cpu() -> &'static Cpu {
+    let this: *const Cpu;
+    // SAFETY: `init` was the first thing that this processor did.
+    unsafe {
+        asm!("mov {}, gs:0", out(reg) this, options(nostack, preserves_flags, readonly));
+        &*this
+    }
+}
+
+/// Another processor: its atomics are for all.
+#[inline]
+pub fn other(number: usize) -> &'static Cpu {
+    &CPUS[number]
+}
+
+/// The number of the processor that this runs on.
+#[inline(always)]
+pub fn number() -> usize {
+    cpu().number.get()
+}
+
+/// The thread that runs: the caller's own. It lives as long as it runs.
+#[inline(always)]
+pub fn current() -> &'static Thread {
+    let thread: *const Thread;
+    // SAFETY: set before the first thread runs; the processor holds a reference.
+    unsafe {
+        asm!("mov {}, gs:32", out(reg) thread, options(nostack, preserves_flags, readonly));
+        &*thread
+    }
+}
+
+/// How many processors run.
+#[inline]
+pub fn count() -> usize {
+    // Acquire pairs with the release of `set_count`.
+    COUNT.load(Acquire)
+}
+
+pub fn set_count(count: usize) {
+    COUNT.store(count, core::sync::atomic::Ordering::Release);
+}
+
+/// Makes the calling processor this one.
+pub fn init(number: usize) {
+    const { assert!(core::mem::offset_of!(Cpu, kernel_stack) == 8) };
+    const { assert!(core::mem::offset_of!(Cpu, user_stack) == 16) };
+    const { assert!(core::mem::offset_of!(Cpu, current) == 32) };
+    let own = &CPUS[number];
+    own.this.set(own);
+    own.number.set(number);
+    // SAFETY: the GS base is ours; programs get theirs by `swapgs`.
+    unsafe {
+        x86_64::registers::model_specific::Msr::new(0xc000_0101).write(ptr::from_ref(own) as u64);
+        x86_64::registers::model_specific::Msr::new(0xc000_0102).write(0);
+    }
+}

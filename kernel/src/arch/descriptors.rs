@@ -1,0 +1,103 @@
+//! Segments, the task state segment with its stacks for what may not happen, and gates.
+
+use super::cpu::{self, MAX_CPUS};
+use core::cell::UnsafeCell;
+use x86_64::PrivilegeLevel;
+use x86_64::VirtAddr;
+use x86_64::instructions::segmentation::{CS, DS, ES, SS, Segment};
+use x86_64::instructions::tables::{lgdt, lidt, load_tss};
+use x86_64::registers::model_specific::Msr;
+use x86_64::structures::DescriptorTablePointer;
+use x86_64::structures::gdt::SegmentSelector;
+use x86_64::structures::tss::TaskStateSegment;
+
+unsafe extern "C" {
+    static trap_stubs: [[u8; 16]; 256];
+    fn syscall_entry();
+}
+
+const IST_BYTES: usize = 8192;
+/// Vectors with a stack of their own: nonmaskable interrupt, double fault, machine check.
+const OWN_STACK: [usize; 3] = [2, 8, 18];
+
+#[repr(C, align(16))]
+struct Segments {
+    gdt: [u64; 7],
+    tss: TaskStateSegment,
+    stacks: [[u8; IST_BYTES]; OWN_STACK.len()],
+}
+
+#[repr(transparent)]
+struct Own(UnsafeCell<Segments>);
+
+// SAFETY: each is written by its processor alone, before the processor uses it.
+unsafe impl Sync for Own {}
+
+#[repr(C, align(4096))]
+struct Gates(UnsafeCell<[[u64; 2]; 256]>);
+
+// SAFETY: written by the first processor, before there are others.
+unsafe impl Sync for Gates {}
+
+static SEGMENTS: [Own; MAX_CPUS] = [const {
+    Own(UnsafeCell::new(Segments {
+        gdt: [0; 7],
+        tss: TaskStateSegment::new(),
+        stacks: [[0; IST_BYTES]; OWN_STACK.len()],
+    }))
+}; MAX_CPUS];
+static GATES: Gates = Gates(UnsafeCell::new([[0; 2]; 256]));
+
+/// Writes the gates, once.
+pub fn init_gates() {
+    // SAFETY: nobody uses them yet; the stubs are code.
+    unsafe {
+        for (vector, gate) in (*GATES.0.get()).iter_mut().enumerate() {
+            let at = &raw const trap_stubs[vector] as u64;
+            let ist = OWN_STACK.iter().position(|own| *own == vector).map_or(0, |n| n as u64 + 1);
+            let rights = if vector == 3 { 0xee } else { 0x8e };
+            let low = (at & 0xffff) | 8 << 16 | ist << 32 | rights << 40 | (at >> 16 & 0xffff) << 48;
+            *gate = [low, at >> 32];
+        }
+    }
+}
+
+/// Loads segments and gates of the calling processor, and says where system calls come in.
+pub fn load() {
+    let own = SEGMENTS[cpu::number()].0.get();
+    // SAFETY: the processor's own, in a static; the segments are those that entry.s and the gates name.
+    unsafe {
+        for (index, stack) in (*own).stacks.iter().enumerate() {
+            (*own).tss.interrupt_stack_table[index] = VirtAddr::new(stack.as_ptr_range().end as u64);
+        }
+        let tss = &raw const (*own).tss as u64;
+        let size = size_of::<TaskStateSegment>() as u64 - 1;
+        let low = size | (tss & 0xff_ffff) << 16 | 0x89 << 40 | (tss >> 24 & 0xff) << 56;
+        let (code, data, user_data, user_code) =
+            (0x00af_9a00_0000_ffff, 0x00cf_9200_0000_ffff, 0x00cf_f200_0000_ffff, 0x00af_fa00_0000_ffff);
+        (*own).gdt = [0, code, data, user_data, user_code, low, tss >> 32];
+        lgdt(&pointer(&raw const (*own).gdt as u64, 7 * 8));
+        lidt(&pointer(GATES.0.get() as u64, 256 * 16));
+        CS::set_reg(SegmentSelector::new(1, PrivilegeLevel::Ring0));
+        let data = SegmentSelector::new(2, PrivilegeLevel::Ring0);
+        SS::set_reg(data);
+        DS::set_reg(data);
+        ES::set_reg(data);
+        load_tss(SegmentSelector::new(5, PrivilegeLevel::Ring0));
+        Msr::new(0xc000_0081).write(8 << 32 | 0x10 << 48);
+        Msr::new(0xc000_0082).write(syscall_entry as *const () as u64);
+        // Off at entry: interrupts, single steps, direction, alignment checks, nesting.
+        Msr::new(0xc000_0084).write(0x4_7700);
+    }
+}
+
+/// Where traps from programs begin to push on the calling processor.
+#[inline]
+pub fn set_trap_stack(top: u64) {
+    // SAFETY: the processor's own; it reads the field at traps from programs alone.
+    unsafe { (*SEGMENTS[cpu::number()].0.get()).tss.privilege_stack_table[0] = VirtAddr::new_unsafe(top) };
+}
+
+fn pointer(base: u64, bytes: u16) -> DescriptorTablePointer {
+    DescriptorTablePointer { limit: bytes - 1, base: VirtAddr::new(base) }
+}

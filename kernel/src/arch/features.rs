@@ -1,0 +1,192 @@
+//! What of the processor is turned on, on each processor alike.
+
+use super::trap::Vectors;
+use super::user;
+use core::arch::x86_64::{__cpuid, __cpuid_count, _fxrstor64, _fxsave64};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use freehold::error::Errno;
+use x86_64::registers::control::{Cr4, Cr4Flags};
+
+/// Supervisor-mode access prevention is on. Written before the first program runs.
+static SMAP: AtomicBool = AtomicBool::new(false);
+/// Vector registers are kept by XSAVE.
+static XSAVE: AtomicBool = AtomicBool::new(false);
+/// The parts that XSAVE keeps. Written once, as above.
+static PARTS: AtomicU64 = AtomicU64::new(3);
+
+/// Turns on what there is.
+pub fn init() {
+    let most = __cpuid(0).eax;
+    let (one, seven) = (__cpuid(1), if most >= 7 { Some(__cpuid_count(7, 0)) } else { None });
+    let mut flags = Cr4::read();
+    if let Some(seven) = seven {
+        flags.set(Cr4Flags::SUPERVISOR_MODE_EXECUTION_PROTECTION, seven.ebx >> 7 & 1 != 0);
+        flags.set(Cr4Flags::SUPERVISOR_MODE_ACCESS_PREVENTION, seven.ebx >> 20 & 1 != 0);
+        flags.set(Cr4Flags::USER_MODE_INSTRUCTION_PREVENTION, seven.ecx >> 2 & 1 != 0);
+    }
+    flags.set(Cr4Flags::OSXSAVE, one.ecx >> 26 & 1 != 0);
+    // SAFETY: each is there; the kernel touches memory of programs in ucopy.s alone.
+    unsafe { Cr4::write(flags) };
+    SMAP.store(flags.contains(Cr4Flags::SUPERVISOR_MODE_ACCESS_PREVENTION), Relaxed);
+    if flags.contains(Cr4Flags::OSXSAVE) {
+        let wanted = if one.ecx >> 28 & 1 != 0 { 7u32 } else { 3 };
+        // SAFETY: x87, SSE and, where it is there, AVX state.
+        unsafe { core::arch::asm!("xsetbv", in("ecx") 0, in("eax") wanted, in("edx") 0) };
+        XSAVE.store(true, Relaxed);
+        PARTS.store(wanted.into(), Relaxed);
+    }
+}
+
+/// Programs' memory may be touched until [`forbid_user`].
+#[inline(always)]
+pub fn allow_user() {
+    if SMAP.load(Relaxed) {
+        // SAFETY: sets one flag.
+        unsafe { core::arch::asm!("stac", options(nostack, nomem)) };
+    }
+}
+
+/// It may not any more.
+#[inline(always)]
+pub fn forbid_user() {
+    if SMAP.load(Relaxed) {
+        // SAFETY: clears one flag.
+        unsafe { core::arch::asm!("clac", options(nostack, nomem)) };
+    }
+}
+
+/// Room for x87, SSE and AVX registers.
+#[repr(C, align(64))]
+pub struct VectorState([u8; 1024]);
+
+impl VectorState {
+    /// As a program finds them when it starts.
+    pub fn new() -> Self {
+        let mut state = VectorState([0; 1024]);
+        state.0[..2].copy_from_slice(&0x037fu16.to_le_bytes());
+        state.0[24..28].copy_from_slice(&0x1f80u32.to_le_bytes());
+        // XSTATE_BV: x87 and SSE.
+        state.0[512] = 3;
+        state
+    }
+
+    /// Puts the processor's registers here.
+    pub fn save(&mut self) {
+        // SAFETY: room for all that `init` turned on, aligned.
+        unsafe {
+            match XSAVE.load(Relaxed) {
+                true => core::arch::asm!("xsave64 [{}]", in(reg) &mut self.0, in("eax") 7, in("edx") 0),
+                false => _fxsave64(self.0.as_mut_ptr()),
+            }
+        }
+    }
+
+    /// Loads them. The kernel's own contents are lost: callers have none.
+    pub fn load(&self) {
+        // SAFETY: what `new` or `save` left.
+        unsafe {
+            match XSAVE.load(Relaxed) {
+                true => {
+                    core::arch::asm!("xrstor64 [{}]", in(reg) &self.0, in("eax") 7, in("edx") 0, clobber_abi("C"))
+                }
+                false => {
+                    _fxrstor64(self.0.as_ptr());
+                    core::arch::asm!("", clobber_abi("C"));
+                }
+            }
+        }
+    }
+}
+
+/// What a handler's frame has of these registers, and takes back: FXSAVE's image, and, where there is XSAVE,
+/// a header and AVX's upper halves behind it, with Linux's marks around (`struct _fpx_sw_bytes`).
+impl VectorState {
+    const LEGACY: usize = 512;
+    const HEADER: usize = 64;
+    const XMM: usize = 160;
+    const MXCSR: usize = 24;
+    const MARKS: usize = 464;
+    const MAGIC1: u32 = 0x4650_5853;
+    const MAGIC2: u32 = 0x4650_5845;
+    const SSE: u64 = 2;
+
+    pub fn is_extended() -> bool {
+        XSAVE.load(Relaxed)
+    }
+
+    /// Bytes of the image, without the mark at its end.
+    fn size() -> usize {
+        match (Self::is_extended(), PARTS.load(Relaxed)) {
+            (false, _) => Self::LEGACY,
+            (true, 7) => Self::LEGACY + Self::HEADER + 256,
+            _ => Self::LEGACY + Self::HEADER,
+        }
+    }
+
+    fn word(&self, at: usize) -> u64 {
+        u64::from_le_bytes(self.0[at..at + 8].try_into().expect("eight bytes"))
+    }
+
+    fn put(&mut self, at: usize, bytes: &[u8]) {
+        self.0[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// The registers of the calling thread's program: these, which `entry.s` has kept, and what else the
+    /// processor has, which is the program's still.
+    pub fn of_program(vectors: &Vectors) -> Self {
+        let mut state = Self::new();
+        state.save();
+        for (n, register) in vectors.0.iter().enumerate() {
+            state.put(Self::XMM + 16 * n, register);
+        }
+        state.0[Self::MARKS..Self::LEGACY].fill(0);
+        if Self::is_extended() {
+            let (size, parts) = (Self::size(), state.word(Self::LEGACY) | Self::SSE);
+            state.put(Self::LEGACY, &parts.to_le_bytes());
+            state.put(Self::MARKS, &Self::MAGIC1.to_le_bytes());
+            state.put(Self::MARKS + 4, &(size as u32 + 4).to_le_bytes());
+            state.put(Self::MARKS + 8, &PARTS.load(Relaxed).to_le_bytes());
+            state.put(Self::MARKS + 16, &(size as u32).to_le_bytes());
+            state.put(size, &Self::MAGIC2.to_le_bytes());
+        }
+        state
+    }
+
+    /// The image, with its marks.
+    pub fn bytes_for_program(&self) -> &[u8] {
+        &self.0[..Self::size() + if Self::is_extended() { 4 } else { 0 }]
+    }
+
+    /// What a handler has left at this address, made harmless.
+    ///
+    /// # Errors
+    ///
+    /// EFAULT.
+    pub fn read_from_program(at: u64) -> Result<Self, Errno> {
+        let mut state = Self::new();
+        user::copy_in(at, &mut state.0[..Self::LEGACY])?;
+        let marked = state.word(Self::MARKS) as u32 == Self::MAGIC1
+            && state.word(Self::MARKS + 16) as u32 as usize == Self::size();
+        if Self::is_extended() && marked {
+            let rest = Self::LEGACY..Self::size();
+            user::copy_in(at + Self::LEGACY as u64, &mut state.0[rest])?;
+            let parts = state.word(Self::LEGACY) & PARTS.load(Relaxed);
+            state.0[Self::LEGACY..Self::LEGACY + Self::HEADER].fill(0);
+            state.put(Self::LEGACY, &parts.to_le_bytes());
+        }
+        // Bits of MXCSR that do not exist are refused by the processor, in the kernel.
+        state.0[Self::MXCSR + 2..Self::MXCSR + 8].fill(0);
+        Ok(state)
+    }
+
+    /// The registers that `entry.s` loads.
+    pub fn vectors(&self) -> Vectors {
+        let mut vectors = Vectors([[0; 16]; 16]);
+        if !Self::is_extended() || self.word(Self::LEGACY) & Self::SSE != 0 {
+            for (n, register) in vectors.0.iter_mut().enumerate() {
+                register.copy_from_slice(&self.0[Self::XMM + 16 * n..Self::XMM + 16 * n + 16]);
+            }
+        }
+        vectors
+    }
+}

@@ -1,0 +1,52 @@
+//! The end: by the program's exit status, or by a panic. `PROTOCOL.md` says what is heard of it.
+
+use super::report::report_now;
+use super::serial;
+use core::panic::PanicInfo;
+use x86_64::instructions::{hlt, interrupts, port::Port};
+
+/// What QEMU's debug-exit device is told: any number but 0, which would look like a refusal of QEMU's.
+const END: u8 = 1;
+
+/// Ends the machine with the first program's status. Its output comes before.
+pub fn exit(status: u8) -> ! {
+    serial::drain();
+    super::stretch::tell();
+    report_now!("status {status}");
+    end()
+}
+
+/// Ends the machine after a panic, of which the report has been told.
+pub fn exit_after_panic() -> ! {
+    serial::drain();
+    end()
+}
+
+fn end() -> ! {
+    // SAFETY: the debug-exit device of QEMU; a machine without it ignores the write.
+    unsafe { Port::<u8>::new(0xf4).write(END) };
+    stop()
+}
+
+fn stop() -> ! {
+    loop {
+        interrupts::disable();
+        hlt();
+    }
+}
+
+#[panic_handler]
+fn panic(info: &PanicInfo<'_>) -> ! {
+    report_now!("panic {info}");
+    exit_after_panic()
+}
+
+/// Named by landing pads of the precompiled libraries, which never run.
+#[unsafe(no_mangle)]
+extern "C" fn _Unwind_Resume() -> ! {
+    panic!("unwinding")
+}
+
+/// Named by their tables.
+#[unsafe(no_mangle)]
+extern "C" fn rust_eh_personality() {}

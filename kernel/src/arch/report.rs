@@ -1,0 +1,89 @@
+//! The report port, on which the kernel speaks to the command that has booted it: `PROTOCOL.md`. Where the
+//! machine has none, the console gets what is said.
+
+use super::lock::SpinLock;
+use super::serial;
+use core::fmt;
+use x86_64::instructions::port::Port;
+
+const PORT: u16 = 0xe9;
+/// What the port reads as, where there is one.
+const THERE: u8 = 0xe9;
+/// Longest line that is kept together.
+const LINE: usize = 240;
+
+static LOCK: SpinLock<()> = SpinLock::new(());
+
+/// Writes all of it, also while another processor writes.
+fn write_now(bytes: &[u8]) {
+    // SAFETY: the port of QEMU's debug console; another machine has nothing there.
+    if unsafe { Port::<u8>::new(PORT).read() } != THERE {
+        return serial::write_now(bytes);
+    }
+    // SAFETY: as above.
+    bytes.iter().for_each(|byte| unsafe { Port::<u8>::new(PORT).write(*byte) });
+}
+
+/// What formatted text is written to at once, without a lock: for a panic.
+pub struct Raw;
+
+impl fmt::Write for Raw {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        write_now(text.as_bytes());
+        Ok(())
+    }
+}
+
+/// A line that is put together, and written with nothing of another processor's in between.
+pub struct Line {
+    bytes: [u8; LINE],
+    len: usize,
+}
+
+impl Line {
+    pub const fn new() -> Self {
+        Self { bytes: [0; LINE], len: 0 }
+    }
+
+    /// Writes the line. What did not fit is cut off.
+    pub fn end(mut self) {
+        self.bytes[self.len] = b'\n';
+        let _guard = LOCK.lock();
+        write_now(&self.bytes[..=self.len]);
+    }
+}
+
+impl fmt::Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let fits = text.len().min(LINE - 1 - self.len);
+        self.bytes[self.len..][..fits].copy_from_slice(&text.as_bytes()[..fits]);
+        self.len += fits;
+        Ok(())
+    }
+}
+
+/// A line of the report.
+macro_rules! report {
+    ($($part:tt)*) => {{
+        use core::fmt::Write;
+        let mut line = $crate::arch::report::Line::new();
+        let _ = write!(line, $($part)*);
+        line.end();
+    }};
+}
+pub(crate) use report;
+
+/// A line of the report from a kernel that cannot go on: at once, without a lock.
+macro_rules! report_now {
+    ($($part:tt)*) => {{
+        use core::fmt::Write;
+        let _ = writeln!($crate::arch::report::Raw, $($part)*);
+    }};
+}
+pub(crate) use report_now;
+
+/// A message.
+macro_rules! say {
+    ($($part:tt)*) => { $crate::arch::report::report!("log {}", format_args!($($part)*)) };
+}
+pub(crate) use say;

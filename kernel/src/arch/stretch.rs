@@ -1,0 +1,49 @@
+//! The longest time that interrupts were off on a processor: with option `irqoff`, the machine says it when
+//! it ends. Interrupts are off in the kernel, so a stretch begins where a processor comes into the kernel, or
+//! is woken from its halt, and ends where it leaves it, or halts; threads may have changed meanwhile.
+
+use super::cpu::cpu;
+use super::{clock, report::say};
+use crate::options;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Nanoseconds of the longest, above, and by what it ended: a call's number, or a vector and this.
+static LONGEST: AtomicU64 = AtomicU64::new(0);
+/// What a vector's number is told from a call's by.
+pub const VECTOR: u64 = 0x1000;
+/// The processor halts.
+pub const IDLE: u64 = 0x2000;
+const WHAT_BITS: u32 = 16;
+
+#[inline(always)]
+pub fn begin() {
+    if options::measures_stretches() {
+        cpu().off_since.set(clock::now_ns());
+    }
+}
+
+#[inline(always)]
+pub fn end(what: u64) {
+    if options::measures_stretches() {
+        // 0: the processor has just started.
+        let since = cpu().off_since.replace(0);
+        if since != 0 {
+            LONGEST.fetch_max((clock::now_ns() - since) << WHAT_BITS | what, Relaxed);
+        }
+    }
+}
+
+/// Says the longest.
+pub fn tell() {
+    if options::measures_stretches() {
+        let longest = LONGEST.load(Relaxed);
+        let (ns, what) = (longest >> WHAT_BITS, longest & ((1 << WHAT_BITS) - 1));
+        match what {
+            IDLE => say!("interrupts were off for {ns} ns at most, until a processor halted"),
+            _ if what & VECTOR != 0 => {
+                say!("interrupts were off for {ns} ns at most, in vector {}", what & !VECTOR)
+            }
+            _ => say!("interrupts were off for {ns} ns at most, in call {what}"),
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Exceptions and interrupts, after `entry.s` has saved everything.
+
+use super::{apic, cpu, features, halt, report::report_now, stretch};
+use crate::memory::tlb;
+use crate::options;
+use crate::task::{self, scheduler, timers};
+use freehold::fault::Access;
+use x86_64::registers::control::Cr2;
+
+/// What `entry.s` pushes, lowest address first. Below it lie the vector registers.
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Frame {
+    pub r15: u64,
+    pub r14: u64,
+    pub r13: u64,
+    pub r12: u64,
+    pub r11: u64,
+    pub r10: u64,
+    pub r9: u64,
+    pub r8: u64,
+    pub rdi: u64,
+    pub rsi: u64,
+    pub rbp: u64,
+    pub rbx: u64,
+    pub rdx: u64,
+    pub rcx: u64,
+    pub rax: u64,
+    pub vector: u64,
+    pub error: u64,
+    pub rip: u64,
+    pub cs: u64,
+    pub rflags: u64,
+    pub rsp: u64,
+    pub ss: u64,
+}
+
+/// The vector registers, which lie below a frame.
+#[repr(C, align(16))]
+#[derive(Clone, Copy)]
+pub struct Vectors(pub [[u8; 16]; 16]);
+
+impl Frame {
+    /// `vector` of a system call, which may return by `sysretq`: rcx and r11 are lost.
+    #[allow(dead_code, reason = "entry.s writes it")]
+    pub const SYSTEM_CALL: u64 = 0x100;
+    /// `vector` of a frame that has to be restored as a whole: after exec, or from a signal's handler.
+    pub const WHOLE: u64 = 0x101;
+
+    /// Of a program that begins here.
+    pub fn of_program(rip: u64, rsp: u64) -> Self {
+        Frame { vector: Self::WHOLE, rip, cs: 0x23, rflags: 0x202, rsp, ss: 0x1b, ..Frame::default() }
+    }
+
+    /// Whether a program was interrupted, not the kernel.
+    pub fn is_user(&self) -> bool {
+        self.cs & 3 == 3
+    }
+}
+
+unsafe extern "C" {
+    static ucopy_begin: u8;
+    static ucopy_end: u8;
+    static ucopy_fixup: u8;
+}
+
+/// Of the flags: interrupts are on.
+const INTERRUPTS: u64 = 0x200;
+const PAGE_FAULT: u64 = 14;
+const FLUSH: u64 = apic::FLUSH as u64;
+const WAKE: u64 = apic::WAKE as u64;
+const TIMER: u64 = apic::TIMER as u64;
+const SPURIOUS: u64 = apic::SPURIOUS as u64;
+
+/// Called by `entry.s`, interrupts off.
+#[unsafe(no_mangle)]
+extern "C" fn trap(frame: &mut Frame) {
+    features::forbid_user();
+    match options::measures_stretches() {
+        true => measured(frame),
+        false => handle(frame),
+    }
+}
+
+/// With option `irqoff`.
+#[cold]
+fn measured(frame: &mut Frame) {
+    let vector = frame.vector;
+    // In the kernel, interrupts are on in the halt alone.
+    if frame.rflags & INTERRUPTS != 0 {
+        stretch::begin();
+    }
+    handle(frame);
+    if frame.is_user() {
+        stretch::end(stretch::VECTOR | vector & 0xff);
+    }
+}
+
+#[inline(always)]
+fn handle(frame: &mut Frame) {
+    match frame.vector {
+        PAGE_FAULT => page_fault(frame),
+        FLUSH => {
+            apic::end_of_interrupt();
+            tlb::answer();
+        }
+        WAKE => {
+            apic::end_of_interrupt();
+            cpu::cpu().resched.set(true);
+        }
+        TIMER => {
+            apic::end_of_interrupt();
+            timers::tick();
+        }
+        SPURIOUS => {}
+        // These have stacks of their own, from which no thread goes on.
+        vector @ (2 | 8 | 18) => fatal(frame, vector),
+        _ if frame.is_user() => task::fault::exception(frame),
+        vector => fatal(frame, vector),
+    }
+    if frame.is_user() {
+        task::before_user(frame);
+        if cpu::cpu().resched.get() {
+            scheduler::preempt();
+            task::before_user(frame);
+        }
+    }
+}
+
+/// A page fault of a program, or of the kernel in its memory.
+fn page_fault(frame: &mut Frame) {
+    let at = Cr2::read_raw();
+    if !frame.is_user() && (!in_ucopy(frame.rip) || at >> 47 != 0) {
+        fatal(frame, PAGE_FAULT);
+    }
+    let access = Access { write: frame.error & 2 != 0, exec: frame.error & 16 != 0, user: true, pkru: 0 };
+    if let Err(error) = task::fault::page(at, access) {
+        match frame.is_user() {
+            true => task::fault::refused(frame, at, error),
+            false => frame.rip = &raw const ucopy_fixup as u64,
+        }
+    }
+}
+
+fn in_ucopy(rip: u64) -> bool {
+    (&raw const ucopy_begin as u64..&raw const ucopy_end as u64).contains(&rip)
+}
+
+/// What must not happen in the kernel: says where, and ends the machine.
+fn fatal(frame: &Frame, vector: u64) -> ! {
+    let name = match vector {
+        2 => "nonmaskable interrupt",
+        6 => "invalid instruction",
+        8 => "double fault",
+        13 => "general protection fault",
+        14 => "page fault",
+        18 => "machine check",
+        _ => "exception",
+    };
+    let f = frame;
+    report_now!("panic {name} (vector {vector}, error {:#x}) at {:#x}", f.error, f.rip);
+    report_now!("cr2 {:#x} cs {:#x} flags {:#x} rsp {:#x}", Cr2::read_raw(), f.cs, f.rflags, f.rsp);
+    report_now!("rax {:#x} rbx {:#x} rcx {:#x} rdx {:#x}", f.rax, f.rbx, f.rcx, f.rdx);
+    report_now!("rsi {:#x} rdi {:#x} rbp {:#x} r8 {:#x}", f.rsi, f.rdi, f.rbp, f.r8);
+    report_now!("r9 {:#x} r10 {:#x} r11 {:#x} r12 {:#x}", f.r9, f.r10, f.r11, f.r12);
+    report_now!("r13 {:#x} r14 {:#x} r15 {:#x}", f.r13, f.r14, f.r15);
+    if vector == 8 && crate::memory::stacks::is_guard(Cr2::read_raw()) {
+        report_now!("a kernel stack has overflowed");
+    }
+    halt::exit_after_panic()
+}

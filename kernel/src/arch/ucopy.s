@@ -1,0 +1,65 @@
+# Everything that touches a program's memory. A page fault between ucopy_begin and ucopy_end that the address
+# space refuses goes on at ucopy_fixup. All keep in rdx what is not done yet, which is then the answer.
+.section .text
+.balign 16
+.global ucopy_begin
+ucopy_begin:
+
+# ucopy(rdi: to, rsi: from, rdx: bytes) -> bytes not copied
+.global ucopy
+ucopy:
+1: cmp $32, %rdx
+  jb 2f
+  movups (%rsi), %xmm0
+  movups 16(%rsi), %xmm1
+  movups %xmm0, (%rdi)
+  movups %xmm1, 16(%rdi)
+  add $32, %rsi
+  add $32, %rdi
+  sub $32, %rdx
+  jmp 1b
+2: cmp $8, %rdx
+  jb 3f
+  mov (%rsi), %rcx
+  mov %rcx, (%rdi)
+  add $8, %rsi
+  add $8, %rdi
+  sub $8, %rdx
+  jmp 2b
+3: test %rdx, %rdx
+  jz 4f
+  mov (%rsi), %cl
+  mov %cl, (%rdi)
+  inc %rsi
+  inc %rdi
+  dec %rdx
+  jmp 3b
+4: xor %eax, %eax
+  ret
+
+# uload32(rdi: to, in the kernel; rsi: from) -> 0, or not
+.global uload32
+uload32:
+  mov $4, %edx
+  mov (%rsi), %ecx
+  mov %ecx, (%rdi)
+  xor %eax, %eax
+  ret
+
+# uexchange32(rdi: word, esi: expected, edx: new; rcx: where the old value goes, in the kernel) -> 0, or not
+.global uexchange32
+uexchange32:
+  mov %edx, %r8d
+  mov $4, %edx
+  mov %esi, %eax
+  lock cmpxchg %r8d, (%rdi)
+  mov %eax, (%rcx)
+  xor %eax, %eax
+  ret
+
+.global ucopy_end
+ucopy_end:
+.global ucopy_fixup
+ucopy_fixup:
+  mov %rdx, %rax
+  ret

@@ -1,0 +1,133 @@
+# From the machine's reset state as PVH hands it over (32 bits, flat segments, paging off, ebx = start info),
+# or from a start-up interrupt (16 bits), to Rust in the upper half. AT&T syntax.
+.section .note.pvh, "a", @note
+.balign 4
+.long 4                         # length of the name
+.long 8                         # length of the address: QEMU reads eight bytes
+.long 18                        # XEN_ELFNOTE_PHYS32_ENTRY
+.asciz "Xen"
+.quad pvh_start
+
+.section .boot, "awx", @progbits
+.balign 4096
+.global boot_pml4
+boot_pml4:                      # the kernel's own root, and the pattern of every space's upper half
+  .quad boot_pdpt_low + 7       # 0: memory at its own address, until all processors are up
+  .skip 8 * 255
+  .quad boot_pdpt_low + 3       # 256: the direct map, at 0xffff800000000000
+  .skip 8 * 127
+  .quad boot_pdpt_stacks + 3    # 384: kernel stacks, at 0xffffc00000000000
+  .skip 8 * 126
+  .quad boot_pdpt_high + 3      # 511: the kernel's image
+.global boot_pdpt_low
+boot_pdpt_low:
+  .quad boot_pd + 3, boot_pd + 0x1003, boot_pd + 0x2003, boot_pd + 0x3003
+  .skip 8 * 508
+.global boot_pdpt_stacks
+boot_pdpt_stacks:
+  .skip 4096
+boot_pdpt_high:
+  .skip 8 * 510
+  .quad boot_pd + 3             # 0xffffffff80000000
+  .skip 8
+boot_pd:                        # the first 4 GiB in pages of 2 MiB
+  .set i, 0
+  .rept 2048
+  .quad (i << 21) + 0x183       # present, writable, large, global
+  .set i, i + 1
+  .endr
+boot_gdt:
+  .quad 0, 0x00af9a000000ffff, 0x00cf92000000ffff, 0x00cf9a000000ffff
+boot_gdtr:
+  .word 31
+  .long boot_gdt
+.balign 8
+boot_info:
+  .quad 0
+.global ap_stack_top
+ap_stack_top:
+  .quad 0
+.balign 16
+  .skip 1024
+boot_stack:
+
+.code32
+.global pvh_start
+pvh_start:
+  cli
+  cld
+  mov $boot_stack, %esp
+  mov %ebx, boot_info
+  xor %ebp, %ebp
+enter_long:                     # ebp: 0 on the first processor
+  mov %cr4, %eax
+  or $0x6a0, %eax               # PAE, PGE, OSFXSR, OSXMMEXCPT
+  mov %eax, %cr4
+  mov $boot_pml4, %eax
+  mov %eax, %cr3
+  mov $0xc0000080, %ecx
+  rdmsr
+  or $0x901, %eax               # SCE, LME, NXE
+  wrmsr
+  mov %cr0, %eax
+  and $~4, %eax                 # without EM
+  or $0x80010023, %eax          # PG, WP, NE, MP, PE
+  mov %eax, %cr0
+  lgdt boot_gdtr
+  ljmp $8, $start64
+
+.code64
+start64:
+  mov $0x10, %eax
+  mov %eax, %ds
+  mov %eax, %es
+  mov %eax, %ss
+  xor %eax, %eax
+  mov %eax, %fs
+  mov %eax, %gs
+  test %ebp, %ebp
+  jnz 1f
+  movabs $first_stack_top, %rsp
+  mov boot_info, %edi
+  movabs $kernel_main, %rax
+  push $0
+  jmp *%rax
+1:
+  mov ap_stack_top, %rsp
+  xor %ebp, %ebp
+  movabs $secondary_main, %rax
+  push $0
+  jmp *%rax
+
+.code16
+.global ap_trampoline
+.global ap_trampoline_end
+ap_trampoline:                  # copied to physical 0x8000
+  cli
+  cld
+  xor %ax, %ax
+  mov %ax, %ds
+  lgdtl 0x8000 + (trampoline_gdtr - ap_trampoline)
+  mov %cr0, %eax
+  or $1, %eax
+  mov %eax, %cr0
+  ljmpl $0x18, $ap32
+.balign 4
+trampoline_gdtr:
+  .word 31
+  .long boot_gdt
+ap_trampoline_end:
+.code32
+ap32:
+  mov $0x10, %eax
+  mov %eax, %ds
+  mov %eax, %es
+  mov %eax, %ss
+  mov $1, %ebp
+  jmp enter_long
+.code64
+
+.section .bss.first_stack, "aw", @nobits
+.balign 4096
+  .skip 65536
+first_stack_top:

@@ -1,0 +1,37 @@
+//! Which processors there are, by the ACPI table that says so.
+
+use crate::memory::direct;
+
+const LOCAL_APIC: u8 = 0;
+const ENABLED: u32 = 1;
+
+fn word<T: Copy>(at: u64) -> T {
+    // SAFETY: firmware's tables, in the direct map; any bytes are a number.
+    unsafe { direct::<T>(at).read_unaligned() }
+}
+
+/// Calls `f` with the APIC number of each processor.
+pub fn processors(rsdp: u64, mut f: impl FnMut(u32)) {
+    let Some(table) = find(rsdp, *b"APIC") else { return };
+    let end = table + u64::from(word::<u32>(table + 4));
+    let mut at = table + 44;
+    while at < end {
+        let (kind, bytes) = (word::<u8>(at), word::<u8>(at + 1));
+        if kind == LOCAL_APIC && word::<u32>(at + 4) & ENABLED != 0 {
+            f(u32::from(word::<u8>(at + 3)));
+        }
+        at += u64::from(bytes.max(2));
+    }
+}
+
+/// The table with this signature.
+fn find(rsdp: u64, signature: [u8; 4]) -> Option<u64> {
+    if rsdp == 0 {
+        return None;
+    }
+    let wide = word::<u8>(rsdp + 15) >= 2;
+    let (root, step) = if wide { (word::<u64>(rsdp + 24), 8) } else { (word::<u32>(rsdp + 16).into(), 4) };
+    let end = root + u64::from(word::<u32>(root + 4));
+    let entry = |at| if wide { word::<u64>(at) } else { word::<u32>(at).into() };
+    (root + 36..end).step_by(step).map(entry).find(|table| word::<[u8; 4]>(*table) == signature)
+}

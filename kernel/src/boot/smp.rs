@@ -1,0 +1,107 @@
+//! Starts the other processors, one after the other.
+
+use super::madt;
+use crate::arch::{apic, clock, cpu, descriptors, features, lock};
+use crate::memory::{self, direct, stacks};
+use crate::task::scheduler;
+use core::sync::atomic::{
+    AtomicBool, AtomicUsize,
+    Ordering::{Acquire, Release},
+};
+use x86_64::instructions::tlb;
+use x86_64::registers::control::{Cr4, Cr4Flags};
+
+unsafe extern "C" {
+    static ap_trampoline: u8;
+    static ap_trampoline_end: u8;
+    static mut ap_stack_top: u64;
+}
+
+/// Where a processor begins: the page of a start-up interrupt's number.
+const TRAMPOLINE: u64 = 0x8000;
+const INIT: u32 = 0x4500;
+const START_UP: u32 = 0x4600 | (TRAMPOLINE >> 12) as u32;
+/// Longest that a processor may take to start.
+const PATIENCE_NS: u64 = 5_000_000_000;
+
+/// The number of the processor that is being started, and of the last that has.
+static STARTING: AtomicUsize = AtomicUsize::new(0);
+static STARTED: AtomicUsize = AtomicUsize::new(0);
+/// All are there: low memory is programs' from now on.
+static TOGETHER: AtomicBool = AtomicBool::new(false);
+
+/// Starts all processors that the firmware names, as far as there is room for them.
+pub fn start_all(rsdp: u64) {
+    let from = &raw const ap_trampoline;
+    // SAFETY: the trampoline's own length; the page below 64 KiB is nobody's.
+    unsafe {
+        let bytes = (&raw const ap_trampoline_end).offset_from_unsigned(from);
+        direct::<u8>(TRAMPOLINE).copy_from_nonoverlapping(direct(from as u64), bytes);
+    }
+    let (mut count, mut first) = (1, true);
+    madt::processors(rsdp, |id| match first {
+        true => {
+            apic::set_id(0, id);
+            first = false;
+        }
+        false if count < cpu::MAX_CPUS => {
+            start(count, id);
+            count += 1;
+        }
+        false => {}
+    });
+    cpu::set_count(count);
+    memory::forget_low_memory();
+    forget_global();
+    // Release pairs with the acquire of `secondary_main`.
+    TOGETHER.store(true, Release);
+}
+
+fn start(number: usize, id: u32) {
+    apic::set_id(number, id);
+    let stack = stacks::alloc().expect("memory for a stack");
+    // SAFETY: no other processor is starting; it reads this by the identity map.
+    unsafe { direct::<u64>((&raw mut ap_stack_top) as u64).write_volatile(stack.top()) };
+    core::mem::forget(stack);
+    // Release pairs with the acquire of `secondary_main`.
+    STARTING.store(number, Release);
+    apic::command(id, INIT);
+    clock::spin_us(200);
+    apic::command(id, START_UP);
+    let patience = clock::now_ns() + PATIENCE_NS;
+    // Acquire pairs with the release of `secondary_main`.
+    while STARTED.load(Acquire) != number {
+        assert!(clock::now_ns() < patience, "processor {number} does not start");
+        core::hint::spin_loop();
+    }
+}
+
+/// Drops translations that are the same in all spaces, as of low memory at its own address.
+fn forget_global() {
+    let flags = Cr4::read();
+    // SAFETY: off and on again.
+    unsafe {
+        Cr4::write(flags - Cr4Flags::PAGE_GLOBAL);
+        Cr4::write(flags);
+    }
+    tlb::flush_all();
+}
+
+/// Where another processor begins in Rust.
+#[unsafe(no_mangle)]
+extern "C" fn secondary_main() -> ! {
+    let number = STARTING.load(Acquire);
+    cpu::init(number);
+    descriptors::load();
+    features::init();
+    apic::init();
+    scheduler::init_cpu();
+    // Release pairs with the acquire of `start`.
+    STARTED.store(number, Release);
+    // Acquire pairs with the release of `start_all`.
+    while !TOGETHER.load(Acquire) {
+        lock::relax();
+    }
+    forget_global();
+    scheduler::idle()
+}

@@ -1,0 +1,245 @@
+//! Contents of files: positions, sizes, holes, copies within the kernel, and bringing them to storage, of which
+//! there is none.
+
+use super::descriptors::{MOST, file, seekable};
+use super::files::{HERE, find};
+use super::{Answer, Calls, errno};
+use crate::arch::trap::Frame;
+use crate::arch::user::UserPtr;
+use crate::files::buffer::UserBuffer;
+use crate::files::open::Open;
+use crate::files::tree::Kind;
+use crate::memory::platform::Machine;
+use freehold::counted::Counted;
+use freehold::error::Errno;
+use freehold::object::Mapping;
+use freehold::{PAGE_SIZE, PageIndex};
+use linux_raw_sys::general::*;
+
+pub const CALLS: Calls = &[
+    (__NR_lseek, lseek),
+    (__NR_truncate, truncate),
+    (__NR_ftruncate, ftruncate),
+    (__NR_fallocate, fallocate),
+    (__NR_sendfile, sendfile),
+    (__NR_copy_file_range, copy_file_range),
+    (__NR_splice, invalid),
+    (__NR_tee, invalid),
+    (__NR_vmsplice, invalid),
+    (__NR_fsync, sync_one),
+    (__NR_fdatasync, sync_one),
+    (__NR_syncfs, sync_one),
+    (__NR_sync_file_range, sync_one),
+    (__NR_sync, super::nothing),
+    (__NR_fadvise64, fadvise),
+    (__NR_readahead, sync_one),
+];
+
+fn invalid(_: &mut Frame) -> Answer {
+    Err(Errno::EINVAL)
+}
+
+fn lseek(frame: &mut Frame) -> Answer {
+    let [descriptor, offset, whence, ..] = frame.args();
+    let open = file(descriptor)?;
+    seekable(&open)?;
+    let base = match whence as u32 {
+        SEEK_SET => 0,
+        SEEK_CUR => open.position(),
+        SEEK_END => open.file.stat().size,
+        SEEK_DATA | SEEK_HOLE => {
+            let to = seek_data(&open, offset, whence as u32 == SEEK_DATA)?;
+            open.set_position(to);
+            return Ok(to);
+        }
+        _ => return Err(Errno::EINVAL),
+    };
+    let to = base.checked_add_signed(offset as i64).filter(|to| *to <= i64::MAX as u64);
+    let to = to.ok_or(Errno::EINVAL)?;
+    open.set_position(to);
+    Ok(to)
+}
+
+/// ENXIO.
+const BEYOND: Errno = Errno(6);
+
+/// The next data, or hole, from `offset` on: a page that is not in memory is a hole.
+fn seek_data(open: &Open, offset: u64, data: bool) -> Answer {
+    let size = open.file.stat().size;
+    if offset >= size {
+        return Err(BEYOND);
+    }
+    let Some(mapping) = open.file.mapping() else { return Ok(if data { offset } else { size }) };
+    let first = offset / PAGE_SIZE;
+    let found = (first..size.div_ceil(PAGE_SIZE)).find(|page| mapping.has_page(PageIndex::new(*page)) == data);
+    match found {
+        Some(page) => Ok((page * PAGE_SIZE).max(offset)),
+        None if data => Err(BEYOND),
+        None => Ok(size),
+    }
+}
+
+fn truncate(frame: &mut Frame) -> Answer {
+    let [path, size, ..] = frame.args();
+    let node = find(HERE, path, true)?;
+    match &node.kind {
+        Kind::Regular(mapping) => set_size(mapping, size)?,
+        Kind::Directory(_) | Kind::Listing(_) => return Err(errno::EISDIR),
+        _ => return Err(Errno::EINVAL),
+    }
+    node.touch();
+    Ok(0)
+}
+
+fn ftruncate(frame: &mut Frame) -> Answer {
+    let [descriptor, size, ..] = frame.args();
+    let open = file(descriptor)?;
+    let mapping = open.file.mapping().filter(|_| open.may_write()).ok_or(Errno::EINVAL)?;
+    set_size(mapping, size)?;
+    open.file.node().inspect(|node| node.touch());
+    Ok(0)
+}
+
+fn set_size(mapping: &Counted<Mapping<Machine>>, size: u64) -> Result<(), Errno> {
+    if size > i64::MAX as u64 {
+        return Err(Errno::EINVAL);
+    }
+    mapping.truncate(size).map_err(|error| error.errno())
+}
+
+fn fallocate(frame: &mut Frame) -> Answer {
+    let [descriptor, mode, offset, len, ..] = frame.args();
+    let (open, mode) = (file(descriptor)?, mode as u32);
+    if offset > i64::MAX as u64 || len == 0 || len > i64::MAX as u64 {
+        return Err(Errno::EINVAL);
+    }
+    if !open.may_write() {
+        return Err(Errno::EBADF);
+    }
+    let end = offset.checked_add(len).filter(|end| *end <= i64::MAX as u64).ok_or(errno::EFBIG)?;
+    let mapping = match open.file.mapping() {
+        Some(mapping) => mapping,
+        None if open.file.can_seek() => return Err(errno::ENODEV),
+        None => return Err(errno::ESPIPE),
+    };
+    let keeps = mode & FALLOC_FL_KEEP_SIZE != 0;
+    match mode & !FALLOC_FL_KEEP_SIZE {
+        0 => allocate(mapping, offset, end, keeps)?,
+        FALLOC_FL_PUNCH_HOLE if keeps => mapping.punch(offset..end).map_err(|error| error.errno())?,
+        FALLOC_FL_ZERO_RANGE => {
+            mapping.punch(offset..end).map_err(|error| error.errno())?;
+            allocate(mapping, offset, end, keeps)?;
+        }
+        _ => return Err(Errno::EOPNOTSUPP),
+    }
+    open.file.node().inspect(|node| node.touch());
+    Ok(0)
+}
+
+/// The pages are there from now on; those beyond the end of a file that keeps its size are not.
+fn allocate(mapping: &Counted<Mapping<Machine>>, offset: u64, end: u64, keeps: bool) -> Result<(), Errno> {
+    if mapping.huge_page_size().is_some() {
+        return mapping.allocate(offset..end).map_err(|error| error.errno());
+    }
+    let before = mapping.size();
+    if (end.saturating_sub(offset)) / PAGE_SIZE > crate::memory::frames::free_count() {
+        return Err(Errno::ENOSPC);
+    }
+    if end > before && !keeps {
+        mapping.truncate(end).map_err(|error| error.errno())?;
+    }
+    for page in offset / PAGE_SIZE..end.min(mapping.size()).div_ceil(PAGE_SIZE) {
+        if let Err(error) = mapping.fill(PageIndex::new(page)) {
+            if end > before && !keeps {
+                let _ = mapping.truncate(before);
+            }
+            return Err(match error.errno() {
+                Errno::ENOMEM => Errno::ENOSPC,
+                error => error,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Copies within the kernel.
+const PART: usize = 4096;
+
+/// Copies up to `len` bytes from one file to another, at offsets or positions; returns how many.
+fn copy(from: &Open, at: Option<u64>, to: &Open, to_at: Option<u64>, len: u64) -> Answer {
+    let (mut part, mut done) = ([0; PART], 0);
+    while done < len {
+        let room = PART.min((len - done) as usize);
+        let place = |at: Option<u64>| at.map(|at| at + done);
+        let begin = from.position();
+        let read = match from.read(place(at), &mut UserBuffer::to_kernel(&mut part[..room])) {
+            Ok(0) => break,
+            Err(_) if done > 0 => break,
+            read => read?,
+        };
+        let written = to.write(place(to_at), &mut UserBuffer::from_kernel(&part[..read]));
+        let bytes = *written.as_ref().unwrap_or(&0);
+        if at.is_none() && from.file.can_seek() {
+            from.set_position(begin + bytes as u64);
+        }
+        match written {
+            Err(error) if done == 0 => return Err(error),
+            _ => done += bytes as u64,
+        }
+        if bytes < read {
+            break;
+        }
+    }
+    Ok(done)
+}
+
+fn sendfile(frame: &mut Frame) -> Answer {
+    let [out, input, at, len, ..] = frame.args();
+    let (out, input) = (file(out)?, file(input)?);
+    if !input.file.can_seek() {
+        return Err(Errno::EINVAL);
+    }
+    let place = UserPtr::<u64>::optional(at);
+    let offset = place.map(UserPtr::read).transpose()?;
+    let done = copy(&input, offset, &out, None, len.min(MOST))?;
+    if let (Some(place), Some(offset)) = (place, offset) {
+        place.write(&(offset + done))?;
+    }
+    Ok(done)
+}
+
+fn copy_file_range(frame: &mut Frame) -> Answer {
+    let [from, from_at, to, to_at, len, flags] = frame.args();
+    let (from, to) = (file(from)?, file(to)?);
+    if flags != 0 || from.file.mapping().is_none() || to.file.mapping().is_none() {
+        return Err(Errno::EINVAL);
+    }
+    let places = [UserPtr::<u64>::optional(from_at), UserPtr::<u64>::optional(to_at)];
+    let at = [places[0].map(UserPtr::read).transpose()?, places[1].map(UserPtr::read).transpose()?];
+    if at.iter().flatten().any(|at| *at > i64::MAX as u64) {
+        return Err(Errno::EINVAL);
+    }
+    let done = copy(&from, at[0], &to, at[1], len.min(MOST))?;
+    for (place, at) in places.iter().zip(at) {
+        if let (Some(place), Some(at)) = (place, at) {
+            place.write(&(at + done))?;
+        }
+    }
+    Ok(done)
+}
+
+/// What is written is where it stays.
+fn sync_one(frame: &mut Frame) -> Answer {
+    let [descriptor, ..] = frame.args();
+    file(descriptor).map(|_| 0)
+}
+
+fn fadvise(frame: &mut Frame) -> Answer {
+    let [descriptor, _, len, advice, ..] = frame.args();
+    let open = file(descriptor)?;
+    match advice {
+        0..=5 if open.file.mapping().is_none() && !open.file.can_seek() => Err(errno::ESPIPE),
+        0..=5 if len as i64 >= 0 => Ok(0),
+        _ => Err(Errno::EINVAL),
+    }
+}

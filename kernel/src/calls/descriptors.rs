@@ -1,0 +1,305 @@
+//! Files by descriptor.
+
+use super::{Answer, Calls, errno};
+use crate::arch::cpu::current;
+use crate::arch::trap::Frame;
+use crate::arch::user::UserPtr;
+use crate::files::buffer::{Part, UserBuffer};
+use crate::files::open::Open;
+use crate::files::{pipe, socket, table};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::Relaxed;
+use freehold::error::Errno;
+use freehold::object::Seals;
+use linux_raw_sys::general::*;
+
+pub const CALLS: Calls = &[
+    (__NR_read, read),
+    (__NR_write, write),
+    (__NR_pread64, pread),
+    (__NR_pwrite64, pwrite),
+    (__NR_readv, readv),
+    (__NR_writev, writev),
+    (__NR_preadv, preadv),
+    (__NR_pwritev, pwritev),
+    (__NR_preadv2, preadv),
+    (__NR_pwritev2, pwritev),
+    (__NR_close, close),
+    (__NR_close_range, close_range),
+    (__NR_dup, dup),
+    (__NR_dup2, dup2),
+    (__NR_dup3, dup3),
+    (__NR_fcntl, fcntl),
+    (__NR_flock, flock),
+    (__NR_ioctl, ioctl),
+    (__NR_pipe, pipe),
+    (__NR_pipe2, pipe2),
+    (__NR_socketpair, socketpair),
+    (__NR_socket, no_socket),
+];
+
+/// Most bytes of one call.
+pub const MOST: u64 = 0x7fff_f000;
+
+/// The open file of a descriptor.
+pub fn file(descriptor: u64) -> Result<Arc<Open>, Errno> {
+    current().process().files.get(descriptor)
+}
+
+fn read(frame: &mut Frame) -> Answer {
+    let [descriptor, at, len, ..] = frame.args();
+    let parts = [[at, len.min(MOST)]];
+    Ok(file(descriptor)?.read(None, &mut UserBuffer::new(&parts))? as u64)
+}
+
+fn write(frame: &mut Frame) -> Answer {
+    let [descriptor, at, len, ..] = frame.args();
+    let parts = [[at, len.min(MOST)]];
+    Ok(file(descriptor)?.write(None, &mut UserBuffer::new(&parts))? as u64)
+}
+
+fn pread(frame: &mut Frame) -> Answer {
+    let [descriptor, at, len, offset, ..] = frame.args();
+    let parts = [[at, len.min(MOST)]];
+    let open = file(descriptor)?;
+    seekable_at(&open, offset)?;
+    Ok(open.read(Some(offset), &mut UserBuffer::new(&parts))? as u64)
+}
+
+fn pwrite(frame: &mut Frame) -> Answer {
+    let [descriptor, at, len, offset, ..] = frame.args();
+    let parts = [[at, len.min(MOST)]];
+    let open = file(descriptor)?;
+    seekable_at(&open, offset)?;
+    Ok(open.write(Some(offset), &mut UserBuffer::new(&parts))? as u64)
+}
+
+pub fn seekable(open: &Open) -> Result<(), Errno> {
+    if open.file.can_seek() { Ok(()) } else { Err(errno::ESPIPE) }
+}
+
+/// EINVAL: there is no such offset. ESPIPE: there are none.
+fn seekable_at(open: &Open, offset: u64) -> Result<(), Errno> {
+    if offset > i64::MAX as u64 { Err(Errno::EINVAL) } else { seekable(open) }
+}
+
+/// The ranges that `struct iovec`s name.
+pub fn parts(at: u64, count: u64) -> Result<Vec<Part>, Errno> {
+    if count > UIO_MAXIOV.into() {
+        return Err(Errno::EINVAL);
+    }
+    let (from, mut room) = (UserPtr::<Part>::new(at), MOST);
+    let mut parts = Vec::new();
+    for n in 0..count {
+        let [base, len] = from.add(n).read()?;
+        if len > i64::MAX as u64 {
+            return Err(Errno::EINVAL);
+        }
+        parts.push([base, len.min(room)]);
+        room -= len.min(room);
+    }
+    Ok(parts)
+}
+
+fn readv(frame: &mut Frame) -> Answer {
+    let [descriptor, at, count, ..] = frame.args();
+    let parts = parts(at, count)?;
+    Ok(file(descriptor)?.read(None, &mut UserBuffer::new(&parts))? as u64)
+}
+
+fn writev(frame: &mut Frame) -> Answer {
+    let [descriptor, at, count, ..] = frame.args();
+    let parts = parts(at, count)?;
+    Ok(file(descriptor)?.write(None, &mut UserBuffer::new(&parts))? as u64)
+}
+
+/// -1, for preadv2 and pwritev2: the file's position.
+fn place(open: &Open, offset: u64) -> Result<Option<u64>, Errno> {
+    if offset == u64::MAX {
+        return Ok(None);
+    }
+    seekable_at(open, offset).map(|()| Some(offset))
+}
+
+fn preadv(frame: &mut Frame) -> Answer {
+    let [descriptor, at, count, offset, ..] = frame.args();
+    let (open, parts) = (file(descriptor)?, parts(at, count)?);
+    Ok(open.read(place(&open, offset)?, &mut UserBuffer::new(&parts))? as u64)
+}
+
+fn pwritev(frame: &mut Frame) -> Answer {
+    let [descriptor, at, count, offset, ..] = frame.args();
+    let (open, parts) = (file(descriptor)?, parts(at, count)?);
+    Ok(open.write(place(&open, offset)?, &mut UserBuffer::new(&parts))? as u64)
+}
+
+fn close(frame: &mut Frame) -> Answer {
+    let [descriptor, ..] = frame.args();
+    current().process().files.close(descriptor).map(|()| 0)
+}
+
+fn dup(frame: &mut Frame) -> Answer {
+    let [descriptor, ..] = frame.args();
+    current().process().files.add(file(descriptor)?, 0, false)
+}
+
+fn dup2(frame: &mut Frame) -> Answer {
+    let [from, to, ..] = frame.args();
+    let open = file(from)?;
+    if from != to {
+        current().process().files.put(open, to, false)?;
+    }
+    Ok(to)
+}
+
+fn dup3(frame: &mut Frame) -> Answer {
+    let [from, to, flags, ..] = frame.args();
+    if from == to || flags & !u64::from(O_CLOEXEC) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    current().process().files.put(file(from)?, to, flags != 0)?;
+    Ok(to)
+}
+
+const CLOSE_RANGE_UNSHARE: u32 = 2;
+const CLOSE_RANGE_CLOEXEC: u32 = 4;
+
+fn close_range(frame: &mut Frame) -> Answer {
+    let [first, last, flags, ..] = frame.args();
+    let (first, last) = (first as u32, last as u32);
+    if first > last || flags as u32 & !(CLOSE_RANGE_CLOEXEC | CLOSE_RANGE_UNSHARE) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let at_exec = flags as u32 & CLOSE_RANGE_CLOEXEC != 0;
+    current().process().files.close_range(first as usize, last as usize, at_exec);
+    Ok(0)
+}
+
+fn fcntl(frame: &mut Frame) -> Answer {
+    let [descriptor, what, argument, ..] = frame.args();
+    let open = file(descriptor)?;
+    let files = &current().process().files;
+    match what as u32 {
+        F_DUPFD | F_DUPFD_CLOEXEC if argument as u32 as usize >= table::MOST => Err(Errno::EINVAL),
+        F_DUPFD => files.add(open, argument as u32 as usize, false),
+        F_DUPFD_CLOEXEC => files.add(open, argument as u32 as usize, true),
+        F_GETFD => files.close_on_exec(descriptor, None).map(u64::from),
+        F_SETFD => files.close_on_exec(descriptor, Some(argument & 1 != 0)).map(|_| 0),
+        F_GETFL => Ok(u64::from(open.flags.load(Relaxed)) | O_LARGE),
+        F_SETFL => {
+            let change = O_APPEND | O_NONBLOCK | O_DIRECT | O_NOATIME;
+            let step = |flags| Some(flags & !change | argument as u32 & change);
+            let _ = open.flags.fetch_update(Relaxed, Relaxed, step);
+            Ok(0)
+        }
+        // Locks: one process is never in its own way.
+        F_GETLK | OFD_GETLK => UserPtr::<u16>::new(argument).write(&UNLOCKED).map(|()| 0),
+        F_SETLK | F_SETLKW | OFD_SETLK | OFD_SETLKW => {
+            UserPtr::<u16>::new(argument).read().map(|_| 0)
+        }
+        F_GETOWN | F_SETOWN | F_GETSIG | F_SETSIG => Ok(0),
+        F_GETPIPE_SZ => pipe::room(&*open.file, None).map(|bytes| bytes as u64),
+        F_SETPIPE_SZ => pipe::room(&*open.file, Some(argument as u32 as usize)).map(|bytes| bytes as u64),
+        F_GET_SEALS => {
+            let seals = open.file.mapping().and_then(|mapping| mapping.seals()).ok_or(Errno::EINVAL)?;
+            Ok(seals.bits().into())
+        }
+        F_ADD_SEALS => add_seals(&open, argument as u32),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// What F_GETFL says of every file.
+const O_LARGE: u64 = 0o100_000;
+const UNLOCKED: u16 = 2;
+const OFD_GETLK: u32 = 36;
+const OFD_SETLK: u32 = 37;
+const OFD_SETLKW: u32 = 38;
+const F_SETPIPE_SZ: u32 = 1031;
+const F_GETPIPE_SZ: u32 = 1032;
+const F_ADD_SEALS: u32 = 1033;
+const F_GET_SEALS: u32 = 1034;
+
+fn add_seals(open: &Open, seals: u32) -> Answer {
+    let mapping = open.file.mapping().ok_or(Errno::EINVAL)?;
+    if !open.may_write() {
+        return Err(Errno::EPERM);
+    }
+    let seals = Seals::from_bits(seals).ok_or(Errno::EINVAL)?;
+    mapping.add_seals(seals).map(|()| 0).map_err(|error| error.errno())
+}
+
+fn flock(frame: &mut Frame) -> Answer {
+    let [descriptor, ..] = frame.args();
+    file(descriptor).map(|_| 0)
+}
+
+fn no_socket(_: &mut Frame) -> Answer {
+    Err(errno::EAFNOSUPPORT)
+}
+
+/// Of the family UNIX, streams alone.
+fn socketpair(frame: &mut Frame) -> Answer {
+    let [family, kind, _, out, ..] = frame.args();
+    if family as u32 != AF_UNIX {
+        return Err(errno::EAFNOSUPPORT);
+    }
+    let flags = kind as u32;
+    if flags & 0xf != SOCK_STREAM {
+        return Err(errno::EPROTONOSUPPORT);
+    }
+    let files = &current().process().files;
+    let (a, b) = socket::pair();
+    let open = |socket| Open::new(Arc::new(socket), O_RDWR | flags & O_NONBLOCK, b"socket:");
+    let a = files.add(open(a), 0, flags & O_CLOEXEC != 0)?;
+    let b = files.add(open(b), 0, flags & O_CLOEXEC != 0)?;
+    UserPtr::<[u32; 2]>::new(out).write(&[a as u32, b as u32])?;
+    Ok(0)
+}
+
+const AF_UNIX: u32 = 1;
+const SOCK_STREAM: u32 = 1;
+
+const FIOCLEX: u64 = 0x5451;
+const FIONCLEX: u64 = 0x5450;
+const FIONBIO: u64 = 0x5421;
+
+fn ioctl(frame: &mut Frame) -> Answer {
+    let [descriptor, request, argument, ..] = frame.args();
+    let open = file(descriptor)?;
+    let request = request & 0xffff_ffff;
+    match request {
+        FIOCLEX | FIONCLEX => {
+            let marked = Some(request == FIOCLEX);
+            current().process().files.close_on_exec(descriptor, marked).map(|_| 0)
+        }
+        FIONBIO => {
+            let nonblock = if UserPtr::<u32>::new(argument).read()? != 0 { O_NONBLOCK } else { 0 };
+            let step = |flags| Some(flags & !O_NONBLOCK | nonblock);
+            let _ = open.flags.fetch_update(Relaxed, Relaxed, step);
+            Ok(0)
+        }
+        _ => open.file.ioctl(request, argument),
+    }
+}
+
+fn pipe(frame: &mut Frame) -> Answer {
+    let [out, ..] = frame.args();
+    make_pipe(out, 0)
+}
+
+fn pipe2(frame: &mut Frame) -> Answer {
+    let [out, flags, ..] = frame.args();
+    make_pipe(out, flags as u32)
+}
+
+fn make_pipe(out: u64, flags: u32) -> Answer {
+    let files = &current().process().files;
+    let (reader, writer) = pipe::new();
+    let (close, keep) = (flags & O_CLOEXEC != 0, flags & O_NONBLOCK);
+    let reader = files.add(Open::new(Arc::new(reader), O_RDONLY | keep, b"pipe:"), 0, close)?;
+    let writer = files.add(Open::new(Arc::new(writer), O_WRONLY | keep, b"pipe:"), 0, close)?;
+    UserPtr::<[u32; 2]>::new(out).write(&[reader as u32, writer as u32])?;
+    Ok(0)
+}

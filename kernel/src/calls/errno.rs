@@ -1,0 +1,24 @@
+//! Error numbers that the engine has no use for.
+
+use freehold::error::Errno;
+
+pub const E2BIG: Errno = Errno(7);
+pub const ENOEXEC: Errno = Errno(8);
+pub const ECHILD: Errno = Errno(10);
+pub const ENODEV: Errno = Errno(19);
+pub const ENOTDIR: Errno = Errno(20);
+pub const EISDIR: Errno = Errno(21);
+pub const EMFILE: Errno = Errno(24);
+pub const EXDEV: Errno = Errno(18);
+pub const ENOTTY: Errno = Errno(25);
+pub const EFBIG: Errno = Errno(27);
+pub const ESPIPE: Errno = Errno(29);
+pub const EPIPE: Errno = Errno(32);
+pub const ERANGE: Errno = Errno(34);
+pub const ENAMETOOLONG: Errno = Errno(36);
+pub const ENOSYS: Errno = Errno(38);
+pub const ENOTEMPTY: Errno = Errno(39);
+pub const ELOOP: Errno = Errno(40);
+pub const EPROTONOSUPPORT: Errno = Errno(93);
+pub const EAFNOSUPPORT: Errno = Errno(97);
+pub const ETIMEDOUT: Errno = Errno(110);

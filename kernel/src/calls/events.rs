@@ -1,0 +1,160 @@
+//! Descriptors that are made from nothing: eventfd, timers, memory files, userfaultfd.
+
+use super::descriptors::file;
+use super::{Answer, Calls, time};
+use crate::arch::clock;
+use crate::arch::cpu::current;
+use crate::arch::trap::Frame;
+use crate::arch::user::{self, UserPtr};
+use crate::engine;
+use crate::files::event::Event;
+use crate::files::open::Open;
+use crate::files::timer::Timer;
+use crate::files::tree::{self, Kind, Node, NodeFile};
+use crate::files::{File, REGULAR, userfault};
+use alloc::sync::Arc;
+use freehold::error::Errno;
+use freehold::hugetlb::HugePageSize;
+use freehold::object::{Mapping, Seals};
+use linux_raw_sys::general::*;
+
+pub const CALLS: Calls = &[
+    (__NR_eventfd, eventfd),
+    (__NR_eventfd2, eventfd2),
+    (__NR_timerfd_create, timerfd_create),
+    (__NR_timerfd_settime, timerfd_settime),
+    (__NR_timerfd_gettime, timerfd_gettime),
+    (__NR_memfd_create, memfd_create),
+    (__NR_memfd_secret, memfd_secret),
+    (__NR_userfaultfd, userfaultfd),
+];
+
+fn add(file: Arc<dyn File>, flags: u32, name: &[u8]) -> Answer {
+    let open = Open::new(file, O_RDWR | flags & O_NONBLOCK, name);
+    current().process().files.add(open, 0, flags & O_CLOEXEC != 0)
+}
+
+fn eventfd(frame: &mut Frame) -> Answer {
+    let [number, ..] = frame.args();
+    add(Arc::new(Event::new(number & 0xffff_ffff, false)), 0, b"anon_inode:[eventfd]")
+}
+
+const COUNTS_DOWN: u32 = 1;
+
+fn eventfd2(frame: &mut Frame) -> Answer {
+    let [number, flags, ..] = frame.args();
+    let flags = flags as u32;
+    if flags & !(O_CLOEXEC | O_NONBLOCK | COUNTS_DOWN) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let event = Event::new(number & 0xffff_ffff, flags & COUNTS_DOWN != 0);
+    add(Arc::new(event), flags, b"anon_inode:[eventfd]")
+}
+
+fn timerfd_create(frame: &mut Frame) -> Answer {
+    let [clock, flags, ..] = frame.args();
+    let (clock, flags) = (clock as u32, flags as u32);
+    let is_known = matches!(
+        clock,
+        CLOCK_REALTIME | CLOCK_MONOTONIC | CLOCK_BOOTTIME | CLOCK_REALTIME_ALARM | CLOCK_BOOTTIME_ALARM
+    );
+    if !is_known || flags & !(O_CLOEXEC | O_NONBLOCK) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    add(Arc::new(Timer::new(clock)), flags, b"anon_inode:[timerfd]")
+}
+
+/// `f` with the timer of a descriptor.
+fn with_timer<R>(open: &Open, f: impl FnOnce(&Timer) -> Result<R, Errno>) -> Result<R, Errno> {
+    f(open.file.as_any().and_then(|any| any.downcast_ref()).ok_or(Errno::EINVAL)?)
+}
+
+fn put_setting(at: u64, (left, interval): (u64, u64)) -> Result<(), Errno> {
+    const SECOND: u64 = 1_000_000_000;
+    let words = [interval / SECOND, interval % SECOND, left / SECOND, left % SECOND];
+    UserPtr::<[u64; 4]>::new(at).write(&words)
+}
+
+const ABSOLUTE: u32 = 1;
+const CANCEL_ON_SET: u32 = 2;
+
+fn timerfd_settime(frame: &mut Frame) -> Answer {
+    let [descriptor, flags, new, old, ..] = frame.args();
+    if flags as u32 & !(ABSOLUTE | CANCEL_ON_SET) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let open = file(descriptor)?;
+    let before = with_timer(&open, |timer| {
+        let (interval, wanted) = (time::duration(new)?, time::duration(new.wrapping_add(16))?);
+        let next = match wanted {
+            0 => 0,
+            _ if flags as u32 & ABSOLUTE != 0 => time::deadline(new.wrapping_add(16), timer.clock)?,
+            wanted => clock::now_ns().saturating_add(wanted),
+        };
+        Ok(timer.set(next, interval))
+    })?;
+    if old != 0 {
+        put_setting(old, before)?;
+    }
+    Ok(0)
+}
+
+fn timerfd_gettime(frame: &mut Frame) -> Answer {
+    let [descriptor, out, ..] = frame.args();
+    let open = file(descriptor)?;
+    put_setting(out, with_timer(&open, |timer| Ok(timer.get()))?).map(|()| 0)
+}
+
+const MOST_NAME: usize = 249;
+const HUGE_SHIFT: u32 = 26;
+
+fn memfd_create(frame: &mut Frame) -> Answer {
+    let [name, flags, ..] = frame.args();
+    let flags = flags as u32;
+    let known = MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB | MFD_NOEXEC_SEAL | MFD_EXEC;
+    let size = flags >> HUGE_SHIFT & 0x3f;
+    let huge = flags & MFD_HUGETLB != 0;
+    if flags & !(known | 0x3f << HUGE_SHIFT) != 0
+        || (size != 0 && !huge)
+        || flags & (MFD_EXEC | MFD_NOEXEC_SEAL) == MFD_EXEC | MFD_NOEXEC_SEAL
+    {
+        return Err(Errno::EINVAL);
+    }
+    let name = user::read_string(name, MOST_NAME + 1)?.ok_or(Errno::EINVAL)?;
+    let mapping = match huge {
+        true => {
+            let bytes = if size == 0 { 2 << 20 } else { 1 << size };
+            let page = HugePageSize::from_bytes(bytes).ok_or(Errno::ENOENT)?;
+            Mapping::of_huge_pages(engine(), page, 0, true).map_err(|error| error.errno())?
+        }
+        false => Mapping::memfd(engine(), 0).map_err(|_| Errno::ENOMEM)?,
+    };
+    let mut seals = Seals::empty();
+    seals.set(Seals::SEAL, flags & (MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL) == 0);
+    if !seals.is_empty() {
+        mapping.add_seals(seals).map_err(|error| error.errno())?;
+    }
+    let mode = if flags & MFD_NOEXEC_SEAL != 0 { 0o666 } else { 0o777 };
+    let node = Node::new(REGULAR | mode, Kind::Regular(mapping));
+    *node.name.lock() = [b"memfd:", &*name].concat();
+    let path = tree::path_of(&node);
+    add(Arc::new(NodeFile(node)), if flags & MFD_CLOEXEC != 0 { O_CLOEXEC } else { 0 }, &path)
+}
+
+fn memfd_secret(frame: &mut Frame) -> Answer {
+    let [flags, ..] = frame.args();
+    if flags as u32 & !O_CLOEXEC != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let mapping = Mapping::secret(engine()).map_err(|_| Errno::ENOMEM)?;
+    let node = Node::new(REGULAR | 0o600, Kind::Regular(mapping));
+    *node.name.lock() = b"secretmem".to_vec();
+    let path = tree::path_of(&node);
+    add(Arc::new(NodeFile(node)), flags as u32, &path)
+}
+
+fn userfaultfd(frame: &mut Frame) -> Answer {
+    let [flags, ..] = frame.args();
+    userfault::open(flags as u32)
+}
+

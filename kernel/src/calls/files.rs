@@ -1,0 +1,267 @@
+//! Files by path.
+
+use super::{Answer, Calls, errno};
+use crate::arch::cpu::current;
+use crate::arch::trap::Frame;
+use crate::arch::user::{self, UserPtr};
+use crate::files::open::Open;
+use crate::files::tree::{self, Kind, Node, NodeFile};
+use crate::files::File;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::Relaxed;
+use freehold::error::Errno;
+use linux_raw_sys::general::*;
+
+pub const CALLS: Calls = &[
+    (__NR_open, open),
+    (__NR_creat, creat),
+    (__NR_openat, openat),
+    (__NR_openat2, openat2),
+    (__NR_readlink, readlink),
+    (__NR_readlinkat, readlinkat),
+    (__NR_getcwd, getcwd),
+    (__NR_chdir, chdir),
+    (__NR_fchdir, fchdir),
+    (__NR_getdents64, getdents64),
+    (__NR_umask, umask),
+];
+
+/// AT_FDCWD, as the low half of a register has it.
+pub const HERE: u64 = AT_FDCWD as u32 as u64;
+
+/// A path from a program.
+///
+/// # Errors
+///
+/// EFAULT, ENAMETOOLONG.
+pub fn path(at: u64) -> Result<Vec<u8>, Errno> {
+    user::read_string(at, PATH_MAX as usize)?.ok_or(errno::ENAMETOOLONG)
+}
+
+/// The directory that a path begins at which does not begin with a slash.
+pub fn directory(descriptor: u64) -> Result<Arc<Node>, Errno> {
+    let process = current().process();
+    if descriptor & 0xffff_ffff == HERE {
+        return Ok(process.directory.lock().clone());
+    }
+    process.files.get(descriptor & 0xffff_ffff)?.file.node().cloned().ok_or(errno::ENOTDIR)
+}
+
+/// What the path at `at` names.
+///
+/// # Errors
+///
+/// As [`tree::lookup`]; EFAULT, EBADF.
+pub fn find(descriptor: u64, at: u64, follow: bool) -> Result<Arc<Node>, Errno> {
+    let path = path(at)?;
+    tree::lookup(&start(descriptor, &path)?, &path, follow)
+}
+
+/// Where a path begins.
+pub fn start(descriptor: u64, path: &[u8]) -> Result<Arc<Node>, Errno> {
+    if path.first() == Some(&b'/') { Ok(tree::root()) } else { directory(descriptor) }
+}
+
+fn open(frame: &mut Frame) -> Answer {
+    let [path, flags, mode, ..] = frame.args();
+    open_at(HERE, path, flags as u32, mode as u32)
+}
+
+fn openat(frame: &mut Frame) -> Answer {
+    let [directory, path, flags, mode, ..] = frame.args();
+    open_at(directory, path, flags as u32, mode as u32)
+}
+
+fn creat(frame: &mut Frame) -> Answer {
+    let [path, mode, ..] = frame.args();
+    open_at(HERE, path, O_CREAT | O_WRONLY | O_TRUNC, mode as u32)
+}
+
+/// `struct open_how`: flags, mode, and how far lookups may go, of which nothing is known here.
+fn openat2(frame: &mut Frame) -> Answer {
+    let [directory, path, how, bytes, ..] = frame.args();
+    if bytes < 24 {
+        return Err(Errno::EINVAL);
+    }
+    let [flags, mode, resolve] = UserPtr::<[u64; 3]>::new(how).read()?;
+    if resolve != 0 || flags >> 32 != 0 || mode & !0o7777 != 0 {
+        return Err(Errno::EINVAL);
+    }
+    open_at(directory, path, flags as u32, mode as u32)
+}
+
+/// What of the flags stays with an open file.
+const KEPT: u32 = O_ACCMODE | O_APPEND | O_NONBLOCK | O_PATH | O_DIRECT | O_NOATIME;
+
+fn open_at(descriptor: u64, at: u64, flags: u32, mode: u32) -> Answer {
+    let path = path(at)?;
+    let from = start(descriptor, &path)?;
+    let node = match tree::lookup(&from, &path, flags & O_NOFOLLOW == 0) {
+        Ok(directory) if flags & O_TMPFILE == O_TMPFILE => unnamed(&directory, flags, mode)?,
+        Ok(_) if flags & (O_CREAT | O_EXCL) == O_CREAT | O_EXCL => return Err(Errno::EEXIST),
+        Err(Errno::ENOENT) if flags & O_CREAT != 0 && flags & O_PATH == 0 => create(&from, &path, mode)?,
+        found => found?,
+    };
+    let file = open_node(&node, flags)?;
+    let open = Open::new(file, flags & KEPT, &tree::path_of(&node));
+    current().process().files.add(open, 0, flags & O_CLOEXEC != 0)
+}
+
+/// What an open of this node gets.
+fn open_node(node: &Arc<Node>, flags: u32) -> Result<Arc<dyn File>, Errno> {
+    let writes = flags & O_ACCMODE != O_RDONLY;
+    if flags & O_PATH != 0 {
+        return Ok(Arc::new(NodeFile(node.clone())));
+    }
+    if flags & O_DIRECTORY != 0 && flags & O_TMPFILE != O_TMPFILE && !node.is_directory() {
+        return Err(errno::ENOTDIR);
+    }
+    match &node.kind {
+        Kind::Device(device) => Ok(device.clone()),
+        Kind::Made(make) => make(),
+        Kind::Link(_) | Kind::Jump(_) => Err(errno::ELOOP),
+        Kind::Directory(_) | Kind::Listing(_) if writes || flags & O_CREAT != 0 => Err(errno::EISDIR),
+        Kind::Directory(_) | Kind::Listing(_) => Ok(Arc::new(NodeFile(node.clone()))),
+        Kind::Regular(mapping) => {
+            if flags & O_TRUNC != 0 && writes {
+                mapping.truncate(0).map_err(|error| error.errno())?;
+                node.touch();
+            }
+            Ok(Arc::new(NodeFile(node.clone())))
+        }
+    }
+}
+
+/// O_TMPFILE: a file without a name.
+fn unnamed(directory: &Arc<Node>, flags: u32, mode: u32) -> Result<Arc<Node>, Errno> {
+    if flags & O_ACCMODE == O_RDONLY {
+        return Err(Errno::EINVAL);
+    }
+    if !matches!(directory.kind, Kind::Directory(_)) {
+        return Err(errno::ENOTDIR);
+    }
+    let node = Node::empty(mode & !current().process().umask.load(Relaxed))?;
+    *node.name.lock() = alloc::format!("#{}", node.inode).into_bytes();
+    *node.parent.lock() = Arc::downgrade(directory);
+    Ok(node)
+}
+
+fn create(from: &Arc<Node>, path: &[u8], mode: u32) -> Result<Arc<Node>, Errno> {
+    let (directory, name) = tree::lookup_parent(from, path, true)?;
+    if path.ends_with(b"/") {
+        return Err(errno::EISDIR);
+    }
+    let name = name.ok_or(errno::EISDIR)?;
+    let node = Node::empty(mode & !current().process().umask.load(Relaxed))?;
+    match directory.insert(&name, node.clone()) {
+        // Somebody else was faster.
+        Err(Errno::EEXIST) => directory.child(&name),
+        inserted => inserted.map(|()| node),
+    }
+}
+
+fn readlink(frame: &mut Frame) -> Answer {
+    let [path, out, room, ..] = frame.args();
+    read_link(HERE, path, out, room)
+}
+
+fn readlinkat(frame: &mut Frame) -> Answer {
+    let [descriptor, path, out, room, ..] = frame.args();
+    read_link(descriptor, path, out, room)
+}
+
+fn read_link(descriptor: u64, at: u64, out: u64, room: u64) -> Answer {
+    if room as i32 <= 0 {
+        return Err(Errno::EINVAL);
+    }
+    let put = |target: &[u8]| {
+        let bytes = target.len().min(room as i32 as usize);
+        user::copy_out(out, &target[..bytes]).map(|()| bytes as u64)
+    };
+    let name = path(at)?;
+    let node = match name.is_empty() {
+        true => directory_or_link(descriptor)?,
+        false => tree::lookup(&start(descriptor, &name)?, &name, false)?,
+    };
+    match &node.kind {
+        Kind::Link(target) => put(target),
+        Kind::Jump(jump) => put(&jump.text()?),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// What a descriptor names, which was opened by O_PATH.
+fn directory_or_link(descriptor: u64) -> Result<Arc<Node>, Errno> {
+    current().process().files.get(descriptor)?.file.node().cloned().ok_or(Errno::ENOENT)
+}
+
+fn getcwd(frame: &mut Frame) -> Answer {
+    let [out, room, ..] = frame.args();
+    let here = current().process().directory.lock().clone();
+    let mut text = tree::path_of(&here);
+    text.push(0);
+    if text.len() as u64 > room {
+        return Err(errno::ERANGE);
+    }
+    user::copy_out(out, &text)?;
+    Ok(text.len() as u64)
+}
+
+fn fchdir(frame: &mut Frame) -> Answer {
+    let [descriptor, ..] = frame.args();
+    let node = current().process().files.get(descriptor)?.file.node().cloned().ok_or(errno::ENOTDIR)?;
+    enter(node)
+}
+
+/// Makes it the process's directory.
+fn enter(node: Arc<Node>) -> Answer {
+    if !node.is_directory() {
+        return Err(errno::ENOTDIR);
+    }
+    let before = core::mem::replace(&mut *current().process().directory.lock(), node);
+    drop(before);
+    Ok(0)
+}
+
+fn chdir(frame: &mut Frame) -> Answer {
+    let [path, ..] = frame.args();
+    enter(find(HERE, path, true)?)
+}
+
+fn getdents64(frame: &mut Frame) -> Answer {
+    let [descriptor, out, room, ..] = frame.args();
+    let open = current().process().files.get(descriptor)?;
+    let (mut records, mut position) = (Vec::new(), open.position());
+    open.file.entries(position, &mut |entry| {
+        let bytes = (19 + entry.name.len() + 1).next_multiple_of(8);
+        if records.len() + bytes > room as usize {
+            return false;
+        }
+        position += 1;
+        records.extend_from_slice(&entry.inode.to_ne_bytes());
+        records.extend_from_slice(&position.to_ne_bytes());
+        records.extend_from_slice(&(bytes as u16).to_ne_bytes());
+        records.push(entry.kind);
+        records.extend_from_slice(&entry.name);
+        records.resize(records.len().next_multiple_of(8).max(records.len() + 1).next_multiple_of(8), 0);
+        true
+    })?;
+    if records.is_empty() && position == open.position() {
+        // An entry is left that does not fit.
+        let mut left = false;
+        open.file.entries(position, &mut |_| {
+            left = true;
+            false
+        })?;
+        return if left { Err(Errno::EINVAL) } else { Ok(0) };
+    }
+    user::copy_out(out, &records)?;
+    open.set_position(position);
+    Ok(records.len() as u64)
+}
+
+fn umask(frame: &mut Frame) -> Answer {
+    let [mask, ..] = frame.args();
+    Ok(current().process().umask.swap(mask as u32 & 0o777, Relaxed).into())
+}

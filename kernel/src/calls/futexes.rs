@@ -1,0 +1,122 @@
+//! Futexes.
+
+use super::{Answer, Calls, errno, nothing, time};
+use crate::arch::cpu::current;
+use crate::arch::lock::relax;
+use crate::arch::trap::Frame;
+use crate::arch::user::{self, UserPtr};
+use crate::task::futex::Word;
+use crate::task::process;
+use crate::task::signal::restart::deadline_after;
+use freehold::error::Errno;
+use linux_raw_sys::general::*;
+
+pub const CALLS: Calls = &[
+    (__NR_futex, call),
+    (__NR_set_robust_list, set_robust_list),
+    (__NR_get_robust_list, get_robust_list),
+    (__NR_membarrier, nothing),
+];
+
+fn call(frame: &mut Frame) -> Answer {
+    let [at, operation, value, timeout, second, bits] = frame.args();
+    let (operation, value, bits) = (operation as u32, value as u32, bits as u32);
+    let word = Word { at, private: operation & FUTEX_PRIVATE_FLAG != 0 };
+    match operation & FUTEX_CMD_MASK as u32 {
+        FUTEX_WAIT => word.wait(value, u32::MAX, relative(timeout)?).map(|()| 0),
+        FUTEX_WAIT_BITSET => {
+            let realtime = operation & FUTEX_CLOCK_REALTIME != 0;
+            let clock = if realtime { CLOCK_REALTIME } else { CLOCK_MONOTONIC };
+            word.wait(value, bits, time::deadline(timeout, clock)?).map(|()| 0)
+        }
+        FUTEX_WAKE => Ok(word.wake(value as usize, u32::MAX) as u64),
+        FUTEX_WAKE_BITSET if bits == 0 => Err(Errno::EINVAL),
+        FUTEX_WAKE_BITSET => Ok(word.wake(value as usize, bits) as u64),
+        FUTEX_CMP_REQUEUE if user::load(at)? != bits => Err(Errno::EAGAIN),
+        asked @ (FUTEX_REQUEUE | FUTEX_CMP_REQUEUE) => {
+            if (value as i32) < 0 || (timeout as i32) < 0 {
+                return Err(Errno::EINVAL);
+            }
+            user::load(second)?;
+            let to = Word { at: second, private: word.private };
+            let (woken, moved) = word.requeue(to, value as usize, timeout as u32 as usize);
+            Ok((woken + if asked == FUTEX_CMP_REQUEUE { moved } else { 0 }) as u64)
+        }
+        FUTEX_WAKE_OP => {
+            let to = Word { at: second, private: word.private };
+            let holds = change(second, bits)?;
+            let mut woken = word.wake(value as usize, u32::MAX);
+            if holds {
+                woken += to.wake(timeout as u32 as usize, u32::MAX);
+            }
+            Ok(woken as u64)
+        }
+        _ => Err(errno::ENOSYS),
+    }
+}
+
+/// Changes the word as FUTEX_WAKE_OP's last argument says; whether its comparison holds of the old value.
+fn change(at: u64, how: u32) -> Result<bool, Errno> {
+    let signed = |bits: u32| (bits << 20) as i32 >> 20;
+    let (mut operand, compared) = (signed(how >> 12 & 0xfff), signed(how & 0xfff));
+    if how >> 31 != 0 {
+        operand = 1i32.wrapping_shl(operand as u32);
+    }
+    let mut old = user::load(at)?;
+    loop {
+        let new = match how >> 28 & 7 {
+            0 => operand as u32,
+            1 => old.wrapping_add(operand as u32),
+            2 => old | operand as u32,
+            3 => old & !(operand as u32),
+            4 => old ^ operand as u32,
+            _ => return Err(errno::ENOSYS),
+        };
+        match user::exchange(at, old, new)? {
+            found if found == old => break,
+            found => old = found,
+        }
+        relax();
+    }
+    let old = old as i32;
+    match how >> 24 & 0xf {
+        0 => Ok(old == compared),
+        1 => Ok(old != compared),
+        2 => Ok(old < compared),
+        3 => Ok(old <= compared),
+        4 => Ok(old > compared),
+        5 => Ok(old >= compared),
+        _ => Err(errno::ENOSYS),
+    }
+}
+
+/// The end of a time that begins now.
+fn relative(timeout: u64) -> Result<u64, Errno> {
+    match timeout {
+        0 => Ok(u64::MAX),
+        at => Ok(deadline_after(time::duration(at)?)),
+    }
+}
+
+fn set_robust_list(frame: &mut Frame) -> Answer {
+    let [at, bytes, ..] = frame.args();
+    if bytes != 24 {
+        return Err(Errno::EINVAL);
+    }
+    current().robust_list.set((at, bytes));
+    Ok(0)
+}
+
+/// The calling thread's: of others it is not told.
+fn get_robust_list(frame: &mut Frame) -> Answer {
+    let [tid, head, bytes, ..] = frame.args();
+    let thread = current();
+    if tid != 0 && tid != u64::from(thread.tid()) {
+        let found = process::find_thread(tid as u32);
+        return Err(if found.is_some() { Errno::EPERM } else { Errno::ESRCH });
+    }
+    let (at, _) = thread.robust_list.get();
+    UserPtr::<u64>::new(head).write(&at)?;
+    UserPtr::<u64>::new(bytes).write(&24)?;
+    Ok(0)
+}

@@ -1,0 +1,225 @@
+//! Memory: nearly all of it is the engine's.
+
+use super::descriptors::parts;
+use super::{Answer, Calls};
+use crate::arch::cpu::current;
+use crate::arch::trap::Frame;
+use crate::arch::user;
+use crate::task::{Space, process};
+use alloc::vec::Vec;
+use freehold::PAGE_SIZE;
+use freehold::access::IoVec;
+use freehold::counted::Counted;
+use freehold::error::{AccessError, Errno};
+use freehold::platform::PkeyRights;
+use freehold::space::{Advice, LockAllFlags, LockFlags, MapFlags, Prot, RemapFlags, SyncFlags};
+use linux_raw_sys::general::*;
+
+pub const CALLS: Calls = &[
+    (__NR_mmap, mmap),
+    (__NR_munmap, munmap),
+    (__NR_mprotect, mprotect),
+    (__NR_mremap, mremap),
+    (__NR_madvise, madvise),
+    (__NR_brk, brk),
+    (__NR_mincore, mincore),
+    (__NR_msync, msync),
+    (__NR_mlock, mlock),
+    (__NR_mlock2, mlock2),
+    (__NR_munlock, munlock),
+    (__NR_mlockall, mlockall),
+    (__NR_munlockall, munlockall),
+    (__NR_remap_file_pages, remap_file_pages),
+    (__NR_mseal, mseal),
+    (__NR_process_madvise, process_madvise),
+    (__NR_process_vm_readv, process_vm_readv),
+    (__NR_process_vm_writev, process_vm_writev),
+    (__NR_pkey_alloc, pkey_alloc),
+    (__NR_pkey_free, pkey_free),
+    (__NR_pkey_mprotect, pkey_mprotect),
+];
+
+fn mmap(frame: &mut Frame) -> Answer {
+    let [at, len, prot, flags, descriptor, offset] = frame.args();
+    let (prot, flags) = (Prot::from_bits_retain(prot), MapFlags::from_bits_retain(flags));
+    let thread = current();
+    let file = match flags.contains(MapFlags::ANONYMOUS) {
+        true => None,
+        false => Some(thread.process().files.get(descriptor & 0xffff_ffff)?.mapped()?),
+    };
+    thread.space().mmap(at, len, prot, flags, file.as_ref(), offset).map_err(|error| error.errno())
+}
+
+fn munmap(frame: &mut Frame) -> Answer {
+    let [at, len, ..] = frame.args();
+    current().space().munmap(at, len).map(|()| 0).map_err(|error| error.errno())
+}
+
+fn mprotect(frame: &mut Frame) -> Answer {
+    let [at, len, prot, ..] = frame.args();
+    let prot = Prot::from_bits_retain(prot);
+    current().space().mprotect(at, len, prot).map(|()| 0).map_err(|error| error.errno())
+}
+
+fn mremap(frame: &mut Frame) -> Answer {
+    let [at, old, new, flags, to, _] = frame.args();
+    let flags = RemapFlags::from_bits_retain(flags);
+    current().space().mremap(at, old, new, flags, to).map_err(|error| error.errno())
+}
+
+fn madvise(frame: &mut Frame) -> Answer {
+    let [at, len, advice, ..] = frame.args();
+    let advice = Advice::from_raw(advice as u32).map_err(|error| error.errno())?;
+    current().space().madvise(at, len, advice).map(|()| 0).map_err(|error| error.errno())
+}
+
+fn brk(frame: &mut Frame) -> Answer {
+    let [to, ..] = frame.args();
+    current().space().brk(to).map_err(|_| Errno::EINTR)
+}
+
+fn mincore(frame: &mut Frame) -> Answer {
+    let [at, len, out, ..] = frame.args();
+    const PART: usize = 256;
+    let (pages, mut states) = (len.div_ceil(PAGE_SIZE), [0; PART]);
+    for first in (0..pages.max(1)).step_by(PART) {
+        let count = (pages - first).min(PART as u64);
+        let from = at.checked_add(first * PAGE_SIZE).ok_or(Errno::ENOMEM)?;
+        let states = &mut states[..count as usize];
+        current().space().mincore(from, count * PAGE_SIZE, states).map_err(|error| error.errno())?;
+        user::copy_out(out.wrapping_add(first), states)?;
+    }
+    Ok(0)
+}
+
+fn msync(frame: &mut Frame) -> Answer {
+    let [at, len, flags, ..] = frame.args();
+    let flags = SyncFlags::from_bits_retain(flags as _);
+    current().space().msync(at, len, flags).map(|()| 0).map_err(|error| error.errno())
+}
+
+fn mlock(frame: &mut Frame) -> Answer {
+    let [at, len, ..] = frame.args();
+    current().space().mlock(at, len).map(|()| 0).map_err(|error| error.errno())
+}
+
+fn mlock2(frame: &mut Frame) -> Answer {
+    let [at, len, flags, ..] = frame.args();
+    let flags = LockFlags::from_bits_retain(flags as _);
+    current().space().mlock2(at, len, flags).map(|()| 0).map_err(|error| error.errno())
+}
+
+fn munlock(frame: &mut Frame) -> Answer {
+    let [at, len, ..] = frame.args();
+    current().space().munlock(at, len).map(|()| 0).map_err(|error| error.errno())
+}
+
+fn mlockall(frame: &mut Frame) -> Answer {
+    let [flags, ..] = frame.args();
+    let flags = LockAllFlags::from_bits_retain(flags as _);
+    current().space().mlockall(flags).map(|()| 0).map_err(|error| error.errno())
+}
+
+fn munlockall(_: &mut Frame) -> Answer {
+    current().space().munlockall().map(|()| 0).map_err(|error| error.errno())
+}
+
+fn remap_file_pages(frame: &mut Frame) -> Answer {
+    let [at, len, prot, page, flags, _] = frame.args();
+    let (prot, flags) = (Prot::from_bits_retain(prot), MapFlags::from_bits_retain(flags));
+    let space = current().space();
+    space.remap_file_pages(at, len, prot, page, flags).map(|()| 0).map_err(|error| error.errno())
+}
+
+fn mseal(frame: &mut Frame) -> Answer {
+    let [at, len, flags, ..] = frame.args();
+    current().space().mseal(at, len, flags).map(|()| 0).map_err(|error| error.errno())
+}
+
+/// The ranges that `struct iovec`s name, of another process or the calling one.
+fn ranges(at: u64, count: u64) -> Result<Vec<IoVec>, Errno> {
+    Ok(parts(at, count)?.iter().map(|[base, len]| IoVec { base: *base, len: *len }).collect())
+}
+
+/// The address space of a process.
+fn space_of(pid: u64) -> Result<Space, Errno> {
+    let process = process::find(pid as u32).ok_or(Errno::ESRCH)?;
+    let space = process.space.lock().clone();
+    space.ok_or(Errno::ESRCH)
+}
+
+/// The same, of one whose memory the caller may look at.
+fn traced_space(pid: u64) -> Result<Space, Errno> {
+    let process = process::find(pid as u32).ok_or(Errno::ESRCH)?;
+    // One lock at a time: both may be the same process's.
+    let own = current().process().ids.lock().clone();
+    let other = process.ids.lock().clone();
+    let others = [other.user.real, other.user.effective, other.user.saved];
+    let is_own = others.into_iter().all(|id| id == own.user.real);
+    if !is_own && !own.may(SYS_PTRACE) {
+        return Err(Errno::EPERM);
+    }
+    space_of(pid)
+}
+
+const SYS_PTRACE: u32 = 19;
+
+/// By a descriptor of a process: a pidfd, or a folder of /proc.
+fn process_madvise(frame: &mut Frame) -> Answer {
+    let [descriptor, at, count, advice, flags, _] = frame.args();
+    if flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let ranges = ranges(at, count)?;
+    let open = super::descriptors::file(descriptor)?;
+    let advice = Advice::from_raw(advice as u32).map_err(|error| error.errno())?;
+    let pid = open.file.process().ok_or(Errno::EBADF)?;
+    let space = space_of(pid.into())?;
+    let own = Counted::same(&space, current().space());
+    space.process_madvise(&ranges, advice, own).map_err(|error| error.errno())
+}
+
+fn process_vm_readv(frame: &mut Frame) -> Answer {
+    transfer(frame, |own, local, other, remote| own.process_vm_readv(local, other, remote))
+}
+
+fn process_vm_writev(frame: &mut Frame) -> Answer {
+    transfer(frame, |own, local, other, remote| own.process_vm_writev(local, other, remote))
+}
+
+type Transfer = fn(&Space, &[IoVec], &Space, &[IoVec]) -> Result<usize, AccessError>;
+
+fn transfer(frame: &mut Frame, f: Transfer) -> Answer {
+    let [pid, local, locals, remote, remotes, flags] = frame.args();
+    if flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let (local, remote) = (ranges(local, locals)?, ranges(remote, remotes)?);
+    let other = traced_space(pid)?;
+    f(current().space(), &local, &other, &remote).map(|bytes| bytes as u64).map_err(|error| error.errno())
+}
+
+fn pkey_alloc(frame: &mut Frame) -> Answer {
+    let [flags, rights, ..] = frame.args();
+    if flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let rights = PkeyRights::from_bits(rights as u32).ok_or(Errno::EINVAL)?;
+    current().space().pkey_alloc(rights).map(u64::from).map_err(|error| error.errno())
+}
+
+fn pkey_free(frame: &mut Frame) -> Answer {
+    let [pkey, ..] = frame.args();
+    let pkey = u8::try_from(pkey).map_err(|_| Errno::EINVAL)?;
+    current().space().pkey_free(pkey).map(|()| 0).map_err(|error| error.errno())
+}
+
+fn pkey_mprotect(frame: &mut Frame) -> Answer {
+    let [at, len, prot, pkey, ..] = frame.args();
+    let (space, prot) = (current().space(), Prot::from_bits_retain(prot));
+    let done = match pkey as i32 {
+        -1 => space.mprotect(at, len, prot),
+        pkey => space.pkey_mprotect(at, len, prot, u8::try_from(pkey).map_err(|_| Errno::EINVAL)?),
+    };
+    done.map(|()| 0).map_err(|error| error.errno())
+}

@@ -1,0 +1,153 @@
+//! System calls: the table, and one subject a file.
+//!
+//! A call is a function of the program's frame: arguments by [`Frame::args`], the answer a number or an
+//! error. Programs' memory is reached by [`user`](crate::arch::user) alone. A call that gives up because a
+//! signal came answers EINTR; whatever is to be done about the signal is done on the way back
+//! ([`before_user`](crate::task::before_user)). To add a call: a function in the file of its subject, and a
+//! line in its `CALLS`.
+
+mod contents;
+mod descriptors;
+pub mod errno;
+mod events;
+mod files;
+mod futexes;
+mod identity;
+mod memory;
+mod names;
+mod policies;
+mod poll;
+mod processes;
+mod scheduling;
+pub mod shm;
+mod signals;
+mod status;
+mod system;
+mod time;
+mod timers;
+mod usage;
+
+use crate::arch::cpu;
+use crate::arch::report::{report, say};
+use crate::arch::stretch;
+use crate::arch::trap::Frame;
+use crate::{options, task};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use freehold::error::Errno;
+
+/// What a call answers.
+pub type Answer = Result<u64, Errno>;
+/// A call.
+pub type Call = fn(&mut Frame) -> Answer;
+/// Calls of a file, by number.
+type Calls = &'static [(u32, Call)];
+
+const COUNT: usize = 512;
+
+/// Calls that are absent and were called: a bit each. The report has each once.
+static ABSENT: [AtomicU64; COUNT / 64] = [const { AtomicU64::new(0) }; COUNT / 64];
+
+static TABLE: [Call; COUNT] = {
+    let mut table = [unknown as Call; COUNT];
+    let files: &[Calls] = &[
+        memory::CALLS,
+        files::CALLS,
+        descriptors::CALLS,
+        processes::CALLS,
+        futexes::CALLS,
+        signals::CALLS,
+        time::CALLS,
+        system::CALLS,
+        identity::CALLS,
+        scheduling::CALLS,
+        timers::CALLS,
+        usage::CALLS,
+        names::CALLS,
+        status::CALLS,
+        contents::CALLS,
+        poll::CALLS,
+        events::CALLS,
+        shm::CALLS,
+        policies::CALLS,
+    ];
+    let mut file = 0;
+    while file < files.len() {
+        let mut call = 0;
+        while call < files[file].len() {
+            let (number, function) = files[file][call];
+            table[number as usize] = function;
+            call += 1;
+        }
+        file += 1;
+    }
+    table
+};
+
+impl Frame {
+    /// The arguments of a call.
+    #[inline]
+    pub fn args(&self) -> [u64; 6] {
+        [self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9]
+    }
+}
+
+/// Called by `entry.s`, interrupts off.
+#[unsafe(no_mangle)]
+extern "C" fn system_call(frame: &mut Frame) {
+    let number = frame.rax as usize;
+    let call = if number < COUNT { TABLE[number] } else { unknown };
+    match options::watches_calls() {
+        true => watched(frame, call),
+        false => answer(frame, call),
+    }
+}
+
+#[inline(always)]
+fn answer(frame: &mut Frame, call: Call) {
+    // For calls that begin again after a signal.
+    frame.error = frame.rax;
+    match call(frame) {
+        Ok(value) => frame.rax = value,
+        Err(error) => frame.rax = -i64::from(error.0) as u64,
+    }
+    task::before_user(frame);
+}
+
+/// With an option that looks at calls.
+#[cold]
+fn watched(frame: &mut Frame, call: Call) {
+    let number = frame.rax;
+    stretch::begin();
+    match options::is_tracing() {
+        true => traced(frame, call),
+        false => answer(frame, call),
+    }
+    stretch::end(number & 0xfff);
+}
+
+/// With option `trace`: says what was asked and answered.
+#[cold]
+fn traced(frame: &mut Frame, call: Call) {
+    let (tid, number, [a, b, c, d, e, f]) = (cpu::current().tid(), frame.rax, frame.args());
+    say!("[{tid}] {number}({a:#x}, {b:#x}, {c:#x}, {d:#x}, {e:#x}, {f:#x})");
+    answer(frame, call);
+    say!("[{tid}] {number} = {}", frame.rax as i64);
+}
+
+#[cold]
+fn unknown(frame: &mut Frame) -> Answer {
+    options::crash_if_asked();
+    if let Some(word) = ABSENT.get(frame.rax as usize / 64) {
+        let bit = 1 << (frame.rax % 64);
+        // Relaxed: the bit says nothing of other memory.
+        if word.fetch_or(bit, Relaxed) & bit == 0 {
+            report!("missing {}", frame.rax);
+        }
+    }
+    Err(errno::ENOSYS)
+}
+
+/// A call that does nothing, and may do nothing.
+fn nothing(_: &mut Frame) -> Answer {
+    Ok(0)
+}

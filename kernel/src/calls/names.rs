@@ -1,0 +1,201 @@
+//! Making, removing and renaming what has names.
+
+use super::files::{HERE, find, path, start};
+use super::{Answer, Calls, errno};
+use crate::arch::cpu::current;
+use crate::arch::trap::Frame;
+use crate::files::names::{self, Existing};
+use crate::files::tree::{self, Node};
+use crate::files::{DIRECTORY, REGULAR};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::Relaxed;
+use freehold::error::Errno;
+use linux_raw_sys::general::*;
+
+pub const CALLS: Calls = &[
+    (__NR_mkdir, mkdir),
+    (__NR_mkdirat, mkdirat),
+    (__NR_mknod, mknod),
+    (__NR_mknodat, mknodat),
+    (__NR_rmdir, rmdir),
+    (__NR_unlink, unlink),
+    (__NR_unlinkat, unlinkat),
+    (__NR_rename, rename),
+    (__NR_renameat, renameat),
+    (__NR_renameat2, renameat2),
+    (__NR_link, link),
+    (__NR_linkat, linkat),
+    (__NR_symlink, symlink),
+    (__NR_symlinkat, symlinkat),
+    (__NR_mount, mount),
+    (__NR_umount2, umount),
+];
+
+/// The directory and the name that a path ends with; `None`: it ends with `.`, `..` or the root.
+fn last(descriptor: u64, at: u64) -> Result<(Arc<Node>, Option<Vec<u8>>), Errno> {
+    let mut path = path(at)?;
+    // A slash at the end says no more than that a directory is meant.
+    while path.len() > 1 && path.ends_with(b"/") {
+        path.pop();
+    }
+    let from = start(descriptor, &path)?;
+    tree::lookup_parent(&from, &path, false)
+}
+
+/// The same, of what is to be made.
+fn new(descriptor: u64, at: u64) -> Result<(Arc<Node>, Vec<u8>), Errno> {
+    let (directory, name) = last(descriptor, at)?;
+    let name = name.ok_or(Errno::EEXIST)?;
+    match directory.child(&name) {
+        Ok(_) => Err(Errno::EEXIST),
+        Err(_) => Ok((directory, name)),
+    }
+}
+
+fn permissions(mode: u64) -> u32 {
+    mode as u32 & 0o7777 & !current().process().umask.load(Relaxed)
+}
+
+fn mkdir(frame: &mut Frame) -> Answer {
+    let [path, mode, ..] = frame.args();
+    make_directory(HERE, path, mode)
+}
+
+fn mkdirat(frame: &mut Frame) -> Answer {
+    let [descriptor, path, mode, ..] = frame.args();
+    make_directory(descriptor, path, mode)
+}
+
+fn make_directory(descriptor: u64, at: u64, mode: u64) -> Answer {
+    let (directory, name) = new(descriptor, at)?;
+    directory.insert(&name, Node::directory(permissions(mode))).map(|()| 0)
+}
+
+fn mknod(frame: &mut Frame) -> Answer {
+    let [path, mode, ..] = frame.args();
+    make_node(HERE, path, mode)
+}
+
+fn mknodat(frame: &mut Frame) -> Answer {
+    let [descriptor, path, mode, ..] = frame.args();
+    make_node(descriptor, path, mode)
+}
+
+/// Regular files alone: there are no named pipes, and devices are the kernel's own.
+fn make_node(descriptor: u64, at: u64, mode: u64) -> Answer {
+    let (directory, name) = new(descriptor, at)?;
+    match mode as u32 & 0o170_000 {
+        0 | REGULAR => directory.insert(&name, Node::empty(permissions(mode))?).map(|()| 0),
+        DIRECTORY => Err(Errno::EPERM),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+fn rmdir(frame: &mut Frame) -> Answer {
+    let [path, ..] = frame.args();
+    remove(HERE, path, true)
+}
+
+fn unlink(frame: &mut Frame) -> Answer {
+    let [path, ..] = frame.args();
+    remove(HERE, path, false)
+}
+
+fn unlinkat(frame: &mut Frame) -> Answer {
+    let [descriptor, path, flags, ..] = frame.args();
+    if flags & !u64::from(AT_REMOVEDIR) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    remove(descriptor, path, flags != 0)
+}
+
+fn remove(descriptor: u64, at: u64, directories: bool) -> Answer {
+    let (directory, name) = last(descriptor, at)?;
+    let dots = if directories { Errno::EINVAL } else { errno::EISDIR };
+    names::remove(&directory, &name.ok_or(dots)?, directories).map(|()| 0)
+}
+
+fn rename(frame: &mut Frame) -> Answer {
+    let [from, to, ..] = frame.args();
+    rename_at((HERE, from), (HERE, to), 0)
+}
+
+fn renameat(frame: &mut Frame) -> Answer {
+    let [old, from, new, to, ..] = frame.args();
+    rename_at((old, from), (new, to), 0)
+}
+
+fn renameat2(frame: &mut Frame) -> Answer {
+    let [old, from, new, to, flags, _] = frame.args();
+    rename_at((old, from), (new, to), flags as u32)
+}
+
+fn rename_at(from: (u64, u64), to: (u64, u64), flags: u32) -> Answer {
+    let existing = match flags {
+        0 => Existing::Replace,
+        RENAME_NOREPLACE => Existing::Keep,
+        RENAME_EXCHANGE => Existing::Exchange,
+        _ => return Err(Errno::EINVAL),
+    };
+    let (old, from) = last(from.0, from.1)?;
+    let (new, to) = last(to.0, to.1)?;
+    let (from, to) = (from.ok_or(Errno::EBUSY)?, to.ok_or(Errno::EBUSY)?);
+    names::rename((&old, &from), (&new, &to), existing).map(|()| 0)
+}
+
+fn link(frame: &mut Frame) -> Answer {
+    let [from, to, ..] = frame.args();
+    link_at((HERE, from), (HERE, to), 0)
+}
+
+fn linkat(frame: &mut Frame) -> Answer {
+    let [old, from, new, to, flags, _] = frame.args();
+    link_at((old, from), (new, to), flags as u32)
+}
+
+fn link_at(from: (u64, u64), to: (u64, u64), flags: u32) -> Answer {
+    if flags & !(AT_SYMLINK_FOLLOW | AT_EMPTY_PATH) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let node = match flags & AT_EMPTY_PATH != 0 && path(from.1)?.is_empty() {
+        true => current().process().files.get(from.0)?.file.node().cloned().ok_or(errno::EXDEV)?,
+        false => find(from.0, from.1, flags & AT_SYMLINK_FOLLOW != 0)?,
+    };
+    let (directory, name) = new(to.0, to.1)?;
+    names::link(&node, &directory, &name).map(|()| 0)
+}
+
+fn symlink(frame: &mut Frame) -> Answer {
+    let [target, at, ..] = frame.args();
+    symlink_at(target, HERE, at)
+}
+
+fn symlinkat(frame: &mut Frame) -> Answer {
+    let [target, descriptor, at, ..] = frame.args();
+    symlink_at(target, descriptor, at)
+}
+
+fn symlink_at(target: u64, descriptor: u64, at: u64) -> Answer {
+    let target = path(target)?;
+    if target.is_empty() {
+        return Err(Errno::ENOENT);
+    }
+    let (directory, name) = new(descriptor, at)?;
+    directory.insert(&name, Node::link(&target)).map(|()| 0)
+}
+
+/// Of memory alone: a new, empty directory.
+fn mount(frame: &mut Frame) -> Answer {
+    let [_, target, kind, ..] = frame.args();
+    let directory = find(HERE, target, true)?;
+    match &*path(kind)? {
+        b"tmpfs" | b"ramfs" => names::mount(&directory).map(|()| 0),
+        _ => Err(errno::ENODEV),
+    }
+}
+
+fn umount(frame: &mut Frame) -> Answer {
+    let [target, ..] = frame.args();
+    names::unmount(&find(HERE, target, true)?).map(|()| 0)
+}

@@ -1,0 +1,191 @@
+//! Where memory comes from, on a machine with one node; and barriers between processors.
+
+use super::{Answer, Calls};
+use crate::arch::cpu::current;
+use crate::arch::lock::SpinLock;
+use crate::arch::trap::Frame;
+use crate::arch::user::UserPtr;
+use crate::memory::platform::Machine;
+use alloc::collections::BTreeMap;
+use freehold::error::Errno;
+use freehold::platform::Host;
+use linux_raw_sys::general::*;
+
+pub const CALLS: Calls = &[
+    (__NR_mbind, mbind),
+    (__NR_set_mempolicy, set_mempolicy),
+    (__NR_get_mempolicy, get_mempolicy),
+    (__NR_migrate_pages, one_node),
+    (__NR_move_pages, move_pages),
+    (__NR_membarrier, membarrier),
+];
+
+const DEFAULT: u64 = 0;
+const PREFERRED: u64 = 1;
+const BIND: u64 = 2;
+const INTERLEAVE: u64 = 3;
+const LOCAL: u64 = 4;
+const PREFERRED_MANY: u64 = 5;
+const WEIGHTED: u64 = 6;
+/// Flags that go with the mode.
+const MODE_FLAGS: u64 = 7 << 13;
+/// Nodes that a mask may have.
+const MOST_NODES: u64 = 1024 * 32;
+
+/// Policies of threads that are not the default, as [`tag`] has them.
+static THREADS: SpinLock<BTreeMap<u32, u64>> = SpinLock::new(BTreeMap::new());
+
+/// A policy in a word, which tells the engine which VMAs have the same: the mode, and whether node 0 is named.
+/// The default is 0.
+fn tag(mode: u64, nodes: u64) -> u64 {
+    mode | nodes << 32
+}
+
+/// Whether a mask has node 0, which is the only one.
+///
+/// # Errors
+///
+/// EINVAL: another node is named. EFAULT.
+fn nodes(at: u64, bits: u64) -> Result<u64, Errno> {
+    if at == 0 || bits <= 1 {
+        return Ok(0);
+    }
+    if bits > MOST_NODES {
+        return Err(Errno::EINVAL);
+    }
+    let bits = bits - 1;
+    let mut all = 0;
+    for word in 0..bits.div_ceil(64) {
+        let mut value = UserPtr::<u64>::new(at).add(word).read()?;
+        if word == bits / 64 {
+            value &= (1 << (bits % 64)) - 1;
+        }
+        if word > 0 && value != 0 {
+            return Err(Errno::EINVAL);
+        }
+        all |= value;
+    }
+    if all & !1 != 0 { Err(Errno::EINVAL) } else { Ok(all) }
+}
+
+/// The tag of a policy that a program asks for.
+fn policy(mode: u64, mask: u64, bits: u64) -> Result<u64, Errno> {
+    let nodes = nodes(mask, bits)?;
+    let flags = mode & 0xffff_ffff & MODE_FLAGS;
+    match mode & 0xffff_ffff & !MODE_FLAGS {
+        DEFAULT if nodes == 0 && flags == 0 => Ok(0),
+        LOCAL if nodes == 0 && flags == 0 => Ok(tag(LOCAL, 0)),
+        PREFERRED if nodes == 0 && flags != 0 => Err(Errno::EINVAL),
+        PREFERRED => Ok(tag(PREFERRED | flags, nodes)),
+        BIND | INTERLEAVE | PREFERRED_MANY | WEIGHTED if nodes != 0 => Ok(tag(mode & 0xffff_ffff, nodes)),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+fn mbind(frame: &mut Frame) -> Answer {
+    let [at, len, mode, mask, bits, flags] = frame.args();
+    if flags & !7 != 0 || !at.is_multiple_of(4096) {
+        return Err(Errno::EINVAL);
+    }
+    let tag = policy(mode, mask, bits)?;
+    let end = at.checked_add(len).ok_or(Errno::EINVAL)?;
+    current().space().set_policy(at..end, tag).map(|()| 0).map_err(|error| error.errno())
+}
+
+fn set_mempolicy(frame: &mut Frame) -> Answer {
+    let [mode, mask, bits, ..] = frame.args();
+    let tag = policy(mode, mask, bits)?;
+    let mut threads = THREADS.lock();
+    match tag {
+        0 => drop(threads.remove(&current().tid())),
+        tag => drop(threads.insert(current().tid(), tag)),
+    }
+    Ok(0)
+}
+
+const OF_ADDRESS: u64 = 2;
+const NODE: u64 = 1;
+const ALLOWED: u64 = 4;
+
+fn get_mempolicy(frame: &mut Frame) -> Answer {
+    let [mode, mask, bits, at, flags, _] = frame.args();
+    if flags & !(OF_ADDRESS | NODE | ALLOWED) != 0 || mask != 0 && bits < 1 {
+        return Err(Errno::EINVAL);
+    }
+    let tag = match flags {
+        ALLOWED => tag(0, 1),
+        _ if flags & ALLOWED != 0 => return Err(Errno::EINVAL),
+        _ if flags & OF_ADDRESS != 0 => {
+            let vma = current().space().find_vma(at).ok_or(Errno::EFAULT)?;
+            let policy = vma.policy();
+            drop(vma);
+            policy
+        }
+        _ if at != 0 => return Err(Errno::EINVAL),
+        _ => THREADS.lock().get(&current().tid()).copied().unwrap_or(0),
+    };
+    let (answer, nodes) = (tag & 0xffff_ffff, tag >> 32);
+    if let Some(mode) = UserPtr::<u32>::optional(mode) {
+        // The node of the page at the address is 0.
+        let is_node = flags & NODE != 0;
+        if is_node && flags & OF_ADDRESS == 0 && answer != INTERLEAVE {
+            return Err(Errno::EINVAL);
+        }
+        mode.write(&(if is_node { 0 } else { answer as u32 }))?;
+    }
+    if mask != 0 {
+        for word in 0..bits.min(MOST_NODES).div_ceil(64) {
+            UserPtr::<u64>::new(mask).add(word).write(&(if word == 0 { nodes } else { 0 }))?;
+        }
+    }
+    Ok(0)
+}
+
+fn one_node(_: &mut Frame) -> Answer {
+    Ok(0)
+}
+
+/// All pages are on node 0 already: says so of each.
+fn move_pages(frame: &mut Frame) -> Answer {
+    let [_, count, pages, _, status, _] = frame.args();
+    for n in 0..count {
+        let at = UserPtr::<u64>::new(pages).add(n).read()?;
+        let is_there = current().space().frame_at(at).is_some();
+        let word = if is_there { 0 } else { -i32::from(Errno::ENOENT.0 as i16) };
+        UserPtr::<i32>::new(status).add(n).write(&word)?;
+    }
+    Ok(0)
+}
+
+/// Commands of membarrier that there are, by bit; and those that need the bit above them first.
+const BARRIERS: u64 = 0x7f;
+const PRIVATE: [u64; 2] = [1 << 3, 1 << 5];
+/// What processes have registered for.
+static REGISTERED: SpinLock<BTreeMap<u32, u64>> = SpinLock::new(BTreeMap::new());
+
+/// A barrier on all processors: a grace period, in which each of them comes by.
+fn membarrier(frame: &mut Frame) -> Answer {
+    let [command, flags, ..] = frame.args();
+    let pid = current().process().pid;
+    match command & 0xffff_ffff {
+        _ if flags as u32 != 0 => Err(Errno::EINVAL),
+        0 => Ok(BARRIERS),
+        command if !command.is_power_of_two() || command & BARRIERS == 0 => Err(Errno::EINVAL),
+        command if PRIVATE.contains(&command) => {
+            let registered = REGISTERED.lock().get(&pid).copied().unwrap_or(0);
+            if registered & command << 1 == 0 {
+                return Err(Errno::EPERM);
+            }
+            Machine::rcu_barrier();
+            Ok(0)
+        }
+        1 | 2 => {
+            Machine::rcu_barrier();
+            Ok(0)
+        }
+        command => {
+            *REGISTERED.lock().entry(pid).or_insert(0) |= command;
+            Ok(0)
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! Waiting for files: poll, select, epoll. A caller sleeps on the keys of all files at once.
+
+use super::descriptors::file;
+use super::{Answer, Calls, time};
+use crate::arch::clock;
+use crate::arch::cpu::current;
+use crate::arch::trap::Frame;
+use crate::arch::user::{self, UserPtr};
+use crate::files::epoll::Epoll;
+use crate::files::open::Open;
+use crate::files::table;
+use crate::task::signal;
+use crate::task::signal::restart::deadline_after;
+use crate::task::wait::{self, Key, Sleep, Woken};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use freehold::error::Errno;
+use linux_raw_sys::general::*;
+
+pub const CALLS: Calls = &[
+    (__NR_poll, poll),
+    (__NR_ppoll, ppoll),
+    (__NR_select, select),
+    (__NR_pselect6, pselect),
+    (__NR_epoll_create, epoll_create),
+    (__NR_epoll_create1, epoll_create1),
+    (__NR_epoll_ctl, epoll_ctl),
+    (__NR_epoll_wait, epoll_wait),
+    (__NR_epoll_pwait, epoll_pwait),
+    (__NR_epoll_pwait2, epoll_pwait2),
+];
+
+/// What a look at files found.
+struct Look<R> {
+    found: Option<R>,
+    /// What to sleep on if nothing was found.
+    keys: Vec<Key>,
+    /// When to look again at the latest.
+    again: u64,
+}
+
+impl<R> Look<R> {
+    fn new() -> Self {
+        Look { found: None, keys: Vec::new(), again: u64::MAX }
+    }
+
+    /// What a file is ready for; it is waited for, too.
+    fn ask(&mut self, open: &Open) -> u32 {
+        self.keys.extend(open.file.ready_key());
+        self.again = self.again.min(open.file.ready_at());
+        open.file.ready()
+    }
+}
+
+/// Looks until something is found, or the deadline has come: `None`.
+fn wait_for<R>(deadline: u64, mut look: impl FnMut() -> Result<Look<R>, Errno>) -> Result<Option<R>, Errno> {
+    loop {
+        let first = look()?;
+        if first.found.is_some() || clock::now_ns() >= deadline {
+            return Ok(first.found);
+        }
+        let mut waiting: Vec<_> = first.keys.iter().map(|key| wait::enqueue(*key, u32::MAX)).collect();
+        if waiting.is_empty() {
+            waiting.push(wait::enqueue(Key::kernel(&raw const deadline as u64), u32::MAX));
+        }
+        // What came before the thread was listed.
+        let second = look();
+        if !matches!(&second, Ok(Look { found: None, .. })) {
+            for waiting in &waiting {
+                waiting.cancel();
+            }
+            return second.map(|look| look.found);
+        }
+        let until = deadline.min(first.again);
+        if wait::sleep_any(&waiting, Sleep::Interruptible, until) == Woken::Signal {
+            return Err(Errno::EINTR);
+        }
+    }
+}
+
+/// The end of a time in milliseconds; negative: never.
+fn by_ms(timeout: u64) -> u64 {
+    match timeout as i32 {
+        ms @ 0.. => deadline_after(ms as u64 * 1_000_000),
+        _ => u64::MAX,
+    }
+}
+
+/// The end of a time that a `struct timespec` says; null: never.
+fn by_timespec(at: u64) -> Result<u64, Errno> {
+    match at {
+        0 => Ok(u64::MAX),
+        at => Ok(clock::now_ns().saturating_add(time::duration(at)?)),
+    }
+}
+
+/// Signals that are blocked until the call is over, where the program names them.
+fn block(mask: u64, bytes: u64) -> Result<(), Errno> {
+    let Some(mask) = UserPtr::<u64>::optional(mask) else { return Ok(()) };
+    if bytes != 8 {
+        return Err(Errno::EINVAL);
+    }
+    signal::set_blocked_for_call(mask.read()?);
+    Ok(())
+}
+
+fn poll(frame: &mut Frame) -> Answer {
+    let [at, count, timeout, ..] = frame.args();
+    poll_until(at, count, by_ms(timeout))
+}
+
+fn ppoll(frame: &mut Frame) -> Answer {
+    let [at, count, timeout, mask, bytes, _] = frame.args();
+    let deadline = by_timespec(timeout)?;
+    block(mask, bytes)?;
+    poll_until(at, count, deadline)
+}
+
+fn poll_until(at: u64, count: u64, deadline: u64) -> Answer {
+    if count > table::MOST as u64 {
+        return Err(Errno::EINVAL);
+    }
+    Ok(wait_for(deadline, || look_poll(at, count))?.unwrap_or(0))
+}
+
+/// Looks at every file that a poll names, and writes what each is ready for; finds how many are.
+fn look_poll(at: u64, count: u64) -> Result<Look<u64>, Errno> {
+    let (mut look, mut ready) = (Look::new(), 0);
+    for n in 0..count {
+        let entry = UserPtr::<u64>::new(at).add(n);
+        let word = entry.read()?;
+        let (descriptor, events) = (word as i32, (word >> 32) as u16);
+        let found = match file(descriptor as u32 as u64) {
+            _ if descriptor < 0 => 0,
+            Ok(open) => {
+                // What is read normally, or written, is all that there is.
+                let events = u32::from(events);
+                let more = if events & POLLRDNORM != 0 { POLLIN } else { 0 }
+                    | if events & POLLWRNORM != 0 { POLLOUT } else { 0 };
+                let ready = look.ask(&open) & (events | more | POLLERR | POLLHUP);
+                let more = if ready & POLLIN != 0 { events & POLLRDNORM } else { 0 }
+                    | if ready & POLLOUT != 0 { events & POLLWRNORM } else { 0 };
+                ready & (events | POLLERR | POLLHUP) | more
+            }
+            Err(_) => POLLNVAL,
+        };
+        ready += u64::from(found != 0);
+        UserPtr::<u16>::new(entry.at() + 6).write(&(found as u16))?;
+    }
+    look.found = (ready > 0).then_some(ready);
+    Ok(look)
+}
+
+fn select(frame: &mut Frame) -> Answer {
+    let [count, read, write, except, timeout, _] = frame.args();
+    let deadline = match UserPtr::<[u64; 2]>::optional(timeout) {
+        None => u64::MAX,
+        Some(timeout) => {
+            let [seconds, us] = timeout.read()?;
+            if seconds > i64::MAX as u64 || us > i64::MAX as u64 {
+                return Err(Errno::EINVAL);
+            }
+            let ns = seconds.saturating_mul(1_000_000_000).saturating_add(us.saturating_mul(1000));
+            clock::now_ns().saturating_add(ns)
+        }
+    };
+    select_until(count, [read, write, except], deadline)
+}
+
+fn pselect(frame: &mut Frame) -> Answer {
+    let [count, read, write, except, timeout, mask] = frame.args();
+    let deadline = by_timespec(timeout)?;
+    if let Some(mask) = UserPtr::<[u64; 2]>::optional(mask) {
+        let [mask, bytes] = mask.read()?;
+        block(mask, bytes)?;
+    }
+    select_until(count, [read, write, except], deadline)
+}
+
+/// Three sets of descriptors, a bit each: to read, to write, and what else.
+type Sets = [[u8; table::MOST / 8]; 3];
+/// What counts for each set.
+const COUNTS: [u32; 3] = [POLLIN | POLLHUP | POLLERR, POLLOUT | POLLERR, POLLPRI];
+
+fn select_until(count: u64, at: [u64; 3], deadline: u64) -> Answer {
+    if count as i32 <= -1 {
+        return Err(Errno::EINVAL);
+    }
+    let count = (count as usize).min(table::MOST);
+    let bytes = count.div_ceil(64) * 8;
+    let mut asked: Sets = [[0; table::MOST / 8]; 3];
+    for (at, set) in at.iter().zip(&mut asked).filter(|(at, _)| **at != 0) {
+        user::copy_in(*at, &mut set[..bytes])?;
+    }
+    let found = wait_for(deadline, || look_select(count, &asked))?;
+    let (ready, sets) = found.unwrap_or((0, [[0; table::MOST / 8]; 3]));
+    for (at, set) in at.iter().zip(&sets).filter(|(at, _)| **at != 0) {
+        user::copy_out(*at, &set[..bytes])?;
+    }
+    Ok(ready)
+}
+
+fn look_select(count: usize, asked: &Sets) -> Result<Look<(u64, Sets)>, Errno> {
+    let (mut look, mut found, mut ready) = (Look::new(), [[0; table::MOST / 8]; 3], 0);
+    for n in 0..count {
+        let (byte, bit) = (n / 8, 1 << (n % 8));
+        if asked.iter().all(|set| set[byte] & bit == 0) {
+            continue;
+        }
+        let is = look.ask(&*file(n as u64)?);
+        for (set, (asked, counts)) in found.iter_mut().zip(asked.iter().zip(COUNTS)) {
+            if asked[byte] & bit != 0 && is & counts != 0 {
+                set[byte] |= bit;
+                ready += 1;
+            }
+        }
+    }
+    look.found = (ready > 0).then_some((ready, found));
+    Ok(look)
+}
+
+fn epoll_create(frame: &mut Frame) -> Answer {
+    let [size, ..] = frame.args();
+    if size as i32 <= 0 {
+        return Err(Errno::EINVAL);
+    }
+    new_epoll(false)
+}
+
+fn epoll_create1(frame: &mut Frame) -> Answer {
+    let [flags, ..] = frame.args();
+    if flags as u32 & !O_CLOEXEC != 0 {
+        return Err(Errno::EINVAL);
+    }
+    new_epoll(flags != 0)
+}
+
+fn new_epoll(close_on_exec: bool) -> Answer {
+    let open = Open::new(Arc::new(Epoll::new()), O_RDWR, b"anon_inode:[eventpoll]");
+    current().process().files.add(open, 0, close_on_exec)
+}
+
+/// `f` with the set of a descriptor.
+fn with_epoll<R>(open: &Open, f: impl FnOnce(&Epoll) -> Result<R, Errno>) -> Result<R, Errno> {
+    let any = open.file.as_any().ok_or(Errno::EINVAL)?;
+    f(any.downcast_ref().ok_or(Errno::EINVAL)?)
+}
+
+fn epoll_ctl(frame: &mut Frame) -> Answer {
+    let [set, what, descriptor, event, ..] = frame.args();
+    let (set, open) = (file(set)?, file(descriptor)?);
+    if Arc::ptr_eq(&set, &open) {
+        return Err(Errno::EINVAL);
+    }
+    if open.file.mapping().is_some() || open.file.node().is_some() {
+        return Err(Errno::EPERM);
+    }
+    // `struct epoll_event` is packed: events, and the program's word.
+    let (mut events, mut data) = (0, 0);
+    if what as u32 != EPOLL_CTL_DEL {
+        let words = UserPtr::<[u32; 3]>::new(event).read()?;
+        (events, data) = (words[0], u64::from(words[1]) | u64::from(words[2]) << 32);
+    }
+    with_epoll(&set, |epoll| match what as u32 {
+        EPOLL_CTL_ADD => epoll.add(descriptor, &open, events, data),
+        EPOLL_CTL_MOD => epoll.modify(descriptor, &open, events, data),
+        EPOLL_CTL_DEL => epoll.remove(descriptor, &open),
+        _ => Err(Errno::EINVAL),
+    })?;
+    Ok(0)
+}
+
+fn epoll_wait(frame: &mut Frame) -> Answer {
+    let [set, out, most, timeout, ..] = frame.args();
+    epoll_until(set, out, most, by_ms(timeout))
+}
+
+fn epoll_pwait(frame: &mut Frame) -> Answer {
+    let [set, out, most, timeout, mask, bytes] = frame.args();
+    block(mask, bytes)?;
+    epoll_until(set, out, most, by_ms(timeout))
+}
+
+fn epoll_pwait2(frame: &mut Frame) -> Answer {
+    let [set, out, most, timeout, mask, bytes] = frame.args();
+    let deadline = by_timespec(timeout)?;
+    block(mask, bytes)?;
+    epoll_until(set, out, most, deadline)
+}
+
+fn epoll_until(set: u64, out: u64, most: u64, deadline: u64) -> Answer {
+    let most = usize::try_from(most as i32).ok().filter(|most| *most > 0).ok_or(Errno::EINVAL)?;
+    let set = file(set)?;
+    let told = with_epoll(&set, |epoll| {
+        wait_for(deadline, || {
+            let mut look = Look::new();
+            let (told, again) = epoll.look(most, &mut look.keys);
+            look.again = again;
+            look.found = (!told.is_empty()).then_some(told);
+            Ok(look)
+        })
+    })?;
+    let told = told.unwrap_or_default();
+    for (n, (events, data)) in told.iter().enumerate() {
+        let words = [*events, *data as u32, (*data >> 32) as u32];
+        UserPtr::<[u32; 3]>::new(out).add(n as u64).write(&words)?;
+    }
+    Ok(told.len() as u64)
+}

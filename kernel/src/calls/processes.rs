@@ -1,0 +1,302 @@
+//! Threads and processes.
+
+use super::files::{self, path};
+use super::usage::of_ended;
+use super::{Answer, Calls, errno};
+use crate::arch::cpu::current;
+use crate::arch::features::VectorState;
+use crate::arch::lock::SpinLock;
+use crate::arch::trap::Frame;
+use crate::arch::user::{self, UserPtr};
+use crate::files::tree::{self, Kind, Node};
+use crate::task::clone::{self, Request};
+use crate::task::exec::{self, Strings};
+use crate::task::exit::{self, Status};
+use crate::task::reap::{self, Which};
+use crate::task::signal::frame::AlternateStack;
+use crate::task::signal::{Action, IGNORE, Info, MOST, job};
+use crate::task::{Space, limits, scheduler, wait};
+use alloc::format;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::Relaxed;
+use freehold::PAGE_SIZE;
+use freehold::error::Errno;
+use linux_raw_sys::general::*;
+
+pub const CALLS: Calls = &[
+    (__NR_fork, fork),
+    (__NR_vfork, vfork),
+    (__NR_clone, clone_call),
+    (__NR_clone3, clone3),
+    (__NR_execve, execve),
+    (__NR_execveat, execveat),
+    (__NR_exit, exit_call),
+    (__NR_exit_group, exit_group),
+    (__NR_wait4, wait4),
+    (__NR_waitid, waitid),
+    (__NR_getpid, getpid),
+    (__NR_gettid, gettid),
+    (__NR_getppid, getppid),
+    (__NR_set_tid_address, set_tid_address),
+    (__NR_arch_prctl, arch_prctl),
+];
+
+fn fork(frame: &mut Frame) -> Answer {
+    clone::clone(frame, &Request { exit_signal: SIGCHLD, ..Request::default() })
+}
+
+fn vfork(frame: &mut Frame) -> Answer {
+    let flags = u64::from(CLONE_VM | CLONE_VFORK);
+    clone::clone(frame, &Request { flags, exit_signal: SIGCHLD, ..Request::default() })
+}
+
+fn clone_call(frame: &mut Frame) -> Answer {
+    let [flags, stack, parent_tid, child_tid, tls, _] = frame.args();
+    let exit_signal = flags as u32 & CSIGNAL;
+    let flags = flags & !u64::from(CSIGNAL);
+    clone::clone(frame, &Request { flags, parent_tid, child_tid, stack, tls, exit_signal })
+}
+
+fn clone3(frame: &mut Frame) -> Answer {
+    let [at, bytes, ..] = frame.args();
+    if bytes < 64 {
+        return Err(Errno::EINVAL);
+    }
+    if bytes > PAGE_SIZE {
+        return Err(errno::E2BIG);
+    }
+    // What is behind what is known has to be zero.
+    const KNOWN: u64 = 88;
+    for n in KNOWN..bytes {
+        if UserPtr::<u8>::new(at).add(n).read()? != 0 {
+            return Err(errno::E2BIG);
+        }
+    }
+    let [flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_bytes, tls] =
+        UserPtr::<[u64; 8]>::new(at).read()?;
+    let has = |flag: u32| flags & u64::from(flag) != 0;
+    if exit_signal > MOST.into() || (stack == 0) != (stack_bytes == 0) || has(CLONE_DETACHED | CSIGNAL) {
+        return Err(Errno::EINVAL);
+    }
+    if (has(CLONE_THREAD) || has(CLONE_PARENT)) && exit_signal != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if has(CLONE_PIDFD) {
+        UserPtr::<u32>::new(pidfd).write(&0)?;
+    }
+    let stack = stack.wrapping_add(stack_bytes);
+    let exit_signal = exit_signal as u32;
+    clone::clone(frame, &Request { flags, parent_tid, child_tid, stack, tls, exit_signal })
+}
+
+fn execve(frame: &mut Frame) -> Answer {
+    let [at, arguments, environment, ..] = frame.args();
+    let path = path(at)?;
+    let here = current().process().directory.lock().clone();
+    let node = tree::lookup(&here, &path, true)?;
+    execute(frame, node, path, arguments, environment)
+}
+
+fn execveat(frame: &mut Frame) -> Answer {
+    let [descriptor, at, arguments, environment, flags, _] = frame.args();
+    let flags = flags as u32;
+    if flags & !(AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let path = path(at)?;
+    if path.is_empty() && flags & AT_EMPTY_PATH != 0 {
+        let node = files::directory(descriptor)?;
+        let path = format!("/dev/fd/{}", descriptor as i32).into_bytes();
+        return execute(frame, node, path, arguments, environment);
+    }
+    let follows = flags & AT_SYMLINK_NOFOLLOW == 0;
+    let node = tree::lookup(&files::start(descriptor, &path)?, &path, follows)?;
+    if matches!(node.kind, Kind::Link(_)) {
+        return Err(errno::ELOOP);
+    }
+    execute(frame, node, path, arguments, environment)
+}
+
+fn execute(frame: &mut Frame, node: Arc<Node>, path: Vec<u8>, arguments: u64, environment: u64) -> Answer {
+    let mut room = exec::MOST_ARGUMENTS;
+    let mut strings = Strings {
+        arguments: read_strings(arguments, &mut room)?,
+        environment: read_strings(environment, &mut room)?,
+    };
+    let node = exec::interpret(node, &path, &mut strings)?;
+    let (space, begin) = exec::load(&node, &path, &strings)?;
+    exit::end_others()?;
+    let name = tree::path_of(&node);
+    let before = current().process().exe.lock().replace(node);
+    drop(before);
+    become_program(space, &path, name);
+    *frame = begin;
+    Ok(0)
+}
+
+/// The calling thread, alone in its process, goes on in this space, with what exec keeps.
+fn become_program(space: Space, path: &[u8], name: Vec<u8>) {
+    let thread = current();
+    let process = thread.process();
+    thread.set_tid(process.pid);
+    let base = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    let mut comm = [0; 16];
+    let kept = base.len().min(15);
+    comm[..kept].copy_from_slice(&base[..kept]);
+    *thread.comm.lock() = comm;
+    *process.name.lock() = name;
+    process.usage.note_pages(thread.space());
+    *process.space.lock() = Some(space.clone());
+    drop(thread.set_space(Some(space)));
+    wait::wake(clone::vfork_key(process), usize::MAX);
+    process.files.close_marked();
+    process.has_executed.store(1, Relaxed);
+    process.ids.lock().executes();
+    limits::renew(process);
+    process.timers.lock().forget();
+    // Handlers were the old program's; what is ignored stays so.
+    let kept = |action: Action| match action.handler {
+        IGNORE => Action { handler: IGNORE, ..Action::default() },
+        _ => Action::default(),
+    };
+    let actions = process.actions().lock().map(kept);
+    process.share_actions(Arc::new(SpinLock::new(actions)));
+    thread.alternate_stack.set(AlternateStack::NONE);
+    thread.clear_tid.set(0);
+    thread.robust_list.set((0, 0));
+    thread.fs_base.set(0);
+    thread.gs_base.set(0);
+    scheduler::load_bases(thread);
+    VectorState::new().load();
+}
+
+/// An array of strings that ends with a null pointer.
+fn read_strings(at: u64, room: &mut usize) -> Result<Vec<Vec<u8>>, Errno> {
+    let mut strings = Vec::new();
+    if at == 0 {
+        return Ok(strings);
+    }
+    loop {
+        let place = UserPtr::<u64>::new(at).add(strings.len() as u64).read()?;
+        if place == 0 {
+            return Ok(strings);
+        }
+        let text = user::read_string(place, *room)?.ok_or(errno::E2BIG)?;
+        *room = room.checked_sub(text.len() + 9).ok_or(errno::E2BIG)?;
+        strings.push(text);
+    }
+}
+
+fn exit_call(frame: &mut Frame) -> Answer {
+    let [code, ..] = frame.args();
+    let process = current().process();
+    if process.threads.lock().len() == 1 {
+        process.ending.lock().get_or_insert(Status::by_exit(code as u8));
+    }
+    exit::exit_thread()
+}
+
+fn exit_group(frame: &mut Frame) -> Answer {
+    let [code, ..] = frame.args();
+    exit::exit_group(Status::by_exit(code as u8))
+}
+
+fn wait4(frame: &mut Frame) -> Answer {
+    let [pid, status, options, usage, ..] = frame.args();
+    let options = options as u32;
+    if options & !(WNOHANG | WUNTRACED | WCONTINUED | __WNOTHREAD | __WCLONE | __WALL) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let which = match pid as i32 {
+        i32::MIN => return Err(Errno::ESRCH),
+        -1 => Which::Any,
+        0 => Which::Group(current().process().group.load(Relaxed)),
+        pid @ 1.. => Which::Pid(pid as u32),
+        pid => Which::Group(pid.unsigned_abs()),
+    };
+    let Some((child, event)) = reap::wait_child(which, options | WEXITED)? else { return Ok(0) };
+    if let Some(status) = UserPtr::<u32>::optional(status) {
+        status.write(&event.word())?;
+    }
+    if let Some(usage) = UserPtr::<[u64; 18]>::optional(usage) {
+        usage.write(&of_ended(&child))?;
+    }
+    Ok(child.pid.into())
+}
+
+fn waitid(frame: &mut Frame) -> Answer {
+    let [kind, id, out, options, usage, _] = frame.args();
+    let options = options as u32;
+    let known = WNOHANG | WNOWAIT | WEXITED | WSTOPPED | WCONTINUED | __WNOTHREAD | __WCLONE | __WALL;
+    if options & !known != 0 || options & (WEXITED | WSTOPPED | WCONTINUED) == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let which = match (kind as u32, id as i32) {
+        (P_ALL, _) => Which::Any,
+        (P_PID, id @ 1..) => Which::Pid(id as u32),
+        (P_PGID, 0) => Which::Group(current().process().group.load(Relaxed)),
+        (P_PGID, id @ 1..) => Which::Group(id as u32),
+        _ => return Err(Errno::EINVAL),
+    };
+    let found = reap::wait_child(which, options)?;
+    let info = found.as_ref().map_or(Info::default(), |(child, event)| {
+        let (code, value) = event.code();
+        job::child_info(child, SIGCHLD, code, value)
+    });
+    if out != 0 {
+        // Bytes behind these are not touched.
+        UserPtr::<[u64; 4]>::new(out).write(&info.words()[..4].try_into().expect("four words"))?;
+    }
+    if let (Some((child, _)), Some(usage)) = (&found, UserPtr::<[u64; 18]>::optional(usage)) {
+        usage.write(&of_ended(child))?;
+    }
+    Ok(0)
+}
+
+fn getpid(_: &mut Frame) -> Answer {
+    Ok(current().process().pid.into())
+}
+
+fn gettid(_: &mut Frame) -> Answer {
+    Ok(current().tid().into())
+}
+
+fn getppid(_: &mut Frame) -> Answer {
+    Ok(current().process().parent_pid().into())
+}
+
+fn set_tid_address(frame: &mut Frame) -> Answer {
+    let [at, ..] = frame.args();
+    current().clear_tid.set(at);
+    gettid(frame)
+}
+
+fn arch_prctl(frame: &mut Frame) -> Answer {
+    let [what, at, ..] = frame.args();
+    let thread = current();
+    let base = match what as u32 {
+        // CPUID works, and nothing can make it fault.
+        ARCH_GET_CPUID => return Ok(1),
+        ARCH_SET_CPUID => return Err(errno::ENODEV),
+        ARCH_SET_FS | ARCH_GET_FS => &thread.fs_base,
+        ARCH_SET_GS | ARCH_GET_GS => &thread.gs_base,
+        _ => return Err(Errno::EINVAL),
+    };
+    if matches!(what as u32, ARCH_GET_FS | ARCH_GET_GS) {
+        UserPtr::<u64>::new(at).write(&base.get())?;
+    } else if at >> 47 != 0 {
+        return Err(Errno::EPERM);
+    } else {
+        base.set(at);
+        scheduler::load_bases(thread);
+    }
+    Ok(0)
+}
+
+const ARCH_SET_GS: u32 = 0x1001;
+const ARCH_SET_FS: u32 = 0x1002;
+const ARCH_GET_FS: u32 = 0x1003;
+const ARCH_GET_GS: u32 = 0x1004;
+const ARCH_GET_CPUID: u32 = 0x1011;
+const ARCH_SET_CPUID: u32 = 0x1012;

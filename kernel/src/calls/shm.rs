@@ -1,0 +1,352 @@
+//! System V shared memory: keys, identifiers and times; the memory, and how often it is attached, is the
+//! engine's.
+
+use super::{Answer, Calls};
+use crate::arch::clock;
+use crate::arch::cpu::current;
+use crate::arch::lock::SpinLock;
+use crate::arch::trap::Frame;
+use crate::arch::user::UserPtr;
+use crate::engine;
+use crate::files::proc::settings;
+use crate::memory::platform::Machine;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::Relaxed;
+use freehold::PAGE_SIZE;
+use freehold::counted::Counted;
+use freehold::error::Errno;
+use freehold::hugetlb::HugePageSize;
+use freehold::object;
+use freehold::space::ShmFlags;
+use linux_raw_sys::general::*;
+
+pub const CALLS: Calls =
+    &[(__NR_shmget, shmget), (__NR_shmat, shmat), (__NR_shmdt, shmdt), (__NR_shmctl, shmctl)];
+
+#[derive(Clone)]
+struct Shm {
+    memory: Counted<object::Segment<Machine>>,
+    key: u32,
+    bytes: u64,
+    mode: u32,
+    owner: [u32; 2],
+    /// User and group of the process that made it.
+    maker: [u32; 2],
+    /// Who made it, and who attached or detached it last.
+    pids: [u32; 2],
+    /// When it was attached, detached and changed, in seconds.
+    times: [u64; 3],
+}
+
+impl Shm {
+    /// Whether the calling process may do what these bits of the owner's permissions say.
+    fn check(&self, wanted: u32) -> Result<(), Errno> {
+        let ids = current().process().ids.lock().clone();
+        let (user, group) = (ids.user.effective, ids.group.effective);
+        let is_in = |groups: [u32; 2]| groups.contains(&group) || ids.groups.iter().any(|g| groups.contains(g));
+        let granted = match () {
+            () if user == self.owner[0] || user == self.maker[0] => self.mode >> 6,
+            () if is_in([self.owner[1], self.maker[1]]) => self.mode >> 3,
+            () => self.mode,
+        };
+        let fits = wanted & !granted & 6 == 0 || ids.may(IPC_OWNER);
+        if fits { Ok(()) } else { Err(Errno::EACCES) }
+    }
+
+    /// EPERM: neither owner nor privileged.
+    fn check_lock(&self) -> Result<(), Errno> {
+        let may = current().process().ids.lock().may(IPC_LOCK);
+        if may { Ok(()) } else { self.check_owner() }
+    }
+
+    /// EPERM: it is another user's.
+    fn check_owner(&self) -> Result<(), Errno> {
+        let ids = current().process().ids.lock().clone();
+        let is_own = self.owner[0] == ids.user.effective || self.maker[0] == ids.user.effective;
+        if is_own || ids.may(SYS_ADMIN) { Ok(()) } else { Err(Errno::EPERM) }
+    }
+}
+
+const READ: u32 = 4;
+const WRITE: u32 = 2;
+/// Rights, as capabilities(7) numbers them.
+const IPC_OWNER: u32 = 15;
+const IPC_LOCK: u32 = 14;
+const SYS_ADMIN: u32 = 21;
+
+/// By identifier.
+static ALL: SpinLock<BTreeMap<u32, Shm>> = SpinLock::new(BTreeMap::new());
+
+const CREATE: u32 = 0o1000;
+const EXCLUSIVE: u32 = 0o2000;
+const HUGE: u32 = 0o4000;
+const PRIVATE: u32 = 0;
+const HUGE_SHIFT: u32 = 26;
+/// `shm_perm.mode`: removed; locked.
+const REMOVED: u32 = 0o1000;
+const LOCKED: u32 = 0o2000;
+
+fn seconds() -> u64 {
+    (clock::epoch_ns() + clock::now_ns()) / 1_000_000_000
+}
+
+/// Forgets segments that are gone: removed, and attached nowhere.
+fn forget() {
+    let mut gone = Vec::new();
+    let mut all = ALL.lock();
+    let ids: Vec<u32> =
+        all.iter().filter(|(_, shm)| shm.memory.is_destroyed()).map(|(id, _)| *id).collect();
+    ids.iter().for_each(|id| gone.extend(all.remove(id)));
+    drop(all);
+    drop(gone);
+}
+
+fn find(id: u64) -> Result<Shm, Errno> {
+    forget();
+    let shm = ALL.lock().get(&(id as u32)).cloned().ok_or(Errno::EINVAL)?;
+    Ok(shm)
+}
+
+fn change(id: u64, f: impl FnOnce(&mut Shm)) {
+    if let Some(shm) = ALL.lock().get_mut(&(id as u32)) {
+        f(shm);
+    }
+}
+
+fn shmget(frame: &mut Frame) -> Answer {
+    let [key, bytes, flags, ..] = frame.args();
+    let (key, flags) = (key as u32, flags as u32);
+    forget();
+    if key != PRIVATE {
+        let all = ALL.lock();
+        let found = all.iter().find(|(_, shm)| shm.key == key && !shm.memory.is_removed());
+        match found {
+            Some(_) if flags & (CREATE | EXCLUSIVE) == CREATE | EXCLUSIVE => return Err(Errno::EEXIST),
+            Some((_, shm)) if bytes > shm.bytes => return Err(Errno::EINVAL),
+            Some((id, shm)) => {
+                let (id, shm) = (*id, shm.clone());
+                drop(all);
+                // What any of the three groups of bits asks for.
+                let wanted = (flags >> 6 | flags >> 3 | flags) & 7;
+                return shm.check(wanted).map(|()| id.into());
+            }
+            None if flags & CREATE == 0 => return Err(Errno::ENOENT),
+            None => {}
+        }
+    }
+    let limits = &settings::SHM;
+    if bytes == 0 || bytes > limits.most_bytes.load(Relaxed) {
+        return Err(Errno::EINVAL);
+    }
+    if ALL.lock().len() as u64 >= limits.most_segments.load(Relaxed) {
+        return Err(Errno::ENOSPC);
+    }
+    let memory = match flags & HUGE != 0 {
+        false => object::Segment::new(engine(), key, bytes).map_err(|_| Errno::ENOMEM)?,
+        true => {
+            let size = flags >> HUGE_SHIFT & 0x3f;
+            let page = if size == 0 { 2 << 20 } else { 1 << size };
+            let page = HugePageSize::from_bytes(page).ok_or(Errno::EINVAL)?;
+            let bytes = bytes.checked_next_multiple_of(page.bytes()).ok_or(Errno::EINVAL)?;
+            object::Segment::of_huge_pages(engine(), key, page, bytes).map_err(|error| error.errno())?
+        }
+    };
+    let pid = current().process().pid;
+    let ids = current().process().ids.lock().clone();
+    let (user, group) = (ids.user.effective, ids.group.effective);
+    let shm = Shm {
+        memory,
+        key,
+        bytes,
+        mode: flags & 0o777,
+        owner: [user, group],
+        maker: [user, group],
+        pids: [pid, 0],
+        times: [0, 0, seconds()],
+    };
+    let mut all = ALL.lock();
+    let id = new_id(&all);
+    all.insert(id, shm);
+    Ok(id.into())
+}
+
+/// The identifier that /proc/sys/kernel/shm_next_id asks for, or the next one.
+fn new_id(all: &BTreeMap<u32, Shm>) -> u32 {
+    let wanted = settings::SHM.next_id.swap(u64::MAX, Relaxed);
+    match u32::try_from(wanted) {
+        Ok(id) if !all.contains_key(&id) => id,
+        _ => {
+            let last = settings::SHM.last_id.load(Relaxed) as u32;
+            let free = |id: &u32| !all.contains_key(id);
+            let id = (last.wrapping_add(1)..=i32::MAX as u32).find(free).unwrap_or(0);
+            settings::SHM.last_id.store(id.into(), Relaxed);
+            id
+        }
+    }
+}
+
+fn shmat(frame: &mut Frame) -> Answer {
+    let [id, at, flags, ..] = frame.args();
+    let shm = find(id)?;
+    let flags = ShmFlags::from_bits_truncate(flags as u32);
+    shm.check(if flags.contains(ShmFlags::RDONLY) { READ } else { READ | WRITE })?;
+    let place = current().space().shmat(&shm.memory, at, flags).map_err(|error| error.errno())?;
+    let pid = current().process().pid;
+    change(id, |shm| {
+        shm.times[0] = seconds();
+        shm.pids[1] = pid;
+    });
+    Ok(place)
+}
+
+fn shmdt(frame: &mut Frame) -> Answer {
+    let [at, ..] = frame.args();
+    let space = current().space();
+    let segment = match space.find_vma(at) {
+        Some(vma) => vma.object().file().and_then(|file| file.segment().cloned()),
+        None => None,
+    };
+    space.shmdt(at).map_err(|error| error.errno())?;
+    if let Some(segment) = segment {
+        let pid = current().process().pid;
+        let mut all = ALL.lock();
+        if let Some(shm) = all.values_mut().find(|shm| Counted::same(&shm.memory, &segment)) {
+            shm.times[1] = seconds();
+            shm.pids[1] = pid;
+        }
+        drop(all);
+        drop(segment);
+    }
+    forget();
+    Ok(0)
+}
+
+const RMID: u64 = 0;
+const SET: u64 = 1;
+const STAT: u64 = 2;
+const INFO: u64 = 3;
+const LOCK: u64 = 11;
+const UNLOCK: u64 = 12;
+const STAT_BY_INDEX: u64 = 13;
+const SHM_INFO: u64 = 14;
+const STAT_ANY: u64 = 15;
+
+fn shmctl(frame: &mut Frame) -> Answer {
+    let [id, what, out, ..] = frame.args();
+    match what & 0xffff_ffff {
+        RMID => {
+            let shm = find(id)?;
+            shm.check_owner()?;
+            shm.memory.remove();
+            // A segment that is attached is known by its identifier alone.
+            change(id, |shm| {
+                shm.mode |= REMOVED;
+                shm.key = PRIVATE;
+            });
+            forget();
+        }
+        SET => {
+            find(id)?.check_owner()?;
+            let words = UserPtr::<[u32; 6]>::new(out).read()?;
+            change(id, |shm| {
+                shm.owner = [words[1], words[2]];
+                shm.mode = shm.mode & !0o777 | words[5] & 0o777;
+                shm.times[2] = seconds();
+            });
+        }
+        STAT => {
+            let shm = find(id)?;
+            shm.check(READ)?;
+            put_stat(id as u32, &shm, out)?;
+        }
+        what @ (STAT_BY_INDEX | STAT_ANY) => return stat_by_index(id, out, what == STAT_ANY),
+        LOCK => {
+            find(id)?.check_lock()?;
+            change(id, |shm| shm.mode |= LOCKED);
+        }
+        UNLOCK => {
+            find(id)?.check_lock()?;
+            change(id, |shm| shm.mode &= !LOCKED);
+        }
+        INFO => return put_limits(out),
+        SHM_INFO => return put_sums(out),
+        _ => return Err(Errno::EINVAL),
+    }
+    Ok(0)
+}
+
+/// `struct shmid_ds`, as it lies in memory.
+fn put_stat(id: u32, shm: &Shm, out: u64) -> Result<(), Errno> {
+    let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+    let mut words = [0u64; 14];
+    words[0] = pair(shm.key, shm.owner[0]);
+    words[1] = pair(shm.owner[1], shm.maker[0]);
+    words[2] = pair(shm.maker[1], shm.mode);
+    words[3] = u64::from(id >> 15);
+    words[6] = shm.bytes;
+    words[7..10].copy_from_slice(&shm.times);
+    words[10] = pair(shm.pids[0], shm.pids[1]);
+    words[11] = shm.memory.attached();
+    UserPtr::<[u64; 14]>::new(out).write(&words)
+}
+
+/// The segment at a place in the table; returns its identifier.
+fn stat_by_index(index: u64, out: u64, any: bool) -> Answer {
+    forget();
+    let found = ALL.lock().iter().nth(index as u32 as usize).map(|(id, shm)| (*id, shm.clone()));
+    let (id, shm) = found.ok_or(Errno::EINVAL)?;
+    if !any {
+        shm.check(READ)?;
+    }
+    put_stat(id, &shm, out)?;
+    Ok(id.into())
+}
+
+fn last_index() -> u64 {
+    (ALL.lock().len() as u64).saturating_sub(1)
+}
+
+/// `struct shminfo`.
+fn put_limits(out: u64) -> Answer {
+    let limits = &settings::SHM;
+    let most = limits.most_segments.load(Relaxed);
+    let (bytes, pages) = (limits.most_bytes.load(Relaxed), limits.most_pages.load(Relaxed));
+    UserPtr::<[u64; 9]>::new(out).write(&[bytes, 1, most, most, pages, 0, 0, 0, 0])?;
+    Ok(last_index())
+}
+
+/// `struct shm_info`.
+fn put_sums(out: u64) -> Answer {
+    forget();
+    let all = ALL.lock();
+    let count = all.len() as u64;
+    let pages: u64 = all.values().map(|shm| shm.bytes.div_ceil(PAGE_SIZE)).sum();
+    let present: Vec<_> = all.values().map(|shm| shm.memory.clone()).collect();
+    drop(all);
+    let pages_of = |memory: &Counted<object::Segment<Machine>>| memory.mapping().pages();
+    let resident: u64 = present.iter().map(pages_of).sum();
+    UserPtr::<[u64; 6]>::new(out).write(&[count, pages, resident, 0, 0, 0])?;
+    Ok(last_index())
+}
+
+/// A line of /proc/sysvipc/shm for each.
+pub fn write_report(out: &mut Vec<u8>) {
+    forget();
+    out.extend_from_slice(
+        b"       key      shmid perms                  size  cpid  lpid nattch   uid   gid  cuid  cgid      \
+          atime      dtime      ctime                   rss                  swap\n",
+    );
+    for (id, shm) in ALL.lock().iter() {
+        let (key, mode, bytes, nattch) = (shm.key as i32, shm.mode, shm.bytes, shm.memory.attached());
+        let ([cpid, lpid], [uid, gid], [atime, dtime, ctime]) = (shm.pids, shm.owner, shm.times);
+        let rss = shm.memory.mapping().pages() * PAGE_SIZE;
+        let line = alloc::format!(
+            "{key:>10} {id:>10}  {mode:>4o} {bytes:>21} {cpid:>5} {lpid:>5}  {nattch:>5} {uid:>5} {gid:>5} \
+             {:>5} {:>5} {atime:>10} {dtime:>10} {ctime:>10} {rss:>21} {:>21}\n",
+            0, 0, 0
+        );
+        out.extend_from_slice(line.as_bytes());
+    }
+}
+

@@ -1,0 +1,279 @@
+//! Signals: masks, handlers, sending, waiting.
+
+use super::time::duration;
+use super::{Answer, Calls, TABLE};
+use crate::arch::clock;
+use crate::arch::cpu::current;
+use crate::arch::trap::Frame;
+use crate::arch::user::UserPtr;
+use crate::task::process::{self, Process};
+use crate::task::signal::{self, ALWAYS, Action, Info, MOST, bit};
+use crate::task::wait::{self, Key, Sleep};
+use crate::task::{Thread, itimers};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::Relaxed;
+use freehold::error::Errno;
+use linux_raw_sys::general::*;
+
+pub const CALLS: Calls = &[
+    (__NR_rt_sigaction, sigaction),
+    (__NR_rt_sigprocmask, sigprocmask),
+    (__NR_rt_sigreturn, sigreturn),
+    (__NR_rt_sigpending, sigpending),
+    (__NR_rt_sigsuspend, sigsuspend),
+    (__NR_rt_sigtimedwait, sigtimedwait),
+    (__NR_rt_sigqueueinfo, sigqueueinfo),
+    (__NR_rt_tgsigqueueinfo, tgsigqueueinfo),
+    (__NR_sigaltstack, sigaltstack),
+    (__NR_kill, kill),
+    (__NR_tkill, tkill),
+    (__NR_tgkill, tgkill),
+    (__NR_pause, pause),
+    (__NR_restart_syscall, restart),
+];
+
+fn check_size(bytes: u64) -> Result<(), Errno> {
+    if bytes == 8 { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
+fn sigaction(frame: &mut Frame) -> Answer {
+    let [number, new, old, bytes, ..] = frame.args();
+    check_size(bytes)?;
+    let number = u32::try_from(number).ok().filter(|n| (1..=MOST).contains(n)).ok_or(Errno::EINVAL)?;
+    if new != 0 && ALWAYS & bit(number) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let new = UserPtr::<Action>::optional(new).map(UserPtr::read).transpose()?;
+    let process = current().process();
+    let mut signals = process.signals.lock();
+    let actions = process.actions();
+    let mut all = actions.lock();
+    let before = all[number as usize];
+    if let Some(new) = new {
+        all[number as usize] = Action { mask: new.mask & !ALWAYS, ..new };
+    }
+    drop(all);
+    if new.is_some_and(|new| new.ignores(number)) {
+        signal::discard(process, &mut signals, bit(number));
+    }
+    drop(signals);
+    if let Some(old) = UserPtr::<Action>::optional(old) {
+        old.write(&before)?;
+    }
+    Ok(0)
+}
+
+fn sigprocmask(frame: &mut Frame) -> Answer {
+    let [how, new, old, bytes, ..] = frame.args();
+    check_size(bytes)?;
+    let before = current().blocked();
+    if let Some(new) = UserPtr::<u64>::optional(new) {
+        let mask = new.read()?;
+        signal::set_blocked(match how as u32 {
+            SIG_BLOCK => before | mask,
+            SIG_UNBLOCK => before & !mask,
+            SIG_SETMASK => mask,
+            _ => return Err(Errno::EINVAL),
+        });
+    }
+    if let Some(old) = UserPtr::<u64>::optional(old) {
+        old.write(&before)?;
+    }
+    Ok(0)
+}
+
+fn sigreturn(frame: &mut Frame) -> Answer {
+    Ok(signal::frame::pop(frame))
+}
+
+fn sigpending(frame: &mut Frame) -> Answer {
+    let [out, bytes, ..] = frame.args();
+    if bytes > 8 {
+        return Err(Errno::EINVAL);
+    }
+    let thread = current();
+    let signals = thread.process().signals.lock();
+    let pending = (signals.pending.set | thread.pending.lock().set) & thread.blocked();
+    drop(signals);
+    crate::arch::user::copy_out(out, &pending.to_ne_bytes()[..bytes as usize])?;
+    Ok(0)
+}
+
+/// Sleeps until a signal comes, or the deadline.
+fn sleep_for_signal(deadline: u64) {
+    let word = 0u32;
+    wait::enqueue(Key::kernel(&raw const word as u64), u32::MAX).sleep(Sleep::Interruptible, deadline);
+}
+
+fn sigsuspend(frame: &mut Frame) -> Answer {
+    let [mask, bytes, ..] = frame.args();
+    check_size(bytes)?;
+    let mask = UserPtr::<u64>::new(mask).read()?;
+    signal::set_blocked_for_call(mask);
+    sleep_for_signal(u64::MAX);
+    Err(Errno::EINTR)
+}
+
+fn pause(_: &mut Frame) -> Answer {
+    sleep_for_signal(u64::MAX);
+    Err(Errno::EINTR)
+}
+
+fn sigtimedwait(frame: &mut Frame) -> Answer {
+    let [set, out, timeout, bytes, ..] = frame.args();
+    check_size(bytes)?;
+    let set = UserPtr::<u64>::new(set).read()? & !ALWAYS;
+    let deadline = match timeout {
+        0 => u64::MAX,
+        at => clock::now_ns().saturating_add(duration(at)?),
+    };
+    let take = || {
+        let thread = current();
+        let mut signals = thread.process().signals.lock();
+        let own = thread.pending.lock().take(set);
+        own.or_else(|| signals.pending.take(set))
+    };
+    let await_these = |these| {
+        let thread = current();
+        let signals = thread.process().signals.lock();
+        thread.awaited.store(these, Relaxed);
+        signal::refresh(thread, &signals);
+    };
+    let mut found = take();
+    if found.is_none() && clock::now_ns() < deadline {
+        await_these(set);
+        sleep_for_signal(deadline);
+        await_these(0);
+        found = take();
+    }
+    let Some(mut info) = found else {
+        return Err(if clock::now_ns() >= deadline { Errno::EAGAIN } else { Errno::EINTR });
+    };
+    itimers::tell(current().process(), &mut info);
+    if let Some(out) = UserPtr::<[u64; 16]>::optional(out) {
+        out.write(&info.words())?;
+    }
+    Ok(info.signal.into())
+}
+
+fn sigaltstack(frame: &mut Frame) -> Answer {
+    let [new, old, ..] = frame.args();
+    let before = current().alternate_stack.get().words(frame.rsp);
+    if let Some(new) = UserPtr::<[u64; 3]>::optional(new) {
+        let [at, flags, bytes] = new.read()?;
+        signal::frame::set_alternate_stack(frame.rsp, at, flags as u32, bytes)?;
+    }
+    if let Some(old) = UserPtr::<[u64; 3]>::optional(old) {
+        old.write(&before)?;
+    }
+    Ok(0)
+}
+
+/// Sends, if the calling process may. Signal 0 looks only whether it may.
+fn send(process: &Arc<Process>, thread: Option<&Arc<Thread>>, info: Info) -> Result<(), Errno> {
+    let here = current().process();
+    let mine = here.ids.lock().clone();
+    let same_session = here.session.load(Relaxed) == process.session.load(Relaxed);
+    let may = Arc::ptr_eq(here, process)
+        || mine.may_signal(&process.ids.lock())
+        || info.signal == SIGCONT && same_session;
+    if !may {
+        return Err(Errno::EPERM);
+    }
+    if info.signal != 0 {
+        signal::send(process, thread, info);
+    }
+    Ok(())
+}
+
+fn number(signal: u64) -> Result<u32, Errno> {
+    let signal = signal as u32;
+    if signal <= MOST { Ok(signal) } else { Err(Errno::EINVAL) }
+}
+
+fn kill(frame: &mut Frame) -> Answer {
+    let [pid, signal, ..] = frame.args();
+    let info = Info::from_here(number(signal)?, 0);
+    let here = current().process();
+    let group = match pid as i32 {
+        pid @ 1.. => {
+            send(&process::find(pid as u32).ok_or(Errno::ESRCH)?, None, info)?;
+            return Ok(0);
+        }
+        0 => Some(here.group.load(Relaxed)),
+        -1 => None,
+        pid => Some(pid.unsigned_abs()),
+    };
+    let is_meant = |process: &Arc<Process>| match group {
+        Some(group) => process.group.load(Relaxed) == group,
+        None => process.pid != 1 && process.pid != here.pid,
+    };
+    let meant: Vec<_> = process::all().into_iter().filter(is_meant).collect();
+    let results: Vec<_> = meant.iter().map(|process| send(process, None, info)).collect();
+    match results.iter().find(|result| result.is_ok()) {
+        Some(_) => Ok(0),
+        None => Err(results.first().map_or(Errno::ESRCH, |_| Errno::EPERM)),
+    }
+}
+
+/// The thread `tid`, of process `pid` if that is named.
+fn thread(pid: Option<u64>, tid: u64) -> Result<(Arc<Process>, Arc<Thread>), Errno> {
+    let is_number = |id: u64| id as i32 > 0;
+    if !is_number(tid) || pid.is_some_and(|pid| !is_number(pid)) {
+        return Err(Errno::EINVAL);
+    }
+    let found = process::find_thread(tid as u32).ok_or(Errno::ESRCH)?;
+    match pid {
+        Some(pid) if found.0.pid != pid as u32 => Err(Errno::ESRCH),
+        _ => Ok(found),
+    }
+}
+
+fn tkill(frame: &mut Frame) -> Answer {
+    let [tid, signal, ..] = frame.args();
+    let (process, thread) = thread(None, tid)?;
+    send(&process, Some(&thread), Info::from_here(number(signal)?, SI_TKILL)).map(|()| 0)
+}
+
+fn tgkill(frame: &mut Frame) -> Answer {
+    let [pid, tid, signal, ..] = frame.args();
+    let (process, thread) = thread(Some(pid), tid)?;
+    send(&process, Some(&thread), Info::from_here(number(signal)?, SI_TKILL)).map(|()| 0)
+}
+
+/// What a program has put together: it may not say that the kernel sent it, but to itself.
+fn info(signal: u64, at: u64, pid: u32) -> Result<Info, Errno> {
+    let info = Info { signal: number(signal)?, ..Info::read(at)? };
+    if (info.code >= 0 || info.code == SI_TKILL) && pid != current().process().pid {
+        return Err(Errno::EPERM);
+    }
+    Ok(info)
+}
+
+fn sigqueueinfo(frame: &mut Frame) -> Answer {
+    let [pid, signal, at, ..] = frame.args();
+    let info = info(signal, at, pid as u32)?;
+    let process = process::find(pid as u32).ok_or(Errno::ESRCH)?;
+    send(&process, None, info).map(|()| 0)
+}
+
+fn tgsigqueueinfo(frame: &mut Frame) -> Answer {
+    let [pid, tid, signal, at, ..] = frame.args();
+    let info = info(signal, at, pid as u32)?;
+    let (process, thread) = thread(Some(pid), tid)?;
+    send(&process, Some(&thread), info).map(|()| 0)
+}
+
+/// A call that a signal has interrupted begins again, and ends when it would have.
+fn restart(frame: &mut Frame) -> Answer {
+    let thread = current();
+    let (call, deadline) = thread.restart.take().ok_or(Errno::EINTR)?;
+    frame.error = call.into();
+    thread.resumed.set(Some(deadline));
+    let answer = TABLE[call as usize](frame);
+    thread.resumed.set(None);
+    answer
+}
+
+const SI_TKILL: i32 = -6;

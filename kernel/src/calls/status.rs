@@ -1,0 +1,280 @@
+//! What is known of files: stat and its kin, permissions, owners, times, file systems.
+
+use super::files::{HERE, directory, find, path};
+use super::{Answer, Calls, time};
+use crate::arch::clock;
+use crate::arch::cpu::current;
+use crate::arch::trap::Frame;
+use crate::arch::user::UserPtr;
+use crate::files::tree::{Kind, Node};
+use crate::files::{REGULAR, Stat};
+use crate::memory::{self, frames};
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering::Relaxed;
+use freehold::PAGE_SIZE;
+use freehold::error::Errno;
+use linux_raw_sys::general::*;
+
+pub const CALLS: Calls = &[
+    (__NR_stat, stat),
+    (__NR_lstat, lstat),
+    (__NR_fstat, fstat),
+    (__NR_newfstatat, fstatat),
+    (__NR_statx, statx),
+    (__NR_access, access),
+    (__NR_faccessat, faccessat),
+    (__NR_faccessat2, faccessat2),
+    (__NR_statfs, statfs),
+    (__NR_fstatfs, fstatfs),
+    (__NR_chmod, chmod),
+    (__NR_fchmod, fchmod),
+    (__NR_fchmodat, fchmodat),
+    (__NR_chown, chown),
+    (__NR_lchown, lchown),
+    (__NR_fchown, fchown),
+    (__NR_fchownat, fchownat),
+    (__NR_utime, utime),
+    (__NR_utimes, utimes),
+    (__NR_utimensat, utimensat),
+];
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Blocks of 512 bytes.
+fn blocks(of: &Stat) -> u64 {
+    if of.mode & 0o170_000 == REGULAR { of.size.div_ceil(PAGE_SIZE) * 8 } else { 0 }
+}
+
+/// Writes `struct stat`.
+fn put_stat(of: Stat, at: u64) -> Answer {
+    // As `struct stat` lies in memory: words of eight bytes.
+    let mode = u64::from(of.mode) | of.owner << 32;
+    let mut words = [0u64; 18];
+    let first = [1, of.inode, of.links, mode, of.owner >> 32, of.device, of.size, 4096, blocks(&of)];
+    words[..9].copy_from_slice(&first);
+    for (time, words) in of.times.iter().zip(words[9..15].chunks_mut(2)) {
+        words.copy_from_slice(&[time / SECOND, time % SECOND]);
+    }
+    UserPtr::<[u64; 18]>::new(at).write(&words)?;
+    Ok(0)
+}
+
+fn stat(frame: &mut Frame) -> Answer {
+    let [path, out, ..] = frame.args();
+    put_stat(find(HERE, path, true)?.stat(), out)
+}
+
+fn lstat(frame: &mut Frame) -> Answer {
+    let [path, out, ..] = frame.args();
+    put_stat(find(HERE, path, false)?.stat(), out)
+}
+
+fn fstat(frame: &mut Frame) -> Answer {
+    let [descriptor, out, ..] = frame.args();
+    put_stat(current().process().files.get(descriptor)?.file.stat(), out)
+}
+
+/// What the path, or with AT_EMPTY_PATH the descriptor, names.
+fn stat_of(descriptor: u64, at: u64, flags: u32) -> Result<Stat, Errno> {
+    if flags & AT_EMPTY_PATH != 0 && (at == 0 || path(at)?.is_empty()) {
+        return match descriptor & 0xffff_ffff {
+            HERE => Ok(directory(descriptor)?.stat()),
+            descriptor => Ok(current().process().files.get(descriptor)?.file.stat()),
+        };
+    }
+    Ok(find(descriptor, at, flags & AT_SYMLINK_NOFOLLOW == 0)?.stat())
+}
+
+fn fstatat(frame: &mut Frame) -> Answer {
+    let [descriptor, at, out, flags, ..] = frame.args();
+    put_stat(stat_of(descriptor, at, flags as u32)?, out)
+}
+
+fn statx(frame: &mut Frame) -> Answer {
+    let [descriptor, at, flags, mask, out, _] = frame.args();
+    if mask as u32 & STATX__RESERVED != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let of = stat_of(descriptor, at, flags as u32)?;
+    // As `struct statx` lies in memory.
+    let mut words = [0u64; 32];
+    words[0] = u64::from(STATX_BASIC_STATS) | 4096 << 32;
+    words[2] = of.links | of.owner << 32;
+    words[3] = of.owner >> 32 | u64::from(of.mode) << 32;
+    (words[4], words[5], words[6]) = (of.inode, of.size, blocks(&of));
+    // Read, made, changed, written; nobody knows when it was made.
+    for (time, at) in of.times.iter().zip([8, 14, 12]) {
+        (words[at], words[at + 1]) = (time / SECOND, time % SECOND);
+    }
+    words[16] = of.device >> 8 | (of.device & 0xff) << 32;
+    words[17] = 1 << 32;
+    UserPtr::<[u64; 32]>::new(out).write(&words)?;
+    Ok(0)
+}
+
+fn access(frame: &mut Frame) -> Answer {
+    let [path, mode, ..] = frame.args();
+    may_access(find(HERE, path, true)?, mode)
+}
+
+fn faccessat(frame: &mut Frame) -> Answer {
+    let [descriptor, path, mode, ..] = frame.args();
+    may_access(find(descriptor, path, true)?, mode)
+}
+
+fn faccessat2(frame: &mut Frame) -> Answer {
+    let [descriptor, at, mode, flags, ..] = frame.args();
+    if flags as u32 & AT_EMPTY_PATH != 0 && path(at)?.is_empty() {
+        return stat_of(descriptor, at, flags as u32).map(|_| 0);
+    }
+    may_access(find(descriptor, at, flags as u32 & AT_SYMLINK_NOFOLLOW == 0)?, mode)
+}
+
+/// All is root's, who may everything but execute what nobody may.
+fn may_access(node: Arc<Node>, mode: u64) -> Answer {
+    let executable = node.is_directory() || node.mode.load(Relaxed) & 0o111 != 0;
+    match mode {
+        0..=7 if mode & 1 != 0 && !executable => Err(Errno::EACCES),
+        0..=7 => Ok(0),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+const TMPFS: u64 = 0x0102_1994;
+const PROC: u64 = 0x9fa0;
+
+/// Writes `struct statfs`: of memory, all of which files may have.
+fn put_statfs(kind: u64, out: u64) -> Answer {
+    let (all, free) = (memory::total_bytes() / PAGE_SIZE, frames::free_count());
+    let words = [kind, 4096, all, free, free, all, free, 0, 255, 4096, 0, 0, 0, 0, 0];
+    UserPtr::<[u64; 15]>::new(out).write(&words)?;
+    Ok(0)
+}
+
+fn kind_of(node: &Node) -> u64 {
+    if matches!(node.kind, Kind::Listing(_) | Kind::Made(_)) { PROC } else { TMPFS }
+}
+
+fn statfs(frame: &mut Frame) -> Answer {
+    let [path, out, ..] = frame.args();
+    put_statfs(kind_of(&*find(HERE, path, true)?), out)
+}
+
+fn fstatfs(frame: &mut Frame) -> Answer {
+    let [descriptor, out, ..] = frame.args();
+    let open = current().process().files.get(descriptor)?;
+    put_statfs(open.file.node().map_or(TMPFS, |node| kind_of(node)), out)
+}
+
+/// The node that a descriptor names.
+fn node(descriptor: u64) -> Result<Option<Arc<Node>>, Errno> {
+    Ok(current().process().files.get(descriptor)?.file.node().cloned())
+}
+
+fn chmod(frame: &mut Frame) -> Answer {
+    let [path, mode, ..] = frame.args();
+    set_mode(&*find(HERE, path, true)?, mode)
+}
+
+fn fchmod(frame: &mut Frame) -> Answer {
+    let [descriptor, mode, ..] = frame.args();
+    node(descriptor)?.map_or(Ok(0), |node| set_mode(&node, mode))
+}
+
+fn fchmodat(frame: &mut Frame) -> Answer {
+    let [descriptor, path, mode, ..] = frame.args();
+    set_mode(&*find(descriptor, path, true)?, mode)
+}
+
+fn set_mode(node: &Node, mode: u64) -> Answer {
+    let step = |before: u32| Some(before & !0o7777 | mode as u32 & 0o7777);
+    let _ = node.mode.fetch_update(Relaxed, Relaxed, step);
+    node.times[2].store(clock::epoch_ns() + clock::now_ns(), Relaxed);
+    Ok(0)
+}
+
+fn chown(frame: &mut Frame) -> Answer {
+    let [path, user, group, ..] = frame.args();
+    set_owner(&*find(HERE, path, true)?, user, group)
+}
+
+fn lchown(frame: &mut Frame) -> Answer {
+    let [path, user, group, ..] = frame.args();
+    set_owner(&*find(HERE, path, false)?, user, group)
+}
+
+fn fchown(frame: &mut Frame) -> Answer {
+    let [descriptor, user, group, ..] = frame.args();
+    node(descriptor)?.map_or(Ok(0), |node| set_owner(&node, user, group))
+}
+
+fn fchownat(frame: &mut Frame) -> Answer {
+    let [descriptor, at, user, group, flags, _] = frame.args();
+    let flags = flags as u32;
+    if flags & AT_EMPTY_PATH != 0 && path(at)?.is_empty() {
+        return node(descriptor)?.map_or(Ok(0), |node| set_owner(&node, user, group));
+    }
+    set_owner(&*find(descriptor, at, flags & AT_SYMLINK_NOFOLLOW == 0)?, user, group)
+}
+
+/// -1: stays.
+fn set_owner(node: &Node, user: u64, group: u64) -> Answer {
+    let choose = |new: u64, old: u64| if new as u32 == u32::MAX { old } else { new & 0xffff_ffff };
+    let step =
+        |owner: u64| Some(choose(user, owner & 0xffff_ffff) | choose(group, owner >> 32) << 32);
+    let _ = node.owner.fetch_update(Relaxed, Relaxed, step);
+    node.times[2].store(clock::epoch_ns() + clock::now_ns(), Relaxed);
+    Ok(0)
+}
+
+fn utime(frame: &mut Frame) -> Answer {
+    let [path, times, ..] = frame.args();
+    let times = UserPtr::<[u64; 2]>::optional(times).map(UserPtr::read).transpose()?;
+    let times = times.map(|times| times.map(|seconds| Some(seconds.saturating_mul(SECOND))));
+    set_times(&*find(HERE, path, true)?, times)
+}
+
+fn utimes(frame: &mut Frame) -> Answer {
+    let [path, times, ..] = frame.args();
+    let times = UserPtr::<[u64; 4]>::optional(times).map(UserPtr::read).transpose()?;
+    let ns = |seconds: u64, us: u64| Some(seconds.saturating_mul(SECOND).saturating_add(us.saturating_mul(1000)));
+    let times = times.map(|[a, a_us, b, b_us]| [ns(a, a_us), ns(b, b_us)]);
+    set_times(&*find(HERE, path, true)?, times)
+}
+
+const UTIME_NOW: u64 = 0x3fff_ffff;
+const UTIME_OMIT: u64 = 0x3fff_fffe;
+
+fn utimensat(frame: &mut Frame) -> Answer {
+    let [descriptor, path, at, flags, ..] = frame.args();
+    let mut times = None;
+    if let Some(given) = UserPtr::<[u64; 4]>::optional(at) {
+        let words = given.read()?;
+        let mut both = [None; 2];
+        for n in 0..2u64 {
+            both[n as usize] = match words[2 * n as usize + 1] {
+                UTIME_NOW => Some(clock::epoch_ns() + clock::now_ns()),
+                UTIME_OMIT => None,
+                _ => Some(time::duration(at + 16 * n)?),
+            };
+        }
+        times = Some(both);
+    }
+    if path == 0 {
+        return node(descriptor)?.map_or(Ok(0), |node| set_times(&node, times));
+    }
+    set_times(&*find(descriptor, path, flags as u32 & AT_SYMLINK_NOFOLLOW == 0)?, times)
+}
+
+/// When it was read and written; now, if nothing is said.
+fn set_times(node: &Node, times: Option<[Option<u64>; 2]>) -> Answer {
+    let now = clock::epoch_ns() + clock::now_ns();
+    for (n, time) in times.unwrap_or([Some(now); 2]).into_iter().enumerate() {
+        if let Some(time) = time {
+            node.times[n].store(time, Relaxed);
+        }
+    }
+    node.times[2].store(now, Relaxed);
+    Ok(0)
+}
+

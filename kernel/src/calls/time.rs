@@ -1,0 +1,168 @@
+//! Time.
+
+use super::{Answer, Calls};
+use crate::arch::clock;
+use crate::arch::cpu::current;
+use crate::arch::trap::Frame;
+use crate::arch::user::UserPtr;
+use crate::task::futex;
+use crate::task::ids::CAP_SYS_TIME;
+use crate::task::scheduler;
+use crate::task::signal::restart::deadline_after;
+use core::sync::atomic::Ordering::Relaxed;
+use freehold::error::Errno;
+use linux_raw_sys::general::*;
+
+pub const CALLS: Calls = &[
+    (__NR_clock_gettime, clock_gettime),
+    (__NR_clock_settime, clock_settime),
+    (__NR_clock_getres, clock_getres),
+    (__NR_gettimeofday, gettimeofday),
+    (__NR_settimeofday, settimeofday),
+    (__NR_time, time),
+    (__NR_nanosleep, nanosleep),
+    (__NR_clock_nanosleep, clock_nanosleep),
+];
+
+pub const SECOND: u64 = 1_000_000_000;
+
+/// What a clock shows.
+///
+/// # Errors
+///
+/// EINVAL: there is no such clock.
+fn now(clock: u32) -> Result<u64, Errno> {
+    match clock {
+        CLOCK_REALTIME | CLOCK_REALTIME_COARSE | CLOCK_TAI => Ok(clock::epoch_ns() + clock::now_ns()),
+        CLOCK_MONOTONIC | CLOCK_MONOTONIC_RAW | CLOCK_MONOTONIC_COARSE | CLOCK_BOOTTIME => {
+            Ok(clock::now_ns())
+        }
+        CLOCK_PROCESS_CPUTIME_ID => {
+            scheduler::count_turn();
+            Ok(current().process().ran_ns())
+        }
+        CLOCK_THREAD_CPUTIME_ID => {
+            scheduler::count_turn();
+            Ok(current().ran_ns.load(Relaxed))
+        }
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// The time that a `struct timespec` says, in nanoseconds.
+///
+/// # Errors
+///
+/// EFAULT, EINVAL.
+pub fn duration(at: u64) -> Result<u64, Errno> {
+    let [seconds, ns] = UserPtr::<[u64; 2]>::new(at).read()?;
+    if ns >= SECOND || seconds > i64::MAX as u64 {
+        return Err(Errno::EINVAL);
+    }
+    Ok(seconds.saturating_mul(SECOND).saturating_add(ns))
+}
+
+/// The time that a `struct timespec` says by a clock, in nanoseconds since the start; null: never.
+///
+/// # Errors
+///
+/// As [`duration`].
+pub fn deadline(at: u64, clock: u32) -> Result<u64, Errno> {
+    match at {
+        0 => Ok(u64::MAX),
+        at => {
+            let ahead = duration(at)?.saturating_sub(now(clock)?);
+            Ok(clock::now_ns().saturating_add(ahead))
+        }
+    }
+}
+
+fn clock_gettime(frame: &mut Frame) -> Answer {
+    let [clock, out, ..] = frame.args();
+    let now = now(clock as u32)?;
+    UserPtr::<[u64; 2]>::new(out).write(&[now / SECOND, now % SECOND])?;
+    Ok(0)
+}
+
+fn may_set() -> Result<(), Errno> {
+    if current().process().ids.lock().may(CAP_SYS_TIME) { Ok(()) } else { Err(Errno::EPERM) }
+}
+
+fn clock_settime(frame: &mut Frame) -> Answer {
+    let [clock, at, ..] = frame.args();
+    if clock as u32 != CLOCK_REALTIME {
+        return Err(Errno::EINVAL);
+    }
+    let to = duration(at)?;
+    may_set()?;
+    clock::set_epoch(to.saturating_sub(clock::now_ns()));
+    Ok(0)
+}
+
+fn clock_getres(frame: &mut Frame) -> Answer {
+    let [clock, out, ..] = frame.args();
+    now(clock as u32)?;
+    if let Some(out) = UserPtr::<[u64; 2]>::optional(out) {
+        out.write(&[0, 1])?;
+    }
+    Ok(0)
+}
+
+fn gettimeofday(frame: &mut Frame) -> Answer {
+    let [out, zone, ..] = frame.args();
+    let now = now(CLOCK_REALTIME)?;
+    if let Some(out) = UserPtr::<[u64; 2]>::optional(out) {
+        out.write(&[now / SECOND, now % SECOND / 1000])?;
+    }
+    if let Some(zone) = UserPtr::<u64>::optional(zone) {
+        zone.write(&0)?;
+    }
+    Ok(0)
+}
+
+fn settimeofday(frame: &mut Frame) -> Answer {
+    let [at, ..] = frame.args();
+    let Some(at) = UserPtr::<[u64; 2]>::optional(at) else { return Ok(0) };
+    let [seconds, us] = at.read()?;
+    if us >= 1_000_000 {
+        return Err(Errno::EINVAL);
+    }
+    may_set()?;
+    let to = seconds.saturating_mul(SECOND).saturating_add(us * 1000);
+    clock::set_epoch(to.saturating_sub(clock::now_ns()));
+    Ok(0)
+}
+
+fn time(frame: &mut Frame) -> Answer {
+    let [out, ..] = frame.args();
+    let seconds = now(CLOCK_REALTIME)? / SECOND;
+    if let Some(out) = UserPtr::<u64>::optional(out) {
+        out.write(&seconds)?;
+    }
+    Ok(seconds)
+}
+
+/// Sleeps for a time; where a signal ends that, says what is left.
+fn sleep_for(ns: u64, left: u64) -> Answer {
+    let end = deadline_after(ns);
+    let result = futex::sleep_until(end);
+    if let (Err(_), Some(out)) = (result, UserPtr::<[u64; 2]>::optional(left)) {
+        let left = end.saturating_sub(clock::now_ns());
+        out.write(&[left / SECOND, left % SECOND])?;
+    }
+    result.map(|()| 0)
+}
+
+fn nanosleep(frame: &mut Frame) -> Answer {
+    let [wanted, left, ..] = frame.args();
+    sleep_for(duration(wanted)?, left)
+}
+
+fn clock_nanosleep(frame: &mut Frame) -> Answer {
+    let [clock, flags, wanted, left, ..] = frame.args();
+    now(clock as u32)?;
+    match flags as u32 & TIMER_ABSTIME {
+        0 => sleep_for(duration(wanted)?, left),
+        _ => futex::sleep_until(deadline(wanted, clock as u32)?).map(|()| 0),
+    }
+}

@@ -1,0 +1,136 @@
+//! What processes have used, and may use.
+
+use super::identity::of;
+use super::{Answer, Calls};
+use crate::arch::clock;
+use crate::arch::cpu::current;
+use crate::arch::trap::Frame;
+use crate::arch::user::{self, UserPtr};
+use crate::memory;
+use crate::task::ids::CAP_SYS_RESOURCE;
+use crate::task::process::Process;
+use crate::task::{cputime, limits, process, scheduler};
+use core::sync::atomic::Ordering::Relaxed;
+use freehold::PAGE_SIZE;
+use freehold::error::Errno;
+use linux_raw_sys::general::*;
+
+pub const CALLS: Calls = &[
+    (__NR_getrusage, getrusage),
+    (__NR_times, times),
+    (__NR_sysinfo, sysinfo),
+    (__NR_getrlimit, getrlimit),
+    (__NR_setrlimit, setrlimit),
+    (__NR_prlimit64, prlimit),
+];
+
+const SECOND: u64 = 1_000_000_000;
+const RUSAGE_SELF: i32 = 0;
+const RUSAGE_CHILDREN: i32 = -1;
+const RUSAGE_THREAD: i32 = 1;
+
+/// `struct rusage`: run time, all of it counted as the program's own; the most memory; minor and major faults.
+fn rusage(ns: u64, pages: u64, [minor, major]: [u64; 2]) -> [u64; 18] {
+    let mut words = [0; 18];
+    words[0] = ns / SECOND;
+    words[1] = ns % SECOND / 1000;
+    words[4] = pages * (PAGE_SIZE / 1024);
+    words[8] = minor;
+    words[9] = major;
+    words
+}
+
+/// What a process that has ended has used, with its children, for wait4.
+pub fn of_ended(process: &Process) -> [u64; 18] {
+    let usage = &process.usage;
+    let ns = process.ran_ns() + usage.children_ns.load(Relaxed);
+    let pages = usage.most_pages.load(Relaxed).max(usage.children_most_pages.load(Relaxed));
+    let [minor, major] = process.faults();
+    let [more_minor, more_major] = usage.children_faults.each_ref().map(|count| count.load(Relaxed));
+    rusage(ns, pages, [minor + more_minor, major + more_major])
+}
+
+fn getrusage(frame: &mut Frame) -> Answer {
+    let [who, out, ..] = frame.args();
+    scheduler::count_turn();
+    let thread = current();
+    let process = thread.process();
+    let usage = &process.usage;
+    usage.note_pages(thread.space());
+    let words = match who as i32 {
+        RUSAGE_SELF => rusage(process.ran_ns(), usage.most_pages.load(Relaxed), process.faults()),
+        RUSAGE_THREAD => {
+            let faults = thread.faults.each_ref().map(|count| count.load(Relaxed));
+            rusage(thread.ran_ns.load(Relaxed), usage.most_pages.load(Relaxed), faults)
+        }
+        RUSAGE_CHILDREN => {
+            let faults = usage.children_faults.each_ref().map(|count| count.load(Relaxed));
+            rusage(usage.children_ns.load(Relaxed), usage.children_most_pages.load(Relaxed), faults)
+        }
+        _ => return Err(Errno::EINVAL),
+    };
+    UserPtr::<[u64; 18]>::new(out).write(&words)?;
+    Ok(0)
+}
+
+fn times(frame: &mut Frame) -> Answer {
+    let [out, ..] = frame.args();
+    const TICK: u64 = SECOND / 100;
+    scheduler::count_turn();
+    let process = current().process();
+    if let Some(out) = UserPtr::<[u64; 4]>::optional(out) {
+        let children = process.usage.children_ns.load(Relaxed);
+        out.write(&[process.ran_ns() / TICK, 0, children / TICK, 0])?;
+    }
+    Ok(clock::now_ns() / TICK)
+}
+
+fn sysinfo(frame: &mut Frame) -> Answer {
+    let [out, ..] = frame.args();
+    let mut words = [0u64; 14];
+    words[0] = clock::now_ns() / SECOND;
+    words[4] = memory::total_bytes();
+    words[5] = memory::frames::free_count() * PAGE_SIZE;
+    words[10] = process::all().len() as u64 & 0xffff;
+    // Behind two numbers for memory that there is not: the unit of all sizes.
+    words[13] = 1;
+    UserPtr::<[u64; 14]>::new(out).write(&words)?;
+    Ok(0)
+}
+
+fn getrlimit(frame: &mut Frame) -> Answer {
+    let [resource, out, ..] = frame.args();
+    let limit = current().process().limits.lock().get(resource)?;
+    UserPtr::<[u64; 2]>::new(out).write(&limit)?;
+    Ok(0)
+}
+
+fn setrlimit(frame: &mut Frame) -> Answer {
+    let [resource, at, ..] = frame.args();
+    let to = UserPtr::<[u64; 2]>::new(at).read()?;
+    set(current().process(), resource, to)
+}
+
+fn set(process: &Process, resource: u64, to: limits::Limit) -> Answer {
+    let privileged = current().process().ids.lock().may(CAP_SYS_RESOURCE);
+    process.limits.lock().set(resource, to, privileged)?;
+    limits::renew(process);
+    if resource == RLIMIT_CPU.into() {
+        cputime::limit(process);
+    }
+    Ok(0)
+}
+
+fn prlimit(frame: &mut Frame) -> Answer {
+    let [pid, resource, new, old, ..] = frame.args();
+    let new = UserPtr::<[u64; 2]>::optional(new).map(UserPtr::read).transpose()?;
+    let process = of(pid as u32)?;
+    let before = process.limits.lock().get(resource)?;
+    if let Some(new) = new {
+        set(&process, resource, new)?;
+    }
+    if old != 0 {
+        user::copy_out(old, &before.map(u64::to_ne_bytes).concat())?;
+    }
+    Ok(0)
+}

@@ -1,0 +1,124 @@
+//! The console, behind descriptors 0 to 2 of the first program.
+//!
+//! Nothing interrupts the kernel when a byte comes in: a thread that reads looks again from time to time.
+
+use super::buffer::UserBuffer;
+use super::{CHARACTER, File, READABLE, Stat, WRITABLE};
+use crate::arch::clock;
+use crate::arch::lock::SpinLock;
+use crate::arch::serial;
+use crate::arch::user::{UserPtr, copy_in, copy_out};
+use crate::calls::errno;
+use crate::task::wait::{self, Key, Sleep, Woken};
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use freehold::error::Errno;
+use freehold_kernel::input::{Input, Source, TERMIOS};
+
+pub struct Console;
+
+/// Bytes that are written or read in one go.
+const PART: usize = 512;
+/// Nanoseconds between two looks for input.
+const LOOK: u64 = 1_000_000;
+
+const TCGETS: u64 = 0x5401;
+const TCSETS: u64 = 0x5402;
+const TCSETSF: u64 = 0x5404;
+const TIOCSCTTY: u64 = 0x540e;
+const TIOCGPGRP: u64 = 0x540f;
+const TIOCSPGRP: u64 = 0x5410;
+const TIOCGWINSZ: u64 = 0x5413;
+/// Rows and columns, and pixels that nobody counts.
+const WINDOW: [u8; 8] = [24, 0, 80, 0, 0, 0, 0, 0];
+
+/// The process group in the foreground, as TIOCSPGRP says. Read and written alone.
+static GROUP: AtomicU32 = AtomicU32::new(1);
+static INPUT: SpinLock<Input> = SpinLock::new(Input::new(Source::Stream));
+
+/// Input comes from keys.
+pub fn is_terminal() {
+    INPUT.lock().set_source(Source::Terminal);
+}
+
+/// Takes what has come in, and gives of it what may be read, as [`Input::read`].
+fn read_part(part: &mut [u8]) -> Option<usize> {
+    let mut input = INPUT.lock();
+    while let Some(byte) = serial::read() {
+        input.take(byte, &mut serial::write);
+    }
+    input.read(part)
+}
+
+impl File for Console {
+    fn read(&self, _: u64, to: &mut UserBuffer<'_>, nonblock: bool) -> Result<usize, Errno> {
+        let mut part = [0; PART];
+        let wanted = to.len().min(PART);
+        if wanted == 0 {
+            return Ok(0);
+        }
+        loop {
+            match read_part(&mut part[..wanted]) {
+                Some(0) => return Ok(0),
+                Some(bytes) => return to.put(&part[..bytes]),
+                None if nonblock => return Err(Errno::EAGAIN),
+                None => {}
+            }
+            let waiting = wait::enqueue(Key::kernel(&raw const INPUT as u64), u32::MAX);
+            if waiting.sleep(Sleep::Interruptible, clock::now_ns() + LOOK) == Woken::Signal {
+                return Err(Errno::EINTR);
+            }
+        }
+    }
+
+    fn ioctl(&self, request: u64, argument: u64) -> Result<u64, Errno> {
+        let mut termios = *INPUT.lock().termios().ok_or(errno::ENOTTY)?;
+        match request {
+            TCGETS => copy_out(argument, &termios)?,
+            TCSETS..=TCSETSF => {
+                copy_in(argument, &mut termios[..TERMIOS])?;
+                if let Some(kept) = INPUT.lock().termios() {
+                    *kept = termios;
+                }
+            }
+            TIOCSCTTY => {}
+            TIOCGPGRP => UserPtr::<u32>::new(argument).write(&GROUP.load(Relaxed))?,
+            TIOCSPGRP => GROUP.store(UserPtr::<u32>::new(argument).read()?, Relaxed),
+            TIOCGWINSZ => copy_out(argument, &WINDOW)?,
+            _ => return Err(errno::ENOTTY),
+        }
+        Ok(0)
+    }
+
+    fn write(&self, _: u64, from: &mut UserBuffer<'_>, _: bool) -> Result<usize, Errno> {
+        let mut part = [0; PART];
+        let mut done = 0;
+        while from.len() > 0 {
+            match from.get(&mut part) {
+                Ok(0) => break,
+                Ok(bytes) => {
+                    serial::write(&part[..bytes]);
+                    done += bytes;
+                }
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    fn ready(&self) -> u32 {
+        let mut input = INPUT.lock();
+        while let Some(byte) = serial::read() {
+            input.take(byte, &mut serial::write);
+        }
+        WRITABLE | if input.is_ready() { READABLE } else { 0 }
+    }
+
+    fn ready_at(&self) -> u64 {
+        clock::now_ns() + LOOK
+    }
+
+    fn stat(&self) -> Stat {
+        Stat { inode: 1, mode: CHARACTER | 0o620, links: 1, device: 5 << 8 | 1, ..Stat::default() }
+    }
+}

@@ -1,0 +1,100 @@
+//! eventfd: a number that writers add to, and readers take or count down.
+
+use super::buffer::UserBuffer;
+use super::{File, READABLE, Stat, WRITABLE};
+use crate::arch::lock::SpinLock;
+use crate::task::wait::{self, Key, Sleep, Woken};
+use freehold::error::Errno;
+
+pub struct Event {
+    state: SpinLock<State>,
+    /// A read takes one, not all.
+    counts_down: bool,
+}
+
+struct State {
+    number: u64,
+    /// How often it was written.
+    writes: u64,
+}
+
+/// What the number may be at most.
+const MOST: u64 = u64::MAX - 1;
+
+impl Event {
+    pub fn new(number: u64, counts_down: bool) -> Self {
+        Event { state: SpinLock::new(State { number, writes: 0 }), counts_down }
+    }
+
+    fn key(&self) -> Key {
+        Key::kernel(&raw const self.state as u64)
+    }
+
+    /// `step` until it gives something; sleeps in between.
+    fn until<R>(&self, nonblock: bool, mut step: impl FnMut(&mut State) -> Option<R>) -> Result<R, Errno> {
+        loop {
+            let waiting = wait::enqueue(self.key(), u32::MAX);
+            let done = step(&mut self.state.lock());
+            if let Some(done) = done {
+                waiting.cancel();
+                wait::wake(self.key(), usize::MAX);
+                return Ok(done);
+            }
+            if nonblock {
+                waiting.cancel();
+                return Err(Errno::EAGAIN);
+            }
+            if waiting.sleep(Sleep::Interruptible, u64::MAX) == Woken::Signal {
+                return Err(Errno::EINTR);
+            }
+        }
+    }
+}
+
+impl File for Event {
+    fn read(&self, _: u64, to: &mut UserBuffer<'_>, nonblock: bool) -> Result<usize, Errno> {
+        if to.len() < 8 {
+            return Err(Errno::EINVAL);
+        }
+        let number = self.until(nonblock, |state| {
+            let taken = if self.counts_down { state.number.min(1) } else { state.number };
+            state.number -= taken;
+            (taken > 0).then_some(taken)
+        })?;
+        to.put(&number.to_ne_bytes())
+    }
+
+    fn write(&self, _: u64, from: &mut UserBuffer<'_>, nonblock: bool) -> Result<usize, Errno> {
+        let mut bytes = [0; 8];
+        if from.len() < 8 || from.get(&mut bytes)? != 8 {
+            return Err(Errno::EINVAL);
+        }
+        let more = u64::from_ne_bytes(bytes);
+        if more == u64::MAX {
+            return Err(Errno::EINVAL);
+        }
+        self.until(nonblock, |state| {
+            let sum = state.number.checked_add(more).filter(|sum| *sum <= MOST)?;
+            state.number = sum;
+            state.writes += 1;
+            Some(8)
+        })
+    }
+
+    fn stat(&self) -> Stat {
+        Stat { inode: self.key().at, mode: 0o600, links: 1, ..Stat::default() }
+    }
+
+    fn ready(&self) -> u32 {
+        let number = self.state.lock().number;
+        (if number > 0 { READABLE } else { 0 }) | if number < MOST { WRITABLE } else { 0 }
+    }
+
+    fn changes(&self) -> u64 {
+        self.state.lock().writes
+    }
+
+    fn ready_key(&self) -> Option<Key> {
+        Some(self.key())
+    }
+}

@@ -1,0 +1,183 @@
+//! Changes of the tree: removing, renaming, hard links. One at a time, by a lock of their own; lookups go on
+//! meanwhile, and find the old name or the new one.
+
+use super::tree::{Kind, Node};
+use crate::arch::lock::SpinLock;
+use crate::calls::errno;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::Relaxed;
+use freehold::error::Errno;
+
+/// Held for changes of more than one name.
+static CHANGES: SpinLock<()> = SpinLock::new(());
+
+type Entries = SpinLock<BTreeMap<Vec<u8>, Arc<Node>>>;
+
+fn entries(directory: &Node) -> Result<&Entries, Errno> {
+    match &directory.kind {
+        Kind::Directory(entries) => Ok(entries),
+        Kind::Listing(_) => Err(Errno::EPERM),
+        _ => Err(errno::ENOTDIR),
+    }
+}
+
+fn is_empty(node: &Node) -> bool {
+    !matches!(&node.kind, Kind::Directory(entries) if !entries.lock().is_empty())
+}
+
+/// Takes a name away; `directories` says of what: of a directory, which is empty, or of something else.
+///
+/// # Errors
+///
+/// ENOENT, ENOTDIR, EISDIR, ENOTEMPTY.
+pub fn remove(directory: &Arc<Node>, name: &[u8], directories: bool) -> Result<(), Errno> {
+    let guard = CHANGES.lock();
+    let node = directory.child(name)?;
+    match node.is_directory() {
+        true if !directories => return Err(errno::EISDIR),
+        false if directories => return Err(errno::ENOTDIR),
+        _ if !is_empty(&node) => return Err(errno::ENOTEMPTY),
+        _ => {}
+    }
+    let gone = entries(directory)?.lock().remove(name);
+    forget_name(&node);
+    directory.touch();
+    drop(guard);
+    // Contents go with no lock held.
+    drop((gone, node));
+    Ok(())
+}
+
+fn forget_name(node: &Node) {
+    node.links.fetch_sub(1, Relaxed);
+    node.touch();
+}
+
+/// Another name for a node.
+///
+/// # Errors
+///
+/// EPERM: a directory has one name. EEXIST, ENOTDIR.
+pub fn link(node: &Arc<Node>, directory: &Arc<Node>, name: &[u8]) -> Result<(), Errno> {
+    if node.is_directory() {
+        return Err(Errno::EPERM);
+    }
+    if matches!(node.kind, Kind::Made(_) | Kind::Jump(_)) {
+        return Err(errno::EXDEV);
+    }
+    let _guard = CHANGES.lock();
+    directory.insert(name, node.clone())
+}
+
+/// How [`rename`] treats what has the new name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Existing {
+    /// It goes.
+    Replace,
+    /// It stays, and the call fails.
+    Keep,
+    /// It gets the old name.
+    Exchange,
+}
+
+/// Gives what has the name `from` in one directory the name `to` in another.
+///
+/// # Errors
+///
+/// ENOENT, EEXIST, ENOTDIR, EISDIR, ENOTEMPTY; EINVAL: a directory would lie within itself.
+pub fn rename(from: (&Arc<Node>, &[u8]), to: (&Arc<Node>, &[u8]), existing: Existing) -> Result<(), Errno> {
+    let guard = CHANGES.lock();
+    let (old, new) = (entries(from.0)?, entries(to.0)?);
+    let node = from.0.child(from.1)?;
+    let other = to.0.child(to.1).ok();
+    if node.is_directory() && lies_within(to.0, &node) {
+        return Err(Errno::EINVAL);
+    }
+    match (&other, existing) {
+        (Some(_), Existing::Keep) => return Err(Errno::EEXIST),
+        (None, Existing::Exchange) => return Err(Errno::ENOENT),
+        (Some(other), Existing::Exchange) => {
+            if other.is_directory() && lies_within(from.0, other) {
+                return Err(Errno::EINVAL);
+            }
+            set_name(old, from, other);
+        }
+        // Two names of one file: nothing happens.
+        (Some(other), Existing::Replace) if Arc::ptr_eq(other, &node) => return Ok(()),
+        (Some(other), Existing::Replace) => {
+            match (node.is_directory(), other.is_directory()) {
+                (true, false) => return Err(errno::ENOTDIR),
+                (false, true) => return Err(errno::EISDIR),
+                _ if !is_empty(other) => return Err(errno::ENOTEMPTY),
+                _ => forget_name(other),
+            }
+        }
+        (None, _) => {}
+    }
+    set_name(new, to, &node);
+    if existing != Existing::Exchange {
+        let gone = old.lock().remove(from.1);
+        // `node` is another reference.
+        drop(gone);
+    }
+    from.0.touch();
+    to.0.touch();
+    drop(guard);
+    drop((node, other));
+    Ok(())
+}
+
+/// Covers a directory by a new one, which is empty, until [`unmount`].
+///
+/// # Errors
+///
+/// ENOTDIR; EBUSY: the root.
+pub fn mount(directory: &Arc<Node>) -> Result<(), Errno> {
+    let _guard = CHANGES.lock();
+    let up = directory.parent.lock().upgrade().ok_or(Errno::EBUSY)?;
+    entries(directory)?;
+    let name = directory.name.lock().clone();
+    let new = Node::directory(0o1777);
+    *new.keeps.lock() = Some(directory.clone());
+    new.links.store(1, Relaxed);
+    set_name(entries(&up)?, (&up, &name), &new);
+    Ok(())
+}
+
+/// Shows what was covered again; the new directory goes, with all that is in it.
+///
+/// # Errors
+///
+/// EINVAL: nothing is covered.
+pub fn unmount(directory: &Arc<Node>) -> Result<(), Errno> {
+    let guard = CHANGES.lock();
+    let up = directory.parent.lock().upgrade().ok_or(Errno::EINVAL)?;
+    entries(directory)?;
+    let covered = directory.keeps.lock().take().ok_or(Errno::EINVAL)?;
+    let name = directory.name.lock().clone();
+    set_name(entries(&up)?, (&up, &name), &covered);
+    drop(guard);
+    Ok(())
+}
+
+fn set_name(entries: &Entries, (directory, name): (&Arc<Node>, &[u8]), node: &Arc<Node>) {
+    let before = entries.lock().insert(name.to_vec(), node.clone());
+    *node.parent.lock() = Arc::downgrade(directory);
+    *node.name.lock() = name.to_vec();
+    // The caller has a reference, too.
+    drop(before);
+}
+
+/// Whether `inner` is `outer`, or lies below it.
+fn lies_within(inner: &Arc<Node>, outer: &Arc<Node>) -> bool {
+    let mut here = Some(inner.clone());
+    while let Some(node) = here {
+        if Arc::ptr_eq(&node, outer) {
+            return true;
+        }
+        here = node.parent.lock().upgrade();
+    }
+    false
+}

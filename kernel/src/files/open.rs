@@ -1,0 +1,117 @@
+//! An open file: what descriptors share that were made by dup or fork.
+
+use super::File;
+use super::buffer::UserBuffer;
+use crate::arch::lock::SpinLock;
+use crate::calls::errno;
+use crate::memory::platform::Machine;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use freehold::counted::Counted;
+use freehold::error::Errno;
+use freehold::object::{self, FileAccess};
+use linux_raw_sys::general::{O_ACCMODE, O_APPEND, O_NONBLOCK, O_RDONLY, O_RDWR, O_WRONLY};
+
+pub struct Open {
+    pub file: Arc<dyn File>,
+    /// O_ACCMODE, O_APPEND, O_NONBLOCK.
+    pub flags: AtomicU32,
+    /// Read and written alone: two reads at a time get what they get.
+    position: AtomicU64,
+    /// Its path, for reports.
+    pub name: Vec<u8>,
+    /// What mmap maps, once it was asked for.
+    mapped: SpinLock<Option<Counted<object::File<Machine>>>>,
+}
+
+impl Open {
+    pub fn new(file: Arc<dyn File>, flags: u32, name: &[u8]) -> Arc<Open> {
+        Arc::new(Open {
+            file,
+            flags: AtomicU32::new(flags),
+            position: AtomicU64::new(0),
+            name: name.to_vec(),
+            mapped: SpinLock::new(None),
+        })
+    }
+
+    fn flags(&self) -> u32 {
+        self.flags.load(Relaxed)
+    }
+
+    pub fn may_read(&self) -> bool {
+        matches!(self.flags() & O_ACCMODE, O_RDONLY | O_RDWR)
+    }
+
+    pub fn may_write(&self) -> bool {
+        matches!(self.flags() & O_ACCMODE, O_WRONLY | O_RDWR)
+    }
+
+    fn nonblock(&self) -> bool {
+        self.flags() & O_NONBLOCK != 0
+    }
+
+    /// Reads at the position, which moves, or at `at`.
+    ///
+    /// # Errors
+    ///
+    /// EBADF: not open for reading. What the file says.
+    pub fn read(&self, at: Option<u64>, to: &mut UserBuffer<'_>) -> Result<usize, Errno> {
+        if !self.may_read() {
+            return Err(Errno::EBADF);
+        }
+        let begin = at.unwrap_or_else(|| self.position.load(Relaxed));
+        let done = self.file.read(begin, to, self.nonblock())?;
+        self.advance(at, begin, done);
+        Ok(done)
+    }
+
+    /// Writes at the position, which moves, or at `at`.
+    ///
+    /// # Errors
+    ///
+    /// EBADF: not open for writing. What the file says.
+    pub fn write(&self, at: Option<u64>, from: &mut UserBuffer<'_>) -> Result<usize, Errno> {
+        if !self.may_write() {
+            return Err(Errno::EBADF);
+        }
+        let begin = match at {
+            None if self.flags() & O_APPEND != 0 => self.file.stat().size,
+            _ => at.unwrap_or_else(|| self.position.load(Relaxed)),
+        };
+        let done = self.file.write(begin, from, self.nonblock())?;
+        self.advance(at, begin, done);
+        Ok(done)
+    }
+
+    fn advance(&self, at: Option<u64>, begin: u64, done: usize) {
+        if at.is_none() && self.file.can_seek() {
+            self.position.store(begin + done as u64, Relaxed);
+        }
+    }
+
+    pub fn position(&self) -> u64 {
+        self.position.load(Relaxed)
+    }
+
+    pub fn set_position(&self, to: u64) {
+        self.position.store(to, Relaxed);
+    }
+
+    /// What mmap maps of it.
+    ///
+    /// # Errors
+    ///
+    /// ENODEV: it is no memory. ENOMEM.
+    pub fn mapped(&self) -> Result<Counted<object::File<Machine>>, Errno> {
+        let mapping = self.file.mapping().ok_or(errno::ENODEV)?;
+        if let Some(file) = &*self.mapped.lock() {
+            return Ok(file.clone());
+        }
+        let access = FileAccess { read: self.may_read(), write: self.may_write(), ..FileAccess::READ };
+        let name = core::str::from_utf8(&self.name).unwrap_or_default();
+        let file = object::File::new(mapping, access, name).map_err(|_| Errno::ENOMEM)?;
+        Ok(self.mapped.lock().get_or_insert(file).clone())
+    }
+}

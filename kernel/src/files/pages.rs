@@ -1,0 +1,45 @@
+//! Contents of a file that come from the archive, which stays in memory, as they are touched. What is cut
+//! off reads as zeroes afterwards.
+
+use crate::arch::lock::SpinLock;
+use crate::memory::platform::Machine;
+use alloc::vec::Vec;
+use core::ops::Range;
+use freehold::object::{IoError, Pager};
+use freehold::platform::{Pfn, Platform};
+use freehold::{PAGE_SIZE, PageIndex, PageRange};
+
+pub struct Archived {
+    contents: &'static [u8],
+    /// Pages that were cut off or punched out.
+    gone: SpinLock<Vec<Range<u64>>>,
+}
+
+impl Archived {
+    pub fn new(contents: &'static [u8]) -> Self {
+        Archived { contents, gone: SpinLock::new(Vec::new()) }
+    }
+}
+
+impl Pager<Machine> for Archived {
+    fn read_page(&self, platform: &Machine, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
+        let start = (index.get().saturating_mul(PAGE_SIZE) as usize).min(self.contents.len());
+        let is_gone = self.gone.lock().iter().any(|gone| gone.contains(&index.get()));
+        let part = &self.contents[start..self.contents.len().min(start + PAGE_SIZE as usize)];
+        if is_gone || part.len() < PAGE_SIZE as usize {
+            platform.zero_frame(frame);
+        }
+        if !is_gone {
+            platform.write_frame(frame, 0, part);
+        }
+        Ok(())
+    }
+
+    fn discard(&self, pages: PageRange) {
+        let last = (self.contents.len() as u64).div_ceil(PAGE_SIZE);
+        let (start, end) = (pages.start.get(), pages.end.get().min(last));
+        if start < end {
+            self.gone.lock().push(start..end);
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Pipes.
+
+use super::buffer::UserBuffer;
+use super::{FIFO, File, HUNG_UP, READABLE, Stat, WRITABLE};
+use crate::arch::lock::SpinLock;
+use crate::arch::user::UserPtr;
+use crate::calls::errno;
+use crate::task::wait::{self, Key, Sleep, Woken};
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use freehold::error::Errno;
+
+const ROOM: usize = 65536;
+/// A write of so many bytes is not mixed with others (PIPE_BUF).
+const WHOLE: usize = 4096;
+/// Most that F_SETPIPE_SZ gives.
+const MOST_ROOM: usize = 1 << 20;
+const FIONREAD: u64 = 0x541b;
+
+/// The pipe that a file is an end of: its room, which `set` changes.
+///
+/// # Errors
+///
+/// EBADF: it is no pipe. EPERM, EBUSY.
+pub fn room(file: &dyn File, set: Option<usize>) -> Result<usize, Errno> {
+    let any = file.as_any().ok_or(Errno::EBADF)?;
+    let reader = any.downcast_ref::<Reader>().map(|reader| &reader.0);
+    let pipe = reader.or(any.downcast_ref::<Writer>().map(|writer| &writer.0)).ok_or(Errno::EBADF)?;
+    match set {
+        Some(bytes) => pipe.set_room(bytes),
+        None => Ok(pipe.state.lock().room),
+    }
+}
+
+struct State {
+    bytes: VecDeque<u8>,
+    readers: usize,
+    writers: usize,
+    room: usize,
+    /// How often bytes came, and how often some went.
+    changes: [u64; 2],
+}
+
+impl State {
+    fn has_room(&self, bytes: usize) -> bool {
+        self.room.saturating_sub(self.bytes.len()) >= bytes
+    }
+}
+
+struct Pipe {
+    state: SpinLock<State>,
+}
+
+impl Pipe {
+    /// Both ends sleep on one key: whatever changes wakes all.
+    fn key(&self) -> Key {
+        Key::kernel(&raw const self.state as u64)
+    }
+}
+
+/// The end that is read.
+pub struct Reader(Arc<Pipe>);
+/// The end that is written.
+pub struct Writer(Arc<Pipe>);
+
+/// A new pipe: both ends.
+pub fn new() -> (Reader, Writer) {
+    let state = State { bytes: VecDeque::new(), readers: 1, writers: 1, room: ROOM, changes: [0; 2] };
+    let pipe = Arc::new(Pipe { state: SpinLock::new(state) });
+    (Reader(pipe.clone()), Writer(pipe))
+}
+
+impl Pipe {
+    /// Sleeps until something changes, unless `holds` says that it has.
+    fn sleep_unless(&self, holds: impl FnOnce(&State) -> bool) -> Result<(), Errno> {
+        let waiting = wait::enqueue(self.key(), u32::MAX);
+        let over = holds(&self.state.lock());
+        if over {
+            waiting.cancel();
+            return Ok(());
+        }
+        match waiting.sleep(Sleep::Interruptible, u64::MAX) {
+            Woken::Signal => Err(Errno::EINTR),
+            _ => Ok(()),
+        }
+    }
+
+    /// FIONREAD: bytes that are there.
+    fn ioctl(&self, request: u64, argument: u64) -> Result<u64, Errno> {
+        if request != FIONREAD {
+            return Err(errno::ENOTTY);
+        }
+        let bytes = self.state.lock().bytes.len() as u32;
+        UserPtr::<u32>::new(argument).write(&bytes).map(|()| 0)
+    }
+
+    /// F_SETPIPE_SZ: room for so many bytes, in whole pages; returns how many.
+    fn set_room(&self, bytes: usize) -> Result<usize, Errno> {
+        let mut state = self.state.lock();
+        if bytes > MOST_ROOM {
+            return Err(Errno::EPERM);
+        }
+        let bytes = bytes.max(WHOLE).next_power_of_two();
+        if bytes < state.bytes.len() {
+            return Err(Errno::EBUSY);
+        }
+        state.room = bytes;
+        drop(state);
+        wait::wake(self.key(), usize::MAX);
+        Ok(bytes)
+    }
+
+    fn stat(&self) -> Stat {
+        Stat { inode: self.key().at, mode: FIFO | 0o600, links: 1, ..Stat::default() }
+    }
+}
+
+impl File for Reader {
+    fn read(&self, _: u64, to: &mut UserBuffer<'_>, nonblock: bool) -> Result<usize, Errno> {
+        let wanted = to.len();
+        if wanted == 0 {
+            return Ok(0);
+        }
+        let (mut part, mut done) = ([0; 2048], 0);
+        loop {
+            let mut state = self.0.state.lock();
+            let bytes = (wanted - done).min(part.len()).min(state.bytes.len());
+            if bytes > 0 {
+                state.bytes.drain(..bytes).zip(&mut part).for_each(|(from, to)| *to = from);
+                state.changes[1] += 1;
+                drop(state);
+                wait::wake(self.0.key(), usize::MAX);
+                match to.put(&part[..bytes]) {
+                    Err(error) if done == 0 => return Err(error),
+                    Ok(put) if put == bytes => done += put,
+                    put => return Ok(done + put.unwrap_or(0)),
+                }
+                continue;
+            }
+            if done > 0 {
+                return Ok(done);
+            }
+            if state.writers == 0 {
+                return Ok(0);
+            }
+            drop(state);
+            if nonblock {
+                return Err(Errno::EAGAIN);
+            }
+            self.0.sleep_unless(|state| !state.bytes.is_empty() || state.writers == 0)?;
+        }
+    }
+
+    fn stat(&self) -> Stat {
+        self.0.stat()
+    }
+
+    fn ready(&self) -> u32 {
+        let state = self.0.state.lock();
+        let readable = if state.bytes.is_empty() { 0 } else { READABLE };
+        readable | if state.writers == 0 { HUNG_UP } else { 0 }
+    }
+
+    fn changes(&self) -> u64 {
+        self.0.state.lock().changes[0]
+    }
+
+    fn ioctl(&self, request: u64, argument: u64) -> Result<u64, Errno> {
+        self.0.ioctl(request, argument)
+    }
+
+    fn as_any(&self) -> Option<&dyn core::any::Any> {
+        Some(self)
+    }
+
+    fn ready_key(&self) -> Option<Key> {
+        Some(self.0.key())
+    }
+}
+
+impl File for Writer {
+    fn write(&self, _: u64, from: &mut UserBuffer<'_>, nonblock: bool) -> Result<usize, Errno> {
+        let (mut part, mut done) = ([0; WHOLE], 0);
+        while from.len() > 0 {
+            let needed = from.len().min(WHOLE);
+            if self.0.state.lock().readers == 0 {
+                crate::task::signal::broken_pipe();
+                return if done > 0 { Ok(done) } else { Err(errno::EPIPE) };
+            }
+            if !self.0.state.lock().has_room(needed) {
+                if nonblock || done > 0 && crate::arch::cpu::current().is_killed() {
+                    return if done > 0 { Ok(done) } else { Err(Errno::EAGAIN) };
+                }
+                let room = |state: &State| state.has_room(needed) || state.readers == 0;
+                match self.0.sleep_unless(room) {
+                    Err(_) if done > 0 => return Ok(done),
+                    result => result?,
+                }
+                continue;
+            }
+            let bytes = match from.get(&mut part) {
+                Err(_) if done > 0 => return Ok(done),
+                bytes => bytes?,
+            };
+            let mut state = self.0.state.lock();
+            state.bytes.extend(&part[..bytes]);
+            state.changes[0] += 1;
+            drop(state);
+            done += bytes;
+            wait::wake(self.0.key(), usize::MAX);
+        }
+        Ok(done)
+    }
+
+    fn stat(&self) -> Stat {
+        self.0.stat()
+    }
+
+    fn ready(&self) -> u32 {
+        let state = self.0.state.lock();
+        let writable = if state.has_room(WHOLE) { WRITABLE } else { 0 };
+        writable | if state.readers == 0 { HUNG_UP } else { 0 }
+    }
+
+    fn changes(&self) -> u64 {
+        self.0.state.lock().changes[1]
+    }
+
+    fn ioctl(&self, request: u64, argument: u64) -> Result<u64, Errno> {
+        self.0.ioctl(request, argument)
+    }
+
+    fn as_any(&self) -> Option<&dyn core::any::Any> {
+        Some(self)
+    }
+
+    fn ready_key(&self) -> Option<Key> {
+        Some(self.0.key())
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.0.state.lock().readers -= 1;
+        wait::wake(self.0.key(), usize::MAX);
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.0.state.lock().writers -= 1;
+        wait::wake(self.0.key(), usize::MAX);
+    }
+}

@@ -1,0 +1,359 @@
+//! The folders of processes.
+
+use super::descriptors::Folder;
+use super::maps::{self, Memory, Pages, space};
+use super::{FOLDER, LINKED, PLAIN, number, setting, text};
+use crate::arch::lock::SpinLock;
+use crate::arch::{clock, cpu};
+use crate::files::File;
+use crate::files::tree::{self, Jump, Listing, Node};
+use crate::task::Thread;
+use crate::task::process::{self, Process};
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::Relaxed;
+use freehold::PAGE_SIZE;
+use freehold::error::Errno;
+
+type Text = fn(&Process) -> Vec<u8>;
+
+const TEXTS: &[(&str, Text)] = &[
+    ("smaps_rollup", maps::rollup),
+    ("statm", statm),
+    ("cmdline", |process| strings(process, false)),
+    ("environ", |process| strings(process, true)),
+    ("limits", limits),
+    ("mounts", mounts),
+    ("mountinfo", mountinfo),
+    ("auxv", |_| Vec::new()),
+    ("cgroup", |_| b"0::/\n".to_vec()),
+    ("io", |_| b"rchar: 0\nwchar: 0\nsyscr: 0\nsyscw: 0\nread_bytes: 0\nwrite_bytes: 0\n".to_vec()),
+    ("oom_score", |_| b"0\n".to_vec()),
+    ("wchan", |_| b"0".to_vec()),
+    ("numa_maps", numa_maps),
+];
+
+const LINKS: &[&str] = &["exe", "cwd", "root"];
+
+/// oom_score_adj of those that have set it; nobody looks at it.
+static SCORES: SpinLock<BTreeMap<u32, i64>> = SpinLock::new(BTreeMap::new());
+
+/// The folder of a process, or of a thread by its number.
+///
+/// # Errors
+///
+/// ENOENT.
+pub fn folder(pid: u32) -> Result<Arc<Node>, Errno> {
+    let process = process::find(pid).ok_or(Errno::ENOENT)?;
+    Ok(Node::listing(Box::new(Of { process, thread: None })))
+}
+
+struct Of {
+    process: Arc<Process>,
+    /// Of a thread: it has no threads of its own.
+    thread: Option<u32>,
+}
+
+impl Of {
+    fn tid(&self) -> u32 {
+        self.thread.unwrap_or(self.process.pid)
+    }
+}
+
+impl Listing for Of {
+    fn child(&self, name: &[u8]) -> Result<Arc<Node>, Errno> {
+        let (process, tid) = (self.process.clone(), self.tid());
+        if let Some((_, make)) = TEXTS.iter().find(|(file, _)| file.as_bytes() == name) {
+            return Ok(text(move || Ok(make(&process))));
+        }
+        let opened = |make: fn(Arc<Process>) -> Arc<dyn File>| {
+            let process = process.clone();
+            Ok(Node::made(0o600, Box::new(move || Ok(make(process.clone())))))
+        };
+        match name {
+            b"status" => Ok(text(move || Ok(status(&process, tid)))),
+            b"stat" => Ok(text(move || Ok(stat(&process, tid)))),
+            b"comm" => Ok(setting(move || Ok([&*short_name(&process), b"\n"].concat()), |_| Ok(()))),
+            b"oom_score_adj" | b"oom_adj" => Ok(score(process.pid)),
+            b"maps" => opened(|process| Arc::new(maps::Lines::new(process, false))),
+            b"smaps" => opened(|process| Arc::new(maps::Lines::new(process, true))),
+            b"mem" => opened(|process| Arc::new(Memory(process))),
+            b"pagemap" => opened(|process| Arc::new(Pages(process))),
+            b"clear_refs" => Ok(setting(|| Ok(Vec::new()), |_| Ok(()))),
+            b"coredump_filter" => Ok(setting(|| Ok(b"00000033\n".to_vec()), |_| Ok(()))),
+            b"exe" => Ok(Node::jump(Box::new(Link { process, what: "exe" }))),
+            b"cwd" => Ok(Node::jump(Box::new(Link { process, what: "cwd" }))),
+            b"root" => Ok(Node::jump(Box::new(Link { process, what: "root" }))),
+            b"fd" => Ok(Node::listing(Box::new(Folder { process, infos: false }))),
+            b"fdinfo" => Ok(Node::listing(Box::new(Folder { process, infos: true }))),
+            b"task" if self.thread.is_none() => Ok(Node::listing(Box::new(Threads(process)))),
+            _ => Err(Errno::ENOENT),
+        }
+    }
+
+    fn names(&self) -> Vec<(Vec<u8>, u8)> {
+        let mut names: Vec<(Vec<u8>, u8)> = Vec::new();
+        names.extend(TEXTS.iter().map(|(name, _)| ((*name).into(), PLAIN)));
+        for name in ["maps", "smaps", "status", "stat", "comm", "oom_score_adj", "mem", "pagemap", "clear_refs"] {
+            names.push((name.into(), PLAIN));
+        }
+        names.extend(LINKS.iter().map(|name| ((*name).into(), LINKED)));
+        for name in ["fd", "fdinfo", "task"] {
+            if name != "task" || self.thread.is_none() {
+                names.push((name.into(), FOLDER));
+            }
+        }
+        names
+    }
+}
+
+/// The folder task.
+struct Threads(Arc<Process>);
+
+impl Listing for Threads {
+    fn child(&self, name: &[u8]) -> Result<Arc<Node>, Errno> {
+        let tid = number(name).map_err(|_| Errno::ENOENT)? as u32;
+        find_thread(&self.0, tid).ok_or(Errno::ENOENT)?;
+        Ok(Node::listing(Box::new(Of { process: self.0.clone(), thread: Some(tid) })))
+    }
+
+    fn names(&self) -> Vec<(Vec<u8>, u8)> {
+        let threads = self.0.threads.lock();
+        threads.iter().map(|thread| (format!("{}", thread.tid()).into_bytes(), FOLDER)).collect()
+    }
+}
+
+fn find_thread(process: &Process, tid: u32) -> Option<Arc<Thread>> {
+    process.threads.lock().iter().find(|thread| thread.tid() == tid).cloned()
+}
+
+/// The links of a process.
+struct Link {
+    process: Arc<Process>,
+    what: &'static str,
+}
+
+impl Jump for Link {
+    fn text(&self) -> Result<Vec<u8>, Errno> {
+        self.node().map(|node| tree::path_of(&node))
+    }
+
+    fn node(&self) -> Result<Arc<Node>, Errno> {
+        match self.what {
+            "cwd" => Ok(self.process.directory.lock().clone()),
+            "root" => Ok(tree::root()),
+            _ => self.process.exe.lock().clone().ok_or(Errno::ENOENT),
+        }
+    }
+}
+
+fn score(pid: u32) -> Arc<Node> {
+    setting(
+        move || {
+            let score = SCORES.lock().get(&pid).copied().unwrap_or(0);
+            Ok(format!("{score}\n").into_bytes())
+        },
+        move |text| {
+            let score = number(text)?;
+            if !(-1000..=1000).contains(&score) {
+                return Err(Errno::EINVAL);
+            }
+            SCORES.lock().insert(pid, score);
+            Ok(())
+        },
+    )
+}
+
+/// What `ps` calls it: the last name of its program's path.
+fn short_name(process: &Process) -> Vec<u8> {
+    let thread = process.threads.lock().first().cloned();
+    if let Some(thread) = thread {
+        let comm = *thread.comm.lock();
+        return comm.split(|byte| *byte == 0).next().unwrap_or_default().to_vec();
+    }
+    let name = process.name.lock().clone();
+    let last = name.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    last[..last.len().min(15)].to_vec()
+}
+
+fn strings(process: &Process, environment: bool) -> Vec<u8> {
+    let Some(space) = space(process) else { return Vec::new() };
+    let (mut out, mut part) = (Vec::new(), [0; 512]);
+    loop {
+        let at = out.len() as u64;
+        let read = match environment {
+            true => space.read_environ(at, &mut part),
+            false => space.read_cmdline(at, &mut part),
+        };
+        match read {
+            Ok(bytes) if bytes > 0 => out.extend_from_slice(&part[..bytes]),
+            _ => return out,
+        }
+    }
+}
+
+/// Sizes in pages: mapped, resident, of files, program text, data.
+struct Sizes {
+    total: u64,
+    resident: u64,
+    anonymous: u64,
+    file: u64,
+    shared: u64,
+    text: u64,
+    data: u64,
+    stack: u64,
+    locked: u64,
+}
+
+fn sizes(process: &Process) -> Option<Sizes> {
+    let space = space(process)?;
+    let (counts, rss) = (space.counts(), space.rss());
+    let [anonymous, file, shared] = [rss.anon, rss.file, rss.shmem].map(|pages| pages.max(0) as u64);
+    Some(Sizes {
+        total: counts.total_vm,
+        resident: anonymous + file + shared,
+        anonymous,
+        file,
+        shared,
+        text: counts.exec_vm,
+        data: counts.data_vm,
+        stack: counts.stack_vm,
+        locked: counts.locked_vm,
+    })
+}
+
+fn statm(process: &Process) -> Vec<u8> {
+    match sizes(process) {
+        None => b"0 0 0 0 0 0 0\n".to_vec(),
+        Some(s) => {
+            let (file, data) = (s.file + s.shared, s.data + s.stack);
+            format!("{} {} {file} {} 0 {data} 0\n", s.total, s.resident, s.text).into_bytes()
+        }
+    }
+}
+
+/// As `ps` says it: running, sleeping, ended.
+fn state(process: &Process, tid: u32) -> (char, &'static str) {
+    if process.status.lock().is_some() {
+        return ('Z', "zombie");
+    }
+    match find_thread(process, tid) {
+        Some(thread) if thread.is_parked() => ('S', "sleeping"),
+        Some(_) => ('R', "running"),
+        None => ('S', "sleeping"),
+    }
+}
+
+fn status(process: &Process, tid: u32) -> Vec<u8> {
+    use core::fmt::Write;
+    let name = short_name(process);
+    let (letter, word) = state(process, tid);
+    let (pid, parent) = (process.pid, process.parent_pid());
+    let mut out = format!(
+        "Name:\t{}\nUmask:\t{:04o}\nState:\t{letter} ({word})\nTgid:\t{pid}\nNgid:\t0\nPid:\t{tid}\n\
+         PPid:\t{parent}\nTracerPid:\t0\nUid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\nFDSize:\t64\nGroups:\t0\n",
+        String::from_utf8_lossy(&name),
+        process.umask.load(Relaxed),
+    );
+    if let Some(s) = sizes(process) {
+        let rows = [
+            ("VmPeak", s.total),
+            ("VmSize", s.total),
+            ("VmLck", s.locked),
+            ("VmPin", 0),
+            ("VmHWM", s.resident),
+            ("VmRSS", s.resident),
+            ("RssAnon", s.anonymous),
+            ("RssFile", s.file),
+            ("RssShmem", s.shared),
+            ("VmData", s.data),
+            ("VmStk", s.stack),
+            ("VmExe", s.text),
+            ("VmLib", 0),
+            ("VmPTE", 0),
+            ("VmSwap", 0),
+            ("HugetlbPages", 0),
+        ];
+        for (name, pages) in rows {
+            let _ = writeln!(out, "{name}:\t{:>8} kB", pages * PAGE_SIZE >> 10);
+        }
+    }
+    let threads = process.threads.lock().len();
+    let cpus = u64::MAX >> (64 - cpu::count());
+    let _ = write!(
+        out,
+        "CoreDumping:\t0\nTHP_enabled:\t1\nThreads:\t{threads}\nSigQ:\t0/4096\nNoNewPrivs:\t0\nSeccomp:\t0\n\
+         CapInh:\t0000000000000000\nCapPrm:\t000001ffffffffff\nCapEff:\t000001ffffffffff\n\
+         CapBnd:\t000001ffffffffff\nCapAmb:\t0000000000000000\n\
+         Cpus_allowed:\t{cpus:x}\nCpus_allowed_list:\t0-{}\nMems_allowed:\t1\nMems_allowed_list:\t0\n\
+         voluntary_ctxt_switches:\t0\nnonvoluntary_ctxt_switches:\t0\n",
+        cpu::count() - 1,
+    );
+    out.into_bytes()
+}
+
+fn stat(process: &Process, tid: u32) -> Vec<u8> {
+    let name = short_name(process);
+    let (letter, _) = state(process, tid);
+    let (parent, threads) = (process.parent_pid(), process.threads.lock().len());
+    let (total, resident) = sizes(process).map_or((0, 0), |s| (s.total * PAGE_SIZE, s.resident));
+    let ticks = clock::now_ns() / 10_000_000;
+    let pid = process.pid;
+    format!(
+        "{tid} ({}) {letter} {parent} {pid} {pid} 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 {threads} 0 {ticks} {total} \
+         {resident} 18446744073709551615 1 1 0 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n",
+        String::from_utf8_lossy(&name)
+    )
+    .into_bytes()
+}
+
+fn limits(process: &Process) -> Vec<u8> {
+    use core::fmt::Write;
+    let mut out = format!("{:<26}{:<21}{:<21}{:<10}\n", "Limit", "Soft Limit", "Hard Limit", "Units");
+    let Some(space) = space(process) else { return out.into_bytes() };
+    let limits = space.limits().get();
+    let files = crate::files::table::MOST as u64;
+    let rows = [
+        ("Max cpu time", u64::MAX, u64::MAX, "seconds"),
+        ("Max file size", u64::MAX, u64::MAX, "bytes"),
+        ("Max data size", limits.data, limits.data_hard, "bytes"),
+        ("Max stack size", limits.stack, u64::MAX, "bytes"),
+        ("Max core file size", 0, u64::MAX, "bytes"),
+        ("Max resident set", u64::MAX, u64::MAX, "bytes"),
+        ("Max processes", 4096, 4096, "processes"),
+        ("Max open files", files, files, "files"),
+        ("Max locked memory", limits.memlock, limits.memlock, "bytes"),
+        ("Max address space", limits.address_space, limits.address_space, "bytes"),
+    ];
+    let word = |limit| if limit == u64::MAX { "unlimited".into() } else { format!("{limit}") };
+    for (name, soft, hard, unit) in rows {
+        let _ = writeln!(out, "{name:<26}{:<21}{:<21}{unit:<10}", word(soft), word(hard));
+    }
+    out.into_bytes()
+}
+
+fn mounts(_: &Process) -> Vec<u8> {
+    b"tmpfs / tmpfs rw 0 0\nproc /proc proc rw 0 0\nsysfs /sys sysfs rw 0 0\ntmpfs /dev/shm tmpfs rw 0 0\n\
+      tmpfs /tmp tmpfs rw 0 0\n"
+        .to_vec()
+}
+
+fn mountinfo(_: &Process) -> Vec<u8> {
+    b"1 0 0:1 / / rw - tmpfs tmpfs rw\n2 1 0:2 / /proc rw - proc proc rw\n3 1 0:3 / /sys rw - sysfs sysfs rw\n"
+        .to_vec()
+}
+
+fn numa_maps(process: &Process) -> Vec<u8> {
+    use core::fmt::Write;
+    let mut out = String::new();
+    let Some(space) = space(process) else { return Vec::new() };
+    for smap in space.smaps(0) {
+        let pages = smap.usage.rss / PAGE_SIZE;
+        let _ = writeln!(out, "{:08x} default N0={pages} kernelpagesize_kB=4", smap.line.start);
+    }
+    out.into_bytes()
+}

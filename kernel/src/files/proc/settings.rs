@@ -1,0 +1,208 @@
+//! /proc/sys. What the engine decides is asked of it; what nobody looks at is kept, and read back.
+
+use super::{number, setting, text};
+use crate::engine;
+use crate::files::tree::Node;
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use freehold::error::Errno;
+use freehold::hugetlb::HugePageSize;
+
+/// Limits of System V shared memory. Each is read and written alone.
+pub struct Shm {
+    pub most_bytes: AtomicU64,
+    pub most_segments: AtomicU64,
+    pub most_pages: AtomicU64,
+    /// The identifier of the next segment; all ones: any.
+    pub next_id: AtomicU64,
+    pub last_id: AtomicU64,
+}
+
+const UNLIMITED: u64 = u64::MAX - (1 << 24);
+
+pub static SHM: Shm = Shm {
+    most_bytes: AtomicU64::new(UNLIMITED),
+    most_segments: AtomicU64::new(4096),
+    most_pages: AtomicU64::new(UNLIMITED),
+    next_id: AtomicU64::new(u64::MAX),
+    last_id: AtomicU64::new(u64::MAX),
+};
+
+/// A number that is kept, within a range.
+struct Kept {
+    path: &'static str,
+    value: &'static AtomicU64,
+    most: i64,
+}
+
+macro_rules! kept {
+    ($($path:literal = $value:literal, $most:expr;)*) => {
+        &[$(Kept {
+            path: $path,
+            value: { static VALUE: AtomicU64 = AtomicU64::new($value); &VALUE },
+            most: $most,
+        },)*]
+    };
+}
+
+/// Numbers that nobody but programs looks at.
+static KEPT: &[Kept] = kept! {
+    "kernel/pid_max" = 4_194_304, 4_194_304;
+    "kernel/threads-max" = 8192, i64::MAX;
+    "kernel/randomize_va_space" = 0, 2;
+    "kernel/tainted" = 0, i64::MAX;
+    "kernel/cap_last_cap" = 40, 40;
+    "kernel/ngroups_max" = 65536, 65536;
+    "kernel/core_uses_pid" = 0, 1;
+    "kernel/numa_balancing" = 0, 1;
+    "kernel/sched_rr_timeslice_ms" = 100, i64::MAX;
+    "kernel/msgmni" = 32000, i64::MAX;
+    "kernel/msgmax" = 8192, i64::MAX;
+    "kernel/msgmnb" = 16384, i64::MAX;
+    "kernel/shm_rmid_forced" = 0, 1;
+    "kernel/random/entropy_avail" = 256, 256;
+    "vm/overcommit_memory" = 0, 2;
+    "vm/overcommit_ratio" = 50, i64::MAX;
+    "vm/overcommit_kbytes" = 0, i64::MAX;
+    "vm/swappiness" = 60, 200;
+    "vm/min_free_kbytes" = 4096, i64::MAX;
+    "vm/drop_caches" = 0, 4;
+    "vm/compact_memory" = 0, 1;
+    "vm/panic_on_oom" = 0, 2;
+    "vm/oom_kill_allocating_task" = 0, 1;
+    "vm/oom_dump_tasks" = 1, 1;
+    "vm/hugetlb_shm_group" = 0, i64::MAX;
+    "vm/unprivileged_userfaultfd" = 1, 1;
+    "vm/memory_failure_early_kill" = 0, 1;
+    "vm/memory_failure_recovery" = 1, 1;
+    "vm/stat_refresh" = 0, i64::MAX;
+    "vm/dirty_ratio" = 20, 100;
+    "vm/dirty_background_ratio" = 10, 100;
+    "fs/file-max" = 1_048_576, i64::MAX;
+    "fs/nr_open" = 1_048_576, i64::MAX;
+    "fs/pipe-max-size" = 1_048_576, i64::MAX;
+    "fs/suid_dumpable" = 0, 2;
+    "fs/protected_hardlinks" = 0, 1;
+    "fs/protected_symlinks" = 0, 1;
+};
+
+/// Texts that do not change.
+const TEXTS: &[(&str, &str)] = &[
+    ("kernel/osrelease", "6.12.0\n"),
+    ("kernel/ostype", "Linux\n"),
+    ("kernel/hostname", "freehold\n"),
+    ("kernel/domainname", "(none)\n"),
+    ("kernel/version", "#1 SMP Freehold\n"),
+    ("kernel/core_pattern", "core\n"),
+    ("kernel/sem", "32000\t1024000000\t500\t32000\n"),
+    ("kernel/printk", "4\t4\t1\t7\n"),
+    ("kernel/random/boot_id", "46726565-686f-4c64-8000-000000000001\n"),
+    ("kernel/random/uuid", "46726565-686f-4c64-8000-000000000002\n"),
+];
+
+/// Numbers that are somebody's.
+type Asked = (&'static str, fn() -> i64, Option<fn(u64)>);
+
+const ASKED: &[Asked] = &[
+    ("kernel/shmmax", || SHM.most_bytes.load(Relaxed) as i64, Some(|n| SHM.most_bytes.store(n, Relaxed))),
+    ("kernel/shmmni", || SHM.most_segments.load(Relaxed) as i64, Some(|n| SHM.most_segments.store(n, Relaxed))),
+    ("kernel/shmall", || SHM.most_pages.load(Relaxed) as i64, Some(|n| SHM.most_pages.store(n, Relaxed))),
+    ("kernel/shm_next_id", || SHM.next_id.load(Relaxed) as i64, Some(|n| SHM.next_id.store(n, Relaxed))),
+    ("vm/nr_hugepages", huge_pages, Some(set_huge_pages)),
+    ("vm/nr_hugepages_mempolicy", huge_pages, Some(set_huge_pages)),
+    ("vm/nr_overcommit_hugepages", || OVERCOMMIT.load(Relaxed) as i64, Some(set_overcommit)),
+    ("vm/max_map_count", || engine().config().max_map_count as i64, None),
+    ("vm/mmap_min_addr", || engine().config().mmap_min_addr as i64, None),
+];
+
+static OVERCOMMIT: AtomicU64 = AtomicU64::new(0);
+
+pub fn huge_pages() -> i64 {
+    engine().huge_pool(HugePageSize::Mib2).counts(None).total as i64
+}
+
+pub fn set_huge_pages(pages: u64) {
+    engine().resize_huge_pool(HugePageSize::Mib2, pages, None);
+}
+
+pub fn overcommit() -> i64 {
+    OVERCOMMIT.load(Relaxed) as i64
+}
+
+pub fn set_overcommit(pages: u64) {
+    OVERCOMMIT.store(pages, Relaxed);
+    engine().huge_pool(HugePageSize::Mib2).set_overcommit(pages);
+}
+
+/// Gives a node a path below a folder; folders come as they are needed.
+pub fn insert(root: &Arc<Node>, path: &str, node: Arc<Node>) {
+    let (mut here, mut path) = (root.clone(), path);
+    while let Some((folder, rest)) = path.split_once('/') {
+        let name = folder.as_bytes();
+        let next = here.child(name).unwrap_or_else(|_| {
+            let folder = Node::directory(0o555);
+            here.insert(name, folder.clone()).expect("a name that is free");
+            folder
+        });
+        (here, path) = (next, rest);
+    }
+    here.insert(path.as_bytes(), node).expect("names that differ");
+}
+
+/// A file with a number, which `set` may change.
+pub fn number_file(get: fn() -> i64, set: Option<fn(u64)>) -> Arc<Node> {
+    let make = move || Ok(format!("{}\n", get()).into_bytes());
+    match set {
+        None => text(make),
+        Some(set) => setting(make, move |text| {
+            // -1 is a number here, too: all ones.
+            set(number(text)? as u64);
+            Ok(())
+        }),
+    }
+}
+
+pub fn root() -> Arc<Node> {
+    let root = Node::directory(0o555);
+    for kept in KEPT {
+        let (value, most) = (kept.value, kept.most);
+        let node = setting(
+            move || Ok(format!("{}\n", value.load(Relaxed)).into_bytes()),
+            move |text| {
+                let number = number(text)?;
+                if !(0..=most).contains(&number) {
+                    return Err(Errno::EINVAL);
+                }
+                value.store(number as u64, Relaxed);
+                Ok(())
+            },
+        );
+        insert(&root, kept.path, node);
+    }
+    for (path, contents) in TEXTS {
+        insert(&root, path, setting(|| Ok(String::from(*contents).into_bytes()), |_| Ok(())));
+    }
+    for (path, get, set) in ASKED {
+        let node = match *path {
+            // These are larger than any number with a sign.
+            "kernel/shmmax" | "kernel/shmall" => large(*get, *set),
+            _ => number_file(*get, *set),
+        };
+        insert(&root, path, node);
+    }
+    root
+}
+
+fn large(get: fn() -> i64, set: Option<fn(u64)>) -> Arc<Node> {
+    setting(
+        move || Ok(format!("{}\n", get() as u64).into_bytes()),
+        move |text| {
+            let text = core::str::from_utf8(text).map_err(|_| Errno::EINVAL)?;
+            let number = text.trim_matches(|c: char| c.is_whitespace() || c == '\0').parse();
+            let set = set.ok_or(Errno::EACCES)?;
+            number.map(set).map_err(|_| Errno::EINVAL)
+        },
+    )
+}

@@ -1,0 +1,59 @@
+//! A pair of sockets that are connected: two pipes.
+
+use super::buffer::UserBuffer;
+use super::pipe::{self, Reader, Writer};
+use super::{File, HUNG_UP, SOCKET, Stat};
+use crate::task::wait::Key;
+use freehold::error::Errno;
+
+pub struct Socket {
+    reader: Reader,
+    writer: Writer,
+}
+
+/// Two that are connected.
+pub fn pair() -> (Socket, Socket) {
+    let ((a_reader, b_writer), (b_reader, a_writer)) = (pipe::new(), pipe::new());
+    (Socket { reader: a_reader, writer: a_writer }, Socket { reader: b_reader, writer: b_writer })
+}
+
+impl File for Socket {
+    fn read(&self, at: u64, to: &mut UserBuffer<'_>, nonblock: bool) -> Result<usize, Errno> {
+        self.reader.read(at, to, nonblock)
+    }
+
+    fn write(&self, at: u64, from: &mut UserBuffer<'_>, nonblock: bool) -> Result<usize, Errno> {
+        self.writer.write(at, from, nonblock)
+    }
+
+    fn stat(&self) -> Stat {
+        Stat { mode: SOCKET | 0o777, ..self.reader.stat() }
+    }
+
+    /// What has hung up can be read: the end.
+    fn ready(&self) -> u32 {
+        let (read, write) = (self.reader.ready(), self.writer.ready());
+        read | write | if read & HUNG_UP != 0 { super::READABLE } else { 0 }
+    }
+
+    fn changes(&self) -> u64 {
+        self.reader.changes() + self.writer.changes()
+    }
+
+    /// Room to write comes by the other pipe.
+    fn ready_at(&self) -> u64 {
+        if self.writer.ready() == 0 { crate::arch::clock::now_ns() + 1_000_000 } else { u64::MAX }
+    }
+
+    fn ready_key(&self) -> Option<Key> {
+        self.reader.ready_key()
+    }
+
+    fn ioctl(&self, request: u64, argument: u64) -> Result<u64, Errno> {
+        self.reader.ioctl(request, argument)
+    }
+
+    fn as_any(&self) -> Option<&dyn core::any::Any> {
+        Some(self)
+    }
+}

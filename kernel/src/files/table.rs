@@ -1,0 +1,139 @@
+//! The descriptors of a process.
+
+use super::open::Open;
+use crate::arch::lock::SpinLock;
+use crate::calls::errno;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use freehold::error::Errno;
+use linux_raw_sys::general::RLIMIT_NOFILE;
+
+/// Most descriptors that a process may have.
+pub const MOST: usize = 1024;
+
+#[derive(Clone)]
+struct Slot {
+    open: Arc<Open>,
+    close_on_exec: bool,
+}
+
+pub struct FileTable(SpinLock<Vec<Option<Slot>>>);
+
+impl FileTable {
+    pub const fn new() -> Self {
+        FileTable(SpinLock::new(Vec::new()))
+    }
+
+    /// The same files, by the same numbers.
+    pub fn fork(&self) -> Self {
+        FileTable(SpinLock::new(self.0.lock().clone()))
+    }
+
+    /// # Errors
+    ///
+    /// EBADF.
+    pub fn get(&self, number: u64) -> Result<Arc<Open>, Errno> {
+        let table = self.0.lock();
+        let slot = table.get(number as u32 as usize).and_then(Option::as_ref);
+        slot.map(|slot| slot.open.clone()).ok_or(Errno::EBADF)
+    }
+
+    /// The lowest number from `from` on that is free becomes the file's.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE.
+    pub fn add(&self, open: Arc<Open>, from: usize, close_on_exec: bool) -> Result<u64, Errno> {
+        let most = limit();
+        let mut table = self.0.lock();
+        let number = (from..most).find(|n| table.get(*n).is_none_or(Option::is_none)).ok_or(errno::EMFILE)?;
+        if table.len() <= number {
+            table.resize(number + 1, None);
+        }
+        table[number] = Some(Slot { open, close_on_exec });
+        Ok(number as u64)
+    }
+
+    /// This number becomes the file's; what it was before is closed.
+    ///
+    /// # Errors
+    ///
+    /// EBADF: there is no such number.
+    pub fn put(&self, open: Arc<Open>, number: u64, close_on_exec: bool) -> Result<(), Errno> {
+        let number = usize::try_from(number).ok().filter(|number| *number < limit()).ok_or(Errno::EBADF)?;
+        let mut table = self.0.lock();
+        if table.len() <= number {
+            table.resize(number + 1, None);
+        }
+        let before = table[number].replace(Slot { open, close_on_exec });
+        drop(table);
+        drop(before);
+        Ok(())
+    }
+
+    /// # Errors
+    ///
+    /// EBADF.
+    pub fn close(&self, number: u64) -> Result<(), Errno> {
+        let mut table = self.0.lock();
+        let gone = table.get_mut(number as u32 as usize).and_then(Option::take);
+        drop(table);
+        gone.map(drop).ok_or(Errno::EBADF)
+    }
+
+    /// The numbers in use.
+    pub fn numbers(&self) -> Vec<u64> {
+        let table = self.0.lock();
+        table.iter().enumerate().filter(|(_, slot)| slot.is_some()).map(|(n, _)| n as u64).collect()
+    }
+
+    /// close_range: those from `first` to `last` go, or will at exec.
+    pub fn close_range(&self, first: usize, last: usize, at_exec: bool) {
+        let mut gone = Vec::new();
+        let last = last.saturating_add(1);
+        for slot in self.0.lock().iter_mut().take(last).skip(first) {
+            match slot {
+                Some(slot) if at_exec => slot.close_on_exec = true,
+                _ => gone.extend(slot.take()),
+            }
+        }
+    }
+
+    /// FD_CLOEXEC of a number.
+    ///
+    /// # Errors
+    ///
+    /// EBADF.
+    pub fn close_on_exec(&self, number: u64, set: Option<bool>) -> Result<bool, Errno> {
+        let mut table = self.0.lock();
+        let slot = table.get_mut(number as u32 as usize).and_then(Option::as_mut).ok_or(Errno::EBADF)?;
+        let before = slot.close_on_exec;
+        slot.close_on_exec = set.unwrap_or(before);
+        Ok(before)
+    }
+
+    /// Exec: what is marked goes.
+    pub fn close_marked(&self) {
+        let mut gone = Vec::new();
+        for slot in self.0.lock().iter_mut() {
+            if slot.as_ref().is_some_and(|slot| slot.close_on_exec) {
+                gone.extend(slot.take());
+            }
+        }
+    }
+
+    /// The process ends.
+    pub fn close_all(&self) {
+        let gone = core::mem::take(&mut *self.0.lock());
+        drop(gone);
+    }
+}
+
+/// The limit of the calling process (RLIMIT_NOFILE), as far as there is room.
+fn limit() -> usize {
+    let thread = crate::arch::cpu::current();
+    match thread.has_process() {
+        true => (thread.process().limits.lock().soft(RLIMIT_NOFILE) as usize).min(MOST),
+        false => MOST,
+    }
+}

@@ -1,0 +1,112 @@
+//! timerfd: how often a time has come.
+
+use super::buffer::UserBuffer;
+use super::{File, READABLE, Stat};
+use crate::arch::clock;
+use crate::arch::lock::SpinLock;
+use crate::task::wait::{self, Key, Sleep, Woken};
+use freehold::error::Errno;
+
+/// Times are in nanoseconds since the start.
+#[derive(Clone, Copy, Default)]
+struct Setting {
+    /// When it goes off next; 0: never.
+    next: u64,
+    /// And how long after that again; 0: not again.
+    interval: u64,
+}
+
+impl Setting {
+    /// How often it has gone off by now; it is set to the next time, if `takes`.
+    fn expirations(&mut self, takes: bool) -> u64 {
+        let now = clock::now_ns();
+        if self.next == 0 || now < self.next {
+            return 0;
+        }
+        let count = (now - self.next).checked_div(self.interval).map_or(1, |more| more + 1);
+        if takes {
+            self.next = if self.interval == 0 { 0 } else { self.next + count * self.interval };
+        }
+        count
+    }
+}
+
+pub struct Timer {
+    pub clock: u32,
+    setting: SpinLock<Setting>,
+}
+
+impl Timer {
+    pub fn new(clock: u32) -> Self {
+        Timer { clock, setting: SpinLock::new(Setting::default()) }
+    }
+
+    fn key(&self) -> Key {
+        Key::kernel(&raw const self.setting as u64)
+    }
+
+    /// Sets it; returns how long until it would have gone off, and its interval.
+    pub fn set(&self, next: u64, interval: u64) -> (u64, u64) {
+        let before = self.get();
+        *self.setting.lock() = Setting { next, interval };
+        wait::wake(self.key(), usize::MAX);
+        before
+    }
+
+    /// How long until it goes off, and its interval.
+    pub fn get(&self) -> (u64, u64) {
+        let mut setting = *self.setting.lock();
+        // What has gone off counts from its next time.
+        if setting.interval != 0 {
+            setting.expirations(true);
+        }
+        let left = if setting.next == 0 { 0 } else { setting.next.saturating_sub(clock::now_ns()) };
+        (left, setting.interval)
+    }
+}
+
+impl File for Timer {
+    fn read(&self, _: u64, to: &mut UserBuffer<'_>, nonblock: bool) -> Result<usize, Errno> {
+        if to.len() < 8 {
+            return Err(Errno::EINVAL);
+        }
+        loop {
+            let waiting = wait::enqueue(self.key(), u32::MAX);
+            let count = self.setting.lock().expirations(true);
+            if count > 0 || nonblock {
+                waiting.cancel();
+                return if count > 0 { to.put(&count.to_ne_bytes()) } else { Err(Errno::EAGAIN) };
+            }
+            if waiting.sleep(Sleep::Interruptible, self.ready_at()) == Woken::Signal {
+                return Err(Errno::EINTR);
+            }
+        }
+    }
+
+    fn stat(&self) -> Stat {
+        Stat { inode: self.key().at, mode: 0o600, links: 1, ..Stat::default() }
+    }
+
+    fn ready(&self) -> u32 {
+        if self.setting.lock().expirations(false) > 0 { READABLE } else { 0 }
+    }
+
+    fn ready_at(&self) -> u64 {
+        match self.setting.lock().next {
+            0 => u64::MAX,
+            next => next,
+        }
+    }
+
+    fn changes(&self) -> u64 {
+        self.setting.lock().expirations(false)
+    }
+
+    fn ready_key(&self) -> Option<Key> {
+        Some(self.key())
+    }
+
+    fn as_any(&self) -> Option<&dyn core::any::Any> {
+        Some(self)
+    }
+}

@@ -1,0 +1,512 @@
+//! The root file system: a tree in memory, unpacked from the archive at the start. Contents of files are
+//! Freehold's: read, write and mmap see the same pages.
+
+use super::buffer::UserBuffer;
+use super::console::Console;
+use super::devices;
+use super::pages::Archived;
+use super::proc;
+use super::{CHARACTER, DIRECTORY, Entry, File, LINK, REGULAR, Stat};
+use crate::arch::clock;
+use crate::arch::lock::SpinLock;
+use crate::calls::errno;
+use crate::engine;
+use crate::memory::platform::Machine;
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::sync::atomic::{
+    AtomicPtr, AtomicU32, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
+use freehold::counted::Counted;
+use freehold::error::Errno;
+use freehold::object::{Mapping, Zeroes};
+use freehold_kernel::cpio;
+
+const MOST_LINKS: usize = 40;
+const LONGEST_NAME: usize = 255;
+
+static NEXT_INODE: AtomicU64 = AtomicU64::new(2);
+/// The root; from `Arc::into_raw`, and never given back.
+static ROOT: AtomicPtr<Node> = AtomicPtr::new(core::ptr::null_mut());
+
+/// What has a name.
+pub struct Node {
+    pub inode: u64,
+    pub mode: AtomicU32,
+    pub parent: SpinLock<Weak<Node>>,
+    /// The parent of a node that is made when it is asked for: nothing else keeps that one. Of a directory in
+    /// memory: the one that it covers.
+    pub keeps: SpinLock<Option<Arc<Node>>>,
+    /// Its last name.
+    pub name: SpinLock<Vec<u8>>,
+    /// How many names it has. Changed under the lock of all changes, [`names`](super::names).
+    pub links: AtomicU32,
+    /// User, and group in the upper half.
+    pub owner: AtomicU64,
+    /// When it was read, written and changed, in nanoseconds. Each is set and read alone.
+    pub times: [AtomicU64; 3],
+    pub kind: Kind,
+}
+
+pub enum Kind {
+    Regular(Counted<Mapping<Machine>>),
+    Directory(SpinLock<BTreeMap<Vec<u8>, Arc<Node>>>),
+    Link(Vec<u8>),
+    /// Opened as this file.
+    Device(Arc<dyn File>),
+    /// A directory whose entries are made when they are asked for.
+    Listing(Box<dyn Listing>),
+    /// A link to what may have no name.
+    Jump(Box<dyn Jump>),
+    /// Opened as what this makes.
+    Made(Maker),
+}
+
+/// Makes what an open gets.
+pub type Maker = Box<dyn Fn() -> Result<Arc<dyn File>, Errno> + Send + Sync>;
+
+/// A directory whose entries are made when they are asked for.
+pub trait Listing: Send + Sync {
+    fn child(&self, name: &[u8]) -> Result<Arc<Node>, Errno>;
+    /// Names, each with its `d_type`.
+    fn names(&self) -> Vec<(Vec<u8>, u8)>;
+}
+
+/// A link of /proc.
+pub trait Jump: Send + Sync {
+    /// What `readlink` says.
+    fn text(&self) -> Result<Vec<u8>, Errno>;
+    /// Where it leads.
+    fn node(&self) -> Result<Arc<Node>, Errno>;
+}
+
+impl Node {
+    pub fn new(mode: u32, kind: Kind) -> Arc<Node> {
+        let now = clock::epoch_ns() + clock::now_ns();
+        Arc::new(Node {
+            inode: NEXT_INODE.fetch_add(1, Relaxed),
+            mode: AtomicU32::new(mode),
+            parent: SpinLock::new(Weak::new()),
+            keeps: SpinLock::new(None),
+            name: SpinLock::new(Vec::new()),
+            links: AtomicU32::new(0),
+            owner: AtomicU64::new(0),
+            times: [const { AtomicU64::new(0) }; 3].map(|_| AtomicU64::new(now)),
+            kind,
+        })
+    }
+
+    pub fn directory(mode: u32) -> Arc<Node> {
+        Self::new(DIRECTORY | mode & 0o7777, Kind::Directory(SpinLock::new(BTreeMap::new())))
+    }
+
+    /// A file whose text is made when it is opened.
+    pub fn made(mode: u32, maker: Maker) -> Arc<Node> {
+        Self::new(REGULAR | mode, Kind::Made(maker))
+    }
+
+    pub fn listing(listing: Box<dyn Listing>) -> Arc<Node> {
+        Self::new(DIRECTORY | 0o555, Kind::Listing(listing))
+    }
+
+    pub fn jump(jump: Box<dyn Jump>) -> Arc<Node> {
+        Self::new(LINK | 0o777, Kind::Jump(jump))
+    }
+
+    pub fn is_directory(&self) -> bool {
+        matches!(self.kind, Kind::Directory(_) | Kind::Listing(_))
+    }
+
+    /// Its contents, or names, have changed.
+    pub fn touch(&self) {
+        let now = clock::epoch_ns() + clock::now_ns();
+        self.times[1].store(now, Relaxed);
+        self.times[2].store(now, Relaxed);
+    }
+
+    /// An empty file.
+    ///
+    /// # Errors
+    ///
+    /// ENOMEM.
+    pub fn empty(mode: u32) -> Result<Arc<Node>, Errno> {
+        let mapping = Mapping::new(engine(), Zeroes, 0, true).map_err(|_| Errno::ENOMEM)?;
+        Ok(Self::new(REGULAR | mode & 0o7777, Kind::Regular(mapping)))
+    }
+
+    /// A file with these contents.
+    ///
+    /// # Errors
+    ///
+    /// ENOMEM.
+    pub fn archived(mode: u32, contents: &'static [u8]) -> Result<Arc<Node>, Errno> {
+        let pager = Archived::new(contents);
+        let mapping =
+            Mapping::new(engine(), pager, contents.len() as u64, true).map_err(|_| Errno::ENOMEM)?;
+        Ok(Self::new(REGULAR | mode & 0o7777, Kind::Regular(mapping)))
+    }
+
+    pub fn link(target: &[u8]) -> Arc<Node> {
+        Self::new(LINK | 0o777, Kind::Link(target.to_vec()))
+    }
+
+    pub fn device(file: Arc<dyn File>) -> Arc<Node> {
+        Self::new(CHARACTER | 0o666, Kind::Device(file))
+    }
+
+    pub fn mapping(&self) -> Option<&Counted<Mapping<Machine>>> {
+        match &self.kind {
+            Kind::Regular(mapping) => Some(mapping),
+            _ => None,
+        }
+    }
+
+    pub fn stat(&self) -> Stat {
+        let size = match &self.kind {
+            Kind::Regular(mapping) => mapping.size(),
+            Kind::Link(target) => target.len() as u64,
+            Kind::Directory(_) => 4096,
+            _ => 0,
+        };
+        let device = if let Kind::Device(file) = &self.kind { file.stat().device } else { 0 };
+        let links = self.links.load(Relaxed).max(u32::from(self.is_directory()) * 2);
+        let times = [0, 1, 2].map(|n: usize| self.times[n].load(Relaxed));
+        let owner = self.owner.load(Relaxed);
+        let mode = self.mode.load(Relaxed);
+        Stat { inode: self.inode, mode, links: links.into(), size, device, owner, times }
+    }
+
+    /// The entry of a directory.
+    ///
+    /// # Errors
+    ///
+    /// ENOENT; ENOTDIR.
+    pub fn child(self: &Arc<Self>, name: &[u8]) -> Result<Arc<Node>, Errno> {
+        match &self.kind {
+            Kind::Directory(entries) => entries.lock().get(name).cloned().ok_or(Errno::ENOENT),
+            Kind::Listing(listing) => {
+                let child = listing.child(name)?;
+                *child.parent.lock() = Arc::downgrade(self);
+                *child.keeps.lock() = Some(self.clone());
+                *child.name.lock() = name.to_vec();
+                Ok(child)
+            }
+            _ => Err(errno::ENOTDIR),
+        }
+    }
+
+    /// Gives `child` a name in this directory.
+    ///
+    /// # Errors
+    ///
+    /// ENOTDIR; EEXIST.
+    pub fn insert(self: &Arc<Self>, name: &[u8], child: Arc<Node>) -> Result<(), Errno> {
+        let entries = match &self.kind {
+            Kind::Directory(entries) => entries,
+            Kind::Listing(_) => return Err(Errno::EPERM),
+            _ => return Err(errno::ENOTDIR),
+        };
+        if name.len() > LONGEST_NAME {
+            return Err(errno::ENAMETOOLONG);
+        }
+        let mut entries = entries.lock();
+        if entries.contains_key(name) {
+            return Err(Errno::EEXIST);
+        }
+        *child.parent.lock() = Arc::downgrade(self);
+        *child.name.lock() = name.to_vec();
+        child.links.fetch_add(1, Relaxed);
+        entries.insert(name.to_vec(), child);
+        drop(entries);
+        self.touch();
+        Ok(())
+    }
+}
+
+/// An open node.
+pub struct NodeFile(pub Arc<Node>);
+
+impl File for NodeFile {
+    fn read(&self, at: u64, to: &mut UserBuffer<'_>, _: bool) -> Result<usize, Errno> {
+        let mapping = self.0.mapping().ok_or(errno::EISDIR)?;
+        let (mut part, mut done) = ([0; 2048], 0);
+        while to.len() > 0 {
+            let room = to.len().min(part.len());
+            let read = match mapping.read_at(at.saturating_add(done as u64), &mut part[..room]) {
+                Err(error) if done == 0 => return Err(error.errno()),
+                Ok(bytes) if bytes > 0 => bytes,
+                _ => break,
+            };
+            done += match to.put(&part[..read]) {
+                Err(error) if done == 0 => return Err(error),
+                put => put.unwrap_or(0),
+            };
+        }
+        Ok(done)
+    }
+
+    fn write(&self, at: u64, from: &mut UserBuffer<'_>, _: bool) -> Result<usize, Errno> {
+        let mapping = self.0.mapping().ok_or(errno::EISDIR)?;
+        let (mut part, mut done) = ([0; 2048], 0);
+        while from.len() > 0 {
+            let bytes = match from.get(&mut part) {
+                Err(error) if done == 0 => return Err(error),
+                Ok(bytes) if bytes > 0 => bytes,
+                _ => break,
+            };
+            done += match write_at(mapping, at.saturating_add(done as u64), &part[..bytes]) {
+                Err(error) if done == 0 => return Err(error),
+                Ok(bytes) if bytes > 0 => bytes,
+                _ => break,
+            };
+        }
+        self.0.touch();
+        Ok(done)
+    }
+
+    fn stat(&self) -> Stat {
+        self.0.stat()
+    }
+
+    fn can_seek(&self) -> bool {
+        true
+    }
+
+    fn mapping(&self) -> Option<&Counted<Mapping<Machine>>> {
+        self.0.mapping()
+    }
+
+    fn entries(&self, from: u64, f: &mut dyn FnMut(&Entry) -> bool) -> Result<(), Errno> {
+        let up = self.0.parent.lock().upgrade().map_or(self.0.inode, |parent| parent.inode);
+        let dots = [(self.0.inode, &b"."[..]), (up, b"..")];
+        let entry = |inode, name: &[u8], kind| Entry { inode, name: name.to_vec(), kind };
+        let mut all: Vec<Entry> = dots.iter().map(|(inode, name)| entry(*inode, name, 4)).collect();
+        match &self.0.kind {
+            Kind::Directory(entries) => {
+                for (name, node) in entries.lock().iter() {
+                    all.push(entry(node.inode, name, (node.mode.load(Relaxed) >> 12) as u8));
+                }
+            }
+            Kind::Listing(listing) => {
+                let names = listing.names();
+                all.extend(names.iter().map(|(name, kind)| entry(self.0.inode + 1, name, *kind)));
+            }
+            _ => return Err(errno::ENOTDIR),
+        }
+        let _ = all.iter().skip(from as usize).all(f);
+        Ok(())
+    }
+
+    fn node(&self) -> Option<&Arc<Node>> {
+        Some(&self.0)
+    }
+}
+
+/// Writes to a file; memory is all the room that there is.
+///
+/// # Errors
+///
+/// ENOSPC, EFBIG, EPERM where it is sealed.
+pub fn write_at(mapping: &Mapping<Machine>, at: u64, data: &[u8]) -> Result<usize, Errno> {
+    if at > i64::MAX as u64 - data.len() as u64 {
+        return Err(errno::EFBIG);
+    }
+    mapping.write_at(at, data).map_err(|error| match error.errno() {
+        Errno::ENOMEM => Errno::ENOSPC,
+        error => error,
+    })
+}
+
+/// The root directory.
+pub fn root() -> Arc<Node> {
+    // Acquire pairs with the release of `unpack`.
+    let root = ROOT.load(Acquire);
+    assert!(!root.is_null(), "a root file system");
+    // SAFETY: from `Arc::into_raw`, and kept for ever.
+    unsafe {
+        Arc::increment_strong_count(root);
+        Arc::from_raw(root)
+    }
+}
+
+/// What a path names, from a directory on. With `follow`, also a symbolic link at its end is followed.
+///
+/// # Errors
+///
+/// ENOENT, ENOTDIR, ELOOP.
+pub fn lookup(from: &Arc<Node>, path: &[u8], follow: bool) -> Result<Arc<Node>, Errno> {
+    walk(from, path, follow)?.node.ok_or(Errno::ENOENT)
+}
+
+/// The directory where a path's last name is, or would be, and that name; `None` where the path ends with
+/// a directory that has no name there: the root, `.` or `..`.
+///
+/// # Errors
+///
+/// As [`lookup`].
+pub fn lookup_parent(
+    from: &Arc<Node>,
+    path: &[u8],
+    follow: bool,
+) -> Result<(Arc<Node>, Option<Vec<u8>>), Errno> {
+    let found = walk(from, path, follow)?;
+    Ok((found.directory, found.name))
+}
+
+/// Where a path leads.
+struct Found {
+    /// Where its last name is, or would be.
+    directory: Arc<Node>,
+    name: Option<Vec<u8>>,
+    /// What is there.
+    node: Option<Arc<Node>>,
+}
+
+fn split(path: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+    path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).rev().map(<[u8]>::to_vec)
+}
+
+fn walk(from: &Arc<Node>, path: &[u8], follow: bool) -> Result<Found, Errno> {
+    if path.is_empty() {
+        return Err(Errno::ENOENT);
+    }
+    let start = |path: &[u8], here: &Arc<Node>| if path[0] == b'/' { root() } else { here.clone() };
+    // A slash at the end: a directory is meant, and a link to one followed.
+    let whole = path.ends_with(b"/");
+    let (mut here, mut links) = (start(path, from), 0);
+    let mut left: Vec<Vec<u8>> = split(path).collect();
+    let mut found = Found { directory: here.clone(), name: None, node: Some(here.clone()) };
+    while let Some(name) = left.pop() {
+        let last = left.is_empty();
+        if !here.is_directory() {
+            return Err(errno::ENOTDIR);
+        }
+        if &*name == b"." || &*name == b".." {
+            let up = if name.len() == 2 { here.parent.lock().upgrade() } else { None };
+            here = up.unwrap_or(here);
+            found = Found { directory: here.clone(), name: None, node: Some(here.clone()) };
+            continue;
+        }
+        if name.len() > LONGEST_NAME {
+            return Err(errno::ENAMETOOLONG);
+        }
+        let child = match here.child(&name) {
+            Ok(child) => child,
+            Err(Errno::ENOENT) if last => return Ok(Found { directory: here, name: Some(name), node: None }),
+            Err(error) => return Err(error),
+        };
+        let follows = !last || follow || whole;
+        match &child.kind {
+            Kind::Link(_) | Kind::Jump(_) if follows && links >= MOST_LINKS => return Err(errno::ELOOP),
+            Kind::Link(target) if follows => {
+                links += 1;
+                if target.is_empty() {
+                    return Err(Errno::ENOENT);
+                }
+                here = start(target, &here);
+                found = Found { directory: here.clone(), name: None, node: Some(here.clone()) };
+                left.extend(split(target));
+            }
+            Kind::Jump(jump) if follows => {
+                links += 1;
+                let node = jump.node()?;
+                found = Found { directory: here, name: Some(name), node: Some(node.clone()) };
+                here = node;
+            }
+            _ => {
+                found = Found { directory: here, name: Some(name), node: Some(child.clone()) };
+                here = child;
+            }
+        }
+    }
+    match &found.node {
+        Some(node) if whole && !node.is_directory() => Err(errno::ENOTDIR),
+        _ => Ok(found),
+    }
+}
+
+/// The path of a node, from the root on.
+pub fn path_of(node: &Arc<Node>) -> Vec<u8> {
+    let (mut names, mut here, mut gone) = (Vec::new(), node.clone(), false);
+    let root = root();
+    while !Arc::ptr_eq(&here, &root) {
+        let up = here.parent.lock().upgrade();
+        let name = here.name.lock().clone();
+        let Some(up) = up else {
+            gone = true;
+            names.push(name);
+            break;
+        };
+        if let Kind::Directory(entries) = &up.kind {
+            gone |= !entries.lock().get(&name).is_some_and(|node| Arc::ptr_eq(node, &here));
+        }
+        names.push(name);
+        here = up;
+    }
+    let mut path = Vec::new();
+    for name in names.iter().rev() {
+        path.push(b'/');
+        path.extend_from_slice(name);
+    }
+    if path.is_empty() {
+        path.push(b'/');
+    }
+    if gone {
+        path.extend_from_slice(b" (deleted)");
+    }
+    path
+}
+
+/// Makes the root file system of an archive, or of a program alone, which is then `/program`.
+pub fn unpack(module: &'static [u8]) {
+    let root = Node::directory(0o755);
+    ROOT.store(Arc::into_raw(root.clone()).cast_mut(), Release);
+    if module.starts_with(b"\x7fELF") {
+        let program = Node::archived(0o755, module).expect("memory for the first program");
+        root.insert(b"program", program).expect("an empty directory");
+    }
+    add_devices(&root);
+    for entry in cpio::entries(module) {
+        if let Err(error) = add(&root, &entry) {
+            let name = core::str::from_utf8(entry.name).unwrap_or("?");
+            crate::arch::report::say!("{name} of the initial file system is left out: {error:?}");
+        }
+    }
+}
+
+/// The devices, in /dev, and the directories that programs count on.
+fn add_devices(root: &Arc<Node>) {
+    let directory = Node::directory(0o755);
+    let console = || Node::device(Arc::new(Console));
+    let consoles = [(&b"console"[..], console()), (b"tty", console()), (b"ttyS0", console())];
+    for (name, node) in devices::all().chain(consoles) {
+        directory.insert(name, node).expect("names that differ");
+    }
+    let links =
+        [(&b"fd"[..], &b"/proc/self/fd"[..]), (b"stdin", b"fd/0"), (b"stdout", b"fd/1"), (b"stderr", b"fd/2")];
+    for (name, target) in links {
+        directory.insert(name, Node::link(target)).expect("names that differ");
+    }
+    directory.insert(b"shm", Node::directory(0o1777)).expect("a name that differs");
+    root.insert(b"dev", directory).expect("a root without devices");
+    root.insert(b"tmp", Node::directory(0o1777)).expect("a root without /tmp");
+    root.insert(b"proc", proc::root()).expect("a root without /proc");
+    root.insert(b"sys", proc::sys::root()).expect("a root without /sys");
+}
+
+fn add(root: &Arc<Node>, entry: &cpio::Entry<'static>) -> Result<(), Errno> {
+    let (directory, name) = lookup_parent(root, entry.name, false)?;
+    // A directory that is there already.
+    let Some(name) = name.filter(|name| directory.child(name).is_err()) else { return Ok(()) };
+    let node = match entry.mode & 0o170_000 {
+        DIRECTORY => Node::directory(entry.mode),
+        LINK => Node::link(entry.contents),
+        REGULAR => Node::archived(entry.mode, entry.contents)?,
+        // Devices are the kernel's own.
+        _ => return Ok(()),
+    };
+    directory.insert(&name, node)
+}

@@ -1,0 +1,284 @@
+//! Free frames, and records of all frames.
+//!
+//! Blocks of 1 to 2^18 frames are kept by the buddy system (Knowlton 1965), under one lock. Single frames go
+//! through a cache of each processor, which takes and gives back many at a time.
+
+use super::direct;
+use crate::arch::cpu::cpu;
+use crate::arch::lock::SpinLock;
+use crate::boot::start_info::Region;
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
+use freehold::PAGE_SIZE;
+use freehold::platform::{Frame, TableMeta};
+
+/// The largest block: 1 GiB.
+pub const MAX_ORDER: u32 = 18;
+/// `state` of a frame that is not the first of a free block.
+const NOT_FREE: u8 = 0xff;
+const NONE: u64 = 0;
+/// Frames that are left for the kernel's own objects when programs get no more: 4 MiB.
+const RESERVE: u64 = 1024;
+
+/// Records by frame number. Written once, before anything reads them.
+static FRAMES: AtomicPtr<Frame> = AtomicPtr::new(core::ptr::null_mut());
+static TABLES: AtomicPtr<TableMeta> = AtomicPtr::new(core::ptr::null_mut());
+/// Frames have numbers below this.
+static END: AtomicU64 = AtomicU64::new(0);
+static BUDDY: SpinLock<Buddy> = SpinLock::new(Buddy::new());
+
+/// What a free block holds: its neighbours in the list of its order.
+#[repr(C)]
+struct Links {
+    next: u64,
+    previous: u64,
+}
+
+/// # Invariants
+///
+/// `state` has a byte per frame: the order of the free block that begins there, or `NOT_FREE`. A free block
+/// is in the list of its order.
+struct Buddy {
+    heads: [u64; MAX_ORDER as usize + 1],
+    state: *mut u8,
+    free: u64,
+}
+
+// SAFETY: the pointer is to memory that the buddy alone uses, under its lock.
+unsafe impl Send for Buddy {}
+
+impl Buddy {
+    const fn new() -> Self {
+        Buddy { heads: [NONE; MAX_ORDER as usize + 1], state: core::ptr::null_mut(), free: 0 }
+    }
+
+    fn state(&mut self, frame: u64) -> &mut u8 {
+        // SAFETY: a byte for each frame below END, and callers have checked.
+        unsafe { &mut *self.state.add(frame as usize) }
+    }
+
+    fn links(frame: u64) -> *mut Links {
+        direct(frame * PAGE_SIZE)
+    }
+
+    fn push(&mut self, frame: u64, order: u32) {
+        let head = core::mem::replace(&mut self.heads[order as usize], frame);
+        // SAFETY: free blocks are ours.
+        unsafe {
+            Self::links(frame).write(Links { next: head, previous: NONE });
+            if head != NONE {
+                (*Self::links(head)).previous = frame;
+            }
+        }
+        *self.state(frame) = order as u8;
+    }
+
+    fn remove(&mut self, frame: u64, order: u32) {
+        // SAFETY: as in `push`.
+        unsafe {
+            let Links { next, previous } = Self::links(frame).read();
+            match previous {
+                NONE => self.heads[order as usize] = next,
+                _ => (*Self::links(previous)).next = next,
+            }
+            if next != NONE {
+                (*Self::links(next)).previous = previous;
+            }
+        }
+        *self.state(frame) = NOT_FREE;
+    }
+
+    fn alloc(&mut self, order: u32) -> Option<u64> {
+        let found = (order..=MAX_ORDER).find(|order| self.heads[*order as usize] != NONE)?;
+        let frame = self.heads[found as usize];
+        self.remove(frame, found);
+        for half in (order..found).rev() {
+            self.push(frame + (1 << half), half);
+        }
+        self.free -= 1 << order;
+        Some(frame)
+    }
+
+    fn free(&mut self, mut frame: u64, mut order: u32) {
+        self.free += 1 << order;
+        let end = END.load(Relaxed);
+        while order < MAX_ORDER {
+            let buddy = frame ^ 1 << order;
+            if buddy >= end || u32::from(*self.state(buddy)) != order {
+                break;
+            }
+            self.remove(buddy, order);
+            frame &= buddy;
+            order += 1;
+        }
+        self.push(frame, order);
+    }
+}
+
+/// How much memory records of so many frames need.
+pub fn records_bytes(frames: u64) -> u64 {
+    let bytes = size_of::<TableMeta>() + size_of::<Frame>() + 1;
+    (frames * bytes as u64).next_multiple_of(PAGE_SIZE)
+}
+
+/// Makes the records.
+///
+/// # Safety
+///
+/// Nobody uses the memory, of `records_bytes(frames)`; nothing was asked of this module before.
+pub unsafe fn init(memory: Region, frames: u64) {
+    let at: *mut u8 = direct(memory.start);
+    let count = frames as usize;
+    // SAFETY: by the caller's promise; records of zero bytes are those of free frames and empty tables.
+    unsafe {
+        at.write_bytes(0, (memory.end - memory.start) as usize);
+        let frames = at.add(count * size_of::<TableMeta>());
+        let state = frames.add(count * size_of::<Frame>());
+        state.write_bytes(NOT_FREE, count);
+        TABLES.store(at.cast(), Relaxed);
+        FRAMES.store(frames.cast(), Relaxed);
+        BUDDY.lock().state = state;
+    }
+    END.store(frames, Relaxed);
+}
+
+/// Memory of whole pages becomes free.
+///
+/// # Safety
+///
+/// Nobody uses it, and the direct map shows it.
+pub unsafe fn add(memory: Region) {
+    let (mut at, end) = (memory.start / PAGE_SIZE, memory.end / PAGE_SIZE);
+    let mut buddy = BUDDY.lock();
+    while at < end {
+        let order = at.trailing_zeros().min((end - at).ilog2()).min(MAX_ORDER);
+        buddy.free(at, order);
+        at += 1 << order;
+    }
+}
+
+/// How many frames are free, but for those that processors have at hand.
+pub fn free_count() -> u64 {
+    BUDDY.lock().free
+}
+
+/// Whether there is a frame of this number.
+#[inline(always)]
+pub fn exists(frame: u64) -> bool {
+    frame < END.load(Relaxed)
+}
+
+/// The engine's record of a frame.
+#[inline(always)]
+pub fn record(frame: u64) -> &'static Frame {
+    assert!(exists(frame));
+    // SAFETY: a record for each frame, made of zeroes in `init`.
+    unsafe { &*FRAMES.load(Relaxed).add(frame as usize) }
+}
+
+/// The engine's record of a table.
+#[inline(always)]
+pub fn table_record(frame: u64) -> &'static TableMeta {
+    assert!(exists(frame));
+    // SAFETY: as in `record`.
+    unsafe { &*TABLES.load(Relaxed).add(frame as usize) }
+}
+
+/// Frames that a processor has at hand.
+pub struct FrameCache {
+    count: usize,
+    frames: [u32; Self::ROOM],
+}
+
+impl FrameCache {
+    const ROOM: usize = 128;
+    const BATCH_ORDER: u32 = 5;
+    const BATCH: usize = 1 << Self::BATCH_ORDER;
+
+    pub const fn new() -> Self {
+        FrameCache { count: 0, frames: [0; Self::ROOM] }
+    }
+
+    #[inline]
+    fn pop(&mut self, reserve: u64) -> Option<u64> {
+        if self.count == 0 && !self.refill(reserve) {
+            return None;
+        }
+        self.count -= 1;
+        Some(self.frames[self.count].into())
+    }
+
+    #[inline]
+    fn push(&mut self, frame: u64) {
+        if self.count == Self::ROOM {
+            self.drain();
+        }
+        self.frames[self.count] = frame as u32;
+        self.count += 1;
+    }
+
+    #[inline(never)]
+    fn refill(&mut self, reserve: u64) -> bool {
+        let mut buddy = BUDDY.lock();
+        if buddy.free <= reserve {
+            return false;
+        }
+        if let Some(first) = buddy.alloc(Self::BATCH_ORDER) {
+            // The lowest last, which is the first to be taken.
+            (0..Self::BATCH).for_each(|n| self.frames[n] = (first as usize + Self::BATCH - 1 - n) as u32);
+            self.count = Self::BATCH;
+        } else if let Some(frame) = buddy.alloc(0) {
+            self.frames[0] = frame as u32;
+            self.count = 1;
+        }
+        self.count > 0
+    }
+
+    #[inline(never)]
+    fn drain(&mut self) {
+        let mut buddy = BUDDY.lock();
+        self.frames[..Self::BATCH].iter().for_each(|frame| buddy.free((*frame).into(), 0));
+        self.frames.copy_within(Self::BATCH.., 0);
+        self.count -= Self::BATCH;
+    }
+}
+
+#[inline]
+fn with_cache<R>(f: impl FnOnce(&mut FrameCache) -> R) -> R {
+    // SAFETY: the processor's own, nothing sleeps here, and nothing below comes back here.
+    f(unsafe { &mut *cpu().frames.get() })
+}
+
+/// A block of 2^`order` frames at a multiple of its size; its first. None: out of memory.
+#[inline]
+pub fn alloc(order: u32) -> Option<u64> {
+    alloc_above(order, 0)
+}
+
+/// The same on behalf of a program, which leaves some for the kernel.
+#[inline]
+pub fn alloc_for_program(order: u32) -> Option<u64> {
+    alloc_above(order, RESERVE)
+}
+
+#[inline]
+fn alloc_above(order: u32, reserve: u64) -> Option<u64> {
+    if order == 0 {
+        return with_cache(|cache| cache.pop(reserve));
+    }
+    let mut buddy = BUDDY.lock();
+    let is_left = order <= MAX_ORDER && buddy.free >= reserve + (1 << order);
+    is_left.then(|| buddy.alloc(order)).flatten()
+}
+
+/// Puts a block back.
+///
+/// # Safety
+///
+/// It came from `alloc`, whole or as a part of such a block, and nobody uses it.
+#[inline]
+pub unsafe fn free(frame: u64, order: u32) {
+    match order {
+        0 => with_cache(|cache| cache.push(frame)),
+        _ => BUDDY.lock().free(frame, order),
+    }
+}

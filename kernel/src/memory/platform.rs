@@ -1,0 +1,242 @@
+//! What Freehold asks of a kernel: the bare-metal sibling of `examples/embedding/src/kernel.rs`.
+
+use super::{direct, frames, kernel_root, tlb};
+use crate::arch::cpu::{self, MAX_CPUS};
+use crate::arch::{clock, lock};
+use crate::task::wait::{self, Sleep};
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+use freehold::PAGE_SIZE;
+use freehold::platform::atomic::{AtomicU32, Ordering};
+use freehold::platform::{
+    Flush, Format, Frame, FrameRequest, Host, Killed, LockContext, OutOfTables, Pfn, Platform, RcuHead,
+    Table, TableMemory, TableMeta, X86_4,
+};
+use freehold_kit::{Qsbr, QsbrCpu, SpaceCpus};
+
+/// Grace periods.
+pub static RCU: Qsbr<MAX_CPUS> = Qsbr::new([const { QsbrCpu::new() }; MAX_CPUS]);
+
+/// This machine. All that it has is in statics.
+pub struct Machine;
+
+/// A read section: until its end the thread does not sleep, so its processor passes no quiescent state.
+pub struct Reading(PhantomData<*const ()>);
+
+// SAFETY: a processor has a number of its own, and threads leave it only where they sleep; `freehold-kit`
+// says why what is deferred waits for sections.
+unsafe impl Host for Machine {
+    const MAX_CPUS: usize = MAX_CPUS;
+    type RcuGuard = Reading;
+
+    fn cpus() -> usize {
+        cpu::count()
+    }
+
+    fn wait(word: &AtomicU32, expected: u32) {
+        let _ = wait_while(word, expected, Sleep::Deaf);
+    }
+
+    fn wait_killable(word: &AtomicU32, expected: u32) -> Result<(), Killed> {
+        wait_while(word, expected, Sleep::Killable)
+    }
+
+    fn wake_one(word: &AtomicU32) {
+        wait::wake(key(word), 1);
+    }
+
+    fn wake_all(word: &AtomicU32) {
+        wait::wake(key(word), usize::MAX);
+    }
+
+    #[inline(always)]
+    fn with_cpu<R>(f: impl FnOnce(usize) -> R) -> R {
+        f(cpu::number())
+    }
+
+    fn now_ns() -> u64 {
+        clock::now_ns()
+    }
+
+    fn relax() {
+        lock::relax();
+    }
+
+    fn lock_context<R>(_: impl FnOnce(&LockContext) -> R) -> Option<R> {
+        None
+    }
+
+    #[inline(always)]
+    fn rcu_read() -> Reading {
+        Reading(PhantomData)
+    }
+
+    unsafe fn rcu_defer(head: NonNull<RcuHead>, f: unsafe fn(NonNull<RcuHead>)) {
+        // SAFETY: passed on to the caller.
+        unsafe { RCU.defer(cpu::number(), head, f) };
+    }
+
+    fn rcu_barrier() {
+        RCU.barrier(crate::task::scheduler::give_way);
+    }
+}
+
+fn key(word: &AtomicU32) -> wait::Key {
+    wait::Key::kernel(word.as_ptr() as u64)
+}
+
+fn wait_while(word: &AtomicU32, expected: u32, how: Sleep) -> Result<(), Killed> {
+    let here = crate::arch::cpu::current();
+    if how == Sleep::Killable && here.is_killed() {
+        return Err(Killed);
+    }
+    // SeqCst: a task that changes the word wakes afterwards, and needs the lock of the queue for that.
+    if let Some(waiting) = wait::enqueue_if(key(word), || word.load(Ordering::SeqCst) == expected) {
+        waiting.sleep(how, u64::MAX);
+    }
+    if how == Sleep::Killable && here.is_killed() { Err(Killed) } else { Ok(()) }
+}
+
+/// Where the frame's bytes are visible.
+#[inline(always)]
+fn bytes(pfn: Pfn) -> *mut u8 {
+    assert!(frames::exists(pfn.get()));
+    direct(pfn.get() * PAGE_SIZE)
+}
+
+// SAFETY: a frame leaves the allocator for one owner; records do not move; other numbers panic.
+unsafe impl TableMemory for Machine {
+    fn alloc_table(&self) -> Result<Pfn, OutOfTables> {
+        let table = Pfn::new(frames::alloc_for_program(0).ok_or(OutOfTables)?);
+        self.zero_frame(table);
+        Ok(table)
+    }
+
+    unsafe fn free_table(&self, table: Pfn) {
+        frames::table_record(table.get()).reset();
+        // SAFETY: came from `alloc_table`.
+        unsafe { frames::free(table.get(), 0) };
+    }
+
+    #[inline(always)]
+    fn table(&self, pfn: Pfn) -> &Table {
+        // SAFETY: a frame is a table's worth of atomics, and stays.
+        unsafe { &*bytes(pfn).cast() }
+    }
+
+    #[inline(always)]
+    fn table_meta(&self, pfn: Pfn) -> &TableMeta {
+        frames::table_record(pfn.get())
+    }
+}
+
+// SAFETY: as above; contents are accessed by instructions of the machine, which a race does no harm;
+// `freehold-kit` says why a flush is over only when no processor uses what it covers.
+unsafe impl Platform for Machine {
+    type Format = X86_4;
+    type Mmu = SpaceCpus;
+
+    fn alloc_frames(&self, request: &FrameRequest<'_, SpaceCpus>, out: &mut [Pfn]) -> usize {
+        let one = || frames::alloc_for_program(request.order).map(Pfn::new);
+        out.iter_mut().map_while(|out| one().map(|frame| *out = frame)).count()
+    }
+
+    unsafe fn free_frames(&self, frames: &[Pfn]) {
+        // SAFETY: each came from `alloc_frames`.
+        frames.iter().rev().for_each(|frame| unsafe { frames::free(frame.get(), 0) });
+    }
+
+    fn has_frame(&self, pfn: Pfn) -> bool {
+        frames::exists(pfn.get())
+    }
+
+    #[inline(always)]
+    fn frame(&self, pfn: Pfn) -> &Frame {
+        frames::record(pfn.get())
+    }
+
+    fn zero_frame(&self, pfn: Pfn) {
+        let at = bytes(pfn);
+        // SAFETY: a whole frame, by stores of the machine.
+        unsafe {
+            core::arch::asm!(
+                "xorps xmm0, xmm0",
+                "2:",
+                "movaps [{0}], xmm0",
+                "movaps [{0} + 16], xmm0",
+                "movaps [{0} + 32], xmm0",
+                "movaps [{0} + 48], xmm0",
+                "movaps [{0} + 64], xmm0",
+                "movaps [{0} + 80], xmm0",
+                "movaps [{0} + 96], xmm0",
+                "movaps [{0} + 112], xmm0",
+                "sub {0}, -128",
+                "dec {1:e}",
+                "jnz 2b",
+                inout(reg) at => _, inout(reg) 32u32 => _, out("xmm0") _, options(nostack),
+            );
+        }
+    }
+
+    fn copy_frame(&self, to: Pfn, from: Pfn) {
+        // SAFETY: two whole frames.
+        unsafe { copy(bytes(to), bytes(from), PAGE_SIZE as usize) };
+    }
+
+    fn copy_part(&self, (to, to_offset): (Pfn, usize), (from, from_offset): (Pfn, usize), len: usize) {
+        assert!(to_offset + len <= PAGE_SIZE as usize && from_offset + len <= PAGE_SIZE as usize);
+        // SAFETY: inside two frames.
+        unsafe { copy(bytes(to).add(to_offset), bytes(from).add(from_offset), len) };
+    }
+
+    fn read_frame(&self, pfn: Pfn, offset: usize, out: &mut [u8]) {
+        assert!(offset + out.len() <= PAGE_SIZE as usize);
+        // SAFETY: inside a frame, and `out` is ours.
+        unsafe { copy(out.as_mut_ptr(), bytes(pfn).add(offset), out.len()) };
+    }
+
+    fn write_frame(&self, pfn: Pfn, offset: usize, data: &[u8]) {
+        assert!(offset + data.len() <= PAGE_SIZE as usize);
+        // SAFETY: as in `read_frame`.
+        unsafe { copy(bytes(pfn).add(offset), data.as_ptr(), data.len()) };
+    }
+
+    fn space_created(&self, root: Pfn) -> Option<SpaceCpus> {
+        for entry in X86_4::USER_ENTRIES..512 {
+            // SAFETY: two root tables; the kernel's upper half has not changed since the start.
+            unsafe {
+                *direct::<u64>(root.get() * PAGE_SIZE).add(entry) = *direct::<u64>(kernel_root()).add(entry)
+            };
+        }
+        Some(SpaceCpus::new(root))
+    }
+
+    fn space_ending(&self, mmu: &SpaceCpus, _: Pfn) {
+        tlb::end(mmu);
+    }
+
+    fn flush(&self, mmu: &SpaceCpus, what: &Flush) {
+        tlb::flush(mmu, what);
+    }
+
+    fn walk_tables<R>(&self, mmu: &SpaceCpus, f: impl FnOnce() -> R) -> Option<R> {
+        tlb::runs(mmu).then(f)
+    }
+
+    fn runs_elsewhere(&self, mmu: &SpaceCpus) -> bool {
+        tlb::runs_elsewhere(mmu)
+    }
+}
+
+/// Copies by instructions of the machine, `ucopy.s`'s: no reference to what programs write is made.
+///
+/// # Safety
+///
+/// Both ranges are mapped for the kernel.
+unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) {
+    unsafe extern "C" {
+        fn ucopy(to: *mut u8, from: *const u8, bytes: usize) -> usize;
+    }
+    // SAFETY: by the caller's promise.
+    unsafe { ucopy(to, from, bytes) };
+}

@@ -1,0 +1,87 @@
+//! The kernel's options, from its command line.
+
+use crate::files::console;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+/// Says what it does on the console. Written once, at the start.
+static VERBOSE: AtomicBool = AtomicBool::new(false);
+
+pub fn is_verbose() -> bool {
+    VERBOSE.load(Relaxed)
+}
+
+/// Says every system call. Written once, as above.
+static TRACE: AtomicBool = AtomicBool::new(false);
+
+pub fn is_tracing() -> bool {
+    TRACE.load(Relaxed)
+}
+
+/// One of the options that look at every call. Written once, as above.
+static WATCHES: AtomicBool = AtomicBool::new(false);
+
+#[inline(always)]
+pub fn watches_calls() -> bool {
+    WATCHES.load(Relaxed)
+}
+
+/// Measures how long interrupts are off. Written once, as above.
+static STRETCHES: AtomicBool = AtomicBool::new(false);
+
+#[inline(always)]
+pub fn measures_stretches() -> bool {
+    STRETCHES.load(Relaxed)
+}
+
+/// Overflows the first thread's kernel stack, to see what happens. Written once, as above.
+static CRASH_STACK: AtomicBool = AtomicBool::new(false);
+
+/// Ends the machine by an overflow of a kernel stack, if an option says so.
+pub fn crash_if_asked() {
+    if CRASH_STACK.load(Relaxed) {
+        crash::stack(0);
+    }
+}
+
+/// Huge pages that the pool has at the start. Written once, as above.
+static HUGE_PAGES: AtomicU64 = AtomicU64::new(0);
+
+pub fn huge_pages() -> u64 {
+    HUGE_PAGES.load(Relaxed)
+}
+
+/// Ways to end badly.
+mod crash {
+    /// Touches what is not there.
+    pub fn page() {
+        // SAFETY: none: it is to fail.
+        unsafe { (0xffff_9000_dead_0000 as *const u8).read_volatile() };
+    }
+
+    /// Needs more and more stack.
+    pub fn stack(depth: u64) -> u64 {
+        let room = core::hint::black_box([depth; 64]);
+        if room[63] == u64::MAX { 0 } else { stack(depth + 1) + room[0] }
+    }
+}
+
+/// Takes the options of a command line over.
+pub fn init(line: &str) {
+    for option in line.split_ascii_whitespace() {
+        match option {
+            "trace" => TRACE.store(true, Relaxed),
+            "irqoff" => STRETCHES.store(true, Relaxed),
+            "crash=panic" => panic!("as asked for"),
+            "crash=page" => crash::page(),
+            "crash=stack" => CRASH_STACK.store(true, Relaxed),
+            "console=terminal" => console::is_terminal(),
+            "console=pipe" | "log=0" | "log=1" => {}
+            "log=2" | "verbose" => VERBOSE.store(true, Relaxed),
+            _ if option.starts_with("hugepages=") => {
+                HUGE_PAGES.store(option["hugepages=".len()..].parse().unwrap_or(0), Relaxed);
+            }
+            _ => crate::arch::report::say!("unknown option {option}"),
+        }
+    }
+    WATCHES.store(is_tracing() || measures_stretches(), Relaxed);
+}

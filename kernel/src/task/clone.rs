@@ -1,0 +1,196 @@
+//! New threads and processes.
+
+use super::ids::{CAP_SYS_ADMIN, CAP_SYS_RESOURCE};
+use super::process::{self, Process};
+use super::signal::Action;
+use super::{Thread, cputime, limits, scheduler};
+use crate::arch::cpu;
+use crate::arch::trap::Frame;
+use crate::arch::user::UserPtr;
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering::Relaxed;
+use freehold::error::Errno;
+use linux_raw_sys::general::{
+    CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID, CLONE_CLEAR_SIGHAND, CLONE_NEWCGROUP, CLONE_NEWIPC,
+    CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWUSER, CLONE_NEWUTS, CLONE_PARENT, CLONE_PARENT_SETTID,
+    CLONE_SETTLS, CLONE_SIGHAND, CLONE_THREAD, CLONE_VFORK, CLONE_VM, RLIMIT_CPU, RLIMIT_NPROC,
+};
+
+/// What clone and clone3 are asked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Request {
+    pub flags: u64,
+    pub parent_tid: u64,
+    pub child_tid: u64,
+    /// The stack pointer of the new thread; 0: the caller's.
+    pub stack: u64,
+    pub tls: u64,
+    pub exit_signal: u32,
+}
+
+/// Flags that ask for namespaces.
+const NAMESPACES: u32 =
+    CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET;
+
+impl Request {
+    fn has(&self, flag: u32) -> bool {
+        self.flags & u64::from(flag) != 0
+    }
+}
+
+/// Makes a thread, in the calling process or in one of its own, which goes on where the caller does, with 0.
+/// Returns its number.
+///
+/// # Errors
+///
+/// EINVAL, EAGAIN, ENOMEM, EFAULT.
+pub fn clone(frame: &Frame, request: &Request) -> Result<u64, Errno> {
+    if request.has(CLONE_THREAD) && !(request.has(CLONE_SIGHAND) && request.has(CLONE_VM)) {
+        return Err(Errno::EINVAL);
+    }
+    if request.has(CLONE_SIGHAND) && (!request.has(CLONE_VM) || request.flags & CLONE_CLEAR_SIGHAND != 0) {
+        return Err(Errno::EINVAL);
+    }
+    // There are no namespaces but one; files and folders are shared by threads alone.
+    if request.has(NAMESPACES) {
+        return Err(Errno::EINVAL);
+    }
+    let here = cpu::current();
+    if !request.has(CLONE_THREAD) {
+        room_for_process(here.process())?;
+    }
+    let space = match request.has(CLONE_VM) {
+        true => here.space().clone(),
+        false => here.space().fork().map_err(|error| error.errno())?,
+    };
+    let tid = process::new_tid();
+    let process = match request.has(CLONE_THREAD) {
+        true => here.process().clone(),
+        false => new_process(tid, &space, request),
+    };
+    let Some(thread) = new_thread(tid, &process, space, frame, request) else {
+        if !request.has(CLONE_THREAD) {
+            process::forget(tid);
+        }
+        return Err(Errno::EAGAIN);
+    };
+    if request.has(CLONE_PARENT_SETTID) {
+        UserPtr::<u32>::new(request.parent_tid).write(&tid)?;
+    }
+    if request.has(CLONE_CHILD_SETTID) {
+        let space = if request.has(CLONE_VM) { here.space().clone() } else { child_space(&process) };
+        let _ =
+            space.write_memory(request.child_tid, &tid.to_ne_bytes(), freehold::access::AccessMode::Plain);
+    }
+    if !request.has(CLONE_THREAD) {
+        parent_for(request).children.lock().push(process.clone());
+    }
+    let thread = Arc::new(thread);
+    process.threads.lock().push(thread.clone());
+    // A fatal signal that came before the thread was listed is for it, too.
+    if process.ending.lock().is_some() {
+        thread.work.fetch_or(super::work::KILL, Relaxed);
+    }
+    scheduler::enqueue(thread);
+    if request.has(CLONE_VFORK) {
+        wait_for_vfork(&process);
+    }
+    Ok(tid.into())
+}
+
+fn child_space(process: &Process) -> super::Space {
+    process.space.lock().clone().expect("a process with a space")
+}
+
+/// Whether the user may have another process (RLIMIT_NPROC).
+fn room_for_process(here: &Process) -> Result<(), Errno> {
+    let most = here.limits.lock().soft(RLIMIT_NPROC);
+    let (user, free) = {
+        let ids = here.ids.lock();
+        (ids.user.real, ids.user.real == 0 || ids.may(CAP_SYS_ADMIN) || ids.may(CAP_SYS_RESOURCE))
+    };
+    if free {
+        return Ok(());
+    }
+    let count = process::all().iter().filter(|other| other.ids.lock().user.real == user).count();
+    if count as u64 >= most { Err(Errno::EAGAIN) } else { Ok(()) }
+}
+
+/// Whose child the new process is.
+fn parent_for(request: &Request) -> Arc<Process> {
+    let here = cpu::current().process();
+    let above = here.parent.lock().clone();
+    above.filter(|_| request.has(CLONE_PARENT)).unwrap_or_else(|| here.clone())
+}
+
+fn new_process(pid: u32, space: &super::Space, request: &Request) -> Arc<Process> {
+    let here = cpu::current().process();
+    let process = Process::new(pid, Some(here));
+    *process.space.lock() = Some(space.clone());
+    let mut exit_signal = request.exit_signal;
+    if request.has(CLONE_PARENT) {
+        *process.parent.lock() = Some(parent_for(request));
+        exit_signal = here.exit_signal.load(Relaxed);
+    }
+    process.exit_signal.store(exit_signal, Relaxed);
+    if process.limits.lock().soft(RLIMIT_CPU) != limits::UNLIMITED {
+        cputime::limit(&process);
+    }
+    if request.has(CLONE_SIGHAND) {
+        process.share_actions(here.actions());
+    }
+    if request.flags & CLONE_CLEAR_SIGHAND != 0 {
+        *process.actions().lock() = [Action::default(); 65];
+    }
+    process
+}
+
+fn new_thread(
+    tid: u32,
+    process: &Arc<Process>,
+    space: super::Space,
+    frame: &Frame,
+    request: &Request,
+) -> Option<Thread> {
+    let here = cpu::current();
+    let mut begin = Frame { rax: 0, vector: Frame::WHOLE, ..*frame };
+    if request.stack != 0 {
+        begin.rsp = request.stack;
+    }
+    let thread = Thread::new(tid, process, space, &begin, Thread::user_vectors(frame))?;
+    here.copy_vector_state_to(&thread);
+    thread.fs_base.set(if request.has(CLONE_SETTLS) { request.tls } else { here.fs_base.get() });
+    thread.gs_base.set(here.gs_base.get());
+    thread.blocked.store(here.blocked(), Relaxed);
+    *thread.comm.lock() = *here.comm.lock();
+    if !request.has(CLONE_VM) || request.has(CLONE_VFORK) {
+        thread.alternate_stack.set(here.alternate_stack.get());
+    }
+    thread.affinity.store(here.affinity.load(Relaxed), Relaxed);
+    if request.has(CLONE_CHILD_CLEARTID) {
+        thread.clear_tid.set(request.child_tid);
+    }
+    Some(thread)
+}
+
+/// Sleeps until the child has a program of its own, or has ended.
+fn wait_for_vfork(child: &Arc<Process>) {
+    let space = cpu::current().space().clone();
+    let shares = || {
+        let other = child.space.lock();
+        other.as_ref().is_some_and(|other| freehold::counted::Counted::same(other, &space))
+    };
+    while shares() && !cpu::current().is_killed() {
+        let waiting = super::wait::enqueue(vfork_key(child), u32::MAX);
+        if !shares() {
+            waiting.cancel();
+            return;
+        }
+        waiting.sleep(super::wait::Sleep::Killable, u64::MAX);
+    }
+}
+
+/// The key that a process wakes when it leaves the space of its parent.
+pub fn vfork_key(child: &Process) -> super::wait::Key {
+    super::wait::Key::kernel(&raw const child.space as u64)
+}

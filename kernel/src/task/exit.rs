@@ -1,0 +1,214 @@
+//! The end of threads and processes, and waiting for it.
+
+use super::futex::{self, Word};
+use super::process::{self, Process};
+use super::signal::{self, IGNORE, Info, job};
+use super::wait::{self, Sleep, Woken};
+use super::{Thread, clone, scheduler, work};
+use crate::arch::cpu;
+use crate::arch::halt;
+use crate::arch::user::UserPtr;
+use crate::files::tree;
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering::Relaxed;
+use freehold::error::Errno;
+use linux_raw_sys::general::{CLD_EXITED, CLD_KILLED, SA_NOCLDWAIT, SIGCHLD};
+
+/// How a process ended, as `wait4` tells it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Status(u32);
+
+impl Status {
+    pub fn by_exit(code: u8) -> Self {
+        Status(u32::from(code) << 8)
+    }
+
+    pub fn by_signal(signal: u8) -> Self {
+        Status(signal.into())
+    }
+
+    /// The word that `wait4` stores.
+    pub fn word(self) -> u32 {
+        self.0
+    }
+
+    /// `si_code` and `si_status` of SIGCHLD.
+    pub fn code_and_value(self) -> (u32, u32) {
+        match self.0 & 0x7f {
+            0 => (CLD_EXITED, self.0 >> 8),
+            signal => (CLD_KILLED, signal),
+        }
+    }
+
+    /// As a shell says it in one number.
+    fn code(self) -> u8 {
+        match self.0 & 0x7f {
+            0 => (self.0 >> 8) as u8,
+            signal => 128 + signal as u8,
+        }
+    }
+}
+
+/// Ends the process of the calling thread, and so all its threads.
+pub fn exit_group(status: Status) -> ! {
+    end_process(cpu::current().process(), status);
+    exit_thread()
+}
+
+/// Every thread of the process ends, as soon as it comes by. Called by `kill`, too.
+pub fn end_process(process: &Process, status: Status) {
+    process.ending.lock().get_or_insert(status);
+    for thread in process.threads.lock().iter() {
+        thread.give_work(work::KILL);
+    }
+}
+
+/// Ends all other threads of the process, as exec does; returns when they have.
+///
+/// # Errors
+///
+/// EINTR: the calling thread has to end itself.
+pub fn end_others() -> Result<(), Errno> {
+    let here = cpu::current();
+    let process = here.process();
+    let is_alone = || {
+        let threads = process.threads.lock();
+        let others = threads.iter().filter(|thread| thread.tid() != here.tid());
+        others.inspect(|thread| thread.give_work(work::KILL)).count() == 0
+    };
+    loop {
+        let waiting = wait::enqueue(process.thread_key(), u32::MAX);
+        if is_alone() {
+            waiting.cancel();
+            return Ok(());
+        }
+        if waiting.sleep(Sleep::Killable, u64::MAX) == Woken::Signal {
+            return Err(Errno::EINTR);
+        }
+    }
+}
+
+/// Ends the calling thread. The last of a process ends that.
+pub fn exit_thread() -> ! {
+    let here = cpu::current();
+    futex::release_robust(here);
+    clear_tid(here);
+    let last = {
+        let process = here.process();
+        let mut threads = process.threads.lock();
+        let gone =
+            threads.iter().position(|thread| thread.tid() == here.tid()).map(|at| threads.swap_remove(at));
+        let last = threads.is_empty();
+        drop(threads);
+        leave_signals(process, here);
+        drop(gone);
+        wait::wake(process.thread_key(), usize::MAX);
+        last
+    };
+    if last {
+        here.process().timers.lock().end();
+        let space = here.process().space.lock().take();
+        if let Some(space) = space {
+            here.process().usage.note_pages(&space);
+        }
+        wait::wake(clone::vfork_key(here.process()), usize::MAX);
+        here.process().files.close_all();
+    }
+    // Its memory goes here, with the last thread's reference.
+    drop(here.set_space(None));
+    if last {
+        become_zombie(here.process());
+    }
+    end()
+}
+
+/// Signals of the process that the thread would have taken are for others now.
+fn leave_signals(process: &Process, here: &Thread) {
+    scheduler::count_turn();
+    process.usage.thread_ends(here);
+    let signals = process.signals.lock();
+    let pending = signals.pending.set & !here.blocked();
+    if pending != 0 {
+        signal::pass_on(process, here, pending);
+    }
+}
+
+/// Tells a thread that waits for this one's end by a futex.
+fn clear_tid(thread: &Thread) {
+    let at = thread.clear_tid.get();
+    if at != 0 && UserPtr::<u32>::new(at).write(&0).is_ok() {
+        Word { at, private: false }.wake(1, u32::MAX);
+    }
+}
+
+/// The stack of the calling thread is left for good. The last reference to the thread frees it.
+fn end() -> ! {
+    scheduler::block();
+    unreachable!("a thread that has ended runs")
+}
+
+/// Nothing is left of the process but its status, for its parent.
+fn become_zombie(process: &Arc<Process>) {
+    let status = process.ending.lock().unwrap_or(Status::by_exit(0));
+    if process.pid == 1 {
+        halt::exit(status.code());
+    }
+    for child in process::all() {
+        let signal = child.parent_signal.load(Relaxed);
+        if signal != 0 && child.parent_pid() == process.pid {
+            signal::send(&child, None, Info::from_here(signal, 0));
+        }
+    }
+    if let Some(first) = process::first() {
+        adopt(process, &first);
+    }
+    // What ends last may end in an interrupt, where no file may.
+    *process.directory.lock() = tree::root();
+    let exe = process.exe.lock().take();
+    drop(exe);
+    tell(process, status);
+}
+
+/// Its children become the first process's.
+fn adopt(process: &Process, first: &Arc<Process>) {
+    let orphans = core::mem::take(&mut *process.children.lock());
+    for orphan in &orphans {
+        *orphan.parent.lock() = Some(first.clone());
+        orphan.exit_signal.store(SIGCHLD, Relaxed);
+    }
+    let ended = orphans.iter().filter(|orphan| orphan.status.lock().is_some()).cloned();
+    let ended: alloc::vec::Vec<_> = ended.collect();
+    first.children.lock().extend(orphans);
+    ended.iter().for_each(|orphan| tell_parent(orphan, SIGCHLD));
+    wait::wake(first.child_key(), usize::MAX);
+}
+
+/// The parent may wait for it from now on, and gets the signal; one that does not care has it forgotten.
+fn tell(process: &Arc<Process>, status: Status) {
+    let parent = process.parent.lock().clone();
+    let Some(parent) = parent else {
+        *process.status.lock() = Some(status);
+        return;
+    };
+    let signal = process.exit_signal.load(Relaxed);
+    let action = parent.action(SIGCHLD);
+    let forgets = signal == SIGCHLD && (action.handler == IGNORE || action.has(SA_NOCLDWAIT));
+    let mut children = parent.children.lock();
+    *process.status.lock() = Some(status);
+    if forgets {
+        children.retain(|child| child.pid != process.pid);
+        process::forget(process.pid);
+    }
+    drop(children);
+    tell_parent(process, signal);
+    wait::wake(parent.child_key(), usize::MAX);
+}
+
+fn tell_parent(process: &Process, signal: u32) {
+    let parent = process.parent.lock().clone();
+    let status = *process.status.lock();
+    if let (Some(parent), Some(status), 1..=signal::MOST) = (parent, status, signal) {
+        let (code, value) = status.code_and_value();
+        signal::send(&parent, None, job::child_info(process, signal, code, value));
+    }
+}

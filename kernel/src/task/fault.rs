@@ -1,0 +1,80 @@
+//! Page faults and exceptions of programs.
+
+use super::exit::{self, Status};
+use super::signal::{self, Info};
+use crate::arch::cpu;
+use crate::arch::report::say;
+use crate::arch::trap::Frame;
+use crate::options;
+use core::sync::atomic::Ordering::Relaxed;
+use freehold::fault::{Access, FaultError, SegvCode};
+use linux_raw_sys::general::*;
+
+/// A page fault of the calling thread's program, or of the kernel in its memory.
+///
+/// # Errors
+///
+/// The access is refused.
+#[inline]
+pub fn page(at: u64, access: Access) -> Result<(), FaultError> {
+    let here = cpu::current();
+    let resolved = here.space().handle_fault(at, access)?;
+    let count = &here.faults[usize::from(resolved.major)];
+    count.store(count.load(Relaxed) + 1, Relaxed);
+    Ok(())
+}
+
+/// A page fault of a program was refused: this becomes a signal.
+pub fn refused(frame: &Frame, at: u64, error: FaultError) {
+    let info = match error {
+        FaultError::Segv { code: SegvCode::Maperr, .. } => Info::fault(SIGSEGV, SEGV_MAPERR, at),
+        FaultError::Segv { code: SegvCode::Accerr, .. } => Info::fault(SIGSEGV, SEGV_ACCERR, at),
+        FaultError::Segv { code: SegvCode::Pkuerr(key), .. } => {
+            let info = Info::fault(SIGSEGV, SEGV_PKUERR, at);
+            Info { fields: [at, 0, key.into(), 0], ..info }
+        }
+        FaultError::Bus { .. } => Info::fault(SIGBUS, BUS_ADRERR, at),
+        // The size of what has failed, as a shift: a page.
+        FaultError::MemoryFailed { .. } => {
+            Info { fields: [at, 12, 0, 0], ..Info::fault(SIGBUS, BUS_MCEERR_AR, at) }
+        }
+        // It ends on its way back.
+        FaultError::Killed => return,
+        _ => {
+            report(frame, SIGKILL, at);
+            exit::exit_group(Status::by_signal(SIGKILL as u8))
+        }
+    };
+    raise(frame, info, at);
+}
+
+/// An exception other than a page fault.
+pub fn exception(frame: &Frame) {
+    let at = frame.rip;
+    let info = match frame.vector {
+        0 => Info::fault(SIGFPE, FPE_INTDIV, at),
+        16 | 19 => Info::fault(SIGFPE, FPE_FLTINV, at),
+        1 => Info::fault(SIGTRAP, TRAP_TRACE, at),
+        3 => Info::kernel(SIGTRAP),
+        6 => Info::fault(SIGILL, ILL_ILLOPN, at),
+        12 => Info::kernel(SIGBUS),
+        17 => Info::fault(SIGBUS, BUS_ADRALN, 0),
+        _ => Info::kernel(SIGSEGV),
+    };
+    raise(frame, info, at);
+}
+
+/// The program's instruction deserves this signal.
+fn raise(frame: &Frame, info: Info, at: u64) {
+    let address = if frame.vector == 14 { at } else { cpu::current().last_fault.get().2 };
+    cpu::current().last_fault.set((frame.vector, frame.error, address));
+    report(frame, info.signal, at);
+    signal::force(info);
+}
+
+fn report(frame: &Frame, signal: u32, at: u64) {
+    if options::is_verbose() {
+        let pid = cpu::current().process().pid;
+        say!("process {pid}: signal {signal} at {:#x}, address {at:#x}", frame.rip);
+    }
+}

@@ -1,0 +1,164 @@
+//! Users, groups and rights of a process (credentials(7), capabilities(7)). All threads have the same: libraries
+//! see to that on Linux, and the kernel here.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use freehold::error::Errno;
+
+/// All rights that there are: CAP_CHOWN to CAP_CHECKPOINT_RESTORE.
+pub const ALL_RIGHTS: u64 = (1 << 41) - 1;
+pub const CAP_KILL: u32 = 5;
+pub const CAP_SETGID: u32 = 6;
+pub const CAP_SETUID: u32 = 7;
+pub const CAP_IPC_LOCK: u32 = 14;
+pub const CAP_SYS_RAWIO: u32 = 17;
+pub const CAP_SYS_ADMIN: u32 = 21;
+pub const CAP_SYS_NICE: u32 = 23;
+pub const CAP_SYS_RESOURCE: u32 = 24;
+pub const CAP_SYS_TIME: u32 = 25;
+
+/// A user's or a group's numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Numbers {
+    pub real: u32,
+    pub effective: u32,
+    pub saved: u32,
+    pub files: u32,
+}
+
+impl Numbers {
+    fn any_is(&self, id: u32) -> bool {
+        [self.real, self.effective, self.saved].contains(&id)
+    }
+
+    /// setuid: all of them for the privileged, else the effective one.
+    ///
+    /// # Errors
+    ///
+    /// EPERM.
+    pub fn set(&mut self, id: u32, privileged: bool) -> Result<(), Errno> {
+        if privileged {
+            *self = Numbers { real: id, effective: id, saved: id, files: id };
+        } else if id == self.real || id == self.saved {
+            (self.effective, self.files) = (id, id);
+        } else {
+            return Err(Errno::EPERM);
+        }
+        Ok(())
+    }
+
+    /// setresuid; None: as it is.
+    ///
+    /// # Errors
+    ///
+    /// EPERM.
+    pub fn set_all(&mut self, to: [Option<u32>; 3], privileged: bool) -> Result<(), Errno> {
+        if !privileged && !to.iter().flatten().all(|id| self.any_is(*id)) {
+            return Err(Errno::EPERM);
+        }
+        let [real, effective, saved] = to;
+        self.real = real.unwrap_or(self.real);
+        self.effective = effective.unwrap_or(self.effective);
+        self.saved = saved.unwrap_or(self.saved);
+        self.files = self.effective;
+        Ok(())
+    }
+
+    /// setreuid; None: as it is.
+    ///
+    /// # Errors
+    ///
+    /// EPERM.
+    pub fn set_two(
+        &mut self,
+        real: Option<u32>,
+        effective: Option<u32>,
+        privileged: bool,
+    ) -> Result<(), Errno> {
+        let real_fits = real.is_none_or(|id| id == self.real || id == self.effective);
+        let effective_fits = effective.is_none_or(|id| self.any_is(id));
+        if !(privileged || real_fits && effective_fits) {
+            return Err(Errno::EPERM);
+        }
+        let before = self.real;
+        self.real = real.unwrap_or(self.real);
+        self.effective = effective.unwrap_or(self.effective);
+        if real.is_some() || effective.is_some_and(|id| id != before) {
+            self.saved = self.effective;
+        }
+        self.files = self.effective;
+        Ok(())
+    }
+
+    /// setfsuid; returns what it was.
+    pub fn set_files(&mut self, id: u32, privileged: bool) -> u32 {
+        let before = self.files;
+        if privileged || self.any_is(id) || id == before {
+            self.files = id;
+        }
+        before
+    }
+}
+
+/// Who a process is, and what it may do.
+#[derive(Clone, Debug)]
+pub struct Ids {
+    pub user: Numbers,
+    pub group: Numbers,
+    pub groups: Arc<Vec<u32>>,
+    /// Rights that it uses, may use, passes on by exec, and may ever get.
+    pub effective: u64,
+    pub permitted: u64,
+    pub inheritable: u64,
+    pub bounding: u64,
+    /// PR_SET_KEEPCAPS: another user keeps the rights.
+    pub keeps_rights: bool,
+}
+
+impl Ids {
+    /// The first process's.
+    pub fn root() -> Self {
+        Ids {
+            user: Numbers::default(),
+            group: Numbers::default(),
+            groups: Arc::default(),
+            effective: ALL_RIGHTS,
+            permitted: ALL_RIGHTS,
+            inheritable: 0,
+            bounding: ALL_RIGHTS,
+            keeps_rights: false,
+        }
+    }
+
+    pub fn may(&self, right: u32) -> bool {
+        self.effective >> right & 1 != 0
+    }
+
+    /// The user has changed from `before`: rights go with root.
+    pub fn user_changed(&mut self, before: Numbers) {
+        let is_root = |user: &Numbers| user.any_is(0);
+        if is_root(&before) && !is_root(&self.user) && !self.keeps_rights {
+            (self.permitted, self.effective) = (0, 0);
+        } else if before.effective == 0 && self.user.effective != 0 {
+            self.effective = 0;
+        } else if before.effective != 0 && self.user.effective == 0 {
+            self.effective = self.permitted;
+        }
+    }
+
+    /// Whether a process of these may send signals to one of those.
+    pub fn may_signal(&self, other: &Ids) -> bool {
+        let is_own = |id: u32| id == other.user.real || id == other.user.saved;
+        self.may(CAP_KILL) || is_own(self.user.real) || is_own(self.user.effective)
+    }
+
+    /// A program is executed: root's has all rights.
+    pub fn executes(&mut self) {
+        let all = self.user.real == 0 || self.user.effective == 0;
+        self.permitted = if all { self.bounding } else { 0 };
+        self.effective = if self.user.effective == 0 { self.permitted } else { 0 };
+        self.user.saved = self.user.effective;
+        self.group.saved = self.group.effective;
+        self.keeps_rights = false;
+    }
+}

@@ -1,0 +1,241 @@
+//! What the threads of a program share, and which process is a child of which.
+
+use super::cputime::CpuTimes;
+use super::ids::Ids;
+use super::limits::Limits;
+use super::signal::{Action, Actions, Signals};
+use super::{Space, Thread, exit::Status, itimers::Timers};
+use crate::arch::lock::SpinLock;
+use crate::files::table::FileTable;
+use crate::files::tree::{self, Node};
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+static NEXT_PID: AtomicU32 = AtomicU32::new(1);
+/// Every process that was not waited for yet.
+static ALL: SpinLock<BTreeMap<u32, Arc<Process>>> = SpinLock::new(BTreeMap::new());
+
+/// A number that no thread or process has.
+pub fn new_tid() -> u32 {
+    NEXT_PID.fetch_add(1, Relaxed)
+}
+
+/// Handlers, which processes that were made by CLONE_SIGHAND share.
+pub type SharedActions = Arc<SpinLock<Actions>>;
+
+/// Counters of a process, for getrusage.
+#[derive(Default)]
+pub struct Usage {
+    /// How long threads have run that have ended, and how long children did that were waited for.
+    pub ended_ns: AtomicU64,
+    pub children_ns: AtomicU64,
+    /// Minor and major faults of threads that have ended, and of children.
+    pub ended_faults: [AtomicU64; 2],
+    pub children_faults: [AtomicU64; 2],
+    /// Most pages that the process has had, and that a child had.
+    pub most_pages: AtomicU64,
+    pub children_most_pages: AtomicU64,
+}
+
+impl Usage {
+    /// Looks how many pages the space has.
+    pub fn note_pages(&self, space: &Space) {
+        let rss = space.rss();
+        let pages = u64::try_from(rss.file + rss.anon + rss.shmem).unwrap_or_default();
+        self.most_pages.fetch_max(pages, Relaxed);
+    }
+
+    /// A thread of the process ends.
+    pub fn thread_ends(&self, thread: &Thread) {
+        self.ended_ns.fetch_add(thread.ran_ns.load(Relaxed), Relaxed);
+        for (sum, count) in self.ended_faults.iter().zip(&thread.faults) {
+            sum.fetch_add(count.load(Relaxed), Relaxed);
+        }
+    }
+}
+
+/// A process.
+pub struct Process {
+    pub pid: u32,
+    pub parent: SpinLock<Option<Arc<Process>>>,
+    pub children: SpinLock<Vec<Arc<Process>>>,
+    /// Those that have not ended.
+    pub threads: SpinLock<Vec<Arc<Thread>>>,
+    /// The address space, for others; gone when the last thread ends.
+    pub space: SpinLock<Option<Space>>,
+    /// Set once, by the first thread that ends the process.
+    pub ending: SpinLock<Option<Status>>,
+    /// What is left of it when the last thread has ended.
+    pub status: SpinLock<Option<Status>>,
+    pub files: FileTable,
+    pub directory: SpinLock<Arc<Node>>,
+    /// The file of its program.
+    pub exe: SpinLock<Option<Arc<Node>>>,
+    pub umask: AtomicU32,
+    /// The signal that its parent gets when it ends; 0: none.
+    pub exit_signal: AtomicU32,
+    /// What it gets when its parent ends (PR_SET_PDEATHSIG); 0: nothing.
+    pub parent_signal: AtomicU32,
+    /// What `rt_sigaction` has set.
+    actions: SpinLock<SharedActions>,
+    /// Signals that wait, and job control; guards more: see [`signal`](super::signal).
+    pub signals: SpinLock<Signals>,
+    /// Process group and session, by the number of their first process.
+    pub group: AtomicU32,
+    pub session: AtomicU32,
+    pub ids: SpinLock<Ids>,
+    pub limits: SpinLock<Limits>,
+    pub timers: SpinLock<Timers>,
+    pub cpu_times: CpuTimes,
+    pub usage: Usage,
+    /// It has executed a program of its own: its parent may not put it into a group any more.
+    pub has_executed: AtomicU32,
+    /// Nice value, from -20 to 19, plus 20.
+    pub nice: AtomicU32,
+    /// The program's path, for reports.
+    pub name: SpinLock<Vec<u8>>,
+}
+
+impl Process {
+    /// A process without threads, known by its number from now on.
+    pub fn new(pid: u32, parent: Option<&Arc<Process>>) -> Arc<Process> {
+        let process = Arc::new(match parent {
+            Some(parent) => parent.copy(pid),
+            None => Self::first(pid),
+        });
+        ALL.lock().insert(pid, process.clone());
+        process
+    }
+
+    fn first(pid: u32) -> Self {
+        Process {
+            pid,
+            parent: SpinLock::new(None),
+            children: SpinLock::new(Vec::new()),
+            threads: SpinLock::new(Vec::new()),
+            space: SpinLock::new(None),
+            ending: SpinLock::new(None),
+            status: SpinLock::new(None),
+            files: FileTable::new(),
+            directory: SpinLock::new(tree::root()),
+            exe: SpinLock::new(None),
+            umask: AtomicU32::new(0o022),
+            exit_signal: AtomicU32::new(17),
+            parent_signal: AtomicU32::new(0),
+            actions: SpinLock::new(Arc::new(SpinLock::new([Action::default(); 65]))),
+            signals: SpinLock::new(Signals::default()),
+            group: AtomicU32::new(pid),
+            session: AtomicU32::new(pid),
+            ids: SpinLock::new(Ids::root()),
+            limits: SpinLock::new(Limits::first()),
+            timers: SpinLock::new(Timers::default()),
+            cpu_times: CpuTimes::default(),
+            usage: Usage::default(),
+            has_executed: AtomicU32::new(0),
+            nice: AtomicU32::new(20),
+            name: SpinLock::new(Vec::new()),
+        }
+    }
+
+    /// As fork makes it.
+    fn copy(self: &Arc<Self>, pid: u32) -> Self {
+        let actions = *self.actions().lock();
+        Process {
+            parent: SpinLock::new(Some(self.clone())),
+            files: self.files.fork(),
+            directory: SpinLock::new(self.directory.lock().clone()),
+            exe: SpinLock::new(self.exe.lock().clone()),
+            umask: AtomicU32::new(self.umask.load(Relaxed)),
+            actions: SpinLock::new(Arc::new(SpinLock::new(actions))),
+            group: AtomicU32::new(self.group.load(Relaxed)),
+            session: AtomicU32::new(self.session.load(Relaxed)),
+            ids: SpinLock::new(self.ids.lock().clone()),
+            limits: SpinLock::new(self.limits.lock().clone()),
+            nice: AtomicU32::new(self.nice.load(Relaxed)),
+            name: SpinLock::new(self.name.lock().clone()),
+            ..Self::first(pid)
+        }
+    }
+
+    /// The parent's number; 0: none.
+    pub fn parent_pid(&self) -> u32 {
+        self.parent.lock().as_ref().map_or(0, |parent| parent.pid)
+    }
+
+    pub fn actions(&self) -> SharedActions {
+        self.actions.lock().clone()
+    }
+
+    /// From now on these are the process's actions, too.
+    pub fn share_actions(&self, with: SharedActions) {
+        let before = core::mem::replace(&mut *self.actions.lock(), with);
+        drop(before);
+    }
+
+    /// What happens by a signal.
+    pub fn action(&self, signal: u32) -> Action {
+        self.actions().lock()[signal as usize]
+    }
+
+    /// How long its threads have run, in nanoseconds.
+    pub fn ran_ns(&self) -> u64 {
+        let now: u64 = self.threads.lock().iter().map(|thread| thread.ran_ns.load(Relaxed)).sum();
+        now + self.usage.ended_ns.load(Relaxed)
+    }
+
+    /// Minor and major faults of its threads.
+    pub fn faults(&self) -> [u64; 2] {
+        let threads = self.threads.lock();
+        core::array::from_fn(|kind| {
+            let now: u64 = threads.iter().map(|thread| thread.faults[kind].load(Relaxed)).sum();
+            now + self.usage.ended_faults[kind].load(Relaxed)
+        })
+    }
+
+    /// The key that is woken when a thread ends.
+    pub fn thread_key(&self) -> super::wait::Key {
+        super::wait::Key::kernel(&raw const self.threads as u64)
+    }
+
+    /// The key that a process sleeps on which waits for its children.
+    pub fn child_key(&self) -> super::wait::Key {
+        super::wait::Key::kernel(&raw const self.children as u64)
+    }
+}
+
+/// The process with this number.
+pub fn find(pid: u32) -> Option<Arc<Process>> {
+    ALL.lock().get(&pid).cloned()
+}
+
+/// All processes, also those that have ended and were not waited for.
+pub fn all() -> Vec<Arc<Process>> {
+    ALL.lock().values().cloned().collect()
+}
+
+/// The thread with this number, and its process.
+pub fn find_thread(tid: u32) -> Option<(Arc<Process>, Arc<Thread>)> {
+    let in_process = |process: Arc<Process>| {
+        let found = process.threads.lock().iter().find(|thread| thread.tid() == tid).cloned();
+        found.map(|thread| (process, thread))
+    };
+    find(tid).and_then(in_process).or_else(|| all().into_iter().find_map(in_process))
+}
+
+/// The numbers of all processes.
+pub fn pids() -> Vec<u32> {
+    ALL.lock().keys().copied().collect()
+}
+
+/// Nobody can name it any more.
+pub fn forget(pid: u32) {
+    let gone = ALL.lock().remove(&pid);
+    drop(gone);
+}
+
+/// The first process, which inherits children whose parents end.
+pub fn first() -> Option<Arc<Process>> {
+    find(1)
+}

@@ -1,0 +1,125 @@
+//! What a thread does about its signals on the way back to its program.
+
+use super::{ALWAYS, Action, DEFAULT, IGNORE, Info, Set, bit, force, frame, job, refresh, restart};
+use crate::arch::cpu;
+use crate::arch::report::say;
+use crate::arch::trap::Frame;
+use crate::options;
+use crate::task::exit::{self, Status};
+use crate::task::{Thread, itimers, work};
+use core::sync::atomic::Ordering::{AcqRel, Relaxed};
+use linux_raw_sys::general::*;
+
+/// What is to be done next.
+enum Next {
+    Nothing,
+    Stop,
+    End(u32),
+    Handle(Info, Action),
+}
+
+/// Does all of it: stops, ends, or makes `frame` begin in a handler; several handlers nest.
+#[cold]
+pub fn deliver(frame: &mut Frame) {
+    let here = cpu::current();
+    let mut call = restart::interrupted(frame);
+    // A mask that was set for a call is over with the call, unless a signal has ended that.
+    if call.is_none() {
+        restore_mask(here);
+    }
+    loop {
+        match next(here) {
+            Next::Nothing => break,
+            Next::Stop => job::stop_here(),
+            Next::End(signal) => {
+                if options::is_verbose() {
+                    let pid = here.process().pid;
+                    say!("process {pid}: signal {signal} ends it at {:#x}", frame.rip);
+                }
+                exit::exit_group(Status::by_signal(signal as u8))
+            }
+            Next::Handle(info, action) => {
+                restart::before_handler(frame, call.take(), &action);
+                handle(here, frame, &info, &action);
+            }
+        }
+        if here.is_killed() {
+            exit::exit_thread();
+        }
+    }
+    restart::without_handler(frame, call);
+    restore_mask(here);
+}
+
+fn restore_mask(here: &Thread) {
+    here.work.fetch_and(!work::MASK, AcqRel);
+    if let Some(mask) = here.saved_mask.take() {
+        super::set_blocked(mask);
+    }
+}
+
+/// Takes the first signal that is to be acted on.
+fn next(here: &Thread) -> Next {
+    let process = here.process();
+    let mut signals = process.signals.lock();
+    loop {
+        if signals.job.is_stopping() {
+            return Next::Stop;
+        }
+        let wanted = !here.blocked();
+        let own = here.pending.lock().take(wanted);
+        let Some(info) = own.or_else(|| signals.pending.take(wanted)) else {
+            refresh(here, &signals);
+            return Next::Nothing;
+        };
+        let signal = info.signal;
+        let actions = process.actions();
+        let mut actions = actions.lock();
+        let action = actions[signal as usize];
+        match action.handler {
+            _ if action.ignores(signal) => {}
+            DEFAULT if bit(signal) & super::STOPS != 0 => {
+                drop(actions);
+                job::begin(process, &mut signals, signal);
+                return Next::Stop;
+            }
+            DEFAULT | IGNORE => return Next::End(signal),
+            _ => {
+                if action.has(SA_RESETHAND) {
+                    actions[signal as usize].handler = DEFAULT;
+                }
+                let mut info = info;
+                itimers::tell(process, &mut info);
+                return Next::Handle(info, action);
+            }
+        }
+    }
+}
+
+/// Makes the frame begin in the handler, and blocks what the action says meanwhile.
+fn handle(here: &Thread, frame: &mut Frame, info: &Info, action: &Action) {
+    let before = here.saved_mask.take().unwrap_or_else(|| here.blocked());
+    here.work.fetch_and(!work::MASK, AcqRel);
+    if frame::push(frame, info, action, before).is_err() {
+        // No stack for the handler.
+        if info.signal == SIGSEGV {
+            here.process().actions().lock()[SIGSEGV as usize].handler = DEFAULT;
+        }
+        force(Info::kernel(SIGSEGV));
+        return;
+    }
+    super::set_blocked(here.blocked() | blocked_by(info.signal, action));
+}
+
+fn blocked_by(signal: u32, action: &Action) -> Set {
+    let own = if action.has(SA_NODEFER) { 0 } else { bit(signal) };
+    (action.mask | own) & !ALWAYS
+}
+
+impl Thread {
+    /// The signals that it blocks. Only the thread itself changes them, under the lock of its process's
+    /// signals; where that is not held, others may see a mask that is over.
+    pub fn blocked(&self) -> Set {
+        self.blocked.load(Relaxed)
+    }
+}

@@ -1,0 +1,53 @@
+//! The kernel's command line: `option… -- program argument…`; without `--`, all of it is the program's.
+//! Words are separated by spaces. `\` makes the next character one like any other: a space, say.
+
+/// Splits a command line into options, and the program with its arguments.
+pub fn split(line: &str) -> (&str, &str) {
+    if let Some(program) = line.strip_prefix("-- ") {
+        return ("", program);
+    }
+    line.split_once(" -- ").unwrap_or(("", line))
+}
+
+/// The words of a line, each by the bytes that it has.
+pub fn words(line: &str) -> impl Iterator<Item = impl Iterator<Item = u8> + '_> + '_ {
+    let mut left = line.as_bytes();
+    core::iter::from_fn(move || {
+        while let [b' ', rest @ ..] = left {
+            left = rest;
+        }
+        if left.is_empty() {
+            return None;
+        }
+        let (mut end, mut escaped) = (0, false);
+        while end < left.len() && (escaped || left[end] != b' ') {
+            escaped = !escaped && left[end] == b'\\';
+            end += 1;
+        }
+        let (word, rest) = left.split_at(end);
+        left = rest;
+        let mut at = word.iter();
+        Some(core::iter::from_fn(move || match at.next() {
+            Some(b'\\') => at.next().copied(),
+            other => other.copied(),
+        }))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    extern crate std;
+    use std::{string::String, vec::Vec};
+
+    #[test]
+    fn command_lines() {
+        assert_eq!(split("a -- b c"), ("a", "b c"));
+        assert_eq!(split("-- b c"), ("", "b c"));
+        assert_eq!(split("b c"), ("", "b c"));
+        let all: Vec<String> =
+            words(r"  sh -c echo\ hi\ \\n  x ").map(|word| word.map(char::from).collect()).collect();
+        assert_eq!(all, ["sh", "-c", r"echo hi \n", "x"]);
+        assert_eq!(words("").count(), 0);
+    }
+}

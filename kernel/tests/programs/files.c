@@ -1,0 +1,190 @@
+// Files and memory: mappings of files, truncation, seals, messages between processes, reports in /proc.
+#define _GNU_SOURCE
+#include "check.h"
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdint.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/shm.h>
+#include <sys/stat.h>
+#include <sys/timerfd.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+
+static int new_file(const char *path, const char *text) {
+    int file = open(path, O_RDWR | O_CREAT | O_TRUNC, 0644);
+    CHECK(file >= 0);
+    CHECK(write(file, text, strlen(text)) == (ssize_t)strlen(text));
+    return file;
+}
+
+static void a_mapping_is_the_file(void) {
+    int file = new_file("/tmp/mapped", "first");
+    char *shared = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    char *own = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE, file, 0), text[6] = "";
+    CHECK(shared != MAP_FAILED && own != MAP_FAILED);
+    CHECK(!strcmp(own, "first"));
+    memcpy(shared, "other", 5);
+    CHECK(pread(file, text, 5, 0) == 5 && !strcmp(text, "other") && !strcmp(own, "other"));
+    memcpy(own, "never", 5);
+    CHECK(pwrite(file, "third", 5, 0) == 5);
+    CHECK(!strcmp(shared, "third") && !strcmp(own, "never"));
+    CHECK(!msync(shared, 4096, MS_SYNC));
+    CHECK(!unlink("/tmp/mapped") && !strcmp(shared, "third"));
+    struct stat about;
+    CHECK(!fstat(file, &about) && about.st_nlink == 0 && about.st_size == 5);
+    munmap(shared, 4096);
+    munmap(own, 4096);
+    close(file);
+}
+
+static void a_file_that_shrinks_loses_pages(void) {
+    int file = new_file("/tmp/shrunk", "x");
+    CHECK(!ftruncate(file, 3 * 4096));
+    char *at = mmap(0, 3 * 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    CHECK(at != MAP_FAILED);
+    memset(at, 7, 3 * 4096);
+    CHECK(!ftruncate(file, 4096 + 10));
+    CHECK(!ftruncate(file, 3 * 4096));
+    CHECK(at[4096 + 9] == 7 && at[4096 + 10] == 0 && at[2 * 4096] == 0);
+    munmap(at, 3 * 4096);
+    close(file);
+    CHECK(!unlink("/tmp/shrunk"));
+}
+
+static void seals_hold(void) {
+    int file = memfd_create("sealed", MFD_ALLOW_SEALING);
+    CHECK(file >= 0 && !ftruncate(file, 4096));
+    CHECK(!fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_WRITE));
+    CHECK(ftruncate(file, 0) == -1);
+    CHECK((ftruncate(file, 0), errno == EPERM));
+    CHECK(write(file, "x", 1) == -1);
+    CHECK(mmap(0, 4096, PROT_WRITE, MAP_SHARED, file, 0) == MAP_FAILED);
+    void *at = mmap(0, 4096, PROT_READ, MAP_SHARED, file, 0);
+    CHECK(at != MAP_FAILED);
+    munmap(at, 4096);
+    close(file);
+}
+
+static void pipes_carry_and_block(void) {
+    int ends[2], status;
+    CHECK(!pipe2(ends, O_NONBLOCK));
+    static char much[1 << 17];
+    ssize_t took = write(ends[1], much, sizeof much);
+    CHECK(took == 65536);
+    CHECK(write(ends[1], much, 1) == -1);
+    CHECK(read(ends[0], much, sizeof much) == took);
+    CHECK(!fcntl(ends[0], F_SETFL, 0) && !fcntl(ends[1], F_SETFL, 0));
+    pid_t child = fork();
+    if (!child) {
+        close(ends[0]);
+        for (int n = 0; n < 1000; n++) CHECK(write(ends[1], much, 1000) == 1000);
+        _exit(0);
+    }
+    close(ends[1]);
+    long all = 0;
+    for (ssize_t got; (got = read(ends[0], much, sizeof much)) > 0;) all += got;
+    CHECK(all == 1000000);
+    CHECK(wait(&status) == child && status == 0);
+    close(ends[0]);
+}
+
+static void events_are_waited_for(void) {
+    int bell = eventfd(0, 0), timer = timerfd_create(CLOCK_MONOTONIC, 0), both = epoll_create1(0);
+    CHECK(bell >= 0 && timer >= 0 && both >= 0);
+    struct epoll_event first = {EPOLLIN, {.u32 = 1}}, second = {EPOLLIN, {.u32 = 2}}, got[2];
+    CHECK(!epoll_ctl(both, EPOLL_CTL_ADD, bell, &first) && !epoll_ctl(both, EPOLL_CTL_ADD, timer, &second));
+    CHECK(epoll_wait(both, got, 2, 0) == 0);
+    uint64_t number = 5;
+    CHECK(write(bell, &number, 8) == 8);
+    CHECK(epoll_wait(both, got, 2, -1) == 1 && got[0].data.u32 == 1);
+    CHECK(read(bell, &number, 8) == 8 && number == 5);
+    struct itimerspec soon = {{0, 0}, {0, 10000000}};
+    CHECK(!timerfd_settime(timer, 0, &soon, 0));
+    CHECK(epoll_wait(both, got, 2, 5000) == 1 && got[0].data.u32 == 2);
+    struct pollfd poller = {timer, POLLIN, 0};
+    CHECK(poll(&poller, 1, 0) == 1 && poller.revents == POLLIN);
+    CHECK(read(timer, &number, 8) == 8 && number == 1);
+    close(bell), close(timer), close(both);
+}
+
+static void segments_are_shared(void) {
+    int segment = shmget(IPC_PRIVATE, 8192, IPC_CREAT | 0600), status;
+    CHECK(segment >= 0);
+    char *at = shmat(segment, 0, 0);
+    CHECK(at != (char *)-1);
+    if (!fork()) {
+        at[5000] = 9;
+        _exit(0);
+    }
+    CHECK(wait(&status) > 0 && status == 0 && at[5000] == 9);
+    struct shmid_ds about;
+    CHECK(!shmctl(segment, IPC_STAT, &about) && about.shm_nattch == 1 && about.shm_segsz == 8192);
+    CHECK(!shmctl(segment, IPC_RMID, 0) && !shmdt(at));
+}
+
+static void others_memory_is_read(void) {
+    static volatile char here[100] = "before";
+    int ends[2];
+    char byte, got[100];
+    CHECK(!pipe(ends));
+    pid_t child = fork();
+    if (!child) {
+        strcpy((char *)here, "behind");
+        CHECK(write(ends[1], "x", 1) == 1);
+        pause();
+    }
+    CHECK(read(ends[0], &byte, 1) == 1);
+    struct iovec to = {got, 100}, from = {(void *)here, 100};
+    CHECK(process_vm_readv(child, &to, 1, &from, 1, 0) == 100 && !strcmp(got, "behind"));
+    CHECK(!kill(child, 9) && wait(0) == child);
+}
+
+static void maps_say_what_there_is(void) {
+    char *at = mmap(0, 3 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), line[512];
+    CHECK(at != MAP_FAILED && !mprotect(at + 4096, 4096, PROT_READ));
+    FILE *maps = fopen("/proc/self/maps", "r");
+    CHECK(maps);
+    int found = 0;
+    while (fgets(line, sizeof line, maps)) {
+        char *start, *end, rights[5];
+        CHECK(sscanf(line, "%p-%p %4s", (void **)&start, (void **)&end, rights) == 3);
+        if (start == at + 4096) found += end == at + 8192 && !strcmp(rights, "r--p");
+        if (strstr(line, "[stack]") || strstr(line, "[heap]")) found += 10;
+    }
+    CHECK(found == 21);
+    fclose(maps);
+    munmap(at, 3 * 4096);
+}
+
+static void folders_are_listed(void) {
+    CHECK(!mkdir("/tmp/folder", 0755));
+    close(new_file("/tmp/folder/a", "1"));
+    CHECK(!symlink("a", "/tmp/folder/b") && !link("/tmp/folder/a", "/tmp/folder/c"));
+    char to[10] = "";
+    CHECK(readlink("/tmp/folder/b", to, 9) == 1 && to[0] == 'a');
+    struct stat about;
+    CHECK(!stat("/tmp/folder/b", &about) && about.st_nlink == 2 && S_ISREG(about.st_mode));
+    CHECK(!lstat("/tmp/folder/b", &about) && S_ISLNK(about.st_mode));
+    CHECK(!rename("/tmp/folder/c", "/tmp/folder/d") && access("/tmp/folder/c", F_OK) == -1);
+    CHECK(rmdir("/tmp/folder") == -1);
+    CHECK((rmdir("/tmp/folder"), errno == ENOTEMPTY));
+    CHECK(!unlink("/tmp/folder/a") && !unlink("/tmp/folder/b") && !unlink("/tmp/folder/d"));
+    CHECK(!rmdir("/tmp/folder"));
+}
+
+int main(void) {
+    PART(a_mapping_is_the_file);
+    PART(a_file_that_shrinks_loses_pages);
+    PART(seals_hold);
+    PART(pipes_carry_and_block);
+    PART(events_are_waited_for);
+    PART(segments_are_shared);
+    PART(others_memory_is_read);
+    PART(maps_say_what_there_is);
+    PART(folders_are_listed);
+    return 0;
+}

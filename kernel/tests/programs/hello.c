@@ -1,0 +1,18 @@
+// Says what a program is given: arguments, environment, a page size.
+#include "check.h"
+
+extern char **environ;
+
+int main(int argc, char **argv) {
+    for (int n = 1; n < argc; n++) printf("argument %d: %s\n", n, argv[n]);
+    for (char **at = environ; *at; at++)
+        if (!strncmp(*at, "GREETING=", 9)) printf("environment: %s\n", *at);
+    CHECK(sysconf(_SC_PAGESIZE) == 4096);
+    char *heap = malloc(1 << 20);
+    CHECK(heap);
+    memset(heap, 7, 1 << 20);
+    CHECK(heap[(1 << 20) - 1] == 7);
+    free(heap);
+    printf("hello, world\n");
+    return argc;
+}

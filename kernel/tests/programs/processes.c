@@ -1,0 +1,214 @@
+// Processes: fork and copying on write, vfork, exec, wait, statuses, groups, orphans, many at once.
+#define _GNU_SOURCE
+#include "check.h"
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+enum { PAGES = 512 };
+
+static char *itself;
+
+static char *pages(int flags) {
+    char *at = mmap(0, PAGES * 4096, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
+    CHECK(at != MAP_FAILED);
+    for (int n = 0; n < PAGES; n++) at[n * 4096] = 1;
+    return at;
+}
+
+static int ended(pid_t pid) {
+    int status;
+    CHECK(waitpid(pid, &status, 0) == pid);
+    return status;
+}
+
+static void memory_is_copied_on_write(void) {
+    char *own = pages(MAP_PRIVATE), *both = pages(MAP_SHARED);
+    pid_t child = fork();
+    if (!child) {
+        for (int n = 0; n < PAGES; n += 2) own[n * 4096] = both[n * 4096] = 2;
+        for (int n = 0; n < PAGES; n++) CHECK(own[n * 4096] == (n % 2 ? 1 : 2));
+        _exit(7);
+    }
+    for (int n = 1; n < PAGES; n += 2) own[n * 4096] = 3;
+    CHECK(ended(child) == 7 << 8);
+    for (int n = 0; n < PAGES; n++) {
+        CHECK(own[n * 4096] == (n % 2 ? 3 : 1));
+        CHECK(both[n * 4096] == (n % 2 ? 1 : 2));
+    }
+    munmap(own, PAGES * 4096);
+    munmap(both, PAGES * 4096);
+}
+
+static void generations_see_their_own(void) {
+    char *at = pages(MAP_PRIVATE);
+    for (int depth = 0; depth < 20; depth++) {
+        at[depth * 4096] = (char)(depth + 10);
+        pid_t child = fork();
+        if (child) {
+            int status = ended(child);
+            CHECK(status == 0);
+            if (depth == 0) break;
+            _exit(0);
+        }
+        for (int n = 0; n <= depth; n++) CHECK(at[n * 4096] == n + 10);
+        if (depth == 19) _exit(0);
+    }
+    munmap(at, PAGES * 4096);
+}
+
+static void vfork_waits_for_exec(void) {
+    volatile int seen = 0;
+    pid_t child = vfork();
+    if (!child) {
+        seen = 1;
+        execl(itself, itself, "exit", "9", NULL);
+        _exit(99);
+    }
+    CHECK(seen == 1);
+    CHECK(ended(child) == 9 << 8);
+}
+
+static void exec_passes_what_it_should(void) {
+    int kept = open("/dev/null", O_RDWR), closed = open("/dev/null", O_RDWR | O_CLOEXEC);
+    CHECK(kept >= 0 && closed >= 0);
+    char a[12], b[12];
+    snprintf(a, sizeof a, "%d", kept);
+    snprintf(b, sizeof b, "%d", closed);
+    pid_t child = fork();
+    if (!child) {
+        char *argv[] = {itself, "descriptors", a, b, NULL}, *envp[] = {"ONE=1", NULL};
+        execve(itself, argv, envp);
+        _exit(99);
+    }
+    CHECK(ended(child) == 0);
+    CHECK(execl("/no/such/program", "x", NULL) == -1);
+    CHECK((execl("/no/such/program", "x", NULL), errno == ENOENT));
+    CHECK((execl("/dev/null", "x", NULL), errno == EACCES));
+    close(kept);
+    close(closed);
+}
+
+static void long_arguments_arrive(void) {
+    enum { MANY = 2000 };
+    static char text[101], *argv[MANY + 3];
+    memset(text, 'x', 100);
+    argv[0] = itself;
+    argv[1] = "count";
+    for (int n = 0; n < MANY; n++) argv[n + 2] = text;
+    pid_t child = fork();
+    if (!child) {
+        execv(itself, argv);
+        _exit(99);
+    }
+    CHECK(ended(child) == (MANY % 251) << 8);
+}
+
+static void statuses_say_how(void) {
+    pid_t child = fork();
+    if (!child) {
+        raise(SIGKILL);
+        _exit(0);
+    }
+    int status = ended(child);
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    child = fork();
+    if (!child) {
+        struct rlimit none = {0, 0};
+        setrlimit(RLIMIT_CORE, &none);
+        *(volatile char *)16 = 1;
+    }
+    status = ended(child);
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
+    CHECK(waitpid(-1, &status, WNOHANG) == -1);
+    CHECK((waitpid(-1, &status, WNOHANG), errno == ECHILD));
+    child = fork();
+    if (!child) {
+        raise(SIGSTOP);
+        _exit(3);
+    }
+    CHECK(waitpid(child, &status, WUNTRACED) == child && WIFSTOPPED(status));
+    CHECK(!kill(child, SIGCONT));
+    CHECK(ended(child) == 3 << 8);
+    siginfo_t info;
+    child = fork();
+    if (!child) _exit(5);
+    CHECK(!waitid(P_PID, child, &info, WEXITED | WNOWAIT) && info.si_pid == child && info.si_status == 5);
+    CHECK(ended(child) == 5 << 8);
+}
+
+static void orphans_are_adopted(void) {
+    int ends[2];
+    CHECK(!pipe(ends));
+    pid_t child = fork();
+    if (!child) {
+        if (!fork()) {
+            while (getppid() == getpid()) sched_yield();
+            for (pid_t parent = getppid(); parent != 1 && getppid() == parent; sched_yield()) {}
+            CHECK(write(ends[1], "x", 1) == 1);
+        }
+        _exit(0);
+    }
+    CHECK(ended(child) == 0);
+    char byte;
+    CHECK(read(ends[0], &byte, 1) == 1);
+    close(ends[0]);
+    close(ends[1]);
+}
+
+static void groups_are_killed_together(void) {
+    pid_t first = fork();
+    if (!first) {
+        setpgid(0, 0);
+        if (!fork()) pause();
+        pause();
+    }
+    setpgid(first, first);
+    CHECK(getpgid(first) == first);
+    CHECK(!kill(-first, SIGTERM));
+    CHECK(WTERMSIG(ended(first)) == SIGTERM);
+}
+
+static void many_live_at_once(void) {
+    enum { MANY = 200 };
+    pid_t children[MANY];
+    int ends[2];
+    CHECK(!pipe(ends));
+    for (int n = 0; n < MANY; n++) {
+        children[n] = fork();
+        CHECK(children[n] >= 0);
+        if (!children[n]) {
+            char byte;
+            close(ends[1]);
+            CHECK(read(ends[0], &byte, 1) == 0);
+            _exit(n % 128);
+        }
+    }
+    close(ends[1]);
+    for (int n = 0; n < MANY; n++) CHECK(ended(children[n]) == (n % 128) << 8);
+    close(ends[0]);
+}
+
+int main(int argc, char **argv) {
+    itself = argv[0];
+    if (argc > 2 && !strcmp(argv[1], "exit")) return atoi(argv[2]);
+    if (argc > 1 && !strcmp(argv[1], "count")) return (argc - 2) % 251;
+    if (argc > 3 && !strcmp(argv[1], "descriptors")) {
+        int kept = fcntl(atoi(argv[2]), F_GETFD), closed = fcntl(atoi(argv[3]), F_GETFD);
+        return kept >= 0 && closed == -1 && getenv("ONE") && !getenv("PATH") ? 0 : 1;
+    }
+    PART(memory_is_copied_on_write);
+    PART(generations_see_their_own);
+    PART(vfork_waits_for_exec);
+    PART(exec_passes_what_it_should);
+    PART(long_arguments_arrive);
+    PART(statuses_say_how);
+    PART(orphans_are_adopted);
+    PART(groups_are_killed_together);
+    PART(many_live_at_once);
+    return 0;
+}

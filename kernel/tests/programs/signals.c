@@ -1,0 +1,209 @@
+// Signals: what faults say, stacks of handlers, masks, calls that are interrupted or started again, timers.
+#define _GNU_SOURCE
+#include "check.h"
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <ucontext.h>
+
+static sigjmp_buf back;
+static volatile siginfo_t said;
+static volatile int came;
+
+static void leave(int number, siginfo_t *info, void *context) {
+    (void)number, (void)context;
+    said = *info;
+    siglongjmp(back, 1);
+}
+
+static void note(int number, siginfo_t *info, void *context) {
+    (void)number, (void)context;
+    said = *info;
+    came++;
+}
+
+static void handle(int number, void (*handler)(int, siginfo_t *, void *), int flags) {
+    struct sigaction action = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO | flags};
+    CHECK(!sigaction(number, &action, 0));
+}
+
+static void faults(char *at, int number, int code) {
+    if (!sigsetjmp(back, 1)) {
+        *(volatile char *)at = 1;
+        CHECK(!"the store should have failed");
+    }
+    CHECK(said.si_signo == number);
+    CHECK(said.si_code == code);
+    CHECK(said.si_addr == at);
+}
+
+static void faults_say_where_and_why(void) {
+    handle(SIGSEGV, leave, 0);
+    handle(SIGBUS, leave, 0);
+    char *at = mmap(0, 8192, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(at != MAP_FAILED);
+    faults(at + 5, SIGSEGV, SEGV_ACCERR);
+    CHECK(!munmap(at, 8192));
+    faults(at + 5, SIGSEGV, SEGV_MAPERR);
+    int file = memfd_create("short", 0);
+    CHECK(file >= 0 && !ftruncate(file, 100));
+    at = mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    CHECK(at != MAP_FAILED);
+    at[4095] = 1;
+    faults(at + 4096, SIGBUS, BUS_ADRERR);
+    munmap(at, 8192);
+    close(file);
+}
+
+static void repair(int number, siginfo_t *info, void *context) {
+    (void)number;
+    ucontext_t *registers = context;
+    CHECK(registers->uc_mcontext.gregs[REG_ERR] == 6 || registers->uc_mcontext.gregs[REG_ERR] == 7);
+    CHECK(!mprotect((void *)((long)info->si_addr & -4096), 4096, PROT_READ | PROT_WRITE));
+    came++;
+}
+
+static void a_handler_can_repair(void) {
+    handle(SIGSEGV, repair, 0);
+    char *at = mmap(0, 64 * 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    came = 0;
+    for (int n = 0; n < 64; n++) at[n * 4096] = (char)n;
+    CHECK(came == 64);
+    for (int n = 0; n < 64; n++) CHECK(at[n * 4096] == n);
+    munmap(at, 64 * 4096);
+}
+
+static int deeper(int n) {
+    volatile char room[4096];
+    room[0] = (char)n;
+    return n < 1 << 20 ? deeper(n + 1) + room[0] : 0;
+}
+
+static void a_stack_that_is_full_has_another(void) {
+    struct rlimit limit = {1 << 20, 8 << 20};
+    pid_t child = fork();
+    if (!child) {
+        CHECK(!setrlimit(RLIMIT_STACK, &limit));
+        stack_t other = {.ss_sp = malloc(1 << 16), .ss_size = 1 << 16};
+        CHECK(!sigaltstack(&other, 0));
+        handle(SIGSEGV, leave, SA_ONSTACK);
+        if (!sigsetjmp(back, 1)) deeper(0);
+        CHECK(said.si_signo == SIGSEGV);
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
+static void other_exceptions_have_their_signals(void) {
+    handle(SIGFPE, leave, 0);
+    handle(SIGILL, leave, 0);
+    handle(SIGTRAP, note, 0);
+    if (!sigsetjmp(back, 1)) __asm__ volatile("xor %%edx, %%edx\n div %%edx" ::: "eax", "edx");
+    CHECK(said.si_signo == SIGFPE && said.si_code == FPE_INTDIV);
+    if (!sigsetjmp(back, 1)) __asm__ volatile("ud2");
+    CHECK(said.si_signo == SIGILL);
+    came = 0;
+    __asm__ volatile("int3");
+    CHECK(came == 1 && said.si_signo == SIGTRAP);
+    handle(SIGSEGV, leave, 0);
+    if (!sigsetjmp(back, 1)) __asm__ volatile("hlt");
+    CHECK(said.si_signo == SIGSEGV && said.si_code == SI_KERNEL);
+}
+
+static void masks_hold_signals_back(void) {
+    handle(SIGUSR1, note, 0);
+    sigset_t set, pending;
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR1);
+    came = 0;
+    CHECK(!sigprocmask(SIG_BLOCK, &set, 0));
+    CHECK(!raise(SIGUSR1) && !raise(SIGUSR1));
+    CHECK(came == 0 && !sigpending(&pending) && sigismember(&pending, SIGUSR1));
+    CHECK(!sigprocmask(SIG_UNBLOCK, &set, 0));
+    CHECK(came == 1);
+    CHECK(!sigprocmask(SIG_BLOCK, &set, 0));
+    union sigval value = {.sival_int = 77};
+    CHECK(!sigqueue(getpid(), SIGUSR1, value));
+    siginfo_t info;
+    CHECK(sigwaitinfo(&set, &info) == SIGUSR1 && info.si_value.sival_int == 77);
+    CHECK(info.si_pid == getpid());
+    CHECK(!sigprocmask(SIG_UNBLOCK, &set, 0));
+}
+
+static int writing_end;
+
+static void *disturb(void *whom) {
+    usleep(20000);
+    CHECK(!pthread_kill(*(pthread_t *)whom, SIGUSR2));
+    usleep(20000);
+    CHECK(write(writing_end, "x", 1) == 1);
+    return 0;
+}
+
+static void reads_are_interrupted_or_go_on(void) {
+    for (int again = 0; again < 2; again++) {
+        int ends[2];
+        char byte;
+        pthread_t itself = pthread_self(), other;
+        handle(SIGUSR2, note, again ? SA_RESTART : 0);
+        CHECK(!pipe(ends));
+        came = 0;
+        writing_end = ends[1];
+        CHECK(!pthread_create(&other, 0, disturb, &itself));
+        ssize_t got = read(ends[0], &byte, 1);
+        CHECK(came == 1);
+        CHECK(again ? got == 1 : got == -1);
+        CHECK(!pthread_join(other, 0));
+        close(ends[0]);
+        close(ends[1]);
+    }
+}
+
+static void timers_ring(void) {
+    handle(SIGALRM, note, SA_RESTART);
+    came = 0;
+    struct itimerval often = {{0, 5000}, {0, 5000}}, never = {{0, 0}, {0, 0}};
+    CHECK(!setitimer(ITIMER_REAL, &often, 0));
+    while (came < 5) {}
+    CHECK(!setitimer(ITIMER_REAL, &never, 0));
+    struct timespec nap = {0, 30000000}, before, after;
+    CHECK(!clock_gettime(CLOCK_MONOTONIC, &before));
+    CHECK(!nanosleep(&nap, 0));
+    CHECK(!clock_gettime(CLOCK_MONOTONIC, &after));
+    long took = (after.tv_sec - before.tv_sec) * 1000000000 + after.tv_nsec - before.tv_nsec;
+    CHECK(took >= 30000000);
+}
+
+static void children_are_announced(void) {
+    handle(SIGCHLD, note, 0);
+    sigset_t set, old;
+    sigemptyset(&set);
+    sigaddset(&set, SIGCHLD);
+    CHECK(!sigprocmask(SIG_BLOCK, &set, &old));
+    came = 0;
+    pid_t child = fork();
+    if (!child) _exit(6);
+    while (!came) sigsuspend(&old);
+    CHECK(said.si_pid == child && said.si_code == CLD_EXITED && said.si_status == 6);
+    CHECK(waitpid(child, 0, 0) == child);
+    CHECK(!sigprocmask(SIG_SETMASK, &old, 0));
+}
+
+int main(void) {
+    PART(faults_say_where_and_why);
+    PART(a_handler_can_repair);
+    PART(a_stack_that_is_full_has_another);
+    PART(other_exceptions_have_their_signals);
+    PART(masks_hold_signals_back);
+    PART(reads_are_interrupted_or_go_on);
+    PART(timers_ring);
+    PART(children_are_announced);
+    return 0;
+}

@@ -1,0 +1,134 @@
+// Threads: locks, conditions, barriers, memory of their own, many starts and ends, locks that outlive their
+// holder, locks between processes.
+#define _GNU_SOURCE
+#include "check.h"
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+enum { THREADS = 4, ROUNDS = 20000 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static long total;
+static int turn;
+static __thread long own;
+
+static void run(void *(*body)(void *)) {
+    pthread_t threads[THREADS];
+    for (long n = 0; n < THREADS; n++) CHECK(!pthread_create(&threads[n], 0, body, (void *)n));
+    for (long n = 0; n < THREADS; n++) CHECK(!pthread_join(threads[n], 0));
+}
+
+static void *count(void *arg) {
+    for (int n = 0; n < ROUNDS; n++) {
+        pthread_mutex_lock(&lock);
+        total++;
+        pthread_mutex_unlock(&lock);
+        own++;
+    }
+    CHECK(own == ROUNDS);
+    return arg;
+}
+
+static void a_lock_excludes(void) {
+    total = 0;
+    run(count);
+    CHECK(total == THREADS * ROUNDS);
+}
+
+static void *in_turn(void *arg) {
+    for (int n = 0; n < 200; n++) {
+        pthread_mutex_lock(&lock);
+        while (turn != (long)arg) pthread_cond_wait(&changed, &lock);
+        turn = (turn + 1) % THREADS;
+        pthread_cond_broadcast(&changed);
+        pthread_mutex_unlock(&lock);
+    }
+    return arg;
+}
+
+static void turns_are_taken(void) {
+    turn = 0;
+    run(in_turn);
+    CHECK(turn == 0);
+}
+
+static pthread_barrier_t barrier;
+static int arrived[THREADS];
+
+static void *meet(void *arg) {
+    for (int n = 1; n <= 200; n++) {
+        arrived[(long)arg] = n;
+        pthread_barrier_wait(&barrier);
+        for (int other = 0; other < THREADS; other++) CHECK(arrived[other] == n);
+        pthread_barrier_wait(&barrier);
+    }
+    return arg;
+}
+
+static void barriers_hold(void) {
+    CHECK(!pthread_barrier_init(&barrier, 0, THREADS));
+    run(meet);
+}
+
+static void *touch(void *arg) {
+    volatile char room[64 << 10];
+    for (unsigned n = 0; n < sizeof room; n += 4096) room[n] = (char)n;
+    return arg;
+}
+
+static void many_start_and_end(void) {
+    for (int n = 0; n < 100; n++) run(touch);
+}
+
+static pthread_mutex_t *shared;
+
+static void shared_lock(int robust) {
+    pthread_mutexattr_t kind;
+    shared = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(shared != MAP_FAILED);
+    CHECK(!pthread_mutexattr_init(&kind));
+    CHECK(!pthread_mutexattr_setpshared(&kind, PTHREAD_PROCESS_SHARED));
+    if (robust) CHECK(!pthread_mutexattr_setrobust(&kind, PTHREAD_MUTEX_ROBUST));
+    CHECK(!pthread_mutex_init(shared, &kind));
+}
+
+static void processes_share_a_lock(void) {
+    shared_lock(0);
+    long *count = (long *)(shared + 1);
+    for (int n = 0; n < THREADS; n++) {
+        if (fork()) continue;
+        for (int round = 0; round < ROUNDS; round++) {
+            pthread_mutex_lock(shared);
+            ++*count;
+            pthread_mutex_unlock(shared);
+        }
+        _exit(0);
+    }
+    int status;
+    for (int n = 0; n < THREADS; n++) CHECK(wait(&status) > 0 && status == 0);
+    CHECK(*count == THREADS * ROUNDS);
+}
+
+static void a_holder_that_dies_is_noticed(void) {
+    shared_lock(1);
+    if (!fork()) {
+        pthread_mutex_lock(shared);
+        _exit(0);
+    }
+    CHECK(wait(0) > 0);
+    CHECK(pthread_mutex_lock(shared) == EOWNERDEAD);
+    CHECK(!pthread_mutex_consistent(shared));
+    CHECK(!pthread_mutex_unlock(shared));
+}
+
+int main(void) {
+    PART(a_lock_excludes);
+    PART(turns_are_taken);
+    PART(barriers_hold);
+    PART(many_start_and_end);
+    PART(processes_share_a_lock);
+    PART(a_holder_that_dies_is_noticed);
+    return 0;
+}

@@ -1,0 +1,391 @@
+//! Wild system calls: every number, with arguments that no sane program would pass. The kernel may refuse
+//! them, or end the process; the machine must go on.
+//!
+//!     wild [--calls N] [--seed N] [--batch N] [--from N --to N] [--drop] [--verbose]
+//!
+//! Each batch of calls is made by a child of its own, which may destroy itself: an interval timer ends calls
+//! that wait, and the parent ends a child that does not come to its end. Left out are calls that would reach
+//! other processes or the machine as a whole. `--drop` gives up the rights of the superuser first: for a run
+//! on a machine that somebody needs. `--verbose` says each call before it is made.
+
+use std::{
+    arch::asm,
+    ffi::c_void,
+    process::exit,
+    ptr, thread,
+    time::{Duration, Instant},
+};
+
+unsafe extern "C" {
+    fn fork() -> i32;
+    fn _exit(status: i32) -> !;
+    fn waitpid(pid: i32, status: *mut i32, options: i32) -> i32;
+    fn kill(pid: i32, signal: i32) -> i32;
+    fn mmap(at: *mut c_void, len: usize, prot: i32, flags: i32, file: i32, offset: i64) -> *mut c_void;
+    fn memfd_create(name: *const i8, flags: u32) -> i32;
+    fn ftruncate(file: i32, len: i64) -> i32;
+    fn dup2(from: i32, to: i32) -> i32;
+    fn open(path: *const i8, flags: i32) -> i32;
+    fn pipe(ends: *mut i32) -> i32;
+    fn chdir(path: *const i8) -> i32;
+    fn setgid(id: u32) -> i32;
+    fn setuid(id: u32) -> i32;
+    fn setrlimit(what: i32, limit: *const [u64; 2]) -> i32;
+    fn signal(number: i32, handler: usize) -> usize;
+    fn siginterrupt(number: i32, flag: i32) -> i32;
+    fn setitimer(which: i32, new: *const [u64; 4], old: *mut c_void) -> i32;
+}
+
+const SIGKILL: i32 = 9;
+const SIGALRM: i32 = 14;
+const WNOHANG: i32 = 1;
+/// A child is ended after this long.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// Numbers of calls on this architecture, with some room.
+const NUMBERS: u64 = 480;
+
+/// Calls that make processes (whose children would go on with this program), that signal or stop others, that
+/// end the child at once, or that change the machine: clocks, names, modules, mounts, swap, restarts.
+const LEFT_OUT: &[u64] = &[
+    56, 57, 58, 435, // clone, fork, vfork, clone3
+    62, 129, 200, 234, 297, 424, 101, // kill, *sigqueueinfo, tkill, tgkill, pidfd_send_signal, ptrace
+    60, 231, // exit, exit_group
+    164, 227, 305, 159, 153, 169, 170, 171, 172, 173, 246,
+    320, // clocks, vhangup, reboot, names, ports, kexec
+    165, 166, 155, 161, 167, 168, 428, 429, 430, 431, 432, 433, 442, // mounts, roots, swap
+    175, 176, 313, 163, 179, 180, 321, // modules, accounting, quotas, bpf
+    310, 311, 440, 448, // memory of others: process_vm_*, process_madvise, process_mrelease
+    302, 141, 144, 142, 314, 251, 203, 109, // limits, priorities, schedulers and groups of others
+];
+
+/// What is counted, in memory that children share with their parent.
+#[repr(C)]
+struct Counts {
+    calls: u64,
+    succeeded: u64,
+    failed: [u64; 134],
+    odd: u64,
+    absent: [u64; NUMBERS as usize],
+}
+
+struct Options {
+    calls: u64,
+    seed: u64,
+    batch: u64,
+    from: u64,
+    to: u64,
+    drop: bool,
+    verbose: bool,
+}
+
+fn options() -> Options {
+    let mut options =
+        Options { calls: 100_000, seed: 1, batch: 50, from: 0, to: NUMBERS, drop: false, verbose: false };
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        let mut number = || {
+            args.next().and_then(|text| text.parse().ok()).unwrap_or_else(|| {
+                eprintln!("{arg} wants a number");
+                exit(2)
+            })
+        };
+        match arg.as_str() {
+            "--calls" => options.calls = number(),
+            "--seed" => options.seed = number(),
+            "--batch" => options.batch = number(),
+            "--from" => options.from = number(),
+            "--to" => options.to = number(),
+            "--drop" => options.drop = true,
+            "--verbose" => options.verbose = true,
+            _ => {
+                eprintln!("unknown option {arg}");
+                exit(2);
+            }
+        }
+    }
+    options
+}
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    fn below(&mut self, most: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(most)) >> 64) as u64
+    }
+
+    fn pick(&mut self, of: &[u64]) -> u64 {
+        of[self.below(of.len() as u64) as usize]
+    }
+}
+
+/// Memory of a child that pointers lead to: pages to write, to read, of nothing, of a file's end, and edges.
+struct Stage {
+    pointers: Vec<u64>,
+}
+
+/// Private and anonymous; with the address given.
+const MAP: i32 = 0x22;
+const FIXED: i32 = 0x10;
+
+/// A mapping with nothing for a megabyte on either side, so that what is written too far stays away from it.
+fn alone(bytes: usize, prot: i32, flags: i32, file: i32) -> u64 {
+    const GAP: usize = 1 << 20;
+    // SAFETY: fresh mappings.
+    unsafe {
+        let room = mmap(ptr::null_mut(), bytes + 2 * GAP, 0, MAP, -1, 0);
+        mmap(room.add(GAP), bytes, prot, flags | FIXED, file, 0) as u64
+    }
+}
+
+impl Stage {
+    fn new() -> Self {
+        // SAFETY: fresh mappings and files; the name is a string.
+        unsafe {
+            let pages = alone(16 << 12, 3, MAP, -1);
+            let none = alone(4 << 12, 0, MAP, -1);
+            let read = alone(4 << 12, 1, MAP, -1);
+            let file = memfd_create(c"stage".as_ptr(), 0);
+            ftruncate(file, 4096 + 100);
+            let behind = alone(4 << 12, 3, 1, file);
+            let text = b"/tmp/wild\0/proc/self/maps\0.\0";
+            ptr::copy_nonoverlapping(text.as_ptr(), pages as *mut u8, text.len());
+            ptr::copy_nonoverlapping(b"/tmp/cut".as_ptr(), (pages + (16 << 12) - 8) as *mut u8, 8);
+            let own = Stage::new as fn() -> Stage as usize as u64;
+            let pointers = vec![
+                pages,
+                pages + 10,
+                pages + 26,
+                pages + 1,
+                pages + 4096,
+                pages + 4090,
+                pages + (16 << 12) - 8,
+                pages + (16 << 12) - 1,
+                none,
+                none + 4095,
+                read,
+                read + 4092,
+                behind,
+                behind + 4090,
+                behind + 8192,
+                own,
+                own & !0xfff,
+            ];
+            Stage { pointers }
+        }
+    }
+
+    fn argument(&self, random: &mut Random) -> u64 {
+        const NUMBERS: &[u64] = &[
+            0,
+            1,
+            2,
+            3,
+            4,
+            5,
+            6,
+            7,
+            8,
+            9,
+            10,
+            16,
+            32,
+            64,
+            100,
+            255,
+            256,
+            511,
+            4095,
+            4096,
+            4097,
+            8192,
+            1 << 16,
+            1 << 20,
+            2 << 20,
+            1 << 30,
+        ];
+        const EDGES: &[u64] = &[
+            1 << 31,
+            (1 << 31) - 1,
+            1 << 32,
+            (1 << 32) - 1,
+            1 << 46,
+            1 << 47,
+            (1 << 47) - 1,
+            (1 << 47) - 4096,
+            (1 << 47) - 4097,
+            0x8000_0000_0000,
+            0xffff_7fff_ffff_ffff,
+            0xffff_8000_0000_0000,
+            0xffff_8880_0000_0000,
+            0xffff_ffff_8000_0000,
+            0xffff_ffff_8010_0000,
+            0xffff_ffff_ff60_0000,
+            1 << 63,
+            (1 << 63) - 1,
+            u64::MAX,
+            u64::MAX - 1,
+            u64::MAX - 7,
+            u64::MAX - 4095,
+            u64::MAX - 99,
+            0xdead_beef_0000,
+        ];
+        match random.below(16) {
+            0..=4 => random.pick(&self.pointers),
+            5..=9 => random.pick(NUMBERS),
+            10..=12 => random.pick(EDGES),
+            13 => 1 << random.below(64),
+            14 => random.next() >> random.below(64),
+            _ => random.pick(&self.pointers).wrapping_add(random.below(64)).wrapping_sub(32),
+        }
+    }
+}
+
+fn call(number: u64, a: &[u64; 6]) -> i64 {
+    let value: i64;
+    // SAFETY: it may do anything to this process, which expects that.
+    unsafe {
+        asm!("syscall", inlateout("rax") number as i64 => value, in("rdi") a[0], in("rsi") a[1], in("rdx") a[2],
+            in("r10") a[3], in("r8") a[4], in("r9") a[5], out("rcx") _, out("r11") _);
+    }
+    value
+}
+
+fn number(random: &mut Random, options: &Options) -> u64 {
+    loop {
+        let number = match random.below(64) {
+            0 if options.to == NUMBERS => {
+                random.pick(&[500, 1000, 1 << 30, 1 << 31, 1 << 32, u64::MAX, 1 << 63])
+            }
+            _ => options.from + random.below(options.to - options.from),
+        };
+        if !LEFT_OUT.contains(&number) {
+            return number;
+        }
+    }
+}
+
+/// Nothing: the timer's signal is there to end calls that wait.
+extern "C" fn rung(_: i32) {}
+
+/// What a child does, once it is one.
+fn prepare(options: &Options) {
+    // SAFETY: plain calls, with pointers to values that live through them.
+    unsafe {
+        let null = open(c"/dev/null".as_ptr(), 2);
+        for file in 0..if options.verbose { 1 } else { 3 } {
+            dup2(null, file);
+        }
+        pipe([0; 2].as_mut_ptr());
+        chdir(c"/tmp".as_ptr());
+        // Address space, data, size of files.
+        for (limit, bytes) in [(9, 1 << 29), (2, 1 << 28), (1, 1 << 20)] {
+            setrlimit(limit, &[bytes, bytes]);
+        }
+        if options.drop {
+            setgid(65534);
+            setuid(65534);
+        }
+        signal(SIGALRM, rung as extern "C" fn(i32) as usize);
+        siginterrupt(SIGALRM, 1);
+        setitimer(0, &[0, 2000, 0, 2000], ptr::null_mut());
+    }
+}
+
+fn child(seed: u64, options: &Options, counts: *mut Counts) -> ! {
+    prepare(options);
+    let mut random = Random(seed);
+    let stage = Stage::new();
+    for _ in 0..options.batch {
+        let number = number(&mut random, options);
+        let args = [(); 6].map(|()| stage.argument(&mut random));
+        if options.verbose {
+            println!("{number} {:#x?}", args);
+        }
+        // SAFETY: the parent's memory, which lives as long as its children.
+        let counts = unsafe { &mut *counts };
+        counts.calls += 1;
+        match call(number, &args) {
+            -38 => {
+                counts.failed[38] += 1;
+                if let Some(absent) = counts.absent.get_mut(number as usize) {
+                    *absent += 1;
+                }
+            }
+            error @ -133..0 => counts.failed[-error as usize] += 1,
+            -4095..0 => counts.odd += 1,
+            _ => counts.succeeded += 1,
+        }
+    }
+    // SAFETY: ends the process.
+    unsafe { _exit(0) }
+}
+
+/// How a child ended: a status as of waitpid, or `None` where it had to be ended.
+fn follow(pid: i32) -> Option<i32> {
+    let started = Instant::now();
+    let mut status = 0;
+    let mut pause = 100;
+    // SAFETY: `pid` is a child that nobody else waits for.
+    unsafe {
+        loop {
+            if waitpid(pid, &mut status, WNOHANG) == pid {
+                return Some(status);
+            }
+            if started.elapsed() > PATIENCE {
+                kill(pid, SIGKILL);
+                waitpid(pid, &mut status, 0);
+                return None;
+            }
+            thread::sleep(Duration::from_micros(pause));
+            pause = (pause * 2).min(2000);
+        }
+    }
+}
+
+fn main() {
+    let options = options();
+    let len = size_of::<Counts>().next_multiple_of(4096);
+    // Shared and anonymous; zeros are valid counts.
+    let counts = alone(len, 3, 0x21, -1) as *mut Counts;
+    let (mut batches, mut ended, mut slow) = (0_u64, [0_u64; 128], 0_u64);
+    // A batch may end with its first call.
+    // SAFETY: as above; children add to it only while the parent waits for them.
+    while unsafe { (*counts).calls } < options.calls && batches < options.calls {
+        let seed = options.seed.wrapping_mul(1 << 32).wrapping_add(batches);
+        batches += 1;
+        // SAFETY: this process has one thread.
+        match unsafe { fork() } {
+            0 => child(seed, &options, counts),
+            pid if pid < 0 => {
+                println!("no more children after {batches} batches");
+                exit(1);
+            }
+            pid => match follow(pid) {
+                Some(status) => ended[(status & 0x7f) as usize] += 1,
+                None => slow += 1,
+            },
+        }
+    }
+    // SAFETY: no child is left.
+    report(unsafe { &*counts }, batches, &ended, slow);
+}
+
+fn report(counts: &Counts, batches: u64, ended: &[u64; 128], slow: u64) {
+    println!("{} calls in {batches} batches: {} succeeded", counts.calls, counts.succeeded);
+    let failed = counts.failed.iter().enumerate().filter(|(_, many)| **many > 0);
+    println!("errors: {}", failed.map(|(error, many)| format!("{error}: {many}, ")).collect::<String>());
+    let signals = ended.iter().enumerate().filter(|(_, many)| **many > 0);
+    println!("children by signal: {}", signals.map(|(n, many)| format!("{n}: {many}, ")).collect::<String>());
+    println!("children that were ended: {slow}; errors that no Linux has: {}", counts.odd);
+    let absent = counts.absent.iter().filter(|many| **many > 0).count();
+    println!("numbers that are absent: {absent}");
+    println!("the machine has survived");
+}

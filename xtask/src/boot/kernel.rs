@@ -1,0 +1,52 @@
+//! Builds the kernel, and looks at what was built.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use super::redzone;
+use crate::test_program::executable;
+
+/// The kernel runs on its own stack with interrupts on, which write below the stack pointer.
+const FLAGS: &str = "-Cno-redzone=yes --cfg bare_metal";
+
+/// Builds the kernel and gives its image. An image that was not looked at yet is looked at
+/// ([`redzone`]).
+///
+/// # Errors
+///
+/// It does not compile, or it uses the red zone.
+pub fn build() -> Result<PathBuf, String> {
+    let root = crate::root();
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo
+        .args(["build", "--quiet", "--package", "freehold-kernel", "--profile", "kernel"])
+        .args(["--message-format", "json-render-diagnostics", "--target-dir", "target/kernel"])
+        .env("RUSTFLAGS", FLAGS)
+        .current_dir(&root)
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit());
+    let built = cargo.output().map_err(|error| format!("cargo could not be started: {error}"))?;
+    if !built.status.success() {
+        return Err("the kernel does not compile".into());
+    }
+    let messages = String::from_utf8_lossy(&built.stdout);
+    let image = PathBuf::from(executable(&messages).ok_or("cargo has built no kernel")?);
+    look_at(&image)?;
+    Ok(image)
+}
+
+/// Looks at an image once: a file beside it says of which image that was done.
+fn look_at(image: &Path) -> Result<(), String> {
+    let said = |error| format!("{}: {error}", image.display());
+    let meta = fs::metadata(image).map_err(said)?;
+    let stamp = format!("{:?} {}\n", meta.modified().map_err(said)?, meta.len());
+    let noted = image.with_extension("redzone");
+    if fs::read_to_string(&noted).is_ok_and(|text| text == stamp) {
+        return Ok(());
+    }
+    redzone::check(image)?;
+    fs::write(&noted, stamp).map_err(said)
+}

@@ -1,0 +1,114 @@
+//! `cargo xtask boot`: builds the kernel, packs what a program needs, and runs it under QEMU.
+//!
+//! - [`options`]: the arguments.
+//! - [`kernel`]: the kernel's build; [`redzone`]: what its image must not do.
+//! - [`tree`]: a file tree in memory; [`links`]: what a program links to; [`archive`]: the tree as a cpio
+//!   archive.
+//! - [`qemu`]: the machine; [`report`]: what the kernel says. `kernel/PROTOCOL.md` has both sides of it.
+
+pub mod archive;
+pub mod kernel;
+pub mod links;
+pub mod options;
+pub mod pack;
+pub mod qemu;
+pub mod redzone;
+pub mod report;
+pub mod scratch;
+pub mod tree;
+
+use std::{
+    ffi::OsString,
+    fs::File,
+    io::{BufWriter, Write},
+    net::{Ipv4Addr, TcpListener},
+    path::{Path, PathBuf},
+};
+
+use clap::Parser;
+
+use self::{
+    options::Options,
+    pack::Program,
+    qemu::{Console, Machine},
+    report::{End, call_name},
+    scratch::Scratch,
+};
+
+/// The command: gives its exit status.
+pub fn command(words: &[&str]) -> u8 {
+    let words = ["cargo xtask boot"].iter().chain(words).map(OsString::from);
+    let options = match Options::try_parse_from(words) {
+        Ok(options) => options,
+        Err(error) => {
+            // Help goes to standard output; where that is closed, nobody reads it.
+            let _ = error.print();
+            return if error.use_stderr() { 2 } else { 0 };
+        }
+    };
+    match boot(&options) {
+        Ok(end) => {
+            if let Some(message) = end.message() {
+                eprintln!("xtask: {message}");
+            }
+            end.status()
+        }
+        Err(why) => {
+            eprintln!("xtask: {why}");
+            125
+        }
+    }
+}
+
+fn boot(options: &Options) -> Result<End, String> {
+    let program = Program::of(options)?;
+    let image = match &options.kernel {
+        Some(image) => image.clone(),
+        None => kernel::build()?,
+    };
+    let folder = Scratch::new("boot")?;
+    let archive = folder.path().join("archive");
+    write_archive(&program, &archive)?;
+    let gdb = if options.gdb { Some(announce_debugger(&image)?) } else { None };
+    let machine = Machine {
+        cpus: options.cpus,
+        memory: options.memory.clone(),
+        cpu: options.cpu.clone(),
+        gdb,
+        log: options.log,
+        limit: options.limit,
+        options: options.option.clone(),
+        more: options.qemu.clone(),
+        ..Machine::new(image, archive)
+    };
+    let ran = machine.run(Console::Here)?;
+    if options.log > 0 {
+        ran.report.log.iter().for_each(|line| eprintln!("kernel: {line}"));
+        for number in &ran.report.missing {
+            eprintln!("kernel: there is no system call {number}, {}", call_name(*number));
+        }
+    }
+    Ok(ran.end)
+}
+
+/// Writes a program's archive to a file.
+///
+/// # Errors
+///
+/// Which file cannot be read or written.
+pub fn write_archive(program: &Program, to: &Path) -> Result<(), String> {
+    let said = |error: std::io::Error| format!("{}: {error}", to.display());
+    let mut file = BufWriter::new(File::create(to).map_err(said)?);
+    archive::write(&program.tree, &mut file)?;
+    file.flush().map_err(said)
+}
+
+/// Finds a free port, and says how a debugger comes to it.
+fn announce_debugger(image: &Path) -> Result<u16, String> {
+    let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
+    let port = free.map_err(|error| format!("no port for the debugger: {error}"))?.port();
+    let image: PathBuf = image.into();
+    eprintln!("xtask: waiting for a debugger at 127.0.0.1:{port}:");
+    eprintln!("  gdb {} -ex 'target remote 127.0.0.1:{port}'", image.display());
+    Ok(port)
+}

@@ -1,0 +1,127 @@
+//! The arguments of `cargo xtask boot`.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::Parser;
+
+/// Boots the kernel under QEMU and runs a Linux program on it.
+///
+/// The program comes from this machine, with the libraries that it links to, or from the folder --root. Its
+/// output is the command's output, its exit status the command's. 125: the kernel panicked, or nothing could
+/// be started; 124: the time limit was over; 130: ^C.
+#[derive(Debug, Clone, PartialEq, Eq, Parser)]
+#[command(name = "cargo xtask boot", bin_name = "cargo xtask boot", disable_version_flag = true)]
+pub struct Options {
+    /// Processors of the machine
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=255))]
+    pub cpus: u32,
+    /// Memory of the machine: a number with K, M or G
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = memory)]
+    pub memory: String,
+    /// The processor, as QEMU names it
+    #[arg(long, value_name = "MODEL", default_value = "max")]
+    pub cpu: String,
+    /// A folder that becomes the root of the file system
+    #[arg(long, value_name = "DIR")]
+    pub root: Option<PathBuf>,
+    /// A file or folder of this machine to take along to the same path
+    #[arg(long, value_name = "PATH")]
+    pub with: Vec<PathBuf>,
+    /// A variable of the program's environment
+    #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
+    pub env: Vec<(String, String)>,
+    /// A script for busybox's shell, in place of a program
+    #[arg(long, value_name = "TEXT", conflicts_with = "program")]
+    pub script: Option<String>,
+    /// Ends the run after so many seconds
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub limit: Option<Duration>,
+    /// Waits for a debugger, and says how to start one
+    #[arg(long)]
+    pub gdb: bool,
+    /// Shows what the kernel logs: 1 what is odd, 2 everything
+    #[arg(long, value_name = "LEVEL", num_args = 0..=1, default_value_t = 0, default_missing_value = "1",
+        require_equals = true)]
+    pub log: u8,
+    /// An option of the kernel: `kernel/README.md` lists them
+    #[arg(long, value_name = "WORD")]
+    pub option: Vec<String>,
+    /// An argument for QEMU
+    #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
+    pub qemu: Vec<String>,
+    /// A kernel to boot in place of the one that is built
+    #[arg(long, value_name = "FILE")]
+    pub kernel: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(last = true, value_name = "PROGRAM", required_unless_present = "script")]
+    pub program: Vec<String>,
+}
+
+fn memory(text: &str) -> Result<String, String> {
+    let digits = text.trim_end_matches(['K', 'M', 'G']);
+    let fits = text.len() == digits.len() + 1 && digits.parse::<u32>().is_ok_and(|number| number > 0);
+    if fits { Ok(text.into()) } else { Err("a number with K, M or G is wanted, as 512M".into()) }
+}
+
+fn variable(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.into(), value.into())),
+        _ => Err("NAME=VALUE is wanted".into()),
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "a number of seconds is wanted")?;
+    Duration::try_from_secs_f64(seconds).map_err(|_| "a number of seconds is wanted".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(words: &[&str]) -> Result<Options, String> {
+        Options::try_parse_from([&["boot"], words].concat()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_program_has_its_own_arguments() {
+        let options = read(&["--cpus", "4", "--memory", "512M", "--", "./x", "--cpus", "-a b"]);
+        let options = options.expect("they are right");
+        assert_eq!((options.cpus, options.memory.as_str()), (4, "512M"));
+        assert_eq!(options.program, ["./x", "--cpus", "-a b"]);
+        assert_eq!((options.cpu.as_str(), options.log, options.gdb), ("max", 0, false));
+    }
+
+    #[test]
+    fn variables_have_a_name_and_any_value() {
+        let options = read(&["--env", "A=b=c", "--env", "D=", "--log", "--", "x"]).expect("they are right");
+        assert_eq!(options.env, [("A".into(), "b=c".into()), ("D".into(), String::new())]);
+        assert_eq!(options.log, 1);
+        assert_eq!(read(&["--log=2", "--", "x"]).expect("right").log, 2);
+    }
+
+    #[test]
+    fn a_script_takes_the_programs_place() {
+        let options = read(&["--script", "echo; true", "--limit", "1.5"]).expect("they are right");
+        assert_eq!(options.script.as_deref(), Some("echo; true"));
+        assert_eq!(options.limit, Some(Duration::from_millis(1500)));
+        assert!(read(&["--script", "true", "--", "x"]).is_err());
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let wrong: [(&[&str], &str); 7] = [
+            (&[], "required"),
+            (&["x"], "unexpected argument"),
+            (&["--cpus", "0", "--", "x"], "not in 1..=255"),
+            (&["--memory", "lots", "--", "x"], "512M"),
+            (&["--memory", "0M", "--", "x"], "512M"),
+            (&["--env", "=b", "--", "x"], "NAME=VALUE"),
+            (&["--limit", "soon", "--", "x"], "seconds"),
+        ];
+        for (words, said) in wrong {
+            let error = read(words).expect_err("it is wrong");
+            assert!(error.contains(said), "{words:?}: {error}");
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! Starts QEMU and follows it to its end.
+
+#![expect(unsafe_code, reason = "QEMU is told to end with this program before it starts")]
+
+use std::{
+    fs,
+    io::{IsTerminal, Read, Write},
+    mem,
+    os::unix::process::{CommandExt, ExitStatusExt},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use super::{
+    report::{End, READY, Report},
+    scratch::Scratch,
+};
+
+/// The program.
+const QEMU: &str = "qemu-system-x86_64";
+
+/// How long QEMU may take to end when it is asked to.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A machine to start.
+#[derive(Debug, Clone)]
+pub struct Machine {
+    /// The kernel.
+    pub image: PathBuf,
+    /// The archive.
+    pub archive: PathBuf,
+    /// Processors.
+    pub cpus: u32,
+    /// Memory, as QEMU writes it.
+    pub memory: String,
+    /// The processor, as QEMU names it.
+    pub cpu: String,
+    /// The port at which it waits for a debugger.
+    pub gdb: Option<u16>,
+    /// How much the kernel logs.
+    pub log: u8,
+    /// When it is ended.
+    pub limit: Option<Duration>,
+    /// After how long without output, where that is kept, it is ended.
+    pub silence: Option<Duration>,
+    /// Options of the kernel.
+    pub options: Vec<String>,
+    /// More arguments.
+    pub more: Vec<String>,
+}
+
+/// Where the machine's console is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Console {
+    /// Standard input and output of this program.
+    Here,
+    /// Nothing is typed, and what is printed is kept.
+    Kept,
+}
+
+/// What came of a run.
+#[derive(Debug)]
+pub struct Ran {
+    /// How it ended.
+    pub end: End,
+    /// What the kernel said.
+    pub report: Report,
+    /// What was printed, if it was kept.
+    pub output: Vec<u8>,
+}
+
+impl Machine {
+    /// A machine with the defaults of the command: one processor, 1 GiB.
+    #[must_use]
+    pub fn new(image: PathBuf, archive: PathBuf) -> Self {
+        Self {
+            image,
+            archive,
+            cpus: 1,
+            memory: "1G".into(),
+            cpu: "max".into(),
+            gdb: None,
+            log: 0,
+            limit: None,
+            silence: None,
+            options: Vec::new(),
+            more: Vec::new(),
+        }
+    }
+
+    /// Runs the machine to its end.
+    ///
+    /// # Errors
+    ///
+    /// QEMU is missing, or refuses its arguments.
+    pub fn run(&self, console: Console) -> Result<Ran, String> {
+        let stop = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM] {
+            signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(|error| error.to_string())?;
+        }
+        let folder = Scratch::new("report")?;
+        let report = folder.path().join("report");
+        let terminal = console == Console::Here && std::io::stdin().is_terminal();
+        let mut command = self.command(&report.to_string_lossy(), terminal);
+        if console == Console::Kept {
+            command.stdout(Stdio::piped());
+        }
+        command.stdin(if terminal { Stdio::inherit() } else { Stdio::piped() });
+        // SAFETY: between fork and exec the closure makes one system call and touches nothing else.
+        unsafe {
+            command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
+        }
+        let mut qemu = command.spawn().map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => {
+                format!("{QEMU} is missing: apt-get install qemu-system-x86")
+            }
+            _ => format!("{QEMU} could not be started: {error}"),
+        })?;
+        if let Some(input) = qemu.stdin.take() {
+            feed(input, console, report.clone());
+        }
+        let printed = Arc::new(Mutex::new(Printed { bytes: Vec::new(), last: Instant::now() }));
+        let reader = qemu.stdout.take().map(|from| {
+            let printed = Arc::clone(&printed);
+            thread::spawn(move || keep(from, &printed))
+        });
+        let ended = self.follow(&mut qemu, &stop, &printed)?;
+        // A thread that has panicked leaves what it has read.
+        let _ = reader.map(thread::JoinHandle::join);
+        let output = mem::take(&mut lock(&printed).bytes);
+        let report = Report::read(&fs::read(report).unwrap_or_default());
+        let end = ended.or_else(|| report.end.clone()).unwrap_or(End::Silent);
+        Ok(Ran { end, report, output })
+    }
+
+    /// QEMU's command line.
+    fn command(&self, report: &str, terminal: bool) -> Command {
+        let mut command = Command::new(QEMU);
+        let console = if terminal { "terminal" } else { "pipe" };
+        let options = self.options.iter().map(|option| format!(" {option}")).collect::<String>();
+        command
+            .args(["-accel", "tcg", "-cpu", &self.cpu, "-m", &self.memory, "-smp", &self.cpus.to_string()])
+            .args(["-display", "none", "-vga", "none", "-net", "none", "-monitor", "none", "-no-reboot"])
+            .args(["-serial", "stdio", "-device", "isa-debug-exit,iobase=0xf4,iosize=1"])
+            .args(["-chardev", &format!("file,id=report,path={}", report.replace(',', ",,"))])
+            .args(["-device", "isa-debugcon,iobase=0xe9,chardev=report"])
+            .args(["-append", &format!("console={console} log={}{options} -- ", self.log)])
+            .arg("-kernel")
+            .arg(&self.image)
+            .arg("-initrd")
+            .arg(&self.archive);
+        if let Some(port) = self.gdb {
+            command.args(["-S", "-gdb", &format!("tcp:127.0.0.1:{port}")]);
+        }
+        command.args(&self.more);
+        command
+    }
+
+    /// Waits for QEMU's end. Gives how it was ended, if it did not end by itself.
+    fn follow(
+        &self,
+        qemu: &mut Child,
+        stop: &AtomicBool,
+        printed: &Mutex<Printed>,
+    ) -> Result<Option<End>, String> {
+        let started = Instant::now();
+        let mut pause = Duration::from_millis(2);
+        loop {
+            if let Some(status) = qemu.try_wait().map_err(|error| error.to_string())? {
+                // A terminal sends ^C to QEMU too.
+                // Relaxed: the flag says nothing of other memory.
+                if stop.load(Ordering::Relaxed) {
+                    return Ok(Some(End::Interrupted));
+                }
+                // The kernel ends QEMU with an odd status from 3 on; a machine that resets, with 0.
+                return match (status.code(), status.signal()) {
+                    (Some(1), _) => Err(format!("{QEMU} has refused its arguments")),
+                    (_, Some(signal)) => Err(format!("{QEMU} was ended by signal {signal}")),
+                    _ => Ok(None),
+                };
+            }
+            if stop.load(Ordering::Relaxed) {
+                end(qemu)?;
+                return Ok(Some(End::Interrupted));
+            }
+            let silent = self.silence.is_some_and(|most| lock(printed).last.elapsed() > most);
+            if silent || self.limit.is_some_and(|limit| started.elapsed() > limit) {
+                end(qemu)?;
+                return Ok(Some(End::Limit));
+            }
+            thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(20));
+        }
+    }
+}
+
+/// What was printed so far, and when last.
+struct Printed {
+    bytes: Vec<u8>,
+    last: Instant,
+}
+
+fn lock(printed: &Mutex<Printed>) -> MutexGuard<'_, Printed> {
+    printed.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps what is printed, to its end.
+fn keep(mut from: ChildStdout, printed: &Mutex<Printed>) {
+    let mut bytes = [0; 4096];
+    while let Ok(len @ 1..) = from.read(&mut bytes) {
+        let mut printed = lock(printed);
+        printed.bytes.extend_from_slice(&bytes[..len]);
+        printed.last = Instant::now();
+    }
+}
+
+/// Ends QEMU: kindly, so that it gives the terminal back as it was, then by force.
+fn end(qemu: &mut Child) -> Result<(), String> {
+    let said = |error: std::io::Error| format!("{QEMU} could not be ended: {error}");
+    if let Some(pid) = i32::try_from(qemu.id()).ok().and_then(Pid::from_raw) {
+        // One that has ended already needs no signal.
+        let _ = kill_process(pid, Signal::TERM);
+    }
+    let asked = Instant::now();
+    while asked.elapsed() < PATIENCE {
+        if qemu.try_wait().map_err(said)?.is_some() {
+            return Ok(());
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    qemu.kill().and_then(|()| qemu.wait()).map(drop).map_err(said)
+}
+
+/// Feeds standard input to the machine, if the console is here, and says where it ends.
+fn feed(mut to: ChildStdin, console: Console, report: PathBuf) {
+    thread::spawn(move || {
+        while !fs::read_to_string(&report).is_ok_and(|text| text.lines().any(|line| line == READY)) {
+            // The machine may end before it takes input: then the folder goes.
+            if !report.parent().is_some_and(Path::exists) {
+                return;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        let mut bytes = [0; 4096];
+        let mut here = std::io::stdin();
+        let mut read = |bytes: &mut [u8]| if console == Console::Here { here.read(bytes) } else { Ok(0) };
+        while let Ok(len @ 1..) = read(&mut bytes) {
+            if to.write_all(&escaped(&bytes[..len])).is_err() {
+                return;
+            }
+        }
+        let _ = to.write_all(&[END_OF_INPUT]);
+        // QEMU sees no more of a pipe that is closed; it is left open until the machine ends.
+        std::mem::forget(to);
+    });
+}
+
+const END_OF_INPUT: u8 = 0x04;
+const AS_IT_IS: u8 = 0x10;
+
+/// Bytes as the kernel reads them: those that mean something are marked.
+fn escaped(bytes: &[u8]) -> Vec<u8> {
+    let marked = |byte: u8| matches!(byte, END_OF_INPUT | AS_IT_IS).then_some(AS_IT_IS);
+    bytes.iter().flat_map(|byte| marked(*byte).into_iter().chain([*byte])).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_input_can_be_input() {
+        assert_eq!(escaped(b"ab\x04\x10"), b"ab\x10\x04\x10\x10");
+    }
+
+    #[test]
+    fn a_machine_that_is_refused_is_no_panic() {
+        let machine = Machine::new("/no/such/kernel".into(), "/no/such/archive".into());
+        let why = machine.run(Console::Kept).expect_err("there is no kernel");
+        assert!(why.contains("refused") || why.contains("is missing"), "{why}");
+    }
+
+    #[test]
+    fn a_comma_in_a_path_separates_nothing() {
+        let more = vec!["-icount".into()];
+        let machine = Machine { gdb: Some(7), log: 2, more, ..Machine::new("k".into(), "a".into()) };
+        let command = machine.command("/a,b", false);
+        let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
+        assert!(words.iter().any(|word| word == "file,id=report,path=/a,,b"), "{words:?}");
+        assert!(words.iter().any(|word| word == "console=pipe log=2 -- "), "{words:?}");
+        assert_eq!(words.last().map(|word| &**word), Some("-icount"));
+    }
+}

@@ -1,0 +1,128 @@
+//! What the kernel says on its report port: `kernel/PROTOCOL.md`.
+
+use std::{collections::BTreeSet, fs};
+
+/// The C library's list of system calls.
+const NAMES: &str = "/usr/include/x86_64-linux-gnu/asm/unistd_64.h";
+
+/// The line that says that input is taken.
+pub const READY: &str = "ready";
+
+/// How the machine ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum End {
+    /// The program ended with this status.
+    Status(u8),
+    /// The kernel could not go on; its words.
+    Panic(String),
+    /// The machine stopped without a last line.
+    Silent,
+    /// The time limit was over.
+    Limit,
+    /// Somebody pressed ^C.
+    Interrupted,
+}
+
+impl End {
+    /// The status of the command.
+    #[must_use]
+    pub fn status(&self) -> u8 {
+        match self {
+            End::Status(status) => *status,
+            End::Panic(_) | End::Silent => 125,
+            End::Limit => 124,
+            End::Interrupted => 130,
+        }
+    }
+
+    /// What to tell somebody, if it is not the program's own affair.
+    #[must_use]
+    pub fn message(&self) -> Option<String> {
+        match self {
+            End::Status(_) | End::Interrupted => None,
+            End::Panic(text) => Some(format!("the kernel panicked: {text}")),
+            End::Silent => Some("the machine stopped without a word, as on a triple fault".into()),
+            End::Limit => Some("the time limit is over".into()),
+        }
+    }
+}
+
+/// Everything on the port.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The last line, if there is one.
+    pub end: Option<End>,
+    /// Messages.
+    pub log: Vec<String>,
+    /// System calls that programs called and the kernel lacks, by number.
+    pub missing: BTreeSet<u32>,
+}
+
+impl Report {
+    /// Reads what was written. Lines that mean nothing are taken for messages.
+    #[must_use]
+    pub fn read(bytes: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(bytes);
+        let mut report = Self::default();
+        for line in text.lines() {
+            if let Some(End::Panic(panic)) = &mut report.end {
+                panic.push('\n');
+                panic.push_str(line);
+                continue;
+            }
+            let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+            match (word, rest) {
+                ("panic", text) => report.end = Some(End::Panic(text.into())),
+                ("status", number) if number.parse::<u8>().is_ok() => {
+                    report.end = number.parse().ok().map(End::Status);
+                }
+                ("missing", number) if number.parse::<u32>().is_ok() => {
+                    report.missing.extend(number.parse::<u32>().ok());
+                }
+                // Said to what feeds the machine.
+                (READY, "") => {}
+                ("log", text) => report.log.push(text.into()),
+                _ => report.log.push(line.into()),
+            }
+        }
+        report
+    }
+}
+
+/// The name of a system call, where this machine has a list of them; else its number.
+#[must_use]
+pub fn call_name(number: u32) -> String {
+    let list = fs::read_to_string(NAMES).unwrap_or_default();
+    let named = list.lines().find_map(|line| {
+        let (name, value) = line.strip_prefix("#define __NR_")?.split_once(' ')?;
+        (value.trim() == number.to_string()).then_some(name)
+    });
+    named.map_or_else(|| number.to_string(), str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_ends() {
+        let report = Report::read(b"ready\nlog up\nmissing 41\nmissing 41\nodd line\nstatus 255\n");
+        assert_eq!(report.end, Some(End::Status(255)));
+        assert_eq!(report.log, ["up", "odd line"]);
+        assert_eq!(report.missing, BTreeSet::from([41]));
+    }
+
+    #[test]
+    fn a_panic_has_all_that_follows() {
+        let report = Report::read(b"panic at fault.rs:7\n  address 0x10\nstatus 0\n");
+        assert_eq!(report.end, Some(End::Panic("at fault.rs:7\n  address 0x10\nstatus 0".into())));
+        assert_eq!(report.end.map(|end| end.status()), Some(125));
+    }
+
+    #[test]
+    fn silence_is_no_success() {
+        assert_eq!(Report::read(b"").end, None);
+        assert_eq!(Report::read(b"status 256\n").end, None);
+        assert_eq!([End::Silent, End::Limit, End::Interrupted].map(|end| end.status()), [125, 124, 130]);
+    }
+}

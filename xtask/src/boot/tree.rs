@@ -1,0 +1,245 @@
+//! A file tree that is put together in memory: what the booted kernel finds as its root.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fs,
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{FileTypeExt, MetadataExt, PermissionsExt},
+    },
+    path::{Component, Path, PathBuf},
+};
+
+/// Links followed in one path before it is taken for a circle.
+const MOST_LINKS: usize = 40;
+
+/// Where a file's bytes are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Content {
+    /// Here.
+    Bytes(Vec<u8>),
+    /// In a file of this machine, which is read when the archive is written.
+    Host(PathBuf),
+}
+
+/// What stands at a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Node {
+    /// A folder, with its permissions.
+    Folder(u32),
+    /// A file: permissions, seconds of its last change (Python compares them), bytes.
+    File(u32, u64, Content),
+    /// A symbolic link.
+    Link(PathBuf),
+    /// A character device: permissions, major and minor number.
+    Device(u32, u32, u32),
+}
+
+/// The tree. Paths are absolute; `/` itself is not listed.
+#[derive(Debug, Clone, Default)]
+pub struct Tree {
+    nodes: BTreeMap<PathBuf, Node>,
+}
+
+impl Tree {
+    /// A tree with the folders that every program expects: programs and libraries below `/usr`, as on the
+    /// distributions of today, and links to them from where they once were.
+    ///
+    /// # Panics
+    ///
+    /// Never: an empty tree takes them all.
+    #[must_use]
+    pub fn with_skeleton() -> Self {
+        let mut tree = Self::default();
+        let mut put = |path: &str, node| tree.put(Path::new(path), node).expect("nothing is in the way");
+        for path in ["/dev", "/etc", "/proc", "/root", "/run", "/sys", "/usr/bin", "/usr/lib", "/var"] {
+            put(path, Node::Folder(0o755));
+        }
+        for path in ["/tmp", "/dev/shm", "/var/tmp"] {
+            put(path, Node::Folder(0o1777));
+        }
+        for name in ["bin", "sbin", "lib", "lib64"] {
+            put(&format!("/usr/{name}"), Node::Folder(0o755));
+            put(&format!("/{name}"), Node::Link(format!("usr/{name}").into()));
+        }
+        let text = |text: &str| Node::File(0o644, 0, Content::Bytes(text.into()));
+        put("/etc/passwd", text("root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"));
+        put("/etc/group", text("root:x:0:\nnogroup:x:65534:\n"));
+        tree
+    }
+
+    /// Everything by its path: parents first.
+    pub fn nodes(&self) -> impl Iterator<Item = (&Path, &Node)> {
+        self.nodes.iter().map(|(path, node)| (path.as_path(), node))
+    }
+
+    /// What stands at a path, links followed.
+    #[must_use]
+    pub fn look(&self, path: &Path) -> Option<&Node> {
+        self.nodes.get(&self.resolve(path)?)
+    }
+
+    /// The path with every link in it followed; `None` if one leads in a circle. What is not in the tree is
+    /// left as it is.
+    fn resolve(&self, path: &Path) -> Option<PathBuf> {
+        let mut rest = names(path);
+        let mut at = PathBuf::from("/");
+        let mut links = 0;
+        while let Some(name) = rest.pop_front() {
+            if name.as_os_str() == ".." {
+                at.pop();
+                continue;
+            }
+            at.push(&name);
+            if let Some(Node::Link(target)) = self.nodes.get(&at) {
+                links += 1;
+                if links > MOST_LINKS {
+                    return None;
+                }
+                at = if target.is_absolute() { "/".into() } else { parent(&at) };
+                for name in names(target).into_iter().rev() {
+                    rest.push_front(name);
+                }
+            }
+        }
+        Some(at)
+    }
+
+    /// Puts a node at a path, below its parent's links, with the folders that lead there. A file replaces a
+    /// file; a folder that is there already, or a link to one, stays.
+    ///
+    /// # Errors
+    ///
+    /// Something else is in the way.
+    pub fn put(&mut self, path: &Path, node: Node) -> Result<(), String> {
+        let circle = || format!("{}: links lead in a circle", path.display());
+        let Some(name) = path.file_name() else { return Ok(()) };
+        let folder = self.resolve(&parent(path)).ok_or_else(circle)?;
+        for part in folder.ancestors().filter(|part| part.parent().is_some()) {
+            match self.nodes.get(part) {
+                None => drop(self.nodes.insert(part.into(), Node::Folder(0o755))),
+                Some(Node::Folder(_)) => {}
+                Some(_) => return Err(format!("{}: {} is no folder", path.display(), part.display())),
+            }
+        }
+        let at = folder.join(name);
+        let is_folder = |node: Option<&Node>| matches!(node, Some(Node::Folder(_)));
+        match (self.nodes.get(&at), &node) {
+            (Some(Node::Folder(_) | Node::Link(_)), Node::Folder(_)) if is_folder(self.look(&at)) => {}
+            // The tree has a folder of its own where the other side has a link to one.
+            (Some(Node::Folder(_)), Node::Link(_)) => {}
+            (Some(Node::Folder(_)), _) => {
+                return Err(format!("{}: a folder is in the way", path.display()));
+            }
+            _ => drop(self.nodes.insert(at, node)),
+        }
+        Ok(())
+    }
+
+    /// Puts text or bytes in a file.
+    ///
+    /// # Errors
+    ///
+    /// Something is in the way.
+    pub fn write(&mut self, path: &str, mode: u32, bytes: impl Into<Vec<u8>>) -> Result<(), String> {
+        self.put(Path::new(path), Node::File(mode, 0, Content::Bytes(bytes.into())))
+    }
+
+    /// Takes a file or a folder of this machine to the same path, with every link that the path goes
+    /// through, and of a folder all that it contains. Gives the path without links.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read, or something is in the way.
+    pub fn take(&mut self, path: &Path) -> Result<PathBuf, String> {
+        let path = std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let mut rest = names(&path);
+        let mut at = PathBuf::from("/");
+        let mut links = 0;
+        while let Some(name) = rest.pop_front() {
+            if name.as_os_str() == ".." {
+                at.pop();
+                continue;
+            }
+            let next = at.join(&name);
+            match self.take_one(&next, &next)? {
+                Node::Link(target) => {
+                    links += 1;
+                    if links > MOST_LINKS {
+                        return Err(format!("{}: links lead in a circle", path.display()));
+                    }
+                    at = if target.is_absolute() { "/".into() } else { at };
+                    for name in names(&target).into_iter().rev() {
+                        rest.push_front(name);
+                    }
+                }
+                _ => at = next,
+            }
+        }
+        if at.is_dir() {
+            self.take_all(&at.clone(), &at)?;
+        }
+        Ok(at)
+    }
+
+    /// Takes everything in the folder `from` of this machine to the folder `to`.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read, or something is in the way.
+    pub fn take_all(&mut self, from: &Path, to: &Path) -> Result<(), String> {
+        let said = |error| format!("{}: {error}", from.display());
+        for entry in fs::read_dir(from).map_err(said)? {
+            let name = entry.map_err(said)?.file_name();
+            let (from, to) = (from.join(&name), to.join(&name));
+            if let Node::Folder(_) = self.take_one(&from, &to)? {
+                self.take_all(&from, &to)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes one node, without what it contains or leads to. Sockets and pipes are left behind.
+    fn take_one(&mut self, from: &Path, to: &Path) -> Result<Node, String> {
+        let said = |error| format!("{}: {error}", from.display());
+        let meta = fs::symlink_metadata(from).map_err(said)?;
+        let mode = meta.permissions().mode() & 0o7777;
+        let kind = meta.file_type();
+        let node = if kind.is_symlink() {
+            Node::Link(fs::read_link(from).map_err(said)?)
+        } else if kind.is_dir() {
+            Node::Folder(mode)
+        } else if kind.is_char_device() {
+            let device = meta.rdev();
+            Node::Device(mode, (device >> 8 & 0xfff) as u32, (device & 0xff) as u32)
+        } else {
+            let content = Content::Host(from.into());
+            Node::File(mode, meta.mtime().try_into().unwrap_or(0), content)
+        };
+        if kind.is_socket() || kind.is_fifo() || kind.is_block_device() {
+            return Ok(node);
+        }
+        self.put(to, node.clone())?;
+        Ok(node)
+    }
+}
+
+fn parent(path: &Path) -> PathBuf {
+    path.parent().unwrap_or(Path::new("/")).into()
+}
+
+/// The names in a path, `..` among them.
+fn names(path: &Path) -> VecDeque<PathBuf> {
+    let named = |part: &Component| matches!(part, Component::Normal(_) | Component::ParentDir);
+    path.components().filter(named).map(|part| PathBuf::from(part.as_os_str())).collect()
+}
+
+/// A path as an archive names it: without the slash at its front.
+#[must_use]
+pub fn archive_name(path: &Path) -> Vec<u8> {
+    path.as_os_str().as_bytes().iter().copied().skip_while(|byte| *byte == b'/').collect()
+}
+
+#[cfg(test)]
+#[path = "tree_tests.rs"]
+mod tests;

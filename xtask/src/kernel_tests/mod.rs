@@ -1,0 +1,266 @@
+//! `cargo xtask kernel-tests`: the programs that the kernel must run, each in a machine of its own.
+//!
+//! - [`table`]: the tests, as data. [`programs`]: their programs. [`verdict`]: whether a run was right.
+//! - [`on_linux`]: the same on this machine's Linux.
+//! - [`transcript`]: where two transcripts of memory calls part. [`ltp`]: the Linux Test Project.
+
+pub mod ltp;
+pub mod on_linux;
+pub mod programs;
+pub mod table;
+pub mod transcript;
+pub mod verdict;
+
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use clap::Parser;
+
+use self::{
+    programs::Trouble,
+    table::Test,
+    verdict::{Seen, judge, tail},
+};
+use crate::boot::{
+    kernel,
+    pack::{Program, surroundings},
+    qemu::{Console, Machine, Ran},
+    report::{End, call_name},
+    scratch::Scratch,
+    tree::{Content, Node, Tree},
+    write_archive,
+};
+
+/// Runs the kernel's tests: of `kernel/tests/tests.toml` those that take seconds, or those whose names begin
+/// with one of the words.
+#[derive(Debug, Clone, Parser)]
+#[command(
+    name = "cargo xtask kernel-tests",
+    bin_name = "cargo xtask kernel-tests",
+    disable_version_flag = true
+)]
+pub struct Options {
+    /// Runs the long ones too
+    #[arg(long)]
+    pub full: bool,
+    /// Runs them on this machine's Linux
+    #[arg(long)]
+    pub linux: bool,
+    /// Lists their names
+    #[arg(long)]
+    pub list: bool,
+    /// Processors of the machine, whatever the table says
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=255))]
+    pub cpus: Option<u32>,
+    /// Shows what tests print, and what the kernel logs
+    #[arg(long)]
+    pub verbose: bool,
+    /// A kernel to boot in place of the one that is built
+    #[arg(long, value_name = "FILE")]
+    pub kernel: Option<PathBuf>,
+    /// Runs the Linux Test Project in place of the table: the folder of its programs, or of their archive
+    #[arg(long, value_name = "DIR")]
+    pub ltp: Option<PathBuf>,
+    /// Beginnings of names
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
+}
+
+/// The command: gives its exit status.
+pub fn command(words: &[&str]) -> u8 {
+    let words = ["cargo xtask kernel-tests"].iter().chain(words).map(OsString::from);
+    let options = match Options::try_parse_from(words) {
+        Ok(options) => options,
+        Err(error) => {
+            // Help goes to standard output; where that is closed, nobody reads it.
+            let _ = error.print();
+            return if error.use_stderr() { 2 } else { 0 };
+        }
+    };
+    let done = if options.ltp.is_some() { ltp::run(&options) } else { run(&options) };
+    match done {
+        Ok(()) => 0,
+        Err(why) => {
+            eprintln!("xtask: {why}");
+            1
+        }
+    }
+}
+
+/// How a test came out.
+enum Outcome {
+    Passed,
+    LeftOut(String),
+    Failed(String),
+}
+
+/// Runs the tests of the table.
+///
+/// # Errors
+///
+/// How many failed; or that the kernel does not compile.
+pub fn run(options: &Options) -> Result<(), String> {
+    let tests = table::select(table::read()?, &options.names, options.full || options.list)?;
+    if options.list {
+        tests.iter().for_each(|test| println!("{}", test.name));
+        return Ok(());
+    }
+    let kernel = options.image()?;
+    let mut failed = 0;
+    for test in &tests {
+        let started = Instant::now();
+        let outcome = one(test, options, kernel.as_deref());
+        let took = started.elapsed().as_secs_f64();
+        match outcome {
+            Outcome::Passed => println!("passed   {} ({took:.1} s)", test.name),
+            Outcome::LeftOut(why) => println!("left out {}: {why}", test.name),
+            Outcome::Failed(why) => {
+                failed += 1;
+                println!("FAILED   {} ({took:.1} s): {why}", test.name);
+            }
+        }
+    }
+    if failed == 0 { Ok(()) } else { Err(format!("{failed} of {} tests of the kernel failed", tests.len())) }
+}
+
+impl Options {
+    /// The kernel to boot; none if the tests run on Linux.
+    fn image(&self) -> Result<Option<PathBuf>, String> {
+        match &self.kernel {
+            _ if self.linux => Ok(None),
+            Some(image) => Ok(Some(image.clone())),
+            None => kernel::build().map(Some),
+        }
+    }
+}
+
+fn one(test: &Test, options: &Options, kernel: Option<&Path>) -> Outcome {
+    let program = match test.program(options.linux) {
+        Ok(program) => program,
+        Err(Trouble::Missing(what)) => return Outcome::LeftOut(format!("there is no {what}")),
+        Err(Trouble::Broken(why)) => return Outcome::Failed(why),
+    };
+    let done = match kernel {
+        None => on_linux::run(&program, test.limit()).and_then(|seen| {
+            options.show(&seen.output);
+            judge(test, &seen, None)
+        }),
+        Some(image) => on_kernel(test, &program, options, image),
+    };
+    done.map_or_else(Outcome::Failed, |()| Outcome::Passed)
+}
+
+/// Runs a test on the kernel, and where it must do what Linux does, on Linux.
+fn on_kernel(test: &Test, program: &Program, options: &Options, image: &Path) -> Result<(), String> {
+    let linux = if test.same_as_linux {
+        let seen = on_linux::run(program, test.limit());
+        Some(seen.map_err(|why| format!("on Linux: {why}"))?)
+    } else {
+        None
+    };
+    let boot = |program: &Program| boot(test, program, options, image);
+    let seen = boot(program)?;
+    judge(test, &seen, linux.as_ref()).map_err(|why| match &linux {
+        Some(linux) if test.name == "transcript" => {
+            transcript::narrow(program, linux, &seen, test.limit(), boot).unwrap_or(why)
+        }
+        _ => why,
+    })
+}
+
+fn boot(test: &Test, program: &Program, options: &Options, image: &Path) -> Result<Seen, String> {
+    let folder = Scratch::new("boot")?;
+    let archive = folder.path().join("archive");
+    write_archive(program, &archive)?;
+    let machine = Machine {
+        cpus: options.cpus.or(test.cpus).unwrap_or(1),
+        memory: test.memory.clone().unwrap_or("512M".into()),
+        log: 1,
+        limit: Some(test.limit()),
+        ..Machine::new(image.into(), archive)
+    };
+    let ran = machine.run(Console::Kept)?;
+    options.show(&String::from_utf8_lossy(&ran.output));
+    options.show_log(&ran);
+    seen(&ran)
+}
+
+/// What a test can be judged by: its status and output, if it has come to its end.
+fn seen(ran: &Ran) -> Result<Seen, String> {
+    let output = String::from_utf8_lossy(&ran.output).into_owned();
+    match &ran.end {
+        End::Status(status) => Ok(Seen { status: *status, output, note: missing(ran) }),
+        end => {
+            let what = end.message().unwrap_or("it was interrupted".into());
+            Err(format!("{what}{}{}", tail(&output), missing(ran)))
+        }
+    }
+}
+
+fn missing(ran: &Ran) -> String {
+    let names: Vec<String> = ran.report.missing.iter().map(|number| call_name(*number)).collect();
+    if names.is_empty() { String::new() } else { format!("\n  system calls it lacks: {}", names.join(", ")) }
+}
+
+impl Options {
+    fn show(&self, output: &str) {
+        if self.verbose {
+            output.lines().for_each(|line| println!("  | {line}"));
+        }
+    }
+
+    fn show_log(&self, ran: &Ran) {
+        if self.verbose {
+            ran.report.log.iter().for_each(|line| println!("  kernel: {line}"));
+            let missing = ran.report.missing.iter();
+            missing.for_each(|number| println!("  kernel: there is no system call {}", call_name(*number)));
+        }
+    }
+}
+
+impl Test {
+    fn limit(&self) -> Duration {
+        Duration::from_secs(self.limit.unwrap_or(60))
+    }
+
+    /// Makes its programs and packs what it needs.
+    fn program(&self, on_linux: bool) -> Result<Program, Trouble> {
+        let broken = Trouble::Broken;
+        let mut program = Program { tree: Tree::with_skeleton(), args: Vec::new(), env: surroundings() };
+        for source in &self.programs {
+            let made = source.make()?;
+            let at = Path::new("/tests").join(source.name());
+            program.add_as(&made, &at).map_err(broken)?;
+        }
+        for file in &self.files {
+            let content = Content::Host(programs::sources().join(file));
+            let at = Path::new("/tests").join(file);
+            program.tree.put(&at, Node::File(0o644, 0, content)).map_err(broken)?;
+        }
+        for path in &self.host {
+            if !path.exists() {
+                return Err(Trouble::Missing(format!("{} on this machine", path.display())));
+            }
+            program.add(path).map_err(broken)?;
+        }
+        let busybox = |program: &mut Program| program.add_busybox().map_err(Trouble::Missing);
+        match &self.script {
+            Some(script) => {
+                busybox(&mut program)?;
+                program.args = ["/bin/sh", "-c", script].map(str::to_owned).into();
+            }
+            None if self.busybox => busybox(&mut program)?,
+            None => {}
+        }
+        if self.script.is_none() {
+            let other = on_linux && !self.command_on_linux.is_empty();
+            program.args = if other { &self.command_on_linux } else { &self.command }.clone();
+        }
+        program.env.extend(self.env.clone());
+        program.finish().map_err(broken)?;
+        Ok(program)
+    }
+}

@@ -1,0 +1,108 @@
+//! Whether a run was right.
+
+use super::table::Test;
+
+/// What a test printed, and how it ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// The exit status.
+    pub status: u8,
+    /// The output.
+    pub output: String,
+    /// What else is to be said where it is wrong.
+    pub note: String,
+}
+
+/// Lines of output that are shown of a test that failed.
+const TAIL: usize = 20;
+
+/// Looks at a run.
+///
+/// # Errors
+///
+/// What is wrong with it.
+pub fn judge(test: &Test, seen: &Seen, linux: Option<&Seen>) -> Result<(), String> {
+    look_at(test, seen, linux).map_err(|why| why + &seen.note)
+}
+
+fn look_at(test: &Test, seen: &Seen, linux: Option<&Seen>) -> Result<(), String> {
+    let wanted = linux.map_or(test.status, |linux| linux.status);
+    if seen.status != wanted {
+        return Err(format!("status {} in place of {wanted}{}", seen.status, tail(&seen.output)));
+    }
+    let expected = linux.map(|linux| linux.output.as_str()).or(test.output.as_deref());
+    if let Some(expected) = expected
+        && let Some(difference) = difference(expected, &seen.output)
+    {
+        return Err(difference);
+    }
+    match test.contains.iter().find(|part| !seen.output.contains(*part)) {
+        Some(part) => Err(format!("the output lacks {part:?}{}", tail(&seen.output))),
+        None => Ok(()),
+    }
+}
+
+/// The first line in which two texts differ.
+#[must_use]
+pub fn difference(expected: &str, seen: &str) -> Option<String> {
+    if expected == seen {
+        return None;
+    }
+    let (mut left, mut right) = (expected.lines(), seen.lines());
+    for number in 1.. {
+        match (left.next(), right.next()) {
+            (None, None) => break,
+            (left, right) if left != right => {
+                let side =
+                    |line: Option<&str>| line.map_or("nothing more".into(), |line| format!("{line:?}"));
+                let (left, right) = (side(left), side(right));
+                return Some(format!("line {number}:\n  wanted {left}\n  seen   {right}"));
+            }
+            _ => {}
+        }
+    }
+    Some("the ends of the last lines differ".into())
+}
+
+/// The last lines of a text, below each other.
+#[must_use]
+pub fn tail(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    let last = &lines[lines.len().saturating_sub(TAIL)..];
+    if last.is_empty() {
+        return "; nothing was printed".into();
+    }
+    last.iter().fold("; the last lines:".into(), |text, line| text + "\n  | " + line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(status: u8, output: &str) -> Seen {
+        Seen { status, output: output.into(), note: String::new() }
+    }
+
+    #[test]
+    fn status_output_and_parts_are_looked_at() {
+        let test = Test { output: Some("a\nb\n".into()), contains: vec!["b".into()], ..Test::default() };
+        assert_eq!(judge(&test, &seen(0, "a\nb\n"), None), Ok(()));
+        let why = judge(&test, &seen(1, "a\nb\n"), None).expect_err("the status");
+        assert!(why.starts_with("status 1 in place of 0") && why.ends_with("| b"), "{why}");
+        let why = judge(&test, &seen(0, "a\nc\n"), None).expect_err("the output");
+        assert_eq!(why, "line 2:\n  wanted \"b\"\n  seen   \"c\"");
+        let test = Test { contains: vec!["x".into()], ..Test::default() };
+        assert!(judge(&test, &seen(0, ""), None).is_err_and(|why| why.contains("nothing was printed")));
+    }
+
+    #[test]
+    fn linux_is_right() {
+        let test = Test { same_as_linux: true, ..Test::default() };
+        assert_eq!(judge(&test, &seen(3, "x"), Some(&seen(3, "x"))), Ok(()));
+        assert!(judge(&test, &seen(0, "x"), Some(&seen(3, "x"))).is_err());
+        let why = judge(&test, &seen(0, "x"), Some(&seen(0, "x\n"))).expect_err("another end");
+        assert_eq!(why, "the ends of the last lines differ");
+        let why = judge(&test, &seen(0, "x"), Some(&seen(0, "x\ny"))).expect_err("it is shorter");
+        assert_eq!(why, "line 2:\n  wanted \"y\"\n  seen   nothing more");
+    }
+}
