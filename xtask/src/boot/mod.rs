@@ -4,7 +4,7 @@
 //! - [`kernel`]: the kernel's build; [`redzone`]: what its image must not do.
 //! - [`tree`]: a file tree in memory; [`links`]: what a program links to; [`archive`]: the tree as a cpio
 //!   archive.
-//! - [`qemu`]: the machine; [`report`]: what the kernel says. `kernel/PROTOCOL.md` has both sides of it.
+//! - [`qemu`]: the machine; [`report`]: what the kernel says, with names by [`symbols`]. `kernel/PROTOCOL.md` has both sides of it.
 
 pub mod archive;
 pub mod kernel;
@@ -15,6 +15,7 @@ pub mod qemu;
 pub mod redzone;
 pub mod report;
 pub mod scratch;
+pub mod symbols;
 pub mod tree;
 
 use std::{

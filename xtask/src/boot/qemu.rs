@@ -23,6 +23,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use super::{
     report::{End, READY, Report},
     scratch::Scratch,
+    symbols,
 };
 
 /// The program.
@@ -138,7 +139,10 @@ impl Machine {
         let _ = reader.map(thread::JoinHandle::join);
         let output = mem::take(&mut lock(&printed).bytes);
         let report = Report::read(&fs::read(report).unwrap_or_default());
-        let end = ended.or_else(|| report.end.clone()).unwrap_or(End::Silent);
+        let end = match ended.or_else(|| report.end.clone()).unwrap_or(End::Silent) {
+            End::Panic(text) => End::Panic(symbols::explain(&text, &self.image)),
+            end => end,
+        };
         Ok(Ran { end, report, output })
     }
 
