@@ -149,6 +149,12 @@ fn shmget(frame: &mut Frame) -> Answer {
             let page = if size == 0 { 2 << 20 } else { 1 << size };
             let page = HugePageSize::from_bytes(page).ok_or(Errno::EINVAL)?;
             let bytes = bytes.checked_next_multiple_of(page.bytes()).ok_or(Errno::EINVAL)?;
+            // The engine reserves none for a segment: at least there are as many now.
+            let pool = engine().huge_pool(page).counts(None);
+            let more = (settings::overcommit() as u64).saturating_sub(pool.surplus);
+            if bytes / page.bytes() > pool.free.saturating_sub(pool.reserved) + more {
+                return Err(Errno::ENOMEM);
+            }
             object::Segment::of_huge_pages(engine(), key, page, bytes).map_err(|error| error.errno())?
         }
     };
