@@ -142,6 +142,9 @@ fn shmget(frame: &mut Frame) -> Answer {
     if ALL.lock().len() as u64 >= limits.most_segments.load(Relaxed) {
         return Err(Errno::ENOSPC);
     }
+    if flags & HUGE != 0 && !current().process().ids.lock().may(IPC_LOCK) {
+        return Err(Errno::EPERM);
+    }
     let memory = match flags & HUGE != 0 {
         false => object::Segment::new(engine(), key, bytes).map_err(|_| Errno::ENOMEM)?,
         true => {
