@@ -134,7 +134,7 @@ fn page_fault(frame: &mut Frame) {
         fatal(frame, PAGE_FAULT);
     }
     let access = Access { write: frame.error & 2 != 0, exec: frame.error & 16 != 0, user: true, pkru: 0 };
-    if let Err(error) = task::fault::page(at, access) {
+    if let Err(error) = task::fault::page(at, access, frame.is_user()) {
         match frame.is_user() {
             true => task::fault::refused(frame, at, error),
             false => frame.rip = &raw const ucopy_fixup as u64,

@@ -142,6 +142,9 @@ fn shmget(frame: &mut Frame) -> Answer {
     if ALL.lock().len() as u64 >= limits.most_segments.load(Relaxed) {
         return Err(Errno::ENOSPC);
     }
+    if flags & HUGE != 0 && !current().process().ids.lock().may(IPC_LOCK) {
+        return Err(Errno::EPERM);
+    }
     let memory = match flags & HUGE != 0 {
         false => object::Segment::new(engine(), key, bytes).map_err(|_| Errno::ENOMEM)?,
         true => {
@@ -149,6 +152,12 @@ fn shmget(frame: &mut Frame) -> Answer {
             let page = if size == 0 { 2 << 20 } else { 1 << size };
             let page = HugePageSize::from_bytes(page).ok_or(Errno::EINVAL)?;
             let bytes = bytes.checked_next_multiple_of(page.bytes()).ok_or(Errno::EINVAL)?;
+            // The engine reserves none for a segment: at least there are as many now.
+            let pool = engine().huge_pool(page).counts(None);
+            let more = (settings::overcommit() as u64).saturating_sub(pool.surplus);
+            if bytes / page.bytes() > pool.free.saturating_sub(pool.reserved) + more {
+                return Err(Errno::ENOMEM);
+            }
             object::Segment::of_huge_pages(engine(), key, page, bytes).map_err(|error| error.errno())?
         }
     };

@@ -4,6 +4,7 @@ use super::{direct, frames, kernel_root, tlb};
 use crate::arch::cpu::{self, MAX_CPUS};
 use crate::arch::{clock, lock};
 use crate::task::wait::{self, Sleep};
+use crate::task::work;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 use freehold::PAGE_SIZE;
@@ -87,14 +88,23 @@ fn key(word: &AtomicU32) -> wait::Key {
 
 fn wait_while(word: &AtomicU32, expected: u32, how: Sleep) -> Result<(), Killed> {
     let here = crate::arch::cpu::current();
-    if how == Sleep::Killable && here.is_killed() {
+    let how = match how {
+        Sleep::Killable if here.fault_ends_by_signal.get() => Sleep::Interruptible,
+        how => how,
+    };
+    let is_over = || match how {
+        Sleep::Deaf => false,
+        Sleep::Killable => here.is_killed(),
+        Sleep::Interruptible => here.work.load(Ordering::Relaxed) & (work::KILL | work::SIGNAL) != 0,
+    };
+    if is_over() {
         return Err(Killed);
     }
     // SeqCst: a task that changes the word wakes afterwards, and needs the lock of the queue for that.
     if let Some(waiting) = wait::enqueue_if(key(word), || word.load(Ordering::SeqCst) == expected) {
         waiting.sleep(how, u64::MAX);
     }
-    if how == Sleep::Killable && here.is_killed() { Err(Killed) } else { Ok(()) }
+    if is_over() { Err(Killed) } else { Ok(()) }
 }
 
 /// Where the frame's bytes are visible.

@@ -16,9 +16,16 @@ use linux_raw_sys::general::*;
 ///
 /// The access is refused.
 #[inline]
-pub fn page(at: u64, access: Access) -> Result<(), FaultError> {
+pub fn page(at: u64, access: Access, from_program: bool) -> Result<(), FaultError> {
     let here = cpu::current();
-    let resolved = here.space().handle_fault(at, access)?;
+    // A signal ends the wait for a page, a userfaultfd's say; the program's access comes again after it.
+    here.fault_ends_by_signal.set(from_program);
+    let handled = here.space().handle_fault(at, access);
+    here.fault_ends_by_signal.set(false);
+    let resolved = match handled {
+        Err(FaultError::Killed) if from_program && !here.is_killed() => return Ok(()),
+        handled => handled?,
+    };
     let count = &here.faults[usize::from(resolved.major)];
     count.store(count.load(Relaxed) + 1, Relaxed);
     Ok(())

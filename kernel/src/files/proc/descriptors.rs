@@ -34,7 +34,7 @@ impl Jump for Opened {
 /// What an open file is called.
 fn name_of(open: &Open) -> Vec<u8> {
     match open.file.node() {
-        Some(node) => tree::path_of(node),
+        Some(node) => path_of(node, &open.name),
         None if open.name.ends_with(b":") => {
             let inode = open.file.stat().inode & 0xffff_ffff;
             [&*open.name, format!("[{inode}]").as_bytes()].concat()
@@ -42,6 +42,19 @@ fn name_of(open: &Open) -> Vec<u8> {
         None => open.name.clone(),
     }
 }
+
+/// The path that a node was opened by, where it leads there still; else the one that it has by now.
+fn path_of(node: &Arc<Node>, opened: &[u8]) -> Vec<u8> {
+    let found = tree::lookup(&tree::root(), opened, true);
+    let path = tree::path_of(node);
+    match found {
+        Ok(found) if Arc::ptr_eq(&found, node) => opened.to_vec(),
+        _ if path.ends_with(DELETED) && !opened.ends_with(DELETED) => [opened, DELETED].concat(),
+        _ => path,
+    }
+}
+
+const DELETED: &[u8] = b" (deleted)";
 
 impl Listing for Folder {
     fn child(&self, name: &[u8]) -> Result<Arc<Node>, Errno> {

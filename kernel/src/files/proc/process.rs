@@ -279,7 +279,7 @@ fn status(process: &Process, tid: u32) -> Vec<u8> {
             ("HugetlbPages", 0),
         ];
         for (name, pages) in rows {
-            let _ = writeln!(out, "{name}:\t{:>8} kB", pages * PAGE_SIZE >> 10);
+            let _ = writeln!(out, "{name}:\t{:>8} kB", (pages * PAGE_SIZE) >> 10);
         }
     }
     let threads = process.threads.lock().len();

@@ -22,7 +22,7 @@ fn cpus() -> String {
 }
 
 fn node_memory() -> String {
-    let (all, free) = (memory::total_bytes() >> 10, frames::free_count() * PAGE_SIZE >> 10);
+    let (all, free) = (memory::total_bytes() >> 10, (frames::free_count() * PAGE_SIZE) >> 10);
     format!("Node 0 MemTotal: {all} kB\nNode 0 MemFree: {free} kB\nNode 0 MemUsed: {} kB\n", all - free)
 }
 

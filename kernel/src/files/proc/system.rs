@@ -31,7 +31,7 @@ pub const FILES: &[(&str, fn() -> String)] = &[
 
 fn meminfo() -> String {
     let all = memory::total_bytes() >> 10;
-    let free = frames::free_count() * PAGE_SIZE >> 10;
+    let free = (frames::free_count() * PAGE_SIZE) >> 10;
     let pool = engine().huge_pool(HugePageSize::Mib2).counts(None);
     let huge = (pool.total + pool.surplus) * 2048;
     let rows = [
