@@ -42,6 +42,7 @@ pub struct Input {
 }
 
 impl Input {
+    /// Of a line on which nothing has come yet.
     pub const fn new(source: Source) -> Self {
         let mut termios = [0; TERMIOS];
         // ICRNL and IXON; OPOST and ONLCR; 38400 bauds, 8 bits, reading; ISIG, ICANON, ECHO, ECHOE, IEXTEN.
@@ -59,6 +60,7 @@ impl Input {
         Self { source, termios, ready: VecDeque::new(), line: Vec::new(), ended: false, escaped: false }
     }
 
+    /// What comes is read as this from now on.
     pub fn set_source(&mut self, source: Source) {
         self.source = source;
     }

@@ -71,7 +71,8 @@ fn seek_data(open: &Open, offset: u64, data: bool) -> Answer {
     }
     let Some(mapping) = open.file.mapping() else { return Ok(if data { offset } else { size }) };
     let first = offset / PAGE_SIZE;
-    let found = (first..size.div_ceil(PAGE_SIZE)).find(|page| mapping.has_page(PageIndex::new(*page)) == data);
+    let found =
+        (first..size.div_ceil(PAGE_SIZE)).find(|page| mapping.has_page(PageIndex::new(*page)) == data);
     match found {
         Some(page) => Ok((page * PAGE_SIZE).max(offset)),
         None if data => Err(BEYOND),

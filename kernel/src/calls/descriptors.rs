@@ -195,9 +195,7 @@ fn fcntl(frame: &mut Frame) -> Answer {
         }
         // Locks: one process is never in its own way.
         F_GETLK | OFD_GETLK => UserPtr::<u16>::new(argument).write(&UNLOCKED).map(|()| 0),
-        F_SETLK | F_SETLKW | OFD_SETLK | OFD_SETLKW => {
-            UserPtr::<u16>::new(argument).read().map(|_| 0)
-        }
+        F_SETLK | F_SETLKW | OFD_SETLK | OFD_SETLKW => UserPtr::<u16>::new(argument).read().map(|_| 0),
         F_GETOWN | F_SETOWN | F_GETSIG | F_SETSIG => Ok(0),
         F_GETPIPE_SZ => pipe::room(&*open.file, None).map(|bytes| bytes as u64),
         F_SETPIPE_SZ => pipe::room(&*open.file, Some(argument as u32 as usize)).map(|bytes| bytes as u64),

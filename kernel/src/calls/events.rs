@@ -157,4 +157,3 @@ fn userfaultfd(frame: &mut Frame) -> Answer {
     let [flags, ..] = frame.args();
     userfault::open(flags as u32)
 }
-

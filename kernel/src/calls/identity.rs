@@ -1,4 +1,4 @@
-//! Who a process is: users, groups, rights, process groups, sessions, and what prctl knows.
+//! What a process is to others: users, groups, rights, process groups, sessions, and what prctl knows.
 
 use super::{Answer, Calls};
 use crate::arch::cpu::current;

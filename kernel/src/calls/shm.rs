@@ -33,7 +33,7 @@ struct Shm {
     owner: [u32; 2],
     /// User and group of the process that made it.
     maker: [u32; 2],
-    /// Who made it, and who attached or detached it last.
+    /// The process that made it, and the last that attached or detached it.
     pids: [u32; 2],
     /// When it was attached, detached and changed, in seconds.
     times: [u64; 3],
@@ -44,7 +44,8 @@ impl Shm {
     fn check(&self, wanted: u32) -> Result<(), Errno> {
         let ids = current().process().ids.lock().clone();
         let (user, group) = (ids.user.effective, ids.group.effective);
-        let is_in = |groups: [u32; 2]| groups.contains(&group) || ids.groups.iter().any(|g| groups.contains(g));
+        let is_in =
+            |groups: [u32; 2]| groups.contains(&group) || ids.groups.iter().any(|g| groups.contains(g));
         let granted = match () {
             () if user == self.owner[0] || user == self.maker[0] => self.mode >> 6,
             () if is_in([self.owner[1], self.maker[1]]) => self.mode >> 3,
@@ -95,8 +96,7 @@ fn seconds() -> u64 {
 fn forget() {
     let mut gone = Vec::new();
     let mut all = ALL.lock();
-    let ids: Vec<u32> =
-        all.iter().filter(|(_, shm)| shm.memory.is_destroyed()).map(|(id, _)| *id).collect();
+    let ids: Vec<u32> = all.iter().filter(|(_, shm)| shm.memory.is_destroyed()).map(|(id, _)| *id).collect();
     ids.iter().for_each(|id| gone.extend(all.remove(id)));
     drop(all);
     drop(gone);
@@ -353,9 +353,10 @@ pub fn write_report(out: &mut Vec<u8>) {
         let line = alloc::format!(
             "{key:>10} {id:>10}  {mode:>4o} {bytes:>21} {cpid:>5} {lpid:>5}  {nattch:>5} {uid:>5} {gid:>5} \
              {:>5} {:>5} {atime:>10} {dtime:>10} {ctime:>10} {rss:>21} {:>21}\n",
-            0, 0, 0
+            0,
+            0,
+            0
         );
         out.extend_from_slice(line.as_bytes());
     }
 }
-

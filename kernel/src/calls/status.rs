@@ -220,8 +220,7 @@ fn fchownat(frame: &mut Frame) -> Answer {
 /// -1: stays.
 fn set_owner(node: &Node, user: u64, group: u64) -> Answer {
     let choose = |new: u64, old: u64| if new as u32 == u32::MAX { old } else { new & 0xffff_ffff };
-    let step =
-        |owner: u64| Some(choose(user, owner & 0xffff_ffff) | choose(group, owner >> 32) << 32);
+    let step = |owner: u64| Some(choose(user, owner & 0xffff_ffff) | choose(group, owner >> 32) << 32);
     let _ = node.owner.fetch_update(Relaxed, Relaxed, step);
     node.times[2].store(clock::epoch_ns() + clock::now_ns(), Relaxed);
     Ok(0)
@@ -237,7 +236,8 @@ fn utime(frame: &mut Frame) -> Answer {
 fn utimes(frame: &mut Frame) -> Answer {
     let [path, times, ..] = frame.args();
     let times = UserPtr::<[u64; 4]>::optional(times).map(UserPtr::read).transpose()?;
-    let ns = |seconds: u64, us: u64| Some(seconds.saturating_mul(SECOND).saturating_add(us.saturating_mul(1000)));
+    let ns =
+        |seconds: u64, us: u64| Some(seconds.saturating_mul(SECOND).saturating_add(us.saturating_mul(1000)));
     let times = times.map(|[a, a_us, b, b_us]| [ns(a, a_us), ns(b, b_us)]);
     set_times(&*find(HERE, path, true)?, times)
 }
@@ -277,4 +277,3 @@ fn set_times(node: &Node, times: Option<[Option<u64>; 2]>) -> Answer {
     node.times[2].store(now, Relaxed);
     Ok(0)
 }
-

@@ -106,14 +106,12 @@ pub fn rename(from: (&Arc<Node>, &[u8]), to: (&Arc<Node>, &[u8]), existing: Exis
         }
         // Two names of one file: nothing happens.
         (Some(other), Existing::Replace) if Arc::ptr_eq(other, &node) => return Ok(()),
-        (Some(other), Existing::Replace) => {
-            match (node.is_directory(), other.is_directory()) {
-                (true, false) => return Err(errno::ENOTDIR),
-                (false, true) => return Err(errno::EISDIR),
-                _ if !is_empty(other) => return Err(errno::ENOTEMPTY),
-                _ => forget_name(other),
-            }
-        }
+        (Some(other), Existing::Replace) => match (node.is_directory(), other.is_directory()) {
+            (true, false) => return Err(errno::ENOTDIR),
+            (false, true) => return Err(errno::EISDIR),
+            _ if !is_empty(other) => return Err(errno::ENOTEMPTY),
+            _ => forget_name(other),
+        },
         (None, _) => {}
     }
     set_name(new, to, &node);

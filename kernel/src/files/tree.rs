@@ -485,8 +485,12 @@ fn add_devices(root: &Arc<Node>) {
     for (name, node) in devices::all().chain(consoles) {
         directory.insert(name, node).expect("names that differ");
     }
-    let links =
-        [(&b"fd"[..], &b"/proc/self/fd"[..]), (b"stdin", b"fd/0"), (b"stdout", b"fd/1"), (b"stderr", b"fd/2")];
+    let links = [
+        (&b"fd"[..], &b"/proc/self/fd"[..]),
+        (b"stdin", b"fd/0"),
+        (b"stdout", b"fd/1"),
+        (b"stderr", b"fd/2"),
+    ];
     for (name, target) in links {
         directory.insert(name, Node::link(target)).expect("names that differ");
     }

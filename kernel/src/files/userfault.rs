@@ -4,10 +4,10 @@
 use super::buffer::UserBuffer;
 use super::open::Open;
 use super::{CHARACTER, File, READABLE, Stat};
+use crate::arch::clock;
 use crate::arch::cpu::current;
 use crate::arch::lock::SpinLock;
 use crate::arch::user::{self, UserPtr};
-use crate::arch::clock;
 use crate::calls::errno;
 use crate::memory::platform::Machine;
 use crate::task::wait::{self, Key, Sleep, Woken};

@@ -100,7 +100,7 @@ impl Numbers {
     }
 }
 
-/// Who a process is, and what it may do.
+/// A process's users and groups, and what it may do.
 #[derive(Clone, Debug)]
 pub struct Ids {
     pub user: Numbers,

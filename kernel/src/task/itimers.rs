@@ -13,7 +13,7 @@ use linux_raw_sys::general::{SI_TIMER, SIGALRM};
 /// The shortest time between two signals of a timer: programs get on.
 const SHORTEST_NS: u64 = 20_000;
 
-/// Who gets a timer's signal.
+/// The thread or process that gets a timer's signal.
 #[derive(Clone, Copy, Debug)]
 pub enum Notify {
     Nobody,

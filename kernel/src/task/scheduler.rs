@@ -1,10 +1,10 @@
 //! Which thread runs where: a queue for each processor, a turn of [`SLICE_NS`] for each thread, and idle
 //! processors that take from the queues of others.
 //!
-//! Who has run least comes first, as in Linux's CFS (2007): [`Thread::virtual_ns`] counts how long a thread
-//! has run, and queues are in its order. A thread that comes begins at the queue's floor at least, which is
-//! where the thread stood that was picked last: so sleep is no credit. A thread that comes interrupts one
-//! that is ahead of it by [`AHEAD_NS`].
+//! The thread that has run least comes first, as in Linux's CFS (2007): [`Thread::virtual_ns`] counts how
+//! long a thread has run, and queues are in its order. A thread that comes begins at the queue's floor at
+//! least, which is where the thread stood that was picked last: so sleep is no credit. A thread that comes
+//! interrupts one that is ahead of it by [`AHEAD_NS`].
 
 use super::{Thread, timers, work};
 use crate::arch::cpu::{self, MAX_CPUS, cpu};

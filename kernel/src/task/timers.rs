@@ -12,7 +12,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Who waits for a deadline.
+/// What a deadline ends.
 enum Due {
     Sleeper(Arc<Thread>),
     Timer(Arc<Timer>),

@@ -56,7 +56,7 @@ impl Moved {
         Moved { id: AtomicU64::new(u64::MAX), bucket: AtomicUsize::new(0) }
     }
 
-    /// Acquire pairs with the releases of `set`: who sees the list sees the number, too.
+    /// Acquire pairs with the releases of `set`: a thread that sees the list sees the number, too.
     fn of(&self, id: u64) -> Option<usize> {
         let bucket = self.bucket.load(Acquire);
         (self.id.load(Acquire) == id).then_some(bucket)

@@ -98,7 +98,9 @@ impl Listing for Of {
     fn names(&self) -> Vec<(Vec<u8>, u8)> {
         let mut names: Vec<(Vec<u8>, u8)> = Vec::new();
         names.extend(TEXTS.iter().map(|(name, _)| ((*name).into(), PLAIN)));
-        for name in ["maps", "smaps", "status", "stat", "comm", "oom_score_adj", "mem", "pagemap", "clear_refs"] {
+        for name in
+            ["maps", "smaps", "status", "stat", "comm", "oom_score_adj", "mem", "pagemap", "clear_refs"]
+        {
             names.push((name.into(), PLAIN));
         }
         names.extend(LINKS.iter().map(|name| ((*name).into(), LINKED)));

@@ -107,7 +107,11 @@ type Asked = (&'static str, fn() -> i64, Option<fn(u64)>);
 
 const ASKED: &[Asked] = &[
     ("kernel/shmmax", || SHM.most_bytes.load(Relaxed) as i64, Some(|n| SHM.most_bytes.store(n, Relaxed))),
-    ("kernel/shmmni", || SHM.most_segments.load(Relaxed) as i64, Some(|n| SHM.most_segments.store(n, Relaxed))),
+    (
+        "kernel/shmmni",
+        || SHM.most_segments.load(Relaxed) as i64,
+        Some(|n| SHM.most_segments.store(n, Relaxed)),
+    ),
     ("kernel/shmall", || SHM.most_pages.load(Relaxed) as i64, Some(|n| SHM.most_pages.store(n, Relaxed))),
     ("kernel/shm_next_id", || SHM.next_id.load(Relaxed) as i64, Some(|n| SHM.next_id.store(n, Relaxed))),
     ("vm/nr_hugepages", huge_pages, Some(set_huge_pages)),

@@ -1,6 +1,7 @@
 //! /sys, as far as programs look: processors, the node of memory, huge pages.
 
 use super::settings::{huge_pages, insert, number_file, overcommit, set_huge_pages, set_overcommit};
+use super::system::Text;
 use super::{setting, text};
 use crate::arch::cpu;
 use crate::engine;
@@ -26,7 +27,7 @@ fn node_memory() -> String {
     format!("Node 0 MemTotal: {all} kB\nNode 0 MemFree: {free} kB\nNode 0 MemUsed: {} kB\n", all - free)
 }
 
-const TEXTS: &[(&str, fn() -> String)] = &[
+const TEXTS: &[Text] = &[
     ("devices/system/cpu/online", cpus),
     ("devices/system/cpu/possible", cpus),
     ("devices/system/cpu/present", cpus),
@@ -45,10 +46,9 @@ const TEXTS: &[(&str, fn() -> String)] = &[
     ("kernel/mm/transparent_hugepage/hpage_pmd_size", || "2097152\n".into()),
     ("kernel/mm/transparent_hugepage/use_zero_page", || "0\n".into()),
     ("kernel/mm/transparent_hugepage/defrag", || "always defer defer+madvise [madvise] never\n".into()),
-    (
-        "kernel/mm/transparent_hugepage/shmem_enabled",
-        || "always within_size advise [never] deny force\n".into(),
-    ),
+    ("kernel/mm/transparent_hugepage/shmem_enabled", || {
+        "always within_size advise [never] deny force\n".into()
+    }),
 ];
 
 type Number = (&'static str, fn() -> i64, Option<fn(u64)>);

@@ -11,8 +11,11 @@ use core::fmt::Write;
 use freehold::PAGE_SIZE;
 use freehold::hugetlb::HugePageSize;
 
+/// A file's name, and what makes its text.
+pub type Text = (&'static str, fn() -> String);
+
 /// Names and texts.
-pub const FILES: &[(&str, fn() -> String)] = &[
+pub const FILES: &[Text] = &[
     ("meminfo", meminfo),
     ("cpuinfo", cpuinfo),
     ("stat", stat),
@@ -90,12 +93,33 @@ fn meminfo() -> String {
 
 /// Flags of leaf 1, by bit of edx and ecx.
 const EDX: [(u32, &str); 16] = [
-    (0, "fpu"), (3, "pse"), (4, "tsc"), (5, "msr"), (6, "pae"), (8, "cx8"), (9, "apic"), (13, "pge"),
-    (15, "cmov"), (16, "pat"), (17, "pse36"), (23, "mmx"), (24, "fxsr"), (25, "sse"), (26, "sse2"), (28, "ht"),
+    (0, "fpu"),
+    (3, "pse"),
+    (4, "tsc"),
+    (5, "msr"),
+    (6, "pae"),
+    (8, "cx8"),
+    (9, "apic"),
+    (13, "pge"),
+    (15, "cmov"),
+    (16, "pat"),
+    (17, "pse36"),
+    (23, "mmx"),
+    (24, "fxsr"),
+    (25, "sse"),
+    (26, "sse2"),
+    (28, "ht"),
 ];
 const ECX: [(u32, &str); 9] = [
-    (0, "pni"), (9, "ssse3"), (13, "cx16"), (19, "sse4_1"), (20, "sse4_2"), (23, "popcnt"), (25, "aes"),
-    (28, "avx"), (30, "rdrand"),
+    (0, "pni"),
+    (9, "ssse3"),
+    (13, "cx16"),
+    (19, "sse4_1"),
+    (20, "sse4_2"),
+    (23, "popcnt"),
+    (25, "aes"),
+    (28, "avx"),
+    (30, "rdrand"),
 ];
 
 fn cpuinfo() -> String {

@@ -1,4 +1,4 @@
-//! Signals: what they carry, what is pending, and who gets them.
+//! Signals: what they carry, what is pending, and which thread gets them.
 //!
 //! | file | what |
 //! | --- | --- |
@@ -95,7 +95,7 @@ pub struct Info {
     pub signal: u32,
     pub errno: i32,
     pub code: i32,
-    /// From byte 16 on: who sent it, with which value; or where a fault was.
+    /// From byte 16 on: the sender, and its value; or where a fault was.
     pub fields: [u64; 4],
 }
 
