@@ -76,7 +76,9 @@ extern "C" fn kernel_main(info: u64) -> ! {
 }
 
 fn start_engine() {
-    let engine = Engine::new(Machine, Config::default()).expect("memory for the engine");
+    // Linux's default where a distribution sets no other: programs may map all but the first page.
+    let config = Config { mmap_min_addr: PAGE_SIZE, ..Config::default() };
+    let engine = Engine::new(Machine, config).expect("memory for the engine");
     // Release pairs with the acquire of `engine`.
     ENGINE.store(alloc::boxed::Box::into_raw(alloc::boxed::Box::new(engine)), Release);
     crate::files::proc::settings::set_huge_pages(options::huge_pages());

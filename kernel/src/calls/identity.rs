@@ -1,6 +1,6 @@
 //! What a process is to others: users, groups, rights, process groups, sessions, and what prctl knows.
 
-use super::{Answer, Calls};
+use super::{Answer, Calls, memory_options};
 use crate::arch::cpu::current;
 use crate::arch::trap::Frame;
 use crate::arch::user::{self, UserPtr};
@@ -261,7 +261,10 @@ const PR_GET_NO_NEW_PRIVS: u32 = 39;
 const PR_CAP_AMBIENT: u32 = 47;
 
 fn prctl(frame: &mut Frame) -> Answer {
-    let [what, argument, ..] = frame.args();
+    let [what, argument, second, third, fourth, _] = frame.args();
+    if let Some(answer) = memory_options::answer([what, argument, second, third, fourth]) {
+        return answer;
+    }
     let (thread, process) = (current(), current().process());
     match what as u32 {
         PR_SET_PDEATHSIG if argument > signal::MOST.into() => Err(Errno::EINVAL),

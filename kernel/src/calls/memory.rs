@@ -5,6 +5,7 @@ use super::{Answer, Calls};
 use crate::arch::cpu::current;
 use crate::arch::trap::Frame;
 use crate::arch::user;
+use crate::memory::platform::Machine;
 use crate::task::{Space, process};
 use alloc::vec::Vec;
 use freehold::PAGE_SIZE;
@@ -12,7 +13,7 @@ use freehold::access::IoVec;
 use freehold::counted::Counted;
 use freehold::error::{AccessError, Errno};
 use freehold::platform::PkeyRights;
-use freehold::space::{Advice, LockAllFlags, LockFlags, MapFlags, Prot, RemapFlags, SyncFlags};
+use freehold::space::{AddressSpace, Advice, LockAllFlags, LockFlags, MapFlags, Prot, RemapFlags, SyncFlags};
 use linux_raw_sys::general::*;
 
 pub const CALLS: Calls = &[
@@ -81,6 +82,13 @@ fn brk(frame: &mut Frame) -> Answer {
 fn mincore(frame: &mut Frame) -> Answer {
     let [at, len, out, ..] = frame.args();
     const PART: usize = 256;
+    if !at.is_multiple_of(PAGE_SIZE) {
+        return Err(Errno::EINVAL);
+    }
+    // What is asked for is looked at before the place of the answer.
+    if at.checked_add(len).is_none_or(|end| end > AddressSpace::<Machine>::TASK_SIZE) {
+        return Err(Errno::ENOMEM);
+    }
     let (pages, mut states) = (len.div_ceil(PAGE_SIZE), [0; PART]);
     for first in (0..pages.max(1)).step_by(PART) {
         let count = (pages - first).min(PART as u64);

@@ -14,6 +14,7 @@ mod files;
 mod futexes;
 mod identity;
 mod memory;
+mod memory_options;
 mod names;
 mod policies;
 mod poll;

@@ -1,4 +1,5 @@
 // Names: renaming, links, removal, files without a name, and what /proc says of them.
+#define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>
 #include <sys/stat.h>
