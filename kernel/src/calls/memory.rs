@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use freehold::PAGE_SIZE;
 use freehold::access::IoVec;
 use freehold::counted::Counted;
-use freehold::error::{AccessError, Errno};
+use freehold::error::{AccessError, Errno, MmapError};
 use freehold::platform::PkeyRights;
 use freehold::space::{AddressSpace, Advice, LockAllFlags, LockFlags, MapFlags, Prot, RemapFlags, SyncFlags};
 use linux_raw_sys::general::*;
@@ -48,7 +48,16 @@ fn mmap(frame: &mut Frame) -> Answer {
         true => None,
         false => Some(thread.process().files.get(descriptor & 0xffff_ffff)?.mapped()?),
     };
-    thread.space().mmap(at, len, prot, flags, file.as_ref(), offset).map_err(|error| error.errno())
+    let mapped = thread.space().mmap(at, len, prot, flags, file.as_ref(), offset);
+    mapped.map_err(|error| {
+        let fixed = flags.intersects(MapFlags::FIXED | MapFlags::FIXED_NOREPLACE);
+        // Linux takes a fixed address in the last page for an error number, where the length would do.
+        let is_error = fixed && len <= AddressSpace::<Machine>::TASK_SIZE && at > u64::MAX - (PAGE_SIZE - 1);
+        match error {
+            MmapError::NoSpace if is_error => Errno(at.wrapping_neg() as i32),
+            error => error.errno(),
+        }
+    })
 }
 
 fn munmap(frame: &mut Frame) -> Answer {
