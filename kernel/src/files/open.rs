@@ -67,7 +67,7 @@ impl Open {
         Ok(done)
     }
 
-    /// Writes at the position, which moves, or at `at`.
+    /// Writes at the position, which moves, or at `at`; at the end of the file where it is open for that.
     ///
     /// # Errors
     ///
@@ -76,9 +76,10 @@ impl Open {
         if !self.may_write() {
             return Err(Errno::EBADF);
         }
-        let begin = match at {
-            None if self.flags() & O_APPEND != 0 => self.file.stat().size,
-            _ => at.unwrap_or_else(|| self.position.load(Relaxed)),
+        // Whatever place a call names, as on Linux (pwrite(2), BUGS).
+        let begin = match self.flags() & O_APPEND {
+            0 => at.unwrap_or_else(|| self.position.load(Relaxed)),
+            _ => self.file.stat().size,
         };
         let done = self.file.write(begin, from, self.nonblock())?;
         self.advance(at, begin, done);
