@@ -226,6 +226,27 @@ fn a_leaf_splits_beside_a_change_in_it() {
     });
 }
 
+/// A leaf is made to end somewhere beside a change of it, under a reader.
+#[test]
+fn a_leaf_is_divided_beside_a_change_in_it() {
+    for size in [3, 4] {
+        model_bounded(1, move || {
+            let map = filled(size);
+            let done = beside(
+                map.clone(),
+                |map, writer| {
+                    writer.divide(20);
+                    let rcu = LoomHost::rcu_read();
+                    assert_ne!(map.lookup(&rcu, 21), Lookup::Hole, "it is mapped throughout");
+                },
+                |_, writer| take_out(writer, 12, 13),
+            );
+            assert_eq!(done, ((), Ok(true)));
+            assert!(has(&map, nth(0)) && !has(&map, nth(1)) && has(&map, nth(2)));
+        });
+    }
+}
+
 /// The last entry of a leaf goes, beside one that comes in front of the first of the next leaf.
 #[test]
 fn the_end_of_a_leaf_moves_beside_a_change_behind_it() {

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use freehold_range::{
-    Direction, Draft, Entry, FAN, GapRequest, HOLE, Lookup, MARKS, RangeMap, Refused, SharedWriter,
+    Direction, Draft, Entry, FAN, GapRequest, HOLE, Lookup, MARKS, RangeMap, Refused, STANDING, SharedWriter,
 };
 use freehold_sync::Host;
 use freehold_sync::testing::StdHost;
@@ -213,6 +213,7 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
         }
         let (from, to) = self.writer.span();
         if from == to {
+            assert!(start.next_multiple_of(FIXED) >= end, "{start}..{end} is not empty");
             return;
         }
         self.got(from, to);
@@ -276,8 +277,12 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
 
     fn run(&mut self, rounds: u64) {
         for _ in 0..rounds {
-            match self.below(2) {
-                0 => self.map(),
+            match self.below(32) {
+                0 => {
+                    let at = self.below(SPACE);
+                    self.writer.divide(at);
+                }
+                1..16 => self.map(),
                 _ => self.change(),
             }
             self.writer.was_wanted();
@@ -345,15 +350,7 @@ fn tasks_side_by_side_in_nodes_as_they_are() {
 /// Another writer fills the leaf meanwhile: it has to split.
 #[test]
 fn room_that_was_promised_is_kept() {
-    let map = RangeMap::<StdHost, 4>::new();
-    {
-        // SAFETY: the only writer.
-        let mut writer = unsafe { map.writer() };
-        for at in [0, 20] {
-            writer.reserve(1).unwrap();
-            writer.replace(at, at + 10, &[entry(at, at + 10, 1)]);
-        }
-    }
+    let map = of_tens::<4>([0, 20]);
     let drafts = [Draft::new(), Draft::new()];
     // SAFETY: there are no others but these two.
     let (one, two) = unsafe { (map.shared_writer(&drafts[0]), map.shared_writer(&drafts[1])) };
@@ -369,4 +366,111 @@ fn room_that_was_promised_is_kept() {
     let reader = unsafe { map.locked() };
     reader.check();
     assert_eq!(reader.len(), 4);
+}
+
+/// The map is one leaf, the root, which a claim there has to split. Meanwhile all of its entries move.
+#[test]
+fn the_only_leaf_is_claimed_beside_changes_in_it() {
+    let starts = (0..FAN as u64 - 1).map(|at| at * 20);
+    let last = starts.clone().last().expect("a slot");
+    for _ in 0..2000 {
+        let map = of_tens::<FAN>(starts.clone());
+        let begun = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let draft = Draft::new();
+                // SAFETY: there are only shared writers, here and below.
+                let writer = unsafe { map.shared_writer(&draft) };
+                begun.wait();
+                for _ in 0..50 {
+                    // In the way is at most the claim.
+                    let _ = writer.fill_hole(&entry(12, 14, 9), |_| 0, |_| false);
+                    if writer.claim(12, 14, false, false).is_ok() {
+                        let (from, to) = writer.span();
+                        writer.replace(from, to, &[]);
+                        writer.publish(None);
+                    }
+                }
+            });
+            let draft = Draft::new();
+            let writer = unsafe { map.shared_writer(&draft) };
+            begun.wait();
+            for _ in 0..20 {
+                assert_eq!(writer.claim(last + 2, last + 4, false, true), Ok(()));
+                assert_eq!(writer.span(), (last, last + 10));
+                writer.publish(None);
+            }
+        });
+    }
+}
+
+/// A map with entries of 10 addresses each.
+fn of_tens<const SLOTS: usize>(starts: impl IntoIterator<Item = u64>) -> Box<RangeMap<StdHost, SLOTS>> {
+    let map = Box::new(RangeMap::new());
+    // SAFETY: the only writer.
+    let mut writer = unsafe { map.writer() };
+    for at in starts {
+        writer.reserve(1).unwrap();
+        writer.replace(at, at + 10, &[entry(at, at + 10, 1)]);
+    }
+    drop(writer);
+    map
+}
+
+/// Nobody waits for the end of a reservation that stands: it takes the writer that is alone.
+#[test]
+fn what_stands_is_for_the_writer_that_is_alone() {
+    let map = of_tens::<4>([0, 20]);
+    let draft = Draft::new();
+    // SAFETY: the only writer until it is gone.
+    let writer = unsafe { map.shared_writer(&draft) };
+    writer.claim_hole(12, 18, |_| 0).unwrap();
+    writer.replace(12, 18, &[Entry { value: closing() | STANDING, ..entry(12, 18, 1) }]);
+    writer.publish(None);
+    assert_eq!(writer.claim(15, 16, false, false), Err(Refused::Whole));
+    assert_eq!(writer.claim(5, 25, false, true), Err(Refused::Whole));
+    assert_eq!(writer.claim_hole(10, 14, |_| 0), Err(Refused::Filled));
+    // What touches it is claimed without it.
+    assert_eq!(writer.claim(20, 22, true, false), Ok(()));
+    assert_eq!(writer.span(), (20, 30));
+    writer.publish(None);
+    assert!(!writer.was_wanted());
+    // SAFETY: the other is gone.
+    let mut alone = unsafe { map.writer() };
+    alone.reserve(1).unwrap();
+    alone.replace(12, 18, &[]);
+    drop(alone);
+    // SAFETY: nobody writes.
+    let reader = unsafe { map.locked() };
+    reader.check();
+    assert_eq!(reader.iter().map(|it| it.start).collect::<Vec<_>>(), [0, 20]);
+}
+
+/// Wherever a leaf is divided, nothing is lost, and a leaf ends there, whose neighbour needs no latch.
+#[test]
+fn a_leaf_is_divided_anywhere() {
+    for len in 1..=20 {
+        for at in 0..=len {
+            let map = of_tens::<4>((0..len).map(|at| at * 20));
+            // SAFETY: the only writer until it is gone.
+            let nodes = unsafe { map.locked() }.nodes();
+            let draft = Draft::new();
+            // SAFETY: as above.
+            let writer = unsafe { map.shared_writer(&draft) };
+            writer.divide(at * 20);
+            drop(draft);
+            // SAFETY: the writer is gone.
+            let reader = unsafe { map.locked() };
+            reader.check();
+            assert_eq!(reader.iter().map(|it| it.start / 20).collect::<Vec<_>>(), Vec::from_iter(0..len));
+            let inside = 0 < at && at < len;
+            assert!(inside || reader.nodes() == nodes, "at {at} of {len} there is nothing to divide");
+            let again = reader.nodes();
+            let draft = Draft::new();
+            // SAFETY: nobody reads meanwhile.
+            unsafe { map.shared_writer(&draft) }.divide(at * 20);
+            // SAFETY: the writer is gone.
+            assert_eq!(unsafe { map.locked() }.nodes(), again, "a leaf ends at {at} of {len} already");
+        }
+    }
 }

@@ -239,10 +239,15 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         let map = self.map;
         let mut span = Span::new();
         let mut key = want.from;
-        while key < want.to && key < map.root.last_end() {
+        while key < want.to {
             let step = map.path_to(held, key).step(0);
             span.add(step.node, step.at, want).map_err(|no| no.note(step.node))?;
-            key = step.node.last_end();
+            // The last leaf is the one that nothing lies behind; it may be the root.
+            let end = step.node.last_end();
+            if end <= key {
+                break;
+            }
+            key = end;
         }
         let Some((from, to)) = span.range else { return Ok(()) };
         let mut draft = self.draft.held.borrow_mut();

@@ -217,24 +217,25 @@ impl Shared {
             fault_in(&process, watched(cpu), 1, Access::WRITE)?;
         }
         let shared = Shared { process, write: locking.write };
-        if areas == Areas::Many {
-            shared.fill_stretches(world, cpus)?;
-        }
+        shared.fill_stretches(world, areas, cpus)?;
         Ok(shared)
     }
 
-    /// Maps areas where each CPU maps what may lie anywhere. One CPU begins after the other: many that map
-    /// into one hole at a time meet, and would take turns for a while. The last area is one that nothing
-    /// joins. Each has a page, so that the tables there stay.
-    fn fill_stretches(&self, world: &World, cpus: usize) -> anyhow::Result<()> {
+    /// Maps areas where each CPU maps what may lie anywhere, if there are to be many, or one for a moment.
+    /// One CPU begins after the other: many that map into one hole at a time meet, and would take turns for a
+    /// while. The last area is one that nothing joins. Each has a page, so that the tables there stay.
+    fn fill_stretches(&self, world: &World, areas: Areas, cpus: usize) -> anyhow::Result<()> {
         self.settle(world, cpus)?;
+        let map = |prot| self.process.mmap(0, OWN_PAGES * PAGE, prot, ANON, None, 0);
         let fill = |number| {
             let cpu = world.machine.cpu(number);
             sleep(LATER * number as u32);
             cpu.call(|| {
+                if areas == Areas::Few {
+                    return Ok(self.process.munmap(map(RW)?, OWN_PAGES * PAGE)?);
+                }
                 for n in 0..BETWEEN {
-                    let prot = if n % 2 == 0 { RW } else { Prot::READ };
-                    let at = self.process.mmap(0, OWN_PAGES * PAGE, prot, ANON, None, 0)?;
+                    let at = map(if n % 2 == 0 { RW } else { Prot::READ })?;
                     fault_in(&self.process, at, 1, Access::READ)?;
                 }
                 anyhow::Ok(())
