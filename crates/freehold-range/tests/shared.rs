@@ -4,6 +4,7 @@
 //! Each address has a cell with the value that is mapped there and one with the writer that has claimed it.
 //! The writer that has claimed a range alone writes its cells, so every disagreement shows.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use freehold_range::{
@@ -275,6 +276,57 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
         }
     }
 
+    /// What is in a range goes elsewhere, if somewhere is a hole that is as large.
+    fn relocate(&mut self) {
+        let start = self.below(SPACE - 6);
+        let source = start..start + 1 + self.below(6);
+        let touching = self.below(2) == 0;
+        if let Err(why) = self.writer.claim(source.start, source.end, touching, true) {
+            return self.refused(why);
+        }
+        let (from, to) = self.writer.span();
+        if from == to {
+            return;
+        }
+        self.got(from, to);
+        let len = 1 + self.below(4);
+        let direction = if self.below(2) == 0 { Direction::TopDown } else { Direction::BottomUp };
+        let (low, high) = [(0, from), (to, SPACE), (0, SPACE)][self.below(3) as usize];
+        let target = self.writer.gap(&GapRequest { len, align: 1, low, high, direction }, |_| 0);
+        if let Some(at) = target {
+            match self.writer.claim_hole_beside(at, at + len, |_| 0) {
+                Ok(()) => self.put_beside(at..at + len, from..to, source),
+                Err(why) => self.refused(why),
+            }
+        }
+        self.entries();
+        self.publish();
+    }
+
+    /// Fills the target, perhaps as one with what touches it beside the first claim, and takes out the source.
+    fn put_beside(&mut self, target: Range<u64>, first: Range<u64>, source: Range<u64>) {
+        let (prev, next) = self.writer.around(target.start, target.end);
+        let prev = prev.filter(|prev| prev.end == target.start && !first.contains(&prev.start));
+        let next = next.filter(|next| next.start == target.end && !first.contains(&next.start));
+        let from = prev.map_or(target.start, |prev| prev.start);
+        let to = next.map_or(target.end, |next| next.end);
+        self.got(from, to);
+        let with = match self.below(3) {
+            0 => from..target.end,
+            1 => target.start..to,
+            _ => target,
+        };
+        let new = self.new_entry(with.start, with.end);
+        self.replace(new.start, new.end, &[new]);
+        let (start, end) = (source.start.max(first.start), source.end.min(first.end));
+        if start < end && start.next_multiple_of(FIXED) >= end {
+            self.cut_at(end);
+            self.cut_at(start);
+            self.replace(start, end, &[]);
+        }
+        self.gives_up(from, to);
+    }
+
     fn run(&mut self, rounds: u64) {
         for _ in 0..rounds {
             match self.below(32) {
@@ -282,7 +334,8 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
                     let at = self.below(SPACE);
                     self.writer.divide(at);
                 }
-                1..16 => self.map(),
+                1..5 => self.relocate(),
+                5..18 => self.map(),
                 _ => self.change(),
             }
             self.writer.was_wanted();
@@ -372,7 +425,7 @@ fn room_that_was_promised_is_kept() {
 #[test]
 fn the_only_leaf_is_claimed_beside_changes_in_it() {
     let starts = (0..FAN as u64 - 1).map(|at| at * 20);
-    let last = starts.clone().last().expect("a slot");
+    let last = starts.clone().next_back().expect("a slot");
     for _ in 0..2000 {
         let map = of_tens::<FAN>(starts.clone());
         let begun = std::sync::Barrier::new(2);
@@ -393,6 +446,7 @@ fn the_only_leaf_is_claimed_beside_changes_in_it() {
                 }
             });
             let draft = Draft::new();
+            // SAFETY: as above.
             let writer = unsafe { map.shared_writer(&draft) };
             begun.wait();
             for _ in 0..20 {
@@ -413,7 +467,6 @@ fn of_tens<const SLOTS: usize>(starts: impl IntoIterator<Item = u64>) -> Box<Ran
         writer.reserve(1).unwrap();
         writer.replace(at, at + 10, &[entry(at, at + 10, 1)]);
     }
-    drop(writer);
     map
 }
 
@@ -439,7 +492,6 @@ fn what_stands_is_for_the_writer_that_is_alone() {
     let mut alone = unsafe { map.writer() };
     alone.reserve(1).unwrap();
     alone.replace(12, 18, &[]);
-    drop(alone);
     // SAFETY: nobody writes.
     let reader = unsafe { map.locked() };
     reader.check();

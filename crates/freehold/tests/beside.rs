@@ -28,8 +28,13 @@ fn hole(addr: u64) -> FaultError {
 
 /// Runs `scenario` in a process whose changes run side by side.
 fn side_by_side(scenario: impl FnOnce(&World, &Process, &mut Vcpu)) {
+    side_by_side_in(Placement::PerCpu, scenario);
+}
+
+/// The same, with its mappings placed so.
+fn side_by_side_in(placement: Placement, scenario: impl FnOnce(&World, &Process, &mut Vcpu)) {
     let world = World::new();
-    let config = SpaceConfig { locking: SIDE_BY_SIDE, lock_stats: true, ..SpaceConfig::default() };
+    let config = SpaceConfig { locking: SIDE_BY_SIDE, placement, lock_stats: true, ..SpaceConfig::default() };
     let process = Process::new(world.engine(), &config).unwrap();
     // Opens the gate.
     anon(&process, BASE, 1);
@@ -251,7 +256,6 @@ fn a_mapping_is_resized_beside_its_neighbours() {
     });
 }
 
-/// RLIMIT_AS and RLIMIT_MEMLOCK, to the page.
 /// What mremap takes from the middle of a VMA leaves two, also where a leaf of the tree has no room to spare.
 #[test]
 fn a_mapping_shrinks_in_the_middle_of_a_vma() {
@@ -269,6 +273,78 @@ fn a_mapping_shrinks_in_the_middle_of_a_vma() {
     });
 }
 
+/// A move takes no lock of the whole: out of the middle of a VMA, right below its source or apart from it,
+/// where it joins others and where it does not, of anonymous memory and of a file's.
+#[test]
+fn a_mapping_moves() {
+    side_by_side(|world, process, cpu| {
+        let holds = || {
+            let stats = process.lock_stats().unwrap();
+            (stats.read.held.count(), stats.write.held.count())
+        };
+        let file = world.file(4);
+        process.mmap(0, 8 * PAGE, Prot::READ, ANON, None, 0).unwrap();
+        let at = process.mmap(0, 4 * PAGE, RW, ANON, None, 0).unwrap();
+        let of_file = process.mmap(0, 2 * PAGE, RW, MapFlags::SHARED, Some(&file), 0).unwrap();
+        assert_eq!(of_file, at - 2 * PAGE);
+        fill(process, cpu, at, 4, 1);
+        fill(process, cpu, of_file, 2, 8);
+        let before = holds();
+        let remap = |at, old, new| process.mremap(at, old * PAGE, new * PAGE, RemapFlags::MAYMOVE, 0);
+        // Below the file's, then below itself; then the file's goes where it was, and joins nothing.
+        assert_eq!(remap(at + PAGE, 2, 6), Ok(of_file - 6 * PAGE));
+        assert_eq!(remap(of_file - 6 * PAGE, 6, 7), Ok(of_file - 13 * PAGE));
+        assert_eq!(remap(of_file, 2, 3), Ok(of_file - 3 * PAGE));
+        // What is left of the first: one grows, and the other comes below it.
+        assert_eq!(remap(at, 1, 2), Ok(at));
+        assert_eq!(remap(at + 3 * PAGE, 1, 2), Ok(of_file));
+        assert_eq!(holds(), before);
+        assert_filled(process, cpu, of_file - 13 * PAGE, 2, 2);
+        assert_filled(process, cpu, of_file - 3 * PAGE, 2, 8);
+        assert_filled(process, cpu, at, 1, 1);
+        assert_filled(process, cpu, of_file, 1, 4);
+        drop(file);
+    });
+}
+
+/// A move has its source and its target for itself, and waits for either.
+#[test]
+fn a_move_waits_for_what_is_claimed() {
+    // Whichever CPU a thread is on.
+    side_by_side_in(Placement::FirstFit, |_, process, cpu| {
+        let wall = process.mmap(0, PAGE, Prot::READ, ANON, None, 0).unwrap();
+        let at = process.mmap(0, 2 * PAGE, RW, ANON, None, 0).unwrap();
+        assert_eq!(at, wall - 2 * PAGE);
+        let away = anon(process, AT, 2);
+        process.mmap(AT + 2 * PAGE, PAGE, Prot::READ, NEW, None, 0).unwrap();
+        fill(process, cpu, at, 2, 1);
+        let reader = process.find_vma(at).unwrap();
+        let remap = |at, old, new| process.mremap(at, old * PAGE, new * PAGE, RemapFlags::MAYMOVE, 0);
+        thread::scope(|scope| {
+            let moved = scope.spawn(|| remap(at, 2, 3));
+            until(|| is_claimed(process, at));
+            assert_eq!(unwaiting(|| remap(at, 2, 3)), Err(MremapError::Killed));
+            assert_eq!(unwaiting(|| remap(at + PAGE, 1, 2)), Err(MremapError::Killed));
+            // Its target is taken. The next one would touch that, and has nothing while it waits.
+            assert_eq!(unwaiting(|| remap(away, 2, 3)), Err(MremapError::Killed));
+            assert_eq!(unwaiting(|| process.mprotect(away, PAGE, RW)), Ok(()));
+            drop(reader);
+            assert_eq!(moved.join().unwrap(), Ok(at - 3 * PAGE));
+        });
+        assert_filled(process, cpu, at - 3 * PAGE, 2, 1);
+        // Only what it grows by counts.
+        let room = |pages| {
+            let bytes = (process.counts().total_vm + pages) * PAGE;
+            process.limits().set(&Limits { address_space: bytes, ..Limits::default() });
+            remap(away, 2, 5)
+        };
+        assert_eq!(room(2), Err(MremapError::Limit));
+        assert_eq!(room(3), Ok(at - 8 * PAGE));
+        process.limits().set(&Limits::default());
+    });
+}
+
+/// RLIMIT_AS and RLIMIT_MEMLOCK, to the page.
 #[test]
 fn limits_are_exact() {
     side_by_side(|_, process, cpu| {

@@ -4,9 +4,10 @@
 use crate::{
     explore::{explore, thread},
     files,
-    scene::{ANON, PAGE, Scene, TABLE, Vcpu, beyond, map, page, unmap, unmapped, value},
+    scene::{ANON, PAGE, R, RW, Scene, TABLE, Vcpu, beyond, map, page, unmap, unmapped, value},
 };
-use freehold::space::{Locking, RemapFlags};
+use freehold::space::{Locking, MapFlags, Placement, RemapFlags, SpaceConfig};
+use freehold_machine::Process;
 use freehold_sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 const MOVE: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
@@ -81,6 +82,48 @@ fn c40_a_move_of_whole_tables() {
     explore("mremap of a whole table, beside faults", 60, |locking| {
         move_beside_faults(locking, 0, 4 * TABLE, TABLE);
     });
+}
+
+/// Where there is room the target is not named, and claimed beside the source. `apart`: something lies between.
+fn grow_elsewhere(locking: Locking, apart: bool) {
+    let scene = Scene::new(locking);
+    // Linux's place for the target, whichever processor a thread is on.
+    let config = SpaceConfig { locking, placement: Placement::FirstFit, ..SpaceConfig::default() };
+    let process = &Process::new(&scene.engine, &config).unwrap();
+    let top = process.mmap(0, PAGE, RW, ANON, None, 0).unwrap();
+    let from = process.mmap(0, 2 * PAGE, RW, ANON, None, 0).unwrap();
+    let wall = process.mmap(from + 2 * PAGE, PAGE, R, ANON | MapFlags::FIXED, None, 0).unwrap();
+    assert_eq!((from, wall), (top - 2 * PAGE, top));
+    let between = if apart { process.mmap(0, PAGE, R, ANON, None, 0).unwrap() } else { from };
+    let to = between - 3 * PAGE;
+    let mut cpu = scene.machine.cpu(2);
+    for number in 0..2 {
+        process.store(&mut cpu, from + number * PAGE, value(number)).unwrap();
+    }
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            assert_eq!(process.mremap(from, 2 * PAGE, 3 * PAGE, RemapFlags::MAYMOVE, 0), Ok(to));
+            assert!(process.find_vma(from).is_none());
+        });
+        scope.spawn(|| {
+            let mut cpu = scene.machine.cpu(0);
+            for number in [1, 0, 1] {
+                let found = process.load::<u64>(&mut cpu, from + number * PAGE);
+                let found = found.or_else(|_| process.load(&mut cpu, to + number * PAGE));
+                assert_eq!(found, Ok(value(number)), "the page is neither where it was nor where it went");
+            }
+        });
+    });
+    process.check();
+}
+
+#[test]
+fn c39_a_move_to_where_there_is_room() {
+    for apart in [false, true] {
+        explore("mremap to where there is room, beside faults", 100, move |locking| {
+            grow_elsewhere(locking, apart)
+        });
+    }
 }
 
 #[test]

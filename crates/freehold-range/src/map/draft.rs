@@ -16,6 +16,9 @@ pub(super) const ROOM: usize = MOST + GROWTH;
 /// Room for what one shared writer has claimed. It is apart from the writer, which is moved about.
 pub struct Draft<const SLOTS: usize = FAN> {
     pub(super) held: RefCell<Entries>,
+    /// A second span, apart from the first, if there is one.
+    pub(super) second: RefCell<Entries>,
+    pub(super) has_second: Cell<bool>,
     /// Nodes for claims that split.
     pub(super) spares: Spares<SLOTS>,
     /// Somebody was refused what was claimed.
@@ -30,9 +33,25 @@ impl<const SLOTS: usize> Draft<SLOTS> {
     pub fn new() -> Self {
         Draft {
             held: RefCell::new(Entries::none()),
+            second: RefCell::new(Entries::none()),
+            has_second: Cell::new(false),
             spares: Spares::new(),
             wanted: Cell::new(false),
             crowded: Cell::new(None),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.held.borrow().is_empty()
+    }
+
+    /// The span to which `key` belongs; the first, if it belongs to none.
+    #[inline(always)]
+    pub(super) fn span_of(&self, key: u64) -> &RefCell<Entries> {
+        match self.has_second.get() && self.second.borrow().contains(key) {
+            true => &self.second,
+            false => &self.held,
         }
     }
 }
@@ -76,6 +95,21 @@ impl Entries {
     }
 
     #[inline(always)]
+    pub(super) fn contains(&self, key: u64) -> bool {
+        self.from <= key && key < self.to
+    }
+
+    /// Whether an entry that starts there is in it.
+    pub(super) fn starts(&self, start: u64) -> bool {
+        self.entries.iter().any(|entry| entry.start == start)
+    }
+
+    /// Whether a hole may be added with what touches it on the other side, and filled, beside what cuts add.
+    pub(super) fn has_room(&self) -> bool {
+        self.entries.len() + GROWTH + 2 <= ROOM
+    }
+
+    #[inline(always)]
     pub(super) fn is_changed(&self) -> bool {
         self.changed
     }
@@ -88,9 +122,21 @@ impl Entries {
     /// Adds an entry of a latched leaf, which follows those that are there or comes behind a hole that does.
     #[inline(always)]
     pub(super) fn take<const SLOTS: usize>(&mut self, leaf: &Node<SLOTS>, at: usize) {
+        let entry = self.taken(leaf, at);
+        self.entries.push(entry);
+    }
+
+    /// The same of an entry in front of all that are there.
+    pub(super) fn take_first<const SLOTS: usize>(&mut self, leaf: &Node<SLOTS>, at: usize) {
+        let entry = self.taken(leaf, at);
+        self.entries.insert(0, entry);
+    }
+
+    #[inline(always)]
+    fn taken<const SLOTS: usize>(&mut self, leaf: &Node<SLOTS>, at: usize) -> Entry {
         let entry = leaf.slot(at).entry().expect("a latched leaf has no torn slots");
         self.cover(entry.start, entry.end);
-        self.entries.push(Entry { value: unmarked(entry.value), ..entry });
+        Entry { value: unmarked(entry.value), ..entry }
     }
 
     /// Adds a hole, which is claimed too.

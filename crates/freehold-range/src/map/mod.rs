@@ -89,6 +89,7 @@ pub mod claim;
 mod crowded;
 mod cut;
 pub mod draft;
+mod fill;
 mod finger;
 pub(crate) mod gap;
 mod grow;

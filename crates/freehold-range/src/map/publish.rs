@@ -20,25 +20,42 @@ pub type Emptied<'f> = (u64, &'f mut dyn FnMut(u64, u64));
 
 impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     /// Ends the claim, if there is one: what the draft holds takes the place of what was claimed, as one step
-    /// for readers. Entries that are [`HOLE`] stay, as reservations that are not claimed.
-    /// Needs no memory.
+    /// for readers; of two spans the second comes first. Entries that are [`HOLE`] stay, as reservations that
+    /// are not claimed. Needs no memory.
     ///
     /// `emptied`, an address of the draft's and a function: if the address lies in a hole afterwards, the
     /// function is called with that hole's ends, and nothing comes into it meanwhile. The function does
     /// little, and waits for nothing but a spin lock.
     #[inline]
     pub fn publish(&self, emptied: Option<Emptied<'_>>) {
-        let mut draft = self.draft.held.borrow_mut();
-        if !draft.is_empty() {
-            let mut emptied = emptied;
-            if !self.publish_in_leaf(&draft, &mut emptied) {
-                self.publish_across(&draft, &mut emptied);
-            }
-            draft.end();
+        let mut emptied = emptied;
+        if self.draft.has_second.get() {
+            self.publish_second(&mut emptied);
         }
+        self.publish_span(&mut self.draft.held.borrow_mut(), &mut emptied);
         if let Some(key) = self.draft.crowded.take() {
             self.part(key);
         }
+    }
+
+    #[inline(always)]
+    fn publish_span(&self, draft: &mut Entries, emptied: &mut Option<Emptied<'_>>) {
+        if draft.is_empty() {
+            return;
+        }
+        if !self.publish_in_leaf(draft, emptied) {
+            self.publish_across(draft, emptied);
+        }
+        draft.end();
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn publish_second(&self, emptied: &mut Option<Emptied<'_>>) {
+        self.draft.has_second.set(false);
+        let mut second = self.draft.second.borrow_mut();
+        let mut its = emptied.take_if(|(address, _)| second.contains(*address));
+        self.publish_span(&mut second, &mut its);
     }
 
     /// What [`publish`](Self::publish) does where all of it is in one leaf, whose end stays.

@@ -58,12 +58,11 @@
 use freehold_sync::{Host, Rank};
 
 use super::claim::{MOST, Mark, Refused, STANDING, claimed, wanted, with_room};
-use super::draft::{Draft, Entries};
+use super::draft::Draft;
 use super::gap::GapRequest;
 use super::grow::Halves;
 use super::hold::Held;
-use super::node::{Node, Slot};
-use super::way::Way;
+use super::node::Node;
 use super::write::{Step, assert_fits};
 use super::{Entry, FAN, MAX_LEVELS, RangeMap};
 
@@ -83,7 +82,7 @@ pub struct SharedWriter<'a, H: Host, const SLOTS: usize = FAN> {
 
 impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     pub(super) fn new(map: &'a RangeMap<H, SLOTS>, draft: &'a Draft<SLOTS>) -> Self {
-        debug_assert!(draft.held.borrow().is_empty(), "a draft is published before it is used again");
+        debug_assert!(draft.is_empty(), "a draft is published before it is used again");
         SharedWriter { map, draft }
     }
 
@@ -98,23 +97,23 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     /// The first of them whose end lies above `key`.
     #[inline]
     pub fn next(&self, key: u64) -> Option<Entry> {
-        self.draft.held.borrow().next(key)
+        self.draft.span_of(key).borrow().next(key)
     }
 
     /// The last of them whose end does not lie above `key`.
     #[inline]
     pub fn prev(&self, key: u64) -> Option<Entry> {
-        self.draft.held.borrow().prev(key)
+        self.draft.span_of(key).borrow().prev(key)
     }
 
     /// What [`prev`](Self::prev) returns for `start` and [`next`](Self::next) for `end`.
     #[inline]
     pub fn around(&self, start: u64, end: u64) -> (Option<Entry>, Option<Entry>) {
-        let draft = self.draft.held.borrow();
+        let draft = self.draft.span_of(start).borrow();
         (draft.prev(start), draft.next(end))
     }
 
-    /// The range that is claimed; empty if nothing is.
+    /// The range that is claimed, of two the first; empty if nothing is.
     #[inline]
     pub fn span(&self) -> (u64, u64) {
         self.draft.held.borrow().span()
@@ -130,7 +129,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     #[inline]
     pub fn replace(&self, start: u64, end: u64, with: &[Entry]) {
         assert_fits(start, end, with);
-        self.draft.held.borrow_mut().replace(start, end, with);
+        self.draft.span_of(start).borrow_mut().replace(start, end, with);
     }
 
     // What is in the map, whichever writer has it.
@@ -171,7 +170,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     ///
     /// Nothing is claimed.
     pub fn claim(&self, start: u64, end: u64, touching: bool, cuts: bool) -> Result<(), Refused> {
-        debug_assert!(self.draft.held.borrow().is_empty(), "one claim at a time");
+        debug_assert!(self.draft.is_empty(), "one claim at a time");
         let margin = u64::from(touching);
         let want = Want { from: start.saturating_sub(margin), to: end + margin, start, end, cuts };
         if cuts {
@@ -276,127 +275,10 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         Ok(())
     }
 
-    /// Puts a reservation, claimed, into the hole `[start, end)`, and claims the entries that touch it and
-    /// are no reservations. `kept(entry)` is how many bytes below its start the entry above the hole keeps
-    /// free; it is called in a read section, with the leaf latched. The draft has a hole there, which one
-    /// entry may fill.
-    ///
-    /// # Errors
-    ///
-    /// Nothing is claimed, and the map is as before.
-    pub fn claim_hole(&self, start: u64, end: u64, kept: impl Fn(&Entry) -> u64) -> Result<(), Refused> {
-        debug_assert!(self.draft.held.borrow().is_empty(), "one claim at a time");
-        let with = Entry { start, end, value: super::claim::RESERVED };
-        assert_fits(start, end, &[with]);
-        self.keep_stock()?;
-        match self.fill_in_leaf(&with, &kept) {
-            Some(claimed) => claimed,
-            None => self.fill_across(&with, &kept),
-        }
-    }
-
-    #[inline(always)]
-    fn fill_in_leaf(&self, with: &Entry, kept: &impl Fn(&Entry) -> u64) -> Option<Result<(), Refused>> {
-        let rcu = H::rcu_read();
-        let latched = self.latch(&rcu, with.start);
-        let Way { leaf, at, .. } = latched.way;
-        if !takes_one(&latched.way, with.start) {
-            return None;
-        }
-        let sides = match Sides::of(leaf, at, with, kept) {
-            Ok(sides) => sides,
-            Err(no) => return Some(Err(no.note(leaf))),
-        };
-        latched.changed();
-        sides.claim(leaf, at, with, &mut self.draft.held.borrow_mut());
-        leaf.splice(at, 0, &[Slot::of(with)]);
-        Some(Ok(()))
-    }
-
-    /// Puts an entry into the hole that it lies in, where nobody has claimed what touches it, and none of
-    /// that `joins` it. The entry is claimed by nobody either. `kept` as for
-    /// [`claim_hole`](Self::claim_hole). Returns whether it was put there; else it takes a claim of the hole.
-    ///
-    /// # Errors
-    ///
-    /// The map is as before.
-    #[inline]
-    pub fn fill_hole(
-        &self,
-        with: &Entry,
-        kept: impl Fn(&Entry) -> u64,
-        joins: impl Fn(&Entry) -> bool,
-    ) -> Result<bool, Refused> {
-        self.keep_stock()?;
-        let rcu = H::rcu_read();
-        let latched = self.latch(&rcu, with.start);
-        let Way { leaf, at, .. } = latched.way;
-        if !takes_one(&latched.way, with.start) {
-            return Ok(false);
-        }
-        let sides = Sides::of(leaf, at, with, &kept).map_err(|no| no.note(leaf))?;
-        let joins = |at: usize| leaf.slot(at).entry().is_some_and(|entry| joins(&entry));
-        if sides.before && joins(at - 1) || sides.behind && joins(at) {
-            return Ok(false);
-        }
-        latched.changed();
-        leaf.splice(at, 0, &[Slot::of(with)]);
-        Ok(true)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn fill_across(&self, with: &Entry, kept: &impl Fn(&Entry) -> u64) -> Result<(), Refused> {
-        loop {
-            let rcu = H::rcu_read();
-            let structure = self.map.structure.lock::<H>(Rank::VmaMap);
-            let need = self.map.root.level() + 2;
-            if self.draft.spares.count() < need {
-                drop((structure, rcu));
-                self.fill(need)?;
-                continue;
-            }
-            let mut held = Held::new();
-            let filled = self.fill_held(&mut held, with, kept);
-            let dead = held.release();
-            drop((structure, rcu));
-            dead.retire::<H>();
-            return filled;
-        }
-    }
-
-    fn fill_held<'n>(
-        &'n self,
-        held: &mut Held<'n, SLOTS>,
-        with: &Entry,
-        kept: &impl Fn(&Entry) -> u64,
-    ) -> Result<(), Refused> {
-        let map = self.map;
-        let path = map.path_to(held, with.start);
-        let Step { node: leaf, at, lo } = path.step(0);
-        let sides = Sides::of(leaf, at, with, kept).map_err(|no| no.note(leaf))?;
-        let mut draft = self.draft.held.borrow_mut();
-        if at == 0 && lo == with.start && lo > 0 {
-            let Step { node: before, at, .. } = map.path_to(held, lo - 1).step(0);
-            let value = Mark::of(before.datum(at));
-            if value.is_claimed() {
-                return Err(InTheWay::Slot(at).note(before));
-            }
-            if !value.is_hole() {
-                draft.take(before, at);
-                before.set_value(at, claimed(before.datum(at), 0));
-            }
-        }
-        sides.claim(leaf, at, with, &mut draft);
-        map.finger.forget();
-        map.put(held, &self.draft.spares, path, &[*with], Halves::Shared);
-        Ok(())
-    }
-
     /// Makes sure that a writer that is alone finds nodes in store for one replace, as one would that had
     /// made all changes before: what needs no memory there needs none after changes side by side either.
     #[inline(always)]
-    fn keep_stock(&self) -> Result<(), Refused> {
+    pub(super) fn keep_stock(&self) -> Result<(), Refused> {
         // Both as hints: they are looked at again.
         match self.map.spares.count() > self.map.root.level() + 1 {
             true => Ok(()),
@@ -433,14 +315,6 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     pub fn was_wanted(&self) -> bool {
         self.draft.wanted.replace(false)
     }
-}
-
-/// Whether a latched leaf alone is concerned by an entry that comes into a hole from `start` on, and has room
-/// for it: the end of the last leaf does not move, and what touches the hole is not in the leaf before.
-#[inline(always)]
-fn takes_one<const SLOTS: usize>(way: &Way<'_, SLOTS>, start: u64) -> bool {
-    let elsewhere = way.at == way.leaf.count() || way.at == 0 && way.lo == start;
-    !(elsewhere && way.above.is_some()) && way.leaf.weight() < SLOTS
 }
 
 /// What a claim is asked for.
@@ -497,7 +371,7 @@ impl Span {
             }
             if mark.is_hole() {
                 match end > want.start && start < want.end {
-                    true if leaf.datum(at) & STANDING != 0 => return Err(InTheWay::Stands),
+                    true if leaf.datum(at) & STANDING != 0 => return Err(InTheWay::Holes),
                     true => return Err(InTheWay::Slot(at)),
                     false => continue,
                 }
@@ -517,80 +391,26 @@ impl Span {
 }
 
 /// Why a claim is refused.
-enum InTheWay {
+pub(super) enum InTheWay {
     /// The entry in this slot.
     Slot(usize),
     /// Something lies in the hole that was to be filled.
     Filled,
-    /// There is a hole between the entries, or there are too many.
+    /// There is a hole between the entries, or a reservation that stands, or there are too many.
     Holes,
-    /// A reservation whose end nobody waits for.
-    Stands,
 }
 
 impl InTheWay {
     /// The owner of the entry in the way is going to tell when its claim ends.
     #[cold]
-    fn note<const SLOTS: usize>(self, leaf: &Node<SLOTS>) -> Refused {
+    pub(super) fn note<const SLOTS: usize>(self, leaf: &Node<SLOTS>) -> Refused {
         match self {
             InTheWay::Slot(at) => {
                 leaf.set_value(at, wanted(leaf.datum(at)));
                 Refused::Taken
             }
             InTheWay::Filled => Refused::Filled,
-            InTheWay::Holes | InTheWay::Stands => Refused::Whole,
+            InTheWay::Holes => Refused::Whole,
         }
     }
-}
-
-/// What touches a hole that is to be filled, in the leaf of the hole.
-struct Sides {
-    before: bool,
-    behind: bool,
-}
-
-impl Sides {
-    /// What they are, if the hole can be filled in front of slot `at`.
-    #[inline(always)]
-    fn of<const SLOTS: usize>(
-        leaf: &Node<SLOTS>,
-        at: usize,
-        with: &Entry,
-        kept: &impl Fn(&Entry) -> u64,
-    ) -> Result<Self, InTheWay> {
-        let mut sides = Sides { before: false, behind: false };
-        if at < leaf.count() {
-            let start = leaf.start(at);
-            let entry = leaf.slot(at).entry();
-            if start.saturating_sub(entry.map_or(0, |entry| kept(&entry))) < with.end {
-                return Err(InTheWay::Filled);
-            }
-            sides.behind = start == with.end && claimable(leaf, at)?;
-        }
-        sides.before = at > 0 && leaf.end(at - 1) == with.start && claimable(leaf, at - 1)?;
-        Ok(sides)
-    }
-
-    /// Claims them, and drafts the hole.
-    #[inline(always)]
-    fn claim<const SLOTS: usize>(&self, leaf: &Node<SLOTS>, at: usize, hole: &Entry, draft: &mut Entries) {
-        let mut take = |at| {
-            draft.take(leaf, at);
-            leaf.set_value(at, claimed(leaf.datum(at), 0));
-        };
-        if self.before {
-            take(at - 1);
-        }
-        if self.behind {
-            take(at);
-        }
-        draft.take_hole(hole.start, hole.end);
-    }
-}
-
-/// Whether the entry is one to claim: no reservation.
-#[inline(always)]
-fn claimable<const SLOTS: usize>(leaf: &Node<SLOTS>, at: usize) -> Result<bool, InTheWay> {
-    let mark = Mark::of(leaf.datum(at));
-    if mark.is_claimed() { Err(InTheWay::Slot(at)) } else { Ok(!mark.is_hole()) }
 }

@@ -99,6 +99,11 @@ impl Remap {
         self.flags.contains(RemapFlags::DONTUNMAP)
     }
 
+    /// Whether it may move without being told where to.
+    pub(super) fn may_move(&self) -> bool {
+        self.flags.contains(RemapFlags::MAYMOVE) && !self.has_target()
+    }
+
     pub(super) fn grows(&self) -> bool {
         self.new_len > self.old_len
     }
@@ -351,6 +356,11 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Growth: in place if the mapping reaches to its VMA's end and there is room behind it; else a move.
     fn expand(&self, mut request: Remap, later: &mut DeferredRetire<'s, P>) -> Result<u64, MremapError> {
+        if let Some(target) = self.noted_target() {
+            // There was none when it was claimed.
+            request.new_addr = target;
+            return self.move_vma(&request, later);
+        }
         let vma = self.find(request.addr).ok_or(MremapError::NotMapped)?;
         let extension = UserRange::clipped(vma.end(), request.growth());
         let limit = self.next_slot(extension.start()).map(|slot| slot.range().start());
@@ -367,7 +377,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Where what moves goes: at the hint or anywhere.
-    fn place_moved(&self, vma: &Vma<P>, request: &Remap, hint: u64) -> Result<u64, MremapError> {
+    pub(super) fn place_moved(&self, vma: &Vma<P>, request: &Remap, hint: u64) -> Result<u64, MremapError> {
         let shared = vma.flags().contains(VmFlags::MAYSHARE);
         let room = Room::of(vma.object(), shared, hint, request.new_len, vma.pgoff_of(request.addr));
         Ok(self.find_room(&room)?)
@@ -452,8 +462,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     fn prepare_source(&self, request: &Remap) -> Result<&Vma<P>, MremapError> {
         let mut source = self.find(request.addr).ok_or(MremapError::NotMapped)?;
         let end = request.addr + request.old_len;
-        let counts = self.space.counters.counts();
-        if counts.map_count >= self.space.engine.config().max_map_count.saturating_sub(3) {
+        if !self.may_have_vmas(4) {
             return Err(MremapError::TooManyVmas);
         }
         let object = source.object();

@@ -1,11 +1,17 @@
 //! The right to resize or move what mremap was asked for: as the writer of the whole, or of a part.
 //!
-//! A mapping that is resized where it is needs its VMA, and what goes or the hole behind. A move needs the
-//! source and the target, which are two spans: it is the writer's.
+//! A mapping that is resized where it is needs its VMA, and what goes or the hole behind. One that grows
+//! where there is no room needs its VMA and a hole elsewhere, where it moves to. A target that the caller
+//! names is the writer's, and so is what moves with more than its entries: huge pages of a pool, segments,
+//! special mappings, and what a userfaultfd watches.
 
-use super::{AddressSpace, counters::Needs, locking::WriteGuard, mremap::Remap, part::PartRoom};
-use crate::platform::Platform;
-use freehold_range::Refused;
+use super::{AddressSpace, counters::Needs, locking::WriteGuard, mremap::Remap, part::PartRoom, place::Room};
+use crate::{
+    object::Object,
+    platform::Platform,
+    vma::{Vma, flags::VmFlags},
+};
+use freehold_range::{Entry, Refused};
 use freehold_sync::Killed;
 use freehold_vmspace::{PageCount, UserRange};
 
@@ -28,20 +34,26 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl Remap {
-    /// What it may add to sizes that have limits, if the mapping stays where it is and is not locked.
+    /// What it may add to sizes that have limits, if the mapping is not locked.
     fn needs(&self) -> Needs {
-        match self.grows() {
-            true => Needs { pages: PageCount::of_bytes(self.growth()), ..Needs::default() },
-            false => Needs::CUTS,
+        match (self.grows(), self.may_move()) {
+            // Source and target are there at the same time. Linux asks for room for four VMAs, of which the
+            // source is cut in three at most.
+            (true, true) => Needs { vmas: 4, pages: PageCount::of_bytes(self.new_len), ..Needs::default() },
+            (true, false) => Needs { pages: PageCount::of_bytes(self.growth()), ..Needs::default() },
+            (false, _) => Needs::CUTS,
         }
     }
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// Claims the mapping, and what goes or where it grows, if it stays where it is.
+    /// Claims the mapping, and what goes, or where it grows, or where it moves to.
     fn claim_for_remap(&self, request: &Remap) -> Result<(), Refused> {
         if request.grows() {
-            self.claim_extension(request)?;
+            match self.claim_extension(request) {
+                Err(Refused::Whole) if request.may_move() => self.claim_move(request)?,
+                claimed => claimed?,
+            }
         } else if request.new_len == request.old_len {
             let page = UserRange::clipped(request.addr, crate::PAGE_SIZE);
             self.part_map().claim(page.start(), page.end(), true, false)?;
@@ -73,4 +85,39 @@ impl<P: Platform> WriteGuard<'_, P> {
             None => Err(self.unclaim(Refused::Filled)),
         }
     }
+    /// Claims the mapping to be moved, and the hole where it goes.
+    #[inline(never)]
+    fn claim_move(&self, request: &Remap) -> Result<(), Refused> {
+        let source = UserRange::clipped(request.addr, request.old_len);
+        if source.is_empty() {
+            return Err(Refused::Whole);
+        }
+        // While nothing is claimed: a search puts up the fence of its stretch.
+        let _ = self.find_room(&Room::pages(0, request.new_len));
+        self.part_map().claim(source.start(), source.end(), false, true)?;
+        self.claim_target(request).map_err(|why| self.unclaim(why))
+    }
+
+    fn claim_target(&self, request: &Remap) -> Result<(), Refused> {
+        let Some(vma) = self.find(request.addr).filter(|vma| moves_beside(vma, request)) else {
+            return Err(Refused::Whole);
+        };
+        let at = self.place_moved(vma, request, 0).map_err(|_| Refused::Whole)?;
+        let target = UserRange::at(at, request.new_len);
+        let kept = |above: &Entry| self.kept_below(above);
+        self.part_map().claim_hole_beside(target.start(), target.end(), kept)?;
+        self.note_target(target.start());
+        self.reserve_locked(vma.flags(), target.pages())
+    }
+}
+
+/// Whether a writer of a part may move it. What is not to be moved at all is the other writer's to say.
+fn moves_beside<P: Platform>(vma: &Vma<P>, request: &Remap) -> bool {
+    let is_plain = match vma.object() {
+        Object::Anonymous => true,
+        Object::File(file) => file.segment().is_none() && file.driver().is_none(),
+        Object::Zeroes(_) | Object::Special(_) => false,
+    };
+    let seldom = VmFlags::UFFD | VmFlags::HUGETLB | VmFlags::SEALED;
+    is_plain && !vma.flags().intersects(seldom) && request.old_len <= vma.end() - request.addr
 }

@@ -48,6 +48,8 @@ pub(crate) struct PartRoom {
     pub(super) needs_claim: Cell<bool>,
     /// It is the one writer of a part that moves the [break](super::brk).
     pub(super) moves_heap: Cell<bool>,
+    /// Where a mapping moves to, if that is claimed.
+    target: Cell<Option<u64>>,
 }
 
 impl PartRoom {
@@ -454,6 +456,16 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     #[inline(always)]
     pub(super) fn reserved(&self) -> Option<&'s Reserved> {
         self.part().map(|part| &part.room.reserved)
+    }
+
+    /// A mapping moves to a hole at `start`, which is claimed beside it.
+    pub(super) fn note_target(&self, start: u64) {
+        self.part().into_iter().for_each(|part| part.room.target.set(Some(start)));
+    }
+
+    /// Where a mapping moves to, if that is claimed.
+    pub(super) fn noted_target(&self) -> Option<u64> {
+        self.part()?.room.target.get()
     }
 
     /// Stores a VMA of anonymous memory into the hole that it lies in, by a step of its own, if nothing that

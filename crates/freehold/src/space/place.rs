@@ -118,6 +118,8 @@ impl<P: Platform> WriteGuard<'_, P> {
     #[inline(always)]
     fn find_any_room(&self, room: &Room) -> Option<u64> {
         if room.hint != 0 && self.hint_is_free(room) {
+            // A writer of a part that comes to a fence is refused the claim.
+            self.make_way(UserRange::at(room.hint, room.len));
             return Some(room.hint);
         }
         let above = self.space.window_above(room);
@@ -145,15 +147,13 @@ impl<P: Platform> WriteGuard<'_, P> {
         })
     }
 
-    /// Whether nothing, stack gaps included, lies in the hinted range.
+    /// Whether nothing, stack gaps included, lies in the hinted range, but fences.
     fn hint_is_free(&self, room: &Room) -> bool {
         let &Room { hint, len, .. } = room;
         let end = AddressSpace::<P>::window_end(room);
         if len > end || hint > end - len || hint < self.space.engine.config().mmap_min_addr {
             return false;
         }
-        // A writer of a part that comes to a fence is refused the claim: the writer of the whole makes way.
-        self.make_way(UserRange::at(hint, len));
         self.next_beyond_fences(hint).is_none_or(|(_, kept)| hint + len <= kept)
     }
 

@@ -14,6 +14,7 @@ use super::{
     layout::Placement,
     locking::WriteGuard,
     map_flags::MapFlags,
+    part::Part,
     place::Room,
     tree_entry::{TreeEntry, fence_entry},
 };
@@ -46,34 +47,34 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// Room in the CPU's own stretch, where it has one. The writer of a part has claimed nothing yet.
+    /// Room in the CPU's own stretch, where it has one. The fence is put up by a writer that has claimed
+    /// nothing yet; one that has, and finds none, goes elsewhere.
     #[inline(never)]
     pub(super) fn own_room(&self, room: &Room, above: &Range<u64>) -> Option<u64> {
         let stretch = self.space.own_stretch(room, above)?;
         let find = || self.highest_room(room.len(), room.align(), stretch.clone());
         let at = find()?;
+        if at + room.len() <= stretch.end - FENCE {
+            return Some(at);
+        }
         // Room where the fence is to be: there is none.
-        match at + room.len() > stretch.end - FENCE && self.put_fence(stretch.end) {
-            true => find(),
-            false => Some(at),
+        match self.part().is_some_and(Part::is_unclaimed) {
+            true if self.put_fence(stretch.end) => find(),
+            true => Some(at),
+            false => None,
         }
     }
 
     /// As [`next_taken`](Self::next_taken), of what is no fence.
-    pub(super) fn next_beyond_fences(&self, addr: u64) -> Option<(UserRange, u64)> {
-        let mut next = self.next_taken(addr)?;
-        while self.space.closings.any() && self.is_fence(next.0) {
-            next = self.next_taken(next.0.end())?;
-        }
-        Some(next)
-    }
-
-    fn is_fence(&self, taken: UserRange) -> bool {
+    pub(super) fn next_beyond_fences(&self, mut addr: u64) -> Option<(UserRange, u64)> {
         let rcu = P::rcu_read();
-        let found = self.right.seen_next(&rcu, taken.start());
-        found.is_some_and(|found| {
-            found.start == taken.start() && matches!(self.slot(&found), TreeEntry::Fence(_))
-        })
+        loop {
+            let found = self.right.seen_next(&rcu, addr)?;
+            match self.slot(&found) {
+                TreeEntry::Fence(fence) => addr = fence.end(),
+                _ => return Some((UserRange::new(found.start, found.end), self.kept_from(&found))),
+            }
+        }
     }
 
     /// Puts up the fence that ends at `end`, unless something lies there. Returns whether it is new.
