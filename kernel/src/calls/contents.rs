@@ -10,6 +10,7 @@ use crate::files::buffer::UserBuffer;
 use crate::files::open::Open;
 use crate::files::tree::Kind;
 use crate::memory::platform::Machine;
+use crate::task::limits;
 use freehold::counted::Counted;
 use freehold::error::Errno;
 use freehold::object::Mapping;
@@ -43,6 +44,7 @@ fn lseek(frame: &mut Frame) -> Answer {
     let [descriptor, offset, whence, ..] = frame.args();
     let open = file(descriptor)?;
     seekable(&open)?;
+    let _moving = open.hold_position()?;
     let base = match whence as u32 {
         SEEK_SET => 0,
         SEEK_CUR => open.position(),
@@ -84,7 +86,10 @@ fn truncate(frame: &mut Frame) -> Answer {
     let [path, size, ..] = frame.args();
     let node = find(HERE, path, true)?;
     match &node.kind {
-        Kind::Regular(mapping) => set_size(mapping, size)?,
+        Kind::Regular(mapping) => {
+            let _changing = node.changing.lock()?;
+            set_size(mapping, size)?;
+        }
         Kind::Directory(_) | Kind::Listing(_) => return Err(errno::EISDIR),
         _ => return Err(Errno::EINVAL),
     }
@@ -96,6 +101,7 @@ fn ftruncate(frame: &mut Frame) -> Answer {
     let [descriptor, size, ..] = frame.args();
     let open = file(descriptor)?;
     let mapping = open.file.mapping().filter(|_| open.may_write()).ok_or(Errno::EINVAL)?;
+    let _changing = open.hold_contents()?;
     set_size(mapping, size)?;
     open.file.node().inspect(|node| node.touch());
     Ok(0)
@@ -104,6 +110,9 @@ fn ftruncate(frame: &mut Frame) -> Answer {
 fn set_size(mapping: &Counted<Mapping<Machine>>, size: u64) -> Result<(), Errno> {
     if size > i64::MAX as u64 {
         return Err(Errno::EINVAL);
+    }
+    if size > mapping.size() {
+        limits::file_room(size - 1)?;
     }
     mapping.truncate(size).map_err(|error| error.errno())
 }
@@ -124,6 +133,10 @@ fn fallocate(frame: &mut Frame) -> Answer {
         None => return Err(errno::ESPIPE),
     };
     let keeps = mode & FALLOC_FL_KEEP_SIZE != 0;
+    let _changing = open.hold_contents()?;
+    if end > mapping.size() && mode == 0 {
+        limits::file_room(end - 1)?;
+    }
     match mode & !FALLOC_FL_KEEP_SIZE {
         0 => allocate(mapping, offset, end, keeps)?,
         FALLOC_FL_PUNCH_HOLE if keeps => mapping.punch(offset..end).map_err(|error| error.errno())?,

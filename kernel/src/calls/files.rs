@@ -125,6 +125,7 @@ fn open_node(node: &Arc<Node>, flags: u32) -> Result<Arc<dyn File>, Errno> {
         Kind::Directory(_) | Kind::Listing(_) => Ok(Arc::new(NodeFile(node.clone()))),
         Kind::Regular(mapping) => {
             if flags & O_TRUNC != 0 && writes {
+                let _changing = node.changing.lock()?;
                 mapping.truncate(0).map_err(|error| error.errno())?;
                 node.touch();
             }
@@ -232,6 +233,7 @@ fn chdir(frame: &mut Frame) -> Answer {
 fn getdents64(frame: &mut Frame) -> Answer {
     let [descriptor, out, room, ..] = frame.args();
     let open = current().process().files.get(descriptor)?;
+    let _moving = open.hold_position()?;
     let (mut records, mut position) = (Vec::new(), open.position());
     open.file.entries(position, &mut |entry| {
         let bytes = (19 + entry.name.len() + 1).next_multiple_of(8);

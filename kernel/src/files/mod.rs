@@ -32,6 +32,7 @@ pub mod userfault;
 
 use crate::calls::errno;
 use crate::memory::platform::Machine;
+use crate::task::mutex::Mutex;
 use alloc::vec::Vec;
 use buffer::UserBuffer;
 use freehold::counted::Counted;
@@ -90,6 +91,11 @@ pub trait File: Send + Sync {
 
     /// The pages that read, write and mmap share, if it is memory.
     fn mapping(&self) -> Option<&Counted<Mapping<Machine>>> {
+        None
+    }
+
+    /// What calls hold that change its contents or its size, if those exclude each other.
+    fn changing(&self) -> Option<&Mutex> {
         None
     }
 

@@ -12,6 +12,7 @@ use crate::arch::lock::SpinLock;
 use crate::calls::errno;
 use crate::engine;
 use crate::memory::platform::Machine;
+use crate::task::mutex::Mutex;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
@@ -48,6 +49,9 @@ pub struct Node {
     pub owner: AtomicU64,
     /// When it was read, written and changed, in nanoseconds. Each is set and read alone.
     pub times: [AtomicU64; 3],
+    /// Held by calls that change contents or size of a regular file, which exclude each other so. No fault
+    /// needs it: what is written to a file may come from a mapping of that file.
+    pub changing: Mutex,
     pub kind: Kind,
 }
 
@@ -95,6 +99,7 @@ impl Node {
             links: AtomicU32::new(0),
             owner: AtomicU64::new(0),
             times: [const { AtomicU64::new(0) }; 3].map(|_| AtomicU64::new(now)),
+            changing: Mutex::new(),
             kind,
         })
     }
@@ -277,6 +282,10 @@ impl File for NodeFile {
 
     fn mapping(&self) -> Option<&Counted<Mapping<Machine>>> {
         self.0.mapping()
+    }
+
+    fn changing(&self) -> Option<&Mutex> {
+        self.0.mapping().map(|_| &self.0.changing)
     }
 
     fn entries(&self, from: u64, f: &mut dyn FnMut(&Entry) -> bool) -> Result<(), Errno> {

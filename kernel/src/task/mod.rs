@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`scheduler`] | queues of processors, switches, idling |
 //! | [`wait`] | sleeping until somebody wakes, for a word of the kernel's or a program's |
+//! | [`mutex`] | a lock that threads sleep for |
 //! | [`timers`] | the tick, and sleepers with a deadline |
 //! | [`process`] | what threads of a program share |
 //! | [`exec`] | a program's image and its first stack |
@@ -31,6 +32,7 @@ pub mod futex;
 pub mod ids;
 pub mod itimers;
 pub mod limits;
+pub mod mutex;
 pub mod process;
 pub mod reap;
 pub mod scheduler;

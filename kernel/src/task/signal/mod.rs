@@ -321,7 +321,7 @@ pub fn set_blocked_for_call(blocked: Set) {
     here.work.fetch_or(work::MASK, AcqRel);
 }
 
-/// Nobody reads what the calling thread has written: SIGPIPE.
-pub fn broken_pipe() {
-    send(cpu::current().process(), Some(&Thread::hold_current()), Info::from_here(SIGPIPE, 0));
+/// What the calling thread does deserves this signal: SIGPIPE, SIGXFSZ.
+pub fn to_itself(signal: u32) {
+    send(cpu::current().process(), Some(&Thread::hold_current()), Info::from_here(signal, 0));
 }
