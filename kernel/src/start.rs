@@ -81,6 +81,7 @@ fn start_engine() {
     let engine = Engine::new(Machine, config).expect("memory for the engine");
     // Release pairs with the acquire of `engine`.
     ENGINE.store(alloc::boxed::Box::into_raw(alloc::boxed::Box::new(engine)), Release);
+    crate::files::proc::settings::commit();
     crate::files::proc::settings::set_huge_pages(options::huge_pages());
 }
 
@@ -117,7 +118,7 @@ fn run_first(mut strings: Strings) {
         Ok(node) => node,
         Err(error) => panic!("the first program {}: {error:?}", name(&path)),
     };
-    let process = Process::new(process::new_tid(), None);
+    let process = Process::new(process::new_tid(), None, Default::default());
     let console = Open::new(Arc::new(Console), O_RDWR, b"/dev/console");
     for _ in 0..3 {
         process.files.add(console.clone(), 0, false).expect("room for a descriptor");

@@ -43,7 +43,7 @@ pub fn path(at: u64) -> Result<Vec<u8>, Errno> {
 pub fn directory(descriptor: u64) -> Result<Arc<Node>, Errno> {
     let process = current().process();
     if descriptor & 0xffff_ffff == HERE {
-        return Ok(process.directory.lock().clone());
+        return Ok(process.place().directory.lock().clone());
     }
     process.files.get(descriptor & 0xffff_ffff)?.file.node().cloned().ok_or(errno::ENOTDIR)
 }
@@ -142,7 +142,7 @@ fn unnamed(directory: &Arc<Node>, flags: u32, mode: u32) -> Result<Arc<Node>, Er
     if !matches!(directory.kind, Kind::Directory(_)) {
         return Err(errno::ENOTDIR);
     }
-    let node = Node::empty(mode & !current().process().umask.load(Relaxed))?;
+    let node = Node::empty(mode & !current().process().place().umask.load(Relaxed))?;
     *node.name.lock() = alloc::format!("#{}", node.inode).into_bytes();
     *node.parent.lock() = Arc::downgrade(directory);
     Ok(node)
@@ -154,7 +154,7 @@ fn create(from: &Arc<Node>, path: &[u8], mode: u32) -> Result<Arc<Node>, Errno> 
         return Err(errno::EISDIR);
     }
     let name = name.ok_or(errno::EISDIR)?;
-    let node = Node::empty(mode & !current().process().umask.load(Relaxed))?;
+    let node = Node::empty(mode & !current().process().place().umask.load(Relaxed))?;
     match directory.insert(&name, node.clone()) {
         // Somebody else was faster.
         Err(Errno::EEXIST) => directory.child(&name),
@@ -199,7 +199,7 @@ fn directory_or_link(descriptor: u64) -> Result<Arc<Node>, Errno> {
 
 fn getcwd(frame: &mut Frame) -> Answer {
     let [out, room, ..] = frame.args();
-    let here = current().process().directory.lock().clone();
+    let here = current().process().place().directory.lock().clone();
     let mut text = tree::path_of(&here);
     text.push(0);
     if text.len() as u64 > room {
@@ -220,7 +220,7 @@ fn enter(node: Arc<Node>) -> Answer {
     if !node.is_directory() {
         return Err(errno::ENOTDIR);
     }
-    let before = core::mem::replace(&mut *current().process().directory.lock(), node);
+    let before = core::mem::replace(&mut *current().process().place().directory.lock(), node);
     drop(before);
     Ok(0)
 }
@@ -265,5 +265,5 @@ fn getdents64(frame: &mut Frame) -> Answer {
 
 fn umask(frame: &mut Frame) -> Answer {
     let [mask, ..] = frame.args();
-    Ok(current().process().umask.swap(mask as u32 & 0o777, Relaxed).into())
+    Ok(current().process().place().umask.swap(mask as u32 & 0o777, Relaxed).into())
 }

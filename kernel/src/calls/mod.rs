@@ -16,6 +16,7 @@ mod identity;
 mod memory;
 mod memory_options;
 mod names;
+mod pidfds;
 mod policies;
 mod poll;
 mod processes;
@@ -70,6 +71,7 @@ static TABLE: [Call; COUNT] = {
         events::CALLS,
         shm::CALLS,
         policies::CALLS,
+        pidfds::CALLS,
     ];
     let mut file = 0;
     while file < files.len() {

@@ -54,7 +54,7 @@ fn new(descriptor: u64, at: u64) -> Result<(Arc<Node>, Vec<u8>), Errno> {
 }
 
 fn permissions(mode: u64) -> u32 {
-    mode as u32 & 0o7777 & !current().process().umask.load(Relaxed)
+    mode as u32 & 0o7777 & !current().process().place().umask.load(Relaxed)
 }
 
 fn mkdir(frame: &mut Frame) -> Answer {

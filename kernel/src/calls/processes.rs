@@ -1,6 +1,8 @@
 //! Threads and processes.
 
+use super::descriptors;
 use super::files::{self, path};
+use super::pidfds;
 use super::usage::of_ended;
 use super::{Answer, Calls, errno};
 use crate::arch::cpu::current;
@@ -55,7 +57,11 @@ fn clone_call(frame: &mut Frame) -> Answer {
     let [flags, stack, parent_tid, child_tid, tls, _] = frame.args();
     let exit_signal = flags as u32 & CSIGNAL;
     let flags = flags & !u64::from(CSIGNAL);
-    clone::clone(frame, &Request { flags, parent_tid, child_tid, stack, tls, exit_signal })
+    let has = |flag: u32| flags & u64::from(flag) != 0;
+    if has(CLONE_PIDFD) && has(CLONE_PARENT_SETTID | CLONE_DETACHED) {
+        return Err(Errno::EINVAL);
+    }
+    clone::clone(frame, &Request { flags, pidfd: parent_tid, parent_tid, child_tid, stack, tls, exit_signal })
 }
 
 fn clone3(frame: &mut Frame) -> Answer {
@@ -82,18 +88,15 @@ fn clone3(frame: &mut Frame) -> Answer {
     if (has(CLONE_THREAD) || has(CLONE_PARENT)) && exit_signal != 0 {
         return Err(Errno::EINVAL);
     }
-    if has(CLONE_PIDFD) {
-        UserPtr::<u32>::new(pidfd).write(&0)?;
-    }
     let stack = stack.wrapping_add(stack_bytes);
     let exit_signal = exit_signal as u32;
-    clone::clone(frame, &Request { flags, parent_tid, child_tid, stack, tls, exit_signal })
+    clone::clone(frame, &Request { flags, pidfd, parent_tid, child_tid, stack, tls, exit_signal })
 }
 
 fn execve(frame: &mut Frame) -> Answer {
     let [at, arguments, environment, ..] = frame.args();
     let path = path(at)?;
-    let here = current().process().directory.lock().clone();
+    let here = current().process().place().directory.lock().clone();
     let node = tree::lookup(&here, &path, true)?;
     execute(frame, node, path, arguments, environment)
 }
@@ -150,6 +153,7 @@ fn become_program(space: Space, path: &[u8], name: Vec<u8>) {
     *process.space.lock() = Some(space.clone());
     drop(thread.set_space(Some(space)));
     wait::wake(clone::vfork_key(process), usize::MAX);
+    process.files.unshare();
     process.files.close_marked();
     process.has_executed.store(1, Relaxed);
     process.ids.lock().executes();
@@ -232,14 +236,26 @@ fn waitid(frame: &mut Frame) -> Answer {
     if options & !known != 0 || options & (WEXITED | WSTOPPED | WCONTINUED) == 0 {
         return Err(Errno::EINVAL);
     }
+    let mut nonblock = false;
     let which = match (kind as u32, id as i32) {
         (P_ALL, _) => Which::Any,
         (P_PID, id @ 1..) => Which::Pid(id as u32),
+        (P_PIDFD, descriptor @ 0..) => {
+            let open = descriptors::file(descriptor as u64)?;
+            let pid = pidfds::process_of(&open)?.pid;
+            if open.flags.load(Relaxed) & O_NONBLOCK != 0 {
+                nonblock = true;
+            }
+            Which::Pid(pid)
+        }
         (P_PGID, 0) => Which::Group(current().process().group.load(Relaxed)),
         (P_PGID, id @ 1..) => Which::Group(id as u32),
         _ => return Err(Errno::EINVAL),
     };
-    let found = reap::wait_child(which, options)?;
+    let found = reap::wait_child(which, if nonblock { options | WNOHANG } else { options })?;
+    if found.is_none() && nonblock && options & WNOHANG == 0 {
+        return Err(Errno::EAGAIN);
+    }
     let info = found.as_ref().map_or(Info::default(), |(child, event)| {
         let (code, value) = event.code();
         job::child_info(child, SIGCHLD, code, value)

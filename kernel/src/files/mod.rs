@@ -12,6 +12,7 @@
 //! | [`proc`] | /proc and /sys: text that is made when it is read |
 //! | [`console`], [`devices`], [`pipe`], [`socket`] | files that are not of the tree's memory |
 //! | [`userfault`] | faults of programs by descriptor: userfaultfd |
+//! | [`pidfd`] | processes by descriptor |
 //! | [`event`], [`timer`], [`epoll`] | what programs wait for by descriptor |
 
 pub mod buffer;
@@ -22,6 +23,7 @@ pub mod event;
 pub mod names;
 pub mod open;
 pub mod pages;
+pub mod pidfd;
 pub mod pipe;
 pub mod proc;
 pub mod socket;

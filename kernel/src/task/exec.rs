@@ -122,7 +122,7 @@ pub fn interpret(mut node: Arc<Node>, path: &[u8], strings: &mut Strings) -> Res
         arguments.push(core::mem::replace(&mut path, program.to_vec()));
         arguments.extend(strings.arguments.drain(..).skip(1));
         strings.arguments = arguments;
-        let here = crate::arch::cpu::current().process().directory.lock().clone();
+        let here = crate::arch::cpu::current().process().place().directory.lock().clone();
         node = tree::lookup(&here, program, true)?;
     }
     Err(errno::ELOOP)

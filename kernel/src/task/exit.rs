@@ -8,7 +8,6 @@ use super::{Thread, clone, scheduler, work};
 use crate::arch::cpu;
 use crate::arch::halt;
 use crate::arch::user::UserPtr;
-use crate::files::tree;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
@@ -163,7 +162,7 @@ fn become_zombie(process: &Arc<Process>) {
         adopt(process, &first);
     }
     // What ends last may end in an interrupt, where no file may.
-    *process.directory.lock() = tree::root();
+    process.leave_place();
     let exe = process.exe.lock().take();
     drop(exe);
     tell(process, status);
@@ -202,6 +201,7 @@ fn tell(process: &Arc<Process>, status: Status) {
     drop(children);
     tell_parent(process, signal);
     wait::wake(parent.child_key(), usize::MAX);
+    wait::wake(process.end_key(), usize::MAX);
 }
 
 fn tell_parent(process: &Process, signal: u32) {

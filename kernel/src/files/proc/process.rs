@@ -146,7 +146,7 @@ impl Jump for Link {
 
     fn node(&self) -> Result<Arc<Node>, Errno> {
         match self.what {
-            "cwd" => Ok(self.process.directory.lock().clone()),
+            "cwd" => Ok(self.process.place().directory.lock().clone()),
             "root" => Ok(tree::root()),
             _ => self.process.exe.lock().clone().ok_or(Errno::ENOENT),
         }
@@ -259,7 +259,7 @@ fn status(process: &Process, tid: u32) -> Vec<u8> {
         "Name:\t{}\nUmask:\t{:04o}\nState:\t{letter} ({word})\nTgid:\t{pid}\nNgid:\t0\nPid:\t{tid}\n\
          PPid:\t{parent}\nTracerPid:\t0\nUid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\nFDSize:\t64\nGroups:\t0\n",
         String::from_utf8_lossy(&name),
-        process.umask.load(Relaxed),
+        process.place().umask.load(Relaxed),
     );
     if let Some(s) = sizes(process) {
         let rows = [
