@@ -17,7 +17,7 @@ use crate::task::exit::{self, Status};
 use crate::task::reap::{self, Which};
 use crate::task::signal::frame::AlternateStack;
 use crate::task::signal::{Action, IGNORE, Info, MOST, job};
-use crate::task::{Space, limits, scheduler, wait};
+use crate::task::{Space, limits, scheduler, trace, wait};
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -135,6 +135,7 @@ fn execute(frame: &mut Frame, node: Arc<Node>, path: Vec<u8>, arguments: u64, en
     drop(before);
     become_program(space, &path, name);
     *frame = begin;
+    trace::has_executed(frame);
     Ok(0)
 }
 
@@ -219,14 +220,14 @@ fn wait4(frame: &mut Frame) -> Answer {
         pid @ 1.. => Which::Pid(pid as u32),
         pid => Which::Group(pid.unsigned_abs()),
     };
-    let Some((child, event)) = reap::wait_child(which, options | WEXITED)? else { return Ok(0) };
+    let Some(found) = reap::wait_child(which, options | WEXITED)? else { return Ok(0) };
     if let Some(status) = UserPtr::<u32>::optional(status) {
-        status.write(&event.word())?;
+        status.write(&found.event.word())?;
     }
     if let Some(usage) = UserPtr::<[u64; 18]>::optional(usage) {
-        usage.write(&of_ended(&child))?;
+        usage.write(&of_ended(&found.process))?;
     }
-    Ok(child.pid.into())
+    Ok(found.id.into())
 }
 
 fn waitid(frame: &mut Frame) -> Answer {
@@ -256,16 +257,19 @@ fn waitid(frame: &mut Frame) -> Answer {
     if found.is_none() && nonblock && options & WNOHANG == 0 {
         return Err(Errno::EAGAIN);
     }
-    let info = found.as_ref().map_or(Info::default(), |(child, event)| {
-        let (code, value) = event.code();
-        job::child_info(child, SIGCHLD, code, value)
+    let info = found.as_ref().map_or(Info::default(), |found| {
+        let (code, value) = found.event.code();
+        let info = job::child_info(&found.process, SIGCHLD, code, value);
+        let [who, rest @ ..] = info.fields;
+        let [a, b, c] = rest;
+        Info { fields: [who & !0xffff_ffff | u64::from(found.id), a, b, c], ..info }
     });
     if out != 0 {
         // Bytes behind these are not touched.
         UserPtr::<[u64; 4]>::new(out).write(&info.words()[..4].try_into().expect("four words"))?;
     }
-    if let (Some((child, _)), Some(usage)) = (&found, UserPtr::<[u64; 18]>::optional(usage)) {
-        usage.write(&of_ended(child))?;
+    if let (Some(found), Some(usage)) = (&found, UserPtr::<[u64; 18]>::optional(usage)) {
+        usage.write(&of_ended(&found.process))?;
     }
     Ok(0)
 }

@@ -4,7 +4,7 @@ use super::futex::{self, Word};
 use super::process::{self, Process};
 use super::signal::{self, IGNORE, Info, job};
 use super::wait::{self, Sleep, Woken};
-use super::{Thread, clone, scheduler, work};
+use super::{Thread, clone, scheduler, trace, work};
 use crate::arch::cpu;
 use crate::arch::halt;
 use crate::arch::user::UserPtr;
@@ -90,6 +90,7 @@ pub fn end_others() -> Result<(), Errno> {
 /// Ends the calling thread. The last of a process ends that.
 pub fn exit_thread() -> ! {
     let here = cpu::current();
+    trace::tracee_ends(here, here.process().ending.lock().unwrap_or(Status::by_exit(0)));
     futex::release_robust(here);
     clear_tid(here);
     let last = {
@@ -105,6 +106,7 @@ pub fn exit_thread() -> ! {
         last
     };
     if last {
+        trace::tracer_ends(here.process());
         here.process().timers.lock().end();
         let space = here.process().space.lock().take();
         if let Some(space) = space {

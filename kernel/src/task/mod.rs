@@ -13,6 +13,7 @@
 //! | [`fault`] | page faults and exceptions of programs |
 //! | [`futex`] | the system call's operations |
 //! | [`signal`] | who gets signals, and what threads do about them |
+//! | [`trace`] | threads that a tracer stops |
 //! | [`reap`] | waiting for children |
 //! | [`itimers`], [`cputime`] | timers that send signals, by the time that passes and that a process runs |
 //! | [`ids`], [`limits`] | users, groups and rights of a process; what it may use |
@@ -38,6 +39,7 @@ pub mod reap;
 pub mod scheduler;
 pub mod signal;
 pub mod timers;
+pub mod trace;
 pub mod wait;
 
 use crate::arch::cpu;
@@ -120,6 +122,7 @@ pub struct Thread {
     pub virtual_ns: AtomicU64,
     /// Where a requeued futex has moved its sleep: see `wait`.
     moved: wait::Moved,
+    pub trace: trace::Trace,
     /// The thread's name, as `PR_SET_NAME` has it.
     pub comm: SpinLock<[u8; 16]>,
 }
@@ -214,6 +217,7 @@ impl Thread {
             faults: [AtomicU64::new(0), AtomicU64::new(0)],
             virtual_ns: AtomicU64::new(0),
             moved: wait::Moved::new(),
+            trace: trace::Trace::default(),
             comm: SpinLock::new([0; 16]),
         }
     }

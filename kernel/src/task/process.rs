@@ -4,7 +4,7 @@ use super::cputime::CpuTimes;
 use super::ids::Ids;
 use super::limits::Limits;
 use super::signal::{Action, Actions, Signals};
-use super::{Space, Thread, exit::Status, itimers::Timers};
+use super::{Space, Thread, exit::Status, itimers::Timers, trace::Tracees};
 use crate::arch::lock::SpinLock;
 use crate::files::table::FileTable;
 use crate::files::tree::{self, Node};
@@ -84,6 +84,8 @@ pub struct Process {
     pub pid: u32,
     pub parent: SpinLock<Option<Arc<Process>>>,
     pub children: SpinLock<Vec<Arc<Process>>>,
+    /// Threads that it traces.
+    pub tracees: SpinLock<Tracees>,
     /// Those that have not ended.
     pub threads: SpinLock<Vec<Arc<Thread>>>,
     /// The address space, for others; gone when the last thread ends.
@@ -136,6 +138,7 @@ impl Process {
             pid,
             parent: SpinLock::new(None),
             children: SpinLock::new(Vec::new()),
+            tracees: SpinLock::new(Tracees::default()),
             threads: SpinLock::new(Vec::new()),
             space: SpinLock::new(None),
             ending: SpinLock::new(None),

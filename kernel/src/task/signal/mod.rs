@@ -169,6 +169,11 @@ impl Pending {
         true
     }
 
+    /// Which are pending.
+    pub fn signals(&self) -> Set {
+        self.set
+    }
+
     /// Takes the one of these that comes first.
     pub fn take(&mut self, of: Set) -> Option<Info> {
         let ready = self.set & of;
@@ -227,7 +232,9 @@ fn queue(process: &Arc<Process>, signals: &mut Signals, thread: Option<&Arc<Thre
     // A sender that ignores what it sends itself may wait for it all the same.
     let Some(first) = thread.or(threads.first()) else { return true };
     let is_blocked = |thread: &Thread, but: Set| thread.blocked() & !but & bit(signal) != 0;
-    if action.ignores(signal) && !is_blocked(first, 0) {
+    // A tracer hears of every signal.
+    let traced = first.trace.is_traced() && signal != SIGKILL;
+    if action.ignores(signal) && !is_blocked(first, 0) && !traced {
         return true;
     }
     let taker = match thread {
@@ -242,7 +249,7 @@ fn queue(process: &Arc<Process>, signals: &mut Signals, thread: Option<&Arc<Thre
     };
     let Some(taker) = taker.cloned() else { return added };
     drop(threads);
-    if signal == SIGKILL || action.ends(signal) && !is_blocked(&taker, 0) {
+    if signal == SIGKILL || action.ends(signal) && !is_blocked(&taker, 0) && !taker.trace.is_traced() {
         exit::end_process(process, Status::by_signal(signal as u8));
     } else if added {
         taker.give_work(work::SIGNAL);
