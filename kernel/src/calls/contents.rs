@@ -6,6 +6,7 @@ use super::files::{HERE, find};
 use super::{Answer, Calls, errno};
 use crate::arch::trap::Frame;
 use crate::arch::user::UserPtr;
+use crate::files::CHARACTER;
 use crate::files::buffer::UserBuffer;
 use crate::files::open::Open;
 use crate::files::tree::Kind;
@@ -44,6 +45,10 @@ fn lseek(frame: &mut Frame) -> Answer {
     let [descriptor, offset, whence, ..] = frame.args();
     let open = file(descriptor)?;
     seekable(&open)?;
+    // Devices have one place alone.
+    if open.file.stat().mode & TYPE == CHARACTER && whence as u32 <= SEEK_END {
+        return Ok(0);
+    }
     let _moving = open.hold_position()?;
     let base = match whence as u32 {
         SEEK_SET => 0,
@@ -62,6 +67,7 @@ fn lseek(frame: &mut Frame) -> Answer {
     Ok(to)
 }
 
+const TYPE: u32 = 0o170_000;
 /// ENXIO.
 const BEYOND: Errno = Errno(6);
 
@@ -71,7 +77,10 @@ fn seek_data(open: &Open, offset: u64, data: bool) -> Answer {
     if offset >= size {
         return Err(BEYOND);
     }
-    let Some(mapping) = open.file.mapping() else { return Ok(if data { offset } else { size }) };
+    let is_archived = open.file.node().is_some_and(|node| node.is_archived);
+    let Some(mapping) = open.file.mapping().filter(|_| !is_archived) else {
+        return Ok(if data { offset } else { size });
+    };
     let first = offset / PAGE_SIZE;
     let found =
         (first..size.div_ceil(PAGE_SIZE)).find(|page| mapping.has_page(PageIndex::new(*page)) == data);

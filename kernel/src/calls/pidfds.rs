@@ -21,14 +21,15 @@ pub const CALLS: Calls = &[
     (__NR_kcmp, kcmp),
 ];
 
-/// The process that a descriptor stands for.
+/// The process that a descriptor stands for: a pidfd, or a folder of /proc.
 ///
 /// # Errors
 ///
 /// EBADF: it stands for none.
 pub fn process_of(open: &Open) -> Result<Arc<Process>, Errno> {
     let file = open.file.as_any().and_then(|file| file.downcast_ref::<PidFile>());
-    file.map(|file| file.0.clone()).ok_or(Errno::EBADF)
+    let by_folder = || open.file.process().and_then(process::find);
+    file.map(|file| file.0.clone()).or_else(by_folder).ok_or(Errno::EBADF)
 }
 
 fn pidfd_open(frame: &mut Frame) -> Answer {

@@ -7,7 +7,7 @@ use crate::arch::cpu::current;
 use crate::arch::trap::Frame;
 use crate::arch::user::UserPtr;
 use crate::files::tree::{Kind, Node};
-use crate::files::{REGULAR, Stat};
+use crate::files::Stat;
 use crate::memory::{self, frames};
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
@@ -42,7 +42,7 @@ const SECOND: u64 = 1_000_000_000;
 
 /// Blocks of 512 bytes.
 fn blocks(of: &Stat) -> u64 {
-    if of.mode & 0o170_000 == REGULAR { of.size.div_ceil(PAGE_SIZE) * 8 } else { 0 }
+    of.allocated / 512
 }
 
 /// Writes `struct stat`.

@@ -10,7 +10,7 @@
 //! | [`pages`] | contents that come from the archive as they are touched |
 //! | [`names`] | changes of the tree: removing, renaming, hard links |
 //! | [`proc`] | /proc and /sys: text that is made when it is read |
-//! | [`console`], [`devices`], [`pipe`], [`socket`] | files that are not of the tree's memory |
+//! | [`console`], [`devices`], [`loops`], [`pipe`], [`socket`] | files that are not of the tree's memory |
 //! | [`userfault`] | faults of programs by descriptor: userfaultfd |
 //! | [`pidfd`] | processes by descriptor |
 //! | [`event`], [`timer`], [`epoll`] | what programs wait for by descriptor |
@@ -20,6 +20,7 @@ pub mod console;
 pub mod devices;
 pub mod epoll;
 pub mod event;
+pub mod loops;
 pub mod names;
 pub mod open;
 pub mod pages;
@@ -49,6 +50,8 @@ pub struct Stat {
     pub mode: u32,
     pub links: u64,
     pub size: u64,
+    /// Bytes that it takes, in whole pages.
+    pub allocated: u64,
     /// Of a device: major and minor number as `st_rdev` has them.
     pub device: u64,
     /// User, and group in the upper half.
@@ -160,5 +163,6 @@ pub const REGULAR: u32 = 0o100_000;
 pub const DIRECTORY: u32 = 0o040_000;
 pub const LINK: u32 = 0o120_000;
 pub const CHARACTER: u32 = 0o020_000;
+pub const BLOCK: u32 = 0o060_000;
 pub const FIFO: u32 = 0o010_000;
 pub const SOCKET: u32 = 0o140_000;

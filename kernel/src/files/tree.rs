@@ -4,6 +4,7 @@
 use super::buffer::UserBuffer;
 use super::console::Console;
 use super::devices;
+use super::loops;
 use super::pages::Archived;
 use super::proc;
 use super::{CHARACTER, DIRECTORY, Entry, File, LINK, REGULAR, Stat};
@@ -21,6 +22,7 @@ use core::sync::atomic::{
     AtomicPtr, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
+use freehold::PAGE_SIZE;
 use freehold::counted::Counted;
 use freehold::error::Errno;
 use freehold::object::{Mapping, Zeroes};
@@ -52,6 +54,8 @@ pub struct Node {
     /// Held by calls that change contents or size of a regular file, which exclude each other so. No fault
     /// needs it: what is written to a file may come from a mapping of that file.
     pub changing: Mutex,
+    /// Its contents came with the archive: they are all there, whether they were touched or not.
+    pub is_archived: bool,
     pub kind: Kind,
 }
 
@@ -100,6 +104,7 @@ impl Node {
             owner: AtomicU64::new(0),
             times: [const { AtomicU64::new(0) }; 3].map(|_| AtomicU64::new(now)),
             changing: Mutex::new(),
+            is_archived: false,
             kind,
         })
     }
@@ -151,7 +156,11 @@ impl Node {
         let pager = Archived::new(contents);
         let mapping =
             Mapping::new(engine(), pager, contents.len() as u64, true).map_err(|_| Errno::ENOMEM)?;
-        Ok(Self::new(REGULAR | mode & 0o7777, Kind::Regular(mapping)))
+        let mut node = Self::new(REGULAR | mode & 0o7777, Kind::Regular(mapping));
+        if let Some(node) = Arc::get_mut(&mut node) {
+            node.is_archived = true;
+        }
+        Ok(node)
     }
 
     pub fn link(target: &[u8]) -> Arc<Node> {
@@ -176,12 +185,17 @@ impl Node {
             Kind::Directory(_) => 4096,
             _ => 0,
         };
+        let allocated = match &self.kind {
+            Kind::Regular(_) if self.is_archived => size.next_multiple_of(PAGE_SIZE),
+            Kind::Regular(mapping) => mapping.pages() * PAGE_SIZE,
+            _ => 0,
+        };
         let device = if let Kind::Device(file) = &self.kind { file.stat().device } else { 0 };
         let links = self.links.load(Relaxed).max(u32::from(self.is_directory()) * 2);
         let times = [0, 1, 2].map(|n: usize| self.times[n].load(Relaxed));
         let owner = self.owner.load(Relaxed);
         let mode = self.mode.load(Relaxed);
-        Stat { inode: self.inode, mode, links: links.into(), size, device, owner, times }
+        Stat { inode: self.inode, mode, links: links.into(), size, allocated, device, owner, times }
     }
 
     /// The entry of a directory.
@@ -491,7 +505,7 @@ fn add_devices(root: &Arc<Node>) {
     let directory = Node::directory(0o755);
     let console = || Node::device(Arc::new(Console));
     let consoles = [(&b"console"[..], console()), (b"tty", console()), (b"ttyS0", console())];
-    for (name, node) in devices::all().chain(consoles) {
+    for (name, node) in devices::all().chain(consoles).chain(loops::all()) {
         directory.insert(name, node).expect("names that differ");
     }
     let links = [
