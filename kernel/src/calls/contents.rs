@@ -149,10 +149,6 @@ fn fallocate(frame: &mut Frame) -> Answer {
     match mode & !FALLOC_FL_KEEP_SIZE {
         0 => allocate(mapping, offset, end, keeps)?,
         FALLOC_FL_PUNCH_HOLE if keeps => mapping.punch(offset..end).map_err(|error| error.errno())?,
-        FALLOC_FL_ZERO_RANGE => {
-            mapping.punch(offset..end).map_err(|error| error.errno())?;
-            allocate(mapping, offset, end, keeps)?;
-        }
         _ => return Err(Errno::EOPNOTSUPP),
     }
     open.file.node().inspect(|node| node.touch());

@@ -22,10 +22,10 @@ use core::sync::atomic::{
     AtomicPtr, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
-use freehold::PAGE_SIZE;
 use freehold::counted::Counted;
 use freehold::error::Errno;
 use freehold::object::{Mapping, Zeroes};
+use freehold::{PAGE_SIZE, PageIndex};
 use freehold_kernel::cpio;
 
 const MOST_LINKS: usize = 40;
@@ -187,7 +187,7 @@ impl Node {
         };
         let allocated = match &self.kind {
             Kind::Regular(_) if self.is_archived => size.next_multiple_of(PAGE_SIZE),
-            Kind::Regular(mapping) => mapping.pages() * PAGE_SIZE,
+            Kind::Regular(mapping) => allocated(mapping),
             _ => 0,
         };
         let device = if let Kind::Device(file) = &self.kind { file.stat().device } else { 0 };
@@ -245,6 +245,31 @@ impl Node {
     }
 }
 
+impl NodeFile {
+    /// How many of the next `room` bytes belong to a page that is not there, and that a read need not bring.
+    fn hole_at(&self, mapping: &Mapping<Machine>, at: u64, room: usize) -> usize {
+        let is_other = self.0.is_archived || mapping.huge_page_size().is_some() || mapping.is_secret();
+        if is_other || mapping.has_page(page_at(at)) {
+            return 0;
+        }
+        let in_page = PAGE_SIZE - at % PAGE_SIZE;
+        in_page.min(mapping.size().saturating_sub(at)).min(room as u64) as usize
+    }
+}
+
+fn page_at(at: u64) -> PageIndex {
+    PageIndex::new(at / PAGE_SIZE)
+}
+
+/// Bytes of the pages that a file has. They are counted one by one: a large file is taken to have all.
+fn allocated(mapping: &Mapping<Machine>) -> u64 {
+    const MOST: u64 = 4096;
+    let pages = mapping.size().div_ceil(PAGE_SIZE);
+    let has = |page: &u64| mapping.has_page(PageIndex::new(*page));
+    let count = if pages > MOST { pages } else { (0..pages).filter(has).count() as u64 };
+    count * PAGE_SIZE
+}
+
 /// An open node.
 pub struct NodeFile(pub Arc<Node>);
 
@@ -254,7 +279,15 @@ impl File for NodeFile {
         let (mut part, mut done) = ([0; 2048], 0);
         while to.len() > 0 {
             let room = to.len().min(part.len());
-            let read = match mapping.read_at(at.saturating_add(done as u64), &mut part[..room]) {
+            let from = at.saturating_add(done as u64);
+            let read = match self.hole_at(mapping, from, room) {
+                bytes @ 1.. => {
+                    part[..bytes].fill(0);
+                    Ok(bytes)
+                }
+                0 => mapping.read_at(from, &mut part[..room]),
+            };
+            let read = match read {
                 Err(error) if done == 0 => return Err(error.errno()),
                 Ok(bytes) if bytes > 0 => bytes,
                 _ => break,
