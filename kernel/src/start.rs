@@ -4,6 +4,7 @@ use crate::arch::trap::Vectors;
 use crate::arch::{apic, clock, cpu, descriptors, features, report, serial};
 use crate::boot::smp;
 use crate::boot::start_info::StartInfo;
+use crate::files::busy::Running;
 use crate::files::console::Console;
 use crate::files::open::Open;
 use crate::files::tree::{self, Node};
@@ -128,7 +129,7 @@ fn run_first(mut strings: Strings) {
         Err(error) => panic!("the first program {}: {error:?}", name(&path)),
     };
     *process.name.lock() = path;
-    *process.exe.lock() = Some(node);
+    *process.exe.lock() = Running::new(node).ok();
     *process.space.lock() = Some(space.clone());
     let thread = Thread::new(process.pid, &process, space, &frame, &Vectors([[0; 16]; 16]));
     let thread = Arc::new(thread.expect("memory for a thread"));

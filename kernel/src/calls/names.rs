@@ -5,6 +5,7 @@ use super::{Answer, Calls, errno};
 use crate::arch::cpu::current;
 use crate::arch::trap::Frame;
 use crate::files::names::{self, Existing};
+use crate::files::permissions::{self, EXECUTE, WRITE};
 use crate::files::tree::{self, Node};
 use crate::files::{DIRECTORY, REGULAR};
 use alloc::sync::Arc;
@@ -49,11 +50,11 @@ fn new(descriptor: u64, at: u64) -> Result<(Arc<Node>, Vec<u8>), Errno> {
     let name = name.ok_or(Errno::EEXIST)?;
     match directory.child(&name) {
         Ok(_) => Err(Errno::EEXIST),
-        Err(_) => Ok((directory, name)),
+        Err(_) => permissions::check(&directory, WRITE | EXECUTE).map(|()| (directory, name)),
     }
 }
 
-fn permissions(mode: u64) -> u32 {
+fn mode_of(mode: u64) -> u32 {
     mode as u32 & 0o7777 & !current().process().place().umask.load(Relaxed)
 }
 
@@ -69,7 +70,9 @@ fn mkdirat(frame: &mut Frame) -> Answer {
 
 fn make_directory(descriptor: u64, at: u64, mode: u64) -> Answer {
     let (directory, name) = new(descriptor, at)?;
-    directory.insert(&name, Node::directory(permissions(mode))).map(|()| 0)
+    let node = Node::directory(mode_of(mode));
+    permissions::make_own(&node, &directory);
+    directory.insert(&name, node).map(|()| 0)
 }
 
 fn mknod(frame: &mut Frame) -> Answer {
@@ -86,7 +89,11 @@ fn mknodat(frame: &mut Frame) -> Answer {
 fn make_node(descriptor: u64, at: u64, mode: u64) -> Answer {
     let (directory, name) = new(descriptor, at)?;
     match mode as u32 & 0o170_000 {
-        0 | REGULAR => directory.insert(&name, Node::empty(permissions(mode))?).map(|()| 0),
+        0 | REGULAR => {
+            let node = Node::empty(mode_of(mode))?;
+            permissions::make_own(&node, &directory);
+            directory.insert(&name, node).map(|()| 0)
+        }
         DIRECTORY => Err(Errno::EPERM),
         _ => Err(Errno::EINVAL),
     }
@@ -182,7 +189,9 @@ fn symlink_at(target: u64, descriptor: u64, at: u64) -> Answer {
         return Err(Errno::ENOENT);
     }
     let (directory, name) = new(descriptor, at)?;
-    directory.insert(&name, Node::link(&target)).map(|()| 0)
+    let node = Node::link(&target);
+    permissions::make_own(&node, &directory);
+    directory.insert(&name, node).map(|()| 0)
 }
 
 /// Of memory alone: a new, empty directory.

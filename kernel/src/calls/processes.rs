@@ -10,6 +10,7 @@ use crate::arch::features::VectorState;
 use crate::arch::lock::SpinLock;
 use crate::arch::trap::Frame;
 use crate::arch::user::{self, UserPtr};
+use crate::files::busy::Running;
 use crate::files::tree::{self, Kind, Node};
 use crate::task::clone::{self, Request};
 use crate::task::exec::{self, Strings};
@@ -127,11 +128,16 @@ fn execute(frame: &mut Frame, node: Arc<Node>, path: Vec<u8>, arguments: u64, en
         arguments: read_strings(arguments, &mut room)?,
         environment: read_strings(environment, &mut room)?,
     };
+    // As on Linux: a program always has a name.
+    if strings.arguments.is_empty() {
+        strings.arguments.push(Vec::new());
+    }
     let node = exec::interpret(node, &path, &mut strings)?;
+    let running = Running::new(node.clone())?;
     let (space, begin) = exec::load(&node, &path, &strings)?;
     exit::end_others()?;
     let name = tree::path_of(&node);
-    let before = current().process().exe.lock().replace(node);
+    let before = current().process().exe.lock().replace(running);
     drop(before);
     become_program(space, &path, name);
     *frame = begin;

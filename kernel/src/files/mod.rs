@@ -7,7 +7,10 @@
 //! | [`table`] | the descriptors of a process |
 //! | [`buffer`] | a program's memory that a call reads into or writes from |
 //! | [`tree`] | the root file system: names, directories, contents that are Freehold's files |
+//! | [`node`] | a node of the tree, opened |
 //! | [`pages`] | contents that come from the archive as they are touched |
+//! | [`busy`] | files that are written, or run |
+//! | [`permissions`] | who may do what to a file |
 //! | [`names`] | changes of the tree: removing, renaming, hard links |
 //! | [`proc`] | /proc and /sys: text that is made when it is read |
 //! | [`console`], [`devices`], [`loops`], [`pipe`], [`socket`] | files that are not of the tree's memory |
@@ -16,14 +19,17 @@
 //! | [`event`], [`timer`], [`epoll`] | what programs wait for by descriptor |
 
 pub mod buffer;
+pub mod busy;
 pub mod console;
 pub mod devices;
 pub mod epoll;
 pub mod event;
 pub mod loops;
 pub mod names;
+pub mod node;
 pub mod open;
 pub mod pages;
+pub mod permissions;
 pub mod pidfd;
 pub mod pipe;
 pub mod proc;

@@ -1,6 +1,7 @@
 //! Changes of the tree: removing, renaming, hard links. One at a time, by a lock of their own; lookups go on
 //! meanwhile, and find the old name or the new one.
 
+use super::permissions::{self, EXECUTE, WRITE};
 use super::tree::{Kind, Node};
 use crate::arch::lock::SpinLock;
 use crate::calls::errno;
@@ -35,6 +36,7 @@ fn is_empty(node: &Node) -> bool {
 pub fn remove(directory: &Arc<Node>, name: &[u8], directories: bool) -> Result<(), Errno> {
     let guard = CHANGES.lock();
     let node = directory.child(name)?;
+    permissions::check_removal(directory, &node)?;
     match node.is_directory() {
         true if !directories => return Err(errno::EISDIR),
         false if directories => return Err(errno::ENOTDIR),
@@ -92,6 +94,11 @@ pub fn rename(from: (&Arc<Node>, &[u8]), to: (&Arc<Node>, &[u8]), existing: Exis
     let (old, new) = (entries(from.0)?, entries(to.0)?);
     let node = from.0.child(from.1)?;
     let other = to.0.child(to.1).ok();
+    permissions::check_removal(from.0, &node)?;
+    match &other {
+        Some(other) => permissions::check_removal(to.0, other)?,
+        None => permissions::check(to.0, WRITE | EXECUTE)?,
+    }
     if node.is_directory() && lies_within(to.0, &node) {
         return Err(Errno::EINVAL);
     }

@@ -1,13 +1,14 @@
 //! The root file system: a tree in memory, unpacked from the archive at the start. Contents of files are
 //! Freehold's: read, write and mmap see the same pages.
 
-use super::buffer::UserBuffer;
 use super::console::Console;
 use super::devices;
 use super::loops;
+use super::node;
 use super::pages::Archived;
+use super::permissions::{self, EXECUTE};
 use super::proc;
-use super::{CHARACTER, DIRECTORY, Entry, File, LINK, REGULAR, Stat};
+use super::{CHARACTER, DIRECTORY, File, LINK, REGULAR, Stat};
 use crate::arch::clock;
 use crate::arch::lock::SpinLock;
 use crate::calls::errno;
@@ -19,13 +20,13 @@ use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{
-    AtomicPtr, AtomicU32, AtomicU64,
+    AtomicI32, AtomicPtr, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
+use freehold::PAGE_SIZE;
 use freehold::counted::Counted;
 use freehold::error::Errno;
 use freehold::object::{Mapping, Zeroes};
-use freehold::{PAGE_SIZE, PageIndex};
 use freehold_kernel::cpio;
 
 const MOST_LINKS: usize = 40;
@@ -56,6 +57,8 @@ pub struct Node {
     pub changing: Mutex,
     /// Its contents came with the archive: they are all there, whether they were touched or not.
     pub is_archived: bool,
+    /// How many open files may write it; below zero: how many programs run it, which excludes those.
+    pub writers: AtomicI32,
     pub kind: Kind,
 }
 
@@ -105,6 +108,7 @@ impl Node {
             times: [const { AtomicU64::new(0) }; 3].map(|_| AtomicU64::new(now)),
             changing: Mutex::new(),
             is_archived: false,
+            writers: AtomicI32::new(0),
             kind,
         })
     }
@@ -187,7 +191,7 @@ impl Node {
         };
         let allocated = match &self.kind {
             Kind::Regular(_) if self.is_archived => size.next_multiple_of(PAGE_SIZE),
-            Kind::Regular(mapping) => allocated(mapping),
+            Kind::Regular(mapping) => node::allocated(mapping),
             _ => 0,
         };
         let device = if let Kind::Device(file) = &self.kind { file.stat().device } else { 0 };
@@ -211,6 +215,9 @@ impl Node {
                 *child.parent.lock() = Arc::downgrade(self);
                 *child.keeps.lock() = Some(self.clone());
                 *child.name.lock() = name.to_vec();
+                if child.owner.load(Relaxed) == 0 {
+                    child.owner.store(self.owner.load(Relaxed), Relaxed);
+                }
                 Ok(child)
             }
             _ => Err(errno::ENOTDIR),
@@ -243,137 +250,6 @@ impl Node {
         self.touch();
         Ok(())
     }
-}
-
-impl NodeFile {
-    /// How many of the next `room` bytes belong to a page that is not there, and that a read need not bring.
-    fn hole_at(&self, mapping: &Mapping<Machine>, at: u64, room: usize) -> usize {
-        let is_other = self.0.is_archived || mapping.huge_page_size().is_some() || mapping.is_secret();
-        if is_other || mapping.has_page(page_at(at)) {
-            return 0;
-        }
-        let in_page = PAGE_SIZE - at % PAGE_SIZE;
-        in_page.min(mapping.size().saturating_sub(at)).min(room as u64) as usize
-    }
-}
-
-fn page_at(at: u64) -> PageIndex {
-    PageIndex::new(at / PAGE_SIZE)
-}
-
-/// Bytes of the pages that a file has. They are counted one by one: a large file is taken to have all.
-fn allocated(mapping: &Mapping<Machine>) -> u64 {
-    const MOST: u64 = 4096;
-    let pages = mapping.size().div_ceil(PAGE_SIZE);
-    let has = |page: &u64| mapping.has_page(PageIndex::new(*page));
-    let count = if pages > MOST { pages } else { (0..pages).filter(has).count() as u64 };
-    count * PAGE_SIZE
-}
-
-/// An open node.
-pub struct NodeFile(pub Arc<Node>);
-
-impl File for NodeFile {
-    fn read(&self, at: u64, to: &mut UserBuffer<'_>, _: bool) -> Result<usize, Errno> {
-        let mapping = self.0.mapping().ok_or(errno::EISDIR)?;
-        let (mut part, mut done) = ([0; 2048], 0);
-        while to.len() > 0 {
-            let room = to.len().min(part.len());
-            let from = at.saturating_add(done as u64);
-            let read = match self.hole_at(mapping, from, room) {
-                bytes @ 1.. => {
-                    part[..bytes].fill(0);
-                    Ok(bytes)
-                }
-                0 => mapping.read_at(from, &mut part[..room]),
-            };
-            let read = match read {
-                Err(error) if done == 0 => return Err(error.errno()),
-                Ok(bytes) if bytes > 0 => bytes,
-                _ => break,
-            };
-            done += match to.put(&part[..read]) {
-                Err(error) if done == 0 => return Err(error),
-                put => put.unwrap_or(0),
-            };
-        }
-        Ok(done)
-    }
-
-    fn write(&self, at: u64, from: &mut UserBuffer<'_>, _: bool) -> Result<usize, Errno> {
-        let mapping = self.0.mapping().ok_or(errno::EISDIR)?;
-        let (mut part, mut done) = ([0; 2048], 0);
-        while from.len() > 0 {
-            let bytes = match from.get(&mut part) {
-                Err(error) if done == 0 => return Err(error),
-                Ok(bytes) if bytes > 0 => bytes,
-                _ => break,
-            };
-            done += match write_at(mapping, at.saturating_add(done as u64), &part[..bytes]) {
-                Err(error) if done == 0 => return Err(error),
-                Ok(bytes) if bytes > 0 => bytes,
-                _ => break,
-            };
-        }
-        self.0.touch();
-        Ok(done)
-    }
-
-    fn stat(&self) -> Stat {
-        self.0.stat()
-    }
-
-    fn can_seek(&self) -> bool {
-        true
-    }
-
-    fn mapping(&self) -> Option<&Counted<Mapping<Machine>>> {
-        self.0.mapping()
-    }
-
-    fn changing(&self) -> Option<&Mutex> {
-        self.0.mapping().map(|_| &self.0.changing)
-    }
-
-    fn entries(&self, from: u64, f: &mut dyn FnMut(&Entry) -> bool) -> Result<(), Errno> {
-        let up = self.0.parent.lock().upgrade().map_or(self.0.inode, |parent| parent.inode);
-        let dots = [(self.0.inode, &b"."[..]), (up, b"..")];
-        let entry = |inode, name: &[u8], kind| Entry { inode, name: name.to_vec(), kind };
-        let mut all: Vec<Entry> = dots.iter().map(|(inode, name)| entry(*inode, name, 4)).collect();
-        match &self.0.kind {
-            Kind::Directory(entries) => {
-                for (name, node) in entries.lock().iter() {
-                    all.push(entry(node.inode, name, (node.mode.load(Relaxed) >> 12) as u8));
-                }
-            }
-            Kind::Listing(listing) => {
-                let names = listing.names();
-                all.extend(names.iter().map(|(name, kind)| entry(self.0.inode + 1, name, *kind)));
-            }
-            _ => return Err(errno::ENOTDIR),
-        }
-        let _ = all.iter().skip(from as usize).all(f);
-        Ok(())
-    }
-
-    fn node(&self) -> Option<&Arc<Node>> {
-        Some(&self.0)
-    }
-}
-
-/// Writes to a file; memory is all the room that there is.
-///
-/// # Errors
-///
-/// ENOSPC, EFBIG, EPERM where it is sealed.
-pub fn write_at(mapping: &Mapping<Machine>, at: u64, data: &[u8]) -> Result<usize, Errno> {
-    if at > i64::MAX as u64 - data.len() as u64 {
-        return Err(errno::EFBIG);
-    }
-    mapping.write_at(at, data).map_err(|error| match error.errno() {
-        Errno::ENOMEM => Errno::ENOSPC,
-        error => error,
-    })
 }
 
 /// The root directory.
@@ -440,6 +316,7 @@ fn walk(from: &Arc<Node>, path: &[u8], follow: bool) -> Result<Found, Errno> {
         if !here.is_directory() {
             return Err(errno::ENOTDIR);
         }
+        permissions::check(&here, EXECUTE)?;
         if &*name == b"." || &*name == b".." {
             let up = if name.len() == 2 { here.parent.lock().upgrade() } else { None };
             here = up.unwrap_or(here);

@@ -6,6 +6,7 @@ use super::limits::Limits;
 use super::signal::{Action, Actions, Signals};
 use super::{Space, Thread, exit::Status, itimers::Timers, trace::Tracees};
 use crate::arch::lock::SpinLock;
+use crate::files::busy::Running;
 use crate::files::table::FileTable;
 use crate::files::tree::{self, Node};
 use alloc::collections::BTreeMap;
@@ -97,7 +98,7 @@ pub struct Process {
     pub files: FileTable,
     place: SpinLock<Arc<Place>>,
     /// The file of its program.
-    pub exe: SpinLock<Option<Arc<Node>>>,
+    pub exe: SpinLock<Option<Running>>,
     /// The signal that its parent gets when it ends; 0: none.
     pub exit_signal: AtomicU32,
     /// What it gets when its parent ends (PR_SET_PDEATHSIG); 0: nothing.

@@ -51,7 +51,12 @@ static SCORES: SpinLock<BTreeMap<u32, i64>> = SpinLock::new(BTreeMap::new());
 /// ENOENT.
 pub fn folder(pid: u32) -> Result<Arc<Node>, Errno> {
     let process = process::find(pid).ok_or(Errno::ENOENT)?;
-    Ok(Node::listing(Box::new(Of { process, thread: None })))
+    let ids = process.ids.lock();
+    let owner = u64::from(ids.user.effective) | u64::from(ids.group.effective) << 32;
+    drop(ids);
+    let node = Node::listing(Box::new(Of { process, thread: None }));
+    node.owner.store(owner, Relaxed);
+    Ok(node)
 }
 
 struct Of {
@@ -150,7 +155,7 @@ impl Jump for Link {
         match self.what {
             "cwd" => Ok(self.process.place().directory.lock().clone()),
             "root" => Ok(tree::root()),
-            _ => self.process.exe.lock().clone().ok_or(Errno::ENOENT),
+            _ => self.process.exe.lock().as_deref().cloned().ok_or(Errno::ENOENT),
         }
     }
 }
