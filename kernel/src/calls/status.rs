@@ -280,7 +280,7 @@ fn utimensat(frame: &mut Frame) -> Answer {
 /// When it was read and written; now, if nothing is said.
 fn set_times(node: &Node, times: Option<[Option<u64>; 2]>) -> Answer {
     match times {
-        // Whoever may write may say that it was written now.
+        // The right to write is enough to say that it was written now.
         None => permissions::check_owner(node).or_else(|_| permissions::check(node, permissions::WRITE))?,
         Some(_) => permissions::check_owner(node)?,
     }

@@ -10,7 +10,7 @@
 //! | [`node`] | a node of the tree, opened |
 //! | [`pages`] | contents that come from the archive as they are touched |
 //! | [`busy`] | files that are written, or run |
-//! | [`permissions`] | who may do what to a file |
+//! | [`permissions`] | what a process may do to a file |
 //! | [`names`] | changes of the tree: removing, renaming, hard links |
 //! | [`proc`] | /proc and /sys: text that is made when it is read |
 //! | [`console`], [`devices`], [`loops`], [`pipe`], [`socket`] | files that are not of the tree's memory |

@@ -1,4 +1,4 @@
-//! Who may do what to a file: its owner, its group, and the others (path_resolution(7)).
+//! What a process may do to a file: as its owner, of its group, or as one of the others (path_resolution(7)).
 
 use super::tree::Node;
 use crate::arch::cpu;
@@ -9,7 +9,7 @@ use freehold::error::Errno;
 pub const EXECUTE: u32 = 1;
 pub const WRITE: u32 = 2;
 pub const READ: u32 = 4;
-/// Of a directory: whoever may write there may not remove what belongs to others.
+/// Of a directory: the right to write there is not enough to remove what belongs to others.
 const STICKY: u32 = 0o1000;
 
 /// Whether the calling process may do all of this.
@@ -27,7 +27,7 @@ pub fn check(node: &Node, wanted: u32) -> Result<(), Errno> {
     }
 }
 
-/// Whether it may go by who has started it, and not by whose rights it has (access(2)).
+/// The same, by the real user and group (access(2)).
 ///
 /// # Errors
 ///

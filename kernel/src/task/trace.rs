@@ -43,7 +43,7 @@ pub enum Mode {
     Step,
 }
 
-/// Of a thread: who traces it, and where it has stopped.
+/// Of a thread: its tracer, and where it has stopped.
 #[derive(Default)]
 pub struct Trace {
     /// Whether there is a tracer; read without the lock as a hint, by those that come too late anyway.

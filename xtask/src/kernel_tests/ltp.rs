@@ -160,7 +160,7 @@ fn on_kernel(
     let longest = cases.iter().map(|case| case.limit).max().unwrap_or(0);
     let machine = Machine {
         cpus: options.cpus.unwrap_or(2),
-        memory: "2G".into(),
+        memory: "3G".into(),
         log: 1,
         silence: Some(Duration::from_secs(longest + 60)),
         ..Machine::new(image.into(), archive)
