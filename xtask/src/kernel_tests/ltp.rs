@@ -243,8 +243,9 @@ fn report(cases: &[Case], results: &BTreeMap<String, Verdict>) -> Result<(), Str
     let passed = many(|result| *result == Verdict::Passed);
     let unfit = many(|result| *result == Verdict::Unfit);
     let failed = cases.len() - passed - unfit;
-    let rate = 100.0 * passed as f64 / cases.len().max(1) as f64;
-    println!("== LTP: {passed} of {} passed ({rate:.1} %), {unfit} do not fit, {failed} failed", cases.len());
+    let fit = cases.len() - unfit;
+    let rate = 100.0 * passed as f64 / fit.max(1) as f64;
+    println!("== LTP: {passed} of {fit} that fit passed ({rate:.1} %), {failed} failed; {unfit} do not fit");
     if failed == 0 { Ok(()) } else { Err(format!("{failed} tests of the Linux Test Project failed")) }
 }
 
