@@ -166,7 +166,7 @@ fn unnamed(directory: &Arc<Node>, flags: u32, mode: u32) -> Result<Arc<Node>, Er
         return Err(errno::ENOTDIR);
     }
     permissions::check(directory, WRITE | EXECUTE)?;
-    let node = Node::empty(mode & !current().process().place().umask.load(Relaxed))?;
+    let node = Node::empty(mode & !current().process().place().umask.load(Relaxed), directory)?;
     permissions::make_own(&node, directory);
     *node.name.lock() = alloc::format!("#{}", node.inode).into_bytes();
     *node.parent.lock() = Arc::downgrade(directory);
@@ -180,7 +180,7 @@ fn create(from: &Arc<Node>, path: &[u8], mode: u32) -> Result<Arc<Node>, Errno> 
     }
     let name = name.ok_or(errno::EISDIR)?;
     permissions::check(&directory, WRITE | EXECUTE)?;
-    let node = Node::empty(mode & !current().process().place().umask.load(Relaxed))?;
+    let node = Node::empty(mode & !current().process().place().umask.load(Relaxed), &directory)?;
     permissions::make_own(&node, &directory);
     match directory.insert(&name, node.clone()) {
         // Somebody else was faster.

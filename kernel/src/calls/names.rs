@@ -8,10 +8,12 @@ use crate::files::names::{self, Existing};
 use crate::files::permissions::{self, EXECUTE, WRITE};
 use crate::files::tree::{self, Node};
 use crate::files::{DIRECTORY, REGULAR};
+use crate::task::ids::CAP_SYS_ADMIN;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
+use freehold::hugetlb::HugePageSize;
 use linux_raw_sys::general::*;
 
 pub const CALLS: Calls = &[
@@ -70,7 +72,7 @@ fn mkdirat(frame: &mut Frame) -> Answer {
 
 fn make_directory(descriptor: u64, at: u64, mode: u64) -> Answer {
     let (directory, name) = new(descriptor, at)?;
-    let node = Node::directory(mode_of(mode));
+    let node = Node::directory_of(mode_of(mode), directory.huge);
     permissions::make_own(&node, &directory);
     directory.insert(&name, node).map(|()| 0)
 }
@@ -90,7 +92,7 @@ fn make_node(descriptor: u64, at: u64, mode: u64) -> Answer {
     let (directory, name) = new(descriptor, at)?;
     match mode as u32 & 0o170_000 {
         0 | REGULAR => {
-            let node = Node::empty(mode_of(mode))?;
+            let node = Node::empty(mode_of(mode), &directory)?;
             permissions::make_own(&node, &directory);
             directory.insert(&name, node).map(|()| 0)
         }
@@ -196,12 +198,31 @@ fn symlink_at(target: u64, descriptor: u64, at: u64) -> Answer {
 
 /// Of memory alone: a new, empty directory.
 fn mount(frame: &mut Frame) -> Answer {
-    let [_, target, kind, ..] = frame.args();
+    let [_, target, kind, _, data, _] = frame.args();
     let directory = find(HERE, target, true)?;
-    match &*path(kind)? {
-        b"tmpfs" | b"ramfs" => names::mount(&directory).map(|()| 0),
-        _ => Err(errno::ENODEV),
+    let huge = match &*path(kind)? {
+        b"tmpfs" | b"ramfs" => None,
+        b"hugetlbfs" => Some(page_size(data)?),
+        _ => return Err(errno::ENODEV),
+    };
+    if !current().process().ids.lock().may(CAP_SYS_ADMIN) {
+        return Err(Errno::EPERM);
     }
+    names::mount(&directory, huge).map(|()| 0)
+}
+
+/// What the options of a mount say of the size of pages: 2 MiB, if they say nothing.
+fn page_size(data: u64) -> Result<HugePageSize, Errno> {
+    let options = if data == 0 { Vec::new() } else { path(data)? };
+    let options = core::str::from_utf8(&options).map_err(|_| Errno::EINVAL)?;
+    let Some(size) = options.split(',').find_map(|option| option.strip_prefix("pagesize=")) else {
+        return Ok(HugePageSize::Mib2);
+    };
+    let units = [(['k', 'K'], 10), (['m', 'M'], 20), (['g', 'G'], 30)];
+    let with_unit = units.iter().find_map(|(letters, shift)| Some((size.strip_suffix(*letters)?, *shift)));
+    let (number, shift) = with_unit.unwrap_or((size, 0));
+    let bytes = number.parse::<u64>().map_err(|_| Errno::EINVAL)?;
+    bytes.checked_shl(shift).and_then(HugePageSize::from_bytes).ok_or(Errno::EINVAL)
 }
 
 fn umount(frame: &mut Frame) -> Answer {

@@ -15,6 +15,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::PAGE_SIZE;
 use freehold::error::Errno;
+use freehold::hugetlb::HugePageSize;
 use linux_raw_sys::general::*;
 
 pub const CALLS: Calls = &[
@@ -141,17 +142,24 @@ fn may_access(node: Arc<Node>, mode: u64) -> Answer {
 
 const TMPFS: u64 = 0x0102_1994;
 const PROC: u64 = 0x9fa0;
+const HUGETLBFS: u64 = 0x9584_58f6;
 
 /// Writes `struct statfs`: of memory, all of which files may have.
 fn put_statfs(kind: u64, out: u64) -> Answer {
     let (all, free) = (memory::total_bytes() / PAGE_SIZE, frames::free_count());
-    let words = [kind, 4096, all, free, free, all, free, 0, 255, 4096, 0, 0, 0, 0, 0];
+    let block = if kind == HUGETLBFS { HugePageSize::Mib2.bytes() } else { PAGE_SIZE };
+    let words = [kind, block, all, free, free, all, free, 0, 255, 4096, 0, 0, 0, 0, 0];
     UserPtr::<[u64; 15]>::new(out).write(&words)?;
     Ok(0)
 }
 
 fn kind_of(node: &Node) -> u64 {
-    if matches!(node.kind, Kind::Listing(_) | Kind::Made(_)) { PROC } else { TMPFS }
+    let is_huge = node.huge.is_some() || node.mapping().is_some_and(|file| file.huge_page_size().is_some());
+    match node.kind {
+        Kind::Listing(_) | Kind::Made(_) => PROC,
+        _ if is_huge => HUGETLBFS,
+        _ => TMPFS,
+    }
 }
 
 fn statfs(frame: &mut Frame) -> Answer {

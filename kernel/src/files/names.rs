@@ -10,6 +10,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
+use freehold::hugetlb::HugePageSize;
 
 /// Held for changes of more than one name.
 static CHANGES: SpinLock<()> = SpinLock::new(());
@@ -134,17 +135,17 @@ pub fn rename(from: (&Arc<Node>, &[u8]), to: (&Arc<Node>, &[u8]), existing: Exis
     Ok(())
 }
 
-/// Covers a directory by a new one, which is empty, until [`unmount`].
+/// Covers a directory by a new one, which is empty, until [`unmount`]: for files of huge pages, if it says so.
 ///
 /// # Errors
 ///
 /// ENOTDIR; EBUSY: the root.
-pub fn mount(directory: &Arc<Node>) -> Result<(), Errno> {
+pub fn mount(directory: &Arc<Node>, huge: Option<HugePageSize>) -> Result<(), Errno> {
     let _guard = CHANGES.lock();
     let up = directory.parent.lock().upgrade().ok_or(Errno::EBUSY)?;
     entries(directory)?;
     let name = directory.name.lock().clone();
-    let new = Node::directory(0o1777);
+    let new = Node::directory_of(if huge.is_some() { 0o755 } else { 0o1777 }, huge);
     *new.keeps.lock() = Some(directory.clone());
     new.links.store(1, Relaxed);
     set_name(entries(&up)?, (&up, &name), &new);

@@ -26,6 +26,7 @@ use core::sync::atomic::{
 use freehold::PAGE_SIZE;
 use freehold::counted::Counted;
 use freehold::error::Errno;
+use freehold::hugetlb::HugePageSize;
 use freehold::object::{Mapping, Zeroes};
 use freehold_kernel::cpio;
 
@@ -57,6 +58,8 @@ pub struct Node {
     pub changing: Mutex,
     /// Its contents came with the archive: they are all there, whether they were touched or not.
     pub is_archived: bool,
+    /// Of a directory: files that are made there are of huge pages (hugetlbfs).
+    pub huge: Option<HugePageSize>,
     /// How many open files may write it; below zero: how many programs run it, which excludes those.
     pub writers: AtomicI32,
     pub kind: Kind,
@@ -108,6 +111,7 @@ impl Node {
             times: [const { AtomicU64::new(0) }; 3].map(|_| AtomicU64::new(now)),
             changing: Mutex::new(),
             is_archived: false,
+            huge: None,
             writers: AtomicI32::new(0),
             kind,
         })
@@ -141,13 +145,25 @@ impl Node {
         self.times[2].store(now, Relaxed);
     }
 
-    /// An empty file.
+    /// The same, for files of huge pages, if it says so.
+    pub fn directory_of(mode: u32, huge: Option<HugePageSize>) -> Arc<Node> {
+        let mut node = Self::directory(mode);
+        if let Some(node) = Arc::get_mut(&mut node) {
+            node.huge = huge;
+        }
+        node
+    }
+
+    /// An empty file, for this directory.
     ///
     /// # Errors
     ///
     /// ENOMEM.
-    pub fn empty(mode: u32) -> Result<Arc<Node>, Errno> {
-        let mapping = Mapping::new(engine(), Zeroes, 0, true).map_err(|_| Errno::ENOMEM)?;
+    pub fn empty(mode: u32, directory: &Node) -> Result<Arc<Node>, Errno> {
+        let mapping = match directory.huge {
+            Some(page) => Mapping::of_huge_pages(engine(), page, 0, true).map_err(|error| error.errno())?,
+            None => Mapping::new(engine(), Zeroes, 0, true).map_err(|_| Errno::ENOMEM)?,
+        };
         Ok(Self::new(REGULAR | mode & 0o7777, Kind::Regular(mapping)))
     }
 
