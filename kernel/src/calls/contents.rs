@@ -37,6 +37,7 @@ pub const CALLS: Calls = &[
     (__NR_sync, super::nothing),
     (__NR_fadvise64, fadvise),
     (__NR_readahead, sync_one),
+    (CACHESTAT, cachestat),
 ];
 
 fn invalid(_: &mut Frame) -> Answer {
@@ -255,6 +256,28 @@ fn copy_file_range(frame: &mut Frame) -> Answer {
 fn sync_one(frame: &mut Frame) -> Answer {
     let [descriptor, ..] = frame.args();
     file(descriptor).map(|_| 0)
+}
+
+const CACHESTAT: u32 = 451;
+
+/// How many pages of a part of a file are in memory; none of them waits to be written.
+fn cachestat(frame: &mut Frame) -> Answer {
+    let [descriptor, range, out, flags, ..] = frame.args();
+    let open = file(descriptor)?;
+    let [offset, len] = UserPtr::<[u64; 2]>::new(range).read()?;
+    if flags as u32 != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let count = match open.file.mapping() {
+        Some(mapping) if mapping.huge_page_size().is_some() => return Err(Errno::EOPNOTSUPP),
+        Some(mapping) => {
+            let end = if len == 0 { u64::MAX } else { offset.saturating_add(len) };
+            let pages = offset / PAGE_SIZE..end.min(mapping.size()).div_ceil(PAGE_SIZE);
+            pages.filter(|page| mapping.has_page(PageIndex::new(*page))).count() as u64
+        }
+        None => 0,
+    };
+    UserPtr::<[u64; 5]>::new(out).write(&[count, 0, 0, 0, 0]).map(|()| 0)
 }
 
 fn fadvise(frame: &mut Frame) -> Answer {
