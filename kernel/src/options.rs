@@ -85,3 +85,8 @@ pub fn init(line: &str) {
     }
     WATCHES.store(is_tracing() || measures_stretches(), Relaxed);
 }
+
+/// From now on calls are looked at: a tracer wants its tracee to stop there.
+pub fn watch_calls() {
+    WATCHES.store(true, Relaxed);
+}

@@ -4,6 +4,7 @@ use crate::arch::trap::Vectors;
 use crate::arch::{apic, clock, cpu, descriptors, features, report, serial};
 use crate::boot::smp;
 use crate::boot::start_info::StartInfo;
+use crate::files::busy::Running;
 use crate::files::console::Console;
 use crate::files::open::Open;
 use crate::files::tree::{self, Node};
@@ -81,6 +82,7 @@ fn start_engine() {
     let engine = Engine::new(Machine, config).expect("memory for the engine");
     // Release pairs with the acquire of `engine`.
     ENGINE.store(alloc::boxed::Box::into_raw(alloc::boxed::Box::new(engine)), Release);
+    crate::files::proc::settings::commit();
     crate::files::proc::settings::set_huge_pages(options::huge_pages());
 }
 
@@ -117,7 +119,7 @@ fn run_first(mut strings: Strings) {
         Ok(node) => node,
         Err(error) => panic!("the first program {}: {error:?}", name(&path)),
     };
-    let process = Process::new(process::new_tid(), None);
+    let process = Process::new(process::new_tid(), None, Default::default());
     let console = Open::new(Arc::new(Console), O_RDWR, b"/dev/console");
     for _ in 0..3 {
         process.files.add(console.clone(), 0, false).expect("room for a descriptor");
@@ -127,7 +129,7 @@ fn run_first(mut strings: Strings) {
         Err(error) => panic!("the first program {}: {error:?}", name(&path)),
     };
     *process.name.lock() = path;
-    *process.exe.lock() = Some(node);
+    *process.exe.lock() = Running::new(node).ok();
     *process.space.lock() = Some(space.clone());
     let thread = Thread::new(process.pid, &process, space, &frame, &Vectors([[0; 16]; 16]));
     let thread = Arc::new(thread.expect("memory for a thread"));

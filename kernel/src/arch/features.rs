@@ -179,6 +179,33 @@ impl VectorState {
         Ok(state)
     }
 
+    pub fn copy(&self) -> Self {
+        VectorState(self.0)
+    }
+
+    /// What a tracer sees: FXSAVE's image, or all of it.
+    pub fn for_tracer(&self, all: bool) -> &[u8] {
+        &self.0[..if all { Self::size() } else { Self::LEGACY }]
+    }
+
+    /// Takes so many bytes of the image from a tracer, made harmless.
+    ///
+    /// # Errors
+    ///
+    /// EFAULT; EINVAL: the header says what there is not, or that it is compacted.
+    pub fn take_from_tracer(&mut self, at: u64, bytes: usize) -> Result<(), Errno> {
+        const MXCSR_BITS: u64 = 0xffff;
+        user::copy_in(at, &mut self.0[..bytes])?;
+        let mxcsr = self.word(Self::MXCSR) & 0xffff_ffff;
+        let (parts, form) = (self.word(Self::LEGACY), self.word(Self::LEGACY + 8));
+        let reserved = &self.0[Self::LEGACY + 16..Self::LEGACY + Self::HEADER];
+        let is_odd = parts & !PARTS.load(Relaxed) != 0 || form != 0 || reserved.iter().any(|byte| *byte != 0);
+        if mxcsr & !MXCSR_BITS != 0 || Self::is_extended() && bytes > Self::LEGACY && is_odd {
+            return Err(Errno::EINVAL);
+        }
+        Ok(())
+    }
+
     /// The registers that `entry.s` loads.
     pub fn vectors(&self) -> Vectors {
         let mut vectors = Vectors([[0; 16]; 16]);

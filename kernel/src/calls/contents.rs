@@ -6,10 +6,14 @@ use super::files::{HERE, find};
 use super::{Answer, Calls, errno};
 use crate::arch::trap::Frame;
 use crate::arch::user::UserPtr;
+use crate::files::CHARACTER;
 use crate::files::buffer::UserBuffer;
+use crate::files::node::NodeFile;
 use crate::files::open::Open;
+use crate::files::permissions::{self, WRITE};
 use crate::files::tree::Kind;
 use crate::memory::platform::Machine;
+use crate::task::limits;
 use freehold::counted::Counted;
 use freehold::error::Errno;
 use freehold::object::Mapping;
@@ -33,6 +37,7 @@ pub const CALLS: Calls = &[
     (__NR_sync, super::nothing),
     (__NR_fadvise64, fadvise),
     (__NR_readahead, sync_one),
+    (CACHESTAT, cachestat),
 ];
 
 fn invalid(_: &mut Frame) -> Answer {
@@ -43,6 +48,11 @@ fn lseek(frame: &mut Frame) -> Answer {
     let [descriptor, offset, whence, ..] = frame.args();
     let open = file(descriptor)?;
     seekable(&open)?;
+    // Devices have one place alone.
+    if open.file.stat().mode & TYPE == CHARACTER && whence as u32 <= SEEK_END {
+        return Ok(0);
+    }
+    let _moving = open.hold_position()?;
     let base = match whence as u32 {
         SEEK_SET => 0,
         SEEK_CUR => open.position(),
@@ -60,6 +70,7 @@ fn lseek(frame: &mut Frame) -> Answer {
     Ok(to)
 }
 
+const TYPE: u32 = 0o170_000;
 /// ENXIO.
 const BEYOND: Errno = Errno(6);
 
@@ -69,7 +80,10 @@ fn seek_data(open: &Open, offset: u64, data: bool) -> Answer {
     if offset >= size {
         return Err(BEYOND);
     }
-    let Some(mapping) = open.file.mapping() else { return Ok(if data { offset } else { size }) };
+    let is_archived = open.file.node().is_some_and(|node| node.is_archived);
+    let Some(mapping) = open.file.mapping().filter(|_| !is_archived) else {
+        return Ok(if data { offset } else { size });
+    };
     let first = offset / PAGE_SIZE;
     let found =
         (first..size.div_ceil(PAGE_SIZE)).find(|page| mapping.has_page(PageIndex::new(*page)) == data);
@@ -84,7 +98,12 @@ fn truncate(frame: &mut Frame) -> Answer {
     let [path, size, ..] = frame.args();
     let node = find(HERE, path, true)?;
     match &node.kind {
-        Kind::Regular(mapping) => set_size(mapping, size)?,
+        Kind::Regular(mapping) => {
+            permissions::check(&node, WRITE)?;
+            let _file = NodeFile::to_write(node.clone())?;
+            let _changing = node.changing.lock()?;
+            set_size(mapping, size)?;
+        }
         Kind::Directory(_) | Kind::Listing(_) => return Err(errno::EISDIR),
         _ => return Err(Errno::EINVAL),
     }
@@ -96,6 +115,7 @@ fn ftruncate(frame: &mut Frame) -> Answer {
     let [descriptor, size, ..] = frame.args();
     let open = file(descriptor)?;
     let mapping = open.file.mapping().filter(|_| open.may_write()).ok_or(Errno::EINVAL)?;
+    let _changing = open.hold_contents()?;
     set_size(mapping, size)?;
     open.file.node().inspect(|node| node.touch());
     Ok(0)
@@ -104,6 +124,9 @@ fn ftruncate(frame: &mut Frame) -> Answer {
 fn set_size(mapping: &Counted<Mapping<Machine>>, size: u64) -> Result<(), Errno> {
     if size > i64::MAX as u64 {
         return Err(Errno::EINVAL);
+    }
+    if size > mapping.size() {
+        limits::file_room(size - 1)?;
     }
     mapping.truncate(size).map_err(|error| error.errno())
 }
@@ -124,13 +147,13 @@ fn fallocate(frame: &mut Frame) -> Answer {
         None => return Err(errno::ESPIPE),
     };
     let keeps = mode & FALLOC_FL_KEEP_SIZE != 0;
+    let _changing = open.hold_contents()?;
+    if end > mapping.size() && mode == 0 {
+        limits::file_room(end - 1)?;
+    }
     match mode & !FALLOC_FL_KEEP_SIZE {
         0 => allocate(mapping, offset, end, keeps)?,
         FALLOC_FL_PUNCH_HOLE if keeps => mapping.punch(offset..end).map_err(|error| error.errno())?,
-        FALLOC_FL_ZERO_RANGE => {
-            mapping.punch(offset..end).map_err(|error| error.errno())?;
-            allocate(mapping, offset, end, keeps)?;
-        }
         _ => return Err(Errno::EOPNOTSUPP),
     }
     open.file.node().inspect(|node| node.touch());
@@ -233,6 +256,28 @@ fn copy_file_range(frame: &mut Frame) -> Answer {
 fn sync_one(frame: &mut Frame) -> Answer {
     let [descriptor, ..] = frame.args();
     file(descriptor).map(|_| 0)
+}
+
+const CACHESTAT: u32 = 451;
+
+/// How many pages of a part of a file are in memory; none of them waits to be written.
+fn cachestat(frame: &mut Frame) -> Answer {
+    let [descriptor, range, out, flags, ..] = frame.args();
+    let open = file(descriptor)?;
+    let [offset, len] = UserPtr::<[u64; 2]>::new(range).read()?;
+    if flags as u32 != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let count = match open.file.mapping() {
+        Some(mapping) if mapping.huge_page_size().is_some() => return Err(Errno::EOPNOTSUPP),
+        Some(mapping) => {
+            let end = if len == 0 { u64::MAX } else { offset.saturating_add(len) };
+            let pages = offset / PAGE_SIZE..end.min(mapping.size()).div_ceil(PAGE_SIZE);
+            pages.filter(|page| mapping.has_page(PageIndex::new(*page))).count() as u64
+        }
+        None => 0,
+    };
+    UserPtr::<[u64; 5]>::new(out).write(&[count, 0, 0, 0, 0]).map(|()| 0)
 }
 
 fn fadvise(frame: &mut Frame) -> Answer {

@@ -229,8 +229,11 @@ fn add_seals(open: &Open, seals: u32) -> Answer {
 }
 
 fn flock(frame: &mut Frame) -> Answer {
-    let [descriptor, ..] = frame.args();
-    file(descriptor).map(|_| 0)
+    let [descriptor, operation, ..] = frame.args();
+    match operation as u32 & !LOCK_NB {
+        LOCK_SH | LOCK_EX | LOCK_UN => file(descriptor).map(|_| 0),
+        _ => Err(Errno::EINVAL),
+    }
 }
 
 fn no_socket(_: &mut Frame) -> Answer {

@@ -8,9 +8,10 @@ use crate::arch::trap::Frame;
 use crate::arch::user::{self, UserPtr};
 use crate::engine;
 use crate::files::event::Event;
+use crate::files::node::NodeFile;
 use crate::files::open::Open;
 use crate::files::timer::Timer;
-use crate::files::tree::{self, Kind, Node, NodeFile};
+use crate::files::tree::{self, Kind, Node};
 use crate::files::{File, REGULAR, userfault};
 use alloc::sync::Arc;
 use freehold::error::Errno;
@@ -138,7 +139,7 @@ fn memfd_create(frame: &mut Frame) -> Answer {
     let node = Node::new(REGULAR | mode, Kind::Regular(mapping));
     *node.name.lock() = [b"memfd:", &*name].concat();
     let path = tree::path_of(&node);
-    add(Arc::new(NodeFile(node)), if flags & MFD_CLOEXEC != 0 { O_CLOEXEC } else { 0 }, &path)
+    add(Arc::new(NodeFile::new(node)), if flags & MFD_CLOEXEC != 0 { O_CLOEXEC } else { 0 }, &path)
 }
 
 fn memfd_secret(frame: &mut Frame) -> Answer {
@@ -150,7 +151,7 @@ fn memfd_secret(frame: &mut Frame) -> Answer {
     let node = Node::new(REGULAR | 0o600, Kind::Regular(mapping));
     *node.name.lock() = b"secretmem".to_vec();
     let path = tree::path_of(&node);
-    add(Arc::new(NodeFile(node)), flags as u32, &path)
+    add(Arc::new(NodeFile::new(node)), flags as u32, &path)
 }
 
 fn userfaultfd(frame: &mut Frame) -> Answer {

@@ -5,8 +5,10 @@ use crate::arch::cpu::current;
 use crate::arch::trap::Frame;
 use crate::arch::user::{self, UserPtr};
 use crate::files::File;
+use crate::files::node::NodeFile;
 use crate::files::open::Open;
-use crate::files::tree::{self, Kind, Node, NodeFile};
+use crate::files::permissions::{self, EXECUTE, READ, WRITE};
+use crate::files::tree::{self, Kind, Node};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
@@ -43,7 +45,7 @@ pub fn path(at: u64) -> Result<Vec<u8>, Errno> {
 pub fn directory(descriptor: u64) -> Result<Arc<Node>, Errno> {
     let process = current().process();
     if descriptor & 0xffff_ffff == HERE {
-        return Ok(process.directory.lock().clone());
+        return Ok(process.place().directory.lock().clone());
     }
     process.files.get(descriptor & 0xffff_ffff)?.file.node().cloned().ok_or(errno::ENOTDIR)
 }
@@ -97,22 +99,39 @@ const KEPT: u32 = O_ACCMODE | O_APPEND | O_NONBLOCK | O_PATH | O_DIRECT | O_NOAT
 fn open_at(descriptor: u64, at: u64, flags: u32, mode: u32) -> Answer {
     let path = path(at)?;
     let from = start(descriptor, &path)?;
+    let mut is_new = false;
     let node = match tree::lookup(&from, &path, flags & O_NOFOLLOW == 0) {
         Ok(directory) if flags & O_TMPFILE == O_TMPFILE => unnamed(&directory, flags, mode)?,
         Ok(_) if flags & (O_CREAT | O_EXCL) == O_CREAT | O_EXCL => return Err(Errno::EEXIST),
-        Err(Errno::ENOENT) if flags & O_CREAT != 0 && flags & O_PATH == 0 => create(&from, &path, mode)?,
+        Err(Errno::ENOENT) if flags & O_CREAT != 0 && flags & O_PATH == 0 => {
+            is_new = true;
+            create(&from, &path, mode)?
+        }
         found => found?,
     };
+    if flags & O_PATH == 0 && flags & O_TMPFILE != O_TMPFILE && !is_new {
+        permissions::check(&node, wanted(flags))?;
+    }
     let file = open_node(&node, flags)?;
     let open = Open::new(file, flags & KEPT, &tree::path_of(&node));
     current().process().files.add(open, 0, flags & O_CLOEXEC != 0)
+}
+
+/// What an open asks for.
+fn wanted(flags: u32) -> u32 {
+    let access = match flags & O_ACCMODE {
+        O_RDONLY => READ,
+        O_WRONLY => WRITE,
+        _ => READ | WRITE,
+    };
+    if flags & O_TRUNC != 0 { access | WRITE } else { access }
 }
 
 /// What an open of this node gets.
 fn open_node(node: &Arc<Node>, flags: u32) -> Result<Arc<dyn File>, Errno> {
     let writes = flags & O_ACCMODE != O_RDONLY;
     if flags & O_PATH != 0 {
-        return Ok(Arc::new(NodeFile(node.clone())));
+        return Ok(Arc::new(NodeFile::new(node.clone())));
     }
     if flags & O_DIRECTORY != 0 && flags & O_TMPFILE != O_TMPFILE && !node.is_directory() {
         return Err(errno::ENOTDIR);
@@ -122,13 +141,18 @@ fn open_node(node: &Arc<Node>, flags: u32) -> Result<Arc<dyn File>, Errno> {
         Kind::Made(make) => make(),
         Kind::Link(_) | Kind::Jump(_) => Err(errno::ELOOP),
         Kind::Directory(_) | Kind::Listing(_) if writes || flags & O_CREAT != 0 => Err(errno::EISDIR),
-        Kind::Directory(_) | Kind::Listing(_) => Ok(Arc::new(NodeFile(node.clone()))),
+        Kind::Directory(_) | Kind::Listing(_) => Ok(Arc::new(NodeFile::new(node.clone()))),
         Kind::Regular(mapping) => {
+            let file = match writes {
+                true => NodeFile::to_write(node.clone())?,
+                false => NodeFile::new(node.clone()),
+            };
             if flags & O_TRUNC != 0 && writes {
+                let _changing = node.changing.lock()?;
                 mapping.truncate(0).map_err(|error| error.errno())?;
                 node.touch();
             }
-            Ok(Arc::new(NodeFile(node.clone())))
+            Ok(Arc::new(file))
         }
     }
 }
@@ -141,7 +165,9 @@ fn unnamed(directory: &Arc<Node>, flags: u32, mode: u32) -> Result<Arc<Node>, Er
     if !matches!(directory.kind, Kind::Directory(_)) {
         return Err(errno::ENOTDIR);
     }
-    let node = Node::empty(mode & !current().process().umask.load(Relaxed))?;
+    permissions::check(directory, WRITE | EXECUTE)?;
+    let node = Node::empty(mode & !current().process().place().umask.load(Relaxed), directory)?;
+    permissions::make_own(&node, directory);
     *node.name.lock() = alloc::format!("#{}", node.inode).into_bytes();
     *node.parent.lock() = Arc::downgrade(directory);
     Ok(node)
@@ -153,7 +179,9 @@ fn create(from: &Arc<Node>, path: &[u8], mode: u32) -> Result<Arc<Node>, Errno> 
         return Err(errno::EISDIR);
     }
     let name = name.ok_or(errno::EISDIR)?;
-    let node = Node::empty(mode & !current().process().umask.load(Relaxed))?;
+    permissions::check(&directory, WRITE | EXECUTE)?;
+    let node = Node::empty(mode & !current().process().place().umask.load(Relaxed), &directory)?;
+    permissions::make_own(&node, &directory);
     match directory.insert(&name, node.clone()) {
         // Somebody else was faster.
         Err(Errno::EEXIST) => directory.child(&name),
@@ -198,7 +226,7 @@ fn directory_or_link(descriptor: u64) -> Result<Arc<Node>, Errno> {
 
 fn getcwd(frame: &mut Frame) -> Answer {
     let [out, room, ..] = frame.args();
-    let here = current().process().directory.lock().clone();
+    let here = current().process().place().directory.lock().clone();
     let mut text = tree::path_of(&here);
     text.push(0);
     if text.len() as u64 > room {
@@ -219,7 +247,8 @@ fn enter(node: Arc<Node>) -> Answer {
     if !node.is_directory() {
         return Err(errno::ENOTDIR);
     }
-    let before = core::mem::replace(&mut *current().process().directory.lock(), node);
+    permissions::check(&node, EXECUTE)?;
+    let before = core::mem::replace(&mut *current().process().place().directory.lock(), node);
     drop(before);
     Ok(0)
 }
@@ -232,6 +261,7 @@ fn chdir(frame: &mut Frame) -> Answer {
 fn getdents64(frame: &mut Frame) -> Answer {
     let [descriptor, out, room, ..] = frame.args();
     let open = current().process().files.get(descriptor)?;
+    let _moving = open.hold_position()?;
     let (mut records, mut position) = (Vec::new(), open.position());
     open.file.entries(position, &mut |entry| {
         let bytes = (19 + entry.name.len() + 1).next_multiple_of(8);
@@ -263,5 +293,5 @@ fn getdents64(frame: &mut Frame) -> Answer {
 
 fn umask(frame: &mut Frame) -> Answer {
     let [mask, ..] = frame.args();
-    Ok(current().process().umask.swap(mask as u32 & 0o777, Relaxed).into())
+    Ok(current().process().place().umask.swap(mask as u32 & 0o777, Relaxed).into())
 }

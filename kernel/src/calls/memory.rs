@@ -6,7 +6,8 @@ use crate::arch::cpu::current;
 use crate::arch::trap::Frame;
 use crate::arch::user;
 use crate::memory::platform::Machine;
-use crate::task::{Space, process};
+use crate::task::Space;
+use crate::task::process::{self, Process};
 use alloc::vec::Vec;
 use freehold::PAGE_SIZE;
 use freehold::access::IoVec;
@@ -43,6 +44,9 @@ pub const CALLS: Calls = &[
 fn mmap(frame: &mut Frame) -> Answer {
     let [at, len, prot, flags, descriptor, offset] = frame.args();
     let (prot, flags) = (Prot::from_bits_retain(prot), MapFlags::from_bits_retain(flags));
+    if !offset.is_multiple_of(PAGE_SIZE) {
+        return Err(Errno::EINVAL);
+    }
     let thread = current();
     let file = match flags.contains(MapFlags::ANONYMOUS) {
         true => None,
@@ -168,15 +172,22 @@ fn space_of(pid: u64) -> Result<Space, Errno> {
 /// The same, of one whose memory the caller may look at.
 fn traced_space(pid: u64) -> Result<Space, Errno> {
     let process = process::find(pid as u32).ok_or(Errno::ESRCH)?;
+    check_traceable(&process)?;
+    space_of(pid)
+}
+
+/// Whether the caller may look into a process.
+///
+/// # Errors
+///
+/// EPERM.
+pub fn check_traceable(process: &Process) -> Result<(), Errno> {
     // One lock at a time: both may be the same process's.
     let own = current().process().ids.lock().clone();
     let other = process.ids.lock().clone();
     let others = [other.user.real, other.user.effective, other.user.saved];
     let is_own = others.into_iter().all(|id| id == own.user.real);
-    if !is_own && !own.may(SYS_PTRACE) {
-        return Err(Errno::EPERM);
-    }
-    space_of(pid)
+    if is_own || own.may(SYS_PTRACE) { Ok(()) } else { Err(Errno::EPERM) }
 }
 
 const SYS_PTRACE: u32 = 19;

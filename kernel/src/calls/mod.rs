@@ -16,9 +16,11 @@ mod identity;
 mod memory;
 mod memory_options;
 mod names;
+mod pidfds;
 mod policies;
 mod poll;
 mod processes;
+mod ptrace;
 mod scheduling;
 pub mod shm;
 mod signals;
@@ -32,6 +34,7 @@ use crate::arch::cpu;
 use crate::arch::report::{report, say};
 use crate::arch::stretch;
 use crate::arch::trap::Frame;
+use crate::task::trace;
 use crate::{options, task};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use freehold::error::Errno;
@@ -70,6 +73,8 @@ static TABLE: [Call; COUNT] = {
         events::CALLS,
         shm::CALLS,
         policies::CALLS,
+        pidfds::CALLS,
+        ptrace::CALLS,
     ];
     let mut file = 0;
     while file < files.len() {
@@ -121,9 +126,29 @@ fn watched(frame: &mut Frame, call: Call) {
     stretch::begin();
     match options::is_tracing() {
         true => traced(frame, call),
+        false if trace::watches_calls() => stopped(frame),
         false => answer(frame, call),
     }
     stretch::end(number & 0xfff);
+}
+
+/// For a tracer, which may change what is asked for, and what is answered.
+#[cold]
+fn stopped(frame: &mut Frame) {
+    frame.error = frame.rax;
+    frame.rax = -i64::from(errno::ENOSYS.0) as u64;
+    trace::stop_at_call(frame);
+    if cpu::current().is_killed() {
+        return task::before_user(frame);
+    }
+    let number = frame.error as usize;
+    let call = if number < COUNT { TABLE[number] } else { unknown };
+    frame.rax = number as u64;
+    frame.rax = call(frame).unwrap_or_else(|error| -i64::from(error.0) as u64);
+    if trace::watches_calls() {
+        trace::stop_at_call(frame);
+    }
+    task::before_user(frame);
 }
 
 /// With option `trace`: says what was asked and answered.

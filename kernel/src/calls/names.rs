@@ -5,12 +5,15 @@ use super::{Answer, Calls, errno};
 use crate::arch::cpu::current;
 use crate::arch::trap::Frame;
 use crate::files::names::{self, Existing};
+use crate::files::permissions::{self, EXECUTE, WRITE};
 use crate::files::tree::{self, Node};
 use crate::files::{DIRECTORY, REGULAR};
+use crate::task::ids::CAP_SYS_ADMIN;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
+use freehold::hugetlb::HugePageSize;
 use linux_raw_sys::general::*;
 
 pub const CALLS: Calls = &[
@@ -49,12 +52,12 @@ fn new(descriptor: u64, at: u64) -> Result<(Arc<Node>, Vec<u8>), Errno> {
     let name = name.ok_or(Errno::EEXIST)?;
     match directory.child(&name) {
         Ok(_) => Err(Errno::EEXIST),
-        Err(_) => Ok((directory, name)),
+        Err(_) => permissions::check(&directory, WRITE | EXECUTE).map(|()| (directory, name)),
     }
 }
 
-fn permissions(mode: u64) -> u32 {
-    mode as u32 & 0o7777 & !current().process().umask.load(Relaxed)
+fn mode_of(mode: u64) -> u32 {
+    mode as u32 & 0o7777 & !current().process().place().umask.load(Relaxed)
 }
 
 fn mkdir(frame: &mut Frame) -> Answer {
@@ -69,7 +72,9 @@ fn mkdirat(frame: &mut Frame) -> Answer {
 
 fn make_directory(descriptor: u64, at: u64, mode: u64) -> Answer {
     let (directory, name) = new(descriptor, at)?;
-    directory.insert(&name, Node::directory(permissions(mode))).map(|()| 0)
+    let node = Node::directory_of(mode_of(mode), directory.huge);
+    permissions::make_own(&node, &directory);
+    directory.insert(&name, node).map(|()| 0)
 }
 
 fn mknod(frame: &mut Frame) -> Answer {
@@ -86,7 +91,11 @@ fn mknodat(frame: &mut Frame) -> Answer {
 fn make_node(descriptor: u64, at: u64, mode: u64) -> Answer {
     let (directory, name) = new(descriptor, at)?;
     match mode as u32 & 0o170_000 {
-        0 | REGULAR => directory.insert(&name, Node::empty(permissions(mode))?).map(|()| 0),
+        0 | REGULAR => {
+            let node = Node::empty(mode_of(mode), &directory)?;
+            permissions::make_own(&node, &directory);
+            directory.insert(&name, node).map(|()| 0)
+        }
         DIRECTORY => Err(Errno::EPERM),
         _ => Err(Errno::EINVAL),
     }
@@ -182,17 +191,38 @@ fn symlink_at(target: u64, descriptor: u64, at: u64) -> Answer {
         return Err(Errno::ENOENT);
     }
     let (directory, name) = new(descriptor, at)?;
-    directory.insert(&name, Node::link(&target)).map(|()| 0)
+    let node = Node::link(&target);
+    permissions::make_own(&node, &directory);
+    directory.insert(&name, node).map(|()| 0)
 }
 
 /// Of memory alone: a new, empty directory.
 fn mount(frame: &mut Frame) -> Answer {
-    let [_, target, kind, ..] = frame.args();
+    let [_, target, kind, _, data, _] = frame.args();
     let directory = find(HERE, target, true)?;
-    match &*path(kind)? {
-        b"tmpfs" | b"ramfs" => names::mount(&directory).map(|()| 0),
-        _ => Err(errno::ENODEV),
+    let huge = match &*path(kind)? {
+        b"tmpfs" | b"ramfs" => None,
+        b"hugetlbfs" => Some(page_size(data)?),
+        _ => return Err(errno::ENODEV),
+    };
+    if !current().process().ids.lock().may(CAP_SYS_ADMIN) {
+        return Err(Errno::EPERM);
     }
+    names::mount(&directory, huge).map(|()| 0)
+}
+
+/// What the options of a mount say of the size of pages: 2 MiB, if they say nothing.
+fn page_size(data: u64) -> Result<HugePageSize, Errno> {
+    let options = if data == 0 { Vec::new() } else { path(data)? };
+    let options = core::str::from_utf8(&options).map_err(|_| Errno::EINVAL)?;
+    let Some(size) = options.split(',').find_map(|option| option.strip_prefix("pagesize=")) else {
+        return Ok(HugePageSize::Mib2);
+    };
+    let units = [(['k', 'K'], 10), (['m', 'M'], 20), (['g', 'G'], 30)];
+    let with_unit = units.iter().find_map(|(letters, shift)| Some((size.strip_suffix(*letters)?, *shift)));
+    let (number, shift) = with_unit.unwrap_or((size, 0));
+    let bytes = number.parse::<u64>().map_err(|_| Errno::EINVAL)?;
+    bytes.checked_shl(shift).and_then(HugePageSize::from_bytes).ok_or(Errno::EINVAL)
 }
 
 fn umount(frame: &mut Frame) -> Answer {

@@ -1,12 +1,15 @@
 //! Where memory comes from, on a machine with one node; and barriers between processors.
 
-use super::{Answer, Calls};
+use super::{Answer, Calls, errno};
 use crate::arch::cpu::current;
 use crate::arch::lock::SpinLock;
 use crate::arch::trap::Frame;
 use crate::arch::user::UserPtr;
 use crate::memory::platform::Machine;
+use crate::task::ids::CAP_SYS_NICE;
+use crate::task::process::{self, Process};
 use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
 use freehold::error::Errno;
 use freehold::platform::Host;
 use linux_raw_sys::general::*;
@@ -15,7 +18,7 @@ pub const CALLS: Calls = &[
     (__NR_mbind, mbind),
     (__NR_set_mempolicy, set_mempolicy),
     (__NR_get_mempolicy, get_mempolicy),
-    (__NR_migrate_pages, one_node),
+    (__NR_migrate_pages, migrate_pages),
     (__NR_move_pages, move_pages),
     (__NR_membarrier, membarrier),
 ];
@@ -141,16 +144,44 @@ fn get_mempolicy(frame: &mut Frame) -> Answer {
     Ok(0)
 }
 
-fn one_node(_: &mut Frame) -> Answer {
-    Ok(0)
+const MOVE: u64 = 2;
+const MOVE_ALL: u64 = 4;
+
+/// The process of this number, 0 for the caller's, if the caller may look into it.
+fn process_of(pid: u64) -> Result<Arc<Process>, Errno> {
+    if pid as i32 == 0 {
+        return Ok(current().process().clone());
+    }
+    let process = process::find(pid as u32).ok_or(Errno::ESRCH)?;
+    super::memory::check_traceable(&process)?;
+    Ok(process)
+}
+
+/// Between sets of nodes, of which there is one.
+fn migrate_pages(frame: &mut Frame) -> Answer {
+    let [pid, ..] = frame.args();
+    process_of(pid).map(|_| 0)
 }
 
 /// All pages are on node 0 already: says so of each.
 fn move_pages(frame: &mut Frame) -> Answer {
-    let [_, count, pages, _, status, _] = frame.args();
+    let [pid, count, pages, nodes, status, flags] = frame.args();
+    if flags & !(MOVE | MOVE_ALL) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if flags & MOVE_ALL != 0 && !current().process().ids.lock().may(CAP_SYS_NICE) {
+        return Err(Errno::EPERM);
+    }
+    let process = process_of(pid)?;
+    let space = process.space.lock().clone().ok_or(Errno::EINVAL)?;
     for n in 0..count {
         let at = UserPtr::<u64>::new(pages).add(n).read()?;
-        let is_there = current().space().frame_at(at).is_some();
+        if let Some(nodes) = UserPtr::<u32>::optional(nodes)
+            && nodes.add(n).read()? != 0
+        {
+            return Err(errno::ENODEV);
+        }
+        let is_there = space.frame_at(at).is_some();
         let word = if is_there { 0 } else { -i32::from(Errno::ENOENT.0 as i16) };
         UserPtr::<i32>::new(status).add(n).write(&word)?;
     }

@@ -1,6 +1,8 @@
 //! Threads and processes.
 
+use super::descriptors;
 use super::files::{self, path};
+use super::pidfds;
 use super::usage::of_ended;
 use super::{Answer, Calls, errno};
 use crate::arch::cpu::current;
@@ -8,6 +10,7 @@ use crate::arch::features::VectorState;
 use crate::arch::lock::SpinLock;
 use crate::arch::trap::Frame;
 use crate::arch::user::{self, UserPtr};
+use crate::files::busy::Running;
 use crate::files::tree::{self, Kind, Node};
 use crate::task::clone::{self, Request};
 use crate::task::exec::{self, Strings};
@@ -15,7 +18,7 @@ use crate::task::exit::{self, Status};
 use crate::task::reap::{self, Which};
 use crate::task::signal::frame::AlternateStack;
 use crate::task::signal::{Action, IGNORE, Info, MOST, job};
-use crate::task::{Space, limits, scheduler, wait};
+use crate::task::{Space, limits, scheduler, trace, wait};
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -55,7 +58,11 @@ fn clone_call(frame: &mut Frame) -> Answer {
     let [flags, stack, parent_tid, child_tid, tls, _] = frame.args();
     let exit_signal = flags as u32 & CSIGNAL;
     let flags = flags & !u64::from(CSIGNAL);
-    clone::clone(frame, &Request { flags, parent_tid, child_tid, stack, tls, exit_signal })
+    let has = |flag: u32| flags & u64::from(flag) != 0;
+    if has(CLONE_PIDFD) && has(CLONE_PARENT_SETTID | CLONE_DETACHED) {
+        return Err(Errno::EINVAL);
+    }
+    clone::clone(frame, &Request { flags, pidfd: parent_tid, parent_tid, child_tid, stack, tls, exit_signal })
 }
 
 fn clone3(frame: &mut Frame) -> Answer {
@@ -82,18 +89,15 @@ fn clone3(frame: &mut Frame) -> Answer {
     if (has(CLONE_THREAD) || has(CLONE_PARENT)) && exit_signal != 0 {
         return Err(Errno::EINVAL);
     }
-    if has(CLONE_PIDFD) {
-        UserPtr::<u32>::new(pidfd).write(&0)?;
-    }
     let stack = stack.wrapping_add(stack_bytes);
     let exit_signal = exit_signal as u32;
-    clone::clone(frame, &Request { flags, parent_tid, child_tid, stack, tls, exit_signal })
+    clone::clone(frame, &Request { flags, pidfd, parent_tid, child_tid, stack, tls, exit_signal })
 }
 
 fn execve(frame: &mut Frame) -> Answer {
     let [at, arguments, environment, ..] = frame.args();
     let path = path(at)?;
-    let here = current().process().directory.lock().clone();
+    let here = current().process().place().directory.lock().clone();
     let node = tree::lookup(&here, &path, true)?;
     execute(frame, node, path, arguments, environment)
 }
@@ -124,14 +128,20 @@ fn execute(frame: &mut Frame, node: Arc<Node>, path: Vec<u8>, arguments: u64, en
         arguments: read_strings(arguments, &mut room)?,
         environment: read_strings(environment, &mut room)?,
     };
+    // As on Linux: a program always has a name.
+    if strings.arguments.is_empty() {
+        strings.arguments.push(Vec::new());
+    }
     let node = exec::interpret(node, &path, &mut strings)?;
+    let running = Running::new(node.clone())?;
     let (space, begin) = exec::load(&node, &path, &strings)?;
     exit::end_others()?;
     let name = tree::path_of(&node);
-    let before = current().process().exe.lock().replace(node);
+    let before = current().process().exe.lock().replace(running);
     drop(before);
     become_program(space, &path, name);
     *frame = begin;
+    trace::has_executed(frame);
     Ok(0)
 }
 
@@ -150,6 +160,7 @@ fn become_program(space: Space, path: &[u8], name: Vec<u8>) {
     *process.space.lock() = Some(space.clone());
     drop(thread.set_space(Some(space)));
     wait::wake(clone::vfork_key(process), usize::MAX);
+    process.files.unshare();
     process.files.close_marked();
     process.has_executed.store(1, Relaxed);
     process.ids.lock().executes();
@@ -215,14 +226,14 @@ fn wait4(frame: &mut Frame) -> Answer {
         pid @ 1.. => Which::Pid(pid as u32),
         pid => Which::Group(pid.unsigned_abs()),
     };
-    let Some((child, event)) = reap::wait_child(which, options | WEXITED)? else { return Ok(0) };
+    let Some(found) = reap::wait_child(which, options | WEXITED)? else { return Ok(0) };
     if let Some(status) = UserPtr::<u32>::optional(status) {
-        status.write(&event.word())?;
+        status.write(&found.event.word())?;
     }
     if let Some(usage) = UserPtr::<[u64; 18]>::optional(usage) {
-        usage.write(&of_ended(&child))?;
+        usage.write(&of_ended(&found.process))?;
     }
-    Ok(child.pid.into())
+    Ok(found.id.into())
 }
 
 fn waitid(frame: &mut Frame) -> Answer {
@@ -232,24 +243,39 @@ fn waitid(frame: &mut Frame) -> Answer {
     if options & !known != 0 || options & (WEXITED | WSTOPPED | WCONTINUED) == 0 {
         return Err(Errno::EINVAL);
     }
+    let mut nonblock = false;
     let which = match (kind as u32, id as i32) {
         (P_ALL, _) => Which::Any,
         (P_PID, id @ 1..) => Which::Pid(id as u32),
+        (P_PIDFD, descriptor @ 0..) => {
+            let open = descriptors::file(descriptor as u64)?;
+            let pid = pidfds::process_of(&open)?.pid;
+            if open.flags.load(Relaxed) & O_NONBLOCK != 0 {
+                nonblock = true;
+            }
+            Which::Pid(pid)
+        }
         (P_PGID, 0) => Which::Group(current().process().group.load(Relaxed)),
         (P_PGID, id @ 1..) => Which::Group(id as u32),
         _ => return Err(Errno::EINVAL),
     };
-    let found = reap::wait_child(which, options)?;
-    let info = found.as_ref().map_or(Info::default(), |(child, event)| {
-        let (code, value) = event.code();
-        job::child_info(child, SIGCHLD, code, value)
+    let found = reap::wait_child(which, if nonblock { options | WNOHANG } else { options })?;
+    if found.is_none() && nonblock && options & WNOHANG == 0 {
+        return Err(Errno::EAGAIN);
+    }
+    let info = found.as_ref().map_or(Info::default(), |found| {
+        let (code, value) = found.event.code();
+        let info = job::child_info(&found.process, SIGCHLD, code, value);
+        let [who, rest @ ..] = info.fields;
+        let [a, b, c] = rest;
+        Info { fields: [who & !0xffff_ffff | u64::from(found.id), a, b, c], ..info }
     });
     if out != 0 {
         // Bytes behind these are not touched.
         UserPtr::<[u64; 4]>::new(out).write(&info.words()[..4].try_into().expect("four words"))?;
     }
-    if let (Some((child, _)), Some(usage)) = (&found, UserPtr::<[u64; 18]>::optional(usage)) {
-        usage.write(&of_ended(child))?;
+    if let (Some(found), Some(usage)) = (&found, UserPtr::<[u64; 18]>::optional(usage)) {
+        usage.write(&of_ended(&found.process))?;
     }
     Ok(0)
 }

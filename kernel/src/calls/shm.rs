@@ -183,17 +183,28 @@ fn shmget(frame: &mut Frame) -> Answer {
 /// The identifier that /proc/sys/kernel/shm_next_id asks for, or the next one.
 fn new_id(all: &BTreeMap<u32, Shm>) -> u32 {
     let wanted = settings::SHM.next_id.swap(u64::MAX, Relaxed);
+    let is_free = |index: u32| all.keys().all(|id| id % PLACES != index);
     match u32::try_from(wanted) {
-        Ok(id) if !all.contains_key(&id) => id,
+        Ok(id) if is_free(id % PLACES) => id,
         _ => {
             let last = settings::SHM.last_id.load(Relaxed) as u32;
-            let free = |id: &u32| !all.contains_key(id);
-            let id = (last.wrapping_add(1)..=i32::MAX as u32).find(free).unwrap_or(0);
+            let (index, round) = if last == u32::MAX { (0, 0) } else { (last % PLACES + 1, last / PLACES) };
+            let places = (all.len() as u32 * 3 / 2).clamp(ROUND, PLACES);
+            let later = (index..places).find(|index| is_free(*index)).map(|index| (round, index));
+            let (round, index) = later.unwrap_or_else(|| {
+                let first = (0..places).find(|index| is_free(*index)).unwrap_or(0);
+                ((round + 1) % (i32::MAX as u32 / PLACES + 1), first)
+            });
+            let id = round * PLACES + index;
             settings::SHM.last_id.store(id.into(), Relaxed);
             id
         }
     }
 }
+
+/// An identifier is a place in a table, and above it how often places have begun anew: after so many at first.
+const PLACES: u32 = 1 << 15;
+const ROUND: u32 = 64;
 
 fn shmat(frame: &mut Frame) -> Answer {
     let [id, at, flags, ..] = frame.args();
@@ -303,7 +314,8 @@ fn put_stat(id: u32, shm: &Shm, out: u64) -> Result<(), Errno> {
 /// The segment at a place in the table; returns its identifier.
 fn stat_by_index(index: u64, out: u64, any: bool) -> Answer {
     forget();
-    let found = ALL.lock().iter().nth(index as u32 as usize).map(|(id, shm)| (*id, shm.clone()));
+    let place = index as u32 % PLACES;
+    let found = ALL.lock().iter().find(|(id, _)| *id % PLACES == place).map(|(id, shm)| (*id, shm.clone()));
     let (id, shm) = found.ok_or(Errno::EINVAL)?;
     if !any {
         shm.check(READ)?;
@@ -313,7 +325,7 @@ fn stat_by_index(index: u64, out: u64, any: bool) -> Answer {
 }
 
 fn last_index() -> u64 {
-    (ALL.lock().len() as u64).saturating_sub(1)
+    ALL.lock().keys().map(|id| u64::from(id % PLACES)).max().unwrap_or(0)
 }
 
 /// `struct shminfo`.

@@ -251,6 +251,16 @@ fn info(signal: u64, at: u64, pid: u32) -> Result<Info, Errno> {
     Ok(info)
 }
 
+/// Sends with what the program has put together at `at`, or else as kill does.
+pub fn send_with(process: &Arc<Process>, signal: u64, at: u64) -> Result<(), Errno> {
+    let sent = match at {
+        0 => Info::from_here(number(signal)?, 0),
+        _ if Info::read(at)?.signal != signal as u32 => return Err(Errno::EINVAL),
+        _ => info(signal, at, process.pid)?,
+    };
+    send(process, None, sent)
+}
+
 fn sigqueueinfo(frame: &mut Frame) -> Answer {
     let [pid, signal, at, ..] = frame.args();
     let info = info(signal, at, pid as u32)?;

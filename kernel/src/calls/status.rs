@@ -6,13 +6,16 @@ use crate::arch::clock;
 use crate::arch::cpu::current;
 use crate::arch::trap::Frame;
 use crate::arch::user::UserPtr;
+use crate::files::Stat;
+use crate::files::permissions;
 use crate::files::tree::{Kind, Node};
-use crate::files::{REGULAR, Stat};
 use crate::memory::{self, frames};
+use crate::task::ids::CAP_CHOWN;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::PAGE_SIZE;
 use freehold::error::Errno;
+use freehold::hugetlb::HugePageSize;
 use linux_raw_sys::general::*;
 
 pub const CALLS: Calls = &[
@@ -42,7 +45,7 @@ const SECOND: u64 = 1_000_000_000;
 
 /// Blocks of 512 bytes.
 fn blocks(of: &Stat) -> u64 {
-    if of.mode & 0o170_000 == REGULAR { of.size.div_ceil(PAGE_SIZE) * 8 } else { 0 }
+    of.allocated / 512
 }
 
 /// Writes `struct stat`.
@@ -130,29 +133,33 @@ fn faccessat2(frame: &mut Frame) -> Answer {
     may_access(find(descriptor, at, flags as u32 & AT_SYMLINK_NOFOLLOW == 0)?, mode)
 }
 
-/// All is root's, who may everything but execute what nobody may.
 fn may_access(node: Arc<Node>, mode: u64) -> Answer {
-    let executable = node.is_directory() || node.mode.load(Relaxed) & 0o111 != 0;
     match mode {
-        0..=7 if mode & 1 != 0 && !executable => Err(Errno::EACCES),
-        0..=7 => Ok(0),
+        0..=7 => permissions::check_as_started(&node, mode as u32).map(|()| 0),
         _ => Err(Errno::EINVAL),
     }
 }
 
 const TMPFS: u64 = 0x0102_1994;
 const PROC: u64 = 0x9fa0;
+const HUGETLBFS: u64 = 0x9584_58f6;
 
 /// Writes `struct statfs`: of memory, all of which files may have.
 fn put_statfs(kind: u64, out: u64) -> Answer {
     let (all, free) = (memory::total_bytes() / PAGE_SIZE, frames::free_count());
-    let words = [kind, 4096, all, free, free, all, free, 0, 255, 4096, 0, 0, 0, 0, 0];
+    let block = if kind == HUGETLBFS { HugePageSize::Mib2.bytes() } else { PAGE_SIZE };
+    let words = [kind, block, all, free, free, all, free, 0, 255, 4096, 0, 0, 0, 0, 0];
     UserPtr::<[u64; 15]>::new(out).write(&words)?;
     Ok(0)
 }
 
 fn kind_of(node: &Node) -> u64 {
-    if matches!(node.kind, Kind::Listing(_) | Kind::Made(_)) { PROC } else { TMPFS }
+    let is_huge = node.huge.is_some() || node.mapping().is_some_and(|file| file.huge_page_size().is_some());
+    match node.kind {
+        Kind::Listing(_) | Kind::Made(_) => PROC,
+        _ if is_huge => HUGETLBFS,
+        _ => TMPFS,
+    }
 }
 
 fn statfs(frame: &mut Frame) -> Answer {
@@ -187,6 +194,7 @@ fn fchmodat(frame: &mut Frame) -> Answer {
 }
 
 fn set_mode(node: &Node, mode: u64) -> Answer {
+    permissions::check_owner(node)?;
     let step = |before: u32| Some(before & !0o7777 | mode as u32 & 0o7777);
     let _ = node.mode.fetch_update(Relaxed, Relaxed, step);
     node.times[2].store(clock::epoch_ns() + clock::now_ns(), Relaxed);
@@ -219,6 +227,17 @@ fn fchownat(frame: &mut Frame) -> Answer {
 
 /// -1: stays.
 fn set_owner(node: &Node, user: u64, group: u64) -> Answer {
+    let ids = current().process().ids.lock().clone();
+    if !ids.may(CAP_CHOWN) {
+        // An owner may give the file to a group of its own.
+        let group = group as u32;
+        let is_own = group == u32::MAX || group == ids.group.files || ids.groups.contains(&group);
+        let stays = user as u32 == u32::MAX || user as u32 == node.owner.load(Relaxed) as u32;
+        permissions::check_owner(node)?;
+        if !is_own || !stays {
+            return Err(Errno::EPERM);
+        }
+    }
     let choose = |new: u64, old: u64| if new as u32 == u32::MAX { old } else { new & 0xffff_ffff };
     let step = |owner: u64| Some(choose(user, owner & 0xffff_ffff) | choose(group, owner >> 32) << 32);
     let _ = node.owner.fetch_update(Relaxed, Relaxed, step);
@@ -268,6 +287,11 @@ fn utimensat(frame: &mut Frame) -> Answer {
 
 /// When it was read and written; now, if nothing is said.
 fn set_times(node: &Node, times: Option<[Option<u64>; 2]>) -> Answer {
+    match times {
+        // The right to write is enough to say that it was written now.
+        None => permissions::check_owner(node).or_else(|_| permissions::check(node, permissions::WRITE))?,
+        Some(_) => permissions::check_owner(node)?,
+    }
     let now = clock::epoch_ns() + clock::now_ns();
     for (n, time) in times.unwrap_or([Some(now); 2]).into_iter().enumerate() {
         if let Some(time) = time {

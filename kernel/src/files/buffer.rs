@@ -13,6 +13,8 @@ pub struct UserBuffer<'a> {
     /// Within the first part, or the kernel's memory.
     offset: u64,
     own: Own<'a>,
+    /// Bytes that may still be copied.
+    room: usize,
 }
 
 /// Memory of the kernel's, in place of a program's.
@@ -24,28 +26,32 @@ enum Own<'a> {
 
 impl<'a> UserBuffer<'a> {
     pub fn new(parts: &'a [Part]) -> Self {
-        UserBuffer { parts, offset: 0, own: Own::None }
+        UserBuffer { parts, offset: 0, own: Own::None, room: usize::MAX }
     }
 
     /// A file is read into this.
     pub fn to_kernel(memory: &'a mut [u8]) -> Self {
-        UserBuffer { parts: &[], offset: 0, own: Own::To(memory) }
+        UserBuffer { own: Own::To(memory), ..UserBuffer::new(&[]) }
     }
 
     /// A file is written from this.
     pub fn from_kernel(memory: &'a [u8]) -> Self {
-        UserBuffer { parts: &[], offset: 0, own: Own::From(memory) }
+        UserBuffer { own: Own::From(memory), ..UserBuffer::new(&[]) }
     }
 
     /// Bytes that are left.
     pub fn len(&self) -> usize {
-        match &self.own {
-            Own::None => {}
-            Own::To(memory) => return memory.len() - self.offset as usize,
-            Own::From(memory) => return memory.len() - self.offset as usize,
-        }
-        let all: u64 = self.parts.iter().map(|part| part[1]).sum();
-        (all - self.offset) as usize
+        let all = match &self.own {
+            Own::None => self.parts.iter().map(|part| part[1]).sum(),
+            Own::To(memory) => memory.len() as u64,
+            Own::From(memory) => memory.len() as u64,
+        };
+        ((all - self.offset) as usize).min(self.room)
+    }
+
+    /// At most so many bytes are left from now on.
+    pub fn shorten(&mut self, room: usize) {
+        self.room = self.room.min(room);
     }
 
     /// Copies to the program, as much as fits; returns how much.
@@ -54,12 +60,12 @@ impl<'a> UserBuffer<'a> {
     ///
     /// EFAULT, where nothing could be copied.
     pub fn put(&mut self, data: &[u8]) -> Result<usize, Errno> {
+        let data = &data[..data.len().min(self.room)];
         if let Own::To(memory) = &mut self.own {
-            let room = &mut memory[self.offset as usize..];
-            let bytes = room.len().min(data.len());
-            room[..bytes].copy_from_slice(&data[..bytes]);
-            self.offset += bytes as u64;
-            return Ok(bytes);
+            let to = &mut memory[self.offset as usize..];
+            let bytes = to.len().min(data.len());
+            to[..bytes].copy_from_slice(&data[..bytes]);
+            return Ok(self.advance(bytes));
         }
         self.each(data.len(), |at, done, bytes| user::copy_out(at, &data[done..done + bytes]))
     }
@@ -70,14 +76,22 @@ impl<'a> UserBuffer<'a> {
     ///
     /// EFAULT, where nothing could be copied.
     pub fn get(&mut self, out: &mut [u8]) -> Result<usize, Errno> {
+        let most = out.len().min(self.room);
+        let out = &mut out[..most];
         if let Own::From(memory) = self.own {
             let left = &memory[self.offset as usize..];
             let bytes = left.len().min(out.len());
             out[..bytes].copy_from_slice(&left[..bytes]);
-            self.offset += bytes as u64;
-            return Ok(bytes);
+            return Ok(self.advance(bytes));
         }
         self.each(out.len(), |at, done, bytes| user::copy_in(at, &mut out[done..done + bytes]))
+    }
+
+    /// Of the kernel's memory, which is one part.
+    fn advance(&mut self, bytes: usize) -> usize {
+        self.offset += bytes as u64;
+        self.room -= bytes;
+        bytes
     }
 
     fn each(
@@ -102,6 +116,7 @@ impl<'a> UserBuffer<'a> {
             }
             (self.parts, self.offset) = (rest, 0);
         }
+        self.room -= done;
         Ok(done)
     }
 }

@@ -73,6 +73,10 @@ impl File for Device {
         Stat { inode: self.minor, mode: CHARACTER | 0o666, links: 1, device, ..Stat::default() }
     }
 
+    fn can_seek(&self) -> bool {
+        true
+    }
+
     fn mapping(&self) -> Option<&Counted<Mapping<Machine>>> {
         self.zeroes.as_ref()
     }

@@ -7,21 +7,30 @@
 //! | [`table`] | the descriptors of a process |
 //! | [`buffer`] | a program's memory that a call reads into or writes from |
 //! | [`tree`] | the root file system: names, directories, contents that are Freehold's files |
+//! | [`node`] | a node of the tree, opened |
 //! | [`pages`] | contents that come from the archive as they are touched |
+//! | [`busy`] | files that are written, or run |
+//! | [`permissions`] | what a process may do to a file |
 //! | [`names`] | changes of the tree: removing, renaming, hard links |
 //! | [`proc`] | /proc and /sys: text that is made when it is read |
-//! | [`console`], [`devices`], [`pipe`], [`socket`] | files that are not of the tree's memory |
+//! | [`console`], [`devices`], [`loops`], [`pipe`], [`socket`] | files that are not of the tree's memory |
 //! | [`userfault`] | faults of programs by descriptor: userfaultfd |
+//! | [`pidfd`] | processes by descriptor |
 //! | [`event`], [`timer`], [`epoll`] | what programs wait for by descriptor |
 
 pub mod buffer;
+pub mod busy;
 pub mod console;
 pub mod devices;
 pub mod epoll;
 pub mod event;
+pub mod loops;
 pub mod names;
+pub mod node;
 pub mod open;
 pub mod pages;
+pub mod permissions;
+pub mod pidfd;
 pub mod pipe;
 pub mod proc;
 pub mod socket;
@@ -32,6 +41,7 @@ pub mod userfault;
 
 use crate::calls::errno;
 use crate::memory::platform::Machine;
+use crate::task::mutex::Mutex;
 use alloc::vec::Vec;
 use buffer::UserBuffer;
 use freehold::counted::Counted;
@@ -46,6 +56,8 @@ pub struct Stat {
     pub mode: u32,
     pub links: u64,
     pub size: u64,
+    /// Bytes that it takes, in whole pages.
+    pub allocated: u64,
     /// Of a device: major and minor number as `st_rdev` has them.
     pub device: u64,
     /// User, and group in the upper half.
@@ -90,6 +102,11 @@ pub trait File: Send + Sync {
 
     /// The pages that read, write and mmap share, if it is memory.
     fn mapping(&self) -> Option<&Counted<Mapping<Machine>>> {
+        None
+    }
+
+    /// What calls hold that change its contents or its size, if those exclude each other.
+    fn changing(&self) -> Option<&Mutex> {
         None
     }
 
@@ -152,5 +169,6 @@ pub const REGULAR: u32 = 0o100_000;
 pub const DIRECTORY: u32 = 0o040_000;
 pub const LINK: u32 = 0o120_000;
 pub const CHARACTER: u32 = 0o020_000;
+pub const BLOCK: u32 = 0o060_000;
 pub const FIFO: u32 = 0o010_000;
 pub const SOCKET: u32 = 0o140_000;

@@ -1,6 +1,7 @@
 //! Changes of the tree: removing, renaming, hard links. One at a time, by a lock of their own; lookups go on
 //! meanwhile, and find the old name or the new one.
 
+use super::permissions::{self, EXECUTE, WRITE};
 use super::tree::{Kind, Node};
 use crate::arch::lock::SpinLock;
 use crate::calls::errno;
@@ -9,6 +10,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
+use freehold::hugetlb::HugePageSize;
 
 /// Held for changes of more than one name.
 static CHANGES: SpinLock<()> = SpinLock::new(());
@@ -35,6 +37,7 @@ fn is_empty(node: &Node) -> bool {
 pub fn remove(directory: &Arc<Node>, name: &[u8], directories: bool) -> Result<(), Errno> {
     let guard = CHANGES.lock();
     let node = directory.child(name)?;
+    permissions::check_removal(directory, &node)?;
     match node.is_directory() {
         true if !directories => return Err(errno::EISDIR),
         false if directories => return Err(errno::ENOTDIR),
@@ -92,6 +95,11 @@ pub fn rename(from: (&Arc<Node>, &[u8]), to: (&Arc<Node>, &[u8]), existing: Exis
     let (old, new) = (entries(from.0)?, entries(to.0)?);
     let node = from.0.child(from.1)?;
     let other = to.0.child(to.1).ok();
+    permissions::check_removal(from.0, &node)?;
+    match &other {
+        Some(other) => permissions::check_removal(to.0, other)?,
+        None => permissions::check(to.0, WRITE | EXECUTE)?,
+    }
     if node.is_directory() && lies_within(to.0, &node) {
         return Err(Errno::EINVAL);
     }
@@ -127,17 +135,17 @@ pub fn rename(from: (&Arc<Node>, &[u8]), to: (&Arc<Node>, &[u8]), existing: Exis
     Ok(())
 }
 
-/// Covers a directory by a new one, which is empty, until [`unmount`].
+/// Covers a directory by a new one, which is empty, until [`unmount`]: for files of huge pages, if it says so.
 ///
 /// # Errors
 ///
 /// ENOTDIR; EBUSY: the root.
-pub fn mount(directory: &Arc<Node>) -> Result<(), Errno> {
+pub fn mount(directory: &Arc<Node>, huge: Option<HugePageSize>) -> Result<(), Errno> {
     let _guard = CHANGES.lock();
     let up = directory.parent.lock().upgrade().ok_or(Errno::EBUSY)?;
     entries(directory)?;
     let name = directory.name.lock().clone();
-    let new = Node::directory(0o1777);
+    let new = Node::directory_of(if huge.is_some() { 0o755 } else { 0o1777 }, huge);
     *new.keeps.lock() = Some(directory.clone());
     new.links.store(1, Relaxed);
     set_name(entries(&up)?, (&up, &name), &new);

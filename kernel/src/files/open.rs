@@ -5,6 +5,8 @@ use super::buffer::UserBuffer;
 use crate::arch::lock::SpinLock;
 use crate::calls::errno;
 use crate::memory::platform::Machine;
+use crate::task::limits;
+use crate::task::mutex::{Mutex, MutexGuard};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -17,8 +19,10 @@ pub struct Open {
     pub file: Arc<dyn File>,
     /// O_ACCMODE, O_APPEND, O_NONBLOCK.
     pub flags: AtomicU32,
-    /// Read and written alone: two reads at a time get what they get.
     position: AtomicU64,
+    /// Held by calls that move the position, from where they look at it until it is moved. Comes before what
+    /// [`File::changing`] says.
+    moving: Mutex,
     /// Its path, for reports.
     pub name: Vec<u8>,
     /// What mmap maps, once it was asked for.
@@ -31,6 +35,7 @@ impl Open {
             file,
             flags: AtomicU32::new(flags),
             position: AtomicU64::new(0),
+            moving: Mutex::new(),
             name: name.to_vec(),
             mapped: SpinLock::new(None),
         })
@@ -61,7 +66,8 @@ impl Open {
         if !self.may_read() {
             return Err(Errno::EBADF);
         }
-        let begin = at.unwrap_or_else(|| self.position.load(Relaxed));
+        let _moving = if at.is_none() { self.hold_position()? } else { None };
+        let begin = at.unwrap_or_else(|| self.position());
         let done = self.file.read(begin, to, self.nonblock())?;
         self.advance(at, begin, done);
         Ok(done)
@@ -71,16 +77,21 @@ impl Open {
     ///
     /// # Errors
     ///
-    /// EBADF: not open for writing. What the file says.
+    /// EBADF: not open for writing. EFBIG: it would be larger than the process may make it. What the file says.
     pub fn write(&self, at: Option<u64>, from: &mut UserBuffer<'_>) -> Result<usize, Errno> {
         if !self.may_write() {
             return Err(Errno::EBADF);
         }
+        let _moving = if at.is_none() { self.hold_position()? } else { None };
+        let changing = self.hold_contents()?;
         // Whatever place a call names, as on Linux (pwrite(2), BUGS).
         let begin = match self.flags() & O_APPEND {
-            0 => at.unwrap_or_else(|| self.position.load(Relaxed)),
+            0 => at.unwrap_or_else(|| self.position()),
             _ => self.file.stat().size,
         };
+        if changing.is_some() && from.len() > 0 {
+            from.shorten(limits::file_room(begin)?);
+        }
         let done = self.file.write(begin, from, self.nonblock())?;
         self.advance(at, begin, done);
         Ok(done)
@@ -90,6 +101,24 @@ impl Open {
         if at.is_none() && self.file.can_seek() {
             self.position.store(begin + done as u64, Relaxed);
         }
+    }
+
+    /// The right to move the position, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// EINTR: the thread has to end.
+    pub fn hold_position(&self) -> Result<Option<MutexGuard<'_>>, Errno> {
+        if self.file.can_seek() { self.moving.lock().map(Some) } else { Ok(None) }
+    }
+
+    /// The right to change what is in the file, where calls that do exclude each other.
+    ///
+    /// # Errors
+    ///
+    /// EINTR: the thread has to end.
+    pub fn hold_contents(&self) -> Result<Option<MutexGuard<'_>>, Errno> {
+        self.file.changing().map(Mutex::lock).transpose()
     }
 
     pub fn position(&self) -> u64 {

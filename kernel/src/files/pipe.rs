@@ -5,10 +5,12 @@ use super::{FIFO, File, HUNG_UP, READABLE, Stat, WRITABLE};
 use crate::arch::lock::SpinLock;
 use crate::arch::user::UserPtr;
 use crate::calls::errno;
+use crate::task::signal;
 use crate::task::wait::{self, Key, Sleep, Woken};
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use freehold::error::Errno;
+use linux_raw_sys::general::SIGPIPE;
 
 const ROOM: usize = 65536;
 /// A write of so many bytes is not mixed with others (PIPE_BUF).
@@ -184,7 +186,7 @@ impl File for Writer {
         while from.len() > 0 {
             let needed = from.len().min(WHOLE);
             if self.0.state.lock().readers == 0 {
-                crate::task::signal::broken_pipe();
+                signal::to_itself(SIGPIPE);
                 return if done > 0 { Ok(done) } else { Err(errno::EPIPE) };
             }
             if !self.0.state.lock().has_room(needed) {

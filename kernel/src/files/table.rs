@@ -17,23 +17,48 @@ struct Slot {
     close_on_exec: bool,
 }
 
-pub struct FileTable(SpinLock<Vec<Option<Slot>>>);
+type Slots = SpinLock<Vec<Option<Slot>>>;
+
+/// The descriptors of a process, which processes that were made by CLONE_FILES share.
+pub struct FileTable(SpinLock<Arc<Slots>>);
 
 impl FileTable {
-    pub const fn new() -> Self {
-        FileTable(SpinLock::new(Vec::new()))
+    pub fn new() -> Self {
+        FileTable(SpinLock::new(Arc::default()))
     }
 
-    /// The same files, by the same numbers.
-    pub fn fork(&self) -> Self {
-        FileTable(SpinLock::new(self.0.lock().clone()))
+    /// The same files, by the same numbers; with `share`, also what becomes of them.
+    pub fn fork(&self, share: bool) -> Self {
+        let slots = self.slots();
+        let slots = if share { slots } else { Arc::new(SpinLock::new(slots.lock().clone())) };
+        FileTable(SpinLock::new(slots))
+    }
+
+    /// What happens to the descriptors concerns no other process from now on.
+    pub fn unshare(&self) {
+        if Arc::strong_count(&self.0.lock()) == 1 {
+            return;
+        }
+        let own = self.fork(false).slots();
+        let before = core::mem::replace(&mut *self.0.lock(), own);
+        drop(before);
+    }
+
+    /// The same for two processes that share the descriptors.
+    pub fn address(&self) -> usize {
+        Arc::as_ptr(&self.slots()).addr()
+    }
+
+    fn slots(&self) -> Arc<Slots> {
+        self.0.lock().clone()
     }
 
     /// # Errors
     ///
     /// EBADF.
     pub fn get(&self, number: u64) -> Result<Arc<Open>, Errno> {
-        let table = self.0.lock();
+        let slots = self.slots();
+        let table = slots.lock();
         let slot = table.get(number as u32 as usize).and_then(Option::as_ref);
         slot.map(|slot| slot.open.clone()).ok_or(Errno::EBADF)
     }
@@ -45,7 +70,8 @@ impl FileTable {
     /// EMFILE.
     pub fn add(&self, open: Arc<Open>, from: usize, close_on_exec: bool) -> Result<u64, Errno> {
         let most = limit();
-        let mut table = self.0.lock();
+        let slots = self.slots();
+        let mut table = slots.lock();
         let number = (from..most).find(|n| table.get(*n).is_none_or(Option::is_none)).ok_or(errno::EMFILE)?;
         if table.len() <= number {
             table.resize(number + 1, None);
@@ -61,7 +87,8 @@ impl FileTable {
     /// EBADF: there is no such number.
     pub fn put(&self, open: Arc<Open>, number: u64, close_on_exec: bool) -> Result<(), Errno> {
         let number = usize::try_from(number).ok().filter(|number| *number < limit()).ok_or(Errno::EBADF)?;
-        let mut table = self.0.lock();
+        let slots = self.slots();
+        let mut table = slots.lock();
         if table.len() <= number {
             table.resize(number + 1, None);
         }
@@ -75,7 +102,8 @@ impl FileTable {
     ///
     /// EBADF.
     pub fn close(&self, number: u64) -> Result<(), Errno> {
-        let mut table = self.0.lock();
+        let slots = self.slots();
+        let mut table = slots.lock();
         let gone = table.get_mut(number as u32 as usize).and_then(Option::take);
         drop(table);
         gone.map(drop).ok_or(Errno::EBADF)
@@ -83,7 +111,8 @@ impl FileTable {
 
     /// The numbers in use.
     pub fn numbers(&self) -> Vec<u64> {
-        let table = self.0.lock();
+        let slots = self.slots();
+        let table = slots.lock();
         table.iter().enumerate().filter(|(_, slot)| slot.is_some()).map(|(n, _)| n as u64).collect()
     }
 
@@ -91,7 +120,7 @@ impl FileTable {
     pub fn close_range(&self, first: usize, last: usize, at_exec: bool) {
         let mut gone = Vec::new();
         let last = last.saturating_add(1);
-        for slot in self.0.lock().iter_mut().take(last).skip(first) {
+        for slot in self.slots().lock().iter_mut().take(last).skip(first) {
             match slot {
                 Some(slot) if at_exec => slot.close_on_exec = true,
                 _ => gone.extend(slot.take()),
@@ -105,7 +134,8 @@ impl FileTable {
     ///
     /// EBADF.
     pub fn close_on_exec(&self, number: u64, set: Option<bool>) -> Result<bool, Errno> {
-        let mut table = self.0.lock();
+        let slots = self.slots();
+        let mut table = slots.lock();
         let slot = table.get_mut(number as u32 as usize).and_then(Option::as_mut).ok_or(Errno::EBADF)?;
         let before = slot.close_on_exec;
         slot.close_on_exec = set.unwrap_or(before);
@@ -115,7 +145,7 @@ impl FileTable {
     /// Exec: what is marked goes.
     pub fn close_marked(&self) {
         let mut gone = Vec::new();
-        for slot in self.0.lock().iter_mut() {
+        for slot in self.slots().lock().iter_mut() {
             if slot.as_ref().is_some_and(|slot| slot.close_on_exec) {
                 gone.extend(slot.take());
             }
@@ -124,8 +154,8 @@ impl FileTable {
 
     /// The process ends.
     pub fn close_all(&self) {
-        let gone = core::mem::take(&mut *self.0.lock());
-        drop(gone);
+        let before = core::mem::take(&mut *self.0.lock());
+        drop(before);
     }
 }
 

@@ -1,27 +1,32 @@
 //! The root file system: a tree in memory, unpacked from the archive at the start. Contents of files are
 //! Freehold's: read, write and mmap see the same pages.
 
-use super::buffer::UserBuffer;
 use super::console::Console;
 use super::devices;
+use super::loops;
+use super::node;
 use super::pages::Archived;
+use super::permissions::{self, EXECUTE};
 use super::proc;
-use super::{CHARACTER, DIRECTORY, Entry, File, LINK, REGULAR, Stat};
+use super::{CHARACTER, DIRECTORY, File, LINK, REGULAR, Stat};
 use crate::arch::clock;
 use crate::arch::lock::SpinLock;
 use crate::calls::errno;
 use crate::engine;
 use crate::memory::platform::Machine;
+use crate::task::mutex::Mutex;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{
-    AtomicPtr, AtomicU32, AtomicU64,
+    AtomicI32, AtomicPtr, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
+use freehold::PAGE_SIZE;
 use freehold::counted::Counted;
 use freehold::error::Errno;
+use freehold::hugetlb::HugePageSize;
 use freehold::object::{Mapping, Zeroes};
 use freehold_kernel::cpio;
 
@@ -48,6 +53,15 @@ pub struct Node {
     pub owner: AtomicU64,
     /// When it was read, written and changed, in nanoseconds. Each is set and read alone.
     pub times: [AtomicU64; 3],
+    /// Held by calls that change contents or size of a regular file, which exclude each other so. No fault
+    /// needs it: what is written to a file may come from a mapping of that file.
+    pub changing: Mutex,
+    /// Its contents came with the archive: they are all there, whether they were touched or not.
+    pub is_archived: bool,
+    /// Of a directory: files that are made there are of huge pages (hugetlbfs).
+    pub huge: Option<HugePageSize>,
+    /// How many open files may write it; below zero: how many programs run it, which excludes those.
+    pub writers: AtomicI32,
     pub kind: Kind,
 }
 
@@ -95,6 +109,10 @@ impl Node {
             links: AtomicU32::new(0),
             owner: AtomicU64::new(0),
             times: [const { AtomicU64::new(0) }; 3].map(|_| AtomicU64::new(now)),
+            changing: Mutex::new(),
+            is_archived: false,
+            huge: None,
+            writers: AtomicI32::new(0),
             kind,
         })
     }
@@ -127,13 +145,25 @@ impl Node {
         self.times[2].store(now, Relaxed);
     }
 
-    /// An empty file.
+    /// The same, for files of huge pages, if it says so.
+    pub fn directory_of(mode: u32, huge: Option<HugePageSize>) -> Arc<Node> {
+        let mut node = Self::directory(mode);
+        if let Some(node) = Arc::get_mut(&mut node) {
+            node.huge = huge;
+        }
+        node
+    }
+
+    /// An empty file, for this directory.
     ///
     /// # Errors
     ///
     /// ENOMEM.
-    pub fn empty(mode: u32) -> Result<Arc<Node>, Errno> {
-        let mapping = Mapping::new(engine(), Zeroes, 0, true).map_err(|_| Errno::ENOMEM)?;
+    pub fn empty(mode: u32, directory: &Node) -> Result<Arc<Node>, Errno> {
+        let mapping = match directory.huge {
+            Some(page) => Mapping::of_huge_pages(engine(), page, 0, true).map_err(|error| error.errno())?,
+            None => Mapping::new(engine(), Zeroes, 0, true).map_err(|_| Errno::ENOMEM)?,
+        };
         Ok(Self::new(REGULAR | mode & 0o7777, Kind::Regular(mapping)))
     }
 
@@ -146,7 +176,11 @@ impl Node {
         let pager = Archived::new(contents);
         let mapping =
             Mapping::new(engine(), pager, contents.len() as u64, true).map_err(|_| Errno::ENOMEM)?;
-        Ok(Self::new(REGULAR | mode & 0o7777, Kind::Regular(mapping)))
+        let mut node = Self::new(REGULAR | mode & 0o7777, Kind::Regular(mapping));
+        if let Some(node) = Arc::get_mut(&mut node) {
+            node.is_archived = true;
+        }
+        Ok(node)
     }
 
     pub fn link(target: &[u8]) -> Arc<Node> {
@@ -171,12 +205,17 @@ impl Node {
             Kind::Directory(_) => 4096,
             _ => 0,
         };
+        let allocated = match &self.kind {
+            Kind::Regular(_) if self.is_archived => size.next_multiple_of(PAGE_SIZE),
+            Kind::Regular(mapping) => node::allocated(mapping),
+            _ => 0,
+        };
         let device = if let Kind::Device(file) = &self.kind { file.stat().device } else { 0 };
         let links = self.links.load(Relaxed).max(u32::from(self.is_directory()) * 2);
         let times = [0, 1, 2].map(|n: usize| self.times[n].load(Relaxed));
         let owner = self.owner.load(Relaxed);
         let mode = self.mode.load(Relaxed);
-        Stat { inode: self.inode, mode, links: links.into(), size, device, owner, times }
+        Stat { inode: self.inode, mode, links: links.into(), size, allocated, device, owner, times }
     }
 
     /// The entry of a directory.
@@ -192,6 +231,9 @@ impl Node {
                 *child.parent.lock() = Arc::downgrade(self);
                 *child.keeps.lock() = Some(self.clone());
                 *child.name.lock() = name.to_vec();
+                if child.owner.load(Relaxed) == 0 {
+                    child.owner.store(self.owner.load(Relaxed), Relaxed);
+                }
                 Ok(child)
             }
             _ => Err(errno::ENOTDIR),
@@ -224,100 +266,6 @@ impl Node {
         self.touch();
         Ok(())
     }
-}
-
-/// An open node.
-pub struct NodeFile(pub Arc<Node>);
-
-impl File for NodeFile {
-    fn read(&self, at: u64, to: &mut UserBuffer<'_>, _: bool) -> Result<usize, Errno> {
-        let mapping = self.0.mapping().ok_or(errno::EISDIR)?;
-        let (mut part, mut done) = ([0; 2048], 0);
-        while to.len() > 0 {
-            let room = to.len().min(part.len());
-            let read = match mapping.read_at(at.saturating_add(done as u64), &mut part[..room]) {
-                Err(error) if done == 0 => return Err(error.errno()),
-                Ok(bytes) if bytes > 0 => bytes,
-                _ => break,
-            };
-            done += match to.put(&part[..read]) {
-                Err(error) if done == 0 => return Err(error),
-                put => put.unwrap_or(0),
-            };
-        }
-        Ok(done)
-    }
-
-    fn write(&self, at: u64, from: &mut UserBuffer<'_>, _: bool) -> Result<usize, Errno> {
-        let mapping = self.0.mapping().ok_or(errno::EISDIR)?;
-        let (mut part, mut done) = ([0; 2048], 0);
-        while from.len() > 0 {
-            let bytes = match from.get(&mut part) {
-                Err(error) if done == 0 => return Err(error),
-                Ok(bytes) if bytes > 0 => bytes,
-                _ => break,
-            };
-            done += match write_at(mapping, at.saturating_add(done as u64), &part[..bytes]) {
-                Err(error) if done == 0 => return Err(error),
-                Ok(bytes) if bytes > 0 => bytes,
-                _ => break,
-            };
-        }
-        self.0.touch();
-        Ok(done)
-    }
-
-    fn stat(&self) -> Stat {
-        self.0.stat()
-    }
-
-    fn can_seek(&self) -> bool {
-        true
-    }
-
-    fn mapping(&self) -> Option<&Counted<Mapping<Machine>>> {
-        self.0.mapping()
-    }
-
-    fn entries(&self, from: u64, f: &mut dyn FnMut(&Entry) -> bool) -> Result<(), Errno> {
-        let up = self.0.parent.lock().upgrade().map_or(self.0.inode, |parent| parent.inode);
-        let dots = [(self.0.inode, &b"."[..]), (up, b"..")];
-        let entry = |inode, name: &[u8], kind| Entry { inode, name: name.to_vec(), kind };
-        let mut all: Vec<Entry> = dots.iter().map(|(inode, name)| entry(*inode, name, 4)).collect();
-        match &self.0.kind {
-            Kind::Directory(entries) => {
-                for (name, node) in entries.lock().iter() {
-                    all.push(entry(node.inode, name, (node.mode.load(Relaxed) >> 12) as u8));
-                }
-            }
-            Kind::Listing(listing) => {
-                let names = listing.names();
-                all.extend(names.iter().map(|(name, kind)| entry(self.0.inode + 1, name, *kind)));
-            }
-            _ => return Err(errno::ENOTDIR),
-        }
-        let _ = all.iter().skip(from as usize).all(f);
-        Ok(())
-    }
-
-    fn node(&self) -> Option<&Arc<Node>> {
-        Some(&self.0)
-    }
-}
-
-/// Writes to a file; memory is all the room that there is.
-///
-/// # Errors
-///
-/// ENOSPC, EFBIG, EPERM where it is sealed.
-pub fn write_at(mapping: &Mapping<Machine>, at: u64, data: &[u8]) -> Result<usize, Errno> {
-    if at > i64::MAX as u64 - data.len() as u64 {
-        return Err(errno::EFBIG);
-    }
-    mapping.write_at(at, data).map_err(|error| match error.errno() {
-        Errno::ENOMEM => Errno::ENOSPC,
-        error => error,
-    })
 }
 
 /// The root directory.
@@ -384,6 +332,7 @@ fn walk(from: &Arc<Node>, path: &[u8], follow: bool) -> Result<Found, Errno> {
         if !here.is_directory() {
             return Err(errno::ENOTDIR);
         }
+        permissions::check(&here, EXECUTE)?;
         if &*name == b"." || &*name == b".." {
             let up = if name.len() == 2 { here.parent.lock().upgrade() } else { None };
             here = up.unwrap_or(here);
@@ -482,7 +431,7 @@ fn add_devices(root: &Arc<Node>) {
     let directory = Node::directory(0o755);
     let console = || Node::device(Arc::new(Console));
     let consoles = [(&b"console"[..], console()), (b"tty", console()), (b"ttyS0", console())];
-    for (name, node) in devices::all().chain(consoles) {
+    for (name, node) in devices::all().chain(consoles).chain(loops::all()) {
         directory.insert(name, node).expect("names that differ");
     }
     let links = [

@@ -1,25 +1,29 @@
 //! New threads and processes.
 
 use super::ids::{CAP_SYS_ADMIN, CAP_SYS_RESOURCE};
-use super::process::{self, Process};
+use super::process::{self, Process, Shares};
 use super::signal::Action;
 use super::{Thread, cputime, limits, scheduler};
 use crate::arch::cpu;
 use crate::arch::trap::Frame;
 use crate::arch::user::UserPtr;
+use crate::files::pidfd;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
 use linux_raw_sys::general::{
-    CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID, CLONE_CLEAR_SIGHAND, CLONE_NEWCGROUP, CLONE_NEWIPC,
-    CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWUSER, CLONE_NEWUTS, CLONE_PARENT, CLONE_PARENT_SETTID,
-    CLONE_SETTLS, CLONE_SIGHAND, CLONE_THREAD, CLONE_VFORK, CLONE_VM, RLIMIT_CPU, RLIMIT_NPROC,
+    CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID, CLONE_CLEAR_SIGHAND, CLONE_FILES, CLONE_FS, CLONE_NEWCGROUP,
+    CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWUSER, CLONE_NEWUTS, CLONE_PARENT,
+    CLONE_PARENT_SETTID, CLONE_PIDFD, CLONE_SETTLS, CLONE_SIGHAND, CLONE_THREAD, CLONE_VFORK, CLONE_VM,
+    RLIMIT_CPU, RLIMIT_NPROC,
 };
 
 /// What clone and clone3 are asked for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Request {
     pub flags: u64,
+    /// Where the number goes of a descriptor of the new process (CLONE_PIDFD).
+    pub pidfd: u64,
     pub parent_tid: u64,
     pub child_tid: u64,
     /// The stack pointer of the new thread; 0: the caller's.
@@ -51,8 +55,11 @@ pub fn clone(frame: &Frame, request: &Request) -> Result<u64, Errno> {
     if request.has(CLONE_SIGHAND) && (!request.has(CLONE_VM) || request.flags & CLONE_CLEAR_SIGHAND != 0) {
         return Err(Errno::EINVAL);
     }
-    // There are no namespaces but one; files and folders are shared by threads alone.
+    // There are no namespaces but one.
     if request.has(NAMESPACES) {
+        return Err(Errno::EINVAL);
+    }
+    if request.has(CLONE_PIDFD) && request.has(CLONE_THREAD) {
         return Err(Errno::EINVAL);
     }
     let here = cpu::current();
@@ -74,6 +81,10 @@ pub fn clone(frame: &Frame, request: &Request) -> Result<u64, Errno> {
         }
         return Err(Errno::EAGAIN);
     };
+    if let Err(error) = put_pidfd(&process, request) {
+        process::forget(tid);
+        return Err(error);
+    }
     if request.has(CLONE_PARENT_SETTID) {
         UserPtr::<u32>::new(request.parent_tid).write(&tid)?;
     }
@@ -96,6 +107,19 @@ pub fn clone(frame: &Frame, request: &Request) -> Result<u64, Errno> {
         wait_for_vfork(&process);
     }
     Ok(tid.into())
+}
+
+/// CLONE_PIDFD.
+fn put_pidfd(process: &Arc<Process>, request: &Request) -> Result<(), Errno> {
+    if !request.has(CLONE_PIDFD) {
+        return Ok(());
+    }
+    let files = &cpu::current().process().files;
+    let number = files.add(pidfd::open(process, 0), 0, true)?;
+    let written = UserPtr::<u32>::new(request.pidfd).write(&(number as u32));
+    written.inspect_err(|_| {
+        let _ = files.close(number);
+    })
 }
 
 fn child_space(process: &Process) -> super::Space {
@@ -125,7 +149,8 @@ fn parent_for(request: &Request) -> Arc<Process> {
 
 fn new_process(pid: u32, space: &super::Space, request: &Request) -> Arc<Process> {
     let here = cpu::current().process();
-    let process = Process::new(pid, Some(here));
+    let shares = Shares { files: request.has(CLONE_FILES), place: request.has(CLONE_FS) };
+    let process = Process::new(pid, Some(here), shares);
     *process.space.lock() = Some(space.clone());
     let mut exit_signal = request.exit_signal;
     if request.has(CLONE_PARENT) {

@@ -5,6 +5,7 @@ use crate::arch::clock;
 use crate::arch::trap::Frame;
 use crate::calls::errno;
 use crate::engine;
+use crate::files::permissions::{self, EXECUTE};
 use crate::files::tree::{self, Node};
 use crate::memory::platform::Machine;
 use alloc::sync::Arc;
@@ -104,6 +105,7 @@ pub fn interpret(mut node: Arc<Node>, path: &[u8], strings: &mut Strings) -> Res
     let mut path = path.to_vec();
     for _ in 0..=MOST_SCRIPTS {
         let mut bytes = [0; FIRST_LINE];
+        permissions::check(&node, EXECUTE)?;
         let read = match node.mapping() {
             Some(file) => file.read_at(0, &mut bytes).map_err(|error| error.errno())?,
             None => return Err(Errno::EACCES),
@@ -122,7 +124,7 @@ pub fn interpret(mut node: Arc<Node>, path: &[u8], strings: &mut Strings) -> Res
         arguments.push(core::mem::replace(&mut path, program.to_vec()));
         arguments.extend(strings.arguments.drain(..).skip(1));
         strings.arguments = arguments;
-        let here = crate::arch::cpu::current().process().directory.lock().clone();
+        let here = crate::arch::cpu::current().process().place().directory.lock().clone();
         node = tree::lookup(&here, program, true)?;
     }
     Err(errno::ELOOP)

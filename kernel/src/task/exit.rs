@@ -4,11 +4,10 @@ use super::futex::{self, Word};
 use super::process::{self, Process};
 use super::signal::{self, IGNORE, Info, job};
 use super::wait::{self, Sleep, Woken};
-use super::{Thread, clone, scheduler, work};
+use super::{Thread, clone, scheduler, trace, work};
 use crate::arch::cpu;
 use crate::arch::halt;
 use crate::arch::user::UserPtr;
-use crate::files::tree;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
@@ -91,6 +90,7 @@ pub fn end_others() -> Result<(), Errno> {
 /// Ends the calling thread. The last of a process ends that.
 pub fn exit_thread() -> ! {
     let here = cpu::current();
+    trace::tracee_ends(here, here.process().ending.lock().unwrap_or(Status::by_exit(0)));
     futex::release_robust(here);
     clear_tid(here);
     let last = {
@@ -106,6 +106,7 @@ pub fn exit_thread() -> ! {
         last
     };
     if last {
+        trace::tracer_ends(here.process());
         here.process().timers.lock().end();
         let space = here.process().space.lock().take();
         if let Some(space) = space {
@@ -163,7 +164,7 @@ fn become_zombie(process: &Arc<Process>) {
         adopt(process, &first);
     }
     // What ends last may end in an interrupt, where no file may.
-    *process.directory.lock() = tree::root();
+    process.leave_place();
     let exe = process.exe.lock().take();
     drop(exe);
     tell(process, status);
@@ -202,6 +203,7 @@ fn tell(process: &Arc<Process>, status: Status) {
     drop(children);
     tell_parent(process, signal);
     wait::wake(parent.child_key(), usize::MAX);
+    wait::wake(process.end_key(), usize::MAX);
 }
 
 fn tell_parent(process: &Process, signal: u32) {

@@ -7,6 +7,10 @@ use freehold::error::Errno;
 
 /// All rights that there are: CAP_CHOWN to CAP_CHECKPOINT_RESTORE.
 pub const ALL_RIGHTS: u64 = (1 << 41) - 1;
+pub const CAP_CHOWN: u32 = 0;
+pub const CAP_DAC_OVERRIDE: u32 = 1;
+pub const CAP_DAC_READ_SEARCH: u32 = 2;
+pub const CAP_FOWNER: u32 = 3;
 pub const CAP_KILL: u32 = 5;
 pub const CAP_SETGID: u32 = 6;
 pub const CAP_SETUID: u32 = 7;

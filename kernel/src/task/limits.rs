@@ -1,7 +1,9 @@
 //! What a process may use (getrlimit(2)). The engine keeps those of memory, and is told of changes.
 
 use super::ids::{CAP_IPC_LOCK, CAP_SYS_ADMIN, CAP_SYS_RAWIO, Ids};
-use super::{Space, process::Process};
+use super::{Space, process::Process, signal};
+use crate::arch::cpu;
+use crate::calls::errno::EFBIG;
 use freehold::error::Errno;
 use freehold::space::limits;
 use linux_raw_sys::general::*;
@@ -76,6 +78,20 @@ impl Limits {
             may_break_memory: ids.may(CAP_SYS_ADMIN),
         });
     }
+}
+
+/// How many bytes the calling process may write to a regular file from `at` on (RLIMIT_FSIZE).
+///
+/// # Errors
+///
+/// EFBIG: none, and SIGXFSZ comes.
+pub fn file_room(at: u64) -> Result<usize, Errno> {
+    let most = cpu::current().process().limits.lock().soft(RLIMIT_FSIZE);
+    if at < most {
+        return Ok(most.saturating_sub(at) as usize);
+    }
+    signal::to_itself(SIGXFSZ);
+    Err(EFBIG)
 }
 
 /// The process's limits or rights have changed: its space follows.

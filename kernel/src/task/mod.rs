@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`scheduler`] | queues of processors, switches, idling |
 //! | [`wait`] | sleeping until somebody wakes, for a word of the kernel's or a program's |
+//! | [`mutex`] | a lock that threads sleep for |
 //! | [`timers`] | the tick, and sleepers with a deadline |
 //! | [`process`] | what threads of a program share |
 //! | [`exec`] | a program's image and its first stack |
@@ -12,6 +13,7 @@
 //! | [`fault`] | page faults and exceptions of programs |
 //! | [`futex`] | the system call's operations |
 //! | [`signal`] | who gets signals, and what threads do about them |
+//! | [`trace`] | threads that a tracer stops |
 //! | [`reap`] | waiting for children |
 //! | [`itimers`], [`cputime`] | timers that send signals, by the time that passes and that a process runs |
 //! | [`ids`], [`limits`] | users, groups and rights of a process; what it may use |
@@ -31,11 +33,13 @@ pub mod futex;
 pub mod ids;
 pub mod itimers;
 pub mod limits;
+pub mod mutex;
 pub mod process;
 pub mod reap;
 pub mod scheduler;
 pub mod signal;
 pub mod timers;
+pub mod trace;
 pub mod wait;
 
 use crate::arch::cpu;
@@ -118,6 +122,7 @@ pub struct Thread {
     pub virtual_ns: AtomicU64,
     /// Where a requeued futex has moved its sleep: see `wait`.
     moved: wait::Moved,
+    pub trace: trace::Trace,
     /// The thread's name, as `PR_SET_NAME` has it.
     pub comm: SpinLock<[u8; 16]>,
 }
@@ -212,6 +217,7 @@ impl Thread {
             faults: [AtomicU64::new(0), AtomicU64::new(0)],
             virtual_ns: AtomicU64::new(0),
             moved: wait::Moved::new(),
+            trace: trace::Trace::default(),
             comm: SpinLock::new([0; 16]),
         }
     }

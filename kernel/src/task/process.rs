@@ -4,8 +4,9 @@ use super::cputime::CpuTimes;
 use super::ids::Ids;
 use super::limits::Limits;
 use super::signal::{Action, Actions, Signals};
-use super::{Space, Thread, exit::Status, itimers::Timers};
+use super::{Space, Thread, exit::Status, itimers::Timers, trace::Tracees};
 use crate::arch::lock::SpinLock;
+use crate::files::busy::Running;
 use crate::files::table::FileTable;
 use crate::files::tree::{self, Node};
 use alloc::collections::BTreeMap;
@@ -56,11 +57,36 @@ impl Usage {
     }
 }
 
+/// Where a process is in the tree, which processes that were made by CLONE_FS share.
+pub struct Place {
+    pub directory: SpinLock<Arc<Node>>,
+    pub umask: AtomicU32,
+}
+
+impl Place {
+    fn new(directory: Arc<Node>, umask: u32) -> Arc<Self> {
+        Arc::new(Place { directory: SpinLock::new(directory), umask: AtomicU32::new(umask) })
+    }
+
+    fn copy(&self) -> Arc<Self> {
+        Self::new(self.directory.lock().clone(), self.umask.load(Relaxed))
+    }
+}
+
+/// What a new process has together with its maker.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Shares {
+    pub files: bool,
+    pub place: bool,
+}
+
 /// A process.
 pub struct Process {
     pub pid: u32,
     pub parent: SpinLock<Option<Arc<Process>>>,
     pub children: SpinLock<Vec<Arc<Process>>>,
+    /// Threads that it traces.
+    pub tracees: SpinLock<Tracees>,
     /// Those that have not ended.
     pub threads: SpinLock<Vec<Arc<Thread>>>,
     /// The address space, for others; gone when the last thread ends.
@@ -70,10 +96,9 @@ pub struct Process {
     /// What is left of it when the last thread has ended.
     pub status: SpinLock<Option<Status>>,
     pub files: FileTable,
-    pub directory: SpinLock<Arc<Node>>,
+    place: SpinLock<Arc<Place>>,
     /// The file of its program.
-    pub exe: SpinLock<Option<Arc<Node>>>,
-    pub umask: AtomicU32,
+    pub exe: SpinLock<Option<Running>>,
     /// The signal that its parent gets when it ends; 0: none.
     pub exit_signal: AtomicU32,
     /// What it gets when its parent ends (PR_SET_PDEATHSIG); 0: nothing.
@@ -100,9 +125,9 @@ pub struct Process {
 
 impl Process {
     /// A process without threads, known by its number from now on.
-    pub fn new(pid: u32, parent: Option<&Arc<Process>>) -> Arc<Process> {
+    pub fn new(pid: u32, parent: Option<&Arc<Process>>, shares: Shares) -> Arc<Process> {
         let process = Arc::new(match parent {
-            Some(parent) => parent.copy(pid),
+            Some(parent) => parent.copy(pid, shares),
             None => Self::first(pid),
         });
         ALL.lock().insert(pid, process.clone());
@@ -114,14 +139,14 @@ impl Process {
             pid,
             parent: SpinLock::new(None),
             children: SpinLock::new(Vec::new()),
+            tracees: SpinLock::new(Tracees::default()),
             threads: SpinLock::new(Vec::new()),
             space: SpinLock::new(None),
             ending: SpinLock::new(None),
             status: SpinLock::new(None),
             files: FileTable::new(),
-            directory: SpinLock::new(tree::root()),
+            place: SpinLock::new(Place::new(tree::root(), 0o022)),
             exe: SpinLock::new(None),
-            umask: AtomicU32::new(0o022),
             exit_signal: AtomicU32::new(17),
             parent_signal: AtomicU32::new(0),
             actions: SpinLock::new(Arc::new(SpinLock::new([Action::default(); 65]))),
@@ -140,14 +165,13 @@ impl Process {
     }
 
     /// As fork makes it.
-    fn copy(self: &Arc<Self>, pid: u32) -> Self {
+    fn copy(self: &Arc<Self>, pid: u32, shares: Shares) -> Self {
         let actions = *self.actions().lock();
         Process {
             parent: SpinLock::new(Some(self.clone())),
-            files: self.files.fork(),
-            directory: SpinLock::new(self.directory.lock().clone()),
+            files: self.files.fork(shares.files),
+            place: SpinLock::new(if shares.place { self.place() } else { self.place().copy() }),
             exe: SpinLock::new(self.exe.lock().clone()),
-            umask: AtomicU32::new(self.umask.load(Relaxed)),
             actions: SpinLock::new(Arc::new(SpinLock::new(actions))),
             group: AtomicU32::new(self.group.load(Relaxed)),
             session: AtomicU32::new(self.session.load(Relaxed)),
@@ -162,6 +186,26 @@ impl Process {
     /// The parent's number; 0: none.
     pub fn parent_pid(&self) -> u32 {
         self.parent.lock().as_ref().map_or(0, |parent| parent.pid)
+    }
+
+    /// Its directory and mask.
+    pub fn place(&self) -> Arc<Place> {
+        self.place.lock().clone()
+    }
+
+    /// It has a directory and a mask of its own from now on.
+    pub fn unshare_place(&self) {
+        self.set_place(self.place().copy());
+    }
+
+    /// It ends, and keeps no directory.
+    pub fn leave_place(&self) {
+        self.set_place(Place::new(tree::root(), 0));
+    }
+
+    fn set_place(&self, place: Arc<Place>) {
+        let before = core::mem::replace(&mut *self.place.lock(), place);
+        drop(before);
     }
 
     pub fn actions(&self) -> SharedActions {
@@ -197,6 +241,11 @@ impl Process {
     /// The key that is woken when a thread ends.
     pub fn thread_key(&self) -> super::wait::Key {
         super::wait::Key::kernel(&raw const self.threads as u64)
+    }
+
+    /// The key that is woken when the process has ended.
+    pub fn end_key(&self) -> super::wait::Key {
+        super::wait::Key::kernel(&raw const self.status as u64)
     }
 
     /// The key that a process sleeps on which waits for its children.

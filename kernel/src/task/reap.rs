@@ -25,6 +25,15 @@ pub enum Event {
     Ended(Status),
     Stopped(u32),
     Continued,
+    /// A tracee has stopped: the signal, and an event above it.
+    Trapped(u32),
+}
+
+/// A child, or a tracee, by its number, and what it has come to.
+pub struct Found {
+    pub id: u32,
+    pub process: Arc<Process>,
+    pub event: Event,
 }
 
 impl Event {
@@ -34,6 +43,7 @@ impl Event {
             Event::Ended(status) => status.word(),
             Event::Stopped(signal) => signal << 8 | 0x7f,
             Event::Continued => 0xffff,
+            Event::Trapped(word) => word << 8 | 0x7f,
         }
     }
 
@@ -43,6 +53,7 @@ impl Event {
             Event::Ended(status) => status.code_and_value(),
             Event::Stopped(signal) => (CLD_STOPPED, signal),
             Event::Continued => (CLD_CONTINUED, SIGCONT),
+            Event::Trapped(word) => (CLD_TRAPPED, word),
         }
     }
 }
@@ -53,7 +64,7 @@ impl Event {
 /// # Errors
 ///
 /// ECHILD: there is no such child. EINTR.
-pub fn wait_child(which: Which, options: u32) -> Result<Option<(Arc<Process>, Event)>, Errno> {
+pub fn wait_child(which: Which, options: u32) -> Result<Option<Found>, Errno> {
     let process = cpu::current().process();
     loop {
         let waiting = wait::enqueue(process.child_key(), u32::MAX);
@@ -78,23 +89,59 @@ fn is_meant(child: &Process, which: Which, options: u32) -> bool {
     by_which && (options & __WALL != 0 || is_clone == (options & __WCLONE != 0))
 }
 
-fn take_child(process: &Process, which: Which, options: u32) -> Result<Option<(Arc<Process>, Event)>, Errno> {
+/// A tracee that has stopped or ended; `None`: nobody that is meant is traced.
+fn take_tracee(process: &Process, which: Which, options: u32) -> Option<Option<Found>> {
+    let mut tracees = process.tracees.lock();
+    let by_which = |id: u32, of: &Process| match which {
+        Which::Any => true,
+        Which::Pid(pid) => id == pid,
+        Which::Group(group) => of.group.load(Relaxed) == group,
+    };
+    if let Some(at) = tracees.ended.iter().position(|(id, of, _)| by_which(*id, of))
+        && options & WEXITED != 0
+    {
+        let (id, of, status) = tracees.ended[at].clone();
+        if options & WNOWAIT == 0 {
+            tracees.ended.swap_remove(at);
+        }
+        return Some(Some(Found { id, process: of, event: Event::Ended(status) }));
+    }
+    let mut is_there = false;
+    for (of, thread) in &tracees.live {
+        if !by_which(thread.tid(), of) {
+            continue;
+        }
+        is_there = true;
+        if let Some((word, _)) = thread.trace.take_report(options & WNOWAIT != 0) {
+            let event = Event::Trapped(word);
+            return Some(Some(Found { id: thread.tid(), process: of.clone(), event }));
+        }
+    }
+    is_there.then_some(None)
+}
+
+fn take_child(process: &Process, which: Which, options: u32) -> Result<Option<Found>, Errno> {
+    let traced = take_tracee(process, which, options);
+    if let Some(Some(found)) = traced {
+        return Ok(Some(found));
+    }
     let mut children = process.children.lock();
     let meant = || children.iter().enumerate().filter(|(_, child)| is_meant(child, which, options));
     if meant().next().is_none() {
-        return Err(errno::ECHILD);
+        return if traced.is_some() { Ok(None) } else { Err(errno::ECHILD) };
     }
     let Some((at, event)) = meant().find_map(|(at, child)| Some((at, event_of(child, options)?))) else {
         return Ok(None);
     };
     if options & WNOWAIT != 0 || !matches!(event, Event::Ended(_)) {
-        return Ok(Some((children[at].clone(), event)));
+        let process = children[at].clone();
+        return Ok(Some(Found { id: process.pid, process, event }));
     }
     let child = children.swap_remove(at);
     drop(children);
     count(process, &child);
     process::forget(child.pid);
-    Ok(Some((child, event)))
+    Ok(Some(Found { id: child.pid, process: child, event }))
 }
 
 /// What there is to tell of a child.

@@ -2,7 +2,10 @@
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 
 static void names_move(void) {
     struct stat a, b;
@@ -34,7 +37,33 @@ static void holes_are_zeroes(void) {
     close(file);
 }
 
+// Files of huge pages. Left out where there are none to be had.
+static void huge_files_have_a_folder(void) {
+    enum { HUGE = 2 << 20 };
+    struct statfs system;
+    struct stat of;
+    int setting = open("/proc/sys/vm/nr_hugepages", O_WRONLY);
+    if (setting < 0 || pwrite(setting, "4", 1, 0) != 1) return;
+    CHECK(mkdir("/tmp/huge", 0755) == 0);
+    if (mount("none", "/tmp/huge", "hugetlbfs", 0, "pagesize=2M") != 0) {
+        CHECK(rmdir("/tmp/huge") == 0 && pwrite(setting, "0", 1, 0) == 1 && close(setting) == 0);
+        return;
+    }
+    CHECK(statfs("/tmp/huge", &system) == 0 && system.f_type == 0x958458f6 && system.f_bsize == HUGE);
+    CHECK(mkdir("/tmp/huge/inner", 0755) == 0);
+    int file = open("/tmp/huge/inner/file", O_CREAT | O_RDWR, 0600);
+    CHECK(file >= 0 && ftruncate(file, 4096) == -1 && errno == EINVAL && ftruncate(file, 2 * HUGE) == 0);
+    char *at = mmap(NULL, 2 * HUGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    CHECK(at != MAP_FAILED && (unsigned long)at % HUGE == 0);
+    at[HUGE] = 'x';
+    CHECK(pread(file, at, 1, HUGE) == 1 && at[0] == 'x' && write(file, "y", 1) == -1 && errno == EINVAL);
+    CHECK(fstat(file, &of) == 0 && of.st_size == 2 * HUGE);
+    CHECK(munmap(at, 2 * HUGE) == 0 && close(file) == 0 && umount("/tmp/huge") == 0 && rmdir("/tmp/huge") == 0);
+    CHECK(pwrite(setting, "0", 1, 0) == 1 && close(setting) == 0);
+}
+
 int main(void) {
+    PART(huge_files_have_a_folder);
     PART(names_move);
     PART(holes_are_zeroes);
     return 0;

@@ -2,10 +2,12 @@
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -193,6 +195,52 @@ static void many_live_at_once(void) {
     close(ends[0]);
 }
 
+static int changes(void *ends) {
+    CHECK(close(((int *)ends)[1]) == 0 && chdir("/tmp") == 0);
+    umask(0123);
+    return 0;
+}
+
+static int unshares_and_changes(void *ends) {
+    CHECK(unshare(CLONE_FILES | CLONE_FS) == 0);
+    return changes(ends);
+}
+
+static pid_t with_stack(int (*run)(void *), int flags, int *ends) {
+    static char stack[65536] __attribute__((aligned(16)));
+    return clone(run, stack + sizeof stack, flags | SIGCHLD, ends);
+}
+
+static void files_and_places_are_shared(void) {
+    int ends[2], one = getpid(), flags = CLONE_VM | CLONE_FILES | CLONE_FS;
+    char here[64];
+    umask(022);
+    CHECK(pipe(ends) == 0 && chdir("/") == 0);
+    CHECK(ended(with_stack(changes, 0, ends)) == 0 && fcntl(ends[1], F_GETFD) >= 0);
+    CHECK(ended(with_stack(unshares_and_changes, flags, ends)) == 0 && fcntl(ends[1], F_GETFD) >= 0);
+    CHECK(!strcmp(getcwd(here, sizeof here), "/") && umask(022) == 022);
+    CHECK(ended(with_stack(changes, flags, ends)) == 0 && fcntl(ends[1], F_GETFD) == -1);
+    CHECK(!strcmp(getcwd(here, sizeof here), "/tmp") && umask(022) == 0123);
+    CHECK(syscall(SYS_kcmp, one, one, 0, 0, 0) == 0 && close(ends[0]) == 0 && chdir("/") == 0);
+}
+
+static void processes_have_descriptors(void) {
+    pid_t child = fork();
+    if (child == 0) {
+        pause();
+        _exit(0);
+    }
+    int file = syscall(SYS_pidfd_open, child, 0);
+    struct pollfd ready = {.fd = file, .events = POLLIN};
+    siginfo_t info;
+    CHECK(child > 0 && file >= 0 && fcntl(file, F_GETFD) == FD_CLOEXEC && poll(&ready, 1, 0) == 0);
+    CHECK(syscall(SYS_pidfd_send_signal, file, 0, NULL, 0) == 0);
+    CHECK(syscall(SYS_pidfd_send_signal, file, SIGUSR1, NULL, 0) == 0 && poll(&ready, 1, 5000) == 1);
+    CHECK(waitid(3, file, &info, WEXITED) == 0 && info.si_pid == child && info.si_status == SIGUSR1);
+    CHECK(syscall(SYS_pidfd_send_signal, file, 0, NULL, 0) == -1 && errno == ESRCH && close(file) == 0);
+    CHECK(syscall(SYS_pidfd_open, child, 0) == -1 && errno == ESRCH);
+}
+
 int main(int argc, char **argv) {
     itself = argv[0];
     if (argc > 2 && !strcmp(argv[1], "exit")) return atoi(argv[2]);
@@ -210,5 +258,7 @@ int main(int argc, char **argv) {
     PART(orphans_are_adopted);
     PART(groups_are_killed_together);
     PART(many_live_at_once);
+    PART(files_and_places_are_shared);
+    PART(processes_have_descriptors);
     return 0;
 }

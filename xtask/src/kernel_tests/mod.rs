@@ -164,7 +164,7 @@ fn on_kernel(test: &Test, program: &Program, options: &Options, image: &Path) ->
     let boot = |program: &Program| boot(test, program, options, image);
     let seen = boot(program)?;
     judge(test, &seen, linux.as_ref()).map_err(|why| match &linux {
-        Some(linux) if test.name == "transcript" => {
+        Some(linux) if test.name.starts_with("transcript") => {
             transcript::narrow(program, linux, &seen, test.limit(), boot).unwrap_or(why)
         }
         _ => why,

@@ -160,6 +160,6 @@ impl<P: Platform> WriteGuard<'_, P> {
         self.may_expand(flags, grow, Replaced::default())
             && size <= space.limits().get().stack
             && (!flags.contains(VmFlags::LOCKED) || self.may_lock_pages(grow))
-            && grow <= space.engine.config().commit_pages
+            && grow <= space.engine.commit_pages()
     }
 }

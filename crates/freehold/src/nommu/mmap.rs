@@ -105,7 +105,7 @@ impl<P: Platform> NoMmuSpace<P> {
         let area = Box::try_new(area).map_err(NoMemory::from)?;
         let full = {
             let mut areas = self.areas.write_killable()?;
-            if areas.count() < self.regions.engine().config().max_map_count {
+            if areas.count() < self.regions.engine().max_map_count() {
                 areas.insert(area);
                 None
             } else {

@@ -90,7 +90,7 @@ impl<P: Platform> NoMmuSpace<P> {
 
     /// What will be the mapping of the memory behind `at`, still without frames.
     fn piece(&self, areas: &Areas<P>, whole: &Area<P>, at: u64) -> Result<Box<Area<P>>, MunmapError> {
-        if areas.count() >= self.regions.engine().config().max_map_count {
+        if areas.count() >= self.regions.engine().max_map_count() {
             return Err(MunmapError::TooManyVmas);
         }
         let region =

@@ -78,14 +78,15 @@ impl Blocks {
 /// System-wide settings.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Most VMAs an address space may have (vm.max_map_count).
+    /// Most VMAs an address space may have at first (vm.max_map_count); see [`Engine::set_max_map_count`].
     pub max_map_count: u64,
     /// Lowest address that an ordinary program may map (vm.mmap_min_addr), in bytes.
     pub mmap_min_addr: u64,
     /// Free bytes kept below a stack (the guard gap).
     pub stack_gap: u64,
     /// A single private writable mapping of more pages than this is refused, unless it is NORESERVE
-    /// (heuristic overcommit: more than there is memory and swap).
+    /// (heuristic overcommit: more than there is memory and swap), at first; see
+    /// [`Engine::set_commit_pages`].
     pub commit_pages: PageCount,
     /// Where anonymous memory gets huge pages at first; see [`Engine::set_huge_pages`].
     pub huge_pages: HugePages,
@@ -139,6 +140,9 @@ pub struct Engine<P: Platform> {
     blocks: AtomicU32,
     /// See [`SharedBlocks`]; one word, too.
     shared_blocks: AtomicU64,
+    /// Most VMAs of a space, and most pages of a private writable mapping; each is a word of its own, too.
+    max_map_count: AtomicU64,
+    commit_pages: AtomicU64,
     config: Config,
     /// The frames of the platform. Last: whatever the fields above give back goes to it.
     memory: Counted<Memory<P>>,
@@ -182,6 +186,8 @@ impl<P: Platform> Engine<P> {
             huge_pages: AtomicU32::new(config.huge_pages as u32),
             blocks: AtomicU32::new(config.blocks.word()),
             shared_blocks: AtomicU64::new(config.shared_blocks.word()),
+            max_map_count: AtomicU64::new(config.max_map_count),
+            commit_pages: AtomicU64::new(config.commit_pages.get()),
             config,
             memory,
         })?;
@@ -196,6 +202,8 @@ impl<P: Platform> Engine<P> {
             huge_pages: huge_pages,
             blocks: blocks,
             shared_blocks: shared_blocks,
+            max_map_count: max_map_count,
+            commit_pages: commit_pages,
             config: config,
             memory: memory,
         });
@@ -265,6 +273,27 @@ impl<P: Platform> Engine<P> {
     /// It gets them from now on. What is mapped stays.
     pub fn set_blocks(&self, blocks: Blocks) {
         self.blocks.store(blocks.word(), Relaxed);
+    }
+
+    /// Most VMAs that an address space may have.
+    pub fn max_map_count(&self) -> u64 {
+        // Relaxed, here and below: as for huge pages.
+        self.max_map_count.load(Relaxed)
+    }
+
+    /// It is so many from now on. A space that has more keeps them.
+    pub fn set_max_map_count(&self, count: u64) {
+        self.max_map_count.store(count, Relaxed);
+    }
+
+    /// Pages that a private writable mapping may have at most.
+    pub fn commit_pages(&self) -> PageCount {
+        PageCount::new(self.commit_pages.load(Relaxed))
+    }
+
+    /// It is so many from now on (vm.overcommit_memory has changed, or how much memory there is).
+    pub fn set_commit_pages(&self, pages: PageCount) {
+        self.commit_pages.store(pages.get(), Relaxed);
     }
 
     /// Whether there are any blocks; every first store asks.

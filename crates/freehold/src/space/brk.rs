@@ -264,7 +264,7 @@ impl<P: Platform> WriteGuard<'_, P> {
             || !self.is_clear_for_heap(range)
             || !self.may_expand(flags, pages, Replaced::default())
             || !self.may_have_vmas(0)
-            || pages > space.engine.config().commit_pages
+            || pages > space.engine.commit_pages()
         {
             return Err(Denied);
         }

@@ -136,7 +136,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         gather: &mut ForkGather<'_, P>,
     ) -> Result<u64, ForkError> {
         let flags = vma.flags();
-        if flags.contains(VmFlags::ACCOUNT) && vma.pages() > self.space.engine.config().commit_pages {
+        if flags.contains(VmFlags::ACCOUNT) && vma.pages() > self.space.engine.commit_pages() {
             return Err(ForkError::Limit);
         }
         let wiped = flags.contains(VmFlags::WIPEONFORK);

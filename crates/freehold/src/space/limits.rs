@@ -118,7 +118,7 @@ impl<P: Platform> AddressSpace<P> {
             bytes => Some(bytes >> PAGE_SHIFT),
         };
         match size {
-            Size::Vmas => Some(self.engine.config().max_map_count),
+            Size::Vmas => Some(self.engine.max_map_count()),
             Size::Total => limited(&self.limits.address_space),
             Size::Data => limited(&self.limits.data),
             Size::Locked if self.limits.may_lock.load(Relaxed) => None,
@@ -201,7 +201,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     pub(crate) fn may_have_vmas(&self, more: u64) -> bool {
         match self.reserved() {
             Some(reserved) => reserved.covers(Size::Vmas, more),
-            None => self.space.counters.fits(Size::Vmas, more, self.space.engine.config().max_map_count),
+            None => self.space.counters.fits(Size::Vmas, more, self.space.engine.max_map_count()),
         }
     }
 }

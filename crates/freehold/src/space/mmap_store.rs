@@ -44,7 +44,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         if !self.may_expand(request.vm_flags, pages, replaced) {
             return Err(MmapError::Limit);
         }
-        if request.vm_flags.contains(VmFlags::ACCOUNT) && pages > self.space.engine.config().commit_pages {
+        if request.vm_flags.contains(VmFlags::ACCOUNT) && pages > self.space.engine.commit_pages() {
             return Err(MmapError::Limit);
         }
         Ok(())

@@ -245,7 +245,7 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
             let counted =
                 VmFlags::ACCOUNT | VmFlags::WRITE | VmFlags::HUGETLB | VmFlags::SHARED | VmFlags::NORESERVE;
             if !old.intersects(counted) {
-                if pages > space.engine.config().commit_pages {
+                if pages > space.engine.commit_pages() {
                     return Err(MprotectError::Limit);
                 }
                 new |= VmFlags::ACCOUNT;

@@ -230,7 +230,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         if request.has_target() {
             // Each of source and target may be cut in three before either goes.
             let counts = self.space.counters.counts();
-            if counts.map_count + 2 >= self.space.engine.config().max_map_count.saturating_sub(3) {
+            if counts.map_count + 2 >= self.space.engine.max_map_count().saturating_sub(3) {
                 return Err(MremapError::TooManyVmas);
             }
         }
@@ -404,7 +404,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     fn check_commit(&self, flags: VmFlags, pages: PageCount) -> Result<(), MremapError> {
-        match flags.contains(VmFlags::ACCOUNT) && pages > self.space.engine.config().commit_pages {
+        match flags.contains(VmFlags::ACCOUNT) && pages > self.space.engine.commit_pages() {
             true => Err(MremapError::Limit),
             false => Ok(()),
         }

@@ -7,9 +7,11 @@
 //! | [`settings`] | /proc/sys |
 //! | [`process`] | the folders of processes |
 //! | [`maps`] | what is mapped: maps, smaps, pagemap, mem |
+//! | [`config`] | config.gz |
 //! | [`descriptors`] | the open files of processes |
 //! | [`sys`] | /sys |
 
+pub mod config;
 pub mod descriptors;
 pub mod maps;
 pub mod process;
@@ -153,6 +155,7 @@ impl Listing for Root {
             b"thread-self" => return Ok(Node::jump(Box::new(Pointer(own_thread)))),
             b"mounts" => return Ok(Node::link(b"self/mounts")),
             b"sys" => return Ok(self.sys.clone()),
+            b"config.gz" => return Ok(text(|| Ok(config::archive()))),
             b"sysvipc" => return Ok(Node::listing(Box::new(Ipc))),
             _ => {}
         }
@@ -172,6 +175,7 @@ impl Listing for Root {
         for name in ["sys", "sysvipc"] {
             names.push((name.into(), FOLDER));
         }
+        names.push((b"config.gz".into(), PLAIN));
         names.extend(system::FILES.iter().map(|(name, _)| ((*name).into(), PLAIN)));
         names.extend(processes::pids().iter().map(|pid| (alloc::format!("{pid}").into_bytes(), FOLDER)));
         names

@@ -8,7 +8,9 @@ use crate::arch::{clock, cpu};
 use crate::files::File;
 use crate::files::tree::{self, Jump, Listing, Node};
 use crate::task::Thread;
+use crate::task::ids::Numbers;
 use crate::task::process::{self, Process};
+use crate::task::signal::{IGNORE, bit};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -49,7 +51,12 @@ static SCORES: SpinLock<BTreeMap<u32, i64>> = SpinLock::new(BTreeMap::new());
 /// ENOENT.
 pub fn folder(pid: u32) -> Result<Arc<Node>, Errno> {
     let process = process::find(pid).ok_or(Errno::ENOENT)?;
-    Ok(Node::listing(Box::new(Of { process, thread: None })))
+    let ids = process.ids.lock();
+    let owner = u64::from(ids.user.effective) | u64::from(ids.group.effective) << 32;
+    drop(ids);
+    let node = Node::listing(Box::new(Of { process, thread: None }));
+    node.owner.store(owner, Relaxed);
+    Ok(node)
 }
 
 struct Of {
@@ -146,9 +153,9 @@ impl Jump for Link {
 
     fn node(&self) -> Result<Arc<Node>, Errno> {
         match self.what {
-            "cwd" => Ok(self.process.directory.lock().clone()),
+            "cwd" => Ok(self.process.place().directory.lock().clone()),
             "root" => Ok(tree::root()),
-            _ => self.process.exe.lock().clone().ok_or(Errno::ENOENT),
+            _ => self.process.exe.lock().as_deref().cloned().ok_or(Errno::ENOENT),
         }
     }
 }
@@ -244,10 +251,41 @@ fn state(process: &Process, tid: u32) -> (char, &'static str) {
         return ('Z', "zombie");
     }
     match find_thread(process, tid) {
+        Some(thread) if thread.is_parked() && thread.trace.is_stopped() => ('t', "tracing stop"),
+        Some(thread) if thread.is_parked() && process.signals.lock().job.is_stopping() => ('T', "stopped"),
         Some(thread) if thread.is_parked() => ('S', "sleeping"),
         Some(_) => ('R', "running"),
         None => ('S', "sleeping"),
     }
+}
+
+fn users(process: &Process) -> String {
+    let ids = process.ids.lock().clone();
+    let row =
+        |name: &str, n: &Numbers| format!("{name}:\t{}\t{}\t{}\t{}\n", n.real, n.effective, n.saved, n.files);
+    row("Uid", &ids.user) + &row("Gid", &ids.group)
+}
+
+fn groups(process: &Process) -> String {
+    let groups = process.ids.lock().groups.clone();
+    groups.iter().fold(String::from("Groups:\t"), |row, group| row + &format!("{group} ")) + "\n"
+}
+
+/// Sets of signals, as numbers of 64 bits.
+fn signals(process: &Process, tid: u32) -> String {
+    let (own, blocked) = find_thread(process, tid)
+        .map_or((0, 0), |thread| (thread.pending.lock().signals(), thread.blocked()));
+    let shared = process.signals.lock().pending.signals();
+    let actions = *process.actions().lock();
+    let set = |is: fn(u64) -> bool| {
+        let meant = (1..actions.len()).filter(|n| is(actions[*n].handler));
+        meant.fold(0u64, |set, n| set | bit(n as u32))
+    };
+    let (ignored, caught) = (set(|handler| handler == IGNORE), set(|handler| handler > IGNORE));
+    format!(
+        "SigPnd:\t{own:016x}\nShdPnd:\t{shared:016x}\nSigBlk:\t{blocked:016x}\n\
+         SigIgn:\t{ignored:016x}\nSigCgt:\t{caught:016x}\n"
+    )
 }
 
 fn status(process: &Process, tid: u32) -> Vec<u8> {
@@ -255,11 +293,14 @@ fn status(process: &Process, tid: u32) -> Vec<u8> {
     let name = short_name(process);
     let (letter, word) = state(process, tid);
     let (pid, parent) = (process.pid, process.parent_pid());
+    let tracer = find_thread(process, tid).map_or(0, |thread| thread.trace.tracer_pid());
     let mut out = format!(
         "Name:\t{}\nUmask:\t{:04o}\nState:\t{letter} ({word})\nTgid:\t{pid}\nNgid:\t0\nPid:\t{tid}\n\
-         PPid:\t{parent}\nTracerPid:\t0\nUid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\nFDSize:\t64\nGroups:\t0\n",
+         PPid:\t{parent}\nTracerPid:\t{tracer}\n{}FDSize:\t64\n{}",
         String::from_utf8_lossy(&name),
-        process.umask.load(Relaxed),
+        process.place().umask.load(Relaxed),
+        users(process),
+        groups(process),
     );
     if let Some(s) = sizes(process) {
         let rows = [
@@ -267,7 +308,7 @@ fn status(process: &Process, tid: u32) -> Vec<u8> {
             ("VmSize", s.total),
             ("VmLck", s.locked),
             ("VmPin", 0),
-            ("VmHWM", s.resident),
+            ("VmHWM", s.resident.max(process.usage.most_pages.load(Relaxed))),
             ("VmRSS", s.resident),
             ("RssAnon", s.anonymous),
             ("RssFile", s.file),
@@ -284,15 +325,21 @@ fn status(process: &Process, tid: u32) -> Vec<u8> {
             let _ = writeln!(out, "{name}:\t{:>8} kB", (pages * PAGE_SIZE) >> 10);
         }
     }
+    let ids = process.ids.lock().clone();
     let threads = process.threads.lock().len();
     let cpus = u64::MAX >> (64 - cpu::count());
     let _ = write!(
         out,
-        "CoreDumping:\t0\nTHP_enabled:\t1\nThreads:\t{threads}\nSigQ:\t0/4096\nNoNewPrivs:\t0\nSeccomp:\t0\n\
-         CapInh:\t0000000000000000\nCapPrm:\t000001ffffffffff\nCapEff:\t000001ffffffffff\n\
-         CapBnd:\t000001ffffffffff\nCapAmb:\t0000000000000000\n\
+        "CoreDumping:\t0\nTHP_enabled:\t1\nThreads:\t{threads}\nSigQ:\t0/4096\n{}NoNewPrivs:\t0\nSeccomp:\t0\n\
+         CapInh:\t{:016x}\nCapPrm:\t{:016x}\nCapEff:\t{:016x}\nCapBnd:\t{:016x}\nCapAmb:\t{:016x}\n\
          Cpus_allowed:\t{cpus:x}\nCpus_allowed_list:\t0-{}\nMems_allowed:\t1\nMems_allowed_list:\t0\n\
          voluntary_ctxt_switches:\t0\nnonvoluntary_ctxt_switches:\t0\n",
+        signals(process, tid),
+        ids.inheritable,
+        ids.permitted,
+        ids.effective,
+        ids.bounding,
+        0,
         cpu::count() - 1,
     );
     out.into_bytes()

@@ -3,12 +3,14 @@
 use super::{number, setting, text};
 use crate::engine;
 use crate::files::tree::Node;
+use crate::memory;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use freehold::error::Errno;
 use freehold::hugetlb::HugePageSize;
+use freehold::{PAGE_SIZE, PageCount};
 
 /// Limits of System V shared memory. Each is read and written alone.
 pub struct Shm {
@@ -117,7 +119,7 @@ const ASKED: &[Asked] = &[
     ("vm/nr_hugepages", huge_pages, Some(set_huge_pages)),
     ("vm/nr_hugepages_mempolicy", huge_pages, Some(set_huge_pages)),
     ("vm/nr_overcommit_hugepages", || OVERCOMMIT.load(Relaxed) as i64, Some(set_overcommit)),
-    ("vm/max_map_count", || engine().config().max_map_count as i64, None),
+    ("vm/max_map_count", || engine().max_map_count() as i64, Some(|n| engine().set_max_map_count(n))),
     ("vm/mmap_min_addr", || engine().config().mmap_min_addr as i64, None),
 ];
 
@@ -138,6 +140,29 @@ pub fn overcommit() -> i64 {
 pub fn set_overcommit(pages: u64) {
     OVERCOMMIT.store(pages, Relaxed);
     engine().huge_pool(HugePageSize::Mib2).set_overcommit(pages);
+}
+
+/// How much memory there is for promises where they are counted (vm.overcommit_memory = 2), in pages.
+pub fn commit_limit() -> u64 {
+    match kept("vm/overcommit_kbytes") {
+        0 => memory::total_bytes() / PAGE_SIZE * kept("vm/overcommit_ratio") / 100,
+        kib => kib / 4,
+    }
+}
+
+/// Tells the engine how much one mapping may promise: what there is, anything, or the limit, which is held
+/// against single mappings here, and not against all of them together.
+pub fn commit() {
+    engine().set_commit_pages(match kept("vm/overcommit_memory") {
+        0 => PageCount::new(memory::total_bytes() / PAGE_SIZE),
+        1 => PageCount::MAX,
+        _ => PageCount::new(commit_limit()),
+    });
+}
+
+/// A number of [`KEPT`].
+fn kept(path: &str) -> u64 {
+    KEPT.iter().find(|kept| kept.path == path).map_or(0, |kept| kept.value.load(Relaxed))
 }
 
 /// Gives a node a path below a folder; folders come as they are needed.
@@ -180,6 +205,7 @@ pub fn root() -> Arc<Node> {
                     return Err(Errno::EINVAL);
                 }
                 value.store(number as u64, Relaxed);
+                commit();
                 Ok(())
             },
         );

@@ -65,7 +65,7 @@ fn meminfo() -> String {
         ("SUnreclaim", 0),
         ("KernelStack", 0),
         ("PageTables", 0),
-        ("CommitLimit", all / 2),
+        ("CommitLimit", super::settings::commit_limit() * 4),
         ("Committed_AS", all - free),
         ("VmallocTotal", 0),
         ("VmallocUsed", 0),

@@ -6,7 +6,7 @@ use crate::arch::report::say;
 use crate::arch::trap::Frame;
 use crate::options;
 use crate::task::exit::{self, Status};
-use crate::task::{Thread, itimers, work};
+use crate::task::{Thread, itimers, trace, work};
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use linux_raw_sys::general::*;
 
@@ -14,6 +14,8 @@ use linux_raw_sys::general::*;
 enum Next {
     Nothing,
     Stop,
+    /// The tracer is asked.
+    Trap(Info),
     End(u32),
     Handle(Info, Action),
 }
@@ -27,9 +29,18 @@ pub fn deliver(frame: &mut Frame) {
     if call.is_none() {
         restore_mask(here);
     }
+    trace::stop_if_interrupted(frame);
+    let mut given = None;
     loop {
-        match next(here) {
+        match next(here, given.take()) {
             Next::Nothing => break,
+            Next::Trap(info) => {
+                given = trapped(frame, info, &mut call);
+            }
+            Next::Stop if here.trace.is_traced() => {
+                job::leave_to_tracer(here.process());
+                trapped(frame, Info::from_here(SIGSTOP, 0), &mut call);
+            }
             Next::Stop => job::stop_here(),
             Next::End(signal) => {
                 if options::is_verbose() {
@@ -58,8 +69,23 @@ fn restore_mask(here: &Thread) {
     }
 }
 
-/// Takes the first signal that is to be acted on.
-fn next(here: &Thread) -> Next {
+/// The tracer says what becomes of a signal. A call that was interrupted does not begin again where the tracer
+/// has changed where the program is.
+fn trapped(frame: &mut Frame, info: Info, call: &mut Option<u32>) -> Option<Info> {
+    let before = (frame.rip, frame.rax);
+    let signal = trace::stop(frame, info.signal, info);
+    if (frame.rip, frame.rax) != before {
+        *call = None;
+    }
+    match signal {
+        0 => None,
+        signal if signal == info.signal => Some(info),
+        signal => Some(Info::from_here(signal, 0)),
+    }
+}
+
+/// Takes the first signal that is to be acted on; `given` is one that the tracer lets through.
+fn next(here: &Thread, mut given: Option<Info>) -> Next {
     let process = here.process();
     let mut signals = process.signals.lock();
     loop {
@@ -67,12 +93,16 @@ fn next(here: &Thread) -> Next {
             return Next::Stop;
         }
         let wanted = !here.blocked();
-        let own = here.pending.lock().take(wanted);
+        let is_given = given.is_some();
+        let own = given.take().or_else(|| here.pending.lock().take(wanted));
         let Some(info) = own.or_else(|| signals.pending.take(wanted)) else {
             refresh(here, &signals);
             return Next::Nothing;
         };
         let signal = info.signal;
+        if here.trace.is_traced() && !is_given && signal != SIGKILL {
+            return Next::Trap(info);
+        }
         let actions = process.actions();
         let mut actions = actions.lock();
         let action = actions[signal as usize];

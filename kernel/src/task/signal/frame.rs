@@ -135,7 +135,8 @@ fn contents(frame: &Frame, info: &Info, action: &Action, mask: u64, vectors: u64
     words
 }
 
-fn vectors_of(frame: &mut Frame) -> &mut Vectors {
+/// The vector registers of the calling thread's program.
+pub fn vectors_of(frame: &mut Frame) -> &mut Vectors {
     // SAFETY: `entry.s` pushes them below the frame, and nobody else has a reference.
     unsafe { &mut *core::ptr::from_mut(frame).cast::<Vectors>().sub(1) }
 }

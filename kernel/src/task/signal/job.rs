@@ -91,6 +91,19 @@ pub(super) fn stop_here() {
     }
 }
 
+/// The process goes on, and nobody is told: a tracer stops its threads one by one instead. Whether it was
+/// stopped.
+pub fn leave_to_tracer(process: &Process) -> bool {
+    let mut signals = process.signals.lock();
+    let was_stopped = signals.job.stop.take().is_some();
+    if was_stopped {
+        signals.job.report = None;
+    }
+    drop(signals);
+    wait::wake(key(process), usize::MAX);
+    was_stopped
+}
+
 /// The process goes on: its threads, and its parent, learn of it.
 pub(super) fn has_resumed(process: &Arc<Process>) {
     wait::wake(key(process), usize::MAX);

@@ -169,6 +169,11 @@ impl Pending {
         true
     }
 
+    /// Which are pending.
+    pub fn signals(&self) -> Set {
+        self.set
+    }
+
     /// Takes the one of these that comes first.
     pub fn take(&mut self, of: Set) -> Option<Info> {
         let ready = self.set & of;
@@ -227,7 +232,9 @@ fn queue(process: &Arc<Process>, signals: &mut Signals, thread: Option<&Arc<Thre
     // A sender that ignores what it sends itself may wait for it all the same.
     let Some(first) = thread.or(threads.first()) else { return true };
     let is_blocked = |thread: &Thread, but: Set| thread.blocked() & !but & bit(signal) != 0;
-    if action.ignores(signal) && !is_blocked(first, 0) {
+    // A tracer hears of every signal.
+    let traced = first.trace.is_traced() && signal != SIGKILL;
+    if action.ignores(signal) && !is_blocked(first, 0) && !traced {
         return true;
     }
     let taker = match thread {
@@ -242,7 +249,7 @@ fn queue(process: &Arc<Process>, signals: &mut Signals, thread: Option<&Arc<Thre
     };
     let Some(taker) = taker.cloned() else { return added };
     drop(threads);
-    if signal == SIGKILL || action.ends(signal) && !is_blocked(&taker, 0) {
+    if signal == SIGKILL || action.ends(signal) && !is_blocked(&taker, 0) && !taker.trace.is_traced() {
         exit::end_process(process, Status::by_signal(signal as u8));
     } else if added {
         taker.give_work(work::SIGNAL);
@@ -321,7 +328,7 @@ pub fn set_blocked_for_call(blocked: Set) {
     here.work.fetch_or(work::MASK, AcqRel);
 }
 
-/// Nobody reads what the calling thread has written: SIGPIPE.
-pub fn broken_pipe() {
-    send(cpu::current().process(), Some(&Thread::hold_current()), Info::from_here(SIGPIPE, 0));
+/// What the calling thread does deserves this signal: SIGPIPE, SIGXFSZ.
+pub fn to_itself(signal: u32) {
+    send(cpu::current().process(), Some(&Thread::hold_current()), Info::from_here(signal, 0));
 }

@@ -1,0 +1,377 @@
+//! ptrace(2): what a tracer asks for. Debug registers are kept, and do not stop anybody; forks and clones of a
+//! tracee are not traced by themselves.
+
+use super::memory::check_traceable;
+use super::{Answer, Calls};
+use crate::arch::cpu::current;
+use crate::arch::features::VectorState;
+use crate::arch::trap::Frame;
+use crate::arch::user::{self, UserPtr};
+use crate::task::process::{self, Process};
+use crate::task::signal::{self, Info, MOST, job};
+use crate::task::trace::{self, EXIT_KILL, Mode, SYSGOOD, State, Stop, TRACE_EXEC};
+use crate::task::{Space, Thread};
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use freehold::access::AccessMode;
+use freehold::error::Errno;
+use linux_raw_sys::general::*;
+
+pub const CALLS: Calls = &[(__NR_ptrace, ptrace)];
+
+const EIO: Errno = Errno(5);
+const TRACEME: u32 = 0;
+const PEEK_TEXT: u32 = 1;
+const PEEK_DATA: u32 = 2;
+const PEEK_USER: u32 = 3;
+const POKE_TEXT: u32 = 4;
+const POKE_DATA: u32 = 5;
+const POKE_USER: u32 = 6;
+const CONT: u32 = 7;
+const KILL: u32 = 8;
+const SINGLE_STEP: u32 = 9;
+const GET_REGISTERS: u32 = 12;
+const SET_REGISTERS: u32 = 13;
+const GET_VECTORS: u32 = 14;
+const SET_VECTORS: u32 = 15;
+const ATTACH: u32 = 16;
+const DETACH: u32 = 17;
+const SYSCALL: u32 = 24;
+const SET_OPTIONS: u32 = 0x4200;
+const GET_MESSAGE: u32 = 0x4201;
+const GET_INFO: u32 = 0x4202;
+const SET_INFO: u32 = 0x4203;
+const GET_SET: u32 = 0x4204;
+const SET_SET: u32 = 0x4205;
+const SEIZE: u32 = 0x4206;
+const INTERRUPT: u32 = 0x4207;
+const LISTEN: u32 = 0x4208;
+
+fn ptrace(frame: &mut Frame) -> Answer {
+    let [request, pid, at, data, ..] = frame.args();
+    let request = request as u32;
+    match request {
+        TRACEME => return trace_me(),
+        ATTACH => return attach(pid, None),
+        SEIZE if at != 0 => return Err(EIO),
+        SEIZE => return attach(pid, Some(known(data)?)),
+        _ => {}
+    }
+    let (process, thread) = process::find_thread(pid as i32 as u32).ok_or(Errno::ESRCH)?;
+    let tracee = Tracee { process, thread };
+    match request {
+        INTERRUPT => return tracee.with(|_| ()).map(|()| trace::interrupt(&tracee.thread)).map(|()| 0),
+        KILL => {
+            tracee.with(|_| ())?;
+            signal::send(&tracee.process, None, Info::from_here(SIGKILL, 0));
+            return Ok(0);
+        }
+        _ => tracee.with_stop(|_| ())?,
+    }
+    match request {
+        PEEK_TEXT | PEEK_DATA => {
+            let mut word = [0; 8];
+            let read = tracee.space()?.read_memory(at, &mut word, AccessMode::Forced);
+            if !read.is_ok_and(|bytes| bytes == word.len()) {
+                return Err(EIO);
+            }
+            user::copy_out(data, &word).map(|()| 0)
+        }
+        POKE_TEXT | POKE_DATA => {
+            let wrote = tracee.space()?.write_memory(at, &data.to_ne_bytes(), AccessMode::Forced);
+            if wrote.is_ok_and(|bytes| bytes == 8) { Ok(0) } else { Err(EIO) }
+        }
+        PEEK_USER => {
+            let word = tracee.peek_user(at)?;
+            UserPtr::<u64>::new(data).write(&word).map(|()| 0)
+        }
+        POKE_USER => tracee.poke_user(at, data),
+        CONT | SYSCALL | SINGLE_STEP | DETACH => tracee.go_on(request, data),
+        SET_OPTIONS => {
+            let options = known(data)?;
+            tracee.with(|state| state.options = options).map(|()| 0)
+        }
+        GET_MESSAGE => {
+            let message = tracee.with(|state| state.message)?;
+            UserPtr::<u64>::new(data).write(&message).map(|()| 0)
+        }
+        GET_INFO => {
+            let info = tracee.with_stop(|stop| stop.info)?;
+            UserPtr::<[u64; 16]>::new(data).write(&info.words()).map(|()| 0)
+        }
+        SET_INFO => {
+            let info = Info::read(data)?;
+            tracee.with_stop(|stop| stop.info = info).map(|()| 0)
+        }
+        LISTEN => Err(EIO),
+        _ => tracee.registers(request, at, data),
+    }
+}
+
+/// Options that are known here.
+fn known(options: u64) -> Result<u64, Errno> {
+    if options & !(SYSGOOD | TRACE_EXEC | EXIT_KILL) != 0 { Err(Errno::EINVAL) } else { Ok(options) }
+}
+
+fn trace_me() -> Answer {
+    let here = current().process();
+    let parent = here.parent.lock().clone().ok_or(Errno::EPERM)?;
+    trace::begin(&parent, here, &Thread::hold_current(), 0).map(|()| 0)
+}
+
+/// With `options`, without a stop.
+fn attach(pid: u64, options: Option<u64>) -> Answer {
+    let here = current().process();
+    let (process, thread) = process::find_thread(pid as i32 as u32).ok_or(Errno::ESRCH)?;
+    if Arc::ptr_eq(here, &process) {
+        return Err(Errno::EPERM);
+    }
+    check_traceable(&process)?;
+    trace::begin(here, &process, &thread, options.unwrap_or(0))?;
+    if options.is_none() {
+        signal::send(&process, Some(&thread), Info::from_here(SIGSTOP, 0));
+        if job::leave_to_tracer(&process) {
+            trace::wait_for_stop(here, &thread)?;
+        }
+    }
+    Ok(0)
+}
+
+/// A thread that the calling process may trace.
+struct Tracee {
+    process: Arc<Process>,
+    thread: Arc<Thread>,
+}
+
+impl Tracee {
+    fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> Result<R, Errno> {
+        self.thread.trace.with(current().process(), f)
+    }
+
+    /// ESRCH, where it has not stopped. `f` touches no program's memory.
+    fn with_stop<R>(&self, f: impl FnOnce(&mut Stop) -> R) -> Result<R, Errno> {
+        let stopped = |state: &mut State| {
+            let stop = state.stop.as_mut().filter(|stop| stop.resumed.is_none())?;
+            Some(f(stop))
+        };
+        self.with(stopped)?.ok_or(Errno::ESRCH)
+    }
+
+    fn space(&self) -> Result<Space, Errno> {
+        self.process.space.lock().clone().ok_or(EIO)
+    }
+
+    fn go_on(&self, request: u32, signal: u64) -> Answer {
+        if signal > MOST.into() {
+            return Err(EIO);
+        }
+        let signal = signal as u32;
+        match request {
+            DETACH => trace::end(current().process(), &self.thread, signal),
+            SYSCALL => trace::resume(&self.thread, Mode::Calls, signal),
+            SINGLE_STEP => trace::resume(&self.thread, Mode::Step, signal),
+            _ => trace::resume(&self.thread, Mode::Free, signal),
+        }
+        Ok(0)
+    }
+
+    fn peek_user(&self, at: u64) -> Result<u64, Errno> {
+        match place(at)? {
+            Place::Register(n) => self.with_stop(|stop| registers(stop)[n]),
+            Place::Debug(n) => self.with(|state| state.debug[n]),
+            Place::Other => Ok(0),
+        }
+    }
+
+    fn poke_user(&self, at: u64, value: u64) -> Answer {
+        match place(at)? {
+            Place::Register(n) => self.with_stop(|stop| {
+                let mut all = registers(stop);
+                all[n] = value;
+                set_registers(stop, &all)
+            })??,
+            // Addresses of the kernel's are refused, and bits that there are not.
+            Place::Debug(0..4) if value >= TASK_END => return Err(Errno::EINVAL),
+            Place::Debug(4 | 5) => return Err(EIO),
+            Place::Debug(7) if value >> 32 != 0 => return Err(EIO),
+            Place::Debug(n) => self.with(|state| state.debug[n] = value)?,
+            Place::Other => return Err(EIO),
+        }
+        Ok(0)
+    }
+
+    /// Registers as a whole.
+    fn registers(&self, request: u32, at: u64, data: u64) -> Answer {
+        match (request, at) {
+            (GET_REGISTERS, _) => {
+                let all = self.with_stop(|stop| registers(stop))?;
+                UserPtr::<[u64; REGISTERS]>::new(data).write(&all).map_err(|_| EIO)?;
+            }
+            (SET_REGISTERS, _) => {
+                let all = UserPtr::<[u64; REGISTERS]>::new(data).read().map_err(|_| EIO)?;
+                self.with_stop(|stop| set_registers(stop, &all))??;
+            }
+            (GET_VECTORS, _) => {
+                let image = self.image()?;
+                user::copy_out(data, &image.bytes_for_program()[..512]).map_err(|_| EIO)?;
+            }
+            (SET_VECTORS, _) => self.set_image(data, 512).map_err(|_| EIO)?,
+            (GET_SET | SET_SET, _) => {
+                let part = UserPtr::<[u64; 2]>::new(data);
+                let done = self.register_set(request == SET_SET, at as u32, part.read()?)?;
+                UserPtr::<u64>::new(data).add(1).write(&done)?;
+            }
+            _ => return Err(EIO),
+        }
+        Ok(0)
+    }
+
+    /// A set of registers by the number of its note in a core file; returns how many bytes it took.
+    fn register_set(&self, sets: bool, note: u32, [base, bytes]: [u64; 2]) -> Answer {
+        match note {
+            1 => {
+                let mut all = self.with_stop(|stop| registers(stop))?;
+                let count = (bytes / 8).min(REGISTERS as u64) as usize;
+                if bytes % 8 != 0 {
+                    return Err(Errno::EINVAL);
+                }
+                for (n, word) in all.iter_mut().enumerate().take(count) {
+                    let place = UserPtr::<u64>::new(base).add(n as u64);
+                    match sets {
+                        true => *word = place.read()?,
+                        false => place.write(word)?,
+                    }
+                }
+                if sets {
+                    self.with_stop(|stop| set_registers(stop, &all))??;
+                }
+                Ok(count as u64 * 8)
+            }
+            2 | 0x202 => {
+                let image = self.image()?;
+                let whole = image.for_tracer(note == 0x202);
+                let count = bytes.min(whole.len() as u64) as usize;
+                match sets {
+                    // As Linux: all of it, or nothing.
+                    true if note == 0x202 && bytes != whole.len() as u64 => return Err(Errno::EFAULT),
+                    true => self.set_image(base, count)?,
+                    false => user::copy_out(base, &whole[..count])?,
+                }
+                Ok(count as u64)
+            }
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    fn image(&self) -> Result<Box<VectorState>, Errno> {
+        let mut image = Box::new(VectorState::new());
+        self.with_stop(|stop| *image = stop.vectors.copy())?;
+        Ok(image)
+    }
+
+    fn set_image(&self, at: u64, bytes: usize) -> Result<(), Errno> {
+        let mut image = self.image()?;
+        image.take_from_tracer(at, bytes)?;
+        self.with_stop(|stop| {
+            stop.vectors = image.copy();
+            stop.has_vectors = true;
+        })
+    }
+}
+
+const TASK_END: u64 = (1 << 47) - 4096;
+/// `struct user_regs_struct`, in words, and where the debug registers are in `struct user`, and its size.
+const REGISTERS: usize = 27;
+const DEBUG: u64 = 848;
+const USER: u64 = 912;
+
+/// What a word of `struct user` is.
+enum Place {
+    Register(usize),
+    Debug(usize),
+    Other,
+}
+
+fn place(at: u64) -> Result<Place, Errno> {
+    match at {
+        _ if !at.is_multiple_of(8) || at >= USER => Err(EIO),
+        DEBUG.. => Ok(Place::Debug(((at - DEBUG) / 8) as usize)),
+        _ if at < REGISTERS as u64 * 8 => Ok(Place::Register(at as usize / 8)),
+        _ => Ok(Place::Other),
+    }
+}
+
+fn registers(stop: &Stop) -> [u64; REGISTERS] {
+    let f = &stop.frame;
+    let call = if f.vector == Frame::SYSTEM_CALL { f.error } else { u64::MAX };
+    let [fs, gs] = stop.bases;
+    [
+        f.r15, f.r14, f.r13, f.r12, f.rbp, f.rbx, f.r11, f.r10, f.r9, f.r8, f.rax, f.rcx, f.rdx, f.rsi,
+        f.rdi, call, f.rip, f.cs, f.rflags, f.rsp, f.ss, fs, gs, 0, 0, 0, 0,
+    ]
+}
+
+/// EIO: a program cannot have these.
+fn set_registers(stop: &mut Stop, all: &[u64; REGISTERS]) -> Result<(), Errno> {
+    /// Flags that a program may change: those of arithmetic, direction, alignment, and of a step.
+    const OWN_FLAGS: u64 = 0x0004_0dd5 | 0x0001_0000;
+    let f = &mut stop.frame;
+    let &[
+        r15,
+        r14,
+        r13,
+        r12,
+        rbp,
+        rbx,
+        r11,
+        r10,
+        r9,
+        r8,
+        rax,
+        rcx,
+        rdx,
+        rsi,
+        rdi,
+        call,
+        rip,
+        cs,
+        flags,
+        rsp,
+        ss,
+        fs,
+        gs,
+        ..,
+    ] = all;
+    if rip >= TASK_END || fs >= TASK_END || gs >= TASK_END || cs & 3 != 3 || ss & 3 != 3 {
+        return Err(EIO);
+    }
+    let rflags = f.rflags & !OWN_FLAGS | flags & OWN_FLAGS;
+    let error = if f.vector == Frame::SYSTEM_CALL { call } else { f.error };
+    let (vector, cs, ss) = (f.vector, f.cs, f.ss);
+    *f = Frame {
+        r15,
+        r14,
+        r13,
+        r12,
+        r11,
+        r10,
+        r9,
+        r8,
+        rdi,
+        rsi,
+        rbp,
+        rbx,
+        rdx,
+        rcx,
+        rax,
+        vector,
+        error,
+        rip,
+        cs,
+        rflags,
+        rsp,
+        ss,
+    };
+    stop.bases = [fs, gs];
+    Ok(())
+}

@@ -1,0 +1,173 @@
+//! A node of the tree, opened: its contents are Freehold's, and read, write and mmap see the same pages.
+
+use super::buffer::UserBuffer;
+use super::busy;
+use super::tree::{Kind, Node};
+use super::{Entry, File, Stat};
+use crate::calls::errno;
+use crate::memory::platform::Machine;
+use crate::task::mutex::Mutex;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::Relaxed;
+use freehold::counted::Counted;
+use freehold::error::Errno;
+use freehold::object::Mapping;
+use freehold::{PAGE_SIZE, PageIndex};
+
+/// An open node.
+pub struct NodeFile {
+    node: Arc<Node>,
+    /// It may be written.
+    writes: bool,
+}
+
+impl NodeFile {
+    pub fn new(node: Arc<Node>) -> Self {
+        NodeFile { node, writes: false }
+    }
+
+    /// # Errors
+    ///
+    /// ETXTBSY: a program runs it.
+    pub fn to_write(node: Arc<Node>) -> Result<Self, Errno> {
+        busy::writes(&node)?;
+        Ok(NodeFile { node, writes: true })
+    }
+}
+
+impl Drop for NodeFile {
+    fn drop(&mut self) {
+        if self.writes {
+            busy::written(&self.node);
+        }
+    }
+}
+
+impl File for NodeFile {
+    fn read(&self, at: u64, to: &mut UserBuffer<'_>, _: bool) -> Result<usize, Errno> {
+        let mapping = self.node.mapping().ok_or(errno::EISDIR)?;
+        let (mut part, mut done) = ([0; 2048], 0);
+        while to.len() > 0 {
+            let room = to.len().min(part.len());
+            let from = at.saturating_add(done as u64);
+            let read = match self.hole_at(mapping, from, room) {
+                bytes @ 1.. => {
+                    part[..bytes].fill(0);
+                    Ok(bytes)
+                }
+                0 => mapping.read_at(from, &mut part[..room]),
+            };
+            let read = match read {
+                Err(error) if done == 0 => return Err(error.errno()),
+                Ok(bytes) if bytes > 0 => bytes,
+                _ => break,
+            };
+            done += match to.put(&part[..read]) {
+                Err(error) if done == 0 => return Err(error),
+                put => put.unwrap_or(0),
+            };
+        }
+        Ok(done)
+    }
+
+    fn write(&self, at: u64, from: &mut UserBuffer<'_>, _: bool) -> Result<usize, Errno> {
+        let mapping = self.node.mapping().ok_or(errno::EISDIR)?;
+        let (mut part, mut done) = ([0; 2048], 0);
+        while from.len() > 0 {
+            let bytes = match from.get(&mut part) {
+                Err(error) if done == 0 => return Err(error),
+                Ok(bytes) if bytes > 0 => bytes,
+                _ => break,
+            };
+            done += match write_at(mapping, at.saturating_add(done as u64), &part[..bytes]) {
+                Err(error) if done == 0 => return Err(error),
+                Ok(bytes) if bytes > 0 => bytes,
+                _ => break,
+            };
+        }
+        self.node.touch();
+        Ok(done)
+    }
+
+    fn stat(&self) -> Stat {
+        self.node.stat()
+    }
+
+    fn can_seek(&self) -> bool {
+        true
+    }
+
+    fn mapping(&self) -> Option<&Counted<Mapping<Machine>>> {
+        self.node.mapping()
+    }
+
+    fn changing(&self) -> Option<&Mutex> {
+        self.node.mapping().map(|_| &self.node.changing)
+    }
+
+    fn entries(&self, from: u64, f: &mut dyn FnMut(&Entry) -> bool) -> Result<(), Errno> {
+        let up = self.node.parent.lock().upgrade().map_or(self.node.inode, |parent| parent.inode);
+        let dots = [(self.node.inode, &b"."[..]), (up, b"..")];
+        let entry = |inode, name: &[u8], kind| Entry { inode, name: name.to_vec(), kind };
+        let mut all: Vec<Entry> = dots.iter().map(|(inode, name)| entry(*inode, name, 4)).collect();
+        match &self.node.kind {
+            Kind::Directory(entries) => {
+                for (name, node) in entries.lock().iter() {
+                    all.push(entry(node.inode, name, (node.mode.load(Relaxed) >> 12) as u8));
+                }
+            }
+            Kind::Listing(listing) => {
+                let names = listing.names();
+                all.extend(names.iter().map(|(name, kind)| entry(self.node.inode + 1, name, *kind)));
+            }
+            _ => return Err(errno::ENOTDIR),
+        }
+        let _ = all.iter().skip(from as usize).all(f);
+        Ok(())
+    }
+
+    fn node(&self) -> Option<&Arc<Node>> {
+        Some(&self.node)
+    }
+}
+
+/// Writes to a file; memory is all the room that there is.
+///
+/// # Errors
+///
+/// ENOSPC, EFBIG, EPERM where it is sealed.
+pub fn write_at(mapping: &Mapping<Machine>, at: u64, data: &[u8]) -> Result<usize, Errno> {
+    if at > i64::MAX as u64 - data.len() as u64 {
+        return Err(errno::EFBIG);
+    }
+    mapping.write_at(at, data).map_err(|error| match error.errno() {
+        Errno::ENOMEM => Errno::ENOSPC,
+        error => error,
+    })
+}
+
+impl NodeFile {
+    /// How many of the next `room` bytes belong to a page that is not there, and that a read need not bring.
+    fn hole_at(&self, mapping: &Mapping<Machine>, at: u64, room: usize) -> usize {
+        let is_other = self.node.is_archived || mapping.huge_page_size().is_some() || mapping.is_secret();
+        if is_other || mapping.has_page(page_at(at)) {
+            return 0;
+        }
+        let in_page = PAGE_SIZE - at % PAGE_SIZE;
+        in_page.min(mapping.size().saturating_sub(at)).min(room as u64) as usize
+    }
+}
+
+fn page_at(at: u64) -> PageIndex {
+    PageIndex::new(at / PAGE_SIZE)
+}
+
+/// Bytes of the pages that a file has. They are counted one by one: a large file is taken to have all.
+pub fn allocated(mapping: &Mapping<Machine>) -> u64 {
+    const MOST: u64 = 4096;
+    let pages = mapping.size().div_ceil(PAGE_SIZE);
+    let has = |page: &u64| mapping.has_page(PageIndex::new(*page));
+    let count = if pages > MOST { pages } else { (0..pages).filter(has).count() as u64 };
+    count * PAGE_SIZE
+}

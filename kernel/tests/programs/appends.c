@@ -1,0 +1,139 @@
+// Writers of one file exclude each other, and so do threads that share a descriptor's position.
+#define _GNU_SOURCE
+#include "check.h"
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+enum { WRITERS = 4, LINES = 2000, WIDTH = 16 };
+
+static int fresh(int flags) {
+    unlink("/tmp/lines");
+    int file = open("/tmp/lines", O_CREAT | O_EXCL | O_RDWR | flags, 0600);
+    CHECK(file >= 0);
+    return file;
+}
+
+static void write_lines(int file, int writer) {
+    for (int n = 0; n < LINES; n++) {
+        char line[WIDTH + 1];
+        snprintf(line, sizeof line, "%4d %10d\n", writer, n);
+        CHECK(write(file, line, WIDTH) == WIDTH);
+    }
+}
+
+// Every line of every writer is there, whole, in the writer's order.
+static void check_lines(int file) {
+    int next[WRITERS] = {0};
+    char line[WIDTH + 1] = "";
+    for (int n = 0; n < WRITERS * LINES; n++) {
+        int writer, number;
+        CHECK(pread(file, line, WIDTH, n * WIDTH) == WIDTH);
+        CHECK(line[WIDTH - 1] == '\n' && sscanf(line, "%d %d", &writer, &number) == 2);
+        CHECK(writer >= 0 && writer < WRITERS && next[writer]++ == number);
+    }
+    CHECK(pread(file, line, 1, WRITERS * LINES * WIDTH) == 0);
+}
+
+static void wait_for_all(void) {
+    int status;
+    while (wait(&status) > 0)
+        CHECK(status == 0);
+}
+
+// Each process has opened the file itself.
+static void processes_append(void) {
+    int file = fresh(0);
+    for (int writer = 0; writer < WRITERS; writer++)
+        if (fork() == 0) {
+            int own = open("/tmp/lines", O_WRONLY | O_APPEND);
+            CHECK(own >= 0);
+            write_lines(own, writer);
+            _exit(0);
+        }
+    wait_for_all();
+    check_lines(file);
+    close(file);
+}
+
+// A descriptor that was inherited: the position is common.
+static void processes_share_a_position(void) {
+    int file = fresh(0);
+    for (int writer = 0; writer < WRITERS; writer++)
+        if (fork() == 0) {
+            write_lines(file, writer);
+            _exit(0);
+        }
+    wait_for_all();
+    check_lines(file);
+    close(file);
+}
+
+static int shared;
+static unsigned char taken[WRITERS * LINES];
+
+static void *take_numbers(void *unused) {
+    int number;
+    while (read(shared, &number, sizeof number) == sizeof number)
+        __atomic_fetch_add(&taken[number], 1, __ATOMIC_RELAXED);
+    return unused;
+}
+
+static void each_read_moves_on(void) {
+    pthread_t threads[WRITERS];
+    shared = fresh(0);
+    for (int n = 0; n < WRITERS * LINES; n++)
+        CHECK(write(shared, &n, sizeof n) == sizeof n);
+    CHECK(lseek(shared, 0, SEEK_SET) == 0);
+    for (int n = 0; n < WRITERS; n++)
+        CHECK(pthread_create(&threads[n], NULL, take_numbers, NULL) == 0);
+    for (int n = 0; n < WRITERS; n++)
+        CHECK(pthread_join(threads[n], NULL) == 0);
+    for (int n = 0; n < WRITERS * LINES; n++)
+        CHECK(taken[n] == 1);
+    close(shared);
+}
+
+// What is written lies in a mapping of the same file, whose pages come by faults within the write.
+static void a_file_is_written_to_itself(void) {
+    enum { SIZE = 64 << 12 };
+    int file = fresh(0);
+    CHECK(ftruncate(file, SIZE) == 0 && pwrite(file, "begin", 5, 0) == 5);
+    char *map = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    CHECK(map != MAP_FAILED);
+    CHECK(pwrite(file, map, SIZE, SIZE) == SIZE && pwrite(file, map, SIZE, 1) == SIZE);
+    CHECK(!memcmp(map, "bbegi", 5) && lseek(file, 0, SEEK_END) == 2 * SIZE);
+    CHECK(pread(file, map, SIZE, SIZE) == SIZE && !memcmp(map, "\0egin", 5));
+    CHECK(munmap(map, SIZE) == 0);
+    close(file);
+}
+
+static void files_have_a_limit(void) {
+    int file = fresh(0);
+    if (fork() == 0) {
+        struct rlimit limit = {100, 100};
+        CHECK(signal(SIGXFSZ, SIG_IGN) != SIG_ERR && setrlimit(RLIMIT_FSIZE, &limit) == 0);
+        char text[80] = "";
+        CHECK(write(file, text, 80) == 80 && write(file, text, 80) == 20);
+        CHECK(write(file, text, 80) == -1 && errno == EFBIG && write(file, text, 0) == 0);
+        CHECK(ftruncate(file, 101) == -1 && errno == EFBIG && ftruncate(file, 100) == 0);
+        CHECK(signal(SIGXFSZ, SIG_DFL) != SIG_ERR);
+        write(file, text, 1);
+        _exit(0);
+    }
+    int status;
+    CHECK(wait(&status) > 0 && WIFSIGNALED(status) && WTERMSIG(status) == SIGXFSZ);
+    close(file);
+}
+
+int main(void) {
+    PART(processes_append);
+    PART(processes_share_a_position);
+    PART(each_read_moves_on);
+    PART(a_file_is_written_to_itself);
+    PART(files_have_a_limit);
+    return 0;
+}

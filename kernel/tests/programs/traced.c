@@ -1,0 +1,154 @@
+// A tracer and its tracee: stops by signals, calls and steps, registers, memory, exec, and the end.
+#define _GNU_SOURCE
+#include "check.h"
+#include <signal.h>
+#include <stddef.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/user.h>
+#include <sys/wait.h>
+
+static volatile long word = 5;
+static volatile int handled;
+
+static void handler(int signal) { handled = signal; }
+
+static int next_stop(pid_t child) {
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && WIFSTOPPED(status));
+    return status >> 8;
+}
+
+static void ends_with(pid_t child, int code) {
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == code);
+}
+
+static pid_t traced(void (*run)(void)) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        CHECK(ptrace(PTRACE_TRACEME, 0, 0, 0) == 0);
+        CHECK(ptrace(PTRACE_TRACEME, 0, 0, 0) == -1 && errno == EPERM);
+        raise(SIGSTOP);
+        run();
+        _exit(77);
+    }
+    CHECK(next_stop(child) == SIGSTOP);
+    return child;
+}
+
+static void raise_two(void) {
+    signal(SIGUSR2, handler);
+    raise(SIGUSR1);
+    raise(SIGUSR2);
+    _exit(handled == SIGUSR2 && word == 6 ? 3 : 4);
+}
+
+static void signals_are_the_tracers(void) {
+    pid_t child = traced(raise_two);
+    siginfo_t info;
+    errno = 0;
+    CHECK(ptrace(PTRACE_PEEKDATA, child, &word, 0) == 5 && errno == 0);
+    CHECK(ptrace(PTRACE_POKEDATA, child, &word, 6) == 0 && word == 5);
+    CHECK(ptrace(PTRACE_PEEKDATA, child, 16, 0) == -1 && errno == EIO);
+    CHECK(ptrace(PTRACE_CONT, child, 0, 65) == -1 && errno == EIO);
+    CHECK(ptrace(PTRACE_CONT, child, 0, 0) == 0 && next_stop(child) == SIGUSR1);
+    CHECK(ptrace(PTRACE_GETSIGINFO, child, 0, &info) == 0 && info.si_signo == SIGUSR1);
+    CHECK(ptrace(PTRACE_CONT, child, 0, 0) == 0 && next_stop(child) == SIGUSR2);
+    CHECK(ptrace(PTRACE_CONT, child, 0, SIGUSR2) == 0);
+    ends_with(child, 3);
+    CHECK(ptrace(PTRACE_CONT, child, 0, 0) == -1 && errno == ESRCH);
+}
+
+static void ask_parent(void) { _exit(syscall(SYS_getppid) == 42 ? 5 : 6); }
+
+static void calls_are_shown(void) {
+    pid_t child = traced(ask_parent);
+    struct user_regs_struct all;
+    struct iovec part = {&all, sizeof all};
+    CHECK(ptrace(PTRACE_SETOPTIONS, child, 0, PTRACE_O_TRACESYSGOOD) == 0);
+    do
+        CHECK(ptrace(PTRACE_SYSCALL, child, 0, 0) == 0 && next_stop(child) == (SIGTRAP | 0x80) &&
+              ptrace(PTRACE_GETREGS, child, 0, &all) == 0);
+    while (all.orig_rax != SYS_getppid);
+    CHECK((long)all.rax == -ENOSYS);
+    CHECK(ptrace(PTRACE_SYSCALL, child, 0, 0) == 0 && next_stop(child) == (SIGTRAP | 0x80));
+    CHECK(ptrace(PTRACE_GETREGSET, child, 1, &part) == 0 && part.iov_len == sizeof all);
+    CHECK((pid_t)all.rax == getpid());
+    CHECK(ptrace(PTRACE_POKEUSER, child, offsetof(struct user, regs.rax), 42) == 0);
+    CHECK(ptrace(PTRACE_CONT, child, 0, 0) == 0);
+    ends_with(child, 5);
+}
+
+static void count(void) {
+    for (int n = 0; n < 1000; n++) word++;
+}
+
+static void steps_are_single(void) {
+    pid_t child = traced(count);
+    unsigned long long before = 0;
+    int moved = 0;
+    for (int n = 0; n < 50; n++) {
+        struct user_regs_struct all;
+        CHECK(ptrace(PTRACE_SINGLESTEP, child, 0, 0) == 0 && next_stop(child) == SIGTRAP);
+        CHECK(ptrace(PTRACE_GETREGS, child, 0, &all) == 0);
+        moved += all.rip != before;
+        before = all.rip;
+    }
+    CHECK(moved == 50 && ptrace(PTRACE_CONT, child, 0, 0) == 0);
+    ends_with(child, 77);
+}
+
+static void wait_for_long(void) {
+    register double kept __asm__("xmm7") = 1.5;
+    __asm__ volatile("1: cmpq $7, %1\n jne 1b" : "+x"(kept) : "m"(word));
+    _exit(kept == 2.5 ? 8 : 9);
+}
+
+static void others_can_be_attached(void) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) wait_for_long();
+    struct user_fpregs_struct vectors;
+    usleep(10000);
+    CHECK(ptrace(PTRACE_ATTACH, child, 0, 0) == 0 && next_stop(child) == SIGSTOP);
+    CHECK(ptrace(PTRACE_ATTACH, child, 0, 0) == -1 && errno == EPERM);
+    CHECK(ptrace(PTRACE_GETFPREGS, child, 0, &vectors) == 0);
+    double *seven = (double *)&vectors.xmm_space[7 * 4];
+    CHECK(*seven == 1.5);
+    *seven = 2.5;
+    CHECK(ptrace(PTRACE_SETFPREGS, child, 0, &vectors) == 0);
+    CHECK(ptrace(PTRACE_POKEDATA, child, &word, 7) == 0 && ptrace(PTRACE_DETACH, child, 0, 0) == 0);
+    ends_with(child, 8);
+    CHECK(ptrace(PTRACE_ATTACH, child, 0, 0) == -1 && errno == ESRCH);
+}
+
+static void execute(void) {
+    char *args[] = {"traced", "exit", NULL};
+    execv("/proc/self/exe", args);
+}
+
+static void exec_stops(void) {
+    pid_t child = traced(execute);
+    CHECK(ptrace(PTRACE_CONT, child, 0, 0) == 0 && next_stop(child) == SIGTRAP);
+    CHECK(ptrace(PTRACE_CONT, child, 0, 0) == 0);
+    ends_with(child, 9);
+    child = traced(execute);
+    CHECK(ptrace(PTRACE_SETOPTIONS, child, 0, PTRACE_O_TRACEEXEC) == 0 && ptrace(PTRACE_CONT, child, 0, 0) == 0);
+    CHECK(next_stop(child) == (SIGTRAP | PTRACE_EVENT_EXEC << 8));
+    CHECK(kill(child, SIGKILL) == 0);
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1 && !strcmp(argv[1], "exit")) return 9;
+    PART(signals_are_the_tracers);
+    PART(calls_are_shown);
+    PART(steps_are_single);
+    PART(others_can_be_attached);
+    PART(exec_stops);
+    return 0;
+}
