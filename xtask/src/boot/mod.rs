@@ -35,6 +35,7 @@ use self::{
     report::{End, call_name},
     scratch::Scratch,
 };
+use crate::kernel_bench;
 
 /// The command: gives its exit status.
 pub fn command(words: &[&str]) -> u8 {
@@ -62,6 +63,9 @@ pub fn command(words: &[&str]) -> u8 {
 }
 
 fn boot(options: &Options) -> Result<End, String> {
+    if options.bench {
+        return kernel_bench::run(options).map(|()| End::Status(0));
+    }
     let program = Program::of(options)?;
     let image = match &options.kernel {
         Some(image) => image.clone(),
@@ -74,7 +78,6 @@ fn boot(options: &Options) -> Result<End, String> {
     let machine = Machine {
         cpus: options.cpus,
         memory: options.memory.clone(),
-        cpu: options.cpu.clone(),
         gdb,
         log: options.log,
         limit: options.limit,
@@ -82,6 +85,7 @@ fn boot(options: &Options) -> Result<End, String> {
         more: options.qemu.clone(),
         ..Machine::new(image, archive)
     };
+    let machine = Machine { cpu: options.cpu.clone().unwrap_or(machine.cpu), ..machine };
     let ran = machine.run(Console::Here)?;
     if options.log > 0 {
         ran.report.log.iter().for_each(|line| eprintln!("kernel: {line}"));
