@@ -119,7 +119,7 @@ fn room_for_process(here: &Process) -> Result<(), Errno> {
 /// Whose child the new process is.
 fn parent_for(request: &Request) -> Arc<Process> {
     let here = cpu::current().process();
-    let above = here.parent.lock().clone();
+    let above = here.parent();
     above.filter(|_| request.has(CLONE_PARENT)).unwrap_or_else(|| here.clone())
 }
 
@@ -129,7 +129,7 @@ fn new_process(pid: u32, space: &super::Space, request: &Request) -> Arc<Process
     *process.space.lock() = Some(space.clone());
     let mut exit_signal = request.exit_signal;
     if request.has(CLONE_PARENT) {
-        *process.parent.lock() = Some(parent_for(request));
+        process.set_parent(parent_for(request));
         exit_signal = here.exit_signal.load(Relaxed);
     }
     process.exit_signal.store(exit_signal, Relaxed);

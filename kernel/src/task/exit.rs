@@ -173,7 +173,7 @@ fn become_zombie(process: &Arc<Process>) {
 fn adopt(process: &Process, first: &Arc<Process>) {
     let orphans = core::mem::take(&mut *process.children.lock());
     for orphan in &orphans {
-        *orphan.parent.lock() = Some(first.clone());
+        orphan.set_parent(first.clone());
         orphan.exit_signal.store(SIGCHLD, Relaxed);
     }
     let ended = orphans.iter().filter(|orphan| orphan.status.lock().is_some()).cloned();
@@ -185,7 +185,7 @@ fn adopt(process: &Process, first: &Arc<Process>) {
 
 /// The parent may wait for it from now on, and gets the signal; one that does not care has it forgotten.
 fn tell(process: &Arc<Process>, status: Status) {
-    let parent = process.parent.lock().clone();
+    let parent = process.parent();
     let Some(parent) = parent else {
         *process.status.lock() = Some(status);
         return;
@@ -205,7 +205,7 @@ fn tell(process: &Arc<Process>, status: Status) {
 }
 
 fn tell_parent(process: &Process, signal: u32) {
-    let parent = process.parent.lock().clone();
+    let parent = process.parent();
     let status = *process.status.lock();
     if let (Some(parent), Some(status), 1..=signal::MOST) = (parent, status, signal) {
         let (code, value) = status.code_and_value();
