@@ -33,6 +33,13 @@ pub fn measures_stretches() -> bool {
     STRETCHES.load(Relaxed)
 }
 
+/// Gives way wherever a call may. Written once, as above, before there are other processors.
+static GIVES_WAY: AtomicBool = AtomicBool::new(false);
+
+pub fn gives_way() -> bool {
+    GIVES_WAY.load(Relaxed)
+}
+
 /// Overflows the first thread's kernel stack, to see what happens. Written once, as above.
 static CRASH_STACK: AtomicBool = AtomicBool::new(false);
 
@@ -70,6 +77,7 @@ pub fn init(line: &str) {
     for option in line.split_ascii_whitespace() {
         match option {
             "trace" => TRACE.store(true, Relaxed),
+            "giveway" => GIVES_WAY.store(true, Relaxed),
             "irqoff" => STRETCHES.store(true, Relaxed),
             "crash=panic" => panic!("as asked for"),
             "crash=page" => crash::page(),

@@ -1,6 +1,6 @@
 //! Exceptions and interrupts, after `entry.s` has saved everything.
 
-use super::{apic, cpu, features, halt, report::report_now, stretch};
+use super::{apic, cpu, features, halt, preempt, report::report_now, stretch};
 use crate::memory::tlb;
 use crate::options;
 use crate::task::{self, scheduler, timers};
@@ -86,12 +86,12 @@ extern "C" fn trap(frame: &mut Frame) {
 #[cold]
 fn measured(frame: &mut Frame) {
     let vector = frame.vector;
-    // In the kernel, interrupts are on in the halt alone.
-    if frame.rflags & INTERRUPTS != 0 {
+    let were_on = frame.rflags & INTERRUPTS != 0;
+    if were_on {
         stretch::begin();
     }
     handle(frame);
-    if frame.is_user() {
+    if were_on {
         stretch::end(stretch::VECTOR | vector & 0xff);
     }
 }
@@ -110,7 +110,10 @@ fn handle(frame: &mut Frame) {
         }
         TIMER => {
             apic::end_of_interrupt();
+            // What expires takes locks, and no other thread comes in between.
+            preempt::hold();
             timers::tick();
+            preempt::release();
         }
         SPURIOUS => {}
         // These have stacks of their own, from which no thread goes on.

@@ -18,7 +18,8 @@ impl Figures {
         let mut figures = Self::default();
         for line in output.lines() {
             let number = |text: &str| text.trim().parse::<f64>().ok();
-            if let Some((name, number)) = line.split_once(' ').and_then(|(n, text)| Some((n, number(text)?))) {
+            if let Some((name, number)) = line.split_once(' ').and_then(|(n, text)| Some((n, number(text)?)))
+            {
                 figures.0.entry(name.into()).or_default().push(number);
             }
         }
@@ -64,7 +65,9 @@ pub struct Measured {
 pub fn tables(ours: &Measured, linux: Option<&Measured>) -> String {
     let mut text = format!("{}\n", instructions(ours, linux));
     if let Some(longest) = &ours.longest {
-        text.push_str(&format!("Longest time with interrupts off, over long calls, in instructions: {longest}.\n\n"));
+        text.push_str(&format!(
+            "Longest time with interrupts off, over long calls, in instructions: {longest}.\n\n"
+        ));
     }
     text.push_str(&times(ours, linux));
     text
@@ -194,7 +197,8 @@ mod tests {
 
     #[test]
     fn lines_are_names_and_numbers() {
-        let figures = Figures::read("[    0.1] Linux says something\nfault 12.5\nfault 13\nfault 11\ndone 1\n");
+        let figures =
+            Figures::read("[    0.1] Linux says something\nfault 12.5\nfault 13\nfault 11\ndone 1\n");
         assert!(figures.is_whole());
         assert_eq!((figures.median("fault"), figures.largest("fault")), (Some(12.5), Some(13.0)));
         assert_eq!(figures.median("other"), None);
@@ -202,7 +206,8 @@ mod tests {
 
     #[test]
     fn what_is_missed_is_said() {
-        let (own, other) = (measured("A", "fault 1500\nfork-page 40"), measured("B", "fault 3000\nfork-page 100"));
+        let (own, other) =
+            (measured("A", "fault 1500\nfork-page 40"), measured("B", "fault 3000\nfork-page 100"));
         let both = instructions(&own, Some(&other));
         assert!(both.contains("| 1,500 | 3,000 | 0.50 | 1,400, missed |"), "{both}");
         assert!(both.contains("| 40 | 100 | 0.40 | 50 |"), "{both}");

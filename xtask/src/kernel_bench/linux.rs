@@ -45,7 +45,10 @@ impl Linux {
         let package = PACKAGES.iter().find_map(|package| depends(package)).ok_or(none)?;
         eprintln!("xtask: fetching {package}");
         run(&folder, &format!("apt-get download {package}"))?;
-        run(&folder, &format!("dpkg-deb --fsys-tarfile {package}_*.deb | tar -x --wildcards './boot/vmlinuz-*'"))?;
+        run(
+            &folder,
+            &format!("dpkg-deb --fsys-tarfile {package}_*.deb | tar -x --wildcards './boot/vmlinuz-*'"),
+        )?;
         run(&folder, &format!("rm {package}_*.deb"))?;
         Self::within(&folder.join("boot")).ok_or_else(|| format!("{package} has no kernel"))
     }
@@ -64,7 +67,10 @@ impl Linux {
     #[must_use]
     pub fn name(&self) -> String {
         let number = |c: char| c.is_ascii_digit() || c == '.';
-        format!("Linux {}", self.version.trim_start_matches("linux-").split(|c| !number(c)).next().unwrap_or(""))
+        format!(
+            "Linux {}",
+            self.version.trim_start_matches("linux-").split(|c| !number(c)).next().unwrap_or("")
+        )
     }
 }
 

@@ -61,6 +61,9 @@ pub struct Options {
     /// A kernel to boot in place of the one that is built
     #[arg(long, value_name = "FILE")]
     pub kernel: Option<PathBuf>,
+    /// An option of the kernel: `kernel/README.md` lists them
+    #[arg(long, value_name = "WORD")]
+    pub option: Vec<String>,
     /// Runs the Linux Test Project in place of the table: the folder of its programs, or of their archive
     #[arg(long, value_name = "DIR")]
     pub ltp: Option<PathBuf>,
@@ -180,6 +183,7 @@ fn boot(test: &Test, program: &Program, options: &Options, image: &Path) -> Resu
         memory: test.memory.clone().unwrap_or("512M".into()),
         log: 1,
         limit: Some(test.limit()),
+        options: options.option.clone(),
         ..Machine::new(image.into(), archive)
     };
     let ran = machine.run(Console::Kept)?;
