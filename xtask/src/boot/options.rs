@@ -56,10 +56,10 @@ pub struct Options {
     #[arg(long, conflicts_with_all = ["program", "script", "gdb", "root", "with", "env"])]
     pub bench: bool,
     /// Measures Debian's kernel for clouds, too, which is fetched once
-    #[arg(long, requires = "bench")]
+    #[arg(long, requires = "bench", conflicts_with_all = ["program", "script"])]
     pub linux: bool,
     /// Writes the tables to their place in a document
-    #[arg(long, value_name = "FILE", requires = "bench")]
+    #[arg(long, value_name = "FILE", requires = "bench", conflicts_with_all = ["program", "script"])]
     pub markdown: Vec<PathBuf>,
     /// The program and its arguments
     #[arg(last = true, value_name = "PROGRAM", required_unless_present_any = ["script", "bench"])]
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said() {
         let wrong: [(&[&str], &str); 9] = [
-            (&["--linux", "--", "x"], "--bench"),
+            (&["--linux", "--", "x"], "cannot be used with"),
             (&["--bench", "--", "x"], "cannot be used with"),
             (&[], "required"),
             (&["x"], "unexpected argument"),

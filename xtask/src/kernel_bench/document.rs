@@ -6,6 +6,8 @@ use super::rows::{Aim, ROWS};
 
 const BEGIN: &str = "<!-- kernel: written by `cargo xtask boot --bench --linux --markdown` -->\n";
 const END: &str = "<!-- end of kernel -->\n";
+/// What comes before the marks in a document that has none. `freehold reproduce` keeps what begins so.
+const HEADING: &str = "\n## The kernel\n\n";
 
 /// What a program has printed: each name's numbers, in order.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -183,7 +185,7 @@ fn put(document: &str, tables: &str) -> String {
     let marked = document.split_once(BEGIN).and_then(|(head, rest)| Some((head, rest.split_once(END)?.1)));
     match marked {
         Some((head, tail)) => format!("{head}{BEGIN}\n{tables}\n{END}{tail}"),
-        None => format!("{document}\n{BEGIN}\n{tables}\n{END}"),
+        None => format!("{document}{HEADING}{BEGIN}\n{tables}\n{END}"),
     }
 }
 
@@ -218,7 +220,7 @@ mod tests {
     #[test]
     fn tables_replace_those_before() {
         let once = put("text\n", "| old |\n");
-        assert_eq!(once, format!("text\n\n{BEGIN}\n| old |\n\n{END}"));
+        assert_eq!(once, format!("text\n{HEADING}{BEGIN}\n| old |\n\n{END}"));
         assert_eq!(put(&once, "| new |\n"), once.replace("old", "new"));
     }
 }

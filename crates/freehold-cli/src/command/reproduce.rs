@@ -6,6 +6,9 @@ use anyhow::Context;
 use freehold_reproduce::{Plan, Scale};
 use std::path::{Path, PathBuf};
 
+/// Begins the part of a document that stays.
+const KERNELS_PART: &str = "\n## The kernel\n";
+
 /// What a shell adds to the number of a signal that ended a command.
 const SIGNALLED: u8 = 128;
 
@@ -19,6 +22,7 @@ pub fn run(args: &ReproduceArgs) -> anyhow::Result<u8> {
     plan.check().map_err(anyhow::Error::msg)?;
     let text = args.json.as_deref() != Some(Path::new("-"));
     // Whether files can be written is known before anything takes a quarter of an hour.
+    let kept = args.markdown.as_deref().and_then(kernels_part).unwrap_or_default();
     let file = |path: Option<&PathBuf>| path.map(|path| output(path)).transpose();
     let json = file(args.json.as_ref().filter(|_| text))?;
     let (page, markdown) = (file(args.report.as_ref())?, file(args.markdown.as_ref())?);
@@ -42,7 +46,7 @@ pub fn run(args: &ReproduceArgs) -> anyhow::Result<u8> {
         show(&json_text);
     }
     let page_text = page.as_ref().map(|_| found.html()).transpose()?;
-    let markdown_text = markdown.as_ref().map(|_| found.markdown());
+    let markdown_text = markdown.as_ref().map(|_| found.markdown() + &kept);
     // One that cannot be written does not keep the others from it.
     let files = [
         (json, &args.json, Some(json_text)),
@@ -61,6 +65,13 @@ pub fn run(args: &ReproduceArgs) -> anyhow::Result<u8> {
         Some(error) if !is_broken_pipe(&error) => Err(error),
         _ => Ok(found.interrupted.map_or(status, |interrupted| SIGNALLED + interrupted.signal as u8)),
     }
+}
+
+/// What a document has of the kernel's figures, which another command writes to its end
+/// (`cargo xtask boot --bench`).
+fn kernels_part(path: &Path) -> Option<String> {
+    let document = std::fs::read_to_string(path).ok()?;
+    document.find(KERNELS_PART).map(|at| document[at..].to_owned())
 }
 
 /// The sizes that the arguments ask for.
