@@ -17,6 +17,13 @@ pub fn is_tracing() -> bool {
     TRACE.load(Relaxed)
 }
 
+/// Writes a recording. Written once, as above.
+static RECORDS: AtomicBool = AtomicBool::new(false);
+
+pub fn records() -> bool {
+    RECORDS.load(Relaxed)
+}
+
 /// One of the options that look at every call. Written once, as above.
 static WATCHES: AtomicBool = AtomicBool::new(false);
 
@@ -77,6 +84,7 @@ pub fn init(line: &str) {
     for option in line.split_ascii_whitespace() {
         match option {
             "trace" => TRACE.store(true, Relaxed),
+            "record" => RECORDS.store(true, Relaxed),
             "giveway" => GIVES_WAY.store(true, Relaxed),
             "irqoff" => STRETCHES.store(true, Relaxed),
             "crash=panic" => panic!("as asked for"),
@@ -91,5 +99,5 @@ pub fn init(line: &str) {
             _ => crate::arch::report::say!("unknown option {option}"),
         }
     }
-    WATCHES.store(is_tracing() || measures_stretches(), Relaxed);
+    WATCHES.store(is_tracing() || measures_stretches() || records(), Relaxed);
 }

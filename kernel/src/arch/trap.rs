@@ -1,9 +1,9 @@
 //! Exceptions and interrupts, after `entry.s` has saved everything.
 
-use super::{apic, cpu, features, halt, preempt, report::report_now, stretch};
+use super::{apic, clock, cpu, features, halt, preempt, report::report_now, stretch};
 use crate::memory::tlb;
-use crate::options;
 use crate::task::{self, scheduler, timers};
+use crate::{options, record};
 use freehold::fault::Access;
 use x86_64::registers::control::Cr2;
 
@@ -137,7 +137,12 @@ fn page_fault(frame: &mut Frame) {
         fatal(frame, PAGE_FAULT);
     }
     let access = Access { write: frame.error & 2 != 0, exec: frame.error & 16 != 0, user: true, pkru: 0 };
-    if let Err(error) = task::fault::page(at, access, frame.is_user()) {
+    let began = if options::records() { clock::now_ns() } else { 0 };
+    let handled = task::fault::page(at, access, frame.is_user());
+    if options::records() {
+        record::fault(at, frame.error, handled.is_ok(), began);
+    }
+    if let Err(error) = handled {
         match frame.is_user() {
             true => task::fault::refused(frame, at, error),
             false => frame.rip = &raw const ucopy_fixup as u64,

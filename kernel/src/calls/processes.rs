@@ -9,6 +9,7 @@ use crate::arch::lock::SpinLock;
 use crate::arch::trap::Frame;
 use crate::arch::user::{self, UserPtr};
 use crate::files::tree::{self, Kind, Node};
+use crate::record;
 use crate::task::clone::{self, Request};
 use crate::task::exec::{self, Strings};
 use crate::task::exit::{self, Status};
@@ -131,6 +132,7 @@ fn execute(frame: &mut Frame, node: Arc<Node>, path: Vec<u8>, arguments: u64, en
     let before = current().process().exe.lock().replace(node);
     drop(before);
     become_program(space, &path, name);
+    record::exec();
     *frame = begin;
     Ok(0)
 }

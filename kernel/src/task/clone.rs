@@ -7,6 +7,7 @@ use super::{Thread, cputime, limits, scheduler};
 use crate::arch::cpu;
 use crate::arch::trap::Frame;
 use crate::arch::user::UserPtr;
+use crate::record;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
@@ -91,6 +92,7 @@ pub fn clone(frame: &Frame, request: &Request) -> Result<u64, Errno> {
     if process.ending.lock().is_some() {
         thread.work.fetch_or(super::work::KILL, Relaxed);
     }
+    record::task(tid, process.pid, request.flags);
     scheduler::enqueue(thread);
     if request.has(CLONE_VFORK) {
         wait_for_vfork(&process);

@@ -9,6 +9,7 @@ use crate::arch::cpu;
 use crate::arch::halt;
 use crate::arch::user::UserPtr;
 use crate::files::tree;
+use crate::record;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
@@ -114,6 +115,7 @@ pub fn exit_thread() -> ! {
         wait::wake(clone::vfork_key(here.process()), usize::MAX);
         here.process().files.close_all();
     }
+    record::exit(last);
     // Its memory goes here, with the last thread's reference.
     drop(here.set_space(None));
     if last {

@@ -52,6 +52,10 @@ pub struct Options {
     /// A kernel to boot in place of the one that is built
     #[arg(long, value_name = "FILE")]
     pub kernel: Option<PathBuf>,
+    /// Writes a recording of what the program does to its memory, FILE.trace and FILE.snap, for
+    /// `freehold replay FILE.trace`
+    #[arg(long, value_name = "FILE", conflicts_with = "bench")]
+    pub record: Option<PathBuf>,
     /// Measures what operations cost, in place of a program, and prints it as a table
     #[arg(long, conflicts_with_all = ["program", "script", "gdb", "root", "with", "env"])]
     pub bench: bool,

@@ -101,6 +101,15 @@ impl Machine {
         }
     }
 
+    /// Has the kernel write a recording, which comes to this file as `recording` reads it.
+    pub fn record_to(&mut self, file: &Path) {
+        self.options.push("record".into());
+        let path = file.to_string_lossy().replace(',', ",,");
+        let carrier = ["-chardev", &format!("file,id=record,path={path}")].map(str::to_owned);
+        let port = ["-device", "isa-debugcon,iobase=0xea,readback=0xea,chardev=record"].map(str::to_owned);
+        self.more.extend(carrier.into_iter().chain(port));
+    }
+
     /// Runs the machine to its end.
     ///
     /// # Errors
