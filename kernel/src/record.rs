@@ -114,8 +114,12 @@ fn arguments(call: &Recorded, args: [u64; 6], failed: bool) -> Option<String> {
             let _ = write!(text, "{whose} {resource:x} {soft:x} {hard:x}");
             return Some(text);
         }
-        Kind::Copies if failed || !matches!(args[1] as u32, F_DUPFD | F_DUPFD_CLOEXEC) => return None,
-        Kind::Succeeded | Kind::Failed | Kind::Copies => {}
+        Kind::Control => match args[1] as u32 {
+            F_DUPFD | F_DUPFD_CLOEXEC if !failed => {}
+            F_ADD_SEALS | F_GET_SEALS => {}
+            _ => return None,
+        },
+        Kind::Succeeded | Kind::Failed => {}
     }
     for (at, arg) in args.iter().take(count).enumerate() {
         let _ = match (number, at) {
@@ -317,8 +321,8 @@ enum Kind {
     Failed,
     /// With the limits that it sets.
     Limit,
-    /// fcntl that copies a descriptor.
-    Copies,
+    /// fcntl that copies a descriptor, seals a file, or asks for its seals.
+    Control,
 }
 
 /// A call: its number, name, how many arguments it has, and when it is written.
@@ -345,5 +349,5 @@ const CALLS: &[Recorded] = recorded! {
     Failed: __NR_clone clone 5, __NR_clone3 clone3 2, __NR_fork fork 0, __NR_vfork vfork 0,
         __NR_execve execve 3, __NR_execveat execveat 5;
     Limit: __NR_prlimit64 prlimit64 4, __NR_setrlimit setrlimit 2;
-    Copies: __NR_fcntl fcntl 3;
+    Control: __NR_fcntl fcntl 3;
 };
