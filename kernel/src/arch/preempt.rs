@@ -19,7 +19,7 @@ use core::mem::offset_of;
 use core::ptr;
 
 /// How long a call goes on before it looks.
-const EVERY_NS: u64 = 50_000;
+const EVERY_NS: u64 = 20_000;
 
 /// Until the matching [`release`] the thread keeps its processor, and interrupts stay off.
 #[inline(always)]
