@@ -14,6 +14,7 @@ use crate::engine;
 use crate::files::{proc::sys, tree};
 use crate::memory::platform::Machine;
 use crate::options;
+use crate::task::fault;
 use crate::task::limits::Limits;
 use crate::task::process::Process;
 use crate::task::{Space, Thread};
@@ -23,6 +24,7 @@ use alloc::string::String;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use freehold::counted::Counted;
+use freehold::fault::{Access, FaultError};
 use freehold::object::File;
 use freehold::space::maps::MapName;
 use freehold::space::pagemap::PageKind;
@@ -157,15 +159,24 @@ fn number_of(file: &Counted<File<Machine>>) -> u32 {
     number
 }
 
-/// A page fault that is over. What the kernel itself writes for an exec is none.
-pub fn fault(at: u64, code: u64, resolved: bool, began: u64) {
+/// Serves a page fault, and writes it. What the kernel itself writes for an exec is none.
+///
+/// # Errors
+///
+/// As [`fault::page`].
+pub fn page(at: u64, access: Access, from_program: bool) -> Result<(), FaultError> {
+    let began = clock::now_ns();
+    // Of the processor's code: whether a page was there.
+    let there = u64::from(at >> 47 == 0 && cpu::current().space().frame_at(at).is_some());
+    let rest = [(access.write, 2), (from_program, 4), (access.exec, 0x10)];
+    let code = rest.iter().filter(|(is, _)| *is).fold(there, |code, (_, bit)| code | bit);
+    let served = fault::page(at, access, from_program);
     let (cpu, tid) = (cpu::number(), cpu::current().tid());
-    // Of the code, what the format knows.
-    let code = code & 0x17;
     write(|now| {
-        let resolved = if resolved { " x0" } else { "" };
+        let resolved = if served.is_ok() { " x0" } else { "" };
         format!("{now} {cpu} {tid} F {at:x} {code:x} e{}{resolved}\n", now - began)
     });
+    served
 }
 
 /// A signal that a fault has become.
