@@ -231,7 +231,7 @@ fn least_program() -> Vec<u8> {
 fn times() {
     // Many short turns: the host has other things to do, and the best turns are those without.
     let two = thread::available_parallelism().is_ok_and(|count| count.get() > 1);
-    for _ in 0..60 {
+    for _ in 0..200 {
         println!("faults-1 {:.0}", faults(1));
         if two {
             println!("faults-2 {:.0}", faults(2));
@@ -242,26 +242,26 @@ fn times() {
     }
 }
 
-/// Faults a second of so many threads together, each in memory of its own.
+/// Faults a second of so many threads together, each in memory of its own: by the slowest's time.
 fn faults(threads: usize) -> f64 {
-    const ROUNDS: usize = 2;
-    let start = Barrier::new(threads + 1);
+    const EACH: usize = 8 * MIB;
+    let start = Barrier::new(threads);
     let run = || {
+        let at = map(EACH);
         start.wait();
-        for _ in 0..ROUNDS {
-            let at = map(MEMORY / 4);
-            touch(at, MEMORY / 4);
-            unmap(at, MEMORY / 4);
-        }
+        let began = Instant::now();
+        touch(at, EACH);
+        let took = began.elapsed();
+        // The unmapping of one, which interrupts the other, is not measured.
+        start.wait();
+        unmap(at, EACH);
+        took
     };
     let took = thread::scope(|scope| {
         let all: Vec<_> = (0..threads).map(|_| scope.spawn(run)).collect();
-        start.wait();
-        let began = Instant::now();
-        all.into_iter().for_each(|one| one.join().expect("it ends"));
-        began.elapsed()
+        all.into_iter().map(|one| one.join().expect("it ends")).max().expect("a thread")
     });
-    (threads * ROUNDS * (MEMORY / 4 / PAGE)) as f64 / took.as_secs_f64()
+    (threads * (EACH / PAGE)) as f64 / took.as_secs_f64()
 }
 
 /// What mmap and munmap of an untouched page take a thread, alone, and while another unmaps a GiB.

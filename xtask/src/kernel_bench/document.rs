@@ -68,7 +68,7 @@ pub fn tables(ours: &Measured, linux: Option<&Measured>) -> String {
     let mut text = format!("{}\n", instructions(ours, linux));
     if let Some(longest) = &ours.longest {
         text.push_str(&format!(
-            "Longest time with interrupts off, over long calls, in instructions: {longest}.\n\n"
+            "The longest time with interrupts off, of calls that are long: {longest}.\n\n"
         ));
     }
     text.push_str(&times(ours, linux));
@@ -148,7 +148,9 @@ fn times(ours: &Measured, linux: Option<&Measured>) -> String {
     text
 }
 
-fn whole(number: Option<f64>) -> String {
+/// A number without what follows the point, in groups of three digits.
+#[must_use]
+pub fn whole(number: Option<f64>) -> String {
     let Some(number) = number else { return "-".into() };
     let digits = format!("{number:.0}");
     let mut text = String::new();

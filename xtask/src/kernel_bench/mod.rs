@@ -171,7 +171,7 @@ fn longest(line: &str) -> Option<String> {
         Some(call) => format!("in {}", crate::boot::report::call_name(call)),
         None => place.to_owned(),
     };
-    Some(format!("{number}, {place}"))
+    Some(format!("{}, {place}", document::whole(Some(number as f64))))
 }
 
 #[cfg(test)]
@@ -181,9 +181,9 @@ mod tests {
     #[test]
     fn the_longest_time_has_a_place() {
         let line = "interrupts were off for 1234 ns at most, in vector 14";
-        assert_eq!(longest(line).as_deref(), Some("1234, in vector 14"));
+        assert_eq!(longest(line).as_deref(), Some("1,234, in vector 14"));
         let line = "interrupts were off for 1234 ns at most, in call 11";
-        assert!(longest(line).is_some_and(|text| text == "1234, in munmap" || text == "1234, in 11"));
+        assert!(longest(line).is_some_and(|text| text == "1,234, in munmap" || text == "1,234, in 11"));
         assert_eq!(longest("something else"), None);
     }
 }
