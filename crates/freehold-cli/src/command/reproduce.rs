@@ -70,8 +70,11 @@ pub fn run(args: &ReproduceArgs) -> anyhow::Result<u8> {
 /// What a document has of the kernel's figures, which another command writes to its end
 /// (`cargo xtask boot --bench`).
 fn kernels_part(path: &Path) -> Option<String> {
-    let document = std::fs::read_to_string(path).ok()?;
-    document.find(KERNELS_PART).map(|at| document[at..].to_owned())
+    std::fs::read_to_string(path).ok().and_then(|document| from_kernels_part(&document).map(str::to_owned))
+}
+
+fn from_kernels_part(document: &str) -> Option<&str> {
+    document.find(KERNELS_PART).map(|at| &document[at..])
 }
 
 /// The sizes that the arguments ask for.
@@ -92,4 +95,18 @@ fn command_line() -> String {
         word => word.into_owned(),
     };
     std::env::args_os().skip(1).map(quoted).fold("freehold".to_owned(), |line, word| line + " " + &word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_part_stays() {
+        assert_eq!(
+            from_kernels_part("# Results\n\n## munmap\n\n## The kernel\n\ntables\n"),
+            Some("\n## The kernel\n\ntables\n")
+        );
+        assert_eq!(from_kernels_part("# Results\n\nof the kernel\n"), None);
+    }
 }
