@@ -21,6 +21,8 @@ mod options;
 #[cfg(bare_metal)]
 mod random;
 #[cfg(bare_metal)]
+mod record;
+#[cfg(bare_metal)]
 mod start;
 #[cfg(bare_metal)]
 mod task;

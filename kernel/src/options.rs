@@ -17,6 +17,13 @@ pub fn is_tracing() -> bool {
     TRACE.load(Relaxed)
 }
 
+/// Writes a recording. Written once, as above.
+static RECORDS: AtomicBool = AtomicBool::new(false);
+
+pub fn records() -> bool {
+    RECORDS.load(Relaxed)
+}
+
 /// One of the options that look at every call. Written once, as above.
 static WATCHES: AtomicBool = AtomicBool::new(false);
 
@@ -31,6 +38,13 @@ static STRETCHES: AtomicBool = AtomicBool::new(false);
 #[inline(always)]
 pub fn measures_stretches() -> bool {
     STRETCHES.load(Relaxed)
+}
+
+/// Gives way wherever a call may. Written once, as above, before there are other processors.
+static GIVES_WAY: AtomicBool = AtomicBool::new(false);
+
+pub fn gives_way() -> bool {
+    GIVES_WAY.load(Relaxed)
 }
 
 /// Overflows the first thread's kernel stack, to see what happens. Written once, as above.
@@ -70,6 +84,8 @@ pub fn init(line: &str) {
     for option in line.split_ascii_whitespace() {
         match option {
             "trace" => TRACE.store(true, Relaxed),
+            "record" => RECORDS.store(true, Relaxed),
+            "giveway" => GIVES_WAY.store(true, Relaxed),
             "irqoff" => STRETCHES.store(true, Relaxed),
             "crash=panic" => panic!("as asked for"),
             "crash=page" => crash::page(),
@@ -83,7 +99,7 @@ pub fn init(line: &str) {
             _ => crate::arch::report::say!("unknown option {option}"),
         }
     }
-    WATCHES.store(is_tracing() || measures_stretches(), Relaxed);
+    WATCHES.store(is_tracing() || measures_stretches() || records(), Relaxed);
 }
 
 /// From now on calls are looked at: a tracer wants its tracee to stop there.

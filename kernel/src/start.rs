@@ -10,10 +10,10 @@ use crate::files::open::Open;
 use crate::files::tree::{self, Node};
 use crate::memory::platform::Machine;
 use crate::memory::{self, direct, frames};
-use crate::options;
 use crate::task::exec::{self, Strings};
 use crate::task::process::{self, Process};
 use crate::task::{Thread, scheduler};
+use crate::{options, record};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{
@@ -131,8 +131,11 @@ fn run_first(mut strings: Strings) {
     *process.name.lock() = path;
     *process.exe.lock() = Running::new(node).ok();
     *process.space.lock() = Some(space.clone());
+    let first = space.clone();
     let thread = Thread::new(process.pid, &process, space, &frame, &Vectors([[0; 16]; 16]));
     let thread = Arc::new(thread.expect("memory for a thread"));
     process.threads.lock().push(thread.clone());
+    record::begin();
+    record::of_exec(&thread, &process, &first);
     scheduler::enqueue(thread);
 }

@@ -3,6 +3,7 @@
 
 pub mod boot;
 pub mod fuzz;
+pub mod kernel_bench;
 pub mod kernel_tests;
 pub mod mutants;
 pub mod mutation;

@@ -28,6 +28,7 @@ const USAGE: &str = "usage: cargo xtask test [--full | --long] | plain | loom | 
        cargo xtask simulate replay FILE [--machine NAME] [--cpus N,N,...] [--locking CHOICES]
        cargo xtask coverage
        cargo xtask boot [OPTION]... -- PROGRAM [ARGUMENT...] | boot --script TEXT | boot --help
+       cargo xtask boot --bench [--linux] [--markdown FILE]...
        cargo xtask kernel-tests [--full] [--linux] [--ltp DIR] [NAME...] | kernel-tests --help
        cargo xtask fuzz
        cargo xtask asan [ARGUMENT OF CARGO TEST...]";

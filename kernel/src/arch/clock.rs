@@ -30,6 +30,11 @@ pub fn now_ns() -> u64 {
     ((u128::from(turns) * u128::from(RATE.load(Relaxed))) >> 32) as u64
 }
 
+/// Turns of the counter in so many nanoseconds.
+pub fn turns(ns: u64) -> u64 {
+    (ns << 32) / RATE.load(Relaxed)
+}
+
 /// A number that changes with every turn of the processor.
 pub fn entropy() -> u64 {
     counter()

@@ -1,7 +1,8 @@
 //! What each processor has for itself. Its GS base, while the kernel runs, is the address of its [`Cpu`].
 //!
-//! Interrupts are off in the kernel and threads move between processors only where they sleep. So a `Cpu` is
-//! its own as long as nothing sleeps, and nobody keeps a reference from [`cpu`] over that.
+//! Interrupts are off in the kernel, and threads move between processors only where they sleep or let others
+//! in (`preempt`). So a `Cpu` is its own as long as neither happens, and nobody keeps a reference from [`cpu`]
+//! over that, nor over a call of the engine.
 
 use crate::memory::frames::FrameCache;
 use crate::memory::heap::HeapCache;
@@ -38,6 +39,11 @@ pub struct Cpu {
     pub resched: Cell<bool>,
     /// When the timer goes off, in nanoseconds; `u64::MAX`: never.
     pub timer: Cell<u64>,
+    /// Why the thread keeps the processor, counted; and the counter when interrupts were let in last, and
+    /// how long after that they are again. See `preempt`.
+    pub held: Cell<u32>,
+    pub let_in: Cell<u32>,
+    pub let_in_after: Cell<u32>,
     /// Since when interrupts are off: see `stretch`.
     pub off_since: Cell<u64>,
     /// Since when the thread's time was not counted, and what `Thread::virtual_ns` was then. Written by the
@@ -64,6 +70,9 @@ impl Cpu {
             loaded: Cell::new(ptr::null()),
             resched: Cell::new(false),
             timer: Cell::new(u64::MAX),
+            held: Cell::new(0),
+            let_in: Cell::new(0),
+            let_in_after: Cell::new(u32::MAX),
             off_since: Cell::new(0),
             turn_began: AtomicU64::new(0),
             turn_virtual: AtomicU64::new(0),

@@ -22,8 +22,6 @@
   movaps %xmm\n, \n*16(%rsp)
   .endr
   lea 256(%rsp), %rdi
-  xor %ebp, %ebp
-  cld
 .endm
 .macro POP_REGISTERS
   .irp n,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15
@@ -70,6 +68,8 @@ trap_entry:
   swapgs
 1:
   PUSH_REGISTERS
+  xor %ebp, %ebp
+  cld
   call trap
 # A thread's first way to user mode comes in here, too.
 return_by_iret:
@@ -95,6 +95,7 @@ syscall_entry:
   push $0
   push $0x100                   # Frame::SYSTEM_CALL
   PUSH_REGISTERS
+  xor %ebp, %ebp
   call system_call
   cmpq $0x100, 376(%rsp)        # a handler that changes the frame as a whole changes the vector
   jne return_by_iret

@@ -1,6 +1,7 @@
 //! A spin lock. Interrupts are off in the kernel, so holders are not interrupted; a processor that waits
 //! answers the flushes of others meanwhile, so that a holder may wait for a flush.
 
+use super::preempt;
 use crate::memory::tlb;
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -26,6 +27,7 @@ impl<T> SpinLock<T> {
 
     #[inline]
     pub fn lock(&self) -> SpinGuard<'_, T> {
+        preempt::hold();
         // Acquire pairs with the release of the guard's drop.
         while self.held.compare_exchange_weak(false, true, Acquire, Relaxed).is_err() {
             relax();
@@ -65,6 +67,7 @@ impl<T> Drop for SpinGuard<'_, T> {
     fn drop(&mut self) {
         // Release pairs with the acquire of `lock`.
         self.lock.held.store(false, Release);
+        preempt::release();
     }
 }
 

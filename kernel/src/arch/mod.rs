@@ -8,6 +8,7 @@
 //! | [`apic`] | interrupts to other processors, and the timer |
 //! | [`clock`] | nanoseconds since the start |
 //! | `ucopy.s`, [`user`] | a program's memory, as the kernel reads and writes it |
+//! | [`preempt`] | where a long call lets interrupts and other threads in |
 //! | [`stretch`] | how long interrupts were off |
 //! | [`features`] | what of this processor is turned on |
 //! | [`lock`] | a spin lock whose waiters answer flushes |
@@ -21,6 +22,7 @@ pub mod descriptors;
 pub mod features;
 pub mod halt;
 pub mod lock;
+pub mod preempt;
 pub mod report;
 pub mod serial;
 pub mod stretch;

@@ -1,6 +1,7 @@
 //! The longest time that interrupts were off on a processor: with option `irqoff`, the machine says it when
 //! it ends. Interrupts are off in the kernel, so a stretch begins where a processor comes into the kernel, or
-//! is woken from its halt, and ends where it leaves it, or halts; threads may have changed meanwhile.
+//! is woken from its halt, and ends where it leaves it, or halts, or lets interrupts in half-way through a
+//! call (`preempt`); threads may have changed meanwhile.
 
 use super::cpu::cpu;
 use super::{clock, report::say};
@@ -13,6 +14,8 @@ static LONGEST: AtomicU64 = AtomicU64::new(0);
 pub const VECTOR: u64 = 0x1000;
 /// The processor halts.
 pub const IDLE: u64 = 0x2000;
+/// A call goes on.
+pub const HALF_WAY: u64 = 0x4000;
 const WHAT_BITS: u32 = 16;
 
 #[inline(always)]
@@ -40,6 +43,7 @@ pub fn tell() {
         let (ns, what) = (longest >> WHAT_BITS, longest & ((1 << WHAT_BITS) - 1));
         match what {
             IDLE => say!("interrupts were off for {ns} ns at most, until a processor halted"),
+            HALF_WAY => say!("interrupts were off for {ns} ns at most, half-way through a call"),
             _ if what & VECTOR != 0 => {
                 say!("interrupts were off for {ns} ns at most, in vector {}", what & !VECTOR)
             }

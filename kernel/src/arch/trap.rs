@@ -1,10 +1,10 @@
 //! Exceptions and interrupts, after `entry.s` has saved everything.
 
-use super::{apic, cpu, features, halt, report::report_now, stretch};
+use super::{apic, cpu, features, halt, preempt, report::report_now, stretch};
 use crate::memory::tlb;
-use crate::options;
 use crate::task::{self, scheduler, timers};
-use freehold::fault::Access;
+use crate::{options, record};
+use freehold::fault::{Access, FaultError};
 use x86_64::registers::control::Cr2;
 
 /// What `entry.s` pushes, lowest address first. Below it lie the vector registers.
@@ -76,30 +76,33 @@ const SPURIOUS: u64 = apic::SPURIOUS as u64;
 #[unsafe(no_mangle)]
 extern "C" fn trap(frame: &mut Frame) {
     features::forbid_user();
-    match options::measures_stretches() {
-        true => measured(frame),
-        false => handle(frame),
+    match options::watches_calls() {
+        true => watched(frame),
+        false => handle(frame, task::fault::page),
     }
 }
 
-/// With option `irqoff`.
+/// With an option that looks at traps.
 #[cold]
-fn measured(frame: &mut Frame) {
+fn watched(frame: &mut Frame) {
     let vector = frame.vector;
-    // In the kernel, interrupts are on in the halt alone.
-    if frame.rflags & INTERRUPTS != 0 {
+    let were_on = frame.rflags & INTERRUPTS != 0;
+    if were_on {
         stretch::begin();
     }
-    handle(frame);
-    if frame.is_user() {
+    handle(frame, if options::records() { record::page } else { task::fault::page });
+    if were_on {
         stretch::end(stretch::VECTOR | vector & 0xff);
     }
 }
 
+/// What serves page faults.
+type Serve = fn(u64, Access, bool) -> Result<(), FaultError>;
+
 #[inline(always)]
-fn handle(frame: &mut Frame) {
+fn handle(frame: &mut Frame, serve: Serve) {
     match frame.vector {
-        PAGE_FAULT => page_fault(frame),
+        PAGE_FAULT => page_fault(frame, serve),
         FLUSH => {
             apic::end_of_interrupt();
             tlb::answer();
@@ -110,7 +113,10 @@ fn handle(frame: &mut Frame) {
         }
         TIMER => {
             apic::end_of_interrupt();
+            // What expires takes locks, and no other thread comes in between.
+            preempt::hold();
             timers::tick();
+            preempt::release();
         }
         SPURIOUS => {}
         // These have stacks of their own, from which no thread goes on.
@@ -128,13 +134,14 @@ fn handle(frame: &mut Frame) {
 }
 
 /// A page fault of a program, or of the kernel in its memory.
-fn page_fault(frame: &mut Frame) {
+#[inline(always)]
+fn page_fault(frame: &mut Frame, serve: Serve) {
     let at = Cr2::read_raw();
     if !frame.is_user() && (!in_ucopy(frame.rip) || at >> 47 != 0) {
         fatal(frame, PAGE_FAULT);
     }
     let access = Access { write: frame.error & 2 != 0, exec: frame.error & 16 != 0, user: true, pkru: 0 };
-    if let Err(error) = task::fault::page(at, access, frame.is_user()) {
+    if let Err(error) = serve(at, access, frame.is_user()) {
         match frame.is_user() {
             true => task::fault::refused(frame, at, error),
             false => frame.rip = &raw const ucopy_fixup as u64,

@@ -30,12 +30,12 @@ mod time;
 mod timers;
 mod usage;
 
-use crate::arch::cpu;
 use crate::arch::report::{report, say};
 use crate::arch::stretch;
 use crate::arch::trap::Frame;
+use crate::arch::{clock, cpu};
 use crate::task::trace;
-use crate::{options, task};
+use crate::{options, record, task};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use freehold::error::Errno;
 
@@ -110,13 +110,18 @@ extern "C" fn system_call(frame: &mut Frame) {
 
 #[inline(always)]
 fn answer(frame: &mut Frame, call: Call) {
+    perform(frame, call);
+    task::before_user(frame);
+}
+
+#[inline(always)]
+fn perform(frame: &mut Frame, call: Call) {
     // For calls that begin again after a signal.
     frame.error = frame.rax;
     match call(frame) {
         Ok(value) => frame.rax = value,
         Err(error) => frame.rax = -i64::from(error.0) as u64,
     }
-    task::before_user(frame);
 }
 
 /// With an option that looks at calls.
@@ -124,10 +129,14 @@ fn answer(frame: &mut Frame, call: Call) {
 fn watched(frame: &mut Frame, call: Call) {
     let number = frame.rax;
     stretch::begin();
-    match options::is_tracing() {
-        true => traced(frame, call),
-        false if trace::watches_calls() => stopped(frame),
-        false => answer(frame, call),
+    if options::is_tracing() {
+        traced(frame, call);
+    } else if options::records() {
+        recorded(frame, call);
+    } else if trace::watches_calls() {
+        stopped(frame);
+    } else {
+        answer(frame, call);
     }
     stretch::end(number & 0xfff);
 }
@@ -158,6 +167,15 @@ fn traced(frame: &mut Frame, call: Call) {
     say!("[{tid}] {number}({a:#x}, {b:#x}, {c:#x}, {d:#x}, {e:#x}, {f:#x})");
     answer(frame, call);
     say!("[{tid}] {number} = {}", frame.rax as i64);
+}
+
+/// With option `record`.
+#[cold]
+fn recorded(frame: &mut Frame, call: Call) {
+    let (number, args, began) = (frame.rax, frame.args(), clock::now_ns());
+    perform(frame, call);
+    record::call(number, args, frame, began);
+    task::before_user(frame);
 }
 
 #[cold]

@@ -12,6 +12,7 @@ use crate::arch::trap::Frame;
 use crate::arch::user::{self, UserPtr};
 use crate::files::busy::Running;
 use crate::files::tree::{self, Kind, Node};
+use crate::record;
 use crate::task::clone::{self, Request};
 use crate::task::exec::{self, Strings};
 use crate::task::exit::{self, Status};
@@ -140,6 +141,7 @@ fn execute(frame: &mut Frame, node: Arc<Node>, path: Vec<u8>, arguments: u64, en
     let before = current().process().exe.lock().replace(running);
     drop(before);
     become_program(space, &path, name);
+    record::exec();
     *frame = begin;
     trace::has_executed(frame);
     Ok(0)

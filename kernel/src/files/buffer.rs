@@ -1,6 +1,6 @@
 //! A program's memory that a call reads into or writes from: one range, or several in turn.
 
-use crate::arch::user;
+use crate::arch::{preempt, user};
 use freehold::error::Errno;
 
 /// A range of a program's memory, as `struct iovec` has it.
@@ -103,6 +103,7 @@ impl<'a> UserBuffer<'a> {
         while let Some(([base, len], rest)) = self.parts.split_first() {
             let bytes = (len - self.offset).min((most - done) as u64);
             if bytes > 0 {
+                preempt::look();
                 match f(base.wrapping_add(self.offset), done, bytes as usize) {
                     Err(error) if done == 0 => return Err(error),
                     Err(_) => break,

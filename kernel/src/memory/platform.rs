@@ -2,7 +2,7 @@
 
 use super::{direct, frames, kernel_root, tlb};
 use crate::arch::cpu::{self, MAX_CPUS};
-use crate::arch::{clock, lock};
+use crate::arch::{clock, lock, preempt};
 use crate::task::wait::{self, Sleep};
 use crate::task::work;
 use core::marker::PhantomData;
@@ -10,7 +10,7 @@ use core::ptr::NonNull;
 use freehold::PAGE_SIZE;
 use freehold::platform::atomic::{AtomicU32, Ordering};
 use freehold::platform::{
-    Flush, Format, Frame, FrameRequest, Host, Killed, LockContext, OutOfTables, Pfn, Platform, RcuHead,
+    Flush, Format, Frame, FrameRequest, Host, Killed, LockContext, OutOfTables, Pfn, Platform, Rank, RcuHead,
     Table, TableMemory, TableMeta, X86_4,
 };
 use freehold_kit::{Qsbr, QsbrCpu, SpaceCpus};
@@ -21,10 +21,26 @@ pub static RCU: Qsbr<MAX_CPUS> = Qsbr::new([const { QsbrCpu::new() }; MAX_CPUS])
 /// This machine. All that it has is in statics.
 pub struct Machine;
 
-/// A read section: until its end the thread does not sleep, so its processor passes no quiescent state.
+/// A read section: until its end the thread keeps its processor, which so passes no quiescent state.
 pub struct Reading(PhantomData<*const ()>);
 
-// SAFETY: a processor has a number of its own, and threads leave it only where they sleep; `freehold-kit`
+impl Drop for Reading {
+    #[inline(always)]
+    fn drop(&mut self) {
+        preempt::release();
+    }
+}
+
+/// The thread keeps its processor while `f` runs.
+#[inline(always)]
+fn held<R>(f: impl FnOnce() -> R) -> R {
+    preempt::hold();
+    let result = f();
+    preempt::release();
+    result
+}
+
+// SAFETY: a processor has a number of its own, and threads leave it only where nothing is held; `freehold-kit`
 // says why what is deferred waits for sections.
 unsafe impl Host for Machine {
     const MAX_CPUS: usize = MAX_CPUS;
@@ -52,7 +68,17 @@ unsafe impl Host for Machine {
 
     #[inline(always)]
     fn with_cpu<R>(f: impl FnOnce(usize) -> R) -> R {
-        f(cpu::number())
+        held(|| f(cpu::number()))
+    }
+
+    #[inline(always)]
+    fn spin_enter(_: Rank) {
+        preempt::hold();
+    }
+
+    #[inline(always)]
+    fn spin_exit(_: Rank) {
+        preempt::release_and_look();
     }
 
     fn now_ns() -> u64 {
@@ -61,6 +87,8 @@ unsafe impl Host for Machine {
 
     fn relax() {
         lock::relax();
+        // The thread that is waited for may be one that has given way here.
+        preempt::look();
     }
 
     fn lock_context<R>(_: impl FnOnce(&LockContext) -> R) -> Option<R> {
@@ -69,6 +97,7 @@ unsafe impl Host for Machine {
 
     #[inline(always)]
     fn rcu_read() -> Reading {
+        preempt::hold();
         Reading(PhantomData)
     }
 
@@ -154,6 +183,8 @@ unsafe impl Platform for Machine {
     unsafe fn free_frames(&self, frames: &[Pfn]) {
         // SAFETY: each came from `alloc_frames`.
         frames.iter().rev().for_each(|frame| unsafe { frames::free(frame.get(), 0) });
+        // The engine holds no spin lock here; a file that ends takes none.
+        preempt::look();
     }
 
     fn has_frame(&self, pfn: Pfn) -> bool {
@@ -230,7 +261,7 @@ unsafe impl Platform for Machine {
     }
 
     fn walk_tables<R>(&self, mmu: &SpaceCpus, f: impl FnOnce() -> R) -> Option<R> {
-        tlb::runs(mmu).then(f)
+        held(|| tlb::runs(mmu).then(f))
     }
 
     fn runs_elsewhere(&self, mmu: &SpaceCpus) -> bool {

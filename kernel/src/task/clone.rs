@@ -8,6 +8,7 @@ use crate::arch::cpu;
 use crate::arch::trap::Frame;
 use crate::arch::user::UserPtr;
 use crate::files::pidfd;
+use crate::record;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
@@ -102,6 +103,7 @@ pub fn clone(frame: &Frame, request: &Request) -> Result<u64, Errno> {
     if process.ending.lock().is_some() {
         thread.work.fetch_or(super::work::KILL, Relaxed);
     }
+    record::task(tid, process.pid, request.flags);
     scheduler::enqueue(thread);
     if request.has(CLONE_VFORK) {
         wait_for_vfork(&process);
@@ -143,7 +145,7 @@ fn room_for_process(here: &Process) -> Result<(), Errno> {
 /// Whose child the new process is.
 fn parent_for(request: &Request) -> Arc<Process> {
     let here = cpu::current().process();
-    let above = here.parent.lock().clone();
+    let above = here.parent();
     above.filter(|_| request.has(CLONE_PARENT)).unwrap_or_else(|| here.clone())
 }
 
@@ -154,7 +156,7 @@ fn new_process(pid: u32, space: &super::Space, request: &Request) -> Arc<Process
     *process.space.lock() = Some(space.clone());
     let mut exit_signal = request.exit_signal;
     if request.has(CLONE_PARENT) {
-        *process.parent.lock() = Some(parent_for(request));
+        process.set_parent(parent_for(request));
         exit_signal = here.exit_signal.load(Relaxed);
     }
     process.exit_signal.store(exit_signal, Relaxed);

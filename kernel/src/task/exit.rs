@@ -8,6 +8,7 @@ use super::{Thread, clone, scheduler, trace, work};
 use crate::arch::cpu;
 use crate::arch::halt;
 use crate::arch::user::UserPtr;
+use crate::record;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
@@ -115,6 +116,7 @@ pub fn exit_thread() -> ! {
         wait::wake(clone::vfork_key(here.process()), usize::MAX);
         here.process().files.close_all();
     }
+    record::exit(last);
     // Its memory goes here, with the last thread's reference.
     drop(here.set_space(None));
     if last {
@@ -174,7 +176,7 @@ fn become_zombie(process: &Arc<Process>) {
 fn adopt(process: &Process, first: &Arc<Process>) {
     let orphans = core::mem::take(&mut *process.children.lock());
     for orphan in &orphans {
-        *orphan.parent.lock() = Some(first.clone());
+        orphan.set_parent(first.clone());
         orphan.exit_signal.store(SIGCHLD, Relaxed);
     }
     let ended = orphans.iter().filter(|orphan| orphan.status.lock().is_some()).cloned();
@@ -186,7 +188,7 @@ fn adopt(process: &Process, first: &Arc<Process>) {
 
 /// The parent may wait for it from now on, and gets the signal; one that does not care has it forgotten.
 fn tell(process: &Arc<Process>, status: Status) {
-    let parent = process.parent.lock().clone();
+    let parent = process.parent();
     let Some(parent) = parent else {
         *process.status.lock() = Some(status);
         return;
@@ -207,7 +209,7 @@ fn tell(process: &Arc<Process>, status: Status) {
 }
 
 fn tell_parent(process: &Process, signal: u32) {
-    let parent = process.parent.lock().clone();
+    let parent = process.parent();
     let status = *process.status.lock();
     if let (Some(parent), Some(status), 1..=signal::MOST) = (parent, status, signal) {
         let (code, value) = status.code_and_value();

@@ -5,7 +5,7 @@ use super::signal::{self, Info};
 use crate::arch::cpu;
 use crate::arch::report::say;
 use crate::arch::trap::Frame;
-use crate::options;
+use crate::{options, record};
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::fault::{Access, FaultError, SegvCode};
 use linux_raw_sys::general::*;
@@ -76,6 +76,7 @@ fn raise(frame: &Frame, info: Info, at: u64) {
     let address = if frame.vector == 14 { at } else { cpu::current().last_fault.get().2 };
     cpu::current().last_fault.set((frame.vector, frame.error, address));
     report(frame, info.signal, at);
+    record::signal(info.signal, info.code);
     signal::force(info);
 }
 

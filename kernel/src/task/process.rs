@@ -83,7 +83,9 @@ pub struct Shares {
 /// A process.
 pub struct Process {
     pub pid: u32,
-    pub parent: SpinLock<Option<Arc<Process>>>,
+    parent: SpinLock<Option<Arc<Process>>>,
+    /// The parent's number, 0 for none; written under its lock.
+    parent_pid: AtomicU32,
     pub children: SpinLock<Vec<Arc<Process>>>,
     /// Threads that it traces.
     pub tracees: SpinLock<Tracees>,
@@ -138,6 +140,7 @@ impl Process {
         Process {
             pid,
             parent: SpinLock::new(None),
+            parent_pid: AtomicU32::new(0),
             children: SpinLock::new(Vec::new()),
             tracees: SpinLock::new(Tracees::default()),
             threads: SpinLock::new(Vec::new()),
@@ -169,6 +172,7 @@ impl Process {
         let actions = *self.actions().lock();
         Process {
             parent: SpinLock::new(Some(self.clone())),
+            parent_pid: AtomicU32::new(self.pid),
             files: self.files.fork(shares.files),
             place: SpinLock::new(if shares.place { self.place() } else { self.place().copy() }),
             exe: SpinLock::new(self.exe.lock().clone()),
@@ -185,7 +189,19 @@ impl Process {
 
     /// The parent's number; 0: none.
     pub fn parent_pid(&self) -> u32 {
-        self.parent.lock().as_ref().map_or(0, |parent| parent.pid)
+        self.parent_pid.load(Relaxed)
+    }
+
+    pub fn parent(&self) -> Option<Arc<Process>> {
+        self.parent.lock().clone()
+    }
+
+    pub fn set_parent(&self, parent: Arc<Process>) {
+        let mut place = self.parent.lock();
+        self.parent_pid.store(parent.pid, Relaxed);
+        let before = place.replace(parent);
+        drop(place);
+        drop(before);
     }
 
     /// Its directory and mask.

@@ -9,7 +9,7 @@
 use super::{Thread, timers, work};
 use crate::arch::cpu::{self, MAX_CPUS, cpu};
 use crate::arch::lock::{SpinLock, relax};
-use crate::arch::{apic, clock, descriptors, stretch};
+use crate::arch::{apic, clock, descriptors, preempt, stretch};
 use crate::memory::platform::RCU;
 use crate::memory::tlb;
 use alloc::collections::VecDeque;
@@ -90,6 +90,14 @@ pub fn init_cpu() {
     own.idle.set(idle);
     own.current.set(idle);
     RCU.online(own.number.get());
+    preempt::init_cpu();
+}
+
+/// Runs what waits for a grace period. No other thread comes in between: it would be at the same.
+fn advance_rcu() {
+    preempt::hold();
+    RCU.advance();
+    preempt::release();
 }
 
 /// A thread that can run, and is in no queue, gets a place in one.
@@ -189,7 +197,7 @@ fn make_way(for_all: bool) {
     RCU.quiescent(number);
     // On the idle thread, as it is at the start, there is nobody to come back.
     if ptr::eq(cpu().current.get(), cpu().idle.get()) {
-        RCU.advance();
+        advance_rcu();
         return relax();
     }
     count_turn();
@@ -204,7 +212,7 @@ fn make_way(for_all: bool) {
             switch(Some(next), true);
         }
         None => {
-            RCU.advance();
+            advance_rcu();
             relax();
         }
     }
@@ -213,6 +221,8 @@ fn make_way(for_all: bool) {
 /// Goes on with `next`, or idles. Returns when the calling thread is picked again.
 fn switch(next: Option<Arc<Thread>>, requeue: bool) {
     let own = cpu();
+    assert!(own.held.get() == 0, "a thread that holds a spin lock, or reads, gives its processor up");
+    preempt::hold();
     RCU.quiescent(own.number.get());
     let from = own.current.get();
     let next = match next {
@@ -224,7 +234,7 @@ fn switch(next: Option<Arc<Thread>>, requeue: bool) {
             // SAFETY: a reference too many: the processor has one already.
             unsafe { Arc::decrement_strong_count(next) };
         }
-        return;
+        return preempt::release();
     }
     // SAFETY: both are held by this processor.
     let (from, next) = unsafe { (&*from, &*next) };
@@ -275,22 +285,23 @@ fn enter_program(thread: &Thread) {
     }
 }
 
-/// What the thread that comes does for the one that left.
+/// What the thread that comes does for the one that left: the end of [`switch`].
 fn finish() {
     let own = cpu();
     // SAFETY: the processor's own.
-    let Some(Switching { from, requeue }) = (unsafe { (*own.switching.get()).take() }) else { return };
-    timers::begin_turn();
-    if ptr::eq(from, own.idle.get()) {
-        return;
+    if let Some(Switching { from, requeue }) = unsafe { (*own.switching.get()).take() } {
+        timers::begin_turn();
+        if !ptr::eq(from, own.idle.get()) {
+            // SAFETY: the processor's reference, which came along.
+            let from = unsafe { Arc::from_raw(from) };
+            // Release pairs with the acquire of `switch`.
+            from.on_cpu.store(false, Release);
+            if requeue {
+                enqueue(from);
+            }
+        }
     }
-    // SAFETY: the processor's reference, which came along.
-    let from = unsafe { Arc::from_raw(from) };
-    // Release pairs with the acquire of `switch`.
-    from.on_cpu.store(false, Release);
-    if requeue {
-        enqueue(from);
-    }
+    preempt::release();
 }
 
 /// What a new thread does first.
@@ -305,7 +316,7 @@ pub fn idle() -> ! {
     let number = cpu::number();
     loop {
         RCU.quiescent(number);
-        RCU.advance();
+        advance_rcu();
         // SeqCst pairs with the load of `enqueue`.
         IDLE.fetch_or(1 << number, SeqCst);
         let next = pick();

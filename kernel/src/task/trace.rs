@@ -205,7 +205,7 @@ pub fn tracee_ends(here: &Thread, status: Status) {
     drop(state);
     let process = here.process();
     let told = here.tid() == process.pid
-        && process.parent.lock().as_ref().is_some_and(|parent| Arc::ptr_eq(parent, &tracer));
+        && process.parent().is_some_and(|parent| Arc::ptr_eq(&parent, &tracer));
     let mut tracees = tracer.tracees.lock();
     let at = tracees.live.iter().position(|(_, other)| core::ptr::eq(&raw const **other, here));
     let gone = at.map(|at| tracees.live.swap_remove(at));

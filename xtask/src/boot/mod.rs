@@ -4,6 +4,7 @@
 //! - [`kernel`]: the kernel's build; [`redzone`]: what its image must not do.
 //! - [`tree`]: a file tree in memory; [`links`]: what a program links to; [`archive`]: the tree as a cpio
 //!   archive.
+//! - [`recording`]: what `--record` makes.
 //! - [`qemu`]: the machine; [`report`]: what the kernel says, with names by [`symbols`]. `kernel/PROTOCOL.md` has both sides of it.
 
 pub mod archive;
@@ -12,6 +13,7 @@ pub mod links;
 pub mod options;
 pub mod pack;
 pub mod qemu;
+pub mod recording;
 pub mod redzone;
 pub mod report;
 pub mod scratch;
@@ -35,6 +37,7 @@ use self::{
     report::{End, call_name},
     scratch::Scratch,
 };
+use crate::kernel_bench;
 
 /// The command: gives its exit status.
 pub fn command(words: &[&str]) -> u8 {
@@ -62,6 +65,9 @@ pub fn command(words: &[&str]) -> u8 {
 }
 
 fn boot(options: &Options) -> Result<End, String> {
+    if options.bench {
+        return kernel_bench::run(options).map(|()| End::Status(0));
+    }
     let program = Program::of(options)?;
     let image = match &options.kernel {
         Some(image) => image.clone(),
@@ -74,7 +80,6 @@ fn boot(options: &Options) -> Result<End, String> {
     let machine = Machine {
         cpus: options.cpus,
         memory: options.memory.clone(),
-        cpu: options.cpu.clone(),
         gdb,
         log: options.log,
         limit: options.limit,
@@ -82,7 +87,15 @@ fn boot(options: &Options) -> Result<End, String> {
         more: options.qemu.clone(),
         ..Machine::new(image, archive)
     };
+    let raw = folder.path().join("recording");
+    let mut machine = Machine { cpu: options.cpu.clone().unwrap_or(machine.cpu), ..machine };
+    if options.record.is_some() {
+        machine.record_to(&raw);
+    }
     let ran = machine.run(Console::Here)?;
+    if let Some(name) = &options.record {
+        recording::write(&raw, name)?;
+    }
     if options.log > 0 {
         ran.report.log.iter().for_each(|line| eprintln!("kernel: {line}"));
         for number in &ran.report.missing {

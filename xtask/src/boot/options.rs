@@ -18,9 +18,9 @@ pub struct Options {
     /// Memory of the machine: a number with K, M or G
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = memory)]
     pub memory: String,
-    /// The processor, as QEMU names it
-    #[arg(long, value_name = "MODEL", default_value = "max")]
-    pub cpu: String,
+    /// The processor, as QEMU names it: max, or with --bench qemu64, where nothing is said
+    #[arg(long, value_name = "MODEL")]
+    pub cpu: Option<String>,
     /// A folder that becomes the root of the file system
     #[arg(long, value_name = "DIR")]
     pub root: Option<PathBuf>,
@@ -52,8 +52,21 @@ pub struct Options {
     /// A kernel to boot in place of the one that is built
     #[arg(long, value_name = "FILE")]
     pub kernel: Option<PathBuf>,
+    /// Writes a recording of what the program does to its memory, FILE.trace and FILE.snap, for
+    /// `freehold replay FILE.trace`
+    #[arg(long, value_name = "FILE", conflicts_with = "bench")]
+    pub record: Option<PathBuf>,
+    /// Measures what operations cost, in place of a program, and prints it as a table
+    #[arg(long, conflicts_with_all = ["program", "script", "gdb", "root", "with", "env"])]
+    pub bench: bool,
+    /// Measures Debian's kernel for clouds, too, which is fetched once
+    #[arg(long, requires = "bench", conflicts_with_all = ["program", "script"])]
+    pub linux: bool,
+    /// Writes the tables to their place in a document
+    #[arg(long, value_name = "FILE", requires = "bench", conflicts_with_all = ["program", "script"])]
+    pub markdown: Vec<PathBuf>,
     /// The program and its arguments
-    #[arg(last = true, value_name = "PROGRAM", required_unless_present = "script")]
+    #[arg(last = true, value_name = "PROGRAM", required_unless_present_any = ["script", "bench"])]
     pub program: Vec<String>,
 }
 
@@ -89,7 +102,7 @@ mod tests {
         let options = options.expect("they are right");
         assert_eq!((options.cpus, options.memory.as_str()), (4, "512M"));
         assert_eq!(options.program, ["./x", "--cpus", "-a b"]);
-        assert_eq!((options.cpu.as_str(), options.log, options.gdb), ("max", 0, false));
+        assert_eq!((options.cpu, options.log, options.gdb), (None, 0, false));
     }
 
     #[test]
@@ -110,7 +123,9 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_said() {
-        let wrong: [(&[&str], &str); 7] = [
+        let wrong: [(&[&str], &str); 9] = [
+            (&["--linux", "--", "x"], "cannot be used with"),
+            (&["--bench", "--", "x"], "cannot be used with"),
             (&[], "required"),
             (&["x"], "unexpected argument"),
             (&["--cpus", "0", "--", "x"], "not in 1..=255"),

@@ -55,6 +55,8 @@ pub struct Machine {
     pub silence: Option<Duration>,
     /// Options of the kernel.
     pub options: Vec<String>,
+    /// The whole command line, of a kernel that is not this project's.
+    pub command_line: Option<String>,
     /// More arguments.
     pub more: Vec<String>,
 }
@@ -94,8 +96,18 @@ impl Machine {
             limit: None,
             silence: None,
             options: Vec::new(),
+            command_line: None,
             more: Vec::new(),
         }
+    }
+
+    /// Has the kernel write a recording, which comes to this file as `recording` reads it.
+    pub fn record_to(&mut self, file: &Path) {
+        self.options.push("record".into());
+        let path = file.to_string_lossy().replace(',', ",,");
+        let carrier = ["-chardev", &format!("file,id=record,path={path}")].map(str::to_owned);
+        let port = ["-device", "isa-debugcon,iobase=0xea,readback=0xea,chardev=record"].map(str::to_owned);
+        self.more.extend(carrier.into_iter().chain(port));
     }
 
     /// Runs the machine to its end.
@@ -151,13 +163,14 @@ impl Machine {
         let mut command = Command::new(QEMU);
         let console = if terminal { "terminal" } else { "pipe" };
         let options = self.options.iter().map(|option| format!(" {option}")).collect::<String>();
+        let ours = format!("console={console} log={}{options} -- ", self.log);
         command
             .args(["-accel", "tcg", "-cpu", &self.cpu, "-m", &self.memory, "-smp", &self.cpus.to_string()])
             .args(["-display", "none", "-vga", "none", "-net", "none", "-monitor", "none", "-no-reboot"])
             .args(["-serial", "stdio", "-device", "isa-debug-exit,iobase=0xf4,iosize=1"])
             .args(["-chardev", &format!("file,id=report,path={}", report.replace(',', ",,"))])
             .args(["-device", "isa-debugcon,iobase=0xe9,chardev=report"])
-            .args(["-append", &format!("console={console} log={}{options} -- ", self.log)])
+            .args(["-append", self.command_line.as_ref().unwrap_or(&ours)])
             .arg("-kernel")
             .arg(&self.image)
             .arg("-initrd")

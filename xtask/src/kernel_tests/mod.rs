@@ -12,8 +12,10 @@ pub mod transcript;
 pub mod verdict;
 
 use std::{
+    env,
     ffi::OsString,
     path::{Path, PathBuf},
+    process::Command,
     time::{Duration, Instant},
 };
 
@@ -28,6 +30,7 @@ use crate::boot::{
     kernel,
     pack::{Program, surroundings},
     qemu::{Console, Machine, Ran},
+    recording,
     report::{End, call_name},
     scratch::Scratch,
     tree::{Content, Node, Tree},
@@ -61,6 +64,9 @@ pub struct Options {
     /// A kernel to boot in place of the one that is built
     #[arg(long, value_name = "FILE")]
     pub kernel: Option<PathBuf>,
+    /// An option of the kernel: `kernel/README.md` lists them
+    #[arg(long, value_name = "WORD")]
+    pub option: Vec<String>,
     /// Runs the Linux Test Project in place of the table: the folder of its programs, or of their archive
     #[arg(long, value_name = "DIR")]
     pub ltp: Option<PathBuf>,
@@ -175,17 +181,40 @@ fn boot(test: &Test, program: &Program, options: &Options, image: &Path) -> Resu
     let folder = Scratch::new("boot")?;
     let archive = folder.path().join("archive");
     write_archive(program, &archive)?;
-    let machine = Machine {
+    let mut machine = Machine {
         cpus: options.cpus.or(test.cpus).unwrap_or(1),
         memory: test.memory.clone().unwrap_or("512M".into()),
         log: 1,
         limit: Some(test.limit()),
+        options: options.option.clone(),
         ..Machine::new(image.into(), archive)
     };
+    let recording = folder.path().join("recording");
+    if test.replayed {
+        machine.record_to(&recording);
+    }
     let ran = machine.run(Console::Kept)?;
     options.show(&String::from_utf8_lossy(&ran.output));
     options.show_log(&ran);
-    seen(&ran)
+    let seen = seen(&ran)?;
+    if test.replayed {
+        recording::write(&recording, &folder.path().join(&test.name))?;
+        replay(&folder.path().join(format!("{}.trace", test.name)))?;
+    }
+    Ok(seen)
+}
+
+/// Replays a recording: it has to come out as it was.
+fn replay(trace: &Path) -> Result<(), String> {
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo
+        .args(["run", "--quiet", "--release", "--bin", "freehold", "--", "replay"])
+        .arg(trace)
+        .current_dir(crate::root());
+    let done = cargo.output().map_err(|error| format!("cargo could not be started: {error}"))?;
+    let said = [done.stdout, done.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    if done.status.success() { Ok(()) } else { Err(format!("its replay differs:\n{}", said.trim())) }
 }
 
 /// What a test can be judged by: its status and output, if it has come to its end.

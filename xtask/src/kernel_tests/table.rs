@@ -84,6 +84,8 @@ pub struct Test {
     pub contains: Vec<String>,
     /// The output is that of the same run on Linux.
     pub same_as_linux: bool,
+    /// The run is recorded, and a replay of it answers the same.
+    pub replayed: bool,
 }
 
 #[derive(Deserialize)]

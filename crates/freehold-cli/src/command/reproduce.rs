@@ -6,6 +6,9 @@ use anyhow::Context;
 use freehold_reproduce::{Plan, Scale};
 use std::path::{Path, PathBuf};
 
+/// Begins the part of a document that stays.
+const KERNELS_PART: &str = "\n## The kernel\n";
+
 /// What a shell adds to the number of a signal that ended a command.
 const SIGNALLED: u8 = 128;
 
@@ -19,6 +22,7 @@ pub fn run(args: &ReproduceArgs) -> anyhow::Result<u8> {
     plan.check().map_err(anyhow::Error::msg)?;
     let text = args.json.as_deref() != Some(Path::new("-"));
     // Whether files can be written is known before anything takes a quarter of an hour.
+    let kept = args.markdown.as_deref().and_then(kernels_part).unwrap_or_default();
     let file = |path: Option<&PathBuf>| path.map(|path| output(path)).transpose();
     let json = file(args.json.as_ref().filter(|_| text))?;
     let (page, markdown) = (file(args.report.as_ref())?, file(args.markdown.as_ref())?);
@@ -42,7 +46,7 @@ pub fn run(args: &ReproduceArgs) -> anyhow::Result<u8> {
         show(&json_text);
     }
     let page_text = page.as_ref().map(|_| found.html()).transpose()?;
-    let markdown_text = markdown.as_ref().map(|_| found.markdown());
+    let markdown_text = markdown.as_ref().map(|_| found.markdown() + &kept);
     // One that cannot be written does not keep the others from it.
     let files = [
         (json, &args.json, Some(json_text)),
@@ -63,6 +67,16 @@ pub fn run(args: &ReproduceArgs) -> anyhow::Result<u8> {
     }
 }
 
+/// What a document has of the kernel's figures, which another command writes to its end
+/// (`cargo xtask boot --bench`).
+fn kernels_part(path: &Path) -> Option<String> {
+    std::fs::read_to_string(path).ok().and_then(|document| from_kernels_part(&document).map(str::to_owned))
+}
+
+fn from_kernels_part(document: &str) -> Option<&str> {
+    document.find(KERNELS_PART).map(|at| &document[at..])
+}
+
 /// The sizes that the arguments ask for.
 fn scale(args: &ReproduceArgs) -> Scale {
     let usual = if args.quick { Scale::quick } else { Scale::full }(args.cpus());
@@ -81,4 +95,18 @@ fn command_line() -> String {
         word => word.into_owned(),
     };
     std::env::args_os().skip(1).map(quoted).fold("freehold".to_owned(), |line, word| line + " " + &word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_part_stays() {
+        assert_eq!(
+            from_kernels_part("# Results\n\n## munmap\n\n## The kernel\n\ntables\n"),
+            Some("\n## The kernel\n\ntables\n")
+        );
+        assert_eq!(from_kernels_part("# Results\n\nof the kernel\n"), None);
+    }
 }

@@ -69,6 +69,12 @@ const MODES: [(&str, HugePages); 3] =
     [("always", HugePages::Always), ("madvise", HugePages::Madvise), ("never", HugePages::Never)];
 
 /// Where anonymous memory gets huge pages.
+/// Where there are huge pages, in the word that programs read.
+pub fn huge_mode() -> &'static str {
+    let now = engine().huge_pages();
+    MODES.iter().find(|(_, mode)| *mode == now).map_or("never", |(name, _)| name)
+}
+
 fn huge_enabled() -> Arc<Node> {
     setting(
         || {

@@ -112,7 +112,7 @@ pub(super) fn has_resumed(process: &Arc<Process>) {
 
 /// The parent gets SIGCHLD, unless it does not want it for this, and its waits look again.
 pub fn tell_parent(process: &Process, code: u32, status: u32) {
-    let parent = process.parent.lock().clone();
+    let parent = process.parent();
     let Some(parent) = parent else { return };
     let action = parent.action(SIGCHLD);
     if !action.has(SA_NOCLDSTOP) {

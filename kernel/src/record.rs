@@ -1,0 +1,364 @@
+//! A recording of what programs do to their memory, in the project's own format (`docs/trace-format.md`), on a
+//! port of its own: option `record`, and `PROTOCOL.md`.
+//!
+//! A line is written when what it says is over, by the thread that did it: a call or a fault with the time
+//! that it took, a new task before it runs, an exec with the list of what is mapped. Numbers of tasks are
+//! those of threads.
+
+use crate::arch::clock;
+use crate::arch::cpu;
+use crate::arch::lock::SpinLock;
+use crate::arch::trap::Frame;
+use crate::arch::user::UserPtr;
+use crate::engine;
+use crate::files::{proc::sys, tree};
+use crate::memory::platform::Machine;
+use crate::options;
+use crate::task::fault;
+use crate::task::limits::Limits;
+use crate::task::process::Process;
+use crate::task::{Space, Thread};
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use core::fmt::Write;
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use freehold::counted::Counted;
+use freehold::fault::{Access, FaultError};
+use freehold::object::File;
+use freehold::space::maps::MapName;
+use freehold::space::pagemap::PageKind;
+use freehold::space::smaps::{Smap, Usage};
+use freehold::vma::flags::VmFlags;
+use freehold::{PAGE_SHIFT, PAGE_SIZE};
+use linux_raw_sys::general::*;
+use x86_64::instructions::port::Port;
+
+const PORT: u16 = 0xea;
+
+/// A file and its number. It is kept, so that no other gets its place.
+type Known = (u32, Counted<File<Machine>>);
+
+/// Files that were mapped, by where their pages are kept.
+static FILES: SpinLock<BTreeMap<usize, Known>> = SpinLock::new(BTreeMap::new());
+/// Held while a line is written, so that times ascend.
+static PEN: SpinLock<()> = SpinLock::new(());
+static SNAPSHOTS: AtomicU32 = AtomicU32::new(0);
+
+/// Writes what `f` makes of the time now.
+fn write(f: impl FnOnce(u64) -> String) {
+    let _pen = PEN.lock();
+    let text = f(clock::now_ns());
+    // SAFETY: the port of QEMU's debug console; another machine has nothing there.
+    text.bytes().for_each(|byte| unsafe { Port::<u8>::new(PORT).write(byte) });
+}
+
+/// Writes an event of the calling thread.
+fn event(what: &str) {
+    let (cpu, tid) = (cpu::number(), cpu::current().tid());
+    write(|now| format!("{now} {cpu} {tid} {what}\n"));
+}
+
+/// The settings that say how memory is mapped.
+pub fn begin() {
+    if options::records() {
+        let (most, thp) = (engine().config().max_map_count, sys::huge_mode());
+        write(|_| {
+            format!(
+                "# machine kernel freehold\n# machine thp {thp}\n# machine thp-shmem never\n\
+                 # machine overcommit 0\n# machine min-addr {PAGE_SIZE}\n# machine max-maps {most}\n"
+            )
+        });
+    }
+}
+
+/// A call that is over: what was asked, what the frame has now, and when it began.
+pub fn call(number: u64, args: [u64; 6], frame: &Frame, began: u64) {
+    let Some(call) = CALLS.iter().find(|call| u64::from(call.0) == number) else { return };
+    let answer = frame.rax as i64;
+    let failed = (-4095..0).contains(&answer);
+    let Some(mut text) = arguments(call, args, failed) else { return };
+    let file = match call.0 {
+        number if number == __NR_mmap && !failed && args[3] & u64::from(MAP_ANONYMOUS) == 0 => {
+            file_of(args[4])
+        }
+        _ => None,
+    };
+    let _ = match failed {
+        true => write!(text, " = {answer}"),
+        false => write!(text, " = {answer:x}"),
+    };
+    if let Some(file) = file {
+        let _ = write!(text, " f{file}");
+    }
+    let (cpu, tid) = (cpu::number(), cpu::current().tid());
+    write(|now| format!("{now} {cpu} {tid} {text} e{} x0\n", now - began));
+}
+
+/// The call with its arguments; none if it says nothing to a reader.
+fn arguments(call: &Recorded, args: [u64; 6], failed: bool) -> Option<String> {
+    let Recorded(number, name, count, kind) = *call;
+    let mut text = String::from(name);
+    match kind {
+        Kind::Always => {}
+        Kind::Succeeded if failed => return None,
+        Kind::Failed if !failed => return None,
+        Kind::Limit => {
+            let (resource, new) =
+                if number == __NR_setrlimit { (args[0], args[1]) } else { (args[1], args[2]) };
+            let counts = [RLIMIT_DATA, RLIMIT_STACK, RLIMIT_MEMLOCK, RLIMIT_AS].map(u64::from);
+            let own = number == __NR_setrlimit || matches!(args[0] as u32, 0) || args[0] == own_number();
+            if failed || new == 0 || !own || !counts.contains(&resource) {
+                return None;
+            }
+            let [soft, hard] = UserPtr::<[u64; 2]>::new(new).read().ok()?;
+            let whose = if number == __NR_setrlimit { "" } else { " 0" };
+            let _ = write!(text, "{whose} {resource:x} {soft:x} {hard:x}");
+            return Some(text);
+        }
+        Kind::Control => match args[1] as u32 {
+            F_DUPFD | F_DUPFD_CLOEXEC if !failed => {}
+            F_ADD_SEALS | F_GET_SEALS => {}
+            _ => return None,
+        },
+        Kind::Succeeded | Kind::Failed => {}
+    }
+    for (at, arg) in args.iter().take(count).enumerate() {
+        let _ = match (number, at) {
+            (number, 4) if number == __NR_mmap => write!(text, " {}", *arg as i32),
+            _ => write!(text, " {arg:x}"),
+        };
+    }
+    if count == 0 {
+        text.push(' ');
+    }
+    Some(text)
+}
+
+fn own_number() -> u64 {
+    cpu::current().process().pid.into()
+}
+
+/// The number of the file that a descriptor has mapped; a new one is introduced.
+fn file_of(descriptor: u64) -> Option<u32> {
+    let open = cpu::current().process().files.get(descriptor & 0xffff_ffff).ok()?;
+    Some(number_of(&open.mapped().ok()?))
+}
+
+fn number_of(file: &Counted<File<Machine>>) -> u32 {
+    let place = core::ptr::from_ref(&**file.mapping()) as usize;
+    let mut files = FILES.lock();
+    if let Some((number, _)) = files.get(&place) {
+        return *number;
+    }
+    let number = files.len() as u32 + 1;
+    files.insert(place, (number, file.clone()));
+    let (size, path) = (file.mapping().size(), file.name().replace('\n', "\\012"));
+    // Before the lock is let go: no line mentions it earlier.
+    write(|_| format!("# file {number} {size} {path}\n"));
+    number
+}
+
+/// Serves a page fault, and writes it. What the kernel itself writes for an exec is none.
+///
+/// # Errors
+///
+/// As [`fault::page`].
+pub fn page(at: u64, access: Access, from_program: bool) -> Result<(), FaultError> {
+    let began = clock::now_ns();
+    // Of the processor's code: whether a page was there.
+    let there = u64::from(at >> 47 == 0 && cpu::current().space().frame_at(at).is_some());
+    let rest = [(access.write, 2), (from_program, 4), (access.exec, 0x10)];
+    let code = rest.iter().filter(|(is, _)| *is).fold(there, |code, (_, bit)| code | bit);
+    let served = fault::page(at, access, from_program);
+    let (cpu, tid) = (cpu::number(), cpu::current().tid());
+    write(|now| {
+        let resolved = if served.is_ok() { " x0" } else { "" };
+        format!("{now} {cpu} {tid} F {at:x} {code:x} e{}{resolved}\n", now - began)
+    });
+    served
+}
+
+/// A signal that a fault has become.
+pub fn signal(number: u32, code: i32) {
+    if options::records() && matches!(number, SIGSEGV | SIGBUS) {
+        event(&format!("G {number} {code}"));
+    }
+}
+
+/// A task that is about to run for the first time.
+pub fn task(tid: u32, process: u32, flags: u64) {
+    if options::records() {
+        event(&format!("N {tid} {process} {:x}", flags & !u64::from(CSIGNAL)));
+    }
+}
+
+/// The calling thread's process has a new image.
+pub fn exec() {
+    if options::records() {
+        let thread = cpu::current();
+        of_exec(thread, thread.process(), thread.space());
+    }
+}
+
+/// The image of a thread that is not running yet, or of the calling one.
+pub fn of_exec(thread: &Thread, process: &Process, space: &Space) {
+    if !options::records() {
+        return;
+    }
+    let id = SNAPSHOTS.fetch_add(1, Relaxed);
+    let lines = snapshot(space);
+    let (cpu, tid, pid) = (cpu::number(), thread.tid(), process.pid);
+    let name = name_of(process);
+    let limits = limits(&process.limits.lock().clone());
+    write(|now| {
+        format!(
+            "s @ {id} exec {pid} {now} {now} 1 {name}\n{lines}\
+             {now} {cpu} {tid} E {id}\n{now} - {tid} S {id} exec {pid}\n{now} {cpu} {tid} R{limits}\n"
+        )
+    });
+}
+
+/// The calling thread ends; as the last of its process, with all that is mapped yet.
+pub fn exit(last: bool) {
+    if !options::records() {
+        return;
+    }
+    let thread = cpu::current();
+    let process = thread.process();
+    if !last {
+        return event("X");
+    }
+    // One that has the space of its parent, by vfork, says nothing of it.
+    let id = SNAPSHOTS.fetch_add(1, Relaxed);
+    let lines = snapshot(thread.space());
+    let (cpu, tid, pid, name) = (cpu::number(), thread.tid(), process.pid, name_of(process));
+    write(|now| {
+        format!(
+            "s @ {id} exit {pid} {now} {now} 1 {name}\n{lines}{now} - {tid} S {id} exit {pid}\n\
+             {now} {cpu} {tid} X g\n"
+        )
+    });
+}
+
+/// Name and path of a process's program, as a snapshot has them.
+fn name_of(process: &Process) -> String {
+    let exe = process.exe.lock().clone();
+    let path = exe.map(|node| tree::path_of(&node)).unwrap_or_default();
+    let path = String::from_utf8_lossy(&path).replace('\n', "\\012");
+    let base = path.rsplit('/').next().unwrap_or_default();
+    format!("{} | {path} | ", &base[..base.len().min(15)])
+}
+
+fn limits(limits: &Limits) -> String {
+    let [data, data_hard] = limits.get(RLIMIT_DATA.into()).unwrap_or([u64::MAX; 2]);
+    let (space, stack, locked) =
+        (limits.soft(RLIMIT_AS), limits.soft(RLIMIT_STACK), limits.soft(RLIMIT_MEMLOCK));
+    format!(" {space:x} {data:x} {data_hard:x} {stack:x} {locked:x} c")
+}
+
+/// What is mapped and present, a line each, marked as of a snapshot.
+fn snapshot(space: &Space) -> String {
+    let mut text = String::new();
+    let mut pages = String::new();
+    let mut end = 0;
+    for smap in space.smaps(0) {
+        area(&mut text, &smap);
+        space.pagemap(smap.line.start..smap.line.end, |run| {
+            let kind = match run.kind {
+                PageKind::File | PageKind::Special => 0xc,
+                PageKind::Anon => 8,
+                PageKind::Zero => 0x28,
+            };
+            let kind = if run.huge { kind | 0x40 } else { kind };
+            let (first, behind) = (run.range.start() >> PAGE_SHIFT, run.range.end() >> PAGE_SHIFT);
+            let _ = writeln!(pages, "s P {:x} {:x} {kind:x}", first - end, behind - first);
+            end = behind;
+        });
+    }
+    text + &pages
+}
+
+fn area(text: &mut String, smap: &Smap<Machine>) {
+    let line = &smap.line;
+    let letter = |flag, letter| if line.flags.contains(flag) { letter } else { '-' };
+    let (r, w, x) = (letter(VmFlags::READ, 'r'), letter(VmFlags::WRITE, 'w'), letter(VmFlags::EXEC, 'x'));
+    let s = if line.flags.contains(VmFlags::MAYSHARE) { 's' } else { 'p' };
+    let name = match &line.name {
+        MapName::Object(object) => String::from(object.name()),
+        name => String::from(name.as_str()),
+    };
+    let name = if name.is_empty() { "-".into() } else { name.replace('\n', "\\012") };
+    let _ = write!(text, "s {:08x}-{:08x} {r}{w}{x}{s} {:x} {name}", line.start, line.end, line.offset);
+    let _ = write!(text, " | {} | ", sizes(&smap.usage));
+    // Linux shows soft-dirty where it is built with it; a replay has none.
+    line.flags.smaps_names().filter(|name| *name != "sd").for_each(|name| text.push_str(name));
+    text.push_str(if smap.huge_eligible { "!\n" } else { "\n" });
+}
+
+/// Nine numbers of kB between commas, nothing for 0; or a single 0.
+fn sizes(usage: &Usage) -> String {
+    let all = [
+        usage.rss,
+        usage.shared_clean,
+        usage.shared_dirty,
+        usage.private_clean,
+        usage.private_dirty,
+        usage.referenced,
+        usage.anonymous,
+        usage.anonymous_huge,
+        usage.locked,
+    ];
+    if all == [0; 9] {
+        return "0".into();
+    }
+    let mut text = String::new();
+    for (at, bytes) in all.iter().enumerate() {
+        text.push_str(if at == 0 { "" } else { "," });
+        if *bytes != 0 {
+            let _ = write!(text, "{}", bytes >> 10);
+        }
+    }
+    text
+}
+
+/// When a call is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Always,
+    /// Descriptors: where it did something.
+    Succeeded,
+    /// Where it succeeds, there is another line.
+    Failed,
+    /// With the limits that it sets.
+    Limit,
+    /// fcntl that copies a descriptor, seals a file, or asks for its seals.
+    Control,
+}
+
+/// A call: its number, name, how many arguments it has, and when it is written.
+struct Recorded(u32, &'static str, usize, Kind);
+
+macro_rules! recorded {
+    ($($kind:ident: $($number:ident $name:ident $count:literal),*;)*) => {
+        &[$($(Recorded($number, stringify!($name), $count, Kind::$kind),)*)*]
+    };
+}
+
+const CALLS: &[Recorded] = recorded! {
+    Always: __NR_mmap mmap 6, __NR_munmap munmap 2, __NR_mprotect mprotect 3, __NR_mremap mremap 5,
+        __NR_madvise madvise 3, __NR_brk brk 1, __NR_mincore mincore 3, __NR_msync msync 3, __NR_mlock mlock 2,
+        __NR_mlock2 mlock2 3, __NR_munlock munlock 2, __NR_mlockall mlockall 1, __NR_munlockall munlockall 0,
+        __NR_remap_file_pages remap_file_pages 5, __NR_mseal mseal 3, __NR_pkey_alloc pkey_alloc 2,
+        __NR_pkey_free pkey_free 1, __NR_pkey_mprotect pkey_mprotect 4, __NR_mbind mbind 6, __NR_prctl prctl 5,
+        __NR_process_vm_readv process_vm_readv 6, __NR_process_vm_writev process_vm_writev 6,
+        __NR_shmget shmget 3, __NR_shmat shmat 3, __NR_shmdt shmdt 1, __NR_shmctl shmctl 3,
+        __NR_memfd_create memfd_create 2, __NR_ftruncate ftruncate 2, __NR_fallocate fallocate 4,
+        __NR_truncate truncate 2;
+    Succeeded: __NR_open open 3, __NR_openat openat 4, __NR_creat creat 2, __NR_close close 1,
+        __NR_close_range close_range 3, __NR_dup dup 1, __NR_dup2 dup2 2, __NR_dup3 dup3 3;
+    Failed: __NR_clone clone 5, __NR_clone3 clone3 2, __NR_fork fork 0, __NR_vfork vfork 0,
+        __NR_execve execve 3, __NR_execveat execveat 5;
+    Limit: __NR_prlimit64 prlimit64 4, __NR_setrlimit setrlimit 2;
+    Control: __NR_fcntl fcntl 3;
+};

@@ -1,0 +1,189 @@
+//! `cargo xtask boot --bench`: what operations cost on the kernel, and with `--linux` on Debian's kernel for
+//! clouds, by one program (`kernel/tests/programs/bench.rs`) in one machine.
+//!
+//! - [`rows`]: what is measured, and what is wanted. [`document`]: figures as tables.
+//! - [`linux`]: the other kernel.
+//!
+//! Instructions are exact: with `-icount shift=0` the machine's clock counts them, and two runs give the same.
+//! Times are of a machine that interprets instructions, and of a host that has other things to do.
+
+pub mod document;
+pub mod linux;
+pub mod rows;
+
+use std::time::Duration;
+
+use self::{
+    document::{Figures, Measured},
+    linux::Linux,
+};
+use crate::{
+    boot::{
+        kernel,
+        options::Options,
+        pack::{Program, surroundings},
+        qemu::{Console, Machine, Ran},
+        report::End,
+        scratch::Scratch,
+        tree::{Node, Tree},
+        write_archive,
+    },
+    kernel_tests::{
+        programs::Trouble,
+        table::{By, Source},
+    },
+};
+
+/// The processor, where nothing else is asked for: one that needs no mitigations, which would cost Linux more.
+const PROCESSOR: &str = "qemu64";
+/// Where the program is.
+const PROGRAM: &str = "/bench";
+/// The machine's clock counts instructions, and does not wait where the processors do.
+const COUNTING: [&str; 2] = ["-icount", "shift=0,sleep=off"];
+/// Linux goes on starting for some seconds, with the program running already: it checks certificates. Where
+/// instructions are counted, the sleep takes no time.
+const REST: [u32; 2] = [60, 10];
+const LIMIT: Duration = Duration::from_secs(1200);
+
+/// One run of the program.
+#[derive(Clone, Copy)]
+enum Kind {
+    Counts,
+    /// With so many processors.
+    Times(u32),
+    /// How long interrupts are off.
+    Long,
+}
+
+/// Measures and prints the tables.
+///
+/// # Errors
+///
+/// Something could not be made or started, or a run did not come to its end.
+pub fn run(options: &Options) -> Result<(), String> {
+    let image = match &options.kernel {
+        Some(image) => image.clone(),
+        None => kernel::build()?,
+    };
+    let ours = Subject { options, image, linux: None };
+    let linux = if options.linux { Some(Linux::find()?) } else { None };
+    let mut measured = ours.measure("Freehold")?;
+    let told = ours.run(Kind::Long)?;
+    measured.longest = told.report.log.iter().find_map(|line| longest(line));
+    let linux = linux.map(|linux| {
+        let name = linux.name();
+        Subject { options, image: linux.image.clone(), linux: Some(linux) }.measure(&name)
+    });
+    let tables = document::tables(&measured, linux.transpose()?.as_ref());
+    print!("{tables}");
+    options.markdown.iter().try_for_each(|path| document::write(path, &tables))
+}
+
+/// A kernel to measure.
+struct Subject<'a> {
+    options: &'a Options,
+    image: std::path::PathBuf,
+    linux: Option<Linux>,
+}
+
+impl Subject<'_> {
+    fn measure(&self, name: &str) -> Result<Measured, String> {
+        let figures = |kind| self.run(kind).map(|ran| Figures::read(&String::from_utf8_lossy(&ran.output)));
+        Ok(Measured {
+            name: name.into(),
+            counts: figures(Kind::Counts)?,
+            times: [figures(Kind::Times(1))?, figures(Kind::Times(2))?],
+            longest: None,
+        })
+    }
+
+    fn run(&self, kind: Kind) -> Result<Ran, String> {
+        let folder = Scratch::new("bench")?;
+        let archive = folder.path().join("archive");
+        let arguments = self.arguments(kind);
+        write_archive(&program(&arguments)?, &archive)?;
+        let machine = self.machine(kind, archive, &arguments);
+        let ran = machine.run(Console::Kept)?;
+        let output = String::from_utf8_lossy(&ran.output);
+        let right = match &self.linux {
+            // Linux restarts, at which the machine ends.
+            Some(_) => ran.end == End::Silent,
+            None => ran.end == End::Status(0),
+        };
+        if right && Figures::read(&output).is_whole() {
+            return Ok(ran);
+        }
+        Err(format!("the program did not come to its end ({:?}):\n{output}", ran.end))
+    }
+
+    fn arguments(&self, kind: Kind) -> String {
+        let (word, rest) = match kind {
+            Kind::Counts => ("counts", REST[0]),
+            Kind::Times(_) => ("times", REST[1]),
+            Kind::Long => ("long", 0),
+        };
+        let end = if self.linux.is_some() { " end" } else { "" };
+        format!("{word} rest {rest}{end}")
+    }
+
+    fn machine(&self, kind: Kind, archive: std::path::PathBuf, arguments: &str) -> Machine {
+        let counting: &[&str] = if matches!(kind, Kind::Times(_)) { &[] } else { &COUNTING };
+        let mut more: Vec<String> = counting.iter().map(ToString::to_string).collect();
+        more.extend(self.options.qemu.clone());
+        let mut options = self.options.option.clone();
+        if matches!(kind, Kind::Long) {
+            options.push("irqoff".into());
+        }
+        Machine {
+            cpus: if let Kind::Times(cpus) = kind { cpus } else { 1 },
+            memory: "2G".into(),
+            cpu: self.options.cpu.clone().unwrap_or(PROCESSOR.into()),
+            limit: Some(self.options.limit.unwrap_or(LIMIT)),
+            command_line: self.linux.as_ref().map(|_| linux::command_line(PROGRAM, arguments)),
+            options,
+            more,
+            ..Machine::new(self.image.clone(), archive)
+        }
+    }
+}
+
+/// The program in a tree of its own.
+fn program(arguments: &str) -> Result<Program, String> {
+    let source = Source { source: "bench.rs".into(), by: By::Rustc };
+    let made = source.make().map_err(|trouble| match trouble {
+        Trouble::Missing(what) => format!("there is no {what}"),
+        Trouble::Broken(why) => why,
+    })?;
+    let mut program = Program { tree: Tree::with_skeleton(), args: Vec::new(), env: surroundings() };
+    program.add_as(&made, PROGRAM.as_ref())?;
+    // Linux opens it for the first process.
+    program.tree.put("/dev/console".as_ref(), Node::Device(0o600, 5, 1))?;
+    program.args = [PROGRAM].into_iter().chain(arguments.split(' ')).map(str::to_owned).collect();
+    program.finish()?;
+    Ok(program)
+}
+
+/// How long, and where, of the kernel's sentence about it.
+fn longest(line: &str) -> Option<String> {
+    let (number, place) = line.strip_prefix("interrupts were off for ")?.split_once(" ns at most, ")?;
+    let number: u64 = number.parse().ok()?;
+    let place = match place.strip_prefix("in call ").and_then(|call| call.parse().ok()) {
+        Some(call) => format!("in {}", crate::boot::report::call_name(call)),
+        None => place.to_owned(),
+    };
+    Some(format!("{}, {place}", document::whole(Some(number as f64))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_time_has_a_place() {
+        let line = "interrupts were off for 1234 ns at most, in vector 14";
+        assert_eq!(longest(line).as_deref(), Some("1,234, in vector 14"));
+        let line = "interrupts were off for 1234 ns at most, in call 11";
+        assert!(longest(line).is_some_and(|text| text == "1,234, in munmap" || text == "1,234, in 11"));
+        assert_eq!(longest("something else"), None);
+    }
+}

@@ -1,0 +1,41 @@
+//! What is measured: the names that the program prints, and what is wanted of each.
+
+/// What is wanted.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Aim {
+    /// At most so many.
+    AtMost(f64),
+    /// At most half of Linux's.
+    Half,
+    /// Nothing.
+    None,
+}
+
+/// A row of the table of instructions.
+#[derive(Debug, Clone, Copy)]
+pub struct Row {
+    /// As the program prints it.
+    pub name: &'static str,
+    /// As the table says it.
+    pub what: &'static str,
+    /// What is wanted of it.
+    pub aim: Aim,
+}
+
+const fn row(name: &'static str, what: &'static str, aim: Aim) -> Row {
+    Row { name, what, aim }
+}
+
+/// The operations, instructions of each.
+pub const ROWS: &[Row] = &[
+    row("fault", "first store to a page, zeroing it included", Aim::AtMost(1400.0)),
+    row("munmap", "munmap of 64 MiB, per page", Aim::AtMost(250.0)),
+    row("madvise-touch", "madvise(DONTNEED) of a page and a store to it", Aim::AtMost(2800.0)),
+    row("mprotect-touch", "mprotect of a page to reading and back, and a store", Aim::AtMost(3600.0)),
+    row("null", "a call that does nothing (getppid)", Aim::AtMost(150.0)),
+    row("mmap-munmap", "mmap and munmap of 1 MiB, untouched", Aim::Half),
+    row("fork-empty", "fork, exit and wait of a small process", Aim::Half),
+    row("fork-page", "the same with 64 MiB more, per page of these", Aim::Half),
+    row("exec-least", "spawn, exec and exit of a program of 9 bytes of code", Aim::Half),
+    row("exec-static", "the same of a static Rust program, its start included", Aim::Half),
+];
