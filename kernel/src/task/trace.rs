@@ -204,8 +204,8 @@ pub fn tracee_ends(here: &Thread, status: Status) {
     here.trace.is_traced.store(false, Relaxed);
     drop(state);
     let process = here.process();
-    let told = here.tid() == process.pid
-        && process.parent().is_some_and(|parent| Arc::ptr_eq(&parent, &tracer));
+    let told =
+        here.tid() == process.pid && process.parent().is_some_and(|parent| Arc::ptr_eq(&parent, &tracer));
     let mut tracees = tracer.tracees.lock();
     let at = tracees.live.iter().position(|(_, other)| core::ptr::eq(&raw const **other, here));
     let gone = at.map(|at| tracees.live.swap_remove(at));
