@@ -226,6 +226,59 @@ fn a_leaf_splits_beside_a_change_in_it() {
     });
 }
 
+/// The map is one leaf, the root. A claim there has to split it, and meanwhile all entries move.
+#[test]
+fn the_only_leaf_is_claimed_beside_a_change_in_it() {
+    model_bounded(1, || {
+        let map = filled(3);
+        let other = {
+            let map = map.clone();
+            thread::spawn(move || {
+                let draft = Draft::new();
+                // SAFETY: there are only shared writers.
+                unsafe { map.shared_writer(&draft) }.fill_hole(&entry(8, 9, 9), |_| 0, |_| false)
+            })
+        };
+        let draft = Draft::new();
+        // SAFETY: as above.
+        let writer = unsafe { map.shared_writer(&draft) };
+        assert_eq!(writer.claim(22, 24, false, true), Ok(()));
+        assert_eq!(writer.span(), (20, 28));
+        writer.publish(None);
+        drop(draft);
+        // It may touch what the leaf before ends with, when there are two.
+        other.join().unwrap().unwrap();
+        LoomHost::rcu_barrier();
+    });
+}
+
+/// What lies at `from` goes to a hole.
+fn relocate(writer: &Writer<'_>, from: u64, to: Entry) -> Result<(), Refused> {
+    writer.claim(from, from + 8, false, false)?;
+    let claimed = writer.claim_hole_beside(to.start, to.end, |_| 0);
+    if claimed.is_ok() {
+        writer.replace(to.start, to.end, &[to]);
+        writer.replace(from, from + 8, &[]);
+    }
+    writer.publish(None);
+    claimed
+}
+
+/// An entry goes to a hole beside it, or to one elsewhere, while another comes into that hole.
+#[test]
+fn a_hole_is_claimed_beside_an_entry() {
+    let touching = |_: &Map, writer: &Writer<'_>| relocate(writer, 10, entry(18, 20, 7));
+    let apart = |_: &Map, writer: &Writer<'_>| relocate(writer, 0, entry(18, 20, 7));
+    for mover in [touching, apart] {
+        model_bounded(1, move || {
+            let map = filled(3);
+            let (moved, filled) = beside(map.clone(), mover, |_, writer| fill(writer, entry(19, 20, 9)));
+            assert!(moved.is_ok() != filled.is_ok(), "{moved:?} {filled:?}");
+            assert!(has(&map, if moved.is_ok() { entry(18, 20, 7) } else { entry(19, 20, 9) }));
+        });
+    }
+}
+
 /// A leaf is made to end somewhere beside a change of it, under a reader.
 #[test]
 fn a_leaf_is_divided_beside_a_change_in_it() {
