@@ -45,6 +45,13 @@ impl Table {
         &self.entries[index & (ENTRIES - 1)]
     }
 
+    /// The index of the first entry from `first` to `last` that is not empty, each as it was at some instant:
+    /// what hangs there is read by another load.
+    #[inline]
+    pub(crate) fn first_used(&self, first: usize, last: usize) -> Option<usize> {
+        (first..=last).find(|&index| self.entry(index).load(Ordering::Relaxed) != 0)
+    }
+
     /// Whether every entry is empty. Exact only while nobody changes the table.
     pub fn is_zero(&self) -> bool {
         // Pairs with nothing: for assertions and for tables that nobody else reaches.

@@ -5,7 +5,7 @@
 use crate::addr::{Level, Pfn, VaRange, VirtAddr};
 use crate::format::{Format, Kind};
 use crate::gather::{Gather, Tlb};
-use crate::memory::TableMemory;
+use crate::memory::{Table, TableMemory};
 use crate::table::Stale;
 use crate::tree::PageTable;
 use freehold_sync::atomic::Ordering;
@@ -79,6 +79,7 @@ impl<F: Format, M: TableMemory, T: Tlb, const FRAMES: usize> Unlink<'_, '_, F, M
             let raw = entry.load(Ordering::Acquire);
             let Kind::Table { pfn } = F::kind(raw, level) else {
                 debug_assert!(raw == 0, "an entry at {part:?} was not zapped: {raw:#x}");
+                rest = from_first_used(memory.table(table), level, rest);
                 continue;
             };
             if level.below() > Level::Pte {
@@ -99,6 +100,26 @@ impl<F: Format, M: TableMemory, T: Tlb, const FRAMES: usize> Unlink<'_, '_, F, M
     }
 }
 
+/// What is left of a range, which one table has entries for, from the first that is not empty: an upper table
+/// of a process that ends is nearly empty.
+#[inline(always)]
+fn from_first_used(table: &Table, level: Level, range: VaRange) -> VaRange {
+    if range.is_empty() { range } else { pass_empty(table, level, range) }
+}
+
+#[inline(never)]
+fn pass_empty(table: &Table, level: Level, range: VaRange) -> VaRange {
+    let (first, last) = (range.start().index(level), VirtAddr::new(range.end().get() - 1).index(level));
+    match table.first_used(first, last) {
+        Some(at) if at == first => range,
+        Some(at) => {
+            let start = range.start().span_down(level).get() + (at - first) as u64 * level.span();
+            VaRange::new(VirtAddr::new(start), range.end())
+        }
+        None => VaRange::new(range.end(), range.end()),
+    }
+}
+
 fn is_empty<F: Format, M: TableMemory>(memory: &M, table: Pfn, level: Level, range: VaRange) -> bool {
     let mut rest = range;
     while !rest.is_empty() {
@@ -107,7 +128,7 @@ fn is_empty<F: Format, M: TableMemory>(memory: &M, table: Pfn, level: Level, ran
         // Acquire, pairs with the release that linked the table: we read it below.
         let raw = memory.table(table).entry(part.start().index(level)).load(Ordering::Acquire);
         match F::kind(raw, level) {
-            Kind::None => {}
+            Kind::None => rest = from_first_used(memory.table(table), level, rest),
             Kind::Table { pfn } if level > Level::Pmd && part != VaRange::entry(part.start(), level) => {
                 if !is_empty::<F, M>(memory, pfn, level.below(), part) {
                     return false;
