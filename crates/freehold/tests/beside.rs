@@ -377,6 +377,32 @@ fn limits_are_exact() {
     });
 }
 
+/// Settings of the whole system count from then on, also for spaces that are there, and for CPUs with credit.
+#[test]
+fn settings_change() {
+    side_by_side(|world, process, _| {
+        let engine = world.engine();
+        let mapped = |first: u64| {
+            let map = |n: u64| process.mmap(AT + (first + 2 * n) * PAGE, PAGE, RW, NEW, None, 0);
+            (0..6).map(map).take_while(Result::is_ok).count() as u64
+        };
+        let before = process.counts().map_count;
+        engine.set_max_map_count(before + 3);
+        assert_eq!(engine.max_map_count(), before + 3);
+        let many = mapped(0);
+        assert!((3..=4).contains(&many), "Linux lets one more in");
+        assert_eq!(mapped(20), 0);
+        engine.set_max_map_count(Config::default().max_map_count);
+        assert_eq!(mapped(40), 6);
+        let map =
+            |pages: u64| process.mmap(0, pages * PAGE, RW, MapFlags::PRIVATE | MapFlags::ANONYMOUS, None, 0);
+        engine.set_commit_pages(freehold::PageCount::new(4));
+        assert_eq!((map(4).is_ok(), map(5)), (true, Err(MmapError::Limit)));
+        engine.set_commit_pages(Config::default().commit_pages);
+        assert!(map(5).is_ok());
+    });
+}
+
 /// What was asked for while there was no limit is not refused for one that comes meanwhile, and forbids
 /// nothing.
 #[test]
