@@ -198,7 +198,6 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
             return Ok(());
         }
         let pages = part.pages();
-        self.guard.hold_anon(vma);
         let new = self.settle_account(vma, wanted, pages)?;
         let space = self.guard.space;
         // Of huge pages nobody shares a table while its entries and the flags disagree.
@@ -250,8 +249,11 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
                 }
                 new |= VmFlags::ACCOUNT;
             }
-        } else if vma.is_anonymous() && !vma.anon().is_some() {
-            new -= VmFlags::ACCOUNT;
+        } else if vma.is_anonymous() {
+            let _ = self.guard.hold_anon(vma);
+            if !vma.anon().is_some() {
+                new -= VmFlags::ACCOUNT;
+            }
         }
         Ok(new)
     }

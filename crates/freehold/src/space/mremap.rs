@@ -387,7 +387,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     fn extend_in_place(&self, vma: &Vma<P>, extension: UserRange) -> Result<(), MremapError> {
         let pages = extension.pages();
         self.check_commit(vma.flags(), pages)?;
-        self.hold_anon(vma);
+        let _ = self.hold_anon(vma);
         // As on Linux, what is new joins the next VMA even if fork made this one.
         let (pgoff, anon) =
             (vma.pgoff() + vma.pages(), AnonVma { id: vma.anon().unforked(), ..vma.anon_vma() });

@@ -102,12 +102,32 @@ impl<P: Platform> WriteGuard<'_, P> {
         let Some(vma) = self.find(request.addr).filter(|vma| moves_beside(vma, request)) else {
             return Err(Refused::Whole);
         };
+        // The source stands still now: it could not grow before, and may be able to by now.
+        let extension = UserRange::clipped(vma.end(), request.growth());
+        if vma.end() - request.addr == request.old_len {
+            self.expect_obstacle(extension)?;
+        }
         let at = self.place_moved(vma, request, 0).map_err(|_| Refused::Whole)?;
         let target = UserRange::at(at, request.new_len);
         let kept = |above: &Entry| self.kept_below(above);
         self.part_map().claim_hole_beside(target.start(), target.end(), kept)?;
+        if target.start() < extension.end() && extension.start() < target.end() {
+            return Err(Refused::Filled);
+        }
         self.note_target(target.start());
         self.reserve_locked(vma.flags(), target.pages())
+    }
+
+    /// There is a VMA in the range, or it reaches beyond all. The end of a reservation is the writer's to
+    /// wait for.
+    fn expect_obstacle(&self, range: UserRange) -> Result<(), Refused> {
+        let rcu = P::rcu_read();
+        match self.right.seen_next(&rcu, range.start()).filter(|found| found.start < range.end()) {
+            Some(found) if self.slot(&found).vma().is_some() => Ok(()),
+            Some(_) => Err(Refused::Whole),
+            None if range.end() > AddressSpace::<P>::TASK_SIZE => Ok(()),
+            None => Err(Refused::Filled),
+        }
     }
 }
 

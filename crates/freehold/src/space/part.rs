@@ -393,12 +393,16 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
     }
 
-    /// Keeps the anon_vma of a VMA as it is: so does the mmap lock held for writing; beside others a fault
-    /// may give it its first one until it is locked.
-    pub(crate) fn hold_anon(&self, vma: &Vma<P>) {
-        if self.part().is_some() {
-            let _ = self.lock_vma(vma);
+    /// Keeps the anon_vma of a VMA as it is, and returns whether it was so already. The mmap lock held for
+    /// writing keeps it where nothing runs beside it; otherwise a fault, which may have begun before, gives
+    /// the VMA its first one until it is locked.
+    #[inline]
+    pub(crate) fn hold_anon(&self, vma: &Vma<P>) -> bool {
+        if !self.space.changes_parts() || vma.anon().is_some() {
+            return true;
         }
+        let _ = self.lock_vma(vma);
+        !vma.anon().is_some()
     }
 
     /// Gives up what is claimed, as it was. Returns why.

@@ -94,12 +94,9 @@ impl<P: Platform> WriteGuard<'_, P> {
     ) -> (Option<&'g Vma<P>>, Option<&'g Vma<P>>) {
         let appends = |prev: &&Vma<P>| can_append(prev, attrs);
         let prepends = |next: &&Vma<P>| can_prepend(attrs, range.end() - range.start(), next);
-        let (mut prev, mut next) = (prev.filter(appends), next.filter(prepends));
-        if self.part().is_some() {
-            // Those that agree in all else: of their anon_vmas it is known now.
-            [prev, next].into_iter().flatten().for_each(|side| self.hold_anon(side));
-            (prev, next) = (prev.filter(appends), next.filter(prepends));
-        }
+        // The anon_vmas of those that agree stay as they are from here on; one that has just come counts.
+        let prev = prev.filter(|prev| appends(prev) && (self.hold_anon(prev) || appends(prev)));
+        let next = next.filter(|next| prepends(next) && (self.hold_anon(next) || prepends(next)));
         match (prev, next) {
             // Each agrees with what lies between; do they agree with each other? And may one of them go?
             (Some(left), Some(right))
@@ -338,7 +335,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         range: UserRange,
         attrs: Attrs<'_, P>,
     ) -> Result<&'g Vma<P>, SplitMergeError> {
-        self.hold_anon(vma);
+        let _ = self.hold_anon(vma);
         let attrs = Attrs { pgoff: vma.pgoff_of(range.start()), anon: vma.anon_vma(), ..attrs };
         // Only a part that reaches an end of the VMA has a neighbour there.
         let sides = self.neighbours(range);
