@@ -2,10 +2,11 @@
 
 use super::{stage::Stage, values::Values};
 use freehold::{
-    PageIndex, Pfn,
-    engine::{Blocks, HugePages, SharedBlocks},
+    PageCount, PageIndex, Pfn,
+    engine::{Blocks, Engine, HugePages, SharedBlocks},
     hugetlb::HugePageSize,
     object::{File, FileAccess, Frames, Mapping, Seals, Segment, Special, Zeroes},
+    space::{AddressSpace, Prot, RemapFlags},
 };
 use freehold_machine::Machine;
 
@@ -112,6 +113,7 @@ fn by_frame(stage: &mut Stage, v: &mut Values<'_>) -> bool {
             engine.set_shared_blocks(blocks);
             let known = SharedBlocks { always: blocks.always & SharedBlocks::SIZES, ..blocks };
             assert_eq!(engine.shared_blocks(), known);
+            limits(engine, &space, v);
             engine.failed_frames() > 0
         }
         0 => engine.migrate(pfn).is_ok(),
@@ -122,6 +124,18 @@ fn by_frame(stage: &mut Stage, v: &mut Values<'_>) -> bool {
         5 => engine.mkclean(pfn).is_ok(),
         _ => engine.referenced(pfn).is_ok(),
     }
+}
+
+/// Any limits of the whole system for a moment; with most of them the rest of a life would be a few refusals.
+fn limits(engine: &Engine<Machine>, space: &AddressSpace<Machine>, v: &mut Values<'_>) {
+    let (count, pages) = (v.wild(), PageCount::new(v.wild()));
+    engine.set_max_map_count(count);
+    engine.set_commit_pages(pages);
+    assert_eq!((engine.max_map_count(), engine.commit_pages()), (count, pages));
+    let _ = space.mprotect(v.addr(), v.len(), Prot::READ);
+    let _ = space.mremap(v.addr(), v.len(), v.len(), RemapFlags::MAYMOVE, 0);
+    engine.set_max_map_count(engine.config().max_map_count);
+    engine.set_commit_pages(engine.config().commit_pages);
 }
 
 fn pooled(stage: &mut Stage, v: &mut Values<'_>) -> bool {
