@@ -1,5 +1,6 @@
 //! The kernel's options, from its command line.
 
+use crate::arch::jitter;
 use crate::files::console;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -93,6 +94,9 @@ pub fn init(line: &str) {
             "console=terminal" => console::is_terminal(),
             "console=pipe" | "log=0" | "log=1" => {}
             "log=2" | "verbose" => VERBOSE.store(true, Relaxed),
+            _ if option.starts_with("jitter=") => {
+                jitter::start(option["jitter=".len()..].parse().unwrap_or(0));
+            }
             _ if option.starts_with("hugepages=") => {
                 HUGE_PAGES.store(option["hugepages=".len()..].parse().unwrap_or(0), Relaxed);
             }

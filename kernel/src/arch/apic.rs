@@ -22,6 +22,7 @@ const EOI: u64 = 0xb0;
 const COMMAND: u64 = 0x300;
 const COMMAND_TO: u64 = 0x310;
 const TIMER_MODE: u64 = 0x320;
+const LINE_1: u64 = 0x360;
 const TIMER_COUNT: u64 = 0x380;
 const TIMER_NOW: u64 = 0x390;
 const TIMER_DIVIDE: u64 = 0x3e0;
@@ -54,6 +55,8 @@ pub fn mask_old_controllers() {
 pub fn init() {
     write(0xf0, 0x100 | u32::from(SPURIOUS));
     write(0x80, 0);
+    // Nonmaskable interrupts come by this line.
+    write(LINE_1, 0x400);
     write(TIMER_DIVIDE, 0b1011);
     write(TIMER_MODE, u32::from(TIMER));
 }
@@ -65,6 +68,12 @@ pub fn end_of_interrupt() {
 /// The processor `number` has this APIC number.
 pub fn set_id(number: usize, id: u32) {
     IDS[number].store(id, Relaxed);
+}
+
+/// The number of the calling processor, as its APIC knows it: also where the GS base is a program's.
+pub fn own_number() -> usize {
+    let id = read(0x20) >> 24;
+    (0..cpu::count()).find(|number| IDS[*number].load(Relaxed) == id).unwrap_or_default()
 }
 
 /// Interrupts another processor.

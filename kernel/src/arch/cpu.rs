@@ -46,6 +46,8 @@ pub struct Cpu {
     pub let_in_after: Cell<u32>,
     /// Since when interrupts are off: see `stretch`.
     pub off_since: Cell<u64>,
+    /// The last random number of `jitter`.
+    pub jitter: Cell<u64>,
     /// Since when the thread's time was not counted, and what `Thread::virtual_ns` was then. Written by the
     /// processor, read by others that wake threads (Relaxed: a hint).
     pub turn_began: AtomicU64,
@@ -74,6 +76,7 @@ impl Cpu {
             let_in: Cell::new(0),
             let_in_after: Cell::new(u32::MAX),
             off_since: Cell::new(0),
+            jitter: Cell::new(0),
             turn_began: AtomicU64::new(0),
             turn_virtual: AtomicU64::new(0),
             frames: UnsafeCell::new(FrameCache::new()),

@@ -28,7 +28,8 @@ fn end() -> ! {
     stop()
 }
 
-fn stop() -> ! {
+/// The calling processor does nothing any more.
+pub fn stop() -> ! {
     loop {
         interrupts::disable();
         hlt();

@@ -10,6 +10,7 @@
 //! | `ucopy.s`, [`user`] | a program's memory, as the kernel reads and writes it |
 //! | [`preempt`] | where a long call lets interrupts and other threads in |
 //! | [`stretch`] | how long interrupts were off |
+//! | [`jitter`] | delays at random, for tests |
 //! | [`features`] | what of this processor is turned on |
 //! | [`lock`] | a spin lock whose waiters answer flushes |
 //! | [`serial`] | the console |
@@ -21,6 +22,7 @@ pub mod cpu;
 pub mod descriptors;
 pub mod features;
 pub mod halt;
+pub mod jitter;
 pub mod lock;
 pub mod preempt;
 pub mod report;

@@ -1,6 +1,6 @@
 //! Exceptions and interrupts, after `entry.s` has saved everything.
 
-use super::{apic, cpu, features, halt, preempt, report::report_now, stretch};
+use super::{apic, cpu, features, halt, jitter, preempt, report::report_now, stretch};
 use crate::memory::tlb;
 use crate::task::{self, scheduler, timers};
 use crate::{options, record};
@@ -105,6 +105,7 @@ fn handle(frame: &mut Frame, serve: Serve) {
         PAGE_FAULT => page_fault(frame, serve),
         FLUSH => {
             apic::end_of_interrupt();
+            jitter::stall();
             tlb::answer();
         }
         WAKE => {
@@ -120,7 +121,8 @@ fn handle(frame: &mut Frame, serve: Serve) {
         }
         SPURIOUS => {}
         // These have stacks of their own, from which no thread goes on.
-        vector @ (2 | 8 | 18) => fatal(frame, vector),
+        2 => task::standstill::tell(frame),
+        vector @ (8 | 18) => fatal(frame, vector),
         _ if frame.is_user() => task::fault::exception(frame),
         vector => fatal(frame, vector),
     }
@@ -156,7 +158,6 @@ fn in_ucopy(rip: u64) -> bool {
 /// What must not happen in the kernel: says where, and ends the machine.
 fn fatal(frame: &Frame, vector: u64) -> ! {
     let name = match vector {
-        2 => "nonmaskable interrupt",
         6 => "invalid instruction",
         8 => "double fault",
         13 => "general protection fault",

@@ -62,6 +62,12 @@ pub fn alloc() -> Option<Stack> {
     Some(Stack(slot))
 }
 
+/// The top of the stack that an address is in; an address of no thread's stack itself.
+pub fn top_of(at: u64) -> u64 {
+    let is_one = (AREA..AREA + SLOTS * SLOT).contains(&at) && at % SLOT >= SLOT - STACK;
+    if is_one { at.next_multiple_of(SLOT) } else { at }
+}
+
 /// Whether an address is one where an overflow of a stack ends up.
 pub fn is_guard(at: u64) -> bool {
     (AREA..AREA + SLOTS * SLOT).contains(&at) && at % SLOT < SLOT - STACK

@@ -1,8 +1,8 @@
 //! Which space a processor runs, and what it forgets when others ask.
 
 use super::kernel_root;
-use crate::arch::apic;
 use crate::arch::cpu::{self, MAX_CPUS, cpu};
+use crate::arch::{apic, jitter};
 use core::ptr;
 use freehold::platform::{Flush, Pfn};
 use freehold::{PAGE_SHIFT, PAGE_SIZE};
@@ -62,6 +62,7 @@ pub fn answer() {
 
 /// `Platform::flush`.
 pub fn flush(space: &SpaceCpus, what: &Flush) {
+    jitter::stall();
     TLBS.flush(cpu::number(), space, what, &Machine);
 }
 

@@ -15,6 +15,7 @@
 //! | [`signal`] | who gets signals, and what threads do about them |
 //! | [`trace`] | threads that a tracer stops |
 //! | [`reap`] | waiting for children |
+//! | [`standstill`] | what a machine that goes on no more tells |
 //! | [`itimers`], [`cputime`] | timers that send signals, by the time that passes and that a process runs |
 //! | [`ids`], [`limits`] | users, groups and rights of a process; what it may use |
 //!
@@ -38,14 +39,15 @@ pub mod process;
 pub mod reap;
 pub mod scheduler;
 pub mod signal;
+pub mod standstill;
 pub mod timers;
 pub mod trace;
 pub mod wait;
 
-use crate::arch::cpu;
 use crate::arch::features::VectorState;
 use crate::arch::lock::SpinLock;
 use crate::arch::trap::{Frame, Vectors};
+use crate::arch::{cpu, jitter};
 use crate::memory::platform::Machine;
 use crate::memory::stacks::{self, Stack};
 use alloc::boxed::Box;
@@ -282,6 +284,7 @@ impl Thread {
             self.state.swap(RUNNABLE, Acquire);
             return;
         }
+        jitter::stall();
         scheduler::block();
     }
 
@@ -290,6 +293,7 @@ impl Thread {
         let step = |state| Some(if state == PARKED { RUNNABLE } else { UNPARKED });
         // Release pairs with the acquires of `park`: the thread sees why it was woken.
         if self.state.fetch_update(AcqRel, Relaxed, step) == Ok(PARKED) {
+            jitter::stall();
             scheduler::enqueue(self.clone());
         }
     }

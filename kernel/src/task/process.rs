@@ -18,6 +18,16 @@ static NEXT_PID: AtomicU32 = AtomicU32::new(1);
 /// Every process that was not waited for yet.
 static ALL: SpinLock<BTreeMap<u32, Arc<Process>>> = SpinLock::new(BTreeMap::new());
 
+/// Every process.
+///
+/// # Safety
+///
+/// Nothing else runs any more.
+pub unsafe fn all_at_standstill() -> &'static BTreeMap<u32, Arc<Process>> {
+    // SAFETY: the caller's.
+    unsafe { ALL.at_standstill() }
+}
+
 /// A number that no thread or process has.
 pub fn new_tid() -> u32 {
     NEXT_PID.fetch_add(1, Relaxed)

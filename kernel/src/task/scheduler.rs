@@ -9,7 +9,7 @@
 use super::{Thread, timers, work};
 use crate::arch::cpu::{self, MAX_CPUS, cpu};
 use crate::arch::lock::{SpinLock, relax};
-use crate::arch::{apic, clock, descriptors, preempt, stretch};
+use crate::arch::{apic, clock, descriptors, jitter, preempt, stretch};
 use crate::memory::platform::RCU;
 use crate::memory::tlb;
 use alloc::collections::VecDeque;
@@ -103,6 +103,7 @@ fn advance_rcu() {
 /// A thread that can run, and is in no queue, gets a place in one.
 pub fn enqueue(thread: Arc<Thread>) {
     let target = place(&thread);
+    jitter::stall();
     let moved = thread.last_cpu.load(Relaxed) != target;
     let own = QUEUES[target].lock().insert(thread, moved);
     // SeqCst: with the idle processor's store and its look at the queue, one of the two sees the other.
@@ -177,7 +178,15 @@ fn steal(number: usize) -> Option<Arc<Thread>> {
 
 /// The calling thread was parked: another runs, until it is unparked.
 pub fn block() {
-    let next = pick();
+    let next = match pick() {
+        // The caller may have been picked elsewhere by now, and the processor that did waits until it is off
+        // this one. So this one may not wait first: the idle thread does, for which nobody waits.
+        Some(next) if next.on_cpu.load(Acquire) && !ptr::eq(&raw const *next, cpu::current()) => {
+            enqueue(next);
+            None
+        }
+        next => next,
+    };
     switch(next, false);
 }
 
@@ -236,9 +245,12 @@ fn switch(next: Option<Arc<Thread>>, requeue: bool) {
         }
         return preempt::release();
     }
+    jitter::stall();
     // SAFETY: both are held by this processor.
     let (from, next) = unsafe { (&*from, &*next) };
-    // Acquire pairs with the release of `finish`: the other processor has left its stack.
+    // Acquire pairs with the release of `finish`: the other processor has left its stack. Processors do not
+    // wait here for each other in a ring: one is waited for only if its thread could be picked already, and
+    // then `block` goes to the idle thread first. The thread of any other caller is in no queue yet.
     while next.on_cpu.load(Acquire) && !ptr::eq(next, own.idle.get()) {
         relax();
     }
@@ -294,6 +306,7 @@ fn finish() {
         if !ptr::eq(from, own.idle.get()) {
             // SAFETY: the processor's reference, which came along.
             let from = unsafe { Arc::from_raw(from) };
+            jitter::stall();
             // Release pairs with the acquire of `switch`.
             from.on_cpu.store(false, Release);
             if requeue {

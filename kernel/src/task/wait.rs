@@ -2,9 +2,8 @@
 //! kernel. A key's sleepers are in one of [`BUCKETS`] lists, in the order in which they came.
 
 use super::{Thread, timers::Alarm, work};
-use crate::arch::clock;
-use crate::arch::cpu;
 use crate::arch::lock::SpinLock;
+use crate::arch::{clock, cpu, jitter};
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use core::sync::atomic::{
@@ -114,6 +113,7 @@ pub struct Waiting {
 
 /// Puts the calling thread into the list of `key`, if `holds`, which wakers cannot come in between with.
 pub fn enqueue_if(key: Key, holds: impl FnOnce() -> bool) -> Option<Waiting> {
+    jitter::stall();
     let mut bucket = key.bucket().lock();
     holds().then(|| push(&mut bucket, key, u32::MAX))
 }
@@ -248,6 +248,7 @@ pub fn wake_bits(key: Key, most: usize, bits: u32) -> usize {
         let at = bucket.iter().position(|sleeper| sleeper.key == key && sleeper.bits & bits != 0);
         let Some(sleeper) = at.and_then(|at| bucket.remove(at)) else { break };
         drop(bucket);
+        jitter::stall();
         sleeper.thread.unpark();
         woken += 1;
     }

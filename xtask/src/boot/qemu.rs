@@ -6,7 +6,10 @@ use std::{
     fs,
     io::{IsTerminal, Read, Write},
     mem,
-    os::unix::process::{CommandExt, ExitStatusExt},
+    os::unix::{
+        net::UnixStream,
+        process::{CommandExt, ExitStatusExt},
+    },
     path::{Path, PathBuf},
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     sync::{
@@ -121,9 +124,9 @@ impl Machine {
             signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(|error| error.to_string())?;
         }
         let folder = Scratch::new("report")?;
-        let report = folder.path().join("report");
+        let (report, monitor) = (folder.path().join("report"), folder.path().join("monitor"));
         let terminal = console == Console::Here && std::io::stdin().is_terminal();
-        let mut command = self.command(&report.to_string_lossy(), terminal);
+        let mut command = self.command(folder.path(), terminal);
         if console == Console::Kept {
             command.stdout(Stdio::piped());
         }
@@ -146,29 +149,35 @@ impl Machine {
             let printed = Arc::clone(&printed);
             thread::spawn(move || keep(from, &printed))
         });
-        let ended = self.follow(&mut qemu, &stop, &printed)?;
+        let ended = self.follow(&mut qemu, &stop, &printed, &monitor)?;
         // A thread that has panicked leaves what it has read.
         let _ = reader.map(thread::JoinHandle::join);
         let output = mem::take(&mut lock(&printed).bytes);
         let report = Report::read(&fs::read(report).unwrap_or_default());
-        let end = match ended.or_else(|| report.end.clone()).unwrap_or(End::Silent) {
-            End::Panic(text) => End::Panic(symbols::explain(&text, &self.image)),
-            end => end,
+        let end = match (ended, report.end.clone()) {
+            (None, Some(End::Panic(text))) => End::Panic(symbols::explain(&text, &self.image)),
+            // What the kernel says of itself when it is asked.
+            (Some(End::Limit(_)), Some(End::Panic(text))) => {
+                End::Limit(Some(symbols::explain(&text, &self.image)))
+            }
+            (ended, last) => ended.or(last).unwrap_or(End::Silent),
         };
         Ok(Ran { end, report, output })
     }
 
     /// QEMU's command line.
-    fn command(&self, report: &str, terminal: bool) -> Command {
+    fn command(&self, folder: &Path, terminal: bool) -> Command {
+        let at = |name| folder.join(name).to_string_lossy().replace(',', ",,");
         let mut command = Command::new(QEMU);
         let console = if terminal { "terminal" } else { "pipe" };
         let options = self.options.iter().map(|option| format!(" {option}")).collect::<String>();
         let ours = format!("console={console} log={}{options} -- ", self.log);
         command
             .args(["-accel", "tcg", "-cpu", &self.cpu, "-m", &self.memory, "-smp", &self.cpus.to_string()])
-            .args(["-display", "none", "-vga", "none", "-net", "none", "-monitor", "none", "-no-reboot"])
+            .args(["-display", "none", "-vga", "none", "-net", "none", "-no-reboot"])
+            .args(["-monitor", &format!("unix:{},server=on,wait=off", at("monitor"))])
             .args(["-serial", "stdio", "-device", "isa-debug-exit,iobase=0xf4,iosize=1"])
-            .args(["-chardev", &format!("file,id=report,path={}", report.replace(',', ",,"))])
+            .args(["-chardev", &format!("file,id=report,path={}", at("report"))])
             .args(["-device", "isa-debugcon,iobase=0xe9,chardev=report"])
             .args(["-append", self.command_line.as_ref().unwrap_or(&ours)])
             .arg("-kernel")
@@ -188,6 +197,7 @@ impl Machine {
         qemu: &mut Child,
         stop: &AtomicBool,
         printed: &Mutex<Printed>,
+        monitor: &Path,
     ) -> Result<Option<End>, String> {
         let started = Instant::now();
         let mut pause = Duration::from_millis(2);
@@ -211,8 +221,14 @@ impl Machine {
             }
             let silent = self.silence.is_some_and(|most| lock(printed).last.elapsed() > most);
             if silent || self.limit.is_some_and(|limit| started.elapsed() > limit) {
-                end(qemu)?;
-                return Ok(Some(End::Limit));
+                // A kernel of this project says where it is. One that cannot, or another, is ended.
+                let asked =
+                    UnixStream::connect(monitor).and_then(|mut to| to.write_all(b"nmi\n").map(|()| to));
+                if asked.is_err() || !has_ended(qemu)? {
+                    end(qemu)?;
+                }
+                drop(asked);
+                return Ok(Some(End::Limit(None)));
             }
             thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(20));
@@ -240,21 +256,29 @@ fn keep(mut from: ChildStdout, printed: &Mutex<Printed>) {
     }
 }
 
+/// Whether QEMU ends by itself, soon.
+fn has_ended(qemu: &mut Child) -> Result<bool, String> {
+    let asked = Instant::now();
+    while asked.elapsed() < PATIENCE {
+        if qemu.try_wait().map_err(|error| error.to_string())?.is_some() {
+            return Ok(true);
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    Ok(false)
+}
+
 /// Ends QEMU: kindly, so that it gives the terminal back as it was, then by force.
 fn end(qemu: &mut Child) -> Result<(), String> {
-    let said = |error: std::io::Error| format!("{QEMU} could not be ended: {error}");
     if let Some(pid) = i32::try_from(qemu.id()).ok().and_then(Pid::from_raw) {
         // One that has ended already needs no signal.
         let _ = kill_process(pid, Signal::TERM);
     }
-    let asked = Instant::now();
-    while asked.elapsed() < PATIENCE {
-        if qemu.try_wait().map_err(said)?.is_some() {
-            return Ok(());
-        }
-        thread::sleep(Duration::from_millis(10));
+    if has_ended(qemu)? {
+        return Ok(());
     }
-    qemu.kill().and_then(|()| qemu.wait()).map(drop).map_err(said)
+    let killed = qemu.kill().and_then(|()| qemu.wait());
+    killed.map(drop).map_err(|error| format!("{QEMU} could not be ended: {error}"))
 }
 
 /// Feeds standard input to the machine, if the console is here, and says where it ends.
@@ -310,9 +334,9 @@ mod tests {
     fn a_comma_in_a_path_separates_nothing() {
         let more = vec!["-icount".into()];
         let machine = Machine { gdb: Some(7), log: 2, more, ..Machine::new("k".into(), "a".into()) };
-        let command = machine.command("/a,b", false);
+        let command = machine.command(Path::new("/a,b"), false);
         let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
-        assert!(words.iter().any(|word| word == "file,id=report,path=/a,,b"), "{words:?}");
+        assert!(words.iter().any(|word| word == "file,id=report,path=/a,,b/report"), "{words:?}");
         assert!(words.iter().any(|word| word == "console=pipe log=2 -- "), "{words:?}");
         assert_eq!(words.last().map(|word| &**word), Some("-icount"));
     }

@@ -17,8 +17,8 @@ pub enum End {
     Panic(String),
     /// The machine stopped without a last line.
     Silent,
-    /// The time limit was over.
-    Limit,
+    /// The time limit was over; where the kernel was, if it said so.
+    Limit(Option<String>),
     /// Somebody pressed ^C.
     Interrupted,
 }
@@ -30,7 +30,7 @@ impl End {
         match self {
             End::Status(status) => *status,
             End::Panic(_) | End::Silent => 125,
-            End::Limit => 124,
+            End::Limit(_) => 124,
             End::Interrupted => 130,
         }
     }
@@ -42,7 +42,8 @@ impl End {
             End::Status(_) | End::Interrupted => None,
             End::Panic(text) => Some(format!("the kernel panicked: {text}")),
             End::Silent => Some("the machine stopped without a word, as on a triple fault".into()),
-            End::Limit => Some("the time limit is over".into()),
+            End::Limit(None) => Some("the time limit is over".into()),
+            End::Limit(Some(text)) => Some(format!("the time limit is over: {text}")),
         }
     }
 }
@@ -123,6 +124,9 @@ mod tests {
     fn silence_is_no_success() {
         assert_eq!(Report::read(b"").end, None);
         assert_eq!(Report::read(b"status 256\n").end, None);
-        assert_eq!([End::Silent, End::Limit, End::Interrupted].map(|end| end.status()), [125, 124, 130]);
+        assert_eq!(
+            [End::Silent, End::Limit(None), End::Interrupted].map(|end| end.status()),
+            [125, 124, 130]
+        );
     }
 }

@@ -67,6 +67,9 @@ pub struct Options {
     /// An option of the kernel: `kernel/README.md` lists them
     #[arg(long, value_name = "WORD")]
     pub option: Vec<String>,
+    /// Runs each test so often, with other delays at random each time
+    #[arg(long, value_name = "N", conflicts_with = "linux")]
+    pub times: Option<u32>,
     /// Runs the Linux Test Project in place of the table: the folder of its programs, or of their archive
     #[arg(long, value_name = "DIR")]
     pub ltp: Option<PathBuf>,
@@ -118,7 +121,7 @@ pub fn run(options: &Options) -> Result<(), String> {
     let mut failed = 0;
     for test in &tests {
         let started = Instant::now();
-        let outcome = one(test, options, kernel.as_deref());
+        let outcome = repeatedly(test, options, kernel.as_deref());
         let took = started.elapsed().as_secs_f64();
         match outcome {
             Outcome::Passed => println!("passed   {} ({took:.1} s)", test.name),
@@ -141,6 +144,21 @@ impl Options {
             None => kernel::build().map(Some),
         }
     }
+}
+
+/// Runs a test as often as is asked for, until it fails.
+fn repeatedly(test: &Test, options: &Options, kernel: Option<&Path>) -> Outcome {
+    let Some(times) = options.times else { return one(test, options, kernel) };
+    for seed in 1..=times {
+        let mut options = options.clone();
+        options.option.push(format!("jitter={seed}"));
+        match one(test, &options, kernel) {
+            Outcome::Passed => {}
+            Outcome::Failed(why) => return Outcome::Failed(format!("with jitter={seed}: {why}")),
+            left_out => return left_out,
+        }
+    }
+    Outcome::Passed
 }
 
 fn one(test: &Test, options: &Options, kernel: Option<&Path>) -> Outcome {
@@ -186,7 +204,7 @@ fn boot(test: &Test, program: &Program, options: &Options, image: &Path) -> Resu
         memory: test.memory.clone().unwrap_or("512M".into()),
         log: 1,
         limit: Some(test.limit()),
-        options: options.option.clone(),
+        options: [&test.options[..], &options.option].concat(),
         ..Machine::new(image.into(), archive)
     };
     let recording = folder.path().join("recording");
@@ -196,7 +214,7 @@ fn boot(test: &Test, program: &Program, options: &Options, image: &Path) -> Resu
     let ran = machine.run(Console::Kept)?;
     options.show(&String::from_utf8_lossy(&ran.output));
     options.show_log(&ran);
-    let seen = seen(&ran)?;
+    let seen = seen(&ran, &test.last_words)?;
     if test.replayed {
         recording::write(&recording, &folder.path().join(&test.name))?;
         replay(&folder.path().join(format!("{}.trace", test.name)))?;
@@ -217,11 +235,18 @@ fn replay(trace: &Path) -> Result<(), String> {
     if done.status.success() { Ok(()) } else { Err(format!("its replay differs:\n{}", said.trim())) }
 }
 
-/// What a test can be judged by: its status and output, if it has come to its end.
-fn seen(ran: &Ran) -> Result<Seen, String> {
+/// What a test can be judged by: its status and output, if it has come to the end that it should.
+fn seen(ran: &Ran, last_words: &[String]) -> Result<Seen, String> {
     let output = String::from_utf8_lossy(&ran.output).into_owned();
+    let is_said = |text: &str| !last_words.is_empty() && last_words.iter().all(|word| text.contains(word));
     match &ran.end {
-        End::Status(status) => Ok(Seen { status: *status, output, note: missing(ran) }),
+        End::Status(status) if last_words.is_empty() => {
+            Ok(Seen { status: *status, output, note: missing(ran) })
+        }
+        End::Status(status) => Err(format!("the program has ended with {status}{}", tail(&output))),
+        End::Panic(text) | End::Limit(Some(text)) if is_said(text) => {
+            Ok(Seen { status: 0, output, note: String::new() })
+        }
         end => {
             let what = end.message().unwrap_or("it was interrupted".into());
             Err(format!("{what}{}{}", tail(&output), missing(ran)))

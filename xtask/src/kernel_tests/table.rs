@@ -66,6 +66,8 @@ pub struct Test {
     pub command_on_linux: Vec<String>,
     /// What runs in place of a command: a script for busybox's shell.
     pub script: Option<String>,
+    /// Options of the kernel.
+    pub options: Vec<String>,
     /// Its environment, beside the usual.
     pub env: BTreeMap<String, String>,
     /// Processors; 1 if it does not say.
@@ -82,6 +84,8 @@ pub struct Test {
     pub output: Option<String>,
     /// What the output must contain.
     pub contains: Vec<String>,
+    /// The machine does not come to its end by itself, and of what the kernel says then these are parts.
+    pub last_words: Vec<String>,
     /// The output is that of the same run on Linux.
     pub same_as_linux: bool,
     /// The run is recorded, and a replay of it answers the same.
