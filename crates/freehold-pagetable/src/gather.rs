@@ -2,7 +2,8 @@
 //!
 //! The removal of translations or rights leaves three debts, to be paid in this order: flush the TLBs; give
 //! up the frames that were mapped; free the tables that were unlinked. A [`Gather`] collects all three and
-//! pays them in batches of fixed size, without allocating.
+//! pays them in batches, without allocating. A flush that interrupts other processors costs each of them more
+//! than it costs the one that asks: for large ranges a caller gives the gather [more room](Gather::keep_in).
 //!
 //! # Two gathers at once (hazard C-4)
 //!
@@ -24,6 +25,7 @@
 
 use crate::addr::{Level, Pfn, VaRange, VirtAddr};
 use crate::table::Stale;
+use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 use freehold_sync::atomic::{AtomicU32, Ordering};
 
@@ -173,6 +175,8 @@ pub struct Gather<'a, T: Tlb, const FRAMES: usize = 512> {
     end: VirtAddr,
     tables_freed: bool,
     frames: ArrayVec<UnmappedFrame, FRAMES>,
+    /// What was in `frames` before, since the last flush.
+    kept: Option<&'a mut Vec<UnmappedFrame>>,
     tables: ArrayVec<Pfn, TABLES>,
 }
 
@@ -201,6 +205,7 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
             end: VirtAddr::new(0),
             tables_freed: false,
             frames: ArrayVec::new(),
+            kept: None,
             tables: ArrayVec::new(),
         }
     }
@@ -229,14 +234,31 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
         self.frames.push(what);
     }
 
-    /// Flushes and pays if fewer than `frames` fit. Call it with no table locked: it waits for other
-    /// processors.
+    /// Frames go to `kept` as long as its capacity lasts, before there is a flush for them. It is empty now.
+    #[inline]
+    pub fn keep_in(&mut self, kept: &'a mut Vec<UnmappedFrame>) {
+        debug_assert!(kept.is_empty(), "frames that nobody flushes");
+        self.kept = Some(kept);
+    }
+
+    /// Has what is there kept, or flushes and pays, if fewer than `frames` fit. Call it with no table locked:
+    /// it waits for other processors.
     #[inline]
     pub fn make_room(&mut self, frames: usize) {
         debug_assert!(frames <= FRAMES, "this gather is too small for one table");
-        if self.room() < frames {
+        if self.room() < frames && !self.keep() {
             self.pay();
         }
+    }
+
+    fn keep(&mut self) -> bool {
+        let Some(kept) = &mut self.kept else { return false };
+        let fits = self.frames.len() <= kept.capacity() - kept.len();
+        if fits {
+            kept.extend_from_slice(&self.frames);
+            self.frames.clear();
+        }
+        fits
     }
 
     /// Hands over a table that was just unlinked.
@@ -299,6 +321,12 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
 
     fn pay(&mut self) {
         self.flush();
+        if let Some(kept) = &mut self.kept
+            && !kept.is_empty()
+        {
+            self.tlb.release(kept);
+            kept.clear();
+        }
         if !self.frames.is_empty() {
             self.tlb.release(&self.frames);
             self.frames.clear();
@@ -333,7 +361,9 @@ impl<T: Tlb, const FRAMES: usize> Stale for Gather<'_, T, FRAMES> {
 impl<T: Tlb, const FRAMES: usize> Drop for Gather<'_, T, FRAMES> {
     #[inline]
     fn drop(&mut self) {
-        let owes = self.entered || self.owes_flush() || !self.frames.is_empty() || !self.tables.is_empty();
+        let keeps = self.kept.as_ref().is_some_and(|kept| !kept.is_empty());
+        let holds = keeps || !self.frames.is_empty() || !self.tables.is_empty();
+        let owes = self.entered || self.owes_flush() || holds;
         if owes && !self.tlb.is_unwinding() {
             debug_assert!(false, "a gather was dropped before it was finished");
             self.finish();

@@ -65,6 +65,8 @@
 //! order of their addresses ([`EntryTable::lock_two`]). The walker holds one at a time and none while it
 //! calls [`Visitor::unlocked`].
 
+extern crate alloc;
+
 mod addr;
 mod each;
 mod format;

@@ -182,19 +182,36 @@ fn an_exclusive_gather_takes_no_part() {
 /// More frames and tables than fit: paid in the middle, each flush before what it covers.
 #[test]
 fn a_full_gather_pays_and_goes_on() {
+    assert_eq!(flushes_of_a_large_range(0), 99 + 4, "for full ones, and with the last of them for 32 tables");
+}
+
+/// What is kept is released after the flush that covers it, and before what came later.
+#[test]
+fn kept_frames_share_a_flush() {
+    assert_eq!(flushes_of_a_large_range(9 * 512), 9 + 4, "ten fit");
+    assert_eq!(flushes_of_a_large_range(99 * 512), 4);
+    assert_eq!(flushes_of_a_large_range(1000 * 512), 4);
+}
+
+fn flushes_of_a_large_range(kept: usize) -> usize {
     let memory = Memory::new(256);
     let tlb = Ledger::new(&memory);
+    let mut kept = Vec::with_capacity(kept);
     let tables = space(&memory, 100 * 512);
     let range = VaRange::of(AT, AT + 100 * (2 << 20));
     let mut gather = Gather::exclusive(&tlb);
+    gather.keep_in(&mut kept);
     assert_eq!(tables.walk(&memory, range, &mut Zap(&mut gather)), Ok(Walked::All));
     // SAFETY: one thread, and the range was zapped.
     unsafe { tables.unlink_tables(&memory, range, range.start(), range.end(), &mut gather) };
     gather.finish();
-    let (mut released, mut freed, mut flushed) = (0, 0, AT..AT);
+    let (mut released, mut freed, mut flushed, mut flushes) = (0, 0, AT..AT, 0);
     for event in tlb.take() {
         match event {
-            Event::Flush(what) => flushed = what.start.get()..what.end.get(),
+            Event::Flush(what) => {
+                flushed = what.start.get()..what.end.get();
+                flushes += 1;
+            }
             Event::Release(frames) => {
                 for frame in frames {
                     assert_eq!(frame, page(released));
@@ -206,6 +223,7 @@ fn a_full_gather_pays_and_goes_on() {
         }
     }
     assert_eq!((released, freed), (100 * 512, 100));
+    flushes
 }
 
 #[test]

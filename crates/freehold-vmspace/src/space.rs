@@ -1,7 +1,10 @@
 //! The record of a space: its tables, the processors that use them, and what is resident.
 #![expect(unsafe_code, reason = "gives page tables back to the platform")]
 
-use crate::{Memory, NoMemory, Pfn, Rss, RssKind, UserRange, VirtAddr, platform::Platform, rss::RssCounters};
+use crate::{
+    Memory, NoMemory, PAGE_SIZE, Pfn, Rss, RssKind, UserRange, VirtAddr, platform::Platform, rss::RssCounters,
+};
+use alloc::vec::Vec;
 use core::mem::ManuallyDrop;
 use freehold_pagetable::{
     Flush, Format, Gather, GatherState, LeafGuard, Level, OutOfTables, PageTable, PmdTable, Pte, PteTable,
@@ -35,6 +38,11 @@ impl<P: Platform> Tlb for SpaceTlb<P> {
 
 /// What a change of a space's entries owes, of so many frames at most.
 pub type VmGather<'v, P, const FRAMES: usize = 512> = Gather<'v, SpaceTlb<P>, FRAMES>;
+
+/// Bytes whose frames fit into any gather of several.
+const SMALL: u64 = Level::Pte.table_span();
+/// Frames that one flush does for, at most: of 32 MiB.
+const KEPT: u64 = 8192;
 
 /// One space that processors translate addresses of: its tables, and how many pages are resident.
 pub struct VmSpace<P: Platform> {
@@ -123,6 +131,22 @@ impl<P: Platform> VmSpace<P> {
         }
         let range = span.va();
         self.is_empty_range(range) || (small && self.is_unmapped(range))
+    }
+
+    /// Room for the frames of so many bytes that go together, for [`Gather::keep_in`]: where a flush would
+    /// interrupt other processors, and the range is large. Without memory for it there are more flushes.
+    #[inline(always)]
+    pub fn room_for(&self, bytes: u64) -> Vec<UnmappedFrame> {
+        if bytes > SMALL { self.room_for_many(bytes) } else { Vec::new() }
+    }
+
+    fn room_for_many(&self, bytes: u64) -> Vec<UnmappedFrame> {
+        let mut room = Vec::new();
+        if self.platform().runs_elsewhere(&self.tlb.mmu) {
+            let frames = (bytes / PAGE_SIZE).min(KEPT);
+            let _ = room.try_reserve_exact(frames as usize);
+        }
+        room
     }
 
     /// Whether every entry of `range` is empty.

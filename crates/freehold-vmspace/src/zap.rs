@@ -86,7 +86,9 @@ impl<P: Platform> VmSpace<P> {
 
     /// Zaps `range` and flushes; for callers under a lock that keeps the VMA.
     pub fn discard(&self, range: UserRange, zap: Zap) {
+        let mut room = self.room_for(range.end() - range.start());
         let mut gather = self.gather();
+        gather.keep_in(&mut room);
         self.zap(range, zap, &mut gather);
         gather.finish();
     }

@@ -506,12 +506,14 @@ fn settle<P: Platform>(
     span: UserRange,
     free: VaRange,
 ) {
+    let mut room = space.vm.room_for(span.end() - span.start());
     let mut gather = if files {
         space.vm.gather()
     } else {
         RmapEdit::unlink(list.iter());
         space.vm.exclusive_gather()
     };
+    gather.keep_in(&mut room);
     for vma in list.iter() {
         match vma.flags().contains(VmFlags::HUGETLB) {
             true => space.zap_huge_pages(vma, &mut gather),

@@ -316,3 +316,27 @@ fn holds_side_by_side() {
         assert_eq!(held, expected, "{unmap:?}");
     }
 }
+
+/// A flush that interrupts other processors does for up to 32 MiB; of one's own, for 2 MiB.
+#[test]
+fn beside_other_processors_flushes_are_few() {
+    const PAGES: u64 = 5 * 512;
+    let whole = |locking: &Locking| !matches!(locking.unmap, Unmap::Sectioned { .. });
+    for locking in Locking::ALL.into_iter().filter(whole) {
+        World::with(32 << 20, Config::default()).live(locking, |world, process, cpu| {
+            let flushes = |cpu: &mut Vcpu| {
+                process.mmap(BASE, PAGES * PAGE, RW, ANON | MapFlags::POPULATE, None, 0).unwrap();
+                let before = world.machine.flushes();
+                cpu.call(|| process.munmap(BASE, PAGES * PAGE)).unwrap();
+                world.machine.flushes() - before
+            };
+            // One more goes before the release of the range.
+            let alone = flushes(cpu);
+            assert!((5..=6).contains(&alone), "{locking:?}: {alone}");
+            let mut other = world.machine.cpu(1);
+            other.run(process.mmu());
+            let beside = flushes(cpu);
+            assert!((1..=2).contains(&beside), "{locking:?}: {beside}");
+        });
+    }
+}
