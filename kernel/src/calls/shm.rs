@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::PAGE_SIZE;
 use freehold::counted::Counted;
-use freehold::error::Errno;
+use freehold::error::{Errno, FillError};
 use freehold::hugetlb::HugePageSize;
 use freehold::object;
 use freehold::space::ShmFlags;
@@ -82,6 +82,7 @@ static ALL: SpinLock<BTreeMap<u32, Shm>> = SpinLock::new(BTreeMap::new());
 const CREATE: u32 = 0o1000;
 const EXCLUSIVE: u32 = 0o2000;
 const HUGE: u32 = 0o4000;
+const NORESERVE: u32 = 0o10000;
 const PRIVATE: u32 = 0;
 const HUGE_SHIFT: u32 = 26;
 /// `shm_perm.mode`: removed; locked.
@@ -152,13 +153,9 @@ fn shmget(frame: &mut Frame) -> Answer {
             let page = if size == 0 { 2 << 20 } else { 1 << size };
             let page = HugePageSize::from_bytes(page).ok_or(Errno::EINVAL)?;
             let bytes = bytes.checked_next_multiple_of(page.bytes()).ok_or(Errno::EINVAL)?;
-            // The engine reserves none for a segment: at least there are as many now.
-            let pool = engine().huge_pool(page).counts(None);
-            let more = (settings::overcommit() as u64).saturating_sub(pool.surplus);
-            if bytes / page.bytes() > pool.free.saturating_sub(pool.reserved) + more {
-                return Err(Errno::ENOMEM);
-            }
-            object::Segment::of_huge_pages(engine(), key, page, bytes).map_err(|error| error.errno())?
+            let reserved = flags & NORESERVE == 0;
+            let made = object::Segment::of_huge_pages(engine(), key, page, bytes, reserved);
+            made.map_err(|error| if error == FillError::Killed { Errno::EINTR } else { Errno::ENOMEM })?
         }
     };
     let pid = current().process().pid;

@@ -161,7 +161,7 @@ fn segment(stage: &mut Stage, v: &mut Values<'_>) -> bool {
         let (key, size, page) = (v.wild() as u32, v.offset(), v.of(&HugePageSize::ALL));
         let made = match v.bit() {
             true => Segment::new(&stage.engine, key, size).ok(),
-            false => Segment::of_huge_pages(&stage.engine, key, page, size).ok(),
+            false => Segment::of_huge_pages(&stage.engine, key, page, size, v.bit()).ok(),
         };
         return made.map(|made| stage.segments = vec![made]).is_some();
     }

@@ -72,6 +72,7 @@ const EXEMPT: &[(&str, &str)] = &[
     ("AddressSpace::write_killable", "a lock; with `write`"),
     ("AddressSpace::write_range", "a lock; with `write`"),
     ("Userfaultfd::config", "a value"),
+    ("Userfaultfd::poll", "looks"),
     ("Userfaultfd::read", "it waits; `try_read` otherwise"),
     ("Mapping::engine", "a reference"),
     ("Mapping::is_shmem", "a value"),
