@@ -8,6 +8,7 @@ use crate::arch::lock::SpinLock;
 use crate::arch::trap::Frame;
 use crate::arch::user::UserPtr;
 use crate::engine;
+use crate::files::node::allocated;
 use crate::files::proc::settings;
 use crate::memory::platform::Machine;
 use alloc::collections::BTreeMap;
@@ -342,8 +343,7 @@ fn put_sums(out: u64) -> Answer {
     let pages: u64 = all.values().map(|shm| shm.bytes.div_ceil(PAGE_SIZE)).sum();
     let present: Vec<_> = all.values().map(|shm| shm.memory.clone()).collect();
     drop(all);
-    let pages_of = |memory: &Counted<object::Segment<Machine>>| memory.mapping().pages();
-    let resident: u64 = present.iter().map(pages_of).sum();
+    let resident: u64 = present.iter().map(|memory| allocated(memory.mapping()) / PAGE_SIZE).sum();
     UserPtr::<[u64; 6]>::new(out).write(&[count, pages, resident, 0, 0, 0])?;
     Ok(last_index())
 }
@@ -358,7 +358,7 @@ pub fn write_report(out: &mut Vec<u8>) {
     for (id, shm) in ALL.lock().iter() {
         let (key, mode, bytes, nattch) = (shm.key as i32, shm.mode, shm.bytes, shm.memory.attached());
         let ([cpid, lpid], [uid, gid], [atime, dtime, ctime]) = (shm.pids, shm.owner, shm.times);
-        let rss = shm.memory.mapping().pages() * PAGE_SIZE;
+        let rss = allocated(shm.memory.mapping());
         let line = alloc::format!(
             "{key:>10} {id:>10}  {mode:>4o} {bytes:>21} {cpid:>5} {lpid:>5}  {nattch:>5} {uid:>5} {gid:>5} \
              {:>5} {:>5} {atime:>10} {dtime:>10} {ctime:>10} {rss:>21} {:>21}\n",

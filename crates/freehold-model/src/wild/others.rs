@@ -51,7 +51,8 @@ fn changed(stage: &mut Stage, v: &mut Values<'_>) -> bool {
             let mount = v.bit().then(|| super::stage::shared_blocks(v).all);
             mapping.set_mount_huge(mount);
             assert_eq!(mapping.mount_huge(), mount);
-            let looked = (mapping.size(), mapping.pages(), mapping.page_bytes(), mapping.seals());
+            let pages = (mapping.pages(), mapping.present_pages());
+            let looked = (mapping.size(), pages, mapping.page_bytes(), mapping.seals());
             let _ = (
                 looked,
                 mapping.is_direct(),

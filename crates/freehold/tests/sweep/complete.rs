@@ -83,6 +83,7 @@ const EXEMPT: &[(&str, &str)] = &[
     ("Mapping::align_to_huge_pages", "a word, which needs no memory"),
     ("Mapping::size", "a number"),
     ("Mapping::pages", "a number"),
+    ("Mapping::present_pages", "a number"),
     ("Mapping::page_bytes", "a number"),
     ("Mapping::has_page", "looks"),
     ("Mapping::drop_clean", "with `File::drop_clean`"),
