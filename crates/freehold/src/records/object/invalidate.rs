@@ -9,8 +9,8 @@ use freehold_sync::{
 
 /// A file's invalidate lock. Held for reading while a page enters the cache, for writing while pages leave.
 ///
-/// The count lies in the line of the lock's word, which a page that comes has just written; a fault that finds
-/// its page touches neither.
+/// The count lies in the line of the lock's word, which a page that comes has just written; a fault that
+/// finds its page touches neither.
 #[repr(C, align(64))]
 pub(crate) struct Invalidate<P: Platform> {
     lock: RwSem<P>,
