@@ -10,11 +10,13 @@
 //! The program runs itself under callgrind, once per figure, which counts only what happens inside
 //! [`measured`]. Where Valgrind is missing it says so and fails.
 
+use freehold::counted::Counted;
 use freehold::fault::Access;
 use freehold::platform::Host;
-use freehold::space::{Locking, Prot};
-use freehold_bench::{LockedTree, PAGE, SIZES, Space, Subject, area};
-use freehold_machine::Machine;
+use freehold::space::{AddressSpace, Locking, Prot};
+use freehold_bench::{LockedTree, PAGE, SIZES, STACK, Space, Subject, area};
+use freehold_machine::{Machine, Process};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::process::{Command, ExitCode, Stdio};
@@ -34,6 +36,8 @@ const BASELINE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/instruction
 const SHARED: [&str; 3] = ["lookup", "mmap+munmap", "split+merge"];
 /// What only the engine does, at every number of areas.
 const SIZED: [&str; 5] = ["mmap", "munmap", "mmap+touch+munmap", "munmap-touched", "fault"];
+/// What only the engine does, once for a small process: its pages lie in few tables, which are nearly empty.
+const SMALL: [&str; 1] = ["exit"];
 /// What the engine asks of its host: in a lookup a read section, which a kernel has nearly for nothing.
 const HOST: [&str; 1] = ["read-section"];
 /// What only the engine does, by the page of one large area.
@@ -120,7 +124,7 @@ fn table(names: &[&str]) -> Option<Counts> {
     for operation in SIZED.iter().filter(wanted) {
         row(&mut counts, operation, Space::NAME, &SIZES)?;
     }
-    for operation in HOST.iter().chain(&BY_PAGE).filter(wanted) {
+    for operation in HOST.iter().chain(&SMALL).chain(&BY_PAGE).filter(wanted) {
         row(&mut counts, operation, Space::NAME, &SIZES[..1])?;
     }
     Some(counts)
@@ -175,6 +179,7 @@ fn run(subject: &str, operation: &str, areas: u64) {
     match subject {
         _ if BY_PAGE.contains(&operation) => by_page(operation),
         _ if HOST.contains(&operation) => repeat(drop, |()| _ = black_box(<Machine>::rcu_read()), drop),
+        _ if SMALL.contains(&operation) => exit(areas),
         _ if SIZED.contains(&operation) => sized(operation, areas),
         Space::NAME => shared::<Space>(operation, areas),
         _ => shared::<LockedTree>(operation, areas),
@@ -206,7 +211,7 @@ fn sized(operation: &str, areas: u64) {
     };
     match operation {
         "mmap" => {
-            let mapped = std::cell::Cell::new(0);
+            let mapped = Cell::new(0);
             repeat(drop, |()| mapped.set(map(0)), |()| unmap(mapped.get()));
         }
         "munmap" => repeat(map, |at| unmap(*at), drop),
@@ -214,6 +219,27 @@ fn sized(operation: &str, areas: u64) {
         "fault" => repeat(map, |at| touch(*at), unmap),
         _ => repeat(drop, |()| unmap(touched(0)), drop),
     }
+    std::mem::forget(space);
+}
+
+/// One call for all rows: what the compiler makes of it does not depend on how many there are.
+#[inline(never)]
+fn fork(process: &Process) -> Counted<AddressSpace<Machine>> {
+    process.fork().expect("memory")
+}
+
+/// The end of a child that has a page of text, of heap and of stack of its own.
+fn exit(areas: u64) {
+    let space = Space::with_areas(areas);
+    let process = space.process();
+    let child = |_| {
+        let child = fork(process);
+        for at in [area(0, areas), area(1, areas), STACK] {
+            child.handle_fault(at, Access::WRITE).expect("room");
+        }
+        Cell::new(Some(child))
+    };
+    repeat(child, |child| drop(child.take()), drop);
     std::mem::forget(space);
 }
 
@@ -239,7 +265,7 @@ fn by_page(operation: &str) {
         "fault-per-page" => measured(&mut || touch(at)),
         "zap-per-page" => measured(&mut || unmap(at)),
         // Not dropped: the end of the child is not part of it.
-        "fork-per-page" => measured(&mut || std::mem::forget(process.fork().expect("memory"))),
+        "fork-per-page" => measured(&mut || std::mem::forget(fork(process))),
         _ => measured(&mut || process.mprotect(at, PAGES * PAGE, Prot::READ).expect("mapped")),
     }
     std::mem::forget(space);

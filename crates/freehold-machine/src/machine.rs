@@ -14,7 +14,7 @@ use freehold::platform::{Frame, FrameRequest};
 use freehold::platform::{PkeyRights, Platform};
 use freehold_pagetable::{Flush, Format, OutOfTables, Pfn, Table, TableMemory, TableMeta, X86_4};
 use freehold_sync::atomic::AtomicU32;
-use freehold_sync::{Host, Killed, LockContext, Rank, RcuHead};
+use freehold_sync::{Host, Interrupted, Killed, LockContext, Rank, RcuHead};
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
@@ -121,6 +121,11 @@ unsafe impl<F: Format> Host for Machine<F> {
     fn wait_killable(word: &AtomicU32, expected: u32) -> Result<(), Killed> {
         context::check("wait_killable", context::SLEEPS);
         host::wait_killable(word, expected)
+    }
+
+    fn wait_interruptible(word: &AtomicU32, expected: u32) -> Result<(), Interrupted> {
+        context::check("wait_interruptible", context::SLEEPS);
+        host::wait_interruptible(word, expected)
     }
 
     fn wake_one(word: &AtomicU32) {

@@ -1,9 +1,9 @@
-//! Threads, waiting, fatal signals and grace periods.
+//! Threads, waiting, signals and grace periods.
 
 use crate::common::*;
 use freehold_machine::Task;
 use freehold_sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
-use freehold_sync::{Host, Killed, RcuHead};
+use freehold_sync::{Host, Interrupted, Killed, RcuHead};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -100,6 +100,36 @@ fn a_fatal_signal_ends_a_killable_wait_wherever_it_sleeps() {
             assert!(!task.is_killed());
             task.kill();
             assert!(task.is_killed());
+            victim.join().unwrap();
+        }
+    });
+}
+
+/// The same of a signal that is not fatal, which ends interruptible waits alone, until it was handled.
+#[test]
+fn a_signal_ends_an_interruptible_wait_wherever_it_sleeps() {
+    run(|| {
+        for _ in 0..if cfg!(shuttle) { 1 } else { 200 } {
+            let task = Arc::new(std::sync::Mutex::new(None));
+            let victim = thread::spawn({
+                let task = task.clone();
+                move || {
+                    *task.lock().unwrap() = Some(Task::current());
+                    let word = AtomicU32::new(0);
+                    while Machine::wait_interruptible(&word, 0) == Ok(()) {}
+                    assert_eq!(Machine::wait_interruptible(&word, 1), Err(Interrupted), "it stays pending");
+                    assert_eq!(Machine::wait_killable(&word, 1), Ok(()), "it is not fatal");
+                    Task::current().handle_signal();
+                    assert_eq!(Machine::wait_interruptible(&word, 1), Ok(()));
+                }
+            });
+            let task = loop {
+                if let Some(task) = task.lock().unwrap().take() {
+                    break task;
+                }
+                thread::yield_now();
+            };
+            task.signal();
             victim.join().unwrap();
         }
     });

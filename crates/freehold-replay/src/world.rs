@@ -202,7 +202,8 @@ impl World {
                     None => Segment::new(&self.engine, key, size)?,
                     Some(page) => {
                         let size = size.next_multiple_of(page.bytes());
-                        Segment::of_huge_pages(&self.engine, key, page, size).map_err(|_| NoMemory)?
+                        // The recording does not say whether its pages were reserved.
+                        Segment::of_huge_pages(&self.engine, key, page, size, false).map_err(|_| NoMemory)?
                     }
                 };
                 self.files.insert(file.id, Mapped::Segment(segment));

@@ -22,6 +22,18 @@ impl fmt::Display for Killed {
 
 impl core::error::Error for Killed {}
 
+/// A wait was given up because a signal is pending, fatal or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interrupted;
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a signal is pending")
+    }
+}
+
+impl core::error::Error for Interrupted {}
+
 /// The embedding kernel, as the locks see it: waiting, CPU numbers, time, grace periods.
 ///
 /// All functions are associated functions, because a lock word has no room for a reference to its host.
@@ -58,6 +70,15 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// # Errors
     /// [`Killed`].
     fn wait_killable(word: &AtomicU32, expected: u32) -> Result<(), Killed>;
+
+    /// As [`wait_killable`](Self::wait_killable), and gives up for any other signal as well that the task is
+    /// to handle before its program goes on. A host without such signals leaves this as it is.
+    ///
+    /// # Errors
+    /// [`Interrupted`].
+    fn wait_interruptible(word: &AtomicU32, expected: u32) -> Result<(), Interrupted> {
+        Self::wait_killable(word, expected).map_err(|Killed| Interrupted)
+    }
 
     /// Wakes a task that sleeps on this address, the one that has slept longest; nobody if there is none. The
     /// word is not read: it may be part of an object whose life is over, as long as its memory is not

@@ -75,7 +75,7 @@ pub mod vma_lock;
 pub mod word_lock;
 
 pub use allocator_api2::alloc::AllocError;
-pub use host::{Host, Killed, RcuHead, check_killed};
+pub use host::{Host, Interrupted, Killed, RcuHead, check_killed};
 pub use mmap_lock::{
     FaultLock, MmapLock, MmapRangeGuard, MmapReadGuard, MmapWriteGuard, MmapWriter, Speculation,
 };

@@ -62,7 +62,7 @@
 //!
 //! | method | called inside of | may sleep | may allocate | does |
 //! | --- | --- | --- | --- | --- |
-//! | `wait`, `wait_killable` | L | it is meant to | yes | |
+//! | `wait`, `wait_killable`, `wait_interruptible` | L | it is meant to | yes | |
 //! | `wake_one`, `wake_all` | L, R | no | no | takes the scheduler's locks |
 //! | `with_cpu` | L, T, R; not nested | no | no | its function calls nothing that is listed here |
 //! | `spin_enter`, `spin_exit` | L, T, S, W, R | no | no | |
@@ -104,7 +104,7 @@ pub use freehold_pagetable::{
     Access, ENTRIES, Flush, Format, Level, OutOfTables, Pfn, PkeyRights, PteFlags, Rights, Table,
     TableMemory, TableMeta, Translation, VirtAddr, WalkFault, X86, X86_4, X86_5, hw_walk,
 };
-pub use freehold_sync::{Host, Killed, LockContext, Rank, RcuHead, atomic};
+pub use freehold_sync::{Host, Interrupted, Killed, LockContext, Rank, RcuHead, atomic};
 
 /// The machine below an address space.
 ///

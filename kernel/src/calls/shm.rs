@@ -8,6 +8,7 @@ use crate::arch::lock::SpinLock;
 use crate::arch::trap::Frame;
 use crate::arch::user::UserPtr;
 use crate::engine;
+use crate::files::node::allocated;
 use crate::files::proc::settings;
 use crate::memory::platform::Machine;
 use alloc::collections::BTreeMap;
@@ -15,7 +16,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::PAGE_SIZE;
 use freehold::counted::Counted;
-use freehold::error::Errno;
+use freehold::error::{Errno, FillError};
 use freehold::hugetlb::HugePageSize;
 use freehold::object;
 use freehold::space::ShmFlags;
@@ -82,6 +83,7 @@ static ALL: SpinLock<BTreeMap<u32, Shm>> = SpinLock::new(BTreeMap::new());
 const CREATE: u32 = 0o1000;
 const EXCLUSIVE: u32 = 0o2000;
 const HUGE: u32 = 0o4000;
+const NORESERVE: u32 = 0o10000;
 const PRIVATE: u32 = 0;
 const HUGE_SHIFT: u32 = 26;
 /// `shm_perm.mode`: removed; locked.
@@ -152,13 +154,9 @@ fn shmget(frame: &mut Frame) -> Answer {
             let page = if size == 0 { 2 << 20 } else { 1 << size };
             let page = HugePageSize::from_bytes(page).ok_or(Errno::EINVAL)?;
             let bytes = bytes.checked_next_multiple_of(page.bytes()).ok_or(Errno::EINVAL)?;
-            // The engine reserves none for a segment: at least there are as many now.
-            let pool = engine().huge_pool(page).counts(None);
-            let more = (settings::overcommit() as u64).saturating_sub(pool.surplus);
-            if bytes / page.bytes() > pool.free.saturating_sub(pool.reserved) + more {
-                return Err(Errno::ENOMEM);
-            }
-            object::Segment::of_huge_pages(engine(), key, page, bytes).map_err(|error| error.errno())?
+            let reserved = flags & NORESERVE == 0;
+            let made = object::Segment::of_huge_pages(engine(), key, page, bytes, reserved);
+            made.map_err(|error| if error == FillError::Killed { Errno::EINTR } else { Errno::ENOMEM })?
         }
     };
     let pid = current().process().pid;
@@ -345,8 +343,7 @@ fn put_sums(out: u64) -> Answer {
     let pages: u64 = all.values().map(|shm| shm.bytes.div_ceil(PAGE_SIZE)).sum();
     let present: Vec<_> = all.values().map(|shm| shm.memory.clone()).collect();
     drop(all);
-    let pages_of = |memory: &Counted<object::Segment<Machine>>| memory.mapping().pages();
-    let resident: u64 = present.iter().map(pages_of).sum();
+    let resident: u64 = present.iter().map(|memory| allocated(memory.mapping()) / PAGE_SIZE).sum();
     UserPtr::<[u64; 6]>::new(out).write(&[count, pages, resident, 0, 0, 0])?;
     Ok(last_index())
 }
@@ -361,7 +358,7 @@ pub fn write_report(out: &mut Vec<u8>) {
     for (id, shm) in ALL.lock().iter() {
         let (key, mode, bytes, nattch) = (shm.key as i32, shm.mode, shm.bytes, shm.memory.attached());
         let ([cpid, lpid], [uid, gid], [atime, dtime, ctime]) = (shm.pids, shm.owner, shm.times);
-        let rss = shm.memory.mapping().pages() * PAGE_SIZE;
+        let rss = allocated(shm.memory.mapping());
         let line = alloc::format!(
             "{key:>10} {id:>10}  {mode:>4o} {bytes:>21} {cpid:>5} {lpid:>5}  {nattch:>5} {uid:>5} {gid:>5} \
              {:>5} {:>5} {atime:>10} {dtime:>10} {ctime:>10} {rss:>21} {:>21}\n",

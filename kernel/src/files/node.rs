@@ -163,11 +163,7 @@ fn page_at(at: u64) -> PageIndex {
     PageIndex::new(at / PAGE_SIZE)
 }
 
-/// Bytes of the pages that a file has. They are counted one by one: a large file is taken to have all.
+/// Bytes of the pages that a file has.
 pub fn allocated(mapping: &Mapping<Machine>) -> u64 {
-    const MOST: u64 = 4096;
-    let pages = mapping.size().div_ceil(PAGE_SIZE);
-    let has = |page: &u64| mapping.has_page(PageIndex::new(*page));
-    let count = if pages > MOST { pages } else { (0..pages).filter(has).count() as u64 };
-    count * PAGE_SIZE
+    mapping.present_pages() * mapping.page_bytes()
 }

@@ -4,18 +4,16 @@
 use super::buffer::UserBuffer;
 use super::open::Open;
 use super::{CHARACTER, File, READABLE, Stat};
-use crate::arch::clock;
 use crate::arch::cpu::current;
 use crate::arch::lock::SpinLock;
 use crate::arch::user::{self, UserPtr};
 use crate::calls::errno;
-use crate::memory::platform::Machine;
-use crate::task::wait::{self, Key, Sleep, Woken};
-use alloc::collections::VecDeque;
+use crate::memory::platform::{Machine, key};
+use crate::task::wait::Key;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use freehold::counted::{Counted, Weak};
-use freehold::error::{Errno, UffdError};
+use freehold::error::{Errno, UffdError, UffdReadError};
 use freehold::space::AddressSpace;
 use freehold::uffd::{
     FaultReason, Features, FillMode, Message, MoveMode, ProtectMode, RegisterMode, UffdConfig, Userfaultfd,
@@ -40,8 +38,6 @@ const IOCTLS: u64 = 1 << 0x3f | 3;
 const USER_MODE_ONLY: u32 = 1;
 /// Bytes that one fill takes over at most: a huge page's.
 const MOST: u64 = 2 << 20;
-/// Nanoseconds between two looks for messages. The engine tells nobody but who reads.
-const LOOK: u64 = 100_000;
 const MESSAGE: usize = 32;
 
 type Handle = Arc<Userfaultfd<Machine>>;
@@ -51,8 +47,6 @@ pub struct Fault {
     user_mode_only: bool,
     /// Made by UFFDIO_API.
     handle: SpinLock<Option<Handle>>,
-    /// Messages that polls have found.
-    found: SpinLock<VecDeque<Message<Machine>>>,
 }
 
 /// userfaultfd: a new one for the calling process's memory; returns its descriptor.
@@ -68,7 +62,6 @@ pub fn open(flags: u32) -> Result<u64, Errno> {
         space: Counted::downgrade(current().space()),
         user_mode_only: flags & USER_MODE_ONLY != 0,
         handle: SpinLock::new(None),
-        found: SpinLock::new(VecDeque::new()),
     };
     add(fault, flags)
 }
@@ -154,27 +147,13 @@ impl Fault {
         let mode = ProtectMode::from_bits(mode).ok_or(Errno::EINVAL)?;
         self.handle()?.write_protect(start, len, mode).map(|()| 0).map_err(|error| error.errno())
     }
+}
 
-    /// The next message, if there is one.
-    fn take(&self) -> Option<Message<Machine>> {
-        let found = self.found.lock().pop_front();
-        found.or_else(|| self.handle().ok()?.try_read())
-    }
-
-    /// The next message, which may be waited for. The engine's own wait would end by fatal signals alone.
-    fn next(&self, nonblock: bool) -> Result<Message<Machine>, Errno> {
-        loop {
-            if let Some(message) = self.take() {
-                return Ok(message);
-            }
-            if nonblock {
-                return Err(Errno::EAGAIN);
-            }
-            let waiting = wait::enqueue(Key::kernel(&raw const self.found as u64), u32::MAX);
-            if waiting.sleep(Sleep::Interruptible, clock::now_ns() + LOOK) == Woken::Signal {
-                return Err(Errno::EINTR);
-            }
-        }
+/// The next message, which may be waited for.
+fn next(handle: &Userfaultfd<Machine>, nonblock: bool) -> Result<Message<Machine>, Errno> {
+    match nonblock {
+        true => handle.try_read().ok_or(Errno::EAGAIN),
+        false => handle.read().map_err(UffdReadError::errno),
     }
 }
 
@@ -220,7 +199,6 @@ fn words(message: Message<Machine>) -> Result<[u64; 4], Errno> {
                 space: current_space(),
                 user_mode_only: child.config().user_mode_only,
                 handle: SpinLock::new(Some(Arc::new(child))),
-                found: SpinLock::new(VecDeque::new()),
             };
             [0x13, add(fault, 0)?, 0, 0]
         }
@@ -238,13 +216,13 @@ fn current_space() -> Weak<AddressSpace<Machine>> {
 
 impl File for Fault {
     fn read(&self, _: u64, to: &mut UserBuffer<'_>, nonblock: bool) -> Result<usize, Errno> {
-        self.handle()?;
+        let handle = self.handle()?;
         if to.len() < MESSAGE {
             return Err(Errno::EINVAL);
         }
         let mut done = 0;
         while to.len() >= MESSAGE {
-            let message = match self.next(nonblock || done > 0) {
+            let message = match next(&handle, nonblock || done > 0) {
                 Ok(message) => words(message)?,
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
@@ -280,20 +258,21 @@ impl File for Fault {
     }
 
     fn stat(&self) -> Stat {
-        Stat { inode: &raw const self.found as u64, mode: 0o600, links: 1, ..Stat::default() }
+        Stat { inode: &raw const self.handle as u64, mode: 0o600, links: 1, ..Stat::default() }
     }
 
     fn ready(&self) -> u32 {
-        let message = self.take();
-        let is_there = message.is_some();
-        if let Some(message) = message {
-            self.found.lock().push_front(message);
-        }
+        let is_there = self.handle().is_ok_and(|handle| handle.poll().readable);
         if is_there { READABLE } else { 0 }
     }
 
-    fn ready_at(&self) -> u64 {
-        clock::now_ns() + LOOK
+    fn changes(&self) -> u64 {
+        self.handle().map_or(0, |handle| handle.poll().seen.into())
+    }
+
+    fn ready_key(&self) -> Option<Key> {
+        // Asked before what it is ready for: what comes later wakes.
+        self.handle().ok().map(|handle| key(handle.poll().bell))
     }
 }
 

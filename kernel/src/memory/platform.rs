@@ -10,8 +10,8 @@ use core::ptr::NonNull;
 use freehold::PAGE_SIZE;
 use freehold::platform::atomic::{AtomicU32, Ordering};
 use freehold::platform::{
-    Flush, Format, Frame, FrameRequest, Host, Killed, LockContext, OutOfTables, Pfn, Platform, Rank, RcuHead,
-    Table, TableMemory, TableMeta, X86_4,
+    Flush, Format, Frame, FrameRequest, Host, Interrupted, Killed, LockContext, OutOfTables, Pfn, Platform,
+    Rank, RcuHead, Table, TableMemory, TableMeta, X86_4,
 };
 use freehold_kit::{Qsbr, QsbrCpu, SpaceCpus};
 
@@ -51,11 +51,15 @@ unsafe impl Host for Machine {
     }
 
     fn wait(word: &AtomicU32, expected: u32) {
-        let _ = wait_while(word, expected, Sleep::Deaf);
+        wait_while(word, expected, Sleep::Deaf);
     }
 
     fn wait_killable(word: &AtomicU32, expected: u32) -> Result<(), Killed> {
-        wait_while(word, expected, Sleep::Killable)
+        if wait_while(word, expected, Sleep::Killable) { Ok(()) } else { Err(Killed) }
+    }
+
+    fn wait_interruptible(word: &AtomicU32, expected: u32) -> Result<(), Interrupted> {
+        if wait_while(word, expected, Sleep::Interruptible) { Ok(()) } else { Err(Interrupted) }
     }
 
     fn wake_one(word: &AtomicU32) {
@@ -111,29 +115,27 @@ unsafe impl Host for Machine {
     }
 }
 
-fn key(word: &AtomicU32) -> wait::Key {
+/// What sleeps on a word of the engine's.
+pub fn key(word: &AtomicU32) -> wait::Key {
     wait::Key::kernel(word.as_ptr() as u64)
 }
 
-fn wait_while(word: &AtomicU32, expected: u32, how: Sleep) -> Result<(), Killed> {
+/// False: a signal has ended the wait.
+fn wait_while(word: &AtomicU32, expected: u32, how: Sleep) -> bool {
     let here = crate::arch::cpu::current();
-    let how = match how {
-        Sleep::Killable if here.fault_ends_by_signal.get() => Sleep::Interruptible,
-        how => how,
-    };
     let is_over = || match how {
         Sleep::Deaf => false,
         Sleep::Killable => here.is_killed(),
         Sleep::Interruptible => here.work.load(Ordering::Relaxed) & (work::KILL | work::SIGNAL) != 0,
     };
     if is_over() {
-        return Err(Killed);
+        return false;
     }
     // SeqCst: a task that changes the word wakes afterwards, and needs the lock of the queue for that.
     if let Some(waiting) = wait::enqueue_if(key(word), || word.load(Ordering::SeqCst) == expected) {
         waiting.sleep(how, u64::MAX);
     }
-    if is_over() { Err(Killed) } else { Ok(()) }
+    !is_over()
 }
 
 /// Where the frame's bytes are visible.

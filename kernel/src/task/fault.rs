@@ -18,12 +18,10 @@ use linux_raw_sys::general::*;
 #[inline]
 pub fn page(at: u64, access: Access, from_program: bool) -> Result<(), FaultError> {
     let here = cpu::current();
-    // A signal ends the wait for a page, a userfaultfd's say; the program's access comes again after it.
-    here.fault_ends_by_signal.set(from_program);
-    let handled = here.space().handle_fault(at, access);
-    here.fault_ends_by_signal.set(false);
-    let resolved = match handled {
-        Err(FaultError::Killed) if from_program && !here.is_killed() => return Ok(()),
+    let access = Access { user: from_program, ..access };
+    let resolved = match here.space().handle_fault(at, access) {
+        // The program's access comes again after the signal's handler.
+        Err(FaultError::Interrupted) => return Ok(()),
         handled => handled?,
     };
     let count = &here.faults[usize::from(resolved.major)];

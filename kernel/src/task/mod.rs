@@ -97,8 +97,6 @@ pub struct Thread {
     pub clear_tid: Cell<u64>,
     /// Address and size that set_robust_list was given.
     pub robust_list: Cell<(u64, u64)>,
-    /// It serves a fault of its program: its killable waits end by any signal.
-    pub fault_ends_by_signal: Cell<bool>,
     /// Signals that are blocked: see [`blocked`](Self::blocked).
     blocked: AtomicU64,
     /// Of those, the ones that it waits for by rt_sigtimedwait. As `blocked`.
@@ -205,7 +203,6 @@ impl Thread {
             space: UnsafeCell::new(None),
             clear_tid: Cell::new(0),
             robust_list: Cell::new((0, 0)),
-            fault_ends_by_signal: Cell::new(false),
             blocked: AtomicU64::new(0),
             awaited: AtomicU64::new(0),
             pending: SpinLock::new(signal::Pending::default()),

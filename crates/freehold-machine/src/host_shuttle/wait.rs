@@ -1,12 +1,12 @@
-//! Sleeping and waking by address, and fatal signals, decided by the schedule. The guarantees are those of
+//! Sleeping and waking by address, and signals, decided by the schedule. The guarantees are those of
 //! `host_std::wait`.
 //!
 //! One mutex guards the list of sleepers, so looking at the word and going to sleep are one step for the
 //! waker.
 
 use crate::inject::exempt;
-use freehold_sync::Killed;
 use freehold_sync::atomic::{AtomicU32, Ordering};
+use freehold_sync::{Interrupted, Killed};
 use shuttle::sync::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -19,13 +19,15 @@ shuttle::thread_local! {
     static TASK: Task = Task(Arc::new(Record::default()));
 }
 
-/// A thread, as the target of a fatal signal.
+/// A thread, as the target of signals.
 #[derive(Clone, Debug)]
 pub struct Task(Arc<Record>);
 
 #[derive(Debug, Default)]
 struct Record {
     killed: AtomicBool,
+    /// A signal is pending that is not fatal.
+    signalled: AtomicBool,
     /// Killable waits until one is interrupted; 0: none will.
     countdown: AtomicU64,
 }
@@ -34,8 +36,15 @@ struct Record {
 struct Sleeper {
     address: usize,
     bell: Arc<Condvar>,
-    /// The task that a fatal signal wakes; `None` for a wait that is not killable.
-    task: Option<Task>,
+    /// The task, and which signals wake it; `None` for a wait that none ends.
+    task: Option<(Task, Ends)>,
+}
+
+/// Which signals end a sleep.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ends {
+    ByFatal,
+    ByAny,
 }
 
 impl Task {
@@ -48,7 +57,19 @@ impl Task {
     pub fn kill(&self) {
         let mut sleepers = sleepers();
         self.0.killed.store(true, SeqCst);
-        wake(&mut sleepers, usize::MAX, |sleeper| sleeper.task.as_ref().is_some_and(|task| self.is(task)));
+        wake(&mut sleepers, usize::MAX, |sleeper| self.sleeps_as(sleeper).is_some());
+    }
+
+    /// Makes a signal pending that is not fatal, and wakes the task if it sleeps interruptibly.
+    pub fn signal(&self) {
+        let mut sleepers = sleepers();
+        self.0.signalled.store(true, SeqCst);
+        wake(&mut sleepers, usize::MAX, |sleeper| self.sleeps_as(sleeper) == Some(Ends::ByAny));
+    }
+
+    /// Takes that signal back: it was handled.
+    pub fn handle_signal(&self) {
+        self.0.signalled.store(false, SeqCst);
     }
 
     /// Whether a fatal signal is pending.
@@ -67,12 +88,18 @@ impl Task {
         self.0.countdown.store(nth, SeqCst);
     }
 
-    fn is(&self, other: &Task) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+    /// Which signals end this sleep, if it is the task's.
+    fn sleeps_as(&self, sleeper: &Sleeper) -> Option<Ends> {
+        let (task, ends) = sleeper.task.as_ref()?;
+        Arc::ptr_eq(&self.0, &task.0).then_some(*ends)
     }
 
-    /// Counts one killable wait; whether a fatal signal is pending for it.
-    fn enters_wait(&self) -> bool {
+    fn is_over(&self, ends: Ends) -> bool {
+        self.is_killed() || ends == Ends::ByAny && self.0.signalled.load(SeqCst)
+    }
+
+    /// Counts one killable wait.
+    fn enters_wait(&self) {
         let left = self.0.countdown.load(SeqCst);
         if left > 0 {
             self.0.countdown.store(left - 1, SeqCst);
@@ -80,7 +107,6 @@ impl Task {
                 self.0.killed.store(true, SeqCst);
             }
         }
-        self.is_killed()
     }
 }
 
@@ -89,12 +115,22 @@ pub(crate) fn wait(word: &AtomicU32, expected: u32) {
 }
 
 pub(crate) fn wait_killable(word: &AtomicU32, expected: u32) -> Result<(), Killed> {
+    if wait_unless_over(word, expected, Ends::ByFatal) { Ok(()) } else { Err(Killed) }
+}
+
+pub(crate) fn wait_interruptible(word: &AtomicU32, expected: u32) -> Result<(), Interrupted> {
+    if wait_unless_over(word, expected, Ends::ByAny) { Ok(()) } else { Err(Interrupted) }
+}
+
+/// False: a signal has ended the wait.
+fn wait_unless_over(word: &AtomicU32, expected: u32, ends: Ends) -> bool {
     let task = Task::current();
-    if task.enters_wait() {
-        return Err(Killed);
+    task.enters_wait();
+    if task.is_over(ends) {
+        return false;
     }
-    sleep(word, expected, Some(task.clone()));
-    if task.is_killed() { Err(Killed) } else { Ok(()) }
+    sleep(word, expected, Some((task.clone(), ends)));
+    !task.is_over(ends)
 }
 
 pub(crate) fn wake_one(word: &AtomicU32) {
@@ -107,10 +143,12 @@ pub(crate) fn wake_all(word: &AtomicU32) {
     wake(&mut sleepers(), usize::MAX, |sleeper| sleeper.address == address);
 }
 
-fn sleep(word: &AtomicU32, expected: u32, task: Option<Task>) {
+fn sleep(word: &AtomicU32, expected: u32, task: Option<(Task, Ends)>) {
     let mut sleepers = sleepers();
-    // Killed or changed after the caller looked, but before the list was locked.
-    if task.as_ref().is_some_and(Task::is_killed) || word.load(Ordering::SeqCst) != expected {
+    // A signal or a change that came after the caller looked, but before the list was locked.
+    if task.as_ref().is_some_and(|(task, ends)| task.is_over(*ends))
+        || word.load(Ordering::SeqCst) != expected
+    {
         return;
     }
     let bell = exempt(|| Arc::new(Condvar::new()));

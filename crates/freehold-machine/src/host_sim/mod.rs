@@ -23,7 +23,7 @@ pub(crate) use raw::{fill_table, find_entry, is_zero};
 pub use rcu::RcuGuard;
 pub(crate) use rcu::{may_wait_for_grace, rcu_barrier, rcu_defer, rcu_read};
 pub use wait::Task;
-pub(crate) use wait::{wait, wait_killable, wake_all, wake_one};
+pub(crate) use wait::{wait, wait_interruptible, wait_killable, wake_all, wake_one};
 
 use crate::local::Local;
 use freehold_pagetable::PAGE_SIZE;

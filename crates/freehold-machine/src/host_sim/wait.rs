@@ -1,15 +1,15 @@
-//! Sleeping and waking by address, and fatal signals. The guarantees are those of `host_std::wait`; they are
+//! Sleeping and waking by address, and signals. The guarantees are those of `host_std::wait`; they are
 //! simpler to keep where one task runs at a time.
 
 use super::state;
 use freehold_sim::task;
-use freehold_sync::Killed;
 use freehold_sync::atomic::AtomicU32;
+use freehold_sync::{Interrupted, Killed};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 
-/// A task of a run, as the target of a fatal signal.
+/// A task of a run, as the target of signals.
 #[derive(Clone, Debug)]
 pub struct Task(Arc<Record>);
 
@@ -17,9 +17,11 @@ pub struct Task(Arc<Record>);
 struct Record {
     /// A fatal signal is pending.
     killed: AtomicBool,
+    /// Another signal is.
+    signalled: AtomicBool,
     /// Killable waits until one is interrupted; 0: none will.
     countdown: AtomicU64,
-    /// The address of the word that it sleeps on killably, 0 when none.
+    /// The address of the word that it sleeps on, 0 when none, or where no signal ends that.
     sleeps_on: AtomicUsize,
 }
 
@@ -40,6 +42,18 @@ impl Task {
         task::wake_at(self.0.sleeps_on.load(SeqCst), usize::MAX);
     }
 
+    /// Makes a signal pending that is not fatal, and wakes the task: a killable wait looks again, and may
+    /// return before its time.
+    pub fn signal(&self) {
+        self.0.signalled.store(true, SeqCst);
+        task::wake_at(self.0.sleeps_on.load(SeqCst), usize::MAX);
+    }
+
+    /// Takes that signal back: it was handled.
+    pub fn handle_signal(&self) {
+        self.0.signalled.store(false, SeqCst);
+    }
+
     /// Whether a fatal signal is pending.
     pub fn is_killed(&self) -> bool {
         self.0.killed.load(SeqCst)
@@ -56,8 +70,8 @@ impl Task {
         self.0.countdown.store(nth, SeqCst);
     }
 
-    /// Counts one killable wait; whether a fatal signal is pending for it.
-    fn enters_wait(&self) -> bool {
+    /// Counts one killable wait.
+    fn enters_wait(&self) {
         let left = self.0.countdown.load(SeqCst);
         if left > 0 {
             self.0.countdown.store(left - 1, SeqCst);
@@ -65,7 +79,6 @@ impl Task {
                 self.0.killed.store(true, SeqCst);
             }
         }
-        self.is_killed()
     }
 }
 
@@ -74,14 +87,26 @@ pub(crate) fn wait(word: &AtomicU32, expected: u32) {
 }
 
 pub(crate) fn wait_killable(word: &AtomicU32, expected: u32) -> Result<(), Killed> {
+    let is_over = |task: &Task| task.is_killed();
+    if wait_unless(word, expected, is_over) { Ok(()) } else { Err(Killed) }
+}
+
+pub(crate) fn wait_interruptible(word: &AtomicU32, expected: u32) -> Result<(), Interrupted> {
+    let is_over = |task: &Task| task.is_killed() || task.0.signalled.load(SeqCst);
+    if wait_unless(word, expected, is_over) { Ok(()) } else { Err(Interrupted) }
+}
+
+/// False: a signal has ended the wait.
+fn wait_unless(word: &AtomicU32, expected: u32, is_over: impl Fn(&Task) -> bool) -> bool {
     let task = Task::current();
-    if task.enters_wait() {
-        return Err(Killed);
+    task.enters_wait();
+    if is_over(&task) {
+        return false;
     }
     task.0.sleeps_on.store(ptr::from_ref(word).addr(), SeqCst);
     task::sleep(word, expected);
     task.0.sleeps_on.store(0, SeqCst);
-    if task.is_killed() { Err(Killed) } else { Ok(()) }
+    !is_over(&task)
 }
 
 pub(crate) fn wake_one(word: &AtomicU32) {

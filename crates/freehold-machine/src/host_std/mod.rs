@@ -17,7 +17,7 @@ pub use rcu::RcuGuard;
 pub(crate) use rcu::{may_wait_for_grace, rcu_barrier, rcu_defer, rcu_read};
 pub(crate) use uncharged::{Lists, copied, interrupt, set_cpus, trap, zeroed};
 pub use wait::Task;
-pub(crate) use wait::{wait, wait_killable, wake_all, wake_one};
+pub(crate) use wait::{wait, wait_interruptible, wait_killable, wake_all, wake_one};
 
 use crate::local::Local;
 use freehold_sync::LockContext;

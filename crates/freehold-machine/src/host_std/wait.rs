@@ -1,15 +1,16 @@
-//! Sleeping and waking by the host's futex, and fatal signals.
+//! Sleeping and waking by the host's futex, and signals, fatal and others.
 //!
 //! Guarantee: a task that sleeps killably wakes up when [`Task::kill`] is called, wherever it sleeps,
-//! and returns [`Killed`] from this and every later killable wait.
+//! and returns [`Killed`] from this and every later killable wait. The same of [`Task::signal`] and
+//! interruptible waits, as long as the signal is pending.
 //!
 //! Mechanism: a killable sleeper leaves the address of its word in its record before it looks at the
 //! fatal flag for the last time, and takes it out after it woke. The killer sets the flag and then wakes
 //! that address again and again until it is gone: one wake alone could come in the moment between the
-//! sleeper's last look and its sleep.
+//! sleeper's last look and its sleep. A sender of other signals does so where the sleep ends by those.
 
-use freehold_sync::Killed;
 use freehold_sync::atomic::AtomicU32;
+use freehold_sync::{Interrupted, Killed};
 use rustix::thread::futex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +19,7 @@ thread_local! {
     static TASK: Task = Task(Arc::new(Record::default()));
 }
 
-/// A thread, as the target of a fatal signal.
+/// A thread, as the target of signals.
 #[derive(Clone, Debug)]
 pub struct Task(Arc<Record>);
 
@@ -26,11 +27,20 @@ pub struct Task(Arc<Record>);
 struct Record {
     /// A fatal signal is pending. Written by the killer, read by the task.
     killed: AtomicBool,
-    /// The address of the word this task sleeps on killably, 0 when none. The word outlives its being
-    /// here, because the sleeper that borrowed it takes it out before it returns.
-    sleeps_on: Mutex<Option<WordAddress>>,
+    /// Another signal is.
+    signalled: AtomicBool,
+    /// The address of the word this task sleeps on, and how, if a signal may end that. The word outlives its
+    /// being here, because the sleeper that borrowed it takes it out before it returns.
+    sleeps_on: Mutex<Option<(WordAddress, Ends)>>,
     /// Killable waits until one is interrupted; 0 when none will be. Only the task counts down.
     countdown: AtomicU64,
+}
+
+/// Which signals end a sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ends {
+    ByFatal,
+    ByAny,
 }
 
 /// A word borrowed by a sleeper.
@@ -52,9 +62,23 @@ impl Task {
     pub fn kill(&self) {
         // SeqCst: either the sleeper sees the flag after it left its address, or its address is seen here.
         self.0.killed.store(true, Ordering::SeqCst);
-        while self.wake_sleeper() {
+        while self.wake_sleeper(|_| true) {
             std::thread::yield_now();
         }
+    }
+
+    /// Makes a signal pending that is not fatal, and wakes the task if it sleeps interruptibly.
+    pub fn signal(&self) {
+        // SeqCst: as in `kill`.
+        self.0.signalled.store(true, Ordering::SeqCst);
+        while self.wake_sleeper(|ends| ends == Ends::ByAny) {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Takes that signal back: it was handled.
+    pub fn handle_signal(&self) {
+        self.0.signalled.store(false, Ordering::SeqCst);
     }
 
     /// Whether a fatal signal is pending.
@@ -73,9 +97,10 @@ impl Task {
         self.0.countdown.store(nth, Ordering::SeqCst);
     }
 
-    fn wake_sleeper(&self) -> bool {
+    /// Wakes the task if it sleeps in a way that `ends`.
+    fn wake_sleeper(&self, ends: impl Fn(Ends) -> bool) -> bool {
         let address = self.0.sleeps_on.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(WordAddress(word)) = *address else { return false };
+        let Some((WordAddress(word), _)) = address.filter(|(_, how)| ends(*how)) else { return false };
         #[expect(unsafe_code, reason = "borrows the sleeper's word")]
         // SAFETY: the sleeper still borrows the word, and cannot return before it takes this lock.
         let word = unsafe { &*word };
@@ -83,8 +108,12 @@ impl Task {
         true
     }
 
-    /// Counts one killable wait; whether a fatal signal is pending for it.
-    fn enters_wait(&self) -> bool {
+    fn is_over(&self, ends: Ends) -> bool {
+        self.is_killed() || ends == Ends::ByAny && self.0.signalled.load(Ordering::SeqCst)
+    }
+
+    /// Counts one killable wait.
+    fn enters_wait(&self) {
         let left = self.0.countdown.load(Ordering::Relaxed);
         if left > 0 {
             self.0.countdown.store(left - 1, Ordering::Relaxed);
@@ -92,12 +121,10 @@ impl Task {
                 self.0.killed.store(true, Ordering::SeqCst);
             }
         }
-        self.is_killed()
     }
 
-    fn set_sleeps_on(&self, word: Option<&AtomicU32>) {
-        let mut address = self.0.sleeps_on.lock().unwrap_or_else(PoisonError::into_inner);
-        *address = word.map(|word| WordAddress(word));
+    fn set_sleeps_on(&self, word: Option<(WordAddress, Ends)>) {
+        *self.0.sleeps_on.lock().unwrap_or_else(PoisonError::into_inner) = word;
     }
 }
 
@@ -107,20 +134,30 @@ pub(crate) fn wait(word: &AtomicU32, expected: u32) {
 }
 
 pub(crate) fn wait_killable(word: &AtomicU32, expected: u32) -> Result<(), Killed> {
+    if wait_unless_over(word, expected, Ends::ByFatal) { Ok(()) } else { Err(Killed) }
+}
+
+pub(crate) fn wait_interruptible(word: &AtomicU32, expected: u32) -> Result<(), Interrupted> {
+    if wait_unless_over(word, expected, Ends::ByAny) { Ok(()) } else { Err(Interrupted) }
+}
+
+/// False: a signal has ended the wait.
+fn wait_unless_over(word: &AtomicU32, expected: u32, ends: Ends) -> bool {
     // A thread past its destructors has no record any more and cannot be killed.
     let Ok(task) = TASK.try_with(Task::clone) else {
         wait(word, expected);
-        return Ok(());
+        return true;
     };
-    if task.enters_wait() {
-        return Err(Killed);
+    task.enters_wait();
+    if task.is_over(ends) {
+        return false;
     }
-    task.set_sleeps_on(Some(word));
-    if !task.is_killed() {
+    task.set_sleeps_on(Some((WordAddress(word), ends)));
+    if !task.is_over(ends) {
         wait(word, expected);
     }
     task.set_sleeps_on(None);
-    if task.is_killed() { Err(Killed) } else { Ok(()) }
+    !task.is_over(ends)
 }
 
 pub(crate) fn wake_one(word: &AtomicU32) {

@@ -51,7 +51,8 @@ fn changed(stage: &mut Stage, v: &mut Values<'_>) -> bool {
             let mount = v.bit().then(|| super::stage::shared_blocks(v).all);
             mapping.set_mount_huge(mount);
             assert_eq!(mapping.mount_huge(), mount);
-            let looked = (mapping.size(), mapping.pages(), mapping.page_bytes(), mapping.seals());
+            let pages = (mapping.pages(), mapping.present_pages());
+            let looked = (mapping.size(), pages, mapping.page_bytes(), mapping.seals());
             let _ = (
                 looked,
                 mapping.is_direct(),
@@ -161,7 +162,7 @@ fn segment(stage: &mut Stage, v: &mut Values<'_>) -> bool {
         let (key, size, page) = (v.wild() as u32, v.offset(), v.of(&HugePageSize::ALL));
         let made = match v.bit() {
             true => Segment::new(&stage.engine, key, size).ok(),
-            false => Segment::of_huge_pages(&stage.engine, key, page, size).ok(),
+            false => Segment::of_huge_pages(&stage.engine, key, page, size, v.bit()).ok(),
         };
         return made.map(|made| stage.segments = vec![made]).is_some();
     }

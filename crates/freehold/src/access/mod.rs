@@ -58,7 +58,7 @@ impl From<FaultError> for AccessError {
                 AccessError::BadAddress
             }
             FaultError::OutOfMemory => AccessError::OutOfMemory,
-            FaultError::Killed => AccessError::Killed,
+            FaultError::Killed | FaultError::Interrupted => AccessError::Killed,
         }
     }
 }

@@ -61,8 +61,8 @@ verb_error! {
 pub enum UffdReadError {
     /// It is closed.
     Closed,
-    /// A fatal signal arrived while waiting for one.
-    Killed,
+    /// A signal arrived while one was waited for.
+    Interrupted,
 }
 
 impl UffdReadError {
@@ -70,7 +70,7 @@ impl UffdReadError {
     pub fn errno(self) -> Errno {
         match self {
             UffdReadError::Closed => Errno::EBADF,
-            UffdReadError::Killed => Errno::EINTR,
+            UffdReadError::Interrupted => Errno::EINTR,
         }
     }
 }

@@ -97,6 +97,9 @@ pub enum FaultError {
     OutOfMemory,
     /// A fatal signal arrived while waiting for a lock.
     Killed,
+    /// A signal arrived while a userfaultfd's pager was waited for, of an access by the program itself: it is
+    /// to be tried again once the signal was handled.
+    Interrupted,
 }
 
 impl fmt::Display for FaultError {
@@ -234,8 +237,12 @@ impl<P: Platform> AddressSpace<P> {
                 }
                 FaultOutcome::Userfault(fault) => {
                     done.waited = true;
-                    if let Err(killed) = self.wait_for_pager(&fault, addr) {
-                        break Err(killed.into());
+                    let waited = match access.user {
+                        true => self.wait_for_pager_or_signal(&fault, addr),
+                        false => self.wait_for_pager(&fault, addr).map_err(FaultError::from),
+                    };
+                    if let Err(error) = waited {
+                        break Err(error);
                     }
                 }
                 FaultOutcome::Failed(error) => break Err(error.at(addr)),

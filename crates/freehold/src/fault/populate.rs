@@ -28,7 +28,7 @@ impl From<FaultError> for PopulateError {
     fn from(error: FaultError) -> Self {
         match error {
             FaultError::OutOfMemory => PopulateError::OutOfMemory,
-            FaultError::Killed => PopulateError::Killed,
+            FaultError::Killed | FaultError::Interrupted => PopulateError::Killed,
             FaultError::MemoryFailed { .. } => PopulateError::MemoryFailed,
             FaultError::Segv { .. } | FaultError::Bus { .. } => PopulateError::BadAccess,
         }

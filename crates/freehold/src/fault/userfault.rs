@@ -11,7 +11,7 @@ use crate::{
     vma::{Vma, flags::VmFlags, rights::vma_pte_flags},
 };
 use freehold_pagetable::{Kind, MarkerKind, Pte, PteFlags, PteTable};
-use freehold_sync::Killed;
+use freehold_sync::{Interrupted, Killed, atomic::AtomicU32, check_killed};
 use freehold_vmspace::{NoMemory, is_wp_marker};
 
 /// A fault that has to wait, with no lock held and nothing borrowed.
@@ -59,17 +59,41 @@ impl<P: Platform> AddressSpace<P> {
     /// Waits until the fault is worth another try: the pager was told of it and has woken it, or something
     /// has changed already.
     ///
+    /// # Errors
+    ///
+    /// A fatal signal arrived first.
+    ///
     /// # Locks
     ///
     /// The VMA's lock or the mmap lock for reading, for a look; none while it sleeps. The caller holds none.
     pub(crate) fn wait_for_pager(&self, fault: &Userfault<P>, addr: u64) -> Result<(), Killed> {
+        self.sleep_for_pager(fault, addr, P::wait_killable)
+    }
+
+    /// As [`wait_for_pager`](Self::wait_for_pager), for an access by the program itself: the program makes it
+    /// again after a signal's handler, so any signal ends the wait.
+    pub(crate) fn wait_for_pager_or_signal(&self, fault: &Userfault<P>, addr: u64) -> Result<(), FaultError> {
+        self.sleep_for_pager(fault, addr, |word, seen| {
+            P::wait_interruptible(word, seen).map_err(|Interrupted| match check_killed::<P>() {
+                Ok(()) => FaultError::Interrupted,
+                Err(killed) => killed.into(),
+            })
+        })
+    }
+
+    fn sleep_for_pager<E: From<Killed>>(
+        &self,
+        fault: &Userfault<P>,
+        addr: u64,
+        sleep: impl Fn(&AtomicU32, u32) -> Result<(), E>,
+    ) -> Result<(), E> {
         let context = &fault.context;
         let told = if context.wants(Features::EXACT_ADDRESS) { addr } else { fault.page };
         let waiter = Waiter::for_page(told, fault.reason, fault.write);
         let Some(queued) = context.queue.enter(&waiter) else { return Ok(()) };
         // Only now: a pager that fills the page, or a call that clears the VMA, from here on finds us in the
         // queue.
-        if self.still_waits(fault)? { queued.wait() } else { Ok(()) }
+        if self.still_waits(fault)? { queued.wait(sleep) } else { Ok(()) }
     }
 
     fn still_waits(&self, fault: &Userfault<P>) -> Result<bool, Killed> {

@@ -16,7 +16,7 @@
 //! | itself | open | closed: the handle's end, under the mmap lock held for writing, in the hold that takes it from every VMA |
 //! | a waiter | pending: not read yet | delivered: read. An event is over then, and its sender goes on |
 //! | | delivered | woken: [`wake`](Userfaultfd::wake), or a call that filled its page |
-//! | | either | woken: the context is closed. Gone: a fatal signal |
+//! | | either | woken: the context is closed. Gone: a signal, of a program's own fault; else a fatal one |
 //! | `changing` | above 0: what is mapped is about to change, and the pager has not read of it; it fills nothing | reading; else the sender, which goes on |
 //!
 //! **A fault waits** as `FaultOutcome::Userfault`: all locks are dropped. It is queued first; then it looks
@@ -61,7 +61,7 @@ mod register;
 pub(crate) use crate::records::uffd::{Context, decode};
 
 use crate::platform::Platform;
-pub use crate::records::uffd::{FaultReason, Features, Message, UffdConfig, Userfaultfd};
+pub use crate::records::uffd::{FaultReason, Features, Message, Poll, UffdConfig, Userfaultfd};
 pub use fill::FillMode;
 pub use move_pages::MoveMode;
 pub use protect::ProtectMode;

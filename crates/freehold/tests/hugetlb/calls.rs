@@ -3,7 +3,7 @@
 use super::*;
 use freehold::{
     access::AccessMode,
-    object::Segment,
+    object::{FillError, Segment},
     space::{RemapFlags, ShmFlags},
 };
 
@@ -38,7 +38,7 @@ fn sizes_and_flags() {
 #[test]
 fn segments() {
     everywhere(2, |world, process, cpu| {
-        let segment = |bytes| Segment::of_huge_pages(world.engine(), 7, HugePageSize::Mib2, bytes);
+        let segment = |bytes| Segment::of_huge_pages(world.engine(), 7, HugePageSize::Mib2, bytes, true);
         assert!(segment(HUGE + PAGE).is_err(), "not in whole pages");
         let segment = segment(2 * HUGE).unwrap();
         let none = ShmFlags::empty();
@@ -55,6 +55,59 @@ fn segments() {
         process.shmdt(other).unwrap();
         assert!(segment.is_destroyed());
     });
+}
+
+/// A segment has its pages reserved from its beginning to its end, attached or not.
+#[test]
+fn a_segment_reserves_its_pages() {
+    everywhere(3, |world, process, cpu| {
+        let segment = |pages, reserved| {
+            Segment::of_huge_pages(world.engine(), 7, HugePageSize::Mib2, pages * HUGE, reserved)
+        };
+        let two = segment(2, true).unwrap();
+        assert_eq!((counts(world).free, counts(world).reserved), (3, 2));
+        assert_eq!(segment(2, true).err(), Some(FillError::NoHugePages), "one is left");
+        assert_eq!(process.mmap(0, 2 * HUGE, RW, PRIVATE, None, 0).unwrap_err().errno(), Errno::ENOMEM);
+        assert_eq!((counts(world).free, counts(world).reserved), (3, 2), "what is refused leaves nothing");
+        // Attached, touched, detached: a page is reserved or there.
+        let at = process.shmat(&two, 0, ShmFlags::empty()).unwrap();
+        process.store(cpu, at, 1u64).unwrap();
+        assert_eq!((counts(world).free, counts(world).reserved), (2, 1));
+        process.shmdt(at).unwrap();
+        assert_eq!((counts(world).free, counts(world).reserved), (2, 1));
+        // One without a reservation has what others leave.
+        let more = segment(2, false).unwrap();
+        let at = process.shmat(&more, 0, ShmFlags::empty()).unwrap();
+        process.store(cpu, at, 1u64).unwrap();
+        let store = process.store(cpu, at + HUGE, 1u64);
+        assert_eq!(store, Err(FaultError::Bus { addr: at + HUGE }), "the last page is another's");
+        two.remove();
+        assert_eq!(counts(world).reserved, 0);
+        process.store(cpu, at + HUGE, 1u64).unwrap();
+        process.shmdt(at).unwrap();
+        // Of one that was never removed.
+        drop(more);
+        let one = segment(1, true).unwrap();
+        assert_eq!((counts(world).free, counts(world).reserved), (3, 1));
+        drop(one);
+        assert_eq!(counts(world), all_free(3));
+    });
+}
+
+/// Two segments that are made at once do not both find the pages that there are for one.
+#[test]
+fn two_segments_do_not_have_the_same_pages() {
+    let world = world(3);
+    for _ in 0..50 {
+        let make = || Segment::of_huge_pages(world.engine(), 7, HugePageSize::Mib2, 2 * HUGE, true);
+        std::thread::scope(|scope| {
+            let both = [scope.spawn(make), scope.spawn(make)].map(|thread| thread.join().unwrap());
+            assert_eq!(both.iter().filter(|made| made.is_ok()).count(), 1);
+            assert_eq!(counts(&world).reserved, 2);
+        });
+        assert_eq!(counts(&world), all_free(3));
+    }
+    world.end();
 }
 
 /// Nothing is cut inside a page, and nothing changes when that is asked for (hazards C-29, C-30).

@@ -12,7 +12,7 @@ use freehold::{
 };
 use freehold_machine::{Machine, Mmu, exempt};
 use freehold_pagetable::{Flush, Level, OutOfTables, Table, TableMemory, TableMeta, X86_4};
-use freehold_sync::{Host, Killed, LockContext, Rank, RcuHead, atomic::AtomicU32};
+use freehold_sync::{Host, Interrupted, Killed, LockContext, Rank, RcuHead, atomic::AtomicU32};
 use std::{
     cell::RefCell,
     ptr::NonNull,
@@ -124,6 +124,10 @@ unsafe impl Host for Gated {
 
     fn wait_killable(word: &AtomicU32, expected: u32) -> Result<(), Killed> {
         <Machine as Host>::wait_killable(word, expected)
+    }
+
+    fn wait_interruptible(word: &AtomicU32, expected: u32) -> Result<(), Interrupted> {
+        <Machine as Host>::wait_interruptible(word, expected)
     }
 
     fn wake_one(word: &AtomicU32) {

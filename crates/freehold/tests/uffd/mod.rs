@@ -5,6 +5,7 @@ mod fill;
 mod meanwhile;
 mod moving;
 mod oom;
+mod polls;
 mod pools;
 mod protect;
 mod register;

@@ -112,7 +112,7 @@ fn c72_a_killed_sleeper_goes() {
             let read = uffd.read().unwrap_err();
             (Task::current().revive(), read).1
         };
-        assert_eq!(reader(), UffdReadError::Killed);
+        assert_eq!(reader(), UffdReadError::Interrupted);
         let _ = Access::READ;
     });
 }

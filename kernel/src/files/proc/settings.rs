@@ -118,7 +118,7 @@ const ASKED: &[Asked] = &[
     ("kernel/shm_next_id", || SHM.next_id.load(Relaxed) as i64, Some(|n| SHM.next_id.store(n, Relaxed))),
     ("vm/nr_hugepages", huge_pages, Some(set_huge_pages)),
     ("vm/nr_hugepages_mempolicy", huge_pages, Some(set_huge_pages)),
-    ("vm/nr_overcommit_hugepages", || OVERCOMMIT.load(Relaxed) as i64, Some(set_overcommit)),
+    ("vm/nr_overcommit_hugepages", overcommit, Some(set_overcommit)),
     ("vm/max_map_count", || engine().max_map_count() as i64, Some(|n| engine().set_max_map_count(n))),
     ("vm/mmap_min_addr", || engine().config().mmap_min_addr as i64, None),
 ];

@@ -81,6 +81,7 @@ impl<P: Platform> Mapping<P> {
             }
             word.store(0, Relaxed);
             if let Some(pfn) = old.held() {
+                self.invalidate.went(1);
                 // Without memory to forget the page, its place stays reserved: then the pool keeps the
                 // reservation as well.
                 if !forgotten {

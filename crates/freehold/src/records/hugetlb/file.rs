@@ -218,7 +218,9 @@ impl<P: Platform> Mapping<P> {
         let frame = engine.platform().frame(first);
         frame.init_cache(self.cache_page(), index.first_in_block(level.shift() - PAGE_SHIFT));
         frame.set_hugetlb(level);
-        if !NewPage::put(engine.platform(), word, first, put) {
+        if NewPage::put(engine.platform(), word, first, put) {
+            self.invalidate.came(1);
+        } else {
             // Without memory to forget the page, its place counts as reserved from now on.
             if reserved || huge.reserves.forget::<P>(index).is_err() {
                 engine.memory().restore_reservation(first, huge.size);

@@ -147,6 +147,7 @@ impl<P: Platform> Mapping<P> {
             let word = self.cache_word(pages_go, index);
             debug_assert!(word.is_ok(), "the word was made above");
             if let Ok(word) = word {
+                self.invalidate.came(1);
                 self.engine().platform().frame(pfn).enter_cache();
                 // Release pairs with the acquire in `find`, as where single pages come. Nobody else changes
                 // the word: the lock is held for writing.

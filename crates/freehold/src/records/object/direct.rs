@@ -85,8 +85,9 @@ impl<P: Platform> Mapping<P> {
         frame.init_cache(self.cache_page(), index);
         frame.enter_cache();
         // Release pairs with the acquire in `find`.
-        if word.compare_exchange(0, Word::present(pfn).0, Release, Relaxed).is_err() {
-            self.let_go_of(pfn);
+        match word.compare_exchange(0, Word::present(pfn).0, Release, Relaxed) {
+            Ok(_) => self.invalidate.came(1),
+            Err(_) => self.let_go_of(pfn),
         }
         Ok(())
     }

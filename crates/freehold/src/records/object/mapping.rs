@@ -29,6 +29,7 @@ use super::{
     Pager, Zeroes,
     block::NO_MOUNT,
     file::MAX_BYTES,
+    invalidate::Invalidate,
     new_page::NewPage,
     radix::{Alone, Locked, Radix, Stay},
     seals::Sealing,
@@ -91,8 +92,8 @@ pub struct Mapping<P: Platform> {
     pager: Box<dyn Pager<P>>,
     /// Guards the size, and the contents against two writers.
     pub(crate) content: RwSem<P>,
-    /// Held for reading while a page enters the cache, for writing while pages leave.
-    pub(crate) invalidate: RwSem<P>,
+    /// Held for reading while a page enters the cache, for writing while pages leave; counts them.
+    pub(crate) invalidate: Invalidate<P>,
     /// The i_mmap lock, and the VMAs that map the file.
     home: RmapRootRef<P, IMmap>,
     /// Regions that have the file's pages without an MMU.
@@ -168,7 +169,7 @@ impl<P: Platform> Mapping<P> {
             revoked: AtomicU64::new(0),
             pager,
             content: RwSem::new(Rank::IRwsem),
-            invalidate: RwSem::new(Rank::Invalidate),
+            invalidate: Invalidate::new(),
             home: RmapRoot::try_new(FileLock::new(engine.config().file_rmap, engine.file_stats.clone()))?,
             regions: FileRegions::new(),
             in_ring: InRing::new(),
@@ -230,6 +231,12 @@ impl<P: Platform> Mapping<P> {
     /// Pages, counting the last even if the file ends inside it: huge ones, if it is a file of those.
     pub fn pages(&self) -> u64 {
         self.pages_of(self.size())
+    }
+
+    /// How many of its pages are in the cache at this moment: of memory, what it takes (st_blocks). It is not
+    /// counted for this, so it costs the same whatever the size.
+    pub fn present_pages(&self) -> u64 {
+        self.invalidate.pages()
     }
 
     /// The page behind the last one.
@@ -394,8 +401,9 @@ impl<P: Platform> Mapping<P> {
             None => Ok(self.cache_word(pages_stay, index)?),
         });
         let published = filled.map(|word| NewPage::put(platform, word, pfn, put));
-        if !matches!(published, Ok(true)) {
-            self.engine.memory().put_frame(pfn);
+        match published {
+            Ok(true) => self.invalidate.came(1),
+            _ => self.engine.memory().put_frame(pfn),
         }
         published.map(drop)
     }
@@ -460,7 +468,7 @@ impl<P: Platform> Mapping<P> {
     /// Drops the pages of `range` that were marked, and zapped, under `invalidate` held for writing. Returns
     /// how many.
     pub(super) fn drop_leaving(&self, pages_go: &impl Locked, range: PageRange) -> u64 {
-        let mut count = 0;
+        let (mut count, mut held) = (0, 0);
         let _: ControlFlow<()> = self.cache.each(Stay::locked(pages_go), range, |_, word| {
             // Relaxed: as above.
             let old = Word(word.load(Relaxed));
@@ -469,6 +477,7 @@ impl<P: Platform> Mapping<P> {
                 count += 1;
             }
             if let Some(pfn) = old.held() {
+                held += 1;
                 if self.is_direct() {
                     self.let_go_of(pfn);
                 } else {
@@ -478,6 +487,7 @@ impl<P: Platform> Mapping<P> {
             }
             ControlFlow::Continue(())
         });
+        self.invalidate.went(held);
         count
     }
 
@@ -524,12 +534,20 @@ impl<P: Platform> Mapping<P> {
         self.home.edit()
     }
 
-    /// Verifies the tree of VMAs.
+    /// Verifies the tree of VMAs and, where nobody brings or takes pages, their number.
     ///
     /// # Panics
     ///
     /// If something is wrong, with a description of it.
     pub fn check(&self) {
+        if let Some(lock) = self.invalidate.try_write() {
+            let mut pages = 0;
+            let _: ControlFlow<()> = self.each_page(&lock, PageRange::ALL, |_| {
+                pages += 1;
+                ControlFlow::Continue(())
+            });
+            assert_eq!(self.present_pages(), pages, "pages of a file were miscounted");
+        }
         self.mappers().check();
     }
 }

@@ -17,6 +17,7 @@ mod exchange;
 mod file;
 mod foreign;
 pub(crate) mod in_place;
+mod invalidate;
 mod lookup;
 mod mapping;
 mod new_page;

@@ -62,18 +62,25 @@ impl<P: Platform> Segment<P> {
     }
 
     /// The same, of huge pages of this size (SHM_HUGETLB), which come from the [pool](Engine::huge_pool) as
-    /// they are touched.
+    /// they are touched. With `reserved` all of them are reserved from now until the segment's end; without
+    /// (SHM_NORESERVE) none is.
     ///
     /// # Errors
     ///
-    /// `bytes` is not a multiple of the page's; or no memory.
+    /// `bytes` is not a multiple of the page's; the pool has not so many pages; or no memory.
     pub fn of_huge_pages(
         engine: &Counted<Engine<P>>,
         key: u32,
         page: HugePageSize,
         bytes: u64,
+        reserved: bool,
     ) -> Result<Counted<Self>, FillError> {
-        Ok(Self::over(key, Mapping::of_huge_pages(engine, page, bytes, false)?)?)
+        let memory = Mapping::of_huge_pages(engine, page, bytes, false)?;
+        // Of memory that is not to be, the reservation goes with it.
+        if let Some(right) = memory.reserving()? {
+            right.reserve(0..memory.size(), reserved, false)?;
+        }
+        Ok(Self::over(key, memory)?)
     }
 
     fn over(key: u32, memory: Counted<Mapping<P>>) -> Result<Counted<Self>, NoMemory> {

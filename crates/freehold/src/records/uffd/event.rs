@@ -64,7 +64,7 @@ impl<P: Platform> Notice<P> {
         let waiter = Waiter::for_event(message, change);
         if let Some(queued) = context.queue.enter(&waiter) {
             // Killed: the pager will not hear of it. As on Linux nobody is told.
-            let _ = queued.wait();
+            let _ = queued.wait(P::wait_killable);
         }
         // A child's handle that nobody took goes with the waiter, and the child's memory is free of it.
     }

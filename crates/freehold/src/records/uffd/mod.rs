@@ -17,6 +17,7 @@ use freehold_sync::atomic::{
     Ordering::{Acquire, Release},
 };
 use freehold_vmspace::UserRange;
+pub use queue::Poll;
 use queue::Queue;
 
 bitflags! {
@@ -197,13 +198,39 @@ impl<P: Platform> Userfaultfd<P> {
     ///
     /// # Errors
     ///
-    /// The context is closed, or a fatal signal arrived.
+    /// The context is closed, or a signal arrived.
     ///
     /// # Locks
     ///
     /// None; the caller holds none.
     pub fn read(&self) -> Result<Message<P>, UffdReadError> {
         self.context.queue.read()
+    }
+
+    /// What poll(2) asks: whether a message is there. It stays there, so a task that reads next may find that
+    /// another has taken it. The [bell](Poll::bell) rings for the next message, and not for those after it
+    /// unless this is asked again.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, platform::Host, space::*, uffd::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let uffd = Userfaultfd::new(&space, UffdConfig::default()).unwrap();
+    /// # std::thread::scope(|scope| { scope.spawn(|| uffd.close());
+    /// let poll = loop {
+    ///     let poll = uffd.poll();
+    ///     if poll.readable || poll.closed || <Machine>::wait_interruptible(poll.bell, poll.seen).is_err() {
+    ///         break poll;
+    ///     }
+    /// };
+    /// assert!(poll.closed && uffd.try_read().is_none());
+    /// # });
+    /// ```
+    pub fn poll(&self) -> Poll<'_> {
+        self.context.queue.poll()
     }
 
     /// The next message, if there is one.

@@ -20,9 +20,10 @@
 //! moves the turn once the lock is gone, and wakes all that sleep on it. Those that were not meant find their
 //! own word as it was, and sleep again.
 //!
-//! Readers sleep on the `bell`, which counts. A reader reads it, and says that it will sleep, under the lock
-//! and with the lists empty; a task rings after it has queued its waiter. So either the reader finds the
-//! waiter, or the bell has moved, or rings.
+//! Readers sleep on the `bell`, which counts, and so do tasks that poll. Such a task looks at the lists, and
+//! reads the bell and arms it, under the lock. A task rings after it has queued its waiter: an armed bell
+//! moves, and all that sleep on it look again. So either the reader finds the waiter, or the bell has moved,
+//! or rings.
 #![expect(unsafe_code, reason = "lists of waiters that lie on the stacks of their tasks")]
 
 use super::{FaultReason, Message, event::Change};
@@ -32,7 +33,7 @@ use core::{
     ptr::null,
 };
 use freehold_sync::{
-    Killed, Rank, SpinGuard, SpinLock,
+    Interrupted, Rank, SpinGuard, SpinLock,
     atomic::{
         AtomicU32, CHECKED,
         Ordering::{Acquire, Relaxed, Release},
@@ -154,8 +155,8 @@ impl<P: Platform> List<P> {
 
 struct Lists<P: Platform> {
     closed: bool,
-    /// Readers that sleep, or are about to.
-    readers: u32,
+    /// Tasks sleep on the bell, or may: it rings at the next message.
+    armed: bool,
     pending: List<P>,
     delivered: List<P>,
     events: List<P>,
@@ -238,7 +239,7 @@ impl<P: Platform> Queue<P> {
     pub fn new() -> Self {
         let lists = Lists {
             closed: false,
-            readers: 0,
+            armed: false,
             pending: List::new(),
             delivered: List::new(),
             events: List::new(),
@@ -271,14 +272,14 @@ impl<P: Platform> Queue<P> {
 
     /// Tells readers that there is something.
     fn ring(&self) {
-        let lists = self.lock();
-        let asleep = lists.readers != 0;
-        if asleep {
+        let mut lists = self.lock();
+        let armed = core::mem::take(&mut lists.armed);
+        if armed {
             // Relaxed: under the lock; what sleepers compare it with they read under it, too.
             self.bell.store(self.bell.load(Relaxed).wrapping_add(1), Relaxed);
         }
         drop(lists);
-        if asleep {
+        if armed {
             P::wake_all(&self.bell);
         }
     }
@@ -315,12 +316,16 @@ impl<P: Platform> Queue<P> {
                 Ok(done) => return done,
                 Err(seen) => seen,
             };
-            let slept = P::wait_killable(&self.bell, seen);
-            self.lock().readers -= 1;
-            if slept.is_err() {
-                return Err(UffdReadError::Killed);
-            }
+            P::wait_interruptible(&self.bell, seen).map_err(|Interrupted| UffdReadError::Interrupted)?;
         }
+    }
+
+    /// See [`Userfaultfd::poll`](super::Userfaultfd::poll).
+    pub fn poll(&self) -> Poll<'_> {
+        let mut lists = self.lock();
+        lists.armed = true;
+        let readable = !lists.pending.first.is_null() || !lists.events.first.is_null();
+        Poll { readable, closed: lists.closed, bell: &self.bell, seen: self.bell.load(Relaxed) }
     }
 
     /// What a reader gets now, or the bell as it is, on which it will sleep.
@@ -335,7 +340,7 @@ impl<P: Platform> Queue<P> {
         if let Some(message) = lists.take(woken) {
             return Ok(Ok(message));
         }
-        lists.readers += 1;
+        lists.armed = true;
         Err(self.bell.load(Relaxed))
     }
 
@@ -367,6 +372,21 @@ impl<P: Platform> Queue<P> {
     }
 }
 
+/// What poll(2) says of a userfaultfd, and what to sleep on.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Poll<'u> {
+    /// A message is there (POLLIN).
+    pub readable: bool,
+    /// The userfaultfd is closed.
+    pub closed: bool,
+    /// Moves with the next message, and when the userfaultfd is closed; those that sleep on it are woken, as
+    /// by [`Host::wake_all`](crate::platform::Host::wake_all).
+    pub bell: &'u AtomicU32,
+    /// Its value before that: what to wait with.
+    pub seen: u32,
+}
+
 /// A waiter in its queue; dropping this takes it out.
 #[must_use]
 pub(crate) struct Queued<'q, P: Platform> {
@@ -379,8 +399,8 @@ impl<P: Platform> Queued<'_, P> {
     ///
     /// # Errors
     ///
-    /// A fatal signal arrived first.
-    pub fn wait(&self) -> Result<(), Killed> {
+    /// A signal arrived first by which `sleep` ends: a wait of the host's.
+    pub fn wait<E>(&self, sleep: impl Fn(&AtomicU32, u32) -> Result<(), E>) -> Result<(), E> {
         self.queue.ring();
         let turn = &self.queue.turns[self.waiter.turn];
         loop {
@@ -389,7 +409,7 @@ impl<P: Platform> Queued<'_, P> {
             if self.waiter.word.load(Acquire) == WOKEN {
                 return Ok(());
             }
-            P::wait_killable(turn, seen)?;
+            sleep(turn, seen)?;
         }
     }
 }

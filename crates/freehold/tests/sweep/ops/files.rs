@@ -39,7 +39,7 @@ pub const OPS: &[Op] = &[
     op("File::shared_memory", "shared memory", |s| made(File::shared_memory(s.world.engine(), PAGE))),
     op("Segment::new", "a segment", |s| made(Segment::new(s.world.engine(), 3, PAGE))),
     op("Segment::of_huge_pages", "a segment of huge pages", |s| {
-        filled(Segment::of_huge_pages(s.world.engine(), 3, HugePageSize::Mib2, 2 << 20))
+        filled(Segment::of_huge_pages(s.world.engine(), 3, HugePageSize::Mib2, 2 << 20, true))
     }),
     op("Segment::remove", "a segment removed", |s| done(|| s.segment.remove())).needs_nothing(),
     op("Special::new", "a special", |s| {

@@ -1,0 +1,61 @@
+//! How many pages a file has in its cache is known without a look at them; `Mapping::check` counts.
+
+use crate::support::*;
+use freehold::{PageIndex, PageRange, hugetlb::HugePageSize, object::Zeroes};
+
+const HUGE: u64 = 2 << 20;
+
+#[test]
+fn pages_that_come_and_go() {
+    everywhere(|world, process, cpu| {
+        let mapping = Mapping::new(world.engine(), Zeroes, 1 << 40, true).unwrap();
+        let file = File::new(&mapping, FileAccess::READ_WRITE, "/dev/shm/it").unwrap();
+        let present = |pages: u64| {
+            assert_eq!(mapping.present_pages(), pages);
+            mapping.check();
+        };
+        present(0);
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        process.mmap(BASE, 16 * PAGE, RW, flags, Some(&file), 0).unwrap();
+        for page in [0, 1, 1, 9] {
+            process.store(cpu, BASE + page * PAGE, 1u64).unwrap();
+        }
+        present(3);
+        assert_eq!(mapping.write_at(9 * PAGE + 8, &[1; PAGE as usize]), Ok(PAGE as usize));
+        present(4);
+        mapping.fill(PageIndex::new(1 << 20)).unwrap();
+        mapping.fill(PageIndex::new(1 << 20)).unwrap();
+        assert!(mapping.fill(PageIndex::new(1 << 40)).is_err(), "beyond the end");
+        present(5);
+        mapping.punch(0..PAGE + 5).unwrap();
+        present(4);
+        process.munmap(BASE, 16 * PAGE).unwrap();
+        present(4);
+        mapping.truncate(10 * PAGE).unwrap();
+        present(2);
+        mapping.truncate(0).unwrap();
+        present(0);
+    });
+}
+
+#[test]
+fn pages_of_a_store_and_of_a_pool() {
+    let world = World::new();
+    let file = world.file(8);
+    let mapping = file.mapping();
+    for page in 0..8 {
+        mapping.fill(PageIndex::new(page)).unwrap();
+    }
+    assert_eq!(mapping.present_pages(), 8);
+    assert_eq!(mapping.drop_clean(PageRange::ALL), 8);
+    assert_eq!(mapping.present_pages(), 0);
+    mapping.check();
+    assert_eq!(world.engine().resize_huge_pool(HugePageSize::Mib2, 1, None), 1);
+    let huge = Mapping::of_huge_pages(world.engine(), HugePageSize::Mib2, 2 * HUGE, false).unwrap();
+    huge.fill(PageIndex::new(1)).unwrap();
+    assert_eq!((huge.present_pages(), huge.page_bytes()), (1, HUGE));
+    assert!(huge.fill(PageIndex::new(0)).is_err(), "the pool is empty");
+    huge.check();
+    huge.truncate(0).unwrap();
+    assert_eq!(huge.present_pages(), 0);
+}

@@ -1,0 +1,144 @@
+//! What poll(2) says of a userfaultfd, and what signals do to those that wait for its sake.
+
+use super::*;
+use freehold::{access::AccessMode, platform::Host, space::Advice};
+use freehold_machine::Task;
+
+/// Polls until a message is there, or the context is closed; returns how often it has slept.
+fn poll(uffd: &Uffd) -> u32 {
+    let mut sleeps = 0;
+    loop {
+        let poll = uffd.poll();
+        if poll.readable || poll.closed {
+            return sleeps;
+        }
+        sleeps += 1;
+        <Machine>::wait_interruptible(poll.bell, poll.seen).unwrap();
+    }
+}
+
+#[test]
+fn a_message_is_seen_and_not_taken() {
+    everywhere(|world, process, cpu| {
+        let uffd = registered(process, 4, MISSING, Features::EVENT_UNMAP);
+        assert!(!uffd.poll().readable);
+        let seen = uffd.poll().seen;
+        let (read, ()) = beside(
+            world,
+            |cpu| process.load::<u64>(cpu, page(0)),
+            || {
+                poll(&uffd);
+                assert_ne!(uffd.poll().seen, seen, "the bell has not moved");
+                assert!(uffd.poll().readable, "a poll has taken the message");
+                assert_fault(&uffd, page(0), FaultReason::Missing, false);
+                assert!(!uffd.poll().readable, "a message that was read is there still");
+                uffd.copy(page(0), &bytes(1), WAKE).unwrap();
+            },
+        );
+        assert_eq!(read, Ok(1));
+        let ((), ()) = beside(
+            world,
+            |_| process.munmap(page(3), PAGE).unwrap(),
+            || {
+                poll(&uffd);
+                assert!(matches!(uffd.try_read(), Some(Message::Unmap(_))));
+            },
+        );
+        assert!(!uffd.poll().readable);
+        assert_eq!(process.load(cpu, page(0)), Ok(1u64));
+    });
+}
+
+/// The bell that a poll has armed rings, for each of several that sleep on it, and when the context is closed.
+#[test]
+fn a_message_wakes_all_that_poll() {
+    everywhere(|world, process, _| {
+        let uffd = registered(process, 1, MISSING, Features::empty());
+        let seen = uffd.poll().seen;
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| poll(&uffd));
+            }
+            let (read, ()) = beside(
+                world,
+                |cpu| process.load::<u64>(cpu, page(0)),
+                || {
+                    poll(&uffd);
+                    uffd.copy(page(0), &bytes(1), WAKE).unwrap();
+                },
+            );
+            assert_eq!(read, Ok(1));
+            // Of those that did not look while the fault waited.
+            uffd.close();
+        });
+        assert!(uffd.poll().closed && uffd.poll().seen != seen);
+    });
+}
+
+/// Any signal ends the wait of a program's access, which comes again after the handler.
+#[test]
+fn a_signal_ends_the_wait_of_an_access() {
+    everywhere(|world, process, cpu| {
+        let uffd = registered(process, 1, MISSING, Features::empty());
+        let program = |cpu: &mut Vcpu| {
+            let task = Task::current();
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    assert_fault(&uffd, page(0), FaultReason::Missing, false);
+                    task.signal();
+                });
+                let read = process.load::<u64>(cpu, page(0));
+                (task.handle_signal(), read).1
+            })
+        };
+        let (read, ()) = beside(world, program, || ());
+        assert_eq!(read, Err(FaultError::Interrupted));
+        assert!(uffd.try_read().is_none(), "the fault waits on");
+        let again = |cpu: &mut Vcpu| process.load::<u64>(cpu, page(0));
+        let (read, ()) = beside(world, again, || {
+            assert_fault(&uffd, page(0), FaultReason::Missing, false);
+            uffd.copy(page(0), &bytes(1), WAKE).unwrap();
+        });
+        assert_eq!(read, Ok(1));
+        let reader = || {
+            Task::current().signal();
+            let read = uffd.read().unwrap_err();
+            (Task::current().handle_signal(), read).1
+        };
+        assert_eq!(reader(), UffdReadError::Interrupted);
+        assert_eq!(process.load(cpu, page(0)), Ok(1u64));
+    });
+}
+
+/// What is done on behalf of a program, and cannot begin again by itself, waits on: only a fatal signal ends
+/// that.
+#[test]
+fn a_signal_ends_no_other_wait() {
+    everywhere(|world, process, _| {
+        let uffd = registered(process, 3, MISSING, Features::EVENT_UNMAP);
+        let program = |cpu: &mut Vcpu| {
+            let task = Task::current();
+            task.signal();
+            let mut found = [0; 8];
+            assert_eq!(process.read_memory(page(0), &mut found, AccessMode::Plain), Ok(8));
+            process.madvise(page(1), PAGE, Advice::PopulateWrite).unwrap();
+            let kernel = Access { user: false, ..Access::READ };
+            process.handle_fault(page(2), kernel).unwrap();
+            process.munmap(page(0), PAGE).unwrap();
+            // A fatal one is more than another.
+            process.mmap(page(0), PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
+            uffd.register(page(0), PAGE, MISSING).unwrap();
+            task.kill();
+            assert_eq!(process.load::<u64>(cpu, page(0)), Err(FaultError::Killed));
+            (task.revive(), task.handle_signal(), found[0]).2
+        };
+        let (found, ()) = beside(world, program, || {
+            for n in 0..3 {
+                assert_fault(&uffd, page(n), FaultReason::Missing, n == 1);
+                uffd.copy(page(n), &bytes(n + 1), WAKE).unwrap();
+            }
+            assert!(matches!(uffd.read(), Ok(Message::Unmap(_))));
+        });
+        assert_eq!(found, 1);
+    });
+}
