@@ -140,7 +140,8 @@ fn page_fault(frame: &mut Frame, serve: Serve) {
     if !frame.is_user() && (!in_ucopy(frame.rip) || at >> 47 != 0) {
         fatal(frame, PAGE_FAULT);
     }
-    let access = Access { write: frame.error & 2 != 0, exec: frame.error & 16 != 0, user: true, pkru: 0 };
+    let (write, exec) = (frame.error & 2 != 0, frame.error & 16 != 0);
+    let access = Access { write, exec, user: true, pkru: features::pkru() };
     if let Err(error) = serve(at, access, frame.is_user()) {
         match frame.is_user() {
             true => task::fault::refused(frame, at, error),

@@ -2,7 +2,7 @@
 
 use super::{direct, frames, kernel_root, tlb};
 use crate::arch::cpu::{self, MAX_CPUS};
-use crate::arch::{clock, lock, preempt};
+use crate::arch::{clock, features, lock, preempt};
 use crate::task::wait::{self, Sleep};
 use crate::task::work;
 use core::marker::PhantomData;
@@ -10,8 +10,8 @@ use core::ptr::NonNull;
 use freehold::PAGE_SIZE;
 use freehold::platform::atomic::{AtomicU32, Ordering};
 use freehold::platform::{
-    Flush, Format, Frame, FrameRequest, Host, Killed, LockContext, OutOfTables, Pfn, Platform, Rank, RcuHead,
-    Table, TableMemory, TableMeta, X86_4,
+    Flush, Format, Frame, FrameRequest, Host, Killed, LockContext, OutOfTables, Pfn, PkeyRights, Platform,
+    Rank, RcuHead, Table, TableMemory, TableMeta, X86_4,
 };
 use freehold_kit::{Qsbr, QsbrCpu, SpaceCpus};
 
@@ -189,6 +189,14 @@ unsafe impl Platform for Machine {
 
     fn has_frame(&self, pfn: Pfn) -> bool {
         frames::exists(pfn.get())
+    }
+
+    fn has_pkeys(&self) -> bool {
+        features::has_pkeys()
+    }
+
+    fn set_pkey_rights(&self, pkey: u8, rights: PkeyRights) {
+        features::set_pkey_rights(pkey, rights);
     }
 
     #[inline(always)]

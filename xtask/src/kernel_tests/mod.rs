@@ -189,6 +189,9 @@ fn boot(test: &Test, program: &Program, options: &Options, image: &Path) -> Resu
         options: options.option.clone(),
         ..Machine::new(image.into(), archive)
     };
+    if let Some(cpu) = &test.cpu {
+        machine.cpu.clone_from(cpu);
+    }
     let recording = folder.path().join("recording");
     if test.replayed {
         machine.record_to(&recording);

@@ -6,7 +6,7 @@ use crate::memory::{self, frames};
 use crate::task::process;
 use alloc::format;
 use alloc::string::String;
-use core::arch::x86_64::__cpuid;
+use core::arch::x86_64::{__cpuid, __cpuid_count};
 use core::fmt::Write;
 use freehold::PAGE_SIZE;
 use freehold::hugetlb::HugePageSize;
@@ -122,6 +122,9 @@ const ECX: [(u32, &str); 9] = [
     (30, "rdrand"),
 ];
 
+/// Of leaf 7.
+const SEVEN: [(u32, &str); 2] = [(3, "pku"), (4, "ospke")];
+
 fn cpuinfo() -> String {
     let (vendor, leaf) = (__cpuid(0), __cpuid(1));
     let mut name = [0; 12];
@@ -131,7 +134,8 @@ fn cpuinfo() -> String {
     let name = String::from_utf8_lossy(&name);
     let (family, model) = (leaf.eax >> 8 & 0xf, leaf.eax >> 4 & 0xf);
     let mut flags = String::new();
-    for (word, names) in [(leaf.edx, &EDX[..]), (leaf.ecx, &ECX[..])] {
+    let seven = if vendor.eax >= 7 { __cpuid_count(7, 0).ecx } else { 0 };
+    for (word, names) in [(leaf.edx, &EDX[..]), (leaf.ecx, &ECX[..]), (seven, &SEVEN[..])] {
         for (_, name) in names.iter().filter(|(bit, _)| word >> bit & 1 != 0) {
             let _ = write!(flags, " {name}");
         }
