@@ -2,6 +2,7 @@
 
 use crate::arch::{clock, cpu};
 use crate::engine;
+use crate::memory::platform::Tables;
 use crate::memory::{self, frames};
 use crate::task::process;
 use alloc::format;
@@ -10,6 +11,7 @@ use core::arch::x86_64::{__cpuid, __cpuid_count};
 use core::fmt::Write;
 use freehold::PAGE_SIZE;
 use freehold::hugetlb::HugePageSize;
+use freehold::platform::Format;
 
 /// A file's name, and what makes its text.
 pub type Text = (&'static str, fn() -> String);
@@ -123,7 +125,7 @@ const ECX: [(u32, &str); 9] = [
 ];
 
 /// Of leaf 7.
-const SEVEN: [(u32, &str); 2] = [(3, "pku"), (4, "ospke")];
+const SEVEN: [(u32, &str); 3] = [(3, "pku"), (4, "ospke"), (16, "la57")];
 
 fn cpuinfo() -> String {
     let (vendor, leaf) = (__cpuid(0), __cpuid(1));
@@ -147,10 +149,11 @@ fn cpuinfo() -> String {
             "processor\t: {number}\nvendor_id\t: {name}\ncpu family\t: {family}\nmodel\t\t: {model}\n\
              model name\t: x86-64\nstepping\t: {}\ncpu MHz\t\t: 1000.000\ncache size\t: 512 KB\n\
              physical id\t: 0\nsiblings\t: {}\ncore id\t\t: {number}\ncpu cores\t: {}\nfpu\t\t: yes\n\
-             flags\t\t:{flags} lm nx syscall\naddress sizes\t: 40 bits physical, 48 bits virtual\n\n",
+             flags\t\t:{flags} lm nx syscall\naddress sizes\t: 40 bits physical, {} bits virtual\n\n",
             leaf.eax & 0xf,
             cpu::count(),
             cpu::count(),
+            Tables::USER_END.ilog2() + 1,
         );
     }
     text

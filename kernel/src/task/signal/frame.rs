@@ -13,8 +13,10 @@ use crate::arch::cpu;
 use crate::arch::features::{self, VectorState};
 use crate::arch::trap::{Frame, Vectors};
 use crate::arch::user::{self, UserPtr};
+use crate::memory::platform::Tables;
 use crate::task::Thread;
 use freehold::error::Errno;
+use freehold::platform::Format;
 use linux_raw_sys::general::*;
 
 /// Words of the frame, by what they hold.
@@ -176,7 +178,7 @@ fn restore(frame: &mut Frame) -> Result<u64, Errno> {
     else {
         unreachable!("as many as there are")
     };
-    if rip >> 47 != 0 {
+    if rip >= Tables::USER_END {
         return Err(Errno::EFAULT);
     }
     let rflags = frame.rflags & !OWN_FLAGS | rflags & OWN_FLAGS;
