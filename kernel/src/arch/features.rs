@@ -2,6 +2,7 @@
 
 use super::trap::Vectors;
 use super::user;
+use alloc::boxed::Box;
 use core::arch::x86_64::{__cpuid, __cpuid_count, _fxrstor64, _fxsave64};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use freehold::error::Errno;
@@ -122,15 +123,27 @@ impl VectorState {
     /// As a program finds them when it starts.
     pub fn new() -> Self {
         let mut state = VectorState([0; Self::ROOM]);
-        state.0[..2].copy_from_slice(&0x037fu16.to_le_bytes());
-        state.0[24..28].copy_from_slice(&0x1f80u32.to_le_bytes());
-        // XSTATE_BV: x87, SSE and PKRU.
-        state.0[512] = 3;
-        if has_pkeys() {
-            state.0[513] = (PKRU >> 8) as u8;
-            state.put(PKRU_AT.load(Relaxed), &FIRST_PKRU.to_le_bytes());
-        }
+        state.begin();
         state
+    }
+
+    /// The same, made where it stays.
+    pub fn boxed() -> Box<Self> {
+        // SAFETY: bytes of zero.
+        let mut state = unsafe { Box::<Self>::new_zeroed().assume_init() };
+        state.begin();
+        state
+    }
+
+    fn begin(&mut self) {
+        self.0[..2].copy_from_slice(&0x037fu16.to_le_bytes());
+        self.0[24..28].copy_from_slice(&0x1f80u32.to_le_bytes());
+        // XSTATE_BV: x87, SSE and PKRU.
+        self.0[512] = 3;
+        if has_pkeys() {
+            self.0[513] = (PKRU >> 8) as u8;
+            self.put(PKRU_AT.load(Relaxed), &FIRST_PKRU.to_le_bytes());
+        }
     }
 
     /// Puts the processor's registers here.
