@@ -2,17 +2,26 @@
 
 use super::trap::Vectors;
 use super::user;
+use alloc::boxed::Box;
 use core::arch::x86_64::{__cpuid, __cpuid_count, _fxrstor64, _fxsave64};
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use freehold::error::Errno;
+use freehold::platform::PkeyRights;
 use x86_64::registers::control::{Cr4, Cr4Flags};
 
 /// Supervisor-mode access prevention is on. Written before the first program runs.
 static SMAP: AtomicBool = AtomicBool::new(false);
 /// Vector registers are kept by XSAVE.
 static XSAVE: AtomicBool = AtomicBool::new(false);
-/// The parts that XSAVE keeps. Written once, as above.
+/// The parts that XSAVE keeps, and the bytes of its image. Written once, as above.
 static PARTS: AtomicU64 = AtomicU64::new(3);
+static BYTES: AtomicUsize = AtomicUsize::new(512);
+/// Where PKRU, the rights that a thread has by protection keys, lies in the image; 0: there are no keys.
+static PKRU_AT: AtomicUsize = AtomicUsize::new(0);
+/// The part of the image that is PKRU.
+const PKRU: u32 = 1 << 9;
+/// What a program and a handler begin with: only pages of key 0 may be accessed.
+const FIRST_PKRU: u32 = 0x5555_5554;
 
 /// Turns on what there is.
 pub fn init() {
@@ -25,16 +34,64 @@ pub fn init() {
         flags.set(Cr4Flags::USER_MODE_INSTRUCTION_PREVENTION, seven.ecx >> 2 & 1 != 0);
     }
     flags.set(Cr4Flags::OSXSAVE, one.ecx >> 26 & 1 != 0);
+    let keys = seven.is_some_and(|seven| seven.ecx >> 3 & 1 != 0) && flags.contains(Cr4Flags::OSXSAVE);
+    flags.set(Cr4Flags::PROTECTION_KEY_USER, keys);
     // SAFETY: each is there; the kernel touches memory of programs in ucopy.s alone.
     unsafe { Cr4::write(flags) };
     SMAP.store(flags.contains(Cr4Flags::SUPERVISOR_MODE_ACCESS_PREVENTION), Relaxed);
     if flags.contains(Cr4Flags::OSXSAVE) {
-        let wanted = if one.ecx >> 28 & 1 != 0 { 7u32 } else { 3 };
-        // SAFETY: x87, SSE and, where it is there, AVX state.
+        let wanted = if one.ecx >> 28 & 1 != 0 { 7 } else { 3 } | if keys { PKRU } else { 0 };
+        // SAFETY: x87, SSE and, where they are there, AVX state and PKRU.
         unsafe { core::arch::asm!("xsetbv", in("ecx") 0, in("eax") wanted, in("edx") 0) };
         XSAVE.store(true, Relaxed);
         PARTS.store(wanted.into(), Relaxed);
+        let bytes = __cpuid_count(0xd, 0).ebx as usize;
+        assert!(bytes < VectorState::ROOM, "an image of {bytes} bytes by XSAVE");
+        BYTES.store(bytes, Relaxed);
+        if keys {
+            PKRU_AT.store(__cpuid_count(0xd, 9).ebx as usize, Relaxed);
+        }
     }
+}
+
+pub fn has_pkeys() -> bool {
+    PKRU_AT.load(Relaxed) != 0
+}
+
+/// PKRU of the calling thread; 0, all rights, where there are no keys.
+#[inline(always)]
+pub fn pkru() -> u32 {
+    let mut rights = 0;
+    if has_pkeys() {
+        // SAFETY: there is such a register.
+        unsafe {
+            core::arch::asm!("rdpkru", inout("ecx") 0 => _, out("eax") rights, out("edx") _, options(nomem, nostack));
+        }
+    }
+    rights
+}
+
+/// Sets PKRU of the calling thread, where there are keys.
+pub fn set_pkru(rights: u32) {
+    if has_pkeys() {
+        // SAFETY: there is such a register; it limits accesses to pages of programs alone.
+        unsafe { core::arch::asm!("wrpkru", in("ecx") 0, in("eax") rights, in("edx") 0, options(nostack)) };
+    }
+}
+
+/// `f` with all rights: any key may be that of a stack.
+pub fn with_all_keys<R>(f: impl FnOnce() -> R) -> R {
+    let rights = pkru();
+    set_pkru(0);
+    let result = f();
+    set_pkru(rights);
+    result
+}
+
+/// Sets what the calling thread may do with pages of one key.
+pub fn set_pkey_rights(pkey: u8, rights: PkeyRights) {
+    let shift = 2 * u32::from(pkey);
+    set_pkru(pkru() & !(3 << shift) | rights.bits() << shift);
 }
 
 /// Programs' memory may be touched until [`forbid_user`].
@@ -55,19 +112,38 @@ pub fn forbid_user() {
     }
 }
 
-/// Room for x87, SSE and AVX registers.
+/// Room for x87, SSE and AVX registers, and PKRU.
 #[repr(C, align(64))]
-pub struct VectorState([u8; 1024]);
+pub struct VectorState([u8; VectorState::ROOM]);
 
 impl VectorState {
+    /// Of the parts that are turned on PKRU comes last, at 2688 on processors of Intel.
+    const ROOM: usize = 2752;
+
     /// As a program finds them when it starts.
     pub fn new() -> Self {
-        let mut state = VectorState([0; 1024]);
-        state.0[..2].copy_from_slice(&0x037fu16.to_le_bytes());
-        state.0[24..28].copy_from_slice(&0x1f80u32.to_le_bytes());
-        // XSTATE_BV: x87 and SSE.
-        state.0[512] = 3;
+        let mut state = VectorState([0; Self::ROOM]);
+        state.begin();
         state
+    }
+
+    /// The same, made where it stays.
+    pub fn boxed() -> Box<Self> {
+        // SAFETY: bytes of zero.
+        let mut state = unsafe { Box::<Self>::new_zeroed().assume_init() };
+        state.begin();
+        state
+    }
+
+    fn begin(&mut self) {
+        self.0[..2].copy_from_slice(&0x037fu16.to_le_bytes());
+        self.0[24..28].copy_from_slice(&0x1f80u32.to_le_bytes());
+        // XSTATE_BV: x87, SSE and PKRU.
+        self.0[512] = 3;
+        if has_pkeys() {
+            self.0[513] = (PKRU >> 8) as u8;
+            self.put(PKRU_AT.load(Relaxed), &FIRST_PKRU.to_le_bytes());
+        }
     }
 
     /// Puts the processor's registers here.
@@ -75,7 +151,9 @@ impl VectorState {
         // SAFETY: room for all that `init` turned on, aligned.
         unsafe {
             match XSAVE.load(Relaxed) {
-                true => core::arch::asm!("xsave64 [{}]", in(reg) &mut self.0, in("eax") 7, in("edx") 0),
+                true => {
+                    core::arch::asm!("xsave64 [{}]", in(reg) &mut self.0, in("eax") u32::MAX, in("edx") 0)
+                }
                 false => _fxsave64(self.0.as_mut_ptr()),
             }
         }
@@ -86,9 +164,9 @@ impl VectorState {
         // SAFETY: what `new` or `save` left.
         unsafe {
             match XSAVE.load(Relaxed) {
-                true => {
-                    core::arch::asm!("xrstor64 [{}]", in(reg) &self.0, in("eax") 7, in("edx") 0, clobber_abi("C"))
-                }
+                true => core::arch::asm!(
+                    "xrstor64 [{}]", in(reg) &self.0, in("eax") u32::MAX, in("edx") 0, clobber_abi("C")
+                ),
                 false => {
                     _fxrstor64(self.0.as_ptr());
                     core::arch::asm!("", clobber_abi("C"));
@@ -99,7 +177,7 @@ impl VectorState {
 }
 
 /// What a handler's frame has of these registers, and takes back: FXSAVE's image, and, where there is XSAVE,
-/// a header and AVX's upper halves behind it, with Linux's marks around (`struct _fpx_sw_bytes`).
+/// a header, AVX's upper halves and PKRU behind it, with Linux's marks around (`struct _fpx_sw_bytes`).
 impl VectorState {
     const LEGACY: usize = 512;
     const HEADER: usize = 64;
@@ -116,11 +194,7 @@ impl VectorState {
 
     /// Bytes of the image, without the mark at its end.
     fn size() -> usize {
-        match (Self::is_extended(), PARTS.load(Relaxed)) {
-            (false, _) => Self::LEGACY,
-            (true, 7) => Self::LEGACY + Self::HEADER + 256,
-            _ => Self::LEGACY + Self::HEADER,
-        }
+        BYTES.load(Relaxed)
     }
 
     fn word(&self, at: usize) -> u64 {

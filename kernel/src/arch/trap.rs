@@ -1,10 +1,12 @@
 //! Exceptions and interrupts, after `entry.s` has saved everything.
 
 use super::{apic, cpu, features, halt, jitter, preempt, report::report_now, stretch};
+use crate::memory::platform::Tables;
 use crate::memory::tlb;
 use crate::task::{self, scheduler, timers};
 use crate::{options, record};
 use freehold::fault::{Access, FaultError};
+use freehold::platform::Format;
 use x86_64::registers::control::Cr2;
 
 /// What `entry.s` pushes, lowest address first. Below it lie the vector registers.
@@ -139,10 +141,11 @@ fn handle(frame: &mut Frame, serve: Serve) {
 #[inline(always)]
 fn page_fault(frame: &mut Frame, serve: Serve) {
     let at = Cr2::read_raw();
-    if !frame.is_user() && (!in_ucopy(frame.rip) || at >> 47 != 0) {
+    if !frame.is_user() && (!in_ucopy(frame.rip) || at >= Tables::USER_END) {
         fatal(frame, PAGE_FAULT);
     }
-    let access = Access { write: frame.error & 2 != 0, exec: frame.error & 16 != 0, user: true, pkru: 0 };
+    let (write, exec) = (frame.error & 2 != 0, frame.error & 16 != 0);
+    let access = Access { write, exec, user: true, pkru: features::pkru() };
     if let Err(error) = serve(at, access, frame.is_user()) {
         match frame.is_user() {
             true => task::fault::refused(frame, at, error),

@@ -4,12 +4,11 @@
 //! Callers hold no spin lock: an access may wait for a page.
 
 use super::features;
+use crate::memory::platform::Tables;
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use freehold::error::Errno;
-
-/// The end of what programs may name.
-const USER_END: u64 = 1 << 47;
+use freehold::platform::Format;
 
 unsafe extern "C" {
     fn ucopy(to: *mut u8, from: *const u8, bytes: usize) -> usize;
@@ -36,7 +35,7 @@ unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}
 
 fn check(at: u64, bytes: usize) -> Result<(), Errno> {
     match at.checked_add(bytes as u64) {
-        Some(end) if end <= USER_END => Ok(()),
+        Some(end) if end <= Tables::USER_END => Ok(()),
         _ => Err(Errno::EFAULT),
     }
 }

@@ -10,7 +10,6 @@
 
 .section .boot, "awx", @progbits
 .balign 4096
-.global boot_pml4
 boot_pml4:                      # the kernel's own root, and the pattern of every space's upper half
   .quad boot_pdpt_low + 7       # 0: memory at its own address, until all processors are up
   .skip 8 * 255
@@ -19,6 +18,15 @@ boot_pml4:                      # the kernel's own root, and the pattern of ever
   .quad boot_pdpt_stacks + 3    # 384: kernel stacks, at 0xffffc00000000000
   .skip 8 * 126
   .quad boot_pdpt_high + 3      # 511: the kernel's image
+.global boot_root
+.if LEVELS == 5
+boot_root:                      # above that
+  .quad boot_pml4 + 7           # 0: as there
+  .skip 8 * 510
+  .quad boot_pml4 + 3           # 511: the kernel's half
+.else
+.set boot_root, boot_pml4
+.endif
 .global boot_pdpt_low
 boot_pdpt_low:
   .quad boot_pd + 3, boot_pd + 0x1003, boot_pd + 0x2003, boot_pd + 0x3003
@@ -60,10 +68,24 @@ pvh_start:
   mov %ebx, boot_info
   xor %ebp, %ebp
 enter_long:                     # ebp: 0 on the first processor
+.if LEVELS == 5
+  xor %eax, %eax
+  cpuid
+  cmp $7, %eax
+  jb four_levels
+  mov $7, %eax
+  xor %ecx, %ecx
+  cpuid
+  bt $16, %ecx
+  jnc four_levels
+  mov %cr4, %eax
+  or $0x1000, %eax              # LA57
+  mov %eax, %cr4
+.endif
   mov %cr4, %eax
   or $0x6a0, %eax               # PAE, PGE, OSFXSR, OSXMMEXCPT
   mov %eax, %cr4
-  mov $boot_pml4, %eax
+  mov $boot_root, %eax
   mov %eax, %cr3
   mov $0xc0000080, %ecx
   rdmsr
@@ -75,6 +97,20 @@ enter_long:                     # ebp: 0 on the first processor
   mov %eax, %cr0
   lgdt boot_gdtr
   ljmp $8, $start64
+
+.if LEVELS == 5
+four_levels:                    # as PROTOCOL.md has it
+  mov $too_few, %esi
+  mov $too_few_end - too_few, %ecx
+  mov $0xe9, %edx
+  rep outsb
+  mov $1, %al
+  out %al, $0xf4
+  hlt
+too_few:
+  .ascii "panic this kernel is for processors with five levels of page tables\n"
+too_few_end:
+.endif
 
 .code64
 start64:

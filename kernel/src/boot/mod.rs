@@ -4,6 +4,8 @@ pub mod madt;
 pub mod smp;
 pub mod start_info;
 
+use crate::memory::platform::Tables;
 use core::arch::global_asm;
+use freehold::platform::Format;
 
-global_asm!(include_str!("boot.s"), options(att_syntax));
+global_asm!(".set LEVELS, {}", include_str!("boot.s"), const Tables::LEVELS, options(att_syntax));

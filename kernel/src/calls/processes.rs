@@ -12,6 +12,7 @@ use crate::arch::trap::Frame;
 use crate::arch::user::{self, UserPtr};
 use crate::files::busy::Running;
 use crate::files::tree::{self, Kind, Node};
+use crate::memory::platform::Machine;
 use crate::record;
 use crate::task::clone::{self, Request};
 use crate::task::exec::{self, Strings};
@@ -26,6 +27,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::PAGE_SIZE;
 use freehold::error::Errno;
+use freehold::space::AddressSpace;
 use linux_raw_sys::general::*;
 
 pub const CALLS: Calls = &[
@@ -313,7 +315,7 @@ fn arch_prctl(frame: &mut Frame) -> Answer {
     };
     if matches!(what as u32, ARCH_GET_FS | ARCH_GET_GS) {
         UserPtr::<u64>::new(at).write(&base.get())?;
-    } else if at >> 47 != 0 {
+    } else if at >= AddressSpace::<Machine>::TASK_SIZE {
         return Err(Errno::EPERM);
     } else {
         base.set(at);

@@ -7,6 +7,7 @@ use crate::arch::cpu::current;
 use crate::arch::features::VectorState;
 use crate::arch::trap::Frame;
 use crate::arch::user::{self, UserPtr};
+use crate::memory::platform::Machine;
 use crate::task::process::{self, Process};
 use crate::task::signal::{self, Info, MOST, job};
 use crate::task::trace::{self, EXIT_KILL, Mode, SYSGOOD, State, Stop, TRACE_EXEC};
@@ -15,6 +16,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use freehold::access::AccessMode;
 use freehold::error::Errno;
+use freehold::space::AddressSpace;
 use linux_raw_sys::general::*;
 
 pub const CALLS: Calls = &[(__NR_ptrace, ptrace)];
@@ -191,7 +193,7 @@ impl Tracee {
                 set_registers(stop, &all)
             })??,
             // Addresses of the kernel's are refused, and bits that there are not.
-            Place::Debug(0..4) if value >= TASK_END => return Err(Errno::EINVAL),
+            Place::Debug(0..4) if value >= AddressSpace::<Machine>::TASK_SIZE => return Err(Errno::EINVAL),
             Place::Debug(4 | 5) => return Err(EIO),
             Place::Debug(7) if value >> 32 != 0 => return Err(EIO),
             Place::Debug(n) => self.with(|state| state.debug[n] = value)?,
@@ -279,7 +281,6 @@ impl Tracee {
     }
 }
 
-const TASK_END: u64 = (1 << 47) - 4096;
 /// `struct user_regs_struct`, in words, and where the debug registers are in `struct user`, and its size.
 const REGISTERS: usize = 27;
 const DEBUG: u64 = 848;
@@ -342,7 +343,8 @@ fn set_registers(stop: &mut Stop, all: &[u64; REGISTERS]) -> Result<(), Errno> {
         gs,
         ..,
     ] = all;
-    if rip >= TASK_END || fs >= TASK_END || gs >= TASK_END || cs & 3 != 3 || ss & 3 != 3 {
+    let end = AddressSpace::<Machine>::TASK_SIZE;
+    if rip >= end || fs >= end || gs >= end || cs & 3 != 3 || ss & 3 != 3 {
         return Err(EIO);
     }
     let rflags = f.rflags & !OWN_FLAGS | flags & OWN_FLAGS;

@@ -31,7 +31,7 @@ const LOW: u64 = 1 << 20;
 
 unsafe extern "C" {
     static kernel_end: u8;
-    static mut boot_pml4: [u64; 512];
+    static mut boot_root: [u64; 512];
     static mut boot_pdpt_low: [u64; 512];
 }
 
@@ -46,7 +46,7 @@ pub const fn direct<T>(physical: u64) -> *mut T {
 
 /// The frame of the kernel's own root table, whose upper half is every space's.
 pub fn kernel_root() -> u64 {
-    &raw const boot_pml4 as u64
+    &raw const boot_root as u64
 }
 
 pub fn total_bytes() -> u64 {

@@ -7,7 +7,6 @@ use core::ptr;
 use freehold::platform::{Flush, Pfn};
 use freehold::{PAGE_SHIFT, PAGE_SIZE};
 use freehold_kit::{Processors, ShootCpu, Shootdown, SpaceCpus};
-use x86_64::VirtAddr;
 use x86_64::instructions::tlb;
 
 static TLBS: Shootdown<MAX_CPUS> = Shootdown::new([const { ShootCpu::new() }; MAX_CPUS]);
@@ -31,7 +30,7 @@ impl Processors for Machine {
             tlb::flush_all();
         } else {
             // Each forgets what is remembered of tables, too.
-            (start..end).step_by(PAGE_SIZE as usize).for_each(|at| tlb::flush(VirtAddr::new_truncate(at)));
+            (start..end).step_by(PAGE_SIZE as usize).for_each(forget);
         }
     }
 
@@ -47,6 +46,12 @@ impl Processors for Machine {
 
 fn current_root() -> u64 {
     x86_64::registers::control::Cr3::read_raw().0.start_address().as_u64()
+}
+
+/// Forgets one page. The crate `x86_64` would cut the address to 48 bits.
+fn forget(at: u64) {
+    // SAFETY: drops what tables say anyway.
+    unsafe { core::arch::asm!("invlpg [{}]", in(reg) at, options(nostack, preserves_flags)) };
 }
 
 fn load(root: u64) {

@@ -1,6 +1,7 @@
 //! A program's image, mapped as its ELF file says, and its first stack.
 
 use super::Space;
+use super::signal::frame::most_bytes;
 use crate::arch::clock;
 use crate::arch::trap::Frame;
 use crate::calls::errno;
@@ -23,8 +24,8 @@ use freehold::error::Errno;
 use freehold::object::{File, FileAccess, Mapping};
 use freehold::space::{AddressSpace, Arguments, MapFlags, Prot, SpaceConfig};
 use linux_raw_sys::auxvec::{
-    AT_BASE, AT_CLKTCK, AT_EGID, AT_ENTRY, AT_EUID, AT_EXECFN, AT_FLAGS, AT_GID, AT_HWCAP, AT_NULL,
-    AT_PAGESZ, AT_PHDR, AT_PHENT, AT_PHNUM, AT_RANDOM, AT_SECURE, AT_UID,
+    AT_BASE, AT_CLKTCK, AT_EGID, AT_ENTRY, AT_EUID, AT_EXECFN, AT_FLAGS, AT_GID, AT_HWCAP, AT_MINSIGSTKSZ,
+    AT_NULL, AT_PAGESZ, AT_PHDR, AT_PHENT, AT_PHNUM, AT_RANDOM, AT_SECURE, AT_UID,
 };
 
 /// Where programs lie that may lie anywhere.
@@ -292,6 +293,7 @@ fn write_stack(
         (AT_GID, 0),
         (AT_EGID, 0),
         (AT_SECURE, 0),
+        (AT_MINSIGSTKSZ, most_bytes()),
         (AT_CLKTCK, 100),
         (AT_HWCAP, core::arch::x86_64::__cpuid(1).edx.into()),
         (AT_RANDOM, random),

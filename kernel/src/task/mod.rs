@@ -197,7 +197,7 @@ impl Thread {
             work: AtomicU32::new(0),
             stack: None,
             stack_pointer: UnsafeCell::new(0),
-            vectors: UnsafeCell::new(Box::new(VectorState::new())),
+            vectors: UnsafeCell::new(VectorState::boxed()),
             fs_base: Cell::new(0),
             gs_base: Cell::new(0),
             space: UnsafeCell::new(None),

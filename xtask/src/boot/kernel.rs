@@ -19,11 +19,25 @@ const FLAGS: &str = "-Cno-redzone=yes --cfg bare_metal";
 ///
 /// It does not compile, or it uses the red zone.
 pub fn build() -> Result<PathBuf, String> {
+    build_with(&["--target-dir", "target/kernel"])
+}
+
+/// The same for processors with five levels of page tables.
+///
+/// # Errors
+///
+/// As [`build`].
+pub fn build_for_five_levels() -> Result<PathBuf, String> {
+    build_with(&["--features", "five-levels", "--target-dir", "target/kernel-five-levels"])
+}
+
+fn build_with(more: &[&str]) -> Result<PathBuf, String> {
     let root = crate::root();
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
         .args(["build", "--quiet", "--package", "freehold-kernel", "--profile", "kernel"])
-        .args(["--message-format", "json-render-diagnostics", "--target-dir", "target/kernel"])
+        .args(["--message-format", "json-render-diagnostics"])
+        .args(more)
         .env("RUSTFLAGS", FLAGS)
         .current_dir(&root)
         .stdin(Stdio::null())

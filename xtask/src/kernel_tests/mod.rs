@@ -199,14 +199,21 @@ fn boot(test: &Test, program: &Program, options: &Options, image: &Path) -> Resu
     let folder = Scratch::new("boot")?;
     let archive = folder.path().join("archive");
     write_archive(program, &archive)?;
+    let image = match test.five_levels {
+        true => kernel::build_for_five_levels()?,
+        false => image.into(),
+    };
     let mut machine = Machine {
         cpus: options.cpus.or(test.cpus).unwrap_or(1),
         memory: test.memory.clone().unwrap_or("512M".into()),
         log: 1,
         limit: Some(test.limit()),
         options: [&test.options[..], &options.option].concat(),
-        ..Machine::new(image.into(), archive)
+        ..Machine::new(image, archive)
     };
+    if let Some(cpu) = &test.cpu {
+        machine.cpu.clone_from(cpu);
+    }
     let recording = folder.path().join("recording");
     if test.replayed {
         machine.record_to(&recording);

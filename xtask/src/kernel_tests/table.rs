@@ -72,6 +72,10 @@ pub struct Test {
     pub env: BTreeMap<String, String>,
     /// Processors; 1 if it does not say.
     pub cpus: Option<u32>,
+    /// What QEMU's `-cpu` gets; `max` if it does not say.
+    pub cpu: Option<String>,
+    /// The kernel is the one for five levels of page tables.
+    pub five_levels: bool,
     /// Memory; 512M if it does not say.
     pub memory: Option<String>,
     /// Seconds it may take; 60 if it does not say.

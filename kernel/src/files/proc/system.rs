@@ -2,14 +2,16 @@
 
 use crate::arch::{clock, cpu};
 use crate::engine;
+use crate::memory::platform::Tables;
 use crate::memory::{self, frames};
 use crate::task::process;
 use alloc::format;
 use alloc::string::String;
-use core::arch::x86_64::__cpuid;
+use core::arch::x86_64::{__cpuid, __cpuid_count};
 use core::fmt::Write;
 use freehold::PAGE_SIZE;
 use freehold::hugetlb::HugePageSize;
+use freehold::platform::Format;
 
 /// A file's name, and what makes its text.
 pub type Text = (&'static str, fn() -> String);
@@ -122,6 +124,9 @@ const ECX: [(u32, &str); 9] = [
     (30, "rdrand"),
 ];
 
+/// Of leaf 7.
+const SEVEN: [(u32, &str); 3] = [(3, "pku"), (4, "ospke"), (16, "la57")];
+
 fn cpuinfo() -> String {
     let (vendor, leaf) = (__cpuid(0), __cpuid(1));
     let mut name = [0; 12];
@@ -131,7 +136,8 @@ fn cpuinfo() -> String {
     let name = String::from_utf8_lossy(&name);
     let (family, model) = (leaf.eax >> 8 & 0xf, leaf.eax >> 4 & 0xf);
     let mut flags = String::new();
-    for (word, names) in [(leaf.edx, &EDX[..]), (leaf.ecx, &ECX[..])] {
+    let seven = if vendor.eax >= 7 { __cpuid_count(7, 0).ecx } else { 0 };
+    for (word, names) in [(leaf.edx, &EDX[..]), (leaf.ecx, &ECX[..]), (seven, &SEVEN[..])] {
         for (_, name) in names.iter().filter(|(bit, _)| word >> bit & 1 != 0) {
             let _ = write!(flags, " {name}");
         }
@@ -143,10 +149,11 @@ fn cpuinfo() -> String {
             "processor\t: {number}\nvendor_id\t: {name}\ncpu family\t: {family}\nmodel\t\t: {model}\n\
              model name\t: x86-64\nstepping\t: {}\ncpu MHz\t\t: 1000.000\ncache size\t: 512 KB\n\
              physical id\t: 0\nsiblings\t: {}\ncore id\t\t: {number}\ncpu cores\t: {}\nfpu\t\t: yes\n\
-             flags\t\t:{flags} lm nx syscall\naddress sizes\t: 40 bits physical, 48 bits virtual\n\n",
+             flags\t\t:{flags} lm nx syscall\naddress sizes\t: 40 bits physical, {} bits virtual\n\n",
             leaf.eax & 0xf,
             cpu::count(),
             cpu::count(),
+            Tables::USER_END.ilog2() + 1,
         );
     }
     text

@@ -6,15 +6,17 @@
 //! | 8 | the restorer's address, to which the handler returns |
 //! | 304 | `ucontext_t`: flags, link, alternate stack, registers (`sigcontext`), mask |
 //! | 128 | `siginfo_t` |
-//! | | up to a multiple of 64: x87, SSE and AVX registers, as FXSAVE or XSAVE leave them |
+//! | | up to a multiple of 64: x87, SSE and AVX registers and PKRU, as FXSAVE or XSAVE leave them |
 
 use super::{Action, Info, force};
 use crate::arch::cpu;
-use crate::arch::features::VectorState;
+use crate::arch::features::{self, VectorState};
 use crate::arch::trap::{Frame, Vectors};
 use crate::arch::user::{self, UserPtr};
+use crate::memory::platform::Tables;
 use crate::task::Thread;
 use freehold::error::Errno;
+use freehold::platform::Format;
 use linux_raw_sys::general::*;
 
 /// Words of the frame, by what they hold.
@@ -74,6 +76,12 @@ impl AlternateStack {
     }
 }
 
+/// Bytes of a stack that a handler's frame takes at most (AT_MINSIGSTKSZ).
+pub fn most_bytes() -> u64 {
+    let image = VectorState::new().bytes_for_program().len() as u64;
+    (image + 63 + WORDS as u64 * 8 + 15 + 8).next_multiple_of(16)
+}
+
 /// Makes `frame`, of the calling thread's program, begin in a handler, which returns to what the frame was.
 ///
 /// # Errors
@@ -93,11 +101,13 @@ pub fn push(frame: &mut Frame, info: &Info, action: &Action, mask: u64) -> Resul
     let vectors = top.wrapping_sub(image_bytes.len() as u64) & !63;
     // As after a call: the return address lies 8 below a multiple of 16.
     let at = (vectors.wrapping_sub(WORDS as u64 * 8) & !15).wrapping_sub(8);
-    if was_on && !stack.contains(at) {
+    if (was_on || switches) && at <= stack.at {
         return Err(Errno::EFAULT);
     }
-    user::copy_out(vectors, image_bytes)?;
-    UserPtr::<[u64; WORDS]>::new(at).write(&contents(frame, info, action, mask, vectors))?;
+    features::with_all_keys(|| {
+        user::copy_out(vectors, image_bytes)?;
+        UserPtr::<[u64; WORDS]>::new(at).write(&contents(frame, info, action, mask, vectors))
+    })?;
     if stack.flags & SS_AUTODISARM != 0 {
         here.alternate_stack.set(AlternateStack::NONE);
     }
@@ -107,7 +117,7 @@ pub fn push(frame: &mut Frame, info: &Info, action: &Action, mask: u64) -> Resul
     frame.rax = 0;
     frame.rflags &= !(TRAP_FLAG | DIRECTION | RESUME);
     (frame.cs, frame.ss, frame.vector) = (USER_CODE, USER_DATA, Frame::WHOLE);
-    // The handler begins with the registers of a program that begins.
+    // The handler begins with the registers of a program that begins, and its rights by protection keys.
     VectorState::new().load();
     *vectors_of(frame) = Vectors([[0; 16]; 16]);
     Ok(())
@@ -155,17 +165,20 @@ pub fn pop(frame: &mut Frame) -> u64 {
 fn restore(frame: &mut Frame) -> Result<u64, Errno> {
     let here = cpu::current();
     let at = frame.rsp.wrapping_sub(8);
-    let words = UserPtr::<[u64; INFO]>::new(at).read()?;
-    let image = match words[VECTORS] {
-        0 => VectorState::new(),
-        at => VectorState::read_from_program(at)?,
-    };
+    let (words, image) = features::with_all_keys(|| {
+        let words = UserPtr::<[u64; INFO]>::new(at).read()?;
+        let image = match words[VECTORS] {
+            0 => VectorState::new(),
+            at => VectorState::read_from_program(at)?,
+        };
+        Ok::<_, Errno>((words, image))
+    })?;
     let &[r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, rflags] =
         &words[REGISTERS..SEGMENTS]
     else {
         unreachable!("as many as there are")
     };
-    if rip >> 47 != 0 {
+    if rip >= Tables::USER_END {
         return Err(Errno::EFAULT);
     }
     let rflags = frame.rflags & !OWN_FLAGS | rflags & OWN_FLAGS;
