@@ -35,7 +35,8 @@ const BASELINE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/instruction
 /// What every subject does, at every number of areas.
 const SHARED: [&str; 3] = ["lookup", "mmap+munmap", "split+merge"];
 /// What only the engine does, at every number of areas.
-const SIZED: [&str; 5] = ["mmap", "munmap", "mmap+touch+munmap", "munmap-touched", "fault"];
+const SIZED: [&str; 6] =
+    ["mmap", "munmap", "mmap+touch+munmap", "munmap-touched", "fault", "split+merge-touched"];
 /// What only the engine does, once for a small process: its pages lie in few tables, which are nearly empty.
 const SMALL: [&str; 1] = ["exit"];
 /// What the engine asks of its host: in a lookup a read section, which a kernel has nearly for nothing.
@@ -115,7 +116,7 @@ fn table(names: &[&str]) -> Option<Counts> {
     let wanted = |operation: &&&str| names.is_empty() || names.iter().any(|name| operation.starts_with(name));
     let mut counts = Counts::new();
     let heading = SIZES.map(|areas| format!("{areas:>9}")).concat();
-    println!("{:18} {:20}{heading} areas", "instructions", "");
+    println!("{:19} {:20}{heading} areas", "instructions", "");
     for operation in SHARED.iter().filter(wanted) {
         for subject in [Space::NAME, LockedTree::NAME] {
             row(&mut counts, operation, subject, &SIZES)?;
@@ -131,7 +132,7 @@ fn table(names: &[&str]) -> Option<Counts> {
 }
 
 fn row(counts: &mut Counts, operation: &str, subject: &str, sizes: &[u64]) -> Option<()> {
-    print!("{operation:18} {subject:20}");
+    print!("{operation:19} {subject:20}");
     for &areas in sizes {
         let each = count(subject, operation, areas)?;
         print!("{each:9.1}");
@@ -217,6 +218,14 @@ fn sized(operation: &str, areas: u64) {
         "munmap" => repeat(map, |at| unmap(*at), drop),
         "munmap-touched" => repeat(touched, |at| unmap(*at), drop),
         "fault" => repeat(map, |at| touch(*at), unmap),
+        "split+merge-touched" => {
+            let place = |n| {
+                let at = area(n, areas);
+                touch(at + 2 * PAGE);
+                at
+            };
+            repeat(place, |at| space.split_merge(*at), drop);
+        }
         _ => repeat(drop, |()| unmap(touched(0)), drop),
     }
     std::mem::forget(space);

@@ -288,6 +288,12 @@ impl VaRange {
         VaRange { start, end: VirtAddr(start.0.saturating_add(level.span())) }
     }
 
+    /// Whether one entry of `level` covers all of the range, which is not empty.
+    #[inline]
+    pub(crate) const fn is_below_entry(self, level: Level) -> bool {
+        self.start.0 < self.end.0 && self.start.0 >> level.shift() == (self.end.0 - 1) >> level.shift()
+    }
+
     /// The part of the range below the end of the entry of `level` that holds its start, and the rest.
     #[inline]
     pub(crate) const fn split_at_entry(self, level: Level) -> (VaRange, VaRange) {

@@ -290,8 +290,18 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
     ///
     /// The gather owes nothing afterwards, like a new one. (It is not taken by value because moving its few
     /// KiB costs more than all the rest of a small change.)
+    #[inline]
     pub fn finish(&mut self) {
-        if self.state.is_some_and(|state| state.others(u32::from(self.entered))) {
+        let beside = self.state.is_some_and(|state| state.others(u32::from(self.entered)));
+        if beside || self.owes() {
+            self.finish_owing(beside);
+        }
+    }
+
+    /// The same for one that owes something, or has another one `beside` it.
+    #[inline(never)]
+    fn finish_owing(&mut self, beside: bool) {
+        if beside {
             self.tlb.flush(&Flush {
                 start: VirtAddr::new(0),
                 end: VirtAddr::new(u64::MAX),
@@ -309,6 +319,14 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
         self.pay();
     }
 
+    #[inline]
+    fn owes(&self) -> bool {
+        let keeps = self.kept.as_ref().is_some_and(|kept| !kept.is_empty());
+        let holds = keeps || !self.frames.is_empty() || !self.tables.is_empty();
+        self.entered || self.owes_flush() || holds
+    }
+
+    #[inline]
     fn owes_flush(&self) -> bool {
         self.start.get() != u64::MAX || self.tables_freed
     }
@@ -361,10 +379,7 @@ impl<T: Tlb, const FRAMES: usize> Stale for Gather<'_, T, FRAMES> {
 impl<T: Tlb, const FRAMES: usize> Drop for Gather<'_, T, FRAMES> {
     #[inline]
     fn drop(&mut self) {
-        let keeps = self.kept.as_ref().is_some_and(|kept| !kept.is_empty());
-        let holds = keeps || !self.frames.is_empty() || !self.tables.is_empty();
-        let owes = self.entered || self.owes_flush() || holds;
-        if owes && !self.tlb.is_unwinding() {
+        if self.owes() && !self.tlb.is_unwinding() {
             debug_assert!(false, "a gather was dropped before it was finished");
             self.finish();
         }

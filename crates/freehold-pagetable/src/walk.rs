@@ -108,11 +108,21 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
     /// The part of the range below one table of an upper level.
     fn below<V: Visitor<F, M>>(
         &self,
-        table: Pfn,
-        level: Level,
+        mut table: Pfn,
+        mut level: Level,
         range: VaRange,
         visitor: &mut V,
     ) -> Result<(), Stop> {
+        // A small range, which one entry covers, goes down in a loop, which costs less than the recursion.
+        while range.is_below_entry(level) {
+            let entry = self.memory.table(table).entry(range.start().index(level));
+            // Acquire: as in `entry`, which decides about everything else by a reading of its own.
+            match F::kind(entry.load(Ordering::Acquire), level) {
+                Kind::Table { pfn } if level == Level::Pmd => return self.leaves(entry, pfn, range, visitor),
+                Kind::Table { pfn } => (table, level) = (pfn, level.below()),
+                Kind::None | Kind::Leaf { .. } | Kind::Marker { .. } => break,
+            }
+        }
         let entries = self.memory.table(table);
         let mut rest = range;
         while !rest.is_empty() {

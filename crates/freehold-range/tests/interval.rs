@@ -78,6 +78,22 @@ impl World {
         self.compare();
     }
 
+    fn rekey(&mut self, name: usize, first: u64, last: u64) {
+        // SAFETY: the object outlives the tree, and this is the only one.
+        unsafe { self.tree.rekey(self.objects[name], first, last) };
+        let old = self.keys(name).replace((first, last)).0;
+        let at = self.order.iter().position(|&other| other == name).unwrap();
+        let first_of = |at: usize| self.order.get(at).map(|&other| self.keys(other).get().0);
+        let fits_left = at == 0 || first_of(at - 1).is_some_and(|left| left <= first);
+        let fits_right = first_of(at + 1).is_none_or(|right| first < right);
+        if first != old && !(fits_left && fits_right) {
+            self.order.remove(at);
+            let at = self.order.partition_point(|&other| self.keys(other).get().0 <= first);
+            self.order.insert(at, name);
+        }
+        self.compare();
+    }
+
     fn holds(&self, name: usize) -> bool {
         // SAFETY: objects live as long as the world.
         unsafe { self.tree.holds(self.objects[name]) }
@@ -122,6 +138,37 @@ fn fork_puts_the_child_right_behind_its_parent() {
     world.insert_after(1, 4);
     world.insert_after(4, 5);
     assert_eq!(world.found(15, 15), [0, 1, 4, 5, 2, 3]);
+}
+
+#[test]
+fn an_interval_that_grows_or_shrinks_keeps_its_place() {
+    let mut world = World::new(4);
+    for name in 0..3 {
+        world.insert(name, 10, 20);
+    }
+    // The end alone: the parent stays before its children.
+    world.rekey(0, 10, 15);
+    assert_eq!(world.found(0, 100), [0, 1, 2]);
+    assert_eq!(world.found(16, 20), [1, 2]);
+    // To where there is nothing between.
+    world.rekey(0, 5, 30);
+    assert_eq!(world.found(25, 25), [0]);
+    // Behind those that begin there, and back.
+    world.rekey(0, 10, 20);
+    assert_eq!(world.found(0, 100), [1, 2, 0]);
+    world.rekey(0, 11, 12);
+    assert_eq!(world.found(0, 100), [1, 2, 0]);
+    world.rekey(0, 10, 10);
+    assert_eq!(world.found(0, 100), [1, 2, 0]);
+    world.rekey(0, 9, 10);
+    assert_eq!(world.found(0, 100), [0, 1, 2]);
+}
+
+#[test]
+#[should_panic(expected = "in no tree")]
+fn an_object_that_is_in_no_tree_gets_no_other_keys() {
+    let mut world = World::new(1);
+    world.rekey(0, 1, 2);
 }
 
 #[test]
@@ -296,6 +343,7 @@ enum Op {
     Insert(usize, u64, u64),
     Behind(usize, usize),
     Remove(usize),
+    Rekey(usize, u64, u64),
     Find(u64, u64),
 }
 
@@ -308,6 +356,7 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (0..OBJECTS, 0..SPAN, len()).prop_map(|(name, first, len)| Op::Insert(name, first, first + len)),
         2 => (0..OBJECTS, 0..OBJECTS).prop_map(|(sibling, name)| Op::Behind(sibling, name)),
         2 => (0..OBJECTS).prop_map(Op::Remove),
+        3 => (0..OBJECTS, 0..SPAN, len()).prop_map(|(name, first, len)| Op::Rekey(name, first, first + len)),
         2 => (0..SPAN, len()).prop_map(|(first, len)| Op::Find(first, first + len)),
     ]
 }
@@ -325,6 +374,7 @@ proptest! {
                     world.insert_after(sibling, name);
                 }
                 Op::Remove(name) if world.holds(name) => world.remove(name),
+                Op::Rekey(name, first, last) if world.holds(name) => world.rekey(name, first, last),
                 Op::Find(first, last) => world.compare_overlap(first, last),
                 _ => {}
             }

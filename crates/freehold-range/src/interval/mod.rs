@@ -14,8 +14,8 @@
 //! # What guards what
 //!
 //! All fields of a link belong to the lock that guards its tree: `&mut` methods need it exclusively, `&`
-//! methods shared. An unlinked link belongs to the owner of its object. Keys change only by removal and
-//! insertion.
+//! methods shared. An unlinked link belongs to the owner of its object. Keys change by
+//! [`IntervalTree::rekey`] alone.
 #![expect(unsafe_code, reason = "objects are linked by pointers")]
 
 pub mod balance;
@@ -177,6 +177,41 @@ impl<A: IntervalAdapter> IntervalTree<A> {
         self.renew(parent);
         self.fall(parent, child);
         link.empty();
+    }
+
+    /// Gives an object other keys. It stays where it is if the order allows that; else it comes behind those
+    /// with an equal `first`.
+    ///
+    /// # Safety
+    ///
+    /// The object is in this tree, if it is in any, and stays valid and in place until it is removed.
+    ///
+    /// # Panics
+    ///
+    /// If the object is in no tree, or if `first > last`.
+    pub unsafe fn rekey(&mut self, object: NonNull<A::Object>, first: u64, last: u64) {
+        let at = A::link(object);
+        let link = get(at);
+        assert!(link.is_linked(), "the object is in no tree");
+        assert!(first <= last, "an interval that ends before it begins");
+        let old = link.first.get();
+        let stays = first == old
+            || if first < old {
+                search::before(at).is_none_or(|before| get(before).first.get() <= first)
+            } else {
+                search::behind(at).is_none_or(|behind| first < get(behind).first.get())
+            };
+        if stays {
+            link.first.set(first);
+            link.last.set(last);
+            self.renew(Some(at));
+        } else {
+            // SAFETY: the caller's promises.
+            unsafe {
+                self.remove(object);
+                self.insert(object, first, last);
+            }
+        }
     }
 
     /// Takes the link behind `old`, which is at or below its right child, out of its place and puts it in

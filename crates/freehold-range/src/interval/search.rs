@@ -4,7 +4,7 @@ use core::marker::PhantomData;
 use core::ptr::NonNull;
 use freehold_sync::atomic::PlainCell;
 
-use super::link::{Ptr, get};
+use super::link::{IntervalLink, Ptr, get};
 use super::{IntervalAdapter, IntervalTree};
 
 /// Objects that meet an interval. See [`IntervalTree::overlapping`].
@@ -72,5 +72,37 @@ fn following(mut at: Ptr, first: u64, last: u64) -> Option<Ptr> {
         if get(at).last.get() >= first {
             return Some(at);
         }
+    }
+}
+
+/// The link before `at` in the tree's order.
+pub(super) fn before(at: Ptr) -> Option<Ptr> {
+    beside(at, |link| &link.left, |link| &link.right)
+}
+
+/// The link behind `at` in the tree's order.
+pub(super) fn behind(at: Ptr) -> Option<Ptr> {
+    beside(at, |link| &link.right, |link| &link.left)
+}
+
+/// The next link on one side.
+#[inline(always)]
+fn beside(
+    mut at: Ptr,
+    towards: impl Fn(&IntervalLink) -> &PlainCell<Option<Ptr>>,
+    away: impl Fn(&IntervalLink) -> &PlainCell<Option<Ptr>>,
+) -> Option<Ptr> {
+    if let Some(mut below) = towards(get(at)).get() {
+        while let Some(next) = away(get(below)).get() {
+            below = next;
+        }
+        return Some(below);
+    }
+    loop {
+        let above = get(at).parent()?;
+        if towards(get(above)).get() != Some(at) {
+            return Some(above);
+        }
+        at = above;
     }
 }

@@ -60,7 +60,8 @@ impl<const SLOTS: usize> Finger<SLOTS> {
         }
     }
 
-    /// The step at `level` of the way to the leaf. In the leaf itself `at` means nothing.
+    /// The step at `level` of the way to the leaf. In the leaf itself `at` is where something was looked for
+    /// last; what lies there may have changed since.
     ///
     /// # Safety
     ///
@@ -97,6 +98,12 @@ impl<const SLOTS: usize> Finger<SLOTS> {
     fn begin_at(&self, root: &Node<SLOTS>) {
         self.forget();
         self.root.store(ptr::from_ref(root).cast_mut(), Ordering::Relaxed);
+    }
+
+    /// Something was looked for in the leaf, and is, or would be, there.
+    #[inline(always)]
+    pub(super) fn set_at(&self, at: usize) {
+        self.steps[0].at.store(at, Ordering::Relaxed);
     }
 
     /// Points, at `level`, where `step` goes. The leaf comes last.

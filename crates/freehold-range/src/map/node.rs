@@ -216,6 +216,12 @@ impl<const SLOTS: usize> Node<SLOTS> {
         at
     }
 
+    /// Whether `at` is the slot in use that [`search`](Self::search) would find; for the writer.
+    #[inline(always)]
+    pub(super) fn is_at(&self, at: usize, key: u64) -> bool {
+        at < self.count() && key < self.end(at) && (at == 0 || self.end(at - 1) <= key)
+    }
+
     // Relaxed throughout: readers validate by pairing A, the writer reads its own stores.
 
     #[inline(always)]

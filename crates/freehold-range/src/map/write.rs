@@ -62,7 +62,7 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
     }
 
     /// As [`Reader::next`].
-    #[inline]
+    #[inline(always)]
     pub fn next(&self, key: u64) -> Option<Entry> {
         let Step { node: leaf, at, .. } = self.reach(key);
         if at < leaf.count() { leaf.slot(at).entry() } else { None }
@@ -134,8 +134,8 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
     /// If an entry reaches across `start` or `end`, if `with` is not as described, or without a reservation
     /// when one may be needed. The map is unchanged then.
     pub fn replace(&mut self, start: u64, end: u64, with: &[Entry]) {
-        assert_fits(start, end, with);
-        if !self.replace_in_leaf(start, end, with) {
+        let fills = assert_fits(start, end, with);
+        if !self.replace_in_leaf(start, end, with, fills) {
             self.replace_across(start, end, with);
         }
     }
@@ -171,7 +171,13 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
             return self.descend(key);
         }
         let leaf = self.step(0);
-        Step { at: leaf.node.search(key), ..leaf }
+        // Often it is the place that was looked for last.
+        if leaf.node.is_at(leaf.at, key) {
+            return leaf;
+        }
+        let at = leaf.node.search(key);
+        self.map.finger.set_at(at);
+        Step { at, ..leaf }
     }
 
     /// As [`reach`](Self::reach), from the root.
@@ -238,9 +244,9 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
     }
 
     /// The common case: the range lies inside one leaf, which has the room and stays.
-    /// Returns whether it was.
+    /// Returns whether it was. `fills`: the entries leave no gap in the range.
     #[inline(always)]
-    fn replace_in_leaf(&self, start: u64, end: u64, with: &[Entry]) -> bool {
+    fn replace_in_leaf(&self, start: u64, end: u64, with: &[Entry], fills: bool) -> bool {
         let step = self.reach(start);
         let Step { node: leaf, at: from, lo } = step;
         let is_root = self.map.root.level() == 0;
@@ -259,8 +265,8 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
             edit(leaf, from, gone, with);
         } else if to < count || with.last().is_some_and(|entry| entry.end == last) {
             edit(leaf, from, gone, with);
-            // What only comes leaves no gap larger than it was.
-            if gone > 0 {
+            // What only comes leaves no gap larger than it was, nor does what takes all of the range.
+            if gone > 0 && !fills {
                 self.gap_grew(gaps(leaf, from, (from + with.len()).min(now - 1), lo));
             }
         } else {
@@ -456,8 +462,12 @@ pub(super) fn first_behind<const SLOTS: usize>(
 ) -> usize {
     let count = leaf.count();
     let mut to = from;
-    while to < count && leaf.start(to) < end {
-        assert!(leaf.start(to) >= start && leaf.end(to) <= end, "an entry reaches across the replaced range");
+    while to < count {
+        let first = leaf.start(to);
+        if first >= end {
+            break;
+        }
+        assert!(first >= start && leaf.end(to) <= end, "an entry reaches across the replaced range");
         to += 1;
     }
     to
@@ -490,12 +500,15 @@ fn gaps<const SLOTS: usize>(leaf: &Node<SLOTS>, from: usize, to: usize, lo: u64)
     max
 }
 
+/// Returns whether the entries leave no gap in the range.
 #[inline]
-pub(super) fn assert_fits(start: u64, end: u64, with: &[Entry]) {
+pub(super) fn assert_fits(start: u64, end: u64, with: &[Entry]) -> bool {
     assert!(start < end && with.len() <= MAX_WITH);
-    let mut before = start;
+    let (mut before, mut gaps) = (start, 0);
     for entry in with {
         assert!(before <= entry.start && entry.start < entry.end && entry.end <= end, "entries out of order");
+        gaps |= entry.start - before;
         before = entry.end;
     }
+    gaps | (end - before) == 0
 }

@@ -441,6 +441,16 @@ impl<P: Platform> Counters<P> {
         }
     }
 
+    /// Mapped pages with the flags `old` have the flags `new` now.
+    #[inline(always)]
+    pub fn count_changed(&self, guard: &WriteGuard<'_, P>, old: VmFlags, new: VmFlags, pages: PageCount) {
+        let (was, is) = (Size::of(old), Size::of(new));
+        if was != is {
+            was.into_iter().for_each(|size| self.remove(guard, size, pages.get()));
+            is.into_iter().for_each(|size| self.add(guard, size, pages.get()));
+        }
+    }
+
     /// The number of VMAs changed.
     #[inline(always)]
     pub fn count_vmas(&self, guard: &WriteGuard<'_, P>, by: i64) {

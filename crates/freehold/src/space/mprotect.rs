@@ -12,7 +12,6 @@ use super::{
     limits::Replaced,
     locking::WriteGuard,
     map_flags::access_flags,
-    part::PartRoom,
     parts::{Holes, Parts},
     split_merge::{Change, SplitMergeError},
 };
@@ -110,34 +109,44 @@ impl<P: Platform> AddressSpace<P> {
 
     fn protect(&self, addr: u64, len: u64, prot: Prot, pkey: Option<u8>) -> Result<(), MprotectError> {
         let Some(request) = Request::new(addr, len, prot)? else { return Ok(()) };
-        let needs = Needs::cuts_and_pages(request.range.pages());
-        let room = PartRoom::default();
-        let guard = match request.grows_down {
+        let mut opened = ArrayVec::new();
+        let needs = || Needs::cuts_and_pages(request.range.pages());
+        let done = match request.grows_down {
             // From the start of a VMA, which is known when it is found: it is more than the range, and joins
             // what touches it there.
-            true => self.write_range(request.range)?,
-            false => self.write_part(&room, request.range, needs)?,
+            true => self.write_range(request.range).map(|guard| guard.protect(&request, pkey, &mut opened)),
+            false => self.with_part(request.range, needs, |guard| guard.protect(&request, pkey, &mut opened)),
         };
-        if pkey.is_some_and(|pkey| !self.pkeys.is_allocated(&guard, pkey)) {
-            return Err(MprotectError::Invalid);
-        }
-        let mut gather = self.vm.gather();
-        let mut opened = ArrayVec::new();
-        let mut protecting = Protecting {
-            guard: &guard,
-            gather: &mut gather,
-            access: request.access,
-            pkey,
-            opened: &mut opened,
-        };
-        let done = protecting.start(&request).and_then(|range| protecting.go(range));
-        gather.finish();
-        drop(guard);
         for opened in &opened {
             // Copies in advance, so that locked memory does not fault later; what fails shows at the next
             // access.
             self.populate_locked(*opened);
         }
+        done?
+    }
+}
+
+impl<P: Platform> WriteGuard<'_, P> {
+    /// What is done with the right to change the range.
+    #[inline(never)]
+    fn protect(
+        &self,
+        request: &Request,
+        pkey: Option<u8>,
+        opened: &mut ArrayVec<UserRange, 16>,
+    ) -> Result<(), MprotectError> {
+        if pkey.is_some_and(|pkey| !self.space.pkeys.is_allocated(self, pkey)) {
+            return Err(MprotectError::Invalid);
+        }
+        let mut gather = self.space.vm.gather();
+        let mut protecting =
+            Protecting { guard: self, gather: &mut gather, access: request.access, pkey, opened };
+        let range = match request.grows_down || request.grows_up {
+            true => protecting.start(request),
+            false => Ok(request.range),
+        };
+        let done = range.and_then(|range| protecting.go(range));
+        gather.finish();
         done
     }
 }
@@ -154,13 +163,11 @@ struct Protecting<'g, 't, 's, P: Platform> {
     opened: &'g mut ArrayVec<UserRange, 16>,
 }
 
-impl<P: Platform> Protecting<'_, '_, '_, P> {
-    /// The range to change, from what lies at its start.
+impl<'g, P: Platform> Protecting<'g, '_, '_, P> {
+    /// The range to change of what grows, from what lies at its start.
+    #[cold]
     fn start(&self, request: &Request) -> Result<UserRange, MprotectError> {
         let range = request.range;
-        if !request.grows_down && !request.grows_up {
-            return Ok(range);
-        }
         let (vma, part) = self.guard.first_part(range).ok_or(MprotectError::NotMapped)?;
         if request.grows_down {
             let grows = vma.flags().contains(VmFlags::GROWSDOWN);
@@ -184,7 +191,7 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
     }
 
     /// Changes `part`, which lies in `vma`.
-    fn part(&mut self, vma: &Vma<P>, part: UserRange) -> Result<(), MprotectError> {
+    fn part(&mut self, vma: &'g Vma<P>, part: UserRange) -> Result<(), MprotectError> {
         let (old, policy) = (vma.flags(), vma.policy());
         let pkey = self.guard.key_for(old, self.access, self.pkey);
         let wanted = ((old - VmFlags::ACCESS) | self.access).with_pkey(pkey);
@@ -200,20 +207,15 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
         let pages = part.pages();
         let new = self.settle_account(vma, wanted, pages)?;
         let space = self.guard.space;
-        // Of huge pages nobody shares a table while its entries and the flags disagree.
-        let (vma, _alone) = match vma.huge_page_size() {
-            Some(_) => {
-                let vma = self.guard.modify(vma, part, Change { flags: old, policy })?;
-                let right = self.guard.lock_vma(vma);
-                let alone = vma.unshare_tables(&space.vm, part);
-                right.set_flags(new);
-                (vma, Some(alone))
+        let vma = match old.contains(VmFlags::HUGETLB) {
+            true => self.change_huge(vma, part, new)?,
+            false => {
+                let vma = self.guard.modify(vma, part, Change { flags: new, policy })?;
+                self.change_entries(part, old, new);
+                vma
             }
-            None => (self.guard.modify(vma, part, Change { flags: new, policy })?, None),
         };
-        space.counters.count_unmapped(self.guard, old, pages);
-        space.counters.count_mapped(self.guard, new, pages);
-        self.change_entries(part, old, new);
+        space.counters.count_changed(self.guard, old, new, pages);
         if !probes::are_put(old) && probes::are_put(new) {
             space.settle_text(vma, part);
         }
@@ -222,6 +224,24 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
             self.note_opened(vma, part);
         }
         Ok(())
+    }
+
+    /// Gives `part`, which is of huge pages, and its entries the rights of `new`.
+    #[cold]
+    fn change_huge(
+        &mut self,
+        vma: &'g Vma<P>,
+        part: UserRange,
+        new: VmFlags,
+    ) -> Result<&'g Vma<P>, MprotectError> {
+        let (old, space) = (vma.flags(), self.guard.space);
+        let vma = self.guard.modify(vma, part, Change { flags: old, policy: vma.policy() })?;
+        let right = self.guard.lock_vma(vma);
+        // Nobody shares a table while its entries and the flags disagree.
+        let _alone = vma.unshare_tables(&space.vm, part);
+        right.set_flags(new);
+        self.change_entries(part, old, new);
+        Ok(vma)
     }
 
     /// The limits on writable memory, and whether the part counts towards committed memory from now on.
@@ -270,6 +290,7 @@ impl<P: Platform> Protecting<'_, '_, '_, P> {
 
     /// Locked private memory became writable. Its pages are brought in once the lock is gone, but their
     /// anon_vma is chosen now, while its neighbours are as they are.
+    #[cold]
     fn note_opened(&mut self, vma: &Vma<P>, part: UserRange) {
         let space = self.guard.space;
         let (first, level) = space.vm.peek(VirtAddr::new(part.start()));

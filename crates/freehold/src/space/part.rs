@@ -124,6 +124,39 @@ impl<P: Platform> AddressSpace<P> {
         self.claim_or_write(room, range, needs)
     }
 
+    /// As [`write_part`](Self::write_part), for a change that is called with the right. Where it is the
+    /// writer of the whole, it needs no room.
+    #[inline(always)]
+    pub(crate) fn with_part<R>(
+        &self,
+        range: UserRange,
+        needs: impl FnOnce() -> Needs,
+        change: impl FnOnce(&WriteGuard<'_, P>) -> R,
+    ) -> Result<R, Killed> {
+        // As `write_alone`, but the guard stays where it is made.
+        if self.locking.write != Write::RangesOnly
+            && let Some(lock) = self.mmap_lock.try_write_alone()
+        {
+            let guard = self.writer(lock);
+            if range.is_empty() || guard.make_way(range) {
+                return Ok(change(&guard));
+            }
+        }
+        self.with_claimed(range, needs, change)
+    }
+
+    #[inline(never)]
+    fn with_claimed<R>(
+        &self,
+        range: UserRange,
+        needs: impl FnOnce() -> Needs,
+        change: impl FnOnce(&WriteGuard<'_, P>) -> R,
+    ) -> Result<R, Killed> {
+        let room = PartRoom::default();
+        let guard = self.claim_or_write(&room, range, needs())?;
+        Ok(change(&guard))
+    }
+
     #[inline(never)]
     fn claim_or_write<'s>(
         &'s self,
@@ -230,11 +263,9 @@ impl<P: Platform> AddressSpace<P> {
         if self.locking.write == Write::RangesOnly {
             return None;
         }
-        let lock = self.mmap_lock.try_write_alone()?;
-        if self.closings.any() && !range.is_empty() {
-            return Some(self.writer(lock)).filter(|guard| guard.make_way(range));
-        }
-        Some(self.writer(lock))
+        let guard = self.writer(self.mmap_lock.try_write_alone()?);
+        let free = range.is_empty() || guard.make_way(range);
+        free.then_some(guard)
     }
 
     /// Becomes a writer of what `claim` claims. The inner error: it takes the writer of the whole.

@@ -30,7 +30,11 @@ use crate::{
     },
 };
 use arrayvec::ArrayVec;
+use freehold_pagetable::Level;
 use freehold_vmspace::{PageIndex, UserRange};
+
+/// A huge page of anonymous memory.
+const HUGE: u64 = Level::Pmd.span();
 
 /// Why the set of VMAs could not be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,10 +142,21 @@ impl<P: Platform> WriteGuard<'_, P> {
         range: UserRange,
         attrs: &Attrs<'_, P>,
     ) -> Result<OwnedVma<'g, P>, NoMemory> {
+        self.alloc_piece(range, attrs.pgoff, attrs)
+    }
+
+    /// The same for a piece of what has the attributes, whose first page has an offset of its own.
+    #[inline(always)]
+    fn alloc_piece<'g>(
+        &'g self,
+        range: UserRange,
+        pgoff: PageIndex,
+        attrs: &Attrs<'_, P>,
+    ) -> Result<OwnedVma<'g, P>, NoMemory> {
         let hugetlb = self.space.engine.hugetlb_part(attrs)?;
         let vma = self.space.engine.slab.alloc(VmaInit {
             range,
-            pgoff: attrs.pgoff,
+            pgoff,
             flags: attrs.flags,
             anon: attrs.anon,
             policy: attrs.policy,
@@ -236,13 +251,13 @@ impl<P: Platform> WriteGuard<'_, P> {
     }
 
     /// Splits the huge pages of `vma`, which is write-locked, that an end of `part` lies inside of: none may
-    /// belong to two VMAs.
+    /// belong to two VMAs. So there is none where one would reach beyond this VMA.
     fn split_huge_at(&self, vma: &Vma<P>, part: UserRange) -> Result<(), NoMemory> {
-        if vma.is_anonymous() && vma.anon().is_some() {
-            for at in [part.start(), part.end()] {
-                if vma.start() < at && at < vma.end() {
-                    self.space.vm.split_huge(at).map_err(|_| NoMemory)?;
-                }
+        for at in [part.start(), part.end()] {
+            let first = at & !(HUGE - 1);
+            let may_be = first < at && vma.start() <= first && first + HUGE <= vma.end();
+            if may_be && vma.is_anonymous() && vma.anon().is_some() {
+                self.space.vm.split_huge(at).map_err(|_| NoMemory)?;
             }
         }
         Ok(())
@@ -263,45 +278,30 @@ impl<P: Platform> WriteGuard<'_, P> {
             return Err(SplitMergeError::NotSplittable);
         }
         self.split_huge_at(vma, part)?;
-        let at = |range: UserRange| Attrs { pgoff: vma.pgoff_of(range.start()), ..attrs };
-        // The first piece stays `vma`; every further one is new.
-        let mut pieces: ArrayVec<UserRange, 3> = ArrayVec::new();
-        for piece in [whole.with_end(part.start()), part, whole.with_start(part.end())] {
-            if !piece.is_empty() {
-                pieces.push(piece);
-            }
-        }
+        // The first piece stays `vma`; what lies behind it is new.
+        let (before, behind) = (whole.with_end(part.start()), whole.with_start(part.end()));
+        let first = if before.is_empty() { part } else { before };
         self.reserve(1)?;
-        let mut fresh: ArrayVec<OwnedVma<'g, P>, 2> = ArrayVec::new();
-        for piece in &pieces[1..] {
-            fresh.push(self.alloc(*piece, &at(*piece))?);
-        }
+        let piece = |range: UserRange| self.alloc_piece(range, vma.pgoff_of(range.start()), &attrs);
+        let middle = if before.is_empty() { None } else { Some(piece(part)?) };
+        let last = if behind.is_empty() { None } else { Some(piece(behind)?) };
         // Nothing can fail any more.
-        let mut entries = ArrayVec::<_, 3>::new();
-        entries.push(entry_at(vma, pieces[0]));
-        let mut result = vma;
-        let fresh: ArrayVec<&Vma<P>, 2> = fresh.into_iter().map(OwnedVma::into_ref).collect();
-        for piece in &fresh {
-            self.attach(piece);
-        }
+        let (middle, last) = (middle.map(OwnedVma::into_ref), last.map(OwnedVma::into_ref));
+        let fresh = || [middle, last].into_iter().flatten();
+        fresh().for_each(|piece| self.attach(piece));
         let mut edit = RmapEdit::of(vma);
         for at in [part.start(), part.end()] {
             self.space.unshare_at(vma, at, edit.file());
         }
-        right.set_bounds_within(&mut edit, pieces[0], attrs.pgoff);
-        for piece in &fresh {
-            edit.insert(piece);
-        }
+        right.set_bounds_within(&mut edit, first, attrs.pgoff);
+        fresh().for_each(|piece| edit.insert(piece));
         drop(edit);
-        self.space.counters.count_vmas(self, fresh.len() as i64);
-        for piece in fresh {
-            if piece.start() == part.start() {
-                result = piece;
-            }
-            entries.push(entry(piece));
-        }
+        let mut entries = ArrayVec::<_, 3>::new();
+        entries.push(entry_at(vma, first));
+        fresh().for_each(|piece| entries.push(entry(piece)));
+        self.space.counters.count_vmas(self, entries.len() as i64 - 1);
         self.replace(whole, &entries);
-        Ok(result)
+        Ok(middle.unwrap_or(vma))
     }
 
     /// Gives `range`, a part of `vma`, new attributes, merging with neighbours and cutting as needed. Returns
@@ -312,8 +312,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         range: UserRange,
         change: Change,
     ) -> Result<&'g Vma<P>, SplitMergeError> {
-        let attrs = Attrs { flags: change.flags, policy: change.policy, ..vma.attrs() };
-        self.modify_attrs(vma, range, attrs)
+        self.modify_attrs(vma, range, change, vma.uffd())
     }
 
     /// As [`modify`](Self::modify), for flags and the userfaultfd that go with each other.
@@ -324,7 +323,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         flags: VmFlags,
         uffd: Option<&Counted<Context<P>>>,
     ) -> Result<&'g Vma<P>, SplitMergeError> {
-        let result = self.modify_attrs(vma, range, Attrs { flags, uffd, ..vma.attrs() })?;
+        let result = self.modify_attrs(vma, range, Change { flags, policy: vma.policy() }, uffd)?;
         self.lock_vma(result).set_uffd(uffd.cloned());
         Ok(result)
     }
@@ -333,12 +332,14 @@ impl<P: Platform> WriteGuard<'_, P> {
         &'g self,
         vma: &'g Vma<P>,
         range: UserRange,
-        attrs: Attrs<'_, P>,
+        Change { flags, policy }: Change,
+        uffd: Option<&Counted<Context<P>>>,
     ) -> Result<&'g Vma<P>, SplitMergeError> {
         let _ = self.hold_anon(vma);
-        let attrs = Attrs { pgoff: vma.pgoff_of(range.start()), anon: vma.anon_vma(), ..attrs };
+        let attrs = Attrs { flags, policy, pgoff: vma.pgoff_of(range.start()), uffd, ..vma.attrs() };
         // Only a part that reaches an end of the VMA has a neighbour there.
-        let sides = self.neighbours(range);
+        let inside = vma.start() < range.start() && range.end() < vma.end();
+        let sides = if inside { (None, None) } else { self.neighbours(range) };
         // Where the whole VMA would go, it must be allowed to.
         let sides = if range == vma.range() && attrs.object.counts_vmas() { (None, None) } else { sides };
         let merged = match self.mergeable(sides, range, &attrs) {
@@ -350,8 +351,8 @@ impl<P: Platform> WriteGuard<'_, P> {
             None => self.carve(vma, range)?,
         };
         let right = self.lock_vma(result);
-        right.set_flags(attrs.flags | (result.flags() & VmFlags::STICKY));
-        right.set_policy(attrs.policy);
+        right.set_flags(flags | (result.flags() & VmFlags::STICKY));
+        right.set_policy(policy);
         Ok(result)
     }
 

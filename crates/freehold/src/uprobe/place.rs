@@ -106,6 +106,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// The caller holds the mmap lock for writing. Tables' locks; the lock of a frame whose page is moving is
     /// waited for.
+    #[inline(never)]
     pub(crate) fn settle_text(&self, vma: &Vma<P>, part: UserRange) {
         let Some(file) = vma.object().file() else { return };
         let (mut index, end) = (vma.pgoff_of(part.start()), vma.pgoff_of(part.end() - 1) + 1);

@@ -118,15 +118,12 @@ impl<'e, P: Platform> RmapEdit<'e, P> {
 
     /// Changes the bounds of a VMA, which stays linked where it was.
     pub fn rekey(&mut self, vma: &Vma<P>, range: UserRange, pgoff: PageIndex) {
-        let in_file = self.file.as_ref().is_some_and(|file| file.holds(vma));
-        let in_pages = vma.tree().is_some() && self.pages.as_ref().is_some_and(|pages| pages.holds(vma));
-        self.remove(vma);
         vma.set_bounds(range, pgoff);
-        if let Some(file) = self.file.as_mut().filter(|_| in_file) {
-            file.insert(vma);
+        if let Some(file) = &mut self.file {
+            file.rekey(vma);
         }
-        if let Some(pages) = self.pages.as_mut().filter(|_| in_pages) {
-            pages.insert(vma);
+        if let Some(pages) = self.pages.as_mut().filter(|_| vma.tree().is_some()) {
+            pages.rekey(vma);
         }
     }
 }

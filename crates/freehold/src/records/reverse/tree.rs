@@ -267,6 +267,16 @@ impl<P: Platform, W: Which> RmapWriteGuard<'_, P, W> {
         }
     }
 
+    /// The bounds of a VMA have changed; nothing happens if it is not linked.
+    pub fn rekey(&mut self, vma: &Vma<P>) {
+        if self.holds(vma) {
+            // SAFETY: as in `insert` and `remove`.
+            unsafe {
+                self.tree.rekey(NonNull::from(vma), vma.pgoff().get(), (vma.pgoff() + vma.pages() - 1).get());
+            }
+        }
+    }
+
     /// Whether a VMA that belongs here is linked.
     pub fn holds(&self, vma: &Vma<P>) -> bool {
         // SAFETY: the VMA is live; a VMA is linked only where it belongs, so no other tree of this kind holds

@@ -59,25 +59,25 @@ pub(crate) fn anon_compatible(a: AnonId, b: AnonId) -> bool {
 }
 
 /// Everything but anon_vmas and position.
-fn alike<P: Platform>(a: &Attrs<'_, P>, b: &Attrs<'_, P>) -> bool {
-    let differ = (a.flags ^ b.flags) - VmFlags::STICKY;
+#[inline]
+fn alike<P: Platform>(vma: &Vma<P>, attrs: &Attrs<'_, P>) -> bool {
+    let flags = vma.flags();
+    let differ = (flags ^ attrs.flags) - VmFlags::STICKY;
     differ.is_empty()
-        && !a.flags.intersects(VmFlags::SPECIAL)
-        && a.policy == b.policy
-        && a.object.same(b.object)
-        && a.uffd.map(Counted::as_ptr) == b.uffd.map(Counted::as_ptr)
+        && !flags.intersects(VmFlags::SPECIAL)
+        && vma.policy() == attrs.policy
+        && vma.object().same(attrs.object)
+        && vma.uffd().map(Counted::as_ptr) == attrs.uffd.map(Counted::as_ptr)
 }
 
 /// Whether `range` (with `attrs`) may be appended to `left`, which ends where it starts.
 pub(crate) fn can_append<P: Platform>(left: &Vma<P>, attrs: &Attrs<'_, P>) -> bool {
-    left.pgoff() + left.pages() == attrs.pgoff
-        && alike(&left.attrs(), attrs)
-        && anon_agree(left.anon(), attrs.anon.id)
+    left.pgoff() + left.pages() == attrs.pgoff && alike(left, attrs) && anon_agree(left.anon(), attrs.anon.id)
 }
 
 /// Whether a range of `bytes` with `attrs` may be put in front of `right`, which starts where it ends.
 pub(crate) fn can_prepend<P: Platform>(attrs: &Attrs<'_, P>, bytes: u64, right: &Vma<P>) -> bool {
     attrs.pgoff + (bytes >> PAGE_SHIFT) == right.pgoff()
-        && alike(attrs, &right.attrs())
+        && alike(right, attrs)
         && anon_agree(attrs.anon.id, right.anon())
 }
