@@ -246,19 +246,20 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
     #[inline]
     pub fn make_room(&mut self, frames: usize) {
         debug_assert!(frames <= FRAMES, "this gather is too small for one table");
-        if self.room() < frames && !self.keep() {
-            self.pay();
+        if self.room() < frames {
+            self.keep_or_pay();
         }
     }
 
-    fn keep(&mut self) -> bool {
-        let Some(kept) = &mut self.kept else { return false };
-        let fits = self.frames.len() <= kept.capacity() - kept.len();
-        if fits {
-            kept.extend_from_slice(&self.frames);
-            self.frames.clear();
+    #[inline(never)]
+    fn keep_or_pay(&mut self) {
+        match &mut self.kept {
+            Some(kept) if self.frames.len() <= kept.capacity() - kept.len() => {
+                kept.extend_from_slice(&self.frames);
+                self.frames.clear();
+            }
+            _ => self.pay(),
         }
-        fits
     }
 
     /// Hands over a table that was just unlinked.

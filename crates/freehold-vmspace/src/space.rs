@@ -136,17 +136,16 @@ impl<P: Platform> VmSpace<P> {
     /// Room for the frames of so many bytes that go together, for [`Gather::keep_in`]: where a flush would
     /// interrupt other processors, and the range is large. Without memory for it there are more flushes.
     #[inline(always)]
-    pub fn room_for(&self, bytes: u64) -> Vec<UnmappedFrame> {
-        if bytes > SMALL { self.room_for_many(bytes) } else { Vec::new() }
+    pub fn room_for(&self, bytes: u64) -> Option<Vec<UnmappedFrame>> {
+        if bytes > SMALL { self.room_for_many(bytes) } else { None }
     }
 
-    fn room_for_many(&self, bytes: u64) -> Vec<UnmappedFrame> {
-        let mut room = Vec::new();
-        if self.platform().runs_elsewhere(&self.tlb.mmu) {
-            let frames = (bytes / PAGE_SIZE).min(KEPT);
-            let _ = room.try_reserve_exact(frames as usize);
+    fn room_for_many(&self, bytes: u64) -> Option<Vec<UnmappedFrame>> {
+        if !self.platform().runs_elsewhere(&self.tlb.mmu) {
+            return None;
         }
-        room
+        let mut room = Vec::new();
+        room.try_reserve_exact((bytes / PAGE_SIZE).min(KEPT) as usize).ok().map(|()| room)
     }
 
     /// Whether every entry of `range` is empty.

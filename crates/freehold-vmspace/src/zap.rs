@@ -88,7 +88,9 @@ impl<P: Platform> VmSpace<P> {
     pub fn discard(&self, range: UserRange, zap: Zap) {
         let mut room = self.room_for(range.end() - range.start());
         let mut gather = self.gather();
-        gather.keep_in(&mut room);
+        if let Some(room) = &mut room {
+            gather.keep_in(room);
+        }
         self.zap(range, zap, &mut gather);
         gather.finish();
     }

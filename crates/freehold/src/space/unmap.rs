@@ -513,7 +513,9 @@ fn settle<P: Platform>(
         RmapEdit::unlink(list.iter());
         space.vm.exclusive_gather()
     };
-    gather.keep_in(&mut room);
+    if let Some(room) = &mut room {
+        gather.keep_in(room);
+    }
     for vma in list.iter() {
         match vma.flags().contains(VmFlags::HUGETLB) {
             true => space.zap_huge_pages(vma, &mut gather),
