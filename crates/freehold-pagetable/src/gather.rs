@@ -177,6 +177,8 @@ pub struct Gather<'a, T: Tlb, const FRAMES: usize = 512> {
     frames: ArrayVec<UnmappedFrame, FRAMES>,
     /// What was in `frames` before, since the last flush.
     kept: Option<&'a mut Vec<UnmappedFrame>>,
+    /// How many of these there may be.
+    most_kept: usize,
     tables: ArrayVec<Pfn, TABLES>,
 }
 
@@ -206,6 +208,7 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
             tables_freed: false,
             frames: ArrayVec::new(),
             kept: None,
+            most_kept: 0,
             tables: ArrayVec::new(),
         }
     }
@@ -234,11 +237,13 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
         self.frames.push(what);
     }
 
-    /// Frames go to `kept` as long as its capacity lasts, before there is a flush for them. It is empty now.
+    /// Where the gather's own room does not do, up to `most` frames go to `kept` before there is a flush for
+    /// them. It is empty now, and gets its memory then; where there is none, all goes on without.
     #[inline]
-    pub fn keep_in(&mut self, kept: &'a mut Vec<UnmappedFrame>) {
+    pub fn keep_in(&mut self, kept: &'a mut Vec<UnmappedFrame>, most: usize) {
         debug_assert!(kept.is_empty(), "frames that nobody flushes");
         self.kept = Some(kept);
+        self.most_kept = most;
     }
 
     /// Has what is there kept, or flushes and pays, if fewer than `frames` fit. Call it with no table locked:
@@ -253,12 +258,15 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
 
     #[inline(never)]
     fn keep_or_pay(&mut self) {
-        match &mut self.kept {
-            Some(kept) if self.frames.len() <= kept.capacity() - kept.len() => {
-                kept.extend_from_slice(&self.frames);
-                self.frames.clear();
-            }
-            _ => self.pay(),
+        let (more, most) = (self.frames.len(), self.most_kept);
+        if let Some(kept) = &mut self.kept
+            && kept.len() + more <= most
+            && kept.try_reserve_exact(most - kept.len()).is_ok()
+        {
+            kept.extend_from_slice(&self.frames);
+            self.frames.clear();
+        } else {
+            self.pay();
         }
     }
 

@@ -196,11 +196,11 @@ fn kept_frames_share_a_flush() {
 fn flushes_of_a_large_range(kept: usize) -> usize {
     let memory = Memory::new(256);
     let tlb = Ledger::new(&memory);
-    let mut kept = Vec::with_capacity(kept);
+    let mut room = Vec::new();
     let tables = space(&memory, 100 * 512);
     let range = VaRange::of(AT, AT + 100 * (2 << 20));
     let mut gather = Gather::exclusive(&tlb);
-    gather.keep_in(&mut kept);
+    gather.keep_in(&mut room, kept);
     assert_eq!(tables.walk(&memory, range, &mut Zap(&mut gather)), Ok(Walked::All));
     // SAFETY: one thread, and the range was zapped.
     unsafe { tables.unlink_tables(&memory, range, range.start(), range.end(), &mut gather) };

@@ -1,9 +1,7 @@
 //! The record of a space: its tables, the processors that use them, and what is resident.
 #![expect(unsafe_code, reason = "gives page tables back to the platform")]
 
-use crate::{
-    Memory, NoMemory, PAGE_SIZE, Pfn, Rss, RssKind, UserRange, VirtAddr, platform::Platform, rss::RssCounters,
-};
+use crate::{Memory, NoMemory, Pfn, Rss, RssKind, UserRange, VirtAddr, platform::Platform, rss::RssCounters};
 use alloc::vec::Vec;
 use core::mem::ManuallyDrop;
 use freehold_pagetable::{
@@ -42,7 +40,7 @@ pub type VmGather<'v, P, const FRAMES: usize = 512> = Gather<'v, SpaceTlb<P>, FR
 /// Bytes whose frames fit into any gather of several.
 const SMALL: u64 = Level::Pte.table_span();
 /// Frames that one flush does for, at most: of 32 MiB.
-const KEPT: u64 = 8192;
+const KEPT: usize = 8192;
 
 /// One space that processors translate addresses of: its tables, and how many pages are resident.
 pub struct VmSpace<P: Platform> {
@@ -133,21 +131,6 @@ impl<P: Platform> VmSpace<P> {
         self.is_empty_range(range) || (small && self.is_unmapped(range))
     }
 
-    /// Room for the frames of so many bytes that go together, for [`Gather::keep_in`]: where a flush would
-    /// interrupt other processors, and the range is large. Without memory for it there are more flushes.
-    #[inline(always)]
-    pub fn room_for(&self, bytes: u64) -> Option<Vec<UnmappedFrame>> {
-        if bytes > SMALL { self.room_for_many(bytes) } else { None }
-    }
-
-    fn room_for_many(&self, bytes: u64) -> Option<Vec<UnmappedFrame>> {
-        if !self.platform().runs_elsewhere(&self.tlb.mmu) {
-            return None;
-        }
-        let mut room = Vec::new();
-        room.try_reserve_exact((bytes / PAGE_SIZE).min(KEPT) as usize).ok().map(|()| room)
-    }
-
     /// Whether every entry of `range` is empty.
     pub fn is_unmapped(&self, range: VaRange) -> bool {
         matches!(self.walk(range, &mut crate::zap::AnyEntry), Ok(Walked::All))
@@ -157,6 +140,20 @@ impl<P: Platform> VmSpace<P> {
 /// Entries one by one, for the crate `freehold`: it keeps tables from going away, and counts what it maps.
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
+    /// A gather of so many bytes keeps frames in `room`, where a flush would interrupt other processors and the
+    /// range is large.
+    #[inline(always)]
+    pub fn give_room<'v>(
+        &'v self,
+        gather: &mut VmGather<'v, P>,
+        room: &'v mut Vec<UnmappedFrame>,
+        bytes: u64,
+    ) {
+        if bytes > SMALL && self.platform().runs_elsewhere(&self.tlb.mmu) {
+            gather.keep_in(room, KEPT);
+        }
+    }
+
     /// A gather beside which others may run.
     #[inline(always)]
     pub fn gather<const FRAMES: usize>(&self) -> VmGather<'_, P, FRAMES> {

@@ -1,6 +1,7 @@
 //! Taking pages out of page tables.
 
 use crate::{Moving, Pfn, Rss, UserRange, VmGather, VmSpace, frame::MOVING, platform::Platform};
+use alloc::vec::Vec;
 use core::ops::ControlFlow;
 use freehold_pagetable::{
     ENTRIES, Kind, Large, LeafGuard, Level, MarkerKind, Pte, PteFlags, PteGuard, Slot, UnmappedFrame,
@@ -86,11 +87,9 @@ impl<P: Platform> VmSpace<P> {
 
     /// Zaps `range` and flushes; for callers under a lock that keeps the VMA.
     pub fn discard(&self, range: UserRange, zap: Zap) {
-        let mut room = self.room_for(range.end() - range.start());
+        let mut room = Vec::new();
         let mut gather = self.gather();
-        if let Some(room) = &mut room {
-            gather.keep_in(room);
-        }
+        self.give_room(&mut gather, &mut room, range.end() - range.start());
         self.zap(range, zap, &mut gather);
         gather.finish();
     }

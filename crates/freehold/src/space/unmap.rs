@@ -43,6 +43,7 @@ use crate::{
     records::uffd::event::Notices,
     vma::{Vma, flags::VmFlags},
 };
+use alloc::vec::Vec;
 use freehold_pagetable::VaRange;
 use freehold_vmspace::{PageCount, PageRange, UserRange, VmGather};
 
@@ -506,15 +507,16 @@ fn settle<P: Platform>(
     span: UserRange,
     free: VaRange,
 ) {
-    let mut room = space.vm.room_for(span.end() - span.start());
+    let mut room = Vec::new();
     let mut gather = if files {
         space.vm.gather()
     } else {
         RmapEdit::unlink(list.iter());
         space.vm.exclusive_gather()
     };
-    if let Some(room) = &mut room {
-        gather.keep_in(room);
+    // No processor runs what is unmapped as a whole.
+    if span != UserRange::ALL {
+        space.vm.give_room(&mut gather, &mut room, span.end() - span.start());
     }
     for vma in list.iter() {
         match vma.flags().contains(VmFlags::HUGETLB) {
