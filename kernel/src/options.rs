@@ -68,6 +68,7 @@ pub fn huge_pages() -> u64 {
 /// Ways to end badly.
 mod crash {
     /// Touches what is not there.
+    #[inline(never)]
     pub fn page() {
         // SAFETY: none: it is to fail.
         unsafe { (0xffff_9000_dead_0000 as *const u8).read_volatile() };

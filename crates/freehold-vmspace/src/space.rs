@@ -140,8 +140,8 @@ impl<P: Platform> VmSpace<P> {
 /// Entries one by one, for the crate `freehold`: it keeps tables from going away, and counts what it maps.
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// A gather of so many bytes keeps frames in `room`, where a flush would interrupt other processors and the
-    /// range is large.
+    /// A gather of so many bytes keeps frames in `room`, where a flush would interrupt other processors and
+    /// the range is large.
     #[inline(always)]
     pub fn give_room<'v>(
         &'v self,
