@@ -5,6 +5,7 @@ use super::{FIFO, File, HUNG_UP, READABLE, Stat, WRITABLE};
 use crate::arch::lock::SpinLock;
 use crate::arch::user::UserPtr;
 use crate::calls::errno;
+use crate::task::mutex::Mutex;
 use crate::task::signal;
 use crate::task::wait::{self, Key, Sleep, Woken};
 use alloc::collections::VecDeque;
@@ -51,6 +52,8 @@ impl State {
 
 struct Pipe {
     state: SpinLock<State>,
+    /// Held by the reader that copies bytes, which leave the pipe when it has them.
+    reading: Mutex,
 }
 
 impl Pipe {
@@ -68,7 +71,7 @@ pub struct Writer(Arc<Pipe>);
 /// A new pipe: both ends.
 pub fn new() -> (Reader, Writer) {
     let state = State { bytes: VecDeque::new(), readers: 1, writers: 1, room: ROOM, changes: [0; 2] };
-    let pipe = Arc::new(Pipe { state: SpinLock::new(state) });
+    let pipe = Arc::new(Pipe { state: SpinLock::new(state), reading: Mutex::new() });
     (Reader(pipe.clone()), Writer(pipe))
 }
 
@@ -125,20 +128,30 @@ impl File for Reader {
         }
         let (mut part, mut done) = ([0; 2048], 0);
         loop {
-            let mut state = self.0.state.lock();
-            let bytes = (wanted - done).min(part.len()).min(state.bytes.len());
-            if bytes > 0 {
-                state.bytes.drain(..bytes).zip(&mut part).for_each(|(from, to)| *to = from);
+            let turn = self.0.reading.lock()?;
+            loop {
+                let state = self.0.state.lock();
+                let bytes = (wanted - done).min(part.len()).min(state.bytes.len());
+                state.bytes.iter().zip(&mut part[..bytes]).for_each(|(from, to)| *to = *from);
+                drop(state);
+                if bytes == 0 {
+                    break;
+                }
+                // They leave the pipe once the program has them.
+                let put = match to.put(&part[..bytes]) {
+                    Err(error) if done == 0 => return Err(error),
+                    Err(_) => return Ok(done),
+                    Ok(put) => put,
+                };
+                let mut state = self.0.state.lock();
+                state.bytes.drain(..put);
                 state.changes[1] += 1;
                 drop(state);
                 wait::wake(self.0.key(), usize::MAX);
-                match to.put(&part[..bytes]) {
-                    Err(error) if done == 0 => return Err(error),
-                    Ok(put) if put == bytes => done += put,
-                    put => return Ok(done + put.unwrap_or(0)),
-                }
-                continue;
+                done += put;
             }
+            drop(turn);
+            let state = self.0.state.lock();
             if done > 0 {
                 return Ok(done);
             }

@@ -69,6 +69,18 @@ static void seals_hold(void) {
     close(file);
 }
 
+static void a_pipe_keeps_what_nobody_got(void) {
+    int ends[2];
+    char got[8] = "";
+    char *page = mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(page != MAP_FAILED && !munmap(page + 4096, 4096));
+    CHECK(!pipe(ends) && write(ends[1], "abcdef", 6) == 6);
+    CHECK(read(ends[0], page + 4096, 6) == -1 && errno == EFAULT);
+    CHECK(read(ends[0], got, 2) == 2 && !memcmp(got, "ab", 2));
+    CHECK(read(ends[0], got, 8) == 4 && !memcmp(got, "cdef", 4));
+    close(ends[0]), close(ends[1]), munmap(page, 4096);
+}
+
 static void pipes_carry_and_block(void) {
     int ends[2], status;
     CHECK(!pipe2(ends, O_NONBLOCK));
@@ -180,6 +192,7 @@ int main(void) {
     PART(a_mapping_is_the_file);
     PART(a_file_that_shrinks_loses_pages);
     PART(seals_hold);
+    PART(a_pipe_keeps_what_nobody_got);
     PART(pipes_carry_and_block);
     PART(events_are_waited_for);
     PART(segments_are_shared);
