@@ -12,7 +12,7 @@ use crate::arch::trap::Frame;
 use crate::arch::user::UserPtr;
 use crate::engine;
 use crate::files::{proc::sys, tree};
-use crate::memory::platform::Machine;
+use crate::memory::platform::{Machine, Tables};
 use crate::options;
 use crate::task::fault;
 use crate::task::limits::Limits;
@@ -26,6 +26,7 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use freehold::counted::Counted;
 use freehold::fault::{Access, FaultError};
 use freehold::object::File;
+use freehold::platform::Format;
 use freehold::space::maps::MapName;
 use freehold::space::pagemap::PageKind;
 use freehold::space::smaps::{Smap, Usage};
@@ -167,7 +168,7 @@ fn number_of(file: &Counted<File<Machine>>) -> u32 {
 pub fn page(at: u64, access: Access, from_program: bool) -> Result<(), FaultError> {
     let began = clock::now_ns();
     // Of the processor's code: whether a page was there.
-    let there = u64::from(at >> 47 == 0 && cpu::current().space().frame_at(at).is_some());
+    let there = u64::from(at < Tables::USER_END && cpu::current().space().frame_at(at).is_some());
     let rest = [(access.write, 2), (from_program, 4), (access.exec, 0x10)];
     let code = rest.iter().filter(|(is, _)| *is).fold(there, |code, (_, bit)| code | bit);
     let served = fault::page(at, access, from_program);

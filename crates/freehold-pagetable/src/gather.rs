@@ -2,7 +2,7 @@
 //!
 //! The removal of translations or rights leaves three debts, to be paid in this order: flush the TLBs; give
 //! up the frames that were mapped; free the tables that were unlinked. A [`Gather`] collects all three and
-//! pays them in batches, without allocating. A flush that interrupts other processors costs each of them more
+//! pays them in batches, in room of its own. A flush that interrupts other processors costs each of them more
 //! than it costs the one that asks: for large ranges a caller gives the gather [more room](Gather::keep_in).
 //!
 //! # Two gathers at once (hazard C-4)
@@ -177,8 +177,9 @@ pub struct Gather<'a, T: Tlb, const FRAMES: usize = 512> {
     frames: ArrayVec<UnmappedFrame, FRAMES>,
     /// What was in `frames` before, since the last flush.
     kept: Option<&'a mut Vec<UnmappedFrame>>,
-    /// How many of these there may be.
-    most_kept: usize,
+    /// How many small pages these are, and how many they may be.
+    kept_pages: u64,
+    most_pages: u64,
     tables: ArrayVec<Pfn, TABLES>,
 }
 
@@ -208,7 +209,8 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
             tables_freed: false,
             frames: ArrayVec::new(),
             kept: None,
-            most_kept: 0,
+            kept_pages: 0,
+            most_pages: 0,
             tables: ArrayVec::new(),
         }
     }
@@ -237,13 +239,13 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
         self.frames.push(what);
     }
 
-    /// Where the gather's own room does not do, up to `most` frames go to `kept` before there is a flush for
-    /// them. It is empty now, and gets its memory then; where there is none, all goes on without.
+    /// Where the gather's own room does not do, frames of up to `most` small pages go to `kept`, before there
+    /// is a flush for them. It is empty now, and gets its memory then; without memory all goes on as before.
     #[inline]
-    pub fn keep_in(&mut self, kept: &'a mut Vec<UnmappedFrame>, most: usize) {
+    pub fn keep_in(&mut self, kept: &'a mut Vec<UnmappedFrame>, most: u64) {
         debug_assert!(kept.is_empty(), "frames that nobody flushes");
         self.kept = Some(kept);
-        self.most_kept = most;
+        self.most_pages = most;
     }
 
     /// Has what is there kept, or flushes and pays, if fewer than `frames` fit. Call it with no table locked:
@@ -258,13 +260,16 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
 
     #[inline(never)]
     fn keep_or_pay(&mut self) {
-        let (more, most) = (self.frames.len(), self.most_kept);
+        // What comes from one table is of one size, and hardly ever there is more.
+        let size = self.frames.last().map_or(1, |last| last.level().frames());
+        let pages = self.kept_pages + self.frames.len() as u64 * size;
         if let Some(kept) = &mut self.kept
-            && kept.len() + more <= most
-            && kept.try_reserve_exact(most - kept.len()).is_ok()
+            && pages <= self.most_pages
+            && kept.try_reserve_exact(if kept.is_empty() { self.most_pages as usize } else { 0 }).is_ok()
         {
             kept.extend_from_slice(&self.frames);
             self.frames.clear();
+            self.kept_pages = pages;
         } else {
             self.pay();
         }
@@ -353,6 +358,7 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
         {
             self.tlb.release(kept);
             kept.clear();
+            self.kept_pages = 0;
         }
         if !self.frames.is_empty() {
             self.tlb.release(&self.frames);

@@ -191,9 +191,30 @@ fn kept_frames_share_a_flush() {
     assert_eq!(flushes_of_a_large_range(9 * 512), 9 + 4, "ten fit");
     assert_eq!(flushes_of_a_large_range(99 * 512), 4);
     assert_eq!(flushes_of_a_large_range(1000 * 512), 4);
+    // There is no memory for so many, and all goes on without.
+    assert_eq!(flushes_of_a_large_range(u64::MAX / 2), 99 + 4);
 }
 
-fn flushes_of_a_large_range(kept: usize) -> usize {
+/// A large page is kept for as many small ones as it has.
+#[test]
+fn large_pages_fill_the_room() {
+    let memory = Memory::new(1);
+    let tlb = Ledger::new(&memory);
+    let mut room = Vec::new();
+    let mut gather = Gather::<_>::exclusive(&tlb);
+    gather.keep_in(&mut room, 2 * 512);
+    for n in 0..4 {
+        gather.make_room(512);
+        assert_eq!(tlb.take().len(), if n == 3 { 3 } else { 0 }, "a flush, two that were kept, and one");
+        gather.before();
+        gather.changed(VaRange::of(AT + n * (2 << 20), AT + (n + 1) * (2 << 20)), false);
+        gather.frame(Pfn::new(n * 512), Level::Pmd);
+    }
+    gather.finish();
+    assert_eq!(tlb.take().len(), 2);
+}
+
+fn flushes_of_a_large_range(kept: u64) -> usize {
     let memory = Memory::new(256);
     let tlb = Ledger::new(&memory);
     let mut room = Vec::new();

@@ -1,7 +1,9 @@
 //! The record of a space: its tables, the processors that use them, and what is resident.
 #![expect(unsafe_code, reason = "gives page tables back to the platform")]
 
-use crate::{Memory, NoMemory, Pfn, Rss, RssKind, UserRange, VirtAddr, platform::Platform, rss::RssCounters};
+use crate::{
+    Memory, NoMemory, PAGE_SIZE, Pfn, Rss, RssKind, UserRange, VirtAddr, platform::Platform, rss::RssCounters,
+};
 use alloc::vec::Vec;
 use core::mem::ManuallyDrop;
 use freehold_pagetable::{
@@ -37,10 +39,8 @@ impl<P: Platform> Tlb for SpaceTlb<P> {
 /// What a change of a space's entries owes, of so many frames at most.
 pub type VmGather<'v, P, const FRAMES: usize = 512> = Gather<'v, SpaceTlb<P>, FRAMES>;
 
-/// Bytes whose frames fit into any gather of several.
-const SMALL: u64 = Level::Pte.table_span();
-/// Frames that one flush does for, at most: of 32 MiB.
-const KEPT: usize = 8192;
+/// Small pages whose frames one flush does for, at most: 32 MiB.
+const KEPT: u64 = 8192;
 
 /// One space that processors translate addresses of: its tables, and how many pages are resident.
 pub struct VmSpace<P: Platform> {
@@ -140,17 +140,20 @@ impl<P: Platform> VmSpace<P> {
 /// Entries one by one, for the crate `freehold`: it keeps tables from going away, and counts what it maps.
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// A gather of so many bytes keeps frames in `room`, where a flush would interrupt other processors and
-    /// the range is large.
+    /// A gather of `range` keeps frames in `room`, where a flush would interrupt other processors and the
+    /// range has more than one table.
     #[inline(always)]
     pub fn give_room<'v>(
         &'v self,
         gather: &mut VmGather<'v, P>,
         room: &'v mut Vec<UnmappedFrame>,
-        bytes: u64,
+        range: UserRange,
     ) {
-        if bytes > SMALL && self.platform().runs_elsewhere(&self.tlb.mmu) {
-            gather.keep_in(room, KEPT);
+        const TABLE: u64 = Level::Pte.table_span();
+        if range.start() / TABLE != range.end().saturating_sub(1) / TABLE
+            && self.platform().runs_elsewhere(&self.tlb.mmu)
+        {
+            gather.keep_in(room, ((range.end() - range.start()) / PAGE_SIZE).min(KEPT));
         }
     }
 

@@ -89,7 +89,7 @@ impl<P: Platform> VmSpace<P> {
     pub fn discard(&self, range: UserRange, zap: Zap) {
         let mut room = Vec::new();
         let mut gather = self.gather();
-        self.give_room(&mut gather, &mut room, range.end() - range.start());
+        self.give_room(&mut gather, &mut room, range);
         self.zap(range, zap, &mut gather);
         gather.finish();
     }

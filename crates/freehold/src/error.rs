@@ -19,7 +19,7 @@ errnos! {
     EPERM = 1, "Operation not permitted";
     ENOENT = 2, "Nothing there";
     ESRCH = 3, "The process is gone";
-    EINTR = 4, "Interrupted by a fatal signal";
+    EINTR = 4, "Interrupted by a signal";
     EIO = 5, "Input or output failed";
     EBADF = 9, "Bad file descriptor";
     EAGAIN = 11, "Try again";

@@ -11,7 +11,7 @@
 .section .boot, "awx", @progbits
 .balign 4096
 boot_pml4:                      # the kernel's own root, and the pattern of every space's upper half
-  .quad boot_pdpt_low + 7       # 0: memory at its own address, until all processors are up
+  .quad boot_pdpt_low + 7       # 0: memory at its own address, where processors start
   .skip 8 * 255
   .quad boot_pdpt_low + 3       # 256: the direct map, at 0xffff800000000000
   .skip 8 * 127

@@ -161,6 +161,8 @@ pub trait File: Send + Sync {
 pub const READABLE: u32 = 1;
 /// POLLOUT.
 pub const WRITABLE: u32 = 4;
+/// POLLERR.
+pub const FAILED: u32 = 8;
 /// POLLHUP.
 pub const HUNG_UP: u32 = 16;
 

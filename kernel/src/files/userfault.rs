@@ -3,7 +3,7 @@
 
 use super::buffer::UserBuffer;
 use super::open::Open;
-use super::{CHARACTER, File, READABLE, Stat};
+use super::{CHARACTER, FAILED, File, READABLE, Stat};
 use crate::arch::cpu::current;
 use crate::arch::lock::SpinLock;
 use crate::arch::user::{self, UserPtr};
@@ -262,8 +262,17 @@ impl File for Fault {
     }
 
     fn ready(&self) -> u32 {
-        let is_there = self.handle().is_ok_and(|handle| handle.poll().readable);
-        if is_there { READABLE } else { 0 }
+        match self.handle() {
+            // Its program has not said yet what it wants of it.
+            Err(_) => FAILED,
+            Ok(handle) => {
+                if handle.poll().readable {
+                    READABLE
+                } else {
+                    0
+                }
+            }
+        }
     }
 
     fn changes(&self) -> u64 {

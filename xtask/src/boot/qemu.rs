@@ -175,7 +175,7 @@ impl Machine {
         command
             .args(["-accel", "tcg", "-cpu", &self.cpu, "-m", &self.memory, "-smp", &self.cpus.to_string()])
             .args(["-display", "none", "-vga", "none", "-net", "none", "-no-reboot"])
-            .args(["-monitor", &format!("unix:{},server=on,wait=off", at("monitor"))])
+            .args(["-monitor", &monitor(&folder.join("monitor"))])
             .args(["-serial", "stdio", "-device", "isa-debug-exit,iobase=0xf4,iosize=1"])
             .args(["-chardev", &format!("file,id=report,path={}", at("report"))])
             .args(["-device", "isa-debugcon,iobase=0xe9,chardev=report"])
@@ -234,6 +234,13 @@ impl Machine {
             pause = (pause * 2).min(Duration::from_millis(20));
         }
     }
+}
+
+/// QEMU's monitor, at a socket; none where the path is too long for one.
+fn monitor(path: &Path) -> String {
+    const LONGEST: usize = 100;
+    let path = path.to_string_lossy().replace(',', ",,");
+    if path.len() > LONGEST { "none".into() } else { format!("unix:{path},server=on,wait=off") }
 }
 
 /// What was printed so far, and when last.

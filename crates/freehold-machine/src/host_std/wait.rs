@@ -71,7 +71,7 @@ impl Task {
     pub fn signal(&self) {
         // SeqCst: as in `kill`.
         self.0.signalled.store(true, Ordering::SeqCst);
-        while self.wake_sleeper(|ends| ends == Ends::ByAny) {
+        while self.0.signalled.load(Ordering::SeqCst) && self.wake_sleeper(|ends| ends == Ends::ByAny) {
             std::thread::yield_now();
         }
     }

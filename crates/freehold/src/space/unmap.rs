@@ -516,7 +516,7 @@ fn settle<P: Platform>(
     };
     // No processor runs what is unmapped as a whole.
     if span != UserRange::ALL {
-        space.vm.give_room(&mut gather, &mut room, span.end() - span.start());
+        space.vm.give_room(&mut gather, &mut room, span);
     }
     for vma in list.iter() {
         match vma.flags().contains(VmFlags::HUGETLB) {

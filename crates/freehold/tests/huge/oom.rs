@@ -282,8 +282,8 @@ fn every_failure_of(call: &Call, locking: Locking) -> Result<(), String> {
         with_failure(call, locking, point, (&untouched, &done))
     })?;
     // A change of a part looks for memory for its claim, and does without.
-    let asks = call.asks || locking.write == Write::RangesOnly;
-    match (failures > 0) == call.allocates || asks && !call.allocates {
+    let may_ask = !call.allocates && locking.write == Write::RangesOnly;
+    match (failures > 0) == (call.allocates || call.asks) || may_ask {
         true => Ok(()),
         false => Err(format!("{}, {locking:?}: {failures} failures", call.name)),
     }

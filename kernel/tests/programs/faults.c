@@ -1,0 +1,131 @@
+// Faults that a program serves itself, huge segments, and what files take: userfaultfd(2), shmget(2), stat(2).
+#define _GNU_SOURCE
+#include "check.h"
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/shm.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define PAGE 4096UL
+#define HUGE (2UL << 20)
+
+static int uffd;
+static char *area;
+static volatile int signals, loads;
+static pthread_t faulting;
+
+static void count(int number) { signals += number == SIGUSR1; }
+
+static void *load(void *at) {
+    long got = *(volatile char *)at;
+    loads = loads + 1;
+    return (void *)got;
+}
+
+static int polled(int timeout) {
+    struct pollfd entry = {.fd = uffd, .events = POLLIN};
+    return poll(&entry, 1, timeout) == 1 ? entry.revents : 0;
+}
+
+static void it_fails_before_it_begins(void) {
+    uffd = syscall(SYS_userfaultfd, O_NONBLOCK | O_CLOEXEC);
+    CHECK(uffd >= 0 && polled(0) == POLLERR);
+    struct uffdio_api api = {.api = UFFD_API};
+    CHECK(!ioctl(uffd, UFFDIO_API, &api) && polled(0) == 0);
+    area = mmap(0, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct uffdio_register range = {{(long)area, 4 * PAGE}, UFFDIO_REGISTER_MODE_MISSING, 0};
+    CHECK(!ioctl(uffd, UFFDIO_REGISTER, &range));
+}
+
+static void fill(char *page, char with) {
+    static char source[PAGE] __attribute__((aligned(4096)));
+    memset(source, with, PAGE);
+    struct uffdio_copy copy = {.dst = (long)page, .src = (long)source, .len = PAGE};
+    CHECK(!ioctl(uffd, UFFDIO_COPY, &copy) && copy.copy == PAGE);
+}
+
+static void take_message_of(char *page) {
+    struct uffd_msg message;
+    CHECK(read(uffd, &message, sizeof message) == sizeof message);
+    CHECK(message.event == UFFD_EVENT_PAGEFAULT && (message.arg.pagefault.address & -PAGE) == (unsigned long)page);
+}
+
+// A poll sees the message and leaves it there; epoll is woken by it.
+static void a_fault_is_polled(void) {
+    int epoll = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.u32 = 7};
+    CHECK(!epoll_ctl(epoll, EPOLL_CTL_ADD, uffd, &event) && epoll_wait(epoll, &event, 1, 0) == 0);
+    for (int n = 0; n < 2; n++) {
+        char *page = area + n * PAGE;
+        void *got;
+        CHECK(!pthread_create(&faulting, 0, load, page));
+        CHECK(epoll_wait(epoll, &event, 1, 10000) == 1 && event.data.u32 == 7);
+        CHECK(polled(10000) == POLLIN && polled(0) == POLLIN);
+        take_message_of(page);
+        CHECK(polled(0) == 0);
+        fill(page, 'a' + n);
+        CHECK(!pthread_join(faulting, &got) && (long)got == 'a' + n);
+    }
+    close(epoll);
+}
+
+// A handler runs while its thread's fault waits, and the thread faults again after it.
+static void a_signal_comes_through(void) {
+    void *got;
+    struct sigaction action = {.sa_handler = count};
+    CHECK(!sigaction(SIGUSR1, &action, 0));
+    loads = 0;
+    CHECK(!pthread_create(&faulting, 0, load, area + 2 * PAGE));
+    CHECK(polled(10000) == POLLIN);
+    take_message_of(area + 2 * PAGE);
+    CHECK(!pthread_kill(faulting, SIGUSR1));
+    CHECK(polled(10000) == POLLIN && signals == 1 && loads == 0);
+    take_message_of(area + 2 * PAGE);
+    fill(area + 2 * PAGE, 'c');
+    CHECK(!pthread_join(faulting, &got) && (long)got == 'c' && loads == 1);
+    close(uffd);
+}
+
+// The pool has four pages.
+static void huge_segments_reserve(void) {
+    int first = shmget(IPC_PRIVATE, 3 * HUGE, SHM_HUGETLB | 0600);
+    CHECK(first >= 0);
+    CHECK(shmget(IPC_PRIVATE, 2 * HUGE, SHM_HUGETLB | 0600) == -1 && errno == ENOMEM);
+    int loose = shmget(IPC_PRIVATE, 2 * HUGE, SHM_HUGETLB | SHM_NORESERVE | 0600);
+    CHECK(loose >= 0);
+    char *at = shmat(first, 0, 0);
+    CHECK(at != (void *)-1);
+    for (int n = 0; n < 3; n++) at[n * HUGE] = n;
+    CHECK(!shmdt(at) && !shmctl(first, IPC_RMID, 0) && !shmctl(loose, IPC_RMID, 0));
+    int again = shmget(IPC_PRIVATE, 4 * HUGE, SHM_HUGETLB | 0600);
+    CHECK(again >= 0 && !shmctl(again, IPC_RMID, 0));
+}
+
+static void a_file_takes_what_is_there(void) {
+    struct stat stat;
+    int file = memfd_create("blocks", 0);
+    CHECK(!ftruncate(file, 1 << 30) && !fstat(file, &stat) && stat.st_blocks == 0);
+    for (long at = 0; at < 5; at++) CHECK(pwrite(file, "x", 1, at << 26) == 1);
+    CHECK(!fstat(file, &stat) && stat.st_size == 1 << 30 && stat.st_blocks == 5 * 8);
+    CHECK(!fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 1 << 26, PAGE));
+    CHECK(!fstat(file, &stat) && stat.st_blocks == 4 * 8);
+    CHECK(!ftruncate(file, PAGE) && !fstat(file, &stat) && stat.st_blocks == 8);
+    close(file);
+}
+
+int main(void) {
+    PART(it_fails_before_it_begins);
+    PART(a_fault_is_polled);
+    PART(a_signal_comes_through);
+    PART(huge_segments_reserve);
+    PART(a_file_takes_what_is_there);
+    return 0;
+}
