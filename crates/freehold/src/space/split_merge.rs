@@ -335,12 +335,13 @@ impl<P: Platform> WriteGuard<'_, P> {
         uffd: Option<&Counted<Context<P>>>,
     ) -> Result<&'g Vma<P>, SplitMergeError> {
         let _ = self.hold_anon(vma);
+        let whole = vma.range();
         let attrs = Attrs { flags, policy, pgoff: vma.pgoff_of(range.start()), uffd, ..vma.attrs() };
         // Only a part that reaches an end of the VMA has a neighbour there.
-        let inside = vma.start() < range.start() && range.end() < vma.end();
+        let inside = whole.start() < range.start() && range.end() < whole.end();
         let sides = if inside { (None, None) } else { self.neighbours(range) };
         // Where the whole VMA would go, it must be allowed to.
-        let sides = if range == vma.range() && attrs.object.counts_vmas() { (None, None) } else { sides };
+        let sides = if range == whole && attrs.object.counts_vmas() { (None, None) } else { sides };
         let merged = match self.mergeable(sides, range, &attrs) {
             (None, None) => None,
             sides => self.modify_merging(vma, range, &attrs, sides)?,
