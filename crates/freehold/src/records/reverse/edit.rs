@@ -25,7 +25,7 @@ impl<'e, P: Platform> RmapEdit<'e, P> {
     /// # Locks
     ///
     /// The file's i_mmap lock for writing, then the tree's.
-    #[inline]
+    #[inline(always)]
     pub fn new(object: &'e Object<P>, tree: Option<&'e RmapRoot<P, AnonPages>>) -> Self {
         RmapEdit {
             file: object.listed_by().map(|mapping| mapping.edit()),
@@ -34,7 +34,7 @@ impl<'e, P: Platform> RmapEdit<'e, P> {
     }
 
     /// For `vma` and what is like it.
-    #[inline]
+    #[inline(always)]
     pub fn of(vma: &'e Vma<P>) -> Self {
         Self::new(vma.object(), vma.tree())
     }
@@ -121,7 +121,7 @@ impl<'e, P: Platform> RmapEdit<'e, P> {
     }
 
     /// Changes the bounds of a VMA, which stays linked where it was.
-    #[inline]
+    #[inline(always)]
     pub fn rekey(&mut self, vma: &Vma<P>, range: UserRange, pgoff: PageIndex) {
         vma.set_bounds(range, pgoff);
         if let Some(file) = &mut self.file {
