@@ -251,7 +251,17 @@ impl<P: Platform> WriteGuard<'_, P> {
 
     /// Splits the huge pages of `vma`, which is write-locked, that an end of `part` lies inside of: none may
     /// belong to two VMAs. So there is none where one would reach beyond this VMA.
+    #[inline(always)]
     fn split_huge_at(&self, vma: &Vma<P>, part: UserRange) -> Result<(), NoMemory> {
+        match vma.end() - vma.start() < HUGE {
+            true => Ok(()),
+            false => self.split_huge_in_large(vma, part),
+        }
+    }
+
+    /// The same in a VMA that may hold a huge page.
+    #[inline(never)]
+    fn split_huge_in_large(&self, vma: &Vma<P>, part: UserRange) -> Result<(), NoMemory> {
         for at in [part.start(), part.end()] {
             let first = at & !(HUGE - 1);
             let may_be = first < at && vma.start() <= first && first + HUGE <= vma.end();
