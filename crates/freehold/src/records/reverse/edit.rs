@@ -25,7 +25,7 @@ impl<'e, P: Platform> RmapEdit<'e, P> {
     /// # Locks
     ///
     /// The file's i_mmap lock for writing, then the tree's.
-    #[inline(always)]
+    #[inline]
     pub fn new(object: &'e Object<P>, tree: Option<&'e RmapRoot<P, AnonPages>>) -> Self {
         RmapEdit {
             file: object.listed_by().map(|mapping| mapping.edit()),
@@ -34,7 +34,7 @@ impl<'e, P: Platform> RmapEdit<'e, P> {
     }
 
     /// For `vma` and what is like it.
-    #[inline(always)]
+    #[inline]
     pub fn of(vma: &'e Vma<P>) -> Self {
         Self::new(vma.object(), vma.tree())
     }
