@@ -102,9 +102,16 @@ impl<'a, F: Format, M: TableMemory> PteGuard<'a, F, M> {
         &mut self,
         range: VaRange,
         stale: &mut impl Stale,
-        f: impl FnMut(VirtAddr, Pte<F>) -> Pte<F>,
+        mut f: impl FnMut(VirtAddr, Pte<F>) -> Pte<F>,
     ) {
-        self.change_each_then(range, stale, f, |_, _| {});
+        if range.len() != PAGE_SIZE {
+            return self.change_each_then(range, stale, f, |_, _| {});
+        }
+        // A single entry needs no groups.
+        let (address, index) = (range.start(), self.indices(range).start);
+        if self.slot(index).is_some() {
+            self.change(address, stale, |pte| f(address, pte));
+        }
     }
 
     /// As [`change_each`](Self::change_each), and shows each entry to `then` when it has been changed, or

@@ -68,7 +68,8 @@ fn with_rights<P: Platform>(
 
 /// The frames of a leaf that have records of their own: of a huge page of a pool, the first.
 fn records<P: Platform>(platform: &P, pfn: Pfn, level: Level) -> impl Iterator<Item = Pfn> {
-    let counted = if platform.frame(pfn).hugetlb().is_some() { 1 } else { level.frames() };
+    let one = level == Level::Pte || platform.frame(pfn).hugetlb().is_some();
+    let counted = if one { 1 } else { level.frames() };
     (0..counted).map(move |n| pfn.add(n))
 }
 

@@ -48,16 +48,18 @@ impl<const SLOTS: usize> Finger<SLOTS> {
         self.steps[0].node.store(ptr::null_mut(), Ordering::Relaxed);
     }
 
-    /// Whether the finger points to the leaf that holds the first entry whose end lies above `key`. Beyond
-    /// the last entry it never does.
+    /// The step to the leaf, if the finger points anywhere. `at` is where something was looked for last; what
+    /// lies there may have changed since.
+    ///
+    /// # Safety
+    ///
+    /// The caller has nodes for `'n`.
     #[inline(always)]
-    pub(super) fn points_to(&self, key: u64) -> bool {
-        let leaf = self.steps[0].node.load(Ordering::Relaxed);
+    pub(super) unsafe fn leaf<'n>(&self) -> Option<Step<'n, SLOTS>> {
+        let place = &self.steps[0];
         // SAFETY: not null, so the node has not been unlinked since the finger was set.
-        match unsafe { leaf.as_ref() } {
-            Some(leaf) => self.steps[0].lo.load(Ordering::Relaxed) <= key && key < leaf.last_end(),
-            None => false,
-        }
+        let node = unsafe { place.node.load(Ordering::Relaxed).as_ref() }?;
+        Some(Step { node, at: place.at.load(Ordering::Relaxed), lo: place.lo.load(Ordering::Relaxed) })
     }
 
     /// The step at `level` of the way to the leaf. In the leaf itself `at` is where something was looked for

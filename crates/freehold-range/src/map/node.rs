@@ -216,10 +216,19 @@ impl<const SLOTS: usize> Node<SLOTS> {
         at
     }
 
-    /// Whether `at` is the slot in use that [`search`](Self::search) would find; for the writer.
+    /// What [`search`](Self::search) would find, if that is the slot `at` or one beside it, and in use; `lo`
+    /// is the end of the entry before the node. For the writer.
     #[inline(always)]
-    pub(super) fn is_at(&self, at: usize, key: u64) -> bool {
-        at < self.count() && key < self.end(at) && (at == 0 || self.end(at - 1) <= key)
+    pub(super) fn near(&self, at: usize, key: u64, lo: u64) -> Option<usize> {
+        let count = self.count();
+        let follows = |at: usize| (if at == 0 { lo } else { self.end(at - 1) }) <= key;
+        if at < count && key < self.end(at) {
+            if follows(at) {
+                return Some(at);
+            }
+            return (at > 0 && follows(at - 1)).then(|| at - 1);
+        }
+        (at + 1 < count && key < self.end(at + 1)).then_some(at + 1)
     }
 
     // Relaxed throughout: readers validate by pairing A, the writer reads its own stores.

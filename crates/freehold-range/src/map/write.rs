@@ -167,15 +167,15 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
     where
         'a: 'n,
     {
-        if !self.map.finger.points_to(key) {
-            return self.descend(key);
-        }
-        let leaf = self.step(0);
-        // Often it is the place that was looked for last.
-        if leaf.node.is_at(leaf.at, key) {
-            return leaf;
-        }
-        let at = leaf.node.search(key);
+        // SAFETY: nodes are unlinked by this writer alone, after it has forgotten.
+        let Some(leaf) = (unsafe { self.map.finger.leaf() }) else { return self.descend(key) };
+        // Often it is the place that was looked for last, or beside it.
+        let at = match leaf.node.near(leaf.at, key, leaf.lo) {
+            Some(at) => at,
+            // Beyond the last entry a finger never points.
+            None if key < leaf.lo || key >= leaf.node.last_end() => return self.descend(key),
+            None => leaf.node.search(key),
+        };
         self.map.finger.set_at(at);
         Step { at, ..leaf }
     }
@@ -251,7 +251,7 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         let Step { node: leaf, at: from, lo } = step;
         let is_root = self.map.root.level() == 0;
         let count = leaf.count();
-        let last = leaf.last_end();
+        let last = if count == 0 { 0 } else { leaf.end(count - 1) };
         if end > last && !self.is_last() {
             return false;
         }

@@ -388,11 +388,13 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok(VmaWrite { vma })
     }
 
-    /// Makes a VMA that was just stored into the tree lockable. It is complete: a hook hears of it.
+    /// Makes a VMA that was just stored into the tree lockable; it is locked. It is complete: a hook hears of
+    /// it.
     #[inline(always)]
-    pub(crate) fn attach(&self, vma: &Vma<P>) {
+    pub(crate) fn attach<'g>(&'g self, vma: &'g Vma<P>) -> VmaWrite<'g, P> {
         self.locked.attach(vma, &self.right);
         vma.object().open_hook(&self.space.vm, vma);
+        VmaWrite { vma }
     }
 
     /// Makes a VMA that was just taken out of the tree unlockable; waits for readers that are about to

@@ -138,7 +138,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         if pkey.is_some_and(|pkey| !self.space.pkeys.is_allocated(self, pkey)) {
             return Err(MprotectError::Invalid);
         }
-        let mut gather = self.space.vm.gather();
+        let mut gather = None;
         let mut protecting =
             Protecting { guard: self, gather: &mut gather, access: request.access, pkey, opened };
         let range = match request.grows_down || request.grows_up {
@@ -146,16 +146,18 @@ impl<P: Platform> WriteGuard<'_, P> {
             false => Ok(request.range),
         };
         let done = range.and_then(|range| protecting.go(range));
-        gather.finish();
+        if let Some(gather) = &mut gather {
+            gather.finish();
+        }
         done
     }
 }
 
 /// One call under way.
-struct Protecting<'g, 't, 's, P: Platform> {
+struct Protecting<'g, 's, P: Platform> {
     guard: &'g WriteGuard<'s, P>,
-    /// No frames go, so it need not hold any.
-    gather: &'g mut VmGather<'t, P, 1>,
+    /// Where rights were taken. No frames go, so it need not hold any.
+    gather: &'g mut Option<VmGather<'s, P, 1>>,
     access: VmFlags,
     /// The protection key that was asked for.
     pkey: Option<u8>,
@@ -163,7 +165,7 @@ struct Protecting<'g, 't, 's, P: Platform> {
     opened: &'g mut ArrayVec<UserRange, 16>,
 }
 
-impl<'g, P: Platform> Protecting<'g, '_, '_, P> {
+impl<'g, P: Platform> Protecting<'g, '_, P> {
     /// The range to change of what grows, from what lies at its start.
     #[cold]
     fn start(&self, request: &Request) -> Result<UserRange, MprotectError> {
@@ -285,7 +287,8 @@ impl<'g, P: Platform> Protecting<'g, '_, '_, P> {
         let change = Protect { rights: vma_pte_flags(new), write, shared };
         let only_given = (new & VmFlags::ACCESS).contains(old & VmFlags::ACCESS);
         let taken = !only_given || new.pkey() != old.pkey();
-        space.vm.protect(part, change, taken.then_some(&mut *self.gather));
+        let gather = taken.then(|| self.gather.get_or_insert_with(|| space.vm.gather()));
+        space.vm.protect(part, change, gather);
     }
 
     /// Locked private memory became writable. Its pages are brought in once the lock is gone, but their

@@ -19,7 +19,7 @@ pub(crate) trait Parts<P: Platform> {
     fn above(&self, addr: u64) -> Option<&Vma<P>>;
 
     /// The first VMA that overlaps `range`, and the part of it inside.
-    #[inline]
+    #[inline(always)]
     fn first_part(&self, range: UserRange) -> Option<(&Vma<P>, UserRange)> {
         let vma = self.above(range.start()).filter(|vma| vma.start() < range.end())?;
         Some((vma, UserRange::new(range.start().max(vma.start()), range.end().min(vma.end()))))

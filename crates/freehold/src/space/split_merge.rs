@@ -14,7 +14,7 @@
 //! change only under the VMA's write lock, so that a reader which still finds an old entry cannot lock the
 //! VMA and looks again.
 
-use super::locking::{WriteGuard, entry, entry_at};
+use super::locking::{VmaWrite, WriteGuard, entry, entry_at};
 use crate::{
     counted::Counted,
     error::NoMemory,
@@ -181,13 +181,16 @@ impl<P: Platform> WriteGuard<'_, P> {
         match new {
             NewMapping::Fresh(vma) => self.insert_fresh(vma),
             NewMapping::Append(prev) => {
-                self.absorb(prev, UserRange::new(prev.start(), range.end()), prev.pgoff(), attrs, &[])
+                let whole = UserRange::new(prev.start(), range.end());
+                self.absorb(prev, whole, prev.pgoff(), attrs, &[]).vma()
             }
             NewMapping::Prepend(next) => {
-                self.absorb(next, UserRange::new(range.start(), next.end()), attrs.pgoff, attrs, &[])
+                let whole = UserRange::new(range.start(), next.end());
+                self.absorb(next, whole, attrs.pgoff, attrs, &[]).vma()
             }
             NewMapping::Bridge(prev, next) => {
-                self.absorb(prev, UserRange::new(prev.start(), next.end()), prev.pgoff(), attrs, &[next])
+                let whole = UserRange::new(prev.start(), next.end());
+                self.absorb(prev, whole, prev.pgoff(), attrs, &[self.lock_vma(next)]).vma()
             }
         }
     }
@@ -211,13 +214,13 @@ impl<P: Platform> WriteGuard<'_, P> {
         range: UserRange,
         pgoff: PageIndex,
         attrs: &Attrs<'_, P>,
-        gone: &[&'g Vma<P>],
-    ) -> &'g Vma<P> {
+        gone: &[VmaWrite<'g, P>],
+    ) -> VmaWrite<'g, P> {
         let right = self.lock_vma(survivor);
+        let gone = || gone.iter().map(VmaWrite::vma);
         let mut flags = survivor.flags() | (attrs.flags & VmFlags::STICKY);
         let mut anon_vma = survivor.anon_vma().or(attrs.anon);
-        for vma in gone {
-            let _ = self.lock_vma(vma);
+        for vma in gone() {
             flags |= vma.flags() & VmFlags::STICKY;
             anon_vma = anon_vma.or(vma.anon_vma());
         }
@@ -228,17 +231,13 @@ impl<P: Platform> WriteGuard<'_, P> {
         if !survivor.anon().is_some() {
             right.join_within(&mut edit, anon_vma);
         }
-        for vma in gone {
-            edit.remove(vma);
-        }
+        gone().for_each(|vma| edit.remove(vma));
         right.set_bounds_within(&mut edit, range, pgoff);
         drop(edit);
         self.replace(range, &[entry(survivor)]);
-        for vma in gone {
-            self.discard(vma);
-        }
-        self.space.counters.count_vmas(self, -(gone.len() as i64));
-        survivor
+        gone().for_each(|vma| self.discard(vma));
+        self.space.counters.count_vmas(self, -(gone().len() as i64));
+        right
     }
 
     /// Ends a VMA that a merge has swallowed; it is out of the tree and of its file's tree.
@@ -252,7 +251,17 @@ impl<P: Platform> WriteGuard<'_, P> {
 
     /// Splits the huge pages of `vma`, which is write-locked, that an end of `part` lies inside of: none may
     /// belong to two VMAs. So there is none where one would reach beyond this VMA.
+    #[inline(always)]
     fn split_huge_at(&self, vma: &Vma<P>, part: UserRange) -> Result<(), NoMemory> {
+        match vma.end() - vma.start() < HUGE {
+            true => Ok(()),
+            false => self.split_huge_in_large(vma, part),
+        }
+    }
+
+    /// The same in a VMA that may hold a huge page.
+    #[inline(never)]
+    fn split_huge_in_large(&self, vma: &Vma<P>, part: UserRange) -> Result<(), NoMemory> {
         for at in [part.start(), part.end()] {
             let first = at & !(HUGE - 1);
             let may_be = first < at && vma.start() <= first && first + HUGE <= vma.end();
@@ -265,11 +274,11 @@ impl<P: Platform> WriteGuard<'_, P> {
 
     /// Cuts `vma` in two at `at`, strictly inside it; returns the upper part. Does not ask the limit on VMAs.
     pub(crate) fn split<'g>(&'g self, vma: &'g Vma<P>, at: u64) -> Result<&'g Vma<P>, SplitMergeError> {
-        self.cut(vma, vma.range().with_start(at))
+        Ok(self.cut(vma, vma.range().with_start(at))?.vma())
     }
 
     /// Makes `part`, which touches at least one end of `vma` at most, a VMA of its own and returns it.
-    fn cut<'g>(&'g self, vma: &'g Vma<P>, part: UserRange) -> Result<&'g Vma<P>, SplitMergeError> {
+    fn cut<'g>(&'g self, vma: &'g Vma<P>, part: UserRange) -> Result<VmaWrite<'g, P>, SplitMergeError> {
         // Readers out before the flags are copied: they may add MAYBE_GUARD.
         let right = self.lock_vma(vma);
         let whole = vma.range();
@@ -286,9 +295,9 @@ impl<P: Platform> WriteGuard<'_, P> {
         let middle = if before.is_empty() { None } else { Some(piece(part)?) };
         let last = if behind.is_empty() { None } else { Some(piece(behind)?) };
         // Nothing can fail any more.
-        let (middle, last) = (middle.map(OwnedVma::into_ref), last.map(OwnedVma::into_ref));
-        let fresh = || [middle, last].into_iter().flatten();
-        fresh().for_each(|piece| self.attach(piece));
+        let attach = |piece: OwnedVma<'g, P>| self.attach(piece.into_ref());
+        let (middle, last) = (middle.map(attach), last.map(attach));
+        let fresh = || [&middle, &last].into_iter().flatten().map(VmaWrite::vma);
         let mut edit = RmapEdit::of(vma);
         for at in [part.start(), part.end()] {
             self.space.unshare_at(vma, at, edit.file());
@@ -301,7 +310,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         fresh().for_each(|piece| entries.push(entry(piece)));
         self.space.counters.count_vmas(self, entries.len() as i64 - 1);
         self.replace(whole, &entries);
-        Ok(middle.unwrap_or(vma))
+        Ok(middle.unwrap_or(right))
     }
 
     /// Gives `range`, a part of `vma`, new attributes, merging with neighbours and cutting as needed. Returns
@@ -336,31 +345,32 @@ impl<P: Platform> WriteGuard<'_, P> {
         uffd: Option<&Counted<Context<P>>>,
     ) -> Result<&'g Vma<P>, SplitMergeError> {
         let _ = self.hold_anon(vma);
+        let whole = vma.range();
         let attrs = Attrs { flags, policy, pgoff: vma.pgoff_of(range.start()), uffd, ..vma.attrs() };
         // Only a part that reaches an end of the VMA has a neighbour there.
-        let inside = vma.start() < range.start() && range.end() < vma.end();
+        let inside = whole.start() < range.start() && range.end() < whole.end();
         let sides = if inside { (None, None) } else { self.neighbours(range) };
         // Where the whole VMA would go, it must be allowed to.
-        let sides = if range == vma.range() && attrs.object.counts_vmas() { (None, None) } else { sides };
+        let sides = if range == whole && attrs.object.counts_vmas() { (None, None) } else { sides };
         let merged = match self.mergeable(sides, range, &attrs) {
             (None, None) => None,
             sides => self.modify_merging(vma, range, &attrs, sides)?,
         };
-        let result = match merged {
+        let right = match merged {
             Some(survivor) => survivor,
             None => self.carve(vma, range)?,
         };
-        let right = self.lock_vma(result);
+        let result = right.vma();
         right.set_flags(flags | (result.flags() & VmFlags::STICKY));
         right.set_policy(policy);
         Ok(result)
     }
 
     /// Cuts `range` out of `vma`, within the limit on VMAs.
-    fn carve<'g>(&'g self, vma: &'g Vma<P>, range: UserRange) -> Result<&'g Vma<P>, SplitMergeError> {
+    fn carve<'g>(&'g self, vma: &'g Vma<P>, range: UserRange) -> Result<VmaWrite<'g, P>, SplitMergeError> {
         let cuts = u64::from(range.start() > vma.start()) + u64::from(range.end() < vma.end());
         if cuts == 0 {
-            return Ok(vma);
+            return Ok(self.lock_vma(vma));
         }
         if !self.may_have_vmas(cuts) {
             return Err(SplitMergeError::TooManyVmas);
@@ -375,36 +385,31 @@ impl<P: Platform> WriteGuard<'_, P> {
         range: UserRange,
         attrs: &Attrs<'_, P>,
         sides: (Option<&'g Vma<P>>, Option<&'g Vma<P>>),
-    ) -> Result<Option<&'g Vma<P>>, SplitMergeError> {
+    ) -> Result<Option<VmaWrite<'g, P>>, SplitMergeError> {
         let whole = vma.range();
         self.reserve(1)?;
-        let _ = self.lock_vma(vma);
+        let right = self.lock_vma(vma);
         self.split_huge_at(vma, range)?;
         Ok(Some(match sides {
             (None, None) => return Ok(None),
             (Some(prev), Some(next)) => {
-                self.absorb(prev, UserRange::new(prev.start(), next.end()), prev.pgoff(), attrs, &[vma, next])
+                let union = UserRange::new(prev.start(), next.end());
+                self.absorb(prev, union, prev.pgoff(), attrs, &[right, self.lock_vma(next)])
             }
             (Some(prev), None) if range.end() == whole.end() => {
-                self.absorb(prev, UserRange::new(prev.start(), range.end()), prev.pgoff(), attrs, &[vma])
+                self.absorb(prev, UserRange::new(prev.start(), range.end()), prev.pgoff(), attrs, &[right])
             }
             (None, Some(next)) if range.start() == whole.start() => {
-                self.absorb(next, UserRange::new(range.start(), next.end()), attrs.pgoff, attrs, &[vma])
+                self.absorb(next, UserRange::new(range.start(), next.end()), attrs.pgoff, attrs, &[right])
             }
             (Some(prev), None) => {
                 let rest = whole.with_start(range.end());
-                self.shift(
-                    prev,
-                    range.with_start(prev.start()),
-                    prev.pgoff(),
-                    vma,
-                    rest,
-                    vma.pgoff_of(rest.start()),
-                )
+                let pgoff = vma.pgoff_of(rest.start());
+                self.shift(prev, range.with_start(prev.start()), prev.pgoff(), right, rest, pgoff)
             }
             (None, Some(next)) => {
                 let rest = whole.with_end(range.start());
-                self.shift(next, range.with_end(next.end()), attrs.pgoff, vma, rest, vma.pgoff())
+                self.shift(next, range.with_end(next.end()), attrs.pgoff, right, rest, vma.pgoff())
             }
         }))
     }
@@ -416,11 +421,11 @@ impl<P: Platform> WriteGuard<'_, P> {
         winner: &'g Vma<P>,
         winner_range: UserRange,
         winner_pgoff: PageIndex,
-        loser: &'g Vma<P>,
+        other: VmaWrite<'g, P>,
         loser_range: UserRange,
         loser_pgoff: PageIndex,
-    ) -> &'g Vma<P> {
-        let (right, other) = (self.lock_vma(winner), self.lock_vma(loser));
+    ) -> VmaWrite<'g, P> {
+        let (right, loser) = (self.lock_vma(winner), other.vma());
         right.set_flags(winner.flags() | (loser.flags() & VmFlags::STICKY));
         let anon_vma = winner.anon_vma().or(loser.anon_vma());
         let mut edit = RmapEdit::new(winner.object(), anon_vma.tree);
@@ -435,7 +440,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         let first = winner_range.start().min(loser_range.start());
         let union = UserRange::new(first, winner_range.end().max(loser_range.end()));
         self.replace(union, &entries);
-        winner
+        right
     }
 
     /// Lets `vma` reach further, over free addresses, with everything else as it is. Uses up one reserved

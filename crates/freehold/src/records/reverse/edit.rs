@@ -25,6 +25,7 @@ impl<'e, P: Platform> RmapEdit<'e, P> {
     /// # Locks
     ///
     /// The file's i_mmap lock for writing, then the tree's.
+    #[inline]
     pub fn new(object: &'e Object<P>, tree: Option<&'e RmapRoot<P, AnonPages>>) -> Self {
         RmapEdit {
             file: object.listed_by().map(|mapping| mapping.edit()),
@@ -33,6 +34,7 @@ impl<'e, P: Platform> RmapEdit<'e, P> {
     }
 
     /// For `vma` and what is like it.
+    #[inline]
     pub fn of(vma: &'e Vma<P>) -> Self {
         Self::new(vma.object(), vma.tree())
     }
@@ -50,6 +52,7 @@ impl<'e, P: Platform> RmapEdit<'e, P> {
     }
 
     /// Links a VMA.
+    #[inline]
     pub fn insert(&mut self, vma: &Vma<P>) {
         if let Some(file) = &mut self.file {
             file.insert(vma);
@@ -87,6 +90,7 @@ impl<'e, P: Platform> RmapEdit<'e, P> {
     }
 
     /// Unlinks a VMA, if it is linked.
+    #[inline]
     pub fn remove(&mut self, vma: &Vma<P>) {
         if let Some(file) = &mut self.file {
             file.remove(vma);
@@ -117,6 +121,7 @@ impl<'e, P: Platform> RmapEdit<'e, P> {
     }
 
     /// Changes the bounds of a VMA, which stays linked where it was.
+    #[inline(always)]
     pub fn rekey(&mut self, vma: &Vma<P>, range: UserRange, pgoff: PageIndex) {
         vma.set_bounds(range, pgoff);
         if let Some(file) = &mut self.file {
