@@ -141,7 +141,7 @@ impl<P: Platform> VmSpace<P> {
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
     /// A gather of `range` keeps frames in `room`, where a flush would interrupt other processors and the
-    /// range has more than one table.
+    /// range is larger than a table's. (One that is not has two flushes at most.)
     #[inline(always)]
     pub fn give_room<'v>(
         &'v self,
@@ -149,11 +149,9 @@ impl<P: Platform> VmSpace<P> {
         room: &'v mut Vec<UnmappedFrame>,
         range: UserRange,
     ) {
-        const TABLE: u64 = Level::Pte.table_span();
-        if range.start() / TABLE != range.end().saturating_sub(1) / TABLE
-            && self.platform().runs_elsewhere(&self.tlb.mmu)
-        {
-            gather.keep_in(room, ((range.end() - range.start()) / PAGE_SIZE).min(KEPT));
+        let bytes = range.end() - range.start();
+        if bytes > Level::Pte.table_span() && self.platform().runs_elsewhere(&self.tlb.mmu) {
+            gather.keep_in(room, (bytes / PAGE_SIZE).min(KEPT));
         }
     }
 
