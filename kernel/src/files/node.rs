@@ -65,7 +65,8 @@ impl File for NodeFile {
             };
             done += match to.put(&part[..read]) {
                 Err(error) if done == 0 => return Err(error),
-                put => put.unwrap_or(0),
+                Err(_) => break,
+                Ok(put) => put,
             };
         }
         Ok(done)

@@ -81,6 +81,19 @@ static void a_pipe_keeps_what_nobody_got(void) {
     close(ends[0]), close(ends[1]), munmap(page, 4096);
 }
 
+static void a_read_ends_where_memory_does(void) {
+    static char bytes[8192];
+    int file = memfd_create("short", 0);
+    char *page = mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(page != MAP_FAILED && !munmap(page + 4096, 4096) && write(file, bytes, 8192) == 8192);
+    long got = pread(file, page + 4096 - 2100, 8192, 0);
+    CHECK(got > 0 && got <= 2100);
+    int map = open("/proc/self/pagemap", O_RDONLY);
+    CHECK(map >= 0);
+    CHECK(read(map, page, 8192) == -1 && errno == EFAULT);
+    close(map), close(file), munmap(page, 4096);
+}
+
 static void pipes_carry_and_block(void) {
     int ends[2], status;
     CHECK(!pipe2(ends, O_NONBLOCK));
@@ -193,6 +206,7 @@ int main(void) {
     PART(a_file_that_shrinks_loses_pages);
     PART(seals_hold);
     PART(a_pipe_keeps_what_nobody_got);
+    PART(a_read_ends_where_memory_does);
     PART(pipes_carry_and_block);
     PART(events_are_waited_for);
     PART(segments_are_shared);

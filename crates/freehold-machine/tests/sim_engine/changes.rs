@@ -102,7 +102,8 @@ fn threads_that_map_and_unmap_side_by_side_pass_no_line_around() {
         });
         (world, report)
     });
-    assert!(more.most() < 0.1, "{:?}", more.places);
+    // Mostly 0.01 to 0.09: how the first stretches fall is not the same in each run. In turns it would be 0.9.
+    assert!(more.most() < 0.3, "{:?}", more.places);
 }
 
 /// So have those that hold nothing else: fences keep their stretches in leaves of their own, and page tables

@@ -288,10 +288,8 @@ impl File for Pages {
             }
             let words = words(&space, first, last);
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-            done += match to.put(&bytes) {
-                Err(error) if done == 0 => return Err(error),
-                put => put.unwrap_or(0),
-            };
+            // As on Linux, what came before is not told.
+            done += to.put(&bytes)?;
         }
         Ok(done)
     }
