@@ -95,13 +95,11 @@ pub fn init(line: &str) {
             "console=terminal" => console::is_terminal(),
             "console=pipe" | "log=0" | "log=1" => {}
             "log=2" | "verbose" => VERBOSE.store(true, Relaxed),
-            _ if option.starts_with("jitter=") => {
-                jitter::start(option["jitter=".len()..].parse().unwrap_or(0));
-            }
-            _ if option.starts_with("hugepages=") => {
-                HUGE_PAGES.store(option["hugepages=".len()..].parse().unwrap_or(0), Relaxed);
-            }
-            _ => crate::arch::report::say!("unknown option {option}"),
+            _ => match option.split_once('=').map(|(name, value)| (name, value.parse().unwrap_or(0))) {
+                Some(("jitter", seed)) => jitter::start(seed),
+                Some(("hugepages", pages)) => HUGE_PAGES.store(pages, Relaxed),
+                _ => crate::arch::report::say!("unknown option {option}"),
+            },
         }
     }
     WATCHES.store(is_tracing() || measures_stretches() || records(), Relaxed);

@@ -74,29 +74,36 @@ fn a_turn_is_handed_back_and_forth() {
     });
 }
 
+/// A thread that has begun, and its task.
+fn started(body: impl FnOnce() + Send + 'static) -> (Task, thread::JoinHandle<()>) {
+    let handed = Arc::new(std::sync::Mutex::new(None));
+    let thread = thread::spawn({
+        let handed = handed.clone();
+        move || {
+            *handed.lock().unwrap() = Some(Task::current());
+            body();
+        }
+    });
+    loop {
+        if let Some(task) = handed.lock().unwrap().take() {
+            return (task, thread);
+        }
+        thread::yield_now();
+    }
+}
+
 /// The word never changes: only the signal can end these waits, whether it comes before or during them.
 #[test]
 fn a_fatal_signal_ends_a_killable_wait_wherever_it_sleeps() {
     run(|| {
         for _ in 0..if cfg!(shuttle) { 1 } else { 200 } {
-            let handed = Arc::new(std::sync::Mutex::new(None));
-            let victim = thread::spawn({
-                let handed = handed.clone();
-                move || {
-                    *handed.lock().unwrap() = Some(Task::current());
-                    let word = AtomicU32::new(0);
-                    while Machine::wait_killable(&word, 0) == Ok(()) {}
-                    assert_eq!(Machine::wait_killable(&word, 0), Err(Killed), "it stays pending");
-                    // A wait that is not killable does not look at signals.
-                    Machine::wait(&word, 1);
-                }
+            let (task, victim) = started(|| {
+                let word = AtomicU32::new(0);
+                while Machine::wait_killable(&word, 0) == Ok(()) {}
+                assert_eq!(Machine::wait_killable(&word, 0), Err(Killed), "it stays pending");
+                // A wait that is not killable does not look at signals.
+                Machine::wait(&word, 1);
             });
-            let task = loop {
-                if let Some(task) = handed.lock().unwrap().take() {
-                    break task;
-                }
-                thread::yield_now();
-            };
             assert!(!task.is_killed());
             task.kill();
             assert!(task.is_killed());
@@ -110,25 +117,14 @@ fn a_fatal_signal_ends_a_killable_wait_wherever_it_sleeps() {
 fn a_signal_ends_an_interruptible_wait_wherever_it_sleeps() {
     run(|| {
         for _ in 0..if cfg!(shuttle) { 1 } else { 200 } {
-            let task = Arc::new(std::sync::Mutex::new(None));
-            let victim = thread::spawn({
-                let task = task.clone();
-                move || {
-                    *task.lock().unwrap() = Some(Task::current());
-                    let word = AtomicU32::new(0);
-                    while Machine::wait_interruptible(&word, 0) == Ok(()) {}
-                    assert_eq!(Machine::wait_interruptible(&word, 1), Err(Interrupted), "it stays pending");
-                    assert_eq!(Machine::wait_killable(&word, 1), Ok(()), "it is not fatal");
-                    Task::current().handle_signal();
-                    assert_eq!(Machine::wait_interruptible(&word, 1), Ok(()));
-                }
+            let (task, victim) = started(|| {
+                let word = AtomicU32::new(0);
+                while Machine::wait_interruptible(&word, 0) == Ok(()) {}
+                assert_eq!(Machine::wait_interruptible(&word, 1), Err(Interrupted), "it stays pending");
+                assert_eq!(Machine::wait_killable(&word, 1), Ok(()), "it is not fatal");
+                Task::current().handle_signal();
+                assert_eq!(Machine::wait_interruptible(&word, 1), Ok(()));
             });
-            let task = loop {
-                if let Some(task) = task.lock().unwrap().take() {
-                    break task;
-                }
-                thread::yield_now();
-            };
             task.signal();
             victim.join().unwrap();
         }

@@ -265,7 +265,7 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
         let pages = self.kept_pages + self.frames.len() as u64 * size;
         if let Some(kept) = &mut self.kept
             && pages <= self.most_pages
-            && kept.try_reserve_exact(if kept.is_empty() { self.most_pages as usize } else { 0 }).is_ok()
+            && kept.try_reserve_exact(self.most_pages as usize - kept.len()).is_ok()
         {
             kept.extend_from_slice(&self.frames);
             self.frames.clear();

@@ -228,7 +228,12 @@ impl VectorState {
 
     /// The image, with its marks.
     pub fn bytes_for_program(&self) -> &[u8] {
-        &self.0[..Self::size() + if Self::is_extended() { 4 } else { 0 }]
+        &self.0[..Self::size_for_program()]
+    }
+
+    /// How many these are.
+    pub fn size_for_program() -> usize {
+        Self::size() + if Self::is_extended() { 4 } else { 0 }
     }
 
     /// What a handler has left at this address, made harmless.

@@ -70,6 +70,28 @@ impl<'a> UserBuffer<'a> {
         self.each(data.len(), |at, done, bytes| user::copy_out(at, &data[done..done + bytes]))
     }
 
+    /// Copies to the program what `next` makes, part by part, until it makes no more or memory ends; returns
+    /// how much. `next` is given how much came before, and room that it may fill, which is as it left it.
+    ///
+    /// # Errors
+    ///
+    /// Those of `next`, and EFAULT, where nothing could be copied.
+    pub fn put_parts(
+        &mut self,
+        mut next: impl FnMut(usize, &mut [u8]) -> Result<usize, Errno>,
+    ) -> Result<usize, Errno> {
+        let (mut part, mut done) = ([0; 2048], 0);
+        while self.len() > 0 {
+            let room = self.len().min(part.len());
+            match next(done, &mut part[..room]).and_then(|bytes| self.put(&part[..bytes])) {
+                Err(error) if done == 0 => return Err(error),
+                Ok(bytes) if bytes > 0 => done += bytes,
+                _ => break,
+            }
+        }
+        Ok(done)
+    }
+
     /// Copies from the program, as much as there is; returns how much.
     ///
     /// # Errors

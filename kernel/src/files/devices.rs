@@ -49,19 +49,12 @@ impl File for Device {
         if self.kind == Kind::Null {
             return Ok(0);
         }
-        let (mut part, mut done) = ([0; 1024], 0);
-        while to.len() > 0 {
-            let bytes = to.len().min(part.len());
+        to.put_parts(|_, part| {
             if self.kind == Kind::Random {
-                random::fill(&mut part[..bytes]);
+                random::fill(part);
             }
-            match to.put(&part[..bytes]) {
-                Err(error) if done == 0 => return Err(error),
-                Ok(bytes) if bytes > 0 => done += bytes,
-                _ => break,
-            }
-        }
-        Ok(done)
+            Ok(part.len())
+        })
     }
 
     fn write(&self, _: u64, from: &mut UserBuffer<'_>, _: bool) -> Result<usize, Errno> {

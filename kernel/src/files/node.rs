@@ -47,29 +47,16 @@ impl Drop for NodeFile {
 impl File for NodeFile {
     fn read(&self, at: u64, to: &mut UserBuffer<'_>, _: bool) -> Result<usize, Errno> {
         let mapping = self.node.mapping().ok_or(errno::EISDIR)?;
-        let (mut part, mut done) = ([0; 2048], 0);
-        while to.len() > 0 {
-            let room = to.len().min(part.len());
+        to.put_parts(|done, part| {
             let from = at.saturating_add(done as u64);
-            let read = match self.hole_at(mapping, from, room) {
+            match self.hole_at(mapping, from, part.len()) {
                 bytes @ 1.. => {
                     part[..bytes].fill(0);
                     Ok(bytes)
                 }
-                0 => mapping.read_at(from, &mut part[..room]),
-            };
-            let read = match read {
-                Err(error) if done == 0 => return Err(error.errno()),
-                Ok(bytes) if bytes > 0 => bytes,
-                _ => break,
-            };
-            done += match to.put(&part[..read]) {
-                Err(error) if done == 0 => return Err(error),
-                Err(_) => break,
-                Ok(put) => put,
-            };
-        }
-        Ok(done)
+                0 => mapping.read_at(from, part).map_err(|error| error.errno()),
+            }
+        })
     }
 
     fn write(&self, at: u64, from: &mut UserBuffer<'_>, _: bool) -> Result<usize, Errno> {

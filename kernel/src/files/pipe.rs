@@ -151,10 +151,10 @@ impl File for Reader {
                 done += put;
             }
             drop(turn);
-            let state = self.0.state.lock();
             if done > 0 {
                 return Ok(done);
             }
+            let state = self.0.state.lock();
             if state.writers == 0 {
                 return Ok(0);
             }

@@ -262,17 +262,9 @@ impl File for Fault {
     }
 
     fn ready(&self) -> u32 {
-        match self.handle() {
-            // Its program has not said yet what it wants of it.
-            Err(_) => FAILED,
-            Ok(handle) => {
-                if handle.poll().readable {
-                    READABLE
-                } else {
-                    0
-                }
-            }
-        }
+        // Without a handle its program has not said yet what it wants of it.
+        let Ok(handle) = self.handle() else { return FAILED };
+        if handle.poll().readable { READABLE } else { 0 }
     }
 
     fn changes(&self) -> u64 {

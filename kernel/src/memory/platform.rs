@@ -4,7 +4,6 @@ use super::{direct, frames, kernel_root, tlb};
 use crate::arch::cpu::{self, MAX_CPUS};
 use crate::arch::{clock, features, lock, preempt};
 use crate::task::wait::{self, Sleep};
-use crate::task::work;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 use freehold::PAGE_SIZE;
@@ -131,11 +130,7 @@ pub fn key(word: &AtomicU32) -> wait::Key {
 /// False: a signal has ended the wait.
 fn wait_while(word: &AtomicU32, expected: u32, how: Sleep) -> bool {
     let here = crate::arch::cpu::current();
-    let is_over = || match how {
-        Sleep::Deaf => false,
-        Sleep::Killable => here.is_killed(),
-        Sleep::Interruptible => here.work.load(Ordering::Relaxed) & (work::KILL | work::SIGNAL) != 0,
-    };
+    let is_over = || here.work.load(Ordering::Relaxed) & how.ends_by() != 0;
     if is_over() {
         return false;
     }

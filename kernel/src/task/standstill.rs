@@ -1,7 +1,7 @@
 //! Where all processors and threads are, for a machine that goes on no more: the command sends every processor
 //! a nonmaskable interrupt when the time limit is over. It comes anywhere, so nothing here takes a lock.
 
-use super::{Thread, process, work};
+use super::{Thread, process};
 use crate::arch::trap::Frame;
 use crate::arch::{apic, clock, cpu, halt, report::report_now};
 use crate::memory::stacks;
@@ -68,11 +68,11 @@ fn tell_thread(thread: &Thread) {
     };
     let at = if thread.on_cpu.load(Relaxed) { "on" } else { "last on" };
     let (cpu, todo) = (thread.last_cpu.load(Relaxed), thread.work.load(Relaxed));
-    let (pid, tid, kill) = (thread.process().pid, thread.tid(), todo & work::KILL != 0);
+    let (pid, tid) = (thread.process().pid, thread.tid());
     // SAFETY: all stand still.
     let comm = unsafe { thread.comm.at_standstill() };
     let name = core::str::from_utf8(comm).unwrap_or("?").trim_end_matches('\0');
-    report_now!("thread {tid} of {pid} ({name}) {state}, {at} {cpu}, work {todo:#x}, to end: {kill}");
+    report_now!("thread {tid} of {pid} ({name}) {state}, {at} {cpu}, work {todo:#x}");
     if let Some(stack) = &thread.stack
         && !thread.on_cpu.load(Relaxed)
     {

@@ -87,7 +87,8 @@ pub enum Sleep {
 }
 
 impl Sleep {
-    fn ends_by(self) -> u32 {
+    /// Of a thread's work, what ends the sleep.
+    pub fn ends_by(self) -> u32 {
         match self {
             Sleep::Deaf => 0,
             Sleep::Killable => work::KILL,

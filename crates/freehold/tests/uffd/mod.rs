@@ -92,6 +92,31 @@ fn beside<R: Send, S>(
     })
 }
 
+/// What a load of page 0 ends with whose fault the pager has read of, and then does this to its thread;
+/// `mend` undoes that.
+fn load_beside(
+    world: &World,
+    process: &Process,
+    uffd: &Uffd,
+    strike: fn(&Task),
+    mend: fn(&Task),
+) -> Result<u64, FaultError> {
+    let program = |cpu: &mut Vcpu| {
+        let task = Task::current();
+        let read = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Read, so it is queued and asleep, or about to be.
+                assert_fault(uffd, page(0), FaultReason::Missing, false);
+                strike(&task);
+            });
+            process.load::<u64>(cpu, page(0))
+        });
+        mend(&task);
+        read
+    };
+    beside(world, program, || ()).0
+}
+
 /// Waits until `done` says so: what another thread does next is to sleep.
 fn until(mut done: impl FnMut() -> bool) {
     while !done() {

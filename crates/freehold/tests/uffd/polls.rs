@@ -80,18 +80,7 @@ fn a_message_wakes_all_that_poll() {
 fn a_signal_ends_the_wait_of_an_access() {
     everywhere(|world, process, cpu| {
         let uffd = registered(process, 1, MISSING, Features::empty());
-        let program = |cpu: &mut Vcpu| {
-            let task = Task::current();
-            std::thread::scope(|scope| {
-                scope.spawn(|| {
-                    assert_fault(&uffd, page(0), FaultReason::Missing, false);
-                    task.signal();
-                });
-                let read = process.load::<u64>(cpu, page(0));
-                (task.handle_signal(), read).1
-            })
-        };
-        let (read, ()) = beside(world, program, || ());
+        let read = load_beside(world, process, &uffd, Task::signal, Task::handle_signal);
         assert_eq!(read, Err(FaultError::Interrupted));
         assert!(uffd.try_read().is_none(), "the fault waits on");
         let again = |cpu: &mut Vcpu| process.load::<u64>(cpu, page(0));

@@ -90,19 +90,7 @@ fn c25_the_page_goes_while_it_is_waited_for() {
 fn c72_a_killed_sleeper_goes() {
     everywhere(|world, process, cpu| {
         let uffd = registered(process, 2, MISSING, Features::empty());
-        let program = |cpu: &mut Vcpu| {
-            let task = Task::current();
-            std::thread::scope(|scope| {
-                scope.spawn(|| {
-                    // Read, so it is queued and asleep, or about to be.
-                    assert_fault(&uffd, page(0), FaultReason::Missing, false);
-                    task.kill();
-                });
-                let read = process.load::<u64>(cpu, page(0));
-                (task.revive(), read).1
-            })
-        };
-        let (read, ()) = beside(world, program, || ());
+        let read = load_beside(world, process, &uffd, Task::kill, Task::revive);
         assert_eq!(read, Err(FaultError::Killed));
         assert!(uffd.try_read().is_none());
         assert_eq!(uffd.copy(page(0), &bytes(1), WAKE), Ok(PAGE));

@@ -78,8 +78,7 @@ impl AlternateStack {
 
 /// Bytes of a stack that a handler's frame takes at most (AT_MINSIGSTKSZ).
 pub fn most_bytes() -> u64 {
-    let image = VectorState::new().bytes_for_program().len() as u64;
-    (image + 63 + WORDS as u64 * 8 + 15 + 8).next_multiple_of(16)
+    (VectorState::size_for_program() as u64 + 63 + WORDS as u64 * 8 + 15 + 8).next_multiple_of(16)
 }
 
 /// Makes `frame`, of the calling thread's program, begin in a handler, which returns to what the frame was.
