@@ -4,9 +4,9 @@
 //!     wild [--calls N] [--seed N] [--batch N] [--from N --to N] [--drop] [--verbose]
 //!
 //! Each batch of calls is made by a child of its own, which may destroy itself: an interval timer ends calls
-//! that wait, and the parent ends a child that does not come to its end. Left out are calls that would reach
-//! other processes or the machine as a whole. `--drop` gives up the rights of the superuser first: for a run
-//! on a machine that somebody needs. `--verbose` says each call before it is made.
+//! that wait, and the parent ends a child that does not come to its end. Left out is what would reach other
+//! processes or the machine as a whole, such as advice that poisons frames. `--drop` gives up the rights of the
+//! superuser first: for a run on a machine that somebody needs. `--verbose` says each call before it is made.
 
 use std::{
     arch::asm,
@@ -57,6 +57,11 @@ const LEFT_OUT: &[u64] = &[
     310, 311, 440, 448, // memory of others: process_vm_*, process_madvise, process_mrelease
     302, 141, 144, 142, 314, 251, 203, 109, // limits, priorities, schedulers and groups of others
 ];
+
+/// Advice of madvise(2) that takes a frame away from all who have it, the parent of a child included:
+/// MADV_HWPOISON and MADV_SOFT_OFFLINE, which the superuser may give.
+const MADVISE: u64 = 28;
+const POISON: [u64; 2] = [100, 101];
 
 /// What is counted, in memory that children share with their parent.
 #[repr(C)]
@@ -305,7 +310,10 @@ fn child(seed: u64, options: &Options, counts: *mut Counts) -> ! {
     let stage = Stage::new();
     for _ in 0..options.batch {
         let number = number(&mut random, options);
-        let args = [(); 6].map(|()| stage.argument(&mut random));
+        let mut args = [(); 6].map(|()| stage.argument(&mut random));
+        if number == MADVISE && POISON.contains(&(args[2] & 0xffff_ffff)) {
+            args[2] = 0;
+        }
         if options.verbose {
             println!("{number} {:#x?}", args);
         }
