@@ -360,9 +360,12 @@ fn follow(pid: i32) -> Option<i32> {
 
 fn main() {
     let options = options();
-    let len = size_of::<Counts>().next_multiple_of(4096);
-    // Shared and anonymous; zeros are valid counts.
-    let counts = alone(len, 3, 0x21, -1) as *mut Counts;
+    // Shared and anonymous; zeros are valid counts. Terabytes away from all that wild pointers lead to: a
+    // child may make the surroundings of those writable, and fill them.
+    const FAR: *mut c_void = 0x1357_9000_0000 as *mut c_void;
+    // SAFETY: a fresh mapping, at an address where there is none.
+    let counts = unsafe { mmap(FAR, size_of::<Counts>(), 3, 0x21, -1, 0) } as *mut Counts;
+    assert_eq!(counts.cast(), FAR, "nothing else is there");
     let (mut batches, mut ended, mut slow) = (0_u64, [0_u64; 128], 0_u64);
     // A batch may end with its first call.
     // SAFETY: as above; children add to it only while the parent waits for them.
