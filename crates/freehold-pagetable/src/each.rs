@@ -104,13 +104,27 @@ impl<'a, F: Format, M: TableMemory> PteGuard<'a, F, M> {
         stale: &mut impl Stale,
         mut f: impl FnMut(VirtAddr, Pte<F>) -> Pte<F>,
     ) {
-        if range.len() != PAGE_SIZE {
-            return self.change_each_then(range, stale, f, |_, _| {});
+        match range.len() {
+            PAGE_SIZE => self.change_filled(range.start(), stale, |pte| f(range.start(), pte)),
+            _ => self.change_each_then(range, stale, f, |_, _| {}),
         }
-        // A single entry needs no groups.
-        let (address, index) = (range.start(), self.indices(range).start);
+    }
+
+    /// [Changes](Self::change) the entry of `address` in place unless it is empty. A single entry needs no
+    /// groups.
+    ///
+    /// # Panics
+    /// As [`zap_each`](Self::zap_each).
+    #[inline(always)]
+    pub fn change_filled(
+        &mut self,
+        address: VirtAddr,
+        stale: &mut impl Stale,
+        f: impl FnMut(Pte<F>) -> Pte<F>,
+    ) {
+        let index = self.indices(VaRange::entry(address, Level::Pte)).start;
         if self.slot(index).is_some() {
-            self.change(address, stale, |pte| f(address, pte));
+            self.change(address, stale, f);
         }
     }
 

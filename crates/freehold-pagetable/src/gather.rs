@@ -313,7 +313,6 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
     }
 
     /// The same for one that owes something, or has another one `beside` it.
-    #[inline(never)]
     fn finish_owing(&mut self, beside: bool) {
         if beside {
             self.tlb.flush(&Flush {
@@ -323,14 +322,15 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
                 tables_freed: true,
             });
             self.flushed();
+        } else {
+            self.flush();
         }
-        self.flush();
         if core::mem::take(&mut self.entered)
             && let Some(state) = self.state
         {
             state.leave();
         }
-        self.pay();
+        self.give_up();
     }
 
     #[inline]
@@ -351,8 +351,17 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
         self.tables_freed = false;
     }
 
+    // Not inlined: it would take registers away from what is done for each page.
+    #[inline(never)]
     fn pay(&mut self) {
         self.flush();
+        self.give_up();
+    }
+
+    /// Gives up what no processor can reach any more.
+    #[inline]
+    fn give_up(&mut self) {
+        debug_assert!(!self.owes_flush(), "what is given up may still be reached");
         if let Some(kept) = &mut self.kept
             && !kept.is_empty()
         {

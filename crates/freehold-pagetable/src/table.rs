@@ -230,7 +230,8 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
     ///
     /// Neither the old nor the new entry may be empty: that is [`install`](Self::install) and
     /// [`take`](Self::take).
-    #[inline]
+    // Inlined, so that what is the same for many entries is not asked for each.
+    #[inline(always)]
     pub fn change(
         &mut self,
         address: VirtAddr,
@@ -245,7 +246,7 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
         (old, new)
     }
 
-    #[inline]
+    #[inline(always)]
     fn modify(&mut self, address: VirtAddr, f: impl FnMut(Pte<F>) -> Pte<F>) -> (Pte<F>, Pte<F>) {
         let entry = self.table.entry(address);
         // Relaxed: see `get`.
@@ -253,7 +254,7 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
     }
 
     /// Changes an entry of this table, which was read as `old`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn modify_from(
         &mut self,
         entry: &AtomicU64,

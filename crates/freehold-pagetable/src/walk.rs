@@ -91,7 +91,12 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
     ) -> Result<Walked, OutOfTables> {
         debug_assert!(range.start().page_offset() == 0 && range.end().page_offset() == 0, "whole pages");
         let walk = Walk { tables: self, memory };
-        match walk.below(self.root(), F::ROOT, Self::clip(range), visitor) {
+        let range = Self::clip(range);
+        let shown = match walk.only_table(range) {
+            Some((entry, table)) => walk.leaves(entry, table, range, visitor),
+            None => walk.below(self.root(), F::ROOT, range, visitor),
+        };
+        match shown {
             Ok(()) => Ok(Walked::All),
             Err(Stop::Visitor(at)) => Ok(Walked::Stopped(at)),
             Err(Stop::OutOfTables) => Err(OutOfTables),
@@ -105,24 +110,33 @@ struct Walk<'a, F, M> {
 }
 
 impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
-    /// The part of the range below one table of an upper level.
-    fn below<V: Visitor<F, M>>(
-        &self,
-        mut table: Pfn,
-        mut level: Level,
-        range: VaRange,
-        visitor: &mut V,
-    ) -> Result<(), Stop> {
-        // A small range, which one entry covers, goes down in a loop, which costs less than the recursion.
-        while range.is_below_entry(level) {
+    /// The one table of the lowest level that the range lies in, as most ranges do, and its entry: reached in
+    /// a loop, which costs less than the recursion. `None`: there is more, or another thing.
+    #[inline(always)]
+    fn only_table(&self, range: VaRange) -> Option<(&'a AtomicU64, Pfn)> {
+        if !range.is_below_entry(Level::Pmd) {
+            return None;
+        }
+        let (mut table, mut level) = (self.tables.root(), F::ROOT);
+        loop {
             let entry = self.memory.table(table).entry(range.start().index(level));
             // Acquire: as in `entry`, which decides about everything else by a reading of its own.
             match F::kind(entry.load(Ordering::Acquire), level) {
-                Kind::Table { pfn } if level == Level::Pmd => return self.leaves(entry, pfn, range, visitor),
+                Kind::Table { pfn } if level == Level::Pmd => return Some((entry, pfn)),
                 Kind::Table { pfn } => (table, level) = (pfn, level.below()),
-                Kind::None | Kind::Leaf { .. } | Kind::Marker { .. } => break,
+                Kind::None | Kind::Leaf { .. } | Kind::Marker { .. } => return None,
             }
         }
+    }
+
+    /// The part of the range below one table of an upper level.
+    fn below<V: Visitor<F, M>>(
+        &self,
+        table: Pfn,
+        level: Level,
+        range: VaRange,
+        visitor: &mut V,
+    ) -> Result<(), Stop> {
         let entries = self.memory.table(table);
         let mut rest = range;
         while !rest.is_empty() {

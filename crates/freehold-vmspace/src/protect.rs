@@ -1,6 +1,6 @@
 //! Changing what entries allow.
 
-use crate::{Pfn, UserRange, VmGather, VmSpace, platform::Platform};
+use crate::{PAGE_SIZE, Pfn, UserRange, VmGather, VmSpace, platform::Platform};
 use core::ops::ControlFlow;
 use freehold_pagetable::{
     Kind, Large, LeafGuard, Level, NotCached, Pte, PteFlags, PteGuard, Stale, VaRange, Visitor,
@@ -36,6 +36,19 @@ impl<P: Platform> VmSpace<P> {
     }
 }
 
+impl<P: Platform, S: Stale> Changer<'_, P, S> {
+    // Apart from the walk, whose variables would take registers away from what is done for each page.
+    #[inline(never)]
+    fn pages(
+        &mut self,
+        mut table: PteGuard<'_, P::Format, P>,
+        range: VaRange,
+        change: impl Fn(Pte<P::Format>) -> Pte<P::Format>,
+    ) {
+        table.change_each(range, self.stale, |_, pte| change(pte));
+    }
+}
+
 /// Gives every leaf it is shown the rights that are asked for.
 struct Changer<'c, P, S> {
     platform: &'c P,
@@ -51,6 +64,8 @@ const RIGHTS: PteFlags = PteFlags::WRITE
     .union(PteFlags::PKEY);
 
 /// What becomes of an entry.
+// Inlined, for the lowest level asks less.
+#[inline(always)]
 fn with_rights<P: Platform>(
     platform: &P,
     change: Protect,
@@ -67,6 +82,7 @@ fn with_rights<P: Platform>(
 }
 
 /// The frames of a leaf that have records of their own: of a huge page of a pool, the first.
+#[inline(always)]
 fn records<P: Platform>(platform: &P, pfn: Pfn, level: Level) -> impl Iterator<Item = Pfn> {
     let one = level == Level::Pte || platform.frame(pfn).hugetlb().is_some();
     let counted = if one { 1 } else { level.frames() };
@@ -86,11 +102,14 @@ fn may_grant_write<P: Platform>(platform: &P, change: Protect, pfn: Pfn, entry: 
 impl<P: Platform, S: Stale> Visitor<P::Format, P> for Changer<'_, P, S> {
     const LARGE: Large = Large::Visit;
 
-    // Apart from the walk, whose variables would take registers away from what is done for each page.
-    #[inline(never)]
+    #[inline(always)]
     fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
         let (platform, change) = (self.platform, self.change);
-        table.change_each(range, self.stale, move |_, pte| with_rights(platform, change, Level::Pte, pte));
+        let with_rights = move |pte| with_rights(platform, change, Level::Pte, pte);
+        match range.len() {
+            PAGE_SIZE => table.change_filled(range.start(), self.stale, with_rights),
+            _ => self.pages(table, range, with_rights),
+        }
         ControlFlow::Continue(())
     }
 

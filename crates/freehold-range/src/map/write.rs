@@ -64,21 +64,22 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
     /// As [`Reader::next`].
     #[inline(always)]
     pub fn next(&self, key: u64) -> Option<Entry> {
-        let Step { node: leaf, at, .. } = self.reach(key);
+        let (leaf, at) = self.reach(key);
         if at < leaf.count() { leaf.slot(at).entry() } else { None }
     }
 
     /// As [`Reader::prev`].
     #[inline]
     pub fn prev(&self, key: u64) -> Option<Entry> {
-        self.around(key, key).0
+        let (leaf, at) = self.reach(key);
+        if at > 0 { leaf.slot(at - 1).entry() } else { self.reader.prev(key) }
     }
 
     /// What [`prev`](Self::prev) returns for `start` and [`next`](Self::next) for `end`, not below it: what
     /// lies on either side of a range.
     #[inline(always)]
     pub fn around(&self, start: u64, end: u64) -> (Option<Entry>, Option<Entry>) {
-        let Step { node: leaf, at, .. } = self.reach(start);
+        let (leaf, at) = self.reach(start);
         let count = leaf.count();
         let prev = if at > 0 { leaf.slot(at - 1).entry() } else { self.reader.prev(start) };
         let mut behind = at;
@@ -160,10 +161,10 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         }
     }
 
-    /// Where the first entry lies whose end lies above `key`, or behind the last entry. The finger points to
-    /// that leaf afterwards.
+    /// Where the first entry lies whose end lies above `key`, or behind the last entry: the leaf, and the
+    /// slot. The finger points there afterwards.
     #[inline(always)]
-    fn reach<'n>(&self, key: u64) -> Step<'n, SLOTS>
+    fn reach<'n>(&self, key: u64) -> (&'n Node<SLOTS>, usize)
     where
         'a: 'n,
     {
@@ -177,11 +178,11 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
             None => leaf.node.search(key),
         };
         self.map.finger.set_at(at);
-        Step { at, ..leaf }
+        (leaf.node, at)
     }
 
     /// As [`reach`](Self::reach), from the root.
-    fn descend<'n>(&self, key: u64) -> Step<'n, SLOTS>
+    fn descend<'n>(&self, key: u64) -> (&'n Node<SLOTS>, usize)
     where
         'a: 'n,
     {
@@ -192,10 +193,9 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
             let count = node.count();
             let found = node.search(key);
             let at = if level > 0 { found.min(count - 1) } else { found.min(count) };
-            let step = Step { node, at, lo };
-            self.map.finger.set(level, step);
+            self.map.finger.set(level, Step { node, at, lo });
             if level == 0 {
-                return step;
+                return (node, at);
             }
             if at > 0 {
                 lo = node.end(at - 1);
@@ -222,10 +222,9 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
     where
         'a: 'n,
     {
-        let leaf = self.reach(key);
+        self.reach(key);
         let mut path = Path::new(self.map.root.level());
-        path.set(0, leaf);
-        for level in 1..=path.top {
+        for level in 0..=path.top {
             path.set(level, self.step(level));
         }
         path
@@ -247,8 +246,7 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
     /// Returns whether it was. `fills`: the entries leave no gap in the range.
     #[inline(always)]
     fn replace_in_leaf(&self, start: u64, end: u64, with: &[Entry], fills: bool) -> bool {
-        let step = self.reach(start);
-        let Step { node: leaf, at: from, lo } = step;
+        let (leaf, from) = self.reach(start);
         let is_root = self.map.root.level() == 0;
         let count = leaf.count();
         let last = if count == 0 { 0 } else { leaf.end(count - 1) };
@@ -267,10 +265,10 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
             edit(leaf, from, gone, with);
             // What only comes leaves no gap larger than it was, nor does what takes all of the range.
             if gone > 0 && !fills {
-                self.gap_grew(gaps(leaf, from, (from + with.len()).min(now - 1), lo));
+                self.gap_grew(gaps(leaf, from, (from + with.len()).min(now - 1), self.step(0).lo));
             }
         } else {
-            self.replace_at_end(step, gone, with);
+            self.replace_at_end(self.step(0), gone, with);
             self.refresh_gaps(end);
         }
         true
@@ -393,7 +391,8 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
     /// Recomputes the gaps on the path to the first entry whose end lies above `key`: the one entry outside a
     /// changed range whose gap the change has moved.
     fn refresh_gaps(&self, key: u64) {
-        let mut below = self.reach(key);
+        self.reach(key);
+        let mut below = self.step(0);
         for level in 1..=self.map.root.level() {
             let step = self.step(level);
             step.node.set_gap(step.at, below.node.max_gap(below.lo));

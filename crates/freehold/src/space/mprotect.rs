@@ -24,6 +24,7 @@ use crate::{
 };
 use arrayvec::ArrayVec;
 use freehold_pagetable::Kind;
+use freehold_sync::Killed;
 use freehold_vmspace::{PageCount, Protect, UserRange, VmGather};
 
 impl From<SplitMergeError> for MprotectError {
@@ -41,25 +42,37 @@ struct Request {
     range: UserRange,
     /// The new rights.
     access: VmFlags,
-    grows_down: bool,
-    grows_up: bool,
+    grows: Option<Grows>,
+}
+
+/// The whole of what grows is meant, on one side of the range.
+#[derive(Clone, Copy, Debug)]
+enum Grows {
+    Down,
+    Up,
 }
 
 impl Request {
-    /// Checks the arguments in Linux's order; `None`: nothing to do.
-    fn new(addr: u64, len: u64, prot: Prot) -> Result<Option<Self>, MprotectError> {
-        let (grows_down, grows_up) = (prot.contains(Prot::GROWSDOWN), prot.contains(Prot::GROWSUP));
-        if (grows_down && grows_up) || !addr.is_multiple_of(PAGE_SIZE) {
+    /// Checks the arguments in Linux's order. Where the range is empty there is nothing to do.
+    #[inline(always)]
+    fn new(addr: u64, len: u64, prot: Prot) -> Result<Self, MprotectError> {
+        let grows = match (prot.contains(Prot::GROWSDOWN), prot.contains(Prot::GROWSUP)) {
+            (false, false) => None,
+            (true, false) => Some(Grows::Down),
+            (false, true) => Some(Grows::Up),
+            (true, true) => return Err(MprotectError::Invalid),
+        };
+        if !addr.is_multiple_of(PAGE_SIZE) {
             return Err(MprotectError::Invalid);
         }
-        if len == 0 {
-            return Ok(None);
-        }
-        let range = UserRange::decode(addr, len).ok_or(MprotectError::NotMapped)?;
-        if !Prot::all().contains(prot) {
+        let range = match len {
+            0 => UserRange::EMPTY,
+            _ => UserRange::decode(addr, len).ok_or(MprotectError::NotMapped)?,
+        };
+        if !range.is_empty() && !Prot::all().contains(prot) {
             return Err(MprotectError::Invalid);
         }
-        Ok(Some(Request { range, access: access_flags(prot), grows_down, grows_up }))
+        Ok(Request { range, access: access_flags(prot), grows })
     }
 }
 
@@ -108,96 +121,97 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     fn protect(&self, addr: u64, len: u64, prot: Prot, pkey: Option<u8>) -> Result<(), MprotectError> {
-        let Some(request) = Request::new(addr, len, prot)? else { return Ok(()) };
-        let mut opened = ArrayVec::new();
-        let needs = || Needs::cuts_and_pages(request.range.pages());
-        let done = match request.grows_down {
-            // From the start of a VMA, which is known when it is found: it is more than the range, and joins
-            // what touches it there.
-            true => self.write_range(request.range).map(|guard| guard.protect(&request, pkey, &mut opened)),
-            false => self.with_part(request.range, needs, |guard| guard.protect(&request, pkey, &mut opened)),
+        let Request { range, access, grows } = Request::new(addr, len, prot)?;
+        if range.is_empty() {
+            return Ok(());
+        }
+        let mut protecting = Protecting { space: self, gather: None, access, pkey, opened: ArrayVec::new() };
+        let done = match grows {
+            None => {
+                let needs = || Needs::cuts_and_pages(range.pages());
+                self.with_part(range, needs, |guard| protecting.go(guard, range))
+            }
+            Some(grows) => self.protect_growing(&mut protecting, range, grows),
         };
-        for opened in &opened {
+        for opened in &protecting.opened {
             // Copies in advance, so that locked memory does not fault later; what fails shows at the next
             // access.
             self.populate_locked(*opened);
         }
         done?
     }
-}
 
-impl<P: Platform> WriteGuard<'_, P> {
-    /// What is done with the right to change the range.
+    /// From the start of a VMA, which is known when it is found: it is more than the range, and joins what
+    /// touches it there.
+    #[cold]
     #[inline(never)]
-    fn protect(
+    fn protect_growing(
         &self,
-        request: &Request,
-        pkey: Option<u8>,
-        opened: &mut ArrayVec<UserRange, 16>,
-    ) -> Result<(), MprotectError> {
-        if pkey.is_some_and(|pkey| !self.space.pkeys.is_allocated(self, pkey)) {
-            return Err(MprotectError::Invalid);
+        protecting: &mut Protecting<'_, P>,
+        range: UserRange,
+        grows: Grows,
+    ) -> Result<Result<(), MprotectError>, Killed> {
+        let guard = self.write_range(range)?;
+        if !protecting.has_key(&guard) {
+            return Ok(Err(MprotectError::Invalid));
         }
-        let mut gather = None;
-        let mut protecting =
-            Protecting { guard: self, gather: &mut gather, access: request.access, pkey, opened };
-        let range = match request.grows_down || request.grows_up {
-            true => protecting.start(request),
-            false => Ok(request.range),
+        let start = |(vma, part): (&Vma<P>, UserRange)| match grows {
+            Grows::Down if vma.flags().contains(VmFlags::GROWSDOWN) => Ok(vma.start()),
+            Grows::Up if part.start() > range.start() => Err(MprotectError::NotMapped),
+            // Nothing grows upwards on this machine.
+            Grows::Down | Grows::Up => Err(MprotectError::Invalid),
         };
-        let done = range.and_then(|range| protecting.go(range));
-        if let Some(gather) = &mut gather {
-            gather.finish();
-        }
-        done
+        let start = guard.first_part(range).ok_or(MprotectError::NotMapped).and_then(start);
+        Ok(start.and_then(|start| protecting.go(&guard, range.with_start(start))))
     }
 }
 
 /// One call under way.
-struct Protecting<'g, 's, P: Platform> {
-    guard: &'g WriteGuard<'s, P>,
+struct Protecting<'s, P: Platform> {
+    space: &'s AddressSpace<P>,
     /// Where rights were taken. No frames go, so it need not hold any.
-    gather: &'g mut Option<VmGather<'s, P, 1>>,
+    gather: Option<VmGather<'s, P, 1>>,
     access: VmFlags,
     /// The protection key that was asked for.
     pkey: Option<u8>,
     /// Locked private memory that became writable; when there are more pieces, the last covers them all.
-    opened: &'g mut ArrayVec<UserRange, 16>,
+    opened: ArrayVec<UserRange, 16>,
 }
 
-impl<'g, P: Platform> Protecting<'g, '_, P> {
-    /// The range to change of what grows, from what lies at its start.
-    #[cold]
-    fn start(&self, request: &Request) -> Result<UserRange, MprotectError> {
-        let range = request.range;
-        let (vma, part) = self.guard.first_part(range).ok_or(MprotectError::NotMapped)?;
-        if request.grows_down {
-            let grows = vma.flags().contains(VmFlags::GROWSDOWN);
-            return if grows {
-                Ok(UserRange::new(vma.start(), range.end()))
-            } else {
-                Err(MprotectError::Invalid)
-            };
-        }
-        if part.start() > range.start() {
-            return Err(MprotectError::NotMapped);
-        }
-        // Nothing grows upwards on this machine.
-        if request.grows_up { Err(MprotectError::Invalid) } else { Ok(range) }
+impl<P: Platform> Protecting<'_, P> {
+    /// Whether the key that was asked for is allocated.
+    fn has_key(&self, guard: &WriteGuard<'_, P>) -> bool {
+        self.pkey.is_none_or(|pkey| self.space.pkeys.is_allocated(guard, pkey))
     }
 
-    fn go(&mut self, range: UserRange) -> Result<(), MprotectError> {
-        let guard = self.guard;
-        let whole = guard.for_each_vma_range(range, Holes::Stop, |vma, part| self.part(vma, part))?;
-        if whole { Ok(()) } else { Err(MprotectError::NotMapped) }
+    /// What is done with the right to change the range.
+    #[inline(never)]
+    fn go(&mut self, guard: &WriteGuard<'_, P>, range: UserRange) -> Result<(), MprotectError> {
+        if !self.has_key(guard) {
+            return Err(MprotectError::Invalid);
+        }
+        let done = guard.for_each_vma_range(range, Holes::Stop, |vma, part| self.part(guard, vma, part));
+        if let Some(gather) = &mut self.gather {
+            gather.finish();
+        }
+        match done {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(MprotectError::NotMapped),
+            Err(error) => Err(error),
+        }
     }
 
     /// Changes `part`, which lies in `vma`.
-    fn part(&mut self, vma: &'g Vma<P>, part: UserRange) -> Result<(), MprotectError> {
+    fn part<'g>(
+        &mut self,
+        guard: &'g WriteGuard<'_, P>,
+        vma: &'g Vma<P>,
+        part: UserRange,
+    ) -> Result<(), MprotectError> {
         let (old, policy) = (vma.flags(), vma.policy());
-        let pkey = self.guard.key_for(old, self.access, self.pkey);
+        let pkey = guard.key_for(old, self.access, self.pkey);
         let wanted = ((old - VmFlags::ACCESS) | self.access).with_pkey(pkey);
-        if !wanted.allows_its_rights() || self.guard.space.denies_exec(old, wanted) {
+        if !wanted.allows_its_rights() || self.space.denies_exec(old, wanted) {
             return Err(MprotectError::AccessDenied);
         }
         if old.contains(VmFlags::SEALED) {
@@ -207,43 +221,34 @@ impl<'g, P: Platform> Protecting<'g, '_, P> {
             return Ok(());
         }
         let pages = part.pages();
-        let new = self.settle_account(vma, wanted, pages)?;
-        let space = self.guard.space;
-        let vma = match old.contains(VmFlags::HUGETLB) {
-            true => self.change_huge(vma, part, new)?,
-            false => {
-                let vma = self.guard.modify(vma, part, Change { flags: new, policy })?;
-                self.change_entries(part, old, new);
-                vma
-            }
-        };
-        space.counters.count_changed(self.guard, old, new, pages);
+        let new = self.settle_account(guard, vma, wanted, pages)?;
+        let space = self.space;
+        let huge = old.contains(VmFlags::HUGETLB);
+        let vma = guard.modify(vma, part, Change { flags: if huge { old } else { new }, policy })?;
+        match huge {
+            true => self.change_huge(guard, vma, part, new),
+            false => self.change_entries(part, old, new),
+        }
+        space.counters.count_changed(guard, old, new, pages);
         if !probes::are_put(old) && probes::are_put(new) {
             space.settle_text(vma, part);
         }
         let was = old & (VmFlags::WRITE | VmFlags::SHARED | VmFlags::LOCK_MASK);
         if was == VmFlags::LOCKED && new.contains(VmFlags::WRITE) {
-            self.note_opened(vma, part);
+            self.note_opened(guard, vma, part);
         }
         Ok(())
     }
 
-    /// Gives `part`, which is of huge pages, and its entries the rights of `new`.
+    /// Gives `vma`, which is of huge pages and covers `part`, and its entries the rights of `new`.
     #[cold]
-    fn change_huge(
-        &mut self,
-        vma: &'g Vma<P>,
-        part: UserRange,
-        new: VmFlags,
-    ) -> Result<&'g Vma<P>, MprotectError> {
-        let (old, space) = (vma.flags(), self.guard.space);
-        let vma = self.guard.modify(vma, part, Change { flags: old, policy: vma.policy() })?;
-        let right = self.guard.lock_vma(vma);
+    fn change_huge(&mut self, guard: &WriteGuard<'_, P>, vma: &Vma<P>, part: UserRange, new: VmFlags) {
+        let right = guard.lock_vma(vma);
         // Nobody shares a table while its entries and the flags disagree.
-        let _alone = vma.unshare_tables(&space.vm, part);
+        let _alone = vma.unshare_tables(&self.space.vm, part);
+        let old = vma.flags();
         right.set_flags(new);
         self.change_entries(part, old, new);
-        Ok(vma)
     }
 
     /// The limits on writable memory, and whether the part counts towards committed memory from now on.
@@ -253,13 +258,14 @@ impl<'g, P: Platform> Protecting<'g, '_, P> {
     /// this is visible in maps.
     fn settle_account(
         &self,
+        guard: &WriteGuard<'_, P>,
         vma: &Vma<P>,
         mut new: VmFlags,
         pages: PageCount,
     ) -> Result<VmFlags, MprotectError> {
-        let (old, space) = (vma.flags(), self.guard.space);
+        let (old, space) = (vma.flags(), self.space);
         if new.contains(VmFlags::WRITE) {
-            let fits = |flags| self.guard.may_expand(flags, pages, Replaced::default());
+            let fits = |flags| guard.may_expand(flags, pages, Replaced::default());
             if !fits(new) && fits(old) {
                 return Err(MprotectError::Limit);
             }
@@ -272,7 +278,7 @@ impl<'g, P: Platform> Protecting<'g, '_, P> {
                 new |= VmFlags::ACCOUNT;
             }
         } else if vma.is_anonymous() {
-            let _ = self.guard.hold_anon(vma);
+            let _ = guard.hold_anon(vma);
             if !vma.anon().is_some() {
                 new -= VmFlags::ACCOUNT;
             }
@@ -282,7 +288,7 @@ impl<'g, P: Platform> Protecting<'g, '_, P> {
 
     /// Gives the entries of `part` the rights of `new`.
     fn change_entries(&mut self, part: UserRange, old: VmFlags, new: VmFlags) {
-        let space = self.guard.space;
+        let space = self.space;
         let (write, shared) = (new.contains(VmFlags::WRITE), new.contains(VmFlags::SHARED));
         let change = Protect { rights: vma_pte_flags(new), write, shared };
         let only_given = (new & VmFlags::ACCESS).contains(old & VmFlags::ACCESS);
@@ -294,13 +300,13 @@ impl<'g, P: Platform> Protecting<'g, '_, P> {
     /// Locked private memory became writable. Its pages are brought in once the lock is gone, but their
     /// anon_vma is chosen now, while its neighbours are as they are.
     #[cold]
-    fn note_opened(&mut self, vma: &Vma<P>, part: UserRange) {
-        let space = self.guard.space;
+    fn note_opened(&mut self, guard: &WriteGuard<'_, P>, vma: &Vma<P>, part: UserRange) {
+        let space = self.space;
         let (first, level) = space.vm.peek(VirtAddr::new(part.start()));
         // A guard right at the start keeps everything away.
         if !matches!(first.kind(level), Kind::Marker { .. }) {
             // Without memory the first write will choose.
-            let _ = space.prepare_anon_exclusive(self.guard, vma);
+            let _ = space.prepare_anon_exclusive(guard, vma);
         }
         // Each part is populated by itself, as on Linux: what stops it in one does not in the next.
         let full = self.opened.is_full();

@@ -31,6 +31,7 @@ use crate::{
 };
 use arrayvec::ArrayVec;
 use freehold_pagetable::Level;
+use freehold_range::Entry;
 use freehold_vmspace::{PageIndex, UserRange};
 
 /// A huge page of anonymous memory.
@@ -89,7 +90,6 @@ impl<P: Platform> WriteGuard<'_, P> {
     }
 
     /// The same where there are neighbours.
-    #[inline(never)]
     fn mergeable_of<'g>(
         &self,
         (prev, next): (Option<&'g Vma<P>>, Option<&'g Vma<P>>),
@@ -345,16 +345,15 @@ impl<P: Platform> WriteGuard<'_, P> {
         uffd: Option<&Counted<Context<P>>>,
     ) -> Result<&'g Vma<P>, SplitMergeError> {
         let _ = self.hold_anon(vma);
-        let whole = vma.range();
-        let attrs = Attrs { flags, policy, pgoff: vma.pgoff_of(range.start()), uffd, ..vma.attrs() };
-        // Only a part that reaches an end of the VMA has a neighbour there.
-        let inside = whole.start() < range.start() && range.end() < whole.end();
-        let sides = if inside { (None, None) } else { self.neighbours(range) };
-        // Where the whole VMA would go, it must be allowed to.
-        let sides = if range == whole && attrs.object.counts_vmas() { (None, None) } else { sides };
-        let merged = match self.mergeable(sides, range, &attrs) {
+        let merged = match self.neighbours_of_part(vma, range) {
             (None, None) => None,
-            sides => self.modify_merging(vma, range, &attrs, sides)?,
+            sides => {
+                let attrs = Attrs { flags, policy, pgoff: vma.pgoff_of(range.start()), uffd, ..vma.attrs() };
+                match self.mergeable_of(sides, range, &attrs) {
+                    (None, None) => None,
+                    sides => self.modify_merging(vma, range, &attrs, sides)?,
+                }
+            }
         };
         let right = match merged {
             Some(survivor) => survivor,
@@ -364,6 +363,31 @@ impl<P: Platform> WriteGuard<'_, P> {
         right.set_flags(flags | (result.flags() & VmFlags::STICKY));
         right.set_policy(policy);
         Ok(result)
+    }
+
+    /// The VMAs that touch `range`, a part of `vma`, which may join them: only a part that reaches an end of
+    /// it has a neighbour there.
+    #[inline(always)]
+    fn neighbours_of_part<'g>(
+        &'g self,
+        vma: &Vma<P>,
+        range: UserRange,
+    ) -> (Option<&'g Vma<P>>, Option<&'g Vma<P>>) {
+        let touching = |found: Entry| self.slot(&found).vma();
+        match (range.start() == vma.start(), range.end() == vma.end()) {
+            (false, false) => (None, None),
+            (true, false) => (
+                self.right.prev(range.start()).filter(|prev| prev.end == range.start()).and_then(touching),
+                None,
+            ),
+            (false, true) => (
+                None,
+                self.right.next(range.end()).filter(|next| next.start == range.end()).and_then(touching),
+            ),
+            // Where the whole VMA would go, it must be allowed to.
+            (true, true) if vma.object().counts_vmas() => (None, None),
+            (true, true) => self.neighbours(range),
+        }
     }
 
     /// Cuts `range` out of `vma`, within the limit on VMAs.

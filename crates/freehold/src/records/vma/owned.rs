@@ -58,6 +58,8 @@ pub(crate) struct VmaInit<'a, P: Platform> {
 
 impl<P: Platform> VmaSlab<P> {
     /// A VMA with the given attributes, detached.
+    // Inlined, so that the attributes go straight to their places.
+    #[inline(always)]
     pub fn alloc(&self, init: VmaInit<'_, P>) -> Result<OwnedVma<'_, P>, NoMemory> {
         let vma = self.take()?;
         // SAFETY: just taken, so this is the only owner, and the memory stays as long as it is not given
