@@ -5,14 +5,16 @@ use crate::arch::cpu::current;
 use crate::arch::lock::relax;
 use crate::arch::trap::Frame;
 use crate::arch::user::{self, UserPtr};
-use crate::task::futex::Word;
+use crate::task::futex::{self, Word};
 use crate::task::process;
 use crate::task::signal::restart::deadline_after;
+use alloc::vec::Vec;
 use freehold::error::Errno;
 use linux_raw_sys::general::*;
 
 pub const CALLS: Calls = &[
     (__NR_futex, call),
+    (__NR_futex_waitv, waitv),
     (__NR_set_robust_list, set_robust_list),
     (__NR_get_robust_list, get_robust_list),
     (__NR_membarrier, nothing),
@@ -22,7 +24,15 @@ fn call(frame: &mut Frame) -> Answer {
     let [at, operation, value, timeout, second, bits] = frame.args();
     let (operation, value, bits) = (operation as u32, value as u32, bits as u32);
     let word = Word { at, private: operation & FUTEX_PRIVATE_FLAG != 0 };
-    match operation & FUTEX_CMD_MASK as u32 {
+    let command = operation & FUTEX_CMD_MASK as u32;
+    if operation & FUTEX_CLOCK_REALTIME != 0 && command != FUTEX_WAIT_BITSET {
+        return Err(errno::ENOSYS);
+    }
+    // What other processes may use has to be there, also for those who wake.
+    if matches!(command, FUTEX_WAKE | FUTEX_WAKE_BITSET) && !(word.private && at.is_multiple_of(4)) {
+        user::load(at)?;
+    }
+    match command {
         FUTEX_WAIT => word.wait(value, u32::MAX, relative(timeout)?).map(|()| 0),
         FUTEX_WAIT_BITSET => {
             let realtime = operation & FUTEX_CLOCK_REALTIME != 0;
@@ -88,6 +98,34 @@ fn change(at: u64, how: u32) -> Result<bool, Errno> {
         5 => Ok(old >= compared),
         _ => Err(errno::ENOSYS),
     }
+}
+
+/// Most words that one call waits for, and what says that they have 32 bits.
+const MOST_WAITED: u64 = 128;
+const SIZE_32: u64 = 2;
+
+/// Waits for any of several words, which an array of `struct futex_waitv` names.
+fn waitv(frame: &mut Frame) -> Answer {
+    let [at, count, flags, timeout, clock, _] = frame.args();
+    let is_clock = timeout == 0 || matches!(clock as u32, CLOCK_REALTIME | CLOCK_MONOTONIC);
+    let count = count & 0xffff_ffff;
+    if flags as u32 != 0 || at == 0 || !(1..=MOST_WAITED).contains(&count) || !is_clock {
+        return Err(Errno::EINVAL);
+    }
+    let deadline = time::deadline(timeout, clock as u32)?;
+    let word = |n| {
+        let [value, word, flags] = UserPtr::<[u64; 3]>::new(at).add(n).read()?;
+        let private = flags & u64::from(FUTEX_PRIVATE_FLAG) != 0;
+        // The upper half of the flags is reserved.
+        match u32::try_from(value) {
+            Ok(value) if flags & !u64::from(FUTEX_PRIVATE_FLAG) == SIZE_32 => {
+                Ok((Word { at: word, private }, value))
+            }
+            _ => Err(Errno::EINVAL),
+        }
+    };
+    let words: Result<Vec<_>, Errno> = (0..count).map(word).collect();
+    futex::wait_any(&words?, deadline).map(|woken| woken as u64)
 }
 
 /// The end of a time that begins now.

@@ -72,7 +72,7 @@ fn wait_for<R>(deadline: u64, mut look: impl FnMut() -> Result<Look<R>, Errno>) 
             return second.map(|look| look.found);
         }
         let until = deadline.min(first.again);
-        if wait::sleep_any(&waiting, Sleep::Interruptible, until) == Woken::Signal {
+        if wait::sleep_any(&waiting, Sleep::Interruptible, until) == Err(Woken::Signal) {
             return Err(Errno::EINTR);
         }
     }

@@ -8,6 +8,7 @@ use crate::arch::cpu;
 use crate::arch::user::{self, UserPtr};
 use crate::arch::{clock, lock};
 use crate::calls::errno;
+use alloc::vec::Vec;
 use freehold::counted::Counted;
 use freehold::error::Errno;
 use freehold::object::Object;
@@ -73,9 +74,30 @@ impl Word {
         }
         match waiting.sleep(Sleep::Interruptible, deadline) {
             Woken::Waker => Ok(()),
-            Woken::Signal => Err(Errno::EINTR),
-            Woken::Time => Err(errno::ETIMEDOUT),
+            woken => Err(ended_by(woken)),
         }
+    }
+}
+
+fn ended_by(woken: Woken) -> Errno {
+    if woken == Woken::Time { errno::ETIMEDOUT } else { Errno::EINTR }
+}
+
+/// Sleeps while every word is what is expected of it, until one of them is woken; returns which.
+///
+/// # Errors
+///
+/// As [`Word::wait`].
+pub fn wait_any(words: &[(Word, u32)], deadline: u64) -> Result<usize, Errno> {
+    words.iter().try_for_each(|(word, _)| user::load(word.at).map(|_| ()))?;
+    let waiting: Vec<_> = words.iter().map(|(word, _)| wait::enqueue_one_of_many(word.key())).collect();
+    let holds = words.iter().try_for_each(|(word, expected)| match user::load(word.at)? {
+        found if found == *expected => Ok(()),
+        _ => Err(Errno::EAGAIN),
+    });
+    match holds {
+        Ok(()) => wait::sleep_any(&waiting, Sleep::Interruptible, deadline).map_err(ended_by),
+        Err(error) => wait::cancel_all(&waiting).ok_or(error),
     }
 }
 

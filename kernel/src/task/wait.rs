@@ -72,6 +72,8 @@ struct Sleeper {
     id: u64,
     /// Wakers that name bits wake those who share one (FUTEX_WAIT_BITSET).
     bits: u32,
+    /// The thread sleeps on other keys, too, and [`requeue`] leaves it here: a thread knows one move.
+    is_one_of_many: bool,
     thread: Arc<Thread>,
 }
 
@@ -116,17 +118,22 @@ pub struct Waiting {
 pub fn enqueue_if(key: Key, holds: impl FnOnce() -> bool) -> Option<Waiting> {
     jitter::stall();
     let mut bucket = key.bucket().lock();
-    holds().then(|| push(&mut bucket, key, u32::MAX))
+    holds().then(|| push(&mut bucket, key, u32::MAX, false))
 }
 
 /// Puts the calling thread into the list of `key`, for wakers of these bits.
 pub fn enqueue(key: Key, bits: u32) -> Waiting {
-    push(&mut key.bucket().lock(), key, bits)
+    push(&mut key.bucket().lock(), key, bits, false)
 }
 
-fn push(bucket: &mut VecDeque<Sleeper>, key: Key, bits: u32) -> Waiting {
+/// The same, of a thread that sleeps on others as well, by [`sleep_any`].
+pub fn enqueue_one_of_many(key: Key) -> Waiting {
+    push(&mut key.bucket().lock(), key, u32::MAX, true)
+}
+
+fn push(bucket: &mut VecDeque<Sleeper>, key: Key, bits: u32, is_one_of_many: bool) -> Waiting {
     let id = NEXT.fetch_add(1, Relaxed);
-    bucket.push_back(Sleeper { key, id, bits, thread: Thread::hold_current() });
+    bucket.push_back(Sleeper { key, id, bits, is_one_of_many, thread: Thread::hold_current() });
     Waiting { key, id }
 }
 
@@ -205,7 +212,10 @@ pub fn requeue(from: Key, to: Key, wakes: usize, moves: usize) -> (usize, usize)
             Some(second) if source < target => (&mut *first, Some(&mut **second)),
             Some(second) => (&mut **second, Some(&mut *first)),
         };
-        let Some(at) = leaves.iter().position(|sleeper| sleeper.key == from) else { break };
+        let Some(at) = leaves.iter().position(|sleeper| sleeper.key == from && !sleeper.is_one_of_many)
+        else {
+            break;
+        };
         let Some(mut sleeper) = leaves.remove(at) else { break };
         sleeper.key = to;
         sleeper.thread.moved.set(sleeper.id, target);
@@ -215,9 +225,9 @@ pub fn requeue(from: Key, to: Key, wakes: usize, moves: usize) -> (usize, usize)
     (woken, moved)
 }
 
-/// Sleeps until any of these is woken, and takes the thread out of all their lists; else as
-/// [`Waiting::sleep`].
-pub fn sleep_any(all: &[Waiting], how: Sleep, deadline: u64) -> Woken {
+/// Sleeps until any of these is woken, and takes the thread out of all their lists; returns which was woken, or
+/// else as [`Waiting::sleep`].
+pub fn sleep_any(all: &[Waiting], how: Sleep, deadline: u64) -> Result<usize, Woken> {
     let _alarm = Alarm::set(deadline);
     let here = cpu::current();
     let woken = loop {
@@ -230,8 +240,16 @@ pub fn sleep_any(all: &[Waiting], how: Sleep, deadline: u64) -> Woken {
         }
         here.park();
     };
-    for waiting in all {
-        waiting.cancel();
+    cancel_all(all).ok_or(woken)
+}
+
+/// Takes the thread out of all these lists; returns the last that a waker has taken it out of already.
+pub fn cancel_all(all: &[Waiting]) -> Option<usize> {
+    let mut woken = None;
+    for (n, waiting) in all.iter().enumerate() {
+        if waiting.cancel() {
+            woken = Some(n);
+        }
     }
     woken
 }

@@ -333,6 +333,40 @@ static void futexes_are_requeued(void) {
     for (int n = 0; n < 5; n++) CHECK(!pthread_join(threads[n], 0));
 }
 
+// futex_waitv: words of 32 bits, for this process alone.
+struct wait_word { unsigned long value, at; unsigned flags, reserved; };
+static int sleeps_on[128];
+
+static void *wake_third(void *unused) {
+    (void)unused;
+    while (syscall(SYS_futex, &sleeps_on[3], FUTEX_WAKE_PRIVATE, 1, 0, 0, 0) == 0) usleep(1000);
+    return 0;
+}
+
+static void words_are_waited_for_together(void) {
+    struct wait_word many[129];
+    for (int n = 0; n < 129; n++) many[n] = (struct wait_word){0, (long)&sleeps_on[n % 128], 2 | 128, 0};
+    struct timespec end = {now() / 1000000000, 0};
+    CHECK(syscall(449, many, 128, 0, &end, CLOCK_MONOTONIC) == -1 && errno == ETIMEDOUT);
+    CHECK(syscall(449, many, 129, 0, 0, 0) == -1 && errno == EINVAL);
+    CHECK(syscall(449, many, 1, 1, 0, 0) == -1 && errno == EINVAL);
+    CHECK(syscall(449, many, 1, 0, &end, 99) == -1 && errno == EINVAL);
+    pthread_t waker;
+    CHECK(!pthread_create(&waker, 0, wake_third, 0));
+    CHECK(syscall(449, many, 128, 0, 0, 0) == 3);
+    CHECK(!pthread_join(waker, 0));
+    // It has left all lists.
+    CHECK(syscall(SYS_futex, &sleeps_on[0], FUTEX_WAKE_PRIVATE, 1, 0, 0, 0) == 0);
+    many[1].value = 1;
+    CHECK(syscall(449, many, 2, 0, 0, 0) == -1 && errno == EAGAIN);
+    many[1].flags = 1;
+    CHECK(syscall(449, many, 2, 0, 0, 0) == -1 && errno == EINVAL);
+    many[0].at = 0;
+    CHECK(syscall(449, many, 1, 0, 0, 0) == -1 && errno == EFAULT);
+    CHECK(syscall(SYS_futex, 8, FUTEX_WAKE, 1, 0, 0, 0) == -1 && errno == EFAULT);
+    CHECK(syscall(SYS_futex, words, FUTEX_WAKE | FUTEX_CLOCK_REALTIME, 1, 0, 0, 0) == -1 && errno == ENOSYS);
+}
+
 static void masks_of_calls_end_with_them(void) {
     sigset_t blocked, none, seen;
     sigemptyset(&none);
@@ -398,6 +432,7 @@ int main(int argc, char **argv) {
     PART(limits_are_kept);
     PART(groups_and_sessions);
     PART(futexes_are_requeued);
+    PART(words_are_waited_for_together);
     PART(masks_of_calls_end_with_them);
     PART(pipes_break);
     PART(turns_are_fair);
