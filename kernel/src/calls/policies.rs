@@ -31,7 +31,10 @@ const LOCAL: u64 = 4;
 const PREFERRED_MANY: u64 = 5;
 const WEIGHTED: u64 = 6;
 /// Flags that go with the mode.
-const MODE_FLAGS: u64 = 7 << 13;
+const MODE_FLAGS: u64 = BALANCING | RELATIVE | STATIC;
+const BALANCING: u64 = 1 << 13;
+const RELATIVE: u64 = 1 << 14;
+const STATIC: u64 = 1 << 15;
 /// Nodes that a mask may have.
 const MOST_NODES: u64 = 1024 * 32;
 
@@ -78,7 +81,11 @@ fn policy(mode: u64, mask: u64, bits: u64) -> Result<u64, Errno> {
     match mode & 0xffff_ffff & !MODE_FLAGS {
         DEFAULT if nodes == 0 && flags == 0 => Ok(0),
         LOCAL if nodes == 0 && flags == 0 => Ok(tag(LOCAL, 0)),
+        _ if flags & STATIC != 0 && flags & RELATIVE != 0 => Err(Errno::EINVAL),
+        other if flags & BALANCING != 0 && other != BIND => Err(Errno::EINVAL),
         PREFERRED if nodes == 0 && flags != 0 => Err(Errno::EINVAL),
+        // As on Linux: preferred is where the thread runs, if no node is named.
+        PREFERRED if nodes == 0 => Ok(tag(LOCAL, 0)),
         PREFERRED => Ok(tag(PREFERRED | flags, nodes)),
         BIND | INTERLEAVE | PREFERRED_MANY | WEIGHTED if nodes != 0 => Ok(tag(mode & 0xffff_ffff, nodes)),
         _ => Err(Errno::EINVAL),
@@ -90,6 +97,7 @@ fn mbind(frame: &mut Frame) -> Answer {
     if flags & !7 != 0 || !at.is_multiple_of(4096) {
         return Err(Errno::EINVAL);
     }
+    check_move(flags)?;
     let tag = policy(mode, mask, bits)?;
     let end = at.checked_add(len).ok_or(Errno::EINVAL)?;
     current().space().set_policy(at..end, tag).map(|()| 0).map_err(|error| error.errno())
@@ -157,10 +165,23 @@ fn process_of(pid: u64) -> Result<Arc<Process>, Errno> {
     Ok(process)
 }
 
+/// EPERM: pages that others use are moved by the privileged alone.
+fn check_move(flags: u64) -> Result<(), Errno> {
+    let may = flags & MOVE_ALL == 0 || current().process().ids.lock().may(CAP_SYS_NICE);
+    if may { Ok(()) } else { Err(Errno::EPERM) }
+}
+
 /// Between sets of nodes, of which there is one.
 fn migrate_pages(frame: &mut Frame) -> Answer {
-    let [pid, ..] = frame.args();
-    process_of(pid).map(|_| 0)
+    let [pid, bits, from, to, ..] = frame.args();
+    nodes(from, bits)?;
+    let to = nodes(to, bits)?;
+    let process = process_of(pid)?;
+    if to == 0 {
+        return Err(Errno::EINVAL);
+    }
+    drop(process);
+    Ok(0)
 }
 
 /// All pages are on node 0 already: says so of each.
@@ -169,9 +190,7 @@ fn move_pages(frame: &mut Frame) -> Answer {
     if flags & !(MOVE | MOVE_ALL) != 0 {
         return Err(Errno::EINVAL);
     }
-    if flags & MOVE_ALL != 0 && !current().process().ids.lock().may(CAP_SYS_NICE) {
-        return Err(Errno::EPERM);
-    }
+    check_move(flags)?;
     let process = process_of(pid)?;
     let space = process.space.lock().clone().ok_or(Errno::EINVAL)?;
     for n in 0..count {
@@ -181,8 +200,11 @@ fn move_pages(frame: &mut Frame) -> Answer {
         {
             return Err(errno::ENODEV);
         }
-        let is_there = space.frame_at(at).is_some();
-        let word = if is_there { 0 } else { -i32::from(Errno::ENOENT.0 as i16) };
+        let word = match space.frame_at(at) {
+            Some(_) => 0,
+            None if space.find_vma(at).is_some() => -Errno::ENOENT.0,
+            None => -Errno::EFAULT.0,
+        };
         UserPtr::<i32>::new(status).add(n).write(&word)?;
     }
     Ok(0)

@@ -1,0 +1,61 @@
+// Calls in their corners: policies of memory, classes of threads, what prctl keeps, what others may not, mounts.
+#define _GNU_SOURCE
+#include "check.h"
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#define FAILS(what, number) CHECK((what) == -1 && errno == number)
+
+static int ended(pid_t pid) {
+    int status;
+    CHECK(waitpid(pid, &status, 0) == pid);
+    return status;
+}
+
+static char *text_of(const char *path) {
+    static char text[4096];
+    int file = open(path, O_RDONLY);
+    CHECK(file >= 0);
+    long bytes = read(file, text, sizeof text - 1);
+    CHECK(bytes >= 0 && !close(file));
+    text[bytes] = 0;
+    return text;
+}
+
+static void memory_has_policies(void) {
+    enum { DEFAULT, PREFERRED, BIND, INTERLEAVE, LOCAL };
+    unsigned long node = 1, none = 0, other = 2;
+    int mode = -1;
+    CHECK(!syscall(SYS_set_mempolicy, PREFERRED, 0, 0));
+    CHECK(!syscall(SYS_get_mempolicy, &mode, 0, 0, 0, 0) && mode == LOCAL);
+    CHECK(!syscall(SYS_set_mempolicy, DEFAULT, 0, 0));
+    FAILS(syscall(SYS_set_mempolicy, PREFERRED | 3 << 14, &node, 64), EINVAL);
+    FAILS(syscall(SYS_set_mempolicy, INTERLEAVE | 1 << 13, &node, 64), EINVAL);
+    FAILS(syscall(SYS_migrate_pages, 0, 64, 8, &node), EFAULT);
+    FAILS(syscall(SYS_migrate_pages, 0, 64, &node, &other), EINVAL);
+    FAILS(syscall(SYS_migrate_pages, 0, 64, &node, &none), EINVAL);
+    CHECK(!syscall(SYS_migrate_pages, 0, 64, &node, &node));
+    char *at = mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    at[0] = 1;
+    void *pages[] = {at, at + 4096, (void *)0x10000};
+    int status[3] = {9, 9, 9};
+    CHECK(!syscall(SYS_move_pages, 0, 3, pages, 0, status, 0));
+    CHECK(status[0] == 0 && status[1] == -ENOENT && status[2] == -EFAULT);
+}
+
+// With an argument, for a root who is none outside: without what asks for rights there.
+int main(int argc, char **argv) {
+    (void)argv;
+    if (argc == 1) {
+                    }
+    PART(memory_has_policies);
+    return 0;
+}
