@@ -23,6 +23,7 @@ use core::sync::atomic::{
 use freehold::PAGE_SIZE;
 use freehold::counted::Counted;
 use freehold::engine::{Config, Engine};
+use freehold::hugetlb::HugePageSize;
 use freehold_kernel::{cpio, words};
 use linux_raw_sys::general::O_RDWR;
 
@@ -83,7 +84,7 @@ fn start_engine() {
     // Release pairs with the acquire of `engine`.
     ENGINE.store(alloc::boxed::Box::into_raw(alloc::boxed::Box::new(engine)), Release);
     crate::files::proc::settings::commit();
-    crate::files::proc::settings::set_huge_pages(options::huge_pages());
+    crate::files::proc::settings::set_huge_pages(HugePageSize::Mib2, options::huge_pages());
 }
 
 /// What the first program is given: the archive says it, or else the words of the command line.

@@ -1,7 +1,7 @@
 //! Descriptors that are made from nothing: eventfd, timers, memory files, userfaultfd.
 
 use super::descriptors::file;
-use super::{Answer, Calls, time};
+use super::{Answer, Calls, errno, time};
 use crate::arch::clock;
 use crate::arch::cpu::current;
 use crate::arch::trap::Frame;
@@ -125,7 +125,7 @@ fn memfd_create(frame: &mut Frame) -> Answer {
     let mapping = match huge {
         true => {
             let bytes = if size == 0 { 2 << 20 } else { 1 << size };
-            let page = HugePageSize::from_bytes(bytes).ok_or(Errno::ENOENT)?;
+            let page = HugePageSize::from_bytes(bytes).ok_or(errno::ENODEV)?;
             Mapping::of_huge_pages(engine(), page, 0, true).map_err(|error| error.errno())?
         }
         false => Mapping::memfd(engine(), 0).map_err(|_| Errno::ENOMEM)?,

@@ -51,11 +51,21 @@ static void memory_has_policies(void) {
     CHECK(status[0] == 0 && status[1] == -ENOENT && status[2] == -EFAULT);
 }
 
+static void huge_files_have_sizes(void) {
+    char path[80];
+    for (unsigned shift = 1; shift < 64; shift++) {
+        sprintf(path, "/sys/kernel/mm/hugepages/hugepages-%lukB/nr_hugepages", 1ul << shift >> 10);
+        int is_size = !access(path, F_OK), file = syscall(SYS_memfd_create, "huge", MFD_HUGETLB | shift << 26);
+        CHECK(is_size ? file >= 0 && !close(file) : file == -1 && errno == ENODEV);
+    }
+}
+
 // With an argument, for a root who is none outside: without what asks for rights there.
 int main(int argc, char **argv) {
     (void)argv;
     if (argc == 1) {
-                    }
+        PART(huge_files_have_sizes);
+                }
     PART(memory_has_policies);
     return 0;
 }

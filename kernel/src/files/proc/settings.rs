@@ -9,7 +9,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use freehold::error::Errno;
-use freehold::hugetlb::HugePageSize;
+use freehold::hugetlb::HugePageSize::{self, Mib2};
 use freehold::{PAGE_SIZE, PageCount};
 
 /// Limits of System V shared memory. Each is read and written alone.
@@ -116,30 +116,32 @@ const ASKED: &[Asked] = &[
     ),
     ("kernel/shmall", || SHM.most_pages.load(Relaxed) as i64, Some(|n| SHM.most_pages.store(n, Relaxed))),
     ("kernel/shm_next_id", || SHM.next_id.load(Relaxed) as i64, Some(|n| SHM.next_id.store(n, Relaxed))),
-    ("vm/nr_hugepages", huge_pages, Some(set_huge_pages)),
-    ("vm/nr_hugepages_mempolicy", huge_pages, Some(set_huge_pages)),
-    ("vm/nr_overcommit_hugepages", overcommit, Some(set_overcommit)),
+    ("vm/nr_hugepages", || huge_pages(Mib2), Some(|n| set_huge_pages(Mib2, n))),
+    ("vm/nr_hugepages_mempolicy", || huge_pages(Mib2), Some(|n| set_huge_pages(Mib2, n))),
+    ("vm/nr_overcommit_hugepages", || overcommit(Mib2), Some(|n| set_overcommit(Mib2, n))),
     ("vm/max_map_count", || engine().max_map_count() as i64, Some(|n| engine().set_max_map_count(n))),
     ("vm/mmap_min_addr", || engine().config().mmap_min_addr as i64, None),
 ];
 
-static OVERCOMMIT: AtomicU64 = AtomicU64::new(0);
+/// By size, in their order.
+static OVERCOMMIT: [AtomicU64; HugePageSize::ALL.len()] =
+    [const { AtomicU64::new(0) }; HugePageSize::ALL.len()];
 
-pub fn huge_pages() -> i64 {
-    engine().huge_pool(HugePageSize::Mib2).counts(None).total as i64
+pub fn huge_pages(size: HugePageSize) -> i64 {
+    engine().huge_pool(size).counts(None).total as i64
 }
 
-pub fn set_huge_pages(pages: u64) {
-    engine().resize_huge_pool(HugePageSize::Mib2, pages, None);
+pub fn set_huge_pages(size: HugePageSize, pages: u64) {
+    engine().resize_huge_pool(size, pages, None);
 }
 
-pub fn overcommit() -> i64 {
-    OVERCOMMIT.load(Relaxed) as i64
+pub fn overcommit(size: HugePageSize) -> i64 {
+    OVERCOMMIT[size as usize].load(Relaxed) as i64
 }
 
-pub fn set_overcommit(pages: u64) {
-    OVERCOMMIT.store(pages, Relaxed);
-    engine().huge_pool(HugePageSize::Mib2).set_overcommit(pages);
+pub fn set_overcommit(size: HugePageSize, pages: u64) {
+    OVERCOMMIT[size as usize].store(pages, Relaxed);
+    engine().huge_pool(size).set_overcommit(pages);
 }
 
 /// How much memory there is for promises where they are counted (vm.overcommit_memory = 2), in pages.
@@ -181,7 +183,10 @@ pub fn insert(root: &Arc<Node>, path: &str, node: Arc<Node>) {
 }
 
 /// A file with a number, which `set` may change.
-pub fn number_file(get: fn() -> i64, set: Option<fn(u64)>) -> Arc<Node> {
+pub fn number_file(
+    get: impl Fn() -> i64 + Send + Sync + 'static,
+    set: Option<impl Fn(u64) + Send + Sync + 'static>,
+) -> Arc<Node> {
     let make = move || Ok(format!("{}\n", get()).into_bytes());
     match set {
         None => text(make),

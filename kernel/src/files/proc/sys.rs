@@ -51,18 +51,18 @@ const TEXTS: &[Text] = &[
     }),
 ];
 
-type Number = (&'static str, fn() -> i64, Option<fn(u64)>);
+type Number = (&'static str, fn(HugePageSize) -> i64, Option<fn(HugePageSize, u64)>);
 
 const NUMBERS: &[Number] = &[
     ("nr_hugepages", huge_pages, Some(set_huge_pages)),
     ("nr_overcommit_hugepages", overcommit, Some(set_overcommit)),
-    ("free_hugepages", || pool().free as i64, None),
-    ("resv_hugepages", || pool().reserved as i64, None),
-    ("surplus_hugepages", || pool().surplus as i64, None),
+    ("free_hugepages", |size| pool(size).free as i64, None),
+    ("resv_hugepages", |size| pool(size).reserved as i64, None),
+    ("surplus_hugepages", |size| pool(size).surplus as i64, None),
 ];
 
-fn pool() -> freehold::hugetlb::HugePoolCounts {
-    engine().huge_pool(HugePageSize::Mib2).counts(None)
+fn pool(size: HugePageSize) -> freehold::hugetlb::HugePoolCounts {
+    engine().huge_pool(size).counts(None)
 }
 
 const MODES: [(&str, HugePages); 3] =
@@ -96,9 +96,13 @@ pub fn root() -> Arc<Node> {
     for (path, make) in TEXTS {
         insert(&root, path, text(|| Ok(make().into_bytes())));
     }
-    for (name, get, set) in NUMBERS {
-        for folder in ["kernel/mm/hugepages", "devices/system/node/node0/hugepages"] {
-            insert(&root, &format!("{folder}/hugepages-2048kB/{name}"), number_file(*get, *set));
+    for size in HugePageSize::ALL {
+        for (name, get, set) in NUMBERS {
+            let (kib, set) = (size.bytes() >> 10, set.map(|set| move |pages| set(size, pages)));
+            for folder in ["kernel/mm/hugepages", "devices/system/node/node0/hugepages"] {
+                let file = number_file(move || get(size), set);
+                insert(&root, &format!("{folder}/hugepages-{kib}kB/{name}"), file);
+            }
         }
     }
     for number in 0..cpu::count() {
