@@ -193,6 +193,7 @@ pub fn of(pid: u32) -> Result<Arc<Process>, Errno> {
 
 fn setpgid(frame: &mut Frame) -> Answer {
     let [pid, group, ..] = frame.args();
+    let group = if group as u32 == 0 { pid } else { group };
     if (group as i32) < 0 {
         return Err(Errno::EINVAL);
     }

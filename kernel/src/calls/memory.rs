@@ -185,9 +185,7 @@ pub fn check_traceable(process: &Process) -> Result<(), Errno> {
     // One lock at a time: both may be the same process's.
     let own = current().process().ids.lock().clone();
     let other = process.ids.lock().clone();
-    let others = [other.user.real, other.user.effective, other.user.saved];
-    let is_own = others.into_iter().all(|id| id == own.user.real);
-    if is_own || own.may(SYS_PTRACE) { Ok(()) } else { Err(Errno::EPERM) }
+    if own.are_all_of(&other) || own.may(SYS_PTRACE) { Ok(()) } else { Err(Errno::EPERM) }
 }
 
 const SYS_PTRACE: u32 = 19;

@@ -65,6 +65,7 @@ fn setaffinity(frame: &mut Frame) -> Answer {
     user::copy_in(at, &mut mask[..(bytes as usize).min(8)])?;
     let mask = u64::from_ne_bytes(mask) & all_cpus();
     let thread = thread(tid)?;
+    check_owner(thread.process())?;
     if mask == 0 {
         return Err(Errno::EINVAL);
     }
@@ -109,6 +110,14 @@ fn rr_get_interval(frame: &mut Frame) -> Answer {
     Ok(0)
 }
 
+/// EPERM: the process is another user's.
+fn check_owner(process: &Process) -> Result<(), Errno> {
+    // One lock at a time: both may be the same process's.
+    let own = current().process().ids.lock().clone();
+    let other = process.ids.lock().clone();
+    if own.may_schedule(&other) { Ok(()) } else { Err(Errno::EPERM) }
+}
+
 fn may_be_nicer() -> bool {
     current().process().ids.lock().may(CAP_SYS_NICE)
 }
@@ -141,14 +150,21 @@ fn getpriority(frame: &mut Frame) -> Answer {
 
 fn setpriority(frame: &mut Frame) -> Answer {
     let [which, who, nice, ..] = frame.args();
-    let nice = ((nice as i32).clamp(-20, 19) + 20) as u32;
     for process in meant(which, who)? {
-        if nice < process.nice.load(Relaxed) && !may_be_nicer() {
-            return Err(Errno::EACCES);
-        }
-        process.nice.store(nice, Relaxed);
+        check_owner(&process)?;
+        set_nice(&process, nice as u32)?;
     }
     Ok(0)
+}
+
+/// EACCES: less than it is, for one who may not.
+fn set_nice(process: &Process, nice: u32) -> Result<(), Errno> {
+    let nice = ((nice as i32).clamp(-20, 19) + 20) as u32;
+    if nice < process.nice.load(Relaxed) && !may_be_nicer() {
+        return Err(Errno::EACCES);
+    }
+    process.nice.store(nice, Relaxed);
+    Ok(())
 }
 
 fn getcpu(frame: &mut Frame) -> Answer {

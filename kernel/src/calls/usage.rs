@@ -10,6 +10,7 @@ use crate::memory;
 use crate::task::ids::CAP_SYS_RESOURCE;
 use crate::task::process::Process;
 use crate::task::{cputime, limits, process, scheduler};
+use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::PAGE_SIZE;
 use freehold::error::Errno;
@@ -125,6 +126,13 @@ fn prlimit(frame: &mut Frame) -> Answer {
     let [pid, resource, new, old, ..] = frame.args();
     let new = UserPtr::<[u64; 2]>::optional(new).map(UserPtr::read).transpose()?;
     let process = of(pid as u32)?;
+    // One lock at a time: both may be the same process's.
+    let own = current().process().ids.lock().clone();
+    let other = process.ids.lock().clone();
+    let is_own = Arc::ptr_eq(&process, current().process());
+    if !is_own && !own.are_all_of(&other) && !own.may(CAP_SYS_RESOURCE) {
+        return Err(Errno::EPERM);
+    }
     let before = process.limits.lock().get(resource)?;
     if let Some(new) = new {
         set(&process, resource, new)?;

@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use freehold::counted::Counted;
 use freehold::error::Errno;
 use freehold::object::{self, FileAccess};
-use linux_raw_sys::general::{O_ACCMODE, O_APPEND, O_NONBLOCK, O_RDONLY, O_RDWR, O_WRONLY};
+use linux_raw_sys::general::{O_ACCMODE, O_APPEND, O_NONBLOCK, O_PATH, O_RDONLY, O_RDWR, O_WRONLY};
 
 pub struct Open {
     pub file: Arc<dyn File>,
@@ -133,8 +133,11 @@ impl Open {
     ///
     /// # Errors
     ///
-    /// ENODEV: it is no memory. ENOMEM.
+    /// EBADF: it is open for its name alone. ENODEV: it is no memory. ENOMEM.
     pub fn mapped(&self) -> Result<Counted<object::File<Machine>>, Errno> {
+        if self.flags() & O_PATH != 0 {
+            return Err(Errno::EBADF);
+        }
         let mapping = self.file.mapping().ok_or(errno::ENODEV)?;
         if let Some(file) = &*self.mapped.lock() {
             return Ok(file.clone());

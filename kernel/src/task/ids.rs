@@ -138,6 +138,19 @@ impl Ids {
         self.effective >> right & 1 != 0
     }
 
+    /// Whether another has one user and one group alone, and they are these.
+    pub fn are_all_of(&self, other: &Ids) -> bool {
+        let all = |own: u32, other: &Numbers| {
+            [other.real, other.effective, other.saved].iter().all(|id| *id == own)
+        };
+        all(self.user.real, &other.user) && all(self.group.real, &other.group)
+    }
+
+    /// Whether these are of another's user, real or effective, or may do what only CAP_SYS_NICE allows.
+    pub fn may_schedule(&self, other: &Ids) -> bool {
+        [other.user.real, other.user.effective].contains(&self.user.effective) || self.may(CAP_SYS_NICE)
+    }
+
     /// The user has changed from `before`: rights go with root.
     pub fn user_changed(&mut self, before: Numbers) {
         let is_root = |user: &Numbers| user.any_is(0);

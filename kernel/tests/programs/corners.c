@@ -60,12 +60,34 @@ static void huge_files_have_sizes(void) {
     }
 }
 
+static void others_are_left_alone(void) {
+    pid_t here = getpid(), child = fork();
+    if (child == 0) {
+        cpu_set_t cpus;
+        struct rlimit limit;
+        CPU_ZERO(&cpus);
+        CPU_SET(0, &cpus);
+        CHECK(!setgid(65534) && !setuid(65534));
+        FAILS(setpriority(PRIO_PROCESS, here, 5), EPERM);
+        FAILS(sched_setaffinity(here, sizeof cpus, &cpus), EPERM);
+        FAILS(prlimit(here, RLIMIT_CORE, 0, &limit), EPERM);
+        FAILS(syscall(SYS_mbind, 0, 0, 0, 0, 0, 4), EPERM);
+        FAILS(prctl(PR_CAPBSET_DROP, 1), EPERM);
+        _exit(0);
+    }
+    CHECK(ended(child) == 0);
+    FAILS(setpgid(-1, 0), EINVAL);
+    int file = open("/proc/self/exe", O_PATH);
+    CHECK(mmap(0, 4096, PROT_READ, MAP_PRIVATE, file, 0) == MAP_FAILED && errno == EBADF && !close(file));
+}
+
 // With an argument, for a root who is none outside: without what asks for rights there.
 int main(int argc, char **argv) {
     (void)argv;
     if (argc == 1) {
         PART(huge_files_have_sizes);
-                }
+            PART(others_are_left_alone);
+        }
     PART(memory_has_policies);
     return 0;
 }
