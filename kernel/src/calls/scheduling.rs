@@ -1,16 +1,19 @@
 //! Which thread runs where, and how often.
 
 use super::identity::of;
-use super::{Answer, Calls};
+use super::{Answer, Calls, errno};
 use crate::arch::cpu::{self, current};
 use crate::arch::trap::Frame;
 use crate::arch::user::{self, UserPtr};
+use crate::files::proc::settings;
+use crate::task::class::Class;
 use crate::task::ids::CAP_SYS_NICE;
 use crate::task::process::{self, Process};
 use crate::task::{Thread, scheduler};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
+use freehold::PAGE_SIZE;
 use freehold::error::Errno;
 use linux_raw_sys::general::*;
 
@@ -18,10 +21,12 @@ pub const CALLS: Calls = &[
     (__NR_sched_yield, sched_yield),
     (__NR_sched_getaffinity, getaffinity),
     (__NR_sched_setaffinity, setaffinity),
-    (__NR_sched_getscheduler, |frame| thread(frame.rdi).map(|_| SCHED_NORMAL.into())),
+    (__NR_sched_getscheduler, getscheduler),
     (__NR_sched_setscheduler, setscheduler),
     (__NR_sched_getparam, getparam),
-    (__NR_sched_setparam, |frame| thread(frame.rdi).map(|_| 0)),
+    (__NR_sched_setparam, setparam),
+    (__NR_sched_getattr, getattr),
+    (__NR_sched_setattr, setattr),
     (__NR_sched_get_priority_max, |frame| priority(frame.rdi, 99)),
     (__NR_sched_get_priority_min, |frame| priority(frame.rdi, 1)),
     (__NR_sched_rr_get_interval, rr_get_interval),
@@ -74,39 +79,120 @@ fn setaffinity(frame: &mut Frame) -> Answer {
     Ok(0)
 }
 
+fn getscheduler(frame: &mut Frame) -> Answer {
+    let class = *thread(frame.rdi)?.class.lock();
+    Ok((class.policy | if class.resets_on_fork { SCHED_RESET_ON_FORK } else { 0 }).into())
+}
+
 fn setscheduler(frame: &mut Frame) -> Answer {
     let [tid, policy, at, ..] = frame.args();
-    let level = UserPtr::<u32>::new(at).read()?;
-    thread(tid)?;
-    match policy as u32 {
-        SCHED_NORMAL | SCHED_BATCH | SCHED_IDLE if level == 0 => Ok(0),
-        SCHED_FIFO | SCHED_RR if (1..=99).contains(&level) => match may_be_nicer() {
-            true => Ok(0),
-            false => Err(Errno::EPERM),
-        },
-        _ => Err(Errno::EINVAL),
-    }
+    let priority = UserPtr::<u32>::optional(at).ok_or(Errno::EINVAL)?.read()?;
+    let policy = policy as u32;
+    let resets_on_fork = policy & SCHED_RESET_ON_FORK != 0;
+    let class = Class { policy: policy & !SCHED_RESET_ON_FORK, priority, resets_on_fork, times: [0; 3] };
+    set_class(&*thread(tid)?, class)
 }
 
 fn getparam(frame: &mut Frame) -> Answer {
     let [tid, out, ..] = frame.args();
-    thread(tid)?;
-    UserPtr::<u32>::new(out).write(&0)?;
+    let out = UserPtr::<u32>::optional(out).ok_or(Errno::EINVAL)?;
+    let class = *thread(tid)?.class.lock();
+    out.write(&class.priority).map(|()| 0)
+}
+
+fn setparam(frame: &mut Frame) -> Answer {
+    let [tid, at, ..] = frame.args();
+    let priority = UserPtr::<u32>::optional(at).ok_or(Errno::EINVAL)?.read()?;
+    let thread = thread(tid)?;
+    let class = *thread.class.lock();
+    set_class(&thread, Class { priority, ..class })
+}
+
+fn set_class(thread: &Thread, class: Class) -> Answer {
+    class.check()?;
+    check_owner(thread.process())?;
+    if class.is_real_time() && !may_be_nicer() {
+        return Err(Errno::EPERM);
+    }
+    *thread.class.lock() = class;
+    Ok(0)
+}
+
+/// Bytes of `struct sched_attr`: at least, and as it is known here.
+const LEAST_ATTRIBUTES: u32 = 48;
+const ATTRIBUTES: usize = 56;
+const KEEP_POLICY: u64 = 8;
+const ATTRIBUTE_FLAGS: u64 = 0x7f;
+
+fn getattr(frame: &mut Frame) -> Answer {
+    let [tid, out, bytes, flags, ..] = frame.args();
+    let bytes = bytes as u32;
+    if out == 0 || flags as u32 != 0 || !(LEAST_ATTRIBUTES..=PAGE_SIZE as u32).contains(&bytes) {
+        return Err(Errno::EINVAL);
+    }
+    let thread = thread(tid)?;
+    let class = *thread.class.lock();
+    let nice = if class.is_real_time() { 0 } else { thread.process().nice.load(Relaxed).wrapping_sub(20) };
+    let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+    let kept = bytes.min(ATTRIBUTES as u32);
+    let [run, deadline, period] = class.times;
+    let first = [pair(kept, class.policy), class.resets_on_fork.into(), pair(nice, class.priority)];
+    let words = [first[0], first[1], first[2], run, deadline, period, 0];
+    user::copy_out(out, &words.map(u64::to_ne_bytes).concat()[..kept as usize]).map(|()| 0)
+}
+
+fn setattr(frame: &mut Frame) -> Answer {
+    let [tid, at, flags, ..] = frame.args();
+    if at == 0 || flags as u32 != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let bytes = match UserPtr::<u32>::new(at).read()? {
+        0 => LEAST_ATTRIBUTES,
+        bytes @ LEAST_ATTRIBUTES..=0x1000 => bytes,
+        _ => {
+            UserPtr::<u32>::new(at).write(&(ATTRIBUTES as u32))?;
+            return Err(errno::E2BIG);
+        }
+    };
+    let mut words = [0; ATTRIBUTES];
+    user::copy_in(at, &mut words[..ATTRIBUTES.min(bytes as usize)])?;
+    let word = |n: usize| u32::from_ne_bytes(words[4 * n..4 * n + 4].try_into().expect("four bytes"));
+    let long = |n: usize| u64::from_ne_bytes(words[8 * n..8 * n + 8].try_into().expect("eight bytes"));
+    if long(1) & !ATTRIBUTE_FLAGS != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let thread = thread(tid)?;
+    let policy = if long(1) & KEEP_POLICY != 0 { thread.class.lock().policy } else { word(1) };
+    let class = Class {
+        policy,
+        priority: word(5),
+        resets_on_fork: long(1) & 1 != 0,
+        times: if policy == SCHED_DEADLINE { [long(3), long(4), long(5)] } else { [0; 3] },
+    };
+    set_class(&thread, class)?;
+    if !class.is_real_time() {
+        set_nice(thread.process(), word(4)).map_err(|_| Errno::EPERM)?;
+    }
     Ok(0)
 }
 
 fn priority(policy: u64, real_time: u64) -> Answer {
     match policy as u32 {
         SCHED_FIFO | SCHED_RR => Ok(real_time),
-        SCHED_NORMAL | SCHED_BATCH | SCHED_IDLE => Ok(0),
+        SCHED_NORMAL | SCHED_BATCH | SCHED_IDLE | SCHED_DEADLINE => Ok(0),
         _ => Err(Errno::EINVAL),
     }
 }
 
 fn rr_get_interval(frame: &mut Frame) -> Answer {
     let [tid, out, ..] = frame.args();
-    thread(tid)?;
-    UserPtr::<[u64; 2]>::new(out).write(&[0, scheduler::SLICE_NS])?;
+    let class = *thread(tid)?.class.lock();
+    let ns = match class.policy {
+        SCHED_FIFO | SCHED_DEADLINE => 0,
+        SCHED_RR => settings::kept("kernel/sched_rr_timeslice_ms") * 1_000_000,
+        _ => scheduler::SLICE_NS,
+    };
+    UserPtr::<[u64; 2]>::new(out).write(&[ns / 1_000_000_000, ns % 1_000_000_000])?;
     Ok(0)
 }
 

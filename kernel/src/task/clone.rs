@@ -194,6 +194,7 @@ fn new_thread(
         thread.alternate_stack.set(here.alternate_stack.get());
     }
     thread.affinity.store(here.affinity.load(Relaxed), Relaxed);
+    *thread.class.lock() = here.class.lock().for_child();
     if request.has(CLONE_CHILD_CLEARTID) {
         thread.clear_tid.set(request.child_tid);
     }

@@ -17,6 +17,7 @@
 //! | [`reap`] | waiting for children |
 //! | [`standstill`] | what a machine that goes on no more tells |
 //! | [`itimers`], [`cputime`] | timers that send signals, by the time that passes and that a process runs |
+//! | [`class`] | how threads ask to be scheduled |
 //! | [`ids`], [`limits`] | users, groups and rights of a process; what it may use |
 //!
 //! # Sleeping
@@ -25,6 +26,7 @@
 //! a park that finds an unpark before it returns at once. So every wait is a loop that looks at its condition
 //! again, and a signal needs no more than to set [`Thread::work`] and unpark.
 
+pub mod class;
 pub mod clone;
 pub mod cputime;
 pub mod exec;
@@ -85,6 +87,7 @@ pub struct Thread {
     last_cpu: AtomicUsize,
     /// Processors that it may run on, by bit.
     pub affinity: AtomicU64,
+    pub class: SpinLock<class::Class>,
     /// What it has to do before it goes back to its program: bits of [`work`].
     pub work: AtomicU32,
     stack: Option<Stack>,
@@ -194,6 +197,7 @@ impl Thread {
             on_cpu: AtomicBool::new(false),
             last_cpu: AtomicUsize::new(cpu::number()),
             affinity: AtomicU64::new(u64::MAX),
+            class: SpinLock::new(class::Class::default()),
             work: AtomicU32::new(0),
             stack: None,
             stack_pointer: UnsafeCell::new(0),

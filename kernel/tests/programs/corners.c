@@ -60,6 +60,32 @@ static void huge_files_have_sizes(void) {
     }
 }
 
+static void classes_are_kept(void) {
+    struct sched_param param = {7};
+    CHECK(sched_setscheduler(0, SCHED_RR | SCHED_RESET_ON_FORK, &param) == 0);
+    CHECK(sched_getscheduler(0) == (SCHED_RR | SCHED_RESET_ON_FORK));
+    pid_t child = fork();
+    if (child == 0) _exit(sched_getscheduler(0));
+    CHECK(ended(child) == 0);
+    struct timespec turn;
+    long ms = atoi(text_of("/proc/sys/kernel/sched_rr_timeslice_ms"));
+    CHECK(!sched_rr_get_interval(0, &turn) && turn.tv_nsec == ms * 1000000);
+    param.sched_priority = 100;
+    FAILS(sched_setparam(0, &param), EINVAL);
+    FAILS(sched_setparam(0, 0), EINVAL);
+    CHECK(!sched_getparam(0, &param) && param.sched_priority == 7);
+    // struct sched_attr: SCHED_DEADLINE, and back.
+    unsigned long attributes[7] = {48 | 6ul << 32, 0, 0, 10000000, 30000000, 30000000, 0}, found[7];
+    CHECK(!syscall(SYS_sched_setattr, 0, attributes, 0));
+    CHECK(!syscall(SYS_sched_getattr, 0, found, sizeof found, 0));
+    CHECK((unsigned)found[0] == 56 && found[0] >> 32 == 6 && !memcmp(&found[3], &attributes[3], 24));
+    FAILS(syscall(SYS_sched_getattr, 0, found, 47, 0), EINVAL);
+    attributes[3] = 40000000;
+    FAILS(syscall(SYS_sched_setattr, 0, attributes, 0), EINVAL);
+    param.sched_priority = 0;
+    CHECK(!sched_setscheduler(0, SCHED_OTHER, &param));
+}
+
 static void others_are_left_alone(void) {
     pid_t here = getpid(), child = fork();
     if (child == 0) {
@@ -86,7 +112,8 @@ int main(int argc, char **argv) {
     (void)argv;
     if (argc == 1) {
         PART(huge_files_have_sizes);
-            PART(others_are_left_alone);
+        PART(classes_are_kept);
+        PART(others_are_left_alone);
         }
     PART(memory_has_policies);
     return 0;

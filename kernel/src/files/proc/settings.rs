@@ -163,7 +163,7 @@ pub fn commit() {
 }
 
 /// A number of [`KEPT`].
-fn kept(path: &str) -> u64 {
+pub fn kept(path: &str) -> u64 {
     KEPT.iter().find(|kept| kept.path == path).map_or(0, |kept| kept.value.load(Relaxed))
 }
 
