@@ -4,8 +4,8 @@ use super::{Answer, Calls, memory_options};
 use crate::arch::cpu::current;
 use crate::arch::trap::Frame;
 use crate::arch::user::{self, UserPtr};
-use crate::task::ids::{ALL_RIGHTS, CAP_SETGID, CAP_SETUID, Ids, Numbers};
-use crate::task::process::{self, Process};
+use crate::task::ids::{ALL_RIGHTS, CAP_SETGID, CAP_SETPCAP, CAP_SETUID, Ids, Numbers};
+use crate::task::process::{self, Process, USUAL_SLACK_NS};
 use crate::task::{limits, signal};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -174,7 +174,8 @@ fn capset(frame: &mut Frame) -> Answer {
     if more || passes_more {
         return Err(Errno::EPERM);
     }
-    *ids = Ids { effective, permitted, inheritable, ..ids.clone() };
+    let ambient = ids.ambient & permitted & inheritable;
+    *ids = Ids { effective, permitted, inheritable, ambient, ..ids.clone() };
     drop(ids);
     limits::renew(process);
     Ok(0)
@@ -256,7 +257,10 @@ const PR_CAPBSET_READ: u32 = 23;
 const PR_CAPBSET_DROP: u32 = 24;
 const PR_SET_TIMERSLACK: u32 = 29;
 const PR_GET_TIMERSLACK: u32 = 30;
+const PR_GET_SECUREBITS: u32 = 27;
+const PR_SET_SECUREBITS: u32 = 28;
 const PR_SET_CHILD_SUBREAPER: u32 = 36;
+const PR_GET_CHILD_SUBREAPER: u32 = 37;
 const PR_SET_NO_NEW_PRIVS: u32 = 38;
 const PR_GET_NO_NEW_PRIVS: u32 = 39;
 const PR_CAP_AMBIENT: u32 = 47;
@@ -277,8 +281,12 @@ fn prctl(frame: &mut Frame) -> Answer {
             UserPtr::<u32>::new(argument).write(&process.parent_signal.load(Relaxed))?;
             Ok(0)
         }
-        PR_GET_DUMPABLE => Ok(1),
+        PR_GET_DUMPABLE => Ok(process.is_dumpable.load(Relaxed).into()),
         PR_SET_DUMPABLE if argument > 1 => Err(Errno::EINVAL),
+        PR_SET_DUMPABLE => {
+            process.is_dumpable.store(argument as u32, Relaxed);
+            Ok(0)
+        }
         PR_GET_KEEPCAPS => Ok(process.ids.lock().keeps_rights.into()),
         PR_SET_KEEPCAPS if argument > 1 => Err(Errno::EINVAL),
         PR_SET_KEEPCAPS => {
@@ -302,19 +310,34 @@ fn prctl(frame: &mut Frame) -> Answer {
         }
         PR_CAPBSET_READ | PR_CAPBSET_DROP if argument > 40 => Err(Errno::EINVAL),
         PR_CAPBSET_READ => Ok(process.ids.lock().bounding >> argument & 1),
+        PR_CAPBSET_DROP | PR_SET_SECUREBITS if !process.ids.lock().may(CAP_SETPCAP) => Err(Errno::EPERM),
         PR_CAPBSET_DROP => {
             process.ids.lock().bounding &= !(1 << argument);
             Ok(0)
         }
-        PR_GET_TIMERSLACK => Ok(50_000),
-        PR_SET_NO_NEW_PRIVS if argument != 1 => Err(Errno::EINVAL),
-        PR_GET_SECCOMP
-        | PR_SET_DUMPABLE
-        | PR_SET_TIMERSLACK
-        | PR_SET_CHILD_SUBREAPER
-        | PR_SET_NO_NEW_PRIVS
-        | PR_GET_NO_NEW_PRIVS
-        | PR_CAP_AMBIENT => Ok(0),
+        PR_GET_TIMERSLACK => Ok(process.slack_ns.load(Relaxed)),
+        PR_SET_TIMERSLACK => {
+            let slack = if argument as i64 > 0 { argument } else { USUAL_SLACK_NS };
+            process.slack_ns.store(slack, Relaxed);
+            Ok(0)
+        }
+        PR_SET_CHILD_SUBREAPER => {
+            process.adopts.store((argument != 0).into(), Relaxed);
+            Ok(0)
+        }
+        PR_GET_CHILD_SUBREAPER => {
+            UserPtr::<u32>::new(argument).write(&process.adopts.load(Relaxed))?;
+            Ok(0)
+        }
+        PR_SET_NO_NEW_PRIVS if [argument, second, third, fourth] == [1, 0, 0, 0] => {
+            process.no_new_rights.store(1, Relaxed);
+            Ok(0)
+        }
+        PR_GET_NO_NEW_PRIVS if [argument, second, third, fourth] == [0; 4] => {
+            Ok(process.no_new_rights.load(Relaxed).into())
+        }
+        PR_CAP_AMBIENT => process.ids.lock().change_ambient([argument, second, third, fourth]),
+        PR_GET_SECCOMP | PR_GET_SECUREBITS => Ok(0),
         _ => Err(Errno::EINVAL),
     }
 }

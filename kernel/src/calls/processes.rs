@@ -167,6 +167,7 @@ fn become_program(space: Space, path: &[u8], name: Vec<u8>) {
     process.files.unshare();
     process.files.close_marked();
     process.has_executed.store(1, Relaxed);
+    process.is_dumpable.store(1, Relaxed);
     process.ids.lock().executes();
     limits::renew(process);
     process.timers.lock().forget();

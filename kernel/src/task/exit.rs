@@ -162,8 +162,8 @@ fn become_zombie(process: &Arc<Process>) {
             signal::send(&child, None, Info::from_here(signal, 0));
         }
     }
-    if let Some(first) = process::first() {
-        adopt(process, &first);
+    if let Some(heir) = process::heir_of(process) {
+        adopt(process, &heir);
     }
     // What ends last may end in an interrupt, where no file may.
     process.leave_place();
@@ -172,18 +172,18 @@ fn become_zombie(process: &Arc<Process>) {
     tell(process, status);
 }
 
-/// Its children become the first process's.
-fn adopt(process: &Process, first: &Arc<Process>) {
+/// Its children become another's.
+fn adopt(process: &Process, heir: &Arc<Process>) {
     let orphans = core::mem::take(&mut *process.children.lock());
     for orphan in &orphans {
-        orphan.set_parent(first.clone());
+        orphan.set_parent(heir.clone());
         orphan.exit_signal.store(SIGCHLD, Relaxed);
     }
     let ended = orphans.iter().filter(|orphan| orphan.status.lock().is_some()).cloned();
     let ended: alloc::vec::Vec<_> = ended.collect();
-    first.children.lock().extend(orphans);
+    heir.children.lock().extend(orphans);
     ended.iter().for_each(|orphan| tell_parent(orphan, SIGCHLD));
-    wait::wake(first.child_key(), usize::MAX);
+    wait::wake(heir.child_key(), usize::MAX);
 }
 
 /// The parent may wait for it from now on, and gets the signal; one that does not care has it forgotten.

@@ -14,6 +14,7 @@ pub const CAP_FOWNER: u32 = 3;
 pub const CAP_KILL: u32 = 5;
 pub const CAP_SETGID: u32 = 6;
 pub const CAP_SETUID: u32 = 7;
+pub const CAP_SETPCAP: u32 = 8;
 pub const CAP_IPC_LOCK: u32 = 14;
 pub const CAP_SYS_RAWIO: u32 = 17;
 pub const CAP_SYS_ADMIN: u32 = 21;
@@ -115,6 +116,8 @@ pub struct Ids {
     pub permitted: u64,
     pub inheritable: u64,
     pub bounding: u64,
+    /// Rights that also another user's program has; all permitted and inheritable (PR_CAP_AMBIENT).
+    pub ambient: u64,
     /// PR_SET_KEEPCAPS: another user keeps the rights.
     pub keeps_rights: bool,
 }
@@ -130,6 +133,7 @@ impl Ids {
             permitted: ALL_RIGHTS,
             inheritable: 0,
             bounding: ALL_RIGHTS,
+            ambient: 0,
             keeps_rights: false,
         }
     }
@@ -155,7 +159,7 @@ impl Ids {
     pub fn user_changed(&mut self, before: Numbers) {
         let is_root = |user: &Numbers| user.any_is(0);
         if is_root(&before) && !is_root(&self.user) && !self.keeps_rights {
-            (self.permitted, self.effective) = (0, 0);
+            (self.permitted, self.effective, self.ambient) = (0, 0, 0);
         } else if before.effective == 0 && self.user.effective != 0 {
             self.effective = 0;
         } else if before.effective != 0 && self.user.effective == 0 {
@@ -169,11 +173,36 @@ impl Ids {
         self.may(CAP_KILL) || is_own(self.user.real) || is_own(self.user.effective)
     }
 
+    /// PR_CAP_AMBIENT, with its four arguments.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL; EPERM: the right is not permitted, or not inheritable.
+    pub fn change_ambient(&mut self, [what, right, rest @ ..]: [u64; 4]) -> Result<u64, Errno> {
+        const IS_SET: u64 = 1;
+        const RAISE: u64 = 2;
+        const LOWER: u64 = 3;
+        const CLEAR_ALL: u64 = 4;
+        if rest != [0, 0] || what != CLEAR_ALL && ALL_RIGHTS.checked_shr(right as u32).unwrap_or(0) & 1 == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let bit = 1u64.checked_shl(right as u32).unwrap_or(0);
+        match what {
+            IS_SET => return Ok((self.ambient & bit != 0).into()),
+            RAISE if self.permitted & self.inheritable & bit == 0 => return Err(Errno::EPERM),
+            RAISE => self.ambient |= bit,
+            LOWER => self.ambient &= !bit,
+            CLEAR_ALL if right == 0 => self.ambient = 0,
+            _ => return Err(Errno::EINVAL),
+        }
+        Ok(0)
+    }
+
     /// A program is executed: root's has all rights.
     pub fn executes(&mut self) {
         let all = self.user.real == 0 || self.user.effective == 0;
-        self.permitted = if all { self.bounding } else { 0 };
-        self.effective = if self.user.effective == 0 { self.permitted } else { 0 };
+        self.permitted = if all { self.bounding } else { self.ambient };
+        self.effective = if self.user.effective == 0 { self.permitted } else { self.ambient };
         self.user.saved = self.user.effective;
         self.group.saved = self.group.effective;
         self.keeps_rights = false;

@@ -33,6 +33,8 @@ pub fn new_tid() -> u32 {
     NEXT_PID.fetch_add(1, Relaxed)
 }
 
+pub const USUAL_SLACK_NS: u64 = 50_000;
+
 /// Handlers, which processes that were made by CLONE_SIGHAND share.
 pub type SharedActions = Arc<SpinLock<Actions>>;
 
@@ -115,6 +117,12 @@ pub struct Process {
     pub exit_signal: AtomicU32,
     /// What it gets when its parent ends (PR_SET_PDEATHSIG); 0: nothing.
     pub parent_signal: AtomicU32,
+    /// What prctl has set: no more rights by exec, others may look in, orphans below are its own (each 0 or 1), and
+    /// by how many nanoseconds timers may be late.
+    pub no_new_rights: AtomicU32,
+    pub is_dumpable: AtomicU32,
+    pub adopts: AtomicU32,
+    pub slack_ns: AtomicU64,
     /// What `rt_sigaction` has set.
     actions: SpinLock<SharedActions>,
     /// Signals that wait, and job control; guards more: see [`signal`](super::signal).
@@ -162,6 +170,10 @@ impl Process {
             exe: SpinLock::new(None),
             exit_signal: AtomicU32::new(17),
             parent_signal: AtomicU32::new(0),
+            no_new_rights: AtomicU32::new(0),
+            is_dumpable: AtomicU32::new(1),
+            adopts: AtomicU32::new(0),
+            slack_ns: AtomicU64::new(USUAL_SLACK_NS),
             actions: SpinLock::new(Arc::new(SpinLock::new([Action::default(); 65]))),
             signals: SpinLock::new(Signals::default()),
             group: AtomicU32::new(pid),
@@ -186,6 +198,9 @@ impl Process {
             files: self.files.fork(shares.files),
             place: SpinLock::new(if shares.place { self.place() } else { self.place().copy() }),
             exe: SpinLock::new(self.exe.lock().clone()),
+            no_new_rights: AtomicU32::new(self.no_new_rights.load(Relaxed)),
+            is_dumpable: AtomicU32::new(self.is_dumpable.load(Relaxed)),
+            slack_ns: AtomicU64::new(self.slack_ns.load(Relaxed)),
             actions: SpinLock::new(Arc::new(SpinLock::new(actions))),
             group: AtomicU32::new(self.group.load(Relaxed)),
             session: AtomicU32::new(self.session.load(Relaxed)),
@@ -310,7 +325,14 @@ pub fn forget(pid: u32) {
     drop(gone);
 }
 
-/// The first process, which inherits children whose parents end.
-pub fn first() -> Option<Arc<Process>> {
+/// The process that inherits children of one that ends: the next above that asked for it, or the first.
+pub fn heir_of(process: &Process) -> Option<Arc<Process>> {
+    let mut above = process.parent();
+    while let Some(next) = above {
+        if next.adopts.load(Relaxed) != 0 && next.ending.lock().is_none() {
+            return Some(next);
+        }
+        above = next.parent();
+    }
     find(1)
 }

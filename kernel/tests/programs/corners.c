@@ -86,6 +86,42 @@ static void classes_are_kept(void) {
     CHECK(!sched_setscheduler(0, SCHED_OTHER, &param));
 }
 
+static void prctl_keeps(void) {
+    int is_reaper = 0;
+    char name[16];
+    CHECK(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) && prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1);
+    CHECK(strstr(text_of("/proc/self/status"), "NoNewPrivs:\t1\n"));
+    FAILS(prctl(PR_GET_NO_NEW_PRIVS, 1, 0, 0, 0), EINVAL);
+    CHECK(!prctl(PR_SET_DUMPABLE, 0) && prctl(PR_GET_DUMPABLE) == 0 && !prctl(PR_SET_DUMPABLE, 1));
+    CHECK(!prctl(PR_SET_TIMERSLACK, 200) && prctl(PR_GET_TIMERSLACK) == 200);
+    CHECK(atoi(text_of("/proc/self/timerslack_ns")) == 200);
+    int file = open("/proc/self/comm", O_WRONLY);
+    CHECK(write(file, "another", 7) == 7 && !close(file));
+    CHECK(!prctl(PR_GET_NAME, name) && !strcmp(name, "another"));
+    FAILS(prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, 99, 0, 0), EINVAL);
+    FAILS(prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, 21, 0, 0), EPERM);
+    CHECK(prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_IS_SET, 21, 0, 0) == 0);
+    CHECK(!prctl(PR_SET_CHILD_SUBREAPER, 1) && !prctl(PR_GET_CHILD_SUBREAPER, &is_reaper) && is_reaper == 1);
+    // Not the first process's: one below adopts, and its own children do not.
+    pid_t above = fork();
+    if (above == 0) {
+        CHECK(!prctl(PR_GET_CHILD_SUBREAPER, &is_reaper) && is_reaper == 0 && !prctl(PR_SET_CHILD_SUBREAPER, 1));
+        pid_t reaper = getpid(), child = fork();
+        if (child == 0) {
+            if (fork() == 0) {
+                while (getppid() != reaper) usleep(1000);
+                _exit(9);
+            }
+            _exit(0);
+        }
+        CHECK(ended(child) == 0);
+        int status;
+        CHECK(wait(&status) > 0 && status == 9 << 8);
+        _exit(0);
+    }
+    CHECK(ended(above) == 0);
+}
+
 static void others_are_left_alone(void) {
     pid_t here = getpid(), child = fork();
     if (child == 0) {
@@ -116,5 +152,6 @@ int main(int argc, char **argv) {
         PART(others_are_left_alone);
         }
     PART(memory_has_policies);
+    PART(prctl_keeps);
     return 0;
 }

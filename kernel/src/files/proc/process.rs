@@ -5,11 +5,11 @@ use super::maps::{self, Memory, Pages, space};
 use super::{FOLDER, LINKED, PLAIN, number, setting, text};
 use crate::arch::lock::SpinLock;
 use crate::arch::{clock, cpu};
-use crate::files::File;
 use crate::files::tree::{self, Jump, Listing, Node};
+use crate::files::{File, names};
 use crate::task::Thread;
 use crate::task::ids::Numbers;
-use crate::task::process::{self, Process};
+use crate::task::process::{self, Process, USUAL_SLACK_NS};
 use crate::task::signal::{IGNORE, bit};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -84,7 +84,8 @@ impl Listing for Of {
         match name {
             b"status" => Ok(text(move || Ok(status(&process, tid)))),
             b"stat" => Ok(text(move || Ok(stat(&process, tid)))),
-            b"comm" => Ok(setting(move || Ok([&*short_name(&process), b"\n"].concat()), |_| Ok(()))),
+            b"comm" => Ok(name_of(process, tid)),
+            b"timerslack_ns" => Ok(slack_of(process)),
             b"oom_score_adj" | b"oom_adj" => Ok(score(process.pid)),
             b"maps" => opened(|process| Arc::new(maps::Lines::new(process, false))),
             b"smaps" => opened(|process| Arc::new(maps::Lines::new(process, true))),
@@ -177,12 +178,47 @@ fn score(pid: u32) -> Arc<Node> {
     )
 }
 
+/// The thread's name, which can be written.
+fn name_of(process: Arc<Process>, tid: u32) -> Arc<Node> {
+    let named = process.clone();
+    setting(
+        move || match find_thread(&process, tid) {
+            Some(thread) => Ok([up_to_zero(&*thread.comm.lock()), b"\n"].concat()),
+            None => Ok([&*short_name(&process), b"\n"].concat()),
+        },
+        move |text| {
+            let thread = find_thread(&named, tid).ok_or(Errno::ESRCH)?;
+            let (text, mut name) = (up_to_zero(text), [0; 16]);
+            let kept = text.len().min(15);
+            name[..kept].copy_from_slice(&text[..kept]);
+            *thread.comm.lock() = name;
+            Ok(())
+        },
+    )
+}
+
+fn up_to_zero(name: &[u8]) -> &[u8] {
+    name.split(|byte| *byte == 0).next().unwrap_or_default()
+}
+
+fn slack_of(process: Arc<Process>) -> Arc<Node> {
+    let set = process.clone();
+    setting(
+        move || Ok(format!("{}\n", process.slack_ns.load(Relaxed)).into_bytes()),
+        move |text| {
+            let slack = u64::try_from(number(text)?).map_err(|_| Errno::EINVAL)?;
+            set.slack_ns.store(if slack == 0 { USUAL_SLACK_NS } else { slack }, Relaxed);
+            Ok(())
+        },
+    )
+}
+
 /// What `ps` calls it: the last name of its program's path.
 fn short_name(process: &Process) -> Vec<u8> {
     let thread = process.threads.lock().first().cloned();
     if let Some(thread) = thread {
         let comm = *thread.comm.lock();
-        return comm.split(|byte| *byte == 0).next().unwrap_or_default().to_vec();
+        return up_to_zero(&comm).to_vec();
     }
     let name = process.name.lock().clone();
     let last = name.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
@@ -330,16 +366,17 @@ fn status(process: &Process, tid: u32) -> Vec<u8> {
     let cpus = u64::MAX >> (64 - cpu::count());
     let _ = write!(
         out,
-        "CoreDumping:\t0\nTHP_enabled:\t1\nThreads:\t{threads}\nSigQ:\t0/4096\n{}NoNewPrivs:\t0\nSeccomp:\t0\n\
+        "CoreDumping:\t0\nTHP_enabled:\t1\nThreads:\t{threads}\nSigQ:\t0/4096\n{}NoNewPrivs:\t{}\nSeccomp:\t0\n\
          CapInh:\t{:016x}\nCapPrm:\t{:016x}\nCapEff:\t{:016x}\nCapBnd:\t{:016x}\nCapAmb:\t{:016x}\n\
          Cpus_allowed:\t{cpus:x}\nCpus_allowed_list:\t0-{}\nMems_allowed:\t1\nMems_allowed_list:\t0\n\
          voluntary_ctxt_switches:\t0\nnonvoluntary_ctxt_switches:\t0\n",
         signals(process, tid),
+        process.no_new_rights.load(Relaxed),
         ids.inheritable,
         ids.permitted,
         ids.effective,
         ids.bounding,
-        0,
+        ids.ambient,
         cpu::count() - 1,
     );
     out.into_bytes()
