@@ -8,6 +8,7 @@ use crate::arch::trap::Frame;
 use crate::files::open::Open;
 use crate::files::pidfd::{self, PidFile};
 use crate::task::process::{self, Process};
+use crate::task::wait::{self, Sleep, Woken};
 use alloc::sync::Arc;
 use freehold::error::Errno;
 use linux_raw_sys::general::*;
@@ -16,6 +17,7 @@ pub const CALLS: Calls = &[
     (__NR_pidfd_open, pidfd_open),
     (__NR_pidfd_send_signal, pidfd_send_signal),
     (__NR_pidfd_getfd, pidfd_getfd),
+    (__NR_process_mrelease, process_mrelease),
     (__NR_unshare, unshare),
     (__NR_setns, setns),
     (__NR_kcmp, kcmp),
@@ -64,6 +66,32 @@ fn pidfd_getfd(frame: &mut Frame) -> Answer {
     super::memory::check_traceable(&process)?;
     let open = process.files.get(wanted)?;
     current().process().files.add(open, 0, true)
+}
+
+/// A process that has been killed gives its memory back by itself: returns when it has.
+fn process_mrelease(frame: &mut Frame) -> Answer {
+    let [descriptor, flags, ..] = frame.args();
+    if flags as u32 != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let process = process_of(&*file(descriptor)?)?;
+    let has_ended = || process.status.lock().is_some();
+    if has_ended() {
+        return Err(Errno::ESRCH);
+    }
+    if process.ending.lock().is_none() {
+        return Err(Errno::EINVAL);
+    }
+    loop {
+        let waiting = wait::enqueue(process.end_key(), u32::MAX);
+        if has_ended() {
+            waiting.cancel();
+            return Ok(0);
+        }
+        if waiting.sleep(Sleep::Killable, u64::MAX) == Woken::Signal {
+            return Err(Errno::EINTR);
+        }
+    }
 }
 
 /// What a process may have for itself again. Namespaces there is one of each.

@@ -143,6 +143,19 @@ static void others_are_left_alone(void) {
     CHECK(mmap(0, 4096, PROT_READ, MAP_PRIVATE, file, 0) == MAP_FAILED && errno == EBADF && !close(file));
 }
 
+static void the_killed_give_memory_back(void) {
+    pid_t child = fork();
+    if (child == 0) pause(), _exit(0);
+    int process = syscall(SYS_pidfd_open, child, 0);
+    FAILS(syscall(SYS_process_mrelease, process, 1), EINVAL);
+    FAILS(syscall(SYS_process_mrelease, process, 0), EINVAL);
+    FAILS(syscall(SYS_process_mrelease, 0, 0), EBADF);
+    CHECK(!kill(child, SIGKILL));
+    CHECK(syscall(SYS_process_mrelease, process, 0) == 0 || errno == ESRCH);
+    CHECK(ended(child) == SIGKILL);
+    FAILS(syscall(SYS_process_mrelease, process, 0), ESRCH);
+}
+
 // With an argument, for a root who is none outside: without what asks for rights there.
 int main(int argc, char **argv) {
     (void)argv;
@@ -153,5 +166,6 @@ int main(int argc, char **argv) {
         }
     PART(memory_has_policies);
     PART(prctl_keeps);
+    PART(the_killed_give_memory_back);
     return 0;
 }
