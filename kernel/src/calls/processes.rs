@@ -59,8 +59,8 @@ fn vfork(frame: &mut Frame) -> Answer {
 
 fn clone_call(frame: &mut Frame) -> Answer {
     let [flags, stack, parent_tid, child_tid, tls, _] = frame.args();
-    let exit_signal = flags as u32 & CSIGNAL;
-    let flags = flags & !u64::from(CSIGNAL);
+    // Flags of the upper half are clone3's alone.
+    let (flags, exit_signal) = (u64::from(flags as u32 & !CSIGNAL), flags as u32 & CSIGNAL);
     let has = |flag: u32| flags & u64::from(flag) != 0;
     if has(CLONE_PIDFD) && has(CLONE_PARENT_SETTID | CLONE_DETACHED) {
         return Err(Errno::EINVAL);
@@ -198,7 +198,7 @@ fn read_strings(at: u64, room: &mut usize) -> Result<Vec<Vec<u8>>, Errno> {
         if place == 0 {
             return Ok(strings);
         }
-        let text = user::read_string(place, *room)?.ok_or(errno::E2BIG)?;
+        let text = user::read_string(place, exec::MOST_ARGUMENT.min(*room))?.ok_or(errno::E2BIG)?;
         *room = room.checked_sub(text.len() + 9).ok_or(errno::E2BIG)?;
         strings.push(text);
     }

@@ -37,6 +37,8 @@ const PROGRAM_HEADER: usize = 56;
 const MOST_HEADERS: u16 = 64;
 /// Most that arguments and environment may be, in bytes.
 pub const MOST_ARGUMENTS: usize = 2 << 20;
+/// Most that one of them may be.
+pub const MOST_ARGUMENT: usize = 128 << 10;
 
 type Headers = Vec<ProgramHeader>;
 

@@ -156,6 +156,20 @@ static void the_killed_give_memory_back(void) {
     FAILS(syscall(SYS_process_mrelease, process, 0), ESRCH);
 }
 
+static void nothing(int number) { (void)number; }
+
+static void long_arguments_are_refused(void) {
+    static char words[131073];
+    char *arguments[] = {"x", words, 0}, *none[] = {0};
+    memset(words, 'w', sizeof words - 1);
+    FAILS(execve("/proc/self/exe", arguments, none), E2BIG);
+    // Flags of clone have 32 bits, so this is not CLONE_CLEAR_SIGHAND.
+    signal(SIGUSR1, nothing);
+    pid_t child = syscall(SYS_clone, 1ul << 32 | SIGCHLD, 0, 0, 0, 0);
+    if (child == 0) _exit(signal(SIGUSR1, SIG_DFL) == nothing);
+    CHECK(ended(child) == 1 << 8);
+}
+
 // With an argument, for a root who is none outside: without what asks for rights there.
 int main(int argc, char **argv) {
     (void)argv;
@@ -167,5 +181,6 @@ int main(int argc, char **argv) {
     PART(memory_has_policies);
     PART(prctl_keeps);
     PART(the_killed_give_memory_back);
+    PART(long_arguments_are_refused);
     return 0;
 }
