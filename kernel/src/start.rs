@@ -12,7 +12,7 @@ use crate::memory::platform::Machine;
 use crate::memory::{self, direct, frames};
 use crate::task::exec::{self, Strings};
 use crate::task::process::{self, Process};
-use crate::task::{Thread, scheduler};
+use crate::task::{Thread, limits, scheduler};
 use crate::{options, record};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -132,6 +132,7 @@ fn run_first(mut strings: Strings) {
     *process.name.lock() = path;
     *process.exe.lock() = Running::new(node).ok();
     *process.space.lock() = Some(space.clone());
+    limits::renew(&process);
     let first = space.clone();
     let thread = Thread::new(process.pid, &process, space, &frame, &Vectors([[0; 16]; 16]));
     let thread = Arc::new(thread.expect("memory for a thread"));

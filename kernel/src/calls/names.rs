@@ -200,15 +200,16 @@ fn symlink_at(target: u64, descriptor: u64, at: u64) -> Answer {
 fn mount(frame: &mut Frame) -> Answer {
     let [_, target, kind, _, data, _] = frame.args();
     let directory = find(HERE, target, true)?;
-    let huge = match &*path(kind)? {
-        b"tmpfs" | b"ramfs" => None,
-        b"hugetlbfs" => Some(page_size(data)?),
+    let (kind, huge) = match &*path(kind)? {
+        b"tmpfs" => ("tmpfs", None),
+        b"ramfs" => ("ramfs", None),
+        b"hugetlbfs" => ("hugetlbfs", Some(page_size(data)?)),
         _ => return Err(errno::ENODEV),
     };
     if !current().process().ids.lock().may(CAP_SYS_ADMIN) {
         return Err(Errno::EPERM);
     }
-    names::mount(&directory, huge).map(|()| 0)
+    names::mount(&directory, kind, huge).map(|()| 0)
 }
 
 /// What the options of a mount say of the size of pages: 2 MiB, if they say nothing.

@@ -2,7 +2,7 @@
 //! meanwhile, and find the old name or the new one.
 
 use super::permissions::{self, EXECUTE, WRITE};
-use super::tree::{Kind, Node};
+use super::tree::{self, Kind, Node};
 use crate::arch::lock::SpinLock;
 use crate::calls::errno;
 use alloc::collections::BTreeMap;
@@ -135,12 +135,15 @@ pub fn rename(from: (&Arc<Node>, &[u8]), to: (&Arc<Node>, &[u8]), existing: Exis
     Ok(())
 }
 
+/// What is mounted, for /proc: path and kind.
+pub static MOUNTS: SpinLock<Vec<(Vec<u8>, &str)>> = SpinLock::new(Vec::new());
+
 /// Covers a directory by a new one, which is empty, until [`unmount`]: for files of huge pages, if it says so.
 ///
 /// # Errors
 ///
 /// ENOTDIR; EBUSY: the root.
-pub fn mount(directory: &Arc<Node>, huge: Option<HugePageSize>) -> Result<(), Errno> {
+pub fn mount(directory: &Arc<Node>, kind: &'static str, huge: Option<HugePageSize>) -> Result<(), Errno> {
     let _guard = CHANGES.lock();
     let up = directory.parent.lock().upgrade().ok_or(Errno::EBUSY)?;
     entries(directory)?;
@@ -149,6 +152,7 @@ pub fn mount(directory: &Arc<Node>, huge: Option<HugePageSize>) -> Result<(), Er
     *new.keeps.lock() = Some(directory.clone());
     new.links.store(1, Relaxed);
     set_name(entries(&up)?, (&up, &name), &new);
+    MOUNTS.lock().push((tree::path_of(&new), kind));
     Ok(())
 }
 
@@ -163,7 +167,12 @@ pub fn unmount(directory: &Arc<Node>) -> Result<(), Errno> {
     entries(directory)?;
     let covered = directory.keeps.lock().take().ok_or(Errno::EINVAL)?;
     let name = directory.name.lock().clone();
+    let path = tree::path_of(directory);
     set_name(entries(&up)?, (&up, &name), &covered);
+    let mut mounts = MOUNTS.lock();
+    let gone = mounts.iter().rposition(|(at, _)| *at == path).map(|at| mounts.remove(at));
+    drop(mounts);
+    drop(gone);
     drop(guard);
     Ok(())
 }

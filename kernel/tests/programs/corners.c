@@ -170,6 +170,16 @@ static void long_arguments_are_refused(void) {
     CHECK(ended(child) == 1 << 8);
 }
 
+static void mounts_are_listed(void) {
+    mkdir("/tmp/mounted", 0755);
+    CHECK(!mount("none", "/tmp/mounted", "tmpfs", 0, 0));
+    CHECK(strstr(text_of("/proc/self/mounts"), " /tmp/mounted tmpfs "));
+    CHECK(!umount("/tmp/mounted"));
+    CHECK(!strstr(text_of("/proc/mounts"), "/tmp/mounted"));
+    FAILS(umount("/tmp/mounted"), EINVAL);
+    CHECK(!rmdir("/tmp/mounted"));
+}
+
 // With an argument, for a root who is none outside: without what asks for rights there.
 int main(int argc, char **argv) {
     (void)argv;
@@ -177,7 +187,8 @@ int main(int argc, char **argv) {
         PART(huge_files_have_sizes);
         PART(classes_are_kept);
         PART(others_are_left_alone);
-        }
+        PART(mounts_are_listed);
+    }
     PART(memory_has_policies);
     PART(prctl_keeps);
     PART(the_killed_give_memory_back);

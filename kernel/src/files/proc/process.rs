@@ -388,9 +388,9 @@ fn stat(process: &Process, tid: u32) -> Vec<u8> {
     let (parent, threads) = (process.parent_pid(), process.threads.lock().len());
     let (total, resident) = sizes(process).map_or((0, 0), |s| (s.total * PAGE_SIZE, s.resident));
     let ticks = clock::now_ns() / 10_000_000;
-    let pid = process.pid;
+    let (group, session) = (process.group.load(Relaxed), process.session.load(Relaxed));
     format!(
-        "{tid} ({}) {letter} {parent} {pid} {pid} 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 {threads} 0 {ticks} {total} \
+        "{tid} ({}) {letter} {parent} {group} {session} 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 {threads} 0 {ticks} {total} \
          {resident} 18446744073709551615 1 1 0 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n",
         String::from_utf8_lossy(&name)
     )
@@ -423,9 +423,13 @@ fn limits(process: &Process) -> Vec<u8> {
 }
 
 fn mounts(_: &Process) -> Vec<u8> {
-    b"tmpfs / tmpfs rw 0 0\nproc /proc proc rw 0 0\nsysfs /sys sysfs rw 0 0\ntmpfs /dev/shm tmpfs rw 0 0\n\
-      tmpfs /tmp tmpfs rw 0 0\n"
-        .to_vec()
+    let mut out = b"tmpfs / tmpfs rw 0 0\nproc /proc proc rw 0 0\nsysfs /sys sysfs rw 0 0\n\
+        tmpfs /dev/shm tmpfs rw 0 0\ntmpfs /tmp tmpfs rw 0 0\n"
+        .to_vec();
+    for (path, kind) in names::MOUNTS.lock().iter() {
+        out.extend_from_slice(&[b"none ", &**path, format!(" {kind} rw 0 0\n").as_bytes()].concat());
+    }
+    out
 }
 
 fn mountinfo(_: &Process) -> Vec<u8> {
