@@ -9,7 +9,7 @@ use crate::task::process::{self, Process, USUAL_SLACK_NS};
 use crate::task::{limits, signal};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
 use linux_raw_sys::general::*;
 
@@ -342,13 +342,11 @@ fn prctl(frame: &mut Frame) -> Answer {
     }
 }
 
-/// What personality has set: the first process's default, for all.
-static PERSONALITY: AtomicU32 = AtomicU32::new(0);
-
 fn personality(frame: &mut Frame) -> Answer {
     let [to, ..] = frame.args();
+    let kept = &current().process().personality;
     match to as u32 {
-        u32::MAX => Ok(PERSONALITY.load(Relaxed).into()),
-        to => Ok(PERSONALITY.swap(to, Relaxed).into()),
+        u32::MAX => Ok(kept.load(Relaxed).into()),
+        to => Ok(kept.swap(to, Relaxed).into()),
     }
 }

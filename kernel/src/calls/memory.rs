@@ -9,6 +9,7 @@ use crate::memory::platform::Machine;
 use crate::task::Space;
 use crate::task::process::{self, Process};
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering::Relaxed;
 use freehold::PAGE_SIZE;
 use freehold::access::IoVec;
 use freehold::counted::Counted;
@@ -43,7 +44,7 @@ pub const CALLS: Calls = &[
 
 fn mmap(frame: &mut Frame) -> Answer {
     let [at, len, prot, flags, descriptor, offset] = frame.args();
-    let (prot, flags) = (Prot::from_bits_retain(prot), MapFlags::from_bits_retain(flags));
+    let (prot, flags) = (asked(prot), MapFlags::from_bits_retain(flags));
     if !offset.is_multiple_of(PAGE_SIZE) {
         return Err(Errno::EINVAL);
     }
@@ -64,6 +65,14 @@ fn mmap(frame: &mut Frame) -> Answer {
     })
 }
 
+/// What a program asks for, in which reading may mean executing, too (personality(2)).
+fn asked(prot: u64) -> Prot {
+    const READ_IMPLIES_EXEC: u32 = 0x40_0000;
+    let prot = Prot::from_bits_retain(prot);
+    let implied = current().process().personality.load(Relaxed) & READ_IMPLIES_EXEC != 0;
+    if implied && prot.contains(Prot::READ) { prot | Prot::EXEC } else { prot }
+}
+
 fn munmap(frame: &mut Frame) -> Answer {
     let [at, len, ..] = frame.args();
     current().space().munmap(at, len).map(|()| 0).map_err(|error| error.errno())
@@ -71,8 +80,7 @@ fn munmap(frame: &mut Frame) -> Answer {
 
 fn mprotect(frame: &mut Frame) -> Answer {
     let [at, len, prot, ..] = frame.args();
-    let prot = Prot::from_bits_retain(prot);
-    current().space().mprotect(at, len, prot).map(|()| 0).map_err(|error| error.errno())
+    current().space().mprotect(at, len, asked(prot)).map(|()| 0).map_err(|error| error.errno())
 }
 
 fn mremap(frame: &mut Frame) -> Answer {

@@ -123,6 +123,8 @@ pub struct Process {
     pub is_dumpable: AtomicU32,
     pub adopts: AtomicU32,
     pub slack_ns: AtomicU64,
+    /// What personality has set.
+    pub personality: AtomicU32,
     /// What `rt_sigaction` has set.
     actions: SpinLock<SharedActions>,
     /// Signals that wait, and job control; guards more: see [`signal`](super::signal).
@@ -174,6 +176,7 @@ impl Process {
             is_dumpable: AtomicU32::new(1),
             adopts: AtomicU32::new(0),
             slack_ns: AtomicU64::new(USUAL_SLACK_NS),
+            personality: AtomicU32::new(0),
             actions: SpinLock::new(Arc::new(SpinLock::new([Action::default(); 65]))),
             signals: SpinLock::new(Signals::default()),
             group: AtomicU32::new(pid),
@@ -201,6 +204,7 @@ impl Process {
             no_new_rights: AtomicU32::new(self.no_new_rights.load(Relaxed)),
             is_dumpable: AtomicU32::new(self.is_dumpable.load(Relaxed)),
             slack_ns: AtomicU64::new(self.slack_ns.load(Relaxed)),
+            personality: AtomicU32::new(self.personality.load(Relaxed)),
             actions: SpinLock::new(Arc::new(SpinLock::new(actions))),
             group: AtomicU32::new(self.group.load(Relaxed)),
             session: AtomicU32::new(self.session.load(Relaxed)),

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/personality.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -143,6 +144,20 @@ static void others_are_left_alone(void) {
     CHECK(mmap(0, 4096, PROT_READ, MAP_PRIVATE, file, 0) == MAP_FAILED && errno == EBADF && !close(file));
 }
 
+static void personalities_are_processes(void) {
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(personality(READ_IMPLIES_EXEC) == PER_LINUX && personality(-1) == READ_IMPLIES_EXEC);
+        char *at = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        *at = (char)0xc3;
+        ((void (*)(void))at)();
+        CHECK(!mprotect(at, 4096, PROT_NONE) && !mprotect(at, 4096, PROT_READ));
+        ((void (*)(void))at)();
+        _exit(0);
+    }
+    CHECK(ended(child) == 0 && personality(-1) == PER_LINUX);
+}
+
 static void the_killed_give_memory_back(void) {
     pid_t child = fork();
     if (child == 0) pause(), _exit(0);
@@ -191,6 +206,7 @@ int main(int argc, char **argv) {
     }
     PART(memory_has_policies);
     PART(prctl_keeps);
+    PART(personalities_are_processes);
     PART(the_killed_give_memory_back);
     PART(long_arguments_are_refused);
     return 0;
