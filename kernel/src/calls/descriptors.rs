@@ -181,7 +181,7 @@ fn fcntl(frame: &mut Frame) -> Answer {
     let open = file(descriptor)?;
     let files = &current().process().files;
     match what as u32 {
-        F_DUPFD | F_DUPFD_CLOEXEC if argument as u32 as usize >= table::MOST => Err(Errno::EINVAL),
+        F_DUPFD | F_DUPFD_CLOEXEC if argument as u32 as usize >= table::limit() => Err(Errno::EINVAL),
         F_DUPFD => files.add(open, argument as u32 as usize, false),
         F_DUPFD_CLOEXEC => files.add(open, argument as u32 as usize, true),
         F_GETFD => files.close_on_exec(descriptor, None).map(u64::from),

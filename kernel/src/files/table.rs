@@ -160,7 +160,7 @@ impl FileTable {
 }
 
 /// The limit of the calling process (RLIMIT_NOFILE), as far as there is room.
-fn limit() -> usize {
+pub fn limit() -> usize {
     let thread = crate::arch::cpu::current();
     match thread.has_process() {
         true => (thread.process().limits.lock().soft(RLIMIT_NOFILE) as usize).min(MOST),

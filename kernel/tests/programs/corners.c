@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -158,6 +159,25 @@ static void personalities_are_processes(void) {
     CHECK(ended(child) == 0 && personality(-1) == PER_LINUX);
 }
 
+static void *wait_for_ever(void *unused) { return pause(), unused; }
+
+static void a_first_thread_may_end(void) {
+    char path[40];
+    pid_t child = fork();
+    pthread_t other;
+    if (child == 0) {
+        CHECK(!pthread_create(&other, 0, wait_for_ever, 0));
+        syscall(SYS_exit, 0);
+    }
+    sprintf(path, "/proc/%d/status", child);
+    while (!strstr(text_of(path), "State:\tZ (zombie)\n")) usleep(1000);
+    int status;
+    CHECK(waitpid(child, &status, WNOHANG) == 0 && !kill(child, SIGKILL) && ended(child) == SIGKILL);
+    struct rlimit limit = {20, 20};
+    CHECK(!setrlimit(RLIMIT_NOFILE, &limit));
+    FAILS(fcntl(0, F_DUPFD, 20), EINVAL);
+}
+
 static void the_killed_give_memory_back(void) {
     pid_t child = fork();
     if (child == 0) pause(), _exit(0);
@@ -209,5 +229,6 @@ int main(int argc, char **argv) {
     PART(personalities_are_processes);
     PART(the_killed_give_memory_back);
     PART(long_arguments_are_refused);
+    PART(a_first_thread_may_end);
     return 0;
 }

@@ -291,7 +291,8 @@ fn state(process: &Process, tid: u32) -> (char, &'static str) {
         Some(thread) if thread.is_parked() && process.signals.lock().job.is_stopping() => ('T', "stopped"),
         Some(thread) if thread.is_parked() => ('S', "sleeping"),
         Some(_) => ('R', "running"),
-        None => ('S', "sleeping"),
+        // The first thread has ended, and others have not.
+        None => ('Z', "zombie"),
     }
 }
 
