@@ -136,7 +136,7 @@ fn run_first(mut strings: Strings) {
     let first = space.clone();
     let thread = Thread::new(process.pid, &process, space, &frame, &Vectors([[0; 16]; 16]));
     let thread = Arc::new(thread.expect("memory for a thread"));
-    process.threads.lock().push(thread.clone());
+    process.add(thread.clone());
     record::begin();
     record::of_exec(&thread, &process, &first);
     scheduler::enqueue(thread);

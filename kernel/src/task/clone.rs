@@ -98,7 +98,7 @@ pub fn clone(frame: &Frame, request: &Request) -> Result<u64, Errno> {
         parent_for(request).children.lock().push(process.clone());
     }
     let thread = Arc::new(thread);
-    process.threads.lock().push(thread.clone());
+    process.add(thread.clone());
     // A fatal signal that came before the thread was listed is for it, too.
     if process.ending.lock().is_some() {
         thread.work.fetch_or(super::work::KILL, Relaxed);

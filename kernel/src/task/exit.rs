@@ -10,7 +10,7 @@ use crate::arch::halt;
 use crate::arch::user::UserPtr;
 use crate::record;
 use alloc::sync::Arc;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use freehold::error::Errno;
 use linux_raw_sys::general::{CLD_EXITED, CLD_KILLED, SA_NOCLDWAIT, SIGCHLD};
 
@@ -117,9 +117,10 @@ pub fn exit_thread() -> ! {
         here.process().files.close_all();
     }
     record::exit(last);
-    // Its memory goes here, with the last thread's reference.
+    // The process's memory goes here, with the last thread's reference.
     drop(here.set_space(None));
-    if last {
+    // Release pairs with the acquire of others: all that threads did comes before the process's end.
+    if here.process().unended.fetch_sub(1, AcqRel) == 1 {
         become_zombie(here.process());
     }
     end()

@@ -103,6 +103,8 @@ pub struct Process {
     pub tracees: SpinLock<Tracees>,
     /// Those that have not ended.
     pub threads: SpinLock<Vec<Arc<Thread>>>,
+    /// Threads that have not ended, or still have the address space: the last of these ends the process.
+    pub unended: AtomicU32,
     /// The address space, for others; gone when the last thread ends.
     pub space: SpinLock<Option<Space>>,
     /// Set once, by the first thread that ends the process.
@@ -164,6 +166,7 @@ impl Process {
             children: SpinLock::new(Vec::new()),
             tracees: SpinLock::new(Tracees::default()),
             threads: SpinLock::new(Vec::new()),
+            unended: AtomicU32::new(0),
             space: SpinLock::new(None),
             ending: SpinLock::new(None),
             status: SpinLock::new(None),
@@ -214,6 +217,12 @@ impl Process {
             name: SpinLock::new(self.name.lock().clone()),
             ..Self::first(pid)
         }
+    }
+
+    /// The thread can be found from now on.
+    pub fn add(&self, thread: Arc<Thread>) {
+        self.unended.fetch_add(1, Relaxed);
+        self.threads.lock().push(thread);
     }
 
     /// The parent's number; 0: none.

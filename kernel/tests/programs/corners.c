@@ -32,6 +32,8 @@ static char *text_of(const char *path) {
     return text;
 }
 
+static void *wait_for_ever(void *unused) { return pause(), unused; }
+
 static void memory_has_policies(void) {
     enum { DEFAULT, PREFERRED, BIND, INTERLEAVE, LOCAL };
     unsigned long node = 1, none = 0, other = 2;
@@ -159,8 +161,6 @@ static void personalities_are_processes(void) {
     CHECK(ended(child) == 0 && personality(-1) == PER_LINUX);
 }
 
-static void *wait_for_ever(void *unused) { return pause(), unused; }
-
 static void a_first_thread_may_end(void) {
     char path[40];
     pid_t child = fork();
@@ -205,6 +205,24 @@ static void long_arguments_are_refused(void) {
     CHECK(ended(child) == 1 << 8);
 }
 
+static long kib_of(const char *row) { return atol(strstr(text_of("/proc/meminfo"), row) + strlen(row)); }
+
+// On a small machine alone, where nobody else takes memory.
+static void what_was_waited_for_has_no_memory(void) {
+    enum { BYTES = 32 << 20 };
+    for (int round = 0; round < 20 && kib_of("MemTotal:") <= 1 << 20; round++) {
+        long before = kib_of("MemFree:");
+        pid_t child = fork();
+        if (child == 0) {
+            pthread_t other;
+            memset(mmap(0, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 1, BYTES);
+            for (int n = 0; n < 4; n++) CHECK(!pthread_create(&other, 0, wait_for_ever, 0));
+            _exit(0);
+        }
+        CHECK(ended(child) == 0 && kib_of("MemFree:") > before - (BYTES >> 11));
+    }
+}
+
 static void mounts_are_listed(void) {
     mkdir("/tmp/mounted", 0755);
     CHECK(!mount("none", "/tmp/mounted", "tmpfs", 0, 0));
@@ -223,6 +241,7 @@ int main(int argc, char **argv) {
         PART(classes_are_kept);
         PART(others_are_left_alone);
         PART(mounts_are_listed);
+        PART(what_was_waited_for_has_no_memory);
     }
     PART(memory_has_policies);
     PART(prctl_keeps);
