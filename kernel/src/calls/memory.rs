@@ -7,13 +7,14 @@ use crate::arch::trap::Frame;
 use crate::arch::user;
 use crate::memory::platform::Machine;
 use crate::task::Space;
+use crate::task::exit::{self, Status};
 use crate::task::process::{self, Process};
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::PAGE_SIZE;
 use freehold::access::IoVec;
 use freehold::counted::Counted;
-use freehold::error::{AccessError, Errno, MmapError};
+use freehold::error::{AccessError, Errno, MlockError, MmapError};
 use freehold::platform::PkeyRights;
 use freehold::space::{AddressSpace, Advice, LockAllFlags, LockFlags, MapFlags, Prot, RemapFlags, SyncFlags};
 use linux_raw_sys::general::*;
@@ -129,13 +130,21 @@ fn msync(frame: &mut Frame) -> Answer {
 
 fn mlock(frame: &mut Frame) -> Answer {
     let [at, len, ..] = frame.args();
-    current().space().mlock(at, len).map(|()| 0).map_err(|error| error.errno())
+    locked(current().space().mlock(at, len))
 }
 
 fn mlock2(frame: &mut Frame) -> Answer {
     let [at, len, flags, ..] = frame.args();
     let flags = LockFlags::from_bits_retain(flags as _);
-    current().space().mlock2(at, len, flags).map(|()| 0).map_err(|error| error.errno())
+    locked(current().space().mlock2(at, len, flags))
+}
+
+/// Where there is no page for what is locked, the process ends as by a fault: it may try for ever otherwise.
+fn locked(done: Result<(), MlockError>) -> Answer {
+    match done {
+        Err(MlockError::OutOfFrames) => exit::exit_group(Status::by_signal(SIGKILL as u8)),
+        done => done.map(|()| 0).map_err(|error| error.errno()),
+    }
 }
 
 fn munlock(frame: &mut Frame) -> Answer {

@@ -223,6 +223,22 @@ static void what_was_waited_for_has_no_memory(void) {
     }
 }
 
+// On a small machine alone: all of its memory is taken.
+static void locking_more_than_there_is_kills(void) {
+    long kib = kib_of("MemTotal:");
+    if (kib > 1 << 20) return;
+    for (int round = 0; round < 2; round++) {
+        pid_t child = fork();
+        if (child == 0) {
+            for (;;) {
+                void *at = mmap(0, kib << 9, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+                CHECK(at != MAP_FAILED && (!mlock(at, kib << 9) || errno == EAGAIN));
+            }
+        }
+        CHECK(ended(child) == SIGKILL);
+    }
+}
+
 static void mounts_are_listed(void) {
     mkdir("/tmp/mounted", 0755);
     CHECK(!mount("none", "/tmp/mounted", "tmpfs", 0, 0));
@@ -242,6 +258,7 @@ int main(int argc, char **argv) {
         PART(others_are_left_alone);
         PART(mounts_are_listed);
         PART(what_was_waited_for_has_no_memory);
+        PART(locking_more_than_there_is_kills);
     }
     PART(memory_has_policies);
     PART(prctl_keeps);
