@@ -18,4 +18,4 @@ pub mod shootdown;
 
 pub use mask::{CpuMask, MAX_CPUS};
 pub use qsbr::{Qsbr, QsbrCpu};
-pub use shootdown::{Processors, ShootCpu, Shootdown, SpaceCpus};
+pub use shootdown::{CONTEXTS, Load, Processors, ShootCpu, Shootdown, SpaceCpus};

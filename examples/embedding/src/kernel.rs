@@ -300,7 +300,7 @@ unsafe impl Platform for Board {
     }
 
     fn space_created(&self, root: Pfn) -> Option<SpaceCpus> {
-        Some(SpaceCpus::new(root))
+        Some(TLBS.space(root))
     }
 
     fn space_ending(&self, mmu: &SpaceCpus, _: Pfn) {

@@ -11,6 +11,8 @@ use x86_64::registers::control::{Cr4, Cr4Flags};
 
 /// Supervisor-mode access prevention is on. Written before the first program runs.
 static SMAP: AtomicBool = AtomicBool::new(false);
+/// Translations belong to contexts: PCID. As above.
+static CONTEXTS: AtomicBool = AtomicBool::new(false);
 /// Vector registers are kept by XSAVE.
 static XSAVE: AtomicBool = AtomicBool::new(false);
 /// The parts that XSAVE keeps, and the bytes of its image. Written once, as above.
@@ -34,11 +36,14 @@ pub fn init() {
         flags.set(Cr4Flags::USER_MODE_INSTRUCTION_PREVENTION, seven.ecx >> 2 & 1 != 0);
     }
     flags.set(Cr4Flags::OSXSAVE, one.ecx >> 26 & 1 != 0);
+    // The kernel's root is loaded, by number 0.
+    flags.set(Cr4Flags::PCID, one.ecx >> 17 & 1 != 0);
     let keys = seven.is_some_and(|seven| seven.ecx >> 3 & 1 != 0) && flags.contains(Cr4Flags::OSXSAVE);
     flags.set(Cr4Flags::PROTECTION_KEY_USER, keys);
     // SAFETY: each is there; the kernel touches memory of programs in ucopy.s alone.
     unsafe { Cr4::write(flags) };
     SMAP.store(flags.contains(Cr4Flags::SUPERVISOR_MODE_ACCESS_PREVENTION), Relaxed);
+    CONTEXTS.store(flags.contains(Cr4Flags::PCID), Relaxed);
     if flags.contains(Cr4Flags::OSXSAVE) {
         let wanted = if one.ecx >> 28 & 1 != 0 { 7 } else { 3 } | if keys { PKRU } else { 0 };
         // SAFETY: x87, SSE and, where they are there, AVX state and PKRU.
@@ -52,6 +57,11 @@ pub fn init() {
             PKRU_AT.store(__cpuid_count(0xd, 9).ebx as usize, Relaxed);
         }
     }
+}
+
+/// Whether translations are marked with the number that a root is loaded with.
+pub fn has_contexts() -> bool {
+    CONTEXTS.load(Relaxed)
 }
 
 pub fn has_pkeys() -> bool {

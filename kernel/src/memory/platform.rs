@@ -262,7 +262,7 @@ unsafe impl Platform for Machine {
                 *direct::<u64>(root.get() * PAGE_SIZE).add(entry) = *direct::<u64>(kernel_root()).add(entry)
             };
         }
-        Some(SpaceCpus::new(root))
+        Some(tlb::space(root))
     }
 
     fn space_ending(&self, mmu: &SpaceCpus, _: Pfn) {

@@ -2,16 +2,18 @@
 
 use super::kernel_root;
 use crate::arch::cpu::{self, MAX_CPUS, cpu};
-use crate::arch::{apic, jitter};
+use crate::arch::{apic, features, jitter};
 use core::ptr;
 use freehold::platform::{Flush, Pfn};
 use freehold::{PAGE_SHIFT, PAGE_SIZE};
-use freehold_kit::{Processors, ShootCpu, Shootdown, SpaceCpus};
-use x86_64::instructions::tlb;
+use freehold_kit::{Load, Processors, ShootCpu, Shootdown, SpaceCpus};
+use x86_64::registers::control::Cr3;
 
 static TLBS: Shootdown<MAX_CPUS> = Shootdown::new([const { ShootCpu::new() }; MAX_CPUS]);
 /// Pages that are forgotten one by one; for more, all is.
 const ONE_BY_ONE: u64 = 33;
+/// Of what is loaded as a root: the context's translations stay. The context is in the lowest bits.
+const KEEP: u64 = 1 << 63;
 
 /// How processors reach each other.
 struct Machine;
@@ -27,7 +29,7 @@ impl Processors for Machine {
         }
         let (start, end) = (what.start.get(), what.end.get());
         if what.all || start >= end || end - start > ONE_BY_ONE * PAGE_SIZE {
-            tlb::flush_all();
+            reload();
         } else {
             // Each forgets what is remembered of tables, too.
             (start..end).step_by(PAGE_SIZE as usize).for_each(forget);
@@ -45,7 +47,7 @@ impl Processors for Machine {
 }
 
 fn current_root() -> u64 {
-    x86_64::registers::control::Cr3::read_raw().0.start_address().as_u64()
+    Cr3::read_raw().0.start_address().as_u64()
 }
 
 /// Forgets one page. The crate `x86_64` would cut the address to 48 bits.
@@ -57,6 +59,26 @@ fn forget(at: u64) {
 fn load(root: u64) {
     // SAFETY: a root whose upper half is the kernel's.
     unsafe { core::arch::asm!("mov cr3, {}", in(reg) root, options(nostack, preserves_flags)) };
+}
+
+/// Loads a space's root. Context 0 is the kernel's own root's.
+fn load_space(space: &SpaceCpus, how: Load) {
+    let kept = if how.keeps { KEEP } else { 0 };
+    let context = if features::has_contexts() { (how.context as u64 + 1) | kept } else { 0 };
+    load((space.root().get() << PAGE_SHIFT) | context);
+}
+
+/// Forgets all of the context that is loaded but what is global.
+fn reload() {
+    // SAFETY: what is in the register.
+    unsafe {
+        core::arch::asm!("mov {0}, cr3", "mov cr3, {0}", out(reg) _, options(nostack, preserves_flags));
+    }
+}
+
+/// `Platform::space_created`.
+pub fn space(root: Pfn) -> SpaceCpus {
+    TLBS.space(root)
 }
 
 /// Answers the flushes that others wait for.
@@ -93,8 +115,8 @@ pub fn enter(space: &SpaceCpus) {
     if own.loaded.get() == ptr::from_ref(space) && TLBS.runs(number, space) {
         return;
     }
-    if TLBS.enter(number, space) {
-        load(space.root().get() << PAGE_SHIFT);
+    if let Some(how) = TLBS.enter(number, space) {
+        load_space(space, how);
         let before = own.loaded.replace(space);
         if !before.is_null() {
             // SAFETY: `space_ending` of that one would have made this processor forget it.

@@ -1,7 +1,7 @@
 //! Processors that use translations, beside flushes that take them away.
 
 use super::Memory;
-use freehold_kit::{Processors, ShootCpu, Shootdown, SpaceCpus};
+use freehold_kit::{CONTEXTS, Load, Processors, ShootCpu, Shootdown, SpaceCpus};
 use freehold_pagetable::{Flush, Pfn, VirtAddr};
 use freehold_sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use freehold_sync::testing::model;
@@ -9,49 +9,68 @@ use loom::sync::Arc;
 use loom::thread;
 use std::cell::Cell;
 
-const PAGE: Flush =
-    Flush { start: VirtAddr::new(0), end: VirtAddr::new(4096), all: false, tables_freed: false };
+const PAGES: usize = 2;
+const ROOT: Pfn = Pfn::new(7);
 
-/// Two processors, one space of one page, and the frame behind it.
+/// A flush of one page.
+fn page(page: usize) -> Flush {
+    let at = |page: usize| VirtAddr::new(page as u64 * 4096);
+    Flush { start: at(page), end: at(page + 1), all: false, tables_freed: false }
+}
+
+/// Two processors, one space of two pages, and the frames behind them.
 struct World {
     tlbs: Shootdown<2>,
     space: SpaceCpus,
-    /// Whether the entry is there.
-    entry: AtomicBool,
-    frame: Memory,
+    /// Whether the entries are there.
+    entries: [AtomicBool; PAGES],
+    frames: [Memory; PAGES],
     /// Flushes that are over.
     over: AtomicU32,
 }
 
 fn world() -> Arc<World> {
+    let tlbs = Shootdown::new([ShootCpu::new(), ShootCpu::new()]);
     Arc::new(World {
-        tlbs: Shootdown::new([ShootCpu::new(), ShootCpu::new()]),
-        space: SpaceCpus::new(Pfn::new(7)),
-        entry: AtomicBool::new(true),
-        frame: Memory::new(),
+        space: tlbs.space(ROOT),
+        tlbs,
+        entries: [AtomicBool::new(true), AtomicBool::new(true)],
+        frames: [Memory::new(), Memory::new()],
         over: AtomicU32::new(0),
     })
 }
 
-/// A processor: whether its TLB has the translation. Interrupts are taken where it looks for them, between
-/// two instructions.
+/// A processor: which translations its TLB has, by context, and the context that is loaded. Interrupts are
+/// taken where it looks for them, between two instructions.
 #[derive(Default)]
 struct Cpu {
-    translation: Cell<bool>,
-    switched: Cell<bool>,
+    known: [[Cell<bool>; PAGES]; CONTEXTS],
+    loaded: Cell<Option<usize>>,
+}
+
+impl Cpu {
+    fn load(&self, how: Load) {
+        if !how.keeps {
+            self.known[how.context].iter().for_each(|known| known.set(false));
+        }
+        self.loaded.set(Some(how.context));
+    }
+
+    fn known(&self) -> &[Cell<bool>; PAGES] {
+        &self.known[self.loaded.get().expect("a root is loaded")]
+    }
 }
 
 impl Processors for Cpu {
     fn interrupt(&self, _: usize) {}
 
     fn flush_here(&self, _: usize, root: Pfn, what: &Flush) {
-        assert_eq!((root, *what), (Pfn::new(7), PAGE));
-        self.translation.set(false);
+        assert_eq!(root, ROOT);
+        self.known()[what.start.get() as usize / 4096].set(false);
     }
 
     fn switch_away(&self, _: usize, _: Pfn) {
-        self.translation.set(false);
-        self.switched.set(true);
+        self.loaded.set(None);
     }
 
     fn relax(&self) {
@@ -60,20 +79,32 @@ impl Processors for Cpu {
 }
 
 impl World {
-    /// A load through the page, if it is there.
-    fn access(&self, cpu: &Cpu) {
-        if !cpu.translation.get() {
-            cpu.translation.set(self.entry.load(Relaxed));
-        }
-        if cpu.translation.get() {
-            self.frame.read();
+    fn enter(&self, number: usize, cpu: &Cpu) {
+        if let Some(how) = self.tlbs.enter(number, &self.space) {
+            cpu.load(how);
         }
     }
 
-    fn unmap(&self, number: usize, cpu: &Cpu) {
-        self.entry.store(false, Relaxed);
-        self.tlbs.flush(number, &self.space, &PAGE, cpu);
-        self.frame.free();
+    fn leave(&self, number: usize, cpu: &Cpu) {
+        cpu.loaded.set(None);
+        self.tlbs.leave(number, &self.space);
+    }
+
+    /// A load through a page, if it is there.
+    fn access(&self, cpu: &Cpu, page: usize) {
+        let known = &cpu.known()[page];
+        if !known.get() {
+            known.set(self.entries[page].load(Relaxed));
+        }
+        if known.get() {
+            self.frames[page].read();
+        }
+    }
+
+    fn unmap(&self, number: usize, cpu: &Cpu, at: usize) {
+        self.entries[at].store(false, Relaxed);
+        self.tlbs.flush(number, &self.space, &page(at), cpu);
+        self.frames[at].free();
         self.over.fetch_add(1, Relaxed);
     }
 
@@ -94,18 +125,64 @@ fn a_processor_that_switches_to_the_space_and_away() {
             let world = world.clone();
             thread::spawn(move || {
                 let cpu = Cpu::default();
-                world.tlbs.enter(1, &world.space);
-                world.access(&cpu);
+                world.enter(1, &cpu);
+                world.access(&cpu, 0);
                 world.tlbs.answer(1, &cpu);
-                world.access(&cpu);
-                cpu.translation.set(false);
-                world.tlbs.leave(1, &world.space);
+                world.access(&cpu, 0);
+                world.leave(1, &cpu);
                 world.serve(1, &cpu, 1);
             })
         };
-        world.unmap(0, &Cpu::default());
+        world.unmap(0, &Cpu::default(), 0);
         other.join().unwrap();
         assert!(!world.tlbs.runs_elsewhere(0, &world.space));
+    });
+}
+
+/// It comes back with what it knew, if there was no flush meanwhile.
+#[test]
+fn a_processor_that_comes_back() {
+    model(|| {
+        let world = world();
+        let other = {
+            let world = world.clone();
+            thread::spawn(move || {
+                let cpu = Cpu::default();
+                for _ in 0..2 {
+                    world.enter(1, &cpu);
+                    world.access(&cpu, 0);
+                    world.leave(1, &cpu);
+                }
+                world.serve(1, &cpu, 1);
+            })
+        };
+        world.unmap(0, &Cpu::default(), 0);
+        other.join().unwrap();
+    });
+}
+
+/// The processor flushes itself while another's flush, which may have begun before, is not answered yet; it is
+/// when the processor has left.
+#[test]
+fn a_processor_that_comes_back_beside_two_flushes() {
+    model(|| {
+        let world = world();
+        let other = {
+            let world = world.clone();
+            thread::spawn(move || {
+                let cpu = Cpu::default();
+                world.enter(1, &cpu);
+                world.access(&cpu, 0);
+                world.unmap(1, &cpu, 1);
+                world.leave(1, &cpu);
+                world.tlbs.answer(1, &cpu);
+                world.enter(1, &cpu);
+                world.access(&cpu, 0);
+                world.serve(1, &cpu, 2);
+            })
+        };
+        world.unmap(0, &Cpu::default(), 0);
+        other.join().unwrap();
     });
 }
 
@@ -114,12 +191,45 @@ fn a_processor_that_switches_to_the_space_and_away() {
 fn one_processor_alone() {
     model(|| {
         let (world, cpu) = (world(), Cpu::default());
-        world.tlbs.enter(0, &world.space);
-        world.access(&cpu);
+        world.enter(0, &cpu);
+        world.access(&cpu, 0);
         assert!(!world.tlbs.runs_elsewhere(0, &world.space));
-        world.unmap(0, &cpu);
-        world.access(&cpu);
-        world.tlbs.leave(0, &world.space);
+        world.unmap(0, &cpu, 0);
+        world.access(&cpu, 0);
+        world.access(&cpu, 1);
+        world.leave(0, &cpu);
+        // Its own flush was done in the context: what is left of it stays.
+        assert!(world.tlbs.enter(0, &world.space).unwrap().keeps);
+    });
+}
+
+/// What a context has is the space's alone: another one with the same root begins with nothing.
+#[test]
+fn a_root_that_is_used_again() {
+    model(|| {
+        let (world, cpu) = (world(), Cpu::default());
+        world.enter(0, &cpu);
+        world.leave(0, &cpu);
+        let next = world.tlbs.space(ROOT);
+        assert!(!world.tlbs.enter(0, &next).unwrap().keeps);
+        world.tlbs.leave(0, &next);
+        assert!(world.tlbs.enter(0, &world.space).unwrap().keeps);
+    });
+}
+
+/// Of more spaces than there are contexts, one that was not run for long begins with nothing.
+#[test]
+fn more_spaces_than_contexts() {
+    model(|| {
+        let world = world();
+        let spaces: Vec<_> = (0..=CONTEXTS as u64).map(|root| world.tlbs.space(Pfn::new(root))).collect();
+        for space in &spaces {
+            assert!(!world.tlbs.enter(0, space).unwrap().keeps);
+            world.tlbs.leave(0, space);
+        }
+        assert!(world.tlbs.enter(0, &spaces[CONTEXTS]).unwrap().keeps);
+        world.tlbs.leave(0, &spaces[CONTEXTS]);
+        assert!(!world.tlbs.enter(0, &spaces[0]).unwrap().keeps);
     });
 }
 
@@ -128,13 +238,12 @@ fn one_processor_alone() {
 fn crosswise() {
     model(|| {
         let world = world();
-        world.tlbs.enter(0, &world.space);
-        world.tlbs.enter(1, &world.space);
         let flush = |world: &World, number| {
             let cpu = Cpu::default();
-            cpu.translation.set(true);
-            world.tlbs.flush(number, &world.space, &PAGE, &cpu);
-            assert!(!cpu.translation.get());
+            world.enter(number, &cpu);
+            cpu.known()[0].set(true);
+            world.tlbs.flush(number, &world.space, &page(0), &cpu);
+            assert!(!cpu.known()[0].get());
             world.over.fetch_add(1, Relaxed);
             world.serve(number, &cpu, 2);
         };
@@ -153,23 +262,26 @@ fn crosswise() {
 fn a_lazy_processor() {
     model(|| {
         let world = world();
-        world.tlbs.enter(1, &world.space);
+        let cpu = Cpu::default();
+        world.enter(1, &cpu);
+        let loaded = cpu.loaded.get();
         let other = {
             let world = world.clone();
             thread::spawn(move || {
-                let cpu = Cpu::default();
-                world.access(&cpu);
+                let cpu = Cpu { loaded: Cell::new(loaded), ..Cpu::default() };
+                world.access(&cpu, 0);
                 world.tlbs.idle(1, &world.space);
                 world.tlbs.answer(1, &cpu);
-                let loads = world.tlbs.enter(1, &world.space);
-                assert_eq!(loads, cpu.switched.get(), "the root is in the register unless it was told to go");
-                world.access(&cpu);
-                cpu.translation.set(false);
-                world.tlbs.leave(1, &world.space);
+                let how = world.tlbs.enter(1, &world.space);
+                let switched = cpu.loaded.get().is_none();
+                assert_eq!(how.is_some(), switched, "the root is in the register unless it was told to go");
+                how.into_iter().for_each(|how| cpu.load(how));
+                world.access(&cpu, 0);
+                world.leave(1, &cpu);
                 world.serve(1, &cpu, 1);
             })
         };
-        world.unmap(0, &Cpu::default());
+        world.unmap(0, &Cpu::default(), 0);
         other.join().unwrap();
     });
 }
