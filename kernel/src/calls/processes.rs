@@ -181,6 +181,7 @@ fn become_program(space: Space, path: &[u8], name: Vec<u8>) {
     thread.alternate_stack.set(AlternateStack::NONE);
     thread.clear_tid.set(0);
     thread.robust_list.set((0, 0));
+    thread.rseq.set(None);
     thread.fs_base.set(0);
     thread.gs_base.set(0);
     scheduler::load_bases(thread);

@@ -9,7 +9,7 @@ use crate::files::proc::settings;
 use crate::task::class::Class;
 use crate::task::ids::CAP_SYS_NICE;
 use crate::task::process::{self, Process};
-use crate::task::{Thread, scheduler};
+use crate::task::{Thread, rseq, scheduler};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
@@ -33,6 +33,7 @@ pub const CALLS: Calls = &[
     (__NR_getpriority, getpriority),
     (__NR_setpriority, setpriority),
     (__NR_getcpu, getcpu),
+    (__NR_rseq, restartable),
 ];
 
 fn sched_yield(_: &mut Frame) -> Answer {
@@ -260,6 +261,17 @@ fn getcpu(frame: &mut Frame) -> Answer {
     }
     if let Some(node) = UserPtr::<u32>::optional(node) {
         node.write(&0)?;
+    }
+    Ok(0)
+}
+
+fn restartable(frame: &mut Frame) -> Answer {
+    let [at, bytes, flags, signature, ..] = frame.args();
+    let area = rseq::Area { at, bytes: bytes as u32, signature: signature as u32 };
+    match flags as u32 {
+        0 => rseq::register(area)?,
+        rseq::UNREGISTER => rseq::unregister(area)?,
+        _ => return Err(Errno::EINVAL),
     }
     Ok(0)
 }

@@ -3,7 +3,7 @@
 use super::ids::{CAP_SYS_ADMIN, CAP_SYS_RESOURCE};
 use super::process::{self, Process, Shares};
 use super::signal::Action;
-use super::{Thread, cputime, limits, scheduler};
+use super::{Thread, cputime, limits, rseq, scheduler};
 use crate::arch::cpu;
 use crate::arch::trap::Frame;
 use crate::arch::user::UserPtr;
@@ -189,6 +189,10 @@ fn new_thread(
     thread.fs_base.set(if request.has(CLONE_SETTLS) { request.tls } else { here.fs_base.get() });
     thread.gs_base.set(here.gs_base.get());
     thread.blocked.store(here.blocked(), Relaxed);
+    if !request.has(CLONE_VM) {
+        thread.rseq.set(here.rseq.get());
+        rseq::note_switch(&thread);
+    }
     *thread.comm.lock() = *here.comm.lock();
     if !request.has(CLONE_VM) || request.has(CLONE_VFORK) {
         thread.alternate_stack.set(here.alternate_stack.get());

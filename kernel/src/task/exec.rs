@@ -1,7 +1,7 @@
 //! A program's image, mapped as its ELF file says, and its first stack.
 
-use super::Space;
 use super::signal::frame::most_bytes;
+use super::{Space, rseq};
 use crate::arch::clock;
 use crate::arch::trap::Frame;
 use crate::calls::errno;
@@ -25,7 +25,8 @@ use freehold::object::{File, FileAccess, Mapping};
 use freehold::space::{AddressSpace, Arguments, MapFlags, Prot, SpaceConfig};
 use linux_raw_sys::auxvec::{
     AT_BASE, AT_CLKTCK, AT_EGID, AT_ENTRY, AT_EUID, AT_EXECFN, AT_FLAGS, AT_GID, AT_HWCAP, AT_MINSIGSTKSZ,
-    AT_NULL, AT_PAGESZ, AT_PHDR, AT_PHENT, AT_PHNUM, AT_RANDOM, AT_SECURE, AT_UID,
+    AT_NULL, AT_PAGESZ, AT_PHDR, AT_PHENT, AT_PHNUM, AT_RANDOM, AT_RSEQ_ALIGN, AT_RSEQ_FEATURE_SIZE,
+    AT_SECURE, AT_UID,
 };
 
 /// Where programs lie that may lie anywhere.
@@ -300,6 +301,8 @@ fn write_stack(
         (AT_HWCAP, core::arch::x86_64::__cpuid(1).edx.into()),
         (AT_RANDOM, random),
         (AT_EXECFN, name),
+        (AT_RSEQ_FEATURE_SIZE, rseq::BYTES),
+        (AT_RSEQ_ALIGN, rseq::ORIGINAL.into()),
         (AT_NULL, 0),
     ];
     let mut words = Vec::new();

@@ -39,6 +39,7 @@ pub mod limits;
 pub mod mutex;
 pub mod process;
 pub mod reap;
+pub mod rseq;
 pub mod scheduler;
 pub mod signal;
 pub mod standstill;
@@ -100,6 +101,7 @@ pub struct Thread {
     pub clear_tid: Cell<u64>,
     /// Address and size that set_robust_list was given.
     pub robust_list: Cell<(u64, u64)>,
+    pub rseq: Cell<Option<rseq::Area>>,
     /// Signals that are blocked: see [`blocked`](Self::blocked).
     blocked: AtomicU64,
     /// Of those, the ones that it waits for by rt_sigtimedwait. As `blocked`.
@@ -142,6 +144,8 @@ pub mod work {
     pub const YIELD: u32 = 8;
     /// It may not run on every processor any more.
     pub const MOVE: u32 = 16;
+    /// It was away from its processor, which its memory has to say: see `rseq`.
+    pub const RSEQ: u32 = 32;
 }
 
 // SAFETY: cells are the thread's own, see the type; all else is atomic or does not change.
@@ -207,6 +211,7 @@ impl Thread {
             space: UnsafeCell::new(None),
             clear_tid: Cell::new(0),
             robust_list: Cell::new((0, 0)),
+            rseq: Cell::new(None),
             blocked: AtomicU64::new(0),
             awaited: AtomicU64::new(0),
             pending: SpinLock::new(signal::Pending::default()),
@@ -357,5 +362,12 @@ fn do_work(frame: &mut Frame, work: u32) {
     }
     if work & (work::SIGNAL | work::MASK) != 0 {
         signal::deliver::deliver(frame);
+    }
+    // Last, for all else may have let others run; and memory that is not there may, too, or have a signal come.
+    while here.work.load(Relaxed) & work::RSEQ != 0 {
+        rseq::resume(frame);
+        if here.work.load(Relaxed) & (work::SIGNAL | work::KILL) != 0 {
+            return do_work(frame, here.work.load(Relaxed));
+        }
     }
 }

@@ -6,7 +6,7 @@ use crate::arch::report::say;
 use crate::arch::trap::Frame;
 use crate::options;
 use crate::task::exit::{self, Status};
-use crate::task::{Thread, itimers, trace, work};
+use crate::task::{Thread, itimers, rseq, trace, work};
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use linux_raw_sys::general::*;
 
@@ -51,6 +51,7 @@ pub fn deliver(frame: &mut Frame) {
             }
             Next::Handle(info, action) => {
                 restart::before_handler(frame, call.take(), &action);
+                rseq::interrupt(frame);
                 handle(here, frame, &info, &action);
             }
         }
