@@ -48,7 +48,7 @@ impl<R> Look<R> {
     fn ask(&mut self, open: &Open) -> u32 {
         self.keys.extend(open.file.ready_key());
         self.again = self.again.min(open.file.ready_at());
-        open.file.ready()
+        open.ready()
     }
 }
 

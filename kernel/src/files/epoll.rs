@@ -104,7 +104,7 @@ impl Epoll {
             keys.extend(open.file.ready_key());
             again = again.min(open.file.ready_at());
             // No lock is held while the file is asked.
-            let (ready, changes) = (open.file.ready(), open.file.changes());
+            let (ready, changes) = (open.ready(), open.file.changes());
             let mut interests = self.interests.lock();
             let Some(interest) = interests.get_mut(&place) else { continue };
             if told.len() < most
@@ -143,7 +143,7 @@ impl File for Epoll {
 
     fn ready(&self) -> u32 {
         let is_ready = self.files().iter().any(|(place, open)| {
-            let ready = open.file.ready();
+            let ready = open.ready();
             let interests = self.interests.lock();
             let wanted = interests.get(place).filter(|interest| !interest.is_over);
             wanted.is_some_and(|interest| ready & (interest.events | EPOLLERR | EPOLLHUP) != 0)

@@ -126,6 +126,11 @@ pub trait File: Send + Sync {
         READABLE | WRITABLE
     }
 
+    /// Whether it may be polled by one who has not said that reads shall not wait.
+    fn polls_blocking(&self) -> bool {
+        true
+    }
+
     /// The key that is woken when [`ready`](Self::ready) changes.
     fn ready_key(&self) -> Option<crate::task::wait::Key> {
         None

@@ -1,7 +1,7 @@
 //! An open file: what descriptors share that were made by dup or fork.
 
-use super::File;
 use super::buffer::UserBuffer;
+use super::{FAILED, File};
 use crate::arch::lock::SpinLock;
 use crate::calls::errno;
 use crate::memory::platform::Machine;
@@ -55,6 +55,11 @@ impl Open {
 
     fn nonblock(&self) -> bool {
         self.flags() & O_NONBLOCK != 0
+    }
+
+    /// What of POLLIN, POLLOUT, POLLHUP and so on holds now.
+    pub fn ready(&self) -> u32 {
+        if self.nonblock() || self.file.polls_blocking() { self.file.ready() } else { FAILED }
     }
 
     /// Reads at the position, which moves, or at `at`.

@@ -267,6 +267,11 @@ impl File for Fault {
         if handle.poll().readable { READABLE } else { 0 }
     }
 
+    // With several that read, one that was told of a message might wait for it.
+    fn polls_blocking(&self) -> bool {
+        false
+    }
+
     fn changes(&self) -> u64 {
         self.handle().map_or(0, |handle| handle.poll().seen.into())
     }

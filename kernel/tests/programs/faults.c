@@ -43,6 +43,9 @@ static void it_fails_before_it_begins(void) {
     area = mmap(0, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     struct uffdio_register range = {{(long)area, 4 * PAGE}, UFFDIO_REGISTER_MODE_MISSING, 0};
     CHECK(!ioctl(uffd, UFFDIO_REGISTER, &range));
+    // Polled by one whose reads wait, it fails.
+    CHECK(!fcntl(uffd, F_SETFL, 0) && polled(0) == POLLERR);
+    CHECK(!fcntl(uffd, F_SETFL, O_NONBLOCK) && polled(0) == 0);
 }
 
 static void fill(char *page, char with) {
