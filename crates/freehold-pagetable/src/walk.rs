@@ -41,9 +41,12 @@ pub trait Visitor<F: Format, M: TableMemory> {
     /// What to do about a leaf above 4 KiB.
     const LARGE: Large = Large::SplitPart;
 
-    /// Called before each `table` and `large`, when the walk holds no table's lock: the place to flush.
+    /// Called before each `table` and `large` with the part of the range inside it, when the walk holds no
+    /// table's lock: the place to flush.
     #[inline]
-    fn unlocked(&mut self) {}
+    fn unlocked(&mut self, range: VaRange) {
+        let _ = range;
+    }
 
     /// A table of the lowest level, locked, and the part of the range inside it.
     fn table(&mut self, table: PteGuard<'_, F, M>, range: VaRange) -> ControlFlow<()>;
@@ -182,7 +185,7 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
         part: VaRange,
         visitor: &mut V,
     ) -> Result<(), Stop> {
-        visitor.unlocked();
+        visitor.unlocked(part);
         let table = PageTable::<F, M>::entry_table::<0>(self.memory, pfn, part.start(), Some((entry, pfn)));
         stop_at(part, visitor.table(table.lock(), part))
     }
@@ -206,7 +209,7 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
         if V::LARGE == Large::Skip {
             return Ok(true);
         }
-        visitor.unlocked();
+        visitor.unlocked(part);
         let address = part.start();
         let split = match V::LARGE {
             Large::Split => true,

@@ -56,7 +56,7 @@ struct Cleaner<'s, P: Platform> {
 }
 
 impl<P: Platform> Visitor<P::Format, P> for Cleaner<'_, P> {
-    fn unlocked(&mut self) {
+    fn unlocked(&mut self, _: VaRange) {
         self.gather.make_room(ENTRIES);
     }
 

@@ -80,7 +80,7 @@ impl<P: Platform> Visitor<P::Format, P> for Installer<'_, '_, P> {
     const ABSENT: Absent = Absent::Make;
     const LARGE: Large = Large::Split;
 
-    fn unlocked(&mut self) {
+    fn unlocked(&mut self, _: VaRange) {
         self.gather.make_room(ENTRIES);
     }
 

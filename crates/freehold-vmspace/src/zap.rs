@@ -1,6 +1,6 @@
 //! Taking pages out of page tables.
 
-use crate::{Moving, Pfn, Rss, UserRange, VmGather, VmSpace, frame::MOVING, platform::Platform};
+use crate::{Moving, PAGE_SIZE, Pfn, Rss, UserRange, VmGather, VmSpace, frame::MOVING, platform::Platform};
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
 use freehold_pagetable::{
@@ -123,8 +123,9 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
     // A part of a huge page is split off by the table that is kept for it.
     const LARGE: Large = Large::SplitPart;
 
-    fn unlocked(&mut self) {
-        self.gather.make_room(ENTRIES);
+    fn unlocked(&mut self, range: VaRange) {
+        // No more than there may be: what lies in two tables, and would fit one, is flushed once.
+        self.gather.make_room((range.len() / PAGE_SIZE).min(ENTRIES as u64) as usize);
     }
 
     fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {

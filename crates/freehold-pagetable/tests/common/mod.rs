@@ -158,7 +158,7 @@ impl Tlb for Ledger<'_> {
 pub struct Zap<'g, 'a, T: Tlb>(pub &'g mut Gather<'a, T>);
 
 impl<F: Format, T: Tlb> Visitor<F, Memory> for Zap<'_, '_, T> {
-    fn unlocked(&mut self) {
+    fn unlocked(&mut self, _: VaRange) {
         self.0.make_room(ENTRIES);
     }
 

@@ -317,6 +317,20 @@ fn holds_side_by_side() {
     }
 }
 
+/// What one table has room for is flushed once, wherever it lies.
+#[test]
+fn two_tables_share_a_flush() {
+    let whole = |locking: &Locking| !matches!(locking.unmap, Unmap::Sectioned { .. });
+    for locking in Locking::ALL.into_iter().filter(whole) {
+        World::with(32 << 20, Config::default()).live(locking, |world, process, cpu| {
+            process.mmap(BASE, 1024 * PAGE, RW, ANON | MapFlags::POPULATE, None, 0).unwrap();
+            let before = world.machine.flushes();
+            cpu.call(|| process.munmap(BASE + 256 * PAGE, 512 * PAGE)).unwrap();
+            assert_eq!(world.machine.flushes() - before, 1, "{locking:?}");
+        });
+    }
+}
+
 /// A flush that interrupts other processors does for up to 32 MiB; of one's own, for 2 MiB.
 #[test]
 fn beside_other_processors_flushes_are_few() {

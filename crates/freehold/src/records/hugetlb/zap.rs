@@ -75,7 +75,7 @@ impl<P: Platform> Zapper<'_, '_, P> {
 impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
     const LARGE: Large = Large::Visit;
 
-    fn unlocked(&mut self) {
+    fn unlocked(&mut self, _: VaRange) {
         self.gather.make_room(1);
     }
 
