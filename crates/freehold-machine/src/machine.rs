@@ -242,6 +242,12 @@ unsafe impl<F: Format> Platform for Machine<F> {
         self.inner.config.pkeys
     }
 
+    fn pkey_rights(&self, pkey: u8) -> PkeyRights {
+        context::check("pkey_rights", context::SLEEPS);
+        let pkru = self.inner.current_cpu().map_or(0, |cpu| self.inner.cpus[cpu].lock().pkru);
+        PkeyRights::from_bits_truncate(pkru >> (2 * u32::from(pkey)))
+    }
+
     fn set_pkey_rights(&self, pkey: u8, rights: PkeyRights) {
         context::check("set_pkey_rights", context::SLEEPS);
         // A thread that runs on no CPU has no register.

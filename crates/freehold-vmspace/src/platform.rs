@@ -78,7 +78,7 @@
 //! | `table`, `table_meta`, `frame`, `has_frame`, `has_pkeys`, `node_of` | everywhere | no | no | computes an address |
 //! | `zero_frame`, `zero_frames`, `copy_frame`, `copy_frames`, `copy_part`, `read_frame`, `write_frame` | L, T, R | no | no | |
 //! | `flush` | L, T, R | no: it spins until other processors have answered | no | waits for no processor that spins for T |
-//! | `runs_elsewhere`, `set_pkey_rights`, `memory_failed` | L | no | no | |
+//! | `runs_elsewhere`, `pkey_rights`, `set_pkey_rights`, `memory_failed` | L | no | no | |
 //! | `walk_tables` | nothing, not L | no | no | its function tries for T, and looks |
 //!
 //! "May sleep" and "may allocate" say what an implementation may do. What it waits for must not be held by a
@@ -188,6 +188,12 @@ pub unsafe trait Platform: TableMemory + Host {
     /// Whether processors know protection keys, 16 of them; the format's leaves have room for one.
     fn has_pkeys(&self) -> bool {
         false
+    }
+
+    /// What the calling thread denies itself of the pages of a key, by the same register.
+    fn pkey_rights(&self, pkey: u8) -> PkeyRights {
+        let _ = pkey;
+        PkeyRights::empty()
     }
 
     /// Sets what the calling thread may do with pages of a protection key from now on, in its register of

@@ -2,9 +2,9 @@
 
 use crate::support::*;
 use freehold::{
-    access::AccessMode,
+    access::{AccessMode, IoVec},
     engine::HugePages,
-    error::{MprotectError, PkeyError},
+    error::{AccessError, MprotectError, PkeyError},
     fault::{FaultError, SegvCode},
     platform::PkeyRights,
     space::{Advice, RemapFlags},
@@ -255,6 +255,30 @@ fn huge_pages_keep_their_key() {
         for at in [BASE, BASE + 5 * PAGE, BASE + HUGE] {
             assert_eq!(process.store(cpu, at, 1u64), denied(at, key));
             assert!(process.load::<u64>(cpu, at).is_ok());
+        }
+    });
+}
+
+/// The own side of a transfer is the calling thread's access, which its keys deny; the other side is not.
+#[test]
+fn transfers_know_the_keys_of_their_own_side() {
+    keyed(|_, process, cpu| {
+        anon(process, BASE, 2);
+        let key = process.pkey_alloc(NONE).unwrap();
+        process.pkey_mprotect(BASE, PAGE, RW, key).unwrap();
+        let [keyed, plain] = [BASE, BASE + PAGE].map(|base| [IoVec { base, len: 8 }]);
+        let fails = Err(AccessError::BadAddress);
+        for (rights, read, write) in [
+            (NONE, Ok(8), Ok(8)),
+            (PkeyRights::DISABLE_WRITE, fails, Ok(8)),
+            (PkeyRights::DISABLE_ACCESS, fails, fails),
+        ] {
+            set_rights(cpu, key, rights);
+            cpu.call(|| {
+                assert_eq!(process.process_vm_readv(&keyed, process, &plain), read, "{rights:?}");
+                assert_eq!(process.process_vm_writev(&keyed, process, &plain), write, "{rights:?}");
+                assert_eq!(process.process_vm_readv(&plain, process, &keyed), Ok(8), "{rights:?}");
+            });
         }
     });
 }

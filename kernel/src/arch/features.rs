@@ -98,6 +98,11 @@ pub fn with_all_keys<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
+/// What the calling thread denies itself of pages of one key.
+pub fn pkey_rights(pkey: u8) -> PkeyRights {
+    PkeyRights::from_bits_truncate(pkru() >> (2 * u32::from(pkey)))
+}
+
 /// Sets what the calling thread may do with pages of one key.
 pub fn set_pkey_rights(pkey: u8, rights: PkeyRights) {
     let shift = 2 * u32::from(pkey);

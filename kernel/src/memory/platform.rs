@@ -200,6 +200,10 @@ unsafe impl Platform for Machine {
         features::has_pkeys()
     }
 
+    fn pkey_rights(&self, pkey: u8) -> PkeyRights {
+        features::pkey_rights(pkey)
+    }
+
     fn set_pkey_rights(&self, pkey: u8, rights: PkeyRights) {
         features::set_pkey_rights(pkey, rights);
     }

@@ -148,6 +148,13 @@ static void calls_are_denied_it_too(void) {
     char byte = 0;
     struct iovec here = {&byte, 1}, there = {at, 1};
     CHECK(process_vm_readv(getpid(), &here, 1, &there, 1, 0) == 1 && byte == 7);
+    // One's own side does not.
+    CHECK(process_vm_readv(getpid(), &there, 1, &here, 1, 0) == -1 && errno == EFAULT);
+    CHECK(process_vm_writev(getpid(), &there, 1, &here, 1, 0) == -1 && errno == EFAULT);
+    CHECK(!pkey_set(key, PKEY_DISABLE_WRITE));
+    CHECK(process_vm_readv(getpid(), &there, 1, &here, 1, 0) == -1 && errno == EFAULT);
+    CHECK(process_vm_writev(getpid(), &there, 1, &here, 1, 0) == 1);
+    CHECK(!pkey_set(key, PKEY_DISABLE_ACCESS));
     CHECK(!pkey_set(key, 0));
     CHECK(pread(file, at + PAGE, 1, 0) == 1 && at[PAGE] == 7);
     close(file), munmap(at, 2 * PAGE);

@@ -144,10 +144,12 @@ impl<P: Platform> AddressSpace<P> {
                 Way::FromOther => (other, there, self, here),
                 Way::ToOther => (self, here, other, there),
             };
+            let read = How { write: false, manner: AccessMode::Plain, own: way == Way::ToOther };
+            let write = How { write: true, manner: AccessMode::Plain, own: way == Way::FromOther };
             let address = |base: u64| base.checked_add(done).ok_or(AccessError::BadAddress);
             let moved = address(source)
-                .and_then(|at| from.read_memory(at, part, AccessMode::Plain))
-                .and_then(|got| to.write_memory(address(target)?, &part[..got], AccessMode::Plain));
+                .and_then(|at| from.read_as(at, part, read))
+                .and_then(|got| to.write_as(address(target)?, &part[..got], write));
             match moved {
                 Ok(moved) if moved == part.len() => done += moved as u64,
                 Ok(moved) => return Ok(done + moved as u64),

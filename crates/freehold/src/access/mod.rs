@@ -47,7 +47,7 @@ pub struct IoVec {
 struct How {
     write: bool,
     manner: AccessMode,
-    /// By the process itself, which alone comes to secret memory.
+    /// By the process itself, which alone comes to secret memory, and whose thread may have denied itself keys.
     own: bool,
 }
 
@@ -100,7 +100,10 @@ impl<P: Platform> AddressSpace<P> {
     /// assert_eq!(&found, b"across");
     /// ```
     pub fn read_memory(&self, addr: u64, out: &mut [u8], manner: AccessMode) -> Result<usize, AccessError> {
-        let how = How { write: false, manner, own: false };
+        self.read_as(addr, out, How { write: false, manner, own: false })
+    }
+
+    fn read_as(&self, addr: u64, out: &mut [u8], how: How) -> Result<usize, AccessError> {
         let (mut done, mut rounds) = (0, Rounds::new());
         while done < out.len() {
             if let Err(killed) = rounds.again::<P>() {
@@ -130,7 +133,10 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// As [`read_memory`](Self::read_memory).
     pub fn write_memory(&self, addr: u64, data: &[u8], manner: AccessMode) -> Result<usize, AccessError> {
-        let how = How { write: true, manner, own: false };
+        self.write_as(addr, data, How { write: true, manner, own: false })
+    }
+
+    fn write_as(&self, addr: u64, data: &[u8], how: How) -> Result<usize, AccessError> {
         let (mut done, mut rounds) = (0, Rounds::new());
         while done < data.len() {
             if let Err(killed) = rounds.again::<P>() {

@@ -12,7 +12,7 @@ use crate::{
     error::AccessError,
     fault::{Access, FaultError, FaultOutcome, SegvCode},
     object::Object,
-    platform::Platform,
+    platform::{PkeyRights, Platform},
     rounds::Rounds,
     space::AddressSpace,
     space::held::Held,
@@ -40,8 +40,8 @@ pub(super) enum Missing {
 }
 
 impl How {
-    /// Whether the VMA allows it.
-    pub(super) fn allowed<P: Platform>(self, vma: &Vma<P>) -> bool {
+    /// Whether the VMA allows it, and of one's own memory its protection key.
+    pub(super) fn allowed<P: Platform>(self, platform: &P, vma: &Vma<P>) -> bool {
         let flags = vma.flags();
         let (right, possible) = match self.write {
             // A debugger gets no copies of huge pages of a pool, as on Linux: each might be the last.
@@ -55,8 +55,14 @@ impl How {
         };
         // A frame that may be taken back is nothing to hand out without a reference.
         let revocable = matches!(vma.object(), Object::Special(special) if special.mapping().is_some());
+        let denied = match self.own {
+            true => platform.pkey_rights(flags.pkey()),
+            false => PkeyRights::empty(),
+        };
+        let locked = denied.contains(PkeyRights::DISABLE_ACCESS)
+            || self.write && denied.contains(PkeyRights::DISABLE_WRITE);
         let secret = !self.own && vma.object().is_secret();
-        permitted && !secret && !revocable && !flags.intersects(VmFlags::IO | VmFlags::PFNMAP)
+        permitted && !locked && !secret && !revocable && !flags.intersects(VmFlags::IO | VmFlags::PFNMAP)
     }
 }
 
@@ -158,7 +164,7 @@ impl<P: Platform> AddressSpace<P> {
         held: Held<'_, '_, P>,
         f: &mut impl FnMut(&Found),
     ) -> FaultOutcome<P> {
-        if !how.allowed(vma) {
+        if !how.allowed(self.platform(), vma) {
             return FaultOutcome::Failed(FaultError::Segv { addr: page, code: SegvCode::Accerr });
         }
         // Tables of huge pages are held only while the entry is looked at: the page has a reference.

@@ -338,7 +338,7 @@ impl<'s, P: Platform> Pinning<'s, P> {
         how: How,
         refused: &mut Option<PinError>,
     ) -> FaultOutcome<P> {
-        if !how.allowed(vma) {
+        if !how.allowed(self.space.platform(), vma) {
             return FaultOutcome::Failed(FaultError::Segv { addr: self.at, code: SegvCode::Accerr });
         }
         let long = self.flags.contains(PinFlags::LONGTERM);
