@@ -69,6 +69,32 @@ pub fn copy_out(at: u64, data: &[u8]) -> Result<(), Errno> {
     touch(at, data.len(), || unsafe { ucopy(at as *mut u8, data.as_ptr(), data.len()) })
 }
 
+/// Copies from a program what can be read of it; returns how many bytes.
+pub fn copy_in_some(at: u64, out: &mut [u8]) -> usize {
+    some(out.len(), |from, to| copy_in(at.wrapping_add(from as u64), &mut out[from..to]))
+}
+
+/// Copies to a program what can be written of it; returns how many bytes.
+pub fn copy_out_some(at: u64, data: &[u8]) -> usize {
+    some(data.len(), |from, to| copy_out(at.wrapping_add(from as u64), &data[from..to]))
+}
+
+/// How many of so many bytes `copy` can copy, which is given the first and the end: all at once, or else those
+/// up to one that cannot be.
+fn some(bytes: usize, mut copy: impl FnMut(usize, usize) -> Result<(), Errno>) -> usize {
+    if copy(0, bytes).is_ok() {
+        return bytes;
+    }
+    let (mut done, mut part) = (0, bytes);
+    while part > 0 {
+        match copy(done, bytes.min(done + part)) {
+            Ok(()) => done = bytes.min(done + part),
+            Err(_) => part /= 2,
+        }
+    }
+    done
+}
+
 /// The aligned word there, read at once.
 ///
 /// # Errors

@@ -67,7 +67,19 @@ impl<'a> UserBuffer<'a> {
             to[..bytes].copy_from_slice(&data[..bytes]);
             return Ok(self.advance(bytes));
         }
-        self.each(data.len(), |at, done, bytes| user::copy_out(at, &data[done..done + bytes]))
+        self.each(data.len(), |at, done, bytes| user::copy_out_some(at, &data[done..done + bytes]))
+    }
+
+    /// Copies all of it to the program, for which there is room.
+    ///
+    /// # Errors
+    ///
+    /// EFAULT: not all of it could be copied.
+    pub fn put_whole(&mut self, data: &[u8]) -> Result<usize, Errno> {
+        match self.put(data)? {
+            bytes if bytes == data.len() => Ok(bytes),
+            _ => Err(Errno::EFAULT),
+        }
     }
 
     /// Copies to the program what `next` makes, part by part, until it makes no more or memory ends; returns
@@ -106,7 +118,7 @@ impl<'a> UserBuffer<'a> {
             out[..bytes].copy_from_slice(&left[..bytes]);
             return Ok(self.advance(bytes));
         }
-        self.each(out.len(), |at, done, bytes| user::copy_in(at, &mut out[done..done + bytes]))
+        self.each(out.len(), |at, done, bytes| user::copy_in_some(at, &mut out[done..done + bytes]))
     }
 
     /// Of the kernel's memory, which is one part.
@@ -116,24 +128,17 @@ impl<'a> UserBuffer<'a> {
         bytes
     }
 
-    fn each(
-        &mut self,
-        most: usize,
-        mut f: impl FnMut(u64, usize, usize) -> Result<(), Errno>,
-    ) -> Result<usize, Errno> {
+    fn each(&mut self, most: usize, mut f: impl FnMut(u64, usize, usize) -> usize) -> Result<usize, Errno> {
         let mut done = 0;
         while let Some(([base, len], rest)) = self.parts.split_first() {
             let bytes = (len - self.offset).min((most - done) as u64);
-            if bytes > 0 {
-                preempt::look();
-                match f(base.wrapping_add(self.offset), done, bytes as usize) {
-                    Err(error) if done == 0 => return Err(error),
-                    Err(_) => break,
-                    Ok(()) => {}
-                }
+            preempt::look();
+            let copied = f(base.wrapping_add(self.offset), done, bytes as usize);
+            if (copied as u64) < bytes && done + copied == 0 {
+                return Err(Errno::EFAULT);
             }
-            done += bytes as usize;
-            self.offset += bytes;
+            done += copied;
+            self.offset += copied as u64;
             if self.offset < *len {
                 break;
             }

@@ -61,13 +61,16 @@ impl File for Event {
             state.number -= taken;
             (taken > 0).then_some(taken)
         })?;
-        to.put(&number.to_ne_bytes())
+        to.put_whole(&number.to_ne_bytes())
     }
 
     fn write(&self, _: u64, from: &mut UserBuffer<'_>, nonblock: bool) -> Result<usize, Errno> {
         let mut bytes = [0; 8];
-        if from.len() < 8 || from.get(&mut bytes)? != 8 {
+        if from.len() < 8 {
             return Err(Errno::EINVAL);
+        }
+        if from.get(&mut bytes)? != 8 {
+            return Err(Errno::EFAULT);
         }
         let more = u64::from_ne_bytes(bytes);
         if more == u64::MAX {

@@ -75,7 +75,7 @@ impl File for Timer {
             let count = self.setting.lock().expirations(true);
             if count > 0 || nonblock {
                 waiting.cancel();
-                return if count > 0 { to.put(&count.to_ne_bytes()) } else { Err(Errno::EAGAIN) };
+                return if count > 0 { to.put_whole(&count.to_ne_bytes()) } else { Err(Errno::EAGAIN) };
             }
             if waiting.sleep(Sleep::Interruptible, self.ready_at()) == Woken::Signal {
                 return Err(Errno::EINTR);

@@ -228,7 +228,7 @@ impl File for Fault {
                 Err(_) => break,
             };
             for word in message {
-                done += to.put(&word.to_ne_bytes())?;
+                done += to.put_whole(&word.to_ne_bytes())?;
             }
         }
         Ok(done)

@@ -82,12 +82,25 @@ static void a_pipe_keeps_what_nobody_got(void) {
 }
 
 static void a_read_ends_where_memory_does(void) {
-    static char bytes[8192];
+    static unsigned char bytes[8192];
     int file = memfd_create("short", 0);
     char *page = mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(page != MAP_FAILED && !munmap(page + 4096, 4096) && write(file, bytes, 8192) == 8192);
-    long got = pread(file, page + 4096 - 2100, 8192, 0);
-    CHECK(got > 0 && got <= 2100);
+    for (long room = 1; room < 4096; room += 211) {
+        for (long at = 0; at < 8192; at++)
+            bytes[at] = at * 7 % 251;
+        CHECK(pwrite(file, bytes, 8192, 0) == 8192);
+        char *end = page + 4096;
+        CHECK(pread(file, end - room, 8192, 0) == room && !memcmp(end - room, bytes, room));
+        // And a write.
+        memset(end - room, 'w', room);
+        CHECK(pwrite(file, end - room, 8192, 0) == room && pread(file, bytes, 8192, 0) == 8192);
+        CHECK(bytes[room - 1] == 'w' && bytes[room] == room * 7 % 251);
+    }
+    int event = eventfd(5, 0);
+    char *last = page + 4092;
+    CHECK(read(event, last, 8) == -1 && errno == EFAULT && write(event, last, 8) == -1 && errno == EFAULT);
+    close(event);
     int map = open("/proc/self/pagemap", O_RDONLY);
     CHECK(map >= 0);
     CHECK(read(map, page, 8192) == -1 && errno == EFAULT);

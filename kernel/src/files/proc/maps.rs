@@ -289,7 +289,7 @@ impl File for Pages {
             let words = words(&space, first, last);
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
             // As on Linux, what came before is not told.
-            done += to.put(&bytes)?;
+            done += to.put_whole(&bytes)?;
         }
         Ok(done)
     }
