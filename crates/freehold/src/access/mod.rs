@@ -47,7 +47,7 @@ pub struct IoVec {
 struct How {
     write: bool,
     manner: AccessMode,
-    /// By the process itself, which alone comes to secret memory, and whose thread may have denied itself keys.
+    /// By the process itself, which alone comes to secret memory; its thread may have denied itself keys.
     own: bool,
 }
 
