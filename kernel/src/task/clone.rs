@@ -87,7 +87,8 @@ pub fn clone(frame: &Frame, request: &Request) -> Result<u64, Errno> {
         return Err(error);
     }
     if request.has(CLONE_PARENT_SETTID) {
-        UserPtr::<u32>::new(request.parent_tid).write(&tid)?;
+        // As on Linux, whether it can be written or not.
+        let _ = UserPtr::<u32>::new(request.parent_tid).write(&tid);
     }
     if request.has(CLONE_CHILD_SETTID) {
         let space = if request.has(CLONE_VM) { here.space().clone() } else { child_space(&process) };
@@ -95,7 +96,11 @@ pub fn clone(frame: &Frame, request: &Request) -> Result<u64, Errno> {
             space.write_memory(request.child_tid, &tid.to_ne_bytes(), freehold::access::AccessMode::Plain);
     }
     if !request.has(CLONE_THREAD) {
-        parent_for(request).children.lock().push(process.clone());
+        // The parent that is asked for may give its children away, the caller among them.
+        let _family = process::FAMILY.lock();
+        let parent = parent_for(request);
+        process.set_parent(parent.clone());
+        parent.children.lock().push(process.clone());
     }
     let thread = Arc::new(thread);
     process.add(thread.clone());
@@ -156,7 +161,6 @@ fn new_process(pid: u32, space: &super::Space, request: &Request) -> Arc<Process
     *process.space.lock() = Some(space.clone());
     let mut exit_signal = request.exit_signal;
     if request.has(CLONE_PARENT) {
-        process.set_parent(parent_for(request));
         exit_signal = here.exit_signal.load(Relaxed);
     }
     process.exit_signal.store(exit_signal, Relaxed);

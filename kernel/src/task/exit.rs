@@ -163,9 +163,7 @@ fn become_zombie(process: &Arc<Process>) {
             signal::send(&child, None, Info::from_here(signal, 0));
         }
     }
-    if let Some(heir) = process::heir_of(process) {
-        adopt(process, &heir);
-    }
+    give_children_away(process);
     // What ends last may end in an interrupt, where no file may.
     process.leave_place();
     let exe = process.exe.lock().take();
@@ -174,7 +172,10 @@ fn become_zombie(process: &Arc<Process>) {
 }
 
 /// Its children become another's.
-fn adopt(process: &Process, heir: &Arc<Process>) {
+fn give_children_away(process: &Process) {
+    let family = process::FAMILY.lock();
+    process.is_childless.store(true, Relaxed);
+    let Some(heir) = process::heir_of(process) else { return };
     let orphans = core::mem::take(&mut *process.children.lock());
     for orphan in &orphans {
         orphan.set_parent(heir.clone());
@@ -183,14 +184,16 @@ fn adopt(process: &Process, heir: &Arc<Process>) {
     let ended = orphans.iter().filter(|orphan| orphan.status.lock().is_some()).cloned();
     let ended: alloc::vec::Vec<_> = ended.collect();
     heir.children.lock().extend(orphans);
+    drop(family);
     ended.iter().for_each(|orphan| tell_parent(orphan, SIGCHLD));
     wait::wake(heir.child_key(), usize::MAX);
 }
 
 /// The parent may wait for it from now on, and gets the signal; one that does not care has it forgotten.
 fn tell(process: &Arc<Process>, status: Status) {
-    let parent = process.parent();
-    let Some(parent) = parent else {
+    // Until the status is there: then an heir is told of it.
+    let family = process::FAMILY.lock();
+    let Some(parent) = process.parent() else {
         *process.status.lock() = Some(status);
         return;
     };
@@ -204,6 +207,7 @@ fn tell(process: &Arc<Process>, status: Status) {
         process::forget(process.pid);
     }
     drop(children);
+    drop(family);
     tell_parent(process, signal);
     wait::wake(parent.child_key(), usize::MAX);
     wait::wake(process.end_key(), usize::MAX);

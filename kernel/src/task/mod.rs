@@ -342,7 +342,15 @@ pub fn before_user(frame: &mut Frame) {
 }
 
 #[cold]
-fn do_work(frame: &mut Frame, work: u32) {
+fn do_work(frame: &mut Frame, mut work: u32) {
+    // What is done last may let others run that give it more.
+    while work != 0 {
+        do_once(frame, work);
+        work = cpu::current().work.load(Relaxed) & (work::KILL | work::SIGNAL | work::RSEQ);
+    }
+}
+
+fn do_once(frame: &mut Frame, work: u32) {
     if work & work::KILL != 0 {
         exit::exit_thread();
     }
@@ -363,11 +371,7 @@ fn do_work(frame: &mut Frame, work: u32) {
     if work & (work::SIGNAL | work::MASK) != 0 {
         signal::deliver::deliver(frame);
     }
-    // Last, for all else may have let others run; and memory that is not there may, too, or have a signal come.
-    while here.work.load(Relaxed) & work::RSEQ != 0 {
+    if here.work.load(Relaxed) & work::RSEQ != 0 {
         rseq::resume(frame);
-        if here.work.load(Relaxed) & (work::SIGNAL | work::KILL) != 0 {
-            return do_work(frame, here.work.load(Relaxed));
-        }
     }
 }

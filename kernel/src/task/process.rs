@@ -12,7 +12,7 @@ use crate::files::tree::{self, Node};
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 static NEXT_PID: AtomicU32 = AtomicU32::new(1);
 /// Every process that was not waited for yet.
@@ -124,6 +124,8 @@ pub struct Process {
     pub no_new_rights: AtomicU32,
     pub is_dumpable: AtomicU32,
     pub adopts: AtomicU32,
+    /// It has given its children away for good. Under [`FAMILY`].
+    pub is_childless: AtomicBool,
     pub slack_ns: AtomicU64,
     /// What personality has set.
     pub personality: AtomicU32,
@@ -178,6 +180,7 @@ impl Process {
             no_new_rights: AtomicU32::new(0),
             is_dumpable: AtomicU32::new(1),
             adopts: AtomicU32::new(0),
+            is_childless: AtomicBool::new(false),
             slack_ns: AtomicU64::new(USUAL_SLACK_NS),
             personality: AtomicU32::new(0),
             actions: SpinLock::new(Arc::new(SpinLock::new([Action::default(); 65]))),
@@ -338,11 +341,15 @@ pub fn forget(pid: u32) {
     drop(gone);
 }
 
-/// The process that inherits children of one that ends: the next above that asked for it, or the first.
+/// Who is whose child. Held where a process gets a parent, is told to its parent, or gives its children away.
+pub static FAMILY: SpinLock<()> = SpinLock::new(());
+
+/// The process that inherits children of one that ends: the next above that asked for it, or the first. With
+/// [`FAMILY`] held.
 pub fn heir_of(process: &Process) -> Option<Arc<Process>> {
     let mut above = process.parent();
     while let Some(next) = above {
-        if next.adopts.load(Relaxed) != 0 && next.ending.lock().is_none() {
+        if next.adopts.load(Relaxed) != 0 && !next.is_childless.load(Relaxed) {
             return Some(next);
         }
         above = next.parent();

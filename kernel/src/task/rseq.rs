@@ -10,8 +10,10 @@ use super::{signal, work};
 use crate::arch::cpu::{self, current};
 use crate::arch::trap::Frame;
 use crate::arch::user::UserPtr;
+use crate::memory::platform::Tables;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use freehold::error::Errno;
+use freehold::platform::Format;
 use linux_raw_sys::general::SIGSEGV;
 
 /// Bytes of the oldest `struct rseq`, and its alignment.
@@ -21,9 +23,10 @@ pub const BYTES: u64 = 28;
 /// The flag that gives up what was registered.
 pub const UNREGISTER: u32 = 1;
 const SEQUENCE: u64 = 8;
+const FLAGS: u64 = 16;
 const NODE: u64 = 20;
-/// What the processor is said to be where nobody says it any more.
-const UNSAID: u32 = u32::MAX;
+/// The processor where nobody says it any more: RSEQ_CPU_ID_UNINITIALIZED.
+const UNINITIALIZED: u32 = u32::MAX;
 
 /// What a thread has registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,12 +40,16 @@ pub struct Area {
 ///
 /// # Errors
 ///
-/// EBUSY, EINVAL or EPERM: there is one, the same, with other bounds, or with another signature.
+/// EBUSY, EINVAL or EPERM: there is one, the same, with other bounds, or with another signature. EINVAL: no area
+/// is like this. EFAULT: no program's memory is there.
 pub fn register(area: Area) -> Result<(), Errno> {
     let thread = current();
     match thread.rseq.get() {
         Some(old) => Err(differs(old, area).err().unwrap_or(Errno::EBUSY)),
         None if area.bytes < ORIGINAL || !area.at.is_multiple_of(ORIGINAL.into()) => Err(Errno::EINVAL),
+        None if area.at.checked_add(area.bytes.into()).is_none_or(|end| end > Tables::USER_END) => {
+            Err(Errno::EFAULT)
+        }
         None => {
             thread.rseq.set(Some(area));
             thread.work.fetch_or(work::RSEQ, AcqRel);
@@ -58,7 +65,7 @@ pub fn register(area: Area) -> Result<(), Errno> {
 /// EINVAL, EPERM: it was something else; EFAULT: it is not there any more.
 pub fn unregister(area: Area) -> Result<(), Errno> {
     differs(current().rseq.get().ok_or(Errno::EINVAL)?, area)?;
-    say(area, [0, UNSAID], [0, 0])?;
+    say(area, [0, UNINITIALIZED], [0, 0])?;
     current().rseq.set(None);
     Ok(())
 }
@@ -75,41 +82,39 @@ fn differs(old: Area, new: Area) -> Result<(), Errno> {
 pub fn resume(frame: &mut Frame) {
     // Before it looks: what happens meanwhile counts again.
     current().work.fetch_and(!work::RSEQ, AcqRel);
-    interrupt(frame);
-    if let Some(area) = current().rseq.get() {
-        let cpu = cpu::number() as u32;
-        if say(area, [cpu, cpu], [0, cpu]).is_err() {
-            signal::force(signal::Info::kernel(SIGSEGV));
-        }
-    }
-}
-
-/// The program is interrupted where `frame` says: a sequence that it is in goes on where it begins again.
-pub fn interrupt(frame: &mut Frame) {
-    if let Some(area) = current().rseq.get()
-        && leave_sequence(area, frame).is_err()
-    {
+    let Some(area) = current().rseq.get() else { return };
+    let cpu = cpu::number() as u32;
+    if interrupt(frame).and_then(|()| say(area, [cpu, cpu], [0, cpu])).is_err() {
         signal::force(signal::Info::kernel(SIGSEGV));
     }
 }
 
-fn leave_sequence(area: Area, frame: &mut Frame) -> Result<(), Errno> {
+/// The program is interrupted where `frame` says: a sequence that it is in is left for its abort handler.
+///
+/// # Errors
+///
+/// What the program says of it cannot be read, or is not valid.
+pub fn interrupt(frame: &mut Frame) -> Result<(), Errno> {
+    let Some(area) = current().rseq.get() else { return Ok(()) };
     let named = UserPtr::<u64>::new(area.at + SEQUENCE);
     let at = named.read()?;
     if at == 0 {
         return Ok(());
     }
-    let [version_and_flags, start, length, again] = UserPtr::<[u64; 4]>::new(at).read()?;
+    let [version_and_flags, start, length, abort] = UserPtr::<[u64; 4]>::new(at).read()?;
     let is_inside = |at: u64| at.wrapping_sub(start) < length;
-    let is_valid = version_and_flags as u32 == 0 && start.checked_add(length).is_some() && !is_inside(again);
-    if !is_valid || UserPtr::<u32>::new(again.wrapping_sub(4)).read()? != area.signature {
+    let is_valid = version_and_flags as u32 == 0 && start.checked_add(length).is_some() && !is_inside(abort);
+    if !is_valid || UserPtr::<u32>::new(abort.wrapping_sub(4)).read()? != area.signature {
         return Err(Errno::EINVAL);
     }
-    named.write(&0)?;
     if is_inside(frame.rip) {
-        (frame.rip, frame.vector) = (again, Frame::WHOLE);
+        // Flags once kept a sequence from being restarted.
+        if version_and_flags >> 32 != 0 || UserPtr::<u32>::new(area.at + FLAGS).read()? != 0 {
+            return Err(Errno::EINVAL);
+        }
+        (frame.rip, frame.vector) = (abort, Frame::WHOLE);
     }
-    Ok(())
+    named.write(&0)
 }
 
 fn say(area: Area, cpus: [u32; 2], node: [u32; 2]) -> Result<(), Errno> {

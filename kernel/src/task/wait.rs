@@ -72,7 +72,7 @@ struct Sleeper {
     id: u64,
     /// Wakers that name bits wake those who share one (FUTEX_WAIT_BITSET).
     bits: u32,
-    /// The thread sleeps on other keys, too, and [`requeue`] leaves it here: a thread knows one move.
+    /// The thread sleeps on other keys, too, and [`requeue`] wakes it: a thread knows one move.
     is_one_of_many: bool,
     thread: Arc<Thread>,
 }
@@ -200,7 +200,7 @@ pub fn requeue(from: Key, to: Key, wakes: usize, moves: usize) -> (usize, usize)
         return (woken, 0);
     }
     let (source, target) = (from.index(), to.index());
-    let mut moved = 0;
+    let (mut moved, mut at) = (0, 0);
     // Two lists are locked in the order of their numbers.
     let (mut first, mut second) = (TABLE[source.min(target)].lock(), None);
     if source != target {
@@ -212,14 +212,18 @@ pub fn requeue(from: Key, to: Key, wakes: usize, moves: usize) -> (usize, usize)
             Some(second) if source < target => (&mut *first, Some(&mut **second)),
             Some(second) => (&mut **second, Some(&mut *first)),
         };
-        let Some(at) = leaves.iter().position(|sleeper| sleeper.key == from && !sleeper.is_one_of_many)
-        else {
-            break;
-        };
+        // Those before have been looked at.
+        let Some(behind) = leaves.iter().skip(at).position(|sleeper| sleeper.key == from) else { break };
+        at += behind;
         let Some(mut sleeper) = leaves.remove(at) else { break };
-        sleeper.key = to;
-        sleeper.thread.moved.set(sleeper.id, target);
-        comes.unwrap_or(leaves).push_back(sleeper);
+        if sleeper.is_one_of_many {
+            // It looks at its words again.
+            sleeper.thread.unpark();
+        } else {
+            sleeper.key = to;
+            sleeper.thread.moved.set(sleeper.id, target);
+            comes.unwrap_or(leaves).push_back(sleeper);
+        }
         moved += 1;
     }
     (woken, moved)

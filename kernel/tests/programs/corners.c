@@ -203,6 +203,10 @@ static void long_arguments_are_refused(void) {
     pid_t child = syscall(SYS_clone, 1ul << 32 | SIGCHLD, 0, 0, 0, 0);
     if (child == 0) _exit(signal(SIGUSR1, SIG_DFL) == nothing);
     CHECK(ended(child) == 1 << 8);
+    // Where the number of the child is to be written there is nothing, and nobody is told.
+    child = syscall(SYS_clone, CLONE_PARENT_SETTID | SIGCHLD, 0, 8, 0, 0);
+    if (child == 0) _exit(3);
+    CHECK(child > 0 && ended(child) == 3 << 8);
 }
 
 static long kib_of(const char *row) { return atol(strstr(text_of("/proc/meminfo"), row) + strlen(row)); }

@@ -343,6 +343,13 @@ static void *wake_third(void *unused) {
     return 0;
 }
 
+static void *wait_for_two(void *unused) {
+    (void)unused;
+    struct wait_word two[2] = {{0, (long)&sleeps_on[5], 2 | 128, 0}, {0, (long)&sleeps_on[6], 2 | 128, 0}};
+    CHECK(syscall(449, two, 2, 0, 0, 0) == 0);
+    return 0;
+}
+
 static void words_are_waited_for_together(void) {
     struct wait_word many[129];
     for (int n = 0; n < 129; n++) many[n] = (struct wait_word){0, (long)&sleeps_on[n % 128], 2 | 128, 0};
@@ -354,6 +361,11 @@ static void words_are_waited_for_together(void) {
     pthread_t waker;
     CHECK(!pthread_create(&waker, 0, wake_third, 0));
     CHECK(syscall(449, many, 128, 0, 0, 0) == 3);
+    CHECK(!pthread_join(waker, 0));
+    // A sleeper of several words may be moved like others.
+    CHECK(!pthread_create(&waker, 0, wait_for_two, 0));
+    while (syscall(SYS_futex, &sleeps_on[5], FUTEX_CMP_REQUEUE_PRIVATE, 0, 1L, &words[1], 0) == 0) usleep(1000);
+    syscall(SYS_futex, &words[1], FUTEX_WAKE_PRIVATE, 1, 0, 0, 0);
     CHECK(!pthread_join(waker, 0));
     // It has left all lists.
     CHECK(syscall(SYS_futex, &sleeps_on[0], FUTEX_WAKE_PRIVATE, 1, 0, 0, 0) == 0);

@@ -32,6 +32,7 @@ static void what_is_registered_is_checked(void)
     CHECK(rseq(&area, 31, 0, SIGNATURE) == -1 && errno == EINVAL);
     CHECK(rseq((void *)((char *)&area + 8), 32, 0, SIGNATURE) == -1 && errno == EINVAL);
     CHECK(rseq(&area, 32, 2, SIGNATURE) == -1 && errno == EINVAL);
+    CHECK(rseq((void *)0xffff800000000000, 32, 0, SIGNATURE) == -1 && errno == EFAULT);
     CHECK(rseq(&area, 32, RSEQ_FLAG_UNREGISTER, SIGNATURE) == -1 && errno == EINVAL);
     CHECK(rseq(&area, 32, 0, SIGNATURE) == 0);
     CHECK(rseq(&area, 32, 0, SIGNATURE) == -1 && errno == EBUSY);

@@ -51,7 +51,6 @@ pub fn deliver(frame: &mut Frame) {
             }
             Next::Handle(info, action) => {
                 restart::before_handler(frame, call.take(), &action);
-                rseq::interrupt(frame);
                 handle(here, frame, &info, &action);
             }
         }
@@ -131,8 +130,9 @@ fn next(here: &Thread, mut given: Option<Info>) -> Next {
 fn handle(here: &Thread, frame: &mut Frame, info: &Info, action: &Action) {
     let before = here.saved_mask.take().unwrap_or_else(|| here.blocked());
     here.work.fetch_and(!work::MASK, AcqRel);
-    if frame::push(frame, info, action, before).is_err() {
-        // No stack for the handler.
+    let begun = rseq::interrupt(frame).and_then(|()| frame::push(frame, info, action, before));
+    if begun.is_err() {
+        // No stack for the handler, or no place to come back to.
         if info.signal == SIGSEGV {
             here.process().actions().lock()[SIGSEGV as usize].handler = DEFAULT;
         }
