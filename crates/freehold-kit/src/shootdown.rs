@@ -16,7 +16,8 @@
 //! Processors whose translations are marked with a *context* (x86: PCID) keep those of a few spaces: a
 //! processor that comes back to one finds what it knew. It is not told of flushes meanwhile; instead every
 //! flush of a space has a number, and a processor remembers up to which number its context has done them all.
-//! If there have been more, what it knew is dropped when the root is loaded.
+//! If there have been more, what it knew is dropped when the root is loaded. (As Linux does since 2017, with
+//! its `tlb_gen` and dynamic ASIDs.)
 //!
 //! # States
 //!
@@ -91,8 +92,13 @@ pub struct SpaceCpus {
     /// From 1, and never given again.
     id: u64,
     cpus: CpuMask,
-    flushes: AtomicU64,
+    flushes: Line<AtomicU64>,
 }
+
+/// What every flush writes, apart from what every walk without locks reads.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Line<T>(T);
 
 impl SpaceCpus {
     /// The root table.
@@ -146,8 +152,9 @@ pub struct ShootCpu {
     flags: AtomicU32,
     number: AtomicU64,
     contexts: [Context; CONTEXTS],
-    /// The context that was loaded last.
+    /// The context that was loaded last, and the one that the next space gets which has none.
     context: AtomicUsize,
+    next: AtomicUsize,
 }
 
 impl ShootCpu {
@@ -165,16 +172,21 @@ impl ShootCpu {
                 number: AtomicU64::new(0),
                 contexts: [Context::none(), Context::none(), Context::none(), Context::none(), Context::none(), Context::none()],
                 context: AtomicUsize::new(0),
+                next: AtomicUsize::new(0),
             }
         }
     }
 
     /// How the root of a space is loaded of which so many flushes have begun: in the context that has it, or
-    /// in the next one.
+    /// in that of the space that has had one longest.
     fn load(&self, space: &SpaceCpus, flushes: u64) -> Load {
         let has = |context: &Context| context.space.load(Relaxed) == space.id;
         let found = self.contexts.iter().position(has);
-        let at = found.unwrap_or_else(|| (self.context.load(Relaxed) + 1) % CONTEXTS);
+        let at = found.unwrap_or_else(|| {
+            let next = self.next.load(Relaxed);
+            self.next.store((next + 1) % CONTEXTS, Relaxed);
+            next
+        });
         let context = &self.contexts[at];
         let keeps = found.is_some() && context.flushes.load(Relaxed) == flushes;
         context.space.store(space.id, Relaxed);
@@ -242,7 +254,7 @@ impl<const CPUS: usize> Shootdown<CPUS> {
     pub fn space(&self, root: Pfn) -> SpaceCpus {
         // Relaxed: nothing but another number each time.
         let id = self.spaces.fetch_add(1, Relaxed) + 1;
-        SpaceCpus { root, id, cpus: CpuMask::new(), flushes: AtomicU64::new(0) }
+        SpaceCpus { root, id, cpus: CpuMask::new(), flushes: Line(AtomicU64::new(0)) }
     }
 
     /// The calling processor is about to load the root of `space`, interrupts off, in the way that this
@@ -262,7 +274,7 @@ impl<const CPUS: usize> Shootdown<CPUS> {
         // and the walks find the change.
         fence(SeqCst);
         // Acquire pairs with the release of `flush`: where the number has risen, walks find the change.
-        Some(own.load(space, space.flushes.load(Acquire)))
+        Some(own.load(space, space.flushes.0.load(Acquire)))
     }
 
     /// The calling processor goes on without a program and keeps the root of `space` in its register.
@@ -305,7 +317,7 @@ impl<const CPUS: usize> Shootdown<CPUS> {
         let own = &self.cpus[cpu];
         debug_assert_eq!(own.pending.load(Relaxed), 0, "a flush inside a flush");
         // Release pairs with the acquire of `enter`: the change came before.
-        let number = space.flushes.fetch_add(1, Release) + 1;
+        let number = space.flushes.0.fetch_add(1, Release) + 1;
         // Pairs with the fence of `enter`.
         fence(SeqCst);
         let mut others = CpuSet::default();

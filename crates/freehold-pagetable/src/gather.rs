@@ -260,19 +260,24 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
 
     #[inline(never)]
     fn keep_or_pay(&mut self) {
-        // What comes from one table is of one size, and hardly ever there is more.
-        let size = self.frames.last().map_or(1, |last| last.level().frames());
-        let pages = self.kept_pages + self.frames.len() as u64 * size;
-        if let Some(kept) = &mut self.kept
-            && pages <= self.most_pages
-            && kept.try_reserve_exact(self.most_pages as usize - kept.len()).is_ok()
-        {
-            kept.extend_from_slice(&self.frames);
-            self.frames.clear();
-            self.kept_pages = pages;
-        } else {
+        if !self.keep() {
             self.pay();
         }
+    }
+
+    /// Has what is there kept, if that may be, and returns whether it could.
+    fn keep(&mut self) -> bool {
+        let Some(kept) = &mut self.kept else { return false };
+        let sizes = self.frames.iter().map(|frame| frame.level().frames());
+        let pages = self.kept_pages + sizes.sum::<u64>();
+        let room = self.most_pages as usize - kept.len();
+        if pages > self.most_pages || kept.try_reserve_exact(room).is_err() {
+            return false;
+        }
+        kept.extend_from_slice(&self.frames);
+        self.frames.clear();
+        self.kept_pages = pages;
+        true
     }
 
     /// Hands over a table that was just unlinked.

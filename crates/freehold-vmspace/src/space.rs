@@ -141,7 +141,7 @@ impl<P: Platform> VmSpace<P> {
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
     /// A gather of `range` keeps frames in `room`, where a flush would interrupt other processors and the
-    /// range is larger than a table's. (One that is not has two flushes at most.)
+    /// range is larger than a table's. (For one that is not, one flush does.)
     #[inline(always)]
     pub fn give_room<'v>(
         &'v self,

@@ -24,9 +24,7 @@ impl Processors for Machine {
     }
 
     fn flush_here(&self, _: usize, root: Pfn, what: &Flush) {
-        if current_root() != root.get() << PAGE_SHIFT {
-            return;
-        }
+        debug_assert_eq!(current_root(), root.get() << PAGE_SHIFT);
         let (start, end) = (what.start.get(), what.end.get());
         if what.all || start >= end || end - start > ONE_BY_ONE * PAGE_SIZE {
             reload();

@@ -233,6 +233,26 @@ fn more_spaces_than_contexts() {
     });
 }
 
+/// A space that a processor comes back to between others keeps its context, and so do they.
+#[test]
+fn a_space_between_others() {
+    model(|| {
+        let world = world();
+        let others: Vec<_> = (0..2).map(|root| world.tlbs.space(Pfn::new(root))).collect();
+        let run = |space: &SpaceCpus| {
+            let how = world.tlbs.enter(0, space).unwrap();
+            world.tlbs.leave(0, space);
+            how.keeps
+        };
+        for round in 0..2 {
+            for other in &others {
+                run(&world.space);
+                assert_eq!(run(other), round > 0);
+            }
+        }
+    });
+}
+
 /// Two that flush each other: each answers while it waits, interrupts off.
 #[test]
 fn crosswise() {

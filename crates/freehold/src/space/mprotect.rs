@@ -152,6 +152,7 @@ impl<P: Platform> AddressSpace<P> {
         grows: Grows,
     ) -> Result<Result<(), MprotectError>, Killed> {
         let guard = self.write_range(range)?;
+        // Asked first, as of every range.
         if !protecting.has_key(&guard) {
             return Ok(Err(MprotectError::Invalid));
         }

@@ -26,10 +26,14 @@ impl<P: Platform> MmapWriter<P> for Right<'_, P> {
     }
 }
 
-/// The tree, for a look that is over at once and calls nobody: it is not worth being counted.
+/// The tree, for a look that is not worth being counted.
+///
+/// # Safety
+///
+/// The look is over at once, and calls nobody.
 #[inline(always)]
-fn look<'r, 's, P: Platform>(tree: &'r RefCell<Writer<'s, P>>) -> &'r Writer<'s, P> {
-    // SAFETY: a look calls nothing that could change the tree meanwhile.
+unsafe fn look<'r, 's, P: Platform>(tree: &'r RefCell<Writer<'s, P>>) -> &'r Writer<'s, P> {
+    // SAFETY: nobody changes the tree in the course of such a look.
     unsafe { tree.try_borrow_unguarded() }.expect("nobody changes the tree now")
 }
 
@@ -37,7 +41,8 @@ impl<'s, P: Platform> Right<'s, P> {
     #[inline(always)]
     pub(super) fn find(&self, addr: u64) -> Option<Entry> {
         match self {
-            Right::Whole { tree, .. } => look(tree).find(addr),
+            // SAFETY: the writer searches for the entry, which it copies.
+            Right::Whole { tree, .. } => unsafe { look(tree).find(addr) },
             Right::Part(part) => part.map.find(addr),
         }
     }
@@ -45,7 +50,8 @@ impl<'s, P: Platform> Right<'s, P> {
     #[inline(always)]
     pub(super) fn next(&self, addr: u64) -> Option<Entry> {
         match self {
-            Right::Whole { tree, .. } => look(tree).next(addr),
+            // SAFETY: the writer searches for the entry, which it copies.
+            Right::Whole { tree, .. } => unsafe { look(tree).next(addr) },
             Right::Part(part) => part.map.next(addr),
         }
     }
@@ -53,7 +59,8 @@ impl<'s, P: Platform> Right<'s, P> {
     #[inline(always)]
     pub(super) fn prev(&self, addr: u64) -> Option<Entry> {
         match self {
-            Right::Whole { tree, .. } => look(tree).prev(addr),
+            // SAFETY: the writer searches for the entry, which it copies.
+            Right::Whole { tree, .. } => unsafe { look(tree).prev(addr) },
             Right::Part(part) => part.map.prev(addr),
         }
     }
@@ -61,7 +68,8 @@ impl<'s, P: Platform> Right<'s, P> {
     #[inline(always)]
     pub(super) fn around(&self, range: UserRange) -> (Option<Entry>, Option<Entry>) {
         match self {
-            Right::Whole { tree, .. } => look(tree).around(range.start(), range.end()),
+            // SAFETY: the writer searches for the entry, which it copies.
+            Right::Whole { tree, .. } => unsafe { look(tree).around(range.start(), range.end()) },
             Right::Part(part) => part.map.around(range.start(), range.end()),
         }
     }
