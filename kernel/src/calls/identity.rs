@@ -4,6 +4,7 @@ use super::{Answer, Calls, memory_options};
 use crate::arch::cpu::current;
 use crate::arch::trap::Frame;
 use crate::arch::user::{self, UserPtr};
+use crate::files::proc::settings;
 use crate::task::ids::{ALL_RIGHTS, CAP_SETGID, CAP_SETPCAP, CAP_SETUID, Ids, Numbers};
 use crate::task::process::{self, Process, USUAL_SLACK_NS};
 use crate::task::{limits, signal};
@@ -71,29 +72,57 @@ fn change_user(f: impl FnOnce(&mut Numbers, bool) -> Result<(), Errno>) -> Answe
     let (before, may) = (ids.user, ids.may(CAP_SETUID));
     f(&mut ids.user, may)?;
     ids.user_changed(before);
+    let after = ids.user;
     drop(ids);
+    hide(before, after);
     limits::renew(process);
     Ok(0)
 }
 
+/// A process that acts for another user from now on is not looked into, and hears of no parent's end.
+fn hide(before: Numbers, after: Numbers) {
+    if (before.effective, before.files) != (after.effective, after.files) {
+        let process = current().process();
+        process.is_dumpable.store(dumpable_of_others(), Relaxed);
+        process.parent_signal.store(0, Relaxed);
+    }
+}
+
+/// PR_GET_DUMPABLE of a program that acts for another user.
+pub fn dumpable_of_others() -> u32 {
+    settings::kept("fs/suid_dumpable") as u32
+}
+
 fn change_group(f: impl FnOnce(&mut Numbers, bool) -> Result<(), Errno>) -> Answer {
     let mut ids = current().process().ids.lock();
-    let may = ids.may(CAP_SETGID);
-    f(&mut ids.group, may).map(|()| 0)
+    let (before, may) = (ids.group, ids.may(CAP_SETGID));
+    f(&mut ids.group, may)?;
+    let after = ids.group;
+    drop(ids);
+    hide(before, after);
+    Ok(0)
 }
 
 fn setfsuid(frame: &mut Frame) -> Answer {
     let [id, ..] = frame.args();
     let mut ids = current().process().ids.lock();
-    let may = ids.may(CAP_SETUID);
-    Ok(ids.user.set_files(id as u32, may).into())
+    let (before, may) = (ids.user, ids.may(CAP_SETUID));
+    ids.user.set_files(id as u32, may);
+    let after = ids.user;
+    drop(ids);
+    hide(before, after);
+    Ok(before.files.into())
 }
 
 fn setfsgid(frame: &mut Frame) -> Answer {
     let [id, ..] = frame.args();
     let mut ids = current().process().ids.lock();
-    let may = ids.may(CAP_SETGID);
-    Ok(ids.group.set_files(id as u32, may).into())
+    let (before, may) = (ids.group, ids.may(CAP_SETGID));
+    ids.group.set_files(id as u32, may);
+    let after = ids.group;
+    drop(ids);
+    hide(before, after);
+    Ok(before.files.into())
 }
 
 /// Most groups that a process may be in, besides its own.

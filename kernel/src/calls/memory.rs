@@ -8,6 +8,7 @@ use crate::arch::user;
 use crate::memory::platform::Machine;
 use crate::task::Space;
 use crate::task::exit::{self, Status};
+use crate::task::ids::CAP_SYS_NICE;
 use crate::task::process::{self, Process};
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
@@ -68,11 +69,15 @@ fn mmap(frame: &mut Frame) -> Answer {
 
 /// What a program asks for, in which reading may mean executing, too (personality(2)).
 fn asked(prot: u64) -> Prot {
-    const READ_IMPLIES_EXEC: u32 = 0x40_0000;
     let prot = Prot::from_bits_retain(prot);
-    let implied = current().process().personality.load(Relaxed) & READ_IMPLIES_EXEC != 0;
-    if implied && prot.contains(Prot::READ) { prot | Prot::EXEC } else { prot }
+    if reading_executes() && prot.contains(Prot::READ) { prot | Prot::EXEC } else { prot }
 }
+
+pub fn reading_executes() -> bool {
+    current().process().personality.load(Relaxed) & READ_IMPLIES_EXEC != 0
+}
+
+pub const READ_IMPLIES_EXEC: u32 = 0x40_0000;
 
 fn munmap(frame: &mut Frame) -> Answer {
     let [at, len, ..] = frame.args();
@@ -193,16 +198,21 @@ fn traced_space(pid: u64) -> Result<Space, Errno> {
     space_of(pid)
 }
 
-/// Whether the caller may look into a process.
+/// Whether the caller may look into a process: its own, and one of the same user that has no more rights and
+/// has not forbidden it.
 ///
 /// # Errors
 ///
 /// EPERM.
 pub fn check_traceable(process: &Process) -> Result<(), Errno> {
-    // One lock at a time: both may be the same process's.
-    let own = current().process().ids.lock().clone();
+    let here = current().process();
+    if core::ptr::eq(&raw const **here, process) {
+        return Ok(());
+    }
+    let own = here.ids.lock().clone();
     let other = process.ids.lock().clone();
-    if own.are_all_of(&other) || own.may(SYS_PTRACE) { Ok(()) } else { Err(Errno::EPERM) }
+    let is_open = process.is_dumpable.load(Relaxed) == 1 && other.permitted & !own.permitted == 0;
+    if own.are_all_of(&other) && is_open || own.may(SYS_PTRACE) { Ok(()) } else { Err(Errno::EPERM) }
 }
 
 const SYS_PTRACE: u32 = 19;
@@ -217,8 +227,15 @@ fn process_madvise(frame: &mut Frame) -> Answer {
     let open = super::descriptors::file(descriptor)?;
     let advice = Advice::from_raw(advice as u32).map_err(|error| error.errno())?;
     let pid = open.file.process().ok_or(Errno::EBADF)?;
+    let process = process::find(pid).ok_or(Errno::ESRCH)?;
     let space = space_of(pid.into())?;
     let own = Counted::same(&space, current().space());
+    if !own {
+        check_traceable(&process).map_err(|_| Errno::EACCES)?;
+        if !current().process().ids.lock().may(CAP_SYS_NICE) {
+            return Err(Errno::EPERM);
+        }
+    }
     space.process_madvise(&ranges, advice, own).map_err(|error| error.errno())
 }
 
@@ -259,7 +276,7 @@ fn pkey_free(frame: &mut Frame) -> Answer {
 
 fn pkey_mprotect(frame: &mut Frame) -> Answer {
     let [at, len, prot, pkey, ..] = frame.args();
-    let (space, prot) = (current().space(), Prot::from_bits_retain(prot));
+    let (space, prot) = (current().space(), asked(prot));
     let done = match pkey as i32 {
         -1 => space.mprotect(at, len, prot),
         pkey => space.pkey_mprotect(at, len, prot, u8::try_from(pkey).map_err(|_| Errno::EINVAL)?),

@@ -1,10 +1,10 @@
 //! Threads and processes.
 
-use super::descriptors;
 use super::files::{self, path};
 use super::pidfds;
 use super::usage::of_ended;
 use super::{Answer, Calls, errno};
+use super::{descriptors, identity, memory};
 use crate::arch::cpu::current;
 use crate::arch::features::VectorState;
 use crate::arch::lock::SpinLock;
@@ -167,8 +167,13 @@ fn become_program(space: Space, path: &[u8], name: Vec<u8>) {
     process.files.unshare();
     process.files.close_marked();
     process.has_executed.store(1, Relaxed);
-    process.is_dumpable.store(1, Relaxed);
-    process.ids.lock().executes();
+    let mut ids = process.ids.lock();
+    let dumpable = if ids.act_for_others() { identity::dumpable_of_others() } else { 1 };
+    ids.executes(process.no_new_rights.load(Relaxed) != 0);
+    drop(ids);
+    process.is_dumpable.store(dumpable, Relaxed);
+    // Of programs of 32 bits alone.
+    process.personality.fetch_and(!memory::READ_IMPLIES_EXEC, Relaxed);
     limits::renew(process);
     process.timers.lock().forget();
     // Handlers were the old program's; what is ignored stays so.

@@ -1,6 +1,7 @@
 //! System V shared memory: keys, identifiers and times; the memory, and how often it is attached, is the
 //! engine's.
 
+use super::memory::reading_executes;
 use super::{Answer, Calls};
 use crate::arch::clock;
 use crate::arch::cpu::current;
@@ -207,7 +208,10 @@ const ROUND: u32 = 64;
 fn shmat(frame: &mut Frame) -> Answer {
     let [id, at, flags, ..] = frame.args();
     let shm = find(id)?;
-    let flags = ShmFlags::from_bits_truncate(flags as u32);
+    let mut flags = ShmFlags::from_bits_truncate(flags as u32);
+    if reading_executes() {
+        flags |= ShmFlags::EXEC;
+    }
     shm.check(if flags.contains(ShmFlags::RDONLY) { READ } else { READ | WRITE })?;
     let place = current().space().shmat(&shm.memory, at, flags).map_err(|error| error.errno())?;
     let pid = current().process().pid;

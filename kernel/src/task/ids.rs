@@ -95,13 +95,11 @@ impl Numbers {
         Ok(())
     }
 
-    /// setfsuid; returns what it was.
-    pub fn set_files(&mut self, id: u32, privileged: bool) -> u32 {
-        let before = self.files;
-        if privileged || self.any_is(id) || id == before {
+    /// setfsuid.
+    pub fn set_files(&mut self, id: u32, privileged: bool) {
+        if privileged || self.any_is(id) {
             self.files = id;
         }
-        before
     }
 }
 
@@ -158,9 +156,14 @@ impl Ids {
     /// The user has changed from `before`: rights go with root.
     pub fn user_changed(&mut self, before: Numbers) {
         let is_root = |user: &Numbers| user.any_is(0);
-        if is_root(&before) && !is_root(&self.user) && !self.keeps_rights {
-            (self.permitted, self.effective, self.ambient) = (0, 0, 0);
-        } else if before.effective == 0 && self.user.effective != 0 {
+        if is_root(&before) && !is_root(&self.user) {
+            // What is ambient goes even where the rest is kept.
+            self.ambient = 0;
+            if !self.keeps_rights {
+                (self.permitted, self.effective) = (0, 0);
+            }
+        }
+        if before.effective == 0 && self.user.effective != 0 {
             self.effective = 0;
         } else if before.effective != 0 && self.user.effective == 0 {
             self.effective = self.permitted;
@@ -183,10 +186,10 @@ impl Ids {
         const RAISE: u64 = 2;
         const LOWER: u64 = 3;
         const CLEAR_ALL: u64 = 4;
-        if rest != [0, 0] || what != CLEAR_ALL && ALL_RIGHTS.checked_shr(right as u32).unwrap_or(0) & 1 == 0 {
+        let bit = u32::try_from(right).ok().and_then(|right| 1u64.checked_shl(right)).unwrap_or(0);
+        if rest != [0, 0] || what != CLEAR_ALL && ALL_RIGHTS & bit == 0 {
             return Err(Errno::EINVAL);
         }
-        let bit = 1u64.checked_shl(right as u32).unwrap_or(0);
         match what {
             IS_SET => return Ok((self.ambient & bit != 0).into()),
             RAISE if self.permitted & self.inheritable & bit == 0 => return Err(Errno::EPERM),
@@ -198,13 +201,30 @@ impl Ids {
         Ok(0)
     }
 
-    /// A program is executed: root's has all rights.
-    pub fn executes(&mut self) {
-        let all = self.user.real == 0 || self.user.effective == 0;
-        self.permitted = if all { self.bounding } else { self.ambient };
-        self.effective = if self.user.effective == 0 { self.permitted } else { self.ambient };
-        self.user.saved = self.user.effective;
-        self.group.saved = self.group.effective;
+    /// Whether it acts for another user or group than its own.
+    pub fn act_for_others(&self) -> bool {
+        self.user.real != self.user.effective || self.group.real != self.group.effective
+    }
+
+    /// A program is executed: root's has all rights, but none that it had not, if it may get no new ones.
+    pub fn executes(&mut self, no_new_rights: bool) {
+        let (before, is_root) = (self.permitted, self.user.effective == 0);
+        let all = self.user.real == 0 || is_root;
+        self.permitted = if all { self.bounding | self.inheritable } else { 0 };
+        let others = self.act_for_others();
+        if no_new_rights && (others || self.permitted & !before != 0) {
+            self.user.effective = self.user.real;
+            self.group.effective = self.group.real;
+            self.permitted &= before;
+        }
+        if others {
+            self.ambient = 0;
+        }
+        self.permitted |= self.ambient;
+        self.effective = if is_root { self.permitted } else { self.ambient };
+        for numbers in [&mut self.user, &mut self.group] {
+            (numbers.saved, numbers.files) = (numbers.effective, numbers.effective);
+        }
         self.keeps_rights = false;
     }
 }

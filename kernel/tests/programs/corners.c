@@ -12,6 +12,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 
 #define FAILS(what, number) CHECK((what) == -1 && errno == number)
@@ -30,6 +31,12 @@ static char *text_of(const char *path) {
     CHECK(bytes >= 0 && !close(file));
     text[bytes] = 0;
     return text;
+}
+
+static long value_of(const char *path, const char *row, int base) {
+    char *at = strstr(text_of(path), row);
+    CHECK(at);
+    return strtol(at + strlen(row), 0, base);
 }
 
 static void *wait_for_ever(void *unused) { return pause(), unused; }
@@ -147,6 +154,75 @@ static void others_are_left_alone(void) {
     CHECK(mmap(0, 4096, PROT_READ, MAP_PRIVATE, file, 0) == MAP_FAILED && errno == EBADF && !close(file));
 }
 
+static long read_of(pid_t pid) {
+    char from, to;
+    struct iovec local = {&to, 1}, remote = {&from, 1};
+    return process_vm_readv(pid, &local, 1, &remote, 1, 0);
+}
+
+static long advise(pid_t pid) {
+    enum { COLD = 20 };
+    char *at = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct iovec part = {at, 4096};
+    return syscall(SYS_process_madvise, syscall(SYS_pidfd_open, pid, 0), &part, 1, COLD, 0);
+}
+
+// One that acts for another user is not looked into, before it says so.
+static void the_closed_are_not_read(void) {
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(!setgid(65534) && !setuid(65534) && prctl(PR_GET_DUMPABLE) == 0 && read_of(getpid()) == 1);
+        pid_t closed = fork();
+        if (closed == 0) wait_for_ever(0);
+        FAILS(read_of(closed), EPERM);
+        FAILS(advise(closed), EACCES);
+        CHECK(!prctl(PR_SET_DUMPABLE, 1));
+        pid_t open = fork();
+        if (open == 0) wait_for_ever(0);
+        CHECK(read_of(open) == 1);
+        FAILS(advise(open), EPERM);
+        CHECK(!kill(closed, SIGKILL) && !kill(open, SIGKILL) && ended(open) == SIGKILL);
+        _exit(0);
+    }
+    CHECK(ended(child) == 0);
+}
+
+// What this program finds when it is executed with this word.
+static int executed(const char *word) {
+    if (!strcmp(word, "no rights")) return value_of("/proc/self/status", "CapPrm:\t", 16) != 0;
+    if (!strcmp(word, "rights")) return value_of("/proc/self/status", "CapPrm:\t", 16) == 0;
+    return strcmp(word, "personality") || personality(-1) != PER_LINUX;
+}
+
+static void execute(const char *word) {
+    execl("/proc/self/exe", "corners", word, NULL);
+    _exit(2);
+}
+
+static void rights_are_given_up(void) {
+    unsigned header[2] = {0x20080522}, none[6] = {0}, all[6];
+    for (int is_for_good = 0; is_for_good < 2; is_for_good++) {
+        pid_t child = fork();
+        if (child == 0) {
+            CHECK(!syscall(SYS_capset, header, none));
+            CHECK(!is_for_good || !prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+            execute(is_for_good ? "no rights" : "rights");
+        }
+        CHECK(ended(child) == 0);
+    }
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(!syscall(SYS_capget, header, all));
+        all[2] = 1 << 5;
+        CHECK(!syscall(SYS_capset, header, all) && !prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, 5, 0, 0));
+        CHECK(!prctl(PR_SET_KEEPCAPS, 1) && !setuid(65534));
+        CHECK(prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_IS_SET, 5, 0, 0) == 0);
+        CHECK(value_of("/proc/self/status", "CapPrm:\t", 16) != 0);
+        _exit(0);
+    }
+    CHECK(ended(child) == 0);
+}
+
 static void personalities_are_processes(void) {
     pid_t child = fork();
     if (child == 0) {
@@ -156,7 +232,9 @@ static void personalities_are_processes(void) {
         ((void (*)(void))at)();
         CHECK(!mprotect(at, 4096, PROT_NONE) && !mprotect(at, 4096, PROT_READ));
         ((void (*)(void))at)();
-        _exit(0);
+        CHECK(!mprotect(at, 4096, PROT_NONE) && !syscall(SYS_pkey_mprotect, at, 4096, PROT_READ, -1));
+        ((void (*)(void))at)();
+        execute("personality");
     }
     CHECK(ended(child) == 0 && personality(-1) == PER_LINUX);
 }
@@ -209,7 +287,7 @@ static void long_arguments_are_refused(void) {
     CHECK(child > 0 && ended(child) == 3 << 8);
 }
 
-static long kib_of(const char *row) { return atol(strstr(text_of("/proc/meminfo"), row) + strlen(row)); }
+static long kib_of(const char *row) { return value_of("/proc/meminfo", row, 10); }
 
 // On a small machine alone, where nobody else takes memory.
 static void what_was_waited_for_has_no_memory(void) {
@@ -255,11 +333,13 @@ static void mounts_are_listed(void) {
 
 // With an argument, for a root who is none outside: without what asks for rights there.
 int main(int argc, char **argv) {
-    (void)argv;
+    if (argc == 2 && strcmp(argv[1], "unprivileged")) return executed(argv[1]);
     if (argc == 1) {
         PART(huge_files_have_sizes);
         PART(classes_are_kept);
         PART(others_are_left_alone);
+        PART(the_closed_are_not_read);
+        PART(rights_are_given_up);
         PART(mounts_are_listed);
         PART(what_was_waited_for_has_no_memory);
         PART(locking_more_than_there_is_kills);
