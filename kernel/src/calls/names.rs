@@ -199,16 +199,15 @@ fn symlink_at(target: u64, descriptor: u64, at: u64) -> Answer {
 /// Of memory alone: a new, empty directory.
 fn mount(frame: &mut Frame) -> Answer {
     let [_, target, kind, _, data, _] = frame.args();
+    let kind = path(kind)?;
     let directory = find(HERE, target, true)?;
-    let (kind, huge) = match &*path(kind)? {
+    check_right()?;
+    let (kind, huge) = match &*kind {
         b"tmpfs" => ("tmpfs", None),
         b"ramfs" => ("ramfs", None),
         b"hugetlbfs" => ("hugetlbfs", Some(page_size(data)?)),
         _ => return Err(errno::ENODEV),
     };
-    if !current().process().ids.lock().may(CAP_SYS_ADMIN) {
-        return Err(Errno::EPERM);
-    }
     names::mount(&directory, kind, huge).map(|()| 0)
 }
 
@@ -227,6 +226,21 @@ fn page_size(data: u64) -> Result<HugePageSize, Errno> {
 }
 
 fn umount(frame: &mut Frame) -> Answer {
-    let [target, ..] = frame.args();
-    names::unmount(&find(HERE, target, true)?).map(|()| 0)
+    let [target, flags, ..] = frame.args();
+    let flags = flags as u32;
+    if flags & !UNMOUNT_FLAGS != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let directory = find(HERE, target, flags & UMOUNT_NOFOLLOW == 0)?;
+    check_right()?;
+    names::unmount(&directory).map(|()| 0)
+}
+
+const UMOUNT_NOFOLLOW: u32 = 8;
+/// MNT_FORCE, MNT_DETACH, MNT_EXPIRE and UMOUNT_NOFOLLOW.
+const UNMOUNT_FLAGS: u32 = 0xf;
+
+/// EPERM: mounts are the privileged's.
+fn check_right() -> Result<(), Errno> {
+    if current().process().ids.lock().may(CAP_SYS_ADMIN) { Ok(()) } else { Err(Errno::EPERM) }
 }

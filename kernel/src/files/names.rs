@@ -6,7 +6,7 @@ use super::tree::{self, Kind, Node};
 use crate::arch::lock::SpinLock;
 use crate::calls::errno;
 use alloc::collections::BTreeMap;
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
@@ -135,8 +135,24 @@ pub fn rename(from: (&Arc<Node>, &[u8]), to: (&Arc<Node>, &[u8]), existing: Exis
     Ok(())
 }
 
-/// What is mounted, for /proc: path and kind.
-pub static MOUNTS: SpinLock<Vec<(Vec<u8>, &str)>> = SpinLock::new(Vec::new());
+/// What is mounted, and its kind. By node: names change.
+static MOUNTS: SpinLock<Vec<(Weak<Node>, &str)>> = SpinLock::new(Vec::new());
+
+/// Path and kind of each, for /proc.
+pub fn mounts() -> Vec<(Vec<u8>, &'static str)> {
+    let all = MOUNTS.lock().clone();
+    let path = |node: Arc<Node>| {
+        // Of the directory above: what another mount covers has a path, too.
+        let up = node.parent.lock().upgrade()?;
+        let mut path = tree::path_of(&up);
+        if path != b"/" {
+            path.push(b'/');
+        }
+        path.extend_from_slice(&node.name.lock());
+        Some(path)
+    };
+    all.into_iter().filter_map(|(node, kind)| Some((path(node.upgrade()?)?, kind))).collect()
+}
 
 /// Covers a directory by a new one, which is empty, until [`unmount`]: for files of huge pages, if it says so.
 ///
@@ -152,7 +168,10 @@ pub fn mount(directory: &Arc<Node>, kind: &'static str, huge: Option<HugePageSiz
     *new.keeps.lock() = Some(directory.clone());
     new.links.store(1, Relaxed);
     set_name(entries(&up)?, (&up, &name), &new);
-    MOUNTS.lock().push((tree::path_of(&new), kind));
+    let mut mounts = MOUNTS.lock();
+    // Those that went with what they lay in.
+    mounts.retain(|(node, _)| node.strong_count() > 0);
+    mounts.push((Arc::downgrade(&new), kind));
     Ok(())
 }
 
@@ -167,10 +186,12 @@ pub fn unmount(directory: &Arc<Node>) -> Result<(), Errno> {
     entries(directory)?;
     let covered = directory.keeps.lock().take().ok_or(Errno::EINVAL)?;
     let name = directory.name.lock().clone();
-    let path = tree::path_of(directory);
     set_name(entries(&up)?, (&up, &name), &covered);
     let mut mounts = MOUNTS.lock();
-    let gone = mounts.iter().rposition(|(at, _)| *at == path).map(|at| mounts.remove(at));
+    let gone = mounts
+        .iter()
+        .rposition(|(node, _)| core::ptr::eq(node.as_ptr(), &raw const **directory))
+        .map(|at| mounts.remove(at));
     drop(mounts);
     drop(gone);
     drop(guard);

@@ -329,6 +329,13 @@ static void mounts_are_listed(void) {
     CHECK(!strstr(text_of("/proc/mounts"), "/tmp/mounted"));
     FAILS(umount("/tmp/mounted"), EINVAL);
     CHECK(!rmdir("/tmp/mounted"));
+    // By the name that it has now; what would end the field is escaped.
+    CHECK(!mkdir("/tmp/a b", 0755) && !mkdir("/tmp/a b/m", 0755));
+    CHECK(!mount("none", "/tmp/a b/m", "tmpfs", 0, 0));
+    CHECK(strstr(text_of("/proc/self/mounts"), " /tmp/a\\040b/m tmpfs "));
+    CHECK(!rename("/tmp/a b", "/tmp/a\\b") && strstr(text_of("/proc/self/mounts"), " /tmp/a\\134b/m tmpfs "));
+    CHECK(!umount("/tmp/a\\b/m") && !strstr(text_of("/proc/self/mounts"), "134b"));
+    CHECK(!rmdir("/tmp/a\\b/m") && !rmdir("/tmp/a\\b"));
 }
 
 // With an argument, for a root who is none outside: without what asks for rights there.

@@ -427,10 +427,19 @@ fn mounts(_: &Process) -> Vec<u8> {
     let mut out = b"tmpfs / tmpfs rw 0 0\nproc /proc proc rw 0 0\nsysfs /sys sysfs rw 0 0\n\
         tmpfs /dev/shm tmpfs rw 0 0\ntmpfs /tmp tmpfs rw 0 0\n"
         .to_vec();
-    for (path, kind) in names::MOUNTS.lock().iter() {
-        out.extend_from_slice(&[b"none ", &**path, format!(" {kind} rw 0 0\n").as_bytes()].concat());
+    for (path, kind) in names::mounts() {
+        out.extend_from_slice(&[b"none ", &*escaped(&path), format!(" {kind} rw 0 0\n").as_bytes()].concat());
     }
     out
+}
+
+/// What would end a field, or the line, as octal digits.
+fn escaped(path: &[u8]) -> Vec<u8> {
+    let escape = |byte: &u8| match byte {
+        b' ' | b'\t' | b'\n' | b'\\' => format!("\\{byte:03o}").into_bytes(),
+        byte => [*byte].to_vec(),
+    };
+    path.iter().flat_map(escape).collect()
 }
 
 fn mountinfo(_: &Process) -> Vec<u8> {
