@@ -91,7 +91,7 @@ fn setscheduler(frame: &mut Frame) -> Answer {
     let policy = policy as u32;
     let resets_on_fork = policy & SCHED_RESET_ON_FORK != 0;
     let class = Class { policy: policy & !SCHED_RESET_ON_FORK, priority, resets_on_fork, times: [0; 3] };
-    set_class(&*thread(tid)?, class)
+    set_class(&*thread(tid)?, class, None)
 }
 
 fn getparam(frame: &mut Frame) -> Answer {
@@ -106,23 +106,45 @@ fn setparam(frame: &mut Frame) -> Answer {
     let priority = UserPtr::<u32>::optional(at).ok_or(Errno::EINVAL)?.read()?;
     let thread = thread(tid)?;
     let class = *thread.class.lock();
-    set_class(&thread, Class { priority, ..class })
+    set_class(&thread, Class { priority, ..class }, None)
 }
 
-fn set_class(thread: &Thread, class: Class) -> Answer {
+/// Both or nothing: `nice` is what the process of a thread that is not of real time gets, plus 20.
+fn set_class(thread: &Thread, class: Class, nice: Option<u32>) -> Answer {
+    check_class(thread, class, nice)?;
+    *thread.class.lock() = class;
+    if let Some(nice) = nice.filter(|_| !class.is_real_time()) {
+        thread.process().nice.store(nice, Relaxed);
+    }
+    Ok(0)
+}
+
+/// # Errors
+///
+/// EINVAL; EPERM: the thread is another user's, or it or its children would come first without CAP_SYS_NICE.
+fn check_class(thread: &Thread, class: Class, nice: Option<u32>) -> Result<(), Errno> {
     class.check()?;
-    check_owner(thread.process())?;
-    if class.is_real_time() && !may_be_nicer() {
+    let before = *thread.class.lock();
+    let is_first = match class.policy {
+        SCHED_DEADLINE => true,
+        SCHED_FIFO | SCHED_RR => class.policy != before.policy || class.priority > before.priority,
+        _ => nice.is_some_and(|nice| nice < thread.process().nice.load(Relaxed)),
+    };
+    let is_idle_no_more = before.policy == SCHED_IDLE && class.policy != SCHED_IDLE;
+    let children_are = before.resets_on_fork && !class.resets_on_fork;
+    if (is_first || is_idle_no_more || children_are) && !may_be_nicer() {
         return Err(Errno::EPERM);
     }
-    *thread.class.lock() = class;
-    Ok(0)
+    check_owner(thread.process())
 }
 
 /// Bytes of `struct sched_attr`: at least, and as it is known here.
 const LEAST_ATTRIBUTES: u32 = 48;
 const ATTRIBUTES: usize = 56;
 const KEEP_POLICY: u64 = 8;
+const KEEP_PARAMS: u64 = 0x10;
+/// Bounds of utilisation, which only the larger structure has.
+const BOUNDS: u64 = 0x60;
 const ATTRIBUTE_FLAGS: u64 = 0x7f;
 
 fn getattr(frame: &mut Frame) -> Answer {
@@ -144,37 +166,59 @@ fn getattr(frame: &mut Frame) -> Answer {
 
 fn setattr(frame: &mut Frame) -> Answer {
     let [tid, at, flags, ..] = frame.args();
-    if at == 0 || flags as u32 != 0 {
+    if at == 0 || flags as u32 != 0 || (tid as i32) < 0 {
         return Err(Errno::EINVAL);
     }
-    let bytes = match UserPtr::<u32>::new(at).read()? {
-        0 => LEAST_ATTRIBUTES,
-        bytes @ LEAST_ATTRIBUTES..=0x1000 => bytes,
-        _ => {
-            UserPtr::<u32>::new(at).write(&(ATTRIBUTES as u32))?;
-            return Err(errno::E2BIG);
-        }
-    };
-    let mut words = [0; ATTRIBUTES];
-    user::copy_in(at, &mut words[..ATTRIBUTES.min(bytes as usize)])?;
+    let (words, bytes) = read_attributes(at)?;
     let word = |n: usize| u32::from_ne_bytes(words[4 * n..4 * n + 4].try_into().expect("four bytes"));
     let long = |n: usize| u64::from_ne_bytes(words[8 * n..8 * n + 8].try_into().expect("eight bytes"));
-    if long(1) & !ATTRIBUTE_FLAGS != 0 {
+    let flags = long(1);
+    if flags & BOUNDS != 0 && bytes < ATTRIBUTES || (word(1) as i32) < 0 {
         return Err(Errno::EINVAL);
     }
     let thread = thread(tid)?;
-    let policy = if long(1) & KEEP_POLICY != 0 { thread.class.lock().policy } else { word(1) };
-    let class = Class {
-        policy,
-        priority: word(5),
-        resets_on_fork: long(1) & 1 != 0,
-        times: if policy == SCHED_DEADLINE { [long(3), long(4), long(5)] } else { [0; 3] },
-    };
-    set_class(&thread, class)?;
-    if !class.is_real_time() {
-        set_nice(thread.process(), word(4)).map_err(|_| Errno::EPERM)?;
+    if flags & !ATTRIBUTE_FLAGS != 0 {
+        return Err(Errno::EINVAL);
     }
-    Ok(0)
+    let before = *thread.class.lock();
+    let keeps_policy = flags & KEEP_POLICY != 0;
+    let policy = if keeps_policy { before.policy } else { word(1) };
+    let resets_on_fork = if keeps_policy { before.resets_on_fork } else { flags & 1 != 0 };
+    if flags & KEEP_PARAMS != 0 {
+        // As on Linux: the policy is looked at, and stays.
+        check_class(&thread, Class { policy, resets_on_fork, ..before }, None)?;
+        thread.class.lock().resets_on_fork = resets_on_fork;
+        return Ok(0);
+    }
+    let times = if policy == SCHED_DEADLINE { [long(3), long(4), long(5)] } else { [0; 3] };
+    set_class(&thread, Class { policy, priority: word(5), resets_on_fork, times }, Some(from_zero(word(4))))
+}
+
+/// A `struct sched_attr`, as far as it is known here, and how many bytes the program has of it.
+///
+/// # Errors
+///
+/// E2BIG: it says what is not known; the size that is known is written there.
+fn read_attributes(at: u64) -> Result<([u8; ATTRIBUTES], usize), Errno> {
+    let too_big = || UserPtr::<u32>::new(at).write(&(ATTRIBUTES as u32)).and(Err(errno::E2BIG));
+    let bytes = match UserPtr::<u32>::new(at).read()? {
+        0 => LEAST_ATTRIBUTES,
+        bytes @ LEAST_ATTRIBUTES..=0x1000 => bytes,
+        _ => return too_big(),
+    } as usize;
+    let mut words = [0; ATTRIBUTES];
+    for n in ATTRIBUTES..bytes {
+        if UserPtr::<u8>::new(at).add(n as u64).read()? != 0 {
+            return too_big();
+        }
+    }
+    user::copy_in(at, &mut words[..ATTRIBUTES.min(bytes)])?;
+    Ok((words, bytes))
+}
+
+/// A nice value within its bounds, plus 20.
+fn from_zero(nice: u32) -> u32 {
+    ((nice as i32).clamp(-20, 19) + 20) as u32
 }
 
 fn priority(policy: u64, real_time: u64) -> Answer {
@@ -190,7 +234,7 @@ fn rr_get_interval(frame: &mut Frame) -> Answer {
     let class = *thread(tid)?.class.lock();
     let ns = match class.policy {
         SCHED_FIFO | SCHED_DEADLINE => 0,
-        SCHED_RR => settings::kept("kernel/sched_rr_timeslice_ms") * 1_000_000,
+        SCHED_RR => settings::kept("kernel/sched_rr_timeslice_ms").saturating_mul(1_000_000),
         _ => scheduler::SLICE_NS,
     };
     UserPtr::<[u64; 2]>::new(out).write(&[ns / 1_000_000_000, ns % 1_000_000_000])?;
@@ -237,16 +281,18 @@ fn getpriority(frame: &mut Frame) -> Answer {
 
 fn setpriority(frame: &mut Frame) -> Answer {
     let [which, who, nice, ..] = frame.args();
+    // As on Linux: all of them are tried, and the last failure is told.
+    let mut answer = Ok(0);
     for process in meant(which, who)? {
-        check_owner(&process)?;
-        set_nice(&process, nice as u32)?;
+        let set = check_owner(&process).and_then(|()| set_nice(&process, nice as u32));
+        answer = set.map_or_else(Err, |()| answer);
     }
-    Ok(0)
+    answer
 }
 
 /// EACCES: less than it is, for one who may not.
 fn set_nice(process: &Process, nice: u32) -> Result<(), Errno> {
-    let nice = ((nice as i32).clamp(-20, 19) + 20) as u32;
+    let nice = from_zero(nice);
     if nice < process.nice.load(Relaxed) && !may_be_nicer() {
         return Err(Errno::EACCES);
     }

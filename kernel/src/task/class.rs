@@ -19,6 +19,12 @@ impl Class {
         matches!(self.policy, SCHED_FIFO | SCHED_RR | SCHED_DEADLINE)
     }
 
+    /// The nice value, plus 20, that the child of a process with this one has.
+    pub fn nice_of_child(&self, nice: u32) -> u32 {
+        const USUAL: u32 = 20;
+        if self.resets_on_fork && (self.is_real_time() || nice < USUAL) { USUAL } else { nice }
+    }
+
     pub fn for_child(self) -> Self {
         match self.resets_on_fork {
             true if self.is_real_time() => Class::default(),
@@ -34,6 +40,7 @@ impl Class {
         let fits = match self.policy {
             SCHED_NORMAL | SCHED_BATCH | SCHED_IDLE => self.priority == 0,
             SCHED_FIFO | SCHED_RR => (1..=99).contains(&self.priority),
+            SCHED_DEADLINE if self.priority != 0 => false,
             SCHED_DEADLINE => run >= 1024 && run <= deadline && (period == 0 || deadline <= period),
             _ => false,
         };

@@ -159,6 +159,8 @@ fn new_process(pid: u32, space: &super::Space, request: &Request) -> Arc<Process
     let shares = Shares { files: request.has(CLONE_FILES), place: request.has(CLONE_FS) };
     let process = Process::new(pid, Some(here), shares);
     *process.space.lock() = Some(space.clone());
+    let class = *cpu::current().class.lock();
+    process.nice.store(class.nice_of_child(here.nice.load(Relaxed)), Relaxed);
     let mut exit_signal = request.exit_signal;
     if request.has(CLONE_PARENT) {
         exit_signal = here.exit_signal.load(Relaxed);

@@ -95,6 +95,32 @@ static void classes_are_kept(void) {
     FAILS(syscall(SYS_sched_setattr, 0, attributes, 0), EINVAL);
     param.sched_priority = 0;
     CHECK(!sched_setscheduler(0, SCHED_OTHER, &param));
+    // What is behind the structure that is known has to be zero.
+    unsigned long longer[20] = {sizeof longer};
+    CHECK(!syscall(SYS_sched_setattr, 0, longer, 0));
+    longer[19] = 1;
+    FAILS(syscall(SYS_sched_setattr, 0, longer, 0), E2BIG);
+    CHECK((unsigned)longer[0] >= 56 && (unsigned)longer[0] < sizeof longer);
+    child = fork();
+    if (child == 0) {
+        CHECK(!setpriority(PRIO_PROCESS, 0, -5));
+        CHECK(!sched_setscheduler(0, SCHED_OTHER | SCHED_RESET_ON_FORK, &param));
+        if ((child = fork()) == 0) _exit(getpriority(PRIO_PROCESS, 0));
+        CHECK(ended(child) == 0 && getpriority(PRIO_PROCESS, 0) == -5);
+        // The policy and its values stay; and without them the policy alone.
+        unsigned long kept[6] = {48 | 3ul << 32, 0x11, 7}, policy[6] = {48 | 3ul << 32, 8, 6};
+        CHECK(!syscall(SYS_sched_setattr, 0, kept, 0) && getpriority(PRIO_PROCESS, 0) == -5);
+        CHECK(sched_getscheduler(0) == (SCHED_OTHER | SCHED_RESET_ON_FORK));
+        CHECK(!syscall(SYS_sched_setattr, 0, policy, 0) && getpriority(PRIO_PROCESS, 0) == 6);
+        CHECK(sched_getscheduler(0) == (SCHED_OTHER | SCHED_RESET_ON_FORK));
+        CHECK(!setgid(65534) && !setuid(65534));
+        FAILS(sched_setscheduler(0, SCHED_OTHER, &param), EPERM);
+        unsigned long nicer[6] = {48 | 3ul << 32, 1, 5};
+        FAILS(syscall(SYS_sched_setattr, 0, nicer, 0), EPERM);
+        CHECK(sched_getscheduler(0) == (SCHED_OTHER | SCHED_RESET_ON_FORK));
+        _exit(0);
+    }
+    CHECK(ended(child) == 0);
 }
 
 static void prctl_keeps(void) {
