@@ -33,7 +33,8 @@ plain!(u8, u16, u32, u64, i32, i64);
 // SAFETY: made of such.
 unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}
 
-fn check(at: u64, bytes: usize) -> Result<(), Errno> {
+/// EFAULT: no program's memory lies there.
+pub fn check(at: u64, bytes: usize) -> Result<(), Errno> {
     match at.checked_add(bytes as u64) {
         Some(end) if end <= Tables::USER_END => Ok(()),
         _ => Err(Errno::EFAULT),

@@ -28,9 +28,15 @@ fn call(frame: &mut Frame) -> Answer {
     if operation & FUTEX_CLOCK_REALTIME != 0 && command != FUTEX_WAIT_BITSET {
         return Err(errno::ENOSYS);
     }
+    if command == FUTEX_WAKE_BITSET && bits == 0 {
+        return Err(Errno::EINVAL);
+    }
     // What other processes may use has to be there, also for those who wake.
-    if matches!(command, FUTEX_WAKE | FUTEX_WAKE_BITSET) && !(word.private && at.is_multiple_of(4)) {
-        user::load(at)?;
+    if matches!(command, FUTEX_WAKE | FUTEX_WAKE_BITSET) {
+        match word.private && at.is_multiple_of(4) {
+            true => user::check(at, 4)?,
+            false => user::load(at).map(|_| ())?,
+        }
     }
     match command {
         FUTEX_WAIT => word.wait(value, u32::MAX, relative(timeout)?).map(|()| 0),
@@ -40,7 +46,6 @@ fn call(frame: &mut Frame) -> Answer {
             word.wait(value, bits, time::deadline(timeout, clock)?).map(|()| 0)
         }
         FUTEX_WAKE => Ok(word.wake(value as usize, u32::MAX) as u64),
-        FUTEX_WAKE_BITSET if bits == 0 => Err(Errno::EINVAL),
         FUTEX_WAKE_BITSET => Ok(word.wake(value as usize, bits) as u64),
         FUTEX_CMP_REQUEUE if user::load(at)? != bits => Err(Errno::EAGAIN),
         asked @ (FUTEX_REQUEUE | FUTEX_CMP_REQUEUE) => {

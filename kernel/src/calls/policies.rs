@@ -74,15 +74,23 @@ fn nodes(at: u64, bits: u64) -> Result<u64, Errno> {
     if all & !1 != 0 { Err(Errno::EINVAL) } else { Ok(all) }
 }
 
-/// The tag of a policy that a program asks for.
-fn policy(mode: u64, mask: u64, bits: u64) -> Result<u64, Errno> {
-    let nodes = nodes(mask, bits)?;
+/// EINVAL: there is no such mode, or not with these flags.
+fn check_mode(mode: u64) -> Result<(), Errno> {
+    let flags = mode & MODE_FLAGS;
+    let fits = match mode & 0xffff_ffff & !MODE_FLAGS {
+        _ if flags & STATIC != 0 && flags & RELATIVE != 0 => false,
+        BIND | PREFERRED_MANY => true,
+        mode => mode <= WEIGHTED && flags & BALANCING == 0,
+    };
+    if fits { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
+/// The tag of a policy that a program asks for, whose mode is one.
+fn policy(mode: u64, nodes: u64) -> Result<u64, Errno> {
     let flags = mode & 0xffff_ffff & MODE_FLAGS;
     match mode & 0xffff_ffff & !MODE_FLAGS {
         DEFAULT if nodes == 0 && flags == 0 => Ok(0),
         LOCAL if nodes == 0 && flags == 0 => Ok(tag(LOCAL, 0)),
-        _ if flags & STATIC != 0 && flags & RELATIVE != 0 => Err(Errno::EINVAL),
-        other if flags & BALANCING != 0 && other != BIND => Err(Errno::EINVAL),
         PREFERRED if nodes == 0 && flags != 0 => Err(Errno::EINVAL),
         // As on Linux: preferred is where the thread runs, if no node is named.
         PREFERRED if nodes == 0 => Ok(tag(LOCAL, 0)),
@@ -94,18 +102,27 @@ fn policy(mode: u64, mask: u64, bits: u64) -> Result<u64, Errno> {
 
 fn mbind(frame: &mut Frame) -> Answer {
     let [at, len, mode, mask, bits, flags] = frame.args();
-    if flags & !7 != 0 || !at.is_multiple_of(4096) {
+    check_mode(mode)?;
+    let nodes = nodes(mask, bits)?;
+    if flags & !7 != 0 {
         return Err(Errno::EINVAL);
     }
     check_move(flags)?;
-    let tag = policy(mode, mask, bits)?;
+    if !at.is_multiple_of(4096) {
+        return Err(Errno::EINVAL);
+    }
     let end = at.checked_add(len).ok_or(Errno::EINVAL)?;
+    if len == 0 {
+        return Ok(0);
+    }
+    let tag = policy(mode, nodes)?;
     current().space().set_policy(at..end, tag).map(|()| 0).map_err(|error| error.errno())
 }
 
 fn set_mempolicy(frame: &mut Frame) -> Answer {
     let [mode, mask, bits, ..] = frame.args();
-    let tag = policy(mode, mask, bits)?;
+    check_mode(mode)?;
+    let tag = policy(mode, nodes(mask, bits)?)?;
     let mut threads = THREADS.lock();
     match tag {
         0 => drop(threads.remove(&current().tid())),

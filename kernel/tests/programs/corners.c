@@ -62,6 +62,30 @@ static void memory_has_policies(void) {
     CHECK(status[0] == 0 && status[1] == -ENOENT && status[2] == -EFAULT);
 }
 
+// Of several errors, the one that Linux tells.
+static void errors_have_an_order(void) {
+    enum { BIND = 2, WAKE = 1, WAKE_BITSET = 10, PRIVATE = 128 };
+    unsigned long node = 1;
+    FAILS(syscall(SYS_mbind, 1, 4096, 99, 8, 64, 99), EINVAL);
+    FAILS(syscall(SYS_mbind, 1, 4096, BIND, 8, 64, 99), EFAULT);
+    FAILS(syscall(SYS_mbind, 1, 4096, BIND, &node, 64, 0), EINVAL);
+    CHECK(!syscall(SYS_mbind, 4096, 0, BIND, 0, 0, 0));
+    FAILS(syscall(SYS_set_mempolicy, 99, 8, 64), EINVAL);
+    FAILS(syscall(SYS_set_mempolicy, BIND, 8, 64), EFAULT);
+    FAILS(syscall(SYS_futex, 8, WAKE_BITSET, 1, 0, 0, 0), EINVAL);
+    FAILS(syscall(SYS_futex, 8, WAKE, 1, 0, 0, 0), EFAULT);
+    FAILS(syscall(SYS_futex, -8ul, WAKE | PRIVATE, 1, 0, 0, 0), EFAULT);
+    CHECK(!syscall(SYS_futex, 8, WAKE | PRIVATE, 1, 0, 0, 0));
+    FAILS(prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_IS_SET, 1ul << 32, 0, 0), EINVAL);
+    char path[40];
+    pid_t child = fork();
+    if (child == 0) wait_for_ever(0);
+    sprintf(path, "/proc/%d/comm", child);
+    int file = open(path, O_WRONLY);
+    FAILS(write(file, "other", 5), EINVAL);
+    CHECK(!close(file) && !kill(child, SIGKILL) && ended(child) == SIGKILL);
+}
+
 static void huge_files_have_sizes(void) {
     char path[80];
     for (unsigned shift = 1; shift < 64; shift++) {
@@ -172,6 +196,13 @@ static void others_are_left_alone(void) {
         FAILS(prlimit(here, RLIMIT_CORE, 0, &limit), EPERM);
         FAILS(syscall(SYS_mbind, 0, 0, 0, 0, 0, 4), EPERM);
         FAILS(prctl(PR_CAPBSET_DROP, 1), EPERM);
+        FAILS(umount("/nowhere"), ENOENT);
+        FAILS(umount("/tmp"), EPERM);
+        FAILS(umount2("/tmp", 16), EINVAL);
+        FAILS(mount("none", "/tmp", "nothing", 0, 0), EPERM);
+        char path[40], byte;
+        sprintf(path, "/proc/%d/timerslack_ns", here);
+        FAILS(read(open(path, O_RDONLY), &byte, 1), EPERM);
         _exit(0);
     }
     CHECK(ended(child) == 0);
@@ -378,6 +409,7 @@ int main(int argc, char **argv) {
         PART(locking_more_than_there_is_kills);
     }
     PART(memory_has_policies);
+    PART(errors_have_an_order);
     PART(prctl_keeps);
     PART(personalities_are_processes);
     PART(the_killed_give_memory_back);

@@ -8,7 +8,7 @@ use crate::arch::{clock, cpu};
 use crate::files::tree::{self, Jump, Listing, Node};
 use crate::files::{File, names};
 use crate::task::Thread;
-use crate::task::ids::Numbers;
+use crate::task::ids::{CAP_SYS_NICE, Numbers};
 use crate::task::process::{self, Process, USUAL_SLACK_NS};
 use crate::task::signal::{IGNORE, bit};
 use alloc::boxed::Box;
@@ -188,6 +188,9 @@ fn name_of(process: Arc<Process>, tid: u32) -> Arc<Node> {
         },
         move |text| {
             let thread = find_thread(&named, tid).ok_or(Errno::ESRCH)?;
+            if !is_here(&named) {
+                return Err(Errno::EINVAL);
+            }
             let (text, mut name) = (up_to_zero(text), [0; 16]);
             let kept = text.len().min(15);
             name[..kept].copy_from_slice(&text[..kept]);
@@ -204,13 +207,27 @@ fn up_to_zero(name: &[u8]) -> &[u8] {
 fn slack_of(process: Arc<Process>) -> Arc<Node> {
     let set = process.clone();
     setting(
-        move || Ok(format!("{}\n", process.slack_ns.load(Relaxed)).into_bytes()),
+        move || {
+            check_slack(&process)?;
+            Ok(format!("{}\n", process.slack_ns.load(Relaxed)).into_bytes())
+        },
         move |text| {
             let slack = u64::try_from(number(text)?).map_err(|_| Errno::EINVAL)?;
+            check_slack(&set)?;
             set.slack_ns.store(if slack == 0 { USUAL_SLACK_NS } else { slack }, Relaxed);
             Ok(())
         },
     )
+}
+
+fn is_here(process: &Process) -> bool {
+    core::ptr::eq(&raw const **cpu::current().process(), process)
+}
+
+/// EPERM: how late timers of another process may be is known only with CAP_SYS_NICE.
+fn check_slack(process: &Process) -> Result<(), Errno> {
+    let may = is_here(process) || cpu::current().process().ids.lock().may(CAP_SYS_NICE);
+    if may { Ok(()) } else { Err(Errno::EPERM) }
 }
 
 /// What `ps` calls it: the last name of its program's path.
