@@ -341,7 +341,7 @@ pub fn forget(pid: u32) {
     drop(gone);
 }
 
-/// The lock of all families: held where a process gets a parent, is told to its parent, or gives its children away.
+/// Which process is whose child. Held where one gets a parent, is told to its parent, or gives its children away.
 pub static FAMILY: SpinLock<()> = SpinLock::new(());
 
 /// The process that inherits children of one that ends: the next above that asked for it, or the first. With
