@@ -224,7 +224,12 @@ fn add_seals(open: &Open, seals: u32) -> Answer {
     if !open.may_write() {
         return Err(Errno::EPERM);
     }
-    let seals = Seals::from_bits(seals).ok_or(Errno::EINVAL)?;
+    let mut seals = Seals::from_bits(seals).ok_or(Errno::EINVAL)?;
+    let can_run = open.file.node().is_some_and(|node| node.mode.load(Relaxed) & 0o111 != 0);
+    if seals.contains(Seals::EXEC) && can_run {
+        // A program that cannot become another.
+        seals |= Seals::SHRINK | Seals::GROW | Seals::WRITE | Seals::FUTURE_WRITE;
+    }
     mapping.add_seals(seals).map(|()| 0).map_err(|error| error.errno())
 }
 

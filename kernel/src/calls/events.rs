@@ -132,6 +132,7 @@ fn memfd_create(frame: &mut Frame) -> Answer {
     };
     let mut seals = Seals::empty();
     seals.set(Seals::SEAL, flags & (MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL) == 0);
+    seals.set(Seals::EXEC, flags & MFD_NOEXEC_SEAL != 0);
     if !seals.is_empty() {
         mapping.add_seals(seals).map_err(|error| error.errno())?;
     }

@@ -16,6 +16,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use freehold::PAGE_SIZE;
 use freehold::error::Errno;
 use freehold::hugetlb::HugePageSize;
+use freehold::object::Seals;
 use linux_raw_sys::general::*;
 
 pub const CALLS: Calls = &[
@@ -195,6 +196,10 @@ fn fchmodat(frame: &mut Frame) -> Answer {
 
 fn set_mode(node: &Node, mode: u64) -> Answer {
     permissions::check_owner(node)?;
+    let seals = node.mapping().and_then(|mapping| mapping.seals()).unwrap_or(Seals::empty());
+    if seals.contains(Seals::EXEC) && (node.mode.load(Relaxed) ^ mode as u32) & 0o111 != 0 {
+        return Err(Errno::EPERM);
+    }
     let step = |before: u32| Some(before & !0o7777 | mode as u32 & 0o7777);
     let _ = node.mode.fetch_update(Relaxed, Relaxed, step);
     node.times[2].store(clock::epoch_ns() + clock::now_ns(), Relaxed);

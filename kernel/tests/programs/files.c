@@ -69,6 +69,23 @@ static void seals_hold(void) {
     close(file);
 }
 
+static void programs_are_sealed(void) {
+    enum { NOEXEC_SEAL = 8, EXEC = 16, SEAL_EXEC = 0x20, WRITES = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE };
+    struct stat found;
+    CHECK(memfd_create("both", NOEXEC_SEAL | EXEC) == -1 && errno == EINVAL);
+    int file = memfd_create("data", NOEXEC_SEAL);
+    CHECK(file >= 0 && fcntl(file, F_GET_SEALS) == SEAL_EXEC);
+    CHECK(!fstat(file, &found) && (found.st_mode & 0777) == 0666);
+    CHECK(fchmod(file, 0766) == -1 && errno == EPERM);
+    CHECK(!fchmod(file, 0644) && !ftruncate(file, 4096) && !close(file));
+    file = memfd_create("program", EXEC | MFD_ALLOW_SEALING);
+    CHECK(file >= 0 && !fcntl(file, F_GET_SEALS) && !fcntl(file, F_ADD_SEALS, SEAL_EXEC));
+    CHECK(fcntl(file, F_GET_SEALS) == (SEAL_EXEC | WRITES | F_SEAL_FUTURE_WRITE));
+    CHECK(fchmod(file, 0666) == -1 && errno == EPERM);
+    CHECK(!fchmod(file, 01777) && write(file, "x", 1) == -1 && errno == EPERM);
+    close(file);
+}
+
 static void a_pipe_keeps_what_nobody_got(void) {
     int ends[2];
     char got[8] = "";
@@ -218,6 +235,7 @@ int main(void) {
     PART(a_mapping_is_the_file);
     PART(a_file_that_shrinks_loses_pages);
     PART(seals_hold);
+    PART(programs_are_sealed);
     PART(a_pipe_keeps_what_nobody_got);
     PART(a_read_ends_where_memory_does);
     PART(pipes_carry_and_block);

@@ -45,7 +45,7 @@ fn changed(stage: &mut Stage, v: &mut Values<'_>) -> bool {
         }
         12 => mapping.add_probe(start, &bytes[..bytes.len().min(20)]).is_ok(),
         13 => mapping.remove_probe(start).is_ok(),
-        14 if v.below(4) == 0 => mapping.add_seals(Seals::from_bits_retain(v.flags(31) as u32)).is_ok(),
+        14 if v.below(4) == 0 => mapping.add_seals(Seals::from_bits_retain(v.flags(63) as u32)).is_ok(),
         _ => {
             mapping.align_to_huge_pages(v.bit());
             let mount = v.bit().then(|| super::stage::shared_blocks(v).all);

@@ -51,6 +51,9 @@ fn sizes_that_are_sealed_stay() {
         assert_eq!(mapping.size(), 5 * PAGE);
         mapping.punch(0..PAGE).unwrap();
         assert_eq!(mapping.seals(), Some(Seals::SHRINK | Seals::GROW));
+        mapping.add_seals(Seals::EXEC).unwrap();
+        assert_eq!(mapping.seals(), Some(Seals::SHRINK | Seals::GROW | Seals::EXEC));
+        assert_eq!(mapping.add_seals(Seals::from_bits_retain(0x40)), Err(SealError::Invalid));
     });
 }
 

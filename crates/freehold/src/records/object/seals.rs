@@ -40,6 +40,9 @@ bitflags! {
         const WRITE = 8;
         /// F_SEAL_FUTURE_WRITE: nobody writes but through the mappings there are.
         const FUTURE_WRITE = 0x10;
+        /// F_SEAL_EXEC: as executable as it is. Rights of files are the embedder's, and so is what this means
+        /// for them; of a file that can be executed, Linux seals sizes and contents with it.
+        const EXEC = 0x20;
     }
 }
 
