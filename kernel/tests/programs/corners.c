@@ -95,6 +95,38 @@ static void huge_files_have_sizes(void) {
     }
 }
 
+static int vm_flag_of(void *at, const char *flag) {
+    static char text[1 << 16];
+    char begin[32];
+    sprintf(begin, "\n%08lx-", (unsigned long)at);
+    int file = open("/proc/self/smaps", O_RDONLY);
+    long bytes = 0, part;
+    while ((part = read(file, text + bytes, sizeof text - 1 - bytes)) > 0) bytes += part;
+    text[bytes] = 0;
+    char *flags = strstr(strstr(text, begin), "VmFlags:");
+    CHECK(!close(file) && flags);
+    *strchr(flags, '\n') = 0;
+    return strstr(flags, flag) != 0;
+}
+
+static void set(const char *path, const char *text) {
+    int file = open(path, O_WRONLY);
+    CHECK(file >= 0 && write(file, text, strlen(text)) == (long)strlen(text) && !close(file));
+}
+
+static void counted_promises_are_for_all(void) {
+    enum { ANONYMOUS = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE };
+    for (int mode = 0; mode <= 2; mode += 2) {
+        set("/proc/sys/vm/overcommit_memory", mode ? "2" : "0");
+        char *at = mmap(0, 4096, PROT_READ | PROT_WRITE, ANONYMOUS, -1, 0);
+        char *huge = mmap(0, 2 << 20, PROT_READ, ANONYMOUS | MAP_HUGETLB, -1, 0);
+        CHECK(at != MAP_FAILED && huge != MAP_FAILED);
+        CHECK(vm_flag_of(at, " nr") == !mode && vm_flag_of(at, " ac") == !!mode && vm_flag_of(huge, " nr"));
+        CHECK(!munmap(at, 4096) && !munmap(huge, 2 << 20));
+    }
+    set("/proc/sys/vm/overcommit_memory", "0");
+}
+
 static void classes_are_kept(void) {
     struct sched_param param = {7};
     CHECK(sched_setscheduler(0, SCHED_RR | SCHED_RESET_ON_FORK, &param) == 0);
@@ -400,6 +432,7 @@ int main(int argc, char **argv) {
     if (argc == 2 && strcmp(argv[1], "unprivileged")) return executed(argv[1]);
     if (argc == 1) {
         PART(huge_files_have_sizes);
+        PART(counted_promises_are_for_all);
         PART(classes_are_kept);
         PART(others_are_left_alone);
         PART(the_closed_are_not_read);
