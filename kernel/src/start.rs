@@ -16,6 +16,7 @@ use crate::task::{Thread, limits, scheduler};
 use crate::{options, record};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{
     AtomicPtr,
     Ordering::{Acquire, Release},
@@ -129,13 +130,16 @@ fn run_first(mut strings: Strings) {
         Ok(loaded) => loaded,
         Err(error) => panic!("the first program {}: {error:?}", name(&path)),
     };
+    let comm = exec::short_name(&path);
     *process.name.lock() = path;
+    process.auxv_at.store(strings.auxv_at(frame.rsp), Relaxed);
     *process.exe.lock() = Running::new(node).ok();
     *process.space.lock() = Some(space.clone());
     limits::renew(&process);
     let first = space.clone();
     let thread = Thread::new(process.pid, &process, space, &frame, &Vectors([[0; 16]; 16]));
     let thread = Arc::new(thread.expect("memory for a thread"));
+    *thread.comm.lock() = comm;
     process.add(thread.clone());
     record::begin();
     record::of_exec(&thread, &process, &first);

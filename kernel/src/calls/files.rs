@@ -173,7 +173,8 @@ fn unnamed(directory: &Arc<Node>, flags: u32, mode: u32) -> Result<Arc<Node>, Er
     Ok(node)
 }
 
-fn create(from: &Arc<Node>, path: &[u8], mode: u32) -> Result<Arc<Node>, Errno> {
+/// A new file at a path.
+pub fn create(from: &Arc<Node>, path: &[u8], mode: u32) -> Result<Arc<Node>, Errno> {
     let (directory, name) = tree::lookup_parent(from, path, true)?;
     if path.ends_with(b"/") {
         return Err(errno::EISDIR);

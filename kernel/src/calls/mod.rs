@@ -10,7 +10,7 @@ mod contents;
 mod descriptors;
 pub mod errno;
 mod events;
-mod files;
+pub mod files;
 mod futexes;
 mod identity;
 mod memory;

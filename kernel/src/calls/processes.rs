@@ -143,6 +143,7 @@ fn execute(frame: &mut Frame, node: Arc<Node>, path: Vec<u8>, arguments: u64, en
     let before = current().process().exe.lock().replace(running);
     drop(before);
     become_program(space, &path, name);
+    current().process().auxv_at.store(strings.auxv_at(begin.rsp), Relaxed);
     record::exec();
     *frame = begin;
     trace::has_executed(frame);
@@ -154,11 +155,7 @@ fn become_program(space: Space, path: &[u8], name: Vec<u8>) {
     let thread = current();
     let process = thread.process();
     thread.set_tid(process.pid);
-    let base = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-    let mut comm = [0; 16];
-    let kept = base.len().min(15);
-    comm[..kept].copy_from_slice(&base[..kept]);
-    *thread.comm.lock() = comm;
+    *thread.comm.lock() = exec::short_name(path);
     *process.name.lock() = name;
     process.usage.note_pages(thread.space());
     *process.space.lock() = Some(space.clone());

@@ -10,7 +10,7 @@ use crate::arch::user::{self, UserPtr};
 use crate::memory::platform::Machine;
 use crate::task::process::{self, Process};
 use crate::task::signal::{self, Info, MOST, job};
-use crate::task::trace::{self, EXIT_KILL, Mode, SYSGOOD, State, Stop, TRACE_EXEC};
+use crate::task::trace::{self, EXIT_KILL, Mode, REGISTERS, SYSGOOD, State, Stop, TRACE_EXEC};
 use crate::task::{Space, Thread};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -281,8 +281,7 @@ impl Tracee {
     }
 }
 
-/// `struct user_regs_struct`, in words, and where the debug registers are in `struct user`, and its size.
-const REGISTERS: usize = 27;
+/// Where the debug registers are in `struct user`, and its size.
 const DEBUG: u64 = 848;
 const USER: u64 = 912;
 
@@ -303,13 +302,7 @@ fn place(at: u64) -> Result<Place, Errno> {
 }
 
 fn registers(stop: &Stop) -> [u64; REGISTERS] {
-    let f = &stop.frame;
-    let call = if f.vector == Frame::SYSTEM_CALL { f.error } else { u64::MAX };
-    let [fs, gs] = stop.bases;
-    [
-        f.r15, f.r14, f.r13, f.r12, f.rbp, f.rbx, f.r11, f.r10, f.r9, f.r8, f.rax, f.rcx, f.rdx, f.rsi,
-        f.rdi, call, f.rip, f.cs, f.rflags, f.rsp, f.ss, fs, gs, 0, 0, 0, 0,
-    ]
+    trace::registers(&stop.frame, stop.bases)
 }
 
 /// EIO: a program cannot have these.

@@ -50,6 +50,21 @@ pub struct Strings {
     pub environment: Vec<Vec<u8>>,
 }
 
+impl Strings {
+    /// Where a program that begins with this stack pointer finds the auxiliary vector.
+    pub fn auxv_at(&self, stack: u64) -> u64 {
+        stack + 8 * (3 + self.arguments.len() + self.environment.len()) as u64
+    }
+}
+
+/// What a thread is called that executes this path.
+pub fn short_name(path: &[u8]) -> [u8; 16] {
+    let last = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    let (mut name, kept) = ([0; 16], last.len().min(15));
+    name[..kept].copy_from_slice(&last[..kept]);
+    name
+}
+
 /// What is mapped of a file.
 struct Image {
     entry: u64,

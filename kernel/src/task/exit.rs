@@ -4,7 +4,7 @@ use super::futex::{self, Word};
 use super::process::{self, Process};
 use super::signal::{self, IGNORE, Info, job};
 use super::wait::{self, Sleep, Woken};
-use super::{Thread, clone, scheduler, trace, work};
+use super::{Thread, clone, dump, scheduler, trace, work};
 use crate::arch::cpu;
 use crate::arch::halt;
 use crate::arch::user::UserPtr;
@@ -12,7 +12,7 @@ use crate::record;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use freehold::error::Errno;
-use linux_raw_sys::general::{CLD_EXITED, CLD_KILLED, SA_NOCLDWAIT, SIGCHLD};
+use linux_raw_sys::general::{CLD_DUMPED, CLD_EXITED, CLD_KILLED, SA_NOCLDWAIT, SIGCHLD, SIGKILL};
 
 /// How a process ended, as `wait4` tells it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,6 +27,11 @@ impl Status {
         Status(signal.into())
     }
 
+    /// The same, with a core file.
+    pub fn with_core(self) -> Self {
+        Status(self.0 | 0x80)
+    }
+
     /// The word that `wait4` stores.
     pub fn word(self) -> u32 {
         self.0
@@ -36,6 +41,7 @@ impl Status {
     pub fn code_and_value(self) -> (u32, u32) {
         match self.0 & 0x7f {
             0 => (CLD_EXITED, self.0 >> 8),
+            signal if self.0 & 0x80 != 0 => (CLD_DUMPED, signal),
             signal => (CLD_KILLED, signal),
         }
     }
@@ -55,8 +61,12 @@ pub fn exit_group(status: Status) -> ! {
     exit_thread()
 }
 
-/// Every thread of the process ends, as soon as it comes by. Called by `kill`, too.
+/// Every thread of the process ends, as soon as it comes by. Called by `kill`, too. Of one that is being dumped
+/// all others do already, and SIGKILL alone is for the thread that dumps.
 pub fn end_process(process: &Process, status: Status) {
+    if process.dumping.lock().is_some() && status != Status::by_signal(SIGKILL as u8) {
+        return;
+    }
     process.ending.lock().get_or_insert(status);
     for thread in process.threads.lock().iter() {
         thread.give_work(work::KILL);
@@ -91,6 +101,7 @@ pub fn end_others() -> Result<(), Errno> {
 /// Ends the calling thread. The last of a process ends that.
 pub fn exit_thread() -> ! {
     let here = cpu::current();
+    dump::hold(here);
     trace::tracee_ends(here, here.process().ending.lock().unwrap_or(Status::by_exit(0)));
     futex::release_robust(here);
     clear_tid(here);

@@ -10,6 +10,7 @@
 //! | [`exec`] | a program's image and its first stack |
 //! | [`clone`] | new threads and processes |
 //! | [`exit`] | their ends, and waiting for those |
+//! | [`dump`] | core files |
 //! | [`fault`] | page faults and exceptions of programs |
 //! | [`futex`] | the system call's operations |
 //! | [`signal`] | who gets signals, and what threads do about them |
@@ -29,6 +30,7 @@
 pub mod class;
 pub mod clone;
 pub mod cputime;
+pub mod dump;
 pub mod exec;
 pub mod exit;
 pub mod fault;
@@ -274,6 +276,17 @@ impl Thread {
     pub fn user_vectors(frame: &Frame) -> &Vectors {
         // SAFETY: `entry.s` pushes them below the frame.
         unsafe { &*core::ptr::from_ref(frame).cast::<Vectors>().sub(1) }
+    }
+
+    /// The registers of a thread's program.
+    ///
+    /// # Safety
+    ///
+    /// The thread is in the kernel, and stays there.
+    pub unsafe fn frame(&self) -> Frame {
+        let top = self.stack.as_ref().expect("a thread with a program").top();
+        // SAFETY: `entry.s` pushes them at the top, and the caller's.
+        unsafe { *((top - size_of::<Frame>() as u64) as *const Frame) }
     }
 
     /// Keeps the calling thread's x87 and AVX registers up to date for a copy of it.

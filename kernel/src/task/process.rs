@@ -109,6 +109,8 @@ pub struct Process {
     pub space: SpinLock<Option<Space>>,
     /// Set once, by the first thread that ends the process.
     pub ending: SpinLock<Option<Status>>,
+    /// How many threads wait for the end of a core dump, while there is one.
+    pub dumping: SpinLock<Option<usize>>,
     /// What is left of it when the last thread has ended.
     pub status: SpinLock<Option<Status>>,
     pub files: FileTable,
@@ -127,6 +129,8 @@ pub struct Process {
     /// It has given its children away for good. Under [`FAMILY`].
     pub is_childless: AtomicBool,
     pub slack_ns: AtomicU64,
+    /// Where the program found what the kernel told it.
+    pub auxv_at: AtomicU64,
     /// What personality has set.
     pub personality: AtomicU32,
     /// What `rt_sigaction` has set.
@@ -171,6 +175,7 @@ impl Process {
             unended: AtomicU32::new(0),
             space: SpinLock::new(None),
             ending: SpinLock::new(None),
+            dumping: SpinLock::new(None),
             status: SpinLock::new(None),
             files: FileTable::new(),
             place: SpinLock::new(Place::new(tree::root(), 0o022)),
@@ -182,6 +187,7 @@ impl Process {
             adopts: AtomicU32::new(0),
             is_childless: AtomicBool::new(false),
             slack_ns: AtomicU64::new(USUAL_SLACK_NS),
+            auxv_at: AtomicU64::new(0),
             personality: AtomicU32::new(0),
             actions: SpinLock::new(Arc::new(SpinLock::new([Action::default(); 65]))),
             signals: SpinLock::new(Signals::default()),
@@ -210,6 +216,7 @@ impl Process {
             no_new_rights: AtomicU32::new(self.no_new_rights.load(Relaxed)),
             is_dumpable: AtomicU32::new(self.is_dumpable.load(Relaxed)),
             slack_ns: AtomicU64::new(self.slack_ns.load(Relaxed)),
+            auxv_at: AtomicU64::new(self.auxv_at.load(Relaxed)),
             personality: AtomicU32::new(self.personality.load(Relaxed)),
             actions: SpinLock::new(Arc::new(SpinLock::new(actions))),
             group: AtomicU32::new(self.group.load(Relaxed)),

@@ -126,6 +126,18 @@ impl Trace {
     }
 }
 
+/// `struct user_regs_struct`, in words.
+pub const REGISTERS: usize = 27;
+
+/// The registers of a program, as debuggers have them, with the bases of fs and gs.
+pub fn registers(f: &Frame, [fs, gs]: [u64; 2]) -> [u64; REGISTERS] {
+    let call = if f.vector == Frame::SYSTEM_CALL { f.error } else { u64::MAX };
+    [
+        f.r15, f.r14, f.r13, f.r12, f.rbp, f.rbx, f.r11, f.r10, f.r9, f.r8, f.rax, f.rcx, f.rdx, f.rsi,
+        f.rdi, call, f.rip, f.cs, f.rflags, f.rsp, f.ss, fs, gs, 0, 0, 0, 0,
+    ]
+}
+
 fn key(thread: &Thread) -> Key {
     Key::kernel(&raw const thread.trace as u64)
 }

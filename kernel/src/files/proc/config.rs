@@ -39,25 +39,16 @@ const THERE: &[&str] = &[
     "CROSS_MEMORY_ATTACH",
     "ANON_VMA_NAME",
     "KCMP",
+    "COREDUMP",
+    "ELF_CORE",
     "NUMA",
     "IKCONFIG",
     "IKCONFIG_PROC",
 ];
 
 /// Others that programs ask for.
-const ABSENT: &[&str] = &[
-    "SWAP",
-    "KSM",
-    "MODULES",
-    "NET",
-    "CGROUPS",
-    "NAMESPACES",
-    "USER_NS",
-    "PID_NS",
-    "COREDUMP",
-    "BPF",
-    "AIO",
-];
+const ABSENT: &[&str] =
+    &["SWAP", "KSM", "MODULES", "NET", "CGROUPS", "NAMESPACES", "USER_NS", "PID_NS", "BPF", "AIO"];
 
 fn text() -> Vec<u8> {
     let there = THERE.iter().flat_map(|option| ["CONFIG_", option, "=y\n"]);

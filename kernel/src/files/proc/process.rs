@@ -19,6 +19,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::PAGE_SIZE;
+use freehold::access::AccessMode;
 use freehold::error::Errno;
 
 type Text = fn(&Process) -> Vec<u8>;
@@ -31,7 +32,7 @@ const TEXTS: &[(&str, Text)] = &[
     ("limits", limits),
     ("mounts", mounts),
     ("mountinfo", mountinfo),
-    ("auxv", |_| Vec::new()),
+    ("auxv", auxv),
     ("cgroup", |_| b"0::/\n".to_vec()),
     ("io", |_| b"rchar: 0\nwchar: 0\nsyscr: 0\nsyscw: 0\nread_bytes: 0\nwrite_bytes: 0\n".to_vec()),
     ("oom_score", |_| b"0\n".to_vec()),
@@ -231,7 +232,7 @@ fn check_slack(process: &Process) -> Result<(), Errno> {
 }
 
 /// What `ps` calls it: the last name of its program's path.
-fn short_name(process: &Process) -> Vec<u8> {
+pub fn short_name(process: &Process) -> Vec<u8> {
     let thread = process.threads.lock().first().cloned();
     if let Some(thread) = thread {
         let comm = *thread.comm.lock();
@@ -242,7 +243,8 @@ fn short_name(process: &Process) -> Vec<u8> {
     last[..last.len().min(15)].to_vec()
 }
 
-fn strings(process: &Process, environment: bool) -> Vec<u8> {
+/// Its strings of arguments, or of the environment.
+pub fn strings(process: &Process, environment: bool) -> Vec<u8> {
     let Some(space) = space(process) else { return Vec::new() };
     let (mut out, mut part) = (Vec::new(), [0; 512]);
     loop {
@@ -256,6 +258,20 @@ fn strings(process: &Process, environment: bool) -> Vec<u8> {
             _ => return out,
         }
     }
+}
+
+/// What the kernel told the program when it began, up to its end.
+pub fn auxv(process: &Process) -> Vec<u8> {
+    let (mut out, mut pair) = (Vec::new(), [1; 16]);
+    let Some(space) = space(process) else { return out };
+    while pair[..8] != [0; 8] && out.len() < 1024 {
+        let at = process.auxv_at.load(Relaxed) + out.len() as u64;
+        if space.read_memory(at, &mut pair, AccessMode::Forced) != Ok(pair.len()) {
+            break;
+        }
+        out.extend(pair);
+    }
+    out
 }
 
 /// Sizes in pages: mapped, resident, of files, program text, data.

@@ -1,6 +1,7 @@
 //! /proc/sys. What the engine decides is asked of it; what nobody looks at is kept, and read back.
 
 use super::{number, setting, text};
+use crate::arch::lock::SpinLock;
 use crate::engine;
 use crate::files::tree::Node;
 use crate::memory;
@@ -31,6 +32,9 @@ pub static SHM: Shm = Shm {
     next_id: AtomicU64::new(u64::MAX),
     last_id: AtomicU64::new(u64::MAX),
 };
+
+/// How core files are called.
+pub static CORE_PATTERN: SpinLock<String> = SpinLock::new(String::new());
 
 /// A number that is kept, within a range.
 struct Kept {
@@ -97,7 +101,6 @@ const TEXTS: &[(&str, &str)] = &[
     ("kernel/hostname", "freehold\n"),
     ("kernel/domainname", "(none)\n"),
     ("kernel/version", "#1 SMP Freehold\n"),
-    ("kernel/core_pattern", "core\n"),
     ("kernel/sem", "32000\t1024000000\t500\t32000\n"),
     ("kernel/printk", "4\t4\t1\t7\n"),
     ("kernel/random/boot_id", "46726565-686f-4c64-8000-000000000001\n"),
@@ -219,6 +222,17 @@ pub fn root() -> Arc<Node> {
     for (path, contents) in TEXTS {
         insert(&root, path, setting(|| Ok(String::from(*contents).into_bytes()), |_| Ok(())));
     }
+    *CORE_PATTERN.lock() = "core".into();
+    let pattern = setting(
+        || Ok(format!("{}\n", *CORE_PATTERN.lock()).into_bytes()),
+        |text| {
+            let pattern = String::from_utf8_lossy(text).trim_end().into();
+            let before = core::mem::replace(&mut *CORE_PATTERN.lock(), pattern);
+            drop(before);
+            Ok(())
+        },
+    );
+    insert(&root, "kernel/core_pattern", pattern);
     for (path, get, set) in ASKED {
         let node = match *path {
             // These are larger than any number with a sign.

@@ -6,7 +6,7 @@ use crate::arch::report::say;
 use crate::arch::trap::Frame;
 use crate::options;
 use crate::task::exit::{self, Status};
-use crate::task::{Thread, itimers, rseq, trace, work};
+use crate::task::{Thread, dump, itimers, rseq, trace, work};
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use linux_raw_sys::general::*;
 
@@ -16,7 +16,7 @@ enum Next {
     Stop,
     /// The tracer is asked.
     Trap(Info),
-    End(u32),
+    End(Info),
     Handle(Info, Action),
 }
 
@@ -42,11 +42,13 @@ pub fn deliver(frame: &mut Frame) {
                 trapped(frame, Info::from_here(SIGSTOP, 0), &mut call);
             }
             Next::Stop => job::stop_here(),
-            Next::End(signal) => {
+            Next::End(info) => {
+                let signal = info.signal;
                 if options::is_verbose() {
                     let pid = here.process().pid;
                     say!("process {pid}: signal {signal} ends it at {:#x}", frame.rip);
                 }
+                dump::dump(frame, &info);
                 exit::exit_group(Status::by_signal(signal as u8))
             }
             Next::Handle(info, action) => {
@@ -113,7 +115,7 @@ fn next(here: &Thread, mut given: Option<Info>) -> Next {
                 job::begin(process, &mut signals, signal);
                 return Next::Stop;
             }
-            DEFAULT | IGNORE => return Next::End(signal),
+            DEFAULT | IGNORE => return Next::End(info),
             _ => {
                 if action.has(SA_RESETHAND) {
                     actions[signal as usize].handler = DEFAULT;

@@ -46,6 +46,8 @@ pub const ALWAYS: Set = bit(SIGKILL) | bit(SIGSTOP);
 pub const STOPS: Set = bit(SIGSTOP) | bit(SIGTSTP) | bit(SIGTTIN) | bit(SIGTTOU);
 /// An instruction of the thread deserves these: they come first.
 const SYNCHRONOUS: Set = bit(SIGSEGV) | bit(SIGBUS) | bit(SIGILL) | bit(SIGTRAP) | bit(SIGFPE) | bit(SIGSYS);
+/// These leave a core file of a process that they end.
+pub const DUMPING: Set = SYNCHRONOUS | bit(SIGQUIT) | bit(SIGABRT) | bit(SIGXCPU) | bit(SIGXFSZ);
 /// Nothing happens by default.
 const HARMLESS: Set = bit(SIGCHLD) | bit(SIGURG) | bit(SIGWINCH) | bit(SIGCONT);
 /// The first signal that is queued as often as it is sent.
@@ -80,9 +82,9 @@ impl Action {
         self.handler == IGNORE || self.handler == DEFAULT && HARMLESS & bit(signal) != 0
     }
 
-    /// Whether `signal` ends the process.
+    /// Whether `signal` ends the process at once. A thread has to act on one that leaves a core file.
     fn ends(&self, signal: u32) -> bool {
-        self.handler == DEFAULT && (HARMLESS | STOPS) & bit(signal) == 0
+        self.handler == DEFAULT && (HARMLESS | STOPS | DUMPING) & bit(signal) == 0
     }
 }
 
