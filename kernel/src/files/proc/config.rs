@@ -39,6 +39,7 @@ const THERE: &[&str] = &[
     "CROSS_MEMORY_ATTACH",
     "ANON_VMA_NAME",
     "KCMP",
+    "CHECKPOINT_RESTORE",
     "COREDUMP",
     "ELF_CORE",
     "NUMA",
@@ -47,8 +48,20 @@ const THERE: &[&str] = &[
 ];
 
 /// Others that programs ask for.
-const ABSENT: &[&str] =
-    &["SWAP", "KSM", "MODULES", "NET", "CGROUPS", "NAMESPACES", "USER_NS", "PID_NS", "BPF", "AIO"];
+const ABSENT: &[&str] = &[
+    "SWAP",
+    "KSM",
+    "MODULES",
+    "NET",
+    "CGROUPS",
+    "MANDATORY_FILE_LOCKING",
+    "EXT2_FS",
+    "NAMESPACES",
+    "USER_NS",
+    "PID_NS",
+    "BPF",
+    "AIO",
+];
 
 fn text() -> Vec<u8> {
     let there = THERE.iter().flat_map(|option| ["CONFIG_", option, "=y\n"]);
