@@ -181,6 +181,13 @@ fn send(process: &Arc<Process>, thread: Option<&Arc<Thread>>, info: Info) -> Res
     if !may {
         return Err(Errno::EPERM);
     }
+    // One of kill's own comes though there is no room.
+    if info.signal >= signal::REAL_TIME && info.code != 0 {
+        let (user, most) = (process.ids.lock().user.real, process.limits.lock().soft(RLIMIT_SIGPENDING));
+        if signal::queued(user) >= most {
+            return Err(Errno::EAGAIN);
+        }
+    }
     if info.signal != 0 {
         signal::send(process, thread, info);
     }

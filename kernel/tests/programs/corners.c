@@ -410,6 +410,53 @@ static void locking_more_than_there_is_kills(void) {
     }
 }
 
+static void limits_count(void) {
+    pid_t child = fork();
+    if (child == 0) {
+        struct rlimit limit = {3, 3};
+        union sigval value = {7};
+        sigset_t blocked;
+        sigfillset(&blocked);
+        CHECK(!setrlimit(RLIMIT_SIGPENDING, &limit) && !setuid(65533) && !sigprocmask(SIG_BLOCK, &blocked, 0));
+        for (int n = 0; n < 3; n++) CHECK(!sigqueue(getpid(), SIGRTMIN + n % 2, value));
+        CHECK(strstr(text_of("/proc/self/status"), "SigQ:\t3/3\n"));
+        FAILS(sigqueue(getpid(), SIGRTMIN, value), EAGAIN);
+        CHECK(!kill(getpid(), SIGUSR1));
+        _exit(0);
+    }
+    CHECK(ended(child) == 0);
+}
+
+static void *its_number(void *to) {
+    *(volatile int *)to = syscall(SYS_gettid);
+    return wait_for_ever(to);
+}
+
+static void proc_knows_threads_and_huge_pages(void) {
+    char path[64];
+    volatile int tid = 0;
+    pthread_t other;
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(!pthread_create(&other, 0, its_number, (void *)&tid));
+        while (!tid) usleep(1000);
+        sprintf(path, "/proc/%d/status", tid);
+        char wanted[64];
+        sprintf(wanted, "\nTgid:\t%d\n", getpid());
+        CHECK(strstr(text_of(path), wanted));
+        set("/proc/sys/vm/nr_hugepages", "2");
+        char *at = mmap(0, 4 << 20, PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+        CHECK(at != MAP_FAILED && (at[0] = 1));
+        CHECK(strstr(text_of("/proc/self/status"), "HugetlbPages:\t    2048 kB\n"));
+        _exit(0);
+    }
+    CHECK(ended(child) == 0);
+    set("/proc/sys/vm/nr_hugepages", "0");
+    int file = open("/proc/sys/vm/max_map_count", O_WRONLY);
+    FAILS(write(file, "-1", 2), EINVAL);
+    CHECK(!close(file) && atoi(text_of("/proc/sys/kernel/sched_rt_period_us")) > 0);
+}
+
 static void mounts_are_listed(void) {
     mkdir("/tmp/mounted", 0755);
     CHECK(!mount("none", "/tmp/mounted", "tmpfs", 0, 0));
@@ -438,6 +485,8 @@ int main(int argc, char **argv) {
         PART(the_closed_are_not_read);
         PART(rights_are_given_up);
         PART(mounts_are_listed);
+        PART(limits_count);
+        PART(proc_knows_threads_and_huge_pages);
         PART(what_was_waited_for_has_no_memory);
         PART(locking_more_than_there_is_kills);
     }

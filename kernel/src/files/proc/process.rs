@@ -10,7 +10,7 @@ use crate::files::{File, names};
 use crate::task::Thread;
 use crate::task::ids::{CAP_SYS_NICE, Numbers};
 use crate::task::process::{self, Process, USUAL_SLACK_NS};
-use crate::task::signal::{IGNORE, bit};
+use crate::task::signal::{self, IGNORE, bit};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -21,6 +21,8 @@ use core::sync::atomic::Ordering::Relaxed;
 use freehold::PAGE_SIZE;
 use freehold::access::AccessMode;
 use freehold::error::Errno;
+use freehold::space::smaps::Smap;
+use linux_raw_sys::general::RLIMIT_SIGPENDING;
 
 type Text = fn(&Process) -> Vec<u8>;
 
@@ -51,11 +53,14 @@ static SCORES: SpinLock<BTreeMap<u32, i64>> = SpinLock::new(BTreeMap::new());
 ///
 /// ENOENT.
 pub fn folder(pid: u32) -> Result<Arc<Node>, Errno> {
-    let process = process::find(pid).ok_or(Errno::ENOENT)?;
+    let (process, thread) = match process::find(pid) {
+        Some(process) => (process, None),
+        None => process::find_thread(pid).map(|(process, _)| (process, Some(pid))).ok_or(Errno::ENOENT)?,
+    };
     let ids = process.ids.lock();
     let owner = u64::from(ids.user.effective) | u64::from(ids.group.effective) << 32;
     drop(ids);
-    let node = Node::listing(Box::new(Of { process, thread: None }));
+    let node = Node::listing(Box::new(Of { process, thread }));
     node.owner.store(owner, Relaxed);
     Ok(node)
 }
@@ -373,6 +378,8 @@ fn status(process: &Process, tid: u32) -> Vec<u8> {
         groups(process),
     );
     if let Some(s) = sizes(process) {
+        let bytes_of = |part: Smap<_>| part.usage.shared_hugetlb + part.usage.private_hugetlb;
+        let huge = space(process).map_or(0, |space| space.smaps(0).map(bytes_of).sum::<u64>() / PAGE_SIZE);
         let rows = [
             ("VmPeak", s.total),
             ("VmSize", s.total),
@@ -389,7 +396,7 @@ fn status(process: &Process, tid: u32) -> Vec<u8> {
             ("VmLib", 0),
             ("VmPTE", 0),
             ("VmSwap", 0),
-            ("HugetlbPages", 0),
+            ("HugetlbPages", huge),
         ];
         for (name, pages) in rows {
             let _ = writeln!(out, "{name}:\t{:>8} kB", (pages * PAGE_SIZE) >> 10);
@@ -398,12 +405,15 @@ fn status(process: &Process, tid: u32) -> Vec<u8> {
     let ids = process.ids.lock().clone();
     let threads = process.threads.lock().len();
     let cpus = u64::MAX >> (64 - cpu::count());
+    let most_queued = process.limits.lock().soft(RLIMIT_SIGPENDING);
     let _ = write!(
         out,
-        "CoreDumping:\t0\nTHP_enabled:\t1\nThreads:\t{threads}\nSigQ:\t0/4096\n{}NoNewPrivs:\t{}\nSeccomp:\t0\n\
+        "CoreDumping:\t0\nTHP_enabled:\t1\nThreads:\t{threads}\nSigQ:\t{}/{}\n{}NoNewPrivs:\t{}\nSeccomp:\t0\n\
          CapInh:\t{:016x}\nCapPrm:\t{:016x}\nCapEff:\t{:016x}\nCapBnd:\t{:016x}\nCapAmb:\t{:016x}\n\
          Cpus_allowed:\t{cpus:x}\nCpus_allowed_list:\t0-{}\nMems_allowed:\t1\nMems_allowed_list:\t0\n\
          voluntary_ctxt_switches:\t0\nnonvoluntary_ctxt_switches:\t0\n",
+        signal::queued(ids.user.real),
+        most_queued,
         signals(process, tid),
         process.no_new_rights.load(Relaxed),
         ids.inheritable,

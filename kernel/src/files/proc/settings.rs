@@ -53,6 +53,8 @@ macro_rules! kept {
     };
 }
 
+const MOST_INT: i64 = i32::MAX as i64;
+
 /// Numbers that nobody but programs looks at.
 static KEPT: &[Kept] = kept! {
     "kernel/pid_max" = 4_194_304, 4_194_304;
@@ -64,6 +66,10 @@ static KEPT: &[Kept] = kept! {
     "kernel/core_uses_pid" = 0, 1;
     "kernel/numa_balancing" = 0, 1;
     "kernel/sched_rr_timeslice_ms" = 100, i64::MAX;
+    "kernel/sched_rt_period_us" = 1_000_000, MOST_INT;
+    "kernel/sched_rt_runtime_us" = 950_000, MOST_INT;
+    "kernel/sched_deadline_period_max_us" = 4_194_304, MOST_INT;
+    "kernel/sched_deadline_period_min_us" = 100, MOST_INT;
     "kernel/msgmni" = 32000, i64::MAX;
     "kernel/msgmax" = 8192, i64::MAX;
     "kernel/msgmnb" = 16384, i64::MAX;
@@ -185,7 +191,7 @@ pub fn insert(root: &Arc<Node>, path: &str, node: Arc<Node>) {
     here.insert(path.as_bytes(), node).expect("names that differ");
 }
 
-/// A file with a number, which `set` may change.
+/// A file with a number that is not negative, which `set` may change.
 pub fn number_file(
     get: impl Fn() -> i64 + Send + Sync + 'static,
     set: Option<impl Fn(u64) + Send + Sync + 'static>,
@@ -194,8 +200,7 @@ pub fn number_file(
     match set {
         None => text(make),
         Some(set) => setting(make, move |text| {
-            // -1 is a number here, too: all ones.
-            set(number(text)? as u64);
+            set(u64::try_from(number(text)?).map_err(|_| Errno::EINVAL)?);
             Ok(())
         }),
     }
@@ -237,6 +242,11 @@ pub fn root() -> Arc<Node> {
         let node = match *path {
             // These are larger than any number with a sign.
             "kernel/shmmax" | "kernel/shmall" => large(*get, *set),
+            // -1 is a number here: all ones.
+            "kernel/shm_next_id" => setting(
+                || Ok(format!("{}\n", SHM.next_id.load(Relaxed) as i64).into_bytes()),
+                |text| number(text).map(|id| SHM.next_id.store(id as u64, Relaxed)),
+            ),
             _ => number_file(*get, *set),
         };
         insert(&root, path, node);

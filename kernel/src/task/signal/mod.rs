@@ -21,7 +21,7 @@ pub mod job;
 pub mod restart;
 
 use super::exit::{self, Status};
-use super::process::Process;
+use super::process::{self, Process};
 use super::{Thread, work};
 use crate::arch::cpu;
 use crate::arch::user::{Plain, UserPtr};
@@ -51,8 +51,8 @@ pub const DUMPING: Set = SYNCHRONOUS | bit(SIGQUIT) | bit(SIGABRT) | bit(SIGXCPU
 /// Nothing happens by default.
 const HARMLESS: Set = bit(SIGCHLD) | bit(SIGURG) | bit(SIGWINCH) | bit(SIGCONT);
 /// The first signal that is queued as often as it is sent.
-const REAL_TIME: u32 = 32;
-/// Most that wait for one thread or process, so that senders do not fill memory (RLIMIT_SIGPENDING).
+pub const REAL_TIME: u32 = 32;
+/// Most that wait for one thread or process, whatever RLIMIT_SIGPENDING says.
 const MOST_PENDING: usize = 4096;
 
 /// Handlers that are none.
@@ -257,6 +257,17 @@ fn queue(process: &Arc<Process>, signals: &mut Signals, thread: Option<&Arc<Thre
         taker.give_work(work::SIGNAL);
     }
     added
+}
+
+/// How many signals wait for the processes of a user, and their threads.
+pub fn queued(user: u32) -> u64 {
+    let of = |process: &Arc<Process>| {
+        let signals = process.signals.lock();
+        let threads = process.threads.lock();
+        let own: usize = threads.iter().map(|thread| thread.pending.lock().queue.len()).sum();
+        (signals.pending.queue.len() + own) as u64
+    };
+    process::all().iter().filter(|process| process.ids.lock().user.real == user).map(of).sum()
 }
 
 /// Nothing of these is pending any more, for the process and its threads.
