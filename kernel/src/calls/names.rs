@@ -233,7 +233,7 @@ fn umount(frame: &mut Frame) -> Answer {
     }
     let directory = find(HERE, target, flags & UMOUNT_NOFOLLOW == 0)?;
     check_right()?;
-    names::unmount(&directory).map(|()| 0)
+    names::unmount(&directory, flags & MNT_DETACH != 0).map(|()| 0)
 }
 
 const UMOUNT_NOFOLLOW: u32 = 8;

@@ -179,11 +179,17 @@ pub fn mount(directory: &Arc<Node>, kind: &'static str, huge: Option<HugePageSiz
 ///
 /// # Errors
 ///
-/// EINVAL: nothing is covered.
-pub fn unmount(directory: &Arc<Node>) -> Result<(), Errno> {
+/// EINVAL: nothing is covered. EBUSY: somebody uses what is there, and `detach` does not say that it may.
+pub fn unmount(directory: &Arc<Node>, detach: bool) -> Result<(), Errno> {
     let guard = CHANGES.lock();
     let up = directory.parent.lock().upgrade().ok_or(Errno::EINVAL)?;
     entries(directory)?;
+    if directory.keeps.lock().is_none() {
+        return Err(Errno::EINVAL);
+    }
+    if !detach && is_used(directory) {
+        return Err(Errno::EBUSY);
+    }
     let covered = directory.keeps.lock().take().ok_or(Errno::EINVAL)?;
     let name = directory.name.lock().clone();
     set_name(entries(&up)?, (&up, &name), &covered);
@@ -196,6 +202,29 @@ pub fn unmount(directory: &Arc<Node>) -> Result<(), Errno> {
     drop(gone);
     drop(guard);
     Ok(())
+}
+
+/// Whether somebody has a directory, or something below it, that is in the tree: open, to be in, or by a mount.
+fn is_used(directory: &Arc<Node>) -> bool {
+    // A directory has one name, and is in this list; the caller has the first one, too.
+    let (mut rest, mut known) = (Vec::from([directory.clone()]), 3);
+    while let Some(node) = rest.pop() {
+        if Arc::strong_count(&node) > core::mem::replace(&mut known, 2) {
+            return true;
+        }
+        let Kind::Directory(entries) = &node.kind else { continue };
+        for below in entries.lock().values() {
+            if below.is_directory() {
+                rest.push(below.clone());
+            } else if Arc::strong_count(below) > below.links.load(Relaxed) as usize {
+                return true;
+            }
+            if below.keeps.lock().is_some() {
+                return true;
+            }
+        }
+    }
+    false
 }
 
 fn set_name(entries: &Entries, (directory, name): (&Arc<Node>, &[u8]), node: &Arc<Node>) {

@@ -461,6 +461,15 @@ static void mounts_are_listed(void) {
     mkdir("/tmp/mounted", 0755);
     CHECK(!mount("none", "/tmp/mounted", "tmpfs", 0, 0));
     CHECK(strstr(text_of("/proc/self/mounts"), " /tmp/mounted tmpfs "));
+    CHECK(!mkdir("/tmp/mounted/a", 0755) && !mkdir("/tmp/mounted/a/b", 0755));
+    int file = open("/tmp/mounted/a/b/file", O_CREAT | O_RDWR, 0600);
+    CHECK(file >= 0 && !link("/tmp/mounted/a/b/file", "/tmp/mounted/a/link"));
+    FAILS(umount("/tmp/mounted"), EBUSY);
+    CHECK(!close(file) && !chdir("/tmp/mounted/a"));
+    FAILS(umount("/tmp/mounted"), EBUSY);
+    CHECK(!chdir("/") && !mount("none", "/tmp/mounted/a/b", "tmpfs", 0, 0));
+    FAILS(umount("/tmp/mounted"), EBUSY);
+    CHECK(!umount("/tmp/mounted/a/b"));
     CHECK(!umount("/tmp/mounted"));
     CHECK(!strstr(text_of("/proc/mounts"), "/tmp/mounted"));
     FAILS(umount("/tmp/mounted"), EINVAL);
