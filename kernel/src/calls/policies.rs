@@ -18,6 +18,7 @@ pub const CALLS: Calls = &[
     (__NR_mbind, mbind),
     (__NR_set_mempolicy, set_mempolicy),
     (__NR_get_mempolicy, get_mempolicy),
+    (__NR_set_mempolicy_home_node, set_home_node),
     (__NR_migrate_pages, migrate_pages),
     (__NR_move_pages, move_pages),
     (__NR_membarrier, membarrier),
@@ -117,6 +118,26 @@ fn mbind(frame: &mut Frame) -> Answer {
     }
     let tag = policy(mode, nodes)?;
     current().space().set_policy(at..end, tag).map(|()| 0).map_err(|error| error.errno())
+}
+
+/// Of policies that have several nodes to choose from, which come from the first that is near this one: there is
+/// one.
+fn set_home_node(frame: &mut Frame) -> Answer {
+    let [at, len, node, flags, ..] = frame.args();
+    let end = len.checked_next_multiple_of(4096).and_then(|len| at.checked_add(len)).ok_or(Errno::EINVAL)?;
+    if !at.is_multiple_of(4096) || node != 0 || flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let space = current().space();
+    let mut answer = if at == end { Ok(0) } else { Err(Errno::ENOENT) };
+    for line in space.maps(at).take_while(|line| line.start < end) {
+        match space.find_vma(line.start).map_or(0, |vma| vma.policy()) & 0xffff_ffff & !MODE_FLAGS {
+            DEFAULT => {}
+            BIND | PREFERRED_MANY => answer = Ok(0),
+            _ => return Err(Errno::EOPNOTSUPP),
+        }
+    }
+    answer
 }
 
 fn set_mempolicy(frame: &mut Frame) -> Answer {

@@ -56,6 +56,12 @@ static void memory_has_policies(void) {
     CHECK(!syscall(SYS_migrate_pages, 0, 64, &node, &node));
     char *at = mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     at[0] = 1;
+    FAILS(syscall(SYS_set_mempolicy_home_node, at, 8192, 0, 0), ENOENT);
+    CHECK(!syscall(SYS_mbind, at, 4096, BIND, &node, 64, 0));
+    CHECK(!syscall(SYS_set_mempolicy_home_node, at, 8192, 0, 0));
+    FAILS(syscall(SYS_set_mempolicy_home_node, at, 8192, 0, 1), EINVAL);
+    CHECK(!syscall(SYS_mbind, at, 4096, INTERLEAVE, &node, 64, 0));
+    FAILS(syscall(SYS_set_mempolicy_home_node, at, 4096, 0, 0), EOPNOTSUPP);
     void *pages[] = {at, at + 4096, (void *)0x10000};
     int status[3] = {9, 9, 9};
     CHECK(!syscall(SYS_move_pages, 0, 3, pages, 0, status, 0));
