@@ -102,7 +102,8 @@ pub fn init(line: &str) {
             },
         }
     }
-    WATCHES.store(is_tracing() || measures_stretches() || records(), Relaxed);
+    let crashes = CRASH_STACK.load(Relaxed);
+    WATCHES.store(is_tracing() || measures_stretches() || records() || crashes, Relaxed);
 }
 
 /// From now on calls are looked at: a tracer wants its tracee to stop there.

@@ -128,6 +128,7 @@ fn perform(frame: &mut Frame, call: Call) {
 #[cold]
 fn watched(frame: &mut Frame, call: Call) {
     let number = frame.rax;
+    options::crash_if_asked();
     stretch::begin();
     if options::is_tracing() {
         traced(frame, call);
@@ -180,7 +181,6 @@ fn recorded(frame: &mut Frame, call: Call) {
 
 #[cold]
 fn unknown(frame: &mut Frame) -> Answer {
-    options::crash_if_asked();
     if let Some(word) = ABSENT.get(frame.rax as usize / 64) {
         let bit = 1 << (frame.rax % 64);
         // Relaxed: the bit says nothing of other memory.
