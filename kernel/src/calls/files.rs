@@ -105,7 +105,7 @@ fn open_at(descriptor: u64, at: u64, flags: u32, mode: u32) -> Answer {
         Ok(_) if flags & (O_CREAT | O_EXCL) == O_CREAT | O_EXCL => return Err(Errno::EEXIST),
         Err(Errno::ENOENT) if flags & O_CREAT != 0 && flags & O_PATH == 0 => {
             is_new = true;
-            create(&from, &path, mode)?
+            create(&from, &path, mode, flags & O_NOFOLLOW == 0)?
         }
         found => found?,
     };
@@ -173,9 +173,9 @@ fn unnamed(directory: &Arc<Node>, flags: u32, mode: u32) -> Result<Arc<Node>, Er
     Ok(node)
 }
 
-/// A new file at a path.
-pub fn create(from: &Arc<Node>, path: &[u8], mode: u32) -> Result<Arc<Node>, Errno> {
-    let (directory, name) = tree::lookup_parent(from, path, true)?;
+/// A new file at a path; at the end of a link there, if links are followed.
+pub fn create(from: &Arc<Node>, path: &[u8], mode: u32, follows: bool) -> Result<Arc<Node>, Errno> {
+    let (directory, name) = tree::lookup_parent(from, path, follows)?;
     if path.ends_with(b"/") {
         return Err(errno::EISDIR);
     }

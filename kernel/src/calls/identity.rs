@@ -73,13 +73,14 @@ fn change_user(f: impl FnOnce(&mut Numbers, bool) -> Result<(), Errno>) -> Answe
     f(&mut ids.user, may)?;
     ids.user_changed(before);
     let after = ids.user;
-    drop(ids);
     hide(before, after);
+    drop(ids);
     limits::renew(process);
     Ok(0)
 }
 
-/// A process that acts for another user from now on is not looked into, and hears of no parent's end.
+/// A process that acts for another user from now on is not looked into, and hears of no parent's end. With its
+/// ids locked: nobody sees the new ones before.
 fn hide(before: Numbers, after: Numbers) {
     if (before.effective, before.files) != (after.effective, after.files) {
         let process = current().process();
@@ -98,8 +99,8 @@ fn change_group(f: impl FnOnce(&mut Numbers, bool) -> Result<(), Errno>) -> Answ
     let (before, may) = (ids.group, ids.may(CAP_SETGID));
     f(&mut ids.group, may)?;
     let after = ids.group;
-    drop(ids);
     hide(before, after);
+    drop(ids);
     Ok(0)
 }
 
@@ -109,8 +110,8 @@ fn setfsuid(frame: &mut Frame) -> Answer {
     let (before, may) = (ids.user, ids.may(CAP_SETUID));
     ids.user.set_files(id as u32, may);
     let after = ids.user;
-    drop(ids);
     hide(before, after);
+    drop(ids);
     Ok(before.files.into())
 }
 
@@ -120,8 +121,8 @@ fn setfsgid(frame: &mut Frame) -> Answer {
     let (before, may) = (ids.group, ids.may(CAP_SETGID));
     ids.group.set_files(id as u32, may);
     let after = ids.group;
-    drop(ids);
     hide(before, after);
+    drop(ids);
     Ok(before.files.into())
 }
 
@@ -199,7 +200,8 @@ fn capset(frame: &mut Frame) -> Answer {
     let [effective, permitted, inheritable] = asked.map(|rights| rights & ALL_RIGHTS);
     let mut ids = process.ids.lock();
     let more = permitted & !ids.permitted != 0 || effective & !permitted != 0;
-    let passes_more = inheritable & !(ids.inheritable | ids.permitted) & !ids.bounding != 0;
+    let passes_more = inheritable & !(ids.inheritable | ids.bounding) != 0
+        || !ids.may(CAP_SETPCAP) && inheritable & !(ids.inheritable | ids.permitted) != 0;
     if more || passes_more {
         return Err(Errno::EPERM);
     }
@@ -351,19 +353,19 @@ fn prctl(frame: &mut Frame) -> Answer {
             Ok(0)
         }
         PR_SET_CHILD_SUBREAPER => {
-            process.adopts.store((argument != 0).into(), Relaxed);
+            process.is_subreaper.store((argument != 0).into(), Relaxed);
             Ok(0)
         }
         PR_GET_CHILD_SUBREAPER => {
-            UserPtr::<u32>::new(argument).write(&process.adopts.load(Relaxed))?;
+            UserPtr::<u32>::new(argument).write(&process.is_subreaper.load(Relaxed))?;
             Ok(0)
         }
         PR_SET_NO_NEW_PRIVS if [argument, second, third, fourth] == [1, 0, 0, 0] => {
-            process.no_new_rights.store(1, Relaxed);
+            process.no_new_privs.store(1, Relaxed);
             Ok(0)
         }
         PR_GET_NO_NEW_PRIVS if [argument, second, third, fourth] == [0; 4] => {
-            Ok(process.no_new_rights.load(Relaxed).into())
+            Ok(process.no_new_privs.load(Relaxed).into())
         }
         PR_CAP_AMBIENT => process.ids.lock().change_ambient([argument, second, third, fourth]),
         PR_GET_SECCOMP | PR_GET_SECUREBITS => Ok(0),

@@ -11,6 +11,7 @@ use crate::arch::lock::SpinLock;
 use crate::arch::trap::Frame;
 use crate::arch::user::{self, UserPtr};
 use crate::files::busy::Running;
+use crate::files::permissions::{self, READ};
 use crate::files::tree::{self, Kind, Node};
 use crate::memory::platform::Machine;
 use crate::record;
@@ -142,7 +143,9 @@ fn execute(frame: &mut Frame, node: Arc<Node>, path: Vec<u8>, arguments: u64, en
     let name = tree::path_of(&node);
     let before = current().process().exe.lock().replace(running);
     drop(before);
-    become_program(space, &path, name);
+    // Of a program that may not be read nobody reads the memory.
+    let is_hidden = permissions::check(&node, READ).is_err();
+    become_program(space, &path, name, is_hidden);
     current().process().auxv_at.store(strings.auxv_at(begin.rsp), Relaxed);
     record::exec();
     *frame = begin;
@@ -151,7 +154,7 @@ fn execute(frame: &mut Frame, node: Arc<Node>, path: Vec<u8>, arguments: u64, en
 }
 
 /// The calling thread, alone in its process, goes on in this space, with what exec keeps.
-fn become_program(space: Space, path: &[u8], name: Vec<u8>) {
+fn become_program(space: Space, path: &[u8], name: Vec<u8>, is_hidden: bool) {
     let thread = current();
     let process = thread.process();
     thread.set_tid(process.pid);
@@ -165,8 +168,8 @@ fn become_program(space: Space, path: &[u8], name: Vec<u8>) {
     process.files.close_marked();
     process.has_executed.store(1, Relaxed);
     let mut ids = process.ids.lock();
-    let dumpable = if ids.act_for_others() { identity::dumpable_of_others() } else { 1 };
-    ids.executes(process.no_new_rights.load(Relaxed) != 0);
+    let dumpable = if ids.act_for_others() || is_hidden { identity::dumpable_of_others() } else { 1 };
+    ids.executes(process.no_new_privs.load(Relaxed) != 0);
     drop(ids);
     process.is_dumpable.store(dumpable, Relaxed);
     // Of programs of 32 bits alone.

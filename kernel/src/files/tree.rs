@@ -65,6 +65,29 @@ pub struct Node {
     pub kind: Kind,
 }
 
+impl Node {
+    /// Takes out what it alone may keep.
+    fn take_below(&mut self) -> Vec<Arc<Node>> {
+        let mut below: Vec<_> = self.keeps.lock().take().into_iter().collect();
+        if let Kind::Directory(entries) = &self.kind {
+            below.extend(core::mem::take(&mut *entries.lock()).into_values());
+        }
+        below
+    }
+}
+
+impl Drop for Node {
+    // Not each by the one above: a tree may be deeper than a kernel stack.
+    fn drop(&mut self) {
+        let mut rest = self.take_below();
+        while let Some(node) = rest.pop() {
+            if let Some(mut node) = Arc::into_inner(node) {
+                rest.append(&mut node.take_below());
+            }
+        }
+    }
+}
+
 pub enum Kind {
     Regular(Counted<Mapping<Machine>>),
     Directory(SpinLock<BTreeMap<Vec<u8>, Arc<Node>>>),

@@ -123,7 +123,7 @@ fn open(process: &Process) -> Result<Arc<Open>, Errno> {
     let path = path(process).ok_or(Errno::EPERM)?.into_bytes();
     let from = process.place().directory.lock().clone();
     let node = match tree::lookup(&from, &path, false) {
-        Err(Errno::ENOENT) => create(&from, &path, 0o600)?,
+        Err(Errno::ENOENT) => create(&from, &path, 0o600, false)?,
         found => found?,
     };
     permissions::check(&node, WRITE)?;
@@ -201,7 +201,7 @@ impl Core {
             parts.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
             parts.push(Part::new(&smap));
         }
-        let notes = notes(here, frame, info);
+        let notes = notes(here, frame, info)?;
         let count = parts.len() as u64 + 1;
         // The headers (System V ABI, "Object files"): of the file, of the notes, of each part.
         let from = 64 + 56 * count;
@@ -255,7 +255,7 @@ fn bytes_of(words: &[u64]) -> Vec<u8> {
 
 /// `struct elf_prstatus` of each thread, that of the signal first; `struct elf_prpsinfo`; what is known of the
 /// signal; the auxiliary vector.
-fn notes(here: &Thread, frame: &Frame, info: &Info) -> Vec<u8> {
+fn notes(here: &Thread, frame: &Frame, info: &Info) -> Result<Vec<u8>, Errno> {
     let process = here.process();
     let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
     let ids = process.ids.lock().user.real;
@@ -272,29 +272,32 @@ fn notes(here: &Thread, frame: &Frame, info: &Info) -> Vec<u8> {
         words
     };
     let mut out = Vec::new();
-    note(&mut out, 1, &bytes_of(&status(here, frame)));
+    note(&mut out, 1, &bytes_of(&status(here, frame)))?;
     let mut about =
         bytes_of(&[u64::from(b'R') << 8, 0, pair(ids, ids), pair(process.pid, process.parent_pid()), family]);
     about.extend(report::short_name(process));
     about.resize(56, 0);
-    let mut arguments = report::strings(process, false);
-    arguments.truncate(79);
+    let mut arguments = [0; 79];
+    let _ = here.space().read_cmdline(0, &mut arguments);
     about.extend(arguments.iter().map(|byte| if *byte == 0 { b' ' } else { *byte }));
     about.resize(136, 0);
-    note(&mut out, 3, &about);
-    note(&mut out, 0x5349_4749, &bytes_of(&info.words()));
-    note(&mut out, 6, &report::auxv(process));
+    note(&mut out, 3, &about)?;
+    note(&mut out, 0x5349_4749, &bytes_of(&info.words()))?;
+    note(&mut out, 6, &report::auxv(process))?;
     let others = process.threads.lock().clone();
     for other in others.iter().filter(|other| other.tid() != here.tid()) {
         // SAFETY: it is in `hold`, until this is over.
         let frame = unsafe { other.frame() };
-        note(&mut out, 1, &bytes_of(&status(other, &frame)));
+        note(&mut out, 1, &bytes_of(&status(other, &frame)))?;
     }
-    out
+    Ok(out)
 }
 
-fn note(out: &mut Vec<u8>, kind: u32, text: &[u8]) {
+fn note(out: &mut Vec<u8>, kind: u32, text: &[u8]) -> Result<(), Errno> {
+    // A process with many threads may end for want of memory.
+    out.try_reserve(20 + text.len()).map_err(|_| Errno::ENOMEM)?;
     [5, text.len() as u32, kind].iter().for_each(|word| out.extend(word.to_le_bytes()));
     out.extend(b"CORE\0\0\0\0");
     out.extend(text);
+    Ok(())
 }

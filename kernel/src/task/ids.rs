@@ -207,12 +207,12 @@ impl Ids {
     }
 
     /// A program is executed: root's has all rights, but none that it had not, if it may get no new ones.
-    pub fn executes(&mut self, no_new_rights: bool) {
+    pub fn executes(&mut self, no_new_privs: bool) {
         let (before, is_root) = (self.permitted, self.user.effective == 0);
         let all = self.user.real == 0 || is_root;
         self.permitted = if all { self.bounding | self.inheritable } else { 0 };
         let others = self.act_for_others();
-        if no_new_rights && (others || self.permitted & !before != 0) {
+        if no_new_privs && (others || self.permitted & !before != 0) {
             self.user.effective = self.user.real;
             self.group.effective = self.group.real;
             self.permitted &= before;

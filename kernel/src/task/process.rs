@@ -123,9 +123,9 @@ pub struct Process {
     pub parent_signal: AtomicU32,
     /// What prctl has set: no more rights by exec, others may look in, orphans below are its own (each 0 or 1), and
     /// by how many nanoseconds timers may be late.
-    pub no_new_rights: AtomicU32,
+    pub no_new_privs: AtomicU32,
     pub is_dumpable: AtomicU32,
-    pub adopts: AtomicU32,
+    pub is_subreaper: AtomicU32,
     /// It has given its children away for good. Under [`FAMILY`].
     pub is_childless: AtomicBool,
     pub slack_ns: AtomicU64,
@@ -182,9 +182,9 @@ impl Process {
             exe: SpinLock::new(None),
             exit_signal: AtomicU32::new(17),
             parent_signal: AtomicU32::new(0),
-            no_new_rights: AtomicU32::new(0),
+            no_new_privs: AtomicU32::new(0),
             is_dumpable: AtomicU32::new(1),
-            adopts: AtomicU32::new(0),
+            is_subreaper: AtomicU32::new(0),
             is_childless: AtomicBool::new(false),
             slack_ns: AtomicU64::new(USUAL_SLACK_NS),
             auxv_at: AtomicU64::new(0),
@@ -213,7 +213,7 @@ impl Process {
             files: self.files.fork(shares.files),
             place: SpinLock::new(if shares.place { self.place() } else { self.place().copy() }),
             exe: SpinLock::new(self.exe.lock().clone()),
-            no_new_rights: AtomicU32::new(self.no_new_rights.load(Relaxed)),
+            no_new_privs: AtomicU32::new(self.no_new_privs.load(Relaxed)),
             is_dumpable: AtomicU32::new(self.is_dumpable.load(Relaxed)),
             slack_ns: AtomicU64::new(self.slack_ns.load(Relaxed)),
             auxv_at: AtomicU64::new(self.auxv_at.load(Relaxed)),
@@ -356,7 +356,7 @@ pub static FAMILY: SpinLock<()> = SpinLock::new(());
 pub fn heir_of(process: &Process) -> Option<Arc<Process>> {
     let mut above = process.parent();
     while let Some(next) = above {
-        if next.adopts.load(Relaxed) != 0 && !next.is_childless.load(Relaxed) {
+        if next.is_subreaper.load(Relaxed) != 0 && !next.is_childless.load(Relaxed) {
             return Some(next);
         }
         above = next.parent();

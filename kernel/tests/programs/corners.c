@@ -271,6 +271,12 @@ static void the_closed_are_not_read(void) {
         if (closed == 0) wait_for_ever(0);
         FAILS(read_of(closed), EPERM);
         FAILS(advise(closed), EACCES);
+        for (const char **name = (const char *[]){"maps", "mem", "environ", "auxv", "fd/1", "cwd/.", 0}; *name; name++) {
+            char path[64];
+            snprintf(path, sizeof path, "/proc/%d/%s", closed, *name);
+            FAILS(open(path, O_RDONLY), EACCES);
+        }
+        CHECK(open("/proc/self/maps", O_RDONLY) >= 0);
         CHECK(!prctl(PR_SET_DUMPABLE, 1));
         pid_t open = fork();
         if (open == 0) wait_for_ever(0);
@@ -489,6 +495,13 @@ static void mounts_are_listed(void) {
     CHECK(!rmdir("/tmp/a\\b/m") && !rmdir("/tmp/a\\b"));
 }
 
+// What is below a mount that goes may be deeper than a stack of the kernel is large.
+static void deep_trees_go(void) {
+    CHECK(!mkdir("/tmp/deep", 0777) && !mount("none", "/tmp/deep", "tmpfs", 0, 0) && !chdir("/tmp/deep"));
+    for (int depth = 0; depth < 3000; depth++) CHECK(!mkdir("d", 0777) && !chdir("d"));
+    CHECK(!chdir("/tmp") && !umount("/tmp/deep") && !rmdir("/tmp/deep"));
+}
+
 // With an argument, for a root who is none outside: without what asks for rights there.
 int main(int argc, char **argv) {
     if (argc == 2 && strcmp(argv[1], "unprivileged")) return executed(argv[1]);
@@ -500,6 +513,7 @@ int main(int argc, char **argv) {
         PART(the_closed_are_not_read);
         PART(rights_are_given_up);
         PART(mounts_are_listed);
+        PART(deep_trees_go);
         PART(limits_count);
         PART(proc_knows_threads_and_huge_pages);
         PART(what_was_waited_for_has_no_memory);

@@ -5,7 +5,8 @@ use super::maps::{self, Memory, Pages, space};
 use super::{FOLDER, LINKED, PLAIN, number, setting, text};
 use crate::arch::lock::SpinLock;
 use crate::arch::{clock, cpu};
-use crate::files::tree::{self, Jump, Listing, Node};
+use crate::calls::memory::check_traceable;
+use crate::files::tree::{self, Jump, Kind, Listing, Node};
 use crate::files::{File, names};
 use crate::task::Thread;
 use crate::task::ids::{CAP_SYS_NICE, Numbers};
@@ -42,10 +43,22 @@ const TEXTS: &[(&str, Text)] = &[
     ("numa_maps", numa_maps),
 ];
 
+/// Of those, the ones that only a debugger of the process may read.
+const PRIVATE: &[&str] = &["smaps_rollup", "environ", "auxv", "numa_maps"];
+
 const LINKS: &[&str] = &["exe", "cwd", "root"];
 
 /// oom_score_adj of those that have set it; nobody looks at it.
 static SCORES: SpinLock<BTreeMap<u32, i64>> = SpinLock::new(BTreeMap::new());
+
+/// Whether the caller may look into a process, as a debugger may.
+///
+/// # Errors
+///
+/// EACCES.
+pub fn check_access(process: &Process) -> Result<(), Errno> {
+    check_traceable(process).map_err(|_| Errno::EACCES)
+}
 
 /// The folder of a process, or of a thread by its number.
 ///
@@ -58,7 +71,10 @@ pub fn folder(pid: u32) -> Result<Arc<Node>, Errno> {
         None => process::find_thread(pid).map(|(process, _)| (process, Some(pid))).ok_or(Errno::ENOENT)?,
     };
     let ids = process.ids.lock();
-    let owner = u64::from(ids.user.effective) | u64::from(ids.group.effective) << 32;
+    let owner = match process.is_dumpable.load(Relaxed) {
+        1 => u64::from(ids.user.effective) | u64::from(ids.group.effective) << 32,
+        _ => 0,
+    };
     drop(ids);
     let node = Node::listing(Box::new(Of { process, thread }));
     node.owner.store(owner, Relaxed);
@@ -81,11 +97,24 @@ impl Listing for Of {
     fn child(&self, name: &[u8]) -> Result<Arc<Node>, Errno> {
         let (process, tid) = (self.process.clone(), self.tid());
         if let Some((_, make)) = TEXTS.iter().find(|(file, _)| file.as_bytes() == name) {
-            return Ok(text(move || Ok(make(&process))));
+            let closed = process.clone();
+            let text = text(move || Ok(make(&process)));
+            if !PRIVATE.iter().any(|file| file.as_bytes() == name) {
+                return Ok(text);
+            }
+            let open = move || match &text.kind {
+                Kind::Made(open) => check_access(&closed).and_then(|()| open()),
+                _ => unreachable!("a text is made"),
+            };
+            return Ok(Node::made(0o444, Box::new(open)));
         }
-        let opened = |make: fn(Arc<Process>) -> Arc<dyn File>| {
+        let opened = |mode, make: fn(Arc<Process>) -> Arc<dyn File>| {
             let process = process.clone();
-            Ok(Node::made(0o600, Box::new(move || Ok(make(process.clone())))))
+            let make = move || {
+                check_access(&process)?;
+                Ok(make(process.clone()))
+            };
+            Ok(Node::made(mode, Box::new(make)))
         };
         match name {
             b"status" => Ok(text(move || Ok(status(&process, tid)))),
@@ -93,10 +122,10 @@ impl Listing for Of {
             b"comm" => Ok(name_of(process, tid)),
             b"timerslack_ns" => Ok(slack_of(process)),
             b"oom_score_adj" | b"oom_adj" => Ok(score(process.pid)),
-            b"maps" => opened(|process| Arc::new(maps::Lines::new(process, false))),
-            b"smaps" => opened(|process| Arc::new(maps::Lines::new(process, true))),
-            b"mem" => opened(|process| Arc::new(Memory(process))),
-            b"pagemap" => opened(|process| Arc::new(Pages(process))),
+            b"maps" => opened(0o444, |process| Arc::new(maps::Lines::new(process, false))),
+            b"smaps" => opened(0o444, |process| Arc::new(maps::Lines::new(process, true))),
+            b"mem" => opened(0o600, |process| Arc::new(Memory(process))),
+            b"pagemap" => opened(0o400, |process| Arc::new(Pages(process))),
             b"clear_refs" => Ok(setting(|| Ok(Vec::new()), |_| Ok(()))),
             b"coredump_filter" => Ok(setting(|| Ok(b"00000033\n".to_vec()), |_| Ok(()))),
             b"exe" => Ok(Node::jump(Box::new(Link { process, what: "exe" }))),
@@ -159,6 +188,7 @@ impl Jump for Link {
     }
 
     fn node(&self) -> Result<Arc<Node>, Errno> {
+        check_access(&self.process)?;
         match self.what {
             "cwd" => Ok(self.process.place().directory.lock().clone()),
             "root" => Ok(tree::root()),
@@ -415,7 +445,7 @@ fn status(process: &Process, tid: u32) -> Vec<u8> {
         signal::queued(ids.user.real),
         most_queued,
         signals(process, tid),
-        process.no_new_rights.load(Relaxed),
+        process.no_new_privs.load(Relaxed),
         ids.inheritable,
         ids.permitted,
         ids.effective,
