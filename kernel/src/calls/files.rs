@@ -4,11 +4,11 @@ use super::{Answer, Calls, errno};
 use crate::arch::cpu::current;
 use crate::arch::trap::Frame;
 use crate::arch::user::{self, UserPtr};
-use crate::files::File;
 use crate::files::node::NodeFile;
 use crate::files::open::Open;
 use crate::files::permissions::{self, EXECUTE, READ, WRITE};
 use crate::files::tree::{self, Kind, Node};
+use crate::files::{File, names};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
@@ -105,7 +105,7 @@ fn open_at(descriptor: u64, at: u64, flags: u32, mode: u32) -> Answer {
         Ok(_) if flags & (O_CREAT | O_EXCL) == O_CREAT | O_EXCL => return Err(Errno::EEXIST),
         Err(Errno::ENOENT) if flags & O_CREAT != 0 && flags & O_PATH == 0 => {
             is_new = true;
-            create(&from, &path, mode, flags & O_NOFOLLOW == 0)?
+            names::create(&from, &path, mode, flags & O_NOFOLLOW == 0)?
         }
         found => found?,
     };
@@ -171,23 +171,6 @@ fn unnamed(directory: &Arc<Node>, flags: u32, mode: u32) -> Result<Arc<Node>, Er
     *node.name.lock() = alloc::format!("#{}", node.inode).into_bytes();
     *node.parent.lock() = Arc::downgrade(directory);
     Ok(node)
-}
-
-/// A new file at a path; at the end of a link there, if links are followed.
-pub fn create(from: &Arc<Node>, path: &[u8], mode: u32, follows: bool) -> Result<Arc<Node>, Errno> {
-    let (directory, name) = tree::lookup_parent(from, path, follows)?;
-    if path.ends_with(b"/") {
-        return Err(errno::EISDIR);
-    }
-    let name = name.ok_or(errno::EISDIR)?;
-    permissions::check(&directory, WRITE | EXECUTE)?;
-    let node = Node::empty(mode & !current().process().place().umask.load(Relaxed), &directory)?;
-    permissions::make_own(&node, &directory);
-    match directory.insert(&name, node.clone()) {
-        // Somebody else was faster.
-        Err(Errno::EEXIST) => directory.child(&name),
-        inserted => inserted.map(|()| node),
-    }
 }
 
 fn readlink(frame: &mut Frame) -> Answer {

@@ -72,8 +72,7 @@ fn change_user(f: impl FnOnce(&mut Numbers, bool) -> Result<(), Errno>) -> Answe
     let (before, may) = (ids.user, ids.may(CAP_SETUID));
     f(&mut ids.user, may)?;
     ids.user_changed(before);
-    let after = ids.user;
-    hide(before, after);
+    hide(before, ids.user);
     drop(ids);
     limits::renew(process);
     Ok(0)
@@ -98,9 +97,7 @@ fn change_group(f: impl FnOnce(&mut Numbers, bool) -> Result<(), Errno>) -> Answ
     let mut ids = current().process().ids.lock();
     let (before, may) = (ids.group, ids.may(CAP_SETGID));
     f(&mut ids.group, may)?;
-    let after = ids.group;
-    hide(before, after);
-    drop(ids);
+    hide(before, ids.group);
     Ok(0)
 }
 
@@ -109,9 +106,7 @@ fn setfsuid(frame: &mut Frame) -> Answer {
     let mut ids = current().process().ids.lock();
     let (before, may) = (ids.user, ids.may(CAP_SETUID));
     ids.user.set_files(id as u32, may);
-    let after = ids.user;
-    hide(before, after);
-    drop(ids);
+    hide(before, ids.user);
     Ok(before.files.into())
 }
 
@@ -120,9 +115,7 @@ fn setfsgid(frame: &mut Frame) -> Answer {
     let mut ids = current().process().ids.lock();
     let (before, may) = (ids.group, ids.may(CAP_SETGID));
     ids.group.set_files(id as u32, may);
-    let after = ids.group;
-    hide(before, after);
-    drop(ids);
+    hide(before, ids.group);
     Ok(before.files.into())
 }
 

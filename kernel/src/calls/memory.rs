@@ -10,7 +10,8 @@ use crate::memory::platform::Machine;
 use crate::task::Space;
 use crate::task::exit::{self, Status};
 use crate::task::ids::CAP_SYS_NICE;
-use crate::task::process::{self, Process};
+use crate::task::process;
+use crate::task::trace;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::PAGE_SIZE;
@@ -200,28 +201,9 @@ fn space_of(pid: u64) -> Result<Space, Errno> {
 /// The same, of one whose memory the caller may look at.
 fn traced_space(pid: u64) -> Result<Space, Errno> {
     let process = process::find(pid as u32).ok_or(Errno::ESRCH)?;
-    check_traceable(&process)?;
+    trace::check_traceable(&process)?;
     space_of(pid)
 }
-
-/// Whether the caller may look into a process: its own, and one of the same user that has no more rights and
-/// has not forbidden it.
-///
-/// # Errors
-///
-/// EPERM.
-pub fn check_traceable(process: &Process) -> Result<(), Errno> {
-    let here = current().process();
-    if core::ptr::eq(&raw const **here, process) {
-        return Ok(());
-    }
-    let own = here.ids.lock().clone();
-    let other = process.ids.lock().clone();
-    let is_open = process.is_dumpable.load(Relaxed) == 1 && other.permitted & !own.permitted == 0;
-    if own.are_all_of(&other) && is_open || own.may(SYS_PTRACE) { Ok(()) } else { Err(Errno::EPERM) }
-}
-
-const SYS_PTRACE: u32 = 19;
 
 /// By a descriptor of a process: a pidfd, or a folder of /proc.
 fn process_madvise(frame: &mut Frame) -> Answer {
@@ -237,7 +219,7 @@ fn process_madvise(frame: &mut Frame) -> Answer {
     let space = space_of(pid.into())?;
     let own = Counted::same(&space, current().space());
     if !own {
-        check_traceable(&process).map_err(|_| Errno::EACCES)?;
+        trace::check_traceable(&process).map_err(|_| Errno::EACCES)?;
         if !current().process().ids.lock().may(CAP_SYS_NICE) {
             return Err(Errno::EPERM);
         }

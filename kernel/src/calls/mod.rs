@@ -13,7 +13,7 @@ mod events;
 pub mod files;
 mod futexes;
 mod identity;
-pub mod memory;
+mod memory;
 mod memory_options;
 mod names;
 mod pidfds;

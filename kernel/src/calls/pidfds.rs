@@ -8,6 +8,7 @@ use crate::arch::trap::Frame;
 use crate::files::open::Open;
 use crate::files::pidfd::{self, PidFile};
 use crate::task::process::{self, Process};
+use crate::task::trace;
 use crate::task::wait::{self, Sleep, Woken};
 use alloc::sync::Arc;
 use freehold::error::Errno;
@@ -63,7 +64,7 @@ fn pidfd_getfd(frame: &mut Frame) -> Answer {
         return Err(Errno::EINVAL);
     }
     let process = process_of(&*file(descriptor)?)?;
-    super::memory::check_traceable(&process)?;
+    trace::check_traceable(&process)?;
     let open = process.files.get(wanted)?;
     current().process().files.add(open, 0, true)
 }
@@ -142,8 +143,8 @@ fn kcmp(frame: &mut Frame) -> Answer {
     let [one, other, kind, first, second, _] = frame.args();
     let find = |pid: u64| process::find_thread(pid as u32).map(|(process, _)| process).ok_or(Errno::ESRCH);
     let (one, other) = (find(one)?, find(other)?);
-    super::memory::check_traceable(&one)?;
-    super::memory::check_traceable(&other)?;
+    trace::check_traceable(&one)?;
+    trace::check_traceable(&other)?;
     let address = |process: &Arc<Process>, number: u64| match kind {
         KCMP_FILE => process.files.get(number).map(|open| Arc::as_ptr(&open).addr()),
         KCMP_VM => {

@@ -8,6 +8,7 @@ use crate::arch::user::UserPtr;
 use crate::memory::platform::Machine;
 use crate::task::ids::CAP_SYS_NICE;
 use crate::task::process::{self, Process};
+use crate::task::trace;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use freehold::error::Errno;
@@ -199,7 +200,7 @@ fn process_of(pid: u64) -> Result<Arc<Process>, Errno> {
         return Ok(current().process().clone());
     }
     let process = process::find(pid as u32).ok_or(Errno::ESRCH)?;
-    super::memory::check_traceable(&process)?;
+    trace::check_traceable(&process)?;
     Ok(process)
 }
 

@@ -1,7 +1,6 @@
 //! ptrace(2): what a tracer asks for. Debug registers are kept, and do not stop anybody; forks and clones of a
 //! tracee are not traced by themselves.
 
-use super::memory::check_traceable;
 use super::{Answer, Calls};
 use crate::arch::cpu::current;
 use crate::arch::features::VectorState;
@@ -128,7 +127,7 @@ fn attach(pid: u64, options: Option<u64>) -> Answer {
     if Arc::ptr_eq(here, &process) {
         return Err(Errno::EPERM);
     }
-    check_traceable(&process)?;
+    trace::check_traceable(&process)?;
     trace::begin(here, &process, &thread, options.unwrap_or(0))?;
     if options.is_none() {
         signal::send(&process, Some(&thread), Info::from_here(SIGSTOP, 0));

@@ -243,9 +243,7 @@ fn rr_get_interval(frame: &mut Frame) -> Answer {
 
 /// EPERM: the process is another user's.
 fn check_owner(process: &Process) -> Result<(), Errno> {
-    // One lock at a time: both may be the same process's.
-    let own = current().process().ids.lock().clone();
-    let other = process.ids.lock().clone();
+    let (own, other) = process::ids_beside(process);
     if own.may_schedule(&other) { Ok(()) } else { Err(Errno::EPERM) }
 }
 

@@ -126,9 +126,7 @@ fn prlimit(frame: &mut Frame) -> Answer {
     let [pid, resource, new, old, ..] = frame.args();
     let new = UserPtr::<[u64; 2]>::optional(new).map(UserPtr::read).transpose()?;
     let process = of(pid as u32)?;
-    // One lock at a time: both may be the same process's.
-    let own = current().process().ids.lock().clone();
-    let other = process.ids.lock().clone();
+    let (own, other) = process::ids_beside(&process);
     let is_own = Arc::ptr_eq(&process, current().process());
     if !is_own && !own.are_all_of(&other) && !own.may(CAP_SYS_RESOURCE) {
         return Err(Errno::EPERM);

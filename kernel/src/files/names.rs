@@ -1,8 +1,9 @@
-//! Changes of the tree: removing, renaming, hard links. One at a time, by a lock of their own; lookups go on
-//! meanwhile, and find the old name or the new one.
+//! Changes of the tree: new files; and removing, renaming and hard links, one at a time, by a lock of their
+//! own. Lookups go on meanwhile, and find the old name or the new one.
 
 use super::permissions::{self, EXECUTE, WRITE};
 use super::tree::{self, Kind, Node};
+use crate::arch::cpu;
 use crate::arch::lock::SpinLock;
 use crate::calls::errno;
 use alloc::collections::BTreeMap;
@@ -245,4 +246,21 @@ fn lies_within(inner: &Arc<Node>, outer: &Arc<Node>) -> bool {
         here = node.parent.lock().upgrade();
     }
     false
+}
+
+/// A new file at a path; at the end of a link there, if links are followed.
+pub fn create(from: &Arc<Node>, path: &[u8], mode: u32, follows: bool) -> Result<Arc<Node>, Errno> {
+    let (directory, name) = tree::lookup_parent(from, path, follows)?;
+    if path.ends_with(b"/") {
+        return Err(errno::EISDIR);
+    }
+    let name = name.ok_or(errno::EISDIR)?;
+    permissions::check(&directory, WRITE | EXECUTE)?;
+    let node = Node::empty(mode & !cpu::current().process().place().umask.load(Relaxed), &directory)?;
+    permissions::make_own(&node, &directory);
+    match directory.insert(&name, node.clone()) {
+        // Somebody else was faster.
+        Err(Errno::EEXIST) => directory.child(&name),
+        inserted => inserted.map(|()| node),
+    }
 }

@@ -12,13 +12,12 @@ use super::wait::{self, Key, Sleep, Woken};
 use super::{Space, Thread, trace, work};
 use crate::arch::trap::Frame;
 use crate::arch::{cpu, preempt};
-use crate::calls::files::create;
 use crate::files::buffer::UserBuffer;
 use crate::files::node::NodeFile;
 use crate::files::open::Open;
 use crate::files::permissions::{self, WRITE};
 use crate::files::proc::{process as report, settings};
-use crate::files::tree;
+use crate::files::{names, tree};
 use crate::memory::platform::Machine;
 use alloc::format;
 use alloc::string::String;
@@ -123,7 +122,7 @@ fn open(process: &Process) -> Result<Arc<Open>, Errno> {
     let path = path(process).ok_or(Errno::EPERM)?.into_bytes();
     let from = process.place().directory.lock().clone();
     let node = match tree::lookup(&from, &path, false) {
-        Err(Errno::ENOENT) => create(&from, &path, 0o600, false)?,
+        Err(Errno::ENOENT) => names::create(&from, &path, 0o600, false)?,
         found => found?,
     };
     permissions::check(&node, WRITE)?;

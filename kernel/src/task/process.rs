@@ -5,6 +5,7 @@ use super::ids::Ids;
 use super::limits::Limits;
 use super::signal::{Action, Actions, Signals};
 use super::{Space, Thread, exit::Status, itimers::Timers, trace::Tracees};
+use crate::arch::cpu;
 use crate::arch::lock::SpinLock;
 use crate::files::busy::Running;
 use crate::files::table::FileTable;
@@ -346,6 +347,12 @@ pub fn pids() -> Vec<u32> {
 pub fn forget(pid: u32) {
     let gone = ALL.lock().remove(&pid);
     drop(gone);
+}
+
+/// The ids of the calling thread's process, and of this one. One lock at a time: they may be the same.
+pub fn ids_beside(process: &Process) -> (Ids, Ids) {
+    let own = cpu::current().process().ids.lock().clone();
+    (own, process.ids.lock().clone())
 }
 
 /// Which process is whose child. Held where one gets a parent, is told to its parent, or gives its children away.

@@ -5,13 +5,13 @@ use super::maps::{self, Memory, Pages, space};
 use super::{FOLDER, LINKED, PLAIN, number, setting, text};
 use crate::arch::lock::SpinLock;
 use crate::arch::{clock, cpu};
-use crate::calls::memory::check_traceable;
 use crate::files::tree::{self, Jump, Kind, Listing, Node};
 use crate::files::{File, names};
 use crate::task::Thread;
 use crate::task::ids::{CAP_SYS_NICE, Numbers};
 use crate::task::process::{self, Process, USUAL_SLACK_NS};
 use crate::task::signal::{self, IGNORE, bit};
+use crate::task::trace;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -57,7 +57,7 @@ static SCORES: SpinLock<BTreeMap<u32, i64>> = SpinLock::new(BTreeMap::new());
 ///
 /// EACCES.
 pub fn check_access(process: &Process) -> Result<(), Errno> {
-    check_traceable(process).map_err(|_| Errno::EACCES)
+    trace::check_traceable(process).map_err(|_| Errno::EACCES)
 }
 
 /// The folder of a process, or of a thread by its number.
