@@ -106,7 +106,7 @@ impl FillError {
             FillError::Io => Errno::EIO,
             FillError::NoMemory => Errno::ENOMEM,
             FillError::Sealed => Errno::EPERM,
-            FillError::NoHugePages => Errno::ENOSPC,
+            FillError::NoSpace | FillError::NoHugePages => Errno::ENOSPC,
             FillError::Invalid => Errno::EINVAL,
             FillError::Busy => Errno::ETXTBSY,
             FillError::Unsupported => Errno::EOPNOTSUPP,

@@ -4,6 +4,7 @@
 
 use crate::support::*;
 use freehold::{
+    engine::Overcommit,
     error::{MmapError, MremapError},
     fault::{FaultError, SegvCode},
     space::{Limits, LockAllFlags, RemapFlags, Write},
@@ -396,9 +397,9 @@ fn settings_change() {
         assert_eq!(mapped(40), 6);
         let map =
             |pages: u64| process.mmap(0, pages * PAGE, RW, MapFlags::PRIVATE | MapFlags::ANONYMOUS, None, 0);
-        engine.set_commit_pages(freehold::PageCount::new(4));
+        engine.set_overcommit(Overcommit::Heuristic(freehold::PageCount::new(4)));
         assert_eq!((map(4).is_ok(), map(5)), (true, Err(MmapError::Limit)));
-        engine.set_commit_pages(Config::default().commit_pages);
+        engine.set_overcommit(Config::default().overcommit);
         assert!(map(5).is_ok());
     });
 }

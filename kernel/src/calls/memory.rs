@@ -5,7 +5,6 @@ use super::{Answer, Calls};
 use crate::arch::cpu::current;
 use crate::arch::trap::Frame;
 use crate::arch::user;
-use crate::files::proc::settings;
 use crate::memory::platform::Machine;
 use crate::task::Space;
 use crate::task::exit::{self, Status};
@@ -48,7 +47,7 @@ pub const CALLS: Calls = &[
 
 fn mmap(frame: &mut Frame) -> Answer {
     let [at, len, prot, flags, descriptor, offset] = frame.args();
-    let (prot, mut flags) = (asked(prot), MapFlags::from_bits_retain(flags));
+    let (prot, flags) = (asked(prot), MapFlags::from_bits_retain(flags));
     if !offset.is_multiple_of(PAGE_SIZE) {
         return Err(Errno::EINVAL);
     }
@@ -57,11 +56,6 @@ fn mmap(frame: &mut Frame) -> Answer {
         true => None,
         false => Some(thread.process().files.get(descriptor & 0xffff_ffff)?.mapped()?),
     };
-    let huge = flags.contains(MapFlags::HUGETLB)
-        || file.as_ref().is_some_and(|file| file.mapping().huge_page_size().is_some());
-    if flags.contains(MapFlags::NORESERVE) && !huge && settings::kept("vm/overcommit_memory") == 2 {
-        flags -= MapFlags::NORESERVE;
-    }
     let mapped = thread.space().mmap(at, len, prot, flags, file.as_ref(), offset);
     mapped.map_err(|error| {
         let fixed = flags.intersects(MapFlags::FIXED | MapFlags::FIXED_NOREPLACE);

@@ -149,7 +149,11 @@ fn shmget(frame: &mut Frame) -> Answer {
         return Err(Errno::EPERM);
     }
     let memory = match flags & HUGE != 0 {
-        false => object::Segment::new(engine(), key, bytes).map_err(|_| Errno::ENOMEM)?,
+        false => match flags & NORESERVE == 0 {
+            true => object::Segment::new(engine(), key, bytes),
+            false => object::Segment::noreserve(engine(), key, bytes),
+        }
+        .map_err(|_| Errno::ENOMEM)?,
         true => {
             let size = flags >> HUGE_SHIFT & 0x3f;
             let page = if size == 0 { 2 << 20 } else { 1 << size };

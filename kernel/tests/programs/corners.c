@@ -10,6 +10,7 @@
 #include <sys/personality.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/shm.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -131,6 +132,48 @@ static void counted_promises_are_for_all(void) {
         CHECK(!munmap(at, 4096) && !munmap(huge, 2 << 20));
     }
     set("/proc/sys/vm/overcommit_memory", "0");
+}
+
+static long meminfo(const char *name) {
+    static char text[1 << 14];
+    int file = open("/proc/meminfo", O_RDONLY);
+    long bytes = read(file, text, sizeof text - 1);
+    CHECK(bytes > 0 && !close(file));
+    text[bytes] = 0;
+    return atol(strchr(strstr(text, name), ':') + 1);
+}
+
+static void shared_memory_is_promised(void) {
+    enum { SHARED = MAP_SHARED | MAP_ANONYMOUS, RW = PROT_READ | PROT_WRITE };
+    size_t huge = 1ul << 45, page = 4096;
+    CHECK(mmap(0, huge, RW, SHARED, -1, 0) == MAP_FAILED && errno == ENOMEM);
+    CHECK(shmget(IPC_PRIVATE, huge, 0600) == -1 && errno == ENOMEM);
+    char *at = mmap(0, huge, RW, SHARED | MAP_NORESERVE, -1, 0);
+    CHECK(at != MAP_FAILED && !munmap(at, huge));
+    int file = memfd_create("promised", 0), id = shmget(IPC_PRIVATE, huge, 0600 | SHM_NORESERVE);
+    CHECK(file >= 0 && !ftruncate(file, huge) && id >= 0 && !shmctl(id, IPC_RMID, 0));
+    at = mmap(0, huge, RW, MAP_SHARED, file, 0);
+    CHECK(at != MAP_FAILED && (at[huge - page] = 1) && !munmap(at, huge) && !close(file));
+}
+
+static void promises_have_a_sum(void) {
+    enum { SHARED = MAP_SHARED | MAP_ANONYMOUS, RW = PROT_READ | PROT_WRITE, MOST = 4096 };
+    static char *pieces[MOST];
+    size_t piece = 4 << 20, count = 0;
+    long before = meminfo("Committed_AS");
+    set("/proc/sys/vm/overcommit_memory", "2");
+    while (count < MOST) {
+        char *at = mmap(0, piece, RW, count % 2 ? SHARED : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (at == MAP_FAILED) break;
+        pieces[count++] = at;
+    }
+    CHECK(errno == ENOMEM && count > 0 && count < MOST);
+    long limit = meminfo("CommitLimit"), committed = meminfo("Committed_AS");
+    CHECK(committed <= limit && limit - committed < (long)(piece >> 10));
+    while (count > 0) CHECK(!munmap(pieces[--count], piece));
+    set("/proc/sys/vm/overcommit_memory", "0");
+    // The stack may have grown by some pages.
+    CHECK(meminfo("Committed_AS") - before < (long)(piece >> 10));
 }
 
 static void classes_are_kept(void) {
@@ -508,6 +551,7 @@ int main(int argc, char **argv) {
     if (argc == 1) {
         PART(huge_files_have_sizes);
         PART(counted_promises_are_for_all);
+        PART(promises_have_a_sum);
         PART(classes_are_kept);
         PART(others_are_left_alone);
         PART(the_closed_are_not_read);
@@ -519,6 +563,7 @@ int main(int argc, char **argv) {
         PART(what_was_waited_for_has_no_memory);
         PART(locking_more_than_there_is_kills);
     }
+    PART(shared_memory_is_promised);
     PART(memory_has_policies);
     PART(errors_have_an_order);
     PART(prctl_keeps);

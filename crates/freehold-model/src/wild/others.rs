@@ -3,7 +3,7 @@
 use super::{stage::Stage, values::Values};
 use freehold::{
     PageCount, PageIndex, Pfn,
-    engine::{Blocks, Engine, HugePages, SharedBlocks},
+    engine::{Blocks, Engine, HugePages, Overcommit, SharedBlocks},
     hugetlb::HugePageSize,
     object::{File, FileAccess, Frames, Mapping, Seals, Segment, Special, Zeroes},
     space::{AddressSpace, Prot, RemapFlags},
@@ -79,7 +79,7 @@ fn made(stage: &mut Stage, v: &mut Values<'_>) -> bool {
         4 => Mapping::secret(&engine).ok(),
         5 => Mapping::zeroes(&engine).ok(),
         _ => {
-            let made = File::shared_memory(&engine, size);
+            let made = File::shared_memory(&engine, size, v.bit());
             return made.map(|file| stage.add_file(file)).is_ok();
         }
     };
@@ -127,16 +127,22 @@ fn by_frame(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     }
 }
 
+/// Returns any policy on committed memory.
+pub(super) fn overcommit(v: &mut Values<'_>) -> Overcommit {
+    let pages = PageCount::new(v.wild() >> 2);
+    v.of(&[Overcommit::Always, Overcommit::Heuristic(pages), Overcommit::Never(pages)])
+}
+
 /// Any limits of the whole system for a moment; with most of them the rest of a life would be a few refusals.
 fn limits(engine: &Engine<Machine>, space: &AddressSpace<Machine>, v: &mut Values<'_>) {
-    let (count, pages) = (v.wild(), PageCount::new(v.wild()));
+    let (count, policy) = (v.wild(), overcommit(v));
     engine.set_max_map_count(count);
-    engine.set_commit_pages(pages);
-    assert_eq!((engine.max_map_count(), engine.commit_pages()), (count, pages));
+    engine.set_overcommit(policy);
+    assert_eq!((engine.max_map_count(), engine.overcommit()), (count, policy));
     let _ = space.mprotect(v.addr(), v.len(), Prot::READ);
     let _ = space.mremap(v.addr(), v.len(), v.len(), RemapFlags::MAYMOVE, 0);
     engine.set_max_map_count(engine.config().max_map_count);
-    engine.set_commit_pages(engine.config().commit_pages);
+    engine.set_overcommit(engine.config().overcommit);
 }
 
 fn pooled(stage: &mut Stage, v: &mut Values<'_>) -> bool {

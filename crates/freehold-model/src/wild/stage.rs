@@ -3,7 +3,7 @@
 use super::values::{BASE, Values};
 use crate::op::PAGE;
 use freehold::{
-    PageCount, PageIndex,
+    PageIndex,
     access::Pins,
     counted::Counted,
     engine::{Blocks, Config, Engine, HugePages, SharedBlocks, SharedHuge},
@@ -67,7 +67,7 @@ fn config(values: &mut Values<'_>) -> Config {
         max_map_count: if values.bit() { 65_530 } else { values.wild() },
         mmap_min_addr: if wild { values.wild() } else { tame.mmap_min_addr },
         stack_gap: if values.bit() { tame.stack_gap } else { values.wild() },
-        commit_pages: if values.bit() { tame.commit_pages } else { PageCount::new(values.wild()) },
+        overcommit: if values.bit() { tame.overcommit } else { super::others::overcommit(values) },
         huge_pages: values.of(&[HugePages::Never, HugePages::Madvise, HugePages::Always]),
         blocks: Blocks { always: values.of(&[0, 1 << 16]), advised: values.of(&[0, 1 << 14, 1 << 18]) },
         shared_blocks: shared_blocks(values),

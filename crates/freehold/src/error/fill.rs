@@ -17,6 +17,8 @@ pub enum FillError {
     Sealed,
     /// The memory that held the page failed, and there is no other copy.
     Lost,
+    /// More memory would be committed than [allowed](crate::engine::Engine::set_overcommit).
+    NoSpace,
     /// There is no free page in the pool of huge ones, or not as many as were asked for.
     NoHugePages,
     /// An offset or a size inside a huge page, or a write, where a file of huge pages has none; of secret
@@ -38,6 +40,7 @@ impl core::fmt::Display for FillError {
             FillError::NoMemory => "out of memory",
             FillError::Sealed => "sealed",
             FillError::Lost => "lost with the memory that held it",
+            FillError::NoSpace => "more memory would be committed than allowed",
             FillError::NoHugePages => "the pool has not enough huge pages",
             FillError::Invalid => "not possible for this kind of file",
             FillError::Unsupported => "not possible for secret memory",

@@ -347,6 +347,7 @@ impl<P: Platform> AddressSpace<P> {
             | FillError::Io
             | FillError::Sealed
             | FillError::Busy
+            | FillError::NoSpace
             | FillError::NoHugePages
             | FillError::Unsupported
             | FillError::Invalid => FaultError::Bus { addr },

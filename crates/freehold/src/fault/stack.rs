@@ -143,7 +143,9 @@ impl<P: Platform> WriteGuard<'_, P> {
             && self.space.may_begin_at(addr, self.prev(addr))
             && self.may_grow(flags, end - addr, grow);
         let Some(pgoff) = pgoff.filter(|_| fits) else { return Err(not_mapped(addr)) };
+        let charge = self.charge(flags, grow, Replaced::default()).map_err(|_| not_mapped(addr))?;
         self.reserve(1).map_err(|_| FaultError::OutOfMemory)?;
+        charge.keep();
         self.extend(vma, UserRange::new(addr, end), pgoff);
         let counters = &self.space.counters;
         counters.count_mapped(self, flags, grow);
@@ -160,6 +162,5 @@ impl<P: Platform> WriteGuard<'_, P> {
         self.may_expand(flags, grow, Replaced::default())
             && size <= space.limits().get().stack
             && (!flags.contains(VmFlags::LOCKED) || self.may_lock_pages(grow))
-            && grow <= space.engine.commit_pages()
     }
 }

@@ -53,6 +53,7 @@ impl From<FillError> for MmapError {
             FillError::BeyondEnd
             | FillError::Sealed
             | FillError::Busy
+            | FillError::NoSpace
             | FillError::NoHugePages
             | FillError::Unsupported
             | FillError::Invalid => MmapError::NotMappable,

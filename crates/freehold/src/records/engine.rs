@@ -1,8 +1,11 @@
 //! What all address spaces of one kernel share: the platform, the slab of VMAs, the frame caches, and the
 //! settings that Linux keeps under `/proc/sys/vm`.
 
+mod committed;
 mod shared;
 
+pub use committed::Overcommit;
+pub(crate) use committed::{Charge, CommittedMemory, Overcommitted};
 pub use shared::{SharedBlocks, SharedHuge};
 pub(crate) use shared::{Sizes, largest_first};
 
@@ -22,7 +25,7 @@ use freehold_sync::{
     atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, announce},
     stats::{LockSnapshot, LockStats},
 };
-use freehold_vmspace::{Memory, PageCount};
+use freehold_vmspace::Memory;
 
 /// Where private anonymous memory gets huge pages when it is touched: what
 /// /sys/kernel/mm/transparent_hugepage/enabled says. Nothing collapses small pages into huge ones later, but
@@ -84,10 +87,8 @@ pub struct Config {
     pub mmap_min_addr: u64,
     /// Free bytes kept below a stack (the guard gap).
     pub stack_gap: u64,
-    /// A single private writable mapping of more pages than this is refused, unless it is NORESERVE
-    /// (heuristic overcommit: more than there is memory and swap), at first; see
-    /// [`Engine::set_commit_pages`].
-    pub commit_pages: PageCount,
+    /// How much memory may be promised at first (vm.overcommit_memory); see [`Engine::set_overcommit`].
+    pub overcommit: Overcommit,
     /// Where anonymous memory gets huge pages at first; see [`Engine::set_huge_pages`].
     pub huge_pages: HugePages,
     /// The blocks that it gets at first; see [`Engine::set_blocks`].
@@ -107,7 +108,7 @@ impl Default for Config {
             max_map_count: 65_530,
             mmap_min_addr: 65_536,
             stack_gap: 256 * PAGE_SIZE,
-            commit_pages: PageCount::MAX,
+            overcommit: Overcommit::default(),
             huge_pages: HugePages::default(),
             blocks: Blocks::default(),
             shared_blocks: SharedBlocks::default(),
@@ -140,9 +141,10 @@ pub struct Engine<P: Platform> {
     blocks: AtomicU32,
     /// See [`SharedBlocks`]; one word, too.
     shared_blocks: AtomicU64,
-    /// Most VMAs of a space, and most pages of a private writable mapping; each is a word of its own, too.
+    /// Most VMAs of a space; one word, too.
     max_map_count: AtomicU64,
-    commit_pages: AtomicU64,
+    /// Memory that is promised.
+    pub(crate) committed: CommittedMemory<P>,
     config: Config,
     /// The frames of the platform. Last: whatever the fields above give back goes to it.
     memory: Counted<Memory<P>>,
@@ -187,7 +189,7 @@ impl<P: Platform> Engine<P> {
             blocks: AtomicU32::new(config.blocks.word()),
             shared_blocks: AtomicU64::new(config.shared_blocks.word()),
             max_map_count: AtomicU64::new(config.max_map_count),
-            commit_pages: AtomicU64::new(config.commit_pages.get()),
+            committed: CommittedMemory::try_new(config.overcommit)?,
             config,
             memory,
         })?;
@@ -203,7 +205,7 @@ impl<P: Platform> Engine<P> {
             blocks: blocks,
             shared_blocks: shared_blocks,
             max_map_count: max_map_count,
-            commit_pages: commit_pages,
+            committed: committed,
             config: config,
             memory: memory,
         });
@@ -284,16 +286,6 @@ impl<P: Platform> Engine<P> {
     /// It is so many from now on. A space that has more keeps them.
     pub fn set_max_map_count(&self, count: u64) {
         self.max_map_count.store(count, Relaxed);
-    }
-
-    /// Pages that a private writable mapping may have at most.
-    pub fn commit_pages(&self) -> PageCount {
-        PageCount::new(self.commit_pages.load(Relaxed))
-    }
-
-    /// It is so many from now on (vm.overcommit_memory has changed, or how much memory there is).
-    pub fn set_commit_pages(&self, pages: PageCount) {
-        self.commit_pages.store(pages.get(), Relaxed);
     }
 
     /// Whether there are any blocks; every first store asks.

@@ -55,7 +55,7 @@ impl<P: Platform> Mapping<P> {
         }
         // Release: as wherever a word changes; a fill of the page waits for the lock all the same.
         word.store(if self.is_shmem() { LOST } else { 0 }, Release);
-        self.invalidate.went(1);
+        self.pages_went(1);
         self.prune(&pages_go, PageRange::one(index));
         match self.huge {
             Some(_) => page.tell_lost(),

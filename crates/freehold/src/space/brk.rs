@@ -264,10 +264,10 @@ impl<P: Platform> WriteGuard<'_, P> {
             || !self.is_clear_for_heap(range)
             || !self.may_expand(flags, pages, Replaced::default())
             || !self.may_have_vmas(0)
-            || pages > space.engine.commit_pages()
         {
             return Err(Denied);
         }
+        let charge = self.charge(flags, pages, Replaced::default()).map_err(|_| Denied)?;
         let pgoff = PageIndex::of_byte(range.start());
         let attrs = Attrs::new(flags, &Object::Anonymous, pgoff);
         // The first page of the heap never joins what lies before it, even if that looks alike.
@@ -279,6 +279,7 @@ impl<P: Platform> WriteGuard<'_, P> {
             }
         };
         let _ = self.insert(range, new, &attrs);
+        charge.keep();
         space.counters.count_mapped(self, flags, pages);
         if flags.contains(VmFlags::LOCKED) {
             space.counters.count_locked(self, pages);

@@ -392,7 +392,8 @@ impl<P: Platform> Counters<P> {
         }
     }
 
-    /// Pages with these flags were mapped.
+    /// Counts pages with these flags that were mapped. If they count as committed, the caller has charged
+    /// them.
     #[inline(always)]
     pub fn count_mapped(&self, guard: &WriteGuard<'_, P>, flags: VmFlags, pages: PageCount) {
         let (kind, more) = (Size::of(flags), pages.get());
@@ -432,7 +433,7 @@ impl<P: Platform> Counters<P> {
         })
     }
 
-    /// Pages with these flags were unmapped.
+    /// Counts pages with these flags that were unmapped. If they were committed, the caller returns them.
     #[inline(always)]
     pub fn count_unmapped(&self, guard: &WriteGuard<'_, P>, flags: VmFlags, pages: PageCount) {
         self.remove(guard, Size::Total, pages.get());
@@ -441,9 +442,13 @@ impl<P: Platform> Counters<P> {
         }
     }
 
-    /// Mapped pages with the flags `old` have the flags `new` now.
+    /// Counts mapped pages whose flags changed from `old` to `new`. If they count as committed from now on,
+    /// the caller has charged them; if they no longer do, they are returned.
     #[inline(always)]
     pub fn count_changed(&self, guard: &WriteGuard<'_, P>, old: VmFlags, new: VmFlags, pages: PageCount) {
+        if old.contains(VmFlags::ACCOUNT) && !new.contains(VmFlags::ACCOUNT) {
+            guard.space.engine.committed.uncharge(pages);
+        }
         let (was, is) = (Size::of(old), Size::of(new));
         if was != is {
             was.into_iter().for_each(|size| self.remove(guard, size, pages.get()));

@@ -49,7 +49,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let mut rounds = Rounds::new();
         loop {
             rounds.again::<P>()?;
-            let gathered = self.gather_replaced(request, range)?;
+            let (gathered, charge) = self.gather_replaced(request, range)?;
             let info = request.vma_info(range);
             let revocations = file.mapping().asking();
             let (special, flags, runs) = self.ask_driver(file, info)?;
@@ -63,7 +63,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
                     Some(gathered) => self.replace_gathered(gathered, range, new, &attrs, gone),
                     None => self.insert(range, new, &attrs),
                 };
-                return Ok(self.count_stored(&request, Some(vma)));
+                return Ok(self.count_stored(&request, charge, Some(vma)));
             }
             gathered.into_iter().for_each(|gathered| gone.add(gathered.unmap()));
             if let Err(error) = self.space.make_tables(&runs) {
@@ -72,7 +72,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             }
             // Nothing can fail from here on.
             let vma = self.insert(range, new, &attrs);
-            let populate = self.count_stored(&request, Some(vma));
+            let populate = self.count_stored(&request, charge, Some(vma));
             match self.space.fill_special(vma, &special, &runs, revocations) {
                 Ok(()) => return Ok(populate),
                 Err(Revoked) => {

@@ -20,6 +20,7 @@
 
 use super::{
     AddressSpace, SpaceConfig,
+    limits::Replaced,
     locking::{WriteGuard, entry},
 };
 use crate::{
@@ -136,9 +137,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         gather: &mut ForkGather<'_, P>,
     ) -> Result<u64, ForkError> {
         let flags = vma.flags();
-        if flags.contains(VmFlags::ACCOUNT) && vma.pages() > self.space.engine.commit_pages() {
-            return Err(ForkError::Limit);
-        }
+        let charge = self.charge(flags, vma.pages(), Replaced::default()).map_err(|_| ForkError::Limit)?;
         let wiped = flags.contains(VmFlags::WIPEONFORK);
         let anon = match vma.anon().is_some() && !wiped {
             true => AnonVma { id: self.space.engine.new_anon().forked(), tree: vma.tree() },
@@ -149,6 +148,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         copy.reserve(1)?;
         let child = copy.alloc(vma.range(), &attrs)?;
         copy.insert_copy(vma, child);
+        charge.keep();
         let uffd_wp = attrs.flags.contains(VmFlags::UFFD_WP);
         if let Some(size) = vma.huge_page_size() {
             let fork = Fork { private: !vma.flags().contains(VmFlags::MAYSHARE), uffd_wp };

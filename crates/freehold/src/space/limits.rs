@@ -1,7 +1,12 @@
 //! Resource limits and privileges of an address space, in bytes as setrlimit takes them.
 
 use super::{AddressSpace, counters::Size, locking::WriteGuard};
-use crate::{PAGE_SHIFT, platform::Platform, vma::flags::VmFlags};
+use crate::{
+    PAGE_SHIFT,
+    engine::{Charge, Overcommitted},
+    platform::Platform,
+    vma::flags::VmFlags,
+};
 use freehold_sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use freehold_vmspace::PageCount;
 
@@ -148,9 +153,26 @@ impl<P: Platform> AddressSpace<P> {
 pub(crate) struct Replaced {
     /// Of any kind.
     pub total: PageCount,
+    /// Committed pages among them.
+    pub committed: PageCount,
 }
 
-impl<P: Platform> WriteGuard<'_, P> {
+impl<'s, P: Platform> WriteGuard<'s, P> {
+    /// Commits `grow` more pages with these flags, in the place of `shrink`, if they count as committed.
+    #[inline(always)]
+    pub(crate) fn charge(
+        &self,
+        flags: VmFlags,
+        grow: PageCount,
+        shrink: Replaced,
+    ) -> Result<Charge<'s, P>, Overcommitted> {
+        let commit = &self.space.engine.committed;
+        match flags.contains(VmFlags::ACCOUNT) {
+            true => commit.charge_replacing(grow, shrink.committed),
+            false => Ok(commit.no_charge()),
+        }
+    }
+
     /// Whether `grow` more pages with these flags, after `shrink` pages went, stay within RLIMIT_AS and
     /// RLIMIT_DATA.
     #[inline(always)]

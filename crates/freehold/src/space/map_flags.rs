@@ -49,8 +49,8 @@ bitflags! {
         const EXECUTABLE = 0x1000;
         /// MAP_LOCKED
         const LOCKED = 0x2000;
-        /// MAP_NORESERVE. Where promises are counted (vm.overcommit_memory = 2), Linux ignores it, but for
-        /// huge pages; so the embedder takes it away then.
+        /// MAP_NORESERVE. If [promises are limited](crate::engine::Overcommit::Never), it is ignored, except
+        /// for huge pages of pools.
         const NORESERVE = 0x4000;
         /// MAP_POPULATE
         const POPULATE = 0x8000;

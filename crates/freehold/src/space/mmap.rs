@@ -11,7 +11,7 @@ use super::{
 use crate::{
     PAGE_SHIFT, PAGE_SIZE,
     counted::Counted,
-    error::{MmapError, MunmapError},
+    error::{MmapError, MunmapError, NoMemory},
     object::{File, FillError, Mapping, Object, VmaInfo, Writing},
     platform::Platform,
     records::hugetlb::{file::Reserving, reserves::PendingReservation},
@@ -364,19 +364,30 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
                 self.settle_file(request, &file)?;
                 if file.is_zeroes() && request.vm_flags.contains(VmFlags::SHARED) {
                     // The offset stays, although this memory begins at none.
-                    request.object = Object::File(File::shared_memory(&self.space.engine, request.len)?);
+                    request.object = Object::File(self.shared_memory(request)?);
                 }
                 request.vm_flags = marked(request.vm_flags, &request.object);
             }
             None => self.settle_anonymous(request, start)?,
         }
         let private = !request.vm_flags.intersects(VmFlags::SHARED | VmFlags::NORESERVE);
-        if request.flags.contains(MapFlags::NORESERVE) {
+        if request.flags.contains(MapFlags::NORESERVE) && !self.ignores_noreserve(request) {
             request.vm_flags |= VmFlags::NORESERVE;
         } else if private && request.vm_flags & (VmFlags::WRITE | VmFlags::HUGETLB) == VmFlags::WRITE {
             request.vm_flags |= VmFlags::ACCOUNT;
         }
         Ok(())
+    }
+
+    /// Returns true if MAP_NORESERVE has no effect, because promises are limited.
+    fn ignores_noreserve(&self, request: &Request<P>) -> bool {
+        self.space.engine.committed.is_strict() && request.unit == PAGE_SIZE
+    }
+
+    /// Makes the file that a shared anonymous mapping maps.
+    fn shared_memory(&self, request: &Request<P>) -> Result<Counted<File<P>>, NoMemory> {
+        let committed = !request.flags.contains(MapFlags::NORESERVE) || self.ignores_noreserve(request);
+        File::shared_memory(&self.space.engine, request.len, committed)
     }
 
     fn settle_file(&self, request: &mut Request<P>, file: &File<P>) -> Result<(), MmapError> {
@@ -461,7 +472,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
                 request.vm_flags =
                     (request.vm_flags - VmFlags::MERGEABLE) | VmFlags::SHARED | VmFlags::MAYSHARE;
                 request.pgoff = PageIndex::ZERO;
-                request.object = Object::File(File::shared_memory(&self.space.engine, request.len)?);
+                request.object = Object::File(self.shared_memory(request)?);
             }
             PRIVATE => request.pgoff = PageIndex::of_byte(start),
             DROPPABLE => {

@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     PAGE_SIZE,
+    engine::Charge,
     error::MmapError,
     platform::Platform,
     records::hugetlb::file::Reserving,
@@ -23,31 +24,30 @@ use crate::{
 use freehold_vmspace::{PageCount, UserRange};
 
 impl<'s, P: Platform> WriteGuard<'s, P> {
-    /// What is in the way, if anything can be, and the limits. What was gathered may go from now on.
+    /// Gathers what is in the way, if anything can be, and checks the limits. What was gathered may go from
+    /// now on.
     pub(super) fn gather_replaced(
         &self,
         request: &Request<P>,
         range: UserRange,
-    ) -> Result<Option<Gathered<'_, 's, P>>, MmapError> {
+    ) -> Result<(Option<Gathered<'_, 's, P>>, Charge<'s, P>), MmapError> {
         let gathered = match request.flags.contains(MapFlags::FIXED) {
             true => Some(self.gather(&Decoded::trusted::<P>(range))?),
             false => None,
         };
-        self.check_limits(request, gathered.as_ref().map(Gathered::replaced).unwrap_or_default())?;
-        Ok(gathered)
+        let replaced = gathered.as_ref().map(Gathered::replaced).unwrap_or_default();
+        let charge = self.check_limits(request, replaced)?;
+        Ok((gathered, charge))
     }
 
-    /// The limits of what is mapped.
+    /// Checks the limits of what is mapped, and commits its pages if they count.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn check_limits(&self, request: &Request<P>, replaced: Replaced) -> Result<(), MmapError> {
+    fn check_limits(&self, request: &Request<P>, replaced: Replaced) -> Result<Charge<'s, P>, MmapError> {
         let pages = PageCount::of_bytes(request.len);
         if !self.may_expand(request.vm_flags, pages, replaced) {
             return Err(MmapError::Limit);
         }
-        if request.vm_flags.contains(VmFlags::ACCOUNT) && pages > self.space.engine.commit_pages() {
-            return Err(MmapError::Limit);
-        }
-        Ok(())
+        self.charge(request.vm_flags, pages, replaced).map_err(|_| MmapError::Limit)
     }
 
     /// Stores it in place of what is there. Tells whether it wants populating.
@@ -62,7 +62,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         if request.flags.contains(MapFlags::FIXED) || request.unit > PAGE_SIZE {
             return self.store_over(request, range, reserving, replaced);
         }
-        self.check_limits(request, Replaced::default())?;
+        let charge = self.check_limits(request, Replaced::default())?;
         let attrs = request.attrs();
         if let Some(part) = self.part().filter(|part| part.is_unclaimed()) {
             let vma = self.alloc(range, &attrs)?;
@@ -75,11 +75,11 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
                 return Err(MmapError::OutOfMemory);
             }
             self.space.counters.count_vmas(self, 1);
-            return Ok(self.count_stored(request, None));
+            return Ok(self.count_stored(request, charge, None));
         }
         let new = self.prepare_new(range, &attrs)?;
         let vma = self.insert(range, new, &attrs);
-        Ok(self.count_stored(request, Some(vma)))
+        Ok(self.count_stored(request, charge, Some(vma)))
     }
 
     /// The same for huge pages of pools, and where something may be in the way.
@@ -91,7 +91,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         reserving: Option<&Reserving<'_, P>>,
         replaced: &mut DeferredRetire<'s, P>,
     ) -> Result<bool, MmapError> {
-        let mut gathered = self.gather_replaced(request, range)?;
+        let (mut gathered, charge) = self.gather_replaced(request, range)?;
         if let Some(ending) = gathered.take_if(|gathered| gathered.ends_segment(&request.object)) {
             // A removed segment goes with its last VMA, before the new one comes, which then has nothing to
             // map.
@@ -116,7 +116,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         if let Some(reserved) = reserved {
             reserved.hand_over();
         }
-        Ok(self.count_stored(request, Some(vma)))
+        Ok(self.count_stored(request, charge, Some(vma)))
     }
 
     /// Puts what was prepared in the place of what was gathered, in one step for lookups.
@@ -138,8 +138,14 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Counts what was stored, in `vma` unless that is anybody's. Tells whether it wants populating.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(super) fn count_stored(&self, request: &Request<P>, vma: Option<&Vma<P>>) -> bool {
+    pub(super) fn count_stored(
+        &self,
+        request: &Request<P>,
+        charge: Charge<'_, P>,
+        vma: Option<&Vma<P>>,
+    ) -> bool {
         let (space, pages) = (self.space, PageCount::of_bytes(request.len));
+        charge.keep();
         space.counters.count_mapped(self, request.vm_flags, pages);
         let locked = request.vm_flags.contains(VmFlags::LOCKED);
         let unlockable = VmFlags::DROPPABLE | VmFlags::SPECIAL | VmFlags::HUGETLB;

@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     PAGE_SIZE, VirtAddr,
+    engine::Charge,
     error::MprotectError,
     platform::Platform,
     records::probes,
@@ -222,7 +223,7 @@ impl<P: Platform> Protecting<'_, P> {
             return Ok(());
         }
         let pages = part.pages();
-        let new = self.settle_account(guard, vma, wanted, pages)?;
+        let (new, charge) = self.settle_account(guard, vma, wanted, pages)?;
         let space = self.space;
         let huge = old.contains(VmFlags::HUGETLB);
         let vma = guard.modify(vma, part, Change { flags: if huge { old } else { new }, policy })?;
@@ -230,6 +231,7 @@ impl<P: Platform> Protecting<'_, P> {
             true => self.change_huge(guard, vma, part, new),
             false => self.change_entries(part, old, new),
         }
+        charge.keep();
         space.counters.count_changed(guard, old, new, pages);
         if !probes::are_put(old) && probes::are_put(new) {
             space.settle_text(vma, part);
@@ -257,14 +259,15 @@ impl<P: Platform> Protecting<'_, P> {
     /// Private memory counts once it may have been written, and keeps counting when it becomes read-only;
     /// only anonymous memory that no page was ever made for stops counting. The flag decides merges, so
     /// this is visible in maps.
-    fn settle_account(
+    fn settle_account<'g>(
         &self,
-        guard: &WriteGuard<'_, P>,
+        guard: &WriteGuard<'g, P>,
         vma: &Vma<P>,
         mut new: VmFlags,
         pages: PageCount,
-    ) -> Result<VmFlags, MprotectError> {
-        let (old, space) = (vma.flags(), self.space);
+    ) -> Result<(VmFlags, Charge<'g, P>), MprotectError> {
+        let old = vma.flags();
+        let mut charge = guard.space.engine.committed.no_charge();
         if new.contains(VmFlags::WRITE) {
             let fits = |flags| guard.may_expand(flags, pages, Replaced::default());
             if !fits(new) && fits(old) {
@@ -273,10 +276,8 @@ impl<P: Platform> Protecting<'_, P> {
             let counted =
                 VmFlags::ACCOUNT | VmFlags::WRITE | VmFlags::HUGETLB | VmFlags::SHARED | VmFlags::NORESERVE;
             if !old.intersects(counted) {
-                if pages > space.engine.commit_pages() {
-                    return Err(MprotectError::Limit);
-                }
                 new |= VmFlags::ACCOUNT;
+                charge = guard.charge(new, pages, Replaced::default()).map_err(|_| MprotectError::Limit)?;
             }
         } else if vma.is_anonymous() {
             let _ = guard.hold_anon(vma);
@@ -284,7 +285,7 @@ impl<P: Platform> Protecting<'_, P> {
                 new -= VmFlags::ACCOUNT;
             }
         }
-        Ok(new)
+        Ok((new, charge))
     }
 
     /// Gives the entries of `part` the rights of `new`.

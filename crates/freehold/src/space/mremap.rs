@@ -23,6 +23,7 @@ use super::{
 };
 use crate::{
     PAGE_SHIFT, PAGE_SIZE,
+    engine::Charge,
     error::{MmapError, MremapError, MunmapError},
     object::Object,
     platform::Platform,
@@ -386,7 +387,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// Maps the free range behind `vma` as its continuation; the VMA behind may join too.
     fn extend_in_place(&self, vma: &Vma<P>, extension: UserRange) -> Result<(), MremapError> {
         let pages = extension.pages();
-        self.check_commit(vma.flags(), pages)?;
+        let charge = self.charge_moved(vma.flags(), pages, PageCount::ZERO)?;
         let _ = self.hold_anon(vma);
         // As on Linux, what is new joins the next VMA even if fork made this one.
         let (pgoff, anon) =
@@ -399,15 +400,20 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         }
         let flags = attrs.flags;
         self.insert(extension, new, &attrs);
+        charge.keep();
         self.count_mapped(flags, pages);
         Ok(())
     }
 
-    fn check_commit(&self, flags: VmFlags, pages: PageCount) -> Result<(), MremapError> {
-        match flags.contains(VmFlags::ACCOUNT) && pages > self.space.engine.commit_pages() {
-            true => Err(MremapError::Limit),
-            false => Ok(()),
-        }
+    /// Commits `pages` with these flags, if they count, of which `kept` were committed before, and will be
+    /// returned by this call.
+    fn charge_moved(
+        &self,
+        flags: VmFlags,
+        pages: PageCount,
+        kept: PageCount,
+    ) -> Result<Charge<'s, P>, MremapError> {
+        self.charge(flags, pages, Replaced { total: kept, committed: kept }).map_err(|_| MremapError::Limit)
     }
 
     fn count_mapped(&self, flags: VmFlags, pages: PageCount) {
@@ -422,7 +428,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let from = UserRange::at(request.addr, request.old_len);
         let target = UserRange::at(request.new_addr, request.new_len);
         let joined = self.joins_source(request, target);
-        let source = self.prepare_source(request)?;
+        let (source, charge) = self.prepare_source(request)?;
         let attrs = moved_attrs(source, request);
         // One for the target, one for the source.
         self.reserve(2)?;
@@ -449,6 +455,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         // A merge may have swallowed the VMA that a source was which stays; it covers the source then.
         let source = if leaving.is_some() { source } else { self.find(request.addr).unwrap_or(landing) };
         self.move_pages(source, (landing, fresh), huge, from, target.start());
+        charge.keep();
         self.count_mapped(flags, PageCount::of_bytes(request.new_len));
         if request.keeps_source() {
             self.empty_source(source, landing, from);
@@ -459,7 +466,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Checks what a move demands of the source, and makes it a VMA of its own where it will be unmapped. The
     /// VMA is locked for writing: no more faults.
-    fn prepare_source(&self, request: &Remap) -> Result<&Vma<P>, MremapError> {
+    fn prepare_source(&self, request: &Remap) -> Result<(&Vma<P>, Charge<'s, P>), MremapError> {
         let mut source = self.find(request.addr).ok_or(MremapError::NotMapped)?;
         let end = request.addr + request.old_len;
         if !self.may_have_vmas(4) {
@@ -469,8 +476,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         if !object.may_split(source, request.addr) || !object.may_split(source, end) {
             return Err(MremapError::Invalid);
         }
-        let charge = if request.keeps_source() { request.new_len } else { request.growth() };
-        self.check_commit(source.flags(), PageCount::of_bytes(charge))?;
+        let kept = if request.keeps_source() { 0 } else { request.old_len };
+        let pages = PageCount::of_bytes(request.new_len);
+        let charge = self.charge_moved(source.flags(), pages, PageCount::of_bytes(kept))?;
         if !request.keeps_source() && request.old_len != 0 {
             if source.start() < request.addr {
                 source = self.split(source, request.addr)?;
@@ -479,7 +487,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
                 self.split(source, end)?;
             }
         }
-        Ok(self.lock_vma(source).vma())
+        Ok((self.lock_vma(source).vma(), charge))
     }
 
     /// How the target enters the tree. It does not join a source that is about to go.

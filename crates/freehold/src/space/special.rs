@@ -127,17 +127,21 @@ impl<P: Platform> WriteGuard<'_, P> {
         let flags = |part: &SpecialPart<'_, P>| {
             (part.flags - VmFlags::LOCK_MASK) | defaults | VmFlags::DONTEXPAND | VmFlags::SOFTDIRTY
         };
-        let (mut pages, mut data) = (PageCount::ZERO, PageCount::ZERO);
+        let (mut pages, mut data, mut committed) = (PageCount::ZERO, PageCount::ZERO, PageCount::ZERO);
         for (range, part) in ranges.iter().zip(parts) {
             pages += range.pages();
             if flags(part).is_data() {
                 data += range.pages();
+            }
+            if flags(part).contains(VmFlags::ACCOUNT) {
+                committed += range.pages();
             }
         }
         let fits = |flags, pages| self.may_expand(flags, pages, Replaced::default());
         if !fits(VmFlags::empty(), pages) || (data > PageCount::ZERO && !fits(VmFlags::WRITE, data)) {
             return Err(MmapError::Limit);
         }
+        let charge = self.space.engine.committed.charge(committed).map_err(|_| MmapError::Limit)?;
         self.reserve(parts.len())?;
         let mut fresh = ArrayVec::<_, PARTS>::new();
         for (range, part) in ranges.iter().zip(parts) {
@@ -146,6 +150,7 @@ impl<P: Platform> WriteGuard<'_, P> {
             fresh.push(self.alloc(*range, &attrs)?);
         }
         // Nothing can fail any more.
+        charge.keep();
         for vma in fresh {
             let vma = self.insert_fresh(vma);
             self.space.counters.count_mapped(self, vma.flags(), vma.pages());

@@ -95,6 +95,8 @@ struct Totals {
     vmas: i64,
     pages: PageCount,
     locked: PageCount,
+    /// Pages that are committed.
+    committed: PageCount,
     /// How many are zapped with the lock held for writing.
     special: u64,
     /// How many a file knows.
@@ -336,6 +338,9 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
         if flags.contains(VmFlags::LOCKED) {
             self.totals.locked += vma.pages();
         }
+        if flags.contains(VmFlags::ACCOUNT) {
+            self.totals.committed += vma.pages();
+        }
         self.totals.special += u64::from(self.guard.space.is_special(vma));
         self.totals.files += u64::from(vma.object().listed_by().is_some());
         self.list.push(vma);
@@ -343,7 +348,7 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
 
     /// Pages that will go, for the limits of what comes in their place.
     pub fn replaced(&self) -> Replaced {
-        Replaced { total: self.totals.pages }
+        Replaced { total: self.totals.pages, committed: self.totals.committed }
     }
 
     /// Whether `object` is a segment that was removed and ends with these VMAs. If so, they have to go.
@@ -413,6 +418,9 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
         }
         guard.space.counters.count_vmas(guard, -totals.vmas);
         guard.space.counters.count_unlocked(guard, totals.locked);
+        if totals.committed != PageCount::ZERO {
+            guard.space.engine.committed.uncharge(totals.committed);
+        }
         let (owned, whole) = (OwnedList { space: guard.space, list }, guard.part().is_none());
         Detached { owned, notices, span, files: totals.files != 0, whole }
     }

@@ -189,7 +189,7 @@ impl<P: Platform> Filler<'_, P> {
 impl From<FillError> for UffdError {
     fn from(error: FillError) -> Self {
         match error {
-            FillError::NoMemory | FillError::NoHugePages => UffdError::OutOfMemory,
+            FillError::NoMemory | FillError::NoSpace | FillError::NoHugePages => UffdError::OutOfMemory,
             FillError::Killed => UffdError::Killed,
             _ => UffdError::BadAddress,
         }

@@ -193,6 +193,7 @@ impl<P: Platform> Mapping<P> {
             | FillError::Busy
             | FillError::Sealed
             | FillError::Lost
+            | FillError::NoSpace
             | FillError::NoHugePages
             | FillError::Unsupported
             | FillError::Invalid => ProbeError::Io,

@@ -4,7 +4,7 @@
 use crate::support::*;
 use freehold::{
     PageCount, PageIndex,
-    engine::HugePages,
+    engine::{HugePages, Overcommit},
     error::{EngineError, HeapError, MincoreError, MmapError, MremapError, SpaceError},
     hugetlb::HugePageSize,
     object::{FillError, Frames, Segment, Special, Zeroes},
@@ -57,7 +57,7 @@ fn settings_of_an_engine() {
         max_map_count: u64::MAX,
         mmap_min_addr: TASK_SIZE,
         stack_gap: u64::MAX,
-        commit_pages: PageCount::ZERO,
+        overcommit: Overcommit::Heuristic(PageCount::ZERO),
         huge_pages: HugePages::Always,
         ..Config::default()
     };

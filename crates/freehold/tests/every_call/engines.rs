@@ -37,7 +37,7 @@ fn a_file() {
         for flags in [MapFlags::SHARED, MapFlags::PRIVATE, MapFlags::SHARED | MapFlags::FIXED] {
             refused(process, &file, 4 * PAGE, flags);
         }
-        let shm = File::shared_memory(other.engine(), PAGE).unwrap();
+        let shm = File::shared_memory(other.engine(), PAGE, true).unwrap();
         refused(process, &shm, PAGE, MapFlags::SHARED | MapFlags::POPULATE);
         // Where the file is ignored it does not matter whose it is.
         let at = process.mmap(0, PAGE, RW, ANON, Some(&file), 0).unwrap();
@@ -133,7 +133,7 @@ fn an_address_space_that_memory_is_copied_from_or_to() {
 fn a_file_without_an_mmu() {
     two(|own, _, _, other| {
         let space = NoMmuSpace::new(&Regions::new(own.engine()).unwrap()).unwrap();
-        let shm = File::shared_memory(other.engine(), PAGE).unwrap();
+        let shm = File::shared_memory(other.engine(), PAGE, true).unwrap();
         for (file, flags) in [(&shm, MapFlags::SHARED), (&other.file(1), MapFlags::PRIVATE)] {
             let mapped = space.mmap(0, PAGE, R, flags, Some(file), 0);
             assert_eq!(mapped, Err(MmapError::OtherEngine));

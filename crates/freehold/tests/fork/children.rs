@@ -1,6 +1,7 @@
 use super::*;
 use freehold::{
     PageCount,
+    engine::Overcommit,
     error::{Errno, ForkError},
     fault::{FaultError, SegvCode},
     space::Advice,
@@ -208,7 +209,7 @@ fn a_child_has_a_snapshot() {
 #[test]
 fn a_commit_limit_stops_a_fork() {
     let machine = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
-    let config = Config { commit_pages: PageCount::new(100), ..Config::default() };
+    let config = Config { overcommit: Overcommit::Heuristic(PageCount::new(100)), ..Config::default() };
     let engine = Engine::new(machine.clone(), config).unwrap();
     let process = Process::new(&engine, &SpaceConfig::default()).unwrap();
     // Two that are allowed and then are one.

@@ -1,5 +1,6 @@
 //! mmap: where mappings go, what they merge with, how much there may be.
 
+mod committed;
 mod five_levels;
 mod layouts;
 mod merging;

@@ -9,6 +9,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use freehold::engine::Overcommit;
 use freehold::error::Errno;
 use freehold::hugetlb::HugePageSize::{self, Mib2};
 use freehold::{PAGE_SIZE, PageCount};
@@ -161,13 +162,12 @@ pub fn commit_limit() -> u64 {
     }
 }
 
-/// Tells the engine how much one mapping may promise: what there is, anything, or the limit, which is held
-/// against single mappings here, and not against all of them together.
+/// Tells the engine how much memory programs may be promised.
 pub fn commit() {
-    engine().set_commit_pages(match kept("vm/overcommit_memory") {
-        0 => PageCount::new(memory::total_bytes() / PAGE_SIZE),
-        1 => PageCount::MAX,
-        _ => PageCount::new(commit_limit()),
+    engine().set_overcommit(match kept("vm/overcommit_memory") {
+        0 => Overcommit::Heuristic(PageCount::new(memory::total_bytes() / PAGE_SIZE)),
+        1 => Overcommit::Always,
+        _ => Overcommit::Never(PageCount::new(commit_limit())),
     });
 }
 

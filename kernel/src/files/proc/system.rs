@@ -68,7 +68,7 @@ fn meminfo() -> String {
         ("KernelStack", 0),
         ("PageTables", 0),
         ("CommitLimit", super::settings::commit_limit() * 4),
-        ("Committed_AS", all - free),
+        ("Committed_AS", engine().committed_pages().get() * 4),
         ("VmallocTotal", 0),
         ("VmallocUsed", 0),
         ("VmallocChunk", 0),

@@ -134,6 +134,7 @@ impl<P: Platform> Mapping<P> {
         pages: PageRange,
         order: u32,
     ) -> Result<(), FillError> {
+        let charge = self.charge_pages(pages.len())?;
         let run = Run::alloc_cache(self.engine().memory(), self.cache_page(), pages.start, pages.len())?;
         let read = run.frames().zip(pages).try_for_each(|(pfn, index)| {
             self.cache_word(pages_go, index)?;
@@ -143,6 +144,7 @@ impl<P: Platform> Mapping<P> {
             self.prune(pages_go, pages);
             return read;
         }
+        charge.keep();
         for (pfn, index) in run.into_frames().zip(pages) {
             let word = self.cache_word(pages_go, index);
             debug_assert!(word.is_ok(), "the word was made above");

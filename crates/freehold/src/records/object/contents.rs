@@ -138,6 +138,7 @@ impl<P: Platform> Mapping<P> {
         if at > size {
             self.zero_behind(size, at)?;
         }
+        let charge = self.charge_growth(size, end.max(size))?;
         let page = self.page_to_write(PageIndex::of_byte(at))?;
         let platform = self.engine().platform();
         platform.write_frame(*page, start as usize, &data[..len]);
@@ -145,6 +146,7 @@ impl<P: Platform> Mapping<P> {
         // Last: a reader that sees the size finds the bytes.
         if end > size {
             self.publish_size(end);
+            charge.keep();
         }
         Ok(len)
     }

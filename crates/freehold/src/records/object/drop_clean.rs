@@ -118,7 +118,7 @@ impl<P: Platform> Mapping<P> {
             ControlFlow::Continue(())
         });
         self.engine().memory().free_frames(&mut free);
-        self.invalidate.went(count);
+        self.pages_went(count);
         (count, end.break_value().unwrap_or(pages.end))
     }
 

@@ -1,6 +1,6 @@
 //! An open file: what a descriptor refers to, as far as mapping it goes.
 
-use super::{Driver, Mapping, Segment, Zeroes};
+use super::{Driver, Mapping, Segment};
 use crate::{PAGE_SHIFT, counted::Counted, engine::Engine, error::NoMemory, platform::Platform};
 use allocator_api2::{boxed::Box, unsize_box, vec::Vec};
 use freehold_vmspace::{PageIndex, PageRange};
@@ -97,13 +97,19 @@ impl<P: Platform> File<P> {
         Ok(Counted::try_new(File { mapping: mapping.clone(), segment, driver, access, name })?)
     }
 
-    /// What a shared anonymous mapping of `bytes` bytes maps: a fresh file that has no other name.
+    /// Makes the file that a shared anonymous mapping of `bytes` bytes maps, which no other name refers to.
+    /// With `committed` all of it counts as committed memory until its end; without (MAP_NORESERVE) only the
+    /// pages that were touched.
     ///
     /// # Errors
     ///
-    /// No memory.
-    pub fn shared_memory(engine: &Counted<Engine<P>>, bytes: u64) -> Result<Counted<Self>, NoMemory> {
-        let mapping = Mapping::new(engine, Zeroes, bytes, true)?;
+    /// No memory, or more would be committed than [allowed](Engine::set_overcommit).
+    pub fn shared_memory(
+        engine: &Counted<Engine<P>>,
+        bytes: u64,
+        committed: bool,
+    ) -> Result<Counted<Self>, NoMemory> {
+        let mapping = Mapping::nameless(engine, bytes, committed)?;
         File::new(&mapping, FileAccess::READ_WRITE, "/dev/zero (deleted)")
     }
 

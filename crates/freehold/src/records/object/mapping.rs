@@ -28,6 +28,7 @@
 use super::{
     Pager, Zeroes,
     block::NO_MOUNT,
+    committed::{Committed, pages_to_commit},
     file::MAX_BYTES,
     invalidate::Invalidate,
     new_page::NewPage,
@@ -61,7 +62,7 @@ use freehold_sync::{
         Ordering::{Acquire, Relaxed, Release},
     },
 };
-use freehold_vmspace::{PageIndex, PageRange};
+use freehold_vmspace::{PageCount, PageIndex, PageRange};
 
 /// A file's pages and the VMAs that map them: what Linux calls an inode and its address_space.
 ///
@@ -75,6 +76,8 @@ pub struct Mapping<P: Platform> {
     pub(super) cache: Radix,
     /// Fixed.
     pub(super) kind: Kind,
+    /// Which of its memory is committed. Fixed.
+    pub(super) committed: Committed,
     /// Of huge pages, if it is a file of those. Fixed.
     pub(crate) huge: Option<HugeFile>,
     /// What is sealed, and how many can write.
@@ -153,14 +156,37 @@ impl<P: Platform> Mapping<P> {
         huge: Option<HugeFile>,
         sealable: bool,
     ) -> Result<Counted<Self>, NoMemory> {
+        let committed = match kind == Kind::Memory && huge.is_none() {
+            true => Committed::Pages,
+            false => Committed::Nothing,
+        };
+        Self::of_kind_committed(engine, pager, size, kind, huge, sealable, committed)
+    }
+
+    pub(super) fn of_kind_committed(
+        engine: &Counted<Engine<P>>,
+        pager: impl Pager<P>,
+        size: u64,
+        kind: Kind,
+        huge: Option<HugeFile>,
+        sealable: bool,
+        committed: Committed,
+    ) -> Result<Counted<Self>, NoMemory> {
         let pager: Box<dyn Pager<P>> = unsize_box!(Box::try_new(pager)?);
         // In whole pages, if it is a file of huge ones.
         let unit = huge.as_ref().map_or(1, HugeFile::page_bytes);
         let largest = MAX_BYTES - MAX_BYTES % unit;
+        let size = size.min(largest);
+        let home = RmapRoot::try_new(FileLock::new(engine.config().file_rmap, engine.file_stats.clone()))?;
+        if committed == Committed::Size {
+            // The file returns them when it is dropped, also if there is no memory for it.
+            engine.committed.charge(pages_to_commit(size))?.keep();
+        }
         let mapping = Counted::try_new(Mapping {
-            size: AtomicU64::new(size.min(largest)),
+            size: AtomicU64::new(size),
             cache: Radix::new(),
             kind,
+            committed,
             huge,
             sealing: Sealing::new(sealable),
             lost: AtomicBool::new(false),
@@ -170,7 +196,7 @@ impl<P: Platform> Mapping<P> {
             pager,
             content: RwSem::new(Rank::IRwsem),
             invalidate: Invalidate::new(),
-            home: RmapRoot::try_new(FileLock::new(engine.config().file_rmap, engine.file_stats.clone()))?,
+            home,
             regions: FileRegions::new(),
             in_ring: InRing::new(),
             engine: engine.clone(),
@@ -395,6 +421,7 @@ impl<P: Platform> Mapping<P> {
             _ => return Ok(()),
         }
         let platform = self.engine.platform();
+        let charge = self.charge_pages(PageCount::ONE)?;
         let pfn = self.engine.memory().alloc_cache(self.cache_page(), index)?;
         let filled = contents(platform, pfn).and_then(|()| match word {
             Some(word) => Ok(word),
@@ -402,7 +429,10 @@ impl<P: Platform> Mapping<P> {
         });
         let published = filled.map(|word| NewPage::put(platform, word, pfn, put));
         match published {
-            Ok(true) => self.invalidate.came(1),
+            Ok(true) => {
+                self.invalidate.came(1);
+                charge.keep();
+            }
             _ => self.engine.memory().put_frame(pfn),
         }
         published.map(drop)
@@ -487,7 +517,7 @@ impl<P: Platform> Mapping<P> {
             }
             ControlFlow::Continue(())
         });
-        self.invalidate.went(held);
+        self.pages_went(held);
         count
     }
 
@@ -558,6 +588,7 @@ impl<P: Platform> Drop for Mapping<P> {
         if let Some(huge) = &self.huge {
             huge.cut(self.engine(), PageRange::ALL, pages);
         }
+        self.uncharge_cut(self.size(), 0);
     }
 }
 

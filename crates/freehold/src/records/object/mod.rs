@@ -9,6 +9,7 @@
 //! an embedder's hooks). The VMAs that map a file: [`rmap`](crate::rmap).
 
 mod block;
+mod committed;
 mod contents;
 mod direct;
 mod driver;

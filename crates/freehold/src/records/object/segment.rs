@@ -12,7 +12,7 @@
 //! | n attached, marked, ending | the n VMAs are being taken away by one call; nothing attaches it any more | n - 1; destroyed, by the task that counts down to 0 |
 //! | 0 attached, marked (ending or not) | destroyed; nothing attaches it any more | |
 
-use super::{File, FileAccess, FillError, Mapping, Zeroes};
+use super::{File, FileAccess, FillError, Mapping};
 use crate::{
     counted::{Counted, Shared},
     engine::Engine,
@@ -52,18 +52,30 @@ impl<P: Platform> Drop for Attaching<'_, P> {
 }
 
 impl<P: Platform> Segment<P> {
-    /// Memory of `bytes` bytes, zeroes at first, that reports name by `key`.
+    /// Makes a segment of `bytes` bytes, zeroes at first, that reports name by `key`. All of it counts as
+    /// committed memory until the segment's end.
     ///
     /// # Errors
     ///
-    /// No memory.
+    /// No memory, or more would be committed than [allowed](Engine::set_overcommit).
     pub fn new(engine: &Counted<Engine<P>>, key: u32, bytes: u64) -> Result<Counted<Self>, NoMemory> {
-        Self::over(key, Mapping::new(engine, Zeroes, bytes, true)?)
+        Self::over(key, Mapping::nameless(engine, bytes, true)?)
     }
 
-    /// The same, of huge pages of this size (SHM_HUGETLB), which come from the [pool](Engine::huge_pool) as
-    /// they are touched. With `reserved` all of them are reserved from now until the segment's end; without
-    /// (SHM_NORESERVE) none is.
+    /// Makes a segment like [`new`](Self::new), of which only the pages that were touched count as committed
+    /// memory (SHM_NORESERVE). If [promises are limited](crate::engine::Overcommit::Never), it is the same as
+    /// `new`.
+    ///
+    /// # Errors
+    ///
+    /// Fails like `new`.
+    pub fn noreserve(engine: &Counted<Engine<P>>, key: u32, bytes: u64) -> Result<Counted<Self>, NoMemory> {
+        Self::over(key, Mapping::nameless(engine, bytes, engine.committed.is_strict())?)
+    }
+
+    /// Makes a segment like [`new`](Self::new), of huge pages of this size (SHM_HUGETLB), which come from the
+    /// [pool](Engine::huge_pool) as they are touched. With `reserved` all of them are reserved from now until
+    /// the segment's end; without (SHM_NORESERVE) none is.
     ///
     /// # Errors
     ///

@@ -69,8 +69,10 @@ impl<P: Platform> Mapping<P> {
             return Err(FillError::Invalid);
         }
         if size >= old {
+            let charge = self.charge_growth(old, size)?;
             self.zero_behind(old, size)?;
             self.publish_size(size);
+            charge.keep();
             return Ok(());
         }
         let gone = PageRange::from(size.div_ceil(unit)..old.div_ceil(unit));
@@ -92,6 +94,7 @@ impl<P: Platform> Mapping<P> {
         self.regions.may_lose(PageRange::new(PageIndex::new(size / unit), gone.end))?;
         self.prepare_cut()?;
         self.publish_size(size);
+        self.uncharge_cut(old, size);
         self.split_blocks(&pages_go, (size / PAGE_SIZE..old.div_ceil(PAGE_SIZE)).into());
         self.cut(&pages_go, gone, Copies::Go);
         if let Some(last) = last {

@@ -64,9 +64,12 @@ fn punch<P: Platform>(file: &File<P>, pages: PageRange) -> Result<(), MadviseErr
         FillError::Invalid => MadviseError::Invalid,
         FillError::Unsupported => MadviseError::NotSupported,
         FillError::Killed => MadviseError::Killed,
-        FillError::BeyondEnd | FillError::Io | FillError::Busy | FillError::Lost | FillError::NoHugePages => {
-            MadviseError::Io
-        }
+        FillError::BeyondEnd
+        | FillError::Io
+        | FillError::Busy
+        | FillError::Lost
+        | FillError::NoSpace
+        | FillError::NoHugePages => MadviseError::Io,
     })
 }
 

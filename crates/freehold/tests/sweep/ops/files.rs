@@ -36,8 +36,11 @@ pub const OPS: &[Op] = &[
             "/dev/board",
         ))
     }),
-    op("File::shared_memory", "shared memory", |s| made(File::shared_memory(s.world.engine(), PAGE))),
+    op("File::shared_memory", "shared memory", |s| made(File::shared_memory(s.world.engine(), PAGE, true))),
     op("Segment::new", "a segment", |s| made(Segment::new(s.world.engine(), 3, PAGE))),
+    op("Segment::noreserve", "a segment without reservation", |s| {
+        made(Segment::noreserve(s.world.engine(), 3, PAGE))
+    }),
     op("Segment::of_huge_pages", "a segment of huge pages", |s| {
         filled(Segment::of_huge_pages(s.world.engine(), 3, HugePageSize::Mib2, 2 << 20, true))
     }),

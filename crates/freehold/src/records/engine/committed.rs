@@ -1,0 +1,230 @@
+//! Committed memory: the pages that Linux counts as Committed_AS, and the limit on them
+//! (vm.overcommit_memory).
+//!
+//! A page is committed when a program is promised memory that it has not touched yet:
+//!
+//! | memory | committed |
+//! | --- | --- |
+//! | private, writable, not NORESERVE | the pages of its VMAs with [`VmFlags::ACCOUNT`](crate::vma::flags::VmFlags::ACCOUNT), from mmap, mprotect, brk, fork or growth until munmap or exit |
+//! | shared anonymous memory and System V segments, not NORESERVE | the size of the file, from its creation until its end |
+//! | other shared memory: memfds, tmpfs, NORESERVE | each page in the page cache |
+//! | files with a store, devices, secret memory, huge pages of pools | nothing |
+//!
+//! A change first takes a [`Charge`], which may fail, and [keeps](Charge::keep) it when the change can no
+//! longer fail. A charge that is dropped is returned.
+//!
+//! # Two counts
+//!
+//! While the limit applies to single requests only, each CPU counts in a cell of its own, so that no change
+//! writes a shared cache line for this. Under [`Overcommit::Never`] the sum is limited: every change then
+//! goes to `total` by compare-and-swap, and the limit is never passed. Committed are `total` and all cells
+//! together, whichever of them a page was added to and removed from. All accesses are Relaxed: they order
+//! nothing but themselves.
+
+#[cfg(all(test, loom))]
+mod loom_tests;
+
+use super::Engine;
+use crate::{error::NoMemory, platform::Platform};
+use freehold_sync::{
+    Counter, Host,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+use freehold_vmspace::PageCount;
+
+/// How much memory may be promised: vm.overcommit_memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Overcommit {
+    /// Refuses a single request for more than this many pages, which are those of memory and swap
+    /// (vm.overcommit_memory = 0).
+    Heuristic(PageCount),
+    /// Refuses nothing (vm.overcommit_memory = 1).
+    #[default]
+    Always,
+    /// Refuses a request that would take committed memory beyond this many pages, which are CommitLimit
+    /// (vm.overcommit_memory = 2). NORESERVE is ignored, except for huge pages of pools.
+    Never(PageCount),
+}
+
+impl Overcommit {
+    /// Bits of a word below the number of pages: whether the sum is limited.
+    const NEVER: u64 = 1;
+    /// Most pages that fit into the word above that bit: more than there are addresses for.
+    const MOST: u64 = u64::MAX >> 1;
+
+    /// The policy in a word: the number of pages, and in bit 0 whether it limits the sum.
+    fn word(self) -> u64 {
+        match self {
+            Overcommit::Always => Self::MOST << 1,
+            Overcommit::Heuristic(pages) => pages.get().min(Self::MOST) << 1,
+            Overcommit::Never(pages) => pages.get().min(Self::MOST) << 1 | Self::NEVER,
+        }
+    }
+
+    fn of(word: u64) -> Self {
+        match (word & Self::NEVER != 0, word >> 1) {
+            (true, pages) => Overcommit::Never(PageCount::new(pages)),
+            (false, Self::MOST) => Overcommit::Always,
+            (false, pages) => Overcommit::Heuristic(PageCount::new(pages)),
+        }
+    }
+}
+
+/// A request would promise more memory than [`Overcommit`] allows.
+#[derive(Debug)]
+pub(crate) struct Overcommitted;
+
+impl From<Overcommitted> for NoMemory {
+    fn from(_: Overcommitted) -> Self {
+        NoMemory
+    }
+}
+
+/// Counts committed pages, and holds requests against the limit.
+pub(crate) struct CommittedMemory<H: Host> {
+    /// [`Overcommit::word`].
+    policy: AtomicU64,
+    /// Pages added less pages removed under [`Overcommit::Never`]; wraps below zero.
+    total: AtomicU64,
+    /// Pages added less pages removed under the other policies, per CPU.
+    cells: Counter<H>,
+}
+
+/// Pages that are committed for a change which may still fail.
+#[must_use = "a charge that is dropped is returned"]
+pub(crate) struct Charge<'e, H: Host> {
+    commit: &'e CommittedMemory<H>,
+    pages: u64,
+}
+
+impl<H: Host> Charge<'_, H> {
+    /// Leaves the pages committed: the change has happened.
+    #[inline(always)]
+    pub fn keep(mut self) {
+        self.pages = 0;
+    }
+}
+
+impl<H: Host> Drop for Charge<'_, H> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.pages != 0 {
+            self.commit.uncharge(PageCount::new(self.pages));
+        }
+    }
+}
+
+impl<H: Host> CommittedMemory<H> {
+    pub fn try_new(policy: Overcommit) -> Result<Self, NoMemory> {
+        let total = AtomicU64::new(0);
+        Ok(CommittedMemory { policy: AtomicU64::new(policy.word()), total, cells: Counter::try_new()? })
+    }
+
+    /// The policy at this moment.
+    pub fn policy(&self) -> Overcommit {
+        Overcommit::of(self.policy.load(Relaxed))
+    }
+
+    /// Sets the policy. What is committed stays, even beyond a new limit.
+    pub fn set_policy(&self, policy: Overcommit) {
+        self.policy.store(policy.word(), Relaxed);
+    }
+
+    /// Returns true if the sum of all promises is limited.
+    pub fn is_strict(&self) -> bool {
+        self.policy.load(Relaxed) & Overcommit::NEVER != 0
+    }
+
+    /// Returns the number of committed pages; exact when none are added or removed concurrently.
+    pub fn pages(&self) -> PageCount {
+        let sum = self.total.load(Relaxed).wrapping_add_signed(self.cells.sum());
+        // Pages removed on one CPU can be seen before they are seen added on another.
+        PageCount::new(if sum as i64 >= 0 { sum } else { 0 })
+    }
+
+    /// Commits `pages`.
+    #[inline(always)]
+    pub fn charge(&self, pages: PageCount) -> Result<Charge<'_, H>, Overcommitted> {
+        self.charge_replacing(pages, PageCount::ZERO)
+    }
+
+    /// Commits `pages`, in the same change that will return `replaced` committed pages: only the difference
+    /// is held against the limit.
+    #[inline(always)]
+    pub fn charge_replacing(
+        &self,
+        pages: PageCount,
+        replaced: PageCount,
+    ) -> Result<Charge<'_, H>, Overcommitted> {
+        let policy = self.policy.load(Relaxed);
+        let more = pages.saturating_sub(replaced).get();
+        if policy & Overcommit::NEVER != 0 {
+            self.add_within(pages.get(), more, policy >> 1)?;
+        } else if more > policy >> 1 {
+            return Err(Overcommitted);
+        } else {
+            self.cells.add(pages.get() as i64);
+        }
+        Ok(Charge { commit: self, pages: pages.get() })
+    }
+
+    /// Charges nothing, for a change that promises no memory.
+    #[inline(always)]
+    pub fn no_charge(&self) -> Charge<'_, H> {
+        Charge { commit: self, pages: 0 }
+    }
+
+    /// Adds `pages` to the total if `more` of them stay within `limit`.
+    #[cold]
+    #[inline(never)]
+    fn add_within(&self, pages: u64, more: u64, limit: u64) -> Result<(), Overcommitted> {
+        let mut total = self.total.load(Relaxed);
+        loop {
+            // Cells change only by tasks that still see an older policy.
+            let committed = total.wrapping_add_signed(self.cells.sum()) as i64;
+            if more != 0 && (committed.max(0) as u64).saturating_add(more) > limit {
+                return Err(Overcommitted);
+            }
+            match self.total.compare_exchange_weak(total, total.wrapping_add(pages), Relaxed, Relaxed) {
+                Ok(_) => return Ok(()),
+                Err(now) => total = now,
+            }
+        }
+    }
+
+    /// Returns pages that were committed.
+    #[inline(always)]
+    pub fn uncharge(&self, pages: PageCount) {
+        if self.is_strict() {
+            self.total.fetch_sub(pages.get(), Relaxed);
+        } else {
+            self.cells.add(-(pages.get() as i64));
+        }
+    }
+}
+
+impl<H: Host> Drop for CommittedMemory<H> {
+    fn drop(&mut self) {
+        let sum = self.total.load(Relaxed).wrapping_add_signed(self.cells.sum());
+        debug_assert_eq!(sum, 0, "committed pages outlive their memory");
+    }
+}
+
+impl<P: Platform> Engine<P> {
+    /// Returns the policy on committed memory.
+    pub fn overcommit(&self) -> Overcommit {
+        self.committed.policy()
+    }
+
+    /// Sets the policy on committed memory (vm.overcommit_memory has changed, or the amount of memory).
+    /// Memory that is committed stays so, even beyond a new limit.
+    pub fn set_overcommit(&self, policy: Overcommit) {
+        self.committed.set_policy(policy);
+    }
+
+    /// Returns the number of committed pages: Committed_AS. Exact when no task maps or unmaps concurrently.
+    /// Takes no lock; reads a counter of each CPU.
+    pub fn committed_pages(&self) -> PageCount {
+        self.committed.pages()
+    }
+}

@@ -1,0 +1,93 @@
+//! How a file's memory counts as committed; [`engine`](crate::engine) has the rules.
+
+use super::{
+    Zeroes,
+    mapping::{FillError, Kind, Mapping},
+};
+use crate::{
+    PAGE_SIZE,
+    counted::Counted,
+    engine::{Charge, Engine},
+    error::NoMemory,
+    platform::Platform,
+};
+use freehold_vmspace::PageCount;
+
+/// Which memory of a file counts as committed ([`engine::committed`](crate::engine)).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Committed {
+    /// None: a store is behind it, or a pool.
+    Nothing,
+    /// Each page in the cache.
+    Pages,
+    /// Its size.
+    Size,
+}
+
+impl<P: Platform> Mapping<P> {
+    /// Shared memory of `size` bytes that has no name. With `committed` all of it is committed from now until
+    /// it ends, else each page while it is in the cache.
+    ///
+    /// # Errors
+    ///
+    /// No memory, or more would be committed than [allowed](Engine::set_overcommit).
+    pub(crate) fn nameless(
+        engine: &Counted<Engine<P>>,
+        size: u64,
+        committed: bool,
+    ) -> Result<Counted<Self>, NoMemory> {
+        let rule = if committed { Committed::Size } else { Committed::Pages };
+        Self::of_kind_committed(engine, Zeroes, size, Kind::Memory, None, false, rule)
+    }
+
+    /// Commits `pages` that are about to enter the cache, if its pages count.
+    ///
+    /// # Errors
+    ///
+    /// `NoSpace`.
+    pub(super) fn charge_pages(&self, pages: PageCount) -> Result<Charge<'_, P>, FillError> {
+        let commit = &self.engine().committed;
+        match self.committed {
+            Committed::Pages => commit.charge(pages).map_err(|_| FillError::NoSpace),
+            Committed::Nothing | Committed::Size => Ok(commit.no_charge()),
+        }
+    }
+
+    /// Counts pages that left the cache, and returns them if they were committed. Under the invalidate lock.
+    pub(crate) fn pages_went(&self, pages: u64) {
+        self.invalidate.went(pages);
+        if self.committed == Committed::Pages && pages != 0 {
+            self.engine().committed.uncharge(PageCount::new(pages));
+        }
+    }
+
+    /// Commits what the file takes more when it grows from `old` to `new` bytes, if its size counts. Under
+    /// `content` held for writing.
+    ///
+    /// # Errors
+    ///
+    /// `NoMemory`.
+    pub(super) fn charge_growth(&self, old: u64, new: u64) -> Result<Charge<'_, P>, FillError> {
+        let commit = &self.engine().committed;
+        match self.committed {
+            Committed::Size => {
+                let more = pages_to_commit(new).saturating_sub(pages_to_commit(old));
+                Ok(commit.charge(more).map_err(NoMemory::from)?)
+            }
+            Committed::Nothing | Committed::Pages => Ok(commit.no_charge()),
+        }
+    }
+
+    /// Returns what was committed for the bytes from `new` to `old`, which the file has lost. Under `content`
+    /// held for writing.
+    pub(super) fn uncharge_cut(&self, old: u64, new: u64) {
+        if self.committed == Committed::Size {
+            self.engine().committed.uncharge(pages_to_commit(old).saturating_sub(pages_to_commit(new)));
+        }
+    }
+}
+
+/// Pages that a file of `bytes` bytes commits, if its size counts.
+pub(super) fn pages_to_commit(bytes: u64) -> PageCount {
+    PageCount::new(bytes.div_ceil(PAGE_SIZE))
+}
