@@ -3,9 +3,10 @@
 use super::super::word::{MOST_READ_WAITERS, MOST_WRITE_WAITERS};
 use super::*;
 use crate::testing::StdHost;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::boxed::Box;
+use std::cell::RefCell;
+use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
 type Lock = RawRwSem<StdHost>;
 
@@ -24,29 +25,40 @@ fn word(lock: &Lock) -> u64 {
     lock.load(Ordering::Relaxed).0
 }
 
-/// Whether `f` goes on by itself, or only after `then`.
-fn waits_for(f: impl FnOnce() + Send, then: impl FnOnce()) -> bool {
-    let done = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let task = scope.spawn(|| {
-            f();
-            done.store(true, SeqCst);
-        });
-        thread::sleep(Duration::from_millis(20));
-        let waited = !done.load(SeqCst);
-        then();
-        task.join().unwrap();
-        waited
-    })
+std::thread_local! {
+    static IN_WAIT: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
+}
+
+/// A wait during which the function of [`waits`] runs.
+fn wait(_: &AtomicU32, _: u32) -> Result<(), Killed> {
+    IN_WAIT.take().expect("a second wait")();
+    Ok(())
+}
+
+/// Makes `attempt` on a lock, whose first wait is `then`. Returns whether it waited.
+fn waits(
+    lock: &Arc<Lock>,
+    attempt: impl FnOnce(&Lock) -> Result<(), Killed>,
+    then: impl FnOnce(&Lock) + 'static,
+) -> bool {
+    let inside = lock.clone();
+    IN_WAIT.set(Some(Box::new(move || then(&inside))));
+    assert!(attempt(lock).is_ok());
+    IN_WAIT.take().is_none()
+}
+
+/// Reads as [`RawRwSem::read`] does.
+fn read(lock: &Lock) -> Result<(), Killed> {
+    if lock.read_fast() { Ok(()) } else { lock.read_slow(wait) }
 }
 
 #[test]
 fn a_crowd_of_readers_lets_no_more_in() {
-    let lock = with(CROWD - 1);
+    let lock = Arc::new(with(CROWD - 1));
     assert!(lock.try_read());
     assert!(!lock.try_read());
     assert_eq!(word(&lock), CROWD);
-    assert!(waits_for(|| assert_eq!(lock.read(), Path::Slow), || lock.unlock_read()));
+    assert!(waits(&lock, read, Lock::unlock_read));
     assert_eq!(word(&lock), CROWD, "one has left, and one came");
 }
 
@@ -66,23 +78,19 @@ fn a_reader_beside_a_crowd_can_be_killed() {
 #[test]
 fn a_full_queue_takes_no_more_readers() {
     let full = WRITER + MOST_READ_WAITERS * READ_WAITER;
-    let (lock, mut seen) = (with(full), 0);
-    let waited = waits_for(
-        || assert_eq!(lock.read(), Path::Slow),
-        || {
-            seen = word(&lock);
-            lock.unlock_write(0);
-        },
-    );
-    assert!(waited);
-    assert_eq!(seen & !(CROWD - 1), full, "it waits outside of the queue");
+    let lock = Arc::new(with(full));
+    let then = move |lock: &Lock| {
+        assert_eq!(word(lock), full, "it waits outside of the queue");
+        lock.unlock_write(0);
+    };
+    assert!(waits(&lock, read, then));
     assert_eq!(word(&lock) & (2 * CROWD - 1), MOST_READ_WAITERS + 1, "all in the queue, and one more");
 }
 
 #[test]
 fn a_full_queue_takes_no_more_writers() {
     let full = WRITER + MOST_WRITE_WAITERS * WRITE_WAITER;
-    let lock = with(full);
+    let lock = Arc::new(with(full));
     thread::scope(|scope| {
         let task = scope.spawn(|| {
             StdHost::current_task().kill();
@@ -92,7 +100,7 @@ fn a_full_queue_takes_no_more_writers() {
     });
     assert_eq!(word(&lock), full);
     // The lock passes to a waiter of the queue; only this one is really there.
-    assert!(waits_for(|| assert_eq!(lock.write(), Path::Slow), || lock.unlock_write(0)));
+    assert!(waits(&lock, |lock| lock.write_by(wait), |lock| lock.unlock_write(0)));
     assert_eq!(word(&lock), full);
 }
 
