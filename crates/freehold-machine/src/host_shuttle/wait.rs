@@ -30,6 +30,8 @@ struct Record {
     signalled: AtomicBool,
     /// Killable waits until one is interrupted; 0: none will.
     countdown: AtomicU64,
+    /// Waits begun.
+    waits: AtomicU64,
 }
 
 /// In the list while its thread sleeps; the waker takes it out.
@@ -77,6 +79,12 @@ impl Task {
         self.0.killed.load(SeqCst)
     }
 
+    /// Returns how many waits the task has begun, looks for a fatal signal included. A test that has to go on
+    /// once another thread waits asks this in a loop.
+    pub fn waits(&self) -> u64 {
+        self.0.waits.load(SeqCst)
+    }
+
     /// Takes the fatal signal back, so that a test can go on with this thread.
     pub fn revive(&self) {
         self.0.killed.store(false, SeqCst);
@@ -98,8 +106,13 @@ impl Task {
         self.is_killed() || ends == Ends::ByAny && self.0.signalled.load(SeqCst)
     }
 
+    fn count_wait(&self) {
+        self.0.waits.fetch_add(1, SeqCst);
+    }
+
     /// Counts one killable wait.
     fn enters_wait(&self) {
+        self.count_wait();
         let left = self.0.countdown.load(SeqCst);
         if left > 0 {
             self.0.countdown.store(left - 1, SeqCst);
@@ -111,6 +124,7 @@ impl Task {
 }
 
 pub(crate) fn wait(word: &AtomicU32, expected: u32) {
+    TASK.with(Task::count_wait);
     sleep(word, expected, None);
 }
 

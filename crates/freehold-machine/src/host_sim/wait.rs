@@ -21,6 +21,8 @@ struct Record {
     signalled: AtomicBool,
     /// Killable waits until one is interrupted; 0: none will.
     countdown: AtomicU64,
+    /// Waits begun.
+    waits: AtomicU64,
     /// The address of the word that it sleeps on, 0 when none, or where no signal ends that.
     sleeps_on: AtomicUsize,
 }
@@ -59,6 +61,12 @@ impl Task {
         self.0.killed.load(SeqCst)
     }
 
+    /// Returns how many waits the task has begun, looks for a fatal signal included. A test that has to go on
+    /// once another thread waits asks this in a loop.
+    pub fn waits(&self) -> u64 {
+        self.0.waits.load(SeqCst)
+    }
+
     /// Takes the fatal signal back, so that a test can go on with this task.
     pub fn revive(&self) {
         self.0.killed.store(false, SeqCst);
@@ -70,8 +78,13 @@ impl Task {
         self.0.countdown.store(nth, SeqCst);
     }
 
+    fn count_wait(&self) {
+        self.0.waits.fetch_add(1, SeqCst);
+    }
+
     /// Counts one killable wait.
     fn enters_wait(&self) {
+        self.count_wait();
         let left = self.0.countdown.load(SeqCst);
         if left > 0 {
             self.0.countdown.store(left - 1, SeqCst);
@@ -83,6 +96,7 @@ impl Task {
 }
 
 pub(crate) fn wait(word: &AtomicU32, expected: u32) {
+    Task::current().count_wait();
     task::sleep(word, expected);
 }
 

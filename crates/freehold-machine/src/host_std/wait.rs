@@ -34,6 +34,8 @@ struct Record {
     sleeps_on: Mutex<Option<(WordAddress, Ends)>>,
     /// Killable waits until one is interrupted; 0 when none will be. Only the task counts down.
     countdown: AtomicU64,
+    /// Waits begun. Only the task counts them.
+    waits: AtomicU64,
 }
 
 /// Which signals end a sleep.
@@ -86,6 +88,12 @@ impl Task {
         self.0.killed.load(Ordering::SeqCst)
     }
 
+    /// Returns how many waits the task has begun, looks for a fatal signal included. A test that has to go on
+    /// once another thread waits asks this in a loop.
+    pub fn waits(&self) -> u64 {
+        self.0.waits.load(Ordering::SeqCst)
+    }
+
     /// Takes the fatal signal back, so that a test can go on with this thread.
     pub fn revive(&self) {
         self.0.killed.store(false, Ordering::SeqCst);
@@ -112,8 +120,14 @@ impl Task {
         self.is_killed() || ends == Ends::ByAny && self.0.signalled.load(Ordering::SeqCst)
     }
 
+    fn count_wait(&self) {
+        // SeqCst: whoever sees the count sees what the task did before it came to wait.
+        self.0.waits.fetch_add(1, Ordering::SeqCst);
+    }
+
     /// Counts one killable wait.
     fn enters_wait(&self) {
+        self.count_wait();
         let left = self.0.countdown.load(Ordering::Relaxed);
         if left > 0 {
             self.0.countdown.store(left - 1, Ordering::Relaxed);
@@ -129,6 +143,12 @@ impl Task {
 }
 
 pub(crate) fn wait(word: &AtomicU32, expected: u32) {
+    // A thread past its destructors has no record any more.
+    let _ = TASK.try_with(Task::count_wait);
+    sleep(word, expected);
+}
+
+fn sleep(word: &AtomicU32, expected: u32) {
     // An error means that the word had changed, or a signal of the host: both are spurious returns.
     let _ = futex::wait(word, futex::Flags::PRIVATE, expected, None);
 }
@@ -145,7 +165,7 @@ pub(crate) fn wait_interruptible(word: &AtomicU32, expected: u32) -> Result<(), 
 fn wait_unless_over(word: &AtomicU32, expected: u32, ends: Ends) -> bool {
     // A thread past its destructors has no record any more and cannot be killed.
     let Ok(task) = TASK.try_with(Task::clone) else {
-        wait(word, expected);
+        sleep(word, expected);
         return true;
     };
     task.enters_wait();
@@ -154,7 +174,7 @@ fn wait_unless_over(word: &AtomicU32, expected: u32, ends: Ends) -> bool {
     }
     task.set_sleeps_on(Some((WordAddress(word), ends)));
     if !task.is_over(ends) {
-        wait(word, expected);
+        sleep(word, expected);
     }
     task.set_sleeps_on(None);
     !task.is_over(ends)
