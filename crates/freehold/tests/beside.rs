@@ -55,16 +55,6 @@ fn unwaiting<R: Send>(call: impl FnOnce() -> R + Send) -> R {
     thread::scope(|scope| scope.spawn(thread).join().unwrap())
 }
 
-/// Waits until it is so.
-#[track_caller]
-fn until(mut so: impl FnMut() -> bool) {
-    let begin = std::time::Instant::now();
-    while !so() {
-        assert!(begin.elapsed().as_secs() < 20, "it never came");
-        thread::yield_now();
-    }
-}
-
 /// Whether somebody has claimed the VMA at `addr`, which is readable and writable.
 fn is_claimed(process: &Process, addr: u64) -> bool {
     unwaiting(|| process.mprotect(addr, PAGE, RW)).is_err()

@@ -8,7 +8,7 @@ use freehold::{
     object::{Mapping, Zeroes},
     space::{Advice, LockFlags, RemapFlags},
 };
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 fn guarded<T>(addr: u64) -> Result<T, FaultError> {
     Err(FaultError::Segv { addr, code: SegvCode::Maperr })
@@ -102,7 +102,6 @@ fn what_takes_no_guards() {
     });
 }
 
-/// While threads fault the same pages in all the time, the call ends, and after it there is not a page left.
 /// As on Linux: locked memory that becomes writable is brought in mapping by mapping, each up to its first
 /// guard, though they are one mapping afterwards.
 #[test]
@@ -118,38 +117,63 @@ fn a_guard_stops_what_is_brought_in_within_its_mapping() {
     });
 }
 
+/// The call ends while other threads store to the same pages, and no store succeeds from then on until the
+/// guards are removed. `state` is odd while the guards are there: a store that begins and ends in the same odd
+/// state must fail. Such a state lasts until each thread has made a whole store in it.
 #[test]
 fn guards_are_down_when_the_call_returns() {
     const PAGES: u64 = 8;
-    const ROUNDS: u64 = 100;
+    const ROUNDS: u64 = 20;
+    const STORERS: usize = 2;
     everywhere(|world, process, _| {
         anon(process, BASE, PAGES);
-        let (over, down) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (over, state) = (AtomicBool::new(false), AtomicU64::new(0));
+        // The state in which each thread has last begun and ended a store.
+        let stored_in = [const { AtomicU64::new(0) }; STORERS];
         std::thread::scope(|scope| {
-            for number in 1..3 {
-                let (over, down) = (&over, &down);
+            let (over, state, stored_in) = (&over, &state, &stored_in);
+            let _over = Over(over);
+            for (number, stored_in) in stored_in.iter().enumerate() {
                 scope.spawn(move || {
-                    let mut cpu = world.machine.cpu(number);
-                    let mut page = 0;
-                    while !over.load(SeqCst) {
-                        page = (page + 1) % PAGES;
-                        let before = down.load(SeqCst);
+                    let _over = Over(over);
+                    let mut cpu = world.machine.cpu(1 + number);
+                    for page in (0..PAGES).cycle().take_while(|_| !over.load(SeqCst)) {
+                        let before = state.load(SeqCst);
                         let stored = process.store(&mut cpu, BASE + page * PAGE, page);
-                        assert!(stored.is_err() || !before || !down.load(SeqCst), "a store passed a guard");
+                        if before == state.load(SeqCst) {
+                            assert!(stored.is_err() || before % 2 == 0, "a store passed a guard");
+                            stored_in.store(before, SeqCst);
+                            std::thread::yield_now();
+                        }
                     }
                 });
             }
-            for _ in 0..ROUNDS {
+            let until = |so: &dyn Fn() -> bool| {
+                while !over.load(SeqCst) && !so() {
+                    std::thread::yield_now();
+                }
+            };
+            for round in 0..ROUNDS {
+                until(&|| process.rss().anon > 0);
                 install(process, BASE, PAGES).unwrap();
-                down.store(true, SeqCst);
-                std::thread::yield_now();
+                let guarded = 2 * round + 1;
+                state.store(guarded, SeqCst);
+                until(&|| stored_in.iter().all(|last| last.load(SeqCst) == guarded));
                 assert_eq!(process.rss().total(), 0);
-                down.store(false, SeqCst);
+                state.store(guarded + 1, SeqCst);
                 process.madvise(BASE, PAGES * PAGE, Advice::GuardRemove).unwrap();
             }
-            over.store(true, SeqCst);
         });
     });
+}
+
+/// Ends the other threads when its own ends or fails.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
 }
 
 /// What a seal stops, and what it does not.

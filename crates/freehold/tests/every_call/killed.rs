@@ -270,7 +270,7 @@ fn and_nobody_else_waits() {
     }
 }
 
-/// The signal comes to a thread that is asleep already, from another.
+/// The signal comes from another thread, to one that sleeps already.
 #[test]
 fn while_it_sleeps() {
     for locking in released() {
@@ -282,7 +282,7 @@ fn while_it_sleeps() {
                     space.mmap(BASE, PAGE, RW, ANON | MapFlags::FIXED, None, 0)
                 });
                 let task = hear.recv().unwrap();
-                std::thread::yield_now();
+                until(|| task.waits() > 0);
                 task.kill();
                 assert_eq!(sleeper.join().unwrap(), Err(MmapError::Killed));
             });
@@ -355,8 +355,8 @@ impl Pager<Gated> for Hangs {
 /// file wait for the truncation.
 #[test]
 fn while_it_waits_for_a_file_whose_disk_hangs() {
-    const PAGES: u64 = 4096;
-    let machine: Machine = Machine::new(MachineConfig::backed(64 << 20)).unwrap();
+    const PAGES: u64 = 4;
+    let machine: Machine = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
     let gated = Gated::new(&machine);
     let engine = Engine::new(gated.clone(), Config::default()).unwrap();
     let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
@@ -369,14 +369,7 @@ fn while_it_waits_for_a_file_whose_disk_hangs() {
     std::thread::scope(|scope| {
         scope.spawn(|| mapping.fill(PageIndex::new(0)).unwrap());
         is_asked.recv().unwrap();
-        scope.spawn(|| mapping.truncate((PAGES - 1) * PAGE).unwrap());
-        // Until the truncation waits, faults get their pages.
-        let fault = |page| killed_in(|| space.handle_fault(BASE + page * PAGE, Access::READ));
-        let first = (1..PAGES - 2).find(|&page| {
-            std::thread::sleep(std::time::Duration::from_millis(1));
-            fault(page) == (Err(FaultError::Killed), true)
-        });
-        assert!(first.is_some(), "the truncation does not wait");
+        spawn_until_waiting(scope, || mapping.truncate((PAGES - 1) * PAGE).unwrap());
         let last = (PAGES - 2) * PAGE;
         space.mmap(BASE, PAGE, RW, shared, Some(&file), last).unwrap();
         for (what, call) in LOOKING {

@@ -1,14 +1,17 @@
 //! Somebody looks at a page just when its owner needs it: neither the page nor its reservation is lost, and
 //! nobody gets SIGBUS for it.
 
-use super::{support::gate::Gated, *};
+use super::{
+    support::{gate::Gated, spawn_until_waiting, until},
+    *,
+};
 use freehold::{
     access::{AccessMode, PinFlags},
     fault::Access,
     space::AddressSpace,
 };
 use freehold_machine::Task;
-use std::{sync::mpsc::channel, thread, time::Duration};
+use std::{sync::mpsc::channel, thread};
 
 type Space = Counted<AddressSpace<Gated>>;
 
@@ -66,15 +69,16 @@ fn a_reader_does_not_cost_the_owner_its_page() {
         let (tell, hear) = channel();
         let at_child = child.clone();
         gates.gated.read.put(move || {
-            let store = thread::spawn(move || owner.handle_fault(BASE, Access::WRITE));
-            let taken = move || {
-                while at_child.frame_at(BASE).is_some() {
-                    thread::yield_now();
-                }
-            };
+            let (tell_task, hear_task) = channel();
+            let store = thread::spawn(move || {
+                tell_task.send(Task::current()).unwrap();
+                owner.handle_fault(BASE, Access::WRITE)
+            });
+            let taken = move || until(|| at_child.frame_at(BASE).is_none());
             thread::spawn(taken).join().unwrap();
-            // Time enough to find that somebody has the page, and to give up if that is what it does.
-            thread::sleep(Duration::from_millis(5));
+            // It has found that another task has the page.
+            let task = hear_task.recv().unwrap();
+            until(|| task.waits() > 0 || store.is_finished());
             tell.send((store.is_finished(), store)).unwrap();
         });
         assert_eq!(child.read_memory(BASE, &mut [0; 8], AccessMode::Plain), Ok(8));
@@ -163,8 +167,7 @@ fn a_reservation_outlives_a_pin() {
         let fault = || process.space().handle_fault(other, Access::WRITE);
         assert_eq!(killed_in(fault), Err(FaultError::Killed));
         thread::scope(|scope| {
-            let waits = scope.spawn(fault);
-            thread::sleep(Duration::from_millis(1));
+            let waits = spawn_until_waiting(scope, fault);
             drop(pins);
             assert!(waits.join().unwrap().is_ok());
         });

@@ -4,13 +4,12 @@
 //! however large. And a move that met a page table which a fault on a neighbour had made after the move had
 //! looked.
 
-use super::*;
+use super::{gate::Gated, *};
 use freehold::fault::Access;
 use freehold::object::Zeroes;
-use freehold::space::{RemapFlags, Unmap};
+use freehold::space::{AddressSpace, RemapFlags, Unmap};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
 
 #[test]
 fn tables_go_with_the_last_mapping_below_them() {
@@ -27,38 +26,56 @@ fn tables_go_with_the_last_mapping_below_them() {
     });
 }
 
-/// A truncation of many pages holds the file's tree while another process unmaps one of them, untouched, and
-/// a third thread takes the address for something else as soon as it is free.
+/// While a truncation holds the file's tree, another process unmaps a page of that file, untouched, and a third
+/// thread tries to take the address for something else. It may not have it while the truncation can still come
+/// to the VMA that was there.
 #[test]
 fn a_truncation_leaves_the_next_owner_alone() {
-    const PAGES: u64 = 20_000;
     for locking in Locking::ALL {
-        for round in 0..Effort::of(1, 4, 4) {
-            let machine: Machine = Machine::new(MachineConfig::phantom(1 << 30).cpus(4)).unwrap();
-            let engine = Engine::new(machine.clone(), Config::default()).unwrap();
-            let process =
-                || Process::new(&engine, &SpaceConfig { locking, ..SpaceConfig::default() }).unwrap();
-            let (big, small) = (process(), process());
-            let mapping = Mapping::new(&engine, Zeroes, PAGES * PAGE, true).unwrap();
-            let file: Counted<File<Machine>> = File::new(&mapping, FileAccess::READ_WRITE, "f").unwrap();
-            let shared = MapFlags::SHARED | MapFlags::FIXED;
-            big.mmap(BASE, PAGES * PAGE, RW, shared | MapFlags::POPULATE, Some(&file), 0).unwrap();
-            small.mmap(BASE, PAGE, RW, shared, Some(&file), (PAGES - 1) * PAGE).unwrap();
-            thread::scope(|scope| {
-                let truncation = scope.spawn(|| machine.cpu(1).call(|| mapping.truncate(0).unwrap()));
-                thread::sleep(Duration::from_micros(200 << round));
-                scope.spawn(|| machine.cpu(2).call(|| small.munmap(BASE, PAGE).unwrap()));
-                let free = ANON | MapFlags::FIXED_NOREPLACE;
-                while small.mmap(BASE, PAGE, RW, free, None, 0).is_err() {
-                    thread::yield_now();
-                }
-                small.handle_fault(BASE, Access::WRITE).unwrap();
-                truncation.join().unwrap();
+        let machine: Machine = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
+        let gated = Gated::new(&machine);
+        let engine = Engine::new(gated.clone(), Config::default()).unwrap();
+        let space =
+            || AddressSpace::new(&engine, &SpaceConfig { locking, ..SpaceConfig::default() }).unwrap();
+        let (big, small) = (space(), space());
+        let mapping = Mapping::new(&engine, Zeroes, 2 * PAGE, true).unwrap();
+        let file = File::new(&mapping, FileAccess::READ_WRITE, "f").unwrap();
+        let shared = MapFlags::SHARED | MapFlags::FIXED;
+        // The tree has this one first, and with it something to flush.
+        big.mmap(BASE, 2 * PAGE, RW, shared, Some(&file), 0).unwrap();
+        let mut cpu = machine.cpu(0);
+        let fault = |at: freehold::VirtAddr, access| big.handle_fault(at.get(), access).map(drop);
+        cpu.touch(big.mmu(), BASE, Access::WRITE, fault).unwrap();
+        small.mmap(BASE, PAGE, RW, shared, Some(&file), PAGE).unwrap();
+        let (inside, (tell, told)) = (small.clone(), mpsc::channel());
+        gated.flush.put(move || {
+            let (unmapping, (begin, begun)) = (inside.clone(), mpsc::channel());
+            let munmap = thread::spawn(move || {
+                begin.send(Task::current()).unwrap();
+                unmapping.munmap(BASE, PAGE).unwrap();
             });
-            assert_eq!(small.rss().anon, 1, "{locking:?}: a page of the next owner is gone");
-            small.check();
-        }
+            let task = begun.recv().unwrap();
+            until(|| task.waits() > 0 || munmap.is_finished());
+            tell.send((munmap, thread::spawn(move || take(&inside)).join().unwrap())).unwrap();
+        });
+        mapping.truncate(0).unwrap();
+        let (munmap, is_taken) = told.recv().expect("a flush");
+        munmap.join().unwrap();
+        assert!(is_taken || take(&small));
+        assert_eq!(small.rss().anon, 1, "{locking:?}: a page of the next owner is gone");
+        small.check();
+        drop((cpu, big, small, file, mapping, engine, gated));
+        machine.accounting().assert_clean();
     }
+}
+
+/// Maps a page at `BASE` and stores to it, if that is possible without a wait.
+fn take(space: &AddressSpace<Gated>) -> bool {
+    let flags = ANON | MapFlags::FIXED_NOREPLACE;
+    Task::current().interrupt_wait(1);
+    let is_mapped = space.mmap(BASE, PAGE, RW, flags, None, 0).is_ok();
+    Task::current().revive();
+    is_mapped && space.handle_fault(BASE, Access::WRITE).is_ok()
 }
 
 #[test]
@@ -99,8 +116,10 @@ fn a_neighbours_fault_may_make_the_table_of_a_source_that_moves() {
         });
         is_held.recv().unwrap();
         let how = RemapFlags::MAYMOVE | RemapFlags::FIXED;
-        let moved = scope.spawn(move || process.mremap(source, 4 * PAGE, 4 * PAGE, how, joined + PAGE));
-        thread::sleep(Duration::from_millis(100));
+        let moved = spawn_until_waiting(scope, move || {
+            process.mremap(source, 4 * PAGE, 4 * PAGE, how, joined + PAGE)
+        });
+        assert!(!moved.is_finished());
         process.handle_fault(neighbour, Access::READ).unwrap();
         go.send(()).unwrap();
         assert_eq!(moved.join().unwrap(), Ok(joined + PAGE));

@@ -3,10 +3,10 @@
 use super::*;
 use freehold::{PageIndex, object::Zeroes};
 use std::{
-    sync::{Arc, Mutex, atomic::AtomicBool, atomic::Ordering::SeqCst},
+    sync::{Arc, Mutex},
     thread,
 };
-use support::storage::Storage;
+use support::{storage::Storage, until};
 
 /// A disk that notes what is written to it: the page, and its first word.
 struct Noting(Arc<Mutex<Vec<(u64, u64)>>>);
@@ -135,16 +135,13 @@ fn storage_is_pinned_for_a_transfer_only() {
         let pins = process.pin_user_pages(BASE + PAGE, 1, WRITE).unwrap();
         put(&pins, 0, 3);
         assert_eq!(storage.word(1), 3);
-        let cut = AtomicBool::new(false);
         thread::scope(|scope| {
-            scope.spawn(|| {
-                file.mapping().truncate(0).unwrap();
-                cut.store(true, SeqCst);
-            });
-            // Not as long as anybody may store there.
-            for _ in 0..100 {
+            let cut = scope.spawn(|| file.mapping().truncate(0).unwrap());
+            // Zapped already: what is left is to free the frame, but not while a device may store there.
+            until(|| process.frame_at(BASE + PAGE).is_none());
+            for _ in 0..10 {
                 thread::yield_now();
-                assert!(!cut.load(SeqCst) && storage.freed() == 0);
+                assert!(!cut.is_finished() && storage.freed() == 0);
             }
             pins.unpin_dirty();
         });

@@ -28,7 +28,11 @@ use rand_pcg::{
     Pcg64Mcg,
     rand_core::{Rng, SeedableRng},
 };
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    sync::mpsc::channel,
+    thread::{Scope, ScopedJoinHandle},
+};
 
 pub type Vcpu = Cpu<X86_4>;
 
@@ -129,6 +133,28 @@ pub fn killed<R: Send>(call: impl FnOnce() -> R + Send) -> R {
         result
     };
     std::thread::scope(|scope| scope.spawn(thread).join().unwrap())
+}
+
+/// Returns once `so` returns true, however long another thread takes for that.
+pub fn until(mut so: impl FnMut() -> bool) {
+    while !so() {
+        std::thread::yield_now();
+    }
+}
+
+/// Starts a thread that makes a call, and returns once the call has come to wait or is over.
+pub fn spawn_until_waiting<'scope, R: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    call: impl FnOnce() -> R + Send + 'scope,
+) -> ScopedJoinHandle<'scope, R> {
+    let (tell, hear) = channel();
+    let thread = scope.spawn(move || {
+        tell.send(Task::current()).unwrap();
+        call()
+    });
+    let task = hear.recv().unwrap();
+    until(|| task.waits() > 0 || thread.is_finished());
+    thread
 }
 
 /// A sequence that looks random, the same for the same seed.

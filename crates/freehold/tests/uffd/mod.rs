@@ -116,10 +116,3 @@ fn load_beside(
     };
     beside(world, program, || ()).0
 }
-
-/// Waits until `done` says so: what another thread does next is to sleep.
-fn until(mut done: impl FnMut() -> bool) {
-    while !done() {
-        std::thread::yield_now();
-    }
-}
