@@ -2,7 +2,7 @@
 
 pub use crate::executor::for_a_while;
 
-use crate::executor::Instant;
+use crate::executor::{Instant, Stop};
 use anyhow::Context;
 use freehold::{
     PageIndex,
@@ -13,7 +13,6 @@ use freehold::{
     space::{Locking, MapFlags, Prot, SpaceConfig, Unmap},
 };
 use freehold_machine::{Cpu, Machine, MachineConfig, Process};
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// Bytes of a page.
@@ -76,7 +75,7 @@ impl World {
         &self,
         threads: usize,
         turn: Duration,
-        work: impl Fn(usize, &mut Cpu<Format>, &AtomicBool) -> anyhow::Result<R> + Sync,
+        work: impl Fn(usize, &mut Cpu<Format>, &Stop) -> anyhow::Result<R> + Sync,
     ) -> anyhow::Result<(Vec<R>, Duration)> {
         for_a_while(threads, turn, |thread, stop| work(thread, &mut self.machine.cpu(thread), stop))
     }

@@ -1,6 +1,7 @@
 //! Tasks on the processors of a simulated machine, in virtual time. Every load is a run of its own, which
 //! begins at the time at which the one before ended: between two runs no time passes.
 
+use super::Stop;
 use crate::findings::{Cell, Row, Table};
 use crate::measure::Figure;
 use crate::unit::Unit;
@@ -225,23 +226,19 @@ pub fn alone<R>(work: impl FnOnce() -> R) -> R {
 pub fn for_a_while<R>(
     tasks: usize,
     turn: Duration,
-    work: impl Fn(usize, &AtomicBool) -> anyhow::Result<R>,
+    work: impl Fn(usize, &Stop) -> anyhow::Result<R>,
 ) -> anyhow::Result<(Vec<R>, Duration)> {
     let (results, took) = run(tasks, Some(turn), work);
     Ok((results.into_iter().collect::<anyhow::Result<_>>()?, took))
 }
 
-fn run<R>(
-    tasks: usize,
-    turn: Option<Duration>,
-    work: impl Fn(usize, &AtomicBool) -> R,
-) -> (Vec<R>, Duration) {
+fn run<R>(tasks: usize, turn: Option<Duration>, work: impl Fn(usize, &Stop) -> R) -> (Vec<R>, Duration) {
     let Place { machine, seed } = PLACE.with_borrow(|place| place.clone().expect("a place for loads"));
     let (stop, results) = (AtomicBool::new(false), RefCell::new(Vec::new()));
     let load = (0..tasks).map(|task| {
         let (stop, results, work) = (&stop, &results, &work);
         Box::new(move || {
-            let result = work(task, stop);
+            let result = work(task, &Stop::new(stop));
             results.borrow_mut().push((task, result));
         }) as Box<dyn FnOnce() + '_>
     });

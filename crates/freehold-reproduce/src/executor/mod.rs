@@ -3,10 +3,12 @@
 
 #[cfg(sim)]
 mod fibers;
+mod stop;
 #[cfg(not(sim))]
 mod threads;
 
 #[cfg(sim)]
 pub use fibers::*;
+pub use stop::Stop;
 #[cfg(not(sim))]
 pub use threads::*;

@@ -5,6 +5,7 @@ pub use std::sync::Barrier;
 pub use std::thread::sleep;
 pub use std::time::Instant;
 
+use super::Stop;
 use crate::findings::Table;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -65,7 +66,7 @@ pub fn alone<R>(work: impl FnOnce() -> R) -> R {
 pub fn for_a_while<R: Send>(
     threads: usize,
     turn: Duration,
-    work: impl Fn(usize, &AtomicBool) -> anyhow::Result<R> + Sync,
+    work: impl Fn(usize, &Stop) -> anyhow::Result<R> + Sync,
 ) -> anyhow::Result<(Vec<R>, Duration)> {
     let (stop, ready) = (AtomicBool::new(false), Barrier::new(threads + 1));
     std::thread::scope(|scope| {
@@ -73,7 +74,7 @@ pub fn for_a_while<R: Send>(
             let (ready, stop, work) = (&ready, &stop, &work);
             scope.spawn(move || {
                 ready.wait();
-                work(thread, stop)
+                work(thread, &Stop::new(stop))
             })
         };
         let all: Vec<_> = (0..threads).map(run).collect();

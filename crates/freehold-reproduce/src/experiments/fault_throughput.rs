@@ -2,6 +2,7 @@
 //! by the design of munmap.
 
 use super::{Experiment, published};
+use crate::executor::Stop;
 use crate::findings::{Axis, Cell, Findings, Line, Plot, Point, Row, Table};
 use crate::load::{Format, GIB, Open, PAGE, RW, World, unmap_name, unmap_names, unmaps};
 use crate::measure::{Figure, figures, in_turns};
@@ -12,7 +13,6 @@ use freehold::space::{FaultLock, Locking, MapFlags, Prot, Write};
 use freehold_machine::{Cpu, Process};
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::{Rng, SeedableRng};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// See the [module](self).
 pub struct FaultThroughput;
@@ -138,15 +138,15 @@ fn passes(
     file: &Open,
     case: Case,
     bytes: u64,
-    stop: &AtomicBool,
+    stop: &Stop,
 ) -> anyhow::Result<()> {
     let mut random = Pcg64::seed_from_u64(cpu.number() as u64);
     let writes = case == Case::MmapFile;
     let (prot, access) = if writes { (RW, Access::WRITE) } else { (Prot::READ, Access::READ) };
-    while !stop.load(Relaxed) {
+    while !stop.is_told() {
         let at = cpu.call(|| process.mmap(0, bytes, prot, MapFlags::SHARED, Some(file), 0))?;
         let mut page = at;
-        while page < at + bytes && !stop.load(Relaxed) {
+        while page < at + bytes && !stop.is_told() {
             process.touch(cpu, page, access)?;
             page += PAGE;
         }

@@ -2,6 +2,7 @@
 //! page tables where they are.
 
 use super::{Experiment, published};
+use crate::executor::Stop;
 use crate::findings::{Axis, Cell, Findings, Line, Plot, Point, Row, Table};
 use crate::load::{Format, GIB, Open, RW, World};
 use crate::measure::{Figure, figures, in_turns};
@@ -15,7 +16,6 @@ use freehold::space::{HugetlbLock, Locking, MapFlags};
 use freehold_machine::{Cpu, Process};
 use freehold_replay::units;
 use freehold_sync::stats::{Histogram, LockSnapshot};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 /// See the [module](self).
@@ -180,14 +180,14 @@ impl Side {
         processes: usize,
         place: Place,
         cpu: &mut Cpu<Format>,
-        stop: &AtomicBool,
+        stop: &Stop,
     ) -> anyhow::Result<(u64, u64)> {
         let process = self.world.process(self.locking)?;
         let mut touched = 0;
-        while !stop.load(Relaxed) {
+        while !stop.is_told() {
             let at = self.map(&process, number, place)?;
             let mut done = 0;
-            while done < self.bytes && !stop.load(Relaxed) {
+            while done < self.bytes && !stop.is_told() {
                 process.touch(cpu, at + done, Access::WRITE)?;
                 done += HUGE;
             }

@@ -15,7 +15,6 @@ use freehold::fault::Access;
 use freehold::space::Locking;
 use freehold_machine::Process;
 use freehold_sync::stats::Histogram;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// See the [module](self).
@@ -96,7 +95,7 @@ fn churn(world: &World, process: &Process, threads: usize, turn: Duration) -> an
         cpu.run(process.mmu());
         cpu.call(|| {
             let mut done = 0u64;
-            while !stop.load(Relaxed) {
+            while !stop.is_told() {
                 let at = process.mmap(0, AREA * PAGE, RW, ANON, None, 0)?;
                 fault_in(process, at, AREA, Access::WRITE)?;
                 process.munmap(at, AREA * PAGE)?;
@@ -112,7 +111,7 @@ fn churn(world: &World, process: &Process, threads: usize, turn: Duration) -> an
 fn of_host(threads: usize, scale: &Scale) -> anyhow::Result<Turn> {
     let (done, took) = for_a_while(threads, scale.turn, |_, stop| {
         let mut done = 0u64;
-        while !stop.load(Relaxed) {
+        while !stop.is_told() {
             let area = Area::map(AREA * PAGE)?;
             (0..AREA).for_each(|page| area.touch(page));
             drop(area);

@@ -1,6 +1,6 @@
 //! Tasks that share files, and what they do with them.
 
-use crate::executor::Instant;
+use crate::executor::{Instant, Stop};
 use crate::load::{ANON, GIB, Open, PAGE, RW, World, fault_in};
 use crate::scale::Scale;
 use freehold::PageRange;
@@ -9,7 +9,6 @@ use freehold::fault::Access;
 use freehold::rmap::{FileRmap, MigrateError};
 use freehold::space::{MapFlags, Prot};
 use freehold_machine::Process;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const RX: Prot = Prot::READ.union(Prot::EXEC);
 /// Libraries of a program, and pages of each.
@@ -134,9 +133,9 @@ impl Tasks {
 
     /// Jobs of one thread until it is told to stop; how much that counts they did in a second. By its own
     /// time: the last job of another may have to wait for long.
-    fn jobs(&self, thread: usize, stop: &AtomicBool, job: Job) -> anyhow::Result<f64> {
+    fn jobs(&self, thread: usize, stop: &Stop, job: Job) -> anyhow::Result<f64> {
         let (started, mut jobs, mut done) = (Instant::now(), 0u64, 0u64);
-        while !stop.load(Relaxed) {
+        while !stop.is_told() {
             // Numbers of its own: a shared one would be passed around for every job.
             done += job(self, jobs * self.scratch.len() as u64 + thread as u64, &self.scratch[thread])?;
             jobs += 1;
