@@ -131,12 +131,8 @@ fn a_recording_that_is_told_to_end_is_whole() {
             rustix::process::Signal::from_named_raw(signal).expect("a signal"),
         );
         assert!(told.is_ok());
-        let ended = (0..3000).find_map(|_| {
-            std::thread::sleep(std::time::Duration::from_millis(20));
-            child.try_wait().expect("asked")
-        });
-        let _ = child.kill();
-        assert_eq!(ended.and_then(|status| status.code()), Some(3), "the command's own");
+        let ended = child.wait().expect("waited for");
+        assert_eq!(ended.code(), Some(3), "the command's own");
         let replayed = freehold(folder.path(), &["replay", &made.to_string_lossy()]);
         assert_eq!(replayed.status.code(), Some(0), "{}", String::from_utf8_lossy(&replayed.stdout));
     }
@@ -510,18 +506,23 @@ fn limits_that_change() {
         assert!(mlock(at, PAGE as usize).is_ok() && mlock(at, 2 * PAGE as usize).is_err());
         prlimit(None, Resource::As, soft(Some(PAGE))).expect("lowered");
         assert!(map(1).is_err());
+        // Each waits for the other: which of two calls came first is not recorded if they overlap.
+        let [mut refused, mut lifted] = [[0; 2]; 2];
+        assert_eq!((libc::pipe(refused.as_mut_ptr()), libc::pipe(lifted.as_mut_ptr())), (0, 0));
+        let send = |pipe: [i32; 2]| libc::write(pipe[1], [1_u8].as_ptr().cast(), 1) == 1;
+        let receive = |pipe: [i32; 2]| libc::read(pipe[0], [0_u8].as_mut_ptr().cast(), 1) == 1;
         let child = libc::fork();
         if child == 0 {
-            // Until its parent has lifted the limit: by then it sleeps. Which of the two came first would not
-            // be recorded if they were under way at once.
-            while map(1).is_err() {
-                libc::usleep(10_000);
-            }
-            libc::_exit(0);
+            let is_right = map(1).is_err() && send(refused) && receive(lifted) && map(1).is_ok();
+            libc::_exit(i32::from(!is_right));
         }
-        libc::usleep(2_000);
+        // So that a child that ends here is noticed.
+        assert_eq!(libc::close(refused[1]), 0);
+        assert!(receive(refused), "the child ended before its time");
         prlimit(Pid::from_raw(child), Resource::As, soft(Some(1 << 40))).expect("lifted");
-        assert_eq!(libc::waitpid(child, std::ptr::null_mut(), 0), child);
+        assert!(send(lifted));
+        let mut status = 0;
+        assert_eq!((libc::waitpid(child, &raw mut status, 0), status), (child, 0));
         assert!(map(1).is_err());
         setrlimit(Resource::As, soft(Some(1 << 40))).expect("lifted");
     }
