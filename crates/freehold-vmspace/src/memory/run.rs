@@ -25,18 +25,24 @@ impl<P: Platform> Run<P> {
         Run { memory: memory.clone(), first: Pfn::new(0), pages: 0, counted: true }
     }
 
-    /// Fresh memory, contents undefined.
+    /// Fresh memory, contents undefined; of no page, [`empty`](Self::empty).
     pub fn alloc(memory: &Counted<Memory<P>>, pages: PageCount) -> Result<Self, NoMemory> {
         Self::alloc_as(memory, pages, |_, frame| frame.init_run())
     }
 
     /// Fresh frames for the pages of a file from `index` on, contents undefined.
+    ///
+    /// # Panics
+    ///
+    /// If the last page would have an index that 64 bits do not hold. Nothing is allocated.
+    #[doc(hidden)]
     pub fn alloc_cache(
         memory: &Counted<Memory<P>>,
         kind: CachePage,
         index: PageIndex,
         pages: PageCount,
     ) -> Result<Self, NoMemory> {
+        assert!(index.checked_add(pages.get()).is_some(), "{pages:?} pages of a file from {index:?} on");
         Self::alloc_as(memory, pages, |n, frame| frame.init_cache(kind, index + n))
     }
 
@@ -47,6 +53,9 @@ impl<P: Platform> Run<P> {
     ) -> Result<Self, NoMemory> {
         // Past the caches of free frames, whose single ones are of no use here but may be what is missing.
         let (platform, pages) = (memory.platform(), pages.get());
+        if pages == 0 {
+            return Ok(Self::empty(memory));
+        }
         let again = || memory.flush_cache().then(|| platform.alloc_run(pages)).flatten();
         let first = platform.alloc_run(pages).or_else(again).ok_or(NoMemory)?;
         let run = Run { memory: memory.clone(), first, pages, counted: true };
@@ -56,7 +65,13 @@ impl<P: Platform> Run<P> {
 
     /// Frames that were just found in a cache, with a reference of its own to each; none if one of them has
     /// too many, or has left the cache. The caller looks again.
+    ///
+    /// # Panics
+    ///
+    /// If the run would end beyond the last number of a frame. No reference is taken.
+    #[doc(hidden)]
     pub fn share(memory: &Counted<Memory<P>>, first: Pfn, pages: PageCount) -> Option<Self> {
+        assert_in_range(first, pages);
         let mut run = Run { memory: memory.clone(), first, pages: 0, counted: true };
         while run.pages < pages.get() {
             if !memory.platform().frame(first.add(run.pages)).try_get_cached() {
@@ -69,7 +84,13 @@ impl<P: Platform> Run<P> {
     }
 
     /// Frames that are not the engine's.
+    ///
+    /// # Panics
+    ///
+    /// If the run would end beyond the last number of a frame.
+    #[doc(hidden)]
     pub fn foreign(memory: &Counted<Memory<P>>, first: Pfn, pages: PageCount) -> Self {
+        assert_in_range(first, pages);
         Run { memory: memory.clone(), first, pages: pages.get(), counted: false }
     }
 
@@ -93,22 +114,31 @@ impl<P: Platform> Run<P> {
         self.frames().for_each(|pfn| self.memory.platform().zero_frame(pfn));
     }
 
-    /// Keeps the first `pages`, not more than there are, and returns the rest.
+    /// Keeps the first `pages` and returns the rest.
+    ///
+    /// # Panics
+    ///
+    /// If the run has fewer than `pages`. The run is unchanged.
     pub fn split_off(&mut self, pages: PageCount) -> Self {
-        let pages = pages.get();
-        let first = self.first.add(pages);
-        let rest =
-            Run { memory: self.memory.clone(), first, pages: self.pages - pages, counted: self.counted };
-        self.pages = pages;
-        rest
+        let rest = self.pages().checked_sub(pages);
+        let Some(rest) = rest else { panic!("a run of {} pages has no first {pages:?}", self.pages) };
+        let first = self.first.add(pages.get());
+        self.pages = pages.get();
+        Run { memory: self.memory.clone(), first, pages: rest.get(), counted: self.counted }
     }
 
     /// Passes the references on to the caller.
+    #[doc(hidden)]
     pub fn into_frames(mut self) -> impl Iterator<Item = Pfn> {
         let frames = self.frames();
         self.pages = 0;
         frames
     }
+}
+
+/// Panics if `pages` frames from `first` on do not all have numbers.
+fn assert_in_range(first: Pfn, pages: PageCount) {
+    assert!(first.get().checked_add(pages.get()).is_some(), "{pages:?} frames from {first:?} on");
 }
 
 impl<P: Platform> Drop for Run<P> {

@@ -1,0 +1,119 @@
+//! Runs of frames: each call refuses a count that does not fit, before any effect.
+
+use freehold_machine::{Machine, MachineConfig};
+use freehold_sync::counted::Counted;
+use freehold_vmspace::{Memory, PageCount, Pfn, Run, VmSpace, platform::PteFlags};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+fn machine() -> (Machine, Counted<Memory<Machine>>) {
+    let machine: Machine = Machine::new(MachineConfig::backed(1 << 20)).unwrap();
+    let memory = Counted::try_new(Memory::new(machine.clone()).unwrap()).ok().unwrap();
+    (machine, memory)
+}
+
+/// Returns true if `f` panics with a message that begins so: not by an overflow, which only a build with
+/// debug assertions notices.
+fn refuses<R>(f: impl FnOnce() -> R, message: &str) -> bool {
+    match catch_unwind(AssertUnwindSafe(|| drop(f()))) {
+        Ok(()) => false,
+        Err(why) => {
+            let why = why.downcast::<String>().map_or_else(|_| String::new(), |why| *why);
+            assert!(why.starts_with(message), "{why}");
+            true
+        }
+    }
+}
+
+fn pages(count: u64) -> PageCount {
+    PageCount::new(count)
+}
+
+/// A run of one page is not split behind a frame above it that a space maps: dropping the part below would
+/// free that frame.
+#[test]
+fn split_off_beyond_the_run_frees_no_mapped_frame() {
+    let (machine, memory) = machine();
+    let mut space = VmSpace::new(&memory).unwrap();
+    let above = Run::alloc(&memory, pages(8)).unwrap();
+    let mut run = Run::alloc(&memory, pages(1)).unwrap();
+    drop(above);
+    let first = run.numbers().start;
+    let mut end = 0x10_0000;
+    while space.map(end..end + 0x1000, PteFlags::USER | PteFlags::WRITE).is_ok() {
+        end += 0x1000;
+    }
+    let mapped = (0x10_0000..end).step_by(0x1000).map(|at| space.translate(at).unwrap().pfn.get());
+    let victim = mapped.filter(|pfn| *pfn > first).min().unwrap();
+
+    assert!(refuses(|| run.split_off(pages(victim - first + 1)), "a run of 1 pages"));
+    assert_eq!(run.numbers(), first..first + 1, "the refused split changed the run");
+    drop(run);
+    let again = Run::alloc(&memory, pages(1)).unwrap();
+    assert_eq!(again.numbers().start, first, "another frame than the run's was freed");
+    assert!(Run::alloc(&memory, pages(1)).is_err());
+    drop((again, space, memory));
+    machine.accounting().assert_clean();
+}
+
+#[test]
+fn split_off_keeps_at_most_the_whole_run() {
+    for (kept, refused) in [
+        (0, false),
+        (1, false),
+        (4, false),
+        (5, true),
+        (1 << 52, true),
+        (u64::MAX - 3, true),
+        (u64::MAX, true),
+    ] {
+        let (machine, memory) = machine();
+        let mut run = Run::alloc(&memory, pages(4)).unwrap();
+        let first = run.numbers().start;
+        let mut rest = None;
+        assert_eq!(
+            refuses(|| rest = Some(run.split_off(pages(kept))), "a run of 4 pages"),
+            refused,
+            "{kept}"
+        );
+        let end = rest.as_ref().map_or(4, |_| kept);
+        assert_eq!(run.numbers(), first..first + end, "{kept}");
+        if let Some(rest) = rest {
+            assert_eq!(rest.numbers(), first + kept..first + 4, "{kept}");
+        }
+        drop((run, memory));
+        machine.accounting().assert_clean();
+    }
+}
+
+#[test]
+fn alloc_of_more_than_there_is_fails() {
+    let (machine, memory) = machine();
+    for count in [257, 1 << 32, 1 << 52, u64::MAX - 1, u64::MAX] {
+        assert!(Run::alloc(&memory, pages(count)).is_err(), "{count}");
+    }
+    drop(memory);
+    machine.accounting().assert_clean();
+}
+
+#[test]
+fn alloc_of_no_page_is_the_empty_run() {
+    let (machine, memory) = machine();
+    let run = Run::alloc(&memory, pages(0)).unwrap();
+    assert_eq!((run.pages(), run.frames().count()), (pages(0), 0));
+    drop((run, memory));
+    machine.accounting().assert_clean();
+}
+
+#[test]
+fn foreign_frames_end_below_the_last_number() {
+    let (machine, memory) = machine();
+    for (first, count, refused) in
+        [(8, 4, false), (u64::MAX - 4, 4, false), (u64::MAX - 3, 4, true), (1, u64::MAX, true)]
+    {
+        let message = format!("{count} frames from");
+        let made = || Run::foreign(&memory, Pfn::new(first), pages(count));
+        assert_eq!(refuses(made, &message), refused, "{first} {count}");
+    }
+    drop(memory);
+    machine.accounting().assert_clean();
+}
