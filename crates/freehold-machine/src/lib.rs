@@ -9,6 +9,7 @@
 //! | page tables | `inner` | always real, with numbers of their own |
 //! | virtual CPUs | [`Cpu`], `tlb` | an access goes through leaf cache, walk cache and tables; faults go to the caller's handler |
 //! | address spaces | [`Mmu`] | which CPUs may hold translations; flushes visit these and wait for accesses under way |
+//! | other hardware | [`SoftwareBits`] | leaves accessed and dirty bits to software |
 //! | threads, waiting, grace periods | `host_std`, `host_shuttle` | futexes, fatal signals ([`Task`]), crossbeam's epochs; or the checker's own |
 //! | oracles | `oracle` | what is found is a panic naming address, frame and CPU |
 //! | contexts | `context` | a call where the table of [`freehold::platform`] forbids it is a panic that names both |
@@ -68,6 +69,7 @@ mod oracle;
 mod pool;
 mod process;
 mod report;
+mod software_bits;
 mod tlb;
 
 pub use config::{MachineConfig, Memory};
@@ -87,3 +89,4 @@ pub use mmu::Mmu;
 pub use pool::PoolCounts;
 pub use process::Process;
 pub use report::{Accounting, MachineStats};
+pub use software_bits::SoftwareBits;

@@ -37,6 +37,7 @@ mod reuse;
 mod rmap;
 mod scene;
 mod segments;
+mod software_bits;
 mod special;
 mod speculative_lookup;
 mod stack;

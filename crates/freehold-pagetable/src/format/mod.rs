@@ -124,6 +124,9 @@ pub const PAYLOAD_BITS: u32 = 50;
 /// How a machine writes entries down. All functions are pure; all are meant to be inlined.
 ///
 /// The word zero is the empty slot in every format, so that a zeroed table is an empty one.
+///
+/// A format does not say whether the hardware sets [`PteFlags::ACCESSED`] and [`PteFlags::DIRTY`] in leaves. It
+/// may fault at a leaf without them instead: the engine's fault sets them.
 pub trait Format: Copy + Eq + Send + Sync + fmt::Debug + 'static {
     /// Levels of tables: 4 or 5.
     const LEVELS: usize;
@@ -167,7 +170,7 @@ pub trait Format: Copy + Eq + Send + Sync + fmt::Debug + 'static {
     /// word it then wants to find there (the accessed and dirty bits set).
     ///
     /// # Errors
-    /// The fault it would raise.
+    /// The fault it would raise, also for a leaf that lacks a bit which the hardware does not set.
     fn hardware_step(raw: u64, level: Level, access: Access, rights: &mut Rights) -> Result<u64, WalkFault>;
     /// The fault for an address that this format does not have, if `address` is one.
     fn hardware_address(address: u64, access: Access) -> Result<(), WalkFault>;

@@ -14,7 +14,7 @@
 //! zeroing by far. With each huge page comes a table, kept with the table above for the split, which
 //! therefore cannot fail.
 
-use super::{Access, FaultOutcome, WRITTEN, vma_pte_flags, written};
+use super::{Access, FaultOutcome, WRITTEN, present::bits_of, vma_pte_flags, written};
 use crate::{
     VirtAddr,
     engine::HugePages,
@@ -101,8 +101,9 @@ impl<P: Platform> AddressSpace<P> {
             Kind::Leaf { pfn, flags } => (pfn, flags),
             Kind::None | Kind::Table { .. } | Kind::Marker { .. } => return FaultOutcome::Retry,
         };
-        // Somebody else was faster, or a TLB remembered less.
         if !access.write || flags.contains(PteFlags::WRITE) {
+            // As in `present_fault`.
+            guard.grant(address, bits_of(access));
             return FaultOutcome::Done;
         }
         let writable = vma.flags().contains(VmFlags::WRITE);

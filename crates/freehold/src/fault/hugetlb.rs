@@ -95,7 +95,7 @@ impl<P: Platform> AddressSpace<P> {
                     false => self.write_shared_huge(&place),
                 }
             }
-            Kind::Leaf { .. } => FaultOutcome::Done,
+            Kind::Leaf { flags, .. } => self.present_fault(address, level, flags, access),
             Kind::Marker { kind: MarkerKind::Migration, payload } => {
                 FaultOutcome::Wait(Await::Frame(Moving::of(payload).pfn))
             }

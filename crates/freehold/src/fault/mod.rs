@@ -28,6 +28,7 @@ pub(crate) mod huge;
 mod hugetlb;
 pub(crate) mod hugetlb_place;
 mod populate;
+mod present;
 mod shared_block;
 mod special;
 mod stack;
@@ -184,6 +185,9 @@ impl<P: Platform> FaultOutcome<P> {
 
 impl<P: Platform> AddressSpace<P> {
     /// Resolves a page fault at `addr`: after `Ok`, which says what that took, the access can be tried again.
+    ///
+    /// Also sets accessed and dirty bits, where hardware faults for the lack of them. Hardware that may remember
+    /// the entry at which it faulted (RISC-V) has to be made to forget it before the access is tried again.
     ///
     /// # Errors
     ///
@@ -413,11 +417,10 @@ impl<P: Platform> AddressSpace<P> {
             Kind::Leaf { flags, .. } if access.write && !flags.contains(PteFlags::WRITE) => {
                 self.write_protect_fault(vma, page, held)
             }
-            // Somebody else was faster, or a TLB remembered an entry with fewer rights.
             Kind::Leaf { flags, .. } => {
                 let closed = flags.contains(PteFlags::NO_ACCESS) && permits(vma.flags(), access);
                 debug_assert!(!closed, "a page that its VMA allows is closed");
-                FaultOutcome::Done
+                self.present_fault(address, Level::Pte, flags, access)
             }
             Kind::Marker { kind: MarkerKind::Guard, .. } => {
                 FaultOutcome::Failed(FaultError::Segv { addr: page, code: SegvCode::Maperr })

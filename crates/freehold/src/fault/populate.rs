@@ -4,7 +4,7 @@
 //! batches others get their turn, so everything is looked up again, and what was unmapped meanwhile is passed
 //! over.
 
-use super::{Access, Await, FaultError, FaultOutcome, Userfault};
+use super::{Access, Await, FaultError, FaultOutcome, Userfault, present::bits_of};
 use crate::{
     PAGE_SIZE, VirtAddr,
     counted::Counted,
@@ -222,10 +222,11 @@ impl<P: Platform> AddressSpace<P> {
         Some(Batch::To(page.max(end).min(part.end())))
     }
 
-    /// Whether the hardware would let the access pass.
+    /// Returns true if the hardware lets the access pass, also where it leaves bits to software.
     fn is_there(&self, page: u64, access: Access) -> bool {
         let (pte, level) = self.vm.peek(VirtAddr::new(page));
         let Kind::Leaf { flags, .. } = pte.kind(level) else { return false };
-        !flags.contains(PteFlags::NO_ACCESS) && (!access.write || flags.contains(PteFlags::WRITE))
+        let permitted = !access.write || flags.contains(PteFlags::WRITE);
+        permitted && !flags.contains(PteFlags::NO_ACCESS) && flags.contains(bits_of(access))
     }
 }

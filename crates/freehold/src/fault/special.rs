@@ -41,7 +41,9 @@ impl<P: Platform> AddressSpace<P> {
             Ok(frames) => frames.first(),
             Err(error) => return error.at(page),
         };
-        let rights = vma_pte_flags(vma.flags()) | special.entry_flags(vma.flags());
+        let mut rights = vma_pte_flags(vma.flags()) | special.entry_flags(vma.flags());
+        // Of a store that comes through now; any other finds no right to write, and faults again.
+        rights.set(PteFlags::DIRTY, write && rights.contains(PteFlags::WRITE));
         let rcu = P::rcu_read();
         if !asked.holds(&rcu) {
             return FaultOutcome::Retry;

@@ -1,0 +1,88 @@
+//! A format whose hardware leaves the accessed and dirty bits of leaves to software.
+
+use freehold_pagetable::{
+    Access, FaultCode, Format, Kind, Level, MarkerKind, Pfn, PteFlags, Rights, WalkFault,
+};
+
+/// The format `F`, on hardware that sets no bit in a leaf: an access through a leaf that lacks
+/// [`ACCESSED`](PteFlags::ACCESSED) faults, and a store through one that lacks [`DIRTY`](PteFlags::DIRTY).
+///
+/// So do RISC-V with Svade and arm64 without FEAT_HAFDBS. With `HARDWARE_ACCESSED` only the missing dirty bit
+/// faults: arm64 may set accessed bits alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SoftwareBits<F, const HARDWARE_ACCESSED: bool = false>(F);
+
+impl<F: Format, const HARDWARE_ACCESSED: bool> Format for SoftwareBits<F, HARDWARE_ACCESSED> {
+    const LEVELS: usize = F::LEVELS;
+    const MAX_LEAF: Level = F::MAX_LEAF;
+    const USER_END: u64 = F::USER_END;
+
+    fn leaf(level: Level, pfn: Pfn, flags: PteFlags) -> u64 {
+        F::leaf(level, pfn, flags)
+    }
+
+    fn table(pfn: Pfn) -> u64 {
+        F::table(pfn)
+    }
+
+    fn marker(kind: MarkerKind, payload: u64) -> u64 {
+        F::marker(kind, payload)
+    }
+
+    fn kind(raw: u64, level: Level) -> Kind {
+        F::kind(raw, level)
+    }
+
+    fn flags(raw: u64) -> PteFlags {
+        F::flags(raw)
+    }
+
+    fn with_flags(raw: u64, level: Level, flags: PteFlags) -> u64 {
+        F::with_flags(raw, level, flags)
+    }
+
+    fn without(raw: u64, flags: PteFlags) -> u64 {
+        F::without(raw, flags)
+    }
+
+    fn pfn(raw: u64) -> Pfn {
+        F::pfn(raw)
+    }
+
+    fn is_cached(raw: u64) -> bool {
+        F::is_cached(raw)
+    }
+
+    fn is_leaf(raw: u64, level: Level) -> bool {
+        F::is_leaf(raw, level)
+    }
+
+    fn pkey(raw: u64) -> u8 {
+        F::pkey(raw)
+    }
+
+    fn with_pkey(raw: u64, pkey: u8) -> u64 {
+        F::with_pkey(raw, pkey)
+    }
+
+    fn hardware_step(raw: u64, level: Level, access: Access, rights: &mut Rights) -> Result<u64, WalkFault> {
+        let marked = F::hardware_step(raw, level, access, rights)?;
+        if !F::is_leaf(raw, level) {
+            return Ok(raw);
+        }
+        let missing = F::flags(marked) - F::flags(raw);
+        let set = if HARDWARE_ACCESSED { PteFlags::ACCESSED } else { PteFlags::empty() };
+        if set.contains(missing) {
+            return Ok(marked);
+        }
+        let mut code = FaultCode::PRESENT;
+        code.set(FaultCode::WRITE, access.write);
+        code.set(FaultCode::USER, access.user);
+        code.set(FaultCode::FETCH, access.exec);
+        Err(WalkFault::Page(code))
+    }
+
+    fn hardware_address(address: u64, access: Access) -> Result<(), WalkFault> {
+        F::hardware_address(address, access)
+    }
+}

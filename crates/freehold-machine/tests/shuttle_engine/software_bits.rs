@@ -1,0 +1,51 @@
+//! Hardware that leaves accessed and dirty bits to software, beside calls that clear the bits or take the entry
+//! away: a fault sets bits only in an entry that is there, and permits the access.
+
+use crate::{
+    explore::{explore, thread},
+    scene::{ANON, PAGE, RW, page},
+};
+use freehold::{
+    engine::{Config, Engine},
+    space::{Advice, MapFlags, SpaceConfig},
+};
+use freehold_machine::{Machine, MachineConfig, Process, SoftwareBits};
+use freehold_pagetable::X86_4;
+
+type Bare = Machine<SoftwareBits<X86_4>>;
+
+#[test]
+fn bits_are_set_in_the_entry_that_is_there() {
+    explore("accesses without bits beside aging, fork and DONTNEED", 60, |locking| {
+        let machine = Bare::new(MachineConfig::backed(1 << 20).tables(1 << 18).cpus(3)).unwrap();
+        let engine = Engine::new(machine.clone(), Config::default()).unwrap();
+        let process = Process::new(&engine, &SpaceConfig { locking, ..SpaceConfig::default() }).unwrap();
+        process.mmap(page(0), PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
+        process.store(&mut machine.cpu(0), page(0), 5u64).unwrap();
+        let frame = process.frame_at(page(0)).unwrap();
+        engine.referenced(frame).unwrap();
+        thread::scope(|scope| {
+            let (process, machine, engine) = (&process, &machine, &engine);
+            scope.spawn(move || {
+                let mut cpu = machine.cpu(0);
+                process.store(&mut cpu, page(0), 7u64).unwrap();
+                let found: u64 = process.load(&mut cpu, page(0)).unwrap();
+                assert!(found == 0 || found == 7, "{found}");
+            });
+            scope.spawn(move || {
+                // The frame may be free by now, or its home contended.
+                let _ = engine.referenced(frame);
+                process.madvise(page(0), PAGE, Advice::DontNeed).unwrap();
+            });
+            scope.spawn(move || {
+                let child = Process::of(process.fork().unwrap());
+                let found: u64 = child.load(&mut machine.cpu(1), page(0)).unwrap();
+                assert!([0, 5, 7].contains(&found), "{found}");
+                child.store(&mut machine.cpu(2), page(0), 9u64).unwrap();
+            });
+        });
+        process.check();
+        drop((process, engine));
+        machine.accounting().assert_clean();
+    });
+}
