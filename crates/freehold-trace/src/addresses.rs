@@ -20,20 +20,17 @@ pub(crate) fn whole_pages(bytes: u64) -> Option<u64> {
     bytes.checked_next_multiple_of(PAGE)
 }
 
-/// The pages of `len` bytes from the page of `start` on.
+/// The pages of `len` bytes from the page of `start` on; none if the length or the end overflows. Linux takes
+/// such a length for zero, or refuses the call and changes nothing.
 pub(crate) fn span(start: u64, len: u64) -> Range<u64> {
     let start = page_of(start);
-    // What is no number of pages any more, the kernel takes for none.
-    let end = match whole_pages(len) {
-        Some(len) => start.checked_add(len).unwrap_or(!(PAGE - 1)),
-        None => start,
-    };
-    start..end.max(start)
+    start..whole_pages(len).and_then(|len| start.checked_add(len)).unwrap_or(start)
 }
 
 /// The pages that a lock of `len` bytes from `start` on touches.
 pub(crate) fn lock_range(start: u64, len: u64) -> Range<u64> {
-    span(start, len.saturating_add(start & (PAGE - 1)))
+    // As on Linux: a sum that overflows becomes a small length.
+    span(start, len.wrapping_add(start & (PAGE - 1)))
 }
 
 /// Where lies what a call is about, and where that is put; either may be empty. `value` is what it returned
@@ -84,6 +81,11 @@ mod tests {
         assert_eq!(of(Mmap, [0x5000, 1, 0, 0, 0, 0], None), at(0x5000..0x5000));
         assert_eq!(of(Mmap, [0x5000, 1, 0, MAP_FIXED_NOREPLACE, 0, 0], None), at(0x5000..0x6000));
         assert_eq!(of(Mlock, [0x5fff, 2, 0, 0, 0, 0], Some(0)), at(0x5000..0x7000));
+        // Linux locks one page, and has no page that ends beyond the last address.
+        assert_eq!(of(Mlock, [0x5002, u64::MAX, 0, 0, 0, 0], Some(0)), at(0x5000..0x6000));
+        assert_eq!(of(Mlock, [0x5001, u64::MAX, 0, 0, 0, 0], Some(0)), at(0x5000..0x5000));
+        assert_eq!(of(Mbind, [0x5000, u64::MAX, 0, 0, 0, 0], Some(0)), at(0x5000..0x5000));
+        assert_eq!(of(Mprotect, [0x5000, !0x1fff, 0, 0, 0, 0], None), at(0x5000..0x5000));
         assert_eq!(of(RemapFilePages, [0x5fff, 0x1fff, 0, 0, 0, 0], Some(0)), at(0x5000..0x6000));
         let refused = of(Mremap, [0x5000, 0x1000, 0x2000, MREMAP_FIXED, 0x9000, 0], None);
         assert_eq!(refused, Some([0x5000..0x6000, 0x9000..0xb000]));
