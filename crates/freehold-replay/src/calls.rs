@@ -54,10 +54,8 @@ pub(super) fn answer(
         CallName::Madvise => done(madvise(process, &args)),
         CallName::ProcessMadvise => returned(process_madvise(process, planned)?),
         CallName::Mbind => {
-            // More than fits is none.
-            let len = args[1].checked_next_multiple_of(PAGE).unwrap_or(0);
-            let range = args[0]..args[0].wrapping_add(len);
-            done(process.set_policy(range, policy(args[2], args[3])).map_err(|error| error.errno()))
+            let tag = policy(args[2], args[3]);
+            done(process.set_policy(args[0], args[1], tag).map_err(|error| error.errno()))
         }
         CallName::Mlock => done(process.mlock(args[0], args[1]).map_err(|error| error.errno())),
         CallName::Mlock2 => {

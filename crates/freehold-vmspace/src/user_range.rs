@@ -51,6 +51,17 @@ impl UserRange {
         }
     }
 
+    /// Returns the pages that a program names by an address and a length to a call for which Linux rounds the
+    /// length without a check: mbind, msync, set_mempolicy_home_node. A length that overflows when it is rounded
+    /// up becomes zero. `None`: the address is not that of a page, or the end overflows.
+    #[inline]
+    pub const fn decode_wrapping(addr: u64, len: u64) -> Option<Self> {
+        match len.checked_next_multiple_of(PAGE_SIZE) {
+            Some(len) => Self::decode(addr, len),
+            None => Self::decode(addr, 0),
+        }
+    }
+
     /// So many bytes of whole pages from `start` on, or all pages from there, if the end overflows.
     ///
     /// # Panics

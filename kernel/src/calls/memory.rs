@@ -207,7 +207,6 @@ fn process_madvise(frame: &mut Frame) -> Answer {
     }
     let ranges = ranges(at, count)?;
     let open = super::descriptors::file(descriptor)?;
-    let advice = Advice::from_raw(advice as u32).map_err(|error| error.errno())?;
     let pid = open.file.process().ok_or(Errno::EBADF)?;
     let process = process::find(pid).ok_or(Errno::ESRCH)?;
     let space = space_of(pid.into())?;
@@ -218,6 +217,12 @@ fn process_madvise(frame: &mut Frame) -> Answer {
             return Err(Errno::EPERM);
         }
     }
+    let advice = match Advice::from_raw(advice as u32) {
+        Ok(advice) => advice,
+        // Of nothing, Linux takes any advice.
+        Err(_) if own && ranges.iter().all(|range| range.len == 0) => Advice::Normal,
+        Err(error) => return Err(error.errno()),
+    };
     space.process_madvise(&ranges, advice, own).map_err(|error| error.errno())
 }
 

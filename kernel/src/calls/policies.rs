@@ -11,6 +11,7 @@ use crate::task::process::{self, Process};
 use crate::task::trace;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
+use freehold::UserRange;
 use freehold::error::Errno;
 use freehold::platform::Host;
 use linux_raw_sys::general::*;
@@ -110,28 +111,25 @@ fn mbind(frame: &mut Frame) -> Answer {
         return Err(Errno::EINVAL);
     }
     check_move(flags)?;
-    if !at.is_multiple_of(4096) {
-        return Err(Errno::EINVAL);
-    }
-    let end = at.checked_add(len).ok_or(Errno::EINVAL)?;
-    if len == 0 {
+    let range = UserRange::decode_wrapping(at, len).ok_or(Errno::EINVAL)?;
+    if range.is_empty() {
         return Ok(0);
     }
     let tag = policy(mode, nodes)?;
-    current().space().set_policy(at..end, tag).map(|()| 0).map_err(|error| error.errno())
+    current().space().set_policy(at, len, tag).map(|()| 0).map_err(|error| error.errno())
 }
 
 /// Of policies that have several nodes to choose from, which come from the first that is near this one: there is
 /// one.
 fn set_home_node(frame: &mut Frame) -> Answer {
     let [at, len, node, flags, ..] = frame.args();
-    let end = len.checked_next_multiple_of(4096).and_then(|len| at.checked_add(len)).ok_or(Errno::EINVAL)?;
-    if !at.is_multiple_of(4096) || node != 0 || flags != 0 {
+    let range = UserRange::decode_wrapping(at, len).ok_or(Errno::EINVAL)?;
+    if node != 0 || flags != 0 {
         return Err(Errno::EINVAL);
     }
     let space = current().space();
-    let mut answer = if at == end { Ok(0) } else { Err(Errno::ENOENT) };
-    for line in space.maps(at).take_while(|line| line.start < end) {
+    let mut answer = if range.is_empty() { Ok(0) } else { Err(Errno::ENOENT) };
+    for line in space.maps(at).take_while(|line| line.start < range.end()) {
         match space.find_vma(line.start).map_or(0, |vma| vma.policy()) & 0xffff_ffff & !MODE_FLAGS {
             DEFAULT => {}
             BIND | PREFERRED_MANY => answer = Ok(0),

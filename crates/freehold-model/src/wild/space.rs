@@ -97,7 +97,7 @@ fn changed(stage: &mut Stage, v: &mut Values<'_>) -> bool {
         8 if v.below(8) == 0 => space.mlockall(LockAllFlags::from_bits_retain(v.flags(7) as u32)).is_ok(),
         9 => space.munlockall().is_ok(),
         10 if v.bit() => space.mseal(addr, len, v.below(9).saturating_sub(7)).is_ok(),
-        11 => space.set_policy(v.range(), v.wild()).is_ok(),
+        11 => space.set_policy(addr, len, v.wild()).is_ok(),
         12 => space
             .brk(if v.bit() { v.wild() } else { space.brk(0).unwrap_or(0).wrapping_add(v.len()) })
             .is_ok(),

@@ -7,8 +7,7 @@ use super::{
     parts::{Holes, Parts},
     split_merge::{Change, SplitMergeError},
 };
-use crate::{PAGE_SIZE, error::MbindError, platform::Platform};
-use core::ops::Range;
+use crate::{error::MbindError, platform::Platform};
 use freehold_vmspace::UserRange;
 
 impl From<SplitMergeError> for MbindError {
@@ -22,8 +21,9 @@ impl From<SplitMergeError> for MbindError {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Gives everything mapped in `range` the NUMA policy `tag`; zero is the default policy. VMAs with
-    /// different tags do not merge. An end inside a page counts as its end.
+    /// Gives everything mapped in `len` bytes at `addr` the NUMA policy `tag`. Zero is the default policy. VMAs
+    /// with different tags do not merge. A length that overflows when it is rounded up to whole pages counts as
+    /// zero, as on Linux.
     ///
     /// # Errors
     ///
@@ -33,12 +33,8 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The mmap lock for writing, killably.
-    pub fn set_policy(&self, range: Range<u64>, tag: u64) -> Result<(), MbindError> {
-        let end = range.end.checked_next_multiple_of(PAGE_SIZE).ok_or(MbindError::Invalid)?;
-        if !range.start.is_multiple_of(PAGE_SIZE) || end < range.start {
-            return Err(MbindError::Invalid);
-        }
-        let range = UserRange::new(range.start, end);
+    pub fn set_policy(&self, addr: u64, len: u64, tag: u64) -> Result<(), MbindError> {
+        let range = UserRange::decode_wrapping(addr, len).ok_or(MbindError::Invalid)?;
         if range.is_empty() {
             return Ok(());
         }

@@ -62,10 +62,8 @@ impl<P: Platform> AddressSpace<P> {
         if !SyncFlags::all().contains(flags) || !addr.is_multiple_of(PAGE_SIZE) || flags.contains(both) {
             return Err(MsyncError::Invalid);
         }
-        // A length that overflows becomes a small one, as on Linux.
-        let len = len.wrapping_add(PAGE_SIZE - 1) & !(PAGE_SIZE - 1);
-        let end = addr.checked_add(len).ok_or(MsyncError::NotMapped)?;
-        let (mut at, mut hole) = (addr, false);
+        let range = UserRange::decode_wrapping(addr, len).ok_or(MsyncError::NotMapped)?;
+        let (mut at, end, mut hole) = (range.start(), range.end(), false);
         while at < end {
             match self.sync_next(UserRange::new(at, end), flags, &mut hole)? {
                 Next::Write(file, pages, next) => {

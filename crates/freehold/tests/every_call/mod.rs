@@ -6,6 +6,7 @@ mod edges;
 mod engines;
 mod hostile;
 mod killed;
+mod lengths;
 mod oom;
 mod storm;
 

@@ -78,7 +78,7 @@ impl Player<'_> {
                 len,
                 if dice.roll(2) > 0 { Advice::DontFork } else { Advice::DoFork },
             )),
-            9 => drop(process.set_policy(at..at + len, dice.roll(2))),
+            9 => drop(process.set_policy(at, len, dice.roll(2))),
             10 => drop(process.mlock2(at, len, LockFlags::ONFAULT)),
             _ => self.file.mapping().revoke((dice.roll(PAGES)..PAGES).into(), dice.roll(2) > 0),
         }

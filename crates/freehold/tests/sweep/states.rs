@@ -170,7 +170,7 @@ pub const STATES: &[State] = &[
     }),
     state("memory with a policy", |s| {
         memory(s);
-        s.process.set_policy(s.at(2)..s.at(5), 3).unwrap();
+        s.process.set_policy(s.at(2), 3 * s.unit, 3).unwrap();
     }),
     state("attached memory", |s| {
         let segment = freehold::object::Segment::new(s.world.engine(), 9, UNITS * s.unit).unwrap();

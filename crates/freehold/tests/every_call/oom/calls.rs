@@ -191,7 +191,7 @@ pub const CALLS: &[Call] = &[
     call("mlockall", |s| lock_all(s, LockAllFlags::CURRENT.union(LockAllFlags::FUTURE))),
     call("munlockall", |s| s.process.munlockall().map_err(|error| error.errno())).needs_nothing(),
     call("mseal", |s| s.process.mseal(at(2), 2 * PAGE, 0).map_err(|error| error.errno())),
-    call("mbind", |s| s.process.set_policy(at(2)..at(4), 7).map_err(|error| error.errno())),
+    call("mbind", |s| s.process.set_policy(at(2), 2 * PAGE, 7).map_err(|error| error.errno())),
     call("brk, up", |s| heap(s, 2)).needs_nothing(),
     call("brk, down", |s| heap(s, -2)),
     call("brk, all the way down", |s| heap(s, -4)).needs_nothing(),

@@ -158,7 +158,7 @@ pub const OPS: &[Op] = &[
         .leaves(Left::Layout),
     op("AddressSpace::mseal", "mseal", |s| told!(s.process.mseal(s.at(2), 3 * s.unit, 0)))
         .leaves(Left::Layout),
-    op("AddressSpace::set_policy", "mbind", |s| told!(s.process.set_policy(s.at(2)..s.at(6), 7)))
+    op("AddressSpace::set_policy", "mbind", |s| told!(s.process.set_policy(s.at(2), 4 * s.unit, 7)))
         .leaves(Left::Layout),
     op("AddressSpace::brk", "brk up", |s| brk(s, 3)).needs_nothing(),
     op("AddressSpace::brk", "brk down", |s| brk(s, -2)),
