@@ -68,6 +68,7 @@
 extern crate alloc;
 
 mod addr;
+mod count;
 mod each;
 mod format;
 mod gather;
@@ -83,6 +84,7 @@ mod unlink;
 mod walk;
 
 pub use addr::{ENTRIES, Level, PAGE_MASK, PAGE_SHIFT, PAGE_SIZE, Pfn, VaRange, VirtAddr};
+pub use count::TableCount;
 pub use each::Slot;
 pub use format::{Format, Kind, MarkerKind, PAYLOAD_BITS, Pte, PteFlags, TABLE_BITS, X86, X86_4, X86_5};
 pub use gather::{Flush, Gather, GatherState, Tlb, UnmappedFrame};

@@ -356,6 +356,19 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
         Some(SpareTable::again(self.table.memory, spare))
     }
 
+    /// Returns how many tables are [kept](Self::deposit).
+    pub(crate) fn kept(&self) -> u64 {
+        let next = |table: &TableMeta| Pfn::new(table.spare.load(Ordering::Relaxed).wrapping_sub(1));
+        let mut kept = 0;
+        let mut table = self.table.meta;
+        // Relaxed: under the lock.
+        while table.spare.load(Ordering::Relaxed) != 0 {
+            table = self.table.memory.table_meta(next(table));
+            kept += 1;
+        }
+        kept
+    }
+
     /// Tables are hung in by [`PageTable`](crate::PageTable) alone: what it finds it follows, and what it
     /// unlinks it frees.
     #[inline]

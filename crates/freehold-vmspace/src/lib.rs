@@ -21,6 +21,7 @@
 //! | `space.rs` | [`VmSpace`]: its fields, gathers, access to its tables |
 //! | `install.rs`, `huge.rs`, `copy_on_write.rs` | filling entries, as faults do |
 //! | `protect.rs`, `write_protect.rs`, `clean.rs`, `guard.rs` | changing what entries allow |
+//! | `forget.rs` | clearing accessed and dirty bits |
 //! | `zap.rs`, `collapse.rs` | taking pages away |
 //! | `move_entries.rs`, `copy.rs`, `large.rs`, `shared.rs` | moving and copying entries, those of pools too; tables that spaces share |
 //! | `entry.rs`, `moving.rs` | one entry, found by the reverse map |
@@ -36,6 +37,7 @@ mod copy;
 mod copy_on_write;
 mod entry;
 mod error;
+mod forget;
 pub mod frame;
 mod guard;
 mod huge;
@@ -60,12 +62,14 @@ mod zap;
 pub use copy::{Fork, ForkGather};
 pub use copy_on_write::{ReadOnly, Store};
 pub use error::NoMemory;
+#[doc(hidden)]
+pub use forget::Forget;
 pub use freehold_pagetable::{PAGE_SHIFT, PAGE_SIZE, Pfn, VirtAddr};
 pub use huge::HugePage;
 #[doc(hidden)]
 pub use install::CacheFill;
 pub use large::LargeFork;
-pub use look::{PageKind, Present, Usage};
+pub use look::{PageKind, Present, Usage, UsageSum};
 pub use memory::{
     AnonPage, CachePage, HugePageSize, HugePool, HugePoolCounts, Memory, NoHugePages, NotTaken, Run,
 };

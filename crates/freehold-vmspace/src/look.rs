@@ -1,7 +1,7 @@
 //! Looking at entries: what is present, how it is shared, how much there is.
 
 use crate::{
-    Memory, PAGE_SHIFT, PAGE_SIZE, Pfn, Rss, UserRange, VirtAddr, VmSpace,
+    Memory, PAGE_SHIFT, PAGE_SIZE, Pfn, Rss, RssKind, UserRange, VirtAddr, VmSpace,
     frame::MOVING,
     platform::{Format, Platform},
 };
@@ -47,6 +47,12 @@ pub struct Usage {
     pub pss: u64,
     /// The dirty part of `pss`.
     pub pss_dirty: u64,
+    /// The part of `pss` that is anonymous.
+    pub pss_anon: u64,
+    /// The part of `pss` that is of ordinary files.
+    pub pss_file: u64,
+    /// The part of `pss` that is of shared memory.
+    pub pss_shmem: u64,
     /// Mapped more than once, not written.
     pub shared_clean: u64,
     /// Mapped more than once, written.
@@ -61,12 +67,34 @@ pub struct Usage {
     pub anonymous: u64,
     /// Of these, in huge pages.
     pub anonymous_huge: u64,
+    /// Anonymous, freed lazily (MADV_FREE), and not written since.
+    pub lazy_free: u64,
     /// The proportional size, if the VMA is locked.
     pub locked: u64,
     /// Huge pages of a pool, which no other number counts, that others may map as well.
     pub shared_hugetlb: u64,
     /// Of pools, mapped here alone.
     pub private_hugetlb: u64,
+}
+
+/// What of several ranges is in memory, with the fractions of proportional sizes, so that these add up exactly.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct UsageSum(Usage);
+
+impl UsageSum {
+    /// Returns the sum in whole bytes.
+    pub fn usage(&self) -> Usage {
+        let sum = self.0;
+        Usage {
+            pss: sum.pss >> FRACTION,
+            pss_dirty: sum.pss_dirty >> FRACTION,
+            pss_anon: sum.pss_anon >> FRACTION,
+            pss_file: sum.pss_file >> FRACTION,
+            pss_shmem: sum.pss_shmem >> FRACTION,
+            locked: sum.locked >> FRACTION,
+            ..sum
+        }
+    }
 }
 
 #[doc(hidden)]
@@ -115,14 +143,15 @@ impl<P: Platform> VmSpace<P> {
         let _ = self.walk(range.va(), &mut marker);
     }
 
-    /// What of `range` is in memory, and how it is shared; `locked` is nothing.
-    pub fn usage(&self, range: UserRange) -> Usage {
-        let mut meter = Meter { platform: self.platform(), sum: Usage::default() };
+    /// Adds to `sum` what of `range` is in memory, and how it is shared. `locked`: its proportional size counts
+    /// as locked, too.
+    pub fn add_usage(&self, range: UserRange, locked: bool, sum: &mut UsageSum) {
+        let before = sum.0.pss;
+        let mut meter = Meter { platform: self.platform(), sum: &mut sum.0 };
         let _ = self.walk(range.va(), &mut meter);
-        let mut usage = meter.sum;
-        usage.pss >>= FRACTION;
-        usage.pss_dirty >>= FRACTION;
-        usage
+        if locked {
+            sum.0.locked += sum.0.pss - before;
+        }
     }
 
     /// Resident pages as the tables say, counted one by one: [`rss`](Self::rss) is the same while nobody
@@ -238,7 +267,7 @@ impl<P: Platform> Visitor<P::Format, P> for Marker<'_> {
 struct Meter<'p, P: Platform> {
     platform: &'p P,
     /// Proportional sizes with their fraction.
-    sum: Usage,
+    sum: &'p mut Usage,
 }
 
 impl<P: Platform> Meter<'_, P> {
@@ -247,7 +276,7 @@ impl<P: Platform> Meter<'_, P> {
         let maps = u64::from(frame.maps().max(1));
         let dirty = flags.contains(PteFlags::DIRTY) || frame.is_dirty();
         let share = (PAGE_SIZE << FRACTION) / maps;
-        let sum = &mut self.sum;
+        let sum = &mut *self.sum;
         let kind = match (maps > 1, dirty) {
             (true, false) => &mut sum.shared_clean,
             (true, true) => &mut sum.shared_dirty,
@@ -258,7 +287,13 @@ impl<P: Platform> Meter<'_, P> {
         sum.rss += PAGE_SIZE;
         sum.pss += share;
         sum.pss_dirty += if dirty { share } else { 0 };
+        match frame.kind() {
+            RssKind::Anon => sum.pss_anon += share,
+            RssKind::File => sum.pss_file += share,
+            RssKind::Shmem => sum.pss_shmem += share,
+        }
         sum.anonymous += if frame.is_anon() { PAGE_SIZE } else { 0 };
+        sum.lazy_free += if frame.is_lazily_freed() && !dirty { PAGE_SIZE } else { 0 };
         sum.referenced += if flags.contains(PteFlags::ACCESSED) { PAGE_SIZE } else { 0 };
     }
 }

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use core::mem::ManuallyDrop;
 use freehold_pagetable::{
     Flush, Format, Gather, GatherState, LeafGuard, Level, OutOfTables, PageTable, PmdTable, Pte, PteTable,
-    PudTable, TableError, Tlb, UnmappedFrame, VaRange, Visitor, Walked,
+    PudTable, TableCount, TableError, Tlb, UnmappedFrame, VaRange, Visitor, Walked,
 };
 use freehold_sync::counted::Counted;
 
@@ -235,6 +235,11 @@ impl<P: Platform> VmSpace<P> {
         visitor: &mut V,
     ) -> Result<Walked, OutOfTables> {
         self.table.walk(self.platform(), range, visitor)
+    }
+
+    /// See [`PageTable::count_tables`].
+    pub fn count_tables(&self, range: UserRange, count: &mut TableCount) {
+        self.table.count_tables(self.platform(), range.va(), count);
     }
 
     /// See [`PageTable::share`].

@@ -51,6 +51,9 @@ fn mmap(frame: &mut Frame) -> Answer {
     if !offset.is_multiple_of(PAGE_SIZE) {
         return Err(Errno::EINVAL);
     }
+    if flags.contains(MapFlags::FIXED) {
+        note_peak(len);
+    }
     let thread = current();
     let file = match flags.contains(MapFlags::ANONYMOUS) {
         true => None,
@@ -80,8 +83,17 @@ pub fn reading_executes() -> bool {
 
 pub const READ_IMPLIES_EXEC: u32 = 0x40_0000;
 
+/// Notes the program's peak before `len` bytes go. Of short ranges it does not: the sum over all processors would
+/// cost more than the call. (Linux's own counters may be off by as much.)
+fn note_peak(len: u64) {
+    if len >= 32 * PAGE_SIZE {
+        current().process().usage.note_peak(current().space());
+    }
+}
+
 fn munmap(frame: &mut Frame) -> Answer {
     let [at, len, ..] = frame.args();
+    note_peak(len);
     current().space().munmap(at, len).map(|()| 0).map_err(|error| error.errno())
 }
 
@@ -93,17 +105,24 @@ fn mprotect(frame: &mut Frame) -> Answer {
 fn mremap(frame: &mut Frame) -> Answer {
     let [at, old, new, flags, to, _] = frame.args();
     let flags = RemapFlags::from_bits_retain(flags);
+    note_peak(old.saturating_sub(new));
     current().space().mremap(at, old, new, flags, to).map_err(|error| error.errno())
 }
 
 fn madvise(frame: &mut Frame) -> Answer {
     let [at, len, advice, ..] = frame.args();
     let advice = Advice::from_raw(advice as u32).map_err(|error| error.errno())?;
+    if matches!(advice, Advice::DontNeed | Advice::DontNeedLocked) {
+        note_peak(len);
+    }
     current().space().madvise(at, len, advice).map(|()| 0).map_err(|error| error.errno())
 }
 
 fn brk(frame: &mut Frame) -> Answer {
     let [to, ..] = frame.args();
+    if to != 0 {
+        current().process().usage.note_peak(current().space());
+    }
     current().space().brk(to).map_err(|_| Errno::EINTR)
 }
 

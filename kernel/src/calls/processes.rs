@@ -160,7 +160,7 @@ fn become_program(space: Space, path: &[u8], name: Vec<u8>, is_hidden: bool) {
     thread.set_tid(process.pid);
     *thread.comm.lock() = exec::short_name(path);
     *process.name.lock() = name;
-    process.usage.note_pages(thread.space());
+    process.usage.program_ends(thread.space());
     *process.space.lock() = Some(space.clone());
     drop(thread.set_space(Some(space)));
     wait::wake(clone::vfork_key(process), usize::MAX);

@@ -57,12 +57,12 @@ fn getrusage(frame: &mut Frame) -> Answer {
     let thread = current();
     let process = thread.process();
     let usage = &process.usage;
-    usage.note_pages(thread.space());
+    usage.note_peak(thread.space());
     let words = match who as i32 {
-        RUSAGE_SELF => rusage(process.ran_ns(), usage.most_pages.load(Relaxed), process.faults()),
+        RUSAGE_SELF => rusage(process.ran_ns(), usage.most_resident(), process.faults()),
         RUSAGE_THREAD => {
             let faults = thread.faults.each_ref().map(|count| count.load(Relaxed));
-            rusage(thread.ran_ns.load(Relaxed), usage.most_pages.load(Relaxed), faults)
+            rusage(thread.ran_ns.load(Relaxed), usage.most_resident(), faults)
         }
         RUSAGE_CHILDREN => {
             let faults = usage.children_faults.each_ref().map(|count| count.load(Relaxed));

@@ -122,7 +122,7 @@ pub fn exit_thread() -> ! {
         here.process().timers.lock().end();
         let space = here.process().space.lock().take();
         if let Some(space) = space {
-            here.process().usage.note_pages(&space);
+            here.process().usage.program_ends(&space);
         }
         wait::wake(clone::vfork_key(here.process()), usize::MAX);
         here.process().files.close_all();

@@ -48,17 +48,31 @@ pub struct Usage {
     /// Minor and major faults of threads that have ended, and of children.
     pub ended_faults: [AtomicU64; 2],
     pub children_faults: [AtomicU64; 2],
-    /// Most pages that the process has had, and that a child had.
+    /// Most resident pages of the programs that the process has run before, and of a child.
     pub most_pages: AtomicU64,
     pub children_most_pages: AtomicU64,
+    /// Most resident and most mapped pages of the program that it runs, as far as they were noted.
+    pub peak_resident: AtomicU64,
+    pub peak_mapped: AtomicU64,
 }
 
 impl Usage {
-    /// Looks how many pages the space has.
-    pub fn note_pages(&self, space: &Space) {
-        let rss = space.rss();
-        let pages = u64::try_from(rss.file + rss.anon + rss.shmem).unwrap_or_default();
-        self.most_pages.fetch_max(pages, Relaxed);
+    /// Notes how many pages the program's space has, before they become fewer.
+    pub fn note_peak(&self, space: &Space) {
+        self.peak_resident.fetch_max(u64::try_from(space.rss().total()).unwrap_or_default(), Relaxed);
+        self.peak_mapped.fetch_max(space.counts().total_vm, Relaxed);
+    }
+
+    /// Notes how many pages the space of a program has had that ends.
+    pub fn program_ends(&self, space: &Space) {
+        self.note_peak(space);
+        self.most_pages.fetch_max(self.peak_resident.swap(0, Relaxed), Relaxed);
+        self.peak_mapped.store(0, Relaxed);
+    }
+
+    /// Returns the most pages that a program of the process has had.
+    pub fn most_resident(&self) -> u64 {
+        self.most_pages.load(Relaxed).max(self.peak_resident.load(Relaxed))
     }
 
     /// A thread of the process ends.

@@ -108,25 +108,32 @@ impl<W: fmt::Write + ?Sized> fmt::Write for Measured<'_, W> {
 /// zeroes here.
 impl<P: Platform> fmt::Display for MapLine<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use fmt::Write;
-        let mut out = Measured { out: f, written: 0 };
         let rights = self.rights();
         let rights = core::str::from_utf8(&rights).unwrap_or_default();
-        write!(out, "{:08x}-{:08x} {rights} {:08x} 00:00 0 ", self.start, self.end, self.offset)?;
-        let name = self.name.as_str();
-        if !name.is_empty() {
-            let pad = NAME_COLUMN.saturating_sub(out.written);
-            write!(out, "{:pad$}", "")?;
-            // A newline in a name must not look like the end of the line.
-            for part in name.split_inclusive('\n') {
-                match part.strip_suffix('\n') {
-                    Some(part) => write!(out, "{part}\\012")?,
-                    None => out.write_str(part)?,
-                }
-            }
-        }
-        Ok(())
+        let fields =
+            format_args!("{:08x}-{:08x} {rights} {:08x} 00:00 0 ", self.start, self.end, self.offset);
+        write_named(f, fields, self.name.as_str())
     }
+}
+
+/// Writes the fields of a line, and a name in its column.
+pub(super) fn write_named(f: &mut fmt::Formatter<'_>, fields: fmt::Arguments<'_>, name: &str) -> fmt::Result {
+    use fmt::Write;
+    let mut out = Measured { out: f, written: 0 };
+    out.write_fmt(fields)?;
+    if name.is_empty() {
+        return Ok(());
+    }
+    let pad = NAME_COLUMN.saturating_sub(out.written);
+    write!(out, "{:pad$}", "")?;
+    // A newline in a name must not look like the end of the line.
+    for part in name.split_inclusive('\n') {
+        match part.strip_suffix('\n') {
+            Some(part) => write!(out, "{part}\\012")?,
+            None => out.write_str(part)?,
+        }
+    }
+    Ok(())
 }
 
 /// The VMAs of an address space, one at a time. See the [module](self) for what may happen in between.

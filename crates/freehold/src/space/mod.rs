@@ -7,6 +7,7 @@ pub(crate) mod anon;
 mod arguments;
 mod brk;
 mod check;
+pub mod clear_refs;
 mod closing;
 pub(crate) mod counters;
 mod deferred_retire;

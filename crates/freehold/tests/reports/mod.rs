@@ -2,5 +2,6 @@
 
 mod maps;
 mod readers;
+mod usage;
 
 use crate::support::*;

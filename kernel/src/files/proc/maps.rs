@@ -19,7 +19,6 @@ use freehold::error::Errno;
 use freehold::object;
 use freehold::space::maps::{MapLine, MapName};
 use freehold::space::pagemap::PageKind;
-use freehold::space::smaps::Usage;
 use freehold::vma::flags::VmFlags;
 
 /// The column that names begin in.
@@ -174,51 +173,7 @@ impl File for Lines {
 
 /// All of smaps added up.
 pub fn rollup(process: &Process) -> Vec<u8> {
-    let Some(space) = space(process) else { return Vec::new() };
-    let (mut sum, mut range) = (Usage::default(), None::<(u64, u64)>);
-    for smap in space.smaps(0) {
-        let part = &smap.usage;
-        sum.rss += part.rss;
-        sum.pss += part.pss;
-        sum.pss_dirty += part.pss_dirty;
-        sum.shared_clean += part.shared_clean;
-        sum.shared_dirty += part.shared_dirty;
-        sum.private_clean += part.private_clean;
-        sum.private_dirty += part.private_dirty;
-        sum.referenced += part.referenced;
-        sum.anonymous += part.anonymous;
-        sum.anonymous_huge += part.anonymous_huge;
-        sum.shared_hugetlb += part.shared_hugetlb;
-        sum.private_hugetlb += part.private_hugetlb;
-        sum.locked += part.locked;
-        range = Some((range.map_or(smap.line.start, |range| range.0), smap.line.end));
-    }
-    let (start, end) = range.unwrap_or_default();
-    let mut out = format!("{start:08x}-{end:08x} ---p 00000000 00:00 0 ");
-    out.extend(core::iter::repeat_n(' ', NAME.saturating_sub(out.len())));
-    out.push_str("[rollup]\n");
-    let rows = [
-        ("Rss:", sum.rss),
-        ("Pss:", sum.pss),
-        ("Pss_Dirty:", sum.pss_dirty),
-        ("Shared_Clean:", sum.shared_clean),
-        ("Shared_Dirty:", sum.shared_dirty),
-        ("Private_Clean:", sum.private_clean),
-        ("Private_Dirty:", sum.private_dirty),
-        ("Referenced:", sum.referenced),
-        ("Anonymous:", sum.anonymous),
-        ("LazyFree:", 0),
-        ("AnonHugePages:", sum.anonymous_huge),
-        ("Shared_Hugetlb:", sum.shared_hugetlb),
-        ("Private_Hugetlb:", sum.private_hugetlb),
-        ("Swap:", 0),
-        ("SwapPss:", 0),
-        ("Locked:", sum.locked),
-    ];
-    for (name, bytes) in rows {
-        let _ = writeln!(out, "{name:<16}{:>8} kB", bytes >> 10);
-    }
-    out.into_bytes()
+    space(process).map_or_else(Vec::new, |space| format!("{}", space.smaps_rollup()).into_bytes())
 }
 
 /// The memory of a process, read and written as a debugger does.

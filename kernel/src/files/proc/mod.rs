@@ -7,10 +7,12 @@
 //! | [`settings`] | /proc/sys |
 //! | [`process`] | the folders of processes |
 //! | [`maps`] | what is mapped: maps, smaps, pagemap, mem |
+//! | [`clear_refs`] | clear_refs |
 //! | [`config`] | config.gz |
 //! | [`descriptors`] | the open files of processes |
 //! | [`sys`] | /sys |
 
+pub mod clear_refs;
 pub mod config;
 pub mod descriptors;
 pub mod maps;

@@ -1,5 +1,6 @@
 //! The folders of processes.
 
+use super::clear_refs::clear_refs;
 use super::descriptors::Folder;
 use super::maps::{self, Memory, Pages, space};
 use super::{FOLDER, LINKED, PLAIN, number, setting, text};
@@ -126,7 +127,7 @@ impl Listing for Of {
             b"smaps" => opened(0o444, |process| Arc::new(maps::Lines::new(process, true))),
             b"mem" => opened(0o600, |process| Arc::new(Memory(process))),
             b"pagemap" => opened(0o400, |process| Arc::new(Pages(process))),
-            b"clear_refs" => Ok(setting(|| Ok(Vec::new()), |_| Ok(()))),
+            b"clear_refs" => Ok(clear_refs(process)),
             b"coredump_filter" => Ok(setting(|| Ok(b"00000033\n".to_vec()), |_| Ok(()))),
             b"exe" => Ok(Node::jump(Box::new(Link { process, what: "exe" }))),
             b"cwd" => Ok(Node::jump(Box::new(Link { process, what: "cwd" }))),
@@ -410,12 +411,13 @@ fn status(process: &Process, tid: u32) -> Vec<u8> {
     if let Some(s) = sizes(process) {
         let bytes_of = |part: Smap<_>| part.usage.shared_hugetlb + part.usage.private_hugetlb;
         let huge = space(process).map_or(0, |space| space.smaps(0).map(bytes_of).sum::<u64>() / PAGE_SIZE);
+        let tables = space(process).map_or(0, |space| space.page_table_bytes() / PAGE_SIZE);
         let rows = [
-            ("VmPeak", s.total),
+            ("VmPeak", s.total.max(process.usage.peak_mapped.load(Relaxed))),
             ("VmSize", s.total),
             ("VmLck", s.locked),
             ("VmPin", 0),
-            ("VmHWM", s.resident.max(process.usage.most_pages.load(Relaxed))),
+            ("VmHWM", s.resident.max(process.usage.peak_resident.load(Relaxed))),
             ("VmRSS", s.resident),
             ("RssAnon", s.anonymous),
             ("RssFile", s.file),
@@ -424,7 +426,7 @@ fn status(process: &Process, tid: u32) -> Vec<u8> {
             ("VmStk", s.stack),
             ("VmExe", s.text),
             ("VmLib", 0),
-            ("VmPTE", 0),
+            ("VmPTE", tables),
             ("VmSwap", 0),
             ("HugetlbPages", huge),
         ];

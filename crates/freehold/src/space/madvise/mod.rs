@@ -78,7 +78,8 @@ advice! {
     WillNeed = 3,
     /// MADV_DONTNEED: pages go; private anonymous memory reads as zeroes afterwards. Not of locked memory.
     DontNeed = 4,
-    /// MADV_FREE: pages may go when memory is short, which this engine never says.
+    /// MADV_FREE: the contents of pages are not needed unless they are written again. They count as clean and
+    /// unused until then; no page is taken when memory is short.
     Free = 8,
     /// MADV_REMOVE: punches a hole into the file behind a shared mapping.
     Remove = 9,
@@ -102,9 +103,9 @@ advice! {
     WipeOnFork = 18,
     /// MADV_KEEPONFORK: undoes `WipeOnFork`.
     KeepOnFork = 19,
-    /// MADV_COLD: not needed soon. Checked, without effect: nothing here takes pages back.
+    /// MADV_COLD: not needed soon. Pages that one entry maps count as unused; nothing here takes them back.
     Cold = 20,
-    /// MADV_PAGEOUT: not needed now. As `Cold`.
+    /// MADV_PAGEOUT: not needed now. Checked, without effect.
     PageOut = 21,
     /// MADV_POPULATE_READ: makes every page readable without a fault.
     PopulateRead = 22,

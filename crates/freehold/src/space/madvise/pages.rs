@@ -15,7 +15,7 @@ use crate::{
     space::held::Held,
     vma::{Vma, flags::VmFlags},
 };
-use freehold_vmspace::{HugePageSize, UserRange};
+use freehold_vmspace::{Forget, HugePageSize, UserRange};
 
 impl<P: Platform> AddressSpace<P> {
     /// Under the lock of the VMA alone where the range lies in one, like a fault: nothing but its pages
@@ -88,7 +88,9 @@ impl<P: Platform> AddressSpace<P> {
                 self.install_guards(vma, part)?;
             }
             Advice::GuardRemove => self.remove_guards(part),
-            // Freed, cold and unwanted pages go when memory is short; until then they keep their contents.
+            // Pages that are freed lazily keep their contents: nothing takes them when memory is short.
+            Advice::Free => self.vm.forget(part, Forget::Contents),
+            Advice::Cold => self.vm.forget(part, Forget::OwnUse),
             _ => {}
         }
         Ok(())

@@ -5,7 +5,7 @@ use crate::sweep::scene::Scene;
 use freehold::{
     UserRange,
     error::Errno,
-    space::{QueryFlags, SyncFlags},
+    space::{QueryFlags, SyncFlags, clear_refs::ClearRefs},
 };
 
 fn lengths(s: &Scene) -> Result<u64, Errno> {
@@ -29,6 +29,15 @@ pub const OPS: &[Op] = &[
     op("AddressSpace::write_maps", "write_maps", |s| made(s.process.write_maps(&mut Sink))).needs_nothing(),
     op("AddressSpace::write_smaps", "write_smaps", |s| made(s.process.write_smaps(&mut Sink)))
         .needs_nothing(),
+    op("AddressSpace::smaps_rollup", "smaps_rollup", |s| Ok(s.process.smaps_rollup().usage.rss))
+        .needs_nothing(),
+    op("AddressSpace::page_table_bytes", "page_table_bytes", |s| Ok(s.process.page_table_bytes()))
+        .needs_nothing(),
+    op("AddressSpace::clear_refs", "clear_refs", |s| {
+        s.process.clear_refs(ClearRefs::All);
+        Ok(0)
+    })
+    .needs_nothing(),
     op("AddressSpace::pagemap", "pagemap", |s| {
         let mut runs = 0;
         s.process.pagemap(s.at(0)..s.at(8), |_| runs += 1);

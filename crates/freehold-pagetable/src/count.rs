@@ -1,0 +1,68 @@
+//! Counting the tables of a space.
+
+use crate::addr::{Level, Pfn, VaRange};
+use crate::format::{Format, Kind};
+use crate::memory::TableMemory;
+use crate::table::PmdGuard;
+use crate::tree::PageTable;
+use freehold_sync::atomic::Ordering;
+
+/// Levels whose tables count: those that Linux counts as VmPTE. The root and a fifth level are left out.
+const COUNTED: usize = 3;
+
+/// Tables counted so far. Ranges are counted in ascending order, and a table over several of them counts once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableCount {
+    tables: u64,
+    /// End of the span of the last table that was counted, by its level.
+    counted_to: [u64; COUNTED],
+}
+
+impl TableCount {
+    /// Returns how many there are.
+    pub fn get(&self) -> u64 {
+        self.tables
+    }
+
+    /// Counts the table of `level` over `span` unless it is counted already. Returns whether it was new.
+    fn add(&mut self, level: Level, span: VaRange) -> bool {
+        let Some(counted_to) = self.counted_to.get_mut(level as usize) else { return false };
+        let is_new = span.start().get() >= *counted_to;
+        if is_new {
+            *counted_to = span.end().get();
+            self.tables += 1;
+        }
+        is_new
+    }
+}
+
+impl<F: Format, M: TableMemory> PageTable<F, M> {
+    /// Adds the tables over `range` to `count`, with those that are [kept](crate::EntryGuard::deposit) for
+    /// splitting leaves. `range` lies behind all that were counted before.
+    ///
+    /// The caller holds the mmap lock, a VMA's lock or a reverse-mapping lock over the range. A table that
+    /// another task installs meanwhile may be counted or missed.
+    pub fn count_tables(&self, memory: &M, range: VaRange, count: &mut TableCount) {
+        self.count_below(memory, (self.root(), F::ROOT), Self::clip(range), count);
+    }
+
+    fn count_below(&self, memory: &M, (table, level): (Pfn, Level), range: VaRange, count: &mut TableCount) {
+        let mut rest = range;
+        while !rest.is_empty() {
+            let (part, next) = rest.split_at_entry(level);
+            rest = next;
+            // Acquire, pairs with the release that linked the table: its entries are read below.
+            let raw = memory.table(table).entry(part.start().index(level)).load(Ordering::Acquire);
+            let Kind::Table { pfn } = F::kind(raw, level) else { continue };
+            let below = level.below();
+            if count.add(below, VaRange::entry(part.start(), level)) && below == Level::Pmd {
+                let guard: PmdGuard<'_, F, M> =
+                    PageTable::<F, M>::entry_table(memory, pfn, part.start(), None).lock();
+                count.tables += guard.kept();
+            }
+            if below > Level::Pte {
+                self.count_below(memory, (pfn, below), part, count);
+            }
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Forgetting that pages were used or written: MADV_FREE, MADV_COLD, and what is written to clear_refs.
+
+use crate::{UserRange, VmGather, VmSpace, platform::Platform};
+use core::ops::ControlFlow;
+use freehold_pagetable::{
+    Kind, LeafGuard, Level, NotCached, Pfn, Pte, PteFlags, PteGuard, Stale, VaRange, Visitor,
+};
+
+/// What is forgotten of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forget {
+    /// That it was used.
+    Use,
+    /// That it was used, if one entry alone maps it.
+    OwnUse,
+    /// Of anonymous memory, that it was used and written: its contents are not needed any more. A page that
+    /// several entries map and whose record is dirty stays as it is, as on Linux.
+    Contents,
+}
+
+#[doc(hidden)]
+impl<P: Platform> VmSpace<P> {
+    /// Forgets `what` of every page in `range`. Pages keep their contents and their rights.
+    ///
+    /// Flushes, so that an access after this call returns is noticed. Only [`Forget::OwnUse`], a hint, does not:
+    /// see `Engine::referenced`.
+    ///
+    /// A huge page at an edge of the range is split. One that cannot be split, for lack of memory, ends the
+    /// walk: what is forgotten here is a hint.
+    pub fn forget(&self, range: UserRange, what: Forget) {
+        let (platform, range) = (self.platform(), range.va());
+        if what == Forget::OwnUse {
+            let _ = self.walk(range, &mut Forgetter { platform, what, stale: &mut NotCached });
+            return;
+        }
+        let mut gather: VmGather<'_, P, 1> = self.gather();
+        let _ = self.walk(range, &mut Forgetter { platform, what, stale: &mut gather });
+        gather.finish();
+    }
+}
+
+struct Forgetter<'f, P, S> {
+    platform: &'f P,
+    what: Forget,
+    stale: &'f mut S,
+}
+
+/// What becomes of an entry.
+fn forgotten<P: Platform>(platform: &P, what: Forget, level: Level, pte: Pte<P::Format>) -> Pte<P::Format> {
+    let Kind::Leaf { pfn, flags } = pte.kind(level) else { return pte };
+    if flags.contains(PteFlags::SPECIAL) || platform.frame(pfn).hugetlb().is_some() {
+        return pte;
+    }
+    let lost = match what {
+        Forget::Use => PteFlags::ACCESSED,
+        Forget::OwnUse if platform.frame(pfn).maps() == 1 => PteFlags::ACCESSED,
+        Forget::Contents if free_lazily(platform, pfn, level) => PteFlags::ACCESSED | PteFlags::DIRTY,
+        Forget::OwnUse | Forget::Contents => return pte,
+    };
+    pte.with_flags(level, flags - lost)
+}
+
+/// Notes of the frames of an entry that their contents are not needed. Returns false if they are.
+fn free_lazily<P: Platform>(platform: &P, pfn: Pfn, level: Level) -> bool {
+    let first = platform.frame(pfn);
+    let is_shared = first.maps() != 1 && (level != Level::Pte || first.is_dirty());
+    if is_shared || !first.is_anon() {
+        return false;
+    }
+    (0..level.frames()).for_each(|n| platform.frame(pfn.add(n)).free_lazily());
+    true
+}
+
+impl<P: Platform, S: Stale> Visitor<P::Format, P> for Forgetter<'_, P, S> {
+    fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
+        let (platform, what) = (self.platform, self.what);
+        table.change_each(range, self.stale, |_, pte| forgotten(platform, what, Level::Pte, pte));
+        ControlFlow::Continue(())
+    }
+
+    fn large(&mut self, mut leaf: LeafGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
+        let (platform, what, level) = (self.platform, self.what, leaf.level());
+        leaf.change(self.stale, |pte| forgotten(platform, what, level, pte));
+        ControlFlow::Continue(())
+    }
+}

@@ -1,0 +1,134 @@
+// What /proc says of the use of memory: smaps, its sum, clear_refs, page tables, peaks.
+#define _GNU_SOURCE
+#include "check.h"
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#define PAGE 4096ul
+#define RW (PROT_READ | PROT_WRITE)
+
+static char *map(size_t bytes, int flags) {
+    char *at = mmap(0, bytes, RW, flags, -1, 0);
+    CHECK(at != MAP_FAILED);
+    return at;
+}
+
+// The number behind a name in a file of /proc; of smaps, in the paragraph of the VMA at an address.
+static long number(const char *file, const char *name, char *at) {
+    FILE *f = fopen(file, "r");
+    CHECK(f);
+    char line[512];
+    long found = -1;
+    int within = !at;
+    while (fgets(line, sizeof line, f)) {
+        unsigned long start, end;
+        char *colon = strchr(line, ':');
+        if (sscanf(line, "%lx-%lx ", &start, &end) == 2 && !strstr(line, " kB"))
+            within = !at || ((unsigned long)at >= start && (unsigned long)at < end);
+        else if (within && colon && !strncmp(line, name, strlen(name)) && line + strlen(name) == colon)
+            found = strtol(colon + 1, 0, 10);
+    }
+    fclose(f);
+    return found;
+}
+
+static long of(char *at, const char *name) { return number("/proc/self/smaps", name, at); }
+static long status(const char *name) { return number("/proc/self/status", name, 0); }
+static long rollup(const char *name) { return number("/proc/self/smaps_rollup", name, 0); }
+
+static int clear(const char *text) {
+    int file = open("/proc/self/clear_refs", O_WRONLY);
+    CHECK(file >= 0);
+    errno = 0;
+    int taken = write(file, text, strlen(text));
+    int error = errno;
+    close(file);
+    return taken < 0 ? -error : taken;
+}
+
+static void freed_pages_are_clean(void) {
+    char *at = map(64 * PAGE, MAP_PRIVATE | MAP_ANONYMOUS);
+    memset(at, 1, 4 * PAGE);
+    CHECK(of(at, "Private_Dirty") == 16 && of(at, "Private_Clean") == 0);
+    CHECK(madvise(at, 2 * PAGE, MADV_FREE) == 0);
+    CHECK(of(at, "Private_Dirty") == 8 && of(at, "Private_Clean") == 8 && of(at, "Referenced") == 8);
+    CHECK(of(at, "LazyFree") <= 8);
+    at[0] = 2;
+    CHECK(of(at, "Private_Dirty") == 12 && of(at, "Private_Clean") == 4);
+    CHECK(of(at, "Rss") == 16 && of(at, "Anonymous") == 16 && of(at, "Pss_Dirty") == 12);
+    munmap(at, 64 * PAGE);
+}
+
+static void the_sum_knows_kinds(void) {
+    char *own = map(256 * PAGE, MAP_PRIVATE | MAP_ANONYMOUS), *shared = map(16 * PAGE, MAP_SHARED | MAP_ANONYMOUS);
+    long anon = rollup("Pss_Anon"), shmem = rollup("Pss_Shmem");
+    CHECK(anon > 0 && shmem >= 0 && rollup("Pss_File") >= 0);
+    memset(own, 1, 256 * PAGE);
+    memset(shared, 1, 16 * PAGE);
+    CHECK(rollup("Pss_Anon") >= anon + 1024 && rollup("Pss_Shmem") == shmem + 64);
+    long parts = rollup("Pss_Anon") + rollup("Pss_File") + rollup("Pss_Shmem"), all = rollup("Pss");
+    CHECK(parts <= all + 16 && parts >= all - 16);
+    CHECK(rollup("KSM") == 0 && rollup("ShmemPmdMapped") == 0 && rollup("FilePmdMapped") == 0);
+    munmap(own, 256 * PAGE);
+    munmap(shared, 16 * PAGE);
+}
+
+static void use_is_forgotten(void) {
+    char *own = map(4 * PAGE, MAP_PRIVATE | MAP_ANONYMOUS), *shared = map(4 * PAGE, MAP_SHARED | MAP_ANONYMOUS);
+    own[0] = shared[0] = 1;
+    CHECK(of(own, "Referenced") == 4 && of(shared, "Referenced") == 4);
+    CHECK(clear("2\n") == 2 && of(own, "Referenced") == 0 && of(shared, "Referenced") == 4);
+    CHECK(clear("3") == 1 && of(shared, "Referenced") == 0);
+    CHECK(of(own, "Private_Dirty") == 4 && of(shared, "Private_Dirty") == 4);
+    CHECK(clear(" 1 ") == 3 && clear("4") == 1 && clear("+1") == 2 && clear("001") == 3);
+    const char *wrong[] = {"0", "6", "-1", "1x", "0x1", "1 2", "", "            1"};
+    for (unsigned n = 0; n < sizeof wrong / sizeof *wrong; n++)
+        if (*wrong[n])
+            CHECK(clear(wrong[n]) == -EINVAL);
+    CHECK(clear("999999999999999") == -ERANGE);
+    CHECK(clear("1                    2") == 12);
+    char byte;
+    int file = open("/proc/self/clear_refs", O_RDONLY);
+    CHECK(file < 0 || (read(file, &byte, 1) == -1 && errno == EINVAL));
+    munmap(own, 4 * PAGE);
+    munmap(shared, 4 * PAGE);
+}
+
+static void tables_count(void) {
+    char *far = (char *)0x200000000000, *next = far + (64ul << 30);
+    long before = status("VmPTE");
+    CHECK(before > 0);
+    CHECK(mmap(far, PAGE, RW, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == far);
+    CHECK(mmap(next, PAGE, RW, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == next);
+    far[0] = 1;
+    CHECK(status("VmPTE") == before + 12);
+    next[0] = 1;
+    CHECK(status("VmPTE") == before + 20);
+    munmap(far, PAGE);
+    munmap(next, PAGE);
+    CHECK(status("VmPTE") == before);
+}
+
+static void peaks_stay(void) {
+    char *at = map(2048 * PAGE, MAP_PRIVATE | MAP_ANONYMOUS);
+    memset(at, 1, 2048 * PAGE);
+    munmap(at, 2048 * PAGE);
+    CHECK(status("VmPeak") >= status("VmSize") + 8192);
+    CHECK(status("VmHWM") >= status("VmRSS") + 7000);
+    struct rusage usage;
+    CHECK(getrusage(RUSAGE_SELF, &usage) == 0 && usage.ru_maxrss > 8192);
+    CHECK(clear("5") == 1 && status("VmHWM") < status("VmRSS") + 1000);
+    CHECK(status("VmPeak") >= status("VmSize") + 8192);
+    CHECK(getrusage(RUSAGE_SELF, &usage) == 0 && usage.ru_maxrss < 8192);
+}
+
+int main(void) {
+    PART(freed_pages_are_clean);
+    PART(the_sum_knows_kinds);
+    PART(use_is_forgotten);
+    PART(tables_count);
+    PART(peaks_stay);
+    return 0;
+}
