@@ -126,10 +126,11 @@ fn run_first(mut strings: Strings) {
     for _ in 0..3 {
         process.files.add(console.clone(), 0, false).expect("room for a descriptor");
     }
-    let (space, frame) = match exec::load(&node, &path, &strings) {
-        Ok(loaded) => loaded,
-        Err(error) => panic!("the first program {}: {error:?}", name(&path)),
-    };
+    let (space, frame) =
+        match exec::open(node.clone()).and_then(|program| exec::load(&program, &path, &strings)) {
+            Ok(loaded) => loaded,
+            Err(error) => panic!("the first program {}: {error:?}", name(&path)),
+        };
     let comm = exec::short_name(&path);
     *process.name.lock() = path;
     process.auxv_at.store(strings.auxv_at(frame.rsp), Relaxed);

@@ -71,8 +71,10 @@ trap_entry:
   xor %ebp, %ebp
   cld
   call trap
-# A thread's first way to user mode comes in here, too.
+# rax is the address of the next instruction; a program's is a `UserAddr`. `iretq` and `sysretq` load this
+# address. A thread's first way to user mode comes in here, too.
 return_by_iret:
+  mov %rax, 392(%rsp)           # Frame::rip
   POP_REGISTERS
   testb $3, 24(%rsp)
   jz 1f
@@ -99,6 +101,7 @@ syscall_entry:
   call system_call
   cmpq $0x100, 376(%rsp)        # a handler that changes the frame as a whole changes the vector
   jne return_by_iret
+  mov %rax, 392(%rsp)           # Frame::rip
   POP_REGISTERS
   swapgs
   add $16, %rsp
@@ -130,6 +133,7 @@ switch_stacks:
 # Where a new thread begins, as if `switch_stacks` returned to it: its frame lies above.
 .global thread_begin
 thread_begin:
+  lea 256(%rsp), %rdi
   call thread_first_run
   jmp return_by_iret
 

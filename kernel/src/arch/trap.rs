@@ -1,5 +1,6 @@
 //! Exceptions and interrupts, after `entry.s` has saved everything.
 
+use super::user::UserAddr;
 use super::{apic, cpu, features, halt, jitter, preempt, report::report_now, stretch};
 use crate::memory::platform::Tables;
 use crate::memory::tlb;
@@ -50,7 +51,8 @@ impl Frame {
     pub const WHOLE: u64 = 0x101;
 
     /// Of a program that begins here.
-    pub fn of_program(rip: u64, rsp: u64) -> Self {
+    pub fn of_program(begin: UserAddr, rsp: u64) -> Self {
+        let rip = begin.get();
         Frame { vector: Self::WHOLE, rip, cs: 0x23, rflags: 0x202, rsp, ss: 0x1b, ..Frame::default() }
     }
 
@@ -74,9 +76,11 @@ const WAKE: u64 = apic::WAKE as u64;
 const TIMER: u64 = apic::TIMER as u64;
 const SPURIOUS: u64 = apic::SPURIOUS as u64;
 
-/// Called by `entry.s`, interrupts off.
+/// Called by `entry.s`, interrupts off. Returns the address of the next instruction: a program's is a
+/// [`UserAddr`].
 #[unsafe(no_mangle)]
-extern "C" fn trap(frame: &mut Frame) {
+extern "C" fn trap(frame: &mut Frame) -> u64 {
+    const { assert!(size_of::<Vectors>() + core::mem::offset_of!(Frame, rip) == 392) };
     features::forbid_user();
     match options::watches_calls() {
         true => watched(frame),
@@ -86,23 +90,24 @@ extern "C" fn trap(frame: &mut Frame) {
 
 /// With an option that looks at traps.
 #[cold]
-fn watched(frame: &mut Frame) {
+fn watched(frame: &mut Frame) -> u64 {
     let vector = frame.vector;
     let were_on = frame.rflags & INTERRUPTS != 0;
     if were_on {
         stretch::begin();
     }
-    handle(frame, if options::records() { record::page } else { task::fault::page });
+    let next = handle(frame, if options::records() { record::page } else { task::fault::page });
     if were_on {
         stretch::end(stretch::VECTOR | vector & 0xff);
     }
+    next
 }
 
 /// What serves page faults.
 type Serve = fn(u64, Access, bool) -> Result<(), FaultError>;
 
 #[inline(always)]
-fn handle(frame: &mut Frame, serve: Serve) {
+fn handle(frame: &mut Frame, serve: Serve) -> u64 {
     match frame.vector {
         PAGE_FAULT => page_fault(frame, serve),
         FLUSH => {
@@ -128,13 +133,15 @@ fn handle(frame: &mut Frame, serve: Serve) {
         _ if frame.is_user() => task::fault::exception(frame),
         vector => fatal(frame, vector),
     }
-    if frame.is_user() {
-        task::before_user(frame);
-        if cpu::cpu().resched.get() {
-            scheduler::preempt();
-            task::before_user(frame);
-        }
+    if !frame.is_user() {
+        return frame.rip;
     }
+    let mut next = task::before_user(frame);
+    if cpu::cpu().resched.get() {
+        scheduler::preempt();
+        next = task::before_user(frame);
+    }
+    next.get()
 }
 
 /// A page fault of a program, or of the kernel in its memory.

@@ -2,13 +2,16 @@
 //! reached through this module alone, which answers EFAULT where the address space refuses.
 //!
 //! Callers hold no spin lock: an access may wait for a page.
+//!
+//! An address that goes into a register of the processor instead is a [`UserAddr`].
 
 use super::features;
-use crate::memory::platform::Tables;
+use crate::memory::platform::{Machine, Tables};
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use freehold::error::Errno;
 use freehold::platform::Format;
+use freehold::space::AddressSpace;
 
 unsafe extern "C" {
     fn ucopy(to: *mut u8, from: *const u8, bytes: usize) -> usize;
@@ -33,10 +36,51 @@ plain!(u8, u16, u32, u64, i32, i64);
 // SAFETY: made of such.
 unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}
 
+/// An address below the end of a program's address space.
+///
+/// `iretq`, `sysretq` and `wrmsr` fault in the kernel if the instruction pointer or the segment base that
+/// they load is not canonical. So they load values of this type only: [`task::before_user`] returns the
+/// address of a program's next instruction, and a [`Thread`] has the bases of fs and gs. A stack pointer needs
+/// no check: the processor loads any value, and the program's first use of the stack faults.
+///
+/// [`task::before_user`]: crate::task::before_user
+/// [`Thread`]: crate::task::Thread
+///
+/// # Invariants
+///
+/// Below [`END`](Self::END), which lies in the lower half of the addresses that the page tables of this
+/// kernel translate: the address is canonical.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(transparent)]
+pub struct UserAddr(u64);
+
+impl UserAddr {
+    /// The end of every address space: Linux's `TASK_SIZE_MAX`.
+    pub const END: u64 = AddressSpace::<Machine>::TASK_SIZE;
+    pub const ZERO: Self = UserAddr(0);
+
+    /// Returns `None` if the address is not below [`END`](Self::END).
+    #[inline(always)]
+    pub fn new(at: u64) -> Option<Self> {
+        const { assert!(Self::END <= Tables::USER_END) };
+        (at < Self::END).then_some(UserAddr(at))
+    }
+
+    #[inline(always)]
+    pub fn get(self) -> u64 {
+        self.0
+    }
+}
+
+/// Returns whether all bits above those that page tables translate are copies of the highest of those.
+pub fn is_canonical(at: u64) -> bool {
+    at < Tables::USER_END || at >= Tables::USER_END.wrapping_neg()
+}
+
 /// EFAULT: no program's memory lies there.
 pub fn check(at: u64, bytes: usize) -> Result<(), Errno> {
     match at.checked_add(bytes as u64) {
-        Some(end) if end <= Tables::USER_END => Ok(()),
+        Some(end) if end <= UserAddr::END => Ok(()),
         _ => Err(Errno::EFAULT),
     }
 }

@@ -33,6 +33,7 @@ mod usage;
 use crate::arch::report::{report, say};
 use crate::arch::stretch;
 use crate::arch::trap::Frame;
+use crate::arch::user::UserAddr;
 use crate::arch::{clock, cpu};
 use crate::task::trace;
 use crate::{options, record, task};
@@ -97,9 +98,9 @@ impl Frame {
     }
 }
 
-/// Called by `entry.s`, interrupts off.
+/// Called by `entry.s`, interrupts off. Returns the address of the program's next instruction.
 #[unsafe(no_mangle)]
-extern "C" fn system_call(frame: &mut Frame) {
+extern "C" fn system_call(frame: &mut Frame) -> UserAddr {
     let number = frame.rax as usize;
     let call = if number < COUNT { TABLE[number] } else { unknown };
     match options::watches_calls() {
@@ -109,9 +110,9 @@ extern "C" fn system_call(frame: &mut Frame) {
 }
 
 #[inline(always)]
-fn answer(frame: &mut Frame, call: Call) {
+fn answer(frame: &mut Frame, call: Call) -> UserAddr {
     perform(frame, call);
-    task::before_user(frame);
+    task::before_user(frame)
 }
 
 #[inline(always)]
@@ -126,25 +127,26 @@ fn perform(frame: &mut Frame, call: Call) {
 
 /// With an option that looks at calls.
 #[cold]
-fn watched(frame: &mut Frame, call: Call) {
+fn watched(frame: &mut Frame, call: Call) -> UserAddr {
     let number = frame.rax;
     options::crash_if_asked();
     stretch::begin();
-    if options::is_tracing() {
-        traced(frame, call);
+    let next = if options::is_tracing() {
+        traced(frame, call)
     } else if options::records() {
-        recorded(frame, call);
+        recorded(frame, call)
     } else if trace::watches_calls() {
-        stopped(frame);
+        stopped(frame)
     } else {
-        answer(frame, call);
-    }
+        answer(frame, call)
+    };
     stretch::end(number & 0xfff);
+    next
 }
 
 /// For a tracer, which may change what is asked for, and what is answered.
 #[cold]
-fn stopped(frame: &mut Frame) {
+fn stopped(frame: &mut Frame) -> UserAddr {
     frame.error = frame.rax;
     frame.rax = -i64::from(errno::ENOSYS.0) as u64;
     trace::stop_at_call(frame);
@@ -158,25 +160,26 @@ fn stopped(frame: &mut Frame) {
     if trace::watches_calls() {
         trace::stop_at_call(frame);
     }
-    task::before_user(frame);
+    task::before_user(frame)
 }
 
 /// With option `trace`: says what was asked and answered.
 #[cold]
-fn traced(frame: &mut Frame, call: Call) {
+fn traced(frame: &mut Frame, call: Call) -> UserAddr {
     let (tid, number, [a, b, c, d, e, f]) = (cpu::current().tid(), frame.rax, frame.args());
     say!("[{tid}] {number}({a:#x}, {b:#x}, {c:#x}, {d:#x}, {e:#x}, {f:#x})");
-    answer(frame, call);
+    let next = answer(frame, call);
     say!("[{tid}] {number} = {}", frame.rax as i64);
+    next
 }
 
 /// With option `record`.
 #[cold]
-fn recorded(frame: &mut Frame, call: Call) {
+fn recorded(frame: &mut Frame, call: Call) -> UserAddr {
     let (number, args, began) = (frame.rax, frame.args(), clock::now_ns());
     perform(frame, call);
     record::call(number, args, frame, began);
-    task::before_user(frame);
+    task::before_user(frame)
 }
 
 #[cold]

@@ -9,18 +9,17 @@ use crate::arch::cpu::current;
 use crate::arch::features::VectorState;
 use crate::arch::lock::SpinLock;
 use crate::arch::trap::Frame;
-use crate::arch::user::{self, UserPtr};
+use crate::arch::user::{self, UserAddr, UserPtr};
 use crate::files::busy::Running;
 use crate::files::permissions::{self, READ};
 use crate::files::tree::{self, Kind, Node};
-use crate::memory::platform::Machine;
 use crate::record;
 use crate::task::clone::{self, Request};
 use crate::task::exec::{self, Strings};
 use crate::task::exit::{self, Status};
 use crate::task::reap::{self, Which};
 use crate::task::signal::frame::AlternateStack;
-use crate::task::signal::{Action, IGNORE, Info, MOST, job};
+use crate::task::signal::{self, Action, IGNORE, Info, MOST, job};
 use crate::task::{Space, limits, scheduler, trace, wait};
 use alloc::format;
 use alloc::sync::Arc;
@@ -28,7 +27,6 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::PAGE_SIZE;
 use freehold::error::Errno;
-use freehold::space::AddressSpace;
 use linux_raw_sys::general::*;
 
 pub const CALLS: Calls = &[
@@ -93,7 +91,8 @@ fn clone3(frame: &mut Frame) -> Answer {
     if (has(CLONE_THREAD) || has(CLONE_PARENT)) && exit_signal != 0 {
         return Err(Errno::EINVAL);
     }
-    let stack = stack.wrapping_add(stack_bytes);
+    user::check(stack, stack_bytes as usize).map_err(|_| Errno::EINVAL)?;
+    let stack = stack + stack_bytes;
     let exit_signal = exit_signal as u32;
     clone::clone(frame, &Request { flags, pidfd, parent_tid, child_tid, stack, tls, exit_signal })
 }
@@ -138,7 +137,10 @@ fn execute(frame: &mut Frame, node: Arc<Node>, path: Vec<u8>, arguments: u64, en
     }
     let node = exec::interpret(node, &path, &mut strings)?;
     let running = Running::new(node.clone())?;
-    let (space, begin) = exec::load(&node, &path, &strings)?;
+    let program = exec::open(node.clone())?;
+    let loaded = exec::load(&program, &path, &strings);
+    // As on Linux, the calling program does not see this error.
+    let (space, begin) = loaded.inspect_err(|_| signal::force_default(Info::kernel(SIGSEGV)))?;
     exit::end_others()?;
     let name = tree::path_of(&node);
     let before = current().process().exe.lock().replace(running);
@@ -187,8 +189,8 @@ fn become_program(space: Space, path: &[u8], name: Vec<u8>, is_hidden: bool) {
     thread.clear_tid.set(0);
     thread.robust_list.set((0, 0));
     thread.rseq.set(None);
-    thread.fs_base.set(0);
-    thread.gs_base.set(0);
+    thread.fs_base.set(UserAddr::ZERO);
+    thread.gs_base.set(UserAddr::ZERO);
     scheduler::load_bases(thread);
     VectorState::new().load();
 }
@@ -321,11 +323,9 @@ fn arch_prctl(frame: &mut Frame) -> Answer {
         _ => return Err(Errno::EINVAL),
     };
     if matches!(what as u32, ARCH_GET_FS | ARCH_GET_GS) {
-        UserPtr::<u64>::new(at).write(&base.get())?;
-    } else if at >= AddressSpace::<Machine>::TASK_SIZE {
-        return Err(Errno::EPERM);
+        UserPtr::<u64>::new(at).write(&base.get().get())?;
     } else {
-        base.set(at);
+        base.set(UserAddr::new(at).ok_or(Errno::EPERM)?);
         scheduler::load_bases(thread);
     }
     Ok(0)

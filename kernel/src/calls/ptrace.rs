@@ -5,8 +5,7 @@ use super::{Answer, Calls};
 use crate::arch::cpu::current;
 use crate::arch::features::VectorState;
 use crate::arch::trap::Frame;
-use crate::arch::user::{self, UserPtr};
-use crate::memory::platform::Machine;
+use crate::arch::user::{self, UserAddr, UserPtr};
 use crate::task::process::{self, Process};
 use crate::task::signal::{self, Info, MOST, job};
 use crate::task::trace::{self, EXIT_KILL, Mode, REGISTERS, SYSGOOD, State, Stop, TRACE_EXEC};
@@ -15,7 +14,6 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use freehold::access::AccessMode;
 use freehold::error::Errno;
-use freehold::space::AddressSpace;
 use linux_raw_sys::general::*;
 
 pub const CALLS: Calls = &[(__NR_ptrace, ptrace)];
@@ -192,7 +190,7 @@ impl Tracee {
                 set_registers(stop, &all)
             })??,
             // Addresses of the kernel's are refused, and bits that there are not.
-            Place::Debug(0..4) if value >= AddressSpace::<Machine>::TASK_SIZE => return Err(Errno::EINVAL),
+            Place::Debug(0..4) if UserAddr::new(value).is_none() => return Err(Errno::EINVAL),
             Place::Debug(4 | 5) => return Err(EIO),
             Place::Debug(7) if value >> 32 != 0 => return Err(EIO),
             Place::Debug(n) => self.with(|state| state.debug[n] = value)?,
@@ -335,8 +333,8 @@ fn set_registers(stop: &mut Stop, all: &[u64; REGISTERS]) -> Result<(), Errno> {
         gs,
         ..,
     ] = all;
-    let end = AddressSpace::<Machine>::TASK_SIZE;
-    if rip >= end || fs >= end || gs >= end || cs & 3 != 3 || ss & 3 != 3 {
+    let (Some(fs), Some(gs)) = (UserAddr::new(fs), UserAddr::new(gs)) else { return Err(EIO) };
+    if cs & 3 != 3 || ss & 3 != 3 {
         return Err(EIO);
     }
     let rflags = f.rflags & !OWN_FLAGS | flags & OWN_FLAGS;

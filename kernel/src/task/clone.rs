@@ -6,7 +6,7 @@ use super::signal::Action;
 use super::{Thread, cputime, limits, rseq, scheduler};
 use crate::arch::cpu;
 use crate::arch::trap::Frame;
-use crate::arch::user::UserPtr;
+use crate::arch::user::{UserAddr, UserPtr};
 use crate::files::pidfd;
 use crate::record;
 use alloc::sync::Arc;
@@ -27,7 +27,7 @@ pub struct Request {
     pub pidfd: u64,
     pub parent_tid: u64,
     pub child_tid: u64,
-    /// The stack pointer of the new thread; 0: the caller's.
+    /// The stack pointer of the new thread; 0: the caller's. It may be any value.
     pub stack: u64,
     pub tls: u64,
     pub exit_signal: u32,
@@ -41,6 +41,18 @@ impl Request {
     fn has(&self, flag: u32) -> bool {
         self.flags & u64::from(flag) != 0
     }
+
+    /// The fs base of the new thread.
+    ///
+    /// # Errors
+    ///
+    /// EPERM: the request asks for a base beyond the end of a program's addresses.
+    fn fs_base(&self) -> Result<UserAddr, Errno> {
+        match self.has(CLONE_SETTLS) {
+            true => UserAddr::new(self.tls).ok_or(Errno::EPERM),
+            false => Ok(cpu::current().fs_base.get()),
+        }
+    }
 }
 
 /// Makes a thread, in the calling process or in one of its own, which goes on where the caller does, with 0.
@@ -48,7 +60,7 @@ impl Request {
 ///
 /// # Errors
 ///
-/// EINVAL, EAGAIN, ENOMEM, EFAULT.
+/// EINVAL, EAGAIN, ENOMEM, EFAULT, EPERM.
 pub fn clone(frame: &Frame, request: &Request) -> Result<u64, Errno> {
     if request.has(CLONE_THREAD) && !(request.has(CLONE_SIGHAND) && request.has(CLONE_VM)) {
         return Err(Errno::EINVAL);
@@ -67,6 +79,7 @@ pub fn clone(frame: &Frame, request: &Request) -> Result<u64, Errno> {
     if !request.has(CLONE_THREAD) {
         room_for_process(here.process())?;
     }
+    let fs_base = request.fs_base()?;
     let space = match request.has(CLONE_VM) {
         true => here.space().clone(),
         false => here.space().fork().map_err(|error| error.errno())?,
@@ -76,7 +89,7 @@ pub fn clone(frame: &Frame, request: &Request) -> Result<u64, Errno> {
         true => here.process().clone(),
         false => new_process(tid, &space, request),
     };
-    let Some(thread) = new_thread(tid, &process, space, frame, request) else {
+    let Some(thread) = new_thread(tid, &process, space, frame, request, fs_base) else {
         if !request.has(CLONE_THREAD) {
             process::forget(tid);
         }
@@ -184,6 +197,7 @@ fn new_thread(
     space: super::Space,
     frame: &Frame,
     request: &Request,
+    fs_base: UserAddr,
 ) -> Option<Thread> {
     let here = cpu::current();
     let mut begin = Frame { rax: 0, vector: Frame::WHOLE, ..*frame };
@@ -192,7 +206,7 @@ fn new_thread(
     }
     let thread = Thread::new(tid, process, space, &begin, Thread::user_vectors(frame))?;
     here.copy_vector_state_to(&thread);
-    thread.fs_base.set(if request.has(CLONE_SETTLS) { request.tls } else { here.fs_base.get() });
+    thread.fs_base.set(fs_base);
     thread.gs_base.set(here.gs_base.get());
     thread.blocked.store(here.blocked(), Relaxed);
     if !request.has(CLONE_VM) {

@@ -4,6 +4,7 @@ use super::signal::frame::most_bytes;
 use super::{Space, rseq};
 use crate::arch::clock;
 use crate::arch::trap::Frame;
+use crate::arch::user::UserAddr;
 use crate::calls::errno;
 use crate::engine;
 use crate::files::permissions::{self, EXECUTE};
@@ -71,42 +72,73 @@ struct Image {
     headers: u64,
     header_count: usize,
     end: u64,
-    /// Where the file's address 0 lies.
-    base: u64,
 }
 
-/// A new space with the program, and the frame to begin with.
+/// A file with a program or an interpreter, and its headers.
+struct Elf {
+    node: Arc<Node>,
+    header: FileHeader<LittleEndian>,
+    headers: Headers,
+}
+
+impl Elf {
+    fn open(node: Arc<Node>) -> Result<Self, Errno> {
+        let (header, headers) = read_headers(node.mapping().ok_or(Errno::EACCES)?)?;
+        Ok(Elf { node, header, headers })
+    }
+
+    /// Returns the highest end of the parts to be loaded, counted from the file's address 0.
+    fn end(&self) -> Result<u64, Errno> {
+        let parts = self.headers.iter().filter(|part| part.p_type == PT_LOAD);
+        parts.map(|part| part.p_vaddr.saturating_add(part.p_memsz)).max().ok_or(errno::ENOEXEC)
+    }
+}
+
+/// A program that can be loaded.
+pub struct Program {
+    own: Elf,
+    interpreter: Option<Elf>,
+}
+
+/// Reads the headers of a program and of its interpreter.
 ///
 /// # Errors
 ///
-/// ENOEXEC: no program of this machine. What mapping it says.
-pub fn load(file: &Arc<Node>, path: &[u8], strings: &Strings) -> Result<(Space, Frame), Errno> {
-    let (header, headers) = read_headers(file.mapping().ok_or(Errno::EACCES)?)?;
-    let base = if header.e_type == ET_DYN { PIE_BASE } else { 0 };
-    let end =
-        headers.iter().filter(|part| part.p_type == PT_LOAD).map(|part| part.p_vaddr + part.p_memsz).max();
-    let brk = (base + end.ok_or(errno::ENOEXEC)?).next_multiple_of(PAGE_SIZE);
-    let config = SpaceConfig { brk, ..SpaceConfig::default() };
+/// ENOEXEC: no program of this machine. As [`tree::lookup`].
+pub fn open(node: Arc<Node>) -> Result<Program, Errno> {
+    let own = Elf::open(node)?;
+    let interpreter = match interpreter(&own.node, &own.headers)? {
+        Some(path) => Some(Elf::open(tree::lookup(&tree::root(), &path, true)?)?),
+        None => None,
+    };
+    Ok(Program { own, interpreter })
+}
+
+/// Makes a new space with the program, and the frame to begin with.
+///
+/// # Errors
+///
+/// The headers ask for what no program can have, or for more memory than there is. Linux has replaced the
+/// calling program by then, so that SIGSEGV ends the process.
+pub fn load(program: &Program, path: &[u8], strings: &Strings) -> Result<(Space, Frame), Errno> {
+    let Program { own, interpreter } = program;
+    let base = if own.header.e_type == ET_DYN { PIE_BASE } else { 0 };
+    let end = base.saturating_add(own.end()?).min(UserAddr::END);
+    let config = SpaceConfig { brk: end.next_multiple_of(PAGE_SIZE), ..SpaceConfig::default() };
     let space = AddressSpace::new(engine(), &config).map_err(|_| Errno::ENOMEM)?;
-    let program = map(&space, file, &header, &headers, base)?;
-    let (mut entry, mut interpreter_base) = (program.entry, 0);
-    if let Some(interpreter) = interpreter(file, &headers)? {
-        let node = tree::lookup(&tree::root(), &interpreter, true)?;
-        let (header, headers) = read_headers(node.mapping().ok_or(Errno::EACCES)?)?;
-        let bytes = headers
-            .iter()
-            .filter(|part| part.p_type == PT_LOAD)
-            .map(|part| part.p_vaddr + part.p_memsz)
-            .max();
+    let image = map(&space, own, base)?;
+    let (mut entry, mut interpreter_base) = (image.entry, 0);
+    if let Some(interpreter) = interpreter {
         let flags = MapFlags::PRIVATE | MapFlags::ANONYMOUS;
-        let room = bytes.ok_or(errno::ENOEXEC)?.next_multiple_of(PAGE_SIZE);
+        let room = interpreter.end()?.min(UserAddr::END).next_multiple_of(PAGE_SIZE);
         let at = space.mmap(0, room, Prot::empty(), flags, None, 0).map_err(|error| error.errno())?;
         space.munmap(at, room).map_err(|error| error.errno())?;
-        let image = map(&space, &node, &header, &headers, at)?;
-        (entry, interpreter_base) = (image.entry, image.base);
+        entry = map(&space, interpreter, at)?.entry;
+        interpreter_base = at;
     }
-    let stack = write_stack(&space, path, strings, &program, interpreter_base)?;
-    Ok((space, Frame::of_program(entry, stack)))
+    let begin = UserAddr::new(entry).ok_or(errno::ENOEXEC)?;
+    let stack = write_stack(&space, path, strings, &image, interpreter_base)?;
+    Ok((space, Frame::of_program(begin, stack)))
 }
 
 /// Most scripts that scripts may name.
@@ -187,13 +219,8 @@ fn interpreter(file: &Arc<Node>, headers: &Headers) -> Result<Option<Vec<u8>>, E
 }
 
 /// Maps what the file says is to be loaded, from `base` on.
-fn map(
-    space: &Space,
-    node: &Arc<Node>,
-    header: &FileHeader<LittleEndian>,
-    headers: &Headers,
-    base: u64,
-) -> Result<Image, Errno> {
+fn map(space: &Space, elf: &Elf, base: u64) -> Result<Image, Errno> {
+    let Elf { node, header, headers } = elf;
     let mapping = node.mapping().ok_or(Errno::EACCES)?;
     let path = tree::path_of(node);
     let name = core::str::from_utf8(&path).unwrap_or_default();
@@ -202,7 +229,7 @@ fn map(
     for part in headers {
         match part.p_type {
             PT_LOAD => end = end.max(map_part(space, &file, part, base)?),
-            PT_PHDR => table = base + part.p_vaddr,
+            PT_PHDR => table = base.wrapping_add(part.p_vaddr),
             _ => {}
         }
         let inside = part.p_offset..part.p_offset.saturating_add(part.p_filesz);
@@ -211,7 +238,7 @@ fn map(
         }
     }
     let entry = base.wrapping_add(header.e_entry);
-    Ok(Image { entry, headers: table, header_count: headers.len(), end, base })
+    Ok(Image { entry, headers: table, header_count: headers.len(), end })
 }
 
 /// Maps one part; returns where it ends.

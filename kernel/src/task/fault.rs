@@ -5,10 +5,20 @@ use super::signal::{self, Info};
 use crate::arch::cpu;
 use crate::arch::report::say;
 use crate::arch::trap::Frame;
+use crate::arch::user::{UserAddr, is_canonical};
 use crate::{options, record};
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::fault::{Access, FaultError, SegvCode};
 use linux_raw_sys::general::*;
+
+const GENERAL_PROTECTION: u64 = 13;
+const PAGE_FAULT: u64 = 14;
+// Bits of a page fault's error code.
+const PRESENT: u64 = 1;
+const USER: u64 = 4;
+const FETCH: u64 = 16;
+/// The flag RF, which a fault sets in the frame of the instruction that it has interrupted.
+const RESUME: u64 = 0x1_0000;
 
 /// A page fault of the calling thread's program, or of the kernel in its memory.
 ///
@@ -50,6 +60,9 @@ pub fn refused(frame: &Frame, at: u64, error: FaultError) {
             exit::exit_group(Status::by_signal(SIGKILL as u8))
         }
     };
+    // As on Linux, a program cannot learn from the error code which addresses the kernel maps.
+    let error = frame.error | if at >= UserAddr::END { PRESENT } else { 0 };
+    cpu::current().last_fault.set((PAGE_FAULT, error, at));
     raise(frame, info, at);
 }
 
@@ -66,13 +79,37 @@ pub fn exception(frame: &Frame) {
         17 => Info::fault(SIGBUS, BUS_ADRALN, 0),
         _ => Info::kernel(SIGSEGV),
     };
+    note(frame.vector, frame.error);
     raise(frame, info, at);
+}
+
+/// Raises the signal of a program whose next instruction is at no [`UserAddr`]. The program sees what a jump
+/// there does: a page fault or, if the address is not canonical, a general protection fault. `iretq` does not
+/// load the address, because it would fault in the kernel.
+pub fn beyond_end(frame: &mut Frame) {
+    let at = frame.rip;
+    let info = match is_canonical(at) {
+        true => {
+            frame.rflags |= RESUME;
+            cpu::current().last_fault.set((PAGE_FAULT, PRESENT | USER | FETCH, at));
+            Info::fault(SIGSEGV, SEGV_MAPERR, at)
+        }
+        false => {
+            note(GENERAL_PROTECTION, 0);
+            Info::kernel(SIGSEGV)
+        }
+    };
+    raise(frame, info, at);
+}
+
+/// Notes an exception that has no address, and keeps the address of the last page fault.
+fn note(vector: u64, error: u64) {
+    let last = &cpu::current().last_fault;
+    last.set((vector, error, last.get().2));
 }
 
 /// The program's instruction deserves this signal.
 fn raise(frame: &Frame, info: Info, at: u64) {
-    let address = if frame.vector == 14 { at } else { cpu::current().last_fault.get().2 };
-    cpu::current().last_fault.set((frame.vector, frame.error, address));
     report(frame, info.signal, at);
     record::signal(info.signal, info.code);
     signal::force(info);

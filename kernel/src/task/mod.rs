@@ -52,7 +52,8 @@ pub mod wait;
 use crate::arch::features::VectorState;
 use crate::arch::lock::SpinLock;
 use crate::arch::trap::{Frame, Vectors};
-use crate::arch::{cpu, jitter};
+use crate::arch::user::UserAddr;
+use crate::arch::{cpu, jitter, preempt};
 use crate::memory::platform::Machine;
 use crate::memory::stacks::{self, Stack};
 use alloc::boxed::Box;
@@ -96,8 +97,8 @@ pub struct Thread {
     stack: Option<Stack>,
     stack_pointer: UnsafeCell<u64>,
     vectors: UnsafeCell<Box<VectorState>>,
-    pub fs_base: Cell<u64>,
-    pub gs_base: Cell<u64>,
+    pub fs_base: Cell<UserAddr>,
+    pub gs_base: Cell<UserAddr>,
     space: UnsafeCell<Option<Space>>,
     /// Where zero is stored, and a futex woken, when it ends (CLONE_CHILD_CLEARTID).
     pub clear_tid: Cell<u64>,
@@ -208,8 +209,8 @@ impl Thread {
             stack: None,
             stack_pointer: UnsafeCell::new(0),
             vectors: UnsafeCell::new(VectorState::boxed()),
-            fs_base: Cell::new(0),
-            gs_base: Cell::new(0),
+            fs_base: Cell::new(UserAddr::ZERO),
+            gs_base: Cell::new(UserAddr::ZERO),
             space: UnsafeCell::new(None),
             clear_tid: Cell::new(0),
             robust_list: Cell::new((0, 0)),
@@ -345,21 +346,32 @@ impl Thread {
     }
 }
 
-/// What a thread does before it goes back to its program. `frame` is the program's.
+/// Does what the calling thread has to do before it goes back to its program, whose registers are in `frame`.
+/// Returns the address of the program's next instruction.
 #[inline]
-pub fn before_user(frame: &mut Frame) {
+pub fn before_user(frame: &mut Frame) -> UserAddr {
     let work = cpu::current().work.load(Relaxed);
-    if work != 0 {
-        do_work(frame, work);
+    match UserAddr::new(frame.rip) {
+        Some(next) if work == 0 => next,
+        _ => do_work(frame, work),
     }
 }
 
 #[cold]
-fn do_work(frame: &mut Frame, mut work: u32) {
-    // What is done last may let others run that give it more.
-    while work != 0 {
-        do_once(frame, work);
-        work = cpu::current().work.load(Relaxed) & (work::KILL | work::SIGNAL | work::RSEQ);
+fn do_work(frame: &mut Frame, mut work: u32) -> UserAddr {
+    loop {
+        // What is done last may let others run that give it more.
+        while work != 0 {
+            do_once(frame, work);
+            work = cpu::current().work.load(Relaxed) & (work::KILL | work::SIGNAL | work::RSEQ);
+        }
+        if let Some(next) = UserAddr::new(frame.rip) {
+            return next;
+        }
+        // The handler of this signal may be at no such address either, until the stack has no room left.
+        fault::beyond_end(frame);
+        preempt::look();
+        work = cpu::current().work.load(Relaxed);
     }
 }
 

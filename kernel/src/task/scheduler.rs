@@ -9,6 +9,8 @@
 use super::{Thread, rseq, timers, work};
 use crate::arch::cpu::{self, MAX_CPUS, cpu};
 use crate::arch::lock::{SpinLock, relax};
+use crate::arch::trap::Frame;
+use crate::arch::user::UserAddr;
 use crate::arch::{apic, clock, descriptors, jitter, preempt, stretch};
 use crate::memory::platform::RCU;
 use crate::memory::tlb;
@@ -286,16 +288,15 @@ fn enter_program(thread: &Thread) {
     let top = stack.top();
     cpu().kernel_stack.set(top);
     descriptors::set_trap_stack(top);
-    // SAFETY: the thread is about to run, so this is its own; the bases are canonical.
+    // SAFETY: the thread is about to run, so this is its own.
     unsafe {
         (*thread.vectors.get()).load();
         match &*thread.space.get() {
             Some(space) => tlb::enter(space.mmu()),
             None => tlb::idle(),
         }
-        Msr::new(FS_BASE).write(thread.fs_base.get());
-        Msr::new(USER_GS_BASE).write(thread.gs_base.get());
     }
+    load_bases(thread);
 }
 
 /// What the thread that comes does for the one that left: the end of [`switch`].
@@ -318,11 +319,14 @@ fn finish() {
     preempt::release();
 }
 
-/// What a new thread does first.
+/// Begins a new thread, whose program's registers are in `frame`. Returns the address of the program's next
+/// instruction.
 #[unsafe(no_mangle)]
-extern "C" fn thread_first_run() {
+extern "C" fn thread_first_run(frame: &mut Frame) -> UserAddr {
     finish();
+    let begin = super::before_user(frame);
     stretch::end(__NR_clone.into());
+    begin
 }
 
 /// What a processor does for ever when there is nothing else.
@@ -378,11 +382,12 @@ pub fn move_away() {
     }
 }
 
-/// Programs of the calling thread find these bases from now on.
+/// Loads the bases of a thread that runs, or is about to.
+#[inline]
 pub fn load_bases(thread: &Thread) {
-    // SAFETY: canonical, as `arch_prctl` has checked.
+    // SAFETY: the bases are canonical, by the invariant of `UserAddr`.
     unsafe {
-        Msr::new(FS_BASE).write(thread.fs_base.get());
-        Msr::new(USER_GS_BASE).write(thread.gs_base.get());
+        Msr::new(FS_BASE).write(thread.fs_base.get().get());
+        Msr::new(USER_GS_BASE).write(thread.gs_base.get().get());
     }
 }

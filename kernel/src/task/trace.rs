@@ -16,6 +16,7 @@ use crate::arch::cpu;
 use crate::arch::features::VectorState;
 use crate::arch::lock::SpinLock;
 use crate::arch::trap::Frame;
+use crate::arch::user::UserAddr;
 use crate::options;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -76,7 +77,7 @@ pub struct Stop {
     pub vectors: VectorState,
     /// The tracer has changed `vectors`.
     pub has_vectors: bool,
-    pub bases: [u64; 2],
+    pub bases: [UserAddr; 2],
     /// The tracer has waited for it.
     pub told: bool,
     /// It goes on, with this signal, or none: 0.
@@ -131,7 +132,8 @@ impl Trace {
 pub const REGISTERS: usize = 27;
 
 /// The registers of a program, as debuggers have them, with the bases of fs and gs.
-pub fn registers(f: &Frame, [fs, gs]: [u64; 2]) -> [u64; REGISTERS] {
+pub fn registers(f: &Frame, bases: [UserAddr; 2]) -> [u64; REGISTERS] {
+    let [fs, gs] = bases.map(UserAddr::get);
     let call = if f.vector == Frame::SYSTEM_CALL { f.error } else { u64::MAX };
     [
         f.r15, f.r14, f.r13, f.r12, f.rbp, f.rbx, f.r11, f.r10, f.r9, f.r8, f.rax, f.rcx, f.rdx, f.rsi,
@@ -276,7 +278,7 @@ pub fn wait_for_stop(here: &Process, thread: &Thread) -> Result<(), Errno> {
 }
 
 fn leave_copy(here: &Thread, frame: &Frame, word: u32, info: Info) -> Option<Arc<Process>> {
-    let stop = Box::new(Stop {
+    let mut stop = Box::new(Stop {
         word,
         info,
         frame: *frame,
@@ -289,6 +291,10 @@ fn leave_copy(here: &Thread, frame: &Frame, word: u32, info: Info) -> Option<Arc
     let mut state = here.trace.state.lock();
     let tracer = state.tracer.clone()?;
     state.interrupted = false;
+    // The tracer's step has set this flag, not the program.
+    if state.mode == Mode::Step {
+        stop.frame.rflags &= !TRAP_FLAG;
+    }
     state.stop = Some(stop);
     Some(tracer)
 }

@@ -1,6 +1,8 @@
 //! What a thread does about its signals on the way back to its program.
 
-use super::{ALWAYS, Action, DEFAULT, IGNORE, Info, Set, bit, force, frame, job, refresh, restart};
+use super::{
+    ALWAYS, Action, DEFAULT, IGNORE, Info, Set, bit, force, force_default, frame, job, refresh, restart,
+};
 use crate::arch::cpu;
 use crate::arch::report::say;
 use crate::arch::trap::Frame;
@@ -135,11 +137,10 @@ fn handle(here: &Thread, frame: &mut Frame, info: &Info, action: &Action) {
     let begun = rseq::interrupt(frame).and_then(|()| frame::push(frame, info, action, before));
     if begun.is_err() {
         // No stack for the handler, or no place to come back to.
-        if info.signal == SIGSEGV {
-            here.process().actions().lock()[SIGSEGV as usize].handler = DEFAULT;
-        }
-        force(Info::kernel(SIGSEGV));
-        return;
+        return match info.signal {
+            SIGSEGV => force_default(Info::kernel(SIGSEGV)),
+            _ => force(Info::kernel(SIGSEGV)),
+        };
     }
     super::set_blocked(here.blocked() | blocked_by(info.signal, action));
 }

@@ -13,10 +13,8 @@ use crate::arch::cpu;
 use crate::arch::features::{self, VectorState};
 use crate::arch::trap::{Frame, Vectors};
 use crate::arch::user::{self, UserPtr};
-use crate::memory::platform::Tables;
 use crate::task::Thread;
 use freehold::error::Errno;
-use freehold::platform::Format;
 use linux_raw_sys::general::*;
 
 /// Words of the frame, by what they hold.
@@ -94,7 +92,7 @@ pub fn push(frame: &mut Frame, info: &Info, action: &Action, mask: u64) -> Resul
     let stack = here.alternate_stack.get();
     let was_on = stack.contains(frame.rsp);
     let switches = action.has(SA_ONSTACK) && stack.bytes != 0 && !was_on;
-    let top = if switches { stack.at + stack.bytes } else { frame.rsp.wrapping_sub(RED_ZONE) };
+    let top = if switches { stack.at.wrapping_add(stack.bytes) } else { frame.rsp.wrapping_sub(RED_ZONE) };
     let image = VectorState::of_program(Thread::user_vectors(frame));
     let image_bytes = image.bytes_for_program();
     let vectors = top.wrapping_sub(image_bytes.len() as u64) & !63;
@@ -177,9 +175,6 @@ fn restore(frame: &mut Frame) -> Result<u64, Errno> {
     else {
         unreachable!("as many as there are")
     };
-    if rip >= Tables::USER_END {
-        return Err(Errno::EFAULT);
-    }
     let rflags = frame.rflags & !OWN_FLAGS | rflags & OWN_FLAGS;
     *frame = Frame {
         r15,

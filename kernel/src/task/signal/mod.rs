@@ -298,6 +298,12 @@ pub fn force(info: Info) {
     drop(signals);
 }
 
+/// Forces a signal as [`force`] does, and removes its handler: the signal ends the process.
+pub fn force_default(info: Info) {
+    cpu::current().process().actions().lock()[info.signal as usize].handler = DEFAULT;
+    force(info);
+}
+
 /// The calling thread blocks these signals, and no others, from now on.
 pub fn set_blocked(blocked: Set) {
     let here = cpu::current();
