@@ -9,11 +9,9 @@
 use super::{signal, work};
 use crate::arch::cpu::{self, current};
 use crate::arch::trap::Frame;
-use crate::arch::user::UserPtr;
-use crate::memory::platform::Tables;
+use crate::arch::user::{self, UserAddr, UserPtr};
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use freehold::error::Errno;
-use freehold::platform::Format;
 use linux_raw_sys::general::SIGSEGV;
 
 /// Bytes of the oldest `struct rseq`, and its alignment.
@@ -47,10 +45,8 @@ pub fn register(area: Area) -> Result<(), Errno> {
     match thread.rseq.get() {
         Some(old) => Err(differs(old, area).err().unwrap_or(Errno::EBUSY)),
         None if area.bytes < ORIGINAL || !area.at.is_multiple_of(ORIGINAL.into()) => Err(Errno::EINVAL),
-        None if area.at.checked_add(area.bytes.into()).is_none_or(|end| end > Tables::USER_END) => {
-            Err(Errno::EFAULT)
-        }
         None => {
+            user::check(area.at, area.bytes as usize)?;
             thread.rseq.set(Some(area));
             thread.work.fetch_or(work::RSEQ, AcqRel);
             Ok(())
@@ -103,8 +99,10 @@ pub fn interrupt(frame: &mut Frame) -> Result<(), Errno> {
     }
     let [version_and_flags, start, length, abort] = UserPtr::<[u64; 4]>::new(at).read()?;
     let is_inside = |at: u64| at.wrapping_sub(start) < length;
-    let is_valid = version_and_flags as u32 == 0 && start.checked_add(length).is_some() && !is_inside(abort);
-    if !is_valid || UserPtr::<u32>::new(abort.wrapping_sub(4)).read()? != area.signature {
+    let has_place = start.checked_add(length).and_then(UserAddr::new).is_some();
+    let is_valid = version_and_flags as u32 == 0 && has_place && !is_inside(abort);
+    let abort = UserAddr::new(abort).filter(|_| is_valid).ok_or(Errno::EINVAL)?;
+    if UserPtr::<u32>::new(abort.get().wrapping_sub(4)).read()? != area.signature {
         return Err(Errno::EINVAL);
     }
     if is_inside(frame.rip) {
@@ -112,7 +110,7 @@ pub fn interrupt(frame: &mut Frame) -> Result<(), Errno> {
         if version_and_flags >> 32 != 0 || UserPtr::<u32>::new(area.at + FLAGS).read()? != 0 {
             return Err(Errno::EINVAL);
         }
-        (frame.rip, frame.vector) = (abort, Frame::WHOLE);
+        (frame.rip, frame.vector) = (abort.get(), Frame::WHOLE);
     }
     named.write(&0)
 }

@@ -136,22 +136,48 @@ static void interrupted_sequences_begin_again(void)
     CHECK(restarts > 0);
 }
 
-static void a_false_sequence_is_a_fault(void)
+struct sequence { uint32_t version, flags; uint64_t start, length, again; };
+
+// What becomes of a child that names this.
+static int end_with(struct sequence *named, struct sequence content)
 {
-    static struct { uint32_t version, flags; uint64_t start, length, again; } false_one __attribute__((aligned(32)));
+    static struct sequence sequence __attribute__((aligned(32)));
     pid_t child = fork();
     if (child == 0) {
         CHECK(rseq(&area, 32, 0, SIGNATURE) == 0);
-        // Where it would go on has no signature before it.
-        false_one.start = 1, false_one.length = 1, false_one.again = (uint64_t)&counters[1];
-        area.sequence = (uint64_t)&false_one;
-        sched_yield();
-        usleep(1000);
-        _exit(0);
+        sequence = content;
+        area.sequence = (uint64_t)(named ? named : &sequence);
+        // Looked at where the thread was away from its processor, and forgotten if it is right.
+        while (*(volatile uint64_t *)&area.sequence)
+            usleep(1000);
+        _exit(5);
     }
     int status;
     CHECK(waitpid(child, &status, 0) == child);
-    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
+    return status;
+}
+
+static void a_false_sequence_is_a_fault(void)
+{
+    const uint64_t end = (1ul << 47) - 4096;
+    static uint32_t place[2] = {SIGNATURE};
+    const uint64_t good = (uint64_t)&place[1];
+    // The last page may be the stack's, which ends with a zero.
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
+    char *page = mmap((void *)(end - 4096), 4096, PROT_READ | PROT_WRITE, flags, -1, 0);
+    CHECK(page != MAP_FAILED || errno == EEXIST);
+    *(volatile uint32_t *)(end - 4) = SIGNATURE;
+    CHECK(end_with(NULL, (struct sequence){0, 0, 1, 1, good}) == 5 << 8);
+    CHECK(end_with(NULL, (struct sequence){0, 0, end - 2, 1, good}) == 5 << 8);
+    // Where it would go on has no signature before it.
+    CHECK(end_with(NULL, (struct sequence){0, 0, 1, 1, (uint64_t)&counters[1]}) == SIGSEGV);
+    // Neither does it lie where no program does.
+    CHECK(end_with(NULL, (struct sequence){0, 0, 1, 1, end}) == SIGSEGV);
+    CHECK(end_with(NULL, (struct sequence){0, 0, end - 1, 1, good}) == SIGSEGV);
+    CHECK(end_with(NULL, (struct sequence){0, 0, 1ul << 63, 1, good}) == SIGSEGV);
+    CHECK(end_with((void *)end, (struct sequence){0}) == SIGSEGV);
+    *(volatile uint32_t *)(end - 4) = 0;
+    CHECK(page == MAP_FAILED || munmap(page, 4096) == 0);
 }
 
 int main(void)
