@@ -22,7 +22,7 @@ const OWN_STACK: [usize; 3] = [2, 8, 18];
 
 #[repr(C, align(16))]
 struct Segments {
-    gdt: [u64; 7],
+    gdt: [u64; 9],
     tss: TaskStateSegment,
     stacks: [[u8; IST_BYTES]; OWN_STACK.len()],
 }
@@ -41,7 +41,7 @@ unsafe impl Sync for Gates {}
 
 static SEGMENTS: [Own; MAX_CPUS] = [const {
     Own(UnsafeCell::new(Segments {
-        gdt: [0; 7],
+        gdt: [0; 9],
         tss: TaskStateSegment::new(),
         stacks: [[0; IST_BYTES]; OWN_STACK.len()],
     }))
@@ -75,16 +75,17 @@ pub fn load() {
         let low = size | (tss & 0xff_ffff) << 16 | 0x89 << 40 | (tss >> 24 & 0xff) << 56;
         let (code, data, user_data, user_code) =
             (0x00af_9a00_0000_ffff, 0x00cf_9200_0000_ffff, 0x00cf_f200_0000_ffff, 0x00af_fa00_0000_ffff);
-        (*own).gdt = [0, code, data, user_data, user_code, low, tss >> 32];
-        lgdt(&pointer(&raw const (*own).gdt as u64, 7 * 8));
+        // Programs have the selectors of Linux: 0x2b and 0x33.
+        (*own).gdt = [0, code, data, 0, 0, user_data, user_code, low, tss >> 32];
+        lgdt(&pointer(&raw const (*own).gdt as u64, 9 * 8));
         lidt(&pointer(GATES.0.get() as u64, 256 * 16));
         CS::set_reg(SegmentSelector::new(1, PrivilegeLevel::Ring0));
         let data = SegmentSelector::new(2, PrivilegeLevel::Ring0);
         SS::set_reg(data);
         DS::set_reg(data);
         ES::set_reg(data);
-        load_tss(SegmentSelector::new(5, PrivilegeLevel::Ring0));
-        Msr::new(0xc000_0081).write(8 << 32 | 0x10 << 48);
+        load_tss(SegmentSelector::new(7, PrivilegeLevel::Ring0));
+        Msr::new(0xc000_0081).write(8 << 32 | 0x20 << 48);
         Msr::new(0xc000_0082).write(syscall_entry as *const () as u64);
         // Off at entry: interrupts, single steps, direction, alignment checks, nesting.
         Msr::new(0xc000_0084).write(0x4_7700);

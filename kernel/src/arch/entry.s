@@ -89,10 +89,10 @@ syscall_entry:
   swapgs
   mov %rsp, %gs:16              # Cpu::user_stack
   mov %gs:8, %rsp               # Cpu::kernel_stack
-  push $0x1b                    # as a trap would: ss, rsp, rflags, cs, rip, error code, vector
+  push $0x2b                    # as a trap would: ss, rsp, rflags, cs, rip, error code, vector
   push %gs:16
   push %r11
-  push $0x23
+  push $0x33
   push %rcx
   push $0
   push $0x100                   # Frame::SYSTEM_CALL

@@ -43,6 +43,10 @@ pub struct Frame {
 #[derive(Clone, Copy)]
 pub struct Vectors(pub [[u8; 16]; 16]);
 
+/// Selectors of a program's segments, as on Linux.
+pub const USER_CODE: u64 = 0x33;
+pub const USER_DATA: u64 = 0x2b;
+
 impl Frame {
     /// `vector` of a system call, which may return by `sysretq`: rcx and r11 are lost.
     #[allow(dead_code, reason = "entry.s writes it")]
@@ -53,7 +57,15 @@ impl Frame {
     /// Of a program that begins here.
     pub fn of_program(begin: UserAddr, rsp: u64) -> Self {
         let rip = begin.get();
-        Frame { vector: Self::WHOLE, rip, cs: 0x23, rflags: 0x202, rsp, ss: 0x1b, ..Frame::default() }
+        Frame {
+            vector: Self::WHOLE,
+            rip,
+            cs: USER_CODE,
+            rflags: 0x202,
+            rsp,
+            ss: USER_DATA,
+            ..Frame::default()
+        }
     }
 
     /// Whether a program was interrupted, not the kernel.

@@ -8,6 +8,7 @@
 #include <sys/uio.h>
 #include <sys/user.h>
 #include <sys/wait.h>
+#include <ucontext.h>
 
 static volatile long word = 5;
 static volatile int handled;
@@ -143,12 +144,39 @@ static void exec_stops(void) {
     CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
+static greg_t in_frame;
+
+static void keep_selectors(int signal, siginfo_t *info, void *frame) {
+    (void)signal, (void)info;
+    in_frame = ((ucontext_t *)frame)->uc_mcontext.gregs[REG_CSGSFS];
+}
+
+static void do_nothing(void) { _exit(8); }
+
+// Debuggers tell programs of 64 bits by cs.
+static void selectors_are_those_of_linux(void) {
+    unsigned short code, stack;
+    __asm__("mov %%cs, %0; mov %%ss, %1" : "=r"(code), "=r"(stack));
+    CHECK(code == 0x33 && stack == 0x2b);
+    struct sigaction action = {.sa_sigaction = keep_selectors, .sa_flags = SA_SIGINFO};
+    CHECK(sigaction(SIGUSR1, &action, 0) == 0 && raise(SIGUSR1) == 0);
+    CHECK((in_frame & 0xffff) == 0x33 && (in_frame >> 48 & 0xffff) == 0x2b);
+    __asm__ volatile("mov %%cs, %0; mov %%ss, %1" : "=r"(code), "=r"(stack));
+    CHECK(code == 0x33 && stack == 0x2b);
+    pid_t child = traced(do_nothing);
+    struct user_regs_struct all;
+    CHECK(ptrace(PTRACE_GETREGS, child, 0, &all) == 0 && all.cs == 0x33 && all.ss == 0x2b);
+    CHECK(ptrace(PTRACE_CONT, child, 0, 0) == 0);
+    ends_with(child, 8);
+}
+
 int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "exit")) return 9;
     PART(signals_are_the_tracers);
     PART(calls_are_shown);
     PART(steps_are_single);
     PART(others_can_be_attached);
+    PART(selectors_are_those_of_linux);
     PART(exec_stops);
     return 0;
 }

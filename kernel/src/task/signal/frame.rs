@@ -11,7 +11,7 @@
 use super::{Action, Info, force};
 use crate::arch::cpu;
 use crate::arch::features::{self, VectorState};
-use crate::arch::trap::{Frame, Vectors};
+use crate::arch::trap::{Frame, USER_CODE, USER_DATA, Vectors};
 use crate::arch::user::{self, UserPtr};
 use crate::task::Thread;
 use freehold::error::Errno;
@@ -43,8 +43,6 @@ const DIRECTION: u64 = 0x400;
 const RESUME: u64 = 0x1_0000;
 /// Flags that a program may change: AC, OF, DF, TF, SF, ZF, AF, PF, CF, RF.
 const OWN_FLAGS: u64 = 0x5_0dd5;
-const USER_CODE: u64 = 0x23;
-const USER_DATA: u64 = 0x1b;
 
 /// An alternate stack for handlers, as sigaltstack has it.
 #[derive(Clone, Copy, Debug)]
