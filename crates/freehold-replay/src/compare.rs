@@ -41,6 +41,19 @@ struct PrivatePages {
     taken: u64,
     /// Their file may have been shorter, or lost them.
     cut: u64,
+    /// Pages that a fork may or may not have copied.
+    unsure: Beside,
+}
+
+/// Numbers of pages that came or went beside a fork.
+#[derive(Default)]
+struct Beside {
+    /// Present in Freehold.
+    ours: u64,
+    /// Present on Linux.
+    theirs: u64,
+    /// Present on one side only.
+    differ: u64,
 }
 
 /// VMAs of files of which the recording does not tell everything.
@@ -73,6 +86,8 @@ pub(super) struct Compared {
     /// VMAs with registrations that the engine cannot make.
     elsewhere: u64,
     pub(super) resident: Resident,
+    /// VMAs that differ where the recording does not determine which pages are huge.
+    unsure_sizes: u64,
 }
 
 /// Everything in which `process` differs from `snapshot`. Nobody may run in it meanwhile.
@@ -89,7 +104,7 @@ pub(super) fn compare(world: &World, image: &Image, snapshot: &Snapshot) -> Comp
         let pages = compare_pages(image, &theirs, snapshot, findings);
         compare_sizes(process, &pages, snapshot, findings);
         compared.pages = pages;
-        compare_huge(process, &theirs, findings);
+        compared.unsure_sizes = compare_huge(image, &theirs, findings);
         compared.resident = resident::compare(world, image, &theirs, snapshot, findings);
     }
     if world.options.backed
@@ -107,7 +122,7 @@ pub(super) fn compare(world: &World, image: &Image, snapshot: &Snapshot) -> Comp
 
 /// Counts a snapshot, its differences, and what of it is not compared.
 pub(super) fn report(found: &mut Found, task: u32, snapshot: &Snapshot, line: u32, compared: Compared) {
-    let Compared { findings, pages, names, elsewhere, resident } = compared;
+    let Compared { findings, pages, names, elsewhere, resident, unsure_sizes } = compared;
     found.set_aside(aside::ELSEWHERE, elsewhere);
     found.set_aside(aside::FILE_NAMES, names.names);
     found.set_aside(aside::HOW_OPENED, names.openings);
@@ -117,6 +132,8 @@ pub(super) fn report(found: &mut Found, task: u32, snapshot: &Snapshot, line: u3
     found.set_aside(aside::KERNEL, pages.untold);
     found.set_aside(aside::RANGES, pages.taken);
     found.set_aside(aside::CUT, pages.cut);
+    found.set_aside(aside::BESIDE_FORK, pages.unsure.differ);
+    found.set_aside(aside::HUGE_STORES, unsure_sizes);
     resident.count(found);
     found.snapshots.count(findings.is_empty());
     let more = findings.len().saturating_sub(SHOWN);
@@ -361,13 +378,17 @@ fn compare_pages(
         image.touched.may_be_cut(*page)
             || is_of_unknown_length(process, page * PAGE) && !image.touched.was_written(*page)
     };
-    let lost = |page: &u64| may_lack || may_go.contains(*page) || cut(page);
+    let unsure = image.touched.unsure();
+    let lost = |page: &u64| may_lack || may_go.contains(*page) || unsure.contains(*page) || cut(page);
     let touched = |page: &u64| {
         let file = process.find_vma(page * PAGE).is_some_and(|vma| !vma.is_anonymous());
         image.touched.contains(*page, if file { Of::Copy } else { Of::Anonymous })
     };
     for (at, linux, freehold) in [
-        theirs.not_in(&ours).find(touched).map(|page| (page, "present", "absent")),
+        theirs
+            .not_in(&ours)
+            .find(|page| touched(page) && !unsure.contains(*page))
+            .map(|page| (page, "present", "absent")),
         ours.not_in(&theirs).find(|page| !lost(page)).map(|page| (page, "absent", "present")),
     ]
     .into_iter()
@@ -382,13 +403,23 @@ fn compare_pages(
     }
     PrivatePages {
         dropped: may_go.not_in(&kept).count() as u64,
-        untold: theirs.not_in(&ours).filter(|page| !touched(page)).count() as u64,
+        untold: theirs.not_in(&ours).filter(|page| !touched(page) && !unsure.contains(*page)).count() as u64,
         taken: ours.not_in(&theirs).filter(|page| may_lack && !may_go.contains(*page)).count() as u64,
         cut: match may_lack {
             true => 0,
             false => ours.not_in(&theirs).filter(cut).count() as u64,
         },
+        unsure: beside_fork(&ours, &theirs, &unsure),
     }
+}
+
+/// Counts the pages that came or went beside a fork, on both sides.
+fn beside_fork(ours: &Runs, theirs: &Runs, unsure: &Runs) -> Beside {
+    let known = |page: &u64| unsure.contains(*page);
+    let count =
+        |runs: &Runs| unsure.runs().flat_map(|run| runs.within(run)).map(|run| run.end - run.start).sum();
+    let differ = ours.not_in(theirs).filter(known).count() + theirs.not_in(ours).filter(known).count();
+    Beside { ours: count(ours), theirs: count(theirs), differ: differ as u64 }
 }
 
 /// The resident set, as far as it depends on what is recorded: not on what files happened to be in memory,
@@ -396,22 +427,27 @@ fn compare_pages(
 /// touched, any may be the page of zeroes.
 fn compare_sizes(process: &Process, pages: &PrivatePages, snapshot: &Snapshot, findings: &mut Vec<Finding>) {
     let kilobytes = |pages: u64| pages * (PAGE / 1024);
-    let least =
-        kilobytes((process.rss().anon as u64).saturating_sub(pages.dropped + pages.taken + pages.cut));
-    let ours = least..=least + kilobytes(pages.untold);
+    let anon = process.rss().anon as u64;
+    let least = anon.saturating_sub(pages.dropped + pages.taken + pages.cut + pages.unsure.ours);
+    let most =
+        anon.saturating_sub(pages.dropped + pages.taken + pages.cut) + pages.untold + pages.unsure.theirs;
+    let ours = kilobytes(least)..=kilobytes(most);
     let theirs = snapshot.status.iter().find(|(name, _)| name == "RssAnon").map(|(_, kb)| *kb);
     if let Some(theirs) = theirs.filter(|theirs| !ours.contains(theirs) && !snapshot.pages.is_empty()) {
         findings.push(Finding {
             what: "RssAnon",
             linux: format!("{theirs} kB"),
-            freehold: format!("{} kB", ours.start()),
+            freehold: format!("{} kB", kilobytes(anon)),
             maps: Vec::new(),
         });
     }
 }
 
-/// Huge pages of anonymous memory, VMA by VMA.
-fn compare_huge(process: &Process, areas: &[&Area], findings: &mut Vec<Finding>) {
+/// Compares the huge pages of anonymous memory, VMA by VMA. Returns the number of VMAs that differ where the
+/// recording does not determine which pages are huge.
+fn compare_huge(image: &Image, areas: &[&Area], findings: &mut Vec<Finding>) -> u64 {
+    let (process, mut not_known) = (image.process(), 0);
+    let unsure = image.touched.unsure_size();
     for area in areas {
         let Some(theirs) = area.sizes.map(|sizes| u64::from(sizes[HUGE_KB])) else { continue };
         // Walking is dear, and few have any.
@@ -419,7 +455,11 @@ fn compare_huge(process: &Process, areas: &[&Area], findings: &mut Vec<Finding>)
             continue;
         }
         let ours = process.smaps(area.start).next().map_or(0, |smap| smap.usage.anonymous_huge / 1024);
-        if ours != theirs {
+        let open: u64 =
+            unsure.within(area.start / PAGE..area.end / PAGE).map(|run| run.end - run.start).sum();
+        if ours != theirs && ours.abs_diff(theirs) <= open * (PAGE / 1024) {
+            not_known += 1;
+        } else if ours != theirs {
             findings.push(Finding {
                 what: "AnonHugePages",
                 linux: format!("{theirs} kB at {:x}", area.start),
@@ -428,4 +468,5 @@ fn compare_huge(process: &Process, areas: &[&Area], findings: &mut Vec<Finding>)
             });
         }
     }
+    not_known
 }

@@ -20,7 +20,7 @@ use super::world::World;
 use freehold::fault::{Access, FaultError, SegvCode};
 use freehold_machine::{Cpu, Process};
 use freehold_pagetable::X86_4;
-use freehold_trace::plan::{Ends, PlannedCall, Start, Step, What, aside, show_call};
+use freehold_trace::plan::{Ends, PlannedCall, Start, Step, Unsure, What, aside, show_call};
 use freehold_trace::{CallName, FaultCode, Returned};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -86,9 +86,10 @@ impl<'w, 'c> Performer<'w, 'c> {
                 self.lap();
             }
             What::Call(planned) => self.recorded_call(task, step.line, planned),
-            What::Clone { child, shares } => {
+            What::Clone { child, shares, unsure } => {
                 let image = self.new_task(task, step.line, *shares);
                 if let Some(image) = &image {
+                    unsure.iter().for_each(|range| image.touched.is_unsure(&Unsure::Pages(range.clone())));
                     self.world.runs(*child, image);
                 }
                 return Some((*child, image));
@@ -125,6 +126,7 @@ impl<'w, 'c> Performer<'w, 'c> {
                 let _ = self.cpu.call(|| image.process().munmap(range.start, range.end - range.start));
                 self.lap();
             }
+            What::Unsure(of) => task.image.as_deref()?.touched.is_unsure(of),
             What::Limits(known) => {
                 let image = task.image.as_deref()?;
                 image.limit(known, self.world.config().limits);

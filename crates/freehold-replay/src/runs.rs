@@ -19,6 +19,11 @@ impl Runs {
         self.0.iter().map(|run| run.end - run.start).sum()
     }
 
+    /// All of it.
+    pub(super) fn runs(&self) -> impl Iterator<Item = Range<u64>> {
+        self.0.iter().cloned()
+    }
+
     /// The part of it that lies in `pages`.
     pub(super) fn within(&self, pages: Range<u64>) -> impl Iterator<Item = Range<u64>> {
         let first = self.0.partition_point(|run| run.end <= pages.start);

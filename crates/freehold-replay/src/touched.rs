@@ -15,12 +15,17 @@
 //! What a call unmaps has been touched no more, and what it moves goes along. What it discards stays touched:
 //! Linux had to discard it, too. And where a process_madvise has taken pages, of which the recording does not
 //! say where, any may be gone; where a file of which it does not say which has become shorter, any of a file.
+//!
+//! A fork may or may not have copied a page that another thread brought or took at that time. Such a page is
+//! *unsure* in the child, present or not, until a store to it or a call that takes it.
 
 use super::TASK_SIZE;
 use super::image::lines_in;
+use super::runs::Runs;
 use super::workers::lock;
 use freehold::vma::flags::VmFlags;
 use freehold_machine::Process;
+use freehold_trace::plan::Unsure;
 use freehold_trace::{Call, CallName};
 use std::collections::BTreeMap;
 use std::iter;
@@ -75,12 +80,18 @@ struct Pages {
     lacks: bool,
     /// Here, by numbers of pages, a file may have lost some since they were touched last.
     cut: Vec<Range<u64>>,
+    /// Pages, by their numbers, that a fork may or may not have copied.
+    unsure: Vec<Range<u64>>,
+    /// Pages, by their numbers, that may or may not be huge.
+    unsure_size: Vec<Range<u64>>,
 }
 
 /// What was touched of some pages.
 struct Taken {
     blocks: Vec<(u64, [u64; 3])>,
     ranges: Vec<Range<u64>>,
+    unsure: Vec<Range<u64>>,
+    unsure_size: Vec<Range<u64>>,
 }
 
 impl Touched {
@@ -89,8 +100,9 @@ impl Touched {
         let Both { here, before } = &mut *self.lock();
         if how == How::Written {
             let numbers = addresses.start / PAGE..addresses.end.div_ceil(PAGE);
-            let cut = [&mut here.cut, &mut before.cut].into_iter().filter(|cut| !cut.is_empty());
-            cut.for_each(|cut| without(cut, &numbers));
+            let doubts = [&mut here.cut, &mut before.cut, &mut here.unsure, &mut before.unsure];
+            let doubts = doubts.into_iter().filter(|doubt| !doubt.is_empty());
+            doubts.for_each(|doubt| without(doubt, &numbers));
         }
         let blocks = &mut here.blocks;
         for page in addresses.start / PAGE..addresses.end.div_ceil(PAGE) {
@@ -130,6 +142,7 @@ impl Touched {
             // What was there may be gone even where the call was refused.
             CallName::Mmap if flags & MAP_FIXED != 0 => self.forget(at, len),
             CallName::Mmap => done.map_or((), |to| self.forget(to, len)),
+            CallName::Madvise if done.is_some() && DISCARD.contains(&third) => self.is_sure(at, len),
             CallName::Mremap => match done {
                 Some(to) if to == at => self.forget(at.saturating_add(third), len.saturating_sub(third)),
                 Some(to) => self.move_pages(at, len, to, third),
@@ -158,6 +171,36 @@ impl Touched {
         let mut both = self.lock();
         both.here.take(&pages);
         both.before.take(&pages);
+    }
+
+    /// Ends all doubts about pages that a call has discarded.
+    fn is_sure(&self, at: u64, len: u64) {
+        let pages = at / PAGE..at.saturating_add(len).div_ceil(PAGE);
+        let Both { here, before } = &mut *self.lock();
+        let doubts = [&mut here.unsure, &mut before.unsure, &mut here.unsure_size, &mut before.unsure_size];
+        doubts.into_iter().filter(|doubt| !doubt.is_empty()).for_each(|doubt| without(doubt, &pages));
+    }
+
+    /// Notes what the plan does not know of some addresses.
+    pub(super) fn is_unsure(&self, of: &Unsure) {
+        let here = &mut self.lock().here;
+        let (doubt, range) = match of {
+            Unsure::Pages(range) => (&mut here.unsure, range),
+            Unsure::Size(range) => (&mut here.unsure_size, range),
+        };
+        doubt.push(range.start / PAGE..range.end.div_ceil(PAGE));
+    }
+
+    /// Returns the pages that may or may not be present, by their numbers.
+    pub(super) fn unsure(&self) -> Runs {
+        let both = self.lock();
+        ascending([&both.here.unsure, &both.before.unsure])
+    }
+
+    /// Returns the pages that may or may not be huge, by their numbers.
+    pub(super) fn unsure_size(&self) -> Runs {
+        let Both { here, before } = &*self.lock();
+        ascending([&here.unsure, &before.unsure, &here.unsure_size, &before.unsure_size])
     }
 
     /// Pages of a file may be gone in this range of addresses, copies included.
@@ -227,6 +270,8 @@ impl Pages {
         self.ranges.extend_from_slice(&other.ranges);
         self.lacks |= other.lacks;
         self.cut.extend_from_slice(&other.cut);
+        self.unsure.extend_from_slice(&other.unsure);
+        self.unsure_size.extend_from_slice(&other.unsure_size);
     }
 
     /// Takes out what was touched of `pages`, by their numbers: blocks, and ranges that calls brought in.
@@ -240,14 +285,19 @@ impl Pages {
             *block = block.map(|bits| bits & !within);
         }
         let cut = |range: &Range<u64>| range.start.max(pages.start)..range.end.min(pages.end);
-        let ranges = self.ranges.iter().map(cut).filter(|range| range.start < range.end).collect();
-        without(&mut self.ranges, pages);
+        let take = |ranges: &mut Vec<Range<u64>>| {
+            let taken = ranges.iter().map(cut).filter(|range| range.start < range.end).collect();
+            without(ranges, pages);
+            taken
+        };
+        let ranges = take(&mut self.ranges);
+        let (unsure, unsure_size) = (take(&mut self.unsure), take(&mut self.unsure_size));
         without(&mut self.cut, pages);
-        Taken { blocks: taken, ranges }
+        Taken { blocks: taken, ranges, unsure, unsure_size }
     }
 
     /// Puts back what [`take`](Self::take) took, so many pages further on.
-    fn put(&mut self, Taken { blocks, ranges }: Taken, by: u64) {
+    fn put(&mut self, Taken { blocks, ranges, unsure, unsure_size }: Taken, by: u64) {
         for (number, block) in blocks {
             for bit in 0..BLOCK {
                 for (how, bits) in block.iter().enumerate() {
@@ -260,6 +310,8 @@ impl Pages {
         }
         let moved = |range: Range<u64>| range.start.wrapping_add(by)..range.end.wrapping_add(by);
         self.ranges.extend(ranges.into_iter().map(moved));
+        self.unsure.extend(unsure.into_iter().map(moved));
+        self.unsure_size.extend(unsure_size.into_iter().map(moved));
     }
 }
 
@@ -268,6 +320,19 @@ pub(super) fn locked(process: &Process, range: Range<u64>) -> Vec<Range<u64>> {
     let lines = lines_in(process, range.clone());
     let locked = lines.filter(|line| line.flags & VmFlags::LOCK_MASK == VmFlags::LOCKED);
     locked.map(|line| line.start.max(range.start)..line.end.min(range.end)).collect()
+}
+
+/// Returns the pages of all ranges, ascending.
+fn ascending<const N: usize>(lists: [&Vec<Range<u64>>; N]) -> Runs {
+    let mut all: Vec<_> = lists.into_iter().flatten().cloned().collect();
+    all.sort_unstable_by_key(|range| range.start);
+    let mut end = 0;
+    let behind = all.into_iter().filter_map(|range| {
+        let rest = range.start.max(end)..range.end;
+        end = end.max(range.end);
+        (!rest.is_empty()).then_some(rest)
+    });
+    behind.collect()
 }
 
 /// Takes `gone` out of ranges.

@@ -38,6 +38,10 @@ pub const DROPPED: &str =
     "pages of droppable memory that are gone: the kernel takes them when it is short of memory";
 pub const WRITES: &str = "flag ac of private VMAs that process_vm_writev may have written to: where, lies in the caller's memory, which is not recorded";
 pub const CUT: &str = "private pages in files that may have lost them, or been shorter: how long a file was at the time is not recorded";
+pub const BESIDE_FORK: &str =
+    "pages that a thread brought or took while another one forked: which came first is not recorded";
+pub const HUGE_STORES: &str =
+    "huge pages stored to while another process that shared them exited: which came first is not recorded";
 pub const RANGES: &str = "process_madvise, and pages that it may have taken: its ranges are not recorded";
 pub const FILE_NAMES: &str = "names of mapped files that are not recorded";
 pub const KERNEL: &str = "pages that nothing recorded has touched: the kernel's own faults (O_DIRECT, futexes, vmsplice) are not recorded";

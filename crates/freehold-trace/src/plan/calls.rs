@@ -2,6 +2,7 @@
 
 use super::area::{Area, Areas, PAGE, Purpose, flag, page_of, whole_pages};
 use super::descriptors::Access;
+use super::effect::Forks;
 use super::order::{Order, Stamp};
 use super::told::Told;
 pub(super) use crate::addresses::{MAP_FIXED, MAP_FIXED_NOREPLACE, MREMAP_FIXED, span};
@@ -24,6 +25,7 @@ const PROT_WRITE: u64 = 2;
 const PROT_GROWSDOWN: u64 = 0x100_0000;
 pub(super) const MREMAP_DONTUNMAP: u64 = 4;
 const SHM_RDONLY: u64 = 0o10000;
+pub(super) const CLONE_VM: u64 = 0x100;
 
 /// One address space, as the plan knows it.
 #[derive(Clone, Debug, Default)]
@@ -62,6 +64,10 @@ pub(crate) struct Space {
     pub(crate) doubts_userfaultfd: bool,
     /// The limits that the replay has given it.
     pub(crate) limits: KnownLimits,
+    /// Forks of it of which the recording does not say until when they copied.
+    pub(crate) forks: Forks,
+    /// The number of its [`Kin`](super::kin::Kin); 0 while it shares no huge pages.
+    pub(crate) kin: u32,
 }
 
 /// What a call concerns.

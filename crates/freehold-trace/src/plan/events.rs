@@ -2,20 +2,19 @@
 
 use super::area::{Area, flag};
 use super::aside;
-use super::calls::{Reach, Space};
+use super::calls::{CLONE_VM, Reach, Space};
 use super::order::Stamp;
-use super::step::{Ends, Frozen, Start, What};
+use super::step::{Ends, Frozen, Start, Unsure, What};
 use super::told::Told;
-use super::{Fault, Planner, Task};
+use super::{Fault, New, Planner, Task};
 use crate::{Format, Snapshot, Why};
 
-const CLONE_VM: u64 = 0x100;
 /// Most tasks whose steps a new task knows to be done.
 const INHERITED: usize = 64;
 
 impl Planner {
     pub(super) fn fault(&mut self, task: u32, fault: Fault) {
-        let Fault { line, address, code, resolved, looked } = fault;
+        let Fault { line, address, code, resolved, looked, .. } = fault;
         let refused = !resolved && !code.user();
         if refused && !looked {
             return self.aside(aside::FIXED_UP);
@@ -24,8 +23,9 @@ impl Planner {
         let Some(number) = number else { return self.aside(self.no_space(task)) };
         self.limit_fault(line, task, number);
         self.fault_in_file(line, task, number, address, resolved);
+        let stamp = self.stamp(task);
+        let doubtful = self.store_in_kin(number, stamp, &fault);
         let Some(space) = self.spaces.get_mut(&number) else { return };
-        let stamp = Stamp { task, index: self.tasks.get(&task).map_or(0, |task| task.next) };
         space.touch(address, code.write(), stamp, &mut self.families, &mut self.scratch);
         let ends = match (resolved, refused) {
             (true, _) => Ends::Resolved,
@@ -33,6 +33,7 @@ impl Planner {
             _ => Ends::Interrupted,
         };
         self.push(task, line, What::Fault { address, code, ends });
+        doubtful.into_iter().for_each(|block| self.push(task, line, What::Unsure(Unsure::Size(block))));
         if ends == Ends::Interrupted
             && let Some(own) = self.tasks.get_mut(&task)
         {
@@ -41,7 +42,8 @@ impl Planner {
         }
     }
 
-    pub(super) fn clone(&mut self, line: u32, task: u32, child: u32, process: u32, flags: u64) {
+    pub(super) fn clone(&mut self, line: u32, task: u32, new: New) {
+        let New { child, process, flags, unsure } = new;
         if self.tasks.contains_key(&child) {
             return;
         }
@@ -56,7 +58,10 @@ impl Planner {
                     space.order.note_whole(stamp);
                 }
                 let child = copy.map(|copy| self.add_space(copy));
-                child.into_iter().for_each(|child| self.removals.forked(number, child));
+                if let Some(child) = child {
+                    self.removals.forked(number, child);
+                    self.join_kin(number, child);
+                }
                 child
             }
             shared => shared,
@@ -65,7 +70,7 @@ impl Planner {
             self.use_segments(task);
         }
         self.inherit_limits(task, process, flags);
-        self.push(task, line, What::Clone { child, shares });
+        self.push(task, line, What::Clone { child, shares, unsure });
         // What the parent waited for, the child need not wait for again; with many, that is cheaper than to
         // remember them.
         self.descriptors.clone_task(task, child, flags);
@@ -111,6 +116,7 @@ impl Planner {
         if let Some(own) = self.tasks.get_mut(&task) {
             own.lost = self.losses > 0;
         }
+        self.ask_for_huge_pages();
         let mut space = Space { members: vec![task], future, ..Space::default() };
         let start = match snapshot {
             Some(snapshot) => {

@@ -1,8 +1,8 @@
 //! From a recording to a plan: every task's steps in order, and between tasks just the order that addresses
 //! and forks force.
 //!
-//! The recording's own order is one that Linux really took, so it is one exact order. What may be done in
-//! another order, or at once, is what would come out the same:
+//! The order in which events took effect on Linux is one exact order. It is that of the recording, except where
+//! tasks of one address space overlap (`effect.rs`). What may be done in another order, or at once, is what would come out the same:
 //!
 //! | step | waits for earlier steps of other tasks in the same address space that |
 //! | --- | --- |
@@ -12,6 +12,7 @@
 //! | fork, a snapshot, mlockall, a change of resource limits, the end of a userfaultfd | did anything |
 //! | a call that changes what a limit in force counts | is such a call |
 //! | a call that removes a System V segment | in any address space: attached or detached it; a step that does so later waits for it, and each for the one before |
+//! | a store to a huge page that a fork has shared, and what takes that page from an address space | in any address space of the same kin: did either; see `kin.rs` |
 //! | a call that makes a file shorter or longer | in any address space: faulted in that file, or compared what is there |
 //!
 //! and everybody waits for the last fork, snapshot, mlockall, change of limits or end of a userfaultfd. To
@@ -27,8 +28,10 @@ pub mod aside;
 mod bytes;
 mod calls;
 mod descriptors;
+mod effect;
 mod events;
 mod files;
+mod kin;
 mod lengths;
 mod limited;
 mod mapped;
@@ -51,19 +54,22 @@ mod tests;
 pub use area::Purpose;
 pub use order::Stamp;
 pub use recorded::{Recorded, kind_name, show_call};
-pub use step::{Access, Ends, Frozen, PlanFile, PlannedCall, Segment, Start, Step, TaskSteps, What};
+pub use step::{Access, Ends, Frozen, PlanFile, PlannedCall, Segment, Start, Step, TaskSteps, Unsure, What};
 pub use vmas::{Vma, Vmas};
 
 use crate::{CallName, Event, FaultCode, Format, Kind, ReadError, Recording, Snapshot, Why};
 use calls::Space;
 use descriptors::Descriptors;
+use effect::{Beside, Waiting, event_span};
+use kin::Kins;
 use lengths::Lengths;
 use limited::Limited;
 use registered::Userfaultfds;
 use removed::{Removals, When};
 use rustc_hash::FxHashMap as HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::ops::Range;
 
 /// Steps of a segment, at most.
 pub const SEGMENT: usize = 1 << 20;
@@ -87,6 +93,8 @@ pub struct Planner {
     until: u64,
     /// An event that belongs to the next segment.
     held: Option<Event>,
+    /// Events that take effect later than the last one planned.
+    waiting: Vec<Waiting>,
     tasks: HashMap<u32, Task>,
     spaces: HashMap<u32, Box<Space>>,
     next_space: u32,
@@ -116,6 +124,7 @@ pub struct Planner {
     /// Which of them are files of huge pages, and how large those are, in bytes.
     huge: HashMap<u32, u64>,
     families: u32,
+    kins: Kins,
     recorded: Recorded,
     set_aside: BTreeMap<&'static str, u64>,
     /// A call has occurred of which the recording shows the bytes that it moved.
@@ -161,6 +170,10 @@ struct Task {
     in_exec: Vec<Fault>,
     /// Events were lost since its address space began: what that is like now is not known.
     lost: bool,
+    /// Its last events that brought or took pages while other tasks ran in the address space.
+    beside: VecDeque<Beside>,
+    /// Number of ends of address spaces of its kin that it waited for in this segment.
+    exits_known: usize,
 }
 
 /// A recorded fault.
@@ -171,6 +184,17 @@ struct Fault {
     resolved: bool,
     /// The kernel has looked for a VMA. Where page faults are disabled, it does not.
     looked: bool,
+    /// When it ended.
+    to: u64,
+}
+
+/// A new task.
+struct New {
+    child: u32,
+    process: u32,
+    flags: u64,
+    /// Pages that its copy of the address space may or may not have.
+    unsure: Vec<Range<u64>>,
 }
 
 impl Planner {
@@ -183,6 +207,7 @@ impl Planner {
             cut_off: None,
             keeps_layout: false,
             held: None,
+            waiting: Vec::new(),
             tasks: HashMap::default(),
             spaces: HashMap::default(),
             next_space: 1,
@@ -203,6 +228,7 @@ impl Planner {
             losses: 0,
             huge: HashMap::default(),
             families: 0,
+            kins: Kins::default(),
             recorded: Recorded::default(),
             set_aside: BTreeMap::new(),
             shows_bytes: false,
@@ -300,14 +326,15 @@ impl Planner {
                 self.held = Some(event);
                 break;
             }
-            self.segment.events += 1;
-            self.recorded.note(&event);
-            if let Err(error) = self.event(event) {
+            if let Err(error) = self.in_turn(event) {
                 self.cut_off = Some(error);
             }
         }
         if !self.is_full() {
             // The recording is at its end, or the program is frozen: no call is under way.
+            if let Err(error) = self.plan_waiting(u64::MAX) {
+                self.cut_off.get_or_insert(error);
+            }
             self.release_all();
         }
         self.finish()
@@ -343,12 +370,14 @@ impl Planner {
         self.tasks.retain(|_, task| task.process != 0);
         for task in self.tasks.values_mut() {
             task.known = HashMap::default();
+            task.exits_known = 0;
             (task.first, task.made_here, task.open_fault) = (task.next, false, None);
         }
         for space in self.spaces.values_mut() {
             space.order.forget();
         }
         self.lengths.forget_order();
+        self.kins.forget_order();
         Some(segment)
     }
 
@@ -365,7 +394,11 @@ impl Planner {
             }
             return Ok(());
         }
-        if matches!(event.kind, Kind::Frozen { .. } | Kind::TornDown { .. }) {
+        if let Kind::TornDown { process } = event.kind {
+            self.kins.torn_down(process);
+            return Ok(());
+        }
+        if matches!(event.kind, Kind::Frozen { .. }) {
             return Ok(());
         }
         if !matches!(event.kind, Kind::Snapshot { .. }) {
@@ -374,10 +407,11 @@ impl Planner {
         }
         self.release(task, event.time);
         let when = When::of(event.time, &event.cost);
+        let (from, to) = event_span(event.time, &event.cost);
         match event.kind {
             Kind::Fault { address, code, in_exec } => {
                 let looked = event.cost.read_wait.or(event.cost.write_wait).is_some();
-                let fault = Fault { line, address, code, resolved: event.cost.after.is_some(), looked };
+                let fault = Fault { line, address, code, resolved: event.cost.after.is_some(), looked, to };
                 match self.tasks.get_mut(&task).filter(|_| in_exec) {
                     Some(own) => own.in_exec.push(fault),
                     None => self.fault(task, fault),
@@ -393,18 +427,24 @@ impl Planner {
             Kind::Limits(limits) => self.set_limits(task, (*limits).into()),
             Kind::Clone { child, process, flags } => {
                 self.place_removals(task, None, when);
-                self.clone(line, task, child, process, flags);
+                let unsure = self.unsure_in_copy(task, event.time, &event.cost, flags);
+                self.clone(line, task, New { child, process, flags, unsure });
+                self.remember_fork(task, child, event.time, &event.cost);
             }
             Kind::Exec { snapshot } => {
                 let snapshot = snapshot.map(|id| self.named(line, id)).transpose()?;
                 self.forget_exec(task);
                 self.place_removals(task, None, when);
+                let leaves = self.leave_kin(line, task, from, false);
                 self.exec(line, task, snapshot);
+                self.left_kin(task, leaves);
             }
             Kind::Exit { .. } => {
                 self.forget_exec(task);
                 self.place_removals(task, None, when);
+                let leaves = self.leave_kin(line, task, from, true);
                 self.exit(line, task);
+                self.left_kin(task, leaves);
             }
             // That of the exec's own line.
             Kind::Snapshot { why: Why::Exec, .. } => {}

@@ -105,6 +105,8 @@ pub enum What {
         child: u32,
         /// It shares the address space; else it gets a copy.
         shares: bool,
+        /// Pages that the copy may or may not have.
+        unsure: Vec<Range<u64>>,
     },
     /// The process gets a new address space.
     Exec(Box<Start>),
@@ -136,12 +138,23 @@ pub enum What {
         /// A task of the address space that it is of.
         task: u32,
     },
+    /// The recording leaves something open about the address space.
+    Unsure(Unsure),
     /// The address space has these resource limits from now on; of those that are not known, none.
     Limits(KnownLimits),
     /// Maps anonymous memory that was there before the recording began, as a later call shows.
     Assume(Range<u64>),
     /// Unmaps what was not known to be there, where a later call found room.
     Clear(Range<u64>),
+}
+
+/// Pages about which the recording leaves something open, because it does not determine the order of two events.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unsure {
+    /// Pages that may or may not be present: another task brought or took them while a fork copied.
+    Pages(Range<u64>),
+    /// Pages that may or may not be a huge page: another address space lost it at the time of a store.
+    Size(Range<u64>),
 }
 
 /// How a fault ended.

@@ -121,6 +121,7 @@ impl Planner {
             self.gather_whole(at.space, at.task);
         }
         let Some(mut space) = self.spaces.remove(&at.space) else { return };
+        self.call_in_kin(&space, &reach, stamp);
         let partly = space.told.is_some();
         let files = self.followed(&space, &reach, about.file);
         // What is assumed waits as the call itself.

@@ -12,10 +12,15 @@ const SNAP: &str = "# fhsnap 1 t
 ";
 
 pub(super) fn planner(events: &str) -> Planner {
+    planner_with(events, "")
+}
+
+/// Plans `events` with further snapshots.
+pub(super) fn planner_with(events: &str, snapshots: &str) -> Planner {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("t.trace");
     fs::write(&path, format!("# fhtrace 1 t\n5 0 1 E 0\n{events}")).expect("written");
-    fs::write(folder.path().join("t.snap"), SNAP).expect("written");
+    fs::write(folder.path().join("t.snap"), format!("{SNAP}{snapshots}")).expect("written");
     // Open files stay readable after the folder is gone.
     Planner::new(Recording::open(&path).expect("a recording"))
 }

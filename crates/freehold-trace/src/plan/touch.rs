@@ -8,7 +8,7 @@ use std::ops::Range;
 /// How far below a stack a fault may make it grow: the usual limit on its size, in bytes.
 pub(super) const STACK_LIMIT: u64 = 8 << 20;
 /// Bytes before a fault's page, and behind it, in which pages of a file may come with it.
-const AROUND: u64 = 15 * PAGE;
+pub(super) const AROUND: u64 = 15 * PAGE;
 /// Free bytes that stay below a stack.
 const STACK_GAP: u64 = 256 * PAGE;
 

@@ -1,0 +1,119 @@
+use crate::plan::tests::{planner, waits};
+use crate::plan::{Segment, Unsure, What};
+
+/// The plan of two threads, 2 and 3, beside task 1. The first of `events` is line 5; task 1 has taken steps 0 to 2.
+fn threads(events: &str) -> Segment {
+    let mut planner = planner(&format!("6 0 1 N 2 1 10100\n7 0 1 N 3 1 10100\n{events}"));
+    let segment = planner.next_segment().expect("something");
+    assert!(planner.next_segment().is_none());
+    segment
+}
+
+/// Every step that leaves something open, as (task, pages).
+fn unsure(segment: &Segment) -> Vec<(u32, Vec<(u64, u64)>)> {
+    let mut all = Vec::new();
+    for task in &segment.tasks {
+        for step in &task.steps {
+            match &step.what {
+                What::Clone { child, unsure, .. } if !unsure.is_empty() => {
+                    all.push((*child, unsure.iter().map(|range| (range.start, range.end)).collect()));
+                }
+                What::Unsure(Unsure::Pages(range)) => all.push((task.task, vec![(range.start, range.end)])),
+                _ => {}
+            }
+        }
+    }
+    all
+}
+
+/// The fork holds the mmap lock from 10 to 30.
+#[test]
+fn a_fault_under_a_vma_lock_during_a_fork_comes_before_it_and_one_that_waited_behind_it() {
+    let segment = threads(
+        "10 0 1 N 4 4 0 e1 x30 w1 h20
+12 0 2 F 11000 4 x9
+13 0 3 F 12000 4 x25 r18 h2
+40 0 4 F 11000 4 x1
+",
+    );
+    assert_eq!(waits(&segment, 5), [(2, 0)]);
+    assert_eq!(waits(&segment, 6), []);
+    assert_eq!(waits(&segment, 7), [(1, 3)]);
+    assert_eq!(unsure(&segment), []);
+}
+
+#[test]
+fn a_discard_under_a_vma_lock_during_a_fork_comes_before_it() {
+    let segment = threads("10 0 1 N 4 4 0 e1 x30 w1 h20\n12 0 2 madvise 11000 1000 4 = 0 x9\n");
+    assert_eq!(waits(&segment, 5), [(2, 0)]);
+    assert_eq!(waits(&segment, 6), []);
+}
+
+#[test]
+fn a_fault_that_began_before_a_fork_and_got_the_lock_after_it_comes_behind_it() {
+    let segment = threads(
+        "8 0 2 F 11000 4 x30 r23 h2
+9 0 3 F 12000 4 x1
+10 0 1 N 4 4 0 e1 x30 w1 h20
+45 0 2 F 13000 4 x1
+",
+    );
+    assert_eq!(waits(&segment, 7), [(3, 0)]);
+    assert_eq!(waits(&segment, 5), [(1, 3)]);
+    assert_eq!(unsure(&segment), []);
+}
+
+/// It is the same for every call that holds the lock for writing.
+#[test]
+fn a_fault_under_a_vma_lock_during_an_mprotect_comes_before_it() {
+    let segment = threads("10 0 1 mprotect 11000 1000 1 = 0 e1 x30 w1 h20\n12 0 2 F 11000 4 x9\n");
+    assert_eq!(waits(&segment, 5), [(2, 0)]);
+    assert_eq!(waits(&segment, 6), []);
+}
+
+#[test]
+fn a_fault_that_outlasts_a_fork_leaves_open_what_the_child_has() {
+    for (fault, open) in [
+        ("25 0 2 F 11000 4 x9", true),
+        // It ends before the lock is released, or begins after that.
+        ("25 0 2 F 11000 4 x4", false),
+        ("31 0 2 F 11000 4 x9", false),
+        // It waited for the lock.
+        ("25 0 2 F 11000 4 x9 r6 h1", false),
+    ] {
+        let segment = threads(&format!("10 0 1 N 4 4 0 e1 x30 w1 h20\n{fault}\n"));
+        let expected = if open { vec![(4, vec![(0x11000, 0x12000)])] } else { Vec::new() };
+        assert_eq!(unsure(&segment), expected, "{fault}");
+    }
+}
+
+/// Without locks in the recording, the copying may have been anywhere between the call's entry and the event.
+#[test]
+fn where_locks_are_not_recorded_all_that_overlaps_a_fork_is_open() {
+    let segment = threads(
+        "10 0 2 F 11000 4 e1 x0
+14 0 2 F 12000 4 e3 x0
+16 0 1 N 4 4 0 e5 x0
+18 0 3 madvise 13000 2000 4 = 0 e4 x0
+19 0 3 F 15000 4 e1 x0
+20 0 4 F 11000 4 e1 x0
+",
+    );
+    assert_eq!(unsure(&segment), [(4, vec![(0x12000, 0x13000)]), (4, vec![(0x13000, 0x15000)])]);
+}
+
+#[test]
+fn a_process_of_one_task_leaves_nothing_open() {
+    let mut planner = planner("10 0 1 N 2 2 0 e5 x0\n11 0 1 F 11000 4 e5 x0\n12 0 2 F 12000 4 e5 x0\n");
+    let segment = planner.next_segment().expect("something");
+    assert_eq!(unsure(&segment), []);
+}
+
+#[test]
+fn an_event_that_waits_is_planned_when_the_recording_ends_or_its_task_goes_on() {
+    let segment = threads("10 0 2 F 11000 4 x90 r80\n11 0 3 F 12000 4 x90 r80\n12 0 2 F 13000 4 x1\n");
+    let lines: Vec<Vec<u32>> =
+        segment.tasks.iter().map(|task| task.steps.iter().map(|step| step.line).collect()).collect();
+    assert_eq!(lines[1..], [vec![5, 7], vec![6]]);
+    assert_eq!(segment.events, 6);
+}

@@ -1,0 +1,262 @@
+//! The order of steps in different address spaces that share huge pages by fork.
+//!
+//! A store to a huge page that a fork has shared leaves the page whole if no other address space maps it any
+//! more. Otherwise the store splits the page and copies 4 KiB of it. So the plan keeps the order of such stores
+//! and of what takes the page from other address spaces:
+//!
+//! ```text
+//! parent   store, fork, waitpid ............ store: the page is still huge
+//! child                store: split   exit
+//! ```
+//!
+//! | step | waits for |
+//! | --- | --- |
+//! | a store to a present page, where a huge page may be; a call about such memory | the last such step in that block; earlier ends of address spaces of the kin |
+//! | the end of an address space (exit, exec) | the last such step in each of its blocks |
+//!
+//! Blocks of 2 MiB are numbered by where memory was first written and not by its address, because a process may
+//! move it. Where an end and a store overlap in time, the recording does not determine whether the page stays
+//! huge, and the replay does not compare that.
+
+use super::area::{Area, PAGE, flag, page_of};
+use super::calls::{Reach, Space};
+use super::order::{CHUNK, Stamp};
+use super::step::{Unsure, What};
+use super::{Fault, Planner};
+use crate::Thp;
+use rustc_hash::FxHashMap as HashMap;
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// Stores that are remembered for an address space that ends.
+const REMEMBERED: usize = 256;
+/// Nanoseconds after an exit from which on its address space is taken to be gone.
+const SLACK: u64 = 1_000_000_000;
+
+/// Address spaces that descend from one by fork, while they may share huge pages.
+#[derive(Debug, Default)]
+struct Kin {
+    /// The last store or call in a block.
+    stores: HashMap<u64, Stamp>,
+    /// Last steps in address spaces that are gone.
+    ends: Vec<Stamp>,
+    /// The last stores.
+    recent: VecDeque<Store>,
+    /// Processes that have begun to exit, each with the time.
+    leaving: Vec<(u32, u64)>,
+}
+
+#[derive(Debug)]
+struct Store {
+    to: u64,
+    task: u32,
+    space: u32,
+    block: Range<u64>,
+}
+
+/// All kins, by number.
+#[derive(Debug, Default)]
+pub(super) struct Kins {
+    by_number: HashMap<u32, Kin>,
+    last: u32,
+    /// The recording says when address spaces are torn down.
+    tells_ends: bool,
+    /// Memory that did not ask for them may have huge pages; nothing until the recording was asked.
+    always: Option<bool>,
+    /// There may be blocks of less than 2 MiB.
+    small: bool,
+}
+
+impl Kins {
+    /// Forgets the steps so far: no later step has to wait for them.
+    pub(super) fn forget_order(&mut self) {
+        for kin in self.by_number.values_mut() {
+            kin.stores.clear();
+            kin.ends.clear();
+        }
+    }
+
+    /// The address space of a process is gone.
+    pub(super) fn torn_down(&mut self, process: u32) {
+        self.tells_ends = true;
+        self.by_number.values_mut().for_each(|kin| kin.leaving.retain(|(leaving, _)| *leaving != process));
+    }
+}
+
+/// An address space that its last task is about to leave: its kin, and its last steps.
+pub(super) struct Leaves {
+    kin: u32,
+    steps: Vec<Stamp>,
+}
+
+impl Planner {
+    /// Returns true if the area may have pages of more than 4 KiB.
+    pub(super) fn may_be_huge(&self, area: &Area) -> bool {
+        let asked = area.flags & flag::HUGEPAGE != 0;
+        area.is_anonymous()
+            && area.flags & flag::NOHUGEPAGE == 0
+            && (asked || self.kins.always != Some(false))
+    }
+
+    /// Returns the block that may come with the page at `at`, in the area that starts at `start`.
+    pub(super) fn block(&self, start: u64, area: &Area, at: u64) -> Range<u64> {
+        let first = at & !(CHUNK - 1);
+        let block = first.max(start)..(first + CHUNK).min(area.end);
+        let whole = block.end - block.start == CHUNK || self.kins.small;
+        if whole && self.may_be_huge(area) { block } else { at..at + PAGE }
+    }
+
+    /// Reads from the recording where anonymous memory may have huge pages. A setting that is not recorded may
+    /// be any.
+    pub(super) fn ask_for_huge_pages(&mut self) {
+        if self.kins.always.is_some() {
+            return;
+        }
+        let all = self.recording.machine("thp").and_then(Thp::of_name);
+        let sizes = (2..9).filter_map(|order| self.recording.thp_of_size(4096 << order, all));
+        let sizes: Vec<Thp> = sizes.filter(|thp| *thp != Thp::Never).collect();
+        let always = all.is_none_or(|all| all == Thp::Always) || sizes.contains(&Thp::Always);
+        (self.kins.always, self.kins.small) = (Some(always), !sizes.is_empty());
+    }
+
+    /// Makes kin of `parent` and its copy `child`, if they may share huge pages.
+    pub(super) fn join_kin(&mut self, parent: u32, child: u32) {
+        let Some(space) = self.spaces.get(&parent) else { return };
+        if !space.areas.iter().any(|(start, area)| self.has_blocks(start, area)) {
+            return;
+        }
+        let mut kin = space.kin;
+        if kin == 0 {
+            self.kins.last += 1;
+            kin = self.kins.last;
+            self.kins.by_number.insert(kin, Kin::default());
+        }
+        for number in [parent, child] {
+            if let Some(space) = self.spaces.get_mut(&number) {
+                space.kin = kin;
+            }
+        }
+    }
+
+    /// Returns true if the area was written to, and has room for a huge page.
+    fn has_blocks(&self, start: u64, area: &Area) -> bool {
+        let room = start.checked_next_multiple_of(CHUNK).is_some_and(|first| first + CHUNK <= area.end);
+        room && area.family != 0 && self.may_be_huge(area)
+    }
+
+    /// Plans the order of a fault in address space `number`, if that stores to a page that a fork may have
+    /// shared. Returns the block if the recording does not determine whether it stays huge.
+    pub(super) fn store_in_kin(&mut self, number: u32, stamp: Stamp, fault: &Fault) -> Option<Range<u64>> {
+        let space = self.spaces.get(&number).filter(|space| space.kin != 0)?;
+        if !(fault.code.write() && fault.code.present()) {
+            return None;
+        }
+        let kin = space.kin;
+        let at = page_of(fault.address);
+        let (start, area) = space.areas.find(at)?;
+        let first = at & !(CHUNK - 1);
+        let block = first..first + CHUNK;
+        if block.start < start || block.end > area.end || !self.has_blocks(start, area) {
+            return None;
+        }
+        let keys = keys(start, area, &block);
+        self.wait_in_kin(kin, keys, stamp);
+        let kin = self.kins.by_number.get_mut(&kin)?;
+        kin.leaving.retain(|(_, since)| since + SLACK > fault.to);
+        if kin.recent.len() == REMEMBERED {
+            kin.recent.pop_front();
+        }
+        let doubtful = !kin.leaving.is_empty();
+        kin.recent.push_back(Store { to: fault.to, task: stamp.task, space: number, block: block.clone() });
+        doubtful.then_some(block)
+    }
+
+    /// Plans the order of a call about memory where huge pages may be.
+    pub(super) fn call_in_kin(&mut self, space: &Space, reach: &Reach, stamp: Stamp) {
+        let ranges = match reach {
+            Reach::Vmas(ranges) => ranges.clone(),
+            Reach::Pages(range) => [range.clone(), 0..0],
+            Reach::Whole => return,
+        };
+        for range in ranges.iter().filter(|range| space.kin != 0 && !range.is_empty()) {
+            let areas = space.areas.within(range).filter(|(start, area)| self.has_blocks(*start, area));
+            let blocks: Vec<u64> = areas
+                .flat_map(|(start, area)| {
+                    let first = range.start.max(start) & !(CHUNK - 1);
+                    keys(start, area, &(first.max(start)..range.end.min(area.end)))
+                })
+                .collect();
+            self.wait_in_kin(space.kin, blocks.into_iter(), stamp);
+        }
+    }
+
+    fn wait_in_kin(&mut self, kin: u32, keys: impl Iterator<Item = u64>, stamp: Stamp) {
+        let Some(kin) = self.kins.by_number.get_mut(&kin) else { return };
+        let mut any = false;
+        for key in keys {
+            any = true;
+            self.scratch.extend(kin.stores.insert(key, stamp));
+        }
+        if let Some(own) = self.tasks.get_mut(&stamp.task).filter(|_| any) {
+            self.scratch.extend(&kin.ends[own.exits_known.min(kin.ends.len())..]);
+            own.exits_known = kin.ends.len();
+        }
+    }
+
+    /// Plans the end of an address space that the last task leaves by an exit or exec, which began at `from`:
+    /// it waits for stores by the kin.
+    pub(super) fn leave_kin(&mut self, line: u32, task: u32, from: u64, exits: bool) -> Option<Leaves> {
+        let number = self.space_of(task)?;
+        let space = self.spaces.get(&number).filter(|space| space.kin != 0 && space.members == [task])?;
+        let kin = space.kin;
+        let areas = space.areas.iter().filter(|(start, area)| self.has_blocks(*start, area));
+        let blocks: Vec<u64> =
+            areas.flat_map(|(start, area)| keys(start, area, &(start..area.end))).collect();
+        let mut steps = space.order.departed.clone();
+        steps.push(space.order.whole);
+        let process = self.process_of(task).filter(|_| exits && self.kins.tells_ends);
+        let own = self.kins.by_number.get_mut(&kin)?;
+        let overlaps = |store: &&Store| store.to > from && store.space != number;
+        let doubtful: Vec<_> = own
+            .recent
+            .iter()
+            .filter(overlaps)
+            .map(|store| (store.task, store.space, store.block.clone()))
+            .collect();
+        own.leaving.extend(process.map(|process| (process, from)));
+        let stores: Vec<Stamp> = blocks.iter().filter_map(|key| own.stores.get(key)).copied().collect();
+        for (other, space, block) in doubtful {
+            if self.space_of(other) == Some(space) {
+                self.push(other, line, What::Unsure(Unsure::Size(block)));
+            }
+        }
+        self.scratch.extend(stores);
+        Some(Leaves { kin, steps })
+    }
+
+    /// Notes the last step of the task in the address space that it has left.
+    pub(super) fn left_kin(&mut self, task: u32, leaves: Option<Leaves>) {
+        let Some(Leaves { kin, mut steps }) = leaves else { return };
+        let next = self.tasks.get(&task).map_or(0, |own| own.next);
+        steps.extend(next.checked_sub(1).map(|index| Stamp { task, index }));
+        if let Some(own) = self.tasks.get_mut(&task) {
+            own.exits_known = 0;
+        }
+        if self.spaces.values().all(|space| space.kin != kin) {
+            self.kins.by_number.remove(&kin);
+        } else if let Some(own) = self.kins.by_number.get_mut(&kin) {
+            own.ends.extend(steps);
+        }
+    }
+}
+
+/// Returns the numbers of the blocks of `range`, in the area that starts at `start`.
+fn keys(start: u64, area: &Area, range: &Range<u64>) -> std::ops::RangeInclusive<u64> {
+    let linear = |at: u64| area.offset.wrapping_add(at.wrapping_sub(start));
+    let (first, last) = (linear(range.start) / CHUNK, linear(range.end.max(range.start + 1) - 1) / CHUNK);
+    first..=last.max(first)
+}
+
+#[cfg(test)]
+#[path = "kin_tests.rs"]
+mod tests;
