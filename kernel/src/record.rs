@@ -187,23 +187,25 @@ pub fn signal(number: u32, code: i32) {
     }
 }
 
-/// A task that is about to run for the first time.
-pub fn task(tid: u32, process: u32, flags: u64) {
+/// Writes a task that is about to run for the first time. An address space of its own was copied since `began`.
+pub fn task(tid: u32, process: u32, flags: u64, began: u64) {
     if options::records() {
-        event(&format!("N {tid} {process} {:x}", flags & !u64::from(CSIGNAL)));
+        let (cpu, own) = (cpu::number(), cpu::current().tid());
+        let flags = flags & !u64::from(CSIGNAL);
+        write(|now| format!("{now} {cpu} {own} N {tid} {process} {flags:x} e{} x0\n", now - began));
     }
 }
 
-/// The calling thread's process has a new image.
-pub fn exec() {
+/// Writes the new image of the calling thread's process. The old one was torn down since `began`.
+pub fn exec(began: u64) {
     if options::records() {
         let thread = cpu::current();
-        of_exec(thread, thread.process(), thread.space());
+        of_exec(thread, thread.process(), thread.space(), began);
     }
 }
 
-/// The image of a thread that is not running yet, or of the calling one.
-pub fn of_exec(thread: &Thread, process: &Process, space: &Space) {
+/// Writes the image of a thread that is not running yet, or of the calling one, whose execve began at `began`.
+pub fn of_exec(thread: &Thread, process: &Process, space: &Space, began: u64) {
     if !options::records() {
         return;
     }
@@ -215,7 +217,8 @@ pub fn of_exec(thread: &Thread, process: &Process, space: &Space) {
     write(|now| {
         format!(
             "s @ {id} exec {pid} {now} {now} 1 {name}\n{lines}\
-             {now} {cpu} {tid} E {id}\n{now} - {tid} S {id} exec {pid}\n{now} {cpu} {tid} R{limits}\n"
+             {now} {cpu} {tid} E {id} e{} x0\n{now} - {tid} S {id} exec {pid}\n{now} {cpu} {tid} R{limits}\n",
+            now - began
         )
     });
 }
@@ -240,6 +243,15 @@ pub fn exit(last: bool) {
              {now} {cpu} {tid} X g\n"
         )
     });
+}
+
+/// Drops the space that the calling thread has left, and writes that it is gone, unless another process has it.
+pub fn leave(space: Option<Space>) {
+    let left = space.as_ref().filter(|_| options::records()).map(Counted::downgrade);
+    drop(space);
+    if left.is_some_and(|left| left.upgrade().is_none()) {
+        event(&format!("D {}", own_number()));
+    }
 }
 
 /// Name and path of a process's program, as a snapshot has them.

@@ -143,6 +143,6 @@ fn run_first(mut strings: Strings) {
     *thread.comm.lock() = comm;
     process.add(thread.clone());
     record::begin();
-    record::of_exec(&thread, &process, &first);
+    record::of_exec(&thread, &process, &first, clock::now_ns());
     scheduler::enqueue(thread);
 }

@@ -5,6 +5,7 @@ use super::pidfds;
 use super::usage::of_ended;
 use super::{Answer, Calls, errno};
 use super::{descriptors, identity, memory};
+use crate::arch::clock;
 use crate::arch::cpu::current;
 use crate::arch::features::VectorState;
 use crate::arch::lock::SpinLock;
@@ -147,9 +148,10 @@ fn execute(frame: &mut Frame, node: Arc<Node>, path: Vec<u8>, arguments: u64, en
     drop(before);
     // Of a program that may not be read nobody reads the memory.
     let is_hidden = permissions::check(&node, READ).is_err();
+    let began = clock::now_ns();
     become_program(space, &path, name, is_hidden);
     current().process().auxv_at.store(strings.auxv_at(begin.rsp), Relaxed);
-    record::exec();
+    record::exec(began);
     *frame = begin;
     trace::has_executed(frame);
     Ok(0)

@@ -4,6 +4,7 @@ use super::ids::{CAP_SYS_ADMIN, CAP_SYS_RESOURCE};
 use super::process::{self, Process, Shares};
 use super::signal::Action;
 use super::{Thread, cputime, limits, rseq, scheduler};
+use crate::arch::clock;
 use crate::arch::cpu;
 use crate::arch::trap::Frame;
 use crate::arch::user::{UserAddr, UserPtr};
@@ -80,6 +81,7 @@ pub fn clone(frame: &Frame, request: &Request) -> Result<u64, Errno> {
         room_for_process(here.process())?;
     }
     let fs_base = request.fs_base()?;
+    let began = clock::now_ns();
     let space = match request.has(CLONE_VM) {
         true => here.space().clone(),
         false => here.space().fork().map_err(|error| error.errno())?,
@@ -121,7 +123,7 @@ pub fn clone(frame: &Frame, request: &Request) -> Result<u64, Errno> {
     if process.ending.lock().is_some() {
         thread.work.fetch_or(super::work::KILL, Relaxed);
     }
-    record::task(tid, process.pid, request.flags);
+    record::task(tid, process.pid, request.flags, began);
     scheduler::enqueue(thread);
     if request.has(CLONE_VFORK) {
         wait_for_vfork(&process);

@@ -129,7 +129,7 @@ pub fn exit_thread() -> ! {
     }
     record::exit(last);
     // The process's memory goes here, with the last thread's reference.
-    drop(here.set_space(None));
+    record::leave(here.set_space(None));
     // Release pairs with the acquire of others: all that threads did comes before the process's end.
     if here.process().unended.fetch_sub(1, AcqRel) == 1 {
         become_zombie(here.process());
