@@ -7,7 +7,8 @@ use std::sync::Once;
 
 use crate::support::model::entry;
 use crate::support::pair::Pair;
-use freehold_range::Entry;
+use freehold_range::{Draft, Entry, RangeMap};
+use freehold_sync::testing::StdHost;
 
 thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
@@ -157,4 +158,38 @@ fn a_map_that_was_moved_works_on() {
         }
         pair.compare();
     }
+}
+
+/// With margins a claim of the highest addresses would begin at 0 again.
+#[test]
+fn a_claim_of_the_highest_addresses_finds_what_is_there() {
+    for touching in [false, true] {
+        let mut pair = Pair::<4>::of_size(4);
+        let last = entry(u64::MAX - 8, u64::MAX, 1);
+        pair.replace(last.start, last.end, &[last]);
+        let draft = Draft::new();
+        // SAFETY: one thread, and no other writer.
+        let writer = unsafe { pair.map.shared_writer(&draft) };
+        writer.claim(u64::MAX - 4, u64::MAX, touching, false).unwrap();
+        assert_eq!(writer.span(), (last.start, last.end));
+        writer.publish(None);
+    }
+}
+
+#[test]
+fn entries_without_addresses_fill_no_hole() {
+    let mut pair = Pair::<4>::of_size(9);
+    for (start, end) in [(205, 205), (206, 205), (u64::MAX, 0)] {
+        let draft = Draft::new();
+        let map: &RangeMap<StdHost, 4> = &pair.map;
+        // SAFETY: one thread, and no other writer.
+        let writer = unsafe { map.shared_writer(&draft) };
+        assert!(panics(|| _ = writer.fill_hole(&Entry { start, end, ..entry(0, 1, 1) }, |_| 0, |_| false)));
+        assert!(panics(|| _ = writer.claim_hole(start, end, |_| 0)));
+        assert!(start == end || panics(|| _ = writer.claim(start, end, true, true)));
+        assert_eq!(writer.span(), (0, 0), "nothing is claimed");
+    }
+    pair.compare();
+    pair.put(1, 90, 7);
+    pair.compare();
 }

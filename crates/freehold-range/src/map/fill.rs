@@ -25,6 +25,10 @@ impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
     /// # Errors
     ///
     /// Nothing is claimed, and the map is as before.
+    ///
+    /// # Panics
+    ///
+    /// If the hole is empty, or ends before it starts. The map is as before.
     pub fn claim_hole(&self, start: u64, end: u64, kept: impl Fn(&Entry) -> u64) -> Result<(), Refused> {
         debug_assert!(self.draft.is_empty(), "one claim at a time");
         self.reserve_hole(&Entry { start, end, value: RESERVED }, &kept, &|_| false)
@@ -36,6 +40,10 @@ impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
     /// # Errors
     ///
     /// The first claim is as before.
+    ///
+    /// # Panics
+    ///
+    /// As [`claim_hole`](Self::claim_hole).
     #[inline(never)]
     pub fn claim_hole_beside(
         &self,
@@ -107,6 +115,10 @@ impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
     /// # Errors
     ///
     /// The map is as before.
+    ///
+    /// # Panics
+    ///
+    /// If the entry is empty, or ends before it starts. The map is as before.
     #[inline]
     pub fn fill_hole(
         &self,
@@ -114,6 +126,7 @@ impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
         kept: impl Fn(&Entry) -> u64,
         joins: impl Fn(&Entry) -> bool,
     ) -> Result<bool, Refused> {
+        assert_fits(with.start, with.end, core::slice::from_ref(with));
         self.keep_stock()?;
         let rcu = H::rcu_read();
         let latched = self.latch(&rcu, with.start);

@@ -30,6 +30,10 @@ impl Goes {
 impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
     /// Removes the reservation `[start, end)`, which is not claimed and belongs to the caller. Needs no
     /// memory. `emptied` as for [`publish`](SharedWriter::publish).
+    ///
+    /// # Panics
+    ///
+    /// If there is no such reservation. The map is as before.
     pub fn remove_reservation(&self, start: u64, end: u64, emptied: Option<Emptied<'_>>) {
         let mut emptied = emptied;
         if !self.remove_in_leaf(start, end, &mut emptied) {

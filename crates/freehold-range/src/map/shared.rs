@@ -150,6 +150,10 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
 
     /// As [`Reader::gap`](super::Reader::gap), of what was there while it looked; none too if others change
     /// the map all the time.
+    ///
+    /// # Panics
+    ///
+    /// As `Reader::gap`.
     pub fn gap(&self, request: &GapRequest, below: impl Fn(&Entry) -> u64) -> Option<u64> {
         let _rcu = H::rcu_read();
         for _ in 0..SEARCHES {
@@ -169,10 +173,16 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     /// # Errors
     ///
     /// Nothing is claimed.
+    ///
+    /// # Panics
+    ///
+    /// If the range ends before it starts. Nothing is claimed.
     pub fn claim(&self, start: u64, end: u64, touching: bool, cuts: bool) -> Result<(), Refused> {
+        assert!(start <= end, "a claim ends before it starts");
         debug_assert!(self.draft.is_empty(), "one claim at a time");
         let margin = u64::from(touching);
-        let want = Want { from: start.saturating_sub(margin), to: end + margin, start, end, cuts };
+        let want =
+            Want { from: start.saturating_sub(margin), to: end.saturating_add(margin), start, end, cuts };
         if cuts {
             self.keep_stock()?;
         }
