@@ -44,6 +44,10 @@ impl CpuMask {
     }
 
     /// Whether a processor is in it; exact for the processor itself.
+    ///
+    /// # Panics
+    ///
+    /// If the number is not below [`MAX_CPUS`].
     pub fn contains(&self, cpu: usize) -> bool {
         let (word, bit) = self.word(cpu);
         // Acquire pairs with the release of `remove`.
@@ -51,12 +55,17 @@ impl CpuMask {
     }
 
     /// Those below `cpus` that are in it now, each word looked at once.
+    ///
+    /// # Panics
+    ///
+    /// If `cpus` is above [`MAX_CPUS`].
     pub fn numbers(&self, cpus: usize) -> impl Iterator<Item = usize> {
         // Acquire pairs with the releases of `remove` and `add`.
-        self.words(cpus).flat_map(|(first, word)| bits(first, word.load(Acquire)))
+        let words = self.words(cpus).flat_map(|(first, word)| bits(first, word.load(Acquire)));
+        words.take_while(move |cpu| *cpu < cpus)
     }
 
-    /// Takes all out that are in it, of those below `cpus`.
+    /// Takes all out that are in it. All are below `cpus`.
     pub(crate) fn take(&self, cpus: usize) -> impl Iterator<Item = usize> {
         self.words(cpus).flat_map(|(first, word)| {
             // Relaxed: a word without bits carries no message; the swap decides. AcqRel: acquire pairs with
@@ -82,5 +91,21 @@ fn bits(first: usize, mut word: u64) -> impl Iterator<Item = usize> {
 impl Default for CpuMask {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_below_what_is_asked_for() {
+        let mask = CpuMask::new();
+        [0, 5, 63, 64, 200, MAX_CPUS - 1].into_iter().for_each(|cpu| _ = mask.add(cpu));
+        assert!(mask.numbers(0).eq([]));
+        assert!(mask.numbers(5).eq([0]));
+        assert!(mask.numbers(6).eq([0, 5]));
+        assert!(mask.numbers(65).eq([0, 5, 63, 64]));
+        assert!(mask.numbers(MAX_CPUS).eq([0, 5, 63, 64, 200, MAX_CPUS - 1]));
     }
 }

@@ -275,6 +275,12 @@ impl VaRange {
         self.start.0 <= address.0 && address.0 < self.end.0
     }
 
+    /// Returns true if both ends are multiples of the page size.
+    #[inline]
+    pub(crate) const fn is_of_pages(self) -> bool {
+        (self.start.0 | self.end.0) & PAGE_MASK == 0
+    }
+
     /// Whether all of `other` is inside.
     #[inline]
     pub const fn covers(self, other: VaRange) -> bool {

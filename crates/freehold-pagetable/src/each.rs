@@ -54,7 +54,7 @@ impl<'a, F: Format, M: TableMemory> PteGuard<'a, F, M> {
     /// `f` gets `stale` back to hand frames to it. Empty entries cost next to nothing.
     ///
     /// # Panics
-    /// In test builds, when `range` leaves the table or is not of whole pages.
+    /// When `range` leaves the table or is not of whole pages; nothing has changed.
     #[inline]
     pub fn zap_each<S: Stale>(
         &mut self,
@@ -191,8 +191,8 @@ impl<'a, F: Format, M: TableMemory> PteGuard<'a, F, M> {
 
     #[inline]
     fn indices(&self, range: VaRange) -> Range<usize> {
-        debug_assert!(self.span().covers(range), "{range:?} leaves this table's {:?}", self.span());
-        debug_assert!(range.start().page_offset() == 0 && range.end().page_offset() == 0, "whole pages");
+        assert!(self.span().covers(range), "the range leaves its table");
+        assert!(range.is_of_pages(), "a range of parts of pages");
         let first = range.start().index(Level::Pte);
         first..first + (range.len() / PAGE_SIZE) as usize
     }
@@ -212,7 +212,7 @@ impl<'a, F: Format, M: TableMemory> PteGuard<'a, F, M> {
 
     #[inline]
     fn slot(&self, index: usize) -> Option<Slot<'a, F>> {
-        let entry = self.table.table.entry(index);
+        let entry = self.table.table.entry_inside(index);
         // Relaxed: written under the lock that we hold, but for accessed and dirty bits.
         let raw = entry.load(Ordering::Relaxed);
         (raw != 0).then_some(Slot { entry, pte: Pte::from_raw(raw), cleared: false })

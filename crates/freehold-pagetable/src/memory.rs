@@ -40,8 +40,18 @@ impl Table {
     }
 
     /// The entry at `index`.
+    ///
+    /// # Panics
+    /// When the table has none: `index` is not below [`ENTRIES`].
     #[inline]
     pub fn entry(&self, index: usize) -> &AtomicU64 {
+        &self.entries[index]
+    }
+
+    /// The entry at `index`, which the caller has found to be in the table.
+    #[inline]
+    pub(crate) fn entry_inside(&self, index: usize) -> &AtomicU64 {
+        debug_assert!(index < ENTRIES, "no entry {index}");
         &self.entries[index & (ENTRIES - 1)]
     }
 

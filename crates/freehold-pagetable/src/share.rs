@@ -21,7 +21,7 @@
 use crate::addr::{Level, VaRange, VirtAddr};
 use crate::format::{Format, Kind};
 use crate::gather::{Gather, Tlb};
-use crate::memory::TableMemory;
+use crate::memory::{TableMemory, same_memory};
 use crate::table::{PmdTable, Stale};
 use crate::tree::{PageTable, TableError};
 use freehold_sync::atomic::Ordering;
@@ -39,13 +39,17 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
     ///
     /// # Errors
     /// No memory for the tables above, or something larger is mapped at `address`.
+    ///
+    /// # Panics
+    /// When `address` is not where a table's span starts, or `table` is from another memory; nothing happened.
     pub fn share(
         &self,
         memory: &M,
         address: VirtAddr,
         table: PmdTable<'_, F, M>,
     ) -> Result<bool, TableError> {
-        debug_assert_eq!(address.index(Level::Pmd), 0, "a part of a table cannot be shared");
+        assert!(same_memory(table.memory, memory), "a table is shared with another memory");
+        assert_eq!(address.index(Level::Pmd), 0, "a part of a table cannot be shared");
         let slots = self.pud_table_alloc(memory, address)?;
         let slot = slots.entry(address);
         let Some((_, pfn)) = table.parent else { unreachable!("a table below the root has a parent") };

@@ -112,6 +112,9 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
     /// # Errors
     /// Out of memory, or a larger leaf is there already. Tables made on the way stay; they are freed with
     /// the range.
+    ///
+    /// # Panics
+    /// When `address` is not below [`Format::USER_END`]. Nothing is made.
     #[inline]
     pub fn pte_table_alloc<'a>(
         &'a self,

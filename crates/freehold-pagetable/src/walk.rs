@@ -86,13 +86,16 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
     ///
     /// # Errors
     /// No memory for a table, where the visitor makes or splits. What was visited before stays visited.
+    ///
+    /// # Panics
+    /// When `range` is not of whole pages; nothing was visited.
     pub fn walk<V: Visitor<F, M>>(
         &self,
         memory: &M,
         range: VaRange,
         visitor: &mut V,
     ) -> Result<Walked, OutOfTables> {
-        debug_assert!(range.start().page_offset() == 0 && range.end().page_offset() == 0, "whole pages");
+        assert!(range.is_of_pages(), "a range of parts of pages");
         let walk = Walk { tables: self, memory };
         let range = Self::clip(range);
         let shown = match walk.only_table(range) {

@@ -5,6 +5,7 @@ mod format;
 mod gather;
 mod hardware;
 mod kept;
+mod refused;
 mod shared;
 mod tables;
 mod walker_model;

@@ -138,7 +138,12 @@ impl<P: Platform> VmSpace<P> {
 
     /// Sets the byte of every page of `range` that is mapped, or that a marker stands for which waits for no
     /// file.
+    ///
+    /// # Panics
+    ///
+    /// If `out` has fewer bytes than `range` has pages. Nothing is set.
     pub fn mark_present(&self, range: UserRange, out: &mut [u8]) {
+        assert!(range.pages().get() <= out.len() as u64, "fewer bytes than pages");
         let mut marker = Marker { start: range.start(), out };
         let _ = self.walk(range.va(), &mut marker);
     }

@@ -62,9 +62,12 @@ impl PteFlags {
         Self::WRITE.union(Self::ACCESSED).union(Self::DIRTY).union(Self::SOFT_DIRTY).union(Self::UFFD_WP);
 
     /// These, with this protection key, 0 to 15.
+    ///
+    /// # Panics
+    /// When there is no such key.
     #[inline]
     pub const fn with_pkey(self, pkey: u8) -> Self {
-        debug_assert!(pkey < 16, "sixteen protection keys");
+        assert!(pkey < 16, "sixteen protection keys");
         let key = ((pkey as u32) << PKEY_SHIFT) & Self::PKEY.bits();
         PteFlags::from_bits_retain(self.bits() & !Self::PKEY.bits() | key)
     }
@@ -293,6 +296,9 @@ impl<F: Format> Pte<F> {
     }
 
     /// The leaf with another protection key, 0 to 15.
+    ///
+    /// # Panics
+    /// When there is no such key.
     #[inline]
     pub fn with_pkey(self, pkey: u8) -> Self {
         Self::from_raw(F::with_pkey(self.raw, pkey))

@@ -156,7 +156,7 @@ impl<const N: usize> Format for X86<N> {
 
     #[inline]
     fn with_pkey(raw: u64, pkey: u8) -> u64 {
-        debug_assert!(pkey < 16, "sixteen protection keys");
+        assert!(pkey < 16, "sixteen protection keys");
         (raw & !PKEY) | (u64::from(pkey) << PKEY_SHIFT & PKEY)
     }
 

@@ -1,28 +1,7 @@
 //! Runs of frames: each call refuses a count that does not fit, before any effect.
 
-use freehold_machine::{Machine, MachineConfig};
-use freehold_sync::counted::Counted;
-use freehold_vmspace::{Memory, PageCount, Pfn, Run, VmSpace, platform::PteFlags};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
-fn machine() -> (Machine, Counted<Memory<Machine>>) {
-    let machine: Machine = Machine::new(MachineConfig::backed(1 << 20)).unwrap();
-    let memory = Counted::try_new(Memory::new(machine.clone()).unwrap()).ok().unwrap();
-    (machine, memory)
-}
-
-/// Returns true if `f` panics with a message that begins so: not by an overflow, which only a build with
-/// debug assertions notices.
-fn refuses<R>(f: impl FnOnce() -> R, message: &str) -> bool {
-    match catch_unwind(AssertUnwindSafe(|| drop(f()))) {
-        Ok(()) => false,
-        Err(why) => {
-            let why = why.downcast::<String>().map_or_else(|_| String::new(), |why| *why);
-            assert!(why.starts_with(message), "{why}");
-            true
-        }
-    }
-}
+use crate::{machine, refuses};
+use freehold_vmspace::{PageCount, Pfn, Run, VmSpace, platform::PteFlags};
 
 fn pages(count: u64) -> PageCount {
     PageCount::new(count)

@@ -240,10 +240,10 @@ impl<P: Platform> Mapping<P> {
         let zap = |vma: &Vma<P>| self.zap_of(vma, copies);
         if self.huge.is_some() {
             let shift = self.page_shift() - PAGE_SHIFT;
-            return self.unmap_huge_pages(
-                PageRange::new(pages.start.first_in_block(shift), pages.end.first_in_block(shift)),
-                zap,
-            );
+            // No page behind this one is of 4 KiB pages that have numbers, and none is mapped.
+            let last = PageIndex::END.block(shift);
+            let first = |index: PageIndex| index.min(last).first_in_block(shift);
+            return self.unmap_huge_pages(PageRange::new(first(pages.start), first(pages.end)), zap);
         }
         self.home().each_mapper(pages, |mapper| {
             let zap = zap(mapper.vma);

@@ -100,8 +100,12 @@ impl VmFlags {
     }
 
     /// These, with this protection key, 0 to 15.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such key.
     pub fn with_pkey(self, pkey: u8) -> Self {
-        debug_assert!(pkey < 16, "sixteen protection keys");
+        assert!(pkey < 16, "sixteen protection keys");
         (self - Self::PKEY) | (Self::from_bits_retain(u64::from(pkey) << PKEY_SHIFT) & Self::PKEY)
     }
 

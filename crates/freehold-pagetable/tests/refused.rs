@@ -1,0 +1,125 @@
+//! Arguments that do not fit, in every build: the call panics, and has done nothing.
+
+use crate::common::{Ledger, Memory, tear_down};
+use freehold_pagetable::{
+    ENTRIES, Gather, Level, NotCached, PAGE_SIZE, PageTable, Pfn, Pte, PteFlags, Table, UnmappedFrame,
+    VaRange, VirtAddr, X86_4,
+};
+use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+type Tables = PageTable<X86_4, Memory>;
+
+const SPAN: u64 = Level::Pud.span();
+
+/// The message of the panic that `f` ends in.
+fn refusal<R>(f: impl FnOnce() -> R) -> Option<String> {
+    let why = catch_unwind(AssertUnwindSafe(|| drop(f()))).err()?;
+    let text = why.downcast_ref::<&str>().map(|why| why.to_string());
+    text.or_else(|| why.downcast_ref::<String>().cloned())
+}
+
+#[track_caller]
+fn refused<R>(expected: &str, f: impl FnOnce() -> R) {
+    let why = refusal(f);
+    assert!(why.as_ref().is_some_and(|why| why.contains(expected)), "{why:?}, not {expected:?}");
+}
+
+/// A space with a page at 0.
+fn with_page(memory: &Memory) -> Tables {
+    let tables = Tables::new(memory).unwrap();
+    let page = Pte::page(Pfn::new(7), PteFlags::USER);
+    tables.pte_table_alloc(memory, VirtAddr::new(0)).unwrap().lock().install(VirtAddr::new(0), page).unwrap();
+    tables
+}
+
+#[test]
+fn a_table_has_no_entry_behind_its_last() {
+    let table = Table::new();
+    table.entry(ENTRIES - 1);
+    for index in [ENTRIES, ENTRIES + 1, usize::MAX] {
+        refused("out of bounds", || table.entry(index));
+    }
+}
+
+#[test]
+fn parts_of_pages_are_not_walked() {
+    struct Nothing;
+    impl freehold_pagetable::Visitor<X86_4, Memory> for Nothing {
+        fn table(
+            &mut self,
+            _: freehold_pagetable::PteGuard<'_, X86_4, Memory>,
+            _: VaRange,
+        ) -> ControlFlow<()> {
+            panic!("visited");
+        }
+        fn large(
+            &mut self,
+            _: freehold_pagetable::LeafGuard<'_, X86_4, Memory>,
+            _: VaRange,
+        ) -> ControlFlow<()> {
+            panic!("visited");
+        }
+    }
+    let memory = Memory::new(8);
+    let tables = with_page(&memory);
+    for (start, end) in [(0, 1), (1, PAGE_SIZE), (0x800, PAGE_SIZE + 0x800), (0, u64::MAX)] {
+        refused("parts of pages", || tables.walk(&memory, VaRange::of(start, end), &mut Nothing).is_ok());
+    }
+    tear_down(tables, &memory, &Ledger::new(&memory));
+}
+
+#[test]
+fn entries_of_another_table_are_not_changed() {
+    let memory = Memory::new(8);
+    let tables = with_page(&memory);
+    let mut guard = tables.pte_table(&memory, VirtAddr::new(0)).unwrap().lock();
+    let end = Level::Pte.table_span();
+    for (start, end) in [(0, end + PAGE_SIZE), (end, end + PAGE_SIZE), (end - PAGE_SIZE, 2 * end)] {
+        let range = VaRange::of(start, end);
+        refused("leaves its table", || guard.zap_each(range, &mut NotCached, |_, slot, _| slot.clear()));
+        refused("leaves its table", || guard.change_each(range, &mut NotCached, |_, _| Pte::NONE));
+        refused("leaves its table", || {
+            guard.for_each(range, |_, _| ControlFlow::<()>::Continue(())).is_break()
+        });
+    }
+    refused("parts of pages", || {
+        guard.zap_each(VaRange::of(0, 0x800), &mut NotCached, |_, slot, _| slot.clear());
+    });
+    assert_eq!(guard.get(VirtAddr::new(0)).pfn(), Pfn::new(7));
+    drop(guard);
+    tear_down(tables, &memory, &Ledger::new(&memory));
+}
+
+#[test]
+fn a_table_is_shared_as_a_whole_and_within_its_memory() {
+    let (memory, other) = (Memory::new(16), Memory::new(16));
+    let (from, to, far) =
+        (Tables::new(&memory).unwrap(), Tables::new(&memory).unwrap(), Tables::new(&other).unwrap());
+    let table = from.pmd_table_alloc(&memory, VirtAddr::new(SPAN)).unwrap();
+    let live = (memory.live(), other.live());
+    refused("a part of a table", || to.share(&memory, VirtAddr::new(SPAN + Level::Pmd.span()), table));
+    refused("another memory", || far.share(&other, VirtAddr::new(SPAN), table));
+    assert_eq!((memory.live(), other.live()), live);
+    assert!(!table.is_shared());
+    tear_down(far, &other, &Ledger::new(&other));
+}
+
+#[test]
+fn a_gather_keeps_only_frames_of_its_own() {
+    let memory = Memory::new(8);
+    let tlb = Ledger::new(&memory);
+    let mut before = vec![UnmappedFrame::new(Pfn::new(1), Level::Pte)];
+    let mut gather = Gather::<_, 2>::exclusive(&tlb);
+    refused("not this gather's", || gather.keep_in(&mut before, 8));
+    gather.finish();
+    assert_eq!(tlb.take(), []);
+}
+
+#[test]
+fn there_are_sixteen_protection_keys() {
+    for key in [16, 17, 255] {
+        refused("sixteen", || PteFlags::USER.with_pkey(key));
+        refused("sixteen", || Pte::<X86_4>::page(Pfn::new(1), PteFlags::USER).with_pkey(key));
+    }
+}
