@@ -147,7 +147,7 @@ fn the_rollup_is_the_exact_sum_of_all_vmas() {
         assert_eq!(sum.referenced, of_each(|usage| usage.referenced));
         assert_eq!((sum.anonymous, sum.shared_dirty), (9 * PAGE, 9 * PAGE));
         // Fractions of twelve bits, as on Linux, are dropped from the sum, not from what each VMA has.
-        assert_eq!((sum.pss_anon, sum.pss_shmem), (9 * ((PAGE << 12) / 3) >> 12, PAGE));
+        assert_eq!((sum.pss_anon, sum.pss_shmem), ((9 * ((PAGE << 12) / 3)) >> 12, PAGE));
         assert!(sum.pss_anon > of_each(|usage| usage.pss_anon));
         assert!(sum.pss_file >= PAGE);
         assert_eq!(sum.pss, sum.pss_anon + sum.pss_file + sum.pss_shmem);
