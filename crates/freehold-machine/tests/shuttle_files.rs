@@ -24,9 +24,13 @@ const PAGES: u64 = 4;
 
 /// Runs a scenario once, or under the checker in many schedules.
 fn run(scenario: impl Fn() + Send + Sync + 'static) {
-    // Few switches, at any place: what one thread does has to fit into a narrow gap of another's.
     #[cfg(shuttle)]
-    shuttle::check_pct(scenario, freehold_machine::Effort::of(200, 1500, 1500), 2);
+    {
+        let schedules = freehold_machine::Effort::of(200, 1500, 1500);
+        // Few switches, at any place: what one thread does has to fit into a narrow gap of another's.
+        let scheduler = shuttle::scheduler::PctScheduler::new_from_seed(common::seed(), 2, schedules);
+        shuttle::Runner::new(scheduler, shuttle::Config::default()).run(scenario);
+    }
     #[cfg(not(shuttle))]
     scenario();
 }

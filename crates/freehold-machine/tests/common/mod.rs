@@ -21,7 +21,15 @@ pub fn run(scenario: impl Fn() + Send + Sync + 'static) {
 /// Runs a scenario once, or under the checker in many schedules.
 #[cfg(shuttle)]
 pub fn run(scenario: impl Fn() + Send + Sync + 'static) {
-    shuttle::check_random(scenario, 50);
+    let scheduler = shuttle::scheduler::RandomScheduler::new_from_seed(seed(), 50);
+    shuttle::Runner::new(scheduler, shuttle::Config::default()).run(scenario);
+}
+
+/// Returns the seed that schedules are drawn from. It is the same in each run, unless `FREEHOLD_SEED` says
+/// another.
+#[cfg(shuttle)]
+pub fn seed() -> u64 {
+    std::env::var("FREEHOLD_SEED").map_or(1, |seed| seed.parse().expect("FREEHOLD_SEED is a number"))
 }
 
 pub const RW: PteFlags = PteFlags::USER.union(PteFlags::WRITE);

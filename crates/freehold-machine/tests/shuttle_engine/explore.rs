@@ -6,7 +6,7 @@ use freehold::space::Locking;
 pub use std::thread;
 #[cfg(shuttle)]
 pub use {
-    checker::{explore, explore_in, seed},
+    checker::{explore, explore_in, explore_until, seed},
     shuttle::thread,
 };
 
@@ -29,6 +29,19 @@ pub fn explore_in(
     scenario: impl Fn(Locking) + Send + Sync + 'static,
 ) {
     designs.iter().copied().for_each(scenario);
+}
+
+/// Explores as [`explore_in`] does. Under the checker it explores again, in other schedules, until `is_met`
+/// returns true: which schedules meet what a scenario is about differs from build to build.
+#[cfg(not(shuttle))]
+pub fn explore_until(
+    designs: &[Locking],
+    name: &str,
+    share: usize,
+    _is_met: impl Fn() -> bool,
+    scenario: impl Fn(Locking) + Send + Sync + 'static,
+) {
+    explore_in(designs, name, share, scenario);
 }
 
 /// A number to draw what a scenario is to do from: another each time, and part of what a failed schedule
@@ -69,20 +82,37 @@ mod checker {
         share: usize,
         scenario: impl Fn(Locking) + Send + Sync + 'static,
     ) {
+        explore_until(designs, name, share, || true, scenario);
+    }
+
+    /// Explores, and again with other seeds until `is_met` returns true: which schedules meet what a scenario
+    /// is about differs from build to build.
+    pub fn explore_until(
+        designs: &[Locking],
+        name: &str,
+        share: usize,
+        is_met: impl Fn() -> bool,
+        scenario: impl Fn(Locking) + Send + Sync + 'static,
+    ) {
         let scenario = Arc::new(scenario);
         let [quick, full, long] = SCHEDULES;
         let usual = Effort::of(quick, full, long);
         let schedules = (usual * share / 100).max(1);
-        let seed =
+        let first: u64 =
             env::var("FREEHOLD_SEED").map_or(1, |seed| seed.parse().expect("FREEHOLD_SEED is a number"));
-        let mut total = 0;
-        for &locking in designs {
-            let random = RandomScheduler::new_from_seed(seed, schedules);
-            let pct = PctScheduler::new_from_seed(seed, DEPTH, schedules);
-            total += run(random, locking, &scenario) + run(pct, locking, &scenario);
+        for seed in first.. {
+            let mut total = 0;
+            for &locking in designs {
+                let random = RandomScheduler::new_from_seed(seed, schedules);
+                let pct = PctScheduler::new_from_seed(seed, DEPTH, schedules);
+                total += run(random, locking, &scenario) + run(pct, locking, &scenario);
+            }
+            // Past the capture of what tests print.
+            let _ = writeln!(std::io::stderr(), "{total:6} schedules: {name}");
+            if is_met() {
+                break;
+            }
         }
-        // Past the capture of what tests print.
-        let _ = writeln!(std::io::stderr(), "{total:6} schedules: {name}");
     }
 
     /// A number to draw what a scenario is to do from: another each time, and part of what a failed schedule

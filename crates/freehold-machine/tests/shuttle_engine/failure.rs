@@ -3,7 +3,7 @@
 //! cache is mapped nowhere (C-27).
 
 use crate::{
-    explore::{CHECKED, explore, thread},
+    explore::{explore, explore_until, thread},
     scene::{OLD, PAGE, RW, Scene, Vcpu, page, unmap, unmapped, value},
 };
 use freehold::{
@@ -15,7 +15,7 @@ use freehold::{
     object::{File, FileAccess, IoError, Mapping, Pager},
     platform::Platform,
     rmap::{Damage, MigrateError, OfflineError, PageError},
-    space::MapFlags,
+    space::{Locking, MapFlags},
 };
 use freehold_machine::{Effort, Machine, Process};
 use freehold_pagetable::Pfn;
@@ -365,40 +365,46 @@ fn a_page_unmapped_beside_a_store_keeps_it() {
     });
 }
 
-/// Over all schedules: how often the lock was held by somebody else.
+/// Schedules in which another task held the lock.
 static CONTENDED: AtomicU64 = AtomicU64::new(0);
 
 #[test]
 fn use_is_asked_for_beside_munmap_and_fork() {
+    let name = "referenced beside munmap, fork and a store";
     // One schedule in 150 meets the holder: a quick run needs more of them than others do.
     let share = Effort::of(500, 250, 250);
-    explore("referenced beside munmap, fork and a store", share, |locking| {
-        let scene = Scene::new(locking);
-        scene.fill(0..1);
-        let child = Process::of(scene.process.fork().unwrap());
-        let pfn = scene.process.frame_at(page(0)).unwrap();
-        let grandchild = thread::scope(|scope| {
-            scope.spawn(|| match scene.engine.referenced(pfn) {
-                Ok(used) => assert!(used <= 3, "{used}"),
-                Err(PageError::Contended) => drop(CONTENDED.fetch_add(1, SeqCst)),
-                Err(error) => assert_eq!(error, PageError::NoPage),
+    explore_until(
+        &Locking::ALL,
+        name,
+        share,
+        || CONTENDED.load(SeqCst) > 0,
+        |locking| {
+            let scene = Scene::new(locking);
+            scene.fill(0..1);
+            let child = Process::of(scene.process.fork().unwrap());
+            let pfn = scene.process.frame_at(page(0)).unwrap();
+            let grandchild = thread::scope(|scope| {
+                scope.spawn(|| match scene.engine.referenced(pfn) {
+                    Ok(used) => assert!(used <= 3, "{used}"),
+                    Err(PageError::Contended) => drop(CONTENDED.fetch_add(1, SeqCst)),
+                    Err(error) => assert_eq!(error, PageError::NoPage),
+                });
+                scope.spawn(|| unmap(&scene.process, 0..1));
+                scope.spawn(|| Process::of(child.fork().unwrap())).join().unwrap()
             });
-            scope.spawn(|| unmap(&scene.process, 0..1));
-            scope.spawn(|| Process::of(child.fork().unwrap())).join().unwrap()
-        });
-        let mut cpu = scene.machine.cpu(2);
-        for process in [&child, &grandchild] {
-            assert_eq!(look(process, &mut cpu, 0), Ok(value(0)));
-            process.check();
-        }
-        // Nobody holds the lock: the child has used it, and the grandchild.
-        let used = scene.engine.referenced(pfn);
-        assert!(used == Ok(1) || used == Ok(2), "{used:?}");
-        assert_eq!(scene.engine.referenced(pfn), Ok(0));
-        drop((cpu, child, grandchild));
-        end(scene);
-    });
-    assert!(!CHECKED || CONTENDED.load(SeqCst) > 0, "it never came while somebody had the lock");
+            let mut cpu = scene.machine.cpu(2);
+            for process in [&child, &grandchild] {
+                assert_eq!(look(process, &mut cpu, 0), Ok(value(0)));
+                process.check();
+            }
+            // Nobody holds the lock: the child has used it, and the grandchild.
+            let used = scene.engine.referenced(pfn);
+            assert!(used == Ok(1) || used == Ok(2), "{used:?}");
+            assert_eq!(scene.engine.referenced(pfn), Ok(0));
+            drop((cpu, child, grandchild));
+            end(scene);
+        },
+    );
 }
 
 /// A page that is in no table of a cache is mapped nowhere, whatever became of its move.

@@ -2,7 +2,7 @@
 //! whatever happens to the mapping and the file meanwhile.
 
 use crate::{
-    explore::{CHECKED, explore, thread},
+    explore::{explore, explore_until, thread},
     files::Opened,
     scene::{ANON, PAGE, R, RW, Scene, beyond, map, page, unmap, unmapped},
 };
@@ -138,38 +138,44 @@ fn c72_killed_while_the_store_hangs() {
     // Not the checker's: it goes on from schedule to schedule.
     let ended = Arc::new(std::sync::atomic::AtomicU64::new(0));
     let counted = ended.clone();
-    explore("a fault that is killed while another waits for the store", 60, move |locking| {
-        let (scene, slow, file) = mapped(locking, MapFlags::SHARED);
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                let found = scene.process.load::<u64>(&mut scene.machine.cpu(0), page(0));
-                assert_eq!(found, Ok(7));
+    let name = "a fault that is killed while another waits for the store";
+    explore_until(
+        &Locking::ALL,
+        name,
+        60,
+        || ended.load(SeqCst) > 0,
+        move |locking| {
+            let (scene, slow, file) = mapped(locking, MapFlags::SHARED);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    let found = scene.process.load::<u64>(&mut scene.machine.cpu(0), page(0));
+                    assert_eq!(found, Ok(7));
+                });
+                scope.spawn(|| {
+                    slow.wait_until_asked();
+                    Task::current().interrupt_wait(1);
+                    let found = scene.process.load::<u64>(&mut scene.machine.cpu(1), page(0));
+                    assert!([Ok(7), Err(FaultError::Killed)].contains(&found), "{found:?}");
+                    counted.fetch_add(u64::from(found.is_err()), SeqCst);
+                    Task::current().revive();
+                });
+                scope.spawn(|| {
+                    slow.wait_until_asked();
+                    file.mapping().truncate(PAGE).unwrap();
+                });
+                scope.spawn(|| {
+                    slow.wait_until_asked();
+                    map(&scene.process, 8..9, ANON);
+                    unmap(&scene.process, 8..9);
+                    slow.answer(OPEN);
+                });
             });
-            scope.spawn(|| {
-                slow.wait_until_asked();
-                Task::current().interrupt_wait(1);
-                let found = scene.process.load::<u64>(&mut scene.machine.cpu(1), page(0));
-                assert!([Ok(7), Err(FaultError::Killed)].contains(&found), "{found:?}");
-                counted.fetch_add(u64::from(found.is_err()), SeqCst);
-                Task::current().revive();
-            });
-            scope.spawn(|| {
-                slow.wait_until_asked();
-                file.mapping().truncate(PAGE).unwrap();
-            });
-            scope.spawn(|| {
-                slow.wait_until_asked();
-                map(&scene.process, 8..9, ANON);
-                unmap(&scene.process, 8..9);
-                slow.answer(OPEN);
-            });
-        });
-        unmap(&scene.process, 0..2);
-        drop(file);
-        scene.assert_empty();
-        scene.end();
-    });
-    assert!(ended.load(SeqCst) > 0 || !CHECKED, "nobody was ever killed");
+            unmap(&scene.process, 0..2);
+            drop(file);
+            scene.assert_empty();
+            scene.end();
+        },
+    );
 }
 
 #[test]
