@@ -1,6 +1,6 @@
 //! Faults of many processors, and lookups.
 
-use crate::world::{ANON, GIB, More, PAGE, RW, World, more};
+use crate::world::{ANON, GIB, More, PAGE, RW, World, more, ran_alone};
 use freehold::fault::Access;
 use freehold::space::{FaultLock, Locking, MapFlags};
 use freehold_machine::Process;
@@ -34,12 +34,18 @@ fn touch(process: &Process, cpu: &mut freehold_machine::Cpu<freehold_pagetable::
 
 #[test]
 fn faults_in_one_vma_pass_no_line_around() {
+    if ran_alone(faults_in_one_vma_pass_no_line_around) {
+        return;
+    }
     let more = faults(FaultLock::VmaPerCpu, true);
     assert!(more.most() < 0.01, "{:?}", more.places);
 }
 
 #[test]
 fn faults_in_vmas_of_their_own_pass_no_line_around() {
+    if ran_alone(faults_in_vmas_of_their_own_pass_no_line_around) {
+        return;
+    }
     for fault in [FaultLock::VmaRwsem, FaultLock::VmaCount, FaultLock::VmaPerCpu] {
         let more = faults(fault, false);
         assert!(more.most() < 0.01, "{fault:?}: {:?}", more.places);
@@ -49,6 +55,9 @@ fn faults_in_vmas_of_their_own_pass_no_line_around() {
 /// What the designs before ours cost, so that the tests above are known to see it.
 #[test]
 fn a_lock_for_all_is_passed_around_by_every_fault() {
+    if ran_alone(a_lock_for_all_is_passed_around_by_every_fault) {
+        return;
+    }
     for fault in [FaultLock::MmapLock, FaultLock::VmaRwsem, FaultLock::VmaCount] {
         let more = faults(fault, true);
         assert!(more.most() > 0.9, "{fault:?}: {:?}", more.places);
@@ -58,6 +67,9 @@ fn a_lock_for_all_is_passed_around_by_every_fault() {
 
 #[test]
 fn lookups_pass_no_line_around() {
+    if ran_alone(lookups_pass_no_line_around) {
+        return;
+    }
     let more = more(100, |times| {
         let world = World::new(16);
         let process = world.process(Locking::default());
@@ -76,6 +88,9 @@ fn lookups_pass_no_line_around() {
 /// come from per-CPU lists, and entries of upper levels are filled by compare-and-swap.
 #[test]
 fn faults_that_add_tables_pass_no_line_around() {
+    if ran_alone(faults_that_add_tables_pass_no_line_around) {
+        return;
+    }
     const SPAN: u64 = 512 * GIB;
     let more = more(100, |tables| {
         let world = World::new(16);
@@ -98,6 +113,9 @@ fn faults_that_add_tables_pass_no_line_around() {
 /// time, the others fault.
 #[test]
 fn faults_beside_a_change_pass_its_lines_around_but_rarely() {
+    if ran_alone(faults_beside_a_change_pass_its_lines_around_but_rarely) {
+        return;
+    }
     let more = more(100, |pages| {
         let world = World::new(16);
         let process = world.process(Locking::default());

@@ -1,6 +1,6 @@
 //! Faults of many processors on pages of one file.
 
-use crate::world::{More, PAGE, RW, World, more};
+use crate::world::{More, PAGE, RW, World, more, ran_alone};
 use freehold::PageIndex;
 use freehold::fault::Access;
 use freehold::object::{File, FileAccess, Mapping, Zeroes};
@@ -38,6 +38,9 @@ fn faults(access: Access, sharing: MapFlags, same: bool) -> More {
 
 #[test]
 fn faults_on_pages_of_their_own_pass_no_line_around() {
+    if ran_alone(faults_on_pages_of_their_own_pass_no_line_around) {
+        return;
+    }
     for (access, sharing) in [
         (Access::READ, MapFlags::SHARED),
         (Access::WRITE, MapFlags::SHARED),
@@ -51,6 +54,9 @@ fn faults_on_pages_of_their_own_pass_no_line_around() {
 /// The counts of a page's frame, which all who map it write: so that the test above is known to see it.
 #[test]
 fn faults_on_the_same_pages_pass_their_counts_around() {
+    if ran_alone(faults_on_the_same_pages_pass_their_counts_around) {
+        return;
+    }
     let more = faults(Access::WRITE, MapFlags::SHARED, true);
     assert!(more.most() > 0.5, "{:?}", more.places);
 }

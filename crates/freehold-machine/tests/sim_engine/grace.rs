@@ -1,12 +1,15 @@
 //! Grace periods in virtual time.
 
-use crate::world::{PAGE, World};
+use crate::world::{PAGE, World, ran_alone};
 use freehold::object::{Mapping, Zeroes};
 use freehold::{PageIndex, PageRange};
 
 /// Each run has a clock of its own: what still waits when one ends delays nothing in the next.
 #[test]
 fn a_grace_period_ends_with_its_run() {
+    if ran_alone(a_grace_period_ends_with_its_run) {
+        return;
+    }
     let world = World::new(1);
     let file = Mapping::new(&world.engine, Zeroes, 4 * PAGE, false).expect("a file");
     let cut = || {

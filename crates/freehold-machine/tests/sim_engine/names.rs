@@ -1,6 +1,6 @@
 //! What a report says of the engine's records; where a machine may be used.
 
-use crate::world::{ANON, GIB, PAGE, RW, World};
+use crate::world::{ANON, GIB, PAGE, RW, World, ran_alone};
 use freehold::fault::Access;
 use freehold::space::{FaultLock, Locking};
 use freehold_machine::Process;
@@ -24,6 +24,9 @@ fn faults(fault: FaultLock) -> Report {
 
 #[test]
 fn the_field_that_all_faults_need_has_its_name() {
+    if ran_alone(the_field_that_all_faults_need_has_its_name) {
+        return;
+    }
     for (fault, name) in [
         (FaultLock::MmapLock, "AddressSpace.mmap_lock"),
         (FaultLock::VmaRwsem, "VmaRwsem"),
@@ -39,6 +42,9 @@ fn the_field_that_all_faults_need_has_its_name() {
 /// Links of trees are no atomics; they pass from hand to hand with the tree's lock.
 #[test]
 fn links_of_a_tree_that_processes_share_are_seen() {
+    if ran_alone(links_of_a_tree_that_processes_share_are_seen) {
+        return;
+    }
     let world = World::new(4);
     let parent = world.process(Locking::default());
     let at = parent.mmap(0, 64 * PAGE, RW, ANON, None, 0).expect("a VMA");
@@ -56,6 +62,9 @@ fn links_of_a_tree_that_processes_share_are_seen() {
 
 #[test]
 fn most_transfers_have_a_name() {
+    if ran_alone(most_transfers_have_a_name) {
+        return;
+    }
     let report = faults(FaultLock::default());
     let named: u64 = report.fields.iter().filter(|field| field.announced).map(|field| field.transfers).sum();
     assert!(10 * named > 9 * report.transfers, "{}", report.hottest(9));
@@ -63,6 +72,9 @@ fn most_transfers_have_a_name() {
 
 #[test]
 fn a_machine_stays_on_its_thread() {
+    if ran_alone(a_machine_stays_on_its_thread) {
+        return;
+    }
     let world = World::new(1);
     let elsewhere = || {
         let touch = || drop(world.process(Locking::default()));

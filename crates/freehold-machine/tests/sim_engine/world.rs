@@ -4,12 +4,33 @@ use freehold::counted::Counted;
 use freehold::engine::{Config, Engine};
 use freehold::space::{Locking, MapFlags, Placement, Prot, SpaceConfig};
 use freehold_machine::{Machine, MachineConfig, Process};
-use freehold_sim::{HotLine, Machine as Model, Report, run};
+use freehold_sim::{HotLine, Machine as Model, Report, run, task::sleep_until};
+use std::{any::type_name, env, process::Command};
 
 pub const PAGE: u64 = 4096;
 pub const GIB: u64 = 1 << 30;
 pub const RW: Prot = Prot::READ.union(Prot::WRITE);
 pub const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS).union(MapFlags::NORESERVE);
+
+/// Runs a test in a process of its own, and returns true; in that process it returns false.
+///
+/// Which accesses meet in a line depends on what the allocator has given out before, and to which addresses. In
+/// a process of its own a test counts the same in every run.
+pub fn ran_alone<T>(_test: T) -> bool {
+    const ALONE: &str = "FREEHOLD_SIM_ALONE";
+    if env::var_os(ALONE).is_some() {
+        freehold_sim::same_addresses();
+        return false;
+    }
+    let path = type_name::<T>();
+    let (_, name) = path.split_once("::").expect("a test of this program");
+    let this = env::current_exe().expect("this program");
+    let args = ["--exact", name, "--nocapture", "--test-threads=1"];
+    let output = Command::new(this).args(args).env(ALONE, "").output().expect("it runs");
+    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && text.contains("1 passed"), "{text}{errors}");
+    true
+}
 
 pub struct World {
     pub machine: Machine,
@@ -54,6 +75,15 @@ impl World {
         let work = &work;
         run(&model, self.cpus, 1, (0..self.cpus).map(|cpu| move || work(cpu)))
     }
+}
+
+/// Lets the processors prepare one after the other, before all go on at the same time.
+pub fn in_turn(number: usize, cpus: usize, prepare: impl FnOnce()) {
+    /// Nanoseconds of virtual time, which is more than a preparation takes.
+    const TURN: u64 = 1_000_000;
+    sleep_until(number as u64 * TURN);
+    prepare();
+    sleep_until(cpus as u64 * TURN);
 }
 
 /// `times` on every processor of a world, or ten times as often in another: what each one more costs.
