@@ -123,7 +123,7 @@ fn a_guard_stops_what_is_brought_in_within_its_mapping() {
 #[test]
 fn guards_are_down_when_the_call_returns() {
     const PAGES: u64 = 8;
-    const ROUNDS: u64 = 20;
+    const ROUNDS: u64 = 10;
     const STORERS: usize = 2;
     everywhere(|world, process, _| {
         anon(process, BASE, PAGES);

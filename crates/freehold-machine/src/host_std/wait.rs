@@ -121,7 +121,7 @@ impl Task {
     }
 
     fn count_wait(&self) {
-        // SeqCst: whoever sees the count sees what the task did before it came to wait.
+        // SeqCst, pairs with the load in `waits`: a test that sees the count sees what the task did before.
         self.0.waits.fetch_add(1, Ordering::SeqCst);
     }
 

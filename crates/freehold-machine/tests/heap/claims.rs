@@ -121,7 +121,7 @@ fn c10_a_claim_ends_with_the_change_that_finds_no_memory() {
     assert!(failures > 0, "no allocation failed");
 }
 
-/// The same with the lock of the whole.
+/// A change that holds the mmap lock and finds no memory releases the lock.
 #[test]
 fn c10_a_lock_ends_with_the_change_that_finds_no_memory() {
     for write in [Write::Ranges, Write::Whole] {

@@ -1,4 +1,4 @@
-//! How a load learns that its turn is over.
+//! The end of a turn, as a thread of a load sees it.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 /// Looks that each thread of a load has before it is told to stop.
 const AT_LEAST: u32 = 32;
 
-/// Tells one thread of a load when its turn is over.
+/// Tells one thread of a load when it has to stop.
 ///
 /// On a busy host a thread may get no processor for as long as a turn lasts, and a rate of zero cannot be
 /// compared. So a thread looks several times, and works in between, before it is told to stop.
