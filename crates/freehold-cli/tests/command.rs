@@ -91,7 +91,7 @@ fn what_cannot_be_read_is_said_in_one_line() {
     for (recording, said) in [
         ("nowhere.trace", "freehold: nowhere.trace: "),
         (".", "freehold: ."),
-        ("t.snap", "freehold: t.snap:1: "),
+        ("t.snap", "freehold: t.snap:1: cannot replay snapshots alone: they belong to t.trace\n"),
     ] {
         let run = folder.run(&format!("replay {recording}")).code(2);
         let said_there = stderr(&run);
@@ -99,6 +99,51 @@ fn what_cannot_be_read_is_said_in_one_line() {
         assert_eq!(said_there.lines().count(), 1, "{said_there}");
         assert_eq!(stdout(&run), "");
     }
+}
+
+/// A text by strace without `-ttt`, with each other option for times or none, names that option.
+#[test]
+fn a_text_without_times_is_refused_with_the_option_that_gives_them() {
+    let folder = Folder::new();
+    for front in [
+        "",
+        "12 ",
+        "12    ",
+        "[pid 12] ",
+        "10:11:12 ",
+        "12 10:11:12.345678 ",
+        "     0.000000 ",
+        "12      0.000000 ",
+    ] {
+        for call in
+            ["execve(\"./t\", [], NULL) = 0", "brk(NULL)    = 0x1000 <0.1>", "wait4(-1,  <unfinished ...>"]
+        {
+            fs::write(folder.path("text"), format!("{front}{call}\n")).expect("written");
+            let said = stderr(&folder.run("replay text").code(2));
+            assert!(
+                said.starts_with("freehold: text:1: cannot read this text by strace: "),
+                "{front}{call}: {said}"
+            );
+            assert!(said.contains("option -ttt"), "{said}");
+        }
+    }
+    for other in ["hello (world)", "int main(void) { return x = 0; }", "12 years (of them) = 3"] {
+        fs::write(folder.path("text"), format!("{other}\n")).expect("written");
+        let said = stderr(&folder.run("replay text").code(2));
+        assert!(said.contains("not a recording"), "{other}: {said}");
+    }
+}
+
+#[test]
+fn snapshots_alone_are_refused_with_the_name_of_their_recording() {
+    let folder = Folder::new();
+    fs::rename(folder.path("t.trace"), folder.path("u.trace")).expect("moved");
+    let said = stderr(&folder.run("replay t.snap").code(2));
+    let why = "cannot replay snapshots alone: the NAME.trace of recording \"t\" is missing beside them\n";
+    assert_eq!(said, format!("freehold: t.snap:1: {why}"));
+    fs::rename(folder.path("u.trace"), folder.path("t.trace.xz")).expect("moved");
+    let said = stderr(&folder.run("replay t.snap").code(2));
+    assert!(said.contains("they belong to t.trace.xz"), "{said}");
 }
 
 /// Each way in which a file can be no recording, or half of one.

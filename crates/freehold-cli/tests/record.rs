@@ -2,6 +2,7 @@
 //! clear word.
 
 mod mounts;
+mod names;
 mod structures;
 
 use assert_cmd::Command;

@@ -45,19 +45,33 @@ impl Output {
     ///
     /// What the system says; the file is then as it was.
     pub fn write(&self, contents: impl AsRef<[u8]>) -> io::Result<()> {
-        let contents = contents.as_ref();
-        if self.in_place {
-            return OpenOptions::new().write(true).open(&self.path)?.write_all(contents);
-        }
-        let beside = self.beside();
-        let written = File::create(&beside)
-            .and_then(|mut file| file.write_all(contents))
-            .and_then(|()| fs::rename(&beside, &self.path));
+        Output::write_together(&[(self, contents.as_ref())])
+    }
+
+    /// Writes several files with their contents. None is replaced before there is room for all of them.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the error of the system, and leaves the files as they were.
+    pub fn write_together(files: &[(&Output, &[u8])]) -> io::Result<()> {
+        let prepared = files.iter().try_for_each(|(output, contents)| output.prepare(contents));
+        let written = prepared.and_then(|()| files.iter().try_for_each(|(output, _)| output.commit()));
         if written.is_err() {
-            // It may not exist; there is nothing to be done when it stays.
-            let _ = fs::remove_file(&beside);
+            // They may not exist; there is nothing to be done when they stay.
+            files.iter().for_each(|(output, _)| _ = fs::remove_file(output.beside()));
         }
         written
+    }
+
+    fn prepare(&self, contents: &[u8]) -> io::Result<()> {
+        match self.in_place {
+            true => OpenOptions::new().write(true).open(&self.path)?.write_all(contents),
+            false => File::create(self.beside())?.write_all(contents),
+        }
+    }
+
+    fn commit(&self) -> io::Result<()> {
+        if self.in_place { Ok(()) } else { fs::rename(self.beside(), &self.path) }
     }
 
     /// Where the text is put together: in the same folder, so that it can be moved in one step.

@@ -34,6 +34,24 @@ fn what_cannot_be_written_is_known_before() {
 }
 
 #[test]
+fn of_two_files_none_is_replaced_where_one_cannot_be_written() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (first, gone) = (folder.path().join("first"), folder.path().join("gone"));
+    fs::write(&first, "old").expect("a file");
+    fs::create_dir(&gone).expect("a folder");
+    let outputs = [&first, &gone.join("second")].map(|path| Output::new(path).expect("it can be written"));
+    let both = [(&outputs[0], &b"new"[..]), (&outputs[1], b"new")];
+    fs::remove_dir(&gone).expect("it is empty");
+    assert!(Output::write_together(&both).is_err());
+    assert_eq!(fs::read_to_string(&first).expect("it is there"), "old");
+    assert_eq!(names(folder.path()), ["first"]);
+    fs::create_dir(&gone).expect("a folder");
+    Output::write_together(&both).expect("they are written");
+    assert_eq!(fs::read_to_string(&first).expect("it is there"), "new");
+    assert_eq!(names(&gone), ["second"]);
+}
+
+#[test]
 fn a_link_stays_a_link() {
     let folder = tempfile::tempdir().expect("a folder");
     let (link, target) = (folder.path().join("link"), folder.path().join("target"));

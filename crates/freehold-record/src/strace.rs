@@ -1,8 +1,7 @@
 //! The calls alone, by the program strace: wherever ptrace works.
 
-use super::write::Names;
+use super::write::{self, Names};
 use super::{Notice, command, proc, tracee};
-use crate::output::Output;
 use anyhow::{Context, bail};
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -38,6 +37,7 @@ pub fn command_line() -> String {
 /// There is no strace, or it was stopped; the text cannot be packed.
 pub fn record(command: &[OsString], names: &Names, tell: &dyn Fn(Notice)) -> anyhow::Result<u8> {
     let text = &names.text;
+    let packed_text = write::output(text)?;
     let plain = tempfile::Builder::new().suffix(".strace").tempfile_in(&names.folder);
     let plain = plain.with_context(|| format!("no file can be made in {}", names.folder.display()))?;
     let mut strace = Command::new("strace");
@@ -59,8 +59,7 @@ pub fn record(command: &[OsString], names: &Names, tell: &dyn Fn(Notice)) -> any
     let packed = File::open(plain.path());
     let packed = packed.and_then(|file| zstd::encode_all(limits.as_bytes().chain(file), LEVEL));
     let packed = packed.with_context(|| format!("{}: what strace wrote cannot be read", text.display()))?;
-    let written = Output::new(text).and_then(|output| output.write(&packed));
-    written.with_context(|| format!("{}: cannot be written", text.display()))?;
+    packed_text.write(&packed).with_context(|| format!("{}: cannot be written", text.display()))?;
     tell_limits(command, text, tell);
     // strace ends as the command did, also by a signal.
     let killed = status.signal().map(|signal| 128 + signal);

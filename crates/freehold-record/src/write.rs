@@ -9,10 +9,11 @@ use super::op::Op;
 use super::raw::{Raw, What};
 use crate::output::Output;
 use anyhow::{Context, bail};
-use freehold_trace::{FileInfo, Kind, SnapWriter, Snapshot, TraceWriter};
+use freehold_trace::{FileInfo, Kind, SnapWriter, Snapshot, TraceWriter, without_suffix};
 use rustix::fs::statfs;
 use std::ffi::OsString;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// How much effort goes into making the files small.
@@ -39,9 +40,12 @@ impl Names {
     /// A name that is none; a file of it that exists, unless it may be replaced (`force`).
     pub fn new(output: Option<&Path>, command: &[OsString], force: bool) -> anyhow::Result<Names> {
         let command = command.first().context("there is no command to record")?;
-        let path = output
-            .map_or_else(|| PathBuf::from(Path::new(command).file_name().unwrap_or(command)), Path::to_owned);
+        let path = match output {
+            Some(output) => named(output)?,
+            None => PathBuf::from(Path::new(command).file_name().unwrap_or(command)),
+        };
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+        let name = name.filter(|name| !matches!(name.as_str(), ".trace" | ".snap" | ".strace"));
         let name = name.with_context(|| format!("{} is no name of a recording", path.display()))?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let with = |ending: &str| folder.join(format!("{name}.{ending}"));
@@ -54,15 +58,27 @@ impl Names {
         Ok(Names { folder: folder.to_owned(), name, trace, snap, text })
     }
 
-    /// There is room and leave for the files.
+    /// Makes sure that the files of the kernel's tracing can be written.
     ///
     /// # Errors
     ///
     /// What the system says to a try.
     pub fn check(&self) -> anyhow::Result<()> {
-        Output::new(&self.trace).with_context(|| format!("{}: cannot be written", self.trace.display()))?;
-        Ok(())
+        output(&self.trace)?;
+        output(&self.snap).map(drop)
     }
+}
+
+/// The folder and name of the recording that a user calls `output`, perhaps by the name of one of its files.
+fn named(output: &Path) -> anyhow::Result<PathBuf> {
+    if output.as_os_str().as_bytes().ends_with(b"/") || output.is_dir() {
+        bail!(
+            "cannot write a recording to {}: it is a folder; add a name, as in {}",
+            output.display(),
+            output.join("NAME").display()
+        );
+    }
+    Ok(without_suffix(output))
 }
 
 /// What stands in the files, and what it cost.
@@ -144,12 +160,10 @@ pub fn write(
     written.stopped = stopped(&snapshots, &frozen);
     let trace = written.trace(names, start, ops, (&files, &mounts), settings, rename)?;
     let snap = snapshots_file(names, start, snapshots, rename)?;
-    // Where a recording is found, its snapshots are.
-    save(&names.snap, &snap)?;
-    if let Err(error) = save(&names.trace, &trace) {
-        let _ = fs::remove_file(&names.snap);
-        return Err(error);
-    }
+    // An older recording is replaced whole or not at all.
+    let (snap_file, trace_file) = (output(&names.snap)?, output(&names.trace)?);
+    let saved = Output::write_together(&[(&snap_file, &snap), (&trace_file, &trace)]);
+    saved.with_context(|| cannot_write(&names.trace))?;
     written.bytes = (trace.len() + snap.len()) as u64;
     Ok(written)
 }
@@ -221,10 +235,13 @@ fn huge_pages(path: &str) -> Option<u64> {
     (found.f_type == HUGETLBFS).then_some(found.f_bsize as u64)
 }
 
-/// Writes a file whole, or leaves what was there.
-fn save(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    let written = Output::new(path).and_then(|output| output.write(bytes));
-    written.with_context(|| format!("{}: cannot be written", path.display()))
+/// A file of the recording that can be written.
+pub fn output(path: &Path) -> anyhow::Result<Output> {
+    Output::new(path).with_context(|| cannot_write(path))
+}
+
+fn cannot_write(path: &Path) -> String {
+    format!("{}: cannot be written", path.display())
 }
 
 /// A path with the first beginning that is to be renamed.

@@ -56,6 +56,26 @@ pub enum ReadError {
         /// How it begins.
         found: String,
     },
+    /// A text by strace whose lines do not say when they were.
+    #[error(
+        "{place}: cannot read this text by strace: its lines have no times, which option -ttt gives; found {found:?}"
+    )]
+    NoTimes {
+        /// The first line.
+        place: Place,
+        /// How it begins.
+        found: String,
+    },
+    /// The file holds the snapshots of a recording, not its events.
+    #[error("{place}: cannot replay snapshots alone: {}", wanted(name, trace.as_deref()))]
+    OnlySnapshots {
+        /// The first line.
+        place: Place,
+        /// The name of the recording.
+        name: String,
+        /// The recording that lies beside them.
+        trace: Option<PathBuf>,
+    },
     /// A version of the format that this reader does not know.
     #[error("{place}: {format} version {found:?}; this program reads up to version {known}")]
     Version {
@@ -167,6 +187,14 @@ impl ReadError {
                 | ReadError::UnknownFile { .. }
                 | ReadError::Duplicate { .. }
         )
+    }
+}
+
+/// Says which file is to be replayed in place of the snapshots of recording `name`.
+fn wanted(name: &str, trace: Option<&Path>) -> String {
+    match trace {
+        Some(trace) => format!("they belong to {}", trace.display()),
+        None => format!("the NAME.trace of recording {name:?} is missing beside them"),
     }
 }
 

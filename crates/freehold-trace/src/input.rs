@@ -53,6 +53,12 @@ fn unpack(mut packed: Packed) -> io::Result<Box<dyn Read + Send>> {
     Ok(Box::new(packed))
 }
 
+/// Returns the path that the files of a recording share: `path` without the suffix of one of them, packed or
+/// not (`.trace`, `.snap`, `.strace`, each also with `.xz` or `.zst`).
+pub fn without_suffix(path: &Path) -> PathBuf {
+    stem(path).0
+}
+
 /// `path` without the suffix of a compressed file and without that of a recording; and the suffix of the
 /// compressed file.
 pub(crate) fn stem(path: &Path) -> (PathBuf, &'static str) {
@@ -61,7 +67,7 @@ pub(crate) fn stem(path: &Path) -> (PathBuf, &'static str) {
     if packed.is_some() {
         stem.set_extension("");
     }
-    if stem.extension().is_some_and(|own| own == "trace" || own == "strace") {
+    if stem.extension().is_some_and(|own| own == "trace" || own == "strace" || own == "snap") {
         stem.set_extension("");
     }
     (stem, packed.unwrap_or(&""))
@@ -69,10 +75,20 @@ pub(crate) fn stem(path: &Path) -> (PathBuf, &'static str) {
 
 /// The snapshots beside the recording `path`: those packed as it is, or else any.
 pub(crate) fn snapshots_beside(path: &Path) -> Option<PathBuf> {
+    beside(path, ".snap")
+}
+
+/// The recording beside the snapshots `path`: the one packed as they are, or else any.
+pub(crate) fn recording_beside(path: &Path) -> Option<PathBuf> {
+    beside(path, ".trace")
+}
+
+/// The file of this kind beside `path`, which is of the same recording.
+fn beside(path: &Path, kind: &str) -> Option<PathBuf> {
     let (stem, own) = stem(path);
     let beside = |suffix: &str| {
         let mut name = stem.clone().into_os_string();
-        name.push(".snap");
+        name.push(kind);
         name.push(suffix);
         PathBuf::from(name)
     };

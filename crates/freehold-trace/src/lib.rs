@@ -29,6 +29,7 @@ mod write;
 
 pub use error::{Place, ReadError};
 pub use event::{Beside, Call, CallName, Cost, Event, FaultCode, FileInfo, Kind, Returned, Transfer, Why};
+pub use input::without_suffix;
 pub use limits::{KnownLimits, Limits};
 pub use recording::{Format, Recording};
 pub use snapshot::{Area, Pages, Snapshot};

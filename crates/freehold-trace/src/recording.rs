@@ -105,9 +105,7 @@ impl Recording {
                 let events = Events::Strace(Box::new(StraceReader::new(lines)));
                 Ok(Recording { name, events, snapshots: None })
             }
-            Header::None => {
-                Err(ReadError::NotARecording { place: lines.place(), found: excerpt(lines.line()) })
-            }
+            Header::None => Err(refused(path, &lines)),
         }
     }
 
@@ -215,6 +213,19 @@ impl Events {
             Events::Trace(_, events) => events.files(),
             Events::Strace(events) => events.files(),
         }
+    }
+}
+
+/// Why `path` is no recording, whose first line is the current one of `lines`.
+fn refused(path: &Path, lines: &Lines) -> ReadError {
+    let place = lines.place();
+    if let Header::Name(_, name) = header(lines.line(), "fhsnap", SNAP_VERSION) {
+        return ReadError::OnlySnapshots { place, name, trace: input::recording_beside(path) };
+    }
+    let found = excerpt(lines.line());
+    match strace::lacks_times(lines.line()) {
+        true => ReadError::NoTimes { place, found },
+        false => ReadError::NotARecording { place, found },
     }
 }
 

@@ -78,7 +78,12 @@ fn what_is_no_recording_is_refused() {
     };
     let first = "some.trace:1: not a recording: expected `# fhtrace 1 NAME` or a line by strace, found ";
     assert_eq!(message("hello\n", None), format!("{first}\"hello\""));
-    assert_eq!(message(SNAP, None), format!("{first}\"# fhsnap 1 name with blanks\""));
+    assert_eq!(
+        message(SNAP, None),
+        "some.trace:1: cannot replay snapshots alone: the NAME.trace of recording \"name with blanks\" is missing \
+         beside them"
+    );
+    assert_eq!(message("# fhsnap 1 \n", None), format!("{first}\"# fhsnap 1 \""));
     assert_eq!(message("# fhtrace 1 \n", None), format!("{first}\"# fhtrace 1 \""));
     assert_eq!(message("", None), first.replace(":1:", ":0:") + "\"\"");
     let version = "some.trace:1: fhtrace version \"3\"; this program reads up to version 2";

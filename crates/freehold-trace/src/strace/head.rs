@@ -61,6 +61,36 @@ pub(super) fn head(line: &[u8]) -> Result<Head<'_>, Bad> {
     Ok(Head { pid, time, rest: fields.rest() })
 }
 
+/// Returns the rest of a line behind its task, if it has one, and behind a time of another kind than option
+/// `-ttt` gives: a time of day (`-t`, `-tt`), or seconds since the line before (`-r`).
+pub(super) fn without_time(line: &[u8]) -> Option<&[u8]> {
+    let line = line.trim_ascii_start();
+    let line = match line.strip_prefix(b"[pid ") {
+        Some(line) => &line[find(line, b"] ")? + 2..],
+        None => line,
+    };
+    let is_word = |word: &[u8], others: &[u8]| {
+        !word.is_empty() && word.iter().all(|byte| byte.is_ascii_digit() || others.contains(byte))
+    };
+    let skip = |line: &'_ [u8], others: &[u8]| {
+        let end = line.iter().position(|byte| *byte == b' ').filter(|end| is_word(&line[..*end], others));
+        end.map_or(0, |end| line.len() - line[end..].trim_ascii_start().len())
+    };
+    let line = &line[skip(line, b"")..];
+    Some(&line[skip(line, b"+.:")..])
+}
+
+/// Returns whether `text` is a call as strace writes it, or the end of a task.
+pub(super) fn is_event(text: &[u8]) -> bool {
+    let called =
+        name(text).is_some_and(|(name, _)| name.starts_with(|first: char| first.is_ascii_lowercase()));
+    called
+        && (find(text, b") = ").is_some()
+            || find(text, b")  ").is_some()
+            || text.ends_with(b"<unfinished ...>"))
+        || text.starts_with(b"+++ exited with ")
+}
+
 /// `.` and up to nine digits, in nanoseconds.
 fn fraction(fields: &mut Fields) -> Option<u64> {
     if !fields.eat(b'.') {

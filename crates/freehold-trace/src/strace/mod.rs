@@ -70,13 +70,19 @@ pub(crate) struct StraceReader {
 /// `line` is one that strace writes.
 pub(crate) fn recognises(line: &[u8]) -> bool {
     let plausible = |line| {
-        let head = head(line).ok()?;
+        // Option -r begins at 0.
+        let head = head(line).ok().filter(|head| head.time != 0)?;
         match says(head.rest, 0).ok()? {
             Says::Call(text) | Says::Begun(text) => head::name(text).map(|_| ()),
             _ => Some(()),
         }
     };
     is_remark(line) && (!line.starts_with(b"# ") || line.starts_with(LIMITS)) || plausible(line).is_some()
+}
+
+/// Returns whether strace writes `line` without option -ttt.
+pub(crate) fn lacks_times(line: &[u8]) -> bool {
+    head::without_time(line).is_some_and(head::is_event)
 }
 
 impl StraceReader {

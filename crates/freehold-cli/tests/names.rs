@@ -1,0 +1,65 @@
+//! What recordings are called, and which files they do not touch.
+
+use super::freehold;
+use std::path::Path;
+
+/// The name of one of its files is as good as the name of a recording.
+#[test]
+fn a_recording_may_be_called_by_one_of_its_files() {
+    for suffix in
+        [".trace", ".trace.zst", ".trace.xz", ".snap", ".snap.zst", ".strace", ".strace.zst", ".strace.xz"]
+    {
+        let folder = tempfile::tempdir().expect("a folder");
+        let name = format!("a.b{suffix}");
+        let output = freehold(folder.path(), &["record", "--calls-only", "-o", &name, "--", "true"]);
+        let mut made = names(folder.path());
+        made.retain(|name| name != "a.b.strace.zst");
+        assert_eq!((output.status.code(), made), (Some(0), Vec::new()), "{name}: {output:?}");
+        let again = freehold(folder.path(), &["record", "--calls-only", "-o", &name, "--", "true"]);
+        let said = String::from_utf8_lossy(&again.stderr).into_owned();
+        assert!(said.contains("a.b.strace.zst exists already"), "{said}");
+    }
+}
+
+#[test]
+fn a_folder_is_no_name_of_a_recording() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::create_dir(folder.path().join("kept")).expect("a folder");
+    for name in ["kept", "kept/", "new/", "kept/.", "kept/../kept", "/"] {
+        let output = freehold(folder.path(), &["record", "-o", name, "--", "touch", "ran"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let expected = format!("freehold: cannot write a recording to {name}: it is a folder; ");
+        assert!(output.status.code() == Some(125) && said.starts_with(&expected), "{name}: {said}");
+    }
+    for name in [".trace.zst", "kept/.snap", ".strace"] {
+        let output = freehold(folder.path(), &["record", "-o", name, "--", "touch", "ran"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            output.status.code() == Some(125) && said.contains("no name of a recording"),
+            "{name}: {said}"
+        );
+    }
+    assert_eq!(names(folder.path()), ["kept"]);
+}
+
+/// A file that cannot be written is known before the command runs.
+#[test]
+fn a_command_does_not_run_where_a_file_of_its_recording_cannot_be_written() {
+    for (file, args) in [("t.trace.zst", &[][..]), ("t.snap.zst", &[]), ("t.strace.zst", &["--calls-only"])] {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(folder.path().join(file)).expect("a folder");
+        let all = [&["record", "--force", "-o", "t"][..], args, &["--", "touch", "ran"]].concat();
+        let output = freehold(folder.path(), &all);
+        assert_eq!(output.status.code(), Some(125), "{output:?}");
+        assert_eq!(names(folder.path()), [file], "{output:?}");
+    }
+}
+
+/// Returns the names in a folder, in order.
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).expect("a folder");
+    let name = |entry: std::io::Result<std::fs::DirEntry>| entry.expect("there").file_name();
+    let mut names: Vec<String> = entries.map(|entry| name(entry).to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
