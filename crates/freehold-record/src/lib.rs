@@ -131,7 +131,7 @@ fn run(
     let process = waiting.process;
     tracee::prepare_signals();
     let again = collector.again.clone();
-    let settings = machine::settings();
+    let (watch, settings) = (machine::Watch::new(), machine::settings());
     let running = collector.start()?;
     let begun = tracee::now();
     let started = waiting.go()?;
@@ -144,7 +144,8 @@ fn run(
     }
     let status = followed.status;
     let lost = collected.lost;
-    let settings = machine::unchanged(settings, &machine::settings());
+    let written = watch.map_or_else(Vec::new, machine::Watch::written);
+    let settings = machine::unchanged(settings, &machine::settings(), &written);
     let written = write::write(names, process, collected, (followed, wall), &settings, &options.rename)?;
     tell(Notice::Written(&written));
     tell(Notice::Replayable(&written.file));

@@ -1,10 +1,24 @@
 //! What of the machine's settings decides how memory is mapped.
 
-use std::fs;
-use std::path::Path;
+use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
+use std::fs::{self, File};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 const POOLS: &str = "/sys/kernel/mm/hugepages";
+/// Folders of the nodes of the machine, each with its part of the pools.
+const NODES: &str = "/sys/devices/system/node";
+const SYSCTLS: &str = "/proc/sys/vm";
+/// Files that change the size of a pool.
+const SIZES: [&str; 3] = ["nr_hugepages", "nr_hugepages_mempolicy", "nr_overcommit_hugepages"];
+
+/// Settings of transparent huge pages by their files; the first two are there for each size, too.
+const SETTINGS_OF_THP: [(&str, &str); 3] =
+    [("thp", "enabled"), ("thp-shmem", "shmem_enabled"), ("thp-defrag", "defrag")];
+const SYSCTL_SETTINGS: [(&str, &str); 3] =
+    [("overcommit", "overcommit_memory"), ("min-addr", "mmap_min_addr"), ("max-maps", "max_map_count")];
 
 /// Settings by name, as the recording has them.
 pub type Settings = Vec<(String, String)>;
@@ -15,11 +29,11 @@ pub fn settings() -> Settings {
     let mut note =
         |name: &str, value: Option<String>| found.extend(value.map(|value| (name.to_owned(), value)));
     note("kernel", read("/proc/sys/kernel/osrelease"));
-    for (name, file) in [("thp", "enabled"), ("thp-shmem", "shmem_enabled"), ("thp-defrag", "defrag")] {
+    for (name, file) in SETTINGS_OF_THP {
         note(name, read(&format!("{THP}/{file}")).and_then(|all| chosen(&all)));
     }
     for size in folders(THP) {
-        for (name, file) in [("thp", "enabled"), ("thp-shmem", "shmem_enabled")] {
+        for (name, file) in &SETTINGS_OF_THP[..2] {
             let value = read(&format!("{THP}/hugepages-{size}/{file}")).and_then(|all| chosen(&all));
             note(&format!("{name}-{size}"), value);
         }
@@ -27,17 +41,80 @@ pub fn settings() -> Settings {
     for size in folders(POOLS) {
         note(&format!("pool-{size}"), pool(&format!("{POOLS}/hugepages-{size}")));
     }
-    for (name, file) in
-        [("overcommit", "overcommit_memory"), ("min-addr", "mmap_min_addr"), ("max-maps", "max_map_count")]
-    {
-        note(name, read(&format!("/proc/sys/vm/{file}")));
+    for (name, file) in SYSCTL_SETTINGS {
+        note(name, read(&format!("{SYSCTLS}/{file}")));
     }
     found
 }
 
-/// Those that were the same before and after; what changed meanwhile says nothing about any moment.
-pub fn unchanged(before: Settings, after: &Settings) -> Settings {
-    before.into_iter().filter(|setting| after.contains(setting)).collect()
+/// Returns the settings that were the same before and after the run and whose files were not `written` during
+/// it. A setting that changed says nothing about any moment.
+pub fn unchanged(before: Settings, after: &Settings, written: &[String]) -> Settings {
+    let same = |setting: &(String, String)| after.contains(setting) && !written.contains(&setting.0);
+    before.into_iter().filter(same).collect()
+}
+
+/// Notices writes to the files of settings, of which the values before and after do not tell.
+pub struct Watch {
+    queue: OwnedFd,
+    /// Numbers of the watches, each with the setting that its file changes.
+    watches: Vec<(i32, String)>,
+    /// A file of /proc that nothing has open may be forgotten, with its watch.
+    _open: Vec<File>,
+}
+
+impl Watch {
+    /// Begins to watch all settings; nothing, if the system does not let it.
+    pub fn new() -> Option<Watch> {
+        let queue = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()?;
+        let mut watch = Watch { queue, watches: Vec::new(), _open: Vec::new() };
+        files().iter().for_each(|(name, path)| watch.add(name, path));
+        Some(watch)
+    }
+
+    fn add(&mut self, name: &str, path: &Path) {
+        let Ok(file) = File::open(path) else { return };
+        if let Ok(number) = inotify::add_watch(&self.queue, path, WatchFlags::MODIFY) {
+            self.watches.push((number, name.to_owned()));
+            self._open.push(file);
+        }
+    }
+
+    /// The settings whose files were written to so far.
+    pub fn written(self) -> Vec<String> {
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut reader = Reader::new(&self.queue, &mut buffer);
+        let mut written = Vec::new();
+        while let Ok(event) = reader.next() {
+            let all = event.events().contains(inotify::ReadFlags::QUEUE_OVERFLOW);
+            let names = self.watches.iter().filter(|(number, _)| all || *number == event.wd());
+            written.extend(names.map(|(_, name)| name.clone()));
+        }
+        written
+    }
+}
+
+/// The files that change settings, each with the setting's name.
+fn files() -> Vec<(String, PathBuf)> {
+    let mut files = Vec::new();
+    let mut add = |name: &str, folder: &Path, file: &str| files.push((name.to_owned(), folder.join(file)));
+    let (thp, sysctls) = (Path::new(THP), Path::new(SYSCTLS));
+    SETTINGS_OF_THP.iter().for_each(|(name, file)| add(name, thp, file));
+    SYSCTL_SETTINGS.iter().for_each(|(name, file)| add(name, sysctls, file));
+    for size in folders(THP) {
+        let folder = thp.join(format!("hugepages-{size}"));
+        SETTINGS_OF_THP[..2].iter().for_each(|(name, file)| add(&format!("{name}-{size}"), &folder, file));
+    }
+    let nodes = fs::read_dir(NODES).into_iter().flatten().flatten().map(|node| node.path().join("hugepages"));
+    let parents: Vec<PathBuf> = nodes.chain([PathBuf::from(POOLS)]).collect();
+    for size in folders(POOLS) {
+        // Which pool a sysctl is about depends on the size of huge pages that the machine prefers.
+        let folders = parents.iter().map(|parent| parent.join(format!("hugepages-{size}")));
+        for folder in folders.chain([sysctls.to_owned()]) {
+            SIZES.iter().for_each(|file| add(&format!("pool-{size}"), &folder, file));
+        }
+    }
+    files
 }
 
 /// Huge pages that nobody has or was promised, and how many more there may be.
@@ -75,11 +152,23 @@ mod tests {
         assert_eq!(chosen("nothing"), None);
     }
 
+    /// A file that is written with the value that it has had looks the same before and after.
+    #[test]
+    fn a_setting_that_is_written_is_noticed() {
+        let Some(watch) = Watch::new() else { return };
+        let path = format!("{SYSCTLS}/overcommit_memory");
+        let wrote = fs::read(&path).and_then(|value| fs::write(&path, value)).is_ok();
+        let written = watch.written();
+        assert_eq!(written.contains(&"overcommit".to_owned()), wrote, "{written:?}");
+    }
+
     #[test]
     fn what_changed_is_not_recorded() {
         let setting = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         let before = vec![setting("thp", "always"), setting("pool-2048kB", "0 0")];
         let after = vec![setting("thp", "always"), setting("pool-2048kB", "4 0")];
-        assert_eq!(unchanged(before, &after), [setting("thp", "always")]);
+        assert_eq!(unchanged(before.clone(), &after, &[]), [setting("thp", "always")]);
+        let written = ["thp".to_owned()];
+        assert_eq!(unchanged(before.clone(), &before, &written), [setting("pool-2048kB", "0 0")]);
     }
 }
