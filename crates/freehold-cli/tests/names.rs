@@ -1,4 +1,4 @@
-//! What recordings are called, and which files they do not touch.
+//! Names of recordings: which files a name stands for, and which files a recording leaves alone.
 
 use super::freehold;
 use std::path::Path;

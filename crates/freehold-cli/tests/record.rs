@@ -4,6 +4,7 @@
 mod mounts;
 mod names;
 mod structures;
+mod untold;
 
 use assert_cmd::Command;
 use std::path::{Path, PathBuf};

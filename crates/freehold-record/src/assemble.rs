@@ -3,7 +3,7 @@
 use super::mounts::Device;
 use super::op::Op;
 use super::raw::{Mapped, Raw, What};
-use freehold_trace::operation::{fcntl, prctl, uffdio};
+use freehold_trace::operation::{fcntl, personality, prctl, uffdio};
 use freehold_trace::{Call, CallName, FaultCode, Kind, Returned, Snapshot, Transfer, Why};
 use std::collections::HashMap;
 
@@ -58,6 +58,10 @@ struct Pending {
     mapped: Vec<Mapped>,
     /// The arguments are not known.
     unread: bool,
+    /// A fault of the kernel began in it: of an execve that fails, it belongs to the program that goes on.
+    faulted: bool,
+    /// An execve that can only succeed or end the process.
+    commits: bool,
 }
 
 /// Puts events together, one report after the other, in the order of time.
@@ -112,6 +116,7 @@ impl<'a> Assembler<'a> {
         let ops = &mut self.made.ops;
         match what {
             What::Fault { address, code } => {
+                task.call.iter_mut().for_each(|call| call.faulted = true);
                 let in_exec = task.call.as_ref().is_some_and(|call| is_exec(call.name));
                 let kind = Kind::Fault { address, code: FaultCode(code as u8), in_exec };
                 task.fault = Some(ops.len());
@@ -163,8 +168,14 @@ impl<'a> Assembler<'a> {
                 let last = last.unwrap_or(*alive == 0);
                 ops.push(Op::new(time, cpu, serial, Some(Kind::Exit { last })));
             }
-            What::TornDown => ops.push(Op::new(time, cpu, serial, Some(Kind::TornDown { process }))),
+            What::TornDown => {
+                task.call.iter_mut().for_each(|call| call.commits |= is_exec(call.name));
+                ops.push(Op::new(time, cpu, serial, Some(Kind::TornDown { process })));
+            }
             What::Signal { signal, code } => {
+                // So the kernel ends a process whose execve cannot go on, nor back.
+                let ends = (signal, code) == (libc::SIGSEGV, libc::SI_KERNEL);
+                task.call.iter_mut().for_each(|call| call.commits |= ends && is_exec(call.name));
                 ops.push(Op::new(time, cpu, serial, Some(Kind::Signal { signal: signal as u8, code })));
             }
             What::Interrupt => {
@@ -225,7 +236,15 @@ impl<'a> Assembler<'a> {
 
     fn enter(&mut self, thread: i32, mut op: Op, name: CallName, args: [u64; 6]) {
         let Some(task) = self.tasks.get_mut(&thread) else { return };
-        let pending = Pending { op: self.made.ops.len(), name, args, mapped: Vec::new(), unread: false };
+        let pending = Pending {
+            op: self.made.ops.len(),
+            name,
+            args,
+            mapped: Vec::new(),
+            unread: false,
+            faulted: false,
+            commits: false,
+        };
         if matches!(name, CallName::Exit | CallName::ExitGroup) {
             op.kind = Some(call(&pending, Returned::Never, None));
         }
@@ -261,7 +280,13 @@ impl<'a> Assembler<'a> {
         } else if name.is_of_limits() && (failed || is_elsewhere) {
             // Nothing has changed of what is recorded.
         } else if is_exec(name) {
-            op.kind = (!failed).then_some(Kind::Exec { snapshot: None });
+            // Behind the kernel's faults in it.
+            op.time = time;
+            op.kind = match failed {
+                false => Some(Kind::Exec { snapshot: None }),
+                true if pending.commits => Some(call(&pending, Returned::Never, None)),
+                true => pending.faulted.then(|| call(&pending, Returned::Error(-value as u16), None)),
+            };
         } else {
             let returned =
                 if failed { Returned::Error(-value as u16) } else { Returned::Value(value as u64) };
@@ -356,6 +381,7 @@ fn is_kept(name: CallName, args: &[u64; 6]) -> bool {
         CallName::Prctl => prctl::KEPT.contains(&args[0]),
         // An int.
         CallName::Fcntl => fcntl::KEPT.contains(&(args[1] as u32)),
+        CallName::Personality => args[0] as u32 != personality::QUERY,
         _ => true,
     }
 }

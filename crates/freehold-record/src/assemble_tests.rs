@@ -211,6 +211,39 @@ fn an_exec_has_the_snapshot_that_was_taken_of_it() {
     assert_eq!(snapshots[0].process, 1);
 }
 
+/// The kernel's faults in an execve that fails are the program's, which goes on. One that fails behind the
+/// point of no return, where the old address space is torn down, never returns.
+#[test]
+fn an_exec_that_fails_is_kept_where_it_has_touched_memory() {
+    let signal = What::Signal { signal: 11, code: 128 };
+    let story = [
+        (10, ROOT, enter(CallName::Execve, &[1, 2, 3])),
+        (11, ROOT, What::Leave(CallName::Execve, -2)),
+        (20, ROOT, enter(CallName::Execve, &[1, 2, 3])),
+        (21, ROOT, What::Fault { address: 0x7000, code: 0 }),
+        (22, ROOT, What::Leave(CallName::Execve, -8)),
+        (30, ROOT, enter(CallName::Execve, &[1, 2, 3])),
+        (31, ROOT, What::TornDown),
+        (32, ROOT, What::Leave(CallName::Execve, -22)),
+        (40, ROOT, enter(CallName::Execve, &[1, 2, 3])),
+        (41, ROOT, signal.clone()),
+        (42, ROOT, What::Leave(CallName::Execve, -12)),
+        (50, ROOT, enter(CallName::Execve, &[1, 2, 3])),
+        (51, ROOT, What::Exit { last: Some(true) }),
+    ];
+    let expected = [
+        "21 1 1 f 7000 0",
+        "22 1 1 execve 1 2 3 = -8 e2 x0",
+        "31 1 1 D 1",
+        "32 1 1 execve 1 2 3 = ? e2 x0",
+        "41 1 1 G 11 128",
+        "42 1 1 execve 1 2 3 = ? e2 x0",
+        "50 1 1 execve 1 2 3 = ?",
+        "51 1 1 X g",
+    ];
+    assert_eq!(lines(&story, &mut []), expected);
+}
+
 #[test]
 fn what_is_no_memory_management_is_left_out() {
     let story = [

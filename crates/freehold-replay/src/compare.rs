@@ -3,13 +3,14 @@
 
 use super::contents;
 use super::found::Found;
+use super::grown;
 use super::image::{Image, maps_around};
 use super::outcome::Difference;
-use super::pagers::without_elsewhere;
-use super::refused::is_of_unknown_length;
+use super::refused::{self, is_of_unknown_length};
 use super::resident::{self, Resident};
 use super::runs::Runs;
 use super::touched::Of;
+use super::untold::{self, without_untold};
 use super::world::{UNNAMED, World, ZEROES, is_of_driver, plain_name, special_name};
 use freehold::space::maps::MapLine;
 use freehold::space::pagemap::PageKind;
@@ -18,6 +19,7 @@ use freehold_machine::{Machine, Process};
 use freehold_trace::plan::aside;
 use freehold_trace::{Area, Snapshot};
 use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
 
 const PAGE: u64 = 4096;
 /// Bits of a page's category.
@@ -43,6 +45,8 @@ struct PrivatePages {
     cut: u64,
     /// Pages that a fork may or may not have copied.
     unsure: Beside,
+    /// Huge pages that the parent may have taken.
+    stolen: u64,
 }
 
 /// Numbers of pages that came or went beside a fork.
@@ -83,8 +87,11 @@ pub(super) struct Compared {
     pub(super) findings: Vec<Finding>,
     pages: PrivatePages,
     names: Untold,
-    /// VMAs with registrations that the engine cannot make.
-    elsewhere: u64,
+    untold: untold::Untold,
+    /// VMAs that have grown without a recorded access.
+    grown: u64,
+    /// VMAs with other huge pages, where a setting decides that is not recorded.
+    huge: u64,
     pub(super) resident: Resident,
     /// VMAs that differ where the recording does not determine which pages are huge.
     unsure_sizes: u64,
@@ -95,16 +102,17 @@ pub(super) fn compare(world: &World, image: &Image, snapshot: &Snapshot) -> Comp
     let process = image.process();
     let mut compared = Compared::default();
     let findings = &mut compared.findings;
-    let (areas, elsewhere) = without_elsewhere(process, &snapshot.areas);
+    let (areas, untold) = without_untold(world, image, &snapshot.areas);
     let theirs: Vec<&Area> = areas.iter().filter(|area| area.name != "[vsyscall]").collect();
+    compared.grown = grown::as_shown(image, &theirs);
     let ours: Vec<MapLine<Machine>> = process.maps(0).collect();
     compared.names = compare_areas(world, process, &ours, &theirs, findings);
-    compared.elsewhere = elsewhere;
+    compared.untold = untold;
     if findings.is_empty() {
-        let pages = compare_pages(image, &theirs, snapshot, findings);
+        let pages = compare_pages(world, image, &theirs, snapshot, findings);
         compare_sizes(process, &pages, snapshot, findings);
         compared.pages = pages;
-        compared.unsure_sizes = compare_huge(image, &theirs, findings);
+        (compared.huge, compared.unsure_sizes) = compare_huge(world, image, &theirs, findings);
         compared.resident = resident::compare(world, image, &theirs, snapshot, findings);
     }
     if world.options.backed
@@ -122,8 +130,12 @@ pub(super) fn compare(world: &World, image: &Image, snapshot: &Snapshot) -> Comp
 
 /// Counts a snapshot, its differences, and what of it is not compared.
 pub(super) fn report(found: &mut Found, task: u32, snapshot: &Snapshot, line: u32, compared: Compared) {
-    let Compared { findings, pages, names, elsewhere, resident, unsure_sizes } = compared;
-    found.set_aside(aside::ELSEWHERE, elsewhere);
+    let Compared { findings, pages, names, untold, grown, huge, resident, unsure_sizes } = compared;
+    found.set_aside(aside::ELSEWHERE, untold.unserved);
+    found.set_aside(aside::COPIED, untold.copied);
+    found.set_aside(aside::EXECUTED, untold.executed);
+    found.set_aside(aside::GROWN, grown);
+    found.set_aside(aside::HUGE_SETTING, huge);
     found.set_aside(aside::FILE_NAMES, names.names);
     found.set_aside(aside::HOW_OPENED, names.openings);
     found.set_aside(aside::WRITES, names.writes);
@@ -134,6 +146,7 @@ pub(super) fn report(found: &mut Found, task: u32, snapshot: &Snapshot, line: u3
     found.set_aside(aside::CUT, pages.cut);
     found.set_aside(aside::BESIDE_FORK, pages.unsure.differ);
     found.set_aside(aside::HUGE_STORES, unsure_sizes);
+    found.set_aside(aside::STOLEN, pages.stolen);
     resident.count(found);
     found.snapshots.count(findings.is_empty());
     let more = findings.len().saturating_sub(SHOWN);
@@ -324,6 +337,7 @@ fn is_private_page(area: &Area, file_page: bool) -> bool {
 
 /// Compares private pages.
 fn compare_pages(
+    world: &World,
     image: &Image,
     areas: &[&Area],
     snapshot: &Snapshot,
@@ -378,8 +392,14 @@ fn compare_pages(
         image.touched.may_be_cut(*page)
             || is_of_unknown_length(process, page * PAGE) && !image.touched.was_written(*page)
     };
+    let doubts_pools = world.doubts_pools.load(Relaxed);
+    let stolen = |page: &u64| {
+        let huge = refused::huge_page(process, page * PAGE).filter(|_| doubts_pools);
+        huge.is_some_and(|pages| !image.touched.was_written_here(&pages))
+    };
     let unsure = image.touched.unsure();
-    let lost = |page: &u64| may_lack || may_go.contains(*page) || unsure.contains(*page) || cut(page);
+    let known = |page: &u64| unsure.contains(*page);
+    let lost = |page: &u64| may_lack || may_go.contains(*page) || known(page) || cut(page) || stolen(page);
     let touched = |page: &u64| {
         let file = process.find_vma(page * PAGE).is_some_and(|vma| !vma.is_anonymous());
         image.touched.contains(*page, if file { Of::Copy } else { Of::Anonymous })
@@ -407,7 +427,11 @@ fn compare_pages(
         taken: ours.not_in(&theirs).filter(|page| may_lack && !may_go.contains(*page)).count() as u64,
         cut: match may_lack {
             true => 0,
-            false => ours.not_in(&theirs).filter(cut).count() as u64,
+            false => ours.not_in(&theirs).filter(|page| cut(page) && !stolen(page)).count() as u64,
+        },
+        stolen: match may_lack {
+            true => 0,
+            false => ours.not_in(&theirs).filter(stolen).count() as u64,
         },
         unsure: beside_fork(&ours, &theirs, &unsure),
     }
@@ -443,10 +467,10 @@ fn compare_sizes(process: &Process, pages: &PrivatePages, snapshot: &Snapshot, f
     }
 }
 
-/// Compares the huge pages of anonymous memory, VMA by VMA. Returns the number of VMAs that differ where the
-/// recording does not determine which pages are huge.
-fn compare_huge(image: &Image, areas: &[&Area], findings: &mut Vec<Finding>) -> u64 {
-    let (process, mut not_known) = (image.process(), 0);
+/// Compares huge pages of anonymous memory, VMA by VMA. Returns the number of VMAs that differ where the
+/// recording does not tell the setting that decides, and where it does not determine which pages are huge.
+fn compare_huge(world: &World, image: &Image, areas: &[&Area], findings: &mut Vec<Finding>) -> (u64, u64) {
+    let (process, mut untold, mut not_known) = (image.process(), 0, 0);
     let unsure = image.touched.unsure_size();
     for area in areas {
         let Some(theirs) = area.sizes.map(|sizes| u64::from(sizes[HUGE_KB])) else { continue };
@@ -457,7 +481,9 @@ fn compare_huge(image: &Image, areas: &[&Area], findings: &mut Vec<Finding>) -> 
         let ours = process.smaps(area.start).next().map_or(0, |smap| smap.usage.anonymous_huge / 1024);
         let open: u64 =
             unsure.within(area.start / PAGE..area.end / PAGE).map(|run| run.end - run.start).sum();
-        if ours != theirs && ours.abs_diff(theirs) <= open * (PAGE / 1024) {
+        if ours != theirs && !world.tells_huge {
+            untold += 1;
+        } else if ours != theirs && ours.abs_diff(theirs) <= open * (PAGE / 1024) {
             not_known += 1;
         } else if ours != theirs {
             findings.push(Finding {
@@ -468,5 +494,5 @@ fn compare_huge(image: &Image, areas: &[&Area], findings: &mut Vec<Finding>) -> 
             });
         }
     }
-    not_known
+    (untold, not_known)
 }

@@ -2,6 +2,7 @@
 
 use super::contents::Lineage;
 use super::files::Reached;
+use super::grown::Holes;
 use super::pagers::Pagers;
 use super::touched::Touched;
 use freehold::space::limits::Limits;
@@ -25,6 +26,7 @@ pub(super) struct Image {
     pub(super) reached: Reached,
     pub(super) touched: Touched,
     pub(super) pagers: Pagers,
+    pub(super) holes: Holes,
     /// It has all the resource limits that it had on Linux.
     pub(super) limited: AtomicBool,
     totals: Arc<Totals>,
@@ -40,7 +42,8 @@ impl Image {
         touched: Touched,
     ) -> Arc<Image> {
         let (pagers, limited, totals) = (Pagers::default(), AtomicBool::new(false), Arc::clone(totals));
-        Arc::new(Image { process, places, lineage, reached, touched, pagers, limited, totals })
+        let holes = Holes::default();
+        Arc::new(Image { process, places, lineage, reached, touched, pagers, holes, limited, totals })
     }
 
     /// It gets these resource limits; where one is not known, the one that `unless` has.

@@ -18,6 +18,7 @@ mod compare;
 mod contents;
 mod files;
 mod found;
+mod grown;
 mod image;
 mod length;
 pub mod locking;
@@ -41,6 +42,7 @@ mod tasks;
 mod touched;
 mod transfer;
 pub mod units;
+mod untold;
 mod workers;
 mod world;
 
@@ -171,6 +173,7 @@ struct Replay {
 impl Replay {
     fn new(options: &Options, planner: &Planner) -> io::Result<Replay> {
         let mut world = World::new(options)?;
+        world.tells_personalities = planner.recording().follows_personalities();
         world.has_faults = planner.recording().format() != Format::Strace;
         Ok(Replay {
             cpus: (0..options.cpus).map(|number| world.machine.cpu(number)).collect(),
@@ -247,6 +250,7 @@ fn attempt(source: &Source, options: &Options, progress: &dyn Progress) -> Resul
             replay.world.set_up(planner.recording(), shown);
         }
         events += segment.events;
+        replay.world.shows_seals = planner.shows_seals();
         replay.world.unseen_writes = planner.has_unseen_writes();
         progress.planned(events);
         replay.run(&segment)?;

@@ -16,10 +16,10 @@ use freehold::vma::flags::VmFlags;
 use freehold_machine::{Machine, Process};
 use freehold_trace::operation::uffdio;
 use freehold_trace::plan::{PlannedCall, aside};
-use freehold_trace::{Area, Call, CallName, Returned};
-use std::borrow::Cow;
+use freehold_trace::{Call, CallName, Returned};
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 const PAGE: u64 = 4096;
@@ -28,9 +28,14 @@ const MOST_PAGES: u64 = 1 << 20;
 const ENOMEM: u16 = 12;
 const EFAULT: u16 = 14;
 
-/// The userfaultfds of an address space, by their numbers in the plan.
+/// The userfaultfds of an address space.
 #[derive(Default)]
-pub(super) struct Pagers(Mutex<BTreeMap<u32, Arc<Userfaultfd<Machine>>>>);
+pub(super) struct Pagers {
+    /// By their numbers in the plan.
+    known: Mutex<BTreeMap<u32, Arc<Userfaultfd<Machine>>>>,
+    /// A fork may have copied registrations into this address space. It is set before a task runs in it.
+    doubted: AtomicBool,
+}
 
 /// What became of a registration.
 pub(super) enum Registered {
@@ -76,6 +81,29 @@ impl Pagers {
             Registered::Made(ours)
         } else {
             Registered::Aside(aside::REGISTRATIONS)
+        }
+    }
+
+    /// Returns how the memory is registered that an mremap moves, if it stays registered.
+    pub(super) fn moved(&self, process: &Process, planned: &PlannedCall) -> Option<RegisterMode> {
+        planned.stays_registered?;
+        let at = planned.call.args[0];
+        registered(process, &(at..at + 1)).first().map(|(_, mode)| *mode)
+    }
+
+    /// Registers in its new place the memory that an mremap has moved, as the kernel does with
+    /// UFFD_FEATURE_EVENT_REMAP. The engine's userfaultfds have no events.
+    pub(super) fn register_moved(
+        &self,
+        process: &Process,
+        planned: &PlannedCall,
+        mode: Option<RegisterMode>,
+    ) {
+        let handle = planned.stays_registered.and_then(|number| self.handle(process, number));
+        if let (Some(handle), Some(mode), Some(to)) = (handle, mode, planned.call.returned.value()) {
+            let bytes = planned.call.args[2].next_multiple_of(PAGE);
+            // What does not work shows in what comes.
+            let _ = handle.register(to, bytes, mode);
         }
     }
 
@@ -168,12 +196,32 @@ impl Pagers {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, Arc<Userfaultfd<Machine>>>> {
-        lock(&self.0)
+        lock(&self.known)
+    }
+
+    /// A fork may have copied registrations into the address space, if it `copies` any.
+    pub(super) fn doubt(&self, copies: bool) {
+        if copies {
+            self.doubted.store(true, Relaxed);
+        }
+    }
+
+    /// Returns whether a fork may have copied registrations into the address space.
+    pub(super) fn are_doubted(&self) -> bool {
+        self.doubted.load(Relaxed)
+    }
+
+    /// Returns whether a copied registration may decide how a fault at `address` ends.
+    pub(super) fn may_serve_copy(&self, process: &Process, address: u64) -> bool {
+        let page = address & !(PAGE - 1)..(address | (PAGE - 1));
+        self.are_doubted()
+            && process.find_vma(address).is_some_and(|vma| vma.start() <= address)
+            && registered(process, &page).is_empty()
     }
 }
 
 /// What is registered in the range, part by part, and how.
-fn registered(process: &Process, range: &Range<u64>) -> Vec<(Range<u64>, RegisterMode)> {
+pub(super) fn registered(process: &Process, range: &Range<u64>) -> Vec<(Range<u64>, RegisterMode)> {
     let lines = lines_in(process, range.clone());
     let modes = [
         (VmFlags::UFFD_MISSING, RegisterMode::MISSING),
@@ -195,7 +243,7 @@ fn page_bytes(process: &Process, address: u64) -> u64 {
 }
 
 /// Whether the engine can register all that is mapped in the range.
-fn is_served(process: &Process, range: &Range<u64>) -> bool {
+pub(super) fn is_served(process: &Process, range: &Range<u64>) -> bool {
     let mut lines = lines_in(process, range.clone());
     lines.all(|line| {
         process.find_vma(line.start).is_none_or(|vma| {
@@ -203,49 +251,6 @@ fn is_served(process: &Process, range: &Range<u64>) -> bool {
             vma.flags().contains(VmFlags::HUGETLB) || file.is_none_or(|file| file.mapping().is_shmem())
         })
     })
-}
-
-/// The VMAs of a snapshot without registrations that the engine cannot make, and how many had some. What
-/// these alone keep apart is one.
-pub(super) fn without_elsewhere<'a>(process: &Process, areas: &'a [Area]) -> (Cow<'a, [Area]>, u64) {
-    const REGISTERED: [[u8; 2]; 3] = [*b"um", *b"uw", *b"ui"];
-    let is_elsewhere = |area: &&Area| {
-        let mut codes = area.flags.iter().flatten();
-        codes.any(|code| REGISTERED.contains(code)) && !is_served(process, &(area.start..area.end))
-    };
-    let count = areas.iter().filter(is_elsewhere).count();
-    if count == 0 {
-        return (Cow::Borrowed(areas), 0);
-    }
-    let mut all: Vec<Area> = Vec::new();
-    let mut before = false;
-    for area in areas {
-        let elsewhere = is_elsewhere(&area);
-        let mut area = area.clone();
-        if elsewhere && let Some(codes) = &mut area.flags {
-            codes.retain(|code| !REGISTERED.contains(code));
-        }
-        match all.last_mut().filter(|_| before || elsewhere) {
-            Some(last) if is_one(process, last, &area) => extend(last, &area),
-            _ => all.push(area),
-        }
-        before = elsewhere;
-    }
-    (Cow::Owned(all), count as u64)
-}
-
-/// Whether two VMAs of a snapshot are alike, and one here.
-fn is_one(process: &Process, left: &Area, right: &Area) -> bool {
-    let alike = left.prot == right.prot && left.shared == right.shared && left.flags == right.flags;
-    let touch = left.end == right.start && left.name == right.name;
-    alike && touch && process.find_vma(right.start).is_some_and(|vma| vma.start() < right.start)
-}
-
-fn extend(left: &mut Area, right: &Area) {
-    left.end = right.end;
-    if let (Some(left), Some(right)) = (&mut left.sizes, &right.sizes) {
-        left.iter_mut().zip(right).for_each(|(left, right)| *left += right);
-    }
 }
 
 /// Where a call brings in all pages, or tries to.

@@ -6,6 +6,7 @@ use super::compare;
 use super::contents::{self, Lineage};
 use super::files::{self, Reached};
 use super::found::{Found, Other};
+use super::grown;
 use super::image::{Image, Task, maps_around};
 use super::outcome::Difference;
 use super::pagers::Registered;
@@ -18,6 +19,7 @@ use super::transfer::{self, Moved};
 use super::workers;
 use super::world::World;
 use freehold::fault::{Access, FaultError, SegvCode};
+use freehold::space::Prot;
 use freehold_machine::{Cpu, Process};
 use freehold_pagetable::X86_4;
 use freehold_trace::plan::{Ends, PlannedCall, Start, Step, Unsure, What, aside, show_call};
@@ -86,9 +88,10 @@ impl<'w, 'c> Performer<'w, 'c> {
                 self.lap();
             }
             What::Call(planned) => self.recorded_call(task, step.line, planned),
-            What::Clone { child, shares, unsure } => {
+            What::Clone { child, shares, copies_registrations, unsure } => {
                 let image = self.new_task(task, step.line, *shares);
                 if let Some(image) = &image {
+                    image.pagers.doubt(*copies_registrations);
                     unsure.iter().for_each(|range| image.touched.is_unsure(&Unsure::Pages(range.clone())));
                     self.world.runs(*child, image);
                 }
@@ -121,6 +124,14 @@ impl<'w, 'c> Performer<'w, 'c> {
                 self.cpu.call(|| self.world.remove(*file));
                 self.lap();
             }
+            What::Execute(range) => {
+                let image = task.image.as_deref()?;
+                let prot = Prot::READ | Prot::WRITE | Prot::EXEC;
+                // What does not work shows in what comes.
+                let _ =
+                    self.cpu.call(|| image.process().mprotect(range.start, range.end - range.start, prot));
+                self.lap();
+            }
             What::Clear(range) => {
                 let image = task.image.as_deref()?;
                 let _ = self.cpu.call(|| image.process().munmap(range.start, range.end - range.start));
@@ -151,8 +162,19 @@ impl<'w, 'c> Performer<'w, 'c> {
             self.found.set_aside(aside::FILE_ENDS, 1);
             return;
         }
+        if ends == Ends::Signal(SIGBUS, 2) && image.pagers.may_serve_copy(image.process(), address) {
+            self.found.set_aside(aside::COPIED, 1);
+            return;
+        }
         let above = (ends == Ends::Signal(SIGSEGV, 1)).then(|| refused::above(image.process(), address));
-        let ended = self.fault(image, task.number, line, address, code);
+        let mut ended = self.fault(image, task.number, line, address, code);
+        if (ends, ended) == (Ends::Resolved, Ends::Signal(SIGBUS, 2))
+            && refused::huge_page(image.process(), address).is_some()
+        {
+            // There were enough huge pages on Linux.
+            self.world.has_larger_pools();
+            ended = self.fault(image, task.number, line, address, code);
+        }
         if let Some(Some(start)) = above
             && ended != ends
             && !refused::tells_growth(self.world, image, start)
@@ -172,14 +194,19 @@ impl<'w, 'c> Performer<'w, 'c> {
     /// Makes a call that the recording has, unless that is no use, and compares its answer.
     fn recorded_call(&mut self, task: &Task<'_>, line: u32, planned: &PlannedCall) {
         let Some(image) = task.image.clone() else { return };
+        if self.world.has_faults && self.cpu.call(|| grown::before(&image, &planned.call)) {
+            self.found.set_aside(aside::GROWN, 1);
+        }
         let refused = refused::refused(self.world, &image, planned);
         if let Some(Refused::Leave(why)) = refused {
             self.found.set_aside(why, 1);
             return;
         }
+        let moved = image.pagers.moved(image.process(), planned);
         self.lap();
         let mut answer = self.call(task.number, line, &image, planned);
         let ns = self.lap();
+        self.cpu.call(|| image.pagers.register_moved(image.process(), planned, moved));
         self.found.time_call(planned.call.name, ns);
         image.reached.called(image.process(), &planned.call);
         self.world.cut_huge(&image, &planned.call);
@@ -242,12 +269,15 @@ impl<'w, 'c> Performer<'w, 'c> {
 
     /// Takes a recorded fault, with the page cache of a file as it is taken to have been. How that ended.
     fn fault(&mut self, image: &Image, task: u32, line: u32, address: u64, code: FaultCode) -> Ends {
+        let process = image.process();
         let access = match (code.write(), code.exec()) {
             (true, _) => Access::WRITE,
+            // An x86 kernel asks for the right to execute only where the page is there: it brings the page, and
+            // the next fault ends in a signal.
+            (false, true) if !code.present() && refused::is_readable(process, address) => Access::READ,
             (false, true) => Access::EXEC,
             (false, false) => Access::READ,
         };
-        let process = image.process();
         let around = files::read_ahead(self.world, process, address, access);
         self.lap();
         let (ended, mut faulted) = self.touch(image, task, line, address, access);
@@ -401,6 +431,9 @@ impl<'w, 'c> Performer<'w, 'c> {
         if planned.unsure {
             return;
         }
+        if ours != call.returned && !self.world.has_faults && refused::collapses(call) {
+            return self.found.set_aside(aside::COLLAPSED, 1);
+        }
         let told = |image: &Image| refused::tells_own_memory(image.process(), call);
         if ours != call.returned && !task.image.as_deref().is_none_or(told) {
             return self.found.set_aside(aside::FILE_ENDS, 1);
@@ -456,6 +489,8 @@ impl<'w, 'c> Performer<'w, 'c> {
                     touched,
                 );
                 image.limited.store(parent.limited.load(Relaxed), Relaxed);
+                image.pagers.doubt(parent.pagers.are_doubted());
+                image.holes.inherit(&parent.holes);
                 Some(image)
             }
             Err(error) => {

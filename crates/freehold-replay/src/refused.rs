@@ -7,7 +7,7 @@
 use super::image::{Image, lines_in};
 use super::length;
 use super::runs::Runs;
-use super::world::{World, is_of_driver};
+use super::world::{Mapped, World, is_of_driver};
 use freehold::space::maps::MapLine;
 use freehold::space::{Advice, LockFlags, Mdwe, Prot, RemapFlags};
 use freehold::vma::flags::VmFlags;
@@ -23,12 +23,14 @@ const EAGAIN: u16 = 11;
 const ENOMEM: u16 = 12;
 const EACCES: u16 = 13;
 const EFAULT: u16 = 14;
+const EBUSY: u16 = 16;
 const ENODEV: u16 = 19;
 const EINVAL: u16 = 22;
 const ETXTBSY: u16 = 26;
 const EOVERFLOW: u16 = 75;
 const EOPNOTSUPP: u16 = 95;
 const MAP_FIXED: u64 = 0x10;
+const MAP_ANONYMOUS: u64 = 0x20;
 const MAP_SYNC: u64 = 0x8_0000;
 const MREMAP_MAYMOVE: u64 = 1;
 const MREMAP_FIXED: u64 = 2;
@@ -56,6 +58,18 @@ pub(super) fn refused(world: &World, image: &Image, planned: &PlannedCall) -> Op
     let (process, call) = (image.process(), &planned.call);
     let limits = tells_limits(world, image, planned);
     let faults = world.has_faults;
+    if !faults && !world.shows_seals && may_be_sealed(call) {
+        return Some(Refused::Leave(aside::SEALED));
+    }
+    if call.returned == Returned::Error(ENOMEM)
+        && world.doubts_pools.load(Relaxed)
+        && maps_huge(world, planned)
+    {
+        return Some(Refused::Leave(aside::POOL));
+    }
+    if collapses(call) && matches!(call.returned, Returned::Error(EAGAIN | EBUSY)) {
+        return Some(Refused::Leave(aside::COLLAPSED));
+    }
     let unnamed = planned.file.is_some_and(|id| world.is_unnamed(id));
     let reasons: &[u16] = match call.name {
         CallName::Brk => return refused_brk(process, call),
@@ -127,6 +141,39 @@ pub(super) fn refused(world: &World, image: &Image, planned: &PlannedCall) -> Op
         return if number == EPERM && sealed { None } else { Some(Refused::Leave(aside::UNTOLD)) };
     }
     Some(Refused::Undo(Before { lines, range, ..Before::nothing() }, aside::UNTOLD))
+}
+
+/// Returns whether Linux has refused the call with the error that it has for sealed memory alone.
+fn may_be_sealed(call: &Call) -> bool {
+    const FAILURES: [u64; 2] = [100, 101];
+    let changes = match call.name {
+        CallName::Munmap | CallName::Mprotect | CallName::PkeyMprotect | CallName::Mremap => true,
+        CallName::Mmap => call.args[3] & (MAP_FIXED | MAP_ANONYMOUS) == MAP_FIXED | MAP_ANONYMOUS,
+        CallName::Madvise => !FAILURES.contains(&call.args[2]),
+        _ => false,
+    };
+    changes && call.returned == Returned::Error(EPERM)
+}
+
+/// Returns whether the call maps huge pages of a pool.
+fn maps_huge(world: &World, planned: &PlannedCall) -> bool {
+    const MAP_HUGETLB: u64 = 0x4_0000;
+    let flags = planned.call.args[3];
+    let is_huge =
+        |id| matches!(world.mapped(id), Some(Mapped::File(file)) if file.mapping.huge_page_size().is_some());
+    planned.call.name == CallName::Mmap
+        && (flags & MAP_ANONYMOUS != 0 && flags & MAP_HUGETLB != 0 || planned.file.is_some_and(is_huge))
+}
+
+/// Returns whether the call is madvise(MADV_COLLAPSE), for the caller itself or by process_madvise.
+pub(super) fn collapses(call: &Call) -> bool {
+    const COLLAPSE: u64 = 25;
+    let advice = match call.name {
+        CallName::Madvise => call.args[2],
+        CallName::ProcessMadvise => call.args[3],
+        _ => return false,
+    };
+    advice == COLLAPSE
 }
 
 /// Whether everything is known that Linux may have refused the call for: limits, and how much it promises.
@@ -208,6 +255,19 @@ pub(super) fn is_of_unknown_length(process: &Process, address: u64) -> bool {
     let vma = process.find_vma(address);
     let mapping = vma.as_ref().and_then(|vma| vma.object().file()).map(|file| file.mapping());
     mapping.is_some_and(|mapping| length::known(mapping).is_none() || mapping.huge_page_size().is_some())
+}
+
+/// Returns the pages, by their numbers, of the huge page of a pool that is mapped at `address`.
+pub(super) fn huge_page(process: &Process, address: u64) -> Option<Range<u64>> {
+    let bytes = process.find_vma(address)?.huge_page_size()?.bytes();
+    let start = address & !(bytes - 1);
+    Some(start / PAGE..(start + bytes) / PAGE)
+}
+
+/// Returns whether what is mapped at `address` may be read.
+pub(super) fn is_readable(process: &Process, address: u64) -> bool {
+    let vma = process.find_vma(address).filter(|vma| vma.start() <= address);
+    vma.is_some_and(|vma| vma.flags().contains(VmFlags::READ))
 }
 
 /// Where memory begins that would grow down to `address`, if none is mapped there.

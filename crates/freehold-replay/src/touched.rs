@@ -220,6 +220,13 @@ impl Touched {
         [&both.here, &both.before].iter().any(|pages| pages.has(page, &[How::Written]))
     }
 
+    /// Returns whether a recorded fault has written to one of these pages, by their numbers, since the fork.
+    pub(super) fn was_written_here(&self, pages: &Range<u64>) -> bool {
+        let both = self.lock();
+        let mut blocks = both.here.blocks.range(pages.start / BLOCK..pages.end.div_ceil(BLOCK));
+        blocks.any(|(_, block)| block[How::Written as usize] != 0)
+    }
+
     /// What a child has that was just forked.
     pub(super) fn forked(&self) -> Touched {
         let parent = self.lock();

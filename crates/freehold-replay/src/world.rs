@@ -14,15 +14,17 @@ use freehold::object::{File, ForeignFrames, Frames, Mapping, Segment, Special, Z
 use freehold::platform::Platform;
 use freehold::space::limits::{Limits, UNLIMITED};
 use freehold::space::{Placement, SpaceConfig};
+use freehold::vma::flags::VmFlags;
 use freehold::{
     Pfn,
     platform::{FramePurpose, FrameRequest},
 };
-use freehold_machine::{Machine, MachineConfig, Memory};
+use freehold_machine::{Machine, MachineConfig, Memory, Process};
 use freehold_trace::plan::PlanFile;
 use freehold_trace::{Recording, Thp, TmpfsHuge};
 use std::collections::HashMap;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
 
 const PAGE: u64 = 4096;
@@ -56,12 +58,21 @@ pub(super) struct World {
     pub(super) promises: u64,
     /// A process_vm_writev has written somewhere, where the recording does not say.
     pub(super) unseen_writes: bool,
+    /// The recording tells where anonymous memory had huge pages, or is too old to.
+    pub(super) tells_huge: bool,
+    /// The recording tells what programs are given by personality(2).
+    pub(super) tells_personalities: bool,
+    /// The recording has calls of mseal.
+    pub(super) shows_seals: bool,
     /// The recording has page faults; a text by strace has none.
     pub(super) has_faults: bool,
     /// What the recording says of the blocks of shared memory.
     pub(super) shared: Recorded,
     /// Mounts say that files of theirs have blocks.
     pub(super) mounts_have_blocks: bool,
+    /// The sizes of pools of huge pages are not recorded, or are wrong. Tasks only ever set it; one that reads it
+    /// too early reports a difference.
+    pub(super) doubts_pools: AtomicBool,
     files: HashMap<u32, Mapped>,
     names: HashMap<String, u32>,
     /// Files by where the engine has them.
@@ -113,9 +124,13 @@ impl World {
             options: options.clone(),
             promises: 0,
             unseen_writes: false,
+            tells_huge: true,
+            tells_personalities: true,
+            shows_seals: false,
             has_faults: true,
             shared: Recorded::default(),
             mounts_have_blocks: false,
+            doubts_pools: AtomicBool::new(true),
             files: HashMap::new(),
             names: HashMap::new(),
             homes: HashMap::new(),
@@ -130,6 +145,8 @@ impl World {
     /// show of huge pages.
     pub(super) fn set_up(&mut self, recording: &Recording, shown: Option<Thp>) {
         self.set_thp(recording, shown);
+        // A new recording lacks the setting only where it has changed.
+        self.tells_huge = recording.machine("kernel").is_none() || recording.machine("thp").is_some();
         self.promises = match recording.machine("overcommit") {
             Some("1") => u64::MAX,
             // What is more than all memory is refused, and nothing else.
@@ -146,6 +163,9 @@ impl World {
                     || free.saturating_mul(size.bytes()) <= MEMORY / MOST_OF_POOL && !self.options.backed;
                 let enough = fits && self.engine.resize_huge_pool(size, free, None) == free;
                 self.engine.huge_pool(size).set_overcommit(if enough { more } else { u64::MAX });
+                if size == HugePageSize::Mib2 {
+                    self.doubts_pools.store(!enough, Relaxed);
+                }
             }
         }
     }
@@ -291,6 +311,14 @@ impl World {
         }
     }
 
+    /// Returns whether Linux may let a program execute memory that it may only read here, by its personality, of
+    /// which the recording does not tell.
+    pub(super) fn may_execute(&self, process: &Process, address: u64) -> bool {
+        const RIGHTS: VmFlags = VmFlags::READ.union(VmFlags::EXEC);
+        let vma = process.find_vma(address).filter(|vma| vma.start() <= address);
+        !self.tells_personalities && vma.is_some_and(|vma| vma.flags() & RIGHTS == VmFlags::READ)
+    }
+
     /// Whether this is a file of which nothing is known, not even its name.
     pub(super) fn is_unnamed(&self, id: u32) -> bool {
         matches!(self.mapped(id), Some(Mapped::File(file)) if file.name.starts_with(UNNAMED))
@@ -309,8 +337,10 @@ impl World {
         matches!(opened, Some(Mapped::File(opened)) if opened.tells(file))
     }
 
-    /// Recorded pools have grown meanwhile: more is known of them than at the start.
+    /// Makes pools as large as needed. Linux had more pages in one than the recording says, and how many is not
+    /// known.
     pub(super) fn has_larger_pools(&self) {
+        self.doubts_pools.store(true, Relaxed);
         for size in HugePageSize::ALL {
             self.engine.huge_pool(size).set_overcommit(u64::MAX);
         }

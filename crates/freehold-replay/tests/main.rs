@@ -8,3 +8,4 @@ mod places;
 mod small;
 mod strace;
 mod suites;
+mod untold;

@@ -278,6 +278,7 @@ calls! {
     Open "open" 3,
     Openat "openat" 4,
     Openat2 "openat2" 4,
+    Personality "personality" 1,
     PkeyAlloc "pkey_alloc" 2,
     PkeyFree "pkey_free" 1,
     PkeyMprotect "pkey_mprotect" 4,

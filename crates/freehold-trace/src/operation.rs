@@ -151,6 +151,14 @@ pub mod rlimit {
     pub const KEPT: [u64; 4] = [DATA, STACK, MEMLOCK, AS];
 }
 
+/// Values of personality: its argument, of which the kernel reads the lower half.
+pub mod personality {
+    /// Asks for the value, and changes nothing.
+    pub const QUERY: u32 = u32::MAX;
+    /// `READ_IMPLIES_EXEC`: what is mapped to be read may be executed, too.
+    pub const READ_IMPLIES_EXEC: u64 = 0x40_0000;
+}
+
 /// Capabilities, as bits of the sets that capset gives.
 pub mod capability {
     /// `CAP_IPC_LOCK`: to lock more than RLIMIT_MEMLOCK.

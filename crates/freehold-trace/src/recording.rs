@@ -140,6 +140,11 @@ impl Recording {
         matches!(self.events, Events::Strace(_) | Events::Trace(2.., _))
     }
 
+    /// Returns whether the recording has the calls of personality.
+    pub fn follows_personalities(&self) -> bool {
+        matches!(self.events, Events::Trace(3.., _))
+    }
+
     /// A setting of the machine that it was made on, where it tells.
     pub fn machine(&self, name: &str) -> Option<&str> {
         match &self.events {

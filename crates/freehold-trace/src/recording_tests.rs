@@ -86,8 +86,8 @@ fn what_is_no_recording_is_refused() {
     assert_eq!(message("# fhsnap 1 \n", None), format!("{first}\"# fhsnap 1 \""));
     assert_eq!(message("# fhtrace 1 \n", None), format!("{first}\"# fhtrace 1 \""));
     assert_eq!(message("", None), first.replace(":1:", ":0:") + "\"\"");
-    let version = "some.trace:1: fhtrace version \"3\"; this program reads up to version 2";
-    assert_eq!(message("# fhtrace 3 x\n", None), version);
+    let version = "some.trace:1: fhtrace version \"4\"; this program reads up to version 3";
+    assert_eq!(message("# fhtrace 4 x\n", None), version);
     let version = "some.snap:1: fhsnap version \"10\"; this program reads up to version 1";
     assert_eq!(message(TRACE, Some("# fhsnap 10 name with blanks\n")), version);
     let foreign = "some.snap:1: these are the snapshots of \"x\", not of \"name with blanks\"";

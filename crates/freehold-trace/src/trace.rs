@@ -13,7 +13,7 @@ use crate::{
 use std::collections::BTreeMap;
 
 /// The latest version of `NAME.trace`, and the only one of `NAME.snap`. Older ones are read, too.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 pub(crate) const SNAP_VERSION: u32 = 1;
 /// `CLONE_THREAD`: the new task belongs to the process of its creator.
 const CLONE_THREAD: u64 = 0x10000;

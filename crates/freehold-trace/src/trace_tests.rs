@@ -71,7 +71,7 @@ fn lines_are_read_and_written_again() {
         let mut writer = TraceWriter::new(Vec::new(), "test").unwrap();
         writer.event(&event).unwrap();
         let written = String::from_utf8(writer.finish().unwrap()).unwrap();
-        assert_eq!(written, format!("# fhtrace 2 test\n{line}\n"));
+        assert_eq!(written, format!("# fhtrace 3 test\n{line}\n"));
         assert_eq!(event.line, 3);
     }
 }

@@ -4,7 +4,7 @@ use crate::trace::{SNAP_VERSION, VERSION};
 use crate::{Area, Call, CallName, Cost, Event, FileInfo, Kind, Returned, Snapshot, Why};
 use std::io::{self, Write};
 
-/// Writes the events of a recording as `NAME.trace`, version 2.
+/// Writes the events of a recording as `NAME.trace`, version 3.
 ///
 /// What one event needs of another is the caller's: files are defined and tasks created before they are used,
 /// times ascend. [`Recording`](crate::Recording) refuses what breaks these rules.

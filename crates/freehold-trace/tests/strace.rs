@@ -43,7 +43,7 @@ fn check(name: &str, skipped: u64) {
 /// Every flag and call that a text may hold, huge pages, System V memory, a kill, a thread that calls execve.
 #[test]
 fn a_text_of_all_calls() {
-    check("flags", 5);
+    check("flags", 4);
 }
 
 /// Six threads, children of threads, vfork, a child on the parent's memory, signals.

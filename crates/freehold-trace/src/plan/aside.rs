@@ -25,6 +25,7 @@ pub const OTHERS: &str = "calls on other processes, and userfaultfd";
 pub const USERFAULTFD: &str = "moves refused in processes that have a userfaultfd: what is registered with it is not recorded, or not all of it";
 pub const RESTARTED: &str = "calls interrupted by a signal and begun anew";
 pub const MID_EXEC: &str = "snapshots that a freeze took inside an execve";
+pub const DIES_IN_EXEC: &str = "snapshots of processes that end inside an execve: how much of the new image the kernel had mapped is not recorded";
 pub const UNKNOWN_SPACE: &str = "snapshots of address spaces whose start is not recorded";
 pub const UNSURE: &str = "answers that rest on memory mapped before the recording began";
 pub const UNSHOWN: &str = "mremap refused, perhaps for its new address, which the text does not show";
@@ -34,6 +35,9 @@ pub const POLICY: &str = "mbind refused: which nodes and modes there are is not 
 
 pub const HOW_OPENED: &str =
     "flags sh and mw of shared VMAs that do not write: how their files were opened is not recorded";
+pub const EXECUTED: &str = "rights to execute what may be read, where personality(READ_IMPLIES_EXEC) may have given them: recordings before version 3 do not tell of it";
+pub const HUGE_SETTING: &str =
+    "huge pages of anonymous memory, where the setting was changed during the run: when, is not recorded";
 pub const DROPPED: &str =
     "pages of droppable memory that are gone: the kernel takes them when it is short of memory";
 pub const WRITES: &str = "flag ac of private VMAs that process_vm_writev may have written to: where, lies in the caller's memory, which is not recorded";
@@ -42,6 +46,7 @@ pub const BESIDE_FORK: &str =
     "pages that a thread brought or took while another one forked: which came first is not recorded";
 pub const HUGE_STORES: &str =
     "huge pages stored to while another process that shared them exited: which came first is not recorded";
+pub const STOLEN: &str = "private huge pages that are gone: where a pool has none left, the kernel takes those of a forked child, and how many it had is not recorded";
 pub const RANGES: &str = "process_madvise, and pages that it may have taken: its ranges are not recorded";
 pub const FILE_NAMES: &str = "names of mapped files that are not recorded";
 pub const KERNEL: &str = "pages that nothing recorded has touched: the kernel's own faults (O_DIRECT, futexes, vmsplice) are not recorded";
@@ -51,6 +56,7 @@ pub const KERNEL: &str = "pages that nothing recorded has touched: the kernel's 
 pub const REGISTRATIONS: &str = "registrations with a userfaultfd that Linux refused, perhaps for what UFFDIO_API said, which is not recorded";
 pub const ELSEWHERE: &str =
     "registrations with a userfaultfd of ordinary files (UFFD_FEATURE_WP_ASYNC): the engine has none";
+pub const COPIED: &str = "registrations of a userfaultfd with UFFD_FEATURE_EVENT_FORK in forked children: the event hands out their descriptor, and when it is closed is not recorded";
 pub const UNSERVED: &str = "calls that wanted pages of a userfaultfd and did not get all of them: what its program supplied is not recorded";
 
 // Calls and faults that a replay does not make, or does not compare.
@@ -77,6 +83,9 @@ pub const UNTOLD: &str = "calls that Linux refused for limits, credentials, over
 pub const DRIVERS: &str = "mappings of drivers' files: which flags a driver gives them, and so what merges and what may grow, is not recorded";
 pub const APART: &str =
     "mremap of memory that page faults, which no text shows, may have kept apart from what is beside it";
+pub const SEALED: &str = "calls refused with EPERM in a text that shows no mseal, perhaps for memory that is sealed: strace shows mseal since version 6.9";
+pub const COLLAPSED: &str = "madvise(MADV_COLLAPSE): which pages were there, which a text does not show, or could be taken at the time, is not recorded";
+pub const GROWN: &str = "memory that grows downwards, where the kernel's own accesses (/proc/PID/mem, ptrace) have made it grow: they are not recorded";
 pub const POPULATED: &str = "madvise(MADV_POPULATE_READ, MADV_POPULATE_WRITE) behind the end of a file: how long it was at the time, is not recorded";
 pub const SYNC: &str = "mmap(MAP_SYNC) of files whose file system may know it: which, is not recorded, and decides which error it is";
 

@@ -7,7 +7,7 @@ use super::order::{Order, Stamp};
 use super::told::Told;
 pub(super) use crate::addresses::{MAP_FIXED, MAP_FIXED_NOREPLACE, MREMAP_FIXED, span};
 use crate::addresses::{addresses, lock_range};
-use crate::operation::{prctl, uffdio};
+use crate::operation::prctl;
 use crate::{Call, CallName, KnownLimits, Returned};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -453,7 +453,6 @@ impl Space {
 
     /// What a forked child gets.
     pub(crate) fn fork(&self, families: &mut u32) -> Space {
-        let has_copies = |userfaultfd| self.may_have(userfaultfd, uffdio::EVENT_FORK);
         let mut child = Space {
             heap: self.heap,
             told: self.told.clone(),
@@ -461,8 +460,7 @@ impl Space {
             grows: self.grows,
             grown: self.grown.clone(),
             // With UFFD_FEATURE_EVENT_FORK the copies are registered, too, with one that nobody has seen yet.
-            doubts_userfaultfd: self.doubts_userfaultfd
-                || self.areas.iter().filter_map(|(_, area)| area.userfaultfd).any(has_copies),
+            doubts_userfaultfd: self.doubts_userfaultfd || self.copies_registrations(),
             written: self.written.clone(),
             limits: self.limits,
             future: self.future & flag::MERGEABLE,

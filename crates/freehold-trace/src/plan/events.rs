@@ -70,15 +70,20 @@ impl Planner {
             self.use_segments(task);
         }
         self.inherit_limits(task, process, flags);
-        self.push(task, line, What::Clone { child, shares, unsure });
+        let copied = parent.filter(|_| !shares).and_then(|number| self.spaces.get(&number));
+        let copies_registrations = copied.is_some_and(|space| space.copies_registrations());
+        self.push(task, line, What::Clone { child, shares, copies_registrations, unsure });
         // What the parent waited for, the child need not wait for again; with many, that is cheaper than to
         // remember them.
         self.descriptors.clone_task(task, child, flags);
         let known = self.tasks.get(&task).map(|task| &task.known).filter(|known| known.len() <= INHERITED);
         let mut known = known.cloned().unwrap_or_default();
         known.insert(stamp.task, stamp.index);
-        let lost = self.tasks.get(&task).is_some_and(|task| task.lost);
-        self.tasks.insert(child, Task { process, space, made_here: true, known, lost, ..Task::default() });
+        let parent = self.tasks.get(&task);
+        let (lost, read_implies_exec) =
+            parent.map_or((false, false), |parent| (parent.lost, parent.read_implies_exec));
+        let own = Task { process, space, made_here: true, known, lost, read_implies_exec, ..Task::default() };
+        self.tasks.insert(child, own);
         self.processes.entry(process).or_default().push(child);
         if let Some(space) = space.and_then(|space| self.spaces.get_mut(&space)) {
             space.members.push(child);
@@ -115,6 +120,7 @@ impl Planner {
         self.leave(task);
         if let Some(own) = self.tasks.get_mut(&task) {
             own.lost = self.losses > 0;
+            (own.torn_down, own.dies_in_exec, own.read_implies_exec) = (false, false, false);
         }
         self.ask_for_huge_pages();
         let mut space = Space { members: vec![task], future, ..Space::default() };
@@ -192,6 +198,7 @@ impl Planner {
                     None => self.aside(self.unknown_space(task)),
                 }
             }
+            Why::Exit if self.dies_in_exec(task) => self.aside(aside::DIES_IN_EXEC),
             Why::Exit if self.is_shown(task) => {
                 let Some(number) = self.space_of(task) else { return };
                 self.gather_whole(number, task);
@@ -207,6 +214,12 @@ impl Planner {
             }
             Why::Exit => self.aside(self.unknown_space(task)),
         }
+    }
+
+    /// Returns whether the task ends in an execve, perhaps with a part of the new image mapped.
+    fn dies_in_exec(&self, task: u32) -> bool {
+        let has_begun = |own: &Task| own.torn_down && !own.in_exec.is_empty();
+        self.tasks.get(&task).is_some_and(|own| own.dies_in_exec || has_begun(own))
     }
 
     /// Why a snapshot is not compared.

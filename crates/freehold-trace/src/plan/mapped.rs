@@ -147,7 +147,7 @@ impl Planner {
     /// The number of the segment that shmat attaches, or was to attach; none if nothing is known of it.
     fn attached(&mut self, call: &Call) -> Option<u32> {
         // Made before the recording began, of a size that is not known.
-        let unknown = call.returned.value().map(|_| SystemV { bytes: PAGE, huge: None });
+        let unknown = call.returned.value().map(|_| SystemV { bytes: PAGE, ..SystemV::default() });
         let known = self.segments.get(&call.args[0]).copied().or(unknown)?;
         let path = call.file.and_then(|id| self.recording.file(id)).map(|file| file.path.clone());
         Some(self.segment_file(call.args[0], known, path))
@@ -155,13 +155,13 @@ impl Planner {
 
     /// The number of a segment, which has this path if it is new.
     pub(super) fn segment_file(&mut self, segment: u64, known: SystemV, path: Option<String>) -> u32 {
-        let (SystemV { bytes, huge }, key) = (known, key(segment));
-        if let Some(&id) = self.names.get(&key) {
+        let (SystemV { key: found_by, bytes, huge }, name) = (known, key(segment));
+        if let Some(&id) = self.names.get(&name) {
             return id;
         }
-        let path = path.unwrap_or_else(|| "/SYSV00000000".to_owned());
+        let path = path.unwrap_or_else(|| format!("/SYSV{:08x}", found_by.unwrap_or(0)));
         let id = self.next_file();
-        self.names.insert(key, id);
+        self.names.insert(name, id);
         self.removals.name(id, segment);
         self.lengths.follow(id);
         let segment = PlanFile { size: Some(bytes), segment: true, huge, ..PlanFile::new(id, &path) };
@@ -188,6 +188,7 @@ impl Planner {
                     // A call that only asks for the identifier may say any size up to the true one.
                     let segment = self.segments.entry(id).or_default();
                     segment.bytes = segment.bytes.max(call.args[1]);
+                    segment.key = Some(call.args[0] as u32);
                     if call.args[2] & SHM_HUGETLB != 0 {
                         segment.huge = Some(page_bytes(call.args[2]));
                     }

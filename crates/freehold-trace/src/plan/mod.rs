@@ -37,6 +37,7 @@ mod limited;
 mod mapped;
 mod mremap;
 mod order;
+mod personality;
 mod recorded;
 mod refused;
 mod registered;
@@ -57,7 +58,7 @@ pub use recorded::{Recorded, kind_name, show_call};
 pub use step::{Access, Ends, Frozen, PlanFile, PlannedCall, Segment, Start, Step, TaskSteps, Unsure, What};
 pub use vmas::{Vma, Vmas};
 
-use crate::{CallName, Event, FaultCode, Format, Kind, ReadError, Recording, Snapshot, Why};
+use crate::{CallName, Event, FaultCode, Format, Kind, ReadError, Recording, Returned, Snapshot, Why};
 use calls::Space;
 use descriptors::Descriptors;
 use effect::{Beside, Waiting, event_span};
@@ -71,6 +72,8 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ops::Range;
 
+const SIGSEGV: u8 = 11;
+const SI_KERNEL: i32 = 128;
 /// Steps of a segment, at most.
 pub const SEGMENT: usize = 1 << 20;
 /// And so many more, where the end of a fault is still to come.
@@ -131,6 +134,7 @@ pub struct Planner {
     shows_bytes: bool,
     uses_keys: bool,
     unseen_writes: bool,
+    shows_seals: bool,
     segment: Segment,
     steps: usize,
     /// Faults in it of which the end is still to come.
@@ -145,6 +149,8 @@ pub struct Planner {
 /// A segment of System V shared memory.
 #[derive(Clone, Copy, Default)]
 struct SystemV {
+    /// The key that shmget found it by, which is in its name; none where no shmget is recorded.
+    key: Option<u32>,
     bytes: u64,
     /// Bytes of its pages, if those are huge.
     huge: Option<u64>,
@@ -174,6 +180,12 @@ struct Task {
     beside: VecDeque<Beside>,
     /// Number of ends of address spaces of its kin that it waited for in this segment.
     exits_known: usize,
+    /// An address space of its process was torn down since its own began.
+    torn_down: bool,
+    /// Its personality lets it execute memory that it maps to be read.
+    read_implies_exec: bool,
+    /// It ends in an execve, perhaps in the new address space.
+    dies_in_exec: bool,
 }
 
 /// A recorded fault.
@@ -234,6 +246,7 @@ impl Planner {
             shows_bytes: false,
             uses_keys: false,
             unseen_writes: false,
+            shows_seals: false,
             segment: Segment::default(),
             steps: 0,
             open_faults: 0,
@@ -284,6 +297,12 @@ impl Planner {
     /// Whether a process_vm_writev so far has written where the recording does not say.
     pub fn has_unseen_writes(&self) -> bool {
         self.unseen_writes
+    }
+
+    /// Returns whether the recording so far has a call of mseal. A text by a strace that does not know mseal has
+    /// none.
+    pub fn shows_seals(&self) -> bool {
+        self.shows_seals
     }
 
     /// The recording.
@@ -395,10 +414,11 @@ impl Planner {
             return Ok(());
         }
         if let Kind::TornDown { process } = event.kind {
+            self.tasks.get_mut(&task).into_iter().for_each(|own| own.torn_down = true);
             self.kins.torn_down(process);
             return Ok(());
         }
-        if matches!(event.kind, Kind::Frozen { .. }) {
+        if let Kind::Frozen { .. } = event.kind {
             return Ok(());
         }
         if !matches!(event.kind, Kind::Snapshot { .. }) {
@@ -419,8 +439,7 @@ impl Planner {
             }
             Kind::Call(call) => {
                 if matches!(call.name, CallName::Execve | CallName::Execveat) {
-                    // It failed: the program goes on with what the kernel has read of its memory.
-                    self.end_exec(task).into_iter().for_each(|fault| self.fault(task, fault));
+                    self.failed_exec(task, call.returned);
                 }
                 self.call_in_turn(line, task, *call, when);
             }
@@ -452,9 +471,24 @@ impl Planner {
                 let snapshot = self.named(line, id)?;
                 self.snapshot(line, task, why, process, snapshot);
             }
+            Kind::Signal { signal: SIGSEGV, code: SI_KERNEL } => {
+                // A kernel that has torn down the old address space ends the task so.
+                let own = self.tasks.get_mut(&task).filter(|own| own.torn_down);
+                own.into_iter().for_each(|own| own.dies_in_exec = true);
+            }
             Kind::Signal { .. } | Kind::Frozen { .. } | Kind::TornDown { .. } | Kind::Lost { .. } => {}
         }
         Ok(())
+    }
+
+    /// An execve of `task` has failed: the program goes on with what the kernel has read of its memory, unless
+    /// the call never returned.
+    fn failed_exec(&mut self, task: u32, returned: Returned) {
+        if returned == Returned::Never {
+            self.tasks.get_mut(&task).into_iter().for_each(|own| own.dies_in_exec = true);
+            return;
+        }
+        self.end_exec(task).into_iter().for_each(|fault| self.fault(task, fault));
     }
 
     /// The execve ends in another image, or in none: its faults are no part of the plan.

@@ -68,8 +68,10 @@ impl Space {
             self.areas.unmap(&target);
         }
         // With UFFD_FEATURE_EVENT_REMAP it stays registered.
-        self.doubts_userfaultfd |= registered.is_some_and(|by| self.may_have(by, uffdio::EVENT_REMAP));
-        moved.unregister();
+        self.doubts_userfaultfd |= registered.is_some_and(|by| !self.features.contains_key(&by));
+        if registered.is_none_or(|by| !self.has(by, uffdio::EVENT_REMAP)) {
+            moved.unregister();
+        }
         // An anonymous mapping that was never written is counted from where it is.
         if (moved.file.is_none() || moved.is_anonymous()) && moved.family == 0 {
             moved.offset = to;

@@ -28,7 +28,7 @@ pub fn kind_name(kind: &Kind) -> Option<&'static str> {
     Some(match kind {
         Kind::Fault { .. } => "fault",
         Kind::Call(call) => match call.name {
-            CallName::Exit | CallName::ExitGroup => return None,
+            CallName::Exit | CallName::ExitGroup | CallName::Personality => return None,
             name if name.is_of_descriptors() || name.is_of_limits() => return None,
             name => name.as_str(),
         },

@@ -136,9 +136,28 @@ impl Space {
         });
     }
 
+    /// Returns whether a forked child may have copies of registrations.
+    pub(super) fn copies_registrations(&self) -> bool {
+        let mut registered = self.areas.iter().filter_map(|(_, area)| area.userfaultfd);
+        registered.any(|userfaultfd| self.may_have(userfaultfd, uffdio::EVENT_FORK))
+    }
+
     /// Whether a userfaultfd may have this feature: its `UFFDIO_API` says so, or is not recorded.
     pub(super) fn may_have(&self, userfaultfd: u32, feature: u64) -> bool {
         self.features.get(&userfaultfd).is_none_or(|features| features & feature != 0)
+    }
+
+    /// Returns whether the `UFFDIO_API` of a userfaultfd says that it has this feature.
+    pub(super) fn has(&self, userfaultfd: u32, feature: u64) -> bool {
+        self.features.get(&userfaultfd).is_some_and(|features| features & feature != 0)
+    }
+
+    /// Returns the userfaultfd with which what an mremap moves stays registered.
+    pub(super) fn stays_registered(&self, call: &Call) -> Option<u32> {
+        let moved =
+            call.name == CallName::Mremap && call.returned.value().is_some_and(|to| to != call.args[0]);
+        let by = self.areas.find(call.args[0]).filter(|_| moved)?.1.userfaultfd;
+        by.filter(|by| self.has(*by, uffdio::EVENT_REMAP))
     }
 
     /// What is registered in `range` is so no more; with this userfaultfd alone, if one is given.

@@ -107,6 +107,8 @@ pub enum What {
         shares: bool,
         /// Pages that the copy may or may not have.
         unsure: Vec<Range<u64>>,
+        /// Registrations with userfaultfds may be copied, too.
+        copies_registrations: bool,
     },
     /// The process gets a new address space.
     Exec(Box<Start>),
@@ -144,6 +146,8 @@ pub enum What {
     Limits(KnownLimits),
     /// Maps anonymous memory that was there before the recording began, as a later call shows.
     Assume(Range<u64>),
+    /// Lets the program execute what a brk has just added to its heap.
+    Execute(Range<u64>),
     /// Unmaps what was not known to be there, where a later call found room.
     Clear(Range<u64>),
 }
@@ -194,6 +198,8 @@ pub struct PlannedCall {
     pub userfaultfd: Option<u32>,
     /// The features that its `UFFDIO_API` was given, where that is recorded.
     pub features: Option<u64>,
+    /// The userfaultfd with which what an mremap moves stays registered.
+    pub stays_registered: Option<u32>,
     /// The first call of brk in this address space: where the heap starts.
     pub heap: Option<u64>,
     /// Memory of the process that process_vm_readv or process_vm_writev moves from or to, mapped before the
@@ -221,6 +227,7 @@ impl PlannedCall {
             segment: 0,
             userfaultfd: None,
             features: None,
+            stays_registered: None,
             heap: None,
             assumed,
             written,

@@ -48,6 +48,10 @@ struct About {
 
 impl Planner {
     pub(super) fn call(&mut self, line: u32, task: u32, call: Call) {
+        self.shows_seals |= call.name == CallName::Mseal;
+        if call.name == CallName::Personality {
+            return self.note_personality(task, &call);
+        }
         if call.name.is_of_limits() {
             return self.note_limits(task, &call);
         }
@@ -91,6 +95,7 @@ impl Planner {
     /// What is known of a call; nothing if it is set aside, since it found no huge pages.
     fn about(&mut self, at: At, call: Call, userfaultfd: Option<u32>) -> Option<About> {
         let At { line, task, space } = at;
+        let call = self.as_personality_has_it(task, call);
         let file = self.mapped_file(task, &call);
         self.length_before(line, task, &call, file);
         self.lengths_before(line, task, space, &call, file);
@@ -137,17 +142,19 @@ impl Planner {
             return self.leave_alone(at, about.emptied);
         }
         after.extend(about.emptied.clone().map(What::Clear));
+        after.extend(self.executable_heap(at.task, &about.call, &reach));
         // A step that waits for the call waits for what belongs to it.
         let stamp = Stamp { index: stamp.index + before + after.len() as u32, ..stamp };
         files.into_iter().for_each(|file| self.lengths.uses(file, stamp, &mut self.scratch));
         let heap = first_heap(&mut space, &about.call);
+        let stays_registered = space.stays_registered(&about.call);
         self.apply(&mut space, &about, &reach, stamp);
         space.note(&reach, beside, stamp);
         let known = about.userfaultfd.filter(|_| !space.doubts_userfaultfd);
         let features = known.and_then(|known| space.features.get(&known).copied());
         self.spaces.insert(at.space, space);
         let planned = self.planned(at.space, about, unsure);
-        let planned = PlannedCall { features, heap, partly, ..planned };
+        let planned = PlannedCall { features, stays_registered, heap, partly, ..planned };
         self.push(at.task, at.line, What::Call(Box::new(planned)));
         after.into_iter().for_each(|what| self.push(at.task, at.line, what));
     }

@@ -1,6 +1,6 @@
 //! The front of a line: the task, the time, and what kind of line it is.
 
-use crate::CallName;
+use super::call;
 use crate::error::Bad;
 use crate::fields::Fields;
 
@@ -157,7 +157,7 @@ pub(super) fn may_matter(line: &[u8]) -> bool {
         Ok(Says::Resumed(name, _)) => str::from_utf8(name).ok().filter(|name| is_name(name)),
         _ => None,
     };
-    called.is_none_or(|name| CallName::parse(name).is_some())
+    called.is_none_or(|name| call::parse(name).is_some())
 }
 
 /// Where `part` first occurs in `text`.

@@ -327,12 +327,12 @@ impl StraceReader {
             return Err(self.feed.wrong(Bad::Expected("the name of a call", 0), line));
         };
         let Some(begun) = self.tasks.take_begun(pid) else {
-            let lost = CallName::parse(name).is_some_and(|known| {
+            let lost = call::parse(name).is_some_and(|known| {
                 !matches!(known, CallName::Prctl | CallName::Fcntl | CallName::Ioctl) && !known.is_of_limits()
             });
             return if lost { Err(self.feed.wrong(Bad::Expected(NOT_BEGUN, 0), line)) } else { Ok(()) };
         };
-        if begun.name.as_str() != name {
+        if call::parse(name) != Some(begun.name) {
             return Err(self.feed.wrong(Bad::Expected(NOT_BEGUN, 0), line));
         }
         let mut text = begun.text;

@@ -1,0 +1,98 @@
+//! Memory that grows downwards by the kernel's own accesses (/proc/PID/mem, ptrace), which are no faults. How far
+//! it has grown later calls and snapshots show.
+
+use super::TASK_SIZE;
+use super::image::Image;
+use super::refused::above;
+use super::workers::lock;
+use freehold::fault::Access;
+use freehold::space::{Advice, Prot};
+use freehold::vma::flags::VmFlags;
+use freehold_machine::Process;
+use freehold_trace::{Area, Call, CallName};
+use std::ops::Range;
+use std::sync::Mutex;
+
+const PAGE: u64 = 4096;
+
+/// Addresses that calls have unmapped below memory that grows, where nothing was known to be.
+#[derive(Default)]
+pub(super) struct Holes(Mutex<Vec<Range<u64>>>);
+
+impl Holes {
+    /// Takes over the holes of the process that was forked.
+    pub(super) fn inherit(&self, parent: &Holes) {
+        lock(&self.0).clone_from(&lock(&parent.0));
+    }
+}
+
+/// Grows memory that a call has found on Linux. Returns whether it has grown without a recorded access.
+pub(super) fn before(image: &Image, call: &Call) -> bool {
+    let [at, len, ..] = call.args;
+    if call.name == CallName::Munmap
+        && call.returned.value().is_some()
+        && above(image.process(), at).is_some()
+    {
+        lock(&image.holes.0).push(at..at.saturating_add(len));
+    }
+    let found = finds_mapped(call);
+    // What lies between was there, too.
+    found.is_some_and(|at| {
+        above(image.process(), at).is_some_and(|start| grow(image.process(), at, start..start))
+    })
+}
+
+/// Returns the address of a call that succeeds only if memory is mapped there.
+fn finds_mapped(call: &Call) -> Option<u64> {
+    use CallName::{Madvise, Mbind, Mincore, Mlock, Mlock2, Mprotect, Mremap, Msync, Munlock, PkeyMprotect};
+    const PROT_GROWSDOWN: u64 = 0x100_0000;
+    let [at, _, prot, ..] = call.args;
+    let finds = match call.name {
+        Mprotect | PkeyMprotect => prot & PROT_GROWSDOWN == 0,
+        Madvise | Mbind | Mincore | Mlock | Mlock2 | Mremap | Msync | Munlock => true,
+        _ => false,
+    };
+    (finds && call.returned.value().is_some()).then_some(at & !(PAGE - 1))
+}
+
+/// Brings memory that grows into line with the VMAs of a snapshot. Returns how many of them have grown without a
+/// recorded access.
+pub(super) fn as_shown(image: &Image, areas: &[&Area]) -> u64 {
+    let process = image.process();
+    let grows = |area: &&&Area| area.flags.as_ref().is_none_or(|flags| flags.contains(b"gd"));
+    // From the top: what lies below has grown out of what lies above.
+    let grown = areas.iter().rev().filter(grows).filter(|area| reaches_down(process, area)).count();
+    let mut cut = 0;
+    for hole in lock(&image.holes.0).iter() {
+        let is_hole = areas.iter().all(|area| area.end <= hole.start || area.start >= hole.end);
+        let here = process.find_vma(hole.start).filter(|vma| vma.start() < hole.start);
+        if is_hole && here.is_some_and(|vma| vma.flags().contains(VmFlags::GROWSDOWN)) {
+            let _ = process.munmap(hole.start, hole.end - hole.start);
+            cut += 1;
+        }
+    }
+    grown as u64 + cut
+}
+
+/// Lets memory grow down to a VMA of a snapshot. Returns whether there is memory that grows so.
+fn reaches_down(process: &Process, area: &Area) -> bool {
+    let Some(start) = above(process, area.start) else { return false };
+    let grown = grow(process, area.start, area.end.min(start)..start);
+    if grown && area.end <= start {
+        // Whether it had its rights before it grew is not known.
+        let _ = process.mprotect(area.start, area.end - area.start, Prot::from_bits_retain(area.prot.into()));
+    }
+    grown
+}
+
+/// Lets memory that begins where `hole` ends grow down to `address`, without the hole.
+fn grow(process: &Process, address: u64, hole: Range<u64>) -> bool {
+    // A refusal shows in the comparison that follows.
+    let _ = process.handle_fault(address, Access::READ);
+    // Which pages the kernel has touched is not known.
+    let _ = process.madvise(address, hole.end.min(TASK_SIZE) - address, Advice::DontNeedLocked);
+    if !hole.is_empty() {
+        let _ = process.munmap(hole.start, hole.end - hole.start);
+    }
+    true
+}

@@ -1,0 +1,58 @@
+//! What personality(2) adds to the rights that calls ask for.
+//!
+//! With `READ_IMPLIES_EXEC` the kernel lets a program execute what it maps to be read. The flag is a thread's
+//! own; a new thread or process inherits it, and an execve of a 64-bit program drops it.
+
+use super::Planner;
+use super::calls::Reach;
+use super::step::What;
+use crate::operation::personality::{QUERY, READ_IMPLIES_EXEC};
+use crate::{Call, CallName};
+use std::ops::Range;
+
+const PROT_READ: u64 = 1;
+const PROT_EXEC: u64 = 4;
+const SHM_EXEC: u64 = 0o10_0000;
+
+impl Planner {
+    /// A task has changed its personality.
+    pub(super) fn note_personality(&mut self, task: u32, call: &Call) {
+        if call.args[0] as u32 == QUERY || call.returned.value().is_none() {
+            return;
+        }
+        if let Some(own) = self.tasks.get_mut(&task) {
+            own.read_implies_exec = call.args[0] & READ_IMPLIES_EXEC != 0;
+        }
+    }
+
+    fn read_implies_exec(&self, task: u32) -> bool {
+        self.tasks.get(&task).is_some_and(|own| own.read_implies_exec)
+    }
+
+    /// The call with the rights that the kernel takes it to ask for.
+    pub(super) fn as_personality_has_it(&self, task: u32, call: Call) -> Call {
+        let mut call = call;
+        if !self.read_implies_exec(task) {
+            return call;
+        }
+        match call.name {
+            CallName::Mmap | CallName::Mprotect | CallName::PkeyMprotect if call.args[2] & PROT_READ != 0 => {
+                call.args[2] |= PROT_EXEC;
+            }
+            CallName::Shmat => call.args[2] |= SHM_EXEC,
+            _ => {}
+        }
+        call
+    }
+
+    /// What a brk has added to the heap, if that may be executed.
+    pub(super) fn executable_heap(&self, task: u32, call: &Call, reach: &Reach) -> Option<What> {
+        let grown = match (call.name, reach) {
+            (CallName::Brk, Reach::Vmas([grown, _])) => grown.clone(),
+            _ => return None,
+        };
+        let grows = call.returned.value().is_some_and(|end| end >= grown.end);
+        let grows: Option<Range<u64>> = Some(grown).filter(|grown| grows && !grown.is_empty());
+        grows.filter(|_| self.read_implies_exec(task)).map(What::Execute)
+    }
+}
