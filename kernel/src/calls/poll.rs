@@ -242,8 +242,7 @@ fn new_epoll(close_on_exec: bool) -> Answer {
 
 /// `f` with the set of a descriptor.
 fn with_epoll<R>(open: &Open, f: impl FnOnce(&Epoll) -> Result<R, Errno>) -> Result<R, Errno> {
-    let any = open.file.as_any().ok_or(Errno::EINVAL)?;
-    f(any.downcast_ref().ok_or(Errno::EINVAL)?)
+    f(Epoll::of(open).ok_or(Errno::EINVAL)?)
 }
 
 fn epoll_ctl(frame: &mut Frame) -> Answer {
@@ -262,7 +261,10 @@ fn epoll_ctl(frame: &mut Frame) -> Answer {
         (events, data) = (words[0], u64::from(words[1]) | u64::from(words[2]) << 32);
     }
     with_epoll(&set, |epoll| match what as u32 {
-        EPOLL_CTL_ADD => epoll.add(descriptor, &open, events, data),
+        EPOLL_CTL_ADD => {
+            let _turn = Epoll::nest(&set, &open)?;
+            epoll.add(descriptor, &open, events, data)
+        }
         EPOLL_CTL_MOD => epoll.modify(descriptor, &open, events, data),
         EPOLL_CTL_DEL => epoll.remove(descriptor, &open),
         _ => Err(Errno::EINVAL),

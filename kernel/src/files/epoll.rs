@@ -6,6 +6,8 @@
 use super::open::Open;
 use super::{File, READABLE, Stat};
 use crate::arch::lock::SpinLock;
+use crate::calls::errno;
+use crate::task::mutex::{Mutex, MutexGuard};
 use crate::task::wait::{self, Key};
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
@@ -28,14 +30,58 @@ type Interests = BTreeMap<(u64, usize), Interest>;
 
 pub struct Epoll {
     interests: SpinLock<Interests>,
+    /// Epolls that began to watch this one. Some may have ended that.
+    watchers: SpinLock<Vec<Weak<Open>>>,
 }
+
+/// Held while one epoll begins to watch another, so that two that do cannot make a circle together.
+static NESTING: Mutex = Mutex::new();
+/// Most epolls in a chain in which each watches the next.
+const MOST_NESTED: usize = 5;
 
 /// What is to be told: events, and the program's word for the file.
 pub type Told = (u32, u64);
 
 impl Epoll {
     pub fn new() -> Self {
-        Epoll { interests: SpinLock::new(BTreeMap::new()) }
+        Epoll { interests: SpinLock::new(BTreeMap::new()), watchers: SpinLock::new(Vec::new()) }
+    }
+
+    /// Returns the epoll of an open file, if it is one.
+    pub fn of(open: &Open) -> Option<&Self> {
+        open.file.as_any()?.downcast_ref()
+    }
+
+    /// Checks that the epoll `set` may watch `open`, if that is an epoll, too. The caller holds the guard
+    /// until `set` watches it.
+    ///
+    /// # Errors
+    ///
+    /// ELOOP: the epolls would make a circle, or a chain that is too long.
+    pub fn nest(set: &Arc<Open>, open: &Arc<Open>) -> Result<Option<MutexGuard<'static>>, Errno> {
+        let Some(watched) = Self::of(open) else { return Ok(None) };
+        let turn = NESTING.lock()?;
+        let (above, _) = chain(set, Self::watchers, open);
+        let (below, is_circle) =
+            chain(open, |epoll, _| epoll.files().into_iter().map(|(_, open)| open).collect(), set);
+        if is_circle || above + below > MOST_NESTED {
+            return Err(errno::ELOOP);
+        }
+        let mut watchers = watched.watchers.lock();
+        watchers.retain(|other| other.strong_count() > 0 && other.as_ptr() != Arc::as_ptr(set));
+        watchers.push(Arc::downgrade(set));
+        drop(watchers);
+        Ok(Some(turn))
+    }
+
+    /// Epolls that watch this one, which is that of `open`.
+    fn watchers(&self, open: &Arc<Open>) -> Vec<Arc<Open>> {
+        let mut watchers: Vec<_> = self.watchers.lock().iter().filter_map(Weak::upgrade).collect();
+        watchers.retain(|other| {
+            let interests = &Self::of(other).expect("an epoll watches").interests;
+            interests.lock().keys().any(|(_, place)| *place == Arc::as_ptr(open) as usize)
+        });
+        watchers
     }
 
     fn key(&self) -> Key {
@@ -115,6 +161,26 @@ impl Epoll {
         }
         (told, again)
     }
+}
+
+/// Returns how many epolls the longest chain from `first` on has, and whether `end` is in one. `next` gives
+/// the files that come after an epoll.
+fn chain(
+    first: &Arc<Open>,
+    next: impl Fn(&Epoll, &Arc<Open>) -> Vec<Arc<Open>>,
+    end: &Arc<Open>,
+) -> (usize, bool) {
+    let (mut count, mut meets_end) = (0, false);
+    let mut layer = BTreeMap::from([(Arc::as_ptr(first) as usize, first.clone())]);
+    // Each link was checked when it was made, so every chain has an end.
+    while !layer.is_empty() {
+        count += 1;
+        meets_end |= layer.contains_key(&(Arc::as_ptr(end) as usize));
+        let behind = layer.values().filter_map(|open| Some(next(Epoll::of(open)?, open))).flatten();
+        let epolls = behind.filter(|open| Epoll::of(open).is_some());
+        layer = epolls.map(|open| (Arc::as_ptr(&open) as usize, open)).collect();
+    }
+    (count, meets_end)
 }
 
 impl Interest {

@@ -231,6 +231,30 @@ static void folders_are_listed(void) {
     CHECK(!rmdir("/tmp/folder"));
 }
 
+static int watch(int set, int other) {
+    struct epoll_event event = {.events = EPOLLIN};
+    return epoll_ctl(set, EPOLL_CTL_ADD, other, &event) ? errno : 0;
+}
+
+static void epolls_make_no_circles(void) {
+    enum { MOST = 5 };
+    int all[MOST + 1], bell = eventfd(1, 0);
+    struct epoll_event got;
+    for (int n = 0; n <= MOST; n++) CHECK((all[n] = epoll_create1(0)) >= 0);
+    CHECK(watch(all[0], all[0]) == EINVAL);
+    CHECK(watch(all[0], all[1]) == 0 && watch(all[1], all[0]) == ELOOP);
+    CHECK(watch(all[1], all[2]) == 0 && watch(all[2], all[0]) == ELOOP);
+    CHECK(watch(all[2], bell) == 0 && epoll_wait(all[0], &got, 1, 0) == 1);
+    // A chain may have five, wherever it grows.
+    CHECK(watch(all[4], all[5]) == 0 && watch(all[3], all[4]) == 0 && watch(all[2], all[3]) == ELOOP);
+    CHECK(epoll_ctl(all[4], EPOLL_CTL_DEL, all[5], 0) == 0 && watch(all[2], all[3]) == 0);
+    CHECK(watch(all[4], all[5]) == ELOOP && watch(all[5], all[0]) == ELOOP);
+    CHECK(epoll_ctl(all[0], EPOLL_CTL_DEL, all[1], 0) == 0 && watch(all[4], all[5]) == 0);
+    CHECK(watch(all[5], all[1]) == ELOOP && watch(all[0], all[5]) == 0);
+    for (int n = 0; n <= MOST; n++) close(all[n]);
+    close(bell);
+}
+
 int main(void) {
     PART(a_mapping_is_the_file);
     PART(a_file_that_shrinks_loses_pages);
@@ -244,5 +268,6 @@ int main(void) {
     PART(others_memory_is_read);
     PART(maps_say_what_there_is);
     PART(folders_are_listed);
+    PART(epolls_make_no_circles);
     return 0;
 }
