@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_below_what_is_asked_for() {
+    fn numbers_stops_below_its_limit() {
         let mask = CpuMask::new();
         [0, 5, 63, 64, 200, MAX_CPUS - 1].into_iter().for_each(|cpu| _ = mask.add(cpu));
         assert!(mask.numbers(0).eq([]));

@@ -7,8 +7,8 @@ use freehold_pagetable::{
 /// The format `F`, on hardware that sets no bit in a leaf: an access through a leaf that lacks
 /// [`ACCESSED`](PteFlags::ACCESSED) faults, and a store through one that lacks [`DIRTY`](PteFlags::DIRTY).
 ///
-/// So do RISC-V with Svade and arm64 without FEAT_HAFDBS. With `HARDWARE_ACCESSED` only the missing dirty bit
-/// faults: arm64 may set accessed bits alone.
+/// RISC-V with Svade and arm64 without FEAT_HAFDBS work like this. With `HARDWARE_ACCESSED` the hardware sets
+/// accessed bits, as some arm64 processors do, and only a missing dirty bit faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SoftwareBits<F, const HARDWARE_ACCESSED: bool = false>(F);
 

@@ -243,7 +243,8 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
     /// is a flush for them. It is empty now, and gets its memory then; without memory all goes on as before.
     ///
     /// # Panics
-    /// When `kept` is not empty, or frames are kept elsewhere: they would be released without a flush, or never.
+    /// When `kept` is not empty, or frames are kept elsewhere: they would be released without a flush, or
+    /// never.
     #[inline]
     pub fn keep_in(&mut self, kept: &'a mut Vec<UnmappedFrame>, most: u64) {
         assert!(kept.is_empty() && self.kept_pages == 0, "frames that are not this gather's to keep");

@@ -41,7 +41,7 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
     /// No memory for the tables above, or something larger is mapped at `address`.
     ///
     /// # Panics
-    /// When `address` is not where a table's span starts, or `table` is from another memory; nothing happened.
+    /// When no table's span starts at `address`, or `table` is from another memory. Nothing happened.
     pub fn share(
         &self,
         memory: &M,

@@ -160,9 +160,9 @@ fn a_map_that_was_moved_works_on() {
     }
 }
 
-/// With margins a claim of the highest addresses would begin at 0 again.
+/// The margin of such a claim must not wrap to address 0.
 #[test]
-fn a_claim_of_the_highest_addresses_finds_what_is_there() {
+fn claim_up_to_the_last_address_finds_its_entries() {
     for touching in [false, true] {
         let mut pair = Pair::<4>::of_size(4);
         let last = entry(u64::MAX - 8, u64::MAX, 1);
@@ -177,7 +177,7 @@ fn a_claim_of_the_highest_addresses_finds_what_is_there() {
 }
 
 #[test]
-fn entries_without_addresses_fill_no_hole() {
+fn empty_entry_fills_no_hole() {
     let mut pair = Pair::<4>::of_size(9);
     for (start, end) in [(205, 205), (206, 205), (u64::MAX, 0)] {
         let draft = Draft::new();

@@ -57,8 +57,8 @@ pub struct Mapped {
 }
 
 impl<P: Platform> VmSpace<P> {
-    /// Maps fresh pages of zeroes over `range`, with these rights. For hardware that leaves accessed and dirty
-    /// bits to software they include [`PteFlags::ACCESSED`] and [`PteFlags::DIRTY`].
+    /// Maps fresh pages of zeroes over `range`, with these rights. On hardware that leaves accessed and dirty
+    /// bits to software the rights include [`PteFlags::ACCESSED`] and [`PteFlags::DIRTY`].
     ///
     /// # Errors
     ///

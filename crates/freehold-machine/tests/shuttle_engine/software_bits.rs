@@ -1,5 +1,5 @@
-//! Hardware that leaves accessed and dirty bits to software, beside calls that clear the bits or take the entry
-//! away: a fault sets bits only in an entry that is there, and permits the access.
+//! Hardware that leaves accessed and dirty bits to software, with concurrent calls that clear the bits or
+//! remove the entry: a fault sets bits only in an entry that is still there and permits the access.
 
 use crate::{
     explore::{explore, thread},

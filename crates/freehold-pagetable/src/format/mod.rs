@@ -128,8 +128,8 @@ pub const PAYLOAD_BITS: u32 = 50;
 ///
 /// The word zero is the empty slot in every format, so that a zeroed table is an empty one.
 ///
-/// A format does not say whether the hardware sets [`PteFlags::ACCESSED`] and [`PteFlags::DIRTY`] in leaves. It
-/// may fault at a leaf without them instead: the engine's fault sets them.
+/// A format does not say whether the hardware sets [`PteFlags::ACCESSED`] and [`PteFlags::DIRTY`] in leaves.
+/// Hardware may fault at a leaf without them instead: the engine's fault sets them.
 pub trait Format: Copy + Eq + Send + Sync + fmt::Debug + 'static {
     /// Levels of tables: 4 or 5.
     const LEVELS: usize;

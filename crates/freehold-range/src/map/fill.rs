@@ -43,7 +43,7 @@ impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
     ///
     /// # Panics
     ///
-    /// As [`claim_hole`](Self::claim_hole).
+    /// If the hole is empty, or ends before it starts. The map is as before.
     #[inline(never)]
     pub fn claim_hole_beside(
         &self,

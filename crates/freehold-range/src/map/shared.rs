@@ -153,7 +153,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     ///
     /// # Panics
     ///
-    /// As `Reader::gap`.
+    /// If the length is 0, or the alignment is no power of two.
     pub fn gap(&self, request: &GapRequest, below: impl Fn(&Entry) -> u64) -> Option<u64> {
         let _rcu = H::rcu_read();
         for _ in 0..SEARCHES {

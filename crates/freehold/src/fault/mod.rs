@@ -186,8 +186,9 @@ impl<P: Platform> FaultOutcome<P> {
 impl<P: Platform> AddressSpace<P> {
     /// Resolves a page fault at `addr`: after `Ok`, which says what that took, the access can be tried again.
     ///
-    /// Also sets accessed and dirty bits, where hardware faults for the lack of them. Hardware that may remember
-    /// the entry at which it faulted (RISC-V) has to be made to forget it before the access is tried again.
+    /// Also sets accessed and dirty bits, where hardware faults for the lack of them. On hardware that may
+    /// remember the entry at which it faulted (RISC-V), the caller flushes the address on this processor
+    /// before the access is tried again.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! Calls that take an address, an offset, a length, a count, an index or a key, with numbers at every edge: they
-//! answer, and never panic. Books and page tables are in order afterwards.
+//! Calls that take an address, an offset, a length, a count, an index or a key, with numbers at every edge:
+//! each call answers, and none panics. Books and page tables are in order afterwards.
 
 use crate::support::*;
 use freehold::{

@@ -1,5 +1,5 @@
-//! Hardware that leaves accessed and dirty bits to software: an access takes one fault at most, whatever has
-//! cleared the bits before, and none where the hardware sets them.
+//! Hardware that leaves accessed and dirty bits to software: an access takes at most one fault, whatever
+//! cleared the bits. Hardware that sets the bits takes no fault for them.
 
 use super::*;
 use freehold::{
@@ -21,10 +21,10 @@ type NoBits = SoftwareBits<X86_4>;
 type NoDirtyBit = SoftwareBits<X86_4, true>;
 
 const HUGE: u64 = 2 << 20;
-/// Where memory goes that is moved.
+/// Target address of mremap.
 const AWAY: u64 = BASE + (4 << 30);
 
-/// What is accessed.
+/// Kind of memory that is accessed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Anonymous,
@@ -48,7 +48,7 @@ const KINDS: [Kind; 8] = [
     Kind::Device,
 ];
 
-/// What happens between two accesses. What a kind of memory does not allow is refused, and changes nothing.
+/// Event between two accesses. A kind of memory that does not allow the event refuses it and stays as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Between {
     Nothing,
@@ -56,7 +56,7 @@ enum Between {
     WriteBack,
     Fork,
     Mprotect,
-    /// Of one small page: a huge page is split.
+    /// mprotect of one small page, which splits a huge page.
     MprotectPart,
     Migration,
     Unmapping,
@@ -79,7 +79,7 @@ const BETWEEN: [Between; 11] = [
     Between::Populate,
 ];
 
-/// A machine with one process that maps one kind of memory.
+/// Machine with one process that maps one kind of memory.
 struct Scene<F: Format> {
     machine: Machine<F>,
     engine: Counted<Engine<Machine<F>>>,
@@ -152,10 +152,10 @@ impl<F: Format> Scene<F> {
         }
     }
 
-    /// Lets it happen; returns the process that goes on, if it is another.
+    /// Makes the event happen. Returns the child of a fork, which makes the second access.
     fn between(&mut self, what: Between) -> Option<Process<F>> {
         let (process, at, len) = (&self.process, self.at, self.len);
-        // Zeroes and a device's page are nobody's.
+        // The zero page and a device's page have no frame of the engine.
         let frame = process.frame_at(at).unwrap_or(Pfn::new(0));
         match what {
             Between::Nothing => {}
@@ -205,7 +205,7 @@ impl<F: Format> Scene<F> {
     }
 }
 
-/// Loads a word, or stores one; returns what is there then, and how many faults that took.
+/// Loads a word, or stores one. Returns the word and the number of faults.
 fn access<F: Format>(process: &Process<F>, cpu: &mut Cpu<F>, at: u64, store: Option<u64>) -> (u64, u64) {
     let mut faults = 0;
     let mut handler = |at: VirtAddr, access| {
@@ -223,7 +223,7 @@ fn access<F: Format>(process: &Process<F>, cpu: &mut Cpu<F>, at: u64, store: Opt
     (value, faults)
 }
 
-/// Makes one access, lets `what` happen, and makes another access on a CPU whose TLB is empty; returns how many
+/// Makes an access, the event `what`, and another access on a CPU whose TLB is empty; returns how many
 /// faults the second one took.
 fn second_access<F: Format>(kind: Kind, what: Between, first: Option<u64>, second: Option<u64>) -> u64 {
     let mut scene = Scene::<F>::new(kind);
@@ -247,7 +247,7 @@ fn second_access<F: Format>(kind: Kind, what: Between, first: Option<u64>, secon
 const LOAD: Option<u64> = None;
 const STORE: Option<u64> = Some(2);
 
-/// No access faults a second time: `access` checks it.
+/// Runs every combination of memory, event and accesses. `access` fails if an access faults twice.
 fn every_life<F: Format>() {
     for (kind, what) in KINDS.into_iter().flat_map(|kind| BETWEEN.map(|what| (kind, what))) {
         for (first, second) in [(LOAD, LOAD), (LOAD, STORE), (Some(1), LOAD), (Some(1), STORE)] {
@@ -271,7 +271,7 @@ fn one_fault_serves_an_access_where_software_sets_the_dirty_bit() {
     every_life::<NoDirtyBit>();
 }
 
-/// How many faults the second access takes on each hardware.
+/// Returns the faults of the second access on each hardware.
 fn on_each_hardware(kind: Kind, what: Between, first: Option<u64>, second: Option<u64>) -> [u64; 3] {
     [
         second_access::<X86_4>(kind, what, first, second),
@@ -280,7 +280,7 @@ fn on_each_hardware(kind: Kind, what: Between, first: Option<u64>, second: Optio
     ]
 }
 
-/// The scenes above do clear bits, or leave them out, and only hardware that leaves them to software faults.
+/// The events do clear bits, and only hardware that leaves bits to software faults for them.
 #[test]
 fn only_software_bits_cost_a_fault() {
     for kind in KINDS.into_iter().filter(|kind| *kind != Kind::Device) {
@@ -292,7 +292,7 @@ fn only_software_bits_cost_a_fault() {
     for kind in [Kind::Anonymous, Kind::Huge, Kind::FilePrivate, Kind::PoolPrivate] {
         assert_eq!(on_each_hardware(kind, Between::Fork, Some(1), LOAD), [0, 0, 1], "{kind:?}");
     }
-    // The entry gives the right to write at once, and is dirty when something was stored.
+    // The entry of a device's page allows stores from the start, and is clean until a store.
     assert_eq!(on_each_hardware(Kind::Device, Between::Nothing, LOAD, STORE), [0, 1, 1]);
 }
 
