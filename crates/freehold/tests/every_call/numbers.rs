@@ -186,6 +186,8 @@ fn range(a: u64, b: u64) -> PageRange {
     PageRange::new(PageIndex::new(a), PageIndex::new(b))
 }
 
+type Maker = fn(&Counted<Engine<Machine>>) -> Counted<Mapping<Machine>>;
+
 type OfFiles = (&'static str, fn(&Mapping<Machine>, u64, u64));
 
 /// Calls of a file.
@@ -211,7 +213,7 @@ fn calls_of_a_file_survive_every_number() {
     world.engine().resize_huge_pool(HugePageSize::Mib2, 2, None);
     let process = world.process(Locking::default());
     let engine = world.engine();
-    let kinds: [(&str, fn(&Counted<Engine<Machine>>) -> Counted<Mapping<Machine>>, u64); 4] = [
+    let kinds: [(&str, Maker, u64); 4] = [
         ("stored", |engine| Mapping::new(engine, Disk, 4 * PAGE, false).unwrap(), PAGE),
         ("shared memory", |engine| Mapping::new(engine, Zeroes, 4 * PAGE, true).unwrap(), PAGE),
         ("memfd", |engine| Mapping::memfd(engine, 4 * PAGE).unwrap(), PAGE),
