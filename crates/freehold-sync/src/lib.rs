@@ -60,6 +60,7 @@ pub mod atomic;
 #[cfg(all(test, not(any(loom, shuttle, sim))))]
 mod axioms;
 pub mod counted;
+pub mod error;
 mod host;
 pub mod mmap_lock;
 pub mod mutex;

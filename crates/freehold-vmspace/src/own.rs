@@ -5,32 +5,21 @@ use crate::{
     AnonPage, NoMemory, PAGE_SIZE, PageIndex, Pfn, Protect, UserRange, VirtAddr, VmGather, VmSpace, Zap,
     platform::Platform,
 };
-use core::{fmt, ops::Range};
+use core::ops::Range;
 use freehold_pagetable::{Format, Kind, PteFlags, TableError, VaRange};
 
-/// Why nothing was mapped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum MapError {
-    /// Not whole pages, or beyond what the format translates.
-    Invalid,
-    /// Something is mapped there.
-    Occupied,
-    /// No memory for pages or tables.
-    NoMemory,
-}
-
-impl fmt::Display for MapError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            MapError::Invalid => "not whole pages of the space",
-            MapError::Occupied => "something is mapped there",
-            MapError::NoMemory => "out of memory",
-        })
+freehold_sync::error_enum! {
+    /// Why nothing was mapped.
+    #[non_exhaustive]
+    pub enum MapError {
+        /// The range is not whole pages, or ends beyond what the format translates.
+        Invalid,
+        /// Another mapping is in the range.
+        Occupied,
+        /// There is no memory for pages or page tables.
+        NoMemory,
     }
 }
-
-impl core::error::Error for MapError {}
 
 impl From<NoMemory> for MapError {
     fn from(_: NoMemory) -> Self {

@@ -1,7 +1,7 @@
 //! One small error per verb, and the one table that turns them into errno numbers.
 
 use core::fmt;
-use freehold_sync::Killed;
+use freehold_sync::{Killed, error::write_message};
 
 pub use freehold_vmspace::NoMemory;
 
@@ -12,6 +12,18 @@ pub struct Errno(pub i32);
 macro_rules! errnos {
     ($($name:ident = $number:literal, $what:literal;)*) => {
         impl Errno { $(#[doc = $what] pub const $name: Errno = Errno($number);)* }
+
+        impl fmt::Display for Errno {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match *self {
+                    $(Errno::$name => write_message(f, $what)?,)*
+                    _ => f.write_str("error")?,
+                }
+                write!(f, " (errno {})", self.0)
+            }
+        }
+
+        impl core::error::Error for Errno {}
     };
 }
 
@@ -42,11 +54,12 @@ errnos! {
 
 /// An error of a verb that needs no memory, and that no signal ends.
 macro_rules! plain_error {
-    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident => $errno:ident,)* }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[non_exhaustive]
-        pub enum $name { $($(#[$vdoc])* $variant,)* }
+    ($(#[$meta:meta])* $name:ident { $($(#[doc = $doc:literal])+ $variant:ident => $errno:ident,)* }) => {
+        freehold_sync::error_enum! {
+            $(#[$meta])*
+            #[non_exhaustive]
+            pub enum $name { $($(#[doc = $doc])+ $variant,)* }
+        }
 
         impl $name {
             /// The number a system call would return for this error.
@@ -54,21 +67,13 @@ macro_rules! plain_error {
                 match self { $(Self::$variant => Errno::$errno,)* }
             }
         }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                fmt::Debug::fmt(self, f)
-            }
-        }
-
-        impl core::error::Error for $name {}
     };
 }
 
 /// An error of a verb that no signal ends.
 macro_rules! unkillable_error {
-    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident => $errno:ident,)* }) => {
-        plain_error! { $(#[$doc])* $name { $($(#[$vdoc])* $variant => $errno,)* } }
+    ($(#[$meta:meta])* $name:ident { $($(#[doc = $doc:literal])+ $variant:ident => $errno:ident,)* }) => {
+        plain_error! { $(#[$meta])* $name { $($(#[doc = $doc])+ $variant => $errno,)* } }
 
         impl From<NoMemory> for $name {
             fn from(_: NoMemory) -> Self { Self::OutOfMemory }
@@ -77,8 +82,8 @@ macro_rules! unkillable_error {
 }
 
 macro_rules! verb_error {
-    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident => $errno:ident,)* }) => {
-        unkillable_error! { $(#[$doc])* $name { $($(#[$vdoc])* $variant => $errno,)* } }
+    ($(#[$meta:meta])* $name:ident { $($(#[doc = $doc:literal])+ $variant:ident => $errno:ident,)* }) => {
+        unkillable_error! { $(#[$meta])* $name { $($(#[doc = $doc])+ $variant => $errno,)* } }
 
         impl From<Killed> for $name {
             fn from(_: Killed) -> Self { Self::Killed }
@@ -119,40 +124,39 @@ impl FillError {
 verb_error! {
     /// Why memory could not be mapped.
     MmapError {
-        /// Neither anonymous nor with a file.
+        /// The mapping is neither anonymous nor of a file.
         BadDescriptor => EBADF,
-        /// Length zero, unaligned fixed address, unknown kind of sharing, or flags that contradict each
-        /// other.
+        /// The length is zero, the fixed address is not that of a page, or the flags are unknown or
+        /// contradict each other.
         Invalid => EINVAL,
-        /// Offset and length do not fit the file's largest size.
+        /// The offset and the length exceed the largest size of a file.
         OffsetOverflow => EOVERFLOW,
         /// The range does not fit the address space, or no gap is large enough.
         NoSpace => ENOMEM,
-        /// More VMAs than the limit allows.
+        /// The limit on VMAs would be exceeded.
         TooManyVmas => ENOMEM,
-        /// RLIMIT_AS, RLIMIT_DATA or the commit limit.
+        /// A limit on memory would be exceeded: RLIMIT_AS, RLIMIT_DATA or the commit limit.
         Limit => ENOMEM,
-        /// The pool of huge pages has not as many as the mapping is to have reserved.
+        /// The pool has fewer huge pages than the mapping reserves.
         NoHugePages => ENOMEM,
-        /// No memory for the engine's own records.
+        /// There is no memory for the engine's records.
         OutOfMemory => ENOMEM,
-        /// MAP_FIXED_NOREPLACE over something.
+        /// Another mapping lies in the range of MAP_FIXED_NOREPLACE.
         Occupied => EEXIST,
-        /// MAP_LOCKED without the right, a fixed address below the minimum without privilege, a sealed VMA in
-        /// the way, or a
-        /// file that is sealed against writing.
+        /// The caller may not lock memory or map so low an address, a sealed VMA is in the way, or the file
+        /// is sealed against writing.
         NotPermitted => EPERM,
-        /// More locked memory than RLIMIT_MEMLOCK.
+        /// More memory would be locked than RLIMIT_MEMLOCK allows.
         LockLimit => EAGAIN,
-        /// The descriptor does not allow this access.
+        /// The file is not open for this access.
         AccessDenied => EACCES,
-        /// A flag that MAP_SHARED_VALIDATE does not know.
+        /// MAP_SHARED_VALIDATE does not know a flag.
         UnknownFlag => EOPNOTSUPP,
         /// The file cannot be mapped, or without an MMU not in this way.
         NotMappable => ENODEV,
         /// The file's driver cannot map this now.
         NotReady => EAGAIN,
-        /// The file could not be read: without an MMU, mapping may mean copying.
+        /// The file could not be read, which a mapping without an MMU may need.
         Io => EIO,
         /// The file or special mapping belongs to another engine than the address space.
         OtherEngine => EXDEV,
@@ -164,15 +168,15 @@ verb_error! {
 verb_error! {
     /// Why memory could not be unmapped.
     MunmapError {
-        /// Unaligned start, length zero, or beyond the end of user space.
+        /// The start is not that of a page, the length is zero, or the range leaves user space.
         Invalid => EINVAL,
-        /// Cutting a VMA in two would exceed the limit on VMAs.
+        /// The limit on VMAs would be exceeded by cutting one in two.
         TooManyVmas => ENOMEM,
-        /// No memory for the engine's own records.
+        /// There is no memory for the engine's records.
         OutOfMemory => ENOMEM,
         /// A VMA in the range is sealed.
         Sealed => EPERM,
-        /// A VMA at the edge must not be split.
+        /// A VMA at the edge of the range must not be split.
         NotSplittable => EINVAL,
         /// A fatal signal arrived while waiting for the lock.
         Killed => EINTR,
@@ -182,25 +186,24 @@ verb_error! {
 verb_error! {
     /// Why a mapping could not be resized or moved.
     MremapError {
-        /// Unknown flags, unaligned addresses, a length of zero or beyond user space, ranges that overlap, a
-        /// flag that needs
-        /// another, a private mapping to be duplicated, or a VMA that must not be split.
+        /// The flags, addresses or lengths are invalid, the ranges overlap, or the VMA can be neither
+        /// duplicated nor split.
         Invalid => EINVAL,
         /// Nothing is mapped at the address, or the range leaves its VMA.
         NotMapped => EFAULT,
         /// This kind of mapping cannot grow.
         NotExpandable => EFAULT,
-        /// No room to grow into, and none to move to or no permission to move.
+        /// The mapping has no room to grow into, and may not move or has none to move to.
         NoSpace => ENOMEM,
-        /// Too close to the limit on VMAs, or a split would exceed it.
+        /// The number of VMAs is too close to its limit, or a split would exceed it.
         TooManyVmas => ENOMEM,
-        /// RLIMIT_AS, RLIMIT_DATA or the commit limit.
+        /// A limit on memory would be exceeded: RLIMIT_AS, RLIMIT_DATA or the commit limit.
         Limit => ENOMEM,
-        /// No memory for records or tables.
+        /// There is no memory for records or page tables.
         OutOfMemory => ENOMEM,
-        /// More locked memory than RLIMIT_MEMLOCK.
+        /// More memory would be locked than RLIMIT_MEMLOCK allows.
         LockLimit => EAGAIN,
-        /// A sealed VMA, or a target below the minimum address without privilege.
+        /// A VMA is sealed, or the caller may not map so low an address.
         NotPermitted => EPERM,
         /// A fatal signal arrived while waiting for the lock.
         Killed => EINTR,
@@ -210,9 +213,9 @@ verb_error! {
 verb_error! {
     /// Why an address space could not be copied.
     ForkError {
-        /// No memory for records or tables.
+        /// There is no memory for records or page tables.
         OutOfMemory => ENOMEM,
-        /// The commit limit.
+        /// The commit limit would be exceeded.
         Limit => ENOMEM,
         /// A fatal signal arrived while waiting for a lock.
         Killed => EINTR,
@@ -222,20 +225,20 @@ verb_error! {
 verb_error! {
     /// Why access rights could not be changed.
     MprotectError {
-        /// Unaligned start, unknown rights, both directions of growth, or growth where nothing grows that
-        /// way.
+        /// The start is not that of a page, the rights are unknown, or nothing grows in the direction that
+        /// was asked for.
         Invalid => EINVAL,
-        /// A hole in the range, or a range beyond the last address.
+        /// The range has a hole, or ends beyond the last address.
         NotMapped => ENOMEM,
-        /// A right that the mapping may not have.
+        /// The mapping may not have one of these rights.
         AccessDenied => EACCES,
         /// A VMA in the range is sealed.
         Sealed => EPERM,
-        /// RLIMIT_DATA or the commit limit.
+        /// A limit on memory would be exceeded: RLIMIT_DATA or the commit limit.
         Limit => ENOMEM,
-        /// Cutting a VMA would exceed the limit on VMAs.
+        /// The limit on VMAs would be exceeded by cutting one.
         TooManyVmas => ENOMEM,
-        /// No memory for the engine's own records.
+        /// There is no memory for the engine's records.
         OutOfMemory => ENOMEM,
         /// A fatal signal arrived while waiting for the lock.
         Killed => EINTR,
@@ -245,36 +248,33 @@ verb_error! {
 verb_error! {
     /// Why an advice was not followed.
     MadviseError {
-        /// Unknown advice, unaligned start, a range beyond the last address, or an advice that this kind of
-        /// mapping cannot take.
+        /// The advice is unknown, the start is not that of a page, the range ends beyond the last address, or
+        /// this kind of mapping cannot take the advice.
         Invalid => EINVAL,
-        /// A hole in the range; everything else was dealt with, except where pages were to be populated.
+        /// The range has a hole; the rest was advised, except where pages were to be populated.
         NotMapped => ENOMEM,
-        /// A VMA could not be cut: the limit on VMAs, or no memory.
+        /// A VMA could not be cut, for the limit on VMAs or for lack of memory.
         NotCut => EAGAIN,
-        /// A page that was to become part of a huge one is in use by others than page tables.
+        /// A page that was to become part of a huge page is in use outside of page tables.
         InUse => EAGAIN,
-        /// No memory for pages or tables.
+        /// There is no memory for pages or page tables.
         OutOfMemory => ENOMEM,
-        /// A sealed VMA that cannot be written cannot be emptied either, and a file may be sealed against
-        /// holes.
+        /// A VMA is sealed and not writable, or the file is sealed against holes.
         Sealed => EPERM,
-        /// A hole cannot be punched through a private or read-only mapping.
+        /// The mapping is private or read-only, so that no hole can be punched through it.
         AccessDenied => EACCES,
-        /// A page to populate, or whose memory is to fail, cannot be accessed; or one of several ranges lies
-        /// beyond user space.
+        /// A page cannot be accessed, or one of several ranges lies beyond user space.
         BadAccess => EFAULT,
-        /// The memory of a page to populate failed.
+        /// The memory of a page to populate has failed.
         MemoryFailed => EHWPOISON,
-        /// A page whose memory is to fail is in use in a way that forbids it; or one that was to become part
-        /// of a huge page is missing, and a
-        /// userfaultfd's pager supplies it.
+        /// A page is in use so that its memory cannot be made to fail, or the pager of a userfaultfd has yet
+        /// to supply it.
         Busy => EBUSY,
-        /// Memory is to fail, and no privilege.
+        /// The caller may not make memory fail.
         NotPermitted => EPERM,
-        /// Secret memory has no holes.
+        /// Secret memory cannot have holes.
         NotSupported => EOPNOTSUPP,
-        /// The file failed.
+        /// The file could not be read or written.
         Io => EIO,
         /// A fatal signal arrived while waiting for the lock.
         Killed => EINTR,
@@ -284,21 +284,21 @@ verb_error! {
 verb_error! {
     /// Why memory could not be locked or unlocked.
     MlockError {
-        /// Unknown flags, a range beyond the last address, or a VMA that must not be cut.
+        /// The flags are unknown, the range ends beyond the last address, or a VMA must not be cut.
         Invalid => EINVAL,
-        /// RLIMIT_MEMLOCK is zero, and no privilege.
+        /// The caller may not lock memory, because RLIMIT_MEMLOCK is zero.
         NotPermitted => EPERM,
-        /// More than RLIMIT_MEMLOCK.
+        /// More memory would be locked than RLIMIT_MEMLOCK allows.
         LockLimit => ENOMEM,
-        /// A hole in the range; what lies before it was done.
+        /// The range has a hole; what lies before it was locked or unlocked.
         NotMapped => ENOMEM,
-        /// Cutting a VMA would exceed the limit on VMAs.
+        /// The limit on VMAs would be exceeded by cutting one.
         TooManyVmas => ENOMEM,
-        /// No memory for the engine's own records.
+        /// There is no memory for the engine's records.
         OutOfMemory => ENOMEM,
-        /// Locked, but a page cannot be accessed and so not be brought in.
+        /// A page cannot be accessed and was not brought in; the range is locked.
         NotAccessible => ENOMEM,
-        /// Locked, but there is no memory for a page.
+        /// There is no memory for a page; the range is locked.
         OutOfFrames => EAGAIN,
         /// A fatal signal arrived while waiting for the lock.
         Killed => EINTR,
@@ -308,15 +308,15 @@ verb_error! {
 verb_error! {
     /// Why pages could not be faulted in beforehand.
     PopulateError {
-        /// A hole in the range.
+        /// The range has a hole.
         NotMapped => ENOMEM,
-        /// The mapping does not allow the access that was asked for.
+        /// The mapping does not allow this access.
         NotPermitted => EINVAL,
-        /// No access allowed, a guard, or beyond the end of a file.
+        /// A page cannot be accessed, is a guard, or lies beyond the end of its file.
         BadAccess => EFAULT,
-        /// The memory of a page failed.
+        /// The memory of a page has failed.
         MemoryFailed => EHWPOISON,
-        /// No memory for pages or tables.
+        /// There is no memory for pages or page tables.
         OutOfMemory => ENOMEM,
         /// A fatal signal arrived while waiting for the lock.
         Killed => EINTR,
@@ -326,15 +326,15 @@ verb_error! {
 verb_error! {
     /// Why a file was not written back.
     MsyncError {
-        /// Unknown or contradictory flags, or an unaligned start.
+        /// The flags are unknown or contradict each other, or the start is not that of a page.
         Invalid => EINVAL,
-        /// A hole in the range, or a range beyond the last address.
+        /// The range has a hole, or ends beyond the last address.
         NotMapped => ENOMEM,
-        /// To be invalidated, but locked.
+        /// The range was to be invalidated, and is locked.
         Locked => EBUSY,
         /// The file could not be written.
         Io => EIO,
-        /// No memory for the engine's own records.
+        /// There is no memory for the engine's records.
         OutOfMemory => ENOMEM,
         /// A fatal signal arrived while waiting for the lock.
         Killed => EINTR,
@@ -344,11 +344,11 @@ verb_error! {
 verb_error! {
     /// Why it is not known which pages are in memory.
     MincoreError {
-        /// Unaligned start, or less room for the answer than there are pages.
+        /// The start is not that of a page, or there is less room for the answer than there are pages.
         Invalid => EINVAL,
-        /// A hole in the range, or a range beyond the end of user space.
+        /// The range has a hole, or ends beyond user space.
         NotMapped => ENOMEM,
-        /// No memory for the engine's own records.
+        /// There is no memory for the engine's records.
         OutOfMemory => ENOMEM,
         /// A fatal signal arrived while waiting for the lock.
         Killed => EINTR,
@@ -358,13 +358,13 @@ verb_error! {
 verb_error! {
     /// Why a NUMA policy was not set.
     MbindError {
-        /// Unaligned start, a range beyond the last address, or a VMA that must not be cut.
+        /// The start is not that of a page, the range ends beyond the last address, or a VMA must not be cut.
         Invalid => EINVAL,
-        /// A hole in the range.
+        /// The range has a hole.
         NotMapped => EFAULT,
-        /// Cutting a VMA would exceed the limit on VMAs.
+        /// The limit on VMAs would be exceeded by cutting one.
         TooManyVmas => ENOMEM,
-        /// No memory for the engine's own records.
+        /// There is no memory for the engine's records.
         OutOfMemory => ENOMEM,
         /// A fatal signal arrived while waiting for the lock.
         Killed => EINTR,
@@ -374,71 +374,52 @@ verb_error! {
 verb_error! {
     /// Why mappings were not sealed.
     MsealError {
-        /// Unaligned start, a range beyond the last address, or a VMA that must not be cut.
+        /// The start is not that of a page, the range ends beyond the last address, or a VMA must not be cut.
         Invalid => EINVAL,
-        /// A hole in the range; nothing was sealed.
+        /// The range has a hole; nothing was sealed.
         NotMapped => ENOMEM,
-        /// Cutting a VMA would exceed the limit on VMAs.
+        /// The limit on VMAs would be exceeded by cutting one.
         TooManyVmas => ENOMEM,
-        /// No memory for the engine's own records.
+        /// There is no memory for the engine's records.
         OutOfMemory => ENOMEM,
         /// A fatal signal arrived while waiting for the lock.
         Killed => EINTR,
     }
 }
 
-/// Why a file was not sealed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum SealError {
-    /// Unknown seals, or a file that cannot be sealed.
-    Invalid,
-    /// Sealed against more seals.
-    Sealed,
-    /// To be sealed against writing, and somebody maps it so that it can be written, or has a page of it.
-    Busy,
-}
-
-impl SealError {
-    /// The number a system call would return for this error.
-    pub fn errno(self) -> Errno {
-        match self {
-            SealError::Invalid => Errno::EINVAL,
-            SealError::Sealed => Errno::EPERM,
-            SealError::Busy => Errno::EBUSY,
-        }
+plain_error! {
+    /// Why a file was not sealed.
+    SealError {
+        /// The seals are unknown, or the file cannot be sealed.
+        Invalid => EINVAL,
+        /// The file is sealed against more seals.
+        Sealed => EPERM,
+        /// The file cannot be sealed against writing while it is mapped for writing or its pages are in use.
+        Busy => EBUSY,
     }
 }
-
-impl fmt::Display for SealError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
-    }
-}
-
-impl core::error::Error for SealError {}
 
 verb_error! {
     /// Why other pages of a file could not be mapped in place of those there.
     RemapFilePagesError {
-        /// An empty range or one that overflows, rights, a hole in the range, or something else there than
-        /// one shared file; or a
-        /// removed segment, which went with what was there.
+        /// The range is empty or overflows, rights were given, or something else than one shared file is
+        /// mapped there.
+        ///
+        /// A removed segment that nothing else has attached goes with what was there.
         Invalid => EINVAL,
-        /// Offset and length do not fit the file's largest size.
+        /// The offset and the length exceed the largest size of a file.
         OffsetOverflow => EOVERFLOW,
-        /// More VMAs than the limit allows.
+        /// The limit on VMAs would be exceeded.
         TooManyVmas => ENOMEM,
-        /// RLIMIT_AS, RLIMIT_DATA or the commit limit.
+        /// A limit on memory would be exceeded: RLIMIT_AS, RLIMIT_DATA or the commit limit.
         Limit => ENOMEM,
-        /// No memory for the engine's own records.
+        /// There is no memory for the engine's records.
         OutOfMemory => ENOMEM,
-        /// A sealed VMA in the way, a file that is sealed against writing, or locked memory without the
-        /// right.
+        /// A sealed VMA is in the way, the file is sealed against writing, or the caller may not lock memory.
         NotPermitted => EPERM,
-        /// More locked memory than RLIMIT_MEMLOCK.
+        /// More memory would be locked than RLIMIT_MEMLOCK allows.
         LockLimit => EAGAIN,
-        /// The descriptor does not allow this access.
+        /// The file is not open for this access.
         AccessDenied => EACCES,
         /// A fatal signal arrived while waiting for the lock.
         Killed => EINTR,
@@ -448,24 +429,23 @@ verb_error! {
 verb_error! {
     /// Why System V shared memory could not be attached.
     ShmatError {
-        /// Unaligned address, REMAP without an address, or an address where something is or that does not
-        /// fit.
+        /// The address is missing, is not that of a page, does not fit, or another mapping is there.
         Invalid => EINVAL,
         /// The segment is destroyed.
         Removed => EIDRM,
         /// The segment belongs to another engine than the address space.
         OtherEngine => EXDEV,
-        /// A fixed address below the minimum without privilege, or a sealed VMA in the way.
+        /// The caller may not map so low an address, or a sealed VMA is in the way.
         NotPermitted => EPERM,
         /// No gap is large enough, or the range does not fit the address space.
         NoSpace => ENOMEM,
-        /// More VMAs than the limit allows.
+        /// The limit on VMAs would be exceeded.
         TooManyVmas => ENOMEM,
-        /// RLIMIT_AS, RLIMIT_DATA or the commit limit.
+        /// A limit on memory would be exceeded: RLIMIT_AS, RLIMIT_DATA or the commit limit.
         Limit => ENOMEM,
-        /// No memory for the engine's own records.
+        /// There is no memory for the engine's records.
         OutOfMemory => ENOMEM,
-        /// More locked memory than RLIMIT_MEMLOCK.
+        /// More memory would be locked than RLIMIT_MEMLOCK allows.
         LockLimit => EAGAIN,
         /// A fatal signal arrived while waiting for the lock.
         Killed => EINTR,
@@ -475,9 +455,9 @@ verb_error! {
 verb_error! {
     /// Why System V shared memory could not be detached.
     ShmdtError {
-        /// Unaligned, or nothing is attached there.
+        /// The address is not that of a page, or nothing is attached there.
         Invalid => EINVAL,
-        /// No memory for the engine's own records.
+        /// There is no memory for the engine's records.
         OutOfMemory => ENOMEM,
         /// A fatal signal arrived while waiting for the lock.
         Killed => EINTR,
@@ -487,11 +467,13 @@ verb_error! {
 verb_error! {
     /// Why a protection key was not allocated or freed.
     PkeyError {
-        /// Unknown rights, or a key that is not allocated.
+        /// The rights are unknown, or the key is not allocated.
         Invalid => EINVAL,
         /// All keys are in use, or the machine has none.
         NoneLeft => ENOSPC,
-        /// Never.
+        /// There is no memory left.
+        ///
+        /// No call reports this.
         OutOfMemory => ENOMEM,
         /// A fatal signal arrived while waiting for the lock.
         Killed => EINTR,
@@ -501,19 +483,19 @@ verb_error! {
 verb_error! {
     /// Why a probe was not added or taken away.
     ProbeError {
-        /// No bytes or more than sixteen, or bytes of two pages.
+        /// The probe has no bytes, more than sixteen, or bytes of two pages.
         Invalid => EINVAL,
-        /// Beyond the end of the file.
+        /// The place lies beyond the end of the file.
         BeyondEnd => EINVAL,
-        /// There is a probe already, at this place or overlapping it.
+        /// Another probe is at this place, or overlaps it.
         Taken => EEXIST,
-        /// The file itself has these bytes there.
+        /// The file has the bytes of the probe there already.
         Unchanged => EOPNOTSUPP,
         /// No probe begins there.
         NotThere => ENOENT,
         /// The file could not be read.
         Io => EIO,
-        /// No memory for the engine's own records, or for a process's copy of the page.
+        /// There is no memory for the engine's records, or for a process's copy of the page.
         OutOfMemory => ENOMEM,
         /// A fatal signal arrived while the file was read.
         Killed => EINTR,

@@ -42,19 +42,23 @@ pub(super) const GROWTH: usize = 2;
 /// A claim covers so many entries at most: their leaves may all be latched meanwhile.
 pub(super) const MOST: usize = 8;
 
-/// Why nothing was claimed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// Another writer has an entry that is needed, or it is a reservation. The end of that one's claim will
-    /// be told: [`SharedWriter::was_wanted`](super::shared::SharedWriter::was_wanted).
-    Taken,
-    /// The hole that was to be filled is none any more.
-    Filled,
-    /// There is a hole between the entries, or a reservation that [stands](STANDING), or there are too many:
-    /// it takes the writer that is alone.
-    Whole,
-    /// The host is out of memory.
-    NoMemory,
+freehold_sync::error_enum! {
+    /// Why nothing was claimed.
+    pub enum Refused {
+        /// Another writer has an entry that is needed, or the entry is a reservation.
+        ///
+        /// The end of that writer's claim will be told:
+        /// [`SharedWriter::was_wanted`](super::shared::SharedWriter::was_wanted).
+        Taken,
+        /// The hole to be filled is filled already.
+        Filled,
+        /// The entries are too many, or have a hole or a standing reservation between them.
+        ///
+        /// It takes the exclusive writer. See [`STANDING`].
+        Whole,
+        /// The host has no memory left.
+        NoMemory,
+    }
 }
 
 /// The bits of a value.

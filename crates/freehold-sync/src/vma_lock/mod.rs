@@ -229,32 +229,26 @@ impl fmt::Debug for VmaSeq {
     }
 }
 
-/// Why a VMA was not locked for reading.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ReadFail {
-    /// It is in no address space: walk the tree again.
-    Detached,
-    /// It is write-locked, or was a moment ago: take the mmap lock.
-    Locked,
-    /// It belongs to another owner by now: take the mmap lock.
-    Foreign,
-    /// It has as many readers as can be counted.
-    TooMany,
-}
-
-impl fmt::Display for ReadFail {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            ReadFail::Detached => "the VMA is detached",
-            ReadFail::Locked => "the VMA is locked for writing",
-            ReadFail::Foreign => "the VMA belongs to another address space",
-            ReadFail::TooMany => "the VMA has too many readers",
-        })
+crate::error_enum! {
+    /// Why a VMA was not locked for reading.
+    #[non_exhaustive]
+    pub enum ReadFail {
+        /// The VMA is in no address space any more.
+        ///
+        /// The caller walks the tree again.
+        Detached,
+        /// The VMA is locked for writing, or was a moment ago.
+        ///
+        /// The caller takes the mmap lock.
+        Locked,
+        /// The VMA belongs to another address space by now.
+        ///
+        /// The caller takes the mmap lock.
+        Foreign,
+        /// The VMA has as many readers as can be counted.
+        TooMany,
     }
 }
-
-impl core::error::Error for ReadFail {}
 
 /// Whether a VMA with this number is write-locked.
 fn is_odd(seq: u32) -> bool {

@@ -21,15 +21,18 @@
 use super::{CACHED, Frame, MOST};
 use freehold_sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 
-/// Why a page that was found in a cache is not mapped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotMapped {
-    /// It has too many references.
-    Crowded,
-    /// It is in no cache any more.
-    Gone,
-    /// The same; the caller has a reference, to be given back under no lock of a table: it may be the last.
-    Stale,
+freehold_sync::error_enum! {
+    /// Why a page that was found in a cache is not mapped.
+    pub enum NotMapped {
+        /// The page has too many references.
+        Crowded,
+        /// The page is in no cache any more.
+        Gone,
+        /// The page is in no cache any more, and the caller has a reference to it.
+        ///
+        /// The reference is given back under no lock of a table: it may be the last.
+        Stale,
+    }
 }
 
 #[doc(hidden)]

@@ -471,13 +471,16 @@ impl Frame {
     }
 }
 
-/// Why a page is not shared with a child.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unshared {
-    /// It is [kept](Frame::must_copy_on_fork).
-    Kept,
-    /// It has too many references.
-    Crowded,
+freehold_sync::error_enum! {
+    /// Why a page is not shared with a child.
+    pub enum Unshared {
+        /// The page is pinned or borrowed, and must be copied.
+        ///
+        /// See [`Frame::must_copy_on_fork`].
+        Kept,
+        /// The page has too many references.
+        Crowded,
+    }
 }
 
 fn unshared(refs: u32, word: u32) -> Option<Unshared> {

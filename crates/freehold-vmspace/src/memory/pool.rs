@@ -79,6 +79,17 @@ pub enum NotTaken {
     Returning(u32),
 }
 
+impl fmt::Display for NotTaken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            NotTaken::None => "the pool has no free huge page",
+            NotTaken::Returning(_) => "the reserved huge page is returning to the pool",
+        })
+    }
+}
+
+impl core::error::Error for NotTaken {}
+
 /// Numbers of huge pages, as /sys/kernel/mm/hugepages shows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct HugePoolCounts {

@@ -1,19 +1,18 @@
 //! Errors of calls that use the memory of a process on its behalf, or ask about it.
 
 use super::{Errno, NoMemory};
-use core::fmt;
 use freehold_sync::Killed;
 
 verb_error! {
     /// Why another's memory could not be read or written; nothing was.
     AccessError {
-        /// Nothing is mapped there, it does not allow this, or its page could not be had.
+        /// Nothing is mapped there, the mapping does not allow the access, or its page is not available.
         BadAddress => EFAULT,
         /// The lengths add up to more than a call can report.
         TooLong => EINVAL,
         /// The two address spaces belong to different engines.
         OtherEngine => EXDEV,
-        /// No memory.
+        /// There is no memory left.
         OutOfMemory => ENOMEM,
         /// A fatal signal arrived while waiting for a lock.
         Killed => EINTR,
@@ -23,9 +22,9 @@ verb_error! {
 plain_error! {
     /// Why no VMA was found.
     QueryError {
-        /// Flags that nobody knows.
+        /// The flags are unknown.
         Invalid => EINVAL,
-        /// None is there that is as wanted.
+        /// No VMA is there that is as wanted.
         NotFound => ENOENT,
     }
 }
@@ -33,7 +32,7 @@ plain_error! {
 plain_error! {
     /// Why the bounds of arguments were not set.
     ArgumentsError {
-        /// They are no ranges of user addresses.
+        /// The bounds are no ranges of user addresses.
         Invalid => EINVAL,
     }
 }
@@ -41,12 +40,11 @@ plain_error! {
 verb_error! {
     /// Why a stack could not be moved.
     StackMoveError {
-        /// No stack starts there; or a distance that is no multiple of a page, or leads below the lowest
-        /// address.
+        /// No stack starts there, or the distance is no multiple of a page or leads below the lowest address.
         Invalid => EINVAL,
-        /// Something is mapped between the new place and the old.
+        /// Another mapping lies between the new place and the old.
         Occupied => EFAULT,
-        /// No memory for page tables or the engine's own records.
+        /// There is no memory for page tables or the engine's records.
         OutOfMemory => ENOMEM,
         /// A fatal signal arrived while waiting for the lock.
         Killed => EINTR,
@@ -56,17 +54,16 @@ verb_error! {
 verb_error! {
     /// Why no page could be pinned.
     PinError {
-        /// Nothing is mapped there, it does not allow this, or its page could not be had; or bytes beyond
-        /// what is pinned, or stores
-        /// to what is not pinned for them.
+        /// Nothing is mapped there, the mapping or the pin does not allow the access, or the page is not
+        /// available.
         BadAddress => EFAULT,
-        /// For long, and for stores to a file that has to know when its pages are written.
+        /// The file has to know when its pages are written, which a long pin for stores would prevent.
         Tracked => EFAULT,
-        /// For long, and the frames are the file's storage.
+        /// The frames are the file's storage and cannot be pinned for long.
         Direct => EOPNOTSUPP,
         /// The page is pinned more often than can be counted.
         TooMany => ENOMEM,
-        /// No memory.
+        /// There is no memory left.
         OutOfMemory => ENOMEM,
         /// A fatal signal arrived while waiting for a lock.
         Killed => EINTR,

@@ -1,16 +1,16 @@
 //! Errors of calls that configure engines and address spaces: settings that nothing could keep to.
 
 use super::{Errno, NoMemory};
-use core::fmt;
 use freehold_sync::Killed;
 
 unkillable_error! {
     /// Why an engine was not made.
     EngineError {
-        /// The lowest address that may be mapped
-        /// ([`Config::mmap_min_addr`](crate::engine::Config::mmap_min_addr)) lies beyond user space.
+        /// The lowest address that may be mapped lies beyond user space.
+        ///
+        /// See [`Config::mmap_min_addr`](crate::engine::Config::mmap_min_addr).
         LowestAddress => EINVAL,
-        /// No memory.
+        /// There is no memory left.
         OutOfMemory => ENOMEM,
     }
 }
@@ -18,17 +18,24 @@ unkillable_error! {
 unkillable_error! {
     /// Why an address space was not made.
     SpaceError {
-        /// [`SpaceConfig::mmap_base`](crate::space::SpaceConfig::mmap_base) lies inside a page, or beyond
-        /// what is [given to everybody](crate::space::DEFAULT_MAP_WINDOW).
+        /// The base of mappings lies inside a page, or beyond the addresses that are given without a hint.
+        ///
+        /// See [`SpaceConfig::mmap_base`](crate::space::SpaceConfig::mmap_base) and
+        /// [`DEFAULT_MAP_WINDOW`](crate::space::DEFAULT_MAP_WINDOW).
         MmapBase => EINVAL,
-        /// [`SpaceConfig::brk`](crate::space::SpaceConfig::brk) lies beyond user space.
+        /// The start of the heap lies beyond user space.
+        ///
+        /// See [`SpaceConfig::brk`](crate::space::SpaceConfig::brk).
         Heap => EINVAL,
-        /// [`SpaceConfig::data`](crate::space::SpaceConfig::data) ends before it begins, or beyond user
-        /// space.
+        /// The range of the program's data ends before it begins, or beyond user space.
+        ///
+        /// See [`SpaceConfig::data`](crate::space::SpaceConfig::data).
         Data => EINVAL,
-        /// [`SpaceConfig::mdwe`](crate::space::SpaceConfig::mdwe) could not be asked for.
+        /// The setting that denies memory to be written and executed is invalid.
+        ///
+        /// See [`SpaceConfig::mdwe`](crate::space::SpaceConfig::mdwe).
         Mdwe => EINVAL,
-        /// No memory for records or the root table.
+        /// There is no memory for records or the root table.
         OutOfMemory => ENOMEM,
     }
 }
@@ -36,9 +43,9 @@ unkillable_error! {
 plain_error! {
     /// Why an address space did not deny itself what it was to.
     MdweError {
-        /// Unknown bits, or only that nobody inherits it.
+        /// The bits are unknown, or say only that children do not inherit the setting.
         Invalid => EINVAL,
-        /// Something else was denied before, and for good.
+        /// The setting differs from one that was made before, and that is final.
         NotPermitted => EPERM,
     }
 }
@@ -60,7 +67,7 @@ impl From<Killed> for MergeError {
 plain_error! {
     /// Why the heap was not put somewhere else.
     HeapError {
-        /// Beyond user space.
+        /// The heap would lie beyond user space.
         Invalid => EINVAL,
         /// A fatal signal arrived while waiting for the lock.
         Killed => EINTR,

@@ -1,23 +1,21 @@
 //! Errors of userfaultfd.
 
 use super::{Errno, NoMemory};
-use core::fmt;
 use freehold_sync::Killed;
 
 verb_error! {
     /// Why memory was not registered with a userfaultfd, or stayed registered.
     UffdRegisterError {
-        /// Not whole pages of user space, no mode or an unknown one, nothing mapped, memory that cannot be
-        /// registered like this, or, to be
-        /// taken back, memory of another userfaultfd.
+        /// The range is not whole pages of user space, the mode is unknown, or the memory there cannot be
+        /// registered or unregistered like this.
         Invalid => EINVAL,
-        /// Memory that can never be written.
+        /// The memory can never be written.
         NotPermitted => EPERM,
-        /// Registered with another userfaultfd.
+        /// The memory is registered with another userfaultfd.
         Busy => EBUSY,
-        /// Cutting a VMA would exceed the limit on VMAs.
+        /// The limit on VMAs would be exceeded by cutting one.
         TooManyVmas => ENOMEM,
-        /// No memory for the engine's own records.
+        /// There is no memory for the engine's records.
         OutOfMemory => ENOMEM,
         /// The address space is gone.
         SpaceGone => ENOMEM,
@@ -32,37 +30,39 @@ verb_error! {
     /// Why a userfaultfd's pages were not supplied, protected or moved; nothing was, or what lies left of the
     /// cause.
     UffdError {
-        /// Not whole pages of user space, an unknown mode, or VMAs for which this cannot be done.
+        /// The range is not whole pages of user space, the mode is unknown, or the VMAs there do not allow
+        /// this.
         Invalid => EINVAL,
         /// The range does not lie in one VMA that is registered with this userfaultfd.
         NotRegistered => ENOENT,
-        /// Something is there already.
+        /// A page is there already.
         Present => EEXIST,
-        /// What is mapped is changing, and the message was not read yet.
+        /// The mappings are changing, and the message about that is unread.
         Changing => EAGAIN,
-        /// Beyond the end of the file, not in its cache, or a page to be moved is lost.
+        /// The page lies beyond the end of its file, is not in its cache, or is lost.
         BadAddress => EFAULT,
         /// There is no page to be moved.
         SourceHole => ENOENT,
-        /// Somebody else has the page that is to be moved.
+        /// The page to be moved is in use elsewhere.
         Busy => EBUSY,
         /// The address space is gone.
         SpaceGone => ESRCH,
-        /// No memory for a page or table.
+        /// There is no memory for a page or page table.
         OutOfMemory => ENOMEM,
         /// A fatal signal arrived while waiting for a lock.
         Killed => EINTR,
     }
 }
 
-/// Why a userfaultfd has no message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum UffdReadError {
-    /// It is closed.
-    Closed,
-    /// A signal arrived while one was waited for.
-    Interrupted,
+freehold_sync::error_enum! {
+    /// Why a userfaultfd has no message.
+    #[non_exhaustive]
+    pub enum UffdReadError {
+        /// The userfaultfd is closed.
+        Closed,
+        /// A signal arrived while waiting for a message.
+        Interrupted,
+    }
 }
 
 impl UffdReadError {
@@ -74,11 +74,3 @@ impl UffdReadError {
         }
     }
 }
-
-impl fmt::Display for UffdReadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
-    }
-}
-
-impl core::error::Error for UffdReadError {}

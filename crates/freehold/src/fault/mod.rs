@@ -105,7 +105,26 @@ pub enum FaultError {
 
 impl fmt::Display for FaultError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
+        match *self {
+            FaultError::Segv { addr, code } => {
+                write!(f, "segmentation fault at {addr:#x}: ")?;
+                match code {
+                    SegvCode::Maperr => f.write_str("nothing is mapped there"),
+                    SegvCode::Accerr => f.write_str("the mapping does not allow the access"),
+                    SegvCode::Pkuerr(key) => write!(f, "protection key {key} does not allow the access"),
+                }
+            }
+            FaultError::Bus { addr } => write!(
+                f,
+                "bus error at {addr:#x}: the address lies beyond the end of the file, or the file could not be read"
+            ),
+            FaultError::MemoryFailed { addr } => write!(f, "the memory behind {addr:#x} has failed"),
+            FaultError::OutOfMemory => f.write_str("there is no memory for a page or page table"),
+            FaultError::Killed => f.write_str("a fatal signal arrived while waiting for a lock"),
+            FaultError::Interrupted => {
+                f.write_str("a signal arrived while waiting for a userfaultfd's pager")
+            }
+        }
     }
 }
 

@@ -15,29 +15,18 @@ use crate::{
 use freehold_pagetable::{Level, Pte};
 use freehold_vmspace::{PageIndex, PageRange};
 
-/// Why nothing was done to a page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PageError {
-    /// The frame holds no page of a program or file, or it is just changing.
-    NoPage,
-    /// The page is anonymous: what is in it is nowhere else.
-    Anonymous,
-    /// Somebody changes which VMAs may map the page, and it was not to be waited for.
-    Contended,
-}
-
-impl core::fmt::Display for PageError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(match self {
-            PageError::NoPage => "no page",
-            PageError::Anonymous => "an anonymous page",
-            PageError::Contended => "the reverse map is being changed",
-        })
+freehold_sync::error_enum! {
+    /// Why nothing was done to a page.
+    #[non_exhaustive]
+    pub enum PageError {
+        /// The frame holds no page of a program or file, or the page is changing.
+        NoPage,
+        /// The page is anonymous, and its contents are nowhere else.
+        Anonymous,
+        /// Another task is changing the reverse map of the page.
+        Contended,
     }
 }
-
-impl core::error::Error for PageError {}
 
 impl<P: Platform> Engine<P> {
     /// Takes the page of a file that `pfn` holds out of all page tables but those of locked memory; returns

@@ -39,17 +39,20 @@ pub enum Damage {
     Lost,
 }
 
-/// Why a frame is in use still.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum OfflineError {
-    /// It is in use by what cannot be taken from it: the engine itself, a task that has borrowed it, memory
-    /// without an MMU; or it is free, in a cache of another CPU or of a platform that withdraws none.
-    Busy,
-    /// It is out of use already.
-    Failed,
-    /// No frame to move the page to.
-    OutOfMemory,
+freehold_sync::error_enum! {
+    /// Why a frame is in use still.
+    #[non_exhaustive]
+    pub enum OfflineError {
+        /// The frame is in use and cannot be withdrawn.
+        ///
+        /// The engine itself, a task that has borrowed it, or memory without an MMU uses it; or it is free, in a
+        /// cache of another CPU or of a platform that withdraws none.
+        Busy,
+        /// The frame is out of use already.
+        Failed,
+        /// There is no frame to move the page to.
+        OutOfMemory,
+    }
 }
 
 impl OfflineError {
@@ -62,18 +65,6 @@ impl OfflineError {
         }
     }
 }
-
-impl core::fmt::Display for OfflineError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(match self {
-            OfflineError::Busy => "the frame is in use",
-            OfflineError::Failed => "the frame is out of use already",
-            OfflineError::OutOfMemory => "out of memory",
-        })
-    }
-}
-
-impl core::error::Error for OfflineError {}
 
 /// The marker in place of an entry whose frame failed.
 fn poison<F: Format>(pfn: Pfn) -> Pte<F> {

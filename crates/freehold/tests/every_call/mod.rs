@@ -7,6 +7,7 @@ mod engines;
 mod hostile;
 mod killed;
 mod lengths;
+mod messages;
 mod numbers;
 mod oom;
 mod storm;

@@ -30,16 +30,21 @@ use allocator_api2::{boxed::Box, unsize_box, vec::Vec};
 use freehold_pagetable::PteFlags;
 use freehold_vmspace::{PageIndex, UserRange};
 
-/// What a hook says of a page that cannot be had.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum HookFault {
-    /// There is nothing behind this address, or not any more: SIGBUS.
-    Bus,
-    /// This access is not allowed: SIGSEGV.
-    Segv,
-    /// No memory.
-    OutOfMemory,
+freehold_sync::error_enum! {
+    /// What a hook says of a page that cannot be had.
+    #[non_exhaustive]
+    pub enum HookFault {
+        /// There is nothing behind this address, or not any more.
+        ///
+        /// The program gets SIGBUS.
+        Bus,
+        /// The driver does not allow this access.
+        ///
+        /// The program gets SIGSEGV.
+        Segv,
+        /// There is no memory left.
+        OutOfMemory,
+    }
 }
 
 /// How processors may keep what they read and write.
