@@ -10,7 +10,7 @@ use freehold_sync::atomic::Ordering;
 /// Levels whose tables count: those that Linux counts as VmPTE. The root and a fifth level are left out.
 const COUNTED: usize = 3;
 
-/// Tables counted so far. Ranges are counted in ascending order, and a table over several of them counts once.
+/// Tables counted so far. Ranges are counted in ascending order. A table over several of them counts once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableCount {
     tables: u64,
@@ -41,7 +41,7 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
     /// splitting leaves. `range` lies behind all that were counted before.
     ///
     /// The caller holds the mmap lock, a VMA's lock or a reverse-mapping lock over the range. A table that
-    /// another task installs meanwhile may be counted or missed.
+    /// another task installs during the call may be counted or missed.
     pub fn count_tables(&self, memory: &M, range: VaRange, count: &mut TableCount) {
         self.count_below(memory, (self.root(), F::ROOT), Self::clip(range), count);
     }

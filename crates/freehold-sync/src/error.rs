@@ -102,7 +102,7 @@ mod tests {
     use std::string::ToString;
 
     error_enum! {
-        /// What can go wrong.
+        /// Causes of failure.
         enum Wrong {
             /// The range is empty, or goes over more lines than
             /// one.

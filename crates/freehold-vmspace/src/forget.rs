@@ -6,15 +6,15 @@ use freehold_pagetable::{
     Kind, LeafGuard, Level, NotCached, Pfn, Pte, PteFlags, PteGuard, Stale, VaRange, Visitor,
 };
 
-/// What is forgotten of a page.
+/// Facts about a page that are forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forget {
     /// That it was used.
     Use,
     /// That it was used, if one entry alone maps it.
     OwnUse,
-    /// Of anonymous memory, that it was used and written: its contents are not needed any more. A page that
-    /// several entries map and whose record is dirty stays as it is, as on Linux.
+    /// The contents, of anonymous memory: the page counts as unused and clean. A page that several entries map
+    /// and whose record is dirty stays as it is, as on Linux.
     Contents,
 }
 
@@ -22,8 +22,8 @@ pub enum Forget {
 impl<P: Platform> VmSpace<P> {
     /// Forgets `what` of every page in `range`. Pages keep their contents and their rights.
     ///
-    /// Flushes, so that an access after this call returns is noticed. Only [`Forget::OwnUse`], a hint, does not:
-    /// see `Engine::referenced`.
+    /// Flushes, so that an access after this call returns is noticed. Only [`Forget::OwnUse`], a hint, does
+    /// not: see `Engine::referenced`.
     ///
     /// A huge page at an edge of the range is split. One that cannot be split, for lack of memory, ends the
     /// walk: what is forgotten here is a hint.
@@ -45,7 +45,7 @@ struct Forgetter<'f, P, S> {
     stale: &'f mut S,
 }
 
-/// What becomes of an entry.
+/// Returns the entry that takes the place of `pte`.
 fn forgotten<P: Platform>(platform: &P, what: Forget, level: Level, pte: Pte<P::Format>) -> Pte<P::Format> {
     let Kind::Leaf { pfn, flags } = pte.kind(level) else { return pte };
     if flags.contains(PteFlags::SPECIAL) || platform.frame(pfn).hugetlb().is_some() {

@@ -77,7 +77,8 @@ pub struct Usage {
     pub private_hugetlb: u64,
 }
 
-/// What of several ranges is in memory, with the fractions of proportional sizes, so that these add up exactly.
+/// The memory in use in several ranges, with the fractions of proportional sizes, so that these add up
+/// exactly.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UsageSum(Usage);
 
@@ -148,8 +149,8 @@ impl<P: Platform> VmSpace<P> {
         let _ = self.walk(range.va(), &mut marker);
     }
 
-    /// Adds to `sum` what of `range` is in memory, and how it is shared. `locked`: its proportional size counts
-    /// as locked, too.
+    /// Adds to `sum` what of `range` is in memory, and how it is shared. With `locked`, its proportional size
+    /// counts as locked, too.
     pub fn add_usage(&self, range: UserRange, locked: bool, sum: &mut UsageSum) {
         let before = sum.0.pss;
         let mut meter = Meter { platform: self.platform(), sum: &mut sum.0 };

@@ -51,9 +51,9 @@ impl UserRange {
         }
     }
 
-    /// Returns the pages that a program names by an address and a length to a call for which Linux rounds the
-    /// length without a check: mbind, msync, set_mempolicy_home_node. A length that overflows when it is rounded
-    /// up becomes zero. `None`: the address is not that of a page, or the end overflows.
+    /// Returns the pages that a program names by an address and a length, as Linux does where it rounds the
+    /// length without a check: for mbind, msync, set_mempolicy_home_node. A length that overflows when it is
+    /// rounded up becomes zero. `None`: the address is not that of a page, or the end overflows.
     #[inline]
     pub const fn decode_wrapping(addr: u64, len: u64) -> Option<Self> {
         match len.checked_next_multiple_of(PAGE_SIZE) {

@@ -30,7 +30,7 @@ freehold_sync::error_enum! {
         Gone,
         /// The page is in no cache any more, and the caller has a reference to it.
         ///
-        /// The reference is given back under no lock of a table: it may be the last.
+        /// The caller releases the reference under no lock of a table: it may be the last.
         Stale,
     }
 }

@@ -87,8 +87,8 @@ const BROKEN: u32 = 1 << 8;
 /// A page of secret memory: nobody gets a reference to read it by.
 const SECRET: u32 = 1 << 9;
 
-/// Of anonymous memory: freed lazily. Its contents are needed only if it is dirty. Set under the lock of a table
-/// that maps the frame; stays until the frame is free.
+/// The page is anonymous and was freed lazily: its contents are needed only if it is dirty. Set under the lock of
+/// a table that maps the frame; stays until the frame is free.
 const LAZY: u32 = 1 << 10;
 
 impl Frame {
@@ -412,12 +412,12 @@ impl Frame {
         self.word.load(Relaxed) & DIRTY != 0
     }
 
-    /// Marks an anonymous page as freed lazily, and clean: only a later store makes its contents needed. Under
-    /// the lock of a table that maps it.
+    /// Marks an anonymous page as freed lazily, and clean: only a later store makes its contents needed.
+    /// Under the lock of a table that maps it.
     #[inline]
     pub fn free_lazily(&self) {
-        // Relaxed: no task follows what these flags stand for. A plain store of another flag is made by a task
-        // that holds the lock of the only table that maps the frame, which this caller holds.
+        // Relaxed: no task follows what these flags stand for. A plain store of another flag is made by a
+        // task that holds the lock of the only table that maps the frame, which this caller holds.
         self.word.fetch_or(LAZY, Relaxed);
         self.word.fetch_and(!DIRTY, Relaxed);
     }

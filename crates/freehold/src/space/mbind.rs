@@ -21,9 +21,9 @@ impl From<SplitMergeError> for MbindError {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Gives everything mapped in `len` bytes at `addr` the NUMA policy `tag`. Zero is the default policy. VMAs
-    /// with different tags do not merge. A length that overflows when it is rounded up to whole pages counts as
-    /// zero, as on Linux.
+    /// Gives everything mapped in `len` bytes at `addr` the NUMA policy `tag`. Zero is the default policy.
+    /// VMAs with different tags do not merge. A length that overflows when it is rounded up to whole pages
+    /// counts as zero, as on Linux.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What /proc/PID/smaps says: each VMA with what of it is in memory; and smaps_rollup, the sum.
+//! The reports smaps, each VMA with its memory in use, and smaps_rollup, their sum.
 
 use super::{
     AddressSpace,
@@ -95,8 +95,8 @@ impl<P: Platform> AddressSpace<P> {
         Rollup { range: range.unwrap_or(0..0), usage: sum.usage() }
     }
 
-    /// Returns the bytes of the page tables that translate what is mapped, those kept for splitting huge pages
-    /// included. The root does not count: the VmPTE of /proc/PID/status.
+    /// Returns the bytes of the page tables that translate what is mapped, those kept for splitting huge
+    /// pages included. The root does not count: the VmPTE of /proc/PID/status.
     ///
     /// Goes over all tables but their entries of the lowest level.
     ///
@@ -129,12 +129,12 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// What all VMAs of an address space have in memory.
+/// The memory in use by all VMAs of an address space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rollup {
     /// From the start of the first VMA to the end of the last.
     pub range: Range<u64>,
-    /// What is in memory.
+    /// The memory in use.
     pub usage: Usage,
 }
 

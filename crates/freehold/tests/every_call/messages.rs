@@ -1,4 +1,4 @@
-//! What errors print: a sentence for every variant of every error of the engine's crates.
+//! Messages of errors: a sentence for every variant of every error of the engine's crates.
 
 use freehold::{error::*, fault::FaultError, fault::SegvCode, object::*, rmap::*};
 use freehold_pagetable::{FaultCode, Level, OutOfTables, TableError, WalkFault};
@@ -10,7 +10,7 @@ use freehold_vmspace::{
 };
 use std::{collections::BTreeSet, error::Error, path::Path};
 
-/// What one value prints, and its Debug form.
+/// The message of one value, and its Debug form.
 fn texts(error: &(impl Error + ?Sized)) -> (String, String) {
     (error.to_string(), format!("{error:?}"))
 }

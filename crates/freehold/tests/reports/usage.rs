@@ -92,7 +92,7 @@ fn cold_pages_count_as_unused_where_one_entry_maps_them() {
 }
 
 #[test]
-fn clear_refs_clears_what_it_is_asked_to() {
+fn clear_refs_clears_accessed_bits_of_the_memory_it_names() {
     for locking in Locking::ALL {
         let world = World::with(24 << 20, Config::default());
         world.engine().resize_huge_pool(HugePageSize::Mib2, 2, None);

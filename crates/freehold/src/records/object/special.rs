@@ -31,7 +31,7 @@ use freehold_pagetable::PteFlags;
 use freehold_vmspace::{PageIndex, UserRange};
 
 freehold_sync::error_enum! {
-    /// What a hook says of a page that cannot be had.
+    /// Answers of a hook about a page that it cannot supply.
     #[non_exhaustive]
     pub enum HookFault {
         /// There is nothing behind this address, or not any more.
