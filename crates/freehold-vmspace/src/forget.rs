@@ -13,8 +13,8 @@ pub enum Forget {
     Use,
     /// That it was used, if one entry alone maps it.
     OwnUse,
-    /// The contents, of anonymous memory: the page counts as unused and clean. A page that several entries map
-    /// and whose record is dirty stays as it is, as on Linux.
+    /// The contents, of anonymous memory: the page counts as unused and clean. A page that several entries
+    /// map and whose record is dirty stays as it is, as on Linux.
     Contents,
 }
 

@@ -83,8 +83,8 @@ pub fn reading_executes() -> bool {
 
 pub const READ_IMPLIES_EXEC: u32 = 0x40_0000;
 
-/// Notes the program's peak before `len` bytes go. Of short ranges it does not: the sum over all processors would
-/// cost more than the call. (Linux's own counters may be off by as much.)
+/// Notes the program's peak before `len` bytes go. Of short ranges it does not: the sum over all processors
+/// would cost more than the call. (Linux's own counters may be off by as much.)
 fn note_peak(len: u64) {
     if len >= 32 * PAGE_SIZE {
         current().process().usage.note_peak(current().space());

@@ -44,7 +44,8 @@ impl<P: Platform> AddressSpace<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, fault::Access, space::*, space::clear_refs::ClearRefs};
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, fault::Access, space::*};
+    /// # use freehold::space::clear_refs::ClearRefs;
     /// # use freehold_machine::{Machine, MachineConfig};
     /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();

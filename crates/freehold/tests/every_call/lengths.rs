@@ -1,5 +1,5 @@
-//! Lengths at the edges of arithmetic: zero, the end of user space, the end of 64 bits, and beyond. The answers
-//! are those of Linux 6.18 about three pages with a hole behind them.
+//! Lengths at the edges of arithmetic: zero, the end of user space, the end of 64 bits, and beyond. The
+//! answers are those of Linux 6.18 about three pages with a hole behind them.
 
 use crate::support::*;
 use freehold::access::IoVec;

@@ -114,7 +114,7 @@ fn clear_refs_clears_accessed_bits_of_the_memory_it_names() {
             assert_eq!(referenced(), [false, true, true]);
             process.clear_refs(ClearRefs::Mapped);
             assert_eq!(referenced(), [false; 3]);
-            // The processor remembers translations of pages that were used, and must notice the use all the same.
+            // The processor remembers translations of pages that were used, and must notice the use again.
             touch(cpu);
             assert_eq!(referenced(), [true; 3]);
             process.clear_refs(ClearRefs::All);
