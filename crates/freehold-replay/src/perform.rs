@@ -484,7 +484,7 @@ impl<'w, 'c> Performer<'w, 'c> {
                     &self.world.totals,
                     child,
                     parent.places,
-                    parent.lineage.forked(line),
+                    parent.lineage.forked(),
                     reached,
                     touched,
                 );

@@ -86,6 +86,8 @@ pub(super) fn compare(
     let files: Runs = files.map(|run| run.first..run.first + run.count).collect();
     let listed = !snapshot.pages.is_empty();
     let mut resident = Resident::default();
+    // A fork may have copied entries of private mappings, or not.
+    let unsure = image.touched.unsure();
     for area in areas {
         let Some(mapped) = Mapped::at(world, image.process(), area) else { continue };
         let Some(sizes) = area.sizes else {
@@ -99,8 +101,12 @@ pub(super) fn compare(
                 list: listed.then_some(List { files: &files, present: &present }),
             },
             ours: &mapped.pages(image.process()),
-            reached: &image.reached.within(mapped.vma.clone()),
-            touched: &|page| image.touched.contains(page, Of::File),
+            reached: &{
+                let mut reached = image.reached.within(mapped.vma.clone());
+                reached.extend(unsure.within(mapped.vma.clone()).flatten().map(|page| (page, How::Along)));
+                reached
+            },
+            touched: &|page| image.touched.contains(page, Of::File) && !unsure.contains(page),
             has_part_of: &|pages| mapped.has_part_of(image.process(), pages),
             mapped: &mapped.shape,
             vma: mapped.vma.clone(),

@@ -429,6 +429,25 @@ mod tests {
     }
 
     #[test]
+    fn a_doubt_about_a_page_ends_with_a_store_a_discard_or_an_unmap() {
+        let parent = Touched::default();
+        parent.is_unsure(&Unsure::Pages(10 * PAGE..16 * PAGE));
+        parent.is_unsure(&Unsure::Size(12 * PAGE..18 * PAGE));
+        let child = parent.forked();
+        child.pages(10 * PAGE..10 * PAGE + 1, How::Written);
+        child.pages(11 * PAGE..11 * PAGE + 1, How::Read);
+        child.called(&call(CallName::Munmap, [12 * PAGE, PAGE, 0, 0, 0, 0], Returned::Value(0)), nothing);
+        child.called(&call(CallName::Madvise, [13 * PAGE, PAGE, 4, 0, 0, 0], Returned::Value(0)), nothing);
+        let moved = [15 * PAGE, 2 * PAGE, 2 * PAGE, 3, 30 * PAGE, 0];
+        child.called(&call(CallName::Mremap, moved, Returned::Value(30 * PAGE)), nothing);
+        let pages = |runs: Runs| runs.runs().flatten().collect::<Vec<_>>();
+        assert_eq!(pages(parent.unsure()), [10, 11, 12, 13, 14, 15]);
+        assert_eq!(pages(parent.unsure_size()), [10, 11, 12, 13, 14, 15, 16, 17]);
+        assert_eq!(pages(child.unsure()), [11, 14, 30]);
+        assert_eq!(pages(child.unsure_size()), [11, 14, 17, 30, 31]);
+    }
+
+    #[test]
     fn what_a_file_may_have_lost_is_there_again_once_it_is_written() {
         let parent = Touched::default();
         parent.cut(&(10 * PAGE..14 * PAGE));

@@ -4,6 +4,7 @@
 use freehold::space::Locking;
 use freehold_replay::outcome::Outcome;
 use freehold_replay::{Options, maps_at, replay};
+use freehold_trace::plan::aside;
 use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -469,6 +470,47 @@ fn faults_decide_what_files_have() {
             "{lie:?}"
         );
     }
+}
+
+/// The fork copies from 20 to 40, and the thread's fault begins before that ends: the child may or may not have
+/// the page.
+#[test]
+fn pages_that_came_beside_a_fork_are_not_compared_in_the_child() {
+    let events = "10 0 1 mmap 0 2000 3 22 -1 0 = 7f0000000000
+11 0 1 F 7f0000000000 6 x1
+12 0 1 N 2 1 10100
+20 0 1 N 3 3 0 e1 x30 w1 h20
+39 0 2 F 7f0000001000 6 x9
+60 - 3 S 1 exit 3
+60 0 3 X g
+70 0 2 X
+71 0 1 X g
+";
+    let exit = |pages: &str, kilobytes: u32| {
+        format!(
+            "@ 1 exit 3 60 60 0 t | /bin/t | VmRSS:{kilobytes};RssAnon:{kilobytes}
+10000-12000 r-xp 0 /bin/t | 0 | rdexmrmwme
+12000-13000 rw-p 2000 /bin/t | 4,,,,4,4,4,, | rdwrmrmwmeac
+7f0000000000-7f0000002000 rw-p 0 - | 4,,,,4,4,4,, | rdwrmrmwmeac
+7ffffffdd000-7ffffffff000 rw-p 0 [stack] | 4,,,,4,4,4,, | rdwrmrmwmegdac
+P 12 1 8
+{pages}"
+        )
+    };
+    each_way(|options| {
+        for (pages, kilobytes, open) in
+            [("P 7efffffed 1 8\nP fffffdd 1 8\n", 12, 1), ("P 7efffffed 2 8\nP fffffdc 1 8\n", 16, 0)]
+        {
+            let outcome = Recording::new(events, &exit(pages, kilobytes)).replay(options);
+            assert_eq!(outcome.difference_count, 0, "{:#?}", outcome.differences);
+            assert_eq!(outcome.set_aside.iter().filter(|(why, _)| why == aside::BESIDE_FORK).count(), open);
+        }
+        let lacks = Recording::new(events, &exit("P 7efffffee 1 8\nP fffffdc 1 8\n", 12)).replay(options);
+        assert!(findings(&lacks).contains("private pages"), "{:#?}", lacks.differences);
+        let sure = events.replace("39 0 2 F 7f0000001000 6 x9", "39 0 2 F 7f0000001000 6 x1");
+        let lacks = Recording::new(&sure, &exit("P 7efffffed 1 8\nP fffffdd 1 8\n", 12)).replay(options);
+        assert!(findings(&lacks).contains("private pages"), "{:#?}", lacks.differences);
+    });
 }
 
 #[test]

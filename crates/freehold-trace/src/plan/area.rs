@@ -46,6 +46,7 @@ pub(crate) mod flag {
         MISSING b"um" 17,
         PROTECTED b"uw" 18,
         MINOR b"ui" 19,
+        HUGETLB b"ht" 20,
     }
     /// The locks of mlock.
     pub(crate) const LOCKS: u32 = LOCKED | LOCKONFAULT;

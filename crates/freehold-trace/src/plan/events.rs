@@ -25,6 +25,7 @@ impl Planner {
         self.fault_in_file(line, task, number, address, resolved);
         let stamp = self.stamp(task);
         let doubtful = self.store_in_kin(number, stamp, &fault);
+        self.fault_in_pool(number, address, stamp);
         let Some(space) = self.spaces.get_mut(&number) else { return };
         space.touch(address, code.write(), stamp, &mut self.families, &mut self.scratch);
         let ends = match (resolved, refused) {
@@ -115,6 +116,7 @@ impl Planner {
         self.end_userfaultfds(line, task);
         self.gather_last_whole(task);
         self.use_segments(task);
+        self.leave_pool(task);
         let old = self.space_of(task).and_then(|number| self.spaces.get(&number));
         let future = old.map_or(0, |old| old.future & flag::MERGEABLE);
         self.leave(task);
@@ -174,6 +176,7 @@ impl Planner {
         self.end_userfaultfds(line, task);
         self.gather_last_whole(task);
         self.use_segments(task);
+        self.leave_pool(task);
         self.push(task, line, What::Exit);
         self.leave(task);
         let Some(own) = self.tasks.get_mut(&task) else { return };

@@ -174,6 +174,7 @@ impl Planner {
             Change::Pages if done => self.lengths.changes(file, before, stamp, &mut self.scratch),
             _ => self.lengths.uses(file, stamp, &mut self.scratch),
         }
+        self.change_in_pool(file, stamp);
         let planned = PlannedCall { file: Some(file), ..PlannedCall::new(call) };
         self.push(task, line, What::Call(Box::new(planned)));
     }

@@ -1,4 +1,4 @@
-use crate::plan::tests::{planner_with, waits};
+use crate::plan::tests::{planner_of, waits};
 use crate::plan::{Segment, Unsure, What};
 
 /// Task 1 stores to memory that may have huge pages, and forks task 2. Task 1 has taken steps 0 to 3; the first
@@ -6,7 +6,7 @@ use crate::plan::{Segment, Unsure, What};
 fn forked(events: &str) -> Segment {
     let begin = "6 0 1 mmap 0 400000 3 22 -1 0 = 7e0000000000\n7 0 1 F 7e0000000000 6 x1\n8 0 1 N 2 2 0\n";
     let exec = "@ 1 exec 2 9 9 1 t | /t | VmRSS:0\n10000-20000 rw-p 0 - | 0 | rdwrmrmwmeac\n";
-    let mut planner = planner_with(&format!("{begin}{events}"), exec);
+    let mut planner = planner_of(1, &format!("{begin}{events}"), exec);
     let segment = planner.next_segment().expect("something");
     assert!(planner.next_segment().is_none());
     segment

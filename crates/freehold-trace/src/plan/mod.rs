@@ -13,6 +13,7 @@
 //! | a call that changes what a limit in force counts | is such a call |
 //! | a call that removes a System V segment | in any address space: attached or detached it; a step that does so later waits for it, and each for the one before |
 //! | a store to a huge page that a fork has shared, and what takes that page from an address space | in any address space of the same kin: did either; see `kin.rs` |
+//! | a step that may use a pool of huge pages of known size | in any address space: is such a step; see `pools.rs` |
 //! | a call that makes a file shorter or longer | in any address space: faulted in that file, or compared what is there |
 //!
 //! and everybody waits for the last fork, snapshot, mlockall, change of limits or end of a userfaultfd. To
@@ -38,6 +39,7 @@ mod mapped;
 mod mremap;
 mod order;
 mod personality;
+mod pools;
 mod recorded;
 mod refused;
 mod registered;
@@ -128,6 +130,8 @@ pub struct Planner {
     huge: HashMap<u32, u64>,
     families: u32,
     kins: Kins,
+    /// The last step that used a pool of huge pages.
+    pool: Stamp,
     recorded: Recorded,
     set_aside: BTreeMap<&'static str, u64>,
     /// A call has occurred of which the recording shows the bytes that it moved.
@@ -241,6 +245,7 @@ impl Planner {
             huge: HashMap::default(),
             families: 0,
             kins: Kins::default(),
+            pool: Stamp::START,
             recorded: Recorded::default(),
             set_aside: BTreeMap::new(),
             shows_bytes: false,
@@ -397,6 +402,7 @@ impl Planner {
         }
         self.lengths.forget_order();
         self.kins.forget_order();
+        self.pool = Stamp::START;
         Some(segment)
     }
 

@@ -241,6 +241,7 @@ impl Planner {
         let stamp: Stamp = self.stamp(task);
         self.lengths.changes(file, None, stamp, &mut self.scratch);
         self.lengths.keep_order(file);
+        self.change_in_pool(file, stamp);
         self.push(task, line, What::Remove { file });
     }
 

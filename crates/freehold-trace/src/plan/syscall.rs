@@ -42,6 +42,8 @@ struct About {
     /// Bytes of the segment that shmat attaches.
     segment: u64,
     userfaultfd: Option<u32>,
+    /// It maps huge pages from a pool.
+    huge: bool,
     /// What it took away, though it was refused.
     emptied: Option<Range<u64>>,
 }
@@ -113,7 +115,9 @@ impl Planner {
             None => call,
         };
         let emptied = page.and_then(|page| refused::has_emptied(&call, page));
-        Some(About { call, file, access, segment, userfaultfd, emptied })
+        let attaches = self.segments.get(&call.args[0]).filter(|_| call.name == CallName::Shmat);
+        let huge = page.is_some() || attaches.is_some_and(|segment| segment.huge.is_some());
+        Some(About { call, file, access, segment, userfaultfd, huge, emptied })
     }
 
     /// Plans a call, with what must be there before it and what is gone after it.
@@ -127,6 +131,7 @@ impl Planner {
         }
         let Some(mut space) = self.spaces.remove(&at.space) else { return };
         self.call_in_kin(&space, &reach, stamp);
+        self.call_in_pool(&space, &reach, about.huge, stamp);
         let partly = space.told.is_some();
         let files = self.followed(&space, &reach, about.file);
         // What is assumed waits as the call itself.
@@ -182,6 +187,9 @@ impl Planner {
             families: &mut self.families,
         };
         space.apply(&mut doing);
+        if about.huge {
+            self.note_huge(space, call, *segment, stamp);
+        }
         about.emptied.iter().for_each(|range| space.areas.unmap(range));
         // Not before: what has just been mapped is no place to grow to.
         space.forget_growth();

@@ -12,14 +12,14 @@ const SNAP: &str = "# fhsnap 1 t
 ";
 
 pub(super) fn planner(events: &str) -> Planner {
-    planner_with(events, "")
+    planner_of(1, events, "")
 }
 
-/// Plans `events` with further snapshots.
-pub(super) fn planner_with(events: &str, snapshots: &str) -> Planner {
+/// Plans `events` of a recording of this version, with further snapshots.
+pub(super) fn planner_of(version: u32, events: &str, snapshots: &str) -> Planner {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("t.trace");
-    fs::write(&path, format!("# fhtrace 1 t\n5 0 1 E 0\n{events}")).expect("written");
+    fs::write(&path, format!("# fhtrace {version} t\n5 0 1 E 0\n{events}")).expect("written");
     fs::write(folder.path().join("t.snap"), format!("{SNAP}{snapshots}")).expect("written");
     // Open files stay readable after the folder is gone.
     Planner::new(Recording::open(&path).expect("a recording"))
