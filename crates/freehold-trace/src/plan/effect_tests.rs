@@ -72,7 +72,7 @@ fn a_fault_under_a_vma_lock_during_an_mprotect_comes_before_it() {
 }
 
 #[test]
-fn a_fault_that_outlasts_a_fork_leaves_open_what_the_child_has() {
+fn a_fault_that_outlasts_a_fork_makes_its_page_unsure_in_the_child() {
     for (fault, open) in [
         ("25 0 2 F 11000 4 x9", true),
         // It ends before the lock is released, or begins after that.

@@ -48,7 +48,7 @@ fn a_store_waits_for_an_exec_of_a_child() {
 }
 
 #[test]
-fn a_store_waits_for_what_a_grandchild_unmaps() {
+fn a_store_waits_for_the_munmap_of_a_grandchild() {
     let segment = forked(
         "9 0 2 N 3 3 0
 10 0 3 munmap 7e0000000000 400000 = 0

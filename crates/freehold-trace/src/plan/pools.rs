@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_in_huge_pages_waits_for_what_another_process_unmaps() {
+    fn a_fault_in_huge_pages_waits_for_the_munmap_of_another_process() {
         let mut planner = planner_of(
             2,
             "# machine pool-2048kB 2 0
