@@ -1,5 +1,5 @@
-//! A recording of what programs do to their memory, in the project's own format (`docs/trace-format.md`), on a
-//! port of its own: option `record`, and `PROTOCOL.md`.
+//! A recording of what programs do to their memory, in the project's own format (`docs/trace-format.md`), on
+//! a port of its own: option `record`, and `PROTOCOL.md`.
 //!
 //! A line is written when what it says is over, by the thread that did it: a call or a fault with the time
 //! that it took, a new task before it runs, an exec with the list of what is mapped. Numbers of tasks are
@@ -187,7 +187,8 @@ pub fn signal(number: u32, code: i32) {
     }
 }
 
-/// Writes a task that is about to run for the first time. An address space of its own was copied since `began`.
+/// Writes a task that is about to run for the first time. An address space of its own was copied since
+/// `began`.
 pub fn task(tid: u32, process: u32, flags: u64, began: u64) {
     if options::records() {
         let (cpu, own) = (cpu::number(), cpu::current().tid());
@@ -204,7 +205,8 @@ pub fn exec(began: u64) {
     }
 }
 
-/// Writes the image of a thread that is not running yet, or of the calling one, whose execve began at `began`.
+/// Writes the image of a thread that is not running yet, or of the calling one, whose execve began at
+/// `began`.
 pub fn of_exec(thread: &Thread, process: &Process, space: &Space, began: u64) {
     if !options::records() {
         return;
@@ -245,7 +247,8 @@ pub fn exit(last: bool) {
     });
 }
 
-/// Drops the space that the calling thread has left, and writes that it is gone, unless another process has it.
+/// Drops the space that the calling thread has left, and writes that it is gone, unless another process has
+/// it.
 pub fn leave(space: Option<Space>) {
     let left = space.as_ref().filter(|_| options::records()).map(Counted::downgrade);
     drop(space);

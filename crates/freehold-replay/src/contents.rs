@@ -1,9 +1,9 @@
 //! What a replay on memory with contents writes, and what it must never find.
 //!
-//! A write fault stores a word that names the address space and how often that was forked before, at a place in
-//! the page that is the task's own. So whatever word is found in a private page says where it comes from: from
-//! this address space, or from one that it was forked from, before that fork. Anything else is a page that
-//! leaked, was not zeroed, or was shared for too long. What is stored through a shared mapping is
+//! A write fault stores a word that names the address space and how often that was forked before, at a place
+//! in the page that is the task's own. So whatever word is found in a private page says where it comes from:
+//! from this address space, or from one that it was forked from, before that fork. Anything else is a page
+//! that leaked, was not zeroed, or was shared for too long. What is stored through a shared mapping is
 //! everybody's: private copies of a file's pages may hold it, whichever process stored it.
 
 use freehold::fault::FaultError;
@@ -20,8 +20,8 @@ const WORDS: u64 = PAGE / 8;
 /// Where the words in an address space may come from.
 #[derive(Debug)]
 pub(super) struct Lineage {
-    /// Itself first, then what it was forked from: the number of an address space, and the number of its forks
-    /// from which on its words must not be seen here.
+    /// Itself first, then what it was forked from: the number of an address space, and the number of its
+    /// forks from which on its words must not be seen here.
     sources: Vec<(u32, u32)>,
     /// Number of its own forks. The plan orders each of them with everything else in the address space.
     forks: AtomicU32,

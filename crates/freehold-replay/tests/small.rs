@@ -472,8 +472,8 @@ fn faults_decide_what_files_have() {
     }
 }
 
-/// The fork copies from 20 to 40, and the thread's fault begins before that ends: the child may or may not have
-/// the page.
+/// The fork copies from 20 to 40, and the thread's fault begins before that ends: the child may or may not
+/// have the page.
 #[test]
 fn pages_that_came_beside_a_fork_are_not_compared_in_the_child() {
     let events = "10 0 1 mmap 0 2000 3 22 -1 0 = 7f0000000000
@@ -697,8 +697,8 @@ P fffffda 1 8
     });
 }
 
-/// While events are being lost, a program begins, of which some are lost, too: nothing of it is checked before
-/// the exec behind the loss, and that for this reason.
+/// While events are being lost, a program begins, of which some are lost, too: nothing of it is checked
+/// before the exec behind the loss, and that for this reason.
 #[test]
 fn what_begins_within_a_loss_is_not_checked() {
     let exec = |id, time| EXEC.replace("@ 0 exec 1 5 6", &format!("@ {id} exec 1 {time} {time}"));

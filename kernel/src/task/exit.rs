@@ -61,8 +61,8 @@ pub fn exit_group(status: Status) -> ! {
     exit_thread()
 }
 
-/// Every thread of the process ends, as soon as it comes by. Called by `kill`, too. Of one that is being dumped
-/// all others do already, and SIGKILL alone is for the thread that dumps.
+/// Every thread of the process ends, as soon as it comes by. Called by `kill`, too. Of one that is being
+/// dumped all others do already, and SIGKILL alone is for the thread that dumps.
 pub fn end_process(process: &Process, status: Status) {
     if process.dumping.lock().is_some() && status != Status::by_signal(SIGKILL as u8) {
         return;

@@ -16,9 +16,9 @@
 //! | holds the mmap lock for reading (`r`) | where it got the lock, and behind an event that held the lock for writing at that time |
 //! | holds only the lock of a VMA, or none | at its time |
 //!
-//! An address space of one task needs no such order. A fault like C leaves open whether the fork has copied the
-//! page, and so does a call that takes pages. These pages are *unsure* in the child, and are not compared there.
-//! Where a recording tells no locks, every fault and call that overlaps the fork is like C.
+//! An address space of one task needs no such order. A fault like C leaves open whether the fork has copied
+//! the page, and so does a call that takes pages. These pages are *unsure* in the child, and are not compared
+//! there. Where a recording tells no locks, every fault and call that overlaps the fork is like C.
 
 use super::calls::{CLONE_VM, Space};
 use super::step::What;
@@ -211,7 +211,8 @@ impl Planner {
         open.map(|event| self.around(space, &event.pages)).collect()
     }
 
-    /// Remembers a fork at `time` into `child` of which no lock is recorded: events that overlap it may end later.
+    /// Remembers a fork at `time` into `child` of which no lock is recorded: events that overlap it may end
+    /// later.
     pub(super) fn remember_fork(&mut self, task: u32, child: u32, time: u64, cost: &Cost) {
         let Some((number, _)) = self.shared_space(task).filter(|_| !Copying::of(time, cost).locked) else {
             return;

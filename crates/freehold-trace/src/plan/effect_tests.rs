@@ -1,7 +1,8 @@
 use crate::plan::tests::{planner, waits};
 use crate::plan::{Segment, Unsure, What};
 
-/// The plan of two threads, 2 and 3, beside task 1. The first of `events` is line 5; task 1 has taken steps 0 to 2.
+/// The plan of two threads, 2 and 3, beside task 1. The first of `events` is line 5; task 1 has taken steps 0
+/// to 2.
 fn threads(events: &str) -> Segment {
     let mut planner = planner(&format!("6 0 1 N 2 1 10100\n7 0 1 N 3 1 10100\n{events}"));
     let segment = planner.next_segment().expect("something");

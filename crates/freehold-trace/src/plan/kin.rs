@@ -1,8 +1,8 @@
 //! The order of steps in different address spaces that share huge pages by fork.
 //!
 //! A store to a huge page that a fork has shared leaves the page whole if no other address space maps it any
-//! more. Otherwise the store splits the page and copies 4 KiB of it. So the plan keeps the order of such stores
-//! and of what takes the page from other address spaces:
+//! more. Otherwise the store splits the page and copies 4 KiB of it. So the plan keeps the order of such
+//! stores and of what takes the page from other address spaces:
 //!
 //! ```text
 //! parent   store, fork, waitpid ............ store: the page is still huge
@@ -14,9 +14,9 @@
 //! | a store to a present page, where a huge page may be; a call about such memory | the last such step in that block; earlier ends of address spaces of the kin |
 //! | the end of an address space (exit, exec) | the last such step in each of its blocks |
 //!
-//! Blocks of 2 MiB are numbered by where memory was first written and not by its address, because a process may
-//! move it. Where an end and a store overlap in time, the recording does not determine whether the page stays
-//! huge, and the replay does not compare that.
+//! Blocks of 2 MiB are numbered by where memory was first written and not by its address, because a process
+//! may move it. Where an end and a store overlap in time, the recording does not determine whether the page
+//! stays huge, and the replay does not compare that.
 
 use super::area::{Area, PAGE, flag, page_of};
 use super::calls::{Reach, Space};
@@ -106,8 +106,8 @@ impl Planner {
         if whole && self.may_be_huge(area) { block } else { at..at + PAGE }
     }
 
-    /// Reads from the recording where anonymous memory may have huge pages. A setting that is not recorded may
-    /// be any.
+    /// Reads from the recording where anonymous memory may have huge pages. A setting that is not recorded
+    /// may be any.
     pub(super) fn ask_for_huge_pages(&mut self) {
         if self.kins.always.is_some() {
             return;

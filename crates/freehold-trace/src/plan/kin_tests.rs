@@ -1,8 +1,8 @@
 use crate::plan::tests::{planner_of, waits};
 use crate::plan::{Segment, Unsure, What};
 
-/// Task 1 stores to memory that may have huge pages, and forks task 2. Task 1 has taken steps 0 to 3; the first
-/// of `events` is line 6.
+/// Task 1 stores to memory that may have huge pages, and forks task 2. Task 1 has taken steps 0 to 3; the
+/// first of `events` is line 6.
 fn forked(events: &str) -> Segment {
     let begin = "6 0 1 mmap 0 400000 3 22 -1 0 = 7e0000000000\n7 0 1 F 7e0000000000 6 x1\n8 0 1 N 2 2 0\n";
     let exec = "@ 1 exec 2 9 9 1 t | /t | VmRSS:0\n10000-20000 rw-p 0 - | 0 | rdwrmrmwmeac\n";
@@ -71,7 +71,8 @@ fn memory_that_was_moved_is_still_shared() {
     assert_eq!(waits(&segment, 9), []);
 }
 
-/// A fault on memory that was not there, a read, memory that was never written or has no room for a huge page.
+/// A fault on memory that was not there, a read, memory that was never written or has no room for a huge
+/// page.
 #[test]
 fn nothing_else_waits_for_another_address_space() {
     for events in [

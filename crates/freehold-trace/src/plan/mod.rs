@@ -1,8 +1,9 @@
 //! From a recording to a plan: every task's steps in order, and between tasks just the order that addresses
 //! and forks force.
 //!
-//! The order in which events took effect on Linux is one exact order. It is that of the recording, except where
-//! tasks of one address space overlap (`effect.rs`). What may be done in another order, or at once, is what would come out the same:
+//! The order in which events took effect on Linux is one exact order. It is that of the recording, except
+//! where tasks of one address space overlap (`effect.rs`). What may be done in another order, or at once, is
+//! what would come out the same:
 //!
 //! | step | waits for earlier steps of other tasks in the same address space that |
 //! | --- | --- |

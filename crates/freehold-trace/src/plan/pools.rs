@@ -1,9 +1,10 @@
 //! The order of steps that use pools of huge pages.
 //!
-//! All processes share the machine's pools: an mmap may fail if another process has not unmapped its huge pages
-//! yet. So where the recording tells how many pages the pools had, all steps that may take pages from a pool or
-//! return some keep the order of the recording, between address spaces too. These are calls about memory of huge
-//! pages, faults in it, changes of the length of its files, and exits and execs of processes that map it.
+//! All processes share the machine's pools: an mmap may fail if another process has not unmapped its huge
+//! pages yet. So where the recording tells how many pages the pools had, all steps that may take pages from a
+//! pool or return some keep the order of the recording, between address spaces too. These are calls about
+//! memory of huge pages, faults in it, changes of the length of its files, and exits and execs of processes
+//! that map it.
 
 use super::area::flag;
 use super::calls::{Reach, Space};
@@ -13,8 +14,8 @@ use super::{Planner, calls};
 use crate::{Call, CallName};
 
 impl Planner {
-    /// Keeps the order of a fault among the steps that use a pool, if address space `number` has huge pages at
-    /// `at`.
+    /// Keeps the order of a fault among the steps that use a pool, if address space `number` has huge pages
+    /// at `at`.
     pub(super) fn fault_in_pool(&mut self, number: u32, at: u64, stamp: Stamp) {
         let area = self.spaces.get(&number).and_then(|space| space.areas.find(at));
         if area.is_some_and(|(_, area)| area.flags & flag::HUGETLB != 0) {

@@ -152,7 +152,8 @@ pub enum What {
     Clear(Range<u64>),
 }
 
-/// Pages about which the recording leaves something open, because it does not determine the order of two events.
+/// Pages about which the recording leaves something open, because it does not determine the order of two
+/// events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unsure {
     /// Pages that may or may not be present: another task brought or took them while a fork copied.
