@@ -22,6 +22,7 @@ pub use allocator_api2::alloc::AllocError;
 pub use interval::{IntervalAdapter, IntervalLink, IntervalTree};
 pub use map::claim::{CLAIMED, HOLE, MARKS, Refused, STANDING, WANTED};
 pub use map::draft::Draft;
+pub use map::fan::Nodes;
 pub use map::gap::{Direction, GapRequest};
 pub use map::read::Reader;
 pub use map::shared::SharedWriter;

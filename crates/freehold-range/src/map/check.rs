@@ -81,6 +81,7 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
     fn check_node(&self, node: &Node<SLOTS>, seen: &mut Seen) -> u64 {
         let word = node.word();
         assert!(!word.is_busy() && !word.is_dead(), "a reachable node is held or dead: {word:?}");
+        assert!(word.count() <= self.map.fan.most(), "a node has more slots in use than the fan-out");
         for unused in word.count()..SLOTS {
             assert_eq!(node.end(unused), u64::MAX, "an unused slot has an end");
         }

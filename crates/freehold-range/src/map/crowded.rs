@@ -32,7 +32,7 @@ impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
     pub(super) fn part(&self, key: u64) {
         self.split_leaf(key, Halves::Shared, |leaf, _| {
             leaf.forget_meetings();
-            (leaf.count() >= Node::<SLOTS>::DIVISIBLE).then_some(leaf.count() / 2)
+            (leaf.count() >= self.map.fan.divisible()).then_some(leaf.count() / 2)
         });
     }
 

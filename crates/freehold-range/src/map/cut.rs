@@ -82,7 +82,7 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
     where
         'a: 'n,
     {
-        if at < node.count() && self.node_at(node, at).count() < Node::<SLOTS>::SPARSE {
+        if at < node.count() && self.node_at(node, at).count() < self.fan().sparse() {
             self.merge(held, node, at);
             if at > 0 {
                 self.merge(held, node, at - 1);
@@ -100,7 +100,7 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         }
         let (left, right) = (self.node_at(node, at), self.node_at(node, at + 1));
         let (kept, moved) = (left.count(), right.count());
-        if kept + moved > Node::<SLOTS>::MERGED {
+        if kept + moved > self.fan().merged() {
             return;
         }
         held.hold::<H>(left);

@@ -9,6 +9,7 @@ use freehold_sync::{Host, Rank};
 use super::Entry;
 use super::claim::{Mark, RESERVED, Refused, claimed};
 use super::draft::Entries;
+use super::fan::Fan;
 use super::grow::Halves;
 use super::hold::Held;
 use super::node::{Node, Slot};
@@ -84,7 +85,7 @@ impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
         let rcu = H::rcu_read();
         let latched = self.latch(&rcu, with.start);
         let Way { leaf, at, .. } = latched.way;
-        if !takes_one(&latched.way, with.start) {
+        if !takes_one(&latched.way, with.start, self.map.fan) {
             return None;
         }
         let sides = match Sides::of(leaf, at, with, kept, own) {
@@ -131,7 +132,7 @@ impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
         let rcu = H::rcu_read();
         let latched = self.latch(&rcu, with.start);
         let Way { leaf, at, .. } = latched.way;
-        if !takes_one(&latched.way, with.start) {
+        if !takes_one(&latched.way, with.start, self.map.fan) {
             return Ok(false);
         }
         let sides = Sides::of(leaf, at, with, &kept, &|_| false).map_err(|no| no.note(leaf))?;
@@ -200,9 +201,9 @@ impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
 /// Whether a latched leaf alone is concerned by an entry that comes into a hole from `start` on, and has room
 /// for it: the end of the last leaf does not move, and what touches the hole is not in the leaf before.
 #[inline(always)]
-fn takes_one<const SLOTS: usize>(way: &Way<'_, SLOTS>, start: u64) -> bool {
+fn takes_one<const SLOTS: usize>(way: &Way<'_, SLOTS>, start: u64, fan: Fan) -> bool {
     let elsewhere = way.at == way.leaf.count() || way.at == 0 && way.lo == start;
-    !(elsewhere && way.above.is_some()) && way.leaf.weight() < SLOTS
+    !(elsewhere && way.above.is_some()) && way.leaf.weight() < fan.most()
 }
 
 /// An entry that touches a hole, and is no reservation.

@@ -50,7 +50,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         let mut len = with.len();
         let mut at = path.step(0).at;
         let mut level = 0;
-        while part && level == 0 || path.step(level).node.weight() + len > SLOTS {
+        while part && level == 0 || path.step(level).node.weight() + len > self.fan.most() {
             if level == path.top {
                 self.raise(held, spares, &mut path);
             }
@@ -120,12 +120,12 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     ) -> *mut Node<SLOTS> {
         let (count, len) = (node.count(), items.len());
         let cut = match halves {
-            Halves::Full => cut_at::<SLOTS>(count, at, len),
-            Halves::Shared => widest_gap(node, at, items),
+            Halves::Full => cut_at(count, at, len, self.fan.most()),
+            Halves::Shared => widest_gap(node, at, items, self.fan.most()),
             Halves::There if node.word().is_leaf() => at,
             Halves::There => node.count() / 2,
         };
-        let cut = balanced(node, at, len, cut);
+        let cut = balanced(node, at, len, cut, self.fan.most());
         let link = spares.take();
         // SAFETY: taken from the store, hence allocated and nobody else's.
         let right = unsafe { &*link };
@@ -175,9 +175,9 @@ pub(super) enum Halves {
 /// new ones: the right half is not touched again by such a run, and is left as full as possible. At the very
 /// end it is made in front of them, for the same reason. One old slot goes with them all the same: a leaf
 /// that they have for themselves would go with them, and come again with the next ones.
-fn cut_at<const SLOTS: usize>(count: usize, at: usize, len: usize) -> usize {
+fn cut_at(count: usize, at: usize, len: usize, most: usize) -> usize {
     let total = count + len;
-    let quarter = (SLOTS / 4).min(total / 2);
+    let quarter = (most / 4).min(total / 2);
     let cut = if at == 0 {
         len + 1
     } else if at == count {
@@ -185,17 +185,22 @@ fn cut_at<const SLOTS: usize>(count: usize, at: usize, len: usize) -> usize {
     } else {
         (at + len).clamp(quarter, total - quarter)
     };
-    cut.clamp(total.saturating_sub(SLOTS).max(1), SLOTS.min(total - 1))
+    cut.clamp(total.saturating_sub(most).max(1), most.min(total - 1))
 }
 
 /// The same for writers beside each other. A leaf with one entry would go with that, and the next entry there
 /// would split the full one again, each time with the structure lock: so both halves have a quarter. Of the
 /// cuts that are left it is the one at the widest gap of a leaf: those who map on either side of it meet no
 /// more.
-fn widest_gap<const SLOTS: usize>(node: &Node<SLOTS>, at: usize, items: &[Slot<SLOTS>]) -> usize {
+fn widest_gap<const SLOTS: usize>(
+    node: &Node<SLOTS>,
+    at: usize,
+    items: &[Slot<SLOTS>],
+    most: usize,
+) -> usize {
     let total = node.count() + items.len();
     let slot = |index| with_new(node, at, items, index);
-    let quarter = (SLOTS / 4).min(total / 2).max(1).max(total.saturating_sub(SLOTS));
+    let quarter = (most / 4).min(total / 2).max(1).max(total.saturating_sub(most));
     let middle = total / 2;
     if !node.word().is_leaf() {
         return middle;
@@ -207,7 +212,13 @@ fn widest_gap<const SLOTS: usize>(node: &Node<SLOTS>, at: usize, items: &[Slot<S
 
 /// The cut nearest to the one wanted that leaves neither half with more than it has room for: entries count
 /// for more than one slot where room is promised.
-fn balanced<const SLOTS: usize>(node: &Node<SLOTS>, at: usize, len: usize, wanted: usize) -> usize {
+fn balanced<const SLOTS: usize>(
+    node: &Node<SLOTS>,
+    at: usize,
+    len: usize,
+    wanted: usize,
+    most: usize,
+) -> usize {
     let total = node.count() + len;
     let weight = |index: usize| match index {
         _ if index < at => node.weight_of(index),
@@ -215,7 +226,7 @@ fn balanced<const SLOTS: usize>(node: &Node<SLOTS>, at: usize, len: usize, wante
         _ => node.weight_of(index - len),
     };
     let fits = |cut: &usize| {
-        (0..*cut).map(weight).sum::<usize>() <= SLOTS && (*cut..total).map(weight).sum::<usize>() <= SLOTS
+        (0..*cut).map(weight).sum::<usize>() <= most && (*cut..total).map(weight).sum::<usize>() <= most
     };
     let nearest = (1..total).filter(fits).min_by_key(|cut| cut.abs_diff(wanted));
     nearest.expect("two nodes have room for a full one and what a change adds")

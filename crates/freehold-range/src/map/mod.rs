@@ -89,6 +89,7 @@ pub mod claim;
 mod crowded;
 mod cut;
 pub mod draft;
+pub mod fan;
 mod fill;
 mod finger;
 pub(crate) mod gap;
@@ -109,6 +110,7 @@ use core::num::NonZeroU64;
 use freehold_sync::{Host, RawSpin};
 
 use self::draft::Draft;
+use self::fan::{Fan, Nodes};
 use self::finger::Finger;
 use self::node::Node;
 use self::read::Reader;
@@ -154,8 +156,9 @@ pub enum Lookup {
 /// Creating a map allocates nothing. Readers hold a grace-period guard of the host; the writer is the task
 /// with the right to call [`RangeMap::writer`]: in an address space, the holder of the mmap lock for writing.
 ///
-/// `SLOTS` is the fan-out of the tree. The default is the one that measures best; tests choose a small one,
-/// so that a handful of entries already splits and merges nodes.
+/// `SLOTS` is the number of slots of a node, and the fan-out of the tree unless the map was made with narrower
+/// [`Nodes`]. The default is the one that measures best; tests choose a small one, so that a handful of entries
+/// already splits and merges nodes.
 ///
 /// # Invariants
 ///
@@ -173,6 +176,8 @@ pub struct RangeMap<H: Host, const SLOTS: usize = FAN> {
     /// Held by a shared writer that changes more than one leaf, and by a search that corrects what an inner
     /// node keeps.
     structure: RawSpin,
+    /// The fan-out; fixed.
+    fan: Fan,
     host: PhantomData<fn() -> H>,
 }
 
@@ -189,20 +194,23 @@ impl<H: Host, const SLOTS: usize> Default for RangeMap<H, SLOTS> {
 }
 
 impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
-    /// Attempts of a lookup before it says [`Lookup::Contended`]; few where the fan-out says that a model
-    /// checker or a test is at work, so that giving up is tried too.
-    const ATTEMPTS: usize = if SLOTS < 8 { 2 } else { 32 };
-
     /// An empty map. Allocates nothing.
     pub fn new() -> Self {
-        const {
-            assert!(SLOTS >= 4 && SLOTS <= 63);
-        }
+        Self::with(Nodes::Wide)
+    }
+
+    /// The same with nodes of this kind.
+    pub fn with(nodes: Nodes) -> Self {
+        let fan = match nodes {
+            Nodes::Wide => const { Fan::of(SLOTS) },
+            Nodes::Narrow => const { Fan::of(fan::LEAST) },
+        };
         Self {
             root: Node::new(),
             spares: Spares::new(),
             finger: Finger::new(),
             structure: RawSpin::new(),
+            fan,
             host: PhantomData,
         }
     }
@@ -242,7 +250,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     #[cold]
     #[inline(never)]
     fn retry(&self, key: u64) -> Lookup {
-        for _ in 1..Self::ATTEMPTS {
+        for _ in 1..self.fan.attempts() {
             H::relax();
             let found = self.attempt(key);
             if found != Lookup::Contended {

@@ -12,6 +12,7 @@ use freehold_sync::{Host, RcuHead};
 
 use super::Entry;
 use super::claim::Mark;
+use super::fan::Fan;
 
 const _: () = assert!(usize::BITS == 64, "a start address is kept in a pointer-sized slot");
 
@@ -127,17 +128,6 @@ pub(super) struct Node<const SLOTS: usize> {
 }
 
 impl<const SLOTS: usize> Node<SLOTS> {
-    /// A sparse node (fewer slots in use than this) is merged with a neighbour if that leaves room.
-    pub(super) const SPARSE: usize = if SLOTS / 3 > 2 { SLOTS / 3 } else { 2 };
-    /// Slots in use after a merge at most; the rest keeps the next few insertions from splitting again.
-    pub(super) const MERGED: usize = SLOTS - if SLOTS / 4 > 1 { SLOTS / 4 } else { 1 };
-
-    /// So many meetings are many: of a hundred changes about. In a map for a model checker the first is.
-    const MANY: u64 = if SLOTS < 8 { 1 } else { 8 };
-
-    /// A leaf with fewer entries is not split because it is crowded.
-    pub(super) const DIVISIBLE: usize = if SLOTS < 8 { 2 } else { 4 };
-
     pub(super) fn new() -> Self {
         Self {
             word: AtomicU64::new(0),
@@ -393,11 +383,11 @@ impl<const SLOTS: usize> Node<SLOTS> {
     /// Writers beside each other have met here; the node is held. Returns whether they do so often, in a leaf
     /// that can be split.
     #[cold]
-    pub(super) fn count_meeting(&self) -> bool {
+    pub(super) fn count_meeting(&self, fan: Fan) -> bool {
         let word = self.word();
         let meetings = (word.meetings() + 1).min(Word::MEETINGS / Word::MEETING);
         self.word.store(word.with_meetings(meetings).0, Ordering::Relaxed);
-        meetings >= Self::MANY && word.count() >= Self::DIVISIBLE
+        meetings >= fan.many() && word.count() >= fan.divisible()
     }
 
     /// The meetings are forgotten; the node is held.

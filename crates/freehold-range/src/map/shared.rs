@@ -206,7 +206,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         }
         let Some((first, last)) = span.slots else { return Some(Ok(())) };
         let room = span.cuts(want);
-        if room > 0 && way.leaf.weight() + room > SLOTS {
+        if room > 0 && way.leaf.weight() + room > self.map.fan.most() {
             return None;
         }
         // Readers do not look at marks: the version stays, unless room is promised.
@@ -277,7 +277,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
             let Step { node, at, .. } = path.step(0);
             node.set_value(at, with_room(node.datum(at), room));
             node.set_promised(true);
-            if node.weight() > SLOTS {
+            if node.weight() > map.fan.most() {
                 map.finger.forget();
                 map.put(held, &self.draft.spares, path, &[], Halves::Shared);
             }

@@ -118,7 +118,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
             // First: a task with the latch must not be preempted by one that spins for it.
             H::spin_enter(Rank::VmaMap);
             if way.leaf.try_hold(way.word) {
-                let crowded = met && way.leaf.count_meeting();
+                let crowded = met && way.leaf.count_meeting(self.fan);
                 let host = core::marker::PhantomData;
                 return Latched { way, crowded, changed: Cell::new(met), host };
             }

@@ -8,6 +8,7 @@ use core::ops::Deref;
 use allocator_api2::alloc::AllocError;
 use freehold_sync::Host;
 
+use super::fan::Fan;
 use super::grow::Halves;
 use super::hold::Held;
 use super::node::{Node, Slot};
@@ -51,6 +52,11 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
     pub(super) fn new(map: &'a RangeMap<H, SLOTS>) -> Self {
         map.finger.start_at(&map.root);
         Self { reader: Reader::new(map), alone: PhantomData }
+    }
+
+    #[inline(always)]
+    pub(super) fn fan(&self) -> Fan {
+        self.map.fan
     }
 
     // Lookups, as the reader's, by way of the finger.
@@ -100,9 +106,9 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
     pub fn reserve(&mut self, replaces: usize) -> Result<(), AllocError> {
         // A change splits at most every node from a leaf to the root, and the root into two new ones. A split
         // leaves the root with two slots, and a change adds one: the tree grows at once, and again
-        // after `SLOTS` - 1 changes.
+        // after as many changes as a full node has slots, less one.
         let levels = self.map.root.level() + 1;
-        let grown = levels.saturating_add(1 + replaces / (SLOTS - 1));
+        let grown = levels.saturating_add(1 + replaces / (self.fan().most() - 1));
         let need =
             replaces.saturating_sub(1).saturating_mul(grown.saturating_add(1)).saturating_add(levels + 1);
         if grown <= MAX_LEVELS && self.map.spares.count() >= need {
@@ -256,7 +262,8 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         let to = first_behind(leaf, from, start, end);
         let gone = to - from;
         let now = count - gone + with.len();
-        if now > SLOTS || (now < count && now < Node::<SLOTS>::SPARSE && !is_root && self.merges(now)) {
+        let fan = self.fan();
+        if now > fan.most() || (now < count && now < fan.sparse() && !is_root && self.merges(now)) {
             return false;
         }
         if is_root {
@@ -280,7 +287,7 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
     fn merges(&self, now: usize) -> bool {
         let Step { node, at, .. } = self.step(1);
         let has_room =
-            |at: usize| at < node.count() && self.node_at(node, at).count() + now <= Node::<SLOTS>::MERGED;
+            |at: usize| at < node.count() && self.node_at(node, at).count() + now <= self.fan().merged();
         now == 0 || has_room(at + 1) || at > 0 && has_room(at - 1)
     }
 
@@ -380,7 +387,7 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
     fn splits(&self, key: u64, mut len: usize) -> usize {
         let path = self.path(key);
         for level in 0..=path.top {
-            if path.step(level).node.count() + len <= SLOTS {
+            if path.step(level).node.count() + len <= self.fan().most() {
                 return level;
             }
             len = 1;

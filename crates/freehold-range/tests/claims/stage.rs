@@ -1,0 +1,237 @@
+//! Small maps for the exhaustive tests of claims: four entries that touch or not, in one leaf or several, one
+//! of them perhaps claimed by another writer or a reservation.
+
+use std::num::NonZeroU64;
+
+use freehold_range::{CLAIMED, Draft, Entry, GapRequest, HOLE, MARKS, RangeMap, STANDING, SharedWriter};
+use freehold_range::{Direction, Refused};
+use freehold_sync::testing::StdHost;
+
+use crate::support::model::entry;
+
+pub type Map = RangeMap<StdHost, 4>;
+pub type Writer<'a> = SharedWriter<'a, StdHost, 4>;
+
+/// Entries of a scene.
+pub const ENTRIES: usize = 4;
+/// Bytes of an entry, and of a hole between two.
+pub const LEN: u64 = 2;
+/// Where the first entry starts. Entries of the surroundings lie below and above.
+pub const BASE: u64 = 100;
+/// The end of the addresses that a scene may use.
+pub const END: u64 = BASE + 2 * LEN * ENTRIES as u64;
+
+/// What one entry of a scene is besides mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Not claimed.
+    Free,
+    /// Claimed by the other writer.
+    Taken,
+    /// A reservation that is not claimed.
+    Reserved,
+    /// A reservation that stands.
+    Stands,
+}
+
+/// One map.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Bit `n`: a hole lies between entries `n` and `n + 1`.
+    pub holes: usize,
+    /// Bit `n`: a leaf ends with entry `n`.
+    pub cuts: usize,
+    /// One entry that is not free.
+    pub special: Option<(usize, Kind)>,
+    /// The entries below and above the scene, each in a leaf of its own: with them the tree has three levels.
+    pub around: (u64, u64),
+}
+
+impl Shape {
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Shape> {
+        let kinds = [Kind::Taken, Kind::Reserved, Kind::Stands];
+        let specials = (0..ENTRIES).flat_map(move |at| kinds.map(|kind| Some((at, kind))));
+        let specials: Vec<_> = [None].into_iter().chain(specials).collect();
+        (0..1 << (ENTRIES - 1)).flat_map(move |holes| {
+            let specials = specials.clone();
+            (0..1 << (ENTRIES - 1)).flat_map(move |cuts| {
+                specials.clone().into_iter().flat_map(move |special| {
+                    [(0, 0), (3, 2)].map(|around| Shape { holes, cuts, special, around })
+                })
+            })
+        })
+    }
+
+    /// The entries of the scene, ascending.
+    fn entries(&self) -> [Entry; ENTRIES] {
+        let mut at = BASE;
+        core::array::from_fn(|n| {
+            let start = at;
+            at += if self.holes & 1 << n != 0 { 2 * LEN } else { LEN };
+            entry(start, start + LEN, 1 + n as u64)
+        })
+    }
+
+    /// Makes the map, and calls `act` with it, a writer that has claimed nothing, and the items of the scene;
+    /// afterwards the other writer ends its claim, and nothing is claimed.
+    pub fn act(&self, act: impl FnOnce(&mut Stage<'_>)) {
+        let map = Box::new(Map::new());
+        let entries = self.entries();
+        let below = (0..self.around.0).map(|n| entry(n * 10, n * 10 + LEN, 50 + n));
+        let above = (0..self.around.1).map(|n| entry(END + 20 + n * 10, END + 20 + n * 10 + LEN, 60 + n));
+        let outside: Vec<_> = below.chain(above).collect();
+        {
+            // SAFETY: the only writer.
+            let mut alone = unsafe { map.writer() };
+            for new in outside.iter().chain(&entries) {
+                alone.reserve(1).unwrap();
+                alone.replace(new.start, new.end, &[*new]);
+            }
+        }
+        let (mine, other) = (Draft::new(), Draft::new());
+        // SAFETY: there are only these two.
+        let (writer, second) = unsafe { (map.shared_writer(&mine), map.shared_writer(&other)) };
+        for it in &outside {
+            second.divide(if it.start < BASE { it.end } else { it.start });
+        }
+        for n in (0..ENTRIES).filter(|n| self.cuts & 1 << n != 0) {
+            second.divide(entries[n].end);
+        }
+        let mut items: Vec<Item> = entries.map(|entry| Item { entry, kind: Kind::Free }).to_vec();
+        if let Some((at, kind)) = self.special {
+            let Entry { start, end, .. } = entries[at];
+            second.claim(start, end, false, false).unwrap();
+            items[at].kind = kind;
+            let stands = if kind == Kind::Stands { STANDING } else { 0 };
+            let value = NonZeroU64::new(HOLE | stands).unwrap();
+            if kind != Kind::Taken {
+                items[at].entry.value = value;
+                second.replace(start, end, &[Entry { start, end, value }]);
+                second.publish(None);
+            }
+        }
+        let mut stage = Stage { map: &map, writer, other: second, items, outside };
+        act(&mut stage);
+        stage.other.publish(None);
+        stage.items.iter_mut().filter(|it| it.kind == Kind::Taken).for_each(|it| it.kind = Kind::Free);
+        stage.check(&[]);
+    }
+}
+
+/// An entry of a scene, as it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Item {
+    pub entry: Entry,
+    pub kind: Kind,
+}
+
+impl Item {
+    /// Whether it is a reservation.
+    pub fn is_hole(&self) -> bool {
+        matches!(self.kind, Kind::Reserved | Kind::Stands)
+    }
+}
+
+/// A map, and what should be in it.
+pub struct Stage<'m> {
+    pub map: &'m Map,
+    pub writer: Writer<'m>,
+    pub other: Writer<'m>,
+    pub items: Vec<Item>,
+    outside: Vec<Entry>,
+}
+
+impl Stage<'_> {
+    /// Asserts that the map holds the items and the surroundings, of which those that start in `claimed`, and
+    /// those that the other writer has, are claimed.
+    #[track_caller]
+    pub fn check(&self, claimed: &[u64]) {
+        // SAFETY: nobody changes the map now.
+        let reader = unsafe { self.map.locked() };
+        reader.check();
+        let mut expected: Vec<_> = self.items.iter().map(|it| (it.entry, it.kind)).collect();
+        expected.extend(self.outside.iter().map(|it| (*it, Kind::Free)));
+        expected.sort_by_key(|(it, _)| it.start);
+        let of = |(it, kind): &(Entry, Kind)| {
+            let is_claimed = claimed.contains(&it.start) || *kind == Kind::Taken;
+            (it.start, it.end, it.value.get() & !(MARKS ^ HOLE), is_claimed)
+        };
+        let expected: Vec<_> = expected.iter().map(of).collect();
+        let value = |it: &Entry| it.value.get();
+        let found = |it: Entry| (it.start, it.end, value(&it) & !(MARKS ^ HOLE), value(&it) & CLAIMED != 0);
+        assert_eq!(reader.iter().map(found).collect::<Vec<_>>(), expected);
+        let mut before = 0;
+        for (start, end, ..) in expected {
+            if before < start {
+                let (len, direction) = (start - before, Direction::TopDown);
+                let request = GapRequest { len, align: 1, low: before, high: start, direction };
+                assert_eq!(reader.gap(&request, |_| 0), Some(before), "the gap below {start}");
+            }
+            before = end;
+        }
+    }
+
+    /// The hole that `address` lies in, by what should be in the map.
+    pub fn hole(&self, address: u64) -> Option<(u64, u64)> {
+        let all = || self.items.iter().map(|it| it.entry).chain(self.outside.iter().copied());
+        let is_free = all().all(|it| address < it.start || it.end <= address);
+        let before = all().map(|it| it.end).filter(|end| *end <= address).max().unwrap_or(0);
+        let behind = all().map(|it| it.start).filter(|start| *start > address).min().unwrap_or(u64::MAX);
+        is_free.then_some((before, behind))
+    }
+
+    /// Puts `with` in place of the items inside `[start, end)`.
+    pub fn put(&mut self, start: u64, end: u64, with: &[Entry]) {
+        self.items.retain(|it| it.entry.end <= start || end <= it.entry.start);
+        self.items.extend(with.iter().map(|&entry| Item { entry, kind: Kind::Free }));
+        self.items.sort_by_key(|it| it.entry.start);
+    }
+
+    /// The items that overlap `[start, end)`.
+    pub fn within(&self, start: u64, end: u64) -> impl Iterator<Item = &Item> {
+        self.items.iter().filter(move |it| it.entry.end > start && it.entry.start < end)
+    }
+
+    /// Why a claim of what is mapped is refused, or the items that it takes.
+    pub fn claim_of(&self, start: u64, end: u64, touching: bool) -> Result<Vec<Item>, Refused> {
+        let margin = u64::from(touching);
+        let mut taken: Vec<Item> = Vec::new();
+        for item in self.within(start - margin, end + margin) {
+            let inside = item.entry.end > start && item.entry.start < end;
+            match item.kind {
+                Kind::Taken => return Err(Refused::Taken),
+                Kind::Reserved if inside => return Err(Refused::Taken),
+                Kind::Stands if inside => return Err(Refused::Whole),
+                Kind::Reserved | Kind::Stands => {}
+                Kind::Free if taken.last().is_some_and(|last| last.entry.end != item.entry.start) => {
+                    return Err(Refused::Whole);
+                }
+                Kind::Free => taken.push(*item),
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Why a claim of a hole is refused, or the items that touch it and that it takes: before and behind.
+    /// What starts at an address of `own` is the writer's already.
+    pub fn hole_claim_of(
+        &self,
+        (start, end): (u64, u64),
+        kept: impl Fn(&Entry) -> u64,
+        own: &[u64],
+    ) -> Result<[Option<Item>; 2], Refused> {
+        let next = self.items.iter().find(|it| it.entry.end > start);
+        if next.is_some_and(|next| next.entry.start - kept(&next.entry) < end) {
+            return Err(Refused::Filled);
+        }
+        let touching = |item: Option<&Item>| match item.map(|it| it.kind) {
+            Some(Kind::Taken) => Err(Refused::Taken),
+            Some(Kind::Free) => Ok(item.filter(|it| !own.contains(&it.entry.start)).copied()),
+            _ => Ok(None),
+        };
+        let behind = touching(next.filter(|next| next.entry.start == end))?;
+        let before = touching(self.items.iter().find(|it| it.entry.end == start))?;
+        Ok([before, behind])
+    }
+}
