@@ -7,7 +7,9 @@
 
 mod support;
 
-use freehold_range::{Direction, Draft, Entry, GapRequest, Lookup, RangeMap, Refused, SharedWriter};
+use std::num::NonZeroU64;
+
+use freehold_range::{Direction, Draft, Entry, GapRequest, HOLE, Lookup, RangeMap, Refused, SharedWriter};
 use freehold_sync::Host;
 use freehold_sync::testing::{LoomHost, model_bounded};
 use loom::sync::Arc;
@@ -16,6 +18,9 @@ use support::model::entry;
 
 type Map = RangeMap<LoomHost, 4>;
 type Writer<'a> = SharedWriter<'a, LoomHost, 4>;
+
+/// The start of the second subtree of 18 entries of ten bytes that touch.
+const BORDER: u64 = 90;
 
 /// Preemptions of a thread that could go on.
 const BOUND: usize = 2;
@@ -38,9 +43,25 @@ fn map_of(entries: impl IntoIterator<Item = Entry>) -> Arc<Map> {
     map
 }
 
-/// Entries 0 to `size`: with 5 there are two leaves, of 4 and 1.
+/// Entries 0 to `size`: with 5 there are two leaves, of 3 and 2.
 fn filled(size: u64) -> Arc<Map> {
     map_of((0..size).map(nth))
+}
+
+/// Lets a leaf end at or below `key`.
+fn divided(map: Arc<Map>, key: u64) -> Arc<Map> {
+    let draft = Draft::new();
+    // SAFETY: one thread.
+    unsafe { map.shared_writer(&draft) }.divide(key);
+    drop(draft);
+    map
+}
+
+/// Divides the leaf at `key` while another thread runs. Loom tries no interleaving of two threads before an
+/// access of the same word by both; the read section's counter is one.
+fn divide(writer: &Writer<'_>, key: u64) {
+    drop(LoomHost::rcu_read());
+    writer.divide(key);
 }
 
 /// Runs the two side by side, and compares what is left with `expected`, in which nothing is claimed, and the
@@ -215,7 +236,7 @@ fn a_claim_is_had_by_one() {
 #[test]
 fn a_leaf_splits_beside_a_change_in_it() {
     model_bounded(BOUND, || {
-        let map = filled(5);
+        let map = map_of((0..5).map(nth).chain([entry(18, 19, 8)]));
         let done = beside(
             map.clone(),
             |_, writer| fill(writer, entry(8, 9, 9)),
@@ -307,13 +328,13 @@ fn the_end_of_a_leaf_moves_beside_a_change_behind_it() {
         let map = filled(5);
         let done = beside(
             map.clone(),
-            |_, writer| take_out(writer, 30, 31),
-            |_, writer| fill(writer, entry(38, 39, 9)),
+            |_, writer| take_out(writer, 20, 21),
+            |_, writer| fill(writer, entry(28, 29, 9)),
         );
         // They touch: one of the two may have had to wait.
         assert!(done.0.is_ok() || done.1.is_ok(), "{done:?}");
         if done.0.is_ok() {
-            assert!(!has(&map, nth(3)));
+            assert!(!has(&map, nth(2)));
         }
     });
 }
@@ -323,9 +344,27 @@ fn the_end_of_a_leaf_moves_beside_a_change_behind_it() {
 #[test]
 fn the_end_of_a_leaf_moves_beside_a_gap_behind_it() {
     model_bounded(BOUND, || {
-        // Leaves of 0 to 3 and of 4 to 5, without gaps.
+        // Leaves of 0 to 2 and of 3 to 5, without gaps.
         let map = map_of([0, 1, 2, 3, 4, 5].map(|at| entry(at * 10, at * 10 + 10, at + 1)));
-        let done = beside(map, |_, writer| take_out(writer, 30, 40), |_, writer| take_out(writer, 40, 50));
+        let done = beside(map, |_, writer| take_out(writer, 20, 30), |_, writer| take_out(writer, 30, 40));
+        assert_eq!(done, (Ok(true), Ok(true)));
+    });
+}
+
+/// The end of a subtree moves while a gap comes in the next one. The root holds the address where that gap
+/// begins, not the node above the leaf.
+#[test]
+fn the_end_of_a_subtree_moves_beside_a_gap_behind_it() {
+    model_bounded(1, || {
+        let map = map_of((0..18).map(|at| entry(at * 10, at * 10 + 10, at + 1)));
+        // SAFETY: no thread writes yet.
+        let border = |map: &Map| unsafe { map.locked() }.first_of_second_subtree().expect("three levels");
+        assert_eq!(border(&map), BORDER);
+        let done = beside(
+            map,
+            |_, writer| take_out(writer, BORDER - 10, BORDER),
+            |_, writer| take_out(writer, BORDER, BORDER + 10),
+        );
         assert_eq!(done, (Ok(true), Ok(true)));
     });
 }
@@ -334,7 +373,7 @@ fn the_end_of_a_leaf_moves_beside_a_gap_behind_it() {
 #[test]
 fn a_leaf_goes_beside_a_change_of_its_hole() {
     model_bounded(BOUND, || {
-        let map = filled(5);
+        let map = divided(filled(5), 40);
         let done = beside(
             map.clone(),
             |_, writer| take_out(writer, 42, 43),
@@ -351,14 +390,14 @@ fn a_leaf_goes_beside_a_change_of_its_hole() {
 #[test]
 fn a_gap_comes_beside_a_search_in_vain() {
     model_bounded(BOUND, || {
-        // Leaves of 4 and 1, each without a gap but for one that the first had: of that 10 bytes are kept.
+        // Leaves of 3 and 2, each without a gap but for one that the first had: of that 10 bytes are kept.
         let map = map_of([0, 1, 2, 3, 4].map(|at| entry(at * 10, at * 10 + 10, at + 1)));
         {
             // SAFETY: one thread.
             let mut writer = unsafe { map.writer() };
             writer.reserve(2).unwrap();
-            writer.replace(20, 30, &[]);
-            writer.replace(20, 30, &[entry(20, 30, 9)]);
+            writer.replace(10, 20, &[]);
+            writer.replace(10, 20, &[entry(10, 20, 9)]);
         }
         beside(
             map.clone(),
@@ -384,19 +423,19 @@ fn an_exchange_over_two_leaves_is_one_step() {
                 let draft = Draft::new();
                 // SAFETY: there is no other writer.
                 let writer = unsafe { map.shared_writer(&draft) };
-                assert_eq!(writer.claim(30, 50, false, true), Ok(()));
-                writer.replace(30, 50, &[entry(30, 35, 20), entry(35, 50, 21)]);
+                assert_eq!(writer.claim(20, 40, false, true), Ok(()));
+                writer.replace(20, 40, &[entry(20, 25, 20), entry(25, 40, 21)]);
                 writer.publish(None);
             })
         };
         {
             let rcu = LoomHost::rcu_read();
-            match map.lookup(&rcu, 37) {
+            match map.lookup(&rcu, 27) {
                 Lookup::Found(found) => {
                     let value = found.value.get() >> 6;
-                    assert!(found.start <= 37 && 37 < found.end && (value == 4 || value == 21), "{found:?}");
+                    assert!(found.start <= 27 && 27 < found.end && (value == 3 || value == 21), "{found:?}");
                 }
-                Lookup::Hole => panic!("37 is mapped throughout"),
+                Lookup::Hole => panic!("27 is mapped throughout"),
                 Lookup::Contended => {}
             }
         }
@@ -437,4 +476,117 @@ fn a_boundary_moves_between_two_subtrees_under_a_reader() {
         writer.join().unwrap();
         LoomHost::rcu_barrier();
     });
+}
+
+/// Runs `change` beside a search for the first entry above `key`, which is `expected` throughout.
+fn seen_beside(map: Arc<Map>, key: u64, expected: Entry, change: fn(&Map, &Writer<'_>)) {
+    let other = {
+        let map = map.clone();
+        thread::spawn(move || {
+            let draft = Draft::new();
+            // SAFETY: there are only shared writers.
+            change(&map, &unsafe { map.shared_writer(&draft) });
+        })
+    };
+    let draft = Draft::new();
+    // SAFETY: as above.
+    let writer = unsafe { map.shared_writer(&draft) };
+    assert_eq!(writer.seen_next(key), Some(expected));
+    other.join().unwrap();
+    drop(draft);
+    LoomHost::rcu_barrier();
+}
+
+#[test]
+fn an_entry_is_seen_while_others_of_its_leaf_move() {
+    model_bounded(1, || {
+        seen_beside(filled(3), 20, nth(2), |_, writer| {
+            writer.fill_hole(&entry(8, 9, 9), |_| 0, |_| false).unwrap();
+        });
+    });
+}
+
+#[test]
+fn an_entry_is_seen_while_its_leaf_is_split() {
+    model_bounded(1, || seen_beside(filled(5), 20, nth(2), |_, writer| divide(writer, 20)));
+}
+
+#[test]
+fn an_entry_is_seen_while_its_leaf_becomes_the_root() {
+    model_bounded(1, || {
+        seen_beside(filled(5), 10, nth(1), |_, writer| assert_eq!(take_out(writer, 40, 41), Ok(true)));
+    });
+}
+
+/// Three leaves: of three entries and of one with large gaps between them, and of three that touch.
+fn gaps_before_a_leaf_without() -> Arc<Map> {
+    let wide = [0, 1, 2, 3].map(|at| entry(at * 20, at * 20 + 2, at + 1));
+    let dense = [62, 72, 82].map(|at| entry(at, at + 10, at));
+    let map = map_of(wide.into_iter().chain(dense));
+    divided(map, 62)
+}
+
+/// A gap comes in a leaf while its slot in the node above changes. A larger gap is kept of the leaf that is linked
+/// in the old slot afterwards.
+#[test]
+fn a_gap_comes_while_the_leaf_before_is_split() {
+    model_bounded(1, || {
+        let map = gaps_before_a_leaf_without();
+        let done = beside(map, |_, writer| divide(writer, 20), |_, writer| take_out(writer, 72, 73));
+        assert_eq!(done, ((), Ok(true)));
+    });
+}
+
+/// A reservation goes from such a leaf.
+#[test]
+fn a_reservation_goes_while_the_leaf_before_is_split() {
+    model_bounded(1, || {
+        let map = gaps_before_a_leaf_without();
+        {
+            let draft = Draft::new();
+            // SAFETY: one thread.
+            let writer = unsafe { map.shared_writer(&draft) };
+            writer.claim(72, 82, false, false).unwrap();
+            let value = NonZeroU64::new(HOLE).unwrap();
+            writer.replace(72, 82, &[Entry { value, ..entry(72, 82, 1) }]);
+            writer.publish(None);
+        }
+        beside(map, |_, writer| divide(writer, 20), |_, writer| writer.remove_reservation(72, 82, None));
+    });
+}
+
+/// A gap that is there throughout is found.
+#[test]
+fn a_gap_is_found_while_leaves_change() {
+    let changes: [fn(&Map, &Writer<'_>); 4] = [
+        |_, writer| divide(writer, 20),
+        |_, writer| divide(writer, 50),
+        |_, writer| fill(writer, entry(18, 19, 9)).unwrap(),
+        |_, writer| assert_eq!(take_out(writer, 50, 51), Ok(true)),
+    ];
+    for change in changes {
+        for direction in [Direction::TopDown, Direction::BottomUp] {
+            model_bounded(1, move || {
+                // Leaves of three entries each. The gap between them is the largest.
+                let map = map_of([0, 1, 2, 4, 5, 6].map(|at| entry(at * 10, at * 10 + 8, at + 1)));
+                let other = {
+                    let map = map.clone();
+                    thread::spawn(move || {
+                        let draft = Draft::new();
+                        // SAFETY: there are only shared writers.
+                        change(&map, &unsafe { map.shared_writer(&draft) });
+                    })
+                };
+                let draft = Draft::new();
+                // SAFETY: as above.
+                let writer = unsafe { map.shared_writer(&draft) };
+                let request = GapRequest { len: 9, align: 1, low: 0, high: 48, direction };
+                let found = writer.gap(&request, |_| 0);
+                assert!(found.is_some_and(|at| (28..=31).contains(&at)), "{found:?}");
+                other.join().unwrap();
+                drop(draft);
+                LoomHost::rcu_barrier();
+            });
+        }
+    }
 }

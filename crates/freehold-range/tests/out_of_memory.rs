@@ -6,7 +6,7 @@ mod support;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use freehold_range::{AllocError, Entry, RangeMap};
+use freehold_range::{AllocError, Draft, Entry, RangeMap, SharedWriter};
 use freehold_sync::testing::StdHost;
 use support::model::entry;
 
@@ -89,6 +89,41 @@ fn refuse_each(size: u64, replaces: usize) {
         assert_eq!(BLOCKS.get(), before, "a node is lost");
         if !was_refused {
             return;
+        }
+    }
+}
+
+/// A claim by a shared writer leaves nodes in store for the exclusive writer that comes after it.
+#[test]
+fn after_a_shared_change_the_exclusive_writer_needs_no_memory() {
+    type Writer<'a> = SharedWriter<'a, StdHost, 4>;
+    let changes: [fn(&Writer<'_>, u64); 3] = [
+        |writer, last| writer.claim(last + 2, last + 3, false, true).unwrap(),
+        |writer, last| writer.claim_hole(last - 4, last - 2, |_| 0).unwrap(),
+        |writer, last| assert!(writer.fill_hole(&entry(last - 4, last - 2, 9), |_| 0, |_| false).unwrap()),
+    ];
+    for size in [2, 5, 8] {
+        for change in changes {
+            let map = RangeMap::<StdHost, 4>::new();
+            {
+                // SAFETY: one thread.
+                let mut writer = unsafe { map.writer() };
+                for at in 0..size {
+                    writer.reserve(1).unwrap();
+                    writer.replace(at * 10, at * 10 + 5, &[entry(at * 10, at * 10 + 5, at + 1)]);
+                }
+                writer.trim();
+            }
+            let draft = Draft::new();
+            // SAFETY: one thread.
+            let shared = unsafe { map.shared_writer(&draft) };
+            change(&shared, (size - 1) * 10);
+            shared.publish(None);
+            UNTIL_REFUSAL.set(1);
+            // SAFETY: the shared writer has claimed nothing and is not used again.
+            let reserved = unsafe { map.writer() }.reserve(1);
+            UNTIL_REFUSAL.set(0);
+            assert_eq!(reserved, Ok(()), "{size} entries");
         }
     }
 }

@@ -100,10 +100,9 @@ impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
             let path = map.path_to(&mut held, from);
             let step = path.step(0);
             let last = step.node.last_end();
-            let _ = map.path_to(&mut held, last);
             self.strip(step.node, step.at, end, goes);
             self.fit(&mut held, path);
-            // The ways there may have changed.
+            // The ways there may have changed. The leaf behind is held from here on, if it was not before.
             for key in [from, last] {
                 let path = map.path_to(&mut held, key);
                 map.fit_gaps(&path);

@@ -28,8 +28,8 @@
 //! rules make that instant last until the latch is given back:
 //!
 //! * a leaf is unlinked only while it is latched, and stays BUSY and DEAD;
-//! * a writer that moves the end of a leaf's last entry latches the leaf behind it too, and gives that a new
-//!   version.
+//! * a writer that moves the end of a leaf's last entry latches the leaf behind it too, before it gives back
+//!   any latch, and gives that a new version.
 //!
 //! So the leaf is linked, and neither the addresses that belong to it nor the gap in front of its first entry
 //! have changed.

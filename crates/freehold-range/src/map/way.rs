@@ -61,7 +61,7 @@ impl<H: Host, const SLOTS: usize> Drop for Latched<'_, H, SLOTS> {
 
 impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     /// The way to the first entry whose end lies above `key`; to the last leaf if there is none. The section
-    /// keeps the nodes.
+    /// keeps the nodes. What is read from the leaf counts if the leaf is unchanged afterwards, the slot too.
     #[inline(always)]
     pub(super) fn way<'n>(&'n self, rcu: &'n H::RcuGuard, key: u64) -> Way<'n, SLOTS> {
         loop {
@@ -100,9 +100,9 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         }
         let at = node.search(key).min(word.count());
         // Node by node the way led here, as for a reader. Where the entry before the leaf ends was said by a
-        // node that need not be the one above.
+        // node that need not be the one above. Whether the leaf has changed since is the caller's to ask.
         let stood = lo_from.is_none_or(|(node, word)| node.unchanged(word));
-        (stood && node.unchanged(word)).then_some(Way { leaf: node, word, at, lo, above })
+        stood.then_some(Way { leaf: node, word, at, lo, above })
     }
 
     /// The same with the leaf latched.

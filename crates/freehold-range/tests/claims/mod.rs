@@ -5,10 +5,10 @@
 
 mod stage;
 
-use freehold_range::{Entry, HOLE, Refused};
+use freehold_range::{Draft, Entry, HOLE, Refused};
 
 use crate::support::model::entry;
-use stage::{BASE, END, Item, Kind, Shape, Stage};
+use stage::{BASE, END, Item, Kind, Map, Shape, Stage};
 
 /// Calls `each` for every shape, with a third of the ranges that it may be asked for, which are others for the
 /// next shape, and a number that differs from case to case.
@@ -21,13 +21,13 @@ fn cases(each: impl Fn(&Shape, (u64, u64), usize)) {
     }
 }
 
-/// What is put in place of a claim.
+/// A change of what is claimed.
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Nothing,
-    /// What reaches across the ends of the range is cut there.
+    /// Cuts the entries that reach across the ends of the range.
     Cut,
-    /// What lies in the range goes, cut at its ends.
+    /// Cuts them, and removes what lies in the range.
     Remove,
     RemoveAll,
     /// One entry takes the place of all.
@@ -72,7 +72,7 @@ fn publish(stage: &mut Stage<'_>, (from, to): (u64, u64), with: &[Entry], addres
 }
 
 #[test]
-fn every_claim_takes_what_it_should_and_is_published() {
+fn claims_agree_with_the_model() {
     let changes =
         [Change::Nothing, Change::Cut, Change::Remove, Change::RemoveAll, Change::Join, Change::Shift];
     let flags = [(false, false), (true, true), (false, true), (true, false)];
@@ -129,7 +129,7 @@ fn kept(entry: &Entry) -> u64 {
 }
 
 #[test]
-fn every_claim_of_a_hole_takes_what_touches_it() {
+fn claims_of_holes_agree_with_the_model() {
     cases(|shape, range, number| shape.act(|stage| claim_hole_and_publish(stage, range, number % 4)));
 }
 
@@ -164,7 +164,7 @@ fn claim_hole_and_publish(stage: &mut Stage<'_>, range: (u64, u64), variant: usi
 }
 
 #[test]
-fn every_hole_is_filled_where_nobody_has_what_touches_it() {
+fn unclaimed_holes_are_filled() {
     cases(|shape, range, number| shape.act(|stage| fill_hole(stage, range, number % 2 == 0)));
 }
 
@@ -185,7 +185,7 @@ fn fill_hole(stage: &mut Stage<'_>, range: (u64, u64), joins: bool) {
 }
 
 #[test]
-fn every_hole_is_claimed_beside_an_entry() {
+fn holes_are_claimed_beside_an_entry() {
     cases(|shape, range, number| {
         let own = number % stage::ENTRIES;
         shape.act(|stage| claim_beside(stage, own, range, number / stage::ENTRIES % 3));
@@ -238,7 +238,7 @@ fn claim_beside(stage: &mut Stage<'_>, own: usize, range: (u64, u64), variant: u
 }
 
 #[test]
-fn every_reservation_is_removed() {
+fn reservations_are_removed() {
     for shape in Shape::all() {
         shape.act(|stage| {
             let Some(at) = stage.items.iter().position(Item::is_hole) else { return };
@@ -253,7 +253,7 @@ fn every_reservation_is_removed() {
 }
 
 #[test]
-fn a_refused_claim_is_told_when_what_is_in_the_way_ends() {
+fn the_owner_of_a_claim_learns_that_it_was_wanted() {
     cases(|shape, range, number| {
         shape.act(|stage| {
             let refused = match number % 2 {
@@ -263,10 +263,86 @@ fn a_refused_claim_is_told_when_what_is_in_the_way_ends() {
             if refused == Ok(()) {
                 stage.writer.publish(None);
             }
+            let told = stage.taken().is_some() && refused == Err(Refused::Taken);
             stage.other.publish(None);
-            let taken = shape.special.is_some_and(|(_, kind)| kind == Kind::Taken);
-            let told = taken && refused == Err(Refused::Taken);
+            stage.items.iter_mut().filter(|it| it.kind == Kind::Taken).for_each(|it| it.kind = Kind::Free);
             assert_eq!(stage.other.was_wanted(), told, "{range:?}");
         });
     });
+}
+
+/// A map of `count` entries of ten bytes that touch, from address 10 on.
+fn touching(count: u64) -> Box<Map> {
+    let map = Box::new(Map::new());
+    // SAFETY: the only writer.
+    let mut alone = unsafe { map.writer() };
+    for at in (1..=count).map(|n| n * 10) {
+        alone.reserve(1).unwrap();
+        alone.replace(at, at + 10, &[entry(at, at + 10, at)]);
+    }
+    map
+}
+
+#[test]
+fn a_claim_has_eight_entries_at_most() {
+    for count in 6..11 {
+        let map = touching(10);
+        let draft = Draft::new();
+        // SAFETY: there is no other writer.
+        let writer = unsafe { map.shared_writer(&draft) };
+        let end = (count + 1) * 10;
+        assert_eq!(writer.claim(15, end - 5, false, true).is_ok(), count <= 8, "{count} entries");
+        if count > 8 {
+            assert_eq!(writer.span(), (0, 0));
+            continue;
+        }
+        for (at, value) in [(15, 1), (end - 5, 2)] {
+            let found = writer.find(at).unwrap();
+            let halves = [entry(found.start, at, value), entry(at, found.end, value)];
+            writer.replace(found.start, found.end, &halves);
+        }
+        writer.publish(None);
+        // SAFETY: the writer has claimed nothing.
+        let reader = unsafe { map.locked() };
+        reader.check();
+        assert_eq!(reader.len(), 12);
+    }
+}
+
+/// With the hole come its own entry and one that touches it.
+#[test]
+fn a_claim_with_a_hole_has_six_other_entries_at_most() {
+    for count in 1..=8 {
+        let map = touching(10);
+        // SAFETY: the only writer.
+        unsafe { map.writer() }.replace((count + 1) * 10, (count + 2) * 10, &[]);
+        let draft = Draft::new();
+        // SAFETY: there is no other writer.
+        let writer = unsafe { map.shared_writer(&draft) };
+        let (start, end) = ((count + 1) * 10, (count + 2) * 10);
+        assert_eq!(writer.claim(15, start - 5, false, true), Ok(()));
+        let claimed = writer.claim_hole_beside(start, end, |_| 0);
+        assert_eq!(claimed, if count <= 6 { Ok(()) } else { Err(Refused::Whole) }, "{count} entries");
+        let span = (10, if count > 6 { start } else { (end + 10).min(110) });
+        assert_eq!(writer.span(), span);
+        writer.publish(None);
+        // SAFETY: the writer has claimed nothing.
+        unsafe { map.locked() }.check();
+    }
+}
+
+#[test]
+fn a_hole_at_address_zero_is_claimed() {
+    for count in [1, 4, 5, 20] {
+        let map = touching(count);
+        let draft = Draft::new();
+        // SAFETY: there is no other writer.
+        let writer = unsafe { map.shared_writer(&draft) };
+        assert_eq!(writer.claim_hole(0, 10, |_| 0), Ok(()));
+        assert_eq!(writer.span(), (0, 20));
+        writer.replace(0, 10, &[entry(0, 10, 1)]);
+        writer.publish(None);
+        // SAFETY: the writer has claimed nothing.
+        unsafe { map.locked() }.check();
+    }
 }

@@ -16,17 +16,17 @@ pub type Writer<'a> = SharedWriter<'a, StdHost, 4>;
 pub const ENTRIES: usize = 4;
 /// Bytes of an entry, and of a hole between two.
 pub const LEN: u64 = 2;
-/// Where the first entry starts. Entries of the surroundings lie below and above.
+/// The start of the first entry. Entries of the surroundings lie below and above.
 pub const BASE: u64 = 100;
 /// The end of the addresses that a scene may use.
 pub const END: u64 = BASE + 2 * LEN * ENTRIES as u64;
 
-/// What one entry of a scene is besides mapped.
+/// The state of one entry of a scene.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Not claimed.
     Free,
-    /// Claimed by the other writer.
+    /// Claimed by the other writer, which is going to cut it in two.
     Taken,
     /// A reservation that is not claimed.
     Reserved,
@@ -73,8 +73,8 @@ impl Shape {
         })
     }
 
-    /// Makes the map, and calls `act` with it, a writer that has claimed nothing, and the items of the scene;
-    /// afterwards the other writer ends its claim, and nothing is claimed.
+    /// Makes the map, and calls `act` with it, a writer that has claimed nothing, and the items of the scene.
+    /// Afterwards the other writer cuts what it has claimed in two, for which room was promised.
     pub fn act(&self, act: impl FnOnce(&mut Stage<'_>)) {
         let map = Box::new(Map::new());
         let entries = self.entries();
@@ -101,7 +101,7 @@ impl Shape {
         let mut items: Vec<Item> = entries.map(|entry| Item { entry, kind: Kind::Free }).to_vec();
         if let Some((at, kind)) = self.special {
             let Entry { start, end, .. } = entries[at];
-            second.claim(start, end, false, false).unwrap();
+            second.claim(start + 1, end, false, true).unwrap();
             items[at].kind = kind;
             let stands = if kind == Kind::Stands { STANDING } else { 0 };
             let value = NonZeroU64::new(HOLE | stands).unwrap();
@@ -113,8 +113,12 @@ impl Shape {
         }
         let mut stage = Stage { map: &map, writer, other: second, items, outside };
         act(&mut stage);
+        if let Some(Entry { start, end, .. }) = stage.taken() {
+            let halves = [entry(start, start + 1, 80), entry(start + 1, end, 81)];
+            stage.other.replace(start, end, &halves);
+            stage.put(start, end, &halves);
+        }
         stage.other.publish(None);
-        stage.items.iter_mut().filter(|it| it.kind == Kind::Taken).for_each(|it| it.kind = Kind::Free);
         stage.check(&[]);
     }
 }
@@ -127,7 +131,7 @@ pub struct Item {
 }
 
 impl Item {
-    /// Whether it is a reservation.
+    /// Returns whether it is a reservation.
     pub fn is_hole(&self) -> bool {
         matches!(self.kind, Kind::Reserved | Kind::Stands)
     }
@@ -147,7 +151,7 @@ impl Stage<'_> {
     /// those that the other writer has, are claimed.
     #[track_caller]
     pub fn check(&self, claimed: &[u64]) {
-        // SAFETY: nobody changes the map now.
+        // SAFETY: no writer changes the map now.
         let reader = unsafe { self.map.locked() };
         reader.check();
         let mut expected: Vec<_> = self.items.iter().map(|it| (it.entry, it.kind)).collect();
@@ -170,6 +174,11 @@ impl Stage<'_> {
             }
             before = end;
         }
+    }
+
+    /// The entry that the other writer has claimed.
+    pub fn taken(&self) -> Option<Entry> {
+        self.items.iter().find(|it| it.kind == Kind::Taken).map(|it| it.entry)
     }
 
     /// The hole that `address` lies in, by what should be in the map.
