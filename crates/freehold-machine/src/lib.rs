@@ -65,6 +65,7 @@ mod kernel;
 mod local;
 mod machine;
 mod mmu;
+mod nodes;
 mod oracle;
 mod pool;
 mod process;
@@ -86,6 +87,8 @@ pub use inject::{
 };
 pub use machine::Machine;
 pub use mmu::Mmu;
+#[doc(hidden)]
+pub use nodes::nodes_for;
 pub use pool::PoolCounts;
 pub use process::Process;
 pub use report::{Accounting, MachineStats};

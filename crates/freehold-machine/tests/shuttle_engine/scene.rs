@@ -9,7 +9,7 @@ use freehold::{
     hugetlb::HugePageSize,
     space::{Locking, MapFlags, Prot, SpaceConfig},
 };
-use freehold_machine::{Cpu, Machine, MachineConfig, Process};
+use freehold_machine::{Cpu, Machine, MachineConfig, Process, nodes_for};
 use freehold_pagetable::X86_4;
 use std::ops::Range;
 
@@ -88,6 +88,7 @@ impl Scene {
 
     fn with(locking: Locking, bytes: u64, config: Config) -> Self {
         let machine = Machine::new(MachineConfig::backed(bytes).tables(1 << 18).cpus(6)).unwrap();
+        let config = Config { vma_nodes: nodes_for(locking), ..config };
         let engine = Engine::new(machine.clone(), config).unwrap();
         let process = space(&engine, locking);
         Scene { process, engine, machine, locking }

@@ -19,7 +19,7 @@ use freehold::engine::{Config, Engine as Kernel};
 use freehold::platform::Host;
 use freehold::space::maps::MapName;
 use freehold::space::{Counts, Layout, Limits, Locking, Placement, SpaceConfig, ThpDisable};
-use freehold_machine::{Cpu, Machine, MachineConfig, Process};
+use freehold_machine::{Cpu, Machine, MachineConfig, Process, nodes_for};
 use freehold_pagetable::{Format, X86_4};
 
 use crate::op::*;
@@ -120,6 +120,7 @@ impl<F: Format> EngineOn<F> {
             max_map_count: w.max_map_count - w.outside.map_count as u64 + outside.mappings(),
             mmap_min_addr: w.min_addr,
             stack_gap: w.stack_gap * PAGE,
+            vma_nodes: nodes_for(self.locking),
             ..Config::default()
         };
         let kernel = Kernel::new(self.machine.clone(), config).expect("memory for an engine");

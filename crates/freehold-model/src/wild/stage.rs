@@ -6,7 +6,7 @@ use freehold::{
     PageIndex,
     access::Pins,
     counted::Counted,
-    engine::{Blocks, Config, Engine, HugePages, SharedBlocks, SharedHuge},
+    engine::{Blocks, Config, Engine, HugePages, Nodes, SharedBlocks, SharedHuge},
     hugetlb::HugePageSize,
     nommu::{NoMmuSpace, Regions},
     object::{File, FileAccess, Frames, IoError, Mapping, Pager, Segment, Special, Zeroes},
@@ -72,6 +72,7 @@ fn config(values: &mut Values<'_>) -> Config {
         blocks: Blocks { always: values.of(&[0, 1 << 16]), advised: values.of(&[0, 1 << 14, 1 << 18]) },
         shared_blocks: shared_blocks(values),
         file_rmap: values.of(&FileRmap::ALL),
+        vma_nodes: values.of(&[Nodes::Wide, Nodes::Narrow]),
         lock_stats: values.bit(),
     }
 }

@@ -6,6 +6,7 @@ mod shared;
 
 pub use committed::Overcommit;
 pub(crate) use committed::{Charge, CommittedMemory, Overcommitted};
+pub use freehold_range::Nodes;
 pub use shared::{SharedBlocks, SharedHuge};
 pub(crate) use shared::{Sizes, largest_first};
 
@@ -97,6 +98,8 @@ pub struct Config {
     pub shared_blocks: SharedBlocks,
     /// How the lock over the VMAs of a file is taken by walks that leave their tree alone.
     pub file_rmap: FileRmap,
+    /// How many entries share a node of the tree of VMAs, and so the latch that range writers take.
+    pub vma_nodes: Nodes,
     /// Keep statistics of the mmap locks of all address spaces together, of the i_mmap locks of all files,
     /// of the hugetlb VMA locks, and of the mutexes of faults on huge pages.
     pub lock_stats: bool,
@@ -113,6 +116,7 @@ impl Default for Config {
             blocks: Blocks::default(),
             shared_blocks: SharedBlocks::default(),
             file_rmap: FileRmap::default(),
+            vma_nodes: Nodes::default(),
             lock_stats: false,
         }
     }

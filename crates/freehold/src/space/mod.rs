@@ -246,7 +246,7 @@ impl<P: Platform> AddressSpace<P> {
         let space = Counted::try_new(AddressSpace {
             engine: engine.clone(),
             mmap_lock,
-            tree: RangeMap::new(),
+            tree: RangeMap::with(engine.config().vma_nodes),
             vm: VmSpace::new(engine.memory())?,
             closings: Closings::new(),
             turns: Turns::new(),

@@ -15,13 +15,13 @@ use freehold::PageIndex;
 pub use freehold::{
     PAGE_SIZE,
     counted::Counted,
-    engine::{Config, Engine},
+    engine::{Config, Engine, Nodes},
     object::{File, FileAccess, ForeignFrames, IoError, Mapping, Pager},
     platform::Platform,
     rmap::FileRmap,
     space::{Locking, MapFlags, Placement, Prot, SpaceConfig},
 };
-pub use freehold_machine::{Cpu, Effort, Machine, MachineConfig, Process, Task};
+pub use freehold_machine::{Cpu, Effort, Machine, MachineConfig, Process, Task, nodes_for};
 use freehold_model as _;
 pub use freehold_pagetable::{Pfn, X86_4};
 use rand_pcg::{
@@ -112,14 +112,18 @@ impl World {
 
 /// Runs a scenario under every design of an address space.
 pub fn everywhere(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
-    Locking::ALL.into_iter().for_each(|locking| World::new().live(locking, &scenario));
+    let world =
+        |locking| World::with(16 << 20, Config { vma_nodes: nodes_for(locking), ..Config::default() });
+    Locking::ALL.into_iter().for_each(|locking| world(locking).live(locking, &scenario));
 }
 
 /// Runs a scenario under every design of an address space, and of a file's lock, with so much memory.
 pub fn everywhere_with(bytes: u64, config: &Config, scenario: impl Fn(&World, &Process, &mut Vcpu)) {
     for file_rmap in FileRmap::ALL {
-        let world = || World::with(bytes, Config { file_rmap, ..config.clone() });
-        Locking::ALL.into_iter().for_each(|locking| world().live(locking, &scenario));
+        Locking::ALL.into_iter().for_each(|locking| {
+            let config = Config { file_rmap, vma_nodes: nodes_for(locking), ..config.clone() };
+            World::with(bytes, config).live(locking, &scenario);
+        });
     }
 }
 
