@@ -28,22 +28,25 @@ fn hole(addr: u64) -> FaultError {
 }
 
 /// Runs `scenario` in a process whose changes run side by side.
-fn side_by_side(scenario: impl FnOnce(&World, &Process, &mut Vcpu)) {
+fn side_by_side(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
     side_by_side_in(Placement::PerCpu, scenario);
 }
 
-/// The same, with its mappings placed so.
-fn side_by_side_in(placement: Placement, scenario: impl FnOnce(&World, &Process, &mut Vcpu)) {
-    let world = World::new();
-    let config = SpaceConfig { locking: SIDE_BY_SIDE, placement, lock_stats: true, ..SpaceConfig::default() };
-    let process = Process::new(world.engine(), &config).unwrap();
-    // Opens the gate.
-    anon(&process, BASE, 1);
-    let mut cpu = world.machine.cpu(0);
-    scenario(&world, &process, &mut cpu);
-    process.check();
-    drop((process, cpu));
-    world.end();
+/// The same, with its mappings placed so. Runs it with neighbours in one leaf of the tree, and mostly in several.
+fn side_by_side_in(placement: Placement, scenario: impl Fn(&World, &Process, &mut Vcpu)) {
+    for vma_nodes in [Nodes::Wide, Nodes::Narrow] {
+        let world = World::with(16 << 20, Config { vma_nodes, ..Config::default() });
+        let locking = SIDE_BY_SIDE;
+        let config = SpaceConfig { locking, placement, lock_stats: true, ..SpaceConfig::default() };
+        let process = Process::new(world.engine(), &config).unwrap();
+        // Opens the gate.
+        anon(&process, BASE, 1);
+        let mut cpu = world.machine.cpu(0);
+        scenario(&world, &process, &mut cpu);
+        process.check();
+        drop((process, cpu));
+        world.end();
+    }
 }
 
 /// Makes a call that is killed where it would have to wait.
@@ -411,6 +414,28 @@ fn a_limit_comes_while_a_change_waits() {
             assert_eq!(change.join().unwrap(), Ok(()));
         });
         process.limits().set(&Limits::default());
+    });
+}
+
+/// A mapping that needs the room of fences waits for the claims of others, which stay.
+#[test]
+fn a_mapping_of_all_that_is_free_waits_for_claims() {
+    side_by_side(|_, process, _| {
+        // Leaves a fence above.
+        let at = process.mmap(0, PAGE, RW, ANON, None, 0).unwrap();
+        process.munmap(at, PAGE).unwrap();
+        let (low, high) = (AT + PAGE, SpaceConfig::default().mmap_base);
+        anon(process, AT, 1);
+        let room = || process.mmap(0, high - low, RW, ANON | MapFlags::NORESERVE, None, 0);
+        let reader = process.find_vma(AT);
+        thread::scope(|scope| {
+            let change = scope.spawn(|| process.mprotect(AT, PAGE, R));
+            until(|| is_claimed(process, AT));
+            assert_eq!(unwaiting(room), Err(MmapError::Killed));
+            drop(reader);
+            assert_eq!(change.join().unwrap(), Ok(()));
+        });
+        assert_eq!(room(), Ok(low));
     });
 }
 

@@ -2,7 +2,11 @@
 //! nevertheless.
 
 use crate::support::*;
-use freehold::space::{Placement, RemapFlags, Write};
+use freehold::{
+    error::{MmapError, MremapError},
+    space::{Placement, RemapFlags, Write},
+};
+use std::{sync::Barrier, thread};
 
 const LOCKING: Locking = Locking { write: Write::RangesOnly, ..DEFAULT };
 const DEFAULT: Locking = Locking::ALL[Locking::ALL.len() - 1];
@@ -20,14 +24,16 @@ fn fence(process: &Process, cpu: &Vcpu) -> (u64, u64) {
 
 /// Runs `scenario` in a process that places by CPU.
 fn placing(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
-    let world = World::new();
-    let config = SpaceConfig { locking: LOCKING, placement: Placement::PerCpu, ..SpaceConfig::default() };
-    let process = Process::new(world.engine(), &config).unwrap();
-    let mut cpu = world.machine.cpu(0);
-    scenario(&world, &process, &mut cpu);
-    process.check();
-    drop((process, cpu));
-    world.end();
+    for vma_nodes in [Nodes::Wide, Nodes::Narrow] {
+        let world = World::with(16 << 20, Config { vma_nodes, ..Config::default() });
+        let config = SpaceConfig { locking: LOCKING, placement: Placement::PerCpu, ..SpaceConfig::default() };
+        let process = Process::new(world.engine(), &config).unwrap();
+        let mut cpu = world.machine.cpu(0);
+        scenario(&world, &process, &mut cpu);
+        process.check();
+        drop((process, cpu));
+        world.end();
+    }
 }
 
 fn map(process: &Process, cpu: &Vcpu, at: u64, pages: u64, flags: MapFlags) -> u64 {
@@ -124,5 +130,57 @@ fn a_fork_has_its_own() {
         let child = Process::of(cpu.call(|| process.fork()).unwrap());
         assert_eq!(map(&child, cpu, 0, 1, ANON), at - PAGE);
         child.check();
+    });
+}
+
+/// Maps and unmaps a page on several threads, mostly of different CPUs, so that each has its fence.
+fn put_up_fences(process: &Process) {
+    let all = Barrier::new(8);
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let at = process.mmap(0, PAGE, RW, ANON, None, 0).unwrap();
+                process.munmap(at, PAGE).unwrap();
+                // Until then no other thread gets this one's CPU.
+                all.wait();
+            });
+        }
+    });
+}
+
+/// A mapping for which there is no room besides gets that of the fences, which come again when it is gone.
+#[test]
+fn fences_give_way_to_a_mapping_that_needs_their_room() {
+    placing(|_, process, cpu| {
+        let (low, high) = (Config::default().mmap_min_addr, SpaceConfig::default().mmap_base);
+        let room = |len| cpu.call(|| process.mmap(0, len, RW, ANON | MapFlags::NORESERVE, None, 0));
+        put_up_fences(process);
+        assert_eq!(room(high - low + PAGE), Err(MmapError::NoSpace));
+        put_up_fences(process);
+        assert_eq!(room(high - low), Ok(low));
+        cpu.call(|| process.munmap(low, high - low)).unwrap();
+        put_up_fences(process);
+        // What is mapped stays, and the largest room that it leaves is found.
+        let taken = high - 100 * GIB;
+        map(process, cpu, taken, 1, FIXED);
+        put_up_fences(process);
+        assert_eq!(room(taken - low + PAGE), Err(MmapError::NoSpace));
+        assert_eq!(room(taken - low), Ok(low));
+    });
+}
+
+/// A mapping that moves gets the room of fences too.
+#[test]
+fn fences_give_way_to_a_move_that_needs_their_room() {
+    placing(|_, process, cpu| {
+        let (low, high) = (Config::default().mmap_min_addr, SpaceConfig::default().mmap_base);
+        map(process, cpu, low, 1, FIXED);
+        cpu.call(|| process.mmap(low + PAGE, PAGE, R, FIXED, None, 0)).unwrap();
+        put_up_fences(process);
+        let room = high - (low + 2 * PAGE);
+        let moved = |len| cpu.call(|| process.mremap(low, PAGE, len, RemapFlags::MAYMOVE, 0));
+        assert_eq!(moved(room + PAGE), Err(MremapError::NoSpace));
+        put_up_fences(process);
+        assert_eq!(moved(room), Ok(low + 2 * PAGE));
     });
 }

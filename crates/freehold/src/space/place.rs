@@ -108,10 +108,26 @@ impl<P: Platform> WriteGuard<'_, P> {
     /// Where there is room: at the hint, or in the windows of the layout.
     #[inline(always)]
     pub(super) fn find_room(&self, room: &Room) -> Result<u64, MmapError> {
-        if let Some(at) = room.like.and_then(|offset| self.find_room_like(room, offset)) {
-            return Ok(at);
+        match self.find_like_or_any(room) {
+            Some(at) => Ok(at),
+            None => self.find_room_of_fences(room).ok_or(MmapError::NoSpace),
         }
-        self.find_any_room(room).ok_or(MmapError::NoSpace)
+    }
+
+    /// Takes out all [fences](super::stretch), if the caller is the exclusive writer and there are any, and looks
+    /// for room again.
+    #[cold]
+    fn find_room_of_fences(&self, room: &Room) -> Option<u64> {
+        let may_be_there = self.part().is_none() && self.space.closings.any();
+        (may_be_there && self.remove_fences(AddressSpace::<P>::window_end(room)))
+            .then(|| self.find_like_or_any(room))
+            .flatten()
+    }
+
+    #[inline(always)]
+    fn find_like_or_any(&self, room: &Room) -> Option<u64> {
+        let like = room.like.and_then(|offset| self.find_room_like(room, offset));
+        like.or_else(|| self.find_any_room(room))
     }
 
     /// The same for room that need not agree with anything within huge pages.

@@ -7,7 +7,8 @@
 //!
 //! A fence takes nothing from programs: what is mapped at a place that the program names takes it out first
 //! (`WriteGuard::make_way`), as the writer of the whole. The next search that comes to its place puts it up
-//! again, unless something lies there.
+//! again, unless something lies there. So does a mapping for which there is no room otherwise
+//! (`WriteGuard::remove_fences`).
 
 use super::{
     AddressSpace,
@@ -75,6 +76,22 @@ impl<P: Platform> WriteGuard<'_, P> {
                 _ => return Some((UserRange::new(found.start, found.end), self.kept_from(&found))),
             }
         }
+    }
+
+    /// Takes out all fences below `end`, so that a mapping finds the room that it finds on Linux. Returns whether
+    /// there was one. Looks at one entry of the tree for each stretch at most. For the exclusive writer.
+    #[cold]
+    pub(super) fn remove_fences(&self, end: u64) -> bool {
+        let fence_from = |addr: u64| (addr + FENCE).next_multiple_of(STRETCH) - FENCE;
+        let (mut at, mut removed) = (fence_from(0), false);
+        while let Some(slot) = self.next_slot(at).filter(|_| at < end) {
+            at = fence_from(slot.range().end());
+            if let TreeEntry::Fence(fence) = slot {
+                self.replace(fence, &[]);
+                removed = true;
+            }
+        }
+        removed
     }
 
     /// Puts up the fence that ends at `end`, unless something lies there. Returns whether it is new.
