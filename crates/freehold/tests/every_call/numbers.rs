@@ -5,6 +5,7 @@ use crate::support::*;
 use freehold::{
     PageCount, PageIndex, PageRange,
     access::{AccessMode, IoVec, PinFlags},
+    engine::Overcommit,
     fault::Access,
     hugetlb::HugePageSize,
     nommu::{NoMmuSpace, Regions},
@@ -83,7 +84,7 @@ const OF_SPACES: &[Call] = &[
     ("msync", |_, p, a, b| ignore(p.msync(a, b, SyncFlags::SYNC))),
     ("mincore", |_, p, a, b| ignore(p.mincore(a, b, &mut [0; 4]))),
     ("mseal", |_, p, a, b| ignore(p.mseal(a, b, 0))),
-    ("set_policy", |_, p, a, b| ignore(p.set_policy(a..b, 1))),
+    ("set_policy", |_, p, a, b| ignore(p.set_policy(a, b, 1))),
     ("pagemap", |_, p, a, b| p.pagemap(a..b, |_| ())),
     ("read_memory", |_, p, a, b| {
         let mut some = [0; 24];
@@ -247,7 +248,16 @@ type OfEngines = (&'static str, fn(&Counted<Engine<Machine>>, u64, u64));
 
 /// Calls of an engine, and makers.
 const OF_ENGINES: &[OfEngines] = &[
-    ("set_max_map_count", |e, a, b| (e.set_max_map_count(a), e.set_commit_pages(PageCount::new(b))).0),
+    ("set_max_map_count", |e, a, _| e.set_max_map_count(a)),
+    ("set_overcommit", |e, a, b| {
+        for pages in [a, b].map(PageCount::new) {
+            for policy in [Overcommit::Heuristic(pages), Overcommit::Never(pages)] {
+                e.set_overcommit(policy);
+                ignore((File::shared_memory(e, a, true), Segment::new(e, 1, b), Segment::noreserve(e, 1, a)));
+            }
+        }
+        e.set_overcommit(Overcommit::Always);
+    }),
     ("drop_clean", |e, a, _| _ = e.drop_clean(a)),
     ("resize_huge_pool", |e, a, b| {
         let size = HugePageSize::Mib2;
@@ -266,7 +276,7 @@ const OF_ENGINES: &[OfEngines] = &[
     }),
     ("Mapping::new", |e, a, b| {
         ignore((Mapping::new(e, Zeroes, a, true), Mapping::new(e, Disk, b, false), Mapping::memfd(e, a)));
-        ignore((Mapping::direct(e, Disk, a), File::shared_memory(e, b)));
+        ignore((Mapping::direct(e, Disk, a), File::shared_memory(e, b, true)));
     }),
     ("of_huge_pages", |e, a, b| {
         for size in HugePageSize::ALL {
@@ -285,7 +295,7 @@ const OF_ENGINES: &[OfEngines] = &[
         let at = space.mmap(0, 3 * PAGE, RW, ANON, None, 0).unwrap();
         let _ = (space.mmap(a, b, RW, ANON, None, 0), space.munmap(a, b), space.find(a).is_some());
         let _ = (space.munmap(at, a), space.munmap(at.wrapping_add(a), b));
-        let file = File::shared_memory(e, 4 * PAGE).unwrap();
+        let file = File::shared_memory(e, 4 * PAGE, true).unwrap();
         let _ = (
             space.mmap(0, a, RW, MapFlags::PRIVATE, Some(&file), b),
             space.mmap(0, b, R, MapFlags::PRIVATE, Some(&file), a),
