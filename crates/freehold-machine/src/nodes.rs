@@ -5,8 +5,8 @@ use freehold::{
     space::{Locking, Write},
 };
 
-/// Returns the nodes with which tests try a design: narrow where every change is a range writer's, so that its
-/// neighbours mostly lie in different leaves.
+/// Returns the nodes with which tests try a design: narrow where every change is a range writer's, so that
+/// its neighbours mostly lie in different leaves.
 #[must_use]
 pub fn nodes_for(locking: Locking) -> Nodes {
     match locking.write {

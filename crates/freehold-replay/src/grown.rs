@@ -1,5 +1,5 @@
-//! Memory that grows downwards by the kernel's own accesses (/proc/PID/mem, ptrace), which are no faults. How far
-//! it has grown later calls and snapshots show.
+//! Memory that grows downwards by the kernel's own accesses (/proc/PID/mem, ptrace), which are no faults.
+//! Later calls and snapshots show how far it has grown.
 
 use super::TASK_SIZE;
 use super::image::Image;
@@ -55,8 +55,8 @@ fn finds_mapped(call: &Call) -> Option<u64> {
     (finds && call.returned.value().is_some()).then_some(at & !(PAGE - 1))
 }
 
-/// Brings memory that grows into line with the VMAs of a snapshot. Returns how many of them have grown without a
-/// recorded access.
+/// Brings memory that grows into line with the VMAs of a snapshot. Returns how many of them have grown
+/// without a recorded access.
 pub(super) fn as_shown(image: &Image, areas: &[&Area]) -> u64 {
     let process = image.process();
     let grows = |area: &&&Area| area.flags.as_ref().is_none_or(|flags| flags.contains(b"gd"));

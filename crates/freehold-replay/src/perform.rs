@@ -272,8 +272,8 @@ impl<'w, 'c> Performer<'w, 'c> {
         let process = image.process();
         let access = match (code.write(), code.exec()) {
             (true, _) => Access::WRITE,
-            // An x86 kernel asks for the right to execute only where the page is there: it brings the page, and
-            // the next fault ends in a signal.
+            // An x86 kernel asks for the right to execute only where the page is there: it brings the page,
+            // and the next fault ends in a signal.
             (false, true) if !code.present() && refused::is_readable(process, address) => Access::READ,
             (false, true) => Access::EXEC,
             (false, false) => Access::READ,

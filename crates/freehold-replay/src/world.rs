@@ -70,8 +70,8 @@ pub(super) struct World {
     pub(super) shared: Recorded,
     /// Mounts say that files of theirs have blocks.
     pub(super) mounts_have_blocks: bool,
-    /// The sizes of pools of huge pages are not recorded, or are wrong. Tasks only ever set it; one that reads it
-    /// too early reports a difference.
+    /// The sizes of pools of huge pages are not recorded, or are wrong. Tasks only ever set it; one that
+    /// reads it too early reports a difference.
     pub(super) doubts_pools: AtomicBool,
     files: HashMap<u32, Mapped>,
     names: HashMap<String, u32>,
@@ -311,8 +311,8 @@ impl World {
         }
     }
 
-    /// Returns whether Linux may let a program execute memory that it may only read here, by its personality, of
-    /// which the recording does not tell.
+    /// Returns whether Linux may let a program execute memory that it may only read here, by its personality,
+    /// of which the recording does not tell.
     pub(super) fn may_execute(&self, process: &Process, address: u64) -> bool {
         const RIGHTS: VmFlags = VmFlags::READ.union(VmFlags::EXEC);
         let vma = process.find_vma(address).filter(|vma| vma.start() <= address);
@@ -337,8 +337,8 @@ impl World {
         matches!(opened, Some(Mapped::File(opened)) if opened.tells(file))
     }
 
-    /// Makes pools as large as needed. Linux had more pages in one than the recording says, and how many is not
-    /// known.
+    /// Makes pools as large as needed. Linux had more pages in one than the recording says, and how many is
+    /// not known.
     pub(super) fn has_larger_pools(&self) {
         self.doubts_pools.store(true, Relaxed);
         for size in HugePageSize::ALL {

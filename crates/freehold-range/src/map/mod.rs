@@ -156,9 +156,9 @@ pub enum Lookup {
 /// Creating a map allocates nothing. Readers hold a grace-period guard of the host; the writer is the task
 /// with the right to call [`RangeMap::writer`]: in an address space, the holder of the mmap lock for writing.
 ///
-/// `SLOTS` is the number of slots of a node, and the fan-out of the tree unless the map was made with narrower
-/// [`Nodes`]. The default is the one that measures best; tests choose a small one, so that a handful of entries
-/// already splits and merges nodes.
+/// `SLOTS` is the number of slots of a node, and the fan-out of the tree unless the map was made with
+/// narrower [`Nodes`]. The default is the one that measures best; tests choose a small one, so that a handful
+/// of entries already splits and merges nodes.
 ///
 /// # Invariants
 ///

@@ -41,6 +41,7 @@ mod mremap;
 mod order;
 mod personality;
 mod pools;
+mod queries;
 mod recorded;
 mod refused;
 mod registered;
@@ -278,59 +279,6 @@ impl Planner {
         Planner { until: time, ..self }
     }
 
-    /// What the recording, as far as it was read, says of the recorded machine.
-    pub fn recorded(&self) -> &Recorded {
-        &self.recorded
-    }
-
-    /// What did not go into the plan, or cannot be checked, and how often.
-    pub fn set_aside(&self) -> &BTreeMap<&'static str, u64> {
-        &self.set_aside
-    }
-
-    /// The recording, as far as it was read, shows bytes in memory: on a machine without contents they cannot
-    /// be compared.
-    pub fn shows_bytes(&self) -> bool {
-        self.shows_bytes
-    }
-
-    /// Whether a program so far was given a protection key, or gave one to pages, be it key 0: only a machine
-    /// that has them gives the same answers.
-    pub fn uses_keys(&self) -> bool {
-        self.uses_keys
-    }
-
-    /// Whether a process_vm_writev so far has written where the recording does not say.
-    pub fn has_unseen_writes(&self) -> bool {
-        self.unseen_writes
-    }
-
-    /// Returns whether the recording so far has a call of mseal. A text by a strace that does not know mseal has
-    /// none.
-    pub fn shows_seals(&self) -> bool {
-        self.shows_seals
-    }
-
-    /// The recording.
-    pub fn recording(&self) -> &Recording {
-        &self.recording
-    }
-
-    /// The process of a task.
-    pub fn process_of(&self, task: u32) -> Option<u32> {
-        self.tasks.get(&task).map(|task| task.process)
-    }
-
-    /// Why the recording could not be read to its end; what was read before is planned.
-    pub fn cut_off(&self) -> Option<&ReadError> {
-        self.cut_off.as_ref()
-    }
-
-    /// The same, handed out.
-    pub fn take_cut_off(&mut self) -> Option<ReadError> {
-        self.cut_off.take()
-    }
-
     /// The next segment; `None` at the end, and where the recording cannot be read any further.
     pub fn next_segment(&mut self) -> Option<Segment> {
         while !self.is_full() {
@@ -488,8 +436,8 @@ impl Planner {
         Ok(())
     }
 
-    /// An execve of `task` has failed: the program goes on with what the kernel has read of its memory, unless
-    /// the call never returned.
+    /// An execve of `task` has failed: the program goes on with what the kernel has read of its memory,
+    /// unless the call never returned.
     fn failed_exec(&mut self, task: u32, returned: Returned) {
         if returned == Returned::Never {
             self.tasks.get_mut(&task).into_iter().for_each(|own| own.dies_in_exec = true);

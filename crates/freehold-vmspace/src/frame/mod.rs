@@ -87,8 +87,8 @@ const BROKEN: u32 = 1 << 8;
 /// A page of secret memory: nobody gets a reference to read it by.
 const SECRET: u32 = 1 << 9;
 
-/// The page is anonymous and was freed lazily: its contents are needed only if it is dirty. Set under the lock
-/// of a table that maps the frame; stays until the frame is free.
+/// The page is anonymous and was freed lazily: its contents are needed only if it is dirty. Set under the
+/// lock of a table that maps the frame; stays until the frame is free.
 const LAZY: u32 = 1 << 10;
 
 impl Frame {

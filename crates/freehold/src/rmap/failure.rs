@@ -45,8 +45,8 @@ freehold_sync::error_enum! {
     pub enum OfflineError {
         /// The frame is in use and cannot be withdrawn.
         ///
-        /// The engine itself, a task that has borrowed it, or memory without an MMU uses it; or it is free, in
-        /// a cache of another CPU or of a platform that withdraws none.
+        /// The engine itself, a task that has borrowed it, or memory without an MMU uses it; or it is free,
+        /// in a cache of another CPU or of a platform that withdraws none.
         Busy,
         /// The frame is out of use already.
         Failed,

@@ -114,8 +114,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
     }
 
-    /// Takes out all [fences](super::stretch), if the caller is the exclusive writer and there are any, and looks
-    /// for room again.
+    /// Takes out all [fences](super::stretch), if the caller is the exclusive writer and there are any, and
+    /// looks for room again.
     #[cold]
     fn find_room_of_fences(&self, room: &Room) -> Option<u64> {
         let may_be_there = self.part().is_none() && self.space.closings.any();

@@ -78,8 +78,9 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
     }
 
-    /// Takes out all fences below `end`, so that a mapping finds the room that it finds on Linux. Returns whether
-    /// there was one. Looks at one entry of the tree for each stretch at most. For the exclusive writer.
+    /// Takes out all fences below `end`, so that a mapping finds the room that it finds on Linux. Returns
+    /// whether there was one. Looks at one entry of the tree for each stretch at most. For the exclusive
+    /// writer.
     #[cold]
     pub(super) fn remove_fences(&self, end: u64) -> bool {
         let fence_from = |addr: u64| (addr + FENCE).next_multiple_of(STRETCH) - FENCE;
