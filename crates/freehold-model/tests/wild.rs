@@ -105,6 +105,7 @@ const BELOW: &[(&str, &str)] = &[
     ("Rss", "numbers"),
     ("RssCounters", "numbers"),
     ("Run", "an engine's memory"),
+    ("UsageSum", "numbers"),
     ("UserRange", "checked numbers"),
     ("VmSpace", "by the address space above it; by itself it has one owner"),
     ("Zap", "a value of the engine's own"),

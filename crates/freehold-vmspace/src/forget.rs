@@ -3,7 +3,7 @@
 use crate::{UserRange, VmGather, VmSpace, platform::Platform};
 use core::ops::ControlFlow;
 use freehold_pagetable::{
-    Kind, LeafGuard, Level, NotCached, Pfn, Pte, PteFlags, PteGuard, Stale, VaRange, Visitor,
+    Kind, Large, LeafGuard, Level, NotCached, Pfn, Pte, PteFlags, PteGuard, Stale, VaRange, Visitor,
 };
 
 /// Facts about a page that are forgotten.
@@ -25,24 +25,40 @@ impl<P: Platform> VmSpace<P> {
     /// Flushes, so that an access after this call returns is noticed. Only [`Forget::OwnUse`], a hint, does
     /// not: see `Engine::referenced`.
     ///
-    /// A huge page at an edge of the range is split. One that cannot be split, for lack of memory, ends the
-    /// walk: what is forgotten here is a hint.
+    /// A huge page at an edge of the range is split if one entry maps it, and otherwise stays as it is, as on
+    /// Linux. One that cannot be split, for lack of memory, ends the walk: what is forgotten here is a hint.
     pub fn forget(&self, range: UserRange, what: Forget) {
-        let (platform, range) = (self.platform(), range.va());
         if what == Forget::OwnUse {
-            let _ = self.walk(range, &mut Forgetter { platform, what, stale: &mut NotCached });
-            return;
+            return self.forget_in(range, what, &mut NotCached);
         }
         let mut gather: VmGather<'_, P, 1> = self.gather();
-        let _ = self.walk(range, &mut Forgetter { platform, what, stale: &mut gather });
+        self.forget_in(range, what, &mut gather);
         gather.finish();
+    }
+
+    fn forget_in<S: Stale>(&self, range: UserRange, what: Forget, stale: &mut S) {
+        let (platform, mut rest) = (self.platform(), range.va());
+        loop {
+            let mut whole = Forgetter::<_, _, false> { platform, what, stale, edge: None };
+            let walked = self.walk(rest, &mut whole);
+            let Some(edge) = whole.edge.filter(|_| walked.is_ok()) else { return };
+            let mut split = Forgetter::<_, _, true> { platform, what, stale, edge: None };
+            if self.walk(edge, &mut split).is_err() {
+                return;
+            }
+            rest = VaRange::new(edge.end(), rest.end());
+        }
     }
 }
 
-struct Forgetter<'f, P, S> {
+/// With `SPLIT` huge pages of which the range covers a part are split. Without, the walk ends at one that one
+/// entry maps.
+struct Forgetter<'f, P, S, const SPLIT: bool> {
     platform: &'f P,
     what: Forget,
     stale: &'f mut S,
+    /// The part of the huge page at which the walk ended.
+    edge: Option<VaRange>,
 }
 
 /// Returns the entry that takes the place of `pte`.
@@ -71,15 +87,25 @@ fn free_lazily<P: Platform>(platform: &P, pfn: Pfn, level: Level) -> bool {
     true
 }
 
-impl<P: Platform, S: Stale> Visitor<P::Format, P> for Forgetter<'_, P, S> {
+impl<P: Platform, S: Stale, const SPLIT: bool> Visitor<P::Format, P> for Forgetter<'_, P, S, SPLIT> {
+    const LARGE: Large = if SPLIT { Large::SplitPart } else { Large::Visit };
+
     fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
         let (platform, what) = (self.platform, self.what);
         table.change_each(range, self.stale, |_, pte| forgotten(platform, what, Level::Pte, pte));
         ControlFlow::Continue(())
     }
 
-    fn large(&mut self, mut leaf: LeafGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
+    fn large(&mut self, mut leaf: LeafGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
         let (platform, what, level) = (self.platform, self.what, leaf.level());
+        if range != VaRange::entry(range.start(), level) {
+            let Kind::Leaf { pfn, .. } = leaf.kind() else { return ControlFlow::Continue(()) };
+            if platform.frame(pfn).maps() != 1 {
+                return ControlFlow::Continue(());
+            }
+            self.edge = Some(range);
+            return ControlFlow::Break(());
+        }
         leaf.change(self.stale, |pte| forgotten(platform, what, level, pte));
         ControlFlow::Continue(())
     }

@@ -139,7 +139,7 @@ fn limits(engine: &Engine<Machine>, space: &AddressSpace<Machine>, v: &mut Value
     engine.set_max_map_count(count);
     engine.set_overcommit(policy);
     assert_eq!((engine.max_map_count(), engine.overcommit()), (count, policy));
-    let _ = space.mprotect(v.addr(), v.len(), Prot::READ);
+    let _ = (engine.committed_pages(), space.mprotect(v.addr(), v.len(), Prot::READ));
     let _ = space.mremap(v.addr(), v.len(), v.len(), RemapFlags::MAYMOVE, 0);
     engine.set_max_map_count(engine.config().max_map_count);
     engine.set_overcommit(engine.config().overcommit);
@@ -166,9 +166,10 @@ fn pooled(stage: &mut Stage, v: &mut Values<'_>) -> bool {
 fn segment(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     if v.bit() {
         let (key, size, page) = (v.wild() as u32, v.offset(), v.of(&HugePageSize::ALL));
-        let made = match v.bit() {
-            true => Segment::new(&stage.engine, key, size).ok(),
-            false => Segment::of_huge_pages(&stage.engine, key, page, size, v.bit()).ok(),
+        let made = match v.below(3) {
+            0 => Segment::new(&stage.engine, key, size).ok(),
+            1 => Segment::noreserve(&stage.engine, key, size).ok(),
+            _ => Segment::of_huge_pages(&stage.engine, key, page, size, v.bit()).ok(),
         };
         return made.map(|made| stage.segments = vec![made]).is_some();
     }

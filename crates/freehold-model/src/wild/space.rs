@@ -10,7 +10,7 @@ use freehold::{
     platform::PkeyRights,
     space::{
         Advice, Arguments, LockAllFlags, LockFlags, MapFlags, Mdwe, Prot, QueryFlags, RemapFlags, ShmFlags,
-        SpecialPart, SyncFlags,
+        SpecialPart, SyncFlags, clear_refs::ClearRefs,
     },
     vma::flags::VmFlags,
 };
@@ -176,7 +176,7 @@ fn reported(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     let space = stage.space(v);
     let (addr, len) = (v.addr(), v.len());
     let mut bytes = vec![0; v.size()];
-    match v.below(14) {
+    match v.below(16) {
         0 => space.maps(addr).next().is_some(),
         1 => space.smaps(addr).next().is_some(),
         2 => space.write_maps(&mut Sink).is_ok(),
@@ -193,7 +193,12 @@ fn reported(stage: &mut Stage, v: &mut Values<'_>) -> bool {
         9 => space.mincore(addr, len, &mut bytes).is_ok(),
         10 => space.msync(addr, len, SyncFlags::from_bits_retain(v.flags(7) as u32)).is_ok(),
         11 => space.set_arguments(&Arguments { args: v.range(), env: v.range() }).is_ok(),
-        12 => space.read_cmdline(v.wild(), &mut bytes).is_ok(),
+        12 => {
+            space.clear_refs(v.of(&[ClearRefs::All, ClearRefs::Anonymous, ClearRefs::Mapped]));
+            true
+        }
+        13 => space.smaps_rollup().usage.rss > 0 && space.page_table_bytes() > 0,
+        14 => space.read_cmdline(v.wild(), &mut bytes).is_ok(),
         _ => space.read_environ(v.wild(), &mut bytes).is_ok() && space.arguments() != Arguments::default(),
     }
 }

@@ -229,9 +229,17 @@ fn a_part_is_discarded() {
         each_way(HugePages::Always, |world, process, cpu| {
             let mut other = filled(world, process, cpu);
             let (at, len) = (BASE + first * PAGE, pages * PAGE);
-            process.madvise(at, len, Advice::Free).unwrap();
-            process.madvise(at, len, Advice::Cold).unwrap();
-            assert_eq!(present(process, BASE, 1), ONE);
+            // While a child maps the page, too, it stays whole.
+            let child = cpu.call(|| process.fork()).unwrap();
+            for advice in [Advice::Free, Advice::Cold] {
+                process.madvise(at, len, advice).unwrap();
+                assert_eq!(present(process, BASE, 1), ONE);
+            }
+            drop(child);
+            for advice in [Advice::Cold, Advice::Free] {
+                process.madvise(at, len, advice).unwrap();
+                assert_eq!(present(process, BASE, 1) == ONE, pages == PAGES, "{advice:?}");
+            }
             process.madvise(at, len, Advice::DontNeed).unwrap();
             assert_eq!(process.rss().anon as u64, PAGES - pages);
             let part = first..first + pages;
