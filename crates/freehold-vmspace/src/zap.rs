@@ -1,4 +1,5 @@
 //! Taking pages out of page tables.
+#![expect(unsafe_code, reason = "reclaims tables")]
 
 use crate::{Moving, PAGE_SIZE, Pfn, Rss, UserRange, VmGather, VmSpace, frame::MOVING, platform::Platform};
 use alloc::vec::Vec;
@@ -19,12 +20,14 @@ pub struct Zap {
     keep_wp: bool,
     /// Private copies stay: only pages of the file itself go (truncation of what was never copied).
     file_pages_only: bool,
+    /// A table whose whole span is zapped, and that is empty then, goes.
+    reclaim_tables: bool,
 }
 
 impl Zap {
     /// Everything, guard markers included; `shared`: stores reach a file.
     pub fn new(shared: bool) -> Self {
-        Zap { shared, keep_guards: false, keep_wp: false, file_pages_only: false }
+        Zap { shared, keep_guards: false, keep_wp: false, file_pages_only: false, reclaim_tables: false }
     }
 
     /// Everything but guard markers.
@@ -51,6 +54,14 @@ impl Zap {
         Zap { keep_wp: keep, ..self }
     }
 
+    /// Reclaims tables of the lowest level, if `reclaim` says so: those of which the range covers the whole
+    /// span, and in which nothing is left. The caller holds the mmap lock or the lock of the VMA around the
+    /// range.
+    #[inline]
+    pub fn reclaim_tables(self, reclaim: bool) -> Self {
+        Zap { reclaim_tables: reclaim, ..self }
+    }
+
     /// Only pages that belong to the mapped file.
     #[inline]
     pub fn file_pages_only(self) -> Self {
@@ -58,7 +69,8 @@ impl Zap {
     }
 }
 
-struct Zapper<'z, 'v, P: Platform> {
+/// With `RECLAIM` as [`Zap::reclaim_tables`] says: a constant, so that no other zap pays for it by the page.
+struct Zapper<'z, 'v, P: Platform, const RECLAIM: bool> {
     zap: Zap,
     platform: &'z P,
     gather: &'z mut VmGather<'v, P>,
@@ -78,7 +90,15 @@ impl<P: Platform> VmSpace<P> {
         if range.is_empty() {
             return;
         }
-        let mut zapper = Zapper { zap, platform: self.platform(), gather, rss: Rss::default() };
+        if zap.reclaim_tables {
+            self.zap_as::<true>(range, zap, gather);
+        } else {
+            self.zap_as::<false>(range, zap, gather);
+        }
+    }
+
+    fn zap_as<const RECLAIM: bool>(&self, range: UserRange, zap: Zap, gather: &mut VmGather<'_, P>) {
+        let mut zapper = Zapper::<_, RECLAIM> { zap, platform: self.platform(), gather, rss: Rss::default() };
         // A large leaf is split by the table that is kept for it, so nothing fails here: no leaf may stay.
         let walked = self.walk(range.va(), &mut zapper);
         debug_assert!(walked.is_ok(), "a zap ran out of memory");
@@ -95,7 +115,7 @@ impl<P: Platform> VmSpace<P> {
     }
 }
 
-impl<P: Platform> Zapper<'_, '_, P> {
+impl<P: Platform, const RECLAIM: bool> Zapper<'_, '_, P, RECLAIM> {
     /// The frame loses this entry; returns whether it may go.
     fn unmap(&mut self, pfn: Pfn, pages: u64) {
         let frame = self.platform.frame(pfn);
@@ -119,7 +139,7 @@ impl<P: Platform> Visitor<P::Format, P> for AnyEntry {
     }
 }
 
-impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
+impl<P: Platform, const RECLAIM: bool> Visitor<P::Format, P> for Zapper<'_, '_, P, RECLAIM> {
     // A part of a huge page is split off by the table that is kept for it.
     const LARGE: Large = Large::SplitPart;
 
@@ -203,6 +223,12 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
         self.rss.anon += rss.anon;
         self.rss.file += rss.file;
         self.rss.shmem += rss.shmem;
+        if RECLAIM && range.len() == Level::Pte.table_span() {
+            // SAFETY: the walk found it linked. `Zap::reclaim_tables` says which lock the caller holds: so
+            // other tasks that find the table hold none that excludes this, and lock it by `lock_linked`;
+            // what unlinks tables holds one that does. The gather is one of this space.
+            unsafe { table.reclaim(self.gather) };
+        }
         ControlFlow::Continue(())
     }
 
