@@ -69,8 +69,7 @@ impl Zap {
     }
 }
 
-/// With `RECLAIM` as [`Zap::reclaim_tables`] says: a constant, so that no other zap pays for it by the page.
-struct Zapper<'z, 'v, P: Platform, const RECLAIM: bool> {
+struct Zapper<'z, 'v, P: Platform> {
     zap: Zap,
     platform: &'z P,
     gather: &'z mut VmGather<'v, P>,
@@ -90,19 +89,25 @@ impl<P: Platform> VmSpace<P> {
         if range.is_empty() {
             return;
         }
-        if zap.reclaim_tables {
-            self.zap_as::<true>(range, zap, gather);
-        } else {
-            self.zap_as::<false>(range, zap, gather);
-        }
-    }
-
-    fn zap_as<const RECLAIM: bool>(&self, range: UserRange, zap: Zap, gather: &mut VmGather<'_, P>) {
-        let mut zapper = Zapper::<_, RECLAIM> { zap, platform: self.platform(), gather, rss: Rss::default() };
+        let mut zapper = Zapper { zap, platform: self.platform(), gather, rss: Rss::default() };
         // A large leaf is split by the table that is kept for it, so nothing fails here: no leaf may stay.
         let walked = self.walk(range.va(), &mut zapper);
         debug_assert!(walked.is_ok(), "a zap ran out of memory");
         self.count_rss(&zapper.rss);
+        if zap.reclaim_tables {
+            self.reclaim_tables(range, gather);
+        }
+    }
+
+    /// Unlinks the tables of the lowest level whose whole span lies in `range`, and that are empty. A walk of
+    /// its own, so that no other zap pays for it by the page.
+    fn reclaim_tables(&self, range: UserRange, gather: &mut VmGather<'_, P>) {
+        const SPAN: u64 = Level::Pte.table_span();
+        let (start, end) = (range.start().next_multiple_of(SPAN), range.end() - range.end() % SPAN);
+        if start < end {
+            let walked = self.walk(UserRange::new(start, end).va(), &mut Reclaimer { gather });
+            debug_assert!(walked.is_ok(), "reclaiming tables ran out of memory");
+        }
     }
 
     /// Zaps `range` and flushes; for callers under a lock that keeps the VMA.
@@ -115,12 +120,38 @@ impl<P: Platform> VmSpace<P> {
     }
 }
 
-impl<P: Platform, const RECLAIM: bool> Zapper<'_, '_, P, RECLAIM> {
+impl<P: Platform> Zapper<'_, '_, P> {
     /// The frame loses this entry; returns whether it may go.
     fn unmap(&mut self, pfn: Pfn, pages: u64) {
         let frame = self.platform.frame(pfn);
         frame.sub_map();
         self.rss.add(frame.kind(), -(pages as i64));
+    }
+}
+
+/// Unlinks empty tables, each of which the range covers wholly.
+struct Reclaimer<'z, 'v, P: Platform> {
+    gather: &'z mut VmGather<'v, P>,
+}
+
+impl<P: Platform> Visitor<P::Format, P> for Reclaimer<'_, '_, P> {
+    const LARGE: Large = Large::Skip;
+
+    fn unlocked(&mut self, _: VaRange) {
+        // For the table.
+        self.gather.make_room(0);
+    }
+
+    fn table(&mut self, table: PteGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
+        // SAFETY: the walk found it linked. `Zap::reclaim_tables` says which lock the caller holds: so other
+        // tasks that find the table hold none that excludes this, and lock it by `lock_linked`; what unlinks
+        // tables holds one that does. The gather is one of this space.
+        unsafe { table.reclaim(self.gather) };
+        ControlFlow::Continue(())
+    }
+
+    fn large(&mut self, _: LeafGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
+        ControlFlow::Continue(())
     }
 }
 
@@ -139,7 +170,7 @@ impl<P: Platform> Visitor<P::Format, P> for AnyEntry {
     }
 }
 
-impl<P: Platform, const RECLAIM: bool> Visitor<P::Format, P> for Zapper<'_, '_, P, RECLAIM> {
+impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
     // A part of a huge page is split off by the table that is kept for it.
     const LARGE: Large = Large::SplitPart;
 
@@ -223,12 +254,6 @@ impl<P: Platform, const RECLAIM: bool> Visitor<P::Format, P> for Zapper<'_, '_, 
         self.rss.anon += rss.anon;
         self.rss.file += rss.file;
         self.rss.shmem += rss.shmem;
-        if RECLAIM && range.len() == Level::Pte.table_span() {
-            // SAFETY: the walk found it linked. `Zap::reclaim_tables` says which lock the caller holds: so
-            // other tasks that find the table hold none that excludes this, and lock it by `lock_linked`;
-            // what unlinks tables holds one that does. The gather is one of this space.
-            unsafe { table.reclaim(self.gather) };
-        }
         ControlFlow::Continue(())
     }
 

@@ -112,7 +112,7 @@ fn stores_that_copy() {
 fn pages_of_a_file() {
     for flags in [MapFlags::SHARED, MapFlags::PRIVATE] {
         each_way(|engine, space| {
-            let file = File::shared_memory(engine, HUGE).unwrap();
+            let file = File::shared_memory(engine, HUGE, true).unwrap();
             file.mapping().write_at(THERE - BASE, &[5]).unwrap();
             map(space, flags, Some(&file));
             for (at, access) in [(THERE, Access::READ), (THERE, Access::WRITE), (ABSENT, Access::WRITE)] {

@@ -85,7 +85,7 @@ fn stored(process: &Process, cpu: &mut Vcpu, pages: impl IntoIterator<Item = u64
 
 /// Maps a block of a file in memory, and stores to a page.
 fn stored_to_file(world: &World, process: &Process, cpu: &mut Vcpu, flags: MapFlags) {
-    let file = File::shared_memory(world.engine(), HUGE).unwrap();
+    let file = File::shared_memory(world.engine(), HUGE, true).unwrap();
     process.mmap(BASE, HUGE, RW, flags | MapFlags::FIXED, Some(&file), 0).unwrap();
     store(process, cpu, 7);
 }
