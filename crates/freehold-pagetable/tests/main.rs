@@ -5,7 +5,6 @@ mod format;
 mod gather;
 mod hardware;
 mod kept;
-mod reclaim;
 mod refused;
 mod shared;
 mod tables;

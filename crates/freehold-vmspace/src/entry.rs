@@ -99,7 +99,8 @@ impl<P: Platform> VmSpace<P> {
                 }
             }
         }
-        let Some(mut guard) = self.lock_pte_table(address) else { return false };
+        let Some(table) = self.pte_table(address) else { return false };
+        let mut guard = table.lock();
         match guard.get(address).kind(Level::Pte) {
             Kind::Leaf { pfn: found, .. } if found == pfn => {
                 was_accessed(guard.change(address, &mut NotCached, |pte| unused(pte, Level::Pte)))

@@ -12,8 +12,9 @@ impl<P: Platform> VmSpace<P> {
     #[inline(always)]
     pub fn map_zero(&self, table: PteTable<'_, P::Format, P>, address: VirtAddr, rights: PteFlags) {
         let zero = Pte::page(self.memory().zero(), rights | PteFlags::SPECIAL);
-        // If the slot is not empty any more, or the table was reclaimed, the access will show what is there.
-        let _ = table.lock_linked().map(|mut guard| guard.install(address, zero));
+        // If the slot is not empty any more, somebody else was faster, and the access will show what is
+        // there.
+        let _ = table.lock().install(address, zero);
     }
 
     /// A frame for an anonymous page of this space; referenced and counted as mapped once, exclusive;
@@ -23,8 +24,8 @@ impl<P: Platform> VmSpace<P> {
         self.memory().alloc_anon(self.mmu(), zero, page)
     }
 
-    /// Maps `frame`, fresh from [`alloc_anon`](Self::alloc_anon); it goes back if something is there, or the
-    /// table was reclaimed: false.
+    /// Maps `frame`, fresh from [`alloc_anon`](Self::alloc_anon); it goes back if something is
+    /// there: false.
     #[inline(always)]
     pub fn map_anon(
         &self,
@@ -34,16 +35,13 @@ impl<P: Platform> VmSpace<P> {
         rights: PteFlags,
     ) -> bool {
         // The lock ends here: nothing is freed under it.
-        let install =
-            |mut guard: PteGuard<'_, P::Format, P>| guard.install(address, Pte::page(frame, rights));
-        let installed = table.lock_linked().is_some_and(|guard| install(guard).is_ok());
-        self.count_or_discard(frame, installed);
-        installed
+        let installed = table.lock().install(address, Pte::page(frame, rights));
+        self.count_or_discard(frame, installed.is_ok());
+        installed.is_ok()
     }
 
     /// Maps `frames`, fresh from [`alloc_anon`](Self::alloc_anon), at the addresses from `first` on, which
-    /// lie in this table, if nothing is at any of them; false: something is, or the table was reclaimed, and
-    /// they are still the caller's.
+    /// lie in this table, if nothing is at any of them; false: they are still the caller's.
     pub fn map_block(
         &self,
         table: PteTable<'_, P::Format, P>,
@@ -52,7 +50,7 @@ impl<P: Platform> VmSpace<P> {
         rights: PteFlags,
     ) -> bool {
         let places = || pages_from(first).zip(frames);
-        let Some(mut guard) = table.lock_linked() else { return false };
+        let mut guard = table.lock();
         if !places().all(|(address, _)| guard.get(address).is_none()) {
             return false;
         }
@@ -63,8 +61,7 @@ impl<P: Platform> VmSpace<P> {
     }
 
     /// Maps frames that are not counted, a device's say, at the addresses from `first` on, which lie in this
-    /// table; where something is already, it stays, and the result is false. It is also false if the table
-    /// was reclaimed; then none is mapped.
+    /// table; where something is already, it stays, and the result is false.
     pub fn map_foreign(
         &self,
         table: PteTable<'_, P::Format, P>,
@@ -72,16 +69,16 @@ impl<P: Platform> VmSpace<P> {
         frames: impl Iterator<Item = Pfn>,
         rights: PteFlags,
     ) -> bool {
-        let Some(mut guard) = table.lock_linked() else { return false };
+        let mut guard = table.lock();
         pages_from(first).zip(frames).fold(true, |all, (address, frame)| {
             guard.install(address, Pte::page(frame, rights)).is_ok() && all
         })
     }
 
-    /// Locks a table that pages of caches are to be mapped by. `None`: it was reclaimed, walk again.
+    /// Locks a table that pages of caches are to be mapped by.
     #[inline(always)]
-    pub fn fill_cached<'v>(&'v self, table: PteTable<'v, P::Format, P>) -> Option<CacheFill<'v, P>> {
-        Some(CacheFill { vm: self, rss: Rss::default(), stale: None, guard: table.lock_linked()? })
+    pub fn fill_cached<'v>(&'v self, table: PteTable<'v, P::Format, P>) -> CacheFill<'v, P> {
+        CacheFill { vm: self, rss: Rss::default(), stale: None, guard: table.lock() }
     }
 
     /// Whether a frame from [`alloc_anon`](Self::alloc_anon) was mapped is known now: it is resident, or goes

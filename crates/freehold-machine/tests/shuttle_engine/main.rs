@@ -33,7 +33,6 @@ mod pins;
 mod probes;
 mod ranges;
 mod readers;
-mod reclaim;
 mod reuse;
 mod rmap;
 mod scene;

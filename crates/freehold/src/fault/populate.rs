@@ -222,8 +222,7 @@ impl<P: Platform> AddressSpace<P> {
         Some(Batch::To(page.max(end).min(part.end())))
     }
 
-    /// Returns true if the hardware lets the access pass, also where it leaves bits to software. Reads the
-    /// entry without its table's lock: a page that is discarded while this runs may count as there.
+    /// Returns true if the hardware lets the access pass, also where it leaves bits to software.
     fn is_there(&self, page: u64, access: Access) -> bool {
         let (pte, level) = self.vm.peek(VirtAddr::new(page));
         let Kind::Leaf { flags, .. } = pte.kind(level) else { return false };
