@@ -252,19 +252,19 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
         self.most_pages = most;
     }
 
-    /// Has what is there kept, or flushes and pays, if fewer than `frames` fit. Call it with no table locked:
-    /// it waits for other processors.
+    /// Has what is there kept, or flushes and pays, if fewer than `frames` fit, or no table. Call it with no
+    /// table locked: it waits for other processors.
     #[inline]
     pub fn make_room(&mut self, frames: usize) {
         debug_assert!(frames <= FRAMES, "this gather is too small for one table");
-        if self.room() < frames {
+        if self.room() < frames || self.tables.is_full() {
             self.keep_or_pay();
         }
     }
 
     #[inline(never)]
     fn keep_or_pay(&mut self) {
-        if !self.keep() {
+        if self.tables.is_full() || !self.keep() {
             self.pay();
         }
     }
@@ -291,6 +291,16 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
         if self.tables.is_full() {
             self.pay();
         }
+    }
+
+    /// Hands over a table of the lowest level that was just [reclaimed](crate::reclaim), whose lock the
+    /// caller holds: so nothing is flushed here.
+    ///
+    /// # Panics
+    /// When there is no room, which [`make_room`](Self::make_room) makes.
+    pub(crate) fn reclaimed(&mut self, table: Pfn, span: VaRange) {
+        self.changed(span, true);
+        self.tables.push(table);
     }
 
     /// Flushes what was changed up to now, without giving anything up. With locks held this is how a
@@ -383,7 +393,9 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
             self.frames.clear();
         }
         if !self.tables.is_empty() {
-            // SAFETY: unlinked by `unlink_tables`, which says so to nobody else, and flushed above.
+            // SAFETY: unlinked by `unlink_tables` or `reclaim`, which hand each table to one gather, and
+            // flushed above. A task that found a reclaimed table before only does what `TableMemory` allows
+            // of a free one.
             unsafe { self.tlb.free_tables(&self.tables) };
             self.tables.clear();
         }

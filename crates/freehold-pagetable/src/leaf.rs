@@ -42,7 +42,8 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
     /// Locks the table of `level`, one whose entries can be leaves, for `address`, if there is one, and shows
     /// that entry.
     ///
-    /// The caller keeps the table from being unlinked; see the [crate's protocol](crate).
+    /// The caller keeps the table from being unlinked, but for [reclaiming](crate::reclaim); see the [crate's
+    /// protocol](crate).
     pub fn lock_leaf<'a>(
         &'a self,
         memory: &'a M,
@@ -50,7 +51,7 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         level: Level,
     ) -> Option<LeafGuard<'a, F, M>> {
         let table = match level {
-            Level::Pte => Locked::Pte(self.pte_table(memory, address)?.lock()),
+            Level::Pte => Locked::Pte(self.lock_pte_table(memory, address)?),
             Level::Pmd => Locked::Pmd(self.pmd_table(memory, address)?.lock()),
             _ => Locked::Pud(self.pud_table(memory, address)?.lock()),
         };

@@ -22,9 +22,10 @@
 //!
 //! | | locks of the caller | locks taken here | what it may meet |
 //! | --- | --- | --- | --- |
-//! | **walk**, read, [zap](PteGuard::zap_each), [change](EntryGuard::change) | any one of: mmap lock, VMA lock, a reverse-mapping lock over the range | the table's | installs and other walks; never a table going away |
+//! | **walk**, read, [zap](PteGuard::zap_each), [change](EntryGuard::change) | any one of: mmap lock, VMA lock, a reverse-mapping lock over the range | the table's | installs, other walks, reclaiming; no other end of a table |
 //! | **install** into an empty slot, and making tables for it | mmap lock or VMA lock, in any mode. A reverse-mapping lock is *not* enough: munmap has a window between zapping and unlinking in which the range can still be found that way | the table's; none for upper levels | other installs, the hardware |
 //! | **[unlink](PageTable::unlink_tables)** | the range can be reached neither by a fault nor by a reverse mapping, and no neighbour can grow into it; then no lock is needed for it | none | the hardware only |
+//! | **[reclaim](reclaim)** a table of the lowest level that is empty | any one of: mmap lock, VMA lock; all of the table's span lies in that VMA | the table's | everything but unlinking |
 //! | **[share](PageTable::share)** | as install; and a lock against unsharing | none; compare-and-swap | other installs, the hardware |
 //! | **[unshare](PageTable::unshare)** | nobody installs, shares or unshares there; the lock that says so is held until the flush has returned | the table's | walks, by the other spaces too; the hardware |
 //! | **free** | the flush that covers the unlinking has returned | none | nobody |
@@ -40,7 +41,7 @@
 //! | any, upper level | empty | table | compare-and-swap, no lock; the loser frees its table and uses the winner's |
 //! | upper level | empty | leaf, marker | compare-and-swap, under its table's lock |
 //! | upper level | leaf, marker | anything | exchange or compare-and-swap, under its table's lock |
-//! | upper level | table | empty | plain store, by the task that unlinks, or that unshares, under the lock of the table |
+//! | upper level | table | empty | plain store, by the task that unlinks; that reclaims, or that unshares, under the lock of the table |
 //! | lowest level | not cached by hardware | anything | plain store, under its table's lock |
 //! | lowest level | leaf | another leaf, marker | compare-and-swap in place, under its table's lock: never empty in between |
 //! | lowest level | leaf | empty | under its table's lock: exchange, where accessed and dirty bits are wanted; otherwise a plain store, see [`PteGuard::take_plain`] |
@@ -76,6 +77,7 @@ mod groups;
 mod hw;
 mod leaf;
 mod memory;
+pub mod reclaim;
 mod share;
 mod split;
 mod table;

@@ -143,7 +143,10 @@ impl Default for TableMeta {
 ///   [`free_table`](Self::free_table) returns it, and is all zero, and so is its record;
 /// - [`table`](Self::table) and [`table_meta`](Self::table_meta) return the same objects for the same number
 ///   for as long as the table is allocated. For a number that is no table they may panic, but must not let
-///   undefined behaviour come of it.
+///   undefined behaviour come of it;
+/// - the objects of a table that was freed stay what they are for as long as the memory lives. A task that
+///   found the table before may take the record's lock and release it at any later time, and may read an
+///   entry: the frame stays readable, whatever it is used for by then, and what is read does not matter.
 #[expect(unsafe_code, reason = "the contract on memory is for the implementation to keep")]
 pub unsafe trait TableMemory: Host {
     /// A new, empty table.
@@ -158,8 +161,9 @@ pub unsafe trait TableMemory: Host {
     ///
     /// # Safety
     ///
-    /// The table came from `alloc_table`, no entry points to it, and neither hardware nor a walker of
-    /// software can still read it.
+    /// The table came from `alloc_table`, no entry points to it, neither hardware nor a walker of software
+    /// can come to it any more, and hardware does not read it. Walkers of software that came to it before do
+    /// what the trait says of a freed table.
     unsafe fn free_table(&self, table: Pfn);
 
     /// The table at `pfn`, by the platform's direct map.

@@ -34,7 +34,8 @@ impl Stale for NotCached {
 
 /// A table of level number `LEVEL`, found by walking to an address; not locked.
 ///
-/// The table stays what it is as long as nobody may unlink it; see the [crate's protocol](crate).
+/// The table stays what it is as long as no task may unlink it; see the [crate's protocol](crate). A table of
+/// the lowest level may be [reclaimed](crate::reclaim) before it is locked.
 pub struct EntryTable<'a, F, M, const LEVEL: usize> {
     pub(crate) memory: &'a M,
     pub(crate) table: &'a Table,
@@ -73,19 +74,32 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryTable<'a, F, M, LEV
         VaRange::of(self.base.get(), self.base.get().saturating_add(Self::LEVEL.table_span()))
     }
 
-    /// Takes the table's lock.
+    /// Takes the lock of a table that cannot be unlinked: one of an upper level, or one whose span is kept
+    /// from being [reclaimed](crate::reclaim), by the VMA's lock for writing say.
+    ///
+    /// # Panics
+    /// In test builds, when a table of the lowest level is linked no more.
     #[inline]
     pub fn lock(self) -> EntryGuard<'a, F, M, LEVEL> {
-        let lock = self.meta.lock.lock::<M>(Self::RANK);
-        EntryGuard { table: self, _lock: lock }
+        let guard = self.lock_any();
+        debug_assert!(LEVEL > 0 || guard.is_linked(), "the table of {:?} was reclaimed", self.span());
+        guard
     }
 
     /// Takes the table's lock and makes sure that the table is still the one that its parent points to.
-    /// `None`: it is not, walk again. For callers that the protocol does not protect from the table's being
-    /// replaced meanwhile.
+    /// `None`: it is not, walk again. For tables of the lowest level, which may be
+    /// [reclaimed](crate::reclaim) before they are locked.
+    #[inline]
     pub fn lock_linked(self) -> Option<EntryGuard<'a, F, M, LEVEL>> {
-        let guard = self.lock();
+        let guard = self.lock_any();
         guard.is_linked().then_some(guard)
+    }
+
+    /// Takes the table's lock, whether it is linked or not.
+    #[inline]
+    pub(crate) fn lock_any(self) -> EntryGuard<'a, F, M, LEVEL> {
+        let lock = self.meta.lock.lock::<M>(Self::RANK);
+        EntryGuard { table: self, _lock: lock }
     }
 
     /// As [`lock_linked`](Self::lock_linked), without waiting: for walkers without a lock, for which a flush
@@ -97,16 +111,17 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryTable<'a, F, M, LEV
     }
 
     /// Locks two tables, in the order of their addresses, which every caller shares. The second guard is
-    /// `None` when both are the same table.
+    /// `None` when both are the same table. A caller that does not keep them from being reclaimed asks
+    /// [whether they are linked](EntryGuard::is_linked).
     pub fn lock_two(self, other: Self) -> (EntryGuard<'a, F, M, LEVEL>, Option<EntryGuard<'a, F, M, LEVEL>>) {
         if core::ptr::eq(self.table, other.table) {
-            return (self.lock(), None);
+            return (self.lock_any(), None);
         }
         if core::ptr::from_ref(self.table) < core::ptr::from_ref(other.table) {
-            let first = self.lock();
+            let first = self.lock_any();
             (first, Some(other.lock_nested()))
         } else {
-            let first = other.lock();
+            let first = other.lock_any();
             (self.lock_nested(), Some(first))
         }
     }
@@ -117,7 +132,7 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryTable<'a, F, M, LEV
     }
 
     /// The entry for `address` as it is now, without the lock: a hint, except for what the caller's other
-    /// locks keep still.
+    /// locks keep still. It may be any word if the table was [reclaimed](crate::reclaim) after it was found.
     #[inline]
     pub fn peek(&self, address: VirtAddr) -> Pte<F> {
         // Acquire, pairs with the release that installed the entry: what is behind it is initialised.
@@ -163,10 +178,13 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
     }
 
     /// Whether the table is still the one that its parent points to.
+    #[inline]
     pub fn is_linked(&self) -> bool {
-        // Relaxed: a table's last entry is taken, and an entry changed after the table has moved, under the
-        // lock that is ours now. So what is found here is at least as new as the entries that are read next.
-        self.table.parent.is_none_or(|(slot, pfn)| slot.load(Ordering::Relaxed) == F::table(pfn))
+        // Acquire, pairs with the release of `fill`: after the table was found, it may have been freed and
+        // hung there again. Otherwise the lock orders it: a table's last entry is taken, the table unlinked,
+        // and an entry changed after the table has moved, under the lock that is ours now. So what is found
+        // here is at least as new as the entries that are read next.
+        self.table.parent.is_none_or(|(slot, pfn)| slot.load(Ordering::Acquire) == F::table(pfn))
     }
 
     /// The entry for `address`. Only the hardware's accessed and dirty bits can change under the lock, and

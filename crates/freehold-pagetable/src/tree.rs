@@ -5,7 +5,7 @@
 use crate::addr::{ENTRIES, Level, Pfn, VaRange, VirtAddr};
 use crate::format::{Format, Kind, Pte};
 use crate::memory::{OutOfTables, TableMemory};
-use crate::table::{EntryTable, PmdTable, PteTable, PudTable};
+use crate::table::{EntryTable, PmdTable, PteGuard, PteTable, PudTable};
 use core::fmt;
 use core::marker::PhantomData;
 use freehold_sync::atomic::{AtomicU64, Ordering};
@@ -93,6 +93,17 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         self.find(memory, address)
     }
 
+    /// The table of 4 KiB entries for `address`, locked, if there is one.
+    #[inline]
+    pub fn lock_pte_table<'a>(&'a self, memory: &'a M, address: VirtAddr) -> Option<PteGuard<'a, F, M>> {
+        loop {
+            // If the table was reclaimed since it was found, another one hangs there by now, or none.
+            if let Some(guard) = self.pte_table(memory, address)?.lock_linked() {
+                return Some(guard);
+            }
+        }
+    }
+
     /// The table of 2 MiB entries for `address`, if there is one.
     #[inline]
     pub fn pmd_table<'a>(&'a self, memory: &'a M, address: VirtAddr) -> Option<PmdTable<'a, F, M>> {
@@ -107,7 +118,8 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
 
     /// The table of 4 KiB entries for `address`, made if need be, with everything above it.
     ///
-    /// The caller holds the mmap lock or the VMA's lock, in any mode: nobody unlinks tables there.
+    /// The caller holds the mmap lock or the VMA's lock, in any mode: no task unlinks tables there. A table
+    /// may still be [reclaimed](crate::reclaim) before it is [locked](EntryTable::lock_linked).
     ///
     /// # Errors
     /// Out of memory, or a larger leaf is there already. Tables made on the way stay; they are freed with
@@ -147,7 +159,8 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
     }
 
     /// What is at `address` now and at which level, read without a lock; a hint unless the caller's locks
-    /// keep it still. An absent table shows as an empty entry of the level where it would hang.
+    /// keep it still. An absent table shows as an empty entry of the level where it would hang. An entry of
+    /// the lowest level may be any word if its table is [reclaimed](crate::reclaim) before it is read.
     pub fn peek(&self, memory: &M, address: VirtAddr) -> (Pte<F>, Level) {
         if address.get() >= F::USER_END {
             return (Pte::NONE, F::ROOT);

@@ -41,8 +41,8 @@ pub trait Visitor<F: Format, M: TableMemory> {
     /// What to do about a leaf above 4 KiB.
     const LARGE: Large = Large::SplitPart;
 
-    /// Called before each `table` and `large` with the part of the range inside it, when the walk holds no
-    /// table's lock: the place to flush.
+    /// Called before each `table` and `large`, now and then more than once, with the part of the range inside
+    /// it, when the walk holds no table's lock: the place to flush.
     #[inline]
     fn unlocked(&mut self, range: VaRange) {
         let _ = range;
@@ -98,9 +98,11 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         assert!(range.is_of_pages(), "a range of parts of pages");
         let walk = Walk { tables: self, memory };
         let range = Self::clip(range);
-        let shown = match walk.only_table(range) {
-            Some((entry, table)) => walk.leaves(entry, table, range, visitor),
-            None => walk.below(self.root(), F::ROOT, range, visitor),
+        let only = walk.only_table(range);
+        let shown = match only.map(|(entry, table)| walk.leaves(entry, table, range, visitor)) {
+            Some(Ok(true)) => Ok(()),
+            Some(Err(stop)) => Err(stop),
+            Some(Ok(false)) | None => walk.below(self.root(), F::ROOT, range, visitor),
         };
         match shown {
             Ok(()) => Ok(Walked::All),
@@ -170,7 +172,11 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
                     return stop_at(part, visitor.absent(part));
                 }
                 Kind::None => return Ok(()),
-                Kind::Table { pfn } if level == Level::Pmd => return self.leaves(entry, pfn, part, visitor),
+                Kind::Table { pfn } if level == Level::Pmd => {
+                    if self.leaves(entry, pfn, part, visitor)? {
+                        return Ok(());
+                    }
+                }
                 Kind::Table { pfn } => return self.below(pfn, level.below(), part, visitor),
                 Kind::Leaf { .. } | Kind::Marker { .. } => {
                     if self.large(level, part, visitor)? {
@@ -181,16 +187,23 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
         }
     }
 
+    /// The part in one table of the lowest level. Returns whether it is done; otherwise the table was
+    /// [reclaimed](crate::reclaim), and the entry has changed.
     fn leaves<V: Visitor<F, M>>(
         &self,
         entry: &'a AtomicU64,
         pfn: Pfn,
         part: VaRange,
         visitor: &mut V,
-    ) -> Result<(), Stop> {
+    ) -> Result<bool, Stop> {
         visitor.unlocked(part);
         let table = PageTable::<F, M>::entry_table::<0>(self.memory, pfn, part.start(), Some((entry, pfn)));
-        stop_at(part, visitor.table(table.lock(), part))
+        // As `lock_linked`, which would move the guard.
+        let table = table.lock_any();
+        if !table.is_linked() {
+            return Ok(false);
+        }
+        stop_at(part, visitor.table(table, part)).map(|()| true)
     }
 
     // Apart from the walk, as `large` is: it is rare, and what it needs on the stack every level of the walk

@@ -5,6 +5,7 @@ mod format;
 mod gather;
 mod hardware;
 mod kept;
+mod reclaim;
 mod refused;
 mod shared;
 mod tables;

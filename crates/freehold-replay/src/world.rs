@@ -147,6 +147,9 @@ impl World {
         self.set_thp(recording, shown);
         // A new recording lacks the setting only where it has changed.
         self.tells_huge = recording.machine("kernel").is_none() || recording.machine("thp").is_some();
+        // Linux frees page tables that MADV_DONTNEED empties since 6.14. Of a text no version is known.
+        let old = recording.machine("kernel").and_then(version).is_some_and(|version| version < (6, 14));
+        self.engine.set_reclaims_tables(!old);
         self.promises = match recording.machine("overcommit") {
             Some("1") => u64::MAX,
             // What is more than all memory is refused, and nothing else.
@@ -409,4 +412,10 @@ pub(super) fn is_of_driver(name: &str) -> bool {
 pub(super) fn special_name(name: &str) -> Option<&'static str> {
     const NAMES: [&str; 5] = ["[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]", "[uprobes]"];
     NAMES.into_iter().find(|known| *known == name)
+}
+
+/// The first two numbers of a kernel's release, such as `6.18.4-generic`.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    numbers.next()?.ok().zip(numbers.next()?.ok())
 }

@@ -20,7 +20,8 @@ pub struct ReadOnly {
 pub enum Store {
     /// The entry allows it.
     Allowed,
-    /// Something else is there, or write-protected by a userfaultfd, since it was looked at.
+    /// Something else is there, or write-protected by a userfaultfd, since it was looked at; or the table was
+    /// reclaimed.
     Changed,
     /// The page has to be copied first. The caller has a reference to it, if it is counted.
     Copy(ReadOnly),
@@ -48,7 +49,7 @@ impl<P: Platform> VmSpace<P> {
         address: VirtAddr,
         rights: PteFlags,
     ) -> Store {
-        let mut guard = table.lock();
+        let Some(mut guard) = table.lock_linked() else { return Store::Changed };
         let found = find::<P>(&guard, address);
         let Store::Copy(page) = found else { return found };
         if !page.special {
@@ -65,7 +66,7 @@ impl<P: Platform> VmSpace<P> {
         address: VirtAddr,
         rights: PteFlags,
     ) -> Store {
-        let mut guard = table.lock();
+        let Some(mut guard) = table.lock_linked() else { return Store::Changed };
         let found = find::<P>(&guard, address);
         let Store::Copy(ReadOnly { pfn, special: false }) = found else { return found };
         let frame = self.platform().frame(pfn);
@@ -102,7 +103,7 @@ impl<P: Platform> VmSpace<P> {
         // Nobody else's gather can see the entry empty: the lock is let go of only after the flush and the
         // new entry.
         let mut gather = self.exclusive_gather::<1>();
-        let mut guard = table.lock();
+        let Some(mut guard) = table.lock_linked() else { return false };
         // The reference keeps the frame from becoming another page, so the same number is the same page.
         // Anything else than the old entry, writable or not, is somebody else's work, to be looked at
         // again.

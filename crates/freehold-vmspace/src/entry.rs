@@ -99,8 +99,7 @@ impl<P: Platform> VmSpace<P> {
                 }
             }
         }
-        let Some(table) = self.pte_table(address) else { return false };
-        let mut guard = table.lock();
+        let Some(mut guard) = self.lock_pte_table(address) else { return false };
         match guard.get(address).kind(Level::Pte) {
             Kind::Leaf { pfn: found, .. } if found == pfn => {
                 was_accessed(guard.change(address, &mut NotCached, |pte| unused(pte, Level::Pte)))

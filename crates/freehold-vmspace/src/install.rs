@@ -12,9 +12,8 @@ impl<P: Platform> VmSpace<P> {
     #[inline(always)]
     pub fn map_zero(&self, table: PteTable<'_, P::Format, P>, address: VirtAddr, rights: PteFlags) {
         let zero = Pte::page(self.memory().zero(), rights | PteFlags::SPECIAL);
-        // If the slot is not empty any more, somebody else was faster, and the access will show what is
-        // there.
-        let _ = table.lock().install(address, zero);
+        // If the slot is not empty any more, or the table was reclaimed, the access will show what is there.
+        let _ = table.lock_linked().map(|mut guard| guard.install(address, zero));
     }
 
     /// A frame for an anonymous page of this space; referenced and counted as mapped once, exclusive;
@@ -24,8 +23,8 @@ impl<P: Platform> VmSpace<P> {
         self.memory().alloc_anon(self.mmu(), zero, page)
     }
 
-    /// Maps `frame`, fresh from [`alloc_anon`](Self::alloc_anon); it goes back if something is
-    /// there: false.
+    /// Maps `frame`, fresh from [`alloc_anon`](Self::alloc_anon); it goes back if something is there, or the
+    /// table was reclaimed: false.
     #[inline(always)]
     pub fn map_anon(
         &self,
@@ -35,13 +34,16 @@ impl<P: Platform> VmSpace<P> {
         rights: PteFlags,
     ) -> bool {
         // The lock ends here: nothing is freed under it.
-        let installed = table.lock().install(address, Pte::page(frame, rights));
-        self.count_or_discard(frame, installed.is_ok());
-        installed.is_ok()
+        let install =
+            |mut guard: PteGuard<'_, P::Format, P>| guard.install(address, Pte::page(frame, rights));
+        let installed = table.lock_linked().is_some_and(|guard| install(guard).is_ok());
+        self.count_or_discard(frame, installed);
+        installed
     }
 
     /// Maps `frames`, fresh from [`alloc_anon`](Self::alloc_anon), at the addresses from `first` on, which
-    /// lie in this table, if nothing is at any of them; false: they are still the caller's.
+    /// lie in this table, if nothing is at any of them; false: something is, or the table was reclaimed, and
+    /// they are still the caller's.
     pub fn map_block(
         &self,
         table: PteTable<'_, P::Format, P>,
@@ -50,7 +52,7 @@ impl<P: Platform> VmSpace<P> {
         rights: PteFlags,
     ) -> bool {
         let places = || pages_from(first).zip(frames);
-        let mut guard = table.lock();
+        let Some(mut guard) = table.lock_linked() else { return false };
         if !places().all(|(address, _)| guard.get(address).is_none()) {
             return false;
         }
@@ -61,7 +63,8 @@ impl<P: Platform> VmSpace<P> {
     }
 
     /// Maps frames that are not counted, a device's say, at the addresses from `first` on, which lie in this
-    /// table; where something is already, it stays, and the result is false.
+    /// table; where something is already, it stays, and the result is false. It is also false if the table
+    /// was reclaimed; then none is mapped.
     pub fn map_foreign(
         &self,
         table: PteTable<'_, P::Format, P>,
@@ -69,16 +72,16 @@ impl<P: Platform> VmSpace<P> {
         frames: impl Iterator<Item = Pfn>,
         rights: PteFlags,
     ) -> bool {
-        let mut guard = table.lock();
+        let Some(mut guard) = table.lock_linked() else { return false };
         pages_from(first).zip(frames).fold(true, |all, (address, frame)| {
             guard.install(address, Pte::page(frame, rights)).is_ok() && all
         })
     }
 
-    /// Locks a table that pages of caches are to be mapped by.
+    /// Locks a table that pages of caches are to be mapped by. `None`: it was reclaimed, walk again.
     #[inline(always)]
-    pub fn fill_cached<'v>(&'v self, table: PteTable<'v, P::Format, P>) -> CacheFill<'v, P> {
-        CacheFill { vm: self, rss: Rss::default(), stale: None, guard: table.lock() }
+    pub fn fill_cached<'v>(&'v self, table: PteTable<'v, P::Format, P>) -> Option<CacheFill<'v, P>> {
+        Some(CacheFill { vm: self, rss: Rss::default(), stale: None, guard: table.lock_linked()? })
     }
 
     /// Whether a frame from [`alloc_anon`](Self::alloc_anon) was mapped is known now: it is resident, or goes

@@ -103,6 +103,8 @@ impl<P: Platform> VmSpace<P> {
     /// Whether at this moment no small page is mapped at `address` whose entry is `wanted`; then no processor
     /// uses one that was there before either. Takes no lock, so one may come at the next moment.
     pub fn flush_unless(&self, address: VirtAddr, wanted: impl FnOnce(Pte<P::Format>) -> bool) -> bool {
+        // Of a table that was reclaimed since it was found, the entry may be any word. But when the table was
+        // unlinked, no page was mapped at `address`.
         let (pte, level) = self.peek(address);
         if level == Level::Pte && pte.is_leaf(level) && wanted(pte) {
             return false;
@@ -114,13 +116,32 @@ impl<P: Platform> VmSpace<P> {
     }
 }
 
+/// Entries that something is decided by.
+#[doc(hidden)]
+impl<P: Platform> VmSpace<P> {
+    /// Returns what is at `address`, and at which level, as [`peek`](Self::peek) does, but reads an entry of
+    /// the lowest level under its table's lock.
+    pub fn read_entry(&self, address: VirtAddr) -> (Pte<P::Format>, Level) {
+        loop {
+            let (pte, level) = self.peek(address);
+            if level > Level::Pte {
+                return (pte, level);
+            }
+            // Without a table it was reclaimed since: look again.
+            if let Some(table) = self.lock_pte_table(address) {
+                return (table.get(address), level);
+            }
+        }
+    }
+}
+
 // The walks here make no table and split no leaf, so they cannot run out of memory.
 
 impl<P: Platform> VmSpace<P> {
     /// The frame of the page at `address`, if one is mapped there at this moment, with its record: none of a
     /// driver's.
     pub fn frame_at(&self, address: VirtAddr) -> Option<Pfn> {
-        let (pte, level) = self.peek(address);
+        let (pte, level) = self.read_entry(address);
         match pte.kind(level) {
             Kind::Leaf { pfn, flags } if !flags.contains(PteFlags::SPECIAL) => {
                 Some(pfn.add(address.frame_in_leaf(level)))

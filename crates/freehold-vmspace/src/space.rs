@@ -7,8 +7,8 @@ use crate::{
 use alloc::vec::Vec;
 use core::mem::ManuallyDrop;
 use freehold_pagetable::{
-    Flush, Format, Gather, GatherState, LeafGuard, Level, OutOfTables, PageTable, PmdTable, Pte, PteTable,
-    PudTable, TableCount, TableError, Tlb, UnmappedFrame, VaRange, Visitor, Walked,
+    Flush, Format, Gather, GatherState, LeafGuard, Level, OutOfTables, PageTable, PmdTable, Pte, PteGuard,
+    PteTable, PudTable, TableCount, TableError, Tlb, UnmappedFrame, VaRange, Visitor, Walked,
 };
 use freehold_sync::counted::Counted;
 
@@ -189,6 +189,12 @@ impl<P: Platform> VmSpace<P> {
     #[inline(always)]
     pub fn pte_table(&self, at: VirtAddr) -> Option<PteTable<'_, P::Format, P>> {
         self.table.pte_table(self.platform(), at)
+    }
+
+    /// See [`PageTable::lock_pte_table`].
+    #[inline(always)]
+    pub fn lock_pte_table(&self, at: VirtAddr) -> Option<PteGuard<'_, P::Format, P>> {
+        self.table.lock_pte_table(self.platform(), at)
     }
 
     /// See [`PageTable::pmd_table`].

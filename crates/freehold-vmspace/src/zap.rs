@@ -1,4 +1,5 @@
 //! Taking pages out of page tables.
+#![expect(unsafe_code, reason = "reclaims tables")]
 
 use crate::{Moving, PAGE_SIZE, Pfn, Rss, UserRange, VmGather, VmSpace, frame::MOVING, platform::Platform};
 use alloc::vec::Vec;
@@ -19,12 +20,14 @@ pub struct Zap {
     keep_wp: bool,
     /// Private copies stay: only pages of the file itself go (truncation of what was never copied).
     file_pages_only: bool,
+    /// A table whose whole span is zapped, and that is empty then, goes.
+    reclaim_tables: bool,
 }
 
 impl Zap {
     /// Everything, guard markers included; `shared`: stores reach a file.
     pub fn new(shared: bool) -> Self {
-        Zap { shared, keep_guards: false, keep_wp: false, file_pages_only: false }
+        Zap { shared, keep_guards: false, keep_wp: false, file_pages_only: false, reclaim_tables: false }
     }
 
     /// Everything but guard markers.
@@ -49,6 +52,14 @@ impl Zap {
     #[inline]
     pub fn keep_wp(self, keep: bool) -> Self {
         Zap { keep_wp: keep, ..self }
+    }
+
+    /// Reclaims tables of the lowest level, if `reclaim` says so: those of which the range covers the whole
+    /// span, and in which nothing is left. The caller holds the mmap lock or the lock of the VMA around the
+    /// range.
+    #[inline]
+    pub fn reclaim_tables(self, reclaim: bool) -> Self {
+        Zap { reclaim_tables: reclaim, ..self }
     }
 
     /// Only pages that belong to the mapped file.
@@ -83,6 +94,20 @@ impl<P: Platform> VmSpace<P> {
         let walked = self.walk(range.va(), &mut zapper);
         debug_assert!(walked.is_ok(), "a zap ran out of memory");
         self.count_rss(&zapper.rss);
+        if zap.reclaim_tables {
+            self.reclaim_tables(range, gather);
+        }
+    }
+
+    /// Unlinks the tables of the lowest level whose whole span lies in `range`, and that are empty. A walk of
+    /// its own, so that no other zap pays for it by the page.
+    fn reclaim_tables(&self, range: UserRange, gather: &mut VmGather<'_, P>) {
+        const SPAN: u64 = Level::Pte.table_span();
+        let (start, end) = (range.start().next_multiple_of(SPAN), range.end() - range.end() % SPAN);
+        if start < end {
+            let walked = self.walk(UserRange::new(start, end).va(), &mut Reclaimer { gather });
+            debug_assert!(walked.is_ok(), "reclaiming tables ran out of memory");
+        }
     }
 
     /// Zaps `range` and flushes; for callers under a lock that keeps the VMA.
@@ -101,6 +126,32 @@ impl<P: Platform> Zapper<'_, '_, P> {
         let frame = self.platform.frame(pfn);
         frame.sub_map();
         self.rss.add(frame.kind(), -(pages as i64));
+    }
+}
+
+/// Unlinks empty tables, each of which the range covers wholly.
+struct Reclaimer<'z, 'v, P: Platform> {
+    gather: &'z mut VmGather<'v, P>,
+}
+
+impl<P: Platform> Visitor<P::Format, P> for Reclaimer<'_, '_, P> {
+    const LARGE: Large = Large::Skip;
+
+    fn unlocked(&mut self, _: VaRange) {
+        // For the table.
+        self.gather.make_room(0);
+    }
+
+    fn table(&mut self, table: PteGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
+        // SAFETY: the walk found it linked. `Zap::reclaim_tables` says which lock the caller holds: so other
+        // tasks that find the table hold none that excludes this, and lock it by `lock_linked`; what unlinks
+        // tables holds one that does. The gather is one of this space.
+        unsafe { table.reclaim(self.gather) };
+        ControlFlow::Continue(())
+    }
+
+    fn large(&mut self, _: LeafGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
+        ControlFlow::Continue(())
     }
 }
 

@@ -33,6 +33,7 @@ mod pins;
 mod probes;
 mod ranges;
 mod readers;
+mod reclaim;
 mod reuse;
 mod rmap;
 mod scene;

@@ -71,6 +71,7 @@ fn config(values: &mut Values<'_>) -> Config {
         huge_pages: values.of(&[HugePages::Never, HugePages::Madvise, HugePages::Always]),
         blocks: Blocks { always: values.of(&[0, 1 << 16]), advised: values.of(&[0, 1 << 14, 1 << 18]) },
         shared_blocks: shared_blocks(values),
+        reclaims_tables: values.bit(),
         file_rmap: values.of(&FileRmap::ALL),
         vma_nodes: values.of(&[Nodes::Wide, Nodes::Narrow]),
         lock_stats: values.bit(),

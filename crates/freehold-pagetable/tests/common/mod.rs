@@ -39,7 +39,7 @@ impl Memory {
     pub const BASE: u64 = 1 << 30;
 
     /// What the entries of a free table hold: to a walk that still reads it, a page that nobody mapped.
-    const POISON: u64 = u64::MAX;
+    pub const POISON: u64 = u64::MAX;
 
     pub fn new(tables: usize) -> Self {
         let pages: Vec<_> =

@@ -243,10 +243,9 @@ impl<P: Platform> AddressSpace<P> {
     /// The page as it is mapped now, with a reference if it is a counted one.
     fn find_page(&self, page: u64, how: How) -> Result<Found, Missing> {
         let address = VirtAddr::new(page);
-        let Some(table) = self.vm.pte_table(address) else {
+        let Some(mut guard) = self.vm.lock_pte_table(address) else {
             return self.find_in_huge(page, how);
         };
-        let mut guard = table.lock();
         let (pfn, flags) = match guard.get(address).kind(Level::Pte) {
             Kind::Leaf { pfn, flags } => (pfn, flags),
             Kind::None => return Err(Missing::Absent),

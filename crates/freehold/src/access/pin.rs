@@ -376,10 +376,11 @@ impl<'s, P: Platform> Pinning<'s, P> {
         let (space, address) = (self.space, VirtAddr::new(self.at));
         if let Some(table) = space.vm.pte_table(address) {
             let guard = match walk {
-                Walk::Fast => table.try_lock_linked().ok_or(Stop::ABSENT)?,
-                Walk::Slow => table.lock(),
+                Walk::Fast => table.try_lock_linked(),
+                // A table that was reclaimed since it was found was empty.
+                Walk::Slow => table.lock_linked(),
             };
-            return self.entries(guard, limit, walk, own);
+            return self.entries(guard.ok_or(Stop::ABSENT)?, limit, walk, own);
         }
         if let Some(table) = space.vm.pmd_table(address) {
             return self.large(table, address, limit, walk, own);

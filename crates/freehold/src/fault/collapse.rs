@@ -80,8 +80,9 @@ impl<P: Platform> AddressSpace<P> {
             if result.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
         result?;
-        // Without an anon_vma there are zeroes alone.
-        if filled == 0 || !vma.anon().is_some() {
+        // Without an anon_vma there are zeroes alone. A table that is empty, but was not reclaimed, is no
+        // obstacle.
+        if !vma.anon().is_some() {
             return Err(MadviseError::Invalid);
         }
         let watched = vma.flags().contains(VmFlags::UFFD_MISSING);

@@ -81,7 +81,7 @@ impl<P: Platform> AddressSpace<P> {
             return FaultOutcome::Fill(file.clone(), self.wanted(vma, file, page));
         }
         let window = if alone { window } else { with_blocks(vma, file, &rcu, window, &table) };
-        let mut fill = self.vm.fill_cached(table);
+        let Some(mut fill) = self.vm.fill_cached(table) else { return FaultOutcome::Retry };
         let indices = PageRange::new(vma.pgoff_of(window.start()), vma.pgoff_of(window.end() - 1) + 1);
         let probes = shown_probes(vma, file, &rcu);
         let mut crowded = false;
@@ -111,12 +111,17 @@ impl<P: Platform> AddressSpace<P> {
     pub(crate) fn map_window(&self, vma: &Vma<P>, range: UserRange) -> Result<bool, NoMemory> {
         let Object::File(file) = vma.object() else { return Ok(false) };
         let first = VirtAddr::new(range.start());
-        let table = self.vm.pte_table_alloc(first).map_err(|_| NoMemory)?;
         let mut all = true;
         let indices = PageRange::new(vma.pgoff_of(range.start()), vma.pgoff_of(range.end() - 1) + 1);
         let rights = vma_pte_flags(vma.flags());
-        let rcu = P::rcu_read();
-        let mut fill = self.vm.fill_cached(table);
+        let (rcu, mut fill) = loop {
+            let table = self.vm.pte_table_alloc(first).map_err(|_| NoMemory)?;
+            let rcu = P::rcu_read();
+            // If the table was reclaimed since it was found, another one is made.
+            if let Some(fill) = self.vm.fill_cached(table) {
+                break (rcu, fill);
+            }
+        };
         if !fill.is_cached(range.va()) {
             fill.finish(rcu);
             return Ok(false);
@@ -145,7 +150,7 @@ impl<P: Platform> AddressSpace<P> {
             return FaultOutcome::Fill(file.clone(), self.wanted(vma, file, page));
         };
         let block = whole_block(vma, file, &rcu, page, &table);
-        let mut fill = self.vm.fill_cached(table);
+        let Some(mut fill) = self.vm.fill_cached(table) else { return FaultOutcome::Retry };
         let address = VirtAddr::new(page);
         if !fill.is_vacant(address) {
             fill.finish(rcu);
@@ -219,7 +224,7 @@ impl<P: Platform> AddressSpace<P> {
             probes.put(self.platform(), index, copy);
         }
         let rights = vma_pte_flags(vma.flags()) | written(vma.flags());
-        let mut guard = table.lock();
+        let Some(mut guard) = table.lock_linked() else { return FaultOutcome::Retry };
         // A truncation takes copies away as well: one that came to this table earlier has hidden the page.
         match found.is_still() && guard.install(VirtAddr::new(page), Pte::page(copy, rights)).is_ok() {
             true => FaultOutcome::Done,

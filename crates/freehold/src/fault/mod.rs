@@ -419,7 +419,8 @@ impl<P: Platform> AddressSpace<P> {
             return step;
         }
         // Read without the table's lock: a hint, to be checked under the lock.
-        match table.peek(address).kind(Level::Pte) {
+        let found = table.peek(address);
+        match found.kind(Level::Pte) {
             Kind::None => match vma.object() {
                 Object::Anonymous | Object::Zeroes(_) => self.anon_fault(vma, page, access, held, table),
                 Object::File(_) => match self.file_fault(vma, page, access, held, table) {
@@ -439,20 +440,13 @@ impl<P: Platform> AddressSpace<P> {
             }
             Kind::Leaf { flags, .. } => {
                 let closed = flags.contains(PteFlags::NO_ACCESS) && permits(vma.flags(), access);
-                debug_assert!(!closed, "a page that its VMA allows is closed");
+                debug_assert!(
+                    !closed || table.lock_linked().is_none_or(|table| table.get(address) != found),
+                    "a page that its VMA allows is closed"
+                );
                 self.present_fault(address, Level::Pte, flags, access)
             }
-            Kind::Marker { kind: MarkerKind::Guard, .. } => {
-                FaultOutcome::Failed(FaultError::Segv { addr: page, code: SegvCode::Maperr })
-            }
-            Kind::Marker { kind: MarkerKind::Migration, payload } => {
-                FaultOutcome::Wait(Await::Frame(Moving::of(payload).pfn))
-            }
-            Kind::Marker { kind: MarkerKind::Poison, payload } => self.poison_fault(table, address, payload),
-            Kind::Marker { kind: MarkerKind::UffdWp, .. } => self.marked_fault(vma, page, table),
-            Kind::Marker { kind: MarkerKind::Swap, .. } | Kind::Table { .. } => {
-                FaultOutcome::Failed(FaultError::Bus { addr: page })
-            }
+            Kind::Marker { .. } | Kind::Table { .. } => self.marker_fault(vma, page, table),
         }
     }
 }
@@ -479,6 +473,29 @@ impl<P: Platform> AddressSpace<P> {
         })
     }
 
+    /// A fault where a marker was found without the table's lock.
+    #[inline(never)]
+    fn marker_fault(&self, vma: &Vma<P>, page: u64, table: PteTable<'_, P::Format, P>) -> FaultOutcome<P> {
+        let address = VirtAddr::new(page);
+        let Some(found) = table.lock_linked().map(|table| table.get(address)) else {
+            return FaultOutcome::Retry;
+        };
+        match found.kind(Level::Pte) {
+            Kind::None | Kind::Leaf { .. } => FaultOutcome::Retry,
+            Kind::Marker { kind: MarkerKind::Guard, .. } => {
+                FaultOutcome::Failed(FaultError::Segv { addr: page, code: SegvCode::Maperr })
+            }
+            Kind::Marker { kind: MarkerKind::Migration, payload } => {
+                FaultOutcome::Wait(Await::Frame(Moving::of(payload).pfn))
+            }
+            Kind::Marker { kind: MarkerKind::Poison, payload } => self.poison_fault(table, address, payload),
+            Kind::Marker { kind: MarkerKind::UffdWp, .. } => self.marked_fault(vma, page, table),
+            Kind::Marker { kind: MarkerKind::Swap, .. } | Kind::Table { .. } => {
+                FaultOutcome::Failed(FaultError::Bus { addr: page })
+            }
+        }
+    }
+
     /// A fault at the marker of a frame that failed.
     #[inline(never)]
     fn poison_fault(
@@ -493,7 +510,8 @@ impl<P: Platform> AddressSpace<P> {
             }
             // The marker is there only while the frame is locked, or for good. If it was unlocked before we
             // looked, its holder is done with this table, and that shows under the table's lock.
-            if table.lock().get(address) != Pte::marker(MarkerKind::Poison, payload) {
+            let marker = Pte::marker(MarkerKind::Poison, payload);
+            if table.lock_linked().is_none_or(|table| table.get(address) != marker) {
                 return FaultOutcome::Retry;
             }
         }

@@ -222,7 +222,8 @@ impl<P: Platform> AddressSpace<P> {
         Some(Batch::To(page.max(end).min(part.end())))
     }
 
-    /// Returns true if the hardware lets the access pass, also where it leaves bits to software.
+    /// Returns true if the hardware lets the access pass, also where it leaves bits to software. Reads the
+    /// entry without its table's lock: a page that is discarded while this runs may count as there.
     fn is_there(&self, page: u64, access: Access) -> bool {
         let (pte, level) = self.vm.peek(VirtAddr::new(page));
         let Kind::Leaf { flags, .. } = pte.kind(level) else { return false };

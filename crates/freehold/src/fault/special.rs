@@ -48,7 +48,7 @@ impl<P: Platform> AddressSpace<P> {
         if !asked.holds(&rcu) {
             return FaultOutcome::Retry;
         }
-        // If the slot is not empty any more, somebody else was faster.
+        // If the slot is not empty any more, or the table was reclaimed, the access will show what is there.
         self.vm.map_foreign(table, VirtAddr::new(page), core::iter::once(pfn), rights);
         FaultOutcome::Done
     }
@@ -66,7 +66,7 @@ impl<P: Platform> AddressSpace<P> {
             return error.at(page);
         }
         let (rcu, address) = (P::rcu_read(), VirtAddr::new(page));
-        let mut guard = table.lock();
+        let Some(mut guard) = table.lock_linked() else { return FaultOutcome::Retry };
         match guard.get(address).kind(Level::Pte) {
             // The frame is the one that it was: another would have been revoked before.
             Kind::Leaf { flags, .. } if flags.contains(PteFlags::SPECIAL) && asked.holds(&rcu) => {

@@ -37,11 +37,11 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Why the pager is to deal with an access to a page of a registered VMA, as things are. The VMA is kept
-    /// still; entries are read without their table's lock. A fault that finds less there than there is now is
-    /// in the queue already, and is woken.
+    /// still; the table is unlocked when this returns. A fault that finds less there than there is now is in
+    /// the queue already, and is woken.
     fn fault_reason(&self, vma: &Vma<P>, page: u64, write: bool) -> Option<FaultReason> {
         let flags = vma.flags();
-        let (pte, level) = self.vm.peek(VirtAddr::new(page));
+        let (pte, level) = self.vm.read_entry(VirtAddr::new(page));
         let (absent, protected) = match pte.kind(level) {
             Kind::None => (true, false),
             Kind::Marker { kind: MarkerKind::UffdWp, .. } => (true, true),
@@ -122,7 +122,7 @@ impl<P: Platform> AddressSpace<P> {
     ) -> FaultOutcome<P> {
         let (address, rights) = (VirtAddr::new(page), vma_pte_flags(vma.flags()) | PteFlags::UFFD_WP);
         let Object::File(file) = vma.object() else {
-            let mut guard = table.lock();
+            let Some(mut guard) = table.lock_linked() else { return FaultOutcome::Retry };
             if is_wp_marker(guard.get(address)) {
                 guard.set(address, Pte::page(self.engine.memory().zero(), rights | PteFlags::SPECIAL));
             }
@@ -136,7 +136,7 @@ impl<P: Platform> AddressSpace<P> {
         let Some(found) = mapping.find(&rcu, index) else {
             return FaultOutcome::Fill(file.clone(), Wanted::alone(index));
         };
-        let mut fill = self.vm.fill_cached(table);
+        let Some(mut fill) = self.vm.fill_cached(table) else { return FaultOutcome::Retry };
         let put = match is_wp_marker(fill.get(address)) {
             true => fill.put(address, found.pfn(), rights, || found.is_still()),
             false => Ok(true),

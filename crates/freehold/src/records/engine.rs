@@ -23,7 +23,7 @@ use crate::{
 };
 use freehold_sync::{
     PerCpu, ReaderSlots,
-    atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, announce},
+    atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, announce},
     stats::{LockSnapshot, LockStats},
 };
 use freehold_vmspace::Memory;
@@ -96,6 +96,8 @@ pub struct Config {
     pub blocks: Blocks,
     /// The blocks that shared memory gets at first; see [`Engine::set_shared_blocks`].
     pub shared_blocks: SharedBlocks,
+    /// MADV_DONTNEED frees page tables that it empties, at first; see [`Engine::set_reclaims_tables`].
+    pub reclaims_tables: bool,
     /// How the lock over the VMAs of a file is taken by walks that leave their tree alone.
     pub file_rmap: FileRmap,
     /// How many entries share a node of the tree of VMAs, and so the latch that range writers take.
@@ -115,6 +117,7 @@ impl Default for Config {
             huge_pages: HugePages::default(),
             blocks: Blocks::default(),
             shared_blocks: SharedBlocks::default(),
+            reclaims_tables: true,
             file_rmap: FileRmap::default(),
             vma_nodes: Nodes::default(),
             lock_stats: false,
@@ -145,6 +148,8 @@ pub struct Engine<P: Platform> {
     blocks: AtomicU32,
     /// See [`SharedBlocks`]; one word, too.
     shared_blocks: AtomicU64,
+    /// See [`Config::reclaims_tables`]; one word, too.
+    reclaims_tables: AtomicBool,
     /// Most VMAs of a space; one word, too.
     max_map_count: AtomicU64,
     /// Memory that is promised.
@@ -192,6 +197,7 @@ impl<P: Platform> Engine<P> {
             huge_pages: AtomicU32::new(config.huge_pages as u32),
             blocks: AtomicU32::new(config.blocks.word()),
             shared_blocks: AtomicU64::new(config.shared_blocks.word()),
+            reclaims_tables: AtomicBool::new(config.reclaims_tables),
             max_map_count: AtomicU64::new(config.max_map_count),
             committed: CommittedMemory::try_new(config.overcommit)?,
             config,
@@ -208,6 +214,7 @@ impl<P: Platform> Engine<P> {
             huge_pages: huge_pages,
             blocks: blocks,
             shared_blocks: shared_blocks,
+            reclaims_tables: reclaims_tables,
             max_map_count: max_map_count,
             committed: committed,
             config: config,
@@ -279,6 +286,20 @@ impl<P: Platform> Engine<P> {
     /// It gets them from now on. What is mapped stays.
     pub fn set_blocks(&self, blocks: Blocks) {
         self.blocks.store(blocks.word(), Relaxed);
+    }
+
+    /// Returns whether MADV_DONTNEED frees the page tables of small pages that it covers wholly and leaves
+    /// empty.
+    #[inline]
+    pub fn reclaims_tables(&self) -> bool {
+        // Relaxed, here and below: as for huge pages.
+        self.reclaims_tables.load(Relaxed)
+    }
+
+    /// Sets whether it does so from now on, as Linux since 6.14 (CONFIG_PT_RECLAIM), or not, as Linux before.
+    /// A program sees it by the next store there, which may bring a huge page only where no table is.
+    pub fn set_reclaims_tables(&self, reclaims: bool) {
+        self.reclaims_tables.store(reclaims, Relaxed);
     }
 
     /// Most VMAs that an address space may have.

@@ -206,20 +206,28 @@ impl<P: Platform> Filler<'_, P> {
                 Source::Bytes(bytes) => {
                     let offset = (page - range.start()) as usize;
                     let bytes = &bytes[offset..offset + PAGE_SIZE as usize];
-                    self.put_new(&vma, page, table, Some(bytes))?;
+                    if !self.put_new(&vma, page, table, Some(bytes))? {
+                        return Ok(());
+                    }
                     *at += PAGE_SIZE;
                 }
                 Source::Zeroes if vma.flags().contains(VmFlags::SHARED) => {
-                    self.put_new(&vma, page, table, None)?;
+                    if !self.put_new(&vma, page, table, None)? {
+                        return Ok(());
+                    }
                     *at += PAGE_SIZE;
                 }
                 _ => self.put_many(&vma, table, at, end.min(table.span().end().get()))?,
+            }
+            if *at == page {
+                return Ok(());
             }
         }
         Ok(())
     }
 
-    /// Pages for which nothing has to be allocated, of one table, under one hold of its lock.
+    /// Pages for which nothing has to be allocated, of one table, under one hold of its lock. None if the
+    /// table was reclaimed.
     fn put_many(
         &self,
         vma: &Vma<P>,
@@ -232,7 +240,7 @@ impl<P: Platform> Filler<'_, P> {
         let rcu = P::rcu_read();
         // Within the guard, so that a change which waits for its end finds what is put here.
         let mut done = self.still_fills();
-        let mut fill = self.space.vm.fill_cached(table);
+        let Some(mut fill) = self.space.vm.fill_cached(table) else { return done };
         while *at < end && done.is_ok() {
             let address = VirtAddr::new(*at);
             let found = fill.get(address);
@@ -312,16 +320,20 @@ impl<P: Platform> Filler<'_, P> {
         }
     }
 
-    /// A page with these bytes, or with zeroes.
+    /// A page with these bytes, or with zeroes. False, here and below: the table was reclaimed, and nothing
+    /// was put.
     fn put_new(
         &self,
         vma: &Vma<P>,
         page: u64,
         table: PteTable<'_, P::Format, P>,
         bytes: Option<&[u8]>,
-    ) -> Result<(), UffdError> {
+    ) -> Result<bool, UffdError> {
         within_file(vma, page)?;
-        if !self.is_vacant(vma, table.peek(VirtAddr::new(page)), Level::Pte) {
+        let Some(found) = table.lock_linked().map(|table| table.get(VirtAddr::new(page))) else {
+            return Ok(false);
+        };
+        if !self.is_vacant(vma, found, Level::Pte) {
             return Err(UffdError::Present);
         }
         match vma.object() {
@@ -338,14 +350,14 @@ impl<P: Platform> Filler<'_, P> {
         page: u64,
         table: PteTable<'_, P::Format, P>,
         bytes: Option<&[u8]>,
-    ) -> Result<(), UffdError> {
+    ) -> Result<bool, UffdError> {
         let (vm, platform) = (&self.space.vm, self.space.platform());
         let pfn = vm.alloc_anon(bytes.is_none(), vma.anon_page(page))?;
         if let Some(bytes) = bytes {
             platform.write_frame(pfn, 0, bytes);
         }
         let put = self.put(vma, table, page, Pte::page(pfn, self.own_rights(vma)));
-        vm.count_or_discard(pfn, put.is_ok());
+        vm.count_or_discard(pfn, matches!(put, Ok(true)));
         put
     }
 
@@ -357,7 +369,7 @@ impl<P: Platform> Filler<'_, P> {
         page: u64,
         table: PteTable<'_, P::Format, P>,
         bytes: Option<&[u8]>,
-    ) -> Result<(), UffdError> {
+    ) -> Result<bool, UffdError> {
         let (mapping, index) = (file.mapping(), vma.pgoff_of(page));
         let contents = |platform: &P, pfn| match bytes {
             Some(bytes) => platform.write_frame(pfn, 0, bytes),
@@ -377,15 +389,15 @@ impl<P: Platform> Filler<'_, P> {
         page: u64,
         table: PteTable<'_, P::Format, P>,
         new: &mut NewPage<'_>,
-    ) -> Result<(), UffdError> {
+    ) -> Result<bool, UffdError> {
         self.still_fills()?;
         let address = VirtAddr::new(page);
-        let mut fill = self.space.vm.fill_cached(table);
+        let Some(mut fill) = self.space.vm.fill_cached(table) else { return Ok(false) };
         let is_ours = self.is_vacant(vma, fill.get(address), Level::Pte) && new.publish();
         let put = match is_ours {
             // The invalidate lock keeps it in the cache, and its own in its frame.
             true => match fill.put(address, new.pfn(), self.file_rights(vma), || true) {
-                Ok(_) => Ok(()),
+                Ok(_) => Ok(true),
                 Err(NoMemory) => Err(UffdError::OutOfMemory),
             },
             false => Err(UffdError::Present),
@@ -407,18 +419,18 @@ impl<P: Platform> Filler<'_, P> {
         table: PteTable<'_, P::Format, P>,
         page: u64,
         pte: Pte<P::Format>,
-    ) -> Result<(), UffdError> {
+    ) -> Result<bool, UffdError> {
         let address = VirtAddr::new(page);
         // As in `put_many`.
         let _rcu = P::rcu_read();
         self.still_fills()?;
-        let mut guard = table.lock();
+        let Some(mut guard) = table.lock_linked() else { return Ok(false) };
         if !self.is_vacant(vma, guard.get(address), Level::Pte) {
             return Err(UffdError::Present);
         }
         within_file(vma, page)?;
         guard.set(address, pte);
-        Ok(())
+        Ok(true)
     }
 }
 

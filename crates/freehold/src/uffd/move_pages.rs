@@ -204,7 +204,7 @@ impl<'m, P: Platform> Mover<'m, P> {
         let len = left.min(span(from)).min(span(to)).min(BATCH * PAGE_SIZE);
         let Some(source) = space.vm.pte_table(from) else {
             let (pte, level) = space.vm.peek(from);
-            if pte.is_leaf(level) {
+            if level > Level::Pte && pte.is_leaf(level) {
                 return space.vm.split_huge_around(from.get()).map_err(|_| UffdError::OutOfMemory.into());
             }
             return self.pass_hole(moved, len).map_err(Obstacle::Error);
@@ -217,6 +217,10 @@ impl<'m, P: Platform> Mover<'m, P> {
             return Err(UffdError::Changing.into());
         }
         let (source, target) = source.lock_two(target);
+        if !source.is_linked() || target.as_ref().is_some_and(|target| !target.is_linked()) {
+            // A discard has reclaimed a table: look again.
+            return Ok(());
+        }
         let mut tables = Tables { source, target, sleepers: None };
         let end = *moved + len;
         let mut done = Ok(());
@@ -240,7 +244,7 @@ impl<'m, P: Platform> Mover<'m, P> {
         let end = *moved + len;
         while *moved < end {
             let address = VirtAddr::new(self.target.start() + *moved);
-            if !self.space.vm.peek(address).0.is_none() {
+            if !self.space.vm.read_entry(address).0.is_none() {
                 return Err(UffdError::Present);
             }
             *moved += PAGE_SIZE;

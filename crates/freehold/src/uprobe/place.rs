@@ -34,6 +34,8 @@ enum Outcome {
     Moving(Pfn),
     /// A frame for a copy is needed, and allocated without locks.
     NeedsFrame,
+    /// The table was reclaimed before it was locked.
+    Reclaimed,
 }
 
 /// A frame for a copy, not used yet.
@@ -66,12 +68,12 @@ pub(super) fn settle_probes<P: Platform>(
         return Ok(());
     }
     let address = VirtAddr::new(vma.start() + (index - vma.pgoff()).bytes());
-    let Some(table) = vm.pte_table(address) else { return Ok(()) };
     let mut spare = Spare { memory: vm.memory(), frame: None };
     loop {
         // Not exclusive: the task that has emptied the entry before us may owe its flush (hazard C-4). Ours
         // comes before the table's lock is let go of; what has left the entry goes back after the guard.
         let mut gather = vm.gather();
+        let Some(table) = vm.pte_table(address) else { return Ok(()) };
         // Given back after the guard, as it may be the last reference.
         let original = mapping.get_page(index);
         let outcome = {
@@ -84,13 +86,17 @@ pub(super) fn settle_probes<P: Platform>(
                     put: are_put(vma.flags()),
                     original: original.as_deref().copied(),
                 };
-                page.settle(table.lock(), &mut gather, &mut spare)
+                match table.lock_linked() {
+                    Some(table) => page.settle(table, &mut gather, &mut spare),
+                    None => Outcome::Reclaimed,
+                }
             })
         };
         gather.finish();
         match outcome {
             Outcome::Settled => return Ok(()),
             Outcome::Moving(pfn) => return Err(Unsettled::Moving(pfn)),
+            Outcome::Reclaimed => continue,
             Outcome::NeedsFrame => {}
         }
         let frame = vm.memory().alloc_like(Level::Pte, FramePurpose::Anonymous);

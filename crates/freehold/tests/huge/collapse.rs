@@ -113,6 +113,22 @@ fn the_whole_ones_of_a_range() {
     });
 }
 
+/// Zeroes come where pages were discarded, unless their table went with them.
+#[test]
+fn an_empty_table_is_no_obstacle() {
+    each_way(HugePages::Never, |_, process, cpu| {
+        map(process, BASE, 1);
+        process.store(cpu, BASE, 1u64).unwrap();
+        process.madvise(BASE, HUGE / 2, Advice::DontNeed).unwrap();
+        process.madvise(BASE + HUGE / 2, HUGE / 2, Advice::DontNeed).unwrap();
+        collapse(process, BASE, HUGE).unwrap();
+        assert_eq!(huge_ones(process, 1), [true]);
+        assert_eq!(process.load::<u64>(cpu, BASE), Ok(0));
+        process.madvise(BASE, HUGE, Advice::DontNeed).unwrap();
+        assert_eq!(collapse(process, BASE, HUGE), Err(MadviseError::Invalid));
+    });
+}
+
 #[test]
 fn what_cannot_be_part_of_one() {
     each_way(HugePages::Never, |_, process, cpu| {

@@ -65,6 +65,20 @@ pub fn waits_for_lock() -> bool {
     BEFORE.with_borrow(Option::is_some)
 }
 
+thread_local! {
+    static TABLES: RefCell<Option<(usize, Visit)>> = const { RefCell::new(None) };
+}
+
+/// This thread runs `visit` when it asks for a page table, as the `number`th from now on.
+pub fn before_table(number: usize, visit: impl FnOnce() + Send + 'static) {
+    TABLES.set(Some((number, Box::new(visit))));
+}
+
+/// Whether it has not asked for so many.
+pub fn waits_for_table() -> bool {
+    TABLES.with_borrow(Option::is_some)
+}
+
 /// Says so when this thread begins to wait for a grace period.
 pub fn tell_of_barriers(told: Sender<()>) {
     TOLD.set(Some(told));
@@ -147,8 +161,9 @@ unsafe impl Host for Gated {
     }
 
     fn spin_enter(rank: Rank) {
-        let visit = BEFORE.with_borrow_mut(|before| before.take_if(|(wanted, _)| *wanted == rank));
-        if let Some((_, visit)) = visit {
+        // Not of a thread that has ended, and drops what it had.
+        let visit = BEFORE.try_with(|before| before.borrow_mut().take_if(|(wanted, _)| *wanted == rank));
+        if let Ok(Some((_, visit))) = visit {
             exempt(visit);
         }
         <Machine as Host>::spin_enter(rank);
@@ -198,6 +213,15 @@ unsafe impl TableMemory for Gated {
     }
 
     fn table(&self, table: Pfn) -> &Table {
+        let next = |number: &mut usize| {
+            *number -= 1;
+            *number == 0
+        };
+        // Not of a thread that has ended, and drops what it had.
+        let visit = TABLES.try_with(|tables| tables.borrow_mut().take_if(|(number, _)| next(number)));
+        if let Ok(Some((_, visit))) = visit {
+            exempt(visit);
+        }
         self.machine.table(table)
     }
 

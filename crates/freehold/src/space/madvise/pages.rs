@@ -101,7 +101,8 @@ impl<P: Platform> AddressSpace<P> {
     /// Of huge pages only whole ones go, and none that the range begins inside of (hazard C-29).
     fn discard_part(&self, vma: &Vma<P>, part: UserRange) -> Result<(), MadviseError> {
         let Some(bytes) = vma.huge_page_size().map(HugePageSize::bytes) else {
-            self.vm.discard(part, vma.zap().keep_guards().keep_wp(vma.keeps_wp()));
+            let zap = vma.zap().keep_guards().keep_wp(vma.keeps_wp());
+            self.vm.discard(part, zap.reclaim_tables(self.engine.reclaims_tables()));
             return Ok(());
         };
         if !part.start().is_multiple_of(bytes) {

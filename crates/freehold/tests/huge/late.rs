@@ -1,0 +1,208 @@
+//! A table is reclaimed by a discard when a call has found it, and not locked it yet: the call works in whatever
+//! table is there then, and in none that is gone.
+
+use super::HUGE;
+use crate::support::{
+    ANON, BASE, Config, Counted, Engine, File, Locking, MapFlags, PAGE, RW, SpaceConfig,
+    gate::{Gated, before_lock, before_table, waits_for_lock, waits_for_table},
+};
+use freehold::{
+    access::{AccessMode, PinFlags},
+    fault::Access,
+    space::{AddressSpace, Advice},
+    uffd::{Features, FillMode, RegisterMode, UffdConfig, Userfaultfd},
+};
+use freehold_machine::{Machine, MachineConfig};
+use freehold_sync::Rank;
+use std::thread;
+
+type Space = Counted<AddressSpace<Gated>>;
+
+/// A page that is there when the call begins, and one that is not.
+const THERE: u64 = BASE + 9 * PAGE;
+const ABSENT: u64 = BASE + 7 * PAGE;
+
+fn map(space: &Space, flags: MapFlags, file: Option<&Counted<File<Gated>>>) {
+    space.mmap(BASE, HUGE, RW, flags | MapFlags::FIXED, file, 0).unwrap();
+}
+
+/// What the hardware does until an access is served.
+fn fault(space: &Space, at: u64, access: Access) {
+    for _ in 0..2 {
+        space.handle_fault(at, access).unwrap();
+    }
+}
+
+fn read(space: &Space, at: u64) -> u64 {
+    let mut bytes = [0; 8];
+    assert_eq!(space.read_memory(at, &mut bytes, AccessMode::Plain), Ok(8));
+    u64::from_le_bytes(bytes)
+}
+
+fn write(space: &Space, at: u64, value: u64) {
+    assert_eq!(space.write_memory(at, &value.to_le_bytes(), AccessMode::Plain), Ok(8));
+}
+
+/// Discards the block. On another thread: the calling one holds locks.
+fn discard(space: &Space) {
+    let advise = || space.madvise(BASE, HUGE, Advice::DontNeed).unwrap();
+    thread::scope(|scope| scope.spawn(advise).join().unwrap());
+}
+
+/// Runs a scenario under every design.
+fn each_way(scenario: impl Fn(&Counted<Engine<Gated>>, &Space)) {
+    for locking in Locking::ALL {
+        let machine: Machine = Machine::new(MachineConfig::backed(8 << 20)).unwrap();
+        let gated = Gated::new(&machine);
+        let engine = Engine::new(gated.clone(), Config::default()).unwrap();
+        let space = AddressSpace::new(&engine, &SpaceConfig { locking, ..SpaceConfig::default() }).unwrap();
+        scenario(&engine, &space);
+        space.check();
+        drop((space, engine, gated));
+        machine.accounting().assert_clean();
+    }
+}
+
+/// Makes a call of which the first lock of a lowest table comes when the table was reclaimed.
+fn late<R>(space: &Space, call: impl FnOnce() -> R) -> R {
+    let other = space.clone();
+    before_lock(Rank::PageTable, move || discard(&other));
+    let result = call();
+    assert!(!waits_for_lock(), "no table was locked");
+    result
+}
+
+#[test]
+fn stores_and_loads() {
+    each_way(|_, space| {
+        map(space, ANON, None);
+        fault(space, THERE, Access::WRITE);
+        late(space, || fault(space, ABSENT, Access::WRITE));
+        assert!(space.frame_at(ABSENT).is_some());
+        assert_eq!(space.rss().anon, 1);
+        late(space, || fault(space, THERE, Access::READ));
+        assert_eq!(space.rss().anon, 0);
+        fault(space, ABSENT, Access::WRITE);
+        late(space, || assert_eq!(read(space, ABSENT), 0));
+        late(space, || write(space, THERE, 7));
+        assert_eq!((read(space, THERE), space.rss().anon), (7, 1));
+        late(space, || space.madvise(BASE, HUGE, Advice::PopulateWrite).unwrap());
+        assert_eq!(space.rss().anon, 512);
+    });
+}
+
+#[test]
+fn stores_that_copy() {
+    each_way(|_, space| {
+        map(space, ANON, None);
+        write(space, THERE, 1);
+        let child = space.fork().unwrap();
+        late(space, || fault(space, THERE, Access::WRITE));
+        assert_eq!((read(space, THERE), read(&child, THERE)), (0, 1));
+        // The right to write, and nothing to be copied: the page is this space's alone.
+        write(space, THERE, 2);
+        drop(child);
+        drop(space.fork().unwrap());
+        late(space, || fault(space, THERE, Access::WRITE));
+        assert_eq!(read(space, THERE), 0);
+    });
+}
+
+#[test]
+fn pages_of_a_file() {
+    for flags in [MapFlags::SHARED, MapFlags::PRIVATE] {
+        each_way(|engine, space| {
+            let file = File::shared_memory(engine, HUGE, true).unwrap();
+            file.mapping().write_at(THERE - BASE, &[5]).unwrap();
+            map(space, flags, Some(&file));
+            for (at, access) in [(THERE, Access::READ), (THERE, Access::WRITE), (ABSENT, Access::WRITE)] {
+                // Only the table is there, and a page too far away to be mapped with these.
+                discard(space);
+                fault(space, BASE + 300 * PAGE, Access::READ);
+                late(space, || fault(space, at, access));
+                assert!(space.frame_at(at).is_some(), "{at:#x}, {access:?}");
+            }
+            // A store where the page is mapped to be read.
+            discard(space);
+            fault(space, THERE, Access::READ);
+            late(space, || fault(space, THERE, Access::WRITE));
+            late(space, || write(space, THERE, 6));
+            assert_eq!(read(space, THERE), 6);
+        });
+    }
+}
+
+#[test]
+fn guards_and_pins() {
+    each_way(|_, space| {
+        map(space, ANON, None);
+        write(space, THERE, 1);
+        late(space, || space.madvise(ABSENT, PAGE, Advice::GuardInstall).unwrap());
+        assert!(space.handle_fault(ABSENT, Access::READ).is_err());
+        space.madvise(ABSENT, PAGE, Advice::GuardRemove).unwrap();
+        let pins = late(space, || space.pin_user_pages(THERE, 1, PinFlags::WRITE)).unwrap();
+        pins.write(0, &[8]).unwrap();
+        assert_eq!(read(space, THERE), 8);
+        drop(pins);
+    });
+}
+
+#[test]
+fn walkers_of_the_reverse_map() {
+    each_way(|engine, space| {
+        map(space, ANON, None);
+        write(space, THERE, 1);
+        let child = space.fork().unwrap();
+        let frame = space.frame_at(THERE).unwrap();
+        late(space, || engine.migrate(frame)).unwrap();
+        assert_eq!((read(space, THERE), read(&child, THERE)), (0, 1));
+        let frame = child.frame_at(THERE).unwrap();
+        late(&child, || engine.referenced(frame).unwrap());
+        drop(child);
+    });
+}
+
+#[test]
+fn fills_by_a_pager() {
+    each_way(|_, space| {
+        map(space, ANON, None);
+        let config = UffdConfig { features: Features::empty(), user_mode_only: false };
+        let uffd = Userfaultfd::new(space, config).unwrap();
+        uffd.register(BASE, HUGE, RegisterMode::MISSING).unwrap();
+        let copy = |at| uffd.copy(at, &[3; PAGE as usize], FillMode::empty());
+        assert_eq!(copy(THERE), Ok(PAGE));
+        assert_eq!(late(space, || copy(ABSENT)), Ok(PAGE));
+        assert_eq!(space.rss().anon, 1);
+        assert_eq!(late(space, || copy(THERE)), Ok(PAGE));
+        assert_eq!(late(space, || uffd.zeropage(ABSENT, PAGE, FillMode::empty())), Ok(PAGE));
+        assert_eq!((read(space, ABSENT), space.rss().anon), (0, 0));
+        drop(uffd);
+    });
+}
+
+/// An entry that a fault reads in a table that is another process's by then decides nothing.
+#[test]
+fn c62_a_fault_reads_an_entry_of_another_process() {
+    /// Tables that a fault asks for: those of the three levels above, then the lowest, of which it reads an entry.
+    const LOWEST: usize = 4;
+    each_way(|engine, space| {
+        map(space, ANON, None);
+        fault(space, THERE, Access::WRITE);
+        let other = AddressSpace::new(engine, &SpaceConfig::default()).unwrap();
+        // All its tables but the lowest are there: that will be the one that comes back.
+        map(&other, ANON, None);
+        fault(&other, THERE, Access::READ);
+        other.madvise(BASE, HUGE, Advice::DontNeed).unwrap();
+        let (here, there) = (space.clone(), other.clone());
+        before_table(LOWEST, move || {
+            discard(&here);
+            let guard = || there.madvise(ABSENT, PAGE, Advice::GuardInstall).unwrap();
+            thread::scope(|scope| scope.spawn(guard).join().unwrap());
+        });
+        fault(space, ABSENT, Access::WRITE);
+        assert!(!waits_for_table(), "the fault looked at fewer tables");
+        assert!(space.frame_at(ABSENT).is_some());
+        assert!(other.handle_fault(ABSENT, Access::READ).is_err());
+        drop(other);
+    });
+}
