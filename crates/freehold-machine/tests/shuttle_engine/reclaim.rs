@@ -141,7 +141,7 @@ fn walkers_of_the_reverse_map_beside_it() {
 fn truncation_beside_it() {
     explore("truncation beside DONTNEED of a whole table, and accesses", 40, |locking| {
         let scene = Scene::new(locking);
-        let file = File::shared_memory(&scene.engine, TABLE * PAGE).unwrap();
+        let file = File::shared_memory(&scene.engine, TABLE * PAGE, false).unwrap();
         let flags = MapFlags::SHARED | MapFlags::FIXED;
         scene.process.mmap(page(0), TABLE * PAGE, RW, flags, Some(&file), 0).unwrap();
         put(&scene.process, &mut scene.machine.cpu(OLD), 300, 1300);

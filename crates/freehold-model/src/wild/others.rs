@@ -114,6 +114,9 @@ fn by_frame(stage: &mut Stage, v: &mut Values<'_>) -> bool {
             engine.set_shared_blocks(blocks);
             let known = SharedBlocks { always: blocks.always & SharedBlocks::SIZES, ..blocks };
             assert_eq!(engine.shared_blocks(), known);
+            let reclaims = v.bit();
+            engine.set_reclaims_tables(reclaims);
+            assert_eq!(engine.reclaims_tables(), reclaims);
             limits(engine, &space, v);
             engine.failed_frames() > 0
         }

@@ -115,6 +115,8 @@ const EXEMPT: &[(&str, &str)] = &[
     ("Engine::set_blocks", "a word, which needs no memory"),
     ("Engine::shared_blocks", "a value"),
     ("Engine::set_shared_blocks", "a word, which needs no memory"),
+    ("Engine::reclaims_tables", "a value"),
+    ("Engine::set_reclaims_tables", "a word, which needs no memory"),
     ("Mapping::mount_huge", "a value"),
     ("Mapping::set_mount_huge", "a word, which needs no memory"),
     ("Engine::max_map_count", "a number"),
