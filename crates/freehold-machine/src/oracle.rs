@@ -103,7 +103,7 @@ pub(crate) fn table_handed_out<F: Format>(inner: &Inner<F>, table: Pfn) {
     if let Some((index, raw)) = written {
         panic!("page table {table:?} was written while it was free: {raw:#x} at entry {index} of {ENTRIES}");
     }
-    host::fill_table(memory, 0);
+    host::fill_table::<0>(memory);
 }
 
 /// The table is retired but not yet to be had.
@@ -124,5 +124,5 @@ pub(crate) fn table_freed<F: Format>(inner: &Inner<F>, table: Pfn) {
             }
         }
     }
-    host::fill_table(memory, TABLE_POISON);
+    host::fill_table::<TABLE_POISON>(memory);
 }

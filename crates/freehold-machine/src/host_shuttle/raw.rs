@@ -20,12 +20,14 @@ pub(crate) fn find_entry(table: &Table, wanted: impl Fn(u64) -> bool) -> Option<
     entries.into_iter().find(|(_, raw)| wanted(*raw))
 }
 
-/// Sets every entry of a table that nobody uses.
-pub(crate) fn fill_table(table: &Table, raw: u64) {
+/// Sets every entry of a table that no task uses to `RAW`.
+///
+/// The value is a constant because the checker computes a hash for each atomic that is made at run time.
+pub(crate) fn fill_table<const RAW: u64>(table: &Table) {
     for index in 0..ENTRIES {
         let entry: *const AtomicU64 = table.entry(index);
-        // SAFETY: an atomic is a cell; nobody is in the middle of an operation on it, because the checker
+        // SAFETY: an atomic is a cell; no task is in the middle of an operation on it, because the checker
         // runs one thread at a time and switches only between operations.
-        unsafe { drop(ptr::replace(entry.cast_mut(), AtomicU64::new(raw))) };
+        unsafe { drop(ptr::replace(entry.cast_mut(), const { AtomicU64::new(RAW) })) };
     }
 }

@@ -21,7 +21,7 @@ pub(crate) fn find_entry(table: &Table, wanted: impl Fn(u64) -> bool) -> Option<
     entries.enumerate().find(|(_, raw)| wanted(*raw))
 }
 
-/// Sets every entry of a table that nobody uses.
-pub(crate) fn fill_table(table: &Table, raw: u64) {
-    (0..ENTRIES).for_each(|index| table.entry(index).store(raw, Ordering::Relaxed));
+/// Sets every entry of a table that no task uses to `RAW`.
+pub(crate) fn fill_table<const RAW: u64>(table: &Table) {
+    (0..ENTRIES).for_each(|index| table.entry(index).store(RAW, Ordering::Relaxed));
 }
