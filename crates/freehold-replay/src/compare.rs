@@ -12,6 +12,7 @@ use super::runs::Runs;
 use super::touched::Of;
 use super::untold::{self, without_untold};
 use super::world::{UNNAMED, World, ZEROES, is_of_driver, plain_name, special_name};
+use freehold::platform::Platform as _;
 use freehold::space::maps::MapLine;
 use freehold::space::pagemap::PageKind;
 use freehold::vma::flags::VmFlags;
@@ -330,6 +331,13 @@ fn show<'c>(
     format!("{:x}-{:x} {prot} {offset:x} {name} [{}]", range.start, range.end, codes.join(" "))
 }
 
+/// Returns true if the page at `at` was freed lazily: Linux may drop it until it is written, and a store to it
+/// makes no fault that is recorded.
+fn is_lazily_freed(process: &Process, at: u64) -> bool {
+    let frame = process.frame_at(at);
+    frame.is_some_and(|pfn| process.engine().platform().frame(pfn).is_lazily_freed())
+}
+
 /// How the private pages of an area are told from others.
 fn is_private_page(area: &Area, file_page: bool) -> bool {
     !area.shared && (matches!(shown_name(&area.name), "" | "[heap]" | ZEROES) || !file_page)
@@ -399,7 +407,10 @@ fn compare_pages(
     };
     let unsure = image.touched.unsure();
     let known = |page: &u64| unsure.contains(*page);
-    let lost = |page: &u64| may_lack || may_go.contains(*page) || known(page) || cut(page) || stolen(page);
+    let lazy = |page: &u64| is_lazily_freed(process, page * PAGE);
+    let lost = |page: &u64| {
+        may_lack || may_go.contains(*page) || known(page) || cut(page) || stolen(page) || lazy(page)
+    };
     let touched = |page: &u64| {
         let file = process.find_vma(page * PAGE).is_some_and(|vma| !vma.is_anonymous());
         image.touched.contains(*page, if file { Of::Copy } else { Of::Anonymous })
@@ -421,8 +432,12 @@ fn compare_pages(
             maps: maps_around(process, at * PAGE),
         });
     }
+    // Each page is counted once.
+    let lazy_only = |page: &u64| {
+        lazy(page) && !(may_lack || may_go.contains(*page) || known(page) || cut(page) || stolen(page))
+    };
     PrivatePages {
-        dropped: may_go.not_in(&kept).count() as u64,
+        dropped: (may_go.not_in(&kept).count() + ours.not_in(&theirs).filter(lazy_only).count()) as u64,
         untold: theirs.not_in(&ours).filter(|page| !touched(page) && !unsure.contains(*page)).count() as u64,
         taken: ours.not_in(&theirs).filter(|page| may_lack && !may_go.contains(*page)).count() as u64,
         cut: match may_lack {
@@ -478,12 +493,14 @@ fn compare_huge(world: &World, image: &Image, areas: &[&Area], findings: &mut Ve
         if theirs == 0 && !area.flags.as_ref().is_some_and(|flags| flags.contains(b"hg")) {
             continue;
         }
-        let ours = process.smaps(area.start).next().map_or(0, |smap| smap.usage.anonymous_huge / 1024);
+        let usage = process.smaps(area.start).next().map(|smap| smap.usage);
+        let ours = usage.as_ref().map_or(0, |usage| usage.anonymous_huge / 1024);
+        let lazy = usage.map_or(0, |usage| usage.lazy_free / 1024);
         let open: u64 =
             unsure.within(area.start / PAGE..area.end / PAGE).map(|run| run.end - run.start).sum();
         if ours != theirs && !world.tells_huge {
             untold += 1;
-        } else if ours != theirs && ours.abs_diff(theirs) <= open * (PAGE / 1024) {
+        } else if ours != theirs && ours.abs_diff(theirs) <= open * (PAGE / 1024) + lazy {
             not_known += 1;
         } else if ours != theirs {
             findings.push(Finding {

@@ -378,3 +378,30 @@ fn a_text_without_mseal_may_lack_it() {
     let elsewhere = text("7 1.2 mseal(0x7f0000002000, 4096, 0) = 0\n");
     assert!(elsewhere.difference_count > 1 && count(&elsewhere, aside::SEALED) == 0);
 }
+
+/// Linux drops a page that was freed lazily when it wants memory: at MADV_PAGEOUT, or at any other time.
+#[test]
+fn a_page_that_was_freed_lazily_may_be_gone() {
+    let events = |advice: &str| {
+        format!(
+            "10 0 1 mmap 7f0000000000 2000 3 22 -1 0 = 7f0000000000
+11 0 1 F 7f0000000000 6 x1
+12 0 1 F 7f0000001000 6 x1
+13 0 1 madvise 7f0000000000 1000 {advice} = 0
+14 0 1 madvise 7f0000000000 1000 15 = 0
+90 - 1 S 1 exit 1
+"
+        )
+    };
+    let area = "7f0000000000-7f0000002000 rw-p 0 - | 4,,,,4,4,4,, | rdwrmrmwmeac\n";
+    let pages = |others: &str| format!("P 12 1 8\n{others}");
+    // The second page was not freed, and the first not taken or taken.
+    let (both, second) = ("P 7efffffed 2 8\nP fffffdc 1 8\n", "P 7efffffee 1 8\nP fffffdc 1 8\n");
+    let stays = outcome(2, &events("8"), (1, area, &pages(both), 16));
+    assert_as_linux(&stays, &[(aside::DROPPED, 0)]);
+    let goes = outcome(2, &events("8"), (1, area, &pages(second), 12));
+    assert_as_linux(&goes, &[(aside::DROPPED, 1)]);
+    let (cold, first) = (events("14"), "P 7efffffed 1 8\nP fffffdd 1 8\n");
+    assert!(outcome(2, &cold, (1, area, &pages(second), 12)).difference_count > 0);
+    assert!(outcome(2, &events("8"), (1, area, &pages(first), 12)).difference_count > 0);
+}

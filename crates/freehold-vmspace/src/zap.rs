@@ -20,14 +20,12 @@ pub struct Zap {
     keep_wp: bool,
     /// Private copies stay: only pages of the file itself go (truncation of what was never copied).
     file_pages_only: bool,
-    /// A table whose whole span is zapped, and that is empty then, goes.
-    reclaim_tables: bool,
 }
 
 impl Zap {
     /// Everything, guard markers included; `shared`: stores reach a file.
     pub fn new(shared: bool) -> Self {
-        Zap { shared, keep_guards: false, keep_wp: false, file_pages_only: false, reclaim_tables: false }
+        Zap { shared, keep_guards: false, keep_wp: false, file_pages_only: false }
     }
 
     /// Everything but guard markers.
@@ -52,14 +50,6 @@ impl Zap {
     #[inline]
     pub fn keep_wp(self, keep: bool) -> Self {
         Zap { keep_wp: keep, ..self }
-    }
-
-    /// Reclaims tables of the lowest level, if `reclaim` says so: those of which the range covers the whole
-    /// span, and in which nothing is left. The caller holds the mmap lock or the lock of the VMA around the
-    /// range.
-    #[inline]
-    pub fn reclaim_tables(self, reclaim: bool) -> Self {
-        Zap { reclaim_tables: reclaim, ..self }
     }
 
     /// Only pages that belong to the mapped file.
@@ -94,13 +84,33 @@ impl<P: Platform> VmSpace<P> {
         let walked = self.walk(range.va(), &mut zapper);
         debug_assert!(walked.is_ok(), "a zap ran out of memory");
         self.count_rss(&zapper.rss);
-        if zap.reclaim_tables {
-            self.reclaim_tables(range, gather);
-        }
     }
 
-    /// Unlinks the tables of the lowest level whose whole span lies in `range`, and that are empty. A walk of
-    /// its own, so that no other zap pays for it by the page.
+    /// Zaps `range` and flushes; for callers under a lock that keeps the VMA.
+    pub fn discard(&self, range: UserRange, zap: Zap) {
+        self.discard_then(range, zap, |_| {});
+    }
+
+    /// Zaps `range`, [reclaims](freehold_pagetable::reclaim) the tables that are empty then, and flushes.
+    ///
+    /// # Locks
+    ///
+    /// The caller holds the mmap lock, or the lock of the VMA that `range` lies in.
+    pub fn discard_with_tables(&self, range: UserRange, zap: Zap) {
+        self.discard_then(range, zap, |gather| self.reclaim_tables(range, gather));
+    }
+
+    fn discard_then(&self, range: UserRange, zap: Zap, then: impl FnOnce(&mut VmGather<'_, P>)) {
+        let mut room = Vec::new();
+        let mut gather = self.gather();
+        self.give_room(&mut gather, &mut room, range);
+        self.zap(range, zap, &mut gather);
+        then(&mut gather);
+        gather.finish();
+    }
+
+    /// Unlinks the empty tables of the lowest level whose whole span lies in `range`. A walk of its own, so
+    /// that other zaps do not pay for it.
     fn reclaim_tables(&self, range: UserRange, gather: &mut VmGather<'_, P>) {
         const SPAN: u64 = Level::Pte.table_span();
         let (start, end) = (range.start().next_multiple_of(SPAN), range.end() - range.end() % SPAN);
@@ -108,15 +118,6 @@ impl<P: Platform> VmSpace<P> {
             let walked = self.walk(UserRange::new(start, end).va(), &mut Reclaimer { gather });
             debug_assert!(walked.is_ok(), "reclaiming tables ran out of memory");
         }
-    }
-
-    /// Zaps `range` and flushes; for callers under a lock that keeps the VMA.
-    pub fn discard(&self, range: UserRange, zap: Zap) {
-        let mut room = Vec::new();
-        let mut gather = self.gather();
-        self.give_room(&mut gather, &mut room, range);
-        self.zap(range, zap, &mut gather);
-        gather.finish();
     }
 }
 
@@ -143,7 +144,7 @@ impl<P: Platform> Visitor<P::Format, P> for Reclaimer<'_, '_, P> {
     }
 
     fn table(&mut self, table: PteGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
-        // SAFETY: the walk found it linked. `Zap::reclaim_tables` says which lock the caller holds: so other
+        // SAFETY: the walk found it linked. `discard_with_tables` says which lock the caller holds: so other
         // tasks that find the table hold none that excludes this, and lock it by `lock_linked`; what unlinks
         // tables holds one that does. The gather is one of this space.
         unsafe { table.reclaim(self.gather) };

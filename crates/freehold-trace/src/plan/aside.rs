@@ -39,7 +39,7 @@ pub const EXECUTED: &str = "rights to execute what may be read, where personalit
 pub const HUGE_SETTING: &str =
     "huge pages of anonymous memory, where the setting was changed during the run: when, is not recorded";
 pub const DROPPED: &str =
-    "pages of droppable memory that are gone: the kernel takes them when it is short of memory";
+    "pages of droppable memory, or freed lazily, that are gone: the kernel takes them when it wants memory";
 pub const WRITES: &str = "flag ac of private VMAs that process_vm_writev may have written to: where, lies in the caller's memory, which is not recorded";
 pub const CUT: &str = "private pages in files that may have lost them, or been shorter: how long a file was at the time is not recorded";
 pub const BESIDE_FORK: &str =

@@ -102,7 +102,10 @@ impl<P: Platform> AddressSpace<P> {
     fn discard_part(&self, vma: &Vma<P>, part: UserRange) -> Result<(), MadviseError> {
         let Some(bytes) = vma.huge_page_size().map(HugePageSize::bytes) else {
             let zap = vma.zap().keep_guards().keep_wp(vma.keeps_wp());
-            self.vm.discard(part, zap.reclaim_tables(self.engine.reclaims_tables()));
+            match self.engine.reclaims_tables() {
+                true => self.vm.discard_with_tables(part, zap),
+                false => self.vm.discard(part, zap),
+            }
             return Ok(());
         };
         if !part.start().is_multiple_of(bytes) {
