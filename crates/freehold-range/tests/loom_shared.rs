@@ -25,9 +25,6 @@ const BORDER: u64 = 90;
 /// Preemptions of a thread that could go on.
 const BOUND: usize = 2;
 
-/// The same for a model that would take a minute. `LOOM_MAX_PREEMPTIONS=2` overrides it for a long run.
-const BOUND_OF_LONG: usize = 1;
-
 /// Entry `at` is `[10 * at, 10 * at + 8)` with the value `at + 1`.
 fn nth(at: u64) -> Entry {
     entry(at * 10, at * 10 + 8, at + 1)
@@ -238,7 +235,7 @@ fn a_claim_is_had_by_one() {
 /// The leaf is full: a split beside a change of the same leaf.
 #[test]
 fn a_leaf_splits_beside_a_change_in_it() {
-    model_bounded(BOUND_OF_LONG, || {
+    model_bounded(BOUND, || {
         let map = map_of((0..5).map(nth).chain([entry(18, 19, 8)]));
         let done = beside(
             map.clone(),

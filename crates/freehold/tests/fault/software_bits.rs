@@ -5,15 +5,19 @@ use super::*;
 use freehold::{
     PageIndex, PageRange,
     engine::HugePages,
+    fault::Access,
     hugetlb::HugePageSize,
     object::{Frames, Special, Zeroes},
     platform::{FramePurpose, FrameRequest},
-    space::{Advice, RemapFlags},
+    space::{AddressSpace, Advice, RemapFlags},
     uffd::{Features, ProtectMode, RegisterMode, UffdConfig, Userfaultfd},
     vma::flags::VmFlags,
 };
 use freehold_machine::SoftwareBits;
 use freehold_pagetable::{Format, VirtAddr};
+use freehold_sync::Rank;
+use gate::{Gated, before_lock, waits_for_lock};
+use std::thread;
 
 /// Hardware that sets no bit.
 type NoBits = SoftwareBits<X86_4>;
@@ -302,5 +306,33 @@ fn a_populated_page_takes_no_fault() {
         for (first, second) in [(LOAD, STORE), (Some(1), LOAD), (Some(1), STORE)] {
             assert_eq!(on_each_hardware(kind, Between::Populate, first, second), [0; 3], "{kind:?}");
         }
+    }
+}
+
+/// A page goes between the fault's look at the entry and the lock of its table: the fault serves what is there
+/// then.
+#[test]
+fn an_entry_that_has_changed_before_its_table_is_locked_gets_no_bits() {
+    for locking in Locking::ALL {
+        let machine: Machine = Machine::new(MachineConfig::backed(8 << 20)).unwrap();
+        let engine = Engine::new(Gated::new(&machine), Config::default()).unwrap();
+        let config = SpaceConfig { locking, ..SpaceConfig::default() };
+        let space = AddressSpace::new(&engine, &config).unwrap();
+        space.mmap(BASE, PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
+        for (access, left) in [(Access::READ, 0), (Access::WRITE, 1)] {
+            space.handle_fault(BASE, Access::WRITE).unwrap();
+            engine.referenced(space.frame_at(BASE).unwrap()).unwrap();
+            let other = space.clone();
+            before_lock(Rank::PageTable, move || {
+                let advise = || other.madvise(BASE, PAGE, Advice::DontNeed).unwrap();
+                thread::scope(|scope| scope.spawn(advise).join().unwrap());
+            });
+            space.handle_fault(BASE, access).unwrap();
+            assert!(!waits_for_lock(), "no table was locked");
+            assert_eq!(space.rss().anon, left, "what the access brings");
+        }
+        space.check();
+        drop((space, engine));
+        machine.accounting().assert_clean();
     }
 }

@@ -1,7 +1,10 @@
 //! Committed memory: which pages count, and what the policies of vm.overcommit_memory refuse. The counts are
 //! those by which Committed_AS changes on Linux 6.18.
 
-use crate::support::*;
+use crate::support::{
+    failure::{Failure, at_every_allocation},
+    *,
+};
 use freehold::{
     PageCount,
     engine::Overcommit,
@@ -233,6 +236,27 @@ fn the_sum_of_promises_stays_within_the_limit() {
         assert_eq!(process.mprotect(BASE, 4 * PAGE, RW), Err(MprotectError::Limit));
         assert_eq!(committed(world), 0);
         process.mprotect(BASE, 3 * PAGE, RW).unwrap();
+    });
+}
+
+#[test]
+fn a_change_that_finds_no_memory_commits_nothing() {
+    everywhere(|world, process, cpu| {
+        anon(process, BASE, 4);
+        process.store(cpu, BASE, 1u64).unwrap();
+        let before = committed(world);
+        let failed = at_every_allocation(&Failure::ALL, |point| {
+            let mapped = point.fail(|| process.mmap(0, 3 * PAGE, RW, ANON, None, 0));
+            assert_eq!(committed(world), before + if mapped.is_ok() { 3 } else { 0 }, "mmap, {point}");
+            mapped.map(|at| process.munmap(at, 3 * PAGE).unwrap()).ok();
+            let child = point.fail(|| cpu.call(|| process.fork()));
+            assert_eq!(committed(world), before * if child.is_ok() { 2 } else { 1 }, "fork, {point}");
+            drop(child);
+            let shared = point.fail(|| File::shared_memory(world.engine(), 5 * PAGE, true));
+            assert_eq!(committed(world), before + if shared.is_ok() { 5 } else { 0 }, "shared, {point}");
+        });
+        assert!(failed > 0);
+        assert_eq!(committed(world), before);
     });
 }
 
