@@ -1,6 +1,6 @@
 //! Going through the entries of one locked table that hold something.
 
-use crate::addr::{ENTRIES, Level, PAGE_SIZE, VaRange, VirtAddr};
+use crate::addr::{Level, PAGE_SIZE, VaRange, VirtAddr};
 use crate::format::{Format, Pte};
 use crate::groups::{self, GROUP};
 use crate::memory::TableMemory;
@@ -191,12 +191,10 @@ impl<'a, F: Format, M: TableMemory> PteGuard<'a, F, M> {
 
     #[inline]
     fn indices(&self, range: VaRange) -> Range<usize> {
+        assert!(self.span().covers(range), "the range leaves its table");
         assert!(range.is_of_pages(), "a range of parts of pages");
-        // A range that starts below the table wraps around and fails the check too.
-        let index = |address: VirtAddr| address.get().wrapping_sub(self.table.base.get()) / PAGE_SIZE;
-        let (first, end) = (index(range.start()), index(range.end()));
-        assert!(first <= end && end <= ENTRIES as u64, "the range leaves its table");
-        first as usize..end as usize
+        let first = range.start().index(Level::Pte);
+        first..first + (range.len() / PAGE_SIZE) as usize
     }
 
     #[inline]

@@ -43,7 +43,7 @@ use crate::gather::{Gather, Tlb};
 use crate::groups;
 use crate::memory::TableMemory;
 use crate::table::{PteGuard, Stale};
-use freehold_sync::atomic::Ordering;
+use freehold_sync::atomic::{CHECKED, Ordering};
 
 #[cfg(doc)]
 use crate::table::{EntryGuard, EntryTable};
@@ -76,9 +76,9 @@ impl<F: Format, M: TableMemory> PteGuard<'_, F, M> {
     #[inline(never)]
     fn unlink<T: Tlb, const FRAMES: usize>(self, gather: &mut Gather<'_, T, FRAMES>) {
         let Some((slot, pfn)) = self.table.parent else { unreachable!("a lowest table is not the root") };
-        // Not under the checker, as in `unlink_tables`.
+        // Not under a checker, as in `unlink_tables`.
         debug_assert!(
-            cfg!(shuttle) || self.table.table.is_zero(),
+            CHECKED || self.table.table.is_zero(),
             "a table of {:?} goes that is not empty",
             self.span()
         );

@@ -99,7 +99,7 @@ impl Visitor<X86_4, Memory> for Reclaim<'_, '_, '_> {
     fn table(&mut self, mut table: PteGuard<'_, X86_4, Memory>, range: VaRange) -> ControlFlow<()> {
         assert_eq!(range, table.span());
         table.zap_each(range, self.0, |_, slot, _| slot.clear());
-        // SAFETY: one thread, and no other table is found meanwhile.
+        // SAFETY: one thread, which uses no other table until the end of this call.
         assert!(unsafe { table.reclaim(self.0) });
         ControlFlow::Continue(())
     }

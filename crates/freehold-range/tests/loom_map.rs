@@ -142,7 +142,7 @@ fn a_leaf_splits_under_a_reader() {
 
 #[test]
 fn leaves_merge_and_the_root_comes_down_under_a_reader() {
-    model_bounded(BOUND, || {
+    model_bounded(BOUND_OF_LONG, || {
         beside(
             filled(5),
             |map, rcu| {

@@ -331,8 +331,8 @@ fn show<'c>(
     format!("{:x}-{:x} {prot} {offset:x} {name} [{}]", range.start, range.end, codes.join(" "))
 }
 
-/// Returns true if the page at `at` was freed lazily: Linux may drop it until it is written, and a store to it
-/// makes no fault that is recorded.
+/// Returns true if the page at `at` was freed lazily: Linux may drop it until it is written, and a store to
+/// it makes no fault that is recorded.
 fn is_lazily_freed(process: &Process, at: u64) -> bool {
     let frame = process.frame_at(at);
     frame.is_some_and(|pfn| process.engine().platform().frame(pfn).is_lazily_freed())

@@ -15,7 +15,7 @@ const REGISTERED: [[u8; 2]; 3] = [*b"um", *b"uw", *b"ui"];
 /// The flag of one that may be executed.
 const EXECUTABLE: [u8; 2] = *b"ex";
 
-/// What of VMAs is not compared, and of how many.
+/// Counts of VMAs that are compared in part, by the part left out.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Untold {
     /// Registrations that the engine cannot make.
@@ -26,7 +26,7 @@ pub(super) struct Untold {
     pub(super) executed: u64,
 }
 
-/// What is not compared of one VMA.
+/// The part of one VMA that is left out of a comparison.
 #[derive(Clone, Copy, Default)]
 struct Part {
     registration: bool,
@@ -58,7 +58,7 @@ pub(super) fn without_untold<'a>(
     (Cow::Owned(all), untold)
 }
 
-/// What of `area` is not compared, which is counted.
+/// Counts and returns the part of `area` that is left out.
 fn part(world: &World, image: &Image, area: &Area, untold: &mut Untold) -> Part {
     let (process, range) = (image.process(), area.start..area.end);
     let mut part = Part::default();
@@ -90,7 +90,7 @@ fn without(area: &Area, part: Part) -> Area {
     area
 }
 
-/// Whether two VMAs of a snapshot are alike, and one here.
+/// Returns true if two VMAs of a snapshot are one VMA here.
 fn is_one(process: &Process, left: &Area, right: &Area) -> bool {
     let alike = left.prot == right.prot && left.shared == right.shared && left.flags == right.flags;
     let touch = left.end == right.start && left.name == right.name;

@@ -9,7 +9,7 @@ use freehold_pagetable::{
     VaRange, VirtAddr, Visitor,
 };
 
-/// What a zap takes.
+/// Entries and pages that a zap takes.
 #[derive(Clone, Copy, Debug)]
 pub struct Zap {
     /// Stores reach a file: an entry's dirty bit must not be lost.
@@ -34,19 +34,19 @@ impl Zap {
         Zap { keep_guards: true, ..self }
     }
 
-    /// Whether private copies stay.
+    /// Returns true if private copies stay.
     #[inline]
     pub fn spares_copies(self) -> bool {
         self.file_pages_only
     }
 
-    /// Whether what a userfaultfd has write-protected stays so.
+    /// Returns true if a page that a userfaultfd has write-protected stays protected.
     #[inline]
     pub fn keeps_wp(self) -> bool {
         self.keep_wp
     }
 
-    /// Where `keep` says so, what a userfaultfd has write-protected stays so when it comes again.
+    /// With `keep`, a page that a userfaultfd has write-protected is protected when it comes again.
     #[inline]
     pub fn keep_wp(self, keep: bool) -> Self {
         Zap { keep_wp: keep, ..self }
@@ -223,7 +223,7 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
                 if zap.file_pages_only {
                     return;
                 }
-                // Nobody will ask for the page again: accessed and dirty bits may be lost.
+                // No task will access the page again: accessed and dirty bits may be lost.
                 if marked {
                     slot.replace(Pte::marker(MarkerKind::UffdWp, 0));
                 } else {

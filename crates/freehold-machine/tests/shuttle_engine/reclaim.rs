@@ -34,7 +34,7 @@ fn filled_as(scene: Scene, flags: MapFlags) -> Scene {
     scene
 }
 
-/// What a page of the first table holds: what was stored there, or nothing.
+/// Asserts that a page of the first table holds the value that was stored there, or 0.
 #[track_caller]
 fn assert_page(scene: &Scene, cpu: &mut Vcpu, number: u64, stored: u64) {
     let found = look(&scene.process, cpu, number);

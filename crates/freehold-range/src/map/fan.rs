@@ -3,7 +3,7 @@
 /// How many entries share a node of a map, and so the latch that shared writers take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Nodes {
-    /// As many as a node has slots, with which the map is fastest.
+    /// All slots of a node: the fastest map.
     #[default]
     Wide,
     /// Four. Neighbours are then mostly entries of different leaves, and a few changes split and merge nodes:
@@ -23,7 +23,7 @@ pub(super) struct Fan {
 }
 
 impl Fan {
-    /// Of nodes with at most `most` slots in use.
+    /// Nodes with at most `most` slots in use.
     pub(super) const fn of(most: usize) -> Self {
         assert!(LEAST <= most && most <= 63);
         let sparse = if most / 3 > 2 { most / 3 } else { 2 };
@@ -49,7 +49,7 @@ impl Fan {
         usize::from(self.merged)
     }
 
-    /// Whether this is the map of a checker or a test, in which rare paths are to be tried often.
+    /// Returns true if the map is of a checker or a test, which tries rare paths often.
     const fn is_narrow(self) -> bool {
         self.most < 8
     }

@@ -1,4 +1,4 @@
-//! What personality(2) adds to the rights that calls ask for.
+//! Rights that personality(2) adds to those that calls ask for.
 //!
 //! With `READ_IMPLIES_EXEC` the kernel lets a program execute what it maps to be read. The flag is a thread's
 //! own; a new thread or process inherits it, and an execve of a 64-bit program drops it.
@@ -45,7 +45,7 @@ impl Planner {
         call
     }
 
-    /// What a brk has added to the heap, if that may be executed.
+    /// Returns the part that a brk has added to the heap, if it may be executed.
     pub(super) fn executable_heap(&self, task: u32, call: &Call, reach: &Reach) -> Option<What> {
         let grown = match (call.name, reach) {
             (CallName::Brk, Reach::Vmas([grown, _])) => grown.clone(),

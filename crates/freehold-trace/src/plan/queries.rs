@@ -1,4 +1,4 @@
-//! What a planner tells of its recording.
+//! Facts about a recording, as far as a planner has read it.
 
 use super::Planner;
 use super::recorded::Recorded;
@@ -6,12 +6,13 @@ use crate::{ReadError, Recording};
 use std::collections::BTreeMap;
 
 impl Planner {
-    /// What the recording, as far as it was read, says of the recorded machine.
+    /// Returns what the recording says of the recorded machine.
     pub fn recorded(&self) -> &Recorded {
         &self.recorded
     }
 
-    /// What did not go into the plan, or cannot be checked, and how often.
+    /// Returns the reasons for which events were left out of the plan or cannot be checked, each with its
+    /// count.
     pub fn set_aside(&self) -> &BTreeMap<&'static str, u64> {
         &self.set_aside
     }
@@ -22,13 +23,13 @@ impl Planner {
         self.shows_bytes
     }
 
-    /// Whether a program so far was given a protection key, or gave one to pages, be it key 0: only a machine
-    /// that has them gives the same answers.
+    /// Returns true if a program was given a protection key, or gave one to pages, be it key 0: only a
+    /// machine that has them gives the same answers.
     pub fn uses_keys(&self) -> bool {
         self.uses_keys
     }
 
-    /// Whether a process_vm_writev so far has written where the recording does not say.
+    /// Returns true if a process_vm_writev has written where the recording does not say.
     pub fn has_unseen_writes(&self) -> bool {
         self.unseen_writes
     }

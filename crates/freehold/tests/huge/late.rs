@@ -26,7 +26,7 @@ fn map(space: &Space, flags: MapFlags, file: Option<&Counted<File<Gated>>>) {
     space.mmap(BASE, HUGE, RW, flags | MapFlags::FIXED, file, 0).unwrap();
 }
 
-/// What the hardware does until an access is served.
+/// Faults as often as the hardware does until an access is served.
 fn fault(space: &Space, at: u64, access: Access) {
     for _ in 0..2 {
         space.handle_fault(at, access).unwrap();

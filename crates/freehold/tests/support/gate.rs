@@ -60,7 +60,7 @@ pub fn before_lock(rank: Rank, visit: impl FnOnce() + Send + 'static) {
     BEFORE.set(Some((rank, Box::new(visit))));
 }
 
-/// Whether it took none.
+/// Returns true if the thread has taken none.
 pub fn waits_for_lock() -> bool {
     BEFORE.with_borrow(Option::is_some)
 }
@@ -74,7 +74,7 @@ pub fn before_table(number: usize, visit: impl FnOnce() + Send + 'static) {
     TABLES.set(Some((number, Box::new(visit))));
 }
 
-/// Whether it has not asked for so many.
+/// Returns true if the thread has asked for fewer.
 pub fn waits_for_table() -> bool {
     TABLES.with_borrow(Option::is_some)
 }
