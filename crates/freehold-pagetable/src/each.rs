@@ -1,6 +1,6 @@
 //! Going through the entries of one locked table that hold something.
 
-use crate::addr::{Level, PAGE_SIZE, VaRange, VirtAddr};
+use crate::addr::{ENTRIES, Level, PAGE_SIZE, VaRange, VirtAddr};
 use crate::format::{Format, Pte};
 use crate::groups::{self, GROUP};
 use crate::memory::TableMemory;
@@ -191,10 +191,12 @@ impl<'a, F: Format, M: TableMemory> PteGuard<'a, F, M> {
 
     #[inline]
     fn indices(&self, range: VaRange) -> Range<usize> {
-        assert!(self.span().covers(range), "the range leaves its table");
         assert!(range.is_of_pages(), "a range of parts of pages");
         let first = range.start().index(Level::Pte);
-        first..first + (range.len() / PAGE_SIZE) as usize
+        let end = first + (range.len() / PAGE_SIZE) as usize;
+        let is_inside = range.start().span_down(Level::Pmd) == self.table.base && end <= ENTRIES;
+        assert!(is_inside, "the range leaves its table");
+        first..end
     }
 
     #[inline]

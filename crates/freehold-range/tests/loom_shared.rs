@@ -92,14 +92,18 @@ where
         assert!(entry.value.get() & freehold_range::MARKS == 0, "{entry:?} is still claimed");
         if entry.start > before {
             let len = entry.start - before;
-            let request =
-                GapRequest { len, align: 1, low: before, high: entry.start, direction: Direction::TopDown };
-            assert_eq!(locked.gap(&request, |_| 0), Some(before), "the gap below {entry:?}");
+            let found = locked.gap(&within(before, entry.start, len), |_| 0);
+            assert_eq!(found, Some(before), "the gap below {entry:?}");
         }
         before = entry.end;
     }
     LoomHost::rcu_barrier();
     (a, b)
+}
+
+/// Asks for a gap of `len` bytes between `low` and `high`.
+fn within(low: u64, high: u64, len: u64) -> GapRequest {
+    GapRequest { len, align: 1, low, high, direction: Direction::TopDown }
 }
 
 /// Puts `new` into a hole.
@@ -403,12 +407,25 @@ fn a_gap_comes_beside_a_search_in_vain() {
             map.clone(),
             |_, writer| take_out(writer, 10, 20).unwrap(),
             |_, writer| {
-                let request =
-                    GapRequest { len: 5, align: 1, low: 0, high: 50, direction: Direction::TopDown };
-                let found = writer.gap(&request, |_| 0);
+                let found = writer.gap(&within(0, 50, 5), |_| 0);
                 assert!(found.is_none() || found == Some(15), "{found:?}");
             },
         );
+    });
+}
+
+/// Two entries of different leaves become one, which is in the leaf behind: so is the gap in front of it now.
+/// A search finds the gap at every moment.
+#[test]
+fn a_gap_goes_to_the_leaf_behind() {
+    model_bounded(1, || {
+        let map = map_of([0, 1, 12, 13, 14].map(|at| entry(at * 10, at * 10 + 10, at + 1)));
+        let merge = |_: &Map, writer: &Writer<'_>| {
+            assert_eq!(writer.claim(120, 140, false, true), Ok(()));
+            writer.replace(120, 140, &[entry(120, 140, 20)]);
+            writer.publish(None);
+        };
+        beside(map, merge, |_, writer| assert_eq!(writer.gap(&within(0, 140, 100), |_| 0), Some(20)));
     });
 }
 
@@ -417,32 +434,19 @@ fn a_gap_comes_beside_a_search_in_vain() {
 fn an_exchange_over_two_leaves_is_one_step() {
     model_bounded(1, || {
         let map = map_of([0, 1, 2, 3, 4].map(|at| entry(at * 10, at * 10 + 10, at + 1)));
-        let writer = {
-            let map = map.clone();
-            thread::spawn(move || {
-                let draft = Draft::new();
-                // SAFETY: there is no other writer.
-                let writer = unsafe { map.shared_writer(&draft) };
-                assert_eq!(writer.claim(20, 40, false, true), Ok(()));
-                writer.replace(20, 40, &[entry(20, 25, 20), entry(25, 40, 21)]);
-                writer.publish(None);
-            })
+        let exchange = |_: &Map, writer: &Writer<'_>| {
+            assert_eq!(writer.claim(20, 40, false, true), Ok(()));
+            writer.replace(20, 40, &[entry(20, 25, 20), entry(25, 40, 21)]);
+            writer.publish(None);
         };
-        {
-            let rcu = LoomHost::rcu_read();
-            match map.lookup(&rcu, 27) {
-                Lookup::Found(found) => {
-                    let value = found.value.get() >> 6;
-                    assert!(found.start <= 27 && 27 < found.end && (value == 3 || value == 21), "{found:?}");
-                }
-                Lookup::Hole => panic!("27 is mapped throughout"),
-                Lookup::Contended => {}
+        beside(map, exchange, |map, _| match map.lookup(&LoomHost::rcu_read(), 27) {
+            Lookup::Found(found) => {
+                let value = found.value.get() >> 6;
+                assert!(found.start <= 27 && 27 < found.end && (value == 3 || value == 21), "{found:?}");
             }
-        }
-        writer.join().unwrap();
-        // SAFETY: the writer is done.
-        unsafe { map.locked() }.check();
-        LoomHost::rcu_barrier();
+            Lookup::Hole => panic!("27 is mapped throughout"),
+            Lookup::Contended => {}
+        });
     });
 }
 
