@@ -25,7 +25,7 @@
 //! | **walk**, read, [zap](PteGuard::zap_each), [change](EntryGuard::change) | any one of: mmap lock, VMA lock, a reverse-mapping lock over the range | the table's | installs, other walks, reclaiming; no other end of a table |
 //! | **install** into an empty slot, and making tables for it | mmap lock or VMA lock, in any mode. A reverse-mapping lock is *not* enough: munmap has a window between zapping and unlinking in which the range can still be found that way | the table's; none for upper levels | other installs, the hardware |
 //! | **[unlink](PageTable::unlink_tables)** | the range can be reached neither by a fault nor by a reverse mapping, and no neighbour can grow into it; then no lock is needed for it | none | the hardware only |
-//! | **[reclaim](reclaim)** a table of the lowest level that is empty | any one of: mmap lock, VMA lock; all of the table's span lies in that VMA | the table's | everything but unlinking |
+//! | **[reclaim]** a table of the lowest level that is empty | any one of: mmap lock, VMA lock; all of the table's span lies in that VMA | the table's | everything but unlinking |
 //! | **[share](PageTable::share)** | as install; and a lock against unsharing | none; compare-and-swap | other installs, the hardware |
 //! | **[unshare](PageTable::unshare)** | nobody installs, shares or unshares there; the lock that says so is held until the flush has returned | the table's | walks, by the other spaces too; the hardware |
 //! | **free** | the flush that covers the unlinking has returned | none | nobody |
