@@ -407,10 +407,9 @@ fn compare_pages(
     };
     let unsure = image.touched.unsure();
     let known = |page: &u64| unsure.contains(*page);
-    let lazy = |page: &u64| is_lazily_freed(process, page * PAGE);
-    let lost = |page: &u64| {
-        may_lack || may_go.contains(*page) || known(page) || cut(page) || stolen(page) || lazy(page)
-    };
+    let lost = |page: &u64| may_lack || may_go.contains(*page) || known(page) || cut(page) || stolen(page);
+    // Freed lazily, and not lost for another reason: each page is counted once.
+    let lazy = |page: &u64| !lost(page) && is_lazily_freed(process, page * PAGE);
     let touched = |page: &u64| {
         let file = process.find_vma(page * PAGE).is_some_and(|vma| !vma.is_anonymous());
         image.touched.contains(*page, if file { Of::Copy } else { Of::Anonymous })
@@ -420,7 +419,7 @@ fn compare_pages(
             .not_in(&ours)
             .find(|page| touched(page) && !unsure.contains(*page))
             .map(|page| (page, "present", "absent")),
-        ours.not_in(&theirs).find(|page| !lost(page)).map(|page| (page, "absent", "present")),
+        ours.not_in(&theirs).find(|page| !lost(page) && !lazy(page)).map(|page| (page, "absent", "present")),
     ]
     .into_iter()
     .flatten()
@@ -432,12 +431,8 @@ fn compare_pages(
             maps: maps_around(process, at * PAGE),
         });
     }
-    // Each page is counted once.
-    let lazy_only = |page: &u64| {
-        lazy(page) && !(may_lack || may_go.contains(*page) || known(page) || cut(page) || stolen(page))
-    };
     PrivatePages {
-        dropped: (may_go.not_in(&kept).count() + ours.not_in(&theirs).filter(lazy_only).count()) as u64,
+        dropped: (may_go.not_in(&kept).count() + ours.not_in(&theirs).filter(lazy).count()) as u64,
         untold: theirs.not_in(&ours).filter(|page| !touched(page) && !unsure.contains(*page)).count() as u64,
         taken: ours.not_in(&theirs).filter(|page| may_lack && !may_go.contains(*page)).count() as u64,
         cut: match may_lack {
@@ -498,9 +493,11 @@ fn compare_huge(world: &World, image: &Image, areas: &[&Area], findings: &mut Ve
         let lazy = usage.map_or(0, |usage| usage.lazy_free / 1024);
         let open: u64 =
             unsure.within(area.start / PAGE..area.end / PAGE).map(|run| run.end - run.start).sum();
+        // Linux may have dropped what was freed lazily, so it may have less.
+        let open = open * (PAGE / 1024) + if ours > theirs { lazy } else { 0 };
         if ours != theirs && !world.tells_huge {
             untold += 1;
-        } else if ours != theirs && ours.abs_diff(theirs) <= open * (PAGE / 1024) + lazy {
+        } else if ours != theirs && ours.abs_diff(theirs) <= open {
             not_known += 1;
         } else if ours != theirs {
             findings.push(Finding {
