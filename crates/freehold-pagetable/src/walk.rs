@@ -97,14 +97,7 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
     ) -> Result<Walked, OutOfTables> {
         assert!(range.is_of_pages(), "a range of parts of pages");
         let walk = Walk { tables: self, memory };
-        let range = Self::clip(range);
-        let only = walk.only_table(range);
-        let shown = match only.map(|(entry, table)| walk.leaves(entry, table, range, visitor)) {
-            Some(Ok(true)) => Ok(()),
-            Some(Err(stop)) => Err(stop),
-            Some(Ok(false)) | None => walk.below(self.root(), F::ROOT, range, visitor),
-        };
-        match shown {
+        match walk.whole(Self::clip(range), visitor) {
             Ok(()) => Ok(Walked::All),
             Err(Stop::Visitor(at)) => Ok(Walked::Stopped(at)),
             Err(Stop::OutOfTables) => Err(OutOfTables),
@@ -118,6 +111,17 @@ struct Walk<'a, F, M> {
 }
 
 impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
+    /// All of the range.
+    #[inline(always)]
+    fn whole<V: Visitor<F, M>>(&self, range: VaRange, visitor: &mut V) -> Result<(), Stop> {
+        if let Some((entry, table)) = self.only_table(range)
+            && self.leaves(entry, table, range, visitor)?
+        {
+            return Ok(());
+        }
+        self.below(self.tables.root(), F::ROOT, range, visitor)
+    }
+
     /// The one table of the lowest level that the range lies in, as most ranges do, and its entry: reached in
     /// a loop, which costs less than the recursion. `None`: there is more, or another thing.
     #[inline(always)]
