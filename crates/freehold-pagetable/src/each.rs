@@ -8,6 +8,9 @@ use crate::table::{PteGuard, Stale};
 use core::ops::{ControlFlow, Range};
 use freehold_sync::atomic::{AtomicU64, Ordering};
 
+/// The message of the panic about a range, or an address, that does not fit.
+const NOT_OF_TABLE: &str = "the range leaves its table, or is of parts of pages";
+
 /// A non-empty entry that a [zap](PteGuard::zap_each) may clear or keep.
 pub struct Slot<'a, F> {
     entry: &'a AtomicU64,
@@ -75,14 +78,15 @@ impl<'a, F: Format, M: TableMemory> PteGuard<'a, F, M> {
             groups &= groups - 1;
             let entries = clip(group, &indices);
             let mut kept = entries.len() < GROUP;
-            for index in entries {
-                let Some(mut slot) = self.slot(index) else { continue };
+            let mut cached = Cached::default();
+            for index in entries.clone() {
+                let slot = self.slot(index);
+                cached.push(slot.as_ref().is_some_and(|slot| slot.pte.is_cached()));
+                let Some(mut slot) = slot else { continue };
                 f(self.address(index), &mut slot, stale);
                 kept |= !slot.cleared;
-                if slot.pte.is_cached() {
-                    dirty.add(index);
-                }
             }
+            dirty.add(entries.end, cached);
             emptied |= u64::from(!kept) << group;
         }
         if emptied != 0 {
@@ -105,16 +109,18 @@ impl<'a, F: Format, M: TableMemory> PteGuard<'a, F, M> {
         mut f: impl FnMut(VirtAddr, Pte<F>) -> Pte<F>,
     ) {
         match range.len() {
-            PAGE_SIZE => self.change_filled(range.start(), stale, |pte| f(range.start(), pte)),
+            PAGE_SIZE if range.is_of_pages() => {
+                self.change_filled(range.start(), stale, |pte| f(range.start(), pte));
+            }
             _ => self.change_each_then(range, stale, f, |_, _| {}),
         }
     }
 
-    /// [Changes](Self::change) the entry of `address` in place unless it is empty. A single entry needs no
-    /// groups.
+    /// [Changes](Self::change) the entry of the page around `address` in place unless it is empty. A single
+    /// entry needs no groups.
     ///
     /// # Panics
-    /// As [`zap_each`](Self::zap_each).
+    /// When `address` is not in the span of this table; nothing has changed.
     #[inline(always)]
     pub fn change_filled(
         &mut self,
@@ -122,9 +128,13 @@ impl<'a, F: Format, M: TableMemory> PteGuard<'a, F, M> {
         stale: &mut impl Stale,
         f: impl FnMut(Pte<F>) -> Pte<F>,
     ) {
-        let index = self.indices(VaRange::entry(address, Level::Pte)).start;
-        if self.slot(index).is_some() {
-            self.change(address, stale, f);
+        // Not as in `indices`: a walk to this table has computed its base from the address.
+        assert!(address.span_down(Level::Pmd) == self.table.base, "{NOT_OF_TABLE}");
+        let Some(slot) = self.slot(address.index(Level::Pte)) else { return };
+        stale.before();
+        let (old, new) = self.modify_from(slot.entry, slot.pte, f);
+        if old != new && old.is_cached() {
+            stale.changed(VaRange::entry(address, Level::Pte), false);
         }
     }
 
@@ -151,15 +161,19 @@ impl<'a, F: Format, M: TableMemory> PteGuard<'a, F, M> {
         while groups != 0 {
             let group = groups.trailing_zeros() as usize;
             groups &= groups - 1;
-            for index in clip(group, &indices) {
-                let Some(slot) = self.slot(index) else { continue };
+            let entries = clip(group, &indices);
+            let mut cached = Cached::default();
+            for index in entries.clone() {
+                let Some(slot) = self.slot(index) else {
+                    cached.push(false);
+                    continue;
+                };
                 let address = self.address(index);
                 let (old, new) = self.modify_from(slot.entry, slot.pte, |pte| f(address, pte));
-                if old != new && old.is_cached() {
-                    dirty.add(index);
-                }
+                cached.push(old != new && old.is_cached());
                 then(address, new);
             }
+            dirty.add(entries.end, cached);
         }
         dirty.report(self, stale);
     }
@@ -191,11 +205,10 @@ impl<'a, F: Format, M: TableMemory> PteGuard<'a, F, M> {
 
     #[inline]
     fn indices(&self, range: VaRange) -> Range<usize> {
-        assert!(range.is_of_pages(), "a range of parts of pages");
         let first = range.start().index(Level::Pte);
+        assert!(self.address(first) == range.start(), "{NOT_OF_TABLE}");
         let end = first + (range.len() / PAGE_SIZE) as usize;
-        let is_inside = range.start().span_down(Level::Pmd) == self.table.base && end <= ENTRIES;
-        assert!(is_inside, "the range leaves its table");
+        assert!(range.len().is_multiple_of(PAGE_SIZE) && end <= ENTRIES, "{NOT_OF_TABLE}");
         first..end
     }
 
@@ -227,6 +240,18 @@ fn clip(group: usize, indices: &Range<usize>) -> Range<usize> {
     (group * GROUP).max(indices.start)..((group + 1) * GROUP).min(indices.end)
 }
 
+/// The entries of a group that hardware may have cached, one bit for each entry visited: the last is bit 63.
+/// One shift per entry, in a register.
+#[derive(Clone, Copy, Default)]
+struct Cached(u64);
+
+impl Cached {
+    #[inline]
+    fn push(&mut self, cached: bool) {
+        self.0 = self.0 >> 1 | u64::from(cached) << 63;
+    }
+}
+
 /// The entries among which something was changed that hardware may have cached.
 struct Dirty {
     first: usize,
@@ -239,11 +264,13 @@ impl Dirty {
         Dirty { first: usize::MAX, end: 0 }
     }
 
-    /// Indices come in ascending order.
+    /// Adds the entries of a group that ends at `end`; groups come in ascending order.
     #[inline]
-    fn add(&mut self, index: usize) {
-        self.first = self.first.min(index);
-        self.end = index + 1;
+    fn add(&mut self, end: usize, cached: Cached) {
+        if cached.0 != 0 {
+            self.first = self.first.min(end - (u64::BITS - cached.0.trailing_zeros()) as usize);
+            self.end = end - cached.0.leading_zeros() as usize;
+        }
     }
 
     #[inline]

@@ -115,9 +115,9 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
     #[inline(always)]
     fn whole<V: Visitor<F, M>>(&self, range: VaRange, visitor: &mut V) -> Result<(), Stop> {
         if let Some((entry, table)) = self.only_table(range)
-            && self.leaves(entry, table, range, visitor)?
+            && let Some(flow) = self.leaves(entry, table, range, visitor)
         {
-            return Ok(());
+            return stop_at(range, flow);
         }
         self.below(self.tables.root(), F::ROOT, range, visitor)
     }
@@ -177,8 +177,8 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
                 }
                 Kind::None => return Ok(()),
                 Kind::Table { pfn } if level == Level::Pmd => {
-                    if self.leaves(entry, pfn, part, visitor)? {
-                        return Ok(());
+                    if let Some(flow) = self.leaves(entry, pfn, part, visitor) {
+                        return stop_at(part, flow);
                     }
                 }
                 Kind::Table { pfn } => return self.below(pfn, level.below(), part, visitor),
@@ -191,7 +191,7 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
         }
     }
 
-    /// The part in one table of the lowest level. Returns whether it is done; otherwise the table was
+    /// Shows the part in one table of the lowest level, and returns whether to go on. `None`: the table was
     /// [reclaimed](crate::reclaim), and the entry has changed.
     fn leaves<V: Visitor<F, M>>(
         &self,
@@ -199,15 +199,12 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
         pfn: Pfn,
         part: VaRange,
         visitor: &mut V,
-    ) -> Result<bool, Stop> {
+    ) -> Option<ControlFlow<()>> {
         visitor.unlocked(part);
         let table = PageTable::<F, M>::entry_table::<0>(self.memory, pfn, part.start(), Some((entry, pfn)));
         // As `lock_linked`, which would move the guard.
         let table = table.lock_any();
-        if !table.is_linked() {
-            return Ok(false);
-        }
-        stop_at(part, visitor.table(table, part)).map(|()| true)
+        table.is_linked().then(|| visitor.table(table, part))
     }
 
     // Apart from the walk, as `large` is: it is rare, and what it needs on the stack every level of the walk

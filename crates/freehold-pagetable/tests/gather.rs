@@ -91,6 +91,47 @@ fn what_hardware_cannot_cache_is_not_flushed() {
     assert_eq!(tlb.take(), [Event::Release(vec![page(9)])]);
 }
 
+/// Entries without access lie around two that hardware may have cached, and the range ends anywhere around
+/// them: inside a group of entries, and at its edges.
+#[test]
+fn a_flush_covers_from_the_first_cached_entry_to_the_last() {
+    let memory = Memory::new(8);
+    let tlb = Ledger::new(&memory);
+    let tables = space(&memory, 0);
+    let at = |n: u64| VirtAddr::new(AT + n * PAGE);
+    let pairs = (1..26).flat_map(|first| (first..26).map(move |last| (first, last)));
+    for (first, last) in pairs {
+        let mut table = tables.pte_table_alloc(&memory, at(0)).unwrap().lock();
+        let fill = |table: &mut freehold_pagetable::PteGuard<'_, _, _>| {
+            for n in 0..28 {
+                let access = if n == first || n == last { PteFlags::WRITE } else { PteFlags::NO_ACCESS };
+                table.set(at(n), Pte::page(Pfn::new(n), PteFlags::USER | access));
+            }
+        };
+        for (start, end) in [(0, 28), (first, last + 1), (first - 1, last + 1), (first, last + 2)] {
+            let range = VaRange::new(at(start), at(end));
+            fill(&mut table);
+            let mut gather = Gather::<_>::exclusive(&tlb);
+            table.change_each(range, &mut gather, |_, pte| {
+                pte.with_flags(Level::Pte, pte.flags().difference(PteFlags::WRITE))
+            });
+            gather.finish();
+            assert_eq!(
+                tlb.take(),
+                [exact(at(first).get(), at(last + 1).get(), false)],
+                "a change of {range:?}"
+            );
+            let mut gather = Gather::<_>::exclusive(&tlb);
+            table.zap_each(range, &mut gather, |_, slot, _| slot.clear());
+            gather.finish();
+            assert_eq!(tlb.take(), [exact(at(first).get(), at(last + 1).get(), false)], "a zap of {range:?}");
+        }
+        for n in 0..28 {
+            table.set(at(n), Pte::NONE);
+        }
+    }
+}
+
 /// Hazard C-4, both halves: the inner gather finds the entry already empty and must flush all the same,
 /// everything, walk caches included; and so must the outer one if the inner is still there.
 #[test]
