@@ -14,7 +14,7 @@ const SECONDS: u32 = 60;
 ///
 /// # Errors
 ///
-/// What was found: the target, and that its input is kept below `fuzz/artifacts`.
+/// What was found: the target, and that its input is kept below `lab/fuzz/artifacts`.
 pub fn run() -> Result<(), String> {
     println!("== fuzz targets, {SECONDS} s each");
     if let Some(missing) = missing() {
@@ -25,7 +25,7 @@ pub fn run() -> Result<(), String> {
         println!("== fuzz: {target}");
         let limit = format!("-max_total_time={SECONDS}");
         let status = nightly()
-            .args(["fuzz", "run", target, "--", &limit])
+            .args(["fuzz", "run", "--fuzz-dir", "lab/fuzz", target, "--", &limit])
             .current_dir(crate::root())
             .stdin(Stdio::null())
             .status()
@@ -46,13 +46,13 @@ fn missing() -> Option<&'static str> {
     }
 }
 
-/// The names of the targets: of the files in `fuzz/fuzz_targets`.
+/// The names of the targets: of the files in `lab/fuzz/fuzz_targets`.
 ///
 /// # Errors
 ///
 /// They cannot be listed.
 pub fn targets() -> Result<Vec<String>, String> {
-    let folder = crate::root().join("fuzz/fuzz_targets");
+    let folder = crate::root().join("lab/fuzz/fuzz_targets");
     let files = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let names = files.flatten().filter_map(|file| file.path().file_stem()?.to_str().map(str::to_owned));
     let mut names: Vec<String> = names.collect();

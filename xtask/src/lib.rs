@@ -15,6 +15,17 @@ mod tree;
 
 use std::path::{Path, PathBuf};
 
+/// The folders of crates: what an embedder links, what checks and measures it, and the command.
+pub const WINGS: [&str; 3] = ["engine", "lab", "tools"];
+
+/// The folder of a package in the repository, or in a copy of it, at `root`.
+#[must_use]
+pub fn package_folder(root: &Path, package: &str) -> PathBuf {
+    let folders = WINGS.map(|wing| root.join(wing).join(package));
+    let found = folders.iter().find(|folder| folder.is_dir());
+    found.unwrap_or(&folders[0]).clone()
+}
+
 /// The folder that the repository lies in.
 #[must_use]
 pub fn root() -> PathBuf {

@@ -5,7 +5,7 @@
 //! ```toml
 //! what = "the dirty bit is not set again after the flush of a zap"
 //! [[edit]]
-//! file = "crates/freehold-vmspace/src/zap.rs"
+//! file = "engine/freehold-vmspace/src/zap.rs"
 //! before = '''
 //! text that occurs exactly once in the file
 //! '''

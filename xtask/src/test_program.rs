@@ -51,7 +51,7 @@ impl TestProgram {
         }
         let messages = String::from_utf8_lossy(&built.stdout);
         let program = executable(&messages).ok_or("cargo has built no test program")?;
-        Ok(Self { program: program.into(), package: tree.join("crates").join(&test.package) })
+        Ok(Self { program: program.into(), package: crate::package_folder(tree, &test.package) })
     }
 
     /// How many tests `filter` selects.

@@ -4,7 +4,8 @@ use std::fs;
 
 #[test]
 fn every_target_is_declared() {
-    let manifest = fs::read_to_string(xtask::root().join("fuzz/Cargo.toml")).expect("the fuzzer's manifest");
+    let manifest =
+        fs::read_to_string(xtask::root().join("lab/fuzz/Cargo.toml")).expect("the fuzzer's manifest");
     let targets = xtask::fuzz::targets().expect("the targets");
     assert!(targets.len() >= 4, "{targets:?}");
     for target in &targets {

@@ -4,7 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use xtask::{
+    WINGS,
     mutation::Mutation,
+    package_folder,
     suite::{Effort, every},
     table,
 };
@@ -15,13 +17,13 @@ const MOST_LINES: usize = 600;
 /// The only sources that may ask which checker they are built for: the atomics facade with what depends on
 /// it, the hosts of tests, page-table formats, and the platform. Test modules may, too.
 const MAY_ASK_FOR_CHECKERS: &[&str] = &[
-    "crates/freehold-sync/src/atomic.rs",
-    "crates/freehold-sync/src/lib.rs",
-    "crates/freehold-sync/src/testing/",
-    "crates/freehold-pagetable/src/format/",
-    "crates/freehold-machine/src/lib.rs",
-    "crates/freehold-machine/src/host_std/",
-    "crates/freehold-machine/src/host_shuttle/",
+    "engine/freehold-sync/src/atomic.rs",
+    "engine/freehold-sync/src/lib.rs",
+    "engine/freehold-sync/src/testing/",
+    "engine/freehold-pagetable/src/format/",
+    "lab/freehold-machine/src/lib.rs",
+    "lab/freehold-machine/src/host_std/",
+    "lab/freehold-machine/src/host_shuttle/",
 ];
 
 /// Texts that belong to one machine or one mirror. Each is put together here, so that this file does not
@@ -78,9 +80,14 @@ fn rust(folder: &str) -> impl Iterator<Item = Source> {
     sources(folder).into_iter().filter(|source| source.path.ends_with(".rs"))
 }
 
+/// Rust files of the crates.
+fn crate_files() -> impl Iterator<Item = Source> {
+    WINGS.into_iter().flat_map(rust)
+}
+
 /// Rust files of the crates' sources, not of their tests, benches and examples.
 fn crate_sources() -> impl Iterator<Item = Source> {
-    rust("crates").filter(|source| source.path.split('/').nth(2) == Some("src"))
+    crate_files().filter(|source| source.path.split('/').nth(2) == Some("src"))
 }
 
 #[track_caller]
@@ -192,7 +199,7 @@ fn hazards() -> Vec<(u32, String)> {
 
 #[test]
 fn hazards_have_tests() {
-    let functions: std::collections::HashSet<String> = rust("crates")
+    let functions: std::collections::HashSet<String> = crate_files()
         .flat_map(|source| {
             let names = source.text.split("fn ").skip(1).map(|rest| {
                 rest.split(|letter: char| !letter.is_alphanumeric() && letter != '_')
@@ -251,7 +258,7 @@ fn cited(text: &str) -> Vec<u32> {
 /// The README's Rust example is the engine's, which is compiled and run as a test of its documentation.
 #[test]
 fn the_readme_shows_the_engines_example() {
-    let front = fs::read_to_string(root().join("crates/freehold/src/lib.rs")).expect("the front door");
+    let front = fs::read_to_string(root().join("engine/freehold/src/lib.rs")).expect("the front door");
     let lines = front
         .lines()
         .filter_map(|line| line.strip_prefix("//!"))
@@ -267,14 +274,14 @@ fn the_readme_shows_the_engines_example() {
     assert_eq!(
         printed.trim_end(),
         shown.trim_end(),
-        "README.md and crates/freehold/src/lib.rs show different examples"
+        "README.md and engine/freehold/src/lib.rs show different examples"
     );
 }
 
 /// docs/locking.md lists the ranks in the order of the code, and says from where on they are spin locks.
 #[test]
 fn the_locking_document_has_the_order() {
-    let code = fs::read_to_string(root().join("crates/freehold-sync/src/rank.rs")).expect("the ranks");
+    let code = fs::read_to_string(root().join("engine/freehold-sync/src/rank.rs")).expect("the ranks");
     let body =
         code.split("pub enum Rank {").nth(1).and_then(|rest| rest.split("\n}").next()).expect("the enum");
     let ranks: Vec<&str> = body
@@ -338,7 +345,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 /// Names in backticks are words of the code; paths and crates in backticks exist.
 #[test]
 fn documents_name_what_is_there() {
-    let sources: Vec<Source> = rust("crates").collect();
+    let sources: Vec<Source> = crate_files().collect();
     let known: std::collections::HashSet<&str> =
         sources.iter().flat_map(|source| source.text.lines().map(code).flat_map(words)).collect();
     let path_exists = |name: &str| {
@@ -361,7 +368,7 @@ fn documents_name_what_is_there() {
                 let there = if name.contains('/') || name.ends_with(".rs") {
                     path_exists(name)
                 } else if name.contains('-') {
-                    root().join("crates").join(name).exists()
+                    package_folder(&root(), name).exists()
                 } else {
                     words(name).all(|word| known.contains(word))
                 };
@@ -496,7 +503,7 @@ fn the_soundness_document_is_complete() {
     let document = fs::read_to_string(root().join("docs/soundness.md")).expect("the document");
     let mut found = Vec::new();
     for source in crate_sources() {
-        let ours = ["crates/freehold/src/", "crates/freehold-vmspace/src/"];
+        let ours = ["engine/freehold/src/", "engine/freehold-vmspace/src/"];
         let Some(path) = ours.iter().find_map(|folder| source.path.strip_prefix(folder)) else { continue };
         for line in source.text.lines().map(str::trim_start).filter(|line| line.starts_with("pub ")) {
             let word = |after: &str| {
@@ -533,10 +540,11 @@ fn links_lead_somewhere() {
 
 /// The sources of a test program: a package's library, or one of its test targets.
 fn sources_of(package: &str, target: &str) -> Vec<Source> {
-    let package = format!("crates/{package}");
+    let folder = package_folder(&root(), package);
+    let package = folder.strip_prefix(root()).expect("below the root").to_string_lossy();
     match target {
         "lib" => rust(&format!("{package}/src")).collect(),
-        name if root().join(&package).join("tests").join(name).is_dir() => {
+        name if folder.join("tests").join(name).is_dir() => {
             rust(&format!("{package}/tests/{name}")).collect()
         }
         name => {
@@ -590,10 +598,10 @@ fn the_table_of_operations_is_the_modules() {
     let rows = table.expect("the table").lines().filter(|line| line.starts_with('|')).skip(2);
     let cells: Vec<Vec<&str>> = rows.map(|row| row.split('|').collect()).collect();
     for (column, program, tools) in [
-        (2, "freehold/tests/main.rs", &["support"][..]),
-        (3, "freehold-machine/tests/shuttle_engine/main.rs", &["explore", "scene"]),
+        (2, "engine/freehold/tests/main.rs", &["support"][..]),
+        (3, "lab/freehold-machine/tests/shuttle_engine/main.rs", &["explore", "scene"]),
     ] {
-        let text = fs::read_to_string(root().join("crates").join(program)).expect("the program");
+        let text = fs::read_to_string(root().join(program)).expect("the program");
         let modules = text.lines().filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';'));
         let modules: Vec<&str> = modules.filter(|name| !tools.contains(name)).collect();
         let named: Vec<&str> =
@@ -634,8 +642,7 @@ fn budgets_are_those_of_the_suites() {
 /// words.
 #[test]
 fn efforts_are_read_as_they_are_said() {
-    let reader =
-        fs::read_to_string(root().join("crates/freehold-machine/src/effort.rs")).expect("the reader");
+    let reader = fs::read_to_string(root().join("lab/freehold-machine/src/effort.rs")).expect("the reader");
     for effort in Effort::ALL {
         let arm = format!("Ok(\"{}\") => Effort::{effort:?}", effort.name());
         assert!(reader.contains(&arm), "effort.rs: {arm}");
@@ -660,10 +667,10 @@ const UPWARDS: &[(&str, &[&str])] = &[("records", &["space"])];
 
 #[test]
 fn rooms_use_what_is_below_them() {
-    const ENGINE: &str = "crates/freehold/src/";
+    const ENGINE: &str = "engine/freehold/src/";
     let height = |room: &str| ROOMS.iter().position(|known| *known == room);
     let mut found = std::collections::BTreeSet::new();
-    for source in rust("crates/freehold/src").filter(|source| !source.path.contains("tests")) {
+    for source in rust("engine/freehold/src").filter(|source| !source.path.contains("tests")) {
         let path = source.path.strip_prefix(ENGINE).expect("in the engine");
         let room = path.split('/').next().unwrap_or_default().trim_end_matches(".rs");
         let Some(own) = height(room) else {

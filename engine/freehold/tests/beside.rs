@@ -1,0 +1,446 @@
+//! Changes of parts beside each other (`docs/ranges.md`), one of them stopped half-way: a reader of the VMA
+//! that it is going to change keeps it waiting, with its claim held. Interleavings of all kinds stand in
+//! `lab/freehold-machine/tests/shuttle_engine/ranges.rs`.
+
+use crate::support::*;
+use freehold::{
+    engine::Overcommit,
+    error::{MmapError, MremapError},
+    fault::{FaultError, SegvCode},
+    space::{Limits, LockAllFlags, RemapFlags, Write},
+};
+use freehold_machine::Task;
+use freehold_sync::Killed;
+use std::thread;
+
+const SIDE_BY_SIDE: Locking = Locking { write: Write::RangesOnly, ..DEFAULT };
+const DEFAULT: Locking = Locking::ALL[Locking::ALL.len() - 1];
+const STACK: MapFlags = ANON.union(MapFlags::GROWSDOWN).union(MapFlags::FIXED);
+const NEW: MapFlags = ANON.union(MapFlags::FIXED_NOREPLACE);
+const AT: u64 = BASE + (1 << 30);
+
+fn gap() -> u64 {
+    Config::default().stack_gap
+}
+
+fn hole(addr: u64) -> FaultError {
+    FaultError::Segv { addr, code: SegvCode::Maperr }
+}
+
+/// Runs `scenario` in a process whose changes run side by side.
+fn side_by_side(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
+    side_by_side_in(Placement::PerCpu, scenario);
+}
+
+/// The same, with its mappings placed so. Runs it with neighbours in one leaf of the tree, and mostly in several.
+fn side_by_side_in(placement: Placement, scenario: impl Fn(&World, &Process, &mut Vcpu)) {
+    for vma_nodes in [Nodes::Wide, Nodes::Narrow] {
+        let world = World::with(16 << 20, Config { vma_nodes, ..Config::default() });
+        let locking = SIDE_BY_SIDE;
+        let config = SpaceConfig { locking, placement, lock_stats: true, ..SpaceConfig::default() };
+        let process = Process::new(world.engine(), &config).unwrap();
+        // Opens the gate.
+        anon(&process, BASE, 1);
+        let mut cpu = world.machine.cpu(0);
+        scenario(&world, &process, &mut cpu);
+        process.check();
+        drop((process, cpu));
+        world.end();
+    }
+}
+
+/// Makes a call that is killed where it would have to wait.
+fn unwaiting<R: Send>(call: impl FnOnce() -> R + Send) -> R {
+    let thread = || {
+        Task::current().kill();
+        call()
+    };
+    thread::scope(|scope| scope.spawn(thread).join().unwrap())
+}
+
+/// Whether somebody has claimed the VMA at `addr`, which is readable and writable.
+fn is_claimed(process: &Process, addr: u64) -> bool {
+    unwaiting(|| process.mprotect(addr, PAGE, RW)).is_err()
+}
+
+/// None of these takes the mmap lock.
+#[test]
+fn they_take_no_lock_of_the_whole() {
+    side_by_side(|_, process, cpu| {
+        let holds = || {
+            let stats = process.lock_stats().unwrap();
+            (stats.read.held.count(), stats.write.held.count())
+        };
+        let heap = process.brk(0).unwrap();
+        anon(process, AT, 4);
+        process.mmap(AT + 8 * PAGE, PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
+        let stack = AT + 4 * gap();
+        process.mmap(stack, PAGE, RW, STACK, None, 0).unwrap();
+        process.store(cpu, stack, 1u64).unwrap();
+        let before = holds();
+        for to in [0, heap + 1, heap + 2, heap + 4 * PAGE, heap + 9 * PAGE, heap + 2 * PAGE, heap] {
+            assert_eq!(process.brk(to), Ok(to.max(heap)));
+            assert_eq!(holds(), before, "brk({to:#x})");
+        }
+        let remap = |old, new| process.mremap(AT, old * PAGE, new * PAGE, RemapFlags::empty(), 0);
+        for (old, new) in [(4, 3), (3, 3), (3, 6), (6, 8), (9, 5)] {
+            assert_eq!(remap(old, new), Ok(AT));
+            assert_eq!(holds(), before, "mremap from {old} to {new} pages");
+        }
+        // It has joined what lay behind.
+        let range = process.vma_info(AT).unwrap().range;
+        assert_eq!((range.start(), range.end()), (AT, AT + 5 * PAGE));
+        let before = holds();
+        for addr in [stack - PAGE, stack - gap(), stack - 2 * gap()] {
+            process.store(cpu, addr, 2u64).unwrap();
+            assert_eq!(holds(), before, "a stack that grows to {addr:#x}");
+        }
+        for addr in [BASE + 5 * PAGE, AT - PAGE, TASK_SIZE - PAGE] {
+            assert_eq!(process.load::<u64>(cpu, addr), Err(hole(addr)));
+            assert_eq!(holds(), before, "nothing at {addr:#x}");
+        }
+    });
+}
+
+/// A break waits for one that is being moved, wherever it is to be; other changes do not.
+#[test]
+fn one_break_at_a_time() {
+    side_by_side(|_, process, _| {
+        let heap = process.brk(0).unwrap();
+        process.brk(heap + PAGE).unwrap();
+        let reader = process.find_vma(heap).unwrap();
+        thread::scope(|scope| {
+            let grown = scope.spawn(|| process.brk(heap + 3 * PAGE));
+            until(|| is_claimed(process, heap));
+            for to in [0, heap, heap + PAGE - 8, heap + PAGE, heap + 2 * PAGE, heap + 4 * PAGE] {
+                assert_eq!(unwaiting(|| process.brk(to)), Err(Killed), "{:#x}", to.wrapping_sub(heap));
+            }
+            // What it grows into is nobody else's; what lies above the page that it keeps is.
+            let map = |at| unwaiting(|| process.mmap(at, PAGE, RW, NEW, None, 0));
+            for page in 1..3 {
+                assert_eq!(map(heap + page * PAGE), Err(MmapError::Killed));
+            }
+            assert_eq!(map(heap + 4 * PAGE), Ok(heap + 4 * PAGE));
+            drop(reader);
+            assert_eq!(grown.join().unwrap(), Ok(heap + 3 * PAGE));
+        });
+        assert_eq!(process.brk(heap + 3 * PAGE + 1), Ok(heap + 3 * PAGE), "a page stays free");
+        assert_eq!(process.brk(heap), Ok(heap));
+        assert_eq!(process.brk(heap + 4 * PAGE), Ok(heap));
+    });
+}
+
+/// The break that is seen agrees with what is mapped, also when it was killed.
+#[test]
+fn a_break_that_is_killed() {
+    side_by_side(|_, process, _| {
+        let heap = process.brk(0).unwrap();
+        process.brk(heap + 4 * PAGE).unwrap();
+        let reader = process.find_vma(heap).unwrap();
+        thread::scope(|scope| {
+            let other = scope.spawn(|| process.mprotect(heap, PAGE, R));
+            until(|| unwaiting(|| process.mprotect(heap, PAGE, RW)).is_err());
+            for to in [heap, heap + 8 * PAGE] {
+                assert_eq!(killed(|| process.brk(to)), Err(Killed));
+            }
+            // This moves no page, and finds nobody that moves the break.
+            assert_eq!(unwaiting(|| process.brk(0)), Ok(heap + 4 * PAGE));
+            drop(reader);
+            assert_eq!(other.join().unwrap(), Ok(()));
+        });
+        assert_eq!(process.brk(heap + 8 * PAGE), Ok(heap + 8 * PAGE));
+    });
+}
+
+/// What is mapped beside a stack that grows keeps the gap below where it is going to begin.
+#[test]
+fn a_stack_grows_beside_what_is_mapped_below() {
+    side_by_side(|world, process, cpu| {
+        let stack = AT;
+        process.mmap(stack, PAGE, RW, STACK, None, 0).unwrap();
+        process.store(cpu, stack, 1u64).unwrap();
+        let to = stack - 8 * PAGE;
+        let reader = process.find_vma(stack).unwrap();
+        thread::scope(|scope| {
+            let grown = scope.spawn(|| process.store(&mut world.machine.cpu(1), to, 2u64));
+            until(|| is_claimed(process, stack));
+            let map = |at, flags| unwaiting(|| process.mmap(at, PAGE, RW, flags, None, 0));
+            // There was room for it at the first hint, before.
+            for hint in [stack - gap() - PAGE, to - gap() + PAGE, to - 2 * PAGE] {
+                let at = map(hint, ANON).unwrap();
+                assert!(at + PAGE <= to - gap() || at > stack, "{at:#x} is in the gap below {to:#x}");
+            }
+            let below = to - gap() - 2 * PAGE;
+            assert_eq!(map(below, ANON), Ok(below));
+            assert_eq!(map(to - PAGE, NEW), Err(MmapError::Killed));
+            drop(reader);
+            assert_eq!(grown.join().unwrap(), Ok(()));
+        });
+        assert_eq!(process.load(cpu, to), Ok(2u64));
+        assert_eq!(process.vma_info(stack).map(|vma| vma.range.start()), Some(to));
+        // Now what lies below is too near.
+        assert_eq!(process.load::<u64>(cpu, to - 2 * PAGE), Err(hole(to - 2 * PAGE)));
+    });
+}
+
+/// What lies in the gap of a stack, and may, is for the writer of the whole to look at.
+#[test]
+fn a_stack_grows_to_what_it_may_be_near_to() {
+    let near = [(ANON | MapFlags::GROWSDOWN, RW), (ANON, Prot::empty()), (ANON, R)];
+    for (n, (flags, prot)) in near.into_iter().enumerate() {
+        side_by_side(|_, process, cpu| {
+            process.mmap(AT, PAGE, RW, STACK, None, 0).unwrap();
+            process.mmap(AT - 9 * PAGE, PAGE, prot, flags | MapFlags::FIXED, None, 0).unwrap();
+            let to = AT - 8 * PAGE;
+            let expected = if n < 2 { Ok(()) } else { Err(hole(to)) };
+            assert_eq!(process.store(cpu, to, 1u64), expected);
+        });
+    }
+}
+
+/// A fault that waits for another change of the stack is killed as it waits.
+#[test]
+fn a_stack_that_is_killed() {
+    side_by_side(|world, process, cpu| {
+        process.mmap(AT, 2 * PAGE, RW, STACK, None, 0).unwrap();
+        process.store(cpu, AT, 1u64).unwrap();
+        let reader = process.find_vma(AT).unwrap();
+        thread::scope(|scope| {
+            let other = scope.spawn(|| process.mprotect(AT, PAGE, R));
+            until(|| unwaiting(|| process.mprotect(AT, PAGE, RW)).is_err());
+            let touch = || process.store(&mut world.machine.cpu(1), AT - PAGE, 1u64);
+            assert_eq!(killed(touch), Err(FaultError::Killed));
+            drop(reader);
+            assert_eq!(other.join().unwrap(), Ok(()));
+        });
+        assert_eq!(process.vma_info(AT).map(|vma| vma.range.start()), Some(AT));
+    });
+}
+
+/// A mapping that is resized beside changes of what touches it, and of what does not.
+#[test]
+fn a_mapping_is_resized_beside_its_neighbours() {
+    side_by_side(|_, process, cpu| {
+        for (page, prot) in [(0, RW), (4, R), (8, RW)] {
+            process.mmap(AT + page * PAGE, 2 * PAGE, prot, ANON | MapFlags::FIXED, None, 0).unwrap();
+        }
+        fill(process, cpu, AT, 2, 1);
+        let reader = process.find_vma(AT).unwrap();
+        let remap =
+            |at, old, new| unwaiting(|| process.mremap(at, old * PAGE, new * PAGE, RemapFlags::empty(), 0));
+        thread::scope(|scope| {
+            let grown = scope.spawn(|| process.mremap(AT, 2 * PAGE, 4 * PAGE, RemapFlags::empty(), 0));
+            until(|| is_claimed(process, AT));
+            for (old, new) in [(2, 1), (2, 2), (2, 3)] {
+                assert_eq!(remap(AT, old, new), Err(MremapError::Killed), "from {old} to {new}");
+            }
+            // It touches what the other grows to.
+            assert_eq!(remap(AT + 4 * PAGE, 2, 3), Err(MremapError::Killed));
+            assert_eq!(remap(AT + 8 * PAGE, 2, 1), Ok(AT + 8 * PAGE));
+            assert_eq!(remap(AT + 8 * PAGE, 1, 3), Ok(AT + 8 * PAGE));
+            drop(reader);
+            assert_eq!(grown.join().unwrap(), Ok(AT));
+        });
+        for (page, pages) in [(0, 4), (4, 2), (8, 3)] {
+            let range = process.vma_info(AT + page * PAGE).unwrap().range;
+            assert_eq!((range.start() - AT, range.pages().get()), (page * PAGE, pages));
+        }
+        assert_eq!(remap(AT, 4, 5), Err(MremapError::NoSpace));
+        assert_filled(process, cpu, AT, 2, 1);
+    });
+}
+
+/// What mremap takes from the middle of a VMA leaves two, also where a leaf of the tree has no room to spare.
+#[test]
+fn a_mapping_shrinks_in_the_middle_of_a_vma() {
+    side_by_side(|_, process, _| {
+        let at = |n: u64| AT + 8 * n * PAGE;
+        for n in 0..40 {
+            let prot = if n % 2 == 0 { RW } else { Prot::READ };
+            process.mmap(at(n), 8 * PAGE, prot, NEW, None, 0).unwrap();
+        }
+        for n in 0..40 {
+            assert_eq!(process.mremap(at(n), 4 * PAGE, PAGE, RemapFlags::empty(), 0), Ok(at(n)));
+            let mapped = |page| process.find_vma(at(n) + page * PAGE).is_some();
+            assert_eq!([0, 1, 3, 4].map(mapped), [true, false, false, true]);
+        }
+    });
+}
+
+/// A move takes no lock of the whole: out of the middle of a VMA, right below its source or apart from it,
+/// where it joins others and where it does not, of anonymous memory and of a file's.
+#[test]
+fn a_mapping_moves() {
+    side_by_side(|world, process, cpu| {
+        let holds = || {
+            let stats = process.lock_stats().unwrap();
+            (stats.read.held.count(), stats.write.held.count())
+        };
+        let file = world.file(4);
+        process.mmap(0, 8 * PAGE, Prot::READ, ANON, None, 0).unwrap();
+        let at = process.mmap(0, 4 * PAGE, RW, ANON, None, 0).unwrap();
+        let of_file = process.mmap(0, 2 * PAGE, RW, MapFlags::SHARED, Some(&file), 0).unwrap();
+        assert_eq!(of_file, at - 2 * PAGE);
+        fill(process, cpu, at, 4, 1);
+        fill(process, cpu, of_file, 2, 8);
+        let before = holds();
+        let remap = |at, old, new| process.mremap(at, old * PAGE, new * PAGE, RemapFlags::MAYMOVE, 0);
+        // Below the file's, then below itself; then the file's goes where it was, and joins nothing.
+        assert_eq!(remap(at + PAGE, 2, 6), Ok(of_file - 6 * PAGE));
+        assert_eq!(remap(of_file - 6 * PAGE, 6, 7), Ok(of_file - 13 * PAGE));
+        assert_eq!(remap(of_file, 2, 3), Ok(of_file - 3 * PAGE));
+        // What is left of the first: one grows, and the other comes below it.
+        assert_eq!(remap(at, 1, 2), Ok(at));
+        assert_eq!(remap(at + 3 * PAGE, 1, 2), Ok(of_file));
+        assert_eq!(holds(), before);
+        assert_filled(process, cpu, of_file - 13 * PAGE, 2, 2);
+        assert_filled(process, cpu, of_file - 3 * PAGE, 2, 8);
+        assert_filled(process, cpu, at, 1, 1);
+        assert_filled(process, cpu, of_file, 1, 4);
+        drop(file);
+    });
+}
+
+/// A move has its source and its target for itself, and waits for either.
+#[test]
+fn a_move_waits_for_what_is_claimed() {
+    // Whichever CPU a thread is on.
+    side_by_side_in(Placement::FirstFit, |_, process, cpu| {
+        let wall = process.mmap(0, PAGE, Prot::READ, ANON, None, 0).unwrap();
+        let at = process.mmap(0, 2 * PAGE, RW, ANON, None, 0).unwrap();
+        assert_eq!(at, wall - 2 * PAGE);
+        let away = anon(process, AT, 2);
+        process.mmap(AT + 2 * PAGE, PAGE, Prot::READ, NEW, None, 0).unwrap();
+        fill(process, cpu, at, 2, 1);
+        let reader = process.find_vma(at).unwrap();
+        let remap = |at, old, new| process.mremap(at, old * PAGE, new * PAGE, RemapFlags::MAYMOVE, 0);
+        thread::scope(|scope| {
+            let moved = scope.spawn(|| remap(at, 2, 3));
+            until(|| is_claimed(process, at));
+            assert_eq!(unwaiting(|| remap(at, 2, 3)), Err(MremapError::Killed));
+            assert_eq!(unwaiting(|| remap(at + PAGE, 1, 2)), Err(MremapError::Killed));
+            // Its target is taken. The next one would touch that, and has nothing while it waits.
+            assert_eq!(unwaiting(|| remap(away, 2, 3)), Err(MremapError::Killed));
+            assert_eq!(unwaiting(|| process.mprotect(away, PAGE, RW)), Ok(()));
+            drop(reader);
+            assert_eq!(moved.join().unwrap(), Ok(at - 3 * PAGE));
+        });
+        assert_filled(process, cpu, at - 3 * PAGE, 2, 1);
+        // Only what it grows by counts.
+        let room = |pages| {
+            let bytes = (process.counts().total_vm + pages) * PAGE;
+            process.limits().set(&Limits { address_space: bytes, ..Limits::default() });
+            remap(away, 2, 5)
+        };
+        assert_eq!(room(2), Err(MremapError::Limit));
+        assert_eq!(room(3), Ok(at - 8 * PAGE));
+        process.limits().set(&Limits::default());
+    });
+}
+
+/// RLIMIT_AS and RLIMIT_MEMLOCK, to the page.
+#[test]
+fn limits_are_exact() {
+    side_by_side(|_, process, cpu| {
+        process.mmap(AT, PAGE, RW, STACK, None, 0).unwrap();
+        process.store(cpu, AT, 1u64).unwrap();
+        anon(process, AT + gap(), 1);
+        let heap = process.brk(0).unwrap();
+        for locked in [false, true] {
+            let now = process.counts();
+            let pages = if locked { now.locked_vm } else { now.total_vm };
+            let bytes = (pages + 6) * PAGE;
+            process.limits().set(&match locked {
+                false => Limits { address_space: bytes, ..Limits::default() },
+                true => Limits { memlock: bytes, ..Limits::default() },
+            });
+            let end = process.brk(0).unwrap();
+            assert_eq!(process.brk(end + 7 * PAGE), Ok(end));
+            assert_eq!(process.brk(end + 2 * PAGE), Ok(end + 2 * PAGE));
+            let start = process.vma_info(AT).unwrap().range.start();
+            assert_eq!(process.load::<u64>(cpu, start - 5 * PAGE), Err(hole(start - 5 * PAGE)));
+            assert_eq!(process.load(cpu, start - 2 * PAGE), Ok(0u64));
+            let refused = if locked { MremapError::LockLimit } else { MremapError::Limit };
+            assert_eq!(grow(process, AT + gap(), 3), Err(refused));
+            assert_eq!(grow(process, AT + gap(), 2), Ok(AT + gap()));
+            assert_eq!(grow(process, AT + gap(), 1), Err(refused));
+            process.limits().set(&Limits::default());
+            process.mlockall(LockAllFlags::CURRENT | LockAllFlags::FUTURE).unwrap();
+        }
+        assert_eq!(process.brk(heap), Ok(heap));
+    });
+}
+
+/// Settings of the whole system count from then on, also for spaces that are there, and for CPUs with credit.
+#[test]
+fn settings_change() {
+    side_by_side(|world, process, _| {
+        let engine = world.engine();
+        let mapped = |first: u64| {
+            let map = |n: u64| process.mmap(AT + (first + 2 * n) * PAGE, PAGE, RW, NEW, None, 0);
+            (0..6).map(map).take_while(Result::is_ok).count() as u64
+        };
+        let before = process.counts().map_count;
+        engine.set_max_map_count(before + 3);
+        assert_eq!(engine.max_map_count(), before + 3);
+        let many = mapped(0);
+        assert!((3..=4).contains(&many), "Linux lets one more in");
+        assert_eq!(mapped(20), 0);
+        engine.set_max_map_count(Config::default().max_map_count);
+        assert_eq!(mapped(40), 6);
+        let map =
+            |pages: u64| process.mmap(0, pages * PAGE, RW, MapFlags::PRIVATE | MapFlags::ANONYMOUS, None, 0);
+        engine.set_overcommit(Overcommit::Heuristic(freehold::PageCount::new(4)));
+        assert_eq!((map(4).is_ok(), map(5)), (true, Err(MmapError::Limit)));
+        engine.set_overcommit(Config::default().overcommit);
+        assert!(map(5).is_ok());
+    });
+}
+
+/// What was asked for while there was no limit is not refused for one that comes meanwhile, and forbids
+/// nothing.
+#[test]
+fn a_limit_comes_while_a_change_waits() {
+    side_by_side(|_, process, _| {
+        anon(process, AT - PAGE, 1);
+        process.mmap(AT, PAGE, Prot::READ, NEW, None, 0).unwrap();
+        let reader = process.find_vma(AT);
+        thread::scope(|scope| {
+            let change = scope.spawn(|| process.mprotect(AT, PAGE, RW));
+            // The VMA before it is claimed with it.
+            until(|| is_claimed(process, AT - PAGE));
+            process.limits().set(&Limits { data: 1 << 40, ..Limits::default() });
+            drop(reader);
+            assert_eq!(change.join().unwrap(), Ok(()));
+        });
+        process.limits().set(&Limits::default());
+    });
+}
+
+/// A mapping that needs the room of fences waits for the claims of others, which stay.
+#[test]
+fn a_mapping_of_all_that_is_free_waits_for_claims() {
+    side_by_side(|_, process, _| {
+        // Leaves a fence above.
+        let at = process.mmap(0, PAGE, RW, ANON, None, 0).unwrap();
+        process.munmap(at, PAGE).unwrap();
+        let (low, high) = (AT + PAGE, SpaceConfig::default().mmap_base);
+        anon(process, AT, 1);
+        let room = || process.mmap(0, high - low, RW, ANON | MapFlags::NORESERVE, None, 0);
+        let reader = process.find_vma(AT);
+        thread::scope(|scope| {
+            let change = scope.spawn(|| process.mprotect(AT, PAGE, R));
+            until(|| is_claimed(process, AT));
+            assert_eq!(unwaiting(room), Err(MmapError::Killed));
+            drop(reader);
+            assert_eq!(change.join().unwrap(), Ok(()));
+        });
+        assert_eq!(room(), Ok(low));
+    });
+}
+
+/// Lets the VMA at `at` grow where it is.
+fn grow(process: &Process, at: u64, pages: u64) -> Result<u64, MremapError> {
+    let len = process.vma_info(at).unwrap().range.pages().bytes();
+    process.mremap(at, len, len + pages * PAGE, RemapFlags::empty(), 0)
+}

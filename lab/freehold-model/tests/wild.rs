@@ -1,0 +1,135 @@
+//! Every public call of the engine with wild arguments, from seeds: nothing panics, overflow checks and
+//! assertions on.
+//!
+//! `lab/fuzz/fuzz_targets/wild.rs` plays the same lives on what a fuzzer invents. What fails prints its seed:
+//! `FREEHOLD_SEED` plays one alone.
+
+#[path = "../../../engine/freehold/tests/support/public_calls.rs"]
+mod public_calls;
+
+use freehold_model::wild::{self, Life};
+use rand_pcg::{
+    Pcg64Mcg,
+    rand_core::{Rng, SeedableRng},
+};
+use std::{fs, path::Path};
+
+/// Bytes of a life; a call takes a dozen.
+const BYTES: usize = 3000;
+
+fn life(seed: u64) -> Life {
+    // Shown if it fails.
+    println!("life {seed}");
+    let mut bytes = vec![0; BYTES];
+    Pcg64Mcg::seed_from_u64(seed).fill_bytes(&mut bytes);
+    wild::run(&bytes)
+}
+
+fn lives(share: u64) {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap_or(1));
+    if let Some(seed) = number("FREEHOLD_SEED") {
+        life(seed);
+        return;
+    }
+    let count = freehold_machine::Effort::of(25, 100, 5000);
+    let mut all = Life::default();
+    for n in 0..count {
+        let life = life(2 * n + share);
+        all.calls += life.calls;
+        all.done += life.done;
+    }
+    println!("{all:?}");
+    // Calls that are all refused find nothing.
+    assert!(all.calls > 100 * count && all.done > all.calls / 8, "{all:?}");
+}
+
+#[test]
+fn wild_calls_do_not_panic() {
+    lives(0);
+}
+
+#[test]
+fn more_wild_calls_do_not_panic() {
+    lives(1);
+}
+
+/// Calls that wild lives make without naming them, or not at all, and why.
+const EXEMPT: &[(&str, &str)] = &[
+    ("AddressSpace::new", "by `Process::new`"),
+    ("AddressSpace::write", "named so by a process's own call: as `space().write()`"),
+    ("Engine::platform", "a reference"),
+    ("Engine::memory", "a reference"),
+    ("Engine::file_lock_stats", "numbers"),
+    ("Engine::hugetlb_fault_stats", "numbers"),
+    ("Engine::hugetlb_lock_stats", "numbers"),
+    ("File::access", "a value"),
+    ("File::name", "a reference"),
+    ("File::segment", "a reference"),
+    ("File::with_driver", "hooks are the embedder's"),
+    ("Frames::frame", "a value"),
+    ("NoMmuSpace::regions", "a reference"),
+    ("Special::ops", "a reference"),
+];
+
+/// Types whose public calls they make.
+const WILD: &[&str] = &[
+    "AddressSpace",
+    "Userfaultfd",
+    "Mapping",
+    "File",
+    "Segment",
+    "Special",
+    "Frames",
+    "Engine",
+    "Pins",
+    "NoMmuSpace",
+    "Regions",
+    "LiveLimits",
+    "HugePool",
+];
+
+/// Types of `freehold-vmspace` whose calls they do not make, and why.
+const BELOW: &[(&str, &str)] = &[
+    ("AnonPage", "a value of the engine's own"),
+    ("CacheFill", "made by faults"),
+    ("Frame", "the engine's record of a frame"),
+    ("FrameCache", "made by every call"),
+    ("FrameRequest", "what the engine asks of a platform"),
+    ("HugePage", "made by faults"),
+    ("HugePageSize", "a value"),
+    ("Memory", "an engine's, whose calls of the same names are made"),
+    ("Moving", "a value of the engine's own"),
+    ("PageCount", "a number"),
+    ("PageIndex", "a number, that its owner keeps in bounds"),
+    ("PageRange", "numbers, that their owner keeps in bounds"),
+    ("Rss", "numbers"),
+    ("RssCounters", "numbers"),
+    ("Run", "an engine's memory"),
+    ("UsageSum", "numbers"),
+    ("UserRange", "checked numbers"),
+    ("VmSpace", "by the address space above it; by itself it has one owner"),
+    ("Zap", "a value of the engine's own"),
+];
+
+#[test]
+fn every_public_call_is_made() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut text = String::new();
+    for entry in fs::read_dir(here.join("src/wild")).unwrap() {
+        text += &fs::read_to_string(entry.unwrap().path()).unwrap();
+    }
+    let below = public_calls::public_calls(&here.join("../../engine/freehold-vmspace/src"));
+    let is_known = |of: &str| WILD.contains(&of) || BELOW.iter().any(|(below, _)| *below == of);
+    let unknown: Vec<_> = below.keys().filter(|call| !is_known(call.split("::").next().unwrap())).collect();
+    assert!(unknown.is_empty(), "neither made by wild lives nor exempt: {unknown:#?}");
+    let mut found = public_calls::public_calls(&here.join("../../engine/freehold/src"));
+    found.extend(below);
+    found.retain(|call, _| {
+        let (of, name) = call.split_once("::").unwrap();
+        let made = text.contains(&format!(".{name}(")) || text.contains(&format!("{of}::{name}("));
+        let generic = text.contains(&format!("{of}::<Machine>::{name}"));
+        let exempt = EXEMPT.iter().any(|(exempt, _)| exempt == call);
+        WILD.contains(&of) && !made && !generic && !exempt
+    });
+    assert!(found.is_empty(), "not made by wild lives: {found:#?}");
+}

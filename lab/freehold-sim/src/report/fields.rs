@@ -1,0 +1,184 @@
+//! Transfers by the field that was wanted: all records of a type together.
+
+use crate::line::{LineCount, Move, PART};
+use crate::machine::Distance;
+use crate::names;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::panic::Location;
+
+type Place = &'static Location<'static>;
+
+/// A field of all records of one type, or a word that nobody announced, and the transfers of its lines that
+/// were for its sake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HotField {
+    /// As announced (`Vma.count`), or where in the program the word was wanted most often.
+    pub name: String,
+    /// Whether the name was announced.
+    pub announced: bool,
+    /// Lines that were transferred for it. One that is there in several runs counts in each.
+    pub lines: u64,
+    /// Accesses to it on these lines.
+    pub accesses: u64,
+    /// Of these, those for which a line came from another processor or was taken from others.
+    pub transfers: u64,
+    /// Time that processors waited for these transfers.
+    pub lost_ns: u64,
+    /// Of this, while the line was on its way to others.
+    pub queued_ns: u64,
+    /// Transfers between processors of one core, of one cluster, of one socket, of different sockets.
+    pub between: [u64; 4],
+    /// The access that wanted the line, the access to the line before, how often: the most frequent first.
+    pub pairs: Vec<(Place, Option<Place>, u64)>,
+}
+
+impl HotField {
+    fn of_move(name: String, announced: bool, moved: &Move) -> HotField {
+        let Move { distance, place, from, times, lost, queued, .. } = *moved;
+        let mut between = [0; 4];
+        between[match distance {
+            Distance::Core => 0,
+            Distance::Cluster => 1,
+            Distance::Socket => 2,
+            Distance::Remote => 3,
+        }] = times;
+        HotField {
+            name,
+            announced,
+            lines: 0,
+            accesses: 0,
+            transfers: times,
+            lost_ns: lost,
+            queued_ns: queued,
+            between,
+            pairs: vec![(place, from, times)],
+        }
+    }
+
+    fn add(&mut self, other: HotField) {
+        self.lines += other.lines;
+        self.accesses += other.accesses;
+        self.transfers += other.transfers;
+        self.lost_ns += other.lost_ns;
+        self.queued_ns += other.queued_ns;
+        self.between.iter_mut().zip(other.between).for_each(|(sum, more)| *sum += more);
+        for (place, from, times) in other.pairs {
+            match self.pairs.iter_mut().find(|pair| (pair.0, pair.1) == (place, from)) {
+                Some((_, _, all)) => *all += times,
+                None => self.pairs.push((place, from, times)),
+            }
+        }
+    }
+}
+
+/// Fields by name. Times are in picoseconds as long as they are here.
+#[derive(Default)]
+pub(super) struct Fields(BTreeMap<String, HotField>);
+
+impl Fields {
+    /// Adds a line's transfers.
+    pub(super) fn count(&mut self, address: usize, line: &LineCount) {
+        let mut parts: BTreeMap<u8, Vec<&Move>> = BTreeMap::new();
+        line.moves.iter().for_each(|moved| parts.entry(moved.part).or_default().push(moved));
+        let mut of_line: BTreeMap<String, HotField> = BTreeMap::new();
+        for (part, moves) in parts {
+            let announced = names::of(address + usize::from(part) * PART);
+            let known = announced.is_some();
+            let name = announced.unwrap_or_else(|| most_frequent(&moves));
+            let accesses = u64::from(line.parts[usize::from(part)]);
+            let all = moves.into_iter().map(|moved| HotField::of_move(name.clone(), known, moved));
+            let sum = all.reduce(|mut sum, more| {
+                sum.add(more);
+                sum
+            });
+            if let Some(field) = sum {
+                join(&mut of_line, HotField { accesses, lines: 1, ..field });
+                // Several parts of one field are one line.
+                of_line.get_mut(&name).expect("just added").lines = 1;
+            }
+        }
+        of_line.into_values().for_each(|field| join(&mut self.0, field));
+    }
+
+    pub(super) fn sorted(self) -> Vec<HotField> {
+        let in_ns = |field: HotField| {
+            let (lost_ns, queued_ns) = (field.lost_ns / 1000, field.queued_ns / 1000);
+            HotField { lost_ns, queued_ns, ..field }
+        };
+        sorted(self.0.into_values().map(in_ns).collect())
+    }
+}
+
+fn join(all: &mut BTreeMap<String, HotField>, field: HotField) {
+    match all.get_mut(&field.name) {
+        Some(known) => known.add(field),
+        None => drop(all.insert(field.name.clone(), field)),
+    }
+}
+
+/// Where a word was wanted most often.
+fn most_frequent(moves: &[&Move]) -> String {
+    let mut places: BTreeMap<(&str, u32), u64> = BTreeMap::new();
+    moves.iter().for_each(|moved| {
+        *places.entry((moved.place.file(), moved.place.line())).or_default() += moved.times
+    });
+    let most = places.into_iter().max_by_key(|(place, times)| (*times, Reverse(*place)));
+    most.map_or_else(String::new, |((file, line), _)| format!("{}:{line}", short(file)))
+}
+
+fn sorted(mut fields: Vec<HotField>) -> Vec<HotField> {
+    let order = |place: &Location<'_>| (place.file().to_owned(), place.line(), place.column());
+    for field in &mut fields {
+        field
+            .pairs
+            .sort_by_cached_key(|(place, from, times)| (Reverse(*times), order(place), from.map(order)));
+    }
+    fields.sort_by(|a, b| b.lost_ns.cmp(&a.lost_ns).then_with(|| a.name.cmp(&b.name)));
+    fields
+}
+
+/// Adds what a later run had.
+pub(super) fn add(all: &mut Vec<HotField>, later: Vec<HotField>) {
+    let mut sum: BTreeMap<String, HotField> = BTreeMap::new();
+    all.drain(..).chain(later).for_each(|field| join(&mut sum, field));
+    *all = sorted(sum.into_values().collect());
+}
+
+/// A file without the folders that every crate has.
+fn short(file: &str) -> String {
+    let below = ["engine/", "lab/", "tools/"].iter().find_map(|wing| file.strip_prefix(wing));
+    below.unwrap_or(file).replacen("/src/", "/", 1)
+}
+
+/// See [`Report::hottest`](crate::Report::hottest).
+pub(super) fn table<'a>(fields: impl Iterator<Item = &'a HotField>, transfers: u64) -> String {
+    let mut text =
+        "| field | lines | transfers | of all | for each access | lost ns each | core, socket, across \
+                    | wanted at, after an access at |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n"
+            .to_owned();
+    let place = |place: Place| format!("{}:{}", short(place.file()), place.line());
+    for field in fields {
+        let all = field.transfers.max(1);
+        let percent = |part: u64| (100.0 * part as f64 / all as f64).round();
+        let [core, cluster, socket, across] = field.between;
+        let pair = field.pairs.first().map_or_else(String::new, |(wanted, from, _)| {
+            format!("{}, {}", place(wanted), from.map_or_else(|| "-".to_owned(), place))
+        });
+        let share = 100.0 * field.transfers as f64 / transfers.max(1) as f64;
+        let each = field.transfers as f64 / field.accesses.max(1) as f64;
+        let name = if field.announced { format!("`{}`", field.name) } else { field.name.clone() };
+        let (near, far) = (percent(cluster + socket), percent(across));
+        let lost = field.lost_ns / all;
+        writeln!(
+            text,
+            "| {name} | {} | {} | {share:.1} % | {each:.2} | {lost} | {} %, {near} %, {far} % | {pair} |",
+            field.lines,
+            field.transfers,
+            percent(core),
+        )
+        .expect("a string takes all");
+    }
+    text
+}

@@ -1,0 +1,65 @@
+//! Any calls, on the engine in any design, have the results that they have in the model.
+//!
+//! `cargo +nightly fuzz run engine` with cargo-fuzz. On stable, without a sanitizer: build with `--target`
+//! and
+//! `RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
+//! -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
+//! -Cdebug-assertions=on"`, and run the program on a folder.
+//!
+//! What it finds prints as calls, which become a case in `lab/freehold-model/cases`.
+#![no_main]
+
+use arbitrary::Arbitrary;
+use freehold::space::Locking;
+use freehold_model::compare::{self, Report};
+use freehold_model::{Engine, Model, World, script, text};
+use libfuzzer_sys::fuzz_target;
+use std::cell::RefCell;
+
+/// What the bytes mean.
+#[derive(Arbitrary, Debug)]
+struct Input {
+    /// Index of a design.
+    design: u8,
+    /// Which world.
+    may_lock: bool,
+    /// Whether mappings are scarce.
+    crowded: bool,
+    /// The calls.
+    codes: Vec<[u8; script::CODE]>,
+}
+
+impl Input {
+    fn locking(&self) -> Locking {
+        Locking::ALL[usize::from(self.design) % Locking::ALL.len()]
+    }
+
+    fn world(&self) -> World {
+        if self.crowded { Engine::world_with_room(6) } else { Engine::world_for(self.may_lock) }
+    }
+}
+
+thread_local! {
+    /// Machines are kept from input to input: building one takes longer than a run.
+    static STAGES: RefCell<Vec<(Model, Engine)>> = const { RefCell::new(Vec::new()) };
+}
+
+fuzz_target!(|input: Input| {
+    STAGES.with_borrow_mut(|stages| {
+        let (world, locking) = (input.world(), input.locking());
+        let found = stages.iter().position(|(model, engine)| {
+            engine.locking() == locking && freehold_model::Subject::world(model) == world
+        });
+        let at = found.unwrap_or_else(|| {
+            stages.push((Model::new(world.clone()), Engine::new(world.clone(), locking)));
+            stages.len() - 1
+        });
+        let (model, engine) = &mut stages[at];
+        let ops = script::ops(&world, input.codes.as_flattened());
+        if let Some(what) = compare::run_ops(model, engine, &ops, 16, &mut Report::default()) {
+            let (ops, what) = compare::shrink(model, engine, ops, what);
+            let calls: String = ops.iter().map(|op| text::op(&world, op) + "\n").collect();
+            panic!("model (left) and engine {locking:?} (right) differ:\n{calls}=> {what}");
+        }
+    });
+});

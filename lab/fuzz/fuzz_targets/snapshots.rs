@@ -1,0 +1,46 @@
+//! Any bytes behind the first line are snapshots, or refused with an error that says where; what is read
+//! ascends, and is
+//! read again as it was written.
+//!
+//! Run as `engine.rs` says; `tools/freehold-trace/tests/data/small.snap` without its first line is a good
+//! beginning for its
+//! corpus.
+#![no_main]
+
+use freehold_trace::{ReadError, Recording, SnapWriter, Snapshot};
+use libfuzzer_sys::fuzz_target;
+use std::io::Cursor;
+use std::path::Path;
+
+/// How many snapshots are asked for, from number 0 on.
+const ASKED: u32 = 8;
+
+fn read(snapshots: Vec<u8>) -> Result<Vec<Snapshot>, ReadError> {
+    let events = Box::new(Cursor::new(b"# fhtrace 1 x\n".to_vec()));
+    let mut recording = Recording::read(Path::new("x"), events, Some(Box::new(Cursor::new(snapshots))))?;
+    let mut found = Vec::new();
+    for id in (0..ASKED).rev() {
+        found.extend(recording.snapshot(id)?);
+    }
+    Ok(found)
+}
+
+fuzz_target!(|data: &[u8]| {
+    match read([b"# fhsnap 1 x\n", data].concat()) {
+        Err(error) => assert!(error.to_string().starts_with("x.snap"), "{error}"),
+        Ok(found) => {
+            let mut writer = SnapWriter::new(Vec::new(), "x").expect("memory");
+            for snapshot in &found {
+                assert!(snapshot.areas.is_sorted_by(|a, b| a.end <= b.start));
+                assert!(snapshot.pages.is_sorted_by(|a, b| a.first + a.count <= b.first));
+                writer.snapshot(snapshot).expect("memory");
+            }
+            let mut again = read(writer.finish().expect("memory")).expect("it was written for this");
+            assert_eq!(again.len(), found.len());
+            for (again, snapshot) in again.iter_mut().zip(found) {
+                again.line = snapshot.line;
+                assert_eq!(*again, snapshot);
+            }
+        }
+    }
+});
