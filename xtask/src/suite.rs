@@ -95,8 +95,27 @@ pub struct Suite {
     /// About how many seconds it takes on two processors, compiling included, in a quick run and in a full
     /// one.
     pub budget: [u32; 2],
-    /// Why a quick run leaves it out, if it does.
-    pub not_quick: Option<&'static str>,
+    /// What of it a quick run does.
+    pub quick: Quick,
+}
+
+/// What a quick run does of a suite.
+#[derive(Debug, Clone, Copy)]
+pub enum Quick {
+    /// The same tests, with fewer cases.
+    Same,
+    /// A part of the tests.
+    Only {
+        /// What cargo is told.
+        args: &'static [&'static str],
+        /// What is not in that part, and why.
+        left_out: &'static str,
+    },
+    /// Nothing.
+    Nothing {
+        /// Why.
+        why: &'static str,
+    },
 }
 
 /// Every crate without a checker.
@@ -108,7 +127,7 @@ pub const PLAIN: &[Suite] = &[
         args: &["test", "--workspace", "--exclude", "freehold-bench", "--quiet"],
         passed_on: &[],
         budget: [300, 330],
-        not_quick: None,
+        quick: Quick::Same,
     },
     Suite {
         name: "how much stack a build without optimisation needs",
@@ -116,7 +135,9 @@ pub const PLAIN: &[Suite] = &[
         args: &["test", "--profile", "dev", "--quiet", "--package", "freehold", "--test", "stack_depth"],
         passed_on: &[],
         budget: [0, 10],
-        not_quick: Some("it builds the engine once more, without optimisation; a full run sees what grows"),
+        quick: Quick::Nothing {
+            why: "it builds the engine once more, without optimisation; a full run sees what grows",
+        },
     },
 ];
 
@@ -141,7 +162,7 @@ pub const LOOM: &[Suite] = &[
         ],
         passed_on: &[],
         budget: [90, 165],
-        not_quick: None,
+        quick: Quick::Same,
     },
     Suite {
         name: "loom: the records of frames",
@@ -149,7 +170,7 @@ pub const LOOM: &[Suite] = &[
         args: &["test", "--quiet", "--package", "freehold-vmspace", "--package", "freehold", "--lib"],
         passed_on: &[],
         budget: [10, 10],
-        not_quick: None,
+        quick: Quick::Same,
     },
 ];
 
@@ -160,38 +181,33 @@ pub const SHUTTLE: &[Suite] = &[Suite {
     args: &["test", "--quiet", "--package", "freehold-machine", "--test", "shuttle*"],
     passed_on: &[],
     budget: [70, 110],
-    not_quick: None,
+    quick: Quick::Same,
 }];
 
-/// What the simulation counts.
-pub const SIM: &[Suite] = &[
-    Suite {
-        name: "simulation: what many processors pass to each other, in virtual time",
-        build: Build::Sim,
+/// What the simulation counts. One call of cargo for all: by themselves, each of these packages builds the whole
+/// engine once more, with other features of the crates that it is built on.
+pub const SIM: &[Suite] = &[Suite {
+    name: "simulation: many processors in virtual time, what they pass to each other, recordings, experiments",
+    build: Build::Sim,
+    args: &[
+        "test",
+        "--quiet",
+        "--package",
+        "freehold-machine",
+        "--package",
+        "freehold-replay",
+        "--package",
+        "freehold-reproduce",
+        "--test",
+        "sim*",
+    ],
+    passed_on: &[],
+    budget: [20, 120],
+    quick: Quick::Only {
         args: &["test", "--quiet", "--package", "freehold-machine", "--test", "sim*"],
-        passed_on: &[],
-        budget: [20, 20],
-        not_quick: None,
+        left_out: "recordings and experiments, which need a build of the replayer",
     },
-    Suite {
-        name: "simulation: recordings on many processors",
-        build: Build::Sim,
-        args: &["test", "--quiet", "--package", "freehold-replay", "--test", "sim*"],
-        passed_on: &[],
-        budget: [0, 60],
-        not_quick: Some("it builds the replayer once more; a full run sees whether it works in virtual time"),
-    },
-    Suite {
-        name: "simulation: experiments on many processors",
-        build: Build::Sim,
-        args: &["test", "--quiet", "--package", "freehold-reproduce", "--test", "sim*"],
-        passed_on: &[],
-        budget: [0, 40],
-        not_quick: Some(
-            "it builds the experiments once more; a full run sees whether they work in virtual time",
-        ),
-    },
-];
+}];
 
 /// What a change must pass.
 #[must_use]
@@ -206,7 +222,7 @@ pub const REPLAY: &[Suite] = &[Suite {
     args: &["test", "--release", "--quiet", "--package", "freehold-replay", "--test", "replay"],
     passed_on: &["corpus::", "--nocapture"],
     budget: [960, 960],
-    not_quick: None,
+    quick: Quick::Same,
 }];
 
 impl Suite {
@@ -216,18 +232,25 @@ impl Suite {
     ///
     /// Why it failed.
     pub fn run(&self, effort: Effort) -> Result<(), String> {
-        if let (Effort::Quick, Some(why)) = (effort, self.not_quick) {
-            println!("== left out: {}: {why}", self.name);
-            return Ok(());
-        }
+        let args = match (effort, self.quick) {
+            (Effort::Quick, Quick::Nothing { why }) => {
+                println!("== left out: {}: {why}", self.name);
+                return Ok(());
+            }
+            (Effort::Quick, Quick::Only { args, .. }) => args,
+            _ => self.args,
+        };
         let budget = match effort {
             Effort::Quick => format!("about {} s", self.budget[0]),
             Effort::Full => format!("about {} s", self.budget[1]),
             Effort::Long => "hours".to_owned(),
         };
         println!("== {} ({budget})", self.name);
+        if let (Effort::Quick, Quick::Only { left_out, .. }) = (effort, self.quick) {
+            println!("== left out: {left_out}");
+        }
         let started = Instant::now();
-        let mut cargo = self.build.cargo(self.args, None);
+        let mut cargo = self.build.cargo(args, None);
         if !self.passed_on.is_empty() {
             cargo.arg("--").args(self.passed_on);
         }
