@@ -1,16 +1,13 @@
 //! The parts of the project's chores that have tests of their own; the command is `main.rs`.
 #![deny(unsafe_code)]
 
-pub mod boot;
 pub mod fuzz;
-pub mod kernel_bench;
-pub mod kernel_tests;
 pub mod mutants;
 pub mod mutation;
 pub mod sanitizer;
 pub mod suite;
 pub mod table;
-mod test_program;
+pub mod test_program;
 mod tree;
 
 use std::path::{Path, PathBuf};

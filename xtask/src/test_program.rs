@@ -112,7 +112,8 @@ impl TestProgram {
 }
 
 /// The program that cargo's messages name, one line of JSON each.
-pub(crate) fn executable(messages: &str) -> Option<&str> {
+#[must_use]
+pub fn executable(messages: &str) -> Option<&str> {
     let after = |line: &'_ str| line.find("\"executable\":\"").map(|at| at + "\"executable\":\"".len());
     messages.lines().filter_map(|line| line[after(line)?..].split('"').next()).next_back()
 }

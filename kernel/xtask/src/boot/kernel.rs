@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::redzone;
-use crate::test_program::executable;
+use xtask::test_program::executable;
 
 /// The kernel runs on its own stack with interrupts on, which write below the stack pointer.
 const FLAGS: &str = "-Cno-redzone=yes --cfg bare_metal";
@@ -32,7 +32,7 @@ pub fn build_for_five_levels() -> Result<PathBuf, String> {
 }
 
 fn build_with(more: &[&str]) -> Result<PathBuf, String> {
-    let root = crate::root();
+    let root = xtask::root();
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
         .args(["build", "--quiet", "--package", "freehold-kernel", "--profile", "kernel"])

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::table::{By, Source};
-use crate::test_program::executable;
+use xtask::test_program::executable;
 
 /// What a program cannot be made for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl By {
 /// Where the sources are.
 #[must_use]
 pub fn sources() -> PathBuf {
-    crate::root().join("kernel/tests/programs")
+    xtask::root().join("kernel/tests/programs")
 }
 
 impl Source {
@@ -75,7 +75,7 @@ impl Source {
     pub fn make(&self) -> Result<PathBuf, Trouble> {
         let Some(compiler) = self.by.compiler() else { return self.make_example() };
         let source = sources().join(&self.source);
-        let program = crate::root().join("target/kernel-tests").join(self.by.folder()).join(self.name());
+        let program = xtask::root().join("target/kernel-tests").join(self.by.folder()).join(self.name());
         let broken = |error: std::io::Error| Trouble::Broken(format!("{}: {error}", program.display()));
         if is_newer(&program, &[&source, &sources().join("check.h")]) {
             return Ok(program);
@@ -96,7 +96,7 @@ impl Source {
             .args(["--target", "x86_64-unknown-linux-gnu", "--target-dir", "target/static"])
             .args(["--message-format", "json-render-diagnostics"])
             .env("RUSTFLAGS", "-Ctarget-feature=+crt-static")
-            .current_dir(crate::root())
+            .current_dir(xtask::root())
             .stdin(Stdio::null())
             .stderr(Stdio::inherit());
         let built = cargo.output().map_err(|error| Trouble::Broken(format!("cargo: {error}")))?;

@@ -108,7 +108,7 @@ struct Table {
 ///
 /// It is not there, or it is wrong, and where.
 pub fn read() -> Result<Vec<Test>, String> {
-    let path = crate::root().join(TABLE);
+    let path = xtask::root().join(TABLE);
     let text = fs::read_to_string(&path).map_err(|error| format!("{TABLE}: {error}"))?;
     parse(&text).map_err(|error| format!("{TABLE}: {error}"))
 }
@@ -155,7 +155,7 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), tests.len(), "two tests have one name");
         for file in tests.iter().flat_map(|test| &test.files) {
-            assert!(crate::root().join("kernel/tests/programs").join(file).is_file(), "{file}");
+            assert!(xtask::root().join("kernel/tests/programs").join(file).is_file(), "{file}");
         }
     }
 

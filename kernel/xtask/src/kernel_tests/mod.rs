@@ -235,7 +235,7 @@ fn replay(trace: &Path) -> Result<(), String> {
     cargo
         .args(["run", "--quiet", "--release", "--bin", "freehold", "--", "replay"])
         .arg(trace)
-        .current_dir(crate::root());
+        .current_dir(xtask::root());
     let done = cargo.output().map_err(|error| format!("cargo could not be started: {error}"))?;
     let said = [done.stdout, done.stderr].concat();
     let said = String::from_utf8_lossy(&said);

@@ -85,7 +85,7 @@ fn unpacked(folder: &Path) -> Result<Option<PathBuf>, String> {
     if !archive.is_file() {
         return Ok(None);
     }
-    let to = crate::root().join(UNPACKED);
+    let to = xtask::root().join(UNPACKED);
     if !to.join("tests.tsv").is_file() {
         fs::create_dir_all(&to).map_err(|error| format!("{UNPACKED}: {error}"))?;
         let status = Command::new("tar").arg("-xf").arg(&archive).arg("-C").arg(&to).status();

@@ -35,7 +35,7 @@ impl Linux {
     ///
     /// There is none, or it cannot be fetched.
     pub fn find() -> Result<Self, String> {
-        let folder = crate::root().join(FOLDER);
+        let folder = xtask::root().join(FOLDER);
         if let Some(found) = Self::within(&folder.join("boot")) {
             return Ok(found);
         }
