@@ -650,55 +650,135 @@ fn efforts_are_read_as_they_are_said() {
     assert_eq!(reader.matches("Ok(\"").count(), Effort::ALL.len(), "a word that nobody says");
 }
 
-/// The rooms of the engine, from the ground up: what a room uses stands before it.
-const ROOMS: &[&str] = &[
-    "error", "grace", "rounds", "records", "rmap", "space", "fault", "access", "hugetlb", "uffd", "uprobe",
+/// The layers of the engine, from the ground up: what a layer uses stands before it. A folder, or a file; the
+/// longest name that fits decides the layer of a file.
+const LAYERS: &[&str] = &[
+    "error",
+    "grace",
+    "rounds",
+    "records",
+    "rmap",
+    "space",
+    "hugetlb",
+    "space/change",
+    "uprobe",
+    "fault",
+    "remote",
+    "uffd",
+    "call",
+    "report",
     "nommu",
 ];
 
-/// Names at the top of the crate that are parts of the room `records`.
+/// Names at the top of the crate that are parts of the layer `records`.
 const RECORDS: &[&str] = &["engine", "object", "vma"];
 
-/// Imports that run up nevertheless: from a room to one above it. The list may only get shorter.
-///
-/// A userfaultfd's context, which VMAs know, knows its address space, whose memory the pager fills
-/// (`records/uffd`). An engine checks its settings against where address spaces end (`records/engine.rs`).
-const UPWARDS: &[(&str, &[&str])] = &[("records", &["space"])];
+/// Arrows that run up nevertheless: from a file to a layer above its own, with the reason. The list may only
+/// get shorter.
+const UPWARDS: &[(&str, &str, &str)] = &[
+    ("records/uffd/mod.rs", "space", "a context names the address space whose memory its pager fills"),
+    ("records/uffd/event.rs", "space", "the message of a fork carries a context, with its address space"),
+    ("records/engine.rs", "space", "an engine checks its settings against where address spaces end"),
+];
 
-#[test]
-fn rooms_use_what_is_below_them() {
-    const ENGINE: &str = "engine/freehold/src/";
-    let height = |room: &str| ROOMS.iter().position(|known| *known == room);
-    let mut found = std::collections::BTreeSet::new();
-    for source in rust("engine/freehold/src").filter(|source| !source.path.contains("tests")) {
-        let path = source.path.strip_prefix(ENGINE).expect("in the engine");
-        let room = path.split('/').next().unwrap_or_default().trim_end_matches(".rs");
-        let Some(own) = height(room) else {
-            assert_eq!(path, "lib.rs", "a room that is not in the order: {path}");
-            continue;
+/// Methods with names that the standard library's types have, too.
+const STANDARD: &[&str] = &["extend", "for_each", "iter", "map", "write_str"];
+
+/// The height of the layer of a file or of a name at the top of the crate.
+fn height(path: &str) -> Option<usize> {
+    let is_of = |layer: &str| {
+        path.strip_prefix(layer).is_some_and(|rest| rest.is_empty() || rest == ".rs" || rest.starts_with('/'))
+    };
+    (0..LAYERS.len()).filter(|at| is_of(LAYERS[*at])).max_by_key(|at| LAYERS[*at].len())
+}
+
+/// Names of the methods that a text defines: functions with a `self`.
+fn methods(text: &str) -> impl Iterator<Item = String> {
+    text.split("fn ").skip(1).filter_map(|rest| {
+        let (front, arguments) = rest.split_once('(')?;
+        let name: String =
+            front.chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect();
+        let first = arguments.split([',', ')']).next()?.trim_start();
+        let first = first.trim_start_matches(['&', ' ']).trim_start_matches("mut ");
+        let first = match first.strip_prefix('\'') {
+            Some(lifetime) => {
+                lifetime.split_once(' ').map_or("", |(_, rest)| rest).trim_start_matches("mut ")
+            }
+            None => first,
         };
-        for other in used(&source.text) {
-            let other = if RECORDS.contains(&&*other) { "records".to_owned() } else { other };
-            if height(&other).is_some_and(|at| at > own) {
-                found.insert((room.to_owned(), other));
+        let is_method =
+            first.strip_prefix("self").is_some_and(|rest| !rest.starts_with(char::is_alphanumeric));
+        (is_method && !name.is_empty()).then_some(name)
+    })
+}
+
+/// Names of the methods that a text calls.
+fn calls(text: &str) -> impl Iterator<Item = String> {
+    text.split('.').skip(1).filter_map(|rest| {
+        let rest = rest.trim_start();
+        let name: String =
+            rest.chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect();
+        let behind = &rest[name.len()..];
+        (!name.is_empty() && (behind.starts_with('(') || behind.starts_with("::<"))).then_some(name)
+    })
+}
+
+/// A source without its comments and without the tests at its end.
+fn bare(text: &str) -> String {
+    let tests = text.find("#[cfg(test)]\nmod tests {").unwrap_or(text.len());
+    text[..tests].lines().flat_map(|line| [code(line), "\n"]).collect()
+}
+
+/// Imports and calls of methods. The test resolves a method by its name if no other crate of the engine defines
+/// one of that name; if several layers define it, the lowest counts.
+#[test]
+fn each_layer_uses_only_layers_below_it() {
+    use std::collections::{BTreeMap, BTreeSet};
+    const ENGINE: &str = "engine/freehold/src/";
+    let mut others = BTreeSet::new();
+    let mut own = Vec::new();
+    for source in rust("engine").filter(|source| source.path.contains("/src/")) {
+        if source.path.contains("tests") || source.path.ends_with("/lib.rs") {
+            continue;
+        }
+        match source.path.strip_prefix(ENGINE) {
+            Some(path) => own.push((path.to_owned(), bare(&source.text))),
+            None => others.extend(methods(&bare(&source.text))),
+        }
+    }
+    let mut defined: BTreeMap<String, BTreeSet<usize>> = BTreeMap::new();
+    for (path, text) in &own {
+        let at = height(path).unwrap_or_else(|| panic!("a file that is in no layer: {path}"));
+        methods(text).for_each(|name| _ = defined.entry(name).or_default().insert(at));
+    }
+    assert!(defined.len() > 500, "methods are found: {}", defined.len());
+    let mut found: BTreeMap<(String, &str), BTreeSet<String>> = BTreeMap::new();
+    for (path, text) in &own {
+        let at = height(path).expect("seen above");
+        for name in calls(text).filter(|name| !others.contains(name) && !STANDARD.contains(&&**name)) {
+            if let Some(lowest) = defined.get(&name).and_then(BTreeSet::first)
+                && *lowest > at
+            {
+                found.entry((path.clone(), LAYERS[*lowest])).or_default().insert(name);
+            }
+        }
+        for name in used(text) {
+            let name = if RECORDS.contains(&&*name) { "records".to_owned() } else { name };
+            if let Some(above) = height(&name).filter(|above| *above > at) {
+                found.entry((path.clone(), LAYERS[above])).or_default().insert(format!("crate::{name}"));
             }
         }
     }
-    let allowed = || UPWARDS.iter().flat_map(|(room, others)| others.iter().map(|other| (*room, *other)));
-    let is_allowed = |(room, other): &&(String, String)| !allowed().any(|one| one == (room, other));
-    let new = found.iter().filter(is_allowed).map(|(room, other)| format!("{room} uses {other}"));
-    assert_none("imports that run up", new.collect());
-    let gone = allowed().filter(|(room, other)| !found.contains(&((*room).to_owned(), (*other).to_owned())));
-    assert_none(
-        "imports that do not run up any more",
-        gone.map(|(room, other)| format!("{room}, {other}")).collect(),
-    );
+    let is_allowed =
+        |path: &str, layer: &str| UPWARDS.iter().any(|(from, to, _)| *from == path && *to == layer);
+    let new = found.iter().filter(|((path, layer), _)| !is_allowed(path, layer));
+    assert_none("arrows that run up", new.map(|(arrow, names)| format!("{arrow:?}: {names:?}")).collect());
+    let gone = UPWARDS.iter().filter(|(path, layer, _)| !found.contains_key(&((*path).to_owned(), *layer)));
+    assert_none("arrows that do not run up any more", gone.map(|arrow| format!("{arrow:?}")).collect());
 }
 
 /// The modules at the top of the crate that a source uses, by `crate::name` or `use crate::{name, ...}`.
 fn used(text: &str) -> Vec<String> {
-    let tests = text.find("#[cfg(test)]\nmod tests {").unwrap_or(text.len());
-    let text: String = text[..tests].lines().flat_map(|line| [code(line), "\n"]).collect();
     let name = |part: &str| -> String {
         part.trim_start().chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect()
     };

@@ -59,14 +59,16 @@
 //!
 //! # Where is what
 //!
-//! Reading order: [`space`] (the address space and what guards each field), `space/unmap.rs` (the model of a
-//! change), [`fault`] (the model of a fault), then whatever you came for.
+//! Reading order: [`space`] (the address space and what guards each field), `space/change/unmap.rs` (the
+//! model of a change), [`fault`] (the model of a fault), then whatever you came for.
 //!
 //! | module | what it has |
 //! | --- | --- |
 //! | [`platform`] | what the embedding kernel supplies |
 //! | [`engine`] | what all address spaces share, and the system-wide settings |
-//! | [`space`] | the address space: the protocol of its locks, and one operation a file |
+//! | [`space`] | the address space: its fields, the protocol of its locks, what changes of it share |
+//! | [`call`] | system calls, one a file or folder |
+//! | [`report`] | what /proc and queries tell of an address space |
 //! | [`vma`] | one mapped area: fields, flags, what may merge, and the slab it comes from |
 //! | [`fault`] | page faults: the ladder of locks, then anonymous memory, files, copying on write |
 //! | [`object`] | what an area maps: anonymous memory, a file with its page cache and pager, frames of somebody else |
@@ -75,7 +77,7 @@
 //! | [`hugetlb`] | huge pages from pools, reservations of them, and the tables that processes share for them |
 //! | [`uffd`] | userfaultfd: page faults that a program of the embedder serves |
 //! | [`nommu`] | address spaces without an MMU, where an address is a frame |
-//! | [`access`] | a process's memory, read and written on its behalf |
+//! | [`remote`] | a process's memory, read and written on its behalf |
 //! | [`error`] | one error per verb, and its errno |
 //! | [`counted`] | a shared pointer whose allocation may fail |
 //!
@@ -90,13 +92,15 @@
 
 extern crate alloc;
 
-pub mod access;
+pub mod call;
 pub mod error;
 pub mod fault;
 mod grace;
 pub mod hugetlb;
 pub mod nommu;
 mod records;
+pub mod remote;
+pub mod report;
 pub mod rmap;
 mod rounds;
 pub mod space;

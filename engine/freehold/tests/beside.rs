@@ -4,10 +4,11 @@
 
 use crate::support::*;
 use freehold::{
+    call::{LockAllFlags, RemapFlags},
     engine::Overcommit,
     error::{MmapError, MremapError},
     fault::{FaultError, SegvCode},
-    space::{Limits, LockAllFlags, RemapFlags, Write},
+    space::{Limits, Write},
 };
 use freehold_machine::Task;
 use freehold_sync::Killed;

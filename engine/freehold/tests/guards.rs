@@ -2,11 +2,11 @@
 
 use crate::support::*;
 use freehold::{
-    access::AccessMode,
+    call::{Advice, LockFlags, RemapFlags},
     error::{AccessError, MadviseError, MmapError, MprotectError, MremapError, MsealError, MunmapError},
     fault::{FaultError, SegvCode},
     object::{Mapping, Zeroes},
-    space::{Advice, LockFlags, RemapFlags},
+    remote::AccessMode,
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 

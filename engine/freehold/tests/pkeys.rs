@@ -2,12 +2,12 @@
 
 use crate::support::*;
 use freehold::{
-    access::{AccessMode, IoVec},
+    call::{Advice, RemapFlags},
     engine::HugePages,
     error::{AccessError, MprotectError, PkeyError},
     fault::{FaultError, SegvCode},
     platform::PkeyRights,
-    space::{Advice, RemapFlags},
+    remote::{AccessMode, IoVec},
 };
 use freehold_machine::Cpu;
 

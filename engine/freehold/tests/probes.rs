@@ -8,9 +8,10 @@ use crate::support::{
 };
 use freehold::{
     PageIndex, PageRange,
-    access::AccessMode,
+    call::{Advice, RemapFlags},
     error::ProbeError,
-    space::{Advice, RemapFlags, Rss},
+    remote::AccessMode,
+    space::Rss,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -6,12 +6,13 @@ use crate::support::{
     everywhere,
 };
 use freehold::{
-    access::{AccessMode, IoVec, PinFlags},
+    call::{Advice, LockAllFlags, RemapFlags, SyncFlags},
     error::{AccessError, Errno, MadviseError, MlockError, MmapError, MsyncError, PinError},
     fault::FaultError,
     object::FillError,
+    remote::{AccessMode, IoVec, PinFlags},
     rmap::MigrateError,
-    space::{Advice, Limits, LockAllFlags, RemapFlags, SyncFlags},
+    space::Limits,
     vma::flags::VmFlags,
 };
 

@@ -7,10 +7,11 @@ use crate::support::{
 };
 use freehold::{
     PageIndex,
+    call::{LockAllFlags, RemapFlags, ShmFlags},
     error::{Errno, MprotectError, RemapFilePagesError, ShmatError, ShmdtError},
     fault::FaultError,
     object::Segment,
-    space::{Limits, LockAllFlags, MapFlags, Prot, RemapFlags, ShmFlags},
+    space::{Limits, MapFlags, Prot},
 };
 use std::thread;
 

@@ -9,11 +9,11 @@
 mod support;
 
 use freehold::{
-    access::{AccessMode, PinFlags},
+    call::{Advice, RemapFlags, ShmFlags, SyncFlags},
     engine::Blocks,
     hugetlb::HugePageSize,
     object::Zeroes,
-    space::{Advice, RemapFlags, ShmFlags, SyncFlags},
+    remote::{AccessMode, PinFlags},
     uffd::{Features, FillMode, MoveMode, ProtectMode, RegisterMode, UffdConfig, Userfaultfd},
 };
 use freehold_machine::deepest_call;

@@ -3,8 +3,9 @@
 
 use crate::support::*;
 use freehold::{
+    call::RemapFlags,
     error::{MmapError, MremapError},
-    space::{Placement, RemapFlags, Write},
+    space::{Placement, Write},
 };
 use std::{sync::Barrier, thread};
 

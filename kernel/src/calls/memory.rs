@@ -14,11 +14,14 @@ use crate::task::trace;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::PAGE_SIZE;
-use freehold::access::IoVec;
 use freehold::counted::Counted;
 use freehold::error::{AccessError, Errno, MlockError, MmapError};
 use freehold::platform::PkeyRights;
-use freehold::space::{AddressSpace, Advice, LockAllFlags, LockFlags, MapFlags, Prot, RemapFlags, SyncFlags};
+use freehold::remote::IoVec;
+use freehold::{
+    call::{Advice, LockAllFlags, LockFlags, RemapFlags, SyncFlags},
+    space::{AddressSpace, MapFlags, Prot},
+};
 use linux_raw_sys::general::*;
 
 pub const CALLS: Calls = &[

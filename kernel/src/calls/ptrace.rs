@@ -12,8 +12,8 @@ use crate::task::trace::{self, EXIT_KILL, Mode, REGISTERS, SYSGOOD, State, Stop,
 use crate::task::{Space, Thread};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use freehold::access::AccessMode;
 use freehold::error::Errno;
+use freehold::remote::AccessMode;
 use linux_raw_sys::general::*;
 
 pub const CALLS: Calls = &[(__NR_ptrace, ptrace)];

@@ -16,11 +16,11 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::PAGE_SIZE;
+use freehold::call::ShmFlags;
 use freehold::counted::Counted;
 use freehold::error::{Errno, FillError};
 use freehold::hugetlb::HugePageSize;
 use freehold::object;
-use freehold::space::ShmFlags;
 use linux_raw_sys::general::*;
 
 pub const CALLS: Calls =

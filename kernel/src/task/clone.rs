@@ -108,7 +108,7 @@ pub fn clone(frame: &Frame, request: &Request) -> Result<u64, Errno> {
     if request.has(CLONE_CHILD_SETTID) {
         let space = if request.has(CLONE_VM) { here.space().clone() } else { child_space(&process) };
         let _ =
-            space.write_memory(request.child_tid, &tid.to_ne_bytes(), freehold::access::AccessMode::Plain);
+            space.write_memory(request.child_tid, &tid.to_ne_bytes(), freehold::remote::AccessMode::Plain);
     }
     if !request.has(CLONE_THREAD) {
         // The parent that is asked for may give its children away, the caller among them.

@@ -19,10 +19,10 @@ use elf::file::{Class, FileHeader};
 use elf::parse::ParseAt;
 use elf::segment::ProgramHeader;
 use freehold::PAGE_SIZE;
-use freehold::access::AccessMode;
 use freehold::counted::Counted;
 use freehold::error::Errno;
 use freehold::object::{File, FileAccess, Mapping};
+use freehold::remote::AccessMode;
 use freehold::space::{AddressSpace, Arguments, MapFlags, Prot, SpaceConfig};
 use linux_raw_sys::auxvec::{
     AT_BASE, AT_CLKTCK, AT_EGID, AT_ENTRY, AT_EUID, AT_EXECFN, AT_FLAGS, AT_GID, AT_HWCAP, AT_MINSIGSTKSZ,

@@ -12,8 +12,8 @@ use alloc::vec::Vec;
 use freehold::counted::Counted;
 use freehold::error::Errno;
 use freehold::object::Object;
-use freehold::space::QueryFlags;
-use freehold::space::maps::MapName;
+use freehold::report::QueryFlags;
+use freehold::report::maps::MapName;
 
 /// Of a word in a robust list: the owner's number, and that others wait.
 const OWNER: u32 = 0x3fff_ffff;

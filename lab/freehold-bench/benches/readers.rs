@@ -5,9 +5,9 @@
 //! the same work: there everything a system call does beside counts too, and its memory is real.
 
 use freehold::{
-    access::PinFlags,
     engine::{Config, Engine},
     fault::Access,
+    remote::PinFlags,
     space::{MapFlags, Prot, SpaceConfig},
 };
 use freehold_bench::{PAGE, machine};
@@ -163,7 +163,7 @@ fn pins(pages: usize) {
     let mut word = [0; 1];
     let read = per_page(pages, || {
         for n in 0..pages as u64 {
-            space.read_memory(at + n * PAGE, &mut word, freehold::access::AccessMode::Plain).expect("there");
+            space.read_memory(at + n * PAGE, &mut word, freehold::remote::AccessMode::Plain).expect("there");
         }
     });
     println!("{pages:>6} {fast:>8.1} {slow:>8.1} {:>8.2} {read:>24.1}", slow / fast);

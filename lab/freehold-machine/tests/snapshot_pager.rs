@@ -6,8 +6,9 @@ mod pager;
 
 use freehold::{
     PAGE_SIZE as PAGE,
+    call::{Advice, RemapFlags},
     engine::{Config, Engine},
-    space::{Advice, MapFlags, Prot, RemapFlags, SpaceConfig},
+    space::{MapFlags, Prot, SpaceConfig},
     uffd::{Features, RegisterMode, UffdConfig, Userfaultfd},
 };
 use freehold_machine::{Machine, MachineConfig, Process};

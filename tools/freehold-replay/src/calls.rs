@@ -4,11 +4,14 @@ use super::TASK_SIZE;
 use super::length;
 use super::prctl;
 use super::world::{Mapped, UNNAMED, World};
-use freehold::access::IoVec;
 use freehold::error::{Errno, MmapError};
 use freehold::platform::PkeyRights;
-use freehold::space::{Advice, LockAllFlags, LockFlags, MapFlags, Prot, RemapFlags, ShmFlags, SyncFlags};
+use freehold::remote::IoVec;
 use freehold::vma::flags::VmFlags;
+use freehold::{
+    call::{Advice, LockAllFlags, LockFlags, RemapFlags, ShmFlags, SyncFlags},
+    space::{MapFlags, Prot},
+};
 use freehold_machine::Process;
 use freehold_trace::plan::PlannedCall;
 use freehold_trace::{CallName, Returned};

@@ -7,7 +7,7 @@
 //! everybody's: private copies of a file's pages may hold it, whichever process stored it.
 
 use freehold::fault::FaultError;
-use freehold::space::pagemap::PageKind;
+use freehold::report::pagemap::PageKind;
 use freehold::vma::flags::VmFlags;
 use freehold_machine::{Cpu, Process};
 use freehold_pagetable::X86_4;
@@ -93,7 +93,7 @@ pub(super) fn strangers(process: &Process, lineage: &Lineage) -> Option<(u64, u6
     let mut bytes = [0; PAGE as usize];
     for at in pages.into_iter().flat_map(|range| range.iter()) {
         // What has no rights at all is looked at too.
-        if process.read_memory(at, &mut bytes, freehold::access::AccessMode::Forced) != Ok(bytes.len()) {
+        if process.read_memory(at, &mut bytes, freehold::remote::AccessMode::Forced) != Ok(bytes.len()) {
             continue;
         }
         let copy = process.find_vma(at).is_some_and(|vma| vma.object().file().is_some());

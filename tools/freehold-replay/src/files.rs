@@ -10,7 +10,7 @@ use super::workers::lock;
 use super::world::World;
 use freehold::PageIndex;
 use freehold::fault::Access;
-use freehold::space::pagemap::PageKind;
+use freehold::report::pagemap::PageKind;
 use freehold_machine::{Cpu, Process};
 use freehold_pagetable::X86_4;
 use freehold_trace::Call;

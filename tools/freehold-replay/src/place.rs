@@ -8,7 +8,10 @@
 use super::calls;
 use super::image::Image;
 use super::world::{Mapped, World};
-use freehold::space::{LEGACY_BASE, Layout, RemapFlags};
+use freehold::{
+    call::RemapFlags,
+    space::{LEGACY_BASE, Layout},
+};
 use freehold_machine::Process;
 use freehold_trace::plan::{PlannedCall, Start};
 use freehold_trace::{Area, CallName, Returned};

@@ -8,9 +8,12 @@ use super::image::{Image, lines_in};
 use super::length;
 use super::runs::Runs;
 use super::world::{Mapped, World, is_of_driver};
-use freehold::space::maps::MapLine;
-use freehold::space::{Advice, LockFlags, Mdwe, Prot, RemapFlags};
+use freehold::report::maps::MapLine;
 use freehold::vma::flags::VmFlags;
+use freehold::{
+    call::{Advice, LockFlags, RemapFlags},
+    space::{Mdwe, Prot},
+};
 use freehold_machine::{Machine, Process};
 use freehold_trace::plan::{PlannedCall, aside};
 use freehold_trace::{Call, CallName, Returned};

@@ -23,7 +23,7 @@ use super::touched::Of;
 use super::world::World;
 use freehold::counted::Counted;
 use freehold::object::File;
-use freehold::space::pagemap::PageKind;
+use freehold::report::pagemap::PageKind;
 use freehold_machine::{Machine, Process};
 use freehold_trace::plan::aside;
 use freehold_trace::{Area, Snapshot};

@@ -4,8 +4,11 @@ use super::place;
 use super::world::{MEMORY, Mapped, World};
 use anyhow::{Context, Result, bail};
 use freehold::fault::Access;
-use freehold::space::{Advice, MapFlags, Prot, SpaceConfig};
 use freehold::vma::flags::VmFlags;
+use freehold::{
+    call::Advice,
+    space::{MapFlags, Prot, SpaceConfig},
+};
 use freehold_machine::Process;
 use freehold_trace::plan::{Access as Opening, Start};
 use freehold_trace::{Area, Snapshot};

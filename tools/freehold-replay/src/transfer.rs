@@ -3,8 +3,8 @@
 
 use super::calls::{may_use, returned};
 use super::refused::rests_on_length;
-use freehold::access::IoVec;
 use freehold::error::Errno;
+use freehold::remote::IoVec;
 use freehold::vma::flags::VmFlags;
 use freehold_machine::Process;
 use freehold_trace::plan::PlannedCall;

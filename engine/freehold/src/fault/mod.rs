@@ -18,7 +18,6 @@
 //! (`inline(never)`): the stack frames of gathers would else be every fault's, and cost it a third of its
 //! time.
 
-mod advise_collapse;
 mod anon;
 mod block;
 mod collapse;
@@ -44,7 +43,7 @@ use crate::{
     platform::Platform,
     rmap::failed_frame,
     rounds::Rounds,
-    space::anon::NotPrepared,
+    space::change::anon::NotPrepared,
     space::held::Held,
     space::look::Look,
     space::part::PartRoom,

@@ -12,7 +12,7 @@ use crate::{
     object::{File, Wanted},
     platform::Platform,
     rounds::Rounds,
-    space::{AddressSpace, held::Held, locking::ReadGuard, parts::Parts},
+    space::{AddressSpace, change::parts::Parts, held::Held, locking::ReadGuard},
     vma::{Vma, flags::VmFlags},
 };
 use freehold_pagetable::{Kind, PteFlags};

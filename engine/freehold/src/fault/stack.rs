@@ -6,8 +6,8 @@ use crate::{
     platform::Platform,
     rounds::Rounds,
     space::{
-        AddressSpace, anon::NotPrepared, counters::Needs, held::Held, limits::Replaced, locking::WriteGuard,
-        look::Look, part::PartRoom,
+        AddressSpace, change::anon::NotPrepared, counters::Needs, held::Held, limits::Replaced,
+        locking::WriteGuard, look::Look, part::PartRoom,
     },
     vma::{Vma, flags::VmFlags},
 };

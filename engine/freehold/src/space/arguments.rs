@@ -1,5 +1,5 @@
 //! Where a program's arguments and environment lie. The bounds change together, under a spin lock of their
-//! own, so that a reader does not meet the mmap lock. What they are: `access/arguments.rs`.
+//! own, so that a reader does not meet the mmap lock. What they are: `remote/arguments.rs`.
 
 use super::AddressSpace;
 use crate::{error::ArgumentsError, platform::Platform};
@@ -34,7 +34,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// As [`set_arguments`](Self::set_arguments), of another space.
-    pub(super) fn put_arguments(&self, arguments: Arguments) {
+    pub(crate) fn put_arguments(&self, arguments: Arguments) {
         *self.arguments.lock::<P>() = arguments;
     }
 

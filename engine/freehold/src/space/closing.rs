@@ -20,6 +20,7 @@ use super::{
     locking::{TreeEntry, WriteGuard},
 };
 use crate::{UserRange, platform::Platform};
+use freehold_pagetable::VaRange;
 use freehold_range::WANTED;
 use freehold_sync::{
     Killed,
@@ -182,5 +183,17 @@ impl<P: Platform> WriteGuard<'_, P> {
             at = taken.end();
         }
         true
+    }
+}
+
+impl<P: Platform> WriteGuard<'_, P> {
+    /// Addresses around `range` that nothing else takes: tables that lie inside them may go. A writer of a
+    /// part knows of the range alone; what else may go with it is seen when its claim ends.
+    pub(crate) fn free_span(&self, range: UserRange) -> VaRange {
+        if self.part().is_some() {
+            return range.va();
+        }
+        let (before, behind) = self.taken_around(range);
+        VaRange::of(before.map_or(0, |before| before.end()), behind.map_or(u64::MAX, |behind| behind.start()))
     }
 }

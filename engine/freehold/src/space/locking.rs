@@ -85,7 +85,7 @@ pub struct WriteGuard<'s, P: Platform> {
     pub(crate) space: &'s AddressSpace<P>,
     /// Dropped, like all fields, in the order of declaration: VMAs are unlocked first.
     pub(super) locked: LockedVmas<'s, P>,
-    pub(super) right: Right<'s, P>,
+    pub(crate) right: Right<'s, P>,
 }
 
 /// The write lock of one VMA: the right to change its fields. Ends with the write guard it came from.
@@ -122,7 +122,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Takes the mmap lock of a child in fork for writing, the parent's being held.
-    pub(super) fn write_nested(&self) -> WriteGuard<'_, P> {
+    pub(crate) fn write_nested(&self) -> WriteGuard<'_, P> {
         self.writer(self.mmap_lock.write_nested())
     }
 
@@ -431,7 +431,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         }
     }
 
-    pub(super) fn slot<'g>(&'g self, found: &Entry) -> TreeEntry<'g, P> {
+    pub(crate) fn slot<'g>(&'g self, found: &Entry) -> TreeEntry<'g, P> {
         // SAFETY: the entry is of this space's tree; nobody but the guard's holder ends a VMA in it.
         unsafe { decode(found) }
     }

@@ -194,7 +194,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// The bounds of the VMA at `addr`.
-    pub(super) fn mapped_at(&self, addr: u64) -> Option<(u64, u64)> {
+    pub(crate) fn mapped_at(&self, addr: u64) -> Option<(u64, u64)> {
         let rcu = P::rcu_read();
         loop {
             match self.tree.lookup(&rcu, addr) {

@@ -73,18 +73,18 @@ bitflags! {
 const HUGE_SHIFT: u32 = 26;
 
 /// The kind of sharing, which is a number and not a set of bits.
-pub(super) const TYPE: u64 = 0x0f;
-pub(super) const SHARED: u64 = 1;
-pub(super) const PRIVATE: u64 = 2;
-pub(super) const SHARED_VALIDATE: u64 = 3;
-pub(super) const DROPPABLE: u64 = 8;
+pub(crate) const TYPE: u64 = 0x0f;
+pub(crate) const SHARED: u64 = 1;
+pub(crate) const PRIVATE: u64 = 2;
+pub(crate) const SHARED_VALIDATE: u64 = 3;
+pub(crate) const DROPPABLE: u64 = 8;
 
 /// What droppable memory is; like shared memory it is never marked for merging.
-pub(super) const DROPPED: VmFlags =
+pub(crate) const DROPPED: VmFlags =
     VmFlags::DROPPABLE.union(VmFlags::NORESERVE).union(VmFlags::WIPEONFORK).union(VmFlags::DONTDUMP);
 
 /// What the arguments alone say about a mapping's flags.
-pub(super) fn vm_flags(prot: Prot, flags: MapFlags) -> VmFlags {
+pub(crate) fn vm_flags(prot: Prot, flags: MapFlags) -> VmFlags {
     let mut vm =
         VmFlags::MAYREAD | VmFlags::MAYWRITE | VmFlags::MAYEXEC | VmFlags::SOFTDIRTY | access_flags(prot);
     vm.set(VmFlags::GROWSDOWN, flags.contains(MapFlags::GROWSDOWN));
@@ -95,7 +95,7 @@ pub(super) fn vm_flags(prot: Prot, flags: MapFlags) -> VmFlags {
 }
 
 /// The access rights in `prot`.
-pub(super) fn access_flags(prot: Prot) -> VmFlags {
+pub(crate) fn access_flags(prot: Prot) -> VmFlags {
     let mut vm = VmFlags::empty();
     vm.set(VmFlags::READ, prot.contains(Prot::READ));
     vm.set(VmFlags::WRITE, prot.contains(Prot::WRITE));
@@ -105,7 +105,7 @@ pub(super) fn access_flags(prot: Prot) -> VmFlags {
 
 impl MapFlags {
     /// The size of pages that goes with `HUGETLB`: its binary logarithm in six bits, or 0 for the default.
-    pub(super) fn huge_page_size(self) -> Option<HugePageSize> {
+    pub(crate) fn huge_page_size(self) -> Option<HugePageSize> {
         match self.bits() >> HUGE_SHIFT & 0x3f {
             0 => Some(HugePageSize::Mib2),
             shift => HugePageSize::from_bytes(1 << shift),

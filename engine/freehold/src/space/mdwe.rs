@@ -64,7 +64,7 @@ impl<P: Platform> AddressSpace<P> {
     /// Whether memory with the rights `old` may not get the rights `new`; `old` are `new` for what is only
     /// being mapped.
     #[inline]
-    pub(super) fn denies_exec(&self, old: VmFlags, new: VmFlags) -> bool {
+    pub(crate) fn denies_exec(&self, old: VmFlags, new: VmFlags) -> bool {
         new.contains(VmFlags::EXEC)
             && (new.contains(VmFlags::WRITE) || !old.contains(VmFlags::EXEC))
             && self.mdwe().contains(Mdwe::REFUSE_EXEC_GAIN)

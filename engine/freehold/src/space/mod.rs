@@ -3,62 +3,27 @@
 //! Reading order: this file, [`locking`] (how anything here may be read or changed), `unmap.rs` (the model of
 //! a change: decode, prepare, commit, settle, retire), then any operation.
 
-pub(crate) mod anon;
 mod arguments;
-mod brk;
-mod check;
-pub mod clear_refs;
+pub(crate) mod change;
 mod closing;
 pub(crate) mod counters;
-mod deferred_retire;
 pub(crate) mod design;
-mod driver;
-mod exit;
-mod fork;
 pub(crate) mod held;
-mod ksm;
 mod layout;
 pub mod limits;
 pub mod locking;
 pub(crate) mod look;
-mod madvise;
-mod map_flags;
-pub mod maps;
-mod mbind;
+pub(crate) mod map_flags;
 mod mdwe;
-mod mincore;
-mod mlock;
-mod mmap;
-mod mmap_right;
-mod mmap_store;
-mod mprotect;
-mod mremap;
-mod mremap_pages;
-mod mremap_right;
-mod mseal;
-mod msync;
-mod munmap;
-pub mod pagemap;
 pub(crate) mod part;
-pub(crate) mod parts;
-pub mod pkeys;
-mod place;
-mod query;
-mod remap_file_pages;
-mod right;
-mod secret;
-mod shm;
-pub mod smaps;
-mod special;
+mod pkeys;
+pub(crate) mod place;
+pub(crate) mod right;
 mod speculate;
-pub(crate) mod split_merge;
-mod stack_move;
 mod stretch;
 mod thp;
 mod tree_entry;
 mod turns;
-mod unmap;
-mod vma_list;
 
 pub use crate::vma::VmaInfo;
 pub use arguments::Arguments;
@@ -68,15 +33,8 @@ pub use freehold_sync::FaultLock;
 pub use freehold_vmspace::{Rss, RssKind};
 pub use layout::{DEFAULT_MAP_WINDOW, LEGACY_BASE, Layout, Placement};
 pub use limits::Limits;
-pub use madvise::Advice;
 pub use map_flags::{MapFlags, Prot};
 pub use mdwe::Mdwe;
-pub use mlock::{LockAllFlags, LockFlags};
-pub use mremap::RemapFlags;
-pub use msync::SyncFlags;
-pub use query::QueryFlags;
-pub use shm::ShmFlags;
-pub use special::SpecialPart;
 pub use thp::ThpDisable;
 
 use crate::{
@@ -171,10 +129,10 @@ pub struct AddressSpace<P: Platform> {
     /// What all address spaces share.
     pub(crate) engine: Counted<Engine<P>>,
     /// Keeps the set of VMAs still. Order: see `docs/locking.md`.
-    mmap_lock: MmapLock<P>,
+    pub(crate) mmap_lock: MmapLock<P>,
     /// The VMAs by address, and the closing reservations. Written under `mmap_lock` held for writing, read
     /// under it, under RCU, or under a VMA's lock (which keeps that VMA in the tree).
-    tree: RangeMap<P>,
+    pub(crate) tree: RangeMap<P>,
     /// What the hardware sees of it: page tables, TLBs, resident pages.
     pub(crate) vm: VmSpace<P>,
     /// Where waiters for closing ranges sleep.
@@ -184,35 +142,35 @@ pub struct AddressSpace<P: Platform> {
     /// Sizes, and faults; see [`counters`].
     pub(crate) counters: Counters<P>,
     /// Resource limits; each read and written alone.
-    limits: LiveLimits,
+    pub(crate) limits: LiveLimits,
     /// See [`mdwe`]; one word, read and written alone.
     mdwe: AtomicU32,
     /// See [`thp`]; one word, read and written alone.
     thp_disable: AtomicU32,
     /// The designs in use; fixed.
-    locking: Locking,
+    pub(crate) locking: Locking,
     /// See [`SpaceConfig::mmap_base`]; fixed.
-    mmap_base: u64,
+    pub(crate) mmap_base: u64,
     /// See [`SpaceConfig::layout`]; fixed.
-    layout: Layout,
+    pub(crate) layout: Layout,
     /// See [`SpaceConfig::placement`]; fixed.
-    placement: Placement,
+    pub(crate) placement: Placement,
     /// See [`SpaceConfig::data`]; fixed.
-    data: core::ops::Range<u64>,
+    pub(crate) data: core::ops::Range<u64>,
     /// Start of the heap; written under `mmap_lock` held for writing.
-    start_brk: AtomicU64,
+    pub(crate) start_brk: AtomicU64,
     /// The break; written under `mmap_lock` held for writing, or by the writer of a part that has set
     /// `heap_moves`.
-    brk: AtomicU64,
+    pub(crate) brk: AtomicU64,
     /// See [`brk`](mod@brk).
-    heap_moves: AtomicBool,
+    pub(crate) heap_moves: AtomicBool,
     /// Flags that mlockall(MCL_FUTURE) and `set_memory_merge` add to new mappings; written under `mmap_lock`
     /// held for writing.
-    default_flags: AtomicU64,
+    pub(crate) default_flags: AtomicU64,
     /// Where the program's arguments lie, under a lock of their own.
     arguments: SpinLock<Arguments>,
     /// Which protection keys are in use; written under `mmap_lock` held for writing.
-    pkeys: Pkeys,
+    pub(crate) pkeys: Pkeys,
 }
 
 impl<P: Platform> AddressSpace<P> {

@@ -30,7 +30,11 @@ use crate::{
 use core::cell::Cell;
 use freehold_pagetable::{Format, Level, VaRange};
 use freehold_range::{Draft, Entry, Refused, SharedWriter};
-use freehold_sync::{Killed, MmapRangeGuard, Rank, rank};
+use freehold_sync::{
+    Killed, MmapRangeGuard, Rank,
+    atomic::Ordering::{Acquire, Release},
+    rank,
+};
 use freehold_vmspace::{PageCount, UserRange, VmGather};
 
 /// How often a task waits for a claim that is in its way before it works on the whole: so it waits for a
@@ -45,32 +49,32 @@ pub(crate) struct PartRoom {
     /// Where VMAs went: page tables at its ends may have to go too.
     emptied: Cell<Option<UserRange>>,
     /// A VMA could not be [stored](WriteGuard::store_alone) without a claim.
-    pub(super) needs_claim: Cell<bool>,
+    pub(crate) needs_claim: Cell<bool>,
     /// It is the one writer of a part that moves the [break](super::brk).
-    pub(super) moves_heap: Cell<bool>,
+    pub(crate) moves_heap: Cell<bool>,
     /// Where a mapping moves to, if that is claimed.
     target: Cell<Option<u64>>,
 }
 
 impl PartRoom {
     /// Whether a VMA could not be [stored](WriteGuard::store_alone) without a claim. Says so once.
-    pub(super) fn needs_claim(&self) -> bool {
+    pub(crate) fn needs_claim(&self) -> bool {
         self.needs_claim.take()
     }
 }
 
 /// What a writer of a part has of its address space. Dropping it publishes its draft.
-pub(super) struct Part<'s, P: Platform> {
-    pub(super) space: &'s AddressSpace<P>,
+pub(crate) struct Part<'s, P: Platform> {
+    pub(crate) space: &'s AddressSpace<P>,
     pub(super) map: SharedWriter<'s, P>,
-    pub(super) room: &'s PartRoom,
+    pub(crate) room: &'s PartRoom,
     /// Dropped last: it leaves the gate.
     pub(super) gate: MmapRangeGuard<'s, P>,
 }
 
 impl<P: Platform> Part<'_, P> {
     /// Whether it has claimed nothing.
-    pub(super) fn is_unclaimed(&self) -> bool {
+    pub(crate) fn is_unclaimed(&self) -> bool {
         self.map.span() == (0, 0)
     }
 
@@ -101,6 +105,26 @@ impl<P: Platform> Part<'_, P> {
         self.leave_heap();
         self.space.counters.give_back(&self.room.reserved);
         self.space.tell_waiters(&self.map);
+    }
+}
+
+impl<P: Platform> Part<'_, P> {
+    /// Becomes the one that moves the break, until it [ends](Self::leave_heap), unless there is another.
+    pub(crate) fn take_heap(&self) -> bool {
+        if !self.room.moves_heap.get() {
+            // Acquire: pairs with `leave_heap`. What the last one did comes before what is done now.
+            self.room.moves_heap.set(!self.space.heap_moves.swap(true, Acquire));
+        }
+        self.room.moves_heap.get()
+    }
+
+    /// Ends the right to move the break: the mappings agree with it.
+    #[inline]
+    fn leave_heap(&self) {
+        if self.room.moves_heap.replace(false) {
+            // Release: pairs with `take_heap`.
+            self.space.heap_moves.store(false, Release);
+        }
     }
 }
 
@@ -181,7 +205,7 @@ impl<P: Platform> AddressSpace<P> {
     /// # Errors
     ///
     /// A fatal signal arrived first; nothing is held.
-    pub(super) fn write_claimed<'s>(
+    pub(crate) fn write_claimed<'s>(
         &'s self,
         room: &'s PartRoom,
         needs: impl Fn() -> Needs,
@@ -204,7 +228,7 @@ impl<P: Platform> AddressSpace<P> {
     /// # Errors
     ///
     /// A fatal signal arrived first; nothing is held.
-    pub(super) fn write_open<'s>(
+    pub(crate) fn write_open<'s>(
         &'s self,
         closing: impl Fn(&WriteGuard<'s, P>) -> bool,
     ) -> Result<WriteGuard<'s, P>, Killed> {
@@ -259,7 +283,7 @@ impl<P: Platform> AddressSpace<P> {
     /// that takes no waiting.
     // Inlined, as what returns guards is: they are large.
     #[inline(always)]
-    pub(super) fn write_alone(&self, range: UserRange) -> Option<WriteGuard<'_, P>> {
+    pub(crate) fn write_alone(&self, range: UserRange) -> Option<WriteGuard<'_, P>> {
         if self.locking.write == Write::RangesOnly {
             return None;
         }
@@ -306,7 +330,7 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Becomes a writer of a part that has claimed nothing yet. `None`: a limit may be in the way.
     #[inline(always)]
-    pub(super) fn enter_part<'s>(
+    pub(crate) fn enter_part<'s>(
         &'s self,
         room: &'s PartRoom,
         needs: impl Fn() -> Needs,
@@ -387,20 +411,20 @@ impl<P: Platform> AddressSpace<P> {
 impl<P: Platform> WriteGuard<'_, P> {
     /// Claims what lies in a range, and what touches it.
     #[inline]
-    pub(super) fn claim_range(&self, range: UserRange) -> Result<(), Refused> {
+    pub(crate) fn claim_range(&self, range: UserRange) -> Result<(), Refused> {
         self.part_map().claim(range.start(), range.end(), true, true)
     }
 
     /// Claims the hole that `range` is, with what touches it, and room above it for what a stack keeps free.
     #[inline]
-    pub(super) fn claim_room(&self, range: UserRange) -> Result<(), Refused> {
+    pub(crate) fn claim_room(&self, range: UserRange) -> Result<(), Refused> {
         self.part_map().claim_hole(range.start(), range.end(), |above| self.kept_below(above))
     }
 
     /// How many bytes below its start an entry of the tree keeps free.
     // Called within RCU: if the VMA is not there any more, it was.
     #[inline]
-    pub(super) fn kept_below(&self, entry: &Entry) -> u64 {
+    pub(crate) fn kept_below(&self, entry: &Entry) -> u64 {
         entry.start - self.kept_from(entry)
     }
 
@@ -444,7 +468,7 @@ impl<P: Platform> WriteGuard<'_, P> {
 
     /// Claims a range for something that takes the place of what is there: the hole that it is, or what is
     /// mapped in all of it.
-    pub(super) fn claim_fixed(&self, range: UserRange) -> Result<(), Refused> {
+    pub(crate) fn claim_fixed(&self, range: UserRange) -> Result<(), Refused> {
         let map = self.part_map();
         match map.claim_hole(range.start(), range.end(), |_| 0) {
             Err(Refused::Filled) => {}
@@ -462,7 +486,7 @@ impl<P: Platform> WriteGuard<'_, P> {
 impl<'s, P: Platform> WriteGuard<'s, P> {
     /// What it has, if it is a writer of a part.
     #[inline(always)]
-    pub(super) fn part(&self) -> Option<&Part<'s, P>> {
+    pub(crate) fn part(&self) -> Option<&Part<'s, P>> {
         match &self.right {
             Right::Whole { .. } => None,
             Right::Part(part) => Some(part),
@@ -480,7 +504,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// The tree, of a writer of a part.
     #[inline(always)]
-    pub(super) fn part_map(&self) -> &SharedWriter<'s, P> {
+    pub(crate) fn part_map(&self) -> &SharedWriter<'s, P> {
         match &self.right {
             Right::Whole { .. } => unreachable!("a writer of the whole claims nothing"),
             Right::Part(part) => &part.map,
@@ -494,18 +518,18 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// A mapping moves to a hole at `start`, which is claimed beside it.
-    pub(super) fn note_target(&self, start: u64) {
+    pub(crate) fn note_target(&self, start: u64) {
         self.part().into_iter().for_each(|part| part.room.target.set(Some(start)));
     }
 
     /// Where a mapping moves to, if that is claimed.
-    pub(super) fn noted_target(&self) -> Option<u64> {
+    pub(crate) fn noted_target(&self) -> Option<u64> {
         self.part()?.room.target.get()
     }
 
     /// Stores a VMA of anonymous memory into the hole that it lies in, by a step of its own, if nothing that
     /// touches it `joins` it. Then it is anybody's. `None`: it was not possible; the VMA goes back.
-    pub(super) fn store_alone(&self, vma: OwnedVma<'_, P>, joins: impl Fn(&Vma<P>) -> bool) -> Option<()> {
+    pub(crate) fn store_alone(&self, vma: OwnedVma<'_, P>, joins: impl Fn(&Vma<P>) -> bool) -> Option<()> {
         let vma = vma.into_ref();
         debug_assert!(vma.is_anonymous() && !vma.anon().is_some(), "something leads to it besides the tree");
         LockedVmas::attach_unlocked(vma, &self.right);

@@ -10,9 +10,8 @@
 //! taken for memory that may be executed and not read, which x86 cannot say otherwise: the first time that
 //! somebody asks for `EXEC` alone, and then for good.
 
-use super::{AddressSpace, locking::WriteGuard};
+use super::locking::WriteGuard;
 use crate::{
-    error::PkeyError,
     platform::{PkeyRights, Platform},
     vma::flags::VmFlags,
 };
@@ -54,7 +53,8 @@ impl Pkeys {
             && (execute_only == 0 || u32::from(pkey) != execute_only)
     }
 
-    fn allocate<P: Platform>(&self, guard: &WriteGuard<'_, P>) -> Option<u8> {
+    /// Allocates the lowest free key, if the processor knows keys and one is free.
+    pub fn allocate<P: Platform>(&self, guard: &WriteGuard<'_, P>) -> Option<u8> {
         let allocated = self.allocated.load(Relaxed);
         let pkey = allocated.trailing_ones() as u8;
         if pkey >= KEYS || !guard.space.platform().has_pkeys() {
@@ -62,6 +62,11 @@ impl Pkeys {
         }
         self.allocated.store(allocated | 1 << pkey, Relaxed);
         Some(pkey)
+    }
+
+    /// Frees `pkey`, which is [allocated](Self::is_allocated).
+    pub fn free<P: Platform>(&self, _guard: &WriteGuard<'_, P>, pkey: u8) {
+        self.allocated.store(self.allocated.load(Relaxed) & !(1 << pkey), Relaxed);
     }
 
     fn execute_only<P: Platform>(&self, guard: &WriteGuard<'_, P>) -> Option<u8> {
@@ -72,51 +77,12 @@ impl Pkeys {
     }
 }
 
-impl<P: Platform> AddressSpace<P> {
-    /// Allocates a protection key, and sets the calling thread's rights for it.
-    ///
-    /// # Errors
-    ///
-    /// See [`PkeyError`].
-    ///
-    /// # Locks
-    ///
-    /// The mmap lock for writing, killably.
-    pub fn pkey_alloc(&self, rights: PkeyRights) -> Result<u8, PkeyError> {
-        if !PkeyRights::all().contains(rights) {
-            return Err(PkeyError::Invalid);
-        }
-        let guard = self.write_killable()?;
-        let pkey = self.pkeys.allocate(&guard).ok_or(PkeyError::NoneLeft)?;
-        self.platform().set_pkey_rights(pkey, rights);
-        Ok(pkey)
-    }
-
-    /// Gives a protection key back. Pages that have it keep it.
-    ///
-    /// # Errors
-    ///
-    /// See [`PkeyError`].
-    ///
-    /// # Locks
-    ///
-    /// The mmap lock for writing, killably.
-    pub fn pkey_free(&self, pkey: u8) -> Result<(), PkeyError> {
-        let guard = self.write_killable()?;
-        if !self.pkeys.is_allocated(&guard, pkey) {
-            return Err(PkeyError::Invalid);
-        }
-        self.pkeys.allocated.store(self.pkeys.allocated.load(Relaxed) & !(1 << pkey), Relaxed);
-        Ok(())
-    }
-}
-
 impl<P: Platform> WriteGuard<'_, P> {
     /// The key of pages that get the rights `access` in a VMA with the flags `old`: the one that was asked
     /// for; else that for executing, where this is all that is allowed; else what they have, unless they
     /// have it for that reason.
     #[inline(always)]
-    pub(super) fn key_for(&self, old: VmFlags, access: VmFlags, asked: Option<u8>) -> u8 {
+    pub(crate) fn key_for(&self, old: VmFlags, access: VmFlags, asked: Option<u8>) -> u8 {
         if let Some(pkey) = asked {
             return pkey;
         }

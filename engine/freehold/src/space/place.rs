@@ -1,7 +1,7 @@
 //! Where mappings go that have no fixed place: the first gap that is large enough, from above or from below
 //! ([`Layout`](super::Layout)).
 
-use super::{AddressSpace, layout::Layout, locking::WriteGuard, map_flags::MapFlags, mmap::Request};
+use super::{AddressSpace, layout::Layout, locking::WriteGuard, map_flags::MapFlags};
 use crate::{PAGE_SIZE, error::MmapError, object::Object, platform::Platform};
 use core::ops::Range;
 use freehold_vmspace::{PageIndex, UserRange};
@@ -15,29 +15,29 @@ const DETOURS: usize = 64;
 
 /// Room that is looked for.
 #[derive(Clone, Copy)]
-pub(super) struct Room {
+pub(crate) struct Room {
     /// Where the caller would have it, in whole pages; zero anywhere.
     hint: u64,
     /// Whole pages.
     len: u64,
     /// What the address is a multiple of, unless it is the hint.
-    align: u64,
+    pub(crate) align: u64,
     /// What it agrees with within huge pages, unless it is the hint, or there is no such room.
-    like: Option<u64>,
+    pub(crate) like: Option<u64>,
     /// Of these, those that say where to look.
-    flags: MapFlags,
+    pub(crate) flags: MapFlags,
 }
 
 impl Room {
     /// For pages.
-    pub(super) fn pages(hint: u64, len: u64) -> Self {
+    pub(crate) fn pages(hint: u64, len: u64) -> Self {
         Room { hint, len, align: PAGE_SIZE, like: None, flags: MapFlags::empty() }
     }
 
     /// For what an object has from page `pgoff` on: where huge pages can map it. Of a file, that is if there
     /// is a whole one. Private memory has to be whole ones, without a hint.
     #[inline]
-    pub(super) fn of<P: Platform>(
+    pub(crate) fn of<P: Platform>(
         object: &Object<P>,
         shared: bool,
         hint: u64,
@@ -77,37 +77,9 @@ impl Room {
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// Where the mapping goes.
-    #[inline(never)]
-    pub(super) fn place(&self, request: &Request<P>) -> Result<u64, MmapError> {
-        let &Request { addr, len, unit, flags, .. } = request;
-        if len > AddressSpace::<P>::TASK_SIZE {
-            return Err(MmapError::NoSpace);
-        }
-        if flags.contains(MapFlags::FIXED) {
-            if unit > PAGE_SIZE && !addr.is_multiple_of(unit) {
-                return Err(MmapError::Invalid);
-            }
-            if addr > AddressSpace::<P>::TASK_SIZE - len {
-                return Err(MmapError::NoSpace);
-            }
-            if !addr.is_multiple_of(request.unit) {
-                return Err(MmapError::Invalid);
-            }
-            return if self.space.may_map_at(addr) { Ok(addr) } else { Err(MmapError::NotPermitted) };
-        }
-        let mut room = Room::of(&request.object, request.is_shared(), addr, len, request.pgoff);
-        if unit > PAGE_SIZE {
-            // Huge pages of pools are aligned to themselves.
-            (room.align, room.like) = (unit, None);
-        }
-        room.flags = flags;
-        self.find_room(&room)
-    }
-
     /// Where there is room: at the hint, or in the windows of the layout.
     #[inline(always)]
-    pub(super) fn find_room(&self, room: &Room) -> Result<u64, MmapError> {
+    pub(crate) fn find_room(&self, room: &Room) -> Result<u64, MmapError> {
         match self.find_like_or_any(room) {
             Some(at) => Ok(at),
             None => self.find_room_of_fences(room).ok_or(MmapError::NoSpace),

@@ -9,7 +9,7 @@ use freehold_range::{Entry, GapRequest, Writer};
 use freehold_sync::{MmapLock, MmapWriteGuard, MmapWriter};
 
 /// How the set of VMAs may be changed.
-pub(super) enum Right<'s, P: Platform> {
+pub(crate) enum Right<'s, P: Platform> {
     /// As a whole.
     Whole { tree: RefCell<Writer<'s, P>>, lock: MmapWriteGuard<'s, P> },
     /// In what was claimed.
@@ -76,7 +76,7 @@ impl<'s, P: Platform> Right<'s, P> {
 
     /// What lies above `addr`, whichever writer has it. The section keeps VMAs that are found.
     #[inline(always)]
-    pub(super) fn seen_next(&self, _: &P::RcuGuard, addr: u64) -> Option<Entry> {
+    pub(crate) fn seen_next(&self, _: &P::RcuGuard, addr: u64) -> Option<Entry> {
         match self {
             Right::Whole { tree, .. } => tree.borrow().next(addr),
             Right::Part(part) => part.map.seen_next(addr),

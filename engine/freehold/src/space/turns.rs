@@ -59,7 +59,7 @@ impl<P: Platform> AddressSpace<P> {
     /// Whether a change that could be one of a part should be: it has found the mmap lock taken, or changes
     /// run side by side already. Counts it.
     #[inline]
-    pub(super) fn goes_beside(&self) -> bool {
+    pub(crate) fn goes_beside(&self) -> bool {
         match self.locking.write {
             Write::Whole => false,
             Write::RangesOnly => true,
@@ -94,7 +94,7 @@ impl<P: Platform> AddressSpace<P> {
 
     /// A change that waited for its turn has it.
     #[inline]
-    pub(super) fn had_turn(&self) {
+    pub(crate) fn had_turn(&self) {
         let left = self.turns.left.load(Relaxed);
         // Counted by CPU, and only now and then for all: the next one has enough lines to fetch.
         if left > 0 && self.counters.count_change().is_multiple_of(LOOK) {

@@ -18,7 +18,7 @@ use crate::{
     platform::Platform,
     rmap::failed_frame,
     rounds::Rounds,
-    space::anon::NotPrepared,
+    space::change::anon::NotPrepared,
     space::held::Held,
     space::{
         AddressSpace,

@@ -7,10 +7,10 @@ use crate::{
     object::Object,
     platform::Platform,
     space::{
+        change::split_merge::{Change, SplitMergeError},
         counters::Needs,
         locking::WriteGuard,
         part::PartRoom,
-        split_merge::{Change, SplitMergeError},
     },
     vma::{Vma, flags::VmFlags},
 };

@@ -1,7 +1,7 @@
 //! process_vm_readv and process_vm_writev between two spaces, and within one.
 
 use super::*;
-use freehold::{access::IoVec, error::AccessError};
+use freehold::{error::AccessError, remote::IoVec};
 use support::storage::Storage;
 
 fn part(at: u64, len: u64) -> IoVec {
@@ -10,7 +10,7 @@ fn part(at: u64, len: u64) -> IoVec {
 
 fn bytes(process: &Process, at: u64, len: usize) -> Vec<u8> {
     let mut out = vec![0; len];
-    assert_eq!(process.read_memory(at, &mut out, freehold::access::AccessMode::Plain), Ok(len));
+    assert_eq!(process.read_memory(at, &mut out, freehold::remote::AccessMode::Plain), Ok(len));
     out
 }
 
@@ -18,7 +18,7 @@ fn bytes(process: &Process, at: u64, len: usize) -> Vec<u8> {
 fn numbered(process: &Process) -> Vec<u8> {
     anon(process, BASE, 20);
     let data: Vec<u8> = (0..20 * PAGE).map(|n| (n % 251) as u8).collect();
-    process.write_memory(BASE, &data, freehold::access::AccessMode::Plain).unwrap();
+    process.write_memory(BASE, &data, freehold::remote::AccessMode::Plain).unwrap();
     data
 }
 

@@ -1,8 +1,8 @@
 use super::*;
 use freehold::{
-    access::{AccessMode, IoVec},
+    call::Advice,
     error::AccessError,
-    space::Advice,
+    remote::{AccessMode, IoVec},
 };
 use std::{
     ops::ControlFlow,

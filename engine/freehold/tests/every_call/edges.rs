@@ -4,12 +4,12 @@
 use crate::support::*;
 use freehold::{
     PageCount, PageIndex,
+    call::RemapFlags,
     engine::{HugePages, Overcommit},
     error::{EngineError, HeapError, MincoreError, MmapError, MremapError, SpaceError},
     hugetlb::HugePageSize,
     object::{FillError, Frames, Segment, Special, Zeroes},
     rmap::{MigrateError, OfflineError, PageError},
-    space::RemapFlags,
     vma::flags::VmFlags,
 };
 

@@ -4,14 +4,14 @@
 
 use crate::support::*;
 use freehold::{
-    access::IoVec,
+    call::{ShmFlags, SpecialPart},
     error::{AccessError, Errno, MmapError, ShmatError},
     fault::FaultError,
     hugetlb::HugePageSize,
     nommu::{NoMmuSpace, Regions},
     object::{Driver, Frames, MapRequest, Segment, Special, VmOps, Zeroes},
+    remote::IoVec,
     rmap::{Damage, MigrateError, OfflineError, PageError},
-    space::{ShmFlags, SpecialPart},
     vma::flags::VmFlags,
 };
 

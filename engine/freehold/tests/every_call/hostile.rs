@@ -5,9 +5,9 @@
 use crate::support::*;
 use freehold::{
     PageRange,
-    access::{AccessMode, IoVec, PinFlags},
+    call::Advice,
     error::{ForkError, UffdError},
-    space::Advice,
+    remote::{AccessMode, IoVec, PinFlags},
     uffd::{FillMode, ProtectMode, RegisterMode, UffdConfig, Userfaultfd},
 };
 

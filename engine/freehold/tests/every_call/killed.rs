@@ -15,11 +15,12 @@ use super::{
 };
 use freehold::{
     PageIndex,
-    access::{AccessMode, PinFlags},
+    call::{Advice, RemapFlags},
     error::{Errno, ForkError, MmapError, MprotectError, MremapError, MunmapError},
     fault::{Access, FaultError, SegvCode},
     object::FillError,
-    space::{AddressSpace, Advice, FaultLock, RemapFlags, Unmap, Write},
+    remote::{AccessMode, PinFlags},
+    space::{AddressSpace, FaultLock, Unmap, Write},
 };
 use freehold_machine::Task;
 use std::sync::{

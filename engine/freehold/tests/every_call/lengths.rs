@@ -2,9 +2,12 @@
 //! answers are those of Linux 6.18 about three pages with a hole behind them.
 
 use crate::support::*;
-use freehold::access::IoVec;
 use freehold::error::Errno;
-use freehold::space::{Advice, Limits, LockFlags, RemapFlags, SyncFlags};
+use freehold::remote::IoVec;
+use freehold::{
+    call::{Advice, LockFlags, RemapFlags, SyncFlags},
+    space::Limits,
+};
 
 /// First of the three pages.
 const AT: u64 = 1 << 44;

@@ -4,13 +4,14 @@
 use crate::support::*;
 use freehold::{
     PageCount, PageIndex, PageRange,
-    access::{AccessMode, IoVec, PinFlags},
+    call::{Advice, LockFlags, RemapFlags, ShmFlags, SyncFlags},
     engine::Overcommit,
     fault::Access,
     hugetlb::HugePageSize,
     nommu::{NoMmuSpace, Regions},
     object::{Frames, Segment, Special, Zeroes},
-    space::{Advice, LockFlags, QueryFlags, RemapFlags, ShmFlags, SyncFlags},
+    remote::{AccessMode, IoVec, PinFlags},
+    report::QueryFlags,
     uffd::{Features, FillMode, MoveMode, ProtectMode, RegisterMode, UffdConfig, Userfaultfd},
     vma::flags::VmFlags,
 };

@@ -8,8 +8,8 @@
 
 use super::*;
 use freehold::{
+    call::{Advice, RemapFlags},
     fault::FaultError,
-    space::{Advice, RemapFlags},
 };
 use std::sync::Barrier;
 

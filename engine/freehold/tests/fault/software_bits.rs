@@ -4,12 +4,13 @@
 use super::*;
 use freehold::{
     PageIndex, PageRange,
+    call::{Advice, RemapFlags},
     engine::HugePages,
     fault::Access,
     hugetlb::HugePageSize,
     object::{Frames, Special, Zeroes},
     platform::{FramePurpose, FrameRequest},
-    space::{AddressSpace, Advice, RemapFlags},
+    space::AddressSpace,
     uffd::{Features, ProtectMode, RegisterMode, UffdConfig, Userfaultfd},
     vma::flags::VmFlags,
 };

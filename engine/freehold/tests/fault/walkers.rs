@@ -5,7 +5,7 @@
 //! found nothing, and what it should have thrown away was there afterwards.
 
 use super::*;
-use freehold::{fault::FaultError, space::Advice};
+use freehold::{call::Advice, fault::FaultError};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 const PAGES: u64 = 32;

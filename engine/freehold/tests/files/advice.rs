@@ -7,9 +7,9 @@ use crate::support::{
 };
 use freehold::{
     PageIndex,
-    access::IoVec,
+    call::{Advice, SyncFlags},
     error::{MadviseError, MsyncError},
-    space::{Advice, SyncFlags},
+    remote::IoVec,
 };
 
 const PAGES: u64 = 8;

@@ -7,12 +7,13 @@ use crate::support::{
 };
 use freehold::{
     PageIndex,
-    access::AccessMode,
+    call::{Advice, LockAllFlags, SyncFlags},
     error::{MadviseError, MsyncError},
     fault::FaultError,
     object::FillError,
+    remote::AccessMode,
     rmap::MigrateError,
-    space::{Advice, Limits, LockAllFlags, SpaceConfig, SyncFlags},
+    space::{Limits, SpaceConfig},
     vma::flags::VmFlags,
 };
 use std::{

@@ -4,8 +4,8 @@
 use crate::support::*;
 use freehold::{
     PageIndex, PageRange,
-    access::PinFlags,
     object::{FillError, Zeroes},
+    remote::PinFlags,
 };
 use freehold_machine::Process;
 use std::{

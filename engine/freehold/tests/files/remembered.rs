@@ -13,9 +13,10 @@ use super::{
 };
 use freehold::{
     PageIndex, Pfn,
+    call::{Advice, RemapFlags},
     error::MigrateError,
     fault::{Access, FaultError},
-    space::{AddressSpace, Advice, RemapFlags},
+    space::AddressSpace,
 };
 use std::{
     collections::BTreeMap,

@@ -6,9 +6,9 @@ use crate::support::{
     everywhere,
 };
 use freehold::{
+    call::Advice,
     error::{Errno, MadviseError, MmapError, MprotectError, SealError},
     object::{FillError, Seals},
-    space::Advice,
 };
 use std::{
     sync::atomic::{AtomicBool, Ordering::SeqCst},

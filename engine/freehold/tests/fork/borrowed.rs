@@ -8,8 +8,8 @@
 
 use super::{gate::Gated, *};
 use freehold::{
-    access::AccessMode,
     error::UffdError,
+    remote::AccessMode,
     space::AddressSpace,
     uffd::{Features, MoveMode, RegisterMode, UffdConfig, Userfaultfd},
 };
@@ -107,7 +107,7 @@ fn it_outlives_those_who_mapped_it() {
     for locking in Locking::ALL {
         let read = read_while(locking, true, |own, other, cpu| {
             store(&other, cpu, 3);
-            own.madvise(BASE, PAGE, freehold::space::Advice::DontNeed).unwrap();
+            own.madvise(BASE, PAGE, freehold::call::Advice::DontNeed).unwrap();
             assert_eq!(load(own, cpu), 0);
             store(own, cpu, 4);
         });

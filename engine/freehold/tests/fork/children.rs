@@ -1,10 +1,10 @@
 use super::*;
 use freehold::{
     PageCount,
+    call::Advice,
     engine::Overcommit,
     error::{Errno, ForkError},
     fault::{FaultError, SegvCode},
-    space::Advice,
     vma::flags::VmFlags,
 };
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};

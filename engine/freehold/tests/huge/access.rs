@@ -1,7 +1,7 @@
 //! Huge pages looked into by others: process_vm_readv and the like, and debuggers.
 
 use super::*;
-use freehold::access::AccessMode;
+use freehold::remote::AccessMode;
 
 fn look(process: &Process, addr: u64, manner: AccessMode) -> u64 {
     let mut word = [0; 8];

@@ -3,9 +3,9 @@
 
 use super::*;
 use freehold::{
-    access::PinFlags,
     error::{Errno, MadviseError},
     fault::{FaultError, SegvCode},
+    remote::PinFlags,
     uffd::{Features, ProtectMode, RegisterMode, UffdConfig, Userfaultfd},
 };
 

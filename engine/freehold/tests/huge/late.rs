@@ -7,9 +7,10 @@ use crate::support::{
     gate::{Gated, before_lock, before_table, waits_for_lock, waits_for_table},
 };
 use freehold::{
-    access::{AccessMode, PinFlags},
+    call::Advice,
     fault::Access,
-    space::{AddressSpace, Advice},
+    remote::{AccessMode, PinFlags},
+    space::AddressSpace,
     uffd::{Features, FillMode, RegisterMode, UffdConfig, Userfaultfd},
 };
 use freehold_machine::{Machine, MachineConfig};

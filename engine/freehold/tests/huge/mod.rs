@@ -19,11 +19,10 @@ use crate::support::{
     assert_filled, layout,
 };
 use freehold::{
+    call::Advice,
     engine::HugePages,
-    space::{
-        Advice, ThpDisable,
-        pagemap::{PageKind, Present},
-    },
+    report::pagemap::{PageKind, Present},
+    space::ThpDisable,
 };
 
 /// Bytes of a huge page.

@@ -9,10 +9,11 @@ use super::{
     *,
 };
 use freehold::{
-    access::AccessMode,
+    call::{LockFlags, RemapFlags},
     error::Errno,
     fault::FaultError,
-    space::{LockFlags, RemapFlags, Unmap, Write},
+    remote::AccessMode,
+    space::{Unmap, Write},
 };
 
 /// Where moves go to: as far as no number of huge pages.

@@ -6,7 +6,7 @@
 mod known;
 
 use super::*;
-use freehold::{access::AccessMode, space::RemapFlags};
+use freehold::{call::RemapFlags, remote::AccessMode};
 use known::{Known, Page, at, compare, note};
 use std::{env, ops::Range};
 

@@ -7,10 +7,10 @@ use super::*;
 use crate::support::{Counted, File, FileAccess, Machine, Mapping};
 use freehold::{
     PageIndex,
+    call::ShmFlags,
     engine::{SharedBlocks, SharedHuge},
     fault::FaultError,
     object::Segment,
-    space::ShmFlags,
 };
 use freehold_machine::{fail_heap_once, stop_failing_heap};
 use std::{ops::Range, slice, thread};

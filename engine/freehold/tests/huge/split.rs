@@ -3,8 +3,8 @@
 
 use super::*;
 use freehold::{
+    call::RemapFlags,
     fault::{FaultError, SegvCode},
-    space::RemapFlags,
 };
 
 const FIXED: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);

@@ -6,8 +6,8 @@ use super::{
     *,
 };
 use freehold::{
-    access::{AccessMode, PinFlags},
     fault::Access,
+    remote::{AccessMode, PinFlags},
     space::AddressSpace,
 };
 use freehold_machine::Task;

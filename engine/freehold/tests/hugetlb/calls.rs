@@ -2,9 +2,9 @@
 
 use super::*;
 use freehold::{
-    access::AccessMode,
+    call::{RemapFlags, ShmFlags},
     object::{FillError, Segment},
-    space::{RemapFlags, ShmFlags},
+    remote::AccessMode,
 };
 
 #[test]

@@ -15,10 +15,11 @@ use crate::support::{
     Process, R, RW, SpaceConfig, Vcpu, World,
 };
 use freehold::{
+    call::Advice,
     error::Errno,
     fault::FaultError,
     hugetlb::{HugePageSize, HugePoolCounts},
-    space::{Advice, HugetlbLock, Locking},
+    space::{HugetlbLock, Locking},
 };
 
 /// Bytes of a huge page.

@@ -6,7 +6,7 @@ use super::{
     support::failure::{Failure, at_every_allocation},
     *,
 };
-use freehold::space::RemapFlags;
+use freehold::call::RemapFlags;
 
 /// A private mapping of three pages, of which the second is there; and a span of a file, of which the first
 /// page is, with a table that another process uses as well.

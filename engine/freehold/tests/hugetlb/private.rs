@@ -1,7 +1,7 @@
 //! Private mappings: copies, reservations, fork.
 
 use super::*;
-use freehold::access::PinFlags;
+use freehold::remote::PinFlags;
 
 #[test]
 fn pages_start_as_zeroes_and_keep_what_is_written() {

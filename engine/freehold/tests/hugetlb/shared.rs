@@ -1,7 +1,7 @@
 //! Shared mappings of files, and the tables that their processes share.
 
 use super::*;
-use freehold::space::{RemapFlags, Unmap};
+use freehold::{call::RemapFlags, space::Unmap};
 
 /// Page tables in use, all processes' together.
 fn tables(world: &World) -> usize {

@@ -7,11 +7,12 @@ use crate::support::{
 };
 use freehold::{
     PageCount,
+    call::{Advice, RemapFlags},
     engine::Overcommit,
     error::{ForkError, MmapError, MprotectError, MremapError},
     fault::FaultError,
     object::{FillError, Segment},
-    space::{Advice, RemapFlags, Write},
+    space::Write,
 };
 
 const SHARED: MapFlags = MapFlags::SHARED.union(MapFlags::ANONYMOUS);
@@ -116,7 +117,7 @@ fn shared_memory_counts_once_until_it_ends() {
             }
         }
         let segment = Segment::new(world.engine(), 1, 8 * PAGE - 9).unwrap();
-        let at = process.shmat(&segment, 0, freehold::space::ShmFlags::empty()).unwrap();
+        let at = process.shmat(&segment, 0, freehold::call::ShmFlags::empty()).unwrap();
         process.store(cpu, at, 1u64).unwrap();
         segment.remove();
         assert_eq!(committed(world), 8);
@@ -136,7 +137,7 @@ fn memory_that_is_not_reserved_counts_page_by_page() {
     everywhere(|world, process, cpu| {
         let memfd = memfd(world, 8);
         let segment = Segment::noreserve(world.engine(), 1, 8 * PAGE).unwrap();
-        let attached = process.shmat(&segment, 0, freehold::space::ShmFlags::empty()).unwrap();
+        let attached = process.shmat(&segment, 0, freehold::call::ShmFlags::empty()).unwrap();
         let map = |flags, file| process.mmap(0, 8 * PAGE, RW, flags, file, 0).unwrap();
         let mapped = [map(SHARED | NORESERVE, None), map(MapFlags::SHARED, Some(&memfd)), attached];
         assert_eq!(committed(world), 0);

@@ -2,11 +2,12 @@
 
 use super::*;
 use freehold::{
-    access::{AccessMode, IoVec},
+    call::{Advice, RemapFlags, ShmFlags},
     error::{MmapError, MremapError, MunmapError, UffdRegisterError},
     fault::FaultError,
     object::Segment,
-    space::{Advice, DEFAULT_MAP_WINDOW, LEGACY_BASE, Layout, RemapFlags, ShmFlags},
+    remote::{AccessMode, IoVec},
+    space::{DEFAULT_MAP_WINDOW, LEGACY_BASE, Layout},
     uffd::{RegisterMode, UffdConfig, Userfaultfd},
 };
 use freehold_pagetable::X86_5;

@@ -3,8 +3,9 @@
 
 use super::*;
 use freehold::{
+    call::RemapFlags,
     error::MmapError,
-    space::{DEFAULT_MAP_WINDOW, LEGACY_BASE, Layout, RemapFlags},
+    space::{DEFAULT_MAP_WINDOW, LEGACY_BASE, Layout},
 };
 
 const HUGE: u64 = 2 << 20;

@@ -4,7 +4,8 @@
 
 use crate::support::{ANON, BASE, MapFlags, PAGE, Process, R, RW, World, anon, everywhere, layout};
 use freehold::{
-    space::{Advice, LockAllFlags, SpaceConfig},
+    call::{Advice, LockAllFlags},
+    space::SpaceConfig,
     vma::flags::VmFlags,
 };
 

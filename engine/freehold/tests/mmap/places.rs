@@ -8,10 +8,11 @@
 
 use super::*;
 use freehold::{
-    access::AccessMode,
+    call::RemapFlags,
     error::{AccessError, MmapError},
     fault::{FaultError, SegvCode},
-    space::{Limits, RemapFlags},
+    remote::AccessMode,
+    space::Limits,
 };
 
 const HUGE: u64 = 2 << 20;

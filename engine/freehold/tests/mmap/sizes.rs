@@ -6,8 +6,9 @@
 
 use super::*;
 use freehold::{
+    call::{LockFlags, RemapFlags},
     error::MmapError,
-    space::{Limits, LockFlags, RemapFlags},
+    space::Limits,
 };
 
 /// 2^33 pages.

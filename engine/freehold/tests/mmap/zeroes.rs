@@ -7,13 +7,14 @@ use crate::support::{
 };
 use freehold::{
     PageIndex,
+    call::{
+        Advice::{self, *},
+        RemapFlags, SyncFlags,
+    },
     error::{Errno, MadviseError, MmapError, MremapError, UffdError, UffdRegisterError},
     fault::FaultError,
     object::FillError,
-    space::{
-        Advice::{self, *},
-        QueryFlags, RemapFlags, SyncFlags,
-    },
+    report::QueryFlags,
     uffd::{FillMode, MoveMode, RegisterMode, UffdConfig, Userfaultfd},
     vma::flags::VmFlags,
 };

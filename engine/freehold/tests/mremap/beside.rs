@@ -2,7 +2,10 @@
 //! finds and leaves.
 
 use crate::support::*;
-use freehold::space::{LockFlags, RemapFlags, Write};
+use freehold::{
+    call::{LockFlags, RemapFlags},
+    space::Write,
+};
 
 const DEFAULT: Locking = Locking::ALL[Locking::ALL.len() - 1];
 const SIDE_BY_SIDE: Locking = Locking { write: Write::RangesOnly, ..DEFAULT };

@@ -1,8 +1,8 @@
 use super::*;
 use freehold::{
+    call::{Advice, RemapFlags},
     error::Errno,
     fault::{FaultError, SegvCode},
-    space::{Advice, RemapFlags},
     vma::flags::VmFlags,
 };
 use support::failure::{Failure, Point, at_every_allocation};

@@ -1,10 +1,7 @@
 //! exec's stack move: down, over a part of itself, all or nothing.
 
 use super::*;
-use freehold::{
-    error::StackMoveError,
-    space::{Advice, Limits},
-};
+use freehold::{call::Advice, error::StackMoveError, space::Limits};
 use support::failure::{Failure, at_every_allocation, use_up_frames, use_up_vmas};
 
 const STACK: MapFlags = ANON.union(MapFlags::GROWSDOWN);
@@ -101,7 +98,7 @@ fn what_is_special_goes_along() {
         fill_half(process, cpu, START, 6);
         let child = Process::of(process.fork().unwrap());
         process.madvise(START + PAGE, PAGE, Advice::GuardInstall).unwrap();
-        let pins = process.pin_user_pages(START + 4 * PAGE, 1, freehold::access::PinFlags::WRITE).unwrap();
+        let pins = process.pin_user_pages(START + 4 * PAGE, 1, freehold::remote::PinFlags::WRITE).unwrap();
         process.move_stack(START, 2 * PAGE).unwrap();
         let start = START - 2 * PAGE;
         assert!(process.load::<u64>(cpu, start + PAGE).is_err(), "the guard stayed behind");

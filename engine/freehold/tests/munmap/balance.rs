@@ -9,7 +9,8 @@
 use super::*;
 use freehold::{
     PageIndex,
-    space::{Advice, Counts, Limits, RemapFlags},
+    call::{Advice, RemapFlags},
+    space::{Counts, Limits},
 };
 use std::{
     ops::Range,

@@ -8,9 +8,10 @@
 
 use crate::support::*;
 use freehold::{
+    call::{RemapFlags, ShmFlags},
     object::{Frames, Segment, Special},
     platform::{FramePurpose, FrameRequest},
-    space::{RemapFlags, ShmFlags, Unmap, Write},
+    space::{Unmap, Write},
     vma::flags::VmFlags,
 };
 use freehold_machine::Task;

@@ -14,9 +14,9 @@
 use super::*;
 use freehold::{
     PageIndex,
+    call::{RemapFlags, SyncFlags},
     fault::FaultError,
     object::FillError,
-    space::{RemapFlags, SyncFlags},
 };
 use std::sync::{
     Arc, Mutex,

@@ -7,7 +7,10 @@
 use super::{gate::Gated, *};
 use freehold::fault::Access;
 use freehold::object::Zeroes;
-use freehold::space::{AddressSpace, RemapFlags, Unmap};
+use freehold::{
+    call::RemapFlags,
+    space::{AddressSpace, Unmap},
+};
 use std::sync::mpsc;
 use std::thread;
 

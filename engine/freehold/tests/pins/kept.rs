@@ -2,8 +2,8 @@
 
 use super::*;
 use freehold::{
+    call::Advice,
     rmap::{Damage, MigrateError, OfflineError},
-    space::Advice,
 };
 
 #[test]

@@ -13,8 +13,8 @@ use crate::support::{
     PAGE, Pager, Pfn, Platform, Process, R, RW, Vcpu, World, anon, everywhere, failure::Failure, fill,
 };
 use freehold::{
-    access::{PinFlags, Pins},
     error::PinError,
+    remote::{PinFlags, Pins},
 };
 
 const READ: PinFlags = PinFlags::empty();

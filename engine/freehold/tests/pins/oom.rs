@@ -2,8 +2,8 @@
 
 use super::*;
 use freehold::{
-    access::IoVec,
     error::{AccessError, ForkError},
+    remote::IoVec,
 };
 use support::failure::{Point, at_every_allocation, use_up_frames, use_up_vmas};
 

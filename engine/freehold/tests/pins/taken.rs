@@ -2,10 +2,11 @@
 
 use super::*;
 use freehold::{
+    call::Advice,
     error::Errno,
     object::{Frames, Special},
     platform::{FramePurpose, FrameRequest},
-    space::{Advice, Prot},
+    space::Prot,
     vma::flags::VmFlags,
 };
 

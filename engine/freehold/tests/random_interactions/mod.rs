@@ -9,13 +9,14 @@ mod storm;
 use crate::support::{storage::Storage, *};
 use freehold::{
     PageIndex, PageRange,
-    access::AccessMode,
+    call::{Advice, RemapFlags},
     engine::HugePages,
     error::MadviseError,
     fault::FaultError,
     object::FillError,
+    remote::AccessMode,
     rmap::{Damage, FileRmap, OfflineError},
-    space::{Advice, Limits, RemapFlags},
+    space::Limits,
 };
 use rand_pcg::{
     Pcg64Mcg,

@@ -1,8 +1,5 @@
 use super::*;
-use freehold::{
-    space::{Advice, pagemap::PageKind},
-    vma::flags::VmFlags,
-};
+use freehold::{call::Advice, report::pagemap::PageKind, vma::flags::VmFlags};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 #[test]

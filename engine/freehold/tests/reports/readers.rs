@@ -3,9 +3,10 @@
 
 use crate::support::*;
 use freehold::{
-    access::AccessMode,
     error::{AccessError, ArgumentsError, QueryError},
-    space::{Arguments, QueryFlags, VmaInfo},
+    remote::AccessMode,
+    report::QueryFlags,
+    space::{Arguments, VmaInfo},
     vma::flags::VmFlags,
 };
 
@@ -51,14 +52,14 @@ fn a_query_is_answered_as_the_list_says() {
         for bits in 0..64 {
             let flags = QueryFlags::from_bits(bits).unwrap();
             for addr in (0..14).flat_map(|page| [at(page), at(page) + 1]).chain([0, u64::MAX]) {
-                let fits = |line: &&freehold::space::maps::MapLine<Machine>| {
+                let fits = |line: &&freehold::report::maps::MapLine<Machine>| {
                     let file = !flags.contains(QueryFlags::FILE_BACKED) || !line.name.as_str().is_empty();
                     let rights = |(query, flag): &(QueryFlags, VmFlags)| {
                         !flags.contains(*query) || line.flags.contains(*flag)
                     };
                     file && kinds.iter().all(rights)
                 };
-                let covers = |line: &&freehold::space::maps::MapLine<Machine>| {
+                let covers = |line: &&freehold::report::maps::MapLine<Machine>| {
                     line.end > addr && (flags.contains(NEXT) || line.start <= addr)
                 };
                 let expected =

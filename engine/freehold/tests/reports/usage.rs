@@ -2,9 +2,10 @@
 
 use super::*;
 use freehold::{
+    call::Advice,
     engine::HugePages,
     hugetlb::HugePageSize,
-    space::{Advice, clear_refs::ClearRefs, smaps::Usage},
+    report::{clear_refs::ClearRefs, smaps::Usage},
 };
 
 const HUGE: u64 = 2 << 20;

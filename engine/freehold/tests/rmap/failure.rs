@@ -3,13 +3,14 @@
 use crate::support::*;
 use freehold::{
     PageIndex,
-    access::AccessMode,
+    call::{Advice, RemapFlags, SyncFlags},
     engine::HugePages,
     error::{AccessError, Errno, MadviseError, MlockError, MsyncError, UffdError},
     fault::FaultError,
     object::{FillError, Zeroes},
+    remote::AccessMode,
     rmap::{Damage, OfflineError},
-    space::{Advice, Limits, RemapFlags, SyncFlags},
+    space::Limits,
     uffd::{FillMode, RegisterMode, UffdConfig, Userfaultfd},
 };
 use std::{collections::BTreeMap, ops::Deref};

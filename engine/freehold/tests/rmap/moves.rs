@@ -4,9 +4,9 @@
 use crate::support::*;
 use freehold::{
     PageRange,
+    call::{Advice, RemapFlags},
     engine::HugePages,
     rmap::MigrateError,
-    space::{Advice, RemapFlags},
 };
 use std::collections::BTreeMap;
 

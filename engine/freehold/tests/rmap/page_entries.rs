@@ -3,11 +3,11 @@
 use crate::support::*;
 use freehold::{
     PageIndex,
+    call::{Advice, RemapFlags, SyncFlags},
     engine::HugePages,
     nommu::{NoMmuSpace, Regions},
     object::{FillError, Zeroes},
     rmap::{MigrateError, OfflineError, PageError},
-    space::{Advice, RemapFlags, SyncFlags},
 };
 use std::{
     collections::BTreeMap,

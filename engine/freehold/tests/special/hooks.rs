@@ -3,9 +3,9 @@
 
 use super::*;
 use freehold::{
+    call::RemapFlags,
     error::MmapError,
     object::{Driver, MapRequest, Special, VmOps},
-    space::RemapFlags,
     vma::flags::VmFlags,
 };
 use std::sync::{Arc, atomic::Ordering::SeqCst};

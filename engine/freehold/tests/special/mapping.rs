@@ -2,10 +2,10 @@
 
 use super::*;
 use freehold::{
-    access::AccessMode as As,
+    call::{Advice, LockAllFlags, RemapFlags},
     error::{AccessError, MadviseError, MmapError, MremapError},
     fault::FaultError,
-    space::{Advice, LockAllFlags, RemapFlags},
+    remote::AccessMode as As,
     vma::flags::VmFlags,
 };
 use std::sync::{Arc, atomic::Ordering::SeqCst};

@@ -8,7 +8,7 @@ use super::{
     support::failure::{Failure, Point, at_every_allocation, use_up_frames, use_up_vmas},
     *,
 };
-use freehold::{error::Errno, space::RemapFlags};
+use freehold::{call::RemapFlags, error::Errno};
 use std::sync::{Arc, atomic::Ordering::SeqCst};
 
 /// Where moves and mappings go: pages at the end of a table's span, so that two tables are needed.

@@ -2,7 +2,7 @@
 //! and nothing else is (C-31, C-33); what is mapped shows what it should (C-30).
 
 use super::*;
-use freehold::space::{Advice, LockFlags, RemapFlags};
+use freehold::call::{Advice, LockFlags, RemapFlags};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// Pages of the playground.

@@ -2,9 +2,9 @@
 
 use super::*;
 use freehold::{
+    call::RemapFlags,
     error::MmapError,
     fault::{Access, FaultError},
-    space::RemapFlags,
 };
 use std::sync::{
     Arc,

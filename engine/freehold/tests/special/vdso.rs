@@ -4,10 +4,11 @@
 use super::*;
 use freehold::{
     PageIndex, UserRange,
-    access::AccessMode as As,
+    call::{Advice, RemapFlags, SpecialPart},
     error::{MmapError, MremapError, MunmapError},
     object::{Frames, HookFault, Special, VmOps, VmaInfo},
-    space::{Advice, Limits, RemapFlags, SpecialPart},
+    remote::AccessMode as As,
+    space::Limits,
     vma::flags::VmFlags,
 };
 use freehold_machine::Mmu;

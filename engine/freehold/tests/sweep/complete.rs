@@ -1,7 +1,7 @@
 //! No public call is forgotten: the sources' `pub fn` against the list of operations.
 
 use super::{ops::each_op, support::public_calls::public_calls};
-use freehold::space::Advice;
+use freehold::call::Advice;
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,

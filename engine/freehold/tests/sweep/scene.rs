@@ -3,9 +3,9 @@
 
 use super::{ops::Op, stage::Stage, support::failure::Point, *};
 use freehold::{
-    access::Pins,
     fault::FaultError,
     object::{Segment, Zeroes},
+    remote::Pins,
     space::{Counts, Limits, limits::UNLIMITED},
     uffd::{FaultReason, FillMode, Message, ProtectMode, UffdConfig, Userfaultfd},
     vma::flags::VmFlags,

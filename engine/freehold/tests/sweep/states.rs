@@ -8,11 +8,11 @@ use super::{
 };
 use freehold::{
     PageIndex,
-    access::PinFlags,
+    call::{Advice, LockFlags, ShmFlags},
     hugetlb::HugePageSize,
     object::{Seals, Zeroes},
     platform::{FramePurpose, FrameRequest, PkeyRights},
-    space::{Advice, LockFlags, ShmFlags},
+    remote::PinFlags,
     uffd::{Features, RegisterMode},
 };
 

@@ -2,8 +2,8 @@
 
 use super::*;
 use freehold::{
+    call::{Advice, RemapFlags},
     error::{MadviseError, MremapError},
-    space::{Advice, RemapFlags},
 };
 use freehold_machine::Task;
 

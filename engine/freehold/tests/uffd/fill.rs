@@ -3,8 +3,8 @@
 use super::*;
 use freehold::{
     PageIndex,
+    call::Advice,
     error::{Errno, PopulateError},
-    space::Advice,
 };
 
 #[test]
@@ -184,7 +184,7 @@ fn minor_faults() {
 /// C-52: what is mapped by CONTINUE, and may not be written, is never written for a debugger.
 #[test]
 fn c52_a_forced_write_goes_to_a_copy() {
-    use freehold::access::AccessMode;
+    use freehold::remote::AccessMode;
     everywhere(|world, process, cpu| {
         let file = shmem(world, 1);
         map_shmem(process, BASE, 1, MapFlags::PRIVATE, &file);
@@ -242,7 +242,7 @@ fn a_bus_error_instead_of_a_pager() {
 
 #[test]
 fn only_the_program_itself_waits() {
-    use freehold::{access::AccessMode, error::AccessError};
+    use freehold::{error::AccessError, remote::AccessMode};
     everywhere(|world, process, _| {
         anon(process, BASE, 2);
         let config = UffdConfig { features: Features::empty(), user_mode_only: true };

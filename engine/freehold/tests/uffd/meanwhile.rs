@@ -6,11 +6,7 @@ use super::{
     pools::{HUGE, START, contents},
     *,
 };
-use freehold::{
-    PageIndex,
-    hugetlb::HugePageSize,
-    space::{AddressSpace, Advice},
-};
+use freehold::{PageIndex, call::Advice, hugetlb::HugePageSize, space::AddressSpace};
 use std::{sync::Arc, sync::mpsc::channel, thread};
 
 /// COPY and a hole that is punched: the pager's page must not come into the hole behind the pager's back.

@@ -1,7 +1,7 @@
 //! Pages that move within an address space.
 
 use super::*;
-use freehold::{space::Advice, uffd::MoveMode};
+use freehold::{call::Advice, uffd::MoveMode};
 
 const PLAIN: MoveMode = MoveMode::empty();
 const HOLES: MoveMode = MoveMode::ALLOW_SRC_HOLES;

@@ -6,8 +6,8 @@ use super::{
     *,
 };
 use freehold::{
+    call::Advice,
     error::Errno,
-    space::Advice,
     uffd::{MoveMode, ProtectMode},
 };
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};

@@ -1,7 +1,7 @@
 //! What poll(2) says of a userfaultfd, and what signals do to those that wait for its sake.
 
 use super::*;
-use freehold::{access::AccessMode, platform::Host, space::Advice};
+use freehold::{call::Advice, platform::Host, remote::AccessMode};
 use freehold_machine::Task;
 
 /// Polls until a message is there, or the context is closed; returns how often it has slept.

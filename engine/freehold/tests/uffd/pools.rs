@@ -2,9 +2,10 @@
 
 use super::*;
 use freehold::{
+    call::{Advice, RemapFlags},
     error::{MadviseError, UffdRegisterError},
     hugetlb::{HugePageSize, HugePoolCounts},
-    space::{Advice, HugetlbLock, RemapFlags},
+    space::HugetlbLock,
     uffd::{MoveMode, ProtectMode, RangeIoctls},
 };
 

@@ -6,9 +6,10 @@ use super::{
     *,
 };
 use freehold::{
-    access::AccessMode,
+    call::{Advice, RemapFlags},
     hugetlb::HugePageSize,
-    space::{AddressSpace, Advice, RemapFlags},
+    remote::AccessMode,
+    space::AddressSpace,
     uffd::ProtectMode,
 };
 use freehold_sync::Rank;

@@ -2,9 +2,9 @@
 
 use super::*;
 use freehold::{
+    call::Advice,
     error::{Errno, UffdRegisterError},
     object::{Frames, Special},
-    space::Advice,
     vma::flags::VmFlags,
 };
 

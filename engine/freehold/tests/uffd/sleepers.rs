@@ -1,7 +1,7 @@
 //! C-54: closing a context wakes every task that sleeps for its sake. C-25: what they slept for may be gone.
 
 use super::*;
-use freehold::{access::AccessMode, space::Advice};
+use freehold::{call::Advice, remote::AccessMode};
 use freehold_machine::Task;
 
 #[test]

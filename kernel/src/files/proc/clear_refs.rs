@@ -10,7 +10,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
-use freehold::space::clear_refs::ClearRefs;
+use freehold::report::clear_refs::ClearRefs;
 
 /// The file of a process.
 pub fn clear_refs(process: Arc<Process>) -> Arc<Node> {

@@ -13,12 +13,12 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::Write;
 use freehold::PAGE_SIZE;
-use freehold::access::AccessMode;
 use freehold::counted::Counted;
 use freehold::error::Errno;
 use freehold::object;
-use freehold::space::maps::{MapLine, MapName};
-use freehold::space::pagemap::PageKind;
+use freehold::remote::AccessMode;
+use freehold::report::maps::{MapLine, MapName};
+use freehold::report::pagemap::PageKind;
 use freehold::vma::flags::VmFlags;
 
 /// The column that names begin in.

@@ -21,9 +21,9 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::PAGE_SIZE;
-use freehold::access::AccessMode;
 use freehold::error::Errno;
-use freehold::space::smaps::Smap;
+use freehold::remote::AccessMode;
+use freehold::report::smaps::Smap;
 use linux_raw_sys::general::RLIMIT_SIGPENDING;
 
 type Text = fn(&Process) -> Vec<u8>;

@@ -3,8 +3,11 @@
 use super::{Call, FAULTING, FAULTS, PAGE, PAGES, Side};
 use freehold::engine::{Config, Engine as Kernel};
 use freehold::fault::Access;
-use freehold::space::{Advice, MapFlags, Prot, SpaceConfig};
 use freehold::uffd::{FillMode, Message, MoveMode, RegisterMode, UffdConfig, Userfaultfd};
+use freehold::{
+    call::Advice,
+    space::{MapFlags, Prot, SpaceConfig},
+};
 use freehold_machine::{Machine, MachineConfig, Process};
 use std::time::{Duration, Instant};
 

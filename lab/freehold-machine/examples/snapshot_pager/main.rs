@@ -12,8 +12,11 @@ mod pager;
 use freehold::PAGE_SIZE;
 use freehold::counted::Counted;
 use freehold::engine::{Config, Engine};
-use freehold::space::{Advice, MapFlags, Prot, RemapFlags, SpaceConfig};
 use freehold::uffd::{Features, RegisterMode, UffdConfig, Userfaultfd};
+use freehold::{
+    call::{Advice, RemapFlags},
+    space::{MapFlags, Prot, SpaceConfig},
+};
 use freehold_machine::{Cpu, Machine, MachineConfig, Process};
 use freehold_pagetable::X86_4;
 use pager::{Pager, Snapshot, Work};

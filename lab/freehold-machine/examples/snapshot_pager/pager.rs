@@ -2,9 +2,9 @@
 //! process does to it.
 
 use freehold::PAGE_SIZE;
-use freehold::access::AccessMode;
 use freehold::counted::Counted;
 use freehold::error::UffdError;
+use freehold::remote::AccessMode;
 use freehold::space::AddressSpace;
 use freehold::uffd::{FillMode, Message, Userfaultfd};
 use freehold_machine::Machine;

@@ -4,12 +4,13 @@
 
 use freehold::{
     PAGE_SIZE,
+    call::RemapFlags,
     counted::Counted,
     engine::{Config, Engine},
     platform::{
         Access, ENTRIES, Format, Frame, Table, TableMemory, TableMeta, VirtAddr, X86_4, X86_5, hw_walk,
     },
-    space::{AddressSpace, Locking, MapFlags, Prot, RemapFlags, SpaceConfig},
+    space::{AddressSpace, Locking, MapFlags, Prot, SpaceConfig},
 };
 use freehold_machine::{Machine, MachineConfig, Process, fail_heap_once, stop_failing_heap};
 // The engine on this machine is compiled with that crate, once for all test programs.

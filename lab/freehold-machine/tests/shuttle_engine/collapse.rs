@@ -7,9 +7,10 @@ use crate::{
     scene::{ANON, OLD, PAGE, Scene, TABLE, map, page},
 };
 use freehold::{
-    access::PinFlags,
+    call::Advice,
     error::MadviseError,
-    space::{Advice, Locking, ThpDisable},
+    remote::PinFlags,
+    space::{Locking, ThpDisable},
 };
 use freehold_machine::Process;
 

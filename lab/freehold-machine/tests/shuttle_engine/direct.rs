@@ -8,9 +8,9 @@ use crate::{
 };
 use freehold::{
     PageIndex, PageRange, Pfn,
-    access::AccessMode,
     object::{File, FileAccess, ForeignFrames, IoError, Mapping, Pager},
     platform::{Frame, FramePurpose, FrameRequest, Platform},
+    remote::AccessMode,
 };
 use freehold_machine::Machine;
 use std::{

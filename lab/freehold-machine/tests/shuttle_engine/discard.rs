@@ -5,7 +5,7 @@ use crate::{
     explore::{explore, thread},
     scene::{PAGE, Scene, page, unmap, unmapped, value},
 };
-use freehold::{error::MadviseError, space::Advice};
+use freehold::{call::Advice, error::MadviseError};
 
 #[test]
 fn c04_gathers_that_overlap() {

@@ -8,12 +8,12 @@ use crate::{
 };
 use freehold::{
     PageIndex, PageRange,
-    access::AccessMode,
     counted::Counted,
     engine::Engine,
     fault::FaultError,
     object::{File, FileAccess, IoError, Mapping, Pager},
     platform::Platform,
+    remote::AccessMode,
     rmap::{Damage, MigrateError, OfflineError, PageError},
     space::{Locking, MapFlags},
 };

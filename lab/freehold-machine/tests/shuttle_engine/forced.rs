@@ -7,10 +7,7 @@ use crate::{
     huge::{HUGE, filled},
     scene::{PAGE, R, Scene, denied, page, unmap},
 };
-use freehold::{
-    access::AccessMode,
-    space::{Advice, MapFlags},
-};
+use freehold::{call::Advice, remote::AccessMode, space::MapFlags};
 use std::ops::Range;
 
 /// The pages are read-only, and page 0 is not known to be its own; it holds `before` if it is not taken away,

@@ -7,7 +7,7 @@ use crate::{
     explore::{explore, thread},
     scene::{ANON, OLD, PAGE, Scene, TABLE, Vcpu, map, page, unmap, unmapped},
 };
-use freehold::space::{Advice, Locking};
+use freehold::{call::Advice, space::Locking};
 use freehold_machine::Process;
 use freehold_sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::ops::Range;

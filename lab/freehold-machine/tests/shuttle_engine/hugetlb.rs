@@ -9,12 +9,13 @@ use crate::{
     scene::{OLD, R, RW, Scene, Vcpu},
 };
 use freehold::{
+    call::{Advice, RemapFlags},
     counted::Counted,
     error::UffdError,
     fault::FaultError,
     hugetlb::{HugePageSize, HugePoolCounts},
     object::{File, FileAccess, Mapping},
-    space::{Advice, HugetlbLock, Locking, MapFlags, Prot, RemapFlags},
+    space::{HugetlbLock, Locking, MapFlags, Prot},
     uffd::{Features, FillMode, ProtectMode, RegisterMode, UffdConfig, Userfaultfd},
 };
 use freehold_machine::{Machine, Process};

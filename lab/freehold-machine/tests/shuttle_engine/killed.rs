@@ -6,9 +6,10 @@ use crate::{
     scene::{ANON, FIXED, PAGE, R, RW, Scene, Vcpu, map, page, unmap, value},
 };
 use freehold::{
+    call::RemapFlags,
     error::{ForkError, MmapError, MprotectError, MremapError, MunmapError},
     fault::FaultError,
-    space::{Locking, RemapFlags},
+    space::Locking,
 };
 use freehold_machine::{Process, Task};
 use std::sync::{

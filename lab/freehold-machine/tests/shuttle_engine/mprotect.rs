@@ -5,7 +5,7 @@ use crate::{
     explore::{explore, thread},
     scene::{ANON, PAGE, R, RW, Scene, denied, map, page, unmap, value},
 };
-use freehold::space::{Advice, Prot};
+use freehold::{call::Advice, space::Prot};
 use freehold_sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 #[test]

@@ -6,7 +6,10 @@ use crate::{
     files,
     scene::{ANON, PAGE, R, RW, Scene, TABLE, Vcpu, beyond, map, page, unmap, unmapped, value},
 };
-use freehold::space::{Locking, MapFlags, Placement, RemapFlags, SpaceConfig};
+use freehold::{
+    call::RemapFlags,
+    space::{Locking, MapFlags, Placement, SpaceConfig},
+};
 use freehold_machine::Process;
 use freehold_sync::atomic::{AtomicBool, Ordering::SeqCst};
 

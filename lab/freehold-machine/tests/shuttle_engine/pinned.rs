@@ -6,7 +6,7 @@ use crate::{
     files::{file, map_file},
     scene::{PAGE, Scene, page, value},
 };
-use freehold::{access::AccessMode, space::MapFlags};
+use freehold::{remote::AccessMode, space::MapFlags};
 use freehold_machine::Process;
 
 fn transferred(process: &Process, number: u64) -> u64 {

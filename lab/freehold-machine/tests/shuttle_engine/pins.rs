@@ -8,9 +8,10 @@ use crate::{
     scene::{ANON, PAGE, R, Scene, TABLE, Vcpu, map, page, unmap, value},
 };
 use freehold::{
-    access::{PinFlags, Pins},
+    call::{Advice, RemapFlags},
     error::PinError,
-    space::{Advice, MapFlags, RemapFlags},
+    remote::{PinFlags, Pins},
+    space::MapFlags,
 };
 use freehold_machine::{Machine, Process};
 

@@ -7,9 +7,10 @@ use crate::{
     scene::{OLD, PAGE, R, RW, Scene, Vcpu, beyond, page, unmap, unmapped},
 };
 use freehold::{
-    access::AccessMode,
+    call::{Advice, RemapFlags},
+    remote::AccessMode,
     rmap::MigrateError,
-    space::{Advice, MapFlags, Prot, RemapFlags},
+    space::{MapFlags, Prot},
 };
 use freehold_machine::Process;
 

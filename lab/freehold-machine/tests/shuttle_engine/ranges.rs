@@ -9,10 +9,11 @@ use crate::{
     scene::{ANON, FIXED, PAGE, R, RW, Scene, map, page, unmap, unmapped, value},
 };
 use freehold::{
+    call::{Advice, LockFlags, RemapFlags},
     error::{MadviseError, MlockError, MmapError, MprotectError, MremapError, MunmapError},
     fault::FaultError,
     rmap::MigrateError,
-    space::{Advice, LockFlags, Locking, MapFlags, RemapFlags, Write},
+    space::{Locking, MapFlags, Write},
 };
 use freehold_machine::{Process, Task};
 use std::sync::{

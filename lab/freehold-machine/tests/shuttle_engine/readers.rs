@@ -8,10 +8,7 @@ use crate::{
     explore::{CHECKED, explore, thread},
     scene::{PAGE, R, Scene, page, value},
 };
-use freehold::{
-    access::AccessMode,
-    space::{Advice, FaultLock},
-};
+use freehold::{call::Advice, remote::AccessMode, space::FaultLock};
 
 #[test]
 fn c20_a_vma_with_as_many_readers_as_can_be_counted() {

@@ -8,10 +8,11 @@ use crate::{
     scene::{ANON, OLD, PAGE, R, RW, Scene, TABLE, Vcpu, map, page, unmap},
 };
 use freehold::{
-    access::{AccessMode, PinFlags},
+    call::Advice,
     error::UffdError,
     object::File,
-    space::{Advice, Locking, MapFlags},
+    remote::{AccessMode, PinFlags},
+    space::{Locking, MapFlags},
     uffd::{Features, FillMode, RegisterMode, UffdConfig, Userfaultfd},
 };
 use freehold_machine::Process;

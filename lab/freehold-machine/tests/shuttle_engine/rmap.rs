@@ -4,7 +4,7 @@ use crate::{
     explore::{explore, thread},
     scene::{ANON, OLD, PAGE, Scene, TABLE, Vcpu, map, page, unmap, unmapped, value},
 };
-use freehold::{rmap::MigrateError, space::RemapFlags};
+use freehold::{call::RemapFlags, rmap::MigrateError};
 use freehold_machine::Process;
 use std::ops::Range;
 

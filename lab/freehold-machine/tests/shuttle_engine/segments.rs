@@ -6,9 +6,10 @@ use crate::{
     scene::{PAGE, Scene, page},
 };
 use freehold::{
+    call::ShmFlags,
     error::{RemapFilePagesError, ShmatError},
     object::Segment,
-    space::{MapFlags, Prot, ShmFlags},
+    space::{MapFlags, Prot},
 };
 
 const PAGES: u64 = 2;

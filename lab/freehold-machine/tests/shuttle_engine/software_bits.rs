@@ -6,8 +6,9 @@ use crate::{
     scene::{ANON, PAGE, RW, page},
 };
 use freehold::{
+    call::Advice,
     engine::{Config, Engine},
-    space::{Advice, MapFlags, SpaceConfig},
+    space::{MapFlags, SpaceConfig},
 };
 use freehold_machine::{Machine, MachineConfig, Process, SoftwareBits};
 use freehold_pagetable::X86_4;

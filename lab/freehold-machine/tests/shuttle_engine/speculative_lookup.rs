@@ -8,7 +8,8 @@ use crate::{
 };
 use freehold::{
     object::{FileAccess, Mapping, Zeroes},
-    space::{MapFlags, Prot, QueryFlags},
+    report::QueryFlags,
+    space::{MapFlags, Prot},
     vma::flags::VmFlags,
 };
 

@@ -7,11 +7,12 @@ use crate::{
     scene::{ANON, OLD, PAGE, RW, Scene, map, page, unmap, value},
 };
 use freehold::{
-    access::AccessMode,
+    call::Advice,
     error::{MadviseError, UffdError, UffdReadError},
     fault::FaultError,
     object::{File, FileAccess, Mapping, Zeroes},
-    space::{Advice, MapFlags},
+    remote::AccessMode,
+    space::MapFlags,
     uffd::{Features, FillMode, Message, MoveMode, ProtectMode, RegisterMode, UffdConfig, Userfaultfd},
 };
 use freehold_machine::{Machine, Process, Task};

@@ -2,7 +2,10 @@
 
 use freehold::error::{Errno, MdweError, MmapError};
 use freehold::fault::{FaultError, SegvCode};
-use freehold::space::{Advice, LockAllFlags, LockFlags, MapFlags, Mdwe, Prot, RemapFlags, SyncFlags};
+use freehold::{
+    call::{Advice, LockAllFlags, LockFlags, RemapFlags, SyncFlags},
+    space::{MapFlags, Mdwe, Prot},
+};
 use freehold_machine::{Cpu, Process};
 use freehold_pagetable::Format;
 

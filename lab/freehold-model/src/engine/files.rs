@@ -7,7 +7,7 @@ use freehold::counted::Counted;
 use freehold::engine::Engine;
 use freehold::object::{File, FileAccess, IoError, Mapping, Object, Pager};
 use freehold::platform::Platform as _;
-use freehold::space::maps::MapName;
+use freehold::report::maps::MapName;
 use freehold::{PageIndex, PageRange, Pfn};
 use freehold_machine::Machine;
 use freehold_pagetable::Format;

@@ -17,7 +17,7 @@ use std::sync::Mutex;
 
 use freehold::engine::{Config, Engine as Kernel};
 use freehold::platform::Host;
-use freehold::space::maps::MapName;
+use freehold::report::maps::MapName;
 use freehold::space::{Counts, Layout, Limits, Locking, Placement, SpaceConfig, ThpDisable};
 use freehold_machine::{Cpu, Machine, MachineConfig, Process, nodes_for};
 use freehold_pagetable::{Format, X86_4};

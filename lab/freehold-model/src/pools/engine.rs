@@ -2,12 +2,13 @@
 
 use super::{Answer, Area, HUGE, Op, PAGES, Part, Subject};
 use freehold::{
+    call::Advice,
     counted::Counted,
     engine::{Config, Engine as Kernel},
     error::UffdError,
     hugetlb::HugePageSize,
     object::{File, FileAccess, Mapping},
-    space::{Advice, Locking, MapFlags, Prot, SpaceConfig},
+    space::{Locking, MapFlags, Prot, SpaceConfig},
     uffd::{Features, FillMode, ProtectMode, RegisterMode, UffdConfig, Userfaultfd},
 };
 use freehold_machine::{Cpu, Machine, MachineConfig, Process};

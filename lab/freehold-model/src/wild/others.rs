@@ -3,10 +3,11 @@
 use super::{stage::Stage, values::Values};
 use freehold::{
     PageCount, PageIndex, Pfn,
+    call::RemapFlags,
     engine::{Blocks, Engine, HugePages, Overcommit, SharedBlocks},
     hugetlb::HugePageSize,
     object::{File, FileAccess, Frames, Mapping, Seals, Segment, Special, Zeroes},
-    space::{AddressSpace, Prot, RemapFlags},
+    space::{AddressSpace, Prot},
 };
 use freehold_machine::Machine;
 

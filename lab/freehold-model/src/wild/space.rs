@@ -5,13 +5,12 @@ use super::{
     values::Values,
 };
 use freehold::{
-    access::{AccessMode, IoVec, PinFlags},
+    call::{Advice, LockAllFlags, LockFlags, RemapFlags, ShmFlags, SpecialPart, SyncFlags},
     fault::Access,
     platform::PkeyRights,
-    space::{
-        Advice, Arguments, LockAllFlags, LockFlags, MapFlags, Mdwe, Prot, QueryFlags, RemapFlags, ShmFlags,
-        SpecialPart, SyncFlags, clear_refs::ClearRefs,
-    },
+    remote::{AccessMode, IoVec, PinFlags},
+    report::{QueryFlags, clear_refs::ClearRefs},
+    space::{Arguments, MapFlags, Mdwe, Prot},
     vma::flags::VmFlags,
 };
 use freehold_machine::Process;

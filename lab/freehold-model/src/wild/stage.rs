@@ -4,13 +4,13 @@ use super::values::{BASE, Values};
 use crate::op::PAGE;
 use freehold::{
     PageIndex,
-    access::Pins,
     counted::Counted,
     engine::{Blocks, Config, Engine, HugePages, Nodes, SharedBlocks, SharedHuge},
     hugetlb::HugePageSize,
     nommu::{NoMmuSpace, Regions},
     object::{File, FileAccess, Frames, IoError, Mapping, Pager, Segment, Special, Zeroes},
     platform::Platform,
+    remote::Pins,
     rmap::FileRmap,
     space::{
         FaultLock, HugetlbLock, Layout, Limits, Locking, MapFlags, Mdwe, Placement, Prot, SpaceConfig,

@@ -71,7 +71,7 @@ impl Victim {
                 let mut page = 0;
                 Box::new(move || {
                     if page == PAGES {
-                        process.madvise(at, PAGES * PAGE, freehold::space::Advice::DontNeed)?;
+                        process.madvise(at, PAGES * PAGE, freehold::call::Advice::DontNeed)?;
                         page = 0;
                     }
                     let started = Instant::now();

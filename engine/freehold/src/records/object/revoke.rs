@@ -7,10 +7,10 @@
 //! zap       under the i_mmap lock, shared: every entry goes, and is flushed
 //! ```
 //!
-//! The code that makes an entry (`fault/special.rs`, `space/driver.rs`) has read the count before it asked
-//! the hook, and reads it again within the read section in which it makes the entry: unchanged, the walk
-//! meets the entry, since the VMA was linked before; changed, it asks again. Nobody waits for a hook, so the
-//! driver may hold locks that its hooks take.
+//! The code that makes an entry (`fault/special.rs`, `call/mmap/driver.rs`) has read the count before it
+//! asked the hook, and reads it again within the read section in which it makes the entry: unchanged, the
+//! walk meets the entry, since the VMA was linked before; changed, it asks again. Nobody waits for a hook, so
+//! the driver may hold locks that its hooks take.
 
 use super::{Asked, mapping::Mapping, truncate::Copies};
 use crate::{grace::grace_period, platform::Platform};

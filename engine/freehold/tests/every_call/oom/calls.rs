@@ -5,9 +5,9 @@ use super::{
     *,
 };
 use freehold::{
-    access::AccessMode,
+    call::{Advice, LockAllFlags, LockFlags, RemapFlags},
     fault::FaultError,
-    space::{Advice, LockAllFlags, LockFlags, RemapFlags},
+    remote::AccessMode,
     vma::flags::VmFlags,
 };
 

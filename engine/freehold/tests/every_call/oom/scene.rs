@@ -5,9 +5,10 @@ use super::{
     *,
 };
 use freehold::{
+    call::Advice,
     fault::FaultError,
     object::{Frames, Special},
-    space::{Advice, Counts},
+    space::Counts,
     vma::flags::VmFlags,
 };
 

@@ -2,7 +2,7 @@
 
 use super::{Left, Op, PAGE, R, RW, op, told};
 use crate::sweep::scene::Scene;
-use freehold::{access::IoVec, error::Errno, space::Advice};
+use freehold::{call::Advice, error::Errno, remote::IoVec};
 
 fn advise(s: &Scene, advice: Advice) -> Result<u64, Errno> {
     told!(s.process.madvise(s.at(1), 4 * s.unit, advice))

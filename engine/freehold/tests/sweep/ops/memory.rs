@@ -3,11 +3,12 @@
 use super::{Left, Op, done, made, op, signal, told};
 use crate::sweep::{scene::Scene, stage::HOG, *};
 use freehold::{
-    access::{AccessMode, IoVec, PinFlags},
+    call::{LockAllFlags, LockFlags, RemapFlags, ShmFlags, SpecialPart},
     error::Errno,
     fault::Access,
     platform::PkeyRights,
-    space::{Arguments, LockAllFlags, LockFlags, RemapFlags, ShmFlags, SpecialPart},
+    remote::{AccessMode, IoVec, PinFlags},
+    space::Arguments,
     vma::flags::VmFlags,
 };
 

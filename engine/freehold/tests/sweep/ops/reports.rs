@@ -4,8 +4,9 @@ use super::{Op, made, op, told};
 use crate::sweep::scene::Scene;
 use freehold::{
     UserRange,
+    call::SyncFlags,
     error::Errno,
-    space::{QueryFlags, SyncFlags, clear_refs::ClearRefs},
+    report::{QueryFlags, clear_refs::ClearRefs},
 };
 
 fn lengths(s: &Scene) -> Result<u64, Errno> {

@@ -3,7 +3,10 @@
 use crate::executor::{Barrier, Instant, sleep, together, unnoted};
 use crate::load::{ANON, PAGE, RW, World, fault_in};
 use freehold::fault::Access;
-use freehold::space::{Advice, Locking, MapFlags, Placement, Prot, SpaceConfig, Write};
+use freehold::{
+    call::Advice,
+    space::{Locking, MapFlags, Placement, Prot, SpaceConfig, Write},
+};
 use freehold_machine::{Machine, Process};
 use freehold_sync::Host;
 use std::time::Duration;

@@ -1,0 +1,293 @@
+//! brk: the heap, one growing area behind the program's data.
+//!
+//! # The break
+//!
+//! The break, and where the heap starts, are written by the writer of the whole; the break is written by one
+//! writer of a part, too. That one has said so in `heap_moves`:
+//!
+//! | `heap_moves` | meaning | goes to |
+//! | --- | --- | --- |
+//! | false | no writer of a part looks at the break | true: a writer of a part, within the gate |
+//! | true | one does, and may move it | false: the same task, when its draft is published, before it leaves the gate |
+//!
+//! A task that finds it true works on the whole. So it is false for the writer of the whole, and what the
+//! break says agrees with what is mapped for everybody that may look.
+
+use crate::space::{
+    AddressSpace,
+    change::split_merge::NewMapping,
+    change::unmap::Decoded,
+    counters::Needs,
+    limits::Replaced,
+    locking::WriteGuard,
+    part::{Part, PartRoom},
+};
+use crate::{
+    PAGE_SIZE,
+    error::{HeapError, NoMemory},
+    object::Object,
+    platform::Platform,
+    vma::{flags::VmFlags, merge::Attrs},
+};
+use core::cell::Cell;
+use freehold_range::Refused;
+use freehold_sync::{Killed, atomic::Ordering::Relaxed};
+use freehold_vmspace::{PageCount, PageIndex, UserRange};
+
+/// What the heap is, besides what mlockall adds.
+const HEAP: VmFlags = VmFlags::READ
+    .union(VmFlags::WRITE)
+    .union(VmFlags::MAYREAD)
+    .union(VmFlags::MAYWRITE)
+    .union(VmFlags::MAYEXEC)
+    .union(VmFlags::ACCOUNT)
+    .union(VmFlags::SOFTDIRTY);
+
+/// The end of the last page that a break at `brk` needs; `None` beyond the last address.
+fn page_end(brk: u64) -> Option<u64> {
+    brk.checked_next_multiple_of(PAGE_SIZE)
+}
+
+/// The heap may not grow; nobody is told why.
+struct Denied;
+
+impl From<NoMemory> for Denied {
+    fn from(_: NoMemory) -> Self {
+        Denied
+    }
+}
+
+/// What it takes to bring the break to where it is wanted.
+#[derive(Clone, Copy)]
+enum Step {
+    /// It cannot be there.
+    Denied,
+    /// Nothing: it stays in its page.
+    InPage,
+    /// These pages, at the end of the heap.
+    Grow(UserRange),
+    /// That these pages go.
+    Shrink(UserRange),
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Asks for the break, the end of the heap, to be at `to`. Returns where it is: at `to`, or, when that
+    /// cannot be, where it was. It never lies below where it started.
+    ///
+    /// # Errors
+    ///
+    /// Only a fatal signal.
+    ///
+    /// # Locks
+    ///
+    /// The mmap lock for writing, killably; in shrinking, as munmap; where the heap is locked, then those of
+    /// faults.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// let heap = space.brk(0).unwrap();
+    /// assert_eq!(space.brk(heap + PAGE_SIZE), Ok(heap + PAGE_SIZE));
+    /// assert_eq!(space.brk(u64::MAX), Ok(heap + PAGE_SIZE), "as it was");
+    /// ```
+    pub fn brk(&self, to: u64) -> Result<u64, Killed> {
+        let room = PartRoom::default();
+        let (guard, now, step) = self.write_heap(&room, to)?;
+        match step {
+            Step::Denied => Ok(now),
+            Step::InPage => {
+                self.brk.store(to, Relaxed);
+                Ok(to)
+            }
+            Step::Shrink(gone) => Ok(self.shrink_heap(guard, now, to, gone)),
+            Step::Grow(range) => {
+                if guard.grow_heap(range).is_err() {
+                    return Ok(now);
+                }
+                self.brk.store(to, Relaxed);
+                let locked = self.default_flags().contains(VmFlags::LOCKED);
+                drop(guard);
+                if locked {
+                    self.populate_leniently(range);
+                }
+                Ok(to)
+            }
+        }
+    }
+
+    /// The right to bring the break to `to`: as a writer of the pages that come or go, who alone moves the
+    /// break; or as the writer of the whole, at a moment when none of them is still closing. With it, where
+    /// the break is and what it takes: decided once, for limits may change at any time.
+    fn write_heap<'s>(
+        &'s self,
+        room: &'s PartRoom,
+        to: u64,
+    ) -> Result<(WriteGuard<'s, P>, u64, Step), Killed> {
+        let decided = Cell::new((0, Step::Denied));
+        let decide = || {
+            // Relaxed: a guess, until it is known that nobody moves it.
+            let now = self.brk.load(Relaxed);
+            decided.set((now, self.step_to(now, to)));
+            decided.get()
+        };
+        let needs = || self.needs_for(decide().1);
+        let claim = |guard: &WriteGuard<'s, P>| guard.claim_heap(decided.get());
+        let closing = |guard: &WriteGuard<'s, P>| match decide().1 {
+            Step::Denied | Step::InPage => false,
+            Step::Shrink(gone) => !guard.make_way(gone),
+            Step::Grow(range) => {
+                let above = range.end().saturating_add(PAGE_SIZE) & !(PAGE_SIZE - 1);
+                !guard.make_way(range.with_end(above))
+            }
+        };
+        let guard = self.write_claimed(room, needs, claim, closing)?;
+        let (now, step) = decided.get();
+        Ok((guard, now, step))
+    }
+
+    /// What it takes to bring the break from `now` to `to`.
+    fn step_to(&self, now: u64, to: u64) -> Step {
+        let (Some(old_end), Some(new_end)) = (page_end(now), page_end(to)) else { return Step::Denied };
+        if to < self.start_brk.load(Relaxed) || !self.may_have_data(to) {
+            Step::Denied
+        } else if new_end == old_end {
+            Step::InPage
+        } else if to <= now {
+            Step::Shrink(UserRange::new(new_end, old_end))
+        } else {
+            Step::Grow(UserRange::new(old_end, new_end))
+        }
+    }
+
+    /// What that may add to sizes that have limits.
+    fn needs_for(&self, step: Step) -> Needs {
+        match step {
+            Step::Denied | Step::InPage => Needs::default(),
+            Step::Shrink(_) => Needs::CUTS,
+            Step::Grow(range) => {
+                let pages = range.pages();
+                let locked = self.default_flags().contains(VmFlags::LOCKED);
+                Needs { vmas: 1, pages, locked: if locked { pages } else { PageCount::ZERO } }
+            }
+        }
+    }
+
+    /// What mlockall(MCL_FUTURE) and `set_memory_merge` add to new mappings.
+    fn default_flags(&self) -> VmFlags {
+        // Relaxed: by writers, of the whole or of parts, like every access.
+        VmFlags::from_bits_retain(self.default_flags.load(Relaxed))
+    }
+
+    /// Puts the heap, which is empty, at `start`: prctl(PR_SET_MM) with PR_SET_MM_START_BRK and
+    /// PR_SET_MM_BRK, by which a restored program gets the heap it had. What is mapped does not change.
+    ///
+    /// # Errors
+    ///
+    /// See [`HeapError`].
+    ///
+    /// # Locks
+    ///
+    /// The mmap lock for writing, killably.
+    pub fn set_heap(&self, start: u64) -> Result<(), HeapError> {
+        if start > Self::TASK_SIZE {
+            return Err(HeapError::Invalid);
+        }
+        let guard = self.write_killable()?;
+        // Relaxed: under the mmap lock, like every access that must agree with another.
+        self.start_brk.store(start, Relaxed);
+        self.brk.store(start, Relaxed);
+        drop(guard);
+        Ok(())
+    }
+
+    /// RLIMIT_DATA, which counts the program's data with the heap.
+    fn may_have_data(&self, brk: u64) -> bool {
+        let data = self.data.end - self.data.start;
+        (brk - self.start_brk.load(Relaxed)).saturating_add(data) <= self.limits.get().data
+    }
+
+    /// Unmaps `gone`, the pages between the new break and the old one. Returns the break.
+    fn shrink_heap(&self, guard: WriteGuard<'_, P>, now: u64, to: u64, gone: UserRange) -> u64 {
+        if guard.vmas(gone).next().is_none() {
+            return now;
+        }
+        // Set first: on success the lock is gone.
+        self.brk.store(to, Relaxed);
+        match guard.unmap_unlocking(&Decoded::trusted::<P>(gone)) {
+            Ok(()) => to,
+            Err((guard, _)) => {
+                self.brk.store(now, Relaxed);
+                drop(guard);
+                now
+            }
+        }
+    }
+}
+
+impl<P: Platform> WriteGuard<'_, P> {
+    /// Becomes the one writer of a part that moves the break, which was `seen` somewhere, and claims what the
+    /// step takes that was decided by that.
+    fn claim_heap(&self, (seen, step): (u64, Step)) -> Result<(), Refused> {
+        let space = self.space;
+        if !self.part().is_some_and(Part::take_heap) {
+            return Err(Refused::Whole);
+        }
+        if space.brk.load(Relaxed) != seen {
+            // What was reserved is not what is needed.
+            return Err(Refused::Filled);
+        }
+        match step {
+            Step::Denied | Step::InPage => Ok(()),
+            Step::Shrink(_) if !space.unmaps_parts() => Err(Refused::Whole),
+            Step::Shrink(gone) => self.claim_range(gone),
+            Step::Grow(range) if range.end() > AddressSpace::<P>::TASK_SIZE => Ok(()),
+            Step::Grow(range) => self.claim_hole(range, |above| self.kept_below(above) + PAGE_SIZE),
+        }
+    }
+
+    /// Maps `range`, which starts at the end of the heap.
+    fn grow_heap(&self, range: UserRange) -> Result<(), Denied> {
+        let space = self.space;
+        let flags = HEAP | space.default_flags();
+        let pages = range.pages();
+        if range.end() > AddressSpace::<P>::TASK_SIZE
+            || (flags.contains(VmFlags::LOCKED) && !self.may_lock_pages(pages))
+            || !self.is_clear_for_heap(range)
+            || !self.may_expand(flags, pages, Replaced::default())
+            || !self.may_have_vmas(0)
+        {
+            return Err(Denied);
+        }
+        let charge = self.charge(flags, pages, Replaced::default()).map_err(|_| Denied)?;
+        let pgoff = PageIndex::of_byte(range.start());
+        let attrs = Attrs::new(flags, &Object::Anonymous, pgoff);
+        // The first page of the heap never joins what lies before it, even if that looks alike.
+        let new = match range.start() > space.start_brk.load(Relaxed) {
+            true => self.prepare_new(range, &attrs)?,
+            false => {
+                self.reserve(1)?;
+                NewMapping::Fresh(self.alloc(range, &attrs)?)
+            }
+        };
+        let _ = self.insert(range, new, &attrs);
+        charge.keep();
+        space.counters.count_mapped(self, flags, pages);
+        if flags.contains(VmFlags::LOCKED) {
+            space.counters.count_locked(self, pages);
+        }
+        Ok(())
+    }
+
+    /// Whether `range` is free, and a page more, and then the gap that what comes next keeps below itself. A
+    /// writer of a part has claimed it as such.
+    fn is_clear_for_heap(&self, range: UserRange) -> bool {
+        self.part().is_some()
+            || self.next_taken(range.start()).is_none_or(|(_, kept)| range.end() + PAGE_SIZE <= kept)
+    }
+}

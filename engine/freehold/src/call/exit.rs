@@ -1,0 +1,51 @@
+//! The end of an address space: when its last user lets go of it.
+
+use crate::space::AddressSpace;
+use crate::{counted::Shared, platform::Platform};
+use freehold_vmspace::UserRange;
+
+impl<P: Platform> AddressSpace<P> {
+    /// Unmaps everything, in one piece: what exec does to the old image and a killed process to its own. The
+    /// break and the flags of mlockall for the future stay as they are.
+    ///
+    /// # Locks
+    ///
+    /// The mmap lock for writing; waits for munmaps under way.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.clear();
+    /// assert_eq!(space.counts().map_count, 0);
+    /// ```
+    pub fn clear(&self) {
+        let guard = self.write_range_unkillable(UserRange::new(0, Self::TASK_SIZE));
+        let unmapped = guard.unmap_all();
+        drop(guard);
+        unmapped.retire();
+    }
+}
+
+impl<P: Platform> Shared for AddressSpace<P> {
+    /// After this nobody comes here through a file any more.
+    fn end(&self) {
+        self.clear();
+    }
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Gives back what this address space keeps for changes to come: a few nodes of its tree of VMAs.
+    ///
+    /// # Locks
+    ///
+    /// The mmap lock for writing.
+    pub fn trim(&self) {
+        self.write().trim_tree();
+    }
+}

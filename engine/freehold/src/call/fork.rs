@@ -1,0 +1,195 @@
+//! fork: a copy of an address space, whose private pages both sides share until one writes.
+//!
+//! ```text
+//! parent  mmap lock for writing, and each VMA's write lock before it is looked at (hazard C-21)
+//! child   built in private: nobody but the reverse maps of files can find it
+//! ```
+//!
+//! For each VMA, in order: its record in the child; its place in the file's interval tree, right behind the
+//! parent's; its entries. An entry that allowed a store loses that right on both sides, under both tables'
+//! locks; the parent's processors may still store through what their TLBs remember, but only until the flush,
+//! and the flush comes before any of the parent's locks is let go. What faults would bring back by themselves
+//! is not copied: pages of files, and the zero page, in VMAs that never had an anonymous page.
+//!
+//! A page that somebody has pinned stays the parent's own, and the child gets a copy: hazard C-57. It is made
+//! after that flush, with the parent's VMAs still locked, so that no processor stores to the page meanwhile,
+//! and the child's memory is that of one moment.
+//!
+//! A failure leaves a child that is complete as far as it goes: it is dropped like any other address space,
+//! and the parent's pages are its own again as soon as the references are gone (hazard C-64).
+
+use crate::space::{
+    AddressSpace, SpaceConfig,
+    limits::Replaced,
+    locking::{WriteGuard, entry},
+};
+use crate::{
+    counted::Counted,
+    error::{ForkError, NoMemory},
+    platform::Platform,
+    records::{
+        reverse::edit::RmapEdit,
+        uffd::{Context, event::Notices},
+    },
+    rounds::Rounds,
+    vma::{AnonVma, Vma, flags::VmFlags, merge::Attrs, owned::OwnedVma},
+};
+use freehold_sync::atomic::Ordering::Relaxed;
+use freehold_vmspace::{Fork, ForkGather, UserRange};
+
+impl<P: Platform> AddressSpace<P> {
+    /// Makes a copy of this address space: what a forked child starts with. What is written on one side
+    /// afterwards is not seen on the other, except in shared mappings.
+    ///
+    /// Absent in the child: VMAs with `DONTCOPY`, the contents of those with `WIPEONFORK`, locks of memory
+    /// (those of mlockall for the future as well), userfaultfds that do not want to hear of forks.
+    ///
+    /// # Errors
+    ///
+    /// See [`ForkError`]; there is no child, and nothing else has changed.
+    ///
+    /// # Locks
+    ///
+    /// The mmap lock for writing and the write lock of each VMA, both killably; inside it the child's; the
+    /// i_mmap lock of each file. Then, where a userfaultfd wants to hear of it, waits until it has.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, remote::AccessMode, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.write_memory(at, b"parent", AccessMode::Plain).unwrap();
+    /// let child = space.fork().unwrap();
+    /// child.write_memory(at, b"child!", AccessMode::Plain).unwrap();
+    /// let mut found = [0; 6];
+    /// space.read_memory(at, &mut found, AccessMode::Plain).unwrap();
+    /// assert_eq!(&found, b"parent");
+    /// ```
+    pub fn fork(&self) -> Result<Counted<Self>, ForkError> {
+        let child = self.new_child()?;
+        let mut notices = Notices::new();
+        let guard = self.write_killable()?;
+        let copied = guard.copy_into(&child, &mut notices);
+        // A child that is not wanted is dropped without the parent's lock; so are contexts of its own.
+        drop(guard);
+        copied?;
+        notices.send();
+        Ok(child)
+    }
+
+    /// An empty address space with the same settings.
+    fn new_child(&self) -> Result<Counted<Self>, NoMemory> {
+        let config = SpaceConfig {
+            mmap_base: self.mmap_base,
+            layout: self.layout,
+            placement: self.placement,
+            brk: self.start_brk.load(Relaxed),
+            data: self.data.clone(),
+            limits: self.limits.get(),
+            mdwe: self.mdwe().inherited(),
+            thp_disable: self.thp_disable(),
+            memory_merge: self.memory_merge(),
+            locking: self.locking,
+            lock_stats: self.mmap_lock.stats().is_some() && self.engine.lock_stats.is_none(),
+        };
+        AddressSpace::make(&self.engine, &config)
+    }
+}
+
+impl<P: Platform> WriteGuard<'_, P> {
+    /// Copies everything into `child`, which is empty.
+    fn copy_into(&self, child: &Counted<AddressSpace<P>>, notices: &mut Notices<P>) -> Result<(), ForkError> {
+        let copy = child.write_nested();
+        child.start_brk.store(self.space.start_brk.load(Relaxed), Relaxed);
+        child.brk.store(self.space.brk.load(Relaxed), Relaxed);
+        child.put_arguments(self.space.arguments());
+        child.pkeys.inherit(&copy, self);
+        let mut gather = self.space.vm.gather();
+        let (mut kept, mut rounds) = (0, Rounds::new());
+        let copied = self.vmas(UserRange::ALL).try_for_each(|vma| {
+            rounds.again::<P>()?;
+            self.lock_vma_killable(vma)?;
+            if vma.flags().contains(VmFlags::DONTCOPY) {
+                return Ok(());
+            }
+            let uffd = notices.note_fork(vma, child)?;
+            self.copy_vma(vma, uffd.as_ref(), &copy, &mut gather).map(|pages| kept += pages)
+        });
+        // Whether or not it went well: entries have lost rights.
+        gather.finish();
+        copied?;
+        match kept {
+            0 => Ok(()),
+            _ => Ok(copy.vmas(UserRange::ALL).try_for_each(|vma| self.space.copy_kept(vma, child))?),
+        }
+    }
+
+    /// Returns how many pages the child has not got yet, since they are pinned.
+    fn copy_vma(
+        &self,
+        vma: &Vma<P>,
+        uffd: Option<&Counted<Context<P>>>,
+        copy: &WriteGuard<'_, P>,
+        gather: &mut ForkGather<'_, P>,
+    ) -> Result<u64, ForkError> {
+        let flags = vma.flags();
+        let charge = self.charge(flags, vma.pages(), Replaced::default()).map_err(|_| ForkError::Limit)?;
+        let wiped = flags.contains(VmFlags::WIPEONFORK);
+        let anon = match vma.anon().is_some() && !wiped {
+            true => AnonVma { id: self.space.engine.new_anon().forked(), tree: vma.tree() },
+            false => AnonVma::NONE,
+        };
+        let lost = if uffd.is_some() { VmFlags::LOCK_MASK } else { VmFlags::LOCK_MASK | VmFlags::UFFD };
+        let attrs = Attrs { flags: flags - lost, anon, uffd, reserves: None, ..vma.attrs() };
+        copy.reserve(1)?;
+        let child = copy.alloc(vma.range(), &attrs)?;
+        copy.insert_copy(vma, child);
+        charge.keep();
+        let uffd_wp = attrs.flags.contains(VmFlags::UFFD_WP);
+        if let Some(size) = vma.huge_page_size() {
+            let fork = Fork { private: !vma.flags().contains(VmFlags::MAYSHARE), uffd_wp };
+            if fork.private || uffd_wp {
+                self.space.copy_huge_pages(vma, size, fork, copy.space, gather)?;
+            }
+            return Ok(0);
+        }
+        match !wiped && has_entries_to_copy(vma, attrs.flags) {
+            true => {
+                let fork = Fork { private: vma.flags().is_cow(), uffd_wp };
+                Ok(self.space.vm.copy_entries(vma.range(), fork, &copy.space.vm, gather)?)
+            }
+            false => Ok(0),
+        }
+    }
+
+    /// Stores the child's VMA. It is complete when the file's walkers can find it (hazard C-18).
+    fn insert_copy(&self, parent: &Vma<P>, child: OwnedVma<'_, P>) {
+        let child = child.into_ref();
+        self.attach(child);
+        self.replace(child.range(), &[entry(child)]);
+        self.space.counters.count_vmas(self, 1);
+        self.space.counters.count_mapped(self, child.flags(), child.pages());
+        RmapEdit::of(child).insert_after(parent, child);
+    }
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Gives `child` copies of the pages of its VMA that this space has pinned.
+    fn copy_kept(&self, vma: &Vma<P>, child: &AddressSpace<P>) -> Result<(), NoMemory> {
+        // Huge pages of pools were copied with their entries.
+        if !vma.anon().is_some() || vma.flags().contains(VmFlags::HUGETLB) {
+            return Ok(());
+        }
+        self.vm.copy_kept(vma.range(), &child.vm, |page| vma.anon_page(page))
+    }
+}
+
+/// Whether a VMA has entries that faults of the child, whose VMA has these flags, could not make as well.
+fn has_entries_to_copy<P: Platform>(vma: &Vma<P>, child: VmFlags) -> bool {
+    let kept = VmFlags::MAYBE_GUARD | VmFlags::PFNMAP | VmFlags::MIXEDMAP | VmFlags::UFFD_WP;
+    vma.anon().is_some() || child.intersects(kept)
+}

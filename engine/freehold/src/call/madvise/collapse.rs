@@ -1,0 +1,106 @@
+//! MADV_COLLAPSE: huge pages in place of small ones, now.
+//!
+//! As on Linux 6.18, a call goes over the whole 2 MiB of each VMA's part of the range: the first that cannot
+//! be collapsed ends it, unless it only was in use just now. A VMA in which no huge page fits is refused.
+
+use crate::fault::{FaultError, huge::HUGE};
+use crate::{
+    error::MadviseError,
+    object::{Object, Wanted},
+    platform::Platform,
+    space::{AddressSpace, ThpDisable, change::parts::Parts},
+    vma::{Vma, flags::VmFlags},
+};
+use freehold_vmspace::{PageRange, UserRange};
+
+/// VMAs that never have huge pages of small ones.
+const NEVER: VmFlags = VmFlags::SPECIAL.union(VmFlags::HUGETLB).union(VmFlags::NOHUGEPAGE);
+/// Pages of a huge one.
+const PAGES: u64 = HUGE / crate::PAGE_SIZE;
+
+impl<P: Platform> AddressSpace<P> {
+    pub(crate) fn advise_collapse(&self, range: UserRange) -> Result<(), MadviseError> {
+        let (mut at, mut no_holes) = (range.start(), true);
+        while at < range.end() {
+            let guard = self.read_killable()?;
+            let Some((vma, part)) = guard.first_part(range.rest(at)) else {
+                no_holes = false;
+                break;
+            };
+            no_holes &= part.start() == at;
+            at = part.end();
+            self.check_collapse(vma)?;
+            drop(guard);
+            self.collapse_part(part)?;
+        }
+        if no_holes { Ok(()) } else { Err(MadviseError::NotMapped) }
+    }
+
+    /// Whether huge pages may come into `vma` when they are asked for.
+    fn check_collapse(&self, vma: &Vma<P>) -> Result<(), MadviseError> {
+        let first = vma.start().next_multiple_of(HUGE);
+        let fits = first.checked_add(HUGE).is_some_and(|end| end <= vma.end());
+        let aligned = match vma.object() {
+            Object::Anonymous | Object::Zeroes(_) => true,
+            Object::File(file) => {
+                file.mapping().is_shmem() && vma.pgoff_of(first).get().is_multiple_of(PAGES)
+            }
+            _ => false,
+        };
+        let refused = vma.flags().intersects(NEVER) || self.thp_disable() == ThpDisable::Everywhere;
+        if fits && aligned && !refused { Ok(()) } else { Err(MadviseError::Invalid) }
+    }
+
+    /// The whole 2 MiB of `part`, one after another, each under locks of its own.
+    fn collapse_part(&self, part: UserRange) -> Result<(), MadviseError> {
+        let (first, end) = (part.start().next_multiple_of(HUGE), part.end() - part.end() % HUGE);
+        if first > end {
+            return Err(MadviseError::Invalid);
+        }
+        let mut result = Ok(());
+        for at in (first..end).step_by(HUGE as usize) {
+            match self.collapse_one(at) {
+                Ok(()) => {}
+                Err(MadviseError::InUse) => result = Err(MadviseError::InUse),
+                Err(error) => return Err(error),
+            }
+        }
+        result
+    }
+
+    fn collapse_one(&self, first: u64) -> Result<(), MadviseError> {
+        let range = UserRange::at(first, HUGE);
+        let guard = self.write_range(range)?;
+        // Others may have been here since it was looked at.
+        let vma = guard.find(first).filter(|vma| vma.end() >= range.end()).ok_or(MadviseError::Invalid)?;
+        self.check_collapse(vma)?;
+        let Object::File(file) = vma.object() else { return self.collapse(&guard, vma, first) };
+        let file = file.clone();
+        let index = vma.pgoff_of(first);
+        drop(guard);
+        let pages = PageRange::new(index, (index + PAGES).min(file.mapping().end()));
+        if !pages.into_iter().any(|index| file.mapping().has_page(index)) {
+            return Err(MadviseError::Invalid);
+        }
+        for index in pages {
+            self.fill(&file, Wanted::alone(index), first).map_err(unfilled)?;
+        }
+        let guard = self.read_killable()?;
+        let same = |vma: &&Vma<P>| {
+            vma.end() >= range.end()
+                && vma.object().file().is_some_and(|now| core::ptr::eq(&**now, &*file))
+                && vma.pgoff_of(first) == index
+        };
+        let vma = guard.find(first).filter(same).ok_or(MadviseError::Invalid)?;
+        if self.map_window(vma, range)? { Ok(()) } else { Err(MadviseError::Invalid) }
+    }
+}
+
+/// Why a page of shared memory did not come.
+fn unfilled(error: FaultError) -> MadviseError {
+    match error {
+        FaultError::Killed => MadviseError::Killed,
+        FaultError::OutOfMemory => MadviseError::OutOfMemory,
+        _ => MadviseError::Invalid,
+    }
+}

@@ -1,0 +1,88 @@
+//! Advice about the file behind a mapping.
+
+use super::{Advice, check_seal, whole};
+use crate::space::{AddressSpace, change::parts::Parts};
+use crate::{
+    counted::Counted,
+    error::MadviseError,
+    object::{File, FillError},
+    platform::Platform,
+    records::uffd::event::Notice,
+    vma::{Vma, flags::VmFlags},
+};
+use freehold_vmspace::{PageRange, UserRange};
+
+impl<P: Platform> AddressSpace<P> {
+    /// The file is at work without any lock of the address space, so each part is looked up anew at the
+    /// address where the last one ended, and nothing found before is used again (hazard C-69).
+    pub(super) fn advise_file(&self, mut range: UserRange, advice: Advice) -> Result<(), MadviseError> {
+        let mut no_holes = true;
+        while range.start() < range.end() {
+            let guard = self.read_killable()?;
+            let Some((vma, part)) = guard.first_part(range) else {
+                no_holes = false;
+                break;
+            };
+            no_holes &= part.start() == range.start();
+            range = range.with_start(part.end());
+            check_seal(vma, advice)?;
+            let target = match advice {
+                Advice::Remove => Some(removable(vma)?.clone()),
+                _ => vma.object().file().cloned(),
+            };
+            let Some(file) = target else { continue };
+            let notice = if advice == Advice::Remove { Notice::remove(vma, part) } else { None };
+            let first = vma.pgoff_of(part.start());
+            let pages = PageRange::at(first, part.pages());
+            drop(guard);
+            notice.into_iter().for_each(Notice::send);
+            match advice {
+                Advice::Remove => punch(&file, pages)?,
+                _ => read_ahead(&file, pages),
+            }
+        }
+        whole(no_holes)
+    }
+}
+
+/// The file behind `vma`, if a hole may be punched into it through this mapping.
+fn removable<P: Platform>(vma: &Vma<P>) -> Result<&Counted<File<P>>, MadviseError> {
+    let flags = vma.flags();
+    let file =
+        vma.object().open_file().filter(|_| !flags.contains(VmFlags::LOCKED)).ok_or(MadviseError::Invalid)?;
+    let writes_reach_it = flags.contains(VmFlags::SHARED | VmFlags::MAYWRITE);
+    if writes_reach_it { Ok(file) } else { Err(MadviseError::AccessDenied) }
+}
+
+fn punch<P: Platform>(file: &File<P>, pages: PageRange) -> Result<(), MadviseError> {
+    let bytes = pages.start.byte()..pages.end.byte();
+    file.mapping().punch(bytes).map_err(|error| match error {
+        FillError::NoMemory => MadviseError::OutOfMemory,
+        FillError::Sealed => MadviseError::Sealed,
+        FillError::Invalid => MadviseError::Invalid,
+        FillError::Unsupported => MadviseError::NotSupported,
+        FillError::Killed => MadviseError::Killed,
+        FillError::BeyondEnd
+        | FillError::Io
+        | FillError::Busy
+        | FillError::Lost
+        | FillError::NoSpace
+        | FillError::NoHugePages => MadviseError::Io,
+    })
+}
+
+/// Most pages that one piece of advice brings in: a hint must not take all memory.
+const READ_AHEAD: u64 = 512;
+
+/// Brings the first pages into the cache; the first failure ends it, and nobody is told: it was a hint.
+/// Shared memory has nothing to be read from, and a direct file nothing to be read into.
+fn read_ahead<P: Platform>(file: &File<P>, pages: PageRange) {
+    if file.mapping().is_shmem() || file.mapping().is_mapped_singly() {
+        return;
+    }
+    for index in PageRange::new(pages.start, pages.end.min(pages.start + READ_AHEAD)) {
+        if file.mapping().fill(index).is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Advice that is a flag of the VMA.
+
+use super::{Advice, check_seal, whole};
+use crate::call::ksm::may_merge;
+use crate::space::{
+    AddressSpace,
+    change::parts::{Holes, Parts},
+    change::split_merge::Change,
+    counters::Needs,
+    part::PartRoom,
+};
+use crate::{
+    error::MadviseError,
+    object::Object,
+    platform::Platform,
+    vma::{Vma, flags::VmFlags},
+};
+use freehold_vmspace::UserRange;
+
+impl<P: Platform> AddressSpace<P> {
+    pub(super) fn advise_flags(&self, range: UserRange, advice: Advice) -> Result<(), MadviseError> {
+        let room = PartRoom::default();
+        let guard = self.write_part(&room, range, Needs::CUTS)?;
+        whole(guard.for_each_vma_range(range, Holes::Skip, |vma, part| {
+            check_seal(vma, advice)?;
+            let flags = advised(vma, advice)?;
+            if flags != vma.flags() {
+                let _ = guard.modify(vma, part, Change { flags, policy: vma.policy() })?;
+            }
+            Ok::<(), MadviseError>(())
+        })?)
+    }
+}
+
+/// The flags of `vma` after it was advised.
+fn advised<P: Platform>(vma: &Vma<P>, advice: Advice) -> Result<VmFlags, MadviseError> {
+    let flags = vma.flags();
+    let special = flags.intersects(VmFlags::SPECIAL);
+    let refused = match advice {
+        Advice::DoFork => special && !flags.contains(VmFlags::HUGETLB),
+        Advice::WipeOnFork => !matches!(vma.object(), Object::Anonymous) || flags.contains(VmFlags::SHARED),
+        Advice::KeepOnFork => flags.contains(VmFlags::DROPPABLE),
+        Advice::DoDump => {
+            (special && !flags.contains(VmFlags::HUGETLB)) || flags.contains(VmFlags::DROPPABLE)
+        }
+        _ => false,
+    };
+    if refused {
+        return Err(MadviseError::Invalid);
+    }
+    let order = flags - VmFlags::RAND_READ - VmFlags::SEQ_READ;
+    Ok(match advice {
+        Advice::Normal => order,
+        Advice::Random => order | VmFlags::RAND_READ,
+        Advice::Sequential => order | VmFlags::SEQ_READ,
+        Advice::DontFork => flags | VmFlags::DONTCOPY,
+        Advice::DoFork => flags - VmFlags::DONTCOPY,
+        Advice::Mergeable if !may_merge(flags, vma.object()) => flags,
+        Advice::Mergeable => flags | VmFlags::MERGEABLE,
+        Advice::Unmergeable => flags - VmFlags::MERGEABLE,
+        Advice::HugePage => (flags - VmFlags::NOHUGEPAGE) | VmFlags::HUGEPAGE,
+        Advice::NoHugePage => (flags - VmFlags::HUGEPAGE) | VmFlags::NOHUGEPAGE,
+        Advice::DontDump => flags | VmFlags::DONTDUMP,
+        Advice::DoDump => flags - VmFlags::DONTDUMP,
+        Advice::WipeOnFork => flags | VmFlags::WIPEONFORK,
+        Advice::KeepOnFork => flags - VmFlags::WIPEONFORK,
+        _ => flags,
+    })
+}

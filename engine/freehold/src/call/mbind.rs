@@ -1,0 +1,56 @@
+//! mbind, as far as it keeps VMAs apart: which policy a tag stands for is the embedder's business.
+
+use crate::space::{
+    AddressSpace,
+    change::parts::{Holes, Parts},
+    change::split_merge::{Change, SplitMergeError},
+    counters::Needs,
+    part::PartRoom,
+};
+use crate::{error::MbindError, platform::Platform};
+use freehold_vmspace::UserRange;
+
+impl From<SplitMergeError> for MbindError {
+    fn from(error: SplitMergeError) -> Self {
+        match error {
+            SplitMergeError::TooManyVmas => MbindError::TooManyVmas,
+            SplitMergeError::NoMemory => MbindError::OutOfMemory,
+            SplitMergeError::NotSplittable => MbindError::Invalid,
+        }
+    }
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Gives everything mapped in `len` bytes at `addr` the NUMA policy `tag`. Zero is the default policy.
+    /// VMAs with different tags do not merge. A length that overflows when it is rounded up to whole pages
+    /// counts as zero, as on Linux.
+    ///
+    /// # Errors
+    ///
+    /// See [`MbindError`]. Holes are an error unless the default policy is asked for; then only a range that
+    /// is nothing but a hole is. What lies left of a failure to cut a VMA has the new tag.
+    ///
+    /// # Locks
+    ///
+    /// The mmap lock for writing, killably.
+    pub fn set_policy(&self, addr: u64, len: u64, tag: u64) -> Result<(), MbindError> {
+        let range = UserRange::decode_wrapping(addr, len).ok_or(MbindError::Invalid)?;
+        if range.is_empty() {
+            return Ok(());
+        }
+        let room = PartRoom::default();
+        let guard = self.write_part(&room, range, Needs::CUTS)?;
+        // Holes are looked for before anything changes.
+        let whole = guard.for_each_vma_range(range, Holes::Stop, |_, _| Ok::<(), MbindError>(()))?;
+        if guard.first_part(range).is_none() || (tag != 0 && !whole) {
+            return Err(MbindError::NotMapped);
+        }
+        guard.for_each_vma_range(range, Holes::Skip, |vma, part| {
+            if vma.policy() != tag {
+                let _ = guard.modify(vma, part, Change { flags: vma.flags(), policy: tag })?;
+            }
+            Ok::<(), MbindError>(())
+        })?;
+        Ok(())
+    }
+}

@@ -1,0 +1,275 @@
+//! mlock and its relatives: memory that stays.
+//!
+//! Nothing here takes pages away from anybody, so locking means: a flag on the VMA, a count, and pages
+//! brought in at once unless they are locked only as they come. Locks do not nest, and a forked child has
+//! none.
+
+use crate::space::{
+    AddressSpace,
+    change::parts::{Holes, Parts},
+    change::split_merge::{Change, SplitMergeError},
+    counters::Needs,
+    locking::WriteGuard,
+    part::PartRoom,
+};
+use crate::{
+    PAGE_SIZE,
+    error::{MlockError, PopulateError},
+    platform::Platform,
+    vma::{Vma, flags::VmFlags},
+};
+use bitflags::bitflags;
+use freehold_sync::{Killed, atomic::Ordering::Relaxed};
+use freehold_vmspace::{PageCount, UserRange};
+
+bitflags! {
+    /// Flags of mlock2, with Linux's numbers.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct LockFlags: u32 {
+        /// MLOCK_ONFAULT: lock pages as they come.
+        const ONFAULT = 1;
+    }
+
+    /// Flags of mlockall, with Linux's numbers.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct LockAllFlags: u32 {
+        /// MCL_CURRENT: what is mapped now.
+        const CURRENT = 1;
+        /// MCL_FUTURE: what will be mapped.
+        const FUTURE = 2;
+        /// MCL_ONFAULT: with either: lock pages as they come.
+        const ONFAULT = 4;
+    }
+}
+
+/// VMAs whose pages cannot be locked, or always are: locking passes over them.
+const PASSED_OVER: VmFlags = VmFlags::SPECIAL.union(VmFlags::HUGETLB).union(VmFlags::DROPPABLE);
+
+impl From<SplitMergeError> for MlockError {
+    fn from(error: SplitMergeError) -> Self {
+        match error {
+            SplitMergeError::TooManyVmas => MlockError::TooManyVmas,
+            SplitMergeError::NoMemory => MlockError::OutOfMemory,
+            SplitMergeError::NotSplittable => MlockError::Invalid,
+        }
+    }
+}
+
+impl From<PopulateError> for MlockError {
+    fn from(error: PopulateError) -> Self {
+        match error {
+            PopulateError::OutOfMemory => MlockError::OutOfFrames,
+            PopulateError::Killed => MlockError::Killed,
+            PopulateError::NotMapped
+            | PopulateError::NotPermitted
+            | PopulateError::BadAccess
+            | PopulateError::MemoryFailed => MlockError::NotAccessible,
+        }
+    }
+}
+
+/// Start and length in whole pages. A length that overflows becomes a small one, as on Linux.
+fn whole_pages(addr: u64, len: u64) -> (u64, u64) {
+    let offset = addr % PAGE_SIZE;
+    let len = len.wrapping_add(offset).wrapping_add(PAGE_SIZE - 1) & !(PAGE_SIZE - 1);
+    (addr - offset, len)
+}
+
+/// The flags that a kind of locking puts on a VMA.
+fn lock_flags(on_fault: bool) -> VmFlags {
+    if on_fault { VmFlags::LOCK_MASK } else { VmFlags::LOCKED }
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Locks `len` bytes at `addr` into memory and brings their pages in.
+    ///
+    /// # Errors
+    ///
+    /// See [`MlockError`]. What lies left of a hole is locked; after a failure to bring pages in, everything
+    /// is.
+    ///
+    /// # Locks
+    ///
+    /// The mmap lock for writing, killably; then those of faults.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.mlock(at, 2 * PAGE_SIZE).unwrap();
+    /// assert_eq!((space.counts().locked_vm, space.rss().anon), (2, 2));
+    /// ```
+    pub fn mlock(&self, addr: u64, len: u64) -> Result<(), MlockError> {
+        self.mlock2(addr, len, LockFlags::empty())
+    }
+
+    /// As [`mlock`](Self::mlock), with flags.
+    ///
+    /// # Errors
+    ///
+    /// As [`mlock`](Self::mlock).
+    pub fn mlock2(&self, addr: u64, len: u64, flags: LockFlags) -> Result<(), MlockError> {
+        if !LockFlags::all().contains(flags) {
+            return Err(MlockError::Invalid);
+        }
+        if !self.may_mlock() {
+            return Err(MlockError::NotPermitted);
+        }
+        let (start, len) = whole_pages(addr, len);
+        let needs = Needs { locked: PageCount::of_bytes(len), ..Needs::CUTS };
+        let room = PartRoom::default();
+        let guard = self.write_part_or_whole(&room, start, len, needs)?;
+        guard.check_lock_limit(start, len)?;
+        let range = guard.set_lock(start, len, lock_flags(flags.contains(LockFlags::ONFAULT)))?;
+        drop(guard);
+        Ok(self.populate(range)?)
+    }
+
+    /// The right to change a range, if it is one.
+    fn write_part_or_whole<'s>(
+        &'s self,
+        room: &'s PartRoom,
+        start: u64,
+        len: u64,
+        needs: Needs,
+    ) -> Result<WriteGuard<'s, P>, Killed> {
+        match UserRange::decode(start, len).filter(|range| !range.is_empty()) {
+            Some(range) => self.write_part(room, range, needs),
+            None => self.write_killable(),
+        }
+    }
+
+    /// Lets go of locked memory; of what is not locked, nothing.
+    ///
+    /// # Errors
+    ///
+    /// See [`MlockError`]. What lies left of a hole is unlocked.
+    ///
+    /// # Locks
+    ///
+    /// The mmap lock for writing, killably.
+    pub fn munlock(&self, addr: u64, len: u64) -> Result<(), MlockError> {
+        let (start, len) = whole_pages(addr, len);
+        let room = PartRoom::default();
+        let guard = self.write_part_or_whole(&room, start, len, Needs::CUTS)?;
+        guard.set_lock(start, len, VmFlags::empty()).map(|_| ())
+    }
+
+    /// Locks everything: what is mapped, what will be mapped, or both. Each call replaces what the last one
+    /// said about the future.
+    ///
+    /// # Errors
+    ///
+    /// See [`MlockError`]. What goes wrong with single VMAs is not reported.
+    ///
+    /// # Locks
+    ///
+    /// The mmap lock for writing, killably; then those of faults.
+    pub fn mlockall(&self, flags: LockAllFlags) -> Result<(), MlockError> {
+        if !LockAllFlags::all().contains(flags) || (flags - LockAllFlags::ONFAULT).is_empty() {
+            return Err(MlockError::Invalid);
+        }
+        if !self.may_mlock() {
+            return Err(MlockError::NotPermitted);
+        }
+        let current = flags.contains(LockAllFlags::CURRENT);
+        let guard = self.write_killable()?;
+        if current && !self.may_lock_total(PageCount::new(self.counters.counts().total_vm)) {
+            return Err(MlockError::LockLimit);
+        }
+        let lock = lock_flags(flags.contains(LockAllFlags::ONFAULT));
+        let future = if flags.contains(LockAllFlags::FUTURE) { lock } else { VmFlags::empty() };
+        guard.lock_future(future);
+        if current {
+            guard.set_lock_everywhere(lock);
+        }
+        drop(guard);
+        if current {
+            self.populate_leniently(UserRange::new(0, Self::TASK_SIZE));
+        }
+        Ok(())
+    }
+
+    /// Undoes every lock, of the past and for the future.
+    ///
+    /// # Errors
+    ///
+    /// Only a fatal signal.
+    ///
+    /// # Locks
+    ///
+    /// The mmap lock for writing, killably.
+    pub fn munlockall(&self) -> Result<(), MlockError> {
+        let guard = self.write_killable()?;
+        guard.lock_future(VmFlags::empty());
+        guard.set_lock_everywhere(VmFlags::empty());
+        Ok(())
+    }
+}
+
+impl<P: Platform> WriteGuard<'_, P> {
+    /// RLIMIT_MEMLOCK; what is locked already does not count twice.
+    fn check_lock_limit(&self, start: u64, len: u64) -> Result<(), MlockError> {
+        let pages = PageCount::of_bytes(len);
+        if self.may_lock_pages(pages) {
+            return Ok(());
+        }
+        let range = UserRange::clipped(start, len);
+        let mut again = PageCount::ZERO;
+        for vma in self.vmas(range).filter(|vma| vma.flags().contains(VmFlags::LOCKED)) {
+            again += PageCount::of_bytes(range.end().min(vma.end()) - range.start().max(vma.start()));
+        }
+        if self.may_lock_pages(pages - again) { Ok(()) } else { Err(MlockError::LockLimit) }
+    }
+
+    /// New mappings are locked so from now on.
+    fn lock_future(&self, lock: VmFlags) {
+        // Relaxed: under the mmap lock, like every access.
+        let others = VmFlags::from_bits_retain(self.space.default_flags.load(Relaxed)) - VmFlags::LOCK_MASK;
+        self.space.default_flags.store((others | lock).bits(), Relaxed);
+    }
+
+    /// Gives everything in the range these lock flags, up to the first hole. Returns the range.
+    fn set_lock(&self, start: u64, len: u64, lock: VmFlags) -> Result<UserRange, MlockError> {
+        let range = UserRange::decode(start, len).ok_or(MlockError::Invalid)?;
+        match self.for_each_vma_range(range, Holes::Stop, |vma, part| self.lock_part(vma, part, lock))? {
+            true => Ok(range),
+            false => Err(MlockError::NotMapped),
+        }
+    }
+
+    /// Gives every VMA these lock flags, as far as it lets itself.
+    fn set_lock_everywhere(&self, lock: VmFlags) {
+        let _ = self.for_each_vma_range(
+            UserRange::new(0, AddressSpace::<P>::TASK_SIZE),
+            Holes::Skip,
+            |vma, part| {
+                // A VMA that cannot be joined to its neighbours for want of memory stays as it was; nobody is
+                // told.
+                let _ = self.lock_part(vma, part, lock);
+                Ok::<(), MlockError>(())
+            },
+        );
+    }
+
+    fn lock_part(&self, vma: &Vma<P>, part: UserRange, lock: VmFlags) -> Result<(), MlockError> {
+        let old = vma.flags();
+        let new = (old - VmFlags::LOCK_MASK) | lock;
+        if new == old || old.intersects(PASSED_OVER) || !vma.object().may_lock() {
+            return Ok(());
+        }
+        let pages = part.pages();
+        let _ = self.modify(vma, part, Change { flags: new, policy: vma.policy() })?;
+        match (old.contains(VmFlags::LOCKED), new.contains(VmFlags::LOCKED)) {
+            (false, true) => self.space.counters.count_locked(self, pages),
+            (true, false) => self.space.counters.count_unlocked(self, pages),
+            _ => {}
+        }
+        Ok(())
+    }
+}

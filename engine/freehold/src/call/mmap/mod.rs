@@ -1,0 +1,510 @@
+//! mmap: new mappings, of memory or of a file.
+
+mod claim;
+mod driver;
+mod place;
+mod secret;
+mod store;
+
+use crate::call::ksm::marked;
+use crate::space::{
+    AddressSpace,
+    change::deferred_retire::DeferredRetire,
+    locking::WriteGuard,
+    map_flags::{DROPPABLE, DROPPED, MapFlags, PRIVATE, Prot, SHARED, SHARED_VALIDATE, TYPE, vm_flags},
+    part::PartRoom,
+};
+use crate::{
+    PAGE_SHIFT, PAGE_SIZE,
+    counted::Counted,
+    error::{MmapError, MunmapError, NoMemory},
+    object::{File, FillError, Mapping, Object, VmaInfo, Writing},
+    platform::Platform,
+    records::hugetlb::{file::Reserving, reserves::PendingReservation},
+    vma::{flags::VmFlags, merge::Attrs},
+};
+use freehold_sync::atomic::Ordering::Relaxed;
+use freehold_vmspace::{HugePageSize, PageCount, PageIndex, UserRange};
+
+impl From<MunmapError> for MmapError {
+    fn from(error: MunmapError) -> Self {
+        match error {
+            MunmapError::Sealed => MmapError::NotPermitted,
+            MunmapError::Invalid | MunmapError::NotSplittable => MmapError::Invalid,
+            MunmapError::TooManyVmas => MmapError::TooManyVmas,
+            MunmapError::OutOfMemory => MmapError::OutOfMemory,
+            MunmapError::Killed => MmapError::Killed,
+        }
+    }
+}
+
+/// Arguments in the form the steps need them.
+pub(super) struct Request<P: Platform> {
+    /// Page-aligned hint, or the fixed address as passed.
+    pub(super) addr: u64,
+    /// Whole pages, not zero.
+    pub(super) len: u64,
+    /// Bytes of a page.
+    pub(super) unit: u64,
+    pub(super) flags: MapFlags,
+    pub(super) vm_flags: VmFlags,
+    pub(super) object: Object<P>,
+    pub(super) pgoff: PageIndex,
+    /// Keeps the file from being sealed.
+    writing: Option<Writing<P>>,
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Maps `len` bytes, of anonymous memory or of `file` from byte `offset` on, and returns where.
+    ///
+    /// `addr` is a hint, or with [`MapFlags::FIXED`] the place, whatever is there now. `file` is ignored with
+    /// [`MapFlags::ANONYMOUS`]. All that mmap(2) has, with Linux's order of checks.
+    ///
+    /// # Errors
+    ///
+    /// See [`MmapError`]; nothing was changed, even where Linux leaves a hole in the place of what was to be
+    /// replaced.
+    ///
+    /// # Locks
+    ///
+    /// The mmap lock for writing, killably; before it, to reserve pages of a file of huge pages, the file's
+    /// content lock for writing. Then, to populate, the locks of faults.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// let low = space.mmap(0x10_0000, PAGE_SIZE, rw, private | MapFlags::FIXED_NOREPLACE, None, 0);
+    /// assert_eq!(low, Ok(0x10_0000));
+    /// let again = space.mmap(0x10_0000, PAGE_SIZE, rw, private | MapFlags::FIXED_NOREPLACE, None, 0);
+    /// assert_eq!(again.unwrap_err().errno(), freehold::error::Errno::EEXIST);
+    /// ```
+    pub fn mmap(
+        &self,
+        addr: u64,
+        len: u64,
+        prot: Prot,
+        flags: MapFlags,
+        file: Option<&Counted<File<P>>>,
+        offset: u64,
+    ) -> Result<u64, MmapError> {
+        let mut request = self.decode_mmap(addr, len, prot, flags, file, offset)?;
+        match request.file_to_reserve().cloned() {
+            None => self.map_request(&mut request, None),
+            Some(file) => self.map_reserving(&mut request, &file),
+        }
+    }
+
+    /// The rest of [`mmap`](Self::mmap) where `file` is to reserve its pages.
+    #[cold]
+    fn map_reserving(&self, request: &mut Request<P>, file: &Counted<File<P>>) -> Result<u64, MmapError> {
+        let reserving = file.mapping().reserving()?;
+        self.map_request(request, reserving)
+    }
+
+    /// Steps 2 to 5, with the right that they take.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn map_request(
+        &self,
+        request: &mut Request<P>,
+        reserving: Option<Reserving<'_, P>>,
+    ) -> Result<u64, MmapError> {
+        let fixed = request.fixed_range();
+        match self.write_alone(fixed.unwrap_or(UserRange::EMPTY)) {
+            Some(guard) => guard.map_and_populate_inline(request, None, reserving),
+            None => self.map_beside(request, fixed, reserving),
+        }
+    }
+
+    /// The same where there may be others.
+    #[inline(never)]
+    fn map_beside(
+        &self,
+        request: &mut Request<P>,
+        fixed: Option<UserRange>,
+        mut reserving: Option<Reserving<'_, P>>,
+    ) -> Result<u64, MmapError> {
+        let room = PartRoom::default();
+        let (mut alone, asked) = (request.is_plain(), request.vm_flags);
+        loop {
+            let (guard, placed) = self.write_for(&room, request, fixed, alone)?;
+            match guard.map_and_populate(request, placed, reserving.take()) {
+                Err(_) if room.needs_claim() => (alone, request.vm_flags) = (false, asked),
+                mapped => return mapped,
+            }
+        }
+    }
+
+    /// Step 1: what can be said without looking at the address space.
+    #[inline]
+    pub(super) fn decode_mmap(
+        &self,
+        addr: u64,
+        len: u64,
+        prot: Prot,
+        mut flags: MapFlags,
+        file: Option<&Counted<File<P>>>,
+        offset: u64,
+    ) -> Result<Request<P>, MmapError> {
+        if !offset.is_multiple_of(PAGE_SIZE) {
+            return Err(MmapError::Invalid);
+        }
+        let file = file.filter(|_| !flags.contains(MapFlags::ANONYMOUS));
+        if file.is_none() && !flags.contains(MapFlags::ANONYMOUS) {
+            return Err(MmapError::BadDescriptor);
+        }
+        if file.is_some_and(|file| !self.engine.is(file.mapping().engine())) {
+            return Err(MmapError::OtherEngine);
+        }
+        let huge = file.and_then(|file| file.mapping().huge_page_size());
+        if len == 0 || (flags.contains(MapFlags::HUGETLB) && file.is_some() && huge.is_none()) {
+            return Err(MmapError::Invalid);
+        }
+        let huge = match flags.contains(MapFlags::HUGETLB) && file.is_none() {
+            true => Some(flags.huge_page_size().ok_or(MmapError::Invalid)?),
+            false => huge,
+        };
+        let unit = huge.map_or(PAGE_SIZE, HugePageSize::bytes);
+        if flags.contains(MapFlags::FIXED_NOREPLACE) {
+            flags |= MapFlags::FIXED;
+        }
+        let too_long = if huge.is_some() { MmapError::Invalid } else { MmapError::NoSpace };
+        let len = len.checked_next_multiple_of(unit).ok_or(too_long)?;
+        // Whether the offset fits is asked later: by `settle_file`, and of huge pages last of all by
+        // `store_mapping`.
+        if (offset >> PAGE_SHIFT).checked_add(len >> PAGE_SHIFT).is_none() {
+            return Err(MmapError::OffsetOverflow);
+        }
+        let addr = if flags.contains(MapFlags::FIXED) { addr } else { self.round_hint(addr, unit) };
+        let object = match (file, huge) {
+            (Some(file), _) if file.is_zeroes() => Object::Zeroes(file.clone()),
+            (Some(file), _) => Object::File(file.clone()),
+            (None, Some(size)) => Object::File(File::anonymous_huge(&self.engine, size, len)?),
+            (None, None) => Object::Anonymous,
+        };
+        let mut vm_flags = vm_flags(prot, flags);
+        if huge.is_some() {
+            vm_flags |= VmFlags::HUGETLB | VmFlags::DONTEXPAND;
+        }
+        Ok(Request {
+            addr,
+            len,
+            unit,
+            flags,
+            vm_flags,
+            object,
+            pgoff: PageIndex::of_byte(offset),
+            writing: None,
+        })
+    }
+
+    /// A hint in whole pages, not below the minimum address.
+    fn round_hint(&self, addr: u64, unit: u64) -> u64 {
+        let hint = addr & !(PAGE_SIZE - 1);
+        match hint {
+            0 => 0,
+            // One that overflows is as good as none.
+            _ => hint.max(self.engine.config().mmap_min_addr).checked_next_multiple_of(unit).unwrap_or(0),
+        }
+    }
+}
+
+impl<P: Platform> Request<P> {
+    /// Whether others see stores.
+    pub(super) fn is_shared(&self) -> bool {
+        matches!(self.flags.bits() & TYPE, SHARED | SHARED_VALIDATE)
+    }
+
+    /// Whether the file reserves its pages for the mapping, as it does to shared ones.
+    fn wants_reservation(&self) -> bool {
+        self.is_shared() && !self.flags.contains(MapFlags::NORESERVE)
+    }
+
+    /// The file of huge pages, if there is one and the mapping is to have its pages reserved or may enlarge
+    /// it.
+    fn file_to_reserve(&self) -> Option<&Counted<File<P>>> {
+        if !self.vm_flags.contains(VmFlags::HUGETLB) {
+            return None;
+        }
+        self.object.file().filter(|_| self.wants_reservation() || self.vm_flags.contains(VmFlags::WRITE))
+    }
+
+    /// Reserves pages for a shared mapping of a file of huge pages, and enlarges the file if it may be
+    /// written. Everything else has been asked: the rights, and whether the file can be so large.
+    pub(super) fn reserve(&self, reserving: &Reserving<'_, P>) -> Result<(), MmapError> {
+        let start = self.pgoff.byte();
+        let enlarge = self.vm_flags.contains(VmFlags::WRITE);
+        let reserved = reserving.reserve(start..start + self.len, self.wants_reservation(), enlarge);
+        reserved.map_err(|error| match error {
+            FillError::NoHugePages => MmapError::NoHugePages,
+            _ => MmapError::OutOfMemory,
+        })
+    }
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Reserves pages for a private mapping of huge pages.
+    pub(super) fn reserve_huge_pages(
+        &self,
+        request: &Request<P>,
+    ) -> Result<Option<PendingReservation<P>>, MmapError> {
+        let Object::File(file) = &request.object else { return Ok(None) };
+        let without = VmFlags::MAYSHARE | VmFlags::NORESERVE;
+        match file.mapping().huge_page_size().filter(|_| !request.vm_flags.intersects(without)) {
+            Some(size) => match PendingReservation::new(&self.engine, size, request.len / size.bytes())? {
+                None => Err(MmapError::NoHugePages),
+                reserved => Ok(reserved),
+            },
+            None => Ok(None),
+        }
+    }
+}
+
+impl<'s, P: Platform> WriteGuard<'s, P> {
+    /// Steps 2 to 5, the locks let go of after the fourth; then populates, if that is asked for. Returns the
+    /// address.
+    #[inline(never)]
+    pub(super) fn map_and_populate(
+        self,
+        request: &mut Request<P>,
+        placed: Option<u64>,
+        reserving: Option<Reserving<'_, P>>,
+    ) -> Result<u64, MmapError> {
+        self.map_and_populate_inline(request, placed, reserving)
+    }
+
+    /// The same, inlined: a guard is large to pass on. Here and in the other steps only where the build is
+    /// optimised: else all that they have on the stack adds up (`tests/stack_depth.rs`).
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn map_and_populate_inline(
+        self,
+        request: &mut Request<P>,
+        placed: Option<u64>,
+        reserving: Option<Reserving<'_, P>>,
+    ) -> Result<u64, MmapError> {
+        let space = self.space;
+        let mut replaced = DeferredRetire::new();
+        let mapped = {
+            // It ends where it is, and is not passed on once more.
+            let guard = self;
+            let mapped = guard.map(request, placed, reserving.as_ref(), &mut replaced);
+            // From here on it is the VMA, where there is one, that keeps its file from being sealed: a task
+            // that waits below, for the reader of a userfaultfd say, does not.
+            request.writing = None;
+            mapped
+        };
+        // What was replaced may have been the end of a file: it goes under no lock.
+        drop(reserving);
+        replaced.retire();
+        let (range, populate) = mapped?;
+        if populate {
+            // Errors are not reported: the mapping stands, and the next access shows what is wrong.
+            let _ = space.populate(range);
+        }
+        Ok(range.start())
+    }
+
+    /// Steps 2 to 4. `placed`: where it goes, if that was decided. Returns the range, and whether it wants
+    /// populating.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn map(
+        &self,
+        request: &mut Request<P>,
+        placed: Option<u64>,
+        reserving: Option<&Reserving<'_, P>>,
+        replaced: &mut DeferredRetire<'s, P>,
+    ) -> Result<(UserRange, bool), MmapError> {
+        let space = self.space;
+        if !self.may_have_vmas(0) {
+            return Err(MmapError::TooManyVmas);
+        }
+        let start = match placed {
+            Some(start) if !request.flags.contains(MapFlags::FIXED) => start,
+            _ => self.place(request)?,
+        };
+        let range = UserRange::at(start, request.len);
+        if request.flags.contains(MapFlags::FIXED_NOREPLACE)
+            && self.next_slot(range.start()).is_some_and(|slot| slot.range().start() < range.end())
+        {
+            return Err(MmapError::Occupied);
+        }
+        request.vm_flags |= VmFlags::from_bits_retain(space.default_flags.load(Relaxed));
+        let pkey = self.key_for(VmFlags::empty(), request.vm_flags & VmFlags::ACCESS, None);
+        request.vm_flags = request.vm_flags.with_pkey(pkey);
+        self.check_lock(request)?;
+        self.settle_kind(request, range.start())?;
+        if space.denies_exec(request.vm_flags, request.vm_flags) {
+            return Err(MmapError::AccessDenied);
+        }
+        let file = request.object.file().filter(|file| file.driver().is_some()).cloned();
+        let populate = match file {
+            None => self.store_mapping(request, range, reserving, replaced)?,
+            Some(file) => self.store_driven(&file, request, range, replaced)?,
+        };
+        Ok((range, populate))
+    }
+
+    /// Rights and limits of locked memory.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn check_lock(&self, request: &Request<P>) -> Result<(), MmapError> {
+        if request.flags.contains(MapFlags::LOCKED) && !self.space.may_mlock() {
+            return Err(MmapError::NotPermitted);
+        }
+        let locked = request.vm_flags.contains(VmFlags::LOCKED);
+        if locked && !self.may_lock_pages(PageCount::of_bytes(request.len)) {
+            return Err(MmapError::LockLimit);
+        }
+        Ok(())
+    }
+
+    /// Checks that depend on what is mapped and how, and the flags that follow.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn settle_kind(&self, request: &mut Request<P>, start: u64) -> Result<(), MmapError> {
+        match request.object.open_file().cloned() {
+            Some(file) => {
+                self.settle_file(request, &file)?;
+                if file.is_zeroes() && request.vm_flags.contains(VmFlags::SHARED) {
+                    // The offset stays, although this memory begins at none.
+                    request.object = Object::File(self.shared_memory(request)?);
+                }
+                request.vm_flags = marked(request.vm_flags, &request.object);
+            }
+            None => self.settle_anonymous(request, start)?,
+        }
+        let private = !request.vm_flags.intersects(VmFlags::SHARED | VmFlags::NORESERVE);
+        if request.flags.contains(MapFlags::NORESERVE) && !self.ignores_noreserve(request) {
+            request.vm_flags |= VmFlags::NORESERVE;
+        } else if private && request.vm_flags & (VmFlags::WRITE | VmFlags::HUGETLB) == VmFlags::WRITE {
+            request.vm_flags |= VmFlags::ACCOUNT;
+        }
+        Ok(())
+    }
+
+    /// Returns true if MAP_NORESERVE has no effect, because promises are limited.
+    fn ignores_noreserve(&self, request: &Request<P>) -> bool {
+        self.space.engine.committed.is_strict() && request.unit == PAGE_SIZE
+    }
+
+    /// Makes the file that a shared anonymous mapping maps.
+    fn shared_memory(&self, request: &Request<P>) -> Result<Counted<File<P>>, NoMemory> {
+        let committed = !request.flags.contains(MapFlags::NORESERVE) || self.ignores_noreserve(request);
+        File::shared_memory(&self.space.engine, request.len, committed)
+    }
+
+    fn settle_file(&self, request: &mut Request<P>, file: &File<P>) -> Result<(), MmapError> {
+        /// Flags that MAP_SHARED_VALIDATE lets pass for an ordinary file.
+        const KNOWN: MapFlags = MapFlags::SHARED_VALIDATE
+            .union(MapFlags::FIXED)
+            .union(MapFlags::ANONYMOUS)
+            .union(MapFlags::DENYWRITE)
+            .union(MapFlags::EXECUTABLE)
+            .union(MapFlags::UNINITIALIZED)
+            .union(MapFlags::BIT32)
+            .union(MapFlags::ABOVE_4G)
+            .union(MapFlags::GROWSDOWN)
+            .union(MapFlags::LOCKED)
+            .union(MapFlags::NORESERVE)
+            .union(MapFlags::POPULATE)
+            .union(MapFlags::NONBLOCK)
+            .union(MapFlags::STACK)
+            .union(MapFlags::HUGETLB)
+            // Sizes of huge pages.
+            .union(MapFlags::from_bits_retain(0x1f << 26));
+        let access = file.access();
+        // How far a device goes is for its driver to say.
+        let fits = file.driver().is_some() || file.fits(request.pgoff, request.len >> PAGE_SHIFT);
+        if !fits {
+            return Err(MmapError::OffsetOverflow);
+        }
+        let kind = request.flags.bits() & TYPE;
+        if kind == SHARED_VALIDATE && !KNOWN.contains(request.flags) {
+            return Err(MmapError::UnknownFlag);
+        }
+        match kind {
+            SHARED | SHARED_VALIDATE => {
+                if request.vm_flags.contains(VmFlags::WRITE) && !access.write {
+                    return Err(MmapError::AccessDenied);
+                }
+                if access.append && access.write {
+                    return Err(MmapError::AccessDenied);
+                }
+                request.vm_flags |= VmFlags::SHARED | VmFlags::MAYSHARE;
+                if !access.write {
+                    request.vm_flags -= VmFlags::SHARED | VmFlags::MAYWRITE;
+                }
+            }
+            PRIVATE => {}
+            _ => return Err(MmapError::Invalid),
+        }
+        if !access.read {
+            return Err(MmapError::AccessDenied);
+        }
+        if access.noexec || file.mapping().is_secret() {
+            if request.vm_flags.contains(VmFlags::EXEC) {
+                return Err(MmapError::NotPermitted);
+            }
+            request.vm_flags -= VmFlags::MAYEXEC;
+        }
+        if !access.mappable {
+            return Err(MmapError::NotMappable);
+        }
+        if request.vm_flags.contains(VmFlags::GROWSDOWN) {
+            return Err(MmapError::Invalid);
+        }
+        if file.driver().is_some() || file.is_zeroes() {
+            return Ok(());
+        }
+        if file.mapping().is_secret() {
+            return self.settle_secret(request.len, &mut request.vm_flags);
+        }
+        let writing = Mapping::begin_writing(file.mapping(), &mut request.vm_flags);
+        request.writing = writing.map_err(|_| MmapError::NotPermitted)?;
+        Ok(())
+    }
+
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn settle_anonymous(&self, request: &mut Request<P>, start: u64) -> Result<(), MmapError> {
+        match request.flags.bits() & TYPE {
+            SHARED | DROPPABLE if request.vm_flags.contains(VmFlags::GROWSDOWN) => {
+                return Err(MmapError::Invalid);
+            }
+            DROPPABLE if request.flags.contains(MapFlags::LOCKED) => return Err(MmapError::Invalid),
+            SHARED => {
+                request.vm_flags =
+                    (request.vm_flags - VmFlags::MERGEABLE) | VmFlags::SHARED | VmFlags::MAYSHARE;
+                request.pgoff = PageIndex::ZERO;
+                request.object = Object::File(self.shared_memory(request)?);
+            }
+            PRIVATE => request.pgoff = PageIndex::of_byte(start),
+            DROPPABLE => {
+                request.vm_flags = (request.vm_flags - VmFlags::MERGEABLE) | DROPPED;
+                request.pgoff = PageIndex::of_byte(start);
+            }
+            _ => return Err(MmapError::Invalid),
+        }
+        Ok(())
+    }
+}
+
+impl<P: Platform> Request<P> {
+    /// What decides whether it joins a neighbour.
+    pub(super) fn attrs(&self) -> Attrs<'_, P> {
+        Attrs::new(self.vm_flags, &self.object, self.pgoff)
+    }
+
+    /// What a driver is told of it.
+    pub(super) fn vma_info(&self, range: UserRange) -> VmaInfo {
+        VmaInfo { range, pgoff: self.pgoff, flags: self.vm_flags }
+    }
+
+    /// The same, of what a driver has answered.
+    pub(super) fn answered(&self, object: Object<P>, vm_flags: VmFlags) -> Self {
+        let vm_flags = marked(vm_flags, &object);
+        Request { object, vm_flags, writing: None, ..*self }
+    }
+}

@@ -1,0 +1,39 @@
+//! Where a new mapping goes.
+
+use super::Request;
+use crate::{
+    PAGE_SIZE,
+    error::MmapError,
+    platform::Platform,
+    space::{AddressSpace, locking::WriteGuard, map_flags::MapFlags, place::Room},
+};
+
+impl<P: Platform> WriteGuard<'_, P> {
+    /// Where the mapping goes.
+    #[inline(never)]
+    pub(super) fn place(&self, request: &Request<P>) -> Result<u64, MmapError> {
+        let &Request { addr, len, unit, flags, .. } = request;
+        if len > AddressSpace::<P>::TASK_SIZE {
+            return Err(MmapError::NoSpace);
+        }
+        if flags.contains(MapFlags::FIXED) {
+            if unit > PAGE_SIZE && !addr.is_multiple_of(unit) {
+                return Err(MmapError::Invalid);
+            }
+            if addr > AddressSpace::<P>::TASK_SIZE - len {
+                return Err(MmapError::NoSpace);
+            }
+            if !addr.is_multiple_of(request.unit) {
+                return Err(MmapError::Invalid);
+            }
+            return if self.space.may_map_at(addr) { Ok(addr) } else { Err(MmapError::NotPermitted) };
+        }
+        let mut room = Room::of(&request.object, request.is_shared(), addr, len, request.pgoff);
+        if unit > PAGE_SIZE {
+            // Huge pages of pools are aligned to themselves.
+            (room.align, room.like) = (unit, None);
+        }
+        room.flags = flags;
+        self.find_room(&room)
+    }
+}

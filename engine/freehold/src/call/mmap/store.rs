@@ -1,0 +1,163 @@
+//! mmap's last steps: what is in the way goes, and the mapping comes.
+
+use crate::call::mmap::Request;
+use crate::space::{
+    change::deferred_retire::DeferredRetire,
+    change::split_merge::NewMapping,
+    change::unmap::{Decoded, Gathered},
+    limits::Replaced,
+    locking::WriteGuard,
+    map_flags::MapFlags,
+};
+use crate::{
+    PAGE_SIZE,
+    engine::Charge,
+    error::MmapError,
+    platform::Platform,
+    records::hugetlb::file::Reserving,
+    vma::{
+        Vma,
+        flags::VmFlags,
+        merge::{Attrs, can_append, can_prepend},
+    },
+};
+use freehold_vmspace::{PageCount, UserRange};
+
+impl<'s, P: Platform> WriteGuard<'s, P> {
+    /// Gathers what is in the way, if anything can be, and checks the limits. What was gathered may go from
+    /// now on.
+    pub(super) fn gather_replaced(
+        &self,
+        request: &Request<P>,
+        range: UserRange,
+    ) -> Result<(Option<Gathered<'_, 's, P>>, Charge<'s, P>), MmapError> {
+        let gathered = match request.flags.contains(MapFlags::FIXED) {
+            true => Some(self.gather(&Decoded::trusted::<P>(range))?),
+            false => None,
+        };
+        let replaced = gathered.as_ref().map(Gathered::replaced).unwrap_or_default();
+        let charge = self.check_limits(request, replaced)?;
+        Ok((gathered, charge))
+    }
+
+    /// Checks the limits of what is mapped, and commits its pages if they count.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn check_limits(&self, request: &Request<P>, replaced: Replaced) -> Result<Charge<'s, P>, MmapError> {
+        let pages = PageCount::of_bytes(request.len);
+        if !self.may_expand(request.vm_flags, pages, replaced) {
+            return Err(MmapError::Limit);
+        }
+        self.charge(request.vm_flags, pages, replaced).map_err(|_| MmapError::Limit)
+    }
+
+    /// Stores it in place of what is there. Tells whether it wants populating.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(super) fn store_mapping(
+        &self,
+        request: &Request<P>,
+        range: UserRange,
+        reserving: Option<&Reserving<'_, P>>,
+        replaced: &mut DeferredRetire<'s, P>,
+    ) -> Result<bool, MmapError> {
+        if request.flags.contains(MapFlags::FIXED) || request.unit > PAGE_SIZE {
+            return self.store_over(request, range, reserving, replaced);
+        }
+        let charge = self.check_limits(request, Replaced::default())?;
+        let attrs = request.attrs();
+        if let Some(part) = self.part().filter(|part| part.is_unclaimed()) {
+            let vma = self.alloc(range, &attrs)?;
+            let joins = |side: &Vma<P>| match side.start() < range.start() {
+                true => can_append(side, &attrs),
+                false => can_prepend(&attrs, range.end() - range.start(), side),
+            };
+            if self.store_alone(vma, joins).is_none() {
+                part.room.needs_claim.set(true);
+                return Err(MmapError::OutOfMemory);
+            }
+            self.space.counters.count_vmas(self, 1);
+            return Ok(self.count_stored(request, charge, None));
+        }
+        let new = self.prepare_new(range, &attrs)?;
+        let vma = self.insert(range, new, &attrs);
+        Ok(self.count_stored(request, charge, Some(vma)))
+    }
+
+    /// The same for huge pages of pools, and where something may be in the way.
+    #[inline(never)]
+    fn store_over(
+        &self,
+        request: &Request<P>,
+        range: UserRange,
+        reserving: Option<&Reserving<'_, P>>,
+        replaced: &mut DeferredRetire<'s, P>,
+    ) -> Result<bool, MmapError> {
+        let (mut gathered, charge) = self.gather_replaced(request, range)?;
+        if let Some(ending) = gathered.take_if(|gathered| gathered.ends_segment(&request.object)) {
+            // A removed segment goes with its last VMA, before the new one comes, which then has nothing to
+            // map.
+            replaced.add(ending.unmap());
+            return Err(MmapError::Invalid);
+        }
+        if request.unit > PAGE_SIZE && !request.pgoff.byte().is_multiple_of(request.unit) {
+            return Err(MmapError::Invalid);
+        }
+        let reserved = self.space.reserve_huge_pages(request)?;
+        let reserves = reserved.as_ref().map(|reserved| &reserved.reserves);
+        let attrs = Attrs { reserves, ..request.attrs() };
+        let new = self.prepare_new(range, &attrs)?;
+        if let Some(reserving) = reserving {
+            // Last of all that can fail.
+            request.reserve(reserving)?;
+        }
+        let vma = match gathered {
+            Some(gathered) => self.replace_gathered(gathered, range, new, &attrs, replaced),
+            None => self.insert(range, new, &attrs),
+        };
+        if let Some(reserved) = reserved {
+            reserved.hand_over();
+        }
+        Ok(self.count_stored(request, charge, Some(vma)))
+    }
+
+    /// Puts what was prepared in the place of what was gathered, in one step for lookups.
+    pub(super) fn replace_gathered<'g>(
+        &'g self,
+        gathered: Gathered<'g, 's, P>,
+        range: UserRange,
+        new: NewMapping<'g, P>,
+        attrs: &Attrs<'_, P>,
+        gone: &mut DeferredRetire<'s, P>,
+    ) -> &'g Vma<P> {
+        // Nothing can fail from here on. The old pages go before the new VMA comes: it could merge with a
+        // neighbour that is not locked, and its first fault must find the range empty.
+        gathered.zap_in_place();
+        let vma = self.insert(range, new, attrs);
+        gone.add(gathered.commit_replaced());
+        vma
+    }
+
+    /// Counts what was stored, in `vma` unless that is anybody's. Tells whether it wants populating.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(super) fn count_stored(
+        &self,
+        request: &Request<P>,
+        charge: Charge<'_, P>,
+        vma: Option<&Vma<P>>,
+    ) -> bool {
+        let (space, pages) = (self.space, PageCount::of_bytes(request.len));
+        charge.keep();
+        space.counters.count_mapped(self, request.vm_flags, pages);
+        let locked = request.vm_flags.contains(VmFlags::LOCKED);
+        let unlockable = VmFlags::DROPPABLE | VmFlags::SPECIAL | VmFlags::HUGETLB;
+        if locked && (request.vm_flags.intersects(unlockable) || request.object.is_direct()) {
+            // What mlockall wants of new mappings, these cannot give. Until here the flags kept it from
+            // joining those that were mapped before, as on Linux; and it is populated all the
+            // same.
+            let vma = vma.expect("what is stored for anybody can be locked");
+            self.lock_vma(vma).set_flags(vma.flags() - VmFlags::LOCK_MASK);
+        } else if locked {
+            space.counters.count_locked(self, pages);
+        }
+        locked || (request.flags.contains(MapFlags::POPULATE) && !request.flags.contains(MapFlags::NONBLOCK))
+    }
+}

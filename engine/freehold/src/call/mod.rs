@@ -1,0 +1,30 @@
+//! System calls on an address space, one a file or folder.
+//!
+//! Each decodes its arguments, takes the right that it needs (`space::locking`), and does its work by
+//! the operations below: changes (`space/`), faults (`fault/`), huge pages (`hugetlb/`).
+
+mod brk;
+mod exit;
+mod fork;
+mod ksm;
+mod madvise;
+mod mbind;
+mod mlock;
+pub(crate) mod mmap;
+mod mprotect;
+mod mremap;
+mod mseal;
+mod msync;
+pub(crate) mod munmap;
+mod pkeys;
+mod remap_file_pages;
+mod shm;
+mod special;
+mod stack_move;
+
+pub use madvise::Advice;
+pub use mlock::{LockAllFlags, LockFlags};
+pub use mremap::RemapFlags;
+pub use msync::SyncFlags;
+pub use shm::ShmFlags;
+pub use special::SpecialPart;

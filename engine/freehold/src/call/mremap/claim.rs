@@ -1,0 +1,144 @@
+//! The right to resize or move what mremap was asked for: as the writer of the whole, or of a part.
+//!
+//! A mapping that is resized where it is needs its VMA, and what goes or the hole behind. One that grows
+//! where there is no room needs its VMA and a hole elsewhere, where it moves to. A target that the caller
+//! names is the writer's, and so is what moves with more than its entries: huge pages of a pool, segments,
+//! special mappings, and what a userfaultfd watches.
+
+use crate::call::mremap::Remap;
+use crate::space::{AddressSpace, counters::Needs, locking::WriteGuard, part::PartRoom, place::Room};
+use crate::{
+    object::Object,
+    platform::Platform,
+    vma::{Vma, flags::VmFlags},
+};
+use freehold_range::{Entry, Refused};
+use freehold_sync::Killed;
+use freehold_vmspace::{PageCount, UserRange};
+
+impl<P: Platform> AddressSpace<P> {
+    /// The right to do what is asked for. As the writer of the whole, at a moment when none of the addresses
+    /// concerned is still closing.
+    pub(super) fn write_for_remap<'s>(
+        &'s self,
+        room: &'s PartRoom,
+        request: &Remap,
+    ) -> Result<WriteGuard<'s, P>, Killed> {
+        let claim = |guard: &WriteGuard<'s, P>| guard.claim_for_remap(request);
+        let closing =
+            |guard: &WriteGuard<'s, P>| !request.ranges().into_iter().all(|range| guard.make_way(range));
+        match request.has_target() {
+            false => self.write_claimed(room, || request.needs(), claim, closing),
+            true => self.write_open(closing),
+        }
+    }
+}
+
+impl Remap {
+    /// What it may add to sizes that have limits, if the mapping is not locked.
+    fn needs(&self) -> Needs {
+        match (self.grows(), self.may_move()) {
+            // Source and target are there at the same time. Linux asks for room for four VMAs, of which the
+            // source is cut in three at most.
+            (true, true) => Needs { vmas: 4, pages: PageCount::of_bytes(self.new_len), ..Needs::default() },
+            (true, false) => Needs { pages: PageCount::of_bytes(self.growth()), ..Needs::default() },
+            (false, _) => Needs::CUTS,
+        }
+    }
+}
+
+impl<P: Platform> WriteGuard<'_, P> {
+    /// Claims the mapping, and what goes, or where it grows, or where it moves to.
+    fn claim_for_remap(&self, request: &Remap) -> Result<(), Refused> {
+        if request.grows() {
+            match self.claim_extension(request) {
+                Err(Refused::Whole) if request.may_move() => self.claim_move(request)?,
+                claimed => claimed?,
+            }
+        } else if request.new_len == request.old_len {
+            let page = UserRange::clipped(request.addr, crate::PAGE_SIZE);
+            self.part_map().claim(page.start(), page.end(), true, false)?;
+        } else if self.space.unmaps_parts() {
+            // What is cut are the ends of the tail; the VMA that starts the mapping touches it, or it takes
+            // the whole.
+            let tail = request.old_len - request.new_len;
+            self.claim_range(UserRange::clipped(request.addr + request.new_len, tail))?;
+        } else {
+            return Err(Refused::Whole);
+        }
+        // Of huge pages it may be more than that.
+        match self.find(request.addr).is_some_and(|vma| vma.huge_page_size().is_none()) {
+            true => Ok(()),
+            false => Err(self.unclaim(Refused::Whole)),
+        }
+    }
+
+    /// Claims the hole behind the VMA that ends with the mapping.
+    fn claim_extension(&self, request: &Remap) -> Result<(), Refused> {
+        let (_, end) = self.space.mapped_at(request.addr).ok_or(Refused::Whole)?;
+        let extension = UserRange::clipped(end, request.growth());
+        if end - request.addr != request.old_len || extension.end() > AddressSpace::<P>::TASK_SIZE {
+            return Err(Refused::Whole);
+        }
+        self.claim_hole(extension, |_| 0)?;
+        match self.find(request.addr) {
+            Some(vma) => self.reserve_locked(vma.flags(), extension.pages()),
+            None => Err(self.unclaim(Refused::Filled)),
+        }
+    }
+    /// Claims the mapping to be moved, and the hole where it goes.
+    #[inline(never)]
+    fn claim_move(&self, request: &Remap) -> Result<(), Refused> {
+        let source = UserRange::clipped(request.addr, request.old_len);
+        if source.is_empty() {
+            return Err(Refused::Whole);
+        }
+        // While nothing is claimed: a search puts up the fence of its stretch.
+        let _ = self.find_room(&Room::pages(0, request.new_len));
+        self.part_map().claim(source.start(), source.end(), false, true)?;
+        self.claim_target(request).map_err(|why| self.unclaim(why))
+    }
+
+    fn claim_target(&self, request: &Remap) -> Result<(), Refused> {
+        let Some(vma) = self.find(request.addr).filter(|vma| moves_beside(vma, request)) else {
+            return Err(Refused::Whole);
+        };
+        // The source stands still now: it could not grow before, and may be able to by now.
+        let extension = UserRange::clipped(vma.end(), request.growth());
+        if vma.end() - request.addr == request.old_len {
+            self.expect_obstacle(extension)?;
+        }
+        let at = self.place_moved(vma, request, 0).map_err(|_| Refused::Whole)?;
+        let target = UserRange::at(at, request.new_len);
+        let kept = |above: &Entry| self.kept_below(above);
+        self.part_map().claim_hole_beside(target.start(), target.end(), kept)?;
+        if target.start() < extension.end() && extension.start() < target.end() {
+            return Err(Refused::Filled);
+        }
+        self.note_target(target.start());
+        self.reserve_locked(vma.flags(), target.pages())
+    }
+
+    /// There is a VMA in the range, or it reaches beyond all. The end of a reservation is the writer's to
+    /// wait for.
+    fn expect_obstacle(&self, range: UserRange) -> Result<(), Refused> {
+        let rcu = P::rcu_read();
+        match self.right.seen_next(&rcu, range.start()).filter(|found| found.start < range.end()) {
+            Some(found) if self.slot(&found).vma().is_some() => Ok(()),
+            Some(_) => Err(Refused::Whole),
+            None if range.end() > AddressSpace::<P>::TASK_SIZE => Ok(()),
+            None => Err(Refused::Filled),
+        }
+    }
+}
+
+/// Whether a writer of a part may move it. What is not to be moved at all is the other writer's to say.
+fn moves_beside<P: Platform>(vma: &Vma<P>, request: &Remap) -> bool {
+    let is_plain = match vma.object() {
+        Object::Anonymous => true,
+        Object::File(file) => file.segment().is_none() && file.driver().is_none(),
+        Object::Zeroes(_) | Object::Special(_) => false,
+    };
+    let seldom = VmFlags::UFFD | VmFlags::HUGETLB | VmFlags::SEALED;
+    is_plain && !vma.flags().intersects(seldom) && request.old_len <= vma.end() - request.addr
+}

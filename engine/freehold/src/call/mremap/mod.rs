@@ -1,0 +1,571 @@
+//! mremap: resizing and moving.
+//!
+//! ```text
+//!   shrink in place   |-- kept --|xxxxxxx|        the tail goes as munmap's would, lock and all
+//!   grow in place     |---- vma ----|+++++|       the extension is a new mapping that joins the VMA
+//!   move              |---- vma ----|      ->     |---- vma' ----|+++++|
+//! ```
+//!
+//! A move is prepared completely before anything changes: the source is cut out of its VMA and locked, the
+//! target's VMA and tables are allocated. Then the target enters the tree, the entries move, and the source,
+//! empty now, is unmapped; none of that can fail, so nothing ever has to be moved back (hazard C-47). The
+//! target of `FIXED` is unmapped before, and a failure leaves it so.
+
+mod claim;
+mod pages;
+
+use crate::space::{
+    AddressSpace,
+    change::deferred_retire::DeferredRetire,
+    change::split_merge::{NewMapping, SplitMergeError},
+    change::unmap::Decoded,
+    limits::Replaced,
+    locking::WriteGuard,
+    part::PartRoom,
+    place::Room,
+};
+use crate::{
+    PAGE_SHIFT, PAGE_SIZE,
+    engine::Charge,
+    error::{MmapError, MremapError, MunmapError},
+    object::Object,
+    platform::Platform,
+    records::{
+        reverse::edit::RmapEdit,
+        uffd::{Features, event::Notice},
+    },
+    vma::{AnonVma, Vma, flags::VmFlags, merge::Attrs},
+};
+use bitflags::bitflags;
+use freehold_vmspace::{HugePageSize, PageCount, PageIndex, UserRange};
+
+bitflags! {
+    /// Flags of mremap, with Linux's numbers.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct RemapFlags: u64 {
+        /// MREMAP_MAYMOVE
+        const MAYMOVE = 1;
+        /// MREMAP_FIXED
+        const FIXED = 2;
+        /// MREMAP_DONTUNMAP
+        const DONTUNMAP = 4;
+    }
+}
+
+impl From<MunmapError> for MremapError {
+    fn from(error: MunmapError) -> Self {
+        match error {
+            MunmapError::Sealed => MremapError::NotPermitted,
+            MunmapError::Invalid | MunmapError::NotSplittable => MremapError::Invalid,
+            MunmapError::TooManyVmas => MremapError::TooManyVmas,
+            MunmapError::OutOfMemory => MremapError::OutOfMemory,
+            MunmapError::Killed => MremapError::Killed,
+        }
+    }
+}
+
+impl From<SplitMergeError> for MremapError {
+    fn from(error: SplitMergeError) -> Self {
+        MunmapError::from(error).into()
+    }
+}
+
+impl From<MmapError> for MremapError {
+    fn from(error: MmapError) -> Self {
+        match error {
+            MmapError::OutOfMemory => MremapError::OutOfMemory,
+            _ => MremapError::NoSpace,
+        }
+    }
+}
+
+/// The arguments, lengths in whole pages. A move of several VMAs makes one such request for each.
+#[derive(Clone, Copy)]
+pub(super) struct Remap {
+    pub(super) addr: u64,
+    pub(super) old_len: u64,
+    pub(super) new_len: u64,
+    flags: RemapFlags,
+    new_addr: u64,
+}
+
+impl Remap {
+    /// Whether the caller says where the result shall be.
+    pub(super) fn has_target(&self) -> bool {
+        self.flags.intersects(RemapFlags::FIXED | RemapFlags::DONTUNMAP)
+    }
+
+    fn fixed(&self) -> bool {
+        self.flags.contains(RemapFlags::FIXED)
+    }
+
+    fn keeps_source(&self) -> bool {
+        self.flags.contains(RemapFlags::DONTUNMAP)
+    }
+
+    /// Whether it may move without being told where to.
+    pub(super) fn may_move(&self) -> bool {
+        self.flags.contains(RemapFlags::MAYMOVE) && !self.has_target()
+    }
+
+    pub(super) fn grows(&self) -> bool {
+        self.new_len > self.old_len
+    }
+
+    /// Bytes by which it grows.
+    pub(super) fn growth(&self) -> u64 {
+        self.new_len - self.old_len
+    }
+
+    /// Step 1: what can be said without looking at the address space.
+    fn decode<P: Platform>(
+        addr: u64,
+        old_len: u64,
+        new_len: u64,
+        flags: RemapFlags,
+        new_addr: u64,
+    ) -> Result<Self, MremapError> {
+        let pages = |len: u64| len.checked_next_multiple_of(PAGE_SIZE).unwrap_or(0);
+        let request = Remap { addr, old_len: pages(old_len), new_len: pages(new_len), flags, new_addr };
+        let unknown = !RemapFlags::all().contains(flags);
+        let fits = request.new_len != 0 && request.new_len <= AddressSpace::<P>::TASK_SIZE;
+        let target_is_sane = || !request.has_target() || request.target_is_sane::<P>();
+        let sane = !unknown && addr.is_multiple_of(PAGE_SIZE) && fits && target_is_sane();
+        if sane { Ok(request) } else { Err(MremapError::Invalid) }
+    }
+
+    fn target_is_sane<P: Platform>(&self) -> bool {
+        let ends_after = |start: u64, len: u64, other: u64| start.wrapping_add(len) > other;
+        let overlap = ends_after(self.addr, self.old_len, self.new_addr)
+            && ends_after(self.new_addr, self.new_len, self.addr);
+        self.new_addr <= AddressSpace::<P>::TASK_SIZE - self.new_len
+            && self.new_addr.is_multiple_of(PAGE_SIZE)
+            && self.flags.contains(RemapFlags::MAYMOVE)
+            && !(self.keeps_source() && self.old_len != self.new_len)
+            && !overlap
+    }
+
+    /// The addresses it may need: the source with what it grows into, and a target that is given.
+    pub(super) fn ranges(&self) -> [UserRange; 2] {
+        let target = match self.fixed() {
+            true => UserRange::at(self.new_addr, self.new_len),
+            false => UserRange::EMPTY,
+        };
+        [UserRange::clipped(self.addr, self.old_len.max(self.new_len)), target]
+    }
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Resizes the mapping of `old_len` bytes at `addr` to `new_len` bytes, moving it where [`RemapFlags`]
+    /// allow or demand it, and returns where it is now. All of mremap(2), with Linux's order of checks.
+    ///
+    /// `new_addr` counts with [`RemapFlags::FIXED`], and is a hint with [`RemapFlags::DONTUNMAP`] alone. With
+    /// equal lengths and `FIXED` the range may span several VMAs, which move one by one and keep their gaps.
+    ///
+    /// # Errors
+    ///
+    /// See [`MremapError`]. What was at a fixed target is gone if the error is found after it was cleared; of
+    /// several VMAs those before the failing one have moved.
+    ///
+    /// # Locks
+    ///
+    /// The mmap lock for writing, killably; the write lock of the VMAs concerned; a file's i_mmap lock; then,
+    /// to populate what grew of a locked mapping, the locks of faults. Waits for munmaps of the ranges.
+    ///
+    /// # Examples
+    /// ```
+    /// # use freehold::{PAGE_SIZE, call::RemapFlags, engine::{Config, Engine}, space::*};
+    /// # let machine = <freehold_machine::Machine>::new(freehold_machine::MachineConfig::backed(1 << 20)).unwrap();
+    /// # let space = AddressSpace::new(&Engine::new(machine, Config::default()).unwrap(), &SpaceConfig::default()).unwrap();
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, Prot::READ, MapFlags::PRIVATE | MapFlags::ANONYMOUS, None, 0).unwrap();
+    /// let moved = space.mremap(at, 4 * PAGE_SIZE, 8 * PAGE_SIZE, RemapFlags::MAYMOVE, 0).unwrap();
+    /// assert!(space.vma_info(moved + 7 * PAGE_SIZE).is_some());
+    /// ```
+    pub fn mremap(
+        &self,
+        addr: u64,
+        old_len: u64,
+        new_len: u64,
+        flags: RemapFlags,
+        new_addr: u64,
+    ) -> Result<u64, MremapError> {
+        let request = Remap::decode::<P>(addr, old_len, new_len, flags, new_addr)?;
+        let room = PartRoom::default();
+        let guard = self.write_for_remap(&room, &request)?;
+        let request = guard.in_whole_huge_pages(request)?;
+        if request.new_len < request.old_len && !request.has_target() {
+            return guard.shrink_in_place(&request);
+        }
+        let mut later = DeferredRetire::new();
+        let result = guard.remap(request, &mut later);
+        drop(guard);
+        later.retire();
+        let (at, populate) = result?;
+        if populate {
+            // Errors are not reported: the mapping stands, and the next access shows what is wrong.
+            let _ = self.populate(UserRange::new(at + request.old_len, at + request.new_len));
+        }
+        Ok(at)
+    }
+}
+
+impl<'s, P: Platform> WriteGuard<'s, P> {
+    /// The request with lengths of whole pages, if it is about huge ones, which do not grow.
+    fn in_whole_huge_pages(&self, request: Remap) -> Result<Remap, MremapError> {
+        let size = self.find(request.addr).and_then(Vma::huge_page_size);
+        let Some(bytes) = size.map(HugePageSize::bytes) else { return Ok(request) };
+        let whole = |len: u64| len.checked_next_multiple_of(bytes).ok_or(MremapError::Invalid);
+        let request = Remap { old_len: whole(request.old_len)?, new_len: whole(request.new_len)?, ..request };
+        // The lengths have become larger: what overlaps now did not before.
+        let target_is_sane = !request.has_target() || request.target_is_sane::<P>();
+        if request.grows() || !target_is_sane { Err(MremapError::Invalid) } else { Ok(request) }
+    }
+
+    /// The tail goes as by munmap.
+    fn shrink_in_place(self, request: &Remap) -> Result<u64, MremapError> {
+        self.check_source(request)?;
+        let tail = Decoded::new::<P>(request.addr + request.new_len, request.old_len - request.new_len)?;
+        self.unmap_by_design(&tail)?;
+        Ok(request.addr)
+    }
+
+    /// Everything else. Returns the address and whether what grew wants populating.
+    fn remap(&self, request: Remap, later: &mut DeferredRetire<'s, P>) -> Result<(u64, bool), MremapError> {
+        if request.has_target() {
+            // Each of source and target may be cut in three before either goes.
+            let counts = self.space.counters.counts();
+            if counts.map_count + 2 >= self.space.engine.max_map_count().saturating_sub(3) {
+                return Err(MremapError::TooManyVmas);
+            }
+        }
+        if request.fixed() && request.old_len == request.new_len {
+            return self.remap_several(request, later).map(|at| (at, false));
+        }
+        let populate = self.check_source(&request)?;
+        let at = match (request.has_target(), request.grows()) {
+            (true, _) => self.remap_to(request, later)?,
+            (false, true) => self.expand(request, later)?,
+            (false, false) => request.addr,
+        };
+        Ok((at, populate))
+    }
+
+    /// Equal lengths and a fixed target: every VMA of the range moves, the gaps between them stay.
+    fn remap_several(&self, request: Remap, later: &mut DeferredRetire<'s, P>) -> Result<u64, MremapError> {
+        let source = UserRange::clipped(request.addr, request.old_len);
+        let end = source.end();
+        // A userfaultfd would hear of one move at most.
+        let mut vmas = self.vmas(source);
+        let several = vmas.next().is_some_and(|first| first.end() < end) && vmas.next().is_some();
+        drop(vmas);
+        let (mut target, mut last_end) = (request.new_addr, None);
+        let mut result = Err(MremapError::NotMapped);
+        loop {
+            // What lies below the end of the last VMA as it was has had its turn, whatever became of it.
+            let at = last_end.unwrap_or(request.addr);
+            let Some(vma) = self.first_in(at..end) else { return result };
+            let gap = match last_end {
+                None if request.addr < vma.start() => return Err(MremapError::NotMapped),
+                None => 0,
+                Some(last) => vma.start() - last,
+            };
+            if several && vma.flags().intersects(VmFlags::UFFD) {
+                return Err(MremapError::NotMapped);
+            }
+            if moves_alone(vma) && (last_end.is_some() || vma.end() < end) {
+                return Err(MremapError::NotMapped);
+            }
+            last_end = Some(vma.end());
+            let part = vma.start().max(request.addr)..vma.end().min(end);
+            let len = part.end - part.start;
+            let one =
+                Remap { addr: part.start, old_len: len, new_len: len, new_addr: target + gap, ..request };
+            self.check_source(&one)?;
+            let moved = self.remap_to(one, later)?;
+            result = result.or(Ok(moved));
+            target = moved + len;
+        }
+    }
+
+    /// The checks on the VMA at the address; tells whether it is locked and grows, and so wants populating.
+    fn check_source(&self, request: &Remap) -> Result<bool, MremapError> {
+        let vma = self.find(request.addr).ok_or(MremapError::NotMapped)?;
+        let flags = vma.flags();
+        if flags.contains(VmFlags::SEALED) {
+            return Err(MremapError::NotPermitted);
+        }
+        if let Some(size) = vma.huge_page_size() {
+            let target = if request.fixed() { request.new_addr } else { 0 };
+            let whole = |at: u64| at.is_multiple_of(size.bytes());
+            if ![request.addr, request.old_len, request.new_len, target].into_iter().all(whole) {
+                return Err(MremapError::Invalid);
+            }
+        }
+        if !request.grows() && !request.has_target() {
+            return Ok(false);
+        }
+        let fixed_size = flags.intersects(VmFlags::DONTEXPAND | VmFlags::PFNMAP);
+        // Nothing would be in a duplicate of private memory.
+        let duplicates_private =
+            request.old_len == 0 && !flags.intersects(VmFlags::SHARED | VmFlags::MAYSHARE);
+        if duplicates_private || (request.keeps_source() && fixed_size) {
+            return Err(MremapError::Invalid);
+        }
+        if request.old_len.min(request.new_len) > vma.end() - request.addr {
+            return Err(MremapError::NotMapped);
+        }
+        if !request.grows() {
+            return Ok(false);
+        }
+        if vma.pgoff_of(request.addr).checked_add(request.new_len >> PAGE_SHIFT).is_none() {
+            return Err(MremapError::Invalid);
+        }
+        if fixed_size {
+            return Err(MremapError::NotExpandable);
+        }
+        let growth = PageCount::of_bytes(request.growth());
+        if flags.contains(VmFlags::LOCKED) && !self.may_lock_pages(growth) {
+            return Err(MremapError::LockLimit);
+        }
+        if !self.may_expand(flags, growth, Replaced::default()) {
+            return Err(MremapError::Limit);
+        }
+        Ok(flags & VmFlags::LOCK_MASK == VmFlags::LOCKED)
+    }
+
+    /// To a given address: what is there goes first, and the source's excess too.
+    fn remap_to(&self, mut request: Remap, later: &mut DeferredRetire<'s, P>) -> Result<u64, MremapError> {
+        if request.fixed() {
+            later.add(self.unmap(&Decoded::new::<P>(request.new_addr, request.new_len)?)?);
+            // It may have been the source.
+            self.find(request.addr).ok_or(MremapError::NotMapped)?;
+        }
+        if request.new_len < request.old_len {
+            let tail = Decoded::new::<P>(request.addr + request.new_len, request.old_len - request.new_len)?;
+            later.add(self.unmap(&tail)?);
+            request.old_len = request.new_len;
+        }
+        let vma = self.find(request.addr).ok_or(MremapError::NotMapped)?;
+        let pages = PageCount::of_bytes(request.old_len);
+        if request.keeps_source() && !self.may_expand(vma.flags(), pages, Replaced::default()) {
+            return Err(MremapError::Limit);
+        }
+        if !request.fixed() {
+            request.new_addr = self.place_moved(vma, &request, request.new_addr)?;
+        } else if !self.space.may_map_at(request.new_addr) {
+            return Err(MremapError::NotPermitted);
+        }
+        self.move_vma(&request, later)
+    }
+
+    /// Growth: in place if the mapping reaches to its VMA's end and there is room behind it; else a move.
+    fn expand(&self, mut request: Remap, later: &mut DeferredRetire<'s, P>) -> Result<u64, MremapError> {
+        if let Some(target) = self.noted_target() {
+            // There was none when it was claimed.
+            request.new_addr = target;
+            return self.move_vma(&request, later);
+        }
+        let vma = self.find(request.addr).ok_or(MremapError::NotMapped)?;
+        let extension = UserRange::clipped(vma.end(), request.growth());
+        let limit = self.next_slot(extension.start()).map(|slot| slot.range().start());
+        let free = extension.end() <= limit.unwrap_or(AddressSpace::<P>::TASK_SIZE);
+        if vma.end() - request.addr == request.old_len && free {
+            self.extend_in_place(vma, extension)?;
+            return Ok(request.addr);
+        }
+        if !request.flags.contains(RemapFlags::MAYMOVE) {
+            return Err(MremapError::NoSpace);
+        }
+        request.new_addr = self.place_moved(vma, &request, 0)?;
+        self.move_vma(&request, later)
+    }
+
+    /// Where what moves goes: at the hint or anywhere.
+    pub(super) fn place_moved(&self, vma: &Vma<P>, request: &Remap, hint: u64) -> Result<u64, MremapError> {
+        let shared = vma.flags().contains(VmFlags::MAYSHARE);
+        let room = Room::of(vma.object(), shared, hint, request.new_len, vma.pgoff_of(request.addr));
+        Ok(self.find_room(&room)?)
+    }
+
+    /// Maps the free range behind `vma` as its continuation; the VMA behind may join too.
+    fn extend_in_place(&self, vma: &Vma<P>, extension: UserRange) -> Result<(), MremapError> {
+        let pages = extension.pages();
+        let charge = self.charge_moved(vma.flags(), pages, PageCount::ZERO)?;
+        let _ = self.hold_anon(vma);
+        // As on Linux, what is new joins the next VMA even if fork made this one.
+        let (pgoff, anon) =
+            (vma.pgoff() + vma.pages(), AnonVma { id: vma.anon().unforked(), ..vma.anon_vma() });
+        let attrs = Attrs { pgoff, anon, ..vma.attrs() };
+        let new = self.prepare_new(extension, &attrs)?;
+        if !matches!(new, NewMapping::Append(_) | NewMapping::Bridge(..)) {
+            // The VMA does not even go with its own continuation: a special one.
+            return Err(MremapError::NoSpace);
+        }
+        let flags = attrs.flags;
+        self.insert(extension, new, &attrs);
+        charge.keep();
+        self.count_mapped(flags, pages);
+        Ok(())
+    }
+
+    /// Commits `pages` with these flags, if they count, of which `kept` were committed before, and will be
+    /// returned by this call.
+    fn charge_moved(
+        &self,
+        flags: VmFlags,
+        pages: PageCount,
+        kept: PageCount,
+    ) -> Result<Charge<'s, P>, MremapError> {
+        self.charge(flags, pages, Replaced { total: kept, committed: kept }).map_err(|_| MremapError::Limit)
+    }
+
+    fn count_mapped(&self, flags: VmFlags, pages: PageCount) {
+        self.space.counters.count_mapped(self, flags, pages);
+        if flags.contains(VmFlags::LOCKED) {
+            self.space.counters.count_locked(self, pages);
+        }
+    }
+
+    /// Moves the mapping to `new_addr`, where there is room.
+    fn move_vma(&self, request: &Remap, later: &mut DeferredRetire<'s, P>) -> Result<u64, MremapError> {
+        let from = UserRange::at(request.addr, request.old_len);
+        let target = UserRange::at(request.new_addr, request.new_len);
+        let joined = self.joins_source(request, target);
+        let (source, charge) = self.prepare_source(request)?;
+        let attrs = moved_attrs(source, request);
+        // One for the target, one for the source.
+        self.reserve(2)?;
+        // The source will be unmapped: all that this needs is there before an entry moves. It is a VMA of its
+        // own by now, which the target does not join, so it stays what was gathered.
+        let leaving = match request.keeps_source() || from.is_empty() {
+            true => None,
+            false => Some(self.gather(&Decoded::trusted::<P>(from))?),
+        };
+        let new = self.prepare_target(source, request, target, &attrs)?;
+        let prepared = self.prepare_pages(source, &new, from, target);
+        let huge = prepared.inspect_err(|_| self.space.drop_tables(self, target))?;
+        // Nothing can fail from here on.
+        later.moved = Notice::remap(source, request.addr, request.new_addr, request.old_len);
+        if source.flags().contains(VmFlags::UFFD_WP) && attrs.uffd.is_none() && !from.is_empty() {
+            // What is not watched any more is not write-protected either (hazard C-44).
+            self.space.unprotect(source, from);
+        }
+        let (flags, fresh) = (attrs.flags, matches!(new, NewMapping::Fresh(_)));
+        let landing = self.insert(target, new, &attrs);
+        if let Some(whole) = joined {
+            self.share_with_rest(landing, whole, from);
+        }
+        // A merge may have swallowed the VMA that a source was which stays; it covers the source then.
+        let source = if leaving.is_some() { source } else { self.find(request.addr).unwrap_or(landing) };
+        self.move_pages(source, (landing, fresh), huge, from, target.start());
+        charge.keep();
+        self.count_mapped(flags, PageCount::of_bytes(request.new_len));
+        if request.keeps_source() {
+            self.empty_source(source, landing, from);
+        }
+        leaving.into_iter().for_each(|gathered| later.add_source(gathered.unmap()));
+        Ok(target.start())
+    }
+
+    /// Checks what a move demands of the source, and makes it a VMA of its own where it will be unmapped. The
+    /// VMA is locked for writing: no more faults.
+    fn prepare_source(&self, request: &Remap) -> Result<(&Vma<P>, Charge<'s, P>), MremapError> {
+        let mut source = self.find(request.addr).ok_or(MremapError::NotMapped)?;
+        let end = request.addr + request.old_len;
+        if !self.may_have_vmas(4) {
+            return Err(MremapError::TooManyVmas);
+        }
+        let object = source.object();
+        if !object.may_split(source, request.addr) || !object.may_split(source, end) {
+            return Err(MremapError::Invalid);
+        }
+        let kept = if request.keeps_source() { 0 } else { request.old_len };
+        let pages = PageCount::of_bytes(request.new_len);
+        let charge = self.charge_moved(source.flags(), pages, PageCount::of_bytes(kept))?;
+        if !request.keeps_source() && request.old_len != 0 {
+            if source.start() < request.addr {
+                source = self.split(source, request.addr)?;
+            }
+            if end < source.end() {
+                self.split(source, end)?;
+            }
+        }
+        Ok((self.lock_vma(source).vma(), charge))
+    }
+
+    /// How the target enters the tree. It does not join a source that is about to go.
+    fn prepare_target<'g>(
+        &'g self,
+        source: &Vma<P>,
+        request: &Remap,
+        target: UserRange,
+        attrs: &Attrs<'_, P>,
+    ) -> Result<NewMapping<'g, P>, MremapError> {
+        let goes =
+            |vma: &Vma<P>| core::ptr::eq(vma, source) && !request.keeps_source() && request.old_len != 0;
+        Ok(match self.prepare_new(target, attrs)? {
+            NewMapping::Bridge(prev, next) if goes(prev) => NewMapping::Prepend(next),
+            NewMapping::Bridge(prev, next) if goes(next) => NewMapping::Append(prev),
+            NewMapping::Append(vma) | NewMapping::Prepend(vma) if goes(vma) => {
+                NewMapping::Fresh(self.alloc(target, attrs)?)
+            }
+            other => other,
+        })
+    }
+
+    /// The VMA that the source is cut out of, if the target would join that.
+    fn joins_source(&self, request: &Remap, target: UserRange) -> Option<UserRange> {
+        let source = self.find(request.addr).filter(|_| !request.keeps_source() && request.old_len != 0)?;
+        self.would_join(target, &moved_attrs(source, request), source).then(|| source.range())
+    }
+
+    /// Linux joins the target to the whole VMA `whole` before it cuts the source out of it, so what the
+    /// target met on its other side reaches all of that. Here the cut comes first, for it can fail; so
+    /// the rest gets its share afterwards.
+    fn share_with_rest(&self, landing: &Vma<P>, whole: UserRange, from: UserRange) {
+        let sides =
+            [(whole.start() < from.start(), from.start() - 1), (from.end() < whole.end(), from.end())];
+        for (exists, at) in sides {
+            let Some(rest) = self.find(at).filter(|_| exists) else { continue };
+            let right = self.lock_vma(rest);
+            right.set_flags(rest.flags() | (landing.flags() & VmFlags::STICKY));
+            if !rest.anon().is_some() {
+                right.join_within(&mut RmapEdit::new(rest.object(), landing.tree()), landing.anon_vma());
+            }
+        }
+    }
+
+    /// DONTUNMAP: what stays is mapped, empty and unlocked; it has no anonymous pages if it moved whole.
+    fn empty_source(&self, source: &Vma<P>, landing: &Vma<P>, from: UserRange) {
+        let right = self.lock_vma(source);
+        let flags = source.flags();
+        if flags.contains(VmFlags::LOCKED) {
+            self.space.counters.count_unlocked(self, source.pages());
+        }
+        right.set_flags(flags - VmFlags::LOCK_MASK);
+        if !core::ptr::eq(source, landing) && source.range() == from {
+            // The offsets stay, as on Linux, although no page is known by them any more.
+            right.leave_anon_vma();
+        }
+    }
+}
+
+/// What the moved mapping is like. Anonymous memory that never had a page takes the offsets of its new place,
+/// so that it can merge there; what had pages keeps the offsets by which these are known.
+fn moved_attrs<'v, P: Platform>(source: &'v Vma<P>, request: &Remap) -> Attrs<'v, P> {
+    let unfaulted = source.is_anonymous() && !source.anon().is_some();
+    let pgoff = if unfaulted { PageIndex::of_byte(request.new_addr) } else { source.pgoff_of(request.addr) };
+    match source.uffd().filter(|uffd| uffd.wants(Features::EVENT_REMAP)) {
+        Some(_) => Attrs { pgoff, ..source.attrs() },
+        None => Attrs { pgoff, flags: source.flags() - VmFlags::UFFD, uffd: None, ..source.attrs() },
+    }
+}
+
+/// Whether a VMA moves only by itself: a segment's memory, and a device of zeroes, say where they go.
+fn moves_alone<P: Platform>(vma: &Vma<P>) -> bool {
+    match vma.object() {
+        Object::Zeroes(_) => true,
+        Object::File(file) => file.segment().is_some() && vma.huge_page_size().is_none(),
+        Object::Anonymous | Object::Special(_) => false,
+    }
+}

@@ -1,0 +1,67 @@
+//! mseal: mappings that nobody can take away or change any more.
+
+use crate::space::{
+    AddressSpace,
+    change::parts::{Holes, Parts},
+    change::split_merge::{Change, SplitMergeError},
+    counters::Needs,
+    part::PartRoom,
+};
+use crate::{error::MsealError, platform::Platform, vma::flags::VmFlags};
+use freehold_vmspace::UserRange;
+
+impl From<SplitMergeError> for MsealError {
+    fn from(error: SplitMergeError) -> Self {
+        match error {
+            SplitMergeError::TooManyVmas => MsealError::TooManyVmas,
+            SplitMergeError::NoMemory => MsealError::OutOfMemory,
+            SplitMergeError::NotSplittable => MsealError::Invalid,
+        }
+    }
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Seals `len` bytes at `addr` for good: they cannot be unmapped, moved, replaced or given other rights,
+    /// nor emptied where they cannot be written. Sealing again is fine. `flags` are none so far: it must
+    /// be 0.
+    ///
+    /// # Errors
+    ///
+    /// See [`MsealError`]. With a hole in the range nothing is sealed.
+    ///
+    /// # Locks
+    ///
+    /// The mmap lock for writing, killably.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.mseal(at, PAGE_SIZE, 0).unwrap();
+    /// assert!(space.munmap(at, PAGE_SIZE).is_err() && space.mprotect(at, PAGE_SIZE, Prot::READ).is_err());
+    /// ```
+    pub fn mseal(&self, addr: u64, len: u64, flags: u64) -> Result<(), MsealError> {
+        let range = UserRange::decode(addr, len).filter(|_| flags == 0).ok_or(MsealError::Invalid)?;
+        if range.is_empty() {
+            return Ok(());
+        }
+        let room = PartRoom::default();
+        let guard = self.write_part(&room, range, Needs::CUTS)?;
+        if !guard.for_each_vma_range(range, Holes::Stop, |_, _| Ok::<(), MsealError>(()))? {
+            return Err(MsealError::NotMapped);
+        }
+        guard.for_each_vma_range(range, Holes::Stop, |vma, part| {
+            if !vma.flags().contains(VmFlags::SEALED) {
+                let change = Change { flags: vma.flags() | VmFlags::SEALED, policy: vma.policy() };
+                let _ = guard.modify(vma, part, change)?;
+            }
+            Ok::<(), MsealError>(())
+        })?;
+        Ok(())
+    }
+}

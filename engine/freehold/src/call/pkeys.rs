@@ -1,0 +1,46 @@
+//! pkey_alloc and pkey_free. `space/pkeys.rs` explains protection keys.
+
+use crate::{
+    error::PkeyError,
+    platform::{PkeyRights, Platform},
+    space::AddressSpace,
+};
+
+impl<P: Platform> AddressSpace<P> {
+    /// Allocates a protection key, and sets the calling thread's rights for it.
+    ///
+    /// # Errors
+    ///
+    /// See [`PkeyError`].
+    ///
+    /// # Locks
+    ///
+    /// The mmap lock for writing, killably.
+    pub fn pkey_alloc(&self, rights: PkeyRights) -> Result<u8, PkeyError> {
+        if !PkeyRights::all().contains(rights) {
+            return Err(PkeyError::Invalid);
+        }
+        let guard = self.write_killable()?;
+        let pkey = self.pkeys.allocate(&guard).ok_or(PkeyError::NoneLeft)?;
+        self.platform().set_pkey_rights(pkey, rights);
+        Ok(pkey)
+    }
+
+    /// Gives a protection key back. Pages that have it keep it.
+    ///
+    /// # Errors
+    ///
+    /// See [`PkeyError`].
+    ///
+    /// # Locks
+    ///
+    /// The mmap lock for writing, killably.
+    pub fn pkey_free(&self, pkey: u8) -> Result<(), PkeyError> {
+        let guard = self.write_killable()?;
+        if !self.pkeys.is_allocated(&guard, pkey) {
+            return Err(PkeyError::Invalid);
+        }
+        self.pkeys.free(&guard, pkey);
+        Ok(())
+    }
+}

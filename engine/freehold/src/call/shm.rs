@@ -1,0 +1,230 @@
+//! System V shared memory: attaching a segment and detaching it.
+
+use crate::space::{
+    AddressSpace,
+    change::unmap::{Decoded, Unmapped},
+    locking::WriteGuard,
+    map_flags::{MapFlags, Prot},
+};
+use crate::{
+    PAGE_SIZE,
+    counted::Counted,
+    error::{MmapError, ShmatError, ShmdtError},
+    object::{File, FileAccess, Segment},
+    platform::Platform,
+    vma::Vma,
+};
+use bitflags::bitflags;
+use freehold_vmspace::{PageIndex, UserRange};
+
+bitflags! {
+    /// Flags of shmat, with Linux's numbers. Others are ignored.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct ShmFlags: u32 {
+        /// SHM_RDONLY: for loads alone, for ever.
+        const RDONLY = 0o10000;
+        /// SHM_RND: an address inside a page means its start.
+        const RND = 0o20000;
+        /// SHM_REMAP: in place of what is there.
+        const REMAP = 0o40000;
+        /// SHM_EXEC: for instruction fetches as well.
+        const EXEC = 0o100000;
+    }
+}
+
+/// The alignment of addresses (SHMLBA).
+const ALIGN: u64 = PAGE_SIZE;
+
+impl From<MmapError> for ShmatError {
+    fn from(error: MmapError) -> Self {
+        match error {
+            MmapError::NoSpace => ShmatError::NoSpace,
+            MmapError::TooManyVmas => ShmatError::TooManyVmas,
+            MmapError::Limit => ShmatError::Limit,
+            MmapError::OutOfMemory => ShmatError::OutOfMemory,
+            MmapError::LockLimit => ShmatError::LockLimit,
+            MmapError::NotPermitted => ShmatError::NotPermitted,
+            MmapError::OtherEngine => ShmatError::OtherEngine,
+            MmapError::Killed => ShmatError::Killed,
+            // What only other files and flags can bring about.
+            _ => ShmatError::Invalid,
+        }
+    }
+}
+
+/// Where a segment is to go: anywhere, or at this address.
+fn decode(addr: u64, flags: ShmFlags) -> Result<Option<u64>, ShmatError> {
+    let (round, remap) = (flags.contains(ShmFlags::RND), flags.contains(ShmFlags::REMAP));
+    let at = if round { addr & !(ALIGN - 1) } else { addr };
+    if !at.is_multiple_of(PAGE_SIZE) || (at == 0 && remap) {
+        return Err(ShmatError::Invalid);
+    }
+    Ok((addr != 0).then_some(at))
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Attaches the whole of `segment` and returns where: at `addr`, or anywhere if that is zero. The
+    /// embedder checks beforehand whether the caller may attach it.
+    ///
+    /// # Errors
+    ///
+    /// See [`ShmatError`]; nothing was changed.
+    ///
+    /// # Locks
+    ///
+    /// The mmap lock for writing, killably. Then, if the segment was removed and is attached nowhere by the
+    /// end of the call, those that give its memory back.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, call::ShmFlags, engine::{Config, Engine}, remote::AccessMode, object::Segment, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// let segment = Segment::new(&engine, 0, PAGE_SIZE).unwrap();
+    /// let (here, there) = (space.shmat(&segment, 0, ShmFlags::empty()).unwrap(), space.shmat(&segment, 0, ShmFlags::empty()).unwrap());
+    /// space.write_memory(here, b"both", AccessMode::Plain).unwrap();
+    /// let mut found = [0; 4];
+    /// space.read_memory(there, &mut found, AccessMode::Plain).unwrap();
+    /// assert_eq!((&found, segment.attached()), (b"both", 2));
+    /// space.shmdt(there).unwrap();
+    /// ```
+    pub fn shmat(
+        &self,
+        segment: &Counted<Segment<P>>,
+        addr: u64,
+        flags: ShmFlags,
+    ) -> Result<u64, ShmatError> {
+        let at = decode(addr, flags)?;
+        // The last to go: no lock is held then.
+        let _attached = segment.attaching().ok_or(ShmatError::Removed)?;
+        let (access, mut prot) = match flags.contains(ShmFlags::RDONLY) {
+            true => (FileAccess::READ, Prot::READ),
+            false => (FileAccess::READ_WRITE, Prot::READ | Prot::WRITE),
+        };
+        prot.set(Prot::EXEC, flags.contains(ShmFlags::EXEC));
+        let file = Segment::open(segment, access)?;
+        self.attach(&file, at, prot, flags.contains(ShmFlags::REMAP))
+    }
+
+    fn attach(
+        &self,
+        file: &Counted<File<P>>,
+        at: Option<u64>,
+        prot: Prot,
+        remap: bool,
+    ) -> Result<u64, ShmatError> {
+        let len = file.mapping().size();
+        let mut flags = MapFlags::SHARED;
+        flags.set(MapFlags::FIXED, at.is_some());
+        let mut request = self.decode_mmap(at.unwrap_or(0), len, prot, flags, Some(file), 0)?;
+        let end = |at: u64| at.checked_add(len)?.checked_next_multiple_of(PAGE_SIZE);
+        let guard = match at.and_then(|at| UserRange::try_new(at, end(at)?)) {
+            Some(range) if range.end() <= Self::TASK_SIZE => self.write_range(range)?,
+            _ => self.write_killable()?,
+        };
+        if let Some(at) = at.filter(|&at| at != 0 && !remap) {
+            let end = at.checked_add(len).ok_or(ShmatError::Invalid)?;
+            if guard.next_slot(at).is_some_and(|slot| slot.range().start() < end) {
+                return Err(ShmatError::Invalid);
+            }
+        }
+        Ok(guard.map_and_populate(&mut request, None, None)?)
+    }
+
+    /// Detaches what was attached at `addr`: the first VMA at or behind it that lies where it would if its
+    /// segment had been attached at `addr`, and what else is left of that attach. What cannot be
+    /// unmapped, because it is sealed, stays, and nobody is told.
+    ///
+    /// # Errors
+    ///
+    /// See [`ShmdtError`]; nothing was changed.
+    ///
+    /// # Locks
+    ///
+    /// The mmap lock for writing, killably; with [`Unmap::Sectioned`](crate::space::Unmap::Sectioned) for
+    /// each section again, and others may come in between. Then, if a removed segment is attached nowhere any
+    /// more, those that give its memory back.
+    pub fn shmdt(&self, addr: u64) -> Result<(), ShmdtError> {
+        if !addr.is_multiple_of(PAGE_SIZE) {
+            return Err(ShmdtError::Invalid);
+        }
+        let mut guard = self.write_killable()?;
+        let mut attach = Attach::at(&guard, addr)?;
+        if self.unmaps_by_sections() {
+            while let Some(range) = attach.next_part(&guard) {
+                // What is sealed stays.
+                let _ = guard.unmap_by_design(&Decoded::trusted::<P>(range));
+                if attach.is_over() {
+                    return Ok(());
+                }
+                guard = self.write();
+            }
+            return Ok(());
+        }
+        let mut gone = None;
+        while let Some(range) = attach.next_part(&guard) {
+            gone = join(gone, guard.unmap(&Decoded::trusted::<P>(range)).ok());
+        }
+        drop(guard);
+        gone.into_iter().for_each(Unmapped::retire);
+        Ok(())
+    }
+}
+
+/// What is left of an attach, part by part.
+struct Attach<P: Platform> {
+    addr: u64,
+    /// Kept, so that no other segment is taken for it while the lock is let go of.
+    file: Counted<File<P>>,
+    /// Where the whole of it would end.
+    end: u64,
+    /// Where the next part is looked for, and where that ends at most.
+    at: u64,
+    limit: u64,
+}
+
+impl<P: Platform> Attach<P> {
+    fn at(guard: &WriteGuard<'_, P>, addr: u64) -> Result<Self, ShmdtError> {
+        let first = guard
+            .vmas(UserRange::new(addr, addr.max(AddressSpace::<P>::TASK_SIZE)))
+            .find(|vma| attached_at(vma, addr).is_some());
+        let first = first.ok_or(ShmdtError::Invalid)?;
+        let file = attached_at(first, addr).cloned().ok_or(ShmdtError::Invalid)?;
+        // The first one goes even where the segment has ended meanwhile.
+        let end = addr.saturating_add(file.mapping().size().next_multiple_of(PAGE_SIZE));
+        Ok(Attach { addr, end, at: first.start(), limit: first.end().max(end), file })
+    }
+
+    fn next_part(&mut self, guard: &WriteGuard<'_, P>) -> Option<UserRange> {
+        while let Some(vma) = guard.next(self.at).filter(|vma| vma.end() <= self.limit) {
+            self.limit = self.end;
+            self.at = vma.end();
+            if attached_at(vma, self.addr).is_some_and(|other| Counted::same(other, &self.file)) {
+                return Some(vma.range());
+            }
+        }
+        None
+    }
+
+    fn is_over(&self) -> bool {
+        self.at >= self.limit
+    }
+}
+
+/// The attach that a VMA is what is left of, if it lies where an attach at `addr` would have put it.
+fn attached_at<P: Platform>(vma: &Vma<P>, addr: u64) -> Option<&Counted<File<P>>> {
+    let file = vma.object().file().filter(|file| file.segment().is_some())?;
+    let offset = vma.start().checked_sub(addr)?;
+    (PageIndex::of_byte(offset) == vma.pgoff()).then_some(file)
+}
+
+fn join<'s, P: Platform>(a: Option<Unmapped<'s, P>>, b: Option<Unmapped<'s, P>>) -> Option<Unmapped<'s, P>> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.join(b)),
+        (a, b) => a.or(b),
+    }
+}

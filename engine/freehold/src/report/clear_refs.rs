@@ -1,0 +1,71 @@
+//! Clearing what is known of the use of pages: /proc/PID/clear_refs.
+
+use crate::space::AddressSpace;
+use crate::{
+    platform::Platform,
+    vma::{Vma, flags::VmFlags},
+};
+use freehold_vmspace::Forget;
+
+/// The memory whose accessed bits are cleared, with Linux's numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ClearRefs {
+    /// All.
+    All = 1,
+    /// VMAs without a file.
+    Anonymous = 2,
+    /// VMAs with a file, and shared memory.
+    Mapped = 3,
+}
+
+impl ClearRefs {
+    fn concerns<P: Platform>(self, vma: &Vma<P>) -> bool {
+        // Linux does not look at huge pages of pools, nor at frames of others.
+        let is_known = !vma.flags().intersects(VmFlags::HUGETLB | VmFlags::PFNMAP);
+        let has_file = vma.object().file().is_some();
+        is_known
+            && match self {
+                ClearRefs::All => true,
+                ClearRefs::Anonymous => !has_file,
+                ClearRefs::Mapped => has_file,
+            }
+    }
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Clears the accessed bits of pages, which [`smaps`](Self::smaps) shows as referenced.
+    ///
+    /// The translations of each VMA are flushed, so that an access after this call returns is noticed.
+    ///
+    /// # Locks
+    ///
+    /// As [`smaps`](Self::smaps).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, fault::Access, space::*};
+    /// # use freehold::report::clear_refs::ClearRefs;
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.handle_fault(at, Access::WRITE).unwrap();
+    /// assert_eq!(space.smaps(at).next().unwrap().usage.referenced, PAGE_SIZE);
+    /// space.clear_refs(ClearRefs::All);
+    /// assert_eq!(space.smaps(at).next().unwrap().usage.referenced, 0);
+    /// ```
+    pub fn clear_refs(&self, which: ClearRefs) {
+        let mut at = 0;
+        let clear = |vma: &Vma<P>, part| {
+            if which.concerns(vma) {
+                self.vm.forget(part, Forget::Use);
+            }
+            vma.end()
+        };
+        while let Some(end) = self.with_next_vma(at, clear) {
+            at = end;
+        }
+    }
+}

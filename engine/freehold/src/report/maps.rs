@@ -1,0 +1,226 @@
+//! What /proc/PID/maps says: one line for each VMA.
+//!
+//! Each VMA is looked at under its own lock, found without any other; the mmap lock is taken, for reading,
+//! only where that fails, and for one VMA. Between two VMAs nothing is held, so the set may change: the next
+//! line is the first VMA at or above the end of the last, or the part of one that lies there. Whatever exists
+//! all the time is reported, in whole or in parts, and a gap between two lines was there at some moment
+//! (hazard C-70).
+
+use crate::space::{AddressSpace, locking::NeedMmapLock};
+use crate::{
+    PAGE_SIZE,
+    object::Object,
+    platform::Platform,
+    space::locking::VmaRead,
+    vma::{Vma, flags::VmFlags},
+};
+use core::fmt;
+use freehold_range::Lookup;
+use freehold_sync::atomic::Ordering::Relaxed;
+use freehold_vmspace::UserRange;
+
+/// How reports call a VMA.
+pub enum MapName<P: Platform> {
+    /// Anonymous memory without a role.
+    None,
+    /// The memory that brk hands out.
+    Heap,
+    /// A stack that grows by itself.
+    Stack,
+    /// A file or a special mapping, by its own name.
+    Object(Object<P>),
+}
+
+impl<P: Platform> MapName<P> {
+    /// The text at the end of the line, as it is stored; empty if there is none.
+    pub fn as_str(&self) -> &str {
+        match self {
+            MapName::None => "",
+            MapName::Heap => "[heap]",
+            MapName::Stack => "[stack]",
+            MapName::Object(object) => object.name(),
+        }
+    }
+}
+
+/// One line: a VMA, or a part of one.
+pub struct MapLine<P: Platform> {
+    /// First address.
+    pub start: u64,
+    /// First address behind it.
+    pub end: u64,
+    /// Rights and properties.
+    pub flags: VmFlags,
+    /// Where in the file it starts, in bytes; zero for what is not of a file.
+    pub offset: u64,
+    /// What it is.
+    pub name: MapName<P>,
+}
+
+impl<P: Platform> MapLine<P> {
+    /// The part of a VMA, which a lock keeps still, that lies in `part`.
+    pub(super) fn of(space: &AddressSpace<P>, vma: &Vma<P>, part: UserRange) -> Self {
+        let object = vma.object();
+        let has_offset = object.open_file().is_some() || object.listed_by().is_some();
+        let offset = if has_offset { vma.pgoff_of(part.start()).byte() } else { 0 };
+        let name = match object {
+            // The heap is whatever anonymous memory touches the range of the break.
+            Object::Anonymous
+                if vma.start() < space.brk.load(Relaxed) && space.start_brk.load(Relaxed) < vma.end() =>
+            {
+                MapName::Heap
+            }
+            Object::Anonymous if vma.flags().is_stack() => MapName::Stack,
+            Object::Anonymous => MapName::None,
+            object => MapName::Object(object.clone()),
+        };
+        MapLine { start: part.start(), end: part.end(), flags: vma.flags(), offset, name }
+    }
+
+    fn rights(&self) -> [u8; 4] {
+        let letter = |flag, letter| if self.flags.contains(flag) { letter } else { b'-' };
+        [
+            letter(VmFlags::READ, b'r'),
+            letter(VmFlags::WRITE, b'w'),
+            letter(VmFlags::EXEC, b'x'),
+            if self.flags.contains(VmFlags::MAYSHARE) { b's' } else { b'p' },
+        ]
+    }
+}
+
+/// Where names begin, counted from the start of the line.
+const NAME_COLUMN: usize = 73;
+
+/// Counts what it passes on.
+struct Measured<'w, W: ?Sized> {
+    out: &'w mut W,
+    written: usize,
+}
+
+impl<W: fmt::Write + ?Sized> fmt::Write for Measured<'_, W> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.written += text.len();
+        self.out.write_str(text)
+    }
+}
+
+/// The line as /proc/PID/maps has it, without the newline. Devices and inodes are the kernel's around us:
+/// zeroes here.
+impl<P: Platform> fmt::Display for MapLine<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rights = self.rights();
+        let rights = core::str::from_utf8(&rights).unwrap_or_default();
+        let fields =
+            format_args!("{:08x}-{:08x} {rights} {:08x} 00:00 0 ", self.start, self.end, self.offset);
+        write_named(f, fields, self.name.as_str())
+    }
+}
+
+/// Writes the fields of a line, and a name in its column.
+pub(super) fn write_named(f: &mut fmt::Formatter<'_>, fields: fmt::Arguments<'_>, name: &str) -> fmt::Result {
+    use fmt::Write;
+    let mut out = Measured { out: f, written: 0 };
+    out.write_fmt(fields)?;
+    if name.is_empty() {
+        return Ok(());
+    }
+    let pad = NAME_COLUMN.saturating_sub(out.written);
+    write!(out, "{:pad$}", "")?;
+    // A newline in a name must not look like the end of the line.
+    for part in name.split_inclusive('\n') {
+        match part.strip_suffix('\n') {
+            Some(part) => write!(out, "{part}\\012")?,
+            None => out.write_str(part)?,
+        }
+    }
+    Ok(())
+}
+
+/// The VMAs of an address space, one at a time. See the [module](self) for what may happen in between.
+pub struct Maps<'s, P: Platform> {
+    space: &'s AddressSpace<P>,
+    at: u64,
+}
+
+impl<P: Platform> Iterator for Maps<'_, P> {
+    type Item = MapLine<P>;
+
+    fn next(&mut self) -> Option<MapLine<P>> {
+        let space = self.space;
+        let line = space.with_next_vma(self.at, |vma, part| MapLine::of(space, vma, part))?;
+        self.at = line.end;
+        Some(line)
+    }
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// What is mapped, from address `from` on.
+    ///
+    /// # Locks
+    ///
+    /// With each step one VMA's lock for reading, or the mmap lock for reading; none in between.
+    pub fn maps(&self, from: u64) -> Maps<'_, P> {
+        Maps { space: self, at: from }
+    }
+
+    /// Writes the text of /proc/PID/maps.
+    ///
+    /// # Errors
+    ///
+    /// Those of `out`.
+    ///
+    /// # Locks
+    ///
+    /// As [`maps`](Self::maps); none while `out` is written to.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// let mut maps = String::new();
+    /// space.write_maps(&mut maps).unwrap();
+    /// assert!(maps.starts_with(&format!("{at:x}-")) && maps.contains(" rw-p 00000000 "));
+    /// ```
+    pub fn write_maps(&self, out: &mut impl fmt::Write) -> fmt::Result {
+        self.maps(0).try_for_each(|line| writeln!(out, "{line}"))
+    }
+
+    /// Shows `f` the first VMA that ends above `at`, and the part of it from the page of `at` on, while a
+    /// lock keeps it still.
+    pub(super) fn with_next_vma<R>(&self, at: u64, f: impl FnOnce(&Vma<P>, UserRange) -> R) -> Option<R> {
+        let at = at & !(PAGE_SIZE - 1);
+        let part = |vma: &Vma<P>| UserRange::new(vma.start().max(at), vma.end());
+        match self.lock_next_vma(at) {
+            Ok(Some(vma)) => {
+                let _kept = self.keep_tables(&vma);
+                Some(f(&vma, part(&vma)))
+            }
+            Ok(None) => None,
+            Err(_) => {
+                let guard = self.read();
+                let vma = guard.next(at)?;
+                let _kept = self.keep_tables(vma);
+                Some(f(vma, part(vma)))
+            }
+        }
+    }
+
+    fn lock_next_vma(&self, at: u64) -> Result<Option<VmaRead<'_, P>>, NeedMmapLock> {
+        if !self.tries_vma_lock() {
+            return Err(NeedMmapLock::Busy);
+        }
+        let rcu = P::rcu_read();
+        let found = match self.tree.next(&rcu, at) {
+            Lookup::Found(found) => found,
+            Lookup::Hole => return Ok(None),
+            Lookup::Contended => return Err(NeedMmapLock::Busy),
+        };
+        drop(rcu);
+        self.lock_vma(found.start.max(at)).map(Some)
+    }
+}

@@ -1,0 +1,79 @@
+//! mincore: which pages an access would find without waiting for a file.
+
+use crate::space::{AddressSpace, change::parts::Parts};
+use crate::{PAGE_SHIFT, PAGE_SIZE, error::MincoreError, object::Mapping, platform::Platform, vma::Vma};
+use freehold_vmspace::{PageCount, PageRange, UserRange};
+
+/// Pages that are looked at under one hold of the lock.
+const BATCH: usize = 4096;
+
+impl<P: Platform> AddressSpace<P> {
+    /// Says for each page of `len` bytes at `addr` whether it is in memory: 1 or 0 in the front of `out`, a
+    /// byte a page.
+    ///
+    /// In memory is what is mapped, being moved, or lost with its memory, and of a file also what its page
+    /// cache holds.
+    ///
+    /// # Errors
+    ///
+    /// See [`MincoreError`]; `out` may be written in part.
+    ///
+    /// # Locks
+    ///
+    /// The mmap lock for reading, killably, again and again.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, fault::Access, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.handle_fault(at + PAGE_SIZE, Access::WRITE).unwrap();
+    /// let mut resident = [0; 4];
+    /// space.mincore(at, 4 * PAGE_SIZE, &mut resident).unwrap();
+    /// assert_eq!(resident, [0, 1, 0, 0]);
+    /// ```
+    pub fn mincore(&self, addr: u64, len: u64, out: &mut [u8]) -> Result<(), MincoreError> {
+        if !addr.is_multiple_of(PAGE_SIZE) {
+            return Err(MincoreError::Invalid);
+        }
+        if addr.checked_add(len).is_none_or(|end| end > Self::TASK_SIZE) {
+            return Err(MincoreError::NotMapped);
+        }
+        let out = out.get_mut(..len.div_ceil(PAGE_SIZE) as usize).ok_or(MincoreError::Invalid)?;
+        let mut at = addr;
+        for batch in out.chunks_mut(BATCH) {
+            let end = at + batch.len() as u64 * PAGE_SIZE;
+            let guard = self.read_killable()?;
+            while at < end {
+                let rest = UserRange::new(at, end);
+                let (vma, part) = guard
+                    .first_part(rest)
+                    .filter(|(_, part)| part.start() == at)
+                    .ok_or(MincoreError::NotMapped)?;
+                let done = batch.len() - ((end - at) >> PAGE_SHIFT) as usize;
+                let pages = part.pages().get() as usize;
+                self.resident(vma, part, &mut batch[done..done + pages]);
+                at = part.end();
+            }
+        }
+        Ok(())
+    }
+
+    /// One VMA's part.
+    fn resident(&self, vma: &Vma<P>, part: UserRange, out: &mut [u8]) {
+        out.fill(0);
+        let _kept = self.keep_tables(vma);
+        self.vm.mark_present(part, out);
+        // A direct file has no cache, and of huge pages only what is mapped is shown.
+        let cached = |mapping: &Mapping<P>| !mapping.is_direct() && mapping.huge_page_size().is_none();
+        let Some(file) = vma.object().file().filter(|file| cached(file.mapping())) else { return };
+        let pages = PageRange::at(vma.pgoff_of(part.start()), PageCount::new(out.len() as u64));
+        for (index, page) in pages.into_iter().zip(out.iter_mut()).filter(|(_, page)| **page == 0) {
+            *page = u8::from(file.mapping().has_page(index));
+        }
+    }
+}

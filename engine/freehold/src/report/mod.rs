@@ -1,0 +1,12 @@
+//! What a process, or a tool that watches it, can ask about an address space: /proc/PID/maps, smaps, pagemap
+//! and clear_refs, PROCMAP_QUERY, mincore; and the engine's check of its own invariants.
+
+mod check;
+pub mod clear_refs;
+pub mod maps;
+mod mincore;
+pub mod pagemap;
+mod query;
+pub mod smaps;
+
+pub use query::QueryFlags;

@@ -1,0 +1,205 @@
+//! The reports smaps, each VMA with its memory in use, and smaps_rollup, their sum.
+
+use crate::report::maps::{MapLine, write_named};
+use crate::space::AddressSpace;
+use crate::{
+    PAGE_SIZE,
+    platform::Platform,
+    vma::{Vma, flags::VmFlags},
+};
+use core::{fmt, ops::Range};
+use freehold_pagetable::TableCount;
+pub use freehold_vmspace::Usage;
+use freehold_vmspace::{HugePageSize, UsageSum, UserRange};
+
+/// One VMA, or a part of one, with its memory.
+pub struct Smap<P: Platform> {
+    /// The line of /proc/PID/maps.
+    pub line: MapLine<P>,
+    /// What is in memory.
+    pub usage: Usage,
+    /// Bytes of a page.
+    pub page_bytes: u64,
+    /// Huge pages may come here.
+    pub huge_eligible: bool,
+    /// Its protection key, where the machine has any.
+    pub protection_key: Option<u8>,
+}
+
+/// The VMAs of an address space with their memory, one at a time.
+pub struct Smaps<'s, P: Platform> {
+    space: &'s AddressSpace<P>,
+    at: u64,
+}
+
+impl<P: Platform> Iterator for Smaps<'_, P> {
+    type Item = Smap<P>;
+
+    fn next(&mut self) -> Option<Smap<P>> {
+        let space = self.space;
+        let smap = space.with_next_vma(self.at, |vma, part| Smap {
+            usage: space.usage(vma, part),
+            page_bytes: vma.huge_page_size().map_or(PAGE_SIZE, HugePageSize::bytes),
+            huge_eligible: space.may_hold_huge(vma),
+            protection_key: space.platform().has_pkeys().then(|| vma.flags().pkey()),
+            line: MapLine::of(space, vma, part),
+        })?;
+        self.at = smap.line.end;
+        Some(smap)
+    }
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// What is mapped, from address `from` on, with what of it is in memory.
+    ///
+    /// # Locks
+    ///
+    /// As [`maps`](Self::maps), and under them each table's.
+    pub fn smaps(&self, from: u64) -> Smaps<'_, P> {
+        Smaps { space: self, at: from }
+    }
+
+    /// Writes the text of /proc/PID/smaps.
+    ///
+    /// # Errors
+    ///
+    /// Those of `out`.
+    ///
+    /// # Locks
+    ///
+    /// As [`smaps`](Self::smaps); none while `out` is written to.
+    pub fn write_smaps(&self, out: &mut impl fmt::Write) -> fmt::Result {
+        self.smaps(0).try_for_each(|smap| writeln!(out, "{smap}"))
+    }
+
+    /// Returns what all VMAs have in memory together.
+    ///
+    /// # Locks
+    ///
+    /// As [`smaps`](Self::smaps).
+    pub fn smaps_rollup(&self) -> Rollup {
+        let (mut range, mut sum) = (None::<Range<u64>>, UsageSum::default());
+        let mut add = |at| {
+            self.with_next_vma(at, |vma, part| {
+                self.add_usage(vma, part, &mut sum);
+                range.get_or_insert(vma.start()..vma.end()).end = vma.end();
+                vma.end()
+            })
+        };
+        let mut at = 0;
+        while let Some(end) = add(at) {
+            at = end;
+        }
+        Rollup { range: range.unwrap_or(0..0), usage: sum.usage() }
+    }
+
+    /// Returns the bytes of the page tables that translate what is mapped, those kept for splitting huge
+    /// pages included. The root does not count: the VmPTE of /proc/PID/status.
+    ///
+    /// Goes over all tables but their entries of the lowest level.
+    ///
+    /// # Locks
+    ///
+    /// As [`smaps`](Self::smaps).
+    pub fn page_table_bytes(&self) -> u64 {
+        let (mut at, mut count) = (0, TableCount::default());
+        let mut add = |at| {
+            self.with_next_vma(at, |vma, part| {
+                self.vm.count_tables(part, &mut count);
+                vma.end()
+            })
+        };
+        while let Some(end) = add(at) {
+            at = end;
+        }
+        count.get() * PAGE_SIZE
+    }
+
+    /// What of `part` is in memory; a lock keeps the VMA still.
+    fn usage(&self, vma: &Vma<P>, part: UserRange) -> Usage {
+        let mut sum = UsageSum::default();
+        self.add_usage(vma, part, &mut sum);
+        sum.usage()
+    }
+
+    fn add_usage(&self, vma: &Vma<P>, part: UserRange, sum: &mut UsageSum) {
+        self.vm.add_usage(part, vma.flags().contains(VmFlags::LOCKED), sum);
+    }
+}
+
+/// The memory in use by all VMAs of an address space.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rollup {
+    /// From the start of the first VMA to the end of the last.
+    pub range: Range<u64>,
+    /// The memory in use.
+    pub usage: Usage,
+}
+
+/// A row of both texts, or of smaps_rollup only, and its bytes. What the engine does not have is zero.
+struct Row(&'static str, fn(&Usage) -> u64, In);
+
+#[derive(PartialEq, Eq)]
+enum In {
+    Both,
+    Rollup,
+}
+
+const ROWS: &[Row] = &[
+    Row("Rss:", |usage| usage.rss, In::Both),
+    Row("Pss:", |usage| usage.pss, In::Both),
+    Row("Pss_Dirty:", |usage| usage.pss_dirty, In::Both),
+    Row("Pss_Anon:", |usage| usage.pss_anon, In::Rollup),
+    Row("Pss_File:", |usage| usage.pss_file, In::Rollup),
+    Row("Pss_Shmem:", |usage| usage.pss_shmem, In::Rollup),
+    Row("Shared_Clean:", |usage| usage.shared_clean, In::Both),
+    Row("Shared_Dirty:", |usage| usage.shared_dirty, In::Both),
+    Row("Private_Clean:", |usage| usage.private_clean, In::Both),
+    Row("Private_Dirty:", |usage| usage.private_dirty, In::Both),
+    Row("Referenced:", |usage| usage.referenced, In::Both),
+    Row("Anonymous:", |usage| usage.anonymous, In::Both),
+    Row("KSM:", |_| 0, In::Both),
+    Row("LazyFree:", |usage| usage.lazy_free, In::Both),
+    Row("AnonHugePages:", |usage| usage.anonymous_huge, In::Both),
+    Row("ShmemPmdMapped:", |_| 0, In::Both),
+    Row("FilePmdMapped:", |_| 0, In::Both),
+    Row("Shared_Hugetlb:", |usage| usage.shared_hugetlb, In::Both),
+    Row("Private_Hugetlb:", |usage| usage.private_hugetlb, In::Both),
+    Row("Swap:", |_| 0, In::Both),
+    Row("SwapPss:", |_| 0, In::Both),
+    Row("Locked:", |usage| usage.locked, In::Both),
+];
+
+fn write_row(f: &mut fmt::Formatter<'_>, name: &str, bytes: u64) -> fmt::Result {
+    writeln!(f, "{name:<16}{:>8} kB", bytes >> 10)
+}
+
+/// The paragraph as /proc/PID/smaps has it, without the last newline.
+impl<P: Platform> fmt::Display for Smap<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Smap { line, usage, page_bytes, huge_eligible, protection_key } = self;
+        writeln!(f, "{line}")?;
+        write_row(f, "Size:", line.end - line.start)?;
+        write_row(f, "KernelPageSize:", *page_bytes)?;
+        write_row(f, "MMUPageSize:", *page_bytes)?;
+        for Row(name, bytes, _) in ROWS.iter().filter(|row| row.2 == In::Both) {
+            write_row(f, name, bytes(usage))?;
+        }
+        writeln!(f, "{:<16}{:>8}", "THPeligible:", u8::from(*huge_eligible))?;
+        if let Some(pkey) = protection_key {
+            writeln!(f, "{:<16}{pkey:>8}", "ProtectionKey:")?;
+        }
+        f.write_str("VmFlags: ")?;
+        line.flags.smaps_names().try_for_each(|name| write!(f, "{name} "))
+    }
+}
+
+/// The text as /proc/PID/smaps_rollup has it, with its last newline.
+impl fmt::Display for Rollup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Rollup { range: Range { start, end }, usage } = self;
+        write_named(f, format_args!("{start:08x}-{end:08x} ---p 00000000 00:00 0 "), "[rollup]")?;
+        f.write_str("\n")?;
+        ROWS.iter().try_for_each(|Row(name, bytes, _)| write_row(f, name, bytes(usage)))
+    }
+}

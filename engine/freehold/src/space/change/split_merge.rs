@@ -1,0 +1,476 @@
+//! Splitting, merging and adding VMAs: every change of the set but removal.
+//!
+//! ```text
+//! split       |------ v ------|            ->  |-- v --|- new -|
+//! modify      |- p -|--- v ---|- n -|      ->  any of these, by what may merge with its neighbour:
+//!                   |---------|                |----- p -----|- n -|     the whole of v, left
+//!                   |----|                     |--- p ---|-- v --|- n -| a beginning of v, left
+//!                        |----|                |- p -|-- v --|--- n ---| an end of v, right
+//!                   |---------|                |---------- p ----------| the whole of v, both
+//!                     |----|                   |- p -|v|-new-|v'|- n -|  nothing merges: v is cut
+//! ```
+//!
+//! Each is one replace of the tree, after everything that can fail; a failure leaves all as it was. Bounds
+//! change only under the VMA's write lock, so that a reader which still finds an old entry cannot lock the
+//! VMA and looks again.
+
+use crate::space::locking::{VmaWrite, WriteGuard, entry, entry_at};
+use crate::{
+    counted::Counted,
+    error::NoMemory,
+    object::Object,
+    platform::Platform,
+    records::reverse::edit::RmapEdit,
+    records::uffd::Context,
+    vma::{
+        Vma,
+        flags::VmFlags,
+        merge::{Attrs, anon_compatible, can_append, can_prepend},
+        owned::{OwnedVma, VmaInit},
+    },
+};
+use arrayvec::ArrayVec;
+use freehold_pagetable::Level;
+use freehold_range::Entry;
+use freehold_vmspace::{PageIndex, UserRange};
+
+/// A huge page of anonymous memory.
+const HUGE: u64 = Level::Pmd.span();
+
+/// Why the set of VMAs could not be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SplitMergeError {
+    /// The limit on VMAs.
+    TooManyVmas,
+    /// No memory for records.
+    NoMemory,
+    /// The object does not allow a split there.
+    NotSplittable,
+}
+
+impl From<NoMemory> for SplitMergeError {
+    fn from(_: NoMemory) -> Self {
+        SplitMergeError::NoMemory
+    }
+}
+
+/// New attributes for a part of a VMA.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Change {
+    pub flags: VmFlags,
+    pub policy: u64,
+}
+
+/// How a new mapping will enter the tree: decided, allocated, reserved.
+#[must_use = "a prepared mapping must be inserted or dropped on purpose"]
+pub(crate) enum NewMapping<'g, P: Platform> {
+    /// Joins the VMA before it.
+    Append(&'g Vma<P>),
+    /// Joins the VMA behind it.
+    Prepend(&'g Vma<P>),
+    /// Joins both.
+    Bridge(&'g Vma<P>, &'g Vma<P>),
+    /// A VMA of its own.
+    Fresh(OwnedVma<'g, P>),
+}
+
+impl<P: Platform> WriteGuard<'_, P> {
+    /// Which neighbours a range with `attrs` may join.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn mergeable<'g>(
+        &self,
+        sides: (Option<&'g Vma<P>>, Option<&'g Vma<P>>),
+        range: UserRange,
+        attrs: &Attrs<'_, P>,
+    ) -> (Option<&'g Vma<P>>, Option<&'g Vma<P>>) {
+        match sides {
+            (None, None) => sides,
+            _ => self.mergeable_of(sides, range, attrs),
+        }
+    }
+
+    /// The same where there are neighbours.
+    fn mergeable_of<'g>(
+        &self,
+        (prev, next): (Option<&'g Vma<P>>, Option<&'g Vma<P>>),
+        range: UserRange,
+        attrs: &Attrs<'_, P>,
+    ) -> (Option<&'g Vma<P>>, Option<&'g Vma<P>>) {
+        let appends = |prev: &&Vma<P>| can_append(prev, attrs);
+        let prepends = |next: &&Vma<P>| can_prepend(attrs, range.end() - range.start(), next);
+        // The anon_vmas of those that agree stay as they are from here on; one that has just come counts.
+        let prev = prev.filter(|prev| appends(prev) && (self.hold_anon(prev) || appends(prev)));
+        let next = next.filter(|next| prepends(next) && (self.hold_anon(next) || prepends(next)));
+        match (prev, next) {
+            // Each agrees with what lies between; do they agree with each other? And may one of them go?
+            (Some(left), Some(right))
+                if !anon_compatible(left.anon(), right.anon()) || attrs.object.counts_vmas() =>
+            {
+                (Some(left), None)
+            }
+            both => both,
+        }
+    }
+
+    /// Whether a mapping of `range` would join `vma`, as things are.
+    pub(crate) fn would_join(&self, range: UserRange, attrs: &Attrs<'_, P>, vma: &Vma<P>) -> bool {
+        let (prev, next) = self.mergeable(self.neighbours(range), range, attrs);
+        [prev, next].into_iter().flatten().any(|side| core::ptr::eq(side, vma))
+    }
+
+    /// Decides how a mapping of `range` enters the tree and gets what that needs. What `range` holds now is
+    /// going away.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn prepare_new<'g>(
+        &'g self,
+        range: UserRange,
+        attrs: &Attrs<'_, P>,
+    ) -> Result<NewMapping<'g, P>, NoMemory> {
+        self.reserve(1)?;
+        Ok(match self.mergeable(self.neighbours(range), range, attrs) {
+            (Some(prev), Some(next)) => NewMapping::Bridge(prev, next),
+            (Some(prev), None) => NewMapping::Append(prev),
+            (None, Some(next)) => NewMapping::Prepend(next),
+            (None, None) => NewMapping::Fresh(self.alloc(range, attrs)?),
+        })
+    }
+
+    /// A VMA of this space, detached.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn alloc<'g>(
+        &'g self,
+        range: UserRange,
+        attrs: &Attrs<'_, P>,
+    ) -> Result<OwnedVma<'g, P>, NoMemory> {
+        self.alloc_piece(range, attrs.pgoff, attrs)
+    }
+
+    /// The same for a piece of what has the attributes, whose first page has an offset of its own.
+    #[inline(always)]
+    fn alloc_piece<'g>(
+        &'g self,
+        range: UserRange,
+        pgoff: PageIndex,
+        attrs: &Attrs<'_, P>,
+    ) -> Result<OwnedVma<'g, P>, NoMemory> {
+        let hugetlb = self.space.engine.hugetlb_part(attrs)?;
+        let vma = self.space.engine.slab.alloc(VmaInit {
+            range,
+            pgoff,
+            flags: attrs.flags,
+            anon: attrs.anon,
+            policy: attrs.policy,
+            object: attrs.object,
+            hugetlb,
+            uffd: attrs.uffd,
+            // Exposed: the reverse map comes back from the VMA to its space.
+            owner: core::ptr::from_ref(&self.space.vm).expose_provenance(),
+        })?;
+        if self.space.mmap_lock.uses_rwsems() { vma.with_lock_beside() } else { Ok(vma) }
+    }
+
+    /// Puts a prepared mapping of `range` into the tree, in place of whatever is there. Returns the VMA that
+    /// now covers it.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn insert<'g>(
+        &'g self,
+        range: UserRange,
+        new: NewMapping<'g, P>,
+        attrs: &Attrs<'_, P>,
+    ) -> &'g Vma<P> {
+        match new {
+            NewMapping::Fresh(vma) => self.insert_fresh(vma),
+            NewMapping::Append(prev) => {
+                let whole = UserRange::new(prev.start(), range.end());
+                self.absorb(prev, whole, prev.pgoff(), attrs, &[]).vma()
+            }
+            NewMapping::Prepend(next) => {
+                let whole = UserRange::new(range.start(), next.end());
+                self.absorb(next, whole, attrs.pgoff, attrs, &[]).vma()
+            }
+            NewMapping::Bridge(prev, next) => {
+                let whole = UserRange::new(prev.start(), next.end());
+                self.absorb(prev, whole, prev.pgoff(), attrs, &[self.lock_vma(next)]).vma()
+            }
+        }
+    }
+
+    /// Stores an allocated VMA. Uses up one reserved replace.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn insert_fresh<'g>(&'g self, vma: OwnedVma<'g, P>) -> &'g Vma<P> {
+        let vma = vma.into_ref();
+        // Attached and write-locked before anybody can find it: a lookup sees it complete or not at all.
+        self.attach(vma);
+        RmapEdit::link(vma);
+        self.replace(vma.range(), &[entry(vma)]);
+        self.space.counters.count_vmas(self, 1);
+        vma
+    }
+
+    /// Lets `survivor` grow to `range`, swallowing the VMAs in `gone` whole. Uses up one reserved replace.
+    fn absorb<'g>(
+        &'g self,
+        survivor: &'g Vma<P>,
+        range: UserRange,
+        pgoff: PageIndex,
+        attrs: &Attrs<'_, P>,
+        gone: &[VmaWrite<'g, P>],
+    ) -> VmaWrite<'g, P> {
+        let right = self.lock_vma(survivor);
+        let gone = || gone.iter().map(VmaWrite::vma);
+        let mut flags = survivor.flags() | (attrs.flags & VmFlags::STICKY);
+        let mut anon_vma = survivor.anon_vma().or(attrs.anon);
+        for vma in gone() {
+            flags |= vma.flags() & VmFlags::STICKY;
+            anon_vma = anon_vma.or(vma.anon_vma());
+        }
+        right.set_flags(flags);
+        // One edit, here and below: no walk over a tree's VMAs may miss a page while it passes from one to
+        // another.
+        let mut edit = RmapEdit::new(survivor.object(), anon_vma.tree);
+        if !survivor.anon().is_some() {
+            right.join_within(&mut edit, anon_vma);
+        }
+        gone().for_each(|vma| edit.remove(vma));
+        right.set_bounds_within(&mut edit, range, pgoff);
+        drop(edit);
+        self.replace(range, &[entry(survivor)]);
+        gone().for_each(|vma| self.discard(vma));
+        self.space.counters.count_vmas(self, -(gone().len() as i64));
+        right
+    }
+
+    /// Ends a VMA that a merge has swallowed; it is out of the tree and of its file's tree.
+    #[expect(unsafe_code, reason = "takes ownership of what was just detached")]
+    fn discard(&self, vma: &Vma<P>) {
+        self.detach(vma);
+        debug_assert!(!matches!(vma.object(), Object::Special(_)), "a merge swallows a VMA with hooks");
+        // SAFETY: detached just now under the write lock, so nobody else takes it.
+        drop(unsafe { self.space.engine.slab.own(vma) });
+    }
+
+    /// Splits the huge pages of `vma`, which is write-locked, that an end of `part` lies inside of: none may
+    /// belong to two VMAs. So there is none where one would reach beyond this VMA.
+    #[inline(always)]
+    fn split_huge_at(&self, vma: &Vma<P>, part: UserRange) -> Result<(), NoMemory> {
+        match vma.end() - vma.start() < HUGE {
+            true => Ok(()),
+            false => self.split_huge_in_large(vma, part),
+        }
+    }
+
+    /// The same in a VMA that may hold a huge page.
+    #[inline(never)]
+    fn split_huge_in_large(&self, vma: &Vma<P>, part: UserRange) -> Result<(), NoMemory> {
+        for at in [part.start(), part.end()] {
+            let first = at & !(HUGE - 1);
+            let may_be = first < at && vma.start() <= first && first + HUGE <= vma.end();
+            if may_be && vma.is_anonymous() && vma.anon().is_some() {
+                self.space.vm.split_huge(at).map_err(|_| NoMemory)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Cuts `vma` in two at `at`, strictly inside it; returns the upper part. Does not ask the limit on VMAs.
+    pub(crate) fn split<'g>(&'g self, vma: &'g Vma<P>, at: u64) -> Result<&'g Vma<P>, SplitMergeError> {
+        Ok(self.cut(vma, vma.range().with_start(at))?.vma())
+    }
+
+    /// Makes `part`, which touches at least one end of `vma` at most, a VMA of its own and returns it.
+    fn cut<'g>(&'g self, vma: &'g Vma<P>, part: UserRange) -> Result<VmaWrite<'g, P>, SplitMergeError> {
+        // Readers out before the flags are copied: they may add MAYBE_GUARD.
+        let right = self.lock_vma(vma);
+        let whole = vma.range();
+        let attrs = vma.attrs();
+        if !vma.object().may_split(vma, part.start()) || !vma.object().may_split(vma, part.end()) {
+            return Err(SplitMergeError::NotSplittable);
+        }
+        self.split_huge_at(vma, part)?;
+        // The first piece stays `vma`; what lies behind it is new.
+        let (before, behind) = (whole.with_end(part.start()), whole.with_start(part.end()));
+        let first = if before.is_empty() { part } else { before };
+        self.reserve(1)?;
+        let piece = |range: UserRange| self.alloc_piece(range, vma.pgoff_of(range.start()), &attrs);
+        let middle = if before.is_empty() { None } else { Some(piece(part)?) };
+        let last = if behind.is_empty() { None } else { Some(piece(behind)?) };
+        // Nothing can fail any more.
+        let attach = |piece: OwnedVma<'g, P>| self.attach(piece.into_ref());
+        let (middle, last) = (middle.map(attach), last.map(attach));
+        let fresh = || [&middle, &last].into_iter().flatten().map(VmaWrite::vma);
+        let mut edit = RmapEdit::of(vma);
+        for at in [part.start(), part.end()] {
+            self.space.unshare_at(vma, at, edit.file());
+        }
+        right.set_bounds_within(&mut edit, first, attrs.pgoff);
+        fresh().for_each(|piece| edit.insert(piece));
+        drop(edit);
+        let mut entries = ArrayVec::<_, 3>::new();
+        entries.push(entry_at(vma, first));
+        fresh().for_each(|piece| entries.push(entry(piece)));
+        self.space.counters.count_vmas(self, entries.len() as i64 - 1);
+        self.replace(whole, &entries);
+        Ok(middle.unwrap_or(right))
+    }
+
+    /// Gives `range`, a part of `vma`, new attributes, merging with neighbours and cutting as needed. Returns
+    /// the VMA that now holds the range; it is write-locked.
+    pub(crate) fn modify<'g>(
+        &'g self,
+        vma: &'g Vma<P>,
+        range: UserRange,
+        change: Change,
+    ) -> Result<&'g Vma<P>, SplitMergeError> {
+        self.modify_attrs(vma, range, change, vma.uffd())
+    }
+
+    /// As [`modify`](Self::modify), for flags and the userfaultfd that go with each other.
+    pub(crate) fn modify_uffd<'g>(
+        &'g self,
+        vma: &'g Vma<P>,
+        range: UserRange,
+        flags: VmFlags,
+        uffd: Option<&Counted<Context<P>>>,
+    ) -> Result<&'g Vma<P>, SplitMergeError> {
+        let result = self.modify_attrs(vma, range, Change { flags, policy: vma.policy() }, uffd)?;
+        self.lock_vma(result).set_uffd(uffd.cloned());
+        Ok(result)
+    }
+
+    fn modify_attrs<'g>(
+        &'g self,
+        vma: &'g Vma<P>,
+        range: UserRange,
+        Change { flags, policy }: Change,
+        uffd: Option<&Counted<Context<P>>>,
+    ) -> Result<&'g Vma<P>, SplitMergeError> {
+        let _ = self.hold_anon(vma);
+        let merged = match self.neighbours_of_part(vma, range) {
+            (None, None) => None,
+            sides => {
+                let attrs = Attrs { flags, policy, pgoff: vma.pgoff_of(range.start()), uffd, ..vma.attrs() };
+                match self.mergeable_of(sides, range, &attrs) {
+                    (None, None) => None,
+                    sides => self.modify_merging(vma, range, &attrs, sides)?,
+                }
+            }
+        };
+        let right = match merged {
+            Some(survivor) => survivor,
+            None => self.carve(vma, range)?,
+        };
+        let result = right.vma();
+        right.set_flags(flags | (result.flags() & VmFlags::STICKY));
+        right.set_policy(policy);
+        Ok(result)
+    }
+
+    /// The VMAs that touch `range`, a part of `vma`, which may join them: only a part that reaches an end of
+    /// it has a neighbour there.
+    #[inline(always)]
+    fn neighbours_of_part<'g>(
+        &'g self,
+        vma: &Vma<P>,
+        range: UserRange,
+    ) -> (Option<&'g Vma<P>>, Option<&'g Vma<P>>) {
+        let touching = |found: Entry| self.slot(&found).vma();
+        match (range.start() == vma.start(), range.end() == vma.end()) {
+            (false, false) => (None, None),
+            (true, false) => (
+                self.right.prev(range.start()).filter(|prev| prev.end == range.start()).and_then(touching),
+                None,
+            ),
+            (false, true) => (
+                None,
+                self.right.next(range.end()).filter(|next| next.start == range.end()).and_then(touching),
+            ),
+            // Where the whole VMA would go, it must be allowed to.
+            (true, true) if vma.object().counts_vmas() => (None, None),
+            (true, true) => self.neighbours(range),
+        }
+    }
+
+    /// Cuts `range` out of `vma`, within the limit on VMAs.
+    fn carve<'g>(&'g self, vma: &'g Vma<P>, range: UserRange) -> Result<VmaWrite<'g, P>, SplitMergeError> {
+        let cuts = u64::from(range.start() > vma.start()) + u64::from(range.end() < vma.end());
+        if cuts == 0 {
+            return Ok(self.lock_vma(vma));
+        }
+        if !self.may_have_vmas(cuts) {
+            return Err(SplitMergeError::TooManyVmas);
+        }
+        self.cut(vma, range)
+    }
+
+    /// The merging half of [`modify`](Self::modify): gives the range to a neighbour, or to both as one.
+    fn modify_merging<'g>(
+        &'g self,
+        vma: &'g Vma<P>,
+        range: UserRange,
+        attrs: &Attrs<'_, P>,
+        sides: (Option<&'g Vma<P>>, Option<&'g Vma<P>>),
+    ) -> Result<Option<VmaWrite<'g, P>>, SplitMergeError> {
+        let whole = vma.range();
+        self.reserve(1)?;
+        let right = self.lock_vma(vma);
+        self.split_huge_at(vma, range)?;
+        Ok(Some(match sides {
+            (None, None) => return Ok(None),
+            (Some(prev), Some(next)) => {
+                let union = UserRange::new(prev.start(), next.end());
+                self.absorb(prev, union, prev.pgoff(), attrs, &[right, self.lock_vma(next)])
+            }
+            (Some(prev), None) if range.end() == whole.end() => {
+                self.absorb(prev, UserRange::new(prev.start(), range.end()), prev.pgoff(), attrs, &[right])
+            }
+            (None, Some(next)) if range.start() == whole.start() => {
+                self.absorb(next, UserRange::new(range.start(), next.end()), attrs.pgoff, attrs, &[right])
+            }
+            (Some(prev), None) => {
+                let rest = whole.with_start(range.end());
+                let pgoff = vma.pgoff_of(rest.start());
+                self.shift(prev, range.with_start(prev.start()), prev.pgoff(), right, rest, pgoff)
+            }
+            (None, Some(next)) => {
+                let rest = whole.with_end(range.start());
+                self.shift(next, range.with_end(next.end()), attrs.pgoff, right, rest, vma.pgoff())
+            }
+        }))
+    }
+
+    /// Moves the border between two neighbours: `winner` takes what `loser` gives. Uses up one reserved
+    /// replace.
+    fn shift<'g>(
+        &'g self,
+        winner: &'g Vma<P>,
+        winner_range: UserRange,
+        winner_pgoff: PageIndex,
+        other: VmaWrite<'g, P>,
+        loser_range: UserRange,
+        loser_pgoff: PageIndex,
+    ) -> VmaWrite<'g, P> {
+        let (right, loser) = (self.lock_vma(winner), other.vma());
+        right.set_flags(winner.flags() | (loser.flags() & VmFlags::STICKY));
+        let anon_vma = winner.anon_vma().or(loser.anon_vma());
+        let mut edit = RmapEdit::new(winner.object(), anon_vma.tree);
+        if !winner.anon().is_some() {
+            right.join_within(&mut edit, anon_vma);
+        }
+        other.set_bounds_within(&mut edit, loser_range, loser_pgoff);
+        right.set_bounds_within(&mut edit, winner_range, winner_pgoff);
+        drop(edit);
+        let mut entries = [entry(winner), entry(loser)];
+        entries.sort_unstable_by_key(|entry| entry.start);
+        let first = winner_range.start().min(loser_range.start());
+        let union = UserRange::new(first, winner_range.end().max(loser_range.end()));
+        self.replace(union, &entries);
+        right
+    }
+
+    /// Lets `vma` reach further, over free addresses, with everything else as it is. Uses up one reserved
+    /// replace.
+    pub(crate) fn extend(&self, vma: &Vma<P>, range: UserRange, pgoff: PageIndex) {
+        self.lock_vma(vma).set_bounds(range, pgoff);
+        self.replace(range, &[entry(vma)]);
+    }
+}
