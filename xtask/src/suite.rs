@@ -95,25 +95,25 @@ pub struct Suite {
     /// About how many seconds it takes on two processors, compiling included, in a quick run and in a full
     /// one.
     pub budget: [u32; 2],
-    /// What of it a quick run does.
+    /// The part that a quick run does.
     pub quick: Quick,
 }
 
-/// What a quick run does of a suite.
+/// The part of a suite that a quick run does.
 #[derive(Debug, Clone, Copy)]
 pub enum Quick {
-    /// The same tests, with fewer cases.
+    /// Every test, with fewer cases.
     Same,
-    /// A part of the tests.
+    /// Some tests.
     Only {
-        /// What cargo is told.
+        /// Arguments of cargo.
         args: &'static [&'static str],
-        /// What is not in that part, and why.
+        /// The tests that a quick run leaves out, and the reason.
         left_out: &'static str,
     },
     /// Nothing.
     Nothing {
-        /// Why.
+        /// The reason.
         why: &'static str,
     },
 }
@@ -184,8 +184,8 @@ pub const SHUTTLE: &[Suite] = &[Suite {
     quick: Quick::Same,
 }];
 
-/// What the simulation counts. One call of cargo for all: by themselves, each of these packages builds the whole
-/// engine once more, with other features of the crates that it is built on.
+/// Tests in virtual time. One call of cargo builds all three packages: a call for one of them builds the whole
+/// engine, since each package asks for other features of shared crates.
 pub const SIM: &[Suite] = &[Suite {
     name: "simulation: many processors in virtual time, what they pass to each other, recordings, experiments",
     build: Build::Sim,
