@@ -126,7 +126,7 @@ pub const PLAIN: &[Suite] = &[
         // Benchmarks have no tests, but dependencies that take a while.
         args: &["test", "--workspace", "--exclude", "freehold-bench", "--quiet"],
         passed_on: &[],
-        budget: [300, 330],
+        budget: [560, 620],
         quick: Quick::Same,
     },
     Suite {
@@ -134,7 +134,7 @@ pub const PLAIN: &[Suite] = &[
         build: Build::Plain,
         args: &["test", "--profile", "dev", "--quiet", "--package", "freehold", "--test", "stack_depth"],
         passed_on: &[],
-        budget: [0, 10],
+        budget: [0, 15],
         quick: Quick::Nothing {
             why: "it builds the engine once more, without optimisation; a full run sees what grows",
         },
@@ -161,7 +161,7 @@ pub const LOOM: &[Suite] = &[
             "loom*",
         ],
         passed_on: &[],
-        budget: [90, 165],
+        budget: [130, 215],
         quick: Quick::Same,
     },
     Suite {
@@ -180,7 +180,7 @@ pub const SHUTTLE: &[Suite] = &[Suite {
     build: Build::Shuttle,
     args: &["test", "--quiet", "--package", "freehold-machine", "--test", "shuttle*"],
     passed_on: &[],
-    budget: [70, 110],
+    budget: [170, 190],
     quick: Quick::Same,
 }];
 
@@ -202,7 +202,7 @@ pub const SIM: &[Suite] = &[Suite {
         "sim*",
     ],
     passed_on: &[],
-    budget: [20, 120],
+    budget: [60, 200],
     quick: Quick::Only {
         args: &["test", "--quiet", "--package", "freehold-machine", "--test", "sim*"],
         left_out: "recordings and experiments, which need a build of the replayer",

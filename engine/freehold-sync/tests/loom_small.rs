@@ -86,7 +86,7 @@ fn three_spinners() {
         value
     }
     model_bounded(1, || {
-        let pair = three(RawSpin::new(), add, |pair| drop(add(pair)));
+        let pair = three(RawSpin::new(), add, |pair| _ = add(pair));
         assert!(!pair.lock.is_locked());
     });
 }
@@ -98,7 +98,7 @@ fn sleepers_by_one_word_are_woken() {
         slept.value.add()
     }
     model_bounded(2, || {
-        let slept = three(WordLock::new(), add, |slept| drop(add(slept)));
+        let slept = three(WordLock::new(), add, |slept| _ = add(slept));
         assert!(!slept.lock.is_locked());
     });
 }

@@ -16,7 +16,7 @@ fn stands(place: ReaderPlace<'_>) -> bool {
 
 #[test]
 fn a_standing_reader_beside_a_writer() {
-    model(|| {
+    model_bounded(5, || {
         let world = World::per_cpu();
         let writer = spawn(&world, change);
         look(&world);
@@ -115,7 +115,7 @@ fn a_standing_reader_beside_two_sections() {
 
 #[test]
 fn a_standing_reader_beside_a_detacher() {
-    model(|| {
+    model_bounded(5, || {
         let world = World::per_cpu();
         let writer = spawn(&world, |world| {
             let guard = world.spaces[0].write();
