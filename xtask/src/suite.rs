@@ -180,7 +180,7 @@ pub const SHUTTLE: &[Suite] = &[Suite {
     build: Build::Shuttle,
     args: &["test", "--quiet", "--package", "freehold-machine", "--test", "shuttle*"],
     passed_on: &[],
-    budget: [170, 190],
+    budget: [170, 240],
     quick: Quick::Same,
 }];
 

@@ -65,7 +65,7 @@ mod checker {
     use std::{env, io::Write, sync::Arc};
 
     /// Schedules for each design by each scheduler, in a quick, a full and a long run.
-    const SCHEDULES: [usize; 3] = [12, 40, 3000];
+    const SCHEDULES: [usize; 3] = [12, 60, 3000];
     /// Switches away from the most urgent thread that the second scheduler makes.
     const DEPTH: usize = 3;
 
