@@ -14,7 +14,7 @@ const SECONDS: u32 = 60;
 ///
 /// # Errors
 ///
-/// What was found: the target, and that its input is kept below `lab/fuzz/artifacts`.
+/// Fails with the name of the target that found something; its input is below `lab/fuzz/artifacts`.
 pub fn run() -> Result<(), String> {
     println!("== fuzz targets, {SECONDS} s each");
     if let Some(missing) = missing() {

@@ -6,7 +6,7 @@
 //! -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
 //! -Cdebug-assertions=on"`, and run the program on a folder.
 //!
-//! What it finds prints as calls, which become a case in `lab/freehold-model/cases`.
+//! A finding prints as calls, which become a case in `lab/freehold-model/cases`.
 #![no_main]
 
 use arbitrary::Arbitrary;

@@ -8,7 +8,7 @@ impl<P: Platform> AddressSpace<P> {
     /// Removes all mappings from `len` bytes at `addr`; holes in the range are fine.
     ///
     /// After it returns, an access to the range faults. [`Locking::unmap`](crate::space::Locking::unmap)
-    /// decides how long others wait meanwhile.
+    /// decides how long other tasks wait for the call.
     ///
     /// # Errors
     ///

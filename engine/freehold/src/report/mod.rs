@@ -1,5 +1,5 @@
-//! What a process, or a tool that watches it, can ask about an address space: /proc/PID/maps, smaps, pagemap
-//! and clear_refs, PROCMAP_QUERY, mincore; and the engine's check of its own invariants.
+//! Reports about an address space: /proc/PID/maps, smaps, pagemap and clear_refs, PROCMAP_QUERY, mincore; and
+//! the engine's check of its own invariants.
 
 mod check;
 pub mod clear_refs;

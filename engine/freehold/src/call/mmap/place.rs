@@ -1,4 +1,4 @@
-//! Where a new mapping goes.
+//! Choosing the address of a new mapping.
 
 use super::Request;
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
 };
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// Where the mapping goes.
+    /// Returns the address of the mapping: the fixed one, or one where there is room.
     #[inline(never)]
     pub(super) fn place(&self, request: &Request<P>) -> Result<u64, MmapError> {
         let &Request { addr, len, unit, flags, .. } = request;

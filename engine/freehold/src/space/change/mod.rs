@@ -1,5 +1,5 @@
-//! What changes of an address space share: taking mappings away in five steps (`unmap.rs`, the model of every
-//! change), cutting and merging VMAs, VMAs one after the other, and what is released after the locks.
+//! Steps that several system calls share: unmapping in five steps (`unmap.rs`, the model of every change),
+//! splitting and merging VMAs, iterating over the VMAs of a range, and releasing objects after the locks.
 
 pub(crate) mod anon;
 pub(crate) mod deferred_retire;

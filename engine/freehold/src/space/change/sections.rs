@@ -10,13 +10,13 @@ use crate::{
 use freehold_vmspace::UserRange;
 
 impl<P: Platform> AddressSpace<P> {
-    /// Unmaps `range`: each section goes through all five steps before the lock is let go, so that
-    /// nothing is ever half gone. What would fail half-way is looked for before the first section;
-    /// waiting for the lock again cannot be interrupted.
+    /// Unmaps `range`. Each section goes through all five steps before the lock is released, so no task sees
+    /// a section half unmapped. The call looks for seals and cuts the edges before the first section. The
+    /// wait for the lock between two sections cannot be interrupted.
     ///
-    /// A later section cuts at its end with a VMA that the one before it gave back: memory runs out there
-    /// only if others take it meanwhile, and then the sections before are gone. So they are when somebody
-    /// seals a later one meanwhile.
+    /// A section may need one VMA to cut at its end; the section before it has freed one. The call fails with
+    /// the earlier sections unmapped if another task takes that VMA, or seals a later section, while the lock
+    /// is released.
     pub(super) fn unmap_sections<'s>(
         &'s self,
         mut guard: WriteGuard<'s, P>,
@@ -55,8 +55,8 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// Where the section that begins at `start` ends: at a multiple of its size, so that a table belongs to
-    /// one section; or behind a VMA that must not be cut there.
+    /// Returns the end of the section that begins at `start`: a multiple of `bytes`, so that a page table
+    /// belongs to one section, or the end of a VMA that must not be cut there.
     fn section_end(&self, start: u64, bytes: u64) -> u64 {
         let at = (start / bytes + 1) * bytes;
         self.find(at).filter(|vma| !vma.object().may_split(vma, at)).map_or(at, |vma| vma.end())
