@@ -66,8 +66,8 @@ use super::node::Node;
 use super::write::{Step, assert_fits};
 use super::{Entry, FAN, MAX_LEVELS, RangeMap};
 
-/// Searches for a gap beside others before they are given up.
-const SEARCHES: usize = 32;
+/// Searches for a gap beside all changes, before one that keeps changes of the structure out.
+const SEARCHES: usize = if cfg!(loom) { 1 } else { 32 };
 
 /// The right to change, beside others, what is claimed. See [`RangeMap::shared_writer`] and the
 /// [module](self).
@@ -148,22 +148,30 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         }
     }
 
-    /// As [`Reader::gap`](super::Reader::gap), of what was there while it looked; none too if others change
-    /// the map all the time.
+    /// As [`Reader::gap`](super::Reader::gap), of what was there while it looked. A search that others send
+    /// back too often goes on with the structure lock held, and waits only for the latches of leaves it reads.
     ///
     /// # Panics
     ///
     /// If the length is 0, or the alignment is no power of two.
     pub fn gap(&self, request: &GapRequest, below: impl Fn(&Entry) -> u64) -> Option<u64> {
         let _rcu = H::rcu_read();
+        // SAFETY: the section keeps what is reachable now.
+        let search = || unsafe { self.map.find_gap::<true>(request, &below) };
         for _ in 0..SEARCHES {
-            // SAFETY: the section keeps what is reachable now.
-            if let Ok(found) = unsafe { self.map.find_gap::<true>(request, &below) } {
+            if let Ok(found) = search() {
                 return found;
             }
             H::relax();
         }
-        None
+        // Inner nodes stand still from here on.
+        let _structure = self.map.structure.lock::<H>(Rank::VmaMap);
+        loop {
+            if let Ok(found) = search() {
+                return found;
+            }
+            H::relax();
+        }
     }
 
     /// Claims the entries that overlap `[start, end)`, and those that touch it if `touching`, which are no
