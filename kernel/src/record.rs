@@ -25,7 +25,7 @@ use core::fmt::Write;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use freehold::counted::Counted;
 use freehold::fault::{Access, FaultError};
-use freehold::object::File;
+use freehold::file::File;
 use freehold::platform::Format;
 use freehold::report::maps::MapName;
 use freehold::report::pagemap::PageKind;

@@ -494,12 +494,8 @@ fn sentences_name_the_one_that_acts() {
 #[test]
 fn the_soundness_document_is_complete() {
     /// Modules that are not public.
-    const INSIDE: &[&str] = &[
-        "records/nommu/region.rs",
-        "records/reverse/root.rs",
-        "records/vma/slab.rs",
-        "records/vma/owned.rs",
-    ];
+    const INSIDE: &[&str] =
+        &["nommu/state/region.rs", "rmap/tree/root.rs", "vma/slab/mod.rs", "vma/owned.rs"];
     let document = fs::read_to_string(root().join("docs/soundness.md")).expect("the document");
     let mut found = Vec::new();
     for source in crate_sources() {
@@ -651,45 +647,56 @@ fn efforts_are_read_as_they_are_said() {
 }
 
 /// The layers of the engine, from the ground up: what a layer uses stands before it. A folder, or a file; the
-/// longest name that fits decides the layer of a file.
-const LAYERS: &[&str] = &[
-    "error",
-    "grace",
-    "rounds",
-    "records",
-    "rmap",
-    "space",
-    "hugetlb",
-    "space/change",
-    "uprobe",
-    "fault",
-    "remote",
-    "uffd",
-    "call",
-    "report",
-    "nommu",
+/// longest name that fits decides the layer of a file. Files of one layer point at each other.
+const LAYERS: &[&[&str]] = &[
+    &["error"],
+    &["wait"],
+    &["vma/flags"],
+    &[
+        "engine",
+        "file",
+        "vma",
+        "hugetlb/sharing",
+        "hugetlb/state",
+        "hugetlb/unmap_file",
+        "nommu/state",
+        "rmap/edit",
+        "rmap/tree",
+        "uffd/event",
+        "uffd/state",
+        "uprobe/state",
+    ],
+    &["rmap"],
+    &["space"],
+    &["hugetlb"],
+    &["space/change"],
+    &["uprobe"],
+    &["fault", "hugetlb/fault", "uffd/fault"],
+    &["remote"],
+    &["uffd"],
+    &["call"],
+    &["report"],
+    &["nommu"],
 ];
-
-/// Names at the top of the crate that are parts of the layer `records`.
-const RECORDS: &[&str] = &["engine", "object", "vma"];
 
 /// Arrows that run up nevertheless: from a file to a layer above its own, with the reason. The list may only
 /// get shorter.
 const UPWARDS: &[(&str, &str, &str)] = &[
-    ("records/uffd/mod.rs", "space", "a context names the address space whose memory its pager fills"),
-    ("records/uffd/event.rs", "space", "the message of a fork carries a context, with its address space"),
-    ("records/engine.rs", "space", "an engine checks its settings against where address spaces end"),
+    ("uffd/state/mod.rs", "space", "a context names the address space whose memory its pager fills"),
+    ("uffd/event.rs", "space", "the message of a fork carries a context, with its address space"),
+    ("engine/mod.rs", "space", "an engine checks its settings against where address spaces end"),
 ];
 
 /// Methods with names that the standard library's types have, too.
-const STANDARD: &[&str] = &["extend", "for_each", "iter", "map", "write_str"];
+const STANDARD: &[&str] = &["extend", "for_each", "is_some", "iter", "map", "write_str"];
 
 /// The height of the layer of a file or of a name at the top of the crate.
 fn height(path: &str) -> Option<usize> {
     let is_of = |layer: &str| {
         path.strip_prefix(layer).is_some_and(|rest| rest.is_empty() || rest == ".rs" || rest.starts_with('/'))
     };
-    (0..LAYERS.len()).filter(|at| is_of(LAYERS[*at])).max_by_key(|at| LAYERS[*at].len())
+    let fits = |at: &usize| LAYERS[*at].iter().filter(|name| is_of(name)).map(|name| name.len()).max();
+    (0..LAYERS.len()).filter(|at| fits(at).is_some()).max_by_key(fits)
 }
 
 /// Names of the methods that a text defines: functions with a `self`.
@@ -759,13 +766,12 @@ fn each_layer_uses_only_layers_below_it() {
             if let Some(lowest) = defined.get(&name).and_then(BTreeSet::first)
                 && *lowest > at
             {
-                found.entry((path.clone(), LAYERS[*lowest])).or_default().insert(name);
+                found.entry((path.clone(), LAYERS[*lowest][0])).or_default().insert(name);
             }
         }
-        for name in used(text) {
-            let name = if RECORDS.contains(&&*name) { "records".to_owned() } else { name };
+        for name in used(path, text) {
             if let Some(above) = height(&name).filter(|above| *above > at) {
-                found.entry((path.clone(), LAYERS[above])).or_default().insert(format!("crate::{name}"));
+                found.entry((path.clone(), LAYERS[above][0])).or_default().insert(name);
             }
         }
     }
@@ -777,31 +783,48 @@ fn each_layer_uses_only_layers_below_it() {
     assert_none("arrows that do not run up any more", gone.map(|arrow| format!("{arrow:?}")).collect());
 }
 
-/// The modules at the top of the crate that a source uses, by `crate::name` or `use crate::{name, ...}`.
-fn used(text: &str) -> Vec<String> {
-    let name = |part: &str| -> String {
-        part.trim_start().chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect()
-    };
+/// What a source names by `crate::` or `super::`, one by one or in groups, as paths below the crate's folder.
+fn used(path: &str, text: &str) -> Vec<String> {
+    let module = path.strip_suffix("/mod.rs").or(path.strip_suffix(".rs")).expect("a source");
     let mut names = Vec::new();
-    for part in text.split("crate::").skip(1) {
-        let Some(group) = part.strip_prefix('{') else {
-            names.push(name(part));
-            continue;
-        };
-        let (mut depth, mut begins) = (0, true);
-        for (at, letter) in group.char_indices() {
-            match letter {
-                '{' => depth += 1,
-                '}' if depth == 0 => break,
-                '}' => depth -= 1,
-                ',' if depth == 0 => begins = true,
-                _ if begins && !letter.is_whitespace() => {
-                    names.push(name(&group[at..]));
-                    begins = false;
-                }
-                _ => {}
-            }
+    for (at, _) in text.match_indices("crate::") {
+        paths_of(&text[at + "crate::".len()..], "", &mut names);
+    }
+    for (at, _) in text.match_indices("super::").filter(|(at, _)| !text[..*at].ends_with("super::")) {
+        let mut rest = &text[at..];
+        let mut from = module;
+        while let Some(inner) = rest.strip_prefix("super::") {
+            rest = inner;
+            from = from.rsplit_once('/').map_or("", |(parent, _)| parent);
         }
+        let from = if from.is_empty() { String::new() } else { format!("{from}/") };
+        paths_of(rest, &from, &mut names);
     }
     names
+}
+
+/// Adds the paths of a use tree, which begins a text, to `names`; returns what follows it.
+fn paths_of<'t>(text: &'t str, from: &str, names: &mut Vec<String>) -> &'t str {
+    let text = text.trim_start();
+    if let Some(mut rest) = text.strip_prefix('{') {
+        loop {
+            rest = rest.trim_start_matches(|letter: char| letter == ',' || letter.is_whitespace());
+            if let Some(rest) = rest.strip_prefix('}') {
+                return rest;
+            }
+            let next = paths_of(rest, from, names);
+            // An alias.
+            rest = next.trim_start_matches(|letter: char| letter != ',' && letter != '}');
+            assert!(!rest.is_empty(), "a group of names ends");
+        }
+    }
+    let end = text.find(|letter: char| !letter.is_alphanumeric() && letter != '_').unwrap_or(text.len());
+    let (name, rest) = text.split_at(end);
+    match rest.strip_prefix("::") {
+        Some(inner) if !inner.starts_with('<') => paths_of(inner, &format!("{from}{name}/"), names),
+        _ => {
+            names.push(format!("{from}{name}"));
+            rest
+        }
+    }
 }

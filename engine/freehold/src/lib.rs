@@ -71,7 +71,7 @@
 //! | [`report`] | what /proc and queries tell of an address space |
 //! | [`vma`] | one mapped area: fields, flags, what may merge, and the slab it comes from |
 //! | [`fault`] | page faults: the ladder of locks, then anonymous memory, files, copying on write |
-//! | [`object`] | what an area maps: anonymous memory, a file with its page cache and pager, frames of somebody else |
+//! | [`mod@file`] | what an area maps: anonymous memory, a file with its page cache and pager, frames of somebody else |
 //! | [`rmap`] | the way back: from a frame to every entry that maps its page |
 //! | [`uprobe`] | breakpoints in the pages of files |
 //! | [`hugetlb`] | huge pages from pools, reservations of them, and the tables that processes share for them |
@@ -93,21 +93,21 @@
 extern crate alloc;
 
 pub mod call;
+pub mod engine;
 pub mod error;
 pub mod fault;
-mod grace;
+pub mod file;
 pub mod hugetlb;
 pub mod nommu;
-mod records;
 pub mod remote;
 pub mod report;
 pub mod rmap;
-mod rounds;
 pub mod space;
 pub mod uffd;
 pub mod uprobe;
+pub mod vma;
+mod wait;
 
 pub use freehold_pagetable::{PAGE_SHIFT, PAGE_SIZE, Pfn, VirtAddr};
 pub use freehold_sync::counted;
 pub use freehold_vmspace::{PageCount, PageIndex, PageRange, UserRange, platform};
-pub use records::{engine, object, vma};

@@ -5,7 +5,7 @@ use freehold::{
     call::{Advice, LockFlags, RemapFlags},
     error::{AccessError, MadviseError, MmapError, MprotectError, MremapError, MsealError, MunmapError},
     fault::{FaultError, SegvCode},
-    object::{Mapping, Zeroes},
+    file::{Mapping, Zeroes},
     remote::AccessMode,
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};

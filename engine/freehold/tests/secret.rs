@@ -9,7 +9,7 @@ use freehold::{
     call::{Advice, LockAllFlags, RemapFlags, SyncFlags},
     error::{AccessError, Errno, MadviseError, MlockError, MmapError, MsyncError, PinError},
     fault::FaultError,
-    object::FillError,
+    file::FillError,
     remote::{AccessMode, IoVec, PinFlags},
     rmap::MigrateError,
     space::Limits,

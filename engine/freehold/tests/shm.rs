@@ -10,7 +10,7 @@ use freehold::{
     call::{LockAllFlags, RemapFlags, ShmFlags},
     error::{Errno, MprotectError, RemapFilePagesError, ShmatError, ShmdtError},
     fault::FaultError,
-    object::Segment,
+    file::Segment,
     space::{Limits, MapFlags, Prot},
 };
 use std::thread;

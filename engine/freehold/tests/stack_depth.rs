@@ -11,8 +11,8 @@ mod support;
 use freehold::{
     call::{Advice, RemapFlags, ShmFlags, SyncFlags},
     engine::Blocks,
+    file::Zeroes,
     hugetlb::HugePageSize,
-    object::Zeroes,
     remote::{AccessMode, PinFlags},
     uffd::{Features, FillMode, MoveMode, ProtectMode, RegisterMode, UffdConfig, Userfaultfd},
 };
@@ -114,7 +114,7 @@ fn shared(depths: &mut Depths) {
     let world = World::new();
     let process = world.process(Locking::default());
     let mut cpu = world.machine.cpu(0);
-    let segment = freehold::object::Segment::new(world.engine(), 1, 4 * PAGE).unwrap();
+    let segment = freehold::file::Segment::new(world.engine(), 1, 4 * PAGE).unwrap();
     depths.of("shmat", || process.shmat(&segment, BASE, ShmFlags::empty())).unwrap();
     depths.of("a fault in shared memory", || process.store(&mut cpu, BASE, 1u64)).unwrap();
     depths.of("shmdt", || process.shmdt(BASE)).unwrap();

@@ -16,7 +16,7 @@ use crate::memory::platform::Machine;
 use crate::task::limits;
 use freehold::counted::Counted;
 use freehold::error::Errno;
-use freehold::object::Mapping;
+use freehold::file::Mapping;
 use freehold::{PAGE_SIZE, PageIndex};
 use linux_raw_sys::general::*;
 

@@ -11,7 +11,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
-use freehold::object::Seals;
+use freehold::file::Seals;
 use linux_raw_sys::general::*;
 
 pub const CALLS: Calls = &[

@@ -15,8 +15,8 @@ use crate::files::tree::{self, Kind, Node};
 use crate::files::{File, REGULAR, userfault};
 use alloc::sync::Arc;
 use freehold::error::Errno;
+use freehold::file::{Mapping, Seals};
 use freehold::hugetlb::HugePageSize;
-use freehold::object::{Mapping, Seals};
 use linux_raw_sys::general::*;
 
 pub const CALLS: Calls = &[

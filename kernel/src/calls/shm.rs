@@ -19,8 +19,8 @@ use freehold::PAGE_SIZE;
 use freehold::call::ShmFlags;
 use freehold::counted::Counted;
 use freehold::error::{Errno, FillError};
+use freehold::file;
 use freehold::hugetlb::HugePageSize;
-use freehold::object;
 use linux_raw_sys::general::*;
 
 pub const CALLS: Calls =
@@ -28,7 +28,7 @@ pub const CALLS: Calls =
 
 #[derive(Clone)]
 struct Shm {
-    memory: Counted<object::Segment<Machine>>,
+    memory: Counted<file::Segment<Machine>>,
     key: u32,
     bytes: u64,
     mode: u32,
@@ -150,8 +150,8 @@ fn shmget(frame: &mut Frame) -> Answer {
     }
     let memory = match flags & HUGE != 0 {
         false => match flags & NORESERVE == 0 {
-            true => object::Segment::new(engine(), key, bytes),
-            false => object::Segment::noreserve(engine(), key, bytes),
+            true => file::Segment::new(engine(), key, bytes),
+            false => file::Segment::noreserve(engine(), key, bytes),
         }
         .map_err(|_| Errno::ENOMEM)?,
         true => {
@@ -160,7 +160,7 @@ fn shmget(frame: &mut Frame) -> Answer {
             let page = HugePageSize::from_bytes(page).ok_or(Errno::EINVAL)?;
             let bytes = bytes.checked_next_multiple_of(page.bytes()).ok_or(Errno::EINVAL)?;
             let reserved = flags & NORESERVE == 0;
-            let made = object::Segment::of_huge_pages(engine(), key, page, bytes, reserved);
+            let made = file::Segment::of_huge_pages(engine(), key, page, bytes, reserved);
             made.map_err(|error| if error == FillError::Killed { Errno::EINTR } else { Errno::ENOMEM })?
         }
     };

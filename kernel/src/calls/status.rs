@@ -15,8 +15,8 @@ use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::PAGE_SIZE;
 use freehold::error::Errno;
+use freehold::file::Seals;
 use freehold::hugetlb::HugePageSize;
-use freehold::object::Seals;
 use linux_raw_sys::general::*;
 
 pub const CALLS: Calls = &[

@@ -10,7 +10,7 @@ use crate::random;
 use alloc::sync::Arc;
 use freehold::counted::Counted;
 use freehold::error::Errno;
-use freehold::object::Mapping;
+use freehold::file::Mapping;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {

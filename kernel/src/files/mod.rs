@@ -46,7 +46,7 @@ use alloc::vec::Vec;
 use buffer::UserBuffer;
 use freehold::counted::Counted;
 use freehold::error::Errno;
-use freehold::object::Mapping;
+use freehold::file::Mapping;
 
 /// What of `stat` differs between files.
 #[derive(Clone, Copy, Debug, Default)]

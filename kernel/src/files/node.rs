@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::counted::Counted;
 use freehold::error::Errno;
-use freehold::object::Mapping;
+use freehold::file::Mapping;
 use freehold::{PAGE_SIZE, PageIndex};
 
 /// An open node.

@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use freehold::counted::Counted;
 use freehold::error::Errno;
-use freehold::object::{self, FileAccess};
+use freehold::file::{self, FileAccess};
 use linux_raw_sys::general::{O_ACCMODE, O_APPEND, O_NONBLOCK, O_PATH, O_RDONLY, O_RDWR, O_WRONLY};
 
 pub struct Open {
@@ -26,7 +26,7 @@ pub struct Open {
     /// Its path, for reports.
     pub name: Vec<u8>,
     /// What mmap maps, once it was asked for.
-    mapped: SpinLock<Option<Counted<object::File<Machine>>>>,
+    mapped: SpinLock<Option<Counted<file::File<Machine>>>>,
 }
 
 impl Open {
@@ -139,7 +139,7 @@ impl Open {
     /// # Errors
     ///
     /// EBADF: it is open for its name alone. ENODEV: it is no memory. ENOMEM.
-    pub fn mapped(&self) -> Result<Counted<object::File<Machine>>, Errno> {
+    pub fn mapped(&self) -> Result<Counted<file::File<Machine>>, Errno> {
         if self.flags() & O_PATH != 0 {
             return Err(Errno::EBADF);
         }
@@ -149,7 +149,7 @@ impl Open {
         }
         let access = FileAccess { read: self.may_read(), write: self.may_write(), ..FileAccess::READ };
         let name = core::str::from_utf8(&self.name).unwrap_or_default();
-        let file = object::File::new(mapping, access, name).map_err(|_| Errno::ENOMEM)?;
+        let file = file::File::new(mapping, access, name).map_err(|_| Errno::ENOMEM)?;
         Ok(self.mapped.lock().get_or_insert(file).clone())
     }
 }

@@ -5,7 +5,7 @@ use crate::arch::lock::SpinLock;
 use crate::memory::platform::Machine;
 use alloc::vec::Vec;
 use core::ops::Range;
-use freehold::object::{IoError, Pager};
+use freehold::file::{IoError, Pager};
 use freehold::platform::{Pfn, Platform};
 use freehold::{PAGE_SIZE, PageIndex, PageRange};
 

@@ -26,8 +26,8 @@ use core::sync::atomic::{
 use freehold::PAGE_SIZE;
 use freehold::counted::Counted;
 use freehold::error::Errno;
+use freehold::file::{Mapping, Zeroes};
 use freehold::hugetlb::HugePageSize;
-use freehold::object::{Mapping, Zeroes};
 use freehold_kernel::cpio;
 
 const MOST_LINKS: usize = 40;

@@ -27,7 +27,7 @@ use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::counted::Counted;
 use freehold::error::Errno;
-use freehold::object::File;
+use freehold::file::File;
 use freehold::remote::AccessMode;
 use freehold::report::maps::{MapLine, MapName};
 use freehold::report::smaps::Smap;

@@ -21,7 +21,7 @@ use elf::segment::ProgramHeader;
 use freehold::PAGE_SIZE;
 use freehold::counted::Counted;
 use freehold::error::Errno;
-use freehold::object::{File, FileAccess, Mapping};
+use freehold::file::{File, FileAccess, Mapping};
 use freehold::remote::AccessMode;
 use freehold::space::{AddressSpace, Arguments, MapFlags, Prot, SpaceConfig};
 use linux_raw_sys::auxvec::{

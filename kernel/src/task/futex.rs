@@ -11,7 +11,7 @@ use crate::calls::errno;
 use alloc::vec::Vec;
 use freehold::counted::Counted;
 use freehold::error::Errno;
-use freehold::object::Object;
+use freehold::file::Object;
 use freehold::report::QueryFlags;
 use freehold::report::maps::MapName;
 

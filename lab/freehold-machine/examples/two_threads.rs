@@ -11,7 +11,7 @@
 use freehold::PAGE_SIZE;
 use freehold::counted::Counted;
 use freehold::engine::{Config, Engine};
-use freehold::object::{File, FileAccess, Mapping, Zeroes};
+use freehold::file::{File, FileAccess, Mapping, Zeroes};
 use freehold::space::{Locking, MapFlags, Prot, SpaceConfig, Unmap};
 use freehold_machine::{Cpu, Machine, MachineConfig, MachineStats, Process};
 use freehold_pagetable::X86_4;

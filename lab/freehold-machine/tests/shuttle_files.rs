@@ -9,7 +9,7 @@ use freehold::{
     counted::Counted,
     engine::{Config, Engine},
     fault::FaultError,
-    object::{File, FileAccess, Mapping, Zeroes},
+    file::{File, FileAccess, Mapping, Zeroes},
     space::{Locking, MapFlags, Prot, SpaceConfig},
 };
 use freehold_machine::{Machine, MachineConfig, Process};

@@ -1,6 +1,6 @@
 //! How long files are: the engine wants a size of each, and a recording does not tell all of them.
 
-use freehold::object::Mapping;
+use freehold::file::Mapping;
 use freehold_machine::Machine;
 
 /// No file is taken to be longer. The size of one of which it is not known how long it is.

@@ -7,7 +7,7 @@ use super::workers::lock;
 use super::world::{Mapped, World};
 use freehold::counted::{Counted, Weak};
 use freehold::error::Errno;
-use freehold::object::{File, FileAccess, FillError, Mapping, Seals};
+use freehold::file::{File, FileAccess, FillError, Mapping, Seals};
 use freehold_machine::Machine;
 use freehold_trace::operation::{fallocate, fcntl, seal};
 use freehold_trace::plan::Access;

@@ -22,7 +22,7 @@ use super::runs::Runs;
 use super::touched::Of;
 use super::world::World;
 use freehold::counted::Counted;
-use freehold::object::File;
+use freehold::file::File;
 use freehold::report::pagemap::PageKind;
 use freehold_machine::{Machine, Process};
 use freehold_trace::plan::aside;

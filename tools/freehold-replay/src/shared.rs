@@ -4,7 +4,7 @@ use super::files::Reached;
 use super::image::Image;
 use super::workers::lock;
 use super::world::World;
-use freehold::object::Mapping;
+use freehold::file::Mapping;
 use freehold::{
     PageIndex,
     engine::{SharedBlocks, SharedHuge},

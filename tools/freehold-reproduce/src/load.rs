@@ -9,7 +9,7 @@ use freehold::{
     counted::Counted,
     engine::{Config, Engine},
     fault::Access,
-    object::{File, FileAccess, Mapping, Zeroes},
+    file::{File, FileAccess, Mapping, Zeroes},
     space::{Locking, MapFlags, Prot, SpaceConfig, Unmap},
 };
 use freehold_machine::{Cpu, Machine, MachineConfig, Process};

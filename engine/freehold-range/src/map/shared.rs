@@ -55,7 +55,7 @@
 
 #![expect(unsafe_code, reason = "follows links of nodes that it keeps allocated, or in place")]
 
-use freehold_sync::{Host, Rank};
+use freehold_sync::{Host, Rank, atomic::CHECKED};
 
 use super::claim::{MOST, Mark, Refused, STANDING, claimed, wanted, with_room};
 use super::draft::Draft;
@@ -67,7 +67,7 @@ use super::write::{Step, assert_fits};
 use super::{Entry, FAN, MAX_LEVELS, RangeMap};
 
 /// Searches for a gap beside all changes, before one that keeps changes of the structure out.
-const SEARCHES: usize = if cfg!(loom) { 1 } else { 32 };
+const SEARCHES: usize = if CHECKED { 1 } else { 32 };
 
 /// The right to change, beside others, what is claimed. See [`RangeMap::shared_writer`] and the
 /// [module](self).
@@ -149,7 +149,8 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     }
 
     /// As [`Reader::gap`](super::Reader::gap), of what was there while it looked. A search that others send
-    /// back too often goes on with the structure lock held, and waits only for the latches of leaves it reads.
+    /// back too often goes on with the structure lock held, and waits only for the latches of leaves it
+    /// reads.
     ///
     /// # Panics
     ///

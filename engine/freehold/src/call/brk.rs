@@ -25,7 +25,7 @@ use crate::space::{
 use crate::{
     PAGE_SIZE,
     error::{HeapError, NoMemory},
-    object::Object,
+    file::Object,
     platform::Platform,
     vma::{flags::VmFlags, merge::Attrs},
 };

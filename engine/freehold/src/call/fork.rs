@@ -27,12 +27,10 @@ use crate::{
     counted::Counted,
     error::{ForkError, NoMemory},
     platform::Platform,
-    records::{
-        reverse::edit::RmapEdit,
-        uffd::{Context, event::Notices},
-    },
-    rounds::Rounds,
+    rmap::edit::RmapEdit,
+    uffd::{event::Notices, state::Context},
     vma::{AnonVma, Vma, flags::VmFlags, merge::Attrs, owned::OwnedVma},
+    wait::Rounds,
 };
 use freehold_sync::atomic::Ordering::Relaxed;
 use freehold_vmspace::{Fork, ForkGather, UserRange};

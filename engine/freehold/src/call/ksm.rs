@@ -4,10 +4,10 @@
 use crate::space::AddressSpace;
 use crate::{
     error::MergeError,
-    object::Object,
+    file::Object,
     platform::Platform,
-    rounds::Rounds,
     vma::{Vma, flags::VmFlags},
+    wait::Rounds,
 };
 use freehold_sync::atomic::Ordering::Relaxed;
 use freehold_vmspace::UserRange;

@@ -20,8 +20,11 @@ use crate::{
     engine::Charge,
     error::MprotectError,
     platform::Platform,
-    records::probes,
-    vma::{Vma, flags::VmFlags, rights::vma_pte_flags},
+    uprobe::state as probe_state,
+    vma::{
+        Vma,
+        flags::{VmFlags, pte_flags::vma_pte_flags},
+    },
 };
 use arrayvec::ArrayVec;
 use freehold_pagetable::Kind;
@@ -233,7 +236,7 @@ impl<P: Platform> Protecting<'_, P> {
         }
         charge.keep();
         space.counters.count_changed(guard, old, new, pages);
-        if !probes::are_put(old) && probes::are_put(new) {
+        if !probe_state::are_put(old) && probe_state::are_put(new) {
             space.settle_text(vma, part);
         }
         let was = old & (VmFlags::WRITE | VmFlags::SHARED | VmFlags::LOCK_MASK);

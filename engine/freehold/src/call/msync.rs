@@ -5,7 +5,7 @@ use crate::{
     PAGE_SIZE,
     counted::Counted,
     error::MsyncError,
-    object::File,
+    file::File,
     platform::Platform,
     vma::{Vma, flags::VmFlags},
 };

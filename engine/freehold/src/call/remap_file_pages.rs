@@ -7,8 +7,12 @@ use crate::space::{
     map_flags::{MapFlags, Prot},
 };
 use crate::{
-    PAGE_SHIFT, PAGE_SIZE, counted::Counted, error::MmapError, error::RemapFilePagesError, object::File,
-    platform::Platform, vma::flags::VmFlags,
+    PAGE_SHIFT, PAGE_SIZE,
+    counted::Counted,
+    error::{MmapError, RemapFilePagesError},
+    file::File,
+    platform::Platform,
+    vma::flags::VmFlags,
 };
 use freehold_vmspace::UserRange;
 
@@ -36,7 +40,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// See [`RemapFilePagesError`]; nothing was changed. But for a [segment](crate::object::Segment) that was
+    /// See [`RemapFilePagesError`]; nothing was changed. But for a [segment](crate::file::Segment) that was
     /// removed, and that nothing but what lies in the range has attached: as on Linux it is destroyed
     /// with that, the range is empty, and the call is refused as [invalid](RemapFilePagesError::Invalid).
     ///

@@ -10,7 +10,7 @@ use crate::{
     PAGE_SIZE,
     counted::Counted,
     error::{MmapError, ShmatError, ShmdtError},
-    object::{File, FileAccess, Segment},
+    file::{File, FileAccess, Segment},
     platform::Platform,
     vma::Vma,
 };

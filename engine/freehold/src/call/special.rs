@@ -5,7 +5,7 @@ use crate::{
     PAGE_SIZE,
     counted::Counted,
     error::MmapError,
-    object::{Object, Special},
+    file::{Object, Special},
     platform::Platform,
     space::{limits::Replaced, locking::WriteGuard},
     vma::{flags::VmFlags, merge::Attrs},

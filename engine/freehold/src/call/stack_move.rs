@@ -12,8 +12,7 @@ use crate::space::{
     locking::{WriteGuard, entry_at},
 };
 use crate::{
-    PAGE_SIZE, error::StackMoveError, platform::Platform, records::reverse::edit::RmapEdit,
-    vma::flags::VmFlags,
+    PAGE_SIZE, error::StackMoveError, platform::Platform, rmap::edit::RmapEdit, vma::flags::VmFlags,
 };
 use freehold_vmspace::{MoveGather, Tables, UserRange};
 

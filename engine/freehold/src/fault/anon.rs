@@ -1,11 +1,16 @@
 //! Faults on private anonymous memory with nothing there yet.
 
 use super::{Access, FaultOutcome, vma_pte_flags, written};
-use crate::{VirtAddr, platform::Platform, space::AddressSpace, space::held::Held, vma::Vma};
+use crate::{
+    VirtAddr,
+    platform::Platform,
+    space::{AddressSpace, held::Held},
+    vma::Vma,
+};
 use freehold_pagetable::PteTable;
 
 impl<P: Platform> AddressSpace<P> {
-    /// A read maps the zero page; a write, a frame of its own, or a [block](super::block) of them. `table` is
+    /// A read maps the zero page; a write, a frame of its own, or a [block](super::mthp) of them. `table` is
     /// the one for `page`.
     #[inline]
     pub(super) fn anon_fault(

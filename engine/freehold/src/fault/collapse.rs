@@ -21,7 +21,7 @@ use crate::{
     VirtAddr,
     error::MadviseError,
     platform::Platform,
-    records::reverse::edit::RmapEdit,
+    rmap::edit::RmapEdit,
     space::{AddressSpace, locking::WriteGuard},
     vma::{Vma, flags::VmFlags},
 };

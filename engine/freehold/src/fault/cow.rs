@@ -15,10 +15,9 @@
 use super::{FaultOutcome, WRITTEN, vma_pte_flags, written};
 use crate::{
     VirtAddr,
-    object::Object,
+    file::Object,
     platform::Platform,
-    space::AddressSpace,
-    space::held::Held,
+    space::{AddressSpace, held::Held},
     vma::{Vma, flags::VmFlags},
 };
 use freehold_pagetable::{Pte, PteTable};

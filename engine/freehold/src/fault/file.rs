@@ -2,23 +2,22 @@
 //!
 //! A page is looked up, counted, looked at again and mapped under the lock of the table: then a truncation
 //! that comes to the table later finds the entry, and one that came earlier has hidden the page
-//! (`records/object/truncate.rs`).
+//! (`file/change/truncate.rs`).
 
 use super::{
     Access, FaultError, FaultOutcome,
-    block::addresses,
-    shared_block::{whole_block, with_blocks},
+    mthp::addresses,
+    shmem_mthp::{whole_block, with_blocks},
     vma_pte_flags, written,
 };
 use crate::{
     PAGE_SIZE, Pfn, VirtAddr,
     counted::Counted,
     error::NoMemory,
-    object::{File, Object},
+    file::{File, Object},
     platform::Platform,
-    records::probes,
-    space::AddressSpace,
-    space::held::Held,
+    space::{AddressSpace, held::Held},
+    uprobe::state as probe_state,
     vma::{Vma, flags::VmFlags},
 };
 use freehold_pagetable::{Pte, PteFlags, PteTable};
@@ -181,7 +180,7 @@ impl<P: Platform> AddressSpace<P> {
     /// Whether the page is to show breakpoints, and so has to be a copy whatever the access. A hint.
     pub(super) fn is_probed(&self, vma: &Vma<P>, page: u64) -> bool {
         let Object::File(file) = vma.object() else { return false };
-        probes::are_put(vma.flags()) && file.mapping().probes().wants::<P>(vma.pgoff_of(page))
+        probe_state::are_put(vma.flags()) && file.mapping().probes().wants::<P>(vma.pgoff_of(page))
     }
 
     /// Maps a copy of the page, without ever mapping the page itself. The VMA has an anon_vma.
@@ -238,8 +237,8 @@ fn shown_probes<'f, P: Platform>(
     vma: &Vma<P>,
     file: &'f File<P>,
     rcu: &'f P::RcuGuard,
-) -> Option<&'f probes::List> {
-    probes::are_put(vma.flags()).then(|| file.mapping().probes().read::<P>(rcu))?
+) -> Option<&'f probe_state::List> {
+    probe_state::are_put(vma.flags()).then(|| file.mapping().probes().read::<P>(rcu))?
 }
 
 /// What is mapped together with `page`: as many bytes from the multiple before it on, or from where the VMA

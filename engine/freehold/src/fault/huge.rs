@@ -19,8 +19,7 @@ use crate::{
     VirtAddr,
     engine::HugePages,
     platform::Platform,
-    space::AddressSpace,
-    space::held::Held,
+    space::{AddressSpace, held::Held},
     vma::{Vma, flags::VmFlags},
 };
 use freehold_pagetable::{Kind, Level, PmdTable, PteFlags, SpareTable, TableError};
@@ -84,7 +83,7 @@ impl<P: Platform> AddressSpace<P> {
             && !self.disables_thp(vma)
     }
 
-    /// Whether huge pages, or [blocks](super::block), may come anywhere in `vma`.
+    /// Whether huge pages, or [blocks](super::mthp), may come anywhere in `vma`.
     pub(crate) fn may_hold_huge(&self, vma: &Vma<P>) -> bool {
         // If one fits anywhere, then at the end.
         let huge = vma.end().checked_sub(HUGE).is_some_and(|page| self.wants_huge(vma, page));

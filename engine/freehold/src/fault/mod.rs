@@ -19,40 +19,37 @@
 //! time.
 
 mod anon;
-mod block;
 mod collapse;
 mod cow;
 mod file;
 pub(crate) mod huge;
-mod hugetlb;
-pub(crate) mod hugetlb_place;
+mod mthp;
 mod populate;
 mod present;
-mod shared_block;
+mod shmem_mthp;
 mod special;
 mod stack;
-mod userfault;
 
-pub(crate) use userfault::Userfault;
+pub(crate) use crate::uffd::fault::Userfault;
 
 use crate::{
     PAGE_SIZE, Pfn, VirtAddr,
     counted::Counted,
     engine::Engine,
-    object::{File, FillError, Object, Wanted},
+    file::{File, FillError, Object, Wanted},
     platform::Platform,
     rmap::failed_frame,
-    rounds::Rounds,
-    space::change::anon::NotPrepared,
-    space::held::Held,
-    space::look::Look,
-    space::part::PartRoom,
-    space::{AddressSpace, counters::Rung},
+    space::{
+        AddressSpace, change::anon::NotPrepared, counters::Rung, held::Held, look::Look, part::PartRoom,
+    },
     vma::{
         Vma,
-        flags::VmFlags,
-        rights::{WRITTEN, vma_pte_flags, written},
+        flags::{
+            VmFlags,
+            pte_flags::{WRITTEN, vma_pte_flags, written},
+        },
     },
+    wait::Rounds,
 };
 use core::fmt;
 pub use freehold_pagetable::Access;

@@ -9,11 +9,11 @@ use crate::{
     PAGE_SIZE, VirtAddr,
     counted::Counted,
     error::PopulateError,
-    object::{File, Wanted},
+    file::{File, Wanted},
     platform::Platform,
-    rounds::Rounds,
     space::{AddressSpace, change::parts::Parts, held::Held, locking::ReadGuard},
     vma::{Vma, flags::VmFlags},
+    wait::Rounds,
 };
 use freehold_pagetable::{Kind, PteFlags};
 use freehold_vmspace::{HugePageSize, UserRange};

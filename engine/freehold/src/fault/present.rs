@@ -27,7 +27,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// The caller keeps the leaf's table from being unlinked. Takes the table's lock.
     #[inline(never)]
-    pub(super) fn present_fault(
+    pub(crate) fn present_fault(
         &self,
         address: VirtAddr,
         level: Level,

@@ -1,12 +1,12 @@
 //! Faults on special mappings: a hook is asked for the frame, and then for the right to write to it.
 //!
-//! Between the hook's answer and the entry the frame may have been taken back; see `object/revoke.rs` for why
-//! that cannot be missed.
+//! Between the hook's answer and the entry the frame may have been taken back; see `file/change/revoke.rs`
+//! for why that cannot be missed.
 
 use super::{FaultError, FaultOutcome, SegvCode, WRITTEN, vma_pte_flags};
 use crate::{
     VirtAddr,
-    object::{HookFault, Special, VmaInfo},
+    file::{HookFault, Special, VmaInfo},
     platform::Platform,
     space::AddressSpace,
     vma::Vma,

@@ -4,12 +4,12 @@ use super::{FaultError, SegvCode};
 use crate::{
     PAGE_SIZE,
     platform::Platform,
-    rounds::Rounds,
     space::{
         AddressSpace, change::anon::NotPrepared, counters::Needs, held::Held, limits::Replaced,
         locking::WriteGuard, look::Look, part::PartRoom,
     },
     vma::{Vma, flags::VmFlags},
+    wait::Rounds,
 };
 use freehold_range::Refused;
 use freehold_vmspace::{PageCount, UserRange};

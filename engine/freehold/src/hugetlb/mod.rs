@@ -1,12 +1,12 @@
 //! Huge pages that programs ask for by name (hugetlb): 2 MiB or 1 GiB behind one entry, from pools that are
 //! set aside, with reservations, so that a process that was given a mapping is given its pages.
 //!
-//! Reading order: this file, `freehold-vmspace/src/memory/pool.rs` (pages and reservations of pages), then in
-//! `records/hugetlb` `reserves.rs` (whose reservations they are), `file.rs` (files of huge pages),
-//! `tables.rs` (tables that address spaces share, and the lock of each VMA that this calls for), `zap.rs`;
-//! then what address spaces do with them, here and in `fault/hugetlb.rs`. Everything else is done by the code
-//! for all pages: a VMA of huge pages is one of a file, with the flag `HUGETLB`; the page's one counted
-//! record is that of its first frame.
+//! Reading order: this file, `freehold-vmspace/src/memory/pool.rs` (pages and reservations of pages), then
+//! `state/reserves.rs` (whose reservations they are), `file/kinds/huge.rs` (files of huge pages),
+//! `sharing.rs` (tables that address spaces share, and the lock of each VMA that this calls for),
+//! `unmap_file.rs`; then what address spaces do with them: `tables.rs`, `zap.rs`, `moves.rs`, `fault/`.
+//! Everything else is done by the code for all pages: a VMA of huge pages is one of a file, with the flag
+//! `HUGETLB`; the page's one counted record is that of its first frame.
 //!
 //! # Locks, and what they keep out
 //!
@@ -23,11 +23,15 @@
 //! In this order, all but the first between the VMA's own lock and the tables' locks; the first comes before
 //! the mmap lock. A file's page is made with no lock of an address space held: the fault lets go of all it
 //! has, brings the page in, and starts over. Pages are found, counted, and looked at again under the
-//! table's lock, as those of every file (see [`object`](crate::object)), so neither truncation nor migration
+//! table's lock, as those of every file (see [`object`](crate::file)), so neither truncation nor migration
 //! needs a fault's mutex.
 
+pub(crate) mod fault;
 mod moves;
+pub(crate) mod sharing;
+pub(crate) mod state;
 mod tables;
+pub(crate) mod unmap_file;
 mod zap;
 
 pub use freehold_vmspace::{HugePageSize, HugePool, HugePoolCounts, NoHugePages};

@@ -1,16 +1,14 @@
 //! Moving huge pages to other addresses (mremap), and into a child (fork). Which tasks can meet a move, and
-//! what keeps them out: `records/hugetlb/tables.rs`.
+//! what keeps them out: `hugetlb/sharing.rs`.
 
 use super::HugePageSize;
+use super::sharing::{HugeMove, SPAN};
 use crate::{
     error::NoMemory,
     platform::Platform,
-    records::{
-        hugetlb::tables::{HugeMove, SPAN},
-        reverse::edit::RmapEdit,
-    },
+    rmap::edit::RmapEdit,
     space::AddressSpace,
-    vma::{Vma, rights::vma_pte_flags},
+    vma::{Vma, flags::pte_flags::vma_pte_flags},
 };
 use freehold_pagetable::PteFlags;
 use freehold_vmspace::{Fork, LargeFork, UserRange, VmGather};

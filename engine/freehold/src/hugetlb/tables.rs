@@ -1,14 +1,12 @@
 //! Tables that address spaces share: keeping them, filling them, leaving them. What is shared, and when:
-//! `records/hugetlb/tables.rs`.
+//! `hugetlb/sharing.rs`.
 
+use super::sharing::{SPAN, SharedTablesGuard, unshare};
 use crate::{
     VirtAddr,
-    object::File,
+    file::File,
     platform::Platform,
-    records::{
-        hugetlb::tables::{SPAN, SharedTablesGuard, unshare},
-        reverse::tree::{IMmap, RmapReadGuard, RmapWriteGuard},
-    },
+    rmap::tree::{IMmap, RmapReadGuard, RmapWriteGuard},
     space::{AddressSpace, HugetlbLock},
     vma::{Vma, flags::VmFlags},
 };

@@ -1,8 +1,8 @@
 //! Taking the huge pages of a VMA away.
 
+use super::{sharing::leave_tables, unmap_file::zap_own};
 use crate::{
     platform::Platform,
-    records::hugetlb::{tables::leave_tables, zap::zap_own},
     space::AddressSpace,
     vma::{Vma, flags::VmFlags},
 };

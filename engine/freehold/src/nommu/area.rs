@@ -1,10 +1,8 @@
 //! What one mapping is, and the mappings of one address space by their addresses.
 #![expect(unsafe_code, reason = "mappings are linked by pointers")]
 
-use crate::{
-    PAGE_SHIFT, counted::Counted, object::File, platform::Platform, records::nommu::region::RegionUse,
-    space::Prot,
-};
+use super::state::region::RegionUse;
+use crate::{PAGE_SHIFT, counted::Counted, file::File, platform::Platform, space::Prot};
 use allocator_api2::boxed::Box;
 use core::{marker::PhantomData, mem::offset_of, ops::Range, ptr::NonNull};
 use freehold_range::{IntervalAdapter, IntervalLink, IntervalTree};

@@ -1,16 +1,16 @@
 //! mmap without an MMU: where a mapping's frames come from.
 
+use super::state::{
+    Regions,
+    region::{FilePages, RegionUse},
+};
 use super::{NoMmuSpace, area::Area};
 use crate::{
     PAGE_SHIFT, PAGE_SIZE,
     counted::Counted,
     error::{MmapError, NoMemory},
-    object::{File, FillError, Mapping, Writing},
+    file::{File, FillError, Mapping, Writing},
     platform::Platform,
-    records::nommu::{
-        Regions,
-        region::{FilePages, RegionUse},
-    },
     space::{MapFlags, Prot},
     vma::flags::VmFlags,
 };

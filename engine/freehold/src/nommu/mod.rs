@@ -17,11 +17,11 @@
 //! as it was made, whatever is written to the file later, until the last user has gone. A file's own pages
 //! lie in frames that follow each other
 //! - if it is shared memory whose pages are all brought in together, as the first mapping without an MMU does
-//!   unless there are some already ([`Mapping::lay_out`](crate::object::Mapping::lay_out));
-//! - or if its store is memory itself and says so ([`Pager::in_memory`](crate::object::Pager::in_memory)).
+//!   unless there are some already ([`Mapping::lay_out`](crate::file::Mapping::lay_out));
+//! - or if its store is memory itself and says so ([`Pager::in_memory`](crate::file::Pager::in_memory)).
 //!
 //! What a shared mapping has the file cannot lose: truncation says
-//! [`FillError::Busy`](crate::object::FillError::Busy), which is ETXTBSY, if only one byte of a mapped page
+//! [`FillError::Busy`](crate::file::FillError::Busy), which is ETXTBSY, if only one byte of a mapped page
 //! would be cut off. Other mappings keep their frames when the file loses them.
 //!
 //! # Locks
@@ -43,9 +43,9 @@
 //!
 //! # Why it is no crate of its own
 //!
-//! A file and its regions lead to each other. [`Mapping`](crate::object::Mapping) has the tree of its regions
+//! A file and its regions lead to each other. [`Mapping`](crate::file::Mapping) has the tree of its regions
 //! (`Mapping.regions`) and asks it (`FileRegions::may_lose`) before a truncation, a punch or failed memory
-//! takes a page; so a region is a record, in `records/nommu`, below this module. In the other direction a
+//! takes a page; so regions are in `nommu/state`, below this module. In the other direction a
 //! region is linked into that tree, and a text is found in it. The tree of a file that does not know the type
 //! of its nodes would be an unsafe interface. Besides, mapping a file uses what is not public:
 //!
@@ -54,7 +54,7 @@
 //! | `Mapping::pages_stay`, `Mapping::lay_out_and_stay`, and `PagesStay`, which both return | finding or copying the file's pages while none goes (rule 2) |
 //! | `Mapping::begin_writing` and `Writing` | seals |
 //! | `Mapping::end`, `File::driver`, `Engine::is` | what cannot be mapped |
-//! | [`FillError`](crate::object::FillError) turned into [`MmapError`](crate::error::MmapError) | a conversion that only the crate of both can have |
+//! | [`FillError`](crate::file::FillError) turned into [`MmapError`](crate::error::MmapError) | a conversion that only the crate of both can have |
 //!
 //! # Example
 //!
@@ -79,20 +79,21 @@
 mod area;
 mod mmap;
 mod munmap;
+pub(crate) mod state;
 
-pub use crate::records::nommu::{RegionCounts, Regions};
+pub use state::{RegionCounts, Regions};
 
 use crate::{
     counted::{Counted, Shared},
     error::NoMemory,
-    object::File,
+    file::File,
     platform::Platform,
-    records::nommu::locked::Locked,
     space::Prot,
 };
 use area::{Area, Areas};
 use core::ops::Range;
 use freehold_sync::Rank;
+use state::locked::Locked;
 
 /// The mappings of one process on a machine without an MMU. They go with its last reference.
 pub struct NoMmuSpace<P: Platform> {

@@ -1,5 +1,6 @@
 //! munmap without an MMU: a whole mapping, or a part of anonymous memory.
 
+use super::state::region::{Region, Source};
 use super::{
     NoMmuSpace,
     area::{Area, Areas},
@@ -8,7 +9,6 @@ use crate::{
     PAGE_SIZE,
     error::{MunmapError, NoMemory},
     platform::Platform,
-    records::nommu::region::{Region, Source},
 };
 use allocator_api2::boxed::Box;
 use core::ops::Range;

@@ -15,7 +15,7 @@ mod process_vm;
 pub use pin::{PinFlags, Pins};
 
 use crate::{
-    PAGE_SIZE, error::AccessError, fault::FaultError, platform::Platform, rounds::Rounds, space::AddressSpace,
+    PAGE_SIZE, error::AccessError, fault::FaultError, platform::Platform, space::AddressSpace, wait::Rounds,
 };
 use core::ops::{ControlFlow, Range};
 

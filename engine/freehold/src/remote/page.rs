@@ -11,12 +11,11 @@ use crate::{
     PAGE_SIZE, Pfn, VirtAddr,
     error::AccessError,
     fault::{Access, FaultError, FaultOutcome, SegvCode},
-    object::Object,
+    file::Object,
     platform::{PkeyRights, Platform},
-    rounds::Rounds,
-    space::AddressSpace,
-    space::held::Held,
+    space::{AddressSpace, held::Held},
     vma::{Vma, flags::VmFlags},
+    wait::Rounds,
 };
 use freehold_pagetable::{Kind, Level, MarkerKind, PteFlags};
 

@@ -32,12 +32,11 @@ use crate::{
     engine::Engine,
     error::PinError,
     fault::{FaultError, FaultOutcome, SegvCode},
-    object::Object,
+    file::Object,
     platform::Platform,
-    rounds::Rounds,
-    space::AddressSpace,
-    space::held::Held,
+    space::{AddressSpace, held::Held},
     vma::{Vma, flags::VmFlags},
+    wait::Rounds,
 };
 use allocator_api2::vec::Vec;
 use bitflags::bitflags;

@@ -10,8 +10,8 @@ use crate::{
     PAGE_SIZE,
     error::{AccessError, PinError},
     platform::Platform,
-    rounds::Rounds,
     space::AddressSpace,
+    wait::Rounds,
 };
 
 /// Pages pinned at a time.

@@ -3,9 +3,9 @@
 use crate::space::AddressSpace;
 use crate::{
     PAGE_SIZE, VirtAddr,
-    object::Object,
+    file::Object,
     platform::Platform,
-    records::probes,
+    uprobe::state as probe_state,
     vma::{Vma, flags::VmFlags},
 };
 use core::ops::ControlFlow;
@@ -114,7 +114,7 @@ impl<P: Platform> Reverse<'_, P> {
 /// Whether a page is to show breakpoints.
 fn probed<P: Platform>(vma: &Vma<P>, at: u64) -> bool {
     let probes =
-        vma.object().file().filter(|_| probes::are_put(vma.flags())).map(|file| file.mapping().probes());
+        vma.object().file().filter(|_| probe_state::are_put(vma.flags())).map(|file| file.mapping().probes());
     probes.is_some_and(|probes| probes.wants::<P>(vma.pgoff_of(at)))
 }
 

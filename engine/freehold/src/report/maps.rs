@@ -9,7 +9,7 @@
 use crate::space::{AddressSpace, locking::NeedMmapLock};
 use crate::{
     PAGE_SIZE,
-    object::Object,
+    file::Object,
     platform::Platform,
     space::locking::VmaRead,
     vma::{Vma, flags::VmFlags},

@@ -1,7 +1,7 @@
 //! mincore: which pages an access would find without waiting for a file.
 
 use crate::space::{AddressSpace, change::parts::Parts};
-use crate::{PAGE_SHIFT, PAGE_SIZE, error::MincoreError, object::Mapping, platform::Platform, vma::Vma};
+use crate::{PAGE_SHIFT, PAGE_SIZE, error::MincoreError, file::Mapping, platform::Platform, vma::Vma};
 use freehold_vmspace::{PageCount, PageRange, UserRange};
 
 /// Pages that are looked at under one hold of the lock.

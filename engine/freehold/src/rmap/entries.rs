@@ -4,14 +4,9 @@
 //! The names are Linux's. Each is found by the number of a frame, which may hold another page, or none, by
 //! the time it is looked at; then there is nothing to be done.
 
+use super::tree::{Mapper, VmaTree, Which};
 use super::walk::{AnyRmapRoot, find_rmap_root};
-use crate::{
-    Pfn, VirtAddr,
-    engine::Engine,
-    platform::Platform,
-    records::reverse::tree::{Mapper, VmaTree, Which},
-    vma::flags::VmFlags,
-};
+use crate::{Pfn, VirtAddr, engine::Engine, platform::Platform, vma::flags::VmFlags};
 use freehold_pagetable::{Level, Pte};
 use freehold_vmspace::{PageIndex, PageRange};
 
@@ -50,7 +45,7 @@ impl<P: Platform> Engine<P> {
     /// Takes the right to write from every entry by which stores reach the page of a file that `pfn` holds:
     /// the next store faults, and says so. Returns how many entries could be, or had been, written
     /// through; if any was written, the file knows that the page is dirty. What
-    /// [`write_back`](crate::object::Mapping::write_back) does before it writes a page.
+    /// [`write_back`](crate::file::Mapping::write_back) does before it writes a page.
     ///
     /// # Errors
     ///

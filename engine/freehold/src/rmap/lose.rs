@@ -3,7 +3,7 @@
 use super::walk::Page;
 use crate::{
     error::MigrateError,
-    object::{Copies, LOST, Mapping},
+    file::{Copies, LOST, Mapping},
     platform::Platform,
 };
 use freehold_sync::atomic::Ordering::{Relaxed, Release};

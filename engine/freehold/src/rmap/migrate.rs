@@ -20,7 +20,7 @@ use crate::{
     engine::Engine,
     error::MigrateError,
     platform::{FramePurpose, Platform},
-    vma::{flags::VmFlags, rights::vma_pte_flags},
+    vma::flags::{VmFlags, pte_flags::vma_pte_flags},
 };
 
 impl<P: Platform> Engine<P> {

@@ -1,17 +1,11 @@
 //! From the number of a frame to its page, and from the page to its entries.
 #![expect(unsafe_code, reason = "finds what a frame's record names by an address")]
 
-use crate::{
-    Pfn, VirtAddr,
-    counted::Counted,
-    engine::Engine,
-    object::Mapping,
-    platform::Platform,
-    records::reverse::{
-        root::{FILE, RmapRoot, RmapRootRef},
-        tree::{AnonPages, IMmap, Mapper, VmaTree, Which},
-    },
+use super::tree::{
+    AnonPages, IMmap, Mapper, VmaTree, Which,
+    root::{FILE, RmapRoot, RmapRootRef},
 };
+use crate::{Pfn, VirtAddr, counted::Counted, engine::Engine, file::Mapping, platform::Platform};
 use core::ptr::NonNull;
 use freehold_pagetable::{LeafGuard, Level};
 use freehold_vmspace::{PageIndex, PageRange, frame::Frame};

@@ -30,8 +30,9 @@ use crate::{
     counted::Counted,
     error::NoMemory,
     platform::Platform,
-    records::{reverse::edit::RmapEdit, uffd::Context},
-    vma::{AnonVma, Vma, flags::VmFlags, locked::LockedVmas},
+    rmap::edit::RmapEdit,
+    uffd::state::Context,
+    vma::{AnonVma, Vma, flags::VmFlags, locked_list::LockedVmas},
 };
 use core::{
     cell::{Cell, RefCell},

@@ -25,7 +25,7 @@ use super::{
 use crate::{
     VirtAddr,
     platform::Platform,
-    vma::{Vma, flags::VmFlags, locked::LockedVmas, owned::OwnedVma},
+    vma::{Vma, flags::VmFlags, locked_list::LockedVmas, owned::OwnedVma},
 };
 use core::cell::Cell;
 use freehold_pagetable::{Format, Level, VaRange};

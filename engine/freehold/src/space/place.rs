@@ -2,7 +2,7 @@
 //! ([`Layout`](super::Layout)).
 
 use super::{AddressSpace, layout::Layout, locking::WriteGuard, map_flags::MapFlags};
-use crate::{PAGE_SIZE, error::MmapError, object::Object, platform::Platform};
+use crate::{PAGE_SIZE, error::MmapError, file::Object, platform::Platform};
 use core::ops::Range;
 use freehold_vmspace::{PageIndex, UserRange};
 

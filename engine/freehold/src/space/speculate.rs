@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     platform::Platform,
-    records::reverse::{root::RmapRoot, tree::IMmap},
+    rmap::tree::{IMmap, root::RmapRoot},
     vma::VmaInfo,
 };
 use freehold_range::Lookup;

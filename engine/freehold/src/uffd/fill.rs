@@ -13,22 +13,24 @@ use crate::{
     PAGE_SIZE, VirtAddr,
     counted::Counted,
     error::{NoMemory, UffdError},
-    fault::hugetlb_place::HugePlace,
-    object::{File, Mapping, NewPage, Object},
+    file::{File, Mapping, NewPage, Object},
+    hugetlb::fault::place::HugePlace,
     platform::Platform,
     rmap::failed_frame,
-    rounds::Rounds,
-    space::change::anon::NotPrepared,
-    space::held::Held,
     space::{
         AddressSpace,
+        change::anon::NotPrepared,
+        held::Held,
         locking::{ReadGuard, VmaRead},
     },
     vma::{
         Vma,
-        flags::VmFlags,
-        rights::{vma_pte_flags, written},
+        flags::{
+            VmFlags,
+            pte_flags::{vma_pte_flags, written},
+        },
     },
+    wait::Rounds,
 };
 use bitflags::bitflags;
 use freehold_pagetable::{Kind, Level, MarkerKind, Pte, PteFlags, PteTable, TableError};

@@ -1,7 +1,7 @@
 //! Huge pages of pools that the pager supplies, whole, one under each hold of the VMA's lock.
 //!
-//! What a fault would do to the page is done by the fault's own steps (`fault/hugetlb_place.rs`,
-//! `records/hugetlb/file.rs`): a page of a mapping of one's own is taken under the fault mutex of its place,
+//! What a fault would do to the page is done by the fault's own steps (`hugetlb/fault/place.rs`,
+//! `file/kinds/huge.rs`): a page of a mapping of one's own is taken under the fault mutex of its place,
 //! in place of its reservation, and copied to before anything is locked that processors wait for; a page of
 //! the file becomes the file's under the lock of the table that maps it, as a small one does. If the pool has
 //! to wait for a page that is coming back, every lock is let go of before.
@@ -15,13 +15,13 @@ use super::{
 use crate::{
     PAGE_SIZE, Pfn,
     error::UffdError,
-    fault::{
-        Await,
-        hugetlb_place::{HugePlace, Lacking},
+    fault::Await,
+    file::{FillError, NewPage, kinds::huge::NotMade},
+    hugetlb::{
+        fault::place::{HugePlace, Lacking},
+        sharing::SharedTablesGuard,
     },
-    object::{FillError, NewPage},
     platform::Platform,
-    records::hugetlb::{file::NotMade, tables::SharedTablesGuard},
 };
 use freehold_pagetable::{LeafGuard, MarkerKind, NotCached, Pte};
 use freehold_vmspace::{UserRange, frame::NotMapped};

@@ -1,9 +1,9 @@
 //! userfaultfd: page faults that are served by a program of the embedder's, and word of what becomes of the
 //! memory.
 //!
-//! Reading order: this file, `records/uffd` (the context, its waiters, what has not been read, what the pager
-//! is told), `fault/userfault.rs` (the fault's side), `register.rs`, `fill.rs`, `fill_huge.rs`, `protect.rs`,
-//! `move_pages.rs` (what the pager does).
+//! Reading order: this file, `state/` (the context, its waiters, what has not been read), `event.rs` (what
+//! the pager is told), `uffd/fault.rs` (the fault's side), `register.rs`, `fill.rs`, `fill_huge.rs`,
+//! `protect.rs`, `move_pages.rs` (what the pager does).
 //!
 //! # The protocol
 //!
@@ -50,22 +50,25 @@
 //! A page that COPY has taken from the pool, and cannot put, goes back with its reservation before the fault
 //! mutex ends. While a VMA is registered its tables are its space's own: registering leaves shared ones with
 //! i_mmap held exclusively, and a fault that shares looks at the flags with i_mmap held
-//! (`records/hugetlb/tables.rs`).
+//! (`hugetlb/sharing.rs`).
 
+pub(crate) mod event;
+pub(crate) mod fault;
 mod fill;
 mod fill_huge;
 mod move_pages;
 mod protect;
 mod register;
+pub(crate) mod state;
 
-pub(crate) use crate::records::uffd::{Context, decode};
+pub(crate) use state::{Context, decode};
 
 use crate::platform::Platform;
-pub use crate::records::uffd::{FaultReason, Features, Message, Poll, UffdConfig, Userfaultfd};
 pub use fill::FillMode;
 pub use move_pages::MoveMode;
 pub use protect::ProtectMode;
 pub use register::{RangeIoctls, RegisterMode};
+pub use state::{FaultReason, Features, Message, Poll, UffdConfig, Userfaultfd};
 
 impl<P: Platform> Userfaultfd<P> {
     /// Takes the context from all memory; tasks that wait for a page, for a message, or for one to be read go

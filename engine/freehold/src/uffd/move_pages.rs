@@ -15,13 +15,15 @@ use crate::{
     counted::Counted,
     error::UffdError,
     platform::Platform,
-    rounds::Rounds,
     space::{AddressSpace, locking::VmaRead},
     vma::{
         Vma,
-        flags::VmFlags,
-        rights::{vma_pte_flags, written},
+        flags::{
+            VmFlags,
+            pte_flags::{vma_pte_flags, written},
+        },
     },
+    wait::Rounds,
 };
 use bitflags::bitflags;
 use freehold_pagetable::{Kind, Level, MarkerKind, Pte, PteFlags, PteGuard, VaRange};

@@ -10,9 +10,9 @@ use crate::{
     counted::Counted,
     error::UffdError,
     platform::Platform,
-    rounds::Rounds,
     space::AddressSpace,
     vma::{Vma, flags::VmFlags},
+    wait::Rounds,
 };
 use bitflags::bitflags;
 use freehold_vmspace::{HugePageSize, UserRange};

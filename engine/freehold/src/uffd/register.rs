@@ -4,7 +4,7 @@ use super::{Context, Userfaultfd, decode};
 use crate::{
     counted::Counted,
     error::UffdRegisterError,
-    object::Object,
+    file::Object,
     platform::Platform,
     space::{
         change::split_merge::{Change, SplitMergeError},

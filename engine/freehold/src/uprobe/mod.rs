@@ -33,22 +33,22 @@
 //! has become writable since, breakpoints stay, none are put, and removing takes them away.
 
 mod place;
+pub(crate) mod state;
 
 use crate::{
     PAGE_SIZE,
     error::{NoMemory, ProbeError},
-    grace::grace_period,
-    object::{FillError, Mapping},
+    file::{FillError, Mapping},
     platform::Platform,
-    records::probes::{List, may_show},
-    records::probes::{MAX_BYTES, Probe},
-    records::reverse::{root::RmapRoot, tree::IMmap},
+    rmap::tree::{IMmap, root::RmapRoot},
     space::{AddressSpace, VmaInfo},
+    wait::grace_period,
 };
 use arrayvec::ArrayVec;
 use freehold_sync::{RwSemWriteGuard, atomic::Ordering::Relaxed};
 use freehold_vmspace::{PageIndex, PageRange};
 use place::Unsettled;
+use state::{List, MAX_BYTES, Probe, may_show};
 
 /// What a breakpoint stands for that a processor ran into.
 #[derive(Clone, Debug)]
@@ -169,7 +169,7 @@ impl<P: Platform> Mapping<P> {
         &self,
         content: &mut RwSemWriteGuard<'_, P>,
         offset: u64,
-        without: impl FnOnce() -> crate::records::probes::Owned,
+        without: impl FnOnce() -> crate::uprobe::state::Owned,
     ) -> Result<(), NoMemory> {
         if let Some(probe) = self.probes().locked(content).and_then(|list| list.at(offset)) {
             // Relaxed: the grace period orders it for all readers but those that look beside it and need not

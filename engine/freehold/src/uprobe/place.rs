@@ -6,11 +6,11 @@
 //! lost. And a copy is thrown away only if nobody has borrowed it, after the flush, so that no store can come
 //! to it any more.
 
+use super::state::{Probe, are_put, may_show};
 use crate::{
     PAGE_SIZE, Pfn, VirtAddr,
-    object::Mapping,
+    file::Mapping,
     platform::{FramePurpose, Platform},
-    records::probes::{Probe, are_put, may_show},
     space::AddressSpace,
     vma::Vma,
 };

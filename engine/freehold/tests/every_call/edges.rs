@@ -7,8 +7,8 @@ use freehold::{
     call::RemapFlags,
     engine::{HugePages, Overcommit},
     error::{EngineError, HeapError, MincoreError, MmapError, MremapError, SpaceError},
+    file::{FillError, Frames, Segment, Special, Zeroes},
     hugetlb::HugePageSize,
-    object::{FillError, Frames, Segment, Special, Zeroes},
     rmap::{MigrateError, OfflineError, PageError},
     vma::flags::VmFlags,
 };

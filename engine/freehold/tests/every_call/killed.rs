@@ -18,7 +18,7 @@ use freehold::{
     call::{Advice, RemapFlags},
     error::{Errno, ForkError, MmapError, MprotectError, MremapError, MunmapError},
     fault::{Access, FaultError, SegvCode},
-    object::FillError,
+    file::FillError,
     remote::{AccessMode, PinFlags},
     space::{AddressSpace, FaultLock, Unmap, Write},
 };

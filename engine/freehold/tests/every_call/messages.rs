@@ -1,6 +1,6 @@
 //! Messages of errors: a sentence for every variant of every error of the engine's crates.
 
-use freehold::{error::*, fault::FaultError, fault::SegvCode, object::*, rmap::*};
+use freehold::{error::*, fault::FaultError, fault::SegvCode, file::*, rmap::*};
 use freehold_pagetable::{FaultCode, Level, OutOfTables, TableError, WalkFault};
 use freehold_range::Refused;
 use freehold_sync::{Interrupted, Killed, ReadFail};

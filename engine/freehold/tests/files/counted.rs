@@ -1,7 +1,7 @@
 //! How many pages a file has in its cache is known without a look at them; `Mapping::check` counts.
 
 use crate::support::*;
-use freehold::{PageIndex, PageRange, hugetlb::HugePageSize, object::Zeroes};
+use freehold::{PageIndex, PageRange, file::Zeroes, hugetlb::HugePageSize};
 
 const HUGE: u64 = 2 << 20;
 

@@ -10,7 +10,7 @@ use freehold::{
     call::{Advice, LockAllFlags, SyncFlags},
     error::{MadviseError, MsyncError},
     fault::FaultError,
-    object::FillError,
+    file::FillError,
     remote::AccessMode,
     rmap::MigrateError,
     space::{Limits, SpaceConfig},
@@ -193,7 +193,7 @@ fn a_storage_that_fails_or_lies_is_a_bus_error() {
         assert_eq!(process.load(cpu, at), Ok(0u64));
         assert_eq!(process.load(cpu, at + PAGE), Ok(2u64));
         // An ordinary file's store cannot be mapped directly: the pager has no frames.
-        let plain = freehold::object::Mapping::direct(world.engine(), crate::support::Disk, PAGE).unwrap();
+        let plain = freehold::file::Mapping::direct(world.engine(), crate::support::Disk, PAGE).unwrap();
         assert_eq!(plain.fill(PageIndex::new(0)), Err(FillError::Io));
     });
 }

@@ -4,7 +4,7 @@
 use crate::support::*;
 use freehold::{
     PageIndex, PageRange,
-    object::{FillError, Zeroes},
+    file::{FillError, Zeroes},
     remote::PinFlags,
 };
 use freehold_machine::Process;

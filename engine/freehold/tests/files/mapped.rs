@@ -8,7 +8,7 @@ use freehold::{
     engine::{Config, Engine},
     error::MunmapError,
     fault::FaultError,
-    object::{File, FileAccess, ForeignFrames, Frames, IoError, Mapping, Pager, Special, Zeroes},
+    file::{File, FileAccess, ForeignFrames, Frames, IoError, Mapping, Pager, Special, Zeroes},
     platform::{FramePurpose, FrameRequest, Platform},
     space::{Locking, MapFlags, Prot, SpaceConfig},
     vma::flags::VmFlags,

@@ -8,7 +8,7 @@ use crate::support::{
 use freehold::{
     call::Advice,
     error::{Errno, MadviseError, MmapError, MprotectError, SealError},
-    object::{FillError, Seals},
+    file::{FillError, Seals},
 };
 use std::{
     sync::atomic::{AtomicBool, Ordering::SeqCst},

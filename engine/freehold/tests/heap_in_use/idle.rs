@@ -6,7 +6,7 @@ use freehold::{
     PAGE_SIZE, PageIndex,
     counted::Counted,
     engine::{Config, Engine},
-    object::{File, FileAccess, IoError, Mapping, Pager},
+    file::{File, FileAccess, IoError, Mapping, Pager},
     space::{MapFlags, Prot, SpaceConfig},
 };
 use freehold_machine::{Machine, MachineConfig, Process};

@@ -10,7 +10,7 @@ use freehold::{
     call::ShmFlags,
     engine::{SharedBlocks, SharedHuge},
     fault::FaultError,
-    object::Segment,
+    file::Segment,
 };
 use freehold_machine::{fail_heap_once, stop_failing_heap};
 use std::{ops::Range, slice, thread};

@@ -3,7 +3,7 @@
 use super::*;
 use freehold::{
     call::{RemapFlags, ShmFlags},
-    object::{FillError, Segment},
+    file::{FillError, Segment},
     remote::AccessMode,
 };
 

@@ -4,7 +4,7 @@ use super::{
     support::failure::{Failure, at_every_allocation},
     *,
 };
-use freehold::{PageIndex, error::MmapError, object::Seals, space::Limits};
+use freehold::{PageIndex, error::MmapError, file::Seals, space::Limits};
 use freehold_machine::Task;
 
 const POOL: u64 = 4;

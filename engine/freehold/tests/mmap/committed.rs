@@ -11,7 +11,7 @@ use freehold::{
     engine::Overcommit,
     error::{ForkError, MmapError, MprotectError, MremapError},
     fault::FaultError,
-    object::{FillError, Segment},
+    file::{FillError, Segment},
     space::Write,
 };
 

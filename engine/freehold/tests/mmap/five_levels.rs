@@ -5,7 +5,7 @@ use freehold::{
     call::{Advice, RemapFlags, ShmFlags},
     error::{MmapError, MremapError, MunmapError, UffdRegisterError},
     fault::FaultError,
-    object::Segment,
+    file::Segment,
     remote::{AccessMode, IoVec},
     space::{DEFAULT_MAP_WINDOW, LEGACY_BASE, Layout},
     uffd::{RegisterMode, UffdConfig, Userfaultfd},

@@ -13,7 +13,7 @@ use freehold::{
     },
     error::{Errno, MadviseError, MmapError, MremapError, UffdError, UffdRegisterError},
     fault::FaultError,
-    object::FillError,
+    file::FillError,
     report::QueryFlags,
     uffd::{FillMode, MoveMode, RegisterMode, UffdConfig, Userfaultfd},
     vma::flags::VmFlags,

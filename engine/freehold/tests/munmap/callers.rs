@@ -9,7 +9,7 @@
 use crate::support::*;
 use freehold::{
     call::{RemapFlags, ShmFlags},
-    object::{Frames, Segment, Special},
+    file::{Frames, Segment, Special},
     platform::{FramePurpose, FrameRequest},
     space::{Unmap, Write},
     vma::flags::VmFlags,

@@ -16,7 +16,7 @@ use freehold::{
     PageIndex,
     call::{RemapFlags, SyncFlags},
     fault::FaultError,
-    object::FillError,
+    file::FillError,
 };
 use std::sync::{
     Arc, Mutex,

@@ -6,7 +6,7 @@
 
 use super::{gate::Gated, *};
 use freehold::fault::Access;
-use freehold::object::Zeroes;
+use freehold::file::Zeroes;
 use freehold::{
     call::RemapFlags,
     space::{AddressSpace, Unmap},

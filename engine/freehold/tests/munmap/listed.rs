@@ -71,7 +71,7 @@ fn nobody_waits_for_a_walker_with_it() {
         let machine: Machine = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
         let gated = Gated::new(&machine);
         let engine = Engine::new(gated.clone(), Config::default()).unwrap();
-        let mapping = Mapping::new(&engine, freehold::object::Zeroes, PAGE, false).unwrap();
+        let mapping = Mapping::new(&engine, freehold::file::Zeroes, PAGE, false).unwrap();
         let file = File::new(&mapping, FileAccess::READ_WRITE, "/a/file").unwrap();
         let (written, going) = (space(&engine, locking), space(&engine, locking));
         for space in [&written, &going] {

@@ -6,7 +6,7 @@
 use super::*;
 use freehold::{
     error::MunmapError,
-    object::{Frames, Special},
+    file::{Frames, Special},
     space::Unmap,
     vma::flags::VmFlags,
 };

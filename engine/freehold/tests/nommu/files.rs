@@ -221,7 +221,7 @@ fn a_file_is_laid_out_written_and_then_mapped() {
     file.mapping().truncate(1 << 40).unwrap();
     assert_eq!(file.mapping().lay_out(), Ok(()), "there are pages already");
     let huge = flat.shm(1 << 40);
-    assert_eq!(huge.mapping().lay_out(), Err(freehold::object::FillError::NoMemory));
+    assert_eq!(huge.mapping().lay_out(), Err(freehold::file::FillError::NoMemory));
     drop((space, file, disk, huge));
     flat.end();
 }

@@ -12,8 +12,8 @@ use crate::support::{self, *};
 use freehold::{
     counted::Counted,
     error::MmapError,
+    file::Zeroes,
     nommu::{NoMmuMapping, NoMmuSpace, RegionCounts, Regions},
-    object::Zeroes,
 };
 
 type Space = Counted<NoMmuSpace<Machine>>;

@@ -1,7 +1,7 @@
 //! Four spaces map and unmap one file beside truncations.
 
 use super::*;
-use freehold::object::FillError;
+use freehold::file::FillError;
 use std::{
     sync::{
         Barrier,

@@ -1,7 +1,7 @@
 //! What a file may lose while it is mapped where nothing can stop a program from using it.
 
 use super::*;
-use freehold::{PageIndex, error::Errno, object::FillError};
+use freehold::{PageIndex, error::Errno, file::FillError};
 
 /// The pages in memory.
 fn cached(file: &Opened) -> Vec<u64> {

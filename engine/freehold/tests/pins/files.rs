@@ -1,7 +1,7 @@
 //! Pins of pages of files: how stores are reported, what is refused for long, what truncation takes.
 
 use super::*;
-use freehold::{PageIndex, object::Zeroes};
+use freehold::{PageIndex, file::Zeroes};
 use std::{
     sync::{Arc, Mutex},
     thread,

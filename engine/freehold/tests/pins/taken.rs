@@ -4,7 +4,7 @@ use super::*;
 use freehold::{
     call::Advice,
     error::Errno,
-    object::{Frames, Special},
+    file::{Frames, Special},
     platform::{FramePurpose, FrameRequest},
     space::Prot,
     vma::flags::VmFlags,

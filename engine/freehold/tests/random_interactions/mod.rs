@@ -13,7 +13,7 @@ use freehold::{
     engine::HugePages,
     error::MadviseError,
     fault::FaultError,
-    object::FillError,
+    file::FillError,
     remote::AccessMode,
     rmap::{Damage, FileRmap, OfflineError},
     space::Limits,

@@ -7,7 +7,7 @@ use freehold::{
     engine::HugePages,
     error::{AccessError, Errno, MadviseError, MlockError, MsyncError, UffdError},
     fault::FaultError,
-    object::{FillError, Zeroes},
+    file::{FillError, Zeroes},
     remote::AccessMode,
     rmap::{Damage, OfflineError},
     space::Limits,

@@ -5,8 +5,8 @@ use freehold::{
     PageIndex,
     call::{Advice, RemapFlags, SyncFlags},
     engine::HugePages,
+    file::{FillError, Zeroes},
     nommu::{NoMmuSpace, Regions},
-    object::{FillError, Zeroes},
     rmap::{MigrateError, OfflineError, PageError},
 };
 use std::{

@@ -5,7 +5,7 @@ use super::*;
 use freehold::{
     call::RemapFlags,
     error::MmapError,
-    object::{Driver, MapRequest, Special, VmOps},
+    file::{Driver, MapRequest, Special, VmOps},
     vma::flags::VmFlags,
 };
 use std::sync::{Arc, atomic::Ordering::SeqCst};
@@ -148,7 +148,7 @@ fn a_hook_cannot_exchange_the_file() {
         }
     }
     everywhere(|world, process, _| {
-        let mapping = || Mapping::new(world.engine(), freehold::object::Zeroes, 0, true).unwrap();
+        let mapping = || Mapping::new(world.engine(), freehold::file::Zeroes, 0, true).unwrap();
         let access = FileAccess::READ_WRITE;
         let stranger = File::with_driver(&mapping(), Stranger(mapping()), access, "stranger").unwrap();
         let nobody = File::with_driver(&mapping(), Nobody, access, "nobody").unwrap();
@@ -191,7 +191,7 @@ fn a_request_is_within_limits() {
     }
     everywhere(|world, process, cpu| {
         let board = Board::new(&world.machine);
-        let mapping = Mapping::new(world.engine(), freehold::object::Zeroes, 0, true).unwrap();
+        let mapping = Mapping::new(world.engine(), freehold::file::Zeroes, 0, true).unwrap();
         let greedy = Greedy(board.frame(6));
         let file = File::with_driver(&mapping, greedy, FileAccess::READ_WRITE, "greedy").unwrap();
         let map = |kind, prot| process.mmap(BASE, 4 * PAGE, prot, kind, Some(&file), 3 * PAGE);

@@ -6,7 +6,7 @@ use freehold::{
     PageIndex, UserRange,
     call::{Advice, RemapFlags, SpecialPart},
     error::{MmapError, MremapError, MunmapError},
-    object::{Frames, HookFault, Special, VmOps, VmaInfo},
+    file::{Frames, HookFault, Special, VmOps, VmaInfo},
     remote::AccessMode as As,
     space::Limits,
     vma::flags::VmFlags,

@@ -8,7 +8,7 @@
 use super::*;
 use freehold::{
     error::MmapError,
-    object::{Driver, MapRequest, Special, VmOps},
+    file::{Driver, MapRequest, Special, VmOps},
     vma::flags::VmFlags,
 };
 use std::sync::{Arc, Mutex};
@@ -80,7 +80,7 @@ fn frame(page: u64) -> u64 {
 fn dump(world: &World) -> (Counted<File<Machine>>, Arc<Mutex<Option<usize>>>) {
     let broken = Arc::default();
     let driver = Vmcore { board: Board::new(&world.machine), broken: Arc::clone(&broken) };
-    let mapping = Mapping::new(world.engine(), freehold::object::Zeroes, 0, true).unwrap();
+    let mapping = Mapping::new(world.engine(), freehold::file::Zeroes, 0, true).unwrap();
     (File::with_driver(&mapping, driver, FileAccess::READ, "/proc/vmcore").unwrap(), broken)
 }
 

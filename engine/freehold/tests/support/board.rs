@@ -4,7 +4,7 @@ use super::*;
 use freehold::{
     PageIndex, UserRange,
     error::{MmapError, MremapError},
-    object::{Caching, Driver, HookFault, MapRequest, Special, VmOps, VmaInfo},
+    file::{Caching, Driver, HookFault, MapRequest, Special, VmOps, VmaInfo},
     platform::{FramePurpose, FrameRequest},
     vma::flags::VmFlags,
 };
@@ -113,7 +113,7 @@ impl Board {
     }
 
     pub fn open_as(self: &Arc<Self>, world: &World, access: FileAccess) -> Counted<File<Machine>> {
-        let mapping = Mapping::new(world.engine(), freehold::object::Zeroes, 0, true).unwrap();
+        let mapping = Mapping::new(world.engine(), freehold::file::Zeroes, 0, true).unwrap();
         File::with_driver(&mapping, OpenBoard(self.clone()), access, "/dev/board").unwrap()
     }
 

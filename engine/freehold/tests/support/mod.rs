@@ -16,7 +16,7 @@ pub use freehold::{
     PAGE_SIZE,
     counted::Counted,
     engine::{Config, Engine, Nodes},
-    object::{File, FileAccess, ForeignFrames, IoError, Mapping, Pager},
+    file::{File, FileAccess, ForeignFrames, IoError, Mapping, Pager},
     platform::Platform,
     rmap::FileRmap,
     space::{Locking, MapFlags, Placement, Prot, SpaceConfig},

@@ -7,7 +7,7 @@ mod reports;
 mod userfaults;
 
 use super::{scene::Scene, *};
-use freehold::{fault::FaultError, object::FillError};
+use freehold::{fault::FaultError, file::FillError};
 
 /// What a call that failed, or did with less, may leave behind, besides what it would have done. As Linux
 /// does: a call that works its way from left to right does not undo what it has done when memory runs out.

@@ -4,7 +4,7 @@
 use super::{ops::Op, stage::Stage, support::failure::Point, *};
 use freehold::{
     fault::FaultError,
-    object::{Segment, Zeroes},
+    file::{Segment, Zeroes},
     remote::Pins,
     space::{Counts, Limits, limits::UNLIMITED},
     uffd::{FaultReason, FillMode, Message, ProtectMode, UffdConfig, Userfaultfd},

@@ -8,7 +8,7 @@ use super::{
 };
 use freehold::{
     PageIndex,
-    object::{Frames, Segment, Special},
+    file::{Frames, Segment, Special},
     platform::{FramePurpose, FrameRequest},
     space::Write,
 };

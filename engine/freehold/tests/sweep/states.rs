@@ -9,8 +9,8 @@ use super::{
 use freehold::{
     PageIndex,
     call::{Advice, LockFlags, ShmFlags},
+    file::{Seals, Zeroes},
     hugetlb::HugePageSize,
-    object::{Seals, Zeroes},
     platform::{FramePurpose, FrameRequest, PkeyRights},
     remote::PinFlags,
     uffd::{Features, RegisterMode},
@@ -173,7 +173,7 @@ pub const STATES: &[State] = &[
         s.process.set_policy(s.at(2), 3 * s.unit, 3).unwrap();
     }),
     state("attached memory", |s| {
-        let segment = freehold::object::Segment::new(s.world.engine(), 9, UNITS * s.unit).unwrap();
+        let segment = freehold::file::Segment::new(s.world.engine(), 9, UNITS * s.unit).unwrap();
         s.process.shmat(&segment, s.at(0), ShmFlags::empty()).unwrap();
         s.attached = Some(segment);
         touch(s);

@@ -15,7 +15,7 @@ use crate::support::{self, *};
 use freehold::{
     error::{UffdError, UffdReadError},
     fault::{Access, FaultError},
-    object::Zeroes,
+    file::Zeroes,
     uffd::{FaultReason, Features, FillMode, Message, RegisterMode, UffdConfig, Userfaultfd},
 };
 

@@ -4,7 +4,7 @@ use super::*;
 use freehold::{
     call::Advice,
     error::{Errno, UffdRegisterError},
-    object::{Frames, Special},
+    file::{Frames, Special},
     vma::flags::VmFlags,
 };
 

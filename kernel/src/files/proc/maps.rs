@@ -15,7 +15,7 @@ use core::fmt::Write;
 use freehold::PAGE_SIZE;
 use freehold::counted::Counted;
 use freehold::error::Errno;
-use freehold::object;
+use freehold::file;
 use freehold::remote::AccessMode;
 use freehold::report::maps::{MapLine, MapName};
 use freehold::report::pagemap::PageKind;
@@ -25,7 +25,7 @@ use freehold::vma::flags::VmFlags;
 const NAME: usize = 73;
 
 /// The inode and the path of a file that is mapped. A path that leads elsewhere by now was removed.
-fn file_of(file: &object::File<Machine>) -> (u64, String) {
+fn file_of(file: &file::File<Machine>) -> (u64, String) {
     let name = file.name();
     if name.ends_with(" (deleted)") {
         return (1, name.into());

@@ -8,7 +8,7 @@ use crate::{
 };
 use freehold::{
     PageIndex, PageRange, Pfn,
-    object::{File, FileAccess, ForeignFrames, IoError, Mapping, Pager},
+    file::{File, FileAccess, ForeignFrames, IoError, Mapping, Pager},
     platform::{Frame, FramePurpose, FrameRequest, Platform},
     remote::AccessMode,
 };

@@ -8,7 +8,7 @@ use crate::{
 };
 use freehold::{
     PageIndex, PageRange, Pfn,
-    object::{File, FileAccess, IoError, Mapping, Pager},
+    file::{File, FileAccess, IoError, Mapping, Pager},
     platform::Platform,
     space::MapFlags,
 };

@@ -11,7 +11,7 @@ use freehold::{
     counted::Counted,
     engine::Engine,
     fault::FaultError,
-    object::{File, FileAccess, IoError, Mapping, Pager},
+    file::{File, FileAccess, IoError, Mapping, Pager},
     platform::Platform,
     remote::AccessMode,
     rmap::{Damage, MigrateError, OfflineError, PageError},

@@ -8,7 +8,7 @@ use crate::{
 use freehold::{
     PageIndex,
     counted::Counted,
-    object::{File, FileAccess, Mapping, Zeroes},
+    file::{File, FileAccess, Mapping, Zeroes},
     space::MapFlags,
 };
 use freehold_machine::{Machine, Process};

@@ -13,8 +13,8 @@ use freehold::{
     counted::Counted,
     error::UffdError,
     fault::FaultError,
+    file::{File, FileAccess, Mapping},
     hugetlb::{HugePageSize, HugePoolCounts},
-    object::{File, FileAccess, Mapping},
     space::{HugetlbLock, Locking, MapFlags, Prot},
     uffd::{Features, FillMode, ProtectMode, RegisterMode, UffdConfig, Userfaultfd},
 };

@@ -11,8 +11,8 @@ use freehold::{
     counted::Counted,
     engine::{Config, Engine},
     error::MmapError,
+    file::{File, FileAccess, FillError, IoError, Mapping, Pager, Zeroes},
     nommu::{NoMmuSpace, RegionCounts, Regions},
-    object::{File, FileAccess, FillError, IoError, Mapping, Pager, Zeroes},
     platform::Platform,
     space::{MapFlags, Prot},
 };

@@ -10,7 +10,7 @@ use crate::{
 use freehold::{
     call::Advice,
     error::UffdError,
-    object::File,
+    file::File,
     remote::{AccessMode, PinFlags},
     space::{Locking, MapFlags},
     uffd::{Features, FillMode, RegisterMode, UffdConfig, Userfaultfd},

@@ -8,7 +8,7 @@ use crate::{
 use freehold::{
     call::ShmFlags,
     error::{RemapFilePagesError, ShmatError},
-    object::Segment,
+    file::Segment,
     space::{MapFlags, Prot},
 };
 

@@ -10,7 +10,7 @@ use freehold::{
     PageIndex, Pfn,
     counted::Counted,
     error::MmapError,
-    object::{
+    file::{
         Driver, File, FileAccess, ForeignFrames, HookFault, MapRequest, Mapping, Special, VmOps, VmaInfo,
         Zeroes,
     },

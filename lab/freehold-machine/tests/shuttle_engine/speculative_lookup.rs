@@ -7,7 +7,7 @@ use crate::{
     scene::{ANON, FIXED, PAGE, R, RW, Scene, map, page, unmap},
 };
 use freehold::{
-    object::{FileAccess, Mapping, Zeroes},
+    file::{FileAccess, Mapping, Zeroes},
     report::QueryFlags,
     space::{MapFlags, Prot},
     vma::flags::VmFlags,
@@ -60,7 +60,7 @@ fn a_probe_of_a_file_that_goes() {
         let process = &scene.process;
         let mapping = Mapping::new(&scene.engine, Zeroes, 2 * PAGE, true).unwrap();
         let other = file(&scene);
-        let text = freehold::object::File::new(&mapping, FileAccess::READ_WRITE, "text").unwrap();
+        let text = freehold::file::File::new(&mapping, FileAccess::READ_WRITE, "text").unwrap();
         process.mmap(page(0), PAGE, RX, MapFlags::PRIVATE | MapFlags::FIXED, Some(&text), 0).unwrap();
         mapping.add_probe(40, &[0xcc]).unwrap();
         drop(text);

@@ -10,7 +10,7 @@ use freehold::{
     call::Advice,
     error::{MadviseError, UffdError, UffdReadError},
     fault::FaultError,
-    object::{File, FileAccess, Mapping, Zeroes},
+    file::{File, FileAccess, Mapping, Zeroes},
     remote::AccessMode,
     space::MapFlags,
     uffd::{Features, FillMode, Message, MoveMode, ProtectMode, RegisterMode, UffdConfig, Userfaultfd},

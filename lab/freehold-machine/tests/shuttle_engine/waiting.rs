@@ -9,7 +9,7 @@ use crate::{
 use freehold::{
     PageIndex, Pfn,
     fault::FaultError,
-    object::{File, FileAccess, IoError, Mapping, Pager},
+    file::{File, FileAccess, IoError, Mapping, Pager},
     platform::Platform,
     space::{Locking, MapFlags},
 };

@@ -57,9 +57,12 @@ fn processes_that_fork_have_lists_per_cpu() {
         });
         (world, report)
     });
-    for of in
-        ["records/vma", "freehold-vmspace/src/memory", "freehold-vmspace/src/frame", "freehold-pagetable"]
-    {
+    for of in [
+        "freehold/src/vma",
+        "freehold-vmspace/src/memory",
+        "freehold-vmspace/src/frame",
+        "freehold-pagetable",
+    ] {
         let passed: f64 = more.places.iter().filter(|place| place.0.contains(of)).map(|place| place.1).sum();
         assert!(passed < 0.01, "{of}: {:?}", more.places);
     }

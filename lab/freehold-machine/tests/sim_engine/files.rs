@@ -3,7 +3,7 @@
 use crate::world::{More, PAGE, RW, World, more, ran_alone};
 use freehold::PageIndex;
 use freehold::fault::Access;
-use freehold::object::{File, FileAccess, Mapping, Zeroes};
+use freehold::file::{File, FileAccess, Mapping, Zeroes};
 use freehold::space::{Locking, MapFlags};
 use freehold_machine::Process;
 

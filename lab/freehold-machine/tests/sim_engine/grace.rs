@@ -1,7 +1,7 @@
 //! Grace periods in virtual time.
 
 use crate::world::{PAGE, World, ran_alone};
-use freehold::object::{Mapping, Zeroes};
+use freehold::file::{Mapping, Zeroes};
 use freehold::{PageIndex, PageRange};
 
 /// Each run has a clock of its own: what still waits when one ends delays nothing in the next.

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use freehold::counted::Counted;
 use freehold::engine::Engine;
-use freehold::object::{File, FileAccess, IoError, Mapping, Object, Pager};
+use freehold::file::{File, FileAccess, IoError, Mapping, Object, Pager};
 use freehold::platform::Platform as _;
 use freehold::report::maps::MapName;
 use freehold::{PageIndex, PageRange, Pfn};

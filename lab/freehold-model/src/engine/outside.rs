@@ -11,7 +11,7 @@
 
 use freehold::counted::Counted;
 use freehold::engine::Engine;
-use freehold::object::{File, FileAccess, Mapping, Zeroes};
+use freehold::file::{File, FileAccess, Mapping, Zeroes};
 use freehold::space::{MapFlags, Prot};
 use freehold::vma::flags::VmFlags;
 use freehold_machine::{Machine, Process};

@@ -6,8 +6,8 @@ use freehold::{
     counted::Counted,
     engine::{Config, Engine as Kernel},
     error::UffdError,
+    file::{File, FileAccess, Mapping},
     hugetlb::HugePageSize,
-    object::{File, FileAccess, Mapping},
     space::{Locking, MapFlags, Prot, SpaceConfig},
     uffd::{Features, FillMode, ProtectMode, RegisterMode, UffdConfig, Userfaultfd},
 };

@@ -5,8 +5,8 @@ use freehold::{
     PageCount, PageIndex, Pfn,
     call::RemapFlags,
     engine::{Blocks, Engine, HugePages, Overcommit, SharedBlocks},
+    file::{File, FileAccess, Frames, Mapping, Seals, Segment, Special, Zeroes},
     hugetlb::HugePageSize,
-    object::{File, FileAccess, Frames, Mapping, Seals, Segment, Special, Zeroes},
     space::{AddressSpace, Prot},
 };
 use freehold_machine::Machine;

@@ -6,7 +6,7 @@
 use crate::fault::{FaultError, huge::HUGE};
 use crate::{
     error::MadviseError,
-    object::{Object, Wanted},
+    file::{Object, Wanted},
     platform::Platform,
     space::{AddressSpace, ThpDisable, change::parts::Parts},
     vma::{Vma, flags::VmFlags},

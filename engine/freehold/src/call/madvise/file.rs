@@ -5,9 +5,9 @@ use crate::space::{AddressSpace, change::parts::Parts};
 use crate::{
     counted::Counted,
     error::MadviseError,
-    object::{File, FillError},
+    file::{File, FillError},
     platform::Platform,
-    records::uffd::event::Notice,
+    uffd::event::Notice,
     vma::{Vma, flags::VmFlags},
 };
 use freehold_vmspace::{PageRange, UserRange};

@@ -11,7 +11,7 @@ use crate::space::{
 };
 use crate::{
     error::MadviseError,
-    object::Object,
+    file::Object,
     platform::Platform,
     vma::{Vma, flags::VmFlags},
 };

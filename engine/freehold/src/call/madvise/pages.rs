@@ -8,9 +8,8 @@ use crate::space::{
 use crate::{
     error::MadviseError,
     platform::Platform,
-    records::uffd::event::Notice,
-    space::change::anon::NotPrepared,
-    space::held::Held,
+    space::{change::anon::NotPrepared, held::Held},
+    uffd::event::Notice,
     vma::{Vma, flags::VmFlags},
 };
 use freehold_vmspace::{Forget, HugePageSize, UserRange};

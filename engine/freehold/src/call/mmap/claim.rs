@@ -8,7 +8,7 @@ use crate::space::{
     map_flags::{MapFlags, PRIVATE, TYPE},
     part::PartRoom,
 };
-use crate::{error::MmapError, object::Object, platform::Platform, vma::flags::VmFlags};
+use crate::{error::MmapError, file::Object, platform::Platform, vma::flags::VmFlags};
 use core::cell::Cell;
 use freehold_range::Refused;
 use freehold_sync::atomic::Ordering::Relaxed;

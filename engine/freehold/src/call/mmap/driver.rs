@@ -24,10 +24,13 @@ use crate::{
     PAGE_SIZE, VirtAddr,
     counted::Counted,
     error::{MmapError, NoMemory},
-    object::{Asked, File, MapRequest, Object, Run, Special, VmaInfo},
+    file::{Asked, File, MapRequest, Object, Run, Special, VmaInfo},
     platform::Platform,
-    rounds::Rounds,
-    vma::{Vma, flags::VmFlags, rights::vma_pte_flags},
+    vma::{
+        Vma,
+        flags::{VmFlags, pte_flags::vma_pte_flags},
+    },
+    wait::Rounds,
 };
 use allocator_api2::vec::Vec;
 use freehold_vmspace::UserRange;

@@ -18,9 +18,9 @@ use crate::{
     PAGE_SHIFT, PAGE_SIZE,
     counted::Counted,
     error::{MmapError, MunmapError, NoMemory},
-    object::{File, FillError, Mapping, Object, VmaInfo, Writing},
+    file::{File, FillError, Mapping, Object, VmaInfo, Writing, kinds::huge::Reserving},
+    hugetlb::state::reserves::PendingReservation,
     platform::Platform,
-    records::hugetlb::{file::Reserving, reserves::PendingReservation},
     vma::{flags::VmFlags, merge::Attrs},
 };
 use freehold_sync::atomic::Ordering::Relaxed;

@@ -13,8 +13,8 @@ use crate::{
     PAGE_SIZE,
     engine::Charge,
     error::MmapError,
+    file::kinds::huge::Reserving,
     platform::Platform,
-    records::hugetlb::file::Reserving,
     vma::{
         Vma,
         flags::VmFlags,

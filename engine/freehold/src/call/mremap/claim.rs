@@ -8,7 +8,7 @@
 use crate::call::mremap::Remap;
 use crate::space::{AddressSpace, counters::Needs, locking::WriteGuard, part::PartRoom, place::Room};
 use crate::{
-    object::Object,
+    file::Object,
     platform::Platform,
     vma::{Vma, flags::VmFlags},
 };

@@ -28,12 +28,10 @@ use crate::{
     PAGE_SHIFT, PAGE_SIZE,
     engine::Charge,
     error::{MmapError, MremapError, MunmapError},
-    object::Object,
+    file::Object,
     platform::Platform,
-    records::{
-        reverse::edit::RmapEdit,
-        uffd::{Features, event::Notice},
-    },
+    rmap::edit::RmapEdit,
+    uffd::{event::Notice, state::Features},
     vma::{AnonVma, Vma, flags::VmFlags, merge::Attrs},
 };
 use bitflags::bitflags;

@@ -3,9 +3,10 @@
 use crate::space::{change::split_merge::NewMapping, locking::WriteGuard};
 use crate::{
     error::MremapError,
-    object::{Object, VmaInfo},
+    file::{Object, VmaInfo},
+    hugetlb::sharing::HugeMove,
     platform::Platform,
-    records::{hugetlb::tables::HugeMove, reverse::edit::RmapEdit},
+    rmap::edit::RmapEdit,
     vma::Vma,
 };
 use freehold_vmspace::{MoveGather, Tables, UserRange};

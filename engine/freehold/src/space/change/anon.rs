@@ -8,7 +8,7 @@ use crate::space::{
 use crate::{
     error::NoMemory,
     platform::Platform,
-    records::reverse::{lock::GATHERING, root::RmapRoot},
+    rmap::tree::{lock::GATHERING, root::RmapRoot},
     vma::{AnonVma, Vma, flags::VmFlags},
 };
 use freehold_sync::{Rank, RwSem};

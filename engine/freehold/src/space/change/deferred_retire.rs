@@ -1,7 +1,7 @@
 //! What the steps of one call have unmapped, and what is to be said and retired when the lock is gone.
 
 use super::unmap::Unmapped;
-use crate::{platform::Platform, records::uffd::event::Notice};
+use crate::{platform::Platform, uffd::event::Notice};
 
 /// What goes once the lock is gone.
 pub(crate) struct DeferredRetire<'s, P: Platform> {

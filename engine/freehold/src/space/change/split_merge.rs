@@ -18,10 +18,10 @@ use crate::space::locking::{VmaWrite, WriteGuard, entry, entry_at};
 use crate::{
     counted::Counted,
     error::NoMemory,
-    object::Object,
+    file::Object,
     platform::Platform,
-    records::reverse::edit::RmapEdit,
-    records::uffd::Context,
+    rmap::edit::RmapEdit,
+    uffd::state::Context,
     vma::{
         Vma,
         flags::VmFlags,

@@ -39,10 +39,10 @@ use crate::{
     PAGE_SIZE,
     counted::Counted,
     error::MunmapError,
-    object::Object,
+    file::Object,
     platform::Platform,
-    records::reverse::edit::RmapEdit,
-    records::uffd::event::Notices,
+    rmap::edit::RmapEdit,
+    uffd::event::Notices,
     vma::{Vma, flags::VmFlags},
 };
 use alloc::vec::Vec;
@@ -531,7 +531,7 @@ fn settle<P: Platform>(
 impl<P: Platform> AddressSpace<P> {
     /// Whether a VMA is zapped with the lock held for writing: step 1's caution, which is kept with its
     /// design. What such a VMA needs is to stay in its file's tree, and its driver to be told of its end
-    /// ([`VmOps::close`](crate::object::VmOps::close)) when its entries are gone; no lock of the address
+    /// ([`VmOps::close`](crate::file::VmOps::close)) when its entries are gone; no lock of the address
     /// space.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn is_special(&self, vma: &Vma<P>) -> bool {

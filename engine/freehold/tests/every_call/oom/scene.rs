@@ -7,7 +7,7 @@ use super::{
 use freehold::{
     call::Advice,
     fault::FaultError,
-    object::{Frames, Special},
+    file::{Frames, Special},
     space::Counts,
     vma::flags::VmFlags,
 };

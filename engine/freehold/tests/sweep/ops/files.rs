@@ -5,8 +5,8 @@ use crate::sweep::{board::OpenBoard, scene::Scene, *};
 use freehold::{
     PageIndex, PageRange,
     error::Errno,
+    file::{Frames, Seals, Segment, Special},
     hugetlb::HugePageSize,
-    object::{Frames, Seals, Segment, Special},
     rmap::{MigrateError, OfflineError},
 };
 

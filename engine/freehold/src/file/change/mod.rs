@@ -1,0 +1,6 @@
+//! Changes of a file that reach the entries which map its pages.
+
+mod drop_clean;
+mod exchange;
+mod revoke;
+pub(super) mod truncate;

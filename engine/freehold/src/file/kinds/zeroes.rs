@@ -1,0 +1,49 @@
+//! A device of zeroes, such as /dev/zero: what is mapped of it is new memory.
+//!
+//! A private mapping is anonymous memory of which the open file shows: by its name and offset, and because
+//! neighbours are one VMA only over the same file, with offsets that continue. So is a shared mapping by a
+//! file that was not opened for writing, since nobody ever stores there. Every other shared mapping is shared
+//! memory of its own, as of no file at all.
+
+use crate::file::{
+    Object, Zeroes,
+    mapping::{Kind, Mapping},
+};
+use crate::{counted::Counted, engine::Engine, error::NoMemory, platform::Platform};
+
+impl<P: Platform> Mapping<P> {
+    /// A device of zeroes, such as /dev/zero, to be opened by [`File::new`](crate::file::File::new). It has
+    /// neither pages nor a size, and is read as zeroes at any offset; what is written to it is lost. Mappings
+    /// of it [are aligned](Self::align_to_huge_pages) for huge pages, as on Linux.
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    pub fn zeroes(engine: &Counted<Engine<P>>) -> Result<Counted<Self>, NoMemory> {
+        let device = Self::of_kind(engine, Zeroes, 0, Kind::Zeroes, None, false)?;
+        device.align_to_huge_pages(true);
+        Ok(device)
+    }
+
+    /// Whether it is [a device of zeroes](Self::zeroes).
+    pub fn is_zeroes(&self) -> bool {
+        self.kind == Kind::Zeroes
+    }
+}
+
+impl<P: Platform> Object<P> {
+    /// Whether it is anonymous memory, of a device of zeroes or not.
+    pub fn is_anonymous(&self) -> bool {
+        matches!(self, Object::Anonymous | Object::Zeroes(_))
+    }
+
+    /// Whether mappings of it go where huge pages may begin, by their offsets. Of a device of zeroes only
+    /// private ones do.
+    pub(crate) fn aligns(&self, shared: bool) -> bool {
+        match self {
+            Object::Zeroes(file) => !shared && file.mapping().aligns_to_huge_pages(),
+            Object::File(file) => file.mapping().aligns_to_huge_pages(),
+            Object::Anonymous | Object::Special(_) => false,
+        }
+    }
+}

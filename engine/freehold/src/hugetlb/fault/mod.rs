@@ -1,0 +1,304 @@
+//! Faults on huge pages of a pool.
+//!
+//! ```text
+//! shared, nothing   the file's page: mapped, with the right to write if the VMA has it. Not there: every lock is let go of, the file
+//!                   brings it in, and the fault starts over
+//! private, nothing  the file's page, without the right to write; else a page of one's own
+//! private, a store  the page is ours alone: the right to write. Else a copy
+//! ```
+//!
+//! Where a userfaultfd has write-protected a page that is not there, the marker's protection goes to the
+//! entry.
+//!
+//! A private page is made, and copied, under the fault mutex of its place in the file; a shared one, too, but
+//! by the file.
+//!
+//! Where the pool is empty, an access is a bus error. But the process that made a private mapping has
+//! reservations for its pages: if another process has one in common with it since a fork, and there is none
+//! left for a copy, it is the other that loses the page.
+
+pub(crate) mod place;
+
+pub(in crate::hugetlb::fault) use crate::fault::{Access, Await, FaultError, FaultOutcome};
+use crate::vma::flags::pte_flags::{WRITTEN, vma_pte_flags, written};
+use crate::{
+    Pfn, VirtAddr,
+    file::Wanted,
+    platform::Platform,
+    space::{AddressSpace, held::Held},
+    vma::{Vma, flags::VmFlags},
+};
+use freehold_pagetable::{Kind, MarkerKind, Pte, PteFlags, TableError};
+use freehold_vmspace::{Moving, PageRange, frame::NotMapped};
+use place::{HugePlace, Lacking, OwnPage, fill_slot, has_room};
+
+impl<P: Platform> AddressSpace<P> {
+    /// One attempt at a fault on `page` of a VMA of huge pages; as [`resolve`](Self::resolve).
+    // Out of the way of faults on small pages.
+    #[inline(never)]
+    pub(crate) fn hugetlb_fault(
+        &self,
+        vma: &Vma<P>,
+        page: u64,
+        access: Access,
+        held: Held<'_, '_, P>,
+    ) -> FaultOutcome<P> {
+        let Some(place) = HugePlace::new(vma, page) else { return FaultOutcome::Retry };
+        let HugePlace { address, size, index, .. } = place;
+        if place.is_private()
+            && let Err(step) = self.prepare_anon(vma, held)
+        {
+            return step.into();
+        }
+        let _maker = place.is_private().then(|| self.fault_mutex(&place));
+        let kept = self.keep_tables(vma);
+        // The table is there from here on, and stays as long as `kept`.
+        if let Err(error) = self.hugetlb_table(&place, &kept) {
+            return match error {
+                TableError::OutOfTables => FaultOutcome::OUT_OF_MEMORY,
+                TableError::Huge(_) | TableError::Marker(_) => {
+                    FaultOutcome::Failed(FaultError::Bus { addr: page })
+                }
+            };
+        }
+        if index >= place.mapping().end() {
+            return FaultOutcome::Failed(FaultError::Bus { addr: page });
+        }
+        let (found, level) = self.vm.peek(address);
+        if level != size.level() {
+            debug_assert!(false, "something of level {level:?} at {address:?}, in a VMA of huge pages");
+            return FaultOutcome::Failed(FaultError::Bus { addr: page });
+        }
+        if vma.flags().intersects(VmFlags::UFFD)
+            && let Some(step) = self.ask_pager(vma, address.get(), access)
+        {
+            return step;
+        }
+        match found.kind(level) {
+            Kind::None | Kind::Marker { kind: MarkerKind::UffdWp, .. } => {
+                match self.map_cached(&place, access) {
+                    Some(step) => step,
+                    // To fill says that it is lost.
+                    None if place.mapping().is_lost(index) => {
+                        FaultOutcome::Fill(place.file.clone(), Wanted::alone(index))
+                    }
+                    // Gone from the file since the pager was thought of.
+                    None if vma.flags().contains(VmFlags::UFFD_MISSING) => FaultOutcome::Retry,
+                    None if place.is_private() => self.map_own(&place, access),
+                    None => FaultOutcome::Fill(place.file.clone(), Wanted::alone(index)),
+                }
+            }
+            Kind::Leaf { flags, .. } if access.write && !flags.contains(PteFlags::WRITE) => {
+                match place.is_private() {
+                    true => self.write_private_huge(&place),
+                    false => self.write_shared_huge(&place),
+                }
+            }
+            Kind::Leaf { flags, .. } => self.present_fault(address, level, flags, access),
+            Kind::Marker { kind: MarkerKind::Migration, payload } => {
+                FaultOutcome::Wait(Await::Frame(Moving::of(payload).pfn))
+            }
+            Kind::Marker { kind: MarkerKind::Poison, payload } => match crate::rmap::failed_frame(payload) {
+                Some(pfn) if self.platform().frame(pfn).is_locked() => FaultOutcome::Wait(Await::Frame(pfn)),
+                _ => FaultOutcome::Failed(FaultError::MemoryFailed { addr: page }),
+            },
+            Kind::Marker { .. } | Kind::Table { .. } => FaultOutcome::Failed(FaultError::Bus { addr: page }),
+        }
+    }
+
+    /// Maps the file's page, if it has it. A private mapping cannot write it: a store comes back for a copy.
+    fn map_cached(&self, place: &HugePlace<'_, P>, access: Access) -> Option<FaultOutcome<P>> {
+        let flags = place.vma.flags();
+        let mut rights = vma_pte_flags(flags);
+        if flags.contains(VmFlags::SHARED | VmFlags::WRITE) {
+            // At once: nothing is ever written back, so nobody has to hear of the first store.
+            rights |= WRITTEN;
+        }
+        let rcu = P::rcu_read();
+        let found = place.mapping().find(&rcu, place.index)?;
+        let (pfn, mut leaf) = (found.pfn(), self.lock_place(place)?);
+        if !has_room(&leaf) {
+            // Somebody else was faster, as mostly where many share the table.
+            return Some(FaultOutcome::Retry);
+        }
+        let frame = self.platform().frame(pfn);
+        // Before the entry is seen: a call that takes the entry away takes these.
+        let stale = match frame.try_map_cached(|| found.is_still()) {
+            Ok(()) if fill_slot(&mut leaf, Pte::leaf(place.level(), pfn, rights)) => false,
+            Ok(()) => {
+                // A table came to be there.
+                frame.sub_map();
+                true
+            }
+            Err(NotMapped::Crowded) => return Some(FaultOutcome::OUT_OF_MEMORY),
+            Err(NotMapped::Gone) => return Some(FaultOutcome::Retry),
+            Err(NotMapped::Stale) => true,
+        };
+        drop(leaf);
+        drop(rcu);
+        if stale {
+            self.vm.memory().put_frame(pfn);
+            return Some(FaultOutcome::Retry);
+        }
+        Some(if place.is_private() && access.write { FaultOutcome::Retry } else { FaultOutcome::Done })
+    }
+
+    /// Maps a fresh private page. The caller has the fault mutex.
+    fn map_own(&self, place: &HugePlace<'_, P>, access: Access) -> FaultOutcome<P> {
+        if place.vma.hugetlb().is_some_and(|own| own.is_resv_unmapped()) {
+            return FaultOutcome::Failed(FaultError::Bus { addr: place.address.get() });
+        }
+        let own = match self.own_page(place) {
+            Ok(own) => own,
+            Err(Lacking::Pages) => {
+                return FaultOutcome::Failed(FaultError::Bus { addr: place.address.get() });
+            }
+            Err(Lacking::Yet(what)) => return FaultOutcome::Wait(what),
+            Err(Lacking::Memory) => return FaultOutcome::OUT_OF_MEMORY,
+        };
+        self.platform().zero_frames(own.pfn, place.level().frames());
+        let flags = place.vma.flags();
+        let mut rights = vma_pte_flags(flags);
+        if access.write || flags.contains(VmFlags::WRITE) {
+            rights |= written(flags);
+        }
+        let installed = self.lock_place(place).is_some_and(|mut leaf| {
+            place.mapping().is_inside(place.index)
+                && fill_slot(&mut leaf, Pte::leaf(place.level(), own.pfn, rights))
+        });
+        match installed {
+            true => FaultOutcome::Done,
+            false => {
+                self.discard_own(place, own);
+                FaultOutcome::Retry
+            }
+        }
+    }
+
+    /// A store to a page of a shared VMA, which allows it.
+    fn write_shared_huge(&self, place: &HugePlace<'_, P>) -> FaultOutcome<P> {
+        let Some(mut leaf) = self.lock_place(place) else { return FaultOutcome::Retry };
+        match leaf.kind() {
+            // Write-protected since the pager was thought of.
+            Kind::Leaf { flags, .. } if flags.contains(PteFlags::UFFD_WP) => FaultOutcome::Retry,
+            Kind::Leaf { .. } => {
+                leaf.grant(WRITTEN);
+                FaultOutcome::Done
+            }
+            Kind::None | Kind::Marker { .. } | Kind::Table { .. } => FaultOutcome::Retry,
+        }
+    }
+
+    /// A store to a page that is mapped without the right to write. The caller has the fault mutex.
+    fn write_private_huge(&self, place: &HugePlace<'_, P>) -> FaultOutcome<P> {
+        let old = {
+            let Some(mut leaf) = self.lock_place(place) else { return FaultOutcome::Retry };
+            let Kind::Leaf { pfn, flags } = leaf.kind() else { return FaultOutcome::Retry };
+            let frame = self.platform().frame(pfn);
+            if flags.contains(PteFlags::WRITE) {
+                return FaultOutcome::Done;
+            }
+            if flags.contains(PteFlags::UFFD_WP) {
+                return FaultOutcome::Retry;
+            }
+            if frame.is_anon() && (frame.is_exclusive() || frame.refs() == 1) {
+                frame.set_exclusive();
+                leaf.grant(written(place.vma.flags()));
+                return FaultOutcome::Done;
+            }
+            frame.get();
+            pfn
+        };
+        let step = match self.own_page(place) {
+            Ok(own) => self.map_huge_copy(place, old, own),
+            Err(Lacking::Memory) => FaultOutcome::OUT_OF_MEMORY,
+            Err(Lacking::Yet(what)) => FaultOutcome::Wait(what),
+            Err(Lacking::Pages) => self.take_from_others(place, old),
+        };
+        self.vm.memory().put_frame(old);
+        step
+    }
+
+    /// Puts an entry of `own`, filled from `old`, which the caller keeps, in place of that of `old`.
+    fn map_huge_copy(&self, place: &HugePlace<'_, P>, old: Pfn, own: OwnPage<'_>) -> FaultOutcome<P> {
+        let new = own.pfn;
+        self.platform().copy_frames(new, old, place.level().frames());
+        let flags = place.vma.flags();
+        let pte = Pte::leaf(place.level(), new, vma_pte_flags(flags) | written(flags));
+        let mut gather = self.vm.exclusive_gather::<1>();
+        let Some(mut leaf) = self.lock_place(place) else {
+            self.discard_own(place, own);
+            return FaultOutcome::Retry;
+        };
+        // The reference keeps the frame from becoming another page: the same number is the same page.
+        let kept_out = PteFlags::WRITE | PteFlags::UFFD_WP;
+        let same =
+            matches!(leaf.kind(), Kind::Leaf { pfn, flags } if pfn == old && !flags.intersects(kept_out));
+        if same {
+            // Nobody reads the old page any more when the first can write. The slot must not be seen empty:
+            // it would be filled.
+            let closed = pte.with_flags(place.level(), (pte.flags() - PteFlags::WRITE) | PteFlags::NO_ACCESS);
+            leaf.replace(closed, &mut gather);
+            gather.flush();
+            leaf.replace(pte, &mut gather);
+            self.platform().frame(old).sub_map();
+            gather.frame(old, place.level());
+        }
+        drop(leaf);
+        gather.finish();
+        if same {
+            return FaultOutcome::Done;
+        }
+        self.discard_own(place, own);
+        FaultOutcome::Retry
+    }
+
+    /// The pool has no page for a copy of `old`, which this VMA has in common with children of fork. If this
+    /// process made the mapping, it has reservations for its pages: then the others lose theirs, and this VMA
+    /// may write to the page, as soon as nobody looks at it any more (hazard C-56). Nobody does for long:
+    /// what can be held is a pin, and a page that a child has too has none.
+    ///
+    /// # Locks
+    ///
+    /// The caller has the fault mutex, which all faults on this page of the file take.
+    fn take_from_others(&self, place: &HugePlace<'_, P>, old: Pfn) -> FaultOutcome<P> {
+        let owner = place.vma.hugetlb().is_some_and(|own| own.reserves().is_some());
+        if !owner || !self.platform().frame(old).is_anon() {
+            return FaultOutcome::Failed(FaultError::Bus { addr: place.address.get() });
+        }
+        let first = place.vma.pgoff_of(place.address.get());
+        let lookups = place.mapping().mappers();
+        for other in lookups.mappers(PageRange::one(first)) {
+            let is_own = other.vma.hugetlb().is_some_and(|own| own.reserves().is_some());
+            if is_own || other.vma.flags().contains(VmFlags::MAYSHARE) {
+                continue;
+            }
+            if other.vm.take_entry(VirtAddr::new(other.range.start()), place.level(), old, Pte::NONE)
+                && let Some(own) = other.vma.hugetlb()
+            {
+                own.set_resv_unmapped();
+            }
+        }
+        drop(lookups);
+        let Some(mut leaf) = self.lock_place(place) else { return FaultOutcome::Retry };
+        let frame = self.platform().frame(old);
+        let protected = |flags: PteFlags| flags.contains(PteFlags::UFFD_WP);
+        if !matches!(leaf.kind(), Kind::Leaf { pfn, flags } if pfn == old && !protected(flags)) {
+            return FaultOutcome::Retry;
+        }
+        // While it is being moved, or its memory is failing, a marker may stand for another's entry. A task
+        // that locks it from now on finds no other entry but ours: children cannot get it again.
+        if frame.is_locked() {
+            return FaultOutcome::Wait(Await::Frame(old));
+        }
+        if frame.maps() > 1 || frame.refs() > 2 {
+            // A fork was under way and has given it to somebody else meanwhile; or a reader, which had found
+            // it in a child, is copying from it. The entry's reference and the caller's are those that count.
+            P::relax();
+            return FaultOutcome::Retry;
+        }
+        frame.set_exclusive();
+        leaf.grant(written(place.vma.flags()));
+        FaultOutcome::Done
+    }
+}
