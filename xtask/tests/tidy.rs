@@ -652,21 +652,13 @@ const LAYERS: &[&[&str]] = &[
     &["error"],
     &["wait"],
     &["vma/flags"],
-    &[
-        "engine",
-        "file",
-        "vma",
-        "hugetlb/sharing",
-        "hugetlb/state",
-        "hugetlb/unmap_file",
-        "nommu/state",
-        "rmap/edit",
-        "rmap/tree",
-        "uffd/event",
-        "uffd/state",
-        "uprobe/state",
-    ],
+    &["uprobe/state"],
+    &["hugetlb/state"],
+    &["nommu/state/locked"],
+    &["uffd/state"],
+    &["engine", "file", "vma", "hugetlb/sharing", "hugetlb/unmap_file", "nommu/state", "rmap/tree"],
     &["rmap"],
+    &["uffd/event"],
     &["space"],
     &["hugetlb"],
     &["space/change"],
@@ -684,11 +676,10 @@ const LAYERS: &[&[&str]] = &[
 const UPWARDS: &[(&str, &str, &str)] = &[
     ("uffd/state/mod.rs", "space", "a context names the address space whose memory its pager fills"),
     ("uffd/event.rs", "space", "the message of a fork carries a context, with its address space"),
-    ("engine/mod.rs", "space", "an engine checks its settings against where address spaces end"),
 ];
 
 /// Methods with names that the standard library's types have, too.
-const STANDARD: &[&str] = &["extend", "for_each", "is_some", "iter", "map", "write_str"];
+const STANDARD: &[&str] = &["chain", "extend", "for_each", "is_some", "iter", "map", "write_str"];
 
 /// The height of the layer of a file or of a name at the top of the crate.
 fn height(path: &str) -> Option<usize> {

@@ -53,6 +53,10 @@ pub struct VmSpace<P: Platform> {
 }
 
 impl<P: Platform> VmSpace<P> {
+    /// The end of what programs may map, as far as this format of page tables reaches. The last page of user
+    /// space stays unused.
+    pub const USER_END: u64 = P::Format::USER_END - PAGE_SIZE;
+
     /// A space in which nothing is mapped.
     ///
     /// # Errors

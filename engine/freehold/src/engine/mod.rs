@@ -17,7 +17,6 @@ use crate::{
     hugetlb::state::Hugetlb,
     platform::Platform,
     rmap::tree::lock::FileRmap,
-    space::AddressSpace,
     vma::{AnonId, owned::VmaSlab},
 };
 use freehold_sync::{
@@ -25,7 +24,7 @@ use freehold_sync::{
     atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, announce},
     stats::{LockSnapshot, LockStats},
 };
-use freehold_vmspace::Memory;
+use freehold_vmspace::{Memory, VmSpace};
 
 /// Where private anonymous memory gets huge pages when it is touched: what
 /// /sys/kernel/mm/transparent_hugepage/enabled says. Nothing collapses small pages into huge ones later, but
@@ -165,7 +164,7 @@ impl<P: Platform> Engine<P> {
     ///
     /// See [`EngineError`].
     pub fn new(platform: P, config: Config) -> Result<Counted<Self>, EngineError> {
-        if config.mmap_min_addr > AddressSpace::<P>::TASK_SIZE {
+        if config.mmap_min_addr > VmSpace::<P>::USER_END {
             return Err(EngineError::LowestAddress);
         }
         Ok(Self::make(platform, config)?)

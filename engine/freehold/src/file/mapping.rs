@@ -587,7 +587,7 @@ impl<P: Platform> Drop for Mapping<P> {
     fn drop(&mut self) {
         let pages = self.drop_leaving(&Alone, PageRange::ALL);
         if let Some(huge) = &self.huge {
-            huge.cut(self.engine(), PageRange::ALL, pages);
+            huge.cut(self.engine().memory(), PageRange::ALL, pages);
         }
         self.uncharge_cut(self.size(), 0);
     }

@@ -28,10 +28,12 @@
 
 pub(crate) mod fault;
 mod moves;
+mod pools;
 pub(crate) mod sharing;
 pub(crate) mod state;
 mod tables;
 pub(crate) mod unmap_file;
+mod vma_reserves;
 mod zap;
 
 pub use freehold_vmspace::{HugePageSize, HugePool, HugePoolCounts, NoHugePages};

@@ -6,7 +6,7 @@
 use super::{AddressSpace, map_flags::MapFlags, place::Room};
 use crate::{PAGE_SIZE, platform::Platform};
 use core::ops::Range;
-use freehold_pagetable::Format;
+use freehold_vmspace::VmSpace;
 
 /// Where the addresses end that mmap gives without being asked for others. With four levels of tables they
 /// are all that there are: the last page below the canonical hole stays unused.
@@ -50,7 +50,7 @@ pub enum Placement {
 impl<P: Platform> AddressSpace<P> {
     /// The end of user space, as far as this format of page tables reaches. Its last page stays unused.
     pub const TASK_SIZE: u64 = {
-        let end = P::Format::USER_END - PAGE_SIZE;
+        let end = VmSpace::<P>::USER_END;
         assert!(end >= DEFAULT_MAP_WINDOW);
         end
     };

@@ -1,6 +1,6 @@
 //! Word of changes: prepared with the locks held, sent when they are gone.
 
-use super::state::{Context, Features, Message, Userfaultfd, queue::Waiter};
+use super::state::{Change, Context, Features, Message, Userfaultfd, queue::Waiter};
 use crate::{
     counted::Counted, error::NoMemory, platform::Platform, space::AddressSpace, vma::Vma, wait::grace_period,
 };
@@ -14,15 +14,6 @@ pub(crate) struct Notice<P: Platform> {
     message: Message<P>,
 }
 
-/// One of a context's changes under way.
-pub(crate) struct Change<P: Platform>(Counted<Context<P>>);
-
-impl<P: Platform> Drop for Change<P> {
-    fn drop(&mut self) {
-        self.0.end_change();
-    }
-}
-
 impl<P: Platform> Notice<P> {
     /// About `vma`, which is locked: for writing, or, where pages go, for reading. `None`: the pager does not
     /// want to hear of it.
@@ -32,8 +23,7 @@ impl<P: Platform> Notice<P> {
     }
 
     fn to(context: &Counted<Context<P>>, message: Message<P>) -> Self {
-        context.begin_change();
-        Notice { change: Change(context.clone()), message }
+        Notice { change: Change::begin(context), message }
     }
 
     /// Pages of `part` are about to go.
@@ -54,7 +44,7 @@ impl<P: Platform> Notice<P> {
     /// The caller holds none.
     pub fn send(self) {
         let Notice { change, message } = self;
-        let context = change.0.clone();
+        let context = change.context().clone();
         if matches!(message, Message::Remove(_)) {
             // Fills that began before `changing` was raised are over then. All other changes keep them out by
             // the VMA's lock.
@@ -127,7 +117,7 @@ impl<P: Platform> Notices<P> {
         let mut at = &self.last;
         while let Some(link) = at {
             if let Message::Fork(handle) = &link.notice.message
-                && Counted::same(&link.notice.change.0, parent)
+                && Counted::same(&link.notice.change.context(), parent)
             {
                 return Ok(Some(handle.context.clone()));
             }

@@ -256,10 +256,12 @@ impl<P: Platform> AddressSpace<P> {
         let Object::File(file) = &request.object else { return Ok(None) };
         let without = VmFlags::MAYSHARE | VmFlags::NORESERVE;
         match file.mapping().huge_page_size().filter(|_| !request.vm_flags.intersects(without)) {
-            Some(size) => match PendingReservation::new(&self.engine, size, request.len / size.bytes())? {
-                None => Err(MmapError::NoHugePages),
-                reserved => Ok(reserved),
-            },
+            Some(size) => {
+                match PendingReservation::new(self.engine.memory(), size, request.len / size.bytes())? {
+                    None => Err(MmapError::NoHugePages),
+                    reserved => Ok(reserved),
+                }
+            }
             None => Ok(None),
         }
     }

@@ -200,7 +200,7 @@ impl<P: Platform> Mapping<P> {
         let end = if copies == Copies::Go { PageIndex::END } else { pages.end };
         let with_room = PageRange::new(pages.start, end);
         if let Some(huge) = &self.huge {
-            huge.cut(self.engine(), with_room, gone);
+            huge.cut(self.engine().memory(), with_room, gone);
         }
         self.prune(pages_go, with_room);
         self.pager().discard(pages);

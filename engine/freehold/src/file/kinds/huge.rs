@@ -18,7 +18,7 @@ use freehold_sync::{
     Killed, RwSemReadGuard, RwSemWriteGuard,
     atomic::{AtomicU32, Ordering::Relaxed},
 };
-use freehold_vmspace::{PageIndex, PageRange};
+use freehold_vmspace::{Memory, PageIndex, PageRange};
 
 /// What a file of huge pages has besides.
 pub(crate) struct HugeFile {
@@ -40,8 +40,8 @@ impl HugeFile {
     }
 
     /// See [`FileReserves::cut`]. Of a file that nobody has any more that needs no memory either.
-    pub fn cut<P: Platform>(&self, engine: &Engine<P>, range: PageRange, pages: u64) {
-        self.reserves.cut(engine, self.size, range, pages);
+    pub fn cut<P: Platform>(&self, memory: &Memory<P>, range: PageRange, pages: u64) {
+        self.reserves.cut(memory, self.size, range, pages);
     }
 
     /// See [`FileReserves::prepare_cut`].
@@ -98,13 +98,21 @@ impl<P: Platform> Reserving<'_, P> {
     pub fn reserve(&self, bytes: Range<u64>, reserved: bool, enlarge: bool) -> Result<(), FillError> {
         let (mapping, shift) = (self.mapping, self.mapping.page_shift());
         let pages = (bytes.start >> shift..bytes.end >> shift).into();
-        if reserved && !self.huge.reserves.reserve(mapping.engine(), self.huge.size, pages)? {
+        if reserved && !self.huge.reserves.reserve(mapping.engine().memory(), self.huge.size, pages)? {
             return Err(FillError::NoHugePages);
         }
         if enlarge && bytes.end > mapping.size() && mapping.may_resize(bytes.end).is_ok() {
             mapping.publish_size(bytes.end);
         }
         Ok(())
+    }
+}
+
+impl<P: Platform> Mapping<P> {
+    /// What tells the file from others, in the hash of fault mutexes.
+    #[inline]
+    pub(crate) fn key(&self) -> usize {
+        core::ptr::from_ref(self).addr()
     }
 }
 
@@ -185,7 +193,7 @@ impl<P: Platform> Mapping<P> {
         put: impl FnOnce(&mut NewPage<'_>),
     ) -> Result<(), NotMade> {
         let engine = self.engine();
-        let _maker = engine.hugetlb.fault_mutex(self, index);
+        let _maker = engine.hugetlb.fault_mutex(self.key(), index);
         // Relaxed: words of pages that are made change under the mutex.
         let word = self.word(pages_stay, index);
         match word.map_or(0, |word| word.load(Relaxed)) {

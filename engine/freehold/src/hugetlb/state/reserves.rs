@@ -12,16 +12,13 @@
 //! The pool knows numbers alone. In quiet moments they agree: reserved = reserved offsets of all files
 //! without a page, and of all owners not used up.
 
-use super::{HugePageSize, HugetlbVma, index_set::IndexSet};
+use super::{HugePageSize, index_set::IndexSet};
 use crate::{
-    PAGE_SHIFT,
     counted::{Counted, Shared},
-    engine::Engine,
     error::NoMemory,
     platform::Platform,
-    vma::Vma,
 };
-use freehold_vmspace::{PageIndex, PageRange};
+use freehold_vmspace::{Memory, PageIndex, PageRange};
 
 /// What of a private owner's reservations is used up.
 pub(crate) struct Reserves {
@@ -33,6 +30,11 @@ impl Shared for Reserves {}
 impl Reserves {
     pub fn try_new() -> Result<Counted<Self>, NoMemory> {
         Ok(Counted::try_new(Reserves { used: IndexSet::new() })?)
+    }
+
+    /// How many of these offsets are used up.
+    pub fn used_in<P: Platform>(&self, range: PageRange) -> u64 {
+        self.used.count::<P>(range)
     }
 
     /// Whether a page is reserved for this offset. Under the page's fault mutex, or the VMA's lock for
@@ -61,16 +63,10 @@ impl Reserves {
     }
 }
 
-/// Offsets of the file, in its pages, that `vma` maps, one of huge pages.
-pub(super) fn indices<P: Platform>(vma: &Vma<P>, size: HugePageSize) -> PageRange {
-    let shift = size.level().shift() - PAGE_SHIFT;
-    PageRange::new(vma.pgoff().block(shift), (vma.pgoff() + vma.pages()).block(shift))
-}
-
 /// Reservations of pages for a private mapping that is being made; they go back unless they are handed over.
 #[must_use = "reservations go back when this is dropped"]
 pub(crate) struct PendingReservation<P: Platform> {
-    engine: Counted<Engine<P>>,
+    memory: Counted<Memory<P>>,
     size: HugePageSize,
     pages: u64,
     /// What the VMA will keep of them.
@@ -82,13 +78,13 @@ impl<P: Platform> PendingReservation<P> {
     ///
     /// `None`: the pool has not so many; or no memory.
     pub fn new(
-        engine: &Counted<Engine<P>>,
+        memory: &Counted<Memory<P>>,
         size: HugePageSize,
         pages: u64,
     ) -> Result<Option<Self>, NoMemory> {
         let reserves = Reserves::try_new()?;
-        let reserved = engine.huge_pool(size).reserve(engine.platform(), pages).is_ok();
-        Ok(reserved.then(|| PendingReservation { engine: engine.clone(), size, pages, reserves }))
+        let reserved = memory.huge_pool(size).reserve(memory.platform(), pages).is_ok();
+        Ok(reserved.then(|| PendingReservation { memory: memory.clone(), size, pages, reserves }))
     }
 
     /// The VMA has them from now on.
@@ -100,27 +96,8 @@ impl<P: Platform> PendingReservation<P> {
 impl<P: Platform> Drop for PendingReservation<P> {
     fn drop(&mut self) {
         if self.pages > 0 {
-            self.engine.huge_pool(self.size).unreserve(self.engine.platform(), self.pages);
+            self.memory.huge_pool(self.size).unreserve(self.memory.platform(), self.pages);
         }
-    }
-}
-
-impl<P: Platform> Vma<P> {
-    /// The VMA is out of the tree and its pages are gone: gives back what it had reserved and has not used
-    /// up.
-    #[inline(always)]
-    pub(crate) fn end_reservations(&self, engine: &Engine<P>) {
-        if let Some(own) = self.hugetlb() {
-            self.end_own_reservations(own, engine);
-        }
-    }
-
-    #[cold]
-    fn end_own_reservations(&self, own: &HugetlbVma<P>, engine: &Engine<P>) {
-        let Some((reserves, size)) = own.own_reservations().zip(self.huge_page_size()) else { return };
-        let range = indices(self, size);
-        let left = range.len().get() - reserves.used.count::<P>(range);
-        engine.huge_pool(size).unreserve(engine.platform(), left);
     }
 }
 
@@ -166,11 +143,11 @@ impl FileReserves {
     /// `Ok(false)`: the pool has not so many; or no memory. Nothing was reserved.
     pub fn reserve<P: Platform>(
         &self,
-        engine: &Engine<P>,
+        memory: &Memory<P>,
         size: HugePageSize,
         range: PageRange,
     ) -> Result<bool, NoMemory> {
-        let (pool, platform) = (engine.huge_pool(size), engine.platform());
+        let (pool, platform) = (memory.huge_pool(size), memory.platform());
         let missing = range.len().get() - self.offsets.count::<P>(range);
         if pool.reserve(platform, missing).is_err() {
             return Ok(false);
@@ -191,12 +168,12 @@ impl FileReserves {
     }
 
     /// `range` is cut off; `pages` of it had come.
-    pub fn cut<P: Platform>(&self, engine: &Engine<P>, size: HugePageSize, range: PageRange, pages: u64) {
+    pub fn cut<P: Platform>(&self, memory: &Memory<P>, size: HugePageSize, range: PageRange, pages: u64) {
         let Ok(gone) = self.offsets.remove::<P>(range) else {
             debug_assert!(false, "memory was asked for before");
             return;
         };
         debug_assert!(gone >= pages, "a page came without being noted");
-        engine.huge_pool(size).unreserve(engine.platform(), gone - pages);
+        memory.huge_pool(size).unreserve(memory.platform(), gone - pages);
     }
 }

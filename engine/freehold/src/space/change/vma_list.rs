@@ -71,7 +71,7 @@ impl<P: Platform> Drop for OwnedList<'_, P> {
         while let Some(vma) = unsafe { at.as_ref() } {
             at = vma.chain().load(Relaxed);
             vma.object().close_hook(&self.space.vm, vma);
-            vma.end_reservations(&self.space.engine);
+            vma.end_reservations(self.space.engine.memory());
             // SAFETY: as above; nobody else takes it.
             drop(unsafe { self.space.engine.slab.own(vma) });
         }

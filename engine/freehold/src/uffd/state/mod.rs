@@ -15,7 +15,7 @@ use freehold_sync::atomic::{
     AtomicU32,
     Ordering::{Acquire, Release},
 };
-use freehold_vmspace::UserRange;
+use freehold_vmspace::{UserRange, VmSpace};
 pub use queue::Poll;
 use queue::Queue;
 
@@ -145,18 +145,40 @@ impl<P: Platform> Context<P> {
         self.changing.load(Acquire) != 0
     }
 
-    pub(crate) fn begin_change(&self) {
+    fn begin_change(&self) {
         // Release is not needed to be seen in time: that is the locks' doing, or the grace period's.
         self.changing.fetch_add(1, Release);
     }
 
-    pub(crate) fn end_change(&self) {
+    fn end_change(&self) {
         self.changing.fetch_sub(1, Release);
     }
 
     /// All faults that wait for a page in `range` look again.
     pub(crate) fn wake(&self, range: UserRange) {
         self.queue.wake(range);
+    }
+}
+
+/// One of a context's changes under way.
+pub(crate) struct Change<P: Platform>(Counted<Context<P>>);
+
+impl<P: Platform> Change<P> {
+    /// Begins a change of what is mapped; it ends when this is dropped.
+    pub(crate) fn begin(context: &Counted<Context<P>>) -> Self {
+        context.begin_change();
+        Change(context.clone())
+    }
+
+    /// Whose change it is.
+    pub(crate) fn context(&self) -> &Counted<Context<P>> {
+        &self.0
+    }
+}
+
+impl<P: Platform> Drop for Change<P> {
+    fn drop(&mut self) {
+        self.0.end_change();
     }
 }
 
@@ -174,7 +196,7 @@ impl<P: Platform> core::fmt::Debug for Userfaultfd<P> {
 /// Whole pages of user space; at least one.
 pub(crate) fn decode<P: Platform>(start: u64, len: u64) -> Option<UserRange> {
     let aligned = start.is_multiple_of(PAGE_SIZE) && len.is_multiple_of(PAGE_SIZE) && len != 0;
-    let end = start.checked_add(len).filter(|end| aligned && *end <= AddressSpace::<P>::TASK_SIZE)?;
+    let end = start.checked_add(len).filter(|end| aligned && *end <= VmSpace::<P>::USER_END)?;
     Some(UserRange::new(start, end))
 }
 

@@ -26,8 +26,7 @@
 //! or rings.
 #![expect(unsafe_code, reason = "lists of waiters that lie on the stacks of their tasks")]
 
-use super::{FaultReason, Message};
-use crate::uffd::event::Change;
+use super::{Change, FaultReason, Message};
 use crate::{PAGE_SIZE, error::UffdReadError, platform::Platform};
 use core::{
     cell::{Cell, UnsafeCell},

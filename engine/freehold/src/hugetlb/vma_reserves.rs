@@ -1,0 +1,30 @@
+//! What a VMA of huge pages has reserved: where it lies in the file, and what goes back when the VMA ends.
+
+use super::{HugePageSize, sharing::HugetlbVma};
+use crate::{PAGE_SHIFT, platform::Platform, vma::Vma};
+use freehold_vmspace::{Memory, PageRange};
+
+/// Offsets of the file, in its pages, that `vma` maps, one of huge pages.
+fn indices<P: Platform>(vma: &Vma<P>, size: HugePageSize) -> PageRange {
+    let shift = size.level().shift() - PAGE_SHIFT;
+    PageRange::new(vma.pgoff().block(shift), (vma.pgoff() + vma.pages()).block(shift))
+}
+
+impl<P: Platform> Vma<P> {
+    /// The VMA is out of the tree and its pages are gone: gives back what it had reserved and has not used
+    /// up.
+    #[inline(always)]
+    pub(crate) fn end_reservations(&self, memory: &Memory<P>) {
+        if let Some(own) = self.hugetlb() {
+            self.end_own_reservations(own, memory);
+        }
+    }
+
+    #[cold]
+    fn end_own_reservations(&self, own: &HugetlbVma<P>, memory: &Memory<P>) {
+        let Some((reserves, size)) = own.own_reservations().zip(self.huge_page_size()) else { return };
+        let range = indices(self, size);
+        let left = range.len().get() - reserves.used_in::<P>(range);
+        memory.huge_pool(size).unreserve(memory.platform(), left);
+    }
+}
