@@ -102,6 +102,19 @@ pub enum Why {
     MidExec,
 }
 
+impl Why {
+    /// Returns the reason that has this word in a recording.
+    pub(crate) fn of_word(word: &[u8]) -> Option<Why> {
+        match word {
+            b"exec" => Some(Why::Exec),
+            b"freeze" => Some(Why::Freeze),
+            b"exit" => Some(Why::Exit),
+            b"midexec" => Some(Why::MidExec),
+            _ => None,
+        }
+    }
+}
+
 /// What the processor pushes when a page fault is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct FaultCode(pub u8);

@@ -4,8 +4,7 @@ use crate::error::{Bad, ReadError};
 use crate::fields::{Fields, text};
 use crate::lines::Lines;
 use crate::numbers::Numbers;
-use crate::trace::why;
-use crate::{Area, Pages, Snapshot};
+use crate::{Area, Pages, Snapshot, Why};
 use std::collections::BTreeMap;
 
 /// Most VMAs of a snapshot.
@@ -129,7 +128,8 @@ fn first_line(line: &[u8], number: u32) -> Result<Snapshot, Bad> {
     let id = fields.decimal_u32("a snapshot's number")?;
     fields.blank("why it was taken")?;
     let begin = fields.position();
-    let why = why(fields.until(b' ')).ok_or(Bad::Expected("exec, freeze, exit or midexec", begin))?;
+    let why = fields.until(b' ');
+    let why = Why::of_word(why).ok_or(Bad::Expected("exec, freeze, exit or midexec", begin))?;
     fields.blank("a process")?;
     let process = fields.decimal_u32("a process's serial number")?;
     fields.blank("when it began")?;

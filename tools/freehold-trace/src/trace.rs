@@ -275,7 +275,8 @@ impl Seen {
         let id = fields.decimal_u32("a snapshot's number")?;
         fields.blank("why it was taken")?;
         let begin = fields.position();
-        let why = why(fields.until(b' ')).ok_or(Bad::Expected("exec, freeze, exit or midexec", begin))?;
+        let why = fields.until(b' ');
+        let why = Why::of_word(why).ok_or(Bad::Expected("exec, freeze, exit or midexec", begin))?;
         Ok(Kind::Snapshot { id, why, process: self.process(fields)? })
     }
 
@@ -390,17 +391,6 @@ fn signal(fields: &mut Fields) -> Result<Kind, Bad> {
     let code = if negative { -code } else { code };
     let code = i32::try_from(code).map_err(|_| Bad::Expected("the signal's code", begin))?;
     Ok(Kind::Signal { signal, code })
-}
-
-/// What led to a snapshot, by its word.
-pub(crate) fn why(word: &[u8]) -> Option<Why> {
-    match word {
-        b"exec" => Some(Why::Exec),
-        b"freeze" => Some(Why::Freeze),
-        b"exit" => Some(Why::Exit),
-        b"midexec" => Some(Why::MidExec),
-        _ => None,
-    }
 }
 
 /// A descriptor: decimal. The kernel takes an int, so of a register that holds more only the low half counts.
