@@ -2,51 +2,10 @@
 //! the addresses are mapped anew or emptied. Whatever else is there the program may have stored itself, which
 //! no recording shows.
 
-use super::Planner;
 use super::area::{PAGE, page_of};
-use super::calls::{Reach, Space, span};
-use super::told::Told;
-use crate::{Call, CallName, Returned, Transfer};
+use super::space::{Reach, Space};
+use crate::{Call, CallName, Transfer};
 use std::ops::Range;
-
-/// Whether a call about pieces of memory rests on some of which nothing is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Partial {
-    /// All of it is known.
-    No,
-    /// It did less than it was asked for, for what may have been there: its answer tells nothing.
-    Unsure,
-    /// It may move another number of bytes here.
-    Doubtful,
-}
-
-impl Planner {
-    /// Of a call in a space of unknown start, and its other side.
-    pub(super) fn partial(&self, call: &Call, number: u32) -> Partial {
-        let Some(about) = &call.transfer else { return Partial::No };
-        let told = |space: Option<u32>| space.and_then(|number| self.spaces.get(&number)?.told.as_ref());
-        let asked = about.remote.iter().fold(0u64, |sum, (_, len)| sum.saturating_add(*len));
-        let short = call.returned != Returned::Value(asked);
-        if call.name == CallName::ProcessMadvise {
-            let is_known =
-                |told: &Told| about.remote.iter().all(|&(at, len)| told.missing(&span(at, len)).is_empty());
-            let known = told(Some(number)).is_none_or(is_known);
-            return if short && !known { Partial::Unsure } else { Partial::No };
-        }
-        // Where a piece is that is shown by what it holds, the recording does not tell.
-        let known = |told: &Told, &(at, len): &(u64, u64)| {
-            at == 0 || told.missing(&span(at, len.saturating_add(at % PAGE))).is_empty()
-        };
-        let is_known = |space: Option<u32>, pieces: &[(u64, u64)]| {
-            told(space).is_none_or(|told| pieces.iter().all(|piece| known(told, piece)))
-        };
-        let other = about.process.and_then(|process| self.space_of(process));
-        match is_known(other, &about.remote) && (!short || is_known(Some(number), &about.local)) {
-            true => Partial::No,
-            false => Partial::Doubtful,
-        }
-    }
-}
 
 impl Space {
     /// Of the bytes that a process_vm_readv moves from here, the addresses of those that recorded calls

@@ -2,11 +2,11 @@
 
 use super::area::{Area, flag};
 use super::aside;
-use super::calls::{CLONE_VM, Reach, Space};
-use super::order::Stamp;
+use super::planner::Planner;
+use super::processes::{Fault, New, Task};
+use super::space::{CLONE_VM, Reach, Space};
 use super::step::{Ends, Frozen, Start, Unsure, What};
 use super::told::Told;
-use super::{Fault, New, Planner, Task};
 use crate::{Format, Snapshot, Why};
 
 /// Most tasks whose steps a new task knows to be done.
@@ -19,15 +19,18 @@ impl Planner {
         if refused && !looked {
             return self.aside(aside::FIXED_UP);
         }
-        let number = self.space_of(task).filter(|number| self.spaces.contains_key(number));
-        let Some(number) = number else { return self.aside(self.no_space(task)) };
+        let number = self.space_of(task).filter(|number| self.processes.spaces.contains_key(number));
+        let Some(number) = number else { return self.aside(self.processes.no_space(task)) };
         self.limit_fault(line, task, number);
         self.fault_in_file(line, task, number, address, resolved);
         let stamp = self.stamp(task);
-        let doubtful = self.store_in_kin(number, stamp, &fault);
-        self.fault_in_pool(number, address, stamp);
-        let Some(space) = self.spaces.get_mut(&number) else { return };
-        space.touch(address, code.write(), stamp, &mut self.families, &mut self.scratch);
+        let doubtful =
+            self.kins.store_in_kin(&mut self.processes, &mut self.builder.waits, number, stamp, &fault);
+        if self.processes.spaces.get(&number).is_some_and(|space| space.has_pool_page(address)) {
+            self.use_pool(stamp);
+        }
+        let Some(space) = self.processes.spaces.get_mut(&number) else { return };
+        space.touch(address, code.write(), stamp, &mut self.processes.families, &mut self.builder.waits);
         let ends = match (resolved, refused) {
             (true, _) => Ends::Resolved,
             (_, true) => Ends::Refused,
@@ -36,16 +39,16 @@ impl Planner {
         self.push(task, line, What::Fault { address, code, ends });
         doubtful.into_iter().for_each(|block| self.push(task, line, What::Unsure(Unsure::Size(block))));
         if ends == Ends::Interrupted
-            && let Some(own) = self.tasks.get_mut(&task)
+            && let Some(own) = self.processes.tasks.get_mut(&task)
         {
             own.open_fault = Some(stamp.index);
-            self.open_faults += 1;
+            self.builder.open_faults += 1;
         }
     }
 
     pub(super) fn clone(&mut self, line: u32, task: u32, new: New) {
         let New { child, process, flags, unsure } = new;
-        if self.tasks.contains_key(&child) {
+        if self.processes.tasks.contains_key(&child) {
             return;
         }
         let shares = flags & CLONE_VM != 0;
@@ -54,14 +57,15 @@ impl Planner {
         let space = match parent {
             Some(number) if !shares => {
                 self.gather_whole(number, task);
-                let copy = self.spaces.get(&number).map(|space| space.fork(&mut self.families));
-                if let Some(space) = self.spaces.get_mut(&number) {
+                let copy =
+                    self.processes.spaces.get(&number).map(|space| space.fork(&mut self.processes.families));
+                if let Some(space) = self.processes.spaces.get_mut(&number) {
                     space.order.note_whole(stamp);
                 }
-                let child = copy.map(|copy| self.add_space(copy));
+                let child = copy.map(|copy| self.processes.add_space(copy));
                 if let Some(child) = child {
                     self.removals.forked(number, child);
-                    self.join_kin(number, child);
+                    self.kins.join_kin(&mut self.processes, number, child);
                 }
                 child
             }
@@ -71,60 +75,41 @@ impl Planner {
             self.use_segments(task);
         }
         self.inherit_limits(task, process, flags);
-        let copied = parent.filter(|_| !shares).and_then(|number| self.spaces.get(&number));
+        let copied = parent.filter(|_| !shares).and_then(|number| self.processes.spaces.get(&number));
         let copies_registrations = copied.is_some_and(|space| space.copies_registrations());
         self.push(task, line, What::Clone { child, shares, copies_registrations, unsure });
         // What the parent waited for, the child need not wait for again; with many, that is cheaper than to
         // remember them.
-        self.descriptors.clone_task(task, child, flags);
-        let known = self.tasks.get(&task).map(|task| &task.known).filter(|known| known.len() <= INHERITED);
+        self.files.descriptors.clone_task(task, child, flags);
+        let known =
+            self.processes.tasks.get(&task).map(|task| &task.known).filter(|known| known.len() <= INHERITED);
         let mut known = known.cloned().unwrap_or_default();
         known.insert(stamp.task, stamp.index);
-        let parent = self.tasks.get(&task);
+        let parent = self.processes.tasks.get(&task);
         let (lost, read_implies_exec) =
             parent.map_or((false, false), |parent| (parent.lost, parent.read_implies_exec));
         let own = Task { process, space, made_here: true, known, lost, read_implies_exec, ..Task::default() };
-        self.tasks.insert(child, own);
-        self.processes.entry(process).or_default().push(child);
-        if let Some(space) = space.and_then(|space| self.spaces.get_mut(&space)) {
+        self.processes.tasks.insert(child, own);
+        self.processes.members.entry(process).or_default().push(child);
+        if let Some(space) = space.and_then(|space| self.processes.spaces.get_mut(&space)) {
             space.members.push(child);
         }
     }
 
-    fn add_space(&mut self, space: Space) -> u32 {
-        let number = self.next_space;
-        self.next_space += 1;
-        self.spaces.insert(number, Box::new(space));
-        number
-    }
-
-    /// The task leaves its address space, which goes with its last.
-    fn leave(&mut self, task: u32) {
-        let Some(own) = self.tasks.get_mut(&task) else { return };
-        let last = Stamp { task, index: own.next.saturating_sub(1) };
-        let Some(number) = own.space.take() else { return };
-        let Some(space) = self.spaces.get_mut(&number) else { return };
-        space.members.retain(|&member| member != task);
-        space.order.departed.push(last);
-        if space.members.is_empty() {
-            self.spaces.remove(&number);
-        }
-    }
-
     pub(super) fn exec(&mut self, line: u32, task: u32, snapshot: Option<Snapshot>) {
-        self.descriptors.exec(task);
+        self.files.descriptors.exec(task);
         self.end_userfaultfds(line, task);
-        self.gather_last_whole(task);
+        self.processes.gather_last_whole(task, &mut self.builder.waits);
         self.use_segments(task);
         self.leave_pool(task);
-        let old = self.space_of(task).and_then(|number| self.spaces.get(&number));
+        let old = self.space_of(task).and_then(|number| self.processes.spaces.get(&number));
         let future = old.map_or(0, |old| old.future & flag::MERGEABLE);
-        self.leave(task);
-        if let Some(own) = self.tasks.get_mut(&task) {
-            own.lost = self.losses > 0;
+        self.processes.leave(task);
+        if let Some(own) = self.processes.tasks.get_mut(&task) {
+            own.lost = self.losses.under_way > 0;
             (own.torn_down, own.dies_in_exec, own.read_implies_exec) = (false, false, false);
         }
-        self.ask_for_huge_pages();
+        self.kins.ask_for_huge_pages(&self.recording);
         let mut space = Space { members: vec![task], future, ..Space::default() };
         let start = match snapshot {
             Some(snapshot) => {
@@ -138,9 +123,9 @@ impl Planner {
             }
             None => None,
         };
-        let Some(start) = start else { return self.scratch.clear() };
-        let number = self.add_space(space);
-        if let Some(own) = self.tasks.get_mut(&task) {
+        let Some(start) = start else { return self.builder.waits.clear() };
+        let number = self.processes.add_space(space);
+        if let Some(own) = self.processes.tasks.get_mut(&task) {
             own.space = Some(number);
         }
         self.push(task, line, What::Exec(Box::new(start)));
@@ -149,14 +134,14 @@ impl Planner {
     /// The VMAs of a snapshot.
     fn show(&mut self, space: &mut Space, snapshot: &Snapshot) {
         for shown in &snapshot.areas {
-            let file = self.file_of(&shown.name);
+            let file = self.files.file_of(&self.recording, &shown.name);
             let mut area = Area::shown(shown, file);
-            if !shown.shared && self.is_zeroes(file) {
+            if !shown.shared && self.files.is_zeroes(file) {
                 area.flags |= flag::ZEROES;
             }
             if shown.sizes.is_some_and(|sizes| sizes[6] > 0) && !shown.shared {
-                self.families = self.families.wrapping_add(1).max(1);
-                area.family = self.families;
+                self.processes.families = self.processes.families.wrapping_add(1).max(1);
+                area.family = self.processes.families;
             }
             // A program that is like this from the start has inherited it.
             space.future |= area.flags & flag::MERGEABLE;
@@ -164,28 +149,21 @@ impl Planner {
         }
     }
 
-    /// The last step that concerned all of the task's space, into `scratch`: what lets go of the space waits
-    /// for it.
-    fn gather_last_whole(&mut self, task: u32) {
-        let space = self.space_of(task).and_then(|number| self.spaces.get(&number));
-        self.scratch.extend(space.map(|space| space.order.whole));
-    }
-
     pub(super) fn exit(&mut self, line: u32, task: u32) {
-        self.descriptors.exit(task);
+        self.files.descriptors.exit(task);
         self.end_userfaultfds(line, task);
-        self.gather_last_whole(task);
+        self.processes.gather_last_whole(task, &mut self.builder.waits);
         self.use_segments(task);
         self.leave_pool(task);
         self.push(task, line, What::Exit);
-        self.leave(task);
-        let Some(own) = self.tasks.get_mut(&task) else { return };
+        self.processes.leave(task);
+        let Some(own) = self.processes.tasks.get_mut(&task) else { return };
         let process = std::mem::take(&mut own.process);
-        if let Some(tasks) = self.processes.get_mut(&process) {
+        if let Some(tasks) = self.processes.members.get_mut(&process) {
             tasks.retain(|&other| other != task);
             if tasks.is_empty() {
-                self.processes.remove(&process);
-                self.limits.remove(&process);
+                self.processes.members.remove(&process);
+                self.processes.limits.remove(&process);
             }
         }
     }
@@ -195,58 +173,28 @@ impl Planner {
             Why::Exec => {}
             Why::MidExec => self.aside(aside::MID_EXEC),
             Why::Freeze => {
-                let member = self.processes.get(&process).and_then(|tasks| tasks.first().copied());
-                match member.filter(|&task| self.is_shown(task)) {
-                    Some(task) => self.segment.frozen.push(Frozen { line, task, snapshot }),
-                    None => self.aside(self.unknown_space(task)),
+                let member = self.processes.members.get(&process).and_then(|tasks| tasks.first().copied());
+                match member.filter(|&task| self.processes.is_shown(task)) {
+                    Some(task) => self.builder.segment.frozen.push(Frozen { line, task, snapshot }),
+                    None => self.aside(self.processes.unknown_space(task)),
                 }
             }
-            Why::Exit if self.dies_in_exec(task) => self.aside(aside::DIES_IN_EXEC),
-            Why::Exit if self.is_shown(task) => {
+            Why::Exit if self.processes.dies_in_exec(task) => self.aside(aside::DIES_IN_EXEC),
+            Why::Exit if self.processes.is_shown(task) => {
                 let Some(number) = self.space_of(task) else { return };
                 self.gather_whole(number, task);
                 let stamp = self.stamp(task);
-                let files = self.spaces.get(&number).map(|space| self.followed(space, &Reach::Whole, None));
+                let files =
+                    self.processes.spaces.get(&number).map(|space| self.followed(space, &Reach::Whole, None));
                 for file in files.into_iter().flatten() {
-                    self.lengths.uses(file, stamp, &mut self.scratch);
+                    self.files.lengths.uses(file, stamp, &mut self.builder.waits);
                 }
-                if let Some(space) = self.spaces.get_mut(&number) {
+                if let Some(space) = self.processes.spaces.get_mut(&number) {
                     space.order.note_whole(stamp);
                 }
                 self.push(task, line, What::Compare(Box::new(snapshot)));
             }
-            Why::Exit => self.aside(self.unknown_space(task)),
-        }
-    }
-
-    /// Returns whether the task ends in an execve, perhaps with a part of the new image mapped.
-    fn dies_in_exec(&self, task: u32) -> bool {
-        let has_begun = |own: &Task| own.torn_down && !own.in_exec.is_empty();
-        self.tasks.get(&task).is_some_and(|own| own.dies_in_exec || has_begun(own))
-    }
-
-    /// Why a snapshot is not compared.
-    fn unknown_space(&self, task: u32) -> &'static str {
-        if self.tasks.get(&task).is_some_and(|task| task.lost) { aside::LOST } else { aside::UNKNOWN_SPACE }
-    }
-
-    /// The task's address space is known from its start.
-    fn is_shown(&self, task: u32) -> bool {
-        let space = self.space_of(task).and_then(|number| self.spaces.get(&number));
-        space.is_some_and(|space| space.told.is_none())
-    }
-
-    /// Everything done so far in the space: for steps to which all of it matters.
-    pub(super) fn gather_whole(&mut self, number: u32, task: u32) {
-        let Some(space) = self.spaces.get(&number) else { return };
-        self.scratch.push(space.order.whole);
-        self.scratch.extend(&space.order.departed);
-        for member in space.order.active().filter(|&member| member != task) {
-            // A task that has left is among the departed.
-            let stays = self.tasks.get(&member).filter(|member| member.space == Some(number));
-            if let Some(index) = stays.and_then(|member| member.next.checked_sub(1)) {
-                self.scratch.push(Stamp { task: member, index });
-            }
+            Why::Exit => self.aside(self.processes.unknown_space(task)),
         }
     }
 }

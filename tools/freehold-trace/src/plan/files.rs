@@ -1,333 +1,295 @@
-//! Calls on files: descriptors, lengths, seals, holes.
+//! What calls map, by its number in the plan.
 
-use super::Planner;
-use super::area::{Area, PAGE, page_of};
-use super::aside;
-use super::calls::{Reach, Space};
-use super::descriptors::Open;
-use super::step::{PlannedCall, What};
-use crate::descriptor::{self, Descriptor};
-use crate::operation::{fallocate, fcntl, open};
-use crate::{Call, CallName, Format, Returned};
-use std::collections::BTreeSet;
-use std::ops::Range;
+use super::area::PAGE;
+use super::descriptors::{Access, Descriptors, Open};
+use super::lengths::Lengths;
+use super::space::{HUGE, MAP_ANONYMOUS, MAP_HUGETLB};
+use super::step::PlanFile;
+use crate::{Call, CallName, FileInfo, Format, Recording, Returned};
+use rustc_hash::FxHashMap as HashMap;
+use std::collections::HashSet;
 
-const EPERM: u16 = 1;
-/// `MADV_POPULATE_READ` and `_WRITE`.
-const POPULATES: [u64; 2] = [22, 23];
+const SHM_HUGETLB: u64 = 0o4000;
+const EBADF: u16 = 9;
+/// How it calls the device of zeroes, and shared memory without a name.
+const ZEROES: &str = "/dev/zero";
+/// How the kernel calls memfds.
+const MEMFD: &str = "/memfd:";
 
-/// What a call did to a file.
-enum Change {
-    /// Its length is this now.
-    Length(u64),
-    /// Pages went.
-    Pages,
-    /// Nothing that concerns pages.
-    Nothing,
-    /// Its length is not known any more.
-    Unknown,
+/// What is mapped, and what is known of files and descriptors.
+#[derive(Default)]
+pub(super) struct Files {
+    /// Numbers of what is mapped, by path.
+    pub(super) names: HashMap<String, u32>,
+    /// How many there are.
+    count: u32,
+    /// The same, by the numbers that the recording has for files; and which of them are such.
+    pub(super) records: HashMap<u32, u32>,
+    recorded_files: HashSet<u32>,
+    /// Memfds whose name is not known yet.
+    nameless: HashMap<u32, PlanFile>,
+    /// Which of them are files of huge pages, and how large those are, in bytes.
+    pub(super) huge: HashMap<u32, u64>,
+    pub(super) descriptors: Descriptors,
+    pub(super) lengths: Lengths,
+    /// Files of the recording, by path, and how many of them are in here.
+    paths: HashMap<String, usize>,
+    paths_known: usize,
+    /// System V segments, by number.
+    pub(super) segments: HashMap<u64, SystemV>,
+    /// System V segments by their numbers in the plan.
+    pub(super) segment_ids: HashMap<u32, u64>,
+    /// New since the last segment of the plan.
+    pub(super) new: Vec<PlanFile>,
 }
 
-impl Planner {
-    /// Whether the call is one on files that this recording lets the plan follow.
-    pub(super) fn is_of_files(&self, call: &Call) -> bool {
-        let name = call.name;
-        self.recording.follows_descriptors()
-            && (name.is_of_descriptors()
-                || matches!(name, CallName::MemfdCreate | CallName::Ftruncate | CallName::Fallocate))
+/// A segment of System V shared memory.
+#[derive(Clone, Copy, Default)]
+pub(super) struct SystemV {
+    /// The key that shmget found it by, which is in its name; none where no shmget is recorded.
+    pub(super) key: Option<u32>,
+    pub(super) bytes: u64,
+    /// Bytes of its pages, if those are huge.
+    pub(super) huge: Option<u64>,
+}
+
+impl Files {
+    fn next_file(&mut self) -> u32 {
+        self.count += 1;
+        self.count
     }
 
-    /// A call on a file.
-    pub(super) fn file_call(&mut self, line: u32, task: u32, call: Call) {
-        match (call.name, call.returned) {
-            (CallName::Fcntl, _) if matches!(call.args[1] as u32, fcntl::ADD_SEALS | fcntl::GET_SEALS) => {
-                self.change(line, task, call, Change::Nothing);
-            }
-            (name, Returned::Value(value)) if name.is_of_descriptors() => {
-                if empties(&call, value) {
-                    self.lengths.doubt(false);
-                }
-                self.descriptors.called(task, &call, value);
-                self.end_userfaultfds(line, task);
-                self.opened_again(task, &call, value);
-            }
-            (name, _) if name.is_of_descriptors() => {}
-            (CallName::MemfdCreate, Returned::Value(descriptor)) => {
-                let file = self.memfd(call.args[1], call.file);
-                let access = Some(self.descriptors.access(true, true));
-                let open = Open { access, file: Some(file), memfd: true, ..Open::default() };
-                self.descriptors.set(task, descriptor, Some(open));
-                self.lengths.begin(file);
-            }
-            (CallName::Ftruncate, _) => {
-                let change = Change::Length(call.args[1]);
-                self.change(line, task, call, change);
-            }
-            (CallName::Fallocate, _) => {
-                let change = self.allocated(task, &call);
-                self.change(line, task, call, change);
-            }
-            _ => self.aside(aside::FILES),
+    /// The number of what a list calls `name`; none for anonymous memory.
+    pub(super) fn file_of(&mut self, recording: &Recording, name: &str) -> Option<u32> {
+        let name = name.strip_suffix(" (deleted)").unwrap_or(name);
+        if matches!(name, "" | "-" | "[heap]" | "[stack]") || name.starts_with("[anon:") {
+            return None;
         }
-    }
-
-    /// A memfd is opened again by its name in /proc, as a text shows.
-    fn opened_again(&mut self, task: u32, call: &Call, descriptor: u64) {
-        let file = call.file.and_then(|record| self.records.get(&record).copied());
-        let open = self.descriptors.get(task, descriptor);
-        if let (Some(file), Some(open)) = (file.filter(|file| self.lengths.is_of_memfd(*file)), open) {
-            let open = Open { file: Some(file), memfd: true, ..open };
-            self.descriptors.set(task, descriptor, Some(open));
+        if let Some(&id) = self.names.get(name) {
+            return Some(id);
         }
-    }
-
-    /// In a recording that does not follow descriptors: a call that may have taken pages of what this one was
-    /// last mapped as.
-    pub(super) fn doubt(&mut self, line: u32, task: u32, call: &Call) {
-        let takes = match call.name {
-            CallName::Ftruncate => true,
-            CallName::Fallocate => call.args[1] & fallocate::HOLE == fallocate::HOLE,
-            _ => false,
-        };
-        let file = self.file_at(task, call).filter(|_| takes && call.returned.value().is_some());
-        let (Some(file), Some(_)) = (file, self.space_of(task)) else { return };
-        let stamp = self.stamp(task);
-        self.lengths.changes(file, None, stamp, &mut self.scratch);
-        self.push(task, line, What::Doubt { file });
-    }
-
-    /// A call has changed a file, nobody knows which: what is known of their lengths may be wrong, and their
-    /// pages may be gone.
-    fn doubt_files(&mut self, line: u32, task: u32) {
-        if self.recording.format() == Format::Strace || self.space_of(task).is_none() {
-            return;
+        let id = self.next_file();
+        self.names.insert(name.to_owned(), id);
+        let known = self.recorded_file(recording, name);
+        let (size, tmpfs) = (known.and_then(|file| file.size), known.and_then(|file| file.tmpfs));
+        let huge = known.and_then(|file| file.huge).or(is_of_huge_pages(name).then_some(HUGE));
+        self.huge.extend(huge.map(|bytes| (id, bytes)));
+        let plain = PlanFile { size, huge, tmpfs, ..PlanFile::new(id, name) };
+        self.new.push(plain);
+        // All memfds of this name that were opened again are one file in a text.
+        if is_memfd(name) && recording.format() == Format::Strace {
+            self.lengths.blur(id);
         }
-        self.lengths.doubt(true);
-        let areas = self.spaces.values().flat_map(|space| space.areas.iter());
-        let mapped: BTreeSet<u32> = areas.filter_map(|(_, area)| area.file).collect();
-        for file in mapped {
-            let (stamp, before) = (self.stamp(task), self.lengths.get(file));
-            self.lengths.changes(file, before, stamp, &mut self.scratch);
-            self.lengths.doubt_one(file);
-            self.push(task, line, What::Doubt { file });
+        Some(id)
+    }
+
+    /// Whether this is /dev/zero, or memory without a name.
+    pub(super) fn is_zeroes(&self, file: Option<u32>) -> bool {
+        file.is_some() && file == self.names.get(ZEROES).copied()
+    }
+
+    /// What an mmap maps: if it is shared memory of /dev/zero, nothing that anything else maps.
+    pub(super) fn own_memory(&mut self, call: &Call, file: Option<u32>) -> Option<u32> {
+        let shared = call.name == CallName::Mmap && matches!(call.args[3] & 0xf, 1 | 3);
+        if shared && self.is_zeroes(file) { Some(self.next_file()) } else { file }
+    }
+
+    /// The number of file `record` of the recording. Two of one path are two: one was deleted, or another put
+    /// in its place. But every shared mapping of /dev/zero is recorded as a file of its own, and the
+    /// device is one.
+    pub(super) fn file_of_record(&mut self, recording: &Recording, record: u32) -> Option<u32> {
+        if let Some(&id) = self.records.get(&record) {
+            return Some(id);
         }
-    }
-
-    fn allocated(&self, task: u32, call: &Call) -> Change {
-        let [_, mode, offset, len, ..] = call.args;
-        let now = self.file_at(task, call).and_then(|file| self.lengths.get(file));
-        match mode {
-            _ if call.returned.value().is_none() => Change::Nothing,
-            0 => now.map_or(Change::Unknown, |now| Change::Length(now.max(offset.saturating_add(len)))),
-            fallocate::KEEP_SIZE => Change::Nothing,
-            fallocate::HOLE => Change::Pages,
-            _ => Change::Unknown,
+        let path = recording.file(record)?.path.clone();
+        let name = path.strip_suffix(" (deleted)").unwrap_or(&path);
+        if name != ZEROES && self.names.get(name).is_some_and(|id| self.recorded_files.contains(id)) {
+            self.names.remove(name);
         }
+        let id = self.file_of(recording, &path)?;
+        self.recorded_files.insert(id);
+        self.records.insert(record, id);
+        Some(id)
     }
 
-    /// The file behind the descriptor that is the call's first argument, if it has a number already.
-    fn file_at(&self, task: u32, call: &Call) -> Option<u32> {
-        let open = self.descriptors.get(task, call.args[0]).and_then(|open| open.file);
-        open.or_else(|| self.records.get(&call.file?).copied())
-    }
-
-    /// Plans a call that changes a file, where that is known. What Linux refused is asked of memfds alone, of
-    /// which all is known.
-    fn change(&mut self, line: u32, task: u32, call: Call, change: Change) {
-        let open = self.descriptors.get(task, call.args[0]);
-        let Some(file) = self.file_at(task, &call) else {
-            if call.returned.value().is_some()
-                && !matches!(change, Change::Nothing)
-                && open.is_none_or(|open| !open.new)
-            {
-                self.doubt_files(line, task);
-            }
-            match (open, change, call.returned) {
-                (Some(open), Change::Length(bytes), Returned::Value(_)) => {
-                    let open = Open { length: Some(bytes), ..open };
-                    self.descriptors.set(task, call.args[0], Some(open));
-                }
-                // Nobody has mapped it.
-                (Some(open), ..) => {
-                    self.descriptors.set(task, call.args[0], Some(Open { length: None, ..open }))
-                }
-                _ => self.aside(aside::FILES),
-            }
-            return;
-        };
-        let done = call.returned.value().is_some();
-        // Of a memfd it is known what it is sealed against.
-        let told = matches!(call.returned, Returned::Error(EPERM)) || call.name == CallName::Fcntl;
-        let known = told && open.is_some_and(|open| open.memfd);
-        if self.space_of(task).is_none() || !done && !known {
-            return self.aside(aside::FILES);
+    /// A new memfd, by the flags of memfd_create.
+    pub(super) fn memfd(&mut self, recording: &Recording, flags: u64, record: Option<u32>) -> u32 {
+        const MFD_HUGETLB: u64 = 4;
+        let id = self.next_file();
+        let path = record.and_then(|record| recording.file(record)).map_or(MEMFD, |file| &file.path);
+        let huge = (flags & MFD_HUGETLB != 0).then(|| page_bytes(flags));
+        let file = PlanFile { length: Some(0), memfd: Some(flags), huge, ..PlanFile::new(id, path) };
+        self.huge.extend(huge.map(|bytes| (id, bytes)));
+        self.new.push(file.clone());
+        self.nameless.insert(id, file);
+        if let Some(record) = record {
+            self.records.insert(record, id);
         }
-        let (stamp, before) = (self.stamp(task), self.lengths.get(file));
-        match change {
-            Change::Length(_) | Change::Unknown if self.lengths.is_blurred(file) => {
-                return self.aside(aside::FILES);
-            }
-            Change::Unknown => return self.forget_length(line, task, file),
-            Change::Length(bytes) if done => {
-                self.lengths.changes(file, Some(bytes), stamp, &mut self.scratch);
-            }
-            Change::Pages if done => self.lengths.changes(file, before, stamp, &mut self.scratch),
-            _ => self.lengths.uses(file, stamp, &mut self.scratch),
-        }
-        self.change_in_pool(file, stamp);
-        let planned = PlannedCall { file: Some(file), ..PlannedCall::new(call) };
-        self.push(task, line, What::Call(Box::new(planned)));
+        id
     }
 
-    /// Something that is not recorded has made the file longer.
-    fn forget_length(&mut self, line: u32, task: u32, file: u32) {
-        let stamp = self.stamp(task);
-        self.lengths.changes(file, None, stamp, &mut self.scratch);
-        self.push(task, line, What::Length { file, bytes: None });
-    }
-
-    /// Of all files and segments, what is known may be wrong.
-    pub(super) fn forget_files(&mut self) {
-        self.descriptors.forget();
-        self.spaces.values_mut().for_each(|space| space.doubts_userfaultfd |= space.has_userfaultfd);
-        self.removals.doubt();
-        self.lengths.doubt(true);
-    }
-
-    /// A fault: what it finds may depend on how long the file is. One that found a page where none should be
-    /// shows that the file is longer.
-    pub(super) fn fault_in_file(&mut self, line: u32, task: u32, space: u32, address: u64, resolved: bool) {
-        let Some(space) = self.spaces.get(&space).filter(|_| !self.lengths.is_empty()) else { return };
-        let page = page_of(address);
-        let Some((start, area)) = space.areas.find(page) else { return };
-        let (Some(file), offset) = (area.file, area.offset.saturating_add(page - start)) else { return };
-        let beyond = self.lengths.get(file).is_some_and(|bytes| is_beyond(offset, bytes));
-        if resolved && beyond || self.lengths.is_stale(file) {
-            self.forget_length(line, task, file);
-        }
-        let stamp = self.stamp(task);
-        self.lengths.uses(file, stamp, &mut self.scratch);
-    }
-
-    /// Before an mmap: the length that its file was given before it was known which that is.
-    pub(super) fn length_before(&mut self, line: u32, task: u32, call: &Call, file: Option<u32>) {
-        let Some(file) = file.filter(|_| call.name == CallName::Mmap && call.returned.value().is_some())
-        else {
-            return;
-        };
-        let Some(open) = self.descriptors.get(task, call.args[4]) else { return };
-        let Some(bytes) = open.length else { return };
-        self.descriptors.set(task, call.args[4], Some(Open { length: None, ..open }));
-        if self.lengths.is_blurred(file) {
-            return;
-        }
-        if self.lengths.follows(file) {
-            // By another descriptor, later.
-            return;
-        }
-        let stamp = self.stamp(task);
-        self.lengths.changes(file, Some(bytes), stamp, &mut self.scratch);
-        self.push(task, line, What::Length { file, bytes: Some(bytes) });
-    }
-
-    /// Before a call, which maps `mapped`: a length that may be wrong is forgotten where pages may come by
-    /// it, and a file of which the call finds pages where there should be none is longer.
-    pub(super) fn lengths_before(
+    /// The file that an mmap with a descriptor maps. `path` is what the recording calls it.
+    fn opened_file(
         &mut self,
-        line: u32,
+        recording: &Recording,
         task: u32,
-        space: u32,
         call: &Call,
-        mapped: Option<u32>,
-    ) {
-        if self.lengths.is_empty() {
-            return;
+        path: Option<&str>,
+    ) -> Option<u32> {
+        let open = self.descriptors.get(task, call.args[4]);
+        let memfd = open.filter(|open| open.memfd && path.is_none_or(is_memfd)).and_then(|open| open.file);
+        // Known as another file, it is one that another process has sent. A text knows files by their names,
+        // which many memfds share.
+        let known = call.file.filter(|_| recording.format() != Format::Strace);
+        let known = known.and_then(|record| self.records.get(&record).copied());
+        if let Some(id) = memfd.filter(|id| known.is_none_or(|known| known == *id)) {
+            self.call_by_name(id, path);
+            self.records.extend(call.file.map(|record| (record, id)));
+            return Some(id);
         }
-        let [first, second, third, ..] = call.args;
-        let populated = populated(call);
-        let areas = self.spaces.get(&space).into_iter().flat_map(|space| space.areas.within(&populated));
-        let files: BTreeSet<u32> = areas.filter_map(|(_, area)| area.file).chain(mapped).collect();
-        let stale: Vec<u32> = files.into_iter().filter(|file| self.lengths.is_stale(*file)).collect();
-        stale.into_iter().for_each(|file| self.forget_length(line, task, file));
-        let Some(value) = call.returned.value() else { return };
-        let found: Vec<(u32, Range<u64>)> = match (call.name, &call.transfer) {
-            (CallName::Mlock | CallName::Mlock2, _) => vec![(space, first..first.saturating_add(second))],
-            (CallName::Madvise, _) if POPULATES.contains(&third) => {
-                vec![(space, first..first.saturating_add(second))]
+        match (path, call.file) {
+            (Some(path), Some(record)) if recording.follows_descriptors() => {
+                let id = self.file_of_record(recording, record).or_else(|| self.file_of(recording, path));
+                self.note_mapped(task, call, id);
+                id
             }
-            (CallName::Mincore, _) => vec![(space, third..third.saturating_add(second.div_ceil(PAGE)))],
-            (CallName::ProcessVmReadv | CallName::ProcessVmWritev, Some(about)) => {
-                let other = about.process.and_then(|process| self.space_of(process));
-                let sides = [(Some(space), &about.local), (other, &about.remote)];
-                let sides = sides.into_iter().filter_map(|(space, pieces)| Some((space?, pieces)));
-                sides
-                    .flat_map(|(space, pieces)| moved(pieces, value).map(move |range| (space, range)))
-                    .collect()
+            (Some(path), _) => {
+                let file = self.file_of(recording, path);
+                self.descriptors.set(task, call.args[4], Some(Open { file, ..Open::default() }));
+                file
             }
-            _ => return,
-        };
-        let mut longer = Vec::new();
-        for (space, range) in found {
-            let Some(space) = self.spaces.get(&space) else { continue };
-            longer.extend(space.areas.within(&range).filter_map(|(start, area): (u64, &Area)| {
-                let file = area.file?;
-                let end = area.offset.saturating_add(area.end.min(range.end) - start);
-                is_beyond(end - 1, self.lengths.get(file)?).then_some(file)
-            }));
+            (None, _) => self.file_of(recording, &format!("descriptor {}", call.args[4] as i64)),
         }
-        longer.into_iter().for_each(|file| self.forget_length(line, task, file));
     }
 
-    /// The files of known length that lie where a call reaches.
-    pub(super) fn followed(&self, space: &Space, reach: &Reach, mapped: Option<u32>) -> Vec<u32> {
-        if self.lengths.is_empty() {
-            return Vec::new();
+    /// A memfd's name is known when it is first mapped.
+    fn call_by_name(&mut self, id: u32, path: Option<&str>) {
+        let Some(path) = path.filter(|path| is_memfd(path)) else { return };
+        if let Some(file) = self.nameless.remove(&id) {
+            let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+            self.new.push(PlanFile { path: path.to_owned(), ..file });
         }
-        let ranges: [Range<u64>; 2] = match reach {
-            Reach::Vmas(ranges) => ranges.clone(),
-            Reach::Pages(range) => [range.clone(), 0..0],
-            Reach::Whole => [0..u64::MAX, 0..0],
-        };
-        let areas = ranges.iter().flat_map(|range| space.areas.within(range));
-        let files = areas.filter_map(|(_, area)| area.file).chain(mapped);
-        files.filter(|file| self.lengths.follows(*file)).collect()
+    }
+
+    /// A descriptor is file `id`: so a mapping shows. One that was another file was opened again, nobody
+    /// knows how.
+    fn note_mapped(&mut self, task: u32, call: &Call, id: Option<u32>) {
+        let Some(open) = self.descriptors.get(task, call.args[4]) else { return };
+        let same = !open.memfd && open.file.is_none_or(|file| Some(file) == id);
+        self.descriptors.set(task, call.args[4], same.then_some(Open { file: id, ..open }));
+    }
+
+    /// How the file was opened that an mmap maps, if that is known.
+    pub(super) fn access(&self, task: u32, call: &Call) -> Option<Access> {
+        let of_file = call.name == CallName::Mmap && call.args[3] & MAP_ANONYMOUS == 0;
+        if of_file { self.descriptors.get(task, call.args[4])?.access } else { None }
+    }
+
+    /// The number of the segment that shmat attaches, or was to attach; none if nothing is known of it.
+    fn attached(&mut self, recording: &Recording, call: &Call) -> Option<u32> {
+        // Made before the recording began, of a size that is not known.
+        let unknown = call.returned.value().map(|_| SystemV { bytes: PAGE, ..SystemV::default() });
+        let known = self.segments.get(&call.args[0]).copied().or(unknown)?;
+        let path = call.file.and_then(|id| recording.file(id)).map(|file| file.path.clone());
+        Some(self.segment_file(call.args[0], known, path))
+    }
+
+    /// The number of a segment, which has this path if it is new.
+    pub(super) fn segment_file(&mut self, segment: u64, known: SystemV, path: Option<String>) -> u32 {
+        let (SystemV { key: found_by, bytes, huge }, name) = (known, key(segment));
+        if let Some(&id) = self.names.get(&name) {
+            return id;
+        }
+        let path = path.unwrap_or_else(|| format!("/SYSV{:08x}", found_by.unwrap_or(0)));
+        let id = self.next_file();
+        self.names.insert(name, id);
+        self.segment_ids.insert(id, segment);
+        self.lengths.follow(id);
+        let segment = PlanFile { size: Some(bytes), segment: true, huge, ..PlanFile::new(id, &path) };
+        self.new.push(segment);
+        id
+    }
+
+    /// What the recording tells of the file at `path`.
+    fn recorded_file<'r>(&mut self, recording: &'r Recording, path: &str) -> Option<&'r FileInfo> {
+        let files = recording.files();
+        for (index, file) in files.iter().enumerate().skip(self.paths_known) {
+            let path = file.path.strip_suffix(" (deleted)").unwrap_or(&file.path);
+            self.paths.entry(path.to_owned()).or_insert(index);
+        }
+        self.paths_known = files.len();
+        self.paths.get(path).and_then(|index| files.get(*index))
+    }
+
+    /// What a call maps, by its number in the plan.
+    pub(super) fn mapped_file(&mut self, recording: &Recording, task: u32, call: &Call) -> Option<u32> {
+        match call.name {
+            CallName::Shmget => {
+                if let Some(id) = call.returned.value() {
+                    // A call that only asks for the identifier may say any size up to the true one.
+                    let segment = self.segments.entry(id).or_default();
+                    segment.bytes = segment.bytes.max(call.args[1]);
+                    segment.key = Some(call.args[0] as u32);
+                    if call.args[2] & SHM_HUGETLB != 0 {
+                        segment.huge = Some(page_bytes(call.args[2]));
+                    }
+                }
+                None
+            }
+            // There was no such descriptor.
+            CallName::Mmap if call.returned == Returned::Error(EBADF) => None,
+            CallName::Shmat => self.attached(recording, call),
+            CallName::Mmap => {
+                let anonymous = call.args[3] & MAP_ANONYMOUS != 0;
+                let shared = matches!(call.args[3] & 0xf, 1 | 3);
+                let path = call.file.and_then(|id| recording.file(id)).map(|file| file.path.clone());
+                match (path, anonymous, shared) {
+                    (_, true, false) => None,
+                    (None, true, true) => self.file_of(recording, ZEROES),
+                    (Some(path), true, true) => self.file_of(recording, &path),
+                    (path, false, _) => self.opened_file(recording, task, call, path.as_deref()),
+                }
+            }
+            _ => None,
+        }
+    }
+
+    /// Bytes of the huge pages that an mmap maps, if it maps such.
+    pub(super) fn maps_huge_pages(&self, call: &Call, file: Option<u32>) -> Option<u64> {
+        match (call.name, call.args[3] & MAP_ANONYMOUS != 0) {
+            (CallName::Mmap, true) => (call.args[3] & MAP_HUGETLB != 0).then(|| page_bytes(call.args[3])),
+            (CallName::Mmap, false) => self.huge.get(&file?).copied(),
+            _ => None,
+        }
     }
 }
 
-/// Where a call may bring in pages of what is mapped, if that is locked or it asks for that, or tells which
-/// are there.
-fn populated(call: &Call) -> Range<u64> {
-    match call.name {
-        CallName::Mlock
-        | CallName::Mlock2
-        | CallName::Madvise
-        | CallName::Mincore
-        | CallName::Mprotect
-        | CallName::PkeyMprotect
-        | CallName::Mremap => call.args[0]..call.args[0].saturating_add(call.args[1]),
-        CallName::Mlockall => 0..u64::MAX,
-        _ => 0..0,
+/// By what the planner finds a segment's number.
+pub(super) fn key(segment: u64) -> String {
+    format!("segment {segment}")
+}
+
+fn is_memfd(path: &str) -> bool {
+    path.starts_with(MEMFD) || path.starts_with("memfd of line ")
+}
+
+/// Bytes of the huge pages that flags of mmap or shmget ask for: the logarithm stands at bit 26.
+pub(super) fn page_bytes(flags: u64) -> u64 {
+    match flags >> 26 & 0x3f {
+        0 => HUGE,
+        shift => 1 << shift,
     }
 }
 
-/// What was moved of the pieces when it was `bytes` in all.
-fn moved(pieces: &[(u64, u64)], mut bytes: u64) -> impl Iterator<Item = Range<u64>> {
-    pieces.iter().map(move |&(at, len)| {
-        let here = len.min(bytes);
-        bytes -= here;
-        at..at.saturating_add(here)
-    })
+/// Whether the file at `path` is one of huge pages, where the recording does not say so: file systems of
+/// those are taken to be mounted where they usually are.
+fn is_of_huge_pages(path: &str) -> bool {
+    path.split('/').any(|part| matches!(part, "hugetlbfs" | "hugepages" | "anon_hugepage"))
 }
 
-/// Whether the call, which returned `value`, takes all bytes of some file.
-fn empties(call: &Call, value: u64) -> bool {
-    match descriptor::done(call.name, &call.args, value) {
-        Some(Descriptor::Opened(_, flags)) => flags.is_none_or(|flags| flags & open::TRUNC != 0),
-        _ => false,
-    }
-}
-
-/// Whether the page at `offset` lies behind the end of a file of so many bytes.
-fn is_beyond(offset: u64, bytes: u64) -> bool {
-    offset / PAGE >= bytes.div_ceil(PAGE)
+/// The same mmap of as many bytes as it maps, in pages of so many.
+pub(super) fn in_whole_pages(call: Call, page: u64) -> Call {
+    let mut call = call;
+    call.args[1] = call.args[1].checked_next_multiple_of(page).unwrap_or(call.args[1]);
+    call
 }

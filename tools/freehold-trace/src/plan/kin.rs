@@ -19,11 +19,12 @@
 //! stays huge, and the replay does not compare that.
 
 use super::area::{Area, PAGE, flag, page_of};
-use super::calls::{Reach, Space};
 use super::order::{CHUNK, Stamp};
+use super::processes::{Fault, Processes, Task};
+use super::segment::SegmentBuilder;
+use super::space::{Reach, Space};
 use super::step::{Unsure, What};
-use super::{Fault, Planner};
-use crate::Thp;
+use crate::{Recording, Thp};
 use rustc_hash::FxHashMap as HashMap;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -89,50 +90,48 @@ pub(super) struct Leaves {
     steps: Vec<Stamp>,
 }
 
-impl Planner {
+impl Kins {
     /// Returns true if the area may have pages of more than 4 KiB.
     pub(super) fn may_be_huge(&self, area: &Area) -> bool {
         let asked = area.flags & flag::HUGEPAGE != 0;
-        area.is_anonymous()
-            && area.flags & flag::NOHUGEPAGE == 0
-            && (asked || self.kins.always != Some(false))
+        area.is_anonymous() && area.flags & flag::NOHUGEPAGE == 0 && (asked || self.always != Some(false))
     }
 
     /// Returns the block that may come with the page at `at`, in the area that starts at `start`.
     pub(super) fn block(&self, start: u64, area: &Area, at: u64) -> Range<u64> {
         let first = at & !(CHUNK - 1);
         let block = first.max(start)..(first + CHUNK).min(area.end);
-        let whole = block.end - block.start == CHUNK || self.kins.small;
+        let whole = block.end - block.start == CHUNK || self.small;
         if whole && self.may_be_huge(area) { block } else { at..at + PAGE }
     }
 
     /// Reads from the recording where anonymous memory may have huge pages. A setting that is not recorded
     /// may be any.
-    pub(super) fn ask_for_huge_pages(&mut self) {
-        if self.kins.always.is_some() {
+    pub(super) fn ask_for_huge_pages(&mut self, recording: &Recording) {
+        if self.always.is_some() {
             return;
         }
-        let all = self.recording.machine("thp").and_then(Thp::of_name);
-        let sizes = (2..9).filter_map(|order| self.recording.thp_of_size(4096 << order, all));
+        let all = recording.machine("thp").and_then(Thp::of_name);
+        let sizes = (2..9).filter_map(|order| recording.thp_of_size(4096 << order, all));
         let sizes: Vec<Thp> = sizes.filter(|thp| *thp != Thp::Never).collect();
         let always = all.is_none_or(|all| all == Thp::Always) || sizes.contains(&Thp::Always);
-        (self.kins.always, self.kins.small) = (Some(always), !sizes.is_empty());
+        (self.always, self.small) = (Some(always), !sizes.is_empty());
     }
 
     /// Makes kin of `parent` and its copy `child`, if they may share huge pages.
-    pub(super) fn join_kin(&mut self, parent: u32, child: u32) {
-        let Some(space) = self.spaces.get(&parent) else { return };
+    pub(super) fn join_kin(&mut self, processes: &mut Processes, parent: u32, child: u32) {
+        let Some(space) = processes.spaces.get(&parent) else { return };
         if !space.areas.iter().any(|(start, area)| self.has_blocks(start, area)) {
             return;
         }
         let mut kin = space.kin;
         if kin == 0 {
-            self.kins.last += 1;
-            kin = self.kins.last;
-            self.kins.by_number.insert(kin, Kin::default());
+            self.last += 1;
+            kin = self.last;
+            self.by_number.insert(kin, Kin::default());
         }
         for number in [parent, child] {
-            if let Some(space) = self.spaces.get_mut(&number) {
+            if let Some(space) = processes.spaces.get_mut(&number) {
                 space.kin = kin;
             }
         }
@@ -146,8 +145,15 @@ impl Planner {
 
     /// Plans the order of a fault in address space `number`, if that stores to a page that a fork may have
     /// shared. Returns the block if the recording does not determine whether it stays huge.
-    pub(super) fn store_in_kin(&mut self, number: u32, stamp: Stamp, fault: &Fault) -> Option<Range<u64>> {
-        let space = self.spaces.get(&number).filter(|space| space.kin != 0)?;
+    pub(super) fn store_in_kin(
+        &mut self,
+        processes: &mut Processes,
+        waits: &mut Vec<Stamp>,
+        number: u32,
+        stamp: Stamp,
+        fault: &Fault,
+    ) -> Option<Range<u64>> {
+        let space = processes.spaces.get(&number).filter(|space| space.kin != 0)?;
         if !(fault.code.write() && fault.code.present()) {
             return None;
         }
@@ -160,8 +166,9 @@ impl Planner {
             return None;
         }
         let keys = keys(start, area, &block);
-        self.wait_in_kin(kin, keys, stamp);
-        let kin = self.kins.by_number.get_mut(&kin)?;
+        let own = processes.tasks.get_mut(&stamp.task)?;
+        self.wait_in_kin(kin, keys, own, stamp, waits);
+        let kin = self.by_number.get_mut(&kin)?;
         kin.leaving.retain(|(_, since)| since + SLACK > fault.to);
         if kin.recent.len() == REMEMBERED {
             kin.recent.pop_front();
@@ -172,7 +179,15 @@ impl Planner {
     }
 
     /// Plans the order of a call about memory where huge pages may be.
-    pub(super) fn call_in_kin(&mut self, space: &Space, reach: &Reach, stamp: Stamp) {
+    pub(super) fn call_in_kin(
+        &mut self,
+        own: Option<&mut Task>,
+        waits: &mut Vec<Stamp>,
+        space: &Space,
+        reach: &Reach,
+        stamp: Stamp,
+    ) {
+        let Some(own) = own else { return };
         let ranges = match reach {
             Reach::Vmas(ranges) => ranges.clone(),
             Reach::Pages(range) => [range.clone(), 0..0],
@@ -186,36 +201,51 @@ impl Planner {
                     keys(start, area, &(first.max(start)..range.end.min(area.end)))
                 })
                 .collect();
-            self.wait_in_kin(space.kin, blocks.into_iter(), stamp);
+            self.wait_in_kin(space.kin, blocks.into_iter(), own, stamp, waits);
         }
     }
 
-    fn wait_in_kin(&mut self, kin: u32, keys: impl Iterator<Item = u64>, stamp: Stamp) {
-        let Some(kin) = self.kins.by_number.get_mut(&kin) else { return };
+    fn wait_in_kin(
+        &mut self,
+        kin: u32,
+        keys: impl Iterator<Item = u64>,
+        own: &mut Task,
+        stamp: Stamp,
+        waits: &mut Vec<Stamp>,
+    ) {
+        let Some(kin) = self.by_number.get_mut(&kin) else { return };
         let mut any = false;
         for key in keys {
             any = true;
-            self.scratch.extend(kin.stores.insert(key, stamp));
+            waits.extend(kin.stores.insert(key, stamp));
         }
-        if let Some(own) = self.tasks.get_mut(&stamp.task).filter(|_| any) {
-            self.scratch.extend(&kin.ends[own.exits_known.min(kin.ends.len())..]);
+        if any {
+            waits.extend(&kin.ends[own.exits_known.min(kin.ends.len())..]);
             own.exits_known = kin.ends.len();
         }
     }
 
     /// Plans the end of an address space that the last task leaves by an exit or exec, which began at `from`:
     /// it waits for stores by the kin.
-    pub(super) fn leave_kin(&mut self, line: u32, task: u32, from: u64, exits: bool) -> Option<Leaves> {
-        let number = self.space_of(task)?;
-        let space = self.spaces.get(&number).filter(|space| space.kin != 0 && space.members == [task])?;
+    pub(super) fn leave_kin(
+        &mut self,
+        processes: &mut Processes,
+        builder: &mut SegmentBuilder,
+        (line, task): (u32, u32),
+        from: u64,
+        exits: bool,
+    ) -> Option<Leaves> {
+        let number = processes.space_of(task)?;
+        let space =
+            processes.spaces.get(&number).filter(|space| space.kin != 0 && space.members == [task])?;
         let kin = space.kin;
         let areas = space.areas.iter().filter(|(start, area)| self.has_blocks(*start, area));
         let blocks: Vec<u64> =
             areas.flat_map(|(start, area)| keys(start, area, &(start..area.end))).collect();
         let mut steps = space.order.departed.clone();
         steps.push(space.order.whole);
-        let process = self.process_of(task).filter(|_| exits && self.kins.tells_ends);
-        let own = self.kins.by_number.get_mut(&kin)?;
+        let process = processes.process_of(task).filter(|_| exits && self.tells_ends);
+        let own = self.by_number.get_mut(&kin)?;
         let overlaps = |store: &&Store| store.to > from && store.space != number;
         let doubtful: Vec<_> = own
             .recent
@@ -226,25 +256,25 @@ impl Planner {
         own.leaving.extend(process.map(|process| (process, from)));
         let stores: Vec<Stamp> = blocks.iter().filter_map(|key| own.stores.get(key)).copied().collect();
         for (other, space, block) in doubtful {
-            if self.space_of(other) == Some(space) {
-                self.push(other, line, What::Unsure(Unsure::Size(block)));
+            if processes.space_of(other) == Some(space) {
+                builder.push(processes, other, line, What::Unsure(Unsure::Size(block)));
             }
         }
-        self.scratch.extend(stores);
+        builder.waits.extend(stores);
         Some(Leaves { kin, steps })
     }
 
     /// Notes the last step of the task in the address space that it has left.
-    pub(super) fn left_kin(&mut self, task: u32, leaves: Option<Leaves>) {
+    pub(super) fn left_kin(&mut self, processes: &mut Processes, task: u32, leaves: Option<Leaves>) {
         let Some(Leaves { kin, mut steps }) = leaves else { return };
-        let next = self.tasks.get(&task).map_or(0, |own| own.next);
+        let next = processes.tasks.get(&task).map_or(0, |own| own.next);
         steps.extend(next.checked_sub(1).map(|index| Stamp { task, index }));
-        if let Some(own) = self.tasks.get_mut(&task) {
+        if let Some(own) = processes.tasks.get_mut(&task) {
             own.exits_known = 0;
         }
-        if self.spaces.values().all(|space| space.kin != kin) {
-            self.kins.by_number.remove(&kin);
-        } else if let Some(own) = self.kins.by_number.get_mut(&kin) {
+        if processes.spaces.values().all(|space| space.kin != kin) {
+            self.by_number.remove(&kin);
+        } else if let Some(own) = self.by_number.get_mut(&kin) {
             own.ends.extend(steps);
         }
     }

@@ -7,39 +7,35 @@
 //! Where it is not known what an address space was like when that began, as in texts by strace, its sizes are
 //! not known either. There limits are in force only for calls that Linux refused, perhaps for them.
 
-use super::Planner;
-use super::calls::{self, Space};
 use super::order::Stamp;
+use super::planner::Planner;
+use super::space::{Space, changes_layout};
 use super::step::What;
 use crate::limits::KnownLimits;
 use crate::{Call, CallName, Returned};
-use rustc_hash::FxHashMap as HashMap;
 
 const EPERM: u16 = 1;
 const EAGAIN: u16 = 11;
 const ENOMEM: u16 = 12;
 const CLONE_NEWUSER: u64 = 0x1000_0000;
 
-/// The limits of processes.
-pub(super) type Limited = HashMap<u32, KnownLimits>;
-
 impl Planner {
     /// The process of `task` has these limits.
     pub(super) fn set_limits(&mut self, task: u32, limits: KnownLimits) {
         if let Some(process) = self.process_of(task) {
-            self.limits.insert(process, limits);
+            self.processes.limits.insert(process, limits);
         }
     }
 
     /// A task of another process was made, by a clone with these flags.
     pub(super) fn inherit_limits(&mut self, task: u32, process: u32, flags: u64) {
         let parent = self.process_of(task).filter(|parent| *parent != process);
-        let mut limits = parent.and_then(|parent| self.limits.get(&parent).copied());
+        let mut limits = parent.and_then(|parent| self.processes.limits.get(&parent).copied());
         if let Some(limits) = limits.as_mut().filter(|_| flags & CLONE_NEWUSER != 0) {
             // The capabilities that it has there do not count here.
             limits.may_lock = Some(false);
         }
-        limits.map(|limits| self.limits.insert(process, limits));
+        limits.map(|limits| self.processes.limits.insert(process, limits));
     }
 
     /// A call has changed limits: of the caller's process, or of another that is known.
@@ -48,21 +44,26 @@ impl Planner {
             CallName::Prlimit64 if call.args[0] != 0 => Some(call.args[0] as u32),
             _ => self.process_of(task),
         };
-        if let Some(process) = process.filter(|process| self.processes.contains_key(process)) {
-            self.limits.entry(process).or_default().note(call);
+        if let Some(process) = process.filter(|process| self.processes.members.contains_key(process)) {
+            self.processes.limits.entry(process).or_default().note(call);
         }
     }
 
     /// Before a fault of `task`.
     pub(super) fn limit_fault(&mut self, line: u32, task: u32, number: u32) {
-        if !self.limits.is_empty() && self.spaces.get(&number).is_some_and(|space| space.told.is_none()) {
+        if !self.processes.limits.is_empty()
+            && self.processes.spaces.get(&number).is_some_and(|space| space.told.is_none())
+        {
             self.limit(line, task, number);
         }
     }
 
     /// Before a call of `task`.
     pub(super) fn limit_call(&mut self, line: u32, task: u32, number: u32, call: &Call) {
-        let Some(space) = self.spaces.get(&number).filter(|_| !self.limits.is_empty()) else { return };
+        let Some(space) = self.processes.spaces.get(&number).filter(|_| !self.processes.limits.is_empty())
+        else {
+            return;
+        };
         let refused = matches!(call.returned, Returned::Error(EPERM | EAGAIN | ENOMEM));
         match space.told.is_none() || refused {
             true => self.limit(line, task, number),
@@ -73,19 +74,23 @@ impl Planner {
     /// The address space gets the limits of the task's process.
     fn limit(&mut self, line: u32, task: u32, number: u32) {
         let process = self.process_of(task);
-        let limits = process.and_then(|process| self.limits.get(&process).copied()).unwrap_or_default();
+        let limits =
+            process.and_then(|process| self.processes.limits.get(&process).copied()).unwrap_or_default();
         self.give_limits(line, task, number, limits);
     }
 
     fn give_limits(&mut self, line: u32, task: u32, number: u32, mut limits: KnownLimits) {
-        if self.spaces.get(&number).is_some_and(|space| space.doubts_locked) {
+        if self.processes.spaces.get(&number).is_some_and(|space| space.doubts_locked) {
             (limits.memlock, limits.may_lock) = (None, None);
         }
-        let Some(space) = self.spaces.get_mut(&number).filter(|space| space.limits != limits) else { return };
+        let Some(space) = self.processes.spaces.get_mut(&number).filter(|space| space.limits != limits)
+        else {
+            return;
+        };
         space.limits = limits;
         self.gather_whole(number, task);
         let stamp = self.stamp(task);
-        if let Some(space) = self.spaces.get_mut(&number) {
+        if let Some(space) = self.processes.spaces.get_mut(&number) {
             space.order.note_whole(stamp);
         }
         self.push(task, line, What::Limits(limits));
@@ -102,7 +107,7 @@ impl Space {
             CallName::Mprotect | CallName::PkeyMprotect => {
                 limits.data.is_some_and(|(soft, _)| soft != u64::MAX)
             }
-            name => keeps_layout && calls::changes_layout(name),
+            name => keeps_layout && changes_layout(name),
         };
         counts.then(|| std::mem::replace(&mut self.layout, stamp))
     }

@@ -1,7 +1,8 @@
 //! What an mremap does to the plan's model of an address space.
 
 use super::area::{Area, flag};
-use super::calls::{Doing, MREMAP_DONTUNMAP, MREMAP_FIXED, Space, span};
+use super::space::{Doing, MREMAP_DONTUNMAP, Space};
+use crate::addresses::{MREMAP_FIXED, span};
 use crate::operation::uffdio;
 use std::ops::Range;
 

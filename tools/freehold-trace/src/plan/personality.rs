@@ -3,8 +3,8 @@
 //! With `READ_IMPLIES_EXEC` the kernel lets a program execute what it maps to be read. The flag is a thread's
 //! own; a new thread or process inherits it, and an execve of a 64-bit program drops it.
 
-use super::Planner;
-use super::calls::Reach;
+use super::planner::Planner;
+use super::space::Reach;
 use super::step::What;
 use crate::operation::personality::{QUERY, READ_IMPLIES_EXEC};
 use crate::{Call, CallName};
@@ -20,13 +20,13 @@ impl Planner {
         if call.args[0] as u32 == QUERY || call.returned.value().is_none() {
             return;
         }
-        if let Some(own) = self.tasks.get_mut(&task) {
+        if let Some(own) = self.processes.tasks.get_mut(&task) {
             own.read_implies_exec = call.args[0] & READ_IMPLIES_EXEC != 0;
         }
     }
 
     fn read_implies_exec(&self, task: u32) -> bool {
-        self.tasks.get(&task).is_some_and(|own| own.read_implies_exec)
+        self.processes.tasks.get(&task).is_some_and(|own| own.read_implies_exec)
     }
 
     /// The call with the rights that the kernel takes it to ask for.

@@ -7,62 +7,64 @@
 //! that map it.
 
 use super::area::flag;
-use super::calls::{Reach, Space};
-use super::mapped::HUGE;
 use super::order::Stamp;
-use super::{Planner, calls};
-use crate::{Call, CallName};
+use super::space::{HUGE, Reach, Space};
+use crate::addresses::span;
+use crate::{Call, CallName, Recording};
 
-impl Planner {
-    /// Keeps the order of a fault among the steps that use a pool, if address space `number` has huge pages
-    /// at `at`.
-    pub(super) fn fault_in_pool(&mut self, number: u32, at: u64, stamp: Stamp) {
-        let area = self.spaces.get(&number).and_then(|space| space.areas.find(at));
-        if area.is_some_and(|(_, area)| area.flags & flag::HUGETLB != 0) {
-            self.use_pool(stamp);
+/// The order of steps that use the machine's pools.
+#[derive(Default)]
+pub(super) struct Pool {
+    /// The last step that used a pool of huge pages.
+    last: Stamp,
+}
+
+impl Pool {
+    /// Returns whether the recording tells how many huge pages of so many bytes there were.
+    pub(super) fn is_known(recording: &Recording, bytes: u64) -> bool {
+        recording.machine(&format!("pool-{}kB", bytes >> 10)).is_some()
+    }
+
+    /// Keeps the order of a step that uses a pool, if the recording tells how large that was.
+    pub(super) fn use_in_order(&mut self, recording: &Recording, stamp: Stamp, waits: &mut Vec<Stamp>) {
+        if Pool::is_known(recording, HUGE) {
+            waits.push(std::mem::replace(&mut self.last, stamp));
         }
     }
 
-    /// Keeps the order of a call that maps huge pages, if `maps`, or concerns some.
-    pub(super) fn call_in_pool(&mut self, space: &Space, reach: &Reach, maps: bool, stamp: Stamp) {
+    /// Forgets the steps so far: no later step has to wait for them.
+    pub(super) fn forget_order(&mut self) {
+        self.last = Stamp::START;
+    }
+}
+
+impl Space {
+    /// Returns whether huge pages of a pool are mapped at `at`.
+    pub(super) fn has_pool_page(&self, at: u64) -> bool {
+        self.areas.find(at).is_some_and(|(_, area)| area.flags & flag::HUGETLB != 0)
+    }
+
+    /// Returns whether huge pages of a pool are mapped anywhere.
+    pub(super) fn has_pool_pages(&self) -> bool {
+        self.areas.iter().any(|(_, area)| area.flags & flag::HUGETLB != 0)
+    }
+
+    /// Returns whether a call with this reach concerns huge pages of a pool; `maps`: it maps some.
+    pub(super) fn uses_pool(&self, reach: &Reach, maps: bool) -> bool {
         let ranges = match reach {
             Reach::Vmas(ranges) => ranges.clone(),
             Reach::Pages(range) => [range.clone(), 0..0],
-            Reach::Whole => return,
+            Reach::Whole => return false,
         };
-        let mut areas = ranges.iter().flat_map(|range| space.areas.within(range));
-        if maps || areas.any(|(_, area)| area.flags & flag::HUGETLB != 0) {
-            self.use_pool(stamp);
-        }
-    }
-
-    /// Keeps the order of the next step of `task`, by which it leaves its address space.
-    pub(super) fn leave_pool(&mut self, task: u32) {
-        let space = self.space_of(task).and_then(|number| self.spaces.get(&number));
-        let has_some = |space: &Space| space.areas.iter().any(|(_, area)| area.flags & flag::HUGETLB != 0);
-        if space.is_some_and(|space| has_some(space)) {
-            self.use_pool(self.stamp(task));
-        }
-    }
-
-    /// Keeps the order of a step that changes `file`.
-    pub(super) fn change_in_pool(&mut self, file: u32, stamp: Stamp) {
-        if self.huge.contains_key(&file) {
-            self.use_pool(stamp);
-        }
-    }
-
-    fn use_pool(&mut self, stamp: Stamp) {
-        if self.knows_pool(HUGE) {
-            self.scratch.push(std::mem::replace(&mut self.pool, stamp));
-        }
+        let mut areas = ranges.iter().flat_map(|range| self.areas.within(range));
+        maps || areas.any(|(_, area)| area.flags & flag::HUGETLB != 0)
     }
 
     /// Notes that what the call has mapped are huge pages.
-    pub(super) fn note_huge(&self, space: &mut Space, call: &Call, segment: u64, stamp: Stamp) {
+    pub(super) fn note_huge(&mut self, call: &Call, segment: u64, stamp: Stamp) {
         let bytes = if call.name == CallName::Shmat { segment } else { call.args[1] };
         let Some(at) = call.returned.value() else { return };
-        space.areas.change(&calls::span(at, bytes), true, stamp, |area| area.flags |= flag::HUGETLB);
+        self.areas.change(&span(at, bytes), true, stamp, |area| area.flags |= flag::HUGETLB);
     }
 }
 

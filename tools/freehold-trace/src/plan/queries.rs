@@ -1,6 +1,6 @@
 //! Facts about a recording, as far as a planner has read it.
 
-use super::Planner;
+use super::planner::Planner;
 use super::recorded::Recorded;
 use crate::{ReadError, Recording};
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ impl Planner {
     /// Returns the reasons for which events were left out of the plan or cannot be checked, each with its
     /// count.
     pub fn set_aside(&self) -> &BTreeMap<&'static str, u64> {
-        &self.set_aside
+        &self.losses.set_aside
     }
 
     /// The recording, as far as it was read, shows bytes in memory: on a machine without contents they cannot
@@ -43,11 +43,6 @@ impl Planner {
     /// The recording.
     pub fn recording(&self) -> &Recording {
         &self.recording
-    }
-
-    /// The process of a task.
-    pub fn process_of(&self, task: u32) -> Option<u32> {
-        self.tasks.get(&task).map(|task| task.process)
     }
 
     /// Why the recording could not be read to its end; what was read before is planned.

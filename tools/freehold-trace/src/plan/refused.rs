@@ -5,8 +5,8 @@
 //! is known in part, what perhaps went is forgotten instead; there a doubt suffices, which would be far too
 //! much to take away.
 
-use super::calls::{MAP_ANONYMOUS, MAP_GROWSDOWN, replaces, span};
-use super::mapped::{HUGE, MAP_HUGETLB};
+use super::space::{HUGE, MAP_ANONYMOUS, MAP_GROWSDOWN, MAP_HUGETLB, replaces};
+use crate::addresses::span;
 use crate::{Call, Returned};
 use std::ops::Range;
 

@@ -2,13 +2,17 @@
 
 use super::area::PAGE;
 use super::aside;
-use super::bytes::Partial;
-use super::calls::{self, Doing, MREMAP_FIXED, Reach, Space};
+use super::calls;
 use super::descriptors::Access;
-use super::mapped::in_whole_pages;
+use super::files::in_whole_pages;
 use super::order::Stamp;
+use super::planner::Planner;
+use super::pools::Pool;
+use super::space::{Doing, Reach, Space, replaces};
 use super::step::{PlannedCall, What};
-use super::{Planner, refused, unknown};
+use super::transfers::Partial;
+use super::{refused, unknown};
+use crate::addresses::{MREMAP_FIXED, span};
 use crate::operation::{prctl, uffdio};
 use crate::{Call, CallName, Format, Returned};
 use std::ops::Range;
@@ -71,7 +75,7 @@ impl Planner {
         if call.returned == Returned::Never {
             return;
         }
-        let Some(space) = self.space_of(task) else { return self.aside(self.no_space(task)) };
+        let Some(space) = self.space_of(task) else { return self.aside(self.processes.no_space(task)) };
         if self.passes_over_move(space, &call) {
             return self.aside(aside::USERFAULTFD);
         }
@@ -87,7 +91,7 @@ impl Planner {
         self.note_userfaultfd(task, call);
         self.doubt(line, task, call);
         if call.name == CallName::Truncate {
-            self.lengths.doubt(false);
+            self.files.lengths.doubt(false);
         }
         if call.name == CallName::Prctl {
             self.forget_heap(task, call);
@@ -98,15 +102,17 @@ impl Planner {
     fn about(&mut self, at: At, call: Call, userfaultfd: Option<u32>) -> Option<About> {
         let At { line, task, space } = at;
         let call = self.as_personality_has_it(task, call);
-        let file = self.mapped_file(task, &call);
+        let file = self.files.mapped_file(&self.recording, task, &call);
         self.length_before(line, task, &call, file);
         self.lengths_before(line, task, space, &call, file);
-        let access = self.access(task, &call);
-        let segment = self.segments.get(&call.args[0]).map_or(PAGE, |segment| segment.bytes);
+        let access = self.files.access(task, &call);
+        let segment = self.files.segments.get(&call.args[0]).map_or(PAGE, |segment| segment.bytes);
         // What is mapped counts in whole pages of its own size.
-        let page = self.maps_huge_pages(&call, file);
+        let page = self.files.maps_huge_pages(&call, file);
         let call = match page {
-            Some(page) if call.returned == Returned::Error(ENOMEM) && !self.knows_pool(page) => {
+            Some(page)
+                if call.returned == Returned::Error(ENOMEM) && !Pool::is_known(&self.recording, page) =>
+            {
                 self.replaced_by_nothing(at, in_whole_pages(call, page));
                 self.aside(aside::POOL);
                 return None;
@@ -115,7 +121,7 @@ impl Planner {
             None => call,
         };
         let emptied = page.and_then(|page| refused::has_emptied(&call, page));
-        let attaches = self.segments.get(&call.args[0]).filter(|_| call.name == CallName::Shmat);
+        let attaches = self.files.segments.get(&call.args[0]).filter(|_| call.name == CallName::Shmat);
         let huge = page.is_some() || attaches.is_some_and(|segment| segment.huge.is_some());
         Some(About { call, file, access, segment, userfaultfd, huge, emptied })
     }
@@ -124,18 +130,21 @@ impl Planner {
     fn plan_call(&mut self, at: At, about: About) {
         let stamp = self.stamp(at.task);
         self.gather_target(&about.call, at.space, at.task);
-        let Some(space) = self.spaces.get(&at.space) else { return };
+        let Some(space) = self.processes.spaces.get(&at.space) else { return };
         let reach = calls::reach(&about.call, space, about.segment);
         if reach == Reach::Whole {
             self.gather_whole(at.space, at.task);
         }
-        let Some(mut space) = self.spaces.remove(&at.space) else { return };
-        self.call_in_kin(&space, &reach, stamp);
-        self.call_in_pool(&space, &reach, about.huge, stamp);
+        let Some(mut space) = self.processes.spaces.remove(&at.space) else { return };
+        let own = self.processes.tasks.get_mut(&at.task);
+        self.kins.call_in_kin(own, &mut self.builder.waits, &space, &reach, stamp);
+        if space.uses_pool(&reach, about.huge) {
+            self.use_pool(stamp);
+        }
         let partly = space.told.is_some();
         let files = self.followed(&space, &reach, about.file);
         // What is assumed waits as the call itself.
-        let beside = space.gather(&reach, &mut self.scratch);
+        let beside = space.gather(&reach, &mut self.builder.waits);
         let (unsure, before, mut after) = self.assume(&mut space, at, &about.call, &reach);
         if unsure && unknown::leaves_alone(&about.call) {
             // What was there is gone, whatever it was.
@@ -143,21 +152,21 @@ impl Planner {
                 space.empty(range, about.call.beside.is_empty());
                 space.note(&reach, beside, stamp);
             }
-            self.spaces.insert(at.space, space);
+            self.processes.spaces.insert(at.space, space);
             return self.leave_alone(at, about.emptied);
         }
         after.extend(about.emptied.clone().map(What::Clear));
         after.extend(self.executable_heap(at.task, &about.call, &reach));
         // A step that waits for the call waits for what belongs to it.
         let stamp = Stamp { index: stamp.index + before + after.len() as u32, ..stamp };
-        files.into_iter().for_each(|file| self.lengths.uses(file, stamp, &mut self.scratch));
+        files.into_iter().for_each(|file| self.files.lengths.uses(file, stamp, &mut self.builder.waits));
         let heap = first_heap(&mut space, &about.call);
         let stays_registered = space.stays_registered(&about.call);
         self.apply(&mut space, &about, &reach, stamp);
         space.note(&reach, beside, stamp);
         let known = about.userfaultfd.filter(|_| !space.doubts_userfaultfd);
         let features = known.and_then(|known| space.features.get(&known).copied());
-        self.spaces.insert(at.space, space);
+        self.processes.spaces.insert(at.space, space);
         let planned = self.planned(at.space, about, unsure);
         let planned = PlannedCall { features, stays_registered, heap, partly, ..planned };
         self.push(at.task, at.line, What::Call(Box::new(planned)));
@@ -168,27 +177,27 @@ impl Planner {
     /// is.
     fn leave_alone(&mut self, at: At, emptied: Option<Range<u64>>) {
         emptied.into_iter().for_each(|range| self.push(at.task, at.line, What::Clear(range)));
-        self.scratch.clear();
+        self.builder.waits.clear();
         self.aside(aside::UNSURE);
     }
 
     /// Does to the model of the address space what the call did.
     fn apply(&mut self, space: &mut Space, about: &About, reach: &Reach, stamp: Stamp) {
         let About { call, segment, .. } = about;
-        self.scratch.extend(space.keep_order(call, stamp, self.keeps_layout));
+        self.builder.waits.extend(space.keep_order(call, stamp, self.keeps_layout));
         let mut doing = Doing {
             call,
-            zeroes: self.is_zeroes(about.file),
-            file: self.own_memory(call, about.file),
+            zeroes: self.files.is_zeroes(about.file),
+            file: self.files.own_memory(call, about.file),
             access: about.access,
             segment: *segment,
             userfaultfd: about.userfaultfd,
             stamp,
-            families: &mut self.families,
+            families: &mut self.processes.families,
         };
         space.apply(&mut doing);
         if about.huge {
-            self.note_huge(space, call, *segment, stamp);
+            space.note_huge(call, *segment, stamp);
         }
         about.emptied.iter().for_each(|range| space.areas.unmap(range));
         // Not before: what has just been mapped is no place to grow to.
@@ -227,17 +236,17 @@ impl Planner {
 
     /// An mmap of huge pages at a fixed place was refused for want of them, after what was there had gone.
     fn replaced_by_nothing(&mut self, at: At, call: Call) {
-        let range = calls::span(call.args[0], call.args[1]);
-        if !calls::replaces(&call) {
+        let range = span(call.args[0], call.args[1]);
+        if !replaces(&call) {
             return;
         }
-        let Some(mut space) = self.spaces.remove(&at.space) else { return };
+        let Some(mut space) = self.processes.spaces.remove(&at.space) else { return };
         let reach = Reach::Vmas([range.clone(), 0..0]);
-        let beside = space.gather(&reach, &mut self.scratch);
+        let beside = space.gather(&reach, &mut self.builder.waits);
         space.areas.unmap(&range);
         space.untell(&range);
         space.note(&reach, beside, self.stamp(at.task));
-        self.spaces.insert(at.space, space);
+        self.processes.spaces.insert(at.space, space);
         self.push(at.task, at.line, What::Clear(range));
     }
 
@@ -256,7 +265,7 @@ impl Planner {
 
     /// Of this segment nothing is known, not even that there is none: a text by strace need not show shmget.
     fn is_unheard_of(&self, id: u64) -> bool {
-        self.recording.format() == Format::Strace && !self.segments.contains_key(&id)
+        self.recording.format() == Format::Strace && !self.files.segments.contains_key(&id)
     }
 
     /// prctl(PR_SET_MM) has moved the heap: the next brk tells where to.
@@ -264,41 +273,10 @@ impl Planner {
         let parts = [prctl::MM_START_BRK, prctl::MM_BRK, prctl::MM_MAP];
         let moves = call.args[0] == prctl::SET_MM && parts.contains(&call.args[1]);
         let number = self.space_of(task);
-        let space = number.and_then(|number| self.spaces.get_mut(&number));
+        let space = number.and_then(|number| self.processes.spaces.get_mut(&number));
         if let Some(space) = space.filter(|_| moves && call.returned.value().is_some()) {
             space.heap = None;
         }
-    }
-
-    /// A call that reads or writes another address space waits for all that was done there, and is waited
-    /// for.
-    fn gather_target(&mut self, call: &Call, number: u32, task: u32) {
-        let target = call.transfer.as_ref().and_then(|transfer| transfer.process);
-        let Some(target) = target.and_then(|process| self.space_of(process)) else { return };
-        if target != number {
-            self.gather_whole(target, task);
-            let stamp = self.stamp(task);
-            if let Some(space) = self.spaces.get_mut(&target) {
-                space.order.note_whole(stamp);
-            }
-        }
-    }
-
-    /// What a call moved from or to another address space: where it shows that memory was mapped before the
-    /// recording began, and where it read what recorded calls wrote.
-    fn moved(&mut self, call: &Call) -> (Vec<Range<u64>>, Vec<Range<u64>>) {
-        let Some(transfer) = &call.transfer else { return Default::default() };
-        self.shows_bytes |= call.name != CallName::ProcessMadvise;
-        let target = transfer.process.and_then(|process| self.space_of(process));
-        let space = target.and_then(|number| self.spaces.get_mut(&number));
-        let (Some(space), Returned::Value(count)) = (space, call.returned) else { return Default::default() };
-        let assumed = space.note_mapped(transfer, count);
-        match call.name {
-            CallName::ProcessVmReadv => return (assumed, space.written_among(transfer)),
-            CallName::ProcessVmWritev => space.note_written(transfer, count),
-            _ => {}
-        }
-        (assumed, Vec::new())
     }
 
     /// In a space of unknown start: brings memory into line with what the call found there. Whether its
@@ -368,7 +346,7 @@ impl Planner {
                 aside::KEYS
             }
             CallName::Shmget | CallName::Shmctl => {
-                let _ = self.mapped_file(0, call);
+                let _ = self.files.mapped_file(&self.recording, 0, call);
                 aside::SHM
             }
             // Which users may attach a segment, and what a removal at the same time says, is not followed.

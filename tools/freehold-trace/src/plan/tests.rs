@@ -244,7 +244,7 @@ fn many_tasks_may_make_many() {
     while let Some(event) = planner.recording.next_event().expect("readable") {
         planner.event(event).expect("readable");
     }
-    let known: usize = planner.tasks.values().map(|task| task.known.len()).sum();
+    let known: usize = planner.processes.tasks.values().map(|task| task.known.len()).sum();
     assert!(known <= 4 * 2 * many, "{known}");
 }
 
@@ -257,7 +257,7 @@ fn the_models_vmas_are_those_of_the_snapshots() {
         while let Some(segment) = planner.next_segment() {
             for Frozen { task, snapshot, .. } in &segment.frozen {
                 let number = planner.space_of(*task).expect("a space");
-                let ours: Vec<(u64, u64, u8, bool)> = planner.spaces[&number]
+                let ours: Vec<(u64, u64, u8, bool)> = planner.processes.spaces[&number]
                     .areas
                     .iter()
                     .map(|(start, area)| (start, area.end, area.prot, area.shared))

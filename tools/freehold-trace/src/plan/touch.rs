@@ -1,8 +1,8 @@
 //! What a step must wait for in its address space, and what later steps may have to know of it.
 
 use super::area::{PAGE, flag, page_of};
-use super::calls::{Reach, Space};
 use super::order::{CHUNK, Stamp};
+use super::space::{Reach, Space};
 use std::ops::Range;
 
 /// How far below a stack a fault may make it grow: the usual limit on its size, in bytes.

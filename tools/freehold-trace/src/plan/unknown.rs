@@ -7,11 +7,10 @@
 //! is mapped changes without a call.
 
 use super::area::{PAGE, flag};
-use super::calls::{
-    MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_GROWSDOWN, MREMAP_DONTUNMAP, MREMAP_FIXED, Space, replaces, span,
-};
 use super::refused;
+use super::space::{MAP_GROWSDOWN, MREMAP_DONTUNMAP, Space, replaces};
 use super::told::Told;
+use crate::addresses::{MAP_FIXED, MAP_FIXED_NOREPLACE, MREMAP_FIXED, span};
 use crate::{Beside, Call, CallName, Returned};
 use std::ops::Range;
 

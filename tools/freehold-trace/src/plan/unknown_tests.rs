@@ -1,5 +1,5 @@
 use super::*;
-use crate::plan::calls::Doing;
+use crate::plan::space::Doing;
 use crate::plan::told::Told;
 
 fn call(name: CallName, args: [u64; 6], returned: Returned) -> Call {

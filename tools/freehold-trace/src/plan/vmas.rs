@@ -3,8 +3,9 @@
 //! Calls do to them what they do to the plan's. Of memory that nothing has told of there is none here.
 
 use super::area::{Area, Purpose, flag, page_of};
-use super::calls::{Doing, Reach, Space, reach};
+use super::calls::reach;
 use super::order::Stamp;
+use super::space::{Doing, Reach, Space};
 use super::touch::STACK_LIMIT;
 use crate::{Call, Snapshot};
 use std::ops::Range;

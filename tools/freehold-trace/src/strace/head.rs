@@ -1,11 +1,9 @@
 //! The front of a line: the task, the time, and what kind of line it is.
 
 use super::call;
+use super::time::{SECOND, fraction};
 use crate::error::Bad;
 use crate::fields::Fields;
-
-/// Nanoseconds of a second.
-const SECOND: u64 = 1_000_000_000;
 
 /// A line of the text, taken apart as far as all lines are alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,26 +87,6 @@ pub(super) fn is_event(text: &[u8]) -> bool {
             || find(text, b")  ").is_some()
             || text.ends_with(b"<unfinished ...>"))
         || text.starts_with(b"+++ exited with ")
-}
-
-/// `.` and up to nine digits, in nanoseconds.
-fn fraction(fields: &mut Fields) -> Option<u64> {
-    if !fields.eat(b'.') {
-        return None;
-    }
-    let begin = fields.position();
-    let value = fields.decimal("").ok()?;
-    let digits = fields.position() - begin;
-    let scale = 9_u32.checked_sub(u32::try_from(digits).ok()?)?;
-    value.checked_mul(10_u64.pow(scale))
-}
-
-/// Seconds with a fraction, in nanoseconds: `0.000013`.
-pub(super) fn seconds(text: &[u8]) -> Option<u64> {
-    let mut fields = Fields::new(text);
-    let whole = fields.decimal("").ok()?.checked_mul(SECOND)?;
-    let time = whole.checked_add(fraction(&mut fields)?)?;
-    fields.is_empty().then_some(time)
 }
 
 /// What the rest of a line, which begins at `at`, says.

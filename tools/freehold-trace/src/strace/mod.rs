@@ -21,6 +21,7 @@ mod tasks;
 #[cfg(test)]
 mod tests;
 mod text;
+mod time;
 mod value;
 mod vectors;
 

@@ -1,7 +1,8 @@
 //! The text of one call: its arguments, what it returned, how long it took.
 
 use super::errno;
-use super::head::{find, seconds};
+use super::head::find;
+use super::time::seconds;
 use crate::Returned;
 use crate::error::Bad;
 use crate::fields::Fields;

@@ -1,0 +1,339 @@
+//! Calls on files: descriptors, lengths, seals, holes.
+
+use super::area::{Area, PAGE, page_of};
+use super::aside;
+use super::descriptors::Open;
+use super::planner::Planner;
+use super::space::{Reach, Space};
+use super::step::{PlannedCall, What};
+use crate::descriptor::{self, Descriptor};
+use crate::operation::{fallocate, fcntl, open};
+use crate::{Call, CallName, Format, Returned};
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+const EPERM: u16 = 1;
+/// `MADV_POPULATE_READ` and `_WRITE`.
+const POPULATES: [u64; 2] = [22, 23];
+
+/// What a call did to a file.
+enum Change {
+    /// Its length is this now.
+    Length(u64),
+    /// Pages went.
+    Pages,
+    /// Nothing that concerns pages.
+    Nothing,
+    /// Its length is not known any more.
+    Unknown,
+}
+
+impl Planner {
+    /// Whether the call is one on files that this recording lets the plan follow.
+    pub(super) fn is_of_files(&self, call: &Call) -> bool {
+        let name = call.name;
+        self.recording.follows_descriptors()
+            && (name.is_of_descriptors()
+                || matches!(name, CallName::MemfdCreate | CallName::Ftruncate | CallName::Fallocate))
+    }
+
+    /// A call on a file.
+    pub(super) fn file_call(&mut self, line: u32, task: u32, call: Call) {
+        match (call.name, call.returned) {
+            (CallName::Fcntl, _) if matches!(call.args[1] as u32, fcntl::ADD_SEALS | fcntl::GET_SEALS) => {
+                self.change(line, task, call, Change::Nothing);
+            }
+            (name, Returned::Value(value)) if name.is_of_descriptors() => {
+                if empties(&call, value) {
+                    self.files.lengths.doubt(false);
+                }
+                self.files.descriptors.called(task, &call, value);
+                self.end_userfaultfds(line, task);
+                self.opened_again(task, &call, value);
+            }
+            (name, _) if name.is_of_descriptors() => {}
+            (CallName::MemfdCreate, Returned::Value(descriptor)) => {
+                let file = self.files.memfd(&self.recording, call.args[1], call.file);
+                let access = Some(self.files.descriptors.access(true, true));
+                let open = Open { access, file: Some(file), memfd: true, ..Open::default() };
+                self.files.descriptors.set(task, descriptor, Some(open));
+                self.files.lengths.begin(file);
+            }
+            (CallName::Ftruncate, _) => {
+                let change = Change::Length(call.args[1]);
+                self.change(line, task, call, change);
+            }
+            (CallName::Fallocate, _) => {
+                let change = self.allocated(task, &call);
+                self.change(line, task, call, change);
+            }
+            _ => self.aside(aside::FILES),
+        }
+    }
+
+    /// A memfd is opened again by its name in /proc, as a text shows.
+    fn opened_again(&mut self, task: u32, call: &Call, descriptor: u64) {
+        let file = call.file.and_then(|record| self.files.records.get(&record).copied());
+        let open = self.files.descriptors.get(task, descriptor);
+        if let (Some(file), Some(open)) = (file.filter(|file| self.files.lengths.is_of_memfd(*file)), open) {
+            let open = Open { file: Some(file), memfd: true, ..open };
+            self.files.descriptors.set(task, descriptor, Some(open));
+        }
+    }
+
+    /// In a recording that does not follow descriptors: a call that may have taken pages of what this one was
+    /// last mapped as.
+    pub(super) fn doubt(&mut self, line: u32, task: u32, call: &Call) {
+        let takes = match call.name {
+            CallName::Ftruncate => true,
+            CallName::Fallocate => call.args[1] & fallocate::HOLE == fallocate::HOLE,
+            _ => false,
+        };
+        let file = self.file_at(task, call).filter(|_| takes && call.returned.value().is_some());
+        let (Some(file), Some(_)) = (file, self.space_of(task)) else { return };
+        let stamp = self.stamp(task);
+        self.files.lengths.changes(file, None, stamp, &mut self.builder.waits);
+        self.push(task, line, What::Doubt { file });
+    }
+
+    /// A call has changed a file, nobody knows which: what is known of their lengths may be wrong, and their
+    /// pages may be gone.
+    fn doubt_files(&mut self, line: u32, task: u32) {
+        if self.recording.format() == Format::Strace || self.space_of(task).is_none() {
+            return;
+        }
+        self.files.lengths.doubt(true);
+        let areas = self.processes.spaces.values().flat_map(|space| space.areas.iter());
+        let mapped: BTreeSet<u32> = areas.filter_map(|(_, area)| area.file).collect();
+        for file in mapped {
+            let (stamp, before) = (self.stamp(task), self.files.lengths.get(file));
+            self.files.lengths.changes(file, before, stamp, &mut self.builder.waits);
+            self.files.lengths.doubt_one(file);
+            self.push(task, line, What::Doubt { file });
+        }
+    }
+
+    fn allocated(&self, task: u32, call: &Call) -> Change {
+        let [_, mode, offset, len, ..] = call.args;
+        let now = self.file_at(task, call).and_then(|file| self.files.lengths.get(file));
+        match mode {
+            _ if call.returned.value().is_none() => Change::Nothing,
+            0 => now.map_or(Change::Unknown, |now| Change::Length(now.max(offset.saturating_add(len)))),
+            fallocate::KEEP_SIZE => Change::Nothing,
+            fallocate::HOLE => Change::Pages,
+            _ => Change::Unknown,
+        }
+    }
+
+    /// The file behind the descriptor that is the call's first argument, if it has a number already.
+    fn file_at(&self, task: u32, call: &Call) -> Option<u32> {
+        let open = self.files.descriptors.get(task, call.args[0]).and_then(|open| open.file);
+        open.or_else(|| self.files.records.get(&call.file?).copied())
+    }
+
+    /// Plans a call that changes a file, where that is known. What Linux refused is asked of memfds alone, of
+    /// which all is known.
+    fn change(&mut self, line: u32, task: u32, call: Call, change: Change) {
+        let open = self.files.descriptors.get(task, call.args[0]);
+        let Some(file) = self.file_at(task, &call) else {
+            if call.returned.value().is_some()
+                && !matches!(change, Change::Nothing)
+                && open.is_none_or(|open| !open.new)
+            {
+                self.doubt_files(line, task);
+            }
+            match (open, change, call.returned) {
+                (Some(open), Change::Length(bytes), Returned::Value(_)) => {
+                    let open = Open { length: Some(bytes), ..open };
+                    self.files.descriptors.set(task, call.args[0], Some(open));
+                }
+                // Nobody has mapped it.
+                (Some(open), ..) => {
+                    self.files.descriptors.set(task, call.args[0], Some(Open { length: None, ..open }))
+                }
+                _ => self.aside(aside::FILES),
+            }
+            return;
+        };
+        let done = call.returned.value().is_some();
+        // Of a memfd it is known what it is sealed against.
+        let told = matches!(call.returned, Returned::Error(EPERM)) || call.name == CallName::Fcntl;
+        let known = told && open.is_some_and(|open| open.memfd);
+        if self.space_of(task).is_none() || !done && !known {
+            return self.aside(aside::FILES);
+        }
+        let (stamp, before) = (self.stamp(task), self.files.lengths.get(file));
+        match change {
+            Change::Length(_) | Change::Unknown if self.files.lengths.is_blurred(file) => {
+                return self.aside(aside::FILES);
+            }
+            Change::Unknown => return self.forget_length(line, task, file),
+            Change::Length(bytes) if done => {
+                self.files.lengths.changes(file, Some(bytes), stamp, &mut self.builder.waits);
+            }
+            Change::Pages if done => self.files.lengths.changes(file, before, stamp, &mut self.builder.waits),
+            _ => self.files.lengths.uses(file, stamp, &mut self.builder.waits),
+        }
+        self.change_in_pool(file, stamp);
+        let planned = PlannedCall { file: Some(file), ..PlannedCall::new(call) };
+        self.push(task, line, What::Call(Box::new(planned)));
+    }
+
+    /// Something that is not recorded has made the file longer.
+    fn forget_length(&mut self, line: u32, task: u32, file: u32) {
+        let stamp = self.stamp(task);
+        self.files.lengths.changes(file, None, stamp, &mut self.builder.waits);
+        self.push(task, line, What::Length { file, bytes: None });
+    }
+
+    /// Of all files and segments, what is known may be wrong.
+    pub(super) fn forget_files(&mut self) {
+        self.files.descriptors.forget();
+        self.processes
+            .spaces
+            .values_mut()
+            .for_each(|space| space.doubts_userfaultfd |= space.has_userfaultfd);
+        self.removals.doubt();
+        self.files.lengths.doubt(true);
+    }
+
+    /// A fault: what it finds may depend on how long the file is. One that found a page where none should be
+    /// shows that the file is longer.
+    pub(super) fn fault_in_file(&mut self, line: u32, task: u32, space: u32, address: u64, resolved: bool) {
+        let Some(space) = self.processes.spaces.get(&space).filter(|_| !self.files.lengths.is_empty()) else {
+            return;
+        };
+        let page = page_of(address);
+        let Some((start, area)) = space.areas.find(page) else { return };
+        let (Some(file), offset) = (area.file, area.offset.saturating_add(page - start)) else { return };
+        let beyond = self.files.lengths.get(file).is_some_and(|bytes| is_beyond(offset, bytes));
+        if resolved && beyond || self.files.lengths.is_stale(file) {
+            self.forget_length(line, task, file);
+        }
+        let stamp = self.stamp(task);
+        self.files.lengths.uses(file, stamp, &mut self.builder.waits);
+    }
+
+    /// Before an mmap: the length that its file was given before it was known which that is.
+    pub(super) fn length_before(&mut self, line: u32, task: u32, call: &Call, file: Option<u32>) {
+        let Some(file) = file.filter(|_| call.name == CallName::Mmap && call.returned.value().is_some())
+        else {
+            return;
+        };
+        let Some(open) = self.files.descriptors.get(task, call.args[4]) else { return };
+        let Some(bytes) = open.length else { return };
+        self.files.descriptors.set(task, call.args[4], Some(Open { length: None, ..open }));
+        if self.files.lengths.is_blurred(file) {
+            return;
+        }
+        if self.files.lengths.follows(file) {
+            // By another descriptor, later.
+            return;
+        }
+        let stamp = self.stamp(task);
+        self.files.lengths.changes(file, Some(bytes), stamp, &mut self.builder.waits);
+        self.push(task, line, What::Length { file, bytes: Some(bytes) });
+    }
+
+    /// Before a call, which maps `mapped`: a length that may be wrong is forgotten where pages may come by
+    /// it, and a file of which the call finds pages where there should be none is longer.
+    pub(super) fn lengths_before(
+        &mut self,
+        line: u32,
+        task: u32,
+        space: u32,
+        call: &Call,
+        mapped: Option<u32>,
+    ) {
+        if self.files.lengths.is_empty() {
+            return;
+        }
+        let [first, second, third, ..] = call.args;
+        let populated = populated(call);
+        let areas =
+            self.processes.spaces.get(&space).into_iter().flat_map(|space| space.areas.within(&populated));
+        let files: BTreeSet<u32> = areas.filter_map(|(_, area)| area.file).chain(mapped).collect();
+        let stale: Vec<u32> = files.into_iter().filter(|file| self.files.lengths.is_stale(*file)).collect();
+        stale.into_iter().for_each(|file| self.forget_length(line, task, file));
+        let Some(value) = call.returned.value() else { return };
+        let found: Vec<(u32, Range<u64>)> = match (call.name, &call.transfer) {
+            (CallName::Mlock | CallName::Mlock2, _) => vec![(space, first..first.saturating_add(second))],
+            (CallName::Madvise, _) if POPULATES.contains(&third) => {
+                vec![(space, first..first.saturating_add(second))]
+            }
+            (CallName::Mincore, _) => vec![(space, third..third.saturating_add(second.div_ceil(PAGE)))],
+            (CallName::ProcessVmReadv | CallName::ProcessVmWritev, Some(about)) => {
+                let other = about.process.and_then(|process| self.space_of(process));
+                let sides = [(Some(space), &about.local), (other, &about.remote)];
+                let sides = sides.into_iter().filter_map(|(space, pieces)| Some((space?, pieces)));
+                sides
+                    .flat_map(|(space, pieces)| moved(pieces, value).map(move |range| (space, range)))
+                    .collect()
+            }
+            _ => return,
+        };
+        let mut longer = Vec::new();
+        for (space, range) in found {
+            let Some(space) = self.processes.spaces.get(&space) else { continue };
+            longer.extend(space.areas.within(&range).filter_map(|(start, area): (u64, &Area)| {
+                let file = area.file?;
+                let end = area.offset.saturating_add(area.end.min(range.end) - start);
+                is_beyond(end - 1, self.files.lengths.get(file)?).then_some(file)
+            }));
+        }
+        longer.into_iter().for_each(|file| self.forget_length(line, task, file));
+    }
+
+    /// The files of known length that lie where a call reaches.
+    pub(super) fn followed(&self, space: &Space, reach: &Reach, mapped: Option<u32>) -> Vec<u32> {
+        if self.files.lengths.is_empty() {
+            return Vec::new();
+        }
+        let ranges: [Range<u64>; 2] = match reach {
+            Reach::Vmas(ranges) => ranges.clone(),
+            Reach::Pages(range) => [range.clone(), 0..0],
+            Reach::Whole => [0..u64::MAX, 0..0],
+        };
+        let areas = ranges.iter().flat_map(|range| space.areas.within(range));
+        let files = areas.filter_map(|(_, area)| area.file).chain(mapped);
+        files.filter(|file| self.files.lengths.follows(*file)).collect()
+    }
+}
+
+/// Where a call may bring in pages of what is mapped, if that is locked or it asks for that, or tells which
+/// are there.
+fn populated(call: &Call) -> Range<u64> {
+    match call.name {
+        CallName::Mlock
+        | CallName::Mlock2
+        | CallName::Madvise
+        | CallName::Mincore
+        | CallName::Mprotect
+        | CallName::PkeyMprotect
+        | CallName::Mremap => call.args[0]..call.args[0].saturating_add(call.args[1]),
+        CallName::Mlockall => 0..u64::MAX,
+        _ => 0..0,
+    }
+}
+
+/// What was moved of the pieces when it was `bytes` in all.
+fn moved(pieces: &[(u64, u64)], mut bytes: u64) -> impl Iterator<Item = Range<u64>> {
+    pieces.iter().map(move |&(at, len)| {
+        let here = len.min(bytes);
+        bytes -= here;
+        at..at.saturating_add(here)
+    })
+}
+
+/// Whether the call, which returned `value`, takes all bytes of some file.
+fn empties(call: &Call, value: u64) -> bool {
+    match descriptor::done(call.name, &call.args, value) {
+        Some(Descriptor::Opened(_, flags)) => flags.is_none_or(|flags| flags & open::TRUNC != 0),
+        _ => false,
+    }
+}
+
+/// Whether the page at `offset` lies behind the end of a file of so many bytes.
+fn is_beyond(offset: u64, bytes: u64) -> bool {
+    offset / PAGE >= bytes.div_ceil(PAGE)
+}

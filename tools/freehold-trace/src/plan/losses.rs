@@ -1,0 +1,19 @@
+//! What a plan leaves out, and losses of events.
+
+use std::collections::BTreeMap;
+
+/// Counts of what is not planned or cannot be checked.
+#[derive(Default)]
+pub(super) struct Losses {
+    /// Losses of events of unknown tasks that have not ended.
+    pub(super) under_way: u32,
+    /// Counts by reason.
+    pub(super) set_aside: BTreeMap<&'static str, u64>,
+}
+
+impl Losses {
+    /// Counts something that is left out for this reason.
+    pub(super) fn aside(&mut self, why: &'static str) {
+        *self.set_aside.entry(why).or_default() += 1;
+    }
+}

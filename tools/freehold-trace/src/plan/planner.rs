@@ -1,0 +1,138 @@
+//! The parts of a planner, which the operations on them share.
+
+use super::effect::Waiting;
+use super::files::Files;
+use super::kin::Kins;
+use super::losses::Losses;
+use super::order::Stamp;
+use super::pools::Pool;
+use super::processes::Processes;
+use super::recorded::Recorded;
+use super::registered::Userfaultfds;
+use super::removals::Removals;
+use super::segment::{SEGMENT, SegmentBuilder};
+use super::step::What;
+use crate::{Event, ReadError, Recording};
+
+/// Makes the plan of a recording, segment by segment.
+pub struct Planner {
+    pub(super) recording: Recording,
+    /// Calls that change which addresses are free keep their order.
+    pub(super) keeps_layout: bool,
+    /// Why nothing more can be read.
+    pub(super) cut_off: Option<ReadError>,
+    /// Only what happened up to this time goes into the plan, in nanoseconds.
+    pub(super) until: u64,
+    /// An event that belongs to the next segment.
+    pub(super) held: Option<Event>,
+    /// Events that take effect later than the last one planned.
+    pub(super) waiting: Vec<Waiting>,
+    pub(super) processes: Processes,
+    pub(super) files: Files,
+    pub(super) userfaultfds: Userfaultfds,
+    pub(super) removals: Removals,
+    pub(super) losses: Losses,
+    pub(super) kins: Kins,
+    pub(super) pool: Pool,
+    pub(super) recorded: Recorded,
+    /// A call has occurred of which the recording shows the bytes that it moved.
+    pub(super) shows_bytes: bool,
+    pub(super) uses_keys: bool,
+    pub(super) unseen_writes: bool,
+    pub(super) shows_seals: bool,
+    pub(super) builder: SegmentBuilder,
+}
+
+impl Planner {
+    /// Plans what `recording` holds, from where it stands.
+    pub fn new(recording: Recording) -> Planner {
+        Planner {
+            recording,
+            until: u64::MAX,
+            cut_off: None,
+            keeps_layout: false,
+            held: None,
+            waiting: Vec::new(),
+            processes: Processes::default(),
+            files: Files::default(),
+            userfaultfds: Userfaultfds::default(),
+            removals: Removals::default(),
+            losses: Losses::default(),
+            kins: Kins::default(),
+            pool: Pool::default(),
+            recorded: Recorded::default(),
+            shows_bytes: false,
+            uses_keys: false,
+            unseen_writes: false,
+            shows_seals: false,
+            builder: SegmentBuilder::of(SEGMENT),
+        }
+    }
+
+    /// The same, with segments of at most `steps` steps.
+    pub fn with_segments_of(mut self, steps: usize) -> Planner {
+        self.builder.limit = steps.max(1);
+        self
+    }
+
+    /// The same, where calls that change which addresses are free, or are given some, keep the recording's
+    /// order: so each finds free what was free on Linux.
+    pub fn keeping_layout(self, keeps_layout: bool) -> Planner {
+        Planner { keeps_layout, ..self }
+    }
+
+    /// The same, of what happened until `time` alone, in nanoseconds.
+    pub fn until(self, time: u64) -> Planner {
+        Planner { until: time, ..self }
+    }
+
+    /// The process of a task.
+    pub fn process_of(&self, task: u32) -> Option<u32> {
+        self.processes.process_of(task)
+    }
+
+    /// The task's address space, where it is known.
+    pub(super) fn space_of(&self, task: u32) -> Option<u32> {
+        self.processes.space_of(task)
+    }
+
+    /// The stamp that the task's next step will have.
+    pub(super) fn stamp(&self, task: u32) -> Stamp {
+        self.processes.stamp(task)
+    }
+
+    /// The next step waits for everything done so far in the space.
+    pub(super) fn gather_whole(&mut self, number: u32, task: u32) {
+        self.processes.gather_whole(number, task, &mut self.builder.waits);
+    }
+
+    /// Adds a step of `task`, which waits for what was gathered.
+    pub(super) fn push(&mut self, task: u32, line: u32, what: What) {
+        self.builder.push(&mut self.processes, task, line, what);
+    }
+
+    /// Counts something that is left out for this reason.
+    pub(super) fn aside(&mut self, why: &'static str) {
+        self.losses.aside(why);
+    }
+
+    /// Keeps the order of a step that uses a pool of huge pages.
+    pub(super) fn use_pool(&mut self, stamp: Stamp) {
+        self.pool.use_in_order(&self.recording, stamp, &mut self.builder.waits);
+    }
+
+    /// Keeps the order of the next step of `task`, by which it leaves its address space.
+    pub(super) fn leave_pool(&mut self, task: u32) {
+        let space = self.space_of(task).and_then(|number| self.processes.spaces.get(&number));
+        if space.is_some_and(|space| space.has_pool_pages()) {
+            self.use_pool(self.stamp(task));
+        }
+    }
+
+    /// Keeps the order of a step that changes `file`.
+    pub(super) fn change_in_pool(&mut self, file: u32, stamp: Stamp) {
+        if self.files.huge.contains_key(&file) {
+            self.use_pool(stamp);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The tasks of a recording, their processes, and the address spaces that they run in.
+
+use super::aside;
+use super::effect::Beside;
+use super::order::Stamp;
+use super::space::Space;
+use super::step::Step;
+use crate::{FaultCode, KnownLimits};
+use rustc_hash::FxHashMap as HashMap;
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// Tasks, processes and address spaces, by number.
+#[derive(Default)]
+pub(super) struct Processes {
+    pub(super) tasks: HashMap<u32, Task>,
+    pub(super) spaces: HashMap<u32, Box<Space>>,
+    last_space: u32,
+    /// Live tasks by process.
+    pub(super) members: HashMap<u32, Vec<u32>>,
+    /// Resource limits by process.
+    pub(super) limits: HashMap<u32, KnownLimits>,
+    /// Families of anonymous pages so far.
+    pub(super) families: u32,
+}
+
+/// What the planner knows of a task.
+#[derive(Default)]
+pub(super) struct Task {
+    pub(super) process: u32,
+    pub(super) space: Option<u32>,
+    /// The number of its next step.
+    pub(super) next: u32,
+    /// The number of its first step in this segment.
+    pub(super) first: u32,
+    /// A step of another task in this segment makes it.
+    pub(super) made_here: bool,
+    /// What it waited for already, in this segment: the last step of each other task.
+    pub(super) known: HashMap<u32, u32>,
+    pub(super) steps: Vec<Step>,
+    /// The step that is a fault of which the end is still to come.
+    pub(super) open_fault: Option<u32>,
+    /// Faults that the kernel has taken in the execve that the task is in.
+    pub(super) in_exec: Vec<Fault>,
+    /// Events were lost since its address space began: what that is like now is not known.
+    pub(super) lost: bool,
+    /// Its last events that brought or took pages while other tasks ran in the address space.
+    pub(super) beside: VecDeque<Beside>,
+    /// Number of ends of address spaces of its kin that it waited for in this segment.
+    pub(super) exits_known: usize,
+    /// An address space of its process was torn down since its own began.
+    pub(super) torn_down: bool,
+    /// Its personality lets it execute memory that it maps to be read.
+    pub(super) read_implies_exec: bool,
+    /// It ends in an execve, perhaps in the new address space.
+    pub(super) dies_in_exec: bool,
+}
+
+/// A recorded fault.
+pub(super) struct Fault {
+    pub(super) line: u32,
+    pub(super) address: u64,
+    pub(super) code: FaultCode,
+    pub(super) resolved: bool,
+    /// The kernel has looked for a VMA. Where page faults are disabled, it does not.
+    pub(super) looked: bool,
+    /// When it ended.
+    pub(super) to: u64,
+}
+
+/// A new task.
+pub(super) struct New {
+    pub(super) child: u32,
+    pub(super) process: u32,
+    pub(super) flags: u64,
+    /// Pages that its copy of the address space may or may not have.
+    pub(super) unsure: Vec<Range<u64>>,
+}
+
+impl Processes {
+    /// The stamp that the task's next step will have.
+    pub(super) fn stamp(&self, task: u32) -> Stamp {
+        Stamp { task, index: self.tasks.get(&task).map_or(0, |task| task.next) }
+    }
+
+    /// The task's address space, where it is known.
+    pub(super) fn space_of(&self, task: u32) -> Option<u32> {
+        self.tasks.get(&task).filter(|task| !task.lost)?.space
+    }
+
+    /// The process of a task.
+    pub(super) fn process_of(&self, task: u32) -> Option<u32> {
+        self.tasks.get(&task).map(|task| task.process)
+    }
+
+    /// Why nothing is known of the task's address space.
+    pub(super) fn no_space(&self, task: u32) -> &'static str {
+        if self.tasks.get(&task).is_some_and(|task| task.lost) { aside::LOST } else { aside::NO_SPACE }
+    }
+
+    /// Why a snapshot is not compared.
+    pub(super) fn unknown_space(&self, task: u32) -> &'static str {
+        if self.tasks.get(&task).is_some_and(|task| task.lost) { aside::LOST } else { aside::UNKNOWN_SPACE }
+    }
+
+    /// The task's address space is known from its start.
+    pub(super) fn is_shown(&self, task: u32) -> bool {
+        let space = self.space_of(task).and_then(|number| self.spaces.get(&number));
+        space.is_some_and(|space| space.told.is_none())
+    }
+
+    /// Returns whether the task ends in an execve, perhaps with a part of the new image mapped.
+    pub(super) fn dies_in_exec(&self, task: u32) -> bool {
+        let has_begun = |own: &Task| own.torn_down && !own.in_exec.is_empty();
+        self.tasks.get(&task).is_some_and(|own| own.dies_in_exec || has_begun(own))
+    }
+
+    pub(super) fn add_space(&mut self, space: Space) -> u32 {
+        self.last_space += 1;
+        let number = self.last_space;
+        self.spaces.insert(number, Box::new(space));
+        number
+    }
+
+    /// The task leaves its address space, which goes with its last.
+    pub(super) fn leave(&mut self, task: u32) {
+        let Some(own) = self.tasks.get_mut(&task) else { return };
+        let last = Stamp { task, index: own.next.saturating_sub(1) };
+        let Some(number) = own.space.take() else { return };
+        let Some(space) = self.spaces.get_mut(&number) else { return };
+        space.members.retain(|&member| member != task);
+        space.order.departed.push(last);
+        if space.members.is_empty() {
+            self.spaces.remove(&number);
+        }
+    }
+
+    /// Everything done so far in the space: for steps to which all of it matters.
+    pub(super) fn gather_whole(&self, number: u32, task: u32, waits: &mut Vec<Stamp>) {
+        let Some(space) = self.spaces.get(&number) else { return };
+        waits.push(space.order.whole);
+        waits.extend(&space.order.departed);
+        for member in space.order.active().filter(|&member| member != task) {
+            // A task that has left is among the departed.
+            let stays = self.tasks.get(&member).filter(|member| member.space == Some(number));
+            if let Some(index) = stays.and_then(|member| member.next.checked_sub(1)) {
+                waits.push(Stamp { task: member, index });
+            }
+        }
+    }
+
+    /// The last step that concerned all of the task's space, into `scratch`: what lets go of the space waits
+    /// for it.
+    pub(super) fn gather_last_whole(&self, task: u32, waits: &mut Vec<Stamp>) {
+        let space = self.space_of(task).and_then(|number| self.spaces.get(&number));
+        waits.extend(space.map(|space| space.order.whole));
+    }
+}

@@ -1,0 +1,320 @@
+//! Plans a recording event by event.
+
+use super::aside;
+use super::effect::{Waiting, event_span};
+use super::files::key;
+use super::planner::Planner;
+use super::processes::{Fault, New, Task};
+use super::removals::{Held, Removal, SLACK, When, removed_by};
+use super::space::Space;
+use super::step::{Ends, Segment, What};
+use crate::{Call, CallName, Event, Format, Kind, ReadError, Returned, Snapshot, Why};
+
+const SIGSEGV: u8 = 11;
+const SI_KERNEL: i32 = 128;
+
+impl Planner {
+    /// The next segment; `None` at the end, and where the recording cannot be read any further.
+    pub fn next_segment(&mut self) -> Option<Segment> {
+        while !self.builder.is_full(self.removals.is_holding()) {
+            let event = match self.held.take() {
+                Some(event) => event,
+                None if self.cut_off.is_some() => break,
+                None => match self.recording.next_event() {
+                    Ok(Some(event)) if event.time <= self.until => event,
+                    Ok(_) => break,
+                    Err(error) => {
+                        self.cut_off = Some(error);
+                        break;
+                    }
+                },
+            };
+            let frozen = matches!(event.kind, Kind::Snapshot { why: Why::Freeze, .. } | Kind::Frozen { .. });
+            if !frozen && !self.builder.segment.frozen.is_empty() {
+                self.held = Some(event);
+                break;
+            }
+            if let Err(error) = self.in_turn(event) {
+                self.cut_off = Some(error);
+            }
+        }
+        if !self.builder.is_full(self.removals.is_holding()) {
+            // The recording is at its end, or the program is frozen: no call is under way.
+            if let Err(error) = self.plan_waiting(u64::MAX) {
+                self.cut_off.get_or_insert(error);
+            }
+            self.release_all();
+        }
+        let (mut segment, without_end) = self.builder.finish(&mut self.processes)?;
+        segment.files = std::mem::take(&mut self.files.new);
+        (0..without_end).for_each(|_| self.aside(aside::NO_END));
+        self.files.lengths.forget_order();
+        self.kins.forget_order();
+        self.pool.forget_order();
+        Some(segment)
+    }
+
+    pub(super) fn event(&mut self, event: Event) -> Result<(), ReadError> {
+        let Event { line, task, .. } = event;
+        if let Kind::Lost { events } = event.kind {
+            match task {
+                0 => self.lose(events),
+                task => self.lose_task(task, line),
+            }
+            return Ok(());
+        }
+        if let Kind::TornDown { process } = event.kind {
+            self.processes.tasks.get_mut(&task).into_iter().for_each(|own| own.torn_down = true);
+            self.kins.torn_down(process);
+            return Ok(());
+        }
+        if let Kind::Frozen { .. } = event.kind {
+            return Ok(());
+        }
+        if !matches!(event.kind, Kind::Snapshot { .. }) {
+            self.meet(task, line);
+            self.close_fault(task, &event.kind);
+        }
+        self.release(task, event.time);
+        let when = When::of(event.time, &event.cost);
+        let (from, to) = event_span(event.time, &event.cost);
+        match event.kind {
+            Kind::Fault { address, code, in_exec } => {
+                let looked = event.cost.read_wait.or(event.cost.write_wait).is_some();
+                let fault = Fault { line, address, code, resolved: event.cost.after.is_some(), looked, to };
+                match self.processes.tasks.get_mut(&task).filter(|_| in_exec) {
+                    Some(own) => own.in_exec.push(fault),
+                    None => self.fault(task, fault),
+                }
+            }
+            Kind::Call(call) => {
+                if matches!(call.name, CallName::Execve | CallName::Execveat) {
+                    self.failed_exec(task, call.returned);
+                }
+                self.call_in_turn(line, task, *call, when);
+            }
+            Kind::Limits(limits) => self.set_limits(task, (*limits).into()),
+            Kind::Clone { child, process, flags } => {
+                self.place_removals(task, None, when);
+                let unsure = self.unsure_in_copy(task, event.time, &event.cost, flags);
+                self.clone(line, task, New { child, process, flags, unsure });
+                self.remember_fork(task, child, event.time, &event.cost);
+            }
+            Kind::Exec { snapshot } => {
+                let snapshot = snapshot.map(|id| self.named(line, id)).transpose()?;
+                self.forget_exec(task);
+                self.place_removals(task, None, when);
+                let leaves =
+                    self.kins.leave_kin(&mut self.processes, &mut self.builder, (line, task), from, false);
+                self.exec(line, task, snapshot);
+                self.kins.left_kin(&mut self.processes, task, leaves);
+            }
+            Kind::Exit { .. } => {
+                self.forget_exec(task);
+                self.place_removals(task, None, when);
+                let leaves =
+                    self.kins.leave_kin(&mut self.processes, &mut self.builder, (line, task), from, true);
+                self.exit(line, task);
+                self.kins.left_kin(&mut self.processes, task, leaves);
+            }
+            // That of the exec's own line.
+            Kind::Snapshot { why: Why::Exec, .. } => {}
+            Kind::Snapshot { id, why, process } => {
+                let snapshot = self.named(line, id)?;
+                self.snapshot(line, task, why, process, snapshot);
+            }
+            Kind::Signal { signal: SIGSEGV, code: SI_KERNEL } => {
+                // A kernel that has torn down the old address space ends the task so.
+                let own = self.processes.tasks.get_mut(&task).filter(|own| own.torn_down);
+                own.into_iter().for_each(|own| own.dies_in_exec = true);
+            }
+            Kind::Signal { .. } | Kind::Frozen { .. } | Kind::TornDown { .. } | Kind::Lost { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// An execve of `task` has failed: the program goes on with what the kernel has read of its memory,
+    /// unless the call never returned.
+    fn failed_exec(&mut self, task: u32, returned: Returned) {
+        if returned == Returned::Never {
+            self.processes.tasks.get_mut(&task).into_iter().for_each(|own| own.dies_in_exec = true);
+            return;
+        }
+        self.end_exec(task).into_iter().for_each(|fault| self.fault(task, fault));
+    }
+
+    /// The execve ends in another image, or in none: its faults are no part of the plan.
+    fn forget_exec(&mut self, task: u32) {
+        self.end_exec(task).iter().for_each(|_| self.aside(aside::IN_EXEC));
+    }
+
+    /// The faults of the kernel in the execve that is over now.
+    fn end_exec(&mut self, task: u32) -> Vec<Fault> {
+        self.processes.tasks.get_mut(&task).map(|own| std::mem::take(&mut own.in_exec)).unwrap_or_default()
+    }
+
+    /// Snapshot `id`, which `line` names.
+    fn named(&mut self, line: u32, id: u32) -> Result<Snapshot, ReadError> {
+        let snapshot = self.recording.snapshot(id)?.ok_or_else(|| self.recording.no_snapshot(line, id))?;
+        self.builder.lines += snapshot.areas.len() + snapshot.pages.len();
+        Ok(snapshot)
+    }
+
+    /// A task that no clone has announced: the first, or one that ran before the recording began.
+    fn meet(&mut self, task: u32, line: u32) {
+        if self.processes.tasks.contains_key(&task) {
+            return;
+        }
+        self.processes.tasks.insert(task, Task { process: task, ..Task::default() });
+        self.processes.members.entry(task).or_default().push(task);
+        if self.recording.format() == Format::Strace {
+            self.exec(line, task, None);
+        }
+    }
+
+    /// The end of a fault that no page ended: a signal, if the task's next event is one.
+    fn close_fault(&mut self, number: u32, next: &Kind) {
+        let Some(task) = self.processes.tasks.get_mut(&number) else { return };
+        let Some(index) = task.open_fault.take() else { return };
+        self.builder.open_faults -= 1;
+        let step = index.checked_sub(task.first).and_then(|at| task.steps.get_mut(at as usize));
+        match (next, step) {
+            (Kind::Signal { signal, code }, Some(step)) => {
+                if let What::Fault { ends, .. } = &mut step.what {
+                    *ends = Ends::Signal(*signal, *code);
+                }
+            }
+            _ => self.aside(aside::NO_END),
+        }
+    }
+
+    /// Events of this task were lost: of its address space it is not known from now on what it is like.
+    fn lose_task(&mut self, task: u32, line: u32) {
+        self.meet(task, line);
+        self.aside(aside::LOSSES);
+        self.forget_files();
+        self.process_of(task).map(|process| self.processes.limits.remove(&process));
+        let space = self.processes.tasks.get(&task).and_then(|task| task.space);
+        let members =
+            space.and_then(|space| self.processes.spaces.get(&space)).map(|space| space.members.clone());
+        for member in members.unwrap_or_else(|| vec![task]) {
+            if let Some(member) = self.processes.tasks.get_mut(&member) {
+                member.lost = true;
+            }
+        }
+    }
+
+    /// Events were lost, nobody knows whose: of no address space is it known from now on what it is like,
+    /// until an exec behind the last loss. A loss of 0 events is the end of one that began before.
+    fn lose(&mut self, events: u64) {
+        if events == 0 {
+            self.losses.under_way = self.losses.under_way.saturating_sub(1);
+        } else {
+            self.aside(aside::LOSSES);
+            // A text by strace loses what one line says, and goes on behind it.
+            let ends = self.recording.format() != Format::Strace;
+            self.losses.under_way = self.losses.under_way.saturating_add(ends.into());
+        }
+        self.forget_files();
+        self.processes.limits.clear();
+        self.processes.tasks.values_mut().for_each(|task| task.lost = true);
+    }
+
+    /// Plans the events that took effect before `event`, and then `event`, unless that takes effect later.
+    pub(super) fn in_turn(&mut self, event: Event) -> Result<(), ReadError> {
+        if !self.waiting.is_empty() {
+            let until = if self.is_behind_all(&event) { u64::MAX } else { event.time };
+            self.plan_waiting(until)?;
+        }
+        match self.takes_effect(&event) {
+            Some((space, at, reads)) => self.waiting.push(Waiting { at, reads, space, event }),
+            None => self.plan(event)?,
+        }
+        Ok(())
+    }
+
+    /// Plans the events that have taken effect at `until`.
+    pub(super) fn plan_waiting(&mut self, until: u64) -> Result<(), ReadError> {
+        let place = |waiting: &Waiting| (waiting.at, waiting.reads, waiting.event.line);
+        loop {
+            let due = self.waiting.iter().enumerate().filter(|(_, waiting)| waiting.at <= until);
+            let Some((first, _)) = due.min_by_key(|(_, waiting)| place(waiting)) else { return Ok(()) };
+            let event = self.waiting.swap_remove(first).event;
+            self.plan(event)?;
+        }
+    }
+
+    fn plan(&mut self, event: Event) -> Result<(), ReadError> {
+        self.builder.segment.events += 1;
+        self.recorded.note(&event);
+        self.note_beside(&event);
+        self.event(event)
+    }
+
+    /// Returns true if all events that wait come before `event`, whatever their times: one is of its task, or
+    /// makes its task; or all tasks stand still.
+    fn is_behind_all(&self, event: &Event) -> bool {
+        let still = matches!(event.kind, Kind::Snapshot { .. } | Kind::Frozen { .. } | Kind::Lost { .. });
+        let waits = || self.waiting.iter().any(|waiting| waiting.event.task == event.task);
+        still || !self.processes.tasks.contains_key(&event.task) || waits()
+    }
+
+    /// A call, in its place: behind a removal that has refused it, even if the recording has that later.
+    pub(super) fn call_in_turn(&mut self, line: u32, task: u32, call: Call, when: When) {
+        if let Some(segment) = self.waits_for_removal(task, &call) {
+            self.removals.held.push(Held { line, task, call, segment, until: when.to });
+            return;
+        }
+        let removed = removed_by(&call);
+        self.made_anew(task, &call, when);
+        self.place_removals(task, Some(&call), when);
+        self.call(line, task, call);
+        if let Some(segment) = removed {
+            self.note_removal(line, task, segment, when);
+        }
+    }
+
+    /// Calls that wait for a removal which has not come until `time`, or the next event of `task`, are
+    /// planned where they are.
+    pub(super) fn release(&mut self, task: u32, time: u64) {
+        if self.removals.held.is_empty() {
+            return;
+        }
+        let over = |held: &mut Held| held.until < time || held.task == task;
+        let held: Vec<Held> = self.removals.held.extract_if(.., over).collect();
+        held.into_iter().for_each(|held| self.call(held.line, held.task, held.call));
+    }
+
+    /// The same for all of them.
+    pub(super) fn release_all(&mut self) {
+        self.release(0, u64::MAX);
+    }
+
+    fn note_removal(&mut self, line: u32, task: u32, segment: u64, when: When) {
+        let followed =
+            self.files.segments.contains_key(&segment) && !self.removals.outside.contains(&segment);
+        if self.removals.doubted || !followed || self.removals.known.contains_key(&segment) {
+            return;
+        }
+        let old = |id: &u64| self.removals.known.get(id).is_some_and(|own| own.until + SLACK < when.from);
+        let old: Vec<u64> = self.removals.open.iter().copied().filter(old).collect();
+        old.into_iter().for_each(|id| self.place(id, task));
+        let file = self.files.names.get(&key(segment)).copied();
+        let has = |space: &Space| space.areas.iter().any(|(_, area)| area.file == file);
+        let spaces = self.processes.spaces.iter().filter(|(_, space)| file.is_some() && has(space));
+        let spaces = spaces.map(|(number, _)| *number).collect();
+        self.removals.known.insert(segment, Removal { line, until: when.to, spaces, placed: false });
+        if file.is_some() {
+            self.removals.open.push(segment);
+        }
+        let is_for = |held: &mut Held| held.segment == segment;
+        let held: Vec<Held> = self.removals.held.extract_if(.., is_for).collect();
+        for held in held {
+            // It was refused while this removal was under way.
+            if self.removals.known.get(&segment).is_some_and(|removal| !removal.placed) {
+                self.place(segment, held.task);
+            }
+            self.call(held.line, held.task, held.call);
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The segment that is being built: its steps, and what each waits for.
+
+use super::order::Stamp;
+use super::processes::Processes;
+use super::step::{Segment, Step, TaskSteps, What};
+use rustc_hash::FxHashMap as HashMap;
+use std::collections::hash_map::Entry;
+
+/// Steps of a segment, at most.
+pub const SEGMENT: usize = 1 << 20;
+/// And so many more, where the end of a fault is still to come.
+const SLACK: usize = 1 << 10;
+/// A segment also ends when its steps wait for so many times as many others as it may have steps.
+const WAITS: usize = 8;
+/// Or when the snapshots in it have so many lines.
+const LINES: usize = 1 << 21;
+
+/// Builds a segment.
+#[derive(Default)]
+pub(super) struct SegmentBuilder {
+    pub(super) segment: Segment,
+    /// Steps of a segment, at most.
+    pub(super) limit: usize,
+    steps: usize,
+    /// Faults in it of which the end is still to come.
+    pub(super) open_faults: usize,
+    /// Lines of the snapshots in it.
+    pub(super) lines: usize,
+    /// Tasks with steps in it.
+    active: Vec<u32>,
+    /// What the next step waits for.
+    pub(super) waits: Vec<Stamp>,
+}
+
+impl SegmentBuilder {
+    /// Returns a builder of segments of at most `limit` steps.
+    pub(super) fn of(limit: usize) -> SegmentBuilder {
+        SegmentBuilder { limit, ..SegmentBuilder::default() }
+    }
+
+    /// Returns whether what has gathered takes as much memory as a segment may. `holds`: a call waits for
+    /// its place.
+    pub(super) fn is_full(&self, holds: bool) -> bool {
+        // The end of a fault is in the event behind it.
+        let limit = if self.open_faults > 0 || holds { self.limit + SLACK } else { self.limit };
+        self.steps >= limit || self.segment.waits.len() / WAITS >= self.limit || self.lines >= LINES
+    }
+
+    /// Adds a step of `task`, which waits for what is in `waits`.
+    pub(super) fn push(&mut self, processes: &mut Processes, task: u32, line: u32, what: What) {
+        let from = self.segment.waits.len() as u32;
+        let mut waits = std::mem::take(&mut self.waits);
+        for stamp in waits.drain(..) {
+            self.wait(processes, task, stamp);
+        }
+        self.waits = waits;
+        let range = from..self.segment.waits.len() as u32;
+        let Some(own) = processes.tasks.get_mut(&task) else { return };
+        if own.steps.is_empty() {
+            self.active.push(task);
+        }
+        own.next += 1;
+        own.steps.push(Step { line, waits: range, what });
+        self.steps += 1;
+        if let Some(space) = own.space.and_then(|space| processes.spaces.get_mut(&space)) {
+            space.order.note_step(task);
+        }
+    }
+
+    /// `task` must wait for `other`, unless that is certain already.
+    fn wait(&mut self, processes: &mut Processes, task: u32, other: Stamp) {
+        if other == Stamp::START || other.task == task {
+            return;
+        }
+        // What was planned in an earlier segment is done; a task that is forgotten was, too.
+        if processes.tasks.get(&other.task).is_none_or(|other_task| other.index < other_task.first) {
+            return;
+        }
+        let Some(own) = processes.tasks.get_mut(&task) else { return };
+        match own.known.entry(other.task) {
+            Entry::Occupied(known) if *known.get() >= other.index => return,
+            Entry::Occupied(mut known) => drop(known.insert(other.index)),
+            Entry::Vacant(known) => drop(known.insert(other.index)),
+        }
+        self.segment.waits.push(other);
+    }
+
+    /// Hands out what has gathered, if anything, and with it how many faults have no end.
+    pub(super) fn finish(&mut self, processes: &mut Processes) -> Option<(Segment, usize)> {
+        let mut segment = std::mem::take(&mut self.segment);
+        if segment.events == 0 {
+            return None;
+        }
+        (self.steps, self.lines) = (0, 0);
+        self.active.sort_unstable();
+        for number in self.active.drain(..) {
+            let Some(task) = processes.tasks.get_mut(&number) else { continue };
+            segment.tasks.push(TaskSteps {
+                task: number,
+                first: task.first,
+                steps: std::mem::take(&mut task.steps),
+                runs: !task.made_here,
+            });
+        }
+        // Everything planned so far is done before the next segment begins.
+        processes.tasks.retain(|_, task| task.process != 0);
+        for task in processes.tasks.values_mut() {
+            task.known = HashMap::default();
+            task.exits_known = 0;
+            (task.first, task.made_here, task.open_fault) = (task.next, false, None);
+        }
+        for space in processes.spaces.values_mut() {
+            space.order.forget();
+        }
+        Some((segment, std::mem::take(&mut self.open_faults)))
+    }
+}
