@@ -8,10 +8,13 @@ mod munmap_hold;
 mod munmap_stall;
 mod page_fault;
 mod published;
+mod registry;
 mod single;
 mod tasks;
 mod victim;
 mod writers;
+
+pub use registry::ALL;
 
 use super::findings::Findings;
 use super::scale::Scale;
@@ -36,18 +39,6 @@ pub trait Experiment: Sync {
     /// What the engine or the host refuses: no memory, as a rule.
     fn run(&self, scale: &Scale, steps: &Steps) -> anyhow::Result<Findings>;
 }
-
-/// All there are, in the order of the steps.
-pub const ALL: [&dyn Experiment; 8] = [
-    &munmap_hold::MunmapHold,
-    &munmap_stall::MunmapStall,
-    &fault_throughput::FaultThroughput,
-    &i_mmap::IMmap,
-    &hugetlb::Hugetlb,
-    &page_fault::PageFault,
-    &mmap_churn::MmapChurn,
-    &writers::Writers,
-];
 
 #[cfg(test)]
 #[path = "tests.rs"]

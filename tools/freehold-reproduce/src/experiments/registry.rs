@@ -1,0 +1,17 @@
+//! The list of all experiments.
+
+use super::{
+    Experiment, fault_throughput, hugetlb, i_mmap, mmap_churn, munmap_hold, munmap_stall, page_fault, writers,
+};
+
+/// All there are, in the order of the steps.
+pub const ALL: [&dyn Experiment; 8] = [
+    &munmap_hold::MunmapHold,
+    &munmap_stall::MunmapStall,
+    &fault_throughput::FaultThroughput,
+    &i_mmap::IMmap,
+    &hugetlb::Hugetlb,
+    &page_fault::PageFault,
+    &mmap_churn::MmapChurn,
+    &writers::Writers,
+];
