@@ -1,6 +1,7 @@
 //! System calls: the arguments of a recording to the engine's calls, and their answers back.
 
 use super::TASK_SIZE;
+use super::answers::returned;
 use super::length;
 use super::prctl;
 use super::world::{Mapped, UNNAMED, World};
@@ -131,13 +132,6 @@ pub(super) fn may_use(process: &Process, at: u64, len: u64, rights: VmFlags) -> 
         at = end_of_vma;
     }
     Ok(())
-}
-
-pub(super) fn returned(result: Result<u64, Errno>) -> Returned {
-    match result {
-        Ok(value) => Returned::Value(value),
-        Err(Errno(number)) => Returned::Error(number as u16),
-    }
 }
 
 fn mmap(world: &World, process: &Process, planned: &PlannedCall, chooses: bool) -> Result<u64, Errno> {

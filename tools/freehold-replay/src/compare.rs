@@ -4,7 +4,8 @@
 use super::contents;
 use super::found::Found;
 use super::grown;
-use super::image::{Image, maps_around};
+use super::image::Image;
+use super::maps::maps_around;
 use super::outcome::Difference;
 use super::refused::{self, is_of_unknown_length};
 use super::resident::{self, Resident};

@@ -3,7 +3,7 @@
 
 use super::TASK_SIZE;
 use super::image::Image;
-use super::refused::above;
+use super::maps::above;
 use super::workers::lock;
 use freehold::fault::Access;
 use freehold::vma::flags::VmFlags;

@@ -1,21 +1,16 @@
 //! What tasks run in, and how far they are.
 
 use super::contents::Lineage;
-use super::files::Reached;
 use super::grown::Holes;
 use super::pagers::Pagers;
+use super::reached::Reached;
 use super::touched::Touched;
-use freehold::report::maps::MapLine;
 use freehold::space::limits::Limits;
-use freehold_machine::{Machine, Process};
+use freehold_machine::Process;
 use freehold_trace::KnownLimits;
 use freehold_trace::plan::TaskSteps;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-
-/// Lines of maps on each side of a difference.
-const AROUND: usize = 3;
 
 /// An address space that tasks run in; its counts are kept when the last of them lets go of it.
 pub(super) struct Image {
@@ -101,29 +96,4 @@ impl Totals {
     pub(super) fn rungs(&self) -> (u64, u64) {
         (self.vma_lock.load(Relaxed), self.mmap_lock.load(Relaxed))
     }
-}
-
-/// The VMAs that lie in a range of addresses, or reach into it.
-pub(super) fn lines_in(process: &Process, range: Range<u64>) -> impl Iterator<Item = MapLine<Machine>> {
-    process.maps(range.start).take_while(move |line| line.start < range.end)
-}
-
-/// The VMA at an address and its neighbours, as /proc/PID/maps shows them.
-pub(super) fn maps_around(process: &Process, at: u64) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    let mut after = 0;
-    for line in process.maps(0) {
-        if line.end <= at {
-            if lines.len() == AROUND {
-                lines.remove(0);
-            }
-        } else if line.start > at {
-            after += 1;
-        }
-        if after > AROUND {
-            break;
-        }
-        lines.push(line.to_string());
-    }
-    lines
 }

@@ -13,6 +13,7 @@
 //! ```
 #![deny(unsafe_code)]
 
+mod answers;
 mod calls;
 mod compare;
 mod contents;
@@ -20,21 +21,25 @@ mod files;
 mod found;
 mod grown;
 mod image;
+mod layout;
 mod length;
 pub mod locking;
+mod maps;
 mod opened;
+mod options;
 pub mod outcome;
 mod pagers;
 mod perform;
 pub mod picture;
 mod place;
 mod prctl;
+mod reached;
 mod refused;
 pub mod report;
 mod resident;
 mod run;
 mod runs;
-mod shared;
+mod shmem_sizes;
 mod source;
 mod start;
 pub mod table;
@@ -46,70 +51,24 @@ mod untold;
 mod workers;
 mod world;
 
+pub use options::Options;
 pub use source::{STDIN, Source};
 pub use tasks::{NoTask, Tasks};
 pub use workers::Workers;
 
 use found::Found;
-use freehold_machine::{Cpu, Process};
+use freehold_machine::Cpu;
 use freehold_pagetable::X86_4;
 use freehold_sync::stats::{Histogram, LockSnapshot};
-use freehold_trace::plan::{Frozen, Planner, Recorded, SEGMENT, Segment};
+use freehold_trace::plan::{Frozen, Planner, Recorded, Segment};
 use freehold_trace::{Format, ReadError};
-use locking::Design;
+use maps::TASK_SIZE;
 use outcome::{Beside, FlushCount, KindTime, LinuxTime, Outcome, Rungs, Spread};
 use run::Run;
 use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
 use world::World;
-
-/// The end of what is replayed.
-const TASK_SIZE: u64 = <Process>::TASK_SIZE;
-
-/// How to replay.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Virtual CPUs, each with a worker.
-    pub cpus: usize,
-    /// With contents; else on memory that has none.
-    pub backed: bool,
-    /// The machine has protection keys; a replay that needs them begins again with them by itself.
-    pub keys: bool,
-    /// How locks are used.
-    pub design: Design,
-    /// What varies the interleaving.
-    pub seed: u64,
-    /// Look for stale translations all the time, which costs time.
-    pub oracles: bool,
-    /// Steps planned and run at a time, at most: with fewer, tasks meet more often.
-    pub segment: usize,
-    /// Compare where things go that have no fixed place. For this, calls that change which addresses are
-    /// free keep their order; else Linux's places are taken over.
-    pub places: bool,
-    /// Steps that a task takes in a row, at most. Enough to make the price of a switch small.
-    pub turn: u32,
-    /// What the workers are.
-    pub workers: Workers,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        Options {
-            cpus,
-            backed: false,
-            keys: false,
-            design: Design::default(),
-            seed: 0,
-            oracles: false,
-            segment: SEGMENT,
-            places: true,
-            turn: 256,
-            workers: Workers::default(),
-        }
-    }
-}
 
 /// A listener that wants to know how far a replay has come.
 pub trait Progress {

@@ -2,7 +2,7 @@
 
 use super::image::Image;
 use super::length;
-use super::shared;
+use super::shmem_sizes;
 use super::workers::lock;
 use super::world::{Mapped, World};
 use freehold::counted::{Counted, Weak};
@@ -104,7 +104,7 @@ impl Opened {
                 let end = offset.saturating_add(len);
                 let resized = if mode == 0 { self.resize(self.mapping.size().max(end)) } else { Ok(()) };
                 if resized.is_ok() {
-                    shared::allocate(&self.mapping, offset..end);
+                    shmem_sizes::allocate(&self.mapping, offset..end);
                 }
                 done(resized)
             }

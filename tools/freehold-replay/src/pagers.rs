@@ -6,8 +6,8 @@
 //! again, or before the call that wants it is made.
 
 use super::TASK_SIZE;
-use super::calls::returned;
-use super::image::lines_in;
+use super::answers::returned;
+use super::maps::lines_in;
 use super::workers::lock;
 use freehold::error::Errno;
 use freehold::hugetlb::HugePageSize;

@@ -4,14 +4,17 @@ use super::TASK_SIZE;
 use super::calls;
 use super::compare;
 use super::contents::{self, Lineage};
-use super::files::{self, Reached};
+use super::files;
 use super::found::{Found, Other};
 use super::grown;
-use super::image::{Image, Task, maps_around};
+use super::image::{Image, Task};
+use super::layout;
+use super::maps::{above, maps_around};
 use super::outcome::Difference;
 use super::pagers::Registered;
 use super::place::{self, Chosen};
 use super::prctl::Inherited;
+use super::reached::Reached;
 use super::refused::{self, Refused, is_of_unknown_length};
 use super::start;
 use super::touched::{self, How, Touched};
@@ -166,7 +169,7 @@ impl<'w, 'c> Performer<'w, 'c> {
             self.found.set_aside(aside::COPIED, 1);
             return;
         }
-        let above = (ends == Ends::Signal(SIGSEGV, 1)).then(|| refused::above(image.process(), address));
+        let above = (ends == Ends::Signal(SIGSEGV, 1)).then(|| above(image.process(), address));
         let mut ended = self.fault(image, task.number, line, address, code);
         if (ends, ended) == (Ends::Resolved, Ends::Signal(SIGBUS, 2))
             && refused::huge_page(image.process(), address).is_some()
@@ -527,7 +530,7 @@ impl<'w, 'c> Performer<'w, 'c> {
                     }
                 }
                 let (reached, touched) = (Reached::default(), Touched::default());
-                let places = self.world.options.places && place::base(start).is_some();
+                let places = self.world.options.places && layout::base(start).is_some();
                 let image =
                     Image::new(&self.world.totals, process, places, Lineage::fresh(), reached, touched);
                 self.world.runs(task.number, &image);

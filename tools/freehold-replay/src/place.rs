@@ -5,16 +5,14 @@
 //! to look, which is drawn at random: it puts the program's loader there, or else the vdso, whose end the
 //! snapshot shows. In the legacy layout, which looks upwards, it is their start.
 
+use super::answers::returned;
 use super::calls;
 use super::image::Image;
 use super::world::{Mapped, World};
-use freehold::{
-    call::RemapFlags,
-    space::{LEGACY_BASE, Layout},
-};
+use freehold::call::RemapFlags;
 use freehold_machine::Process;
-use freehold_trace::plan::{PlannedCall, Start};
-use freehold_trace::{Area, CallName, Returned};
+use freehold_trace::plan::PlannedCall;
+use freehold_trace::{CallName, Returned};
 
 /// Bytes that an entry of a page table's middle level maps.
 const HUGE: u64 = 2 << 20;
@@ -24,29 +22,6 @@ const MAP_ANONYMOUS: u64 = 0x20;
 const MAP_32BIT: u64 = 0x40;
 const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
 const MREMAP_FIXED: u64 = 2;
-/// Nothing below is placed from the top downwards: programs lie there.
-const LOWEST_BASE: u64 = 0x6000_0000_0000;
-/// How far above its lowest place the legacy layout may begin: 2^32 pages.
-const LEGACY_DRAWN: u64 = 1 << 44;
-
-/// Where Linux begins to look for room, and from which end, where the start tells.
-pub(super) fn base(start: &Start) -> Option<(u64, Layout)> {
-    match start {
-        Start::Shown(snapshot) => base_of(&snapshot.areas),
-        Start::Unknown => None,
-    }
-}
-
-fn base_of(areas: &[Area]) -> Option<(u64, Layout)> {
-    let stack = areas.iter().find(|area| area.name == "[stack]")?;
-    let below = areas.iter().filter(|area| area.end <= stack.start).map(|area| area.end).max()?;
-    if below > LOWEST_BASE {
-        return Some((below, Layout::TopDown));
-    }
-    let drawn = LEGACY_BASE..LEGACY_BASE + LEGACY_DRAWN;
-    let first = areas.iter().map(|area| area.start).filter(|start| drawn.contains(start)).min()?;
-    Some((first, Layout::BottomUp))
-}
 
 /// A call for which the kernel has chosen a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,7 +119,7 @@ impl Chosen {
             CallName::Mremap => {
                 let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
                 let moved = process.mremap(ours, args[2], args[2], flags, self.linux);
-                return Some(calls::returned(moved.map_err(|error| error.errno())));
+                return Some(returned(moved.map_err(|error| error.errno())));
             }
             CallName::Shmat => drop(process.shmdt(ours)),
             _ => drop(process.munmap(ours, args[1])),
@@ -152,7 +127,3 @@ impl Chosen {
         calls::answer(world, process, planned, false)
     }
 }
-
-#[cfg(test)]
-#[path = "place_tests.rs"]
-mod tests;

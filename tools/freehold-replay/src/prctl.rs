@@ -1,6 +1,6 @@
 //! What prctl says about all of a program's memory.
 
-use super::calls::returned;
+use super::answers::returned;
 use super::start;
 use freehold::error::Errno;
 use freehold::space::{Mdwe, ThpDisable};

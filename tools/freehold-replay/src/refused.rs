@@ -4,8 +4,9 @@
 //! Where the engine, which knows of no such reason, makes such a call all the same, that is no difference;
 //! but it is undone, so that what comes later is compared with the same state.
 
-use super::image::{Image, lines_in};
+use super::image::Image;
 use super::length;
+use super::maps::lines_in;
 use super::runs::Runs;
 use super::world::{Mapped, World, is_of_driver};
 use freehold::report::maps::MapLine;
@@ -271,12 +272,6 @@ pub(super) fn huge_page(process: &Process, address: u64) -> Option<Range<u64>> {
 pub(super) fn is_readable(process: &Process, address: u64) -> bool {
     let vma = process.find_vma(address).filter(|vma| vma.start() <= address);
     vma.is_some_and(|vma| vma.flags().contains(VmFlags::READ))
-}
-
-/// Where memory begins that would grow down to `address`, if none is mapped there.
-pub(super) fn above(process: &Process, address: u64) -> Option<u64> {
-    let next = process.maps(address).next()?;
-    (next.start > address && next.flags.contains(VmFlags::GROWSDOWN)).then_some(next.start)
 }
 
 /// Takes away what has grown down to `address` from `start`.

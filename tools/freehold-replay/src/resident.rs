@@ -14,10 +14,11 @@
 //! the most that this allows.
 
 use super::compare::{FILE_PAGE, Finding};
-use super::files::{AROUND, How};
 use super::found::Found;
-use super::image::{Image, maps_around};
+use super::image::Image;
+use super::maps::maps_around;
 use super::outcome::Tally;
+use super::reached::{AROUND, How};
 use super::runs::Runs;
 use super::touched::Of;
 use super::world::World;

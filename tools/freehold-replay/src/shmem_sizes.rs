@@ -1,6 +1,5 @@
 //! Blocks of shared memory: the sizes that the recorded machine had, and what of its pages they leave open.
 
-use super::files::Reached;
 use super::image::Image;
 use super::workers::lock;
 use super::world::World;
@@ -134,15 +133,6 @@ pub(super) fn allocate(mapping: &Mapping<Machine>, bytes: Range<u64>) {
         for index in (bytes.start / PAGE..end).take(MOST_ALLOCATED as usize) {
             // What cannot be had is absent, which the comparison shows.
             let _ = mapping.fill(PageIndex::new(index));
-        }
-    }
-}
-
-impl Reached {
-    /// A fault has mapped all that the engine has in `blocks` now, and that nothing else explains.
-    pub(super) fn with_blocks(&self, process: &Process, blocks: &Range<u64>) {
-        if !blocks.is_empty() {
-            self.follow(process, blocks.start, blocks.end - blocks.start);
         }
     }
 }

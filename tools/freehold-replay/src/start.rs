@@ -1,6 +1,6 @@
 //! The address space that an exec makes, as its snapshot shows it.
 
-use super::place;
+use super::layout;
 use super::world::{MEMORY, Mapped, World};
 use anyhow::{Context, Result, bail};
 use freehold::fault::Access;
@@ -27,7 +27,7 @@ pub(super) type Present = Vec<(Range<u64>, Access)>;
 /// Maps what the start says. The pages that were there are left for the program's CPU to touch.
 pub(super) fn start(world: &World, start: &Start) -> Result<(Process, Present)> {
     let config = world.config();
-    let (mmap_base, layout) = place::base(start).unwrap_or((config.mmap_base, config.layout));
+    let (mmap_base, layout) = layout::base(start).unwrap_or((config.mmap_base, config.layout));
     let process = Process::new(&world.engine, &SpaceConfig { mmap_base, layout, ..config })?;
     let Start::Shown(snapshot) = start else { return Ok((process, Vec::new())) };
     for area in snapshot.areas.iter().filter(|area| area.name != VSYSCALL) {

@@ -20,7 +20,7 @@
 //! *unsure* in the child, present or not, until a store to it or a call that takes it.
 
 use super::TASK_SIZE;
-use super::image::lines_in;
+use super::maps::lines_in;
 use super::runs::Runs;
 use super::workers::lock;
 use freehold::vma::flags::VmFlags;

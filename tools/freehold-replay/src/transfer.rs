@@ -1,7 +1,8 @@
 //! process_vm_readv and process_vm_writev: what they return, and whether what was read is what the recording
 //! shows.
 
-use super::calls::{may_use, returned};
+use super::answers::returned;
+use super::calls::may_use;
 use super::refused::rests_on_length;
 use freehold::error::Errno;
 use freehold::remote::IoVec;

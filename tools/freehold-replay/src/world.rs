@@ -4,7 +4,7 @@ use super::Options;
 use super::image::{Image, Totals};
 use super::length;
 use super::opened::Opened;
-use super::shared::Recorded;
+use super::shmem_sizes::Recorded;
 use super::workers::lock;
 use freehold::counted::Counted;
 use freehold::engine::{Blocks, Config, Engine, HugePages, SharedHuge};
