@@ -2,7 +2,7 @@
 
 use super::mounts::Device;
 use super::op::Op;
-use super::raw::{Mapped, Raw, What};
+use super::raw::{Mapped, Raw, RawKind};
 use freehold_trace::operation::{fcntl, personality, prctl, uffdio};
 use freehold_trace::{Call, CallName, FaultCode, Kind, Returned, Snapshot, Transfer, Why};
 use std::collections::HashMap;
@@ -98,24 +98,24 @@ impl<'a> Assembler<'a> {
     /// Takes note of a report.
     pub fn report(&mut self, raw: Raw) {
         let Raw { time, cpu, thread, what } = raw;
-        if let What::Lost(events) = what {
+        if let RawKind::Lost(events) = what {
             self.give_up_what_is_open();
             self.made.ops.push(Op::new(time, None, 0, Some(Kind::Lost { events })));
             return;
         }
-        if let What::Exec { thread, before } = what {
+        if let RawKind::Exec { thread, before } = what {
             self.renumber(thread, before);
         }
         // Of who is no longer known, or was never made, nothing is told.
         let Some(task) = self.tasks.get_mut(&thread) else { return };
         // What the kernel still does for one that exits is not its doing.
-        if task.exited && what != What::TornDown {
+        if task.exited && what != RawKind::TornDown {
             return;
         }
         let (serial, process) = (task.serial, task.process);
         let ops = &mut self.made.ops;
         match what {
-            What::Fault { address, code } => {
+            RawKind::Fault { address, code } => {
                 task.call.iter_mut().for_each(|call| call.faulted = true);
                 let in_exec = task.call.as_ref().is_some_and(|call| is_exec(call.name));
                 let kind = Kind::Fault { address, code: FaultCode(code as u8), in_exec };
@@ -123,7 +123,7 @@ impl<'a> Assembler<'a> {
                 task.in_fault = true;
                 ops.push(Op::new(time, cpu, serial, Some(kind)));
             }
-            What::Resolved { address: resolved, major } => {
+            RawKind::Resolved { address: resolved, major } => {
                 let Some(op) = task.fault.and_then(|fault| ops.get_mut(fault)) else { return };
                 if matches!(op.kind, Some(Kind::Fault { address, .. }) if address == resolved)
                     && op.ended.is_none()
@@ -132,66 +132,66 @@ impl<'a> Assembler<'a> {
                     op.major = major;
                 }
             }
-            What::Enter(name, args) => self.enter(thread, Op::new(time, cpu, serial, None), name, args),
-            What::Unread(name) => {
+            RawKind::Enter(name, args) => self.enter(thread, Op::new(time, cpu, serial, None), name, args),
+            RawKind::Unread(name) => {
                 self.enter(thread, Op::new(time, cpu, serial, None), name, [0; 6]);
                 let pending = self.tasks.get_mut(&thread).and_then(|task| task.call.as_mut());
                 pending.into_iter().for_each(|call| call.unread = true);
             }
-            What::Ranges(ranges) => task.ranges = Some(ranges),
-            What::Effective(set) => {
+            RawKind::Ranges(ranges) => task.ranges = Some(ranges),
+            RawKind::Effective(set) => {
                 let args = [set, 0, 0, 0, 0, 0];
                 let returned = Returned::Value(0);
                 let (name, file, transfer, beside) = (CallName::Capset, None, None, Vec::new());
                 let call = Call { name, args, returned, file, transfer, beside };
                 ops.push(Op::new(time, cpu, serial, Some(Kind::Call(Box::new(call)))));
             }
-            What::Leave(name, value) => self.leave(thread, name, value, time),
-            What::Lock { step, space, write } => {
+            RawKind::Leave(name, value) => self.leave(thread, name, value, time),
+            RawKind::Lock { step, space, write } => {
                 let by_fault = task.in_fault && !(write && task.call.is_some());
                 let of = if by_fault { task.fault } else { task.call.as_ref().map(|call| call.op) };
                 if let Some(op) = of.and_then(|op| ops.get_mut(op)) {
                     op.lock(step, space, write, time);
                 }
             }
-            What::NewTask { thread: child, flags } => self.new_task(thread, child, flags, time, cpu),
-            What::Exec { .. } => {
+            RawKind::NewTask { thread: child, flags } => self.new_task(thread, child, flags, time, cpu),
+            RawKind::Exec { .. } => {
                 if let Some(op) = task.call.as_ref().and_then(|call| ops.get_mut(call.op)) {
                     op.time = time;
                     op.kind = Some(Kind::Exec { snapshot: None });
                 }
             }
-            What::Exit { last } => {
+            RawKind::Exit { last } => {
                 task.exited = true;
                 let alive = self.alive.entry(process).or_insert(1);
                 *alive = alive.saturating_sub(1);
                 let last = last.unwrap_or(*alive == 0);
                 ops.push(Op::new(time, cpu, serial, Some(Kind::Exit { last })));
             }
-            What::TornDown => {
+            RawKind::TornDown => {
                 task.call.iter_mut().for_each(|call| call.commits |= is_exec(call.name));
                 ops.push(Op::new(time, cpu, serial, Some(Kind::TornDown { process })));
             }
-            What::Signal { signal, code } => {
+            RawKind::Signal { signal, code } => {
                 // So the kernel ends a process whose execve cannot go on, nor back.
                 let ends = (signal, code) == (libc::SIGSEGV, libc::SI_KERNEL);
                 task.call.iter_mut().for_each(|call| call.commits |= ends && is_exec(call.name));
                 ops.push(Op::new(time, cpu, serial, Some(Kind::Signal { signal: signal as u8, code })));
             }
-            What::Interrupt => {
+            RawKind::Interrupt => {
                 let of = task.call.as_ref().map(|call| call.op).or(task.fault);
                 if let Some(op) = of.and_then(|op| ops.get_mut(op)) {
                     op.interrupts += 1;
                 }
             }
-            What::Mapped(mapped) => {
+            RawKind::Mapped(mapped) => {
                 if let Some(call) = task.call.as_mut().filter(|call| maps(call.name)) {
                     call.mapped.push(*mapped);
                 }
             }
-            What::Snapshot(index) => self.snapshot(thread, index, time),
-            What::Limits(limits) => ops.push(Op::new(time, cpu, serial, Some(Kind::Limits(limits)))),
-            What::Lost(_) => {}
+            RawKind::Snapshot(index) => self.snapshot(thread, index, time),
+            RawKind::Limits(limits) => ops.push(Op::new(time, cpu, serial, Some(Kind::Limits(limits)))),
+            RawKind::Lost(_) => {}
         }
     }
 

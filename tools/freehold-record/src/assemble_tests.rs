@@ -5,7 +5,7 @@ use freehold_trace::TraceWriter;
 const ROOT: i32 = 700;
 
 /// What comes of reports, as lines of a recording, by time.
-fn lines(reports: &[(u64, i32, What)], snapshots: &mut [Snapshot]) -> Vec<String> {
+fn lines(reports: &[(u64, i32, RawKind)], snapshots: &mut [Snapshot]) -> Vec<String> {
     let mut assembler = Assembler::new(ROOT, snapshots);
     for (time, thread, what) in reports {
         assembler.report(Raw { time: *time, cpu: Some(1), thread: *thread, what: what.clone() });
@@ -26,21 +26,21 @@ fn snapshot(why: Why) -> Snapshot {
     Snapshot { id: 4, line: 0, why, process: 0, taken: (0, 0), threads: 1, comm, exe, status, areas, pages }
 }
 
-fn enter(name: CallName, args: &[u64]) -> What {
+fn enter(name: CallName, args: &[u64]) -> RawKind {
     let mut all = [0; 6];
     all[..args.len()].copy_from_slice(args);
-    What::Enter(name, all)
+    RawKind::Enter(name, all)
 }
 
-fn lock(step: LockStep, write: bool) -> What {
-    What::Lock { step, space: 0xabc, write }
+fn lock(step: LockStep, write: bool) -> RawKind {
+    RawKind::Lock { step, space: 0xabc, write }
 }
 
 const MAPPED: u64 = 0x7000;
 
-fn file() -> What {
+fn file() -> RawKind {
     let (start, len) = (MAPPED - 0x1000, 0x4000);
-    What::Mapped(Box::new(Mapped { start, len, inode: (8, 1, 99), path: "/lib/x".to_owned() }))
+    RawKind::Mapped(Box::new(Mapped { start, len, inode: (8, 1, 99), path: "/lib/x".to_owned() }))
 }
 
 /// Of another ioctl only the end is reported, and of a registration that could not be read only that there
@@ -48,18 +48,18 @@ fn file() -> What {
 #[test]
 fn ioctls_end_as_the_kernel_says() {
     let register = enter(CallName::Ioctl, &[3, 0xc020_aa00, 0x7000, 0x1000, 1]);
-    let leave = |value| What::Leave(CallName::Ioctl, value);
+    let leave = |value| RawKind::Leave(CallName::Ioctl, value);
     let story = [
         (10, ROOT, leave(0)),
         (20, ROOT, register),
         (22, ROOT, lock(LockStep::Taken(true), true)),
         (25, ROOT, leave(-22)),
         (27, ROOT, leave(0)),
-        (30, ROOT, What::Unread(CallName::Ioctl)),
+        (30, ROOT, RawKind::Unread(CallName::Ioctl)),
         (35, ROOT, leave(-14)),
-        (40, ROOT, What::Unread(CallName::Ioctl)),
+        (40, ROOT, RawKind::Unread(CallName::Ioctl)),
         (45, ROOT, leave(0)),
-        (50, ROOT, What::Unread(CallName::Ioctl)),
+        (50, ROOT, RawKind::Unread(CallName::Ioctl)),
     ];
     let expected = ["22 1 1 ioctl 3 c020aa00 7000 1000 1 = -22 e2 x3 w0", "40 1 1 L 1"];
     assert_eq!(lines(&story, &mut []), expected);
@@ -70,20 +70,20 @@ fn ioctls_end_as_the_kernel_says() {
 #[test]
 fn ranges_are_those_of_the_call_that_ends_next() {
     let advise = |count| enter(CallName::ProcessMadvise, &[0xffff_d8f0, 0x5000, count, 4, 0]);
-    let leave = |value| What::Leave(CallName::ProcessMadvise, value);
+    let leave = |value| RawKind::Leave(CallName::ProcessMadvise, value);
     let story = [
-        (10, ROOT, What::Ranges(vec![(0x7000, 0x1000), (0x9000, 0x1000)])),
+        (10, ROOT, RawKind::Ranges(vec![(0x7000, 0x1000), (0x9000, 0x1000)])),
         (11, ROOT, advise(2)),
         (15, ROOT, leave(0x2000)),
         (20, ROOT, advise(1)),
-        (21, ROOT, What::Ranges(vec![(0x7000, 0x1000)])),
+        (21, ROOT, RawKind::Ranges(vec![(0x7000, 0x1000)])),
         (25, ROOT, leave(-22)),
         // More than are read.
         (30, ROOT, advise(17)),
         (35, ROOT, leave(0x11000)),
-        (40, ROOT, What::Ranges(vec![(0x7000, 0x1000)])),
+        (40, ROOT, RawKind::Ranges(vec![(0x7000, 0x1000)])),
         (41, ROOT, enter(CallName::Madvise, &[0x7000, 0x1000, 4])),
-        (45, ROOT, What::Leave(CallName::Madvise, 0)),
+        (45, ROOT, RawKind::Leave(CallName::Madvise, 0)),
         (50, ROOT, advise(1)),
         (55, ROOT, leave(0x1000)),
     ];
@@ -105,7 +105,7 @@ fn a_call_takes_effect_when_it_gets_the_lock() {
         (20, ROOT, lock(LockStep::Taken(true), true)),
         (23, ROOT, file()),
         (25, ROOT, lock(LockStep::Released, true)),
-        (30, ROOT, What::Leave(CallName::Mmap, MAPPED as i64)),
+        (30, ROOT, RawKind::Leave(CallName::Mmap, MAPPED as i64)),
     ];
     let expected = "20 1 1 mmap 0 2000 1 2 3 0 = 7000 f1 e10 x10 w8 h5";
     assert_eq!(lines(&story, &mut []), [expected]);
@@ -124,8 +124,8 @@ fn a_downgrade_and_a_second_lock_are_told_apart() {
         (22, ROOT, lock(LockStep::Wanted, false)),
         (23, ROOT, lock(LockStep::Taken(true), false)),
         (24, ROOT, lock(LockStep::Released, false)),
-        (26, ROOT, What::Interrupt),
-        (30, ROOT, What::Leave(CallName::Munmap, 0)),
+        (26, ROOT, RawKind::Interrupt),
+        (30, ROOT, RawKind::Leave(CallName::Munmap, 0)),
     ];
     assert_eq!(lines(&story, &mut []), ["12 1 1 munmap 1000 1000 = 0 e2 x18 w1 h3 d4 l1 i1"]);
 }
@@ -133,14 +133,14 @@ fn a_downgrade_and_a_second_lock_are_told_apart() {
 #[test]
 fn a_fault_is_resolved_by_its_own_report_alone() {
     let story = [
-        (10, ROOT, What::Fault { address: 0x5000, code: 6 }),
+        (10, ROOT, RawKind::Fault { address: 0x5000, code: 6 }),
         (11, ROOT, lock(LockStep::Wanted, false)),
         (12, ROOT, lock(LockStep::Taken(true), false)),
         (14, ROOT, lock(LockStep::Released, false)),
-        (15, ROOT, What::Resolved { address: 0x5000, major: true }),
-        (20, ROOT, What::Fault { address: 0x6000, code: 4 }),
-        (21, ROOT, What::Resolved { address: 0x9000, major: false }),
-        (22, ROOT, What::Signal { signal: 11, code: 1 }),
+        (15, ROOT, RawKind::Resolved { address: 0x5000, major: true }),
+        (20, ROOT, RawKind::Fault { address: 0x6000, code: 4 }),
+        (21, ROOT, RawKind::Resolved { address: 0x9000, major: false }),
+        (22, ROOT, RawKind::Signal { signal: 11, code: 1 }),
     ];
     assert_eq!(lines(&story, &mut []), ["10 1 1 F 5000 6 x5 M r1 h2", "20 1 1 F 6000 4", "22 1 1 G 11 1"]);
 }
@@ -149,12 +149,12 @@ fn a_fault_is_resolved_by_its_own_report_alone() {
 fn a_fault_within_a_call_leaves_the_calls_lock_to_the_call() {
     let story = [
         (10, ROOT, enter(CallName::Mincore, &[0x1000, 0x1000, 0x5000])),
-        (11, ROOT, What::Fault { address: 0x5000, code: 2 }),
+        (11, ROOT, RawKind::Fault { address: 0x5000, code: 2 }),
         (12, ROOT, lock(LockStep::Wanted, false)),
         (13, ROOT, lock(LockStep::Taken(true), false)),
         (14, ROOT, lock(LockStep::Released, false)),
-        (15, ROOT, What::Resolved { address: 0x5000, major: false }),
-        (20, ROOT, What::Leave(CallName::Mincore, -12)),
+        (15, ROOT, RawKind::Resolved { address: 0x5000, major: false }),
+        (20, ROOT, RawKind::Leave(CallName::Mincore, -12)),
         (21, ROOT, lock(LockStep::Wanted, true)),
     ];
     let expected = ["10 1 1 mincore 1000 1000 5000 = -12 x10", "11 1 1 F 5000 2 x4 r1 h1"];
@@ -168,17 +168,17 @@ fn forks_copy_under_the_lock_and_threads_begin_where_they_are_made() {
         (11, ROOT, lock(LockStep::Wanted, true)),
         (12, ROOT, lock(LockStep::Taken(true), true)),
         (18, ROOT, lock(LockStep::Released, true)),
-        (20, ROOT, What::NewTask { thread: 800, flags: 0x0120_0000 }),
-        (22, 800, What::Fault { address: 0x5000, code: 7 }),
-        (30, ROOT, What::Leave(CallName::Fork, 800)),
+        (20, ROOT, RawKind::NewTask { thread: 800, flags: 0x0120_0000 }),
+        (22, 800, RawKind::Fault { address: 0x5000, code: 7 }),
+        (30, ROOT, RawKind::Leave(CallName::Fork, 800)),
         (40, 800, enter(CallName::Clone3, &[0x100, 0x58])),
-        (45, 800, What::NewTask { thread: 801, flags: 0x1_0100 }),
-        (50, 800, What::Leave(CallName::Clone3, 801)),
+        (45, 800, RawKind::NewTask { thread: 801, flags: 0x1_0100 }),
+        (50, 800, RawKind::Leave(CallName::Clone3, 801)),
         (60, ROOT, enter(CallName::Fork, &[])),
-        (61, ROOT, What::Leave(CallName::Fork, -11)),
-        (70, 800, What::Exit { last: None }),
-        (71, 801, What::Exit { last: None }),
-        (72, 801, What::TornDown),
+        (61, ROOT, RawKind::Leave(CallName::Fork, -11)),
+        (70, 800, RawKind::Exit { last: None }),
+        (71, 801, RawKind::Exit { last: None }),
+        (72, 801, RawKind::TornDown),
     ];
     let expected = [
         "12 1 1 N 2 2 1200000 e2 x18 w1 h6",
@@ -196,14 +196,14 @@ fn forks_copy_under_the_lock_and_threads_begin_where_they_are_made() {
 fn an_exec_has_the_snapshot_that_was_taken_of_it() {
     let mut snapshots = [snapshot(Why::Exec)];
     let story = [
-        (5, ROOT, What::NewTask { thread: 701, flags: 0x1_0100 }),
+        (5, ROOT, RawKind::NewTask { thread: 701, flags: 0x1_0100 }),
         (10, 701, enter(CallName::Execve, &[1, 2, 3])),
-        (12, ROOT, What::Exit { last: Some(false) }),
+        (12, ROOT, RawKind::Exit { last: Some(false) }),
         // The thread that calls goes on as the process's first.
-        (14, ROOT, What::Exec { thread: ROOT, before: 701 }),
-        (15, ROOT, What::Fault { address: 0x7f00, code: 2 }),
-        (20, ROOT, What::Snapshot(0)),
-        (30, ROOT, What::Leave(CallName::Execve, 0)),
+        (14, ROOT, RawKind::Exec { thread: ROOT, before: 701 }),
+        (15, ROOT, RawKind::Fault { address: 0x7f00, code: 2 }),
+        (20, ROOT, RawKind::Snapshot(0)),
+        (30, ROOT, RawKind::Leave(CallName::Execve, 0)),
     ];
     let expected =
         ["5 1 1 N 2 1 10100", "12 1 1 X", "15 1 2 f 7f00 2", "19 1 2 E 4 e9 x11", "20 - 2 S 4 exec 1"];
@@ -215,21 +215,21 @@ fn an_exec_has_the_snapshot_that_was_taken_of_it() {
 /// point of no return, where the old address space is torn down, never returns.
 #[test]
 fn an_exec_that_fails_is_kept_where_it_has_touched_memory() {
-    let signal = What::Signal { signal: 11, code: 128 };
+    let signal = RawKind::Signal { signal: 11, code: 128 };
     let story = [
         (10, ROOT, enter(CallName::Execve, &[1, 2, 3])),
-        (11, ROOT, What::Leave(CallName::Execve, -2)),
+        (11, ROOT, RawKind::Leave(CallName::Execve, -2)),
         (20, ROOT, enter(CallName::Execve, &[1, 2, 3])),
-        (21, ROOT, What::Fault { address: 0x7000, code: 0 }),
-        (22, ROOT, What::Leave(CallName::Execve, -8)),
+        (21, ROOT, RawKind::Fault { address: 0x7000, code: 0 }),
+        (22, ROOT, RawKind::Leave(CallName::Execve, -8)),
         (30, ROOT, enter(CallName::Execve, &[1, 2, 3])),
-        (31, ROOT, What::TornDown),
-        (32, ROOT, What::Leave(CallName::Execve, -22)),
+        (31, ROOT, RawKind::TornDown),
+        (32, ROOT, RawKind::Leave(CallName::Execve, -22)),
         (40, ROOT, enter(CallName::Execve, &[1, 2, 3])),
         (41, ROOT, signal.clone()),
-        (42, ROOT, What::Leave(CallName::Execve, -12)),
+        (42, ROOT, RawKind::Leave(CallName::Execve, -12)),
         (50, ROOT, enter(CallName::Execve, &[1, 2, 3])),
-        (51, ROOT, What::Exit { last: Some(true) }),
+        (51, ROOT, RawKind::Exit { last: Some(true) }),
     ];
     let expected = [
         "21 1 1 f 7000 0",
@@ -248,14 +248,14 @@ fn an_exec_that_fails_is_kept_where_it_has_touched_memory() {
 fn what_is_no_memory_management_is_left_out() {
     let story = [
         (10, ROOT, enter(CallName::Prctl, &[15, 1])),
-        (11, ROOT, What::Leave(CallName::Prctl, 0)),
+        (11, ROOT, RawKind::Leave(CallName::Prctl, 0)),
         (12, ROOT, enter(CallName::Prctl, &[41, 1])),
-        (13, ROOT, What::Leave(CallName::Prctl, 0)),
+        (13, ROOT, RawKind::Leave(CallName::Prctl, 0)),
         (14, ROOT, enter(CallName::Prctl, &[67, 1])),
-        (15, ROOT, What::Leave(CallName::Prctl, 0)),
+        (15, ROOT, RawKind::Leave(CallName::Prctl, 0)),
         (16, ROOT, enter(CallName::Execve, &[1, 2, 3])),
-        (17, ROOT, What::Leave(CallName::Execve, -2)),
-        (18, 999, What::Fault { address: 1, code: 4 }),
+        (17, ROOT, RawKind::Leave(CallName::Execve, -2)),
+        (18, 999, RawKind::Fault { address: 1, code: 4 }),
     ];
     assert_eq!(lines(&story, &mut []), ["12 1 1 prctl 29 1 0 0 0 = 0 x1", "14 1 1 prctl 43 1 0 0 0 = 0 x1"]);
 }
@@ -263,7 +263,7 @@ fn what_is_no_memory_management_is_left_out() {
 #[test]
 fn calls_that_never_return_are_kept() {
     let story = [
-        (10, ROOT, What::NewTask { thread: 701, flags: 0x1_0100 }),
+        (10, ROOT, RawKind::NewTask { thread: 701, flags: 0x1_0100 }),
         (11, 701, enter(CallName::Madvise, &[0x1000, 0x1000, 4])),
         (12, ROOT, enter(CallName::ExitGroup, &[3])),
     ];
@@ -275,7 +275,7 @@ fn calls_that_never_return_are_kept() {
 #[test]
 fn limits_are_of_processes_that_are_recorded() {
     let call = |time, name, args: &[u64], value| {
-        [(time, ROOT, enter(name, args)), (time + 1, ROOT, What::Leave(name, value))]
+        [(time, ROOT, enter(name, args)), (time + 1, ROOT, RawKind::Leave(name, value))]
     };
     let limits = freehold_trace::Limits {
         address_space: u64::MAX,
@@ -286,14 +286,20 @@ fn limits_are_of_processes_that_are_recorded() {
         may_lock: false,
     };
     let story = [
-        vec![(1, ROOT, What::Limits(Box::new(limits))), (2, ROOT, What::NewTask { thread: 701, flags: 0 })],
+        vec![
+            (1, ROOT, RawKind::Limits(Box::new(limits))),
+            (2, ROOT, RawKind::NewTask { thread: 701, flags: 0 }),
+        ],
         call(10, CallName::Setrlimit, &[8, 0, 0x1_0000], 0).into(),
         call(20, CallName::Setrlimit, &[8, 2, 1], -22).into(),
         call(30, CallName::Prlimit64, &[0, 9, 0x2000, u64::MAX], 0).into(),
         call(40, CallName::Prlimit64, &[701, 9, 0x3000, u64::MAX], 0).into(),
         call(50, CallName::Prlimit64, &[1, 9, 0x3000, u64::MAX], 0).into(),
         call(60, CallName::Capset, &[0x4000], 0).into(),
-        vec![(70, ROOT, What::Unread(CallName::Setrlimit)), (75, ROOT, What::Leave(CallName::Setrlimit, 0))],
+        vec![
+            (70, ROOT, RawKind::Unread(CallName::Setrlimit)),
+            (75, ROOT, RawKind::Leave(CallName::Setrlimit, 0)),
+        ],
     ];
     let expected = [
         "1 1 1 R ffffffffffffffff ffffffffffffffff ffffffffffffffff 800000 10000",
@@ -312,14 +318,14 @@ fn limits_are_of_processes_that_are_recorded() {
 #[test]
 fn what_is_under_way_when_events_are_lost_has_no_known_end() {
     let mut snapshots = [snapshot(Why::Exec)];
-    let fault = || What::Fault { address: 0x5000, code: 6 };
+    let fault = || RawKind::Fault { address: 0x5000, code: 6 };
     let story = [
-        (1, ROOT, What::NewTask { thread: 701, flags: 0x1_0100 }),
-        (2, ROOT, What::NewTask { thread: 702, flags: 0x1_0100 }),
-        (3, ROOT, What::NewTask { thread: 703, flags: 0 }),
-        (4, ROOT, What::NewTask { thread: 704, flags: 0 }),
+        (1, ROOT, RawKind::NewTask { thread: 701, flags: 0x1_0100 }),
+        (2, ROOT, RawKind::NewTask { thread: 702, flags: 0x1_0100 }),
+        (3, ROOT, RawKind::NewTask { thread: 703, flags: 0 }),
+        (4, ROOT, RawKind::NewTask { thread: 704, flags: 0 }),
         (5, ROOT, fault()),
-        (6, ROOT, What::Signal { signal: 11, code: 1 }),
+        (6, ROOT, RawKind::Signal { signal: 11, code: 1 }),
         (10, ROOT, enter(CallName::Mmap, &[0, 0x2000, 1, 0x22, u64::MAX, 0])),
         (11, 701, fault()),
         (12, 702, enter(CallName::Fork, &[])),
@@ -327,19 +333,19 @@ fn what_is_under_way_when_events_are_lost_has_no_known_end() {
         (14, 702, lock(LockStep::Taken(true), true)),
         (15, 703, enter(CallName::Execve, &[1, 2, 3])),
         (16, 704, enter(CallName::Execve, &[1, 2, 3])),
-        (20, 0, What::Lost(9)),
+        (20, 0, RawKind::Lost(9)),
         // The end of another mmap, of a later fault at the same place, of a later fork, of a later execve.
-        (30, ROOT, What::Leave(CallName::Mmap, 0x7000)),
-        (31, 701, What::Resolved { address: 0x5000, major: false }),
-        (32, 702, What::NewTask { thread: 705, flags: 0 }),
-        (33, 702, What::Leave(CallName::Fork, 705)),
-        (34, 703, What::Leave(CallName::Execve, -2)),
-        (35, ROOT, What::Resolved { address: 0x5000, major: false }),
-        (40, 0, What::Lost(0)),
+        (30, ROOT, RawKind::Leave(CallName::Mmap, 0x7000)),
+        (31, 701, RawKind::Resolved { address: 0x5000, major: false }),
+        (32, 702, RawKind::NewTask { thread: 705, flags: 0 }),
+        (33, 702, RawKind::Leave(CallName::Fork, 705)),
+        (34, 703, RawKind::Leave(CallName::Execve, -2)),
+        (35, ROOT, RawKind::Resolved { address: 0x5000, major: false }),
+        (40, 0, RawKind::Lost(0)),
         // What is certain.
-        (50, 704, What::Snapshot(0)),
+        (50, 704, RawKind::Snapshot(0)),
         (60, ROOT, enter(CallName::Brk, &[0])),
-        (62, ROOT, What::Leave(CallName::Brk, 0x8000)),
+        (62, ROOT, RawKind::Leave(CallName::Brk, 0x8000)),
     ];
     let expected = [
         "1 1 1 N 2 1 10100",

@@ -2,7 +2,7 @@
 
 use super::perf::{Again, Perf};
 use super::pointed::Pointed;
-use super::raw::{Raw, What};
+use super::raw::{Raw, RawKind};
 use super::ring::Events;
 use super::tracee::now;
 use super::tracefs::{Buffer, Instance};
@@ -151,7 +151,7 @@ impl Running {
         let mut perf = work.perf.found;
         perf.extend(work.losses);
         perf.sort_by_key(|raw| raw.time);
-        let count = |raw: &Raw| if let What::Lost(count) = raw.what { count } else { 0 };
+        let count = |raw: &Raw| if let RawKind::Lost(count) = raw.what { count } else { 0 };
         let lost = perf.iter().map(count).sum();
         Ok(Collected { instance, pages, perf, lost, unseen: work.pointed.err() })
     }

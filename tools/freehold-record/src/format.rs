@@ -1,7 +1,7 @@
 //! What the events of the kernel's tracing look like, as the kernel itself describes them, and what they
 //! mean.
 
-use super::raw::{LockStep, What};
+use super::raw::{LockStep, RawKind};
 use anyhow::{Context, ensure};
 use freehold_trace::CallName;
 use std::collections::HashMap;
@@ -67,27 +67,27 @@ impl Layout {
     }
 
     /// What an event says whose bytes are `data`; nothing when they are too few.
-    pub fn decode(&self, data: &[u8]) -> Option<What> {
+    pub fn decode(&self, data: &[u8]) -> Option<RawKind> {
         let mut values = [0; 6];
         for (value, field) in values.iter_mut().zip(&self.fields) {
             *value = field.value(data)?;
         }
         let [first, second, third, ..] = values;
         Some(match self.kind {
-            Kind::Enter(call) => What::Enter(call, values),
-            Kind::Leave(call) => What::Leave(call, first as i64),
-            Kind::Fault => What::Fault { address: first, code: second },
+            Kind::Enter(call) => RawKind::Enter(call, values),
+            Kind::Leave(call) => RawKind::Leave(call, first as i64),
+            Kind::Fault => RawKind::Fault { address: first, code: second },
             Kind::Lock(step) => {
                 let taken = self.fields.len() < 3 || third != 0;
                 let step = if let LockStep::Taken(_) = step { LockStep::Taken(taken) } else { step };
-                What::Lock { step, space: first, write: second != 0 }
+                RawKind::Lock { step, space: first, write: second != 0 }
             }
-            Kind::TornDown => What::TornDown,
-            Kind::NewTask => What::NewTask { thread: first as i32, flags: second },
-            Kind::Exec => What::Exec { thread: first as i32, before: second as i32 },
-            Kind::Exit => What::Exit { last: self.fields.first().map(|_| first != 0) },
-            Kind::Signal => What::Signal { signal: first as i32, code: second as i32 },
-            Kind::Interrupt => What::Interrupt,
+            Kind::TornDown => RawKind::TornDown,
+            Kind::NewTask => RawKind::NewTask { thread: first as i32, flags: second },
+            Kind::Exec => RawKind::Exec { thread: first as i32, before: second as i32 },
+            Kind::Exit => RawKind::Exit { last: self.fields.first().map(|_| first != 0) },
+            Kind::Signal => RawKind::Signal { signal: first as i32, code: second as i32 },
+            Kind::Interrupt => RawKind::Interrupt,
         })
     }
 }

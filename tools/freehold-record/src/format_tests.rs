@@ -31,7 +31,7 @@ fn a_fault_is_read_from_where_the_kernel_says_it_lies() {
     let mut data = [0; 32];
     data[8..16].copy_from_slice(&0x7fff_1234_u64.to_le_bytes());
     data[24] = 6;
-    assert_eq!(layout.decode(&data), Some(What::Fault { address: 0x7fff_1234, code: 6 }));
+    assert_eq!(layout.decode(&data), Some(RawKind::Fault { address: 0x7fff_1234, code: 6 }));
     assert_eq!(layout.decode(&data[..31]), None, "an event that is cut off says nothing");
 }
 
@@ -48,7 +48,7 @@ fn arguments_of_a_call_are_those_behind_its_number() {
     let mut data = [0; 40];
     data[16] = 0x10;
     data[24] = 0x20;
-    assert_eq!(layout.decode(&data), Some(What::Enter(CallName::Munmap, [0x10, 0x20, 0, 0, 0, 0])));
+    assert_eq!(layout.decode(&data), Some(RawKind::Enter(CallName::Munmap, [0x10, 0x20, 0, 0, 0, 0])));
 }
 
 #[test]
@@ -58,19 +58,19 @@ fn narrow_signed_fields_keep_their_sign() {
     let mut data = [0; 16];
     data[8] = 11;
     data[12..].copy_from_slice(&(-6_i32).to_le_bytes());
-    assert_eq!(layout.decode(&data), Some(What::Signal { signal: 11, code: -6 }));
+    assert_eq!(layout.decode(&data), Some(RawKind::Signal { signal: 11, code: -6 }));
 }
 
 #[test]
 fn fields_of_newer_kernels_may_lack() {
     let lock = [("struct mm_struct * mm", 8, 8, false), ("bool write", 16, 1, false)];
     let (_, layout) = Layout::parse("mmap_lock_acquire_returned", &lines(&lock)).unwrap();
-    let taken = What::Lock { step: LockStep::Taken(true), space: 5, write: true };
+    let taken = RawKind::Lock { step: LockStep::Taken(true), space: 5, write: true };
     let mut data = [0; 17];
     (data[8], data[16]) = (5, 1);
     assert_eq!(layout.decode(&data), Some(taken));
     let (_, layout) = Layout::parse("sched_process_exit", &lines(&[("pid_t pid", 8, 4, true)])).unwrap();
-    assert_eq!(layout.decode(&[0; 16]), Some(What::Exit { last: None }));
+    assert_eq!(layout.decode(&[0; 16]), Some(RawKind::Exit { last: None }));
 }
 
 #[test]

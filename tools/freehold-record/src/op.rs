@@ -19,7 +19,7 @@ pub struct Op {
     /// What it was. Nothing: it is left out after all.
     pub kind: Option<Kind>,
     /// What it did with mmap locks.
-    pub locks: Vec<Held>,
+    pub locks: Vec<LockAcquisition>,
     /// Interrupts that it sent for TLB flushes.
     pub interrupts: u32,
     /// It waited for storage.
@@ -28,7 +28,7 @@ pub struct Op {
 
 /// One acquisition of an mmap lock.
 #[derive(Debug)]
-pub struct Held {
+pub struct LockAcquisition {
     space: u64,
     write: bool,
     wanted: u64,
@@ -72,7 +72,14 @@ impl Op {
         let taken = (step == LockStep::Taken(true)).then_some(time);
         // Nearly always it is the only one.
         self.locks.reserve_exact(1);
-        self.locks.push(Held { space, write, wanted: time, taken, downgraded: None, released: None });
+        self.locks.push(LockAcquisition {
+            space,
+            write,
+            wanted: time,
+            taken,
+            downgraded: None,
+            released: None,
+        });
     }
 
     /// A call takes effect when it first gets a lock for writing; when that was, if it did.

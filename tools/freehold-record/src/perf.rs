@@ -1,6 +1,6 @@
 //! What only perf events tell: when a page fault was resolved, and which file a mapping is of.
 
-use super::raw::{Mapped, Raw, What};
+use super::raw::{Mapped, Raw, RawKind};
 use super::tracee::now;
 use anyhow::Context;
 use perf_event::events::Software;
@@ -116,7 +116,7 @@ impl Ring {
 /// A sample: process and thread, time, address.
 fn resolved(bytes: &[u8], major: bool, cpu: u16) -> Option<Raw> {
     let (thread, time, address) = (half(bytes, 4)?, word(bytes, 8)?, word(bytes, 16)?);
-    Some(Raw { time, cpu: Some(cpu), thread: thread as i32, what: What::Resolved { address, major } })
+    Some(Raw { time, cpu: Some(cpu), thread: thread as i32, what: RawKind::Resolved { address, major } })
 }
 
 /// A mapping of a file; nothing for what has no file. The record ends with process, thread and time.
@@ -134,7 +134,7 @@ fn mapped(bytes: &[u8], cpu: u16) -> Option<Raw> {
     };
     let time = word(bytes, bytes.len() - 8)?;
     let thread = half(bytes, 4)? as i32;
-    Some(Raw { time, cpu: Some(cpu), thread, what: What::Mapped(Box::new(mapped)) })
+    Some(Raw { time, cpu: Some(cpu), thread, what: RawKind::Mapped(Box::new(mapped)) })
 }
 
 fn word(bytes: &[u8], at: usize) -> Option<u64> {

@@ -18,7 +18,7 @@ use super::bpf::{
     skip_unless_null, store, store_constant, subtract,
 };
 use super::credentials::{self, Layout};
-use super::raw::{Raw, What};
+use super::raw::{Raw, RawKind};
 use super::tracee::now;
 use super::tracefs::Instance;
 use anyhow::Context;
@@ -214,23 +214,23 @@ impl Pointed {
                 0 => Some(enter(call, told)),
                 // It changes nothing of what is mapped: its features are not known.
                 _ if call == CallName::Ioctl && told[READ + 1] as u32 == uffdio::API as u32 => None,
-                _ => Some(What::Unread(call)),
+                _ => Some(RawKind::Unread(call)),
             }
         })?;
         self.advice.drain(to, |told| {
             let [_, _, _, 0, _, count, ranges @ ..] = told else { return None };
             let ranges = ranges.chunks_exact(2).map(|range| (range[0], range[1]));
-            Some(What::Ranges(ranges.take(*count as usize).collect()))
+            Some(RawKind::Ranges(ranges.take(*count as usize).collect()))
         })?;
         self.credentials.drain(to, |told| {
             let [.., effective, level] = *told;
-            (told[UNREAD] == 0).then(|| What::Effective(credentials::in_effect(effective, level)))
+            (told[UNREAD] == 0).then(|| RawKind::Effective(credentials::in_effect(effective, level)))
         })
     }
 }
 
 /// The beginning of a watched call.
-fn enter(call: CallName, told: &[u64; OF_CALL]) -> What {
+fn enter(call: CallName, told: &[u64; OF_CALL]) -> RawKind {
     let [.., first, second, third] = *told;
     // Descriptors, PIDs, operations and resources are ints.
     let [a, b] = [told[READ], told[READ + 1]].map(|word| u64::from(word as u32));
@@ -241,7 +241,7 @@ fn enter(call: CallName, told: &[u64; OF_CALL]) -> What {
         CallName::Setrlimit => [a, first, second, 0, 0, 0],
         _ => [u64::from(first as u32), 0, 0, 0, 0, 0],
     };
-    What::Enter(call, args)
+    RawKind::Enter(call, args)
 }
 
 /// What programs tell, so many words of each call.
@@ -341,7 +341,7 @@ impl<const WORDS: usize> Queue<WORDS> {
     fn drain(
         &mut self,
         to: &mut Vec<Raw>,
-        means: impl Fn(&[u64; WORDS]) -> Option<What>,
+        means: impl Fn(&[u64; WORDS]) -> Option<RawKind>,
     ) -> std::io::Result<()> {
         let looked = now();
         let [lost] = self.lost.first()?;

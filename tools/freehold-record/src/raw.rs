@@ -13,7 +13,7 @@ pub struct Raw {
     /// Of which thread, by the kernel's number.
     pub thread: i32,
     /// What.
-    pub what: What,
+    pub what: RawKind,
 }
 
 impl Raw {
@@ -24,14 +24,14 @@ impl Raw {
             time,
             cpu: None,
             thread: 0,
-            what: What::Lost(count),
+            what: RawKind::Lost(count),
         })
     }
 }
 
 /// Kinds of report.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum RawKind {
     /// A page fault begins.
     Fault {
         /// The address touched.

@@ -1,6 +1,6 @@
 use super::*;
 use crate::format::Layout;
-use crate::raw::What;
+use crate::raw::RawKind;
 
 const PAGE: usize = 4096;
 
@@ -42,7 +42,7 @@ fn read(pages: &[u8]) -> Vec<(u64, i64)> {
     let mut events = Events::new(pages, PAGE, 3, &layouts);
     let mut found = Vec::new();
     while let Some(Raw { time, cpu, thread, what }) = events.next().unwrap() {
-        let What::Leave(_, value) = what else { panic!("{what:?}") };
+        let RawKind::Leave(_, value) = what else { panic!("{what:?}") };
         assert_eq!((cpu, thread), (Some(3), 5));
         found.push((time, value));
     }

@@ -6,7 +6,7 @@ use super::follow::{Followed, Taken};
 use super::machine::Settings;
 use super::mounts::Mounts;
 use super::op::Op;
-use super::raw::{Raw, What};
+use super::raw::{Raw, RawKind};
 use crate::output::Output;
 use anyhow::{Context, bail};
 use freehold_trace::{FileInfo, Kind, SnapWriter, Snapshot, TraceWriter, without_suffix};
@@ -127,10 +127,10 @@ pub fn write(
     let (mut snapshots, mut reports) = (Vec::new(), Vec::new());
     for Taken { thread, snapshot, limits } in taken {
         let report = |what| Raw { time: snapshot.taken.0, cpu: None, thread, what };
-        reports.push(report(What::Snapshot(snapshots.len())));
+        reports.push(report(RawKind::Snapshot(snapshots.len())));
         // Changes of limits are not seen without: then it is better to know nothing of them.
         let limits = limits.filter(|_| unseen.is_none());
-        reports.extend(limits.map(|limits| report(What::Limits(Box::new(limits)))));
+        reports.extend(limits.map(|limits| report(RawKind::Limits(Box::new(limits)))));
         snapshots.push(snapshot);
     }
     let mut assembler = Assembler::new(process, &mut snapshots);

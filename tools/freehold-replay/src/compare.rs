@@ -2,7 +2,7 @@
 //! private.
 
 use super::contents;
-use super::found::Found;
+use super::findings::Findings;
 use super::grown;
 use super::image::Image;
 use super::maps::maps_around;
@@ -131,7 +131,7 @@ pub(super) fn compare(world: &World, image: &Image, snapshot: &Snapshot) -> Comp
 }
 
 /// Counts a snapshot, its differences, and what of it is not compared.
-pub(super) fn report(found: &mut Found, task: u32, snapshot: &Snapshot, line: u32, compared: Compared) {
+pub(super) fn report(found: &mut Findings, task: u32, snapshot: &Snapshot, line: u32, compared: Compared) {
     let Compared { findings, pages, names, untold, grown, huge, resident, unsure_sizes } = compared;
     found.set_aside(aside::ELSEWHERE, untold.unserved);
     found.set_aside(aside::COPIED, untold.copied);

@@ -18,7 +18,7 @@ mod calls;
 mod compare;
 mod contents;
 mod files;
-mod found;
+mod findings;
 mod grown;
 mod image;
 mod layout;
@@ -56,7 +56,7 @@ pub use source::{STDIN, Source};
 pub use tasks::{NoTask, Tasks};
 pub use workers::Workers;
 
-use found::Found;
+use findings::Findings;
 use freehold_machine::Cpu;
 use freehold_pagetable::X86_4;
 use freehold_sync::stats::{Histogram, LockSnapshot};
@@ -124,7 +124,7 @@ struct Replay {
     world: World,
     cpus: Vec<Cpu<X86_4>>,
     tasks: run::Tasks,
-    found: Vec<Found>,
+    found: Vec<Findings>,
     seed: u64,
     wall: Duration,
 }
@@ -136,7 +136,7 @@ impl Replay {
         world.has_faults = planner.recording().format() != Format::Strace;
         Ok(Replay {
             cpus: (0..options.cpus).map(|number| world.machine.cpu(number)).collect(),
-            found: vec![Found::new(); options.cpus],
+            found: vec![Findings::new(); options.cpus],
             tasks: run::Tasks::default(),
             seed: options.seed,
             wall: Duration::ZERO,
@@ -261,7 +261,7 @@ pub fn maps_at(
 }
 
 fn outcome(planner: &Planner, replay: Replay, options: &Options, planned: (u64, Duration)) -> Outcome {
-    let mut found = Found::new();
+    let mut found = Findings::new();
     replay.found.into_iter().for_each(|part| found.merge(part));
     let recorded = planner.recorded();
     let locks = replay.world.engine.lock_stats().unwrap_or_default();
@@ -322,7 +322,7 @@ fn beside(ours: &Histogram, recorded: &Recorded, linux: &Histogram) -> Beside {
     Beside { freehold: spread(ours), linux: recorded.has_locks.then(|| spread(linux)) }
 }
 
-fn kinds(found: &Found, recorded: &Recorded) -> Vec<KindTime> {
+fn kinds(found: &Findings, recorded: &Recorded) -> Vec<KindTime> {
     let mut kinds: Vec<KindTime> = found
         .kinds()
         .map(|(name, count, ns)| KindTime {

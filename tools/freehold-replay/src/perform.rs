@@ -5,7 +5,7 @@ use super::calls;
 use super::compare;
 use super::contents::{self, Lineage};
 use super::files;
-use super::found::{Found, Other};
+use super::findings::{Findings, Other};
 use super::grown;
 use super::image::{Image, Task};
 use super::layout;
@@ -25,7 +25,7 @@ use freehold::fault::{Access, FaultError, SegvCode};
 use freehold::space::Prot;
 use freehold_machine::{Cpu, Process};
 use freehold_pagetable::X86_4;
-use freehold_trace::plan::{Ends, PlannedCall, Start, Step, Unsure, What, aside, show_call};
+use freehold_trace::plan::{Ends, PlannedCall, Start, Step, StepKind, Unsure, aside, show_call};
 use freehold_trace::{CallName, FaultCode, Returned};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -43,7 +43,7 @@ pub(super) type Made = (u32, Option<Arc<Image>>);
 pub(super) struct Performer<'w, 'c> {
     world: &'w World,
     cpu: &'c mut Cpu<X86_4>,
-    found: &'c mut Found,
+    found: &'c mut Findings,
     /// When the last step ended.
     clock: Duration,
 }
@@ -53,7 +53,7 @@ impl<'w, 'c> Performer<'w, 'c> {
     pub(super) fn new(
         world: &'w World,
         cpu: &'c mut Cpu<X86_4>,
-        found: &'c mut Found,
+        found: &'c mut Findings,
         image: Option<&Image>,
     ) -> Performer<'w, 'c> {
         if let Some(image) = image {
@@ -78,20 +78,20 @@ impl<'w, 'c> Performer<'w, 'c> {
     /// Takes a step.
     pub(super) fn step(&mut self, task: &mut Task<'_>, step: &Step) -> Option<Made> {
         match &step.what {
-            What::Fault { ends: Ends::Interrupted, .. } => {}
-            What::Fault { address, code, ends } => {
+            StepKind::Fault { ends: Ends::Interrupted, .. } => {}
+            StepKind::Fault { address, code, ends } => {
                 self.recorded_fault(task, step.line, *address, *code, *ends);
             }
-            What::Call(planned) if planned.call.name == CallName::Ioctl => {
+            StepKind::Call(planned) if planned.call.name == CallName::Ioctl => {
                 self.register(task, step.line, planned);
             }
-            What::EndUserfaultfd { userfaultfd, task } => {
+            StepKind::EndUserfaultfd { userfaultfd, task } => {
                 let image = self.world.image(*task)?;
                 self.cpu.call(|| image.pagers.end(*userfaultfd));
                 self.lap();
             }
-            What::Call(planned) => self.recorded_call(task, step.line, planned),
-            What::Clone { child, shares, copies_registrations, unsure } => {
+            StepKind::Call(planned) => self.recorded_call(task, step.line, planned),
+            StepKind::Clone { child, shares, copies_registrations, unsure } => {
                 let image = self.new_task(task, step.line, *shares);
                 if let Some(image) = &image {
                     image.pagers.doubt(*copies_registrations);
@@ -100,34 +100,34 @@ impl<'w, 'c> Performer<'w, 'c> {
                 }
                 return Some((*child, image));
             }
-            What::Exec(start) => self.exec(task, step.line, start),
-            What::Exit => {
+            StepKind::Exec(start) => self.exec(task, step.line, start),
+            StepKind::Exit => {
                 self.cpu.idle();
                 let image = task.image.take();
                 self.cpu.call(|| drop(image));
                 let ns = self.lap();
                 self.found.time_other(Other::Exit, ns);
             }
-            What::Compare(snapshot) => {
+            StepKind::Compare(snapshot) => {
                 let image = task.image.as_deref()?;
                 let compared = compare::compare(self.world, image, snapshot);
                 compare::report(self.found, task.number, snapshot, step.line, compared);
                 let ns = self.lap();
                 self.found.checking += Duration::from_nanos(ns);
             }
-            What::Length { file, bytes } => {
+            StepKind::Length { file, bytes } => {
                 self.cpu.call(|| self.world.set_length(*file, *bytes));
                 self.lap();
             }
-            What::Doubt { file } => {
+            StepKind::Doubt { file } => {
                 self.world.doubt(*file);
                 self.lap();
             }
-            What::Remove { file } => {
+            StepKind::Remove { file } => {
                 self.cpu.call(|| self.world.remove(*file));
                 self.lap();
             }
-            What::Execute(range) => {
+            StepKind::Execute(range) => {
                 let image = task.image.as_deref()?;
                 let prot = Prot::READ | Prot::WRITE | Prot::EXEC;
                 // What does not work shows in what comes.
@@ -135,17 +135,17 @@ impl<'w, 'c> Performer<'w, 'c> {
                     self.cpu.call(|| image.process().mprotect(range.start, range.end - range.start, prot));
                 self.lap();
             }
-            What::Clear(range) => {
+            StepKind::Clear(range) => {
                 let image = task.image.as_deref()?;
                 let _ = self.cpu.call(|| image.process().munmap(range.start, range.end - range.start));
                 self.lap();
             }
-            What::Unsure(of) => task.image.as_deref()?.touched.is_unsure(of),
-            What::Limits(known) => {
+            StepKind::Unsure(of) => task.image.as_deref()?.touched.is_unsure(of),
+            StepKind::Limits(known) => {
                 let image = task.image.as_deref()?;
                 image.limit(known, self.world.config().limits);
             }
-            What::Assume(range) => {
+            StepKind::Assume(range) => {
                 let image = task.image.as_deref()?;
                 self.cpu.call(|| start::assume(image.process(), range));
                 self.lap();

@@ -14,7 +14,7 @@
 //! the most that this allows.
 
 use super::compare::{FILE_PAGE, Finding};
-use super::found::Found;
+use super::findings::Findings;
 use super::image::Image;
 use super::maps::maps_around;
 use super::outcome::Tally;
@@ -59,7 +59,7 @@ pub(super) struct Resident {
 
 impl Resident {
     /// Adds it to what was found.
-    pub(super) fn count(&self, found: &mut Found) {
+    pub(super) fn count(&self, found: &mut Findings) {
         found.file_vmas.all += self.vmas.all;
         found.file_vmas.as_linux += self.vmas.as_linux;
         found.set_aside(aside::KERNEL, self.untold);

@@ -13,7 +13,7 @@
 //! Parking stores `wanted` and then reads `done`; finishing a step stores `done` and then reads `wanted`;
 //! both sides are sequentially consistent, so that at least one of them sees the other.
 
-use super::found::Found;
+use super::findings::Findings;
 use super::image::{Image, Task};
 use super::perform::Performer;
 use super::workers::{Changed, lock, side_by_side};
@@ -110,7 +110,7 @@ impl<'p> Run<'p> {
         segment: &'p Segment,
         tasks: &mut Tasks,
         cpus: &mut [Cpu<X86_4>],
-        found: &mut [Found],
+        found: &mut [Findings],
         seed: u64,
     ) -> Duration {
         let slots = segment.tasks.iter().map(|task| Slot {
@@ -150,7 +150,7 @@ impl<'p> Run<'p> {
     }
 
     /// A worker's life.
-    fn work(&self, cpu: &mut Cpu<X86_4>, found: &mut Found, seed: u64) {
+    fn work(&self, cpu: &mut Cpu<X86_4>, found: &mut Findings, seed: u64) {
         let _alarm = Alarm(self);
         let mut random = Pcg64Mcg::new(u128::from(seed) << 1 | 1);
         while let Some(task) = self.take(&mut random) {
@@ -198,7 +198,7 @@ impl<'p> Run<'p> {
     }
 
     /// Takes steps of a task until it ends, waits, or has had its turn.
-    fn turn(&self, mut task: Task<'p>, cpu: &mut Cpu<X86_4>, found: &mut Found, random: &mut Pcg64Mcg) {
+    fn turn(&self, mut task: Task<'p>, cpu: &mut Cpu<X86_4>, found: &mut Findings, random: &mut Pcg64Mcg) {
         let mut left = 1 + random.next_u32() % self.world.options.turn.max(1);
         let mut performer = Performer::new(self.world, cpu, found, task.image.as_deref());
         while let Some(step) = task.steps.steps.get(task.at) {

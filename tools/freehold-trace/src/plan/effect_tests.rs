@@ -1,5 +1,5 @@
 use crate::plan::tests::{planner, waits};
-use crate::plan::{Segment, Unsure, What};
+use crate::plan::{Segment, StepKind, Unsure};
 
 /// The plan of two threads, 2 and 3, beside task 1. The first of `events` is line 5; task 1 has taken steps 0
 /// to 2.
@@ -16,10 +16,12 @@ fn unsure(segment: &Segment) -> Vec<(u32, Vec<(u64, u64)>)> {
     for task in &segment.tasks {
         for step in &task.steps {
             match &step.what {
-                What::Clone { child, unsure, .. } if !unsure.is_empty() => {
+                StepKind::Clone { child, unsure, .. } if !unsure.is_empty() => {
                     all.push((*child, unsure.iter().map(|range| (range.start, range.end)).collect()));
                 }
-                What::Unsure(Unsure::Pages(range)) => all.push((task.task, vec![(range.start, range.end)])),
+                StepKind::Unsure(Unsure::Pages(range)) => {
+                    all.push((task.task, vec![(range.start, range.end)]))
+                }
                 _ => {}
             }
         }

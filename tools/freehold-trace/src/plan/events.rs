@@ -5,7 +5,7 @@ use super::aside;
 use super::planner::Planner;
 use super::processes::{Fault, New, Task};
 use super::space::{CLONE_VM, Reach, Space};
-use super::step::{Ends, Frozen, Start, Unsure, What};
+use super::step::{Ends, Frozen, Start, StepKind, Unsure};
 use super::told::Told;
 use crate::{Format, Snapshot, Why};
 
@@ -36,8 +36,8 @@ impl Planner {
             (_, true) => Ends::Refused,
             _ => Ends::Interrupted,
         };
-        self.push(task, line, What::Fault { address, code, ends });
-        doubtful.into_iter().for_each(|block| self.push(task, line, What::Unsure(Unsure::Size(block))));
+        self.push(task, line, StepKind::Fault { address, code, ends });
+        doubtful.into_iter().for_each(|block| self.push(task, line, StepKind::Unsure(Unsure::Size(block))));
         if ends == Ends::Interrupted
             && let Some(own) = self.processes.tasks.get_mut(&task)
         {
@@ -77,7 +77,7 @@ impl Planner {
         self.inherit_limits(task, process, flags);
         let copied = parent.filter(|_| !shares).and_then(|number| self.processes.spaces.get(&number));
         let copies_registrations = copied.is_some_and(|space| space.copies_registrations());
-        self.push(task, line, What::Clone { child, shares, copies_registrations, unsure });
+        self.push(task, line, StepKind::Clone { child, shares, copies_registrations, unsure });
         // What the parent waited for, the child need not wait for again; with many, that is cheaper than to
         // remember them.
         self.files.descriptors.clone_task(task, child, flags);
@@ -128,7 +128,7 @@ impl Planner {
         if let Some(own) = self.processes.tasks.get_mut(&task) {
             own.space = Some(number);
         }
-        self.push(task, line, What::Exec(Box::new(start)));
+        self.push(task, line, StepKind::Exec(Box::new(start)));
     }
 
     /// The VMAs of a snapshot.
@@ -155,7 +155,7 @@ impl Planner {
         self.processes.gather_last_whole(task, &mut self.builder.waits);
         self.use_segments(task);
         self.leave_pool(task);
-        self.push(task, line, What::Exit);
+        self.push(task, line, StepKind::Exit);
         self.processes.leave(task);
         let Some(own) = self.processes.tasks.get_mut(&task) else { return };
         let process = std::mem::take(&mut own.process);
@@ -192,7 +192,7 @@ impl Planner {
                 if let Some(space) = self.processes.spaces.get_mut(&number) {
                     space.order.note_whole(stamp);
                 }
-                self.push(task, line, What::Compare(Box::new(snapshot)));
+                self.push(task, line, StepKind::Compare(Box::new(snapshot)));
             }
             Why::Exit => self.aside(self.processes.unknown_space(task)),
         }

@@ -5,7 +5,7 @@ use super::aside;
 use super::descriptors::Open;
 use super::planner::Planner;
 use super::space::{Reach, Space};
-use super::step::{PlannedCall, What};
+use super::step::{PlannedCall, StepKind};
 use crate::descriptor::{self, Descriptor};
 use crate::operation::{fallocate, fcntl, open};
 use crate::{Call, CallName, Format, Returned};
@@ -93,7 +93,7 @@ impl Planner {
         let (Some(file), Some(_)) = (file, self.space_of(task)) else { return };
         let stamp = self.stamp(task);
         self.files.lengths.changes(file, None, stamp, &mut self.builder.waits);
-        self.push(task, line, What::Doubt { file });
+        self.push(task, line, StepKind::Doubt { file });
     }
 
     /// A call has changed a file, nobody knows which: what is known of their lengths may be wrong, and their
@@ -109,7 +109,7 @@ impl Planner {
             let (stamp, before) = (self.stamp(task), self.files.lengths.get(file));
             self.files.lengths.changes(file, before, stamp, &mut self.builder.waits);
             self.files.lengths.doubt_one(file);
-            self.push(task, line, What::Doubt { file });
+            self.push(task, line, StepKind::Doubt { file });
         }
     }
 
@@ -176,14 +176,14 @@ impl Planner {
         }
         self.change_in_pool(file, stamp);
         let planned = PlannedCall { file: Some(file), ..PlannedCall::new(call) };
-        self.push(task, line, What::Call(Box::new(planned)));
+        self.push(task, line, StepKind::Call(Box::new(planned)));
     }
 
     /// Something that is not recorded has made the file longer.
     fn forget_length(&mut self, line: u32, task: u32, file: u32) {
         let stamp = self.stamp(task);
         self.files.lengths.changes(file, None, stamp, &mut self.builder.waits);
-        self.push(task, line, What::Length { file, bytes: None });
+        self.push(task, line, StepKind::Length { file, bytes: None });
     }
 
     /// Of all files and segments, what is known may be wrong.
@@ -232,7 +232,7 @@ impl Planner {
         }
         let stamp = self.stamp(task);
         self.files.lengths.changes(file, Some(bytes), stamp, &mut self.builder.waits);
-        self.push(task, line, What::Length { file, bytes: Some(bytes) });
+        self.push(task, line, StepKind::Length { file, bytes: Some(bytes) });
     }
 
     /// Before a call, which maps `mapped`: a length that may be wrong is forgotten where pages may come by

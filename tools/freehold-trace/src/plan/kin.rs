@@ -23,7 +23,7 @@ use super::order::{CHUNK, Stamp};
 use super::processes::{Fault, Processes, Task};
 use super::segment::SegmentBuilder;
 use super::space::{Reach, Space};
-use super::step::{Unsure, What};
+use super::step::{StepKind, Unsure};
 use crate::{Recording, Thp};
 use rustc_hash::FxHashMap as HashMap;
 use std::collections::VecDeque;
@@ -257,7 +257,7 @@ impl Kins {
         let stores: Vec<Stamp> = blocks.iter().filter_map(|key| own.stores.get(key)).copied().collect();
         for (other, space, block) in doubtful {
             if processes.space_of(other) == Some(space) {
-                builder.push(processes, other, line, What::Unsure(Unsure::Size(block)));
+                builder.push(processes, other, line, StepKind::Unsure(Unsure::Size(block)));
             }
         }
         builder.waits.extend(stores);

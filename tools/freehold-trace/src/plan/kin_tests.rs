@@ -1,5 +1,5 @@
 use crate::plan::tests::{planner_of, waits};
-use crate::plan::{Segment, Unsure, What};
+use crate::plan::{Segment, StepKind, Unsure};
 
 /// Task 1 stores to memory that may have huge pages, and forks task 2. Task 1 has taken steps 0 to 3; the
 /// first of `events` is line 6.
@@ -16,7 +16,7 @@ fn forked(events: &str) -> Segment {
 fn unsure(segment: &Segment) -> Vec<(u32, u64)> {
     let steps = segment.tasks.iter().flat_map(|task| task.steps.iter().map(|step| (task.task, step)));
     let open = steps.filter_map(|(task, step)| match &step.what {
-        What::Unsure(Unsure::Size(range)) => Some((task, range.start)),
+        StepKind::Unsure(Unsure::Size(range)) => Some((task, range.start)),
         _ => None,
     });
     open.collect()

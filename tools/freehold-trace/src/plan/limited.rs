@@ -10,7 +10,7 @@
 use super::order::Stamp;
 use super::planner::Planner;
 use super::space::{Space, changes_layout};
-use super::step::What;
+use super::step::StepKind;
 use crate::limits::KnownLimits;
 use crate::{Call, CallName, Returned};
 
@@ -93,7 +93,7 @@ impl Planner {
         if let Some(space) = self.processes.spaces.get_mut(&number) {
             space.order.note_whole(stamp);
         }
-        self.push(task, line, What::Limits(limits));
+        self.push(task, line, StepKind::Limits(limits));
     }
 }
 

@@ -21,6 +21,14 @@
 //! know which VMAs a call touches, the planner keeps a sequential model of each address space (`area.rs`,
 //! `calls.rs`), without pages.
 //!
+//! | file | what |
+//! | --- | --- |
+//! | `area.rs`, `space.rs`, `calls.rs`, `mremap.rs`, `registered.rs`, `touch.rs`, `unknown.rs` | the model of one address space, and what calls and faults do to it |
+//! | `processes.rs`, `files.rs`, `segment.rs`, `losses.rs`, `kin.rs`, `pools.rs`, `removals.rs` | the parts of a planner, each with its own fields |
+//! | `planner.rs` | the planner, which has the parts |
+//! | `events.rs`, `syscall.rs`, `file_calls.rs` and others | what each kind of event adds to the plan |
+//! | `run.rs` | reads the recording and plans event by event |
+//!
 //! A plan comes in [segments](Segment) of bounded size, so its memory does not grow with the recording. A
 //! segment also ends where the recorded program was frozen: the address spaces are compared then, while
 //! nobody runs.
@@ -71,5 +79,7 @@ pub use order::Stamp;
 pub use planner::Planner;
 pub use recorded::{Recorded, kind_name, show_call};
 pub use segment::SEGMENT;
-pub use step::{Access, Ends, Frozen, PlanFile, PlannedCall, Segment, Start, Step, TaskSteps, Unsure, What};
+pub use step::{
+    Access, Ends, Frozen, PlanFile, PlannedCall, Segment, Start, Step, StepKind, TaskSteps, Unsure,
+};
 pub use vmas::{Vma, Vmas};

@@ -1,9 +1,10 @@
-//! Events of tasks that share an address space, and the forks that they overlap: what `effect.rs` says of them.
+//! Events of tasks that share an address space, and the forks that they overlap: when each takes effect by
+//! the rules of `effect.rs`.
 
 use super::effect::{Beside, Copying, REMEMBERED, brings_or_takes, event_span};
 use super::planner::Planner;
 use super::space::{CLONE_VM, Space};
-use super::step::{Unsure, What};
+use super::step::{StepKind, Unsure};
 use super::touch::AROUND;
 use crate::addresses::PAGE;
 use crate::{Cost, Event, Format, Kind};
@@ -59,7 +60,7 @@ impl Planner {
         let late: Vec<_> = late.map(|(_, child)| (*child, self.around(space, &pages))).collect();
         for (child, pages) in late {
             if self.space_of(child).is_some_and(|own| own != number) {
-                self.push(child, *line, What::Unsure(Unsure::Pages(pages)));
+                self.push(child, *line, StepKind::Unsure(Unsure::Pages(pages)));
             }
         }
         let Some(own) = self.processes.tasks.get_mut(task) else { return };

@@ -5,7 +5,7 @@
 
 use super::planner::Planner;
 use super::space::Reach;
-use super::step::What;
+use super::step::StepKind;
 use crate::operation::personality::{QUERY, READ_IMPLIES_EXEC};
 use crate::{Call, CallName};
 use std::ops::Range;
@@ -46,13 +46,13 @@ impl Planner {
     }
 
     /// Returns the part that a brk has added to the heap, if it may be executed.
-    pub(super) fn executable_heap(&self, task: u32, call: &Call, reach: &Reach) -> Option<What> {
+    pub(super) fn executable_heap(&self, task: u32, call: &Call, reach: &Reach) -> Option<StepKind> {
         let grown = match (call.name, reach) {
             (CallName::Brk, Reach::Vmas([grown, _])) => grown.clone(),
             _ => return None,
         };
         let grows = call.returned.value().is_some_and(|end| end >= grown.end);
         let grows: Option<Range<u64>> = Some(grown).filter(|grown| grows && !grown.is_empty());
-        grows.filter(|_| self.read_implies_exec(task)).map(What::Execute)
+        grows.filter(|_| self.read_implies_exec(task)).map(StepKind::Execute)
     }
 }

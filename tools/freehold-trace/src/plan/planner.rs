@@ -11,7 +11,7 @@ use super::recorded::Recorded;
 use super::registered::Userfaultfds;
 use super::removals::Removals;
 use super::segment::{SEGMENT, SegmentBuilder};
-use super::step::What;
+use super::step::StepKind;
 use crate::{Event, ReadError, Recording};
 
 /// Makes the plan of a recording, segment by segment.
@@ -107,7 +107,7 @@ impl Planner {
     }
 
     /// Adds a step of `task`, which waits for what was gathered.
-    pub(super) fn push(&mut self, task: u32, line: u32, what: What) {
+    pub(super) fn push(&mut self, task: u32, line: u32, what: StepKind) {
         self.builder.push(&mut self.processes, task, line, what);
     }
 

@@ -44,8 +44,10 @@ fn made_by_a_device() {
     let mut seen = Vec::new();
     for step in segment.tasks.iter().flat_map(|task| &task.steps) {
         match &step.what {
-            crate::plan::What::Call(planned) => seen.push((planned.userfaultfd, planned.features)),
-            crate::plan::What::EndUserfaultfd { userfaultfd, .. } => seen.push((Some(*userfaultfd), None)),
+            crate::plan::StepKind::Call(planned) => seen.push((planned.userfaultfd, planned.features)),
+            crate::plan::StepKind::EndUserfaultfd { userfaultfd, .. } => {
+                seen.push((Some(*userfaultfd), None))
+            }
             _ => {}
         }
     }

@@ -48,7 +48,7 @@ pub(super) struct Removals {
     /// Of segments that were attached, those that have no place among the steps yet.
     pub(super) open: Vec<u64>,
     /// Calls that were refused, perhaps for a removal that the recording has behind them.
-    pub(super) held: Vec<Held>,
+    pub(super) held: Vec<PendingCall>,
     /// Segments that somebody has attached who is not recorded.
     pub(super) outside: HashSet<u64>,
     /// Events were lost: what is attached where is not known any more, so nothing is removed.
@@ -67,7 +67,7 @@ pub(super) struct Removal {
 }
 
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct PendingCall {
     pub(super) line: u32,
     pub(super) task: u32,
     pub(super) call: Call,

@@ -5,7 +5,7 @@ use super::aside;
 use super::files::key;
 use super::planner::Planner;
 use super::removals::When;
-use super::step::What;
+use super::step::StepKind;
 use crate::{Call, CallName, Returned};
 use std::ops::Range;
 
@@ -85,7 +85,7 @@ impl Planner {
         self.files.lengths.changes(file, None, stamp, &mut self.builder.waits);
         self.files.lengths.keep_order(file);
         self.change_in_pool(file, stamp);
-        self.push(task, line, What::Remove { file });
+        self.push(task, line, StepKind::Remove { file });
     }
 
     /// A number that shmget gives, or shmat takes, after its segment was removed: another segment has it now,

@@ -1,5 +1,5 @@
 use crate::plan::tests::{planner, waits};
-use crate::plan::{Planner, Segment, What, aside};
+use crate::plan::{Planner, Segment, StepKind, aside};
 
 /// A thread, 2, and a segment of one page that task 1 has attached; then what `events` says. Its first event
 /// is line 7.
@@ -19,12 +19,12 @@ fn attached(events: &str) -> (Planner, Segment) {
 /// What task 1 does, and removals by any task, in order; a call that is not compared has a question mark.
 fn steps(segment: &Segment) -> Vec<String> {
     let mut steps: Vec<_> = segment.tasks.iter().flat_map(|task| &task.steps).collect();
-    steps.retain(|step| step.line > 6 || matches!(step.what, What::Remove { .. }));
-    let show = |what: &What| match what {
-        What::Call(planned) if planned.unsure => format!("{}?", planned.call.name.as_str()),
-        What::Call(planned) => planned.call.name.as_str().to_owned(),
-        What::Remove { .. } => "remove".to_owned(),
-        What::Exit => "exit".to_owned(),
+    steps.retain(|step| step.line > 6 || matches!(step.what, StepKind::Remove { .. }));
+    let show = |what: &StepKind| match what {
+        StepKind::Call(planned) if planned.unsure => format!("{}?", planned.call.name.as_str()),
+        StepKind::Call(planned) => planned.call.name.as_str().to_owned(),
+        StepKind::Remove { .. } => "remove".to_owned(),
+        StepKind::Exit => "exit".to_owned(),
         _ => "other".to_owned(),
     };
     steps.iter().map(|step| show(&step.what)).collect()

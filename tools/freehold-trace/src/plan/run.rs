@@ -5,9 +5,9 @@ use super::effect::{Waiting, event_span};
 use super::files::key;
 use super::planner::Planner;
 use super::processes::{Fault, New, Task};
-use super::removals::{Held, Removal, SLACK, When, removed_by};
+use super::removals::{PendingCall, Removal, SLACK, When, removed_by};
 use super::space::Space;
-use super::step::{Ends, Segment, What};
+use super::step::{Ends, Segment, StepKind};
 use crate::{Call, CallName, Event, Format, Kind, ReadError, Returned, Snapshot, Why};
 
 const SIGSEGV: u8 = 11;
@@ -180,7 +180,7 @@ impl Planner {
         let step = index.checked_sub(task.first).and_then(|at| task.steps.get_mut(at as usize));
         match (next, step) {
             (Kind::Signal { signal, code }, Some(step)) => {
-                if let What::Fault { ends, .. } = &mut step.what {
+                if let StepKind::Fault { ends, .. } = &mut step.what {
                     *ends = Ends::Signal(*signal, *code);
                 }
             }
@@ -262,7 +262,7 @@ impl Planner {
     /// A call, in its place: behind a removal that has refused it, even if the recording has that later.
     pub(super) fn call_in_turn(&mut self, line: u32, task: u32, call: Call, when: When) {
         if let Some(segment) = self.waits_for_removal(task, &call) {
-            self.removals.held.push(Held { line, task, call, segment, until: when.to });
+            self.removals.held.push(PendingCall { line, task, call, segment, until: when.to });
             return;
         }
         let removed = removed_by(&call);
@@ -280,8 +280,8 @@ impl Planner {
         if self.removals.held.is_empty() {
             return;
         }
-        let over = |held: &mut Held| held.until < time || held.task == task;
-        let held: Vec<Held> = self.removals.held.extract_if(.., over).collect();
+        let over = |held: &mut PendingCall| held.until < time || held.task == task;
+        let held: Vec<PendingCall> = self.removals.held.extract_if(.., over).collect();
         held.into_iter().for_each(|held| self.call(held.line, held.task, held.call));
     }
 
@@ -307,8 +307,8 @@ impl Planner {
         if file.is_some() {
             self.removals.open.push(segment);
         }
-        let is_for = |held: &mut Held| held.segment == segment;
-        let held: Vec<Held> = self.removals.held.extract_if(.., is_for).collect();
+        let is_for = |held: &mut PendingCall| held.segment == segment;
+        let held: Vec<PendingCall> = self.removals.held.extract_if(.., is_for).collect();
         for held in held {
             // It was refused while this removal was under way.
             if self.removals.known.get(&segment).is_some_and(|removal| !removal.placed) {

@@ -2,7 +2,7 @@
 
 use super::order::Stamp;
 use super::processes::Processes;
-use super::step::{Segment, Step, TaskSteps, What};
+use super::step::{Segment, Step, StepKind, TaskSteps};
 use rustc_hash::FxHashMap as HashMap;
 use std::collections::hash_map::Entry;
 
@@ -47,7 +47,7 @@ impl SegmentBuilder {
     }
 
     /// Adds a step of `task`, which waits for what is in `waits`.
-    pub(super) fn push(&mut self, processes: &mut Processes, task: u32, line: u32, what: What) {
+    pub(super) fn push(&mut self, processes: &mut Processes, task: u32, line: u32, what: StepKind) {
         let from = self.segment.waits.len() as u32;
         let mut waits = std::mem::take(&mut self.waits);
         for stamp in waits.drain(..) {

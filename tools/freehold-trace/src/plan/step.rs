@@ -82,12 +82,12 @@ pub struct Step {
     /// What must be done before, as a range of `Segment::waits`.
     pub waits: Range<u32>,
     /// What it does.
-    pub what: What,
+    pub what: StepKind,
 }
 
 /// What a step does.
 #[derive(Debug)]
-pub enum What {
+pub enum StepKind {
     /// Touches memory where the recorded program faulted.
     Fault {
         /// The address.

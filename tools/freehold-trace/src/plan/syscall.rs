@@ -9,7 +9,7 @@ use super::order::Stamp;
 use super::planner::Planner;
 use super::pools::Pool;
 use super::space::{Doing, Reach, Space, replaces};
-use super::step::{PlannedCall, What};
+use super::step::{PlannedCall, StepKind};
 use super::transfers::Partial;
 use super::{refused, unknown};
 use crate::addresses::{MREMAP_FIXED, span};
@@ -155,7 +155,7 @@ impl Planner {
             self.processes.spaces.insert(at.space, space);
             return self.leave_alone(at, about.emptied);
         }
-        after.extend(about.emptied.clone().map(What::Clear));
+        after.extend(about.emptied.clone().map(StepKind::Clear));
         after.extend(self.executable_heap(at.task, &about.call, &reach));
         // A step that waits for the call waits for what belongs to it.
         let stamp = Stamp { index: stamp.index + before + after.len() as u32, ..stamp };
@@ -169,14 +169,14 @@ impl Planner {
         self.processes.spaces.insert(at.space, space);
         let planned = self.planned(at.space, about, unsure);
         let planned = PlannedCall { features, stays_registered, heap, partly, ..planned };
-        self.push(at.task, at.line, What::Call(Box::new(planned)));
+        self.push(at.task, at.line, StepKind::Call(Box::new(planned)));
         after.into_iter().for_each(|what| self.push(at.task, at.line, what));
     }
 
     /// A call is not planned whose answer rests on memory of which nothing is known, but what it took away
     /// is.
     fn leave_alone(&mut self, at: At, emptied: Option<Range<u64>>) {
-        emptied.into_iter().for_each(|range| self.push(at.task, at.line, What::Clear(range)));
+        emptied.into_iter().for_each(|range| self.push(at.task, at.line, StepKind::Clear(range)));
         self.builder.waits.clear();
         self.aside(aside::UNSURE);
     }
@@ -247,7 +247,7 @@ impl Planner {
         space.untell(&range);
         space.note(&reach, beside, self.stamp(at.task));
         self.processes.spaces.insert(at.space, space);
-        self.push(at.task, at.line, What::Clear(range));
+        self.push(at.task, at.line, StepKind::Clear(range));
     }
 
     /// A text by strace leaves out mremap's last argument where it does not say where to. It may be why the
@@ -281,7 +281,13 @@ impl Planner {
 
     /// In a space of unknown start: brings memory into line with what the call found there. Whether its
     /// answer rests on memory of which nothing is known, and how many steps were added.
-    fn assume(&mut self, space: &mut Space, at: At, call: &Call, reach: &Reach) -> (bool, u32, Vec<What>) {
+    fn assume(
+        &mut self,
+        space: &mut Space,
+        at: At,
+        call: &Call,
+        reach: &Reach,
+    ) -> (bool, u32, Vec<StepKind>) {
         if space.told.is_none() {
             return (false, 0, Vec::new());
         }
@@ -298,14 +304,13 @@ impl Planner {
         space.show_locks(call, &ranges);
         let count = (cleared.len() + assumed.len()) as u32;
         for range in cleared {
-            self.push(at.task, at.line, What::Clear(range));
+            self.push(at.task, at.line, StepKind::Clear(range));
         }
         for range in assumed {
-            self.push(at.task, at.line, What::Assume(range));
+            self.push(at.task, at.line, StepKind::Assume(range));
         }
-        let after = moved.map_or(Vec::new(), |[from, to]| vec![What::Clear(from), What::Assume(to)]);
-        let is_some =
-            |what: &What| !matches!(what, What::Clear(range) | What::Assume(range) if range.is_empty());
+        let after = moved.map_or(Vec::new(), |[from, to]| vec![StepKind::Clear(from), StepKind::Assume(to)]);
+        let is_some = |what: &StepKind| !matches!(what, StepKind::Clear(range) | StepKind::Assume(range) if range.is_empty());
         (unsure, count, after.into_iter().filter(is_some).collect())
     }
 

@@ -173,7 +173,7 @@ fn a_fault_that_no_page_ends_gets_the_signal_that_follows() {
         .steps
         .iter()
         .filter_map(|step| match step.what {
-            What::Fault { ends, .. } => Some(ends),
+            StepKind::Fault { ends, .. } => Some(ends),
             _ => None,
         })
         .collect();
@@ -307,11 +307,11 @@ fn second(events: &str) -> Segment {
 /// The calls of the plan with the file and how that was opened, and the lengths that it gives to files.
 fn on_files(segment: &Segment) -> Vec<String> {
     let show = |step: &Step| match &step.what {
-        What::Call(planned) => {
+        StepKind::Call(planned) => {
             let access = planned.access.map(|access| (access.read, access.write));
             Some(format!("{} {:?} {access:?}", planned.call.name.as_str(), planned.file))
         }
-        What::Length { file, bytes } => Some(format!("length {file} {bytes:?}")),
+        StepKind::Length { file, bytes } => Some(format!("length {file} {bytes:?}")),
         _ => None,
     };
     segment.tasks.iter().flat_map(|task| &task.steps).filter_map(show).collect()
@@ -325,7 +325,7 @@ fn each_open_is_another_and_copies_are_the_same() {
     }
     let segment = second(&events);
     let planned = segment.tasks.iter().flat_map(|task| &task.steps).filter_map(|step| match &step.what {
-        What::Call(planned) => Some(planned.access.and_then(|access| access.open).expect("by an open")),
+        StepKind::Call(planned) => Some(planned.access.and_then(|access| access.open).expect("by an open")),
         _ => None,
     });
     let opens: Vec<u32> = planned.collect();
@@ -471,7 +471,7 @@ fn an_exec_within_a_loss_makes_nothing_known() {
     let is_known = |before: &str, between: &str| {
         let segment = second(&format!("6 0 1 N 2 2 0\n{before}9 0 2 E 1\n{between}10 0 2 brk 0 = 70000\n"));
         let steps = segment.tasks.iter().filter(|task| task.task == 2).flat_map(|task| &task.steps);
-        steps.into_iter().any(|step| matches!(step.what, What::Call(_)))
+        steps.into_iter().any(|step| matches!(step.what, StepKind::Call(_)))
     };
     assert!(is_known("", ""));
     assert!(!is_known("6 - - L 9\n", ""));
@@ -521,7 +521,7 @@ fn operations_of_prctl_that_are_newer_than_the_recorded_kernel() {
         let mut planner = planner(events);
         let segment = planner.next_segment().expect("something");
         let steps = segment.tasks.iter().flat_map(|task| &task.steps);
-        let calls = steps.filter(|step| matches!(step.what, What::Call(_))).count();
+        let calls = steps.filter(|step| matches!(step.what, StepKind::Call(_))).count();
         (calls as u64, planner.set_aside().get(aside::PRCTL).copied().unwrap_or_default())
     };
     let unknown = ["43 1 0 0 0", "43 0 0 0 0", "44 0 0 0 0", "29 1 2 0 0", "41 3 0 0 0", "42 0 0 0 0"];
@@ -552,8 +552,8 @@ fn userfaultfds_are_followed_by_their_descriptors() {
 ",
     );
     let show = |step: &Step| match &step.what {
-        What::Call(planned) => Some(format!("{} {:?}", step.line, planned.userfaultfd)),
-        What::EndUserfaultfd { userfaultfd, task } => {
+        StepKind::Call(planned) => Some(format!("{} {:?}", step.line, planned.userfaultfd)),
+        StepKind::EndUserfaultfd { userfaultfd, task } => {
             Some(format!("{} ends {userfaultfd} of {task}", step.line))
         }
         _ => None,
@@ -579,7 +579,7 @@ fn limits_are_set_before_what_they_are_for() {
 "
     ));
     let limited = |task: &TaskSteps| {
-        let steps = task.steps.iter().filter(|step| matches!(step.what, What::Limits(_)));
+        let steps = task.steps.iter().filter(|step| matches!(step.what, StepKind::Limits(_)));
         steps.map(|step| step.line).collect::<Vec<_>>()
     };
     let all: Vec<_> = segment.tasks.iter().map(limited).collect();

@@ -3,7 +3,7 @@
 use super::descriptors::Open;
 use super::planner::Planner;
 use super::space::Space;
-use super::step::What;
+use super::step::StepKind;
 use crate::addresses::{MREMAP_FIXED, span};
 use crate::operation::uffdio;
 use crate::{Call, CallName, Returned};
@@ -98,7 +98,7 @@ impl Planner {
             space.unregister(&(0..u64::MAX), Some(userfaultfd), stamp);
             space.features.remove(&userfaultfd);
             let Some(member) = space.members.first().copied() else { continue };
-            self.push(task, line, What::EndUserfaultfd { userfaultfd, task: member });
+            self.push(task, line, StepKind::EndUserfaultfd { userfaultfd, task: member });
         }
     }
 }

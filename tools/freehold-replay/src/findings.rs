@@ -28,7 +28,7 @@ const OTHERS: [(Other, &str); 5] = [
 
 /// What one worker found.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Found {
+pub(super) struct Findings {
     pub(super) calls: Tally,
     pub(super) faults: Tally,
     pub(super) snapshots: Tally,
@@ -49,10 +49,10 @@ pub(super) struct Found {
     pub(super) checking: Duration,
 }
 
-impl Found {
+impl Findings {
     /// Nothing yet.
-    pub(super) fn new() -> Found {
-        Found { times: vec![(0, 0); CallName::ALL.len() + OTHERS.len()], ..Found::default() }
+    pub(super) fn new() -> Findings {
+        Findings { times: vec![(0, 0); CallName::ALL.len() + OTHERS.len()], ..Findings::default() }
     }
 
     /// A call took so long.
@@ -87,7 +87,7 @@ impl Found {
     }
 
     /// Adds what another worker found.
-    pub(super) fn merge(&mut self, other: Found) {
+    pub(super) fn merge(&mut self, other: Findings) {
         for (sum, part) in [
             (&mut self.calls, other.calls),
             (&mut self.faults, other.faults),
