@@ -2,7 +2,7 @@
 
 use freehold_sync::Host;
 
-use super::MAX_LEVELS;
+use super::entry::MAX_LEVELS;
 use super::node::Node;
 use super::read::Reader;
 

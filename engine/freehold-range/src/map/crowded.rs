@@ -10,9 +10,9 @@ use freehold_sync::{Host, Rank};
 use super::grow::Halves;
 use super::hold::Held;
 use super::node::Node;
+use super::path::Step;
 use super::shared::SharedWriter;
 use super::way::Latched;
-use super::write::Step;
 
 impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
     /// As [`RangeMap::latch`]; a leaf in which writers meet often is to be split.

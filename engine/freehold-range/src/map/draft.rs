@@ -6,9 +6,9 @@ use core::cell::{Cell, RefCell};
 use arrayvec::ArrayVec;
 
 use super::claim::{GROWTH, MOST, unmarked};
+use super::entry::{Entry, FAN};
 use super::node::Node;
 use super::spare::Spares;
-use super::{Entry, FAN};
 
 /// Entries of a draft at most.
 pub(super) const ROOM: usize = MOST + GROWTH;

@@ -6,16 +6,16 @@
 
 use freehold_sync::{Host, Rank};
 
-use super::Entry;
 use super::claim::{Mark, RESERVED, Refused, claimed};
 use super::draft::Entries;
+use super::entry::{Entry, assert_fits};
 use super::fan::Fan;
 use super::grow::Halves;
 use super::hold::Held;
 use super::node::{Node, Slot};
+use super::path::Step;
 use super::shared::{InTheWay, SharedWriter};
 use super::way::Way;
-use super::write::{Step, assert_fits};
 
 impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
     /// Puts a reservation, claimed, into the hole `[start, end)`, and claims the entries that touch it and

@@ -13,9 +13,9 @@ use core::ptr;
 
 use freehold_sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-use super::MAX_LEVELS;
+use super::entry::MAX_LEVELS;
 use super::node::Node;
-use super::write::Step;
+use super::path::Step;
 
 /// See the [module](self). The writer alone touches it, so every access is relaxed; the lock that lets one
 /// writer follow another orders them.

@@ -8,10 +8,11 @@
 
 use freehold_sync::{Host, Rank};
 
+use super::RangeMap;
+use super::entry::Entry;
 use super::hold::Held;
 use super::node::{Node, Word};
 use super::read::Reader;
-use super::{Entry, RangeMap};
 
 /// From which end of the bounds to take a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

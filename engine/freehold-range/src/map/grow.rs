@@ -2,11 +2,12 @@
 
 use freehold_sync::Host;
 
+use super::RangeMap;
+use super::entry::{Entry, MAX_LEVELS, MAX_WITH};
 use super::hold::Held;
 use super::node::{Node, Slot};
+use super::path::{Path, Step};
 use super::spare::Spares;
-use super::write::{Path, Step, slots};
-use super::{Entry, MAX_LEVELS, RangeMap};
 
 impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     /// Inserts entries where the path leads, into the gap that holds them all; without any it splits a leaf
@@ -141,6 +142,16 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         node.splice(old.min(at), 0, &items[..cut - old]);
         link
     }
+}
+
+/// The new entries as slots; the first `with.len()` count.
+#[inline(always)]
+fn slots<const SLOTS: usize>(with: &[Entry]) -> [Slot<SLOTS>; MAX_WITH] {
+    let mut slots = [Slot::EMPTY; MAX_WITH];
+    for (slot, entry) in slots.iter_mut().zip(with) {
+        *slot = Slot::of(entry);
+    }
+    slots
 }
 
 /// The slot of a node at `index`, counted with the new ones in front of slot `at`.

@@ -5,8 +5,9 @@ use core::ptr;
 
 use freehold_sync::Host;
 
+use super::entry::MAX_LEVELS;
 use super::node::{Node, Slot};
-use super::{MAX_LEVELS, spare};
+use super::spare;
 
 /// A change touches at most this many nodes of a level: the two at the edges of the range with a neighbour on
 /// each side, the one an insertion ends in, and the one the root takes over.

@@ -89,6 +89,7 @@ pub mod claim;
 mod crowded;
 mod cut;
 pub mod draft;
+mod entry;
 pub mod fan;
 mod fill;
 mod finger;
@@ -96,6 +97,7 @@ pub(crate) mod gap;
 mod grow;
 mod hold;
 mod node;
+mod path;
 pub mod publish;
 pub(crate) mod read;
 mod removal;
@@ -105,50 +107,15 @@ mod way;
 pub(crate) mod write;
 
 use core::marker::PhantomData;
-use core::num::NonZeroU64;
 
 use freehold_sync::{Host, RawSpin};
 
-use self::draft::Draft;
 use self::fan::{Fan, Nodes};
 use self::finger::Finger;
 use self::node::Node;
-use self::read::Reader;
-use self::shared::SharedWriter;
 use self::spare::Spares;
-use self::write::Writer;
 
-/// Slots of a node unless the map's type says otherwise: 15 make a node of exactly six cache lines.
-pub const FAN: usize = 15;
-
-/// The largest number of entries that one [`Writer::replace`] puts in place of a range.
-pub const MAX_WITH: usize = 4;
-
-/// Levels a tree can have. [`Writer::reserve`] refuses to let it grow beyond; memory runs out long before.
-const MAX_LEVELS: usize = 16;
-
-/// A range `[start, end)` of addresses, in bytes, and the value that the map's user attached to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// First address of the range.
-    pub start: u64,
-    /// First address behind the range; greater than `start`.
-    pub end: u64,
-    /// Opaque to the map.
-    pub value: NonZeroU64,
-}
-
-/// What a lookup without a lock found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lookup {
-    /// This entry was in the map at some instant during the call.
-    Found(Entry),
-    /// At some instant during the call there was no such entry.
-    Hole,
-    /// A writer was at work at this place for longer than a reader is prepared to wait: take the lock
-    /// instead.
-    Contended,
-}
+pub use self::entry::{Entry, FAN, Lookup, MAX_WITH};
 
 /// Disjoint ranges of addresses with a value each: lock-free lookups beside one writer, or several that have
 /// [claimed](claim) what they change.
@@ -162,8 +129,8 @@ pub enum Lookup {
 ///
 /// # Invariants
 ///
-/// * At most one [`Writer`] exists at a time, and no [`Reader`] or [`SharedWriter`] beside it; no `Reader`
-///   beside a `SharedWriter`.
+/// * At most one [`Writer`](crate::Writer) exists at a time, and no [`Reader`](crate::Reader) or
+///   [`SharedWriter`](crate::SharedWriter) beside it; no `Reader` beside a `SharedWriter`.
 /// * Every node reachable from the root is owned by this map, and stays allocated for a grace period after it
 ///   was unlinked.
 pub struct RangeMap<H: Host, const SLOTS: usize = FAN> {
@@ -295,40 +262,6 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
             }
             _ => Lookup::Contended,
         }
-    }
-
-    /// The right to change the map.
-    ///
-    /// # Safety
-    ///
-    /// Until the writer is dropped no other [`Writer`] and no [`Reader`] of this map may exist, and the
-    /// creation of the next one must synchronise with the end of this one (as a lock does).
-    #[inline]
-    pub unsafe fn writer(&self) -> Writer<'_, H, SLOTS> {
-        Writer::new(self)
-    }
-
-    /// The right to change, beside others, what is claimed. `draft` is the writer's alone.
-    ///
-    /// # Safety
-    ///
-    /// Until it is dropped no [`Writer`] and no [`Reader`] of this map may exist, and the creation of the
-    /// next one must synchronise with the end of this one (as a lock does).
-    #[inline]
-    pub unsafe fn shared_writer<'a>(&'a self, draft: &'a Draft<SLOTS>) -> SharedWriter<'a, H, SLOTS> {
-        SharedWriter::new(self, draft)
-    }
-
-    /// The right to read the map standing still: lookups that are never [`Lookup::Contended`], neighbours,
-    /// iteration.
-    ///
-    /// # Safety
-    ///
-    /// Until the reader is dropped no [`Writer`] of this map may exist, and the caller must synchronise with
-    /// the end of the last one (as a lock does).
-    #[inline]
-    pub unsafe fn locked(&self) -> Reader<'_, H, SLOTS> {
-        Reader::new(self)
     }
 }
 

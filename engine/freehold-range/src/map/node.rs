@@ -10,8 +10,8 @@ use core::ptr;
 use freehold_sync::atomic::{AtomicPtr, AtomicU64, Ordering, announce, fence};
 use freehold_sync::{Host, RcuHead};
 
-use super::Entry;
 use super::claim::Mark;
+use super::entry::Entry;
 use super::fan::Fan;
 
 const _: () = assert!(usize::BITS == 64, "a start address is kept in a pointer-sized slot");

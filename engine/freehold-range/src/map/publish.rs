@@ -4,15 +4,15 @@
 use arrayvec::ArrayVec;
 use freehold_sync::{Host, Rank};
 
-use super::Entry;
 use super::claim::{CLAIMED, HOLE, MOST, Mark, RESERVED};
 use super::draft::{Entries, ROOM};
+use super::entry::Entry;
 use super::hold::Held;
 use super::node::{Node, Slot};
+use super::path::{Path, Step};
 use super::removal::Goes;
 use super::shared::SharedWriter;
 use super::way::Way;
-use super::write::{Path, Step};
 
 /// Called with the hole that an address lies in while the leaf is latched: until it returns nothing comes
 /// into the hole.

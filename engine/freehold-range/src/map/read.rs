@@ -2,8 +2,9 @@
 
 use freehold_sync::Host;
 
+use super::RangeMap;
+use super::entry::{Entry, FAN, MAX_LEVELS};
 use super::node::Node;
-use super::{Entry, FAN, MAX_LEVELS, RangeMap};
 
 /// The right to read a map that nobody writes. See [`RangeMap::locked`].
 ///
@@ -12,6 +13,20 @@ use super::{Entry, FAN, MAX_LEVELS, RangeMap};
 /// While it lives, no writer other than the one that contains it exists.
 pub struct Reader<'a, H: Host, const SLOTS: usize = FAN> {
     pub(super) map: &'a RangeMap<H, SLOTS>,
+}
+
+impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
+    /// The right to read the map standing still: lookups that are never
+    /// [`Lookup::Contended`](crate::Lookup::Contended), neighbours, iteration.
+    ///
+    /// # Safety
+    ///
+    /// Until the reader is dropped no [`Writer`](crate::Writer) of this map may exist, and the caller must
+    /// synchronise with the end of the last one (as a lock does).
+    #[inline]
+    pub unsafe fn locked(&self) -> Reader<'_, H, SLOTS> {
+        Reader::new(self)
+    }
 }
 
 impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {

@@ -7,10 +7,10 @@ use super::RangeMap;
 use super::claim::{Mark, released};
 use super::hold::Held;
 use super::node::Node;
+use super::path::Step;
 use super::publish::{Emptied, call_with_hole};
 use super::shared::SharedWriter;
 use super::way::Way;
-use super::write::Step;
 
 /// Which reservations go.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -10,7 +10,7 @@
 //! # Two kinds of latches
 //!
 //! Both are short, and nobody sleeps with one. They are taken by [`SharedWriter`] alone, and by a search that
-//! corrects what an inner node keeps; the [`Writer`](super::Writer) has the map for itself.
+//! corrects what an inner node keeps; the [`Writer`](crate::Writer) has the map for itself.
 //!
 //! * A *leaf's latch* is BUSY in its control word, got by a compare-and-swap from a version.
 //! * The *structure lock* is one per map. Its holder may change inner nodes, link and unlink nodes, and move
@@ -57,14 +57,15 @@
 
 use freehold_sync::{Host, Rank, atomic::CHECKED};
 
+use super::RangeMap;
 use super::claim::{MOST, Mark, Refused, STANDING, claimed, wanted, with_room};
 use super::draft::Draft;
+use super::entry::{Entry, FAN, MAX_LEVELS, assert_fits};
 use super::gap::GapRequest;
 use super::grow::Halves;
 use super::hold::Held;
 use super::node::Node;
-use super::write::{Step, assert_fits};
-use super::{Entry, FAN, MAX_LEVELS, RangeMap};
+use super::path::Step;
 
 /// Searches for a gap beside all changes, before one that keeps changes of the structure out.
 const SEARCHES: usize = if CHECKED { 1 } else { 32 };
@@ -78,6 +79,19 @@ const SEARCHES: usize = if CHECKED { 1 } else { 32 };
 pub struct SharedWriter<'a, H: Host, const SLOTS: usize = FAN> {
     pub(super) map: &'a RangeMap<H, SLOTS>,
     pub(super) draft: &'a Draft<SLOTS>,
+}
+
+impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
+    /// The right to change, beside others, what is claimed. `draft` is the writer's alone.
+    ///
+    /// # Safety
+    ///
+    /// Until it is dropped no [`Writer`](crate::Writer) and no [`Reader`](crate::Reader) of this map may
+    /// exist, and the creation of the next one must synchronise with the end of this one (as a lock does).
+    #[inline]
+    pub unsafe fn shared_writer<'a>(&'a self, draft: &'a Draft<SLOTS>) -> SharedWriter<'a, H, SLOTS> {
+        SharedWriter::new(self, draft)
+    }
 }
 
 impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
@@ -148,7 +162,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         }
     }
 
-    /// As [`Reader::gap`](super::Reader::gap), of what was there while it looked. A search that others send
+    /// As [`Reader::gap`](crate::Reader::gap), of what was there while it looked. A search that others send
     /// back too often goes on with the structure lock held, and waits only for the latches of leaves it
     /// reads.
     ///

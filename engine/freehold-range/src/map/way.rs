@@ -8,7 +8,7 @@ use freehold_sync::{Host, Rank};
 use super::RangeMap;
 use super::hold::Held;
 use super::node::{Node, Word};
-use super::write::{Path, Step};
+use super::path::{Path, Step};
 
 /// A way to a leaf, as it was at one instant.
 pub(super) struct Way<'n, const SLOTS: usize> {

@@ -1,19 +1,20 @@
-//! Changing the map: the writer, its path through the tree, and the common case of a change inside one leaf.
+//! Changing the map: the writer, and the common case of a change inside one leaf.
 
 use core::cell::Cell;
 use core::marker::PhantomData;
-use core::mem::MaybeUninit;
 use core::ops::Deref;
 
 use allocator_api2::alloc::AllocError;
 use freehold_sync::Host;
 
+use super::entry::{Entry, FAN, MAX_LEVELS, assert_fits};
 use super::fan::Fan;
 use super::grow::Halves;
 use super::hold::Held;
 use super::node::{Node, Slot};
+use super::path::{Path, Step};
 use super::read::Reader;
-use super::{Entry, FAN, MAX_LEVELS, MAX_WITH, RangeMap, spare};
+use super::{RangeMap, spare};
 
 /// The right to change a map. See [`RangeMap::writer`]. Dereferences to a [`Reader`].
 ///
@@ -37,6 +38,19 @@ pub struct Writer<'a, H: Host, const SLOTS: usize = FAN> {
     reader: Reader<'a, H, SLOTS>,
     /// Not shared: see above.
     alone: PhantomData<Cell<()>>,
+}
+
+impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
+    /// The right to change the map.
+    ///
+    /// # Safety
+    ///
+    /// Until the writer is dropped no other [`Writer`] and no [`Reader`] of this map may exist, and the
+    /// creation of the next one must synchronise with the end of this one (as a lock does).
+    #[inline]
+    pub unsafe fn writer(&self) -> Writer<'_, H, SLOTS> {
+        Writer::new(self)
+    }
 }
 
 impl<'a, H: Host, const SLOTS: usize> Deref for Writer<'a, H, SLOTS> {
@@ -130,8 +144,9 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         self.map.spares.free_all();
     }
 
-    /// Replaces everything inside `[start, end)` by the entries `with` (at most [`MAX_WITH`], ascending,
-    /// inside the range) as one step: a lookup of any address sees what was there or what is there now.
+    /// Replaces everything inside `[start, end)` by the entries `with` (at most
+    /// [`MAX_WITH`](crate::MAX_WITH), ascending, inside the range) as one step: a lookup of any address sees
+    /// what was there or what is there now.
     ///
     /// Needs a reservation, see [`Writer::reserve`]. The cost grows with the depth of the tree, and with the
     /// number of leaves (not entries) inside the range.
@@ -408,55 +423,6 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
     }
 }
 
-/// One level of a path.
-#[derive(Clone, Copy)]
-pub(super) struct Step<'n, const SLOTS: usize> {
-    pub(super) node: &'n Node<SLOTS>,
-    /// The slot the path goes through; in the leaf possibly one behind the last.
-    pub(super) at: usize,
-    /// End of the entry before this node's first.
-    pub(super) lo: u64,
-}
-
-/// The way from the root (at `top`) to a leaf (at 0).
-pub(super) struct Path<'n, const SLOTS: usize> {
-    /// Written from 0 to `top`.
-    steps: [MaybeUninit<Step<'n, SLOTS>>; MAX_LEVELS],
-    /// Level of the root.
-    pub(super) top: usize,
-}
-
-impl<'n, const SLOTS: usize> Path<'n, SLOTS> {
-    /// To be filled in, for a root at the level `top`.
-    #[inline(always)]
-    pub(super) fn new(top: usize) -> Self {
-        Self { steps: [MaybeUninit::uninit(); _], top }
-    }
-
-    #[inline(always)]
-    pub(super) fn step(&self, level: usize) -> Step<'n, SLOTS> {
-        debug_assert!(level <= self.top);
-        // SAFETY: `Writer::path` and `raise` write every element up to `top`, and nobody asks for one above
-        // it.
-        unsafe { self.steps[level].assume_init() }
-    }
-
-    #[inline(always)]
-    pub(super) fn set(&mut self, level: usize, step: Step<'n, SLOTS>) {
-        self.steps[level].write(step);
-    }
-}
-
-/// The new entries as slots; the first `with.len()` count.
-#[inline(always)]
-pub(super) fn slots<const SLOTS: usize>(with: &[Entry]) -> [Slot<SLOTS>; MAX_WITH] {
-    let mut slots = [Slot::EMPTY; MAX_WITH];
-    for (slot, entry) in slots.iter_mut().zip(with) {
-        *slot = Slot::of(entry);
-    }
-    slots
-}
-
 /// The first slot of a leaf at or behind `from` whose entry starts at or behind `end`; those between lie
 /// inside the range, or the caller has broken the contract of `replace`.
 #[inline(always)]
@@ -504,17 +470,4 @@ fn gaps<const SLOTS: usize>(leaf: &Node<SLOTS>, from: usize, to: usize, lo: u64)
         before = leaf.end(at);
     }
     max
-}
-
-/// Returns whether the entries leave no gap in the range.
-#[inline]
-pub(super) fn assert_fits(start: u64, end: u64, with: &[Entry]) -> bool {
-    assert!(start < end && with.len() <= MAX_WITH);
-    let (mut before, mut gaps) = (start, 0);
-    for entry in with {
-        assert!(before <= entry.start && entry.start < entry.end && entry.end <= end, "entries out of order");
-        gaps |= entry.start - before;
-        before = entry.end;
-    }
-    gaps | (end - before) == 0
 }
