@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "promises about bytes")]
 
 use crate::contents::Page;
-use crate::mmu::SpaceSlot;
+use crate::space_slot::SpaceSlot;
 use freehold::platform::Frame;
 use freehold_pagetable::{ENTRIES, Table, TableMeta};
 use std::sync::atomic::AtomicU64;

@@ -6,33 +6,13 @@
 //! that names both. Without debug assertions nothing is counted, and every check is empty.
 
 use crate::host;
+use crate::inside::{Banned, Context, Inside};
 use freehold_sync::Rank;
-use std::cell::Cell;
 
 /// Whether anything is checked.
 const ON: bool = cfg!(debug_assertions);
 
-/// What a thread can be inside of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Inside {
-    /// The lock of a page table.
-    TableLock,
-    /// Another spin lock.
-    SpinLock,
-    /// A function given to `with_cpu`.
-    Cpu,
-    /// A function given to `walk_tables`.
-    Walk,
-    /// A read section.
-    Read,
-    /// A deferred function.
-    Deferred,
-}
-
 use Inside::{Cpu, Deferred, Read, SpinLock, TableLock, Walk};
-
-/// What a call must not be made inside of.
-pub(crate) type Banned = &'static [Inside];
 
 /// For looks, which are made everywhere.
 pub(crate) const NOWHERE: Banned = &[];
@@ -53,68 +33,6 @@ pub(crate) const ALONE: Banned = &[SpinLock, Cpu, Walk, Deferred];
 pub(crate) const SPINS: Banned = &[Cpu, Deferred];
 /// For deferring.
 pub(crate) const DEFERS: Banned = &[TableLock, SpinLock, Cpu, Walk];
-
-const KINDS: usize = Deferred as usize + 1;
-
-/// A thread's counts.
-#[derive(Debug)]
-pub(crate) struct Context {
-    inside: [Cell<u32>; KINDS],
-    /// How often the heap was used where it must not be, since that was last looked at.
-    heap: Cell<u32>,
-    /// The lowest address of the stack at a call since it was last asked, and the call.
-    deepest: Cell<(usize, &'static str)>,
-    /// See [`unchecked`].
-    off: Cell<bool>,
-}
-
-impl Context {
-    pub(crate) const fn new() -> Self {
-        Context {
-            inside: [const { Cell::new(0) }; KINDS],
-            heap: Cell::new(0),
-            deepest: Cell::new((0, "")),
-            off: Cell::new(false),
-        }
-    }
-
-    fn is_inside(&self, what: Inside) -> bool {
-        self.inside[what as usize].get() > 0
-    }
-
-    fn enter(&self, what: Inside) {
-        let count = &self.inside[what as usize];
-        count.set(count.get() + 1);
-    }
-
-    fn leave(&self, what: Inside) {
-        let count = &self.inside[what as usize];
-        count.set(count.get().checked_sub(1).unwrap_or_else(|| panic!("{what:?} ends, and never began")));
-        if count.get() == 0 && !std::thread::panicking() {
-            let uses = self.heap.replace(0);
-            assert!(uses == 0, "the heap was used {uses} times inside of {what:?}, which ends here");
-        }
-    }
-
-    /// Whether the heap must not be used.
-    fn bars_heap(&self) -> bool {
-        [TableLock, SpinLock, Cpu, Walk, Read].iter().any(|what| self.is_inside(*what))
-    }
-
-    #[inline(never)]
-    fn check(&self, call: &'static str, banned: Banned) {
-        let here = std::ptr::from_ref(&call).addr();
-        if here < self.deepest.get().0 {
-            self.deepest.set((here, call));
-        }
-        if let Some(what) = banned.iter().find(|what| self.is_inside(**what))
-            && !self.off.get()
-            && !std::thread::panicking()
-        {
-            panic!("{call} inside of {what:?}: see the table in `freehold::platform`");
-        }
-    }
-}
 
 fn context<R>(f: impl FnOnce(&Context) -> R) -> R {
     host::local(|local| f(local.context()))
@@ -208,7 +126,7 @@ pub(crate) fn rcu_read() -> RcuGuard {
         return RcuGuard { _inside: ReadSection, _guard: host::rcu_read() };
     }
     // What the host does for itself, deferred functions among it, uses the heap as it likes.
-    let guard = crate::inject::exempt(host::rcu_read);
+    let guard = crate::exempt::exempt(host::rcu_read);
     context(|context| context.enter(Read));
     RcuGuard { _inside: ReadSection, _guard: guard }
 }

@@ -6,7 +6,7 @@
 //! begins anew.
 
 use crate::contents::{Page, Word};
-use crate::host::{self, Lock};
+use crate::host;
 use crate::inner::Inner;
 use crate::local::CpuId;
 use crate::mmu::Mmu;
@@ -19,36 +19,10 @@ use freehold_sync::atomic::{
 };
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 /// Faults of one access that a handler may claim to have settled. Far more than any race takes.
 const MOST_FAULTS: u32 = 100_000;
-
-/// The register of rights by protection keys of a thread that never changed it: none, but to key 0.
-const FIRST_PKRU: u32 = 0x5555_5554;
-
-/// What others see of a CPU.
-#[derive(Debug)]
-#[repr(align(128))]
-pub(crate) struct CpuShared {
-    tlb: Lock<Tlb>,
-    /// A [`Cpu`] exists for it.
-    claimed: AtomicBool,
-}
-
-impl CpuShared {
-    pub(crate) fn new(pkeys: bool) -> Self {
-        CpuShared {
-            tlb: Lock::new(Tlb::new(if pkeys { FIRST_PKRU } else { 0 })),
-            claimed: AtomicBool::new(false),
-        }
-    }
-
-    #[inline]
-    pub(crate) fn lock(&self) -> impl std::ops::DerefMut<Target = Tlb> + '_ {
-        self.tlb.lock()
-    }
-}
 
 /// One virtual CPU, claimed: its owner runs it, from one thread at a time.
 ///

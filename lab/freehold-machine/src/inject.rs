@@ -3,6 +3,7 @@
 //! Both count down per thread, so tests in one process do not disturb each other.
 #![expect(unsafe_code, reason = "a global allocator")]
 
+use crate::exempt::is_exempt;
 use crate::host;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -29,7 +30,7 @@ pub fn stop_failing_memory() -> u64 {
 
 thread_local! {
     static HEAP: Heap = const {
-        Heap { countdown: Cell::new(0), lasting: Cell::new(false), failed: Cell::new(0), exempt: Cell::new(0) }
+        Heap { countdown: Cell::new(0), lasting: Cell::new(false), failed: Cell::new(0) }
     };
 }
 
@@ -37,7 +38,6 @@ struct Heap {
     countdown: Cell<u64>,
     lasting: Cell<bool>,
     failed: Cell<u64>,
-    exempt: Cell<u32>,
 }
 
 /// The system's allocator, which fails on demand. For `#[global_allocator]` in tests of running out of
@@ -63,14 +63,21 @@ pub struct FailingAllocator;
 /// Makes the `nth` allocation of this thread fail, counted from 1; those after it succeed again. Growing
 /// is an allocation too. Only for a program whose global allocator is [`FailingAllocator`].
 pub fn fail_heap_once(nth: u64) {
-    host::warm_up();
+    warm_up();
     HEAP.with(|heap| heap.arm(nth, false));
 }
 
 /// Makes the `nth` allocation of this thread and all after it fail.
 pub fn fail_heap_from(nth: u64) {
-    host::warm_up();
+    warm_up();
     HEAP.with(|heap| heap.arm(nth, true));
+}
+
+/// Lets the host allocate what it keeps per thread, so that no later call has to.
+fn warm_up() {
+    host::with_cpu(|_| ());
+    drop(host::rcu_read());
+    drop(host::Task::current());
 }
 
 /// No more such failures on this thread; returns how many there were.
@@ -79,28 +86,6 @@ pub fn stop_failing_heap() -> u64 {
         heap.countdown.set(0);
         heap.failed.get()
     })
-}
-
-/// Runs a part of the host, or of a test's own platform, that may not fail, and whose allocations are none of
-/// the engine's.
-pub fn exempt<R>(f: impl FnOnce() -> R) -> R {
-    let _exempt = Exempt::new();
-    f()
-}
-
-struct Exempt;
-
-impl Exempt {
-    fn new() -> Self {
-        HEAP.with(|heap| heap.exempt.set(heap.exempt.get() + 1));
-        Exempt
-    }
-}
-
-impl Drop for Exempt {
-    fn drop(&mut self) {
-        HEAP.with(|heap| heap.exempt.set(heap.exempt.get() - 1));
-    }
 }
 
 impl Heap {
@@ -112,7 +97,7 @@ impl Heap {
 
     fn fails(&self) -> bool {
         let left = self.countdown.get();
-        if left == 0 || self.exempt.get() > 0 || std::thread::panicking() {
+        if left == 0 || is_exempt() || std::thread::panicking() {
             return false;
         }
         if left > 1 || !self.lasting.get() {
@@ -125,7 +110,7 @@ impl Heap {
 
 /// The heap is used: not by a part of the host, and not under a spin lock.
 fn note_use() {
-    if HEAP.with(|heap| heap.exempt.get() == 0) {
+    if !is_exempt() {
         crate::context::heap_used();
     }
 }

@@ -3,12 +3,12 @@
 use crate::bitmap::Bitmap;
 use crate::config::{MachineConfig, Memory};
 use crate::contents::Page;
-use crate::cpu::CpuShared;
+use crate::cpu_shared::CpuShared;
 use crate::host::{self, LazyArray, Lock};
 use crate::kernel::Kernel;
-use crate::mmu::SpaceSlot;
 use crate::oracle;
 use crate::pool::Pool;
+use crate::space_slot::SpaceSlot;
 use crate::tlb::SpaceTag;
 use freehold::platform::Frame;
 use freehold_pagetable::{Format, PAGE_SIZE, Pfn, Table, TableMeta};

@@ -54,13 +54,16 @@ mod config;
 mod contents;
 mod context;
 mod cpu;
+mod cpu_shared;
 mod effort;
+mod exempt;
 #[cfg_attr(shuttle, path = "host_shuttle/mod.rs")]
 #[cfg_attr(sim, path = "host_sim/mod.rs")]
 #[cfg_attr(not(any(shuttle, sim)), path = "host_std/mod.rs")]
 mod host;
 mod inject;
 mod inner;
+mod inside;
 mod kernel;
 mod local;
 mod machine;
@@ -71,6 +74,7 @@ mod pool;
 mod process;
 mod report;
 mod software_bits;
+mod space_slot;
 mod tlb;
 
 pub use config::{MachineConfig, Memory};
@@ -80,10 +84,11 @@ pub use cpu::{Cpu, Entered};
 // For the tests of this repository.
 #[doc(hidden)]
 pub use effort::Effort;
+pub use exempt::exempt;
 pub use host::Task;
 pub use inject::{
-    FailingAllocator, exempt, fail_heap_from, fail_heap_once, fail_memory_from, fail_memory_once,
-    stop_failing_heap, stop_failing_memory,
+    FailingAllocator, fail_heap_from, fail_heap_once, fail_memory_from, fail_memory_once, stop_failing_heap,
+    stop_failing_memory,
 };
 pub use machine::Machine;
 pub use mmu::Mmu;

@@ -1,6 +1,6 @@
 //! What the machine keeps per thread: the virtual CPU it runs on, and failures to inject.
 
-use crate::context::Context;
+use crate::inside::Context;
 use std::cell::Cell;
 
 /// Per-thread state. Nothing in it needs a destructor, so that reaching it costs one address.

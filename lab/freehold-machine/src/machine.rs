@@ -3,11 +3,12 @@
 
 use crate::config::MachineConfig;
 use crate::contents::Page;
-use crate::context::{self, Inside};
+use crate::context;
 use crate::cpu::Cpu;
+use crate::exempt::exempt;
 use crate::host;
-use crate::inject;
 use crate::inner::Inner;
+use crate::inside::Inside;
 use crate::mmu::Mmu;
 use crate::report::{Accounting, MachineStats};
 use freehold::platform::{Frame, FrameRequest};
@@ -260,7 +261,7 @@ unsafe impl<F: Format> Platform for Machine<F> {
     fn memory_failed(&self, mmu: &Mmu<F>, addr: u64) {
         context::check("memory_failed", context::SLEEPS);
         // The list is the test's, and a platform that only notes something cannot fail.
-        inject::exempt(|| self.inner.lost_pages.lock().push((mmu.root(), addr)));
+        exempt(|| self.inner.lost_pages.lock().push((mmu.root(), addr)));
     }
 
     unsafe fn free_frames(&self, frames: &[Pfn]) {

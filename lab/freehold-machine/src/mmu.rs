@@ -9,32 +9,15 @@
 //! Between the change and the mask stands a full barrier, as between the setting of a bit and the walk:
 //! either the flush sees the bit or the walk sees the change.
 
-use crate::config::MachineConfig;
-use crate::cpu::CpuShared;
+use crate::cpu_shared::CpuShared;
 use crate::host;
 use crate::inner::{FlushKind, Inner};
+use crate::space_slot::SpaceSlot;
 use crate::tlb::{SpaceTag, Tlb, bits};
 use freehold_pagetable::{Flush, Format, Pfn};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
-
-/// Per space: which CPUs may hold something of it. A space's `Mmu` owns its slot.
-#[derive(Debug)]
-#[repr(align(64))]
-pub(crate) struct SpaceSlot {
-    /// Bit per CPU: it runs the space or may hold translations of it. A bit is changed only under the
-    /// lock of its CPU.
-    cpus: [AtomicU64; WORDS],
-}
-
-const WORDS: usize = MachineConfig::MAX_CPUS.div_ceil(64);
-
-impl SpaceSlot {
-    pub(crate) fn new() -> Self {
-        SpaceSlot { cpus: [const { AtomicU64::new(0) }; WORDS] }
-    }
-}
+use std::sync::atomic::{Ordering, fence};
 
 /// The machine's side of one address space: its root table and the CPUs that run it. Made by
 /// `Platform::space_created`.

@@ -7,6 +7,8 @@ mod array;
 mod lock;
 mod raw;
 mod rcu;
+#[path = "../task.rs"]
+mod task;
 #[path = "../uncharged.rs"]
 mod uncharged;
 mod wait;
@@ -16,9 +18,10 @@ pub(crate) use lock::Lock;
 pub(crate) use raw::{fill_table, find_entry, is_zero};
 pub use rcu::RcuGuard;
 pub(crate) use rcu::{may_wait_for_grace, rcu_barrier, rcu_defer, rcu_read};
+pub use task::Task;
+pub(crate) use task::{wait_interruptible, wait_killable};
 pub(crate) use uncharged::{Lists, copied, interrupt, set_cpus, trap, zeroed};
-pub use wait::Task;
-pub(crate) use wait::{wait, wait_interruptible, wait_killable, wake_all, wake_one};
+pub(crate) use wait::{wait, wake_all, wake_one};
 
 use crate::local::Local;
 use freehold_sync::LockContext;
@@ -90,9 +93,6 @@ pub(crate) fn take_time() {
     // A point where the checker may switch, and does not see a thread that waits.
     shuttle::sync::atomic::AtomicU32::new(0).load(std::sync::atomic::Ordering::SeqCst);
 }
-
-/// Nothing to prepare here.
-pub(crate) fn warm_up() {}
 
 /// Processors that a machine may have.
 pub(crate) fn cpus() -> usize {

@@ -5,8 +5,9 @@
 //! whatever thread makes it, so that an object used after its grace period is soon gone.
 #![expect(unsafe_code, reason = "runs functions on raw objects")]
 
-use crate::context::{self, Inside};
-use crate::inject::exempt;
+use crate::context;
+use crate::exempt::exempt;
+use crate::inside::Inside;
 use freehold_sync::RcuHead;
 use shuttle::sync::{Mutex, MutexGuard};
 use std::cell::Cell;

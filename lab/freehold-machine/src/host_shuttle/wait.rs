@@ -4,35 +4,23 @@
 //! One mutex guards the list of sleepers, so looking at the word and going to sleep are one step for the
 //! waker.
 
-use crate::inject::exempt;
+use super::task::{Ends, Task};
+use crate::exempt::exempt;
 use freehold_sync::atomic::{AtomicU32, Ordering};
-use freehold_sync::{Interrupted, Killed};
 use shuttle::sync::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 
 shuttle::lazy_static! {
     static ref SLEEPERS: Mutex<Vec<Sleeper>> = Mutex::new(Vec::new());
 }
 
 shuttle::thread_local! {
-    static TASK: Task = Task(Arc::new(Record::default()));
+    static TASK: Task = Task::new();
 }
 
-/// A thread, as the target of signals.
-#[derive(Clone, Debug)]
-pub struct Task(Arc<Record>);
-
-#[derive(Debug, Default)]
-struct Record {
-    killed: AtomicBool,
-    /// A signal is pending that is not fatal.
-    signalled: AtomicBool,
-    /// Killable waits until one is interrupted; 0: none will.
-    countdown: AtomicU64,
-    /// Waits begun.
-    waits: AtomicU64,
-}
+/// Sleepers are found in the list.
+pub(super) type Sleep = ();
 
 /// In the list while its thread sleeps; the waker takes it out.
 struct Sleeper {
@@ -40,13 +28,6 @@ struct Sleeper {
     bell: Arc<Condvar>,
     /// The task, and which signals wake it; `None` for a wait that none ends.
     task: Option<(Task, Ends)>,
-}
-
-/// Which signals end a sleep.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Ends {
-    ByFatal,
-    ByAny,
 }
 
 impl Task {
@@ -69,57 +50,10 @@ impl Task {
         wake(&mut sleepers, usize::MAX, |sleeper| self.sleeps_as(sleeper) == Some(Ends::ByAny));
     }
 
-    /// Takes that signal back: it was handled.
-    pub fn handle_signal(&self) {
-        self.0.signalled.store(false, SeqCst);
-    }
-
-    /// Whether a fatal signal is pending.
-    pub fn is_killed(&self) -> bool {
-        self.0.killed.load(SeqCst)
-    }
-
-    /// Returns how many waits the task has begun, looks for a fatal signal included. A test that has to go on
-    /// once another thread waits asks this in a loop.
-    pub fn waits(&self) -> u64 {
-        self.0.waits.load(SeqCst)
-    }
-
-    /// Takes the fatal signal back, so that a test can go on with this thread.
-    pub fn revive(&self) {
-        self.0.killed.store(false, SeqCst);
-        self.0.countdown.store(0, SeqCst);
-    }
-
-    /// Makes a fatal signal pending as the task enters its `nth` killable wait from now, counted from 1.
-    pub fn interrupt_wait(&self, nth: u64) {
-        self.0.countdown.store(nth, SeqCst);
-    }
-
     /// Which signals end this sleep, if it is the task's.
     fn sleeps_as(&self, sleeper: &Sleeper) -> Option<Ends> {
         let (task, ends) = sleeper.task.as_ref()?;
         Arc::ptr_eq(&self.0, &task.0).then_some(*ends)
-    }
-
-    fn is_over(&self, ends: Ends) -> bool {
-        self.is_killed() || ends == Ends::ByAny && self.0.signalled.load(SeqCst)
-    }
-
-    fn count_wait(&self) {
-        self.0.waits.fetch_add(1, SeqCst);
-    }
-
-    /// Counts one killable wait.
-    fn enters_wait(&self) {
-        self.count_wait();
-        let left = self.0.countdown.load(SeqCst);
-        if left > 0 {
-            self.0.countdown.store(left - 1, SeqCst);
-            if left == 1 {
-                self.0.killed.store(true, SeqCst);
-            }
-        }
     }
 }
 
@@ -128,16 +62,8 @@ pub(crate) fn wait(word: &AtomicU32, expected: u32) {
     sleep(word, expected, None);
 }
 
-pub(crate) fn wait_killable(word: &AtomicU32, expected: u32) -> Result<(), Killed> {
-    if wait_unless_over(word, expected, Ends::ByFatal) { Ok(()) } else { Err(Killed) }
-}
-
-pub(crate) fn wait_interruptible(word: &AtomicU32, expected: u32) -> Result<(), Interrupted> {
-    if wait_unless_over(word, expected, Ends::ByAny) { Ok(()) } else { Err(Interrupted) }
-}
-
 /// False: a signal has ended the wait.
-fn wait_unless_over(word: &AtomicU32, expected: u32, ends: Ends) -> bool {
+pub(super) fn wait_unless_over(word: &AtomicU32, expected: u32, ends: Ends) -> bool {
     let task = Task::current();
     task.enters_wait();
     if task.is_over(ends) {

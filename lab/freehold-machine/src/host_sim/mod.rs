@@ -14,6 +14,8 @@ mod lock;
 #[path = "../host_std/raw.rs"]
 mod raw;
 mod rcu;
+#[path = "../task.rs"]
+mod task;
 mod wait;
 
 pub(crate) use array::LazyArray;
@@ -22,8 +24,9 @@ pub(crate) use lock::Lock;
 pub(crate) use raw::{fill_table, find_entry, is_zero};
 pub use rcu::RcuGuard;
 pub(crate) use rcu::{may_wait_for_grace, rcu_barrier, rcu_defer, rcu_read};
-pub use wait::Task;
-pub(crate) use wait::{wait, wait_interruptible, wait_killable, wake_all, wake_one};
+pub use task::Task;
+pub(crate) use task::{wait_interruptible, wait_killable};
+pub(crate) use wait::{wait, wake_all, wake_one};
 
 use crate::local::Local;
 use freehold_pagetable::PAGE_SIZE;
@@ -142,6 +145,3 @@ pub(crate) fn copied(frames: u64) {
 pub(crate) fn interrupt<I: Iterator<Item = usize>>(others: impl FnOnce() -> I) {
     task::interrupt(others());
 }
-
-/// Nothing to prepare here.
-pub(crate) fn warm_up() {}

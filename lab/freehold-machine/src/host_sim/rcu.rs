@@ -7,8 +7,9 @@
 #![expect(unsafe_code, reason = "runs functions on raw objects")]
 
 use super::state as task_state;
-use crate::context::{self, Inside};
-use crate::inject::exempt;
+use crate::context;
+use crate::exempt::exempt;
+use crate::inside::Inside;
 use freehold_sim::task;
 use freehold_sync::RcuHead;
 use std::cell::RefCell;

@@ -6,6 +6,8 @@ mod array;
 mod lock;
 mod raw;
 mod rcu;
+#[path = "../task.rs"]
+mod task;
 #[path = "../uncharged.rs"]
 mod uncharged;
 mod wait;
@@ -15,9 +17,10 @@ pub(crate) use lock::Lock;
 pub(crate) use raw::{fill_table, find_entry, is_zero};
 pub use rcu::RcuGuard;
 pub(crate) use rcu::{may_wait_for_grace, rcu_barrier, rcu_defer, rcu_read};
+pub use task::Task;
+pub(crate) use task::{wait_interruptible, wait_killable};
 pub(crate) use uncharged::{Lists, copied, interrupt, set_cpus, trap, zeroed};
-pub use wait::Task;
-pub(crate) use wait::{wait, wait_interruptible, wait_killable, wake_all, wake_one};
+pub(crate) use wait::{wait, wake_all, wake_one};
 
 use crate::local::Local;
 use freehold_sync::LockContext;
@@ -130,13 +133,6 @@ pub(crate) fn relax() {
     } else {
         std::hint::spin_loop();
     }
-}
-
-/// Lets the host allocate what it keeps per thread, so that no later call has to.
-pub(crate) fn warm_up() {
-    with_cpu(|_| ());
-    drop(rcu_read());
-    drop(Task::current());
 }
 
 /// Processors that a machine may have.

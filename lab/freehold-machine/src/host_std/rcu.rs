@@ -12,8 +12,9 @@
 #![expect(unsafe_code, reason = "defers functions on raw objects")]
 
 use super::{Lock, with_cpu};
-use crate::context::{self, Inside};
-use crate::inject::exempt;
+use crate::context;
+use crate::exempt::exempt;
+use crate::inside::Inside;
 use crossbeam_epoch as epoch;
 use freehold_sync::RcuHead;
 use std::cell::Cell;

@@ -1,7 +1,7 @@
 //! Sleeping and waking by the host's futex, and signals, fatal and others.
 //!
 //! Guarantee: a task that sleeps killably wakes up when [`Task::kill`] is called, wherever it sleeps,
-//! and returns [`Killed`] from this and every later killable wait. The same of [`Task::signal`] and
+//! and returns [`Killed`](freehold_sync::Killed) from this and every later killable wait. The same of [`Task::signal`] and
 //! interruptible waits, as long as the signal is pending.
 //!
 //! Mechanism: a killable sleeper leaves the address of its word in its record before it looks at the
@@ -9,48 +9,26 @@
 //! that address again and again until it is gone: one wake alone could come in the moment between the
 //! sleeper's last look and its sleep. A sender of other signals does so where the sleep ends by those.
 
+use super::task::{Ends, Task};
 use freehold_sync::atomic::AtomicU32;
-use freehold_sync::{Interrupted, Killed};
 use rustix::thread::futex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
 
 thread_local! {
-    static TASK: Task = Task(Arc::new(Record::default()));
+    static TASK: Task = Task::new();
 }
 
-/// A thread, as the target of signals.
-#[derive(Clone, Debug)]
-pub struct Task(Arc<Record>);
-
-#[derive(Debug, Default)]
-struct Record {
-    /// A fatal signal is pending. Written by the killer, read by the task.
-    killed: AtomicBool,
-    /// Another signal is.
-    signalled: AtomicBool,
-    /// The address of the word this task sleeps on, and how, if a signal may end that. The word outlives its
-    /// being here, because the sleeper that borrowed it takes it out before it returns.
-    sleeps_on: Mutex<Option<(WordAddress, Ends)>>,
-    /// Killable waits until one is interrupted; 0 when none will be. Only the task counts down.
-    countdown: AtomicU64,
-    /// Waits begun. Only the task counts them.
-    waits: AtomicU64,
-}
-
-/// Which signals end a sleep.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ends {
-    ByFatal,
-    ByAny,
-}
+/// The address of the word that the task sleeps on, and which signals end that, if any may. The word outlives
+/// its being here, because the sleeper that borrowed it takes it out before it returns.
+pub(super) type Sleep = Mutex<Option<(WordAddress, Ends)>>;
 
 /// A word borrowed by a sleeper.
 #[derive(Clone, Copy, Debug)]
-struct WordAddress(*const AtomicU32);
+pub(super) struct WordAddress(*const AtomicU32);
 
 // The address travels to the killer, which uses it only while the record is locked.
-#[expect(unsafe_code, reason = "the word is shared by nature; see `Record::sleeps_on`")]
+#[expect(unsafe_code, reason = "the word is shared by nature; see `Sleep`")]
 // SAFETY: an `AtomicU32` may be used from any thread while it lives.
 unsafe impl Send for WordAddress {}
 
@@ -78,36 +56,9 @@ impl Task {
         }
     }
 
-    /// Takes that signal back: it was handled.
-    pub fn handle_signal(&self) {
-        self.0.signalled.store(false, Ordering::SeqCst);
-    }
-
-    /// Whether a fatal signal is pending.
-    pub fn is_killed(&self) -> bool {
-        self.0.killed.load(Ordering::SeqCst)
-    }
-
-    /// Returns how many waits the task has begun, looks for a fatal signal included. A test that has to go on
-    /// once another thread waits asks this in a loop.
-    pub fn waits(&self) -> u64 {
-        self.0.waits.load(Ordering::SeqCst)
-    }
-
-    /// Takes the fatal signal back, so that a test can go on with this thread.
-    pub fn revive(&self) {
-        self.0.killed.store(false, Ordering::SeqCst);
-        self.0.countdown.store(0, Ordering::SeqCst);
-    }
-
-    /// Makes a fatal signal pending as the task enters its `nth` killable wait from now, counted from 1.
-    pub fn interrupt_wait(&self, nth: u64) {
-        self.0.countdown.store(nth, Ordering::SeqCst);
-    }
-
     /// Wakes the task if it sleeps in a way that `ends`.
     fn wake_sleeper(&self, ends: impl Fn(Ends) -> bool) -> bool {
-        let address = self.0.sleeps_on.lock().unwrap_or_else(PoisonError::into_inner);
+        let address = self.0.sleep.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((WordAddress(word), _)) = address.filter(|(_, how)| ends(*how)) else { return false };
         #[expect(unsafe_code, reason = "borrows the sleeper's word")]
         // SAFETY: the sleeper still borrows the word, and cannot return before it takes this lock.
@@ -116,29 +67,8 @@ impl Task {
         true
     }
 
-    fn is_over(&self, ends: Ends) -> bool {
-        self.is_killed() || ends == Ends::ByAny && self.0.signalled.load(Ordering::SeqCst)
-    }
-
-    fn count_wait(&self) {
-        // SeqCst, pairs with the load in `waits`: a test that sees the count sees what the task did before.
-        self.0.waits.fetch_add(1, Ordering::SeqCst);
-    }
-
-    /// Counts one killable wait.
-    fn enters_wait(&self) {
-        self.count_wait();
-        let left = self.0.countdown.load(Ordering::Relaxed);
-        if left > 0 {
-            self.0.countdown.store(left - 1, Ordering::Relaxed);
-            if left == 1 {
-                self.0.killed.store(true, Ordering::SeqCst);
-            }
-        }
-    }
-
     fn set_sleeps_on(&self, word: Option<(WordAddress, Ends)>) {
-        *self.0.sleeps_on.lock().unwrap_or_else(PoisonError::into_inner) = word;
+        *self.0.sleep.lock().unwrap_or_else(PoisonError::into_inner) = word;
     }
 }
 
@@ -153,16 +83,8 @@ fn sleep(word: &AtomicU32, expected: u32) {
     let _ = futex::wait(word, futex::Flags::PRIVATE, expected, None);
 }
 
-pub(crate) fn wait_killable(word: &AtomicU32, expected: u32) -> Result<(), Killed> {
-    if wait_unless_over(word, expected, Ends::ByFatal) { Ok(()) } else { Err(Killed) }
-}
-
-pub(crate) fn wait_interruptible(word: &AtomicU32, expected: u32) -> Result<(), Interrupted> {
-    if wait_unless_over(word, expected, Ends::ByAny) { Ok(()) } else { Err(Interrupted) }
-}
-
 /// False: a signal has ended the wait.
-fn wait_unless_over(word: &AtomicU32, expected: u32, ends: Ends) -> bool {
+pub(super) fn wait_unless_over(word: &AtomicU32, expected: u32, ends: Ends) -> bool {
     // A thread past its destructors has no record any more and cannot be killed.
     let Ok(task) = TASK.try_with(Task::clone) else {
         sleep(word, expected);

@@ -1,0 +1,87 @@
+//! The counts of what one thread is inside of; see [`context`](crate::context).
+
+use std::cell::Cell;
+
+use Inside::{Cpu, Deferred, Read, SpinLock, TableLock, Walk};
+
+/// What a thread can be inside of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Inside {
+    /// The lock of a page table.
+    TableLock,
+    /// Another spin lock.
+    SpinLock,
+    /// A function given to `with_cpu`.
+    Cpu,
+    /// A function given to `walk_tables`.
+    Walk,
+    /// A read section.
+    Read,
+    /// A deferred function.
+    Deferred,
+}
+
+/// What a call must not be made inside of.
+pub(crate) type Banned = &'static [Inside];
+
+const KINDS: usize = Deferred as usize + 1;
+
+/// A thread's counts.
+#[derive(Debug)]
+pub(crate) struct Context {
+    inside: [Cell<u32>; KINDS],
+    /// How often the heap was used where it must not be, since that was last looked at.
+    pub(crate) heap: Cell<u32>,
+    /// The lowest address of the stack at a call since it was last asked, and the call.
+    pub(crate) deepest: Cell<(usize, &'static str)>,
+    /// See [`unchecked`](crate::unchecked).
+    pub(crate) off: Cell<bool>,
+}
+
+impl Context {
+    pub(crate) const fn new() -> Self {
+        Context {
+            inside: [const { Cell::new(0) }; KINDS],
+            heap: Cell::new(0),
+            deepest: Cell::new((0, "")),
+            off: Cell::new(false),
+        }
+    }
+
+    pub(crate) fn is_inside(&self, what: Inside) -> bool {
+        self.inside[what as usize].get() > 0
+    }
+
+    pub(crate) fn enter(&self, what: Inside) {
+        let count = &self.inside[what as usize];
+        count.set(count.get() + 1);
+    }
+
+    pub(crate) fn leave(&self, what: Inside) {
+        let count = &self.inside[what as usize];
+        count.set(count.get().checked_sub(1).unwrap_or_else(|| panic!("{what:?} ends, and never began")));
+        if count.get() == 0 && !std::thread::panicking() {
+            let uses = self.heap.replace(0);
+            assert!(uses == 0, "the heap was used {uses} times inside of {what:?}, which ends here");
+        }
+    }
+
+    /// Whether the heap must not be used.
+    pub(crate) fn bars_heap(&self) -> bool {
+        [TableLock, SpinLock, Cpu, Walk, Read].iter().any(|what| self.is_inside(*what))
+    }
+
+    #[inline(never)]
+    pub(crate) fn check(&self, call: &'static str, banned: Banned) {
+        let here = std::ptr::from_ref(&call).addr();
+        if here < self.deepest.get().0 {
+            self.deepest.set((here, call));
+        }
+        if let Some(what) = banned.iter().find(|what| self.is_inside(**what))
+            && !self.off.get()
+            && !std::thread::panicking()
+        {
+            panic!("{call} inside of {what:?}: see the table in `freehold::platform`");
+        }
+    }
+}
