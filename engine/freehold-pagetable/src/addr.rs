@@ -1,6 +1,6 @@
 //! Addresses, frame numbers and levels. Every cast between them is in this file.
 
-use crate::format::TABLE_BITS;
+use crate::format::table_bits::TABLE_BITS;
 use core::fmt;
 
 /// log2 of [`PAGE_SIZE`].

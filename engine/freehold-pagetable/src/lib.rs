@@ -88,7 +88,9 @@ mod walk;
 pub use addr::{ENTRIES, Level, PAGE_MASK, PAGE_SHIFT, PAGE_SIZE, Pfn, VaRange, VirtAddr};
 pub use count::TableCount;
 pub use each::Slot;
-pub use format::{Format, Kind, MarkerKind, PAYLOAD_BITS, Pte, PteFlags, TABLE_BITS, X86, X86_4, X86_5};
+pub use format::{
+    Format, Kind, MarkerKind, PAYLOAD_BITS, Pte, PteFlags, X86, X86_4, X86_5, table_bits::TABLE_BITS,
+};
 pub use gather::{Flush, Gather, GatherState, Tlb, UnmappedFrame};
 pub use hw::{Access, FaultCode, PkeyRights, Rights, Translation, WalkFault, hw_walk};
 pub use leaf::LeafGuard;

@@ -1,5 +1,6 @@
 //! What an entry of a table says, independent of how a machine writes it down.
 
+pub mod table_bits;
 mod x86;
 
 pub use x86::{X86, X86_4, X86_5};
@@ -9,10 +10,6 @@ use crate::hw::{Access, Rights, WalkFault};
 use bitflags::bitflags;
 use core::fmt;
 use core::marker::PhantomData;
-
-/// log2 of the number of entries of a table. Two entries are enough to try every interleaving of
-/// neighbours, and more than the exhaustive checker could get through.
-pub const TABLE_BITS: u32 = if cfg!(loom) { 1 } else { 9 };
 
 bitflags! {
     /// What a leaf permits and remembers. Reading is implied by the leaf's being there, except under

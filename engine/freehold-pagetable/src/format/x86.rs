@@ -68,7 +68,7 @@ pub type X86_4 = X86<4>;
 pub type X86_5 = X86<5>;
 
 impl<const N: usize> X86<N> {
-    const ADDRESS_BITS: u32 = Level::from_number(N - 1).shift() + super::TABLE_BITS;
+    const ADDRESS_BITS: u32 = Level::from_number(N - 1).shift() + super::table_bits::TABLE_BITS;
 }
 
 impl<const N: usize> Format for X86<N> {
