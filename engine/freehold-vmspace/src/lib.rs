@@ -25,7 +25,7 @@
 //! | `zap.rs`, `collapse.rs` | taking pages away |
 //! | `move_entries.rs`, `copy.rs`, `large.rs`, `shared.rs` | moving and copying entries, those of pools too; tables that spaces share |
 //! | `entry.rs`, `moving.rs` | one entry, found by the reverse map |
-//! | `look.rs`, `rss.rs` | what is present, how much |
+//! | `look.rs`, `rss.rs`, `rss_counters.rs` | what is present, how much |
 //! | `own.rs` | a space by itself |
 //! | `page_index.rs`, `user_range.rs` | pages by their place in a file, and in a space |
 
@@ -53,6 +53,7 @@ pub mod platform;
 mod protect;
 mod request;
 mod rss;
+mod rss_counters;
 mod shared;
 mod space;
 mod user_range;
@@ -64,15 +65,14 @@ pub use copy_on_write::{ReadOnly, Store};
 pub use error::NoMemory;
 #[doc(hidden)]
 pub use forget::Forget;
+pub use frame::page::{AnonPage, CachePage};
 pub use freehold_pagetable::{PAGE_SHIFT, PAGE_SIZE, Pfn, VirtAddr};
 pub use huge::HugePage;
 #[doc(hidden)]
 pub use install::CacheFill;
 pub use large::LargeFork;
 pub use look::{PageKind, Present, Usage, UsageSum};
-pub use memory::{
-    AnonPage, CachePage, HugePageSize, HugePool, HugePoolCounts, Memory, NoHugePages, NotTaken, Run,
-};
+pub use memory::{HugePageSize, HugePool, HugePoolCounts, Memory, NoHugePages, NotTaken, Run};
 pub use move_entries::{MoveGather, Tables};
 #[doc(hidden)]
 pub use moving::Moving;

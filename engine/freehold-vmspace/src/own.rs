@@ -137,6 +137,18 @@ impl<P: Platform> VmSpace<P> {
     }
 }
 
+impl<P: Platform> Drop for VmSpace<P> {
+    /// What is still mapped goes: an address space has unmapped everything before.
+    #[expect(unsafe_code, reason = "frees the tables")]
+    fn drop(&mut self) {
+        if !self.is_empty_range(VaRange::of(0, P::Format::USER_END)) {
+            self.unmap(0..P::Format::USER_END);
+        }
+        // SAFETY: unmapped just now; the space is going away.
+        unsafe { self.end() };
+    }
+}
+
 /// The pages of `range` that the format translates; those of which only a part lies in the range count.
 fn clipped<P: Platform>(range: Range<u64>) -> UserRange {
     let end = range.end.checked_next_multiple_of(PAGE_SIZE).unwrap_or(u64::MAX).min(P::Format::USER_END);

@@ -2,13 +2,15 @@
 #![expect(unsafe_code, reason = "gives page tables back to the platform")]
 
 use crate::{
-    Memory, NoMemory, PAGE_SIZE, Pfn, Rss, RssKind, UserRange, VirtAddr, platform::Platform, rss::RssCounters,
+    Memory, NoMemory, PAGE_SIZE, Pfn, Rss, RssKind, UserRange, VirtAddr, platform::Platform,
+    rss_counters::RssCounters,
 };
 use alloc::vec::Vec;
 use core::mem::ManuallyDrop;
+use core::ops::ControlFlow;
 use freehold_pagetable::{
-    Flush, Format, Gather, GatherState, LeafGuard, Level, OutOfTables, PageTable, PmdTable, Pte, PteGuard,
-    PteTable, PudTable, TableCount, TableError, Tlb, UnmappedFrame, VaRange, Visitor, Walked,
+    Flush, Format, Gather, GatherState, Large, LeafGuard, Level, OutOfTables, PageTable, PmdTable, Pte,
+    PteGuard, PteTable, PudTable, TableCount, TableError, Tlb, UnmappedFrame, VaRange, Visitor, Walked,
 };
 use freehold_sync::counted::Counted;
 
@@ -135,9 +137,27 @@ impl<P: Platform> VmSpace<P> {
         self.is_empty_range(range) || (small && self.is_unmapped(range))
     }
 
+    /// Flushes everything and frees the tables.
+    ///
+    /// # Safety
+    ///
+    /// Nothing is mapped, and nothing uses the space again.
+    pub(crate) unsafe fn end(&mut self) {
+        let everything =
+            Flush { start: VirtAddr::new(0), end: VirtAddr::new(u64::MAX), all: true, tables_freed: true };
+        let platform = self.tlb.memory.platform();
+        platform.flush(&self.tlb.mmu, &everything);
+        platform.space_ending(&self.tlb.mmu, self.table.root());
+        // SAFETY: nothing uses the field again, by the promise of the caller.
+        let table = unsafe { ManuallyDrop::take(&mut self.table) };
+        // SAFETY: the last user is gone, so no processor runs this space, and every translation was flushed
+        // just now.
+        unsafe { table.destroy(platform) };
+    }
+
     /// Whether every entry of `range` is empty.
     pub fn is_unmapped(&self, range: VaRange) -> bool {
-        matches!(self.walk(range, &mut crate::zap::AnyEntry), Ok(Walked::All))
+        matches!(self.walk(range, &mut AnyEntry), Ok(Walked::All))
     }
 }
 
@@ -283,21 +303,17 @@ impl<P: Platform> VmSpace<P> {
     }
 }
 
-impl<P: Platform> Drop for VmSpace<P> {
-    /// What is still mapped goes: an address space has unmapped everything before.
-    fn drop(&mut self) {
-        if !self.is_empty_range(VaRange::of(0, P::Format::USER_END)) {
-            self.unmap(0..P::Format::USER_END);
-        }
-        let everything =
-            Flush { start: VirtAddr::new(0), end: VirtAddr::new(u64::MAX), all: true, tables_freed: true };
-        let platform = self.tlb.memory.platform();
-        platform.flush(&self.tlb.mmu, &everything);
-        platform.space_ending(&self.tlb.mmu, self.table.root());
-        // SAFETY: `self` is going away: nothing uses the field again.
-        let table = unsafe { ManuallyDrop::take(&mut self.table) };
-        // SAFETY: the last user is gone, so no processor runs this space, and every translation was flushed
-        // just now.
-        unsafe { table.destroy(platform) };
+/// Stops at the first entry that is not empty.
+struct AnyEntry;
+
+impl<P: Platform> Visitor<P::Format, P> for AnyEntry {
+    const LARGE: Large = Large::Visit;
+
+    fn table(&mut self, table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
+        table.for_each(range, |_, _| ControlFlow::Break(()))
+    }
+
+    fn large(&mut self, _: LeafGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
+        ControlFlow::Break(())
     }
 }

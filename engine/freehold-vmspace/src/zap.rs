@@ -156,21 +156,6 @@ impl<P: Platform> Visitor<P::Format, P> for Reclaimer<'_, '_, P> {
     }
 }
 
-/// Stops at the first entry that is not empty.
-pub(crate) struct AnyEntry;
-
-impl<P: Platform> Visitor<P::Format, P> for AnyEntry {
-    const LARGE: Large = Large::Visit;
-
-    fn table(&mut self, table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
-        table.for_each(range, |_, _| ControlFlow::Break(()))
-    }
-
-    fn large(&mut self, _: LeafGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
-        ControlFlow::Break(())
-    }
-}
-
 impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
     // A part of a huge page is split off by the table that is kept for it.
     const LARGE: Large = Large::SplitPart;

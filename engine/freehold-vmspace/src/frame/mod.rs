@@ -20,11 +20,12 @@ mod cached;
 mod lock;
 #[cfg(all(test, loom))]
 mod loom_tests;
-mod pin;
+pub(crate) mod page;
+pub(crate) mod pin;
 
 pub use cached::NotMapped;
 
-use crate::{AnonPage, CachePage, PageIndex, RssKind};
+use crate::{PageIndex, RssKind};
 use freehold_pagetable::Level;
 use freehold_sync::{
     WordLock,
@@ -34,6 +35,7 @@ use freehold_sync::{
         announce, const_unless_loom,
     },
 };
+use page::{AnonPage, CachePage};
 
 /// What the engine knows about one frame of memory: 32 bytes, all zero while the frame is free, so that a
 /// platform may cast zeroed memory to records. A frame whose memory failed is never free again.

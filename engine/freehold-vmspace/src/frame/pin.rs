@@ -12,13 +12,11 @@
 //! | a pin ends | at any time, under no lock |
 
 use super::{ANON, CACHED, EXCLUSIVE, Frame, MOST};
-use crate::{Memory, Pfn, platform::Platform};
-use arrayvec::ArrayVec;
 use freehold_sync::atomic::Ordering::Relaxed;
 
 /// References that a pin counts as. Linux's number: pages with as many mappings are rare, and two million
 /// pins fit.
-pub(super) const PIN: u32 = 1 << 10;
+pub(crate) const PIN: u32 = 1 << 10;
 
 #[doc(hidden)]
 impl Frame {
@@ -36,7 +34,8 @@ impl Frame {
     }
 
     /// One pin less; true when that was the last reference, as for `put`.
-    fn unpin(&self) -> bool {
+    #[inline]
+    pub(crate) fn unpin(&self) -> bool {
         self.put_many(PIN)
     }
 
@@ -52,28 +51,4 @@ impl Frame {
 #[inline]
 pub fn keeps(refs: u32, word: u32) -> bool {
     refs >= PIN && word & (ANON | EXCLUSIVE) == ANON | EXCLUSIVE
-}
-
-#[doc(hidden)]
-impl<P: Platform> Memory<P> {
-    /// One pin less of each frame, which was stored to if `dirty`. Frames of zeroes are not counted.
-    pub fn unpin(&self, frames: &[Pfn], dirty: bool) {
-        let mut free = ArrayVec::<Pfn, 32>::new();
-        for &pfn in frames.iter().filter(|pfn| !self.is_zero(**pfn)) {
-            let record = self.record_of(pfn);
-            let frame = self.platform().frame(record);
-            if dirty && !frame.is_anon() {
-                frame.set_dirty();
-            }
-            if frame.hugetlb().is_some() {
-                self.put_huge_page_by(record, PIN);
-            } else if frame.unpin() {
-                free.push(pfn);
-            }
-            if free.is_full() {
-                self.free_frames(&mut free);
-            }
-        }
-        self.free_frames(&mut free);
-    }
 }

@@ -4,13 +4,14 @@ pub(crate) mod cache;
 mod huge;
 mod pool;
 mod run;
+mod unpin;
 
 pub use huge::HugePageSize;
 pub use pool::{HugePool, HugePoolCounts, NoHugePages, NotTaken};
 pub use run::Run;
 
 use crate::{
-    NoMemory, PageIndex, Pfn,
+    AnonPage, CachePage, NoMemory, PageIndex, Pfn,
     platform::{AllocEffort, FramePurpose, FrameRequest, Platform},
 };
 use arrayvec::ArrayVec;
@@ -39,36 +40,6 @@ pub struct Memory<P: Platform> {
     failed: AtomicU64,
     /// Last: whatever the fields above give back goes to it.
     platform: P,
-}
-
-/// Where an anonymous page is known.
-#[doc(hidden)]
-#[derive(Clone, Copy, Debug)]
-pub struct AnonPage {
-    /// The word by which its reverse tree is found; see [`Frame`](crate::frame::Frame).
-    pub home: usize,
-    /// Its place there.
-    pub index: PageIndex,
-}
-
-impl AnonPage {
-    /// The page so many pages after it.
-    #[inline]
-    pub fn plus(self, pages: u64) -> Self {
-        AnonPage { index: self.index.wrapping_add(pages), ..self }
-    }
-}
-
-/// What a page of a cache is, and where it is known.
-#[doc(hidden)]
-#[derive(Clone, Copy, Debug)]
-pub struct CachePage {
-    /// The word by which its file is found; see [`Frame`](crate::frame::Frame).
-    pub home: usize,
-    /// A page of shared memory (else: of an ordinary file).
-    pub shmem: bool,
-    /// A page of secret memory: nobody gets a reference to read it by.
-    pub secret: bool,
 }
 
 impl<P: Platform> Memory<P> {

@@ -1,8 +1,7 @@
 //! Frames that follow each other, held together: what address spaces without an MMU are made of.
 #![expect(unsafe_code, reason = "gives frames back to the platform")]
 
-use super::CachePage;
-use crate::{Memory, NoMemory, PageCount, PageIndex, Pfn, frame::Frame, platform::Platform};
+use crate::{CachePage, Memory, NoMemory, PageCount, PageIndex, Pfn, frame::Frame, platform::Platform};
 use arrayvec::ArrayVec;
 use core::ops::Range;
 use freehold_sync::counted::Counted;

@@ -1,0 +1,29 @@
+//! The end of pins.
+
+use super::Memory;
+use crate::{Pfn, frame::pin::PIN, platform::Platform};
+use arrayvec::ArrayVec;
+
+#[doc(hidden)]
+impl<P: Platform> Memory<P> {
+    /// One pin less of each frame, which was stored to if `dirty`. Frames of zeroes are not counted.
+    pub fn unpin(&self, frames: &[Pfn], dirty: bool) {
+        let mut free = ArrayVec::<Pfn, 32>::new();
+        for &pfn in frames.iter().filter(|pfn| !self.is_zero(**pfn)) {
+            let record = self.record_of(pfn);
+            let frame = self.platform().frame(record);
+            if dirty && !frame.is_anon() {
+                frame.set_dirty();
+            }
+            if frame.hugetlb().is_some() {
+                self.put_huge_page_by(record, PIN);
+            } else if frame.unpin() {
+                free.push(pfn);
+            }
+            if free.is_full() {
+                self.free_frames(&mut free);
+            }
+        }
+        self.free_frames(&mut free);
+    }
+}
