@@ -20,7 +20,7 @@ pub(super) struct Record {
     countdown: AtomicU64,
     /// Waits begun. Only the task counts them.
     waits: AtomicU64,
-    /// Where the task sleeps, if the host finds sleepers by their tasks.
+    /// The place where the task sleeps, if the host finds sleepers by their tasks.
     #[allow(dead_code, reason = "the checker of schedules finds sleepers in a list")]
     pub(super) sleep: Sleep,
 }

@@ -1,4 +1,4 @@
-//! What a frame is told of its page.
+//! The description of its page that a frame keeps.
 
 use crate::PageIndex;
 

@@ -1,8 +1,8 @@
 //! Sleeping and waking by the host's futex, and signals, fatal and others.
 //!
 //! Guarantee: a task that sleeps killably wakes up when [`Task::kill`] is called, wherever it sleeps,
-//! and returns [`Killed`](freehold_sync::Killed) from this and every later killable wait. The same of [`Task::signal`] and
-//! interruptible waits, as long as the signal is pending.
+//! and returns [`Killed`](freehold_sync::Killed) from this and every later killable wait. The same of
+//! [`Task::signal`] and interruptible waits, as long as the signal is pending.
 //!
 //! Mechanism: a killable sleeper leaves the address of its word in its record before it looks at the
 //! fatal flag for the last time, and takes it out after it woke. The killer sets the flag and then wakes
