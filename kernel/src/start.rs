@@ -4,7 +4,6 @@ use crate::arch::trap::Vectors;
 use crate::arch::{apic, clock, cpu, descriptors, features, report, serial};
 use crate::boot::smp;
 use crate::boot::start_info::StartInfo;
-use crate::files::busy::Running;
 use crate::files::console::Console;
 use crate::files::open::Open;
 use crate::files::tree::{self, Node};
@@ -134,7 +133,7 @@ fn run_first(mut strings: Strings) {
     let comm = exec::short_name(&path);
     *process.name.lock() = path;
     process.auxv_at.store(strings.auxv_at(frame.rsp), Relaxed);
-    *process.exe.lock() = Running::new(node).ok();
+    *process.exe.lock() = Some(node);
     *process.space.lock() = Some(space.clone());
     limits::renew(&process);
     let first = space.clone();

@@ -8,9 +8,7 @@ use crate::arch::trap::Frame;
 use crate::arch::user::UserPtr;
 use crate::files::CHARACTER;
 use crate::files::buffer::UserBuffer;
-use crate::files::node::NodeFile;
 use crate::files::open::Open;
-use crate::files::permissions::{self, WRITE};
 use crate::files::tree::Kind;
 use crate::memory::platform::Machine;
 use crate::task::limits;
@@ -99,8 +97,6 @@ fn truncate(frame: &mut Frame) -> Answer {
     let node = find(HERE, path, true)?;
     match &node.kind {
         Kind::Regular(mapping) => {
-            permissions::check(&node, WRITE)?;
-            let _file = NodeFile::to_write(node.clone())?;
             let _changing = node.changing.lock()?;
             set_size(mapping, size)?;
         }

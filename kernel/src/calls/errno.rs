@@ -11,7 +11,6 @@ pub const EISDIR: Errno = Errno(21);
 pub const EMFILE: Errno = Errno(24);
 pub const EXDEV: Errno = Errno(18);
 pub const ENOTTY: Errno = Errno(25);
-pub const ETXTBSY: Errno = Errno(26);
 pub const EFBIG: Errno = Errno(27);
 pub const ESPIPE: Errno = Errno(29);
 pub const EPIPE: Errno = Errno(32);

@@ -6,7 +6,6 @@ use crate::arch::trap::Frame;
 use crate::arch::user::{self, UserPtr};
 use crate::files::node::NodeFile;
 use crate::files::open::Open;
-use crate::files::permissions::{self, EXECUTE, READ, WRITE};
 use crate::files::tree::{self, Kind, Node};
 use crate::files::{File, names};
 use alloc::sync::Arc;
@@ -99,32 +98,17 @@ const KEPT: u32 = O_ACCMODE | O_APPEND | O_NONBLOCK | O_PATH | O_DIRECT | O_NOAT
 fn open_at(descriptor: u64, at: u64, flags: u32, mode: u32) -> Answer {
     let path = path(at)?;
     let from = start(descriptor, &path)?;
-    let mut is_new = false;
     let node = match tree::lookup(&from, &path, flags & O_NOFOLLOW == 0) {
         Ok(directory) if flags & O_TMPFILE == O_TMPFILE => unnamed(&directory, flags, mode)?,
         Ok(_) if flags & (O_CREAT | O_EXCL) == O_CREAT | O_EXCL => return Err(Errno::EEXIST),
         Err(Errno::ENOENT) if flags & O_CREAT != 0 && flags & O_PATH == 0 => {
-            is_new = true;
             names::create(&from, &path, mode, flags & O_NOFOLLOW == 0)?
         }
         found => found?,
     };
-    if flags & O_PATH == 0 && flags & O_TMPFILE != O_TMPFILE && !is_new {
-        permissions::check(&node, wanted(flags))?;
-    }
     let file = open_node(&node, flags)?;
     let open = Open::new(file, flags & KEPT, &tree::path_of(&node));
     current().process().files.add(open, 0, flags & O_CLOEXEC != 0)
-}
-
-/// What an open asks for.
-fn wanted(flags: u32) -> u32 {
-    let access = match flags & O_ACCMODE {
-        O_RDONLY => READ,
-        O_WRONLY => WRITE,
-        _ => READ | WRITE,
-    };
-    if flags & O_TRUNC != 0 { access | WRITE } else { access }
 }
 
 /// What an open of this node gets.
@@ -143,16 +127,12 @@ fn open_node(node: &Arc<Node>, flags: u32) -> Result<Arc<dyn File>, Errno> {
         Kind::Directory(_) | Kind::Listing(_) if writes || flags & O_CREAT != 0 => Err(errno::EISDIR),
         Kind::Directory(_) | Kind::Listing(_) => Ok(Arc::new(NodeFile::new(node.clone()))),
         Kind::Regular(mapping) => {
-            let file = match writes {
-                true => NodeFile::to_write(node.clone())?,
-                false => NodeFile::new(node.clone()),
-            };
             if flags & O_TRUNC != 0 && writes {
                 let _changing = node.changing.lock()?;
                 mapping.truncate(0).map_err(|error| error.errno())?;
                 node.touch();
             }
-            Ok(Arc::new(file))
+            Ok(Arc::new(NodeFile::new(node.clone())))
         }
     }
 }
@@ -165,9 +145,7 @@ fn unnamed(directory: &Arc<Node>, flags: u32, mode: u32) -> Result<Arc<Node>, Er
     if !matches!(directory.kind, Kind::Directory(_)) {
         return Err(errno::ENOTDIR);
     }
-    permissions::check(directory, WRITE | EXECUTE)?;
     let node = Node::empty(mode & !current().process().place().umask.load(Relaxed), directory)?;
-    permissions::make_own(&node, directory);
     *node.name.lock() = alloc::format!("#{}", node.inode).into_bytes();
     *node.parent.lock() = Arc::downgrade(directory);
     Ok(node)
@@ -231,7 +209,6 @@ fn enter(node: Arc<Node>) -> Answer {
     if !node.is_directory() {
         return Err(errno::ENOTDIR);
     }
-    permissions::check(&node, EXECUTE)?;
     let before = core::mem::replace(&mut *current().process().place().directory.lock(), node);
     drop(before);
     Ok(0)

@@ -1,15 +1,13 @@
-//! What a process is to others: users, groups, rights, process groups, sessions, and what prctl knows.
+//! What a process is to others: users, groups, capabilities, process groups, sessions, and what prctl knows.
 
-use super::{Answer, Calls, memory_options};
+use super::{Answer, Calls, memory_options, nothing};
 use crate::arch::cpu::current;
 use crate::arch::trap::Frame;
 use crate::arch::user::{self, UserPtr};
-use crate::files::proc::settings;
-use crate::task::ids::{ALL_RIGHTS, CAP_SETGID, CAP_SETPCAP, CAP_SETUID, Ids, Numbers};
-use crate::task::process::{self, Process, USUAL_SLACK_NS};
+use crate::task::ids::{Ids, Numbers};
+use crate::task::process::{self, Process};
 use crate::task::{limits, signal};
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
 use linux_raw_sys::general::*;
@@ -19,20 +17,20 @@ pub const CALLS: Calls = &[
     (__NR_geteuid, |_| Ok(user().effective.into())),
     (__NR_getgid, |_| Ok(group().real.into())),
     (__NR_getegid, |_| Ok(group().effective.into())),
-    (__NR_setuid, |frame| change_user(|user, may| user.set(frame.rdi as u32, may))),
-    (__NR_setgid, |frame| change_group(|group, may| group.set(frame.rdi as u32, may))),
-    (__NR_setreuid, |frame| change_user(|user, may| user.set_two(id(frame.rdi), id(frame.rsi), may))),
-    (__NR_setregid, |frame| change_group(|group, may| group.set_two(id(frame.rdi), id(frame.rsi), may))),
-    (__NR_setresuid, |frame| change_user(|user, may| user.set_all(three(frame), may))),
-    (__NR_setresgid, |frame| change_group(|group, may| group.set_all(three(frame), may))),
+    (__NR_setuid, |frame| store_all(frame, |ids| &mut ids.user)),
+    (__NR_setgid, |frame| store_all(frame, |ids| &mut ids.group)),
+    (__NR_setreuid, |frame| store([frame.rdi, frame.rsi, frame.rsi], |ids| &mut ids.user)),
+    (__NR_setregid, |frame| store([frame.rdi, frame.rsi, frame.rsi], |ids| &mut ids.group)),
+    (__NR_setresuid, |frame| store([frame.rdi, frame.rsi, frame.rdx], |ids| &mut ids.user)),
+    (__NR_setresgid, |frame| store([frame.rdi, frame.rsi, frame.rdx], |ids| &mut ids.group)),
     (__NR_getresuid, |frame| put_three(frame, user())),
     (__NR_getresgid, |frame| put_three(frame, group())),
-    (__NR_setfsuid, setfsuid),
-    (__NR_setfsgid, setfsgid),
-    (__NR_getgroups, getgroups),
-    (__NR_setgroups, setgroups),
+    (__NR_setfsuid, |_| Ok(user().effective.into())),
+    (__NR_setfsgid, |_| Ok(group().effective.into())),
+    (__NR_getgroups, nothing),
+    (__NR_setgroups, nothing),
     (__NR_capget, capget),
-    (__NR_capset, capset),
+    (__NR_capset, nothing),
     (__NR_setpgid, setpgid),
     (__NR_getpgid, getpgid),
     (__NR_getpgrp, |_| Ok(current().process().group.load(Relaxed).into())),
@@ -50,15 +48,6 @@ fn group() -> Numbers {
     current().process().ids.lock().group
 }
 
-/// -1: as it is.
-fn id(argument: u64) -> Option<u32> {
-    Some(argument as u32).filter(|id| *id != u32::MAX)
-}
-
-fn three(frame: &Frame) -> [Option<u32>; 3] {
-    [id(frame.rdi), id(frame.rsi), id(frame.rdx)]
-}
-
 fn put_three(frame: &Frame, numbers: Numbers) -> Answer {
     UserPtr::<u32>::new(frame.rdi).write(&numbers.real)?;
     UserPtr::<u32>::new(frame.rsi).write(&numbers.effective)?;
@@ -66,89 +55,34 @@ fn put_three(frame: &Frame, numbers: Numbers) -> Answer {
     Ok(0)
 }
 
-fn change_user(f: impl FnOnce(&mut Numbers, bool) -> Result<(), Errno>) -> Answer {
+/// Picks one of the two kinds of numbers.
+type Which = fn(&mut Ids) -> &mut Numbers;
+
+/// setuid, setgid: root's three numbers change, of others the effective one.
+fn store_all(frame: &Frame, which: Which) -> Answer {
+    let id = frame.rdi;
+    let others = if current().process().ids.lock().is_root() { id } else { u64::MAX };
+    store([others, id, others], which)
+}
+
+/// Stores the real, the effective and the saved number; -1: as it is.
+fn store(to: [u64; 3], which: Which) -> Answer {
     let process = current().process();
     let mut ids = process.ids.lock();
-    let (before, may) = (ids.user, ids.may(CAP_SETUID));
-    f(&mut ids.user, may)?;
-    ids.user_changed(before);
-    hide(before, ids.user);
+    let numbers = which(&mut ids);
+    let [real, effective, saved] = to.map(|id| Some(id as u32).filter(|id| *id != u32::MAX));
+    *numbers = Numbers {
+        real: real.unwrap_or(numbers.real),
+        effective: effective.unwrap_or(numbers.effective),
+        saved: saved.unwrap_or(numbers.saved),
+    };
     drop(ids);
     limits::renew(process);
     Ok(0)
 }
 
-/// A process that acts for another user from now on is not looked into, and hears of no parent's end. With its
-/// ids locked: nobody sees the new ones before.
-fn hide(before: Numbers, after: Numbers) {
-    if (before.effective, before.files) != (after.effective, after.files) {
-        let process = current().process();
-        process.is_dumpable.store(dumpable_of_others(), Relaxed);
-        process.parent_signal.store(0, Relaxed);
-    }
-}
-
-/// PR_GET_DUMPABLE of a program that acts for another user.
-pub fn dumpable_of_others() -> u32 {
-    settings::kept("fs/suid_dumpable") as u32
-}
-
-fn change_group(f: impl FnOnce(&mut Numbers, bool) -> Result<(), Errno>) -> Answer {
-    let mut ids = current().process().ids.lock();
-    let (before, may) = (ids.group, ids.may(CAP_SETGID));
-    f(&mut ids.group, may)?;
-    hide(before, ids.group);
-    Ok(0)
-}
-
-fn setfsuid(frame: &mut Frame) -> Answer {
-    let [id, ..] = frame.args();
-    let mut ids = current().process().ids.lock();
-    let (before, may) = (ids.user, ids.may(CAP_SETUID));
-    ids.user.set_files(id as u32, may);
-    hide(before, ids.user);
-    Ok(before.files.into())
-}
-
-fn setfsgid(frame: &mut Frame) -> Answer {
-    let [id, ..] = frame.args();
-    let mut ids = current().process().ids.lock();
-    let (before, may) = (ids.group, ids.may(CAP_SETGID));
-    ids.group.set_files(id as u32, may);
-    hide(before, ids.group);
-    Ok(before.files.into())
-}
-
-/// Most groups that a process may be in, besides its own.
-const MOST_GROUPS: u64 = 65536;
-
-fn getgroups(frame: &mut Frame) -> Answer {
-    let [room, out, ..] = frame.args();
-    let groups = current().process().ids.lock().groups.clone();
-    if room as i32 != 0 {
-        if (room as i32) < groups.len() as i32 {
-            return Err(Errno::EINVAL);
-        }
-        let bytes: Vec<u8> = groups.iter().flat_map(|group| group.to_ne_bytes()).collect();
-        user::copy_out(out, &bytes)?;
-    }
-    Ok(groups.len() as u64)
-}
-
-fn setgroups(frame: &mut Frame) -> Answer {
-    let [count, at, ..] = frame.args();
-    if !current().process().ids.lock().may(CAP_SETGID) {
-        return Err(Errno::EPERM);
-    }
-    if count > MOST_GROUPS {
-        return Err(Errno::EINVAL);
-    }
-    let groups: Result<Vec<u32>, Errno> = (0..count).map(|n| UserPtr::new(at).add(n).read()).collect();
-    let groups = Arc::new(groups?);
-    let before = core::mem::replace(&mut current().process().ids.lock().groups, groups);
-    drop(before);
-    Ok(0)
-}
+/// All capabilities, CAP_CHOWN to CAP_CHECKPOINT_RESTORE.
+const ALL_CAPABILITIES: u64 = (1 << 41) - 1;
 
 /// How many words of rights a header's version has; EINVAL tells the version that there is.
 fn capability_words(header: u64) -> Result<(usize, u32), Errno> {
@@ -169,39 +103,11 @@ fn capget(frame: &mut Frame) -> Answer {
         Err(Errno::EINVAL) if out == 0 => return Ok(0),
         found => found?,
     };
-    let ids = of(pid)?.ids.lock().clone();
+    let all = if of(pid)?.ids.lock().is_root() { ALL_CAPABILITIES } else { 0 };
     for n in 0..words {
-        let word = |rights: u64| (rights >> (32 * n)) as u32;
-        let data = [word(ids.effective), word(ids.permitted), word(ids.inheritable)];
-        UserPtr::<[u32; 3]>::new(out).add(n as u64).write(&data)?;
+        let word = (all >> (32 * n)) as u32;
+        UserPtr::<[u32; 3]>::new(out).add(n as u64).write(&[word, word, 0])?;
     }
-    Ok(0)
-}
-
-fn capset(frame: &mut Frame) -> Answer {
-    let [header, at, ..] = frame.args();
-    let (words, pid) = capability_words(header)?;
-    let process = current().process();
-    if pid != 0 && pid != process.pid && pid != current().tid() {
-        return Err(Errno::EPERM);
-    }
-    let mut asked = [0u64; 3];
-    for n in 0..words {
-        let data = UserPtr::<[u32; 3]>::new(at).add(n as u64).read()?;
-        asked.iter_mut().zip(data).for_each(|(all, word)| *all |= u64::from(word) << (32 * n));
-    }
-    let [effective, permitted, inheritable] = asked.map(|rights| rights & ALL_RIGHTS);
-    let mut ids = process.ids.lock();
-    let more = permitted & !ids.permitted != 0 || effective & !permitted != 0;
-    let passes_more = inheritable & !(ids.inheritable | ids.bounding) != 0
-        || !ids.may(CAP_SETPCAP) && inheritable & !(ids.inheritable | ids.permitted) != 0;
-    if more || passes_more {
-        return Err(Errno::EPERM);
-    }
-    let ambient = ids.ambient & permitted & inheritable;
-    *ids = Ids { effective, permitted, inheritable, ambient, ..ids.clone() };
-    drop(ids);
-    limits::renew(process);
     Ok(0)
 }
 
@@ -268,6 +174,8 @@ fn getsid(frame: &mut Frame) -> Answer {
     Ok(of(pid as u32)?.session.load(Relaxed).into())
 }
 
+/// PR_GET_TIMERSLACK, as Linux has it.
+const USUAL_SLACK_NS: u64 = 50_000;
 const PR_SET_PDEATHSIG: u32 = 1;
 const PR_GET_PDEATHSIG: u32 = 2;
 const PR_GET_DUMPABLE: u32 = 3;
@@ -311,12 +219,6 @@ fn prctl(frame: &mut Frame) -> Answer {
             process.is_dumpable.store(argument as u32, Relaxed);
             Ok(0)
         }
-        PR_GET_KEEPCAPS => Ok(process.ids.lock().keeps_rights.into()),
-        PR_SET_KEEPCAPS if argument > 1 => Err(Errno::EINVAL),
-        PR_SET_KEEPCAPS => {
-            process.ids.lock().keeps_rights = argument == 1;
-            Ok(0)
-        }
         PR_SET_NAME => {
             let mut name = [0; 16];
             if let Some(text) = user::read_string(argument, 15)? {
@@ -333,18 +235,10 @@ fn prctl(frame: &mut Frame) -> Answer {
             Ok(0)
         }
         PR_CAPBSET_READ | PR_CAPBSET_DROP if argument > 40 => Err(Errno::EINVAL),
-        PR_CAPBSET_READ => Ok(process.ids.lock().bounding >> argument & 1),
-        PR_CAPBSET_DROP | PR_SET_SECUREBITS if !process.ids.lock().may(CAP_SETPCAP) => Err(Errno::EPERM),
-        PR_CAPBSET_DROP => {
-            process.ids.lock().bounding &= !(1 << argument);
-            Ok(0)
-        }
-        PR_GET_TIMERSLACK => Ok(process.slack_ns.load(Relaxed)),
-        PR_SET_TIMERSLACK => {
-            let slack = if argument as i64 > 0 { argument } else { USUAL_SLACK_NS };
-            process.slack_ns.store(slack, Relaxed);
-            Ok(0)
-        }
+        PR_CAPBSET_READ => Ok(1),
+        // Timers have no slack.
+        PR_CAPBSET_DROP | PR_SET_TIMERSLACK | PR_SET_KEEPCAPS | PR_CAP_AMBIENT => Ok(0),
+        PR_GET_TIMERSLACK => Ok(USUAL_SLACK_NS),
         PR_SET_CHILD_SUBREAPER => {
             process.is_subreaper.store((argument != 0).into(), Relaxed);
             Ok(0)
@@ -360,8 +254,7 @@ fn prctl(frame: &mut Frame) -> Answer {
         PR_GET_NO_NEW_PRIVS if [argument, second, third, fourth] == [0; 4] => {
             Ok(process.no_new_privs.load(Relaxed).into())
         }
-        PR_CAP_AMBIENT => process.ids.lock().change_ambient([argument, second, third, fourth]),
-        PR_GET_SECCOMP | PR_GET_SECUREBITS => Ok(0),
+        PR_GET_SECCOMP | PR_GET_SECUREBITS | PR_SET_SECUREBITS | PR_GET_KEEPCAPS => Ok(0),
         _ => Err(Errno::EINVAL),
     }
 }

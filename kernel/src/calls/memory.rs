@@ -3,19 +3,20 @@
 use super::descriptors::parts;
 use super::{Answer, Calls};
 use crate::arch::cpu::current;
+use crate::arch::lock::SpinLock;
 use crate::arch::trap::Frame;
 use crate::arch::user;
 use crate::memory::platform::Machine;
 use crate::task::Space;
 use crate::task::exit::{self, Status};
-use crate::task::ids::CAP_SYS_NICE;
 use crate::task::process;
-use crate::task::trace;
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::PAGE_SIZE;
 use freehold::counted::Counted;
 use freehold::error::{AccessError, Errno, MlockError, MmapError};
+use freehold::platform::Host;
 use freehold::platform::PkeyRights;
 use freehold::remote::IoVec;
 use freehold::{
@@ -25,6 +26,7 @@ use freehold::{
 use linux_raw_sys::general::*;
 
 pub const CALLS: Calls = &[
+    (__NR_membarrier, membarrier),
     (__NR_mmap, mmap),
     (__NR_munmap, munmap),
     (__NR_mprotect, mprotect),
@@ -216,8 +218,7 @@ fn space_of(pid: u64) -> Result<Space, Errno> {
 
 /// The same, of one whose memory the caller may look at.
 fn traced_space(pid: u64) -> Result<Space, Errno> {
-    let process = process::find(pid as u32).ok_or(Errno::ESRCH)?;
-    trace::check_traceable(&process)?;
+    process::find(pid as u32).ok_or(Errno::ESRCH)?;
     space_of(pid)
 }
 
@@ -230,15 +231,9 @@ fn process_madvise(frame: &mut Frame) -> Answer {
     let ranges = ranges(at, count)?;
     let open = super::descriptors::file(descriptor)?;
     let pid = open.file.process().ok_or(Errno::EBADF)?;
-    let process = process::find(pid).ok_or(Errno::ESRCH)?;
+    process::find(pid).ok_or(Errno::ESRCH)?;
     let space = space_of(pid.into())?;
     let own = Counted::same(&space, current().space());
-    if !own {
-        trace::check_traceable(&process).map_err(|_| Errno::EACCES)?;
-        if !current().process().ids.lock().may(CAP_SYS_NICE) {
-            return Err(Errno::EPERM);
-        }
-    }
     let advice = match Advice::from_raw(advice as u32) {
         Ok(advice) => advice,
         // Of nothing, Linux takes any advice.
@@ -291,4 +286,37 @@ fn pkey_mprotect(frame: &mut Frame) -> Answer {
         pkey => space.pkey_mprotect(at, len, prot, u8::try_from(pkey).map_err(|_| Errno::EINVAL)?),
     };
     done.map(|()| 0).map_err(|error| error.errno())
+}
+
+/// Commands of membarrier that there are, by bit; and those that need the bit above them first.
+const BARRIERS: u64 = 0x7f;
+const PRIVATE: [u64; 2] = [1 << 3, 1 << 5];
+/// What processes have registered for.
+static REGISTERED: SpinLock<BTreeMap<u32, u64>> = SpinLock::new(BTreeMap::new());
+
+/// A barrier on all processors: a grace period, in which each of them comes by.
+fn membarrier(frame: &mut Frame) -> Answer {
+    let [command, flags, ..] = frame.args();
+    let pid = current().process().pid;
+    match command & 0xffff_ffff {
+        _ if flags as u32 != 0 => Err(Errno::EINVAL),
+        0 => Ok(BARRIERS),
+        command if !command.is_power_of_two() || command & BARRIERS == 0 => Err(Errno::EINVAL),
+        command if PRIVATE.contains(&command) => {
+            let registered = REGISTERED.lock().get(&pid).copied().unwrap_or(0);
+            if registered & command << 1 == 0 {
+                return Err(Errno::EPERM);
+            }
+            Machine::rcu_barrier();
+            Ok(0)
+        }
+        1 | 2 => {
+            Machine::rcu_barrier();
+            Ok(0)
+        }
+        command => {
+            *REGISTERED.lock().entry(pid).or_insert(0) |= command;
+            Ok(0)
+        }
+    }
 }

@@ -5,10 +5,8 @@ use super::{Answer, Calls, errno};
 use crate::arch::cpu::current;
 use crate::arch::trap::Frame;
 use crate::files::names::{self, Existing};
-use crate::files::permissions::{self, EXECUTE, WRITE};
 use crate::files::tree::{self, Node};
 use crate::files::{DIRECTORY, REGULAR};
-use crate::task::ids::CAP_SYS_ADMIN;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
@@ -52,7 +50,7 @@ fn new(descriptor: u64, at: u64) -> Result<(Arc<Node>, Vec<u8>), Errno> {
     let name = name.ok_or(Errno::EEXIST)?;
     match directory.child(&name) {
         Ok(_) => Err(Errno::EEXIST),
-        Err(_) => permissions::check(&directory, WRITE | EXECUTE).map(|()| (directory, name)),
+        Err(_) => Ok((directory, name)),
     }
 }
 
@@ -73,7 +71,6 @@ fn mkdirat(frame: &mut Frame) -> Answer {
 fn make_directory(descriptor: u64, at: u64, mode: u64) -> Answer {
     let (directory, name) = new(descriptor, at)?;
     let node = Node::directory_of(mode_of(mode), directory.huge);
-    permissions::make_own(&node, &directory);
     directory.insert(&name, node).map(|()| 0)
 }
 
@@ -93,7 +90,6 @@ fn make_node(descriptor: u64, at: u64, mode: u64) -> Answer {
     match mode as u32 & 0o170_000 {
         0 | REGULAR => {
             let node = Node::empty(mode_of(mode), &directory)?;
-            permissions::make_own(&node, &directory);
             directory.insert(&name, node).map(|()| 0)
         }
         DIRECTORY => Err(Errno::EPERM),
@@ -192,7 +188,6 @@ fn symlink_at(target: u64, descriptor: u64, at: u64) -> Answer {
     }
     let (directory, name) = new(descriptor, at)?;
     let node = Node::link(&target);
-    permissions::make_own(&node, &directory);
     directory.insert(&name, node).map(|()| 0)
 }
 
@@ -201,7 +196,6 @@ fn mount(frame: &mut Frame) -> Answer {
     let [_, target, kind, _, data, _] = frame.args();
     let kind = path(kind)?;
     let directory = find(HERE, target, true)?;
-    check_right()?;
     let (kind, huge) = match &*kind {
         b"tmpfs" => ("tmpfs", None),
         b"ramfs" => ("ramfs", None),
@@ -232,15 +226,9 @@ fn umount(frame: &mut Frame) -> Answer {
         return Err(Errno::EINVAL);
     }
     let directory = find(HERE, target, flags & UMOUNT_NOFOLLOW == 0)?;
-    check_right()?;
     names::unmount(&directory, flags & MNT_DETACH != 0).map(|()| 0)
 }
 
 const UMOUNT_NOFOLLOW: u32 = 8;
 /// MNT_FORCE, MNT_DETACH, MNT_EXPIRE and UMOUNT_NOFOLLOW.
 const UNMOUNT_FLAGS: u32 = 0xf;
-
-/// EPERM: mounts are the privileged's.
-fn check_right() -> Result<(), Errno> {
-    if current().process().ids.lock().may(CAP_SYS_ADMIN) { Ok(()) } else { Err(Errno::EPERM) }
-}

@@ -1,14 +1,13 @@
-//! Processes by descriptor, and what a process has together with others.
+//! Processes by descriptor.
 
 use super::descriptors::file;
 use super::signals;
-use super::{Answer, Calls, errno};
+use super::{Answer, Calls};
 use crate::arch::cpu::current;
 use crate::arch::trap::Frame;
 use crate::files::open::Open;
 use crate::files::pidfd::{self, PidFile};
 use crate::task::process::{self, Process};
-use crate::task::trace;
 use crate::task::wait::{self, Sleep, Woken};
 use alloc::sync::Arc;
 use freehold::error::Errno;
@@ -19,9 +18,6 @@ pub const CALLS: Calls = &[
     (__NR_pidfd_send_signal, pidfd_send_signal),
     (__NR_pidfd_getfd, pidfd_getfd),
     (__NR_process_mrelease, process_mrelease),
-    (__NR_unshare, unshare),
-    (__NR_setns, setns),
-    (__NR_kcmp, kcmp),
 ];
 
 /// The process that a descriptor stands for: a pidfd, or a folder of /proc.
@@ -64,7 +60,6 @@ fn pidfd_getfd(frame: &mut Frame) -> Answer {
         return Err(Errno::EINVAL);
     }
     let process = process_of(&*file(descriptor)?)?;
-    trace::check_traceable(&process)?;
     let open = process.files.get(wanted)?;
     current().process().files.add(open, 0, true)
 }
@@ -94,83 +89,3 @@ fn process_mrelease(frame: &mut Frame) -> Answer {
         }
     }
 }
-
-/// What a process may have for itself again. Namespaces there is one of each.
-const UNSHARED: u32 = CLONE_FILES | CLONE_FS | CLONE_SYSVSEM | CLONE_THREAD | CLONE_SIGHAND | CLONE_VM;
-/// What asks for a namespace.
-const NAMESPACES: u32 = CLONE_NEWNS
-    | CLONE_NEWCGROUP
-    | CLONE_NEWUTS
-    | CLONE_NEWIPC
-    | CLONE_NEWUSER
-    | CLONE_NEWPID
-    | CLONE_NEWNET
-    | CLONE_NEWTIME;
-
-fn unshare(frame: &mut Frame) -> Answer {
-    let [flags, ..] = frame.args();
-    let (flags, process) = (flags as u32, current().process());
-    if flags & !(UNSHARED | NAMESPACES) != 0 {
-        return Err(Errno::EINVAL);
-    }
-    if flags & NAMESPACES & !CLONE_NEWUSER != 0 && !process.ids.lock().may(SYS_ADMIN) {
-        return Err(Errno::EPERM);
-    }
-    // Threads share these, and go on doing so.
-    let alone = process.threads.lock().len() == 1;
-    if flags & NAMESPACES != 0 || !alone && flags & (CLONE_THREAD | CLONE_SIGHAND | CLONE_VM) != 0 {
-        return Err(Errno::EINVAL);
-    }
-    if alone && flags & CLONE_FILES != 0 {
-        process.files.unshare();
-    }
-    if alone && flags & CLONE_FS != 0 {
-        process.unshare_place();
-    }
-    Ok(0)
-}
-
-const SYS_ADMIN: u32 = 21;
-
-/// There are no other namespaces that one could go to.
-fn setns(frame: &mut Frame) -> Answer {
-    let [descriptor, ..] = frame.args();
-    file(descriptor).and(Err(Errno::EINVAL))
-}
-
-/// Whether two processes have something together: 0, or which of the two comes first.
-fn kcmp(frame: &mut Frame) -> Answer {
-    let [one, other, kind, first, second, _] = frame.args();
-    let find = |pid: u64| process::find_thread(pid as u32).map(|(process, _)| process).ok_or(Errno::ESRCH);
-    let (one, other) = (find(one)?, find(other)?);
-    trace::check_traceable(&one)?;
-    trace::check_traceable(&other)?;
-    let address = |process: &Arc<Process>, number: u64| match kind {
-        KCMP_FILE => process.files.get(number).map(|open| Arc::as_ptr(&open).addr()),
-        KCMP_VM => {
-            let space = process.space.lock();
-            Ok(space.as_ref().map_or(0, |space| (&raw const **space).addr()))
-        }
-        KCMP_FILES => Ok(process.files.address()),
-        KCMP_FS => Ok(Arc::as_ptr(&process.place()).addr()),
-        KCMP_SIGHAND => Ok(Arc::as_ptr(&process.actions()).addr()),
-        KCMP_IO | KCMP_SYSVSEM => Ok(0),
-        KCMP_EPOLL_TFD => Err(errno::ENOSYS),
-        _ => Err(Errno::EINVAL),
-    };
-    let (a, b) = (address(&one, first)?, address(&other, second)?);
-    Ok(match a.cmp(&b) {
-        core::cmp::Ordering::Equal => 0,
-        core::cmp::Ordering::Less => 1,
-        core::cmp::Ordering::Greater => 2,
-    })
-}
-
-const KCMP_FILE: u64 = 0;
-const KCMP_VM: u64 = 1;
-const KCMP_FILES: u64 = 2;
-const KCMP_FS: u64 = 3;
-const KCMP_SIGHAND: u64 = 4;
-const KCMP_IO: u64 = 5;
-const KCMP_SYSVSEM: u64 = 6;
-const KCMP_EPOLL_TFD: u64 = 7;

@@ -1,19 +1,15 @@
-//! Where memory comes from, on a machine with one node; and barriers between processors.
+//! Where memory comes from, on a machine with one node.
 
 use super::{Answer, Calls, errno};
 use crate::arch::cpu::current;
 use crate::arch::lock::SpinLock;
 use crate::arch::trap::Frame;
 use crate::arch::user::UserPtr;
-use crate::memory::platform::Machine;
-use crate::task::ids::CAP_SYS_NICE;
 use crate::task::process::{self, Process};
-use crate::task::trace;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use freehold::UserRange;
 use freehold::error::Errno;
-use freehold::platform::Host;
 use linux_raw_sys::general::*;
 
 pub const CALLS: Calls = &[
@@ -23,7 +19,6 @@ pub const CALLS: Calls = &[
     (__NR_set_mempolicy_home_node, set_home_node),
     (__NR_migrate_pages, migrate_pages),
     (__NR_move_pages, move_pages),
-    (__NR_membarrier, membarrier),
 ];
 
 const DEFAULT: u64 = 0;
@@ -110,7 +105,6 @@ fn mbind(frame: &mut Frame) -> Answer {
     if flags & !7 != 0 {
         return Err(Errno::EINVAL);
     }
-    check_move(flags)?;
     let range = UserRange::decode_wrapping(at, len).ok_or(Errno::EINVAL)?;
     if range.is_empty() {
         return Ok(0);
@@ -192,20 +186,12 @@ fn get_mempolicy(frame: &mut Frame) -> Answer {
 const MOVE: u64 = 2;
 const MOVE_ALL: u64 = 4;
 
-/// The process of this number, 0 for the caller's, if the caller may look into it.
+/// The process of this number, 0 for the caller's.
 fn process_of(pid: u64) -> Result<Arc<Process>, Errno> {
     if pid as i32 == 0 {
         return Ok(current().process().clone());
     }
-    let process = process::find(pid as u32).ok_or(Errno::ESRCH)?;
-    trace::check_traceable(&process)?;
-    Ok(process)
-}
-
-/// EPERM: pages that others use are moved by the privileged alone.
-fn check_move(flags: u64) -> Result<(), Errno> {
-    let may = flags & MOVE_ALL == 0 || current().process().ids.lock().may(CAP_SYS_NICE);
-    if may { Ok(()) } else { Err(Errno::EPERM) }
+    process::find(pid as u32).ok_or(Errno::ESRCH)
 }
 
 /// Between sets of nodes, of which there is one.
@@ -227,7 +213,6 @@ fn move_pages(frame: &mut Frame) -> Answer {
     if flags & !(MOVE | MOVE_ALL) != 0 {
         return Err(Errno::EINVAL);
     }
-    check_move(flags)?;
     let process = process_of(pid)?;
     let space = process.space.lock().clone().ok_or(Errno::EINVAL)?;
     for n in 0..count {
@@ -245,37 +230,4 @@ fn move_pages(frame: &mut Frame) -> Answer {
         UserPtr::<i32>::new(status).add(n).write(&word)?;
     }
     Ok(0)
-}
-
-/// Commands of membarrier that there are, by bit; and those that need the bit above them first.
-const BARRIERS: u64 = 0x7f;
-const PRIVATE: [u64; 2] = [1 << 3, 1 << 5];
-/// What processes have registered for.
-static REGISTERED: SpinLock<BTreeMap<u32, u64>> = SpinLock::new(BTreeMap::new());
-
-/// A barrier on all processors: a grace period, in which each of them comes by.
-fn membarrier(frame: &mut Frame) -> Answer {
-    let [command, flags, ..] = frame.args();
-    let pid = current().process().pid;
-    match command & 0xffff_ffff {
-        _ if flags as u32 != 0 => Err(Errno::EINVAL),
-        0 => Ok(BARRIERS),
-        command if !command.is_power_of_two() || command & BARRIERS == 0 => Err(Errno::EINVAL),
-        command if PRIVATE.contains(&command) => {
-            let registered = REGISTERED.lock().get(&pid).copied().unwrap_or(0);
-            if registered & command << 1 == 0 {
-                return Err(Errno::EPERM);
-            }
-            Machine::rcu_barrier();
-            Ok(0)
-        }
-        1 | 2 => {
-            Machine::rcu_barrier();
-            Ok(0)
-        }
-        command => {
-            *REGISTERED.lock().entry(pid).or_insert(0) |= command;
-            Ok(0)
-        }
-    }
 }

@@ -4,15 +4,13 @@ use super::files::{self, path};
 use super::pidfds;
 use super::usage::of_ended;
 use super::{Answer, Calls, errno};
-use super::{descriptors, identity, memory};
+use super::{descriptors, memory};
 use crate::arch::clock;
 use crate::arch::cpu::current;
 use crate::arch::features::VectorState;
 use crate::arch::lock::SpinLock;
 use crate::arch::trap::Frame;
 use crate::arch::user::{self, UserAddr, UserPtr};
-use crate::files::busy::Running;
-use crate::files::permissions::{self, READ};
 use crate::files::tree::{self, Kind, Node};
 use crate::record;
 use crate::task::clone::{self, Request};
@@ -137,19 +135,16 @@ fn execute(frame: &mut Frame, node: Arc<Node>, path: Vec<u8>, arguments: u64, en
         strings.arguments.push(Vec::new());
     }
     let node = exec::interpret(node, &path, &mut strings)?;
-    let running = Running::new(node.clone())?;
     let program = exec::open(node.clone())?;
     let loaded = exec::load(&program, &path, &strings);
     // As on Linux, the calling program does not see this error.
     let (space, begin) = loaded.inspect_err(|_| signal::force_default(Info::kernel(SIGSEGV)))?;
     exit::end_others()?;
     let name = tree::path_of(&node);
-    let before = current().process().exe.lock().replace(running);
+    let before = current().process().exe.lock().replace(node);
     drop(before);
-    // Of a program that may not be read nobody reads the memory.
-    let is_hidden = permissions::check(&node, READ).is_err();
     let began = clock::now_ns();
-    become_program(space, &path, name, is_hidden);
+    become_program(space, &path, name);
     current().process().auxv_at.store(strings.auxv_at(begin.rsp), Relaxed);
     record::exec(began);
     *frame = begin;
@@ -158,7 +153,7 @@ fn execute(frame: &mut Frame, node: Arc<Node>, path: Vec<u8>, arguments: u64, en
 }
 
 /// The calling thread, alone in its process, goes on in this space, with what exec keeps.
-fn become_program(space: Space, path: &[u8], name: Vec<u8>, is_hidden: bool) {
+fn become_program(space: Space, path: &[u8], name: Vec<u8>) {
     let thread = current();
     let process = thread.process();
     thread.set_tid(process.pid);
@@ -171,11 +166,7 @@ fn become_program(space: Space, path: &[u8], name: Vec<u8>, is_hidden: bool) {
     process.files.unshare();
     process.files.close_marked();
     process.has_executed.store(1, Relaxed);
-    let mut ids = process.ids.lock();
-    let dumpable = if ids.act_for_others() || is_hidden { identity::dumpable_of_others() } else { 1 };
-    ids.executes(process.no_new_privs.load(Relaxed) != 0);
-    drop(ids);
-    process.is_dumpable.store(dumpable, Relaxed);
+    process.is_dumpable.store(1, Relaxed);
     // Of programs of 32 bits alone.
     process.personality.fetch_and(!memory::READ_IMPLIES_EXEC, Relaxed);
     limits::renew(process);
@@ -190,7 +181,6 @@ fn become_program(space: Space, path: &[u8], name: Vec<u8>, is_hidden: bool) {
     thread.alternate_stack.set(AlternateStack::NONE);
     thread.clear_tid.set(0);
     thread.robust_list.set((0, 0));
-    thread.rseq.set(None);
     thread.fs_base.set(UserAddr::ZERO);
     thread.gs_base.set(UserAddr::ZERO);
     scheduler::load_bases(thread);

@@ -125,7 +125,6 @@ fn attach(pid: u64, options: Option<u64>) -> Answer {
     if Arc::ptr_eq(here, &process) {
         return Err(Errno::EPERM);
     }
-    trace::check_traceable(&process)?;
     trace::begin(here, &process, &thread, options.unwrap_or(0))?;
     if options.is_none() {
         signal::send(&process, Some(&thread), Info::from_here(SIGSTOP, 0));

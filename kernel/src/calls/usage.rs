@@ -7,10 +7,8 @@ use crate::arch::cpu::current;
 use crate::arch::trap::Frame;
 use crate::arch::user::{self, UserPtr};
 use crate::memory;
-use crate::task::ids::CAP_SYS_RESOURCE;
 use crate::task::process::Process;
-use crate::task::{cputime, limits, process, scheduler};
-use alloc::sync::Arc;
+use crate::task::{limits, process, scheduler};
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::PAGE_SIZE;
 use freehold::error::Errno;
@@ -113,12 +111,9 @@ fn setrlimit(frame: &mut Frame) -> Answer {
 }
 
 fn set(process: &Process, resource: u64, to: limits::Limit) -> Answer {
-    let privileged = current().process().ids.lock().may(CAP_SYS_RESOURCE);
+    let privileged = current().process().ids.lock().is_root();
     process.limits.lock().set(resource, to, privileged)?;
     limits::renew(process);
-    if resource == RLIMIT_CPU.into() {
-        cputime::limit(process);
-    }
     Ok(0)
 }
 
@@ -126,11 +121,6 @@ fn prlimit(frame: &mut Frame) -> Answer {
     let [pid, resource, new, old, ..] = frame.args();
     let new = UserPtr::<[u64; 2]>::optional(new).map(UserPtr::read).transpose()?;
     let process = of(pid as u32)?;
-    let (own, other) = process::ids_beside(&process);
-    let is_own = Arc::ptr_eq(&process, current().process());
-    if !is_own && !own.are_all_of(&other) && !own.may(CAP_SYS_RESOURCE) {
-        return Err(Errno::EPERM);
-    }
     let before = process.limits.lock().get(resource)?;
     if let Some(new) = new {
         set(&process, resource, new)?;

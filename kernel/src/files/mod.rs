@@ -9,27 +9,22 @@
 //! | [`tree`] | the root file system: names, directories, contents that are Freehold's files |
 //! | [`node`] | a node of the tree, opened |
 //! | [`pages`] | contents that come from the archive as they are touched |
-//! | [`busy`] | files that are written, or run |
-//! | [`permissions`] | what a process may do to a file |
 //! | [`names`] | changes of the tree: removing, renaming, hard links |
 //! | [`proc`] | /proc and /sys: text that is made when it is read |
-//! | [`console`], [`devices`], [`loops`], [`pipe`], [`socket`] | files that are not of the tree's memory |
+//! | [`console`], [`devices`], [`pipe`], [`socket`] | files that are not of the tree's memory |
 //! | [`userfault`] | faults of programs by descriptor: userfaultfd |
 //! | [`pidfd`] | processes by descriptor |
 //! | [`event`], [`timer`], [`epoll`] | what programs wait for by descriptor |
 
 pub mod buffer;
-pub mod busy;
 pub mod console;
 pub mod devices;
 pub mod epoll;
 pub mod event;
-pub mod loops;
 pub mod names;
 pub mod node;
 pub mod open;
 pub mod pages;
-pub mod permissions;
 pub mod pidfd;
 pub mod pipe;
 pub mod proc;
@@ -176,6 +171,5 @@ pub const REGULAR: u32 = 0o100_000;
 pub const DIRECTORY: u32 = 0o040_000;
 pub const LINK: u32 = 0o120_000;
 pub const CHARACTER: u32 = 0o020_000;
-pub const BLOCK: u32 = 0o060_000;
 pub const FIFO: u32 = 0o010_000;
 pub const SOCKET: u32 = 0o140_000;

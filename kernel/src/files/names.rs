@@ -1,7 +1,6 @@
 //! Changes of the tree: new files; and removing, renaming and hard links, one at a time, by a lock of their
 //! own. Lookups go on meanwhile, and find the old name or the new one.
 
-use super::permissions::{self, EXECUTE, WRITE};
 use super::tree::{self, Kind, Node};
 use crate::arch::cpu;
 use crate::arch::lock::SpinLock;
@@ -38,7 +37,6 @@ fn is_empty(node: &Node) -> bool {
 pub fn remove(directory: &Arc<Node>, name: &[u8], directories: bool) -> Result<(), Errno> {
     let guard = CHANGES.lock();
     let node = directory.child(name)?;
-    permissions::check_removal(directory, &node)?;
     match node.is_directory() {
         true if !directories => return Err(errno::EISDIR),
         false if directories => return Err(errno::ENOTDIR),
@@ -96,11 +94,6 @@ pub fn rename(from: (&Arc<Node>, &[u8]), to: (&Arc<Node>, &[u8]), existing: Exis
     let (old, new) = (entries(from.0)?, entries(to.0)?);
     let node = from.0.child(from.1)?;
     let other = to.0.child(to.1).ok();
-    permissions::check_removal(from.0, &node)?;
-    match &other {
-        Some(other) => permissions::check_removal(to.0, other)?,
-        None => permissions::check(to.0, WRITE | EXECUTE)?,
-    }
     if node.is_directory() && lies_within(to.0, &node) {
         return Err(Errno::EINVAL);
     }
@@ -255,9 +248,7 @@ pub fn create(from: &Arc<Node>, path: &[u8], mode: u32, follows: bool) -> Result
         return Err(errno::EISDIR);
     }
     let name = name.ok_or(errno::EISDIR)?;
-    permissions::check(&directory, WRITE | EXECUTE)?;
     let node = Node::empty(mode & !cpu::current().process().place().umask.load(Relaxed), &directory)?;
-    permissions::make_own(&node, &directory);
     match directory.insert(&name, node.clone()) {
         // Somebody else was faster.
         Err(Errno::EEXIST) => directory.child(&name),

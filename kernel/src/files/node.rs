@@ -1,7 +1,6 @@
 //! A node of the tree, opened: its contents are Freehold's, and read, write and mmap see the same pages.
 
 use super::buffer::UserBuffer;
-use super::busy;
 use super::tree::{Kind, Node};
 use super::{Entry, File, Stat};
 use crate::calls::errno;
@@ -16,37 +15,17 @@ use freehold::file::Mapping;
 use freehold::{PAGE_SIZE, PageIndex};
 
 /// An open node.
-pub struct NodeFile {
-    node: Arc<Node>,
-    /// It may be written.
-    writes: bool,
-}
+pub struct NodeFile(Arc<Node>);
 
 impl NodeFile {
     pub fn new(node: Arc<Node>) -> Self {
-        NodeFile { node, writes: false }
-    }
-
-    /// # Errors
-    ///
-    /// ETXTBSY: a program runs it.
-    pub fn to_write(node: Arc<Node>) -> Result<Self, Errno> {
-        busy::writes(&node)?;
-        Ok(NodeFile { node, writes: true })
-    }
-}
-
-impl Drop for NodeFile {
-    fn drop(&mut self) {
-        if self.writes {
-            busy::written(&self.node);
-        }
+        NodeFile(node)
     }
 }
 
 impl File for NodeFile {
     fn read(&self, at: u64, to: &mut UserBuffer<'_>, _: bool) -> Result<usize, Errno> {
-        let mapping = self.node.mapping().ok_or(errno::EISDIR)?;
+        let mapping = self.0.mapping().ok_or(errno::EISDIR)?;
         to.put_parts(|done, part| {
             let from = at.saturating_add(done as u64);
             match self.hole_at(mapping, from, part.len()) {
@@ -60,7 +39,7 @@ impl File for NodeFile {
     }
 
     fn write(&self, at: u64, from: &mut UserBuffer<'_>, _: bool) -> Result<usize, Errno> {
-        let mapping = self.node.mapping().ok_or(errno::EISDIR)?;
+        let mapping = self.0.mapping().ok_or(errno::EISDIR)?;
         let (mut part, mut done) = ([0; 2048], 0);
         while from.len() > 0 {
             let bytes = match from.get(&mut part) {
@@ -74,12 +53,12 @@ impl File for NodeFile {
                 _ => break,
             };
         }
-        self.node.touch();
+        self.0.touch();
         Ok(done)
     }
 
     fn stat(&self) -> Stat {
-        self.node.stat()
+        self.0.stat()
     }
 
     fn can_seek(&self) -> bool {
@@ -87,19 +66,19 @@ impl File for NodeFile {
     }
 
     fn mapping(&self) -> Option<&Counted<Mapping<Machine>>> {
-        self.node.mapping()
+        self.0.mapping()
     }
 
     fn changing(&self) -> Option<&Mutex> {
-        self.node.mapping().map(|_| &self.node.changing)
+        self.0.mapping().map(|_| &self.0.changing)
     }
 
     fn entries(&self, from: u64, f: &mut dyn FnMut(&Entry) -> bool) -> Result<(), Errno> {
-        let up = self.node.parent.lock().upgrade().map_or(self.node.inode, |parent| parent.inode);
-        let dots = [(self.node.inode, &b"."[..]), (up, b"..")];
+        let up = self.0.parent.lock().upgrade().map_or(self.0.inode, |parent| parent.inode);
+        let dots = [(self.0.inode, &b"."[..]), (up, b"..")];
         let entry = |inode, name: &[u8], kind| Entry { inode, name: name.to_vec(), kind };
         let mut all: Vec<Entry> = dots.iter().map(|(inode, name)| entry(*inode, name, 4)).collect();
-        match &self.node.kind {
+        match &self.0.kind {
             Kind::Directory(entries) => {
                 for (name, node) in entries.lock().iter() {
                     all.push(entry(node.inode, name, (node.mode.load(Relaxed) >> 12) as u8));
@@ -107,7 +86,7 @@ impl File for NodeFile {
             }
             Kind::Listing(listing) => {
                 let names = listing.names();
-                all.extend(names.iter().map(|(name, kind)| entry(self.node.inode + 1, name, *kind)));
+                all.extend(names.iter().map(|(name, kind)| entry(self.0.inode + 1, name, *kind)));
             }
             _ => return Err(errno::ENOTDIR),
         }
@@ -116,7 +95,7 @@ impl File for NodeFile {
     }
 
     fn node(&self) -> Option<&Arc<Node>> {
-        Some(&self.node)
+        Some(&self.0)
     }
 }
 
@@ -138,7 +117,7 @@ pub fn write_at(mapping: &Mapping<Machine>, at: u64, data: &[u8]) -> Result<usiz
 impl NodeFile {
     /// How many of the next `room` bytes belong to a page that is not there, and that a read need not bring.
     fn hole_at(&self, mapping: &Mapping<Machine>, at: u64, room: usize) -> usize {
-        let is_other = self.node.is_archived || mapping.huge_page_size().is_some() || mapping.is_secret();
+        let is_other = self.0.is_archived || mapping.huge_page_size().is_some() || mapping.is_secret();
         if is_other || mapping.has_page(page_at(at)) {
             return 0;
         }

@@ -44,11 +44,6 @@ impl FileTable {
         drop(before);
     }
 
-    /// The same for two processes that share the descriptors.
-    pub fn address(&self) -> usize {
-        Arc::as_ptr(&self.slots()).addr()
-    }
-
     fn slots(&self) -> Arc<Slots> {
         self.0.lock().clone()
     }

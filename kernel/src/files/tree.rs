@@ -3,10 +3,8 @@
 
 use super::console::Console;
 use super::devices;
-use super::loops;
 use super::node;
 use super::pages::Archived;
-use super::permissions::{self, EXECUTE};
 use super::proc;
 use super::{CHARACTER, DIRECTORY, File, LINK, REGULAR, Stat};
 use crate::arch::clock;
@@ -20,7 +18,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{
-    AtomicI32, AtomicPtr, AtomicU32, AtomicU64,
+    AtomicPtr, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
 use freehold::PAGE_SIZE;
@@ -60,8 +58,6 @@ pub struct Node {
     pub is_archived: bool,
     /// Of a directory: files that are made there are of huge pages (hugetlbfs).
     pub huge: Option<HugePageSize>,
-    /// How many open files may write it; below zero: how many programs run it, which excludes those.
-    pub writers: AtomicI32,
     pub kind: Kind,
 }
 
@@ -135,7 +131,6 @@ impl Node {
             changing: Mutex::new(),
             is_archived: false,
             huge: None,
-            writers: AtomicI32::new(0),
             kind,
         })
     }
@@ -355,7 +350,6 @@ fn walk(from: &Arc<Node>, path: &[u8], follow: bool) -> Result<Found, Errno> {
         if !here.is_directory() {
             return Err(errno::ENOTDIR);
         }
-        permissions::check(&here, EXECUTE)?;
         if &*name == b"." || &*name == b".." {
             let up = if name.len() == 2 { here.parent.lock().upgrade() } else { None };
             here = up.unwrap_or(here);
@@ -454,7 +448,7 @@ fn add_devices(root: &Arc<Node>) {
     let directory = Node::directory(0o755);
     let console = || Node::device(Arc::new(Console));
     let consoles = [(&b"console"[..], console()), (b"tty", console()), (b"ttyS0", console())];
-    for (name, node) in devices::all().chain(consoles).chain(loops::all()) {
+    for (name, node) in devices::all().chain(consoles) {
         directory.insert(name, node).expect("names that differ");
     }
     let links = [

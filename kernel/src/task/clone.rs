@@ -1,9 +1,8 @@
 //! New threads and processes.
 
-use super::ids::{CAP_SYS_ADMIN, CAP_SYS_RESOURCE};
 use super::process::{self, Process, Shares};
 use super::signal::Action;
-use super::{Thread, cputime, limits, rseq, scheduler};
+use super::{Thread, scheduler};
 use crate::arch::clock;
 use crate::arch::cpu;
 use crate::arch::trap::Frame;
@@ -17,7 +16,7 @@ use linux_raw_sys::general::{
     CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID, CLONE_CLEAR_SIGHAND, CLONE_FILES, CLONE_FS, CLONE_NEWCGROUP,
     CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWUSER, CLONE_NEWUTS, CLONE_PARENT,
     CLONE_PARENT_SETTID, CLONE_PIDFD, CLONE_SETTLS, CLONE_SIGHAND, CLONE_THREAD, CLONE_VFORK, CLONE_VM,
-    RLIMIT_CPU, RLIMIT_NPROC,
+    RLIMIT_NPROC,
 };
 
 /// What clone and clone3 are asked for.
@@ -148,18 +147,11 @@ fn child_space(process: &Process) -> super::Space {
     process.space.lock().clone().expect("a process with a space")
 }
 
-/// Whether the user may have another process (RLIMIT_NPROC).
+/// Fails where there are too many processes for another (RLIMIT_NPROC).
 fn room_for_process(here: &Process) -> Result<(), Errno> {
     let most = here.limits.lock().soft(RLIMIT_NPROC);
-    let (user, free) = {
-        let ids = here.ids.lock();
-        (ids.user.real, ids.user.real == 0 || ids.may(CAP_SYS_ADMIN) || ids.may(CAP_SYS_RESOURCE))
-    };
-    if free {
-        return Ok(());
-    }
-    let count = process::all().iter().filter(|other| other.ids.lock().user.real == user).count();
-    if count as u64 >= most { Err(Errno::EAGAIN) } else { Ok(()) }
+    let is_bounded = !here.ids.lock().is_root();
+    if is_bounded && process::all().len() as u64 >= most { Err(Errno::EAGAIN) } else { Ok(()) }
 }
 
 /// Whose child the new process is.
@@ -174,16 +166,11 @@ fn new_process(pid: u32, space: &super::Space, request: &Request) -> Arc<Process
     let shares = Shares { files: request.has(CLONE_FILES), place: request.has(CLONE_FS) };
     let process = Process::new(pid, Some(here), shares);
     *process.space.lock() = Some(space.clone());
-    let class = *cpu::current().class.lock();
-    process.nice.store(class.nice_of_child(here.nice.load(Relaxed)), Relaxed);
     let mut exit_signal = request.exit_signal;
     if request.has(CLONE_PARENT) {
         exit_signal = here.exit_signal.load(Relaxed);
     }
     process.exit_signal.store(exit_signal, Relaxed);
-    if process.limits.lock().soft(RLIMIT_CPU) != limits::UNLIMITED {
-        cputime::limit(&process);
-    }
     if request.has(CLONE_SIGHAND) {
         process.share_actions(here.actions());
     }
@@ -211,16 +198,11 @@ fn new_thread(
     thread.fs_base.set(fs_base);
     thread.gs_base.set(here.gs_base.get());
     thread.blocked.store(here.blocked(), Relaxed);
-    if !request.has(CLONE_VM) {
-        thread.rseq.set(here.rseq.get());
-        rseq::note_switch(&thread);
-    }
     *thread.comm.lock() = *here.comm.lock();
     if !request.has(CLONE_VM) || request.has(CLONE_VFORK) {
         thread.alternate_stack.set(here.alternate_stack.get());
     }
     thread.affinity.store(here.affinity.load(Relaxed), Relaxed);
-    *thread.class.lock() = here.class.lock().for_child();
     if request.has(CLONE_CHILD_CLEARTID) {
         thread.clear_tid.set(request.child_tid);
     }

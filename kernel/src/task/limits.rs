@@ -1,6 +1,6 @@
 //! What a process may use (getrlimit(2)). The engine keeps those of memory, and is told of changes.
 
-use super::ids::{CAP_IPC_LOCK, CAP_SYS_ADMIN, CAP_SYS_RAWIO, Ids};
+use super::ids::Ids;
 use super::{Space, process::Process, signal};
 use crate::arch::cpu;
 use crate::calls::errno::EFBIG;
@@ -73,9 +73,9 @@ impl Limits {
             data_hard,
             memlock: self.soft(RLIMIT_MEMLOCK),
             stack: self.soft(RLIMIT_STACK),
-            may_lock: ids.may(CAP_IPC_LOCK),
-            may_map_low: ids.may(CAP_SYS_RAWIO),
-            may_break_memory: ids.may(CAP_SYS_ADMIN),
+            may_lock: ids.is_root(),
+            may_map_low: ids.is_root(),
+            may_break_memory: ids.is_root(),
         });
     }
 }
@@ -98,7 +98,7 @@ pub fn file_room(at: u64) -> Result<usize, Errno> {
 pub fn renew(process: &Process) {
     let space = process.space.lock().clone();
     if let Some(space) = space {
-        let (limits, ids) = (process.limits.lock().clone(), process.ids.lock().clone());
+        let (limits, ids) = (process.limits.lock().clone(), *process.ids.lock());
         limits.apply(&space, &ids);
     }
 }

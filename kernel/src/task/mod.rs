@@ -17,9 +17,8 @@
 //! | [`trace`] | threads that a tracer stops |
 //! | [`reap`] | waiting for children |
 //! | [`standstill`] | what a machine that goes on no more tells |
-//! | [`itimers`], [`cputime`] | timers that send signals, by the time that passes and that a process runs |
-//! | [`class`] | how threads ask to be scheduled |
-//! | [`ids`], [`limits`] | users, groups and rights of a process; what it may use |
+//! | [`itimers`] | timers that send signals |
+//! | [`ids`], [`limits`] | users and groups of a process; what it may use |
 //!
 //! # Sleeping
 //!
@@ -27,9 +26,7 @@
 //! a park that finds an unpark before it returns at once. So every wait is a loop that looks at its condition
 //! again, and a signal needs no more than to set [`Thread::work`] and unpark.
 
-pub mod class;
 pub mod clone;
-pub mod cputime;
 pub mod dump;
 pub mod exec;
 pub mod exit;
@@ -41,7 +38,6 @@ pub mod limits;
 pub mod mutex;
 pub mod process;
 pub mod reap;
-pub mod rseq;
 pub mod scheduler;
 pub mod signal;
 pub mod standstill;
@@ -91,7 +87,6 @@ pub struct Thread {
     last_cpu: AtomicUsize,
     /// Processors that it may run on, by bit.
     pub affinity: AtomicU64,
-    pub class: SpinLock<class::Class>,
     /// What it has to do before it goes back to its program: bits of [`work`].
     pub work: AtomicU32,
     stack: Option<Stack>,
@@ -104,7 +99,6 @@ pub struct Thread {
     pub clear_tid: Cell<u64>,
     /// Address and size that set_robust_list was given.
     pub robust_list: Cell<(u64, u64)>,
-    pub rseq: Cell<Option<rseq::Area>>,
     /// Signals that are blocked: see [`blocked`](Self::blocked).
     blocked: AtomicU64,
     /// Of those, the ones that it waits for by rt_sigtimedwait. As `blocked`.
@@ -147,8 +141,6 @@ pub mod work {
     pub const YIELD: u32 = 8;
     /// It may not run on every processor any more.
     pub const MOVE: u32 = 16;
-    /// It was away from its processor, which its memory has to say: see `rseq`.
-    pub const RSEQ: u32 = 32;
 }
 
 // SAFETY: cells are the thread's own, see the type; all else is atomic or does not change.
@@ -204,7 +196,6 @@ impl Thread {
             on_cpu: AtomicBool::new(false),
             last_cpu: AtomicUsize::new(cpu::number()),
             affinity: AtomicU64::new(u64::MAX),
-            class: SpinLock::new(class::Class::default()),
             work: AtomicU32::new(0),
             stack: None,
             stack_pointer: UnsafeCell::new(0),
@@ -214,7 +205,6 @@ impl Thread {
             space: UnsafeCell::new(None),
             clear_tid: Cell::new(0),
             robust_list: Cell::new((0, 0)),
-            rseq: Cell::new(None),
             blocked: AtomicU64::new(0),
             awaited: AtomicU64::new(0),
             pending: SpinLock::new(signal::Pending::default()),
@@ -363,7 +353,7 @@ fn do_work(frame: &mut Frame, mut work: u32) -> UserAddr {
         // What is done last may let others run that give it more.
         while work != 0 {
             do_once(frame, work);
-            work = cpu::current().work.load(Relaxed) & (work::KILL | work::SIGNAL | work::RSEQ);
+            work = cpu::current().work.load(Relaxed) & (work::KILL | work::SIGNAL);
         }
         if let Some(next) = UserAddr::new(frame.rip) {
             return next;
@@ -395,8 +385,5 @@ fn do_once(frame: &mut Frame, work: u32) {
     }
     if work & (work::SIGNAL | work::MASK) != 0 {
         signal::deliver::deliver(frame);
-    }
-    if here.work.load(Relaxed) & work::RSEQ != 0 {
-        rseq::resume(frame);
     }
 }

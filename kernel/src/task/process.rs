@@ -1,13 +1,10 @@
 //! What the threads of a program share, and which process is a child of which.
 
-use super::cputime::CpuTimes;
 use super::ids::Ids;
 use super::limits::Limits;
 use super::signal::{Action, Actions, Signals};
 use super::{Space, Thread, exit::Status, itimers::Timers, trace::Tracees};
-use crate::arch::cpu;
 use crate::arch::lock::SpinLock;
-use crate::files::busy::Running;
 use crate::files::table::FileTable;
 use crate::files::tree::{self, Node};
 use alloc::collections::BTreeMap;
@@ -33,8 +30,6 @@ pub unsafe fn all_at_standstill() -> &'static BTreeMap<u32, Arc<Process>> {
 pub fn new_tid() -> u32 {
     NEXT_PID.fetch_add(1, Relaxed)
 }
-
-pub const USUAL_SLACK_NS: u64 = 50_000;
 
 /// Handlers, which processes that were made by CLONE_SIGHAND share.
 pub type SharedActions = Arc<SpinLock<Actions>>;
@@ -131,7 +126,7 @@ pub struct Process {
     pub files: FileTable,
     place: SpinLock<Arc<Place>>,
     /// The file of its program.
-    pub exe: SpinLock<Option<Running>>,
+    pub exe: SpinLock<Option<Arc<Node>>>,
     /// The signal that its parent gets when it ends; 0: none.
     pub exit_signal: AtomicU32,
     /// What it gets when its parent ends (PR_SET_PDEATHSIG); 0: nothing.
@@ -143,7 +138,6 @@ pub struct Process {
     pub is_subreaper: AtomicU32,
     /// It has given its children away for good. Under [`FAMILY`].
     pub is_childless: AtomicBool,
-    pub slack_ns: AtomicU64,
     /// Where the program found what the kernel told it.
     pub auxv_at: AtomicU64,
     /// What personality has set.
@@ -158,7 +152,6 @@ pub struct Process {
     pub ids: SpinLock<Ids>,
     pub limits: SpinLock<Limits>,
     pub timers: SpinLock<Timers>,
-    pub cpu_times: CpuTimes,
     pub usage: Usage,
     /// It has executed a program of its own: its parent may not put it into a group any more.
     pub has_executed: AtomicU32,
@@ -201,17 +194,15 @@ impl Process {
             is_dumpable: AtomicU32::new(1),
             is_subreaper: AtomicU32::new(0),
             is_childless: AtomicBool::new(false),
-            slack_ns: AtomicU64::new(USUAL_SLACK_NS),
             auxv_at: AtomicU64::new(0),
             personality: AtomicU32::new(0),
             actions: SpinLock::new(Arc::new(SpinLock::new([Action::default(); 65]))),
             signals: SpinLock::new(Signals::default()),
             group: AtomicU32::new(pid),
             session: AtomicU32::new(pid),
-            ids: SpinLock::new(Ids::root()),
+            ids: SpinLock::new(Ids::default()),
             limits: SpinLock::new(Limits::first()),
             timers: SpinLock::new(Timers::default()),
-            cpu_times: CpuTimes::default(),
             usage: Usage::default(),
             has_executed: AtomicU32::new(0),
             nice: AtomicU32::new(20),
@@ -230,13 +221,12 @@ impl Process {
             exe: SpinLock::new(self.exe.lock().clone()),
             no_new_privs: AtomicU32::new(self.no_new_privs.load(Relaxed)),
             is_dumpable: AtomicU32::new(self.is_dumpable.load(Relaxed)),
-            slack_ns: AtomicU64::new(self.slack_ns.load(Relaxed)),
             auxv_at: AtomicU64::new(self.auxv_at.load(Relaxed)),
             personality: AtomicU32::new(self.personality.load(Relaxed)),
             actions: SpinLock::new(Arc::new(SpinLock::new(actions))),
             group: AtomicU32::new(self.group.load(Relaxed)),
             session: AtomicU32::new(self.session.load(Relaxed)),
-            ids: SpinLock::new(self.ids.lock().clone()),
+            ids: SpinLock::new(*self.ids.lock()),
             limits: SpinLock::new(self.limits.lock().clone()),
             nice: AtomicU32::new(self.nice.load(Relaxed)),
             name: SpinLock::new(self.name.lock().clone()),
@@ -270,11 +260,6 @@ impl Process {
     /// Its directory and mask.
     pub fn place(&self) -> Arc<Place> {
         self.place.lock().clone()
-    }
-
-    /// It has a directory and a mask of its own from now on.
-    pub fn unshare_place(&self) {
-        self.set_place(self.place().copy());
     }
 
     /// It ends, and keeps no directory.
@@ -361,12 +346,6 @@ pub fn pids() -> Vec<u32> {
 pub fn forget(pid: u32) {
     let gone = ALL.lock().remove(&pid);
     drop(gone);
-}
-
-/// The ids of the calling thread's process, and of this one. One lock at a time: they may be the same.
-pub fn ids_beside(process: &Process) -> (Ids, Ids) {
-    let own = cpu::current().process().ids.lock().clone();
-    (own, process.ids.lock().clone())
 }
 
 /// Which process is whose child. Held where one gets a parent, is told to its parent, or gives its children away.

@@ -6,7 +6,7 @@
 //! least, which is where the thread stood that was picked last: so sleep is no credit. A thread that comes
 //! interrupts one that is ahead of it by [`AHEAD_NS`].
 
-use super::{Thread, rseq, timers, work};
+use super::{Thread, timers, work};
 use crate::arch::cpu::{self, MAX_CPUS, cpu};
 use crate::arch::lock::{SpinLock, relax};
 use crate::arch::trap::Frame;
@@ -278,7 +278,6 @@ fn leave_program(thread: &Thread) {
     if thread.process.is_some() {
         // SAFETY: the thread that runs.
         unsafe { (*thread.vectors.get()).save() };
-        rseq::note_switch(thread);
     }
 }
 

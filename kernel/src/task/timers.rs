@@ -81,7 +81,6 @@ pub fn tick() {
         RCU.advance();
         own.resched.set(true);
         super::scheduler::count_turn();
-        super::cputime::tick(cpu::current().process());
         begin_turn();
     }
 }

@@ -6,8 +6,7 @@
 //! thread that runs.
 
 use super::exit::Status;
-use super::ids::CAP_SYS_PTRACE;
-use super::process::{self, Process};
+use super::process::Process;
 use super::signal::frame::vectors_of;
 use super::signal::{self, Info, job};
 use super::wait::{self, Key, Sleep, Woken};
@@ -369,20 +368,4 @@ pub fn has_executed(frame: &mut Frame) {
 pub fn interrupt(thread: &Arc<Thread>) {
     thread.trace.state.lock().interrupted = true;
     thread.give_work(work::SIGNAL);
-}
-
-/// Whether the calling thread's process may look into another: into itself, and into one of the same user that
-/// has no more rights and has not forbidden it.
-///
-/// # Errors
-///
-/// EPERM.
-pub fn check_traceable(process: &Process) -> Result<(), Errno> {
-    if core::ptr::eq(&raw const **cpu::current().process(), process) {
-        return Ok(());
-    }
-    let (own, other) = process::ids_beside(process);
-    // After the ids: a process that gets others says first that it is not looked into.
-    let is_open = process.is_dumpable.load(Relaxed) == 1 && other.permitted & !own.permitted == 0;
-    if own.are_all_of(&other) && is_open || own.may(CAP_SYS_PTRACE) { Ok(()) } else { Err(Errno::EPERM) }
 }

@@ -13,7 +13,6 @@
 //! | [`sys`] | /sys |
 
 pub mod clear_refs;
-pub mod config;
 pub mod descriptors;
 pub mod maps;
 pub mod process;
@@ -157,7 +156,6 @@ impl Listing for Root {
             b"thread-self" => return Ok(Node::jump(Box::new(Pointer(own_thread)))),
             b"mounts" => return Ok(Node::link(b"self/mounts")),
             b"sys" => return Ok(self.sys.clone()),
-            b"config.gz" => return Ok(text(|| Ok(config::archive()))),
             b"sysvipc" => return Ok(Node::listing(Box::new(Ipc))),
             _ => {}
         }

@@ -4,17 +4,14 @@ use super::clear_refs::clear_refs;
 use super::descriptors::Folder;
 use super::maps::{self, Memory, Pages, space};
 use super::{FOLDER, LINKED, PLAIN, number, setting, text};
-use crate::arch::lock::SpinLock;
 use crate::arch::{clock, cpu};
-use crate::files::tree::{self, Jump, Kind, Listing, Node};
+use crate::files::tree::{self, Jump, Listing, Node};
 use crate::files::{File, names};
 use crate::task::Thread;
-use crate::task::ids::{CAP_SYS_NICE, Numbers};
-use crate::task::process::{self, Process, USUAL_SLACK_NS};
+use crate::task::ids::Numbers;
+use crate::task::process::{self, Process};
 use crate::task::signal::{self, IGNORE, bit};
-use crate::task::trace;
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -44,22 +41,7 @@ const TEXTS: &[(&str, Text)] = &[
     ("numa_maps", numa_maps),
 ];
 
-/// Of those, the ones that only a debugger of the process may read.
-const PRIVATE: &[&str] = &["smaps_rollup", "environ", "auxv", "numa_maps"];
-
 const LINKS: &[&str] = &["exe", "cwd", "root"];
-
-/// oom_score_adj of those that have set it; nobody looks at it.
-static SCORES: SpinLock<BTreeMap<u32, i64>> = SpinLock::new(BTreeMap::new());
-
-/// Whether the caller may look into a process, as a debugger may.
-///
-/// # Errors
-///
-/// EACCES.
-pub fn check_access(process: &Process) -> Result<(), Errno> {
-    trace::check_traceable(process).map_err(|_| Errno::EACCES)
-}
 
 /// The folder of a process, or of a thread by its number.
 ///
@@ -71,15 +53,7 @@ pub fn folder(pid: u32) -> Result<Arc<Node>, Errno> {
         Some(process) => (process, None),
         None => process::find_thread(pid).map(|(process, _)| (process, Some(pid))).ok_or(Errno::ENOENT)?,
     };
-    let ids = process.ids.lock();
-    let owner = match process.is_dumpable.load(Relaxed) {
-        1 => u64::from(ids.user.effective) | u64::from(ids.group.effective) << 32,
-        _ => 0,
-    };
-    drop(ids);
-    let node = Node::listing(Box::new(Of { process, thread }));
-    node.owner.store(owner, Relaxed);
-    Ok(node)
+    Ok(Node::listing(Box::new(Of { process, thread })))
 }
 
 struct Of {
@@ -98,31 +72,18 @@ impl Listing for Of {
     fn child(&self, name: &[u8]) -> Result<Arc<Node>, Errno> {
         let (process, tid) = (self.process.clone(), self.tid());
         if let Some((_, make)) = TEXTS.iter().find(|(file, _)| file.as_bytes() == name) {
-            let closed = process.clone();
-            let text = text(move || Ok(make(&process)));
-            if !PRIVATE.iter().any(|file| file.as_bytes() == name) {
-                return Ok(text);
-            }
-            let open = move || match &text.kind {
-                Kind::Made(open) => check_access(&closed).and_then(|()| open()),
-                _ => unreachable!("a text is made"),
-            };
-            return Ok(Node::made(0o444, Box::new(open)));
+            return Ok(text(move || Ok(make(&process))));
         }
         let opened = |mode, make: fn(Arc<Process>) -> Arc<dyn File>| {
             let process = process.clone();
-            let make = move || {
-                check_access(&process)?;
-                Ok(make(process.clone()))
-            };
-            Ok(Node::made(mode, Box::new(make)))
+            Ok(Node::made(mode, Box::new(move || Ok(make(process.clone())))))
         };
         match name {
             b"status" => Ok(text(move || Ok(status(&process, tid)))),
             b"stat" => Ok(text(move || Ok(stat(&process, tid)))),
             b"comm" => Ok(name_of(process, tid)),
-            b"timerslack_ns" => Ok(slack_of(process)),
-            b"oom_score_adj" | b"oom_adj" => Ok(score(process.pid)),
+            // Written by shells and daemons.
+            b"oom_score_adj" => Ok(setting(|| Ok(b"0\n".to_vec()), |_| Ok(()))),
             b"maps" => opened(0o444, |process| Arc::new(maps::Lines::new(process, false))),
             b"smaps" => opened(0o444, |process| Arc::new(maps::Lines::new(process, true))),
             b"mem" => opened(0o600, |process| Arc::new(Memory(process))),
@@ -189,30 +150,12 @@ impl Jump for Link {
     }
 
     fn node(&self) -> Result<Arc<Node>, Errno> {
-        check_access(&self.process)?;
         match self.what {
             "cwd" => Ok(self.process.place().directory.lock().clone()),
             "root" => Ok(tree::root()),
-            _ => self.process.exe.lock().as_deref().cloned().ok_or(Errno::ENOENT),
+            _ => self.process.exe.lock().clone().ok_or(Errno::ENOENT),
         }
     }
-}
-
-fn score(pid: u32) -> Arc<Node> {
-    setting(
-        move || {
-            let score = SCORES.lock().get(&pid).copied().unwrap_or(0);
-            Ok(format!("{score}\n").into_bytes())
-        },
-        move |text| {
-            let score = number(text)?;
-            if !(-1000..=1000).contains(&score) {
-                return Err(Errno::EINVAL);
-            }
-            SCORES.lock().insert(pid, score);
-            Ok(())
-        },
-    )
 }
 
 /// The thread's name, which can be written.
@@ -241,30 +184,8 @@ fn up_to_zero(name: &[u8]) -> &[u8] {
     name.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
-fn slack_of(process: Arc<Process>) -> Arc<Node> {
-    let set = process.clone();
-    setting(
-        move || {
-            check_slack(&process)?;
-            Ok(format!("{}\n", process.slack_ns.load(Relaxed)).into_bytes())
-        },
-        move |text| {
-            let slack = u64::try_from(number(text)?).map_err(|_| Errno::EINVAL)?;
-            check_slack(&set)?;
-            set.slack_ns.store(if slack == 0 { USUAL_SLACK_NS } else { slack }, Relaxed);
-            Ok(())
-        },
-    )
-}
-
 fn is_here(process: &Process) -> bool {
     core::ptr::eq(&raw const **cpu::current().process(), process)
-}
-
-/// EPERM: how late timers of another process may be is known only with CAP_SYS_NICE.
-fn check_slack(process: &Process) -> Result<(), Errno> {
-    let may = is_here(process) || cpu::current().process().ids.lock().may(CAP_SYS_NICE);
-    if may { Ok(()) } else { Err(Errno::EPERM) }
 }
 
 /// What `ps` calls it: the last name of its program's path.
@@ -366,15 +287,11 @@ fn state(process: &Process, tid: u32) -> (char, &'static str) {
 }
 
 fn users(process: &Process) -> String {
-    let ids = process.ids.lock().clone();
-    let row =
-        |name: &str, n: &Numbers| format!("{name}:\t{}\t{}\t{}\t{}\n", n.real, n.effective, n.saved, n.files);
+    let ids = *process.ids.lock();
+    let row = |name: &str, n: &Numbers| {
+        format!("{name}:\t{}\t{}\t{}\t{}\n", n.real, n.effective, n.saved, n.effective)
+    };
     row("Uid", &ids.user) + &row("Gid", &ids.group)
-}
-
-fn groups(process: &Process) -> String {
-    let groups = process.ids.lock().groups.clone();
-    groups.iter().fold(String::from("Groups:\t"), |row, group| row + &format!("{group} ")) + "\n"
 }
 
 /// Sets of signals, as numbers of 64 bits.
@@ -402,11 +319,10 @@ fn status(process: &Process, tid: u32) -> Vec<u8> {
     let tracer = find_thread(process, tid).map_or(0, |thread| thread.trace.tracer_pid());
     let mut out = format!(
         "Name:\t{}\nUmask:\t{:04o}\nState:\t{letter} ({word})\nTgid:\t{pid}\nNgid:\t0\nPid:\t{tid}\n\
-         PPid:\t{parent}\nTracerPid:\t{tracer}\n{}FDSize:\t64\n{}",
+         PPid:\t{parent}\nTracerPid:\t{tracer}\n{}FDSize:\t64\nGroups:\t\n",
         String::from_utf8_lossy(&name),
         process.place().umask.load(Relaxed),
         users(process),
-        groups(process),
     );
     if let Some(s) = sizes(process) {
         let bytes_of = |part: Smap<_>| part.usage.shared_hugetlb + part.usage.private_hugetlb;
@@ -434,25 +350,18 @@ fn status(process: &Process, tid: u32) -> Vec<u8> {
             let _ = writeln!(out, "{name}:\t{:>8} kB", (pages * PAGE_SIZE) >> 10);
         }
     }
-    let ids = process.ids.lock().clone();
     let threads = process.threads.lock().len();
     let cpus = u64::MAX >> (64 - cpu::count());
     let most_queued = process.limits.lock().soft(RLIMIT_SIGPENDING);
     let _ = write!(
         out,
         "CoreDumping:\t0\nTHP_enabled:\t1\nThreads:\t{threads}\nSigQ:\t{}/{}\n{}NoNewPrivs:\t{}\nSeccomp:\t0\n\
-         CapInh:\t{:016x}\nCapPrm:\t{:016x}\nCapEff:\t{:016x}\nCapBnd:\t{:016x}\nCapAmb:\t{:016x}\n\
          Cpus_allowed:\t{cpus:x}\nCpus_allowed_list:\t0-{}\nMems_allowed:\t1\nMems_allowed_list:\t0\n\
          voluntary_ctxt_switches:\t0\nnonvoluntary_ctxt_switches:\t0\n",
-        signal::queued(ids.user.real),
+        signal::queued(),
         most_queued,
         signals(process, tid),
         process.no_new_privs.load(Relaxed),
-        ids.inheritable,
-        ids.permitted,
-        ids.effective,
-        ids.bounding,
-        ids.ambient,
         cpu::count() - 1,
     );
     out.into_bytes()

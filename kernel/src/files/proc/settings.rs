@@ -54,8 +54,6 @@ macro_rules! kept {
     };
 }
 
-const MOST_INT: i64 = i32::MAX as i64;
-
 /// Numbers that nobody but programs looks at.
 static KEPT: &[Kept] = kept! {
     "kernel/pid_max" = 4_194_304, 4_194_304;
@@ -66,14 +64,6 @@ static KEPT: &[Kept] = kept! {
     "kernel/ngroups_max" = 65536, 65536;
     "kernel/core_uses_pid" = 0, 1;
     "kernel/numa_balancing" = 0, 1;
-    "kernel/sched_rr_timeslice_ms" = 100, i64::MAX;
-    "kernel/sched_rt_period_us" = 1_000_000, MOST_INT;
-    "kernel/sched_rt_runtime_us" = 950_000, MOST_INT;
-    "kernel/sched_deadline_period_max_us" = 4_194_304, MOST_INT;
-    "kernel/sched_deadline_period_min_us" = 100, MOST_INT;
-    "kernel/msgmni" = 32000, i64::MAX;
-    "kernel/msgmax" = 8192, i64::MAX;
-    "kernel/msgmnb" = 16384, i64::MAX;
     "kernel/shm_rmid_forced" = 0, 1;
     "kernel/random/entropy_avail" = 256, 256;
     "vm/overcommit_memory" = 0, 2;
@@ -96,9 +86,6 @@ static KEPT: &[Kept] = kept! {
     "fs/file-max" = 1_048_576, i64::MAX;
     "fs/nr_open" = 1_048_576, i64::MAX;
     "fs/pipe-max-size" = 1_048_576, i64::MAX;
-    "fs/suid_dumpable" = 0, 2;
-    "fs/protected_hardlinks" = 0, 1;
-    "fs/protected_symlinks" = 0, 1;
 };
 
 /// Texts that do not change.

@@ -8,7 +8,7 @@ use crate::arch::report::say;
 use crate::arch::trap::Frame;
 use crate::options;
 use crate::task::exit::{self, Status};
-use crate::task::{Thread, dump, itimers, rseq, trace, work};
+use crate::task::{Thread, dump, itimers, trace, work};
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use linux_raw_sys::general::*;
 
@@ -134,7 +134,7 @@ fn next(here: &Thread, mut given: Option<Info>) -> Next {
 fn handle(here: &Thread, frame: &mut Frame, info: &Info, action: &Action) {
     let before = here.saved_mask.take().unwrap_or_else(|| here.blocked());
     here.work.fetch_and(!work::MASK, AcqRel);
-    let begun = rseq::interrupt(frame).and_then(|()| frame::push(frame, info, action, before));
+    let begun = frame::push(frame, info, action, before);
     if begun.is_err() {
         // No stack for the handler, or no place to come back to.
         return match info.signal {

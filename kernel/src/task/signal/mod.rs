@@ -259,15 +259,15 @@ fn queue(process: &Arc<Process>, signals: &mut Signals, thread: Option<&Arc<Thre
     added
 }
 
-/// How many signals wait for the processes of a user, and their threads.
-pub fn queued(user: u32) -> u64 {
+/// How many signals wait for processes and their threads.
+pub fn queued() -> u64 {
     let of = |process: &Arc<Process>| {
         let signals = process.signals.lock();
         let threads = process.threads.lock();
         let own: usize = threads.iter().map(|thread| thread.pending.lock().queue.len()).sum();
         (signals.pending.queue.len() + own) as u64
     };
-    process::all().iter().filter(|process| process.ids.lock().user.real == user).map(of).sum()
+    process::all().iter().map(of).sum()
 }
 
 /// Nothing of these is pending any more, for the process and its threads.
