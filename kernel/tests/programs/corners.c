@@ -381,7 +381,7 @@ static void proc_knows_threads_and_huge_pages(void) {
     set("/proc/sys/vm/nr_hugepages", "0");
     int file = open("/proc/sys/vm/max_map_count", O_WRONLY);
     FAILS(write(file, "-1", 2), EINVAL);
-    CHECK(!close(file) && atoi(text_of("/proc/sys/kernel/sched_rt_period_us")) > 0);
+    CHECK(!close(file));
 }
 
 static void mounts_are_listed(void) {
