@@ -13,22 +13,27 @@ mod boot;
 #[cfg(bare_metal)]
 mod calls;
 #[cfg(bare_metal)]
+mod errno;
+#[cfg(bare_metal)]
 mod files;
 #[cfg(bare_metal)]
 mod memory;
 #[cfg(bare_metal)]
 mod options;
 #[cfg(bare_metal)]
-mod random;
+mod platform;
+#[cfg(bare_metal)]
+mod proc;
+#[cfg(bare_metal)]
+mod process;
 #[cfg(bare_metal)]
 mod record;
 #[cfg(bare_metal)]
+mod sched;
+#[cfg(bare_metal)]
 mod start;
 #[cfg(bare_metal)]
-mod task;
-
-#[cfg(bare_metal)]
-pub(crate) use start::engine;
+mod start_info;
 
 /// Without `--cfg bare_metal` there is no kernel, but the workspace builds.
 #[cfg(not(bare_metal))]

@@ -1,7 +1,5 @@
 //! The kernel's options, from its command line.
 
-use crate::arch::jitter;
-use crate::files::console;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// Says what it does on the console. Written once, at the start.
@@ -81,8 +79,22 @@ mod crash {
     }
 }
 
-/// Takes the options of a command line over.
-pub fn init(line: &str) {
+/// The first random number of `jitter`; 0: it does not stall. Written once, as above.
+static JITTER: AtomicU64 = AtomicU64::new(0);
+
+pub fn jitter() -> u64 {
+    JITTER.load(Relaxed)
+}
+
+/// Input comes from keys. Written once, as above.
+static TERMINAL: AtomicBool = AtomicBool::new(false);
+
+pub fn is_terminal() -> bool {
+    TERMINAL.load(Relaxed)
+}
+
+/// Takes the options of a command line over; reports those that there are not.
+pub fn init(line: &str, report_unknown: impl Fn(&str)) {
     for option in line.split_ascii_whitespace() {
         match option {
             "trace" => TRACE.store(true, Relaxed),
@@ -92,13 +104,13 @@ pub fn init(line: &str) {
             "crash=panic" => panic!("as asked for"),
             "crash=page" => crash::page(),
             "crash=stack" => CRASH_STACK.store(true, Relaxed),
-            "console=terminal" => console::is_terminal(),
+            "console=terminal" => TERMINAL.store(true, Relaxed),
             "console=pipe" | "log=0" | "log=1" => {}
             "log=2" | "verbose" => VERBOSE.store(true, Relaxed),
             _ => match option.split_once('=').map(|(name, value)| (name, value.parse().unwrap_or(0))) {
-                Some(("jitter", seed)) => jitter::start(seed),
+                Some(("jitter", seed)) => JITTER.store(seed, Relaxed),
                 Some(("hugepages", pages)) => HUGE_PAGES.store(pages, Relaxed),
-                _ => crate::arch::report::say!("unknown option {option}"),
+                _ => report_unknown(option),
             },
         }
     }

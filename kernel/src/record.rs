@@ -5,19 +5,18 @@
 //! that it took, a new task before it runs, an exec with the list of what is mapped. Numbers of tasks are
 //! those of threads.
 
-use crate::arch::clock;
-use crate::arch::cpu;
+use crate::arch::frame::Frame;
+use crate::arch::layout::Tables;
 use crate::arch::lock::SpinLock;
-use crate::arch::trap::Frame;
-use crate::arch::user::UserPtr;
-use crate::engine;
-use crate::files::{proc::sys, tree};
-use crate::memory::platform::{Machine, Tables};
+use crate::arch::{clock, cpu};
+use crate::files::tree;
 use crate::options;
-use crate::task::fault;
-use crate::task::limits::Limits;
-use crate::task::process::Process;
-use crate::task::{Space, Thread};
+use crate::platform::user::UserPtr;
+use crate::platform::{Machine, Space, engine};
+use crate::process::limits::Limits;
+use crate::process::observer::{self, Observer};
+use crate::process::{Process, fault};
+use crate::sched::{Thread, current};
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
@@ -56,21 +55,22 @@ fn write(f: impl FnOnce(u64) -> String) {
 
 /// Writes an event of the calling thread.
 fn event(what: &str) {
-    let (cpu, tid) = (cpu::number(), cpu::current().tid());
+    let (cpu, tid) = (cpu::number(), current().tid());
     write(|now| format!("{now} {cpu} {tid} {what}\n"));
 }
 
-/// The settings that say how memory is mapped.
-pub fn begin() {
-    if options::records() {
-        let (most, thp) = (engine().config().max_map_count, sys::huge_mode());
-        write(|_| {
-            format!(
-                "# machine kernel freehold\n# machine thp {thp}\n# machine thp-shmem never\n\
-                 # machine overcommit 0\n# machine min-addr {PAGE_SIZE}\n# machine max-maps {most}\n"
-            )
-        });
-    }
+static OBSERVER: Observer = Observer { task, signal, exit, leave };
+
+/// Begins with the settings that say how memory is mapped.
+pub fn begin(thp: &str) {
+    observer::watch(&OBSERVER);
+    let most = engine().config().max_map_count;
+    write(|_| {
+        format!(
+            "# machine kernel freehold\n# machine thp {thp}\n# machine thp-shmem never\n\
+             # machine overcommit 0\n# machine min-addr {PAGE_SIZE}\n# machine max-maps {most}\n"
+        )
+    });
 }
 
 /// A call that is over: what was asked, what the frame has now, and when it began.
@@ -92,7 +92,7 @@ pub fn call(number: u64, args: [u64; 6], frame: &Frame, began: u64) {
     if let Some(file) = file {
         let _ = write!(text, " f{file}");
     }
-    let (cpu, tid) = (cpu::number(), cpu::current().tid());
+    let (cpu, tid) = (cpu::number(), current().tid());
     write(|now| format!("{now} {cpu} {tid} {text} e{} x0\n", now - began));
 }
 
@@ -137,12 +137,12 @@ fn arguments(call: &Recorded, args: [u64; 6], failed: bool) -> Option<String> {
 }
 
 fn own_number() -> u64 {
-    cpu::current().process().pid.into()
+    current().process().pid.into()
 }
 
 /// The number of the file that a descriptor has mapped; a new one is introduced.
 fn file_of(descriptor: u64) -> Option<u32> {
-    let open = cpu::current().process().files.get(descriptor & 0xffff_ffff).ok()?;
+    let open = current().process().files.get(descriptor & 0xffff_ffff).ok()?;
     Some(number_of(&open.mapped().ok()?))
 }
 
@@ -168,11 +168,11 @@ fn number_of(file: &Counted<File<Machine>>) -> u32 {
 pub fn page(at: u64, access: Access, from_program: bool) -> Result<(), FaultError> {
     let began = clock::now_ns();
     // Of the processor's code: whether a page was there.
-    let there = u64::from(at < Tables::USER_END && cpu::current().space().frame_at(at).is_some());
+    let there = u64::from(at < Tables::USER_END && current().space().frame_at(at).is_some());
     let rest = [(access.write, 2), (from_program, 4), (access.exec, 0x10)];
     let code = rest.iter().filter(|(is, _)| *is).fold(there, |code, (_, bit)| code | bit);
     let served = fault::page(at, access, from_program);
-    let (cpu, tid) = (cpu::number(), cpu::current().tid());
+    let (cpu, tid) = (cpu::number(), current().tid());
     write(|now| {
         let resolved = if served.is_ok() { " x0" } else { "" };
         format!("{now} {cpu} {tid} F {at:x} {code:x} e{}{resolved}\n", now - began)
@@ -182,7 +182,7 @@ pub fn page(at: u64, access: Access, from_program: bool) -> Result<(), FaultErro
 
 /// A signal that a fault has become.
 pub fn signal(number: u32, code: i32) {
-    if options::records() && matches!(number, SIGSEGV | SIGBUS) {
+    if matches!(number, SIGSEGV | SIGBUS) {
         event(&format!("G {number} {code}"));
     }
 }
@@ -191,7 +191,7 @@ pub fn signal(number: u32, code: i32) {
 /// `began`.
 pub fn task(tid: u32, process: u32, flags: u64, began: u64) {
     if options::records() {
-        let (cpu, own) = (cpu::number(), cpu::current().tid());
+        let (cpu, own) = (cpu::number(), current().tid());
         let flags = flags & !u64::from(CSIGNAL);
         write(|now| format!("{now} {cpu} {own} N {tid} {process} {flags:x} e{} x0\n", now - began));
     }
@@ -200,7 +200,7 @@ pub fn task(tid: u32, process: u32, flags: u64, began: u64) {
 /// Writes the new image of the calling thread's process. The old one was torn down since `began`.
 pub fn exec(began: u64) {
     if options::records() {
-        let thread = cpu::current();
+        let thread = current();
         of_exec(thread, thread.process(), thread.space(), began);
     }
 }
@@ -230,7 +230,7 @@ pub fn exit(last: bool) {
     if !options::records() {
         return;
     }
-    let thread = cpu::current();
+    let thread = current();
     let process = thread.process();
     if !last {
         return event("X");

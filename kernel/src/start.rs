@@ -1,41 +1,26 @@
 //! What happens when the kernel boots, in order.
 
-use crate::arch::trap::Vectors;
-use crate::arch::{apic, clock, cpu, descriptors, features, report, serial};
+use crate::arch::frame::Vectors;
+use crate::arch::handlers::{self, Handlers};
+use crate::arch::layout::direct;
+use crate::arch::{apic, clock, cpu, descriptors, features, jitter, report, serial};
 use crate::boot::smp;
-use crate::boot::start_info::StartInfo;
-use crate::files::console::Console;
+use crate::files::console::{self, Console};
 use crate::files::open::Open;
 use crate::files::tree::{self, Node};
-use crate::memory::platform::Machine;
-use crate::memory::{self, direct, frames};
-use crate::task::exec::{self, Strings};
-use crate::task::process::{self, Process};
-use crate::task::{Thread, limits, scheduler};
-use crate::{options, record};
+use crate::memory::{self, frames, stacks, tlb};
+use crate::process::exec::{self, Strings};
+use crate::process::{self, Process, fault, limits, standstill, thread};
+use crate::sched::{Thread, scheduler, timers};
+use crate::start_info::StartInfo;
+use crate::{options, proc, record};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{
-    AtomicPtr,
-    Ordering::{Acquire, Release},
-};
 use freehold::PAGE_SIZE;
-use freehold::counted::Counted;
-use freehold::engine::{Config, Engine};
 use freehold::hugetlb::HugePageSize;
 use freehold_kernel::{cpio, words};
 use linux_raw_sys::general::O_RDWR;
-
-/// The engine; from `Box::into_raw`, and never given back.
-static ENGINE: AtomicPtr<Counted<Engine<Machine>>> = AtomicPtr::new(core::ptr::null_mut());
-
-/// What all address spaces share.
-pub fn engine() -> &'static Counted<Engine<Machine>> {
-    // Acquire pairs with the release of `start_engine`.
-    // SAFETY: set before the first program, and kept for ever.
-    unsafe { ENGINE.load(Acquire).as_ref() }.expect("the engine")
-}
 
 /// Where the first processor begins in Rust: `boot.s` jumps here with the boot protocol's address.
 #[unsafe(no_mangle)]
@@ -50,7 +35,14 @@ extern "C" fn kernel_main(info: u64) -> ! {
     // SAFETY: the boot protocol's address.
     let info = unsafe { StartInfo::at(info) };
     let (settings, program) = words::split(info.command_line());
-    options::init(settings);
+    options::init(settings, |option| report::say!("unknown option {option}"));
+    if options::jitter() != 0 {
+        jitter::start(options::jitter());
+    }
+    if options::is_terminal() {
+        console::is_terminal();
+    }
+    handlers::install(&HANDLERS);
     let module = info.module();
     memory::init(info, module);
     apic::init();
@@ -72,20 +64,34 @@ extern "C" fn kernel_main(info: u64) -> ! {
     let module = unsafe {
         core::slice::from_raw_parts(direct::<u8>(module.start), (module.end - module.start) as usize)
     };
-    tree::unpack(module);
+    tree::unpack(module, &[(b"proc", proc::root), (b"sys", proc::sys::root)]);
     run_first(strings(module, program));
     scheduler::idle()
 }
 
 fn start_engine() {
-    // Linux's default where a distribution sets no other: programs may map all but the first page.
-    let config = Config { mmap_min_addr: PAGE_SIZE, ..Config::default() };
-    let engine = Engine::new(Machine, config).expect("memory for the engine");
-    // Release pairs with the acquire of `engine`.
-    ENGINE.store(alloc::boxed::Box::into_raw(alloc::boxed::Box::new(engine)), Release);
-    crate::files::proc::settings::commit();
-    crate::files::proc::settings::set_huge_pages(HugePageSize::Mib2, options::huge_pages());
+    crate::platform::engine::start();
+    crate::proc::settings::commit();
+    crate::proc::settings::set_huge_pages(HugePageSize::Mib2, options::huge_pages());
 }
+
+/// What traps call: with `arch` alone nothing is done about them.
+static HANDLERS: Handlers = Handlers {
+    answer_flushes: tlb::answer,
+    page_fault: fault::page,
+    watched_page_fault: |at, access, from_program| match options::records() {
+        true => record::page(at, access, from_program),
+        false => fault::page(at, access, from_program),
+    },
+    refused: fault::refused,
+    exception: fault::exception,
+    before_user: thread::before_user,
+    tick: timers::tick,
+    preempt: scheduler::preempt,
+    give_way: scheduler::give_way,
+    nonmaskable: standstill::tell,
+    is_stack_guard: stacks::is_guard,
+};
 
 /// What the first program is given: the archive says it, or else the words of the command line.
 fn strings(module: &'static [u8], line: &str) -> Strings {
@@ -137,11 +143,13 @@ fn run_first(mut strings: Strings) {
     *process.space.lock() = Some(space.clone());
     limits::renew(&process);
     let first = space.clone();
-    let thread = Thread::new(process.pid, &process, space, &frame, &Vectors([[0; 16]; 16]));
+    let thread = Thread::of_program(process.pid, &process, space, &frame, &Vectors([[0; 16]; 16]));
     let thread = Arc::new(thread.expect("memory for a thread"));
     *thread.comm.lock() = comm;
     process.add(thread.clone());
-    record::begin();
+    if options::records() {
+        record::begin(proc::sys::huge_mode());
+    }
     record::of_exec(&thread, &process, &first, clock::now_ns());
     scheduler::enqueue(thread);
 }

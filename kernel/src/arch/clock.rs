@@ -1,6 +1,6 @@
 //! Nanoseconds since the start, by the time-stamp counter, which is the same on all processors.
 
-use super::apic;
+use crate::arch::apic;
 use core::arch::x86_64::_rdtsc;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use x86_64::instructions::port::Port;
@@ -73,7 +73,7 @@ fn wait_by_old_timer() {
 pub fn spin_us(us: u64) {
     let end = now_ns() + us * 1000;
     while now_ns() < end {
-        super::lock::relax();
+        crate::arch::lock::relax();
     }
 }
 

@@ -4,10 +4,6 @@
 //! in (`preempt`). So a `Cpu` is its own as long as neither happens, and nobody keeps a reference from [`cpu`]
 //! over that, nor over a call of the engine.
 
-use crate::memory::frames::FrameCache;
-use crate::memory::heap::HeapCache;
-use crate::task::Thread;
-use crate::task::scheduler::Switching;
 use core::arch::asm;
 use core::cell::{Cell, UnsafeCell};
 use core::ptr;
@@ -27,12 +23,11 @@ pub struct Cpu {
     /// The program's stack pointer for a moment: offset 16, used by `entry.s`.
     user_stack: Cell<u64>,
     pub number: Cell<usize>,
-    /// The thread that runs, of which the processor holds a reference: offset 32, read by `current`.
-    pub current: Cell<*const Thread>,
+    /// The thread that runs, of which the processor holds a reference (the scheduler knows the type): offset 32,
+    /// read by `current`.
+    pub current: Cell<*const ()>,
     /// The thread that runs where no other does.
-    pub idle: Cell<*const Thread>,
-    /// What a switch of threads leaves for the thread that comes.
-    pub switching: UnsafeCell<Option<Switching>>,
+    pub idle: Cell<*const ()>,
     /// Whose root is loaded; null: the kernel's own.
     pub loaded: Cell<*const SpaceCpus>,
     /// The thread has run for its time.
@@ -52,8 +47,6 @@ pub struct Cpu {
     /// processor, read by others that wake threads (Relaxed: a hint).
     pub turn_began: AtomicU64,
     pub turn_virtual: AtomicU64,
-    pub frames: UnsafeCell<FrameCache>,
-    pub heap: UnsafeCell<HeapCache>,
 }
 
 // SAFETY: only the processor itself uses its own, see the module; `Cpu`s are in a static for their addresses.
@@ -68,7 +61,6 @@ impl Cpu {
             number: Cell::new(0),
             current: Cell::new(ptr::null()),
             idle: Cell::new(ptr::null()),
-            switching: UnsafeCell::new(None),
             loaded: Cell::new(ptr::null()),
             resched: Cell::new(false),
             timer: Cell::new(u64::MAX),
@@ -79,8 +71,6 @@ impl Cpu {
             jitter: Cell::new(0),
             turn_began: AtomicU64::new(0),
             turn_virtual: AtomicU64::new(0),
-            frames: UnsafeCell::new(FrameCache::new()),
-            heap: UnsafeCell::new(HeapCache::new()),
         }
     }
 }
@@ -112,14 +102,30 @@ pub fn number() -> usize {
     cpu().number.get()
 }
 
-/// The thread that runs: the caller's own. It lives as long as it runs.
+/// The thread that runs, as `Cpu::current` has it.
 #[inline(always)]
-pub fn current() -> &'static Thread {
-    let thread: *const Thread;
-    // SAFETY: set before the first thread runs; the processor holds a reference.
-    unsafe {
-        asm!("mov {}, gs:32", out(reg) thread, options(nostack, preserves_flags, readonly));
-        &*thread
+pub fn current() -> *const () {
+    let thread: *const ();
+    // SAFETY: the processor's own.
+    unsafe { asm!("mov {}, gs:32", out(reg) thread, options(nostack, preserves_flags, readonly)) };
+    thread
+}
+
+/// What each processor has for itself of something: an array of these, by [`number`].
+#[repr(align(128))]
+pub struct PerCpu<T>(UnsafeCell<T>);
+
+// SAFETY: only the processor itself uses its own, as those of a `Cpu`.
+unsafe impl<T> Sync for PerCpu<T> {}
+
+impl<T> PerCpu<T> {
+    pub const fn new(value: T) -> Self {
+        PerCpu(UnsafeCell::new(value))
+    }
+
+    #[inline(always)]
+    pub fn get(&self) -> *mut T {
+        self.0.get()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Segments, the task state segment with its stacks for what may not happen, and gates.
 
-use super::cpu::{self, MAX_CPUS};
+use crate::arch::cpu::{self, MAX_CPUS};
 use core::cell::UnsafeCell;
 use x86_64::PrivilegeLevel;
 use x86_64::VirtAddr;

@@ -1,7 +1,7 @@
 //! What of the processor is turned on, on each processor alike.
 
-use super::trap::Vectors;
-use super::user;
+use crate::arch::frame::Vectors;
+use crate::platform::user;
 use alloc::boxed::Box;
 use core::arch::x86_64::{__cpuid, __cpuid_count, _fxrstor64, _fxsave64};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};

@@ -1,7 +1,7 @@
 //! The end: by the program's exit status, or by a panic. `PROTOCOL.md` says what is heard of it.
 
-use super::report::report_now;
-use super::serial;
+use crate::arch::report::report_now;
+use crate::arch::serial;
 use core::panic::PanicInfo;
 use x86_64::instructions::{hlt, interrupts, port::Port};
 
@@ -11,7 +11,7 @@ const END: u8 = 1;
 /// Ends the machine with the first program's status. Its output comes before.
 pub fn exit(status: u8) -> ! {
     serial::drain();
-    super::stretch::tell();
+    crate::arch::stretch::tell();
     report_now!("status {status}");
     end()
 }

@@ -1,7 +1,7 @@
 //! Option `jitter=N`: processors are held up at random where another may come in between, so that what takes a
 //! few instructions takes as long as it likes, as on a processor that a hypervisor has put aside.
 
-use super::cpu::cpu;
+use crate::arch::cpu::cpu;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The seed; 0: off. Written once, at the start.

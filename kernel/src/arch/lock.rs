@@ -1,8 +1,8 @@
 //! A spin lock. Interrupts are off in the kernel, so holders are not interrupted; a processor that waits
 //! answers the flushes of others meanwhile, so that a holder may wait for a flush.
 
+use super::handlers::handlers;
 use super::preempt;
-use crate::memory::tlb;
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{
@@ -49,7 +49,7 @@ impl<T> SpinLock<T> {
 /// A turn of a loop that waits for another processor.
 #[inline]
 pub fn relax() {
-    tlb::answer();
+    (handlers().answer_flushes)();
     core::hint::spin_loop();
 }
 

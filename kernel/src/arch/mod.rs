@@ -7,12 +7,16 @@
 //! | [`descriptors`] | segments, the task state segment, gates |
 //! | [`apic`] | interrupts to other processors, and the timer |
 //! | [`clock`] | nanoseconds since the start |
-//! | `ucopy.s`, [`user`] | a program's memory, as the kernel reads and writes it |
+//! | [`frame`] | a program's registers, and addresses that go into them |
+//! | [`handlers`] | what the kernel above does about traps: a table that boot installs |
+//! | [`layout`] | where memory is visible, and the format of page tables |
+//! | `ucopy.s` | copies from and to a program's memory |
 //! | [`preempt`] | where a long call lets interrupts and other threads in |
 //! | [`stretch`] | how long interrupts were off |
 //! | [`jitter`] | delays at random, for tests |
 //! | [`features`] | what of this processor is turned on |
 //! | [`lock`] | a spin lock whose waiters answer flushes |
+//! | [`random`] | numbers that look random |
 //! | [`serial`] | the console |
 //! | [`report`], [`halt`] | what the kernel itself says, and the end |
 
@@ -21,15 +25,18 @@ pub mod clock;
 pub mod cpu;
 pub mod descriptors;
 pub mod features;
+pub mod frame;
 pub mod halt;
+pub mod handlers;
 pub mod jitter;
+pub mod layout;
 pub mod lock;
 pub mod preempt;
+pub mod random;
 pub mod report;
 pub mod serial;
 pub mod stretch;
 pub mod trap;
-pub mod user;
 
 use core::arch::global_asm;
 

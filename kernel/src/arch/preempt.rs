@@ -9,10 +9,10 @@
 //! [`hold`] forbids it: spin locks, read sections, walks without locks, numbers of processors, and interrupts
 //! themselves. The count is the processor's; a thread that sleeps has none, which the scheduler checks.
 
-use super::cpu::{Cpu, cpu};
-use super::{clock, stretch};
+use super::handlers::handlers;
+use crate::arch::cpu::{Cpu, cpu};
+use crate::arch::{clock, stretch};
 use crate::options;
-use crate::task::scheduler;
 use core::arch::asm;
 use core::arch::x86_64::_rdtsc;
 use core::mem::offset_of;
@@ -83,9 +83,9 @@ fn let_in(now: u32) {
     unsafe { asm!("sti", "nop", "cli") };
     stretch::begin();
     if options::gives_way() {
-        scheduler::give_way();
+        (handlers().give_way)();
     } else if cpu().resched.get() {
-        scheduler::preempt();
+        (handlers().preempt)();
     }
 }
 

@@ -1,6 +1,6 @@
 //! The serial port: the console's output and input.
 
-use super::lock::SpinLock;
+use crate::arch::lock::SpinLock;
 use x86_64::instructions::port::Port;
 
 const BASE: u16 = 0x3f8;

@@ -1,78 +1,13 @@
 //! Exceptions and interrupts, after `entry.s` has saved everything.
 
-use super::user::UserAddr;
+use super::frame::{Frame, Vectors};
+use super::handlers::{Handlers, handlers};
+use super::layout::Tables;
 use super::{apic, cpu, features, halt, jitter, preempt, report::report_now, stretch};
-use crate::memory::platform::Tables;
-use crate::memory::tlb;
-use crate::task::{self, scheduler, timers};
-use crate::{options, record};
+use crate::options;
 use freehold::fault::{Access, FaultError};
 use freehold::platform::Format;
 use x86_64::registers::control::Cr2;
-
-/// What `entry.s` pushes, lowest address first. Below it lie the vector registers.
-#[repr(C)]
-#[derive(Clone, Copy, Default, Debug)]
-pub struct Frame {
-    pub r15: u64,
-    pub r14: u64,
-    pub r13: u64,
-    pub r12: u64,
-    pub r11: u64,
-    pub r10: u64,
-    pub r9: u64,
-    pub r8: u64,
-    pub rdi: u64,
-    pub rsi: u64,
-    pub rbp: u64,
-    pub rbx: u64,
-    pub rdx: u64,
-    pub rcx: u64,
-    pub rax: u64,
-    pub vector: u64,
-    pub error: u64,
-    pub rip: u64,
-    pub cs: u64,
-    pub rflags: u64,
-    pub rsp: u64,
-    pub ss: u64,
-}
-
-/// The vector registers, which lie below a frame.
-#[repr(C, align(16))]
-#[derive(Clone, Copy)]
-pub struct Vectors(pub [[u8; 16]; 16]);
-
-/// Selectors of a program's segments, as on Linux.
-pub const USER_CODE: u64 = 0x33;
-pub const USER_DATA: u64 = 0x2b;
-
-impl Frame {
-    /// `vector` of a system call, which may return by `sysretq`: rcx and r11 are lost.
-    #[allow(dead_code, reason = "entry.s writes it")]
-    pub const SYSTEM_CALL: u64 = 0x100;
-    /// `vector` of a frame that has to be restored as a whole: after exec, or from a signal's handler.
-    pub const WHOLE: u64 = 0x101;
-
-    /// Of a program that begins here.
-    pub fn of_program(begin: UserAddr, rsp: u64) -> Self {
-        let rip = begin.get();
-        Frame {
-            vector: Self::WHOLE,
-            rip,
-            cs: USER_CODE,
-            rflags: 0x202,
-            rsp,
-            ss: USER_DATA,
-            ..Frame::default()
-        }
-    }
-
-    /// Whether a program was interrupted, not the kernel.
-    pub fn is_user(&self) -> bool {
-        self.cs & 3 == 3
-    }
-}
 
 unsafe extern "C" {
     static ucopy_begin: u8;
@@ -96,7 +31,7 @@ extern "C" fn trap(frame: &mut Frame) -> u64 {
     features::forbid_user();
     match options::watches_calls() {
         true => watched(frame),
-        false => handle(frame, task::fault::page),
+        false => handle(frame, handlers(), handlers().page_fault),
     }
 }
 
@@ -108,7 +43,7 @@ fn watched(frame: &mut Frame) -> u64 {
     if were_on {
         stretch::begin();
     }
-    let next = handle(frame, if options::records() { record::page } else { task::fault::page });
+    let next = handle(frame, handlers(), handlers().watched_page_fault);
     if were_on {
         stretch::end(stretch::VECTOR | vector & 0xff);
     }
@@ -119,13 +54,13 @@ fn watched(frame: &mut Frame) -> u64 {
 type Serve = fn(u64, Access, bool) -> Result<(), FaultError>;
 
 #[inline(always)]
-fn handle(frame: &mut Frame, serve: Serve) -> u64 {
+fn handle(frame: &mut Frame, handlers: &Handlers, serve: Serve) -> u64 {
     match frame.vector {
-        PAGE_FAULT => page_fault(frame, serve),
+        PAGE_FAULT => page_fault(frame, handlers, serve),
         FLUSH => {
             apic::end_of_interrupt();
             jitter::stall();
-            tlb::answer();
+            (handlers.answer_flushes)();
         }
         WAKE => {
             apic::end_of_interrupt();
@@ -135,30 +70,30 @@ fn handle(frame: &mut Frame, serve: Serve) -> u64 {
             apic::end_of_interrupt();
             // What expires takes locks, and no other thread comes in between.
             preempt::hold();
-            timers::tick();
+            (handlers.tick)();
             preempt::release();
         }
         SPURIOUS => {}
         // These have stacks of their own, from which no thread goes on.
-        2 => task::standstill::tell(frame),
+        2 => (handlers.nonmaskable)(frame),
         vector @ (8 | 18) => fatal(frame, vector),
-        _ if frame.is_user() => task::fault::exception(frame),
+        _ if frame.is_user() => (handlers.exception)(frame),
         vector => fatal(frame, vector),
     }
     if !frame.is_user() {
         return frame.rip;
     }
-    let mut next = task::before_user(frame);
+    let mut next = (handlers.before_user)(frame);
     if cpu::cpu().resched.get() {
-        scheduler::preempt();
-        next = task::before_user(frame);
+        (handlers.preempt)();
+        next = (handlers.before_user)(frame);
     }
     next.get()
 }
 
 /// A page fault of a program, or of the kernel in its memory.
 #[inline(always)]
-fn page_fault(frame: &mut Frame, serve: Serve) {
+fn page_fault(frame: &mut Frame, handlers: &Handlers, serve: Serve) {
     let at = Cr2::read_raw();
     if !frame.is_user() && (!in_ucopy(frame.rip) || at >= Tables::USER_END) {
         fatal(frame, PAGE_FAULT);
@@ -167,7 +102,7 @@ fn page_fault(frame: &mut Frame, serve: Serve) {
     let access = Access { write, exec, user: true, pkru: features::pkru() };
     if let Err(error) = serve(at, access, frame.is_user()) {
         match frame.is_user() {
-            true => task::fault::refused(frame, at, error),
+            true => (handlers.refused)(frame, at, error),
             false => frame.rip = &raw const ucopy_fixup as u64,
         }
     }
@@ -194,7 +129,7 @@ fn fatal(frame: &Frame, vector: u64) -> ! {
     report_now!("rsi {:#x} rdi {:#x} rbp {:#x} r8 {:#x}", f.rsi, f.rdi, f.rbp, f.r8);
     report_now!("r9 {:#x} r10 {:#x} r11 {:#x} r12 {:#x}", f.r9, f.r10, f.r11, f.r12);
     report_now!("r13 {:#x} r14 {:#x} r15 {:#x}", f.r13, f.r14, f.r15);
-    if vector == 8 && crate::memory::stacks::is_guard(Cr2::read_raw()) {
+    if vector == 8 && (handlers().is_stack_guard)(Cr2::read_raw()) {
         report_now!("a kernel stack has overflowed");
     }
     halt::exit_after_panic()

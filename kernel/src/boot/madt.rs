@@ -1,6 +1,6 @@
 //! Which processors there are, by the ACPI table that says so.
 
-use crate::memory::direct;
+use crate::arch::layout::direct;
 
 const LOCAL_APIC: u8 = 0;
 const ENABLED: u32 = 1;

@@ -2,9 +2,8 @@
 
 pub mod madt;
 pub mod smp;
-pub mod start_info;
 
-use crate::memory::platform::Tables;
+use crate::arch::layout::Tables;
 use core::arch::global_asm;
 use freehold::platform::Format;
 

@@ -1,9 +1,10 @@
 //! Starts the other processors, one after the other.
 
-use super::madt;
+use crate::arch::layout::direct;
 use crate::arch::{apic, clock, cpu, descriptors, features, lock};
-use crate::memory::{self, direct, stacks};
-use crate::task::scheduler;
+use crate::boot::madt;
+use crate::memory::{self, stacks};
+use crate::sched::scheduler;
 use core::sync::atomic::{
     AtomicBool, AtomicUsize,
     Ordering::{Acquire, Release},

@@ -1,17 +1,19 @@
 //! Contents of files: positions, sizes, holes, copies within the kernel, and bringing them to storage, of which
 //! there is none.
 
-use super::descriptors::{MOST, file, seekable};
-use super::files::{HERE, find};
-use super::{Answer, Calls, errno};
-use crate::arch::trap::Frame;
-use crate::arch::user::UserPtr;
+use super::descriptors::put;
+use crate::arch::frame::Frame;
+use crate::calls::answer::{Answer, Calls};
+use crate::calls::descriptors::{MOST, file, seekable};
+use crate::calls::files::{HERE, find};
+use crate::errno;
 use crate::files::CHARACTER;
 use crate::files::buffer::UserBuffer;
 use crate::files::open::Open;
 use crate::files::tree::Kind;
-use crate::memory::platform::Machine;
-use crate::task::limits;
+use crate::platform::Machine;
+use crate::platform::user::UserPtr;
+use crate::process::limits;
 use freehold::counted::Counted;
 use freehold::error::Errno;
 use freehold::file::Mapping;
@@ -32,7 +34,7 @@ pub const CALLS: Calls = &[
     (__NR_fdatasync, sync_one),
     (__NR_syncfs, sync_one),
     (__NR_sync_file_range, sync_one),
-    (__NR_sync, super::nothing),
+    (__NR_sync, crate::calls::answer::nothing),
     (__NR_fadvise64, fadvise),
     (__NR_readahead, sync_one),
     (CACHESTAT, cachestat),
@@ -197,16 +199,16 @@ fn copy(from: &Open, at: Option<u64>, to: &Open, to_at: Option<u64>, len: u64) -
             Err(_) if done > 0 => break,
             read => read?,
         };
-        let written = to.write(place(to_at), &mut UserBuffer::from_kernel(&part[..read]));
+        let written = put(to, place(to_at), &mut UserBuffer::from_kernel(&part[..read]));
         let bytes = *written.as_ref().unwrap_or(&0);
         if at.is_none() && from.file.can_seek() {
-            from.set_position(begin + bytes as u64);
+            from.set_position(begin + bytes);
         }
         match written {
             Err(error) if done == 0 => return Err(error),
-            _ => done += bytes as u64,
+            _ => done += bytes,
         }
-        if bytes < read {
+        if bytes < read as u64 {
             break;
         }
     }

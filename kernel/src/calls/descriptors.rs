@@ -1,12 +1,14 @@
 //! Files by descriptor.
 
-use super::{Answer, Calls, errno};
-use crate::arch::cpu::current;
-use crate::arch::trap::Frame;
-use crate::arch::user::UserPtr;
+use crate::arch::frame::Frame;
+use crate::calls::answer::{Answer, Calls};
+use crate::errno;
 use crate::files::buffer::{Part, UserBuffer};
 use crate::files::open::Open;
-use crate::files::{pipe, socket, table};
+use crate::files::{pipe, socket};
+use crate::platform::user::UserPtr;
+use crate::process::{limits, signal};
+use crate::sched::current;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
@@ -56,7 +58,7 @@ fn read(frame: &mut Frame) -> Answer {
 fn write(frame: &mut Frame) -> Answer {
     let [descriptor, at, len, ..] = frame.args();
     let parts = [[at, len.min(MOST)]];
-    Ok(file(descriptor)?.write(None, &mut UserBuffer::new(&parts))? as u64)
+    put(&*file(descriptor)?, None, &mut UserBuffer::new(&parts))
 }
 
 fn pread(frame: &mut Frame) -> Answer {
@@ -72,7 +74,7 @@ fn pwrite(frame: &mut Frame) -> Answer {
     let parts = [[at, len.min(MOST)]];
     let open = file(descriptor)?;
     seekable_at(&open, offset)?;
-    Ok(open.write(Some(offset), &mut UserBuffer::new(&parts))? as u64)
+    put(&open, Some(offset), &mut UserBuffer::new(&parts))
 }
 
 pub fn seekable(open: &Open) -> Result<(), Errno> {
@@ -111,7 +113,7 @@ fn readv(frame: &mut Frame) -> Answer {
 fn writev(frame: &mut Frame) -> Answer {
     let [descriptor, at, count, ..] = frame.args();
     let parts = parts(at, count)?;
-    Ok(file(descriptor)?.write(None, &mut UserBuffer::new(&parts))? as u64)
+    put(&*file(descriptor)?, None, &mut UserBuffer::new(&parts))
 }
 
 /// -1, for preadv2 and pwritev2: the file's position.
@@ -131,7 +133,7 @@ fn preadv(frame: &mut Frame) -> Answer {
 fn pwritev(frame: &mut Frame) -> Answer {
     let [descriptor, at, count, offset, ..] = frame.args();
     let (open, parts) = (file(descriptor)?, parts(at, count)?);
-    Ok(open.write(place(&open, offset)?, &mut UserBuffer::new(&parts))? as u64)
+    put(&open, place(&open, offset)?, &mut UserBuffer::new(&parts))
 }
 
 fn close(frame: &mut Frame) -> Answer {
@@ -181,7 +183,9 @@ fn fcntl(frame: &mut Frame) -> Answer {
     let open = file(descriptor)?;
     let files = &current().process().files;
     match what as u32 {
-        F_DUPFD | F_DUPFD_CLOEXEC if argument as u32 as usize >= table::limit() => Err(Errno::EINVAL),
+        F_DUPFD | F_DUPFD_CLOEXEC if argument as u32 as usize >= current().process().files.limit() => {
+            Err(Errno::EINVAL)
+        }
         F_DUPFD => files.add(open, argument as u32 as usize, false),
         F_DUPFD_CLOEXEC => files.add(open, argument as u32 as usize, true),
         F_GETFD => files.close_on_exec(descriptor, None).map(u64::from),
@@ -308,4 +312,17 @@ fn make_pipe(out: u64, flags: u32) -> Answer {
     let writer = files.add(Open::new(Arc::new(writer), O_WRONLY | keep, b"pipe:"), 0, close)?;
     UserPtr::<[u32; 2]>::new(out).write(&[reader as u32, writer as u32])?;
     Ok(0)
+}
+
+/// Writes to an open file, within the process's limit of sizes. Where nobody reads any more, SIGPIPE comes.
+///
+/// # Errors
+///
+/// As [`Open::write`].
+pub fn put(open: &Open, at: Option<u64>, from: &mut UserBuffer<'_>) -> Answer {
+    let written = open.write(at, from, limits::file_room);
+    if written == Err(errno::EPIPE) {
+        signal::to_itself(SIGPIPE);
+    }
+    written.map(|bytes| bytes as u64)
 }

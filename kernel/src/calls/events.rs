@@ -1,18 +1,21 @@
 //! Descriptors that are made from nothing: eventfd, timers, memory files, userfaultfd.
 
-use super::descriptors::file;
-use super::{Answer, Calls, errno, time};
 use crate::arch::clock;
-use crate::arch::cpu::current;
-use crate::arch::trap::Frame;
-use crate::arch::user::{self, UserPtr};
-use crate::engine;
+use crate::arch::frame::Frame;
+use crate::calls::answer::{Answer, Calls};
+use crate::calls::descriptors::file;
+use crate::calls::time;
+use crate::errno;
 use crate::files::event::Event;
 use crate::files::node::NodeFile;
 use crate::files::open::Open;
 use crate::files::timer::Timer;
 use crate::files::tree::{self, Kind, Node};
-use crate::files::{File, REGULAR, userfault};
+use crate::files::{File, REGULAR};
+use crate::platform::engine;
+use crate::platform::user::{self, UserPtr};
+use crate::process::userfault;
+use crate::sched::current;
 use alloc::sync::Arc;
 use freehold::error::Errno;
 use freehold::file::{Mapping, Seals};

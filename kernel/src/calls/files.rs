@@ -1,13 +1,14 @@
 //! Files by path.
 
-use super::{Answer, Calls, errno};
-use crate::arch::cpu::current;
-use crate::arch::trap::Frame;
-use crate::arch::user::{self, UserPtr};
+use crate::arch::frame::Frame;
+use crate::calls::answer::{Answer, Calls};
+use crate::errno;
 use crate::files::node::NodeFile;
 use crate::files::open::Open;
 use crate::files::tree::{self, Kind, Node};
 use crate::files::{File, names};
+use crate::platform::user::{self, UserPtr};
+use crate::sched::current;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
@@ -101,9 +102,12 @@ fn open_at(descriptor: u64, at: u64, flags: u32, mode: u32) -> Answer {
     let node = match tree::lookup(&from, &path, flags & O_NOFOLLOW == 0) {
         Ok(directory) if flags & O_TMPFILE == O_TMPFILE => unnamed(&directory, flags, mode)?,
         Ok(_) if flags & (O_CREAT | O_EXCL) == O_CREAT | O_EXCL => return Err(Errno::EEXIST),
-        Err(Errno::ENOENT) if flags & O_CREAT != 0 && flags & O_PATH == 0 => {
-            names::create(&from, &path, mode, flags & O_NOFOLLOW == 0)?
-        }
+        Err(Errno::ENOENT) if flags & O_CREAT != 0 && flags & O_PATH == 0 => names::create(
+            &from,
+            &path,
+            mode & !current().process().place().umask.load(Relaxed),
+            flags & O_NOFOLLOW == 0,
+        )?,
         found => found?,
     };
     let file = open_node(&node, flags)?;

@@ -1,13 +1,15 @@
 //! Futexes.
 
-use super::{Answer, Calls, errno, nothing, time};
-use crate::arch::cpu::current;
+use crate::arch::frame::Frame;
 use crate::arch::lock::relax;
-use crate::arch::trap::Frame;
-use crate::arch::user::{self, UserPtr};
-use crate::task::futex::{self, Word};
-use crate::task::process;
-use crate::task::signal::restart::deadline_after;
+use crate::calls::answer::{Answer, Calls, nothing};
+use crate::calls::time;
+use crate::errno;
+use crate::platform::user::{self, UserPtr};
+use crate::process::futex::{self, Word};
+use crate::process::signal::restart::deadline_after;
+use crate::process::{self};
+use crate::sched::current;
 use alloc::vec::Vec;
 use freehold::error::Errno;
 use linux_raw_sys::general::*;

@@ -1,12 +1,12 @@
 //! What a process is to others: users, groups, capabilities, process groups, sessions, and what prctl knows.
 
-use super::{Answer, Calls, memory_options, nothing};
-use crate::arch::cpu::current;
-use crate::arch::trap::Frame;
-use crate::arch::user::{self, UserPtr};
-use crate::task::ids::{Ids, Numbers};
-use crate::task::process::{self, Process};
-use crate::task::{limits, signal};
+use crate::arch::frame::Frame;
+use crate::calls::answer::{Answer, Calls, nothing};
+use crate::calls::memory_options;
+use crate::platform::user::{self, UserPtr};
+use crate::process::ids::{Ids, Numbers};
+use crate::process::{self, Process, limits, signal};
+use crate::sched::current;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;

@@ -1,15 +1,13 @@
 //! Memory: nearly all of it is the engine's.
 
-use super::descriptors::parts;
-use super::{Answer, Calls};
-use crate::arch::cpu::current;
+use crate::arch::frame::Frame;
 use crate::arch::lock::SpinLock;
-use crate::arch::trap::Frame;
-use crate::arch::user;
-use crate::memory::platform::Machine;
-use crate::task::Space;
-use crate::task::exit::{self, Status};
-use crate::task::process;
+use crate::calls::answer::{Answer, Calls};
+use crate::calls::descriptors::parts;
+use crate::platform::{Machine, Space, user};
+use crate::process::exit::{self, Status};
+use crate::process::{self};
+use crate::sched::current;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
@@ -229,7 +227,7 @@ fn process_madvise(frame: &mut Frame) -> Answer {
         return Err(Errno::EINVAL);
     }
     let ranges = ranges(at, count)?;
-    let open = super::descriptors::file(descriptor)?;
+    let open = crate::calls::descriptors::file(descriptor)?;
     let pid = open.file.process().ok_or(Errno::EBADF)?;
     process::find(pid).ok_or(Errno::ESRCH)?;
     let space = space_of(pid.into())?;

@@ -1,8 +1,8 @@
 //! What prctl says of all of a process's memory: the engine's options, and where the heap is.
 
-use super::Answer;
-use crate::arch::cpu::current;
-use crate::arch::user::UserPtr;
+use crate::calls::answer::Answer;
+use crate::platform::user::UserPtr;
+use crate::sched::current;
 use freehold::error::Errno;
 use freehold::space::{Mdwe, ThpDisable};
 

@@ -1,14 +1,14 @@
 //! System calls: the table, and one subject a file.
 //!
 //! A call is a function of the program's frame: arguments by [`Frame::args`], the answer a number or an
-//! error. Programs' memory is reached by [`user`](crate::arch::user) alone. A call that gives up because a
+//! error. Programs' memory is reached by [`user`](crate::platform::user) alone. A call that gives up because a
 //! signal came answers EINTR; whatever is to be done about the signal is done on the way back
-//! ([`before_user`](crate::task::before_user)). To add a call: a function in the file of its subject, and a
+//! ([`before_user`](crate::process::thread::before_user)). To add a call: a function in the file of its subject, and a
 //! line in its `CALLS`.
 
+pub mod answer;
 mod contents;
 mod descriptors;
-pub mod errno;
 mod events;
 pub mod files;
 mod futexes;
@@ -30,22 +30,14 @@ mod time;
 mod timers;
 mod usage;
 
+use crate::arch::frame::{Frame, UserAddr};
 use crate::arch::report::{report, say};
-use crate::arch::stretch;
-use crate::arch::trap::Frame;
-use crate::arch::user::UserAddr;
-use crate::arch::{clock, cpu};
-use crate::task::trace;
-use crate::{options, record, task};
+use crate::arch::{clock, stretch};
+use crate::process::{thread, trace};
+use crate::sched::current;
+use crate::{errno, options, record};
+use answer::{Answer, Call, Calls};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use freehold::error::Errno;
-
-/// What a call answers.
-pub type Answer = Result<u64, Errno>;
-/// A call.
-pub type Call = fn(&mut Frame) -> Answer;
-/// Calls of a file, by number.
-type Calls = &'static [(u32, Call)];
 
 const COUNT: usize = 512;
 
@@ -90,14 +82,6 @@ static TABLE: [Call; COUNT] = {
     table
 };
 
-impl Frame {
-    /// The arguments of a call.
-    #[inline]
-    pub fn args(&self) -> [u64; 6] {
-        [self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9]
-    }
-}
-
 /// Called by `entry.s`, interrupts off. Returns the address of the program's next instruction.
 #[unsafe(no_mangle)]
 extern "C" fn system_call(frame: &mut Frame) -> UserAddr {
@@ -112,7 +96,7 @@ extern "C" fn system_call(frame: &mut Frame) -> UserAddr {
 #[inline(always)]
 fn answer(frame: &mut Frame, call: Call) -> UserAddr {
     perform(frame, call);
-    task::before_user(frame)
+    thread::before_user(frame)
 }
 
 #[inline(always)]
@@ -150,8 +134,8 @@ fn stopped(frame: &mut Frame) -> UserAddr {
     frame.error = frame.rax;
     frame.rax = -i64::from(errno::ENOSYS.0) as u64;
     trace::stop_at_call(frame);
-    if cpu::current().is_killed() {
-        return task::before_user(frame);
+    if current().is_killed() {
+        return thread::before_user(frame);
     }
     let number = frame.error as usize;
     let call = if number < COUNT { TABLE[number] } else { unknown };
@@ -160,13 +144,13 @@ fn stopped(frame: &mut Frame) -> UserAddr {
     if trace::watches_calls() {
         trace::stop_at_call(frame);
     }
-    task::before_user(frame)
+    thread::before_user(frame)
 }
 
 /// With option `trace`: says what was asked and answered.
 #[cold]
 fn traced(frame: &mut Frame, call: Call) -> UserAddr {
-    let (tid, number, [a, b, c, d, e, f]) = (cpu::current().tid(), frame.rax, frame.args());
+    let (tid, number, [a, b, c, d, e, f]) = (current().tid(), frame.rax, frame.args());
     say!("[{tid}] {number}({a:#x}, {b:#x}, {c:#x}, {d:#x}, {e:#x}, {f:#x})");
     let next = answer(frame, call);
     say!("[{tid}] {number} = {}", frame.rax as i64);
@@ -179,7 +163,7 @@ fn recorded(frame: &mut Frame, call: Call) -> UserAddr {
     let (number, args, began) = (frame.rax, frame.args(), clock::now_ns());
     perform(frame, call);
     record::call(number, args, frame, began);
-    task::before_user(frame)
+    thread::before_user(frame)
 }
 
 #[cold]
@@ -192,9 +176,4 @@ fn unknown(frame: &mut Frame) -> Answer {
         }
     }
     Err(errno::ENOSYS)
-}
-
-/// A call that does nothing, and may do nothing.
-fn nothing(_: &mut Frame) -> Answer {
-    Ok(0)
 }

@@ -1,12 +1,13 @@
 //! Making, removing and renaming what has names.
 
-use super::files::{HERE, find, path, start};
-use super::{Answer, Calls, errno};
-use crate::arch::cpu::current;
-use crate::arch::trap::Frame;
+use crate::arch::frame::Frame;
+use crate::calls::answer::{Answer, Calls};
+use crate::calls::files::{HERE, find, path, start};
+use crate::errno;
 use crate::files::names::{self, Existing};
 use crate::files::tree::{self, Node};
 use crate::files::{DIRECTORY, REGULAR};
+use crate::sched::current;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;

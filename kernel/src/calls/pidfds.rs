@@ -1,14 +1,14 @@
 //! Processes by descriptor.
 
-use super::descriptors::file;
-use super::signals;
-use super::{Answer, Calls};
-use crate::arch::cpu::current;
-use crate::arch::trap::Frame;
+use crate::arch::frame::Frame;
+use crate::calls::answer::{Answer, Calls};
+use crate::calls::descriptors::file;
+use crate::calls::signals;
 use crate::files::open::Open;
-use crate::files::pidfd::{self, PidFile};
-use crate::task::process::{self, Process};
-use crate::task::wait::{self, Sleep, Woken};
+use crate::process::pidfd::{self, PidFile};
+use crate::process::{self, Process};
+use crate::sched::current;
+use crate::sched::wait::{self, Sleep, Woken};
 use alloc::sync::Arc;
 use freehold::error::Errno;
 use linux_raw_sys::general::*;

@@ -1,11 +1,12 @@
 //! Where memory comes from, on a machine with one node.
 
-use super::{Answer, Calls, errno};
-use crate::arch::cpu::current;
+use crate::arch::frame::Frame;
 use crate::arch::lock::SpinLock;
-use crate::arch::trap::Frame;
-use crate::arch::user::UserPtr;
-use crate::task::process::{self, Process};
+use crate::calls::answer::{Answer, Calls};
+use crate::errno;
+use crate::platform::user::UserPtr;
+use crate::process::{self, Process};
+use crate::sched::current;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use freehold::UserRange;

@@ -1,17 +1,18 @@
 //! Waiting for files: poll, select, epoll. A caller sleeps on the keys of all files at once.
 
-use super::descriptors::file;
-use super::{Answer, Calls, time};
 use crate::arch::clock;
-use crate::arch::cpu::current;
-use crate::arch::trap::Frame;
-use crate::arch::user::{self, UserPtr};
+use crate::arch::frame::Frame;
+use crate::calls::answer::{Answer, Calls};
+use crate::calls::descriptors::file;
+use crate::calls::time;
 use crate::files::epoll::Epoll;
 use crate::files::open::Open;
 use crate::files::table;
-use crate::task::signal;
-use crate::task::signal::restart::deadline_after;
-use crate::task::wait::{self, Key, Sleep, Woken};
+use crate::platform::user::{self, UserPtr};
+use crate::process::signal;
+use crate::process::signal::restart::deadline_after;
+use crate::sched::current;
+use crate::sched::wait::{self, Key, Sleep, Woken};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use freehold::error::Errno;

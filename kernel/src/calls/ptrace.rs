@@ -1,15 +1,15 @@
 //! ptrace(2): what a tracer asks for. Debug registers are kept, and do not stop anybody; forks and clones of a
 //! tracee are not traced by themselves.
 
-use super::{Answer, Calls};
-use crate::arch::cpu::current;
 use crate::arch::features::VectorState;
-use crate::arch::trap::Frame;
-use crate::arch::user::{self, UserAddr, UserPtr};
-use crate::task::process::{self, Process};
-use crate::task::signal::{self, Info, MOST, job};
-use crate::task::trace::{self, EXIT_KILL, Mode, REGISTERS, SYSGOOD, State, Stop, TRACE_EXEC};
-use crate::task::{Space, Thread};
+use crate::arch::frame::{Frame, UserAddr};
+use crate::calls::answer::{Answer, Calls};
+use crate::platform::Space;
+use crate::platform::user::{self, UserPtr};
+use crate::process::signal::{self, Info, MOST, job};
+use crate::process::trace::{self, EXIT_KILL, Mode, REGISTERS, SYSGOOD, State, Stop, TRACE_EXEC};
+use crate::process::{self, Process};
+use crate::sched::{Thread, current};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use freehold::error::Errno;

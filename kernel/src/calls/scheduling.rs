@@ -1,12 +1,13 @@
 //! Which thread runs where. Classes and nice values are answered and stored; nothing depends on them.
 
-use super::identity::of;
-use super::{Answer, Calls, errno};
-use crate::arch::cpu::{self, current};
-use crate::arch::trap::Frame;
-use crate::arch::user::{self, UserPtr};
-use crate::task::process::{self, Process};
-use crate::task::{Thread, scheduler};
+use crate::arch::cpu;
+use crate::arch::frame::Frame;
+use crate::calls::answer::{Answer, Calls};
+use crate::calls::identity::of;
+use crate::errno;
+use crate::platform::user::{self, UserPtr};
+use crate::process::{self, Process};
+use crate::sched::{Thread, current, scheduler};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;

@@ -1,18 +1,17 @@
 //! System V shared memory: keys, identifiers and times; the memory, and how often it is attached, is the
 //! engine's.
 
-use super::memory::reading_executes;
-use super::{Answer, Calls};
-use crate::arch::clock;
-use crate::arch::cpu::current;
-use crate::arch::lock::SpinLock;
-use crate::arch::trap::Frame;
-use crate::arch::user::UserPtr;
-use crate::engine;
+use crate::arch::frame::Frame;
+use crate::calls::answer::{Answer, Calls};
+use crate::calls::memory::reading_executes;
 use crate::files::node::allocated;
-use crate::files::proc::settings;
-use crate::memory::platform::Machine;
-use alloc::collections::BTreeMap;
+use crate::platform::engine;
+use crate::platform::user::UserPtr;
+use crate::process::segments::{
+    ALL, PLACES, PRIVATE, Shm, change, find, forget, last_index, new_id, seconds,
+};
+use crate::process::settings;
+use crate::sched::current;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::PAGE_SIZE;
@@ -26,59 +25,14 @@ use linux_raw_sys::general::*;
 pub const CALLS: Calls =
     &[(__NR_shmget, shmget), (__NR_shmat, shmat), (__NR_shmdt, shmdt), (__NR_shmctl, shmctl)];
 
-#[derive(Clone)]
-struct Shm {
-    memory: Counted<file::Segment<Machine>>,
-    key: u32,
-    bytes: u64,
-    mode: u32,
-    owner: [u32; 2],
-    /// User and group of the process that made it.
-    maker: [u32; 2],
-    /// The process that made it, and the last that attached or detached it.
-    pids: [u32; 2],
-    /// When it was attached, detached and changed, in seconds.
-    times: [u64; 3],
-}
-
-/// By identifier.
-static ALL: SpinLock<BTreeMap<u32, Shm>> = SpinLock::new(BTreeMap::new());
-
 const CREATE: u32 = 0o1000;
 const EXCLUSIVE: u32 = 0o2000;
 const HUGE: u32 = 0o4000;
 const NORESERVE: u32 = 0o10000;
-const PRIVATE: u32 = 0;
 const HUGE_SHIFT: u32 = 26;
 /// `shm_perm.mode`: removed; locked.
 const REMOVED: u32 = 0o1000;
 const LOCKED: u32 = 0o2000;
-
-fn seconds() -> u64 {
-    (clock::epoch_ns() + clock::now_ns()) / 1_000_000_000
-}
-
-/// Forgets segments that are gone: removed, and attached nowhere.
-fn forget() {
-    let mut gone = Vec::new();
-    let mut all = ALL.lock();
-    let ids: Vec<u32> = all.iter().filter(|(_, shm)| shm.memory.is_destroyed()).map(|(id, _)| *id).collect();
-    ids.iter().for_each(|id| gone.extend(all.remove(id)));
-    drop(all);
-    drop(gone);
-}
-
-fn find(id: u64) -> Result<Shm, Errno> {
-    forget();
-    let shm = ALL.lock().get(&(id as u32)).cloned().ok_or(Errno::EINVAL)?;
-    Ok(shm)
-}
-
-fn change(id: u64, f: impl FnOnce(&mut Shm)) {
-    if let Some(shm) = ALL.lock().get_mut(&(id as u32)) {
-        f(shm);
-    }
-}
 
 fn shmget(frame: &mut Frame) -> Answer {
     let [key, bytes, flags, ..] = frame.args();
@@ -136,32 +90,6 @@ fn shmget(frame: &mut Frame) -> Answer {
     all.insert(id, shm);
     Ok(id.into())
 }
-
-/// The identifier that /proc/sys/kernel/shm_next_id asks for, or the next one.
-fn new_id(all: &BTreeMap<u32, Shm>) -> u32 {
-    let wanted = settings::SHM.next_id.swap(u64::MAX, Relaxed);
-    let is_free = |index: u32| all.keys().all(|id| id % PLACES != index);
-    match u32::try_from(wanted) {
-        Ok(id) if is_free(id % PLACES) => id,
-        _ => {
-            let last = settings::SHM.last_id.load(Relaxed) as u32;
-            let (index, round) = if last == u32::MAX { (0, 0) } else { (last % PLACES + 1, last / PLACES) };
-            let places = (all.len() as u32 * 3 / 2).clamp(ROUND, PLACES);
-            let later = (index..places).find(|index| is_free(*index)).map(|index| (round, index));
-            let (round, index) = later.unwrap_or_else(|| {
-                let first = (0..places).find(|index| is_free(*index)).unwrap_or(0);
-                ((round + 1) % (i32::MAX as u32 / PLACES + 1), first)
-            });
-            let id = round * PLACES + index;
-            settings::SHM.last_id.store(id.into(), Relaxed);
-            id
-        }
-    }
-}
-
-/// An identifier is a place in a table, and above it how often places have begun anew: after so many at first.
-const PLACES: u32 = 1 << 15;
-const ROUND: u32 = 64;
 
 fn shmat(frame: &mut Frame) -> Answer {
     let [id, at, flags, ..] = frame.args();
@@ -278,10 +206,6 @@ fn stat_by_index(index: u64, out: u64) -> Answer {
     Ok(id.into())
 }
 
-fn last_index() -> u64 {
-    ALL.lock().keys().map(|id| u64::from(id % PLACES)).max().unwrap_or(0)
-}
-
 /// `struct shminfo`.
 fn put_limits(out: u64) -> Answer {
     let limits = &settings::SHM;
@@ -302,26 +226,4 @@ fn put_sums(out: u64) -> Answer {
     let resident: u64 = present.iter().map(|memory| allocated(memory.mapping()) / PAGE_SIZE).sum();
     UserPtr::<[u64; 6]>::new(out).write(&[count, pages, resident, 0, 0, 0])?;
     Ok(last_index())
-}
-
-/// A line of /proc/sysvipc/shm for each.
-pub fn write_report(out: &mut Vec<u8>) {
-    forget();
-    out.extend_from_slice(
-        b"       key      shmid perms                  size  cpid  lpid nattch   uid   gid  cuid  cgid      \
-          atime      dtime      ctime                   rss                  swap\n",
-    );
-    for (id, shm) in ALL.lock().iter() {
-        let (key, mode, bytes, nattch) = (shm.key as i32, shm.mode, shm.bytes, shm.memory.attached());
-        let ([cpid, lpid], [uid, gid], [atime, dtime, ctime]) = (shm.pids, shm.owner, shm.times);
-        let rss = allocated(shm.memory.mapping());
-        let line = alloc::format!(
-            "{key:>10} {id:>10}  {mode:>4o} {bytes:>21} {cpid:>5} {lpid:>5}  {nattch:>5} {uid:>5} {gid:>5} \
-             {:>5} {:>5} {atime:>10} {dtime:>10} {ctime:>10} {rss:>21} {:>21}\n",
-            0,
-            0,
-            0
-        );
-        out.extend_from_slice(line.as_bytes());
-    }
 }

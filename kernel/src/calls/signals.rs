@@ -1,15 +1,15 @@
 //! Signals: masks, handlers, sending, waiting.
 
-use super::time::duration;
-use super::{Answer, Calls, TABLE};
 use crate::arch::clock;
-use crate::arch::cpu::current;
-use crate::arch::trap::Frame;
-use crate::arch::user::UserPtr;
-use crate::task::process::{self, Process};
-use crate::task::signal::{self, ALWAYS, Action, Info, MOST, bit};
-use crate::task::wait::{self, Key, Sleep};
-use crate::task::{Thread, itimers};
+use crate::arch::frame::Frame;
+use crate::calls::TABLE;
+use crate::calls::answer::{Answer, Calls};
+use crate::calls::time::duration;
+use crate::platform::user::UserPtr;
+use crate::process::signal::{self, ALWAYS, Action, Info, MOST, bit};
+use crate::process::{self, Process, itimers};
+use crate::sched::wait::{self, Key, Sleep};
+use crate::sched::{Thread, current};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
@@ -96,7 +96,7 @@ fn sigpending(frame: &mut Frame) -> Answer {
     let signals = thread.process().signals.lock();
     let pending = (signals.pending.set | thread.pending.lock().set) & thread.blocked();
     drop(signals);
-    crate::arch::user::copy_out(out, &pending.to_ne_bytes()[..bytes as usize])?;
+    crate::platform::user::copy_out(out, &pending.to_ne_bytes()[..bytes as usize])?;
     Ok(0)
 }
 

@@ -1,14 +1,15 @@
 //! What is known of files: stat and its kin, permissions, owners, times, file systems.
 
-use super::files::{HERE, directory, find, path};
-use super::{Answer, Calls, time};
 use crate::arch::clock;
-use crate::arch::cpu::current;
-use crate::arch::trap::Frame;
-use crate::arch::user::UserPtr;
+use crate::arch::frame::Frame;
+use crate::calls::answer::{Answer, Calls};
+use crate::calls::files::{HERE, directory, find, path};
+use crate::calls::time;
 use crate::files::Stat;
 use crate::files::tree::{Kind, Node};
 use crate::memory::{self, frames};
+use crate::platform::user::UserPtr;
+use crate::sched::current;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::PAGE_SIZE;

@@ -1,9 +1,9 @@
 //! The system as a whole.
 
-use super::{Answer, Calls};
-use crate::arch::trap::Frame;
-use crate::arch::user;
-use crate::random;
+use crate::arch::frame::Frame;
+use crate::arch::random;
+use crate::calls::answer::{Answer, Calls};
+use crate::platform::user;
 use linux_raw_sys::general::*;
 
 pub const CALLS: Calls = &[(__NR_uname, uname), (__NR_getrandom, getrandom)];

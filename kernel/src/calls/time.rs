@@ -1,13 +1,12 @@
 //! Time.
 
-use super::{Answer, Calls};
 use crate::arch::clock;
-use crate::arch::cpu::current;
-use crate::arch::trap::Frame;
-use crate::arch::user::UserPtr;
-use crate::task::futex;
-use crate::task::scheduler;
-use crate::task::signal::restart::deadline_after;
+use crate::arch::frame::Frame;
+use crate::calls::answer::{Answer, Calls};
+use crate::platform::user::UserPtr;
+use crate::process::futex;
+use crate::process::signal::restart::deadline_after;
+use crate::sched::{current, scheduler};
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
 use linux_raw_sys::general::*;

@@ -1,13 +1,13 @@
 //! Timers that send signals.
 
-use super::time::{SECOND, deadline, duration};
-use super::{Answer, Calls};
 use crate::arch::clock;
-use crate::arch::cpu::current;
-use crate::arch::trap::Frame;
-use crate::arch::user::UserPtr;
-use crate::task::itimers::{self, Notify, Timer};
-use crate::task::signal::MOST;
+use crate::arch::frame::Frame;
+use crate::calls::answer::{Answer, Calls};
+use crate::calls::time::{SECOND, deadline, duration};
+use crate::platform::user::UserPtr;
+use crate::process::itimers::{self, Notify, Timer};
+use crate::process::signal::MOST;
+use crate::sched::current;
 use alloc::sync::Arc;
 use freehold::error::Errno;
 use linux_raw_sys::general::*;

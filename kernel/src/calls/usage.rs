@@ -1,14 +1,13 @@
 //! What processes have used, and may use.
 
-use super::identity::of;
-use super::{Answer, Calls};
 use crate::arch::clock;
-use crate::arch::cpu::current;
-use crate::arch::trap::Frame;
-use crate::arch::user::{self, UserPtr};
+use crate::arch::frame::Frame;
+use crate::calls::answer::{Answer, Calls};
+use crate::calls::identity::of;
 use crate::memory;
-use crate::task::process::Process;
-use crate::task::{limits, process, scheduler};
+use crate::platform::user::{self, UserPtr};
+use crate::process::{self, Process, limits};
+use crate::sched::{current, scheduler};
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::PAGE_SIZE;
 use freehold::error::Errno;

@@ -1,6 +1,7 @@
 //! A program's memory that a call reads into or writes from: one range, or several in turn.
 
-use crate::arch::{preempt, user};
+use crate::arch::preempt;
+use crate::platform::user;
 use freehold::error::Errno;
 
 /// A range of a program's memory, as `struct iovec` has it.

@@ -2,14 +2,13 @@
 //!
 //! Nothing interrupts the kernel when a byte comes in: a thread that reads looks again from time to time.
 
-use super::buffer::UserBuffer;
-use super::{CHARACTER, File, READABLE, Stat, WRITABLE};
-use crate::arch::clock;
 use crate::arch::lock::SpinLock;
-use crate::arch::serial;
-use crate::arch::user::{UserPtr, copy_in, copy_out};
-use crate::calls::errno;
-use crate::task::wait::{self, Key, Sleep, Woken};
+use crate::arch::{clock, serial};
+use crate::errno;
+use crate::files::buffer::UserBuffer;
+use crate::files::{CHARACTER, File, READABLE, Stat, WRITABLE};
+use crate::platform::user::{UserPtr, copy_in, copy_out};
+use crate::sched::wait::{self, Key, Sleep, Woken};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use freehold::error::Errno;
 use freehold_kernel::input::{Input, Source, TERMIOS};

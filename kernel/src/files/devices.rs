@@ -1,12 +1,11 @@
 //! The devices of memory: null, zero, full, random.
 
-use super::buffer::UserBuffer;
-use super::tree::Node;
-use super::userfault;
-use super::{CHARACTER, File, Stat};
-use crate::engine;
-use crate::memory::platform::Machine;
-use crate::random;
+use crate::arch::random;
+use crate::files::buffer::UserBuffer;
+use crate::files::tree::Node;
+use crate::files::{CHARACTER, File, Stat};
+use crate::platform::{Machine, engine};
+use crate::process::userfault;
 use alloc::sync::Arc;
 use freehold::counted::Counted;
 use freehold::error::Errno;

@@ -1,14 +1,14 @@
 //! epoll: a set of open files, and what is to be heard of each.
 //!
-//! An edge is a change of what a file is ready for, or of its count of [`changes`](super::File::changes)
+//! An edge is a change of what a file is ready for, or of its count of [`changes`](crate::files::File::changes)
 //! since it was told last. A file that was closed leaves the set when it is looked at.
 
-use super::open::Open;
-use super::{File, READABLE, Stat};
 use crate::arch::lock::SpinLock;
-use crate::calls::errno;
-use crate::task::mutex::{Mutex, MutexGuard};
-use crate::task::wait::{self, Key};
+use crate::errno;
+use crate::files::open::Open;
+use crate::files::{File, READABLE, Stat};
+use crate::sched::mutex::{Mutex, MutexGuard};
+use crate::sched::wait::{self, Key};
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;

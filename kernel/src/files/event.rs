@@ -1,9 +1,9 @@
 //! eventfd: a number that writers add to, and readers take or count down.
 
-use super::buffer::UserBuffer;
-use super::{File, READABLE, Stat, WRITABLE};
 use crate::arch::lock::SpinLock;
-use crate::task::wait::{self, Key, Sleep, Woken};
+use crate::files::buffer::UserBuffer;
+use crate::files::{File, READABLE, Stat, WRITABLE};
+use crate::sched::wait::{self, Key, Sleep, Woken};
 use freehold::error::Errno;
 
 pub struct Event {

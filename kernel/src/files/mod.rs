@@ -10,10 +10,7 @@
 //! | [`node`] | a node of the tree, opened |
 //! | [`pages`] | contents that come from the archive as they are touched |
 //! | [`names`] | changes of the tree: removing, renaming, hard links |
-//! | [`proc`] | /proc and /sys: text that is made when it is read |
 //! | [`console`], [`devices`], [`pipe`], [`socket`] | files that are not of the tree's memory |
-//! | [`userfault`] | faults of programs by descriptor: userfaultfd |
-//! | [`pidfd`] | processes by descriptor |
 //! | [`event`], [`timer`], [`epoll`] | what programs wait for by descriptor |
 
 pub mod buffer;
@@ -25,18 +22,15 @@ pub mod names;
 pub mod node;
 pub mod open;
 pub mod pages;
-pub mod pidfd;
 pub mod pipe;
-pub mod proc;
 pub mod socket;
 pub mod table;
 pub mod timer;
 pub mod tree;
-pub mod userfault;
 
-use crate::calls::errno;
-use crate::memory::platform::Machine;
-use crate::task::mutex::Mutex;
+use crate::errno;
+use crate::platform::Machine;
+use crate::sched::mutex::Mutex;
 use alloc::vec::Vec;
 use buffer::UserBuffer;
 use freehold::counted::Counted;
@@ -71,10 +65,10 @@ pub struct Entry {
 
 /// What may stand behind a descriptor. It has no position: [`open::Open`] has.
 ///
-/// Calls may sleep, with [`wait`](crate::task::wait) by [`Sleep::Interruptible`]; with `nonblock` they answer
+/// Calls may sleep, with [`wait`](crate::sched::wait) by [`Sleep::Interruptible`]; with `nonblock` they answer
 /// EAGAIN instead.
 ///
-/// [`Sleep::Interruptible`]: crate::task::wait::Sleep::Interruptible
+/// [`Sleep::Interruptible`]: crate::sched::wait::Sleep::Interruptible
 pub trait File: Send + Sync {
     /// Reads from `at`, where files have positions; returns how many bytes.
     fn read(&self, at: u64, to: &mut UserBuffer<'_>, nonblock: bool) -> Result<usize, Errno> {
@@ -127,7 +121,7 @@ pub trait File: Send + Sync {
     }
 
     /// The key that is woken when [`ready`](Self::ready) changes.
-    fn ready_key(&self) -> Option<crate::task::wait::Key> {
+    fn ready_key(&self) -> Option<crate::sched::wait::Key> {
         None
     }
 

@@ -1,10 +1,9 @@
 //! Changes of the tree: new files; and removing, renaming and hard links, one at a time, by a lock of their
 //! own. Lookups go on meanwhile, and find the old name or the new one.
 
-use super::tree::{self, Kind, Node};
-use crate::arch::cpu;
 use crate::arch::lock::SpinLock;
-use crate::calls::errno;
+use crate::errno;
+use crate::files::tree::{self, Kind, Node};
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -248,7 +247,7 @@ pub fn create(from: &Arc<Node>, path: &[u8], mode: u32, follows: bool) -> Result
         return Err(errno::EISDIR);
     }
     let name = name.ok_or(errno::EISDIR)?;
-    let node = Node::empty(mode & !cpu::current().process().place().umask.load(Relaxed), &directory)?;
+    let node = Node::empty(mode, &directory)?;
     match directory.insert(&name, node.clone()) {
         // Somebody else was faster.
         Err(Errno::EEXIST) => directory.child(&name),

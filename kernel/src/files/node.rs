@@ -1,11 +1,11 @@
 //! A node of the tree, opened: its contents are Freehold's, and read, write and mmap see the same pages.
 
-use super::buffer::UserBuffer;
-use super::tree::{Kind, Node};
-use super::{Entry, File, Stat};
-use crate::calls::errno;
-use crate::memory::platform::Machine;
-use crate::task::mutex::Mutex;
+use crate::errno;
+use crate::files::buffer::UserBuffer;
+use crate::files::tree::{Kind, Node};
+use crate::files::{Entry, File, Stat};
+use crate::platform::Machine;
+use crate::sched::mutex::Mutex;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;

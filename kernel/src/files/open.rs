@@ -1,12 +1,11 @@
 //! An open file: what descriptors share that were made by dup or fork.
 
-use super::buffer::UserBuffer;
-use super::{FAILED, File};
 use crate::arch::lock::SpinLock;
-use crate::calls::errno;
-use crate::memory::platform::Machine;
-use crate::task::limits;
-use crate::task::mutex::{Mutex, MutexGuard};
+use crate::errno;
+use crate::files::buffer::UserBuffer;
+use crate::files::{FAILED, File};
+use crate::platform::Machine;
+use crate::sched::mutex::{Mutex, MutexGuard};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -14,6 +13,9 @@ use freehold::counted::Counted;
 use freehold::error::Errno;
 use freehold::file::{self, FileAccess};
 use linux_raw_sys::general::{O_ACCMODE, O_APPEND, O_NONBLOCK, O_PATH, O_RDONLY, O_RDWR, O_WRONLY};
+
+/// How many bytes a regular file may get from a place on.
+pub type Room = fn(u64) -> Result<usize, Errno>;
 
 pub struct Open {
     pub file: Arc<dyn File>,
@@ -82,8 +84,9 @@ impl Open {
     ///
     /// # Errors
     ///
-    /// EBADF: not open for writing. EFBIG: it would be larger than the process may make it. What the file says.
-    pub fn write(&self, at: Option<u64>, from: &mut UserBuffer<'_>) -> Result<usize, Errno> {
+    /// EBADF: not open for writing. What `room` says of where a regular file is written: how many bytes it may get
+    /// there. What the file says.
+    pub fn write(&self, at: Option<u64>, from: &mut UserBuffer<'_>, room: Room) -> Result<usize, Errno> {
         if !self.may_write() {
             return Err(Errno::EBADF);
         }
@@ -95,7 +98,7 @@ impl Open {
             _ => self.file.stat().size,
         };
         if changing.is_some() && from.len() > 0 {
-            from.shorten(limits::file_room(begin)?);
+            from.shorten(room(begin)?);
         }
         let done = self.file.write(begin, from, self.nonblock())?;
         self.advance(at, begin, done);

@@ -2,7 +2,7 @@
 //! off reads as zeroes afterwards.
 
 use crate::arch::lock::SpinLock;
-use crate::memory::platform::Machine;
+use crate::platform::Machine;
 use alloc::vec::Vec;
 use core::ops::Range;
 use freehold::file::{IoError, Pager};

@@ -1,17 +1,16 @@
 //! Pipes.
 
-use super::buffer::UserBuffer;
-use super::{FIFO, File, HUNG_UP, READABLE, Stat, WRITABLE};
 use crate::arch::lock::SpinLock;
-use crate::arch::user::UserPtr;
-use crate::calls::errno;
-use crate::task::mutex::Mutex;
-use crate::task::signal;
-use crate::task::wait::{self, Key, Sleep, Woken};
+use crate::errno;
+use crate::files::buffer::UserBuffer;
+use crate::files::{FIFO, File, HUNG_UP, READABLE, Stat, WRITABLE};
+use crate::platform::user::UserPtr;
+use crate::sched::current;
+use crate::sched::mutex::Mutex;
+use crate::sched::wait::{self, Key, Sleep, Woken};
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use freehold::error::Errno;
-use linux_raw_sys::general::SIGPIPE;
 
 const ROOM: usize = 65536;
 /// A write of so many bytes is not mixed with others (PIPE_BUF).
@@ -199,11 +198,10 @@ impl File for Writer {
         while from.len() > 0 {
             let needed = from.len().min(WHOLE);
             if self.0.state.lock().readers == 0 {
-                signal::to_itself(SIGPIPE);
                 return if done > 0 { Ok(done) } else { Err(errno::EPIPE) };
             }
             if !self.0.state.lock().has_room(needed) {
-                if nonblock || done > 0 && crate::arch::cpu::current().is_killed() {
+                if nonblock || done > 0 && current().is_killed() {
                     return if done > 0 { Ok(done) } else { Err(Errno::EAGAIN) };
                 }
                 let room = |state: &State| state.has_room(needed) || state.readers == 0;

@@ -1,9 +1,9 @@
 //! A pair of sockets that are connected: two pipes.
 
-use super::buffer::UserBuffer;
-use super::pipe::{self, Reader, Writer};
-use super::{File, HUNG_UP, SOCKET, Stat};
-use crate::task::wait::Key;
+use crate::files::buffer::UserBuffer;
+use crate::files::pipe::{self, Reader, Writer};
+use crate::files::{File, HUNG_UP, SOCKET, Stat};
+use crate::sched::wait::Key;
 use freehold::error::Errno;
 
 pub struct Socket {
@@ -33,7 +33,7 @@ impl File for Socket {
     /// What has hung up can be read: the end.
     fn ready(&self) -> u32 {
         let (read, write) = (self.reader.ready(), self.writer.ready());
-        read | write | if read & HUNG_UP != 0 { super::READABLE } else { 0 }
+        read | write | if read & HUNG_UP != 0 { crate::files::READABLE } else { 0 }
     }
 
     fn changes(&self) -> u64 {

@@ -1,12 +1,12 @@
 //! The descriptors of a process.
 
-use super::open::Open;
 use crate::arch::lock::SpinLock;
-use crate::calls::errno;
+use crate::errno;
+use crate::files::open::Open;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use freehold::error::Errno;
-use linux_raw_sys::general::RLIMIT_NOFILE;
 
 /// Most descriptors that a process may have.
 pub const MOST: usize = 1024;
@@ -20,32 +20,46 @@ struct Slot {
 type Slots = SpinLock<Vec<Option<Slot>>>;
 
 /// The descriptors of a process, which processes that were made by CLONE_FILES share.
-pub struct FileTable(SpinLock<Arc<Slots>>);
+pub struct FileTable {
+    slots: SpinLock<Arc<Slots>>,
+    /// How many descriptors the process may have (RLIMIT_NOFILE).
+    limit: AtomicUsize,
+}
 
 impl FileTable {
     pub fn new() -> Self {
-        FileTable(SpinLock::new(Arc::default()))
+        FileTable { slots: SpinLock::new(Arc::default()), limit: AtomicUsize::new(MOST) }
     }
 
     /// The same files, by the same numbers; with `share`, also what becomes of them.
     pub fn fork(&self, share: bool) -> Self {
         let slots = self.slots();
         let slots = if share { slots } else { Arc::new(SpinLock::new(slots.lock().clone())) };
-        FileTable(SpinLock::new(slots))
+        FileTable { slots: SpinLock::new(slots), limit: AtomicUsize::new(self.limit()) }
     }
 
     /// What happens to the descriptors concerns no other process from now on.
     pub fn unshare(&self) {
-        if Arc::strong_count(&self.0.lock()) == 1 {
+        if Arc::strong_count(&self.slots.lock()) == 1 {
             return;
         }
         let own = self.fork(false).slots();
-        let before = core::mem::replace(&mut *self.0.lock(), own);
+        let before = core::mem::replace(&mut *self.slots.lock(), own);
         drop(before);
     }
 
+    /// How many descriptors there may be.
+    pub fn limit(&self) -> usize {
+        self.limit.load(Relaxed)
+    }
+
+    /// RLIMIT_NOFILE has changed; there is room for [`MOST`].
+    pub fn set_limit(&self, limit: u64) {
+        self.limit.store(limit.min(MOST as u64) as usize, Relaxed);
+    }
+
     fn slots(&self) -> Arc<Slots> {
-        self.0.lock().clone()
+        self.slots.lock().clone()
     }
 
     /// # Errors
@@ -64,7 +78,7 @@ impl FileTable {
     ///
     /// EMFILE.
     pub fn add(&self, open: Arc<Open>, from: usize, close_on_exec: bool) -> Result<u64, Errno> {
-        let most = limit();
+        let most = self.limit();
         let slots = self.slots();
         let mut table = slots.lock();
         let number = (from..most).find(|n| table.get(*n).is_none_or(Option::is_none)).ok_or(errno::EMFILE)?;
@@ -81,7 +95,8 @@ impl FileTable {
     ///
     /// EBADF: there is no such number.
     pub fn put(&self, open: Arc<Open>, number: u64, close_on_exec: bool) -> Result<(), Errno> {
-        let number = usize::try_from(number).ok().filter(|number| *number < limit()).ok_or(Errno::EBADF)?;
+        let number =
+            usize::try_from(number).ok().filter(|number| *number < self.limit()).ok_or(Errno::EBADF)?;
         let slots = self.slots();
         let mut table = slots.lock();
         if table.len() <= number {
@@ -149,16 +164,7 @@ impl FileTable {
 
     /// The process ends.
     pub fn close_all(&self) {
-        let before = core::mem::take(&mut *self.0.lock());
+        let before = core::mem::take(&mut *self.slots.lock());
         drop(before);
-    }
-}
-
-/// The limit of the calling process (RLIMIT_NOFILE), as far as there is room.
-pub fn limit() -> usize {
-    let thread = crate::arch::cpu::current();
-    match thread.has_process() {
-        true => (thread.process().limits.lock().soft(RLIMIT_NOFILE) as usize).min(MOST),
-        false => MOST,
     }
 }

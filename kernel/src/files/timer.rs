@@ -1,10 +1,10 @@
 //! timerfd: how often a time has come.
 
-use super::buffer::UserBuffer;
-use super::{File, READABLE, Stat};
 use crate::arch::clock;
 use crate::arch::lock::SpinLock;
-use crate::task::wait::{self, Key, Sleep, Woken};
+use crate::files::buffer::UserBuffer;
+use crate::files::{File, READABLE, Stat};
+use crate::sched::wait::{self, Key, Sleep, Woken};
 use freehold::error::Errno;
 
 /// Times are in nanoseconds since the start.

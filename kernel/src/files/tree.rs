@@ -1,18 +1,14 @@
 //! The root file system: a tree in memory, unpacked from the archive at the start. Contents of files are
 //! Freehold's: read, write and mmap see the same pages.
 
-use super::console::Console;
-use super::devices;
-use super::node;
-use super::pages::Archived;
-use super::proc;
-use super::{CHARACTER, DIRECTORY, File, LINK, REGULAR, Stat};
 use crate::arch::clock;
 use crate::arch::lock::SpinLock;
-use crate::calls::errno;
-use crate::engine;
-use crate::memory::platform::Machine;
-use crate::task::mutex::Mutex;
+use crate::errno;
+use crate::files::console::Console;
+use crate::files::pages::Archived;
+use crate::files::{CHARACTER, DIRECTORY, File, LINK, REGULAR, Stat, devices, node};
+use crate::platform::{Machine, engine};
+use crate::sched::mutex::Mutex;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
@@ -45,7 +41,7 @@ pub struct Node {
     pub keeps: SpinLock<Option<Arc<Node>>>,
     /// Its last name.
     pub name: SpinLock<Vec<u8>>,
-    /// How many names it has. Changed under the lock of all changes, [`names`](super::names).
+    /// How many names it has. Changed under the lock of all changes, [`names`](crate::files::names).
     pub links: AtomicU32,
     /// User, and group in the upper half.
     pub owner: AtomicU64,
@@ -426,8 +422,11 @@ pub fn path_of(node: &Arc<Node>) -> Vec<u8> {
     path
 }
 
+/// A name in the root directory, and what makes the directory there.
+pub type Mount = (&'static [u8], fn() -> Arc<Node>);
+
 /// Makes the root file system of an archive, or of a program alone, which is then `/program`.
-pub fn unpack(module: &'static [u8]) {
+pub fn unpack(module: &'static [u8], mounts: &[Mount]) {
     let root = Node::directory(0o755);
     ROOT.store(Arc::into_raw(root.clone()).cast_mut(), Release);
     if module.starts_with(b"\x7fELF") {
@@ -435,6 +434,9 @@ pub fn unpack(module: &'static [u8]) {
         root.insert(b"program", program).expect("an empty directory");
     }
     add_devices(&root);
+    for (name, make) in mounts {
+        root.insert(name, make()).expect("names that differ");
+    }
     for entry in cpio::entries(module) {
         if let Err(error) = add(&root, &entry) {
             let name = core::str::from_utf8(entry.name).unwrap_or("?");
@@ -463,8 +465,6 @@ fn add_devices(root: &Arc<Node>) {
     directory.insert(b"shm", Node::directory(0o1777)).expect("a name that differs");
     root.insert(b"dev", directory).expect("a root without devices");
     root.insert(b"tmp", Node::directory(0o1777)).expect("a root without /tmp");
-    root.insert(b"proc", proc::root()).expect("a root without /proc");
-    root.insert(b"sys", proc::sys::root()).expect("a root without /sys");
 }
 
 fn add(root: &Arc<Node>, entry: &cpio::Entry<'static>) -> Result<(), Errno> {

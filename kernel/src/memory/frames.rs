@@ -3,10 +3,10 @@
 //! Blocks of 1 to 2^18 frames are kept by the buddy system (Knowlton 1965), under one lock. Single frames go
 //! through a cache of each processor, which takes and gives back many at a time.
 
-use super::direct;
-use crate::arch::cpu::cpu;
+use crate::arch::cpu::{self, MAX_CPUS, PerCpu};
+use crate::arch::layout::direct;
 use crate::arch::lock::SpinLock;
-use crate::boot::start_info::Region;
+use crate::start_info::Region;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
 use freehold::PAGE_SIZE;
 use freehold::platform::{Frame, TableMeta};
@@ -242,10 +242,12 @@ impl FrameCache {
     }
 }
 
+static CACHES: [PerCpu<FrameCache>; MAX_CPUS] = [const { PerCpu::new(FrameCache::new()) }; MAX_CPUS];
+
 #[inline]
 fn with_cache<R>(f: impl FnOnce(&mut FrameCache) -> R) -> R {
     // SAFETY: the processor's own, nothing sleeps here, and nothing below comes back here.
-    f(unsafe { &mut *cpu().frames.get() })
+    f(unsafe { &mut *CACHES[cpu::number()].get() })
 }
 
 /// A block of 2^`order` frames at a multiple of its size; its first. None: out of memory.

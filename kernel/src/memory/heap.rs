@@ -1,9 +1,10 @@
 //! The kernel's own objects: sizes of powers of two from pages that are cut up, each processor with free
 //! ones at hand; what is larger than half a page is a block of frames. Pages that were cut up stay so.
 
-use super::{direct, frames};
-use crate::arch::cpu::cpu;
+use crate::arch::cpu::{self, MAX_CPUS, PerCpu};
+use crate::arch::layout::direct;
 use crate::arch::lock::SpinLock;
+use crate::memory::frames;
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr;
 use freehold::PAGE_SIZE;
@@ -104,6 +105,8 @@ impl HeapCache {
     }
 }
 
+static CACHES: [PerCpu<HeapCache>; MAX_CPUS] = [const { PerCpu::new(HeapCache::new()) }; MAX_CPUS];
+
 /// The class of a layout, or the order of a block.
 #[inline]
 fn class_of(layout: Layout) -> Result<usize, u32> {
@@ -121,7 +124,7 @@ unsafe impl GlobalAlloc for Heap {
         match class_of(layout) {
             Ok(class) => {
                 // SAFETY: the processor's own; nothing sleeps or comes back here.
-                let cache = unsafe { &mut *cpu().heap.get() };
+                let cache = unsafe { &mut *CACHES[cpu::number()].get() };
                 match cache.0[class].pop() {
                     object if object.is_null() => cache.refill(class),
                     object => object,
@@ -140,7 +143,7 @@ unsafe impl GlobalAlloc for Heap {
             Ok(class) => {
                 // SAFETY: as in `alloc`; the object comes back.
                 let cache = unsafe {
-                    let cache = &mut *cpu().heap.get();
+                    let cache = &mut *CACHES[cpu::number()].get();
                     cache.0[class].push(object);
                     cache
                 };

@@ -6,22 +6,21 @@
 //! | [`heap`] | the kernel's own objects |
 //! | [`stacks`] | kernel stacks, each with pages below that are not there |
 //! | [`tlb`] | which space a processor runs, and flushes |
-//! | [`platform`] | what Freehold asks of a kernel |
+//! | [`rcu`] | grace periods |
 //!
-//! All memory is visible at [`DIRECT`]; the image lies at the end of the address space.
+//! All memory is visible at [`layout::DIRECT`]; the image lies at the end of the address space.
 
 pub mod frames;
 pub mod heap;
-pub mod platform;
+pub mod rcu;
 pub mod stacks;
 pub mod tlb;
 
-use crate::boot::start_info::{Region, StartInfo};
+use crate::arch::layout::direct;
+use crate::start_info::{Region, StartInfo};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use freehold::PAGE_SIZE;
 
-/// Where physical address 0 lies.
-const DIRECT: u64 = 0xffff_8000_0000_0000;
 /// So much of it is mapped from the start, by `boot.s`.
 const MAPPED: u64 = 4 << 30;
 const LARGE: u64 = 2 << 20;
@@ -37,12 +36,6 @@ unsafe extern "C" {
 
 /// Bytes of memory that the machine has. Written once.
 static TOTAL: AtomicU64 = AtomicU64::new(0);
-
-/// Where a physical address is visible.
-#[inline(always)]
-pub const fn direct<T>(physical: u64) -> *mut T {
-    (physical + DIRECT) as *mut T
-}
 
 /// The frame of the kernel's own root table, whose upper half is every space's.
 pub fn kernel_root() -> u64 {

@@ -2,13 +2,14 @@
 //! fault, which has a stack of its own and says so. Pages of a slot stay with it, so no translation of one
 //! ever changes.
 
-use super::{direct, frames};
+use crate::arch::layout::direct;
 use crate::arch::lock::SpinLock;
+use crate::memory::frames;
 use alloc::vec::Vec;
 use freehold::PAGE_SIZE;
 
 /// Where the slots begin: entry 384 of the root, for which `boot.s` has the table.
-const AREA: u64 = super::DIRECT + 128 * (512 << 30);
+const AREA: u64 = crate::arch::layout::DIRECT + 128 * (512 << 30);
 const SLOT: u64 = 64 << 10;
 /// Of which so much, at the end, is there. The engine needs 8.4 KiB at most.
 pub const STACK: u64 = 32 << 10;

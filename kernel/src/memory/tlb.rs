@@ -1,8 +1,8 @@
 //! Which space a processor runs, and what it forgets when others ask.
 
-use super::kernel_root;
 use crate::arch::cpu::{self, MAX_CPUS, cpu};
 use crate::arch::{apic, features, jitter};
+use crate::memory::kernel_root;
 use core::ptr;
 use freehold::platform::{Flush, Pfn};
 use freehold::{PAGE_SHIFT, PAGE_SIZE};

@@ -1,0 +1,116 @@
+//! The registers of an interrupted program, as `entry.s` pushes them, and the addresses that they may hold.
+
+use super::layout::Tables;
+use freehold::PAGE_SIZE;
+use freehold::platform::Format;
+
+/// What `entry.s` pushes, lowest address first. Below it lie the vector registers.
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Frame {
+    pub r15: u64,
+    pub r14: u64,
+    pub r13: u64,
+    pub r12: u64,
+    pub r11: u64,
+    pub r10: u64,
+    pub r9: u64,
+    pub r8: u64,
+    pub rdi: u64,
+    pub rsi: u64,
+    pub rbp: u64,
+    pub rbx: u64,
+    pub rdx: u64,
+    pub rcx: u64,
+    pub rax: u64,
+    pub vector: u64,
+    pub error: u64,
+    pub rip: u64,
+    pub cs: u64,
+    pub rflags: u64,
+    pub rsp: u64,
+    pub ss: u64,
+}
+
+/// The vector registers, which lie below a frame.
+#[repr(C, align(16))]
+#[derive(Clone, Copy)]
+pub struct Vectors(pub [[u8; 16]; 16]);
+
+/// Selectors of a program's segments, as on Linux.
+pub const USER_CODE: u64 = 0x33;
+pub const USER_DATA: u64 = 0x2b;
+
+impl Frame {
+    /// `vector` of a system call, which may return by `sysretq`: rcx and r11 are lost.
+    #[allow(dead_code, reason = "entry.s writes it")]
+    pub const SYSTEM_CALL: u64 = 0x100;
+    /// `vector` of a frame that has to be restored as a whole: after exec, or from a signal's handler.
+    pub const WHOLE: u64 = 0x101;
+
+    /// Of a program that begins here.
+    pub fn of_program(begin: UserAddr, rsp: u64) -> Self {
+        let rip = begin.get();
+        Frame {
+            vector: Self::WHOLE,
+            rip,
+            cs: USER_CODE,
+            rflags: 0x202,
+            rsp,
+            ss: USER_DATA,
+            ..Frame::default()
+        }
+    }
+
+    /// The arguments of a call.
+    #[inline]
+    pub fn args(&self) -> [u64; 6] {
+        [self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9]
+    }
+
+    /// Whether a program was interrupted, not the kernel.
+    pub fn is_user(&self) -> bool {
+        self.cs & 3 == 3
+    }
+}
+
+/// An address below the end of a program's address space.
+///
+/// `iretq`, `sysretq` and `wrmsr` fault in the kernel if the instruction pointer or the segment base that
+/// they load is not canonical. So they load values of this type only: [`task::before_user`] returns the
+/// address of a program's next instruction, and a [`Thread`] has the bases of fs and gs. A stack pointer needs
+/// no check: the processor loads any value, and the program's first use of the stack faults.
+///
+/// [`task::before_user`]: crate::process::thread::before_user
+/// [`Thread`]: crate::sched::Thread
+///
+/// # Invariants
+///
+/// Below [`END`](Self::END), which lies in the lower half of the addresses that the page tables of this
+/// kernel translate: the address is canonical.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(transparent)]
+pub struct UserAddr(u64);
+
+impl UserAddr {
+    /// The end of every address space: Linux's `TASK_SIZE_MAX`.
+    pub const END: u64 = Tables::USER_END - PAGE_SIZE;
+    pub const ZERO: Self = UserAddr(0);
+
+    /// Returns `None` if the address is not below [`END`](Self::END).
+    #[inline(always)]
+    pub fn new(at: u64) -> Option<Self> {
+        const { assert!(Self::END <= Tables::USER_END) };
+        (at < Self::END).then_some(UserAddr(at))
+    }
+
+    #[inline(always)]
+    pub fn get(self) -> u64 {
+        self.0
+    }
+}
+
+/// Returns whether all bits above those that page tables translate are copies of the highest of those.
+pub fn is_canonical(at: u64) -> bool {
+    at < Tables::USER_END || at >= Tables::USER_END.wrapping_neg()
+}

@@ -1,0 +1,305 @@
+//! What Freehold asks of a kernel: the bare-metal sibling of `examples/embedding/src/kernel.rs`.
+
+use crate::arch::cpu::{self, MAX_CPUS};
+use crate::arch::frame::UserAddr;
+use crate::arch::layout::{Tables, direct};
+use crate::arch::{clock, features, lock, preempt};
+use crate::memory::rcu::RCU;
+use crate::memory::{frames, kernel_root, tlb};
+use crate::sched::current;
+use crate::sched::wait::{self, Sleep};
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+use freehold::PAGE_SIZE;
+use freehold::counted::Counted;
+use freehold::platform::atomic::{AtomicU32, Ordering};
+use freehold::platform::{
+    Flush, Format, Frame, FrameRequest, Host, Interrupted, Killed, LockContext, OutOfTables, Pfn, PkeyRights,
+    Platform, Rank, RcuHead, Table, TableMemory, TableMeta,
+};
+use freehold::space::AddressSpace;
+use freehold_kit::SpaceCpus;
+
+pub mod engine;
+pub mod user;
+
+pub use engine::engine;
+
+/// An address space of this kernel.
+pub type Space = Counted<AddressSpace<Machine>>;
+
+const _: () = assert!(UserAddr::END == AddressSpace::<Machine>::TASK_SIZE);
+
+/// This machine. All that it has is in statics.
+pub struct Machine;
+
+/// A read section: until its end the thread keeps its processor, which so passes no quiescent state.
+pub struct Reading(PhantomData<*const ()>);
+
+impl Drop for Reading {
+    #[inline(always)]
+    fn drop(&mut self) {
+        preempt::release();
+    }
+}
+
+/// The thread keeps its processor while `f` runs.
+#[inline(always)]
+fn held<R>(f: impl FnOnce() -> R) -> R {
+    preempt::hold();
+    let result = f();
+    preempt::release();
+    result
+}
+
+// SAFETY: a processor has a number of its own, and threads leave it only where nothing is held; `freehold-kit`
+// says why what is deferred waits for sections.
+unsafe impl Host for Machine {
+    const MAX_CPUS: usize = MAX_CPUS;
+    type RcuGuard = Reading;
+
+    fn cpus() -> usize {
+        cpu::count()
+    }
+
+    fn wait(word: &AtomicU32, expected: u32) {
+        wait_while(word, expected, Sleep::Deaf);
+    }
+
+    fn wait_killable(word: &AtomicU32, expected: u32) -> Result<(), Killed> {
+        if wait_while(word, expected, Sleep::Killable) { Ok(()) } else { Err(Killed) }
+    }
+
+    fn wait_interruptible(word: &AtomicU32, expected: u32) -> Result<(), Interrupted> {
+        if wait_while(word, expected, Sleep::Interruptible) { Ok(()) } else { Err(Interrupted) }
+    }
+
+    fn wake_one(word: &AtomicU32) {
+        wait::wake(key(word), 1);
+    }
+
+    fn wake_all(word: &AtomicU32) {
+        wait::wake(key(word), usize::MAX);
+    }
+
+    #[inline(always)]
+    fn with_cpu<R>(f: impl FnOnce(usize) -> R) -> R {
+        held(|| f(cpu::number()))
+    }
+
+    #[inline(always)]
+    fn spin_enter(_: Rank) {
+        preempt::hold();
+    }
+
+    #[inline(always)]
+    fn spin_exit(_: Rank) {
+        preempt::release_and_look();
+    }
+
+    fn now_ns() -> u64 {
+        clock::now_ns()
+    }
+
+    fn relax() {
+        lock::relax();
+        // The thread that is waited for may be one that has given way here.
+        preempt::look();
+    }
+
+    fn lock_context<R>(_: impl FnOnce(&LockContext) -> R) -> Option<R> {
+        None
+    }
+
+    #[inline(always)]
+    fn rcu_read() -> Reading {
+        preempt::hold();
+        Reading(PhantomData)
+    }
+
+    unsafe fn rcu_defer(head: NonNull<RcuHead>, f: unsafe fn(NonNull<RcuHead>)) {
+        // SAFETY: passed on to the caller.
+        unsafe { RCU.defer(cpu::number(), head, f) };
+    }
+
+    fn rcu_barrier() {
+        RCU.barrier(crate::sched::scheduler::give_way);
+    }
+}
+
+/// What sleeps on a word of the engine's.
+pub fn key(word: &AtomicU32) -> wait::Key {
+    wait::Key::kernel(word.as_ptr() as u64)
+}
+
+/// False: a signal has ended the wait.
+fn wait_while(word: &AtomicU32, expected: u32, how: Sleep) -> bool {
+    let here = current();
+    let is_over = || here.work.load(Ordering::Relaxed) & how.ends_by() != 0;
+    if is_over() {
+        return false;
+    }
+    // SeqCst: a task that changes the word wakes afterwards, and needs the lock of the queue for that.
+    if let Some(waiting) = wait::enqueue_if(key(word), || word.load(Ordering::SeqCst) == expected) {
+        waiting.sleep(how, u64::MAX);
+    }
+    !is_over()
+}
+
+/// Where the frame's bytes are visible.
+#[inline(always)]
+fn bytes(pfn: Pfn) -> *mut u8 {
+    assert!(frames::exists(pfn.get()));
+    direct(pfn.get() * PAGE_SIZE)
+}
+
+// SAFETY: a frame leaves the allocator for one owner; records do not move; other numbers panic.
+unsafe impl TableMemory for Machine {
+    fn alloc_table(&self) -> Result<Pfn, OutOfTables> {
+        let table = Pfn::new(frames::alloc_for_program(0).ok_or(OutOfTables)?);
+        self.zero_frame(table);
+        Ok(table)
+    }
+
+    unsafe fn free_table(&self, table: Pfn) {
+        frames::table_record(table.get()).reset();
+        // SAFETY: came from `alloc_table`.
+        unsafe { frames::free(table.get(), 0) };
+    }
+
+    #[inline(always)]
+    fn table(&self, pfn: Pfn) -> &Table {
+        // SAFETY: a frame is a table's worth of atomics, and stays.
+        unsafe { &*bytes(pfn).cast() }
+    }
+
+    #[inline(always)]
+    fn table_meta(&self, pfn: Pfn) -> &TableMeta {
+        frames::table_record(pfn.get())
+    }
+}
+
+// SAFETY: as above; contents are accessed by instructions of the machine, which a race does no harm;
+// `freehold-kit` says why a flush is over only when no processor uses what it covers.
+unsafe impl Platform for Machine {
+    type Format = Tables;
+    type Mmu = SpaceCpus;
+
+    fn alloc_frames(&self, request: &FrameRequest<'_, SpaceCpus>, out: &mut [Pfn]) -> usize {
+        let one = || frames::alloc_for_program(request.order).map(Pfn::new);
+        out.iter_mut().map_while(|out| one().map(|frame| *out = frame)).count()
+    }
+
+    unsafe fn free_frames(&self, frames: &[Pfn]) {
+        // SAFETY: each came from `alloc_frames`.
+        frames.iter().rev().for_each(|frame| unsafe { frames::free(frame.get(), 0) });
+        // The engine holds no spin lock here; a file that ends takes none.
+        preempt::look();
+    }
+
+    fn has_frame(&self, pfn: Pfn) -> bool {
+        frames::exists(pfn.get())
+    }
+
+    fn has_pkeys(&self) -> bool {
+        features::has_pkeys()
+    }
+
+    fn pkey_rights(&self, pkey: u8) -> PkeyRights {
+        features::pkey_rights(pkey)
+    }
+
+    fn set_pkey_rights(&self, pkey: u8, rights: PkeyRights) {
+        features::set_pkey_rights(pkey, rights);
+    }
+
+    #[inline(always)]
+    fn frame(&self, pfn: Pfn) -> &Frame {
+        frames::record(pfn.get())
+    }
+
+    fn zero_frame(&self, pfn: Pfn) {
+        let at = bytes(pfn);
+        // SAFETY: a whole frame, by stores of the machine.
+        unsafe {
+            core::arch::asm!(
+                "xorps xmm0, xmm0",
+                "2:",
+                "movaps [{0}], xmm0",
+                "movaps [{0} + 16], xmm0",
+                "movaps [{0} + 32], xmm0",
+                "movaps [{0} + 48], xmm0",
+                "movaps [{0} + 64], xmm0",
+                "movaps [{0} + 80], xmm0",
+                "movaps [{0} + 96], xmm0",
+                "movaps [{0} + 112], xmm0",
+                "sub {0}, -128",
+                "dec {1:e}",
+                "jnz 2b",
+                inout(reg) at => _, inout(reg) 32u32 => _, out("xmm0") _, options(nostack),
+            );
+        }
+    }
+
+    fn copy_frame(&self, to: Pfn, from: Pfn) {
+        // SAFETY: two whole frames.
+        unsafe { copy(bytes(to), bytes(from), PAGE_SIZE as usize) };
+    }
+
+    fn copy_part(&self, (to, to_offset): (Pfn, usize), (from, from_offset): (Pfn, usize), len: usize) {
+        assert!(to_offset + len <= PAGE_SIZE as usize && from_offset + len <= PAGE_SIZE as usize);
+        // SAFETY: inside two frames.
+        unsafe { copy(bytes(to).add(to_offset), bytes(from).add(from_offset), len) };
+    }
+
+    fn read_frame(&self, pfn: Pfn, offset: usize, out: &mut [u8]) {
+        assert!(offset + out.len() <= PAGE_SIZE as usize);
+        // SAFETY: inside a frame, and `out` is ours.
+        unsafe { copy(out.as_mut_ptr(), bytes(pfn).add(offset), out.len()) };
+    }
+
+    fn write_frame(&self, pfn: Pfn, offset: usize, data: &[u8]) {
+        assert!(offset + data.len() <= PAGE_SIZE as usize);
+        // SAFETY: as in `read_frame`.
+        unsafe { copy(bytes(pfn).add(offset), data.as_ptr(), data.len()) };
+    }
+
+    fn space_created(&self, root: Pfn) -> Option<SpaceCpus> {
+        for entry in Tables::USER_ENTRIES..512 {
+            // SAFETY: two root tables; the kernel's upper half has not changed since the start.
+            unsafe {
+                *direct::<u64>(root.get() * PAGE_SIZE).add(entry) = *direct::<u64>(kernel_root()).add(entry)
+            };
+        }
+        Some(tlb::space(root))
+    }
+
+    fn space_ending(&self, mmu: &SpaceCpus, _: Pfn) {
+        tlb::end(mmu);
+    }
+
+    fn flush(&self, mmu: &SpaceCpus, what: &Flush) {
+        tlb::flush(mmu, what);
+    }
+
+    fn walk_tables<R>(&self, mmu: &SpaceCpus, f: impl FnOnce() -> R) -> Option<R> {
+        held(|| tlb::runs(mmu).then(f))
+    }
+
+    fn runs_elsewhere(&self, mmu: &SpaceCpus) -> bool {
+        tlb::runs_elsewhere(mmu)
+    }
+}
+
+/// Copies by instructions of the machine, `ucopy.s`'s: no reference to what programs write is made.
+///
+/// # Safety
+///
+/// Both ranges are mapped for the kernel.
+unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) {
+    unsafe extern "C" {
+        fn ucopy(to: *mut u8, from: *const u8, bytes: usize) -> usize;
+    }
+    // SAFETY: by the caller's promise.
+    unsafe { ucopy(to, from, bytes) };
+}

@@ -1,0 +1,69 @@
+//! /proc/PID/clear_refs: forgets how pages were used.
+
+use crate::errno;
+use crate::files::buffer::UserBuffer;
+use crate::files::tree::Node;
+use crate::files::{File, REGULAR, Stat};
+use crate::proc::maps::space;
+use crate::process::Process;
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering::Relaxed;
+use freehold::error::Errno;
+use freehold::report::clear_refs::ClearRefs;
+
+/// The file of a process.
+pub fn clear_refs(process: Arc<Process>) -> Arc<Node> {
+    Node::made(0o200, Box::new(move || Ok(Arc::new(Switch(process.clone())) as Arc<dyn File>)))
+}
+
+struct Switch(Arc<Process>);
+
+/// Bytes that a write takes at most, as on Linux.
+const MOST: usize = 12;
+
+/// The number in a text of Linux's `kstrtoint`, with white space around it.
+///
+/// # Errors
+///
+/// EINVAL: no number. ERANGE: too large.
+fn number(text: &[u8]) -> Result<i32, Errno> {
+    let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
+    let text = str::from_utf8(text).map_err(|_| Errno::EINVAL)?;
+    let number: i64 = text.trim_ascii().parse().map_err(|_| Errno::EINVAL)?;
+    i32::try_from(number).map_err(|_| errno::ERANGE)
+}
+
+impl File for Switch {
+    fn read(&self, _: u64, _: &mut UserBuffer<'_>, _: bool) -> Result<usize, Errno> {
+        Err(Errno::EINVAL)
+    }
+
+    fn write(&self, _: u64, from: &mut UserBuffer<'_>, _: bool) -> Result<usize, Errno> {
+        let mut text = [0; MOST];
+        let taken = from.get(&mut text)?;
+        let clear = |which| {
+            if let Some(space) = space(&self.0) {
+                space.clear_refs(which);
+            }
+        };
+        match number(&text[..taken])? {
+            1 => clear(ClearRefs::All),
+            2 => clear(ClearRefs::Anonymous),
+            3 => clear(ClearRefs::Mapped),
+            // Soft-dirty bits: there are none, as on a Linux without CONFIG_MEM_SOFT_DIRTY.
+            4 => {}
+            5 => self.0.usage.peak_resident.store(0, Relaxed),
+            _ => return Err(Errno::EINVAL),
+        }
+        Ok(taken)
+    }
+
+    fn stat(&self) -> Stat {
+        Stat { inode: 5, mode: REGULAR | 0o200, links: 1, ..Stat::default() }
+    }
+
+    fn can_seek(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,76 @@
+//! The open files of processes: the folders fd and fdinfo.
+
+use crate::files::open::Open;
+use crate::files::tree::{self, Jump, Listing, Node};
+use crate::proc::{LINKED, PLAIN, number, text};
+use crate::process::Process;
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::Relaxed;
+use freehold::error::Errno;
+
+/// The folder fd, or fdinfo.
+pub struct Folder {
+    pub process: Arc<Process>,
+    pub infos: bool,
+}
+
+/// A link to an open file.
+struct Opened(Arc<Open>);
+
+impl Jump for Opened {
+    fn text(&self) -> Result<Vec<u8>, Errno> {
+        Ok(name_of(&self.0))
+    }
+
+    fn node(&self) -> Result<Arc<Node>, Errno> {
+        // What has no name is opened as what it is.
+        Ok(self.0.file.node().cloned().unwrap_or_else(|| Node::device(self.0.file.clone())))
+    }
+}
+
+/// What an open file is called.
+fn name_of(open: &Open) -> Vec<u8> {
+    match open.file.node() {
+        Some(node) => path_of(node, &open.name),
+        None if open.name.ends_with(b":") => {
+            let inode = open.file.stat().inode & 0xffff_ffff;
+            [&*open.name, format!("[{inode}]").as_bytes()].concat()
+        }
+        None => open.name.clone(),
+    }
+}
+
+/// The path that a node was opened by, where it leads there still; else the one that it has by now.
+fn path_of(node: &Arc<Node>, opened: &[u8]) -> Vec<u8> {
+    let found = tree::lookup(&tree::root(), opened, true);
+    let path = tree::path_of(node);
+    match found {
+        Ok(found) if Arc::ptr_eq(&found, node) => opened.to_vec(),
+        _ if path.ends_with(DELETED) && !opened.ends_with(DELETED) => [opened, DELETED].concat(),
+        _ => path,
+    }
+}
+
+const DELETED: &[u8] = b" (deleted)";
+
+impl Listing for Folder {
+    fn child(&self, name: &[u8]) -> Result<Arc<Node>, Errno> {
+        let descriptor = number(name).ok().and_then(|n| u64::try_from(n).ok()).ok_or(Errno::ENOENT)?;
+        let open = self.process.files.get(descriptor).map_err(|_| Errno::ENOENT)?;
+        if !self.infos {
+            return Ok(Node::jump(Box::new(Opened(open))));
+        }
+        Ok(text(move || {
+            let (position, flags) = (open.position(), open.flags.load(Relaxed));
+            Ok(format!("pos:\t{position}\nflags:\t0{flags:o}\nmnt_id:\t1\n").into_bytes())
+        }))
+    }
+
+    fn names(&self) -> Vec<(Vec<u8>, u8)> {
+        let kind = if self.infos { PLAIN } else { LINKED };
+        self.process.files.numbers().iter().map(|n| (format!("{n}").into_bytes(), kind)).collect()
+    }
+}

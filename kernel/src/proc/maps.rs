@@ -1,0 +1,274 @@
+//! What is mapped: the engine's reports, with the inodes and paths of the kernel's files.
+
+use crate::arch::lock::SpinLock;
+use crate::files::buffer::UserBuffer;
+use crate::files::{File, REGULAR, Stat, tree};
+use crate::platform::{Machine, Space};
+use crate::process::Process;
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt::Write;
+use freehold::PAGE_SIZE;
+use freehold::counted::Counted;
+use freehold::error::Errno;
+use freehold::file;
+use freehold::remote::AccessMode;
+use freehold::report::maps::{MapLine, MapName};
+use freehold::report::pagemap::PageKind;
+use freehold::vma::flags::VmFlags;
+
+/// The column that names begin in.
+const NAME: usize = 73;
+
+/// The inode and the path of a file that is mapped. A path that leads elsewhere by now was removed.
+fn file_of(file: &file::File<Machine>) -> (u64, String) {
+    let name = file.name();
+    if name.ends_with(" (deleted)") {
+        return (1, name.into());
+    }
+    let found = tree::lookup(&tree::root(), name.as_bytes(), true).ok();
+    match found {
+        Some(node) if node.mapping().is_some_and(|own| Counted::same(own, file.mapping())) => {
+            (node.inode, name.into())
+        }
+        Some(node) if matches!(node.kind, tree::Kind::Device(_)) => (node.inode, name.into()),
+        _ => (1, format!("{name} (deleted)")),
+    }
+}
+
+/// A line of maps, with its end.
+fn write_line(out: &mut String, line: &MapLine<Machine>) {
+    let letter = |flag, letter| if line.flags.contains(flag) { letter } else { '-' };
+    let (r, w, x) = (letter(VmFlags::READ, 'r'), letter(VmFlags::WRITE, 'w'), letter(VmFlags::EXEC, 'x'));
+    let s = if line.flags.contains(VmFlags::MAYSHARE) { 's' } else { 'p' };
+    let (device, inode, name) = match &line.name {
+        MapName::Object(object) => match object.open_file() {
+            Some(file) => {
+                let (inode, name) = file_of(file);
+                (1, inode, name)
+            }
+            None => (0, 0, object.name().into()),
+        },
+        name => (0, 0, String::from(name.as_str())),
+    };
+    let begin = out.len();
+    let _ = write!(
+        out,
+        "{:08x}-{:08x} {r}{w}{x}{s} {:08x} 00:{device:02x} {inode} ",
+        line.start, line.end, line.offset
+    );
+    if !name.is_empty() {
+        let pad = NAME.saturating_sub(out.len() - begin);
+        let _ = write!(out, "{:pad$}{}", "", name.replace('\n', "\\012"));
+    }
+    out.push('\n');
+}
+
+/// The address space of a process; of one that has ended, none.
+pub fn space(process: &Process) -> Option<Space> {
+    process.space.lock().clone()
+}
+
+/// maps, or smaps: made as it is read, because there may be very many lines.
+pub struct Lines {
+    process: Arc<Process>,
+    /// smaps.
+    detailed: bool,
+    made: SpinLock<Made>,
+}
+
+/// The part of the text that is there.
+#[derive(Default)]
+struct Made {
+    /// Where in the whole text it begins.
+    begin: u64,
+    text: String,
+    /// From which address on the next line is.
+    next: u64,
+    over: bool,
+}
+
+/// Bytes that are made at a time, at least.
+const PART: usize = 4096;
+
+impl Lines {
+    pub fn new(process: Arc<Process>, detailed: bool) -> Self {
+        Lines { process, detailed, made: SpinLock::new(Made::default()) }
+    }
+}
+
+impl Made {
+    /// Goes on to the next part.
+    fn advance(&mut self, space: Option<&Space>, detailed: bool) {
+        self.begin += self.text.len() as u64;
+        self.text.clear();
+        self.over = space.is_none_or(|space| {
+            while self.text.len() < PART {
+                if !self.add_line(space, detailed) {
+                    return true;
+                }
+            }
+            false
+        });
+    }
+
+    /// Adds a line, or a paragraph; false: there is none.
+    fn add_line(&mut self, space: &Space, detailed: bool) -> bool {
+        if !detailed {
+            let Some(line) = space.maps(self.next).next() else { return false };
+            write_line(&mut self.text, &line);
+            self.next = line.end;
+            return true;
+        }
+        let Some(smap) = space.smaps(self.next).next() else { return false };
+        write_line(&mut self.text, &smap.line);
+        // The engine's own first line knows no inode.
+        let text = format!("{smap}\n");
+        self.text.push_str(text.split_once('\n').map_or("", |(_, rest)| rest));
+        self.next = smap.line.end;
+        true
+    }
+}
+
+impl File for Lines {
+    fn read(&self, at: u64, to: &mut UserBuffer<'_>, _: bool) -> Result<usize, Errno> {
+        let space = space(&self.process);
+        // Two readers at a time each make the text for themselves.
+        let mut made = core::mem::take(&mut *self.made.lock());
+        if at < made.begin || at == 0 {
+            made = Made::default();
+        }
+        let mut done = 0;
+        while to.len() > 0 {
+            let from = (at + done as u64 - made.begin) as usize;
+            if from < made.text.len() {
+                match to.put(&made.text.as_bytes()[from..]) {
+                    Err(error) if done == 0 => return Err(error),
+                    Ok(bytes) if bytes > 0 => done += bytes,
+                    _ => break,
+                }
+            } else if made.over {
+                break;
+            } else {
+                made.advance(space.as_ref(), self.detailed);
+            }
+        }
+        let before = core::mem::replace(&mut *self.made.lock(), made);
+        drop(before);
+        Ok(done)
+    }
+
+    fn stat(&self) -> Stat {
+        Stat { inode: 4, mode: REGULAR | 0o444, links: 1, ..Stat::default() }
+    }
+
+    fn can_seek(&self) -> bool {
+        true
+    }
+}
+
+/// All of smaps added up.
+pub fn rollup(process: &Process) -> Vec<u8> {
+    space(process).map_or_else(Vec::new, |space| format!("{}", space.smaps_rollup()).into_bytes())
+}
+
+/// The memory of a process, read and written as a debugger does.
+pub struct Memory(pub Arc<Process>);
+
+impl File for Memory {
+    fn read(&self, at: u64, to: &mut UserBuffer<'_>, _: bool) -> Result<usize, Errno> {
+        let Some(space) = space(&self.0) else { return Ok(0) };
+        let (mut part, mut done) = ([0; 2048], 0);
+        while to.len() > 0 {
+            let room = to.len().min(part.len());
+            let from = at.wrapping_add(done as u64);
+            match space.read_memory(from, &mut part[..room], AccessMode::Forced) {
+                Err(_) if done == 0 => return Err(Errno::EIO),
+                Ok(bytes) if bytes > 0 => done += to.put(&part[..bytes])?,
+                _ => break,
+            }
+        }
+        Ok(done)
+    }
+
+    fn write(&self, at: u64, from: &mut UserBuffer<'_>, _: bool) -> Result<usize, Errno> {
+        let Some(space) = space(&self.0) else { return Ok(0) };
+        let (mut part, mut done) = ([0; 2048], 0);
+        while from.len() > 0 {
+            let bytes = from.get(&mut part)?;
+            let to = at.wrapping_add(done as u64);
+            match space.write_memory(to, &part[..bytes], AccessMode::Forced) {
+                Err(_) if done == 0 => return Err(Errno::EIO),
+                Ok(written) if written > 0 => done += written,
+                _ => break,
+            }
+        }
+        Ok(done)
+    }
+
+    fn stat(&self) -> Stat {
+        Stat { inode: 2, mode: REGULAR | 0o600, links: 1, ..Stat::default() }
+    }
+
+    fn can_seek(&self) -> bool {
+        true
+    }
+}
+
+/// A word for every page: whether it is there, of what kind, and where.
+pub struct Pages(pub Arc<Process>);
+
+const PRESENT: u64 = 1 << 63;
+const OF_FILE: u64 = 1 << 61;
+/// Words that one look makes.
+const WORDS: usize = 256;
+
+impl File for Pages {
+    fn read(&self, at: u64, to: &mut UserBuffer<'_>, _: bool) -> Result<usize, Errno> {
+        if !at.is_multiple_of(8) || !to.len().is_multiple_of(8) {
+            return Err(Errno::EINVAL);
+        }
+        let Some(space) = space(&self.0) else { return Ok(0) };
+        let mut done = 0;
+        while to.len() > 0 {
+            let count = (to.len() / 8).min(WORDS);
+            let first = (at + done as u64) / 8;
+            let last = first.saturating_add(count as u64).min(1 << 35);
+            if first >= last {
+                break;
+            }
+            let words = words(&space, first, last);
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            // As on Linux, what came before is not told.
+            done += to.put_whole(&bytes)?;
+        }
+        Ok(done)
+    }
+
+    fn stat(&self) -> Stat {
+        Stat { inode: 3, mode: REGULAR | 0o400, links: 1, ..Stat::default() }
+    }
+
+    fn can_seek(&self) -> bool {
+        true
+    }
+}
+
+fn words(space: &Space, first: u64, last: u64) -> Vec<u64> {
+    let mut words = alloc::vec![0; (last - first) as usize];
+    space.pagemap(first * PAGE_SIZE..last * PAGE_SIZE, |present| {
+        let kind = if matches!(present.kind, PageKind::File) { PRESENT | OF_FILE } else { PRESENT };
+        let pages = present.range.start() / PAGE_SIZE..present.range.end().div_ceil(PAGE_SIZE);
+        for page in pages.start.max(first)..pages.end.min(last) {
+            words[(page - first) as usize] = kind;
+        }
+    });
+    for (word, page) in words.iter_mut().zip(first..) {
+        if *word != 0 {
+            *word |= space.frame_at(page * PAGE_SIZE).map_or(0, |frame| frame.get());
+        }
+    }
+    words
+}

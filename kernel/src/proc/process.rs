@@ -1,0 +1,413 @@
+//! The folders of processes.
+
+use crate::arch::{clock, cpu};
+use crate::files::tree::{self, Jump, Listing, Node};
+use crate::files::{File, names};
+use crate::proc::clear_refs::clear_refs;
+use crate::proc::descriptors::Folder;
+use crate::proc::maps::{self, Memory, Pages, space};
+use crate::proc::{FOLDER, LINKED, PLAIN, number, setting, text};
+use crate::process::ids::Numbers;
+use crate::process::names::{auxv, short_name, up_to_zero};
+use crate::process::signal::{self, IGNORE, bit};
+use crate::process::{self, Process};
+use crate::sched::{Thread, current};
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::Relaxed;
+use freehold::PAGE_SIZE;
+use freehold::error::Errno;
+use freehold::report::smaps::Smap;
+use linux_raw_sys::general::RLIMIT_SIGPENDING;
+
+type Text = fn(&Process) -> Vec<u8>;
+
+const TEXTS: &[(&str, Text)] = &[
+    ("smaps_rollup", maps::rollup),
+    ("statm", statm),
+    ("cmdline", |process| strings(process, false)),
+    ("environ", |process| strings(process, true)),
+    ("limits", limits),
+    ("mounts", mounts),
+    ("mountinfo", mountinfo),
+    ("auxv", auxv),
+    ("cgroup", |_| b"0::/\n".to_vec()),
+    ("io", |_| b"rchar: 0\nwchar: 0\nsyscr: 0\nsyscw: 0\nread_bytes: 0\nwrite_bytes: 0\n".to_vec()),
+    ("oom_score", |_| b"0\n".to_vec()),
+    ("wchan", |_| b"0".to_vec()),
+    ("numa_maps", numa_maps),
+];
+
+const LINKS: &[&str] = &["exe", "cwd", "root"];
+
+/// The folder of a process, or of a thread by its number.
+///
+/// # Errors
+///
+/// ENOENT.
+pub fn folder(pid: u32) -> Result<Arc<Node>, Errno> {
+    let (process, thread) = match process::find(pid) {
+        Some(process) => (process, None),
+        None => process::find_thread(pid).map(|(process, _)| (process, Some(pid))).ok_or(Errno::ENOENT)?,
+    };
+    Ok(Node::listing(Box::new(Of { process, thread })))
+}
+
+struct Of {
+    process: Arc<Process>,
+    /// Of a thread: it has no threads of its own.
+    thread: Option<u32>,
+}
+
+impl Of {
+    fn tid(&self) -> u32 {
+        self.thread.unwrap_or(self.process.pid)
+    }
+}
+
+impl Listing for Of {
+    fn child(&self, name: &[u8]) -> Result<Arc<Node>, Errno> {
+        let (process, tid) = (self.process.clone(), self.tid());
+        if let Some((_, make)) = TEXTS.iter().find(|(file, _)| file.as_bytes() == name) {
+            return Ok(text(move || Ok(make(&process))));
+        }
+        let opened = |mode, make: fn(Arc<Process>) -> Arc<dyn File>| {
+            let process = process.clone();
+            Ok(Node::made(mode, Box::new(move || Ok(make(process.clone())))))
+        };
+        match name {
+            b"status" => Ok(text(move || Ok(status(&process, tid)))),
+            b"stat" => Ok(text(move || Ok(stat(&process, tid)))),
+            b"comm" => Ok(name_of(process, tid)),
+            // Written by shells and daemons.
+            b"oom_score_adj" => Ok(setting(|| Ok(b"0\n".to_vec()), |_| Ok(()))),
+            b"maps" => opened(0o444, |process| Arc::new(maps::Lines::new(process, false))),
+            b"smaps" => opened(0o444, |process| Arc::new(maps::Lines::new(process, true))),
+            b"mem" => opened(0o600, |process| Arc::new(Memory(process))),
+            b"pagemap" => opened(0o400, |process| Arc::new(Pages(process))),
+            b"clear_refs" => Ok(clear_refs(process)),
+            b"coredump_filter" => Ok(setting(|| Ok(b"00000033\n".to_vec()), |_| Ok(()))),
+            b"exe" => Ok(Node::jump(Box::new(Link { process, what: "exe" }))),
+            b"cwd" => Ok(Node::jump(Box::new(Link { process, what: "cwd" }))),
+            b"root" => Ok(Node::jump(Box::new(Link { process, what: "root" }))),
+            b"fd" => Ok(Node::listing(Box::new(Folder { process, infos: false }))),
+            b"fdinfo" => Ok(Node::listing(Box::new(Folder { process, infos: true }))),
+            b"task" if self.thread.is_none() => Ok(Node::listing(Box::new(Threads(process)))),
+            _ => Err(Errno::ENOENT),
+        }
+    }
+
+    fn names(&self) -> Vec<(Vec<u8>, u8)> {
+        let mut names: Vec<(Vec<u8>, u8)> = Vec::new();
+        names.extend(TEXTS.iter().map(|(name, _)| ((*name).into(), PLAIN)));
+        for name in
+            ["maps", "smaps", "status", "stat", "comm", "oom_score_adj", "mem", "pagemap", "clear_refs"]
+        {
+            names.push((name.into(), PLAIN));
+        }
+        names.extend(LINKS.iter().map(|name| ((*name).into(), LINKED)));
+        for name in ["fd", "fdinfo", "task"] {
+            if name != "task" || self.thread.is_none() {
+                names.push((name.into(), FOLDER));
+            }
+        }
+        names
+    }
+}
+
+/// The folder task.
+struct Threads(Arc<Process>);
+
+impl Listing for Threads {
+    fn child(&self, name: &[u8]) -> Result<Arc<Node>, Errno> {
+        let tid = number(name).map_err(|_| Errno::ENOENT)? as u32;
+        find_thread(&self.0, tid).ok_or(Errno::ENOENT)?;
+        Ok(Node::listing(Box::new(Of { process: self.0.clone(), thread: Some(tid) })))
+    }
+
+    fn names(&self) -> Vec<(Vec<u8>, u8)> {
+        let threads = self.0.threads.lock();
+        threads.iter().map(|thread| (format!("{}", thread.tid()).into_bytes(), FOLDER)).collect()
+    }
+}
+
+fn find_thread(process: &Process, tid: u32) -> Option<Arc<Thread>> {
+    process.threads.lock().iter().find(|thread| thread.tid() == tid).cloned()
+}
+
+/// The links of a process.
+struct Link {
+    process: Arc<Process>,
+    what: &'static str,
+}
+
+impl Jump for Link {
+    fn text(&self) -> Result<Vec<u8>, Errno> {
+        self.node().map(|node| tree::path_of(&node))
+    }
+
+    fn node(&self) -> Result<Arc<Node>, Errno> {
+        match self.what {
+            "cwd" => Ok(self.process.place().directory.lock().clone()),
+            "root" => Ok(tree::root()),
+            _ => self.process.exe.lock().clone().ok_or(Errno::ENOENT),
+        }
+    }
+}
+
+/// The thread's name, which can be written.
+fn name_of(process: Arc<Process>, tid: u32) -> Arc<Node> {
+    let named = process.clone();
+    setting(
+        move || match find_thread(&process, tid) {
+            Some(thread) => Ok([up_to_zero(&*thread.comm.lock()), b"\n"].concat()),
+            None => Ok([&*short_name(&process), b"\n"].concat()),
+        },
+        move |text| {
+            let thread = find_thread(&named, tid).ok_or(Errno::ESRCH)?;
+            if !is_here(&named) {
+                return Err(Errno::EINVAL);
+            }
+            let (text, mut name) = (up_to_zero(text), [0; 16]);
+            let kept = text.len().min(15);
+            name[..kept].copy_from_slice(&text[..kept]);
+            *thread.comm.lock() = name;
+            Ok(())
+        },
+    )
+}
+
+fn is_here(process: &Process) -> bool {
+    core::ptr::eq(&raw const **current().process(), process)
+}
+
+/// Its strings of arguments, or of the environment.
+pub fn strings(process: &Process, environment: bool) -> Vec<u8> {
+    let Some(space) = space(process) else { return Vec::new() };
+    let (mut out, mut part) = (Vec::new(), [0; 512]);
+    loop {
+        let at = out.len() as u64;
+        let read = match environment {
+            true => space.read_environ(at, &mut part),
+            false => space.read_cmdline(at, &mut part),
+        };
+        match read {
+            Ok(bytes) if bytes > 0 => out.extend_from_slice(&part[..bytes]),
+            _ => return out,
+        }
+    }
+}
+
+/// Sizes in pages: mapped, resident, of files, program text, data.
+struct Sizes {
+    total: u64,
+    resident: u64,
+    anonymous: u64,
+    file: u64,
+    shared: u64,
+    text: u64,
+    data: u64,
+    stack: u64,
+    locked: u64,
+}
+
+fn sizes(process: &Process) -> Option<Sizes> {
+    let space = space(process)?;
+    let (counts, rss) = (space.counts(), space.rss());
+    let [anonymous, file, shared] = [rss.anon, rss.file, rss.shmem].map(|pages| pages.max(0) as u64);
+    Some(Sizes {
+        total: counts.total_vm,
+        resident: anonymous + file + shared,
+        anonymous,
+        file,
+        shared,
+        text: counts.exec_vm,
+        data: counts.data_vm,
+        stack: counts.stack_vm,
+        locked: counts.locked_vm,
+    })
+}
+
+fn statm(process: &Process) -> Vec<u8> {
+    match sizes(process) {
+        None => b"0 0 0 0 0 0 0\n".to_vec(),
+        Some(s) => {
+            let (file, data) = (s.file + s.shared, s.data + s.stack);
+            format!("{} {} {file} {} 0 {data} 0\n", s.total, s.resident, s.text).into_bytes()
+        }
+    }
+}
+
+/// As `ps` says it: running, sleeping, ended.
+fn state(process: &Process, tid: u32) -> (char, &'static str) {
+    if process.status.lock().is_some() {
+        return ('Z', "zombie");
+    }
+    match find_thread(process, tid) {
+        Some(thread) if thread.is_parked() && thread.trace.is_stopped() => ('t', "tracing stop"),
+        Some(thread) if thread.is_parked() && process.signals.lock().job.is_stopping() => ('T', "stopped"),
+        Some(thread) if thread.is_parked() => ('S', "sleeping"),
+        Some(_) => ('R', "running"),
+        // The first thread has ended, and others have not.
+        None => ('Z', "zombie"),
+    }
+}
+
+fn users(process: &Process) -> String {
+    let ids = *process.ids.lock();
+    let row = |name: &str, n: &Numbers| {
+        format!("{name}:\t{}\t{}\t{}\t{}\n", n.real, n.effective, n.saved, n.effective)
+    };
+    row("Uid", &ids.user) + &row("Gid", &ids.group)
+}
+
+/// Sets of signals, as numbers of 64 bits.
+fn signals(process: &Process, tid: u32) -> String {
+    let (own, blocked) = find_thread(process, tid)
+        .map_or((0, 0), |thread| (thread.pending.lock().signals(), thread.blocked()));
+    let shared = process.signals.lock().pending.signals();
+    let actions = *process.actions().lock();
+    let set = |is: fn(u64) -> bool| {
+        let meant = (1..actions.len()).filter(|n| is(actions[*n].handler));
+        meant.fold(0u64, |set, n| set | bit(n as u32))
+    };
+    let (ignored, caught) = (set(|handler| handler == IGNORE), set(|handler| handler > IGNORE));
+    format!(
+        "SigPnd:\t{own:016x}\nShdPnd:\t{shared:016x}\nSigBlk:\t{blocked:016x}\n\
+         SigIgn:\t{ignored:016x}\nSigCgt:\t{caught:016x}\n"
+    )
+}
+
+fn status(process: &Process, tid: u32) -> Vec<u8> {
+    use core::fmt::Write;
+    let name = short_name(process);
+    let (letter, word) = state(process, tid);
+    let (pid, parent) = (process.pid, process.parent_pid());
+    let tracer = find_thread(process, tid).map_or(0, |thread| thread.trace.tracer_pid());
+    let mut out = format!(
+        "Name:\t{}\nUmask:\t{:04o}\nState:\t{letter} ({word})\nTgid:\t{pid}\nNgid:\t0\nPid:\t{tid}\n\
+         PPid:\t{parent}\nTracerPid:\t{tracer}\n{}FDSize:\t64\nGroups:\t\n",
+        String::from_utf8_lossy(&name),
+        process.place().umask.load(Relaxed),
+        users(process),
+    );
+    if let Some(s) = sizes(process) {
+        let bytes_of = |part: Smap<_>| part.usage.shared_hugetlb + part.usage.private_hugetlb;
+        let huge = space(process).map_or(0, |space| space.smaps(0).map(bytes_of).sum::<u64>() / PAGE_SIZE);
+        let tables = space(process).map_or(0, |space| space.page_table_bytes() / PAGE_SIZE);
+        let rows = [
+            ("VmPeak", s.total.max(process.usage.peak_mapped.load(Relaxed))),
+            ("VmSize", s.total),
+            ("VmLck", s.locked),
+            ("VmPin", 0),
+            ("VmHWM", s.resident.max(process.usage.peak_resident.load(Relaxed))),
+            ("VmRSS", s.resident),
+            ("RssAnon", s.anonymous),
+            ("RssFile", s.file),
+            ("RssShmem", s.shared),
+            ("VmData", s.data),
+            ("VmStk", s.stack),
+            ("VmExe", s.text),
+            ("VmLib", 0),
+            ("VmPTE", tables),
+            ("VmSwap", 0),
+            ("HugetlbPages", huge),
+        ];
+        for (name, pages) in rows {
+            let _ = writeln!(out, "{name}:\t{:>8} kB", (pages * PAGE_SIZE) >> 10);
+        }
+    }
+    let threads = process.threads.lock().len();
+    let cpus = u64::MAX >> (64 - cpu::count());
+    let most_queued = process.limits.lock().soft(RLIMIT_SIGPENDING);
+    let _ = write!(
+        out,
+        "CoreDumping:\t0\nTHP_enabled:\t1\nThreads:\t{threads}\nSigQ:\t{}/{}\n{}NoNewPrivs:\t{}\nSeccomp:\t0\n\
+         Cpus_allowed:\t{cpus:x}\nCpus_allowed_list:\t0-{}\nMems_allowed:\t1\nMems_allowed_list:\t0\n\
+         voluntary_ctxt_switches:\t0\nnonvoluntary_ctxt_switches:\t0\n",
+        signal::queued(),
+        most_queued,
+        signals(process, tid),
+        process.no_new_privs.load(Relaxed),
+        cpu::count() - 1,
+    );
+    out.into_bytes()
+}
+
+fn stat(process: &Process, tid: u32) -> Vec<u8> {
+    let name = short_name(process);
+    let (letter, _) = state(process, tid);
+    let (parent, threads) = (process.parent_pid(), process.threads.lock().len());
+    let (total, resident) = sizes(process).map_or((0, 0), |s| (s.total * PAGE_SIZE, s.resident));
+    let ticks = clock::now_ns() / 10_000_000;
+    let (group, session) = (process.group.load(Relaxed), process.session.load(Relaxed));
+    format!(
+        "{tid} ({}) {letter} {parent} {group} {session} 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 {threads} 0 {ticks} {total} \
+         {resident} 18446744073709551615 1 1 0 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n",
+        String::from_utf8_lossy(&name)
+    )
+    .into_bytes()
+}
+
+fn limits(process: &Process) -> Vec<u8> {
+    use core::fmt::Write;
+    let mut out = format!("{:<26}{:<21}{:<21}{:<10}\n", "Limit", "Soft Limit", "Hard Limit", "Units");
+    let Some(space) = space(process) else { return out.into_bytes() };
+    let limits = space.limits().get();
+    let files = crate::files::table::MOST as u64;
+    let rows = [
+        ("Max cpu time", u64::MAX, u64::MAX, "seconds"),
+        ("Max file size", u64::MAX, u64::MAX, "bytes"),
+        ("Max data size", limits.data, limits.data_hard, "bytes"),
+        ("Max stack size", limits.stack, u64::MAX, "bytes"),
+        ("Max core file size", 0, u64::MAX, "bytes"),
+        ("Max resident set", u64::MAX, u64::MAX, "bytes"),
+        ("Max processes", 4096, 4096, "processes"),
+        ("Max open files", files, files, "files"),
+        ("Max locked memory", limits.memlock, limits.memlock, "bytes"),
+        ("Max address space", limits.address_space, limits.address_space, "bytes"),
+    ];
+    let word = |limit| if limit == u64::MAX { "unlimited".into() } else { format!("{limit}") };
+    for (name, soft, hard, unit) in rows {
+        let _ = writeln!(out, "{name:<26}{:<21}{:<21}{unit:<10}", word(soft), word(hard));
+    }
+    out.into_bytes()
+}
+
+fn mounts(_: &Process) -> Vec<u8> {
+    let mut out = b"tmpfs / tmpfs rw 0 0\nproc /proc proc rw 0 0\nsysfs /sys sysfs rw 0 0\n\
+        tmpfs /dev/shm tmpfs rw 0 0\ntmpfs /tmp tmpfs rw 0 0\n"
+        .to_vec();
+    for (path, kind) in names::mounts() {
+        out.extend_from_slice(&[b"none ", &*escaped(&path), format!(" {kind} rw 0 0\n").as_bytes()].concat());
+    }
+    out
+}
+
+/// What would end a field, or the line, as octal digits.
+fn escaped(path: &[u8]) -> Vec<u8> {
+    let escape = |byte: &u8| match byte {
+        b' ' | b'\t' | b'\n' | b'\\' => format!("\\{byte:03o}").into_bytes(),
+        byte => [*byte].to_vec(),
+    };
+    path.iter().flat_map(escape).collect()
+}
+
+fn mountinfo(_: &Process) -> Vec<u8> {
+    b"1 0 0:1 / / rw - tmpfs tmpfs rw\n2 1 0:2 / /proc rw - proc proc rw\n3 1 0:3 / /sys rw - sysfs sysfs rw\n"
+        .to_vec()
+}
+
+fn numa_maps(process: &Process) -> Vec<u8> {
+    use core::fmt::Write;
+    let mut out = String::new();
+    let Some(space) = space(process) else { return Vec::new() };
+    for smap in space.smaps(0) {
+        let pages = smap.usage.rss / PAGE_SIZE;
+        let _ = writeln!(out, "{:08x} default N0={pages} kernelpagesize_kB=4", smap.line.start);
+    }
+    out.into_bytes()
+}

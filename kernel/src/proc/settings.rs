@@ -1,0 +1,175 @@
+//! /proc/sys. What the engine decides is asked of it; what nobody looks at is kept, and read back.
+
+use crate::files::tree::Node;
+use crate::memory;
+use crate::platform::engine;
+use crate::proc::{number, setting, text};
+use crate::process::settings::{CORE_PATTERN, KEPT, SHM, kept};
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use freehold::engine::Overcommit;
+use freehold::error::Errno;
+use freehold::hugetlb::HugePageSize::{self, Mib2};
+use freehold::{PAGE_SIZE, PageCount};
+
+/// Texts that do not change.
+const TEXTS: &[(&str, &str)] = &[
+    ("kernel/osrelease", "6.12.0\n"),
+    ("kernel/ostype", "Linux\n"),
+    ("kernel/hostname", "freehold\n"),
+    ("kernel/domainname", "(none)\n"),
+    ("kernel/version", "#1 SMP Freehold\n"),
+    ("kernel/sem", "32000\t1024000000\t500\t32000\n"),
+    ("kernel/printk", "4\t4\t1\t7\n"),
+    ("kernel/random/boot_id", "46726565-686f-4c64-8000-000000000001\n"),
+    ("kernel/random/uuid", "46726565-686f-4c64-8000-000000000002\n"),
+];
+
+/// Numbers that are somebody's.
+type Asked = (&'static str, fn() -> i64, Option<fn(u64)>);
+
+const ASKED: &[Asked] = &[
+    ("kernel/shmmax", || SHM.most_bytes.load(Relaxed) as i64, Some(|n| SHM.most_bytes.store(n, Relaxed))),
+    (
+        "kernel/shmmni",
+        || SHM.most_segments.load(Relaxed) as i64,
+        Some(|n| SHM.most_segments.store(n, Relaxed)),
+    ),
+    ("kernel/shmall", || SHM.most_pages.load(Relaxed) as i64, Some(|n| SHM.most_pages.store(n, Relaxed))),
+    ("kernel/shm_next_id", || SHM.next_id.load(Relaxed) as i64, Some(|n| SHM.next_id.store(n, Relaxed))),
+    ("vm/nr_hugepages", || huge_pages(Mib2), Some(|n| set_huge_pages(Mib2, n))),
+    ("vm/nr_hugepages_mempolicy", || huge_pages(Mib2), Some(|n| set_huge_pages(Mib2, n))),
+    ("vm/nr_overcommit_hugepages", || overcommit(Mib2), Some(|n| set_overcommit(Mib2, n))),
+    ("vm/max_map_count", || engine().max_map_count() as i64, Some(|n| engine().set_max_map_count(n))),
+    ("vm/mmap_min_addr", || engine().config().mmap_min_addr as i64, None),
+];
+
+/// By size, in their order.
+static OVERCOMMIT: [AtomicU64; HugePageSize::ALL.len()] =
+    [const { AtomicU64::new(0) }; HugePageSize::ALL.len()];
+
+pub fn huge_pages(size: HugePageSize) -> i64 {
+    engine().huge_pool(size).counts(None).total as i64
+}
+
+pub fn set_huge_pages(size: HugePageSize, pages: u64) {
+    engine().resize_huge_pool(size, pages, None);
+}
+
+pub fn overcommit(size: HugePageSize) -> i64 {
+    OVERCOMMIT[size as usize].load(Relaxed) as i64
+}
+
+pub fn set_overcommit(size: HugePageSize, pages: u64) {
+    OVERCOMMIT[size as usize].store(pages, Relaxed);
+    engine().huge_pool(size).set_overcommit(pages);
+}
+
+/// How much memory there is for promises where they are counted (vm.overcommit_memory = 2), in pages.
+pub fn commit_limit() -> u64 {
+    match kept("vm/overcommit_kbytes") {
+        0 => memory::total_bytes() / PAGE_SIZE * kept("vm/overcommit_ratio") / 100,
+        kib => kib / 4,
+    }
+}
+
+/// Tells the engine how much memory programs may be promised.
+pub fn commit() {
+    engine().set_overcommit(match kept("vm/overcommit_memory") {
+        0 => Overcommit::Heuristic(PageCount::new(memory::total_bytes() / PAGE_SIZE)),
+        1 => Overcommit::Always,
+        _ => Overcommit::Never(PageCount::new(commit_limit())),
+    });
+}
+
+/// Gives a node a path below a folder; folders come as they are needed.
+pub fn insert(root: &Arc<Node>, path: &str, node: Arc<Node>) {
+    let (mut here, mut path) = (root.clone(), path);
+    while let Some((folder, rest)) = path.split_once('/') {
+        let name = folder.as_bytes();
+        let next = here.child(name).unwrap_or_else(|_| {
+            let folder = Node::directory(0o555);
+            here.insert(name, folder.clone()).expect("a name that is free");
+            folder
+        });
+        (here, path) = (next, rest);
+    }
+    here.insert(path.as_bytes(), node).expect("names that differ");
+}
+
+/// A file with a number that is not negative, which `set` may change.
+pub fn number_file(
+    get: impl Fn() -> i64 + Send + Sync + 'static,
+    set: Option<impl Fn(u64) + Send + Sync + 'static>,
+) -> Arc<Node> {
+    let make = move || Ok(format!("{}\n", get()).into_bytes());
+    match set {
+        None => text(make),
+        Some(set) => setting(make, move |text| {
+            set(u64::try_from(number(text)?).map_err(|_| Errno::EINVAL)?);
+            Ok(())
+        }),
+    }
+}
+
+pub fn root() -> Arc<Node> {
+    let root = Node::directory(0o555);
+    for kept in KEPT {
+        let (value, most) = (kept.value, kept.most);
+        let node = setting(
+            move || Ok(format!("{}\n", value.load(Relaxed)).into_bytes()),
+            move |text| {
+                let number = number(text)?;
+                if !(0..=most).contains(&number) {
+                    return Err(Errno::EINVAL);
+                }
+                value.store(number as u64, Relaxed);
+                commit();
+                Ok(())
+            },
+        );
+        insert(&root, kept.path, node);
+    }
+    for (path, contents) in TEXTS {
+        insert(&root, path, setting(|| Ok(String::from(*contents).into_bytes()), |_| Ok(())));
+    }
+    *CORE_PATTERN.lock() = "core".into();
+    let pattern = setting(
+        || Ok(format!("{}\n", *CORE_PATTERN.lock()).into_bytes()),
+        |text| {
+            let pattern = String::from_utf8_lossy(text).trim_end().into();
+            let before = core::mem::replace(&mut *CORE_PATTERN.lock(), pattern);
+            drop(before);
+            Ok(())
+        },
+    );
+    insert(&root, "kernel/core_pattern", pattern);
+    for (path, get, set) in ASKED {
+        let node = match *path {
+            // These are larger than any number with a sign.
+            "kernel/shmmax" | "kernel/shmall" => large(*get, *set),
+            // -1 is a number here: all ones.
+            "kernel/shm_next_id" => setting(
+                || Ok(format!("{}\n", SHM.next_id.load(Relaxed) as i64).into_bytes()),
+                |text| number(text).map(|id| SHM.next_id.store(id as u64, Relaxed)),
+            ),
+            _ => number_file(*get, *set),
+        };
+        insert(&root, path, node);
+    }
+    root
+}
+
+fn large(get: fn() -> i64, set: Option<fn(u64)>) -> Arc<Node> {
+    setting(
+        move || Ok(format!("{}\n", get() as u64).into_bytes()),
+        move |text| {
+            let text = core::str::from_utf8(text).map_err(|_| Errno::EINVAL)?;
+            let number = text.trim_matches(|c: char| c.is_whitespace() || c == '\0').parse();
+            let set = set.ok_or(Errno::EACCES)?;
+            number.map(set).map_err(|_| Errno::EINVAL)
+        },
+    )
+}

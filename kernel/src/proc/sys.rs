@@ -1,0 +1,117 @@
+//! /sys, as far as programs look: processors, the node of memory, huge pages.
+
+use crate::arch::cpu;
+use crate::files::tree::Node;
+use crate::memory::{self, frames};
+use crate::platform::engine;
+use crate::proc::settings::{huge_pages, insert, number_file, overcommit, set_huge_pages, set_overcommit};
+use crate::proc::system::Text;
+use crate::proc::{setting, text};
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use freehold::PAGE_SIZE;
+use freehold::engine::HugePages;
+use freehold::error::Errno;
+use freehold::hugetlb::HugePageSize;
+
+fn cpus() -> String {
+    match cpu::count() {
+        1 => "0\n".into(),
+        count => format!("0-{}\n", count - 1),
+    }
+}
+
+fn node_memory() -> String {
+    let (all, free) = (memory::total_bytes() >> 10, (frames::free_count() * PAGE_SIZE) >> 10);
+    format!("Node 0 MemTotal: {all} kB\nNode 0 MemFree: {free} kB\nNode 0 MemUsed: {} kB\n", all - free)
+}
+
+const TEXTS: &[Text] = &[
+    ("devices/system/cpu/online", cpus),
+    ("devices/system/cpu/possible", cpus),
+    ("devices/system/cpu/present", cpus),
+    ("devices/system/cpu/offline", || "\n".into()),
+    ("devices/system/cpu/kernel_max", || "63\n".into()),
+    ("devices/system/node/online", || "0\n".into()),
+    ("devices/system/node/possible", || "0\n".into()),
+    ("devices/system/node/has_cpu", || "0\n".into()),
+    ("devices/system/node/has_memory", || "0\n".into()),
+    ("devices/system/node/has_normal_memory", || "0\n".into()),
+    ("devices/system/node/node0/cpulist", cpus),
+    ("devices/system/node/node0/cpumap", || format!("{:x}\n", u64::MAX >> (64 - cpu::count()))),
+    ("devices/system/node/node0/distance", || "10\n".into()),
+    ("devices/system/node/node0/meminfo", node_memory),
+    ("devices/system/node/node0/numastat", || "numa_hit 0\nnuma_miss 0\nnuma_foreign 0\n".into()),
+    ("kernel/mm/transparent_hugepage/hpage_pmd_size", || "2097152\n".into()),
+    ("kernel/mm/transparent_hugepage/use_zero_page", || "0\n".into()),
+    ("kernel/mm/transparent_hugepage/defrag", || "always defer defer+madvise [madvise] never\n".into()),
+    ("kernel/mm/transparent_hugepage/shmem_enabled", || {
+        "always within_size advise [never] deny force\n".into()
+    }),
+];
+
+type Number = (&'static str, fn(HugePageSize) -> i64, Option<fn(HugePageSize, u64)>);
+
+const NUMBERS: &[Number] = &[
+    ("nr_hugepages", huge_pages, Some(set_huge_pages)),
+    ("nr_overcommit_hugepages", overcommit, Some(set_overcommit)),
+    ("free_hugepages", |size| pool(size).free as i64, None),
+    ("resv_hugepages", |size| pool(size).reserved as i64, None),
+    ("surplus_hugepages", |size| pool(size).surplus as i64, None),
+];
+
+fn pool(size: HugePageSize) -> freehold::hugetlb::HugePoolCounts {
+    engine().huge_pool(size).counts(None)
+}
+
+const MODES: [(&str, HugePages); 3] =
+    [("always", HugePages::Always), ("madvise", HugePages::Madvise), ("never", HugePages::Never)];
+
+/// Where anonymous memory gets huge pages.
+/// Where there are huge pages, in the word that programs read.
+pub fn huge_mode() -> &'static str {
+    let now = engine().huge_pages();
+    MODES.iter().find(|(_, mode)| *mode == now).map_or("never", |(name, _)| name)
+}
+
+fn huge_enabled() -> Arc<Node> {
+    setting(
+        || {
+            let now = engine().huge_pages();
+            let words = MODES.map(|(name, mode)| if mode == now { format!("[{name}]") } else { name.into() });
+            Ok(format!("{}\n", words.join(" ")).into_bytes())
+        },
+        |text| {
+            let word = text.trim_ascii();
+            let (_, mode) = MODES.iter().find(|(name, _)| name.as_bytes() == word).ok_or(Errno::EINVAL)?;
+            engine().set_huge_pages(*mode);
+            Ok(())
+        },
+    )
+}
+
+pub fn root() -> Arc<Node> {
+    let root = Node::directory(0o555);
+    for (path, make) in TEXTS {
+        insert(&root, path, text(|| Ok(make().into_bytes())));
+    }
+    for size in HugePageSize::ALL {
+        for (name, get, set) in NUMBERS {
+            let (kib, set) = (size.bytes() >> 10, set.map(|set| move |pages| set(size, pages)));
+            for folder in ["kernel/mm/hugepages", "devices/system/node/node0/hugepages"] {
+                let file = number_file(move || get(size), set);
+                insert(&root, &format!("{folder}/hugepages-{kib}kB/{name}"), file);
+            }
+        }
+    }
+    for number in 0..cpu::count() {
+        insert(&root, &format!("devices/system/cpu/cpu{number}/online"), text(|| Ok(b"1\n".to_vec())));
+    }
+    for name in ["run", "pages_shared", "pages_sharing", "full_scans", "max_page_sharing"] {
+        // Nothing merges pages.
+        insert(&root, &format!("kernel/mm/ksm/{name}"), text(|| Ok(b"0\n".to_vec())));
+    }
+    insert(&root, "kernel/mm/transparent_hugepage/enabled", huge_enabled());
+    root
+}

@@ -1,0 +1,188 @@
+//! The system as a whole.
+
+use crate::arch::layout::Tables;
+use crate::arch::{clock, cpu};
+use crate::memory::{self, frames};
+use crate::platform::engine;
+use crate::process;
+use alloc::format;
+use alloc::string::String;
+use core::arch::x86_64::{__cpuid, __cpuid_count};
+use core::fmt::Write;
+use freehold::PAGE_SIZE;
+use freehold::hugetlb::HugePageSize;
+use freehold::platform::Format;
+
+/// A file's name, and what makes its text.
+pub type Text = (&'static str, fn() -> String);
+
+/// Names and texts.
+pub const FILES: &[Text] = &[
+    ("meminfo", meminfo),
+    ("cpuinfo", cpuinfo),
+    ("stat", stat),
+    ("uptime", uptime),
+    ("loadavg", || format!("0.00 0.00 0.00 1/{} 1\n", process::pids().len())),
+    ("version", || "Linux version 6.12.0 (freehold) #1 SMP Freehold\n".into()),
+    ("filesystems", || "nodev\ttmpfs\nnodev\tproc\nnodev\tsysfs\nnodev\tramfs\nnodev\thugetlbfs\n".into()),
+    ("vmstat", vmstat),
+    ("cmdline", || "\n".into()),
+    ("swaps", || "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n".into()),
+    ("devices", || "Character devices:\n  1 mem\n  5 /dev/tty\n  5 /dev/console\n".into()),
+    ("partitions", || "major minor  #blocks  name\n".into()),
+    ("modules", String::new),
+    ("interrupts", String::new),
+];
+
+fn meminfo() -> String {
+    let all = memory::total_bytes() >> 10;
+    let free = (frames::free_count() * PAGE_SIZE) >> 10;
+    let pool = engine().huge_pool(HugePageSize::Mib2).counts(None);
+    let huge = (pool.total + pool.surplus) * 2048;
+    let rows = [
+        ("MemTotal", all),
+        ("MemFree", free),
+        ("MemAvailable", free),
+        ("Buffers", 0),
+        ("Cached", 0),
+        ("SwapCached", 0),
+        ("Active", 0),
+        ("Inactive", 0),
+        ("Active(anon)", 0),
+        ("Inactive(anon)", 0),
+        ("Active(file)", 0),
+        ("Inactive(file)", 0),
+        ("Unevictable", 0),
+        ("Mlocked", 0),
+        ("SwapTotal", 0),
+        ("SwapFree", 0),
+        ("Dirty", 0),
+        ("Writeback", 0),
+        ("AnonPages", (all - free).saturating_sub(huge)),
+        ("Mapped", 0),
+        ("Shmem", 0),
+        ("KReclaimable", 0),
+        ("Slab", 0),
+        ("SReclaimable", 0),
+        ("SUnreclaim", 0),
+        ("KernelStack", 0),
+        ("PageTables", 0),
+        ("CommitLimit", crate::proc::settings::commit_limit() * 4),
+        ("Committed_AS", engine().committed_pages().get() * 4),
+        ("VmallocTotal", 0),
+        ("VmallocUsed", 0),
+        ("VmallocChunk", 0),
+        ("AnonHugePages", 0),
+        ("ShmemHugePages", 0),
+        ("FileHugePages", 0),
+    ];
+    let mut text = String::new();
+    for (name, kib) in rows {
+        let _ = writeln!(text, "{:<16}{kib:>8} kB", format!("{name}:"));
+    }
+    let counts = [
+        ("HugePages_Total:", pool.total),
+        ("HugePages_Free:", pool.free),
+        ("HugePages_Rsvd:", pool.reserved),
+        ("HugePages_Surp:", pool.surplus),
+    ];
+    for (name, count) in counts {
+        let _ = writeln!(text, "{name:<16}{count:>8}");
+    }
+    let _ = writeln!(text, "Hugepagesize:       2048 kB\nHugetlb:        {huge:>8} kB");
+    text
+}
+
+/// Flags of leaf 1, by bit of edx and ecx.
+const EDX: [(u32, &str); 16] = [
+    (0, "fpu"),
+    (3, "pse"),
+    (4, "tsc"),
+    (5, "msr"),
+    (6, "pae"),
+    (8, "cx8"),
+    (9, "apic"),
+    (13, "pge"),
+    (15, "cmov"),
+    (16, "pat"),
+    (17, "pse36"),
+    (23, "mmx"),
+    (24, "fxsr"),
+    (25, "sse"),
+    (26, "sse2"),
+    (28, "ht"),
+];
+const ECX: [(u32, &str); 9] = [
+    (0, "pni"),
+    (9, "ssse3"),
+    (13, "cx16"),
+    (19, "sse4_1"),
+    (20, "sse4_2"),
+    (23, "popcnt"),
+    (25, "aes"),
+    (28, "avx"),
+    (30, "rdrand"),
+];
+
+/// Of leaf 7.
+const SEVEN: [(u32, &str); 3] = [(3, "pku"), (4, "ospke"), (16, "la57")];
+
+fn cpuinfo() -> String {
+    let (vendor, leaf) = (__cpuid(0), __cpuid(1));
+    let mut name = [0; 12];
+    for (n, word) in [vendor.ebx, vendor.edx, vendor.ecx].iter().enumerate() {
+        name[4 * n..4 * n + 4].copy_from_slice(&word.to_le_bytes());
+    }
+    let name = String::from_utf8_lossy(&name);
+    let (family, model) = (leaf.eax >> 8 & 0xf, leaf.eax >> 4 & 0xf);
+    let mut flags = String::new();
+    let seven = if vendor.eax >= 7 { __cpuid_count(7, 0).ecx } else { 0 };
+    for (word, names) in [(leaf.edx, &EDX[..]), (leaf.ecx, &ECX[..]), (seven, &SEVEN[..])] {
+        for (_, name) in names.iter().filter(|(bit, _)| word >> bit & 1 != 0) {
+            let _ = write!(flags, " {name}");
+        }
+    }
+    let mut text = String::new();
+    for number in 0..cpu::count() {
+        let _ = write!(
+            text,
+            "processor\t: {number}\nvendor_id\t: {name}\ncpu family\t: {family}\nmodel\t\t: {model}\n\
+             model name\t: x86-64\nstepping\t: {}\ncpu MHz\t\t: 1000.000\ncache size\t: 512 KB\n\
+             physical id\t: 0\nsiblings\t: {}\ncore id\t\t: {number}\ncpu cores\t: {}\nfpu\t\t: yes\n\
+             flags\t\t:{flags} lm nx syscall\naddress sizes\t: 40 bits physical, {} bits virtual\n\n",
+            leaf.eax & 0xf,
+            cpu::count(),
+            cpu::count(),
+            Tables::USER_END.ilog2() + 1,
+        );
+    }
+    text
+}
+
+fn stat() -> String {
+    let ticks = clock::now_ns() / 10_000_000;
+    let mut text = format!("cpu  {ticks} 0 0 0 0 0 0 0 0 0\n");
+    for number in 0..cpu::count() {
+        let _ = writeln!(text, "cpu{number} {ticks} 0 0 0 0 0 0 0 0 0");
+    }
+    let count = process::pids().len();
+    let _ = write!(
+        text,
+        "intr 0\nctxt 0\nbtime 0\nprocesses {count}\nprocs_running 1\nprocs_blocked 0\nsoftirq 0 0 0 0 0 0 0 0 0 0 0\n"
+    );
+    text
+}
+
+fn uptime() -> String {
+    let hundredths = clock::now_ns() / 10_000_000;
+    let (seconds, rest) = (hundredths / 100, hundredths % 100);
+    format!("{seconds}.{rest:02} 0.00\n")
+}
+
+fn vmstat() -> String {
+    let free = frames::free_count();
+    format!(
+        "nr_free_pages {free}\nnr_mlock 0\npgpgin 0\npgpgout 0\npswpin 0\npswpout 0\npgfault 0\npgmajfault 0\n\
+         oom_kill 0\nthp_fault_alloc 0\nthp_split_page 0\nunevictable_pgs_culled 0\n"
+    )
+}

@@ -1,0 +1,230 @@
+//! New threads and processes.
+
+use crate::arch::clock;
+use crate::arch::frame::{Frame, UserAddr};
+use crate::platform::user::UserPtr;
+use crate::process::observer::observer;
+use crate::process::signal::Action;
+use crate::process::{self, Process, Shares, pidfd};
+use crate::sched::{Thread, current, scheduler};
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering::Relaxed;
+use freehold::error::Errno;
+use linux_raw_sys::general::{
+    CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID, CLONE_CLEAR_SIGHAND, CLONE_FILES, CLONE_FS, CLONE_NEWCGROUP,
+    CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWUSER, CLONE_NEWUTS, CLONE_PARENT,
+    CLONE_PARENT_SETTID, CLONE_PIDFD, CLONE_SETTLS, CLONE_SIGHAND, CLONE_THREAD, CLONE_VFORK, CLONE_VM,
+    RLIMIT_NPROC,
+};
+
+/// What clone and clone3 are asked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Request {
+    pub flags: u64,
+    /// Where the number goes of a descriptor of the new process (CLONE_PIDFD).
+    pub pidfd: u64,
+    pub parent_tid: u64,
+    pub child_tid: u64,
+    /// The stack pointer of the new thread; 0: the caller's. It may be any value.
+    pub stack: u64,
+    pub tls: u64,
+    pub exit_signal: u32,
+}
+
+/// Flags that ask for namespaces.
+const NAMESPACES: u32 =
+    CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET;
+
+impl Request {
+    fn has(&self, flag: u32) -> bool {
+        self.flags & u64::from(flag) != 0
+    }
+
+    /// The fs base of the new thread.
+    ///
+    /// # Errors
+    ///
+    /// EPERM: the request asks for a base beyond the end of a program's addresses.
+    fn fs_base(&self) -> Result<UserAddr, Errno> {
+        match self.has(CLONE_SETTLS) {
+            true => UserAddr::new(self.tls).ok_or(Errno::EPERM),
+            false => Ok(current().fs_base.get()),
+        }
+    }
+}
+
+/// Makes a thread, in the calling process or in one of its own, which goes on where the caller does, with 0.
+/// Returns its number.
+///
+/// # Errors
+///
+/// EINVAL, EAGAIN, ENOMEM, EFAULT, EPERM.
+pub fn clone(frame: &Frame, request: &Request) -> Result<u64, Errno> {
+    if request.has(CLONE_THREAD) && !(request.has(CLONE_SIGHAND) && request.has(CLONE_VM)) {
+        return Err(Errno::EINVAL);
+    }
+    if request.has(CLONE_SIGHAND) && (!request.has(CLONE_VM) || request.flags & CLONE_CLEAR_SIGHAND != 0) {
+        return Err(Errno::EINVAL);
+    }
+    // There are no namespaces but one.
+    if request.has(NAMESPACES) {
+        return Err(Errno::EINVAL);
+    }
+    if request.has(CLONE_PIDFD) && request.has(CLONE_THREAD) {
+        return Err(Errno::EINVAL);
+    }
+    let here = current();
+    if !request.has(CLONE_THREAD) {
+        room_for_process(here.process())?;
+    }
+    let fs_base = request.fs_base()?;
+    let began = clock::now_ns();
+    let space = match request.has(CLONE_VM) {
+        true => here.space().clone(),
+        false => here.space().fork().map_err(|error| error.errno())?,
+    };
+    let tid = process::new_tid();
+    let process = match request.has(CLONE_THREAD) {
+        true => here.process().clone(),
+        false => new_process(tid, &space, request),
+    };
+    let Some(thread) = new_thread(tid, &process, space, frame, request, fs_base) else {
+        if !request.has(CLONE_THREAD) {
+            process::forget(tid);
+        }
+        return Err(Errno::EAGAIN);
+    };
+    if let Err(error) = put_pidfd(&process, request) {
+        process::forget(tid);
+        return Err(error);
+    }
+    if request.has(CLONE_PARENT_SETTID) {
+        // As on Linux, whether it can be written or not.
+        let _ = UserPtr::<u32>::new(request.parent_tid).write(&tid);
+    }
+    if request.has(CLONE_CHILD_SETTID) {
+        let space = if request.has(CLONE_VM) { here.space().clone() } else { child_space(&process) };
+        let _ =
+            space.write_memory(request.child_tid, &tid.to_ne_bytes(), freehold::remote::AccessMode::Plain);
+    }
+    if !request.has(CLONE_THREAD) {
+        // The parent that is asked for may give its children away, the caller among them.
+        let _family = process::FAMILY.lock();
+        let parent = parent_for(request);
+        process.set_parent(parent.clone());
+        parent.children.lock().push(process.clone());
+    }
+    let thread = Arc::new(thread);
+    process.add(thread.clone());
+    // A fatal signal that came before the thread was listed is for it, too.
+    if process.ending.lock().is_some() {
+        thread.work.fetch_or(crate::sched::work::KILL, Relaxed);
+    }
+    (observer().task)(tid, process.pid, request.flags, began);
+    scheduler::enqueue(thread);
+    if request.has(CLONE_VFORK) {
+        wait_for_vfork(&process);
+    }
+    Ok(tid.into())
+}
+
+/// CLONE_PIDFD.
+fn put_pidfd(process: &Arc<Process>, request: &Request) -> Result<(), Errno> {
+    if !request.has(CLONE_PIDFD) {
+        return Ok(());
+    }
+    let files = &current().process().files;
+    let number = files.add(pidfd::open(process, 0), 0, true)?;
+    let written = UserPtr::<u32>::new(request.pidfd).write(&(number as u32));
+    written.inspect_err(|_| {
+        let _ = files.close(number);
+    })
+}
+
+fn child_space(process: &Process) -> crate::platform::Space {
+    process.space.lock().clone().expect("a process with a space")
+}
+
+/// Fails where there are too many processes for another (RLIMIT_NPROC).
+fn room_for_process(here: &Process) -> Result<(), Errno> {
+    let most = here.limits.lock().soft(RLIMIT_NPROC);
+    let is_bounded = !here.ids.lock().is_root();
+    if is_bounded && process::all().len() as u64 >= most { Err(Errno::EAGAIN) } else { Ok(()) }
+}
+
+/// Whose child the new process is.
+fn parent_for(request: &Request) -> Arc<Process> {
+    let here = current().process();
+    let above = here.parent();
+    above.filter(|_| request.has(CLONE_PARENT)).unwrap_or_else(|| here.clone())
+}
+
+fn new_process(pid: u32, space: &crate::platform::Space, request: &Request) -> Arc<Process> {
+    let here = current().process();
+    let shares = Shares { files: request.has(CLONE_FILES), place: request.has(CLONE_FS) };
+    let process = Process::new(pid, Some(here), shares);
+    *process.space.lock() = Some(space.clone());
+    let mut exit_signal = request.exit_signal;
+    if request.has(CLONE_PARENT) {
+        exit_signal = here.exit_signal.load(Relaxed);
+    }
+    process.exit_signal.store(exit_signal, Relaxed);
+    if request.has(CLONE_SIGHAND) {
+        process.share_actions(here.actions());
+    }
+    if request.flags & CLONE_CLEAR_SIGHAND != 0 {
+        *process.actions().lock() = [Action::default(); 65];
+    }
+    process
+}
+
+fn new_thread(
+    tid: u32,
+    process: &Arc<Process>,
+    space: crate::platform::Space,
+    frame: &Frame,
+    request: &Request,
+    fs_base: UserAddr,
+) -> Option<Thread> {
+    let here = current();
+    let mut begin = Frame { rax: 0, vector: Frame::WHOLE, ..*frame };
+    if request.stack != 0 {
+        begin.rsp = request.stack;
+    }
+    let thread = Thread::of_program(tid, process, space, &begin, Thread::user_vectors(frame))?;
+    here.copy_vector_state_to(&thread);
+    thread.fs_base.set(fs_base);
+    thread.gs_base.set(here.gs_base.get());
+    thread.blocked.store(here.blocked(), Relaxed);
+    *thread.comm.lock() = *here.comm.lock();
+    if !request.has(CLONE_VM) || request.has(CLONE_VFORK) {
+        thread.alternate_stack.set(here.alternate_stack.get());
+    }
+    thread.affinity.store(here.affinity.load(Relaxed), Relaxed);
+    if request.has(CLONE_CHILD_CLEARTID) {
+        thread.clear_tid.set(request.child_tid);
+    }
+    Some(thread)
+}
+
+/// Sleeps until the child has a program of its own, or has ended.
+fn wait_for_vfork(child: &Arc<Process>) {
+    let space = current().space().clone();
+    let shares = || {
+        let other = child.space.lock();
+        other.as_ref().is_some_and(|other| freehold::counted::Counted::same(other, &space))
+    };
+    while shares() && !current().is_killed() {
+        let waiting = crate::sched::wait::enqueue(vfork_key(child), u32::MAX);
+        if !shares() {
+            waiting.cancel();
+            return;
+        }
+        waiting.sleep(crate::sched::wait::Sleep::Killable, u64::MAX);
+    }
+}
+
+/// The key that a process wakes when it leaves the space of its parent.
+pub fn vfork_key(child: &Process) -> crate::sched::wait::Key {
+    crate::sched::wait::Key::kernel(&raw const child.space as u64)
+}

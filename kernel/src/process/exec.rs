@@ -1,0 +1,359 @@
+//! A program's image, mapped as its ELF file says, and its first stack.
+
+use crate::arch::clock;
+use crate::arch::frame::{Frame, UserAddr};
+use crate::errno;
+use crate::files::tree::{self, Node};
+use crate::platform::{Machine, Space, engine};
+use crate::process::signal::frame::most_bytes;
+use crate::sched::current;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ops::Range;
+use core::sync::atomic::Ordering::Relaxed;
+use elf::abi::{EM_X86_64, ET_DYN, ET_EXEC, PF_R, PF_W, PF_X, PT_INTERP, PT_LOAD, PT_PHDR};
+use elf::endian::LittleEndian;
+use elf::file::{Class, FileHeader};
+use elf::parse::ParseAt;
+use elf::segment::ProgramHeader;
+use freehold::PAGE_SIZE;
+use freehold::counted::Counted;
+use freehold::error::Errno;
+use freehold::file::{File, FileAccess, Mapping};
+use freehold::remote::AccessMode;
+use freehold::space::{AddressSpace, Arguments, MapFlags, Prot, SpaceConfig};
+use linux_raw_sys::auxvec::{
+    AT_BASE, AT_CLKTCK, AT_EGID, AT_ENTRY, AT_EUID, AT_EXECFN, AT_FLAGS, AT_GID, AT_HWCAP, AT_MINSIGSTKSZ,
+    AT_NULL, AT_PAGESZ, AT_PHDR, AT_PHENT, AT_PHNUM, AT_RANDOM, AT_SECURE, AT_UID,
+};
+
+/// Where programs lie that may lie anywhere.
+const PIE_BASE: u64 = 0x5555_5555_4000;
+const STACK_TOP: u64 = 0x7fff_ffff_f000;
+/// So much of the stack is there at first; it grows.
+const STACK_BYTES: u64 = 132 << 10;
+const PROGRAM_HEADER: usize = 56;
+const MOST_HEADERS: u16 = 64;
+/// Most that arguments and environment may be, in bytes.
+pub const MOST_ARGUMENTS: usize = 2 << 20;
+/// Most that one of them may be.
+pub const MOST_ARGUMENT: usize = 128 << 10;
+
+type Headers = Vec<ProgramHeader>;
+
+/// Arguments and environment of a program, without the zeroes at their ends.
+#[derive(Default, Clone)]
+pub struct Strings {
+    pub arguments: Vec<Vec<u8>>,
+    pub environment: Vec<Vec<u8>>,
+}
+
+impl Strings {
+    /// Where a program that begins with this stack pointer finds the auxiliary vector.
+    pub fn auxv_at(&self, stack: u64) -> u64 {
+        stack + 8 * (3 + self.arguments.len() + self.environment.len()) as u64
+    }
+}
+
+/// What a thread is called that executes this path.
+pub fn short_name(path: &[u8]) -> [u8; 16] {
+    let last = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    let (mut name, kept) = ([0; 16], last.len().min(15));
+    name[..kept].copy_from_slice(&last[..kept]);
+    name
+}
+
+/// What is mapped of a file.
+struct Image {
+    entry: u64,
+    headers: u64,
+    header_count: usize,
+    end: u64,
+}
+
+/// A file with a program or an interpreter, and its headers.
+struct Elf {
+    node: Arc<Node>,
+    header: FileHeader<LittleEndian>,
+    headers: Headers,
+}
+
+impl Elf {
+    fn open(node: Arc<Node>) -> Result<Self, Errno> {
+        let (header, headers) = read_headers(node.mapping().ok_or(Errno::EACCES)?)?;
+        Ok(Elf { node, header, headers })
+    }
+
+    /// Returns the highest end of the parts to be loaded, counted from the file's address 0.
+    fn end(&self) -> Result<u64, Errno> {
+        let parts = self.headers.iter().filter(|part| part.p_type == PT_LOAD);
+        parts.map(|part| part.p_vaddr.saturating_add(part.p_memsz)).max().ok_or(errno::ENOEXEC)
+    }
+}
+
+/// A program that can be loaded.
+pub struct Program {
+    own: Elf,
+    interpreter: Option<Elf>,
+}
+
+/// Reads the headers of a program and of its interpreter.
+///
+/// # Errors
+///
+/// ENOEXEC: no program of this machine. As [`tree::lookup`].
+pub fn open(node: Arc<Node>) -> Result<Program, Errno> {
+    let own = Elf::open(node)?;
+    let interpreter = match interpreter(&own.node, &own.headers)? {
+        Some(path) => Some(Elf::open(tree::lookup(&tree::root(), &path, true)?)?),
+        None => None,
+    };
+    Ok(Program { own, interpreter })
+}
+
+/// Makes a new space with the program, and the frame to begin with.
+///
+/// # Errors
+///
+/// The headers ask for what no program can have, or for more memory than there is. Linux has replaced the
+/// calling program by then, so that SIGSEGV ends the process.
+pub fn load(program: &Program, path: &[u8], strings: &Strings) -> Result<(Space, Frame), Errno> {
+    let Program { own, interpreter } = program;
+    let base = if own.header.e_type == ET_DYN { PIE_BASE } else { 0 };
+    let end = base.saturating_add(own.end()?).min(UserAddr::END);
+    let config = SpaceConfig { brk: end.next_multiple_of(PAGE_SIZE), ..SpaceConfig::default() };
+    let space = AddressSpace::new(engine(), &config).map_err(|_| Errno::ENOMEM)?;
+    let image = map(&space, own, base)?;
+    let (mut entry, mut interpreter_base) = (image.entry, 0);
+    if let Some(interpreter) = interpreter {
+        let flags = MapFlags::PRIVATE | MapFlags::ANONYMOUS;
+        let room = interpreter.end()?.min(UserAddr::END).next_multiple_of(PAGE_SIZE);
+        let at = space.mmap(0, room, Prot::empty(), flags, None, 0).map_err(|error| error.errno())?;
+        space.munmap(at, room).map_err(|error| error.errno())?;
+        entry = map(&space, interpreter, at)?.entry;
+        interpreter_base = at;
+    }
+    let begin = UserAddr::new(entry).ok_or(errno::ENOEXEC)?;
+    let stack = write_stack(&space, path, strings, &image, interpreter_base)?;
+    Ok((space, Frame::of_program(begin, stack)))
+}
+
+/// Most scripts that scripts may name.
+const MOST_SCRIPTS: usize = 4;
+/// So much of a script's first line is looked at.
+const FIRST_LINE: usize = 256;
+
+/// The program that runs a file: itself, or, of a script, what its first line names (`#!`), which gets that
+/// line's argument and the script's path before the other arguments.
+///
+/// # Errors
+///
+/// ELOOP: scripts name scripts. ENOEXEC. As [`tree::lookup`].
+pub fn interpret(mut node: Arc<Node>, path: &[u8], strings: &mut Strings) -> Result<Arc<Node>, Errno> {
+    let mut path = path.to_vec();
+    for _ in 0..=MOST_SCRIPTS {
+        let mut bytes = [0; FIRST_LINE];
+        if node.is_directory() || node.mode.load(Relaxed) & 0o111 == 0 {
+            return Err(Errno::EACCES);
+        }
+        let read = match node.mapping() {
+            Some(file) => file.read_at(0, &mut bytes).map_err(|error| error.errno())?,
+            None => return Err(Errno::EACCES),
+        };
+        let Some(rest) = bytes[..read].strip_prefix(b"#!") else { return Ok(node) };
+        let line = rest.split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii();
+        let end = line.iter().position(u8::is_ascii_whitespace).unwrap_or(line.len());
+        let (program, argument) = (&line[..end], line[end..].trim_ascii());
+        if program.is_empty() {
+            return Err(errno::ENOEXEC);
+        }
+        let mut arguments = alloc::vec![program.to_vec()];
+        if !argument.is_empty() {
+            arguments.push(argument.to_vec());
+        }
+        arguments.push(core::mem::replace(&mut path, program.to_vec()));
+        arguments.extend(strings.arguments.drain(..).skip(1));
+        strings.arguments = arguments;
+        let here = current().process().place().directory.lock().clone();
+        node = tree::lookup(&here, program, true)?;
+    }
+    Err(errno::ELOOP)
+}
+
+fn read_headers(file: &Counted<Mapping<Machine>>) -> Result<(FileHeader<LittleEndian>, Headers), Errno> {
+    let mut bytes = [0; 64];
+    read_exact(file, 0, &mut bytes)?;
+    let ident = elf::file::parse_ident::<LittleEndian>(&bytes[..16]).map_err(|_| errno::ENOEXEC)?;
+    let header = FileHeader::parse_tail(ident, &bytes[16..]).map_err(|_| errno::ENOEXEC)?;
+    let fits = header.class == Class::ELF64 && header.e_machine == EM_X86_64;
+    let counts = header.e_phnum <= MOST_HEADERS && usize::from(header.e_phentsize) == PROGRAM_HEADER;
+    if !fits || !counts || !matches!(header.e_type, ET_EXEC | ET_DYN) {
+        return Err(errno::ENOEXEC);
+    }
+    let mut table = alloc::vec![0; usize::from(header.e_phnum) * PROGRAM_HEADER];
+    read_exact(file, header.e_phoff, &mut table)?;
+    let mut at = 0;
+    let parse = |_| ProgramHeader::parse_at(LittleEndian, Class::ELF64, &mut at, &table);
+    let headers: Result<Headers, _> = (0..header.e_phnum).map(parse).collect();
+    Ok((header, headers.map_err(|_| errno::ENOEXEC)?))
+}
+
+fn read_exact(file: &Counted<Mapping<Machine>>, at: u64, out: &mut [u8]) -> Result<(), Errno> {
+    match file.read_at(at, out) {
+        Ok(read) if read == out.len() => Ok(()),
+        Ok(_) => Err(errno::ENOEXEC),
+        Err(error) => Err(error.errno()),
+    }
+}
+
+fn interpreter(file: &Arc<Node>, headers: &Headers) -> Result<Option<Vec<u8>>, Errno> {
+    let Some(part) = headers.iter().find(|part| part.p_type == PT_INTERP) else { return Ok(None) };
+    if part.p_filesz == 0 || part.p_filesz > 4096 {
+        return Err(errno::ENOEXEC);
+    }
+    let mut path = alloc::vec![0; part.p_filesz as usize];
+    read_exact(file.mapping().ok_or(Errno::EACCES)?, part.p_offset, &mut path)?;
+    path.pop();
+    Ok(Some(path))
+}
+
+/// Maps what the file says is to be loaded, from `base` on.
+fn map(space: &Space, elf: &Elf, base: u64) -> Result<Image, Errno> {
+    let Elf { node, header, headers } = elf;
+    let mapping = node.mapping().ok_or(Errno::EACCES)?;
+    let path = tree::path_of(node);
+    let name = core::str::from_utf8(&path).unwrap_or_default();
+    let file = File::new(mapping, FileAccess::READ, name).map_err(|_| Errno::ENOMEM)?;
+    let (mut end, mut table) = (0, 0);
+    for part in headers {
+        match part.p_type {
+            PT_LOAD => end = end.max(map_part(space, &file, part, base)?),
+            PT_PHDR => table = base.wrapping_add(part.p_vaddr),
+            _ => {}
+        }
+        let inside = part.p_offset..part.p_offset.saturating_add(part.p_filesz);
+        if part.p_type == PT_LOAD && table == 0 && inside.contains(&header.e_phoff) {
+            table = base + part.p_vaddr + (header.e_phoff - part.p_offset);
+        }
+    }
+    let entry = base.wrapping_add(header.e_entry);
+    Ok(Image { entry, headers: table, header_count: headers.len(), end })
+}
+
+/// Maps one part; returns where it ends.
+fn map_part(
+    space: &Space,
+    file: &Counted<File<Machine>>,
+    part: &ProgramHeader,
+    base: u64,
+) -> Result<u64, Errno> {
+    let within = part.p_vaddr % PAGE_SIZE;
+    let valid = part.p_offset % PAGE_SIZE == within && part.p_filesz <= part.p_memsz;
+    let at = base.checked_add(part.p_vaddr).filter(|_| valid).ok_or(errno::ENOEXEC)?;
+    let start = at - within;
+    let end = at.checked_add(part.p_memsz).ok_or(errno::ENOEXEC)?;
+    let file_end = at + part.p_filesz;
+    let mut prot = Prot::empty();
+    prot.set(Prot::READ, part.p_flags & PF_R != 0);
+    prot.set(Prot::WRITE, part.p_flags & PF_W != 0);
+    prot.set(Prot::EXEC, part.p_flags & PF_X != 0);
+    let private = MapFlags::PRIVATE | MapFlags::FIXED;
+    let zeroes_from = match part.p_filesz {
+        0 => start,
+        bytes => {
+            space
+                .mmap(start, bytes + within, prot, private, Some(file), part.p_offset - within)
+                .map_err(|error| error.errno())?;
+            file_end.next_multiple_of(PAGE_SIZE)
+        }
+    };
+    if end > file_end {
+        // All the rest of the file's last page is zeroes: ld.so takes it for its own use.
+        let rest = zeroes_from.saturating_sub(file_end) as usize;
+        if part.p_filesz != 0 && rest > 0 {
+            let zeroes = [0; PAGE_SIZE as usize / 4];
+            for done in (0..rest).step_by(zeroes.len()) {
+                let bytes = &zeroes[..zeroes.len().min(rest - done)];
+                space
+                    .write_memory(file_end + done as u64, bytes, AccessMode::Forced)
+                    .map_err(|error| error.errno())?;
+            }
+        }
+        if end > zeroes_from {
+            space
+                .mmap(zeroes_from, end - zeroes_from, prot, private | MapFlags::ANONYMOUS, None, 0)
+                .map_err(|error| error.errno())?;
+        }
+    }
+    Ok(end)
+}
+
+/// Maps the stack and writes what a program finds on it; returns the stack pointer.
+fn write_stack(
+    space: &Space,
+    path: &[u8],
+    strings: &Strings,
+    image: &Image,
+    interpreter_base: u64,
+) -> Result<u64, Errno> {
+    let flags = MapFlags::PRIVATE | MapFlags::ANONYMOUS | MapFlags::FIXED | MapFlags::GROWSDOWN;
+    let rw = Prot::READ | Prot::WRITE;
+    space.mmap(STACK_TOP - STACK_BYTES, STACK_BYTES, rw, flags, None, 0).map_err(|error| error.errno())?;
+    let mut at = STACK_TOP - 8;
+    let mut put = |bytes: &[u8]| -> Result<u64, Errno> {
+        at -= bytes.len() as u64;
+        space.write_memory(at, bytes, AccessMode::Forced).map_err(|error| error.errno())?;
+        Ok(at)
+    };
+    put(&[0])?;
+    let name = put(path)?;
+    let mut put_all = |strings: &[Vec<u8>]| -> Result<(Vec<u64>, Range<u64>), Errno> {
+        let mut places = Vec::new();
+        let (mut end, mut start) = (None, 0);
+        for text in strings.iter().rev() {
+            let zero = put(&[0])?;
+            start = put(text)?;
+            end.get_or_insert(zero + 1);
+            places.push(start);
+        }
+        places.reverse();
+        Ok((places, end.map_or(0..0, |end| start..end)))
+    };
+    let (environment, env) = put_all(&strings.environment)?;
+    let (arguments, args) = put_all(&strings.arguments)?;
+    let mut random = [0; 16];
+    crate::arch::random::fill(&mut random);
+    let random = put(&random)?;
+    let auxiliary = [
+        (AT_PHDR, image.headers),
+        (AT_PHENT, PROGRAM_HEADER as u64),
+        (AT_PHNUM, image.header_count as u64),
+        (AT_PAGESZ, PAGE_SIZE),
+        (AT_BASE, interpreter_base),
+        (AT_FLAGS, 0),
+        (AT_ENTRY, image.entry),
+        (AT_UID, 0),
+        (AT_EUID, 0),
+        (AT_GID, 0),
+        (AT_EGID, 0),
+        (AT_SECURE, 0),
+        (AT_MINSIGSTKSZ, most_bytes()),
+        (AT_CLKTCK, 100),
+        (AT_HWCAP, core::arch::x86_64::__cpuid(1).edx.into()),
+        (AT_RANDOM, random),
+        (AT_EXECFN, name),
+        (AT_NULL, 0),
+    ];
+    let mut words = Vec::new();
+    words.push(arguments.len() as u64);
+    words.extend(&arguments);
+    words.push(0);
+    words.extend(&environment);
+    words.push(0);
+    words.extend(auxiliary.iter().flat_map(|(kind, value)| [u64::from(*kind), *value]));
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    let stack = (random - bytes.len() as u64) & !15;
+    space.write_memory(stack, &bytes, AccessMode::Forced).map_err(|error| error.errno())?;
+    let _ = (space.set_arguments(&Arguments { args, env }), image.end, clock::now_ns());
+    Ok(stack)
+}

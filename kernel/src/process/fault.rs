@@ -1,0 +1,123 @@
+//! Page faults and exceptions of programs.
+
+use crate::arch::frame::{Frame, UserAddr, is_canonical};
+use crate::arch::report::say;
+use crate::options;
+use crate::process::exit::{self, Status};
+use crate::process::observer::observer;
+use crate::process::signal::{self, Info};
+use crate::sched::current;
+use core::sync::atomic::Ordering::Relaxed;
+use freehold::fault::{Access, FaultError, SegvCode};
+use linux_raw_sys::general::*;
+
+const GENERAL_PROTECTION: u64 = 13;
+const PAGE_FAULT: u64 = 14;
+// Bits of a page fault's error code.
+const PRESENT: u64 = 1;
+const USER: u64 = 4;
+const FETCH: u64 = 16;
+/// The flag RF, which a fault sets in the frame of the instruction that it has interrupted.
+const RESUME: u64 = 0x1_0000;
+
+/// A page fault of the calling thread's program, or of the kernel in its memory.
+///
+/// # Errors
+///
+/// The access is refused.
+#[inline]
+pub fn page(at: u64, access: Access, from_program: bool) -> Result<(), FaultError> {
+    let here = current();
+    let access = Access { user: from_program, ..access };
+    let resolved = match here.space().handle_fault(at, access) {
+        // The program's access comes again after the signal's handler.
+        Err(FaultError::Interrupted) => return Ok(()),
+        handled => handled?,
+    };
+    let count = &here.faults[usize::from(resolved.major)];
+    count.store(count.load(Relaxed) + 1, Relaxed);
+    Ok(())
+}
+
+/// A page fault of a program was refused: this becomes a signal.
+pub fn refused(frame: &Frame, at: u64, error: FaultError) {
+    let info = match error {
+        FaultError::Segv { code: SegvCode::Maperr, .. } => Info::fault(SIGSEGV, SEGV_MAPERR, at),
+        FaultError::Segv { code: SegvCode::Accerr, .. } => Info::fault(SIGSEGV, SEGV_ACCERR, at),
+        FaultError::Segv { code: SegvCode::Pkuerr(key), .. } => {
+            let info = Info::fault(SIGSEGV, SEGV_PKUERR, at);
+            Info { fields: [at, 0, key.into(), 0], ..info }
+        }
+        FaultError::Bus { .. } => Info::fault(SIGBUS, BUS_ADRERR, at),
+        // The size of what has failed, as a shift: a page.
+        FaultError::MemoryFailed { .. } => {
+            Info { fields: [at, 12, 0, 0], ..Info::fault(SIGBUS, BUS_MCEERR_AR, at) }
+        }
+        // It ends on its way back.
+        FaultError::Killed => return,
+        _ => {
+            report(frame, SIGKILL, at);
+            exit::exit_group(Status::by_signal(SIGKILL as u8))
+        }
+    };
+    // As on Linux, a program cannot learn from the error code which addresses the kernel maps.
+    let error = frame.error | if at >= UserAddr::END { PRESENT } else { 0 };
+    current().last_fault.set((PAGE_FAULT, error, at));
+    raise(frame, info, at);
+}
+
+/// An exception other than a page fault.
+pub fn exception(frame: &Frame) {
+    let at = frame.rip;
+    let info = match frame.vector {
+        0 => Info::fault(SIGFPE, FPE_INTDIV, at),
+        16 | 19 => Info::fault(SIGFPE, FPE_FLTINV, at),
+        1 => Info::fault(SIGTRAP, TRAP_TRACE, at),
+        3 => Info::kernel(SIGTRAP),
+        6 => Info::fault(SIGILL, ILL_ILLOPN, at),
+        12 => Info::kernel(SIGBUS),
+        17 => Info::fault(SIGBUS, BUS_ADRALN, 0),
+        _ => Info::kernel(SIGSEGV),
+    };
+    note(frame.vector, frame.error);
+    raise(frame, info, at);
+}
+
+/// Raises the signal of a program whose next instruction is at no [`UserAddr`]. The program sees what a jump
+/// there does: a page fault or, if the address is not canonical, a general protection fault. `iretq` does not
+/// load the address, because it would fault in the kernel.
+pub fn beyond_end(frame: &mut Frame) {
+    let at = frame.rip;
+    let info = match is_canonical(at) {
+        true => {
+            frame.rflags |= RESUME;
+            current().last_fault.set((PAGE_FAULT, PRESENT | USER | FETCH, at));
+            Info::fault(SIGSEGV, SEGV_MAPERR, at)
+        }
+        false => {
+            note(GENERAL_PROTECTION, 0);
+            Info::kernel(SIGSEGV)
+        }
+    };
+    raise(frame, info, at);
+}
+
+/// Notes an exception that has no address, and keeps the address of the last page fault.
+fn note(vector: u64, error: u64) {
+    let last = &current().last_fault;
+    last.set((vector, error, last.get().2));
+}
+
+/// The program's instruction deserves this signal.
+fn raise(frame: &Frame, info: Info, at: u64) {
+    report(frame, info.signal, at);
+    (observer().signal)(info.signal, info.code);
+    signal::force(info);
+}
+
+fn report(frame: &Frame, signal: u32, at: u64) {
+    if options::is_verbose() {
+        let pid = current().process().pid;
+        say!("process {pid}: signal {signal} at {:#x}, address {at:#x}", frame.rip);
+    }
+}

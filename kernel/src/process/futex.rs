@@ -1,0 +1,155 @@
+//! Futexes: sleeping on a word of a program's memory.
+//!
+//! A futex is named by address space and address, or, in memory that is shared, by file and offset.
+
+use crate::arch::{clock, lock};
+use crate::errno;
+use crate::platform::user::{self, UserPtr};
+use crate::sched::wait::{self, Key, Sleep, Woken};
+use crate::sched::{Thread, current};
+use alloc::vec::Vec;
+use freehold::counted::Counted;
+use freehold::error::Errno;
+use freehold::file::Object;
+use freehold::report::QueryFlags;
+use freehold::report::maps::MapName;
+
+/// Of a word in a robust list: the owner's number, and that others wait.
+const OWNER: u32 = 0x3fff_ffff;
+const WAITERS: u32 = 0x8000_0000;
+const OWNER_DIED: u32 = 0x4000_0000;
+/// Most entries of a robust list that are looked at.
+const MOST_ROBUST: usize = 2048;
+
+/// A word that may be a futex. `private` is what the program says: that no other process uses it.
+#[derive(Clone, Copy, Debug)]
+pub struct Word {
+    pub at: u64,
+    pub private: bool,
+}
+
+impl Word {
+    fn key(self) -> Key {
+        let space = current().space();
+        if !self.private
+            && let Ok(line) = space.query_vma(self.at, QueryFlags::SHARED)
+            && let MapName::Object(Object::File(file)) = &line.name
+        {
+            let of = Counted::as_ptr(file.mapping()) as u64;
+            return Key { of, at: line.offset + (self.at - line.start) };
+        }
+        Key { of: Counted::as_ptr(space) as u64, at: self.at }
+    }
+
+    /// Wakes up to `most` that sleep on it with one of these bits, the longest first; returns how many.
+    pub fn wake(self, most: usize, bits: u32) -> usize {
+        wait::wake_bits(self.key(), most, bits)
+    }
+
+    /// Wakes up to `wakes`, and moves up to `moves` others to another word; returns how many of both.
+    pub fn requeue(self, to: Word, wakes: usize, moves: usize) -> (usize, usize) {
+        wait::requeue(self.key(), to.key(), wakes, moves)
+    }
+
+    /// Sleeps while the word is `expected`, until a wake-up by one of these bits or the deadline, in
+    /// nanoseconds since the start.
+    ///
+    /// # Errors
+    ///
+    /// EAGAIN: the word differs. ETIMEDOUT, EINTR, EFAULT, EINVAL.
+    pub fn wait(self, expected: u32, bits: u32, deadline: u64) -> Result<(), Errno> {
+        if bits == 0 {
+            return Err(Errno::EINVAL);
+        }
+        user::load(self.at)?;
+        // In the list first, then the look: a thread that changes the word afterwards finds this one.
+        let waiting = wait::enqueue(self.key(), bits);
+        match user::load(self.at) {
+            Ok(word) if word == expected => {}
+            // A wake-up that came already counts, or it would be lost for others.
+            _ if waiting.cancel() => return Ok(()),
+            Ok(_) => return Err(Errno::EAGAIN),
+            Err(error) => return Err(error),
+        }
+        match waiting.sleep(Sleep::Interruptible, deadline) {
+            Woken::Waker => Ok(()),
+            woken => Err(ended_by(woken)),
+        }
+    }
+}
+
+fn ended_by(woken: Woken) -> Errno {
+    if woken == Woken::Time { errno::ETIMEDOUT } else { Errno::EINTR }
+}
+
+/// Sleeps while every word is what is expected of it, until one of them is woken; returns which.
+///
+/// # Errors
+///
+/// As [`Word::wait`].
+pub fn wait_any(words: &[(Word, u32)], deadline: u64) -> Result<usize, Errno> {
+    words.iter().try_for_each(|(word, _)| user::load(word.at).map(|_| ()))?;
+    let waiting: Vec<_> = words.iter().map(|(word, _)| wait::enqueue_one_of_many(word.key())).collect();
+    let holds = words.iter().try_for_each(|(word, expected)| match user::load(word.at)? {
+        found if found == *expected => Ok(()),
+        _ => Err(Errno::EAGAIN),
+    });
+    match holds {
+        Ok(()) => wait::sleep_any(&waiting, Sleep::Interruptible, deadline).map_err(ended_by),
+        Err(error) => wait::cancel_all(&waiting).ok_or(error),
+    }
+}
+
+/// Sleeps until the deadline.
+///
+/// # Errors
+///
+/// EINTR.
+pub fn sleep_until(deadline: u64) -> Result<(), Errno> {
+    let word = 0u32;
+    let waiting = wait::enqueue(Key::kernel(&raw const word as u64), u32::MAX);
+    match waiting.sleep(Sleep::Interruptible, deadline) {
+        Woken::Signal if clock::now_ns() < deadline => Err(Errno::EINTR),
+        _ => Ok(()),
+    }
+}
+
+/// The calling thread ends: the robust futexes that it holds say so, and one that waits for each is woken.
+/// What the list says is the program's; what it gets wrong ends the walk.
+pub fn release_robust(thread: &Thread) {
+    let (head, _) = thread.robust_list.get();
+    if head == 0 {
+        return;
+    }
+    let Ok([first, offset, pending]) = UserPtr::<[u64; 3]>::new(head).read() else { return };
+    let mut entry = first;
+    for _ in 0..MOST_ROBUST {
+        if entry & !1 == head {
+            break;
+        }
+        let Ok(next) = UserPtr::<u64>::new(entry & !1).read() else { return };
+        if entry & !1 != pending & !1 && release(thread, (entry & !1).wrapping_add(offset)).is_err() {
+            return;
+        }
+        entry = next;
+    }
+    if pending != 0 {
+        let _ = release(thread, (pending & !1).wrapping_add(offset));
+    }
+}
+
+fn release(thread: &Thread, at: u64) -> Result<(), Errno> {
+    let mut word = user::load(at)?;
+    while word & OWNER == thread.tid() {
+        let found = user::exchange(at, word, word & WAITERS | OWNER_DIED)?;
+        if found == word {
+            if word & WAITERS != 0 {
+                Word { at, private: false }.wake(1, u32::MAX);
+            }
+            return Ok(());
+        }
+        word = found;
+        lock::relax();
+    }
+    Ok(())
+}

@@ -1,0 +1,106 @@
+//! What a process may use (getrlimit(2)). The engine keeps those of memory, and is told of changes.
+
+use crate::errno::EFBIG;
+use crate::platform::Space;
+use crate::process::ids::Ids;
+use crate::process::{Process, signal};
+use crate::sched::current;
+use freehold::error::Errno;
+use freehold::space::limits;
+use linux_raw_sys::general::*;
+
+pub const UNLIMITED: u64 = u64::MAX;
+const COUNT: usize = RLIM_NLIMITS as usize;
+/// Most descriptors that any process may be allowed to have.
+const MOST_DESCRIPTORS: u64 = 1 << 20;
+
+/// Soft and hard limit.
+pub type Limit = [u64; 2];
+
+/// All limits of a process, by number.
+#[derive(Clone, Debug)]
+pub struct Limits([Limit; COUNT]);
+
+impl Limits {
+    /// The first process's.
+    pub fn first() -> Self {
+        let mut all = [[UNLIMITED; 2]; COUNT];
+        all[RLIMIT_STACK as usize] = [8 << 20, UNLIMITED];
+        all[RLIMIT_CORE as usize] = [0, UNLIMITED];
+        all[RLIMIT_NOFILE as usize] = [1024, 1 << 19];
+        all[RLIMIT_NPROC as usize] = [1 << 15; 2];
+        all[RLIMIT_MEMLOCK as usize] = [8 << 20; 2];
+        all[RLIMIT_SIGPENDING as usize] = [1 << 12; 2];
+        all[RLIMIT_MSGQUEUE as usize] = [819_200; 2];
+        all[RLIMIT_NICE as usize] = [0; 2];
+        all[RLIMIT_RTPRIO as usize] = [0; 2];
+        Limits(all)
+    }
+
+    /// # Errors
+    ///
+    /// EINVAL: there is no such limit.
+    pub fn get(&self, resource: u64) -> Result<Limit, Errno> {
+        self.0.get(resource as usize).copied().ok_or(Errno::EINVAL)
+    }
+
+    /// The soft limit of a resource that there is.
+    pub fn soft(&self, resource: u32) -> u64 {
+        self.0[resource as usize][0]
+    }
+
+    /// # Errors
+    ///
+    /// EINVAL; EPERM: more than the hard limit, for one who may not.
+    pub fn set(&mut self, resource: u64, to: Limit, privileged: bool) -> Result<(), Errno> {
+        let limit = self.0.get_mut(resource as usize).ok_or(Errno::EINVAL)?;
+        if to[0] > to[1] {
+            return Err(Errno::EINVAL);
+        }
+        let too_much = resource == RLIMIT_NOFILE.into() && to[1] > MOST_DESCRIPTORS;
+        if too_much || to[1] > limit[1] && !privileged {
+            return Err(Errno::EPERM);
+        }
+        *limit = to;
+        Ok(())
+    }
+
+    /// Tells the engine what counts for a space.
+    pub fn apply(&self, space: &Space, ids: &Ids) {
+        let [data, data_hard] = self.0[RLIMIT_DATA as usize];
+        space.limits().set(&limits::Limits {
+            address_space: self.soft(RLIMIT_AS),
+            data,
+            data_hard,
+            memlock: self.soft(RLIMIT_MEMLOCK),
+            stack: self.soft(RLIMIT_STACK),
+            may_lock: ids.is_root(),
+            may_map_low: ids.is_root(),
+            may_break_memory: ids.is_root(),
+        });
+    }
+}
+
+/// How many bytes the calling process may write to a regular file from `at` on (RLIMIT_FSIZE).
+///
+/// # Errors
+///
+/// EFBIG: none, and SIGXFSZ comes.
+pub fn file_room(at: u64) -> Result<usize, Errno> {
+    let most = current().process().limits.lock().soft(RLIMIT_FSIZE);
+    if at < most {
+        return Ok(most.saturating_sub(at) as usize);
+    }
+    signal::to_itself(SIGXFSZ);
+    Err(EFBIG)
+}
+
+/// The process's limits or rights have changed: its space follows.
+pub fn renew(process: &Process) {
+    process.files.set_limit(process.limits.lock().soft(RLIMIT_NOFILE));
+    let space = process.space.lock().clone();
+    if let Some(space) = space {
+        let (limits, ids) = (process.limits.lock().clone(), *process.ids.lock());
+        limits.apply(&space, &ids);
+    }
+}

@@ -1,0 +1,390 @@
+//! What the threads of a program share, and which process is a child of which.
+
+pub mod clone;
+pub mod dump;
+pub mod exec;
+pub mod exit;
+pub mod fault;
+pub mod futex;
+pub mod ids;
+pub mod itimers;
+pub mod limits;
+pub mod names;
+pub mod observer;
+pub mod pidfd;
+pub mod reap;
+pub mod segments;
+pub mod settings;
+pub mod signal;
+pub mod standstill;
+pub mod thread;
+pub mod trace;
+pub mod userfault;
+
+use crate::arch::lock::SpinLock;
+use crate::files::table::FileTable;
+use crate::files::tree::{self, Node};
+use crate::platform::Space;
+use crate::process::exit::Status;
+use crate::process::ids::Ids;
+use crate::process::itimers::Timers;
+use crate::process::limits::Limits;
+use crate::process::signal::{Action, Actions, Signals};
+use crate::process::trace::Tracees;
+use crate::sched::Thread;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+static NEXT_PID: AtomicU32 = AtomicU32::new(1);
+/// Every process that was not waited for yet.
+static ALL: SpinLock<BTreeMap<u32, Arc<Process>>> = SpinLock::new(BTreeMap::new());
+
+/// Every process.
+///
+/// # Safety
+///
+/// Nothing else runs any more.
+pub unsafe fn all_at_standstill() -> &'static BTreeMap<u32, Arc<Process>> {
+    // SAFETY: the caller's.
+    unsafe { ALL.at_standstill() }
+}
+
+/// A number that no thread or process has.
+pub fn new_tid() -> u32 {
+    NEXT_PID.fetch_add(1, Relaxed)
+}
+
+/// Handlers, which processes that were made by CLONE_SIGHAND share.
+pub type SharedActions = Arc<SpinLock<Actions>>;
+
+/// Counters of a process, for getrusage.
+#[derive(Default)]
+pub struct Usage {
+    /// How long threads have run that have ended, and how long children did that were waited for.
+    pub ended_ns: AtomicU64,
+    pub children_ns: AtomicU64,
+    /// Minor and major faults of threads that have ended, and of children.
+    pub ended_faults: [AtomicU64; 2],
+    pub children_faults: [AtomicU64; 2],
+    /// Most resident pages of the programs that the process has run before, and of a child.
+    pub most_pages: AtomicU64,
+    pub children_most_pages: AtomicU64,
+    /// Most resident and most mapped pages of the program that it runs, as far as they were noted.
+    pub peak_resident: AtomicU64,
+    pub peak_mapped: AtomicU64,
+}
+
+impl Usage {
+    /// Notes how many pages the program's space has, before they become fewer.
+    pub fn note_peak(&self, space: &Space) {
+        self.peak_resident.fetch_max(u64::try_from(space.rss().total()).unwrap_or_default(), Relaxed);
+        self.peak_mapped.fetch_max(space.counts().total_vm, Relaxed);
+    }
+
+    /// Notes how many pages the space of a program has had that ends.
+    pub fn program_ends(&self, space: &Space) {
+        self.note_peak(space);
+        self.most_pages.fetch_max(self.peak_resident.swap(0, Relaxed), Relaxed);
+        self.peak_mapped.store(0, Relaxed);
+    }
+
+    /// Returns the most pages that a program of the process has had.
+    pub fn most_resident(&self) -> u64 {
+        self.most_pages.load(Relaxed).max(self.peak_resident.load(Relaxed))
+    }
+
+    /// A thread of the process ends.
+    pub fn thread_ends(&self, thread: &Thread) {
+        self.ended_ns.fetch_add(thread.ran_ns.load(Relaxed), Relaxed);
+        for (sum, count) in self.ended_faults.iter().zip(&thread.faults) {
+            sum.fetch_add(count.load(Relaxed), Relaxed);
+        }
+    }
+}
+
+/// Where a process is in the tree, which processes that were made by CLONE_FS share.
+pub struct Place {
+    pub directory: SpinLock<Arc<Node>>,
+    pub umask: AtomicU32,
+}
+
+impl Place {
+    fn new(directory: Arc<Node>, umask: u32) -> Arc<Self> {
+        Arc::new(Place { directory: SpinLock::new(directory), umask: AtomicU32::new(umask) })
+    }
+
+    fn copy(&self) -> Arc<Self> {
+        Self::new(self.directory.lock().clone(), self.umask.load(Relaxed))
+    }
+}
+
+/// What a new process has together with its maker.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Shares {
+    pub files: bool,
+    pub place: bool,
+}
+
+/// A process.
+pub struct Process {
+    pub pid: u32,
+    parent: SpinLock<Option<Arc<Process>>>,
+    /// The parent's number, 0 for none; written under its lock.
+    parent_pid: AtomicU32,
+    pub children: SpinLock<Vec<Arc<Process>>>,
+    /// Threads that it traces.
+    pub tracees: SpinLock<Tracees>,
+    /// Those that have not ended.
+    pub threads: SpinLock<Vec<Arc<Thread>>>,
+    /// Threads that have not ended, or still have the address space: the last of these ends the process.
+    pub unended: AtomicU32,
+    /// The address space, for others; gone when the last thread ends.
+    pub space: SpinLock<Option<Space>>,
+    /// Set once, by the first thread that ends the process.
+    pub ending: SpinLock<Option<Status>>,
+    /// How many threads wait for the end of a core dump, while there is one.
+    pub dumping: SpinLock<Option<usize>>,
+    /// What is left of it when the last thread has ended.
+    pub status: SpinLock<Option<Status>>,
+    pub files: FileTable,
+    place: SpinLock<Arc<Place>>,
+    /// The file of its program.
+    pub exe: SpinLock<Option<Arc<Node>>>,
+    /// The signal that its parent gets when it ends; 0: none.
+    pub exit_signal: AtomicU32,
+    /// What it gets when its parent ends (PR_SET_PDEATHSIG); 0: nothing.
+    pub parent_signal: AtomicU32,
+    /// What prctl has set: no more rights by exec, others may look in, orphans below are its own (each 0 or 1), and
+    /// by how many nanoseconds timers may be late.
+    pub no_new_privs: AtomicU32,
+    pub is_dumpable: AtomicU32,
+    pub is_subreaper: AtomicU32,
+    /// It has given its children away for good. Under [`FAMILY`].
+    pub is_childless: AtomicBool,
+    /// Where the program found what the kernel told it.
+    pub auxv_at: AtomicU64,
+    /// What personality has set.
+    pub personality: AtomicU32,
+    /// What `rt_sigaction` has set.
+    actions: SpinLock<SharedActions>,
+    /// Signals that wait, and job control; guards more: see [`signal`](crate::process::signal).
+    pub signals: SpinLock<Signals>,
+    /// Process group and session, by the number of their first process.
+    pub group: AtomicU32,
+    pub session: AtomicU32,
+    pub ids: SpinLock<Ids>,
+    pub limits: SpinLock<Limits>,
+    pub timers: SpinLock<Timers>,
+    pub usage: Usage,
+    /// It has executed a program of its own: its parent may not put it into a group any more.
+    pub has_executed: AtomicU32,
+    /// Nice value, from -20 to 19, plus 20.
+    pub nice: AtomicU32,
+    /// The program's path, for reports.
+    pub name: SpinLock<Vec<u8>>,
+}
+
+impl Process {
+    /// A process without threads, known by its number from now on.
+    pub fn new(pid: u32, parent: Option<&Arc<Process>>, shares: Shares) -> Arc<Process> {
+        let process = Arc::new(match parent {
+            Some(parent) => parent.copy(pid, shares),
+            None => Self::first(pid),
+        });
+        ALL.lock().insert(pid, process.clone());
+        process
+    }
+
+    fn first(pid: u32) -> Self {
+        Process {
+            pid,
+            parent: SpinLock::new(None),
+            parent_pid: AtomicU32::new(0),
+            children: SpinLock::new(Vec::new()),
+            tracees: SpinLock::new(Tracees::default()),
+            threads: SpinLock::new(Vec::new()),
+            unended: AtomicU32::new(0),
+            space: SpinLock::new(None),
+            ending: SpinLock::new(None),
+            dumping: SpinLock::new(None),
+            status: SpinLock::new(None),
+            files: FileTable::new(),
+            place: SpinLock::new(Place::new(tree::root(), 0o022)),
+            exe: SpinLock::new(None),
+            exit_signal: AtomicU32::new(17),
+            parent_signal: AtomicU32::new(0),
+            no_new_privs: AtomicU32::new(0),
+            is_dumpable: AtomicU32::new(1),
+            is_subreaper: AtomicU32::new(0),
+            is_childless: AtomicBool::new(false),
+            auxv_at: AtomicU64::new(0),
+            personality: AtomicU32::new(0),
+            actions: SpinLock::new(Arc::new(SpinLock::new([Action::default(); 65]))),
+            signals: SpinLock::new(Signals::default()),
+            group: AtomicU32::new(pid),
+            session: AtomicU32::new(pid),
+            ids: SpinLock::new(Ids::default()),
+            limits: SpinLock::new(Limits::first()),
+            timers: SpinLock::new(Timers::default()),
+            usage: Usage::default(),
+            has_executed: AtomicU32::new(0),
+            nice: AtomicU32::new(20),
+            name: SpinLock::new(Vec::new()),
+        }
+    }
+
+    /// As fork makes it.
+    fn copy(self: &Arc<Self>, pid: u32, shares: Shares) -> Self {
+        let actions = *self.actions().lock();
+        Process {
+            parent: SpinLock::new(Some(self.clone())),
+            parent_pid: AtomicU32::new(self.pid),
+            files: self.files.fork(shares.files),
+            place: SpinLock::new(if shares.place { self.place() } else { self.place().copy() }),
+            exe: SpinLock::new(self.exe.lock().clone()),
+            no_new_privs: AtomicU32::new(self.no_new_privs.load(Relaxed)),
+            is_dumpable: AtomicU32::new(self.is_dumpable.load(Relaxed)),
+            auxv_at: AtomicU64::new(self.auxv_at.load(Relaxed)),
+            personality: AtomicU32::new(self.personality.load(Relaxed)),
+            actions: SpinLock::new(Arc::new(SpinLock::new(actions))),
+            group: AtomicU32::new(self.group.load(Relaxed)),
+            session: AtomicU32::new(self.session.load(Relaxed)),
+            ids: SpinLock::new(*self.ids.lock()),
+            limits: SpinLock::new(self.limits.lock().clone()),
+            nice: AtomicU32::new(self.nice.load(Relaxed)),
+            name: SpinLock::new(self.name.lock().clone()),
+            ..Self::first(pid)
+        }
+    }
+
+    /// The thread can be found from now on.
+    pub fn add(&self, thread: Arc<Thread>) {
+        self.unended.fetch_add(1, Relaxed);
+        self.threads.lock().push(thread);
+    }
+
+    /// The parent's number; 0: none.
+    pub fn parent_pid(&self) -> u32 {
+        self.parent_pid.load(Relaxed)
+    }
+
+    pub fn parent(&self) -> Option<Arc<Process>> {
+        self.parent.lock().clone()
+    }
+
+    pub fn set_parent(&self, parent: Arc<Process>) {
+        let mut place = self.parent.lock();
+        self.parent_pid.store(parent.pid, Relaxed);
+        let before = place.replace(parent);
+        drop(place);
+        drop(before);
+    }
+
+    /// Its directory and mask.
+    pub fn place(&self) -> Arc<Place> {
+        self.place.lock().clone()
+    }
+
+    /// It ends, and keeps no directory.
+    pub fn leave_place(&self) {
+        self.set_place(Place::new(tree::root(), 0));
+    }
+
+    fn set_place(&self, place: Arc<Place>) {
+        let before = core::mem::replace(&mut *self.place.lock(), place);
+        drop(before);
+    }
+
+    pub fn actions(&self) -> SharedActions {
+        self.actions.lock().clone()
+    }
+
+    /// From now on these are the process's actions, too.
+    pub fn share_actions(&self, with: SharedActions) {
+        let before = core::mem::replace(&mut *self.actions.lock(), with);
+        drop(before);
+    }
+
+    /// What happens by a signal.
+    pub fn action(&self, signal: u32) -> Action {
+        self.actions().lock()[signal as usize]
+    }
+
+    /// How long its threads have run, in nanoseconds.
+    pub fn ran_ns(&self) -> u64 {
+        let now: u64 = self.threads.lock().iter().map(|thread| thread.ran_ns.load(Relaxed)).sum();
+        now + self.usage.ended_ns.load(Relaxed)
+    }
+
+    /// Minor and major faults of its threads.
+    pub fn faults(&self) -> [u64; 2] {
+        let threads = self.threads.lock();
+        core::array::from_fn(|kind| {
+            let now: u64 = threads.iter().map(|thread| thread.faults[kind].load(Relaxed)).sum();
+            now + self.usage.ended_faults[kind].load(Relaxed)
+        })
+    }
+
+    /// The key that is woken when a thread ends.
+    pub fn thread_key(&self) -> crate::sched::wait::Key {
+        crate::sched::wait::Key::kernel(&raw const self.threads as u64)
+    }
+
+    /// The key that is woken when the process has ended.
+    pub fn end_key(&self) -> crate::sched::wait::Key {
+        crate::sched::wait::Key::kernel(&raw const self.status as u64)
+    }
+
+    /// The key that a process sleeps on which waits for its children.
+    pub fn child_key(&self) -> crate::sched::wait::Key {
+        crate::sched::wait::Key::kernel(&raw const self.children as u64)
+    }
+}
+
+/// The process with this number.
+pub fn find(pid: u32) -> Option<Arc<Process>> {
+    ALL.lock().get(&pid).cloned()
+}
+
+/// All processes, also those that have ended and were not waited for.
+pub fn all() -> Vec<Arc<Process>> {
+    ALL.lock().values().cloned().collect()
+}
+
+/// The thread with this number, and its process.
+pub fn find_thread(tid: u32) -> Option<(Arc<Process>, Arc<Thread>)> {
+    let in_process = |process: Arc<Process>| {
+        let found = process.threads.lock().iter().find(|thread| thread.tid() == tid).cloned();
+        found.map(|thread| (process, thread))
+    };
+    find(tid).and_then(in_process).or_else(|| all().into_iter().find_map(in_process))
+}
+
+/// The numbers of all processes.
+pub fn pids() -> Vec<u32> {
+    ALL.lock().keys().copied().collect()
+}
+
+/// Nobody can name it any more.
+pub fn forget(pid: u32) {
+    let gone = ALL.lock().remove(&pid);
+    drop(gone);
+}
+
+/// Which process is whose child. Held where one gets a parent, is told to its parent, or gives its children away.
+pub static FAMILY: SpinLock<()> = SpinLock::new(());
+
+/// The process that inherits children of one that ends: the next above that asked for it, or the first. With
+/// [`FAMILY`] held.
+pub fn heir_of(process: &Process) -> Option<Arc<Process>> {
+    let mut above = process.parent();
+    while let Some(next) = above {
+        if next.is_subreaper.load(Relaxed) != 0 && !next.is_childless.load(Relaxed) {
+            return Some(next);
+        }
+        above = next.parent();
+    }
+    find(1)
+}

@@ -1,0 +1,37 @@
+//! What a process is called, and what the kernel told its program when it began.
+
+use crate::process::Process;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::Relaxed;
+use freehold::remote::AccessMode;
+
+/// The name that ends with the first zero.
+pub fn up_to_zero(name: &[u8]) -> &[u8] {
+    name.split(|byte| *byte == 0).next().unwrap_or_default()
+}
+
+/// What `ps` calls it: the last name of its program's path.
+pub fn short_name(process: &Process) -> Vec<u8> {
+    let thread = process.threads.lock().first().cloned();
+    if let Some(thread) = thread {
+        let comm = *thread.comm.lock();
+        return up_to_zero(&comm).to_vec();
+    }
+    let name = process.name.lock().clone();
+    let last = name.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    last[..last.len().min(15)].to_vec()
+}
+
+/// What the kernel told the program when it began, up to its end.
+pub fn auxv(process: &Process) -> Vec<u8> {
+    let (mut out, mut pair) = (Vec::new(), [1; 16]);
+    let Some(space) = process.space.lock().clone() else { return out };
+    while pair[..8] != [0; 8] && out.len() < 1024 {
+        let at = process.auxv_at.load(Relaxed) + out.len() as u64;
+        if space.read_memory(at, &mut pair, AccessMode::Forced) != Ok(pair.len()) {
+            break;
+        }
+        out.extend(pair);
+    }
+    out
+}

@@ -1,0 +1,33 @@
+//! What is told of threads and processes to one who watches them: option `record`.
+
+use crate::platform::Space;
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+
+/// Who watches.
+pub struct Observer {
+    /// A thread is about to run for the first time: its number, its process's, the flags of clone, and since
+    /// when its space was copied.
+    pub task: fn(u32, u32, u64, u64),
+    /// A fault has become this signal, with this code.
+    pub signal: fn(u32, i32),
+    /// The calling thread ends, and with it the process, if it is the last.
+    pub exit: fn(bool),
+    /// The calling thread leaves its space.
+    pub leave: fn(Option<Space>),
+}
+
+static NOBODY: Observer = Observer { task: |_, _, _, _| {}, signal: |_, _| {}, exit: |_| {}, leave: drop };
+static WATCHES: AtomicPtr<Observer> = AtomicPtr::new(ptr::from_ref(&NOBODY).cast_mut());
+
+/// From now on this one watches.
+pub fn watch(observer: &'static Observer) {
+    // Relaxed: the observer is a constant.
+    WATCHES.store(ptr::from_ref(observer).cast_mut(), Relaxed);
+}
+
+/// Who watches now.
+pub fn observer() -> &'static Observer {
+    // SAFETY: from a reference that lives for ever; nobody writes to it.
+    unsafe { &*WATCHES.load(Relaxed) }
+}

@@ -1,0 +1,38 @@
+//! A process by descriptor: it is ready to be read once the process has ended.
+
+use crate::files::open::Open;
+use crate::files::{File, READABLE, Stat};
+use crate::process::Process;
+use crate::sched::wait::Key;
+use alloc::sync::Arc;
+use core::any::Any;
+use linux_raw_sys::general::O_RDWR;
+
+pub struct PidFile(pub Arc<Process>);
+
+/// An open file that stands for the process.
+pub fn open(process: &Arc<Process>, flags: u32) -> Arc<Open> {
+    Open::new(Arc::new(PidFile(process.clone())), O_RDWR | flags, b"anon_inode:[pidfd]")
+}
+
+impl File for PidFile {
+    fn stat(&self) -> Stat {
+        Stat { inode: self.0.pid.into(), mode: 0o600, links: 1, ..Stat::default() }
+    }
+
+    fn ready(&self) -> u32 {
+        if self.0.status.lock().is_some() { READABLE } else { 0 }
+    }
+
+    fn ready_key(&self) -> Option<Key> {
+        Some(self.0.end_key())
+    }
+
+    fn process(&self) -> Option<u32> {
+        Some(self.0.pid)
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
+    }
+}

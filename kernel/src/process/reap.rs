@@ -1,0 +1,175 @@
+//! Waiting for children: what has become of them, told once.
+
+use crate::errno;
+use crate::process::exit::Status;
+use crate::process::signal::job::Report;
+use crate::process::{self, Process};
+use crate::sched::current;
+use crate::sched::wait::{self, Sleep, Woken};
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering::Relaxed;
+use freehold::error::Errno;
+use linux_raw_sys::general::*;
+
+/// Which children are meant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Which {
+    Any,
+    Pid(u32),
+    Group(u32),
+}
+
+/// What a child has come to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    Ended(Status),
+    Stopped(u32),
+    Continued,
+    /// A tracee has stopped: the signal, and an event above it.
+    Trapped(u32),
+}
+
+/// A child, or a tracee, by its number, and what it has come to.
+pub struct Found {
+    pub id: u32,
+    pub process: Arc<Process>,
+    pub event: Event,
+}
+
+impl Event {
+    /// The word that `wait4` stores.
+    pub fn word(self) -> u32 {
+        match self {
+            Event::Ended(status) => status.word(),
+            Event::Stopped(signal) => signal << 8 | 0x7f,
+            Event::Continued => 0xffff,
+            Event::Trapped(word) => word << 8 | 0x7f,
+        }
+    }
+
+    /// `si_code` and `si_status`.
+    pub fn code(self) -> (u32, u32) {
+        match self {
+            Event::Ended(status) => status.code_and_value(),
+            Event::Stopped(signal) => (CLD_STOPPED, signal),
+            Event::Continued => (CLD_CONTINUED, SIGCONT),
+            Event::Trapped(word) => (CLD_TRAPPED, word),
+        }
+    }
+}
+
+/// Waits for a child that is meant, with `options` of waitid. None: there is none yet, and WNOHANG says not
+/// to wait.
+///
+/// # Errors
+///
+/// ECHILD: there is no such child. EINTR.
+pub fn wait_child(which: Which, options: u32) -> Result<Option<Found>, Errno> {
+    let process = current().process();
+    loop {
+        let waiting = wait::enqueue(process.child_key(), u32::MAX);
+        let found = take_child(process, which, options);
+        if options & WNOHANG != 0 || !matches!(found, Ok(None)) {
+            waiting.cancel();
+            return found;
+        }
+        if waiting.sleep(Sleep::Interruptible, u64::MAX) == Woken::Signal {
+            return Err(Errno::EINTR);
+        }
+    }
+}
+
+fn is_meant(child: &Process, which: Which, options: u32) -> bool {
+    let by_which = match which {
+        Which::Any => true,
+        Which::Pid(pid) => child.pid == pid,
+        Which::Group(group) => child.group.load(Relaxed) == group,
+    };
+    let is_clone = child.exit_signal.load(Relaxed) != SIGCHLD;
+    by_which && (options & __WALL != 0 || is_clone == (options & __WCLONE != 0))
+}
+
+/// A tracee that has stopped or ended; `None`: nobody that is meant is traced.
+fn take_tracee(process: &Process, which: Which, options: u32) -> Option<Option<Found>> {
+    let mut tracees = process.tracees.lock();
+    let by_which = |id: u32, of: &Process| match which {
+        Which::Any => true,
+        Which::Pid(pid) => id == pid,
+        Which::Group(group) => of.group.load(Relaxed) == group,
+    };
+    if let Some(at) = tracees.ended.iter().position(|(id, of, _)| by_which(*id, of))
+        && options & WEXITED != 0
+    {
+        let (id, of, status) = tracees.ended[at].clone();
+        if options & WNOWAIT == 0 {
+            tracees.ended.swap_remove(at);
+        }
+        return Some(Some(Found { id, process: of, event: Event::Ended(status) }));
+    }
+    let mut is_there = false;
+    for (of, thread) in &tracees.live {
+        if !by_which(thread.tid(), of) {
+            continue;
+        }
+        is_there = true;
+        if let Some((word, _)) = thread.trace.take_report(options & WNOWAIT != 0) {
+            let event = Event::Trapped(word);
+            return Some(Some(Found { id: thread.tid(), process: of.clone(), event }));
+        }
+    }
+    is_there.then_some(None)
+}
+
+fn take_child(process: &Process, which: Which, options: u32) -> Result<Option<Found>, Errno> {
+    let traced = take_tracee(process, which, options);
+    if let Some(Some(found)) = traced {
+        return Ok(Some(found));
+    }
+    let mut children = process.children.lock();
+    let meant = || children.iter().enumerate().filter(|(_, child)| is_meant(child, which, options));
+    if meant().next().is_none() {
+        return if traced.is_some() { Ok(None) } else { Err(errno::ECHILD) };
+    }
+    let Some((at, event)) = meant().find_map(|(at, child)| Some((at, event_of(child, options)?))) else {
+        return Ok(None);
+    };
+    if options & WNOWAIT != 0 || !matches!(event, Event::Ended(_)) {
+        let process = children[at].clone();
+        return Ok(Some(Found { id: process.pid, process, event }));
+    }
+    let child = children.swap_remove(at);
+    drop(children);
+    count(process, &child);
+    process::forget(child.pid);
+    Ok(Some(Found { id: child.pid, process: child, event }))
+}
+
+/// What there is to tell of a child.
+fn event_of(child: &Process, options: u32) -> Option<Event> {
+    if let Some(status) = *child.status.lock() {
+        return (options & WEXITED != 0).then_some(Event::Ended(status));
+    }
+    let mut signals = child.signals.lock();
+    let event = match signals.job.report? {
+        Report::Stopped(signal) if options & WUNTRACED != 0 => Event::Stopped(signal),
+        Report::Continued if options & WCONTINUED != 0 => Event::Continued,
+        _ => return None,
+    };
+    if options & WNOWAIT == 0 {
+        signals.job.report = None;
+    }
+    Some(event)
+}
+
+/// What a child has used counts for its parent, too.
+fn count(process: &Process, child: &Process) {
+    let (usage, of_child) = (&process.usage, &child.usage);
+    let ns = child.ran_ns() + of_child.children_ns.load(Relaxed);
+    usage.children_ns.fetch_add(ns, Relaxed);
+    for (kind, faults) in child.faults().into_iter().enumerate() {
+        let all = faults + of_child.children_faults[kind].load(Relaxed);
+        usage.children_faults[kind].fetch_add(all, Relaxed);
+    }
+    let most = of_child.most_pages.load(Relaxed).max(of_child.children_most_pages.load(Relaxed));
+    usage.children_most_pages.fetch_max(most, Relaxed);
+}

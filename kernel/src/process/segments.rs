@@ -1,0 +1,119 @@
+//! Segments of System V shared memory, by identifier.
+
+use crate::arch::clock;
+use crate::arch::lock::SpinLock;
+use crate::files::node::allocated;
+use crate::platform::Machine;
+use crate::process::settings;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::Relaxed;
+use freehold::counted::Counted;
+use freehold::error::Errno;
+use freehold::object;
+
+/// A segment.
+#[derive(Clone)]
+pub struct Shm {
+    pub memory: Counted<object::Segment<Machine>>,
+    pub key: u32,
+    pub bytes: u64,
+    pub mode: u32,
+    pub owner: [u32; 2],
+    /// User and group of the process that made it.
+    pub maker: [u32; 2],
+    /// The process that made it, and the last that attached or detached it.
+    pub pids: [u32; 2],
+    /// When it was attached, detached and changed, in seconds.
+    pub times: [u64; 3],
+}
+
+/// By identifier.
+pub static ALL: SpinLock<BTreeMap<u32, Shm>> = SpinLock::new(BTreeMap::new());
+
+/// The key of a segment that is known by its identifier alone.
+pub const PRIVATE: u32 = 0;
+
+/// Seconds since 1970.
+pub fn seconds() -> u64 {
+    (clock::epoch_ns() + clock::now_ns()) / 1_000_000_000
+}
+
+/// Forgets segments that are gone: removed, and attached nowhere.
+pub fn forget() {
+    let mut gone = Vec::new();
+    let mut all = ALL.lock();
+    let ids: Vec<u32> = all.iter().filter(|(_, shm)| shm.memory.is_destroyed()).map(|(id, _)| *id).collect();
+    ids.iter().for_each(|id| gone.extend(all.remove(id)));
+    drop(all);
+    drop(gone);
+}
+
+/// # Errors
+///
+/// EINVAL: there is none.
+pub fn find(id: u64) -> Result<Shm, Errno> {
+    forget();
+    let shm = ALL.lock().get(&(id as u32)).cloned().ok_or(Errno::EINVAL)?;
+    Ok(shm)
+}
+
+/// Changes what is known of a segment, if it is still there.
+pub fn change(id: u64, f: impl FnOnce(&mut Shm)) {
+    if let Some(shm) = ALL.lock().get_mut(&(id as u32)) {
+        f(shm);
+    }
+}
+
+/// The identifier that /proc/sys/kernel/shm_next_id asks for, or the next one.
+pub fn new_id(all: &BTreeMap<u32, Shm>) -> u32 {
+    let wanted = settings::SHM.next_id.swap(u64::MAX, Relaxed);
+    let is_free = |index: u32| all.keys().all(|id| id % PLACES != index);
+    match u32::try_from(wanted) {
+        Ok(id) if is_free(id % PLACES) => id,
+        _ => {
+            let last = settings::SHM.last_id.load(Relaxed) as u32;
+            let (index, round) = if last == u32::MAX { (0, 0) } else { (last % PLACES + 1, last / PLACES) };
+            let places = (all.len() as u32 * 3 / 2).clamp(ROUND, PLACES);
+            let later = (index..places).find(|index| is_free(*index)).map(|index| (round, index));
+            let (round, index) = later.unwrap_or_else(|| {
+                let first = (0..places).find(|index| is_free(*index)).unwrap_or(0);
+                ((round + 1) % (i32::MAX as u32 / PLACES + 1), first)
+            });
+            let id = round * PLACES + index;
+            settings::SHM.last_id.store(id.into(), Relaxed);
+            id
+        }
+    }
+}
+
+/// An identifier is a place in a table, and above it how often places have begun anew: after so many at first.
+pub const PLACES: u32 = 1 << 15;
+const ROUND: u32 = 64;
+
+/// The highest place that is taken.
+pub fn last_index() -> u64 {
+    ALL.lock().keys().map(|id| u64::from(id % PLACES)).max().unwrap_or(0)
+}
+
+/// A line of /proc/sysvipc/shm for each.
+pub fn write_report(out: &mut Vec<u8>) {
+    forget();
+    out.extend_from_slice(
+        b"       key      shmid perms                  size  cpid  lpid nattch   uid   gid  cuid  cgid      \
+          atime      dtime      ctime                   rss                  swap\n",
+    );
+    for (id, shm) in ALL.lock().iter() {
+        let (key, mode, bytes, nattch) = (shm.key as i32, shm.mode, shm.bytes, shm.memory.attached());
+        let ([cpid, lpid], [uid, gid], [atime, dtime, ctime]) = (shm.pids, shm.owner, shm.times);
+        let rss = allocated(shm.memory.mapping());
+        let line = alloc::format!(
+            "{key:>10} {id:>10}  {mode:>4o} {bytes:>21} {cpid:>5} {lpid:>5}  {nattch:>5} {uid:>5} {gid:>5} \
+             {:>5} {:>5} {atime:>10} {dtime:>10} {ctime:>10} {rss:>21} {:>21}\n",
+            0,
+            0,
+            0
+        );
+        out.extend_from_slice(line.as_bytes());
+    }
+}

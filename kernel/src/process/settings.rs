@@ -1,0 +1,84 @@
+//! Settings that programs make by /proc/sys and that are kept here.
+
+use crate::arch::lock::SpinLock;
+use alloc::string::String;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Limits of System V shared memory. Each is read and written alone.
+pub struct Shm {
+    pub most_bytes: AtomicU64,
+    pub most_segments: AtomicU64,
+    pub most_pages: AtomicU64,
+    /// The identifier of the next segment; all ones: any.
+    pub next_id: AtomicU64,
+    pub last_id: AtomicU64,
+}
+
+const UNLIMITED: u64 = u64::MAX - (1 << 24);
+
+pub static SHM: Shm = Shm {
+    most_bytes: AtomicU64::new(UNLIMITED),
+    most_segments: AtomicU64::new(4096),
+    most_pages: AtomicU64::new(UNLIMITED),
+    next_id: AtomicU64::new(u64::MAX),
+    last_id: AtomicU64::new(u64::MAX),
+};
+
+/// How core files are called.
+pub static CORE_PATTERN: SpinLock<String> = SpinLock::new(String::new());
+
+/// A number that is kept, within a range.
+pub struct Kept {
+    pub path: &'static str,
+    pub value: &'static AtomicU64,
+    pub most: i64,
+}
+
+macro_rules! kept {
+    ($($path:literal = $value:literal, $most:expr;)*) => {
+        &[$(Kept {
+            path: $path,
+            value: { static VALUE: AtomicU64 = AtomicU64::new($value); &VALUE },
+            most: $most,
+        },)*]
+    };
+}
+
+/// Numbers that nobody but programs looks at.
+pub static KEPT: &[Kept] = kept! {
+    "kernel/pid_max" = 4_194_304, 4_194_304;
+    "kernel/threads-max" = 8192, i64::MAX;
+    "kernel/randomize_va_space" = 0, 2;
+    "kernel/tainted" = 0, i64::MAX;
+    "kernel/cap_last_cap" = 40, 40;
+    "kernel/ngroups_max" = 65536, 65536;
+    "kernel/core_uses_pid" = 0, 1;
+    "kernel/numa_balancing" = 0, 1;
+    "kernel/shm_rmid_forced" = 0, 1;
+    "kernel/random/entropy_avail" = 256, 256;
+    "vm/overcommit_memory" = 0, 2;
+    "vm/overcommit_ratio" = 50, i64::MAX;
+    "vm/overcommit_kbytes" = 0, i64::MAX;
+    "vm/swappiness" = 60, 200;
+    "vm/min_free_kbytes" = 4096, i64::MAX;
+    "vm/drop_caches" = 0, 4;
+    "vm/compact_memory" = 0, 1;
+    "vm/panic_on_oom" = 0, 2;
+    "vm/oom_kill_allocating_task" = 0, 1;
+    "vm/oom_dump_tasks" = 1, 1;
+    "vm/hugetlb_shm_group" = 0, i64::MAX;
+    "vm/unprivileged_userfaultfd" = 1, 1;
+    "vm/memory_failure_early_kill" = 0, 1;
+    "vm/memory_failure_recovery" = 1, 1;
+    "vm/stat_refresh" = 0, i64::MAX;
+    "vm/dirty_ratio" = 20, 100;
+    "vm/dirty_background_ratio" = 10, 100;
+    "fs/file-max" = 1_048_576, i64::MAX;
+    "fs/nr_open" = 1_048_576, i64::MAX;
+    "fs/pipe-max-size" = 1_048_576, i64::MAX;
+};
+
+/// A number of [`KEPT`].
+pub fn kept(path: &str) -> u64 {
+    KEPT.iter().find(|kept| kept.path == path).map_or(0, |kept| kept.value.load(Relaxed))
+}

@@ -1,0 +1,159 @@
+//! What a thread does about its signals on the way back to its program.
+
+use crate::arch::frame::Frame;
+use crate::arch::report::say;
+use crate::options;
+use crate::process::exit::{self, Status};
+use crate::process::signal::{
+    ALWAYS, Action, DEFAULT, IGNORE, Info, Set, bit, force, force_default, frame, job, refresh, restart,
+};
+use crate::process::{dump, itimers, trace};
+use crate::sched::{Thread, current, work};
+use core::sync::atomic::Ordering::{AcqRel, Relaxed};
+use linux_raw_sys::general::*;
+
+/// What is to be done next.
+enum Next {
+    Nothing,
+    Stop,
+    /// The tracer is asked.
+    Trap(Info),
+    End(Info),
+    Handle(Info, Action),
+}
+
+/// Does all of it: stops, ends, or makes `frame` begin in a handler; several handlers nest.
+#[cold]
+pub fn deliver(frame: &mut Frame) {
+    let here = current();
+    let mut call = restart::interrupted(frame);
+    // A mask that was set for a call is over with the call, unless a signal has ended that.
+    if call.is_none() {
+        restore_mask(here);
+    }
+    trace::stop_if_interrupted(frame);
+    let mut given = None;
+    loop {
+        match next(here, given.take()) {
+            Next::Nothing => break,
+            Next::Trap(info) => {
+                given = trapped(frame, info, &mut call);
+            }
+            Next::Stop if here.trace.is_traced() => {
+                job::leave_to_tracer(here.process());
+                trapped(frame, Info::from_here(SIGSTOP, 0), &mut call);
+            }
+            Next::Stop => job::stop_here(),
+            Next::End(info) => {
+                let signal = info.signal;
+                if options::is_verbose() {
+                    let pid = here.process().pid;
+                    say!("process {pid}: signal {signal} ends it at {:#x}", frame.rip);
+                }
+                dump::dump(frame, &info);
+                exit::exit_group(Status::by_signal(signal as u8))
+            }
+            Next::Handle(info, action) => {
+                restart::before_handler(frame, call.take(), &action);
+                handle(here, frame, &info, &action);
+            }
+        }
+        if here.is_killed() {
+            exit::exit_thread();
+        }
+    }
+    restart::without_handler(frame, call);
+    restore_mask(here);
+}
+
+fn restore_mask(here: &Thread) {
+    here.work.fetch_and(!work::MASK, AcqRel);
+    if let Some(mask) = here.saved_mask.take() {
+        crate::process::signal::set_blocked(mask);
+    }
+}
+
+/// The tracer says what becomes of a signal. A call that was interrupted does not begin again where the tracer
+/// has changed where the program is.
+fn trapped(frame: &mut Frame, info: Info, call: &mut Option<u32>) -> Option<Info> {
+    let before = (frame.rip, frame.rax);
+    let signal = trace::stop(frame, info.signal, info);
+    if (frame.rip, frame.rax) != before {
+        *call = None;
+    }
+    match signal {
+        0 => None,
+        signal if signal == info.signal => Some(info),
+        signal => Some(Info::from_here(signal, 0)),
+    }
+}
+
+/// Takes the first signal that is to be acted on; `given` is one that the tracer lets through.
+fn next(here: &Thread, mut given: Option<Info>) -> Next {
+    let process = here.process();
+    let mut signals = process.signals.lock();
+    loop {
+        if signals.job.is_stopping() {
+            return Next::Stop;
+        }
+        let wanted = !here.blocked();
+        let is_given = given.is_some();
+        let own = given.take().or_else(|| here.pending.lock().take(wanted));
+        let Some(info) = own.or_else(|| signals.pending.take(wanted)) else {
+            refresh(here, &signals);
+            return Next::Nothing;
+        };
+        let signal = info.signal;
+        if here.trace.is_traced() && !is_given && signal != SIGKILL {
+            return Next::Trap(info);
+        }
+        let actions = process.actions();
+        let mut actions = actions.lock();
+        let action = actions[signal as usize];
+        match action.handler {
+            _ if action.ignores(signal) => {}
+            DEFAULT if bit(signal) & crate::process::signal::STOPS != 0 => {
+                drop(actions);
+                job::begin(process, &mut signals, signal);
+                return Next::Stop;
+            }
+            DEFAULT | IGNORE => return Next::End(info),
+            _ => {
+                if action.has(SA_RESETHAND) {
+                    actions[signal as usize].handler = DEFAULT;
+                }
+                let mut info = info;
+                itimers::tell(process, &mut info);
+                return Next::Handle(info, action);
+            }
+        }
+    }
+}
+
+/// Makes the frame begin in the handler, and blocks what the action says meanwhile.
+fn handle(here: &Thread, frame: &mut Frame, info: &Info, action: &Action) {
+    let before = here.saved_mask.take().unwrap_or_else(|| here.blocked());
+    here.work.fetch_and(!work::MASK, AcqRel);
+    let begun = frame::push(frame, info, action, before);
+    if begun.is_err() {
+        // No stack for the handler, or no place to come back to.
+        return match info.signal {
+            SIGSEGV => force_default(Info::kernel(SIGSEGV)),
+            _ => force(Info::kernel(SIGSEGV)),
+        };
+    }
+    crate::process::signal::set_blocked(here.blocked() | blocked_by(info.signal, action));
+}
+
+fn blocked_by(signal: u32, action: &Action) -> Set {
+    let own = if action.has(SA_NODEFER) { 0 } else { bit(signal) };
+    (action.mask | own) & !ALWAYS
+}
+
+impl Thread {
+    /// The signals that it blocks. Only the thread itself changes them, under the lock of its process's
+    /// signals; where that is not held, others may see a mask that is over.
+    pub fn blocked(&self) -> Set {
+        self.blocked.load(Relaxed)
+    }
+}

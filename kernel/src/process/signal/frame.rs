@@ -1,0 +1,228 @@
+//! What a handler finds on its stack, and the way back from it: `struct rt_sigframe` of x86-64, lowest
+//! address first:
+//!
+//! | bytes | what |
+//! | --- | --- |
+//! | 8 | the restorer's address, to which the handler returns |
+//! | 304 | `ucontext_t`: flags, link, alternate stack, registers (`sigcontext`), mask |
+//! | 128 | `siginfo_t` |
+//! | | up to a multiple of 64: x87, SSE and AVX registers and PKRU, as FXSAVE or XSAVE leave them |
+
+use crate::arch::features::{self, VectorState};
+use crate::arch::frame::{Frame, USER_CODE, USER_DATA, Vectors};
+use crate::platform::user::{self, UserPtr};
+use crate::process::signal::{Action, Info, force};
+use crate::sched::{Thread, current};
+use freehold::error::Errno;
+use linux_raw_sys::general::*;
+
+/// Words of the frame, by what they hold.
+const RESTORER: usize = 0;
+const FLAGS: usize = 1;
+const STACK: usize = 3;
+const REGISTERS: usize = 6;
+const SEGMENTS: usize = 24;
+const ERROR: usize = 25;
+const TRAP: usize = 26;
+const OLD_MASK: usize = 27;
+const ADDRESS: usize = 28;
+const VECTORS: usize = 29;
+const MASK: usize = 38;
+const INFO: usize = 39;
+const WORDS: usize = 55;
+
+/// `uc_flags`: there is XSAVE state; the stack segment is kept, and is restored as it is.
+const UC_FP_XSTATE: u64 = 1;
+const UC_SIGCONTEXT_SS: u64 = 2;
+const UC_STRICT_RESTORE_SS: u64 = 4;
+/// Below a stack pointer, functions keep values of their own.
+const RED_ZONE: u64 = 128;
+const TRAP_FLAG: u64 = 0x100;
+const DIRECTION: u64 = 0x400;
+const RESUME: u64 = 0x1_0000;
+/// Flags that a program may change: AC, OF, DF, TF, SF, ZF, AF, PF, CF, RF.
+const OWN_FLAGS: u64 = 0x5_0dd5;
+
+/// An alternate stack for handlers, as sigaltstack has it.
+#[derive(Clone, Copy, Debug)]
+pub struct AlternateStack {
+    pub at: u64,
+    /// SS_DISABLE or SS_AUTODISARM.
+    pub flags: u32,
+    pub bytes: u64,
+}
+
+impl AlternateStack {
+    pub const NONE: Self = AlternateStack { at: 0, flags: SS_DISABLE, bytes: 0 };
+
+    /// Whether a stack pointer lies on it.
+    pub fn contains(&self, sp: u64) -> bool {
+        self.flags & SS_AUTODISARM == 0 && sp > self.at && sp - self.at <= self.bytes
+    }
+
+    /// As programs see it, who are at `sp`.
+    pub fn words(&self, sp: u64) -> [u64; 3] {
+        let now = match (self.bytes, self.contains(sp)) {
+            (0, _) => SS_DISABLE,
+            (_, true) => SS_ONSTACK,
+            (_, false) => 0,
+        };
+        [self.at, u64::from(self.flags & SS_AUTODISARM | now), self.bytes]
+    }
+}
+
+/// Bytes of a stack that a handler's frame takes at most (AT_MINSIGSTKSZ).
+pub fn most_bytes() -> u64 {
+    (VectorState::size_for_program() as u64 + 63 + WORDS as u64 * 8 + 15 + 8).next_multiple_of(16)
+}
+
+/// Makes `frame`, of the calling thread's program, begin in a handler, which returns to what the frame was.
+///
+/// # Errors
+///
+/// EFAULT: there is no stack to write to, or no restorer.
+pub fn push(frame: &mut Frame, info: &Info, action: &Action, mask: u64) -> Result<(), Errno> {
+    let here = current();
+    if !action.has(SA_RESTORER) {
+        return Err(Errno::EFAULT);
+    }
+    let stack = here.alternate_stack.get();
+    let was_on = stack.contains(frame.rsp);
+    let switches = action.has(SA_ONSTACK) && stack.bytes != 0 && !was_on;
+    let top = if switches { stack.at.wrapping_add(stack.bytes) } else { frame.rsp.wrapping_sub(RED_ZONE) };
+    let image = VectorState::of_program(Thread::user_vectors(frame));
+    let image_bytes = image.bytes_for_program();
+    let vectors = top.wrapping_sub(image_bytes.len() as u64) & !63;
+    // As after a call: the return address lies 8 below a multiple of 16.
+    let at = (vectors.wrapping_sub(WORDS as u64 * 8) & !15).wrapping_sub(8);
+    if (was_on || switches) && at <= stack.at {
+        return Err(Errno::EFAULT);
+    }
+    features::with_all_keys(|| {
+        user::copy_out(vectors, image_bytes)?;
+        UserPtr::<[u64; WORDS]>::new(at).write(&contents(frame, info, action, mask, vectors))
+    })?;
+    if stack.flags & SS_AUTODISARM != 0 {
+        here.alternate_stack.set(AlternateStack::NONE);
+    }
+    frame.rip = action.handler;
+    frame.rsp = at;
+    (frame.rdi, frame.rsi, frame.rdx) = (info.signal.into(), at + INFO as u64 * 8, at + 8);
+    frame.rax = 0;
+    frame.rflags &= !(TRAP_FLAG | DIRECTION | RESUME);
+    (frame.cs, frame.ss, frame.vector) = (USER_CODE, USER_DATA, Frame::WHOLE);
+    // The handler begins with the registers of a program that begins, and its rights by protection keys.
+    VectorState::new().load();
+    *vectors_of(frame) = Vectors([[0; 16]; 16]);
+    Ok(())
+}
+
+fn contents(frame: &Frame, info: &Info, action: &Action, mask: u64, vectors: u64) -> [u64; WORDS] {
+    let here = current();
+    let (trap, error, address) = here.last_fault.get();
+    let extended = if VectorState::is_extended() { UC_FP_XSTATE } else { 0 };
+    let f = frame;
+    let mut words = [0; WORDS];
+    words[RESTORER] = action.restorer;
+    words[FLAGS] = extended | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS;
+    words[STACK..STACK + 3].copy_from_slice(&here.alternate_stack.get().words(f.rsp));
+    words[REGISTERS..SEGMENTS].copy_from_slice(&[
+        f.r8, f.r9, f.r10, f.r11, f.r12, f.r13, f.r14, f.r15, f.rdi, f.rsi, f.rbp, f.rbx, f.rdx, f.rax,
+        f.rcx, f.rsp, f.rip, f.rflags,
+    ]);
+    words[SEGMENTS] = USER_CODE | USER_DATA << 48;
+    (words[ERROR], words[TRAP], words[ADDRESS]) = (error, trap, address);
+    words[OLD_MASK] = mask;
+    words[VECTORS] = vectors;
+    words[MASK] = mask;
+    words[INFO..].copy_from_slice(&info.words());
+    words
+}
+
+/// The vector registers of the calling thread's program.
+pub fn vectors_of(frame: &mut Frame) -> &mut Vectors {
+    // SAFETY: `entry.s` pushes them below the frame, and nobody else has a reference.
+    unsafe { &mut *core::ptr::from_mut(frame).cast::<Vectors>().sub(1) }
+}
+
+/// The handler has returned: `frame` becomes what the stack says. Returns what rax was.
+pub fn pop(frame: &mut Frame) -> u64 {
+    match restore(frame) {
+        Ok(rax) => rax,
+        Err(_) => {
+            force(Info::kernel(SIGSEGV));
+            0
+        }
+    }
+}
+
+fn restore(frame: &mut Frame) -> Result<u64, Errno> {
+    let here = current();
+    let at = frame.rsp.wrapping_sub(8);
+    let (words, image) = features::with_all_keys(|| {
+        let words = UserPtr::<[u64; INFO]>::new(at).read()?;
+        let image = match words[VECTORS] {
+            0 => VectorState::new(),
+            at => VectorState::read_from_program(at)?,
+        };
+        Ok::<_, Errno>((words, image))
+    })?;
+    let &[r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, rflags] =
+        &words[REGISTERS..SEGMENTS]
+    else {
+        unreachable!("as many as there are")
+    };
+    let rflags = frame.rflags & !OWN_FLAGS | rflags & OWN_FLAGS;
+    *frame = Frame {
+        r15,
+        r14,
+        r13,
+        r12,
+        r11,
+        r10,
+        r9,
+        r8,
+        rdi,
+        rsi,
+        rbp,
+        rbx,
+        rdx,
+        rcx,
+        rax,
+        vector: Frame::WHOLE,
+        error: 0,
+        rip,
+        cs: USER_CODE,
+        rflags,
+        rsp,
+        ss: USER_DATA,
+    };
+    image.load();
+    *vectors_of(frame) = image.vectors();
+    here.restart.set(None);
+    crate::process::signal::set_blocked(words[MASK]);
+    let [at, flags, bytes] = words[STACK..STACK + 3] else { unreachable!("three") };
+    let _ = set_alternate_stack(rsp, at, flags as u32, bytes);
+    Ok(rax)
+}
+
+/// Sets the alternate stack of the calling thread, whose program is at `sp`.
+///
+/// # Errors
+///
+/// EPERM: it is in use. EINVAL, ENOMEM.
+pub fn set_alternate_stack(sp: u64, at: u64, flags: u32, bytes: u64) -> Result<(), Errno> {
+    let here = current();
+    if here.alternate_stack.get().contains(sp) {
+        return Err(Errno::EPERM);
+    }
+    let kept = flags & SS_AUTODISARM;
+    let stack = match flags & !SS_AUTODISARM {
+        SS_DISABLE => AlternateStack { flags: kept | SS_DISABLE, ..AlternateStack::NONE },
+        0 | SS_ONSTACK if bytes < MINSIGSTKSZ.into() => return Err(Errno::ENOMEM),
+        0 | SS_ONSTACK => AlternateStack { at, flags: kept, bytes },
+        _ => return Err(Errno::EINVAL),
+    };
+    here.alternate_stack.set(stack);
+    Ok(())
+}

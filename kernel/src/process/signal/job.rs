@@ -1,0 +1,128 @@
+//! Processes that stop and go on, and what their parents are told.
+//!
+//! A signal that stops sets [`Job::stop`]; every thread comes by and sleeps on the process's key. The last
+//! one to come tells the parent. SIGCONT ends it, whether it is ignored or not.
+
+use crate::process::Process;
+use crate::process::signal::{Info, Signals, send};
+use crate::sched::wait::{self, Key, Sleep, Woken};
+use crate::sched::{current, work};
+use alloc::sync::Arc;
+use linux_raw_sys::general::*;
+
+/// What a parent may be told once of a child that lives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Report {
+    /// By this signal.
+    Stopped(u32),
+    Continued,
+}
+
+/// Under the lock of the process's signals.
+#[derive(Default)]
+pub struct Job {
+    /// The signal that stops the process.
+    stop: Option<u32>,
+    /// How often it was stopped.
+    number: u64,
+    /// Threads that have stopped.
+    stopped: usize,
+    /// What the parent has not been told by a wait.
+    pub report: Option<Report>,
+}
+
+impl Job {
+    pub fn is_stopping(&self) -> bool {
+        self.stop.is_some()
+    }
+
+    /// Whether there was a stop, which is over.
+    pub(super) fn resume(&mut self) -> bool {
+        if self.stop.take().is_none() {
+            return false;
+        }
+        self.report = Some(Report::Continued);
+        true
+    }
+}
+
+fn key(process: &Process) -> Key {
+    Key::kernel(&raw const process.signals as u64)
+}
+
+/// The process is to stop: the calling thread, which then calls [`stop_here`], and the others.
+pub(super) fn begin(process: &Process, signals: &mut Signals, signal: u32) {
+    let job = &mut signals.job;
+    job.stop = Some(signal);
+    job.number += 1;
+    job.stopped = 0;
+    process.threads.lock().iter().for_each(|thread| thread.give_work(work::SIGNAL));
+}
+
+/// Sleeps while the process is stopped, or until the thread has to end.
+pub(super) fn stop_here() {
+    let process = current().process();
+    let mut counted = 0;
+    loop {
+        let mut last = None;
+        let waiting = wait::enqueue(key(process), u32::MAX);
+        let mut signals = process.signals.lock();
+        let Some(signal) = signals.job.stop else {
+            drop(signals);
+            waiting.cancel();
+            return;
+        };
+        if signals.job.number != counted {
+            counted = signals.job.number;
+            signals.job.stopped += 1;
+            if signals.job.stopped >= process.threads.lock().len() {
+                signals.job.report = Some(Report::Stopped(signal));
+                last = Some(signal);
+            }
+        }
+        drop(signals);
+        if let Some(signal) = last {
+            tell_parent(process, CLD_STOPPED, signal);
+        }
+        if waiting.sleep(Sleep::Killable, u64::MAX) == Woken::Signal {
+            return;
+        }
+    }
+}
+
+/// The process goes on, and nobody is told: a tracer stops its threads one by one instead. Whether it was
+/// stopped.
+pub fn leave_to_tracer(process: &Process) -> bool {
+    let mut signals = process.signals.lock();
+    let was_stopped = signals.job.stop.take().is_some();
+    if was_stopped {
+        signals.job.report = None;
+    }
+    drop(signals);
+    wait::wake(key(process), usize::MAX);
+    was_stopped
+}
+
+/// The process goes on: its threads, and its parent, learn of it.
+pub(super) fn has_resumed(process: &Arc<Process>) {
+    wait::wake(key(process), usize::MAX);
+    tell_parent(process, CLD_CONTINUED, SIGCONT);
+}
+
+/// The parent gets SIGCHLD, unless it does not want it for this, and its waits look again.
+pub fn tell_parent(process: &Process, code: u32, status: u32) {
+    let parent = process.parent();
+    let Some(parent) = parent else { return };
+    let action = parent.action(SIGCHLD);
+    if !action.has(SA_NOCLDSTOP) {
+        send(&parent, None, child_info(process, SIGCHLD, code, status));
+    }
+    wait::wake(parent.child_key(), usize::MAX);
+}
+
+/// What a signal about a child says.
+pub fn child_info(child: &Process, signal: u32, code: u32, status: u32) -> Info {
+    let who = u64::from(child.pid) | u64::from(child.ids.lock().user.real) << 32;
+    let ticks = child.ran_ns() / 10_000_000;
+    Info { signal, code: code as i32, fields: [who, status.into(), ticks, 0], ..Info::default() }
+}

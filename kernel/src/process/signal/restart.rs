@@ -1,0 +1,86 @@
+//! Calls that a signal has interrupted. They all answer EINTR; whether the program sees that, or the call
+//! begins again, is decided here by the call and by what comes of the signal (signal(7)).
+
+use crate::arch::clock;
+use crate::arch::frame::Frame;
+use crate::process::signal::Action;
+use crate::sched::current;
+use freehold::error::Errno;
+use linux_raw_sys::general::*;
+
+/// When a call begins again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Class {
+    /// After no handler, or one with SA_RESTART.
+    Restarts,
+    /// After no handler.
+    WithoutHandler,
+    /// After no handler, with what is left of its time.
+    KeepsTime,
+    Never,
+}
+
+/// The call that `frame` returns from, if a signal has interrupted it.
+pub fn interrupted(frame: &Frame) -> Option<u32> {
+    let answer = -i64::from(Errno::EINTR.0) as u64;
+    (frame.vector == Frame::SYSTEM_CALL && frame.rax == answer).then_some(frame.error as u32)
+}
+
+#[expect(non_upper_case_globals, reason = "calls have their names from Linux")]
+fn class(call: u32, frame: &Frame) -> Class {
+    match call {
+        __NR_nanosleep | __NR_clock_nanosleep => match call == __NR_clock_nanosleep && frame.rsi & 1 != 0 {
+            true => Class::WithoutHandler,
+            false => Class::KeepsTime,
+        },
+        // With a timeout, and waiting.
+        __NR_futex if frame.r10 != 0 && matches!(frame.rsi as u32 & FUTEX_CMD_MASK as u32, FUTEX_WAIT) => {
+            Class::KeepsTime
+        }
+        __NR_futex if frame.r10 != 0 => Class::WithoutHandler,
+        __NR_poll => Class::KeepsTime,
+        __NR_pause | __NR_rt_sigsuspend | __NR_ppoll | __NR_select | __NR_pselect6 => Class::WithoutHandler,
+        __NR_rt_sigtimedwait | __NR_epoll_wait | __NR_epoll_pwait | __NR_epoll_pwait2 | __NR_msgsnd
+        | __NR_msgrcv | __NR_semop | __NR_semtimedop | __NR_io_getevents | __NR_close => Class::Never,
+        _ => Class::Restarts,
+    }
+}
+
+/// A handler will run: the call that was interrupted begins again after it, or has answered.
+pub fn before_handler(frame: &mut Frame, call: Option<u32>, action: &Action) {
+    current().restart.set(None);
+    if let Some(call) = call
+        && action.has(SA_RESTART)
+        && class(call, frame) == Class::Restarts
+    {
+        again(frame, call);
+    }
+}
+
+/// No handler runs: most calls begin again at once.
+pub fn without_handler(frame: &mut Frame, call: Option<u32>) {
+    let Some(call) = call else { return };
+    match class(call, frame) {
+        Class::Never => {}
+        Class::Restarts | Class::WithoutHandler => again(frame, call),
+        Class::KeepsTime => {
+            let here = current();
+            here.restart.set(Some((call, here.deadline.get())));
+            again(frame, __NR_restart_syscall);
+        }
+    }
+}
+
+/// The program's next instruction is the call, once more: `syscall` has two bytes.
+fn again(frame: &mut Frame, call: u32) {
+    frame.rip -= 2;
+    frame.rax = call.into();
+}
+
+/// The end of a time that begins now; of a call that begins again, its old end.
+pub fn deadline_after(ns: u64) -> u64 {
+    let here = current();
+    let deadline = here.resumed.take().unwrap_or_else(|| clock::now_ns().saturating_add(ns));
+    here.deadline.set(deadline);
+    deadline
+}

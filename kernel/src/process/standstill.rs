@@ -1,0 +1,92 @@
+//! Where all processors and threads are, for a machine that goes on no more: the command sends every processor
+//! a nonmaskable interrupt when the time limit is over. It comes anywhere, so nothing here takes a lock.
+
+use crate::arch::frame::Frame;
+use crate::arch::report::report_now;
+use crate::arch::{apic, clock, cpu, halt};
+use crate::memory::stacks;
+use crate::process;
+use crate::sched::{Thread, thread};
+use core::sync::atomic::{
+    AtomicBool, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
+};
+
+/// How long the first processor waits for the others.
+const PATIENCE_NS: u64 = 500_000_000;
+/// Most return addresses that are told of a stack.
+const DEPTH: usize = 24;
+
+/// A processor tells, or none.
+static TELLS: AtomicBool = AtomicBool::new(false);
+/// How many have told.
+static TOLD: AtomicUsize = AtomicUsize::new(0);
+
+unsafe extern "C" {
+    static text_begin: u8;
+    static text_end: u8;
+}
+
+/// The calling processor tells where it was; the first one ends the machine when all have.
+pub fn tell(frame: &Frame) -> ! {
+    let number = apic::own_number();
+    while TELLS.swap(true, Acquire) {
+        core::hint::spin_loop();
+    }
+    if TOLD.load(Relaxed) == 0 {
+        report_now!("panic nonmaskable interrupt");
+    }
+    // SAFETY: the thread that runs there, of which the processor has a reference.
+    let tid = unsafe { cpu::other(number).current.get().cast::<Thread>().as_ref() }.map_or(0, Thread::tid);
+    report_now!("processor {number}, thread {tid} at {:#x}", frame.rip);
+    if !frame.is_user() {
+        tell_stack(frame.rsp, stacks::top_of(frame.rsp));
+    }
+    TOLD.fetch_add(1, Relaxed);
+    TELLS.store(false, Release);
+    if number != 0 {
+        halt::stop();
+    }
+    let until = clock::now_ns() + PATIENCE_NS;
+    while TOLD.load(Relaxed) < cpu::count() && clock::now_ns() < until {
+        core::hint::spin_loop();
+    }
+    while TELLS.swap(true, Acquire) {
+        core::hint::spin_loop();
+    }
+    // SAFETY: the other processors have stopped. One of them may have been at a change, and then this fails.
+    for process in unsafe { process::all_at_standstill() }.values() {
+        // SAFETY: as above.
+        unsafe { process.threads.at_standstill() }.iter().for_each(|thread| tell_thread(thread));
+    }
+    halt::exit_after_panic()
+}
+
+fn tell_thread(thread: &Thread) {
+    let state = match thread.state.load(Relaxed) {
+        thread::RUNNABLE => "can run",
+        thread::PARKED => "sleeps",
+        _ => "was woken",
+    };
+    let at = if thread.on_cpu.load(Relaxed) { "on" } else { "last on" };
+    let (cpu, todo) = (thread.last_cpu.load(Relaxed), thread.work.load(Relaxed));
+    let (pid, tid) = (thread.process().pid, thread.tid());
+    // SAFETY: all stand still.
+    let comm = unsafe { thread.comm.at_standstill() };
+    let name = core::str::from_utf8(comm).unwrap_or("?").trim_end_matches('\0');
+    report_now!("thread {tid} of {pid} ({name}) {state}, {at} {cpu}, work {todo:#x}");
+    if let Some(stack) = &thread.stack
+        && !thread.on_cpu.load(Relaxed)
+    {
+        // SAFETY: as above.
+        tell_stack(unsafe { *thread.stack_pointer.get() }, stack.top());
+    }
+}
+
+/// Tells what looks like a return address between two ends of a stack.
+fn tell_stack(from: u64, to: u64) {
+    let code = &raw const text_begin as u64..&raw const text_end as u64;
+    // SAFETY: a stack, from its pointer to its top.
+    let words = (from..to).step_by(8).map(|at| unsafe { (at as *const u64).read() });
+    words.filter(|word| code.contains(word)).take(DEPTH).for_each(|word| report_now!("  {word:#x}"));
+}

@@ -1,0 +1,296 @@
+//! userfaultfd: a program serves page faults of its own memory, by messages and requests. Faults, messages and
+//! fills are the engine's.
+
+use crate::arch::lock::SpinLock;
+use crate::errno;
+use crate::files::buffer::UserBuffer;
+use crate::files::open::Open;
+use crate::files::{CHARACTER, FAILED, File, READABLE, Stat};
+use crate::platform::user::{self, UserPtr};
+use crate::platform::{Machine, key};
+use crate::sched::current;
+use crate::sched::wait::Key;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use freehold::counted::{Counted, Weak};
+use freehold::error::{Errno, UffdError, UffdReadError};
+use freehold::space::AddressSpace;
+use freehold::uffd::{
+    FaultReason, Features, FillMode, Message, MoveMode, ProtectMode, RegisterMode, UffdConfig, Userfaultfd,
+};
+use linux_raw_sys::general::{O_CLOEXEC, O_NONBLOCK, O_RDWR};
+
+const API: u64 = 0xaa;
+const UFFDIO_API: u64 = 0xc018_aa3f;
+const UFFDIO_REGISTER: u64 = 0xc020_aa00;
+const UFFDIO_UNREGISTER: u64 = 0x8010_aa01;
+const UFFDIO_WAKE: u64 = 0x8010_aa02;
+const UFFDIO_COPY: u64 = 0xc028_aa03;
+const UFFDIO_ZEROPAGE: u64 = 0xc020_aa04;
+const UFFDIO_MOVE: u64 = 0xc028_aa05;
+const UFFDIO_WRITEPROTECT: u64 = 0xc018_aa06;
+const UFFDIO_CONTINUE: u64 = 0xc020_aa07;
+const UFFDIO_POISON: u64 = 0xc020_aa08;
+/// What /dev/userfaultfd is asked for.
+pub const NEW: u64 = 0xaa00;
+/// What there is of requests that begin a conversation: API, REGISTER, UNREGISTER.
+const IOCTLS: u64 = 1 << 0x3f | 3;
+const USER_MODE_ONLY: u32 = 1;
+/// Bytes that one fill takes over at most: a huge page's.
+const MOST: u64 = 2 << 20;
+const MESSAGE: usize = 32;
+
+type Handle = Arc<Userfaultfd<Machine>>;
+
+pub struct Fault {
+    space: Weak<AddressSpace<Machine>>,
+    user_mode_only: bool,
+    /// Made by UFFDIO_API.
+    handle: SpinLock<Option<Handle>>,
+}
+
+/// userfaultfd: a new one for the calling process's memory; returns its descriptor.
+///
+/// # Errors
+///
+/// EINVAL, EMFILE.
+pub fn open(flags: u32) -> Result<u64, Errno> {
+    if flags & !(O_CLOEXEC | O_NONBLOCK | USER_MODE_ONLY) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let fault = Fault {
+        space: Counted::downgrade(current().space()),
+        user_mode_only: flags & USER_MODE_ONLY != 0,
+        handle: SpinLock::new(None),
+    };
+    add(fault, flags)
+}
+
+fn add(fault: Fault, flags: u32) -> Result<u64, Errno> {
+    let open = Open::new(Arc::new(fault), O_RDWR | flags & O_NONBLOCK, b"anon_inode:[userfaultfd]");
+    current().process().files.add(open, 0, flags & O_CLOEXEC != 0)
+}
+
+impl Fault {
+    fn handle(&self) -> Result<Handle, Errno> {
+        self.handle.lock().clone().ok_or(Errno::EINVAL)
+    }
+
+    /// UFFDIO_API: the version, and what it is to do.
+    fn begin(&self, at: u64) -> Result<u64, Errno> {
+        let place = UserPtr::<[u64; 3]>::new(at);
+        let [api, wanted, _] = place.read()?;
+        let features = Features::from_bits(wanted).filter(|_| api == API);
+        let Some(features) = features.filter(|_| self.handle.lock().is_none()) else {
+            place.write(&[0; 3])?;
+            return Err(Errno::EINVAL);
+        };
+        let space = self.space.upgrade().ok_or(Errno::ENOMEM)?;
+        let config = UffdConfig { features, user_mode_only: self.user_mode_only };
+        let handle = Userfaultfd::new(&space, config).map_err(|_| Errno::ENOMEM)?;
+        place.write(&[API, Features::all().bits(), IOCTLS])?;
+        let unused = self.handle.lock().replace(Arc::new(handle));
+        drop(unused);
+        Ok(0)
+    }
+
+    fn register(&self, at: u64) -> Result<u64, Errno> {
+        let [start, len, mode] = UserPtr::<[u64; 3]>::new(at).read()?;
+        let mode = RegisterMode::from_bits(mode).ok_or(Errno::EINVAL)?;
+        let ioctls = self.handle()?.register(start, len, mode).map_err(|error| error.errno())?;
+        UserPtr::<u64>::new(at + 24).write(&ioctls.bits()).map(|()| 0)
+    }
+
+    /// UFFDIO_COPY: the destination, the source, how much, how, and where the answer goes.
+    fn copy(&self, at: u64) -> Result<u64, Errno> {
+        let [to, from, len, mode] = UserPtr::<[u64; 4]>::new(at).read()?;
+        let mode = FillMode::from_bits(mode).ok_or(Errno::EINVAL)?;
+        let handle = self.handle()?;
+        if from.checked_add(len).is_none() || len == 0 || len % 4096 != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let room = len.min(MOST) as usize;
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(room).map_err(|_| Errno::ENOMEM)?;
+        bytes.resize(room, 0);
+        answer(at + 32, len, |done| {
+            let part = &mut bytes[..(len - done).min(MOST) as usize];
+            user::copy_in(from + done, part).map_err(|_| Err(Errno::EFAULT))?;
+            handle.copy(to.wrapping_add(done), part, mode).map_err(Ok)
+        })
+    }
+
+    /// A request of a range, how, and where the answer goes.
+    fn fill(
+        &self,
+        at: u64,
+        f: impl Fn(&Userfaultfd<Machine>, u64, u64, FillMode) -> Result<u64, UffdError>,
+    ) -> Result<u64, Errno> {
+        let [start, len, mode] = UserPtr::<[u64; 3]>::new(at).read()?;
+        let mode = FillMode::from_bits(mode).ok_or(Errno::EINVAL)?;
+        let handle = self.handle()?;
+        answer(at + 24, len, |done| f(&handle, start.wrapping_add(done), len - done, mode).map_err(Ok))
+    }
+
+    fn move_pages(&self, at: u64) -> Result<u64, Errno> {
+        let [to, from, len, mode] = UserPtr::<[u64; 4]>::new(at).read()?;
+        let mode = MoveMode::from_bits(mode).ok_or(Errno::EINVAL)?;
+        let handle = self.handle()?;
+        answer(at + 32, len, |done| {
+            let (to, from) = (to.wrapping_add(done), from.wrapping_add(done));
+            handle.move_pages(to, from, len - done, mode).map_err(Ok)
+        })
+    }
+
+    fn protect(&self, at: u64) -> Result<u64, Errno> {
+        let [start, len, mode] = UserPtr::<[u64; 3]>::new(at).read()?;
+        let mode = ProtectMode::from_bits(mode).ok_or(Errno::EINVAL)?;
+        self.handle()?.write_protect(start, len, mode).map(|()| 0).map_err(|error| error.errno())
+    }
+}
+
+/// The next message, which may be waited for.
+fn next(handle: &Userfaultfd<Machine>, nonblock: bool) -> Result<Message<Machine>, Errno> {
+    match nonblock {
+        true => handle.try_read().ok_or(Errno::EAGAIN),
+        false => handle.read().map_err(UffdReadError::errno),
+    }
+}
+
+/// Calls `step` with how much is done until all is, and writes how much that was, or why it is nothing.
+fn answer(
+    at: u64,
+    len: u64,
+    mut step: impl FnMut(u64) -> Result<u64, Result<UffdError, Errno>>,
+) -> Result<u64, Errno> {
+    let mut done = 0;
+    let error = loop {
+        match step(done) {
+            Ok(0) => break Errno::EAGAIN,
+            Ok(bytes) => done += bytes,
+            Err(error) => break error.map_or_else(|errno| errno, |error| error.errno()),
+        }
+        if done >= len {
+            UserPtr::<u64>::new(at).write(&done)?;
+            return Ok(0);
+        }
+    };
+    let (word, error) = match done {
+        0 => (-i64::from(error.0) as u64, error),
+        done => (done, Errno::EAGAIN),
+    };
+    UserPtr::<u64>::new(at).write(&word)?;
+    Err(error)
+}
+
+/// `struct uffd_msg`. A child's context gets a descriptor.
+fn words(message: Message<Machine>) -> Result<[u64; 4], Errno> {
+    Ok(match message {
+        Message::Fault { addr, reason, write } => {
+            let why = match reason {
+                FaultReason::Missing => 0,
+                FaultReason::WriteProtect => 2,
+                FaultReason::Minor => 4,
+            };
+            [0x12, why | u64::from(write), addr, 0]
+        }
+        Message::Fork(child) => {
+            let fault = Fault {
+                space: current_space(),
+                user_mode_only: child.config().user_mode_only,
+                handle: SpinLock::new(Some(Arc::new(child))),
+            };
+            [0x13, add(fault, 0)?, 0, 0]
+        }
+        Message::Remap { from, to, len } => [0x14, from, to, len],
+        Message::Remove(range) => [0x15, range.start(), range.end(), 0],
+        Message::Unmap(range) => [0x16, range.start(), range.end(), 0],
+        _ => return Err(Errno::EAGAIN),
+    })
+}
+
+/// The caller's: a context that has begun asks for no space again.
+fn current_space() -> Weak<AddressSpace<Machine>> {
+    Counted::downgrade(current().space())
+}
+
+impl File for Fault {
+    fn read(&self, _: u64, to: &mut UserBuffer<'_>, nonblock: bool) -> Result<usize, Errno> {
+        let handle = self.handle()?;
+        if to.len() < MESSAGE {
+            return Err(Errno::EINVAL);
+        }
+        let mut done = 0;
+        while to.len() >= MESSAGE {
+            let message = match next(&handle, nonblock || done > 0) {
+                Ok(message) => words(message)?,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            };
+            for word in message {
+                done += to.put_whole(&word.to_ne_bytes())?;
+            }
+        }
+        Ok(done)
+    }
+
+    fn ioctl(&self, request: u64, at: u64) -> Result<u64, Errno> {
+        let handle = || self.handle();
+        match request {
+            UFFDIO_API => self.begin(at),
+            UFFDIO_REGISTER => self.register(at),
+            UFFDIO_UNREGISTER => {
+                let [start, len] = UserPtr::<[u64; 2]>::new(at).read()?;
+                handle()?.unregister(start, len).map(|()| 0).map_err(|error| error.errno())
+            }
+            UFFDIO_WAKE => {
+                let [start, len] = UserPtr::<[u64; 2]>::new(at).read()?;
+                handle()?.wake(start, len).map(|()| 0).map_err(|error| error.errno())
+            }
+            UFFDIO_COPY => self.copy(at),
+            UFFDIO_ZEROPAGE => self.fill(at, |uffd, start, len, mode| uffd.zeropage(start, len, mode)),
+            UFFDIO_CONTINUE => self.fill(at, |uffd, start, len, mode| uffd.continue_with(start, len, mode)),
+            UFFDIO_POISON => self.fill(at, |uffd, start, len, mode| uffd.poison(start, len, mode)),
+            UFFDIO_MOVE => self.move_pages(at),
+            UFFDIO_WRITEPROTECT => self.protect(at),
+            _ => Err(errno::ENOTTY),
+        }
+    }
+
+    fn stat(&self) -> Stat {
+        Stat { inode: &raw const self.handle as u64, mode: 0o600, links: 1, ..Stat::default() }
+    }
+
+    fn ready(&self) -> u32 {
+        // Without a handle its program has not said yet what it wants of it.
+        let Ok(handle) = self.handle() else { return FAILED };
+        if handle.poll().readable { READABLE } else { 0 }
+    }
+
+    // With several that read, one that was told of a message might wait for it.
+    fn polls_blocking(&self) -> bool {
+        false
+    }
+
+    fn changes(&self) -> u64 {
+        self.handle().map_or(0, |handle| handle.poll().seen.into())
+    }
+
+    fn ready_key(&self) -> Option<Key> {
+        // Asked before what it is ready for: what comes later wakes.
+        self.handle().ok().map(|handle| key(handle.poll().bell))
+    }
+}
+
+/// /dev/userfaultfd.
+pub struct Maker;
+
+impl File for Maker {
+    fn ioctl(&self, request: u64, argument: u64) -> Result<u64, Errno> {
+        if request == NEW { open(argument as u32) } else { Err(errno::ENOTTY) }
+    }
+
+    fn stat(&self) -> Stat {
+        Stat { inode: 126, mode: CHARACTER | 0o600, links: 1, device: 10 << 8 | 126, ..Stat::default() }
+    }
+}

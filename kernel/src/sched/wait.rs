@@ -1,0 +1,281 @@
+//! Sleeping on a key until somebody wakes it: for the engine's words, a program's futexes, and events of the
+//! kernel. A key's sleepers are in one of [`BUCKETS`] lists, in the order in which they came.
+
+use super::thread::current;
+use crate::arch::lock::SpinLock;
+use crate::arch::{clock, jitter};
+use crate::sched::timers::Alarm;
+use crate::sched::{Thread, work};
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use core::sync::atomic::{
+    AtomicU64, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
+};
+
+const BUCKETS: usize = 256;
+
+type Bucket = SpinLock<VecDeque<Sleeper>>;
+
+static TABLE: [Bucket; BUCKETS] = [const { SpinLock::new(VecDeque::new()) }; BUCKETS];
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// What is waited for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Key {
+    /// An address space, a file, or 0 for the kernel.
+    pub of: u64,
+    pub at: u64,
+}
+
+impl Key {
+    /// An object of the kernel's, by its address.
+    pub fn kernel(at: u64) -> Self {
+        Key { of: 0, at }
+    }
+
+    fn index(self) -> usize {
+        let mixed = (self.at >> 2 ^ self.of >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed >> 56) as usize % BUCKETS
+    }
+
+    fn bucket(self) -> &'static Bucket {
+        &TABLE[self.index()]
+    }
+}
+
+/// Where [`requeue`] has moved a thread's sleep: its number, and the list. Written under the locks of the
+/// list that it leaves and the list that it comes to; a thread that does not find itself in a list, and finds
+/// the same here afterwards as before, is in none.
+pub struct Moved {
+    id: AtomicU64,
+    bucket: AtomicUsize,
+}
+
+impl Moved {
+    pub const fn new() -> Self {
+        Moved { id: AtomicU64::new(u64::MAX), bucket: AtomicUsize::new(0) }
+    }
+
+    /// Acquire pairs with the releases of `set`: a thread that sees the list sees the number, too.
+    fn of(&self, id: u64) -> Option<usize> {
+        let bucket = self.bucket.load(Acquire);
+        (self.id.load(Acquire) == id).then_some(bucket)
+    }
+
+    fn set(&self, id: u64, bucket: usize) {
+        self.id.store(id, Release);
+        self.bucket.store(bucket, Release);
+    }
+}
+
+struct Sleeper {
+    key: Key,
+    id: u64,
+    /// Wakers that name bits wake those who share one (FUTEX_WAIT_BITSET).
+    bits: u32,
+    /// The thread sleeps on other keys, too, and [`requeue`] wakes it: a thread knows one move.
+    is_one_of_many: bool,
+    thread: Arc<Thread>,
+}
+
+/// What ends a sleep besides a wake-up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sleep {
+    /// Nothing.
+    Deaf,
+    /// A fatal signal.
+    Killable,
+    /// Any signal that is not blocked.
+    Interruptible,
+}
+
+impl Sleep {
+    /// Of a thread's work, what ends the sleep.
+    pub fn ends_by(self) -> u32 {
+        match self {
+            Sleep::Deaf => 0,
+            Sleep::Killable => work::KILL,
+            Sleep::Interruptible => work::KILL | work::SIGNAL,
+        }
+    }
+}
+
+/// Why a sleep is over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Woken {
+    Waker,
+    Signal,
+    Time,
+}
+
+/// The calling thread in the list of a key. A wake-up counts from now on; it sleeps by
+/// [`sleep`](Self::sleep).
+pub struct Waiting {
+    key: Key,
+    id: u64,
+}
+
+/// Puts the calling thread into the list of `key`, if `holds`, which wakers cannot come in between with.
+pub fn enqueue_if(key: Key, holds: impl FnOnce() -> bool) -> Option<Waiting> {
+    jitter::stall();
+    let mut bucket = key.bucket().lock();
+    holds().then(|| push(&mut bucket, key, u32::MAX, false))
+}
+
+/// Puts the calling thread into the list of `key`, for wakers of these bits.
+pub fn enqueue(key: Key, bits: u32) -> Waiting {
+    push(&mut key.bucket().lock(), key, bits, false)
+}
+
+/// The same, of a thread that sleeps on others as well, by [`sleep_any`].
+pub fn enqueue_one_of_many(key: Key) -> Waiting {
+    push(&mut key.bucket().lock(), key, u32::MAX, true)
+}
+
+fn push(bucket: &mut VecDeque<Sleeper>, key: Key, bits: u32, is_one_of_many: bool) -> Waiting {
+    let id = NEXT.fetch_add(1, Relaxed);
+    bucket.push_back(Sleeper { key, id, bits, is_one_of_many, thread: Thread::hold_current() });
+    Waiting { key, id }
+}
+
+impl Waiting {
+    /// Sleeps until a wake-up, what `how` says, or the deadline, in nanoseconds since the start.
+    pub fn sleep(self, how: Sleep, deadline: u64) -> Woken {
+        let _alarm = Alarm::set(deadline);
+        let here = current();
+        loop {
+            if !self.is_listed() {
+                return Woken::Waker;
+            }
+            let early = if here.work.load(Relaxed) & how.ends_by() != 0 {
+                Woken::Signal
+            } else if clock::now_ns() >= deadline {
+                Woken::Time
+            } else {
+                here.park();
+                continue;
+            };
+            return if self.cancel() { Woken::Waker } else { early };
+        }
+    }
+
+    fn is_listed(&self) -> bool {
+        self.find(|_, _| ()).is_some()
+    }
+
+    /// Takes the thread out of the list; whether a waker had done so already.
+    pub fn cancel(&self) -> bool {
+        let gone = self.find(|bucket, at| bucket.remove(at));
+        gone.is_none()
+    }
+
+    /// Calls `f` with the list that the thread is in, if it is in one, and its place there.
+    fn find<R>(&self, mut f: impl FnMut(&mut VecDeque<Sleeper>, usize) -> R) -> Option<R> {
+        let mut look = |index: usize| {
+            let mut bucket = TABLE[index].lock();
+            let at = bucket.iter().position(|sleeper| sleeper.id == self.id)?;
+            Some(f(&mut bucket, at))
+        };
+        if let Some(found) = look(self.key.index()) {
+            return Some(found);
+        }
+        let moved = &current().moved;
+        let mut index = moved.of(self.id)?;
+        loop {
+            if let Some(found) = look(index) {
+                return Some(found);
+            }
+            match moved.of(self.id) {
+                Some(now) if now != index => index = now,
+                _ => return None,
+            }
+        }
+    }
+}
+
+/// Wakes up to `wakes` that sleep on `from`, and has up to `moves` others sleep on `to` from now on. Returns
+/// how many were woken, and moved.
+pub fn requeue(from: Key, to: Key, wakes: usize, moves: usize) -> (usize, usize) {
+    let woken = wake(from, wakes);
+    if from == to {
+        return (woken, 0);
+    }
+    let (source, target) = (from.index(), to.index());
+    let (mut moved, mut at) = (0, 0);
+    // Two lists are locked in the order of their numbers.
+    let (mut first, mut second) = (TABLE[source.min(target)].lock(), None);
+    if source != target {
+        second = Some(TABLE[source.max(target)].lock());
+    }
+    while moved < moves {
+        let (leaves, comes) = match &mut second {
+            None => (&mut *first, None),
+            Some(second) if source < target => (&mut *first, Some(&mut **second)),
+            Some(second) => (&mut **second, Some(&mut *first)),
+        };
+        // Those before have been looked at.
+        let Some(behind) = leaves.iter().skip(at).position(|sleeper| sleeper.key == from) else { break };
+        at += behind;
+        let Some(mut sleeper) = leaves.remove(at) else { break };
+        if sleeper.is_one_of_many {
+            // It looks at its words again.
+            sleeper.thread.unpark();
+        } else {
+            sleeper.key = to;
+            sleeper.thread.moved.set(sleeper.id, target);
+            comes.unwrap_or(leaves).push_back(sleeper);
+        }
+        moved += 1;
+    }
+    (woken, moved)
+}
+
+/// Sleeps until any of these is woken, and takes the thread out of all their lists; returns which was woken, or
+/// else as [`Waiting::sleep`].
+pub fn sleep_any(all: &[Waiting], how: Sleep, deadline: u64) -> Result<usize, Woken> {
+    let _alarm = Alarm::set(deadline);
+    let here = current();
+    let woken = loop {
+        if all.iter().any(|waiting| !waiting.is_listed()) {
+            break Woken::Waker;
+        } else if here.work.load(Relaxed) & how.ends_by() != 0 {
+            break Woken::Signal;
+        } else if clock::now_ns() >= deadline {
+            break Woken::Time;
+        }
+        here.park();
+    };
+    cancel_all(all).ok_or(woken)
+}
+
+/// Takes the thread out of all these lists; returns the last that a waker has taken it out of already.
+pub fn cancel_all(all: &[Waiting]) -> Option<usize> {
+    let mut woken = None;
+    for (n, waiting) in all.iter().enumerate() {
+        if waiting.cancel() {
+            woken = Some(n);
+        }
+    }
+    woken
+}
+
+/// Wakes up to `most` that sleep on the key, the longest first; returns how many.
+pub fn wake(key: Key, most: usize) -> usize {
+    wake_bits(key, most, u32::MAX)
+}
+
+/// The same, those alone who share a bit.
+pub fn wake_bits(key: Key, most: usize, bits: u32) -> usize {
+    let mut woken = 0;
+    while woken < most {
+        let mut bucket = key.bucket().lock();
+        let at = bucket.iter().position(|sleeper| sleeper.key == key && sleeper.bits & bits != 0);
+        let Some(sleeper) = at.and_then(|at| bucket.remove(at)) else { break };
+        drop(bucket);
+        jitter::stall();
+        sleeper.thread.unpark();
+        woken += 1;
+    }
+    woken
+}

@@ -1,0 +1,81 @@
+//! What the boot protocol (PVH) hands over: command line, initial file system, memory map.
+
+use crate::arch::layout::direct;
+use core::ffi::CStr;
+
+const MAGIC: u32 = 0x336e_c578;
+/// Type of memory that is free to use.
+const RAM: u32 = 1;
+
+#[repr(C)]
+pub struct StartInfo {
+    magic: u32,
+    version: u32,
+    flags: u32,
+    modules: u32,
+    module_list: u64,
+    command_line: u64,
+    pub rsdp: u64,
+    memory_map: u64,
+    memory_entries: u32,
+    reserved: u32,
+}
+
+#[repr(C)]
+struct MapEntry {
+    at: u64,
+    bytes: u64,
+    kind: u32,
+    reserved: u32,
+}
+
+/// A part of physical memory, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    pub start: u64,
+    pub end: u64,
+}
+
+impl StartInfo {
+    /// What lies at this physical address.
+    ///
+    /// # Safety
+    ///
+    /// The boot protocol gave the address, and nobody has written there.
+    pub unsafe fn at(address: u64) -> &'static StartInfo {
+        // SAFETY: by the caller's promise; below 4 GiB, where the direct map is from the start.
+        let info = unsafe { &*direct::<StartInfo>(address) };
+        assert_eq!(info.magic, MAGIC, "this machine does not boot by PVH");
+        assert!(info.version >= 1, "the boot protocol gives no memory map");
+        info
+    }
+
+    pub fn command_line(&self) -> &'static str {
+        if self.command_line == 0 {
+            return "";
+        }
+        // SAFETY: a string that ends with a zero, by the protocol.
+        let text = unsafe { CStr::from_ptr(direct(self.command_line)) };
+        text.to_str().unwrap_or_default()
+    }
+
+    /// The first module: the initial file system, or a program.
+    pub fn module(&self) -> Option<Region> {
+        if self.modules == 0 {
+            return None;
+        }
+        // SAFETY: the list of modules, by the protocol: address and size of each.
+        let [start, bytes] = unsafe { *direct::<[u64; 2]>(self.module_list) };
+        Some(Region { start, end: start + bytes })
+    }
+
+    /// Memory that is free to use.
+    pub fn memory(&self) -> impl Iterator<Item = Region> + Clone {
+        // SAFETY: the memory map, by the protocol.
+        let map = unsafe {
+            core::slice::from_raw_parts(direct::<MapEntry>(self.memory_map), self.memory_entries as usize)
+        };
+        let ram = map.iter().filter(|entry| entry.kind == RAM);
+        ram.map(|entry| Region { start: entry.at, end: entry.at + entry.bytes })
+    }
+}
