@@ -6,11 +6,12 @@ use crate::arch::layout::direct;
 use crate::arch::{apic, clock, cpu, descriptors, features, jitter, report, serial};
 use crate::boot::smp;
 use crate::files::console::{self, Console};
+use crate::files::devices;
 use crate::files::open::Open;
 use crate::files::tree::{self, Node};
 use crate::memory::{self, frames, stacks, tlb};
 use crate::process::exec::{self, Strings};
-use crate::process::{self, Process, fault, limits, standstill, thread};
+use crate::process::{self, Process, fault, renew, standstill, thread, userfault};
 use crate::sched::{Thread, scheduler, timers};
 use crate::start_info::StartInfo;
 use crate::{options, proc, record};
@@ -46,7 +47,7 @@ extern "C" fn kernel_main(info: u64) -> ! {
     let module = info.module();
     memory::init(info, module);
     apic::init();
-    clock::calibrate();
+    apic::calibrate(clock::calibrate);
     clock::read_day();
     scheduler::init_cpu();
     smp::start_all(info.rsdp);
@@ -64,7 +65,7 @@ extern "C" fn kernel_main(info: u64) -> ! {
     let module = unsafe {
         core::slice::from_raw_parts(direct::<u8>(module.start), (module.end - module.start) as usize)
     };
-    tree::unpack(module, &[(b"proc", proc::root), (b"sys", proc::sys::root)]);
+    tree::unpack(module, &[(b"dev", dev), (b"proc", proc::root), (b"sys", proc::sys::root)]);
     run_first(strings(module, program));
     scheduler::idle()
 }
@@ -73,6 +74,11 @@ fn start_engine() {
     crate::platform::engine::start();
     crate::proc::settings::commit();
     crate::proc::settings::set_huge_pages(HugePageSize::Mib2, options::huge_pages());
+}
+
+/// The folder /dev.
+fn dev() -> Arc<Node> {
+    devices::folder((b"userfaultfd", Node::device(Arc::new(userfault::Maker))))
 }
 
 /// What traps call: with `arch` alone nothing is done about them.
@@ -141,7 +147,7 @@ fn run_first(mut strings: Strings) {
     process.auxv_at.store(strings.auxv_at(frame.rsp), Relaxed);
     *process.exe.lock() = Some(node);
     *process.space.lock() = Some(space.clone());
-    limits::renew(&process);
+    renew::renew(&process);
     let first = space.clone();
     let thread = Thread::of_program(process.pid, &process, space, &frame, &Vectors([[0; 16]; 16]));
     let thread = Arc::new(thread.expect("memory for a thread"));

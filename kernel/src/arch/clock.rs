@@ -1,6 +1,5 @@
 //! Nanoseconds since the start, by the time-stamp counter, which is the same on all processors.
 
-use crate::arch::apic;
 use core::arch::x86_64::_rdtsc;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use x86_64::instructions::port::Port;
@@ -40,16 +39,14 @@ pub fn entropy() -> u64 {
     counter()
 }
 
-/// Measures the counter, and the APIC's timer, against the old timer, whose speed is known.
-pub fn calibrate() {
-    apic::calibrate(|| {
-        let begin = counter();
-        wait_by_old_timer();
-        let turns = counter() - begin;
-        RATE.store((LOOK_NS << 32) / turns.max(1), Relaxed);
-        START.store(begin, Relaxed);
-        LOOK_NS
-    });
+/// Measures the counter against the old timer, whose speed is known; returns how many nanoseconds that took.
+pub fn calibrate() -> u64 {
+    let begin = counter();
+    wait_by_old_timer();
+    let turns = counter() - begin;
+    RATE.store((LOOK_NS << 32) / turns.max(1), Relaxed);
+    START.store(begin, Relaxed);
+    LOOK_NS
 }
 
 /// Waits, by channel 2 of the programmable interval timer.
@@ -73,7 +70,7 @@ fn wait_by_old_timer() {
 pub fn spin_us(us: u64) {
     let end = now_ns() + us * 1000;
     while now_ns() < end {
-        crate::arch::lock::relax();
+        core::hint::spin_loop();
     }
 }
 

@@ -1,7 +1,6 @@
 //! What of the processor is turned on, on each processor alike.
 
 use crate::arch::frame::Vectors;
-use crate::platform::user;
 use alloc::boxed::Box;
 use core::arch::x86_64::{__cpuid, __cpuid_count, _fxrstor64, _fxsave64};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -126,6 +125,9 @@ pub fn forbid_user() {
         unsafe { core::arch::asm!("clac", options(nostack, nomem)) };
     }
 }
+
+/// Copies from a program.
+pub type CopyIn = fn(u64, &mut [u8]) -> Result<(), Errno>;
 
 /// Room for x87, SSE and AVX registers, and PKRU.
 #[repr(C, align(64))]
@@ -257,14 +259,14 @@ impl VectorState {
     /// # Errors
     ///
     /// EFAULT.
-    pub fn read_from_program(at: u64) -> Result<Self, Errno> {
+    pub fn read_from_program(at: u64, copy_in: CopyIn) -> Result<Self, Errno> {
         let mut state = Self::new();
-        user::copy_in(at, &mut state.0[..Self::LEGACY])?;
+        copy_in(at, &mut state.0[..Self::LEGACY])?;
         let marked = state.word(Self::MARKS) as u32 == Self::MAGIC1
             && state.word(Self::MARKS + 16) as u32 as usize == Self::size();
         if Self::is_extended() && marked {
             let rest = Self::LEGACY..Self::size();
-            user::copy_in(at + Self::LEGACY as u64, &mut state.0[rest])?;
+            copy_in(at + Self::LEGACY as u64, &mut state.0[rest])?;
             let parts = state.word(Self::LEGACY) & PARTS.load(Relaxed);
             state.0[Self::LEGACY..Self::LEGACY + Self::HEADER].fill(0);
             state.put(Self::LEGACY, &parts.to_le_bytes());
@@ -288,9 +290,9 @@ impl VectorState {
     /// # Errors
     ///
     /// EFAULT; EINVAL: the header says what there is not, or that it is compacted.
-    pub fn take_from_tracer(&mut self, at: u64, bytes: usize) -> Result<(), Errno> {
+    pub fn take_from_tracer(&mut self, at: u64, bytes: usize, copy_in: CopyIn) -> Result<(), Errno> {
         const MXCSR_BITS: u64 = 0xffff;
-        user::copy_in(at, &mut self.0[..bytes])?;
+        copy_in(at, &mut self.0[..bytes])?;
         let mxcsr = self.word(Self::MXCSR) & 0xffff_ffff;
         let (parts, form) = (self.word(Self::LEGACY), self.word(Self::LEGACY + 8));
         let reserved = &self.0[Self::LEGACY + 16..Self::LEGACY + Self::HEADER];

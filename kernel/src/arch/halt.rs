@@ -1,6 +1,7 @@
 //! The end: by the program's exit status, or by a panic. `PROTOCOL.md` says what is heard of it.
 
-use crate::arch::report::report_now;
+use super::stretch;
+use crate::arch::report::{report_now, say};
 use crate::arch::serial;
 use core::panic::PanicInfo;
 use x86_64::instructions::{hlt, interrupts, port::Port};
@@ -11,9 +12,26 @@ const END: u8 = 1;
 /// Ends the machine with the first program's status. Its output comes before.
 pub fn exit(status: u8) -> ! {
     serial::drain();
-    crate::arch::stretch::tell();
+    tell_stretch();
     report_now!("status {status}");
     end()
+}
+
+/// Says how long interrupts were off at most, and where.
+fn tell_stretch() {
+    match stretch::longest() {
+        None => {}
+        Some((ns, stretch::IDLE)) => {
+            say!("interrupts were off for {ns} ns at most, until a processor halted")
+        }
+        Some((ns, stretch::HALF_WAY)) => {
+            say!("interrupts were off for {ns} ns at most, half-way through a call")
+        }
+        Some((ns, what)) if what & stretch::VECTOR != 0 => {
+            say!("interrupts were off for {ns} ns at most, in vector {}", what & !stretch::VECTOR)
+        }
+        Some((ns, call)) => say!("interrupts were off for {ns} ns at most, in call {call}"),
+    }
 }
 
 /// Ends the machine after a panic, of which the report has been told.

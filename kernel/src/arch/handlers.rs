@@ -44,7 +44,9 @@ static EARLY: Handlers = Handlers {
     tick: || {},
     preempt: || {},
     give_way: || {},
-    nonmaskable: |_| super::halt::stop(),
+    nonmaskable: |_| loop {
+        core::hint::spin_loop();
+    },
     is_stack_guard: |_| false,
 };
 

@@ -5,7 +5,6 @@
 
 use crate::arch::clock;
 use crate::arch::cpu::cpu;
-use crate::arch::report::say;
 use crate::options;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -37,18 +36,8 @@ pub fn end(what: u64) {
     }
 }
 
-/// Says the longest.
-pub fn tell() {
-    if options::measures_stretches() {
-        let longest = LONGEST.load(Relaxed);
-        let (ns, what) = (longest >> WHAT_BITS, longest & ((1 << WHAT_BITS) - 1));
-        match what {
-            IDLE => say!("interrupts were off for {ns} ns at most, until a processor halted"),
-            HALF_WAY => say!("interrupts were off for {ns} ns at most, half-way through a call"),
-            _ if what & VECTOR != 0 => {
-                say!("interrupts were off for {ns} ns at most, in vector {}", what & !VECTOR)
-            }
-            _ => say!("interrupts were off for {ns} ns at most, in call {what}"),
-        }
-    }
+/// The longest in nanoseconds, and by what it ended; none where it was not measured.
+pub fn longest() -> Option<(u64, u64)> {
+    let longest = LONGEST.load(Relaxed);
+    options::measures_stretches().then_some((longest >> WHAT_BITS, longest & ((1 << WHAT_BITS) - 1)))
 }

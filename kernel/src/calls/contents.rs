@@ -9,11 +9,12 @@ use crate::calls::files::{HERE, find};
 use crate::errno;
 use crate::files::CHARACTER;
 use crate::files::buffer::UserBuffer;
+use crate::files::node::node_of;
 use crate::files::open::Open;
 use crate::files::tree::Kind;
 use crate::platform::Machine;
 use crate::platform::user::UserPtr;
-use crate::process::limits;
+use crate::process::renew;
 use freehold::counted::Counted;
 use freehold::error::Errno;
 use freehold::file::Mapping;
@@ -80,7 +81,7 @@ fn seek_data(open: &Open, offset: u64, data: bool) -> Answer {
     if offset >= size {
         return Err(BEYOND);
     }
-    let is_archived = open.file.node().is_some_and(|node| node.is_archived);
+    let is_archived = node_of(&*open.file).is_some_and(|node| node.is_archived);
     let Some(mapping) = open.file.mapping().filter(|_| !is_archived) else {
         return Ok(if data { offset } else { size });
     };
@@ -115,7 +116,7 @@ fn ftruncate(frame: &mut Frame) -> Answer {
     let mapping = open.file.mapping().filter(|_| open.may_write()).ok_or(Errno::EINVAL)?;
     let _changing = open.hold_contents()?;
     set_size(mapping, size)?;
-    open.file.node().inspect(|node| node.touch());
+    node_of(&*open.file).inspect(|node| node.touch());
     Ok(0)
 }
 
@@ -124,7 +125,7 @@ fn set_size(mapping: &Counted<Mapping<Machine>>, size: u64) -> Result<(), Errno>
         return Err(Errno::EINVAL);
     }
     if size > mapping.size() {
-        limits::file_room(size - 1)?;
+        renew::file_room(size - 1)?;
     }
     mapping.truncate(size).map_err(|error| error.errno())
 }
@@ -147,14 +148,14 @@ fn fallocate(frame: &mut Frame) -> Answer {
     let keeps = mode & FALLOC_FL_KEEP_SIZE != 0;
     let _changing = open.hold_contents()?;
     if end > mapping.size() && mode == 0 {
-        limits::file_room(end - 1)?;
+        renew::file_room(end - 1)?;
     }
     match mode & !FALLOC_FL_KEEP_SIZE {
         0 => allocate(mapping, offset, end, keeps)?,
         FALLOC_FL_PUNCH_HOLE if keeps => mapping.punch(offset..end).map_err(|error| error.errno())?,
         _ => return Err(Errno::EOPNOTSUPP),
     }
-    open.file.node().inspect(|node| node.touch());
+    node_of(&*open.file).inspect(|node| node.touch());
     Ok(0)
 }
 

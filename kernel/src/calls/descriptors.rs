@@ -4,10 +4,11 @@ use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls};
 use crate::errno;
 use crate::files::buffer::{Part, UserBuffer};
+use crate::files::node::node_of;
 use crate::files::open::Open;
 use crate::files::{pipe, socket};
 use crate::platform::user::UserPtr;
-use crate::process::{limits, signal};
+use crate::process::{renew, signal};
 use crate::sched::current;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -229,7 +230,7 @@ fn add_seals(open: &Open, seals: u32) -> Answer {
         return Err(Errno::EPERM);
     }
     let mut seals = Seals::from_bits(seals).ok_or(Errno::EINVAL)?;
-    let can_run = open.file.node().is_some_and(|node| node.mode.load(Relaxed) & 0o111 != 0);
+    let can_run = node_of(&*open.file).is_some_and(|node| node.mode.load(Relaxed) & 0o111 != 0);
     if seals.contains(Seals::EXEC) && can_run {
         // A program that cannot become another.
         seals |= Seals::SHRINK | Seals::GROW | Seals::WRITE | Seals::FUTURE_WRITE;
@@ -320,7 +321,7 @@ fn make_pipe(out: u64, flags: u32) -> Answer {
 ///
 /// As [`Open::write`].
 pub fn put(open: &Open, at: Option<u64>, from: &mut UserBuffer<'_>) -> Answer {
-    let written = open.write(at, from, limits::file_room);
+    let written = open.write(at, from, renew::file_room);
     if written == Err(errno::EPIPE) {
         signal::to_itself(SIGPIPE);
     }

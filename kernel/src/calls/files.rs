@@ -3,7 +3,7 @@
 use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls};
 use crate::errno;
-use crate::files::node::NodeFile;
+use crate::files::node::{NodeFile, node_of};
 use crate::files::open::Open;
 use crate::files::tree::{self, Kind, Node};
 use crate::files::{File, names};
@@ -47,7 +47,7 @@ pub fn directory(descriptor: u64) -> Result<Arc<Node>, Errno> {
     if descriptor & 0xffff_ffff == HERE {
         return Ok(process.place().directory.lock().clone());
     }
-    process.files.get(descriptor & 0xffff_ffff)?.file.node().cloned().ok_or(errno::ENOTDIR)
+    node_of(&*process.files.get(descriptor & 0xffff_ffff)?.file).cloned().ok_or(errno::ENOTDIR)
 }
 
 /// What the path at `at` names.
@@ -187,7 +187,7 @@ fn read_link(descriptor: u64, at: u64, out: u64, room: u64) -> Answer {
 
 /// What a descriptor names, which was opened by O_PATH.
 fn directory_or_link(descriptor: u64) -> Result<Arc<Node>, Errno> {
-    current().process().files.get(descriptor)?.file.node().cloned().ok_or(Errno::ENOENT)
+    node_of(&*current().process().files.get(descriptor)?.file).cloned().ok_or(Errno::ENOENT)
 }
 
 fn getcwd(frame: &mut Frame) -> Answer {
@@ -204,7 +204,7 @@ fn getcwd(frame: &mut Frame) -> Answer {
 
 fn fchdir(frame: &mut Frame) -> Answer {
     let [descriptor, ..] = frame.args();
-    let node = current().process().files.get(descriptor)?.file.node().cloned().ok_or(errno::ENOTDIR)?;
+    let node = node_of(&*current().process().files.get(descriptor)?.file).cloned().ok_or(errno::ENOTDIR)?;
     enter(node)
 }
 

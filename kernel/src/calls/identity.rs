@@ -5,7 +5,7 @@ use crate::calls::answer::{Answer, Calls, nothing};
 use crate::calls::memory_options;
 use crate::platform::user::{self, UserPtr};
 use crate::process::ids::{Ids, Numbers};
-use crate::process::{self, Process, limits, signal};
+use crate::process::{self, Process, renew, signal};
 use crate::sched::current;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
@@ -77,7 +77,7 @@ fn store(to: [u64; 3], which: Which) -> Answer {
         saved: saved.unwrap_or(numbers.saved),
     };
     drop(ids);
-    limits::renew(process);
+    renew::renew(process);
     Ok(0)
 }
 

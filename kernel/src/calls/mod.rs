@@ -38,6 +38,8 @@ use crate::sched::current;
 use crate::{errno, options, record};
 use answer::{Answer, Call, Calls};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use freehold::error::Errno;
+use linux_raw_sys::general::__NR_restart_syscall;
 
 const COUNT: usize = 512;
 
@@ -68,6 +70,7 @@ static TABLE: [Call; COUNT] = {
         policies::CALLS,
         pidfds::CALLS,
         ptrace::CALLS,
+        &[(__NR_restart_syscall, restart)],
     ];
     let mut file = 0;
     while file < files.len() {
@@ -164,6 +167,17 @@ fn recorded(frame: &mut Frame, call: Call) -> UserAddr {
     perform(frame, call);
     record::call(number, args, frame, began);
     thread::before_user(frame)
+}
+
+/// A call that a signal has interrupted goes on.
+fn restart(frame: &mut Frame) -> Answer {
+    let thread = current();
+    let (call, deadline) = thread.restart.take().ok_or(Errno::EINTR)?;
+    frame.error = call.into();
+    thread.resumed.set(Some(deadline));
+    let answer = TABLE[call as usize](frame);
+    thread.resumed.set(None);
+    answer
 }
 
 #[cold]

@@ -6,6 +6,7 @@ use crate::calls::answer::{Answer, Calls};
 use crate::calls::descriptors::file;
 use crate::calls::time;
 use crate::files::epoll::Epoll;
+use crate::files::node::node_of;
 use crate::files::open::Open;
 use crate::files::table;
 use crate::platform::user::{self, UserPtr};
@@ -252,7 +253,7 @@ fn epoll_ctl(frame: &mut Frame) -> Answer {
     if Arc::ptr_eq(&set, &open) {
         return Err(Errno::EINVAL);
     }
-    if open.file.mapping().is_some() || open.file.node().is_some() {
+    if open.file.mapping().is_some() || node_of(&*open.file).is_some() {
         return Err(Errno::EPERM);
     }
     // `struct epoll_event` is packed: events, and the program's word.

@@ -13,11 +13,11 @@ use crate::platform::Space;
 use crate::platform::user::{self, UserPtr};
 use crate::process::clone::{self, Request};
 use crate::process::exec::{self, Strings};
-use crate::process::exit::{self, Status};
 use crate::process::reap::{self, Which};
 use crate::process::signal::frame::AlternateStack;
 use crate::process::signal::{self, Action, IGNORE, Info, MOST, job};
-use crate::process::{limits, trace};
+use crate::process::status::Status;
+use crate::process::{exit, renew, trace};
 use crate::sched::{current, scheduler, wait};
 use crate::{errno, record};
 use alloc::format;
@@ -162,14 +162,14 @@ fn become_program(space: Space, path: &[u8], name: Vec<u8>) {
     process.usage.program_ends(thread.space());
     *process.space.lock() = Some(space.clone());
     drop(thread.set_space(Some(space)));
-    wait::wake(clone::vfork_key(process), usize::MAX);
+    wait::wake(process.vfork_key(), usize::MAX);
     process.files.unshare();
     process.files.close_marked();
     process.has_executed.store(1, Relaxed);
     process.is_dumpable.store(1, Relaxed);
     // Of programs of 32 bits alone.
     process.personality.fetch_and(!memory::READ_IMPLIES_EXEC, Relaxed);
-    limits::renew(process);
+    renew::renew(process);
     process.timers.lock().forget();
     // Handlers were the old program's; what is ignored stays so.
     let kept = |action: Action| match action.handler {

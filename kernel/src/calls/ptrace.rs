@@ -5,7 +5,7 @@ use crate::arch::features::VectorState;
 use crate::arch::frame::{Frame, UserAddr};
 use crate::calls::answer::{Answer, Calls};
 use crate::platform::Space;
-use crate::platform::user::{self, UserPtr};
+use crate::platform::user::{self, UserPtr, copy_in};
 use crate::process::signal::{self, Info, MOST, job};
 use crate::process::trace::{self, EXIT_KILL, Mode, REGISTERS, SYSGOOD, State, Stop, TRACE_EXEC};
 use crate::process::{self, Process};
@@ -269,7 +269,7 @@ impl Tracee {
 
     fn set_image(&self, at: u64, bytes: usize) -> Result<(), Errno> {
         let mut image = self.image()?;
-        image.take_from_tracer(at, bytes)?;
+        image.take_from_tracer(at, bytes, copy_in)?;
         self.with_stop(|stop| {
             stop.vectors = image.copy();
             stop.has_vectors = true;

@@ -4,7 +4,7 @@
 use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls};
 use crate::calls::memory::reading_executes;
-use crate::files::node::allocated;
+use crate::files::pages::allocated;
 use crate::platform::engine;
 use crate::platform::user::UserPtr;
 use crate::process::segments::{

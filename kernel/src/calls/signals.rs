@@ -2,12 +2,11 @@
 
 use crate::arch::clock;
 use crate::arch::frame::Frame;
-use crate::calls::TABLE;
 use crate::calls::answer::{Answer, Calls};
 use crate::calls::time::duration;
 use crate::platform::user::UserPtr;
 use crate::process::signal::{self, ALWAYS, Action, Info, MOST, bit};
-use crate::process::{self, Process, itimers};
+use crate::process::{self, Process, ring};
 use crate::sched::wait::{self, Key, Sleep};
 use crate::sched::{Thread, current};
 use alloc::sync::Arc;
@@ -30,7 +29,6 @@ pub const CALLS: Calls = &[
     (__NR_tkill, tkill),
     (__NR_tgkill, tgkill),
     (__NR_pause, pause),
-    (__NR_restart_syscall, restart),
 ];
 
 fn check_size(bytes: u64) -> Result<(), Errno> {
@@ -150,7 +148,7 @@ fn sigtimedwait(frame: &mut Frame) -> Answer {
     let Some(mut info) = found else {
         return Err(if clock::now_ns() >= deadline { Errno::EAGAIN } else { Errno::EINTR });
     };
-    itimers::tell(current().process(), &mut info);
+    ring::tell(current().process(), &mut info);
     if let Some(out) = UserPtr::<[u64; 16]>::optional(out) {
         out.write(&info.words())?;
     }
@@ -274,14 +272,4 @@ fn tgsigqueueinfo(frame: &mut Frame) -> Answer {
 }
 
 /// A call that a signal has interrupted begins again, and ends when it would have.
-fn restart(frame: &mut Frame) -> Answer {
-    let thread = current();
-    let (call, deadline) = thread.restart.take().ok_or(Errno::EINTR)?;
-    frame.error = call.into();
-    thread.resumed.set(Some(deadline));
-    let answer = TABLE[call as usize](frame);
-    thread.resumed.set(None);
-    answer
-}
-
 const SI_TKILL: i32 = -6;

@@ -6,6 +6,7 @@ use crate::calls::answer::{Answer, Calls};
 use crate::calls::files::{HERE, directory, find, path};
 use crate::calls::time;
 use crate::files::Stat;
+use crate::files::node::node_of;
 use crate::files::tree::{Kind, Node};
 use crate::memory::{self, frames};
 use crate::platform::user::UserPtr;
@@ -172,12 +173,12 @@ fn statfs(frame: &mut Frame) -> Answer {
 fn fstatfs(frame: &mut Frame) -> Answer {
     let [descriptor, out, ..] = frame.args();
     let open = current().process().files.get(descriptor)?;
-    put_statfs(open.file.node().map_or(TMPFS, |node| kind_of(node)), out)
+    put_statfs(node_of(&*open.file).map_or(TMPFS, |node| kind_of(node)), out)
 }
 
 /// The node that a descriptor names.
 fn node(descriptor: u64) -> Result<Option<Arc<Node>>, Errno> {
-    Ok(current().process().files.get(descriptor)?.file.node().cloned())
+    Ok(node_of(&*current().process().files.get(descriptor)?.file).cloned())
 }
 
 fn chmod(frame: &mut Frame) -> Answer {

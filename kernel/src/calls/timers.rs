@@ -6,6 +6,7 @@ use crate::calls::answer::{Answer, Calls};
 use crate::calls::time::{SECOND, deadline, duration};
 use crate::platform::user::UserPtr;
 use crate::process::itimers::{self, Notify, Timer};
+use crate::process::ring::ring;
 use crate::process::signal::MOST;
 use crate::sched::current;
 use alloc::sync::Arc;
@@ -25,7 +26,7 @@ pub const CALLS: Calls = &[
 
 fn real() -> Arc<Timer> {
     let process = current().process();
-    process.timers.lock().real(process)
+    process.timers.lock().real(process.pid, ring)
 }
 
 fn alarm(frame: &mut Frame) -> Answer {
@@ -118,7 +119,10 @@ fn create(frame: &mut Frame) -> Answer {
     };
     let process = current().process();
     let by_default = |id: u32| Notify::Process(itimers::info(SIGALRM, id.into()));
-    let id = process.timers.lock().create(process, clock, |id| notify.unwrap_or_else(|| by_default(id)));
+    let id = process
+        .timers
+        .lock()
+        .create((process.pid, ring), clock, |id| notify.unwrap_or_else(|| by_default(id)));
     UserPtr::<u32>::new(out).write(&id)?;
     Ok(0)
 }

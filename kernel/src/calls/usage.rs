@@ -6,7 +6,7 @@ use crate::calls::answer::{Answer, Calls};
 use crate::calls::identity::of;
 use crate::memory;
 use crate::platform::user::{self, UserPtr};
-use crate::process::{self, Process, limits};
+use crate::process::{self, Process, limits, renew};
 use crate::sched::{current, scheduler};
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::PAGE_SIZE;
@@ -112,7 +112,7 @@ fn setrlimit(frame: &mut Frame) -> Answer {
 fn set(process: &Process, resource: u64, to: limits::Limit) -> Answer {
     let privileged = current().process().ids.lock().is_root();
     process.limits.lock().set(resource, to, privileged)?;
-    limits::renew(process);
+    renew::renew(process);
     Ok(0)
 }
 

@@ -2,10 +2,10 @@
 
 use crate::arch::random;
 use crate::files::buffer::UserBuffer;
+use crate::files::console::Console;
 use crate::files::tree::Node;
 use crate::files::{CHARACTER, File, Stat};
 use crate::platform::{Machine, engine};
-use crate::process::userfault;
 use alloc::sync::Arc;
 use freehold::counted::Counted;
 use freehold::error::Errno;
@@ -27,7 +27,7 @@ struct Device {
 }
 
 /// Names and nodes of all of them.
-pub fn all() -> impl Iterator<Item = (&'static [u8], Arc<Node>)> {
+fn all() -> impl Iterator<Item = (&'static [u8], Arc<Node>)> {
     let names: [(&'static [u8], Kind, u64); 5] = [
         (b"null", Kind::Null, 3),
         (b"zero", Kind::Zero, 5),
@@ -35,12 +35,10 @@ pub fn all() -> impl Iterator<Item = (&'static [u8], Arc<Node>)> {
         (b"random", Kind::Random, 8),
         (b"urandom", Kind::Random, 9),
     ];
-    let made = [(&b"userfaultfd"[..], Node::device(Arc::new(userfault::Maker)))];
-    let devices = names.into_iter().map(|(name, kind, minor)| {
+    names.into_iter().map(|(name, kind, minor)| {
         let zeroes = if kind == Kind::Zero { Mapping::zeroes(engine()).ok() } else { None };
         (name, Node::device(Arc::new(Device { kind, minor, zeroes })))
-    });
-    devices.chain(made)
+    })
 }
 
 impl File for Device {
@@ -72,4 +70,25 @@ impl File for Device {
     fn mapping(&self) -> Option<&Counted<Mapping<Machine>>> {
         self.zeroes.as_ref()
     }
+}
+
+/// The folder /dev, with one device that is made elsewhere.
+pub fn folder(other: (&'static [u8], Arc<Node>)) -> Arc<Node> {
+    let directory = Node::directory(0o755);
+    let console = || Node::device(Arc::new(Console));
+    let consoles = [(&b"console"[..], console()), (b"tty", console()), (b"ttyS0", console())];
+    for (name, node) in all().chain(consoles).chain([other]) {
+        directory.insert(name, node).expect("names that differ");
+    }
+    let links = [
+        (&b"fd"[..], &b"/proc/self/fd"[..]),
+        (b"stdin", b"fd/0"),
+        (b"stdout", b"fd/1"),
+        (b"stderr", b"fd/2"),
+    ];
+    for (name, target) in links {
+        directory.insert(name, Node::link(target)).expect("names that differ");
+    }
+    directory.insert(b"shm", Node::directory(0o1777)).expect("a name that differs");
+    directory
 }

@@ -144,11 +144,6 @@ pub trait File: Send + Sync {
     fn as_any(&self) -> Option<&dyn core::any::Any> {
         None
     }
-
-    /// The node of the tree, if it is one.
-    fn node(&self) -> Option<&alloc::sync::Arc<tree::Node>> {
-        None
-    }
 }
 
 /// POLLIN.

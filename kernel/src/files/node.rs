@@ -94,8 +94,8 @@ impl File for NodeFile {
         Ok(())
     }
 
-    fn node(&self) -> Option<&Arc<Node>> {
-        Some(&self.0)
+    fn as_any(&self) -> Option<&dyn core::any::Any> {
+        Some(self)
     }
 }
 
@@ -130,7 +130,7 @@ fn page_at(at: u64) -> PageIndex {
     PageIndex::new(at / PAGE_SIZE)
 }
 
-/// Bytes of the pages that a file has.
-pub fn allocated(mapping: &Mapping<Machine>) -> u64 {
-    mapping.present_pages() * mapping.page_bytes()
+/// The node of the tree that a file is, if it is one.
+pub fn node_of(file: &dyn File) -> Option<&Arc<Node>> {
+    Some(&file.as_any()?.downcast_ref::<NodeFile>()?.0)
 }

@@ -5,7 +5,8 @@ use crate::arch::lock::SpinLock;
 use crate::platform::Machine;
 use alloc::vec::Vec;
 use core::ops::Range;
-use freehold::file::{IoError, Pager};
+use freehold::object::Mapping;
+use freehold::object::{IoError, Pager};
 use freehold::platform::{Pfn, Platform};
 use freehold::{PAGE_SIZE, PageIndex, PageRange};
 
@@ -42,4 +43,9 @@ impl Pager<Machine> for Archived {
             self.gone.lock().push(start..end);
         }
     }
+}
+
+/// Bytes of the pages that a file has.
+pub fn allocated(mapping: &Mapping<Machine>) -> u64 {
+    mapping.present_pages() * mapping.page_bytes()
 }

@@ -4,9 +4,8 @@
 use crate::arch::clock;
 use crate::arch::lock::SpinLock;
 use crate::errno;
-use crate::files::console::Console;
-use crate::files::pages::Archived;
-use crate::files::{CHARACTER, DIRECTORY, File, LINK, REGULAR, Stat, devices, node};
+use crate::files::pages::{Archived, allocated};
+use crate::files::{CHARACTER, DIRECTORY, File, LINK, REGULAR, Stat};
 use crate::platform::{Machine, engine};
 use crate::sched::mutex::Mutex;
 use alloc::boxed::Box;
@@ -221,7 +220,7 @@ impl Node {
         };
         let allocated = match &self.kind {
             Kind::Regular(_) if self.is_archived => size.next_multiple_of(PAGE_SIZE),
-            Kind::Regular(mapping) => node::allocated(mapping),
+            Kind::Regular(mapping) => allocated(mapping),
             _ => 0,
         };
         let device = if let Kind::Device(file) = &self.kind { file.stat().device } else { 0 };
@@ -433,7 +432,7 @@ pub fn unpack(module: &'static [u8], mounts: &[Mount]) {
         let program = Node::archived(0o755, module).expect("memory for the first program");
         root.insert(b"program", program).expect("an empty directory");
     }
-    add_devices(&root);
+    root.insert(b"tmp", Node::directory(0o1777)).expect("a root without /tmp");
     for (name, make) in mounts {
         root.insert(name, make()).expect("names that differ");
     }
@@ -443,28 +442,6 @@ pub fn unpack(module: &'static [u8], mounts: &[Mount]) {
             crate::arch::report::say!("{name} of the initial file system is left out: {error:?}");
         }
     }
-}
-
-/// The devices, in /dev, and the directories that programs count on.
-fn add_devices(root: &Arc<Node>) {
-    let directory = Node::directory(0o755);
-    let console = || Node::device(Arc::new(Console));
-    let consoles = [(&b"console"[..], console()), (b"tty", console()), (b"ttyS0", console())];
-    for (name, node) in devices::all().chain(consoles) {
-        directory.insert(name, node).expect("names that differ");
-    }
-    let links = [
-        (&b"fd"[..], &b"/proc/self/fd"[..]),
-        (b"stdin", b"fd/0"),
-        (b"stdout", b"fd/1"),
-        (b"stderr", b"fd/2"),
-    ];
-    for (name, target) in links {
-        directory.insert(name, Node::link(target)).expect("names that differ");
-    }
-    directory.insert(b"shm", Node::directory(0o1777)).expect("a name that differs");
-    root.insert(b"dev", directory).expect("a root without devices");
-    root.insert(b"tmp", Node::directory(0o1777)).expect("a root without /tmp");
 }
 
 fn add(root: &Arc<Node>, entry: &cpio::Entry<'static>) -> Result<(), Errno> {

@@ -1,8 +1,9 @@
 //! The open files of processes: the folders fd and fdinfo.
 
+use crate::files::node::node_of;
 use crate::files::open::Open;
 use crate::files::tree::{self, Jump, Listing, Node};
-use crate::proc::{LINKED, PLAIN, number, text};
+use crate::proc::text::{LINKED, PLAIN, number, text};
 use crate::process::Process;
 use alloc::boxed::Box;
 use alloc::format;
@@ -27,13 +28,13 @@ impl Jump for Opened {
 
     fn node(&self) -> Result<Arc<Node>, Errno> {
         // What has no name is opened as what it is.
-        Ok(self.0.file.node().cloned().unwrap_or_else(|| Node::device(self.0.file.clone())))
+        Ok(node_of(&*self.0.file).cloned().unwrap_or_else(|| Node::device(self.0.file.clone())))
     }
 }
 
 /// What an open file is called.
 fn name_of(open: &Open) -> Vec<u8> {
-    match open.file.node() {
+    match node_of(&*open.file) {
         Some(node) => path_of(node, &open.name),
         None if open.name.ends_with(b":") => {
             let inode = open.file.stat().inode & 0xffff_ffff;

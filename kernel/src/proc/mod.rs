@@ -2,13 +2,13 @@
 //!
 //! | file | what |
 //! | --- | --- |
-//! | here | the folder /proc; files of text |
+//! | here | the folder /proc |
+//! | [`text`] | files of text |
 //! | [`system`] | the system as a whole: meminfo, cpuinfo, stat… |
 //! | [`settings`] | /proc/sys |
 //! | [`process`] | the folders of processes |
 //! | [`maps`] | what is mapped: maps, smaps, pagemap, mem |
 //! | [`clear_refs`] | clear_refs |
-//! | [`config`] | config.gz |
 //! | [`descriptors`] | the open files of processes |
 //! | [`sys`] | /sys |
 
@@ -19,11 +19,9 @@ pub mod process;
 pub mod settings;
 pub mod sys;
 pub mod system;
+pub mod text;
 
-use crate::arch::lock::SpinLock;
-use crate::files::buffer::UserBuffer;
 use crate::files::tree::{Jump, Listing, Node};
-use crate::files::{DIRECTORY, File, LINK, REGULAR, Stat};
 use crate::process as processes;
 use crate::sched::current;
 use alloc::boxed::Box;
@@ -31,93 +29,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use freehold::error::Errno;
-
-/// `d_type` of a directory, a link, a file.
-const FOLDER: u8 = (DIRECTORY >> 12) as u8;
-const LINKED: u8 = (LINK >> 12) as u8;
-const PLAIN: u8 = (REGULAR >> 12) as u8;
-
-type Make = Arc<dyn Fn() -> Result<Vec<u8>, Errno> + Send + Sync>;
-type Take = Arc<dyn Fn(&[u8]) -> Result<(), Errno> + Send + Sync>;
-
-/// An open file of text. The text is made when its beginning is read.
-struct Text {
-    make: Make,
-    take: Option<Take>,
-    text: SpinLock<Option<Arc<Vec<u8>>>>,
-}
-
-/// A file of text.
-pub fn text(make: impl Fn() -> Result<Vec<u8>, Errno> + Send + Sync + 'static) -> Arc<Node> {
-    file(0o444, Arc::new(make), None)
-}
-
-/// A file of text that takes what is written to it.
-pub fn setting(
-    make: impl Fn() -> Result<Vec<u8>, Errno> + Send + Sync + 'static,
-    take: impl Fn(&[u8]) -> Result<(), Errno> + Send + Sync + 'static,
-) -> Arc<Node> {
-    file(0o644, Arc::new(make), Some(Arc::new(take)))
-}
-
-fn file(mode: u32, make: Make, take: Option<Take>) -> Arc<Node> {
-    let maker = move || {
-        let (make, take) = (make.clone(), take.clone());
-        Ok(Arc::new(Text { make, take, text: SpinLock::new(None) }) as Arc<dyn File>)
-    };
-    Node::made(mode, Box::new(maker))
-}
-
-impl Text {
-    fn text(&self, from_start: bool) -> Result<Arc<Vec<u8>>, Errno> {
-        let kept = self.text.lock().clone();
-        match kept {
-            Some(text) if !from_start => Ok(text),
-            _ => {
-                let text = Arc::new((self.make)()?);
-                let before = self.text.lock().replace(text.clone());
-                drop(before);
-                Ok(text)
-            }
-        }
-    }
-}
-
-impl File for Text {
-    fn read(&self, at: u64, to: &mut UserBuffer<'_>, _: bool) -> Result<usize, Errno> {
-        let text = self.text(at == 0)?;
-        match text.get(at as usize..) {
-            Some(rest) if !rest.is_empty() => to.put(rest),
-            _ => Ok(0),
-        }
-    }
-
-    fn write(&self, _: u64, from: &mut UserBuffer<'_>, _: bool) -> Result<usize, Errno> {
-        let take = self.take.as_ref().ok_or(Errno::EACCES)?;
-        let mut bytes = [0; 256];
-        let taken = from.get(&mut bytes)?;
-        take(&bytes[..taken])?;
-        Ok(taken)
-    }
-
-    fn stat(&self) -> Stat {
-        Stat { inode: 1, mode: REGULAR | 0o444, links: 1, ..Stat::default() }
-    }
-
-    fn can_seek(&self) -> bool {
-        true
-    }
-}
-
-/// The number that a text begins with.
-///
-/// # Errors
-///
-/// EINVAL.
-pub fn number(text: &[u8]) -> Result<i64, Errno> {
-    let text = core::str::from_utf8(text).map_err(|_| Errno::EINVAL)?;
-    text.trim_matches(|c: char| c.is_whitespace() || c == '\0').parse().map_err(|_| Errno::EINVAL)
-}
+use text::{FOLDER, LINKED, PLAIN, number, text};
 
 /// A link whose text is made when it is read, and leads where that says.
 struct Pointer(fn() -> String);

@@ -6,7 +6,7 @@ use crate::files::{File, names};
 use crate::proc::clear_refs::clear_refs;
 use crate::proc::descriptors::Folder;
 use crate::proc::maps::{self, Memory, Pages, space};
-use crate::proc::{FOLDER, LINKED, PLAIN, number, setting, text};
+use crate::proc::text::{FOLDER, LINKED, PLAIN, number, setting, text};
 use crate::process::ids::Numbers;
 use crate::process::names::{auxv, short_name, up_to_zero};
 use crate::process::signal::{self, IGNORE, bit};

@@ -3,7 +3,7 @@
 use crate::files::tree::Node;
 use crate::memory;
 use crate::platform::engine;
-use crate::proc::{number, setting, text};
+use crate::proc::text::{number, setting, text};
 use crate::process::settings::{CORE_PATTERN, KEPT, SHM, kept};
 use alloc::format;
 use alloc::string::String;

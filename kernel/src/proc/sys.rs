@@ -6,7 +6,7 @@ use crate::memory::{self, frames};
 use crate::platform::engine;
 use crate::proc::settings::{huge_pages, insert, number_file, overcommit, set_huge_pages, set_overcommit};
 use crate::proc::system::Text;
-use crate::proc::{setting, text};
+use crate::proc::text::{setting, text};
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;

@@ -215,16 +215,11 @@ fn wait_for_vfork(child: &Arc<Process>) {
         other.as_ref().is_some_and(|other| freehold::counted::Counted::same(other, &space))
     };
     while shares() && !current().is_killed() {
-        let waiting = crate::sched::wait::enqueue(vfork_key(child), u32::MAX);
+        let waiting = crate::sched::wait::enqueue(child.vfork_key(), u32::MAX);
         if !shares() {
             waiting.cancel();
             return;
         }
         waiting.sleep(crate::sched::wait::Sleep::Killable, u64::MAX);
     }
-}
-
-/// The key that a process wakes when it leaves the space of its parent.
-pub fn vfork_key(child: &Process) -> crate::sched::wait::Key {
-    crate::sched::wait::Key::kernel(&raw const child.space as u64)
 }

@@ -12,10 +12,10 @@ use crate::files::node::NodeFile;
 use crate::files::open::Open;
 use crate::files::{names, tree};
 use crate::platform::{Machine, Space};
-use crate::process::exit::Status;
 use crate::process::names::{auxv, short_name};
 use crate::process::signal::{DUMPING, Info, bit};
-use crate::process::{Process, limits, settings, trace};
+use crate::process::status::Status;
+use crate::process::{Process, renew, settings, trace};
 use crate::sched::wait::{self, Key, Sleep, Woken};
 use crate::sched::{Thread, current, work};
 use alloc::format;
@@ -186,7 +186,7 @@ impl Core {
     fn put(&mut self, bytes: &[u8]) -> Result<(), Errno> {
         self.room = self.room.checked_sub(bytes.len() as u64).ok_or(Errno::ENOSPC)?;
         let written =
-            self.open.write(Some(self.at), &mut UserBuffer::from_kernel(bytes), limits::file_room)?;
+            self.open.write(Some(self.at), &mut UserBuffer::from_kernel(bytes), renew::file_room)?;
         self.at += written as u64;
         if written == bytes.len() { Ok(()) } else { Err(Errno::ENOSPC) }
     }

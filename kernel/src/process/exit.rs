@@ -5,71 +5,19 @@ use crate::platform::user::UserPtr;
 use crate::process::futex::{self, Word};
 use crate::process::observer::observer;
 use crate::process::signal::{self, IGNORE, Info, job};
-use crate::process::{self, Process, clone, dump, trace};
+use crate::process::status::Status;
+use crate::process::{self, Process, dump, trace};
 use crate::sched::wait::{self, Sleep, Woken};
 use crate::sched::{Thread, current, scheduler, work};
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use freehold::error::Errno;
-use linux_raw_sys::general::{CLD_DUMPED, CLD_EXITED, CLD_KILLED, SA_NOCLDWAIT, SIGCHLD, SIGKILL};
-
-/// How a process ended, as `wait4` tells it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Status(u32);
-
-impl Status {
-    pub fn by_exit(code: u8) -> Self {
-        Status(u32::from(code) << 8)
-    }
-
-    pub fn by_signal(signal: u8) -> Self {
-        Status(signal.into())
-    }
-
-    /// The same, with a core file.
-    pub fn with_core(self) -> Self {
-        Status(self.0 | 0x80)
-    }
-
-    /// The word that `wait4` stores.
-    pub fn word(self) -> u32 {
-        self.0
-    }
-
-    /// `si_code` and `si_status` of SIGCHLD.
-    pub fn code_and_value(self) -> (u32, u32) {
-        match self.0 & 0x7f {
-            0 => (CLD_EXITED, self.0 >> 8),
-            signal if self.0 & 0x80 != 0 => (CLD_DUMPED, signal),
-            signal => (CLD_KILLED, signal),
-        }
-    }
-
-    /// As a shell says it in one number.
-    fn code(self) -> u8 {
-        match self.0 & 0x7f {
-            0 => (self.0 >> 8) as u8,
-            signal => 128 + signal as u8,
-        }
-    }
-}
+use linux_raw_sys::general::{SA_NOCLDWAIT, SIGCHLD};
 
 /// Ends the process of the calling thread, and so all its threads.
 pub fn exit_group(status: Status) -> ! {
-    end_process(current().process(), status);
+    current().process().end(status);
     exit_thread()
-}
-
-/// Every thread of the process ends, as soon as it comes by. Called by `kill`, too. Of one that is being
-/// dumped all others do already, and SIGKILL alone is for the thread that dumps.
-pub fn end_process(process: &Process, status: Status) {
-    if process.dumping.lock().is_some() && status != Status::by_signal(SIGKILL as u8) {
-        return;
-    }
-    process.ending.lock().get_or_insert(status);
-    for thread in process.threads.lock().iter() {
-        thread.give_work(work::KILL);
-    }
 }
 
 /// Ends all other threads of the process, as exec does; returns when they have.
@@ -123,7 +71,7 @@ pub fn exit_thread() -> ! {
         if let Some(space) = space {
             here.process().usage.program_ends(&space);
         }
-        wait::wake(clone::vfork_key(here.process()), usize::MAX);
+        wait::wake(here.process().vfork_key(), usize::MAX);
         here.process().files.close_all();
     }
     (observer().exit)(last);

@@ -3,8 +3,7 @@
 
 use crate::arch::clock;
 use crate::arch::lock::SpinLock;
-use crate::process::signal::{self, Info};
-use crate::process::{self, Process};
+use crate::process::signal::types::Info;
 use crate::sched::timers::{self, Armed, Expire};
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -22,11 +21,16 @@ pub enum Notify {
     Thread(u32, Info),
 }
 
+/// Sends a timer's signal.
+pub type Ring = fn(&Timer) -> bool;
+
 pub struct Timer {
-    process: u32,
+    pub process: u32,
+    /// Sends its signal. False: that is pending already.
+    ring: Ring,
     /// The clock that timer_create named.
     pub clock: u32,
-    notify: Notify,
+    pub notify: Notify,
     state: SpinLock<State>,
 }
 
@@ -67,20 +71,8 @@ impl Timer {
         self.state.lock().told_overrun
     }
 
-    fn send(&self) -> bool {
-        let Some(process) = process::find(self.process) else { return true };
-        match self.notify {
-            Notify::Nobody => true,
-            Notify::Process(info) => signal::send(&process, None, info),
-            Notify::Thread(tid, info) => {
-                let thread = process.threads.lock().iter().find(|thread| thread.tid() == tid).cloned();
-                thread.is_none_or(|thread| signal::send(&process, Some(&thread), info))
-            }
-        }
-    }
-
     /// Its signal is taken: what it would have sent meanwhile is told with it.
-    fn tell(&self, info: &mut Info) {
+    pub fn tell(&self, info: &mut Info) {
         let mut state = self.state.lock();
         state.told_overrun = core::mem::take(&mut state.overrun);
         info.fields[0] |= u64::from(state.told_overrun) << 32;
@@ -102,7 +94,7 @@ impl Expire for Timer {
             state.armed = Some(timers::arm(next, self.clone()));
         }
         drop(state);
-        if !self.send() {
+        if !(self.ring)(&self) {
             let mut state = self.state.lock();
             state.overrun = state.overrun.saturating_add(1);
         }
@@ -120,17 +112,22 @@ pub struct Timers {
 
 impl Timers {
     /// ITIMER_REAL of a process.
-    pub fn real(&mut self, process: &Process) -> Arc<Timer> {
+    pub fn real(&mut self, process: u32, ring: Ring) -> Arc<Timer> {
         let info = Info::kernel(SIGALRM);
         let new = || {
             let state = SpinLock::new(State::default());
-            Arc::new(Timer { process: process.pid, clock: 1, notify: Notify::Process(info), state })
+            Arc::new(Timer { process, ring, clock: 1, notify: Notify::Process(info), state })
         };
         self.real.get_or_insert_with(new).clone()
     }
 
     /// A new one; returns its number. `notify` is made of that.
-    pub fn create(&mut self, process: &Process, clock: u32, notify: impl FnOnce(u32) -> Notify) -> u32 {
+    pub fn create(
+        &mut self,
+        (process, ring): (u32, Ring),
+        clock: u32,
+        notify: impl FnOnce(u32) -> Notify,
+    ) -> u32 {
         let id = self.next_id;
         self.next_id += 1;
         let state = SpinLock::new(State::default());
@@ -138,7 +135,7 @@ impl Timers {
         if let Notify::Process(info) | Notify::Thread(_, info) = &mut notify {
             info.fields[0] = id.into();
         }
-        let timer = Timer { process: process.pid, clock, notify, state };
+        let timer = Timer { process, ring, clock, notify, state };
         self.by_id.insert(id, Arc::new(timer));
         id
     }
@@ -168,14 +165,4 @@ impl Timers {
 /// The signal that a timer sends by itself.
 pub fn info(signal: u32, value: u64) -> Info {
     Info { signal, code: SI_TIMER, fields: [0, value, 0, 0], ..Info::default() }
-}
-
-/// A timer's signal is taken by a thread of the process.
-pub fn tell(process: &Process, info: &mut Info) {
-    if info.code == SI_TIMER {
-        let timer = process.timers.lock().get(info.fields[0] as u32);
-        if let Some(timer) = timer {
-            timer.tell(info);
-        }
-    }
 }

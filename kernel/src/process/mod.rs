@@ -13,10 +13,13 @@ pub mod names;
 pub mod observer;
 pub mod pidfd;
 pub mod reap;
+pub mod renew;
+pub mod ring;
 pub mod segments;
 pub mod settings;
 pub mod signal;
 pub mod standstill;
+pub mod status;
 pub mod thread;
 pub mod trace;
 pub mod userfault;
@@ -25,17 +28,18 @@ use crate::arch::lock::SpinLock;
 use crate::files::table::FileTable;
 use crate::files::tree::{self, Node};
 use crate::platform::Space;
-use crate::process::exit::Status;
 use crate::process::ids::Ids;
 use crate::process::itimers::Timers;
 use crate::process::limits::Limits;
-use crate::process::signal::{Action, Actions, Signals};
-use crate::process::trace::Tracees;
-use crate::sched::Thread;
+use crate::process::signal::types::{Action, Actions, Signals};
+use crate::process::status::Status;
+use crate::sched::wait::Key;
+use crate::sched::{Thread, work};
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use linux_raw_sys::general::SIGKILL;
 
 static NEXT_PID: AtomicU32 = AtomicU32::new(1);
 /// Every process that was not waited for yet.
@@ -125,6 +129,13 @@ impl Place {
 pub struct Shares {
     pub files: bool,
     pub place: bool,
+}
+
+/// Tracees of a process, and those that have ended and were not waited for.
+#[derive(Default)]
+pub struct Tracees {
+    pub live: Vec<(Arc<Process>, Arc<Thread>)>,
+    pub ended: Vec<(u32, Arc<Process>, Status)>,
 }
 
 /// A process.
@@ -259,6 +270,23 @@ impl Process {
         }
     }
 
+    /// Every thread of the process ends, as soon as it comes by. Called by `kill`, too. Of one that is being
+    /// dumped all others do already, and SIGKILL alone is for the thread that dumps.
+    pub fn end(&self, status: Status) {
+        if self.dumping.lock().is_some() && status != Status::by_signal(SIGKILL as u8) {
+            return;
+        }
+        self.ending.lock().get_or_insert(status);
+        for thread in self.threads.lock().iter() {
+            thread.give_work(work::KILL);
+        }
+    }
+
+    /// The key that it wakes when it leaves the space of its parent.
+    pub fn vfork_key(&self) -> Key {
+        Key::kernel(&raw const self.space as u64)
+    }
+
     /// The thread can be found from now on.
     pub fn add(&self, thread: Arc<Thread>) {
         self.unended.fetch_add(1, Relaxed);
@@ -328,18 +356,18 @@ impl Process {
     }
 
     /// The key that is woken when a thread ends.
-    pub fn thread_key(&self) -> crate::sched::wait::Key {
-        crate::sched::wait::Key::kernel(&raw const self.threads as u64)
+    pub fn thread_key(&self) -> Key {
+        Key::kernel(&raw const self.threads as u64)
     }
 
     /// The key that is woken when the process has ended.
-    pub fn end_key(&self) -> crate::sched::wait::Key {
-        crate::sched::wait::Key::kernel(&raw const self.status as u64)
+    pub fn end_key(&self) -> Key {
+        Key::kernel(&raw const self.status as u64)
     }
 
     /// The key that a process sleeps on which waits for its children.
-    pub fn child_key(&self) -> crate::sched::wait::Key {
-        crate::sched::wait::Key::kernel(&raw const self.children as u64)
+    pub fn child_key(&self) -> Key {
+        Key::kernel(&raw const self.children as u64)
     }
 }
 

@@ -1,8 +1,8 @@
 //! Waiting for children: what has become of them, told once.
 
 use crate::errno;
-use crate::process::exit::Status;
-use crate::process::signal::job::Report;
+use crate::process::signal::types::Report;
+use crate::process::status::Status;
 use crate::process::{self, Process};
 use crate::sched::current;
 use crate::sched::wait::{self, Sleep, Woken};

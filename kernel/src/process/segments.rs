@@ -2,7 +2,7 @@
 
 use crate::arch::clock;
 use crate::arch::lock::SpinLock;
-use crate::files::node::allocated;
+use crate::files::pages::allocated;
 use crate::platform::Machine;
 use crate::process::settings;
 use alloc::collections::BTreeMap;

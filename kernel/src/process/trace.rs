@@ -10,14 +10,13 @@ use crate::arch::frame::{Frame, UserAddr};
 use crate::arch::lock::SpinLock;
 use crate::options;
 use crate::process::Process;
-use crate::process::exit::Status;
 use crate::process::signal::frame::vectors_of;
 use crate::process::signal::{self, Info, job};
+use crate::process::status::Status;
 use crate::sched::wait::{self, Key, Sleep, Woken};
 use crate::sched::{Thread, current, work};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use freehold::error::Errno;
 use linux_raw_sys::general::*;
@@ -79,13 +78,6 @@ pub struct Stop {
     pub told: bool,
     /// It goes on, with this signal, or none: 0.
     pub resumed: Option<u32>,
-}
-
-/// Tracees of a process, and those that have ended and were not waited for.
-#[derive(Default)]
-pub struct Tracees {
-    pub live: Vec<(Arc<Process>, Arc<Thread>)>,
-    pub ended: Vec<(u32, Arc<Process>, Status)>,
 }
 
 impl Trace {
@@ -204,7 +196,7 @@ pub fn tracer_ends(tracer: &Process) {
         let kills = thread.trace.state.lock().options & EXIT_KILL != 0;
         end(tracer, thread, 0);
         if kills {
-            crate::process::exit::end_process(process, Status::by_signal(SIGKILL as u8));
+            process.end(Status::by_signal(SIGKILL as u8));
         }
     }
 }

@@ -6,7 +6,7 @@
 //! least, which is where the thread stood that was picked last: so sleep is no credit. A thread that comes
 //! interrupts one that is ahead of it by [`AHEAD_NS`].
 
-use super::thread::{Thread, current, work};
+use super::thread::{PARKED, RUNNABLE, Thread, UNPARKED, current, work};
 use super::timers;
 use crate::arch::cpu::{self, MAX_CPUS, PerCpu, cpu};
 use crate::arch::frame::{Frame, UserAddr};
@@ -20,7 +20,7 @@ use alloc::sync::Arc;
 use core::ptr;
 use core::sync::atomic::{
     AtomicU64,
-    Ordering::{Acquire, Relaxed, Release, SeqCst},
+    Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
 };
 use linux_raw_sys::general::__NR_clone;
 use x86_64::registers::model_specific::Msr;
@@ -392,5 +392,36 @@ pub fn load_bases(thread: &Thread) {
     unsafe {
         Msr::new(FS_BASE).write(thread.fs_base.get().get());
         Msr::new(USER_GS_BASE).write(thread.gs_base.get().get());
+    }
+}
+
+impl Thread {
+    /// Sleeps until somebody unparks, or has since the last time. May return for nothing.
+    pub fn park(&self) {
+        debug_assert!(ptr::eq(self, current()));
+        // Acquire pairs with the release of `unpark`, here and in the exchange of the scheduler.
+        if self.state.compare_exchange(RUNNABLE, PARKED, AcqRel, Acquire).is_err() {
+            self.state.swap(RUNNABLE, Acquire);
+            return;
+        }
+        jitter::stall();
+        block();
+    }
+
+    /// Ends its park, or the one that comes.
+    pub fn unpark(self: &Arc<Self>) {
+        let step = |state| Some(if state == PARKED { RUNNABLE } else { UNPARKED });
+        // Release pairs with the acquires of `park`: the thread sees why it was woken.
+        if self.state.fetch_update(AcqRel, Relaxed, step) == Ok(PARKED) {
+            jitter::stall();
+            enqueue(self.clone());
+        }
+    }
+
+    /// Adds work to do before its program goes on, and ends what it waits for.
+    pub fn give_work(self: &Arc<Self>, bits: u32) {
+        self.work.fetch_or(bits, AcqRel);
+        self.unpark();
+        kick(self);
     }
 }

@@ -1,9 +1,8 @@
 //! A thread: its stack, the registers that the kernel does not use itself, whether it sleeps.
 
-use super::{scheduler, wait};
+use crate::arch::cpu;
 use crate::arch::features::VectorState;
 use crate::arch::frame::{Frame, UserAddr, Vectors};
-use crate::arch::{cpu, jitter};
 use crate::memory::stacks::{self, Stack};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -12,7 +11,7 @@ use core::cell::{Cell, UnsafeCell};
 use core::ptr;
 use core::sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64, AtomicUsize,
-    Ordering::{AcqRel, Acquire, Relaxed},
+    Ordering::{Acquire, Relaxed, Release},
 };
 use freehold_kit::SpaceCpus;
 
@@ -21,7 +20,7 @@ pub const RUNNABLE: u32 = 0;
 /// `state`: sleeps, and is in no processor's queue.
 pub const PARKED: u32 = 1;
 /// `state`: runs, and its next park returns at once.
-const UNPARKED: u32 = 2;
+pub(super) const UNPARKED: u32 = 2;
 
 /// A thread. Fields in cells are its own: it alone uses them, while it runs, or its maker before.
 pub struct Thread {
@@ -51,7 +50,7 @@ pub struct Thread {
     /// Its place among those that wait for a processor: how long it has run, as the scheduler counts.
     pub virtual_ns: AtomicU64,
     /// Where a requeued futex has moved its sleep: see `wait`.
-    pub(super) moved: wait::Moved,
+    pub(super) moved: Moved,
     /// What it is of a program: a `process::thread::PosixThread`.
     pub data: Box<dyn Any + Send + Sync>,
 }
@@ -126,7 +125,7 @@ impl Thread {
             mmu: Cell::new(ptr::null()),
             ran_ns: AtomicU64::new(0),
             virtual_ns: AtomicU64::new(0),
-            moved: wait::Moved::new(),
+            moved: Moved::new(),
             data: Box::new(()),
         }
     }
@@ -165,35 +164,6 @@ impl Thread {
         unsafe { (*other.vectors.get()).save() };
     }
 
-    /// Sleeps until somebody unparks, or has since the last time. May return for nothing.
-    pub fn park(&self) {
-        debug_assert!(ptr::eq(self, current()));
-        // Acquire pairs with the release of `unpark`, here and in the exchange of the scheduler.
-        if self.state.compare_exchange(RUNNABLE, PARKED, AcqRel, Acquire).is_err() {
-            self.state.swap(RUNNABLE, Acquire);
-            return;
-        }
-        jitter::stall();
-        scheduler::block();
-    }
-
-    /// Ends its park, or the one that comes.
-    pub fn unpark(self: &Arc<Self>) {
-        let step = |state| Some(if state == PARKED { RUNNABLE } else { UNPARKED });
-        // Release pairs with the acquires of `park`: the thread sees why it was woken.
-        if self.state.fetch_update(AcqRel, Relaxed, step) == Ok(PARKED) {
-            jitter::stall();
-            scheduler::enqueue(self.clone());
-        }
-    }
-
-    /// Adds work to do before its program goes on, and ends what it waits for.
-    pub fn give_work(self: &Arc<Self>, bits: u32) {
-        self.work.fetch_or(bits, AcqRel);
-        self.unpark();
-        scheduler::kick(self);
-    }
-
     /// Whether it sleeps.
     pub fn is_parked(&self) -> bool {
         self.state.load(Relaxed) == PARKED
@@ -212,5 +182,30 @@ impl Thread {
             Arc::increment_strong_count(thread);
             Arc::from_raw(thread)
         }
+    }
+}
+
+/// Where [`requeue`] has moved a thread's sleep: its number, and the list. Written under the locks of the
+/// list that it leaves and the list that it comes to; a thread that does not find itself in a list, and finds
+/// the same here afterwards as before, is in none.
+pub struct Moved {
+    id: AtomicU64,
+    bucket: AtomicUsize,
+}
+
+impl Moved {
+    pub const fn new() -> Self {
+        Moved { id: AtomicU64::new(u64::MAX), bucket: AtomicUsize::new(0) }
+    }
+
+    /// Acquire pairs with the releases of `set`: a thread that sees the list sees the number, too.
+    pub(super) fn of(&self, id: u64) -> Option<usize> {
+        let bucket = self.bucket.load(Acquire);
+        (self.id.load(Acquire) == id).then_some(bucket)
+    }
+
+    pub(super) fn set(&self, id: u64, bucket: usize) {
+        self.id.store(id, Release);
+        self.bucket.store(bucket, Release);
     }
 }

@@ -8,10 +8,7 @@ use crate::sched::timers::Alarm;
 use crate::sched::{Thread, work};
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
-use core::sync::atomic::{
-    AtomicU64, AtomicUsize,
-    Ordering::{Acquire, Relaxed, Release},
-};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const BUCKETS: usize = 256;
 
@@ -41,31 +38,6 @@ impl Key {
 
     fn bucket(self) -> &'static Bucket {
         &TABLE[self.index()]
-    }
-}
-
-/// Where [`requeue`] has moved a thread's sleep: its number, and the list. Written under the locks of the
-/// list that it leaves and the list that it comes to; a thread that does not find itself in a list, and finds
-/// the same here afterwards as before, is in none.
-pub struct Moved {
-    id: AtomicU64,
-    bucket: AtomicUsize,
-}
-
-impl Moved {
-    pub const fn new() -> Self {
-        Moved { id: AtomicU64::new(u64::MAX), bucket: AtomicUsize::new(0) }
-    }
-
-    /// Acquire pairs with the releases of `set`: a thread that sees the list sees the number, too.
-    fn of(&self, id: u64) -> Option<usize> {
-        let bucket = self.bucket.load(Acquire);
-        (self.id.load(Acquire) == id).then_some(bucket)
-    }
-
-    fn set(&self, id: u64, bucket: usize) {
-        self.id.store(id, Release);
-        self.bucket.store(bucket, Release);
     }
 }
 

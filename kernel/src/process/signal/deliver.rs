@@ -3,11 +3,11 @@
 use crate::arch::frame::Frame;
 use crate::arch::report::say;
 use crate::options;
-use crate::process::exit::{self, Status};
 use crate::process::signal::{
     ALWAYS, Action, DEFAULT, IGNORE, Info, Set, bit, force, force_default, frame, job, refresh, restart,
 };
-use crate::process::{dump, itimers, trace};
+use crate::process::status::Status;
+use crate::process::{dump, exit, ring, trace};
 use crate::sched::{Thread, current, work};
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use linux_raw_sys::general::*;
@@ -123,7 +123,7 @@ fn next(here: &Thread, mut given: Option<Info>) -> Next {
                     actions[signal as usize].handler = DEFAULT;
                 }
                 let mut info = info;
-                itimers::tell(process, &mut info);
+                ring::tell(process, &mut info);
                 return Next::Handle(info, action);
             }
         }

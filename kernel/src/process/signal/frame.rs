@@ -10,7 +10,7 @@
 
 use crate::arch::features::{self, VectorState};
 use crate::arch::frame::{Frame, USER_CODE, USER_DATA, Vectors};
-use crate::platform::user::{self, UserPtr};
+use crate::platform::user::{self, UserPtr, copy_in};
 use crate::process::signal::{Action, Info, force};
 use crate::sched::{Thread, current};
 use freehold::error::Errno;
@@ -163,7 +163,7 @@ fn restore(frame: &mut Frame) -> Result<u64, Errno> {
         let words = UserPtr::<[u64; INFO]>::new(at).read()?;
         let image = match words[VECTORS] {
             0 => VectorState::new(),
-            at => VectorState::read_from_program(at)?,
+            at => VectorState::read_from_program(at, copy_in)?,
         };
         Ok::<_, Errno>((words, image))
     })?;

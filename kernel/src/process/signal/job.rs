@@ -4,47 +4,12 @@
 //! one to come tells the parent. SIGCONT ends it, whether it is ignored or not.
 
 use crate::process::Process;
+use crate::process::signal::types::Report;
 use crate::process::signal::{Info, Signals, send};
 use crate::sched::wait::{self, Key, Sleep, Woken};
 use crate::sched::{current, work};
 use alloc::sync::Arc;
 use linux_raw_sys::general::*;
-
-/// What a parent may be told once of a child that lives.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Report {
-    /// By this signal.
-    Stopped(u32),
-    Continued,
-}
-
-/// Under the lock of the process's signals.
-#[derive(Default)]
-pub struct Job {
-    /// The signal that stops the process.
-    stop: Option<u32>,
-    /// How often it was stopped.
-    number: u64,
-    /// Threads that have stopped.
-    stopped: usize,
-    /// What the parent has not been told by a wait.
-    pub report: Option<Report>,
-}
-
-impl Job {
-    pub fn is_stopping(&self) -> bool {
-        self.stop.is_some()
-    }
-
-    /// Whether there was a stop, which is over.
-    pub(super) fn resume(&mut self) -> bool {
-        if self.stop.take().is_none() {
-            return false;
-        }
-        self.report = Some(Report::Continued);
-        true
-    }
-}
 
 fn key(process: &Process) -> Key {
     Key::kernel(&raw const process.signals as u64)

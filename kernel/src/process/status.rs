@@ -1,0 +1,44 @@
+//! How a process ended.
+
+use linux_raw_sys::general::{CLD_DUMPED, CLD_EXITED, CLD_KILLED};
+
+/// How a process ended, as `wait4` tells it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Status(u32);
+
+impl Status {
+    pub fn by_exit(code: u8) -> Self {
+        Status(u32::from(code) << 8)
+    }
+
+    pub fn by_signal(signal: u8) -> Self {
+        Status(signal.into())
+    }
+
+    /// The same, with a core file.
+    pub fn with_core(self) -> Self {
+        Status(self.0 | 0x80)
+    }
+
+    /// The word that `wait4` stores.
+    pub fn word(self) -> u32 {
+        self.0
+    }
+
+    /// `si_code` and `si_status` of SIGCHLD.
+    pub fn code_and_value(self) -> (u32, u32) {
+        match self.0 & 0x7f {
+            0 => (CLD_EXITED, self.0 >> 8),
+            signal if self.0 & 0x80 != 0 => (CLD_DUMPED, signal),
+            signal => (CLD_KILLED, signal),
+        }
+    }
+
+    /// As a shell says it in one number.
+    pub fn code(self) -> u8 {
+        match self.0 & 0x7f {
+            0 => (self.0 >> 8) as u8,
+            signal => 128 + signal as u8,
+        }
+    }
+}
