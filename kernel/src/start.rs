@@ -81,7 +81,7 @@ fn dev() -> Arc<Node> {
     devices::folder((b"userfaultfd", Node::device(Arc::new(userfault::Maker))))
 }
 
-/// What traps call: with `arch` alone nothing is done about them.
+/// The functions that `arch` calls.
 static HANDLERS: Handlers = Handlers {
     answer_flushes: tlb::answer,
     page_fault: fault::page,

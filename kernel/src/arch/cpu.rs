@@ -111,7 +111,7 @@ pub fn current() -> *const () {
     thread
 }
 
-/// What each processor has for itself of something: an array of these, by [`number`].
+/// A value of one processor, in an array that [`number`] indexes.
 #[repr(align(128))]
 pub struct PerCpu<T>(UnsafeCell<T>);
 

@@ -1,4 +1,4 @@
-# Ways into the kernel and out of it. A frame (arch/trap.rs, `Frame`) is pushed whichever way it was, below
+# Ways into the kernel and out of it. A frame (arch/frame.rs, `Frame`) is pushed whichever way it was, below
 # it the 16 vector registers, which programs keep over system calls and the kernel uses. Interrupts are off.
 .section .text
 .macro PUSH_REGISTERS

@@ -77,11 +77,11 @@ impl Frame {
 /// An address below the end of a program's address space.
 ///
 /// `iretq`, `sysretq` and `wrmsr` fault in the kernel if the instruction pointer or the segment base that
-/// they load is not canonical. So they load values of this type only: [`task::before_user`] returns the
+/// they load is not canonical. So they load values of this type only: [`before_user`] returns the
 /// address of a program's next instruction, and a [`Thread`] has the bases of fs and gs. A stack pointer needs
 /// no check: the processor loads any value, and the program's first use of the stack faults.
 ///
-/// [`task::before_user`]: crate::process::thread::before_user
+/// [`before_user`]: super::handlers::Handlers::before_user
 /// [`Thread`]: crate::sched::Thread
 ///
 /// # Invariants

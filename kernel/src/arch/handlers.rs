@@ -1,12 +1,11 @@
-//! What the processor's traps, and waits of its locks, call of the kernel above: a table that is installed at
-//! boot.
+//! The table of functions by which traps and waiting locks call the kernel above. Boot installs it.
 
 use super::frame::{Frame, UserAddr};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use freehold::fault::{Access, FaultError};
 
-/// What is done about traps.
+/// Functions of the kernel above.
 pub struct Handlers {
     /// Answers the flushes that other processors wait for.
     pub answer_flushes: fn(),
@@ -32,8 +31,8 @@ pub struct Handlers {
     pub is_stack_guard: fn(u64) -> bool,
 }
 
-/// Until the table is installed only one processor runs, and interrupts are off: nothing is called but
-/// `answer_flushes` and what a fault of the kernel asks.
+/// Until boot installs its table only one processor runs, with interrupts off. Only `answer_flushes` and
+/// `is_stack_guard` are called.
 static EARLY: Handlers = Handlers {
     answer_flushes: || {},
     page_fault: |_, _, _| Err(FaultError::Killed),
@@ -60,6 +59,6 @@ pub fn install(handlers: &'static Handlers) {
 
 #[inline(always)]
 pub fn handlers() -> &'static Handlers {
-    // SAFETY: from a reference that lives for ever; nobody writes to it.
+    // SAFETY: from a reference that lives for ever, to a constant.
     unsafe { &*INSTALLED.load(Relaxed) }
 }

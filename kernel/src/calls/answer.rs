@@ -1,4 +1,4 @@
-//! What calls are: functions of a frame, and their answers.
+//! Types of system calls: functions of a frame, and their answers.
 
 use crate::arch::frame::Frame;
 use freehold::error::Errno;

@@ -1,4 +1,4 @@
-//! Grace periods: what a processor has read before its last quiescent state it does not use any more.
+//! Grace periods.
 
 use crate::arch::cpu::MAX_CPUS;
 use freehold_kit::{Qsbr, QsbrCpu};

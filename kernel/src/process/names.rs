@@ -1,11 +1,11 @@
-//! What a process is called, and what the kernel told its program when it began.
+//! Names of processes, and the auxiliary vectors of their programs.
 
 use crate::process::Process;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::remote::AccessMode;
 
-/// The name that ends with the first zero.
+/// Returns the name up to its first zero.
 pub fn up_to_zero(name: &[u8]) -> &[u8] {
     name.split(|byte| *byte == 0).next().unwrap_or_default()
 }

@@ -1,10 +1,10 @@
-//! What is told of threads and processes to one who watches them: option `record`.
+//! Events of threads and processes, for a recorder (option `record`).
 
 use crate::platform::Space;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
-/// Who watches.
+/// The functions of a recorder.
 pub struct Observer {
     /// A thread is about to run for the first time: its number, its process's, the flags of clone, and since
     /// when its space was copied.
@@ -20,14 +20,14 @@ pub struct Observer {
 static NOBODY: Observer = Observer { task: |_, _, _, _| {}, signal: |_, _| {}, exit: |_| {}, leave: drop };
 static WATCHES: AtomicPtr<Observer> = AtomicPtr::new(ptr::from_ref(&NOBODY).cast_mut());
 
-/// From now on this one watches.
+/// Installs a recorder.
 pub fn watch(observer: &'static Observer) {
     // Relaxed: the observer is a constant.
     WATCHES.store(ptr::from_ref(observer).cast_mut(), Relaxed);
 }
 
-/// Who watches now.
+/// Returns the installed recorder; one that ignores everything where there is none.
 pub fn observer() -> &'static Observer {
-    // SAFETY: from a reference that lives for ever; nobody writes to it.
+    // SAFETY: from a reference that lives for ever, to a constant.
     unsafe { &*WATCHES.load(Relaxed) }
 }

@@ -1,4 +1,4 @@
-//! What follows from the limits of a process.
+//! Effects of the limits of a process: on its space, its descriptors and its writes to files.
 
 use crate::errno::EFBIG;
 use crate::process::{Process, signal};

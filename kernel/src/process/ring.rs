@@ -1,4 +1,4 @@
-//! What happens when a timer of a program goes off, and when its signal is taken.
+//! Signals of timers: sent when a timer goes off, and completed when a thread takes one.
 
 use crate::process::itimers::{Notify, Timer};
 use crate::process::signal::{self, Info};

@@ -1,4 +1,4 @@
-//! Settings that programs make by /proc/sys and that are kept here.
+//! Settings that programs read and write by /proc/sys.
 
 use crate::arch::lock::SpinLock;
 use alloc::string::String;

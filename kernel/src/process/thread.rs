@@ -1,4 +1,4 @@
-//! What a thread is of a program: the data of a [`Thread`], and what it does on its way back to the program.
+//! Threads of programs: the data of such a [`Thread`], and its work on the way back to the program.
 
 use crate::arch::frame::{Frame, UserAddr, Vectors};
 use crate::arch::lock::SpinLock;

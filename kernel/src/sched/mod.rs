@@ -1,4 +1,4 @@
-//! Threads of the kernel, and which of them runs where. What a thread is of a program is in `process`.
+//! Threads of the kernel, and which of them runs where. `process` adds the data of a program's threads.
 //!
 //! | file | what |
 //! | --- | --- |

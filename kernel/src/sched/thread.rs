@@ -51,7 +51,7 @@ pub struct Thread {
     pub virtual_ns: AtomicU64,
     /// Where a requeued futex has moved its sleep: see `wait`.
     pub(super) moved: Moved,
-    /// What it is of a program: a `process::thread::PosixThread`.
+    /// Data of a program's thread: a `process::thread::PosixThread`.
     pub data: Box<dyn Any + Send + Sync>,
 }
 

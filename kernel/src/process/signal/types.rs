@@ -1,4 +1,4 @@
-//! What signals are: numbers and sets of them, actions, what a signal carries, what is pending.
+//! Types of signals: numbers, sets, actions, contents, and queues of pending signals.
 
 use crate::platform::user::{Plain, UserPtr};
 use alloc::collections::VecDeque;
