@@ -5,8 +5,8 @@ use crate::arch::lock::SpinLock;
 use crate::platform::Machine;
 use alloc::vec::Vec;
 use core::ops::Range;
-use freehold::object::Mapping;
-use freehold::object::{IoError, Pager};
+use freehold::file::Mapping;
+use freehold::file::{IoError, Pager};
 use freehold::platform::{Pfn, Platform};
 use freehold::{PAGE_SIZE, PageIndex, PageRange};
 

@@ -10,12 +10,12 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::counted::Counted;
 use freehold::error::Errno;
-use freehold::object;
+use freehold::file;
 
 /// A segment.
 #[derive(Clone)]
 pub struct Shm {
-    pub memory: Counted<object::Segment<Machine>>,
+    pub memory: Counted<file::Segment<Machine>>,
     pub key: u32,
     pub bytes: u64,
     pub mode: u32,
