@@ -78,7 +78,7 @@ impl<P: Platform> AddressSpace<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, call::ShmFlags, engine::{Config, Engine}, remote::AccessMode, object::Segment, space::*};
+    /// # use freehold::{PAGE_SIZE, call::ShmFlags, engine::{Config, Engine}, file::Segment, remote::AccessMode, space::*};
     /// # use freehold_machine::{Machine, MachineConfig};
     /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();

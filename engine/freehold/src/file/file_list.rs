@@ -139,7 +139,7 @@ impl<P: Platform> Engine<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, object::{Mapping, Zeroes}};
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::{Mapping, Zeroes}};
     /// # use freehold_machine::{Machine, MachineConfig};
     /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
     /// let files = [(); 2].map(|()| Mapping::new(&engine, Zeroes, 8 * PAGE_SIZE, false).unwrap());

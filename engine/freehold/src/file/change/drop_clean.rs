@@ -58,7 +58,7 @@ impl<P: Platform> Mapping<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, PageRange, engine::{Config, Engine}, object::{Mapping, Zeroes}};
+    /// # use freehold::{PAGE_SIZE, PageRange, engine::{Config, Engine}, file::{Mapping, Zeroes}};
     /// # use freehold_machine::{Machine, MachineConfig};
     /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
     /// let file = Mapping::new(&engine, Zeroes, 8 * PAGE_SIZE, false).unwrap();
