@@ -184,7 +184,7 @@ fn a_stack_grows_beside_what_is_mapped_below() {
     });
 }
 
-/// What lies in the gap of a stack, and may, is for the writer of the whole to look at.
+/// What lies in the gap of a stack, and may, is for the exclusive writer to look at.
 #[test]
 fn a_stack_grows_to_what_it_may_be_near_to() {
     let near = [(ANON | MapFlags::GROWSDOWN, RW), (ANON, Prot::empty()), (ANON, R)];

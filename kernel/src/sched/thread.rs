@@ -42,7 +42,7 @@ pub struct Thread {
     pub(super) vectors: UnsafeCell<Box<VectorState>>,
     pub fs_base: Cell<UserAddr>,
     pub gs_base: Cell<UserAddr>,
-    /// The processors' half of its program's space; null: it has none. Whoever sets it keeps the space until it
+    /// The processors' half of its program's space; null: it has none. The task that sets it keeps the space until it
     /// sets another.
     pub mmu: Cell<*const SpaceCpus>,
     /// How long it has run, in nanoseconds. Written by its processor at switches.

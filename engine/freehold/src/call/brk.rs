@@ -2,25 +2,25 @@
 //!
 //! # The break
 //!
-//! The break, and where the heap starts, are written by the writer of the whole; the break is written by one
-//! writer of a part, too. That one has said so in `heap_moves`:
+//! The break, and where the heap starts, are written by the exclusive writer; the break is written by one
+//! range writer, too. That one has said so in `heap_locked`:
 //!
-//! | `heap_moves` | meaning | goes to |
+//! | `heap_locked` | meaning | goes to |
 //! | --- | --- | --- |
-//! | false | no writer of a part looks at the break | true: a writer of a part, within the gate |
+//! | false | no range writer looks at the break | true: a range writer, within the gate |
 //! | true | one does, and may move it | false: the same task, when its draft is published, before it leaves the gate |
 //!
-//! A task that finds it true works on the whole. So it is false for the writer of the whole, and what the
+//! A task that finds it true works on the whole. So it is false for the exclusive writer, and what the
 //! break says agrees with what is mapped for everybody that may look.
 
 use crate::space::{
     AddressSpace,
     change::split_merge::NewMapping,
     change::unmap::Decoded,
-    counters::Needs,
+    counters::LimitDemand,
     limits::Replaced,
     locking::WriteGuard,
-    part::{Part, PartRoom},
+    range_writer::{RangeWriter, RangeWriterState},
 };
 use crate::{
     PAGE_SIZE,
@@ -97,7 +97,7 @@ impl<P: Platform> AddressSpace<P> {
     /// assert_eq!(space.brk(u64::MAX), Ok(heap + PAGE_SIZE), "as it was");
     /// ```
     pub fn brk(&self, to: u64) -> Result<u64, Killed> {
-        let room = PartRoom::default();
+        let room = RangeWriterState::default();
         let (guard, now, step) = self.write_heap(&room, to)?;
         match step {
             Step::Denied => Ok(now),
@@ -122,11 +122,11 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// The right to bring the break to `to`: as a writer of the pages that come or go, who alone moves the
-    /// break; or as the writer of the whole, at a moment when none of them is still closing. With it, where
+    /// break; or as the exclusive writer, at a moment when none of them is still closing. With it, where
     /// the break is and what it takes: decided once, for limits may change at any time.
     fn write_heap<'s>(
         &'s self,
-        room: &'s PartRoom,
+        room: &'s RangeWriterState,
         to: u64,
     ) -> Result<(WriteGuard<'s, P>, u64, Step), Killed> {
         let decided = Cell::new((0, Step::Denied));
@@ -140,13 +140,13 @@ impl<P: Platform> AddressSpace<P> {
         let claim = |guard: &WriteGuard<'s, P>| guard.claim_heap(decided.get());
         let closing = |guard: &WriteGuard<'s, P>| match decide().1 {
             Step::Denied | Step::InPage => false,
-            Step::Shrink(gone) => !guard.make_way(gone),
+            Step::Shrink(gone) => !guard.clear_for_write(gone),
             Step::Grow(range) => {
                 let above = range.end().saturating_add(PAGE_SIZE) & !(PAGE_SIZE - 1);
-                !guard.make_way(range.with_end(above))
+                !guard.clear_for_write(range.with_end(above))
             }
         };
-        let guard = self.write_claimed(room, needs, claim, closing)?;
+        let guard = self.claim_or_exclusive_when(room, needs, claim, closing)?;
         let (now, step) = decided.get();
         Ok((guard, now, step))
     }
@@ -166,14 +166,14 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// What that may add to sizes that have limits.
-    fn needs_for(&self, step: Step) -> Needs {
+    fn needs_for(&self, step: Step) -> LimitDemand {
         match step {
-            Step::Denied | Step::InPage => Needs::default(),
-            Step::Shrink(_) => Needs::CUTS,
+            Step::Denied | Step::InPage => LimitDemand::default(),
+            Step::Shrink(_) => LimitDemand::CUTS,
             Step::Grow(range) => {
                 let pages = range.pages();
                 let locked = self.default_flags().contains(VmFlags::LOCKED);
-                Needs { vmas: 1, pages, locked: if locked { pages } else { PageCount::ZERO } }
+                LimitDemand { vmas: 1, pages, locked: if locked { pages } else { PageCount::ZERO } }
             }
         }
     }
@@ -231,11 +231,11 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// Becomes the one writer of a part that moves the break, which was `seen` somewhere, and claims what the
+    /// Becomes the one range writer that moves the break, which was `seen` somewhere, and claims what the
     /// step takes that was decided by that.
     fn claim_heap(&self, (seen, step): (u64, Step)) -> Result<(), Refused> {
         let space = self.space;
-        if !self.part().is_some_and(Part::take_heap) {
+        if !self.range_writer().is_some_and(RangeWriter::lock_heap) {
             return Err(Refused::Whole);
         }
         if space.brk.load(Relaxed) != seen {
@@ -244,10 +244,10 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
         match step {
             Step::Denied | Step::InPage => Ok(()),
-            Step::Shrink(_) if !space.unmaps_parts() => Err(Refused::Whole),
+            Step::Shrink(_) if !space.range_writers_unmap() => Err(Refused::Whole),
             Step::Shrink(gone) => self.claim_range(gone),
             Step::Grow(range) if range.end() > AddressSpace::<P>::TASK_SIZE => Ok(()),
-            Step::Grow(range) => self.claim_hole(range, |above| self.kept_below(above) + PAGE_SIZE),
+            Step::Grow(range) => self.claim_hole(range, |above| self.guard_bytes(above) + PAGE_SIZE),
         }
     }
 
@@ -285,9 +285,9 @@ impl<P: Platform> WriteGuard<'_, P> {
     }
 
     /// Whether `range` is free, and a page more, and then the gap that what comes next keeps below itself. A
-    /// writer of a part has claimed it as such.
+    /// range writer has claimed it as such.
     fn is_clear_for_heap(&self, range: UserRange) -> bool {
-        self.part().is_some()
-            || self.next_taken(range.start()).is_none_or(|(_, kept)| range.end() + PAGE_SIZE <= kept)
+        self.range_writer().is_some()
+            || self.next_occupied(range.start()).is_none_or(|(_, kept)| range.end() + PAGE_SIZE <= kept)
     }
 }

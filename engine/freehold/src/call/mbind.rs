@@ -4,8 +4,8 @@ use crate::space::{
     AddressSpace,
     change::parts::{Holes, Parts},
     change::split_merge::{Change, SplitMergeError},
-    counters::Needs,
-    part::PartRoom,
+    counters::LimitDemand,
+    range_writer::RangeWriterState,
 };
 use crate::{error::MbindError, platform::Platform};
 use freehold_vmspace::UserRange;
@@ -38,8 +38,8 @@ impl<P: Platform> AddressSpace<P> {
         if range.is_empty() {
             return Ok(());
         }
-        let room = PartRoom::default();
-        let guard = self.write_part(&room, range, Needs::CUTS)?;
+        let room = RangeWriterState::default();
+        let guard = self.write_range(&room, range, LimitDemand::CUTS)?;
         // Holes are looked for before anything changes.
         let whole = guard.for_each_vma_range(range, Holes::Stop, |_, _| Ok::<(), MbindError>(()))?;
         if guard.first_part(range).is_none() || (tag != 0 && !whole) {

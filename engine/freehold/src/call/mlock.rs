@@ -8,9 +8,9 @@ use crate::space::{
     AddressSpace,
     change::parts::{Holes, Parts},
     change::split_merge::{Change, SplitMergeError},
-    counters::Needs,
+    counters::LimitDemand,
     locking::WriteGuard,
-    part::PartRoom,
+    range_writer::RangeWriterState,
 };
 use crate::{
     PAGE_SIZE,
@@ -121,9 +121,9 @@ impl<P: Platform> AddressSpace<P> {
             return Err(MlockError::NotPermitted);
         }
         let (start, len) = whole_pages(addr, len);
-        let needs = Needs { locked: PageCount::of_bytes(len), ..Needs::CUTS };
-        let room = PartRoom::default();
-        let guard = self.write_part_or_whole(&room, start, len, needs)?;
+        let needs = LimitDemand { locked: PageCount::of_bytes(len), ..LimitDemand::CUTS };
+        let room = RangeWriterState::default();
+        let guard = self.write_range_or_all(&room, start, len, needs)?;
         guard.check_lock_limit(start, len)?;
         let range = guard.set_lock(start, len, lock_flags(flags.contains(LockFlags::ONFAULT)))?;
         drop(guard);
@@ -131,15 +131,15 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// The right to change a range, if it is one.
-    fn write_part_or_whole<'s>(
+    fn write_range_or_all<'s>(
         &'s self,
-        room: &'s PartRoom,
+        room: &'s RangeWriterState,
         start: u64,
         len: u64,
-        needs: Needs,
+        needs: LimitDemand,
     ) -> Result<WriteGuard<'s, P>, Killed> {
         match UserRange::decode(start, len).filter(|range| !range.is_empty()) {
-            Some(range) => self.write_part(room, range, needs),
+            Some(range) => self.write_range(room, range, needs),
             None => self.write_killable(),
         }
     }
@@ -155,8 +155,8 @@ impl<P: Platform> AddressSpace<P> {
     /// The mmap lock for writing, killably.
     pub fn munlock(&self, addr: u64, len: u64) -> Result<(), MlockError> {
         let (start, len) = whole_pages(addr, len);
-        let room = PartRoom::default();
-        let guard = self.write_part_or_whole(&room, start, len, Needs::CUTS)?;
+        let room = RangeWriterState::default();
+        let guard = self.write_range_or_all(&room, start, len, LimitDemand::CUTS)?;
         guard.set_lock(start, len, VmFlags::empty()).map(|_| ())
     }
 

@@ -10,7 +10,7 @@ use crate::space::{
     AddressSpace, Prot,
     change::parts::{Holes, Parts},
     change::split_merge::{Change, SplitMergeError},
-    counters::Needs,
+    counters::LimitDemand,
     limits::Replaced,
     locking::WriteGuard,
     map_flags::access_flags,
@@ -132,8 +132,8 @@ impl<P: Platform> AddressSpace<P> {
         let mut protecting = Protecting { space: self, gather: None, access, pkey, opened: ArrayVec::new() };
         let done = match grows {
             None => {
-                let needs = || Needs::cuts_and_pages(range.pages());
-                self.with_part(range, needs, |guard| protecting.go(guard, range))
+                let needs = || LimitDemand::cuts_and_pages(range.pages());
+                self.with_write_range(range, needs, |guard| protecting.go(guard, range))
             }
             Some(grows) => self.protect_growing(&mut protecting, range, grows),
         };
@@ -155,7 +155,7 @@ impl<P: Platform> AddressSpace<P> {
         range: UserRange,
         grows: Grows,
     ) -> Result<Result<(), MprotectError>, Killed> {
-        let guard = self.write_range(range)?;
+        let guard = self.write_exclusive_range(range)?;
         // Asked first, as of every range.
         if !protecting.has_key(&guard) {
             return Ok(Err(MprotectError::Invalid));
@@ -283,7 +283,7 @@ impl<P: Platform> Protecting<'_, P> {
                 charge = guard.charge(new, pages, Replaced::default()).map_err(|_| MprotectError::Limit)?;
             }
         } else if vma.is_anonymous() {
-            let _ = guard.hold_anon(vma);
+            let _ = guard.pin_anon_vma(vma);
             if !vma.anon().is_some() {
                 new -= VmFlags::ACCOUNT;
             }

@@ -1,7 +1,9 @@
 //! munmap: the model of a change. The steps are in `unmap.rs`, which every caller that takes mappings away
 //! shares.
 
-use crate::space::{AddressSpace, change::unmap::Decoded, counters::Needs, part::PartRoom};
+use crate::space::{
+    AddressSpace, change::unmap::Decoded, counters::LimitDemand, range_writer::RangeWriterState,
+};
 use crate::{error::MunmapError, platform::Platform};
 
 impl<P: Platform> AddressSpace<P> {
@@ -52,8 +54,8 @@ impl<P: Platform> AddressSpace<P> {
     /// The mmap lock for writing, killably at first.
     pub(super) fn unmap_range(&self, range: &Decoded, atomic: bool) -> Result<(), MunmapError> {
         if !atomic
-            && self.unmaps_parts()
-            && let Some(guard) = self.write_alone(range.range())
+            && self.range_writers_unmap()
+            && let Some(guard) = self.try_write_exclusive(range.range())
         {
             return guard.unmap_by_design_inline(range);
         }
@@ -63,10 +65,10 @@ impl<P: Platform> AddressSpace<P> {
     /// The same where there may be others.
     #[inline(never)]
     fn unmap_beside(&self, range: &Decoded, atomic: bool) -> Result<(), MunmapError> {
-        let room = PartRoom::default();
-        let guard = match self.unmaps_parts() {
-            true => self.write_part(&room, range.range(), Needs::CUTS)?,
-            false => self.write_range(range.range())?,
+        let room = RangeWriterState::default();
+        let guard = match self.range_writers_unmap() {
+            true => self.write_range(&room, range.range(), LimitDemand::CUTS)?,
+            false => self.write_exclusive_range(range.range())?,
         };
         if atomic {
             let unmapped = guard.unmap(range)?;

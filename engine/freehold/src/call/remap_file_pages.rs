@@ -65,7 +65,7 @@ impl<P: Platform> AddressSpace<P> {
         if end > Self::TASK_SIZE {
             return Err(RemapFilePagesError::Invalid);
         }
-        let guard = self.write_range(UserRange::new(start, end))?;
+        let guard = self.write_exclusive_range(UserRange::new(start, end))?;
         let (file, like) =
             guard.shared_file(UserRange::new(start, end)).ok_or(RemapFilePagesError::Invalid)?;
         // No file has an offset in bytes that does not fit.

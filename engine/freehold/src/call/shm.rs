@@ -123,7 +123,7 @@ impl<P: Platform> AddressSpace<P> {
         let mut request = self.decode_mmap(at.unwrap_or(0), len, prot, flags, Some(file), 0)?;
         let end = |at: u64| at.checked_add(len)?.checked_next_multiple_of(PAGE_SIZE);
         let guard = match at.and_then(|at| UserRange::try_new(at, end(at)?)) {
-            Some(range) if range.end() <= Self::TASK_SIZE => self.write_range(range)?,
+            Some(range) if range.end() <= Self::TASK_SIZE => self.write_exclusive_range(range)?,
             _ => self.write_killable()?,
         };
         if let Some(at) = at.filter(|&at| at != 0 && !remap) {

@@ -1,6 +1,6 @@
 //! Special mappings without a file: how exec gives a program its vdso, and the data that goes with it.
 
-use crate::space::{AddressSpace, place::Room};
+use crate::space::{AddressSpace, placement::PlacementRequest};
 use crate::{
     PAGE_SIZE,
     counted::Counted,
@@ -104,7 +104,7 @@ impl<P: Platform> AddressSpace<P> {
         if !guard.may_have_vmas(parts.len() as u64 - 1) {
             return Err(MmapError::TooManyVmas);
         }
-        let start = guard.find_room(&Room::pages(hint, whole))?;
+        let start = guard.find_placement(&PlacementRequest::pages(hint, whole))?;
         let mut at = start;
         let ranges: ArrayVec<UserRange, PARTS> = lens
             .into_iter()

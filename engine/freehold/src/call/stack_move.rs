@@ -33,7 +33,7 @@ impl<P: Platform> AddressSpace<P> {
             return Err(StackMoveError::Invalid);
         };
         let between = UserRange::try_new(target, start).ok_or(StackMoveError::Invalid)?;
-        let guard = self.write_range(between)?;
+        let guard = self.write_exclusive_range(between)?;
         guard.move_stack(start, target)
     }
 }

@@ -4,7 +4,7 @@ use super::{Access, FaultOutcome, vma_pte_flags, written};
 use crate::{
     VirtAddr,
     platform::Platform,
-    space::{AddressSpace, held::Held},
+    space::{AddressSpace, held_lock::HeldLock},
     vma::Vma,
 };
 use freehold_pagetable::PteTable;
@@ -18,7 +18,7 @@ impl<P: Platform> AddressSpace<P> {
         vma: &Vma<P>,
         page: u64,
         access: Access,
-        held: Held<'_, '_, P>,
+        held: HeldLock<'_, '_, P>,
         table: PteTable<'_, P::Format, P>,
     ) -> FaultOutcome<P> {
         let (address, rights) = (VirtAddr::new(page), vma_pte_flags(vma.flags()));

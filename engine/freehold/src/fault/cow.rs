@@ -17,7 +17,7 @@ use crate::{
     VirtAddr,
     file::Object,
     platform::Platform,
-    space::{AddressSpace, held::Held},
+    space::{AddressSpace, held_lock::HeldLock},
     vma::{Vma, flags::VmFlags},
 };
 use freehold_pagetable::{Pte, PteTable};
@@ -31,7 +31,7 @@ impl<P: Platform> AddressSpace<P> {
         &self,
         vma: &Vma<P>,
         page: u64,
-        held: Held<'_, '_, P>,
+        held: HeldLock<'_, '_, P>,
     ) -> FaultOutcome<P> {
         let address = VirtAddr::new(page);
         let Some(table) = self.vm.pte_table(address) else { return FaultOutcome::Retry };
@@ -70,7 +70,7 @@ impl<P: Platform> AddressSpace<P> {
         table: PteTable<'_, P::Format, P>,
         address: VirtAddr,
         old: ReadOnly,
-        held: Held<'_, '_, P>,
+        held: HeldLock<'_, '_, P>,
     ) -> FaultOutcome<P> {
         if let Err(step) = self.prepare_anon(vma, held) {
             return step.into();

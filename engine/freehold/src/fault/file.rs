@@ -16,7 +16,7 @@ use crate::{
     error::NoMemory,
     file::{File, Object},
     platform::Platform,
-    space::{AddressSpace, held::Held},
+    space::{AddressSpace, held_lock::HeldLock},
     uprobe::state as probe_state,
     vma::{Vma, flags::VmFlags},
 };
@@ -35,7 +35,7 @@ impl<P: Platform> AddressSpace<P> {
         vma: &Vma<P>,
         page: u64,
         access: Access,
-        held: Held<'_, '_, P>,
+        held: HeldLock<'_, '_, P>,
         table: PteTable<'_, P::Format, P>,
     ) -> FaultOutcome<P> {
         let Object::File(file) = vma.object() else { return FaultOutcome::Retry };

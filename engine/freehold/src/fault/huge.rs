@@ -19,7 +19,7 @@ use crate::{
     VirtAddr,
     engine::HugePages,
     platform::Platform,
-    space::{AddressSpace, held::Held},
+    space::{AddressSpace, held_lock::HeldLock},
     vma::{Vma, flags::VmFlags},
 };
 use freehold_pagetable::{Kind, Level, PmdTable, PteFlags, SpareTable, TableError};
@@ -38,7 +38,7 @@ impl<P: Platform> AddressSpace<P> {
         vma: &Vma<P>,
         page: u64,
         access: Access,
-        held: Held<'_, '_, P>,
+        held: HeldLock<'_, '_, P>,
     ) -> Option<FaultOutcome<P>> {
         if !self.wants_huge(vma, page) {
             return None;

@@ -40,7 +40,8 @@ use crate::{
     platform::Platform,
     rmap::failed_frame,
     space::{
-        AddressSpace, change::anon::NotPrepared, counters::Rung, held::Held, look::Look, part::PartRoom,
+        AddressSpace, change::anon::NotPrepared, counters::FaultEnd, held_lock::HeldLock,
+        range_writer::RangeWriterState, vma_lock::AddressState,
     },
     vma::{
         Vma,
@@ -154,7 +155,7 @@ pub(crate) enum FaultOutcome<P: Platform> {
     /// The page is not in the file's cache: drop every lock, fill it, start over.
     Fill(Counted<File<P>>, Wanted),
     /// Somebody else has to get on first: drop every lock, wait for it, start over.
-    Wait(Await),
+    Wait(WaitFor),
     /// It is for a userfaultfd's pager to serve: drop every lock, wait for it, start over.
     Userfault(Userfault<P>),
     /// It cannot be resolved.
@@ -163,7 +164,7 @@ pub(crate) enum FaultOutcome<P: Platform> {
 
 /// What a fault waits for, with no lock held.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Await {
+pub(crate) enum WaitFor {
     /// The page is being moved out of this frame, or its memory is failing.
     Frame(Pfn),
     /// A huge page of a pool that was reserved, and that somebody still looks at.
@@ -176,10 +177,10 @@ impl<P: Platform> Engine<P> {
     /// # Errors
     ///
     /// A fatal signal ended the wait.
-    pub(crate) fn wait_for(&self, what: Await) -> Result<(), Killed> {
+    pub(crate) fn wait_for(&self, what: WaitFor) -> Result<(), Killed> {
         match what {
-            Await::Frame(pfn) => self.memory().wait_for_frame(pfn),
-            Await::HugePage(size, seen) => self.huge_pool(size).wait(seen),
+            WaitFor::Frame(pfn) => self.memory().wait_for_frame(pfn),
+            WaitFor::HugePage(size, seen) => self.huge_pool(size).wait(seen),
         }
     }
 }
@@ -230,19 +231,19 @@ impl<P: Platform> AddressSpace<P> {
     pub fn handle_fault(&self, addr: u64, access: Access) -> Result<Resolved, FaultError> {
         let page = addr & !(PAGE_SIZE - 1);
         let mut rung = match self.tries_vma_lock() {
-            true => Rung::VmaLock,
-            false => Rung::MmapLock,
+            true => FaultEnd::VmaLock,
+            false => FaultEnd::MmapLock,
         };
         let (mut rounds, mut done) = (Rounds::new(), Resolved::default());
         let end = loop {
             let step = match rung {
-                Rung::VmaLock => self.fault_under_vma_lock(page, access),
+                FaultEnd::VmaLock => self.fault_under_vma_lock(page, access),
                 _ => self.fault_under_mmap_lock(page, access),
             };
             match step {
                 FaultOutcome::Done => break Ok(done),
                 FaultOutcome::Retry => {}
-                FaultOutcome::NeedMmapLock => rung = Rung::MmapLock,
+                FaultOutcome::NeedMmapLock => rung = FaultEnd::MmapLock,
                 FaultOutcome::Fill(file, wanted) => {
                     done = Resolved { major: done.major | file.mapping().has_store(), waited: true };
                     if let Err(error) = self.fill(&file, wanted, addr) {
@@ -272,21 +273,21 @@ impl<P: Platform> AddressSpace<P> {
                 break Err(killed.into());
             }
         };
-        self.counters.count_fault(if end.is_ok() { rung } else { Rung::Failed });
+        self.counters.count_fault(if end.is_ok() { rung } else { FaultEnd::Failed });
         end
     }
 
     #[inline]
     fn fault_under_vma_lock(&self, page: u64, access: Access) -> FaultOutcome<P> {
         match self.lock_vma(page) {
-            Ok(vma) => self.fault_in(&vma, page, access, Held::Vma),
+            Ok(vma) => self.fault_in(&vma, page, access, HeldLock::Vma),
             Err(_) => FaultOutcome::NeedMmapLock,
         }
     }
 
     #[inline(never)]
     fn fault_under_mmap_lock(&self, page: u64, access: Access) -> FaultOutcome<P> {
-        if self.is_changed_by_parts()
+        if self.has_range_writers()
             && self.tries_vma_lock()
             && let Some(step) = self.fault_under_claim(page, access)
         {
@@ -298,18 +299,18 @@ impl<P: Platform> AddressSpace<P> {
         };
         if let Some(vma) = guard.find(page) {
             if !self.tries_vma_lock() || !permits(vma.flags(), access) {
-                return self.fault_in(vma, page, access, Held::Mmap(&guard));
+                return self.fault_in(vma, page, access, HeldLock::Mmap(&guard));
             }
             // The mmap lock is needed for the look-up, and to choose an anon_vma; what remains does with the
             // VMA's own.
             if self.wants_anon_vma(vma, page, access) {
-                let _ = self.prepare_anon(vma, Held::Mmap(&guard));
+                let _ = self.prepare_anon(vma, HeldLock::Mmap(&guard));
             }
             return match guard.lock_vma(vma) {
-                Err(_) => self.fault_in(vma, page, access, Held::Mmap(&guard)),
+                Err(_) => self.fault_in(vma, page, access, HeldLock::Mmap(&guard)),
                 Ok(vma) => {
                     drop(guard);
-                    self.fault_in(&vma, page, access, Held::Vma)
+                    self.fault_in(&vma, page, access, HeldLock::Vma)
                 }
             };
         }
@@ -321,18 +322,18 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// The second rung beside writers of parts: a claim of the VMA, which waits for the task that changes it,
+    /// The second rung beside range writers: a claim of the VMA, which waits for the task that changes it,
     /// in place of the mmap lock. `None`: it takes that all the same.
     fn fault_under_claim(&self, page: u64, access: Access) -> Option<FaultOutcome<P>> {
-        let room = PartRoom::default();
+        let room = RangeWriterState::default();
         let claimed = match self.claim_vma(&room, page) {
             Ok(guard) => guard,
             Err(Killed) => return Some(FaultOutcome::Failed(FaultError::Killed)),
         };
         let Some((guard, vma)) = claimed.as_ref().and_then(|guard| Some((guard, guard.find(page)?))) else {
             drop(claimed);
-            return match self.peek_at(page) {
-                Look::Mapped => None,
+            return match self.peek_tree(page) {
+                AddressState::Mapped => None,
                 _ => Some(self.grow_stack(page).map_or_else(FaultOutcome::Failed, |()| FaultOutcome::Retry)),
             };
         };
@@ -343,9 +344,9 @@ impl<P: Platform> AddressSpace<P> {
             // Without memory the attempt says so.
             let _ = self.prepare_anon_exclusive(guard, vma);
         }
-        let vma = guard.lock_claimed(vma).ok()?;
+        let vma = guard.read_lock_claimed(vma).ok()?;
         drop(claimed);
-        Some(self.fault_in(&vma, page, access, Held::Vma))
+        Some(self.fault_in(&vma, page, access, HeldLock::Vma))
     }
 
     /// Whether the fault will make an anonymous page, a probed one too, or huge zeroes, whose first write is
@@ -380,7 +381,7 @@ impl<P: Platform> AddressSpace<P> {
         vma: &Vma<P>,
         page: u64,
         access: Access,
-        held: Held<'_, '_, P>,
+        held: HeldLock<'_, '_, P>,
     ) -> FaultOutcome<P> {
         if let Err(code) = check_access(vma.flags(), access) {
             return FaultOutcome::Failed(FaultError::Segv { addr: page, code });
@@ -396,7 +397,7 @@ impl<P: Platform> AddressSpace<P> {
         vma: &Vma<P>,
         page: u64,
         access: Access,
-        held: Held<'_, '_, P>,
+        held: HeldLock<'_, '_, P>,
     ) -> FaultOutcome<P> {
         if vma.flags().contains(VmFlags::HUGETLB) {
             return self.hugetlb_fault(vma, page, access, held);
@@ -457,7 +458,7 @@ impl<P: Platform> AddressSpace<P> {
         vma: &Vma<P>,
         page: u64,
         access: Access,
-        held: Held<'_, '_, P>,
+        held: HeldLock<'_, '_, P>,
     ) -> Result<PteTable<'_, P::Format, P>, FaultOutcome<P>> {
         if let Some(step) = self.huge_fault(vma, page, access, held) {
             return Err(step);
@@ -482,7 +483,7 @@ impl<P: Platform> AddressSpace<P> {
                 FaultOutcome::Failed(FaultError::Segv { addr: page, code: SegvCode::Maperr })
             }
             Kind::Marker { kind: MarkerKind::Migration, payload } => {
-                FaultOutcome::Wait(Await::Frame(Moving::of(payload).pfn))
+                FaultOutcome::Wait(WaitFor::Frame(Moving::of(payload).pfn))
             }
             Kind::Marker { kind: MarkerKind::Poison, payload } => self.poison_fault(table, address, payload),
             Kind::Marker { kind: MarkerKind::UffdWp, .. } => self.marked_fault(vma, page, table),
@@ -502,7 +503,7 @@ impl<P: Platform> AddressSpace<P> {
     ) -> FaultOutcome<P> {
         if let Some(pfn) = failed_frame(payload) {
             if self.platform().frame(pfn).is_locked() {
-                return FaultOutcome::Wait(Await::Frame(pfn));
+                return FaultOutcome::Wait(WaitFor::Frame(pfn));
             }
             // The marker is there only while the frame is locked, or for good. If it was unlocked before we
             // looked, its holder is done with this table, and that shows under the table's lock.

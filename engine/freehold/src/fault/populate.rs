@@ -4,14 +4,14 @@
 //! batches others get their turn, so everything is looked up again, and what was unmapped meanwhile is passed
 //! over.
 
-use super::{Access, Await, FaultError, FaultOutcome, Userfault, present::bits_of};
+use super::{Access, FaultError, FaultOutcome, Userfault, WaitFor, present::bits_of};
 use crate::{
     PAGE_SIZE, VirtAddr,
     counted::Counted,
     error::PopulateError,
     file::{File, Wanted},
     platform::Platform,
-    space::{AddressSpace, change::parts::Parts, held::Held, locking::ReadGuard},
+    space::{AddressSpace, change::parts::Parts, held_lock::HeldLock, locking::ReadGuard},
     vma::{Vma, flags::VmFlags},
     wait::Rounds,
 };
@@ -79,7 +79,7 @@ enum Batch<P: Platform> {
     /// The page is to be brought into its file's cache first, without the lock.
     Fill { page: u64, part_end: u64, file: Counted<File<P>>, wanted: Wanted },
     /// The page is being moved out of this frame: to be waited for without the lock.
-    Wait { page: u64, what: Await },
+    Wait { page: u64, what: WaitFor },
     /// The page is for a userfaultfd's pager to supply: to be waited for without the lock.
     Userfault { page: u64, fault: Userfault<P> },
     /// The part up to this address cannot be populated.
@@ -158,7 +158,7 @@ impl<P: Platform> AddressSpace<P> {
     /// mmap lock.
     fn populate_in_vma(&self, range: UserRange, policy: Policy) -> Option<Batch<P>> {
         let vma = self.tries_vma_lock().then(|| self.lock_vma(range.start()).ok())??;
-        self.populate_part(&vma, range.with_end(range.end().min(vma.end())), policy, Held::Vma)
+        self.populate_part(&vma, range.with_end(range.end().min(vma.end())), policy, HeldLock::Vma)
     }
 
     /// The start of `range`: at most a batch of pages, of at most one VMA.
@@ -174,7 +174,7 @@ impl<P: Platform> AddressSpace<P> {
             None => return Batch::To(range.end()),
             Some(found) => found,
         };
-        let batch = self.populate_part(vma, part, policy, Held::Mmap(guard));
+        let batch = self.populate_part(vma, part, policy, HeldLock::Mmap(guard));
         batch.expect("with the mmap lock nothing more is needed")
     }
 
@@ -184,7 +184,7 @@ impl<P: Platform> AddressSpace<P> {
         vma: &Vma<P>,
         part: UserRange,
         policy: Policy,
-        held: Held<'_, '_, P>,
+        held: HeldLock<'_, '_, P>,
     ) -> Option<Batch<P>> {
         let access = match policy.access(vma) {
             Ok(Some(access)) => access,

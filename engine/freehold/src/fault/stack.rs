@@ -5,8 +5,8 @@ use crate::{
     PAGE_SIZE,
     platform::Platform,
     space::{
-        AddressSpace, change::anon::NotPrepared, counters::Needs, held::Held, limits::Replaced,
-        locking::WriteGuard, look::Look, part::PartRoom,
+        AddressSpace, change::anon::NotPrepared, counters::LimitDemand, held_lock::HeldLock,
+        limits::Replaced, locking::WriteGuard, range_writer::RangeWriterState, vma_lock::AddressState,
     },
     vma::{Vma, flags::VmFlags},
     wait::Rounds,
@@ -26,7 +26,7 @@ impl<P: Platform> AddressSpace<P> {
     /// The set of VMAs changes, so a lock for reading will not do, not even beside a munmap that has
     /// downgraded its own: the stack could grow into tables that are about to be freed (hazard C-3). What
     /// was seen under the lock for reading is looked up again under the one for writing, which is had
-    /// only once no munmap of that range is under way. A writer of a part claims the range: what is being
+    /// only once no munmap of that range is under way. A range writer claims the range: what is being
     /// unmapped is not claimed.
     ///
     /// # Errors
@@ -38,7 +38,7 @@ impl<P: Platform> AddressSpace<P> {
     /// The mmap lock, for reading and then for writing, killably; where changes run side by side, the gate,
     /// and a claim of the range and of the gap below it. None on entry.
     pub(crate) fn grow_stack(&self, addr: u64) -> Result<(), FaultError> {
-        if self.is_changed_by_parts()
+        if self.has_range_writers()
             && self.tries_vma_lock()
             && let Some(grown) = self.grow_stack_beside(addr)
         {
@@ -57,11 +57,11 @@ impl<P: Platform> AddressSpace<P> {
                 return Err(not_mapped(addr));
             }
             // Whatever page comes will be anonymous, and choosing its anon_vma needs only this lock.
-            if let Err(NotPrepared::NoMemory) = self.prepare_anon(vma, Held::Mmap(&guard)) {
+            if let Err(NotPrepared::NoMemory) = self.prepare_anon(vma, HeldLock::Mmap(&guard)) {
                 return Err(FaultError::OutOfMemory);
             }
             drop(guard);
-            let guard = self.write_range(UserRange::new(addr, start))?;
+            let guard = self.write_exclusive_range(UserRange::new(addr, start))?;
             let Some(vma) = guard.next(addr) else { return Err(not_mapped(addr)) };
             if vma.start() <= addr {
                 return Ok(());
@@ -74,24 +74,24 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// The same as a writer of a part. `None`: it takes the mmap lock.
+    /// The same as a range writer. `None`: it takes the mmap lock.
     ///
     /// The gap that stays below the stack is claimed with the range that it grows into. What is mapped there
     /// beside it has come before, and the claim is refused; or comes afterwards, and finds the gap kept.
     fn grow_stack_beside(&self, addr: u64) -> Option<Result<(), FaultError>> {
-        let start = match self.peek_at(addr) {
-            Look::Mapped => return Some(Ok(())),
-            Look::Nothing => return Some(Err(not_mapped(addr))),
-            Look::BelowStack { start } => start,
-            Look::Unclear => return None,
+        let start = match self.peek_tree(addr) {
+            AddressState::Mapped => return Some(Ok(())),
+            AddressState::Nothing => return Some(Err(not_mapped(addr))),
+            AddressState::BelowStack { start } => start,
+            AddressState::Unclear => return None,
         };
-        let needs = Needs { pages: PageCount::of_bytes(start - addr), ..Needs::default() };
-        let room = PartRoom::default();
+        let needs = LimitDemand { pages: PageCount::of_bytes(start - addr), ..LimitDemand::default() };
+        let room = RangeWriterState::default();
         let claim = |guard: &WriteGuard<'_, P>| guard.claim_below_stack(addr, start);
-        match self.claim_by(&room, || needs, claim) {
+        match self.try_claim(&room, || needs, claim) {
             Ok(Ok(guard)) => Some(guard.grow_claimed(addr)),
             // Somebody else may have grown it.
-            Ok(Err(_)) => (self.peek_at(addr) == Look::Mapped).then_some(Ok(())),
+            Ok(Err(_)) => (self.peek_tree(addr) == AddressState::Mapped).then_some(Ok(())),
             Err(killed) => Some(Err(killed.into())),
         }
     }
@@ -116,11 +116,11 @@ impl<P: Platform> WriteGuard<'_, P> {
     fn claim_below_stack(&self, addr: u64, start: u64) -> Result<(), Refused> {
         let gap = self.space.engine.config().stack_gap;
         let from = addr.saturating_sub(gap) & !(PAGE_SIZE - 1);
-        // What lies in the gap, and may, is for the writer of the whole to look at.
+        // What lies in the gap, and may, is for the exclusive writer to look at.
         self.claim_hole(UserRange::new(from, start), |_| 0)?;
         match self.next(addr).map(Vma::flags).filter(|flags| flags.contains(VmFlags::GROWSDOWN)) {
             Some(flags) => self.reserve_locked(flags, PageCount::of_bytes(start - addr)),
-            None => Err(self.unclaim(Refused::Whole)),
+            None => Err(self.release_claims(Refused::Whole)),
         }
     }
 

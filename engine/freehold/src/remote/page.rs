@@ -13,7 +13,7 @@ use crate::{
     fault::{Access, FaultError, FaultOutcome, SegvCode},
     file::Object,
     platform::{PkeyRights, Platform},
-    space::{AddressSpace, held::Held},
+    space::{AddressSpace, held_lock::HeldLock},
     vma::{Vma, flags::VmFlags},
     wait::Rounds,
 };
@@ -104,14 +104,14 @@ impl<P: Platform> AddressSpace<P> {
         &self,
         page: u64,
         manner: AccessMode,
-        mut attempt: impl FnMut(&Vma<P>, Held<'_, '_, P>) -> FaultOutcome<P>,
+        mut attempt: impl FnMut(&Vma<P>, HeldLock<'_, '_, P>) -> FaultOutcome<P>,
     ) -> Result<(), AccessError> {
         let mut climbed = !self.tries_vma_lock();
         let mut rounds = Rounds::new();
         loop {
             let step = match climbed {
                 false => match self.lock_vma(page) {
-                    Ok(vma) => attempt(&vma, Held::Vma),
+                    Ok(vma) => attempt(&vma, HeldLock::Vma),
                     Err(_) => FaultOutcome::NeedMmapLock,
                 },
                 true => self.under_mmap_lock(page, manner, &mut attempt),
@@ -134,14 +134,14 @@ impl<P: Platform> AddressSpace<P> {
         &self,
         page: u64,
         manner: AccessMode,
-        attempt: &mut impl FnMut(&Vma<P>, Held<'_, '_, P>) -> FaultOutcome<P>,
+        attempt: &mut impl FnMut(&Vma<P>, HeldLock<'_, '_, P>) -> FaultOutcome<P>,
     ) -> FaultOutcome<P> {
         let guard = match self.read_killable() {
             Ok(guard) => guard,
             Err(killed) => return FaultOutcome::Failed(killed.into()),
         };
         if let Some(vma) = guard.find(page) {
-            return attempt(vma, Held::Mmap(&guard));
+            return attempt(vma, HeldLock::Mmap(&guard));
         }
         drop(guard);
         match manner {
@@ -160,7 +160,7 @@ impl<P: Platform> AddressSpace<P> {
         vma: &Vma<P>,
         page: u64,
         how: How,
-        held: Held<'_, '_, P>,
+        held: HeldLock<'_, '_, P>,
         f: &mut impl FnMut(&Found),
     ) -> FaultOutcome<P> {
         if !how.allowed(self.platform(), vma) {
@@ -195,7 +195,7 @@ impl<P: Platform> AddressSpace<P> {
         page: u64,
         write: bool,
         missing: &Missing,
-        held: Held<'_, '_, P>,
+        held: HeldLock<'_, '_, P>,
     ) -> FaultOutcome<P> {
         let write = match missing {
             // Into an empty slot of a VMA that does not allow writing comes a page to read, which is then

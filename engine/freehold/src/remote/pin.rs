@@ -34,7 +34,7 @@ use crate::{
     fault::{FaultError, FaultOutcome, SegvCode},
     file::Object,
     platform::Platform,
-    space::{AddressSpace, held::Held},
+    space::{AddressSpace, held_lock::HeldLock},
     vma::{Vma, flags::VmFlags},
     wait::Rounds,
 };
@@ -333,7 +333,7 @@ impl<'s, P: Platform> Pinning<'s, P> {
     fn attempt(
         &mut self,
         vma: &Vma<P>,
-        held: Held<'_, '_, P>,
+        held: HeldLock<'_, '_, P>,
         how: How,
         refused: &mut Option<PinError>,
     ) -> FaultOutcome<P> {

@@ -7,7 +7,7 @@
 //! | word | meaning |
 //! | --- | --- |
 //! | `open` | reservations in the tree that were put there under the mmap lock held for writing |
-//! | `beside` | 1: writers of parts have put reservations, or [fences](super::stretch), there; it stays |
+//! | `beside` | 1: range writers have put reservations, or [fences](super::stretch), there; it stays |
 //! | `ended` | how many have ever ended, and claims that somebody waited for; sleepers wait for it to move |
 //! | `slept` | 1: tasks may sleep until the next one ends, which have to be woken |
 //!
@@ -58,7 +58,7 @@ impl Closings {
         &self.ended
     }
 
-    /// Whether a writer of the whole has said that it waits for a reservation to end. For writers of parts,
+    /// Whether an exclusive writer has said that it waits for a reservation to end. For range writers,
     /// which it keeps out while it says so.
     #[inline]
     pub fn is_waited_for(&self) -> bool {
@@ -82,15 +82,15 @@ impl Closings {
         self.open.load(Relaxed) != 0 || self.beside.load(Relaxed) != 0
     }
 
-    /// A writer of a part puts a reservation into the tree. Others do so at the same time: they are not
+    /// A range writer puts a reservation into the tree. Others do so at the same time: they are not
     /// counted.
-    pub fn begin_beside(&self) {
+    pub fn begin_uncounted(&self) {
         if self.beside.load(Relaxed) == 0 {
             self.beside.store(1, Relaxed);
         }
     }
 
-    /// A writer of a part has taken one out that was counted.
+    /// A range writer has taken one out that was counted.
     pub fn uncount(&self) {
         self.open.fetch_sub(1, Relaxed);
     }
@@ -142,15 +142,15 @@ impl<P: Platform> AddressSpace<P> {
     /// Ends a closing reservation: under a short write hold, unlinks the tables at its edges that nobody else
     /// needs by now and takes it out of the tree; flushes and frees those tables after the lock.
     ///
-    /// `whole`: it was put there by a writer of the whole. Where changes run side by side it ends as a change
+    /// `whole`: it was put there by an exclusive writer. Where changes run side by side it ends as a change
     /// of a part.
     pub(super) fn end_closing(&self, span: UserRange, whole: bool) {
-        if !whole || self.is_changed_by_parts() {
-            return self.end_closing_part(span, whole);
+        if !whole || self.has_range_writers() {
+            return self.end_closing_as_range_writer(span, whole);
         }
         let mut gather: VmGather<'_, _, 1> = self.vm.gather();
         let guard = self.write();
-        // By a writer of a part, while there were some.
+        // By a range writer, while there were some.
         let wanted = guard.right.find(span.start()).is_some_and(|it| it.value.get() & WANTED != 0);
         let free = guard.free_span(span);
         // SAFETY: the range was zapped; the write lock keeps everything in `free` as empty as the tree says.
@@ -164,10 +164,10 @@ impl<P: Platform> AddressSpace<P> {
 impl<P: Platform> WriteGuard<'_, P> {
     /// Takes [fences](super::stretch) out of `range`. Returns whether nothing in it is still closing.
     #[inline(always)]
-    pub(crate) fn make_way(&self, range: UserRange) -> bool {
+    pub(crate) fn clear_for_write(&self, range: UserRange) -> bool {
         // What is closing, or a fence, is not claimed. And nearly always there is neither, and nothing
         // needs to be looked up.
-        self.part().is_some() || !self.space.closings.any() || self.make_way_slow(range)
+        self.range_writer().is_some() || !self.space.closings.any() || self.make_way_slow(range)
     }
 
     #[cold]
@@ -187,13 +187,13 @@ impl<P: Platform> WriteGuard<'_, P> {
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// Addresses around `range` that nothing else takes: tables that lie inside them may go. A writer of a
-    /// part knows of the range alone; what else may go with it is seen when its claim ends.
+    /// Addresses around `range` that nothing else takes: tables that lie inside them may go. A range
+    /// writer knows of the range alone; what else may go with it is seen when its claim ends.
     pub(crate) fn free_span(&self, range: UserRange) -> VaRange {
-        if self.part().is_some() {
+        if self.range_writer().is_some() {
             return range.va();
         }
-        let (before, behind) = self.taken_around(range);
+        let (before, behind) = self.occupied_around(range);
         VaRange::of(before.map_or(0, |before| before.end()), behind.map_or(u64::MAX, |behind| behind.start()))
     }
 }

@@ -1,6 +1,6 @@
 //! What an address space counts.
 //!
-//! Sizes in VMAs and pages are changed by writers of the whole or of parts, and may be read at any time, to
+//! Sizes in VMAs and pages are changed by exclusive writers or of parts, and may be read at any time, to
 //! be exact when nothing changes; faults are counted per CPU and summed when read, as are [resident
 //! pages](freehold_vmspace::VmSpace::rss).
 
@@ -14,7 +14,7 @@ use freehold_vmspace::{PageCount, UserRange};
 
 /// How a fault ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rung {
+pub(crate) enum FaultEnd {
     /// A fault served under the VMA's own lock.
     VmaLock,
     /// A fault served under the mmap lock.
@@ -102,10 +102,10 @@ impl Size {
 /// # Sizes beside each other
 ///
 /// `taken` is what is mapped, and what CPUs have in *credit*: so it is never less than what is mapped. The
-/// writer of the whole changes `taken` alone. A writer of a part changes its CPU's credit, and `taken` only
+/// exclusive writer changes `taken` alone. A range writer changes its CPU's credit, and `taken` only
 /// where that does not do. It has [reserved](Self::reserve) beforehand what it may add to a size that has a
 /// limit, which fails if that and all credit would pass the limit. So no limit is ever passed, and none is
-/// said to be reached by a writer of a part: where it could be, the change works on the whole, and sums up.
+/// said to be reached by a range writer: where it could be, the change works on the whole, and sums up.
 pub(crate) struct Counters<P: Platform> {
     taken: [AtomicU64; SIZES],
     /// Whether there ever was any credit.
@@ -115,7 +115,7 @@ pub(crate) struct Counters<P: Platform> {
 
 /// What one CPU counts. Only it writes its cell, inside `with`, so by plain loads and stores (Relaxed).
 struct Cell {
-    /// Faults by [how they ended](Rung).
+    /// Faults by [how they ended](FaultEnd).
     faults: [AtomicU64; ENDS],
     credit: [AtomicU64; SIZES],
     /// Changes of parts.
@@ -126,7 +126,7 @@ struct Cell {
 
 /// What a change of a part may add to sizes that have a limit.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Needs {
+pub(crate) struct LimitDemand {
     pub vmas: u64,
     /// Pages of any kind.
     pub pages: PageCount,
@@ -134,19 +134,19 @@ pub(crate) struct Needs {
     pub locked: PageCount,
 }
 
-impl Needs {
+impl LimitDemand {
     /// The two cuts at the ends of a range.
-    pub const CUTS: Needs = Needs { vmas: 2, pages: PageCount::ZERO, locked: PageCount::ZERO };
+    pub const CUTS: LimitDemand = LimitDemand { vmas: 2, pages: PageCount::ZERO, locked: PageCount::ZERO };
 
     /// Those, and pages that come to count where they did not.
     pub fn cuts_and_pages(pages: PageCount) -> Self {
-        Needs { pages, ..Needs::CUTS }
+        LimitDemand { pages, ..LimitDemand::CUTS }
     }
 }
 
 /// What one has reserved, and not used yet.
 #[derive(Default)]
-pub(crate) struct Reserved {
+pub(crate) struct LimitReservation {
     /// Of all that have limits; of others none.
     left: [core::cell::Cell<u64>; LIMITED],
     /// Whether anything but VMAs was reserved.
@@ -155,7 +155,7 @@ pub(crate) struct Reserved {
     unlimited: core::cell::Cell<u8>,
 }
 
-impl Reserved {
+impl LimitReservation {
     /// Whether so much may be added within the limit.
     pub fn covers(&self, size: Size, more: u64) -> bool {
         more <= self.left[size as usize].get() || self.unlimited.get() & 1 << size as usize != 0
@@ -204,8 +204,8 @@ impl<P: Platform> Counters<P> {
     #[inline]
     pub(super) fn reserve(
         &self,
-        reserved: &Reserved,
-        needs: &Needs,
+        reserved: &LimitReservation,
+        needs: &LimitDemand,
         limit: impl Fn(Size) -> Option<u64>,
     ) -> Result<(), NearLimit> {
         if needs.vmas > 0 && !self.use_credit(Size::Vmas, needs.vmas, limit(Size::Vmas).unwrap_or(u64::MAX)) {
@@ -228,8 +228,8 @@ impl<P: Platform> Counters<P> {
     #[inline(never)]
     fn reserve_pages(
         &self,
-        reserved: &Reserved,
-        needs: &Needs,
+        reserved: &LimitReservation,
+        needs: &LimitDemand,
         limit: impl Fn(Size) -> Option<u64>,
     ) -> Result<(), NearLimit> {
         reserved.pages.set(true);
@@ -251,7 +251,12 @@ impl<P: Platform> Counters<P> {
 
     /// Reserves locked pages beside what is reserved, of which none are locked. Returns whether all that are
     /// taken stay within the limit; else nothing was done.
-    pub(super) fn reserve_locked(&self, reserved: &Reserved, pages: PageCount, limit: Option<u64>) -> bool {
+    pub(super) fn reserve_locked(
+        &self,
+        reserved: &LimitReservation,
+        pages: PageCount,
+        limit: Option<u64>,
+    ) -> bool {
         let Some(limit) = limit else {
             reserved.note_unlimited(Size::Locked);
             return true;
@@ -266,7 +271,7 @@ impl<P: Platform> Counters<P> {
 
     /// What was reserved and is not needed becomes credit.
     #[inline]
-    pub(super) fn give_back(&self, reserved: &Reserved) {
+    pub(super) fn give_back(&self, reserved: &LimitReservation) {
         let give = |size: Size| match reserved.left[size as usize].replace(0) {
             0 => {}
             left => self.give_credit(size, left),
@@ -335,7 +340,7 @@ impl<P: Platform> Counters<P> {
         });
     }
 
-    /// A size; exact for the writer of the whole.
+    /// A size; exact for the exclusive writer.
     pub fn get(&self, size: Size) -> u64 {
         let taken = self.taken[size as usize].load(Relaxed);
         match self.credited.load(Relaxed) {
@@ -349,7 +354,7 @@ impl<P: Platform> Counters<P> {
         }
     }
 
-    /// Whether a size and so much more stays within the limit; for the writer of the whole.
+    /// Whether a size and so much more stays within the limit; for the exclusive writer.
     pub fn fits(&self, size: Size, more: u64, limit: u64) -> bool {
         let within = |now: u64| now.saturating_add(more) <= limit;
         within(self.taken[size as usize].load(Relaxed)) || within(self.get(size))
@@ -358,13 +363,13 @@ impl<P: Platform> Counters<P> {
     #[inline(always)]
     fn add(&self, guard: &WriteGuard<'_, P>, size: Size, more: u64) {
         match guard.reserved() {
-            Some(reserved) => self.add_beside(reserved, size, more),
-            None => self.add_alone(size, more),
+            Some(reserved) => self.add_as_range_writer(reserved, size, more),
+            None => self.add_exclusive(size, more),
         }
     }
 
     #[inline]
-    fn add_beside(&self, reserved: &Reserved, size: Size, more: u64) {
+    fn add_as_range_writer(&self, reserved: &LimitReservation, size: Size, more: u64) {
         match reserved.use_up(size, more) {
             0 => {}
             more => {
@@ -374,7 +379,7 @@ impl<P: Platform> Counters<P> {
     }
 
     #[inline(always)]
-    fn add_alone(&self, size: Size, more: u64) {
+    fn add_exclusive(&self, size: Size, more: u64) {
         // Relaxed load and store: nobody else changes it.
         let taken = &self.taken[size as usize];
         taken.store(taken.load(Relaxed) + more, Relaxed);
@@ -400,20 +405,20 @@ impl<P: Platform> Counters<P> {
         match guard.reserved() {
             Some(reserved) => self.count_mapped_beside(reserved, kind, more),
             None => {
-                self.add_alone(Size::Total, more);
+                self.add_exclusive(Size::Total, more);
                 if let Some(kind) = kind {
-                    self.add_alone(kind, more);
+                    self.add_exclusive(kind, more);
                 }
             }
         }
     }
 
     #[inline(never)]
-    fn count_mapped_beside(&self, reserved: &Reserved, kind: Option<Size>, more: u64) {
+    fn count_mapped_beside(&self, reserved: &LimitReservation, kind: Option<Size>, more: u64) {
         if reserved.pages.get() || !self.add_both(kind, more) {
-            self.add_beside(reserved, Size::Total, more);
+            self.add_as_range_writer(reserved, Size::Total, more);
             if let Some(kind) = kind {
-                self.add_beside(reserved, kind, more);
+                self.add_as_range_writer(reserved, kind, more);
             }
         }
     }
@@ -480,7 +485,7 @@ impl<P: Platform> Counters<P> {
     }
 
     /// A fault ended.
-    pub fn count_fault(&self, end: Rung) {
+    pub fn count_fault(&self, end: FaultEnd) {
         self.cells.with(|cell| {
             let counter = &cell.faults[end as usize];
             // Relaxed load and store: only this CPU writes its cell, inside `with`.
@@ -502,7 +507,7 @@ impl<P: Platform> Counters<P> {
     /// its own, come to `every` for each CPU there is; else it does not know.
     #[cold]
     #[inline(never)]
-    pub(super) fn changed_alone(&self, changes: u64, every: u64) -> bool {
+    pub(super) fn only_this_cpu_changed(&self, changes: u64, every: u64) -> bool {
         let own = every * self.cells.iter().len() as u64;
         if !changes.is_multiple_of(own) {
             return false;
@@ -518,11 +523,12 @@ impl<P: Platform> Counters<P> {
 
     /// Faults by how they ended.
     pub fn faults(&self) -> Faults {
-        let count = |end: Rung| self.cells.iter().map(|cell| cell.faults[end as usize].load(Relaxed)).sum();
+        let count =
+            |end: FaultEnd| self.cells.iter().map(|cell| cell.faults[end as usize].load(Relaxed)).sum();
         Faults {
-            vma_lock: count(Rung::VmaLock),
-            mmap_lock: count(Rung::MmapLock),
-            failed: count(Rung::Failed),
+            vma_lock: count(FaultEnd::VmaLock),
+            mmap_lock: count(FaultEnd::MmapLock),
+            failed: count(FaultEnd::Failed),
         }
     }
 

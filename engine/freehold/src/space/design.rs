@@ -84,7 +84,8 @@ pub enum Write {
     /// another one under way, until one that takes the whole.
     #[default]
     Ranges,
-    /// The same from the first change on, whether others are under way or not.
+    /// The same from the first change on, whether others are under way or not: for tests and measurements.
+    #[doc(hidden)]
     RangesOnly,
 }
 

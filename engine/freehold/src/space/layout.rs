@@ -3,7 +3,7 @@
 //! Page tables of five levels reach to 2^56, but programs keep data of their own in bits of addresses that no
 //! processor used for long. So what lies above 2^47 is given only to a caller who asks for an address there.
 
-use super::{AddressSpace, map_flags::MapFlags, place::Room};
+use super::{AddressSpace, map_flags::MapFlags, placement::PlacementRequest};
 use crate::{PAGE_SIZE, platform::Platform};
 use core::ops::Range;
 use freehold_vmspace::VmSpace;
@@ -57,7 +57,7 @@ impl<P: Platform> AddressSpace<P> {
 
     /// The end of where a hint is followed, and of where room is looked for if it is not.
     #[inline]
-    pub(super) fn window_end(room: &Room) -> u64 {
+    pub(super) fn window_end(room: &PlacementRequest) -> u64 {
         if room.flags().contains(MapFlags::BIT32) {
             LOW.end
         } else if room.hint() > DEFAULT_MAP_WINDOW {
@@ -69,7 +69,7 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Where room is looked for from above, if at all.
     #[inline]
-    pub(super) fn window_above(&self, room: &Room) -> Option<Range<u64>> {
+    pub(super) fn window_above(&self, room: &PlacementRequest) -> Option<Range<u64>> {
         if room.flags().contains(MapFlags::BIT32) || self.layout == Layout::BottomUp {
             return None;
         }
@@ -81,7 +81,7 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Where room is looked for from below, if there is none from above.
     #[cold]
-    pub(super) fn window_below(&self, room: &Room) -> Range<u64> {
+    pub(super) fn window_below(&self, room: &PlacementRequest) -> Range<u64> {
         match self.layout {
             _ if room.flags().contains(MapFlags::BIT32) => LOW,
             Layout::BottomUp => self.mmap_base..Self::window_end(room),

@@ -20,11 +20,11 @@
 )]
 
 use super::AddressSpace;
-pub(crate) use super::look::NeedMmapLock;
-pub use super::look::VmaRead;
-use super::right::Right;
 use super::tree_entry::decode;
 pub(crate) use super::tree_entry::{TreeEntry, closing_entry, entry, entry_at};
+pub(crate) use super::vma_lock::NeedMmapLock;
+pub use super::vma_lock::VmaRead;
+use super::write_right::WriteRight;
 use crate::{
     PageIndex, UserRange,
     counted::Counted,
@@ -86,7 +86,7 @@ pub struct WriteGuard<'s, P: Platform> {
     pub(crate) space: &'s AddressSpace<P>,
     /// Dropped, like all fields, in the order of declaration: VMAs are unlocked first.
     pub(super) locked: LockedVmas<'s, P>,
-    pub(crate) right: Right<'s, P>,
+    pub(crate) right: WriteRight<'s, P>,
 }
 
 /// The write lock of one VMA: the right to change its fields. Ends with the write guard it came from.
@@ -134,10 +134,10 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// A fatal signal arrived first; nothing is held.
     #[inline]
-    pub fn write_range(&self, range: UserRange) -> Result<WriteGuard<'_, P>, Killed> {
+    pub fn write_exclusive_range(&self, range: UserRange) -> Result<WriteGuard<'_, P>, Killed> {
         loop {
             let guard = self.write_killable()?;
-            if guard.make_way(range) {
+            if guard.clear_for_write(range) {
                 return Ok(guard);
             }
             self.closings.wait_after(guard)?;
@@ -148,7 +148,7 @@ impl<P: Platform> AddressSpace<P> {
     pub(crate) fn write_range_unkillable(&self, range: UserRange) -> WriteGuard<'_, P> {
         loop {
             let guard = self.write();
-            if guard.make_way(range) {
+            if guard.clear_for_write(range) {
                 return guard;
             }
             self.closings.wait_after_unkillable(guard);
@@ -164,7 +164,7 @@ impl<P: Platform> AddressSpace<P> {
     pub(super) fn writer<'s>(&'s self, lock: MmapWriteGuard<'s, P>) -> WriteGuard<'s, P> {
         // SAFETY: the mmap lock is held for writing, so this is the only writer while the guard lives.
         let tree = RefCell::new(unsafe { self.tree.writer() });
-        WriteGuard { space: self, locked: LockedVmas::none(), right: Right::Whole { tree, lock } }
+        WriteGuard { space: self, locked: LockedVmas::none(), right: WriteRight::Exclusive { tree, lock } }
     }
 }
 
@@ -269,7 +269,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// The addresses taken by what lies before and behind `range`, which may hold anything.
-    pub(crate) fn taken_around(&self, range: UserRange) -> (Option<UserRange>, Option<UserRange>) {
+    pub(crate) fn occupied_around(&self, range: UserRange) -> (Option<UserRange>, Option<UserRange>) {
         let (prev, next) = self.right.around(range);
         let taken = |found: Entry| UserRange::new(found.start, found.end);
         (prev.map(taken), next.map(taken))
@@ -311,14 +311,14 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// The highest free range of `len` bytes within `bounds`, all of them whole pages; and the lowest address
-    /// that what lies above it [keeps](Self::next_taken). Does not know of the gaps that stacks keep. Takes
-    /// time by the depth of the tree, since no gap that is long enough is passed over; and by the leaves in
-    /// which gaps were filled since a search last looked for one as long.
+    /// that what lies above it [keeps](Self::next_occupied). Does not know of the gaps that stacks keep.
+    /// Takes time by the depth of the tree, since no gap that is long enough is passed over; and by the
+    /// leaves in which gaps were filled since a search last looked for one as long.
     #[inline(always)]
     pub(crate) fn highest_gap(&self, len: u64, bounds: Range<u64>) -> Option<(u64, u64)> {
         // The entry above the gap is the last that the search asks about; none, if it lies above all.
         let above = Cell::new(u64::MAX);
-        let room = self.gap(len, bounds, Direction::TopDown, |found| above.set(self.kept_from(found)))?;
+        let room = self.gap(len, bounds, Direction::TopDown, |found| above.set(self.guard_start(found)))?;
         Some((room, above.get()))
     }
 
@@ -339,13 +339,13 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// What comes first above `addr`: the addresses that it takes, and the lowest that it keeps for itself,
     /// which is where its gap begins if it is a stack.
-    pub(crate) fn next_taken(&self, addr: u64) -> Option<(UserRange, u64)> {
+    pub(crate) fn next_occupied(&self, addr: u64) -> Option<(UserRange, u64)> {
         let rcu = P::rcu_read();
         let found = self.right.seen_next(&rcu, addr)?;
-        Some((UserRange::new(found.start, found.end), self.kept_from(&found)))
+        Some((UserRange::new(found.start, found.end), self.guard_start(&found)))
     }
 
-    pub(super) fn kept_from(&self, found: &Entry) -> u64 {
+    pub(super) fn guard_start(&self, found: &Entry) -> u64 {
         let gap = match self.slot(found) {
             TreeEntry::Vma(vma) if vma.flags().contains(VmFlags::GROWSDOWN) => {
                 self.space.engine.config().stack_gap
@@ -409,8 +409,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let WriteGuard { space, locked, right } = self;
         drop(locked);
         match right {
-            Right::Whole { lock, .. } => space.reader(lock.downgrade()),
-            Right::Part(_) => unreachable!("a writer of a part does not become a reader of the whole"),
+            WriteRight::Exclusive { lock, .. } => space.reader(lock.downgrade()),
+            WriteRight::Range(_) => unreachable!("a range writer does not become a reader of the whole"),
         }
     }
 

@@ -8,22 +8,22 @@ pub(crate) mod change;
 mod closing;
 pub(crate) mod counters;
 pub(crate) mod design;
-pub(crate) mod held;
+pub(crate) mod held_lock;
 mod layout;
 pub mod limits;
 pub mod locking;
-pub(crate) mod look;
 pub(crate) mod map_flags;
 mod mdwe;
-pub(crate) mod part;
 mod pkeys;
-pub(crate) mod place;
-pub(crate) mod right;
+pub(crate) mod placement;
+pub(crate) mod range_writer;
 mod speculate;
 mod stretch;
 mod thp;
 mod tree_entry;
-mod turns;
+pub(crate) mod vma_lock;
+mod write_mode;
+pub(crate) mod write_right;
 
 pub use crate::vma::VmaInfo;
 pub use arguments::Arguments;
@@ -56,7 +56,7 @@ use freehold_sync::{
 use freehold_vmspace::VmSpace;
 use limits::LiveLimits;
 use pkeys::Pkeys;
-use turns::Turns;
+use write_mode::WriteContention;
 
 /// Where things go in a fresh address space, and what it may do.
 #[derive(Clone, Debug)]
@@ -138,7 +138,7 @@ pub struct AddressSpace<P: Platform> {
     /// Where waiters for closing ranges sleep.
     closings: Closings,
     /// Whether changes run side by side or take turns.
-    turns: Turns,
+    turns: WriteContention,
     /// Sizes, and faults; see [`counters`].
     pub(crate) counters: Counters<P>,
     /// Resource limits; each read and written alone.
@@ -159,11 +159,11 @@ pub struct AddressSpace<P: Platform> {
     pub(crate) data: core::ops::Range<u64>,
     /// Start of the heap; written under `mmap_lock` held for writing.
     pub(crate) start_brk: AtomicU64,
-    /// The break; written under `mmap_lock` held for writing, or by the writer of a part that has set
-    /// `heap_moves`.
+    /// The break; written under `mmap_lock` held for writing, or by the range writer that has set
+    /// `heap_locked`.
     pub(crate) brk: AtomicU64,
     /// See [`brk`](mod@brk).
-    pub(crate) heap_moves: AtomicBool,
+    pub(crate) heap_locked: AtomicBool,
     /// Flags that mlockall(MCL_FUTURE) and `set_memory_merge` add to new mappings; written under `mmap_lock`
     /// held for writing.
     pub(crate) default_flags: AtomicU64,
@@ -207,7 +207,7 @@ impl<P: Platform> AddressSpace<P> {
             tree: RangeMap::with(engine.config().vma_nodes),
             vm: VmSpace::new(engine.memory())?,
             closings: Closings::new(),
-            turns: Turns::new(),
+            turns: WriteContention::new(),
             counters,
             limits: LiveLimits::new(&config.limits),
             mdwe: AtomicU32::new(config.mdwe.bits()),
@@ -219,7 +219,7 @@ impl<P: Platform> AddressSpace<P> {
             data: config.data.clone(),
             start_brk: AtomicU64::new(config.brk),
             brk: AtomicU64::new(config.brk),
-            heap_moves: AtomicBool::new(false),
+            heap_locked: AtomicBool::new(false),
             default_flags: AtomicU64::new(defaults.bits()),
             arguments: SpinLock::new(Arguments::default(), Rank::Leaf),
             pkeys: Pkeys::new(),
@@ -242,7 +242,7 @@ impl<P: Platform> AddressSpace<P> {
             data: data,
             start_brk: start_brk,
             brk: brk,
-            heap_moves: heap_moves,
+            heap_locked: heap_locked,
             default_flags: default_flags,
             arguments: arguments,
             pkeys: pkeys,

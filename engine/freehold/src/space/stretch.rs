@@ -6,8 +6,8 @@
 //! latch.
 //!
 //! A fence takes nothing from programs: what is mapped at a place that the program names takes it out first
-//! (`WriteGuard::make_way`), as the writer of the whole. The next search that comes to its place puts it up
-//! again, unless something lies there. So does a mapping for which there is no room otherwise
+//! (`WriteGuard::clear_for_write`), as the exclusive writer. The next search that comes to its place puts it
+//! up again, unless something lies there. So does a mapping for which there is no room otherwise
 //! (`WriteGuard::remove_fences`).
 
 use super::{
@@ -15,8 +15,8 @@ use super::{
     layout::Placement,
     locking::WriteGuard,
     map_flags::MapFlags,
-    part::Part,
-    place::Room,
+    placement::PlacementRequest,
+    range_writer::RangeWriter,
     tree_entry::{TreeEntry, fence_entry},
 };
 use crate::platform::Platform;
@@ -31,9 +31,9 @@ const STRETCH: u64 = 1 << 36;
 const FENCE: u64 = 1 << 30;
 
 impl<P: Platform> AddressSpace<P> {
-    /// Where a writer of a part that runs on this CPU looks for room first, of what lies within `above`.
+    /// Where a range writer that runs on this CPU looks for room first, of what lies within `above`.
     #[inline]
-    fn own_stretch(&self, room: &Room, above: &Range<u64>) -> Option<Range<u64>> {
+    fn own_stretch(&self, room: &PlacementRequest, above: &Range<u64>) -> Option<Range<u64>> {
         let anywhere = room.hint() == 0 && !room.flags().contains(MapFlags::BIT32);
         if self.placement == Placement::FirstFit || !anywhere {
             return None;
@@ -51,29 +51,29 @@ impl<P: Platform> WriteGuard<'_, P> {
     /// Room in the CPU's own stretch, where it has one. The fence is put up by a writer that has claimed
     /// nothing yet; one that has, and finds none, goes elsewhere.
     #[inline(never)]
-    pub(super) fn own_room(&self, room: &Room, above: &Range<u64>) -> Option<u64> {
+    pub(super) fn place_in_stretch(&self, room: &PlacementRequest, above: &Range<u64>) -> Option<u64> {
         let stretch = self.space.own_stretch(room, above)?;
-        let find = || self.highest_room(room.len(), room.align(), stretch.clone());
+        let find = || self.highest_placement(room.len(), room.align(), stretch.clone());
         let at = find()?;
         if at + room.len() <= stretch.end - FENCE {
             return Some(at);
         }
         // Room where the fence is to be: there is none.
-        match self.part().is_some_and(Part::is_unclaimed) {
+        match self.range_writer().is_some_and(RangeWriter::has_no_claim) {
             true if self.put_fence(stretch.end) => find(),
             true => Some(at),
             false => None,
         }
     }
 
-    /// As [`next_taken`](Self::next_taken), of what is no fence.
+    /// As [`next_occupied`](Self::next_occupied), of what is no fence.
     pub(super) fn next_beyond_fences(&self, mut addr: u64) -> Option<(UserRange, u64)> {
         let rcu = P::rcu_read();
         loop {
             let found = self.right.seen_next(&rcu, addr)?;
             match self.slot(&found) {
                 TreeEntry::Fence(fence) => addr = fence.end(),
-                _ => return Some((UserRange::new(found.start, found.end), self.kept_from(&found))),
+                _ => return Some((UserRange::new(found.start, found.end), self.guard_start(&found))),
             }
         }
     }
@@ -98,11 +98,11 @@ impl<P: Platform> WriteGuard<'_, P> {
     /// Puts up the fence that ends at `end`, unless something lies there. Returns whether it is new.
     #[cold]
     fn put_fence(&self, end: u64) -> bool {
-        let (map, fence) = (self.part_map(), UserRange::new(end - FENCE, end));
-        if map.claim_hole(fence.start(), fence.end(), |above| self.kept_below(above)).is_err() {
+        let (map, fence) = (self.claims(), UserRange::new(end - FENCE, end));
+        if map.claim_hole(fence.start(), fence.end(), |above| self.guard_bytes(above)).is_err() {
             return false;
         }
-        self.space.closings.begin_beside();
+        self.space.closings.begin_uncounted();
         map.replace(fence.start(), fence.end(), &[fence_entry(fence)]);
         map.publish(None);
         map.divide(end);

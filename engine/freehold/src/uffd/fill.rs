@@ -20,7 +20,7 @@ use crate::{
     space::{
         AddressSpace,
         change::anon::NotPrepared,
-        held::Held,
+        held_lock::HeldLock,
         locking::{ReadGuard, VmaRead},
     },
     vma::{
@@ -453,7 +453,7 @@ pub(super) fn prepare<P: Platform>(
     guard: &ReadGuard<'_, P>,
     vma: &Vma<P>,
 ) -> Result<(), NoMemory> {
-    match space.prepare_anon(vma, Held::Mmap(guard)) {
+    match space.prepare_anon(vma, HeldLock::Mmap(guard)) {
         Err(NotPrepared::NoMemory) => Err(NoMemory),
         _ => Ok(()),
     }

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     PAGE_SIZE, Pfn,
     error::UffdError,
-    fault::Await,
+    fault::WaitFor,
     file::{FillError, NewPage, kinds::huge::NotMade},
     hugetlb::{
         fault::place::{HugePlace, Lacking},
@@ -30,7 +30,7 @@ use freehold_vmspace::{UserRange, frame::NotMapped};
 pub(super) enum Obstacle {
     Error(UffdError),
     /// It is worth another try afterwards.
-    Wait(Await),
+    Wait(WaitFor),
 }
 
 impl From<UffdError> for Obstacle {
@@ -118,7 +118,7 @@ impl<P: Platform> Filler<'_, P> {
         match place.mapping().insert_huge_page(place.index, contents, publish) {
             Ok(()) => Ok(put?),
             Err(NotMade::Failed(error)) => Err(UffdError::from(error).into()),
-            Err(NotMade::Returning(seen)) => Err(Obstacle::Wait(Await::HugePage(place.size, seen))),
+            Err(NotMade::Returning(seen)) => Err(Obstacle::Wait(WaitFor::HugePage(place.size, seen))),
         }
     }
 

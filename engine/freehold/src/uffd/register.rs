@@ -8,9 +8,9 @@ use crate::{
     platform::Platform,
     space::{
         change::split_merge::{Change, SplitMergeError},
-        counters::Needs,
+        counters::LimitDemand,
         locking::WriteGuard,
-        part::PartRoom,
+        range_writer::RangeWriterState,
     },
     vma::{Vma, flags::VmFlags},
 };
@@ -143,8 +143,8 @@ impl<P: Platform> Userfaultfd<P> {
         }
         let range = decode::<P>(start, len).ok_or(UffdRegisterError::Invalid)?;
         let space = self.context.space.upgrade().ok_or(UffdRegisterError::SpaceGone)?;
-        let room = PartRoom::default();
-        let guard = space.write_part(&room, range, Needs::CUTS)?;
+        let room = RangeWriterState::default();
+        let guard = space.write_range(&room, range, LimitDemand::CUTS)?;
         if self.context.queue.is_closed() {
             return Err(UffdRegisterError::Closed);
         }
@@ -189,8 +189,8 @@ impl<P: Platform> Userfaultfd<P> {
     pub fn unregister(&self, start: u64, len: u64) -> Result<(), UffdRegisterError> {
         let range = decode::<P>(start, len).ok_or(UffdRegisterError::Invalid)?;
         let space = self.context.space.upgrade().ok_or(UffdRegisterError::SpaceGone)?;
-        let room = PartRoom::default();
-        let guard = space.write_part(&room, range, Needs::CUTS)?;
+        let room = RangeWriterState::default();
+        let guard = space.write_range(&room, range, LimitDemand::CUTS)?;
         if !starts_at_border(guard.vmas(range), range) {
             return Err(UffdRegisterError::Invalid);
         }

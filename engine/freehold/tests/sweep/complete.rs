@@ -71,7 +71,7 @@ const EXEMPT: &[(&str, &str)] = &[
     ("AddressSpace::read_killable", "a lock; with `write`"),
     ("AddressSpace::try_read", "a lock; made after every call of the sweep"),
     ("AddressSpace::write_killable", "a lock; with `write`"),
-    ("AddressSpace::write_range", "a lock; with `write`"),
+    ("AddressSpace::write_exclusive_range", "a lock; with `write`"),
     ("Userfaultfd::config", "a value"),
     ("Userfaultfd::poll", "looks"),
     ("Userfaultfd::read", "it waits; `try_read` otherwise"),

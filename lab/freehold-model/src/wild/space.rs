@@ -248,7 +248,7 @@ fn lived(stage: &mut Stage, v: &mut Values<'_>) -> bool {
         5 => space.set_heap(v.wild()).is_ok(),
         6 => {
             let range = v.user_range();
-            let guarded = space.write_range(range).map(|guard| guard.next(range.start()).is_some());
+            let guarded = space.write_exclusive_range(range).map(|guard| guard.next(range.start()).is_some());
             let _ = space.space().write_killable().map(|guard| guard.vmas(range).count());
             let _ = space.space().read_killable().map(|guard| guard.vmas(range).count());
             let found = space.space().read().find(range.start()).is_some();

@@ -70,7 +70,7 @@ impl<P: Platform> AddressSpace<P> {
 
     fn collapse_one(&self, first: u64) -> Result<(), MadviseError> {
         let range = UserRange::at(first, HUGE);
-        let guard = self.write_range(range)?;
+        let guard = self.write_exclusive_range(range)?;
         // Others may have been here since it was looked at.
         let vma = guard.find(first).filter(|vma| vma.end() >= range.end()).ok_or(MadviseError::Invalid)?;
         self.check_collapse(vma)?;

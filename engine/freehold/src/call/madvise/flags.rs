@@ -6,8 +6,8 @@ use crate::space::{
     AddressSpace,
     change::parts::{Holes, Parts},
     change::split_merge::Change,
-    counters::Needs,
-    part::PartRoom,
+    counters::LimitDemand,
+    range_writer::RangeWriterState,
 };
 use crate::{
     error::MadviseError,
@@ -19,8 +19,8 @@ use freehold_vmspace::UserRange;
 
 impl<P: Platform> AddressSpace<P> {
     pub(super) fn advise_flags(&self, range: UserRange, advice: Advice) -> Result<(), MadviseError> {
-        let room = PartRoom::default();
-        let guard = self.write_part(&room, range, Needs::CUTS)?;
+        let room = RangeWriterState::default();
+        let guard = self.write_range(&room, range, LimitDemand::CUTS)?;
         whole(guard.for_each_vma_range(range, Holes::Skip, |vma, part| {
             check_seal(vma, advice)?;
             let flags = advised(vma, advice)?;

@@ -8,7 +8,7 @@ use crate::space::{
 use crate::{
     error::MadviseError,
     platform::Platform,
-    space::{change::anon::NotPrepared, held::Held},
+    space::{change::anon::NotPrepared, held_lock::HeldLock},
     uffd::event::Notice,
     vma::{Vma, flags::VmFlags},
 };
@@ -24,7 +24,7 @@ impl<P: Platform> AddressSpace<P> {
             && !(advice == Advice::GuardInstall && lacks_anon_vma(&vma))
             && !vma.flags().intersects(VmFlags::UFFD)
         {
-            return self.advise_part(&vma, range, advice, Held::Vma);
+            return self.advise_part(&vma, range, advice, HeldLock::Vma);
         }
         let (mut rest, mut no_holes) = (range, true);
         while !rest.is_empty() {
@@ -36,7 +36,7 @@ impl<P: Platform> AddressSpace<P> {
                         return Err(Stop::Tell(notice, part));
                     }
                 }
-                Ok(self.advise_part(vma, part, advice, Held::Mmap(&guard))?)
+                Ok(self.advise_part(vma, part, advice, HeldLock::Mmap(&guard))?)
             };
             match guard.for_each_vma_range(rest, Holes::Skip, advise) {
                 Ok(whole) => {
@@ -61,7 +61,7 @@ impl<P: Platform> AddressSpace<P> {
         let guard = self.read_killable()?;
         let vma = guard.find(part.start()).ok_or(MadviseError::NotMapped)?;
         let part = part.with_end(part.end().min(vma.end()));
-        self.advise_part(vma, part, advice, Held::Mmap(&guard))?;
+        self.advise_part(vma, part, advice, HeldLock::Mmap(&guard))?;
         Ok(part.end())
     }
 
@@ -71,7 +71,7 @@ impl<P: Platform> AddressSpace<P> {
         vma: &Vma<P>,
         part: UserRange,
         advice: Advice,
-        held: Held<'_, '_, P>,
+        held: HeldLock<'_, '_, P>,
     ) -> Result<(), MadviseError> {
         may_advise(vma, advice)?;
         match advice {

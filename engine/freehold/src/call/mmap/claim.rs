@@ -1,12 +1,12 @@
-//! The right to map what mmap was asked for: as the writer of the whole, or of a part.
+//! The right to map what mmap was asked for: as the exclusive writer, or of a part.
 
 use crate::call::mmap::Request;
 use crate::space::{
     AddressSpace,
-    counters::Needs,
+    counters::LimitDemand,
     locking::WriteGuard,
     map_flags::{MapFlags, PRIVATE, TYPE},
-    part::PartRoom,
+    range_writer::RangeWriterState,
 };
 use crate::{error::MmapError, file::Object, platform::Platform, vma::flags::VmFlags};
 use core::cell::Cell;
@@ -22,31 +22,31 @@ impl<P: Platform> AddressSpace<P> {
     /// `alone`: without a claim, for private anonymous memory that joins nothing. That is the commonest
     /// mapping, and takes one change of the tree.
     #[inline(always)]
-    pub(super) fn write_for<'s>(
+    pub(super) fn lock_for_mmap<'s>(
         &'s self,
-        room: &'s PartRoom,
+        room: &'s RangeWriterState,
         request: &Request<P>,
         fixed: Option<UserRange>,
         alone: bool,
     ) -> Result<Placed<'s, P>, MmapError> {
-        if self.goes_beside()
-            && let Some(claimed) = self.claim_for(room, request, fixed, alone)?
+        if self.prefers_ranges()
+            && let Some(claimed) = self.claim_for_mmap(room, request, fixed, alone)?
         {
             return Ok(claimed);
         }
         let guard = match fixed {
-            Some(range) => self.write_range(range)?,
+            Some(range) => self.write_exclusive_range(range)?,
             None => self.write_killable()?,
         };
-        self.had_turn();
+        self.count_exclusive();
         Ok((guard, None))
     }
 
-    /// The same as a writer of a part. `None`: it takes the whole.
+    /// The same as a range writer. `None`: it takes the whole.
     #[inline(always)]
-    fn claim_for<'s>(
+    fn claim_for_mmap<'s>(
         &'s self,
-        room: &'s PartRoom,
+        room: &'s RangeWriterState,
         request: &Request<P>,
         fixed: Option<UserRange>,
         alone: bool,
@@ -56,32 +56,32 @@ impl<P: Platform> AddressSpace<P> {
         }
         let needs = || self.needs_of(request);
         if alone {
-            let Some(guard) = self.enter_part(room, needs)? else { return Ok(None) };
+            let Some(guard) = self.enter_range_writer(room, needs)? else { return Ok(None) };
             // What is wrong with it is found out with the whole space standing still.
             let placed = guard.place(request).ok();
             return Ok(placed.map(|start| (guard, Some(start))));
         }
         let place = Cell::new(fixed.map(UserRange::start));
         let claimed = match fixed {
-            Some(range) => self.claim_by(room, needs, |guard| guard.claim_fixed(range))?,
+            Some(range) => self.try_claim(room, needs, |guard| guard.claim_replaced(range))?,
             None if request.flags.contains(MapFlags::FIXED) => return Ok(None),
-            None => self.claim_by(room, needs, |guard| {
+            None => self.try_claim(room, needs, |guard| {
                 let start = guard.place(request).map_err(|_| Refused::Whole)?;
                 place.set(Some(start));
-                guard.claim_room(UserRange::at(start, request.len))
+                guard.claim_placement(UserRange::at(start, request.len))
             })?,
         };
         Ok(claimed.ok().map(|guard| (guard, place.get())))
     }
 
     /// What a mapping may add to sizes that have limits.
-    fn needs_of(&self, request: &Request<P>) -> Needs {
+    fn needs_of(&self, request: &Request<P>) -> LimitDemand {
         let pages = PageCount::of_bytes(request.len);
         let flags = request.vm_flags | VmFlags::from_bits_retain(self.default_flags.load(Relaxed));
         let locked = flags.contains(VmFlags::LOCKED) || request.object.is_secret();
         // The mapping, and what is cut in two where it comes into the middle.
         let vmas = if request.flags.contains(MapFlags::FIXED) { 3 } else { 1 };
-        Needs { vmas, pages, locked: if locked { pages } else { PageCount::ZERO } }
+        LimitDemand { vmas, pages, locked: if locked { pages } else { PageCount::ZERO } }
     }
 }
 

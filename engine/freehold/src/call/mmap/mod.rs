@@ -12,7 +12,7 @@ use crate::space::{
     change::deferred_retire::DeferredRetire,
     locking::WriteGuard,
     map_flags::{DROPPABLE, DROPPED, MapFlags, PRIVATE, Prot, SHARED, SHARED_VALIDATE, TYPE, vm_flags},
-    part::PartRoom,
+    range_writer::RangeWriterState,
 };
 use crate::{
     PAGE_SHIFT, PAGE_SIZE,
@@ -115,7 +115,7 @@ impl<P: Platform> AddressSpace<P> {
         reserving: Option<Reserving<'_, P>>,
     ) -> Result<u64, MmapError> {
         let fixed = request.fixed_range();
-        match self.write_alone(fixed.unwrap_or(UserRange::EMPTY)) {
+        match self.try_write_exclusive(fixed.unwrap_or(UserRange::EMPTY)) {
             Some(guard) => guard.map_and_populate_inline(request, None, reserving),
             None => self.map_beside(request, fixed, reserving),
         }
@@ -129,10 +129,10 @@ impl<P: Platform> AddressSpace<P> {
         fixed: Option<UserRange>,
         mut reserving: Option<Reserving<'_, P>>,
     ) -> Result<u64, MmapError> {
-        let room = PartRoom::default();
+        let room = RangeWriterState::default();
         let (mut alone, asked) = (request.is_plain(), request.vm_flags);
         loop {
-            let (guard, placed) = self.write_for(&room, request, fixed, alone)?;
+            let (guard, placed) = self.lock_for_mmap(&room, request, fixed, alone)?;
             match guard.map_and_populate(request, placed, reserving.take()) {
                 Err(_) if room.needs_claim() => (alone, request.vm_flags) = (false, asked),
                 mapped => return mapped,

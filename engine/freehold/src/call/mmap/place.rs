@@ -5,7 +5,7 @@ use crate::{
     PAGE_SIZE,
     error::MmapError,
     platform::Platform,
-    space::{AddressSpace, locking::WriteGuard, map_flags::MapFlags, place::Room},
+    space::{AddressSpace, locking::WriteGuard, map_flags::MapFlags, placement::PlacementRequest},
 };
 
 impl<P: Platform> WriteGuard<'_, P> {
@@ -28,12 +28,12 @@ impl<P: Platform> WriteGuard<'_, P> {
             }
             return if self.space.may_map_at(addr) { Ok(addr) } else { Err(MmapError::NotPermitted) };
         }
-        let mut room = Room::of(&request.object, request.is_shared(), addr, len, request.pgoff);
+        let mut room = PlacementRequest::of(&request.object, request.is_shared(), addr, len, request.pgoff);
         if unit > PAGE_SIZE {
             // Huge pages of pools are aligned to themselves.
             (room.align, room.like) = (unit, None);
         }
         room.flags = flags;
-        self.find_room(&room)
+        self.find_placement(&room)
     }
 }

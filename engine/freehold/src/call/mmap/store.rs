@@ -64,13 +64,13 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         }
         let charge = self.check_limits(request, Replaced::default())?;
         let attrs = request.attrs();
-        if let Some(part) = self.part().filter(|part| part.is_unclaimed()) {
+        if let Some(part) = self.range_writer().filter(|part| part.has_no_claim()) {
             let vma = self.alloc(range, &attrs)?;
             let joins = |side: &Vma<P>| match side.start() < range.start() {
                 true => can_append(side, &attrs),
                 false => can_prepend(&attrs, range.end() - range.start(), side),
             };
-            if self.store_alone(vma, joins).is_none() {
+            if self.insert_unclaimed(vma, joins).is_none() {
                 part.room.needs_claim.set(true);
                 return Err(MmapError::OutOfMemory);
             }

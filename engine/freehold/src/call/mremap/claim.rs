@@ -1,4 +1,4 @@
-//! The right to resize or move what mremap was asked for: as the writer of the whole, or of a part.
+//! The right to resize or move what mremap was asked for: as the exclusive writer, or of a part.
 //!
 //! A mapping that is resized where it is needs its VMA, and what goes or the hole behind. One that grows
 //! where there is no room needs its VMA and a hole elsewhere, where it moves to. A target that the caller
@@ -6,7 +6,10 @@
 //! special mappings, and what a userfaultfd watches.
 
 use crate::call::mremap::Remap;
-use crate::space::{AddressSpace, counters::Needs, locking::WriteGuard, part::PartRoom, place::Room};
+use crate::space::{
+    AddressSpace, counters::LimitDemand, locking::WriteGuard, placement::PlacementRequest,
+    range_writer::RangeWriterState,
+};
 use crate::{
     file::Object,
     platform::Platform,
@@ -17,39 +20,44 @@ use freehold_sync::Killed;
 use freehold_vmspace::{PageCount, UserRange};
 
 impl<P: Platform> AddressSpace<P> {
-    /// The right to do what is asked for. As the writer of the whole, at a moment when none of the addresses
+    /// The right to do what is asked for. As the exclusive writer, at a moment when none of the addresses
     /// concerned is still closing.
-    pub(super) fn write_for_remap<'s>(
+    pub(super) fn lock_for_mremap<'s>(
         &'s self,
-        room: &'s PartRoom,
+        room: &'s RangeWriterState,
         request: &Remap,
     ) -> Result<WriteGuard<'s, P>, Killed> {
-        let claim = |guard: &WriteGuard<'s, P>| guard.claim_for_remap(request);
-        let closing =
-            |guard: &WriteGuard<'s, P>| !request.ranges().into_iter().all(|range| guard.make_way(range));
+        let claim = |guard: &WriteGuard<'s, P>| guard.claim_for_mremap(request);
+        let closing = |guard: &WriteGuard<'s, P>| {
+            !request.ranges().into_iter().all(|range| guard.clear_for_write(range))
+        };
         match request.has_target() {
-            false => self.write_claimed(room, || request.needs(), claim, closing),
-            true => self.write_open(closing),
+            false => self.claim_or_exclusive_when(room, || request.needs(), claim, closing),
+            true => self.write_exclusive_when(closing),
         }
     }
 }
 
 impl Remap {
     /// What it may add to sizes that have limits, if the mapping is not locked.
-    fn needs(&self) -> Needs {
+    fn needs(&self) -> LimitDemand {
         match (self.grows(), self.may_move()) {
             // Source and target are there at the same time. Linux asks for room for four VMAs, of which the
             // source is cut in three at most.
-            (true, true) => Needs { vmas: 4, pages: PageCount::of_bytes(self.new_len), ..Needs::default() },
-            (true, false) => Needs { pages: PageCount::of_bytes(self.growth()), ..Needs::default() },
-            (false, _) => Needs::CUTS,
+            (true, true) => {
+                LimitDemand { vmas: 4, pages: PageCount::of_bytes(self.new_len), ..LimitDemand::default() }
+            }
+            (true, false) => {
+                LimitDemand { pages: PageCount::of_bytes(self.growth()), ..LimitDemand::default() }
+            }
+            (false, _) => LimitDemand::CUTS,
         }
     }
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
     /// Claims the mapping, and what goes, or where it grows, or where it moves to.
-    fn claim_for_remap(&self, request: &Remap) -> Result<(), Refused> {
+    fn claim_for_mremap(&self, request: &Remap) -> Result<(), Refused> {
         if request.grows() {
             match self.claim_extension(request) {
                 Err(Refused::Whole) if request.may_move() => self.claim_move(request)?,
@@ -57,8 +65,8 @@ impl<P: Platform> WriteGuard<'_, P> {
             }
         } else if request.new_len == request.old_len {
             let page = UserRange::clipped(request.addr, crate::PAGE_SIZE);
-            self.part_map().claim(page.start(), page.end(), true, false)?;
-        } else if self.space.unmaps_parts() {
+            self.claims().claim(page.start(), page.end(), true, false)?;
+        } else if self.space.range_writers_unmap() {
             // What is cut are the ends of the tail; the VMA that starts the mapping touches it, or it takes
             // the whole.
             let tail = request.old_len - request.new_len;
@@ -69,7 +77,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         // Of huge pages it may be more than that.
         match self.find(request.addr).is_some_and(|vma| vma.huge_page_size().is_none()) {
             true => Ok(()),
-            false => Err(self.unclaim(Refused::Whole)),
+            false => Err(self.release_claims(Refused::Whole)),
         }
     }
 
@@ -83,7 +91,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         self.claim_hole(extension, |_| 0)?;
         match self.find(request.addr) {
             Some(vma) => self.reserve_locked(vma.flags(), extension.pages()),
-            None => Err(self.unclaim(Refused::Filled)),
+            None => Err(self.release_claims(Refused::Filled)),
         }
     }
     /// Claims the mapping to be moved, and the hole where it goes.
@@ -94,9 +102,9 @@ impl<P: Platform> WriteGuard<'_, P> {
             return Err(Refused::Whole);
         }
         // While nothing is claimed: a search puts up the fence of its stretch.
-        let _ = self.find_room(&Room::pages(0, request.new_len));
-        self.part_map().claim(source.start(), source.end(), false, true)?;
-        self.claim_target(request).map_err(|why| self.unclaim(why))
+        let _ = self.find_placement(&PlacementRequest::pages(0, request.new_len));
+        self.claims().claim(source.start(), source.end(), false, true)?;
+        self.claim_target(request).map_err(|why| self.release_claims(why))
     }
 
     fn claim_target(&self, request: &Remap) -> Result<(), Refused> {
@@ -110,8 +118,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
         let at = self.place_moved(vma, request, 0).map_err(|_| Refused::Whole)?;
         let target = UserRange::at(at, request.new_len);
-        let kept = |above: &Entry| self.kept_below(above);
-        self.part_map().claim_hole_beside(target.start(), target.end(), kept)?;
+        let kept = |above: &Entry| self.guard_bytes(above);
+        self.claims().claim_hole_beside(target.start(), target.end(), kept)?;
         if target.start() < extension.end() && extension.start() < target.end() {
             return Err(Refused::Filled);
         }
@@ -132,7 +140,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     }
 }
 
-/// Whether a writer of a part may move it. What is not to be moved at all is the other writer's to say.
+/// Whether a range writer may move it. What is not to be moved at all is the other writer's to say.
 fn moves_beside<P: Platform>(vma: &Vma<P>, request: &Remap) -> bool {
     let is_plain = match vma.object() {
         Object::Anonymous => true,

@@ -21,8 +21,8 @@ use crate::space::{
     change::unmap::Decoded,
     limits::Replaced,
     locking::WriteGuard,
-    part::PartRoom,
-    place::Room,
+    placement::PlacementRequest,
+    range_writer::RangeWriterState,
 };
 use crate::{
     PAGE_SHIFT, PAGE_SIZE,
@@ -188,8 +188,8 @@ impl<P: Platform> AddressSpace<P> {
         new_addr: u64,
     ) -> Result<u64, MremapError> {
         let request = Remap::decode::<P>(addr, old_len, new_len, flags, new_addr)?;
-        let room = PartRoom::default();
-        let guard = self.write_for_remap(&room, &request)?;
+        let room = RangeWriterState::default();
+        let guard = self.lock_for_mremap(&room, &request)?;
         let request = guard.in_whole_huge_pages(request)?;
         if request.new_len < request.old_len && !request.has_target() {
             return guard.shrink_in_place(&request);
@@ -381,15 +381,16 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// Where what moves goes: at the hint or anywhere.
     pub(super) fn place_moved(&self, vma: &Vma<P>, request: &Remap, hint: u64) -> Result<u64, MremapError> {
         let shared = vma.flags().contains(VmFlags::MAYSHARE);
-        let room = Room::of(vma.object(), shared, hint, request.new_len, vma.pgoff_of(request.addr));
-        Ok(self.find_room(&room)?)
+        let room =
+            PlacementRequest::of(vma.object(), shared, hint, request.new_len, vma.pgoff_of(request.addr));
+        Ok(self.find_placement(&room)?)
     }
 
     /// Maps the free range behind `vma` as its continuation; the VMA behind may join too.
     fn extend_in_place(&self, vma: &Vma<P>, extension: UserRange) -> Result<(), MremapError> {
         let pages = extension.pages();
         let charge = self.charge_moved(vma.flags(), pages, PageCount::ZERO)?;
-        let _ = self.hold_anon(vma);
+        let _ = self.pin_anon_vma(vma);
         // As on Linux, what is new joins the next VMA even if fork made this one.
         let (pgoff, anon) =
             (vma.pgoff() + vma.pages(), AnonVma { id: vma.anon().unforked(), ..vma.anon_vma() });

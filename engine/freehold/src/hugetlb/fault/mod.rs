@@ -19,13 +19,13 @@
 
 pub(crate) mod place;
 
-pub(in crate::hugetlb::fault) use crate::fault::{Access, Await, FaultError, FaultOutcome};
+pub(in crate::hugetlb::fault) use crate::fault::{Access, FaultError, FaultOutcome, WaitFor};
 use crate::vma::flags::pte_flags::{WRITTEN, vma_pte_flags, written};
 use crate::{
     Pfn, VirtAddr,
     file::Wanted,
     platform::Platform,
-    space::{AddressSpace, held::Held},
+    space::{AddressSpace, held_lock::HeldLock},
     vma::{Vma, flags::VmFlags},
 };
 use freehold_pagetable::{Kind, MarkerKind, Pte, PteFlags, TableError};
@@ -41,7 +41,7 @@ impl<P: Platform> AddressSpace<P> {
         vma: &Vma<P>,
         page: u64,
         access: Access,
-        held: Held<'_, '_, P>,
+        held: HeldLock<'_, '_, P>,
     ) -> FaultOutcome<P> {
         let Some(place) = HugePlace::new(vma, page) else { return FaultOutcome::Retry };
         let HugePlace { address, size, index, .. } = place;
@@ -96,10 +96,12 @@ impl<P: Platform> AddressSpace<P> {
             }
             Kind::Leaf { flags, .. } => self.present_fault(address, level, flags, access),
             Kind::Marker { kind: MarkerKind::Migration, payload } => {
-                FaultOutcome::Wait(Await::Frame(Moving::of(payload).pfn))
+                FaultOutcome::Wait(WaitFor::Frame(Moving::of(payload).pfn))
             }
             Kind::Marker { kind: MarkerKind::Poison, payload } => match crate::rmap::failed_frame(payload) {
-                Some(pfn) if self.platform().frame(pfn).is_locked() => FaultOutcome::Wait(Await::Frame(pfn)),
+                Some(pfn) if self.platform().frame(pfn).is_locked() => {
+                    FaultOutcome::Wait(WaitFor::Frame(pfn))
+                }
                 _ => FaultOutcome::Failed(FaultError::MemoryFailed { addr: page }),
             },
             Kind::Marker { .. } | Kind::Table { .. } => FaultOutcome::Failed(FaultError::Bus { addr: page }),
@@ -289,7 +291,7 @@ impl<P: Platform> AddressSpace<P> {
         // While it is being moved, or its memory is failing, a marker may stand for another's entry. A task
         // that locks it from now on finds no other entry but ours: children cannot get it again.
         if frame.is_locked() {
-            return FaultOutcome::Wait(Await::Frame(old));
+            return FaultOutcome::Wait(WaitFor::Frame(old));
         }
         if frame.maps() > 1 || frame.refs() > 2 {
             // A fork was under way and has given it to somebody else meanwhile; or a reader, which had found

@@ -1,7 +1,7 @@
 //! Where a huge page of a pool goes: its table, its entry, and the page that a private mapping takes for it.
 //! For faults, and for the pager of a userfaultfd.
 
-use crate::fault::Await;
+use crate::fault::WaitFor;
 use crate::{
     Pfn, VirtAddr,
     counted::Counted,
@@ -54,7 +54,7 @@ pub(crate) enum Lacking {
     /// The pool is empty.
     Pages,
     /// It is, but a page that was reserved is on its way back.
-    Yet(Await),
+    Yet(WaitFor),
     /// No memory for the books.
     Memory,
 }
@@ -129,7 +129,7 @@ impl<P: Platform> AddressSpace<P> {
             self.vm.memory().take_huge_page(place.size, reservation.is_some()).map_err(
                 |error| match error {
                     NotTaken::None => Lacking::Pages,
-                    NotTaken::Returning(seen) => Lacking::Yet(Await::HugePage(place.size, seen)),
+                    NotTaken::Returning(seen) => Lacking::Yet(WaitFor::HugePage(place.size, seen)),
                 },
             )?;
         if let Some(reserves) = reservation

@@ -80,7 +80,7 @@ pub(crate) struct FileLock<P: Platform> {
 
 /// A [`FileLock`], however it is held.
 #[expect(dead_code, reason = "kept for their ends")]
-pub(crate) enum Held<'l, P: Platform> {
+pub(crate) enum HeldFileLock<'l, P: Platform> {
     Mutex(MutexGuard<'l, P>),
     Shared(RwSemReadGuard<'l, P>),
     Exclusive(RwSemWriteGuard<'l, P>),
@@ -100,29 +100,29 @@ impl<P: Platform> FileLock<P> {
 // SAFETY: `write` takes the mutex, or the lock for writing; `read` takes the same one, in whatever mode,
 // since the design is fixed.
 unsafe impl<P: Platform> TreeLock for FileLock<P> {
-    type Read<'l> = Held<'l, P>;
-    type Write<'l> = Held<'l, P>;
+    type Read<'l> = HeldFileLock<'l, P>;
+    type Write<'l> = HeldFileLock<'l, P>;
 
-    fn read(&self) -> Held<'_, P> {
+    fn read(&self) -> HeldFileLock<'_, P> {
         match self.design {
-            FileRmap::Mutex => Held::Mutex(self.mutex.lock(Rank::IMmap, self.lock.stats())),
-            FileRmap::Exclusive => Held::Exclusive(self.lock.write()),
-            FileRmap::Shared => Held::Shared(self.lock.read()),
+            FileRmap::Mutex => HeldFileLock::Mutex(self.mutex.lock(Rank::IMmap, self.lock.stats())),
+            FileRmap::Exclusive => HeldFileLock::Exclusive(self.lock.write()),
+            FileRmap::Shared => HeldFileLock::Shared(self.lock.read()),
         }
     }
 
-    fn try_read(&self) -> Option<Held<'_, P>> {
+    fn try_read(&self) -> Option<HeldFileLock<'_, P>> {
         Some(match self.design {
-            FileRmap::Mutex => Held::Mutex(self.mutex.try_lock(Rank::IMmap, self.lock.stats())?),
-            FileRmap::Exclusive => Held::Exclusive(self.lock.try_write()?),
-            FileRmap::Shared => Held::Shared(self.lock.try_read()?),
+            FileRmap::Mutex => HeldFileLock::Mutex(self.mutex.try_lock(Rank::IMmap, self.lock.stats())?),
+            FileRmap::Exclusive => HeldFileLock::Exclusive(self.lock.try_write()?),
+            FileRmap::Shared => HeldFileLock::Shared(self.lock.try_read()?),
         })
     }
 
-    fn write(&self) -> Held<'_, P> {
+    fn write(&self) -> HeldFileLock<'_, P> {
         match self.design {
-            FileRmap::Mutex => Held::Mutex(self.mutex.lock(Rank::IMmap, self.lock.stats())),
-            FileRmap::Exclusive | FileRmap::Shared => Held::Exclusive(self.lock.write()),
+            FileRmap::Mutex => HeldFileLock::Mutex(self.mutex.lock(Rank::IMmap, self.lock.stats())),
+            FileRmap::Exclusive | FileRmap::Shared => HeldFileLock::Exclusive(self.lock.write()),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::space::{
     AddressSpace,
-    held::Held,
+    held_lock::HeldLock,
     locking::{NeedMmapLock, ReadGuard, WriteGuard},
 };
 use crate::{
@@ -25,11 +25,11 @@ pub(crate) enum NotPrepared {
 impl<P: Platform> AddressSpace<P> {
     /// Makes sure that the VMA has an anon_vma before its first anonymous page.
     ///
-    /// Choosing one looks at the neighbours, so it needs the mmap lock, or beside writers of parts the
+    /// Choosing one looks at the neighbours, so it needs the mmap lock, or beside range writers the
     /// neighbours' locks. With only the VMA's lock held these may be tried for but not waited for: a writer
     /// may be waiting for this very VMA (`docs/locking.md`, part 3).
     #[inline]
-    pub(crate) fn prepare_anon(&self, vma: &Vma<P>, held: Held<'_, '_, P>) -> Result<(), NotPrepared> {
+    pub(crate) fn prepare_anon(&self, vma: &Vma<P>, held: HeldLock<'_, '_, P>) -> Result<(), NotPrepared> {
         if vma.anon().is_some() {
             return Ok(());
         }
@@ -37,16 +37,16 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     #[inline(never)]
-    fn attach_first_anon_vma(&self, vma: &Vma<P>, held: Held<'_, '_, P>) -> Result<(), NotPrepared> {
+    fn attach_first_anon_vma(&self, vma: &Vma<P>, held: HeldLock<'_, '_, P>) -> Result<(), NotPrepared> {
         let attached = match held {
-            Held::Mmap(guard) => self.attach_anon_vma(guard, vma),
-            Held::Vma if self.is_changed_by_parts() => return self.attach_beside(vma),
-            Held::Vma => self.attach_anon_vma(&self.try_read().ok_or(NotPrepared::NeedMmapLock)?, vma),
+            HeldLock::Mmap(guard) => self.attach_anon_vma(guard, vma),
+            HeldLock::Vma if self.has_range_writers() => return self.attach_beside(vma),
+            HeldLock::Vma => self.attach_anon_vma(&self.try_read().ok_or(NotPrepared::NeedMmapLock)?, vma),
         };
         attached.map_err(|NoMemory| NotPrepared::NoMemory)
     }
 
-    /// The same beside writers of parts: the neighbours stand still by their own locks, which are tried for.
+    /// The same beside range writers: the neighbours stand still by their own locks, which are tried for.
     fn attach_beside(&self, vma: &Vma<P>) -> Result<(), NotPrepared> {
         let neighbour = |addr: u64| match self.lock_vma(addr) {
             Ok(read) => Ok(Some(read)),
@@ -73,7 +73,7 @@ impl<P: Platform> AddressSpace<P> {
             return Ok(());
         }
         let (prev, next) = guard.neighbours(vma.range());
-        let Some(part) = guard.part() else { return self.join_anon_vma(vma, prev, next) };
+        let Some(part) = guard.range_writer() else { return self.join_anon_vma(vma, prev, next) };
         // A neighbour beyond what is claimed, of a VMA that has grown. If that is being changed, it is passed
         // over: so it is when the change comes later.
         let (from, to) = part.map.span();

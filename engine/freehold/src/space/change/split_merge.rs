@@ -99,8 +99,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         let appends = |prev: &&Vma<P>| can_append(prev, attrs);
         let prepends = |next: &&Vma<P>| can_prepend(attrs, range.end() - range.start(), next);
         // The anon_vmas of those that agree stay as they are from here on; one that has just come counts.
-        let prev = prev.filter(|prev| appends(prev) && (self.hold_anon(prev) || appends(prev)));
-        let next = next.filter(|next| prepends(next) && (self.hold_anon(next) || prepends(next)));
+        let prev = prev.filter(|prev| appends(prev) && (self.pin_anon_vma(prev) || appends(prev)));
+        let next = next.filter(|next| prepends(next) && (self.pin_anon_vma(next) || prepends(next)));
         match (prev, next) {
             // Each agrees with what lies between; do they agree with each other? And may one of them go?
             (Some(left), Some(right))
@@ -344,7 +344,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         Change { flags, policy }: Change,
         uffd: Option<&Counted<Context<P>>>,
     ) -> Result<&'g Vma<P>, SplitMergeError> {
-        let _ = self.hold_anon(vma);
+        let _ = self.pin_anon_vma(vma);
         let merged = match self.neighbours_of_part(vma, range) {
             (None, None) => None,
             sides => {

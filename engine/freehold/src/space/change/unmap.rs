@@ -362,7 +362,7 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn commit(self, closing: bool) -> Detached<'s, P> {
         let (guard, span) = (self.guard, self.span());
-        if let Some(part) = guard.part().filter(|_| !closing && self.totals.vmas != 0) {
+        if let Some(part) = guard.range_writer().filter(|_| !closing && self.totals.vmas != 0) {
             part.note_emptied(span);
         }
         if self.totals.vmas != 0 {
@@ -370,9 +370,9 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
             guard.replace(span, if closing { core::slice::from_ref(&reservation) } else { &[] });
         }
         if closing {
-            match guard.part() {
+            match guard.range_writer() {
                 None => guard.space.closings.begin(guard),
-                Some(_) => guard.space.closings.begin_beside(),
+                Some(_) => guard.space.closings.begin_uncounted(),
             }
         }
         self.detach(span)
@@ -406,7 +406,7 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
         if totals.committed != PageCount::ZERO {
             guard.space.engine.committed.uncharge(totals.committed);
         }
-        let (owned, whole) = (OwnedList { space: guard.space, list }, guard.part().is_none());
+        let (owned, whole) = (OwnedList { space: guard.space, list }, guard.range_writer().is_none());
         Detached { owned, notices, span, files: totals.files != 0, whole }
     }
 }
@@ -431,7 +431,7 @@ pub(crate) struct Detached<'s, P: Platform> {
     span: UserRange,
     /// Whether a file knows any of them.
     files: bool,
-    /// Whether they were detached by a writer of the whole.
+    /// Whether they were detached by an exclusive writer.
     whole: bool,
 }
 
@@ -546,7 +546,7 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Whether a munmap may be a change of a part. The designs that hold more while pages go than a part of
     /// the space are the writer's.
-    pub(crate) fn unmaps_parts(&self) -> bool {
+    pub(crate) fn range_writers_unmap(&self) -> bool {
         let parts = self.locking.unmap.parts();
         parts.sections.is_none() && !matches!(parts.held, Hold::Read)
     }

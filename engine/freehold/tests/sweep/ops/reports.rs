@@ -78,7 +78,7 @@ pub const OPS: &[Op] = &[
     op("AddressSpace::write", "the locks", |s| {
         drop(s.process.space().write());
         drop(s.process.space().read());
-        drop(s.process.write_range(UserRange::new(s.at(0), s.at(8))));
+        drop(s.process.write_exclusive_range(UserRange::new(s.at(0), s.at(8))));
         Ok(s.process.counts().map_count)
     })
     .needs_nothing(),

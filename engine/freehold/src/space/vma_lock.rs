@@ -27,7 +27,7 @@ pub(crate) enum NeedMmapLock {
 }
 
 /// Why one look has locked nothing.
-enum Missed {
+enum LookupMiss {
     /// The tree was being changed, or the VMA left it after it was found: whatever is there now is worth
     /// another look.
     Again,
@@ -84,7 +84,7 @@ impl<P: Platform> Drop for VmaRead<'_, P> {
 
 /// What lies at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum AddressState {
     /// Something is mapped there.
     Mapped,
     /// Nothing is, and nothing above grows down to it.
@@ -107,12 +107,12 @@ impl<P: Platform> AddressSpace<P> {
             // SAFETY: found within `rcu`.
             Lookup::Found(found) => unsafe { self.lock_found(&found, addr) },
             Lookup::Hole => return Err(NeedMmapLock::Hole),
-            Lookup::Contended => Err(Missed::Again),
+            Lookup::Contended => Err(LookupMiss::Again),
         };
         match seen {
             Ok(read) => Ok(read),
-            Err(Missed::Again) => self.look_again(&rcu, addr),
-            Err(Missed::Climb(why)) => Err(why),
+            Err(LookupMiss::Again) => self.look_again(&rcu, addr),
+            Err(LookupMiss::Climb(why)) => Err(why),
         }
     }
 
@@ -130,8 +130,8 @@ impl<P: Platform> AddressSpace<P> {
             };
             match seen {
                 Ok(read) => return Ok(read),
-                Err(Missed::Again) => {}
-                Err(Missed::Climb(why)) => return Err(why),
+                Err(LookupMiss::Again) => {}
+                Err(LookupMiss::Climb(why)) => return Err(why),
             }
         }
         Err(NeedMmapLock::Busy)
@@ -143,10 +143,10 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// The entry was found in the tree within a read section (RCU) that lasts.
     #[inline(always)]
-    unsafe fn lock_found(&self, found: &Entry, addr: u64) -> Result<VmaRead<'_, P>, Missed> {
+    unsafe fn lock_found(&self, found: &Entry, addr: u64) -> Result<VmaRead<'_, P>, LookupMiss> {
         // SAFETY: the read section lasts until the VMA is locked, or let go of.
         let TreeEntry::Vma(vma) = (unsafe { decode::<P>(found) }) else {
-            return Err(Missed::Climb(NeedMmapLock::Hole));
+            return Err(LookupMiss::Climb(NeedMmapLock::Hole));
         };
         match vma.lock().try_read::<P>(&self.mmap_lock, || vma.is_owned_by(&self.vm)) {
             Ok(place) => {
@@ -154,11 +154,11 @@ impl<P: Platform> AddressSpace<P> {
                 let read = VmaRead { vma, place, task: PhantomData };
                 match read.range().contains(addr) {
                     true => Ok(read),
-                    false => Err(Missed::Climb(NeedMmapLock::Busy)),
+                    false => Err(LookupMiss::Climb(NeedMmapLock::Busy)),
                 }
             }
-            Err(ReadFail::Detached) => Err(Missed::Again),
-            Err(_) => Err(Missed::Climb(NeedMmapLock::Busy)),
+            Err(ReadFail::Detached) => Err(LookupMiss::Again),
+            Err(_) => Err(LookupMiss::Climb(NeedMmapLock::Busy)),
         }
     }
 
@@ -210,32 +210,34 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// What lies at `addr`.
-    pub(crate) fn peek_at(&self, addr: u64) -> Look {
+    pub(crate) fn peek_tree(&self, addr: u64) -> AddressState {
         let rcu = P::rcu_read();
         let mut seen: Option<(Entry, VmFlags)> = None;
         for _ in 0..LOOKS {
             let found = match self.tree.next(&rcu, addr) {
                 Lookup::Found(found) => found,
-                Lookup::Hole => return Look::Nothing,
-                Lookup::Contended => return Look::Unclear,
+                Lookup::Hole => return AddressState::Nothing,
+                Lookup::Contended => return AddressState::Unclear,
             };
             // SAFETY: found within `rcu`.
-            let TreeEntry::Vma(above) = (unsafe { decode::<P>(&found) }) else { return Look::Unclear };
+            let TreeEntry::Vma(above) = (unsafe { decode::<P>(&found) }) else {
+                return AddressState::Unclear;
+            };
             if found.start <= addr {
-                return Look::Mapped;
+                return AddressState::Mapped;
             }
             match seen {
                 // The VMA is there still, so the flags are its own: one that has left the tree may have
                 // become another. Whether it grows is the same all its life.
                 Some((before, flags)) if before == found => {
                     return match flags.contains(VmFlags::GROWSDOWN) {
-                        true => Look::BelowStack { start: found.start },
-                        false => Look::Nothing,
+                        true => AddressState::BelowStack { start: found.start },
+                        false => AddressState::Nothing,
                     };
                 }
                 _ => seen = Some((found, above.flags())),
             }
         }
-        Look::Unclear
+        AddressState::Unclear
     }
 }

@@ -8,7 +8,7 @@
 //! | claim | `SharedWriter::claim`, `claim_hole` | the VMAs of a range and those that touch it; or a hole |
 //! | change | the operation | write-locked VMAs; a draft of what the tree is to hold |
 //! | unlock | end of the [`WriteGuard`] | VMAs that are as they will stay |
-//! | publish | end of [`Part`] | the draft is in the tree, the claim given up; waiters are told |
+//! | publish | end of [`RangeWriter`] | the draft is in the tree, the claim given up; waiters are told |
 //! | leave | end of the guard of the gate | nothing |
 //!
 //! VMAs are unlocked before the tree says where they are now: another writer may have them as soon as it
@@ -18,9 +18,9 @@
 
 use super::{
     AddressSpace, Write,
-    counters::{Needs, Reserved, Size},
+    counters::{LimitDemand, LimitReservation, Size},
     locking::{NeedMmapLock, VmaRead, WriteGuard, entry},
-    right::Right,
+    write_right::WriteRight,
 };
 use crate::{
     VirtAddr,
@@ -41,40 +41,40 @@ use freehold_vmspace::{PageCount, UserRange, VmGather};
 /// bounded number of others, and then for its turn.
 const WAITS: usize = 4;
 
-/// Room for what a writer of a part has, if there comes to be one; the writer itself is moved about.
+/// Room for what a range writer has, if there comes to be one; the writer itself is moved about.
 #[derive(Default)]
-pub(crate) struct PartRoom {
+pub(crate) struct RangeWriterState {
     draft: Draft,
-    pub(super) reserved: Reserved,
+    pub(super) reserved: LimitReservation,
     /// Where VMAs went: page tables at its ends may have to go too.
     emptied: Cell<Option<UserRange>>,
-    /// A VMA could not be [stored](WriteGuard::store_alone) without a claim.
+    /// A VMA could not be [stored](WriteGuard::insert_unclaimed) without a claim.
     pub(crate) needs_claim: Cell<bool>,
-    /// It is the one writer of a part that moves the [break](super::brk).
+    /// It is the one range writer that moves the [break](super::brk).
     pub(crate) moves_heap: Cell<bool>,
     /// Where a mapping moves to, if that is claimed.
     target: Cell<Option<u64>>,
 }
 
-impl PartRoom {
-    /// Whether a VMA could not be [stored](WriteGuard::store_alone) without a claim. Says so once.
+impl RangeWriterState {
+    /// Whether a VMA could not be [stored](WriteGuard::insert_unclaimed) without a claim. Says so once.
     pub(crate) fn needs_claim(&self) -> bool {
         self.needs_claim.take()
     }
 }
 
-/// What a writer of a part has of its address space. Dropping it publishes its draft.
-pub(crate) struct Part<'s, P: Platform> {
+/// What a range writer has of its address space. Dropping it publishes its draft.
+pub(crate) struct RangeWriter<'s, P: Platform> {
     pub(crate) space: &'s AddressSpace<P>,
     pub(super) map: SharedWriter<'s, P>,
-    pub(crate) room: &'s PartRoom,
+    pub(crate) room: &'s RangeWriterState,
     /// Dropped last: it leaves the gate.
     pub(super) gate: MmapRangeGuard<'s, P>,
 }
 
-impl<P: Platform> Part<'_, P> {
+impl<P: Platform> RangeWriter<'_, P> {
     /// Whether it has claimed nothing.
-    pub(crate) fn is_unclaimed(&self) -> bool {
+    pub(crate) fn has_no_claim(&self) -> bool {
         self.map.span() == (0, 0)
     }
 
@@ -85,117 +85,117 @@ impl<P: Platform> Part<'_, P> {
     }
 }
 
-impl<P: Platform> Drop for Part<'_, P> {
+impl<P: Platform> Drop for RangeWriter<'_, P> {
     #[inline(always)]
     fn drop(&mut self) {
         self.end();
     }
 }
 
-impl<P: Platform> Part<'_, P> {
-    // Not inlined, so that the end of a guard is short for the writer of the whole.
+impl<P: Platform> RangeWriter<'_, P> {
+    // Not inlined, so that the end of a guard is short for the exclusive writer.
     #[inline(never)]
     fn end(&self) {
         match self.room.emptied.take() {
             None => self.map.publish(None),
-            Some(span) => self.space.unlinking_edges(span, |unlink| {
+            Some(span) => self.space.with_edge_tables_unlinked(span, |unlink| {
                 self.map.publish(Some((span.start(), unlink)));
             }),
         }
-        self.leave_heap();
+        self.unlock_heap();
         self.space.counters.give_back(&self.room.reserved);
-        self.space.tell_waiters(&self.map);
+        self.space.notify_waiters(&self.map);
     }
 }
 
-impl<P: Platform> Part<'_, P> {
-    /// Becomes the one that moves the break, until it [ends](Self::leave_heap), unless there is another.
-    pub(crate) fn take_heap(&self) -> bool {
+impl<P: Platform> RangeWriter<'_, P> {
+    /// Becomes the one that moves the break, until it [ends](Self::unlock_heap), unless there is another.
+    pub(crate) fn lock_heap(&self) -> bool {
         if !self.room.moves_heap.get() {
-            // Acquire: pairs with `leave_heap`. What the last one did comes before what is done now.
-            self.room.moves_heap.set(!self.space.heap_moves.swap(true, Acquire));
+            // Acquire: pairs with `unlock_heap`. What the last one did comes before what is done now.
+            self.room.moves_heap.set(!self.space.heap_locked.swap(true, Acquire));
         }
         self.room.moves_heap.get()
     }
 
     /// Ends the right to move the break: the mappings agree with it.
     #[inline]
-    fn leave_heap(&self) {
+    fn unlock_heap(&self) {
         if self.room.moves_heap.replace(false) {
-            // Release: pairs with `take_heap`.
-            self.space.heap_moves.store(false, Release);
+            // Release: pairs with `lock_heap`.
+            self.space.heap_locked.store(false, Release);
         }
     }
 }
 
 impl<P: Platform> AddressSpace<P> {
     /// Takes the right to change `range`: claims what lies there and what touches it, if that can be claimed;
-    /// else as [`write_range`](Self::write_range).
+    /// else as [`write_exclusive_range`](Self::write_exclusive_range).
     ///
     /// # Errors
     ///
     /// A fatal signal arrived first; nothing is held.
     #[inline(always)]
-    pub(crate) fn write_part<'s>(
+    pub(crate) fn write_range<'s>(
         &'s self,
-        room: &'s PartRoom,
+        room: &'s RangeWriterState,
         range: UserRange,
-        needs: Needs,
+        needs: LimitDemand,
     ) -> Result<WriteGuard<'s, P>, Killed> {
-        if let Some(guard) = self.write_alone(range) {
+        if let Some(guard) = self.try_write_exclusive(range) {
             return Ok(guard);
         }
-        self.claim_or_write(room, range, needs)
+        self.claim_or_exclusive(room, range, needs)
     }
 
-    /// As [`write_part`](Self::write_part), for a change that is called with the right. Where it is the
-    /// writer of the whole, it needs no room.
+    /// As [`write_range`](Self::write_range), for a change that is called with the right. Where it is the
+    /// exclusive writer, it needs no room.
     #[inline(always)]
-    pub(crate) fn with_part<R>(
+    pub(crate) fn with_write_range<R>(
         &self,
         range: UserRange,
-        needs: impl FnOnce() -> Needs,
+        needs: impl FnOnce() -> LimitDemand,
         change: impl FnOnce(&WriteGuard<'_, P>) -> R,
     ) -> Result<R, Killed> {
-        // As `write_alone`, but the guard stays where it is made.
+        // As `try_write_exclusive`, but the guard stays where it is made.
         if self.locking.write != Write::RangesOnly
             && let Some(lock) = self.mmap_lock.try_write_alone()
         {
             let guard = self.writer(lock);
-            if range.is_empty() || guard.make_way(range) {
+            if range.is_empty() || guard.clear_for_write(range) {
                 return Ok(change(&guard));
             }
         }
-        self.with_claimed(range, needs, change)
+        self.with_range_claim(range, needs, change)
     }
 
     #[inline(never)]
-    fn with_claimed<R>(
+    fn with_range_claim<R>(
         &self,
         range: UserRange,
-        needs: impl FnOnce() -> Needs,
+        needs: impl FnOnce() -> LimitDemand,
         change: impl FnOnce(&WriteGuard<'_, P>) -> R,
     ) -> Result<R, Killed> {
-        let room = PartRoom::default();
-        let guard = self.claim_or_write(&room, range, needs())?;
+        let room = RangeWriterState::default();
+        let guard = self.claim_or_exclusive(&room, range, needs())?;
         Ok(change(&guard))
     }
 
     #[inline(never)]
-    fn claim_or_write<'s>(
+    fn claim_or_exclusive<'s>(
         &'s self,
-        room: &'s PartRoom,
+        room: &'s RangeWriterState,
         range: UserRange,
-        needs: Needs,
+        needs: LimitDemand,
     ) -> Result<WriteGuard<'s, P>, Killed> {
-        if !range.is_empty() && self.goes_beside() {
+        if !range.is_empty() && self.prefers_ranges() {
             let claim = |guard: &WriteGuard<'s, P>| guard.claim_range(range);
-            if let Ok(guard) = self.claim_by(room, || needs, claim)? {
+            if let Ok(guard) = self.try_claim(room, || needs, claim)? {
                 return Ok(guard);
             }
         }
-        let guard = self.write_range(range)?;
-        self.had_turn();
+        let guard = self.write_exclusive_range(range)?;
+        self.count_exclusive();
         Ok(guard)
     }
 
@@ -205,37 +205,37 @@ impl<P: Platform> AddressSpace<P> {
     /// # Errors
     ///
     /// A fatal signal arrived first; nothing is held.
-    pub(crate) fn write_claimed<'s>(
+    pub(crate) fn claim_or_exclusive_when<'s>(
         &'s self,
-        room: &'s PartRoom,
-        needs: impl Fn() -> Needs,
+        room: &'s RangeWriterState,
+        needs: impl Fn() -> LimitDemand,
         claim: impl Fn(&WriteGuard<'s, P>) -> Result<(), Refused>,
         closing: impl Fn(&WriteGuard<'s, P>) -> bool,
     ) -> Result<WriteGuard<'s, P>, Killed> {
-        if let Some(guard) = self.write_alone(UserRange::EMPTY).filter(|guard| !closing(guard)) {
+        if let Some(guard) = self.try_write_exclusive(UserRange::EMPTY).filter(|guard| !closing(guard)) {
             return Ok(guard);
         }
-        if self.goes_beside()
-            && let Ok(guard) = self.claim_by(room, needs, claim)?
+        if self.prefers_ranges()
+            && let Ok(guard) = self.try_claim(room, needs, claim)?
         {
             return Ok(guard);
         }
-        self.write_open(closing)
+        self.write_exclusive_when(closing)
     }
 
-    /// Becomes the writer of the whole at a moment when nothing concerned is `closing`.
+    /// Becomes the exclusive writer at a moment when nothing concerned is `closing`.
     ///
     /// # Errors
     ///
     /// A fatal signal arrived first; nothing is held.
-    pub(crate) fn write_open<'s>(
+    pub(crate) fn write_exclusive_when<'s>(
         &'s self,
         closing: impl Fn(&WriteGuard<'s, P>) -> bool,
     ) -> Result<WriteGuard<'s, P>, Killed> {
         loop {
             let guard = self.write_killable()?;
             if !closing(&guard) {
-                self.had_turn();
+                self.count_exclusive();
                 return Ok(guard);
             }
             self.closings.wait_after(guard)?;
@@ -250,65 +250,67 @@ impl<P: Platform> AddressSpace<P> {
     /// A fatal signal arrived first; nothing is held.
     pub(crate) fn claim_vma<'s>(
         &'s self,
-        room: &'s PartRoom,
+        room: &'s RangeWriterState,
         addr: u64,
     ) -> Result<Option<WriteGuard<'s, P>>, Killed> {
         let claim = |guard: &WriteGuard<'s, P>| {
             // What is closing, or only reserved, is not waited for.
             let (start, end) = self.mapped_at(addr).ok_or(Refused::Whole)?;
-            let map = guard.part_map();
+            let map = guard.claims();
             map.claim(start, end, true, false)?;
             if map.find(addr).is_some_and(|found| (found.start, found.end) == (start, end)) {
                 return Ok(());
             }
             // It has changed: its neighbours may be others.
-            Err(guard.unclaim(Refused::Filled))
+            Err(guard.release_claims(Refused::Filled))
         };
-        Ok(self.claim_by(room, Needs::default, claim)?.ok())
+        Ok(self.try_claim(room, LimitDemand::default, claim)?.ok())
     }
 
     /// Whether changes of disjoint ranges may run side by side.
     #[inline]
-    pub(crate) fn changes_parts(&self) -> bool {
+    pub(crate) fn supports_range_writers(&self) -> bool {
         self.locking.write != Write::Whole
     }
 
     /// Whether they do now: a hint.
     #[inline]
-    pub(crate) fn is_changed_by_parts(&self) -> bool {
-        self.changes_parts() && (self.mmap_lock.is_open() || self.locking.write == Write::RangesOnly)
+    pub(crate) fn has_range_writers(&self) -> bool {
+        self.supports_range_writers() && (self.mmap_lock.is_open() || self.locking.write == Write::RangesOnly)
     }
 
-    /// Becomes the writer of the whole for a change of `range`, if changes do not run side by side now, and
+    /// Becomes the exclusive writer for a change of `range`, if changes do not run side by side now, and
     /// that takes no waiting.
     // Inlined, as what returns guards is: they are large.
     #[inline(always)]
-    pub(crate) fn write_alone(&self, range: UserRange) -> Option<WriteGuard<'_, P>> {
+    pub(crate) fn try_write_exclusive(&self, range: UserRange) -> Option<WriteGuard<'_, P>> {
         if self.locking.write == Write::RangesOnly {
             return None;
         }
         let guard = self.writer(self.mmap_lock.try_write_alone()?);
-        let free = range.is_empty() || guard.make_way(range);
+        let free = range.is_empty() || guard.clear_for_write(range);
         free.then_some(guard)
     }
 
-    /// Becomes a writer of what `claim` claims. The inner error: it takes the writer of the whole.
+    /// Becomes a writer of what `claim` claims. The inner error: it takes the exclusive writer.
     ///
     /// # Errors
     ///
     /// A fatal signal arrived first; nothing is held.
-    pub(crate) fn claim_by<'s>(
+    pub(crate) fn try_claim<'s>(
         &'s self,
-        room: &'s PartRoom,
-        needs: impl Fn() -> Needs,
+        room: &'s RangeWriterState,
+        needs: impl Fn() -> LimitDemand,
         claim: impl Fn(&WriteGuard<'s, P>) -> Result<(), Refused>,
     ) -> Result<Result<WriteGuard<'s, P>, Refused>, Killed> {
         for _ in 0..WAITS {
-            let Some(guard) = self.enter_part(room, &needs)? else { return Ok(Err(Refused::Whole)) };
+            let Some(guard) = self.enter_range_writer(room, &needs)? else { return Ok(Err(Refused::Whole)) };
             match claim(&guard) {
                 Ok(()) => return Ok(Ok(guard)),
                 Err(other @ (Refused::Whole | Refused::NoMemory)) => return Ok(Err(other)),
-                Err(Refused::Taken | Refused::Filled) if self.meets() => return Ok(Err(Refused::Whole)),
+                Err(Refused::Taken | Refused::Filled) if self.record_contention() => {
+                    return Ok(Err(Refused::Whole));
+                }
                 // Somebody was faster: another hole will do, and soon.
                 Err(Refused::Filled) => continue,
                 Err(Refused::Taken) => {}
@@ -328,12 +330,12 @@ impl<P: Platform> AddressSpace<P> {
         Ok(Err(Refused::Whole))
     }
 
-    /// Becomes a writer of a part that has claimed nothing yet. `None`: a limit may be in the way.
+    /// Becomes a range writer that has claimed nothing yet. `None`: a limit may be in the way.
     #[inline(always)]
-    pub(crate) fn enter_part<'s>(
+    pub(crate) fn enter_range_writer<'s>(
         &'s self,
-        room: &'s PartRoom,
-        needs: impl Fn() -> Needs,
+        room: &'s RangeWriterState,
+        needs: impl Fn() -> LimitDemand,
     ) -> Result<Option<WriteGuard<'s, P>>, Killed> {
         let gate = self.mmap_lock.write_range_killable()?;
         if self.counters.reserve(&room.reserved, &needs(), |size| self.limit_of(size)).is_err() {
@@ -341,37 +343,37 @@ impl<P: Platform> AddressSpace<P> {
         }
         // SAFETY: within the gate there are shared writers only.
         let map = unsafe { self.tree.shared_writer(&room.draft) };
-        let right = Right::Part(Part { space: self, map, room, gate });
+        let right = WriteRight::Range(RangeWriter { space: self, map, room, gate });
         Ok(Some(WriteGuard { space: self, locked: LockedVmas::none(), right }))
     }
 
     /// Somebody may wait for a claim that has ended.
     #[inline]
-    fn tell_waiters(&self, map: &SharedWriter<'_, P>) {
+    fn notify_waiters(&self, map: &SharedWriter<'_, P>) {
         if map.was_wanted() || self.closings.is_waited_for() {
             self.closings.tell::<P>();
         }
     }
 
-    /// Ends a closing reservation as a writer of a part: takes it out of the tree, and with it the tables at
-    /// its edges that nobody else needs by now. `counted`: it began as the writer of the whole's.
-    pub(super) fn end_closing_part(&self, span: UserRange, counted: bool) {
+    /// Ends a closing reservation as a range writer: takes it out of the tree, and with it the tables at
+    /// its edges that nobody else needs by now. `counted`: it began as the exclusive writer's.
+    pub(super) fn end_closing_as_range_writer(&self, span: UserRange, counted: bool) {
         let _inside = self.mmap_lock.write_range();
         let draft = Draft::new();
         // SAFETY: within the gate there are shared writers only.
         let map = unsafe { self.tree.shared_writer(&draft) };
-        self.unlinking_edges(span, |unlink| {
+        self.with_edge_tables_unlinked(span, |unlink| {
             map.remove_reservation(span.start(), span.end(), Some((span.start(), unlink)));
         });
         if counted {
             self.closings.uncount();
         }
-        self.tell_waiters(&map);
+        self.notify_waiters(&map);
     }
 
     /// Whether the lowest table at an end of `span` lies inside `hole`.
     #[inline]
-    fn has_tables_to_go(&self, span: UserRange, hole: VaRange) -> bool {
+    fn has_empty_edge_tables(&self, span: UserRange, hole: VaRange) -> bool {
         const TABLE: u64 = Level::Pte.table_span();
         let goes = |at: u64| {
             let at = VirtAddr::new(at);
@@ -384,13 +386,13 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Calls `end` with a function for it to call with the hole that `span` is then in, while nothing can
     /// come into that hole. It unlinks the tables at the ends of `span` that lie inside of the hole.
-    fn unlinking_edges(&self, span: UserRange, end: impl FnOnce(&mut dyn FnMut(u64, u64))) {
+    fn with_edge_tables_unlinked(&self, span: UserRange, end: impl FnOnce(&mut dyn FnMut(u64, u64))) {
         let mut gathered: Option<VmGather<'_, P, 1>> = None;
         end(&mut |before, behind| {
             // Nothing is in the hole, which may be more than the span.
             let part = UserRange::new(span.start().max(before), span.end().min(behind));
             let hole = VaRange::of(before, behind);
-            if part.is_empty() || !self.has_tables_to_go(part, hole) {
+            if part.is_empty() || !self.has_empty_edge_tables(part, hole) {
                 return;
             }
             // SAFETY: what was in `span` is zapped and unlinked; nothing is in the hole, and nothing comes
@@ -412,26 +414,26 @@ impl<P: Platform> WriteGuard<'_, P> {
     /// Claims what lies in a range, and what touches it.
     #[inline]
     pub(crate) fn claim_range(&self, range: UserRange) -> Result<(), Refused> {
-        self.part_map().claim(range.start(), range.end(), true, true)
+        self.claims().claim(range.start(), range.end(), true, true)
     }
 
     /// Claims the hole that `range` is, with what touches it, and room above it for what a stack keeps free.
     #[inline]
-    pub(crate) fn claim_room(&self, range: UserRange) -> Result<(), Refused> {
-        self.part_map().claim_hole(range.start(), range.end(), |above| self.kept_below(above))
+    pub(crate) fn claim_placement(&self, range: UserRange) -> Result<(), Refused> {
+        self.claims().claim_hole(range.start(), range.end(), |above| self.guard_bytes(above))
     }
 
     /// How many bytes below its start an entry of the tree keeps free.
     // Called within RCU: if the VMA is not there any more, it was.
     #[inline]
-    pub(crate) fn kept_below(&self, entry: &Entry) -> u64 {
-        entry.start - self.kept_from(entry)
+    pub(crate) fn guard_bytes(&self, entry: &Entry) -> u64 {
+        entry.start - self.guard_start(entry)
     }
 
     /// Claims the hole that `range` is, with what touches it, where no other hole will do: if it is none, it
-    /// takes the writer of the whole to say so. `kept(entry)` is what the entry above has to keep free.
+    /// takes the exclusive writer to say so. `kept(entry)` is what the entry above has to keep free.
     pub(crate) fn claim_hole(&self, range: UserRange, kept: impl Fn(&Entry) -> u64) -> Result<(), Refused> {
-        match self.part_map().claim_hole(range.start(), range.end(), kept) {
+        match self.claims().claim_hole(range.start(), range.end(), kept) {
             Err(Refused::Filled) => Err(Refused::Whole),
             other => other,
         }
@@ -444,7 +446,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         let limit = self.space.limit_of(Size::Locked);
         match reserved.is_none_or(|reserved| self.space.counters.reserve_locked(reserved, pages, limit)) {
             true => Ok(()),
-            false => Err(self.unclaim(Refused::Whole)),
+            false => Err(self.release_claims(Refused::Whole)),
         }
     }
 
@@ -452,8 +454,8 @@ impl<P: Platform> WriteGuard<'_, P> {
     /// writing keeps it where nothing runs beside it; otherwise a fault, which may have begun before, gives
     /// the VMA its first one until it is locked.
     #[inline]
-    pub(crate) fn hold_anon(&self, vma: &Vma<P>) -> bool {
-        if !self.space.changes_parts() || vma.anon().is_some() {
+    pub(crate) fn pin_anon_vma(&self, vma: &Vma<P>) -> bool {
+        if !self.space.supports_range_writers() || vma.anon().is_some() {
             return true;
         }
         let _ = self.lock_vma(vma);
@@ -461,15 +463,15 @@ impl<P: Platform> WriteGuard<'_, P> {
     }
 
     /// Gives up what is claimed, as it was. Returns why.
-    pub(crate) fn unclaim(&self, why: Refused) -> Refused {
-        self.part_map().publish(None);
+    pub(crate) fn release_claims(&self, why: Refused) -> Refused {
+        self.claims().publish(None);
         why
     }
 
     /// Claims a range for something that takes the place of what is there: the hole that it is, or what is
     /// mapped in all of it.
-    pub(crate) fn claim_fixed(&self, range: UserRange) -> Result<(), Refused> {
-        let map = self.part_map();
+    pub(crate) fn claim_replaced(&self, range: UserRange) -> Result<(), Refused> {
+        let map = self.claims();
         match map.claim_hole(range.start(), range.end(), |_| 0) {
             Err(Refused::Filled) => {}
             other => return other,
@@ -479,67 +481,71 @@ impl<P: Platform> WriteGuard<'_, P> {
         if from <= range.start() && range.end() <= to {
             return Ok(());
         }
-        Err(self.unclaim(Refused::Whole))
+        Err(self.release_claims(Refused::Whole))
     }
 }
 
 impl<'s, P: Platform> WriteGuard<'s, P> {
-    /// What it has, if it is a writer of a part.
+    /// What it has, if it is a range writer.
     #[inline(always)]
-    pub(crate) fn part(&self) -> Option<&Part<'s, P>> {
+    pub(crate) fn range_writer(&self) -> Option<&RangeWriter<'s, P>> {
         match &self.right {
-            Right::Whole { .. } => None,
-            Right::Part(part) => Some(part),
+            WriteRight::Exclusive { .. } => None,
+            WriteRight::Range(part) => Some(part),
         }
     }
 
-    /// Locks a VMA that a writer of a part has claimed, and not locked, for reading, so that the claim may
+    /// Locks a VMA that a range writer has claimed, and not locked, for reading, so that the claim may
     /// end. Fails only when the VMA has as many readers as can be counted.
-    pub(crate) fn lock_claimed(&self, vma: &Vma<P>) -> Result<VmaRead<'s, P>, NeedMmapLock> {
-        let Right::Part(part) = &self.right else { unreachable!("a writer of the whole claims nothing") };
+    pub(crate) fn read_lock_claimed(&self, vma: &Vma<P>) -> Result<VmaRead<'s, P>, NeedMmapLock> {
+        let WriteRight::Range(part) = &self.right else { unreachable!("an exclusive writer claims nothing") };
         let place = vma.lock().read_claimed::<P>(&part.gate).map_err(|_| NeedMmapLock::Busy)?;
         // SAFETY: locked just now.
         Ok(unsafe { VmaRead::locked(vma, place) })
     }
 
-    /// The tree, of a writer of a part.
+    /// The tree, of a range writer.
     #[inline(always)]
-    pub(crate) fn part_map(&self) -> &SharedWriter<'s, P> {
+    pub(crate) fn claims(&self) -> &SharedWriter<'s, P> {
         match &self.right {
-            Right::Whole { .. } => unreachable!("a writer of the whole claims nothing"),
-            Right::Part(part) => &part.map,
+            WriteRight::Exclusive { .. } => unreachable!("an exclusive writer claims nothing"),
+            WriteRight::Range(part) => &part.map,
         }
     }
 
-    /// What a writer of a part may add to sizes that have limits.
+    /// What a range writer may add to sizes that have limits.
     #[inline(always)]
-    pub(super) fn reserved(&self) -> Option<&'s Reserved> {
-        self.part().map(|part| &part.room.reserved)
+    pub(super) fn reserved(&self) -> Option<&'s LimitReservation> {
+        self.range_writer().map(|part| &part.room.reserved)
     }
 
     /// A mapping moves to a hole at `start`, which is claimed beside it.
     pub(crate) fn note_target(&self, start: u64) {
-        self.part().into_iter().for_each(|part| part.room.target.set(Some(start)));
+        self.range_writer().into_iter().for_each(|part| part.room.target.set(Some(start)));
     }
 
     /// Where a mapping moves to, if that is claimed.
     pub(crate) fn noted_target(&self) -> Option<u64> {
-        self.part()?.room.target.get()
+        self.range_writer()?.room.target.get()
     }
 
     /// Stores a VMA of anonymous memory into the hole that it lies in, by a step of its own, if nothing that
     /// touches it `joins` it. Then it is anybody's. `None`: it was not possible; the VMA goes back.
-    pub(crate) fn store_alone(&self, vma: OwnedVma<'_, P>, joins: impl Fn(&Vma<P>) -> bool) -> Option<()> {
+    pub(crate) fn insert_unclaimed(
+        &self,
+        vma: OwnedVma<'_, P>,
+        joins: impl Fn(&Vma<P>) -> bool,
+    ) -> Option<()> {
         let vma = vma.into_ref();
         debug_assert!(vma.is_anonymous() && !vma.anon().is_some(), "something leads to it besides the tree");
         LockedVmas::attach_unlocked(vma, &self.right);
-        let kept = |above: &Entry| self.kept_below(above);
+        let kept = |above: &Entry| self.guard_bytes(above);
         let joins = |touching: &Entry| self.slot(touching).vma().is_some_and(&joins);
-        match self.part_map().fill_hole(&entry(vma), kept, joins) {
+        match self.claims().fill_hole(&entry(vma), kept, joins) {
             Ok(true) => return Some(()),
             Ok(false) => {}
             Err(_) => {
-                self.space.meets();
+                self.space.record_contention();
             }
         }
         LockedVmas::detach_unfound(vma, &self.right);

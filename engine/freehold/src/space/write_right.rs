@@ -2,26 +2,26 @@
 //! claimed.
 #![expect(unsafe_code, reason = "looks at the tree without counting the look")]
 
-use super::part::Part;
+use super::range_writer::RangeWriter;
 use crate::{UserRange, error::NoMemory, platform::Platform};
 use core::cell::RefCell;
 use freehold_range::{Entry, GapRequest, Writer};
 use freehold_sync::{MmapLock, MmapWriteGuard, MmapWriter};
 
 /// How the set of VMAs may be changed.
-pub(crate) enum Right<'s, P: Platform> {
-    /// As a whole.
-    Whole { tree: RefCell<Writer<'s, P>>, lock: MmapWriteGuard<'s, P> },
-    /// In what was claimed.
-    Part(Part<'s, P>),
+pub(crate) enum WriteRight<'s, P: Platform> {
+    /// All of it: of the exclusive writer.
+    Exclusive { tree: RefCell<Writer<'s, P>>, lock: MmapWriteGuard<'s, P> },
+    /// What was claimed: of a range writer.
+    Range(RangeWriter<'s, P>),
 }
 
-impl<P: Platform> MmapWriter<P> for Right<'_, P> {
+impl<P: Platform> MmapWriter<P> for WriteRight<'_, P> {
     #[inline(always)]
     fn lock(&self) -> &MmapLock<P> {
         match self {
-            Right::Whole { lock, .. } => lock.lock(),
-            Right::Part(part) => part.gate.lock(),
+            WriteRight::Exclusive { lock, .. } => lock.lock(),
+            WriteRight::Range(part) => part.gate.lock(),
         }
     }
 }
@@ -37,13 +37,13 @@ unsafe fn look<'r, 's, P: Platform>(tree: &'r RefCell<Writer<'s, P>>) -> &'r Wri
     unsafe { tree.try_borrow_unguarded() }.expect("nobody changes the tree now")
 }
 
-impl<'s, P: Platform> Right<'s, P> {
+impl<'s, P: Platform> WriteRight<'s, P> {
     #[inline(always)]
     pub(super) fn find(&self, addr: u64) -> Option<Entry> {
         match self {
             // SAFETY: the writer searches for the entry, which it copies.
-            Right::Whole { tree, .. } => unsafe { look(tree).find(addr) },
-            Right::Part(part) => part.map.find(addr),
+            WriteRight::Exclusive { tree, .. } => unsafe { look(tree).find(addr) },
+            WriteRight::Range(part) => part.map.find(addr),
         }
     }
 
@@ -51,8 +51,8 @@ impl<'s, P: Platform> Right<'s, P> {
     pub(super) fn next(&self, addr: u64) -> Option<Entry> {
         match self {
             // SAFETY: the writer searches for the entry, which it copies.
-            Right::Whole { tree, .. } => unsafe { look(tree).next(addr) },
-            Right::Part(part) => part.map.next(addr),
+            WriteRight::Exclusive { tree, .. } => unsafe { look(tree).next(addr) },
+            WriteRight::Range(part) => part.map.next(addr),
         }
     }
 
@@ -60,8 +60,8 @@ impl<'s, P: Platform> Right<'s, P> {
     pub(super) fn prev(&self, addr: u64) -> Option<Entry> {
         match self {
             // SAFETY: the writer searches for the entry, which it copies.
-            Right::Whole { tree, .. } => unsafe { look(tree).prev(addr) },
-            Right::Part(part) => part.map.prev(addr),
+            WriteRight::Exclusive { tree, .. } => unsafe { look(tree).prev(addr) },
+            WriteRight::Range(part) => part.map.prev(addr),
         }
     }
 
@@ -69,8 +69,8 @@ impl<'s, P: Platform> Right<'s, P> {
     pub(super) fn around(&self, range: UserRange) -> (Option<Entry>, Option<Entry>) {
         match self {
             // SAFETY: the writer searches for the entry, which it copies.
-            Right::Whole { tree, .. } => unsafe { look(tree).around(range.start(), range.end()) },
-            Right::Part(part) => part.map.around(range.start(), range.end()),
+            WriteRight::Exclusive { tree, .. } => unsafe { look(tree).around(range.start(), range.end()) },
+            WriteRight::Range(part) => part.map.around(range.start(), range.end()),
         }
     }
 
@@ -78,41 +78,41 @@ impl<'s, P: Platform> Right<'s, P> {
     #[inline(always)]
     pub(crate) fn seen_next(&self, _: &P::RcuGuard, addr: u64) -> Option<Entry> {
         match self {
-            Right::Whole { tree, .. } => tree.borrow().next(addr),
-            Right::Part(part) => part.map.seen_next(addr),
+            WriteRight::Exclusive { tree, .. } => tree.borrow().next(addr),
+            WriteRight::Range(part) => part.map.seen_next(addr),
         }
     }
 
     #[inline(always)]
     pub(super) fn gap(&self, request: &GapRequest, below: impl Fn(&Entry) -> u64) -> Option<u64> {
         match self {
-            Right::Whole { tree, .. } => tree.borrow().gap(request, below),
-            Right::Part(part) => part.map.gap(request, below),
+            WriteRight::Exclusive { tree, .. } => tree.borrow().gap(request, below),
+            WriteRight::Range(part) => part.map.gap(request, below),
         }
     }
 
     #[inline(always)]
     pub(super) fn reserve(&self, replaces: usize) -> Result<(), NoMemory> {
         match self {
-            Right::Whole { tree, .. } => tree.borrow_mut().reserve(replaces).map_err(|_| NoMemory),
+            WriteRight::Exclusive { tree, .. } => tree.borrow_mut().reserve(replaces).map_err(|_| NoMemory),
             // Room was promised with the claim.
-            Right::Part(_) => Ok(()),
+            WriteRight::Range(_) => Ok(()),
         }
     }
 
     #[inline(always)]
     pub(super) fn replace(&self, range: UserRange, with: &[Entry]) {
         match self {
-            Right::Whole { tree, .. } => tree.borrow_mut().replace(range.start(), range.end(), with),
-            Right::Part(part) => part.map.replace(range.start(), range.end(), with),
+            WriteRight::Exclusive { tree, .. } => tree.borrow_mut().replace(range.start(), range.end(), with),
+            WriteRight::Range(part) => part.map.replace(range.start(), range.end(), with),
         }
     }
 
-    /// For what only a writer of the whole does.
+    /// For what only an exclusive writer does.
     pub(super) fn whole(&self) -> &RefCell<Writer<'s, P>> {
         match self {
-            Right::Whole { tree, .. } => tree,
-            Right::Part(_) => unreachable!("a writer of a part does not work on the whole"),
+            WriteRight::Exclusive { tree, .. } => tree,
+            WriteRight::Range(_) => unreachable!("a range writer does not work on the whole"),
         }
     }
 }

@@ -15,7 +15,7 @@ const DETOURS: usize = 64;
 
 /// Room that is looked for.
 #[derive(Clone, Copy)]
-pub(crate) struct Room {
+pub(crate) struct PlacementRequest {
     /// Where the caller would have it, in whole pages; zero anywhere.
     hint: u64,
     /// Whole pages.
@@ -28,10 +28,10 @@ pub(crate) struct Room {
     pub(crate) flags: MapFlags,
 }
 
-impl Room {
+impl PlacementRequest {
     /// For pages.
     pub(crate) fn pages(hint: u64, len: u64) -> Self {
-        Room { hint, len, align: PAGE_SIZE, like: None, flags: MapFlags::empty() }
+        PlacementRequest { hint, len, align: PAGE_SIZE, like: None, flags: MapFlags::empty() }
     }
 
     /// For what an object has from page `pgoff` on: where huge pages can map it. Of a file, that is if there
@@ -52,7 +52,7 @@ impl Room {
             let private = matches!(object, Object::Anonymous) && !shared;
             (private && hint == 0 && len.is_multiple_of(HUGE)).then_some(0)
         };
-        Room { like, ..Room::pages(hint, len) }
+        PlacementRequest { like, ..PlacementRequest::pages(hint, len) }
     }
 
     /// The hint, if there is one.
@@ -79,53 +79,53 @@ impl Room {
 impl<P: Platform> WriteGuard<'_, P> {
     /// Where there is room: at the hint, or in the windows of the layout.
     #[inline(always)]
-    pub(crate) fn find_room(&self, room: &Room) -> Result<u64, MmapError> {
-        match self.find_like_or_any(room) {
+    pub(crate) fn find_placement(&self, room: &PlacementRequest) -> Result<u64, MmapError> {
+        match self.find_aligned_or_any(room) {
             Some(at) => Ok(at),
-            None => self.find_room_of_fences(room).ok_or(MmapError::NoSpace),
+            None => self.find_placement_past_fences(room).ok_or(MmapError::NoSpace),
         }
     }
 
     /// Takes out all [fences](super::stretch), if the caller is the exclusive writer and there are any, and
     /// looks for room again.
     #[cold]
-    fn find_room_of_fences(&self, room: &Room) -> Option<u64> {
-        let may_be_there = self.part().is_none() && self.space.closings.any();
+    fn find_placement_past_fences(&self, room: &PlacementRequest) -> Option<u64> {
+        let may_be_there = self.range_writer().is_none() && self.space.closings.any();
         (may_be_there && self.remove_fences(AddressSpace::<P>::window_end(room)))
-            .then(|| self.find_like_or_any(room))
+            .then(|| self.find_aligned_or_any(room))
             .flatten()
     }
 
     #[inline(always)]
-    fn find_like_or_any(&self, room: &Room) -> Option<u64> {
-        let like = room.like.and_then(|offset| self.find_room_like(room, offset));
-        like.or_else(|| self.find_any_room(room))
+    fn find_aligned_or_any(&self, room: &PlacementRequest) -> Option<u64> {
+        let like = room.like.and_then(|offset| self.find_aligned_placement(room, offset));
+        like.or_else(|| self.find_any_placement(room))
     }
 
     /// The same for room that need not agree with anything within huge pages.
     #[inline(always)]
-    fn find_any_room(&self, room: &Room) -> Option<u64> {
+    fn find_any_placement(&self, room: &PlacementRequest) -> Option<u64> {
         if room.hint != 0 && self.hint_is_free(room) {
-            // A writer of a part that comes to a fence is refused the claim.
-            self.make_way(UserRange::at(room.hint, room.len));
+            // A range writer that comes to a fence is refused the claim.
+            self.clear_for_write(UserRange::at(room.hint, room.len));
             return Some(room.hint);
         }
         let above = self.space.window_above(room);
-        if self.part().is_some()
-            && let Some(at) = above.as_ref().and_then(|above| self.own_room(room, above))
+        if self.range_writer().is_some()
+            && let Some(at) = above.as_ref().and_then(|above| self.place_in_stretch(room, above))
         {
             return Some(at);
         }
-        let highest = above.and_then(|above| self.highest_room(room.len, room.align, above));
-        let below = || self.lowest_room(room.len, room.align, self.space.window_below(room));
+        let highest = above.and_then(|above| self.highest_placement(room.len, room.align, above));
+        let below = || self.lowest_placement(room.len, room.align, self.space.window_below(room));
         highest.or_else(below)
     }
 
     /// Room that agrees with `offset` within huge pages, or at the hint, where there is room for a huge page
     /// more than needed. Looking from the top, what agrees by itself is passed over, as on Linux.
     #[inline(never)]
-    fn find_room_like(&self, room: &Room, offset: u64) -> Option<u64> {
-        let at = self.find_any_room(&Room { len: room.len + HUGE, ..*room })?;
+    fn find_aligned_placement(&self, room: &PlacementRequest, offset: u64) -> Option<u64> {
+        let at = self.find_any_placement(&PlacementRequest { len: room.len + HUGE, ..*room })?;
         if at == room.hint {
             return Some(at);
         }
@@ -136,8 +136,8 @@ impl<P: Platform> WriteGuard<'_, P> {
     }
 
     /// Whether nothing, stack gaps included, lies in the hinted range, but fences.
-    fn hint_is_free(&self, room: &Room) -> bool {
-        let &Room { hint, len, .. } = room;
+    fn hint_is_free(&self, room: &PlacementRequest) -> bool {
+        let &PlacementRequest { hint, len, .. } = room;
         let end = AddressSpace::<P>::window_end(room);
         if len > end || hint > end - len || hint < self.space.engine.config().mmap_min_addr {
             return false;
@@ -150,7 +150,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     /// nothing from what is below that. What the alignment can cost is to be free of what the stack wants,
     /// too, as on Linux.
     #[inline(always)]
-    pub(super) fn highest_room(&self, len: u64, align: u64, range: Range<u64>) -> Option<u64> {
+    pub(super) fn highest_placement(&self, len: u64, align: u64, range: Range<u64>) -> Option<u64> {
         let low = range.start.max(self.space.engine.config().mmap_min_addr);
         let mut high = range.end;
         // As much as the alignment can cost, as on Linux: gaps are not to be tried one by one.
@@ -164,31 +164,31 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
         // So many, and a gap that is larger than any stack can want of it will do, though a smaller one may
         // lie above it.
-        let roomy = self.beside_stacks(wanted)?;
+        let roomy = self.clear_of_stacks(wanted)?;
         let (room, kept) = self.highest_gap(roomy, low..high)?;
         Some((kept.min(room + roomy) - len) & !(align - 1))
     }
 
     /// The same from below, beyond a stack that wants some of it.
     #[inline(never)]
-    fn lowest_room(&self, len: u64, align: u64, range: Range<u64>) -> Option<u64> {
+    fn lowest_placement(&self, len: u64, align: u64, range: Range<u64>) -> Option<u64> {
         let least = self.space.engine.config().mmap_min_addr;
         let (mut low, high) = (range.start.next_multiple_of(PAGE_SIZE).max(least), range.end);
         let wanted = len.checked_add(align - PAGE_SIZE)?;
         let lowest = |len, low| self.lowest_gap(len, low..high);
         for _ in 0..DETOURS {
             let at = lowest(wanted, low)?.next_multiple_of(align);
-            match self.next_taken(at) {
+            match self.next_occupied(at) {
                 // What the alignment can cost is counted from the aligned address on, as on Linux.
                 Some((taken, kept)) if kept < at.saturating_add(wanted) => low = taken.end(),
                 _ => return Some(at),
             }
         }
-        lowest(self.beside_stacks(wanted)?, low).map(|at| at.next_multiple_of(align))
+        lowest(self.clear_of_stacks(wanted)?, low).map(|at| at.next_multiple_of(align))
     }
 
     /// How large a gap has to be that has room for `len` whatever is above it.
-    fn beside_stacks(&self, len: u64) -> Option<u64> {
+    fn clear_of_stacks(&self, len: u64) -> Option<u64> {
         len.checked_add(self.space.engine.config().stack_gap.checked_next_multiple_of(PAGE_SIZE)?)
     }
 }

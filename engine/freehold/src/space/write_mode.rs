@@ -32,21 +32,21 @@ const PERIOD: u64 = 16;
 const LOOK: u64 = 64;
 
 /// See the [module](self).
-pub(crate) struct Turns {
+pub(crate) struct WriteContention {
     /// Meetings, less those forgiven. Written where changes meet, and a while after.
     met: AtomicU32,
     /// How many changes that wait are still to take turns.
     left: AtomicU32,
 }
 
-impl Turns {
+impl WriteContention {
     pub fn new() -> Self {
-        Turns { met: AtomicU32::new(0), left: AtomicU32::new(0) }
+        WriteContention { met: AtomicU32::new(0), left: AtomicU32::new(0) }
     }
 
     /// Some of the meetings are forgiven.
     #[inline]
-    fn forgive(&self) {
+    fn decay(&self) {
         // Nearly always there are none.
         let met = self.met.load(Relaxed);
         if met > 0 {
@@ -59,22 +59,22 @@ impl<P: Platform> AddressSpace<P> {
     /// Whether a change that could be one of a part should be: it has found the mmap lock taken, or changes
     /// run side by side already. Counts it.
     #[inline]
-    pub(crate) fn goes_beside(&self) -> bool {
+    pub(crate) fn prefers_ranges(&self) -> bool {
         match self.locking.write {
             Write::Whole => false,
             Write::RangesOnly => true,
             Write::Ranges if self.turns.left.load(Relaxed) > 0 => false,
-            Write::Ranges => !self.mmap_lock.is_open() || self.stays_beside(),
+            Write::Ranges => !self.mmap_lock.is_open() || self.keeps_ranges(),
         }
     }
 
     /// Whether changes should go on to run side by side.
-    fn stays_beside(&self) -> bool {
+    fn keeps_ranges(&self) -> bool {
         let changes = self.counters.count_change();
         if changes.is_multiple_of(PERIOD) {
-            self.turns.forgive();
+            self.turns.decay();
             if changes.is_multiple_of(LOOK) {
-                return !self.counters.changed_alone(changes, LOOK);
+                return !self.counters.only_this_cpu_changed(changes, LOOK);
             }
         }
         true
@@ -83,7 +83,7 @@ impl<P: Platform> AddressSpace<P> {
     /// A change of a part has met another one. Returns whether it should go on as one of the whole: then
     /// changes take turns for a while.
     #[cold]
-    pub(super) fn meets(&self) -> bool {
+    pub(super) fn record_contention(&self) -> bool {
         if self.locking.write != Write::Ranges || self.turns.met.fetch_add(1, Relaxed) < MEETINGS {
             return false;
         }
@@ -94,7 +94,7 @@ impl<P: Platform> AddressSpace<P> {
 
     /// A change that waited for its turn has it.
     #[inline]
-    pub(crate) fn had_turn(&self) {
+    pub(crate) fn count_exclusive(&self) {
         let left = self.turns.left.load(Relaxed);
         // Counted by CPU, and only now and then for all: the next one has enough lines to fetch.
         if left > 0 && self.counters.count_change().is_multiple_of(LOOK) {

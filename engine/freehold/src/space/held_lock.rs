@@ -4,17 +4,17 @@ use super::locking::ReadGuard;
 use crate::platform::Platform;
 
 /// What keeps the VMA still during an attempt.
-pub(crate) enum Held<'h, 's, P: Platform> {
+pub(crate) enum HeldLock<'h, 's, P: Platform> {
     /// Its own lock alone.
     Vma,
     /// The mmap lock.
     Mmap(&'h ReadGuard<'s, P>),
 }
 
-impl<P: Platform> Clone for Held<'_, '_, P> {
+impl<P: Platform> Clone for HeldLock<'_, '_, P> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<P: Platform> Copy for Held<'_, '_, P> {}
+impl<P: Platform> Copy for HeldLock<'_, '_, P> {}
