@@ -1,4 +1,4 @@
-//! What calls map, by its number in the plan.
+//! Files and segments that calls map, by their numbers in the plan.
 
 use super::area::PAGE;
 use super::descriptors::{Access, Descriptors, Open};
@@ -16,7 +16,7 @@ const ZEROES: &str = "/dev/zero";
 /// How the kernel calls memfds.
 const MEMFD: &str = "/memfd:";
 
-/// What is mapped, and what is known of files and descriptors.
+/// Files, segments and descriptors, as far as the recording tells.
 #[derive(Default)]
 pub(super) struct Files {
     /// Numbers of what is mapped, by path.

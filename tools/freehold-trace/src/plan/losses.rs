@@ -1,8 +1,8 @@
-//! What a plan leaves out, and losses of events.
+//! Events that a plan leaves out, and losses of events.
 
 use std::collections::BTreeMap;
 
-/// Counts of what is not planned or cannot be checked.
+/// Counts events that are not planned or cannot be checked, by reason.
 #[derive(Default)]
 pub(super) struct Losses {
     /// Losses of events of unknown tasks that have not ended.
