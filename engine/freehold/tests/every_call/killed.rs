@@ -9,7 +9,11 @@ use super::{
     gate::Gated,
     oom::{
         calls::{CALLS, Call},
-        scene::Scene,
+        scene::{Scene, Stage},
+    },
+    support::{
+        oom::{Scene as _, undisturbed},
+        view::View,
     },
     *,
 };
@@ -65,20 +69,18 @@ fn waits(call: &Call, locking: Locking, reading: bool) -> bool {
     if looks { !reading } else { !vma_lock_will_do }
 }
 
-/// Makes a call while somebody holds the lock; `reading`: for reading.
-fn killed_for_the_lock(call: &Call, locking: Locking, reading: bool) {
+/// Makes a call while another task holds the lock; `reading`: for reading. Fails unless everything is as
+/// `before` or as `after` then.
+fn killed_for_the_lock(
+    call: &Call,
+    stage: Stage,
+    locking: Locking,
+    reading: bool,
+    (before, after): (&View, &View),
+) -> Stage {
     let what =
         || format!("{}, {locking:?}, held for {}", call.name, if reading { "reading" } else { "writing" });
-    let fresh = |change: bool| {
-        let mut scene = Scene::new(locking, call.forked, 8);
-        if change {
-            (call.run)(&mut scene).unwrap();
-        }
-        let state = scene.state();
-        scene.end();
-        state
-    };
-    let mut scene = Scene::new(locking, call.forked, 8);
+    let mut scene = Scene::new(stage, call, locking);
     let holder = scene.process.clone();
     let (result, killed) = {
         let _reader = reading.then(|| holder.space().read());
@@ -87,28 +89,35 @@ fn killed_for_the_lock(call: &Call, locking: Locking, reading: bool) {
     };
     drop(holder);
     scene.check();
-    let state = scene.state();
+    let view = scene.view();
     if killed {
         assert_eq!(result, Err(Errno::EINTR), "{}", what());
-        assert!(state == fresh(false), "{}: {}", what(), state.differences(&fresh(false)));
-        assert_eq!((call.run)(&mut scene), Ok(()), "{}: again", what());
+        assert!(view == *before, "{}: {}", what(), view.differences(before));
+        assert_eq!((call.run)(&mut scene), Ok(0), "{}: again", what());
     } else {
-        assert_eq!(result, Ok(()), "{}", what());
+        assert_eq!(result, Ok(0), "{}", what());
     }
-    let state = scene.state();
-    assert!(state == fresh(true), "{}: {}", what(), state.differences(&fresh(true)));
-    scene.end();
+    let view = scene.view();
+    assert!(view == *after, "{}: {}", what(), view.differences(after));
+    let stage = scene.end();
     assert_eq!(killed, waits(call, locking, reading), "{}: was it killed?", what());
+    stage
 }
 
 #[test]
 fn while_it_waits_for_the_address_space() {
-    for locking in Locking::ALL {
-        for call in CALLS {
-            killed_for_the_lock(call, locking, false);
-            killed_for_the_lock(call, locking, true);
+    let mut stage = Stage::new(None);
+    for call in CALLS {
+        let (good, same) = undisturbed(call, stage, Locking::default());
+        stage = same;
+        for locking in Locking::ALL {
+            for reading in [false, true] {
+                let views = (&good.before, &good.after);
+                stage = killed_for_the_lock(call, stage, locking, reading, views);
+            }
         }
     }
+    stage.end();
 }
 
 /// A fault that needs the lock to choose an anon_vma, or to see a hole, waits for a writer, and dies with it.

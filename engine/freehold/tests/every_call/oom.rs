@@ -4,23 +4,23 @@
 //! with half the range gone; a merge that failed went on to split with bounds it had changed already; a move
 //! that failed lost pages; a fork that failed left a child that the reverse maps could find.
 //!
-//! So every allocation of every call fails once here: the first, the second, .., alone and together with all
-//! that follow. Afterwards everything must be as it was, but for VMAs that may stay cut, and the same call
-//! without failures must end like one that never met any. Caches are run down before: frames and VMAs are
-//! allocated in batches, and what lies in store cannot fail.
+//! `support/oom.rs` says what is tried and what must hold. VMAs may stay cut.
 
 pub mod calls;
 pub mod scene;
 
 use super::*;
-use calls::{CALLS, Call, Extent};
+use calls::CALLS;
 use freehold::{
     PageIndex,
     error::Errno,
     space::{Unmap, Write},
 };
-use scene::{Scene, State};
-use support::failure::{Failure, Point, at_every_allocation, try_at_every_allocation};
+use scene::Stage;
+use support::{
+    failure::{Failure, at_every_allocation},
+    oom::every_failure_of_each,
+};
 
 /// Frames and VMAs left in store before the call.
 const SPARES: [u64; 3] = [0, 1, 2];
@@ -38,98 +38,10 @@ fn designs() -> [Locking; 5] {
     ]
 }
 
-/// What the call does when nothing fails.
-fn undisturbed(call: &Call, locking: Locking) -> State {
-    let mut scene = Scene::new(locking, call.forked, 0);
-    let result = (call.run)(&mut scene);
-    assert_eq!(result, Ok(()), "{}: without any failure", call.name);
-    let state = scene.state();
-    scene.end();
-    state
-}
-
-/// Makes the call with one failure.
-///
-/// # Errors
-///
-/// What is not as it should be.
-fn with_failure(
-    call: &Call,
-    locking: Locking,
-    spare: u64,
-    point: &Point,
-    (untouched, done): (&State, &State),
-) -> Result<(), String> {
-    let what = |how: &str, detail: &str| {
-        Err(format!("{}, {locking:?}, {spare} spare, {point}: {how}{detail}", call.name))
-    };
-    let mut scene = Scene::new(locking, call.forked, spare);
-    let result = point.fail(|| (call.run)(&mut scene));
-    scene.check();
-    if let Err(errno) = result {
-        if !point.reached() || !call.allocates || !call.errnos.contains(&errno) {
-            return what("ended with ", &format!("{errno:?}"));
-        }
-        let state = scene.state();
-        let same = match call.extent {
-            Extent::Nothing => state == *untouched,
-            Extent::Layout => state.contents == untouched.contents,
-            Extent::Anything => true,
-            Extent::Done => {
-                let lost = scene.lost_by_a_move();
-                scene.end();
-                return if lost.is_empty() { Ok(()) } else { what("lost pages", &format!("{lost:?}")) };
-            }
-        };
-        if !same {
-            return what("something changed", &state.differences(untouched));
-        }
-        scene.check();
-        if let Err(errno) = (call.run)(&mut scene) {
-            return what("again, ended with ", &format!("{errno:?}"));
-        }
-    }
-    // Succeeded at the second attempt, or at the first, because what failed could be done without.
-    let state = scene.state();
-    scene.end();
-    if state == *done { Ok(()) } else { what("does not end as it should", &state.differences(done)) }
-}
-
-/// Every failure of one call, under one design.
-fn every_failure_of(call: &Call, locking: Locking) -> Result<(), String> {
-    let mut scene = Scene::new(locking, call.forked, 0);
-    let untouched = scene.state();
-    scene.end();
-    let done = undisturbed(call, locking);
-    let mut failures = 0;
-    for spare in SPARES {
-        failures += try_at_every_allocation(&Failure::ALL, |point| {
-            with_failure(call, locking, spare, point, (&untouched, &done))
-        })?;
-    }
-    // A change of a part looks for memory for its claim, and does without.
-    let as_it_should = match (call.allocates, locking.write) {
-        (false, Write::RangesOnly) => true,
-        (allocates, _) => (failures > 0) == allocates,
-    };
-    match as_it_should {
-        true => Ok(()),
-        false => Err(format!("{}, {locking:?}: {failures} failures", call.name)),
-    }
-}
-
 /// C-10, C-32, C-47, C-64.
 #[test]
 fn every_failure_of_every_call_leaves_things_as_they_were() {
-    let mut wrong = Vec::new();
-    for (number, call) in CALLS.iter().enumerate() {
-        // In a quick run each call has one design, by turns.
-        let turn = [designs()[number % designs().len()]];
-        for &locking in Effort::of(&turn[..], &designs(), &designs()) {
-            wrong.extend(every_failure_of(call, locking).err());
-        }
-    }
-    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+    every_failure_of_each(CALLS, designs(), &SPARES, |spare| Stage::new(Some(spare)), Stage::end);
 }
 
 /// C-10 for what is made before there is an address space.

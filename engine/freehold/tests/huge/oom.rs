@@ -1,11 +1,12 @@
-//! Memory runs out where huge pages come, are split, and are shared (C-10, C-47, C-64): every allocation of
-//! every call fails once, alone or with all that follow.
-//!
-//! Either the call fails, then everything is as it was and the same call succeeds afterwards; or it does with
-//! small pages.
+//! Memory runs out where huge pages come, are split, and are shared (C-10, C-47, C-64): `support/oom.rs` says
+//! what is tried and what must hold. What succeeds without memory does so with small pages.
 
 use super::{
-    support::failure::{Failure, Point, try_at_every_allocation, use_up_frames, use_up_vmas},
+    support::{
+        oom::{self, EITHER, Left, every_failure_of_each, told},
+        scarce::ScarceWorld,
+        view::View,
+    },
     *,
 };
 use freehold::{
@@ -21,148 +22,112 @@ const TARGET: u64 = BASE + 16 * HUGE;
 
 /// Four huge pages: written, zeroes, nothing, written. A child may share them.
 struct Scene {
-    world: World,
+    scarce: ScarceWorld,
+    /// The call.
+    doing: &'static str,
     process: Process,
     cpu: Vcpu,
     child: Option<Process>,
-    hog: Process,
 }
 
-type Contents = Vec<(u64, Result<u64, FaultError>)>;
-
-/// What a program sees: contents, and how much is mapped and locked.
-#[derive(Debug, PartialEq)]
-struct State {
-    contents: Contents,
-    child: Contents,
-    total: u64,
-    locked: u64,
+fn stage() -> ScarceWorld {
+    let mut scarce = ScarceWorld::new(world(HugePages::Always));
+    // The engine keeps its huge page of zeroes.
+    map(&scarce.hog, BASE, 1);
+    assert_eq!(scarce.hog.load::<u64>(&mut scarce.cpu, BASE), Ok(0));
+    scarce.hog.munmap(BASE, HUGE).unwrap();
+    scarce.note_use();
+    scarce
 }
 
-fn contents(process: &Process, cpu: &mut Vcpu) -> Contents {
-    let pages = |at: u64| (0..5).flat_map(move |huge| SAMPLE.map(|page| at + huge * HUGE + page * PAGE));
-    pages(BASE).chain(pages(TARGET)).map(|at| ((at - BASE) / PAGE, process.load(cpu, at))).collect()
-}
+impl oom::Scene for Scene {
+    type Stage = ScarceWorld;
 
-impl Scene {
-    fn new(locking: Locking, forked: bool) -> Self {
-        let world = world(HugePages::Always);
-        let process = world.process(locking);
-        let mut cpu = world.machine.cpu(0);
+    fn new(scarce: ScarceWorld, call: &Call, locking: Locking) -> Self {
+        let mut scarce = if scarce.is_worn() {
+            scarce.end();
+            stage()
+        } else {
+            scarce
+        };
+        let process = scarce.world.process(locking);
+        let mut cpu = scarce.world.machine.cpu(0);
         map(&process, BASE, 4);
         write_sample(&process, &mut cpu, BASE, 1);
         assert_eq!(process.load::<u64>(&mut cpu, BASE + HUGE), Ok(0));
         write_sample(&process, &mut cpu, BASE + 3 * HUGE, 3);
-        let child = forked.then(|| Process::of(process.fork().unwrap()));
-        let hog = world.process(locking);
-        use_up_frames(&world, &hog, &mut cpu, BASE, 0);
-        let live = process.counts().map_count + child.as_ref().map_or(0, |child| child.counts().map_count);
-        use_up_vmas(&hog, live, BASE + HUGE, 0);
-        Scene { world, process, cpu, child, hog }
-    }
-
-    fn state(&mut self) -> State {
-        let counts = self.process.counts();
-        State {
-            contents: contents(&self.process, &mut self.cpu),
-            child: self.child.as_ref().map_or(Vec::new(), |child| contents(child, &mut self.cpu)),
-            total: counts.total_vm,
-            locked: counts.locked_vm,
-        }
+        let child = call.forked.then(|| Process::of(process.fork().unwrap()));
+        scarce.use_up(0);
+        Scene { scarce, doing: call.name, process, cpu, child }
     }
 
     fn check(&self) {
-        assert!(self.process.try_read().is_some(), "a lock is still held");
-        self.process.check();
-        self.child.iter().for_each(|child| child.check());
+        oom::check(&self.process, self.child.as_ref());
     }
 
-    fn end(self) {
+    fn view(&mut self) -> View {
+        let pages = |at: u64| (0..5).flat_map(move |huge| SAMPLE.map(|page| at + huge * HUGE + page * PAGE));
+        let places = pages(BASE).chain(pages(TARGET));
+        View::new(&self.scarce.world.machine, &mut self.cpu, &self.process, self.child.as_ref(), places)
+    }
+
+    fn end(self) -> ScarceWorld {
         self.check();
-        let Scene { world, process, cpu, child, hog } = self;
-        drop((process, child, hog, cpu));
-        world.end();
+        let Scene { scarce, doing, process, cpu, child } = self;
+        drop((process, child, cpu));
+        scarce.check_that_all_is_back(false, || doing.to_owned());
+        scarce
     }
 }
 
-struct Call {
-    name: &'static str,
-    run: fn(&mut Scene) -> Result<(), Errno>,
-    /// A child shares the pages.
-    forked: bool,
-    /// It needs memory at all.
-    allocates: bool,
-    /// It asks for some that it can do without.
-    asks: bool,
-    /// Pages may be gone when it fails.
-    discards: bool,
-}
+type Call = oom::Call<Scene>;
 
-const fn call(name: &'static str, run: fn(&mut Scene) -> Result<(), Errno>) -> Call {
-    Call { name, run, forked: false, allocates: true, asks: false, discards: false }
-}
-
-impl Call {
-    const fn forked(self) -> Self {
-        Call { forked: true, ..self }
-    }
-
-    const fn needs_nothing(self) -> Self {
-        Call { allocates: false, ..self }
-    }
-
-    const fn asks(self) -> Self {
-        Call { asks: true, ..self }
-    }
-
-    const fn discards(self) -> Self {
-        Call { discards: true, ..self }
-    }
+const fn call(name: &'static str, run: fn(&mut Scene) -> Result<u64, Errno>) -> Call {
+    Call::new("", name, run, EITHER)
 }
 
 fn signal(error: FaultError) -> Errno {
     if error == FaultError::OutOfMemory { Errno::ENOMEM } else { Errno::EFAULT }
 }
 
-fn store(s: &mut Scene, page: u64) -> Result<(), Errno> {
-    s.process.store(&mut s.cpu, BASE + page * PAGE, 77u64).map_err(signal)
+fn store(s: &mut Scene, page: u64) -> Result<u64, Errno> {
+    s.process.store(&mut s.cpu, BASE + page * PAGE, 77u64).map(|_| 0).map_err(signal)
 }
 
-fn load(s: &mut Scene, page: u64) -> Result<(), Errno> {
-    s.process.load::<u64>(&mut s.cpu, BASE + page * PAGE).map(drop).map_err(signal)
+fn load(s: &mut Scene, page: u64) -> Result<u64, Errno> {
+    s.process.load::<u64>(&mut s.cpu, BASE + page * PAGE).map(|_| 0).map_err(signal)
 }
 
-fn unmap(s: &Scene, first: u64, pages: u64) -> Result<(), Errno> {
-    s.process.munmap(BASE + first * PAGE, pages * PAGE).map_err(|error| error.errno())
+fn unmap(s: &Scene, first: u64, pages: u64) -> Result<u64, Errno> {
+    told!(s.process.munmap(BASE + first * PAGE, pages * PAGE))
 }
 
-fn protect(s: &Scene, first: u64, pages: u64) -> Result<(), Errno> {
-    s.process.mprotect(BASE + first * PAGE, pages * PAGE, R).map_err(|error| error.errno())
+fn protect(s: &Scene, first: u64, pages: u64) -> Result<u64, Errno> {
+    told!(s.process.mprotect(BASE + first * PAGE, pages * PAGE, R))
 }
 
-fn remap(s: &Scene, (first, pages): (u64, u64), to: u64, more: RemapFlags) -> Result<(), Errno> {
+fn remap(s: &Scene, (first, pages): (u64, u64), to: u64, more: RemapFlags) -> Result<u64, Errno> {
     let (from, len, flags) =
         (BASE + first * PAGE, pages * PAGE, RemapFlags::MAYMOVE | RemapFlags::FIXED | more);
-    s.process.mremap(from, len, len, flags, TARGET + to * PAGE).map(drop).map_err(|error| error.errno())
+    told!(s.process.mremap(from, len, len, flags, TARGET + to * PAGE))
 }
 
-fn advise(s: &Scene, first: u64, pages: u64, advice: Advice) -> Result<(), Errno> {
-    s.process.madvise(BASE + first * PAGE, pages * PAGE, advice).map_err(|error| error.errno())
+fn advise(s: &Scene, first: u64, pages: u64, advice: Advice) -> Result<u64, Errno> {
+    told!(s.process.madvise(BASE + first * PAGE, pages * PAGE, advice))
 }
 
 /// The child of the call dies at once, but not before it was looked at.
-fn fork(s: &mut Scene) -> Result<(), Errno> {
+fn fork(s: &mut Scene) -> Result<u64, Errno> {
     let child = Process::of(s.process.fork().map_err(|error| error.errno())?);
     assert_sample(&child, &mut s.cpu, BASE, 1, all);
     assert_sample(&child, &mut s.cpu, BASE + 3 * HUGE, 3, all);
     child.check();
-    Ok(())
+    Ok(0)
 }
 
-fn replace(s: &Scene, first: u64, pages: u64) -> Result<(), Errno> {
+fn replace(s: &Scene, first: u64, pages: u64) -> Result<u64, Errno> {
     let flags = ANON | MapFlags::FIXED;
-    let mapped = s.process.mmap(BASE + first * PAGE, pages * PAGE, R, flags, None, 0);
-    mapped.map(drop).map_err(|error| error.errno())
+    told!(s.process.mmap(BASE + first * PAGE, pages * PAGE, R, flags, None, 0))
 }
 
 const KEEP: RemapFlags = RemapFlags::DONTUNMAP;
@@ -175,8 +140,7 @@ const CALLS: &[Call] = &[
     call("a store to zeroes that a child has", |s| store(s, 612)).forked(),
     call("a store to what a child has", |s| store(s, 100)).forked(),
     call("a debugger's write", |s| {
-        let wrote = s.process.write_memory(BASE + 100 * PAGE, &[1; 8], AccessMode::Forced);
-        wrote.map(drop).map_err(|error| error.errno())
+        told!(s.process.write_memory(BASE + 100 * PAGE, &[1; 8], AccessMode::Forced))
     })
     .forked(),
     call("munmap of the front", |s| unmap(s, 0, 100)),
@@ -202,25 +166,25 @@ const CALLS: &[Call] = &[
     call("DONTNEED of all", |s| advise(s, 0, 4 * PAGES, Advice::DontNeed)).needs_nothing().asks(),
     call("DONTNEED of a child's pages", |s| advise(s, 100, 156, Advice::DontNeed)).forked().needs_nothing(),
     call("DONTNEED of a part of each", |s| {
-        [0, 1, 3].into_iter().try_for_each(|huge| advise(s, huge * PAGES + 100, 156, Advice::DontNeed))
+        [0, 1, 3]
+            .into_iter()
+            .try_for_each(|huge| advise(s, huge * PAGES + 100, 156, Advice::DontNeed).map(drop))?;
+        Ok(0)
     })
     .needs_nothing(),
     call("DONTNEED of parts by the child", |s| {
         let child = s.child.as_ref().expect("it has a child");
         let advise = |huge| child.madvise(BASE + huge * HUGE + 100 * PAGE, PAGE, Advice::DontNeed);
-        [0, 1, 3].into_iter().try_for_each(advise).map_err(|error| error.errno())
+        told!([0, 1, 3].into_iter().try_for_each(advise))
     })
     .forked()
     .needs_nothing(),
     call("DONTFORK of a part", |s| advise(s, 100, 156, Advice::DontFork)),
     call("guards in a part", |s| advise(s, 100, 156, Advice::GuardInstall)).needs_nothing(),
-    call("guards everywhere", |s| advise(s, 0, 4 * PAGES, Advice::GuardInstall)).discards(),
+    call("guards everywhere", |s| advise(s, 0, 4 * PAGES, Advice::GuardInstall)).changes(Left::Anything),
     call("POPULATE_WRITE", |s| advise(s, PAGES, 2 * PAGES, Advice::PopulateWrite)),
     call("POPULATE_READ", |s| advise(s, 0, 4 * PAGES, Advice::PopulateRead)),
-    call("mlock of a part", |s| {
-        let locked = s.process.mlock2(BASE + 100 * PAGE, 156 * PAGE, LockFlags::ONFAULT);
-        locked.map_err(|error| error.errno())
-    }),
+    call("mlock of a part", |s| told!(s.process.mlock2(BASE + 100 * PAGE, 156 * PAGE, LockFlags::ONFAULT))),
 ];
 
 /// Each munmap, and both ways to keep changes apart.
@@ -236,70 +200,8 @@ fn designs() -> [Locking; 5] {
     ]
 }
 
-/// Makes the call with one failure.
-///
-/// # Errors
-///
-/// What is not as it should be.
-fn with_failure(
-    call: &Call,
-    locking: Locking,
-    point: &Point,
-    (untouched, done): (&State, &State),
-) -> Result<(), String> {
-    let what = |how: &str| Err(format!("{}, {locking:?}, {point}: {how}", call.name));
-    let mut scene = Scene::new(locking, call.forked);
-    let result = point.fail(|| (call.run)(&mut scene));
-    scene.check();
-    if let Err(errno) = result {
-        if !point.reached() || !call.allocates || !matches!(errno, Errno::ENOMEM | Errno::EAGAIN) {
-            return what(&format!("ended with {errno:?}"));
-        }
-        if !call.discards && scene.state() != *untouched {
-            return what("something changed");
-        }
-        if let Err(errno) = (call.run)(&mut scene) {
-            return what(&format!("again, ended with {errno:?}"));
-        }
-    }
-    // At the second attempt, or at the first, because what failed could be done without.
-    let state = scene.state();
-    scene.end();
-    if state == *done { Ok(()) } else { what("does not end as it should") }
-}
-
-fn every_failure_of(call: &Call, locking: Locking) -> Result<(), String> {
-    let state = |run: bool| {
-        let mut scene = Scene::new(locking, call.forked);
-        if run {
-            assert_eq!((call.run)(&mut scene), Ok(()), "{}: without any failure", call.name);
-        }
-        let state = scene.state();
-        scene.end();
-        state
-    };
-    let (untouched, done) = (state(false), state(true));
-    let failures = try_at_every_allocation(&Failure::ALL, |point| {
-        with_failure(call, locking, point, (&untouched, &done))
-    })?;
-    // A change of a part looks for memory for its claim, and does without.
-    let may_ask = !call.allocates && locking.write == Write::RangesOnly;
-    match (failures > 0) == (call.allocates || call.asks) || may_ask {
-        true => Ok(()),
-        false => Err(format!("{}, {locking:?}: {failures} failures", call.name)),
-    }
-}
-
 /// C-10, C-47, C-64.
 #[test]
 fn every_failure_leaves_huge_pages_as_they_were() {
-    let mut wrong = Vec::new();
-    for (number, call) in CALLS.iter().enumerate() {
-        // In a quick run each call has one design, by turns.
-        let turn = [designs()[number % designs().len()]];
-        for &locking in Effort::of(&turn[..], &designs(), &designs()) {
-            wrong.extend(every_failure_of(call, locking).err());
-        }
-    }
-    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+    every_failure_of_each(CALLS, designs(), &[0], |_| stage(), ScarceWorld::end);
 }

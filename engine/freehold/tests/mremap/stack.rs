@@ -2,7 +2,10 @@
 
 use super::*;
 use freehold::{call::Advice, error::StackMoveError, space::Limits};
-use support::failure::{Failure, at_every_allocation, use_up_frames, use_up_vmas};
+use support::{
+    failure::{Failure, at_every_allocation},
+    scarce::ScarceWorld,
+};
 
 const STACK: MapFlags = ANON.union(MapFlags::GROWSDOWN);
 /// Where it is made: a few pages on both sides of the end of a table's span.
@@ -115,18 +118,16 @@ fn oom() {
     let mut points = 0;
     for spare in 0..2 {
         points += at_every_allocation(&Failure::ALL, |point| {
-            let world = World::new();
+            let mut scarce = ScarceWorld::new(World::new());
+            let world = &scarce.world;
             let limits = Limits::default();
             let config = SpaceConfig { limits, ..SpaceConfig::default() };
             let process = Process::new(world.engine(), &config).unwrap();
             let mut cpu = world.machine.cpu(0);
             stack(&process, START, 7);
             fill_half(&process, &mut cpu, START, 7);
-            let hog = world.process(Locking::default());
-            use_up_frames(&world, &hog, &mut cpu, BASE, spare);
-            use_up_vmas(&hog, 1, BASE + (1 << 30), spare);
+            scarce.use_up(spare);
             let moved = point.fail(|| process.move_stack(START, 1 << 30));
-            drop(hog);
             process.check();
             match moved {
                 Ok(()) => assert_half(&process, &mut cpu, START - (1 << 30), 7),
@@ -137,7 +138,7 @@ fn oom() {
                 }
             }
             drop((process, cpu));
-            world.end();
+            scarce.end();
         });
     }
     assert!(points > 2, "{points}");

@@ -5,37 +5,39 @@ use freehold::{
     error::{AccessError, ForkError},
     remote::IoVec,
 };
-use support::failure::{Point, at_every_allocation, use_up_frames, use_up_vmas};
+use support::{
+    failure::{Point, at_every_allocation},
+    scarce::ScarceWorld,
+};
 
 /// Memory that will run out.
-struct Ending<'w> {
-    world: &'w World,
-    point: &'w Point,
+struct Ending<'p> {
+    scarce: ScarceWorld,
+    /// Frames and VMAs in store.
+    spare: u64,
+    point: &'p Point,
 }
 
 impl Ending<'_> {
-    /// Runs `f` with so many frames in store.
-    fn run<R>(&self, cpu: &mut Vcpu, spare: u64, live_vmas: u64, f: impl FnOnce(&mut Vcpu) -> R) -> R {
-        let hog = self.world.process(Locking::default());
-        use_up_frames(self.world, &hog, cpu, BASE, spare);
-        use_up_vmas(&hog, live_vmas, BASE + (1 << 30), spare);
-        self.point.fail(|| f(cpu))
+    fn run<R>(&mut self, f: impl FnOnce() -> R) -> R {
+        self.scarce.use_up(self.spare);
+        self.point.fail(f)
     }
 }
 
 /// Repeats `attempt`, which says whether all succeeded, with a failure at every allocation in turn.
-fn at_every_ordinal(attempt: impl Fn(&Ending<'_>, &Process, &mut Vcpu, u64) -> bool) {
+fn at_every_ordinal(attempt: impl Fn(&mut Ending<'_>, &Process, &mut Vcpu) -> bool) {
     let mut points = 0;
     for spare in 0..3 {
         points += at_every_allocation(&Failure::ALL, |point| {
-            let world = World::new();
-            let ending = Ending { world: &world, point };
-            let process = world.process(Locking::default());
-            let mut cpu = world.machine.cpu(0);
-            let all = attempt(&ending, &process, &mut cpu, spare);
+            let scarce = ScarceWorld::new(World::new());
+            let process = scarce.world.process(Locking::default());
+            let mut cpu = scarce.world.machine.cpu(0);
+            let mut ending = Ending { scarce, spare, point };
+            let all = attempt(&mut ending, &process, &mut cpu);
             process.check();
             drop((process, cpu));
-            world.end();
+            ending.scarce.end();
             assert!(all || point.reached(), "{point}: nothing failed, and yet it did not succeed");
         });
     }
@@ -44,10 +46,10 @@ fn at_every_ordinal(attempt: impl Fn(&Ending<'_>, &Process, &mut Vcpu, u64) -> b
 
 #[test]
 fn pinning_what_has_to_be_made() {
-    at_every_ordinal(|ending, process, cpu, spare| {
+    at_every_ordinal(|ending, process, cpu| {
         anon(process, BASE, 2);
         anon(process, BASE + (2 << 20) - PAGE, 2);
-        let pins = ending.run(cpu, spare, 2, |cpu| {
+        let pins = ending.run(|| {
             cpu.run(process.mmu());
             let first = cpu.call(|| process.pin_user_pages_fast(BASE, 2, WRITE));
             [first, process.pin_user_pages(BASE + (2 << 20) - PAGE, 2, LONG)]
@@ -73,14 +75,14 @@ fn pinning_what_has_to_be_made() {
 #[test]
 fn c64_a_fork_with_pins() {
     const FAR: u64 = BASE + (4 << 20);
-    at_every_ordinal(|ending, process, cpu, spare| {
+    at_every_ordinal(|ending, process, cpu| {
         anon(process, BASE, 8);
         anon(process, FAR, 8);
         fill(process, cpu, BASE, 8, 10);
         fill(process, cpu, FAR, 8, 20);
         let pins = process.pin_user_pages(BASE + 2 * PAGE, 5, WRITE).unwrap();
         let more = process.pin_user_pages(FAR, 1, LONG).unwrap();
-        let child = ending.run(cpu, spare, 2, |_| process.fork().map(Process::of));
+        let child = ending.run(|| process.fork().map(Process::of));
         match &child {
             Ok(child) => {
                 support::assert_filled(child, cpu, BASE, 8, 10);
@@ -99,13 +101,13 @@ fn c64_a_fork_with_pins() {
 
 #[test]
 fn a_transfer_between_two_spaces() {
-    at_every_ordinal(|ending, process, cpu, spare| {
+    at_every_ordinal(|ending, process, cpu| {
         anon(process, BASE, 18);
         fill(process, cpu, BASE, 18, 10);
-        let other = ending.world.process(Locking::default());
+        let other = ending.scarce.world.process(Locking::default());
         anon(&other, BASE, 18);
         let all = [IoVec { base: BASE, len: 18 * PAGE }];
-        let moved = ending.run(cpu, spare, 2, |_| process.process_vm_writev(&all, &other, &all));
+        let moved = ending.run(|| process.process_vm_writev(&all, &other, &all));
         match moved {
             Ok(moved) => {
                 assert_eq!(moved as u64 % PAGE, 0);

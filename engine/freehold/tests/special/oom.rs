@@ -5,7 +5,10 @@
 //! each VMA that is there is open, and no other; and the same call succeeds.
 
 use super::{
-    support::failure::{Failure, Point, at_every_allocation, use_up_frames, use_up_vmas},
+    support::{
+        failure::{Failure, Point, at_every_allocation},
+        scarce::ScarceWorld,
+    },
     *,
 };
 use freehold::{call::RemapFlags, error::Errno};
@@ -15,31 +18,29 @@ use std::sync::{Arc, atomic::Ordering::SeqCst};
 const TARGET: u64 = BASE + (64 << 30) - 2 * PAGE;
 
 struct Scene {
-    world: World,
+    scarce: ScarceWorld,
     process: Process,
     cpu: Vcpu,
     board: Arc<Board>,
     file: Counted<File<Machine>>,
-    hog: Process,
 }
 
 impl Scene {
     fn new(locking: Locking) -> Self {
-        let world = World::new();
+        let mut scarce = ScarceWorld::new(World::new());
+        let world = &scarce.world;
         let process = world.process(locking);
         let mut cpu = world.machine.cpu(0);
         let board = Board::new(&world.machine);
-        let file = board.open(&world);
+        let file = board.open(world);
         board.manner().splits = true;
         process.mmap(BASE, 6 * PAGE, RW, SHARED, Some(&file), 0).unwrap();
         board.manner().whole = Some(u64::MAX);
         process.mmap(BASE + 8 * PAGE, 4 * PAGE, RW, PRIVATE, Some(&file), 0).unwrap();
         process.store(&mut cpu, BASE + 9 * PAGE, 77u64).unwrap();
         assert_eq!(process.load(&mut cpu, BASE), Ok(Board::number(0)));
-        let hog = world.process(locking);
-        use_up_frames(&world, &hog, &mut cpu, BASE, 0);
-        use_up_vmas(&hog, process.counts().map_count, BASE + (1 << 30), 0);
-        Scene { world, process, cpu, board, file, hog }
+        scarce.use_up(0);
+        Scene { scarce, process, cpu, board, file }
     }
 
     fn contents(&mut self) -> Vec<Option<u64>> {
@@ -56,11 +57,11 @@ impl Scene {
     }
 
     fn end(self) {
-        let Scene { world, process, cpu, board, file, hog } = self;
-        drop((process, hog, cpu, file));
+        let Scene { scarce, process, cpu, board, file } = self;
+        drop((process, cpu, file));
         board.assert_closed();
         drop(board);
-        world.end();
+        scarce.end();
     }
 }
 

@@ -112,35 +112,3 @@ pub fn try_at_every_allocation<E>(
     }
     Ok(reached)
 }
-
-/// Has `hog` take frames until `spare` are left of those that this CPU keeps, which is 256 at most. `start`
-/// is a place where nothing is.
-pub fn use_up_frames(world: &World, hog: &Process, cpu: &mut Vcpu, start: u64, spare: u64) {
-    const KEPT: u64 = 256;
-    // No room for a huge page.
-    anon(hog, start, 2 * KEPT - 1);
-    let frames = |world: &World| world.machine.accounting().frames;
-    let (before, mut page) = (frames(world), start);
-    while frames(world) == before {
-        hog.store(cpu, page, 1u64).unwrap();
-        page += PAGE;
-    }
-    let batch = (frames(world) - before) as u64;
-    // The first of the batch is in use.
-    for n in 0..batch - 1 - spare {
-        hog.store(cpu, page + n * PAGE, 1u64).unwrap();
-    }
-}
-
-/// Has `hog` take VMAs until `spare` are left of those that the slab has made, 32 at a time. Others have
-/// `live` by now; `start` is a place where nothing is.
-pub fn use_up_vmas(hog: &Process, live: u64, start: u64, spare: u64) {
-    const CHUNK: u64 = 32;
-    let live = live + hog.counts().map_count;
-    // More than were ever in use at once.
-    let target = (live + CHUNK).next_multiple_of(CHUNK) + CHUNK - spare;
-    for n in 0..target - live {
-        let prot = if n % 2 == 0 { R } else { RW };
-        hog.mmap(start + n * PAGE, PAGE, prot, ANON | MapFlags::FIXED, None, 0).unwrap();
-    }
-}

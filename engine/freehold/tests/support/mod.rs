@@ -6,8 +6,11 @@ pub mod board;
 pub mod failure;
 pub mod gate;
 pub mod heap;
+pub mod oom;
 pub mod public_calls;
+pub mod scarce;
 pub mod storage;
+pub mod view;
 
 // The engine on this machine is compiled with that crate, once for all test programs: they take seconds less
 // to build.
@@ -30,7 +33,10 @@ use rand_pcg::{
 };
 use std::{
     collections::BTreeMap,
-    sync::mpsc::channel,
+    sync::{
+        atomic::{AtomicBool, Ordering::SeqCst},
+        mpsc::channel,
+    },
     thread::{Scope, ScopedJoinHandle},
 };
 
@@ -41,6 +47,8 @@ pub const TASK_SIZE: u64 = <Process>::TASK_SIZE;
 pub const R: Prot = Prot::READ;
 pub const RW: Prot = Prot::READ.union(Prot::WRITE);
 pub const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS);
+/// Bytes of a huge page of the second level.
+pub const HUGE: u64 = 2 << 20;
 /// A place where nothing is, at the start of a page table's span.
 pub const BASE: u64 = 0x10_0000_0000;
 
@@ -159,6 +167,28 @@ pub fn spawn_until_waiting<'scope, R: Send + 'scope>(
     let task = hear.recv().unwrap();
     until(|| task.waits() > 0 || thread.is_finished());
     thread
+}
+
+/// Runs a call while another thread does something again and again.
+pub fn while_repeating<R>(again: impl Fn() + Sync, call: impl FnOnce() -> R) -> R {
+    struct Over<'o>(&'o AtomicBool);
+    impl Drop for Over<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, SeqCst);
+        }
+    }
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(SeqCst) {
+                again();
+                std::thread::yield_now();
+            }
+        });
+        // However the call ends.
+        let _over = Over(&over);
+        call()
+    })
 }
 
 /// A sequence that looks random, the same for the same seed.

@@ -26,7 +26,6 @@ pub struct State {
     pub build: fn(&mut Scene),
 }
 
-const HUGE: u64 = 2 << 20;
 /// A quarter of a huge page: cuts lie inside of one.
 const PART: u64 = HUGE / 4;
 

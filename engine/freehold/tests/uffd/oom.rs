@@ -2,7 +2,10 @@
 //! fails and can be tried again, or it did without.
 
 use super::{
-    support::failure::{Failure, Point, at_every_allocation, use_up_frames, use_up_vmas},
+    support::{
+        failure::{Failure, Point, at_every_allocation},
+        scarce::ScarceWorld,
+    },
     *,
 };
 use freehold::{
@@ -10,7 +13,6 @@ use freehold::{
     error::Errno,
     uffd::{MoveMode, ProtectMode},
 };
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// Two pages.
 static CONTENTS: [u8; 2 * PAGE as usize] = [7; 2 * PAGE as usize];
@@ -89,34 +91,11 @@ const CALLS: &[Call] = &[
     },
 ];
 
-/// Ends the other thread, whatever becomes of the call.
-struct Over<'o>(&'o AtomicBool);
-
-impl Drop for Over<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, SeqCst);
-    }
-}
-
-/// Runs `call` while another thread, for which memory does not fail, reads what it says.
-fn answered<R>(uffd: &Uffd, call: impl FnOnce() -> R) -> R {
-    let over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !over.load(SeqCst) {
-                drop(uffd.try_read());
-                std::thread::yield_now();
-            }
-        });
-        let _over = Over(&over);
-        call()
-    })
-}
-
 /// Runs a call with one failure.
 fn with_failure(call: &Call, locking: Locking, point: &Point) {
     let what = format!("{}, {locking:?}, {point}", call.name);
-    let world = World::new();
+    let mut scarce = ScarceWorld::new(World::new());
+    let world = &scarce.world;
     let process = world.process(locking);
     let mut cpu = world.machine.cpu(0);
     let features =
@@ -125,13 +104,13 @@ fn with_failure(call: &Call, locking: Locking, point: &Point) {
     uffd.copy(BASE, &pages_of(0..2), WAKE).unwrap();
     anon(&process, page(20), 4);
     process.store(&mut cpu, page(20), 1u64).unwrap();
-    let file = shmem(&world, 4);
+    let file = shmem(world, 4);
     map_shmem(&process, page(600), 4, MapFlags::SHARED, &file);
     uffd.register(page(600), 4 * PAGE, MISSING | WP).unwrap();
-    let hog = world.process(locking);
-    use_up_frames(&world, &hog, &mut cpu, BASE, 0);
-    use_up_vmas(&hog, process.counts().map_count, BASE + (1 << 30), 0);
-    let done = answered(&uffd, || point.fail(|| (call.run)(&process, &uffd)));
+    scarce.use_up(0);
+    // Another thread, for which memory does not fail, reads what the call says.
+    let read = || drop(uffd.try_read());
+    let done = while_repeating(read, || point.fail(|| (call.run)(&process, &uffd)));
     match done {
         Ok(()) => {}
         Err(errno) => {
@@ -139,15 +118,15 @@ fn with_failure(call: &Call, locking: Locking, point: &Point) {
             assert_eq!(errno, Errno::ENOMEM, "{what}");
             assert!(process.try_read().is_some(), "{what}: a lock is still held");
             process.check();
-            assert_eq!(answered(&uffd, || (call.run)(&process, &uffd)), Ok(()), "{what}: again");
+            assert_eq!(while_repeating(read, || (call.run)(&process, &uffd)), Ok(()), "{what}: again");
         }
     }
     process.check();
     uffd.close();
     process.check();
     assert!(process.load::<u64>(&mut cpu, BASE).is_ok());
-    drop((uffd, file, process, hog, cpu));
-    world.end();
+    drop((uffd, file, process, cpu));
+    scarce.end();
 }
 
 #[test]

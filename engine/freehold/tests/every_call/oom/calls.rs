@@ -2,6 +2,7 @@
 
 use super::{
     scene::{Scene, at},
+    support::oom::{self, EITHER, Left, NO_MEMORY, TRY_AGAIN, told},
     *,
 };
 use freehold::{
@@ -11,123 +12,76 @@ use freehold::{
     vma::flags::VmFlags,
 };
 
-/// What a failed call may have changed.
-#[derive(Clone, Copy)]
-pub enum Extent {
-    /// Nothing but where VMAs are cut.
-    Nothing,
-    /// VMAs to the left of the failure; no contents.
-    Layout,
-    /// As documented: the target of a move, pages in whose place guards were to be.
-    Anything,
-    /// A part was done for good, so that the call cannot be made again: a move of several VMAs.
-    Done,
+pub type Call = oom::Call<Scene>;
+
+const fn call(name: &'static str, run: fn(&mut Scene) -> Result<u64, Errno>) -> Call {
+    Call::new("", name, run, NO_MEMORY)
 }
 
-pub struct Call {
-    pub name: &'static str,
-    pub run: fn(&mut Scene) -> Result<(), Errno>,
-    pub errnos: &'static [Errno],
-    pub extent: Extent,
-    /// A child shares the pages.
-    pub forked: bool,
-    /// It needs memory at all, when the stores are empty.
-    pub allocates: bool,
-}
-
-const NO_MEMORY: &[Errno] = &[Errno::ENOMEM];
-const TRY_AGAIN: &[Errno] = &[Errno::EAGAIN];
-const EITHER: &[Errno] = &[Errno::ENOMEM, Errno::EAGAIN];
-
-const fn call(name: &'static str, run: fn(&mut Scene) -> Result<(), Errno>) -> Call {
-    Call { name, run, errnos: NO_MEMORY, extent: Extent::Nothing, forked: false, allocates: true }
-}
-
-impl Call {
-    const fn errnos(self, errnos: &'static [Errno]) -> Self {
-        Call { errnos, ..self }
-    }
-
-    const fn changes(self, extent: Extent) -> Self {
-        Call { extent, ..self }
-    }
-
-    const fn forked(self) -> Self {
-        Call { forked: true, ..self }
-    }
-
-    const fn needs_nothing(self) -> Self {
-        Call { allocates: false, ..self }
-    }
-}
-
-fn map(scene: &Scene, page: u64, pages: u64, prot: Prot, flags: MapFlags) -> Result<(), Errno> {
+fn map(scene: &Scene, page: u64, pages: u64, prot: Prot, flags: MapFlags) -> Result<u64, Errno> {
     let file = (!flags.contains(MapFlags::ANONYMOUS)).then_some(&scene.file);
-    let mapped = scene.process.mmap(at(page), pages * PAGE, prot, flags | MapFlags::FIXED, file, 0);
-    mapped.map(drop).map_err(|error| error.errno())
+    told!(scene.process.mmap(at(page), pages * PAGE, prot, flags | MapFlags::FIXED, file, 0))
 }
 
-fn unmap(scene: &Scene, page: u64, pages: u64) -> Result<(), Errno> {
-    scene.process.munmap(at(page), pages * PAGE).map_err(|error| error.errno())
+fn unmap(scene: &Scene, page: u64, pages: u64) -> Result<u64, Errno> {
+    told!(scene.process.munmap(at(page), pages * PAGE))
 }
 
-fn protect(scene: &Scene, page: u64, pages: u64, prot: Prot) -> Result<(), Errno> {
-    scene.process.mprotect(at(page), pages * PAGE, prot).map_err(|error| error.errno())
+fn protect(scene: &Scene, page: u64, pages: u64, prot: Prot) -> Result<u64, Errno> {
+    told!(scene.process.mprotect(at(page), pages * PAGE, prot))
 }
 
-fn remap(scene: &Scene, from: u64, old: u64, new: u64, flags: RemapFlags, to: u64) -> Result<(), Errno> {
-    let moved = scene.process.mremap(at(from), old * PAGE, new * PAGE, flags, at(to));
-    moved.map(drop).map_err(|error| error.errno())
+fn remap(scene: &Scene, from: u64, old: u64, new: u64, flags: RemapFlags, to: u64) -> Result<u64, Errno> {
+    told!(scene.process.mremap(at(from), old * PAGE, new * PAGE, flags, at(to)))
 }
 
-fn advise(scene: &Scene, page: u64, pages: u64, advice: Advice) -> Result<(), Errno> {
-    scene.process.madvise(at(page), pages * PAGE, advice).map_err(|error| error.errno())
+fn advise(scene: &Scene, page: u64, pages: u64, advice: Advice) -> Result<u64, Errno> {
+    told!(scene.process.madvise(at(page), pages * PAGE, advice))
 }
 
 /// The break, `pages` from where it is at first.
-fn heap(scene: &Scene, pages: i64) -> Result<(), Errno> {
+fn heap(scene: &Scene, pages: i64) -> Result<u64, Errno> {
     let start = SpaceConfig::default().brk;
     let to = start.wrapping_add_signed((4 + pages) * PAGE as i64);
     let now = scene.process.brk(to).map_err(|_| Errno::EINTR)?;
-    if now == to { Ok(()) } else { Err(Errno::ENOMEM) }
+    if now == to { Ok(0) } else { Err(Errno::ENOMEM) }
 }
 
-fn fault(result: Result<(), FaultError>) -> Result<(), Errno> {
-    result.map_err(|error| match error {
+fn fault<T>(result: Result<T, FaultError>) -> Result<u64, Errno> {
+    result.map(|_| 0).map_err(|error| match error {
         FaultError::OutOfMemory => Errno::ENOMEM,
         FaultError::Killed => Errno::EINTR,
         _ => Errno::EFAULT,
     })
 }
 
-fn store(scene: &mut Scene, page: u64, value: u64) -> Result<(), Errno> {
+fn store(scene: &mut Scene, page: u64, value: u64) -> Result<u64, Errno> {
     fault(scene.process.store(&mut scene.cpu, at(page), value))
 }
 
-fn load(scene: &mut Scene, page: u64) -> Result<(), Errno> {
-    fault(scene.process.load::<u64>(&mut scene.cpu, at(page)).map(drop))
+fn load(scene: &mut Scene, page: u64) -> Result<u64, Errno> {
+    fault(scene.process.load::<u64>(&mut scene.cpu, at(page)))
 }
 
 /// A fork, and what becomes of the child.
-fn fork(scene: &mut Scene) -> Result<(), Errno> {
+fn fork(scene: &mut Scene) -> Result<u64, Errno> {
     let child = Process::of(scene.process.fork().map_err(|error| error.errno())?);
     child.check();
     assert_filled(&child, &mut scene.cpu, at(0), 12, 100);
-    Ok(())
+    Ok(0)
 }
 
-fn vdso(scene: &Scene) -> Result<(), Errno> {
+fn vdso(scene: &Scene) -> Result<u64, Errno> {
     let flags = VmFlags::READ | VmFlags::MAYREAD;
-    let installed = scene.process.install_special(at(4000), PAGE, flags, &scene.vdso);
-    installed.map(drop).map_err(|error| error.errno())
+    told!(scene.process.install_special(at(4000), PAGE, flags, &scene.vdso))
 }
 
-fn lock(scene: &Scene, page: u64, pages: u64, flags: LockFlags) -> Result<(), Errno> {
-    scene.process.mlock2(at(page), pages * PAGE, flags).map_err(|error| error.errno())
+fn lock(scene: &Scene, page: u64, pages: u64, flags: LockFlags) -> Result<u64, Errno> {
+    told!(scene.process.mlock2(at(page), pages * PAGE, flags))
 }
 
-fn lock_all(scene: &Scene, flags: LockAllFlags) -> Result<(), Errno> {
-    scene.process.mlockall(flags).map_err(|error| error.errno())
+fn lock_all(scene: &Scene, flags: LockAllFlags) -> Result<u64, Errno> {
+    told!(scene.process.mlockall(flags))
 }
 
 const FIXED: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
@@ -151,31 +105,34 @@ pub const CALLS: &[Call] = &[
     call("munmap of many VMAs", |s| unmap(s, 1, 44)),
     call("munmap over several tables", |s| unmap(s, 601, 622)),
     call("munmap inside a file", |s| unmap(s, 2005, 2)),
-    call("munmap, atomic", |s| s.process.munmap_atomic(at(601), 622 * PAGE).map_err(|error| error.errno())),
+    call("munmap, atomic", |s| told!(s.process.munmap_atomic(at(601), 622 * PAGE))),
     call("mprotect inside a VMA", |s| protect(s, 2, 2, R)),
     call("mprotect that joins two VMAs", |s| protect(s, 8, 4, RW)).needs_nothing(),
     call("mprotect that moves a border", |s| protect(s, 8, 2, RW)).needs_nothing(),
     call("mprotect of many VMAs", |s| protect(s, 32, 16, Prot::empty())).needs_nothing(),
-    call("mprotect of many parts", |s| protect(s, 4, 7, Prot::EXEC)).changes(Extent::Layout),
-    call("mprotect of a part of a file", |s| protect(s, 2002, 4, R)).changes(Extent::Layout),
+    call("mprotect of many parts", |s| protect(s, 4, 7, Prot::EXEC)).changes(Left::Layout),
+    call("mprotect of a part of a file", |s| protect(s, 2002, 4, R)).changes(Left::Layout),
     call("mprotect that opens locked memory", |s| protect(s, 2201, 2, R)),
     call("mremap in place", |s| remap(s, 16, 4, 6, RemapFlags::empty(), 0)).needs_nothing(),
     call("mremap that grows and moves", |s| remap(s, 33, 1, 4, FIXED, 4000)),
     call("mremap within a table", |s| remap(s, 2, 4, 4, FIXED, 4000)),
     call("mremap of whole tables", |s| remap(s, 600, 624, 624, FIXED, 8792)),
-    call("mremap over something", |s| remap(s, 2, 4, 4, FIXED, 698)).changes(Extent::Anything),
+    call("mremap over something", |s| remap(s, 2, 4, 4, FIXED, 698)).changes(Left::Anything),
     call("mremap that leaves its source", |s| remap(s, 2, 4, 4, KEEP, 4000)),
     call("mremap of a file", |s| remap(s, 2001, 2, 2, FIXED, 4001)),
-    call("mremap of many VMAs", |s| remap(s, 32, 16, 16, FIXED, 4000)).changes(Extent::Done),
+    call("mremap of many VMAs", |s| remap(s, 32, 16, 16, FIXED, 4000))
+        .changes(Left::Anything)
+        .once()
+        .looks(Scene::lost_by_a_move),
     call("mremap that shrinks", |s| remap(s, 600, 624, 100, RemapFlags::empty(), 0)),
     call("mremap that shrinks inside", |s| remap(s, 600, 500, 100, RemapFlags::empty(), 0)),
     call("DONTFORK", |s| advise(s, 2, 2, Advice::DontFork)).errnos(TRY_AGAIN),
     call("SEQUENTIAL of two parts", |s| advise(s, 4, 7, Advice::Sequential))
         .errnos(TRY_AGAIN)
-        .changes(Extent::Layout),
+        .changes(Left::Layout),
     call("DONTNEED", |s| advise(s, 0, 12, Advice::DontNeed)).needs_nothing(),
     call("guards where there are pages", |s| advise(s, 700, 400, Advice::GuardInstall)).needs_nothing(),
-    call("guards", |s| advise(s, 5000, 1200, Advice::GuardInstall)).changes(Extent::Anything),
+    call("guards", |s| advise(s, 5000, 1200, Advice::GuardInstall)).changes(Left::Anything),
     call("guards taken away", |s| advise(s, 2, 2, Advice::GuardRemove)).needs_nothing(),
     call("POPULATE_WRITE", |s| advise(s, 700, 40, Advice::PopulateWrite)),
     call("POPULATE_READ", |s| advise(s, 2000, 8, Advice::PopulateRead)),
@@ -185,13 +142,13 @@ pub const CALLS: &[Call] = &[
     call("mlock", |s| lock(s, 2, 2, LockFlags::empty())),
     call("mlock of what has no pages", |s| lock(s, 701, 4, LockFlags::empty()))
         .errnos(EITHER)
-        .changes(Extent::Layout),
-    call("mlock on fault", |s| lock(s, 2, 8, LockFlags::ONFAULT)).changes(Extent::Layout),
-    call("munlock", |s| s.process.munlock(at(2201), PAGE).map_err(|error| error.errno())),
+        .changes(Left::Layout),
+    call("mlock on fault", |s| lock(s, 2, 8, LockFlags::ONFAULT)).changes(Left::Layout),
+    call("munlock", |s| told!(s.process.munlock(at(2201), PAGE))),
     call("mlockall", |s| lock_all(s, LockAllFlags::CURRENT.union(LockAllFlags::FUTURE))),
-    call("munlockall", |s| s.process.munlockall().map_err(|error| error.errno())).needs_nothing(),
-    call("mseal", |s| s.process.mseal(at(2), 2 * PAGE, 0).map_err(|error| error.errno())),
-    call("mbind", |s| s.process.set_policy(at(2), 2 * PAGE, 7).map_err(|error| error.errno())),
+    call("munlockall", |s| told!(s.process.munlockall())).needs_nothing(),
+    call("mseal", |s| told!(s.process.mseal(at(2), 2 * PAGE, 0))),
+    call("mbind", |s| told!(s.process.set_policy(at(2), 2 * PAGE, 7))),
     call("brk, up", |s| heap(s, 2)).needs_nothing(),
     call("brk, down", |s| heap(s, -2)),
     call("brk, all the way down", |s| heap(s, -4)).needs_nothing(),
@@ -202,13 +159,10 @@ pub const CALLS: &[Call] = &[
     call("a store to shared memory", |s| store(s, 2103, 5)),
     call("a load of a file", |s| load(s, 2003)),
     // It grows, and then there is no frame: as on Linux.
-    call("a store that grows a stack", |s| store(s, 2997, 5)).changes(Extent::Layout),
+    call("a store that grows a stack", |s| store(s, 2997, 5)).changes(Left::Layout),
     call("a store to a page that a child has too", |s| store(s, 3, 5)).forked(),
-    call("a debugger's write", |s| {
-        let wrote = s.process.write_memory(at(9), &[1; 8], AccessMode::Forced);
-        wrote.map(drop).map_err(|error| error.errno())
-    })
-    .forked(),
+    call("a debugger's write", |s| told!(s.process.write_memory(at(9), &[1; 8], AccessMode::Forced)))
+        .forked(),
     call("fork", fork),
     call("fork of a child's pages", fork).forked(),
     call("a special mapping", |s| vdso(s)),

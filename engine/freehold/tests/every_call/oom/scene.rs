@@ -1,15 +1,13 @@
 //! What is mapped when memory runs out, and what of it a program can see.
 
 use super::{
-    support::failure::{use_up_frames, use_up_vmas},
+    calls::Call,
+    support::{oom, scarce::ScarceWorld, view::View},
     *,
 };
 use freehold::{
     call::Advice,
-    fault::FaultError,
     file::{Frames, Special},
-    space::Counts,
-    vma::flags::VmFlags,
 };
 
 /// ```text
@@ -20,13 +18,13 @@ use freehold::{
 ///        |-file p-|-file s-|  |-shm-|     |locked|     |stack|    free   |---rw---|
 /// ```
 pub struct Scene {
-    pub world: World,
+    stage: Stage,
+    /// The call.
+    doing: &'static str,
     pub process: Process,
     pub cpu: Vcpu,
     pub file: Counted<File<Machine>>,
     pub vdso: Counted<Special<Machine>>,
-    /// Keeps frames and VMAs out of the engine's stores.
-    hog: Process,
     /// A copy from before the call, which must not notice anything.
     child: Option<Process>,
 }
@@ -36,18 +34,20 @@ pub const fn at(page: u64) -> u64 {
     BASE + page * PAGE
 }
 
-/// What a program sees.
-#[derive(Debug, PartialEq)]
-pub struct State {
-    /// Start, end, flags, offset and name; VMAs that could be one are one.
-    maps: Vec<(u64, u64, VmFlags, u64, String)>,
-    /// But for the number of VMAs.
-    counts: Counts,
-    brk: u64,
-    /// Pages looked at, and what is there.
-    pub contents: Vec<(u64, Result<u64, FaultError>)>,
-    /// What the child sees.
-    child: Vec<(u64, Result<u64, FaultError>)>,
+/// A world, and how many frames and VMAs its engine has in store when a call begins. `None`: any number.
+pub struct Stage {
+    scarce: ScarceWorld,
+    spare: Option<u64>,
+}
+
+impl Stage {
+    pub fn new(spare: Option<u64>) -> Self {
+        Stage { scarce: ScarceWorld::new(World::new()), spare }
+    }
+
+    pub fn end(self) {
+        self.scarce.end();
+    }
 }
 
 /// Pages whose contents are looked at; holes and edges among them, but not what lies below the stack.
@@ -59,104 +59,58 @@ fn sample() -> impl Iterator<Item = u64> {
 }
 
 impl Scene {
-    pub fn new(locking: Locking, forked: bool, spare: u64) -> Self {
-        let world = World::new();
+    /// Fails if pages of `32..48`, some of which have moved to `4000..4016`, are in neither place.
+    pub fn lost_by_a_move(&mut self) -> Result<(), String> {
+        let mut is_at = |page, value| self.process.load::<u64>(&mut self.cpu, at(page)) == Ok(value);
+        let written = (33..48).step_by(2);
+        let lost: Vec<u64> =
+            written.filter(|&page| is_at(page, 399 + page) == is_at(page + 4000 - 32, 399 + page)).collect();
+        if lost.is_empty() { Ok(()) } else { Err(format!("lost pages {lost:?}")) }
+    }
+}
+
+impl oom::Scene for Scene {
+    type Stage = Stage;
+
+    fn new(stage: Stage, call: &Call, locking: Locking) -> Self {
+        let mut stage = if stage.scarce.is_worn() {
+            let spare = stage.spare;
+            stage.end();
+            Stage::new(spare)
+        } else {
+            stage
+        };
+        let world = &stage.scarce.world;
         let process = world.process(locking);
         let mut cpu = world.machine.cpu(0);
         let file = world.file(16);
         map_all(&process, &mut cpu, &file);
         let vdso = Special::new(world.engine(), Frames::new("[vdso]", &[]).unwrap()).unwrap();
-        let child = forked.then(|| Process::of(process.fork().unwrap()));
-        let hog = world.process(Locking::default());
-        let mut scene = Scene { world, process, cpu, file, vdso, hog, child };
-        use_up_frames(&scene.world, &scene.hog, &mut scene.cpu, at(1 << 20), spare);
-        let child = scene.child.as_ref().map_or(0, |child| child.counts().map_count);
-        let live = scene.process.counts().map_count + child;
-        use_up_vmas(&scene.hog, live, at(0), spare);
-        scene
+        let child = call.forked.then(|| Process::of(process.fork().unwrap()));
+        if let Some(spare) = stage.spare {
+            stage.scarce.use_up(spare);
+        }
+        Scene { stage, doing: call.name, process, cpu, file, vdso, child }
     }
 
-    pub fn check(&self) {
-        assert!(self.process.try_read().is_some(), "a lock is still held");
-        self.process.check();
+    fn check(&self) {
+        oom::check(&self.process, self.child.as_ref());
         self.file.mapping().check();
-        if let Some(child) = &self.child {
-            child.check();
-        }
     }
 
-    pub fn state(&mut self) -> State {
-        let maps = joined(&self.process);
-        let counts = Counts { map_count: 0, ..self.process.counts() };
-        let brk = self.process.brk(0).unwrap();
-        let contents = contents(&self.process, &mut self.cpu, brk);
-        let child = self.child.as_ref().map_or(Vec::new(), |child| contents_of(child, &mut self.cpu));
-        State { maps, counts, brk, contents, child }
+    fn view(&mut self) -> View {
+        let machine = &self.stage.scarce.world.machine;
+        View::new(machine, &mut self.cpu, &self.process, self.child.as_ref(), sample().map(at))
     }
 
-    /// Pages of `32..48`, some of which have moved to `4000..4016`, that are in neither place.
-    pub fn lost_by_a_move(&mut self) -> Vec<u64> {
-        let mut is_at = |page, value| self.process.load::<u64>(&mut self.cpu, at(page)) == Ok(value);
-        let written = (33..48).step_by(2);
-        written.filter(|&page| is_at(page, 399 + page) == is_at(page + 4000 - 32, 399 + page)).collect()
+    fn end(self) -> Stage {
+        self.process.check();
+        let Scene { stage, doing, process, cpu, file, vdso, child } = self;
+        drop((process, child, cpu, file, vdso));
+        // Where stores do not matter, another thread may have made the call, whose CPU keeps frames.
+        stage.scarce.check_that_all_is_back(stage.spare.is_none(), || doing.to_owned());
+        stage
     }
-
-    pub fn end(self) {
-        let Scene { world, process, cpu, file, vdso, hog, child } = self;
-        process.check();
-        drop((process, child, hog, cpu, file, vdso));
-        world.end();
-    }
-}
-
-impl State {
-    /// What differs, a line for each thing.
-    pub fn differences(&self, expected: &Self) -> String {
-        fn lines(state: &State) -> Vec<String> {
-            let mut lines: Vec<String> = state.maps.iter().map(|line| format!("{line:x?}")).collect();
-            lines.push(format!("{:?}, break {:#x}", state.counts, state.brk));
-            lines.extend(state.contents.iter().map(|page| format!("{page:?}")));
-            lines.extend(state.child.iter().map(|page| format!("child {page:?}")));
-            lines
-        }
-        let (found, expected) = (lines(self), lines(expected));
-        let missing =
-            expected.iter().filter(|line| !found.contains(line)).map(|line| format!("\n  - {line}"));
-        let added = found.iter().filter(|line| !expected.contains(line)).map(|line| format!("\n  + {line}"));
-        missing.chain(added).collect()
-    }
-}
-
-fn contents_of(process: &Process, cpu: &mut Vcpu) -> Vec<(u64, Result<u64, FaultError>)> {
-    sample().map(|page| (page, process.load(cpu, at(page)))).collect()
-}
-
-fn contents(process: &Process, cpu: &mut Vcpu, brk: u64) -> Vec<(u64, Result<u64, FaultError>)> {
-    let mut found = contents_of(process, cpu);
-    found.extend((1..8).map(|n| (u64::MAX - n, process.load(cpu, brk - n * PAGE))));
-    found
-}
-
-/// The lines of maps, those that continue each other as one.
-fn joined(process: &Process) -> Vec<(u64, u64, VmFlags, u64, String)> {
-    let mut lines: Vec<(u64, u64, VmFlags, u64, String)> = Vec::new();
-    for line in process.maps(0) {
-        // Whether guards may be there stays noted where they could not be put, or were taken away.
-        let flags = line.flags - VmFlags::MAYBE_GUARD;
-        let name = line.name.as_str();
-        match lines.last_mut() {
-            Some((start, end, last, offset, its_name))
-                if *end == line.start
-                    && *last == flags
-                    && its_name == name
-                    && (line.offset == 0 || *offset + (*end - *start) == line.offset) =>
-            {
-                *end = line.end;
-            }
-            _ => lines.push((line.start, line.end, flags, line.offset, name.to_owned())),
-        }
-    }
-    lines
 }
 
 fn map_all(process: &Process, cpu: &mut Vcpu, file: &Counted<File<Machine>>) {

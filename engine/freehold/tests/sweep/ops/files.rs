@@ -14,7 +14,7 @@ fn frame(s: &Scene) -> Result<Pfn, Errno> {
     s.process.frame_at(s.at(1)).ok_or(Errno::ENOENT)
 }
 
-fn file<'a>(s: &'a Scene<'_>) -> &'a Mapping<Machine> {
+fn file(s: &Scene) -> &Mapping<Machine> {
     s.file.mapping()
 }
 

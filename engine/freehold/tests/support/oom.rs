@@ -1,0 +1,304 @@
+//! The harness of tests in which memory runs out in the middle of a call: every allocation of the call fails
+//! once, alone and together with all that follow. Afterwards no lock is held, the invariants hold, and
+//!
+//! ```text
+//! the call failed     everything is as it was, or as the call's `Left` says that Linux leaves it too;
+//!                     made again, with memory, the call ends as one that never met a failure
+//! the call succeeded  it did without: everything is as after a call that met no failure
+//! ```
+//!
+//! and in the end all memory is back.
+
+use super::{
+    failure::{Failure, Point, try_at_every_allocation},
+    view::View,
+    *,
+};
+use freehold::{error::Errno, space::Write};
+
+/// The state that a failed call may leave behind. As on Linux, a call that works from left to right does not
+/// undo what it has done when memory runs out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Left {
+    /// Nothing but where VMAs are cut.
+    Nothing,
+    /// VMAs to the left of the failure have changed; no page has.
+    Layout,
+    /// Pages have changed or gone; no VMA has.
+    Pages,
+    /// Both.
+    Anything,
+    /// Pages are lost to all spaces that share them; no VMA has changed.
+    Losses,
+}
+
+impl Left {
+    /// Returns whether a call may leave `found` in place of `expected`.
+    fn allows(self, found: &View, expected: &View) -> bool {
+        match self {
+            Left::Nothing => false,
+            Left::Layout => found.contents == expected.contents && found.child == expected.child,
+            Left::Pages => found.maps == expected.maps && found.child == expected.child,
+            Left::Anything => found.child == expected.child,
+            Left::Losses => found.maps == expected.maps,
+        }
+    }
+}
+
+/// The need of a call for memory when the stores are empty.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Needs {
+    /// It does, and fails without some of it.
+    Memory,
+    /// It does, and can do without.
+    Asks,
+    /// It does not.
+    Nothing,
+}
+
+/// A call that is made on a scene.
+pub struct Call<S> {
+    /// The public call, as the completeness test of the sweep finds it.
+    pub call: &'static str,
+    pub name: &'static str,
+    pub run: fn(&mut S) -> Result<u64, Errno>,
+    /// How it may fail without memory.
+    pub errnos: &'static [Errno],
+    /// After a failure.
+    pub left: Left,
+    /// After a success that did without some memory.
+    pub left_by_success: Left,
+    /// It may do a part, and say so.
+    pub partial: bool,
+    /// Made again after a failure it finds a part done, and ends in another way.
+    pub once: bool,
+    /// A child shares the pages.
+    pub forked: bool,
+    pub needs: Needs,
+    /// Checks what else must hold after a failure.
+    pub look: fn(&mut S) -> Result<(), String>,
+}
+
+pub const NO_MEMORY: &[Errno] = &[Errno::ENOMEM];
+pub const TRY_AGAIN: &[Errno] = &[Errno::EAGAIN];
+pub const EITHER: &[Errno] = &[Errno::ENOMEM, Errno::EAGAIN];
+
+impl<S> Call<S> {
+    pub const fn new(
+        call: &'static str,
+        name: &'static str,
+        run: fn(&mut S) -> Result<u64, Errno>,
+        errnos: &'static [Errno],
+    ) -> Self {
+        let (left, left_by_success) = (Left::Nothing, Left::Nothing);
+        let (partial, once, forked, needs) = (false, false, false, Needs::Memory);
+        let look = |_: &mut S| Ok(());
+        Call { call, name, run, errnos, left, left_by_success, partial, once, forked, needs, look }
+    }
+
+    pub const fn errnos(self, errnos: &'static [Errno]) -> Self {
+        Call { errnos, ..self }
+    }
+
+    /// Its failures leave that.
+    pub const fn changes(self, left: Left) -> Self {
+        Call { left, ..self }
+    }
+
+    /// Its failures leave that, and so do successes that did without some memory.
+    pub const fn leaves(self, left: Left) -> Self {
+        Call { left, left_by_success: left, ..self }
+    }
+
+    pub const fn partial(self) -> Self {
+        Call { partial: true, ..self.once().leaves(Left::Pages) }
+    }
+
+    pub const fn once(self) -> Self {
+        Call { once: true, ..self }
+    }
+
+    pub const fn forked(self) -> Self {
+        Call { forked: true, ..self }
+    }
+
+    pub const fn asks(self) -> Self {
+        Call { needs: Needs::Asks, ..self }
+    }
+
+    pub const fn needs_nothing(self) -> Self {
+        Call { needs: Needs::Nothing, ..self }
+    }
+
+    pub const fn looks(self, look: fn(&mut S) -> Result<(), String>) -> Self {
+        Call { look, ..self }
+    }
+}
+
+/// The result of a call, without what it returned.
+#[allow(unused_macros, reason = "each test program uses its part")]
+macro_rules! told {
+    ($result:expr) => {
+        $result.map(|_| 0).map_err(|error| error.errno())
+    };
+}
+pub(crate) use told;
+
+/// A process, and what belongs to it, on which a call is made.
+pub trait Scene: Sized {
+    /// The part that outlives a scene and serves the next one.
+    type Stage;
+
+    fn new(stage: Self::Stage, call: &Call<Self>, locking: Locking) -> Self;
+
+    /// Makes the call, while memory fails as told.
+    fn run(&mut self, call: &Call<Self>, point: Option<&Point>) -> Result<u64, Errno> {
+        match point {
+            Some(point) => point.fail(|| (call.run)(self)),
+            None => (call.run)(self),
+        }
+    }
+
+    /// Fails if a lock is held or an invariant does not hold.
+    fn check(&self);
+
+    fn view(&mut self) -> View;
+
+    /// Ends the scene. All memory must be back.
+    fn end(self) -> Self::Stage;
+}
+
+/// Checks a process and its child. No call may be under way.
+pub fn check(process: &Process, child: Option<&Process>) {
+    assert!(process.try_read().is_some(), "a lock is still held");
+    process.check();
+    child.iter().for_each(|child| child.check());
+}
+
+/// How a call without failures ends.
+pub struct Undisturbed {
+    pub before: View,
+    result: Result<u64, Errno>,
+    pub after: View,
+}
+
+/// Makes the call without failures.
+pub fn undisturbed<S: Scene>(call: &Call<S>, stage: S::Stage, locking: Locking) -> (Undisturbed, S::Stage) {
+    let mut scene = S::new(stage, call, locking);
+    let before = scene.view();
+    // Looking at pages brings them in.
+    let mut scene = S::new(scene.end(), call, locking);
+    let result = scene.run(call, None);
+    let after = scene.view();
+    (Undisturbed { before, result, after }, scene.end())
+}
+
+/// Makes the call with one failure.
+///
+/// # Errors
+///
+/// A text that describes the first mistake.
+fn with_failure<S: Scene>(
+    call: &Call<S>,
+    scene: &mut S,
+    point: &Point,
+    good: &Undisturbed,
+) -> Result<(), String> {
+    let result = scene.run(call, Some(point));
+    scene.check();
+    if !point.reached() && result != good.result {
+        return Err(format!("differs without a failure: {result:?}, not {:?}", good.result));
+    }
+    let view = scene.view();
+    let expected = if result == good.result { &good.after } else { &good.before };
+    let (again, left) = match result {
+        _ if result == good.result => (false, call.left_by_success),
+        Ok(_) if call.partial => return Ok(()),
+        Err(errno) if call.errnos.contains(&errno) && call.needs == Needs::Memory => (!call.once, call.left),
+        other => return Err(format!("ends with {other:?}, not {:?}", good.result)),
+    };
+    if view != *expected && !left.allows(&view, expected) {
+        return Err(format!("leaves something else: {}", view.differences(expected)));
+    }
+    if result.is_err() && result != good.result {
+        (call.look)(scene)?;
+    }
+    if again {
+        scene.check();
+        let result = scene.run(call, None);
+        scene.check();
+        if result.is_ok() != good.result.is_ok() {
+            return Err(format!("made again ends with {result:?}, not {:?}", good.result));
+        }
+        let view = scene.view();
+        if view != good.after && call.left_by_success != Left::Anything {
+            return Err(format!("made again leaves something else: {}", view.differences(&good.after)));
+        }
+    }
+    Ok(())
+}
+
+/// Makes the call with every failure, the `nth` of them under a design. Returns how many there were.
+///
+/// # Errors
+///
+/// A text that describes the first mistake. The stage is gone then.
+pub fn every_failure<S: Scene>(
+    call: &Call<S>,
+    stage: &mut Option<S::Stage>,
+    design: impl Fn(u64) -> Locking,
+) -> Result<u64, String> {
+    let (good, same) = undisturbed(call, stage.take().expect("a stage"), design(0));
+    *stage = Some(same);
+    try_at_every_allocation(&Failure::ALL, |point| {
+        let locking = design(point.nth);
+        let mut scene = S::new(stage.take().expect("a stage"), call, locking);
+        if let Err(how) = with_failure(call, &mut scene, point, &good) {
+            // Dropping it could fail again.
+            core::mem::forget(scene);
+            return Err(format!("{}, {locking:?}, {point}: {how}", call.name));
+        }
+        *stage = Some(scene.end());
+        Ok(())
+    })
+}
+
+/// Makes each call with every failure, under each of five designs, in a quick run under one by turns, with
+/// each number of frames and VMAs in store.
+pub fn every_failure_of_each<S: Scene>(
+    calls: &[Call<S>],
+    designs: [Locking; 5],
+    spares: &[u64],
+    new: impl Fn(u64) -> S::Stage,
+    end: impl Fn(S::Stage),
+) {
+    let mut wrong = Vec::new();
+    let turns = Effort::of(1, designs.len(), designs.len());
+    let mut met = vec![0; calls.len() * turns];
+    for &spare in spares {
+        let mut stage = Some(new(spare));
+        for (number, call) in calls.iter().enumerate() {
+            for turn in 0..turns {
+                let locking = designs[(number + turn) % designs.len()];
+                match every_failure(call, &mut stage, |_| locking) {
+                    Ok(failures) => met[number * turns + turn] += failures,
+                    Err(how) => {
+                        wrong.push(format!("{spare} spare, {how}"));
+                        stage = Some(new(spare));
+                    }
+                }
+            }
+        }
+        end(stage.expect("a stage"));
+    }
+    for (nth, failures) in met.into_iter().enumerate() {
+        let (number, turn) = (nth / turns, nth % turns);
+        let (call, locking) = (&calls[number], designs[(number + turn) % designs.len()]);
+        // A range writer looks for memory for its claim, and does without.
+        let may_ask = call.needs != Needs::Memory && locking.write == Write::RangesOnly;
+        if (failures > 0) != (call.needs != Needs::Nothing) && !may_ask {
+            wrong.push(format!("{}, {locking:?}: {failures} failures", call.name));
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}

@@ -1,0 +1,129 @@
+//! A world whose engine has nothing in store, on which scenes follow each other.
+//!
+//! Frames and VMAs are allocated in batches, and what lies in store cannot fail. A process takes it all before
+//! a call is made, so that every allocation of the call asks for memory.
+
+use super::{failure::Failure, heap::last_refused, *};
+use freehold::{
+    call::Advice,
+    platform::{FramePurpose, FrameRequest},
+    space::Write,
+};
+use freehold_sync::Host;
+
+/// The size of a block of VMAs, at least. Nodes of the tree are smaller.
+const CHUNK: usize = 2048;
+/// VMAs of the hog with which the world is worn: they make each scene slower.
+const MOST: u64 = 500;
+/// The address of pages of the hog, which it frees to put frames in store.
+const SPARES: u64 = BASE + (5 << 30);
+/// The address of VMAs of the hog, each of one page.
+const VMAS: u64 = BASE + (6 << 30);
+
+pub struct ScarceWorld {
+    pub world: World,
+    /// Takes what the engine has in store.
+    pub hog: Process,
+    /// Runs the hog.
+    pub cpu: Vcpu,
+    /// The address of its next VMA.
+    next: u64,
+    /// A frame that the engine does not use.
+    frame: Pfn,
+    /// Frames, tables and spaces in use between scenes.
+    in_use: (usize, usize, usize),
+}
+
+impl ScarceWorld {
+    pub fn new(world: World) -> Self {
+        // A range writer takes other memory, and does without.
+        let hog = world.process(Locking { write: Write::Whole, ..Locking::default() });
+        let cpu = world.machine.cpu(1);
+        let mut frame = [Pfn::new(0)];
+        assert_eq!(world.machine.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut frame), 1);
+        let [frame] = frame;
+        let mut scarce = ScarceWorld { world, hog, cpu, next: VMAS, frame, in_use: (0, 0, 0) };
+        anon(&scarce.hog, SPARES, 8);
+        scarce.use_up(1);
+        scarce.note_use();
+        scarce
+    }
+
+    /// Notes what is in use between scenes: for [`check_that_all_is_back`](Self::check_that_all_is_back).
+    pub fn note_use(&mut self) {
+        self.give_frames_back();
+        self.in_use = self.count();
+    }
+
+    /// Returns whether the next scene should have a new world.
+    pub fn is_worn(&self) -> bool {
+        self.hog.counts().map_count > MOST || self.world.engine().failed_frames() > 0
+    }
+
+    /// Leaves `spare` VMAs and frames in store, the frames for this thread's CPU.
+    pub fn use_up(&mut self, spare: u64) {
+        loop {
+            Failure::Heap.arm(1);
+            let taken = self.take();
+            if Failure::Heap.stop() > 0 {
+                assert!(!taken);
+                if last_refused() >= CHUNK {
+                    break;
+                }
+                // A node of its own tree.
+                assert!(self.take());
+            }
+        }
+        for page in 0..spare {
+            self.hog.store(&mut self.cpu, SPARES + page * PAGE, 1u64).unwrap();
+        }
+        self.give_frames_back();
+        if spare > 0 {
+            self.hog.madvise(SPARES, spare * PAGE, Advice::DontNeed).unwrap();
+            self.next -= spare * PAGE;
+            self.hog.munmap(self.next, spare * PAGE).unwrap();
+            <Machine>::rcu_barrier();
+        }
+    }
+
+    /// Takes a VMA, if there is memory.
+    fn take(&mut self) -> bool {
+        let prot = if (self.next / PAGE).is_multiple_of(2) { R } else { RW };
+        let taken = self.hog.mmap(self.next, PAGE, prot, ANON | MapFlags::FIXED, None, 0).is_ok();
+        self.next += if taken { PAGE } else { 0 };
+        taken
+    }
+
+    /// Empties this CPU's cache of frames: the engine does that before it looks for a frame in the caches.
+    fn give_frames_back(&self) {
+        let in_use = self.world.engine().soft_offline(self.frame);
+        assert!(in_use.is_err(), "a frame of the machine's was taken from it");
+    }
+
+    fn count(&self) -> (usize, usize, usize) {
+        let in_use = self.world.machine.accounting();
+        (in_use.frames, in_use.tables, in_use.spaces)
+    }
+
+    /// Fails if a scene has left anything in use. `frames_may_stay`: other threads keep some of the frames
+    /// that they freed; these are counted when the world ends.
+    #[track_caller]
+    pub fn check_that_all_is_back(&self, frames_may_stay: bool, what: impl Fn() -> String) {
+        self.give_frames_back();
+        let (frames, tables, spaces) = self.count();
+        let kept = frames as i64 - self.in_use.0 as i64;
+        assert!(kept == 0 || frames_may_stay, "{}: {kept} frames were leaked", what());
+        assert_eq!((tables, spaces), (self.in_use.1, self.in_use.2), "{}: tables and spaces", what());
+    }
+
+    /// Ends the world. Only memory that has failed may be left.
+    pub fn end(self) {
+        let ScarceWorld { world: World { machine, engine }, hog, cpu, frame, .. } = self;
+        let failed = engine.as_ref().unwrap().failed_frames();
+        drop((hog, cpu, engine));
+        // SAFETY: from the machine, and nothing has used it.
+        unsafe { machine.free_frames(&[frame]) };
+        let left = machine.accounting();
+        assert_eq!((left.frames as u64, left.tables, left.spaces), (failed, 0, 0), "{left}");
+    }
+}

@@ -1,0 +1,93 @@
+//! The memory of a process as a program sees it, for comparisons before and after a call.
+
+use super::*;
+use freehold::{fault::FaultError, space::Counts, vma::flags::VmFlags};
+
+/// The word at an address.
+#[derive(Debug, PartialEq, Clone, Copy)]
+pub enum Seen {
+    Loaded(Result<u64, FaultError>),
+    /// A load would ask the pager: the word of the page that is present, or zero.
+    Peeked(u64),
+}
+
+/// The memory of a process as a program sees it.
+#[derive(Debug, PartialEq)]
+pub struct View {
+    /// Start, end, flags, offset and name; VMAs that could be one are one.
+    pub maps: Vec<(u64, u64, VmFlags, u64, String)>,
+    /// But for the number of VMAs.
+    counts: Counts,
+    brk: u64,
+    pub contents: Vec<(u64, Seen)>,
+    /// The contents that a child sees.
+    pub child: Vec<(u64, Seen)>,
+}
+
+impl View {
+    /// Looks at those places, and at some pages of the heap.
+    pub fn new(
+        machine: &Machine,
+        cpu: &mut Vcpu,
+        process: &Process,
+        child: Option<&Process>,
+        places: impl IntoIterator<Item = u64>,
+    ) -> Self {
+        let maps = joined(process);
+        let counts = Counts { map_count: 0, ..process.counts() };
+        let brk = process.brk(0).unwrap();
+        let places: Vec<u64> = places.into_iter().chain((1..8).map(|page| brk - page * PAGE)).collect();
+        let mut look = |process| places.iter().map(|&at| (at, seen(machine, cpu, process, at))).collect();
+        View { maps, counts, brk, contents: look(process), child: child.map_or(Vec::new(), look) }
+    }
+
+    /// Lists the differences, one a line.
+    pub fn differences(&self, expected: &Self) -> String {
+        fn lines(view: &View) -> Vec<String> {
+            let mut lines: Vec<String> = view.maps.iter().map(|line| format!("{line:x?}")).collect();
+            lines.push(format!("{:?}, break {:#x}", view.counts, view.brk));
+            lines.extend(view.contents.iter().map(|page| format!("{page:x?}")));
+            lines.extend(view.child.iter().map(|page| format!("child {page:x?}")));
+            lines
+        }
+        let (found, expected) = (lines(self), lines(expected));
+        let missing =
+            expected.iter().filter(|line| !found.contains(line)).map(|line| format!("\n  - {line}"));
+        let added = found.iter().filter(|line| !expected.contains(line)).map(|line| format!("\n  + {line}"));
+        missing.chain(added).collect()
+    }
+}
+
+fn seen(machine: &Machine, cpu: &mut Vcpu, process: &Process, at: u64) -> Seen {
+    let flags = process.find_vma(at).map(|vma| vma.flags());
+    if flags.is_none_or(|flags| !flags.intersects(VmFlags::UFFD)) {
+        return Seen::Loaded(process.load(cpu, at));
+    }
+    let mut bytes = [0; 8];
+    if let Some(frame) = process.frame_at(at) {
+        machine.read_frame(frame, 0, &mut bytes);
+    }
+    Seen::Peeked(u64::from_le_bytes(bytes))
+}
+
+/// The lines of maps, those that continue each other as one.
+fn joined(process: &Process) -> Vec<(u64, u64, VmFlags, u64, String)> {
+    let mut lines: Vec<(u64, u64, VmFlags, u64, String)> = Vec::new();
+    for line in process.maps(0) {
+        // Whether guards may be there stays noted where they could not be put, or were taken away.
+        let flags = line.flags - VmFlags::MAYBE_GUARD;
+        let name = line.name.as_str();
+        match lines.last_mut() {
+            Some((start, end, last, offset, its_name))
+                if *end == line.start
+                    && *last == flags
+                    && its_name == name
+                    && (line.offset == 0 || *offset + (*end - *start) == line.offset) =>
+            {
+                *end = line.end;
+            }
+            _ => lines.push((line.start, line.end, flags, line.offset, name.to_owned())),
+        }
+    }
+    lines
+}
