@@ -239,7 +239,6 @@ fn pages_keep_their_key() {
 /// A huge page has a key as well, and its parts have it after a split.
 #[test]
 fn huge_pages_keep_their_key() {
-    const HUGE: u64 = 2 << 20;
     let config = Config { huge_pages: HugePages::Always, ..Config::default() };
     keyed_world(config).live(Locking::default(), |_, process, cpu| {
         let key = process.pkey_alloc(NONE).unwrap();

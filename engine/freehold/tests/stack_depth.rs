@@ -22,8 +22,6 @@ use support::*;
 /// What an entry may need, in bytes, in a build without optimisation.
 const MOST: usize = 15 << 10;
 
-const HUGE: u64 = 2 << 20;
-
 /// What was measured.
 #[derive(Default)]
 struct Depths(Vec<(&'static str, usize, &'static str)>);

@@ -25,7 +25,6 @@ type NoBits = SoftwareBits<X86_4>;
 /// Hardware that sets accessed bits only.
 type NoDirtyBit = SoftwareBits<X86_4, true>;
 
-const HUGE: u64 = 2 << 20;
 /// Target address of mremap.
 const AWAY: u64 = BASE + (4 << 30);
 

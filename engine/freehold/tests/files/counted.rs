@@ -3,8 +3,6 @@
 use crate::support::*;
 use freehold::{PageIndex, PageRange, file::Zeroes, hugetlb::HugePageSize};
 
-const HUGE: u64 = 2 << 20;
-
 #[test]
 fn pages_that_come_and_go() {
     everywhere(|world, process, cpu| {

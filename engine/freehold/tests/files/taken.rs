@@ -93,7 +93,6 @@ fn pages_go_and_move_beside_a_read_section() {
 
 #[test]
 fn huge_pages_go_and_move_beside_a_read_section() {
-    const HUGE: u64 = 2 << 20;
     beside_a_read_section(HUGE, |engine| {
         assert_eq!(engine.resize_huge_pool(HugePageSize::Mib2, 4, None), 4);
         Mapping::of_huge_pages(engine, HugePageSize::Mib2, 2 * HUGE, true).unwrap()

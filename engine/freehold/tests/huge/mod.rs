@@ -15,8 +15,8 @@ mod split;
 mod storm;
 
 use crate::support::{
-    self, ANON, BASE, Config, Dice, Effort, Locking, MapFlags, PAGE, Process, Prot, R, RW, Vcpu, World, anon,
-    assert_filled, layout,
+    self, ANON, BASE, Config, Dice, Effort, HUGE, Locking, MapFlags, PAGE, Process, Prot, R, RW, Vcpu, World,
+    anon, assert_filled, layout,
 };
 use freehold::{
     call::Advice,
@@ -25,8 +25,6 @@ use freehold::{
     space::ThpDisable,
 };
 
-/// Bytes of a huge page.
-const HUGE: u64 = 2 << 20;
 /// Small pages in one.
 const PAGES: u64 = HUGE / PAGE;
 

@@ -11,7 +11,7 @@ mod refused;
 mod shared;
 
 use crate::support::{
-    self, Config, Counted, Engine, File, FileAccess, Machine, MachineConfig, MapFlags, Mapping, PAGE,
+    self, Config, Counted, Engine, File, FileAccess, HUGE, Machine, MachineConfig, MapFlags, Mapping, PAGE,
     Process, R, RW, SpaceConfig, Vcpu, World,
 };
 use freehold::{
@@ -22,8 +22,6 @@ use freehold::{
     space::{HugetlbLock, Locking},
 };
 
-/// Bytes of a huge page.
-const HUGE: u64 = 2 << 20;
 /// What a table of huge pages spans.
 const SPAN: u64 = 1 << 30;
 /// A place at the start of such a span.

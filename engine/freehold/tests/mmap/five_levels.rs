@@ -17,7 +17,6 @@ type WideEngine = Counted<Engine<Machine<X86_5>>>;
 const END: u64 = Wide::TASK_SIZE;
 /// The border that four levels have.
 const BORDER: u64 = 1 << 47;
-const HUGE: u64 = 2 << 20;
 const LOW: u64 = 1 << 30;
 const FIXED: MapFlags = ANON.union(MapFlags::FIXED);
 

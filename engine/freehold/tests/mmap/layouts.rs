@@ -8,7 +8,6 @@ use freehold::{
     space::{DEFAULT_MAP_WINDOW, LEGACY_BASE, Layout},
 };
 
-const HUGE: u64 = 2 << 20;
 const LOW: u64 = 1 << 30;
 const FOUR_GIB: u64 = 4 << 30;
 const STACK: MapFlags = ANON.union(MapFlags::GROWSDOWN).union(MapFlags::FIXED);

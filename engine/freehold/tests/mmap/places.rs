@@ -15,7 +15,6 @@ use freehold::{
     space::Limits,
 };
 
-const HUGE: u64 = 2 << 20;
 const GAP: u64 = 256 * PAGE;
 const STACK: MapFlags = ANON.union(MapFlags::GROWSDOWN).union(MapFlags::FIXED);
 

@@ -2,8 +2,8 @@
 //! `recordings/causes/dev-zero` has the same from there.
 
 use crate::support::{
-    ANON, BASE, Counted, File, FileAccess, Machine, MapFlags, Mapping, PAGE, Process, Prot, R, RW, Vcpu,
-    World, anon, everywhere,
+    ANON, BASE, Counted, File, FileAccess, HUGE, Machine, MapFlags, Mapping, PAGE, Process, Prot, R, RW,
+    Vcpu, World, anon, everywhere,
 };
 use freehold::{
     PageIndex,
@@ -316,7 +316,6 @@ fn how_it_may_be_mapped() {
 
 #[test]
 fn large_ones_are_aligned_by_their_offsets() {
-    const HUGE: u64 = 2 << 20;
     everywhere(|world, process, cpu| {
         let file = &open(world, FileAccess::READ_WRITE);
         let place =

@@ -14,7 +14,6 @@ use std::sync::mpsc::channel;
 
 type Space = Counted<AddressSpace<Gated>>;
 
-const HUGE: u64 = 2 << 20;
 /// What a table of huge pages spans.
 const SPAN: u64 = 1 << 30;
 /// Huge pages that a gather has room for.

@@ -96,7 +96,6 @@ fn forks_of_forks() {
 /// One pinned page of a huge one: the rest is shared in small pieces.
 #[test]
 fn c57_a_part_of_a_huge_page() {
-    const HUGE: u64 = 2 << 20;
     for locking in Locking::ALL {
         let world = World::with(24 << 20, Config { huge_pages: HugePages::Always, ..Config::default() });
         world.live(locking, |_, process, cpu| {

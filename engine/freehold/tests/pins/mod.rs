@@ -9,8 +9,9 @@ mod oom;
 mod taken;
 
 use crate::support::{
-    self, ANON, BASE, Config, Counted, Disk, File, FileAccess, IoError, Locking, Machine, MapFlags, Mapping,
-    PAGE, Pager, Pfn, Platform, Process, R, RW, Vcpu, World, anon, everywhere, failure::Failure, fill,
+    self, ANON, BASE, Config, Counted, Disk, File, FileAccess, HUGE, IoError, Locking, Machine, MapFlags,
+    Mapping, PAGE, Pager, Pfn, Platform, Process, R, RW, Vcpu, World, anon, everywhere, failure::Failure,
+    fill,
 };
 use freehold::{
     error::PinError,

@@ -8,7 +8,6 @@ use freehold::{
     report::{clear_refs::ClearRefs, smaps::Usage},
 };
 
-const HUGE: u64 = 2 << 20;
 const SHARED: MapFlags = MapFlags::SHARED.union(MapFlags::FIXED);
 
 fn usage(process: &Process, at: u64) -> Usage {

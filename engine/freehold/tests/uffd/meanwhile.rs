@@ -3,7 +3,7 @@
 
 use super::{
     gate::Gated,
-    pools::{HUGE, START, contents},
+    pools::{START, contents},
     *,
 };
 use freehold::{PageIndex, call::Advice, hugetlb::HugePageSize, space::AddressSpace};

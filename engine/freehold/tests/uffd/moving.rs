@@ -134,7 +134,6 @@ fn c49_kinds_of_entries() {
 #[test]
 fn out_of_a_huge_page() {
     use freehold::engine::HugePages;
-    const HUGE: u64 = 2 << 20;
     let config = Config { huge_pages: HugePages::Always, ..Config::default() };
     for locking in Locking::ALL {
         World::with(16 << 20, config.clone()).live(locking, |_, process, cpu| {

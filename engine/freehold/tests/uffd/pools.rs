@@ -9,7 +9,6 @@ use freehold::{
     uffd::{MoveMode, ProtectMode, RangeIoctls},
 };
 
-pub const HUGE: u64 = 2 << 20;
 /// What a table of huge pages spans.
 const SPAN: u64 = 1 << 30;
 /// A place at the start of such a span.

@@ -2,7 +2,7 @@
 
 use super::{
     gate::{Gated, before_lock, waits_for_lock},
-    pools::{HUGE, START},
+    pools::START,
     *,
 };
 use freehold::{
@@ -244,7 +244,6 @@ fn c44_moved() {
 #[test]
 fn a_part_of_a_huge_page() {
     use freehold::engine::HugePages;
-    const HUGE: u64 = 2 << 20;
     let config = Config { huge_pages: HugePages::Always, ..Config::default() };
     for locking in Locking::ALL {
         World::with(16 << 20, config.clone()).live(locking, |world, process, cpu| {

@@ -155,7 +155,6 @@ fn the_space_goes_first() {
 #[test]
 fn no_huge_pages_where_pages_are_watched() {
     use freehold::engine::HugePages;
-    const HUGE: u64 = 2 << 20;
     let config = Config { huge_pages: HugePages::Always, ..Config::default() };
     World::with(16 << 20, config).live(Locking::default(), |world, process, cpu| {
         process.mmap(BASE, HUGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
