@@ -80,6 +80,18 @@ fn look(shared: &Shared) -> u32 {
     seen
 }
 
+/// A thread looks while another adds one.
+fn a_reader_beside(add: fn(&Shared)) {
+    model(move || {
+        let shared = Shared::new();
+        let writer = spawn(&shared, add);
+        look(&shared);
+        writer.join().unwrap();
+        assert_eq!(look(&shared), 1);
+        assert!(shared.is_free());
+    });
+}
+
 #[test]
 fn writers_exclude_each_other() {
     model(|| {
@@ -95,27 +107,13 @@ fn writers_exclude_each_other() {
 /// Fast, in doubt with an empty queue, queued, woken: the reader takes whichever path the schedule leads it.
 #[test]
 fn a_reader_sees_what_a_writer_did() {
-    model(|| {
-        let shared = Shared::new();
-        let writer = spawn(&shared, add_in_write);
-        look(&shared);
-        writer.join().unwrap();
-        assert_eq!(look(&shared), 1);
-        assert!(shared.is_free());
-    });
+    a_reader_beside(add_in_write);
 }
 
 /// Hazard C-5 itself: the writer downgrades, and the reader is admitted beside it.
 #[test]
 fn c05_a_reader_sees_what_a_writer_did_before_its_downgrade() {
-    model(|| {
-        let shared = Shared::new();
-        let writer = spawn(&shared, add_and_downgrade);
-        look(&shared);
-        writer.join().unwrap();
-        assert_eq!(look(&shared), 1);
-        assert!(shared.is_free());
-    });
+    a_reader_beside(add_and_downgrade);
 }
 
 #[test]

@@ -117,22 +117,24 @@ impl World {
     }
 }
 
+/// Starts another processor.
+fn spawn(world: &Arc<World>, f: impl FnOnce(&World, &Cpu) + 'static) -> thread::JoinHandle<()> {
+    let world = world.clone();
+    thread::spawn(move || f(&world, &Cpu::default()))
+}
+
 #[test]
 fn a_processor_that_switches_to_the_space_and_away() {
     model(|| {
         let world = world();
-        let other = {
-            let world = world.clone();
-            thread::spawn(move || {
-                let cpu = Cpu::default();
-                world.enter(1, &cpu);
-                world.access(&cpu, 0);
-                world.tlbs.answer(1, &cpu);
-                world.access(&cpu, 0);
-                world.leave(1, &cpu);
-                world.serve(1, &cpu, 1);
-            })
-        };
+        let other = spawn(&world, |world, cpu| {
+            world.enter(1, cpu);
+            world.access(cpu, 0);
+            world.tlbs.answer(1, cpu);
+            world.access(cpu, 0);
+            world.leave(1, cpu);
+            world.serve(1, cpu, 1);
+        });
         world.unmap(0, &Cpu::default(), 0);
         other.join().unwrap();
         assert!(!world.tlbs.runs_elsewhere(0, &world.space));
@@ -144,18 +146,14 @@ fn a_processor_that_switches_to_the_space_and_away() {
 fn a_processor_that_comes_back() {
     model(|| {
         let world = world();
-        let other = {
-            let world = world.clone();
-            thread::spawn(move || {
-                let cpu = Cpu::default();
-                for _ in 0..2 {
-                    world.enter(1, &cpu);
-                    world.access(&cpu, 0);
-                    world.leave(1, &cpu);
-                }
-                world.serve(1, &cpu, 1);
-            })
-        };
+        let other = spawn(&world, |world, cpu| {
+            for _ in 0..2 {
+                world.enter(1, cpu);
+                world.access(cpu, 0);
+                world.leave(1, cpu);
+            }
+            world.serve(1, cpu, 1);
+        });
         world.unmap(0, &Cpu::default(), 0);
         other.join().unwrap();
     });
@@ -167,20 +165,16 @@ fn a_processor_that_comes_back() {
 fn a_processor_that_comes_back_beside_two_flushes() {
     model(|| {
         let world = world();
-        let other = {
-            let world = world.clone();
-            thread::spawn(move || {
-                let cpu = Cpu::default();
-                world.enter(1, &cpu);
-                world.access(&cpu, 0);
-                world.unmap(1, &cpu, 1);
-                world.leave(1, &cpu);
-                world.tlbs.answer(1, &cpu);
-                world.enter(1, &cpu);
-                world.access(&cpu, 0);
-                world.serve(1, &cpu, 2);
-            })
-        };
+        let other = spawn(&world, |world, cpu| {
+            world.enter(1, cpu);
+            world.access(cpu, 0);
+            world.unmap(1, cpu, 1);
+            world.leave(1, cpu);
+            world.tlbs.answer(1, cpu);
+            world.enter(1, cpu);
+            world.access(cpu, 0);
+            world.serve(1, cpu, 2);
+        });
         world.unmap(0, &Cpu::default(), 0);
         other.join().unwrap();
     });

@@ -1,8 +1,6 @@
 //! Readers that take a lock beside the VMA.
 
-use super::world::{
-    World, change, check_recycled, late_look, look, recycled_into_another_space, rightful_look, spawn,
-};
+use super::world::{self, World, change, check_recycled, spawn};
 use freehold_sync::ReadFail;
 use freehold_sync::testing::{LoomHost, model_bounded};
 
@@ -12,12 +10,7 @@ const BESIDE: [bool; 2] = [true, true];
 fn a_reader_beside_a_writer() {
     model_bounded(3, || {
         let world = World::beside(BESIDE);
-        let writer = spawn(&world, change);
-        look(&world);
-        writer.join().unwrap();
-        let place = world.try_read(0).expect("the end of the section unlocks it");
-        assert_eq!(world.get(), 2);
-        world.unlock(place);
+        world::a_reader_beside_a_writer(&world);
     });
 }
 
@@ -25,11 +18,7 @@ fn a_reader_beside_a_writer() {
 fn two_readers_beside_a_writer() {
     model_bounded(1, || {
         let world = World::beside(BESIDE);
-        let others = [spawn(&world, look), spawn(&world, look)];
-        change(&world);
-        others.into_iter().for_each(|other| other.join().unwrap());
-        let place = world.try_read(0).unwrap();
-        world.unlock(place);
+        world::two_readers_beside_a_writer(&world);
     });
 }
 
@@ -52,21 +41,7 @@ fn reading_under_the_space_lock() {
 fn a_reader_beside_a_detacher() {
     model_bounded(3, || {
         let world = World::beside(BESIDE);
-        let writer = spawn(&world, |world| {
-            let guard = world.spaces[0].write();
-            world.dies(&guard);
-            drop(guard);
-            assert!(world.vma().is_detached());
-            world.set(9);
-        });
-        match world.try_read(0) {
-            Ok(place) => {
-                assert_eq!(world.get(), 1);
-                world.unlock(place);
-            }
-            Err(fail) => assert!(matches!(fail, ReadFail::Detached | ReadFail::Locked), "{fail:?}"),
-        }
-        writer.join().unwrap();
+        world::a_reader_beside_a_detacher(&world);
         assert_eq!(world.try_read(0).err(), Some(ReadFail::Detached));
     });
 }
@@ -78,10 +53,7 @@ fn c19_a_late_reader_and_a_vma_of_another_space() {
     for rwsems in [BESIDE, [true, false], [false, true]] {
         model_bounded(2, move || {
             let world = World::beside(rwsems);
-            let writer = spawn(&world, recycled_into_another_space);
-            late_look(&world);
-            writer.join().unwrap();
-            check_recycled(&world);
+            world::a_late_reader_of_a_recycled_vma(&world);
         });
     }
 }
@@ -90,11 +62,7 @@ fn c19_a_late_reader_and_a_vma_of_another_space() {
 fn c19_a_late_reader_beside_a_rightful_one() {
     model_bounded(1, || {
         let world = World::beside(BESIDE);
-        let writer = spawn(&world, recycled_into_another_space);
-        let rightful = spawn(&world, rightful_look);
-        late_look(&world);
-        writer.join().unwrap();
-        rightful.join().unwrap();
+        world::a_late_reader_beside_a_rightful_one(&world);
         check_recycled(&world);
     });
 }

@@ -12,21 +12,13 @@ mod world;
 use freehold_sync::atomic::Ordering::Relaxed;
 use freehold_sync::testing::{LoomHost, model, model_bounded};
 use freehold_sync::{ReadFail, VmaSeq};
-use world::{
-    Lock, START, World, change, check_recycled, late_look, look, recycled_into_another_space, rightful_look,
-    spawn,
-};
+use world::{Lock, START, World, change, look, spawn};
 
 #[test]
 fn a_reader_beside_a_writer() {
     model(|| {
         let world = World::new();
-        let writer = spawn(&world, change);
-        look(&world);
-        writer.join().unwrap();
-        let place = world.try_read(0).expect("the end of the section unlocks it");
-        assert_eq!(world.get(), 2);
-        world.unlock(place);
+        world::a_reader_beside_a_writer(&world);
     });
 }
 
@@ -53,11 +45,7 @@ fn a_reader_beside_a_downgrade() {
 fn two_readers_beside_a_writer() {
     model_bounded(2, || {
         let world = World::new();
-        let others = [spawn(&world, look), spawn(&world, look)];
-        change(&world);
-        others.into_iter().for_each(|other| other.join().unwrap());
-        let place = world.try_read(0).unwrap();
-        world.unlock(place);
+        world::two_readers_beside_a_writer(&world);
     });
 }
 
@@ -105,21 +93,7 @@ fn reading_under_the_space_lock() {
 fn a_reader_beside_a_detacher() {
     model(|| {
         let world = World::new();
-        let writer = spawn(&world, |world| {
-            let guard = world.spaces[0].write();
-            world.dies(&guard);
-            drop(guard);
-            assert!(world.vma().is_detached());
-            world.set(9);
-        });
-        match world.try_read(0) {
-            Ok(place) => {
-                assert_eq!(world.get(), 1);
-                world.unlock(place);
-            }
-            Err(fail) => assert!(matches!(fail, ReadFail::Detached | ReadFail::Locked), "{fail:?}"),
-        }
-        writer.join().unwrap();
+        world::a_reader_beside_a_detacher(&world);
         assert!(world.vma().is_detached());
         assert_eq!(world.try_read(0).err(), Some(ReadFail::Detached));
     });
@@ -131,10 +105,7 @@ fn a_reader_beside_a_detacher() {
 fn c19_a_late_reader_and_a_vma_of_another_space() {
     model_bounded(4, || {
         let world = World::new();
-        let writer = spawn(&world, recycled_into_another_space);
-        late_look(&world);
-        writer.join().unwrap();
-        check_recycled(&world);
+        world::a_late_reader_of_a_recycled_vma(&world);
     });
 }
 
@@ -143,11 +114,7 @@ fn c19_a_late_reader_and_a_vma_of_another_space() {
 fn c19_a_late_reader_beside_a_rightful_one() {
     model_bounded(2, || {
         let world = World::new();
-        let writer = spawn(&world, recycled_into_another_space);
-        let rightful = spawn(&world, rightful_look);
-        late_look(&world);
-        writer.join().unwrap();
-        rightful.join().unwrap();
+        world::a_late_reader_beside_a_rightful_one(&world);
         let place = world.try_read(1).expect("no count was lost");
         world.unlock(place);
     });

@@ -3,11 +3,9 @@
 //! Each thread of a model is a CPU of its own, so a thread that reads twice at once does so by its slot, then
 //! by the count.
 
-use super::world::{
-    START, World, change, check_recycled, late_look, look, recycled_into_another_space, rightful_look, spawn,
-};
+use super::world::{self, START, World, change, check_recycled, late_look, look, spawn};
 use freehold_sync::testing::{LoomHost, model, model_bounded};
-use freehold_sync::{Rank, ReadFail, ReaderPlace, rank};
+use freehold_sync::{Rank, ReaderPlace, rank};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 fn stands(place: ReaderPlace<'_>) -> bool {
@@ -18,12 +16,7 @@ fn stands(place: ReaderPlace<'_>) -> bool {
 fn a_standing_reader_beside_a_writer() {
     model_bounded(5, || {
         let world = World::per_cpu();
-        let writer = spawn(&world, change);
-        look(&world);
-        writer.join().unwrap();
-        let place = world.try_read(0).expect("the end of the section unlocks it");
-        assert_eq!(world.get(), 2);
-        world.unlock(place);
+        world::a_reader_beside_a_writer(&world);
     });
 }
 
@@ -31,11 +24,7 @@ fn a_standing_reader_beside_a_writer() {
 fn two_standing_readers_beside_a_writer() {
     model_bounded(1, || {
         let world = World::per_cpu();
-        let others = [spawn(&world, look), spawn(&world, look)];
-        change(&world);
-        others.into_iter().for_each(|other| other.join().unwrap());
-        let place = world.try_read(0).unwrap();
-        world.unlock(place);
+        world::two_readers_beside_a_writer(&world);
     });
 }
 
@@ -117,21 +106,7 @@ fn a_standing_reader_beside_two_sections() {
 fn a_standing_reader_beside_a_detacher() {
     model_bounded(5, || {
         let world = World::per_cpu();
-        let writer = spawn(&world, |world| {
-            let guard = world.spaces[0].write();
-            world.dies(&guard);
-            drop(guard);
-            assert!(world.vma().is_detached());
-            world.set(9);
-        });
-        match world.try_read(0) {
-            Ok(place) => {
-                assert_eq!(world.get(), 1);
-                world.unlock(place);
-            }
-            Err(fail) => assert!(matches!(fail, ReadFail::Detached | ReadFail::Locked), "{fail:?}"),
-        }
-        writer.join().unwrap();
+        world::a_reader_beside_a_detacher(&world);
         assert!(world.vma().is_detached());
     });
 }
@@ -195,11 +170,7 @@ fn c19_a_late_standing_reader_and_a_space_that_counts() {
 fn c19_a_late_standing_reader_beside_a_rightful_one() {
     model_bounded(1, || {
         let world = World::per_cpu();
-        let writer = spawn(&world, recycled_into_another_space);
-        let rightful = spawn(&world, rightful_look);
-        late_look(&world);
-        writer.join().unwrap();
-        rightful.join().unwrap();
+        world::a_late_reader_beside_a_rightful_one(&world);
         let guard = world.spaces[1].write();
         world.dies(&guard);
         assert!(world.vma().is_detached(), "no count was lost");

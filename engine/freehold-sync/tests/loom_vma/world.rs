@@ -187,3 +187,58 @@ pub fn check_recycled(world: &World) {
     assert_eq!(world.get(), 3);
     world.unlock(place);
 }
+
+/// A reader beside a writer. When the writer has ended its section, the VMA can be read as it was changed.
+pub fn a_reader_beside_a_writer(world: &Arc<World>) {
+    let writer = spawn(world, change);
+    look(world);
+    writer.join().unwrap();
+    let place = world.try_read(0).expect("the end of the section unlocks it");
+    assert_eq!(world.get(), 2);
+    world.unlock(place);
+}
+
+/// Two readers beside a writer.
+pub fn two_readers_beside_a_writer(world: &Arc<World>) {
+    let others = [spawn(world, look), spawn(world, look)];
+    change(world);
+    others.into_iter().for_each(|other| other.join().unwrap());
+    let place = world.try_read(0).unwrap();
+    world.unlock(place);
+}
+
+/// A reader beside a task that detaches the VMA. No task reads it after that.
+pub fn a_reader_beside_a_detacher(world: &Arc<World>) {
+    let writer = spawn(world, |world| {
+        let guard = world.spaces[0].write();
+        world.dies(&guard);
+        drop(guard);
+        assert!(world.vma().is_detached());
+        world.set(9);
+    });
+    match world.try_read(0) {
+        Ok(place) => {
+            assert_eq!(world.get(), 1);
+            world.unlock(place);
+        }
+        Err(fail) => assert!(matches!(fail, ReadFail::Detached | ReadFail::Locked), "{fail:?}"),
+    }
+    writer.join().unwrap();
+}
+
+/// A late reader of the first space beside a VMA that has a life in the second by then.
+pub fn a_late_reader_of_a_recycled_vma(world: &Arc<World>) {
+    let writer = spawn(world, recycled_into_another_space);
+    late_look(world);
+    writer.join().unwrap();
+    check_recycled(world);
+}
+
+/// A late reader of the first space beside a reader of the second.
+pub fn a_late_reader_beside_a_rightful_one(world: &Arc<World>) {
+    let writer = spawn(world, recycled_into_another_space);
+    let rightful = spawn(world, rightful_look);
+    late_look(world);
+    writer.join().unwrap();
+    rightful.join().unwrap();
+}
