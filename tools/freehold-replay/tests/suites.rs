@@ -8,9 +8,14 @@ use freehold_replay::{Options, replay};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::thread;
 
 /// Recordings that there are at least: fewer are a mistake in finding them.
 const LEAST: usize = 297;
+
+/// Recordings that are replayed concurrently.
+const WORKERS: usize = 2;
 
 /// The folder of recordings so long that stale translations are not looked for all the time.
 const PROGRAMS: &str = "programs";
@@ -43,26 +48,39 @@ fn exceptions() -> BTreeMap<String, String> {
     parts.map(|(name, why)| (name.to_owned(), why.to_owned())).collect()
 }
 
+/// The results of all recordings together.
+#[derive(Default)]
+struct Seen {
+    differ: BTreeSet<String>,
+    wrong: Vec<String>,
+    places: u64,
+}
+
 #[test]
 fn every_recording_is_as_on_linux_or_a_named_exception() {
     let exceptions = exceptions();
-    let mut differ = BTreeSet::new();
-    let mut wrong = Vec::new();
-    let mut places = 0;
     // In a quick run every fourth recording is looked at.
     let step = Effort::of(4, 1, 1);
-    for (name, path) in recordings().into_iter().step_by(step) {
-        let options = Options { cpus: 2, oracles: !name.starts_with(PROGRAMS), ..Options::default() };
-        let outcome = replay(&path, &options, &()).unwrap_or_else(|error| panic!("{name}: {error}"));
-        assert!(outcome.is_whole(), "{name}: {:?} {:?}", outcome.cut_off, outcome.unread_lines);
-        places += outcome.placed.all;
-        if !outcome.is_as_linux() {
-            if !exceptions.contains_key(&name) {
-                wrong.push(format!("{name}: {:#?}", outcome.differences.first()));
+    let left = Mutex::new(recordings().into_iter().step_by(step));
+    let seen = Mutex::new(Seen::default());
+    let look = || {
+        loop {
+            let Some((name, path)) = left.lock().unwrap().next() else { return };
+            let options = Options { cpus: 2, oracles: !name.starts_with(PROGRAMS), ..Options::default() };
+            let outcome = replay(&path, &options, &()).unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert!(outcome.is_whole(), "{name}: {:?} {:?}", outcome.cut_off, outcome.unread_lines);
+            let mut seen = seen.lock().unwrap();
+            seen.places += outcome.placed.all;
+            if !outcome.is_as_linux() {
+                if !exceptions.contains_key(&name) {
+                    seen.wrong.push(format!("{name}: {:#?}", outcome.differences.first()));
+                }
+                seen.differ.insert(name);
             }
-            differ.insert(name);
         }
-    }
+    };
+    thread::scope(|scope| (0..WORKERS).for_each(|_| drop(scope.spawn(look))));
+    let Seen { differ, wrong, places } = seen.into_inner().unwrap();
     assert!(places > 4_000 || step > 1, "only {places} places compared");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     let stale: Vec<_> = exceptions.keys().filter(|name| !differ.contains(*name)).collect();
