@@ -43,8 +43,10 @@ impl Build {
             let flags = env::var("RUSTFLAGS").unwrap_or_default();
             cargo.env("RUSTFLAGS", format!("{flags} --cfg {}", self.name()).trim());
         }
-        if matches!(self, Build::Loom | Build::Shuttle) {
-            cargo.args(["--profile", "checked"]);
+        match self {
+            Build::Plain => {}
+            Build::Loom | Build::Shuttle => drop(cargo.args(["--profile", "checked"])),
+            Build::Sim => drop(cargo.args(["--profile", "sim"])),
         }
         match targets {
             Some(folder) => drop(cargo.args(["--target-dir", &format!("{folder}/{}", self.name())])),
