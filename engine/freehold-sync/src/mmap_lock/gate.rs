@@ -190,7 +190,7 @@ impl<H: Host> MmapLock<H> {
     /// Enters by the gate. None: it is shut, or as many are inside as can be counted.
     #[inline]
     fn enter(&self) -> Option<MmapRangeGuard<'_, H>> {
-        let place = self.gate.lock().enter_unlocked(self).ok()?;
+        let place = self.gate.lock().enter_unlocked(self.vma_locking()).ok()?;
         rank::acquired::<H>(Rank::Mmap);
         // Pairs with the fence in `Speculation::valid`: a reader that sees a change sees the number that the
         // gate was opened with, or a later one.
@@ -220,18 +220,18 @@ impl<H: Host> MmapWriteGuard<'_, H> {
     /// Shuts the gate, and waits for the range writers inside.
     #[cold]
     pub(super) fn shut(&self) {
-        self.lock().gate.lock().write(self);
+        self.lock().gate.lock().write_with(self.lock().vma_locking());
     }
 
     /// As [`shut`](Self::shut), unless a fatal signal ends the wait.
     #[cold]
     pub(super) fn shut_killable(&self) -> Result<(), Killed> {
-        self.lock().gate.lock().write_killable(self).map(drop)
+        self.lock().gate.lock().write_killable_with(self.lock().vma_locking()).map(drop)
     }
 
     /// Shuts the gate if nobody is inside. Returns whether it is shut.
     #[cold]
     pub(super) fn try_shut(&self) -> bool {
-        self.lock().gate.lock().try_write(self)
+        self.lock().gate.lock().try_write_with(self.lock().vma_locking())
     }
 }

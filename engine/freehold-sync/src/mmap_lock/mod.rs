@@ -22,39 +22,20 @@
 
 mod gate;
 
+pub use crate::vma_lock::FaultLock;
 pub use gate::{MmapRangeGuard, MmapWriter};
 
 use crate::atomic::{AtomicU32, Ordering, const_unless_loom, fence};
 use crate::counted::Counted;
 use crate::host::{Host, Killed};
 use crate::rank::Rank;
-use crate::reader_slots::{ReaderSlots, Slot};
+use crate::reader_slots::ReaderSlots;
 use crate::rwsem::{RwSem, RwSemReadGuard, RwSemWriteGuard};
 use crate::stats::LockStats;
+use crate::vma_lock::VmaLocking;
 use core::fmt;
 use crossbeam_utils::CachePadded;
 use gate::Gate;
-
-/// The first lock that a fault tries, and so does every other look at one VMA: readers of maps, access on
-/// behalf of others. [`MmapLock`] alone asks which it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum FaultLock {
-    /// The mmap lock for reading (Linux before 6.4).
-    MmapLock,
-    /// The VMA's own lock, a reader/writer lock in an object beside it (Linux 6.4 to 6.14).
-    VmaRwsem,
-    /// The VMA's own lock, a count of its readers inside it (step 4, Linux from 6.15 on).
-    VmaCount,
-    /// The same, with a slot per CPU for readers that meet often in one VMA.
-    #[default]
-    VmaPerCpu,
-}
-
-impl FaultLock {
-    /// Each of them.
-    pub const ALL: [FaultLock; 4] =
-        [FaultLock::MmapLock, FaultLock::VmaRwsem, FaultLock::VmaCount, FaultLock::VmaPerCpu];
-}
 
 /// The lock of an address space; see the [module](self).
 pub struct MmapLock<H: Host> {
@@ -67,19 +48,14 @@ pub struct MmapLock<H: Host> {
 struct ReadByFaults<H: Host> {
     /// Written by the holder of the write lock.
     seq: AtomicU32,
-    /// Where readers of its VMAs may stand: this space's, or late ones of another; fixed.
-    slots: Option<Counted<ReaderSlots<H>>>,
-    /// What its VMAs' own locks are; fixed.
-    fault: FaultLock,
-    /// Stands for the lock beside a VMA. Every mmap lock has one: a late reader may come to a VMA that has
-    /// such a lock in another space by now.
-    beside: Slot,
+    /// The design of the locks of its VMAs; fixed.
+    vmas: VmaLocking<H>,
 }
 
 impl<H: Host> ReadByFaults<H> {
     const_unless_loom! {
         fn new(seq: u32) -> CachePadded<Self> {
-            CachePadded::new(ReadByFaults { seq: AtomicU32::new(seq), slots: None, fault: FaultLock::VmaPerCpu, beside: Slot::beside() })
+            CachePadded::new(ReadByFaults { seq: AtomicU32::new(seq), vmas: VmaLocking::new() })
         }
     }
 }
@@ -179,7 +155,7 @@ impl<H: Host> MmapLock<H> {
     /// All locks under which a VMA may live share one.
     #[must_use]
     pub fn with_slots(mut self, slots: Counted<ReaderSlots<H>>) -> Self {
-        self.read.slots = Some(slots);
+        self.read.vmas.set_slots(slots);
         self
     }
 
@@ -189,37 +165,26 @@ impl<H: Host> MmapLock<H> {
     /// it is attached.
     #[must_use]
     pub fn with_fault_lock(mut self, fault: FaultLock) -> Self {
-        self.read.fault = fault;
+        self.read.vmas.set_fault_lock(fault);
         self
     }
 
     /// Whether a look at one VMA tries that VMA's lock before this one.
     #[inline]
     pub fn tries_vma_locks(&self) -> bool {
-        self.read.fault != FaultLock::MmapLock
+        self.read.vmas.tries_vma_locks()
     }
 
     /// Whether VMAs are locked by locks beside them.
     #[inline]
     pub fn uses_rwsems(&self) -> bool {
-        self.read.fault == FaultLock::VmaRwsem
+        self.read.vmas.uses_rwsems()
     }
 
-    /// Where a reader is counted that has the lock beside its VMA.
-    pub(crate) fn beside(&self) -> &Slot {
-        &self.read.beside
-    }
-
-    /// Where readers of its VMAs may stand.
+    /// The design of the locks of its VMAs.
     #[inline]
-    pub(crate) fn slots(&self) -> Option<&ReaderSlots<H>> {
-        self.read.slots.as_deref()
-    }
-
-    /// The same for a reader of this space.
-    #[inline]
-    pub(crate) fn slots_to_enter(&self) -> Option<&ReaderSlots<H>> {
-        if self.read.fault == FaultLock::VmaCount { None } else { self.slots() }
+    pub(crate) fn vma_locking(&self) -> &VmaLocking<H> {
+        &self.read.vmas
     }
 
     /// The statistics, if the lock keeps any.

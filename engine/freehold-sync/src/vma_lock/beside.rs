@@ -9,10 +9,9 @@
 //! happens in a read section (RCU), because the lock's memory goes with the VMA's.
 #![expect(unsafe_code, reason = "a VMA's words do not name the host that its lock is used with")]
 
-use super::{ATTACHED, BESIDE, DETACHED, ReadFail, ReaderPlace, VmaLock};
+use super::{ATTACHED, BESIDE, DETACHED, ReadFail, ReaderPlace, VmaLock, VmaLocking};
 use crate::atomic::{AtomicPtr, AtomicUsize, Ordering, announce_records, const_unless_loom};
 use crate::host::{Host, Killed};
-use crate::mmap_lock::MmapLock;
 use crate::rwsem::raw::{RawRwSem, Wait};
 use allocator_api2::alloc::AllocError;
 use allocator_api2::boxed::Box;
@@ -100,7 +99,7 @@ impl VmaLock<'_> {
     /// Becomes a reader by the lock beside the VMA, which was attached with one a moment ago.
     pub(super) fn enter_beside<'l, H: Host>(
         self,
-        lock: &'l MmapLock<H>,
+        locking: &'l VmaLocking<H>,
     ) -> Result<ReaderPlace<'l>, ReadFail> {
         let beside = self.count.beside.get::<H>().ok_or(ReadFail::Detached)?;
         if !beside.try_read() {
@@ -108,7 +107,7 @@ impl VmaLock<'_> {
         }
         // Acquire: pairs with `attach`, as in `raise`. The lock keeps it attached from here on.
         if self.count.word.load(Ordering::Acquire) == ATTACHED | BESIDE {
-            return Ok(ReaderPlace(Some(lock.beside())));
+            return Ok(ReaderPlace(Some(locking.beside())));
         }
         leave_beside(&beside.sem);
         Err(ReadFail::Detached)

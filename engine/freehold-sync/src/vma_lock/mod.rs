@@ -104,6 +104,8 @@
 //! slot: an access that sees a later value has acquired the earlier releases too.
 
 mod beside;
+mod by_guard;
+mod locking;
 mod read;
 mod write;
 
@@ -113,6 +115,9 @@ use crate::reader_slots::Slot;
 use allocator_api2::alloc::AllocError;
 use beside::Beside;
 use core::fmt;
+pub(crate) use locking::VmaLocking;
+
+pub use locking::FaultLock;
 
 const DETACHED: u32 = 0;
 const ATTACHED: u32 = 1;

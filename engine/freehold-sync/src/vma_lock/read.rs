@@ -1,33 +1,25 @@
 //! What readers of a VMA do.
 
-use super::{ATTACHED, BESIDE, DETACHED, DRAINING, PER_CPU, READER, ReadFail, ReaderPlace, VmaLock, is_odd};
+use super::{
+    ATTACHED, BESIDE, DETACHED, DRAINING, PER_CPU, READER, ReadFail, ReaderPlace, VmaLock, VmaLocking, is_odd,
+};
 use crate::atomic::{CHECKED, Ordering, VMA_COUNT_LIMIT, between_crosswise};
 use crate::host::Host;
-use crate::mmap_lock::{MmapLock, MmapRangeGuard, MmapReadGuard};
 use crate::rank::{self, Rank};
 
 impl VmaLock<'_> {
-    /// Locks the VMA for reading, without any other lock and without waiting.
-    ///
-    /// `lock` is the mmap lock of the space that the caller looks in, and `is_owner` tells, from the VMA's
-    /// own fields, whether that is the VMA's space; it is asked when the VMA can no longer be recycled.
-    /// The caller keeps the memory type-stable meanwhile, and afterwards checks that the VMA's bounds are
-    /// what it looked for.
-    ///
-    /// # Errors
-    /// Why not. [`ReadFail::Locked`] may be out of date; the lock is never given of a write-locked VMA.
-    // Inlined: it has two callers in the engine, of which one is the beginning of every fault.
+    /// Implements [`try_read`](Self::try_read) for a space of this design.
     #[inline(always)]
-    pub fn try_read<'l, H: Host>(
+    pub(super) fn try_read_with<'l, H: Host>(
         self,
-        lock: &'l MmapLock<H>,
+        locking: &'l VmaLocking<H>,
         is_owner: impl FnOnce() -> bool,
     ) -> Result<ReaderPlace<'l>, ReadFail> {
         // Spares a locked VMA's count the writes; an even number is asked for again below.
         if self.is_locked() {
             return Err(ReadFail::Locked);
         }
-        let place = self.enter(lock)?;
+        let place = self.enter(locking)?;
         if !is_owner() {
             self.leave::<H>(place);
             return Err(ReadFail::Foreign);
@@ -39,12 +31,12 @@ impl VmaLock<'_> {
     #[inline]
     pub(crate) fn enter_unlocked<'l, H: Host>(
         self,
-        lock: &'l MmapLock<H>,
+        locking: &'l VmaLocking<H>,
     ) -> Result<ReaderPlace<'l>, ReadFail> {
         if self.is_locked() {
             return Err(ReadFail::Locked);
         }
-        let place = self.enter(lock)?;
+        let place = self.enter(locking)?;
         self.stay::<H>(place)
     }
 
@@ -66,29 +58,13 @@ impl VmaLock<'_> {
         is_odd(self.seq.0.load(Ordering::Relaxed))
     }
 
-    /// Locks an attached VMA for reading under the mmap lock, which no writer can prevent.
-    ///
-    /// # Errors
-    /// [`ReadFail::TooMany`].
+    /// Locks an attached VMA for reading, which the caller keeps writers from locking.
     #[inline]
-    pub fn read_under<'l, H: Host>(self, guard: &MmapReadGuard<'l, H>) -> Result<ReaderPlace<'l>, ReadFail> {
-        let place = self.enter(guard.lock())?;
-        rank::acquired::<H>(Rank::Vma);
-        Ok(place)
-    }
-
-    /// As [`read_under`](Self::read_under), of a VMA that the caller has claimed, so that nobody else may
-    /// lock it, and has not locked itself.
-    ///
-    /// # Errors
-    /// [`ReadFail::TooMany`].
-    #[inline]
-    pub fn read_claimed<'l, H: Host>(
+    pub(super) fn read_with<'l, H: Host>(
         self,
-        guard: &MmapRangeGuard<'l, H>,
+        locking: &'l VmaLocking<H>,
     ) -> Result<ReaderPlace<'l>, ReadFail> {
-        debug_assert!(!self.is_locked(), "a VMA that is locked for writing is locked for reading");
-        let place = self.enter(guard.lock())?;
+        let place = self.enter(locking)?;
         rank::acquired::<H>(Rank::Vma);
         Ok(place)
     }
@@ -102,16 +78,16 @@ impl VmaLock<'_> {
 
     /// Becomes a reader, perhaps in passing.
     #[inline(always)]
-    fn enter<'l, H: Host>(self, lock: &'l MmapLock<H>) -> Result<ReaderPlace<'l>, ReadFail> {
+    fn enter<'l, H: Host>(self, locking: &'l VmaLocking<H>) -> Result<ReaderPlace<'l>, ReadFail> {
         // Relaxed: the exchange decides.
         let word = self.count.word.load(Ordering::Relaxed);
         let plain = (ATTACHED..VMA_COUNT_LIMIT).contains(&word);
         if !plain {
-            return self.enter_otherwise(lock, word, false);
+            return self.enter_otherwise(locking, word, false);
         }
         match self.raise(word, word + READER) {
             Ok(()) => Ok(ReaderPlace(None)),
-            Err(now) => self.enter_otherwise(lock, now, true),
+            Err(now) => self.enter_otherwise(locking, now, true),
         }
     }
 
@@ -119,20 +95,20 @@ impl VmaLock<'_> {
     #[inline(never)]
     fn enter_otherwise<'l, H: Host>(
         self,
-        lock: &'l MmapLock<H>,
+        locking: &'l VmaLocking<H>,
         word: u32,
         contended: bool,
     ) -> Result<ReaderPlace<'l>, ReadFail> {
         if word & BESIDE != 0 {
-            return self.enter_beside(lock);
+            return self.enter_beside(locking);
         }
         if word & (PER_CPU | DRAINING) != PER_CPU {
-            return self.enter_by_count(lock, word, contended);
+            return self.enter_by_count(locking, word, contended);
         }
-        match self.enter_slot(lock) {
+        match self.enter_slot(locking) {
             Some(place) => Ok(place),
             // Relaxed: as in `enter`.
-            None => self.enter_by_count(lock, self.count.word.load(Ordering::Relaxed), contended),
+            None => self.enter_by_count(locking, self.count.word.load(Ordering::Relaxed), contended),
         }
     }
 
@@ -140,17 +116,17 @@ impl VmaLock<'_> {
     #[cold]
     fn enter_by_count<'l, H: Host>(
         self,
-        lock: &'l MmapLock<H>,
+        locking: &'l VmaLocking<H>,
         mut word: u32,
         mut contended: bool,
     ) -> Result<ReaderPlace<'l>, ReadFail> {
         loop {
-            let per_cpu = if contended && self.is_contended(lock) { PER_CPU } else { 0 };
+            let per_cpu = if contended && self.is_contended(locking) { PER_CPU } else { 0 };
             if word == DETACHED {
                 return Err(ReadFail::Detached);
             }
             if word & BESIDE != 0 {
-                return self.enter_beside(lock);
+                return self.enter_beside(locking);
             }
             if word & DRAINING != 0 {
                 return Err(ReadFail::Locked);
@@ -169,8 +145,8 @@ impl VmaLock<'_> {
 
     /// Becomes a reader in this CPU's slot, unless that is taken or the VMA is not per-CPU any more.
     #[inline]
-    fn enter_slot<'l, H: Host>(self, lock: &'l MmapLock<H>) -> Option<ReaderPlace<'l>> {
-        let place = ReaderPlace(Some(lock.slots_to_enter()?.enter(self.name())?));
+    fn enter_slot<'l, H: Host>(self, locking: &'l VmaLocking<H>) -> Option<ReaderPlace<'l>> {
+        let place = ReaderPlace(Some(locking.slots_to_enter()?.enter(self.name())?));
         between_crosswise();
         // SeqCst: the second half of the way in. An acquire, too, as in `raise`.
         if self.count.word.load(Ordering::SeqCst) & (PER_CPU | DRAINING) == PER_CPU {
@@ -181,8 +157,8 @@ impl VmaLock<'_> {
     }
 
     /// Notes that readers contended, and tells whether they have done so often enough to go per-CPU.
-    fn is_contended<H: Host>(self, lock: &MmapLock<H>) -> bool {
-        if lock.slots_to_enter().is_none() {
+    fn is_contended<H: Host>(self, locking: &VmaLocking<H>) -> bool {
+        if locking.slots_to_enter().is_none() {
             return false;
         }
         let enough = if CHECKED { 1 } else { H::cpus() as u32 / 8 };

@@ -1,52 +1,42 @@
 //! What the writer of a VMA does, and the beginning and the end of the VMA's life.
 
-use super::{ATTACHED, BESIDE, DETACHED, DRAINING, PER_CPU, READER, VmaLock};
+use super::{ATTACHED, BESIDE, DETACHED, DRAINING, PER_CPU, READER, VmaLock, VmaLocking};
 use crate::atomic::{AtomicU32, Ordering, between_crosswise};
 use crate::host::{Host, Killed};
-use crate::mmap_lock::MmapWriter;
 use crate::rank::{self, Rank};
 use crate::rwsem::raw::Wait;
 
 impl VmaLock<'_> {
-    /// Locks the VMA for writing, until [`unlock_write`](Self::unlock_write) or [`detach`](Self::detach), and
-    /// waits for its readers to leave. Returns whether it was not locked already.
-    ///
-    /// # Panics
-    /// With debug assertions, when the task holds a VMA's read lock or a lock of an inner rank.
+    /// Implements [`write`](Self::write) for a space of this design. The caller has the right to lock the
+    /// VMA, here and in the other functions without a guard.
     #[inline]
-    pub fn write<H: Host>(self, guard: &impl MmapWriter<H>) -> bool {
+    pub(crate) fn write_with<H: Host>(self, locking: &VmaLocking<H>) -> bool {
         rank::will_wait::<H>(Rank::Vma);
         // A wait that cannot be killed does not fail.
-        self.write_by(guard, wait_for_certain::<H>).unwrap_or(true)
+        self.write_by(locking, wait_for_certain::<H>).unwrap_or(true)
     }
 
-    /// As [`write`](Self::write), unless a fatal signal ends the wait.
-    ///
-    /// # Errors
-    /// [`Killed`]: the VMA is as it was before the call.
-    ///
-    /// # Panics
-    /// As [`write`](Self::write).
+    /// Implements [`write_killable`](Self::write_killable) for a space of this design.
     #[inline]
-    pub fn write_killable<H: Host>(self, guard: &impl MmapWriter<H>) -> Result<bool, Killed> {
+    pub(crate) fn write_killable_with<H: Host>(self, locking: &VmaLocking<H>) -> Result<bool, Killed> {
         rank::will_wait::<H>(Rank::Vma);
-        self.write_by(guard, H::wait_killable)
+        self.write_by(locking, H::wait_killable)
     }
 
     /// As [`write`](Self::write), if there are no readers. Returns whether it is locked.
-    pub(crate) fn try_write<H: Host>(self, guard: &impl MmapWriter<H>) -> bool {
-        self.write_by(guard, |_, _| Err(Killed)).is_ok()
+    pub(crate) fn try_write_with<H: Host>(self, locking: &VmaLocking<H>) -> bool {
+        self.write_by(locking, |_, _| Err(Killed)).is_ok()
     }
 
     #[inline(always)]
-    fn write_by<H: Host>(self, guard: &impl MmapWriter<H>, wait: Wait) -> Result<bool, Killed> {
-        if self.is_write_locked(guard) {
+    fn write_by<H: Host>(self, locking: &VmaLocking<H>, wait: Wait) -> Result<bool, Killed> {
+        if self.is_locked() {
             return Ok(false);
         }
         self.step();
         if let Some(count) = self.readers() {
             // What it was locked for has not begun: readers that still find it locked are out of date.
-            self.drain(guard, count, ATTACHED, wait).inspect_err(|_| self.step())?;
+            self.drain(locking, count, ATTACHED, wait).inspect_err(|_| self.step())?;
         }
         Ok(true)
     }
@@ -59,12 +49,6 @@ impl VmaLock<'_> {
     pub fn unlock_write(self) {
         debug_assert!(self.is_locked(), "a VMA is unlocked that is not locked");
         self.step();
-    }
-
-    /// Whether the holder of the guard has locked this VMA for writing.
-    #[inline]
-    pub fn is_write_locked<H: Host>(self, _: &impl MmapWriter<H>) -> bool {
-        self.is_locked()
     }
 
     /// The number's next value.
@@ -95,7 +79,7 @@ impl VmaLock<'_> {
     #[cold]
     fn drain<H: Host>(
         self,
-        guard: &impl MmapWriter<H>,
+        locking: &VmaLocking<H>,
         count: u32,
         rest: u32,
         wait: Wait,
@@ -107,7 +91,7 @@ impl VmaLock<'_> {
         // readers' last decrement. SeqCst: the first half of the way in, see the module.
         let before = self.count.word.fetch_add(DRAINING, Ordering::SeqCst);
         if before & PER_CPU != 0 {
-            self.collect(guard);
+            self.collect(locking);
         }
         let result = loop {
             let count = self.count.word.load(Ordering::Acquire);
@@ -124,13 +108,13 @@ impl VmaLock<'_> {
     }
 
     /// Counts the readers that stand in slots, from which new ones are barred.
-    fn collect<H: Host>(self, guard: &impl MmapWriter<H>) {
+    fn collect<H: Host>(self, locking: &VmaLocking<H>) {
         // Relaxed: an estimate.
         self.count.contention.store(0, Ordering::Relaxed);
         // Release, here and below: as in `readers`, for the first reader that sees this value.
         self.count.word.fetch_sub(PER_CPU, Ordering::Release);
         between_crosswise();
-        for slot in guard.lock().slots().into_iter().flat_map(|slots| slots.of(self.name())) {
+        for slot in locking.slots().into_iter().flat_map(|slots| slots.of(self.name())) {
             // Counted before it is taken out: at no time is it neither. Relaxed, both: what it did is
             // acquired when it has left, from the slot or from the count.
             self.count.word.fetch_add(READER, Ordering::Relaxed);
@@ -153,42 +137,32 @@ impl VmaLock<'_> {
         self.count.contention.store(0, Ordering::Relaxed);
     }
 
-    /// Opens a detached VMA to readers, write-locked: they find it so until it is unlocked. Returns whether
-    /// it was not locked before.
-    ///
-    /// All its fields are set before; after it may be found in the tree.
-    ///
-    /// # Panics
-    /// With debug assertions, when it is attached.
+    /// Implements [`attach`](Self::attach) for a space of this design.
     #[inline]
-    pub fn attach<H: Host>(self, guard: &impl MmapWriter<H>) -> bool {
+    pub(super) fn attach_with<H: Host>(self, locking: &VmaLocking<H>) -> bool {
         debug_assert!(self.is_detached(), "a VMA is attached twice");
-        let unlocked = !self.is_write_locked(guard);
+        let unlocked = !self.is_locked();
         if unlocked {
             // There are no readers: a late one that sees it attached sees this.
             self.step();
         }
-        let beside = if guard.lock().uses_rwsems() { BESIDE } else { 0 };
+        let beside = if locking.uses_rwsems() { BESIDE } else { 0 };
         // Release: pairs with the acquire in `raise`. A plain store: nobody raises a count of 0.
         self.count.word.store(ATTACHED | beside, Ordering::Release);
         unlocked
     }
 
-    /// Bars readers for good, and waits for readers in passing, which do not wait themselves. Afterwards the
-    /// VMA belongs to the caller alone, and is not locked.
-    ///
-    /// # Panics
-    /// With debug assertions, when it is detached or not write-locked.
+    /// Implements [`detach`](Self::detach) for a space of this design.
     #[inline]
-    pub fn detach<H: Host>(self, guard: &impl MmapWriter<H>) {
-        debug_assert!(self.is_write_locked(guard), "a VMA is detached that is not write-locked");
+    pub(super) fn detach_with<H: Host>(self, locking: &VmaLocking<H>) {
+        debug_assert!(self.is_locked(), "a VMA is detached that is not write-locked");
         debug_assert!(!self.is_detached(), "a VMA is detached twice");
         // Acquire: pairs with the decrement of readers in passing; their reads end before the owner's writes
         // begin. Release: as in `readers`.
         let unread =
             self.count.word.compare_exchange(ATTACHED, DETACHED, Ordering::AcqRel, Ordering::Relaxed);
         if let Err(count) = unread {
-            let _ = self.drain(guard, count, DETACHED, wait_for_certain::<H>);
+            let _ = self.drain(locking, count, DETACHED, wait_for_certain::<H>);
         }
         self.step();
     }

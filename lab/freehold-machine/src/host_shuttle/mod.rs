@@ -7,8 +7,8 @@ mod array;
 mod lock;
 mod raw;
 mod rcu;
-#[path = "../task.rs"]
-mod task;
+#[path = "../signals.rs"]
+mod signals;
 #[path = "../uncharged.rs"]
 mod uncharged;
 mod wait;
@@ -18,8 +18,8 @@ pub(crate) use lock::Lock;
 pub(crate) use raw::{fill_table, find_entry, is_zero};
 pub use rcu::RcuGuard;
 pub(crate) use rcu::{may_wait_for_grace, rcu_barrier, rcu_defer, rcu_read};
-pub use task::Task;
-pub(crate) use task::{wait_interruptible, wait_killable};
+pub use signals::Task;
+pub(crate) use signals::{wait_interruptible, wait_killable};
 pub(crate) use uncharged::{Lists, copied, interrupt, set_cpus, trap, zeroed};
 pub(crate) use wait::{wait, wake_all, wake_one};
 

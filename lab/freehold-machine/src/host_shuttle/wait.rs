@@ -4,7 +4,7 @@
 //! One mutex guards the list of sleepers, so looking at the word and going to sleep are one step for the
 //! waker.
 
-use super::task::{Ends, Task};
+use super::signals::{Ends, Task};
 use crate::exempt::exempt;
 use freehold_sync::atomic::{AtomicU32, Ordering};
 use shuttle::sync::{Condvar, Mutex, MutexGuard};

@@ -1,8 +1,8 @@
 //! Sleeping and waking by address, and signals. The guarantees are those of `host_std::wait`; they are
 //! simpler to keep where one task runs at a time.
 
+use super::signals::{Ends, Task};
 use super::state;
-use super::task::{Ends, Task};
 use freehold_sim::task;
 use freehold_sync::atomic::AtomicU32;
 use std::ptr;

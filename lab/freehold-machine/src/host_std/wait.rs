@@ -9,7 +9,7 @@
 //! that address again and again until it is gone: one wake alone could come in the moment between the
 //! sleeper's last look and its sleep. A sender of other signals does so where the sleep ends by those.
 
-use super::task::{Ends, Task};
+use super::signals::{Ends, Task};
 use freehold_sync::atomic::AtomicU32;
 use rustix::thread::futex;
 use std::sync::atomic::Ordering;
