@@ -206,6 +206,7 @@ fn read_strings(at: u64, room: &mut usize) -> Result<Vec<Vec<u8>>, Errno> {
 
 fn exit_call(frame: &mut Frame) -> Answer {
     let [code, ..] = frame.args();
+    trace::exits(frame, Status::by_exit(code as u8));
     let process = current().process();
     if process.threads.lock().len() == 1 {
         process.ending.lock().get_or_insert(Status::by_exit(code as u8));
@@ -215,7 +216,9 @@ fn exit_call(frame: &mut Frame) -> Answer {
 
 fn exit_group(frame: &mut Frame) -> Answer {
     let [code, ..] = frame.args();
-    exit::exit_group(Status::by_exit(code as u8))
+    let status = Status::by_exit(code as u8);
+    trace::exits(frame, status);
+    exit::exit_group(status)
 }
 
 fn wait4(frame: &mut Frame) -> Answer {

@@ -7,7 +7,7 @@ use crate::calls::answer::{Answer, Calls};
 use crate::platform::Space;
 use crate::platform::user::{self, UserPtr, copy_in};
 use crate::process::signal::{self, Info, MOST, job};
-use crate::process::trace::{self, EXIT_KILL, Mode, REGISTERS, SYSGOOD, State, Stop, TRACE_EXEC};
+use crate::process::trace::{self, EXIT_KILL, Mode, REGISTERS, SYSGOOD, State, Stop, TRACE_EXEC, TRACE_EXIT};
 use crate::process::{self, Process};
 use crate::sched::{Thread, current};
 use alloc::boxed::Box;
@@ -109,7 +109,11 @@ fn ptrace(frame: &mut Frame) -> Answer {
 
 /// Options that are known here.
 fn known(options: u64) -> Result<u64, Errno> {
-    if options & !(SYSGOOD | TRACE_EXEC | EXIT_KILL) != 0 { Err(Errno::EINVAL) } else { Ok(options) }
+    if options & !(SYSGOOD | TRACE_EXEC | TRACE_EXIT | EXIT_KILL) != 0 {
+        Err(Errno::EINVAL)
+    } else {
+        Ok(options)
+    }
 }
 
 fn trace_me() -> Answer {

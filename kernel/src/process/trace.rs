@@ -24,9 +24,11 @@ use linux_raw_sys::general::*;
 /// Options of a tracer that are known here.
 pub const SYSGOOD: u64 = 1;
 pub const TRACE_EXEC: u64 = 1 << 4;
+pub const TRACE_EXIT: u64 = 1 << 6;
 pub const EXIT_KILL: u64 = 1 << 20;
 /// What stops a thread besides signals, in the second byte of what a wait tells.
 const EVENT_EXEC: u32 = 4;
+const EVENT_EXIT: u32 = 6;
 pub const EVENT_STOP: u32 = 128;
 /// A bit of the flags: an exception after the next instruction.
 const TRAP_FLAG: u64 = 0x100;
@@ -351,6 +353,17 @@ pub fn has_executed(frame: &mut Frame) {
             stop(frame, SIGTRAP | EVENT_EXEC << 8, Info::from_here(SIGTRAP, 0));
         }
         false => signal::to_itself(SIGTRAP),
+    }
+}
+
+/// The calling thread is about to end by a call, with this status.
+pub fn exits(frame: &mut Frame, status: Status) {
+    let mut state = current().trace.state.lock();
+    state.message = status.word().into();
+    let tells = state.options & TRACE_EXIT != 0;
+    drop(state);
+    if tells {
+        stop(frame, SIGTRAP | EVENT_EXIT << 8, Info::from_here(SIGTRAP, 0));
     }
 }
 
