@@ -5,17 +5,12 @@
 //! that it took, a new task before it runs, an exec with the list of what is mapped. Numbers of tasks are
 //! those of threads.
 
-use crate::arch::frame::Frame;
-use crate::arch::layout::Tables;
-use crate::arch::lock::SpinLock;
-use crate::arch::{clock, cpu};
+use crate::arch::{clock, cpu, frame::Frame, layout::Tables, lock::SpinLock};
 use crate::files::tree;
 use crate::options;
-use crate::platform::user::UserPtr;
-use crate::platform::{Machine, Space, engine};
-use crate::process::limits::Limits;
+use crate::platform::{Machine, Space, engine, user::UserPtr};
 use crate::process::observer::{self, Observer};
-use crate::process::{Process, fault};
+use crate::process::{Process, fault, limits::Limits};
 use crate::sched::{Thread, current};
 use alloc::collections::BTreeMap;
 use alloc::format;

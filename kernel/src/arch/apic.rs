@@ -1,9 +1,8 @@
 //! The local APIC: interrupts to other processors, and the timer. In QEMU's interpreter there is no x2APIC,
 //! so its registers are memory.
 
-use crate::arch::clock;
 use crate::arch::cpu::{self, MAX_CPUS};
-use crate::arch::layout::direct;
+use crate::arch::{clock, layout::direct};
 use core::sync::atomic::{
     AtomicU32, AtomicU64,
     Ordering::{Relaxed, SeqCst},

@@ -1,8 +1,7 @@
 //! The report port, on which the kernel speaks to the command that has booted it: `PROTOCOL.md`. Where the
 //! machine has none, the console gets what is said.
 
-use crate::arch::lock::SpinLock;
-use crate::arch::serial;
+use crate::arch::{lock::SpinLock, serial};
 use core::fmt;
 use x86_64::instructions::port::Port;
 

@@ -3,8 +3,7 @@
 //! is woken from its halt, and ends where it leaves it, or halts, or lets interrupts in half-way through a
 //! call (`preempt`); threads may have changed meanwhile.
 
-use crate::arch::clock;
-use crate::arch::cpu::cpu;
+use crate::arch::{clock, cpu::cpu};
 use crate::options;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

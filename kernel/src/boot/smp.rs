@@ -1,7 +1,6 @@
 //! Starts the other processors, one after the other.
 
-use crate::arch::layout::direct;
-use crate::arch::{apic, clock, cpu, descriptors, features, lock};
+use crate::arch::{apic, clock, cpu, descriptors, features, layout::direct, lock};
 use crate::boot::madt;
 use crate::memory::{self, stacks};
 use crate::sched::scheduler;

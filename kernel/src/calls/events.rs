@@ -1,17 +1,11 @@
 //! Descriptors that are made from nothing: eventfd, timers, memory files, userfaultfd.
 
-use crate::arch::clock;
-use crate::arch::frame::Frame;
+use crate::arch::{clock, frame::Frame};
 use crate::calls::answer::{Answer, Calls};
-use crate::calls::descriptors::file;
-use crate::calls::time;
+use crate::calls::{descriptors::file, time};
 use crate::errno;
-use crate::files::event::Event;
-use crate::files::node::NodeFile;
-use crate::files::open::Open;
-use crate::files::timer::Timer;
 use crate::files::tree::{self, Kind, Node};
-use crate::files::{File, REGULAR};
+use crate::files::{File, REGULAR, event::Event, node::NodeFile, open::Open, timer::Timer};
 use crate::platform::engine;
 use crate::platform::user::{self, UserPtr};
 use crate::process::userfault;

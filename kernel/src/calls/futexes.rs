@@ -1,14 +1,12 @@
 //! Futexes.
 
-use crate::arch::frame::Frame;
-use crate::arch::lock::relax;
+use crate::arch::{frame::Frame, lock::relax};
 use crate::calls::answer::{Answer, Calls, nothing};
 use crate::calls::time;
 use crate::errno;
 use crate::platform::user::{self, UserPtr};
 use crate::process::futex::{self, Word};
-use crate::process::signal::restart::deadline_after;
-use crate::process::{self};
+use crate::process::{self, signal::restart::deadline_after};
 use crate::sched::current;
 use alloc::vec::Vec;
 use freehold::error::Errno;

@@ -1,12 +1,10 @@
 //! Memory: nearly all of it is the engine's.
 
-use crate::arch::frame::Frame;
-use crate::arch::lock::SpinLock;
+use crate::arch::{frame::Frame, lock::SpinLock};
 use crate::calls::answer::{Answer, Calls};
 use crate::calls::descriptors::parts;
 use crate::platform::{Machine, Space, user};
-use crate::process::status::Status;
-use crate::process::{self, exit};
+use crate::process::{self, exit, status::Status};
 use crate::sched::current;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;

@@ -2,8 +2,7 @@
 
 use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls};
-use crate::calls::descriptors::file;
-use crate::calls::signals;
+use crate::calls::{descriptors::file, signals};
 use crate::files::open::Open;
 use crate::process::pidfd::{self, PidFile};
 use crate::process::{self, Process};
@@ -16,7 +15,6 @@ use linux_raw_sys::general::*;
 pub const CALLS: Calls = &[
     (__NR_pidfd_open, pidfd_open),
     (__NR_pidfd_send_signal, pidfd_send_signal),
-    (__NR_pidfd_getfd, pidfd_getfd),
     (__NR_process_mrelease, process_mrelease),
 ];
 
@@ -52,16 +50,6 @@ fn pidfd_send_signal(frame: &mut Frame) -> Answer {
         return Err(Errno::ESRCH);
     }
     signals::send_with(&process, signal, info).map(|()| 0)
-}
-
-fn pidfd_getfd(frame: &mut Frame) -> Answer {
-    let [descriptor, wanted, flags, ..] = frame.args();
-    if flags as u32 != 0 {
-        return Err(Errno::EINVAL);
-    }
-    let process = process_of(&*file(descriptor)?)?;
-    let open = process.files.get(wanted)?;
-    current().process().files.add(open, 0, true)
 }
 
 /// A process that has been killed gives its memory back by itself: returns when it has.

@@ -1,7 +1,6 @@
 //! Where memory comes from, on a machine with one node.
 
-use crate::arch::frame::Frame;
-use crate::arch::lock::SpinLock;
+use crate::arch::{frame::Frame, lock::SpinLock};
 use crate::calls::answer::{Answer, Calls};
 use crate::errno;
 use crate::platform::user::UserPtr;

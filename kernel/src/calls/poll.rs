@@ -1,17 +1,11 @@
 //! Waiting for files: poll, select, epoll. A caller sleeps on the keys of all files at once.
 
-use crate::arch::clock;
-use crate::arch::frame::Frame;
+use crate::arch::{clock, frame::Frame};
 use crate::calls::answer::{Answer, Calls};
-use crate::calls::descriptors::file;
-use crate::calls::time;
-use crate::files::epoll::Epoll;
-use crate::files::node::node_of;
-use crate::files::open::Open;
-use crate::files::table;
+use crate::calls::{descriptors::file, time};
+use crate::files::{epoll::Epoll, node::node_of, open::Open, table};
 use crate::platform::user::{self, UserPtr};
-use crate::process::signal;
-use crate::process::signal::restart::deadline_after;
+use crate::process::{signal, signal::restart::deadline_after};
 use crate::sched::current;
 use crate::sched::wait::{self, Key, Sleep, Woken};
 use alloc::sync::Arc;

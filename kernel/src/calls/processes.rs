@@ -1,23 +1,18 @@
 //! Threads and processes.
 
-use crate::arch::clock;
-use crate::arch::features::VectorState;
 use crate::arch::frame::{Frame, UserAddr};
-use crate::arch::lock::SpinLock;
+use crate::arch::{clock, features::VectorState, lock::SpinLock};
 use crate::calls::answer::{Answer, Calls};
 use crate::calls::files::{self, path};
-use crate::calls::usage::of_ended;
-use crate::calls::{descriptors, memory, pidfds};
+use crate::calls::{descriptors, memory, pidfds, usage::of_ended};
 use crate::files::tree::{self, Kind, Node};
 use crate::platform::Space;
 use crate::platform::user::{self, UserPtr};
 use crate::process::clone::{self, Request};
 use crate::process::exec::{self, Strings};
 use crate::process::reap::{self, Which};
-use crate::process::signal::frame::AlternateStack;
 use crate::process::signal::{self, Action, IGNORE, Info, MOST, job};
-use crate::process::status::Status;
-use crate::process::{exit, renew, trace};
+use crate::process::{exit, renew, signal::frame::AlternateStack, status::Status, trace};
 use crate::sched::{current, scheduler, wait};
 use crate::{errno, record};
 use alloc::format;

@@ -1,7 +1,6 @@
 //! Which thread runs where. Classes and nice values are answered and stored; nothing depends on them.
 
-use crate::arch::cpu;
-use crate::arch::frame::Frame;
+use crate::arch::{cpu, frame::Frame};
 use crate::calls::answer::{Answer, Calls};
 use crate::calls::identity::of;
 use crate::errno;

@@ -5,8 +5,7 @@ use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls};
 use crate::calls::memory::reading_executes;
 use crate::files::pages::allocated;
-use crate::platform::engine;
-use crate::platform::user::UserPtr;
+use crate::platform::{engine, user::UserPtr};
 use crate::process::segments::{
     ALL, PLACES, PRIVATE, Shm, change, find, forget, last_index, new_id, seconds,
 };

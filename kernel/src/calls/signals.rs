@@ -1,7 +1,6 @@
 //! Signals: masks, handlers, sending, waiting.
 
-use crate::arch::clock;
-use crate::arch::frame::Frame;
+use crate::arch::{clock, frame::Frame};
 use crate::calls::answer::{Answer, Calls};
 use crate::calls::time::duration;
 use crate::platform::user::UserPtr;

@@ -1,13 +1,11 @@
 //! What is known of files: stat and its kin, permissions, owners, times, file systems.
 
-use crate::arch::clock;
-use crate::arch::frame::Frame;
+use crate::arch::{clock, frame::Frame};
 use crate::calls::answer::{Answer, Calls};
 use crate::calls::files::{HERE, directory, find, path};
 use crate::calls::time;
-use crate::files::Stat;
-use crate::files::node::node_of;
 use crate::files::tree::{Kind, Node};
+use crate::files::{Stat, node::node_of};
 use crate::memory::{self, frames};
 use crate::platform::user::UserPtr;
 use crate::sched::current;

@@ -1,7 +1,6 @@
 //! The system as a whole.
 
-use crate::arch::frame::Frame;
-use crate::arch::random;
+use crate::arch::{frame::Frame, random};
 use crate::calls::answer::{Answer, Calls};
 use crate::platform::user;
 use linux_raw_sys::general::*;

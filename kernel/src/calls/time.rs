@@ -1,11 +1,9 @@
 //! Time.
 
-use crate::arch::clock;
-use crate::arch::frame::Frame;
+use crate::arch::{clock, frame::Frame};
 use crate::calls::answer::{Answer, Calls};
 use crate::platform::user::UserPtr;
-use crate::process::futex;
-use crate::process::signal::restart::deadline_after;
+use crate::process::{futex, signal::restart::deadline_after};
 use crate::sched::{current, scheduler};
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;

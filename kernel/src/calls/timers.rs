@@ -1,13 +1,11 @@
 //! Timers that send signals.
 
-use crate::arch::clock;
-use crate::arch::frame::Frame;
+use crate::arch::{clock, frame::Frame};
 use crate::calls::answer::{Answer, Calls};
 use crate::calls::time::{SECOND, deadline, duration};
 use crate::platform::user::UserPtr;
 use crate::process::itimers::{self, Notify, Timer};
-use crate::process::ring::ring;
-use crate::process::signal::MOST;
+use crate::process::{ring::ring, signal::MOST};
 use crate::sched::current;
 use alloc::sync::Arc;
 use freehold::error::Errno;

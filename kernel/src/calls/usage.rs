@@ -1,7 +1,6 @@
 //! What processes have used, and may use.
 
-use crate::arch::clock;
-use crate::arch::frame::Frame;
+use crate::arch::{clock, frame::Frame};
 use crate::calls::answer::{Answer, Calls};
 use crate::calls::identity::of;
 use crate::memory;

@@ -2,11 +2,9 @@
 //!
 //! Nothing interrupts the kernel when a byte comes in: a thread that reads looks again from time to time.
 
-use crate::arch::lock::SpinLock;
-use crate::arch::{clock, serial};
+use crate::arch::{clock, lock::SpinLock, serial};
 use crate::errno;
-use crate::files::buffer::UserBuffer;
-use crate::files::{CHARACTER, File, READABLE, Stat, WRITABLE};
+use crate::files::{CHARACTER, File, READABLE, Stat, WRITABLE, buffer::UserBuffer};
 use crate::platform::user::{UserPtr, copy_in, copy_out};
 use crate::sched::wait::{self, Key, Sleep, Woken};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};

@@ -1,10 +1,7 @@
 //! The devices of memory: null, zero, full, random.
 
 use crate::arch::random;
-use crate::files::buffer::UserBuffer;
-use crate::files::console::Console;
-use crate::files::tree::Node;
-use crate::files::{CHARACTER, File, Stat};
+use crate::files::{CHARACTER, File, Stat, buffer::UserBuffer, console::Console, tree::Node};
 use crate::platform::{Machine, engine};
 use alloc::sync::Arc;
 use freehold::counted::Counted;

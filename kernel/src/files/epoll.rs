@@ -5,8 +5,7 @@
 
 use crate::arch::lock::SpinLock;
 use crate::errno;
-use crate::files::open::Open;
-use crate::files::{File, READABLE, Stat};
+use crate::files::{File, READABLE, Stat, open::Open};
 use crate::sched::mutex::{Mutex, MutexGuard};
 use crate::sched::wait::{self, Key};
 use alloc::collections::BTreeMap;

@@ -1,8 +1,7 @@
 //! eventfd: a number that writers add to, and readers take or count down.
 
 use crate::arch::lock::SpinLock;
-use crate::files::buffer::UserBuffer;
-use crate::files::{File, READABLE, Stat, WRITABLE};
+use crate::files::{File, READABLE, Stat, WRITABLE, buffer::UserBuffer};
 use crate::sched::wait::{self, Key, Sleep, Woken};
 use freehold::error::Errno;
 

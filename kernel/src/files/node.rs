@@ -1,9 +1,8 @@
 //! A node of the tree, opened: its contents are Freehold's, and read, write and mmap see the same pages.
 
 use crate::errno;
-use crate::files::buffer::UserBuffer;
 use crate::files::tree::{Kind, Node};
-use crate::files::{Entry, File, Stat};
+use crate::files::{Entry, File, Stat, buffer::UserBuffer};
 use crate::platform::Machine;
 use crate::sched::mutex::Mutex;
 use alloc::sync::Arc;

@@ -2,8 +2,7 @@
 
 use crate::arch::lock::SpinLock;
 use crate::errno;
-use crate::files::buffer::UserBuffer;
-use crate::files::{FAILED, File};
+use crate::files::{FAILED, File, buffer::UserBuffer};
 use crate::platform::Machine;
 use crate::sched::mutex::{Mutex, MutexGuard};
 use alloc::sync::Arc;

@@ -2,12 +2,10 @@
 
 use crate::arch::lock::SpinLock;
 use crate::errno;
-use crate::files::buffer::UserBuffer;
-use crate::files::{FIFO, File, HUNG_UP, READABLE, Stat, WRITABLE};
+use crate::files::{FIFO, File, HUNG_UP, READABLE, Stat, WRITABLE, buffer::UserBuffer};
 use crate::platform::user::UserPtr;
-use crate::sched::current;
-use crate::sched::mutex::Mutex;
 use crate::sched::wait::{self, Key, Sleep, Woken};
+use crate::sched::{current, mutex::Mutex};
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use freehold::error::Errno;

@@ -1,8 +1,7 @@
 //! A pair of sockets that are connected: two pipes.
 
-use crate::files::buffer::UserBuffer;
 use crate::files::pipe::{self, Reader, Writer};
-use crate::files::{File, HUNG_UP, SOCKET, Stat};
+use crate::files::{File, HUNG_UP, SOCKET, Stat, buffer::UserBuffer};
 use crate::sched::wait::Key;
 use freehold::error::Errno;
 

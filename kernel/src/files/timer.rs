@@ -1,9 +1,7 @@
 //! timerfd: how often a time has come.
 
-use crate::arch::clock;
-use crate::arch::lock::SpinLock;
-use crate::files::buffer::UserBuffer;
-use crate::files::{File, READABLE, Stat};
+use crate::arch::{clock, lock::SpinLock};
+use crate::files::{File, READABLE, Stat, buffer::UserBuffer};
 use crate::sched::wait::{self, Key, Sleep, Woken};
 use freehold::error::Errno;
 

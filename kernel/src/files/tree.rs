@@ -1,8 +1,7 @@
 //! The root file system: a tree in memory, unpacked from the archive at the start. Contents of files are
 //! Freehold's: read, write and mmap see the same pages.
 
-use crate::arch::clock;
-use crate::arch::lock::SpinLock;
+use crate::arch::{clock, lock::SpinLock};
 use crate::errno;
 use crate::files::pages::{Archived, allocated};
 use crate::files::{CHARACTER, DIRECTORY, File, LINK, REGULAR, Stat};

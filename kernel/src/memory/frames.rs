@@ -4,8 +4,7 @@
 //! through a cache of each processor, which takes and gives back many at a time.
 
 use crate::arch::cpu::{self, MAX_CPUS, PerCpu};
-use crate::arch::layout::direct;
-use crate::arch::lock::SpinLock;
+use crate::arch::{layout::direct, lock::SpinLock};
 use crate::start_info::Region;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
 use freehold::PAGE_SIZE;

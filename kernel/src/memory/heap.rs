@@ -2,8 +2,7 @@
 //! ones at hand; what is larger than half a page is a block of frames. Pages that were cut up stay so.
 
 use crate::arch::cpu::{self, MAX_CPUS, PerCpu};
-use crate::arch::layout::direct;
-use crate::arch::lock::SpinLock;
+use crate::arch::{layout::direct, lock::SpinLock};
 use crate::memory::frames;
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr;

@@ -2,8 +2,7 @@
 //! fault, which has a stack of its own and says so. Pages of a slot stay with it, so no translation of one
 //! ever changes.
 
-use crate::arch::layout::direct;
-use crate::arch::lock::SpinLock;
+use crate::arch::{layout::direct, lock::SpinLock};
 use crate::memory::frames;
 use alloc::vec::Vec;
 use freehold::PAGE_SIZE;

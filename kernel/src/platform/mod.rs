@@ -1,11 +1,9 @@
 //! What Freehold asks of a kernel: the bare-metal sibling of `examples/embedding/src/kernel.rs`.
 
 use crate::arch::cpu::{self, MAX_CPUS};
-use crate::arch::frame::UserAddr;
 use crate::arch::layout::{Tables, direct};
-use crate::arch::{clock, features, lock, preempt};
-use crate::memory::rcu::RCU;
-use crate::memory::{frames, kernel_root, tlb};
+use crate::arch::{clock, features, frame::UserAddr, lock, preempt};
+use crate::memory::{frames, kernel_root, rcu::RCU, tlb};
 use crate::sched::current;
 use crate::sched::wait::{self, Sleep};
 use core::marker::PhantomData;

@@ -5,8 +5,7 @@
 //!
 //! An address that goes into a register of the processor instead is a [`UserAddr`].
 
-use crate::arch::features;
-use crate::arch::frame::UserAddr;
+use crate::arch::{features, frame::UserAddr};
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use freehold::error::Errno;

@@ -1,9 +1,7 @@
 //! /proc/PID/clear_refs: forgets how pages were used.
 
 use crate::errno;
-use crate::files::buffer::UserBuffer;
-use crate::files::tree::Node;
-use crate::files::{File, REGULAR, Stat};
+use crate::files::{File, REGULAR, Stat, buffer::UserBuffer, tree::Node};
 use crate::proc::maps::space;
 use crate::process::Process;
 use alloc::boxed::Box;

@@ -1,8 +1,7 @@
 //! The open files of processes: the folders fd and fdinfo.
 
-use crate::files::node::node_of;
-use crate::files::open::Open;
 use crate::files::tree::{self, Jump, Listing, Node};
+use crate::files::{node::node_of, open::Open};
 use crate::proc::text::{LINKED, PLAIN, number, text};
 use crate::process::Process;
 use alloc::boxed::Box;

@@ -1,8 +1,7 @@
 //! What is mapped: the engine's reports, with the inodes and paths of the kernel's files.
 
 use crate::arch::lock::SpinLock;
-use crate::files::buffer::UserBuffer;
-use crate::files::{File, REGULAR, Stat, tree};
+use crate::files::{File, REGULAR, Stat, buffer::UserBuffer, tree};
 use crate::platform::{Machine, Space};
 use crate::process::Process;
 use alloc::format;

@@ -3,14 +3,12 @@
 use crate::arch::{clock, cpu};
 use crate::files::tree::{self, Jump, Listing, Node};
 use crate::files::{File, names};
-use crate::proc::clear_refs::clear_refs;
-use crate::proc::descriptors::Folder;
 use crate::proc::maps::{self, Memory, Pages, space};
 use crate::proc::text::{FOLDER, LINKED, PLAIN, number, setting, text};
-use crate::process::ids::Numbers;
+use crate::proc::{clear_refs::clear_refs, descriptors::Folder};
 use crate::process::names::{auxv, short_name, up_to_zero};
 use crate::process::signal::{self, IGNORE, bit};
-use crate::process::{self, Process};
+use crate::process::{self, Process, ids::Numbers};
 use crate::sched::{Thread, current};
 use alloc::boxed::Box;
 use alloc::format;

@@ -21,7 +21,6 @@ const TEXTS: &[(&str, &str)] = &[
     ("kernel/hostname", "freehold\n"),
     ("kernel/domainname", "(none)\n"),
     ("kernel/version", "#1 SMP Freehold\n"),
-    ("kernel/sem", "32000\t1024000000\t500\t32000\n"),
     ("kernel/printk", "4\t4\t1\t7\n"),
     ("kernel/random/boot_id", "46726565-686f-4c64-8000-000000000001\n"),
     ("kernel/random/uuid", "46726565-686f-4c64-8000-000000000002\n"),

@@ -1,7 +1,6 @@
 //! The system as a whole.
 
-use crate::arch::layout::Tables;
-use crate::arch::{clock, cpu};
+use crate::arch::{clock, cpu, layout::Tables};
 use crate::memory::{self, frames};
 use crate::platform::engine;
 use crate::process;

@@ -1,9 +1,7 @@
 //! Files of text that is made when it is read.
 
 use crate::arch::lock::SpinLock;
-use crate::files::buffer::UserBuffer;
-use crate::files::tree::Node;
-use crate::files::{DIRECTORY, File, LINK, REGULAR, Stat};
+use crate::files::{DIRECTORY, File, LINK, REGULAR, Stat, buffer::UserBuffer, tree::Node};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;

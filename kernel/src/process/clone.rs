@@ -3,9 +3,7 @@
 use crate::arch::clock;
 use crate::arch::frame::{Frame, UserAddr};
 use crate::platform::user::UserPtr;
-use crate::process::observer::observer;
-use crate::process::signal::Action;
-use crate::process::{self, Process, Shares, pidfd};
+use crate::process::{self, Process, Shares, observer::observer, pidfd, signal::Action};
 use crate::sched::{Thread, current, scheduler};
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;

@@ -5,17 +5,12 @@
 //! [`hold`] until the file is written: its registers are in the frame at the top of its stack. A SIGKILL that
 //! comes meanwhile cuts the file short.
 
-use crate::arch::frame::Frame;
-use crate::arch::preempt;
-use crate::files::buffer::UserBuffer;
-use crate::files::node::NodeFile;
-use crate::files::open::Open;
-use crate::files::{names, tree};
+use crate::arch::{frame::Frame, preempt};
+use crate::files::{buffer::UserBuffer, names, node::NodeFile, open::Open, tree};
 use crate::platform::{Machine, Space};
 use crate::process::names::{auxv, short_name};
 use crate::process::signal::{DUMPING, Info, bit};
-use crate::process::status::Status;
-use crate::process::{Process, renew, settings, trace};
+use crate::process::{Process, renew, settings, status::Status, trace};
 use crate::sched::wait::{self, Key, Sleep, Woken};
 use crate::sched::{Thread, current, work};
 use alloc::format;

@@ -3,10 +3,8 @@
 use crate::arch::halt;
 use crate::platform::user::UserPtr;
 use crate::process::futex::{self, Word};
-use crate::process::observer::observer;
 use crate::process::signal::{self, IGNORE, Info, job};
-use crate::process::status::Status;
-use crate::process::{self, Process, dump, trace};
+use crate::process::{self, Process, dump, observer::observer, status::Status, trace};
 use crate::sched::wait::{self, Sleep, Woken};
 use crate::sched::{Thread, current, scheduler, work};
 use alloc::sync::Arc;

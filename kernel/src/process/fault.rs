@@ -3,10 +3,8 @@
 use crate::arch::frame::{Frame, UserAddr, is_canonical};
 use crate::arch::report::say;
 use crate::options;
-use crate::process::exit;
-use crate::process::observer::observer;
 use crate::process::signal::{self, Info};
-use crate::process::status::Status;
+use crate::process::{exit, observer::observer, status::Status};
 use crate::sched::current;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::fault::{Access, FaultError, SegvCode};

@@ -1,8 +1,7 @@
 //! Timers that send signals: alarm and setitimer's, and those of timer_create. All count the time that
 //! passes; those of the time that a process runs are not there.
 
-use crate::arch::clock;
-use crate::arch::lock::SpinLock;
+use crate::arch::{clock, lock::SpinLock};
 use crate::process::signal::types::Info;
 use crate::sched::timers::{self, Armed, Expire};
 use alloc::collections::BTreeMap;

@@ -1,7 +1,6 @@
 //! A process by descriptor: it is ready to be read once the process has ended.
 
-use crate::files::open::Open;
-use crate::files::{File, READABLE, Stat};
+use crate::files::{File, READABLE, Stat, open::Open};
 use crate::process::Process;
 use crate::sched::wait::Key;
 use alloc::sync::Arc;

@@ -1,9 +1,7 @@
 //! Waiting for children: what has become of them, told once.
 
 use crate::errno;
-use crate::process::signal::types::Report;
-use crate::process::status::Status;
-use crate::process::{self, Process};
+use crate::process::{self, Process, signal::types::Report, status::Status};
 use crate::sched::current;
 use crate::sched::wait::{self, Sleep, Woken};
 use alloc::sync::Arc;

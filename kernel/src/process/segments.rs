@@ -1,7 +1,6 @@
 //! Segments of System V shared memory, by identifier.
 
-use crate::arch::clock;
-use crate::arch::lock::SpinLock;
+use crate::arch::{clock, lock::SpinLock};
 use crate::files::pages::allocated;
 use crate::platform::Machine;
 use crate::process::settings;

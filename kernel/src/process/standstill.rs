@@ -1,9 +1,7 @@
 //! Where all processors and threads are, for a machine that goes on no more: the command sends every processor
 //! a nonmaskable interrupt when the time limit is over. It comes anywhere, so nothing here takes a lock.
 
-use crate::arch::frame::Frame;
-use crate::arch::report::report_now;
-use crate::arch::{apic, clock, cpu, halt};
+use crate::arch::{apic, clock, cpu, frame::Frame, halt, report::report_now};
 use crate::memory::stacks;
 use crate::process;
 use crate::sched::{Thread, thread};

@@ -1,13 +1,11 @@
 //! Threads of programs: the data of such a [`Thread`], and its work on the way back to the program.
 
 use crate::arch::frame::{Frame, UserAddr, Vectors};
-use crate::arch::lock::SpinLock;
-use crate::arch::preempt;
+use crate::arch::{lock::SpinLock, preempt};
 use crate::memory::tlb;
 use crate::platform::Space;
-use crate::process::signal::frame::AlternateStack;
 use crate::process::signal::{self, deliver};
-use crate::process::{Process, exit, fault, trace};
+use crate::process::{Process, exit, fault, signal::frame::AlternateStack, trace};
 use crate::sched::scheduler;
 use crate::sched::thread::{Thread, current, work};
 use alloc::boxed::Box;

@@ -5,14 +5,11 @@
 //! the copy says that it goes on; then the copy becomes its registers. So nobody touches the registers of a
 //! thread that runs.
 
-use crate::arch::features::VectorState;
 use crate::arch::frame::{Frame, UserAddr};
-use crate::arch::lock::SpinLock;
+use crate::arch::{features::VectorState, lock::SpinLock};
 use crate::options;
-use crate::process::Process;
-use crate::process::signal::frame::vectors_of;
 use crate::process::signal::{self, Info, job};
-use crate::process::status::Status;
+use crate::process::{Process, signal::frame::vectors_of, status::Status};
 use crate::sched::wait::{self, Key, Sleep, Woken};
 use crate::sched::{Thread, current, work};
 use alloc::boxed::Box;

@@ -3,13 +3,10 @@
 
 use crate::arch::lock::SpinLock;
 use crate::errno;
-use crate::files::buffer::UserBuffer;
-use crate::files::open::Open;
-use crate::files::{CHARACTER, FAILED, File, READABLE, Stat};
+use crate::files::{CHARACTER, FAILED, File, READABLE, Stat, buffer::UserBuffer, open::Open};
 use crate::platform::user::{self, UserPtr};
 use crate::platform::{Machine, key};
-use crate::sched::current;
-use crate::sched::wait::Key;
+use crate::sched::{current, wait::Key};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use freehold::counted::{Counted, Weak};

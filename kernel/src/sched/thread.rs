@@ -1,8 +1,7 @@
 //! A thread: its stack, the registers that the kernel does not use itself, whether it sleeps.
 
-use crate::arch::cpu;
-use crate::arch::features::VectorState;
 use crate::arch::frame::{Frame, UserAddr, Vectors};
+use crate::arch::{cpu, features::VectorState};
 use crate::memory::stacks::{self, Stack};
 use alloc::boxed::Box;
 use alloc::sync::Arc;

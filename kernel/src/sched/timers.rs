@@ -4,8 +4,7 @@
 use super::scheduler::{self, SLICE_NS};
 use super::thread::Thread;
 use crate::arch::cpu::{self, MAX_CPUS, cpu};
-use crate::arch::lock::SpinLock;
-use crate::arch::{apic, clock};
+use crate::arch::{apic, clock, lock::SpinLock};
 use crate::memory::rcu::RCU;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;

@@ -2,10 +2,8 @@
 //! kernel. A key's sleepers are in one of [`BUCKETS`] lists, in the order in which they came.
 
 use super::thread::current;
-use crate::arch::lock::SpinLock;
-use crate::arch::{clock, jitter};
-use crate::sched::timers::Alarm;
-use crate::sched::{Thread, work};
+use crate::arch::{clock, jitter, lock::SpinLock};
+use crate::sched::{Thread, timers::Alarm, work};
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};

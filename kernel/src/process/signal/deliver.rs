@@ -1,13 +1,11 @@
 //! What a thread does about its signals on the way back to its program.
 
-use crate::arch::frame::Frame;
-use crate::arch::report::say;
+use crate::arch::{frame::Frame, report::say};
 use crate::options;
 use crate::process::signal::{
     ALWAYS, Action, DEFAULT, IGNORE, Info, Set, bit, force, force_default, frame, job, refresh, restart,
 };
-use crate::process::status::Status;
-use crate::process::{dump, exit, ring, trace};
+use crate::process::{dump, exit, ring, status::Status, trace};
 use crate::sched::{Thread, current, work};
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use linux_raw_sys::general::*;

@@ -3,9 +3,8 @@
 //! A signal that stops sets [`Job::stop`]; every thread comes by and sleeps on the process's key. The last
 //! one to come tells the parent. SIGCONT ends it, whether it is ignored or not.
 
-use crate::process::Process;
-use crate::process::signal::types::Report;
 use crate::process::signal::{Info, Signals, send};
+use crate::process::{Process, signal::types::Report};
 use crate::sched::wait::{self, Key, Sleep, Woken};
 use crate::sched::{current, work};
 use alloc::sync::Arc;

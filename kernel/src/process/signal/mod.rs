@@ -22,8 +22,7 @@ pub mod job;
 pub mod restart;
 pub mod types;
 
-use crate::process::status::Status;
-use crate::process::{self, Process};
+use crate::process::{self, Process, status::Status};
 use crate::sched::{Thread, current, work};
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};

@@ -1,8 +1,7 @@
 //! Calls that a signal has interrupted. They all answer EINTR; whether the program sees that, or the call
 //! begins again, is decided here by the call and by what comes of the signal (signal(7)).
 
-use crate::arch::clock;
-use crate::arch::frame::Frame;
+use crate::arch::{clock, frame::Frame};
 use crate::process::signal::Action;
 use crate::sched::current;
 use freehold::error::Errno;
