@@ -65,7 +65,6 @@ pub static KEPT: &[Kept] = kept! {
     "vm/compact_memory" = 0, 1;
     "vm/panic_on_oom" = 0, 2;
     "vm/oom_kill_allocating_task" = 0, 1;
-    "vm/oom_dump_tasks" = 1, 1;
     "vm/hugetlb_shm_group" = 0, i64::MAX;
     "vm/unprivileged_userfaultfd" = 1, 1;
     "vm/memory_failure_early_kill" = 0, 1;
