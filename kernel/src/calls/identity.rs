@@ -30,7 +30,7 @@ pub const CALLS: Calls = &[
     (__NR_getgroups, nothing),
     (__NR_setgroups, nothing),
     (__NR_capget, capget),
-    (__NR_capset, nothing),
+    (__NR_capset, capset),
     (__NR_setpgid, setpgid),
     (__NR_getpgid, getpgid),
     (__NR_getpgrp, |_| Ok(current().process().group.load(Relaxed).into())),
@@ -108,6 +108,20 @@ fn capget(frame: &mut Frame) -> Answer {
         let word = (all >> (32 * n)) as u32;
         UserPtr::<[u32; 3]>::new(out).add(n as u64).write(&[word, word, 0])?;
     }
+    Ok(0)
+}
+
+/// A process keeps all capabilities, or gives up all.
+fn capset(frame: &mut Frame) -> Answer {
+    let [header, at, ..] = frame.args();
+    let (words, _) = capability_words(header)?;
+    let mut effective = 0;
+    for n in 0..words as u64 {
+        effective |= UserPtr::<[u32; 3]>::new(at).add(n).read()?[0];
+    }
+    let process = current().process();
+    process.ids.lock().gave_up = effective == 0;
+    renew::renew(process);
     Ok(0)
 }
 

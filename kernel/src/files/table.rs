@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use freehold::error::Errno;
 
 /// Most descriptors that a process may have.
-pub const MOST: usize = 1024;
+pub const MOST: usize = 4096;
 
 #[derive(Clone)]
 struct Slot {

@@ -33,9 +33,6 @@ const TEXTS: &[(&str, Text)] = &[
     ("mountinfo", mountinfo),
     ("auxv", auxv),
     ("cgroup", |_| b"0::/\n".to_vec()),
-    ("io", |_| b"rchar: 0\nwchar: 0\nsyscr: 0\nsyscw: 0\nread_bytes: 0\nwrite_bytes: 0\n".to_vec()),
-    ("oom_score", |_| b"0\n".to_vec()),
-    ("wchan", |_| b"0".to_vec()),
     ("numa_maps", numa_maps),
 ];
 

@@ -14,12 +14,14 @@ pub struct Numbers {
 pub struct Ids {
     pub user: Numbers,
     pub group: Numbers,
+    /// It has given up all capabilities (capset).
+    pub gave_up: bool,
 }
 
 impl Ids {
-    /// Returns whether the effective user is 0: it may lock any amount of memory, map low addresses, and inject
+    /// Returns whether the effective user is 0, and has not given up what it may do: it may lock any amount of memory, map low addresses, and inject
     /// memory failures.
     pub fn is_root(&self) -> bool {
-        self.user.effective == 0
+        self.user.effective == 0 && !self.gave_up
     }
 }

@@ -53,13 +53,10 @@ pub static KEPT: &[Kept] = kept! {
     "kernel/cap_last_cap" = 40, 40;
     "kernel/ngroups_max" = 65536, 65536;
     "kernel/core_uses_pid" = 0, 1;
-    "kernel/numa_balancing" = 0, 1;
     "kernel/shm_rmid_forced" = 0, 1;
-    "kernel/random/entropy_avail" = 256, 256;
     "vm/overcommit_memory" = 0, 2;
     "vm/overcommit_ratio" = 50, i64::MAX;
     "vm/overcommit_kbytes" = 0, i64::MAX;
-    "vm/swappiness" = 60, 200;
     "vm/min_free_kbytes" = 4096, i64::MAX;
     "vm/drop_caches" = 0, 4;
     "vm/compact_memory" = 0, 1;
@@ -70,11 +67,7 @@ pub static KEPT: &[Kept] = kept! {
     "vm/memory_failure_early_kill" = 0, 1;
     "vm/memory_failure_recovery" = 1, 1;
     "vm/stat_refresh" = 0, i64::MAX;
-    "vm/dirty_ratio" = 20, 100;
-    "vm/dirty_background_ratio" = 10, 100;
-    "fs/file-max" = 1_048_576, i64::MAX;
     "fs/nr_open" = 1_048_576, i64::MAX;
-    "fs/pipe-max-size" = 1_048_576, i64::MAX;
 };
 
 /// A number of [`KEPT`].
