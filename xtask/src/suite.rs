@@ -137,7 +137,7 @@ pub const PLAIN: &[Suite] = &[
             "--tests",
         ],
         passed_on: &[],
-        budget: [500, 580],
+        budget: [560, 650],
         quick: Quick::Same,
     },
     Suite {
@@ -145,7 +145,7 @@ pub const PLAIN: &[Suite] = &[
         build: Build::Plain,
         args: &["test", "--workspace", "--exclude", "freehold-bench", "--quiet", "--doc"],
         passed_on: &[],
-        budget: [40, 40],
+        budget: [15, 15],
         quick: Quick::Same,
     },
     Suite {
@@ -180,7 +180,7 @@ pub const LOOM: &[Suite] = &[
             "loom*",
         ],
         passed_on: &[],
-        budget: [130, 215],
+        budget: [130, 205],
         quick: Quick::Same,
     },
     Suite {
@@ -199,7 +199,7 @@ pub const SHUTTLE: &[Suite] = &[Suite {
     build: Build::Shuttle,
     args: &["test", "--quiet", "--package", "freehold-machine", "--test", "shuttle*"],
     passed_on: &[],
-    budget: [170, 240],
+    budget: [170, 250],
     quick: Quick::Same,
 }];
 
@@ -221,7 +221,7 @@ pub const SIM: &[Suite] = &[Suite {
         "sim*",
     ],
     passed_on: &[],
-    budget: [60, 200],
+    budget: [60, 170],
     quick: Quick::Only {
         args: &["test", "--quiet", "--package", "freehold-machine", "--test", "sim*"],
         left_out: "recordings and experiments, which need a build of the replayer",
