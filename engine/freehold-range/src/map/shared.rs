@@ -10,7 +10,9 @@
 //! # Two kinds of latches
 //!
 //! Both are short, and nobody sleeps with one. They are taken by [`SharedWriter`] alone, and by a search that
-//! corrects what an inner node keeps; the [`Writer`](crate::Writer) has the map for itself.
+//! corrects what an inner node keeps; the [`Writer`](crate::Writer) has the map for itself. A search for a
+//! gap that was sent back too often takes the structure lock, without a latch: it then waits for a leaf that
+//! is latched, as any holder does.
 //!
 //! * A *leaf's latch* is BUSY in its control word, got by a compare-and-swap from a version.
 //! * The *structure lock* is one per map. Its holder may change inner nodes, link and unlink nodes, and move
@@ -67,7 +69,7 @@ use super::hold::Held;
 use super::node::Node;
 use super::path::Step;
 
-/// Searches for a gap beside all changes, before one that keeps changes of the structure out.
+/// Searches for a gap, concurrently with all changes, before one that keeps changes of the structure out.
 const SEARCHES: usize = if CHECKED { 1 } else { 32 };
 
 /// The right to change, beside others, what is claimed. See [`RangeMap::shared_writer`] and the
