@@ -93,6 +93,7 @@
 extern crate alloc;
 
 pub mod call;
+mod committed;
 pub mod engine;
 pub mod error;
 pub mod fault;

@@ -124,7 +124,7 @@ fn has_shared(process: &Process, edge: u64) -> bool {
 /// Pages of shared memory that were brought into a file without being touched: blocks do not come around
 /// them.
 pub(super) fn allocate(mapping: &Mapping<Machine>, bytes: Range<u64>) {
-    let blocks = mapping.engine().shared_blocks();
+    let blocks = mapping.files().shared_blocks();
     let decides = mapping.mount_huge().map_or(blocks.all, |mount| by_mount(blocks, mount));
     let small = matches!(decides, SharedHuge::Never | SharedHuge::Advise | SharedHuge::Deny);
     let some = blocks != SharedBlocks::default() || decides != blocks.all;

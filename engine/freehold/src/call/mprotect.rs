@@ -17,7 +17,7 @@ use crate::space::{
 };
 use crate::{
     PAGE_SIZE, VirtAddr,
-    engine::Charge,
+    committed::Charge,
     error::MprotectError,
     platform::Platform,
     uprobe::state as probe_state,
@@ -270,7 +270,7 @@ impl<P: Platform> Protecting<'_, P> {
         pages: PageCount,
     ) -> Result<(VmFlags, Charge<'g, P>), MprotectError> {
         let old = vma.flags();
-        let mut charge = guard.space.engine.committed.no_charge();
+        let mut charge = guard.space.engine.committed().no_charge();
         if new.contains(VmFlags::WRITE) {
             let fits = |flags| guard.may_expand(flags, pages, Replaced::default());
             if !fits(new) && fits(old) {

@@ -92,7 +92,7 @@ impl<P: Platform> AddressSpace<P> {
             if part.len == 0 || !ALLOWED.contains(part.flags) {
                 return Err(MmapError::Invalid);
             }
-            if !self.engine.is(part.special.engine()) {
+            if !self.engine.owns(part.special.files()) {
                 return Err(MmapError::OtherEngine);
             }
             let len = part.len.checked_next_multiple_of(PAGE_SIZE).ok_or(MmapError::NoSpace)?;
@@ -141,7 +141,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         if !fits(VmFlags::empty(), pages) || (data > PageCount::ZERO && !fits(VmFlags::WRITE, data)) {
             return Err(MmapError::Limit);
         }
-        let charge = self.space.engine.committed.charge(committed).map_err(|_| MmapError::Limit)?;
+        let charge = self.space.engine.committed().charge(committed).map_err(|_| MmapError::Limit)?;
         self.reserve(parts.len())?;
         let mut fresh = ArrayVec::<_, PARTS>::new();
         for (range, part) in ranges.iter().zip(parts) {

@@ -1,19 +1,18 @@
 //! What all address spaces of one kernel share: the platform, the slab of VMAs, the frame caches, and the
 //! settings that Linux keeps under `/proc/sys/vm`.
 
-mod committed;
+mod trim;
 
+pub use crate::committed::Overcommit;
 pub use crate::file::kinds::shmem_huge::{SharedBlocks, SharedHuge};
-pub(crate) use crate::file::kinds::shmem_huge::{Sizes, largest_first};
-pub use committed::Overcommit;
-pub(crate) use committed::{Charge, CommittedMemory, Overcommitted};
 pub use freehold_range::Nodes;
 
 use crate::{
     PAGE_SIZE,
+    committed::CommittedMemory,
     counted::{Counted, Shared},
     error::{EngineError, NoMemory},
-    file::file_list::Files,
+    file::{Files, HasFiles},
     hugetlb::state::Hugetlb,
     platform::Platform,
     rmap::tree::lock::FileRmap,
@@ -24,7 +23,7 @@ use freehold_sync::{
     atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, announce},
     stats::{LockSnapshot, LockStats},
 };
-use freehold_vmspace::{Memory, VmSpace};
+use freehold_vmspace::{Memory, PageCount, VmSpace};
 
 /// Where private anonymous memory gets huge pages when it is touched: what
 /// /sys/kernel/mm/transparent_hugepage/enabled says. Nothing collapses small pages into huge ones later, but
@@ -131,27 +130,19 @@ pub struct Engine<P: Platform> {
     /// Where readers of VMAs stand that would get into each other's way: one for all spaces, because VMAs
     /// change from one to another.
     pub(crate) reader_slots: Counted<ReaderSlots<P>>,
-    /// What huge pages of pools need besides their frames.
-    pub(crate) hugetlb: Hugetlb<P>,
-    /// Those that may have memory to spare.
-    pub(crate) files: Files<P>,
+    /// What its files have in common.
+    files: Counted<Files<P>>,
     serials: PerCpu<AtomicU64, P>,
     /// See [`Config::lock_stats`].
     pub(crate) lock_stats: Option<Counted<LockStats<P>>>,
-    /// Statistics of the i_mmap locks; kept as `lock_stats` are.
-    pub(crate) file_stats: Option<Counted<LockStats<P>>>,
     /// See [`HugePages`]; one word, read and written alone.
     huge_pages: AtomicU32,
     /// See [`Blocks`]; one word, too.
     blocks: AtomicU32,
-    /// See [`SharedBlocks`]; one word, too.
-    pub(crate) shared_blocks: AtomicU64,
     /// See [`Config::reclaims_tables`]; one word, too.
     reclaims_tables: AtomicBool,
     /// Most VMAs of a space; one word, too.
     max_map_count: AtomicU64,
-    /// Memory that is promised.
-    pub(crate) committed: CommittedMemory<P>,
     config: Config,
     /// The frames of the platform. Last: whatever the fields above give back goes to it.
     memory: Counted<Memory<P>>,
@@ -183,38 +174,38 @@ impl<P: Platform> Engine<P> {
             }
         };
         let (lock_stats, file_stats) = (stats()?, stats()?);
-        let hugetlb = Hugetlb::try_new(stats()?, stats()?)?;
+        let files = Files::new(
+            memory.clone(),
+            Hugetlb::try_new(stats()?, stats()?)?,
+            CommittedMemory::try_new(config.overcommit)?,
+            config.shared_blocks,
+            config.file_rmap,
+            file_stats,
+        );
+        let files = Counted::try_new(files)?;
         let engine = Counted::try_new(Engine {
             slab,
             reader_slots,
-            hugetlb,
-            files: Files::new(),
+            files,
             serials,
             lock_stats,
-            file_stats,
             huge_pages: AtomicU32::new(config.huge_pages as u32),
             blocks: AtomicU32::new(config.blocks.word()),
-            shared_blocks: AtomicU64::new(config.shared_blocks.word()),
             reclaims_tables: AtomicBool::new(config.reclaims_tables),
             max_map_count: AtomicU64::new(config.max_map_count),
-            committed: CommittedMemory::try_new(config.overcommit)?,
             config,
             memory,
         })?;
         announce!("Engine", Counted::as_ptr(&engine), 1, Engine<P> {
             slab: slab,
             reader_slots: reader_slots,
-            hugetlb: hugetlb,
             files: files,
             serials: serials,
             lock_stats: lock_stats,
-            file_stats: file_stats,
             huge_pages: huge_pages,
             blocks: blocks,
-            shared_blocks: shared_blocks,
             reclaims_tables: reclaims_tables,
             max_map_count: max_map_count,
-            committed: committed,
             config: config,
             memory: memory,
         });
@@ -239,18 +230,18 @@ impl<P: Platform> Engine<P> {
 
     /// How the i_mmap locks of all files were used, if [asked for](Config::lock_stats).
     pub fn file_lock_stats(&self) -> Option<LockSnapshot> {
-        self.file_stats.as_deref().map(LockStats::snapshot)
+        self.files.lock_stats.as_deref().map(LockStats::snapshot)
     }
 
     /// How the hugetlb VMA locks of all VMAs were used, if [asked for](Config::lock_stats).
     pub fn hugetlb_lock_stats(&self) -> Option<LockSnapshot> {
-        self.hugetlb.stats.as_deref().map(LockStats::snapshot)
+        self.files.hugetlb.stats.as_deref().map(LockStats::snapshot)
     }
 
     /// How the mutexes were used that keep a huge page from being made twice, if
     /// [asked for](Config::lock_stats).
     pub fn hugetlb_fault_stats(&self) -> Option<LockSnapshot> {
-        self.hugetlb.fault_stats.as_deref().map(LockStats::snapshot)
+        self.files.hugetlb.fault_stats.as_deref().map(LockStats::snapshot)
     }
 
     /// How many frames are out of use because their memory failed, or was about to: what /proc/meminfo calls
@@ -322,10 +313,50 @@ impl<P: Platform> Engine<P> {
         &self.config
     }
 
-    /// Whether it is this very engine that `other` refers to. Objects of two engines never meet: each
-    /// believes every frame that it finds to be in the keeping of its own caches, pools and records.
-    pub(crate) fn is(&self, other: &Counted<Self>) -> bool {
-        core::ptr::eq(self, Counted::as_ptr(other))
+    /// Returns what the engine's files have in common.
+    #[inline]
+    pub fn files(&self) -> &Counted<Files<P>> {
+        &self.files
+    }
+
+    /// Returns the count of committed memory.
+    #[inline]
+    pub(crate) fn committed(&self) -> &CommittedMemory<P> {
+        &self.files.committed
+    }
+
+    /// Returns the policy on committed memory.
+    pub fn overcommit(&self) -> Overcommit {
+        self.committed().policy()
+    }
+
+    /// Sets the policy on committed memory (vm.overcommit_memory has changed, or the amount of memory).
+    /// Memory that is committed stays so, even beyond a new limit.
+    pub fn set_overcommit(&self, policy: Overcommit) {
+        self.committed().set_policy(policy);
+    }
+
+    /// Returns the number of committed pages: Committed_AS. Exact when no task maps or unmaps concurrently.
+    /// Takes no lock; reads a counter of each CPU.
+    pub fn committed_pages(&self) -> PageCount {
+        self.committed().pages()
+    }
+
+    /// Returns the sizes of pages that shared memory gets.
+    pub fn shared_blocks(&self) -> SharedBlocks {
+        self.files.shared_blocks()
+    }
+
+    /// Sets the sizes of pages that shared memory gets. What is in a cache stays.
+    pub fn set_shared_blocks(&self, blocks: SharedBlocks) {
+        // Relaxed: as for huge pages.
+        self.files.shared_blocks.store(blocks.word(), Relaxed);
+    }
+
+    /// Returns true if these are this engine's files. Objects of two engines never meet: each believes every
+    /// frame that it finds to be in the keeping of its own caches, pools and records.
+    pub(crate) fn owns(&self, files: &Counted<Files<P>>) -> bool {
+        Counted::same(&self.files, files)
     }
 
     /// An anon_vma of anonymous pages that no VMA has yet.
@@ -340,3 +371,9 @@ impl<P: Platform> Engine<P> {
 }
 
 impl<P: Platform> Shared for Engine<P> {}
+
+impl<P: Platform> HasFiles<P> for Counted<Engine<P>> {
+    fn files(&self) -> &Counted<Files<P>> {
+        &self.files
+    }
+}

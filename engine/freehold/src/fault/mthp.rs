@@ -13,7 +13,8 @@
 use super::{FaultOutcome, vma_pte_flags, written};
 use crate::{
     PAGE_SIZE, Pfn, VirtAddr,
-    engine::{Blocks, largest_first},
+    engine::Blocks,
+    file::kinds::shmem_huge::largest_first,
     platform::Platform,
     space::AddressSpace,
     vma::{Vma, flags::VmFlags},

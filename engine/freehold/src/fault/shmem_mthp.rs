@@ -10,7 +10,7 @@
 
 use crate::{
     PAGE_SIZE,
-    engine::{Sizes, largest_first},
+    file::kinds::shmem_huge::{Sizes, largest_first},
     file::{File, Object, Wanted, block_around},
     platform::Platform,
     space::AddressSpace,

@@ -1,19 +1,14 @@
-//! How a file's memory counts as committed; [`engine`](crate::engine) has the rules.
+//! How a file's memory counts as committed; [`committed`](crate::committed) has the rules.
 
 use super::{
     Zeroes,
     mapping::{FillError, Kind, Mapping},
 };
-use crate::{
-    PAGE_SIZE,
-    counted::Counted,
-    engine::{Charge, Engine},
-    error::NoMemory,
-    platform::Platform,
-};
+use crate::file::HasFiles;
+use crate::{PAGE_SIZE, committed::Charge, counted::Counted, error::NoMemory, platform::Platform};
 use freehold_vmspace::PageCount;
 
-/// Which memory of a file counts as committed ([`engine::committed`](crate::engine)).
+/// Which memory of a file counts as committed ([`committed`](crate::committed)).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Committed {
     /// None: a store is behind it, or a pool.
@@ -32,12 +27,12 @@ impl<P: Platform> Mapping<P> {
     ///
     /// No memory, or more would be committed than [allowed](Engine::set_overcommit).
     pub(crate) fn nameless(
-        engine: &Counted<Engine<P>>,
+        files: &impl HasFiles<P>,
         size: u64,
         committed: bool,
     ) -> Result<Counted<Self>, NoMemory> {
         let rule = if committed { Committed::Size } else { Committed::Pages };
-        Self::of_kind_committed(engine, Zeroes, size, Kind::Memory, None, false, rule)
+        Self::of_kind_committed(files.files(), Zeroes, size, Kind::Memory, None, false, rule)
     }
 
     /// Commits `pages` that are about to enter the cache, if its pages count.
@@ -46,7 +41,7 @@ impl<P: Platform> Mapping<P> {
     ///
     /// `NoSpace`.
     pub(super) fn charge_pages(&self, pages: PageCount) -> Result<Charge<'_, P>, FillError> {
-        let commit = &self.engine().committed;
+        let commit = &self.files().committed;
         match self.committed {
             Committed::Pages => commit.charge(pages).map_err(|_| FillError::NoSpace),
             Committed::Nothing | Committed::Size => Ok(commit.no_charge()),
@@ -57,7 +52,7 @@ impl<P: Platform> Mapping<P> {
     pub(crate) fn pages_went(&self, pages: u64) {
         self.invalidate.went(pages);
         if self.committed == Committed::Pages && pages != 0 {
-            self.engine().committed.uncharge(PageCount::new(pages));
+            self.files().committed.uncharge(PageCount::new(pages));
         }
     }
 
@@ -68,7 +63,7 @@ impl<P: Platform> Mapping<P> {
     ///
     /// `NoMemory`.
     pub(super) fn charge_growth(&self, old: u64, new: u64) -> Result<Charge<'_, P>, FillError> {
-        let commit = &self.engine().committed;
+        let commit = &self.files().committed;
         match self.committed {
             Committed::Size => {
                 let more = pages_to_commit(new).saturating_sub(pages_to_commit(old));
@@ -82,7 +77,7 @@ impl<P: Platform> Mapping<P> {
     /// held for writing.
     pub(super) fn uncharge_cut(&self, old: u64, new: u64) {
         if self.committed == Committed::Size {
-            self.engine().committed.uncharge(pages_to_commit(old).saturating_sub(pages_to_commit(new)));
+            self.files().committed.uncharge(pages_to_commit(old).saturating_sub(pages_to_commit(new)));
         }
     }
 }

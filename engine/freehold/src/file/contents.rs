@@ -84,7 +84,7 @@ impl<P: Platform> Mapping<P> {
             };
             let start = at % PAGE_SIZE;
             let len = (PAGE_SIZE - start).min(left).min((out.len() - done) as u64) as usize;
-            self.engine().platform().read_frame(*page, start as usize, &mut out[done..done + len]);
+            self.files().platform().read_frame(*page, start as usize, &mut out[done..done + len]);
             done += len;
         }
         Ok(done)
@@ -136,7 +136,7 @@ impl<P: Platform> Mapping<P> {
         }
         let charge = self.charge_growth(size, end.max(size))?;
         let page = self.page_to_write(PageIndex::of_byte(at))?;
-        let platform = self.engine().platform();
+        let platform = self.files().platform();
         platform.write_frame(*page, start as usize, &data[..len]);
         platform.frame(*page).set_dirty();
         // Last: a reader that sees the size finds the bytes.
@@ -200,8 +200,8 @@ impl<P: Platform> Mapping<P> {
     fn write_back_page(&self, index: PageIndex, page: &CachedPage<'_, P>) -> Result<(), IoError> {
         // A second write-back waits, and finds the page clean when it has been written, not as soon as that
         // has begun.
-        let _identity = self.engine().memory().lock_frame(**page);
-        let platform = self.engine().platform();
+        let _identity = self.files().memory().lock_frame(**page);
+        let platform = self.files().platform();
         let frame = platform.frame(**page);
         if !frame.take_dirty() {
             return Ok(());

@@ -67,7 +67,7 @@ impl<P: Platform> Mapping<P> {
         if self.word(lock, index).is_some_and(|word| word.load(Relaxed) == LOST) {
             return Err(FillError::Lost);
         }
-        self.pager().read_page(self.engine().platform(), index, to).map_err(|_| FillError::Io)?;
+        self.pager().read_page(self.files().platform(), index, to).map_err(|_| FillError::Io)?;
         self.zero_beyond_end(index, to);
         Ok(())
     }
@@ -75,7 +75,7 @@ impl<P: Platform> Mapping<P> {
     fn zero_beyond_end(&self, index: PageIndex, pfn: Pfn) {
         let end = self.size().saturating_sub(index.byte()).min(PAGE_SIZE);
         if end < PAGE_SIZE {
-            zero(self.engine().platform(), pfn, end..PAGE_SIZE);
+            zero(self.files().platform(), pfn, end..PAGE_SIZE);
         }
     }
 }
@@ -93,7 +93,7 @@ impl<P: Platform> PagesStay<'_, P> {
         if pages.end > self.mapping.end() {
             return None;
         }
-        let memory = self.mapping.engine().memory();
+        let memory = self.mapping.files().memory();
         let count = pages.len();
         if self.mapping.is_shmem() {
             let frame = |n| self.mapping.get_after_move(&self.lock, pages.start + n);
@@ -116,7 +116,7 @@ impl<P: Platform> PagesStay<'_, P> {
     ///
     /// The page could not be read.
     pub fn copy(&self, index: PageIndex, to: Pfn) -> Result<(), FillError> {
-        let platform = self.mapping.engine().platform();
+        let platform = self.mapping.files().platform();
         if index >= self.mapping.end() {
             platform.zero_frame(to);
             return Ok(());

@@ -38,12 +38,12 @@ use super::{
     open_file::MAX_BYTES,
     seals::Sealing,
 };
-use super::{file_list::InRing, kinds::huge::HugeFile};
+use super::{file_list::FileListLink, kinds::huge::HugeFile};
 pub use crate::error::FillError;
+use crate::file::{Files, HasFiles};
 use crate::{
     PAGE_SHIFT, PAGE_SIZE, Pfn,
     counted::Counted,
-    engine::Engine,
     error::NoMemory,
     nommu::state::FileRegions,
     platform::Platform,
@@ -103,9 +103,9 @@ pub struct Mapping<P: Platform> {
     /// Regions that have the file's pages without an MMU.
     pub(crate) regions: FileRegions<P>,
     /// Its place among the engine's files.
-    pub(crate) in_ring: InRing<P>,
+    pub(crate) list_link: FileListLink<P>,
     /// Last: pages go back to it.
-    engine: Counted<Engine<P>>,
+    files: Counted<Files<P>>,
 }
 
 /// Whose the frames are, and what is behind them.
@@ -132,12 +132,19 @@ impl<P: Platform> Mapping<P> {
     ///
     /// No memory.
     pub fn new(
-        engine: &Counted<Engine<P>>,
+        files: &impl HasFiles<P>,
         pager: impl Pager<P>,
         size: u64,
         shmem: bool,
     ) -> Result<Counted<Self>, NoMemory> {
-        Self::of_kind(engine, pager, size, if shmem { Kind::Memory } else { Kind::Cached }, None, false)
+        Self::of_kind(
+            files.files(),
+            pager,
+            size,
+            if shmem { Kind::Memory } else { Kind::Cached },
+            None,
+            false,
+        )
     }
 
     /// Shared memory of `size` bytes that can be sealed: a memfd.
@@ -145,12 +152,12 @@ impl<P: Platform> Mapping<P> {
     /// # Errors
     ///
     /// No memory.
-    pub fn memfd(engine: &Counted<Engine<P>>, size: u64) -> Result<Counted<Self>, NoMemory> {
-        Self::of_kind(engine, Zeroes, size, Kind::Memory, None, true)
+    pub fn memfd(files: &impl HasFiles<P>, size: u64) -> Result<Counted<Self>, NoMemory> {
+        Self::of_kind(files.files(), Zeroes, size, Kind::Memory, None, true)
     }
 
     pub(crate) fn of_kind(
-        engine: &Counted<Engine<P>>,
+        files: &Counted<Files<P>>,
         pager: impl Pager<P>,
         size: u64,
         kind: Kind,
@@ -161,11 +168,11 @@ impl<P: Platform> Mapping<P> {
             true => Committed::Pages,
             false => Committed::Nothing,
         };
-        Self::of_kind_committed(engine, pager, size, kind, huge, sealable, committed)
+        Self::of_kind_committed(files, pager, size, kind, huge, sealable, committed)
     }
 
     pub(super) fn of_kind_committed(
-        engine: &Counted<Engine<P>>,
+        files: &Counted<Files<P>>,
         pager: impl Pager<P>,
         size: u64,
         kind: Kind,
@@ -178,10 +185,10 @@ impl<P: Platform> Mapping<P> {
         let unit = huge.as_ref().map_or(1, HugeFile::page_bytes);
         let largest = MAX_BYTES - MAX_BYTES % unit;
         let size = size.min(largest);
-        let home = RmapRoot::try_new(FileLock::new(engine.config().file_rmap, engine.file_stats.clone()))?;
+        let home = RmapRoot::try_new(FileLock::new(files.file_rmap, files.lock_stats.clone()))?;
         if committed == Committed::Size {
             // The file returns them when it is dropped, also if there is no memory for it.
-            engine.committed.charge(pages_to_commit(size))?.keep();
+            files.committed.charge(pages_to_commit(size))?.keep();
         }
         let mapping = Counted::try_new(Mapping {
             size: AtomicU64::new(size),
@@ -199,12 +206,12 @@ impl<P: Platform> Mapping<P> {
             invalidate: Invalidate::new(),
             home,
             regions: FileRegions::new(),
-            in_ring: InRing::new(),
-            engine: engine.clone(),
+            list_link: FileListLink::new(),
+            files: files.clone(),
         })?;
         mapping.home.set_mapping(&mapping);
         if mapping.has_store() {
-            engine.files.add(&mapping);
+            files.list.add(&mapping);
         }
         Ok(mapping)
     }
@@ -224,9 +231,9 @@ impl<P: Platform> Mapping<P> {
         &self.home
     }
 
-    /// The engine whose frames hold the pages.
-    pub fn engine(&self) -> &Counted<Engine<P>> {
-        &self.engine
+    /// Returns what it has in common with the other files of its engine.
+    pub fn files(&self) -> &Counted<Files<P>> {
+        &self.files
     }
 
     pub(super) fn pager(&self) -> &dyn Pager<P> {
@@ -316,7 +323,7 @@ impl<P: Platform> Mapping<P> {
                 Ok(()) => return Ok(()),
                 Err(not_made) => {
                     drop(pages_stay);
-                    huge.after(&self.engine, not_made)?;
+                    huge.after(self.files.memory(), not_made)?;
                 }
             }
         }
@@ -370,7 +377,7 @@ impl<P: Platform> Mapping<P> {
         };
         self.add_page(&pages_stay, index, fill, |page| {
             // Locked, so that it does not move before it is mapped; nobody else knows of it yet.
-            let identity = self.engine.memory().try_lock_frame(page.pfn());
+            let identity = self.files.memory().try_lock_frame(page.pfn());
             debug_assert!(identity.is_some(), "a new page is locked by somebody");
             if identity.is_some() {
                 put(page);
@@ -421,9 +428,9 @@ impl<P: Platform> Mapping<P> {
             LOST => return Err(FillError::Lost),
             _ => return Ok(()),
         }
-        let platform = self.engine.platform();
+        let platform = self.files.platform();
         let charge = self.charge_pages(PageCount::ONE)?;
-        let pfn = self.engine.memory().alloc_cache(self.cache_page(), index)?;
+        let pfn = self.files.memory().alloc_cache(self.cache_page(), index)?;
         let filled = contents(platform, pfn).and_then(|()| match word {
             Some(word) => Ok(word),
             None => Ok(self.cache_word(pages_stay, index)?),
@@ -434,7 +441,7 @@ impl<P: Platform> Mapping<P> {
                 self.invalidate.came(1);
                 charge.keep();
             }
-            _ => self.engine.memory().put_frame(pfn),
+            _ => self.files.memory().put_frame(pfn),
         }
         published.map(drop)
     }
@@ -488,7 +495,7 @@ impl<P: Platform> Mapping<P> {
         let _: ControlFlow<()> = self.cache.each(Stay::locked(pages_go), range, |index, word| {
             // Relaxed: as above.
             let held = Word(word.load(Relaxed)).held();
-            if held.is_some_and(|pfn| self.engine.platform().frame(pfn).refs_of_marked() > 1) {
+            if held.is_some_and(|pfn| self.files.platform().frame(pfn).refs_of_marked() > 1) {
                 used = Some(PageRange::new(used.map_or(index, |used| used.start), index + 1));
             }
             ControlFlow::Continue(())
@@ -512,8 +519,8 @@ impl<P: Platform> Mapping<P> {
                 if self.is_direct() {
                     self.let_go_of(pfn);
                 } else {
-                    self.engine.platform().frame(pfn).leave_cache();
-                    self.engine.memory().put_frame(pfn);
+                    self.files.platform().frame(pfn).leave_cache();
+                    self.files.memory().put_frame(pfn);
                 }
             }
             ControlFlow::Continue(())
@@ -587,7 +594,7 @@ impl<P: Platform> Drop for Mapping<P> {
     fn drop(&mut self) {
         let pages = self.drop_leaving(&Alone, PageRange::ALL);
         if let Some(huge) = &self.huge {
-            huge.cut(self.engine().memory(), PageRange::ALL, pages);
+            huge.cut(self.files().memory(), PageRange::ALL, pages);
         }
         self.uncharge_cut(self.size(), 0);
     }

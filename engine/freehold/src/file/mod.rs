@@ -6,7 +6,8 @@
 //! | `open_file.rs`, `mapping.rs` | a file that is open, and its pages with the rules by which they come and go |
 //! | `contents.rs`, `pager.rs` | reading and writing pages, and where they come from |
 //! | `in_place.rs` | the pages for spaces without page tables |
-//! | `seals.rs`, `committed.rs`, `file_list.rs` | counts of writable VMAs, committed pages, files that may have memory to spare |
+//! | `files.rs`, `file_list.rs` | what the files of an engine have in common, and the list of those that may have memory to spare |
+//! | `seals.rs`, `committed.rs` | counts of writable VMAs, committed pages |
 //! | `cache/` | the page cache: its tree, its entries, lookups, pages that come together |
 //! | `change/` | what takes pages away from under page tables, or puts others in their place |
 //! | `kinds/` | files with rules of their own: storage, drivers, secret memory, segments, huge pages |
@@ -17,7 +18,8 @@ pub(crate) mod cache;
 pub(crate) mod change;
 mod committed;
 mod contents;
-pub(crate) mod file_list;
+mod file_list;
+mod files;
 pub(crate) mod in_place;
 pub(crate) mod kinds;
 mod mapping;
@@ -33,6 +35,7 @@ pub(crate) use cache::{
     new_page::NewPage,
 };
 pub(crate) use change::truncate::Copies;
+pub use files::{Files, HasFiles};
 pub(crate) use kinds::{driver::Run, special::Asked};
 pub use kinds::{
     driver::{Driver, MapRequest},

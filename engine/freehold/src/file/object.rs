@@ -27,7 +27,7 @@ impl<P: Platform> Shared for Mapping<P> {
     fn end(&self) {
         self.home().clear_mapping();
         if self.has_store() {
-            self.engine().files.remove(self);
+            self.files().list.remove(self);
         }
     }
 }

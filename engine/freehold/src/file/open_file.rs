@@ -1,7 +1,8 @@
 //! An open file: what a descriptor refers to, as far as mapping it goes.
 
 use super::{Driver, Mapping, Segment};
-use crate::{PAGE_SHIFT, counted::Counted, engine::Engine, error::NoMemory, platform::Platform};
+use crate::file::HasFiles;
+use crate::{PAGE_SHIFT, counted::Counted, error::NoMemory, platform::Platform};
 use allocator_api2::{boxed::Box, unsize_box, vec::Vec};
 use freehold_vmspace::{PageIndex, PageRange};
 
@@ -105,11 +106,11 @@ impl<P: Platform> File<P> {
     ///
     /// No memory, or more would be committed than [allowed](Engine::set_overcommit).
     pub fn shared_memory(
-        engine: &Counted<Engine<P>>,
+        files: &impl HasFiles<P>,
         bytes: u64,
         committed: bool,
     ) -> Result<Counted<Self>, NoMemory> {
-        let mapping = Mapping::nameless(engine, bytes, committed)?;
+        let mapping = Mapping::nameless(files, bytes, committed)?;
         File::new(&mapping, FileAccess::READ_WRITE, "/dev/zero (deleted)")
     }
 

@@ -160,7 +160,7 @@ impl<P: Platform> Mapping<P> {
             let _nothing_moves = self.invalidate.write();
             let mut pinned = false;
             self.find_each(&P::rcu_read(), PageRange::ALL, |_, found| {
-                let frame = self.engine().platform().frame(found.pfn());
+                let frame = self.files().platform().frame(found.pfn());
                 pinned |= frame.refs() > frame.maps() + 1;
             });
             pinned

@@ -20,7 +20,7 @@ impl<P: Platform> Engine<P> {
         if !attrs.flags.contains(VmFlags::HUGETLB) {
             return Ok(None);
         }
-        let own = HugetlbVma::new(attrs.reserves.cloned(), self.hugetlb.stats.clone());
+        let own = HugetlbVma::new(attrs.reserves.cloned(), self.files().hugetlb.stats.clone());
         Ok(Some(Counted::try_new(own)?))
     }
 

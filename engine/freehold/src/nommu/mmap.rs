@@ -144,7 +144,7 @@ impl<P: Platform> NoMmuSpace<P> {
         let Some(file) = file else {
             return Ok(Request { pages, prot, shared: false, file: None, first: PageIndex::ZERO });
         };
-        if !self.regions.engine().is(file.mapping().engine()) {
+        if !self.regions.engine().owns(file.mapping().files()) {
             return Err(MmapError::OtherEngine);
         }
         if file.mapping().huge_page_size().is_some() {
@@ -251,7 +251,7 @@ impl<P: Platform> NoMmuSpace<P> {
 
 /// A copy of pages of a file, as they are now.
 fn copy<P: Platform>(mapping: &Mapping<P>, pages: PageRange) -> Result<Run<P>, MmapError> {
-    let run = Run::alloc(mapping.engine().memory(), pages.len())?;
+    let run = Run::alloc(mapping.files().memory(), pages.len())?;
     let stay = mapping.pages_stay();
     for (index, pfn) in pages.into_iter().zip(run.frames()) {
         stay.copy(index, pfn)?;

@@ -8,6 +8,7 @@
 use super::{AccessMode, How, IoVec, partial, pin::PinFlags, within_page};
 use crate::{
     PAGE_SIZE,
+    counted::Counted,
     error::{AccessError, PinError},
     platform::Platform,
     space::AddressSpace,
@@ -72,7 +73,7 @@ impl<P: Platform> AddressSpace<P> {
         remote: &[IoVec],
         way: Way,
     ) -> Result<usize, AccessError> {
-        if !self.engine.is(&other.engine) {
+        if !Counted::same(&self.engine, &other.engine) {
             return Err(AccessError::OtherEngine);
         }
         let (mut own, mut theirs) = (Parts::new(local)?, Parts::new(remote)?);

@@ -28,7 +28,7 @@ impl<P: Platform> Mapping<P> {
     pub(crate) fn lose(&self, page: &Page<'_, P>) -> Result<bool, MigrateError> {
         let (index, pfn) = (self.index_of(page.index()), page.pfn());
         let pages_go = self.invalidate.write();
-        let _identity = self.engine().memory().lock_frame(pfn);
+        let _identity = self.files().memory().lock_frame(pfn);
         let word = self.word_of(&pages_go, index, pfn).ok_or(MigrateError::NoPage)?;
         self.regions.may_lose(PageRange::one(index)).map_err(|_| MigrateError::Busy)?;
         self.split_block(&pages_go, index, PageRange::one(index));
@@ -63,7 +63,7 @@ impl<P: Platform> Mapping<P> {
         }
         frame.leave_cache();
         page.retire_frame();
-        self.engine().memory().put_frame(pfn);
+        self.files().memory().put_frame(pfn);
         Ok(lost)
     }
 }

@@ -98,7 +98,7 @@ impl<P: Platform> Engine<P> {
         let lookups = home.read();
         // Frames of storage do not move, and a truncation waits until nobody has a reference: none is given
         // out by number.
-        let ours = |mapping: &&Mapping<P>| !mapping.is_direct() && self.is(mapping.engine());
+        let ours = |mapping: &&Mapping<P>| !mapping.is_direct() && self.owns(mapping.files());
         let Some(mapping) = home.mapping(&lookups).filter(ours) else {
             return false;
         };

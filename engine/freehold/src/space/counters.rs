@@ -452,7 +452,7 @@ impl<P: Platform> Counters<P> {
     #[inline(always)]
     pub fn count_changed(&self, guard: &WriteGuard<'_, P>, old: VmFlags, new: VmFlags, pages: PageCount) {
         if old.contains(VmFlags::ACCOUNT) && !new.contains(VmFlags::ACCOUNT) {
-            guard.space.engine.committed.uncharge(pages);
+            guard.space.engine.committed().uncharge(pages);
         }
         let (was, is) = (Size::of(old), Size::of(new));
         if was != is {

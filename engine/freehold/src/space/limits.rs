@@ -3,7 +3,7 @@
 use super::{AddressSpace, counters::Size, locking::WriteGuard};
 use crate::{
     PAGE_SHIFT,
-    engine::{Charge, Overcommitted},
+    committed::{Charge, Overcommitted},
     platform::Platform,
     vma::flags::VmFlags,
 };
@@ -166,7 +166,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         grow: PageCount,
         shrink: Replaced,
     ) -> Result<Charge<'s, P>, Overcommitted> {
-        let commit = &self.space.engine.committed;
+        let commit = &self.space.engine.committed();
         match flags.contains(VmFlags::ACCOUNT) {
             true => commit.charge_replacing(grow, shrink.committed),
             false => Ok(commit.no_charge()),

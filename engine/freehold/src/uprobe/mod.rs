@@ -220,7 +220,7 @@ impl<P: Platform> Mapping<P> {
                 }
             });
             match moving {
-                Some(pfn) => self.engine().memory().wait_out_frame(pfn),
+                Some(pfn) => self.files().memory().wait_out_frame(pfn),
                 None => return result,
             }
         }

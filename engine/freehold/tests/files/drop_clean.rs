@@ -144,14 +144,13 @@ fn the_only_copy_stays() {
 /// A disk that asks for its own file's pages to be dropped while one is being read.
 #[derive(Clone, Default)]
 struct Meddler {
-    file: Arc<OnceLock<Opened>>,
+    file: Arc<OnceLock<(Opened, Counted<Engine<Machine>>)>>,
     asked: Arc<AtomicU64>,
 }
 
 impl Pager<Machine> for Meddler {
     fn read_page(&self, platform: &Machine, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
-        if let Some(file) = self.file.get() {
-            let engine = file.mapping().engine();
+        if let Some((file, engine)) = self.file.get() {
             assert_eq!((file.drop_clean(ALL), engine.drop_clean(u64::MAX)), (0, 0));
             self.asked.fetch_add(1, SeqCst);
         }
@@ -165,7 +164,7 @@ fn nobody_waits_for_a_pager() {
     let meddler = Meddler::default();
     let file = open(&world, meddler.clone(), 3, false);
     file.mapping().fill(PageIndex::new(0)).unwrap();
-    assert!(meddler.file.set(file.clone()).is_ok());
+    assert!(meddler.file.set((file.clone(), world.engine().clone())).is_ok());
     file.mapping().fill(PageIndex::new(1)).unwrap();
     assert_eq!(meddler.asked.load(SeqCst), 1);
     assert!(file.mapping().has_page(PageIndex::new(0)));

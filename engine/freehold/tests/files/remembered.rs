@@ -250,18 +250,18 @@ fn nothing_is_remembered_afterwards() {
     }
 }
 
-type Going = (&'static str, fn(&Mapped, Pfn));
+type Going = (&'static str, fn(&Counted<Engine<Gated>>, &Mapped, Pfn));
 
 /// C-26, C-37: a page of a file that a fault copies is taken away meanwhile. Its frame stays until it is copied,
 /// and what the file has lost by then is not mapped any more, as a copy neither.
 #[test]
 fn a_page_stays_until_it_is_copied() {
     let going: [Going; 3] = [
-        ("migration", |file, pfn| {
-            assert_eq!(file.mapping().engine().migrate(pfn), Err(MigrateError::Busy));
+        ("migration", |engine, _, pfn| {
+            assert_eq!(engine.migrate(pfn), Err(MigrateError::Busy));
         }),
-        ("truncation", |file, _| file.mapping().truncate(0).unwrap()),
-        ("a hole", |file, _| file.mapping().punch(0..PAGE).unwrap()),
+        ("truncation", |_, file, _| file.mapping().truncate(0).unwrap()),
+        ("a hole", |_, file, _| file.mapping().punch(0..PAGE).unwrap()),
     ];
     for (what, go) in going {
         for locking in Locking::ALL {
@@ -272,11 +272,11 @@ fn a_page_stays_until_it_is_copied() {
             let pfn = space.frame_at(BASE).unwrap();
             let private = MapFlags::PRIVATE | MapFlags::FIXED;
             space.mmap(BASE, PAGE, RW, private, Some(&scene.file), 0).unwrap();
-            let file = scene.file.clone();
+            let (engine, file) = (space.engine().clone(), scene.file.clone());
             let (pass, passed) = channel();
             scene.gated.copy.put(move || {
                 // On a thread of its own: this one is in a read section.
-                std::thread::spawn(move || go(&file, pfn)).join().unwrap();
+                std::thread::spawn(move || go(&engine, &file, pfn)).join().unwrap();
                 assert!(!machine.frame(pfn).is_free(), "{what}: the page went while it was copied");
                 pass.send(()).unwrap();
             });

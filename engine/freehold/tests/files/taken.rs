@@ -14,7 +14,7 @@ use std::sync::mpsc::channel;
 const AT: u64 = 1 << 30;
 
 type Mapped = Counted<File<Gated>>;
-type Taking = (&'static str, fn(&Mapped, u64, Pfn));
+type Taking = (&'static str, fn(&Counted<Engine<Gated>>, &Mapped, u64, Pfn));
 
 /// A file of zeroes.
 struct Zeroed;
@@ -32,15 +32,15 @@ impl Pager<Gated> for Zeroed {
 
 /// What takes page 1, of so many bytes, out of its file, or to another frame.
 const TAKING: &[Taking] = &[
-    ("migration", |file, _, pfn| {
-        file.mapping().engine().migrate(pfn).unwrap();
+    ("migration", |engine, _, _, pfn| {
+        engine.migrate(pfn).unwrap();
     }),
-    ("truncation", |file, page, _| file.mapping().truncate(page).unwrap()),
-    ("a hole", |file, page, _| file.mapping().punch(page..2 * page).unwrap()),
-    ("failure", |file, _, pfn| {
-        file.mapping().engine().memory_failure(pfn).unwrap();
+    ("truncation", |_, file, page, _| file.mapping().truncate(page).unwrap()),
+    ("a hole", |_, file, page, _| file.mapping().punch(page..2 * page).unwrap()),
+    ("failure", |engine, _, _, pfn| {
+        engine.memory_failure(pfn).unwrap();
     }),
-    ("dropping what is clean", |file, page, _| {
+    ("dropping what is clean", |_, file, page, _| {
         file.mapping().drop_clean(PageRange::ALL);
         file.mapping().truncate(page).unwrap();
     }),
@@ -65,10 +65,10 @@ fn beside_a_read_section(page: u64, make: impl Fn(&Counted<Engine<Gated>>) -> Co
             let section = Gated::rcu_read();
             exempt(|| {
                 let (tell, heard) = channel();
-                let taken = file.clone();
+                let (engine, taken) = (engine.clone(), file.clone());
                 let taker = std::thread::spawn(move || {
                     tell_of_barriers(tell);
-                    take(&taken, page, pfn);
+                    take(&engine, &taken, page, pfn);
                 });
                 assert!(heard.recv().is_err(), "{what}: the read section is waited for");
                 taker.join().expect(what);

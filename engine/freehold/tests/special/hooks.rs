@@ -144,7 +144,7 @@ fn a_hook_cannot_exchange_the_file() {
             &self,
             request: &mut MapRequest<'_, Machine>,
         ) -> Result<Counted<Special<Machine>>, MmapError> {
-            Ok(Special::new(request.file().mapping().engine(), Nothing)?)
+            Ok(Special::new(request.file().mapping().files(), Nothing)?)
         }
     }
     everywhere(|world, process, _| {

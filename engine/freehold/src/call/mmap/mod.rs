@@ -158,7 +158,7 @@ impl<P: Platform> AddressSpace<P> {
         if file.is_none() && !flags.contains(MapFlags::ANONYMOUS) {
             return Err(MmapError::BadDescriptor);
         }
-        if file.is_some_and(|file| !self.engine.is(file.mapping().engine())) {
+        if file.is_some_and(|file| !self.engine.owns(file.mapping().files())) {
             return Err(MmapError::OtherEngine);
         }
         let huge = file.and_then(|file| file.mapping().huge_page_size());
@@ -389,7 +389,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Returns true if MAP_NORESERVE has no effect, because promises are limited.
     fn ignores_noreserve(&self, request: &Request<P>) -> bool {
-        self.space.engine.committed.is_strict() && request.unit == PAGE_SIZE
+        self.space.engine.committed().is_strict() && request.unit == PAGE_SIZE
     }
 
     /// Makes the file that a shared anonymous mapping maps.

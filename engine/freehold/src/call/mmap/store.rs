@@ -11,7 +11,7 @@ use crate::space::{
 };
 use crate::{
     PAGE_SIZE,
-    engine::Charge,
+    committed::Charge,
     error::MmapError,
     file::kinds::huge::Reserving,
     platform::Platform,

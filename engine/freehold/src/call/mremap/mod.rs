@@ -26,7 +26,7 @@ use crate::space::{
 };
 use crate::{
     PAGE_SHIFT, PAGE_SIZE,
-    engine::Charge,
+    committed::Charge,
     error::{MmapError, MremapError, MunmapError},
     file::Object,
     platform::Platform,

@@ -2,7 +2,7 @@
 
 use super::{entry::Word, radix::Stay};
 use crate::file::Mapping;
-use crate::{Pfn, engine::Engine, platform::Platform};
+use crate::{Pfn, platform::Platform};
 use core::ops::{ControlFlow, Deref};
 use freehold_sync::{
     Killed, RwSemReadGuard,
@@ -12,7 +12,7 @@ use freehold_sync::{
         fence,
     },
 };
-use freehold_vmspace::{PageIndex, PageRange};
+use freehold_vmspace::{Memory, PageIndex, PageRange};
 
 /// A page that was found in a cache, without a lock.
 pub(crate) struct Found<'g> {
@@ -43,7 +43,7 @@ impl<'g> Found<'g> {
 
 /// A page of a file with a reference: its frame stays this page's frame, in or out of the cache.
 pub(crate) struct CachedPage<'m, P: Platform> {
-    engine: &'m Engine<P>,
+    memory: &'m Memory<P>,
     pfn: Pfn,
 }
 
@@ -56,7 +56,7 @@ impl<P: Platform> Deref for CachedPage<'_, P> {
 
 impl<P: Platform> Drop for CachedPage<'_, P> {
     fn drop(&mut self) {
-        self.engine.memory().put_frame(self.pfn);
+        self.memory.put_frame(self.pfn);
     }
 }
 
@@ -109,7 +109,7 @@ impl<P: Platform> Mapping<P> {
             // has moved since the first look is found by the next.
             let word = Word(self.word(pages_stay, index)?.load(Relaxed));
             word.held()?;
-            word.hidden().into_iter().for_each(|pfn| self.engine().memory().wait_out_frame(pfn));
+            word.hidden().into_iter().for_each(|pfn| self.files().memory().wait_out_frame(pfn));
         }
         None
     }
@@ -121,7 +121,7 @@ impl<P: Platform> Mapping<P> {
             let pages_stay = self.invalidate.read_killable()?;
             let Some(pfn) = self.moving(&pages_stay, index) else { return Ok(pages_stay) };
             drop(pages_stay);
-            self.engine().memory().wait_for_frame(pfn)?;
+            self.files().memory().wait_for_frame(pfn)?;
         }
     }
 
@@ -148,10 +148,10 @@ impl<P: Platform> Mapping<P> {
     pub(in crate::file) fn get_any(&self, index: PageIndex) -> Option<CachedPage<'_, P>> {
         let rcu = P::rcu_read();
         let found = self.find_any(&rcu, index)?;
-        if !self.engine().platform().frame(found.pfn()).get_cached() {
+        if !self.files().platform().frame(found.pfn()).get_cached() {
             return None;
         }
-        let page = CachedPage { engine: self.engine(), pfn: found.pfn() };
+        let page = CachedPage { memory: self.files().memory(), pfn: found.pfn() };
         let is_still = found.is_still();
         // Before the reference may be given back, which may be the last.
         drop(rcu);

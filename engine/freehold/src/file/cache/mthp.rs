@@ -15,7 +15,7 @@ use super::radix::{Locked, Stay};
 use crate::file::change::truncate::Copies;
 use crate::file::mapping::{FillError, Mapping};
 use crate::{
-    engine::{SharedBlocks, SharedHuge, Sizes, largest_first},
+    file::kinds::shmem_huge::{SharedBlocks, SharedHuge, Sizes, largest_first},
     platform::Platform,
 };
 use core::ops::{ControlFlow, Range};
@@ -135,7 +135,7 @@ impl<P: Platform> Mapping<P> {
         order: u32,
     ) -> Result<(), FillError> {
         let charge = self.charge_pages(pages.len())?;
-        let run = Run::alloc_cache(self.engine().memory(), self.cache_page(), pages.start, pages.len())?;
+        let run = Run::alloc_cache(self.files().memory(), self.cache_page(), pages.start, pages.len())?;
         let read = run.frames().zip(pages).try_for_each(|(pfn, index)| {
             self.cache_word(pages_go, index)?;
             self.read(pages_go, index, pfn)
@@ -150,7 +150,7 @@ impl<P: Platform> Mapping<P> {
             debug_assert!(word.is_ok(), "the word was made above");
             if let Ok(word) = word {
                 self.invalidate.came(1);
-                self.engine().platform().frame(pfn).enter_cache();
+                self.files().platform().frame(pfn).enter_cache();
                 // Release pairs with the acquire in `find`, as where single pages come. Nobody else changes
                 // the word: the lock is held for writing.
                 word.store(Word::present(pfn).in_block(order).0, Release);

@@ -111,28 +111,28 @@ impl<P: Platform> Mapping<P> {
             }
             word.store(0, Relaxed);
             count += 1;
-            if self.engine().platform().frame(pfn).put() {
+            if self.files().platform().frame(pfn).put() {
                 free.push(pfn);
             }
             if free.is_full() {
-                self.engine().memory().free_frames(&mut free);
+                self.files().memory().free_frames(&mut free);
             }
             ControlFlow::Continue(())
         });
-        self.engine().memory().free_frames(&mut free);
+        self.files().memory().free_frames(&mut free);
         self.pages_went(count);
         (count, end.break_value().unwrap_or(pages.end))
     }
 
     /// Whether nobody but the cache has the page, and it is clean. A hint: lookups find it.
     fn seems_unused(&self, pfn: Pfn) -> bool {
-        let frame = self.engine().platform().frame(pfn);
+        let frame = self.files().platform().frame(pfn);
         frame.refs() == 1 && !frame.is_dirty()
     }
 
     /// Takes the cache's reference to a page that nobody else has, and that is clean.
     fn take_unused(&self, pfn: Pfn) -> bool {
-        let frame = self.engine().platform().frame(pfn);
+        let frame = self.files().platform().frame(pfn);
         if !frame.leave_cache_alone() {
             return false;
         }

@@ -41,12 +41,12 @@ impl<P: Platform> Mapping<P> {
         new: Pfn,
     ) -> Result<(), MigrateError> {
         // With both, nobody else changes the word of a page that is in this frame.
-        let _identity = self.engine().memory().lock_frame(old);
+        let _identity = self.files().memory().lock_frame(old);
         let word = self.word_of(lock, index, old).ok_or(MigrateError::NoPage)?;
         // As for a page that is cut off: hidden, not mapped any more. Relaxed: as in `mark_leaving`.
         word.fetch_or(LEAVING, Relaxed);
         self.unmap_present(index);
-        let platform = self.engine().platform();
+        let platform = self.files().platform();
         let frame = platform.frame(old);
         // The cache's and the caller's. An entry that the walk missed counts as well.
         let alone = frame.refs_of_marked() == 2;
@@ -62,7 +62,7 @@ impl<P: Platform> Mapping<P> {
         if !alone {
             return Err(MigrateError::Busy);
         }
-        self.engine().memory().put_frame(old);
+        self.files().memory().put_frame(old);
         Ok(())
     }
 }

@@ -97,7 +97,7 @@ impl<P: Platform> Mapping<P> {
         self.split_blocks(&pages_go, (size / PAGE_SIZE..old.div_ceil(PAGE_SIZE)).into());
         self.cut(&pages_go, gone, Copies::Go);
         if let Some(last) = last {
-            let platform = self.engine().platform();
+            let platform = self.files().platform();
             zero(platform, *last, size % PAGE_SIZE..PAGE_SIZE);
             platform.frame(*last).set_dirty();
         }
@@ -163,7 +163,7 @@ impl<P: Platform> Mapping<P> {
             return Ok(());
         }
         let Some(page) = self.page_to_zero(PageIndex::of_byte(bytes.start))? else { return Ok(()) };
-        let platform = self.engine().platform();
+        let platform = self.files().platform();
         let offset = bytes.start % PAGE_SIZE;
         zero(platform, *page, offset..offset + (bytes.end - bytes.start));
         platform.frame(*page).set_dirty();
@@ -200,7 +200,7 @@ impl<P: Platform> Mapping<P> {
         let end = if copies == Copies::Go { PageIndex::END } else { pages.end };
         let with_room = PageRange::new(pages.start, end);
         if let Some(huge) = &self.huge {
-            huge.cut(self.engine().memory(), with_room, gone);
+            huge.cut(self.files().memory(), with_room, gone);
         }
         self.prune(pages_go, with_room);
         self.pager().discard(pages);

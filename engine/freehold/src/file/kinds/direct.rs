@@ -22,12 +22,13 @@
 //! A page is never both clean and writable: a store fault makes the entry dirty as well as the page, and
 //! write-back, or a call that takes the entry away, makes the page what its entry was, after the flush.
 
+use crate::file::HasFiles;
 use crate::file::{
     Mapping, Pager,
     cache::entry::Word,
     mapping::{FillError, Kind, zero},
 };
-use crate::{PAGE_SIZE, Pfn, counted::Counted, engine::Engine, error::NoMemory, platform::Platform};
+use crate::{PAGE_SIZE, Pfn, counted::Counted, error::NoMemory, platform::Platform};
 use freehold_sync::{
     RwSemReadGuard,
     atomic::Ordering::{Relaxed, Release},
@@ -42,11 +43,11 @@ impl<P: Platform> Mapping<P> {
     ///
     /// No memory.
     pub fn direct(
-        engine: &Counted<Engine<P>>,
+        files: &impl HasFiles<P>,
         pager: impl Pager<P>,
         size: u64,
     ) -> Result<Counted<Self>, NoMemory> {
-        Self::of_kind(engine, pager, size, Kind::Direct, None, false)
+        Self::of_kind(files.files(), pager, size, Kind::Direct, None, false)
     }
 
     /// Brings a page of which `used` bytes belong to the file into the index. Under the invalidate lock.
@@ -65,12 +66,12 @@ impl<P: Platform> Mapping<P> {
         if word.load(Relaxed) != 0 {
             return Ok(());
         }
-        let platform = self.engine().platform();
+        let platform = self.files().platform();
         let pfn = self.pager().direct_access(platform, index).map_err(|_| FillError::Io)?.first();
         if !platform.has_frame(pfn) {
             return Err(FillError::Io);
         }
-        let _identity = self.engine().memory().lock_frame(pfn);
+        let _identity = self.files().memory().lock_frame(pfn);
         if word.load(Relaxed) != 0 {
             return Ok(());
         }
@@ -95,7 +96,7 @@ impl<P: Platform> Mapping<P> {
     /// Gives a frame back to the storage, once nobody else has a reference. No entry maps it, and nobody
     /// finds it any more.
     pub(in crate::file) fn let_go_of(&self, pfn: Pfn) {
-        let frame = self.engine().platform().frame(pfn);
+        let frame = self.files().platform().frame(pfn);
         while !frame.leave_cache_alone() {
             // A holder of one is about to flush, or in the midst of a page.
             P::relax();

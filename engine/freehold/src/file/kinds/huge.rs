@@ -4,11 +4,11 @@
 //! What differs is where a page is taken from, what was reserved of it, and that page tables are left and not
 //! only emptied when it goes.
 
+use crate::file::HasFiles;
 use crate::hugetlb::state::{HugePageSize, NotTaken, reserves::FileReserves};
 use crate::{
     PAGE_SHIFT, PAGE_SIZE, Pfn,
     counted::Counted,
-    engine::Engine,
     error::NoMemory,
     file::{CachedPage, File, FileAccess, FillError, Kind, LOST, Mapping, NewPage, Zeroes},
     platform::Platform,
@@ -69,10 +69,10 @@ impl HugeFile {
     /// # Errors
     ///
     /// It cannot be, or a fatal signal ended the wait; otherwise it is worth another try.
-    pub fn after<P: Platform>(&self, engine: &Engine<P>, not_made: NotMade) -> Result<(), FillError> {
+    pub fn after<P: Platform>(&self, memory: &Memory<P>, not_made: NotMade) -> Result<(), FillError> {
         match not_made {
             NotMade::Failed(error) => Err(error),
-            NotMade::Returning(seen) => Ok(engine.huge_pool(self.size).wait(seen)?),
+            NotMade::Returning(seen) => Ok(memory.huge_pool(self.size).wait(seen)?),
         }
     }
 }
@@ -98,7 +98,7 @@ impl<P: Platform> Reserving<'_, P> {
     pub fn reserve(&self, bytes: Range<u64>, reserved: bool, enlarge: bool) -> Result<(), FillError> {
         let (mapping, shift) = (self.mapping, self.mapping.page_shift());
         let pages = (bytes.start >> shift..bytes.end >> shift).into();
-        if reserved && !self.huge.reserves.reserve(mapping.engine().memory(), self.huge.size, pages)? {
+        if reserved && !self.huge.reserves.reserve(mapping.files().memory(), self.huge.size, pages)? {
             return Err(FillError::NoHugePages);
         }
         if enlarge && bytes.end > mapping.size() && mapping.may_resize(bytes.end).is_ok() {
@@ -125,7 +125,7 @@ impl<P: Platform> Mapping<P> {
     ///
     /// `size` is not a multiple of the page's; or no memory.
     pub fn of_huge_pages(
-        engine: &Counted<Engine<P>>,
+        files: &impl HasFiles<P>,
         page: HugePageSize,
         size: u64,
         sealable: bool,
@@ -133,7 +133,7 @@ impl<P: Platform> Mapping<P> {
         if !size.is_multiple_of(page.bytes()) {
             return Err(FillError::Invalid);
         }
-        Ok(Self::of_kind(engine, Zeroes, size, Kind::Memory, Some(HugeFile::new(page)), sealable)?)
+        Ok(Self::of_kind(files.files(), Zeroes, size, Kind::Memory, Some(HugeFile::new(page)), sealable)?)
     }
 
     /// The size of its pages, if they are huge ones of a pool.
@@ -192,8 +192,8 @@ impl<P: Platform> Mapping<P> {
         contents: impl FnOnce(&P, Pfn),
         put: impl FnOnce(&mut NewPage<'_>),
     ) -> Result<(), NotMade> {
-        let engine = self.engine();
-        let _maker = engine.hugetlb.fault_mutex(self.key(), index);
+        let (memory, platform) = (self.files().memory(), self.files().platform());
+        let _maker = self.files().hugetlb.fault_mutex(self.key(), index);
         // Relaxed: words of pages that are made change under the mutex.
         let word = self.word(pages_stay, index);
         match word.map_or(0, |word| word.load(Relaxed)) {
@@ -202,11 +202,11 @@ impl<P: Platform> Mapping<P> {
             _ => return Ok(()),
         }
         let reserved = huge.reserves.is_reserved::<P>(index);
-        let first = engine.memory().take_huge_page(huge.size, reserved).map_err(|error| match error {
+        let first = memory.take_huge_page(huge.size, reserved).map_err(|error| match error {
             NotTaken::None => NotMade::Failed(FillError::NoHugePages),
             NotTaken::Returning(seen) => NotMade::Returning(seen),
         })?;
-        let give_back = |reserved| engine.huge_pool(huge.size).give(engine.platform(), first, reserved);
+        let give_back = |reserved| memory.huge_pool(huge.size).give(platform, first, reserved);
         // Made only now: a call for pages that cannot be had leaves no nodes behind.
         let made = word.map_or_else(|| self.cache_word(pages_stay, index), Ok).and_then(|word| {
             if !reserved {
@@ -221,19 +221,19 @@ impl<P: Platform> Mapping<P> {
                 return Err(FillError::from(error).into());
             }
         };
-        contents(engine.platform(), first);
+        contents(platform, first);
         let level = huge.size.level();
-        let frame = engine.platform().frame(first);
+        let frame = platform.frame(first);
         frame.init_cache(self.cache_page(), index.first_in_block(level.shift() - PAGE_SHIFT));
         frame.set_hugetlb(level);
-        if NewPage::put(engine.platform(), word, first, put) {
+        if NewPage::put(platform, word, first, put) {
             self.invalidate.came(1);
         } else {
             // Without memory to forget the page, its place counts as reserved from now on.
             if reserved || huge.reserves.forget::<P>(index).is_err() {
-                engine.memory().restore_reservation(first, huge.size);
+                memory.restore_reservation(first, huge.size);
             }
-            engine.memory().put_huge_page(first);
+            memory.put_huge_page(first);
         }
         Ok(())
     }
@@ -266,7 +266,7 @@ impl<P: Platform> Mapping<P> {
             match self.get_huge(PageIndex::new(at >> self.page_shift())) {
                 Some(page) => {
                     let frame = page.add(at % self.page_bytes() / PAGE_SIZE);
-                    self.engine().platform().read_frame(frame, start, piece);
+                    self.files().platform().read_frame(frame, start, piece);
                 }
                 None => piece.fill(0),
             }
@@ -289,7 +289,7 @@ impl<P: Platform> Mapping<P> {
             let end = bytes.end.min((at / PAGE_SIZE + 1) * PAGE_SIZE);
             let offset = at % PAGE_SIZE;
             let frame = page.add(at % self.page_bytes() / PAGE_SIZE);
-            crate::file::zero(self.engine().platform(), frame, offset..offset + (end - at));
+            crate::file::zero(self.files().platform(), frame, offset..offset + (end - at));
             at = end;
         }
     }
@@ -302,12 +302,12 @@ impl<P: Platform> File<P> {
     ///
     /// No memory.
     pub(crate) fn anonymous_huge(
-        engine: &Counted<Engine<P>>,
+        files: &impl HasFiles<P>,
         page: HugePageSize,
         bytes: u64,
     ) -> Result<Counted<Self>, NoMemory> {
         let huge = Some(HugeFile::new(page));
-        let mapping = Mapping::of_kind(engine, Zeroes, bytes, Kind::Memory, huge, false)?;
+        let mapping = Mapping::of_kind(files.files(), Zeroes, bytes, Kind::Memory, huge, false)?;
         File::new(&mapping, FileAccess::READ_WRITE, "/anon_hugepage (deleted)")
     }
 }

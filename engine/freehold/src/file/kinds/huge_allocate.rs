@@ -59,7 +59,7 @@ impl<P: Platform> Mapping<P> {
             let made = self.fill_huge(&self.invalidate.read_killable()?, huge, index);
             match made {
                 Ok(()) => return Ok(()),
-                Err(not_made) => huge.after(self.engine(), not_made)?,
+                Err(not_made) => huge.after(self.files().memory(), not_made)?,
             }
         }
     }
@@ -86,10 +86,10 @@ impl<P: Platform> Mapping<P> {
                 // Without memory to forget the page, its place stays reserved: then the pool keeps the
                 // reservation as well.
                 if !forgotten {
-                    self.engine().memory().restore_reservation(pfn, huge.size);
+                    self.files().memory().restore_reservation(pfn, huge.size);
                 }
-                self.engine().platform().frame(pfn).leave_cache();
-                self.engine().memory().put_huge_page(pfn);
+                self.files().platform().frame(pfn).leave_cache();
+                self.files().memory().put_huge_page(pfn);
             }
         }
         self.prune(&pages_go, pages);

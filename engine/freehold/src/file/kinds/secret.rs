@@ -1,10 +1,11 @@
 //! Secret memory (memfd_secret): a file that is there for its own program alone.
 
+use crate::file::HasFiles;
 use crate::file::{
     Zeroes,
     mapping::{Kind, Mapping},
 };
-use crate::{counted::Counted, engine::Engine, error::NoMemory, platform::Platform};
+use crate::{counted::Counted, error::NoMemory, platform::Platform};
 
 impl<P: Platform> Mapping<P> {
     /// Secret memory, still without a page (memfd_secret): only programs that map it, shared, come to what it
@@ -14,8 +15,8 @@ impl<P: Platform> Mapping<P> {
     /// # Errors
     ///
     /// No memory.
-    pub fn secret(engine: &Counted<Engine<P>>) -> Result<Counted<Self>, NoMemory> {
-        Self::of_kind(engine, Zeroes, 0, Kind::Secret, None, false)
+    pub fn secret(files: &impl HasFiles<P>) -> Result<Counted<Self>, NoMemory> {
+        Self::of_kind(files.files(), Zeroes, 0, Kind::Secret, None, false)
     }
 
     /// Whether it is [secret memory](Self::secret).

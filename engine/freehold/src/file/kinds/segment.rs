@@ -12,10 +12,10 @@
 //! | n attached, marked, ending | the n VMAs are being taken away by one call; nothing attaches it any more | n - 1; destroyed, by the task that counts down to 0 |
 //! | 0 attached, marked (ending or not) | destroyed; nothing attaches it any more | |
 
+use crate::file::HasFiles;
 use crate::file::{File, FileAccess, FillError, Mapping};
 use crate::{
     counted::{Counted, Shared},
-    engine::Engine,
     error::NoMemory,
     platform::Platform,
 };
@@ -58,8 +58,8 @@ impl<P: Platform> Segment<P> {
     /// # Errors
     ///
     /// No memory, or more would be committed than [allowed](Engine::set_overcommit).
-    pub fn new(engine: &Counted<Engine<P>>, key: u32, bytes: u64) -> Result<Counted<Self>, NoMemory> {
-        Self::over(key, Mapping::nameless(engine, bytes, true)?)
+    pub fn new(files: &impl HasFiles<P>, key: u32, bytes: u64) -> Result<Counted<Self>, NoMemory> {
+        Self::over(key, Mapping::nameless(files, bytes, true)?)
     }
 
     /// Makes a segment like [`new`](Self::new), of which only the pages that were touched count as committed
@@ -69,8 +69,8 @@ impl<P: Platform> Segment<P> {
     /// # Errors
     ///
     /// Fails like `new`.
-    pub fn noreserve(engine: &Counted<Engine<P>>, key: u32, bytes: u64) -> Result<Counted<Self>, NoMemory> {
-        Self::over(key, Mapping::nameless(engine, bytes, engine.committed.is_strict())?)
+    pub fn noreserve(files: &impl HasFiles<P>, key: u32, bytes: u64) -> Result<Counted<Self>, NoMemory> {
+        Self::over(key, Mapping::nameless(files, bytes, files.files().committed.is_strict())?)
     }
 
     /// Makes a segment like [`new`](Self::new), of huge pages of this size (SHM_HUGETLB), which come from the
@@ -81,13 +81,13 @@ impl<P: Platform> Segment<P> {
     ///
     /// `bytes` is not a multiple of the page's; the pool has not so many pages; or no memory.
     pub fn of_huge_pages(
-        engine: &Counted<Engine<P>>,
+        files: &impl HasFiles<P>,
         key: u32,
         page: HugePageSize,
         bytes: u64,
         reserved: bool,
     ) -> Result<Counted<Self>, FillError> {
-        let memory = Mapping::of_huge_pages(engine, page, bytes, false)?;
+        let memory = Mapping::of_huge_pages(files, page, bytes, false)?;
         // Of memory that is not to be, the reservation goes with it.
         if let Some(right) = memory.reserving()? {
             right.reserve(0..memory.size(), reserved, false)?;

@@ -1,9 +1,7 @@
 //! How much shared memory a first access brings: what the files that Linux calls `shmem_enabled` say.
 
-use crate::engine::Engine;
-use crate::{PAGE_SIZE, platform::Platform};
+use crate::PAGE_SIZE;
 use freehold_pagetable::Level;
-use freehold_sync::atomic::Ordering::Relaxed;
 
 /// Where shared memory has huge pages, as /sys/kernel/mm/transparent_hugepage/shmem_enabled and the mount
 /// option `huge` of a tmpfs say it.
@@ -107,7 +105,7 @@ impl SharedBlocks {
         bits << u8::BITS | u64::from(self.all as u8)
     }
 
-    fn of(word: u64) -> Self {
+    pub(crate) fn of(word: u64) -> Self {
         let sum = |n: u32| ((word >> (u8::BITS + n * Self::BITS)) * Self::SMALLEST) & Self::SIZES;
         let all = SharedHuge::of(word as u8);
         SharedBlocks { all, always: sum(3), within_size: sum(2), advised: sum(1), inherit: sum(0) }
@@ -133,20 +131,6 @@ impl SharedBlocks {
             (_, Some(mount)) => mount,
         };
         decides.sizes(Self::LARGEST, advised)
-    }
-}
-
-impl<P: Platform> Engine<P> {
-    /// The blocks that shared memory gets.
-    pub fn shared_blocks(&self) -> SharedBlocks {
-        // Relaxed, here and below: one word, on which nothing else depends; a fault meanwhile comes before or
-        // after.
-        SharedBlocks::of(self.shared_blocks.load(Relaxed))
-    }
-
-    /// It gets them from now on. What is in a cache stays.
-    pub fn set_shared_blocks(&self, blocks: SharedBlocks) {
-        self.shared_blocks.store(blocks.word(), Relaxed);
     }
 }
 

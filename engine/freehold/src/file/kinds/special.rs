@@ -17,11 +17,11 @@
 //! ([`Asked`]) is made in a read section in which no revocation has come since the hook was asked, and
 //! otherwise the hook is asked again.
 
+use crate::file::{Files, HasFiles};
 use crate::file::{ForeignFrames, Mapping};
 use crate::{
     Pfn,
     counted::{Counted, Shared},
-    engine::Engine,
     error::{MremapError, NoMemory},
     platform::Platform,
     vma::{VmaInfo, flags::VmFlags},
@@ -147,7 +147,7 @@ pub trait VmOps<P: Platform>: Send + Sync + 'static {
 /// What a VMA of an embedder's own maps.
 pub struct Special<P: Platform> {
     /// Whose address spaces may map it.
-    engine: Counted<Engine<P>>,
+    files: Counted<Files<P>>,
     ops: Box<dyn VmOps<P>>,
     /// Whose reverse map lists its VMAs, so that its frames can be revoked.
     mapping: Option<Counted<Mapping<P>>>,
@@ -161,9 +161,9 @@ impl<P: Platform> Special<P> {
     /// # Errors
     ///
     /// No memory.
-    pub fn new(engine: &Counted<Engine<P>>, ops: impl VmOps<P>) -> Result<Counted<Self>, NoMemory> {
+    pub fn new(files: &impl HasFiles<P>, ops: impl VmOps<P>) -> Result<Counted<Self>, NoMemory> {
         let ops: Box<dyn VmOps<P>> = unsize_box!(Box::try_new(ops)?);
-        Ok(Counted::try_new(Special { engine: engine.clone(), ops, mapping: None })?)
+        Ok(Counted::try_new(Special { files: files.files().clone(), ops, mapping: None })?)
     }
 
     /// With these hooks, of a file whose frames can be [revoked](Mapping::revoke).
@@ -173,13 +173,13 @@ impl<P: Platform> Special<P> {
     /// No memory.
     pub fn of_file(ops: impl VmOps<P>, mapping: &Counted<Mapping<P>>) -> Result<Counted<Self>, NoMemory> {
         let ops: Box<dyn VmOps<P>> = unsize_box!(Box::try_new(ops)?);
-        let engine = mapping.engine().clone();
-        Ok(Counted::try_new(Special { engine, ops, mapping: Some(mapping.clone()) })?)
+        let files = mapping.files().clone();
+        Ok(Counted::try_new(Special { files, ops, mapping: Some(mapping.clone()) })?)
     }
 
     /// The engine whose address spaces may map it.
-    pub fn engine(&self) -> &Counted<Engine<P>> {
-        &self.engine
+    pub fn files(&self) -> &Counted<Files<P>> {
+        &self.files
     }
 
     /// Its hooks.

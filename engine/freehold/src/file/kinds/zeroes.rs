@@ -5,11 +5,12 @@
 //! file that was not opened for writing, since nobody ever stores there. Every other shared mapping is shared
 //! memory of its own, as of no file at all.
 
+use crate::file::HasFiles;
 use crate::file::{
     Object, Zeroes,
     mapping::{Kind, Mapping},
 };
-use crate::{counted::Counted, engine::Engine, error::NoMemory, platform::Platform};
+use crate::{counted::Counted, error::NoMemory, platform::Platform};
 
 impl<P: Platform> Mapping<P> {
     /// A device of zeroes, such as /dev/zero, to be opened by [`File::new`](crate::file::File::new). It has
@@ -19,8 +20,8 @@ impl<P: Platform> Mapping<P> {
     /// # Errors
     ///
     /// No memory.
-    pub fn zeroes(engine: &Counted<Engine<P>>) -> Result<Counted<Self>, NoMemory> {
-        let device = Self::of_kind(engine, Zeroes, 0, Kind::Zeroes, None, false)?;
+    pub fn zeroes(files: &impl HasFiles<P>) -> Result<Counted<Self>, NoMemory> {
+        let device = Self::of_kind(files.files(), Zeroes, 0, Kind::Zeroes, None, false)?;
         device.align_to_huge_pages(true);
         Ok(device)
     }

@@ -98,7 +98,7 @@ pub(crate) fn fill_slot<F: Format, M: freehold_pagetable::TableMemory>(
 impl<P: Platform> AddressSpace<P> {
     /// Keeps everybody else from making a page for this place of the file.
     pub(crate) fn fault_mutex(&self, place: &HugePlace<'_, P>) -> RwSemWriteGuard<'_, P> {
-        self.engine.hugetlb.fault_mutex(place.mapping().key(), place.index)
+        self.engine.files().hugetlb.fault_mutex(place.mapping().key(), place.index)
     }
 
     /// Makes sure that there is a table for the entry.

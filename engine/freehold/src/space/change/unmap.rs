@@ -404,7 +404,7 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
         guard.space.counters.count_vmas(guard, -totals.vmas);
         guard.space.counters.count_unlocked(guard, totals.locked);
         if totals.committed != PageCount::ZERO {
-            guard.space.engine.committed.uncharge(totals.committed);
+            guard.space.engine.committed().uncharge(totals.committed);
         }
         let (owned, whole) = (OwnedList { space: guard.space, list }, guard.range_writer().is_none());
         Detached { owned, notices, span, files: totals.files != 0, whole }

@@ -24,8 +24,7 @@
 #[cfg(all(test, loom))]
 mod loom_tests;
 
-use super::Engine;
-use crate::{error::NoMemory, platform::Platform};
+use crate::error::NoMemory;
 use freehold_sync::{
     Counter, Host,
     atomic::{AtomicU64, Ordering::Relaxed},
@@ -207,24 +206,5 @@ impl<H: Host> Drop for CommittedMemory<H> {
     fn drop(&mut self) {
         let sum = self.total.load(Relaxed).wrapping_add_signed(self.cells.sum());
         debug_assert_eq!(sum, 0, "committed pages outlive their memory");
-    }
-}
-
-impl<P: Platform> Engine<P> {
-    /// Returns the policy on committed memory.
-    pub fn overcommit(&self) -> Overcommit {
-        self.committed.policy()
-    }
-
-    /// Sets the policy on committed memory (vm.overcommit_memory has changed, or the amount of memory).
-    /// Memory that is committed stays so, even beyond a new limit.
-    pub fn set_overcommit(&self, policy: Overcommit) {
-        self.committed.set_policy(policy);
-    }
-
-    /// Returns the number of committed pages: Committed_AS. Exact when no task maps or unmaps concurrently.
-    /// Takes no lock; reads a counter of each CPU.
-    pub fn committed_pages(&self) -> PageCount {
-        self.committed.pages()
     }
 }
