@@ -3,8 +3,10 @@
 
 mod trim;
 
-pub use crate::committed::Overcommit;
-pub use crate::file::kinds::shmem_huge::{SharedBlocks, SharedHuge};
+pub use crate::{
+    committed::Overcommit,
+    file::kinds::shmem_huge::{SharedBlocks, SharedHuge},
+};
 pub use freehold_range::Nodes;
 
 use crate::{

@@ -6,7 +6,7 @@
 use super::{FaultError, FaultOutcome, SegvCode, WRITTEN, vma_pte_flags};
 use crate::{
     VirtAddr,
-    file::{HookFault, Special, VmaInfo},
+    file::{HookFault, Special},
     platform::Platform,
     space::AddressSpace,
     vma::Vma,
@@ -36,7 +36,7 @@ impl<P: Platform> AddressSpace<P> {
         table: PteTable<'_, P::Format, P>,
     ) -> FaultOutcome<P> {
         let asked = special.ask();
-        let found = special.ops().fault(self.vm.mmu(), &VmaInfo::of(vma), vma.pgoff_of(page), write);
+        let found = special.ops().fault(self.vm.mmu(), &vma.info(), vma.pgoff_of(page), write);
         let pfn = match found {
             Ok(frames) => frames.first(),
             Err(error) => return error.at(page),
@@ -62,7 +62,7 @@ impl<P: Platform> AddressSpace<P> {
         table: PteTable<'_, P::Format, P>,
     ) -> FaultOutcome<P> {
         let asked = special.ask();
-        if let Err(error) = special.ops().mkwrite(self.vm.mmu(), &VmaInfo::of(vma), vma.pgoff_of(page)) {
+        if let Err(error) = special.ops().mkwrite(self.vm.mmu(), &vma.info(), vma.pgoff_of(page)) {
             return error.at(page);
         }
         let (rcu, address) = (P::rcu_read(), VirtAddr::new(page));

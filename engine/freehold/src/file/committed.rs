@@ -1,40 +1,15 @@
 //! How a file's memory counts as committed; [`committed`](crate::committed) has the rules.
 
-use super::{
-    Zeroes,
-    mapping::{FillError, Kind, Mapping},
+use super::mapping::{FillError, Mapping};
+use crate::{
+    committed::Charge,
+    error::NoMemory,
+    file::mapping::{Committed, pages_to_commit},
+    platform::Platform,
 };
-use crate::file::HasFiles;
-use crate::{PAGE_SIZE, committed::Charge, counted::Counted, error::NoMemory, platform::Platform};
 use freehold_vmspace::PageCount;
 
-/// Which memory of a file counts as committed ([`committed`](crate::committed)).
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Committed {
-    /// None: a store is behind it, or a pool.
-    Nothing,
-    /// Each page in the cache.
-    Pages,
-    /// Its size.
-    Size,
-}
-
 impl<P: Platform> Mapping<P> {
-    /// Shared memory of `size` bytes that has no name. With `committed` all of it is committed from now until
-    /// it ends, else each page while it is in the cache.
-    ///
-    /// # Errors
-    ///
-    /// No memory, or more would be committed than [allowed](Engine::set_overcommit).
-    pub(crate) fn nameless(
-        files: &impl HasFiles<P>,
-        size: u64,
-        committed: bool,
-    ) -> Result<Counted<Self>, NoMemory> {
-        let rule = if committed { Committed::Size } else { Committed::Pages };
-        Self::of_kind_committed(files.files(), Zeroes, size, Kind::Memory, None, false, rule)
-    }
-
     /// Commits `pages` that are about to enter the cache, if its pages count.
     ///
     /// # Errors
@@ -80,9 +55,4 @@ impl<P: Platform> Mapping<P> {
             self.files().committed.uncharge(pages_to_commit(old).saturating_sub(pages_to_commit(new)));
         }
     }
-}
-
-/// Pages that a file of `bytes` bytes commits, if its size counts.
-pub(super) fn pages_to_commit(bytes: u64) -> PageCount {
-    PageCount::new(bytes.div_ceil(PAGE_SIZE))
 }

@@ -1,56 +1,18 @@
 //! What read, write and msync see of a file: its page cache.
 
 use super::{
-    IoError,
-    cache::{entry::LOST, lookup::CachedPage, radix::Stay},
+    cache::{lookup::CachedPage, radix::Stay},
     mapping::{FillError, Mapping},
 };
-use crate::{PAGE_SIZE, platform::Platform, rmap::tree::Mapper, vma::flags::VmFlags, wait::Rounds};
-use core::ops::ControlFlow;
-use freehold_sync::atomic::Ordering::Relaxed;
-use freehold_vmspace::{CachePage, PageIndex, PageRange};
-
-/// Pages that write-back cleans at a time, from one that is in the cache on.
-const TOGETHER: u64 = 1 << 13;
+use crate::{
+    PAGE_SIZE,
+    file::{MAX_BYTES, zero},
+    platform::Platform,
+};
+use core::ops::Range;
+use freehold_vmspace::{PageIndex, PageRange};
 
 impl<P: Platform> Mapping<P> {
-    /// What the pages of its cache are, and where they are known.
-    pub(crate) fn cache_page(&self) -> CachePage {
-        CachePage { home: self.rmap_word(), shmem: self.is_shmem(), secret: self.is_secret() }
-    }
-
-    /// Its file system can have it mapped by huge pages, or cannot, as at first: then mappings of 2 MiB and
-    /// more go where offset and address agree within huge pages. Of those that are there nothing changes.
-    pub fn align_to_huge_pages(&self, aligns: bool) {
-        // Relaxed: an mmap meanwhile may see either.
-        self.aligns.store(aligns, Relaxed);
-    }
-
-    /// Whether [its mappings are aligned](Self::align_to_huge_pages).
-    pub fn aligns_to_huge_pages(&self) -> bool {
-        // Relaxed: see `align_to_huge_pages`.
-        self.aligns.load(Relaxed)
-    }
-
-    /// A page inside the file, brought into the cache if need be.
-    pub(super) fn page(&self, index: PageIndex) -> Result<CachedPage<'_, P>, FillError> {
-        let mut rounds = Rounds::new();
-        loop {
-            match self.get_page(index) {
-                Some(page) => return Ok(page),
-                None => self.fill(index)?,
-            }
-            rounds.again::<P>()?;
-        }
-    }
-
-    /// Whether the memory of a page failed, so that nobody gets it.
-    pub(crate) fn is_lost(&self, index: PageIndex) -> bool {
-        let rcu = P::rcu_read();
-        // Relaxed: nothing is followed that the word names.
-        self.cache.get(Stay::within::<P>(&rcu), index).is_some_and(|word| word.load(Relaxed) == LOST)
-    }
-
     /// Reads at `offset`, as far as the file goes; returns how many bytes were read.
     ///
     /// # Errors
@@ -107,7 +69,7 @@ impl<P: Platform> Mapping<P> {
         if self.is_zeroes() {
             return Ok(data.len());
         }
-        let end = offset.checked_add(data.len() as u64).filter(|&end| end <= super::open_file::MAX_BYTES);
+        let end = offset.checked_add(data.len() as u64).filter(|&end| end <= MAX_BYTES);
         if end.is_none() {
             return Err(FillError::BeyondEnd);
         }
@@ -158,65 +120,32 @@ impl<P: Platform> Mapping<P> {
         }
     }
 
-    /// Writes pages back that were written since the last time, by stores or by [`write_at`](Self::write_at).
-    /// Of a direct file, whose stores are in the storage already, it makes them last.
-    ///
-    /// # Errors
-    ///
-    /// Some page could not be written; it stays dirty, and the rest was written. Or a page that had been
-    /// written, of whatever part of the file, was lost with its memory since this was last asked; the first
-    /// caller is told.
-    ///
-    /// # Locks
-    ///
-    /// The invalidate lock for reading, so that no page is written that was cut off; under it the i_mmap lock
-    /// for reading and the tables' locks, which are let go of before the pager is called; and each
-    /// frame's lock while its page is written.
-    pub fn write_back(&self, pages: PageRange) -> Result<(), IoError> {
-        if self.is_shmem() || self.is_secret() {
-            return Ok(());
-        }
-        let pages_stay = self.invalidate.read();
-        // First the rights to write go, so that a store after this makes its page dirty again. What is not in
-        // the cache is not mapped, and a mapping may be far larger than what is.
-        let mut at = pages.start;
-        while let ControlFlow::Break(first) =
-            self.each_page(&pages_stay, PageRange::new(at, pages.end), ControlFlow::Break)
-        {
-            at = pages.end.min(first.saturating_add(TOGETHER));
-            self.home().each_mapper(PageRange::new(first, at), clean);
-        }
-        let mut result = Ok(());
-        let _: ControlFlow<()> = self.each_page(&pages_stay, pages, |index| {
-            if let Some(page) = self.get_after_move(&pages_stay, index) {
-                result = result.and(self.write_back_page(index, &page));
-            }
-            ControlFlow::Continue(())
-        });
-        // Relaxed: set and asked under the invalidate lock.
-        if self.lost.swap(false, Relaxed) { Err(IoError) } else { result }
+    /// The page of which a part is to become zeroes. `None`: it is absent from shared memory that reads as
+    /// zeroes already, and does not come for that.
+    pub(super) fn page_to_zero(&self, index: PageIndex) -> Result<Option<CachedPage<'_, P>>, FillError> {
+        let zeroes = self.is_shmem() && self.pager().reads_zeroes();
+        let absent = zeroes && self.is_absent(Stay::within::<P>(&P::rcu_read()), PageRange::one(index));
+        if absent { Ok(None) } else { self.page(index).map(Some) }
     }
 
-    fn write_back_page(&self, index: PageIndex, page: &CachedPage<'_, P>) -> Result<(), IoError> {
-        // A second write-back waits, and finds the page clean when it has been written, not as soon as that
-        // has begun.
-        let _identity = self.files().memory().lock_frame(**page);
+    /// Zeroes bytes within one page.
+    pub(super) fn zero_part(&self, bytes: Range<u64>) -> Result<(), FillError> {
+        if self.huge.is_some() {
+            self.zero_part_huge(bytes);
+            return Ok(());
+        }
+        let Some(page) = self.page_to_zero(PageIndex::of_byte(bytes.start))? else { return Ok(()) };
         let platform = self.files().platform();
-        let frame = platform.frame(**page);
-        if !frame.take_dirty() {
-            return Ok(());
-        }
-        let written = self.pager().write_page(platform, index, **page);
-        if written.is_err() {
-            frame.set_dirty();
-        }
-        written
+        let offset = bytes.start % PAGE_SIZE;
+        zero(platform, *page, offset..offset + (bytes.end - bytes.start));
+        platform.frame(*page).set_dirty();
+        Ok(())
     }
-}
 
-/// Takes the right to write, and the dirty bit, from every entry by which stores reach the file.
-fn clean<P: Platform>(mapper: &Mapper<'_, P>) {
-    if mapper.vma.flags().contains(VmFlags::SHARED) {
-        mapper.vm.clean(mapper.range);
+    /// Before the file grows from `old` to `new` bytes: what stores through mappings left in its last page
+    /// behind its end becomes zeroes.
+    pub(in crate::file) fn zero_behind(&self, old: u64, new: u64) -> Result<(), FillError> {
+        let end = new.min(old.next_multiple_of(PAGE_SIZE));
+        if old < end { self.zero_part(old..end) } else { Ok(()) }
     }
 }

@@ -1,16 +1,9 @@
 //! A file's pages as programs without an MMU map them: in frames that follow each other, or as copies of
 //! them.
 
-use super::{
-    Mapping,
-    cache::{
-        entry::LOST,
-        radix::{Locked, Stay},
-    },
-    mapping::{FillError, zero},
-};
-use crate::{PAGE_SIZE, Pfn, platform::Platform};
-use freehold_sync::{RwSemReadGuard, atomic::Ordering::Relaxed};
+use super::{Mapping, cache::radix::Stay, mapping::FillError};
+use crate::{Pfn, platform::Platform};
+use freehold_sync::RwSemReadGuard;
 use freehold_vmspace::{PageIndex, PageRange, Run};
 
 /// The invalidate lock of a file held for reading: pages may come into its cache, and do not go.
@@ -59,24 +52,6 @@ impl<P: Platform> Mapping<P> {
             self.add_run(&lock, pages, 0)?;
         }
         Ok(PagesStay { mapping: self, lock: lock.downgrade() })
-    }
-
-    /// Fills a frame with a page as its store has it.
-    pub(super) fn read(&self, lock: &impl Locked, index: PageIndex, to: Pfn) -> Result<(), FillError> {
-        // Relaxed: it does not change under the lock that the caller holds.
-        if self.word(lock, index).is_some_and(|word| word.load(Relaxed) == LOST) {
-            return Err(FillError::Lost);
-        }
-        self.pager().read_page(self.files().platform(), index, to).map_err(|_| FillError::Io)?;
-        self.zero_beyond_end(index, to);
-        Ok(())
-    }
-
-    fn zero_beyond_end(&self, index: PageIndex, pfn: Pfn) {
-        let end = self.size().saturating_sub(index.byte()).min(PAGE_SIZE);
-        if end < PAGE_SIZE {
-            zero(self.files().platform(), pfn, end..PAGE_SIZE);
-        }
     }
 }
 

@@ -27,24 +27,17 @@
 
 use super::{
     Pager, Zeroes,
-    cache::{
-        entry::{LEAVING, LOST, Word},
-        invalidate_lock::Invalidate,
-        mthp::NO_MOUNT,
-        new_page::NewPage,
-        radix::{Alone, Locked, Radix, Stay},
-    },
-    committed::{Committed, pages_to_commit},
-    open_file::MAX_BYTES,
-    seals::Sealing,
+    cache::{invalidate_lock::Invalidate, radix::Radix},
+    file_list::FileListLink,
+    sealing::Sealing,
 };
-use super::{file_list::FileListLink, kinds::huge::HugeFile};
 pub use crate::error::FillError;
-use crate::file::{Files, HasFiles};
 use crate::{
     PAGE_SHIFT, PAGE_SIZE, Pfn,
-    counted::Counted,
+    counted::{Counted, Shared},
     error::NoMemory,
+    file::{Files, HasFiles, kinds::shmem_huge::SharedHuge},
+    hugetlb::state::huge_file::HugeFile,
     nommu::state::FileRegions,
     platform::Platform,
     rmap::tree::{
@@ -55,15 +48,15 @@ use crate::{
     uprobe::state::Registry,
 };
 use allocator_api2::{boxed::Box, unsize_box};
-use core::ops::{ControlFlow, Range};
+use core::ops::Range;
 use freehold_sync::{
-    Rank, RwSem, RwSemReadGuard, RwSemWriteGuard,
+    Rank, RwSem,
     atomic::{
         AtomicBool, AtomicU8, AtomicU64,
         Ordering::{Acquire, Relaxed, Release},
     },
 };
-use freehold_vmspace::{PageCount, PageIndex, PageRange};
+use freehold_vmspace::{CachePage, HugePageSize, PageCount, PageIndex};
 
 /// A file's pages and the VMAs that map them: what Linux calls an inode and its address_space.
 ///
@@ -106,6 +99,23 @@ pub struct Mapping<P: Platform> {
     pub(crate) list_link: FileListLink<P>,
     /// Last: pages go back to it.
     files: Counted<Files<P>>,
+}
+
+/// Largest size of a file in bytes.
+pub(crate) const MAX_BYTES: u64 = i64::MAX as u64;
+
+/// No mount has said anything.
+pub(in crate::file) const NO_MOUNT: u8 = u8::MAX;
+
+/// Which memory of a file counts as committed ([`committed`](crate::committed)).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Committed {
+    /// None: a store is behind it, or a pool.
+    Nothing,
+    /// Each page in the cache.
+    Pages,
+    /// Its size.
+    Size,
 }
 
 /// Whose the frames are, and what is behind them.
@@ -279,7 +289,7 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Pages of so many bytes. Every fault on a file asks, so nothing is divided.
-    fn pages_of(&self, size: u64) -> u64 {
+    pub(super) fn pages_of(&self, size: u64) -> u64 {
         let shift = self.page_shift();
         (size >> shift) + u64::from(size & ((1 << shift) - 1) != 0)
     }
@@ -297,259 +307,6 @@ impl<P: Platform> Mapping<P> {
     /// Under `content` held for writing.
     pub(crate) fn publish_size(&self, size: u64) {
         self.size.store(size, Release);
-    }
-
-    /// Brings a page inside the file into the cache, unless it is there.
-    ///
-    /// # Errors
-    ///
-    /// See [`FillError`]; nothing happened.
-    ///
-    /// # Locks
-    ///
-    /// The invalidate lock for reading, killably: a truncation may wait for another page's pager. The pager
-    /// is called under it. The caller holds no lock of an address space.
-    pub fn fill(&self, index: PageIndex) -> Result<(), FillError> {
-        loop {
-            let pages_stay = self.stay_to_fill(index)?;
-            let size = self.size();
-            if index.get() >= self.pages_of(size) {
-                return Err(FillError::BeyondEnd);
-            }
-            let Some(huge) = &self.huge else {
-                return self.fill_inside(&pages_stay, index, size - index.byte());
-            };
-            match self.fill_huge(&pages_stay, huge, index) {
-                Ok(()) => return Ok(()),
-                Err(not_made) => {
-                    drop(pages_stay);
-                    huge.after(self.files.memory(), not_made)?;
-                }
-            }
-        }
-    }
-
-    /// As [`fill`](Self::fill), of a page of 4 KiB, with which so many bytes of the file begin.
-    fn fill_inside(
-        &self,
-        pages_stay: &RwSemReadGuard<'_, P>,
-        index: PageIndex,
-        bytes: u64,
-    ) -> Result<(), FillError> {
-        if self.is_direct() {
-            return self.fill_direct(pages_stay, index, bytes);
-        }
-        self.fill_page(pages_stay, index, |platform, pfn| {
-            self.pager.read_page(platform, index, pfn).map_err(|_| FillError::Io)?;
-            // The last page reads as zeroes beyond the end of the file.
-            if bytes < PAGE_SIZE {
-                zero(platform, pfn, bytes..PAGE_SIZE);
-            }
-            Ok(())
-        })
-    }
-
-    /// Makes a page with these contents, and lets `put` publish it, unless the file has that page already.
-    /// `put` runs in one read section, in which it may lock a page table: a fault that finds the page waits
-    /// for that lock, and then meets the entry.
-    ///
-    /// # Errors
-    ///
-    /// As [`fill`](Self::fill); `put` did not run.
-    ///
-    /// # Locks
-    ///
-    /// The invalidate lock for reading. Of shared memory alone, so that nobody waits for storage behind it.
-    pub(crate) fn insert_page(
-        &self,
-        index: PageIndex,
-        contents: impl FnOnce(&P, Pfn),
-        put: impl FnOnce(&mut NewPage<'_>),
-    ) -> Result<(), FillError> {
-        debug_assert!(self.is_shmem());
-        let pages_stay = self.invalidate.read_killable()?;
-        if index >= self.end() {
-            return Err(FillError::BeyondEnd);
-        }
-        let fill = |platform: &P, pfn| {
-            contents(platform, pfn);
-            Ok(())
-        };
-        self.add_page(&pages_stay, index, fill, |page| {
-            // Locked, so that it does not move before it is mapped; nobody else knows of it yet.
-            let identity = self.files.memory().try_lock_frame(page.pfn());
-            debug_assert!(identity.is_some(), "a new page is locked by somebody");
-            if identity.is_some() {
-                put(page);
-            }
-        })
-    }
-
-    /// As [`fill`](Self::fill), for a page that lies beyond the end and that the caller, which holds
-    /// `content` for writing, is about to make part of the file: it starts as zeroes.
-    pub(super) fn fill_new(&self, index: PageIndex) -> Result<(), FillError> {
-        let pages_stay = self.stay_to_fill(index)?;
-        if self.is_direct() {
-            return self.fill_direct(&pages_stay, index, 0);
-        }
-        self.fill_page(&pages_stay, index, |platform, pfn| {
-            platform.zero_frame(pfn);
-            Ok(())
-        })
-    }
-
-    fn fill_page(
-        &self,
-        pages_stay: &RwSemReadGuard<'_, P>,
-        index: PageIndex,
-        contents: impl FnOnce(&P, Pfn) -> Result<(), FillError>,
-    ) -> Result<(), FillError> {
-        // The page of a faster fault is as good.
-        self.add_page(pages_stay, index, contents, |page| {
-            page.publish();
-        })
-    }
-
-    /// Makes a page with these contents, and lets `put` publish it, unless there is one in the cache.
-    fn add_page(
-        &self,
-        pages_stay: &RwSemReadGuard<'_, P>,
-        index: PageIndex,
-        contents: impl FnOnce(&P, Pfn) -> Result<(), FillError>,
-        put: impl FnOnce(&mut NewPage<'_>),
-    ) -> Result<(), FillError> {
-        // Made only when there is something to be put there: a call for pages that cannot be had leaves no
-        // nodes behind.
-        let word = self.word(pages_stay, index);
-        // Relaxed: a hint that saves work; the compare-and-swap decides. What is lost stays so under the
-        // lock.
-        match word.map_or(0, |word| word.load(Relaxed)) {
-            0 => {}
-            LOST => return Err(FillError::Lost),
-            _ => return Ok(()),
-        }
-        let platform = self.files.platform();
-        let charge = self.charge_pages(PageCount::ONE)?;
-        let pfn = self.files.memory().alloc_cache(self.cache_page(), index)?;
-        let filled = contents(platform, pfn).and_then(|()| match word {
-            Some(word) => Ok(word),
-            None => Ok(self.cache_word(pages_stay, index)?),
-        });
-        let published = filled.map(|word| NewPage::put(platform, word, pfn, put));
-        match published {
-            Ok(true) => {
-                self.invalidate.came(1);
-                charge.keep();
-            }
-            _ => self.files.memory().put_frame(pfn),
-        }
-        published.map(drop)
-    }
-
-    /// The word of a page, made if need be.
-    pub(crate) fn cache_word<'m>(
-        &'m self,
-        lock: &'m impl Locked,
-        index: PageIndex,
-    ) -> Result<&'m AtomicU64, NoMemory> {
-        Ok(self.cache.make(lock, index)?)
-    }
-
-    /// The word of a page that is, or was, in the cache.
-    pub(crate) fn word<'m>(&'m self, lock: &'m impl Locked, index: PageIndex) -> Option<&'m AtomicU64> {
-        self.cache.get(Stay::locked(lock), index)
-    }
-
-    /// The word of the page `index` if that is in this frame, as it stays under `invalidate` held for
-    /// writing; or held for reading, with the frame locked.
-    pub(crate) fn word_of<'m>(
-        &'m self,
-        lock: &'m impl Locked,
-        index: PageIndex,
-        pfn: Pfn,
-    ) -> Option<&'m AtomicU64> {
-        // Acquire pairs with the release of the task that put it there.
-        self.word(lock, index).filter(|word| Word(word.load(Acquire)).visible() == Some(pfn))
-    }
-
-    /// Hides the pages of `range` from lookups; returns whether there was any. Under `invalidate` held for
-    /// writing.
-    pub(crate) fn mark_leaving(&self, pages_go: &RwSemWriteGuard<'_, P>, range: PageRange) -> bool {
-        let mut any = false;
-        let _: ControlFlow<()> = self.cache.each(Stay::locked(pages_go), range, |_, word| {
-            // Relaxed: words change under `invalidate`, which the caller holds for writing. Which
-            // lookups find the mark is decided by locks of tables, and by the counts of references.
-            if word.load(Relaxed) != 0 {
-                word.fetch_or(LEAVING, Relaxed);
-                any = true;
-            }
-            ControlFlow::Continue(())
-        });
-        any
-    }
-
-    /// The pages of `range`, which were marked, from the first to the last that somebody besides the cache
-    /// has a reference to. Under `invalidate` held for writing.
-    pub(super) fn marked_in_use(&self, pages_go: &impl Locked, range: PageRange) -> Option<PageRange> {
-        let mut used: Option<PageRange> = None;
-        let _: ControlFlow<()> = self.cache.each(Stay::locked(pages_go), range, |index, word| {
-            // Relaxed: as above.
-            let held = Word(word.load(Relaxed)).held();
-            if held.is_some_and(|pfn| self.files.platform().frame(pfn).refs_of_marked() > 1) {
-                used = Some(PageRange::new(used.map_or(index, |used| used.start), index + 1));
-            }
-            ControlFlow::Continue(())
-        });
-        used
-    }
-
-    /// Drops the pages of `range` that were marked, and zapped, under `invalidate` held for writing. Returns
-    /// how many.
-    pub(super) fn drop_leaving(&self, pages_go: &impl Locked, range: PageRange) -> u64 {
-        let (mut count, mut held) = (0, 0);
-        let _: ControlFlow<()> = self.cache.each(Stay::locked(pages_go), range, |_, word| {
-            // Relaxed: as above.
-            let old = Word(word.load(Relaxed));
-            if old != Word(0) {
-                word.store(0, Relaxed);
-                count += 1;
-            }
-            if let Some(pfn) = old.held() {
-                held += 1;
-                if self.is_direct() {
-                    self.let_go_of(pfn);
-                } else {
-                    self.files.platform().frame(pfn).leave_cache();
-                    self.files.memory().put_frame(pfn);
-                }
-            }
-            ControlFlow::Continue(())
-        });
-        self.pages_went(held);
-        count
-    }
-
-    /// Gives back what the index needs for pages of `range`, as far as there are none any more. Under
-    /// `invalidate` held for writing.
-    pub(crate) fn prune(&self, pages_go: &RwSemWriteGuard<'_, P>, range: PageRange) {
-        self.cache.prune(pages_go, range);
-    }
-
-    /// Indices of the pages of `range` that are in the cache at this moment, ascending, until `f` breaks.
-    /// Under `invalidate`.
-    pub(super) fn each_page<B>(
-        &self,
-        pages_stay: &impl Locked,
-        range: PageRange,
-        mut f: impl FnMut(PageIndex) -> ControlFlow<B>,
-    ) -> ControlFlow<B> {
-        // Relaxed: hints, to be looked up again.
-        self.cache.each(Stay::locked(pages_stay), range, |index, word| {
-            match Word(word.load(Relaxed)).held() {
-                Some(_) => f(index),
-                None => ControlFlow::Continue(()),
-            }
-        })
     }
 
     /// The VMAs that map the file, kept as they are.
@@ -572,31 +329,82 @@ impl<P: Platform> Mapping<P> {
         self.home.edit()
     }
 
-    /// Verifies the tree of VMAs and, where nobody brings or takes pages, their number.
-    ///
-    /// # Panics
-    ///
-    /// If something is wrong, with a description of it.
-    pub fn check(&self) {
-        if let Some(lock) = self.invalidate.try_write() {
-            let mut pages = 0;
-            let _: ControlFlow<()> = self.each_page(&lock, PageRange::ALL, |_| {
-                pages += 1;
-                ControlFlow::Continue(())
-            });
-            assert_eq!(self.present_pages(), pages, "pages of a file were miscounted");
-        }
-        self.mappers().check();
+    /// What the pages of its cache are, and where they are known.
+    pub(crate) fn cache_page(&self) -> CachePage {
+        CachePage { home: self.rmap_word(), shmem: self.is_shmem(), secret: self.is_secret() }
     }
-}
 
-impl<P: Platform> Drop for Mapping<P> {
-    fn drop(&mut self) {
-        let pages = self.drop_leaving(&Alone, PageRange::ALL);
-        if let Some(huge) = &self.huge {
-            huge.cut(self.files().memory(), PageRange::ALL, pages);
-        }
-        self.uncharge_cut(self.size(), 0);
+    /// Its file system can have it mapped by huge pages, or cannot, as at first: then mappings of 2 MiB and
+    /// more go where offset and address agree within huge pages. Of those that are there nothing changes.
+    pub fn align_to_huge_pages(&self, aligns: bool) {
+        // Relaxed: an mmap meanwhile may see either.
+        self.aligns.store(aligns, Relaxed);
+    }
+
+    /// Whether [its mappings are aligned](Self::align_to_huge_pages).
+    pub fn aligns_to_huge_pages(&self) -> bool {
+        // Relaxed: see `align_to_huge_pages`.
+        self.aligns.load(Relaxed)
+    }
+
+    /// It is shared memory in a file of a mounted file system, which says where it has huge pages (tmpfs's
+    /// option `huge`); `None`: it has no name, as at first, and the engine's [`SharedBlocks`] say more.
+    /// What is in the cache stays.
+    pub fn set_mount_huge(&self, huge: Option<SharedHuge>) {
+        // Relaxed, here and below: a fault meanwhile comes before or after.
+        self.mount_huge.store(huge.map_or(NO_MOUNT, |huge| huge as u8), Relaxed);
+    }
+
+    /// What the mount says where it has huge pages.
+    pub fn mount_huge(&self) -> Option<SharedHuge> {
+        let number = self.mount_huge.load(Relaxed);
+        (number != NO_MOUNT).then(|| SharedHuge::of(number))
+    }
+
+    /// Whether it is [secret memory](Self::secret).
+    pub fn is_secret(&self) -> bool {
+        self.kind == Kind::Secret
+    }
+
+    /// Whether a read fault maps its page alone: of secret memory, and of storage.
+    pub(crate) fn is_mapped_singly(&self) -> bool {
+        self.is_direct() || self.is_secret()
+    }
+
+    /// Whether it is [a device of zeroes](Self::zeroes).
+    pub fn is_zeroes(&self) -> bool {
+        self.kind == Kind::Zeroes
+    }
+
+    /// What tells the file from others, in the hash of fault mutexes.
+    #[inline]
+    pub(crate) fn key(&self) -> usize {
+        core::ptr::from_ref(self).addr()
+    }
+
+    /// The size of its pages, if they are huge ones of a pool.
+    pub fn huge_page_size(&self) -> Option<HugePageSize> {
+        self.huge.as_ref().map(|huge| huge.size)
+    }
+
+    /// log2 of the bytes of a page.
+    pub(crate) fn page_shift(&self) -> u32 {
+        self.huge.as_ref().map_or(PAGE_SHIFT, |huge| huge.size.level().shift())
+    }
+
+    /// Shared memory of `size` bytes that has no name. With `committed` all of it is committed from now until
+    /// it ends, else each page while it is in the cache.
+    ///
+    /// # Errors
+    ///
+    /// No memory, or more would be committed than [allowed](Engine::set_overcommit).
+    pub(crate) fn nameless(
+        files: &impl HasFiles<P>,
+        size: u64,
+        committed: bool,
+    ) -> Result<Counted<Self>, NoMemory> {
+        let rule = if committed { Committed::Size } else { Committed::Pages };
+        Self::of_kind_committed(files.files(), Zeroes, size, Kind::Memory, None, false, rule)
     }
 }
 
@@ -604,4 +412,19 @@ impl<P: Platform> Drop for Mapping<P> {
 pub(crate) fn zero<P: Platform>(platform: &P, pfn: Pfn, bytes: Range<u64>) {
     static ZEROES: [u8; PAGE_SIZE as usize] = [0; PAGE_SIZE as usize];
     platform.write_frame(pfn, bytes.start as usize, &ZEROES[..(bytes.end - bytes.start) as usize]);
+}
+
+impl<P: Platform> Shared for Mapping<P> {
+    /// After this nobody comes here from a page any more.
+    fn end(&self) {
+        self.home().clear_mapping();
+        if self.has_store() {
+            self.files().list.remove(self);
+        }
+    }
+}
+
+/// Pages that a file of `bytes` bytes commits, if its size counts.
+pub(super) fn pages_to_commit(bytes: u64) -> PageCount {
+    PageCount::new(bytes.div_ceil(PAGE_SIZE))
 }

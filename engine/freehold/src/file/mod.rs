@@ -20,12 +20,15 @@ mod committed;
 mod contents;
 mod file_list;
 mod files;
+mod fill;
 pub(crate) mod in_place;
 pub(crate) mod kinds;
 mod mapping;
 mod object;
 mod open_file;
 mod pager;
+mod remove;
+mod sealing;
 mod seals;
 
 pub(crate) use cache::{
@@ -34,7 +37,6 @@ pub(crate) use cache::{
     mthp::{Wanted, block_around},
     new_page::NewPage,
 };
-pub(crate) use change::truncate::Copies;
 pub use files::{Files, HasFiles};
 pub(crate) use kinds::{driver::Run, special::Asked};
 pub use kinds::{
@@ -44,12 +46,12 @@ pub use kinds::{
     special::{Caching, Frames, HookFault, Special, VmOps},
 };
 pub use mapping::{FillError, Mapping};
-pub(crate) use mapping::{Kind, zero};
+pub(crate) use mapping::{Kind, MAX_BYTES, zero};
 pub use object::Object;
-pub(crate) use open_file::MAX_BYTES;
 pub use open_file::{File, FileAccess};
 pub use pager::{IoError, Pager, Zeroes};
+pub(crate) use remove::Copies;
 pub use seals::Seals;
 pub(crate) use seals::Writing;
 
-pub use crate::vma::VmaInfo;
+pub use crate::vma::info::VmaInfo;

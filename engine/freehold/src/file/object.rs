@@ -1,13 +1,7 @@
 //! [`Object`]: what lies behind the addresses of a VMA.
 
 use super::{kinds::special::Special, mapping::Mapping, open_file::File};
-use crate::vma::VmaInfo;
-use crate::{
-    counted::{Counted, Shared},
-    platform::Platform,
-    vma::{Vma, flags::VmFlags},
-};
-use freehold_vmspace::VmSpace;
+use crate::{counted::Counted, platform::Platform, vma::flags::VmFlags};
 
 /// What lies behind the addresses of a VMA.
 pub enum Object<P: Platform> {
@@ -19,17 +13,6 @@ pub enum Object<P: Platform> {
     File(Counted<File<P>>),
     /// Frames that the engine does not own, by an embedder's hooks.
     Special(Counted<Special<P>>),
-}
-
-impl<P: Platform> Shared for File<P> {}
-impl<P: Platform> Shared for Mapping<P> {
-    /// After this nobody comes here from a page any more.
-    fn end(&self) {
-        self.home().clear_mapping();
-        if self.has_store() {
-            self.files().list.remove(self);
-        }
-    }
 }
 
 impl<P: Platform> Clone for Object<P> {
@@ -54,17 +37,6 @@ impl<P: Platform> Object<P> {
             }
             (Object::Special(a), Object::Special(b)) => Counted::same(a, b),
             _ => false,
-        }
-    }
-
-    /// Whether `vma`, which maps this, may be cut at `at`. At its ends there is nothing to cut.
-    pub fn may_split(&self, vma: &Vma<P>, at: u64) -> bool {
-        match self {
-            Object::Anonymous | Object::Zeroes(_) => true,
-            Object::File(file) => at.is_multiple_of(file.mapping().page_bytes()),
-            Object::Special(special) => {
-                at <= vma.start() || vma.end() <= at || special.ops().may_split(&VmaInfo::of(vma), at)
-            }
         }
     }
 
@@ -144,17 +116,18 @@ impl<P: Platform> Object<P> {
         }
     }
 
-    /// Tells the hooks of a special mapping that `vma` maps it from now on.
-    pub(crate) fn open_hook(&self, vm: &VmSpace<P>, vma: &Vma<P>) {
-        if let Object::Special(special) = self {
-            special.ops().open(vm.mmu(), &VmaInfo::of(vma));
-        }
+    /// Whether it is anonymous memory, of a device of zeroes or not.
+    pub fn is_anonymous(&self) -> bool {
+        matches!(self, Object::Anonymous | Object::Zeroes(_))
     }
 
-    /// Tells them that `vma`, which was opened, is over.
-    pub(crate) fn close_hook(&self, vm: &VmSpace<P>, vma: &Vma<P>) {
-        if let Object::Special(special) = self {
-            special.ops().close(vm.mmu(), &VmaInfo::of(vma));
+    /// Whether mappings of it go where huge pages may begin, by their offsets. Of a device of zeroes only
+    /// private ones do.
+    pub(crate) fn aligns(&self, shared: bool) -> bool {
+        match self {
+            Object::Zeroes(file) => !shared && file.mapping().aligns_to_huge_pages(),
+            Object::File(file) => file.mapping().aligns_to_huge_pages(),
+            Object::Anonymous | Object::Special(_) => false,
         }
     }
 }

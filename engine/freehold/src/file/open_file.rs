@@ -1,10 +1,16 @@
 //! An open file: what a descriptor refers to, as far as mapping it goes.
 
 use super::{Driver, Mapping, Segment};
-use crate::file::HasFiles;
-use crate::{PAGE_SHIFT, counted::Counted, error::NoMemory, platform::Platform};
+use crate::{
+    PAGE_SHIFT,
+    counted::{Counted, Shared},
+    error::NoMemory,
+    file::{HasFiles, Kind, MAX_BYTES, Zeroes},
+    hugetlb::state::huge_file::HugeFile,
+    platform::Platform,
+};
 use allocator_api2::{boxed::Box, unsize_box, vec::Vec};
-use freehold_vmspace::{PageIndex, PageRange};
+use freehold_vmspace::{HugePageSize, PageIndex, PageRange};
 
 /// What an open file permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,9 +35,6 @@ impl FileAccess {
     pub const READ_WRITE: FileAccess = FileAccess { write: true, ..FileAccess::READ };
 }
 
-/// Largest size of a file in bytes.
-pub(crate) const MAX_BYTES: u64 = i64::MAX as u64;
-
 /// An open file. Two descriptors that were opened apart are two `File`s over one [`Mapping`]; neighbouring
 /// VMAs merge only over the same `File`. Nothing in it changes.
 pub struct File<P: Platform> {
@@ -44,6 +47,8 @@ pub struct File<P: Platform> {
     /// UTF-8.
     name: Box<[u8]>,
 }
+
+impl<P: Platform> Shared for File<P> {}
 
 impl<P: Platform> File<P> {
     /// Opens `mapping`; `name` is what reports call it.
@@ -159,6 +164,21 @@ impl<P: Platform> File<P> {
     /// device of zeroes goes as far as offsets do.
     pub fn fits(&self, pgoff: PageIndex, pages: u64) -> bool {
         fits(if self.mapping.is_zeroes() { u64::MAX } else { MAX_BYTES }, pgoff, pages)
+    }
+
+    /// What a MAP_HUGETLB mapping of `bytes` bytes maps: a fresh file that has no other name.
+    ///
+    /// # Errors
+    ///
+    /// No memory.
+    pub(crate) fn anonymous_huge(
+        files: &impl HasFiles<P>,
+        page: HugePageSize,
+        bytes: u64,
+    ) -> Result<Counted<Self>, NoMemory> {
+        let huge = Some(HugeFile::new(page));
+        let mapping = Mapping::of_kind(files.files(), Zeroes, bytes, Kind::Memory, huge, false)?;
+        File::new(&mapping, FileAccess::READ_WRITE, "/anon_hugepage (deleted)")
     }
 }
 

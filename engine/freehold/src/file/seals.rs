@@ -20,10 +20,7 @@ use crate::{
     counted::Counted, error::SealError, platform::Platform, vma::flags::VmFlags, wait::grace_period,
 };
 use bitflags::bitflags;
-use freehold_sync::atomic::{
-    AtomicU32, AtomicU64,
-    Ordering::{Acquire, Relaxed, Release},
-};
+use freehold_sync::atomic::Ordering::{Relaxed, Release};
 use freehold_vmspace::PageRange;
 
 bitflags! {
@@ -50,54 +47,8 @@ impl Seals {
     const ANY_WRITE: Seals = Seals::WRITE.union(Seals::FUTURE_WRITE);
 }
 
-/// Nobody may map the file for writing.
-const DENIED: u64 = u64::MAX;
 /// How often the pages are looked at before another holder of one counts as a writer.
 const ROUNDS: usize = 5;
-
-/// What a file keeps of its seals.
-pub(super) struct Sealing {
-    /// Whether seals can be had at all. Fixed.
-    possible: bool,
-    seals: AtomicU32,
-    /// See the module's table.
-    writers: AtomicU64,
-}
-
-impl Sealing {
-    /// Of a file that can, or cannot, be sealed.
-    pub fn new(possible: bool) -> Self {
-        Sealing { possible, seals: AtomicU32::new(0), writers: AtomicU64::new(0) }
-    }
-
-    fn seals(&self) -> Seals {
-        // Acquire pairs with the release in `add_seals`.
-        Seals::from_bits_retain(self.seals.load(Acquire))
-    }
-
-    /// One more that can write, unless that is denied.
-    fn allow(&self) -> bool {
-        let mut seen = self.writers.load(Relaxed);
-        while seen != DENIED {
-            // Relaxed, as wherever this counts up: what it guards, locks order.
-            match self.writers.compare_exchange_weak(seen, seen + 1, Relaxed, Relaxed) {
-                Ok(_) => return true,
-                Err(now) => seen = now,
-            }
-        }
-        false
-    }
-
-    fn leave(&self) {
-        // Release pairs with the acquire in `deny`: stores through the mapping come before the seal.
-        self.writers.fetch_sub(1, Release);
-    }
-
-    fn deny(&self) -> bool {
-        // Acquire: as above.
-        self.writers.compare_exchange(0, DENIED, Acquire, Relaxed).is_ok()
-    }
-}
 
 /// An mmap that will be able to write: nobody seals the file meanwhile.
 pub(crate) struct Writing<P: Platform>(Counted<Mapping<P>>);

@@ -13,7 +13,7 @@
 //! or takes one away and flushes its own processors alone, unshares first, and must then stay alone until
 //! done ([`ClosedTables`]). As long as a VMA [allows sharing](HugetlbVma) others may share its tables, and
 //! it theirs; but in no VMA of a file while a walk over all of them waits for one that is busy
-//! ([`apart`](crate::file::kinds::huge::HugeFile)).
+//! ([`apart`](crate::hugetlb::state::huge_file::HugeFile)).
 //!
 //! | call | is alone because |
 //! | --- | --- |

@@ -1,7 +1,7 @@
 //! What one mapping is, and the mappings of one address space by their addresses.
 #![expect(unsafe_code, reason = "mappings are linked by pointers")]
 
-use super::state::region::RegionUse;
+use super::region::RegionUse;
 use crate::{PAGE_SHIFT, counted::Counted, file::File, platform::Platform, space::Prot};
 use allocator_api2::boxed::Box;
 use core::{marker::PhantomData, mem::offset_of, ops::Range, ptr::NonNull};

@@ -1,10 +1,10 @@
 //! mmap without an MMU: where a mapping's frames come from.
 
-use super::state::{
-    Regions,
+use super::{
+    NoMmuSpace, Regions,
+    area::Area,
     region::{FilePages, RegionUse},
 };
-use super::{NoMmuSpace, area::Area};
 use crate::{
     PAGE_SHIFT, PAGE_SIZE,
     counted::Counted,

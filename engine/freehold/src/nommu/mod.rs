@@ -45,15 +45,15 @@
 //!
 //! A file and its regions lead to each other. [`Mapping`](crate::file::Mapping) has the tree of its regions
 //! (`Mapping.regions`) and asks it (`FileRegions::may_lose`) before a truncation, a punch or failed memory
-//! takes a page; so regions are in `nommu/state`, below this module. In the other direction a
-//! region is linked into that tree, and a text is found in it. The tree of a file that does not know the type
-//! of its nodes would be an unsafe interface. Besides, mapping a file uses what is not public:
+//! takes a page; so what a file knows of a region is in `nommu/state`, below files. In the other direction a
+//! region is linked into that tree, and a text is found in it. Besides, mapping a file uses what is not
+//! public:
 //!
 //! | item | for |
 //! | --- | --- |
 //! | `Mapping::pages_stay`, `Mapping::lay_out_and_stay`, and `PagesStay`, which both return | finding or copying the file's pages while none goes (rule 2) |
 //! | `Mapping::begin_writing` and `Writing` | seals |
-//! | `Mapping::end`, `File::driver`, `Engine::is` | what cannot be mapped |
+//! | `Mapping::end`, `File::driver`, `Engine::owns` | what cannot be mapped |
 //! | [`FillError`](crate::file::FillError) turned into [`MmapError`](crate::error::MmapError) | a conversion that only the crate of both can have |
 //!
 //! # Example
@@ -79,9 +79,11 @@
 mod area;
 mod mmap;
 mod munmap;
+mod region;
+mod regions;
 pub(crate) mod state;
 
-pub use state::{RegionCounts, Regions};
+pub use regions::{RegionCounts, Regions};
 
 use crate::{
     counted::{Counted, Shared},

@@ -1,6 +1,6 @@
 //! munmap without an MMU: a whole mapping, or a part of anonymous memory.
 
-use super::state::region::{Region, Source};
+use super::region::{Region, Source};
 use super::{
     NoMmuSpace,
     area::{Area, Areas},

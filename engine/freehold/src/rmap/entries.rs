@@ -4,9 +4,16 @@
 //! The names are Linux's. Each is found by the number of a frame, which may hold another page, or none, by
 //! the time it is looked at; then there is nothing to be done.
 
-use super::tree::{Mapper, VmaTree, Which};
-use super::walk::{AnyRmapRoot, find_rmap_root};
-use crate::{Pfn, VirtAddr, engine::Engine, platform::Platform, vma::flags::VmFlags};
+use super::{
+    tree::{Mapper, RmapKind, VmaTree},
+    walk::{AnyRmapRoot, find_rmap_root},
+};
+use crate::{
+    Pfn, VirtAddr,
+    engine::Engine,
+    platform::Platform,
+    vma::{Vma, flags::VmFlags},
+};
 use freehold_pagetable::{Level, Pte};
 use freehold_vmspace::{PageIndex, PageRange};
 
@@ -93,7 +100,7 @@ impl<P: Platform> Engine<P> {
     fn count_file_places(
         &self,
         pfn: Pfn,
-        f: impl Fn(&Mapper<'_, P>, VirtAddr) -> bool,
+        f: impl Fn(&Mapper<'_, P, Vma<P>>, VirtAddr) -> bool,
     ) -> Result<u64, PageError> {
         let page = self.page(pfn).ok_or(PageError::NoPage)?;
         let AnyRmapRoot::File(_) = page.home else { return Err(PageError::Anonymous) };
@@ -112,7 +119,7 @@ impl<P: Platform> Engine<P> {
 }
 
 /// `None`: the lock cannot be had at once.
-fn count_accessed<P: Platform, W: Which>(home: &VmaTree<P, W>, index: PageIndex, pfn: Pfn) -> Option<u64> {
+fn count_accessed<P: Platform, W: RmapKind>(home: &VmaTree<P, W>, index: PageIndex, pfn: Pfn) -> Option<u64> {
     let lookups = home.try_read()?;
     let used = lookups
         .mappers(PageRange::one(index))

@@ -2,10 +2,10 @@
 #![expect(unsafe_code, reason = "finds what a frame's record names by an address")]
 
 use super::tree::{
-    AnonPages, IMmap, Mapper, VmaTree, Which,
+    AnonPages, IMmap, Mapper, RmapKind, VmaTree,
     root::{FILE, RmapRoot, RmapRootRef},
 };
-use crate::{Pfn, VirtAddr, counted::Counted, engine::Engine, file::Mapping, platform::Platform};
+use crate::{Pfn, VirtAddr, counted::Counted, engine::Engine, file::Mapping, platform::Platform, vma::Vma};
 use core::ptr::NonNull;
 use freehold_pagetable::{LeafGuard, Level};
 use freehold_vmspace::{PageIndex, PageRange, frame::Frame};
@@ -86,7 +86,7 @@ impl<P: Platform> Engine<P> {
     fn keep_mapped(&self, pfn: Pfn, level: Level, home: &VmaTree<P, AnonPages>, index: PageIndex) -> bool {
         let lookups = home.read();
         // A page of another engine on the same platform is none here.
-        let own = |mapper: &Mapper<'_, P>| Counted::same(self.memory(), mapper.vm.memory());
+        let own = |mapper: &Mapper<'_, P, Vma<P>>| Counted::same(self.memory(), mapper.vm.memory());
         lookups.mappers(PageRange::one(index)).filter(own).any(|mapper| {
             let frame = |_: &mut LeafGuard<'_, P::Format, P>| self.platform().frame(pfn).get();
             mapper.vm.with_entry(VirtAddr::new(mapper.range.start()), level, pfn, frame).is_some()
@@ -128,7 +128,7 @@ pub(super) fn find_rmap_root<P: Platform>(frame: &Frame) -> Option<(AnyRmapRoot<
 /// # Safety
 ///
 /// As for [`RmapRoot::find`], if the address is not 0.
-unsafe fn find<P: Platform, W: Which>(rcu: &P::RcuGuard, at: usize) -> Option<RmapRootRef<P, W>> {
+unsafe fn find<P: Platform, W: RmapKind>(rcu: &P::RcuGuard, at: usize) -> Option<RmapRootRef<P, W>> {
     let home = NonNull::new(core::ptr::with_exposed_provenance_mut::<RmapRoot<P, W>>(at))?;
     // SAFETY: the caller's promise.
     unsafe { RmapRoot::find(rcu, home) }
@@ -165,7 +165,7 @@ impl<P: Platform> Page<'_, P> {
     /// # Locks
     ///
     /// The home's lock for reading, meanwhile.
-    pub fn each_place(&self, mut f: impl FnMut(&Mapper<'_, P>)) {
+    pub fn each_place(&self, mut f: impl FnMut(&Mapper<'_, P, Vma<P>>)) {
         let pages = PageRange::one(self.index);
         match &self.home {
             AnyRmapRoot::Anon(home) => home.read().mappers(pages).for_each(|mapper| f(&mapper)),

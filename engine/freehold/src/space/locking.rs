@@ -394,7 +394,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     #[inline(always)]
     pub(crate) fn attach<'g>(&'g self, vma: &'g Vma<P>) -> VmaWrite<'g, P> {
         self.locked.attach(vma, &self.right);
-        vma.object().open_hook(&self.space.vm, vma);
+        vma.open_hook(&self.space.vm);
         VmaWrite { vma }
     }
 

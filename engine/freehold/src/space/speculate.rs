@@ -49,7 +49,7 @@ impl<P: Platform> AddressSpace<P> {
             // SAFETY: found within `rcu`, which outlives the look.
             Lookup::Found(found) => match unsafe { decode::<P>(&found) } {
                 TreeEntry::Vma(vma) => {
-                    Some((VmaInfo::of_unlocked(vma).ok_or(NeedMmapLock::Busy)?, vma.file_home()))
+                    Some((vma.info_unlocked().ok_or(NeedMmapLock::Busy)?, vma.file_home()))
                 }
                 TreeEntry::Closing(_) | TreeEntry::Fence(_) => None,
             },
@@ -75,7 +75,7 @@ impl<P: Platform> AddressSpace<P> {
         let looked = self.speculate(&P::rcu_read(), addr).map(|seen| seen.map(|seen| seen.info));
         match looked {
             Ok(info) => info,
-            Err(_) => self.find_vma(addr).map(|vma| VmaInfo::of(&vma)),
+            Err(_) => self.find_vma(addr).map(|vma| vma.info()),
         }
     }
 }

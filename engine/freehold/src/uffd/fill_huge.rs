@@ -16,10 +16,11 @@ use crate::{
     PAGE_SIZE, Pfn,
     error::UffdError,
     fault::WaitFor,
-    file::{FillError, NewPage, kinds::huge::NotMade},
+    file::{FillError, NewPage},
     hugetlb::{
         fault::place::{HugePlace, Lacking},
         sharing::SharedTablesGuard,
+        state::huge_file::NotMade,
     },
     platform::Platform,
 };

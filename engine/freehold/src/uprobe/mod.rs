@@ -41,7 +41,7 @@ use crate::{
     file::{FillError, Mapping},
     platform::Platform,
     rmap::tree::{IMmap, root::RmapRoot},
-    space::{AddressSpace, VmaInfo},
+    space::AddressSpace,
     wait::grace_period,
 };
 use arrayvec::ArrayVec;
@@ -97,7 +97,7 @@ impl<P: Platform> AddressSpace<P> {
         drop(rcu);
         let vma = self.find_vma(addr)?;
         let file = vma.object().file().filter(|_| may_show(vma.flags()))?;
-        hit(file.mapping().home(), VmaInfo::of(&vma).offset_of(addr), &P::rcu_read())
+        hit(file.mapping().home(), vma.info().offset_of(addr), &P::rcu_read())
     }
 }
 

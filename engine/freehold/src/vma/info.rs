@@ -1,8 +1,7 @@
 //! What is told of a VMA to callers that have no lock on it.
 
 use super::flags::VmFlags;
-use crate::vma::Vma;
-use crate::{PAGE_SHIFT, PAGE_SIZE, platform::Platform};
+use crate::{PAGE_SHIFT, PAGE_SIZE};
 use freehold_vmspace::{PageCount, PageIndex, UserRange};
 
 /// A copy of what describes a VMA, as it was at one moment: for hooks, and for callers that looked without a
@@ -18,17 +17,6 @@ pub struct VmaInfo {
 }
 
 impl VmaInfo {
-    pub(crate) fn of<P: Platform>(vma: &Vma<P>) -> Self {
-        VmaInfo { range: vma.range(), pgoff: vma.pgoff(), flags: vma.flags() }
-    }
-
-    /// The same of a VMA that may be changing: none where its bounds are not of one moment, as far as can be
-    /// seen.
-    pub(crate) fn of_unlocked<P: Platform>(vma: &Vma<P>) -> Option<Self> {
-        let range = UserRange::try_new(vma.start(), vma.end())?;
-        Some(VmaInfo { range, pgoff: vma.pgoff(), flags: vma.flags() })
-    }
-
     /// Pages.
     pub fn pages(&self) -> PageCount {
         self.range.pages()

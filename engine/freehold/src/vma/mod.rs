@@ -24,12 +24,13 @@
 
 mod anon_vma;
 pub mod flags;
-mod info;
+pub(crate) mod info;
 pub(crate) mod locked_list;
 #[cfg(all(test, loom))]
 mod loom_tests;
 pub mod merge;
 pub mod owned;
+mod rmap_node;
 pub mod slab;
 
 pub use anon_vma::AnonId;
@@ -355,5 +356,42 @@ impl<P: Platform> Vma<P> {
 
     pub(crate) fn set_policy(&self, policy: u64) {
         self.policy.store(policy, Relaxed);
+    }
+
+    /// Returns a description of it, for hooks and for callers without a lock.
+    pub(crate) fn info(&self) -> VmaInfo {
+        VmaInfo { range: self.range(), pgoff: self.pgoff(), flags: self.flags() }
+    }
+
+    /// Returns a description of it while it may be changing; none where its bounds are not of one moment, as
+    /// far as can be seen.
+    pub(crate) fn info_unlocked(&self) -> Option<VmaInfo> {
+        let range = UserRange::try_new(self.start(), self.end())?;
+        Some(VmaInfo { range, pgoff: self.pgoff(), flags: self.flags() })
+    }
+
+    /// Returns true if it may be cut at `at`. At its ends there is nothing to cut.
+    pub(crate) fn may_split(&self, at: u64) -> bool {
+        match self.object() {
+            Object::Anonymous | Object::Zeroes(_) => true,
+            Object::File(file) => at.is_multiple_of(file.mapping().page_bytes()),
+            Object::Special(special) => {
+                at <= self.start() || self.end() <= at || special.ops().may_split(&self.info(), at)
+            }
+        }
+    }
+
+    /// Tells the hooks of a special mapping that this VMA maps it from now on.
+    pub(crate) fn open_hook(&self, vm: &VmSpace<P>) {
+        if let Object::Special(special) = self.object() {
+            special.ops().open(vm.mmu(), &self.info());
+        }
+    }
+
+    /// Tells the hooks of a special mapping that this VMA is over.
+    pub(crate) fn close_hook(&self, vm: &VmSpace<P>) {
+        if let Object::Special(special) = self.object() {
+            special.ops().close(vm.mmu(), &self.info());
+        }
     }
 }

@@ -474,8 +474,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         if !self.may_have_vmas(4) {
             return Err(MremapError::TooManyVmas);
         }
-        let object = source.object();
-        if !object.may_split(source, request.addr) || !object.may_split(source, end) {
+        if !source.may_split(request.addr) || !source.may_split(end) {
             return Err(MremapError::Invalid);
         }
         let kept = if request.keeps_source() { 0 } else { request.old_len };

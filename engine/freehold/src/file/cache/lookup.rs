@@ -1,8 +1,12 @@
 //! Looking for pages in a file's cache, and keeping what was found.
 
 use super::{entry::Word, radix::Stay};
-use crate::file::Mapping;
-use crate::{Pfn, platform::Platform};
+use crate::{
+    Pfn,
+    error::NoMemory,
+    file::{LOST, Mapping, cache::radix::Locked},
+    platform::Platform,
+};
 use core::ops::{ControlFlow, Deref};
 use freehold_sync::{
     Killed, RwSemReadGuard,
@@ -156,5 +160,65 @@ impl<P: Platform> Mapping<P> {
         // Before the reference may be given back, which may be the last.
         drop(rcu);
         is_still.then_some(page)
+    }
+
+    /// The word of a page, made if need be.
+    pub(crate) fn cache_word<'m>(
+        &'m self,
+        lock: &'m impl Locked,
+        index: PageIndex,
+    ) -> Result<&'m AtomicU64, NoMemory> {
+        Ok(self.cache.make(lock, index)?)
+    }
+
+    /// The word of a page that is, or was, in the cache.
+    pub(crate) fn word<'m>(&'m self, lock: &'m impl Locked, index: PageIndex) -> Option<&'m AtomicU64> {
+        self.cache.get(Stay::locked(lock), index)
+    }
+
+    /// The word of the page `index` if that is in this frame, as it stays under `invalidate` held for
+    /// writing; or held for reading, with the frame locked.
+    pub(crate) fn word_of<'m>(
+        &'m self,
+        lock: &'m impl Locked,
+        index: PageIndex,
+        pfn: Pfn,
+    ) -> Option<&'m AtomicU64> {
+        // Acquire pairs with the release of the task that put it there.
+        self.word(lock, index).filter(|word| Word(word.load(Acquire)).visible() == Some(pfn))
+    }
+
+    /// Indices of the pages of `range` that are in the cache at this moment, ascending, until `f` breaks.
+    /// Under `invalidate`.
+    pub(in crate::file) fn each_page<B>(
+        &self,
+        pages_stay: &impl Locked,
+        range: PageRange,
+        mut f: impl FnMut(PageIndex) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
+        // Relaxed: hints, to be looked up again.
+        self.cache.each(Stay::locked(pages_stay), range, |index, word| {
+            match Word(word.load(Relaxed)).held() {
+                Some(_) => f(index),
+                None => ControlFlow::Continue(()),
+            }
+        })
+    }
+
+    /// Whether nothing is, or was, in the cache of these pages.
+    pub(in crate::file) fn is_absent(&self, stay: Stay<'_>, pages: PageRange) -> bool {
+        // Relaxed: a hint, or words change under the lock. One that is lost is there, too.
+        let absent = |_, word: &AtomicU64| match word.load(Relaxed) {
+            0 => ControlFlow::Continue(()),
+            _ => ControlFlow::Break(()),
+        };
+        self.cache.each(stay, pages, absent).is_continue()
+    }
+
+    /// Whether the memory of a page failed, so that nobody gets it.
+    pub(crate) fn is_lost(&self, index: PageIndex) -> bool {
+        let rcu = P::rcu_read();
+        // Relaxed: nothing is followed that the word names.
+        self.cache.get(Stay::within::<P>(&rcu), index).is_some_and(|word| word.load(Relaxed) == LOST)
     }
 }

@@ -10,29 +10,27 @@
 //! what takes, copies or moves a page needs to know of no block. What a word says of its block is a hint for
 //! a fault that maps it: pages of it may be missing.
 
-use super::entry::Word;
-use super::radix::{Locked, Stay};
-use crate::file::change::truncate::Copies;
-use crate::file::mapping::{FillError, Mapping};
+use super::{
+    entry::Word,
+    radix::{Locked, Stay},
+};
 use crate::{
-    file::kinds::shmem_huge::{SharedBlocks, SharedHuge, Sizes, largest_first},
+    file::{
+        kinds::shmem_huge::{SharedBlocks, Sizes, largest_first},
+        mapping::{FillError, Mapping},
+    },
     platform::Platform,
 };
-use core::ops::{ControlFlow, Range};
+use core::ops::ControlFlow;
 use freehold_sync::{
     RwSemWriteGuard,
-    atomic::{
-        AtomicU64,
-        Ordering::{Acquire, Relaxed, Release},
-    },
+    atomic::Ordering::{Acquire, Relaxed, Release},
 };
 
 use freehold_vmspace::{PageCount, PageIndex, PageRange, Run};
 
 /// Pages of the largest block.
 const MOST: PageCount = PageCount::of_bytes(SharedBlocks::LARGEST);
-/// No mount has said anything.
-pub(in crate::file) const NO_MOUNT: u8 = u8::MAX;
 
 /// A page that is to come into its file's cache.
 #[derive(Clone, Copy, Debug)]
@@ -68,20 +66,6 @@ pub(crate) fn block_around(index: PageIndex, pages: PageCount) -> PageRange {
 }
 
 impl<P: Platform> Mapping<P> {
-    /// It is shared memory in a file of a mounted file system, which says where it has huge pages (tmpfs's
-    /// option `huge`); `None`: it has no name, as at first, and the engine's [`SharedBlocks`] say more.
-    /// What is in the cache stays.
-    pub fn set_mount_huge(&self, huge: Option<SharedHuge>) {
-        // Relaxed, here and below: a fault meanwhile comes before or after.
-        self.mount_huge.store(huge.map_or(NO_MOUNT, |huge| huge as u8), Relaxed);
-    }
-
-    /// What the mount says where it has huge pages.
-    pub fn mount_huge(&self) -> Option<SharedHuge> {
-        let number = self.mount_huge.load(Relaxed);
-        (number != NO_MOUNT).then(|| SharedHuge::of(number))
-    }
-
     /// Brings a page inside the file into the cache, unless it is there, and the largest block with it that
     /// may come and has room.
     ///
@@ -110,16 +94,6 @@ impl<P: Platform> Mapping<P> {
             let inside = PageRange::new(block.start, block.end.min(end));
             self.add_run(&pages_stay, inside, block.len().get().ilog2()).is_ok()
         }))
-    }
-
-    /// Whether nothing is, or was, in the cache of these pages.
-    pub(in crate::file) fn is_absent(&self, stay: Stay<'_>, pages: PageRange) -> bool {
-        // Relaxed: a hint, or words change under the lock. One that is lost is there, too.
-        let absent = |_, word: &AtomicU64| match word.load(Relaxed) {
-            0 => ControlFlow::Continue(()),
-            _ => ControlFlow::Break(()),
-        };
-        self.cache.each(stay, pages, absent).is_continue()
     }
 
     /// Puts pages, of which none is there, into the cache, in frames that follow each other, as their store
@@ -166,19 +140,6 @@ impl<P: Platform> Mapping<P> {
         word.visible().map(|_| block_around(index, PageCount::block(word.order())))
     }
 
-    /// Pages of `cut` go, in whole or in part: of the blocks of which others stay smaller ones are left, and
-    /// nobody maps these any more, as on Linux. Copies stay.
-    pub(crate) fn split_blocks(&self, pages_go: &RwSemWriteGuard<'_, P>, cut: PageRange) {
-        if !self.is_shmem() || cut.is_empty() {
-            return;
-        }
-        for edge in [cut.start, cut.end - 1] {
-            if let Some(block) = self.split_block(pages_go, edge, cut) {
-                self.unmap(block, Copies::Stay);
-            }
-        }
-    }
-
     /// As for all of them, for the block that page `at` is part of, and without a look at the VMAs that map
     /// it. None: there is nothing to split.
     pub(crate) fn split_block(
@@ -205,15 +166,6 @@ impl<P: Platform> Mapping<P> {
             ControlFlow::Continue(())
         });
         Some(block)
-    }
-
-    /// Bytes of one page are about to become zeroes: a block that it is part of is split.
-    pub(in crate::file) fn split_at_bytes(&self, bytes: &Range<u64>) {
-        let index = PageIndex::of_byte(bytes.start);
-        let alone = |block: PageRange| block.len() == PageCount::ONE;
-        if !self.block_of(&P::rcu_read(), index).is_none_or(alone) {
-            self.split_blocks(&self.invalidate.write(), PageRange::one(index));
-        }
     }
 }
 

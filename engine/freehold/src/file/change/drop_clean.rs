@@ -15,14 +15,17 @@
 //! All under the invalidate lock held for writing, which is tried for: pagers run with it held for reading. A
 //! fault that comes to a page in between waits for it, and then finds the page, or reads it again.
 
-use crate::file::{
-    Mapping,
-    cache::{
-        entry::{LEAVING, Word},
-        radix::Stay,
+use crate::{
+    Pfn,
+    file::{
+        Mapping,
+        cache::{
+            entry::{LEAVING, Word},
+            radix::Stay,
+        },
     },
+    platform::Platform,
 };
-use crate::{Pfn, platform::Platform};
 use arrayvec::ArrayVec;
 use core::ops::ControlFlow;
 use freehold_sync::{

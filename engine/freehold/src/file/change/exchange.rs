@@ -1,13 +1,17 @@
 //! Another frame for a page of a file.
 
-use crate::file::{
-    Mapping,
-    cache::{
-        entry::{LEAVING, Word},
-        radix::Locked,
+use crate::{
+    PAGE_SIZE, Pfn,
+    error::MigrateError,
+    file::{
+        Mapping,
+        cache::{
+            entry::{LEAVING, Word},
+            radix::Locked,
+        },
     },
+    platform::Platform,
 };
-use crate::{PAGE_SIZE, Pfn, error::MigrateError, platform::Platform};
 use freehold_sync::atomic::Ordering::{Relaxed, Release};
 use freehold_vmspace::PageIndex;
 

@@ -3,4 +3,6 @@
 mod drop_clean;
 mod exchange;
 mod revoke;
-pub(super) mod truncate;
+mod truncate;
+mod unmap;
+mod write_back;

@@ -12,10 +12,12 @@
 //! walk meets the entry, since the VMA was linked before; changed, it asks again. Nobody waits for a hook, so
 //! the driver may hold locks that its hooks take.
 
-use super::truncate::Copies;
-use crate::file::{Asked, mapping::Mapping};
-use crate::{platform::Platform, wait::grace_period};
-use freehold_sync::atomic::Ordering::{Acquire, Release};
+use crate::{
+    file::{Copies, mapping::Mapping},
+    platform::Platform,
+    wait::grace_period,
+};
+use freehold_sync::atomic::Ordering::Release;
 use freehold_vmspace::PageRange;
 
 impl<P: Platform> Mapping<P> {
@@ -35,15 +37,5 @@ impl<P: Platform> Mapping<P> {
         self.revoked.fetch_add(1, Release);
         grace_period::<P>();
         self.unmap(pages, if copies { Copies::Go } else { Copies::Stay });
-    }
-
-    /// To be called before a hook is asked for frames.
-    pub(crate) fn asking(&self) -> Asked<'_, P> {
-        Asked { of: Some((self, self.revocations())) }
-    }
-
-    /// How often something was revoked.
-    pub(in crate::file) fn revocations(&self) -> u64 {
-        self.revoked.load(Acquire)
     }
 }

@@ -18,27 +18,18 @@
 //! file, and so raises no count, asks by [`is_inside`](Mapping::is_inside) under the lock of its table
 //! whether the file still goes that far; a fence there, and one before the zap, are as good.
 
-use crate::file::{
-    cache::{lookup::CachedPage, radix::Stay},
-    mapping::{FillError, Mapping, zero},
+use crate::{
+    PAGE_SIZE,
+    file::{
+        Copies, MAX_BYTES,
+        cache::radix::Stay,
+        mapping::{FillError, Mapping, zero},
+    },
+    platform::Platform,
 };
-use crate::{PAGE_SHIFT, PAGE_SIZE, platform::Platform, vma::Vma};
 use core::ops::Range;
-use freehold_pagetable::VirtAddr;
-use freehold_sync::{
-    RwSemWriteGuard,
-    atomic::{Ordering::SeqCst, fence},
-};
-use freehold_vmspace::{PageIndex, PageRange, Zap};
-
-/// What a cut takes besides pages of the file.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Copies {
-    /// Private copies too: beyond the end of a file nothing may be mapped.
-    Go,
-    /// Private copies stay: they have nothing to do with the file any more.
-    Stay,
-}
+use freehold_sync::RwSemWriteGuard;
+use freehold_vmspace::{PageCount, PageIndex, PageRange};
 
 impl<P: Platform> Mapping<P> {
     /// Gives the file a new size. What lies beyond is gone, from page tables too, private copies included; an
@@ -54,7 +45,7 @@ impl<P: Platform> Mapping<P> {
     /// The file's content and invalidate locks for writing, its i_mmap lock for reading, the tables' locks
     /// one at a time. The caller holds no lock of an address space.
     pub fn truncate(&self, size: u64) -> Result<(), FillError> {
-        if size > crate::file::open_file::MAX_BYTES {
+        if size > MAX_BYTES {
             return Err(FillError::BeyondEnd);
         }
         let unit = self.page_bytes();
@@ -95,7 +86,7 @@ impl<P: Platform> Mapping<P> {
         self.publish_size(size);
         self.uncharge_cut(old, size);
         self.split_blocks(&pages_go, (size / PAGE_SIZE..old.div_ceil(PAGE_SIZE)).into());
-        self.cut(&pages_go, gone, Copies::Go);
+        self.cut(&pages_go, gone, Copies::Go, |pages| self.unmap(pages, Copies::Go));
         if let Some(last) = last {
             let platform = self.files().platform();
             zero(platform, *last, size % PAGE_SIZE..PAGE_SIZE);
@@ -143,112 +134,30 @@ impl<P: Platform> Mapping<P> {
         self.regions.may_lose(gone)?;
         self.prepare_cut()?;
         self.split_blocks(&pages_go, (start / PAGE_SIZE..end.div_ceil(PAGE_SIZE)).into());
-        self.cut(&pages_go, gone, Copies::Stay);
+        self.cut(&pages_go, gone, Copies::Stay, |pages| self.unmap(pages, Copies::Stay));
         drop(pages_go);
         edges.try_for_each(|edge| self.zero_part(edge))
     }
 
-    /// The page of which a part is to become zeroes. `None`: it is absent from shared memory that reads as
-    /// zeroes already, and does not come for that.
-    fn page_to_zero(&self, index: PageIndex) -> Result<Option<CachedPage<'_, P>>, FillError> {
-        let zeroes = self.is_shmem() && self.pager().reads_zeroes();
-        let absent = zeroes && self.is_absent(Stay::within::<P>(&P::rcu_read()), PageRange::one(index));
-        if absent { Ok(None) } else { self.page(index).map(Some) }
-    }
-
-    /// Zeroes bytes within one page.
-    fn zero_part(&self, bytes: Range<u64>) -> Result<(), FillError> {
-        if self.huge.is_some() {
-            self.zero_part_huge(bytes);
-            return Ok(());
-        }
-        let Some(page) = self.page_to_zero(PageIndex::of_byte(bytes.start))? else { return Ok(()) };
-        let platform = self.files().platform();
-        let offset = bytes.start % PAGE_SIZE;
-        zero(platform, *page, offset..offset + (bytes.end - bytes.start));
-        platform.frame(*page).set_dirty();
-        Ok(())
-    }
-
-    /// Before the file grows from `old` to `new` bytes: what stores through mappings left in its last page
-    /// behind its end becomes zeroes.
-    pub(in crate::file) fn zero_behind(&self, old: u64, new: u64) -> Result<(), FillError> {
-        let end = new.min(old.next_multiple_of(PAGE_SIZE));
-        if old < end { self.zero_part(old..end) } else { Ok(()) }
-    }
-
-    /// Takes whole pages away. Under `content` and `invalidate` held for writing, after the size was
-    /// published.
-    fn cut(&self, pages_go: &RwSemWriteGuard<'_, P>, pages: PageRange, copies: Copies) {
-        if pages.is_empty() {
+    /// Pages of `cut` go, in whole or in part: of the blocks of which others stay smaller ones are left, and
+    /// nobody maps these any more, as on Linux. Copies stay.
+    pub(crate) fn split_blocks(&self, pages_go: &RwSemWriteGuard<'_, P>, cut: PageRange) {
+        if !self.is_shmem() || cut.is_empty() {
             return;
         }
-        let cached = self.mark_leaving(pages_go, pages);
-        // Pairs with the one in `is_inside`.
-        fence(SeqCst);
-        // A task that links a VMA after this sees the marks and the size: it takes the i_mmap lock after we
-        // let go of it.
-        if !self.mappers().is_empty() {
-            self.unmap(pages, copies);
-            if let Some(held) = self.marked_in_use(pages_go, pages) {
-                self.unmap(held, copies);
+        for edge in [cut.start, cut.end - 1] {
+            if let Some(block) = self.split_block(pages_go, edge, cut) {
+                self.unmap(block, Copies::Stay);
             }
         }
-        let gone = if cached { self.drop_leaving(pages_go, pages) } else { 0 };
-        // Mappings may have reservations of pages beyond the end of the file, and the index may have room for
-        // some.
-        let end = if copies == Copies::Go { PageIndex::END } else { pages.end };
-        let with_room = PageRange::new(pages.start, end);
-        if let Some(huge) = &self.huge {
-            huge.cut(self.files().memory(), with_room, gone);
-        }
-        self.prune(pages_go, with_room);
-        self.pager().discard(pages);
     }
 
-    /// A cut to come needs no memory. Under `content` and `invalidate` held for writing.
-    fn prepare_cut(&self) -> Result<(), FillError> {
-        Ok(self.huge.as_ref().map_or(Ok(()), |huge| huge.prepare_cut::<P>())?)
-    }
-
-    /// How entries of `vma` for pages that go are zapped.
-    fn zap_of(&self, vma: &Vma<P>, copies: Copies) -> Zap {
-        match copies {
-            // Of huge pages of a pool Linux forgets it with the end of the file.
-            Copies::Go => vma.zap().keep_guards().keep_wp(vma.keeps_wp() && self.huge.is_none()),
-            Copies::Stay => vma.zap().file_pages_only().keep_wp(vma.keeps_wp()),
+    /// Bytes of one page are about to become zeroes: a block that it is part of is split.
+    pub(in crate::file) fn split_at_bytes(&self, bytes: &Range<u64>) {
+        let index = PageIndex::of_byte(bytes.start);
+        let alone = |block: PageRange| block.len() == PageCount::ONE;
+        if !self.block_of(&P::rcu_read(), index).is_none_or(alone) {
+            self.split_blocks(&self.invalidate.write(), PageRange::one(index));
         }
-    }
-
-    /// As [`unmap`](Self::unmap) for the page `index`, whose copies stay; but an entry that comes meanwhile
-    /// may be missed. The caller counts references, and so knows.
-    pub(super) fn unmap_present(&self, index: PageIndex) {
-        let page = PageRange::one(index);
-        if self.huge.is_some() {
-            return self.unmap(page, Copies::Stay);
-        }
-        self.home().each_mapper(page, |mapper| {
-            if !mapper.vm.flush_unless(VirtAddr::new(mapper.range.start()), |_| true) {
-                mapper.vm.discard(mapper.range, self.zap_of(mapper.vma, Copies::Stay));
-            }
-        });
-    }
-
-    /// Clears and flushes every entry that maps one of the pages. Guard markers stay.
-    pub(crate) fn unmap(&self, pages: PageRange, copies: Copies) {
-        let zap = |vma: &Vma<P>| self.zap_of(vma, copies);
-        if self.huge.is_some() {
-            let shift = self.page_shift() - PAGE_SHIFT;
-            // No page behind this one is of 4 KiB pages that have numbers, and none is mapped.
-            let last = PageIndex::END.block(shift);
-            let first = |index: PageIndex| index.min(last).first_in_block(shift);
-            return self.unmap_huge_pages(PageRange::new(first(pages.start), first(pages.end)), zap);
-        }
-        self.home().each_mapper(pages, |mapper| {
-            let zap = zap(mapper.vma);
-            // Each is flushed before the i_mmap lock is let go of: a munmap that waits to unlink its VMA then
-            // knows that an entry it finds empty is in no TLB either (hazard C-58).
-            mapper.vm.discard(mapper.range, zap);
-        });
     }
 }

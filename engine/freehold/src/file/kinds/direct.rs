@@ -22,13 +22,17 @@
 //! A page is never both clean and writable: a store fault makes the entry dirty as well as the page, and
 //! write-back, or a call that takes the entry away, makes the page what its entry was, after the flush.
 
-use crate::file::HasFiles;
-use crate::file::{
-    Mapping, Pager,
-    cache::entry::Word,
-    mapping::{FillError, Kind, zero},
+use crate::{
+    PAGE_SIZE, Pfn,
+    counted::Counted,
+    error::NoMemory,
+    file::{
+        HasFiles, Mapping, Pager,
+        cache::entry::Word,
+        mapping::{FillError, Kind, zero},
+    },
+    platform::Platform,
 };
-use crate::{PAGE_SIZE, Pfn, counted::Counted, error::NoMemory, platform::Platform};
 use freehold_sync::{
     RwSemReadGuard,
     atomic::Ordering::{Relaxed, Release},

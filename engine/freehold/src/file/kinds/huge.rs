@@ -4,78 +4,19 @@
 //! What differs is where a page is taken from, what was reserved of it, and that page tables are left and not
 //! only emptied when it goes.
 
-use crate::file::HasFiles;
-use crate::hugetlb::state::{HugePageSize, NotTaken, reserves::FileReserves};
 use crate::{
     PAGE_SHIFT, PAGE_SIZE, Pfn,
     counted::Counted,
-    error::NoMemory,
-    file::{CachedPage, File, FileAccess, FillError, Kind, LOST, Mapping, NewPage, Zeroes},
+    file::{CachedPage, FillError, HasFiles, Kind, LOST, Mapping, NewPage, Zeroes},
+    hugetlb::state::{
+        HugePageSize, NotTaken,
+        huge_file::{HugeFile, NotMade},
+    },
     platform::Platform,
 };
 use core::ops::Range;
-use freehold_sync::{
-    Killed, RwSemReadGuard, RwSemWriteGuard,
-    atomic::{AtomicU32, Ordering::Relaxed},
-};
-use freehold_vmspace::{Memory, PageIndex, PageRange};
-
-/// What a file of huge pages has besides.
-pub(crate) struct HugeFile {
-    pub(crate) size: HugePageSize,
-    pub(super) reserves: FileReserves,
-    /// How many walks need VMAs without shared tables: no VMA shares another while there is one. Changed
-    /// under i_mmap exclusively.
-    pub(crate) apart: AtomicU32,
-}
-
-impl HugeFile {
-    fn new(size: HugePageSize) -> Self {
-        HugeFile { size, reserves: FileReserves::new(), apart: AtomicU32::new(0) }
-    }
-
-    /// Bytes of a page.
-    pub fn page_bytes(&self) -> u64 {
-        self.size.bytes()
-    }
-
-    /// See [`FileReserves::cut`]. Of a file that nobody has any more that needs no memory either.
-    pub fn cut<P: Platform>(&self, memory: &Memory<P>, range: PageRange, pages: u64) {
-        self.reserves.cut(memory, self.size, range, pages);
-    }
-
-    /// See [`FileReserves::prepare_cut`].
-    pub fn prepare_cut<P: Platform>(&self) -> Result<(), NoMemory> {
-        self.reserves.prepare_cut::<P>()
-    }
-}
-
-/// Why a file did not get a page.
-pub(crate) enum NotMade {
-    Failed(FillError),
-    /// One is returning that the file has reserved: see [`HugePool::wait`](freehold_vmspace::HugePool::wait).
-    Returning(u32),
-}
-
-impl From<FillError> for NotMade {
-    fn from(error: FillError) -> Self {
-        NotMade::Failed(error)
-    }
-}
-
-impl HugeFile {
-    /// What follows when a page could not be had, with no lock held.
-    ///
-    /// # Errors
-    ///
-    /// It cannot be, or a fatal signal ended the wait; otherwise it is worth another try.
-    pub fn after<P: Platform>(&self, memory: &Memory<P>, not_made: NotMade) -> Result<(), FillError> {
-        match not_made {
-            NotMade::Failed(error) => Err(error),
-            NotMade::Returning(seen) => Ok(memory.huge_pool(self.size).wait(seen)?),
-        }
-    }
-}
+use freehold_sync::{Killed, RwSemReadGuard, RwSemWriteGuard, atomic::Ordering::Relaxed};
+use freehold_vmspace::PageIndex;
 
 /// The right to reserve pages of a file of huge pages to a shared mapping, and to enlarge the file: its
 /// content lock for writing.
@@ -109,14 +50,6 @@ impl<P: Platform> Reserving<'_, P> {
 }
 
 impl<P: Platform> Mapping<P> {
-    /// What tells the file from others, in the hash of fault mutexes.
-    #[inline]
-    pub(crate) fn key(&self) -> usize {
-        core::ptr::from_ref(self).addr()
-    }
-}
-
-impl<P: Platform> Mapping<P> {
     /// A file of huge pages of `size` bytes, of hugetlbfs or, if it can be sealed, of
     /// memfd_create(MFD_HUGETLB). Its pages come from the [pool](Engine::huge_pool); it has none yet, and
     /// has none reserved before it is mapped.
@@ -134,16 +67,6 @@ impl<P: Platform> Mapping<P> {
             return Err(FillError::Invalid);
         }
         Ok(Self::of_kind(files.files(), Zeroes, size, Kind::Memory, Some(HugeFile::new(page)), sealable)?)
-    }
-
-    /// The size of its pages, if they are huge ones of a pool.
-    pub fn huge_page_size(&self) -> Option<HugePageSize> {
-        self.huge.as_ref().map(|huge| huge.size)
-    }
-
-    /// log2 of the bytes of a page.
-    pub(crate) fn page_shift(&self) -> u32 {
-        self.huge.as_ref().map_or(PAGE_SHIFT, |huge| huge.size.level().shift())
     }
 
     /// Brings a page of zeroes into the cache, unless it is there: from its reservation, or from what the
@@ -292,22 +215,5 @@ impl<P: Platform> Mapping<P> {
             crate::file::zero(self.files().platform(), frame, offset..offset + (end - at));
             at = end;
         }
-    }
-}
-
-impl<P: Platform> File<P> {
-    /// What a MAP_HUGETLB mapping of `bytes` bytes maps: a fresh file that has no other name.
-    ///
-    /// # Errors
-    ///
-    /// No memory.
-    pub(crate) fn anonymous_huge(
-        files: &impl HasFiles<P>,
-        page: HugePageSize,
-        bytes: u64,
-    ) -> Result<Counted<Self>, NoMemory> {
-        let huge = Some(HugeFile::new(page));
-        let mapping = Mapping::of_kind(files.files(), Zeroes, bytes, Kind::Memory, huge, false)?;
-        File::new(&mapping, FileAccess::READ_WRITE, "/anon_hugepage (deleted)")
     }
 }

@@ -1,9 +1,8 @@
 //! Pages of a file of huge pages, made before anybody touches them (fallocate).
 
-use super::huge::HugeFile;
-use crate::hugetlb::state::index_set::IndexSet;
 use crate::{
     file::{FillError, LOST, MAX_BYTES, Mapping, Word},
+    hugetlb::state::{huge_file::HugeFile, index_set::IndexSet},
     platform::Platform,
 };
 use core::ops::Range;

@@ -12,11 +12,10 @@
 //! | n attached, marked, ending | the n VMAs are being taken away by one call; nothing attaches it any more | n - 1; destroyed, by the task that counts down to 0 |
 //! | 0 attached, marked (ending or not) | destroyed; nothing attaches it any more | |
 
-use crate::file::HasFiles;
-use crate::file::{File, FileAccess, FillError, Mapping};
 use crate::{
     counted::{Counted, Shared},
     error::NoMemory,
+    file::{File, FileAccess, FillError, HasFiles, Mapping},
     platform::Platform,
 };
 use freehold_sync::atomic::{
@@ -129,7 +128,7 @@ impl<P: Platform> Segment<P> {
     ///
     /// # Locks
     ///
-    /// If it goes now, those of [`Mapping::truncate`].
+    /// If it goes now, the content and invalidate locks of its memory for writing.
     pub fn remove(&self) {
         // AcqRel: the task that ends it comes after all that used it.
         if self.state.fetch_or(MARKED, AcqRel) == 0 {
@@ -186,7 +185,7 @@ impl<P: Platform> Segment<P> {
     /// Gives the memory back, although others may still know of the segment. Comes once: the state stays as
     /// it is from here on.
     fn destroy(&self) {
-        let emptied = self.memory.truncate(0);
+        let emptied = self.memory.clear();
         debug_assert!(emptied.is_ok(), "memory without a last page to keep could not be cut off");
     }
 }

@@ -17,17 +17,17 @@
 //! ([`Asked`]) is made in a read section in which no revocation has come since the hook was asked, and
 //! otherwise the hook is asked again.
 
-use crate::file::{Files, HasFiles};
-use crate::file::{ForeignFrames, Mapping};
 use crate::{
     Pfn,
     counted::{Counted, Shared},
     error::{MremapError, NoMemory},
+    file::{Files, ForeignFrames, HasFiles, Mapping},
     platform::Platform,
-    vma::{VmaInfo, flags::VmFlags},
+    vma::{flags::VmFlags, info::VmaInfo},
 };
 use allocator_api2::{boxed::Box, unsize_box, vec::Vec};
 use freehold_pagetable::PteFlags;
+use freehold_sync::atomic::Ordering::Acquire;
 use freehold_vmspace::{PageIndex, UserRange};
 
 freehold_sync::error_enum! {
@@ -266,5 +266,17 @@ impl<P: Platform> VmOps<P> for Frames {
 
     fn fault(&self, _: &P::Mmu, _: &VmaInfo, pgoff: PageIndex, _: bool) -> Result<ForeignFrames, HookFault> {
         self.one(pgoff).ok_or(HookFault::Bus)
+    }
+}
+
+impl<P: Platform> Mapping<P> {
+    /// To be called before a hook is asked for frames.
+    pub(crate) fn asking(&self) -> Asked<'_, P> {
+        Asked { of: Some((self, self.revocations())) }
+    }
+
+    /// How often something was revoked.
+    pub(in crate::file) fn revocations(&self) -> u64 {
+        self.revoked.load(Acquire)
     }
 }

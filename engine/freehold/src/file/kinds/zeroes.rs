@@ -5,12 +5,15 @@
 //! file that was not opened for writing, since nobody ever stores there. Every other shared mapping is shared
 //! memory of its own, as of no file at all.
 
-use crate::file::HasFiles;
-use crate::file::{
-    Object, Zeroes,
-    mapping::{Kind, Mapping},
+use crate::{
+    counted::Counted,
+    error::NoMemory,
+    file::{
+        HasFiles, Zeroes,
+        mapping::{Kind, Mapping},
+    },
+    platform::Platform,
 };
-use crate::{counted::Counted, error::NoMemory, platform::Platform};
 
 impl<P: Platform> Mapping<P> {
     /// A device of zeroes, such as /dev/zero, to be opened by [`File::new`](crate::file::File::new). It has
@@ -24,27 +27,5 @@ impl<P: Platform> Mapping<P> {
         let device = Self::of_kind(files.files(), Zeroes, 0, Kind::Zeroes, None, false)?;
         device.align_to_huge_pages(true);
         Ok(device)
-    }
-
-    /// Whether it is [a device of zeroes](Self::zeroes).
-    pub fn is_zeroes(&self) -> bool {
-        self.kind == Kind::Zeroes
-    }
-}
-
-impl<P: Platform> Object<P> {
-    /// Whether it is anonymous memory, of a device of zeroes or not.
-    pub fn is_anonymous(&self) -> bool {
-        matches!(self, Object::Anonymous | Object::Zeroes(_))
-    }
-
-    /// Whether mappings of it go where huge pages may begin, by their offsets. Of a device of zeroes only
-    /// private ones do.
-    pub(crate) fn aligns(&self, shared: bool) -> bool {
-        match self {
-            Object::Zeroes(file) => !shared && file.mapping().aligns_to_huge_pages(),
-            Object::File(file) => file.mapping().aligns_to_huge_pages(),
-            Object::Anonymous | Object::Special(_) => false,
-        }
     }
 }

@@ -1,11 +1,11 @@
 //! Where a huge page of a pool goes: its table, its entry, and the page that a private mapping takes for it.
 //! For faults, and for the pager of a userfaultfd.
 
-use crate::fault::WaitFor;
 use crate::{
     Pfn, VirtAddr,
     counted::Counted,
     error::NoMemory,
+    fault::WaitFor,
     file::{File, Mapping},
     hugetlb::{sharing::SharedTablesGuard, state::reserves::Reserves},
     platform::Platform,

@@ -1,5 +1,6 @@
 //! What files of huge pages, VMAs of them, and engines keep. The whole of it: [`hugetlb`](crate::hugetlb).
 
+pub(crate) mod huge_file;
 pub(crate) mod index_set;
 pub(crate) mod reserves;
 

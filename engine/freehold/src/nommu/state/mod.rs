@@ -1,9 +1,6 @@
-//! Regions of machines without an MMU: runs of frames that mappings have, or share. See
-//! [`nommu`](crate::nommu).
+//! What files know of the regions of machines without an MMU. See [`nommu`](crate::nommu).
 
+pub(crate) mod file_regions;
 pub(crate) mod locked;
-pub(crate) mod region;
-mod regions;
 
-pub(crate) use regions::FileRegions;
-pub use regions::{RegionCounts, Regions};
+pub(crate) use file_regions::FileRegions;

@@ -12,39 +12,43 @@
 pub(crate) mod lock;
 pub(crate) mod root;
 
-use crate::{platform::Platform, vma::Vma};
-use core::{cell::UnsafeCell, marker::PhantomData, mem::offset_of, ptr::NonNull};
+use crate::{counted::Shared, platform::Platform};
+use core::{cell::UnsafeCell, marker::PhantomData, ptr::NonNull};
 use freehold_range::{IntervalAdapter, IntervalLink, IntervalTree};
-use freehold_sync::{RwSem, atomic::CHECKED};
-use freehold_vmspace::{PageIndex, PageRange, UserRange, VmSpace};
-use lock::{FileLock, TreeLock};
+use freehold_sync::atomic::CHECKED;
+use freehold_vmspace::{PageCount, PageIndex, PageRange, UserRange, VmSpace};
+use lock::TreeLock;
 
-/// Which of a VMA's links a kind of tree uses, and what it is locked by.
-pub(crate) trait Which: 'static {
+/// A VMA, as the trees know it.
+pub(crate) trait RmapNode {
+    /// Returns its first address.
+    fn start(&self) -> u64;
+    /// Returns the page offset of its start in what it maps.
+    fn pgoff(&self) -> PageIndex;
+    /// Returns its length.
+    fn pages(&self) -> PageCount;
+    /// Returns the address of the [`VmSpace`] that it belongs to.
+    fn owner_addr(&self) -> usize;
+}
+
+/// A kind of tree: what is linked in it by which link, its lock, and what the pages belong to. The VMA
+/// implements this for both kinds.
+pub(crate) trait RmapKind: 'static {
+    /// The lock of a tree.
     type Lock<P: Platform>: TreeLock;
-    /// Where the link lies in a VMA.
+    /// What is linked: the VMA.
+    type Node<P: Platform>: RmapNode;
+    /// What the pages belong to besides: the file.
+    type Owner<P: Platform>: Shared;
+    /// Returns the offset of the link in a node, in bytes.
     fn offset<P: Platform>() -> usize;
 }
 
-/// Of the VMAs that map a file.
+/// The tree of the VMAs that map a file.
 pub(crate) struct IMmap;
 
-/// Of the VMAs that may map the same anonymous pages.
+/// The tree of the VMAs that may map the same anonymous pages.
 pub(crate) struct AnonPages;
-
-impl Which for IMmap {
-    type Lock<P: Platform> = FileLock<P>;
-    fn offset<P: Platform>() -> usize {
-        offset_of!(Vma<P>, link)
-    }
-}
-
-impl Which for AnonPages {
-    type Lock<P: Platform> = RwSem<P>;
-    fn offset<P: Platform>() -> usize {
-        offset_of!(Vma<P>, anon_link)
-    }
-}
 
 /// Entries that a walk over many pages looks at before it lets others have the lock: some tens of
 /// microseconds of work.
@@ -55,15 +59,15 @@ struct ByLink<P, W>(PhantomData<fn() -> (P, W)>);
 
 // SAFETY: the link lies at a fixed offset inside the VMA, which stays where it is; nothing but the trees of
 // this kind uses it.
-unsafe impl<P: Platform, W: Which> IntervalAdapter for ByLink<P, W> {
-    type Object = Vma<P>;
+unsafe impl<P: Platform, W: RmapKind> IntervalAdapter for ByLink<P, W> {
+    type Object = W::Node<P>;
 
-    fn link(object: NonNull<Vma<P>>) -> NonNull<IntervalLink> {
+    fn link(object: NonNull<W::Node<P>>) -> NonNull<IntervalLink> {
         // SAFETY: the offset of a field inside the object.
         unsafe { object.byte_add(W::offset::<P>()).cast() }
     }
 
-    fn object(link: NonNull<IntervalLink>) -> NonNull<Vma<P>> {
+    fn object(link: NonNull<IntervalLink>) -> NonNull<W::Node<P>> {
         // SAFETY: every link in a tree of this adapter is that field of a VMA.
         unsafe { link.byte_sub(W::offset::<P>()).cast() }
     }
@@ -74,38 +78,38 @@ unsafe impl<P: Platform, W: Which> IntervalAdapter for ByLink<P, W> {
 /// # Invariants
 ///
 /// The tree is read only with the lock held, and changed only with it held for writing.
-pub(crate) struct VmaTree<P: Platform, W: Which> {
+pub(crate) struct VmaTree<P: Platform, W: RmapKind> {
     lock: W::Lock<P>,
     tree: UnsafeCell<IntervalTree<ByLink<P, W>>>,
 }
 
 // SAFETY: the lock governs the tree, and VMAs may be used by any thread.
-unsafe impl<P: Platform, W: Which> Sync for VmaTree<P, W> {}
+unsafe impl<P: Platform, W: RmapKind> Sync for VmaTree<P, W> {}
 // SAFETY: as above.
-unsafe impl<P: Platform, W: Which> Send for VmaTree<P, W> {}
+unsafe impl<P: Platform, W: RmapKind> Send for VmaTree<P, W> {}
 
 /// The lock held for reading.
-pub(crate) struct RmapReadGuard<'m, P: Platform, W: Which> {
+pub(crate) struct RmapReadGuard<'m, P: Platform, W: RmapKind> {
     tree: &'m IntervalTree<ByLink<P, W>>,
     _lock: <W::Lock<P> as TreeLock>::Read<'m>,
 }
 
 /// The lock held for writing.
-pub(crate) struct RmapWriteGuard<'m, P: Platform, W: Which> {
+pub(crate) struct RmapWriteGuard<'m, P: Platform, W: RmapKind> {
     tree: &'m mut IntervalTree<ByLink<P, W>>,
     _lock: <W::Lock<P> as TreeLock>::Write<'m>,
 }
 
 /// A VMA met in the tree, and what of it maps the pages that were asked for.
-pub(crate) struct Mapper<'t, P: Platform> {
+pub(crate) struct Mapper<'t, P: Platform, N> {
     /// Where its entries are.
     pub vm: &'t VmSpace<P>,
-    pub vma: &'t Vma<P>,
+    pub vma: &'t N,
     /// Addresses; not empty.
     pub range: UserRange,
 }
 
-impl<P: Platform, W: Which> VmaTree<P, W> {
+impl<P: Platform, W: RmapKind> VmaTree<P, W> {
     /// An empty one.
     pub fn new(lock: W::Lock<P>) -> Self {
         VmaTree { lock, tree: UnsafeCell::new(IntervalTree::new()) }
@@ -134,7 +138,7 @@ impl<P: Platform, W: Which> VmaTree<P, W> {
     /// # Locks
     ///
     /// The lock for reading, again and again.
-    pub fn each_mapper(&self, pages: PageRange, mut f: impl FnMut(&Mapper<'_, P>)) {
+    pub fn each_mapper(&self, pages: PageRange, mut f: impl FnMut(&Mapper<'_, P, W::Node<P>>)) {
         let mut at = pages.start;
         loop {
             let lookups = self.read();
@@ -156,14 +160,14 @@ impl<P: Platform, W: Which> VmaTree<P, W> {
     }
 }
 
-impl<P: Platform, W: Which> RmapReadGuard<'_, P, W> {
+impl<P: Platform, W: RmapKind> RmapReadGuard<'_, P, W> {
     /// Whether it holds no VMA.
     pub fn is_empty(&self) -> bool {
         self.tree.is_empty()
     }
 
     /// The VMAs that map any page of `pages`, parents before the children that fork gave them.
-    pub fn mappers(&self, pages: PageRange) -> impl Iterator<Item = Mapper<'_, P>> {
+    pub fn mappers(&self, pages: PageRange) -> impl Iterator<Item = Mapper<'_, P, W::Node<P>>> {
         mappers(self.tree, pages)
     }
 
@@ -174,7 +178,7 @@ impl<P: Platform, W: Which> RmapReadGuard<'_, P, W> {
     }
 
     /// Whether a VMA, which is linked with no other tree of this kind, is in it.
-    pub fn holds(&self, vma: &Vma<P>) -> bool {
+    pub fn holds(&self, vma: &W::Node<P>) -> bool {
         // SAFETY: the VMA is live, and in this tree or in none, as the caller says.
         unsafe { self.tree.holds(NonNull::from(vma)) }
     }
@@ -190,14 +194,14 @@ impl<P: Platform, W: Which> RmapReadGuard<'_, P, W> {
 }
 
 /// See [`RmapReadGuard::mappers`]. The lock of the tree is held, in any mode.
-fn mappers<P: Platform, W: Which>(
+fn mappers<P: Platform, W: RmapKind>(
     tree: &IntervalTree<ByLink<P, W>>,
     pages: PageRange,
-) -> impl Iterator<Item = Mapper<'_, P>> {
+) -> impl Iterator<Item = Mapper<'_, P, W::Node<P>>> {
     let found = (!pages.is_empty()).then(|| tree.overlapping(pages.start.get(), pages.end.get() - 1));
     found.into_iter().flatten().map(move |vma| {
         // SAFETY: linked VMAs are live, and stay linked while the lock is held.
-        let vma: &Vma<P> = unsafe { vma.as_ref() };
+        let vma: &W::Node<P> = unsafe { vma.as_ref() };
         let vm = core::ptr::with_exposed_provenance::<VmSpace<P>>(vma.owner_addr());
         // SAFETY: an address space exposes the address of this half of it to its VMAs, and unlinks them
         // before it goes away.
@@ -206,7 +210,7 @@ fn mappers<P: Platform, W: Which>(
 }
 
 /// See [`RmapWriteGuard::part_end`].
-fn part_end<P: Platform, W: Which>(
+fn part_end<P: Platform, W: RmapKind>(
     tree: &IntervalTree<ByLink<P, W>>,
     pages: PageRange,
     unit: u64,
@@ -224,16 +228,16 @@ fn part_end<P: Platform, W: Which>(
 }
 
 /// Where `vma` maps `pages`, of which it maps some.
-fn addresses<P: Platform>(vma: &Vma<P>, pages: PageRange) -> UserRange {
+fn addresses(vma: &impl RmapNode, pages: PageRange) -> UserRange {
     let first = pages.start.max(vma.pgoff()) - vma.pgoff();
     let end = pages.end.min(vma.pgoff() + vma.pages()) - vma.pgoff();
     debug_assert!(first < end, "a VMA was found that maps none of the pages");
     UserRange::new(vma.start() + first.bytes(), vma.start() + end.bytes())
 }
 
-impl<P: Platform, W: Which> RmapWriteGuard<'_, P, W> {
+impl<P: Platform, W: RmapKind> RmapWriteGuard<'_, P, W> {
     /// As [`RmapReadGuard::mappers`].
-    pub fn mappers(&self, pages: PageRange) -> impl Iterator<Item = Mapper<'_, P>> {
+    pub fn mappers(&self, pages: PageRange) -> impl Iterator<Item = Mapper<'_, P, W::Node<P>>> {
         mappers(self.tree, pages)
     }
 
@@ -244,7 +248,7 @@ impl<P: Platform, W: Which> RmapWriteGuard<'_, P, W> {
     }
 
     /// Links a VMA that belongs here.
-    pub fn insert(&mut self, vma: &Vma<P>) {
+    pub fn insert(&mut self, vma: &W::Node<P>) {
         // SAFETY: VMAs stay where they are, and are unlinked before they go back to their slab.
         unsafe {
             self.tree.insert(NonNull::from(vma), vma.pgoff().get(), (vma.pgoff() + vma.pages() - 1).get())
@@ -253,7 +257,7 @@ impl<P: Platform, W: Which> RmapWriteGuard<'_, P, W> {
 
     /// Links the copy that fork made of `parent`, behind it, so that a walk meets the parent first. A child
     /// with other bounds than its parent's, or of an unlinked one, goes where it belongs.
-    pub fn insert_after(&mut self, parent: &Vma<P>, child: &Vma<P>) {
+    pub fn insert_after(&mut self, parent: &W::Node<P>, child: &W::Node<P>) {
         if parent.pgoff() == child.pgoff() && parent.pages() == child.pages() && self.holds(parent) {
             // SAFETY: as in `insert`; the parent was just seen to be in the tree.
             unsafe { self.tree.insert_after(NonNull::from(parent), NonNull::from(child)) };
@@ -263,7 +267,7 @@ impl<P: Platform, W: Which> RmapWriteGuard<'_, P, W> {
     }
 
     /// Unlinks a VMA; nothing happens if it was not linked.
-    pub fn remove(&mut self, vma: &Vma<P>) {
+    pub fn remove(&mut self, vma: &W::Node<P>) {
         if self.holds(vma) {
             // SAFETY: it is in this tree: a VMA is linked only where it belongs.
             unsafe { self.tree.remove(NonNull::from(vma)) };
@@ -271,7 +275,7 @@ impl<P: Platform, W: Which> RmapWriteGuard<'_, P, W> {
     }
 
     /// The bounds of a VMA have changed; nothing happens if it is not linked.
-    pub fn rekey(&mut self, vma: &Vma<P>) {
+    pub fn rekey(&mut self, vma: &W::Node<P>) {
         if self.holds(vma) {
             // SAFETY: as in `insert` and `remove`.
             unsafe {
@@ -281,7 +285,7 @@ impl<P: Platform, W: Which> RmapWriteGuard<'_, P, W> {
     }
 
     /// Whether a VMA that belongs here is linked.
-    pub fn holds(&self, vma: &Vma<P>) -> bool {
+    pub fn holds(&self, vma: &W::Node<P>) -> bool {
         // SAFETY: the VMA is live; a VMA is linked only where it belongs, so no other tree of this kind holds
         // it.
         unsafe { self.tree.holds(NonNull::from(vma)) }

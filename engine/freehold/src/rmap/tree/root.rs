@@ -16,8 +16,8 @@
 //! within a read section, may try for a reference.
 #![expect(unsafe_code, reason = "references that frames do not count")]
 
-use super::{RmapReadGuard, VmaTree, Which};
-use crate::{counted::Counted, error::NoMemory, file::Mapping, platform::Platform, uprobe::state::Registry};
+use super::{RmapKind, RmapReadGuard, VmaTree};
+use crate::{counted::Counted, error::NoMemory, platform::Platform, uprobe::state::Registry};
 use allocator_api2::boxed::Box;
 use core::{
     mem::offset_of,
@@ -37,12 +37,12 @@ use freehold_sync::{
 pub(crate) const FILE: usize = 1;
 
 /// See the module.
-pub(crate) struct RmapRoot<P: Platform, W: Which> {
+pub(crate) struct RmapRoot<P: Platform, W: RmapKind> {
     /// Each is a word in a VMA or a file, or on the stack of a walker: no more of them than memory has
     /// words.
     refs: AtomicUsize,
     /// Whose pages they are, if a file's; gone before the file goes, under the lock for writing.
-    mapping: AtomicPtr<Mapping<P>>,
+    mapping: AtomicPtr<W::Owner<P>>,
     vmas: VmaTree<P, W>,
     /// Of a file, the probes in it: here, since a thread that runs into one may have found this without a
     /// lock.
@@ -55,14 +55,14 @@ pub(crate) struct RmapRoot<P: Platform, W: Which> {
 /// # Invariants
 ///
 /// The tree is alive, and its count includes this reference.
-pub(crate) struct RmapRootRef<P: Platform, W: Which>(NonNull<RmapRoot<P, W>>);
+pub(crate) struct RmapRootRef<P: Platform, W: RmapKind>(NonNull<RmapRoot<P, W>>);
 
 // SAFETY: a tree may be used by any thread, and be freed by any.
-unsafe impl<P: Platform, W: Which> Send for RmapRootRef<P, W> {}
+unsafe impl<P: Platform, W: RmapKind> Send for RmapRootRef<P, W> {}
 // SAFETY: as above.
-unsafe impl<P: Platform, W: Which> Sync for RmapRootRef<P, W> {}
+unsafe impl<P: Platform, W: RmapKind> Sync for RmapRootRef<P, W> {}
 
-impl<P: Platform, W: Which> RmapRoot<P, W> {
+impl<P: Platform, W: RmapKind> RmapRoot<P, W> {
     /// For a VMA that is to have its first anonymous page, or for a file.
     ///
     /// # Errors
@@ -94,7 +94,7 @@ impl<P: Platform, W: Which> RmapRoot<P, W> {
     }
 
     /// The pages of this home are a file's.
-    pub fn set_mapping(&self, mapping: &Counted<Mapping<P>>) {
+    pub fn set_mapping(&self, mapping: &Counted<W::Owner<P>>) {
         // Release pairs with the acquire in `mapping`.
         self.mapping.store(Counted::as_ptr(mapping).cast_mut(), Release);
     }
@@ -107,7 +107,7 @@ impl<P: Platform, W: Which> RmapRoot<P, W> {
     }
 
     /// The file whose pages they are, kept as long as the lock.
-    pub fn mapping<'l>(&'l self, _lookups: &'l RmapReadGuard<'_, P, W>) -> Option<&'l Mapping<P>> {
+    pub fn mapping<'l>(&'l self, _lookups: &'l RmapReadGuard<'_, P, W>) -> Option<&'l W::Owner<P>> {
         // SAFETY: the file clears the pointer, under the lock for writing, before it goes.
         unsafe { self.mapping.load(Acquire).as_ref() }
     }
@@ -117,7 +117,7 @@ impl<P: Platform, W: Which> RmapRoot<P, W> {
     /// # Locks
     ///
     /// That of the tree for reading.
-    pub fn hold_mapping(&self) -> Option<Counted<Mapping<P>>> {
+    pub fn hold_mapping(&self) -> Option<Counted<W::Owner<P>>> {
         let _stays = self.read();
         let mapping = NonNull::new(self.mapping.load(Acquire))?;
         // SAFETY: from `as_ptr`; as in `mapping`, it is there as long as the lock.
@@ -146,14 +146,14 @@ impl<P: Platform, W: Which> RmapRoot<P, W> {
     }
 }
 
-impl<P: Platform, W: Which> Deref for RmapRoot<P, W> {
+impl<P: Platform, W: RmapKind> Deref for RmapRoot<P, W> {
     type Target = VmaTree<P, W>;
     fn deref(&self) -> &Self::Target {
         &self.vmas
     }
 }
 
-impl<P: Platform, W: Which> RmapRootRef<P, W> {
+impl<P: Platform, W: RmapKind> RmapRootRef<P, W> {
     /// Hands the reference over to a word.
     pub fn into_raw(self) -> *mut RmapRoot<P, W> {
         let tree = self.0.as_ptr();
@@ -171,7 +171,7 @@ impl<P: Platform, W: Which> RmapRootRef<P, W> {
     }
 }
 
-impl<P: Platform, W: Which> Deref for RmapRootRef<P, W> {
+impl<P: Platform, W: RmapKind> Deref for RmapRootRef<P, W> {
     type Target = RmapRoot<P, W>;
     fn deref(&self) -> &RmapRoot<P, W> {
         // SAFETY: the type's invariant.
@@ -179,7 +179,7 @@ impl<P: Platform, W: Which> Deref for RmapRootRef<P, W> {
     }
 }
 
-impl<P: Platform, W: Which> Drop for RmapRootRef<P, W> {
+impl<P: Platform, W: RmapKind> Drop for RmapRootRef<P, W> {
     fn drop(&mut self) {
         // Release pairs with the fence: every use of the tree happens before its end.
         if self.refs.fetch_sub(1, Release) == 1 {
@@ -198,7 +198,7 @@ impl<P: Platform, W: Which> Drop for RmapRootRef<P, W> {
 /// # Safety
 ///
 /// The head is that of a tree that nobody can find any more.
-unsafe fn free<P: Platform, W: Which>(head: NonNull<RcuHead>) {
+unsafe fn free<P: Platform, W: RmapKind>(head: NonNull<RcuHead>) {
     // SAFETY: the caller's promise; the tree came from `Box::leak`.
     unsafe {
         drop(Box::from_raw(head.byte_sub(offset_of!(RmapRoot<P, W>, head)).cast::<RmapRoot<P, W>>().as_ptr()))

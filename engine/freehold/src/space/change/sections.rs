@@ -59,6 +59,6 @@ impl<P: Platform> WriteGuard<'_, P> {
     /// belongs to one section, or the end of a VMA that must not be cut there.
     fn section_end(&self, start: u64, bytes: u64) -> u64 {
         let at = (start / bytes + 1) * bytes;
-        self.find(at).filter(|vma| !vma.object().may_split(vma, at)).map_or(at, |vma| vma.end())
+        self.find(at).filter(|vma| !vma.may_split(at)).map_or(at, |vma| vma.end())
     }
 }

@@ -283,7 +283,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         let right = self.lock_vma(vma);
         let whole = vma.range();
         let attrs = vma.attrs();
-        if !vma.object().may_split(vma, part.start()) || !vma.object().may_split(vma, part.end()) {
+        if !vma.may_split(part.start()) || !vma.may_split(part.end()) {
             return Err(SplitMergeError::NotSplittable);
         }
         self.split_huge_at(vma, part)?;

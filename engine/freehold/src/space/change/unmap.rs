@@ -158,7 +158,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         // Both ends are asked before either is cut: a call that is refused leaves the VMA whole (hazard
         // C-30).
         for (cut, at) in [(inside_start, range.start()), (inside_end, range.end())] {
-            if cut && !vma.object().may_split(vma, at) {
+            if cut && !vma.may_split(at) {
                 return Err(MunmapError::NotSplittable);
             }
         }

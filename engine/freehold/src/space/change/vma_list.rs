@@ -70,7 +70,7 @@ impl<P: Platform> Drop for OwnedList<'_, P> {
         // SAFETY: null or a member of the list, which owns it, detached.
         while let Some(vma) = unsafe { at.as_ref() } {
             at = vma.chain().load(Relaxed);
-            vma.object().close_hook(&self.space.vm, vma);
+            vma.close_hook(&self.space.vm);
             vma.end_reservations(self.space.engine.memory());
             // SAFETY: as above; nobody else takes it.
             drop(unsafe { self.space.engine.slab.own(vma) });

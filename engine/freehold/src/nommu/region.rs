@@ -14,7 +14,7 @@
 //! | `source`, `regions` | never | freely |
 #![expect(unsafe_code, reason = "regions are linked by pointers, and go with their last user")]
 
-use super::regions::Regions;
+use super::{regions::Regions, state::file_regions::RegionRecord};
 use crate::{counted::Counted, error::NoMemory, file::Mapping, platform::Platform};
 use allocator_api2::boxed::Box;
 use core::{marker::PhantomData, mem::offset_of, ops::Deref, ptr::NonNull};
@@ -43,7 +43,7 @@ pub(crate) struct Region<P: Platform> {
     /// Place among all regions; guarded by their lock.
     by_address: IntervalLink,
     /// Place among the regions of the file, unless `Single`; guarded by the file's i_mmap lock.
-    by_page: IntervalLink,
+    by_page: RegionRecord,
     /// Guarded by the regions' lock.
     users: AtomicU64,
     /// Changed by the only user of a `Single` region, with the regions' lock held for writing.
@@ -63,7 +63,7 @@ impl<P: Platform> Region<P> {
     ) -> Result<RegionUse<P>, NoMemory> {
         let region = Box::try_new(Region {
             by_address: IntervalLink::new(),
-            by_page: IntervalLink::new(),
+            by_page: RegionRecord::new(matches!(source, Source::Shared(_))),
             users: AtomicU64::new(1),
             run,
             source,
@@ -82,7 +82,23 @@ impl<P: Platform> Region<P> {
         }
     }
 
-    /// Whether it is governed by these regions' lock.
+    /// Returns what the file's tree has of a live region.
+    fn record(region: NonNull<Self>) -> NonNull<RegionRecord> {
+        // SAFETY: the offset of a field inside the region.
+        unsafe { region.byte_add(offset_of!(Region<P>, by_page)).cast() }
+    }
+
+    /// Returns the region with this record.
+    ///
+    /// # Safety
+    ///
+    /// The record is one that [`RegionUse::link`] put into the tree of a file.
+    pub unsafe fn of_record(record: NonNull<RegionRecord>) -> NonNull<Self> {
+        // SAFETY: the caller's promise: it is that field of a region.
+        unsafe { record.byte_sub(offset_of!(Region<P>, by_page)).cast() }
+    }
+
+    /// Returns true if it is governed by these regions' lock.
     pub fn is_of(&self, regions: &Regions<P>) -> bool {
         core::ptr::eq(&*self.regions, regions)
     }
@@ -118,7 +134,7 @@ impl<P: Platform> RegionUse<P> {
         if let Some((mapping, pages)) = self.file_pages() {
             let mut of_file = mapping.regions.edit();
             // SAFETY: as above.
-            unsafe { of_file.insert(self.region, pages.start.get(), pages.end.get() - 1) };
+            unsafe { of_file.insert(Region::record(self.region), pages.start.get(), pages.end.get() - 1) };
         }
     }
 
@@ -183,7 +199,7 @@ impl<P: Platform> Drop for RegionUse<P> {
             if let Some((mapping, _)) = self.file_pages() {
                 let mut of_file = mapping.regions.edit();
                 // SAFETY: `link` enters a region into both trees under one hold of the outer lock.
-                unsafe { of_file.remove(self.region) };
+                unsafe { of_file.remove(Region::record(self.region)) };
             }
             // SAFETY: it was just seen to be there.
             unsafe { all.remove(self.region) };
@@ -197,27 +213,18 @@ impl<P: Platform> Drop for RegionUse<P> {
 /// Finds a region's place among all.
 pub(crate) struct ByAddress<P>(PhantomData<fn() -> P>);
 
-/// Finds a region's place among those of its file.
-pub(crate) struct ByPage<P>(PhantomData<fn() -> P>);
+// SAFETY: the link lies at a fixed offset inside the region, which stays where it is; nothing but trees of
+// this adapter uses it.
+unsafe impl<P: Platform> IntervalAdapter for ByAddress<P> {
+    type Object = Region<P>;
 
-macro_rules! adapter {
-    ($adapter:ident, $field:ident) => {
-        // SAFETY: the link lies at a fixed offset inside the region, which stays where it is; nothing but
-        // trees of this adapter uses it.
-        unsafe impl<P: Platform> IntervalAdapter for $adapter<P> {
-            type Object = Region<P>;
+    fn link(object: NonNull<Region<P>>) -> NonNull<IntervalLink> {
+        // SAFETY: the offset of a field inside the object.
+        unsafe { object.byte_add(offset_of!(Region<P>, by_address)).cast() }
+    }
 
-            fn link(object: NonNull<Region<P>>) -> NonNull<IntervalLink> {
-                // SAFETY: the offset of a field inside the object.
-                unsafe { object.byte_add(offset_of!(Region<P>, $field)).cast() }
-            }
-
-            fn object(link: NonNull<IntervalLink>) -> NonNull<Region<P>> {
-                // SAFETY: every link in a tree of this adapter is that field of a region.
-                unsafe { link.byte_sub(offset_of!(Region<P>, $field)).cast() }
-            }
-        }
-    };
+    fn object(link: NonNull<IntervalLink>) -> NonNull<Region<P>> {
+        // SAFETY: every link in a tree of this adapter is that field of a region.
+        unsafe { link.byte_sub(offset_of!(Region<P>, by_address)).cast() }
+    }
 }
-adapter!(ByAddress, by_address);
-adapter!(ByPage, by_page);

@@ -1,18 +1,17 @@
-//! All regions of a machine without an MMU, and those of one file.
+//! All regions of a machine without an MMU.
 #![expect(unsafe_code, reason = "regions are linked by pointers")]
 
 use super::{
-    locked::{Locked, Read, Write},
-    region::{ByAddress, ByPage, FilePages, Region, RegionUse, Source},
+    region::{ByAddress, FilePages, Region, RegionUse, Source},
+    state::locked::{Locked, Write},
 };
 use crate::{
     counted::{Counted, Shared},
     engine::Engine,
     error::{MmapError, NoMemory},
-    file::{FillError, Mapping, in_place::PagesStay},
+    file::{Mapping, in_place::PagesStay},
     platform::Platform,
 };
-use core::ptr::NonNull;
 use freehold_range::IntervalTree;
 use freehold_sync::Rank;
 use freehold_vmspace::{PageCount, PageRange, Run};
@@ -168,6 +167,8 @@ impl<P: Platform> Regions<P> {
     ) -> Result<Option<RegionUse<P>>, MmapError> {
         let mut mismatch = false;
         for region in mapping.regions.read().overlapping(pages.start.get(), pages.end.get() - 1) {
+            // SAFETY: a file's tree has records of regions alone.
+            let region = unsafe { Region::<P>::of_record(region) };
             // SAFETY: linked regions are live, and stay linked while the file's lock is held.
             let here = unsafe { region.as_ref() };
             let Source::Text(text) = &here.source else { continue };
@@ -182,61 +183,5 @@ impl<P: Platform> Regions<P> {
         }
         // Shared memory is better mapped in place; where that was impossible, copies may overlap.
         if mismatch && !mapping.is_shmem() { Err(MmapError::Invalid) } else { Ok(None) }
-    }
-}
-
-/// The regions of one file that others have to know of, by its pages: copies that can be shared, and pages
-/// that must not be lost. It stands where VMAs stand with an MMU, and so does its lock, which has the rank
-/// and the name of theirs:
-///
-/// | i_mmap lock held | gives |
-/// | --- | --- |
-/// | for reading | the regions in the tree stay there, and what they are |
-/// | for writing | the right to link and unlink |
-pub(crate) struct FileRegions<P: Platform> {
-    tree: Locked<P, IntervalTree<ByPage<P>>>,
-}
-
-impl<P: Platform> FileRegions<P> {
-    pub fn new() -> Self {
-        FileRegions { tree: Locked::new(Rank::IMmap, IntervalTree::new()) }
-    }
-
-    /// Whether the file may lose bytes of these pages, of which there is at least one: not while one of them
-    /// is mapped shared, since nothing would stop the program from using it.
-    ///
-    /// The caller holds the file's invalidate lock for writing, so that nobody comes to have one afterwards.
-    ///
-    /// # Errors
-    ///
-    /// It may not.
-    ///
-    /// # Locks
-    ///
-    /// The i_mmap lock for reading: nothing in the tree is changed.
-    pub fn may_lose(&self, pages: PageRange) -> Result<(), FillError> {
-        if pages.is_empty() {
-            return Ok(());
-        }
-        let is_shared = |region: NonNull<Region<P>>| {
-            // SAFETY: linked regions are live, and stay linked while the lock is held.
-            matches!(unsafe { region.as_ref() }.source, Source::Shared(_))
-        };
-        let tree = self.read();
-        if tree.overlapping(pages.start.get(), pages.end.get() - 1).any(is_shared) {
-            Err(FillError::Busy)
-        } else {
-            Ok(())
-        }
-    }
-
-    /// Takes the i_mmap lock for reading.
-    pub(crate) fn read(&self) -> Read<'_, P, IntervalTree<ByPage<P>>> {
-        self.tree.read()
-    }
-
-    /// Takes the i_mmap lock for writing.
-    pub(crate) fn edit(&self) -> Write<'_, P, IntervalTree<ByPage<P>>> {
-        self.tree.write()
     }
 }
