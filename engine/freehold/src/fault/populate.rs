@@ -4,7 +4,7 @@
 //! batches others get their turn, so everything is looked up again, and what was unmapped meanwhile is passed
 //! over.
 
-use super::{Access, FaultError, FaultOutcome, Userfault, WaitFor, present::bits_of};
+use super::{Access, FaultError, FaultOutcome, WaitFor, present::bits_of};
 use crate::{
     PAGE_SIZE, VirtAddr,
     counted::Counted,
@@ -12,6 +12,7 @@ use crate::{
     file::{File, Wanted},
     platform::Platform,
     space::{AddressSpace, change::parts::Parts, held_lock::HeldLock, locking::ReadGuard},
+    uffd::state::Userfault,
     vma::{Vma, flags::VmFlags},
     wait::Rounds,
 };

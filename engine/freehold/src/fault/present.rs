@@ -11,9 +11,9 @@
 //!
 //! [`Format`]: crate::platform::Format
 
-use super::{Access, FaultOutcome};
+use super::outcome::FaultOutcome;
 use crate::{VirtAddr, platform::Platform, space::AddressSpace};
-use freehold_pagetable::{Kind, Level, PteFlags};
+use freehold_pagetable::{Access, Kind, Level, PteFlags};
 
 /// The bits that an access sets in the entry it goes through.
 pub(super) fn bits_of(access: Access) -> PteFlags {

@@ -51,7 +51,7 @@ pub use object::Object;
 pub use open_file::{File, FileAccess};
 pub use pager::{IoError, Pager, Zeroes};
 pub(crate) use remove::Copies;
-pub use seals::Seals;
+pub use sealing::Seals;
 pub(crate) use seals::Writing;
 
 pub use crate::vma::info::VmaInfo;

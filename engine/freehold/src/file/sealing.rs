@@ -1,10 +1,34 @@
-//! The word of a file that says who can write to it: [`seals`](super::seals).
+//! Seals, and the word of a file that says who can write to it. What they are for: [`seals`](super::seals).
 
-use super::seals::Seals;
+use bitflags::bitflags;
 use freehold_sync::atomic::{
     AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
+
+bitflags! {
+    /// Seals of a memfd, with Linux's numbers.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Seals: u32 {
+        /// F_SEAL_SEAL: no more seals.
+        const SEAL = 1;
+        /// F_SEAL_SHRINK: never shorter.
+        const SHRINK = 2;
+        /// F_SEAL_GROW: never longer.
+        const GROW = 4;
+        /// F_SEAL_WRITE: nobody writes.
+        const WRITE = 8;
+        /// F_SEAL_FUTURE_WRITE: nobody writes but through the mappings there are.
+        const FUTURE_WRITE = 0x10;
+        /// F_SEAL_EXEC: as executable as it is. Rights of files are the embedder's, and so is what this means
+        /// for them; of a file that can be executed, Linux seals sizes and contents with it.
+        const EXEC = 0x20;
+    }
+}
+
+impl Seals {
+    pub(super) const ANY_WRITE: Seals = Seals::WRITE.union(Seals::FUTURE_WRITE);
+}
 
 /// Nobody may map the file for writing.
 const DENIED: u64 = u64::MAX;

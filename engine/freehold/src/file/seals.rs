@@ -17,35 +17,11 @@
 
 use super::{Mapping, mapping::FillError};
 use crate::{
-    counted::Counted, error::SealError, platform::Platform, vma::flags::VmFlags, wait::grace_period,
+    counted::Counted, error::SealError, file::Seals, platform::Platform, vma::flags::VmFlags,
+    wait::grace_period,
 };
-use bitflags::bitflags;
 use freehold_sync::atomic::Ordering::{Relaxed, Release};
 use freehold_vmspace::PageRange;
-
-bitflags! {
-    /// Seals of a memfd, with Linux's numbers.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct Seals: u32 {
-        /// F_SEAL_SEAL: no more seals.
-        const SEAL = 1;
-        /// F_SEAL_SHRINK: never shorter.
-        const SHRINK = 2;
-        /// F_SEAL_GROW: never longer.
-        const GROW = 4;
-        /// F_SEAL_WRITE: nobody writes.
-        const WRITE = 8;
-        /// F_SEAL_FUTURE_WRITE: nobody writes but through the mappings there are.
-        const FUTURE_WRITE = 0x10;
-        /// F_SEAL_EXEC: as executable as it is. Rights of files are the embedder's, and so is what this means
-        /// for them; of a file that can be executed, Linux seals sizes and contents with it.
-        const EXEC = 0x20;
-    }
-}
-
-impl Seals {
-    const ANY_WRITE: Seals = Seals::WRITE.union(Seals::FUTURE_WRITE);
-}
 
 /// How often the pages are looked at before another holder of one counts as a writer.
 const ROUNDS: usize = 5;

@@ -1,6 +1,6 @@
 //! Pools of huge pages, as an engine has them.
 
-use super::{HugePageSize, HugePool, sharing::HugetlbVma};
+use super::{HugePageSize, HugePool, state::vma_lock::HugetlbVma};
 use crate::{
     counted::Counted,
     engine::Engine,

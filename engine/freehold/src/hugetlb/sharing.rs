@@ -52,97 +52,24 @@
 //! With [`HugetlbLock::FileLock`](crate::space::HugetlbLock::FileLock) a fault holds i_mmap shared all the
 //! way instead of the VMA's lock, and a zap holds it exclusively: Linux 5.7 to 6.0.
 
-use super::state::{HugePageSize, reserves::Reserves};
+use super::state::HugePageSize;
 use crate::{
-    counted::{Counted, Shared},
+    counted::Counted,
     file::Mapping,
+    hugetlb::state::vma_lock::HugetlbVma,
     platform::Platform,
     rmap::tree::{IMmap, RmapReadGuard, RmapWriteGuard},
     vma::{Vma, flags::VmFlags},
 };
 use freehold_pagetable::Level;
 use freehold_sync::{
-    Rank, RwSem, RwSemReadGuard, RwSemWriteGuard,
-    atomic::{
-        AtomicBool,
-        Ordering::{Relaxed, Release},
-    },
-    stats::LockStats,
+    RwSemReadGuard, RwSemWriteGuard,
+    atomic::Ordering::{Relaxed, Release},
 };
 use freehold_vmspace::{PageRange, UserRange, VmGather, VmSpace};
 
 /// What one shared table spans.
 pub(crate) const SPAN: u64 = Level::Pmd.table_span();
-
-/// What a VMA of huge pages has besides, counted, so that a truncation can wait for its lock without any
-/// other.
-pub(crate) struct HugetlbVma<P: Platform> {
-    /// The hugetlb VMA lock: see the [module](super).
-    pub(crate) lock: RwSem<P>,
-    /// Whether tables may be shared with this VMA. Cleared under i_mmap exclusively: for a time by the holder
-    /// of `lock` for writing, or of the VMA's own lock for writing, which also sets it again; for good by the
-    /// call that has detached the VMA.
-    pub(crate) sharing_allowed: AtomicBool,
-    /// Of a private VMA that mmap made, not fork. Fixed.
-    reserves: Option<Counted<Reserves>>,
-    /// Its reservations are another VMA's: mremap moved it. Written with the mmap lock for writing.
-    moved: AtomicBool,
-    /// The owner of the reservations took a page away that both had, for want of another: accesses to what
-    /// is missing fail. Written under the page's fault mutex.
-    resv_unmapped: AtomicBool,
-}
-
-impl<P: Platform> Shared for HugetlbVma<P> {}
-
-impl<P: Platform> HugetlbVma<P> {
-    pub fn new(reserves: Option<Counted<Reserves>>, stats: Option<Counted<LockStats<P>>>) -> Self {
-        let lock = match stats {
-            Some(stats) => RwSem::with_stats(Rank::HugetlbVma, stats),
-            None => RwSem::new(Rank::HugetlbVma),
-        };
-        let no = || AtomicBool::new(false);
-        HugetlbVma {
-            lock,
-            sharing_allowed: AtomicBool::new(true),
-            reserves,
-            moved: no(),
-            resv_unmapped: no(),
-        }
-    }
-
-    /// What its pages are taken from first.
-    pub fn reserves(&self) -> Option<&Counted<Reserves>> {
-        self.reserves.as_ref()
-    }
-
-    /// The reserves, if their rest is this VMA's to give back.
-    pub fn own_reservations(&self) -> Option<&Counted<Reserves>> {
-        // Relaxed, here and below: ordered by the locks that guard the fields.
-        self.reserves().filter(|_| !self.moved.load(Relaxed))
-    }
-
-    /// mremap has given the reserves to another VMA.
-    pub fn transfer_reservation(&self) {
-        self.moved.store(true, Relaxed);
-    }
-
-    /// No table is shared with this VMA any more. It is detached: no fault is under way in it, and nobody has
-    /// [`ClosedTables`] of it.
-    pub fn close(&self, _edit: &RmapWriteGuard<'_, P, IMmap>) {
-        // Relaxed: readers have the lock that we hold.
-        self.sharing_allowed.store(false, Relaxed);
-    }
-
-    /// See the field.
-    pub fn is_resv_unmapped(&self) -> bool {
-        self.resv_unmapped.load(Relaxed)
-    }
-
-    /// See the field.
-    pub fn set_resv_unmapped(&self) {
-        self.resv_unmapped.store(true, Relaxed);
-    }
-}
 
 /// What keeps the tables of a VMA of huge pages where they are.
 pub(crate) enum SharedTablesGuard<'v, P: Platform> {

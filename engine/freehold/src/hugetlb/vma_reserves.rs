@@ -1,6 +1,6 @@
 //! What a VMA of huge pages has reserved: where it lies in the file, and what goes back when the VMA ends.
 
-use super::{HugePageSize, sharing::HugetlbVma};
+use super::{HugePageSize, state::vma_lock::HugetlbVma};
 use crate::{PAGE_SHIFT, platform::Platform, vma::Vma};
 use freehold_vmspace::{Memory, PageRange};
 

@@ -1,10 +1,10 @@
 //! A fault that the pager is to serve: which those are, and waiting for it.
 
-use super::state::{Context, FaultReason, Features, queue::Waiter};
-use crate::fault::{Access, FaultError, FaultOutcome};
+use super::state::{FaultReason, Features, Userfault, queue::Waiter};
 use crate::{
     VirtAddr,
     counted::Counted,
+    fault::outcome::{FaultError, FaultOutcome},
     file::{Object, Wanted},
     platform::Platform,
     space::AddressSpace,
@@ -13,17 +13,9 @@ use crate::{
         flags::{VmFlags, pte_flags::vma_pte_flags},
     },
 };
-use freehold_pagetable::{Kind, MarkerKind, Pte, PteFlags, PteTable};
+use freehold_pagetable::{Access, Kind, MarkerKind, Pte, PteFlags, PteTable};
 use freehold_sync::{Interrupted, Killed, atomic::AtomicU32, check_killed};
 use freehold_vmspace::{NoMemory, is_wp_marker};
-
-/// A fault that has to wait, with no lock held and nothing borrowed.
-pub(crate) struct Userfault<P: Platform> {
-    context: Counted<Context<P>>,
-    page: u64,
-    write: bool,
-    reason: FaultReason,
-}
 
 impl<P: Platform> AddressSpace<P> {
     /// Hands a fault in a registered VMA to the pager, if it is one for it. `page`: where the page of memory

@@ -40,7 +40,7 @@ pub use info::VmaInfo;
 use crate::{
     counted::Counted,
     file::Object,
-    hugetlb::sharing::HugetlbVma,
+    hugetlb::state::vma_lock::HugetlbVma,
     platform::Platform,
     rmap::tree::{
         AnonPages, IMmap,

@@ -13,8 +13,8 @@ use super::{
     slab::{Item, Links, Slab},
 };
 use crate::{
-    counted::Counted, error::NoMemory, file::Object, hugetlb::sharing::HugetlbVma, platform::Platform,
-    uffd::state::Context,
+    counted::Counted, error::NoMemory, file::Object, hugetlb::state::vma_lock::HugetlbVma,
+    platform::Platform, uffd::state::Context,
 };
 use core::{
     cell::UnsafeCell,

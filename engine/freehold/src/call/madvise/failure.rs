@@ -1,12 +1,12 @@
 //! Advice that makes memory fail, for tests of programs that have to live with it.
 
-use super::Advice;
-use crate::space::AddressSpace;
+use super::advice::Advice;
 use crate::{
     PAGE_SIZE,
     error::{AccessError, MadviseError},
     platform::Platform,
     rmap::MigrateError,
+    space::AddressSpace,
 };
 use freehold_vmspace::UserRange;
 

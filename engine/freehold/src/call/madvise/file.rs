@@ -1,12 +1,12 @@
 //! Advice about the file behind a mapping.
 
-use super::{Advice, check_seal, whole};
-use crate::space::{AddressSpace, change::parts::Parts};
+use super::advice::{Advice, check_seal, whole};
 use crate::{
     counted::Counted,
     error::MadviseError,
     file::{File, FillError},
     platform::Platform,
+    space::{AddressSpace, change::parts::Parts},
     uffd::event::Notice,
     vma::{Vma, flags::VmFlags},
 };

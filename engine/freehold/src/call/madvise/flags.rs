@@ -1,18 +1,20 @@
 //! Advice that is a flag of the VMA.
 
-use super::{Advice, check_seal, whole};
-use crate::call::ksm::may_merge;
-use crate::space::{
-    AddressSpace,
-    change::parts::{Holes, Parts},
-    change::split_merge::Change,
-    counters::LimitDemand,
-    range_writer::RangeWriterState,
-};
+use super::advice::{Advice, check_seal, whole};
 use crate::{
+    call::ksm::may_merge,
     error::MadviseError,
     file::Object,
     platform::Platform,
+    space::{
+        AddressSpace,
+        change::{
+            parts::{Holes, Parts},
+            split_merge::Change,
+        },
+        counters::LimitDemand,
+        range_writer::RangeWriterState,
+    },
     vma::{Vma, flags::VmFlags},
 };
 use freehold_vmspace::UserRange;

@@ -1,14 +1,17 @@
 //! Advice about the pages that are mapped: taking them away.
 
-use super::{Advice, check_seal, whole};
-use crate::space::{
-    AddressSpace,
-    change::parts::{Holes, Parts},
-};
+use super::advice::{Advice, check_seal, whole};
 use crate::{
     error::MadviseError,
     platform::Platform,
-    space::{change::anon::NotPrepared, held_lock::HeldLock},
+    space::{
+        AddressSpace,
+        change::{
+            anon::NotPrepared,
+            parts::{Holes, Parts},
+        },
+        held_lock::HeldLock,
+    },
     uffd::event::Notice,
     vma::{Vma, flags::VmFlags},
 };

@@ -1,6 +1,6 @@
 //! process_madvise: one advice about several ranges.
 
-use super::Advice;
+use super::advice::Advice;
 use crate::{error::MadviseError, platform::Platform, remote::IoVec, space::AddressSpace};
 
 /// Ranges of one call, at most (Linux's UIO_MAXIOV).

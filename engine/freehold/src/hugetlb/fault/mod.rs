@@ -19,16 +19,21 @@
 
 pub(crate) mod place;
 
-pub(in crate::hugetlb::fault) use crate::fault::{Access, FaultError, FaultOutcome, WaitFor};
-use crate::vma::flags::pte_flags::{WRITTEN, vma_pte_flags, written};
 use crate::{
     Pfn, VirtAddr,
+    fault::outcome::{FaultError, FaultOutcome, WaitFor},
     file::Wanted,
     platform::Platform,
     space::{AddressSpace, held_lock::HeldLock},
-    vma::{Vma, flags::VmFlags},
+    vma::{
+        Vma,
+        flags::{
+            VmFlags,
+            pte_flags::{WRITTEN, vma_pte_flags, written},
+        },
+    },
 };
-use freehold_pagetable::{Kind, MarkerKind, Pte, PteFlags, TableError};
+use freehold_pagetable::{Access, Kind, MarkerKind, Pte, PteFlags, TableError};
 use freehold_vmspace::{Moving, PageRange, frame::NotMapped};
 use place::{HugePlace, Lacking, OwnPage, fill_slot, has_room};
 

@@ -5,7 +5,7 @@ use crate::{
     Pfn, VirtAddr,
     counted::Counted,
     error::NoMemory,
-    fault::WaitFor,
+    fault::outcome::WaitFor,
     file::{File, Mapping},
     hugetlb::{sharing::SharedTablesGuard, state::reserves::Reserves},
     platform::Platform,

@@ -3,6 +3,7 @@
 pub(crate) mod huge_file;
 pub(crate) mod index_set;
 pub(crate) mod reserves;
+pub(crate) mod vma_lock;
 
 pub(crate) use freehold_vmspace::{HugePageSize, NotTaken};
 

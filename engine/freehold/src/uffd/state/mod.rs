@@ -275,3 +275,11 @@ impl<P: Platform> Userfaultfd<P> {
         self.context.space.upgrade().ok_or(UffdError::SpaceGone)
     }
 }
+
+/// A fault that has to wait, with no lock held and nothing borrowed.
+pub(crate) struct Userfault<P: Platform> {
+    pub context: Counted<Context<P>>,
+    pub page: u64,
+    pub write: bool,
+    pub reason: FaultReason,
+}

@@ -1,0 +1,52 @@
+//! Steps that every kind of fault has in common.
+
+use crate::{
+    VirtAddr,
+    fault::outcome::{FaultError, FaultOutcome, WaitFor},
+    file::{File, FillError, Wanted},
+    platform::Platform,
+    rmap::failed_frame,
+    space::AddressSpace,
+};
+use freehold_pagetable::{MarkerKind, Pte, PteTable};
+
+impl<P: Platform> AddressSpace<P> {
+    /// Brings a page of a file into its cache; no lock is held.
+    pub(crate) fn fill(&self, file: &File<P>, wanted: Wanted, addr: u64) -> Result<(), FaultError> {
+        file.mapping().fill_wanted(wanted).map_err(|error| match error {
+            FillError::NoMemory => FaultError::OutOfMemory,
+            FillError::Lost => FaultError::MemoryFailed { addr },
+            FillError::Killed => FaultError::Killed,
+            FillError::BeyondEnd
+            | FillError::Io
+            | FillError::Sealed
+            | FillError::Busy
+            | FillError::NoSpace
+            | FillError::NoHugePages
+            | FillError::Unsupported
+            | FillError::Invalid => FaultError::Bus { addr },
+        })
+    }
+
+    /// A fault at the marker of a frame that failed.
+    #[inline(never)]
+    pub(super) fn poison_fault(
+        &self,
+        table: PteTable<'_, P::Format, P>,
+        address: VirtAddr,
+        payload: u64,
+    ) -> FaultOutcome<P> {
+        if let Some(pfn) = failed_frame(payload) {
+            if self.platform().frame(pfn).is_locked() {
+                return FaultOutcome::Wait(WaitFor::Frame(pfn));
+            }
+            // The marker is there only while the frame is locked, or for good. If it was unlocked before we
+            // looked, its holder is done with this table, and that shows under the table's lock.
+            let marker = Pte::marker(MarkerKind::Poison, payload);
+            if table.lock_linked().is_none_or(|table| table.get(address) != marker) {
+                return FaultOutcome::Retry;
+            }
+        }
+        FaultOutcome::Failed(FaultError::MemoryFailed { addr: address.get() })
+    }
+}
