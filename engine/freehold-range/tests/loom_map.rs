@@ -32,7 +32,7 @@ fn nth(at: u64) -> Entry {
 
 fn replace(map: &Map, start: u64, end: u64, with: &[Entry]) {
     // SAFETY: only one thread of each model writes.
-    let mut writer = unsafe { map.writer() };
+    let mut writer = unsafe { map.exclusive_writer() };
     writer.reserve(1).unwrap();
     writer.replace(start, end, with);
 }
@@ -59,7 +59,7 @@ fn beside(map: Arc<Map>, read: fn(&Map, &<LoomHost as Host>::RcuGuard), write: i
     reader.join().unwrap();
     let rcu = LoomHost::rcu_read();
     // SAFETY: the writer is done.
-    let locked = unsafe { map.locked() };
+    let locked = unsafe { map.reader() };
     locked.check();
     for entry in locked.iter() {
         assert_eq!(map.lookup(&rcu, entry.start), Lookup::Found(entry));
@@ -218,7 +218,7 @@ fn a_map_is_cleared_under_a_reader() {
             },
             |map| {
                 // SAFETY: the only writer.
-                unsafe { map.writer() }.clear();
+                unsafe { map.exclusive_writer() }.clear();
                 LoomHost::rcu_barrier();
             },
         );

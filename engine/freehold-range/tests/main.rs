@@ -2,8 +2,8 @@
 #![cfg(not(loom))]
 
 mod claims;
+mod concurrent_claims;
 mod interval;
 mod map;
 mod refused;
-mod shared;
 mod support;

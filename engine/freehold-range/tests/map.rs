@@ -93,7 +93,7 @@ fn clear_leaves_an_empty_map_that_works() {
             pair.put(at * 4, at * 4 + 2, at + 1);
         }
         // SAFETY: one thread.
-        let mut writer = unsafe { pair.map.writer() };
+        let mut writer = unsafe { pair.map.exclusive_writer() };
         writer.clear();
         writer.check();
         assert!(writer.is_empty());
@@ -128,7 +128,7 @@ fn an_entry_across_the_end_of_several_nodes_is_refused() {
 fn splitting_needs_a_reservation() {
     let map = RangeMap::<StdHost, 4>::new();
     // SAFETY: one thread.
-    let mut writer = unsafe { map.writer() };
+    let mut writer = unsafe { map.exclusive_writer() };
     for at in 0..5 {
         writer.replace(at, at + 1, &[entry(at, at + 1, 1)]);
     }
@@ -140,7 +140,7 @@ fn a_reservation_for_many_is_enough() {
     for many in 1..=12 {
         let map = RangeMap::<StdHost, 4>::new();
         // SAFETY: one thread.
-        let mut writer = unsafe { map.writer() };
+        let mut writer = unsafe { map.exclusive_writer() };
         for round in 0..40u64 {
             writer.reserve(many).unwrap();
             for step in 0..many as u64 {
@@ -161,7 +161,7 @@ fn a_reservation_for_many_is_enough() {
 fn mappings_added_downwards_fill_their_nodes() {
     let map = RangeMap::<StdHost>::new();
     // SAFETY: one thread.
-    let mut writer = unsafe { map.writer() };
+    let mut writer = unsafe { map.exclusive_writer() };
     for at in (0..5000).rev() {
         writer.reserve(1).unwrap();
         writer.replace(at, at + 1, &[entry(at, at + 1, 1)]);
@@ -212,7 +212,7 @@ fn run<const SLOTS: usize>(ops: &[Op]) {
             Op::Gap { ref request, guard } => pair.compare_gap(request, guard),
             Op::Clear => {
                 // SAFETY: one thread.
-                unsafe { pair.map.writer() }.clear();
+                unsafe { pair.map.exclusive_writer() }.clear();
                 pair.model.entries = BTreeMap::new();
             }
         }
@@ -279,7 +279,7 @@ fn a_search_in_vain_forgets_filled_gaps() {
         pair.put(42, 44, 0);
         pair.put(42, 44, 3);
         // SAFETY: one thread, no writer.
-        let reader = unsafe { pair.map.locked() };
+        let reader = unsafe { pair.map.reader() };
         assert!(reader.missing_gaps(2) > 0);
         let request = GapRequest { len: 2, align: 1, low: 0, high: 4 * 63, direction };
         assert_eq!(reader.gap(&request, |_| 0), None);

@@ -6,7 +6,7 @@ mod support;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use freehold_range::{AllocError, Draft, Entry, RangeMap, SharedWriter};
+use freehold_range::{AllocError, ClaimWriter, Entry, RangeMap, WriteSet};
 use freehold_sync::testing::StdHost;
 use support::model::entry;
 
@@ -65,7 +65,7 @@ fn refuse_each(size: u64, replaces: usize) {
         let before = BLOCKS.get();
         let map = RangeMap::<StdHost, 4>::new();
         // SAFETY: one thread.
-        let mut writer = unsafe { map.writer() };
+        let mut writer = unsafe { map.exclusive_writer() };
         for at in 0..size {
             writer.reserve(1).unwrap();
             writer.replace(at * 10, at * 10 + 5, &[entry(at * 10, at * 10 + 5, at + 1)]);
@@ -96,7 +96,7 @@ fn refuse_each(size: u64, replaces: usize) {
 /// A claim by a shared writer leaves nodes in store for the exclusive writer that comes after it.
 #[test]
 fn after_a_shared_change_the_exclusive_writer_needs_no_memory() {
-    type Writer<'a> = SharedWriter<'a, StdHost, 4>;
+    type Writer<'a> = ClaimWriter<'a, StdHost, 4>;
     let changes: [fn(&Writer<'_>, u64); 3] = [
         |writer, last| writer.claim(last + 2, last + 3, false, true).unwrap(),
         |writer, last| writer.claim_hole(last - 4, last - 2, |_| 0).unwrap(),
@@ -107,21 +107,21 @@ fn after_a_shared_change_the_exclusive_writer_needs_no_memory() {
             let map = RangeMap::<StdHost, 4>::new();
             {
                 // SAFETY: one thread.
-                let mut writer = unsafe { map.writer() };
+                let mut writer = unsafe { map.exclusive_writer() };
                 for at in 0..size {
                     writer.reserve(1).unwrap();
                     writer.replace(at * 10, at * 10 + 5, &[entry(at * 10, at * 10 + 5, at + 1)]);
                 }
                 writer.trim();
             }
-            let draft = Draft::new();
+            let write_set = WriteSet::new();
             // SAFETY: one thread.
-            let shared = unsafe { map.shared_writer(&draft) };
+            let shared = unsafe { map.claim_writer(&write_set) };
             change(&shared, (size - 1) * 10);
             shared.publish(None);
             UNTIL_REFUSAL.set(1);
             // SAFETY: the shared writer has claimed nothing and is not used again.
-            let reserved = unsafe { map.writer() }.reserve(1);
+            let reserved = unsafe { map.exclusive_writer() }.reserve(1);
             UNTIL_REFUSAL.set(0);
             assert_eq!(reserved, Ok(()), "{size} entries");
         }

@@ -7,7 +7,7 @@ use std::sync::Once;
 
 use crate::support::model::entry;
 use crate::support::pair::Pair;
-use freehold_range::{Draft, Entry, RangeMap};
+use freehold_range::{Entry, RangeMap, WriteSet};
 use freehold_sync::testing::StdHost;
 
 thread_local! {
@@ -45,14 +45,14 @@ trait Refuse {
 impl<const SLOTS: usize> Refuse for Pair<SLOTS> {
     fn refused(&mut self, start: u64, end: u64, with: &[Entry]) {
         // SAFETY: one thread.
-        let mut writer = unsafe { self.map.writer() };
+        let mut writer = unsafe { self.map.exclusive_writer() };
         assert!(panics(|| writer.replace(start, end, with)), "{start}..{end} {with:?}");
         self.compare();
     }
 
     fn replace_unreserved(&mut self, start: u64, end: u64, with: &[Entry]) -> bool {
         // SAFETY: one thread.
-        let mut writer = unsafe { self.map.writer() };
+        let mut writer = unsafe { self.map.exclusive_writer() };
         let worked = !panics(|| writer.replace(start, end, with));
         match worked {
             true => self.model.replace(start, end, with),
@@ -167,9 +167,9 @@ fn claim_up_to_the_last_address_finds_its_entries() {
         let mut pair = Pair::<4>::of_size(4);
         let last = entry(u64::MAX - 8, u64::MAX, 1);
         pair.replace(last.start, last.end, &[last]);
-        let draft = Draft::new();
+        let write_set = WriteSet::new();
         // SAFETY: one thread, and no other writer.
-        let writer = unsafe { pair.map.shared_writer(&draft) };
+        let writer = unsafe { pair.map.claim_writer(&write_set) };
         writer.claim(u64::MAX - 4, u64::MAX, touching, false).unwrap();
         assert_eq!(writer.span(), (last.start, last.end));
         writer.publish(None);
@@ -180,10 +180,10 @@ fn claim_up_to_the_last_address_finds_its_entries() {
 fn empty_entry_fills_no_hole() {
     let mut pair = Pair::<4>::of_size(9);
     for (start, end) in [(205, 205), (206, 205), (u64::MAX, 0)] {
-        let draft = Draft::new();
+        let write_set = WriteSet::new();
         let map: &RangeMap<StdHost, 4> = &pair.map;
         // SAFETY: one thread, and no other writer.
-        let writer = unsafe { map.shared_writer(&draft) };
+        let writer = unsafe { map.claim_writer(&write_set) };
         assert!(panics(|| _ = writer.fill_hole(&Entry { start, end, ..entry(0, 1, 1) }, |_| 0, |_| false)));
         assert!(panics(|| _ = writer.claim_hole(start, end, |_| 0)));
         assert!(start == end || panics(|| _ = writer.claim(start, end, true, true)));

@@ -67,7 +67,7 @@ fn readers_find_what_is_always_there() {
     let done = AtomicBool::new(false);
     let found = AtomicU64::new(0);
     // SAFETY: the only writer.
-    let mut writer = unsafe { map.writer() };
+    let mut writer = unsafe { map.exclusive_writer() };
     for at in (0..SLOTS).step_by(FIXED as usize) {
         writer.reserve(1).unwrap();
         writer.replace(at * 10, at * 10 + 10, &[fixed(at, 1)]);
@@ -116,7 +116,7 @@ fn read(map: &RangeMap<StdHost, 4>, done: &AtomicBool, found: &AtomicU64, seed: 
     }
 }
 
-fn churn(writer: &mut freehold_range::Writer<'_, StdHost, 4>) {
+fn churn(writer: &mut freehold_range::ExclusiveWriter<'_, StdHost, 4>) {
     let mut random = Pcg64Mcg::new(0xdead_beef);
     for round in 0..ROUNDS {
         let from = random.next_u64() % SLOTS;
@@ -153,7 +153,7 @@ fn churn(writer: &mut freehold_range::Writer<'_, StdHost, 4>) {
 }
 
 /// Turns one entry over `[from, to)` slots into the fixed ones inside it, one replacement each.
-fn carve(writer: &mut freehold_range::Writer<'_, StdHost, 4>, from: u64, to: u64, value: u64) {
+fn carve(writer: &mut freehold_range::ExclusiveWriter<'_, StdHost, 4>, from: u64, to: u64, value: u64) {
     for at in (from..to).step_by(FIXED as usize) {
         writer.reserve(1).unwrap();
         let rest = (at + FIXED < to).then(|| entry((at + FIXED) * 10, to * 10, value));

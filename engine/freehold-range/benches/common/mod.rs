@@ -78,14 +78,14 @@ impl<const SLOTS: usize> Subject for Freehold<SLOTS> {
     #[inline]
     fn replace(&mut self, start: u64, end: u64, with: &[Entry]) {
         // SAFETY: borrowed exclusively.
-        let mut writer = unsafe { self.0.writer() };
+        let mut writer = unsafe { self.0.exclusive_writer() };
         writer.reserve(1).unwrap();
         writer.replace(start, end, with);
     }
     #[inline]
     fn gap(&self, len: u64) -> Option<u64> {
         // SAFETY: nobody writes while it is borrowed.
-        let reader = unsafe { self.0.locked() };
+        let reader = unsafe { self.0.reader() };
         let request = GapRequest { len, align: PAGE, low: PAGE, high: TOP, direction: Direction::TopDown };
         reader.gap(&request, |_| 0)
     }

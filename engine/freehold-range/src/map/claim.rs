@@ -1,12 +1,12 @@
 //! Claims: which entries belong to one of several writers.
 //!
-//! The lowest six bits of a value are the map's as soon as there are [shared writers](super::shared); its
-//! user keeps them clear, but for [`HOLE`].
+//! The lowest six bits of a value are the map's as soon as there are [claim writers](super::claim_writer);
+//! its user keeps them clear, but for [`HOLE`].
 //!
 //! | bits | set | meaning |
 //! | --- | --- | --- |
 //! | 0, [`HOLE`] | by the user | a *reservation*: nothing is there, and nobody else may put anything there |
-//! | 1, [`CLAIMED`] | by a claim | the entry belongs to one shared writer, which alone changes or removes it |
+//! | 1, [`CLAIMED`] | by a claim | the entry belongs to one claim writer, which alone changes or removes it |
 //! | 2, [`WANTED`] | by a refused writer | the end of the claim is to be told |
 //! | 3 to 5 | by a claim | slots of the leaf that are promised to the claim's owner |
 //!
@@ -17,7 +17,7 @@ use core::num::NonZeroU64;
 /// The entry is a reservation: it goes when it is released.
 pub const HOLE: u64 = 1;
 
-/// The entry belongs to a shared writer.
+/// The entry belongs to a claim writer.
 pub const CLAIMED: u64 = 2;
 
 /// Its end is to be told.
@@ -48,7 +48,7 @@ freehold_sync::error_enum! {
         /// Another writer has an entry that is needed, or the entry is a reservation.
         ///
         /// The end of that writer's claim will be told:
-        /// [`SharedWriter::was_wanted`](super::shared::SharedWriter::was_wanted).
+        /// [`ClaimWriter::was_wanted`](super::claim_writer::ClaimWriter::was_wanted).
         Taken,
         /// The hole to be filled is filled already.
         Filled,

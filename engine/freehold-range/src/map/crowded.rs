@@ -1,4 +1,4 @@
-//! Crowded leaves: those in which [shared writers](super::shared) meet.
+//! Crowded leaves: those in which [claim writers](super::claim_writer) meet.
 //!
 //! Writers whose entries are neighbours in the map meet in one leaf, though they have nothing else in common.
 //! A leaf counts how often a writer found it latched, and forgets half of it every 64 changes. A writer that
@@ -7,20 +7,20 @@
 
 use freehold_sync::{Host, Rank};
 
+use super::claim_writer::ClaimWriter;
 use super::grow::Halves;
 use super::hold::Held;
 use super::node::Node;
 use super::path::Step;
-use super::shared::SharedWriter;
 use super::way::Latched;
 
-impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
+impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
     /// As [`RangeMap::latch`]; a leaf in which writers meet often is to be split.
     #[inline(always)]
     pub(super) fn latch<'n>(&'n self, rcu: &'n H::RcuGuard, key: u64) -> Latched<'n, H, SLOTS> {
         let latched = self.map.latch(rcu, key);
         if latched.crowded {
-            self.draft.crowded.set(Some(key));
+            self.write_set.crowded.set(Some(key));
         }
         latched
     }
@@ -59,7 +59,7 @@ impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
         let Step { node, at, .. } = path.step(0);
         if let Some(cut) = cut(node, at) {
             self.map.finger.forget();
-            self.map.part(&mut held, &self.draft.spares, path, (cut, halves));
+            self.map.part(&mut held, &self.write_set.spares, path, (cut, halves));
         }
         let dead = held.release();
         drop(structure);

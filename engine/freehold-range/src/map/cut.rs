@@ -2,12 +2,12 @@
 
 use freehold_sync::Host;
 
+use super::exclusive_writer::{ExclusiveWriter, first_behind};
 use super::hold::Held;
 use super::node::{Node, Slot};
-use super::write::{Writer, first_behind};
 use super::{RangeMap, spare};
 
-impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
+impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
     /// Removes the entries inside `[start, end)`, of which there is at least one. The gap in front of the
     /// entry that follows is left to `refresh_gaps`.
     pub(super) fn cut<'n>(&self, held: &mut Held<'n, SLOTS>, start: u64, end: u64)

@@ -5,12 +5,12 @@ use core::num::NonZeroU64;
 /// Slots of a node unless the map's type says otherwise: 15 make a node of exactly six cache lines.
 pub const FAN: usize = 15;
 
-/// The largest number of entries that one [`Writer::replace`](crate::Writer::replace) puts in place of a
-/// range.
+/// The largest number of entries that one [`ExclusiveWriter::replace`](crate::ExclusiveWriter::replace) puts
+/// in place of a range.
 pub const MAX_WITH: usize = 4;
 
-/// Levels a tree can have. [`Writer::reserve`](crate::Writer::reserve) refuses to let it grow beyond; memory
-/// runs out long before.
+/// Levels a tree can have. [`ExclusiveWriter::reserve`](crate::ExclusiveWriter::reserve) refuses to let it
+/// grow beyond; memory runs out long before.
 pub(super) const MAX_LEVELS: usize = 16;
 
 /// A range `[start, end)` of addresses, in bytes, and the value that the map's user attached to it.

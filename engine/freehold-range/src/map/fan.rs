@@ -1,6 +1,6 @@
 //! The fan-out: how many slots of a node are used, and what follows from it.
 
-/// How many entries share a node of a map, and so the latch that shared writers take.
+/// How many entries share a node of a map, and so the latch that claim writers take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Nodes {
     /// All slots of a node: the fastest map.

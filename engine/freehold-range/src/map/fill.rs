@@ -1,26 +1,26 @@
 //! Claims of holes: a reservation comes into the map, and what touches it is claimed.
 //!
-//! A [draft](super::draft) has one span, in which there is no hole that is not claimed. A claim of a hole
-//! beside one of entries makes a second span of it; but where the hole touches what the first claim has, the
-//! two are one.
+//! A [write set](super::write_set) has one span, in which there is no hole that is not claimed. A claim of a
+//! hole beside one of entries makes a second span of it; but where the hole touches what the first claim has,
+//! the two are one.
 
 use freehold_sync::{Host, Rank};
 
 use super::claim::{Mark, RESERVED, Refused, claimed};
-use super::draft::Entries;
+use super::claim_writer::{ClaimWriter, InTheWay};
 use super::entry::{Entry, assert_fits};
 use super::fan::Fan;
 use super::grow::Halves;
 use super::hold::Held;
 use super::node::{Node, Slot};
 use super::path::Step;
-use super::shared::{InTheWay, SharedWriter};
 use super::way::Way;
+use super::write_set::WriteSetSpan;
 
-impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
+impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
     /// Puts a reservation, claimed, into the hole `[start, end)`, and claims the entries that touch it and
     /// are no reservations. `kept(entry)` is how many bytes below its start the entry above the hole keeps
-    /// free; it is called in a read section, with the leaf latched. The draft has a hole there, which one
+    /// free; it is called in a read section, with the leaf latched. The write set has a hole there, which one
     /// entry may fill.
     ///
     /// # Errors
@@ -31,7 +31,7 @@ impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
     ///
     /// If the hole is empty, or ends before it starts. The map is as before.
     pub fn claim_hole(&self, start: u64, end: u64, kept: impl Fn(&Entry) -> u64) -> Result<(), Refused> {
-        debug_assert!(self.draft.is_empty(), "one claim at a time");
+        debug_assert!(self.write_set.is_empty(), "one claim at a time");
         self.reserve_hole(&Entry { start, end, value: RESERVED }, &kept, &|_| false)
     }
 
@@ -52,11 +52,14 @@ impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
         end: u64,
         kept: impl Fn(&Entry) -> u64,
     ) -> Result<(), Refused> {
-        debug_assert!(!self.draft.is_empty() && !self.draft.has_second.get(), "the second of two claims");
-        if !self.draft.held.borrow().has_room() {
+        debug_assert!(
+            !self.write_set.is_empty() && !self.write_set.has_second.get(),
+            "the second of two claims"
+        );
+        if !self.write_set.first.borrow().has_room() {
             return Err(Refused::Whole);
         }
-        let own = |start: u64| self.draft.held.borrow().starts(start);
+        let own = |start: u64| self.write_set.first.borrow().starts(start);
         self.reserve_hole(&Entry { start, end, value: RESERVED }, &kept, &own)
     }
 
@@ -93,20 +96,20 @@ impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
             Err(no) => return Some(Err(no.note(leaf))),
         };
         latched.changed();
-        self.draft_of(&sides, |draft| sides.claim(leaf, at, with, draft));
+        self.add_to_span_of(&sides, |span| sides.claim(leaf, at, with, span));
         leaf.splice(at, 0, &[Slot::of(with)]);
         Some(Ok(()))
     }
 
     /// Calls `add` with the span that the hole belongs to.
     #[inline(always)]
-    fn draft_of(&self, sides: &Sides, add: impl FnOnce(&mut Entries)) {
-        let mut first = self.draft.held.borrow_mut();
+    fn add_to_span_of(&self, sides: &Sides, add: impl FnOnce(&mut WriteSetSpan)) {
+        let mut first = self.write_set.first.borrow_mut();
         if first.is_empty() || sides.touches_own() {
             return add(&mut first);
         }
-        add(&mut self.draft.second.borrow_mut());
-        self.draft.has_second.set(true);
+        add(&mut self.write_set.second.borrow_mut());
+        self.write_set.has_second.set(true);
     }
 
     /// Puts an entry into the hole that it lies in, where nobody has claimed what touches it, and none of
@@ -157,7 +160,7 @@ impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
             let rcu = H::rcu_read();
             let structure = self.map.structure.lock::<H>(Rank::VmaMap);
             let need = self.map.root.level() + 2;
-            if self.draft.spares.count() < need {
+            if self.write_set.spares.count() < need {
                 drop((structure, rcu));
                 self.fill(need)?;
                 continue;
@@ -188,12 +191,12 @@ impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
             sides.before = Touch::of(before, at, own).map_err(|no| no.note(before))?;
             left = Some((before, at));
         }
-        self.draft_of(&sides, |draft| match left {
-            None => sides.claim(leaf, at, with, draft),
-            Some(before) => sides.claim_both(before, (leaf, at), with, draft),
+        self.add_to_span_of(&sides, |span| match left {
+            None => sides.claim(leaf, at, with, span),
+            Some(before) => sides.claim_both(before, (leaf, at), with, span),
         });
         map.finger.forget();
-        map.put(held, &self.draft.spares, path, &[*with], Halves::Shared);
+        map.put(held, &self.write_set.spares, path, &[*with], Halves::Shared);
         Ok(())
     }
 }
@@ -272,10 +275,16 @@ impl Sides {
         self.before == Some(Touch::Own) || self.behind == Some(Touch::Own)
     }
 
-    /// Claims them, and drafts the hole.
+    /// Claims them, and write sets the hole.
     #[inline(always)]
-    fn claim<const SLOTS: usize>(&self, leaf: &Node<SLOTS>, at: usize, hole: &Entry, draft: &mut Entries) {
-        self.claim_both((leaf, at.wrapping_sub(1)), (leaf, at), hole, draft);
+    fn claim<const SLOTS: usize>(
+        &self,
+        leaf: &Node<SLOTS>,
+        at: usize,
+        hole: &Entry,
+        span: &mut WriteSetSpan,
+    ) {
+        self.claim_both((leaf, at.wrapping_sub(1)), (leaf, at), hole, span);
     }
 
     /// The same where they may be of two leaves.
@@ -285,20 +294,20 @@ impl Sides {
         (before, last): (&Node<SLOTS>, usize),
         (behind, first): (&Node<SLOTS>, usize),
         hole: &Entry,
-        draft: &mut Entries,
+        span: &mut WriteSetSpan,
     ) {
         let claim = |leaf: &Node<SLOTS>, at: usize| leaf.set_value(at, claimed(leaf.datum(at), 0));
         if self.before == Some(Touch::Free) {
             match self.behind == Some(Touch::Own) {
-                true => draft.take_first(before, last),
-                false => draft.take(before, last),
+                true => span.take_first(before, last),
+                false => span.take(before, last),
             }
             claim(before, last);
         }
         if self.behind == Some(Touch::Free) {
-            draft.take(behind, first);
+            span.take(behind, first);
             claim(behind, first);
         }
-        draft.take_hole(hole.start, hole.end);
+        span.take_hole(hole.start, hole.end);
     }
 }

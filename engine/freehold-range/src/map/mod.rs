@@ -1,5 +1,5 @@
 //! The range map: a B+tree read without locks and edited in place, by one writer or by
-//! [several](shared).
+//! [several](claim_writer).
 //!
 //! # Shape
 //!
@@ -57,7 +57,7 @@
 //! That needs every change which moves an address from one leaf to another to change all nodes between the
 //! two: or a reader could step from a root that still leads to the one, by a node that is unchanged, to a
 //! leaf that has given the address away. A writer that is alone never moves the end of a leaf upwards over
-//! what the next leaf holds; an exchange of shared writers may, and holds both ways.
+//! what the next leaf holds; an exchange of claim writers may, and holds both ways.
 //!
 //! A range that covers many leaves is cut out by its edges: whole subtrees are unlinked at the level where
 //! they hang, and nothing inside them is touched. A reader already inside sees them as they were: it has
@@ -86,10 +86,11 @@
 
 mod check;
 pub mod claim;
+pub mod claim_writer;
 mod crowded;
 mod cut;
-pub mod draft;
 mod entry;
+pub(crate) mod exclusive_writer;
 pub mod fan;
 mod fill;
 mod finger;
@@ -101,10 +102,9 @@ mod path;
 pub mod publish;
 pub(crate) mod read;
 mod removal;
-pub mod shared;
 mod spare;
 mod way;
-pub(crate) mod write;
+pub mod write_set;
 
 use core::marker::PhantomData;
 
@@ -121,7 +121,7 @@ pub use self::entry::{Entry, FAN, Lookup, MAX_WITH};
 /// [claimed](claim) what they change.
 ///
 /// Creating a map allocates nothing. Readers hold a grace-period guard of the host; the writer is the task
-/// with the right to call [`RangeMap::writer`]: in an address space, the holder of the mmap lock for writing.
+/// with the right to call [`RangeMap::exclusive_writer`]: in an address space, the holder of the mmap lock for writing.
 ///
 /// `SLOTS` is the number of slots of a node, and the fan-out of the tree unless the map was made with
 /// narrower [`Nodes`]. The default is the one that measures best; tests choose a small one, so that a handful
@@ -129,8 +129,8 @@ pub use self::entry::{Entry, FAN, Lookup, MAX_WITH};
 ///
 /// # Invariants
 ///
-/// * At most one [`Writer`](crate::Writer) exists at a time, and no [`Reader`](crate::Reader) or
-///   [`SharedWriter`](crate::SharedWriter) beside it; no `Reader` beside a `SharedWriter`.
+/// * At most one [`ExclusiveWriter`](crate::ExclusiveWriter) exists at a time, and no [`Reader`](crate::Reader) or
+///   [`ClaimWriter`](crate::ClaimWriter) beside it; no `Reader` beside a `ClaimWriter`.
 /// * Every node reachable from the root is owned by this map, and stays allocated for a grace period after it
 ///   was unlinked.
 pub struct RangeMap<H: Host, const SLOTS: usize = FAN> {
@@ -140,7 +140,7 @@ pub struct RangeMap<H: Host, const SLOTS: usize = FAN> {
     spares: Spares<SLOTS>,
     /// Where the writer was last; touched by the writer alone.
     finger: Finger<SLOTS>,
-    /// Held by a shared writer that changes more than one leaf, and by a search that corrects what an inner
+    /// Held by a claim writer that changes more than one leaf, and by a search that corrects what an inner
     /// node keeps.
     structure: RawSpin,
     /// The fan-out; fixed.

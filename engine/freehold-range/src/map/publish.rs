@@ -1,68 +1,68 @@
-//! The end of a claim: the draft takes the place of what a [`SharedWriter`] has claimed.
+//! The end of a claim: the write set takes the place of what a [`ClaimWriter`] has claimed.
 #![expect(unsafe_code, reason = "unlinks nodes with the structure lock")]
 
 use arrayvec::ArrayVec;
 use freehold_sync::{Host, Rank};
 
 use super::claim::{CLAIMED, HOLE, MOST, Mark, RESERVED};
-use super::draft::{Entries, ROOM};
+use super::claim_writer::ClaimWriter;
 use super::entry::Entry;
 use super::hold::Held;
 use super::node::{Node, Slot};
 use super::path::{Path, Step};
 use super::removal::Goes;
-use super::shared::SharedWriter;
 use super::way::Way;
+use super::write_set::{ROOM, WriteSetSpan};
 
 /// Called with the hole that an address lies in while the leaf is latched: until it returns nothing comes
 /// into the hole.
 pub type Emptied<'f> = (u64, &'f mut dyn FnMut(u64, u64));
 
-impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
-    /// Ends the claim, if there is one: what the draft holds takes the place of what was claimed, as one step
-    /// for readers; of two spans the second comes first. Entries that are [`HOLE`] stay, as reservations that
-    /// are not claimed. Needs no memory.
+impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
+    /// Ends the claim, if there is one: what the write set holds takes the place of what was claimed, as one
+    /// step for readers; of two spans the second comes first. Entries that are [`HOLE`] stay, as reservations
+    /// that are not claimed. Needs no memory.
     ///
-    /// `emptied`, an address of the draft's and a function: if the address lies in a hole afterwards, the
+    /// `emptied`, an address of the write set's and a function: if the address lies in a hole afterwards, the
     /// function is called with that hole's ends, and nothing comes into it meanwhile. The function does
     /// little, and waits for nothing but a spin lock.
     #[inline]
     pub fn publish(&self, emptied: Option<Emptied<'_>>) {
         let mut emptied = emptied;
-        if self.draft.has_second.get() {
+        if self.write_set.has_second.get() {
             self.publish_second(&mut emptied);
         }
-        self.publish_span(&mut self.draft.held.borrow_mut(), &mut emptied);
-        if let Some(key) = self.draft.crowded.take() {
+        self.publish_span(&mut self.write_set.first.borrow_mut(), &mut emptied);
+        if let Some(key) = self.write_set.crowded.take() {
             self.part(key);
         }
     }
 
     #[inline(always)]
-    fn publish_span(&self, draft: &mut Entries, emptied: &mut Option<Emptied<'_>>) {
-        if draft.is_empty() {
+    fn publish_span(&self, span: &mut WriteSetSpan, emptied: &mut Option<Emptied<'_>>) {
+        if span.is_empty() {
             return;
         }
-        if !self.publish_in_leaf(draft, emptied) {
-            self.publish_across(draft, emptied);
+        if !self.publish_in_leaf(span, emptied) {
+            self.publish_across(span, emptied);
         }
-        draft.end();
+        span.end();
     }
 
     #[cold]
     #[inline(never)]
     fn publish_second(&self, emptied: &mut Option<Emptied<'_>>) {
-        self.draft.has_second.set(false);
-        let mut second = self.draft.second.borrow_mut();
+        self.write_set.has_second.set(false);
+        let mut second = self.write_set.second.borrow_mut();
         let mut its = emptied.take_if(|(address, _)| second.contains(*address));
         self.publish_span(&mut second, &mut its);
     }
 
     /// What [`publish`](Self::publish) does where all of it is in one leaf, whose end stays.
     #[inline(always)]
-    fn publish_in_leaf(&self, draft: &Entries, emptied: &mut Option<Emptied<'_>>) -> bool {
-        let (from, to) = draft.span();
-        let entries = draft.entries();
+    fn publish_in_leaf(&self, span: &WriteSetSpan, emptied: &mut Option<Emptied<'_>>) -> bool {
+        let (from, to) = span.span();
+        let entries = span.entries();
         let rcu = H::rcu_read();
         let latched = self.latch(&rcu, from);
         let &Way { leaf, at, lo, above, .. } = &latched.way;
@@ -79,11 +79,11 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
                 "what is not claimed is not published"
             );
             if mark.is_wanted() {
-                self.draft.wanted.set(true);
+                self.write_set.wanted.set(true);
             }
             behind += 1;
         }
-        if draft.is_changed() {
+        if span.is_changed() {
             latched.changed();
             leaf.open(at, behind - at, entries.len());
         }
@@ -97,7 +97,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         if let Some((address, then)) = emptied.take() {
             call_with_hole(leaf, at, lo, address, then);
         }
-        if above.is_none() || !draft.has_hole() {
+        if above.is_none() || !span.has_hole() {
             return true;
         }
         let (before, gap) = largest_gap(leaf, at, entries.len(), lo);
@@ -113,12 +113,12 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     /// comes into them, and then go.
     #[cold]
     #[inline(never)]
-    fn publish_across(&self, draft: &Entries, emptied: &mut Option<Emptied<'_>>) {
-        let (from, to) = draft.span();
-        if draft.is_changed() {
+    fn publish_across(&self, span: &WriteSetSpan, emptied: &mut Option<Emptied<'_>>) {
+        let (from, to) = span.span();
+        if span.is_changed() {
             let mut with = ArrayVec::<Entry, { 2 * ROOM + 1 }>::new();
             let mut at = from;
-            for entry in draft.entries() {
+            for entry in span.entries() {
                 if at < entry.start {
                     with.push(Entry { start: at, end: entry.start, value: RESERVED });
                 }
@@ -186,7 +186,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
             let inside = leaf.start(from + gone) >= start && leaf.end(from + gone) <= end;
             assert!(inside && mark.is_claimed(), "what is not claimed is not published");
             if mark.is_wanted() {
-                self.draft.wanted.set(true);
+                self.write_set.wanted.set(true);
             }
             gone += 1;
             room += 1 + mark.room();

@@ -6,7 +6,7 @@ use super::RangeMap;
 use super::entry::{Entry, FAN, MAX_LEVELS};
 use super::node::Node;
 
-/// The right to read a map that nobody writes. See [`RangeMap::locked`].
+/// The right to read a map that nobody writes. See [`RangeMap::reader`].
 ///
 /// # Invariants
 ///
@@ -21,10 +21,10 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     ///
     /// # Safety
     ///
-    /// Until the reader is dropped no [`Writer`](crate::Writer) of this map may exist, and the caller must
-    /// synchronise with the end of the last one (as a lock does).
+    /// Until the reader is dropped no [`ExclusiveWriter`](crate::ExclusiveWriter) of this map may exist, and
+    /// the caller must synchronise with the end of the last one (as a lock does).
     #[inline]
-    pub unsafe fn locked(&self) -> Reader<'_, H, SLOTS> {
+    pub unsafe fn reader(&self) -> Reader<'_, H, SLOTS> {
         Reader::new(self)
     }
 }

@@ -5,11 +5,11 @@ use freehold_sync::{Host, Rank};
 
 use super::RangeMap;
 use super::claim::{Mark, released};
+use super::claim_writer::ClaimWriter;
 use super::hold::Held;
 use super::node::Node;
 use super::path::Step;
 use super::publish::{Emptied, call_with_hole};
-use super::shared::SharedWriter;
 use super::way::Way;
 
 /// Which reservations go.
@@ -27,9 +27,9 @@ impl Goes {
     }
 }
 
-impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
+impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
     /// Removes the reservation `[start, end)`, which is not claimed and belongs to the caller. Needs no
-    /// memory. `emptied` as for [`publish`](SharedWriter::publish).
+    /// memory. `emptied` as for [`publish`](ClaimWriter::publish).
     ///
     /// # Panics
     ///
@@ -75,7 +75,7 @@ impl<H: Host, const SLOTS: usize> SharedWriter<'_, H, SLOTS> {
         while at < leaf.count() && leaf.start(at) < end {
             let mark = Mark::of(leaf.datum(at));
             if mark.is_wanted() {
-                self.draft.wanted.set(true);
+                self.write_set.wanted.set(true);
             }
             if goes.has(mark) {
                 leaf.open(at, 1, 0);

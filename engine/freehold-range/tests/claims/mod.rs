@@ -1,17 +1,17 @@
-//! Every claim on every small map, beside a claim of another writer or a reservation: what is refused, what is
-//! claimed, what the map holds when it is published, and which hole the caller is told.
+//! Every claim on every small map, beside a claim of another writer or a reservation: what is refused, what
+//! is claimed, what the map holds when it is published, and which hole the caller is told.
 //!
 //! One thread makes the calls, so nothing depends on luck. The neighbours are in every combination of leaves.
 
 mod stage;
 
-use freehold_range::{Draft, Entry, HOLE, Refused};
+use freehold_range::{Entry, HOLE, Refused, WriteSet};
 
 use crate::support::model::entry;
 use stage::{BASE, END, Item, Kind, Map, Shape, Stage};
 
-/// Calls `each` for every shape, with a third of the ranges that it may be asked for, which are others for the
-/// next shape, and a number that differs from case to case.
+/// Calls `each` for every shape, with a third of the ranges that it may be asked for, which are others for
+/// the next shape, and a number that differs from case to case.
 fn cases(each: impl Fn(&Shape, (u64, u64), usize)) {
     for (nth, shape) in Shape::all().enumerate() {
         let ranges = (BASE - 1..=END).flat_map(|start| (start + 1..=END + 1).map(move |end| (start, end)));
@@ -275,7 +275,7 @@ fn the_owner_of_a_claim_learns_that_it_was_wanted() {
 fn touching(count: u64) -> Box<Map> {
     let map = Box::new(Map::new());
     // SAFETY: the only writer.
-    let mut alone = unsafe { map.writer() };
+    let mut alone = unsafe { map.exclusive_writer() };
     for at in (1..=count).map(|n| n * 10) {
         alone.reserve(1).unwrap();
         alone.replace(at, at + 10, &[entry(at, at + 10, at)]);
@@ -287,9 +287,9 @@ fn touching(count: u64) -> Box<Map> {
 fn a_claim_has_eight_entries_at_most() {
     for count in 6..11 {
         let map = touching(10);
-        let draft = Draft::new();
+        let write_set = WriteSet::new();
         // SAFETY: there is no other writer.
-        let writer = unsafe { map.shared_writer(&draft) };
+        let writer = unsafe { map.claim_writer(&write_set) };
         let end = (count + 1) * 10;
         assert_eq!(writer.claim(15, end - 5, false, true).is_ok(), count <= 8, "{count} entries");
         if count > 8 {
@@ -303,7 +303,7 @@ fn a_claim_has_eight_entries_at_most() {
         }
         writer.publish(None);
         // SAFETY: the writer has claimed nothing.
-        let reader = unsafe { map.locked() };
+        let reader = unsafe { map.reader() };
         reader.check();
         assert_eq!(reader.len(), 12);
     }
@@ -315,10 +315,10 @@ fn a_claim_with_a_hole_has_six_other_entries_at_most() {
     for count in 1..=8 {
         let map = touching(10);
         // SAFETY: the only writer.
-        unsafe { map.writer() }.replace((count + 1) * 10, (count + 2) * 10, &[]);
-        let draft = Draft::new();
+        unsafe { map.exclusive_writer() }.replace((count + 1) * 10, (count + 2) * 10, &[]);
+        let write_set = WriteSet::new();
         // SAFETY: there is no other writer.
-        let writer = unsafe { map.shared_writer(&draft) };
+        let writer = unsafe { map.claim_writer(&write_set) };
         let (start, end) = ((count + 1) * 10, (count + 2) * 10);
         assert_eq!(writer.claim(15, start - 5, false, true), Ok(()));
         let claimed = writer.claim_hole_beside(start, end, |_| 0);
@@ -327,7 +327,7 @@ fn a_claim_with_a_hole_has_six_other_entries_at_most() {
         assert_eq!(writer.span(), span);
         writer.publish(None);
         // SAFETY: the writer has claimed nothing.
-        unsafe { map.locked() }.check();
+        unsafe { map.reader() }.check();
     }
 }
 
@@ -335,14 +335,14 @@ fn a_claim_with_a_hole_has_six_other_entries_at_most() {
 fn a_hole_at_address_zero_is_claimed() {
     for count in [1, 4, 5, 20] {
         let map = touching(count);
-        let draft = Draft::new();
+        let write_set = WriteSet::new();
         // SAFETY: there is no other writer.
-        let writer = unsafe { map.shared_writer(&draft) };
+        let writer = unsafe { map.claim_writer(&write_set) };
         assert_eq!(writer.claim_hole(0, 10, |_| 0), Ok(()));
         assert_eq!(writer.span(), (0, 20));
         writer.replace(0, 10, &[entry(0, 10, 1)]);
         writer.publish(None);
         // SAFETY: the writer has claimed nothing.
-        unsafe { map.locked() }.check();
+        unsafe { map.reader() }.check();
     }
 }

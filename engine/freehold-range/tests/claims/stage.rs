@@ -3,14 +3,14 @@
 
 use std::num::NonZeroU64;
 
-use freehold_range::{CLAIMED, Draft, Entry, GapRequest, HOLE, MARKS, RangeMap, STANDING, SharedWriter};
+use freehold_range::{CLAIMED, ClaimWriter, Entry, GapRequest, HOLE, MARKS, RangeMap, STANDING, WriteSet};
 use freehold_range::{Direction, Refused};
 use freehold_sync::testing::StdHost;
 
 use crate::support::model::entry;
 
 pub type Map = RangeMap<StdHost, 4>;
-pub type Writer<'a> = SharedWriter<'a, StdHost, 4>;
+pub type Writer<'a> = ClaimWriter<'a, StdHost, 4>;
 
 /// Entries of a scene.
 pub const ENTRIES: usize = 4;
@@ -83,15 +83,15 @@ impl Shape {
         let outside: Vec<_> = below.chain(above).collect();
         {
             // SAFETY: the only writer.
-            let mut alone = unsafe { map.writer() };
+            let mut alone = unsafe { map.exclusive_writer() };
             for new in outside.iter().chain(&entries) {
                 alone.reserve(1).unwrap();
                 alone.replace(new.start, new.end, &[*new]);
             }
         }
-        let (mine, other) = (Draft::new(), Draft::new());
+        let (mine, other) = (WriteSet::new(), WriteSet::new());
         // SAFETY: there are only these two.
-        let (writer, second) = unsafe { (map.shared_writer(&mine), map.shared_writer(&other)) };
+        let (writer, second) = unsafe { (map.claim_writer(&mine), map.claim_writer(&other)) };
         for it in &outside {
             second.divide(if it.start < BASE { it.end } else { it.start });
         }
@@ -152,7 +152,7 @@ impl Stage<'_> {
     #[track_caller]
     pub fn check(&self, claimed: &[u64]) {
         // SAFETY: no writer changes the map now.
-        let reader = unsafe { self.map.locked() };
+        let reader = unsafe { self.map.reader() };
         reader.check();
         let mut expected: Vec<_> = self.items.iter().map(|it| (it.entry, it.kind)).collect();
         expected.extend(self.outside.iter().map(|it| (*it, Kind::Free)));

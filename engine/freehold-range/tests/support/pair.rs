@@ -19,7 +19,7 @@ impl<const SLOTS: usize> Pair<SLOTS> {
 
     pub fn replace(&mut self, start: u64, end: u64, with: &[Entry]) {
         // SAFETY: one thread.
-        let mut writer = unsafe { self.map.writer() };
+        let mut writer = unsafe { self.map.exclusive_writer() };
         writer.reserve(1).unwrap();
         writer.replace(start, end, with);
         writer.check();
@@ -38,7 +38,7 @@ impl<const SLOTS: usize> Pair<SLOTS> {
 
     pub fn compare_at(&self, key: u64) {
         // SAFETY: one thread.
-        let reader = unsafe { self.map.locked() };
+        let reader = unsafe { self.map.reader() };
         let model = &self.model;
         assert_eq!(reader.find(key), model.find(key));
         assert_eq!(reader.next(key), model.next(key));
@@ -57,7 +57,7 @@ impl<const SLOTS: usize> Pair<SLOTS> {
     /// The writer's own lookups, from wherever its finger is, and what lies on either side of a range.
     pub fn compare_writer_at(&self, key: u64, end: u64) {
         // SAFETY: one thread.
-        let writer = unsafe { self.map.writer() };
+        let writer = unsafe { self.map.exclusive_writer() };
         let model = &self.model;
         assert_eq!(writer.around(key, end), (model.prev(key), model.next(end)), "{key}..{end}");
         assert_eq!(writer.find(key), model.find(key));
@@ -69,7 +69,7 @@ impl<const SLOTS: usize> Pair<SLOTS> {
     pub fn compare_gap(&self, request: &GapRequest, guard: u64) {
         let below = |entry: &Entry| if entry.value.get().is_multiple_of(3) { guard } else { 0 };
         // SAFETY: one thread.
-        let reader = unsafe { self.map.locked() };
+        let reader = unsafe { self.map.reader() };
         let model = self.model.gap(request, below);
         assert_eq!(reader.gap(request, below), model, "{request:?}, guard {guard}, {:?}", self.model);
     }
@@ -84,7 +84,7 @@ impl<const SLOTS: usize> Pair<SLOTS> {
     /// Every look-up.
     pub fn compare(&self) {
         // SAFETY: one thread.
-        let writer = unsafe { self.map.writer() };
+        let writer = unsafe { self.map.exclusive_writer() };
         writer.check();
         assert!(writer.iter().eq(self.model.entries.values().copied()));
         let end = self.model.entries.values().last().map_or(0, |last| last.end);

@@ -8,7 +8,7 @@
 //! | `heap_locked` | meaning | goes to |
 //! | --- | --- | --- |
 //! | false | no range writer looks at the break | true: a range writer, within the gate |
-//! | true | one does, and may move it | false: the same task, when its draft is published, before it leaves the gate |
+//! | true | one does, and may move it | false: the same task, when its write set is published, before it leaves the gate |
 //!
 //! A task that finds it true works on the whole. So it is false for the exclusive writer, and what the
 //! break says agrees with what is mapped for everybody that may look.

@@ -157,13 +157,13 @@ impl<P: Platform> AddressSpace<P> {
 
     fn reader<'s>(&'s self, lock: MmapReadGuard<'s, P>) -> ReadGuard<'s, P> {
         // SAFETY: the mmap lock is held for reading, so there is no writer while the guard lives.
-        ReadGuard { tree: unsafe { self.tree.locked() }, lock }
+        ReadGuard { tree: unsafe { self.tree.reader() }, lock }
     }
 
     #[inline(always)]
     pub(super) fn writer<'s>(&'s self, lock: MmapWriteGuard<'s, P>) -> WriteGuard<'s, P> {
         // SAFETY: the mmap lock is held for writing, so this is the only writer while the guard lives.
-        let tree = RefCell::new(unsafe { self.tree.writer() });
+        let tree = RefCell::new(unsafe { self.tree.exclusive_writer() });
         WriteGuard { space: self, locked: LockedVmas::none(), right: WriteRight::Exclusive { tree, lock } }
     }
 }

@@ -5,10 +5,10 @@
 //! | --- | --- | --- |
 //! | enter the gate | `MmapLock::write_range` | the right not to meet the writer, or readers of the whole |
 //! | reserve | `Counters::reserve` | what may be added to sizes that have limits |
-//! | claim | `SharedWriter::claim`, `claim_hole` | the VMAs of a range and those that touch it; or a hole |
-//! | change | the operation | write-locked VMAs; a draft of what the tree is to hold |
+//! | claim | `ClaimWriter::claim`, `claim_hole` | the VMAs of a range and those that touch it; or a hole |
+//! | change | the operation | write-locked VMAs; a write set of what the tree is to hold |
 //! | unlock | end of the [`WriteGuard`] | VMAs that are as they will stay |
-//! | publish | end of [`RangeWriter`] | the draft is in the tree, the claim given up; waiters are told |
+//! | publish | end of [`RangeWriter`] | the write set is in the tree, the claim given up; waiters are told |
 //! | leave | end of the guard of the gate | nothing |
 //!
 //! VMAs are unlocked before the tree says where they are now: another writer may have them as soon as it
@@ -29,7 +29,7 @@ use crate::{
 };
 use core::cell::Cell;
 use freehold_pagetable::{Format, Level, VaRange};
-use freehold_range::{Draft, Entry, Refused, SharedWriter};
+use freehold_range::{ClaimWriter, Entry, Refused, WriteSet};
 use freehold_sync::{
     Killed, MmapRangeGuard, Rank,
     atomic::Ordering::{Acquire, Release},
@@ -44,7 +44,7 @@ const WAITS: usize = 4;
 /// Room for what a range writer has, if there comes to be one; the writer itself is moved about.
 #[derive(Default)]
 pub(crate) struct RangeWriterState {
-    draft: Draft,
+    write_set: WriteSet,
     pub(super) reserved: LimitReservation,
     /// Where VMAs went: page tables at its ends may have to go too.
     emptied: Cell<Option<UserRange>>,
@@ -63,10 +63,10 @@ impl RangeWriterState {
     }
 }
 
-/// What a range writer has of its address space. Dropping it publishes its draft.
+/// What a range writer has of its address space. Dropping it publishes its write set.
 pub(crate) struct RangeWriter<'s, P: Platform> {
     pub(crate) space: &'s AddressSpace<P>,
-    pub(super) map: SharedWriter<'s, P>,
+    pub(super) map: ClaimWriter<'s, P>,
     pub(crate) room: &'s RangeWriterState,
     /// Dropped last: it leaves the gate.
     pub(super) gate: MmapRangeGuard<'s, P>,
@@ -341,15 +341,15 @@ impl<P: Platform> AddressSpace<P> {
         if self.counters.reserve(&room.reserved, &needs(), |size| self.limit_of(size)).is_err() {
             return Ok(None);
         }
-        // SAFETY: within the gate there are shared writers only.
-        let map = unsafe { self.tree.shared_writer(&room.draft) };
+        // SAFETY: within the gate there are claim writers only.
+        let map = unsafe { self.tree.claim_writer(&room.write_set) };
         let right = WriteRight::Range(RangeWriter { space: self, map, room, gate });
         Ok(Some(WriteGuard { space: self, locked: LockedVmas::none(), right }))
     }
 
     /// Somebody may wait for a claim that has ended.
     #[inline]
-    fn notify_waiters(&self, map: &SharedWriter<'_, P>) {
+    fn notify_waiters(&self, map: &ClaimWriter<'_, P>) {
         if map.was_wanted() || self.closings.is_waited_for() {
             self.closings.tell::<P>();
         }
@@ -359,9 +359,9 @@ impl<P: Platform> AddressSpace<P> {
     /// its edges that nobody else needs by now. `counted`: it began as the exclusive writer's.
     pub(super) fn end_closing_as_range_writer(&self, span: UserRange, counted: bool) {
         let _inside = self.mmap_lock.write_range();
-        let draft = Draft::new();
-        // SAFETY: within the gate there are shared writers only.
-        let map = unsafe { self.tree.shared_writer(&draft) };
+        let write_set = WriteSet::new();
+        // SAFETY: within the gate there are claim writers only.
+        let map = unsafe { self.tree.claim_writer(&write_set) };
         self.with_edge_tables_unlinked(span, |unlink| {
             map.remove_reservation(span.start(), span.end(), Some((span.start(), unlink)));
         });
@@ -506,7 +506,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// The tree, of a range writer.
     #[inline(always)]
-    pub(crate) fn claims(&self) -> &SharedWriter<'s, P> {
+    pub(crate) fn claims(&self) -> &ClaimWriter<'s, P> {
         match &self.right {
             WriteRight::Exclusive { .. } => unreachable!("an exclusive writer claims nothing"),
             WriteRight::Range(part) => &part.map,

@@ -5,13 +5,13 @@
 use super::range_writer::RangeWriter;
 use crate::{UserRange, error::NoMemory, platform::Platform};
 use core::cell::RefCell;
-use freehold_range::{Entry, GapRequest, Writer};
+use freehold_range::{Entry, ExclusiveWriter, GapRequest};
 use freehold_sync::{MmapLock, MmapWriteGuard, MmapWriter};
 
 /// How the set of VMAs may be changed.
 pub(crate) enum WriteRight<'s, P: Platform> {
     /// All of it: of the exclusive writer.
-    Exclusive { tree: RefCell<Writer<'s, P>>, lock: MmapWriteGuard<'s, P> },
+    Exclusive { tree: RefCell<ExclusiveWriter<'s, P>>, lock: MmapWriteGuard<'s, P> },
     /// What was claimed: of a range writer.
     Range(RangeWriter<'s, P>),
 }
@@ -32,7 +32,7 @@ impl<P: Platform> MmapWriter<P> for WriteRight<'_, P> {
 ///
 /// The look is over at once, and calls nobody.
 #[inline(always)]
-unsafe fn look<'r, 's, P: Platform>(tree: &'r RefCell<Writer<'s, P>>) -> &'r Writer<'s, P> {
+unsafe fn look<'r, 's, P: Platform>(tree: &'r RefCell<ExclusiveWriter<'s, P>>) -> &'r ExclusiveWriter<'s, P> {
     // SAFETY: nobody changes the tree in the course of such a look.
     unsafe { tree.try_borrow_unguarded() }.expect("nobody changes the tree now")
 }
@@ -109,7 +109,7 @@ impl<'s, P: Platform> WriteRight<'s, P> {
     }
 
     /// For what only an exclusive writer does.
-    pub(super) fn whole(&self) -> &RefCell<Writer<'s, P>> {
+    pub(super) fn whole(&self) -> &RefCell<ExclusiveWriter<'s, P>> {
         match self {
             WriteRight::Exclusive { tree, .. } => tree,
             WriteRight::Range(_) => unreachable!("a range writer does not work on the whole"),

@@ -8,7 +8,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use freehold_range::{
-    Direction, Draft, Entry, FAN, GapRequest, HOLE, Lookup, MARKS, RangeMap, Refused, STANDING, SharedWriter,
+    ClaimWriter, Direction, Entry, FAN, GapRequest, HOLE, Lookup, MARKS, RangeMap, Refused, STANDING,
+    WriteSet,
 };
 use freehold_sync::Host;
 use freehold_sync::testing::StdHost;
@@ -33,7 +34,7 @@ struct World<const SLOTS: usize> {
 /// One writer, which stands for a change of an address space.
 struct Task<'w, const SLOTS: usize> {
     world: &'w World<SLOTS>,
-    writer: SharedWriter<'w, StdHost, SLOTS>,
+    writer: ClaimWriter<'w, StdHost, SLOTS>,
     name: u64,
     next: u64,
     random: Pcg64Mcg,
@@ -45,7 +46,7 @@ impl<const SLOTS: usize> World<SLOTS> {
         let world =
             World { map: RangeMap::new(), mapped: cells(), claimed: cells(), taken: AtomicU64::new(0) };
         // SAFETY: the only writer.
-        let mut writer = unsafe { world.map.writer() };
+        let mut writer = unsafe { world.map.exclusive_writer() };
         for at in (0..SPACE).step_by(FIXED as usize) {
             writer.reserve(1).unwrap();
             writer.replace(at, at + 1, &[entry(at, at + 1, 1)]);
@@ -54,9 +55,9 @@ impl<const SLOTS: usize> World<SLOTS> {
         world
     }
 
-    fn task<'w>(&'w self, name: u64, draft: &'w Draft<SLOTS>) -> Task<'w, SLOTS> {
+    fn task<'w>(&'w self, name: u64, write_set: &'w WriteSet<SLOTS>) -> Task<'w, SLOTS> {
         // SAFETY: there are only tasks, until they are all gone.
-        let writer = unsafe { self.map.shared_writer(draft) };
+        let writer = unsafe { self.map.claim_writer(write_set) };
         Task {
             world: self,
             writer,
@@ -69,7 +70,7 @@ impl<const SLOTS: usize> World<SLOTS> {
     /// The map stands still: it holds what the cells say.
     fn check(&self) {
         // SAFETY: all tasks are gone.
-        let reader = unsafe { self.map.locked() };
+        let reader = unsafe { self.map.reader() };
         reader.check();
         for entry in reader.iter() {
             assert_eq!(entry.value.get() & MARKS, 0, "{entry:?} is still claimed");
@@ -303,7 +304,8 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
         self.publish();
     }
 
-    /// Fills the target, perhaps as one with what touches it beside the first claim, and takes out the source.
+    /// Fills the target, perhaps as one with what touches it beside the first claim, and takes out the
+    /// source.
     fn put_beside(&mut self, target: Range<u64>, first: Range<u64>, source: Range<u64>) {
         let (prev, next) = self.writer.around(target.start, target.end);
         let prev = prev.filter(|prev| prev.end == target.start && !first.contains(&prev.start));
@@ -373,7 +375,7 @@ fn side_by_side<const SLOTS: usize>(tasks: u64, rounds: u64) {
             let all: Vec<_> = (1..=tasks)
                 .map(|name| {
                     let world = &world;
-                    scope.spawn(move || world.task(name + round * tasks, &Draft::new()).run(rounds))
+                    scope.spawn(move || world.task(name + round * tasks, &WriteSet::new()).run(rounds))
                 })
                 .collect();
             all.into_iter().for_each(|task| task.join().unwrap());
@@ -404,9 +406,9 @@ fn tasks_side_by_side_in_nodes_as_they_are() {
 #[test]
 fn room_that_was_promised_is_kept() {
     let map = of_tens::<4>([0, 20]);
-    let drafts = [Draft::new(), Draft::new()];
+    let write_sets = [WriteSet::new(), WriteSet::new()];
     // SAFETY: there are no others but these two.
-    let (one, two) = unsafe { (map.shared_writer(&drafts[0]), map.shared_writer(&drafts[1])) };
+    let (one, two) = unsafe { (map.claim_writer(&write_sets[0]), map.claim_writer(&write_sets[1])) };
     assert_eq!(one.claim(22, 25, false, true), Ok(()));
     assert_eq!(one.span(), (20, 30));
     two.claim_hole(12, 14, |_| 0).unwrap();
@@ -416,7 +418,7 @@ fn room_that_was_promised_is_kept() {
     one.publish(None);
     two.publish(None);
     // SAFETY: both are gone.
-    let reader = unsafe { map.locked() };
+    let reader = unsafe { map.reader() };
     reader.check();
     assert_eq!(reader.len(), 4);
 }
@@ -431,9 +433,9 @@ fn the_only_leaf_is_claimed_beside_changes_in_it() {
         let begun = std::sync::Barrier::new(2);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let draft = Draft::new();
+                let write_set = WriteSet::new();
                 // SAFETY: there are only shared writers, here and below.
-                let writer = unsafe { map.shared_writer(&draft) };
+                let writer = unsafe { map.claim_writer(&write_set) };
                 begun.wait();
                 for _ in 0..50 {
                     // In the way is at most the claim.
@@ -445,9 +447,9 @@ fn the_only_leaf_is_claimed_beside_changes_in_it() {
                     }
                 }
             });
-            let draft = Draft::new();
+            let write_set = WriteSet::new();
             // SAFETY: as above.
-            let writer = unsafe { map.shared_writer(&draft) };
+            let writer = unsafe { map.claim_writer(&write_set) };
             begun.wait();
             for _ in 0..20 {
                 assert_eq!(writer.claim(last + 2, last + 4, false, true), Ok(()));
@@ -462,7 +464,7 @@ fn the_only_leaf_is_claimed_beside_changes_in_it() {
 fn of_tens<const SLOTS: usize>(starts: impl IntoIterator<Item = u64>) -> Box<RangeMap<StdHost, SLOTS>> {
     let map = Box::new(RangeMap::new());
     // SAFETY: the only writer.
-    let mut writer = unsafe { map.writer() };
+    let mut writer = unsafe { map.exclusive_writer() };
     for at in starts {
         writer.reserve(1).unwrap();
         writer.replace(at, at + 10, &[entry(at, at + 10, 1)]);
@@ -474,9 +476,9 @@ fn of_tens<const SLOTS: usize>(starts: impl IntoIterator<Item = u64>) -> Box<Ran
 #[test]
 fn what_stands_is_for_the_writer_that_is_alone() {
     let map = of_tens::<4>([0, 20]);
-    let draft = Draft::new();
+    let write_set = WriteSet::new();
     // SAFETY: the only writer until it is gone.
-    let writer = unsafe { map.shared_writer(&draft) };
+    let writer = unsafe { map.claim_writer(&write_set) };
     writer.claim_hole(12, 18, |_| 0).unwrap();
     writer.replace(12, 18, &[Entry { value: closing() | STANDING, ..entry(12, 18, 1) }]);
     writer.publish(None);
@@ -489,11 +491,11 @@ fn what_stands_is_for_the_writer_that_is_alone() {
     writer.publish(None);
     assert!(!writer.was_wanted());
     // SAFETY: the other is gone.
-    let mut alone = unsafe { map.writer() };
+    let mut alone = unsafe { map.exclusive_writer() };
     alone.reserve(1).unwrap();
     alone.replace(12, 18, &[]);
     // SAFETY: nobody writes.
-    let reader = unsafe { map.locked() };
+    let reader = unsafe { map.reader() };
     reader.check();
     assert_eq!(reader.iter().map(|it| it.start).collect::<Vec<_>>(), [0, 20]);
 }
@@ -505,24 +507,24 @@ fn a_leaf_is_divided_anywhere() {
         for at in 0..=len {
             let map = of_tens::<4>((0..len).map(|at| at * 20));
             // SAFETY: the only writer until it is gone.
-            let nodes = unsafe { map.locked() }.nodes();
-            let draft = Draft::new();
+            let nodes = unsafe { map.reader() }.nodes();
+            let write_set = WriteSet::new();
             // SAFETY: as above.
-            let writer = unsafe { map.shared_writer(&draft) };
+            let writer = unsafe { map.claim_writer(&write_set) };
             writer.divide(at * 20);
-            drop(draft);
+            drop(write_set);
             // SAFETY: the writer is gone.
-            let reader = unsafe { map.locked() };
+            let reader = unsafe { map.reader() };
             reader.check();
             assert_eq!(reader.iter().map(|it| it.start / 20).collect::<Vec<_>>(), Vec::from_iter(0..len));
             let inside = 0 < at && at < len;
             assert!(inside || reader.nodes() == nodes, "at {at} of {len} there is nothing to divide");
             let again = reader.nodes();
-            let draft = Draft::new();
+            let write_set = WriteSet::new();
             // SAFETY: nobody reads meanwhile.
-            unsafe { map.shared_writer(&draft) }.divide(at * 20);
+            unsafe { map.claim_writer(&write_set) }.divide(at * 20);
             // SAFETY: the writer is gone.
-            assert_eq!(unsafe { map.locked() }.nodes(), again, "a leaf ends at {at} of {len} already");
+            assert_eq!(unsafe { map.reader() }.nodes(), again, "a leaf ends at {at} of {len} already");
         }
     }
 }

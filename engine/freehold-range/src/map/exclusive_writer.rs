@@ -16,7 +16,7 @@ use super::path::{Path, Step};
 use super::read::Reader;
 use super::{RangeMap, spare};
 
-/// The right to change a map. See [`RangeMap::writer`]. Dereferences to a [`Reader`].
+/// The right to change a map. See [`RangeMap::exclusive_writer`]. Dereferences to a [`Reader`].
 ///
 /// # Invariants
 ///
@@ -34,7 +34,7 @@ use super::{RangeMap, spare};
 ///     shared(writer);
 /// }
 /// ```
-pub struct Writer<'a, H: Host, const SLOTS: usize = FAN> {
+pub struct ExclusiveWriter<'a, H: Host, const SLOTS: usize = FAN> {
     reader: Reader<'a, H, SLOTS>,
     /// Not shared: see above.
     alone: PhantomData<Cell<()>>,
@@ -45,15 +45,15 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     ///
     /// # Safety
     ///
-    /// Until the writer is dropped no other [`Writer`] and no [`Reader`] of this map may exist, and the
-    /// creation of the next one must synchronise with the end of this one (as a lock does).
+    /// Until the writer is dropped no other [`ExclusiveWriter`] and no [`Reader`] of this map may exist, and
+    /// the creation of the next one must synchronise with the end of this one (as a lock does).
     #[inline]
-    pub unsafe fn writer(&self) -> Writer<'_, H, SLOTS> {
-        Writer::new(self)
+    pub unsafe fn exclusive_writer(&self) -> ExclusiveWriter<'_, H, SLOTS> {
+        ExclusiveWriter::new(self)
     }
 }
 
-impl<'a, H: Host, const SLOTS: usize> Deref for Writer<'a, H, SLOTS> {
+impl<'a, H: Host, const SLOTS: usize> Deref for ExclusiveWriter<'a, H, SLOTS> {
     type Target = Reader<'a, H, SLOTS>;
 
     #[inline]
@@ -62,7 +62,7 @@ impl<'a, H: Host, const SLOTS: usize> Deref for Writer<'a, H, SLOTS> {
     }
 }
 
-impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
+impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
     pub(super) fn new(map: &'a RangeMap<H, SLOTS>) -> Self {
         map.finger.start_at(&map.root);
         Self { reader: Reader::new(map), alone: PhantomData }
@@ -110,8 +110,8 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         (prev, next)
     }
 
-    /// Makes sure that the next `replaces` calls of [`Writer::replace`] cannot fail. Nearly always that is so
-    /// already and this is a comparison. What is not used up stays in store for later calls.
+    /// Makes sure that the next `replaces` calls of [`ExclusiveWriter::replace`] cannot fail. Nearly always
+    /// that is so already and this is a comparison. What is not used up stays in store for later calls.
     ///
     /// # Errors
     ///
@@ -139,7 +139,7 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
         self.map.spares.fill(need)
     }
 
-    /// Frees what [`Writer::reserve`] has in store.
+    /// Frees what [`ExclusiveWriter::reserve`] has in store.
     pub fn trim(&mut self) {
         self.map.spares.free_all();
     }
@@ -148,8 +148,8 @@ impl<'a, H: Host, const SLOTS: usize> Writer<'a, H, SLOTS> {
     /// [`MAX_WITH`](crate::MAX_WITH), ascending, inside the range) as one step: a lookup of any address sees
     /// what was there or what is there now.
     ///
-    /// Needs a reservation, see [`Writer::reserve`]. The cost grows with the depth of the tree, and with the
-    /// number of leaves (not entries) inside the range.
+    /// Needs a reservation, see [`ExclusiveWriter::reserve`]. The cost grows with the depth of the tree, and
+    /// with the number of leaves (not entries) inside the range.
     ///
     /// # Panics
     ///

@@ -1,5 +1,5 @@
-//! What a [shared writer](super::shared::SharedWriter) has claimed, as it is to be: a copy of the entries,
-//! which the writer changes as often as it likes before all of it takes their place.
+//! What a [claim writer](super::claim_writer::ClaimWriter) has claimed, as it is to be: a copy of the
+//! entries, which the writer changes as often as it likes before all of it takes their place.
 
 use core::cell::{Cell, RefCell};
 
@@ -10,14 +10,14 @@ use super::entry::{Entry, FAN};
 use super::node::Node;
 use super::spare::Spares;
 
-/// Entries of a draft at most.
+/// Entries of a write set at most.
 pub(super) const ROOM: usize = MOST + GROWTH;
 
-/// Room for what one shared writer has claimed. It is apart from the writer, which is moved about.
-pub struct Draft<const SLOTS: usize = FAN> {
-    pub(super) held: RefCell<Entries>,
+/// Room for what one claim writer has claimed. It is apart from the writer, which is moved about.
+pub struct WriteSet<const SLOTS: usize = FAN> {
+    pub(super) first: RefCell<WriteSetSpan>,
     /// A second span, apart from the first, if there is one.
-    pub(super) second: RefCell<Entries>,
+    pub(super) second: RefCell<WriteSetSpan>,
     pub(super) has_second: Cell<bool>,
     /// Nodes for claims that split.
     pub(super) spares: Spares<SLOTS>,
@@ -27,13 +27,13 @@ pub struct Draft<const SLOTS: usize = FAN> {
     pub(super) crowded: Cell<Option<u64>>,
 }
 
-impl<const SLOTS: usize> Draft<SLOTS> {
+impl<const SLOTS: usize> WriteSet<SLOTS> {
     /// Nothing is claimed.
     #[inline]
     pub fn new() -> Self {
-        Draft {
-            held: RefCell::new(Entries::none()),
-            second: RefCell::new(Entries::none()),
+        WriteSet {
+            first: RefCell::new(WriteSetSpan::none()),
+            second: RefCell::new(WriteSetSpan::none()),
             has_second: Cell::new(false),
             spares: Spares::new(),
             wanted: Cell::new(false),
@@ -43,26 +43,26 @@ impl<const SLOTS: usize> Draft<SLOTS> {
 
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
-        self.held.borrow().is_empty()
+        self.first.borrow().is_empty()
     }
 
     /// The span to which `key` belongs; the first, if it belongs to none.
     #[inline(always)]
-    pub(super) fn span_of(&self, key: u64) -> &RefCell<Entries> {
+    pub(super) fn span_of(&self, key: u64) -> &RefCell<WriteSetSpan> {
         match self.has_second.get() && self.second.borrow().contains(key) {
             true => &self.second,
-            false => &self.held,
+            false => &self.first,
         }
     }
 }
 
-impl<const SLOTS: usize> Default for Draft<SLOTS> {
+impl<const SLOTS: usize> Default for WriteSet<SLOTS> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<const SLOTS: usize> Drop for Draft<SLOTS> {
+impl<const SLOTS: usize> Drop for WriteSet<SLOTS> {
     #[inline]
     fn drop(&mut self) {
         self.spares.free_all();
@@ -70,7 +70,7 @@ impl<const SLOTS: usize> Drop for Draft<SLOTS> {
 }
 
 /// Entries inside one range, ascending, their values without marks.
-pub(super) struct Entries {
+pub(super) struct WriteSetSpan {
     entries: ArrayVec<Entry, ROOM>,
     from: u64,
     to: u64,
@@ -78,10 +78,10 @@ pub(super) struct Entries {
     changed: bool,
 }
 
-impl Entries {
+impl WriteSetSpan {
     #[inline]
     fn none() -> Self {
-        Entries { entries: ArrayVec::new_const(), from: 0, to: 0, changed: false }
+        WriteSetSpan { entries: ArrayVec::new_const(), from: 0, to: 0, changed: false }
     }
 
     #[inline(always)]

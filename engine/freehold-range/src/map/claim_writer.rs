@@ -1,18 +1,19 @@
 //! Writers side by side: each changes what it has [claimed](super::claim).
 //!
-//! # Claim, draft, publish
+//! # Claim, write set, publish
 //!
 //! A change has three steps. It *claims* the entries that it is going to look at; a copy of them is its
-//! [draft](super::draft). It changes the draft, and looks at nothing else, for as long as it likes. It
-//! *publishes*: the draft takes the place of what was claimed, in one step for readers, and the claim ends.
-//! So a change of one leaf latches that leaf twice, whatever it does in between.
+//! [write set](super::write_set). It changes the write set, and looks at nothing else, for as long as it
+//! likes. It
+//! *publishes*: the write set takes the place of what was claimed, in one step for readers, and the claim
+//! ends. So a change of one leaf latches that leaf twice, whatever it does in between.
 //!
 //! # Two kinds of latches
 //!
-//! Both are short, and nobody sleeps with one. They are taken by [`SharedWriter`] alone, and by a search that
-//! corrects what an inner node keeps; the [`Writer`](crate::Writer) has the map for itself. A search for a
-//! gap that was sent back too often takes the structure lock, without a latch: it then waits for a leaf that
-//! is latched, as any holder does.
+//! Both are short, and nobody sleeps with one. They are taken by [`ClaimWriter`] alone, and by a search that
+//! corrects what an inner node keeps; the [`ExclusiveWriter`](crate::ExclusiveWriter) has the map for itself.
+//! A search for a gap that was sent back too often takes the structure lock, without a latch: it then waits
+//! for a leaf that is latched, as any holder does.
 //!
 //! * A *leaf's latch* is BUSY in its control word, got by a compare-and-swap from a version.
 //! * The *structure lock* is one per map. Its holder may change inner nodes, link and unlink nodes, and move
@@ -61,45 +62,46 @@ use freehold_sync::{Host, Rank, atomic::CHECKED};
 
 use super::RangeMap;
 use super::claim::{MOST, Mark, Refused, STANDING, claimed, wanted, with_room};
-use super::draft::Draft;
 use super::entry::{Entry, FAN, MAX_LEVELS, assert_fits};
 use super::gap::GapRequest;
 use super::grow::Halves;
 use super::hold::Held;
 use super::node::Node;
 use super::path::Step;
+use super::write_set::WriteSet;
 
 /// Searches for a gap, concurrently with all changes, before one that keeps changes of the structure out.
 const SEARCHES: usize = if CHECKED { 1 } else { 32 };
 
-/// The right to change, beside others, what is claimed. See [`RangeMap::shared_writer`] and the
+/// The right to change, beside others, what is claimed. See [`RangeMap::claim_writer`] and the
 /// [module](self).
 ///
 /// # Invariants
 ///
-/// An entry with [`CLAIMED`](super::claim::CLAIMED) was claimed by one shared writer, which alone changes it.
-pub struct SharedWriter<'a, H: Host, const SLOTS: usize = FAN> {
+/// An entry with [`CLAIMED`](super::claim::CLAIMED) was claimed by one claim writer, which alone changes it.
+pub struct ClaimWriter<'a, H: Host, const SLOTS: usize = FAN> {
     pub(super) map: &'a RangeMap<H, SLOTS>,
-    pub(super) draft: &'a Draft<SLOTS>,
+    pub(super) write_set: &'a WriteSet<SLOTS>,
 }
 
 impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
-    /// The right to change, beside others, what is claimed. `draft` is the writer's alone.
+    /// The right to change, beside others, what is claimed. `write_set` is the writer's alone.
     ///
     /// # Safety
     ///
-    /// Until it is dropped no [`Writer`](crate::Writer) and no [`Reader`](crate::Reader) of this map may
-    /// exist, and the creation of the next one must synchronise with the end of this one (as a lock does).
+    /// Until it is dropped no [`ExclusiveWriter`](crate::ExclusiveWriter) and no [`Reader`](crate::Reader) of
+    /// this map may exist, and the creation of the next one must synchronise with the end of this one (as a
+    /// lock does).
     #[inline]
-    pub unsafe fn shared_writer<'a>(&'a self, draft: &'a Draft<SLOTS>) -> SharedWriter<'a, H, SLOTS> {
-        SharedWriter::new(self, draft)
+    pub unsafe fn claim_writer<'a>(&'a self, write_set: &'a WriteSet<SLOTS>) -> ClaimWriter<'a, H, SLOTS> {
+        ClaimWriter::new(self, write_set)
     }
 }
 
-impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
-    pub(super) fn new(map: &'a RangeMap<H, SLOTS>, draft: &'a Draft<SLOTS>) -> Self {
-        debug_assert!(draft.is_empty(), "a draft is published before it is used again");
-        SharedWriter { map, draft }
+impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
+    pub(super) fn new(map: &'a RangeMap<H, SLOTS>, write_set: &'a WriteSet<SLOTS>) -> Self {
+        debug_assert!(write_set.is_empty(), "a write set is published before it is used again");
+        ClaimWriter { map, write_set }
     }
 
     // What it has claimed, as it is to be.
@@ -113,30 +115,30 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     /// The first of them whose end lies above `key`.
     #[inline]
     pub fn next(&self, key: u64) -> Option<Entry> {
-        self.draft.span_of(key).borrow().next(key)
+        self.write_set.span_of(key).borrow().next(key)
     }
 
     /// The last of them whose end does not lie above `key`.
     #[inline]
     pub fn prev(&self, key: u64) -> Option<Entry> {
-        self.draft.span_of(key).borrow().prev(key)
+        self.write_set.span_of(key).borrow().prev(key)
     }
 
     /// What [`prev`](Self::prev) returns for `start` and [`next`](Self::next) for `end`.
     #[inline]
     pub fn around(&self, start: u64, end: u64) -> (Option<Entry>, Option<Entry>) {
-        let draft = self.draft.span_of(start).borrow();
-        (draft.prev(start), draft.next(end))
+        let span = self.write_set.span_of(start).borrow();
+        (span.prev(start), span.next(end))
     }
 
     /// The range that is claimed, of two the first; empty if nothing is.
     #[inline]
     pub fn span(&self) -> (u64, u64) {
-        self.draft.held.borrow().span()
+        self.write_set.first.borrow().span()
     }
 
     /// Puts `with`, ascending and inside the range, in place of what is claimed in `[start, end)`, in the
-    /// draft: nobody else sees it before it is [published](Self::publish).
+    /// write set: nobody else sees it before it is [published](Self::publish).
     ///
     /// # Panics
     ///
@@ -145,7 +147,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     #[inline]
     pub fn replace(&self, start: u64, end: u64, with: &[Entry]) {
         assert_fits(start, end, with);
-        self.draft.span_of(start).borrow_mut().replace(start, end, with);
+        self.write_set.span_of(start).borrow_mut().replace(start, end, with);
     }
 
     // What is in the map, whichever writer has it.
@@ -204,33 +206,38 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
     /// If the range ends before it starts. Nothing is claimed.
     pub fn claim(&self, start: u64, end: u64, touching: bool, cuts: bool) -> Result<(), Refused> {
         assert!(start <= end, "a claim ends before it starts");
-        debug_assert!(self.draft.is_empty(), "one claim at a time");
+        debug_assert!(self.write_set.is_empty(), "one claim at a time");
         let margin = u64::from(touching);
-        let want =
-            Want { from: start.saturating_sub(margin), to: end.saturating_add(margin), start, end, cuts };
+        let request = ClaimRequest {
+            from: start.saturating_sub(margin),
+            to: end.saturating_add(margin),
+            start,
+            end,
+            cuts,
+        };
         if cuts {
             self.keep_stock()?;
         }
-        match self.claim_in_leaf(&want) {
+        match self.claim_in_leaf(&request) {
             Some(claimed) => claimed,
-            None => self.claim_across(&want),
+            None => self.claim_across(&request),
         }
     }
 
     #[inline(always)]
-    fn claim_in_leaf(&self, want: &Want) -> Option<Result<(), Refused>> {
+    fn claim_in_leaf(&self, request: &ClaimRequest) -> Option<Result<(), Refused>> {
         let rcu = H::rcu_read();
-        let latched = self.latch(&rcu, want.from);
+        let latched = self.latch(&rcu, request.from);
         let way = &latched.way;
-        if !way.covers(want.to) {
+        if !way.covers(request.to) {
             return None;
         }
-        let mut span = Span::new();
-        if let Err(no) = span.add(way.leaf, way.at, want) {
+        let mut scan = ClaimScan::new();
+        if let Err(no) = scan.add(way.leaf, way.at, request) {
             return Some(Err(no.note(way.leaf)));
         }
-        let Some((first, last)) = span.slots else { return Some(Ok(())) };
-        let room = span.cuts(want);
+        let Some((first, last)) = scan.slots else { return Some(Ok(())) };
+        let room = scan.cuts(request);
         if room > 0 && way.leaf.weight() + room > self.map.fan.most() {
             return None;
         }
@@ -239,10 +246,10 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
             latched.changed();
             way.leaf.set_promised(true);
         }
-        let mut draft = self.draft.held.borrow_mut();
+        let mut span = self.write_set.first.borrow_mut();
         for at in first..=last {
             let room = if at == first { room } else { 0 };
-            draft.take(way.leaf, at);
+            span.take(way.leaf, at);
             way.leaf.set_value(at, claimed(way.leaf.datum(at), room));
         }
         Some(Ok(()))
@@ -250,32 +257,32 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
 
     #[cold]
     #[inline(never)]
-    fn claim_across(&self, want: &Want) -> Result<(), Refused> {
+    fn claim_across(&self, request: &ClaimRequest) -> Result<(), Refused> {
         loop {
             let structure = self.map.structure.lock::<H>(Rank::VmaMap);
             // All nodes may be split up to the root, and that.
-            let need = if want.cuts { self.map.root.level() + 3 } else { 0 };
-            if self.draft.spares.count() < need {
+            let need = if request.cuts { self.map.root.level() + 3 } else { 0 };
+            if self.write_set.spares.count() < need {
                 drop(structure);
                 self.fill(need)?;
                 continue;
             }
             let mut held = Held::new();
-            let span = self.claim_held(&mut held, want);
+            let scan = self.claim_held(&mut held, request);
             let dead = held.release();
             drop(structure);
             dead.retire::<H>();
-            return span;
+            return scan;
         }
     }
 
-    fn claim_held<'n>(&'n self, held: &mut Held<'n, SLOTS>, want: &Want) -> Result<(), Refused> {
+    fn claim_held<'n>(&'n self, held: &mut Held<'n, SLOTS>, request: &ClaimRequest) -> Result<(), Refused> {
         let map = self.map;
-        let mut span = Span::new();
-        let mut key = want.from;
-        while key < want.to {
+        let mut scan = ClaimScan::new();
+        let mut key = request.from;
+        while key < request.to {
             let step = map.path_to(held, key).step(0);
-            span.add(step.node, step.at, want).map_err(|no| no.note(step.node))?;
+            scan.add(step.node, step.at, request).map_err(|no| no.note(step.node))?;
             // The last leaf is the one that nothing lies behind; it may be the root.
             let end = step.node.last_end();
             if end <= key {
@@ -283,20 +290,20 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
             }
             key = end;
         }
-        let Some((from, to)) = span.range else { return Ok(()) };
-        let mut draft = self.draft.held.borrow_mut();
+        let Some((from, to)) = scan.range else { return Ok(()) };
+        let mut span = self.write_set.first.borrow_mut();
         let mut key = from;
         while key < to {
             let step = map.path_to(held, key).step(0);
             let mut at = step.at;
             while at < step.node.count() && step.node.start(at) < to {
-                draft.take(step.node, at);
+                span.take(step.node, at);
                 step.node.set_value(at, claimed(step.node.datum(at), 0));
                 key = step.node.end(at);
                 at += 1;
             }
         }
-        let room = span.cuts(want);
+        let room = scan.cuts(request);
         if room > 0 {
             let path = map.path_to(held, from);
             let Step { node, at, .. } = path.step(0);
@@ -304,7 +311,7 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
             node.set_promised(true);
             if node.weight() > map.fan.most() {
                 map.finger.forget();
-                map.put(held, &self.draft.spares, path, &[], Halves::Shared);
+                map.put(held, &self.write_set.spares, path, &[], Halves::Shared);
             }
         }
         Ok(())
@@ -328,9 +335,9 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
             // The stock is changed with the structure lock, or by a writer that is alone.
             let structure = self.map.structure.lock::<H>(Rank::VmaMap);
             let missing = (self.map.root.level() + 2).saturating_sub(self.map.spares.count());
-            if self.draft.spares.count() >= missing {
+            if self.write_set.spares.count() >= missing {
                 for _ in 0..missing {
-                    self.map.spares.put(self.draft.spares.take());
+                    self.map.spares.put(self.write_set.spares.take());
                 }
                 return Ok(());
             }
@@ -343,17 +350,17 @@ impl<'a, H: Host, const SLOTS: usize> SharedWriter<'a, H, SLOTS> {
         if self.map.root.level() + 3 > MAX_LEVELS {
             return Err(Refused::Whole);
         }
-        self.draft.spares.fill(need).map_err(|_| Refused::NoMemory)
+        self.write_set.spares.fill(need).map_err(|_| Refused::NoMemory)
     }
 
     /// Whether somebody was refused an entry of a claim that has ended since this was last asked.
     pub fn was_wanted(&self) -> bool {
-        self.draft.wanted.replace(false)
+        self.write_set.wanted.replace(false)
     }
 }
 
 /// What a claim is asked for.
-struct Want {
+struct ClaimRequest {
     /// Entries that end above this
     from: u64,
     /// and start below this are looked at,
@@ -366,7 +373,7 @@ struct Want {
 }
 
 /// What a claim has found so far.
-struct Span {
+struct ClaimScan {
     range: Option<(u64, u64)>,
     /// Those of them that overlap what is wanted.
     inside: Option<(u64, u64)>,
@@ -375,16 +382,16 @@ struct Span {
     count: usize,
 }
 
-impl Span {
+impl ClaimScan {
     fn new() -> Self {
-        Span { range: None, inside: None, slots: None, count: 0 }
+        ClaimScan { range: None, inside: None, slots: None, count: 0 }
     }
 
     /// How many entries more may come.
     #[inline(always)]
-    fn cuts(&self, want: &Want) -> usize {
-        let (from, to) = self.inside.filter(|_| want.cuts).unwrap_or((want.start, want.end));
-        usize::from(from < want.start) + usize::from(want.end < to)
+    fn cuts(&self, request: &ClaimRequest) -> usize {
+        let (from, to) = self.inside.filter(|_| request.cuts).unwrap_or((request.start, request.end));
+        usize::from(from < request.start) + usize::from(request.end < to)
     }
 
     /// Adds the leaf's entries from `at` on.
@@ -393,19 +400,19 @@ impl Span {
         &mut self,
         leaf: &Node<SLOTS>,
         at: usize,
-        want: &Want,
+        request: &ClaimRequest,
     ) -> Result<(), InTheWay> {
         self.slots = None;
         for at in at..leaf.count() {
             let (start, end, mark) = (leaf.start(at), leaf.end(at), Mark::of(leaf.datum(at)));
-            if start >= want.to {
+            if start >= request.to {
                 break;
             }
             if mark.is_claimed() {
                 return Err(InTheWay::Slot(at));
             }
             if mark.is_hole() {
-                match end > want.start && start < want.end {
+                match end > request.start && start < request.end {
                     true if leaf.datum(at) & STANDING != 0 => return Err(InTheWay::Holes),
                     true => return Err(InTheWay::Slot(at)),
                     false => continue,
@@ -415,7 +422,7 @@ impl Span {
             if self.range.is_some_and(|(_, last)| last != start) || self.count > MOST {
                 return Err(InTheWay::Holes);
             }
-            if end > want.start && start < want.end {
+            if end > request.start && start < request.end {
                 self.inside = Some((self.inside.map_or(start, |(first, _)| first), end));
             }
             self.range = Some((self.range.map_or(start, |(first, _)| first), end));

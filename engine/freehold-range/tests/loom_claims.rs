@@ -9,7 +9,7 @@ mod support;
 
 use std::num::NonZeroU64;
 
-use freehold_range::{Direction, Draft, Entry, GapRequest, HOLE, Lookup, RangeMap, Refused, SharedWriter};
+use freehold_range::{ClaimWriter, Direction, Entry, GapRequest, HOLE, Lookup, RangeMap, Refused, WriteSet};
 use freehold_sync::Host;
 use freehold_sync::testing::{LoomHost, model_bounded};
 use loom::sync::Arc;
@@ -17,7 +17,7 @@ use loom::thread;
 use support::model::entry;
 
 type Map = RangeMap<LoomHost, 4>;
-type Writer<'a> = SharedWriter<'a, LoomHost, 4>;
+type Writer<'a> = ClaimWriter<'a, LoomHost, 4>;
 
 /// The start of the second subtree of 18 entries of ten bytes that touch.
 const BORDER: u64 = 90;
@@ -34,7 +34,7 @@ fn nth(at: u64) -> Entry {
 fn map_of(entries: impl IntoIterator<Item = Entry>) -> Arc<Map> {
     let map = Arc::new(Map::new());
     // SAFETY: one thread.
-    let mut writer = unsafe { map.writer() };
+    let mut writer = unsafe { map.exclusive_writer() };
     for entry in entries {
         writer.reserve(1).unwrap();
         writer.replace(entry.start, entry.end, &[entry]);
@@ -50,10 +50,10 @@ fn filled(size: u64) -> Arc<Map> {
 
 /// Lets a leaf end at or below `key`.
 fn divided(map: Arc<Map>, key: u64) -> Arc<Map> {
-    let draft = Draft::new();
+    let write_set = WriteSet::new();
     // SAFETY: one thread.
-    unsafe { map.shared_writer(&draft) }.divide(key);
-    drop(draft);
+    unsafe { map.claim_writer(&write_set) }.divide(key);
+    drop(write_set);
     map
 }
 
@@ -74,18 +74,18 @@ where
     let other = {
         let map = map.clone();
         thread::spawn(move || {
-            let draft = Draft::new();
+            let write_set = WriteSet::new();
             // SAFETY: there are only shared writers until both are done.
-            one(&map, &unsafe { map.shared_writer(&draft) })
+            one(&map, &unsafe { map.claim_writer(&write_set) })
         })
     };
-    let draft = Draft::new();
+    let write_set = WriteSet::new();
     // SAFETY: as above.
-    let b = two(&map, &unsafe { map.shared_writer(&draft) });
-    drop(draft);
+    let b = two(&map, &unsafe { map.claim_writer(&write_set) });
+    drop(write_set);
     let a = other.join().unwrap();
     // SAFETY: both writers are done.
-    let locked = unsafe { map.locked() };
+    let locked = unsafe { map.reader() };
     locked.check();
     let mut before = 0;
     for entry in locked.iter() {
@@ -175,7 +175,8 @@ fn of_two_neighbours_one_waits() {
     });
 }
 
-/// What touches a hole is claimed with it: one writer joins it to what it puts there, another makes it smaller.
+/// What touches a hole is claimed with it: one writer joins it to what it puts there, another makes it
+/// smaller.
 #[test]
 fn a_hole_is_filled_beside_a_claim_of_what_touches_it() {
     model_bounded(BOUND, || {
@@ -259,18 +260,18 @@ fn the_only_leaf_is_claimed_beside_a_change_in_it() {
         let other = {
             let map = map.clone();
             thread::spawn(move || {
-                let draft = Draft::new();
+                let write_set = WriteSet::new();
                 // SAFETY: there are only shared writers.
-                unsafe { map.shared_writer(&draft) }.fill_hole(&entry(8, 9, 9), |_| 0, |_| false)
+                unsafe { map.claim_writer(&write_set) }.fill_hole(&entry(8, 9, 9), |_| 0, |_| false)
             })
         };
-        let draft = Draft::new();
+        let write_set = WriteSet::new();
         // SAFETY: as above.
-        let writer = unsafe { map.shared_writer(&draft) };
+        let writer = unsafe { map.claim_writer(&write_set) };
         assert_eq!(writer.claim(22, 24, false, true), Ok(()));
         assert_eq!(writer.span(), (20, 28));
         writer.publish(None);
-        drop(draft);
+        drop(write_set);
         // It may touch what the leaf before ends with, when there are two.
         other.join().unwrap().unwrap();
         LoomHost::rcu_barrier();
@@ -362,7 +363,7 @@ fn the_end_of_a_subtree_moves_beside_a_gap_behind_it() {
     model_bounded(1, || {
         let map = map_of((0..18).map(|at| entry(at * 10, at * 10 + 10, at + 1)));
         // SAFETY: no thread writes yet.
-        let border = |map: &Map| unsafe { map.locked() }.first_of_second_subtree().expect("three levels");
+        let border = |map: &Map| unsafe { map.reader() }.first_of_second_subtree().expect("three levels");
         assert_eq!(border(&map), BORDER);
         let done = beside(
             map,
@@ -398,7 +399,7 @@ fn a_gap_comes_beside_a_search_in_vain() {
         let map = map_of([0, 1, 2, 3, 4].map(|at| entry(at * 10, at * 10 + 10, at + 1)));
         {
             // SAFETY: one thread.
-            let mut writer = unsafe { map.writer() };
+            let mut writer = unsafe { map.exclusive_writer() };
             writer.reserve(2).unwrap();
             writer.replace(10, 20, &[]);
             writer.replace(10, 20, &[entry(10, 20, 9)]);
@@ -458,13 +459,13 @@ fn a_boundary_moves_between_two_subtrees_under_a_reader() {
         // Three levels; entries touch.
         let map = map_of((0..18).map(|at| entry(at * 10, at * 10 + 10, at + 1)));
         // SAFETY: nobody writes.
-        let key = unsafe { map.locked() }.first_of_second_subtree().expect("three levels");
+        let key = unsafe { map.reader() }.first_of_second_subtree().expect("three levels");
         let writer = {
             let map = map.clone();
             thread::spawn(move || {
-                let draft = Draft::new();
+                let write_set = WriteSet::new();
                 // SAFETY: there is no other writer.
-                let writer = unsafe { map.shared_writer(&draft) };
+                let writer = unsafe { map.claim_writer(&write_set) };
                 assert_eq!(writer.claim(key - 10, key + 10, false, false), Ok(()));
                 assert_eq!(writer.span(), (key - 10, key + 10));
                 let moved = [entry(key - 10, key + 5, 60), entry(key + 5, key + 10, 61)];
@@ -487,17 +488,17 @@ fn seen_beside(map: Arc<Map>, key: u64, expected: Entry, change: fn(&Map, &Write
     let other = {
         let map = map.clone();
         thread::spawn(move || {
-            let draft = Draft::new();
+            let write_set = WriteSet::new();
             // SAFETY: there are only shared writers.
-            change(&map, &unsafe { map.shared_writer(&draft) });
+            change(&map, &unsafe { map.claim_writer(&write_set) });
         })
     };
-    let draft = Draft::new();
+    let write_set = WriteSet::new();
     // SAFETY: as above.
-    let writer = unsafe { map.shared_writer(&draft) };
+    let writer = unsafe { map.claim_writer(&write_set) };
     assert_eq!(writer.seen_next(key), Some(expected));
     other.join().unwrap();
-    drop(draft);
+    drop(write_set);
     LoomHost::rcu_barrier();
 }
 
@@ -530,8 +531,8 @@ fn gaps_before_a_leaf_without() -> Arc<Map> {
     divided(map, 62)
 }
 
-/// A gap comes in a leaf while its slot in the node above changes. A larger gap is kept of the leaf that is linked
-/// in the old slot afterwards.
+/// A gap comes in a leaf while its slot in the node above changes. A larger gap is kept of the leaf that is
+/// linked in the old slot afterwards.
 #[test]
 fn a_gap_comes_while_the_leaf_before_is_split() {
     model_bounded(1, || {
@@ -547,9 +548,9 @@ fn a_reservation_goes_while_the_leaf_before_is_split() {
     model_bounded(1, || {
         let map = gaps_before_a_leaf_without();
         {
-            let draft = Draft::new();
+            let write_set = WriteSet::new();
             // SAFETY: one thread.
-            let writer = unsafe { map.shared_writer(&draft) };
+            let writer = unsafe { map.claim_writer(&write_set) };
             writer.claim(72, 82, false, false).unwrap();
             let value = NonZeroU64::new(HOLE).unwrap();
             writer.replace(72, 82, &[Entry { value, ..entry(72, 82, 1) }]);
@@ -576,19 +577,19 @@ fn a_gap_is_found_while_leaves_change() {
                 let other = {
                     let map = map.clone();
                     thread::spawn(move || {
-                        let draft = Draft::new();
+                        let write_set = WriteSet::new();
                         // SAFETY: there are only shared writers.
-                        change(&map, &unsafe { map.shared_writer(&draft) });
+                        change(&map, &unsafe { map.claim_writer(&write_set) });
                     })
                 };
-                let draft = Draft::new();
+                let write_set = WriteSet::new();
                 // SAFETY: as above.
-                let writer = unsafe { map.shared_writer(&draft) };
+                let writer = unsafe { map.claim_writer(&write_set) };
                 let request = GapRequest { len: 9, align: 1, low: 0, high: 48, direction };
                 let found = writer.gap(&request, |_| 0);
                 assert!(found.is_some_and(|at| (28..=31).contains(&at)), "{found:?}");
                 other.join().unwrap();
-                drop(draft);
+                drop(write_set);
                 LoomHost::rcu_barrier();
             });
         }
