@@ -20,7 +20,7 @@ pub mod map;
 
 pub use allocator_api2::alloc::AllocError;
 pub use interval::{IntervalAdapter, IntervalLink, IntervalTree};
-pub use map::claim::{CLAIMED, HOLE, MARKS, Refused, STANDING, WANTED};
+pub use map::claim::{CLAIMED, ClaimError, HAS_WAITERS, MARKS, PERMANENT, RESERVED};
 pub use map::claim_writer::ClaimWriter;
 pub use map::exclusive_writer::ExclusiveWriter;
 pub use map::fan::Nodes;

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use freehold_range::{
-    ClaimWriter, Direction, Entry, FAN, GapRequest, HOLE, Lookup, MARKS, RangeMap, Refused, STANDING,
+    ClaimError, ClaimWriter, Direction, Entry, FAN, GapRequest, Lookup, MARKS, PERMANENT, RESERVED, RangeMap,
     WriteSet,
 };
 use freehold_sync::Host;
@@ -122,7 +122,7 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
         for at in start..end {
             let found = with.iter().find(|entry| entry.start <= at && at < entry.end);
             let value = found.map_or(0, |entry| entry.value.get());
-            self.world.mapped[at as usize].store(if value & HOLE == 0 { value } else { 0 }, Relaxed);
+            self.world.mapped[at as usize].store(if value & RESERVED == 0 { value } else { 0 }, Relaxed);
         }
     }
 
@@ -173,9 +173,9 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
         assert_eq!(self.writer.span(), (0, 0));
     }
 
-    fn refused(&self, why: Refused) {
-        assert_ne!(why, Refused::NoMemory);
-        if why == Refused::Taken {
+    fn refused(&self, why: ClaimError) {
+        assert_ne!(why, ClaimError::NoMemory);
+        if why == ClaimError::Contended {
             self.world.taken.fetch_add(1, Relaxed);
         }
     }
@@ -340,13 +340,13 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
                 5..18 => self.map(),
                 _ => self.change(),
             }
-            self.writer.was_wanted();
+            self.writer.had_waiters();
         }
     }
 }
 
 fn closing() -> std::num::NonZeroU64 {
-    std::num::NonZeroU64::new(HOLE).unwrap()
+    std::num::NonZeroU64::new(RESERVED).unwrap()
 }
 
 fn read<const SLOTS: usize>(world: &World<SLOTS>, done: &AtomicBool) {
@@ -357,7 +357,10 @@ fn read<const SLOTS: usize>(world: &World<SLOTS>, done: &AtomicBool) {
         let at = random.next_u64() % (SPACE / FIXED) * FIXED;
         match world.map.lookup(&rcu, at) {
             Lookup::Found(entry) => {
-                assert!(entry.start <= at && at < entry.end && entry.value.get() & HOLE == 0, "{entry:?}");
+                assert!(
+                    entry.start <= at && at < entry.end && entry.value.get() & RESERVED == 0,
+                    "{entry:?}"
+                );
                 found += 1;
             }
             Lookup::Hole => panic!("{at} is mapped throughout"),
@@ -480,16 +483,16 @@ fn what_stands_is_for_the_writer_that_is_alone() {
     // SAFETY: the only writer until it is gone.
     let writer = unsafe { map.claim_writer(&write_set) };
     writer.claim_hole(12, 18, |_| 0).unwrap();
-    writer.replace(12, 18, &[Entry { value: closing() | STANDING, ..entry(12, 18, 1) }]);
+    writer.replace(12, 18, &[Entry { value: closing() | PERMANENT, ..entry(12, 18, 1) }]);
     writer.publish(None);
-    assert_eq!(writer.claim(15, 16, false, false), Err(Refused::Whole));
-    assert_eq!(writer.claim(5, 25, false, true), Err(Refused::Whole));
-    assert_eq!(writer.claim_hole(10, 14, |_| 0), Err(Refused::Filled));
+    assert_eq!(writer.claim(15, 16, false, false), Err(ClaimError::NeedsExclusive));
+    assert_eq!(writer.claim(5, 25, false, true), Err(ClaimError::NeedsExclusive));
+    assert_eq!(writer.claim_hole(10, 14, |_| 0), Err(ClaimError::NotAHole));
     // What touches it is claimed without it.
     assert_eq!(writer.claim(20, 22, true, false), Ok(()));
     assert_eq!(writer.span(), (20, 30));
     writer.publish(None);
-    assert!(!writer.was_wanted());
+    assert!(!writer.had_waiters());
     // SAFETY: the other is gone.
     let mut alone = unsafe { map.exclusive_writer() };
     alone.reserve(1).unwrap();

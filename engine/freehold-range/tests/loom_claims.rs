@@ -9,7 +9,9 @@ mod support;
 
 use std::num::NonZeroU64;
 
-use freehold_range::{ClaimWriter, Direction, Entry, GapRequest, HOLE, Lookup, RangeMap, Refused, WriteSet};
+use freehold_range::{
+    ClaimError, ClaimWriter, Direction, Entry, GapRequest, Lookup, RESERVED, RangeMap, WriteSet,
+};
 use freehold_sync::Host;
 use freehold_sync::testing::{LoomHost, model_bounded};
 use loom::sync::Arc;
@@ -107,7 +109,7 @@ fn within(low: u64, high: u64, len: u64) -> GapRequest {
 }
 
 /// Puts `new` into a hole.
-fn fill(writer: &Writer<'_>, new: Entry) -> Result<(), Refused> {
+fn fill(writer: &Writer<'_>, new: Entry) -> Result<(), ClaimError> {
     writer.claim_hole(new.start, new.end, |_| 0)?;
     writer.replace(new.start, new.end, &[new]);
     writer.publish(None);
@@ -115,7 +117,7 @@ fn fill(writer: &Writer<'_>, new: Entry) -> Result<(), Refused> {
 }
 
 /// Takes out what lies in a range.
-fn take_out(writer: &Writer<'_>, start: u64, end: u64) -> Result<bool, Refused> {
+fn take_out(writer: &Writer<'_>, start: u64, end: u64) -> Result<bool, ClaimError> {
     writer.claim(start, end, false, false)?;
     let (from, to) = writer.span();
     if from == to {
@@ -170,8 +172,8 @@ fn of_two_neighbours_one_waits() {
             |_, writer| fill(writer, entry(30, 40, 8)),
         );
         assert!(one.is_ok() || two.is_ok());
-        assert!(one.is_ok() || one == Err(Refused::Taken), "{one:?}");
-        assert!(two.is_ok() || two == Err(Refused::Taken), "{two:?}");
+        assert!(one.is_ok() || one == Err(ClaimError::Contended), "{one:?}");
+        assert!(two.is_ok() || two == Err(ClaimError::Contended), "{two:?}");
     });
 }
 
@@ -188,7 +190,7 @@ fn a_hole_is_filled_beside_a_claim_of_what_touches_it() {
                 let (from, to) = writer.span();
                 writer.replace(from, to, &[entry(from, to - 2, 5)]);
                 writer.publish(None);
-                Ok::<_, Refused>(())
+                Ok::<_, ClaimError>(())
             },
             |_, writer| {
                 writer.claim_hole(20, 30, |_| 0)?;
@@ -204,8 +206,8 @@ fn a_hole_is_filled_beside_a_claim_of_what_touches_it() {
                     has(&map, entry(10, 18, 5)) && has(&map, entry(20, 30, 8)) || has(&map, entry(10, 28, 5))
                 );
             }
-            (Ok(()), Err(Refused::Taken)) => assert!(has(&map, entry(10, 18, 5))),
-            (Err(Refused::Taken), Ok(())) => assert!(has(&map, entry(10, 30, 8))),
+            (Ok(()), Err(ClaimError::Contended)) => assert!(has(&map, entry(10, 18, 5))),
+            (Err(ClaimError::Contended), Ok(())) => assert!(has(&map, entry(10, 30, 8))),
             other => panic!("{other:?}"),
         }
     });
@@ -227,7 +229,7 @@ fn a_claim_is_had_by_one() {
             );
             writer.replace(from, to, &[entry(from, to, 60 + from)]);
             writer.publish(None);
-            (true, writer.was_wanted())
+            (true, writer.had_waiters())
         }
         let map = map_of([entry(10, 20, 2), entry(20, 28, 3)]);
         let (one, two) = beside(map, claim, claim);
@@ -279,7 +281,7 @@ fn the_only_leaf_is_claimed_beside_a_change_in_it() {
 }
 
 /// What lies at `from` goes to a hole.
-fn relocate(writer: &Writer<'_>, from: u64, to: Entry) -> Result<(), Refused> {
+fn relocate(writer: &Writer<'_>, from: u64, to: Entry) -> Result<(), ClaimError> {
     writer.claim(from, from + 8, false, false)?;
     let claimed = writer.claim_hole_beside(to.start, to.end, |_| 0);
     if claimed.is_ok() {
@@ -552,7 +554,7 @@ fn a_reservation_goes_while_the_leaf_before_is_split() {
             // SAFETY: one thread.
             let writer = unsafe { map.claim_writer(&write_set) };
             writer.claim(72, 82, false, false).unwrap();
-            let value = NonZeroU64::new(HOLE).unwrap();
+            let value = NonZeroU64::new(RESERVED).unwrap();
             writer.replace(72, 82, &[Entry { value, ..entry(72, 82, 1) }]);
             writer.publish(None);
         }

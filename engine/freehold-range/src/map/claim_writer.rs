@@ -61,7 +61,9 @@
 use freehold_sync::{Host, Rank, atomic::CHECKED};
 
 use super::RangeMap;
-use super::claim::{MOST, Mark, Refused, STANDING, claimed, wanted, with_room};
+use super::claim::{
+    ClaimError, MAX_CLAIM_ENTRIES, Mark, PERMANENT, with_claim, with_promised_slots, with_waiters,
+};
 use super::entry::{Entry, FAN, MAX_LEVELS, assert_fits};
 use super::gap::GapRequest;
 use super::grow::Halves;
@@ -204,7 +206,7 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
     /// # Panics
     ///
     /// If the range ends before it starts. Nothing is claimed.
-    pub fn claim(&self, start: u64, end: u64, touching: bool, cuts: bool) -> Result<(), Refused> {
+    pub fn claim(&self, start: u64, end: u64, touching: bool, cuts: bool) -> Result<(), ClaimError> {
         assert!(start <= end, "a claim ends before it starts");
         debug_assert!(self.write_set.is_empty(), "one claim at a time");
         let margin = u64::from(touching);
@@ -225,7 +227,7 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
     }
 
     #[inline(always)]
-    fn claim_in_leaf(&self, request: &ClaimRequest) -> Option<Result<(), Refused>> {
+    fn claim_in_leaf(&self, request: &ClaimRequest) -> Option<Result<(), ClaimError>> {
         let rcu = H::rcu_read();
         let latched = self.latch(&rcu, request.from);
         let way = &latched.way;
@@ -237,27 +239,27 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
             return Some(Err(no.note(way.leaf)));
         }
         let Some((first, last)) = scan.slots else { return Some(Ok(())) };
-        let room = scan.cuts(request);
-        if room > 0 && way.leaf.weight() + room > self.map.fan.most() {
+        let extra_slots = scan.cuts(request);
+        if extra_slots > 0 && way.leaf.weight() + extra_slots > self.map.fan.most() {
             return None;
         }
         // Readers do not look at marks: the version stays, unless room is promised.
-        if room > 0 {
+        if extra_slots > 0 {
             latched.changed();
             way.leaf.set_promised(true);
         }
         let mut span = self.write_set.first.borrow_mut();
         for at in first..=last {
-            let room = if at == first { room } else { 0 };
+            let extra_slots = if at == first { extra_slots } else { 0 };
             span.take(way.leaf, at);
-            way.leaf.set_value(at, claimed(way.leaf.datum(at), room));
+            way.leaf.set_value(at, with_claim(way.leaf.datum(at), extra_slots));
         }
         Some(Ok(()))
     }
 
     #[cold]
     #[inline(never)]
-    fn claim_across(&self, request: &ClaimRequest) -> Result<(), Refused> {
+    fn claim_across(&self, request: &ClaimRequest) -> Result<(), ClaimError> {
         loop {
             let structure = self.map.structure.lock::<H>(Rank::VmaMap);
             // All nodes may be split up to the root, and that.
@@ -276,7 +278,11 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         }
     }
 
-    fn claim_held<'n>(&'n self, held: &mut Held<'n, SLOTS>, request: &ClaimRequest) -> Result<(), Refused> {
+    fn claim_held<'n>(
+        &'n self,
+        held: &mut Held<'n, SLOTS>,
+        request: &ClaimRequest,
+    ) -> Result<(), ClaimError> {
         let map = self.map;
         let mut scan = ClaimScan::new();
         let mut key = request.from;
@@ -298,16 +304,16 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
             let mut at = step.at;
             while at < step.node.count() && step.node.start(at) < to {
                 span.take(step.node, at);
-                step.node.set_value(at, claimed(step.node.datum(at), 0));
+                step.node.set_value(at, with_claim(step.node.datum(at), 0));
                 key = step.node.end(at);
                 at += 1;
             }
         }
-        let room = scan.cuts(request);
-        if room > 0 {
+        let extra_slots = scan.cuts(request);
+        if extra_slots > 0 {
             let path = map.path_to(held, from);
             let Step { node, at, .. } = path.step(0);
-            node.set_value(at, with_room(node.datum(at), room));
+            node.set_value(at, with_promised_slots(node.datum(at), extra_slots));
             node.set_promised(true);
             if node.weight() > map.fan.most() {
                 map.finger.forget();
@@ -320,7 +326,7 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
     /// Makes sure that a writer that is alone finds nodes in store for one replace, as one would that had
     /// made all changes before: what needs no memory there needs none after changes side by side either.
     #[inline(always)]
-    pub(super) fn keep_stock(&self) -> Result<(), Refused> {
+    pub(super) fn keep_stock(&self) -> Result<(), ClaimError> {
         // Both as hints: they are looked at again.
         match self.map.spares.count() > self.map.root.level() + 1 {
             true => Ok(()),
@@ -330,7 +336,7 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
 
     #[cold]
     #[inline(never)]
-    fn stock(&self) -> Result<(), Refused> {
+    fn stock(&self) -> Result<(), ClaimError> {
         loop {
             // The stock is changed with the structure lock, or by a writer that is alone.
             let structure = self.map.structure.lock::<H>(Rank::VmaMap);
@@ -346,16 +352,16 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         }
     }
 
-    pub(super) fn fill(&self, need: usize) -> Result<(), Refused> {
+    pub(super) fn fill(&self, need: usize) -> Result<(), ClaimError> {
         if self.map.root.level() + 3 > MAX_LEVELS {
-            return Err(Refused::Whole);
+            return Err(ClaimError::NeedsExclusive);
         }
-        self.write_set.spares.fill(need).map_err(|_| Refused::NoMemory)
+        self.write_set.spares.fill(need).map_err(|_| ClaimError::NoMemory)
     }
 
     /// Whether somebody was refused an entry of a claim that has ended since this was last asked.
-    pub fn was_wanted(&self) -> bool {
-        self.write_set.wanted.replace(false)
+    pub fn had_waiters(&self) -> bool {
+        self.write_set.had_waiters.replace(false)
     }
 }
 
@@ -411,15 +417,15 @@ impl ClaimScan {
             if mark.is_claimed() {
                 return Err(InTheWay::Slot(at));
             }
-            if mark.is_hole() {
+            if mark.is_reservation() {
                 match end > request.start && start < request.end {
-                    true if leaf.datum(at) & STANDING != 0 => return Err(InTheWay::Holes),
+                    true if leaf.datum(at) & PERMANENT != 0 => return Err(InTheWay::Holes),
                     true => return Err(InTheWay::Slot(at)),
                     false => continue,
                 }
             }
             self.count += 1;
-            if self.range.is_some_and(|(_, last)| last != start) || self.count > MOST {
+            if self.range.is_some_and(|(_, last)| last != start) || self.count > MAX_CLAIM_ENTRIES {
                 return Err(InTheWay::Holes);
             }
             if end > request.start && start < request.end {
@@ -445,14 +451,14 @@ pub(super) enum InTheWay {
 impl InTheWay {
     /// The owner of the entry in the way is going to tell when its claim ends.
     #[cold]
-    pub(super) fn note<const SLOTS: usize>(self, leaf: &Node<SLOTS>) -> Refused {
+    pub(super) fn note<const SLOTS: usize>(self, leaf: &Node<SLOTS>) -> ClaimError {
         match self {
             InTheWay::Slot(at) => {
-                leaf.set_value(at, wanted(leaf.datum(at)));
-                Refused::Taken
+                leaf.set_value(at, with_waiters(leaf.datum(at)));
+                ClaimError::Contended
             }
-            InTheWay::Filled => Refused::Filled,
-            InTheWay::Holes => Refused::Whole,
+            InTheWay::Filled => ClaimError::NotAHole,
+            InTheWay::Holes => ClaimError::NeedsExclusive,
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use freehold_sync::{Host, Rank};
 
-use super::claim::{Mark, RESERVED, Refused, claimed};
+use super::claim::{CLAIMED_RESERVATION, ClaimError, Mark, with_claim};
 use super::claim_writer::{ClaimWriter, InTheWay};
 use super::entry::{Entry, assert_fits};
 use super::fan::Fan;
@@ -30,9 +30,9 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
     /// # Panics
     ///
     /// If the hole is empty, or ends before it starts. The map is as before.
-    pub fn claim_hole(&self, start: u64, end: u64, kept: impl Fn(&Entry) -> u64) -> Result<(), Refused> {
+    pub fn claim_hole(&self, start: u64, end: u64, kept: impl Fn(&Entry) -> u64) -> Result<(), ClaimError> {
         debug_assert!(self.write_set.is_empty(), "one claim at a time");
-        self.reserve_hole(&Entry { start, end, value: RESERVED }, &kept, &|_| false)
+        self.reserve_hole(&Entry { start, end, value: CLAIMED_RESERVATION }, &kept, &|_| false)
     }
 
     /// As [`claim_hole`](Self::claim_hole), beside entries that are claimed already. What touches the hole
@@ -51,16 +51,16 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
         start: u64,
         end: u64,
         kept: impl Fn(&Entry) -> u64,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), ClaimError> {
         debug_assert!(
             !self.write_set.is_empty() && !self.write_set.has_second.get(),
             "the second of two claims"
         );
         if !self.write_set.first.borrow().has_room() {
-            return Err(Refused::Whole);
+            return Err(ClaimError::NeedsExclusive);
         }
         let own = |start: u64| self.write_set.first.borrow().starts(start);
-        self.reserve_hole(&Entry { start, end, value: RESERVED }, &kept, &own)
+        self.reserve_hole(&Entry { start, end, value: CLAIMED_RESERVATION }, &kept, &own)
     }
 
     #[inline(always)]
@@ -69,7 +69,7 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
         with: &Entry,
         kept: &impl Fn(&Entry) -> u64,
         own: &impl Fn(u64) -> bool,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), ClaimError> {
         assert_fits(with.start, with.end, core::slice::from_ref(with));
         self.keep_stock()?;
         match self.fill_in_leaf(with, kept, own) {
@@ -84,7 +84,7 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
         with: &Entry,
         kept: &impl Fn(&Entry) -> u64,
         own: &impl Fn(u64) -> bool,
-    ) -> Option<Result<(), Refused>> {
+    ) -> Option<Result<(), ClaimError>> {
         let rcu = H::rcu_read();
         let latched = self.latch(&rcu, with.start);
         let Way { leaf, at, .. } = latched.way;
@@ -129,7 +129,7 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
         with: &Entry,
         kept: impl Fn(&Entry) -> u64,
         joins: impl Fn(&Entry) -> bool,
-    ) -> Result<bool, Refused> {
+    ) -> Result<bool, ClaimError> {
         assert_fits(with.start, with.end, core::slice::from_ref(with));
         self.keep_stock()?;
         let rcu = H::rcu_read();
@@ -155,7 +155,7 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
         with: &Entry,
         kept: &impl Fn(&Entry) -> u64,
         own: &impl Fn(u64) -> bool,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), ClaimError> {
         loop {
             let rcu = H::rcu_read();
             let structure = self.map.structure.lock::<H>(Rank::VmaMap);
@@ -180,7 +180,7 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
         with: &Entry,
         kept: &impl Fn(&Entry) -> u64,
         own: &impl Fn(u64) -> bool,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), ClaimError> {
         let map = self.map;
         let path = map.path_to(held, with.start);
         let Step { node: leaf, at, lo } = path.step(0);
@@ -227,7 +227,7 @@ impl Touch {
         own: &impl Fn(u64) -> bool,
     ) -> Result<Option<Self>, InTheWay> {
         let mark = Mark::of(leaf.datum(at));
-        match (mark.is_claimed(), mark.is_hole()) {
+        match (mark.is_claimed(), mark.is_reservation()) {
             (true, _) if own(leaf.start(at)) => Ok(Some(Touch::Own)),
             (true, _) => Err(InTheWay::Slot(at)),
             (false, true) => Ok(None),
@@ -296,7 +296,7 @@ impl Sides {
         hole: &Entry,
         span: &mut WriteSetSpan,
     ) {
-        let claim = |leaf: &Node<SLOTS>, at: usize| leaf.set_value(at, claimed(leaf.datum(at), 0));
+        let claim = |leaf: &Node<SLOTS>, at: usize| leaf.set_value(at, with_claim(leaf.datum(at), 0));
         if self.before == Some(Touch::Free) {
             match self.behind == Some(Touch::Own) {
                 true => span.take_first(before, last),

@@ -359,7 +359,7 @@ impl<const SLOTS: usize> Node<SLOTS> {
     #[inline(always)]
     pub(super) fn weight_of(&self, at: usize) -> usize {
         match self.word().is_leaf() {
-            true => 1 + Mark::of(self.datum(at)).room(),
+            true => 1 + Mark::of(self.datum(at)).promised_slots(),
             false => 1,
         }
     }
@@ -449,12 +449,12 @@ impl<const SLOTS: usize> Node<SLOTS> {
         }
     }
 
-    /// Replaces `gone` slots at `at` by `room` slots of undefined contents, to be `set`.
+    /// Replaces `gone` slots at `at` by `len` slots of undefined contents, to be `set`.
     #[inline(always)]
-    pub(super) fn open(&self, at: usize, gone: usize, room: usize) {
+    pub(super) fn open(&self, at: usize, gone: usize, len: usize) {
         let count = self.count();
-        let (from, to) = (at + gone, at + room);
-        assert!(from <= count && count - gone + room <= SLOTS);
+        let (from, to) = (at + gone, at + len);
+        assert!(from <= count && count - gone + len <= SLOTS);
         if to > from {
             for tail in (from..count).rev() {
                 self.set(tail + (to - from), self.slot(tail));
@@ -467,7 +467,7 @@ impl<const SLOTS: usize> Node<SLOTS> {
                 self.set_end(unused, u64::MAX);
             }
         }
-        self.set_count(count - gone + room);
+        self.set_count(count - gone + len);
     }
 }
 

@@ -4,7 +4,7 @@
 use arrayvec::ArrayVec;
 use freehold_sync::{Host, Rank};
 
-use super::claim::{CLAIMED, HOLE, MOST, Mark, RESERVED};
+use super::claim::{CLAIMED, CLAIMED_RESERVATION, MAX_CLAIM_ENTRIES, Mark, RESERVED};
 use super::claim_writer::ClaimWriter;
 use super::entry::Entry;
 use super::hold::Held;
@@ -12,7 +12,7 @@ use super::node::{Node, Slot};
 use super::path::{Path, Step};
 use super::removal::Goes;
 use super::way::Way;
-use super::write_set::{ROOM, WriteSetSpan};
+use super::write_set::{MAX_SPAN_ENTRIES, WriteSetSpan};
 
 /// Called with the hole that an address lies in while the leaf is latched: until it returns nothing comes
 /// into the hole.
@@ -20,8 +20,8 @@ pub type Emptied<'f> = (u64, &'f mut dyn FnMut(u64, u64));
 
 impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
     /// Ends the claim, if there is one: what the write set holds takes the place of what was claimed, as one
-    /// step for readers; of two spans the second comes first. Entries that are [`HOLE`] stay, as reservations
-    /// that are not claimed. Needs no memory.
+    /// step for readers; of two spans the second comes first. Entries that are [`RESERVED`] stay, as
+    /// reservations that are not claimed. Needs no memory.
     ///
     /// `emptied`, an address of the write set's and a function: if the address lies in a hole afterwards, the
     /// function is called with that hole's ends, and nothing comes into it meanwhile. The function does
@@ -78,8 +78,8 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
                 mark.is_claimed() && leaf.start(behind) >= from,
                 "what is not claimed is not published"
             );
-            if mark.is_wanted() {
-                self.write_set.wanted.set(true);
+            if mark.has_waiters() {
+                self.write_set.had_waiters.set(true);
             }
             behind += 1;
         }
@@ -116,18 +116,18 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
     fn publish_across(&self, span: &WriteSetSpan, emptied: &mut Option<Emptied<'_>>) {
         let (from, to) = span.span();
         if span.is_changed() {
-            let mut with = ArrayVec::<Entry, { 2 * ROOM + 1 }>::new();
+            let mut with = ArrayVec::<Entry, { 2 * MAX_SPAN_ENTRIES + 1 }>::new();
             let mut at = from;
             for entry in span.entries() {
                 if at < entry.start {
-                    with.push(Entry { start: at, end: entry.start, value: RESERVED });
+                    with.push(Entry { start: at, end: entry.start, value: CLAIMED_RESERVATION });
                 }
-                let stays = entry.value.get() & HOLE != 0;
+                let stays = entry.value.get() & RESERVED != 0;
                 with.push(Entry { value: entry.value | if stays { 0 } else { CLAIMED }, ..*entry });
                 at = entry.end;
             }
             if at < to {
-                with.push(Entry { start: at, end: to, value: RESERVED });
+                with.push(Entry { start: at, end: to, value: CLAIMED_RESERVATION });
             }
             self.exchange(from, to, &with);
         }
@@ -141,7 +141,7 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         let structure = map.structure.lock::<H>(Rank::VmaMap);
         let mut held = Held::new();
         // All leaves are latched first, and the one behind them: what follows is one step.
-        let mut keys = [0; MOST + 1];
+        let mut keys = [0; MAX_CLAIM_ENTRIES + 1];
         let (mut leaves, mut key) = (0, start);
         while key < end {
             keys[leaves] = key;
@@ -154,10 +154,10 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
             // Addresses move from one leaf to another: a reader on the way to either starts again.
             (1..=path.top).for_each(|level| held.hold::<H>(path.step(level).node));
             let Step { node, at, .. } = path.step(0);
-            let (gone, room) = self.claimed_part(node, at, start, end);
+            let (gone, slots) = self.claimed_part(node, at, start, end);
             // What ends here stays here, if there is room: so the ends of leaves ascend all the time.
             let ending = with.iter().rev().take_while(|entry| entry.end > key).count();
-            let (rest, here) = with.split_at(with.len() - ending.min(room));
+            let (rest, here) = with.split_at(with.len() - ending.min(slots));
             node.open(at, gone, here.len());
             for (index, entry) in here.iter().enumerate() {
                 node.set(at + index, Slot::of(entry));
@@ -180,18 +180,18 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
 
     /// How many entries of a held leaf are in the range, and how many slots they have and were promised.
     fn claimed_part(&self, leaf: &Node<SLOTS>, from: usize, start: u64, end: u64) -> (usize, usize) {
-        let (mut gone, mut room) = (0, 0);
+        let (mut gone, mut slots) = (0, 0);
         while from + gone < leaf.count() && leaf.start(from + gone) < end {
             let mark = Mark::of(leaf.datum(from + gone));
             let inside = leaf.start(from + gone) >= start && leaf.end(from + gone) <= end;
             assert!(inside && mark.is_claimed(), "what is not claimed is not published");
-            if mark.is_wanted() {
-                self.write_set.wanted.set(true);
+            if mark.has_waiters() {
+                self.write_set.had_waiters.set(true);
             }
             gone += 1;
-            room += 1 + mark.room();
+            slots += 1 + mark.promised_slots();
         }
-        (gone, room)
+        (gone, slots)
     }
 
     /// Brings the ends that are kept above a leaf into line with it; an empty leaf goes. Gaps are the

@@ -4,7 +4,7 @@
 use freehold_sync::{Host, Rank};
 
 use super::RangeMap;
-use super::claim::{Mark, released};
+use super::claim::{Mark, without_claim};
 use super::claim_writer::ClaimWriter;
 use super::hold::Held;
 use super::node::Node;
@@ -23,7 +23,7 @@ pub(super) enum Goes {
 
 impl Goes {
     fn has(self, mark: Mark) -> bool {
-        mark.is_hole() && (mark.is_claimed() || self == Goes::All)
+        mark.is_reservation() && (mark.is_claimed() || self == Goes::All)
     }
 }
 
@@ -74,14 +74,14 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
         let mut at = at;
         while at < leaf.count() && leaf.start(at) < end {
             let mark = Mark::of(leaf.datum(at));
-            if mark.is_wanted() {
-                self.write_set.wanted.set(true);
+            if mark.has_waiters() {
+                self.write_set.had_waiters.set(true);
             }
             if goes.has(mark) {
                 leaf.open(at, 1, 0);
                 continue;
             }
-            leaf.set_value(at, released(leaf.datum(at)));
+            leaf.set_value(at, without_claim(leaf.datum(at)));
             at += 1;
         }
     }

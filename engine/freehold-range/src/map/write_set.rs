@@ -5,13 +5,13 @@ use core::cell::{Cell, RefCell};
 
 use arrayvec::ArrayVec;
 
-use super::claim::{GROWTH, MOST, unmarked};
+use super::claim::{MAX_CLAIM_ENTRIES, SLOTS_FOR_CUTS, unmarked};
 use super::entry::{Entry, FAN};
 use super::node::Node;
 use super::spare::Spares;
 
 /// Entries of a write set at most.
-pub(super) const ROOM: usize = MOST + GROWTH;
+pub(super) const MAX_SPAN_ENTRIES: usize = MAX_CLAIM_ENTRIES + SLOTS_FOR_CUTS;
 
 /// Room for what one claim writer has claimed. It is apart from the writer, which is moved about.
 pub struct WriteSet<const SLOTS: usize = FAN> {
@@ -22,7 +22,7 @@ pub struct WriteSet<const SLOTS: usize = FAN> {
     /// Nodes for claims that split.
     pub(super) spares: Spares<SLOTS>,
     /// Somebody was refused what was claimed.
-    pub(super) wanted: Cell<bool>,
+    pub(super) had_waiters: Cell<bool>,
     /// A key of a leaf in which writers meet often.
     pub(super) crowded: Cell<Option<u64>>,
 }
@@ -36,7 +36,7 @@ impl<const SLOTS: usize> WriteSet<SLOTS> {
             second: RefCell::new(WriteSetSpan::none()),
             has_second: Cell::new(false),
             spares: Spares::new(),
-            wanted: Cell::new(false),
+            had_waiters: Cell::new(false),
             crowded: Cell::new(None),
         }
     }
@@ -71,7 +71,7 @@ impl<const SLOTS: usize> Drop for WriteSet<SLOTS> {
 
 /// Entries inside one range, ascending, their values without marks.
 pub(super) struct WriteSetSpan {
-    entries: ArrayVec<Entry, ROOM>,
+    entries: ArrayVec<Entry, MAX_SPAN_ENTRIES>,
     from: u64,
     to: u64,
     /// Whether it differs from what was claimed.
@@ -106,7 +106,7 @@ impl WriteSetSpan {
 
     /// Whether a hole may be added with what touches it on the other side, and filled, beside what cuts add.
     pub(super) fn has_room(&self) -> bool {
-        self.entries.len() + GROWTH + 2 <= ROOM
+        self.entries.len() + SLOTS_FOR_CUTS + 2 <= MAX_SPAN_ENTRIES
     }
 
     #[inline(always)]

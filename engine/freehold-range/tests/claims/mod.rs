@@ -5,7 +5,7 @@
 
 mod stage;
 
-use freehold_range::{Entry, HOLE, Refused, WriteSet};
+use freehold_range::{ClaimError, Entry, RESERVED, WriteSet};
 
 use crate::support::model::entry;
 use stage::{BASE, END, Item, Kind, Map, Shape, Stage};
@@ -119,7 +119,7 @@ fn claim_and_publish(
 
 /// The claimed reservation that a claim of a hole puts into the map.
 fn reservation((start, end): (u64, u64)) -> Item {
-    let value = std::num::NonZeroU64::new(HOLE).unwrap();
+    let value = std::num::NonZeroU64::new(RESERVED).unwrap();
     Item { entry: Entry { start, end, value }, kind: Kind::Reserved }
 }
 
@@ -263,10 +263,10 @@ fn the_owner_of_a_claim_learns_that_it_was_wanted() {
             if refused == Ok(()) {
                 stage.writer.publish(None);
             }
-            let told = stage.taken().is_some() && refused == Err(Refused::Taken);
+            let told = stage.taken().is_some() && refused == Err(ClaimError::Contended);
             stage.other.publish(None);
             stage.items.iter_mut().filter(|it| it.kind == Kind::Taken).for_each(|it| it.kind = Kind::Free);
-            assert_eq!(stage.other.was_wanted(), told, "{range:?}");
+            assert_eq!(stage.other.had_waiters(), told, "{range:?}");
         });
     });
 }
@@ -322,7 +322,11 @@ fn a_claim_with_a_hole_has_six_other_entries_at_most() {
         let (start, end) = ((count + 1) * 10, (count + 2) * 10);
         assert_eq!(writer.claim(15, start - 5, false, true), Ok(()));
         let claimed = writer.claim_hole_beside(start, end, |_| 0);
-        assert_eq!(claimed, if count <= 6 { Ok(()) } else { Err(Refused::Whole) }, "{count} entries");
+        assert_eq!(
+            claimed,
+            if count <= 6 { Ok(()) } else { Err(ClaimError::NeedsExclusive) },
+            "{count} entries"
+        );
         let span = (10, if count > 6 { start } else { (end + 10).min(110) });
         assert_eq!(writer.span(), span);
         writer.publish(None);

@@ -3,8 +3,10 @@
 
 use std::num::NonZeroU64;
 
-use freehold_range::{CLAIMED, ClaimWriter, Entry, GapRequest, HOLE, MARKS, RangeMap, STANDING, WriteSet};
-use freehold_range::{Direction, Refused};
+use freehold_range::{
+    CLAIMED, ClaimWriter, Entry, GapRequest, MARKS, PERMANENT, RESERVED, RangeMap, WriteSet,
+};
+use freehold_range::{ClaimError, Direction};
 use freehold_sync::testing::StdHost;
 
 use crate::support::model::entry;
@@ -103,8 +105,8 @@ impl Shape {
             let Entry { start, end, .. } = entries[at];
             second.claim(start + 1, end, false, true).unwrap();
             items[at].kind = kind;
-            let stands = if kind == Kind::Stands { STANDING } else { 0 };
-            let value = NonZeroU64::new(HOLE | stands).unwrap();
+            let stands = if kind == Kind::Stands { PERMANENT } else { 0 };
+            let value = NonZeroU64::new(RESERVED | stands).unwrap();
             if kind != Kind::Taken {
                 items[at].entry.value = value;
                 second.replace(start, end, &[Entry { start, end, value }]);
@@ -159,11 +161,12 @@ impl Stage<'_> {
         expected.sort_by_key(|(it, _)| it.start);
         let of = |(it, kind): &(Entry, Kind)| {
             let is_claimed = claimed.contains(&it.start) || *kind == Kind::Taken;
-            (it.start, it.end, it.value.get() & !(MARKS ^ HOLE), is_claimed)
+            (it.start, it.end, it.value.get() & !(MARKS ^ RESERVED), is_claimed)
         };
         let expected: Vec<_> = expected.iter().map(of).collect();
         let value = |it: &Entry| it.value.get();
-        let found = |it: Entry| (it.start, it.end, value(&it) & !(MARKS ^ HOLE), value(&it) & CLAIMED != 0);
+        let found =
+            |it: Entry| (it.start, it.end, value(&it) & !(MARKS ^ RESERVED), value(&it) & CLAIMED != 0);
         assert_eq!(reader.iter().map(found).collect::<Vec<_>>(), expected);
         let mut before = 0;
         for (start, end, ..) in expected {
@@ -203,18 +206,18 @@ impl Stage<'_> {
     }
 
     /// Why a claim of what is mapped is refused, or the items that it takes.
-    pub fn claim_of(&self, start: u64, end: u64, touching: bool) -> Result<Vec<Item>, Refused> {
+    pub fn claim_of(&self, start: u64, end: u64, touching: bool) -> Result<Vec<Item>, ClaimError> {
         let margin = u64::from(touching);
         let mut taken: Vec<Item> = Vec::new();
         for item in self.within(start - margin, end + margin) {
             let inside = item.entry.end > start && item.entry.start < end;
             match item.kind {
-                Kind::Taken => return Err(Refused::Taken),
-                Kind::Reserved if inside => return Err(Refused::Taken),
-                Kind::Stands if inside => return Err(Refused::Whole),
+                Kind::Taken => return Err(ClaimError::Contended),
+                Kind::Reserved if inside => return Err(ClaimError::Contended),
+                Kind::Stands if inside => return Err(ClaimError::NeedsExclusive),
                 Kind::Reserved | Kind::Stands => {}
                 Kind::Free if taken.last().is_some_and(|last| last.entry.end != item.entry.start) => {
-                    return Err(Refused::Whole);
+                    return Err(ClaimError::NeedsExclusive);
                 }
                 Kind::Free => taken.push(*item),
             }
@@ -229,13 +232,13 @@ impl Stage<'_> {
         (start, end): (u64, u64),
         kept: impl Fn(&Entry) -> u64,
         own: &[u64],
-    ) -> Result<[Option<Item>; 2], Refused> {
+    ) -> Result<[Option<Item>; 2], ClaimError> {
         let next = self.items.iter().find(|it| it.entry.end > start);
         if next.is_some_and(|next| next.entry.start - kept(&next.entry) < end) {
-            return Err(Refused::Filled);
+            return Err(ClaimError::NotAHole);
         }
         let touching = |item: Option<&Item>| match item.map(|it| it.kind) {
-            Some(Kind::Taken) => Err(Refused::Taken),
+            Some(Kind::Taken) => Err(ClaimError::Contended),
             Some(Kind::Free) => Ok(item.filter(|it| !own.contains(&it.entry.start)).copied()),
             _ => Ok(None),
         };

@@ -30,7 +30,7 @@ use crate::{
     vma::{flags::VmFlags, merge::Attrs},
 };
 use core::cell::Cell;
-use freehold_range::Refused;
+use freehold_range::ClaimError;
 use freehold_sync::{Killed, atomic::Ordering::Relaxed};
 use freehold_vmspace::{PageCount, PageIndex, UserRange};
 
@@ -233,18 +233,18 @@ impl<P: Platform> AddressSpace<P> {
 impl<P: Platform> WriteGuard<'_, P> {
     /// Becomes the one range writer that moves the break, which was `seen` somewhere, and claims what the
     /// step takes that was decided by that.
-    fn claim_heap(&self, (seen, step): (u64, Step)) -> Result<(), Refused> {
+    fn claim_heap(&self, (seen, step): (u64, Step)) -> Result<(), ClaimError> {
         let space = self.space;
         if !self.range_writer().is_some_and(RangeWriter::lock_heap) {
-            return Err(Refused::Whole);
+            return Err(ClaimError::NeedsExclusive);
         }
         if space.brk.load(Relaxed) != seen {
             // What was reserved is not what is needed.
-            return Err(Refused::Filled);
+            return Err(ClaimError::NotAHole);
         }
         match step {
             Step::Denied | Step::InPage => Ok(()),
-            Step::Shrink(_) if !space.range_writers_unmap() => Err(Refused::Whole),
+            Step::Shrink(_) if !space.range_writers_unmap() => Err(ClaimError::NeedsExclusive),
             Step::Shrink(gone) => self.claim_range(gone),
             Step::Grow(range) if range.end() > AddressSpace::<P>::TASK_SIZE => Ok(()),
             Step::Grow(range) => self.claim_hole(range, |above| self.guard_bytes(above) + PAGE_SIZE),

@@ -11,7 +11,7 @@ use crate::{
     vma::{Vma, flags::VmFlags},
     wait::Rounds,
 };
-use freehold_range::Refused;
+use freehold_range::ClaimError;
 use freehold_vmspace::{PageCount, UserRange};
 
 /// The signal for an access that nothing grows down to.
@@ -113,14 +113,14 @@ impl<P: Platform> AddressSpace<P> {
 
 impl<P: Platform> WriteGuard<'_, P> {
     /// Claims the hole below the stack that starts at `start` down to `addr`, and its gap below that.
-    fn claim_below_stack(&self, addr: u64, start: u64) -> Result<(), Refused> {
+    fn claim_below_stack(&self, addr: u64, start: u64) -> Result<(), ClaimError> {
         let gap = self.space.engine.config().stack_gap;
         let from = addr.saturating_sub(gap) & !(PAGE_SIZE - 1);
         // What lies in the gap, and may, is for the exclusive writer to look at.
         self.claim_hole(UserRange::new(from, start), |_| 0)?;
         match self.next(addr).map(Vma::flags).filter(|flags| flags.contains(VmFlags::GROWSDOWN)) {
             Some(flags) => self.reserve_locked(flags, PageCount::of_bytes(start - addr)),
-            None => Err(self.release_claims(Refused::Whole)),
+            None => Err(self.release_claims(ClaimError::NeedsExclusive)),
         }
     }
 

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{UserRange, platform::Platform};
 use freehold_pagetable::VaRange;
-use freehold_range::WANTED;
+use freehold_range::HAS_WAITERS;
 use freehold_sync::{
     Killed,
     atomic::{AtomicU32, Ordering::Relaxed},
@@ -151,7 +151,7 @@ impl<P: Platform> AddressSpace<P> {
         let mut gather: VmGather<'_, _, 1> = self.vm.gather();
         let guard = self.write();
         // By a range writer, while there were some.
-        let wanted = guard.right.find(span.start()).is_some_and(|it| it.value.get() & WANTED != 0);
+        let wanted = guard.right.find(span.start()).is_some_and(|it| it.value.get() & HAS_WAITERS != 0);
         let free = guard.free_span(span);
         // SAFETY: the range was zapped; the write lock keeps everything in `free` as empty as the tree says.
         unsafe { self.vm.unlink_tables(span.va(), free, &mut gather) };

@@ -29,7 +29,7 @@ use crate::{
 };
 use core::cell::Cell;
 use freehold_pagetable::{Format, Level, VaRange};
-use freehold_range::{ClaimWriter, Entry, Refused, WriteSet};
+use freehold_range::{ClaimError, ClaimWriter, Entry, WriteSet};
 use freehold_sync::{
     Killed, MmapRangeGuard, Rank,
     atomic::Ordering::{Acquire, Release},
@@ -209,7 +209,7 @@ impl<P: Platform> AddressSpace<P> {
         &'s self,
         room: &'s RangeWriterState,
         needs: impl Fn() -> LimitDemand,
-        claim: impl Fn(&WriteGuard<'s, P>) -> Result<(), Refused>,
+        claim: impl Fn(&WriteGuard<'s, P>) -> Result<(), ClaimError>,
         closing: impl Fn(&WriteGuard<'s, P>) -> bool,
     ) -> Result<WriteGuard<'s, P>, Killed> {
         if let Some(guard) = self.try_write_exclusive(UserRange::EMPTY).filter(|guard| !closing(guard)) {
@@ -255,14 +255,14 @@ impl<P: Platform> AddressSpace<P> {
     ) -> Result<Option<WriteGuard<'s, P>>, Killed> {
         let claim = |guard: &WriteGuard<'s, P>| {
             // What is closing, or only reserved, is not waited for.
-            let (start, end) = self.mapped_at(addr).ok_or(Refused::Whole)?;
+            let (start, end) = self.mapped_at(addr).ok_or(ClaimError::NeedsExclusive)?;
             let map = guard.claims();
             map.claim(start, end, true, false)?;
             if map.find(addr).is_some_and(|found| (found.start, found.end) == (start, end)) {
                 return Ok(());
             }
             // It has changed: its neighbours may be others.
-            Err(guard.release_claims(Refused::Filled))
+            Err(guard.release_claims(ClaimError::NotAHole))
         };
         Ok(self.try_claim(room, LimitDemand::default, claim)?.ok())
     }
@@ -301,33 +301,35 @@ impl<P: Platform> AddressSpace<P> {
         &'s self,
         room: &'s RangeWriterState,
         needs: impl Fn() -> LimitDemand,
-        claim: impl Fn(&WriteGuard<'s, P>) -> Result<(), Refused>,
-    ) -> Result<Result<WriteGuard<'s, P>, Refused>, Killed> {
+        claim: impl Fn(&WriteGuard<'s, P>) -> Result<(), ClaimError>,
+    ) -> Result<Result<WriteGuard<'s, P>, ClaimError>, Killed> {
         for _ in 0..WAITS {
-            let Some(guard) = self.enter_range_writer(room, &needs)? else { return Ok(Err(Refused::Whole)) };
+            let Some(guard) = self.enter_range_writer(room, &needs)? else {
+                return Ok(Err(ClaimError::NeedsExclusive));
+            };
             match claim(&guard) {
                 Ok(()) => return Ok(Ok(guard)),
-                Err(other @ (Refused::Whole | Refused::NoMemory)) => return Ok(Err(other)),
-                Err(Refused::Taken | Refused::Filled) if self.record_contention() => {
-                    return Ok(Err(Refused::Whole));
+                Err(other @ (ClaimError::NeedsExclusive | ClaimError::NoMemory)) => return Ok(Err(other)),
+                Err(ClaimError::Contended | ClaimError::NotAHole) if self.record_contention() => {
+                    return Ok(Err(ClaimError::NeedsExclusive));
                 }
                 // Somebody was faster: another hole will do, and soon.
-                Err(Refused::Filled) => continue,
-                Err(Refused::Taken) => {}
+                Err(ClaimError::NotAHole) => continue,
+                Err(ClaimError::Contended) => {}
             }
             // Asked again, with the number known that changes when what is in the way ends.
             let seen = self.closings.ended();
             match claim(&guard) {
                 Ok(()) => return Ok(Ok(guard)),
-                Err(Refused::Taken) => drop(guard),
-                Err(Refused::Filled) => continue,
+                Err(ClaimError::Contended) => drop(guard),
+                Err(ClaimError::NotAHole) => continue,
                 Err(other) => return Ok(Err(other)),
             }
             // With nothing held, so claims are in no order of locks.
             rank::will_wait::<P>(Rank::Mmap);
             P::wait_killable(self.closings.ended_word(), seen)?;
         }
-        Ok(Err(Refused::Whole))
+        Ok(Err(ClaimError::NeedsExclusive))
     }
 
     /// Becomes a range writer that has claimed nothing yet. `None`: a limit may be in the way.
@@ -350,7 +352,7 @@ impl<P: Platform> AddressSpace<P> {
     /// Somebody may wait for a claim that has ended.
     #[inline]
     fn notify_waiters(&self, map: &ClaimWriter<'_, P>) {
-        if map.was_wanted() || self.closings.is_waited_for() {
+        if map.had_waiters() || self.closings.is_waited_for() {
             self.closings.tell::<P>();
         }
     }
@@ -413,13 +415,13 @@ impl<P: Platform> AddressSpace<P> {
 impl<P: Platform> WriteGuard<'_, P> {
     /// Claims what lies in a range, and what touches it.
     #[inline]
-    pub(crate) fn claim_range(&self, range: UserRange) -> Result<(), Refused> {
+    pub(crate) fn claim_range(&self, range: UserRange) -> Result<(), ClaimError> {
         self.claims().claim(range.start(), range.end(), true, true)
     }
 
     /// Claims the hole that `range` is, with what touches it, and room above it for what a stack keeps free.
     #[inline]
-    pub(crate) fn claim_placement(&self, range: UserRange) -> Result<(), Refused> {
+    pub(crate) fn claim_placement(&self, range: UserRange) -> Result<(), ClaimError> {
         self.claims().claim_hole(range.start(), range.end(), |above| self.guard_bytes(above))
     }
 
@@ -432,21 +434,25 @@ impl<P: Platform> WriteGuard<'_, P> {
 
     /// Claims the hole that `range` is, with what touches it, where no other hole will do: if it is none, it
     /// takes the exclusive writer to say so. `kept(entry)` is what the entry above has to keep free.
-    pub(crate) fn claim_hole(&self, range: UserRange, kept: impl Fn(&Entry) -> u64) -> Result<(), Refused> {
+    pub(crate) fn claim_hole(
+        &self,
+        range: UserRange,
+        kept: impl Fn(&Entry) -> u64,
+    ) -> Result<(), ClaimError> {
         match self.claims().claim_hole(range.start(), range.end(), kept) {
-            Err(Refused::Filled) => Err(Refused::Whole),
+            Err(ClaimError::NotAHole) => Err(ClaimError::NeedsExclusive),
             other => other,
         }
     }
 
     /// Reserves `pages` more locked ones, if `flags` are of locked memory: those of a VMA that was not known
     /// before it was claimed. Else the claim is given up.
-    pub(crate) fn reserve_locked(&self, flags: VmFlags, pages: PageCount) -> Result<(), Refused> {
+    pub(crate) fn reserve_locked(&self, flags: VmFlags, pages: PageCount) -> Result<(), ClaimError> {
         let reserved = self.reserved().filter(|_| flags.contains(VmFlags::LOCKED));
         let limit = self.space.limit_of(Size::Locked);
         match reserved.is_none_or(|reserved| self.space.counters.reserve_locked(reserved, pages, limit)) {
             true => Ok(()),
-            false => Err(self.release_claims(Refused::Whole)),
+            false => Err(self.release_claims(ClaimError::NeedsExclusive)),
         }
     }
 
@@ -463,17 +469,17 @@ impl<P: Platform> WriteGuard<'_, P> {
     }
 
     /// Gives up what is claimed, as it was. Returns why.
-    pub(crate) fn release_claims(&self, why: Refused) -> Refused {
+    pub(crate) fn release_claims(&self, why: ClaimError) -> ClaimError {
         self.claims().publish(None);
         why
     }
 
     /// Claims a range for something that takes the place of what is there: the hole that it is, or what is
     /// mapped in all of it.
-    pub(crate) fn claim_replaced(&self, range: UserRange) -> Result<(), Refused> {
+    pub(crate) fn claim_replaced(&self, range: UserRange) -> Result<(), ClaimError> {
         let map = self.claims();
         match map.claim_hole(range.start(), range.end(), |_| 0) {
-            Err(Refused::Filled) => {}
+            Err(ClaimError::NotAHole) => {}
             other => return other,
         }
         self.claim_range(range)?;
@@ -481,7 +487,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         if from <= range.start() && range.end() <= to {
             return Ok(());
         }
-        Err(self.release_claims(Refused::Whole))
+        Err(self.release_claims(ClaimError::NeedsExclusive))
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::{UserRange, platform::Platform, vma::Vma};
 use core::num::NonZeroU64;
-use freehold_range::{Entry, HOLE, MARKS, STANDING};
+use freehold_range::{Entry, MARKS, PERMANENT, RESERVED};
 
 /// What a range of the tree holds.
 pub(crate) enum TreeEntry<'g, P: Platform> {
@@ -35,10 +35,10 @@ impl<'g, P: Platform> TreeEntry<'g, P> {
 
 /// The tree's word for a closing reservation. The tree marks words where it has several writers; VMAs are
 /// aligned, so none of these bits is a VMA's.
-const CLOSING: NonZeroU64 = NonZeroU64::new(HOLE).unwrap();
+const CLOSING: NonZeroU64 = NonZeroU64::new(RESERVED).unwrap();
 
 /// The tree's word for a fence.
-const FENCE: NonZeroU64 = NonZeroU64::new(HOLE | STANDING).unwrap();
+const FENCE: NonZeroU64 = NonZeroU64::new(RESERVED | PERMANENT).unwrap();
 
 /// The tree's word for a VMA.
 fn word<P: Platform>(vma: &Vma<P>) -> NonZeroU64 {
@@ -54,9 +54,9 @@ fn word<P: Platform>(vma: &Vma<P>) -> NonZeroU64 {
 #[inline(always)]
 pub(super) unsafe fn decode<'g, P: Platform>(entry: &Entry) -> TreeEntry<'g, P> {
     let word = entry.value.get();
-    if word & HOLE != 0 {
+    if word & RESERVED != 0 {
         let range = UserRange::new(entry.start, entry.end);
-        return if word & STANDING == 0 { TreeEntry::Closing(range) } else { TreeEntry::Fence(range) };
+        return if word & PERMANENT == 0 { TreeEntry::Closing(range) } else { TreeEntry::Fence(range) };
     }
     let vma = core::ptr::with_exposed_provenance::<Vma<P>>((word & !MARKS) as usize);
     // SAFETY: every other word is the address of a VMA of the engine's slab, whose memory stays a `Vma` as

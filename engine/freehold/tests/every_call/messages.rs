@@ -2,7 +2,7 @@
 
 use freehold::{error::*, fault::FaultError, fault::SegvCode, file::*, rmap::*};
 use freehold_pagetable::{FaultCode, Level, OutOfTables, TableError, WalkFault};
-use freehold_range::Refused;
+use freehold_range::ClaimError;
 use freehold_sync::{Interrupted, Killed, ReadFail};
 use freehold_vmspace::{
     MapError, NoHugePages, NoMemory, NotTaken,
@@ -35,7 +35,7 @@ fn all() -> Texts {
         AccessError ArgumentsError EngineError FillError ForkError HeapError HookFault MadviseError MapError
         MbindError MdweError MergeError MigrateError MincoreError MlockError MmapError MprotectError
         MremapError MsealError MsyncError MunmapError NotMapped OfflineError PageError PinError PkeyError
-        PopulateError ProbeError QueryError ReadFail Refused RemapFilePagesError SealError ShmatError
+        PopulateError ProbeError QueryError ReadFail ClaimError RemapFilePagesError SealError ShmatError
         ShmdtError SpaceError StackMoveError UffdError UffdReadError UffdRegisterError Unshared
     });
     let segv = |code| FaultError::Segv { addr: 0x1000, code };

@@ -10,7 +10,7 @@ use crate::space::{
 };
 use crate::{error::MmapError, file::Object, platform::Platform, vma::flags::VmFlags};
 use core::cell::Cell;
-use freehold_range::Refused;
+use freehold_range::ClaimError;
 use freehold_sync::atomic::Ordering::Relaxed;
 use freehold_vmspace::{PageCount, UserRange};
 
@@ -66,7 +66,7 @@ impl<P: Platform> AddressSpace<P> {
             Some(range) => self.try_claim(room, needs, |guard| guard.claim_replaced(range))?,
             None if request.flags.contains(MapFlags::FIXED) => return Ok(None),
             None => self.try_claim(room, needs, |guard| {
-                let start = guard.place(request).map_err(|_| Refused::Whole)?;
+                let start = guard.place(request).map_err(|_| ClaimError::NeedsExclusive)?;
                 place.set(Some(start));
                 guard.claim_placement(UserRange::at(start, request.len))
             })?,

@@ -15,7 +15,7 @@ use crate::{
     platform::Platform,
     vma::{Vma, flags::VmFlags},
 };
-use freehold_range::{Entry, Refused};
+use freehold_range::{ClaimError, Entry};
 use freehold_sync::Killed;
 use freehold_vmspace::{PageCount, UserRange};
 
@@ -57,10 +57,10 @@ impl Remap {
 
 impl<P: Platform> WriteGuard<'_, P> {
     /// Claims the mapping, and what goes, or where it grows, or where it moves to.
-    fn claim_for_mremap(&self, request: &Remap) -> Result<(), Refused> {
+    fn claim_for_mremap(&self, request: &Remap) -> Result<(), ClaimError> {
         if request.grows() {
             match self.claim_extension(request) {
-                Err(Refused::Whole) if request.may_move() => self.claim_move(request)?,
+                Err(ClaimError::NeedsExclusive) if request.may_move() => self.claim_move(request)?,
                 claimed => claimed?,
             }
         } else if request.new_len == request.old_len {
@@ -72,34 +72,34 @@ impl<P: Platform> WriteGuard<'_, P> {
             let tail = request.old_len - request.new_len;
             self.claim_range(UserRange::clipped(request.addr + request.new_len, tail))?;
         } else {
-            return Err(Refused::Whole);
+            return Err(ClaimError::NeedsExclusive);
         }
         // Of huge pages it may be more than that.
         match self.find(request.addr).is_some_and(|vma| vma.huge_page_size().is_none()) {
             true => Ok(()),
-            false => Err(self.release_claims(Refused::Whole)),
+            false => Err(self.release_claims(ClaimError::NeedsExclusive)),
         }
     }
 
     /// Claims the hole behind the VMA that ends with the mapping.
-    fn claim_extension(&self, request: &Remap) -> Result<(), Refused> {
-        let (_, end) = self.space.mapped_at(request.addr).ok_or(Refused::Whole)?;
+    fn claim_extension(&self, request: &Remap) -> Result<(), ClaimError> {
+        let (_, end) = self.space.mapped_at(request.addr).ok_or(ClaimError::NeedsExclusive)?;
         let extension = UserRange::clipped(end, request.growth());
         if end - request.addr != request.old_len || extension.end() > AddressSpace::<P>::TASK_SIZE {
-            return Err(Refused::Whole);
+            return Err(ClaimError::NeedsExclusive);
         }
         self.claim_hole(extension, |_| 0)?;
         match self.find(request.addr) {
             Some(vma) => self.reserve_locked(vma.flags(), extension.pages()),
-            None => Err(self.release_claims(Refused::Filled)),
+            None => Err(self.release_claims(ClaimError::NotAHole)),
         }
     }
     /// Claims the mapping to be moved, and the hole where it goes.
     #[inline(never)]
-    fn claim_move(&self, request: &Remap) -> Result<(), Refused> {
+    fn claim_move(&self, request: &Remap) -> Result<(), ClaimError> {
         let source = UserRange::clipped(request.addr, request.old_len);
         if source.is_empty() {
-            return Err(Refused::Whole);
+            return Err(ClaimError::NeedsExclusive);
         }
         // While nothing is claimed: a search puts up the fence of its stretch.
         let _ = self.find_placement(&PlacementRequest::pages(0, request.new_len));
@@ -107,21 +107,21 @@ impl<P: Platform> WriteGuard<'_, P> {
         self.claim_target(request).map_err(|why| self.release_claims(why))
     }
 
-    fn claim_target(&self, request: &Remap) -> Result<(), Refused> {
+    fn claim_target(&self, request: &Remap) -> Result<(), ClaimError> {
         let Some(vma) = self.find(request.addr).filter(|vma| moves_beside(vma, request)) else {
-            return Err(Refused::Whole);
+            return Err(ClaimError::NeedsExclusive);
         };
         // The source stands still now: it could not grow before, and may be able to by now.
         let extension = UserRange::clipped(vma.end(), request.growth());
         if vma.end() - request.addr == request.old_len {
             self.expect_obstacle(extension)?;
         }
-        let at = self.place_moved(vma, request, 0).map_err(|_| Refused::Whole)?;
+        let at = self.place_moved(vma, request, 0).map_err(|_| ClaimError::NeedsExclusive)?;
         let target = UserRange::at(at, request.new_len);
         let kept = |above: &Entry| self.guard_bytes(above);
         self.claims().claim_hole_beside(target.start(), target.end(), kept)?;
         if target.start() < extension.end() && extension.start() < target.end() {
-            return Err(Refused::Filled);
+            return Err(ClaimError::NotAHole);
         }
         self.note_target(target.start());
         self.reserve_locked(vma.flags(), target.pages())
@@ -129,13 +129,13 @@ impl<P: Platform> WriteGuard<'_, P> {
 
     /// There is a VMA in the range, or it reaches beyond all. The end of a reservation is the writer's to
     /// wait for.
-    fn expect_obstacle(&self, range: UserRange) -> Result<(), Refused> {
+    fn expect_obstacle(&self, range: UserRange) -> Result<(), ClaimError> {
         let rcu = P::rcu_read();
         match self.right.seen_next(&rcu, range.start()).filter(|found| found.start < range.end()) {
             Some(found) if self.slot(&found).vma().is_some() => Ok(()),
-            Some(_) => Err(Refused::Whole),
+            Some(_) => Err(ClaimError::NeedsExclusive),
             None if range.end() > AddressSpace::<P>::TASK_SIZE => Ok(()),
-            None => Err(Refused::Filled),
+            None => Err(ClaimError::NotAHole),
         }
     }
 }
