@@ -11,7 +11,7 @@ use common::{Freehold, SIZES, Std, Subject, Workload, operations};
 const FEW: u64 = 1_000;
 const MANY: u64 = 11_000;
 
-type Ours = Freehold<{ freehold_range::FAN }>;
+type Ours = Freehold<{ freehold_range::FANOUT }>;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();

@@ -29,8 +29,8 @@ fn all<S: Subject>(criterion: &mut Criterion) {
 }
 
 fn range(criterion: &mut Criterion) {
-    one::<Freehold<{ freehold_range::FAN }>>(criterion, "nothing", Workload::nothing);
-    all::<Freehold<{ freehold_range::FAN }>>(criterion);
+    one::<Freehold<{ freehold_range::FANOUT }>>(criterion, "nothing", Workload::nothing);
+    all::<Freehold<{ freehold_range::FANOUT }>>(criterion);
     all::<Std>(criterion);
     all::<Locked>(criterion);
 }

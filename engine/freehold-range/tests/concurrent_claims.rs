@@ -8,8 +8,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use freehold_range::{
-    ClaimError, ClaimWriter, Direction, Entry, FAN, GapRequest, Lookup, MARKS, PERMANENT, RESERVED, RangeMap,
-    WriteSet,
+    ClaimError, ClaimWriter, Direction, Entry, FANOUT, GapRequest, Lookup, MARKS, PERMANENT, RESERVED,
+    RangeMap, WriteSet,
 };
 use freehold_sync::Host;
 use freehold_sync::testing::StdHost;
@@ -48,7 +48,7 @@ impl<const SLOTS: usize> World<SLOTS> {
         // SAFETY: the only writer.
         let mut writer = unsafe { world.map.exclusive_writer() };
         for at in (0..SPACE).step_by(FIXED as usize) {
-            writer.reserve(1).unwrap();
+            writer.preallocate(1).unwrap();
             writer.replace(at, at + 1, &[entry(at, at + 1, 1)]);
             world.mapped[at as usize].store(1 << 6, Relaxed);
         }
@@ -133,7 +133,7 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
 
     /// The entries of what this task has claimed are what the cells say.
     fn entries(&self) -> Vec<Entry> {
-        let (from, to) = self.writer.span();
+        let (from, to) = self.writer.claimed_range();
         let mut found = Vec::new();
         let mut at = from;
         while at < to {
@@ -155,7 +155,7 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
 
     /// The claim ends. An address of it that is free then is in a hole before anybody comes into that.
     fn publish(&mut self) {
-        let (from, to) = self.writer.span();
+        let (from, to) = self.writer.claimed_range();
         self.gives_up(from, to);
         let at = from + self.below(to - from);
         let (is_free, mut holes) = (self.writer.find(at).is_none(), 0);
@@ -170,7 +170,7 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
                 assert_eq!(holes, u32::from(is_free), "at {at} of {from}..{to}");
             }
         }
-        assert_eq!(self.writer.span(), (0, 0));
+        assert_eq!(self.writer.claimed_range(), (0, 0));
     }
 
     fn refused(&self, why: ClaimError) {
@@ -191,7 +191,7 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
         if let Err(why) = self.writer.claim_hole(start, end, |_| 0) {
             return self.refused(why);
         }
-        let (from, to) = self.writer.span();
+        let (from, to) = self.writer.claimed_range();
         self.got(from, to);
         self.entries();
         if self.below(8) > 0 {
@@ -213,7 +213,7 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
         if let Err(why) = self.writer.claim(start, end, touching, cuts) {
             return self.refused(why);
         }
-        let (from, to) = self.writer.span();
+        let (from, to) = self.writer.claimed_range();
         if from == to {
             assert!(start.next_multiple_of(FIXED) >= end, "{start}..{end} is not empty");
             return;
@@ -285,7 +285,7 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
         if let Err(why) = self.writer.claim(source.start, source.end, touching, true) {
             return self.refused(why);
         }
-        let (from, to) = self.writer.span();
+        let (from, to) = self.writer.claimed_range();
         if from == to {
             return;
         }
@@ -295,7 +295,7 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
         let (low, high) = [(0, from), (to, SPACE), (0, SPACE)][self.below(3) as usize];
         let target = self.writer.gap(&GapRequest { len, align: 1, low, high, direction }, |_| 0);
         if let Some(at) = target {
-            match self.writer.claim_hole_beside(at, at + len, |_| 0) {
+            match self.writer.claim_additional_hole(at, at + len, |_| 0) {
                 Ok(()) => self.put_beside(at..at + len, from..to, source),
                 Err(why) => self.refused(why),
             }
@@ -334,7 +334,7 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
             match self.below(32) {
                 0 => {
                     let at = self.below(SPACE);
-                    self.writer.divide(at);
+                    self.writer.split_leaf_at(at);
                 }
                 1..5 => self.relocate(),
                 5..18 => self.map(),
@@ -402,7 +402,7 @@ fn tasks_side_by_side_in_narrow_nodes() {
 
 #[test]
 fn tasks_side_by_side_in_nodes_as_they_are() {
-    side_by_side::<FAN>(4, 15_000);
+    side_by_side::<FANOUT>(4, 15_000);
 }
 
 /// Another writer fills the leaf meanwhile: it has to split.
@@ -413,7 +413,7 @@ fn room_that_was_promised_is_kept() {
     // SAFETY: there are no others but these two.
     let (one, two) = unsafe { (map.claim_writer(&write_sets[0]), map.claim_writer(&write_sets[1])) };
     assert_eq!(one.claim(22, 25, false, true), Ok(()));
-    assert_eq!(one.span(), (20, 30));
+    assert_eq!(one.claimed_range(), (20, 30));
     two.claim_hole(12, 14, |_| 0).unwrap();
     two.publish(None);
     two.claim_hole(15, 17, |_| 0).unwrap();
@@ -429,10 +429,10 @@ fn room_that_was_promised_is_kept() {
 /// The map is one leaf, the root, which a claim there has to split. Meanwhile all of its entries move.
 #[test]
 fn the_only_leaf_is_claimed_beside_changes_in_it() {
-    let starts = (0..FAN as u64 - 1).map(|at| at * 20);
+    let starts = (0..FANOUT as u64 - 1).map(|at| at * 20);
     let last = starts.clone().next_back().expect("a slot");
     for _ in 0..2000 {
-        let map = of_tens::<FAN>(starts.clone());
+        let map = of_tens::<FANOUT>(starts.clone());
         let begun = std::sync::Barrier::new(2);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -442,9 +442,9 @@ fn the_only_leaf_is_claimed_beside_changes_in_it() {
                 begun.wait();
                 for _ in 0..50 {
                     // In the way is at most the claim.
-                    let _ = writer.fill_hole(&entry(12, 14, 9), |_| 0, |_| false);
+                    let _ = writer.insert_unclaimed(&entry(12, 14, 9), |_| 0, |_| false);
                     if writer.claim(12, 14, false, false).is_ok() {
-                        let (from, to) = writer.span();
+                        let (from, to) = writer.claimed_range();
                         writer.replace(from, to, &[]);
                         writer.publish(None);
                     }
@@ -456,7 +456,7 @@ fn the_only_leaf_is_claimed_beside_changes_in_it() {
             begun.wait();
             for _ in 0..20 {
                 assert_eq!(writer.claim(last + 2, last + 4, false, true), Ok(()));
-                assert_eq!(writer.span(), (last, last + 10));
+                assert_eq!(writer.claimed_range(), (last, last + 10));
                 writer.publish(None);
             }
         });
@@ -469,7 +469,7 @@ fn of_tens<const SLOTS: usize>(starts: impl IntoIterator<Item = u64>) -> Box<Ran
     // SAFETY: the only writer.
     let mut writer = unsafe { map.exclusive_writer() };
     for at in starts {
-        writer.reserve(1).unwrap();
+        writer.preallocate(1).unwrap();
         writer.replace(at, at + 10, &[entry(at, at + 10, 1)]);
     }
     map
@@ -490,12 +490,12 @@ fn what_stands_is_for_the_writer_that_is_alone() {
     assert_eq!(writer.claim_hole(10, 14, |_| 0), Err(ClaimError::NotAHole));
     // What touches it is claimed without it.
     assert_eq!(writer.claim(20, 22, true, false), Ok(()));
-    assert_eq!(writer.span(), (20, 30));
+    assert_eq!(writer.claimed_range(), (20, 30));
     writer.publish(None);
     assert!(!writer.had_waiters());
     // SAFETY: the other is gone.
     let mut alone = unsafe { map.exclusive_writer() };
-    alone.reserve(1).unwrap();
+    alone.preallocate(1).unwrap();
     alone.replace(12, 18, &[]);
     // SAFETY: nobody writes.
     let reader = unsafe { map.reader() };
@@ -510,24 +510,24 @@ fn a_leaf_is_divided_anywhere() {
         for at in 0..=len {
             let map = of_tens::<4>((0..len).map(|at| at * 20));
             // SAFETY: the only writer until it is gone.
-            let nodes = unsafe { map.reader() }.nodes();
+            let nodes = unsafe { map.reader() }.node_count();
             let write_set = WriteSet::new();
             // SAFETY: as above.
             let writer = unsafe { map.claim_writer(&write_set) };
-            writer.divide(at * 20);
+            writer.split_leaf_at(at * 20);
             drop(write_set);
             // SAFETY: the writer is gone.
             let reader = unsafe { map.reader() };
             reader.check();
             assert_eq!(reader.iter().map(|it| it.start / 20).collect::<Vec<_>>(), Vec::from_iter(0..len));
             let inside = 0 < at && at < len;
-            assert!(inside || reader.nodes() == nodes, "at {at} of {len} there is nothing to divide");
-            let again = reader.nodes();
+            assert!(inside || reader.node_count() == nodes, "at {at} of {len} there is nothing to divide");
+            let again = reader.node_count();
             let write_set = WriteSet::new();
             // SAFETY: nobody reads meanwhile.
-            unsafe { map.claim_writer(&write_set) }.divide(at * 20);
+            unsafe { map.claim_writer(&write_set) }.split_leaf_at(at * 20);
             // SAFETY: the writer is gone.
-            assert_eq!(unsafe { map.reader() }.nodes(), again, "a leaf ends at {at} of {len} already");
+            assert_eq!(unsafe { map.reader() }.node_count(), again, "a leaf ends at {at} of {len} already");
         }
     }
 }

@@ -38,7 +38,7 @@ fn map_of(entries: impl IntoIterator<Item = Entry>) -> Arc<Map> {
     // SAFETY: one thread.
     let mut writer = unsafe { map.exclusive_writer() };
     for entry in entries {
-        writer.reserve(1).unwrap();
+        writer.preallocate(1).unwrap();
         writer.replace(entry.start, entry.end, &[entry]);
     }
     drop(writer);
@@ -54,16 +54,16 @@ fn filled(size: u64) -> Arc<Map> {
 fn divided(map: Arc<Map>, key: u64) -> Arc<Map> {
     let write_set = WriteSet::new();
     // SAFETY: one thread.
-    unsafe { map.claim_writer(&write_set) }.divide(key);
+    unsafe { map.claim_writer(&write_set) }.split_leaf_at(key);
     drop(write_set);
     map
 }
 
 /// Divides the leaf at `key` while another thread runs. Loom tries no interleaving of two threads before an
 /// access of the same word by both; the read section's counter is one.
-fn divide(writer: &Writer<'_>, key: u64) {
+fn split_leaf_at(writer: &Writer<'_>, key: u64) {
     drop(LoomHost::rcu_read());
-    writer.divide(key);
+    writer.split_leaf_at(key);
 }
 
 /// Runs the two side by side, and compares what is left with `expected`, in which nothing is claimed, and the
@@ -223,7 +223,7 @@ fn a_claim_is_had_by_one() {
             }
             // Nobody else has it meanwhile.
             let (from, to) = writer.span();
-            let seen = writer.seen_next(from).unwrap();
+            let seen = writer.next_in_map(from).unwrap();
             assert!(
                 seen.value.get() & freehold_range::MARKS != 0 && writer.next(from).unwrap().end == seen.end
             );
@@ -264,7 +264,7 @@ fn the_only_leaf_is_claimed_beside_a_change_in_it() {
             thread::spawn(move || {
                 let write_set = WriteSet::new();
                 // SAFETY: there are only shared writers.
-                unsafe { map.claim_writer(&write_set) }.fill_hole(&entry(8, 9, 9), |_| 0, |_| false)
+                unsafe { map.claim_writer(&write_set) }.insert_unclaimed(&entry(8, 9, 9), |_| 0, |_| false)
             })
         };
         let write_set = WriteSet::new();
@@ -283,7 +283,7 @@ fn the_only_leaf_is_claimed_beside_a_change_in_it() {
 /// What lies at `from` goes to a hole.
 fn relocate(writer: &Writer<'_>, from: u64, to: Entry) -> Result<(), ClaimError> {
     writer.claim(from, from + 8, false, false)?;
-    let claimed = writer.claim_hole_beside(to.start, to.end, |_| 0);
+    let claimed = writer.claim_additional_hole(to.start, to.end, |_| 0);
     if claimed.is_ok() {
         writer.replace(to.start, to.end, &[to]);
         writer.replace(from, from + 8, &[]);
@@ -316,7 +316,7 @@ fn a_leaf_is_divided_beside_a_change_in_it() {
             let done = beside(
                 map.clone(),
                 |map, writer| {
-                    writer.divide(20);
+                    writer.split_leaf_at(20);
                     let rcu = LoomHost::rcu_read();
                     assert_ne!(map.lookup(&rcu, 21), Lookup::Hole, "it is mapped throughout");
                 },
@@ -402,7 +402,7 @@ fn a_gap_comes_beside_a_search_in_vain() {
         {
             // SAFETY: one thread.
             let mut writer = unsafe { map.exclusive_writer() };
-            writer.reserve(2).unwrap();
+            writer.preallocate(2).unwrap();
             writer.replace(10, 20, &[]);
             writer.replace(10, 20, &[entry(10, 20, 9)]);
         }
@@ -498,7 +498,7 @@ fn seen_beside(map: Arc<Map>, key: u64, expected: Entry, change: fn(&Map, &Write
     let write_set = WriteSet::new();
     // SAFETY: as above.
     let writer = unsafe { map.claim_writer(&write_set) };
-    assert_eq!(writer.seen_next(key), Some(expected));
+    assert_eq!(writer.next_in_map(key), Some(expected));
     other.join().unwrap();
     drop(write_set);
     LoomHost::rcu_barrier();
@@ -508,14 +508,14 @@ fn seen_beside(map: Arc<Map>, key: u64, expected: Entry, change: fn(&Map, &Write
 fn an_entry_is_seen_while_others_of_its_leaf_move() {
     model_bounded(1, || {
         seen_beside(filled(3), 20, nth(2), |_, writer| {
-            writer.fill_hole(&entry(8, 9, 9), |_| 0, |_| false).unwrap();
+            writer.insert_unclaimed(&entry(8, 9, 9), |_| 0, |_| false).unwrap();
         });
     });
 }
 
 #[test]
 fn an_entry_is_seen_while_its_leaf_is_split() {
-    model_bounded(1, || seen_beside(filled(5), 20, nth(2), |_, writer| divide(writer, 20)));
+    model_bounded(1, || seen_beside(filled(5), 20, nth(2), |_, writer| split_leaf_at(writer, 20)));
 }
 
 #[test]
@@ -539,7 +539,7 @@ fn gaps_before_a_leaf_without() -> Arc<Map> {
 fn a_gap_comes_while_the_leaf_before_is_split() {
     model_bounded(1, || {
         let map = gaps_before_a_leaf_without();
-        let done = beside(map, |_, writer| divide(writer, 20), |_, writer| take_out(writer, 72, 73));
+        let done = beside(map, |_, writer| split_leaf_at(writer, 20), |_, writer| take_out(writer, 72, 73));
         assert_eq!(done, ((), Ok(true)));
     });
 }
@@ -558,7 +558,11 @@ fn a_reservation_goes_while_the_leaf_before_is_split() {
             writer.replace(72, 82, &[Entry { value, ..entry(72, 82, 1) }]);
             writer.publish(None);
         }
-        beside(map, |_, writer| divide(writer, 20), |_, writer| writer.remove_reservation(72, 82, None));
+        beside(
+            map,
+            |_, writer| split_leaf_at(writer, 20),
+            |_, writer| writer.remove_reservation(72, 82, None),
+        );
     });
 }
 
@@ -566,8 +570,8 @@ fn a_reservation_goes_while_the_leaf_before_is_split() {
 #[test]
 fn a_gap_is_found_while_leaves_change() {
     let changes: [fn(&Map, &Writer<'_>); 4] = [
-        |_, writer| divide(writer, 20),
-        |_, writer| divide(writer, 50),
+        |_, writer| split_leaf_at(writer, 20),
+        |_, writer| split_leaf_at(writer, 50),
         |_, writer| fill(writer, entry(18, 19, 9)).unwrap(),
         |_, writer| assert_eq!(take_out(writer, 50, 51), Ok(true)),
     ];

@@ -33,7 +33,7 @@ fn nth(at: u64) -> Entry {
 fn replace(map: &Map, start: u64, end: u64, with: &[Entry]) {
     // SAFETY: only one thread of each model writes.
     let mut writer = unsafe { map.exclusive_writer() };
-    writer.reserve(1).unwrap();
+    writer.preallocate(1).unwrap();
     writer.replace(start, end, with);
 }
 

@@ -142,7 +142,7 @@ fn a_reservation_for_many_is_enough() {
         // SAFETY: one thread.
         let mut writer = unsafe { map.exclusive_writer() };
         for round in 0..40u64 {
-            writer.reserve(many).unwrap();
+            writer.preallocate(many).unwrap();
             for step in 0..many as u64 {
                 let at = 1000 - (round * 12 + step) % 700;
                 let room = writer.find(at * 10).is_none();
@@ -163,11 +163,11 @@ fn mappings_added_downwards_fill_their_nodes() {
     // SAFETY: one thread.
     let mut writer = unsafe { map.exclusive_writer() };
     for at in (0..5000).rev() {
-        writer.reserve(1).unwrap();
+        writer.preallocate(1).unwrap();
         writer.replace(at, at + 1, &[entry(at, at + 1, 1)]);
     }
     writer.check();
-    assert!(writer.nodes() < 5000 / 14 + 5000 / 100, "{} nodes", writer.nodes());
+    assert!(writer.node_count() < 5000 / 14 + 5000 / 100, "{} nodes", writer.node_count());
 }
 
 const SPAN: u64 = 160;
@@ -280,9 +280,9 @@ fn a_search_in_vain_forgets_filled_gaps() {
         pair.put(42, 44, 3);
         // SAFETY: one thread, no writer.
         let reader = unsafe { pair.map.reader() };
-        assert!(reader.missing_gaps(2) > 0);
+        assert!(reader.overstated_gaps(2) > 0);
         let request = GapRequest { len: 2, align: 1, low: 0, high: 4 * 63, direction };
         assert_eq!(reader.gap(&request, |_| 0), None);
-        assert_eq!(reader.missing_gaps(2), 0);
+        assert_eq!(reader.overstated_gaps(2), 0);
     }
 }

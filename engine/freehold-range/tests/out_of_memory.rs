@@ -67,18 +67,18 @@ fn refuse_each(size: u64, replaces: usize) {
         // SAFETY: one thread.
         let mut writer = unsafe { map.exclusive_writer() };
         for at in 0..size {
-            writer.reserve(1).unwrap();
+            writer.preallocate(1).unwrap();
             writer.replace(at * 10, at * 10 + 5, &[entry(at * 10, at * 10 + 5, at + 1)]);
         }
         let entries: Vec<Entry> = writer.iter().collect();
         UNTIL_REFUSAL.set(refused);
-        let result = writer.reserve(replaces);
+        let result = writer.preallocate(replaces);
         let was_refused = UNTIL_REFUSAL.replace(0) == 0;
         assert_eq!(result, if was_refused { Err(AllocError) } else { Ok(()) });
         writer.check();
         assert!(writer.iter().eq(entries.iter().copied()));
         // Once there is memory again the same request is met, and what it allows works without any.
-        writer.reserve(replaces).unwrap();
+        writer.preallocate(replaces).unwrap();
         for at in 0..replaces as u64 {
             let start = (size + at) * 10;
             writer.replace(start, start + 5, &[entry(start, start + 5, 1)]);
@@ -100,7 +100,9 @@ fn after_a_shared_change_the_exclusive_writer_needs_no_memory() {
     let changes: [fn(&Writer<'_>, u64); 3] = [
         |writer, last| writer.claim(last + 2, last + 3, false, true).unwrap(),
         |writer, last| writer.claim_hole(last - 4, last - 2, |_| 0).unwrap(),
-        |writer, last| assert!(writer.fill_hole(&entry(last - 4, last - 2, 9), |_| 0, |_| false).unwrap()),
+        |writer, last| {
+            assert!(writer.insert_unclaimed(&entry(last - 4, last - 2, 9), |_| 0, |_| false).unwrap())
+        },
     ];
     for size in [2, 5, 8] {
         for change in changes {
@@ -109,7 +111,7 @@ fn after_a_shared_change_the_exclusive_writer_needs_no_memory() {
                 // SAFETY: one thread.
                 let mut writer = unsafe { map.exclusive_writer() };
                 for at in 0..size {
-                    writer.reserve(1).unwrap();
+                    writer.preallocate(1).unwrap();
                     writer.replace(at * 10, at * 10 + 5, &[entry(at * 10, at * 10 + 5, at + 1)]);
                 }
                 writer.trim();
@@ -121,7 +123,7 @@ fn after_a_shared_change_the_exclusive_writer_needs_no_memory() {
             shared.publish(None);
             UNTIL_REFUSAL.set(1);
             // SAFETY: the shared writer has claimed nothing and is not used again.
-            let reserved = unsafe { map.exclusive_writer() }.reserve(1);
+            let reserved = unsafe { map.exclusive_writer() }.preallocate(1);
             UNTIL_REFUSAL.set(0);
             assert_eq!(reserved, Ok(()), "{size} entries");
         }

@@ -171,7 +171,7 @@ fn claim_up_to_the_last_address_finds_its_entries() {
         // SAFETY: one thread, and no other writer.
         let writer = unsafe { pair.map.claim_writer(&write_set) };
         writer.claim(u64::MAX - 4, u64::MAX, touching, false).unwrap();
-        assert_eq!(writer.span(), (last.start, last.end));
+        assert_eq!(writer.claimed_range(), (last.start, last.end));
         writer.publish(None);
     }
 }
@@ -184,10 +184,12 @@ fn empty_entry_fills_no_hole() {
         let map: &RangeMap<StdHost, 4> = &pair.map;
         // SAFETY: one thread, and no other writer.
         let writer = unsafe { map.claim_writer(&write_set) };
-        assert!(panics(|| _ = writer.fill_hole(&Entry { start, end, ..entry(0, 1, 1) }, |_| 0, |_| false)));
+        assert!(panics(
+            || _ = writer.insert_unclaimed(&Entry { start, end, ..entry(0, 1, 1) }, |_| 0, |_| false)
+        ));
         assert!(panics(|| _ = writer.claim_hole(start, end, |_| 0)));
         assert!(start == end || panics(|| _ = writer.claim(start, end, true, true)));
-        assert_eq!(writer.span(), (0, 0), "nothing is claimed");
+        assert_eq!(writer.claimed_range(), (0, 0), "nothing is claimed");
     }
     pair.compare();
     pair.put(1, 90, 7);

@@ -69,7 +69,7 @@ fn readers_find_what_is_always_there() {
     // SAFETY: the only writer.
     let mut writer = unsafe { map.exclusive_writer() };
     for at in (0..SLOTS).step_by(FIXED as usize) {
-        writer.reserve(1).unwrap();
+        writer.preallocate(1).unwrap();
         writer.replace(at * 10, at * 10 + 10, &[fixed(at, 1)]);
     }
     std::thread::scope(|scope| {
@@ -121,7 +121,7 @@ fn churn(writer: &mut freehold_range::ExclusiveWriter<'_, StdHost, 4>) {
     for round in 0..ROUNDS {
         let from = random.next_u64() % SLOTS;
         let at = from / FIXED * FIXED;
-        writer.reserve(2).unwrap();
+        writer.preallocate(2).unwrap();
         let value = round + 1;
         match random.next_u64() % 8 {
             // A fixed entry, alone or with all behind it up to the next one, in another shape.
@@ -155,7 +155,7 @@ fn churn(writer: &mut freehold_range::ExclusiveWriter<'_, StdHost, 4>) {
 /// Turns one entry over `[from, to)` slots into the fixed ones inside it, one replacement each.
 fn carve(writer: &mut freehold_range::ExclusiveWriter<'_, StdHost, 4>, from: u64, to: u64, value: u64) {
     for at in (from..to).step_by(FIXED as usize) {
-        writer.reserve(1).unwrap();
+        writer.preallocate(1).unwrap();
         let rest = (at + FIXED < to).then(|| entry((at + FIXED) * 10, to * 10, value));
         let with: Vec<Entry> = [Some(fixed(at, value)), rest].into_iter().flatten().collect();
         writer.replace(at * 10, to * 10, &with);

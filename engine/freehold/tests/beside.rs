@@ -33,9 +33,10 @@ fn side_by_side(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
     side_by_side_in(Placement::PerCpu, scenario);
 }
 
-/// The same, with its mappings placed so. Runs it with neighbours in one leaf of the tree, and mostly in several.
+/// The same, with its mappings placed so. Runs it with neighbours in one leaf of the tree, and mostly in
+/// several.
 fn side_by_side_in(placement: Placement, scenario: impl Fn(&World, &Process, &mut Vcpu)) {
-    for vma_nodes in [Nodes::Wide, Nodes::Narrow] {
+    for vma_nodes in [NodeWidth::Wide, NodeWidth::Narrow] {
         let world = World::with(16 << 20, Config { vma_nodes, ..Config::default() });
         let locking = SIDE_BY_SIDE;
         let config = SpaceConfig { locking, placement, lock_stats: true, ..SpaceConfig::default() };

@@ -1,5 +1,5 @@
-//! Stretches and their fences (`space/stretch.rs`): where changes side by side place, and what is placed there
-//! nevertheless.
+//! Stretches and their fences (`space/stretch.rs`): where changes side by side place, and what is placed
+//! there nevertheless.
 
 use crate::support::*;
 use freehold::{
@@ -25,7 +25,7 @@ fn fence(process: &Process, cpu: &Vcpu) -> (u64, u64) {
 
 /// Runs `scenario` in a process that places by CPU.
 fn placing(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
-    for vma_nodes in [Nodes::Wide, Nodes::Narrow] {
+    for vma_nodes in [NodeWidth::Wide, NodeWidth::Narrow] {
         let world = World::with(16 << 20, Config { vma_nodes, ..Config::default() });
         let config = SpaceConfig { locking: LOCKING, placement: Placement::PerCpu, ..SpaceConfig::default() };
         let process = Process::new(world.engine(), &config).unwrap();

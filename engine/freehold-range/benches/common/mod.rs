@@ -79,7 +79,7 @@ impl<const SLOTS: usize> Subject for Freehold<SLOTS> {
     fn replace(&mut self, start: u64, end: u64, with: &[Entry]) {
         // SAFETY: borrowed exclusively.
         let mut writer = unsafe { self.0.exclusive_writer() };
-        writer.reserve(1).unwrap();
+        writer.preallocate(1).unwrap();
         writer.replace(start, end, with);
     }
     #[inline]

@@ -14,7 +14,7 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
     /// If something is wrong, with a description of it.
     pub fn check(&self) {
         let root = &self.map.root;
-        let mut seen = Seen { last_end: 0 };
+        let mut seen = Checked { last_end: 0 };
         assert!(root.level() < MAX_LEVELS, "the tree is too high");
         assert!(root.word().is_leaf() || root.count() >= 2, "an inner root with {} children", root.count());
         self.check_node(root, &mut seen);
@@ -26,7 +26,7 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
         let mut node = &self.map.root;
         let mut lo = 0;
         for level in (0..=node.level()).rev() {
-            let Some((found, at, below)) = self.map.finger.place(level) else { return };
+            let Some((found, at, below)) = self.map.finger.stored_step(level) else { return };
             assert!(core::ptr::eq(found, node), "the finger points to another node at level {level}");
             assert_eq!(below, lo, "the finger is wrong about what precedes its node at level {level}");
             if level > 0 {
@@ -38,19 +38,19 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
     }
 
     /// The number of nodes of which a gap of `len` bytes or more is kept, and that have none. Visits all.
-    pub fn missing_gaps(&self, len: u64) -> usize {
-        self.missing_below(&self.map.root, 0, len).0
+    pub fn overstated_gaps(&self, len: u64) -> usize {
+        self.overstated_below(&self.map.root, 0, len).0
     }
 
     /// The same below a node, and the largest gap there; `lo` is the end of the entry before it.
-    fn missing_below(&self, node: &Node<SLOTS>, mut lo: u64, len: u64) -> (usize, u64) {
+    fn overstated_below(&self, node: &Node<SLOTS>, mut lo: u64, len: u64) -> (usize, u64) {
         let word = node.word();
         if word.is_leaf() {
             return (0, node.max_gap(lo));
         }
         let (mut missing, mut largest) = (0, 0);
         for at in 0..word.count() {
-            let (below, gap) = self.missing_below(self.child(node, at), lo, len);
+            let (below, gap) = self.overstated_below(self.child(node, at), lo, len);
             missing += below + usize::from(node.datum(at) >= len && gap < len);
             (lo, largest) = (node.end(at), largest.max(gap));
         }
@@ -65,23 +65,23 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
     }
 
     /// Number of nodes besides the root, each of 384 bytes at the default fan-out. Visits them all.
-    pub fn nodes(&self) -> usize {
-        self.nodes_below(&self.map.root)
+    pub fn node_count(&self) -> usize {
+        self.node_count_below(&self.map.root)
     }
 
-    fn nodes_below(&self, node: &Node<SLOTS>) -> usize {
+    fn node_count_below(&self, node: &Node<SLOTS>) -> usize {
         let word = node.word();
         if word.is_leaf() {
             return 0;
         }
-        (0..word.count()).map(|at| 1 + self.nodes_below(self.child(node, at))).sum()
+        (0..word.count()).map(|at| 1 + self.node_count_below(self.child(node, at))).sum()
     }
 
     /// Returns the largest gap in the subtree, recomputed.
-    fn check_node(&self, node: &Node<SLOTS>, seen: &mut Seen) -> u64 {
+    fn check_node(&self, node: &Node<SLOTS>, seen: &mut Checked) -> u64 {
         let word = node.word();
         assert!(!word.is_busy() && !word.is_dead(), "a reachable node is held or dead: {word:?}");
-        assert!(word.count() <= self.map.fan.most(), "a node has more slots in use than the fan-out");
+        assert!(word.count() <= self.map.fan.max_slots(), "a node has more slots in use than the fan-out");
         for unused in word.count()..SLOTS {
             assert_eq!(node.end(unused), u64::MAX, "an unused slot has an end");
         }
@@ -105,7 +105,7 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
         max
     }
 
-    fn check_entry(&self, leaf: &Node<SLOTS>, at: usize, seen: &mut Seen) -> u64 {
+    fn check_entry(&self, leaf: &Node<SLOTS>, at: usize, seen: &mut Checked) -> u64 {
         let entry = leaf.slot(at).entry().expect("an entry without a value");
         assert!(entry.start < entry.end, "an empty entry: {entry:x?}");
         assert!(entry.start >= seen.last_end, "entries overlap at {entry:x?}");
@@ -115,6 +115,6 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
     }
 }
 
-struct Seen {
+struct Checked {
     last_end: u64,
 }

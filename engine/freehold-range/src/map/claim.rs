@@ -25,7 +25,7 @@ pub const HAS_WAITERS: u64 = 4;
 const PROMISED_SLOTS: u64 = 0o70;
 const PROMISED_SHIFT: u32 = 3;
 
-/// Of a reservation: it stands until a writer that is alone takes it out. Nobody waits for its end. The bit
+/// Of a reservation: it stands until the exclusive writer takes it out. Nobody waits for its end. The bit
 /// is the user's: an entry that is no reservation may have it.
 pub const PERMANENT: u64 = 1 << 6;
 

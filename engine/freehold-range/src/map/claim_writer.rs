@@ -37,8 +37,8 @@
 //! So the leaf is linked, and neither the addresses that belong to it nor the gap in front of its first entry
 //! have changed.
 //!
-//! Pairing D: `release` stores the version (release), `try_hold` exchanges it (acquire). What the last holder
-//! did, in the leaf and before, happens before what this one does.
+//! Pairing D: `release` stores the version (release), `try_latch` exchanges it (acquire). What the last
+//! holder did, in the leaf and before, happens before what this one does.
 //!
 //! # Gaps
 //!
@@ -61,19 +61,19 @@
 use freehold_sync::{Host, Rank, atomic::CHECKED};
 
 use super::RangeMap;
+use super::busy_nodes::BusyNodes;
 use super::claim::{
     ClaimError, MAX_CLAIM_ENTRIES, Mark, PERMANENT, with_claim, with_promised_slots, with_waiters,
 };
-use super::entry::{Entry, FAN, MAX_LEVELS, assert_fits};
+use super::entry::{Entry, FANOUT, MAX_LEVELS, assert_fits};
 use super::gap::GapRequest;
-use super::grow::Halves;
-use super::hold::Held;
+use super::insert::SplitPolicy;
 use super::node::Node;
 use super::path::Step;
 use super::write_set::WriteSet;
 
 /// Searches for a gap, concurrently with all changes, before one that keeps changes of the structure out.
-const SEARCHES: usize = if CHECKED { 1 } else { 32 };
+const CONCURRENT_SEARCHES: usize = if CHECKED { 1 } else { 32 };
 
 /// The right to change, beside others, what is claimed. See [`RangeMap::claim_writer`] and the
 /// [module](self).
@@ -81,7 +81,7 @@ const SEARCHES: usize = if CHECKED { 1 } else { 32 };
 /// # Invariants
 ///
 /// An entry with [`CLAIMED`](super::claim::CLAIMED) was claimed by one claim writer, which alone changes it.
-pub struct ClaimWriter<'a, H: Host, const SLOTS: usize = FAN> {
+pub struct ClaimWriter<'a, H: Host, const SLOTS: usize = FANOUT> {
     pub(super) map: &'a RangeMap<H, SLOTS>,
     pub(super) write_set: &'a WriteSet<SLOTS>,
 }
@@ -135,8 +135,8 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
 
     /// The range that is claimed, of two the first; empty if nothing is.
     #[inline]
-    pub fn span(&self) -> (u64, u64) {
-        self.write_set.first.borrow().span()
+    pub fn claimed_range(&self) -> (u64, u64) {
+        self.write_set.first.borrow().range()
     }
 
     /// Puts `with`, ascending and inside the range, in place of what is claimed in `[start, end)`, in the
@@ -157,12 +157,12 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
     /// The first entry of the map whose end lies above `key`, at some instant during the call. Waits for
     /// nobody but a writer with the leaf latched.
     #[inline]
-    pub fn seen_next(&self, key: u64) -> Option<Entry> {
+    pub fn next_in_map(&self, key: u64) -> Option<Entry> {
         let rcu = H::rcu_read();
         loop {
-            let way = self.map.way(&rcu, key);
-            let found = if way.at < way.word.count() { way.leaf.slot(way.at).entry() } else { None };
-            if way.leaf.unchanged(way.word) {
+            let path = self.map.leaf_path(&rcu, key);
+            let found = if path.at < path.word.count() { path.leaf.slot(path.at).entry() } else { None };
+            if path.leaf.unchanged(path.word) {
                 return found;
             }
         }
@@ -175,11 +175,11 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
     /// # Panics
     ///
     /// If the length is 0, or the alignment is no power of two.
-    pub fn gap(&self, request: &GapRequest, below: impl Fn(&Entry) -> u64) -> Option<u64> {
+    pub fn gap(&self, request: &GapRequest, guard: impl Fn(&Entry) -> u64) -> Option<u64> {
         let _rcu = H::rcu_read();
         // SAFETY: the section keeps what is reachable now.
-        let search = || unsafe { self.map.find_gap::<true>(request, &below) };
-        for _ in 0..SEARCHES {
+        let search = || unsafe { self.map.find_gap::<true>(request, &guard) };
+        for _ in 0..CONCURRENT_SEARCHES {
             if let Ok(found) = search() {
                 return found;
             }
@@ -218,7 +218,7 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
             cuts,
         };
         if cuts {
-            self.keep_stock()?;
+            self.ensure_spares()?;
         }
         match self.claim_in_leaf(&request) {
             Some(claimed) => claimed,
@@ -230,29 +230,29 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
     fn claim_in_leaf(&self, request: &ClaimRequest) -> Option<Result<(), ClaimError>> {
         let rcu = H::rcu_read();
         let latched = self.latch(&rcu, request.from);
-        let way = &latched.way;
-        if !way.covers(request.to) {
+        let path = &latched.path;
+        if !path.covers(request.to) {
             return None;
         }
         let mut scan = ClaimScan::new();
-        if let Err(no) = scan.add(way.leaf, way.at, request) {
-            return Some(Err(no.note(way.leaf)));
+        if let Err(no) = scan.add(path.leaf, path.at, request) {
+            return Some(Err(no.note_waiter(path.leaf)));
         }
         let Some((first, last)) = scan.slots else { return Some(Ok(())) };
-        let extra_slots = scan.cuts(request);
-        if extra_slots > 0 && way.leaf.weight() + extra_slots > self.map.fan.most() {
+        let extra_slots = scan.slots_for_cuts(request);
+        if extra_slots > 0 && path.leaf.weight() + extra_slots > self.map.fan.max_slots() {
             return None;
         }
         // Readers do not look at marks: the version stays, unless room is promised.
         if extra_slots > 0 {
             latched.changed();
-            way.leaf.set_promised(true);
+            path.leaf.set_promised(true);
         }
         let mut span = self.write_set.first.borrow_mut();
         for at in first..=last {
             let extra_slots = if at == first { extra_slots } else { 0 };
-            span.take(way.leaf, at);
-            way.leaf.set_value(at, with_claim(way.leaf.datum(at), extra_slots));
+            span.add(path.leaf, at);
+            path.leaf.set_value(at, with_claim(path.leaf.datum(at), extra_slots));
         }
         Some(Ok(()))
     }
@@ -266,29 +266,29 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
             let need = if request.cuts { self.map.root.level() + 3 } else { 0 };
             if self.write_set.spares.count() < need {
                 drop(structure);
-                self.fill(need)?;
+                self.ensure_own_spares(need)?;
                 continue;
             }
-            let mut held = Held::new();
-            let scan = self.claim_held(&mut held, request);
-            let dead = held.release();
+            let mut busy = BusyNodes::new();
+            let scan = self.claim_latched(&mut busy, request);
+            let dead = busy.release();
             drop(structure);
             dead.retire::<H>();
             return scan;
         }
     }
 
-    fn claim_held<'n>(
+    fn claim_latched<'n>(
         &'n self,
-        held: &mut Held<'n, SLOTS>,
+        busy: &mut BusyNodes<'n, SLOTS>,
         request: &ClaimRequest,
     ) -> Result<(), ClaimError> {
         let map = self.map;
         let mut scan = ClaimScan::new();
         let mut key = request.from;
         while key < request.to {
-            let step = map.path_to(held, key).step(0);
-            scan.add(step.node, step.at, request).map_err(|no| no.note(step.node))?;
+            let step = map.latched_path_to(busy, key).step(0);
+            scan.add(step.node, step.at, request).map_err(|no| no.note_waiter(step.node))?;
             // The last leaf is the one that nothing lies behind; it may be the root.
             let end = step.node.last_end();
             if end <= key {
@@ -300,45 +300,45 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         let mut span = self.write_set.first.borrow_mut();
         let mut key = from;
         while key < to {
-            let step = map.path_to(held, key).step(0);
+            let step = map.latched_path_to(busy, key).step(0);
             let mut at = step.at;
             while at < step.node.count() && step.node.start(at) < to {
-                span.take(step.node, at);
+                span.add(step.node, at);
                 step.node.set_value(at, with_claim(step.node.datum(at), 0));
                 key = step.node.end(at);
                 at += 1;
             }
         }
-        let extra_slots = scan.cuts(request);
+        let extra_slots = scan.slots_for_cuts(request);
         if extra_slots > 0 {
-            let path = map.path_to(held, from);
+            let path = map.latched_path_to(busy, from);
             let Step { node, at, .. } = path.step(0);
             node.set_value(at, with_promised_slots(node.datum(at), extra_slots));
             node.set_promised(true);
-            if node.weight() > map.fan.most() {
+            if node.weight() > map.fan.max_slots() {
                 map.finger.forget();
-                map.put(held, &self.write_set.spares, path, &[], Halves::Shared);
+                map.insert(busy, &self.write_set.spares, path, &[], SplitPolicy::WidestGap);
             }
         }
         Ok(())
     }
 
-    /// Makes sure that a writer that is alone finds nodes in store for one replace, as one would that had
+    /// Makes sure that the exclusive writer finds spare nodes for one replace, as one would that had
     /// made all changes before: what needs no memory there needs none after changes side by side either.
     #[inline(always)]
-    pub(super) fn keep_stock(&self) -> Result<(), ClaimError> {
+    pub(super) fn ensure_spares(&self) -> Result<(), ClaimError> {
         // Both as hints: they are looked at again.
         match self.map.spares.count() > self.map.root.level() + 1 {
             true => Ok(()),
-            false => self.stock(),
+            false => self.refill_spares(),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn stock(&self) -> Result<(), ClaimError> {
+    fn refill_spares(&self) -> Result<(), ClaimError> {
         loop {
-            // The stock is changed with the structure lock, or by a writer that is alone.
+            // Spare nodes of the map are changed with the structure lock, or by the exclusive writer.
             let structure = self.map.structure.lock::<H>(Rank::VmaMap);
             let missing = (self.map.root.level() + 2).saturating_sub(self.map.spares.count());
             if self.write_set.spares.count() >= missing {
@@ -348,11 +348,11 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
                 return Ok(());
             }
             drop(structure);
-            self.fill(missing)?;
+            self.ensure_own_spares(missing)?;
         }
     }
 
-    pub(super) fn fill(&self, need: usize) -> Result<(), ClaimError> {
+    pub(super) fn ensure_own_spares(&self, need: usize) -> Result<(), ClaimError> {
         if self.map.root.level() + 3 > MAX_LEVELS {
             return Err(ClaimError::NeedsExclusive);
         }
@@ -395,7 +395,7 @@ impl ClaimScan {
 
     /// How many entries more may come.
     #[inline(always)]
-    fn cuts(&self, request: &ClaimRequest) -> usize {
+    fn slots_for_cuts(&self, request: &ClaimRequest) -> usize {
         let (from, to) = self.inside.filter(|_| request.cuts).unwrap_or((request.start, request.end));
         usize::from(from < request.start) + usize::from(request.end < to)
     }
@@ -407,7 +407,7 @@ impl ClaimScan {
         leaf: &Node<SLOTS>,
         at: usize,
         request: &ClaimRequest,
-    ) -> Result<(), InTheWay> {
+    ) -> Result<(), Obstacle> {
         self.slots = None;
         for at in at..leaf.count() {
             let (start, end, mark) = (leaf.start(at), leaf.end(at), Mark::of(leaf.datum(at)));
@@ -415,18 +415,18 @@ impl ClaimScan {
                 break;
             }
             if mark.is_claimed() {
-                return Err(InTheWay::Slot(at));
+                return Err(Obstacle::Slot(at));
             }
             if mark.is_reservation() {
                 match end > request.start && start < request.end {
-                    true if leaf.datum(at) & PERMANENT != 0 => return Err(InTheWay::Holes),
-                    true => return Err(InTheWay::Slot(at)),
+                    true if leaf.datum(at) & PERMANENT != 0 => return Err(Obstacle::NeedsExclusive),
+                    true => return Err(Obstacle::Slot(at)),
                     false => continue,
                 }
             }
             self.count += 1;
             if self.range.is_some_and(|(_, last)| last != start) || self.count > MAX_CLAIM_ENTRIES {
-                return Err(InTheWay::Holes);
+                return Err(Obstacle::NeedsExclusive);
             }
             if end > request.start && start < request.end {
                 self.inside = Some((self.inside.map_or(start, |(first, _)| first), end));
@@ -439,26 +439,26 @@ impl ClaimScan {
 }
 
 /// Why a claim is refused.
-pub(super) enum InTheWay {
+pub(super) enum Obstacle {
     /// The entry in this slot.
     Slot(usize),
     /// Something lies in the hole that was to be filled.
-    Filled,
+    NotAHole,
     /// There is a hole between the entries, or a reservation that stands, or there are too many.
-    Holes,
+    NeedsExclusive,
 }
 
-impl InTheWay {
+impl Obstacle {
     /// The owner of the entry in the way is going to tell when its claim ends.
     #[cold]
-    pub(super) fn note<const SLOTS: usize>(self, leaf: &Node<SLOTS>) -> ClaimError {
+    pub(super) fn note_waiter<const SLOTS: usize>(self, leaf: &Node<SLOTS>) -> ClaimError {
         match self {
-            InTheWay::Slot(at) => {
+            Obstacle::Slot(at) => {
                 leaf.set_value(at, with_waiters(leaf.datum(at)));
                 ClaimError::Contended
             }
-            InTheWay::Filled => ClaimError::NotAHole,
-            InTheWay::Holes => ClaimError::NeedsExclusive,
+            Obstacle::NotAHole => ClaimError::NotAHole,
+            Obstacle::NeedsExclusive => ClaimError::NeedsExclusive,
         }
     }
 }

@@ -2,32 +2,38 @@
 
 use freehold_sync::Host;
 
-use super::exclusive_writer::{ExclusiveWriter, first_behind};
-use super::hold::Held;
+use super::busy_nodes::BusyNodes;
+use super::exclusive_writer::{ExclusiveWriter, range_end};
 use super::node::{Node, Slot};
-use super::{RangeMap, spare};
+use super::{RangeMap, spare_nodes};
 
 impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
     /// Removes the entries inside `[start, end)`, of which there is at least one. The gap in front of the
     /// entry that follows is left to `refresh_gaps`.
-    pub(super) fn cut<'n>(&self, held: &mut Held<'n, SLOTS>, start: u64, end: u64)
+    pub(super) fn cut<'n>(&self, busy: &mut BusyNodes<'n, SLOTS>, start: u64, end: u64)
     where
         'a: 'n,
     {
-        self.cut_below(held, &self.map.root, 0, start, end);
-        self.map.lower_root(held);
+        self.cut_below(busy, &self.map.root, 0, start, end);
+        self.map.lower_root(busy);
     }
 
     /// The same for one subtree; `lo` is the end of the entry before it. At most two nodes of a level are
     /// visited.
-    fn cut_below<'n>(&self, held: &mut Held<'n, SLOTS>, node: &'n Node<SLOTS>, lo: u64, start: u64, end: u64)
-    where
+    fn cut_below<'n>(
+        &self,
+        busy: &mut BusyNodes<'n, SLOTS>,
+        node: &'n Node<SLOTS>,
+        lo: u64,
+        start: u64,
+        end: u64,
+    ) where
         'a: 'n,
     {
-        held.hold::<H>(node);
+        busy.latch::<H>(node);
         let first = node.search(start);
         if node.word().is_leaf() {
-            let gone = first_behind(node, first, start, end) - first;
+            let gone = range_end(node, first, start, end) - first;
             node.splice(first, gone, &[]);
             return;
         }
@@ -37,16 +43,16 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
             self.drop_children(node, first + 1, last);
         }
         let left = self.node_at(node, first);
-        self.cut_below(held, left, lo, start, end);
+        self.cut_below(busy, left, lo, start, end);
         if first < last {
             let right = self.node_at(node, first + 1);
             let lo = if left.count() == 0 { lo } else { left.last_end() };
-            self.cut_below(held, right, lo, start, end);
-            self.settle(held, node, first + 1, lo);
+            self.cut_below(busy, right, lo, start, end);
+            self.update_child_slot(busy, node, first + 1, lo);
         }
-        self.settle(held, node, first, lo);
-        self.mend(held, node, first + 1);
-        self.mend(held, node, first);
+        self.update_child_slot(busy, node, first, lo);
+        self.merge_if_sparse(busy, node, first + 1);
+        self.merge_if_sparse(busy, node, first);
     }
 
     /// Unlinks the children `from..to` of a held node, whole.
@@ -56,13 +62,18 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         for child in &children[from..to] {
             // SAFETY: the slots in use linked these children, and link them no more. The node is held, and
             // readers that stood below it before go on in what nobody changes.
-            unsafe { spare::retire::<H, SLOTS>(*child) };
+            unsafe { spare_nodes::retire::<H, SLOTS>(*child) };
         }
     }
 
     /// Brings the slot of a child that was cut into line with it; an empty child goes.
-    fn settle<'n>(&self, held: &mut Held<'n, SLOTS>, node: &'n Node<SLOTS>, at: usize, lo: u64)
-    where
+    fn update_child_slot<'n>(
+        &self,
+        busy: &mut BusyNodes<'n, SLOTS>,
+        node: &'n Node<SLOTS>,
+        at: usize,
+        lo: u64,
+    ) where
         'a: 'n,
     {
         let child = self.node_at(node, at);
@@ -74,24 +85,24 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         let link = node.child(at);
         node.splice(at, 1, &[]);
         // SAFETY: the slot is gone; the child is held (it was cut) and has nothing below it.
-        unsafe { held.bury(link) };
+        unsafe { busy.add_dead(link) };
     }
 
     /// Merges a sparse child with its neighbours where they have the room.
-    fn mend<'n>(&self, held: &mut Held<'n, SLOTS>, node: &'n Node<SLOTS>, at: usize)
+    fn merge_if_sparse<'n>(&self, busy: &mut BusyNodes<'n, SLOTS>, node: &'n Node<SLOTS>, at: usize)
     where
         'a: 'n,
     {
         if at < node.count() && self.node_at(node, at).count() < self.fan().sparse() {
-            self.merge(held, node, at);
+            self.merge_with_next(busy, node, at);
             if at > 0 {
-                self.merge(held, node, at - 1);
+                self.merge_with_next(busy, node, at - 1);
             }
         }
     }
 
     /// Moves everything in the child behind `at` to the child at `at`, if there is such a one and it fits.
-    fn merge<'n>(&self, held: &mut Held<'n, SLOTS>, node: &'n Node<SLOTS>, at: usize)
+    fn merge_with_next<'n>(&self, busy: &mut BusyNodes<'n, SLOTS>, node: &'n Node<SLOTS>, at: usize)
     where
         'a: 'n,
     {
@@ -100,11 +111,11 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         }
         let (left, right) = (self.node_at(node, at), self.node_at(node, at + 1));
         let (kept, moved) = (left.count(), right.count());
-        if kept + moved > self.fan().merged() {
+        if kept + moved > self.fan().max_merged() {
             return;
         }
-        held.hold::<H>(left);
-        held.hold::<H>(right);
+        busy.latch::<H>(left);
+        busy.latch::<H>(right);
         for from in 0..moved {
             left.set(kept + from, right.slot(from));
         }
@@ -112,13 +123,13 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         let (one, two) = (node.slot(at), node.slot(at + 1));
         node.splice(at, 2, &[Slot { end: two.end, link: one.link, datum: one.datum.max(two.datum) }]);
         // SAFETY: the slot is gone, and what was below the node hangs below its left neighbour now.
-        unsafe { held.bury(two.link) };
+        unsafe { busy.add_dead(two.link) };
     }
 }
 
 impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     /// A root with a single child takes its place; one with none becomes an empty leaf.
-    pub(super) fn lower_root<'n>(&'n self, held: &mut Held<'n, SLOTS>) {
+    pub(super) fn lower_root<'n>(&'n self, busy: &mut BusyNodes<'n, SLOTS>) {
         let root = &self.root;
         while !root.word().is_leaf() && root.count() <= 1 {
             if root.count() == 0 {
@@ -128,7 +139,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
             let link = root.child(0);
             // SAFETY: the slot in use links it, and none but this change unlinks it.
             let child = unsafe { &*link };
-            held.hold::<H>(child);
+            busy.latch::<H>(child);
             for at in 0..child.count() {
                 root.set(at, child.slot(at));
             }
@@ -136,7 +147,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
             root.set_level(child.level(), child);
             // SAFETY: the root's only slot linked it and was overwritten; what was below it hangs below the
             // root.
-            unsafe { held.bury(link) };
+            unsafe { busy.add_dead(link) };
         }
     }
 }

@@ -3,14 +3,14 @@
 use core::num::NonZeroU64;
 
 /// Slots of a node unless the map's type says otherwise: 15 make a node of exactly six cache lines.
-pub const FAN: usize = 15;
+pub const FANOUT: usize = 15;
 
 /// The largest number of entries that one [`ExclusiveWriter::replace`](crate::ExclusiveWriter::replace) puts
 /// in place of a range.
-pub const MAX_WITH: usize = 4;
+pub const MAX_REPLACEMENT: usize = 4;
 
-/// Levels a tree can have. [`ExclusiveWriter::reserve`](crate::ExclusiveWriter::reserve) refuses to let it
-/// grow beyond; memory runs out long before.
+/// Levels a tree can have. [`ExclusiveWriter::preallocate`](crate::ExclusiveWriter::preallocate) refuses to
+/// let it grow beyond; memory runs out long before.
 pub(super) const MAX_LEVELS: usize = 16;
 
 /// A range `[start, end)` of addresses, in bytes, and the value that the map's user attached to it.
@@ -39,7 +39,7 @@ pub enum Lookup {
 /// Returns whether the entries leave no gap in the range.
 #[inline]
 pub(super) fn assert_fits(start: u64, end: u64, with: &[Entry]) -> bool {
-    assert!(start < end && with.len() <= MAX_WITH);
+    assert!(start < end && with.len() <= MAX_REPLACEMENT);
     let (mut before, mut gaps) = (start, 0);
     for entry in with {
         assert!(before <= entry.start && entry.start < entry.end && entry.end <= end, "entries out of order");

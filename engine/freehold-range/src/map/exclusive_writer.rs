@@ -7,14 +7,14 @@ use core::ops::Deref;
 use allocator_api2::alloc::AllocError;
 use freehold_sync::Host;
 
-use super::entry::{Entry, FAN, MAX_LEVELS, assert_fits};
-use super::fan::Fan;
-use super::grow::Halves;
-use super::hold::Held;
+use super::busy_nodes::BusyNodes;
+use super::entry::{Entry, FANOUT, MAX_LEVELS, assert_fits};
+use super::fanout::Fanout;
+use super::insert::SplitPolicy;
 use super::node::{Node, Slot};
 use super::path::{Path, Step};
 use super::read::Reader;
-use super::{RangeMap, spare};
+use super::{RangeMap, spare_nodes};
 
 /// The right to change a map. See [`RangeMap::exclusive_writer`]. Dereferences to a [`Reader`].
 ///
@@ -34,7 +34,7 @@ use super::{RangeMap, spare};
 ///     shared(writer);
 /// }
 /// ```
-pub struct ExclusiveWriter<'a, H: Host, const SLOTS: usize = FAN> {
+pub struct ExclusiveWriter<'a, H: Host, const SLOTS: usize = FANOUT> {
     reader: Reader<'a, H, SLOTS>,
     /// Not shared: see above.
     alone: PhantomData<Cell<()>>,
@@ -64,12 +64,12 @@ impl<'a, H: Host, const SLOTS: usize> Deref for ExclusiveWriter<'a, H, SLOTS> {
 
 impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
     pub(super) fn new(map: &'a RangeMap<H, SLOTS>) -> Self {
-        map.finger.start_at(&map.root);
+        map.finger.ensure_root(&map.root);
         Self { reader: Reader::new(map), alone: PhantomData }
     }
 
     #[inline(always)]
-    pub(super) fn fan(&self) -> Fan {
+    pub(super) fn fan(&self) -> Fanout {
         self.map.fan
     }
 
@@ -84,14 +84,14 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
     /// As [`Reader::next`].
     #[inline(always)]
     pub fn next(&self, key: u64) -> Option<Entry> {
-        let (leaf, at) = self.reach(key);
+        let (leaf, at) = self.finger_search(key);
         if at < leaf.count() { leaf.slot(at).entry() } else { None }
     }
 
     /// As [`Reader::prev`].
     #[inline]
     pub fn prev(&self, key: u64) -> Option<Entry> {
-        let (leaf, at) = self.reach(key);
+        let (leaf, at) = self.finger_search(key);
         if at > 0 { leaf.slot(at - 1).entry() } else { self.reader.prev(key) }
     }
 
@@ -99,7 +99,7 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
     /// lies on either side of a range.
     #[inline(always)]
     pub fn around(&self, start: u64, end: u64) -> (Option<Entry>, Option<Entry>) {
-        let (leaf, at) = self.reach(start);
+        let (leaf, at) = self.finger_search(start);
         let count = leaf.count();
         let prev = if at > 0 { leaf.slot(at - 1).entry() } else { self.reader.prev(start) };
         let mut behind = at;
@@ -111,50 +111,50 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
     }
 
     /// Makes sure that the next `replaces` calls of [`ExclusiveWriter::replace`] cannot fail. Nearly always
-    /// that is so already and this is a comparison. What is not used up stays in store for later calls.
+    /// that is so already and this is a comparison. Nodes that are not used stay for later calls.
     ///
     /// # Errors
     ///
     /// When the host is out of memory; the map is unchanged.
     #[inline(always)]
-    pub fn reserve(&mut self, replaces: usize) -> Result<(), AllocError> {
+    pub fn preallocate(&mut self, replaces: usize) -> Result<(), AllocError> {
         // A change splits at most every node from a leaf to the root, and the root into two new ones. A split
         // leaves the root with two slots, and a change adds one: the tree grows at once, and again
         // after as many changes as a full node has slots, less one.
         let levels = self.map.root.level() + 1;
-        let grown = levels.saturating_add(1 + replaces / (self.fan().most() - 1));
+        let grown = levels.saturating_add(1 + replaces / (self.fan().max_slots() - 1));
         let need =
             replaces.saturating_sub(1).saturating_mul(grown.saturating_add(1)).saturating_add(levels + 1);
         if grown <= MAX_LEVELS && self.map.spares.count() >= need {
             return Ok(());
         }
-        self.refill(grown, need)
+        self.refill_spares(grown, need)
     }
 
     #[cold]
-    fn refill(&mut self, grown: usize, need: usize) -> Result<(), AllocError> {
+    fn refill_spares(&mut self, grown: usize, need: usize) -> Result<(), AllocError> {
         if grown > MAX_LEVELS {
             return Err(AllocError);
         }
         self.map.spares.fill(need)
     }
 
-    /// Frees what [`ExclusiveWriter::reserve`] has in store.
+    /// Frees the nodes of [`ExclusiveWriter::preallocate`] that were not used.
     pub fn trim(&mut self) {
         self.map.spares.free_all();
     }
 
     /// Replaces everything inside `[start, end)` by the entries `with` (at most
-    /// [`MAX_WITH`](crate::MAX_WITH), ascending, inside the range) as one step: a lookup of any address sees
-    /// what was there or what is there now.
+    /// [`MAX_REPLACEMENT`](crate::MAX_REPLACEMENT), ascending, inside the range) as one step: a lookup of any
+    /// address sees what was there or what is there now.
     ///
-    /// Needs a reservation, see [`ExclusiveWriter::reserve`]. The cost grows with the depth of the tree, and
-    /// with the number of leaves (not entries) inside the range.
+    /// Needs preallocated nodes, see [`ExclusiveWriter::preallocate`]. The cost grows with the depth of the
+    /// tree, and with the number of leaves (not entries) inside the range.
     ///
     /// # Panics
     ///
-    /// If an entry reaches across `start` or `end`, if `with` is not as described, or without a reservation
-    /// when one may be needed. The map is unchanged then.
+    /// If an entry reaches across `start` or `end`, if `with` is not as described, or without preallocated
+    /// nodes when one may be needed. The map is unchanged then.
     pub fn replace(&mut self, start: u64, end: u64, with: &[Entry]) {
         let fills = assert_fits(start, end, with);
         if !self.replace_in_leaf(start, end, with, fills) {
@@ -177,7 +177,7 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         if !leaf {
             for child in &children[..count] {
                 // SAFETY: the slots in use linked these nodes, and the root is empty now.
-                unsafe { spare::retire::<H, SLOTS>(*child) };
+                unsafe { spare_nodes::retire::<H, SLOTS>(*child) };
             }
         }
     }
@@ -185,25 +185,25 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
     /// Where the first entry lies whose end lies above `key`, or behind the last entry: the leaf, and the
     /// slot. The finger points there afterwards.
     #[inline(always)]
-    fn reach<'n>(&self, key: u64) -> (&'n Node<SLOTS>, usize)
+    fn finger_search<'n>(&self, key: u64) -> (&'n Node<SLOTS>, usize)
     where
         'a: 'n,
     {
         // SAFETY: nodes are unlinked by this writer alone, after it has forgotten.
-        let Some(leaf) = (unsafe { self.map.finger.leaf() }) else { return self.descend(key) };
+        let Some(leaf) = (unsafe { self.map.finger.leaf() }) else { return self.root_search(key) };
         // Often it is the place that was looked for last, or beside it.
-        let at = match leaf.node.near(leaf.at, key, leaf.lo) {
+        let at = match leaf.node.search_near(leaf.at, key, leaf.lo) {
             Some(at) => at,
             // Beyond the last entry a finger never points.
-            None if key < leaf.lo || key >= leaf.node.last_end() => return self.descend(key),
+            None if key < leaf.lo || key >= leaf.node.last_end() => return self.root_search(key),
             None => leaf.node.search(key),
         };
         self.map.finger.set_at(at);
         (leaf.node, at)
     }
 
-    /// As [`reach`](Self::reach), from the root.
-    fn descend<'n>(&self, key: u64) -> (&'n Node<SLOTS>, usize)
+    /// As [`finger_search`](Self::finger_search), from the root.
+    fn root_search<'n>(&self, key: u64) -> (&'n Node<SLOTS>, usize)
     where
         'a: 'n,
     {
@@ -226,15 +226,15 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         }
     }
 
-    /// A step of the way that the finger points, by which [`reach`](Self::reach) has gone just now; not above
-    /// the root's.
+    /// A step of the way that the finger points, by which [`finger_search`](Self::finger_search) has gone
+    /// just now; not above the root's.
     #[inline(always)]
     fn step<'n>(&self, level: usize) -> Step<'n, SLOTS>
     where
         'a: 'n,
     {
-        // SAFETY: `descend` has set every level up to the root's. Nodes are unlinked by this writer alone,
-        // after it has forgotten.
+        // SAFETY: `root_search` has set every level up to the root's. Nodes are unlinked by this writer
+        // alone, after it has forgotten.
         unsafe { self.map.finger.step(level) }
     }
 
@@ -243,7 +243,7 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
     where
         'a: 'n,
     {
-        self.reach(key);
+        self.finger_search(key);
         let mut path = Path::new(self.map.root.level());
         for level in 0..=path.top {
             path.set(level, self.step(level));
@@ -267,27 +267,27 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
     /// Returns whether it was. `fills`: the entries leave no gap in the range.
     #[inline(always)]
     fn replace_in_leaf(&self, start: u64, end: u64, with: &[Entry], fills: bool) -> bool {
-        let (leaf, from) = self.reach(start);
+        let (leaf, from) = self.finger_search(start);
         let is_root = self.map.root.level() == 0;
         let count = leaf.count();
         let last = if count == 0 { 0 } else { leaf.end(count - 1) };
         if end > last && !self.is_last() {
             return false;
         }
-        let to = first_behind(leaf, from, start, end);
+        let to = range_end(leaf, from, start, end);
         let gone = to - from;
         let now = count - gone + with.len();
         let fan = self.fan();
-        if now > fan.most() || (now < count && now < fan.sparse() && !is_root && self.merges(now)) {
+        if now > fan.max_slots() || (now < count && now < fan.sparse() && !is_root && self.would_merge(now)) {
             return false;
         }
         if is_root {
-            edit(leaf, from, gone, with);
+            replace_slots(leaf, from, gone, with);
         } else if to < count || with.last().is_some_and(|entry| entry.end == last) {
-            edit(leaf, from, gone, with);
+            replace_slots(leaf, from, gone, with);
             // What only comes leaves no gap larger than it was, nor does what takes all of the range.
             if gone > 0 && !fills {
-                self.gap_grew(gaps(leaf, from, (from + with.len()).min(now - 1), self.step(0).lo));
+                self.raise_gaps(largest_gap(leaf, from, (from + with.len()).min(now - 1), self.step(0).lo));
             }
         } else {
             self.replace_at_end(self.step(0), gone, with);
@@ -299,10 +299,10 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
     /// Whether the leaf that the finger points to would go, or be merged, with so many entries left. Where
     /// the leaves on both sides are full it stays, and has room for what comes there next.
     #[cold]
-    fn merges(&self, now: usize) -> bool {
+    fn would_merge(&self, now: usize) -> bool {
         let Step { node, at, .. } = self.step(1);
         let has_room =
-            |at: usize| at < node.count() && self.node_at(node, at).count() + now <= self.fan().merged();
+            |at: usize| at < node.count() && self.node_at(node, at).count() + now <= self.fan().max_merged();
         now == 0 || has_room(at + 1) || at > 0 && has_room(at - 1)
     }
 
@@ -324,7 +324,7 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
             self.step(level).node.hold();
         }
         leaf.node.open(leaf.at, gone, with.len());
-        fill(leaf.node, leaf.at, with);
+        set_slots(leaf.node, leaf.at, with);
         let end = leaf.node.last_end();
         for level in 1..=top {
             self.step(level).node.set_end(self.step(level).at, end);
@@ -343,7 +343,7 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
     /// In the leaf that the finger points to is a gap of `now` bytes: its ancestors keep no less. That they
     /// keep more does no harm, see [`gap`](super::gap).
     #[inline(always)]
-    fn gap_grew(&self, now: u64) {
+    fn raise_gaps(&self, now: u64) {
         for level in 1..=self.map.root.level() {
             let step = self.step(level);
             if now <= step.node.datum(step.at) {
@@ -357,26 +357,26 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
     #[cold]
     #[inline(never)]
     fn replace_across(&mut self, start: u64, end: u64, with: &[Entry]) {
-        let cuts = self.assert_whole(start, end);
-        self.assert_reserved(with, cuts);
+        let cuts = self.assert_none_across(start, end);
+        self.assert_spares(with, cuts);
         // From here on nothing panics: what is stored half would be read as if it were whole.
-        let mut held = Held::new();
+        let mut busy = BusyNodes::new();
         if cuts {
-            self.cut(&mut held, start, end);
+            self.cut(&mut busy, start, end);
         }
         // From here on nodes come and go.
         self.map.finger.forget();
         if !with.is_empty() {
             let path = self.path(with[0].start);
-            self.map.put(&mut held, &self.map.spares, path, with, Halves::Full);
+            self.map.insert(&mut busy, &self.map.spares, path, with, SplitPolicy::FullHalf);
         }
         self.map.finger.forget();
         self.refresh_gaps(end);
-        held.finish::<H>();
+        busy.finish::<H>();
     }
 
     /// That no entry reaches across `start` or `end`. Returns whether any lies between them.
-    fn assert_whole(&self, start: u64, end: u64) -> bool {
+    fn assert_none_across(&self, start: u64, end: u64) -> bool {
         let inside = |entry: &Entry| entry.start >= start && entry.end <= end;
         let first = self.next(start).filter(|entry| entry.start < end);
         let last = self.next(end).filter(|entry| entry.start < end);
@@ -384,25 +384,25 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         first.is_some()
     }
 
-    /// That there are nodes in store for putting `with` where something is cut out before, or nothing is.
-    fn assert_reserved(&self, with: &[Entry], cuts: bool) {
+    /// Checks that there are spare nodes for putting `with` where something is cut out before, or nothing is.
+    fn assert_spares(&self, with: &[Entry], cuts: bool) {
         let top = self.map.root.level();
         let need = match with {
             [] => 0,
             // A cut may leave full nodes behind, and merge others until they are full.
             _ if cuts => top + 2,
-            [first, ..] => self.splits(first.start, with.len()),
+            [first, ..] => self.nodes_for_insert(first.start, with.len()),
         };
-        assert!(self.map.spares.count() >= need, "replace without a reservation");
-        assert!(need < top + 2 || top + 1 < MAX_LEVELS, "replace without a reservation");
+        assert!(self.map.spares.count() >= need, "replace without preallocated nodes");
+        assert!(need < top + 2 || top + 1 < MAX_LEVELS, "replace without preallocated nodes");
     }
 
     /// How many nodes it takes to put `len` entries where `key` belongs: one for each node that is split on
     /// the way up, and one more for the root.
-    fn splits(&self, key: u64, mut len: usize) -> usize {
+    fn nodes_for_insert(&self, key: u64, mut len: usize) -> usize {
         let path = self.path(key);
         for level in 0..=path.top {
-            if path.step(level).node.count() + len <= self.fan().most() {
+            if path.step(level).node.count() + len <= self.fan().max_slots() {
                 return level;
             }
             len = 1;
@@ -413,7 +413,7 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
     /// Recomputes the gaps on the path to the first entry whose end lies above `key`: the one entry outside a
     /// changed range whose gap the change has moved.
     fn refresh_gaps(&self, key: u64) {
-        self.reach(key);
+        self.finger_search(key);
         let mut below = self.step(0);
         for level in 1..=self.map.root.level() {
             let step = self.step(level);
@@ -426,12 +426,7 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
 /// The first slot of a leaf at or behind `from` whose entry starts at or behind `end`; those between lie
 /// inside the range, or the caller has broken the contract of `replace`.
 #[inline(always)]
-pub(super) fn first_behind<const SLOTS: usize>(
-    leaf: &Node<SLOTS>,
-    from: usize,
-    start: u64,
-    end: u64,
-) -> usize {
+pub(super) fn range_end<const SLOTS: usize>(leaf: &Node<SLOTS>, from: usize, start: u64, end: u64) -> usize {
     let count = leaf.count();
     let mut to = from;
     while to < count {
@@ -446,15 +441,15 @@ pub(super) fn first_behind<const SLOTS: usize>(
 }
 
 #[inline(always)]
-fn edit<const SLOTS: usize>(leaf: &Node<SLOTS>, at: usize, gone: usize, with: &[Entry]) {
+fn replace_slots<const SLOTS: usize>(leaf: &Node<SLOTS>, at: usize, gone: usize, with: &[Entry]) {
     leaf.hold();
     leaf.open(at, gone, with.len());
-    fill(leaf, at, with);
+    set_slots(leaf, at, with);
     leaf.release();
 }
 
 #[inline(always)]
-fn fill<const SLOTS: usize>(leaf: &Node<SLOTS>, at: usize, with: &[Entry]) {
+fn set_slots<const SLOTS: usize>(leaf: &Node<SLOTS>, at: usize, with: &[Entry]) {
     for (index, entry) in with.iter().enumerate() {
         leaf.set(at + index, Slot::of(entry));
     }
@@ -462,7 +457,7 @@ fn fill<const SLOTS: usize>(leaf: &Node<SLOTS>, at: usize, with: &[Entry]) {
 
 /// The largest of the gaps in front of the leaf's entries `from..=to`.
 #[inline(always)]
-fn gaps<const SLOTS: usize>(leaf: &Node<SLOTS>, from: usize, to: usize, lo: u64) -> u64 {
+fn largest_gap<const SLOTS: usize>(leaf: &Node<SLOTS>, from: usize, to: usize, lo: u64) -> u64 {
     let mut before = if from == 0 { lo } else { leaf.end(from - 1) };
     let mut max = 0;
     for at in from..=to {

@@ -23,11 +23,11 @@ pub(super) struct Finger<const SLOTS: usize> {
     /// The root when the last writer came; compared, and never followed.
     root: AtomicPtr<Node<SLOTS>>,
     /// By level, from the leaf to the root. The leaf's node is null when the finger points nowhere.
-    steps: [Place<SLOTS>; MAX_LEVELS],
+    steps: [StoredStep<SLOTS>; MAX_LEVELS],
 }
 
 /// A [`Step`] at rest.
-struct Place<const SLOTS: usize> {
+struct StoredStep<const SLOTS: usize> {
     node: AtomicPtr<Node<SLOTS>>,
     at: AtomicUsize,
     lo: AtomicU64,
@@ -35,7 +35,7 @@ struct Place<const SLOTS: usize> {
 
 impl<const SLOTS: usize> Finger<SLOTS> {
     pub(super) fn new() -> Self {
-        let nowhere = |_| Place {
+        let nowhere = |_| StoredStep {
             node: AtomicPtr::new(ptr::null_mut()),
             at: AtomicUsize::new(0),
             lo: AtomicU64::new(0),
@@ -79,7 +79,7 @@ impl<const SLOTS: usize> Finger<SLOTS> {
 
     /// What the finger keeps for `level`, if it points anywhere: a node, which may be dangling if it does so
     /// wrongly, the slot, and the end of the entry before the node. For checks.
-    pub(super) fn place(&self, level: usize) -> Option<(*const Node<SLOTS>, usize, u64)> {
+    pub(super) fn stored_step(&self, level: usize) -> Option<(*const Node<SLOTS>, usize, u64)> {
         let place = &self.steps[level];
         let set = !self.steps[0].node.load(Ordering::Relaxed).is_null();
         let node = place.node.load(Ordering::Relaxed).cast_const();
@@ -89,15 +89,15 @@ impl<const SLOTS: usize> Finger<SLOTS> {
     /// Points nowhere if the map has been moved since the last writer: the root, where the way begins, lies
     /// in the map.
     #[inline(always)]
-    pub(super) fn start_at(&self, root: &Node<SLOTS>) {
+    pub(super) fn ensure_root(&self, root: &Node<SLOTS>) {
         if !ptr::eq(self.root.load(Ordering::Relaxed), root) {
-            self.begin_at(root);
+            self.reset_root(root);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn begin_at(&self, root: &Node<SLOTS>) {
+    fn reset_root(&self, root: &Node<SLOTS>) {
         self.forget();
         self.root.store(ptr::from_ref(root).cast_mut(), Ordering::Relaxed);
     }

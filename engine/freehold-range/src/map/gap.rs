@@ -9,8 +9,8 @@
 use freehold_sync::{Host, Rank};
 
 use super::RangeMap;
+use super::busy_nodes::BusyNodes;
 use super::entry::Entry;
-use super::hold::Held;
 use super::node::{Node, Word};
 use super::read::Reader;
 
@@ -40,10 +40,10 @@ pub struct GapRequest {
 
 impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
     /// The highest (lowest) address `a`, a multiple of `align`, such that `[a, a + len)` lies inside `[low,
-    /// high)` and meets no entry, and ends at least `below(entry)` bytes below the start of the next
+    /// high)` and meets no entry, and ends at least `guard(entry)` bytes below the start of the next
     /// entry (a stack's guard gap; 0 for nearly all). `None` if there is no such address.
     ///
-    /// The answer is exact. Gaps that are large enough but lose too much to the alignment or to `below` are
+    /// The answer is exact. Gaps that are large enough but lose too much to the alignment or to `guard` are
     /// tried and passed over one by one; a caller that cannot have that asks for `len` plus what
     /// alignment can cost, with `align` 1, and rounds the result itself.
     ///
@@ -51,10 +51,10 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
     ///
     /// If `len` is 0 or `align` is no power of two.
     #[inline(always)]
-    pub fn gap(&self, request: &GapRequest, below: impl Fn(&Entry) -> u64) -> Option<u64> {
+    pub fn gap(&self, request: &GapRequest, guard: impl Fn(&Entry) -> u64) -> Option<u64> {
         // SAFETY: no writer exists that could unlink a node. Another reader may have a leaf latched, to
         // correct what is kept of it, but does not change that.
-        let found = unsafe { self.map.find_gap::<false>(request, &below) };
+        let found = unsafe { self.map.find_gap::<false>(request, &guard) };
         found.unwrap_or_else(|Changed| unreachable!("nobody changes the map"))
     }
 }
@@ -62,22 +62,22 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
 /// A node was changed while it was looked at.
 pub(super) struct Changed;
 
-/// What a search asks of each node. `BESIDE`: there may be writers, so that nothing counts before the node
-/// was found unchanged.
-struct Search<'r, F, const BESIDE: bool> {
+/// What a search asks of each node. `CONCURRENT`: there may be writers, so that nothing counts before the
+/// node was found unchanged.
+struct Search<'r, F, const CONCURRENT: bool> {
     request: &'r GapRequest,
-    below: &'r F,
+    guard: &'r F,
 }
 
-impl<F, const BESIDE: bool> Search<'_, F, BESIDE> {
+impl<F, const CONCURRENT: bool> Search<'_, F, CONCURRENT> {
     #[inline(always)]
     fn begin<const SLOTS: usize>(&self, node: &Node<SLOTS>) -> Result<Word, Changed> {
-        if BESIDE { node.begin().ok_or(Changed) } else { Ok(node.word()) }
+        if CONCURRENT { node.begin().ok_or(Changed) } else { Ok(node.word()) }
     }
 
     #[inline(always)]
     fn unchanged<const SLOTS: usize>(&self, node: &Node<SLOTS>, word: Word) -> Result<(), Changed> {
-        if BESIDE && !node.unchanged(word) { Err(Changed) } else { Ok(()) }
+        if CONCURRENT && !node.unchanged(word) { Err(Changed) } else { Ok(()) }
     }
 }
 
@@ -88,10 +88,10 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     ///
     /// Nodes that are reachable when this is called are not freed before it returns.
     #[inline(always)]
-    pub(super) unsafe fn find_gap<const BESIDE: bool>(
+    pub(super) unsafe fn find_gap<const CONCURRENT: bool>(
         &self,
         request: &GapRequest,
-        below: &impl Fn(&Entry) -> u64,
+        guard: &impl Fn(&Entry) -> u64,
     ) -> Result<Option<u64>, Changed> {
         assert!(request.len > 0 && request.align.is_power_of_two());
         let GapRequest { len, low, high, .. } = *request;
@@ -99,7 +99,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
             return Ok(None);
         }
         let root = &self.root;
-        let search = Search::<_, BESIDE> { request, below };
+        let search = Search::<_, CONCURRENT> { request, guard };
         let word = search.begin(root)?;
         let behind = if word.count() == 0 { 0 } else { root.end(word.count() - 1) };
         let found = match request.direction {
@@ -117,12 +117,12 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     }
 
     /// The highest fit in front of an entry of this subtree; `lo` is the end of the entry before it.
-    fn top_down<F: Fn(&Entry) -> u64, const BESIDE: bool>(
+    fn top_down<F: Fn(&Entry) -> u64, const CONCURRENT: bool>(
         &self,
         node: &Node<SLOTS>,
         word: Word,
         lo: u64,
-        search: &Search<'_, F, BESIDE>,
+        search: &Search<'_, F, CONCURRENT>,
     ) -> Result<Option<u64>, Changed> {
         let request = search.request;
         // The gap that contains `high` is in front of the first entry that ends at or above it; gaps in front
@@ -135,7 +135,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
             let before = if at == 0 { lo } else { node.end(at - 1) };
             let fit = match word.is_leaf() {
                 true => fit_in_front(node, word, at, before, search)?,
-                false => self.in_child(node, word, at, before, search, |child, word| {
+                false => self.search_child(node, word, at, before, search, |child, word| {
                     self.top_down(child, word, before, search)
                 })?,
             };
@@ -148,12 +148,12 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     }
 
     /// The lowest fit in front of an entry of this subtree; `lo` is the end of the entry before it.
-    fn bottom_up<F: Fn(&Entry) -> u64, const BESIDE: bool>(
+    fn bottom_up<F: Fn(&Entry) -> u64, const CONCURRENT: bool>(
         &self,
         node: &Node<SLOTS>,
         word: Word,
         lo: u64,
-        search: &Search<'_, F, BESIDE>,
+        search: &Search<'_, F, CONCURRENT>,
     ) -> Result<Option<u64>, Changed> {
         let request = search.request;
         for at in node.search(request.low)..word.count() {
@@ -163,7 +163,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
             }
             let fit = match word.is_leaf() {
                 true => fit_in_front(node, word, at, before, search)?,
-                false => self.in_child(node, word, at, before, search, |child, word| {
+                false => self.search_child(node, word, at, before, search, |child, word| {
                     self.bottom_up(child, word, before, search)
                 })?,
             };
@@ -179,13 +179,13 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     /// what is kept is corrected. If there is one that does not fit for another reason, that is left alone:
     /// it would lead nobody past the child, and the writer that widens the gap would raise it again.
     #[inline(always)]
-    fn in_child<F, const BESIDE: bool>(
+    fn search_child<F, const CONCURRENT: bool>(
         &self,
         node: &Node<SLOTS>,
         word: Word,
         at: usize,
         before: u64,
-        search: &Search<'_, F, BESIDE>,
+        search: &Search<'_, F, CONCURRENT>,
         look: impl FnOnce(&Node<SLOTS>, Word) -> Result<Option<u64>, Changed>,
     ) -> Result<Option<u64>, Changed> {
         if node.datum(at) < search.request.len {
@@ -204,7 +204,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         search.unchanged(node, word)?;
         let fit = look(child, below)?;
         if fit.is_none() && child.max_gap(before) < len {
-            self.correct(end - 1, below.level(), len);
+            self.correct_gap(end - 1, below.level(), len);
         }
         Ok(fit)
     }
@@ -214,10 +214,10 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     /// so that a writer which makes a gap in it either made it before, or finds what is stored here, and
     /// raises it.
     #[cold]
-    fn correct(&self, key: u64, level: usize, len: u64) {
+    fn correct_gap(&self, key: u64, level: usize, len: u64) {
         let Some(structure) = self.structure.try_lock::<H>(Rank::VmaMap) else { return };
-        let mut held = Held::new();
-        let path = self.path_to(&mut held, key);
+        let mut busy = BusyNodes::new();
+        let path = self.latched_path_to(&mut busy, key);
         if level < path.top {
             let (below, above) = (path.step(level), path.step(level + 1));
             let now = below.node.max_gap(below.lo);
@@ -225,20 +225,20 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
                 above.node.set_gap(above.at, now);
             }
         }
-        let none_died = held.release();
+        let no_dead = busy.release();
         drop(structure);
-        none_died.retire::<H>();
+        no_dead.retire::<H>();
     }
 }
 
 /// A fit between `before` and the leaf's entry `at`.
 #[inline(always)]
-fn fit_in_front<const SLOTS: usize, F: Fn(&Entry) -> u64, const BESIDE: bool>(
+fn fit_in_front<const SLOTS: usize, F: Fn(&Entry) -> u64, const CONCURRENT: bool>(
     leaf: &Node<SLOTS>,
     word: Word,
     at: usize,
     before: u64,
-    search: &Search<'_, F, BESIDE>,
+    search: &Search<'_, F, CONCURRENT>,
 ) -> Result<Option<u64>, Changed> {
     let slot = leaf.slot(at);
     let start = slot.link.addr() as u64;
@@ -247,7 +247,7 @@ fn fit_in_front<const SLOTS: usize, F: Fn(&Entry) -> u64, const BESIDE: bool>(
         return Ok(None);
     }
     search.unchanged(leaf, word)?;
-    let guard = slot.entry().map_or(0, |entry| (search.below)(&entry));
+    let guard = slot.entry().map_or(0, |entry| (search.guard)(&entry));
     Ok(fit(search.request, before, start.saturating_sub(guard)))
 }
 

@@ -3,10 +3,11 @@
 //!
 //! # Shape
 //!
-//! Every node has the same layout: a control word, `FAN` upper ends, and per slot a pair of words. In a leaf
-//! a slot is an entry: end, start, value. In an inner node a slot is a child: the end of the child's last
-//! entry, the child, and no less than the largest gap in front of any entry of the child. The root is part of
-//! the map itself: it never moves and is never freed, and a map of up to `FAN` entries allocates nothing.
+//! Every node has the same layout: a control word, `FANOUT` upper ends, and per slot a pair of words. In a
+//! leaf a slot is an entry: end, start, value. In an inner node a slot is a child: the end of the child's
+//! last entry, the child, and no less than the largest gap in front of any entry of the child. The root is
+//! part of the map itself: it never moves and is never freed, and a map of up to `FANOUT` entries allocates
+//! nothing.
 //!
 //! Two rules make every search one descent:
 //!
@@ -22,8 +23,8 @@
 //!
 //! | state | BUSY | DEAD | may read | may write | leaves it by |
 //! | --- | --- | --- | --- | --- | --- |
-//! | stable | 0 | 0 | readers, writers | nobody (the gap words: writer, search) | `hold`; beside others `try_hold` |
-//! | busy | 1 | 0 | its writer | its writer | `release`, with the next version; `put_back`, with the same |
+//! | stable | 0 | 0 | readers, writers | nobody (the gap words: writer, search) | `hold`; beside others `try_latch` |
+//! | busy | 1 | 0 | its writer | its writer | `release`, with the next version; `release_unchanged`, with the same |
 //! | dead | 1 | 1 | writer | nobody | never; freed after a grace period |
 //!
 //! The word also carries the level (0 for a leaf), the number of slots in use and a version of 44 bits, so
@@ -56,7 +57,7 @@
 //!
 //! That needs every change which moves an address from one leaf to another to change all nodes between the
 //! two: or a reader could step from a root that still leads to the one, by a node that is unchanged, to a
-//! leaf that has given the address away. A writer that is alone never moves the end of a leaf upwards over
+//! leaf that has given the address away. The exclusive writer never moves the end of a leaf upwards over
 //! what the next leaf holds; an exchange of claim writers may, and holds both ways.
 //!
 //! A range that covers many leaves is cut out by its edges: whole subtrees are unlinked at the level where
@@ -84,38 +85,38 @@
 //! (1989).
 #![expect(unsafe_code, reason = "nodes are linked by pointers and freed after a grace period")]
 
+mod busy_nodes;
 mod check;
 pub mod claim;
 pub mod claim_writer;
-mod crowded;
+mod contended_leaf;
 mod cut;
 mod entry;
 pub(crate) mod exclusive_writer;
-pub mod fan;
-mod fill;
+pub mod fanout;
 mod finger;
 pub(crate) mod gap;
-mod grow;
-mod hold;
+mod hole_claim;
+mod insert;
+mod leaf_path;
 mod node;
 mod path;
 pub mod publish;
 pub(crate) mod read;
-mod removal;
-mod spare;
-mod way;
+mod release;
+mod spare_nodes;
 pub mod write_set;
 
 use core::marker::PhantomData;
 
 use freehold_sync::{Host, RawSpin};
 
-use self::fan::{Fan, Nodes};
+use self::fanout::{Fanout, NodeWidth};
 use self::finger::Finger;
 use self::node::Node;
-use self::spare::Spares;
+use self::spare_nodes::SpareNodes;
 
-pub use self::entry::{Entry, FAN, Lookup, MAX_WITH};
+pub use self::entry::{Entry, FANOUT, Lookup, MAX_REPLACEMENT};
 
 /// Disjoint ranges of addresses with a value each: lock-free lookups beside one writer, or several that have
 /// [claimed](claim) what they change.
@@ -124,7 +125,7 @@ pub use self::entry::{Entry, FAN, Lookup, MAX_WITH};
 /// with the right to call [`RangeMap::exclusive_writer`]: in an address space, the holder of the mmap lock for writing.
 ///
 /// `SLOTS` is the number of slots of a node, and the fan-out of the tree unless the map was made with
-/// narrower [`Nodes`]. The default is the one that measures best; tests choose a small one, so that a handful
+/// narrower [`NodeWidth`]. The default is the one that measures best; tests choose a small one, so that a handful
 /// of entries already splits and merges nodes.
 ///
 /// # Invariants
@@ -133,18 +134,18 @@ pub use self::entry::{Entry, FAN, Lookup, MAX_WITH};
 ///   [`ClaimWriter`](crate::ClaimWriter) beside it; no `Reader` beside a `ClaimWriter`.
 /// * Every node reachable from the root is owned by this map, and stays allocated for a grace period after it
 ///   was unlinked.
-pub struct RangeMap<H: Host, const SLOTS: usize = FAN> {
+pub struct RangeMap<H: Host, const SLOTS: usize = FANOUT> {
     /// The root: read by everyone, written by the writer as the module documentation says.
     root: Node<SLOTS>,
-    /// Nodes in store for `replace`; touched by a writer that is alone, or has the structure lock.
-    spares: Spares<SLOTS>,
+    /// Spare nodes for `replace`; touched by the exclusive writer, or under the structure lock.
+    spares: SpareNodes<SLOTS>,
     /// Where the writer was last; touched by the writer alone.
     finger: Finger<SLOTS>,
     /// Held by a claim writer that changes more than one leaf, and by a search that corrects what an inner
     /// node keeps.
     structure: RawSpin,
     /// The fan-out; fixed.
-    fan: Fan,
+    fan: Fanout,
     host: PhantomData<fn() -> H>,
 }
 
@@ -163,18 +164,18 @@ impl<H: Host, const SLOTS: usize> Default for RangeMap<H, SLOTS> {
 impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     /// An empty map. Allocates nothing.
     pub fn new() -> Self {
-        Self::with(Nodes::Wide)
+        Self::with_node_width(NodeWidth::Wide)
     }
 
     /// The same with nodes of this kind.
-    pub fn with(nodes: Nodes) -> Self {
-        let fan = match nodes {
-            Nodes::Wide => const { Fan::of(SLOTS) },
-            Nodes::Narrow => const { Fan::of(fan::LEAST) },
+    pub fn with_node_width(width: NodeWidth) -> Self {
+        let fan = match width {
+            NodeWidth::Wide => const { Fanout::new(SLOTS) },
+            NodeWidth::Narrow => const { Fanout::new(fanout::MIN_FANOUT) },
         };
         Self {
             root: Node::new(),
-            spares: Spares::new(),
+            spares: SpareNodes::new(),
             finger: Finger::new(),
             structure: RawSpin::new(),
             fan,
@@ -207,7 +208,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     /// As [`lookup`](Self::lookup), in one descent: [`Lookup::Contended`] as soon as that meets a writer.
     /// For callers with a slow path of their own, which `lookup` may be a part of.
     #[inline(always)]
-    pub fn glance(&self, _rcu: &H::RcuGuard, key: u64) -> Lookup {
+    pub fn try_lookup(&self, _rcu: &H::RcuGuard, key: u64) -> Lookup {
         match self.attempt(key) {
             Lookup::Found(entry) if entry.start > key => Lookup::Hole,
             other => other,
@@ -217,7 +218,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     #[cold]
     #[inline(never)]
     fn retry(&self, key: u64) -> Lookup {
-        for _ in 1..self.fan.attempts() {
+        for _ in 1..self.fan.lookup_attempts() {
             H::relax();
             let found = self.attempt(key);
             if found != Lookup::Contended {
@@ -268,7 +269,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
 impl<H: Host, const SLOTS: usize> Drop for RangeMap<H, SLOTS> {
     fn drop(&mut self) {
         // SAFETY: the map is borrowed exclusively, so no reader is inside; nothing is reachable afterwards.
-        unsafe { spare::free_children(&self.root) };
+        unsafe { spare_nodes::free_children(&self.root) };
         self.spares.free_all();
     }
 }

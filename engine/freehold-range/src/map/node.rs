@@ -12,7 +12,7 @@ use freehold_sync::{Host, RcuHead};
 
 use super::claim::Mark;
 use super::entry::Entry;
-use super::fan::Fan;
+use super::fanout::Fanout;
 
 const _: () = assert!(usize::BITS == 64, "a start address is kept in a pointer-sized slot");
 
@@ -33,11 +33,11 @@ impl Word {
     const COUNT_SHIFT: u32 = 8;
     const COUNT_MASK: u64 = 0xff << Self::COUNT_SHIFT;
     /// How often writers beside each other have met in this leaf lately.
-    const MEETING: u64 = 1 << 16;
-    const MEETINGS: u64 = 0xf << 16;
+    const CONFLICT: u64 = 1 << 16;
+    const CONFLICTS: u64 = 0xf << 16;
     const VERSION: u64 = 1 << 20;
     /// Half of the meetings are forgotten in so many versions.
-    const PERIOD: u64 = Self::VERSION << 6;
+    const DECAY_PERIOD: u64 = Self::VERSION << 6;
     /// Stored into nodes that are about to be freed, in builds with debug assertions: no reader may ever see
     /// it.
     const POISON: u64 = 0xdead_dead_dead_deadu64 | Self::BUSY | Self::DEAD;
@@ -69,13 +69,13 @@ impl Word {
         self.0 & Self::DEAD != 0
     }
 
-    const fn meetings(self) -> u64 {
-        (self.0 & Self::MEETINGS) / Self::MEETING
+    const fn conflicts(self) -> u64 {
+        (self.0 & Self::CONFLICTS) / Self::CONFLICT
     }
 
     /// The word with as many meetings.
-    const fn with_meetings(self, meetings: u64) -> Self {
-        Word((self.0 & !Self::MEETINGS) | (meetings * Self::MEETING))
+    const fn with_conflicts(self, conflicts: u64) -> Self {
+        Word((self.0 & !Self::CONFLICTS) | (conflicts * Self::CONFLICT))
     }
 }
 
@@ -209,7 +209,7 @@ impl<const SLOTS: usize> Node<SLOTS> {
     /// What [`search`](Self::search) would find, if that is the slot `at` or one beside it, and in use; `lo`
     /// is the end of the entry before the node. For the writer.
     #[inline(always)]
-    pub(super) fn near(&self, at: usize, key: u64, lo: u64) -> Option<usize> {
+    pub(super) fn search_near(&self, at: usize, key: u64, lo: u64) -> Option<usize> {
         let count = self.count();
         let follows = |at: usize| (if at == 0 { lo } else { self.end(at - 1) }) <= key;
         if at < count && key < self.end(at) {
@@ -307,7 +307,7 @@ impl<const SLOTS: usize> Node<SLOTS> {
     /// Takes the latch, if the node is still at `word`, which it was when that was read. Acquire: pairing D,
     /// so what was read since is what the node holds now. The fence: pairing A.
     #[inline(always)]
-    pub(super) fn try_hold(&self, word: Word) -> bool {
+    pub(super) fn try_latch(&self, word: Word) -> bool {
         let busy = word.0 | Word::BUSY;
         let held = self.word.compare_exchange(word.0, busy, Ordering::Acquire, Ordering::Relaxed).is_ok();
         fence(Ordering::Release);
@@ -316,14 +316,14 @@ impl<const SLOTS: usize> Node<SLOTS> {
 
     /// Takes the latch of a node that stays where it is until then; spins while another writer has it.
     pub(super) fn latch<H: Host>(&self) {
-        while !self.begin().is_some_and(|word| self.try_hold(word)) {
+        while !self.begin().is_some_and(|word| self.try_latch(word)) {
             H::relax();
         }
     }
 
     /// Gives the latch back at the version that it was taken at: nothing was written. Release: pairing D.
     #[inline(always)]
-    pub(super) fn put_back(&self, word: Word) {
+    pub(super) fn release_unchanged(&self, word: Word) {
         self.word.store(word.0, Ordering::Release);
     }
 
@@ -332,12 +332,12 @@ impl<const SLOTS: usize> Node<SLOTS> {
     pub(super) fn weight(&self) -> usize {
         match self.word().is_promised() {
             false => self.count(),
-            true => self.weight_in_detail(),
+            true => self.sum_of_weights(),
         }
     }
 
     #[inline(never)]
-    fn weight_in_detail(&self) -> usize {
+    fn sum_of_weights(&self) -> usize {
         (0..self.count()).map(|at| self.weight_of(at)).sum()
     }
 
@@ -349,8 +349,8 @@ impl<const SLOTS: usize> Node<SLOTS> {
 
     /// A promise has gone with its entry; the node is held.
     #[inline(always)]
-    pub(super) fn forget_promises(&self) {
-        if self.word().is_promised() && self.weight_in_detail() == self.count() {
+    pub(super) fn clear_promised(&self) {
+        if self.word().is_promised() && self.sum_of_weights() == self.count() {
             self.set_promised(false);
         }
     }
@@ -374,8 +374,8 @@ impl<const SLOTS: usize> Node<SLOTS> {
     #[inline(always)]
     pub(super) fn release(&self) {
         let mut next = Word((self.word().0 & !Word::BUSY).wrapping_add(Word::VERSION));
-        if next.0 & (Word::PERIOD - Word::VERSION) == 0 {
-            next = next.with_meetings(next.meetings() / 2);
+        if next.0 & (Word::DECAY_PERIOD - Word::VERSION) == 0 {
+            next = next.with_conflicts(next.conflicts() / 2);
         }
         self.word.store(next.0, Ordering::Release);
     }
@@ -383,21 +383,21 @@ impl<const SLOTS: usize> Node<SLOTS> {
     /// Writers beside each other have met here; the node is held. Returns whether they do so often, in a leaf
     /// that can be split.
     #[cold]
-    pub(super) fn count_meeting(&self, fan: Fan) -> bool {
+    pub(super) fn count_conflict(&self, fan: Fanout) -> bool {
         let word = self.word();
-        let meetings = (word.meetings() + 1).min(Word::MEETINGS / Word::MEETING);
-        self.word.store(word.with_meetings(meetings).0, Ordering::Relaxed);
-        meetings >= fan.many() && word.count() >= fan.divisible()
+        let conflicts = (word.conflicts() + 1).min(Word::CONFLICTS / Word::CONFLICT);
+        self.word.store(word.with_conflicts(conflicts).0, Ordering::Relaxed);
+        conflicts >= fan.conflict_limit() && word.count() >= fan.min_divided()
     }
 
     /// The meetings are forgotten; the node is held.
-    pub(super) fn forget_meetings(&self) {
-        self.word.store(self.word().with_meetings(0).0, Ordering::Relaxed);
+    pub(super) fn clear_conflicts(&self) {
+        self.word.store(self.word().with_conflicts(0).0, Ordering::Relaxed);
     }
 
     /// Marks a held node as merged away: readers that stand in it start again, for ever. It has no children
     /// of its own any more.
-    pub(super) fn kill(&self) {
+    pub(super) fn mark_dead(&self) {
         debug_assert!(self.word().is_busy());
         self.set_count(0);
         self.word.store(self.word().0 | Word::DEAD, Ordering::Relaxed);

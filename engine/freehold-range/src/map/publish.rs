@@ -4,68 +4,68 @@
 use arrayvec::ArrayVec;
 use freehold_sync::{Host, Rank};
 
+use super::busy_nodes::BusyNodes;
 use super::claim::{CLAIMED, CLAIMED_RESERVATION, MAX_CLAIM_ENTRIES, Mark, RESERVED};
 use super::claim_writer::ClaimWriter;
 use super::entry::Entry;
-use super::hold::Held;
+use super::leaf_path::LeafPath;
 use super::node::{Node, Slot};
 use super::path::{Path, Step};
-use super::removal::Goes;
-use super::way::Way;
+use super::release::ReleaseScope;
 use super::write_set::{MAX_SPAN_ENTRIES, WriteSetSpan};
 
 /// Called with the hole that an address lies in while the leaf is latched: until it returns nothing comes
 /// into the hole.
-pub type Emptied<'f> = (u64, &'f mut dyn FnMut(u64, u64));
+pub type HoleCallback<'f> = (u64, &'f mut dyn FnMut(u64, u64));
 
 impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
     /// Ends the claim, if there is one: what the write set holds takes the place of what was claimed, as one
     /// step for readers; of two spans the second comes first. Entries that are [`RESERVED`] stay, as
     /// reservations that are not claimed. Needs no memory.
     ///
-    /// `emptied`, an address of the write set's and a function: if the address lies in a hole afterwards, the
+    /// `on_hole`, an address of the write set's and a function: if the address lies in a hole afterwards, the
     /// function is called with that hole's ends, and nothing comes into it meanwhile. The function does
     /// little, and waits for nothing but a spin lock.
     #[inline]
-    pub fn publish(&self, emptied: Option<Emptied<'_>>) {
-        let mut emptied = emptied;
+    pub fn publish(&self, on_hole: Option<HoleCallback<'_>>) {
+        let mut on_hole = on_hole;
         if self.write_set.has_second.get() {
-            self.publish_second(&mut emptied);
+            self.publish_second(&mut on_hole);
         }
-        self.publish_span(&mut self.write_set.first.borrow_mut(), &mut emptied);
-        if let Some(key) = self.write_set.crowded.take() {
-            self.part(key);
+        self.publish_span(&mut self.write_set.first.borrow_mut(), &mut on_hole);
+        if let Some(key) = self.write_set.contended.take() {
+            self.split_contended_leaf(key);
         }
     }
 
     #[inline(always)]
-    fn publish_span(&self, span: &mut WriteSetSpan, emptied: &mut Option<Emptied<'_>>) {
+    fn publish_span(&self, span: &mut WriteSetSpan, on_hole: &mut Option<HoleCallback<'_>>) {
         if span.is_empty() {
             return;
         }
-        if !self.publish_in_leaf(span, emptied) {
-            self.publish_across(span, emptied);
+        if !self.publish_in_leaf(span, on_hole) {
+            self.publish_across(span, on_hole);
         }
-        span.end();
+        span.clear();
     }
 
     #[cold]
     #[inline(never)]
-    fn publish_second(&self, emptied: &mut Option<Emptied<'_>>) {
+    fn publish_second(&self, on_hole: &mut Option<HoleCallback<'_>>) {
         self.write_set.has_second.set(false);
         let mut second = self.write_set.second.borrow_mut();
-        let mut its = emptied.take_if(|(address, _)| second.contains(*address));
+        let mut its = on_hole.take_if(|(address, _)| second.contains(*address));
         self.publish_span(&mut second, &mut its);
     }
 
     /// What [`publish`](Self::publish) does where all of it is in one leaf, whose end stays.
     #[inline(always)]
-    fn publish_in_leaf(&self, span: &WriteSetSpan, emptied: &mut Option<Emptied<'_>>) -> bool {
-        let (from, to) = span.span();
+    fn publish_in_leaf(&self, span: &WriteSetSpan, on_hole: &mut Option<HoleCallback<'_>>) -> bool {
+        let (from, to) = span.range();
         let entries = span.entries();
         let rcu = H::rcu_read();
         let latched = self.latch(&rcu, from);
-        let &Way { leaf, at, lo, above, .. } = &latched.way;
+        let &LeafPath { leaf, at, lo, above, .. } = &latched.path;
         let count = leaf.count();
         let last = leaf.last_end();
         if above.is_some() && (last < to || last == to && entries.last().is_none_or(|it| it.end < to)) {
@@ -90,11 +90,11 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         for (index, entry) in entries.iter().enumerate() {
             leaf.set(at + index, Slot::of(entry));
         }
-        if latched.way.word.is_promised() {
+        if latched.path.word.is_promised() {
             latched.changed();
-            leaf.forget_promises();
+            leaf.clear_promised();
         }
-        if let Some((address, then)) = emptied.take() {
+        if let Some((address, then)) = on_hole.take() {
             call_with_hole(leaf, at, lo, address, then);
         }
         if above.is_none() || !span.has_hole() {
@@ -113,8 +113,8 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
     /// comes into them, and then go.
     #[cold]
     #[inline(never)]
-    fn publish_across(&self, span: &WriteSetSpan, emptied: &mut Option<Emptied<'_>>) {
-        let (from, to) = span.span();
+    fn publish_across(&self, span: &WriteSetSpan, on_hole: &mut Option<HoleCallback<'_>>) {
+        let (from, to) = span.range();
         if span.is_changed() {
             let mut with = ArrayVec::<Entry, { 2 * MAX_SPAN_ENTRIES + 1 }>::new();
             let mut at = from;
@@ -129,32 +129,32 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
             if at < to {
                 with.push(Entry { start: at, end: to, value: CLAIMED_RESERVATION });
             }
-            self.exchange(from, to, &with);
+            self.replace_claimed(from, to, &with);
         }
-        self.give_up(from, to, Goes::Claimed, emptied);
+        self.release_range(from, to, ReleaseScope::Claimed, on_hole);
     }
 
     /// Puts `with`, which covers the same addresses, in place of what is claimed. From the last leaf to the
     /// first: so the ends that lead to those that are still to be changed are as they were.
-    fn exchange(&self, start: u64, end: u64, mut with: &[Entry]) {
+    fn replace_claimed(&self, start: u64, end: u64, mut with: &[Entry]) {
         let map = self.map;
         let structure = map.structure.lock::<H>(Rank::VmaMap);
-        let mut held = Held::new();
+        let mut busy = BusyNodes::new();
         // All leaves are latched first, and the one behind them: what follows is one step.
         let mut keys = [0; MAX_CLAIM_ENTRIES + 1];
         let (mut leaves, mut key) = (0, start);
         while key < end {
             keys[leaves] = key;
-            (leaves, key) = (leaves + 1, map.path_to(&mut held, key).step(0).node.last_end());
+            (leaves, key) = (leaves + 1, map.latched_path_to(&mut busy, key).step(0).node.last_end());
         }
-        let _ = map.path_to(&mut held, key);
+        let _ = map.latched_path_to(&mut busy, key);
         map.finger.forget();
         for &key in keys[..leaves].iter().rev() {
-            let path = map.path_to(&mut held, key);
+            let path = map.latched_path_to(&mut busy, key);
             // Addresses move from one leaf to another: a reader on the way to either starts again.
-            (1..=path.top).for_each(|level| held.hold::<H>(path.step(level).node));
+            (1..=path.top).for_each(|level| busy.latch::<H>(path.step(level).node));
             let Step { node, at, .. } = path.step(0);
-            let (gone, slots) = self.claimed_part(node, at, start, end);
+            let (gone, slots) = self.claimed_slots(node, at, start, end);
             // What ends here stays here, if there is room: so the ends of leaves ascend all the time.
             let ending = with.iter().rev().take_while(|entry| entry.end > key).count();
             let (rest, here) = with.split_at(with.len() - ending.min(slots));
@@ -162,24 +162,24 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
             for (index, entry) in here.iter().enumerate() {
                 node.set(at + index, Slot::of(entry));
             }
-            self.fit(&mut held, path);
+            self.update_ancestors(&mut busy, path);
             with = rest;
         }
         assert!(with.is_empty(), "more entries than room was promised for");
         // The gap in front of the range may belong to another leaf now.
         let mut key = start;
         while key < end {
-            let path = map.path_to(&mut held, key);
-            map.fit_gaps(&path);
+            let path = map.latched_path_to(&mut busy, key);
+            map.update_gaps(&path);
             key = path.step(0).node.last_end();
         }
-        let dead = held.release();
+        let dead = busy.release();
         drop(structure);
         dead.retire::<H>();
     }
 
     /// How many entries of a held leaf are in the range, and how many slots they have and were promised.
-    fn claimed_part(&self, leaf: &Node<SLOTS>, from: usize, start: u64, end: u64) -> (usize, usize) {
+    fn claimed_slots(&self, leaf: &Node<SLOTS>, from: usize, start: u64, end: u64) -> (usize, usize) {
         let (mut gone, mut slots) = (0, 0);
         while from + gone < leaf.count() && leaf.start(from + gone) < end {
             let mark = Mark::of(leaf.datum(from + gone));
@@ -196,21 +196,21 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
 
     /// Brings the ends that are kept above a leaf into line with it; an empty leaf goes. Gaps are the
     /// caller's.
-    pub(super) fn fit<'n>(&'n self, held: &mut Held<'n, SLOTS>, path: Path<'n, SLOTS>) {
+    pub(super) fn update_ancestors<'n>(&'n self, busy: &mut BusyNodes<'n, SLOTS>, path: Path<'n, SLOTS>) {
         let mut level = 0;
         while level < path.top && path.step(level).node.count() == 0 {
             let Step { node, at, .. } = path.step(level + 1);
-            held.hold::<H>(node);
+            busy.latch::<H>(node);
             let link = node.child(at);
             node.splice(at, 1, &[]);
             // SAFETY: the slot is gone; the node is held, and empty.
-            unsafe { held.bury(link) };
+            unsafe { busy.add_dead(link) };
             level += 1;
         }
         if path.step(level).node.count() > 0 {
-            self.map.fit_ends(held, &path, level);
+            self.map.update_ends(busy, &path, level);
         }
-        self.map.lower_root(held);
+        self.map.lower_root(busy);
     }
 }
 

@@ -3,7 +3,7 @@
 use freehold_sync::Host;
 
 use super::RangeMap;
-use super::entry::{Entry, FAN, MAX_LEVELS};
+use super::entry::{Entry, FANOUT, MAX_LEVELS};
 use super::node::Node;
 
 /// The right to read a map that nobody writes. See [`RangeMap::reader`].
@@ -11,7 +11,7 @@ use super::node::Node;
 /// # Invariants
 ///
 /// While it lives, no writer other than the one that contains it exists.
-pub struct Reader<'a, H: Host, const SLOTS: usize = FAN> {
+pub struct Reader<'a, H: Host, const SLOTS: usize = FANOUT> {
     pub(super) map: &'a RangeMap<H, SLOTS>,
 }
 
@@ -144,7 +144,7 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
 }
 
 /// Entries in ascending order. See [`Reader::iter_from`].
-pub struct Iter<'r, H: Host, const SLOTS: usize = FAN> {
+pub struct Iter<'r, H: Host, const SLOTS: usize = FANOUT> {
     reader: &'r Reader<'r, H, SLOTS>,
     leaf: &'r Node<SLOTS>,
     at: usize,

@@ -6,25 +6,25 @@ use core::cell::{Cell, RefCell};
 use arrayvec::ArrayVec;
 
 use super::claim::{MAX_CLAIM_ENTRIES, SLOTS_FOR_CUTS, unmarked};
-use super::entry::{Entry, FAN};
+use super::entry::{Entry, FANOUT};
 use super::node::Node;
-use super::spare::Spares;
+use super::spare_nodes::SpareNodes;
 
 /// Entries of a write set at most.
 pub(super) const MAX_SPAN_ENTRIES: usize = MAX_CLAIM_ENTRIES + SLOTS_FOR_CUTS;
 
 /// Room for what one claim writer has claimed. It is apart from the writer, which is moved about.
-pub struct WriteSet<const SLOTS: usize = FAN> {
+pub struct WriteSet<const SLOTS: usize = FANOUT> {
     pub(super) first: RefCell<WriteSetSpan>,
     /// A second span, apart from the first, if there is one.
     pub(super) second: RefCell<WriteSetSpan>,
     pub(super) has_second: Cell<bool>,
     /// Nodes for claims that split.
-    pub(super) spares: Spares<SLOTS>,
+    pub(super) spares: SpareNodes<SLOTS>,
     /// Somebody was refused what was claimed.
     pub(super) had_waiters: Cell<bool>,
     /// A key of a leaf in which writers meet often.
-    pub(super) crowded: Cell<Option<u64>>,
+    pub(super) contended: Cell<Option<u64>>,
 }
 
 impl<const SLOTS: usize> WriteSet<SLOTS> {
@@ -35,9 +35,9 @@ impl<const SLOTS: usize> WriteSet<SLOTS> {
             first: RefCell::new(WriteSetSpan::none()),
             second: RefCell::new(WriteSetSpan::none()),
             has_second: Cell::new(false),
-            spares: Spares::new(),
+            spares: SpareNodes::new(),
             had_waiters: Cell::new(false),
-            crowded: Cell::new(None),
+            contended: Cell::new(None),
         }
     }
 
@@ -90,7 +90,7 @@ impl WriteSetSpan {
     }
 
     #[inline(always)]
-    pub(super) fn span(&self) -> (u64, u64) {
+    pub(super) fn range(&self) -> (u64, u64) {
         (self.from, self.to)
     }
 
@@ -100,12 +100,12 @@ impl WriteSetSpan {
     }
 
     /// Whether an entry that starts there is in it.
-    pub(super) fn starts(&self, start: u64) -> bool {
+    pub(super) fn has_entry_at(&self, start: u64) -> bool {
         self.entries.iter().any(|entry| entry.start == start)
     }
 
     /// Whether a hole may be added with what touches it on the other side, and filled, beside what cuts add.
-    pub(super) fn has_room(&self) -> bool {
+    pub(super) fn fits_additional_hole(&self) -> bool {
         self.entries.len() + SLOTS_FOR_CUTS + 2 <= MAX_SPAN_ENTRIES
     }
 
@@ -121,19 +121,19 @@ impl WriteSetSpan {
 
     /// Adds an entry of a latched leaf, which follows those that are there or comes behind a hole that does.
     #[inline(always)]
-    pub(super) fn take<const SLOTS: usize>(&mut self, leaf: &Node<SLOTS>, at: usize) {
-        let entry = self.taken(leaf, at);
+    pub(super) fn add<const SLOTS: usize>(&mut self, leaf: &Node<SLOTS>, at: usize) {
+        let entry = self.cover_entry(leaf, at);
         self.entries.push(entry);
     }
 
     /// The same of an entry in front of all that are there.
-    pub(super) fn take_first<const SLOTS: usize>(&mut self, leaf: &Node<SLOTS>, at: usize) {
-        let entry = self.taken(leaf, at);
+    pub(super) fn add_first<const SLOTS: usize>(&mut self, leaf: &Node<SLOTS>, at: usize) {
+        let entry = self.cover_entry(leaf, at);
         self.entries.insert(0, entry);
     }
 
     #[inline(always)]
-    fn taken<const SLOTS: usize>(&mut self, leaf: &Node<SLOTS>, at: usize) -> Entry {
+    fn cover_entry<const SLOTS: usize>(&mut self, leaf: &Node<SLOTS>, at: usize) -> Entry {
         let entry = leaf.slot(at).entry().expect("a latched leaf has no torn slots");
         self.cover(entry.start, entry.end);
         Entry { value: unmarked(entry.value), ..entry }
@@ -141,7 +141,7 @@ impl WriteSetSpan {
 
     /// Adds a hole, which is claimed too.
     #[inline(always)]
-    pub(super) fn take_hole(&mut self, start: u64, end: u64) {
+    pub(super) fn add_hole(&mut self, start: u64, end: u64) {
         self.cover(start, end);
         self.changed = true;
     }
@@ -157,7 +157,7 @@ impl WriteSetSpan {
 
     /// The claim has ended.
     #[inline(always)]
-    pub(super) fn end(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.entries.clear();
         (self.from, self.to, self.changed) = (0, 0, false);
     }
@@ -207,7 +207,7 @@ impl WriteSetSpan {
     /// Whether an address of it is to be in no entry.
     #[inline(always)]
     pub(super) fn has_hole(&self) -> bool {
-        let taken: u64 = self.entries.iter().map(|entry| entry.end - entry.start).sum();
-        taken < self.to - self.from
+        let covered: u64 = self.entries.iter().map(|entry| entry.end - entry.start).sum();
+        covered < self.to - self.from
     }
 }

@@ -101,7 +101,7 @@ fn claim_and_publish(
     stage.check(&starts);
     let taken: Vec<_> = taken.iter().map(|it| it.entry).collect();
     let span = taken.first().map_or((0, 0), |first| (first.start, taken[taken.len() - 1].end));
-    assert_eq!(stage.writer.span(), span, "{range:?}, touching: {touching}");
+    assert_eq!(stage.writer.claimed_range(), span, "{range:?}, touching: {touching}");
     if taken.is_empty() {
         return;
     }
@@ -151,7 +151,7 @@ fn claim_hole_and_publish(stage: &mut Stage<'_>, range: (u64, u64), variant: usi
     stage.check(&claimed);
     stage.items = without;
     let span = (before.map_or(range.0, |it| it.entry.start), behind.map_or(range.1, |it| it.entry.end));
-    assert_eq!(stage.writer.span(), span, "{range:?}");
+    assert_eq!(stage.writer.claimed_range(), span, "{range:?}");
     let own: Vec<_> = before.iter().map(|it| it.entry).collect();
     let end: Vec<_> = behind.iter().map(|it| it.entry).collect();
     let new = entry(range.0, range.1, 70);
@@ -165,13 +165,13 @@ fn claim_hole_and_publish(stage: &mut Stage<'_>, range: (u64, u64), variant: usi
 
 #[test]
 fn unclaimed_holes_are_filled() {
-    cases(|shape, range, number| shape.act(|stage| fill_hole(stage, range, number % 2 == 0)));
+    cases(|shape, range, number| shape.act(|stage| insert_unclaimed(stage, range, number % 2 == 0)));
 }
 
-fn fill_hole(stage: &mut Stage<'_>, range: (u64, u64), joins: bool) {
+fn insert_unclaimed(stage: &mut Stage<'_>, range: (u64, u64), joins: bool) {
     let new = entry(range.0, range.1, 70);
     let sides = stage.hole_claim_of(range, kept, &[]);
-    let result = stage.writer.fill_hole(&new, kept, |_| joins);
+    let result = stage.writer.insert_unclaimed(&new, kept, |_| joins);
     match result {
         Ok(true) => {
             let sides = sides.expect("another writer has what touches it, or it is no hole");
@@ -199,13 +199,13 @@ fn claim_beside(stage: &mut Stage<'_>, own: usize, range: (u64, u64), variant: u
     }
     assert_eq!(stage.writer.claim(first.start, first.end, false, true), Ok(()));
     let expected = stage.hole_claim_of(range, kept, &[first.start]);
-    let result = stage.writer.claim_hole_beside(range.0, range.1, kept);
+    let result = stage.writer.claim_additional_hole(range.0, range.1, kept);
     let [before, behind] = match (result, expected) {
         (Ok(()), Ok(sides)) => sides,
         (result, expected) => {
             assert_eq!(result, expected.map(|_| ()), "{range:?} beside {first:?}");
             stage.check(&[first.start]);
-            assert_eq!(stage.writer.span(), (first.start, first.end));
+            assert_eq!(stage.writer.claimed_range(), (first.start, first.end));
             return stage.writer.publish(None);
         }
     };
@@ -277,7 +277,7 @@ fn touching(count: u64) -> Box<Map> {
     // SAFETY: the only writer.
     let mut alone = unsafe { map.exclusive_writer() };
     for at in (1..=count).map(|n| n * 10) {
-        alone.reserve(1).unwrap();
+        alone.preallocate(1).unwrap();
         alone.replace(at, at + 10, &[entry(at, at + 10, at)]);
     }
     map
@@ -293,7 +293,7 @@ fn a_claim_has_eight_entries_at_most() {
         let end = (count + 1) * 10;
         assert_eq!(writer.claim(15, end - 5, false, true).is_ok(), count <= 8, "{count} entries");
         if count > 8 {
-            assert_eq!(writer.span(), (0, 0));
+            assert_eq!(writer.claimed_range(), (0, 0));
             continue;
         }
         for (at, value) in [(15, 1), (end - 5, 2)] {
@@ -321,14 +321,14 @@ fn a_claim_with_a_hole_has_six_other_entries_at_most() {
         let writer = unsafe { map.claim_writer(&write_set) };
         let (start, end) = ((count + 1) * 10, (count + 2) * 10);
         assert_eq!(writer.claim(15, start - 5, false, true), Ok(()));
-        let claimed = writer.claim_hole_beside(start, end, |_| 0);
+        let claimed = writer.claim_additional_hole(start, end, |_| 0);
         assert_eq!(
             claimed,
             if count <= 6 { Ok(()) } else { Err(ClaimError::NeedsExclusive) },
             "{count} entries"
         );
         let span = (10, if count > 6 { start } else { (end + 10).min(110) });
-        assert_eq!(writer.span(), span);
+        assert_eq!(writer.claimed_range(), span);
         writer.publish(None);
         // SAFETY: the writer has claimed nothing.
         unsafe { map.reader() }.check();
@@ -343,7 +343,7 @@ fn a_hole_at_address_zero_is_claimed() {
         // SAFETY: there is no other writer.
         let writer = unsafe { map.claim_writer(&write_set) };
         assert_eq!(writer.claim_hole(0, 10, |_| 0), Ok(()));
-        assert_eq!(writer.span(), (0, 20));
+        assert_eq!(writer.claimed_range(), (0, 20));
         writer.replace(0, 10, &[entry(0, 10, 1)]);
         writer.publish(None);
         // SAFETY: the writer has claimed nothing.

@@ -87,7 +87,7 @@ impl Shape {
             // SAFETY: the only writer.
             let mut alone = unsafe { map.exclusive_writer() };
             for new in outside.iter().chain(&entries) {
-                alone.reserve(1).unwrap();
+                alone.preallocate(1).unwrap();
                 alone.replace(new.start, new.end, &[*new]);
             }
         }
@@ -95,10 +95,10 @@ impl Shape {
         // SAFETY: there are only these two.
         let (writer, second) = unsafe { (map.claim_writer(&mine), map.claim_writer(&other)) };
         for it in &outside {
-            second.divide(if it.start < BASE { it.end } else { it.start });
+            second.split_leaf_at(if it.start < BASE { it.end } else { it.start });
         }
         for n in (0..ENTRIES).filter(|n| self.cuts & 1 << n != 0) {
-            second.divide(entries[n].end);
+            second.split_leaf_at(entries[n].end);
         }
         let mut items: Vec<Item> = entries.map(|entry| Item { entry, kind: Kind::Free }).to_vec();
         if let Some((at, kind)) = self.special {

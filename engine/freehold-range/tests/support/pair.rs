@@ -20,7 +20,7 @@ impl<const SLOTS: usize> Pair<SLOTS> {
     pub fn replace(&mut self, start: u64, end: u64, with: &[Entry]) {
         // SAFETY: one thread.
         let mut writer = unsafe { self.map.exclusive_writer() };
-        writer.reserve(1).unwrap();
+        writer.preallocate(1).unwrap();
         writer.replace(start, end, with);
         writer.check();
         self.model.replace(start, end, with);

@@ -7,7 +7,7 @@ pub use crate::{
     committed::Overcommit,
     file::kinds::shmem_huge::{SharedBlocks, SharedHuge},
 };
-pub use freehold_range::Nodes;
+pub use freehold_range::NodeWidth;
 
 use crate::{
     PAGE_SIZE,
@@ -100,7 +100,7 @@ pub struct Config {
     /// How the lock over the VMAs of a file is taken by walks that leave their tree alone.
     pub file_rmap: FileRmap,
     /// How many entries share a node of the tree of VMAs, and so the latch that range writers take.
-    pub vma_nodes: Nodes,
+    pub vma_nodes: NodeWidth,
     /// Keep statistics of the mmap locks of all address spaces together, of the i_mmap locks of all files,
     /// of the hugetlb VMA locks, and of the mutexes of faults on huge pages.
     pub lock_stats: bool,
@@ -118,7 +118,7 @@ impl Default for Config {
             shared_blocks: SharedBlocks::default(),
             reclaims_tables: true,
             file_rmap: FileRmap::default(),
-            vma_nodes: Nodes::default(),
+            vma_nodes: NodeWidth::default(),
             lock_stats: false,
         }
     }

@@ -341,7 +341,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// which is where its gap begins if it is a stack.
     pub(crate) fn next_occupied(&self, addr: u64) -> Option<(UserRange, u64)> {
         let rcu = P::rcu_read();
-        let found = self.right.seen_next(&rcu, addr)?;
+        let found = self.right.next_in_map(&rcu, addr)?;
         Some((UserRange::new(found.start, found.end), self.guard_start(&found)))
     }
 

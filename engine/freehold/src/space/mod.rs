@@ -204,7 +204,7 @@ impl<P: Platform> AddressSpace<P> {
         let space = Counted::try_new(AddressSpace {
             engine: engine.clone(),
             mmap_lock,
-            tree: RangeMap::with(engine.config().vma_nodes),
+            tree: RangeMap::with_node_width(engine.config().vma_nodes),
             vm: VmSpace::new(engine.memory())?,
             closings: Closings::new(),
             turns: WriteContention::new(),

@@ -75,7 +75,7 @@ pub(crate) struct RangeWriter<'s, P: Platform> {
 impl<P: Platform> RangeWriter<'_, P> {
     /// Whether it has claimed nothing.
     pub(crate) fn has_no_claim(&self) -> bool {
-        self.map.span() == (0, 0)
+        self.map.claimed_range() == (0, 0)
     }
 
     /// What was in `span` goes.
@@ -483,7 +483,7 @@ impl<P: Platform> WriteGuard<'_, P> {
             other => return other,
         }
         self.claim_range(range)?;
-        let (from, to) = map.span();
+        let (from, to) = map.claimed_range();
         if from <= range.start() && range.end() <= to {
             return Ok(());
         }
@@ -547,7 +547,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         LockedVmas::attach_unlocked(vma, &self.right);
         let kept = |above: &Entry| self.guard_bytes(above);
         let joins = |touching: &Entry| self.slot(touching).vma().is_some_and(&joins);
-        match self.claims().fill_hole(&entry(vma), kept, joins) {
+        match self.claims().insert_unclaimed(&entry(vma), kept, joins) {
             Ok(true) => return Some(()),
             Ok(false) => {}
             Err(_) => {

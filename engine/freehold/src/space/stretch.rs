@@ -70,7 +70,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     pub(super) fn next_beyond_fences(&self, mut addr: u64) -> Option<(UserRange, u64)> {
         let rcu = P::rcu_read();
         loop {
-            let found = self.right.seen_next(&rcu, addr)?;
+            let found = self.right.next_in_map(&rcu, addr)?;
             match self.slot(&found) {
                 TreeEntry::Fence(fence) => addr = fence.end(),
                 _ => return Some((UserRange::new(found.start, found.end), self.guard_start(&found))),
@@ -105,7 +105,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         self.space.closings.begin_uncounted();
         map.replace(fence.start(), fence.end(), &[fence_entry(fence)]);
         map.publish(None);
-        map.divide(end);
+        map.split_leaf_at(end);
         true
     }
 }

@@ -103,7 +103,7 @@ impl<P: Platform> AddressSpace<P> {
     #[inline(always)]
     pub(crate) fn lock_vma(&self, addr: u64) -> Result<VmaRead<'_, P>, NeedMmapLock> {
         let rcu = P::rcu_read();
-        let seen = match self.tree.glance(&rcu, addr) {
+        let seen = match self.tree.try_lookup(&rcu, addr) {
             // SAFETY: found within `rcu`.
             Lookup::Found(found) => unsafe { self.lock_found(&found, addr) },
             Lookup::Hole => return Err(NeedMmapLock::Hole),

@@ -76,10 +76,10 @@ impl<'s, P: Platform> WriteRight<'s, P> {
 
     /// What lies above `addr`, whichever writer has it. The section keeps VMAs that are found.
     #[inline(always)]
-    pub(crate) fn seen_next(&self, _: &P::RcuGuard, addr: u64) -> Option<Entry> {
+    pub(crate) fn next_in_map(&self, _: &P::RcuGuard, addr: u64) -> Option<Entry> {
         match self {
             WriteRight::Exclusive { tree, .. } => tree.borrow().next(addr),
-            WriteRight::Range(part) => part.map.seen_next(addr),
+            WriteRight::Range(part) => part.map.next_in_map(addr),
         }
     }
 
@@ -94,7 +94,9 @@ impl<'s, P: Platform> WriteRight<'s, P> {
     #[inline(always)]
     pub(super) fn reserve(&self, replaces: usize) -> Result<(), NoMemory> {
         match self {
-            WriteRight::Exclusive { tree, .. } => tree.borrow_mut().reserve(replaces).map_err(|_| NoMemory),
+            WriteRight::Exclusive { tree, .. } => {
+                tree.borrow_mut().preallocate(replaces).map_err(|_| NoMemory)
+            }
             // Room was promised with the claim.
             WriteRight::Range(_) => Ok(()),
         }

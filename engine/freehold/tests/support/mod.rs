@@ -18,7 +18,7 @@ use freehold::PageIndex;
 pub use freehold::{
     PAGE_SIZE,
     counted::Counted,
-    engine::{Config, Engine, Nodes},
+    engine::{Config, Engine, NodeWidth},
     file::{File, FileAccess, ForeignFrames, IoError, Mapping, Pager},
     platform::Platform,
     rmap::FileRmap,

@@ -5,7 +5,7 @@ use crate::op::PAGE;
 use freehold::{
     PageIndex,
     counted::Counted,
-    engine::{Blocks, Config, Engine, HugePages, Nodes, SharedBlocks, SharedHuge},
+    engine::{Blocks, Config, Engine, HugePages, NodeWidth, SharedBlocks, SharedHuge},
     file::{File, FileAccess, Frames, IoError, Mapping, Pager, Segment, Special, Zeroes},
     hugetlb::HugePageSize,
     nommu::{NoMmuSpace, Regions},
@@ -73,7 +73,7 @@ fn config(values: &mut Values<'_>) -> Config {
         shared_blocks: shared_blocks(values),
         reclaims_tables: values.bit(),
         file_rmap: values.of(&FileRmap::ALL),
-        vma_nodes: values.of(&[Nodes::Wide, Nodes::Narrow]),
+        vma_nodes: values.of(&[NodeWidth::Wide, NodeWidth::Narrow]),
         lock_stats: values.bit(),
     }
 }

@@ -119,7 +119,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         let at = self.place_moved(vma, request, 0).map_err(|_| ClaimError::NeedsExclusive)?;
         let target = UserRange::at(at, request.new_len);
         let kept = |above: &Entry| self.guard_bytes(above);
-        self.claims().claim_hole_beside(target.start(), target.end(), kept)?;
+        self.claims().claim_additional_hole(target.start(), target.end(), kept)?;
         if target.start() < extension.end() && extension.start() < target.end() {
             return Err(ClaimError::NotAHole);
         }
@@ -131,7 +131,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     /// wait for.
     fn expect_obstacle(&self, range: UserRange) -> Result<(), ClaimError> {
         let rcu = P::rcu_read();
-        match self.right.seen_next(&rcu, range.start()).filter(|found| found.start < range.end()) {
+        match self.right.next_in_map(&rcu, range.start()).filter(|found| found.start < range.end()) {
             Some(found) if self.slot(&found).vma().is_some() => Ok(()),
             Some(_) => Err(ClaimError::NeedsExclusive),
             None if range.end() > AddressSpace::<P>::TASK_SIZE => Ok(()),

@@ -76,7 +76,7 @@ impl<P: Platform> AddressSpace<P> {
         let Some(part) = guard.range_writer() else { return self.join_anon_vma(vma, prev, next) };
         // A neighbour beyond what is claimed, of a VMA that has grown. If that is being changed, it is passed
         // over: so it is when the change comes later.
-        let (from, to) = part.map.span();
+        let (from, to) = part.map.claimed_range();
         let beyond = |at: Option<u64>| at.and_then(|at| self.lock_vma(at).ok());
         let before = beyond((vma.start() == from).then(|| from.checked_sub(1)).flatten());
         let behind = beyond((vma.end() == to).then_some(to));

@@ -1,4 +1,4 @@
-//! Where nodes come from and where they go: the store that makes `replace` infallible, and the way out.
+//! Where nodes come from and where they go: the spare nodes that make `replace` infallible, and their end.
 
 use core::mem::offset_of;
 use core::ptr::{self, NonNull};
@@ -10,16 +10,16 @@ use freehold_sync::{Host, RcuHead};
 
 use super::node::{Node, Slot};
 
-/// Fresh nodes in store, chained through their first slot. One writer at a time touches it, so every access
+/// Spare nodes, chained through their first slot. One writer at a time touches it, so every access
 /// is relaxed; the lock that lets one writer follow another orders them.
-pub(super) struct Spares<const SLOTS: usize> {
+pub(super) struct SpareNodes<const SLOTS: usize> {
     /// The chain's head; the writer's.
     first: AtomicPtr<Node<SLOTS>>,
     /// Its length; the writer's.
     count: AtomicUsize,
 }
 
-impl<const SLOTS: usize> Spares<SLOTS> {
+impl<const SLOTS: usize> SpareNodes<SLOTS> {
     pub(super) fn new() -> Self {
         Self { first: AtomicPtr::new(ptr::null_mut()), count: AtomicUsize::new(0) }
     }
@@ -52,10 +52,10 @@ impl<const SLOTS: usize> Spares<SLOTS> {
     ///
     /// # Panics
     ///
-    /// If the store is empty, which means that `reserve` was not called for this `replace`.
+    /// If there is none, which means that `preallocate` was not called for this `replace`.
     pub(super) fn take(&self) -> *mut Node<SLOTS> {
         let taken = self.first.load(Ordering::Relaxed);
-        assert!(!taken.is_null(), "replace without a reservation");
+        assert!(!taken.is_null(), "replace without preallocated nodes");
         // SAFETY: nodes in the chain are allocated and belong to the chain alone.
         let node = unsafe { &*taken };
         self.first.store(node.child(0), Ordering::Relaxed);
@@ -76,8 +76,8 @@ impl<const SLOTS: usize> Spares<SLOTS> {
 ///
 /// # Safety
 ///
-/// The node came from `Spares::take`, was linked into a map and is unlinked: no reader that starts from now
-/// on reaches it. Nobody hands it over again.
+/// The node came from `SpareNodes::take`, was linked into a map and is unlinked: no reader that starts from
+/// now on reaches it. Nobody hands it over again.
 pub(super) unsafe fn retire<H: Host, const SLOTS: usize>(node: *mut Node<SLOTS>) {
     // SAFETY: the node is allocated; this only computes the address of a field.
     let head = unsafe { NonNull::new_unchecked(&raw mut (*node).head) };
@@ -125,9 +125,9 @@ pub(super) unsafe fn free_children<const SLOTS: usize>(node: &Node<SLOTS>) {
 
 /// # Safety
 ///
-/// The node came from `Spares::fill`, and the caller owns it.
+/// The node came from `SpareNodes::fill`, and the caller owns it.
 unsafe fn free<const SLOTS: usize>(node: *mut Node<SLOTS>) {
-    // SAFETY: `Spares::fill` made it by `Box::into_raw`; owned by the caller.
+    // SAFETY: `SpareNodes::fill` made it by `Box::into_raw`; owned by the caller.
     let node = unsafe { Box::from_raw_in(node, Global) };
     node.poison();
 }

@@ -6,12 +6,12 @@ use core::cell::Cell;
 use freehold_sync::{Host, Rank};
 
 use super::RangeMap;
-use super::hold::Held;
+use super::busy_nodes::BusyNodes;
 use super::node::{Node, Word};
 use super::path::{Path, Step};
 
 /// A way to a leaf, as it was at one instant.
-pub(super) struct Way<'n, const SLOTS: usize> {
+pub(super) struct LeafPath<'n, const SLOTS: usize> {
     pub(super) leaf: &'n Node<SLOTS>,
     /// Of the leaf.
     pub(super) word: Word,
@@ -23,7 +23,7 @@ pub(super) struct Way<'n, const SLOTS: usize> {
     pub(super) above: Option<(&'n Node<SLOTS>, Word, usize)>,
 }
 
-impl<'n, const SLOTS: usize> Way<'n, SLOTS> {
+impl<'n, const SLOTS: usize> LeafPath<'n, SLOTS> {
     /// Whether everything that starts below `end` and ends above the key is in this leaf.
     #[inline(always)]
     pub(super) fn covers(&self, end: u64) -> bool {
@@ -31,16 +31,16 @@ impl<'n, const SLOTS: usize> Way<'n, SLOTS> {
     }
 }
 
-/// A latched leaf. Given back when this is dropped: as it was, unless [`Latched::changed`] was called.
-pub(super) struct Latched<'n, H: Host, const SLOTS: usize> {
-    pub(super) way: Way<'n, SLOTS>,
+/// A latched leaf. Given back when this is dropped: as it was, unless [`LatchedLeaf::changed`] was called.
+pub(super) struct LatchedLeaf<'n, H: Host, const SLOTS: usize> {
+    pub(super) path: LeafPath<'n, SLOTS>,
     /// Whether another writer was met here, as so often lately.
-    pub(super) crowded: bool,
+    pub(super) contended: bool,
     changed: Cell<bool>,
     host: core::marker::PhantomData<fn() -> H>,
 }
 
-impl<H: Host, const SLOTS: usize> Latched<'_, H, SLOTS> {
+impl<H: Host, const SLOTS: usize> LatchedLeaf<'_, H, SLOTS> {
     /// Something is about to be stored into the leaf.
     #[inline(always)]
     pub(super) fn changed(&self) {
@@ -48,12 +48,12 @@ impl<H: Host, const SLOTS: usize> Latched<'_, H, SLOTS> {
     }
 }
 
-impl<H: Host, const SLOTS: usize> Drop for Latched<'_, H, SLOTS> {
+impl<H: Host, const SLOTS: usize> Drop for LatchedLeaf<'_, H, SLOTS> {
     #[inline(always)]
     fn drop(&mut self) {
         match self.changed.get() {
-            true => self.way.leaf.release(),
-            false => self.way.leaf.put_back(self.way.word),
+            true => self.path.leaf.release(),
+            false => self.path.leaf.release_unchanged(self.path.word),
         }
         H::spin_exit(Rank::VmaMap);
     }
@@ -63,17 +63,17 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     /// The way to the first entry whose end lies above `key`; to the last leaf if there is none. The section
     /// keeps the nodes. What is read from the leaf counts if the leaf is unchanged afterwards, the slot too.
     #[inline(always)]
-    pub(super) fn way<'n>(&'n self, rcu: &'n H::RcuGuard, key: u64) -> Way<'n, SLOTS> {
+    pub(super) fn leaf_path<'n>(&'n self, rcu: &'n H::RcuGuard, key: u64) -> LeafPath<'n, SLOTS> {
         loop {
-            if let Some(way) = self.try_way(rcu, key) {
-                return way;
+            if let Some(path) = self.try_leaf_path(rcu, key) {
+                return path;
             }
             H::relax();
         }
     }
 
     #[inline(always)]
-    fn try_way<'n>(&'n self, _rcu: &'n H::RcuGuard, key: u64) -> Option<Way<'n, SLOTS>> {
+    fn try_leaf_path<'n>(&'n self, _rcu: &'n H::RcuGuard, key: u64) -> Option<LeafPath<'n, SLOTS>> {
         let mut above = None;
         let (mut lo, mut lo_from) = (0, None);
         let mut node = &self.root;
@@ -102,34 +102,38 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         // Node by node the way led here, as for a reader. Where the entry before the leaf ends was said by a
         // node that need not be the one above. Whether the leaf has changed since is the caller's to ask.
         let stood = lo_from.is_none_or(|(node, word)| node.unchanged(word));
-        stood.then_some(Way { leaf: node, word, at, lo, above })
+        stood.then_some(LeafPath { leaf: node, word, at, lo, above })
     }
 
     /// The same with the leaf latched.
     #[inline(always)]
-    pub(super) fn latch<'n>(&'n self, rcu: &'n H::RcuGuard, key: u64) -> Latched<'n, H, SLOTS> {
-        let mut met = false;
+    pub(super) fn latch<'n>(&'n self, rcu: &'n H::RcuGuard, key: u64) -> LatchedLeaf<'n, H, SLOTS> {
+        let mut conflicted = false;
         loop {
-            let Some(way) = self.try_way(rcu, key) else {
-                met = true;
+            let Some(path) = self.try_leaf_path(rcu, key) else {
+                conflicted = true;
                 H::relax();
                 continue;
             };
             // First: a task with the latch must not be preempted by one that spins for it.
             H::spin_enter(Rank::VmaMap);
-            if way.leaf.try_hold(way.word) {
-                let crowded = met && way.leaf.count_meeting(self.fan);
+            if path.leaf.try_latch(path.word) {
+                let contended = conflicted && path.leaf.count_conflict(self.fan);
                 let host = core::marker::PhantomData;
-                return Latched { way, crowded, changed: Cell::new(met), host };
+                return LatchedLeaf { path, contended, changed: Cell::new(conflicted), host };
             }
             H::spin_exit(Rank::VmaMap);
-            met = true;
+            conflicted = true;
         }
     }
 
     /// The path to the first entry whose end lies above `key`, its leaf latched; to the end of the last leaf
     /// if there is none. For the holder of the structure lock.
-    pub(super) fn path_to<'n>(&'n self, held: &mut Held<'n, SLOTS>, key: u64) -> Path<'n, SLOTS> {
+    pub(super) fn latched_path_to<'n>(
+        &'n self,
+        busy: &mut BusyNodes<'n, SLOTS>,
+        key: u64,
+    ) -> Path<'n, SLOTS> {
         let mut node = &self.root;
         let mut level = node.level();
         let mut path = Path::new(level);
@@ -144,25 +148,30 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
             node = unsafe { &*node.child(at) };
             level -= 1;
         }
-        held.hold::<H>(node);
+        busy.latch::<H>(node);
         path.set(0, Step { node, at: node.search(key).min(node.count()), lo });
         path
     }
 
     /// Brings the ends that the nodes above the level keep into line.
-    pub(super) fn fit_ends<'n>(&'n self, held: &mut Held<'n, SLOTS>, path: &Path<'n, SLOTS>, level: usize) {
+    pub(super) fn update_ends<'n>(
+        &'n self,
+        busy: &mut BusyNodes<'n, SLOTS>,
+        path: &Path<'n, SLOTS>,
+        level: usize,
+    ) {
         for level in level..path.top {
             let (below, above) = (path.step(level), path.step(level + 1));
             let end = below.node.last_end();
             if above.node.end(above.at) != end {
-                held.hold::<H>(above.node);
+                busy.latch::<H>(above.node);
                 above.node.set_end(above.at, end);
             }
         }
     }
 
     /// The nodes on the path keep of the leaf's entries exactly what gaps there are, and no less of others.
-    pub(super) fn fit_gaps(&self, path: &Path<'_, SLOTS>) {
+    pub(super) fn update_gaps(&self, path: &Path<'_, SLOTS>) {
         for level in 0..path.top {
             let (below, above) = (path.step(level), path.step(level + 1));
             above.node.set_gap(above.at, below.node.max_gap(below.lo));

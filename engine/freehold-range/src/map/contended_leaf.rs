@@ -1,4 +1,4 @@
-//! Crowded leaves: those in which [claim writers](super::claim_writer) meet.
+//! Contended leaves: those in which [claim writers](super::claim_writer) meet.
 //!
 //! Writers whose entries are neighbours in the map meet in one leaf, though they have nothing else in common.
 //! A leaf counts how often a writer found it latched, and forgets half of it every 64 changes. A writer that
@@ -7,20 +7,20 @@
 
 use freehold_sync::{Host, Rank};
 
+use super::busy_nodes::BusyNodes;
 use super::claim_writer::ClaimWriter;
-use super::grow::Halves;
-use super::hold::Held;
+use super::insert::SplitPolicy;
+use super::leaf_path::LatchedLeaf;
 use super::node::Node;
 use super::path::Step;
-use super::way::Latched;
 
 impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
     /// As [`RangeMap::latch`]; a leaf in which writers meet often is to be split.
     #[inline(always)]
-    pub(super) fn latch<'n>(&'n self, rcu: &'n H::RcuGuard, key: u64) -> Latched<'n, H, SLOTS> {
+    pub(super) fn latch<'n>(&'n self, rcu: &'n H::RcuGuard, key: u64) -> LatchedLeaf<'n, H, SLOTS> {
         let latched = self.map.latch(rcu, key);
-        if latched.crowded {
-            self.write_set.crowded.set(Some(key));
+        if latched.contended {
+            self.write_set.contended.set(Some(key));
         }
         latched
     }
@@ -29,10 +29,10 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
     /// own. It is not worth waiting for memory.
     #[cold]
     #[inline(never)]
-    pub(super) fn part(&self, key: u64) {
-        self.split_leaf(key, Halves::Shared, |leaf, _| {
-            leaf.forget_meetings();
-            (leaf.count() >= self.map.fan.divisible()).then_some(leaf.count() / 2)
+    pub(super) fn split_contended_leaf(&self, key: u64) {
+        self.split_leaf(key, SplitPolicy::WidestGap, |leaf, _| {
+            leaf.clear_conflicts();
+            (leaf.count() >= self.map.fan.min_divided()).then_some(leaf.count() / 2)
         });
     }
 
@@ -40,28 +40,33 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
     /// Without memory all stays as it is.
     #[cold]
     #[inline(never)]
-    pub fn divide(&self, key: u64) {
-        self.split_leaf(key, Halves::There, |leaf, at| (0 < at && at < leaf.count()).then_some(at));
+    pub fn split_leaf_at(&self, key: u64) {
+        self.split_leaf(key, SplitPolicy::AtSlot, |leaf, at| (0 < at && at < leaf.count()).then_some(at));
     }
 
     /// Splits the leaf to which `key` belongs where `cut` says, which is told the slot of `key`.
-    fn split_leaf(&self, key: u64, halves: Halves, cut: impl FnOnce(&Node<SLOTS>, usize) -> Option<usize>) {
+    fn split_leaf(
+        &self,
+        key: u64,
+        policy: SplitPolicy,
+        cut: impl FnOnce(&Node<SLOTS>, usize) -> Option<usize>,
+    ) {
         let need = self.map.root.level() + 2;
-        if self.fill(need).is_err() {
+        if self.ensure_own_spares(need).is_err() {
             return;
         }
         let structure = self.map.structure.lock::<H>(Rank::VmaMap);
         if self.map.root.level() + 2 > need {
             return;
         }
-        let mut held = Held::new();
-        let path = self.map.path_to(&mut held, key);
+        let mut busy = BusyNodes::new();
+        let path = self.map.latched_path_to(&mut busy, key);
         let Step { node, at, .. } = path.step(0);
         if let Some(cut) = cut(node, at) {
             self.map.finger.forget();
-            self.map.part(&mut held, &self.write_set.spares, path, (cut, halves));
+            self.map.split_leaf(&mut busy, &self.write_set.spares, path, (cut, policy));
         }
-        let dead = held.release();
+        let dead = busy.release();
         drop(structure);
         dead.retire::<H>();
     }

@@ -3,75 +3,75 @@
 use freehold_sync::Host;
 
 use super::RangeMap;
-use super::entry::{Entry, MAX_LEVELS, MAX_WITH};
-use super::hold::Held;
+use super::busy_nodes::BusyNodes;
+use super::entry::{Entry, MAX_LEVELS, MAX_REPLACEMENT};
 use super::node::{Node, Slot};
 use super::path::{Path, Step};
-use super::spare::Spares;
+use super::spare_nodes::SpareNodes;
 
 impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     /// Inserts entries where the path leads, into the gap that holds them all; without any it splits a leaf
     /// that has promised more room than it has. The gap in front of the entry that follows is right
     /// afterwards unless they became the last of their leaf: that is left to `refresh_gaps`.
-    pub(super) fn put<'n>(
+    pub(super) fn insert<'n>(
         &'n self,
-        held: &mut Held<'n, SLOTS>,
-        spares: &Spares<SLOTS>,
+        busy: &mut BusyNodes<'n, SLOTS>,
+        spares: &SpareNodes<SLOTS>,
         path: Path<'n, SLOTS>,
         with: &[Entry],
-        halves: Halves,
+        policy: SplitPolicy,
     ) {
-        self.put_or_part(held, spares, path, with, false, halves);
+        self.insert_or_split(busy, spares, path, with, false, policy);
     }
 
     /// Splits the leaf that the path leads to, although it has room, in front of a slot that is not its
     /// first.
-    pub(super) fn part<'n>(
+    pub(super) fn split_leaf<'n>(
         &'n self,
-        held: &mut Held<'n, SLOTS>,
-        spares: &Spares<SLOTS>,
+        busy: &mut BusyNodes<'n, SLOTS>,
+        spares: &SpareNodes<SLOTS>,
         mut path: Path<'n, SLOTS>,
-        (at, halves): (usize, Halves),
+        (at, policy): (usize, SplitPolicy),
     ) {
         path.set(0, Step { at, ..path.step(0) });
-        self.put_or_part(held, spares, path, &[], true, halves);
+        self.insert_or_split(busy, spares, path, &[], true, policy);
     }
 
     #[inline(always)]
-    fn put_or_part<'n>(
+    fn insert_or_split<'n>(
         &'n self,
-        held: &mut Held<'n, SLOTS>,
-        spares: &Spares<SLOTS>,
+        busy: &mut BusyNodes<'n, SLOTS>,
+        spares: &SpareNodes<SLOTS>,
         mut path: Path<'n, SLOTS>,
         with: &[Entry],
-        part: bool,
-        halves: Halves,
+        split: bool,
+        policy: SplitPolicy,
     ) {
         let mut items = slots(with);
         let mut len = with.len();
         let mut at = path.step(0).at;
         let mut level = 0;
-        while part && level == 0 || path.step(level).node.weight() + len > self.fan.most() {
+        while split && level == 0 || path.step(level).node.weight() + len > self.fan.max_slots() {
             if level == path.top {
-                self.raise(held, spares, &mut path);
+                self.raise_root(busy, spares, &mut path);
             }
             let Step { node, lo, .. } = path.step(level);
-            let right = self.split(held, spares, node, at, &items[..len], halves);
+            let right = self.split_node(busy, spares, node, at, &items[..len], policy);
             let parent = path.step(level + 1);
-            held.hold::<H>(parent.node);
+            busy.latch::<H>(parent.node);
             parent.node.set_end(parent.at, node.last_end());
             parent.node.set_gap(parent.at, node.max_gap(lo));
             items[0] = self.slot_of(right, node.last_end());
             (len, at, level) = (1, parent.at + 1, level + 1);
         }
         let node = path.step(level).node;
-        held.hold::<H>(node);
+        busy.latch::<H>(node);
         node.splice(at, 0, &items[..len]);
         for level in level..path.top {
             let (below, above) = (path.step(level), path.step(level + 1));
             let end = below.node.last_end();
             if above.node.end(above.at) != end {
-                held.hold::<H>(above.node);
+                busy.latch::<H>(above.node);
                 above.node.set_end(above.at, end);
             }
             above.node.set_gap(above.at, below.node.max_gap(below.lo));
@@ -80,17 +80,22 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
 
     /// The slot that links a node that no slot links yet; `lo` is the end of the entry before it.
     fn slot_of(&self, link: *mut Node<SLOTS>, lo: u64) -> Slot<SLOTS> {
-        // SAFETY: from `Spares::take`; owned by this change until it is linked.
+        // SAFETY: from `SpareNodes::take`; owned by this change until it is linked.
         let node = unsafe { &*link };
         Slot { end: node.last_end(), link, datum: node.max_gap(lo) }
     }
 
     /// Adds a level: what the root holds moves into a new node, which becomes its only child.
-    fn raise<'n>(&'n self, held: &mut Held<'n, SLOTS>, spares: &Spares<SLOTS>, path: &mut Path<'n, SLOTS>) {
-        assert!(path.top + 1 < MAX_LEVELS, "replace without a reservation");
+    fn raise_root<'n>(
+        &'n self,
+        busy: &mut BusyNodes<'n, SLOTS>,
+        spares: &SpareNodes<SLOTS>,
+        path: &mut Path<'n, SLOTS>,
+    ) {
+        assert!(path.top + 1 < MAX_LEVELS, "replace without preallocated nodes");
         let root: &'n Node<SLOTS> = &self.root;
         let link = spares.take();
-        // SAFETY: taken from the store, hence allocated, and linked below the root from here on.
+        // SAFETY: a spare node, hence allocated, and linked below the root from here on.
         let node: &'n Node<SLOTS> = unsafe { &*link };
         let count = root.count();
         for at in 0..count {
@@ -98,7 +103,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         }
         node.set_count(count);
         node.set_level(path.top, root);
-        held.hold::<H>(root);
+        busy.latch::<H>(root);
         root.splice(0, count, &[self.slot_of(link, 0)]);
         root.set_level(path.top + 1, root);
         root.set_promised(false);
@@ -110,32 +115,32 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
 
     /// Splits a node that has no room for `items` in front of slot `at`, puts them in, and returns the right
     /// half, which no slot links yet.
-    fn split<'n>(
+    fn split_node<'n>(
         &self,
-        held: &mut Held<'n, SLOTS>,
-        spares: &Spares<SLOTS>,
+        busy: &mut BusyNodes<'n, SLOTS>,
+        spares: &SpareNodes<SLOTS>,
         node: &'n Node<SLOTS>,
         at: usize,
         items: &[Slot<SLOTS>],
-        halves: Halves,
+        policy: SplitPolicy,
     ) -> *mut Node<SLOTS> {
         let (count, len) = (node.count(), items.len());
-        let cut = match halves {
-            Halves::Full => cut_at(count, at, len, self.fan.most()),
-            Halves::Shared => widest_gap(node, at, items, self.fan.most()),
-            Halves::There if node.word().is_leaf() => at,
-            Halves::There => node.count() / 2,
+        let cut = match policy {
+            SplitPolicy::FullHalf => full_half(count, at, len, self.fan.max_slots()),
+            SplitPolicy::WidestGap => widest_gap(node, at, items, self.fan.max_slots()),
+            SplitPolicy::AtSlot if node.word().is_leaf() => at,
+            SplitPolicy::AtSlot => node.count() / 2,
         };
-        let cut = balanced(node, at, len, cut, self.fan.most());
+        let cut = nearest_that_fits(node, at, len, cut, self.fan.max_slots());
         let link = spares.take();
-        // SAFETY: taken from the store, hence allocated and nobody else's.
+        // SAFETY: a spare node, hence allocated and nobody else's.
         let right = unsafe { &*link };
         right.set_level(node.level(), node);
         for index in cut..count + len {
             right.set(index - cut, with_new(node, at, items, index));
         }
         right.set_count(count + len - cut);
-        held.hold::<H>(node);
+        busy.latch::<H>(node);
         // What stays on the left: slots in front of `cut`, counted with the new ones in place.
         let old = if cut <= at { cut } else { cut.saturating_sub(len).max(at) };
         node.splice(old, count - old, &[]);
@@ -146,8 +151,8 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
 
 /// The new entries as slots; the first `with.len()` count.
 #[inline(always)]
-fn slots<const SLOTS: usize>(with: &[Entry]) -> [Slot<SLOTS>; MAX_WITH] {
-    let mut slots = [Slot::EMPTY; MAX_WITH];
+fn slots<const SLOTS: usize>(with: &[Entry]) -> [Slot<SLOTS>; MAX_REPLACEMENT] {
+    let mut slots = [Slot::EMPTY; MAX_REPLACEMENT];
     for (slot, entry) in slots.iter_mut().zip(with) {
         *slot = Slot::of(entry);
     }
@@ -171,13 +176,13 @@ fn with_new<const SLOTS: usize>(
 
 /// Where a node is split.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Halves {
-    /// So that one half is full: [`cut_at`].
-    Full,
+pub(super) enum SplitPolicy {
+    /// So that one half is full: [`full_half`].
+    FullHalf,
     /// So that both are used: [`widest_gap`].
-    Shared,
+    WidestGap,
     /// A leaf in front of the slot.
-    There,
+    AtSlot,
 }
 
 /// How many of `count + len` slots stay in the left half when `len` new ones come in front of slot `at`.
@@ -186,7 +191,7 @@ pub(super) enum Halves {
 /// new ones: the right half is not touched again by such a run, and is left as full as possible. At the very
 /// end it is made in front of them, for the same reason. One old slot goes with them all the same: a leaf
 /// that they have for themselves would go with them, and come again with the next ones.
-fn cut_at(count: usize, at: usize, len: usize, most: usize) -> usize {
+fn full_half(count: usize, at: usize, len: usize, most: usize) -> usize {
     let total = count + len;
     let quarter = (most / 4).min(total / 2);
     let cut = if at == 0 {
@@ -223,7 +228,7 @@ fn widest_gap<const SLOTS: usize>(
 
 /// The cut nearest to the one wanted that leaves neither half with more than it has room for: entries count
 /// for more than one slot where room is promised.
-fn balanced<const SLOTS: usize>(
+fn nearest_that_fits<const SLOTS: usize>(
     node: &Node<SLOTS>,
     at: usize,
     len: usize,
