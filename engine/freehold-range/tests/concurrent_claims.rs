@@ -104,14 +104,14 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
     }
 
     /// The range has become this task's.
-    fn got(&self, start: u64, end: u64) {
+    fn acquires(&self, start: u64, end: u64) {
         for at in start..end {
             let before = self.world.claimed[at as usize].swap(self.name, Relaxed);
             assert_eq!(before, 0, "{at} was claimed twice");
         }
     }
 
-    fn gives_up(&self, start: u64, end: u64) {
+    fn releases(&self, start: u64, end: u64) {
         for at in start..end {
             self.world.claimed[at as usize].store(0, Relaxed);
         }
@@ -156,7 +156,7 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
     /// The claim ends. An address of it that is free then is in a hole before anybody comes into that.
     fn publish(&mut self) {
         let (from, to) = self.writer.claimed_range();
-        self.gives_up(from, to);
+        self.releases(from, to);
         let at = from + self.below(to - from);
         let (is_free, mut holes) = (self.writer.find(at).is_none(), 0);
         let mut free = |start: u64, end: u64| {
@@ -192,7 +192,7 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
             return self.refused(why);
         }
         let (from, to) = self.writer.claimed_range();
-        self.got(from, to);
+        self.acquires(from, to);
         self.entries();
         if self.below(8) > 0 {
             let merges = self.below(2) == 0;
@@ -218,7 +218,7 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
             assert!(start.next_multiple_of(FIXED) >= end, "{start}..{end} is not empty");
             return;
         }
-        self.got(from, to);
+        self.acquires(from, to);
         let entries = self.entries();
         match self.below(7) {
             0 => {
@@ -289,14 +289,14 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
         if from == to {
             return;
         }
-        self.got(from, to);
+        self.acquires(from, to);
         let len = 1 + self.below(4);
         let direction = if self.below(2) == 0 { Direction::TopDown } else { Direction::BottomUp };
         let (low, high) = [(0, from), (to, SPACE), (0, SPACE)][self.below(3) as usize];
         let target = self.writer.gap(&GapRequest { len, align: 1, low, high, direction }, |_| 0);
         if let Some(at) = target {
             match self.writer.claim_additional_hole(at, at + len, |_| 0) {
-                Ok(()) => self.put_beside(at..at + len, from..to, source),
+                Ok(()) => self.put_additional(at..at + len, from..to, source),
                 Err(why) => self.refused(why),
             }
         }
@@ -306,13 +306,13 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
 
     /// Fills the target, perhaps as one with what touches it beside the first claim, and takes out the
     /// source.
-    fn put_beside(&mut self, target: Range<u64>, first: Range<u64>, source: Range<u64>) {
+    fn put_additional(&mut self, target: Range<u64>, first: Range<u64>, source: Range<u64>) {
         let (prev, next) = self.writer.around(target.start, target.end);
         let prev = prev.filter(|prev| prev.end == target.start && !first.contains(&prev.start));
         let next = next.filter(|next| next.start == target.end && !first.contains(&next.start));
         let from = prev.map_or(target.start, |prev| prev.start);
         let to = next.map_or(target.end, |next| next.end);
-        self.got(from, to);
+        self.acquires(from, to);
         let with = match self.below(3) {
             0 => from..target.end,
             1 => target.start..to,
@@ -326,7 +326,7 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
             self.cut_at(start);
             self.replace(start, end, &[]);
         }
-        self.gives_up(from, to);
+        self.releases(from, to);
     }
 
     fn run(&mut self, rounds: u64) {
@@ -369,7 +369,7 @@ fn read<const SLOTS: usize>(world: &World<SLOTS>, done: &AtomicBool) {
     }
 }
 
-fn side_by_side<const SLOTS: usize>(tasks: u64, rounds: u64) {
+fn run_concurrently<const SLOTS: usize>(tasks: u64, rounds: u64) {
     let world = World::<SLOTS>::new();
     for round in 0..4 {
         let done = AtomicBool::new(false);
@@ -391,23 +391,23 @@ fn side_by_side<const SLOTS: usize>(tasks: u64, rounds: u64) {
 }
 
 #[test]
-fn one_task_among_narrow_nodes() {
-    side_by_side::<4>(1, 20_000);
+fn one_task_in_narrow_nodes() {
+    run_concurrently::<4>(1, 20_000);
 }
 
 #[test]
-fn tasks_side_by_side_in_narrow_nodes() {
-    side_by_side::<4>(4, 15_000);
+fn concurrent_tasks_in_narrow_nodes() {
+    run_concurrently::<4>(4, 15_000);
 }
 
 #[test]
-fn tasks_side_by_side_in_nodes_as_they_are() {
-    side_by_side::<FANOUT>(4, 15_000);
+fn concurrent_tasks_in_wide_nodes() {
+    run_concurrently::<FANOUT>(4, 15_000);
 }
 
 /// Another writer fills the leaf meanwhile: it has to split.
 #[test]
-fn room_that_was_promised_is_kept() {
+fn promised_slots_are_kept() {
     let map = of_tens::<4>([0, 20]);
     let write_sets = [WriteSet::new(), WriteSet::new()];
     // SAFETY: there are no others but these two.
@@ -428,7 +428,7 @@ fn room_that_was_promised_is_kept() {
 
 /// The map is one leaf, the root, which a claim there has to split. Meanwhile all of its entries move.
 #[test]
-fn the_only_leaf_is_claimed_beside_changes_in_it() {
+fn the_only_leaf_is_claimed_during_changes_in_it() {
     let starts = (0..FANOUT as u64 - 1).map(|at| at * 20);
     let last = starts.clone().next_back().expect("a slot");
     for _ in 0..2000 {
@@ -477,7 +477,7 @@ fn of_tens<const SLOTS: usize>(starts: impl IntoIterator<Item = u64>) -> Box<Ran
 
 /// Nobody waits for the end of a reservation that stands: it takes the writer that is alone.
 #[test]
-fn what_stands_is_for_the_writer_that_is_alone() {
+fn permanent_reservations_need_the_exclusive_writer() {
     let map = of_tens::<4>([0, 20]);
     let write_set = WriteSet::new();
     // SAFETY: the only writer until it is gone.
@@ -505,7 +505,7 @@ fn what_stands_is_for_the_writer_that_is_alone() {
 
 /// Wherever a leaf is divided, nothing is lost, and a leaf ends there, whose neighbour needs no latch.
 #[test]
-fn a_leaf_is_divided_anywhere() {
+fn a_leaf_is_split_at_any_key() {
     for len in 1..=20 {
         for at in 0..=len {
             let map = of_tens::<4>((0..len).map(|at| at * 20));

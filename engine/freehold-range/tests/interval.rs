@@ -15,10 +15,10 @@ struct Object {
     keys: Cell<(u64, u64)>,
 }
 
-enum ByLink {}
+enum LinkAdapter {}
 
 // SAFETY: the two functions add and subtract the same offset, and nobody else uses the link.
-unsafe impl IntervalAdapter for ByLink {
+unsafe impl IntervalAdapter for LinkAdapter {
     type Object = Object;
 
     fn link(object: NonNull<Object>) -> NonNull<IntervalLink> {
@@ -34,7 +34,7 @@ unsafe impl IntervalAdapter for ByLink {
 
 /// Objects, some of which are in a tree; `order` names those in the order that the tree should have.
 struct World {
-    tree: IntervalTree<ByLink>,
+    tree: IntervalTree<LinkAdapter>,
     objects: Vec<NonNull<Object>>,
     order: Vec<usize>,
 }
@@ -96,7 +96,7 @@ impl World {
 
     fn holds(&self, name: usize) -> bool {
         // SAFETY: objects live as long as the world.
-        unsafe { self.tree.holds(self.objects[name]) }
+        unsafe { self.tree.contains(self.objects[name]) }
     }
 
     fn found(&self, first: u64, last: u64) -> Vec<usize> {
@@ -130,7 +130,7 @@ impl Drop for World {
 }
 
 #[test]
-fn fork_puts_the_child_right_behind_its_parent() {
+fn insert_after_places_the_object_next_to_its_sibling() {
     let mut world = World::new(6);
     for name in 0..4 {
         world.insert(name, 10, 20);
@@ -166,7 +166,7 @@ fn an_interval_that_grows_or_shrinks_keeps_its_place() {
 
 #[test]
 #[should_panic(expected = "in no tree")]
-fn an_object_that_is_in_no_tree_gets_no_other_keys() {
+fn rekey_panics_for_an_unlinked_object() {
     let mut world = World::new(1);
     world.rekey(0, 1, 2);
 }
@@ -183,7 +183,7 @@ fn the_whole_range_of_keys_is_usable() {
 
 #[test]
 #[should_panic(expected = "in a tree already")]
-fn an_object_is_not_inserted_twice() {
+fn insert_panics_for_a_linked_object() {
     let mut world = World::new(1);
     world.insert(0, 1, 2);
     world.insert(0, 1, 2);
@@ -191,7 +191,7 @@ fn an_object_is_not_inserted_twice() {
 
 #[test]
 #[should_panic(expected = "in no tree")]
-fn an_object_that_is_in_no_tree_is_not_removed() {
+fn remove_panics_for_an_unlinked_object() {
     let mut world = World::new(1);
     world.remove(0);
 }
@@ -210,7 +210,7 @@ impl World {
 }
 
 #[test]
-fn a_search_finds_few_links_of_many() {
+fn search_finds_few_links_among_many() {
     let mut world = World::new(20_000);
     for name in 0..20_000 {
         world.put(name, name as u64 * 2);
@@ -229,14 +229,14 @@ fn a_search_finds_few_links_of_many() {
 /// What an attacker may know of a link: a hash of its address, which a balance without a secret could rest
 /// on.
 fn hash(object: NonNull<Object>) -> u64 {
-    let product = (ByLink::link(object).addr().get() as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let product = (LinkAdapter::link(object).addr().get() as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     product ^ (product >> 32)
 }
 
 /// Keys chosen by the links' addresses, and orders of insertion and removal chosen by the keys. `check`
 /// counts the depth.
 #[test]
-fn no_choice_of_keys_addresses_and_order_makes_a_list() {
+fn tree_stays_balanced_for_any_keys_addresses_and_order() {
     const LINKS: usize = 60_000;
     let mut world = World::new(LINKS);
     let mut by_hash: Vec<usize> = (0..LINKS).collect();
@@ -270,7 +270,7 @@ fn no_choice_of_keys_addresses_and_order_makes_a_list() {
 }
 
 #[test]
-fn a_family_of_any_size_behind_one_parent_is_no_list() {
+fn tree_stays_balanced_after_many_insertions_behind_one_sibling() {
     let mut world = World::new(20_000);
     world.put(0, 1);
     for name in 1..20_000 {
@@ -296,7 +296,7 @@ fn orders() -> Vec<Vec<usize>> {
 /// Every order of insertion and every order of removal, with lengths that make each the one that reaches
 /// furthest.
 #[test]
-fn every_small_tree() {
+fn every_small_tree_agrees_with_a_list() {
     let mut world = World::new(6);
     let all = orders();
     for inserted in &all {

@@ -51,7 +51,7 @@ fn filled(size: u64) -> Arc<Map> {
 }
 
 /// Lets a leaf end at or below `key`.
-fn divided(map: Arc<Map>, key: u64) -> Arc<Map> {
+fn split_at(map: Arc<Map>, key: u64) -> Arc<Map> {
     let write_set = WriteSet::new();
     // SAFETY: one thread.
     unsafe { map.claim_writer(&write_set) }.split_leaf_at(key);
@@ -68,7 +68,11 @@ fn split_leaf_at(writer: &Writer<'_>, key: u64) {
 
 /// Runs the two side by side, and compares what is left with `expected`, in which nothing is claimed, and the
 /// gaps with what a search finds.
-fn beside<A, B>(map: Arc<Map>, one: fn(&Map, &Writer<'_>) -> A, two: fn(&Map, &Writer<'_>) -> B) -> (A, B)
+fn run_concurrently<A, B>(
+    map: Arc<Map>,
+    one: fn(&Map, &Writer<'_>) -> A,
+    two: fn(&Map, &Writer<'_>) -> B,
+) -> (A, B)
 where
     A: Send + 'static,
     B: 'static,
@@ -117,9 +121,9 @@ fn fill(writer: &Writer<'_>, new: Entry) -> Result<(), ClaimError> {
 }
 
 /// Takes out what lies in a range.
-fn take_out(writer: &Writer<'_>, start: u64, end: u64) -> Result<bool, ClaimError> {
+fn unmap(writer: &Writer<'_>, start: u64, end: u64) -> Result<bool, ClaimError> {
     writer.claim(start, end, false, false)?;
-    let (from, to) = writer.span();
+    let (from, to) = writer.claimed_range();
     if from == to {
         return Ok(false);
     }
@@ -134,10 +138,10 @@ fn has(map: &Map, entry: Entry) -> bool {
 }
 
 #[test]
-fn of_two_that_fill_a_hole_one_does() {
+fn one_of_two_writers_fills_a_hole() {
     model_bounded(BOUND, || {
         let map = filled(2);
-        let (one, two) = beside(
+        let (one, two) = run_concurrently(
             map.clone(),
             |_, writer| fill(writer, entry(30, 36, 7)),
             |_, writer| fill(writer, entry(34, 40, 8)),
@@ -148,10 +152,10 @@ fn of_two_that_fill_a_hole_one_does() {
 }
 
 #[test]
-fn two_holes_of_a_leaf_are_filled() {
+fn two_writers_fill_two_holes_of_a_leaf() {
     model_bounded(BOUND, || {
         let map = filled(2);
-        let done = beside(
+        let done = run_concurrently(
             map.clone(),
             |_, writer| fill(writer, entry(8, 9, 7)),
             |_, writer| fill(writer, entry(30, 40, 8)),
@@ -163,10 +167,10 @@ fn two_holes_of_a_leaf_are_filled() {
 
 /// What touches belongs to one of the two, and the other comes again.
 #[test]
-fn of_two_neighbours_one_waits() {
+fn one_of_two_adjacent_claims_waits() {
     model_bounded(BOUND, || {
         let map = filled(1);
-        let (one, two) = beside(
+        let (one, two) = run_concurrently(
             map,
             |_, writer| fill(writer, entry(20, 30, 7)),
             |_, writer| fill(writer, entry(30, 40, 8)),
@@ -180,14 +184,14 @@ fn of_two_neighbours_one_waits() {
 /// What touches a hole is claimed with it: one writer joins it to what it puts there, another makes it
 /// smaller.
 #[test]
-fn a_hole_is_filled_beside_a_claim_of_what_touches_it() {
+fn a_hole_is_filled_during_a_claim_of_its_neighbour() {
     model_bounded(BOUND, || {
         let map = map_of([entry(10, 20, 2)]);
-        let (shrunk, joined) = beside(
+        let (shrunk, joined) = run_concurrently(
             map.clone(),
             |_, writer| {
                 writer.claim(10, 20, false, false)?;
-                let (from, to) = writer.span();
+                let (from, to) = writer.claimed_range();
                 writer.replace(from, to, &[entry(from, to - 2, 5)]);
                 writer.publish(None);
                 Ok::<_, ClaimError>(())
@@ -215,14 +219,14 @@ fn a_hole_is_filled_beside_a_claim_of_what_touches_it() {
 
 /// An entry has one owner.
 #[test]
-fn a_claim_is_had_by_one() {
+fn an_entry_is_claimed_by_one_writer() {
     model_bounded(BOUND, || {
         fn claim(_: &Map, writer: &Writer<'_>) -> (bool, bool) {
             if writer.claim(12, 22, false, false).is_err() {
                 return (false, false);
             }
             // Nobody else has it meanwhile.
-            let (from, to) = writer.span();
+            let (from, to) = writer.claimed_range();
             let seen = writer.next_in_map(from).unwrap();
             assert!(
                 seen.value.get() & freehold_range::MARKS != 0 && writer.next(from).unwrap().end == seen.end
@@ -232,7 +236,7 @@ fn a_claim_is_had_by_one() {
             (true, writer.had_waiters())
         }
         let map = map_of([entry(10, 20, 2), entry(20, 28, 3)]);
-        let (one, two) = beside(map, claim, claim);
+        let (one, two) = run_concurrently(map, claim, claim);
         assert!(one.0 || two.0);
         // The one that was refused is told.
         assert!(one.0 && two.0 || one.1 || two.1);
@@ -241,13 +245,13 @@ fn a_claim_is_had_by_one() {
 
 /// The leaf is full: a split beside a change of the same leaf.
 #[test]
-fn a_leaf_splits_beside_a_change_in_it() {
+fn a_leaf_splits_during_a_change_in_it() {
     model_bounded(BOUND, || {
         let map = map_of((0..5).map(nth).chain([entry(18, 19, 8)]));
-        let done = beside(
+        let done = run_concurrently(
             map.clone(),
             |_, writer| fill(writer, entry(8, 9, 9)),
-            |_, writer| take_out(writer, 22, 23),
+            |_, writer| unmap(writer, 22, 23),
         );
         assert_eq!(done, (Ok(()), Ok(true)));
         assert!(has(&map, entry(8, 9, 9)) && !has(&map, nth(2)) && has(&map, nth(3)));
@@ -256,7 +260,7 @@ fn a_leaf_splits_beside_a_change_in_it() {
 
 /// The map is one leaf, the root. A claim there has to split it, and meanwhile all entries move.
 #[test]
-fn the_only_leaf_is_claimed_beside_a_change_in_it() {
+fn the_only_leaf_is_claimed_during_a_change_in_it() {
     model_bounded(1, || {
         let map = filled(3);
         let other = {
@@ -271,7 +275,7 @@ fn the_only_leaf_is_claimed_beside_a_change_in_it() {
         // SAFETY: as above.
         let writer = unsafe { map.claim_writer(&write_set) };
         assert_eq!(writer.claim(22, 24, false, true), Ok(()));
-        assert_eq!(writer.span(), (20, 28));
+        assert_eq!(writer.claimed_range(), (20, 28));
         writer.publish(None);
         drop(write_set);
         // It may touch what the leaf before ends with, when there are two.
@@ -294,13 +298,14 @@ fn relocate(writer: &Writer<'_>, from: u64, to: Entry) -> Result<(), ClaimError>
 
 /// An entry goes to a hole beside it, or to one elsewhere, while another comes into that hole.
 #[test]
-fn a_hole_is_claimed_beside_an_entry() {
+fn a_hole_is_claimed_in_addition_to_an_entry() {
     let touching = |_: &Map, writer: &Writer<'_>| relocate(writer, 10, entry(18, 20, 7));
     let apart = |_: &Map, writer: &Writer<'_>| relocate(writer, 0, entry(18, 20, 7));
     for mover in [touching, apart] {
         model_bounded(1, move || {
             let map = filled(3);
-            let (moved, filled) = beside(map.clone(), mover, |_, writer| fill(writer, entry(19, 20, 9)));
+            let (moved, filled) =
+                run_concurrently(map.clone(), mover, |_, writer| fill(writer, entry(19, 20, 9)));
             assert!(moved.is_ok() != filled.is_ok(), "{moved:?} {filled:?}");
             assert!(has(&map, if moved.is_ok() { entry(18, 20, 7) } else { entry(19, 20, 9) }));
         });
@@ -309,18 +314,18 @@ fn a_hole_is_claimed_beside_an_entry() {
 
 /// A leaf is made to end somewhere beside a change of it, under a reader.
 #[test]
-fn a_leaf_is_divided_beside_a_change_in_it() {
+fn a_leaf_is_split_at_a_key_during_a_change_in_it() {
     for size in [3, 4] {
         model_bounded(1, move || {
             let map = filled(size);
-            let done = beside(
+            let done = run_concurrently(
                 map.clone(),
                 |map, writer| {
                     writer.split_leaf_at(20);
                     let rcu = LoomHost::rcu_read();
                     assert_ne!(map.lookup(&rcu, 21), Lookup::Hole, "it is mapped throughout");
                 },
-                |_, writer| take_out(writer, 12, 13),
+                |_, writer| unmap(writer, 12, 13),
             );
             assert_eq!(done, ((), Ok(true)));
             assert!(has(&map, nth(0)) && !has(&map, nth(1)) && has(&map, nth(2)));
@@ -330,12 +335,12 @@ fn a_leaf_is_divided_beside_a_change_in_it() {
 
 /// The last entry of a leaf goes, beside one that comes in front of the first of the next leaf.
 #[test]
-fn the_end_of_a_leaf_moves_beside_a_change_behind_it() {
+fn the_end_of_a_leaf_moves_during_a_change_behind_it() {
     model_bounded(BOUND, || {
         let map = filled(5);
-        let done = beside(
+        let done = run_concurrently(
             map.clone(),
-            |_, writer| take_out(writer, 20, 21),
+            |_, writer| unmap(writer, 20, 21),
             |_, writer| fill(writer, entry(28, 29, 9)),
         );
         // They touch: one of the two may have had to wait.
@@ -349,11 +354,12 @@ fn the_end_of_a_leaf_moves_beside_a_change_behind_it() {
 /// The last entry of a leaf goes, beside the first of the next leaf: of the gap that both leave enough is
 /// kept.
 #[test]
-fn the_end_of_a_leaf_moves_beside_a_gap_behind_it() {
+fn the_end_of_a_leaf_moves_while_a_gap_appears_behind_it() {
     model_bounded(BOUND, || {
         // Leaves of 0 to 2 and of 3 to 5, without gaps.
         let map = map_of([0, 1, 2, 3, 4, 5].map(|at| entry(at * 10, at * 10 + 10, at + 1)));
-        let done = beside(map, |_, writer| take_out(writer, 20, 30), |_, writer| take_out(writer, 30, 40));
+        let done =
+            run_concurrently(map, |_, writer| unmap(writer, 20, 30), |_, writer| unmap(writer, 30, 40));
         assert_eq!(done, (Ok(true), Ok(true)));
     });
 }
@@ -361,16 +367,16 @@ fn the_end_of_a_leaf_moves_beside_a_gap_behind_it() {
 /// The end of a subtree moves while a gap comes in the next one. The root holds the address where that gap
 /// begins, not the node above the leaf.
 #[test]
-fn the_end_of_a_subtree_moves_beside_a_gap_behind_it() {
+fn the_end_of_a_subtree_moves_while_a_gap_appears_behind_it() {
     model_bounded(1, || {
         let map = map_of((0..18).map(|at| entry(at * 10, at * 10 + 10, at + 1)));
         // SAFETY: no thread writes yet.
         let border = |map: &Map| unsafe { map.reader() }.first_of_second_subtree().expect("three levels");
         assert_eq!(border(&map), BORDER);
-        let done = beside(
+        let done = run_concurrently(
             map,
-            |_, writer| take_out(writer, BORDER - 10, BORDER),
-            |_, writer| take_out(writer, BORDER, BORDER + 10),
+            |_, writer| unmap(writer, BORDER - 10, BORDER),
+            |_, writer| unmap(writer, BORDER, BORDER + 10),
         );
         assert_eq!(done, (Ok(true), Ok(true)));
     });
@@ -378,12 +384,12 @@ fn the_end_of_a_subtree_moves_beside_a_gap_behind_it() {
 
 /// A leaf goes, beside one that comes into the hole that it leaves.
 #[test]
-fn a_leaf_goes_beside_a_change_of_its_hole() {
+fn a_leaf_is_unlinked_during_a_change_of_its_hole() {
     model_bounded(BOUND, || {
-        let map = divided(filled(5), 40);
-        let done = beside(
+        let map = split_at(filled(5), 40);
+        let done = run_concurrently(
             map.clone(),
-            |_, writer| take_out(writer, 42, 43),
+            |_, writer| unmap(writer, 42, 43),
             |_, writer| fill(writer, entry(39, 40, 9)),
         );
         assert!(done.0.is_ok() || done.1.is_ok(), "{done:?}");
@@ -395,7 +401,7 @@ fn a_leaf_goes_beside_a_change_of_its_hole() {
 
 /// A search in vain corrects what is kept of a leaf, in which a gap comes meanwhile: it is found afterwards.
 #[test]
-fn a_gap_comes_beside_a_search_in_vain() {
+fn a_gap_appears_during_a_failing_search() {
     model_bounded(BOUND, || {
         // Leaves of 3 and 2, each without a gap but for one that the first had: of that 10 bytes are kept.
         let map = map_of([0, 1, 2, 3, 4].map(|at| entry(at * 10, at * 10 + 10, at + 1)));
@@ -406,9 +412,9 @@ fn a_gap_comes_beside_a_search_in_vain() {
             writer.replace(10, 20, &[]);
             writer.replace(10, 20, &[entry(10, 20, 9)]);
         }
-        beside(
+        run_concurrently(
             map.clone(),
-            |_, writer| take_out(writer, 10, 20).unwrap(),
+            |_, writer| unmap(writer, 10, 20).unwrap(),
             |_, writer| {
                 let found = writer.gap(&within(0, 50, 5), |_| 0);
                 assert!(found.is_none() || found == Some(15), "{found:?}");
@@ -420,7 +426,7 @@ fn a_gap_comes_beside_a_search_in_vain() {
 /// Two entries of different leaves become one, which is in the leaf behind: so is the gap in front of it now.
 /// A search finds the gap at every moment.
 #[test]
-fn a_gap_goes_to_the_leaf_behind() {
+fn a_gap_moves_to_the_leaf_behind() {
     model_bounded(1, || {
         let map = map_of([0, 1, 12, 13, 14].map(|at| entry(at * 10, at * 10 + 10, at + 1)));
         let merge = |_: &Map, writer: &Writer<'_>| {
@@ -428,13 +434,15 @@ fn a_gap_goes_to_the_leaf_behind() {
             writer.replace(120, 140, &[entry(120, 140, 20)]);
             writer.publish(None);
         };
-        beside(map, merge, |_, writer| assert_eq!(writer.gap(&within(0, 140, 100), |_| 0), Some(20)));
+        run_concurrently(map, merge, |_, writer| {
+            assert_eq!(writer.gap(&within(0, 140, 100), |_| 0), Some(20))
+        });
     });
 }
 
 /// Two entries of different leaves become one under a reader.
 #[test]
-fn an_exchange_over_two_leaves_is_one_step() {
+fn publishing_over_two_leaves_is_one_step() {
     model_bounded(1, || {
         let map = map_of([0, 1, 2, 3, 4].map(|at| entry(at * 10, at * 10 + 10, at + 1)));
         let exchange = |_: &Map, writer: &Writer<'_>| {
@@ -442,7 +450,7 @@ fn an_exchange_over_two_leaves_is_one_step() {
             writer.replace(20, 40, &[entry(20, 25, 20), entry(25, 40, 21)]);
             writer.publish(None);
         };
-        beside(map, exchange, |map, _| match map.lookup(&LoomHost::rcu_read(), 27) {
+        run_concurrently(map, exchange, |map, _| match map.lookup(&LoomHost::rcu_read(), 27) {
             Lookup::Found(found) => {
                 let value = found.value.get() >> 6;
                 assert!(found.start <= 27 && 27 < found.end && (value == 3 || value == 21), "{found:?}");
@@ -469,7 +477,7 @@ fn a_boundary_moves_between_two_subtrees_under_a_reader() {
                 // SAFETY: there is no other writer.
                 let writer = unsafe { map.claim_writer(&write_set) };
                 assert_eq!(writer.claim(key - 10, key + 10, false, false), Ok(()));
-                assert_eq!(writer.span(), (key - 10, key + 10));
+                assert_eq!(writer.claimed_range(), (key - 10, key + 10));
                 let moved = [entry(key - 10, key + 5, 60), entry(key + 5, key + 10, 61)];
                 writer.replace(key - 10, key + 10, &moved);
                 writer.publish(None);
@@ -486,7 +494,7 @@ fn a_boundary_moves_between_two_subtrees_under_a_reader() {
 }
 
 /// Runs `change` beside a search for the first entry above `key`, which is `expected` throughout.
-fn seen_beside(map: Arc<Map>, key: u64, expected: Entry, change: fn(&Map, &Writer<'_>)) {
+fn next_in_map_during(map: Arc<Map>, key: u64, expected: Entry, change: fn(&Map, &Writer<'_>)) {
     let other = {
         let map = map.clone();
         thread::spawn(move || {
@@ -507,7 +515,7 @@ fn seen_beside(map: Arc<Map>, key: u64, expected: Entry, change: fn(&Map, &Write
 #[test]
 fn an_entry_is_seen_while_others_of_its_leaf_move() {
     model_bounded(1, || {
-        seen_beside(filled(3), 20, nth(2), |_, writer| {
+        next_in_map_during(filled(3), 20, nth(2), |_, writer| {
             writer.insert_unclaimed(&entry(8, 9, 9), |_| 0, |_| false).unwrap();
         });
     });
@@ -515,13 +523,13 @@ fn an_entry_is_seen_while_others_of_its_leaf_move() {
 
 #[test]
 fn an_entry_is_seen_while_its_leaf_is_split() {
-    model_bounded(1, || seen_beside(filled(5), 20, nth(2), |_, writer| split_leaf_at(writer, 20)));
+    model_bounded(1, || next_in_map_during(filled(5), 20, nth(2), |_, writer| split_leaf_at(writer, 20)));
 }
 
 #[test]
 fn an_entry_is_seen_while_its_leaf_becomes_the_root() {
     model_bounded(1, || {
-        seen_beside(filled(5), 10, nth(1), |_, writer| assert_eq!(take_out(writer, 40, 41), Ok(true)));
+        next_in_map_during(filled(5), 10, nth(1), |_, writer| assert_eq!(unmap(writer, 40, 41), Ok(true)));
     });
 }
 
@@ -530,23 +538,24 @@ fn gaps_before_a_leaf_without() -> Arc<Map> {
     let wide = [0, 1, 2, 3].map(|at| entry(at * 20, at * 20 + 2, at + 1));
     let dense = [62, 72, 82].map(|at| entry(at, at + 10, at));
     let map = map_of(wide.into_iter().chain(dense));
-    divided(map, 62)
+    split_at(map, 62)
 }
 
 /// A gap comes in a leaf while its slot in the node above changes. A larger gap is kept of the leaf that is
 /// linked in the old slot afterwards.
 #[test]
-fn a_gap_comes_while_the_leaf_before_is_split() {
+fn a_gap_appears_while_the_leaf_before_is_split() {
     model_bounded(1, || {
         let map = gaps_before_a_leaf_without();
-        let done = beside(map, |_, writer| split_leaf_at(writer, 20), |_, writer| take_out(writer, 72, 73));
+        let done =
+            run_concurrently(map, |_, writer| split_leaf_at(writer, 20), |_, writer| unmap(writer, 72, 73));
         assert_eq!(done, ((), Ok(true)));
     });
 }
 
 /// A reservation goes from such a leaf.
 #[test]
-fn a_reservation_goes_while_the_leaf_before_is_split() {
+fn a_reservation_is_removed_while_the_leaf_before_is_split() {
     model_bounded(1, || {
         let map = gaps_before_a_leaf_without();
         {
@@ -558,7 +567,7 @@ fn a_reservation_goes_while_the_leaf_before_is_split() {
             writer.replace(72, 82, &[Entry { value, ..entry(72, 82, 1) }]);
             writer.publish(None);
         }
-        beside(
+        run_concurrently(
             map,
             |_, writer| split_leaf_at(writer, 20),
             |_, writer| writer.remove_reservation(72, 82, None),
@@ -573,7 +582,7 @@ fn a_gap_is_found_while_leaves_change() {
         |_, writer| split_leaf_at(writer, 20),
         |_, writer| split_leaf_at(writer, 50),
         |_, writer| fill(writer, entry(18, 19, 9)).unwrap(),
-        |_, writer| assert_eq!(take_out(writer, 50, 51), Ok(true)),
+        |_, writer| assert_eq!(unmap(writer, 50, 51), Ok(true)),
     ];
     for change in changes {
         for direction in [Direction::TopDown, Direction::BottomUp] {

@@ -47,7 +47,7 @@ fn filled(size: u64) -> Arc<Map> {
 }
 
 /// Runs `read` beside `write`, and checks the map afterwards.
-fn beside(map: Arc<Map>, read: fn(&Map, &<LoomHost as Host>::RcuGuard), write: impl FnOnce(&Map)) {
+fn run_concurrently(map: Arc<Map>, read: fn(&Map, &<LoomHost as Host>::RcuGuard), write: impl FnOnce(&Map)) {
     let reader = {
         let map = map.clone();
         thread::spawn(move || {
@@ -81,9 +81,9 @@ fn value(map: &Map, rcu: &<LoomHost as Host>::RcuGuard, key: u64) -> Option<u64>
 }
 
 #[test]
-fn an_entry_appears_whole() {
+fn a_reader_never_sees_a_partial_entry() {
     model_bounded(BOUND, || {
-        beside(
+        run_concurrently(
             filled(0),
             |map, rcu| match map.lookup(rcu, 3) {
                 Lookup::Found(found) => assert_eq!(found, nth(0)),
@@ -95,9 +95,9 @@ fn an_entry_appears_whole() {
 }
 
 #[test]
-fn one_becomes_three_under_a_reader() {
+fn an_entry_is_split_into_three_under_a_reader() {
     model_bounded(BOUND, || {
-        beside(
+        run_concurrently(
             filled(2),
             |map, rcu| {
                 if let Some(value) = value(map, rcu, 4) {
@@ -112,7 +112,7 @@ fn one_becomes_three_under_a_reader() {
 #[test]
 fn the_root_splits_under_a_reader() {
     model_bounded(BOUND, || {
-        beside(
+        run_concurrently(
             filled(4),
             |map, rcu| {
                 if let Some(value) = value(map, rcu, 31) {
@@ -128,7 +128,7 @@ fn the_root_splits_under_a_reader() {
 fn a_leaf_splits_under_a_reader() {
     model_bounded(BOUND, || {
         // The left leaf is full.
-        beside(
+        run_concurrently(
             filled(5),
             |map, rcu| {
                 if let Some(value) = value(map, rcu, 25) {
@@ -141,9 +141,9 @@ fn a_leaf_splits_under_a_reader() {
 }
 
 #[test]
-fn leaves_merge_and_the_root_comes_down_under_a_reader() {
+fn leaves_merge_and_the_root_lowers_under_a_reader() {
     model_bounded(BOUND_OF_LONG, || {
-        beside(
+        run_concurrently(
             filled(5),
             |map, rcu| {
                 if let Some(value) = value(map, rcu, 42) {
@@ -160,7 +160,7 @@ fn leaves_merge_and_the_root_comes_down_under_a_reader() {
 fn a_range_of_several_leaves_is_replaced_under_a_reader() {
     model_bounded(BOUND_OF_LONG, || {
         let map = filled(9);
-        beside(
+        run_concurrently(
             map,
             |map, rcu| {
                 if let Some(value) = value(map, rcu, 45) {
@@ -174,9 +174,9 @@ fn a_range_of_several_leaves_is_replaced_under_a_reader() {
 
 /// A reader stands in the subtree that is cut off and freed.
 #[test]
-fn what_is_cut_off_is_not_freed_under_a_reader() {
+fn a_cut_subtree_is_not_freed_under_a_reader() {
     model_bounded(BOUND_OF_LONG, || {
-        beside(
+        run_concurrently(
             filled(9),
             |map, rcu| match map.lookup(rcu, 45) {
                 Lookup::Found(found) => assert_eq!(found, nth(4)),
@@ -194,7 +194,7 @@ fn what_is_cut_off_is_not_freed_under_a_reader() {
 #[test]
 fn the_next_entry_is_found_while_the_end_of_a_leaf_changes() {
     model_bounded(BOUND, || {
-        beside(
+        run_concurrently(
             filled(5),
             |map, rcu| match map.next(rcu, 28) {
                 Lookup::Found(found) => assert!(found == nth(3) || found == nth(4), "{found:?}"),
@@ -210,7 +210,7 @@ fn the_next_entry_is_found_while_the_end_of_a_leaf_changes() {
 #[test]
 fn a_map_is_cleared_under_a_reader() {
     model_bounded(BOUND, || {
-        beside(
+        run_concurrently(
             filled(5),
             |map, rcu| match map.lookup(rcu, 33) {
                 Lookup::Found(found) => assert_eq!(found, nth(3)),

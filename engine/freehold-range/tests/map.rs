@@ -18,7 +18,7 @@ fn a_new_map_is_a_hole_everywhere() {
 }
 
 #[test]
-fn the_last_addresses_can_be_mapped_and_the_very_last_never_is() {
+fn only_the_last_address_cannot_be_mapped() {
     let mut pair = Pair::<4>::new();
     pair.put(0, 4096, 1);
     pair.put(u64::MAX - 4096, u64::MAX, 2);
@@ -33,7 +33,7 @@ fn the_last_addresses_can_be_mapped_and_the_very_last_never_is() {
 }
 
 #[test]
-fn one_becomes_three_and_three_become_one() {
+fn an_entry_is_split_into_three_and_merged_again() {
     let mut pair = Pair::<15>::new();
     for page in 0..100 {
         pair.put(page * 10, page * 10 + 9, page + 1);
@@ -49,7 +49,7 @@ fn one_becomes_three_and_three_become_one() {
 /// C-36: a replacement over several nodes whose right edge ends exactly where a node does. All edges are
 /// tried on trees of every small size, grown upwards, downwards and from the middle.
 #[test]
-fn every_range_of_every_small_map() {
+fn every_range_of_every_small_map_is_replaced() {
     for size in 1..=22u64 {
         for order in [0, 1, 2] {
             for from in 0..size {
@@ -124,8 +124,8 @@ fn an_entry_across_the_end_of_several_nodes_is_refused() {
 }
 
 #[test]
-#[should_panic(expected = "without a reservation")]
-fn splitting_needs_a_reservation() {
+#[should_panic(expected = "without preallocated nodes")]
+fn splitting_needs_preallocated_nodes() {
     let map = RangeMap::<StdHost, 4>::new();
     // SAFETY: one thread.
     let mut writer = unsafe { map.exclusive_writer() };
@@ -136,7 +136,7 @@ fn splitting_needs_a_reservation() {
 
 /// Reservations for several replacements hold, whatever the replacements are.
 #[test]
-fn a_reservation_for_many_is_enough() {
+fn nodes_preallocated_for_many_replacements_suffice() {
     for many in 1..=12 {
         let map = RangeMap::<StdHost, 4>::new();
         // SAFETY: one thread.
@@ -266,7 +266,7 @@ fn gaps_in_every_small_layout() {
 
 /// Gaps that were filled are kept in mind until a search has come by, and no longer.
 #[test]
-fn a_search_in_vain_forgets_filled_gaps() {
+fn a_failing_search_corrects_overstated_gaps() {
     let mut pair = Pair::<4>::new();
     for at in 0..64 {
         pair.put(4 * at, 4 * at + 2, 1);

@@ -52,7 +52,7 @@ fn a_new_map_allocates_nothing_and_neither_does_a_small_one() {
 
 /// C-10: refusal at every ordinal.
 #[test]
-fn a_refused_reservation_changes_nothing() {
+fn a_failed_preallocation_changes_nothing() {
     for size in [0, 4, 5, 40, 200u64] {
         for replaces in [1, 2, 5] {
             refuse_each(size, replaces);
@@ -95,7 +95,7 @@ fn refuse_each(size: u64, replaces: usize) {
 
 /// A claim by a shared writer leaves nodes in store for the exclusive writer that comes after it.
 #[test]
-fn after_a_shared_change_the_exclusive_writer_needs_no_memory() {
+fn the_exclusive_writer_needs_no_memory_after_a_claim_writer() {
     type Writer<'a> = ClaimWriter<'a, StdHost, 4>;
     let changes: [fn(&Writer<'_>, u64); 3] = [
         |writer, last| writer.claim(last + 2, last + 3, false, true).unwrap(),

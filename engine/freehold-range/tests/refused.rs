@@ -110,7 +110,7 @@ fn entries_that_do_not_fit_change_nothing() {
 /// Without a reservation whatever is in store may be used up; the replacement that would need more changes
 /// nothing.
 #[test]
-fn a_replacement_without_a_reservation_changes_nothing() {
+fn a_replacement_without_preallocated_nodes_changes_nothing() {
     for size in [5, 9, 14] {
         for thin in 0..3 {
             for from in (1..size).step_by(2) {
@@ -142,7 +142,7 @@ fn unreserved(size: u64, thin: u64, start: u64, end: u64) {
 
 /// The root moves with the map, and whatever was remembered of it is forgotten.
 #[test]
-fn a_map_that_was_moved_works_on() {
+fn a_moved_map_works() {
     for size in [1, 4, 5, 60] {
         let mut pair = Box::new(Pair::<4>::of_size(size));
         for step in 0..size {
@@ -162,7 +162,7 @@ fn a_map_that_was_moved_works_on() {
 
 /// The margin of such a claim must not wrap to address 0.
 #[test]
-fn claim_up_to_the_last_address_finds_its_entries() {
+fn a_claim_up_to_the_last_address_finds_its_entries() {
     for touching in [false, true] {
         let mut pair = Pair::<4>::of_size(4);
         let last = entry(u64::MAX - 8, u64::MAX, 1);
@@ -177,7 +177,7 @@ fn claim_up_to_the_last_address_finds_its_entries() {
 }
 
 #[test]
-fn empty_entry_fills_no_hole() {
+fn an_empty_entry_is_rejected() {
     let mut pair = Pair::<4>::of_size(9);
     for (start, end) in [(205, 205), (206, 205), (u64::MAX, 0)] {
         let write_set = WriteSet::new();

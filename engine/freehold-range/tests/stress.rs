@@ -62,7 +62,7 @@ fn fixed(at: u64, value: u64) -> Entry {
 }
 
 #[test]
-fn readers_find_what_is_always_there() {
+fn readers_find_entries_that_are_never_removed() {
     let map = RangeMap::<StdHost, 4>::new();
     let done = AtomicBool::new(false);
     let found = AtomicU64::new(0);

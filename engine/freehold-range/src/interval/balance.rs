@@ -20,54 +20,54 @@ use super::{IntervalAdapter, IntervalTree};
 
 /// Whether the rank of a child, or of a missing one, is odd.
 #[inline(always)]
-fn is_odd(child: Option<Ptr>) -> bool {
-    child.is_none_or(|child| get(child).is_odd())
+fn is_rank_odd(child: Option<Ptr>) -> bool {
+    child.is_none_or(|child| get(child).is_rank_odd())
 }
 
 impl<A: IntervalAdapter> IntervalTree<A> {
     /// `at` was inserted as a leaf: until its rank lies below its parent's, the parent's rises, or a rotation
     /// ends it.
-    pub(super) fn rise(&mut self, mut at: Ptr) {
+    pub(super) fn rebalance_after_insert(&mut self, mut at: Ptr) {
         while let Some(above) = get(at).parent() {
             let (link, parent) = (get(at), get(above));
-            if link.is_odd() != parent.is_odd() {
+            if link.is_rank_odd() != parent.is_rank_odd() {
                 // One below.
                 return;
             }
             let is_left = parent.left.get() == Some(at);
             let (sibling, inner) =
                 if is_left { (&parent.right, &link.right) } else { (&parent.left, &link.left) };
-            if is_odd(sibling.get()) == parent.is_odd() {
+            if is_rank_odd(sibling.get()) == parent.is_rank_odd() {
                 // The sibling is two below: the parent goes down to it.
-                self.rotate_risen(at, above, inner.get());
+                self.rotate_after_insert(at, above, inner.get());
                 return;
             }
-            parent.flip();
+            parent.flip_rank();
             at = above;
         }
     }
 
     /// `at` has its parent's rank, and its sibling one two below. Its two children are one and two below it.
-    fn rotate_risen(&mut self, at: Ptr, above: Ptr, inner: Option<Ptr>) {
-        get(above).flip();
-        match inner.filter(|&inner| get(inner).is_odd() != get(at).is_odd()) {
+    fn rotate_after_insert(&mut self, at: Ptr, above: Ptr, inner: Option<Ptr>) {
+        get(above).flip_rank();
+        match inner.filter(|&inner| get(inner).is_rank_odd() != get(at).is_rank_odd()) {
             None => self.rotate_up(at),
             Some(inner) => {
                 self.rotate_up(inner);
                 self.rotate_up(inner);
-                get(inner).flip();
-                get(at).flip();
+                get(inner).flip_rank();
+                get(at).flip_rank();
             }
         }
     }
 
     /// What hangs below `above` where `child` hangs has lost a rank. Until that is no more than two below its
     /// parent's, the parent's falls, or a rotation ends it.
-    pub(super) fn fall(&mut self, mut above: Option<Ptr>, mut child: Option<Ptr>) {
+    pub(super) fn rebalance_after_remove(&mut self, mut above: Option<Ptr>, mut child: Option<Ptr>) {
         while let Some(at) = above {
             let parent = get(at);
             let (left, right) = (parent.left.get(), parent.right.get());
-            if is_odd(child) == parent.is_odd() {
+            if is_rank_odd(child) == parent.is_rank_odd() {
                 // Two below. That is well, unless it makes a leaf of rank 1.
                 if left.is_some() || right.is_some() {
                     return;
@@ -77,39 +77,39 @@ impl<A: IntervalAdapter> IntervalTree<A> {
                 let is_left = left == child;
                 let Some(sibling) = (if is_left { right } else { left }) else { return };
                 let link = get(sibling);
-                if link.is_odd() != parent.is_odd() {
+                if link.is_rank_odd() != parent.is_rank_odd() {
                     // One below.
                     let (inner, outer) = (link.left.get(), link.right.get());
                     let (inner, outer) = if is_left { (inner, outer) } else { (outer, inner) };
-                    if is_odd(inner) != link.is_odd() || is_odd(outer) != link.is_odd() {
-                        return self.rotate_fallen(at, sibling, inner, outer);
+                    if is_rank_odd(inner) != link.is_rank_odd() || is_rank_odd(outer) != link.is_rank_odd() {
+                        return self.rotate_after_remove(at, sibling, inner, outer);
                     }
-                    link.flip();
+                    link.flip_rank();
                 }
             }
-            parent.flip();
+            parent.flip_rank();
             (above, child) = (parent.parent(), Some(at));
         }
     }
 
     /// A child of `above` is three below it, the other, `sibling`, one; of whose children one at least is one
     /// below.
-    fn rotate_fallen(&mut self, above: Ptr, sibling: Ptr, inner: Option<Ptr>, outer: Option<Ptr>) {
+    fn rotate_after_remove(&mut self, above: Ptr, sibling: Ptr, inner: Option<Ptr>, outer: Option<Ptr>) {
         let (parent, link) = (get(above), get(sibling));
-        match inner.filter(|_| is_odd(outer) == link.is_odd()) {
+        match inner.filter(|_| is_rank_odd(outer) == link.is_rank_odd()) {
             None => {
                 self.rotate_up(sibling);
-                link.flip();
+                link.flip_rank();
                 // A leaf falls by two.
                 if parent.left.get().is_some() || parent.right.get().is_some() {
-                    parent.flip();
+                    parent.flip_rank();
                 }
             }
             Some(inner) => {
                 // It rises by two, and the parent falls by two.
                 self.rotate_up(inner);
                 self.rotate_up(inner);
-                link.flip();
+                link.flip_rank();
             }
         }
     }
@@ -131,6 +131,6 @@ impl<A: IntervalAdapter> IntervalTree<A> {
         self.relink(above, parent, Some(at));
         old.set_parent(Some(at));
         link.max.set(old.max.get());
-        old.max.set(old.max_of());
+        old.max.set(old.subtree_max());
     }
 }

@@ -31,7 +31,7 @@ fn check(at: Ptr, low: u64, high: u64) -> Shape {
     let link = get(at);
     let (first, last) = (link.first.get(), link.last.get());
     assert!(first <= last && low <= first && first <= high, "out of order: {first}..={last}");
-    assert_eq!(link.max.get(), link.max_of(), "the largest last is wrong at {first}..={last}");
+    assert_eq!(link.max.get(), link.subtree_max(), "the largest last is wrong at {first}..={last}");
     let shapes =
         [(link.left.get(), low, first), (link.right.get(), first, high)].map(|(child, low, high)| {
             let Some(child) = child else { return Shape { rank: -1, links: 0, depth: 0 } };
@@ -40,7 +40,7 @@ fn check(at: Ptr, low: u64, high: u64) -> Shape {
         });
     let [left, right] = &shapes;
     let above = left.rank.max(right.rank) + 1;
-    let rank = above + i32::from((above % 2 != 0) != link.is_odd());
+    let rank = above + i32::from((above % 2 != 0) != link.is_rank_odd());
     let leaf = left.links + right.links == 0;
     assert!(
         if leaf { rank == 0 } else { rank - left.rank.min(right.rank) <= 2 },

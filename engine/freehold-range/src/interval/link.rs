@@ -20,7 +20,8 @@ pub struct IntervalLink {
     pub(super) max: PlainCell<u64>,
 }
 
-const _: () = assert!(align_of::<IntervalLink>() > IntervalLink::ODD, "the lowest bit of an address is free");
+const _: () =
+    assert!(align_of::<IntervalLink>() > IntervalLink::RANK_IS_ODD, "the lowest bit of an address is free");
 
 // SAFETY: the fields are accessed only by methods of the tree, under the lock that guards it, or by the
 // object's owner while the link is in no tree.
@@ -35,7 +36,7 @@ impl Default for IntervalLink {
 }
 
 impl IntervalLink {
-    const ODD: usize = 1;
+    const RANK_IS_ODD: usize = 1;
 
     /// A link that is in no tree.
     pub const fn new() -> Self {
@@ -51,25 +52,25 @@ impl IntervalLink {
 
     #[inline(always)]
     pub(super) fn parent(&self) -> Option<Ptr> {
-        NonNull::new(self.parent.get().map_addr(|addr| addr & !Self::ODD))
+        NonNull::new(self.parent.get().map_addr(|addr| addr & !Self::RANK_IS_ODD))
     }
 
     #[inline(always)]
     pub(super) fn set_parent(&self, parent: Option<Ptr>) {
-        let odd = self.parent.get().addr() & Self::ODD;
+        let odd = self.parent.get().addr() & Self::RANK_IS_ODD;
         self.parent.set(parent.map_or(null_mut(), NonNull::as_ptr).map_addr(|addr| addr | odd));
     }
 
     /// Whether its rank is odd.
     #[inline(always)]
-    pub(super) fn is_odd(&self) -> bool {
-        self.parent.get().addr() & Self::ODD != 0
+    pub(super) fn is_rank_odd(&self) -> bool {
+        self.parent.get().addr() & Self::RANK_IS_ODD != 0
     }
 
     /// Adds one to its rank, or takes one away.
     #[inline(always)]
-    pub(super) fn flip(&self) {
-        self.parent.set(self.parent.get().map_addr(|addr| addr ^ Self::ODD));
+    pub(super) fn flip_rank(&self) {
+        self.parent.set(self.parent.get().map_addr(|addr| addr ^ Self::RANK_IS_ODD));
     }
 
     pub(super) fn is_linked(&self) -> bool {
@@ -77,7 +78,7 @@ impl IntervalLink {
     }
 
     /// As a leaf without a parent, of rank 0.
-    pub(super) fn fill(&self, first: u64, last: u64) {
+    pub(super) fn link(&self, first: u64, last: u64) {
         assert!(!self.is_linked(), "the object is in a tree already");
         assert!(first <= last, "an interval that ends before it begins");
         self.parent.set(null_mut());
@@ -89,7 +90,7 @@ impl IntervalLink {
     }
 
     /// In no tree.
-    pub(super) fn empty(&self) {
+    pub(super) fn unlink(&self) {
         self.parent.set(null_mut());
         self.first.set(1);
         self.last.set(0);
@@ -103,7 +104,7 @@ impl IntervalLink {
         self.max.set(other.max.get());
     }
 
-    pub(super) fn max_of(&self) -> u64 {
+    pub(super) fn subtree_max(&self) -> u64 {
         let below = |link: Option<Ptr>| link.map_or(0, |link| get(link).max.get());
         self.last.get().max(below(self.left.get())).max(below(self.right.get()))
     }

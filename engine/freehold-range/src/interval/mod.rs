@@ -85,7 +85,7 @@ impl<A: IntervalAdapter> IntervalTree<A> {
     /// # Safety
     ///
     /// The object is valid, and no other tree that may hold it changes meanwhile.
-    pub unsafe fn holds(&self, object: NonNull<A::Object>) -> bool {
+    pub unsafe fn contains(&self, object: NonNull<A::Object>) -> bool {
         get(A::link(object)).is_linked()
     }
 
@@ -100,7 +100,7 @@ impl<A: IntervalAdapter> IntervalTree<A> {
     /// If the object is in a tree already, or if `first > last`.
     pub unsafe fn insert(&mut self, object: NonNull<A::Object>, first: u64, last: u64) {
         let new = A::link(object);
-        get(new).fill(first, last);
+        get(new).link(first, last);
         let Some(mut at) = self.root.get() else {
             self.root.set(Some(new));
             return;
@@ -118,7 +118,7 @@ impl<A: IntervalAdapter> IntervalTree<A> {
             }
         }
         get(new).set_parent(Some(at));
-        self.rise(new);
+        self.rebalance_after_insert(new);
     }
 
     /// Inserts an object with the same keys as `sibling`, immediately behind it.
@@ -134,7 +134,7 @@ impl<A: IntervalAdapter> IntervalTree<A> {
         let (old, new) = (A::link(sibling), A::link(object));
         assert!(get(old).is_linked(), "the sibling is in no tree");
         let last = get(old).last.get();
-        get(new).fill(get(old).first.get(), last);
+        get(new).link(get(old).first.get(), last);
         // The place behind `old`: its right child, or the leftmost below that.
         let mut at = old;
         let mut side = &get(at).right;
@@ -149,7 +149,7 @@ impl<A: IntervalAdapter> IntervalTree<A> {
             link.max.set(last);
             above = link.parent();
         }
-        self.rise(new);
+        self.rebalance_after_insert(new);
     }
 
     /// Removes an object.
@@ -167,16 +167,16 @@ impl<A: IntervalAdapter> IntervalTree<A> {
         assert!(link.is_linked(), "the object is in no tree");
         let (left, right) = (link.left.get(), link.right.get());
         let (parent, child) = match (left, right) {
-            (Some(_), Some(right)) => self.put_next_in_place(old, right),
+            (Some(_), Some(right)) => self.replace_by_successor(old, right),
             _ => {
                 let child = left.or(right);
                 self.relink(link.parent(), old, child);
                 (link.parent(), child)
             }
         };
-        self.renew(parent);
-        self.fall(parent, child);
-        link.empty();
+        self.update_max(parent);
+        self.rebalance_after_remove(parent, child);
+        link.unlink();
     }
 
     /// Gives an object other keys. It stays where it is if the order allows that; else it comes behind those
@@ -197,14 +197,14 @@ impl<A: IntervalAdapter> IntervalTree<A> {
         let old = link.first.get();
         let stays = first == old
             || if first < old {
-                search::before(at).is_none_or(|before| get(before).first.get() <= first)
+                search::predecessor(at).is_none_or(|before| get(before).first.get() <= first)
             } else {
-                search::behind(at).is_none_or(|behind| first < get(behind).first.get())
+                search::successor(at).is_none_or(|behind| first < get(behind).first.get())
             };
         if stays {
             link.first.set(first);
             link.last.set(last);
-            self.renew(Some(at));
+            self.update_max(Some(at));
         } else {
             // SAFETY: the caller's promises.
             unsafe {
@@ -216,7 +216,7 @@ impl<A: IntervalAdapter> IntervalTree<A> {
 
     /// Takes the link behind `old`, which is at or below its right child, out of its place and puts it in
     /// that of `old`. Returns where a link went missing, and the child that has come there.
-    fn put_next_in_place(&mut self, old: Ptr, right: Ptr) -> (Option<Ptr>, Option<Ptr>) {
+    fn replace_by_successor(&mut self, old: Ptr, right: Ptr) -> (Option<Ptr>, Option<Ptr>) {
         let mut next = right;
         while let Some(left) = get(next).left.get() {
             next = left;
@@ -232,16 +232,16 @@ impl<A: IntervalAdapter> IntervalTree<A> {
         }
         if parent != Some(next) {
             // Up to its new place they have lost the one, from there on the other.
-            self.renew(parent);
+            self.update_max(parent);
         }
-        self.renew(Some(next));
+        self.update_max(Some(next));
         (parent, child)
     }
 
     /// Corrects the largest ends at `at` and above, of which those below are right.
-    fn renew(&self, mut at: Option<Ptr>) {
+    fn update_max(&self, mut at: Option<Ptr>) {
         while let Some(link) = at.map(get) {
-            let max = link.max_of();
+            let max = link.subtree_max();
             if link.max.replace(max) == max {
                 return;
             }

@@ -18,7 +18,12 @@ pub struct Overlapping<'t, A: IntervalAdapter> {
 impl<A: IntervalAdapter> Overlapping<'_, A> {
     pub(super) fn new(root: Option<Ptr>, first: u64, last: u64) -> Self {
         let root = root.filter(|&root| get(root).max.get() >= first);
-        Self { next: root.and_then(|root| leftmost(root, first, last)), first, last, tree: PhantomData }
+        Self {
+            next: root.and_then(|root| first_overlapping(root, first, last)),
+            first,
+            last,
+            tree: PhantomData,
+        }
     }
 }
 
@@ -27,14 +32,14 @@ impl<A: IntervalAdapter> Iterator for Overlapping<'_, A> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let found = self.next?;
-        self.next = following(found, self.first, self.last);
+        self.next = next_overlapping(found, self.first, self.last);
         Some(A::object(found))
     }
 }
 
 /// The first link at or below `at` that meets `first..=last`, given that something there ends at or behind
 /// `first`.
-fn leftmost(mut at: Ptr, first: u64, last: u64) -> Option<Ptr> {
+fn first_overlapping(mut at: Ptr, first: u64, last: u64) -> Option<Ptr> {
     let reaches = |side: &PlainCell<Option<Ptr>>| side.get().filter(|&below| get(below).max.get() >= first);
     // The leftmost link that ends at or behind `first` is the answer, or else it begins behind `last`, and so
     // does everything on its right.
@@ -53,10 +58,10 @@ fn leftmost(mut at: Ptr, first: u64, last: u64) -> Option<Ptr> {
 }
 
 /// The next link behind `at` that meets `first..=last`.
-fn following(mut at: Ptr, first: u64, last: u64) -> Option<Ptr> {
+fn next_overlapping(mut at: Ptr, first: u64, last: u64) -> Option<Ptr> {
     loop {
         if let Some(right) = get(at).right.get().filter(|&right| get(right).max.get() >= first) {
-            return leftmost(right, first, last);
+            return first_overlapping(right, first, last);
         }
         // Up, until we come from the left.
         loop {
@@ -76,18 +81,18 @@ fn following(mut at: Ptr, first: u64, last: u64) -> Option<Ptr> {
 }
 
 /// The link before `at` in the tree's order.
-pub(super) fn before(at: Ptr) -> Option<Ptr> {
-    beside(at, |link| &link.left, |link| &link.right)
+pub(super) fn predecessor(at: Ptr) -> Option<Ptr> {
+    neighbour(at, |link| &link.left, |link| &link.right)
 }
 
 /// The link behind `at` in the tree's order.
-pub(super) fn behind(at: Ptr) -> Option<Ptr> {
-    beside(at, |link| &link.right, |link| &link.left)
+pub(super) fn successor(at: Ptr) -> Option<Ptr> {
+    neighbour(at, |link| &link.right, |link| &link.left)
 }
 
 /// The next link on one side.
 #[inline(always)]
-fn beside(
+fn neighbour(
     mut at: Ptr,
     towards: impl Fn(&IntervalLink) -> &PlainCell<Option<Ptr>>,
     away: impl Fn(&IntervalLink) -> &PlainCell<Option<Ptr>>,

@@ -164,7 +164,7 @@ fn claim_hole_and_publish(stage: &mut Stage<'_>, range: (u64, u64), variant: usi
 }
 
 #[test]
-fn unclaimed_holes_are_filled() {
+fn unclaimed_entries_are_inserted_into_holes() {
     cases(|shape, range, number| shape.act(|stage| insert_unclaimed(stage, range, number % 2 == 0)));
 }
 
@@ -185,7 +185,7 @@ fn insert_unclaimed(stage: &mut Stage<'_>, range: (u64, u64), joins: bool) {
 }
 
 #[test]
-fn holes_are_claimed_beside_an_entry() {
+fn holes_are_claimed_in_addition_to_an_entry() {
     cases(|shape, range, number| {
         let own = number % stage::ENTRIES;
         shape.act(|stage| claim_beside(stage, own, range, number / stage::ENTRIES % 3));
@@ -253,7 +253,7 @@ fn reservations_are_removed() {
 }
 
 #[test]
-fn the_owner_of_a_claim_learns_that_it_was_wanted() {
+fn the_owner_of_a_claim_learns_that_it_has_waiters() {
     cases(|shape, range, number| {
         shape.act(|stage| {
             let refused = match number % 2 {

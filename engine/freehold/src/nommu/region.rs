@@ -161,7 +161,7 @@ impl<P: Platform> RegionUse<P> {
         let regions = self.regions.clone();
         let mut all = regions.edit();
         // SAFETY: the region is live, and in this tree if in any.
-        if unsafe { all.holds(self.region) } {
+        if unsafe { all.contains(self.region) } {
             // SAFETY: it was just seen to be there.
             unsafe { all.remove(self.region) };
         }
@@ -195,7 +195,7 @@ impl<P: Platform> Drop for RegionUse<P> {
             return;
         }
         // SAFETY: the region is live, and in this tree if in any.
-        if unsafe { all.holds(self.region) } {
+        if unsafe { all.contains(self.region) } {
             if let Some((mapping, _)) = self.file_pages() {
                 let mut of_file = mapping.regions.edit();
                 // SAFETY: `link` enters a region into both trees under one hold of the outer lock.

@@ -180,7 +180,7 @@ impl<P: Platform, W: RmapKind> RmapReadGuard<'_, P, W> {
     /// Whether a VMA, which is linked with no other tree of this kind, is in it.
     pub fn holds(&self, vma: &W::Node<P>) -> bool {
         // SAFETY: the VMA is live, and in this tree or in none, as the caller says.
-        unsafe { self.tree.holds(NonNull::from(vma)) }
+        unsafe { self.tree.contains(NonNull::from(vma)) }
     }
 
     /// Verifies the tree.
@@ -288,6 +288,6 @@ impl<P: Platform, W: RmapKind> RmapWriteGuard<'_, P, W> {
     pub fn holds(&self, vma: &W::Node<P>) -> bool {
         // SAFETY: the VMA is live; a VMA is linked only where it belongs, so no other tree of this kind holds
         // it.
-        unsafe { self.tree.holds(NonNull::from(vma)) }
+        unsafe { self.tree.contains(NonNull::from(vma)) }
     }
 }
