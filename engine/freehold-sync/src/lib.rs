@@ -78,7 +78,7 @@ pub mod word_lock;
 pub use allocator_api2::alloc::AllocError;
 pub use host::{Host, Interrupted, Killed, RcuHead, check_killed};
 pub use mmap_lock::{
-    FaultLock, MmapLock, MmapRangeGuard, MmapReadGuard, MmapWriteGuard, MmapWriter, Speculation,
+    FaultLock, MmapLock, MmapRangeWriteGuard, MmapReadGuard, MmapWriteGuard, MmapWriteProof, Speculation,
 };
 pub use mutex::{Mutex, MutexGuard};
 pub use percpu::{Counter, PerCpu};

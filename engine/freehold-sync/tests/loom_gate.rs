@@ -5,7 +5,7 @@
 use freehold_sync::atomic::{AtomicU32, Ordering::Relaxed};
 use freehold_sync::counted::Counted;
 use freehold_sync::testing::{LoomHost, model, model_bounded};
-use freehold_sync::{MmapLock, MmapRangeGuard, ReaderSlots};
+use freehold_sync::{MmapLock, MmapRangeWriteGuard, ReaderSlots};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
@@ -52,7 +52,7 @@ impl Space {
     }
 
     fn change(&self, thing: usize) {
-        let _guard = self.lock.write_range();
+        let _guard = self.lock.enter_range_writer();
         self.add(thing);
     }
 
@@ -115,7 +115,7 @@ fn two_range_writers_beside_the_writer() {
 fn a_range_writer_beside_two_readers() {
     model_bounded(2, || {
         let space = Space::new();
-        drop(space.lock.write_range());
+        drop(space.lock.enter_range_writer());
         let reader = spawn(&space, |space| {
             let _guard = space.lock.read();
             assert!(space.sum() <= 1);
@@ -157,7 +157,7 @@ fn a_range_writer_beside_one_who_tries() {
 fn a_writer_is_killed_that_waits_for_a_range_writer() {
     model(|| {
         let space = Space::new();
-        let inside: MmapRangeGuard<'_, LoomHost> = space.lock.write_range();
+        let inside: MmapRangeWriteGuard<'_, LoomHost> = space.lock.enter_range_writer();
         let killed = spawn(&space, |space| {
             LoomHost::current_task().kill();
             assert!(space.lock.write_killable().is_err(), "a range writer is inside");
@@ -171,14 +171,14 @@ fn a_writer_is_killed_that_waits_for_a_range_writer() {
     });
 }
 
-/// A range writer may be killed while a holder of the lock has shut the gate.
+/// A range writer may be killed while a holder of the lock has closed the gate.
 #[test]
 fn a_range_writer_is_killed_at_the_gate() {
     model_bounded(3, || {
         let space = Space::new();
         let other = spawn(&space, |space| {
             LoomHost::current_task().kill();
-            if let Ok(_guard) = space.lock.write_range_killable() {
+            if let Ok(_guard) = space.lock.enter_range_writer_killable() {
                 space.add(0);
             }
         });
@@ -194,7 +194,7 @@ fn a_speculation_never_spans_a_range_writer() {
     model_bounded(3, || {
         let space = Space::new();
         let writer = spawn(&space, |space| {
-            let guard = space.lock.write_range();
+            let guard = space.lock.enter_range_writer();
             space.change_words();
             drop(guard);
             drop(space.lock.write());
@@ -211,9 +211,9 @@ fn a_speculation_never_spans_a_range_writer() {
 fn a_speculation_never_spans_a_second_range_writer() {
     model_bounded(2, || {
         let space = Space::new();
-        let opener = spawn(&space, |space| drop(space.lock.write_range()));
+        let opener = spawn(&space, |space| drop(space.lock.enter_range_writer()));
         let writer = spawn(&space, |space| {
-            let _guard = space.lock.write_range();
+            let _guard = space.lock.enter_range_writer();
             space.change_words();
         });
         space.speculate();

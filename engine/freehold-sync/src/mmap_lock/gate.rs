@@ -1,4 +1,5 @@
-//! How changes of an address space run beside each other: the gate of an mmap lock, and [`MmapRangeGuard`].
+//! How changes of an address space run beside each other: the gate of an mmap lock, and
+//! [`MmapRangeWriteGuard`].
 //!
 //! # What it promises
 //!
@@ -16,21 +17,21 @@
 //!
 //! | gate | its number | who decides | leaves it by |
 //! | --- | --- | --- | --- |
-//! | open | even | the gate: range writers enter by it alone | shut by a task that has got the mmap lock for writing: makes the number odd, waits for the range writers inside |
-//! | shut | odd | the mmap lock alone, as if there were no range writers | opened by a range writer that has got the mmap lock for writing: makes the number even, enters, lets go of the lock |
+//! | open | even | the gate: range writers enter by it alone | closed by a task that has got the mmap lock for writing: makes the number odd, waits for the range writers inside |
+//! | closed | odd | the mmap lock alone, as if there were no range writers | opened by a range writer that has got the mmap lock for writing: makes the number even, enters, lets go of the lock |
 //!
 //! The gate stays as it was left: a space that is changed by one kind of writer alone never pays for the
 //! other. Both steps are made with the mmap lock held for writing, so nobody makes the other one meanwhile.
-//! A task that wants the lock for *reading* and finds the gate open takes it for writing, shuts the gate, and
-//! downgrades: then readers beside it find the gate shut.
+//! A task that wants the lock for *reading* and finds the gate open takes it for writing, closes the gate, and
+//! downgrades: then readers beside it find the gate closed.
 //!
-//! So a holder of the mmap lock always has a shut gate and nobody inside. A range writer inside came by an
-//! open gate, and a holder of the lock who shuts it waits for it.
+//! So a holder of the mmap lock always has a closed gate and nobody inside. A range writer inside came by an
+//! open gate, and a holder of the lock who closes it waits for it.
 //!
 //! # Which access pairs with which
 //!
 //! As for a VMA. Entering acquires what the last holder did, by the number that it left even, or by the mmap
-//! lock where the range writer opens the gate itself. Shutting acquires what range writers did before they
+//! lock where the range writer opens the gate itself. Closing acquires what range writers did before they
 //! left.
 
 use super::{MmapLock, MmapWriteGuard, WriteSection};
@@ -52,8 +53,8 @@ pub(super) struct Gate {
 
 impl Gate {
     const_unless_loom! {
-        /// Shut, nobody inside.
-        pub fn shut() -> Self {
+        /// Closed, nobody inside.
+        pub fn closed() -> Self {
             Gate { count: CachePadded::new(VmaCount::attached()), seq: VmaSeq::locked() }
         }
     }
@@ -71,23 +72,23 @@ impl Gate {
 /// use freehold_sync::{MmapLock, testing::StdHost};
 ///
 /// let lock = MmapLock::<StdHost>::new();
-/// let one = lock.write_range();
+/// let one = lock.enter_range_writer();
 /// std::thread::scope(|scope| {
-///     scope.spawn(|| drop(lock.write_range()));
+///     scope.spawn(|| drop(lock.enter_range_writer()));
 /// });
 /// assert!(lock.try_read().is_none() && lock.try_write().is_none());
 /// drop(one);
 /// assert!(lock.try_write().is_some());
 /// ```
 #[must_use = "the right is given up when the guard is dropped"]
-pub struct MmapRangeGuard<'a, H: Host> {
+pub struct MmapRangeWriteGuard<'a, H: Host> {
     lock: &'a MmapLock<H>,
     place: ReaderPlace<'a>,
     /// Not `Send`: the task's record of held locks is its own.
     task: PhantomData<*const ()>,
 }
 
-impl<'a, H: Host> MmapRangeGuard<'a, H> {
+impl<'a, H: Host> MmapRangeWriteGuard<'a, H> {
     /// The lock.
     #[inline]
     pub fn lock(&self) -> &'a MmapLock<H> {
@@ -95,7 +96,7 @@ impl<'a, H: Host> MmapRangeGuard<'a, H> {
     }
 }
 
-impl<H: Host> Drop for MmapRangeGuard<'_, H> {
+impl<H: Host> Drop for MmapRangeWriteGuard<'_, H> {
     #[inline]
     fn drop(&mut self) {
         rank::released::<H>(Rank::Mmap);
@@ -105,19 +106,19 @@ impl<H: Host> Drop for MmapRangeGuard<'_, H> {
 
 /// A proof for [`VmaLock`] that its caller has the right to change VMAs: all of them, or those that it has
 /// claimed.
-pub trait MmapWriter<H: Host> {
+pub trait MmapWriteProof<H: Host> {
     /// The lock of their address space.
     fn lock(&self) -> &MmapLock<H>;
 }
 
-impl<H: Host> MmapWriter<H> for MmapWriteGuard<'_, H> {
+impl<H: Host> MmapWriteProof<H> for MmapWriteGuard<'_, H> {
     #[inline]
     fn lock(&self) -> &MmapLock<H> {
         self.section.lock
     }
 }
 
-impl<H: Host> MmapWriter<H> for MmapRangeGuard<'_, H> {
+impl<H: Host> MmapWriteProof<H> for MmapRangeWriteGuard<'_, H> {
     #[inline]
     fn lock(&self) -> &MmapLock<H> {
         self.lock
@@ -130,12 +131,12 @@ impl<H: Host> MmapLock<H> {
     /// # Panics
     /// As [`read`](Self::read).
     #[inline]
-    pub fn write_range(&self) -> MmapRangeGuard<'_, H> {
-        let Ok(guard) = self.write_range_by(|| Ok::<_, Infallible>(self.sem.write()));
+    pub fn enter_range_writer(&self) -> MmapRangeWriteGuard<'_, H> {
+        let Ok(guard) = self.enter_range_writer_by(|| Ok::<_, Infallible>(self.sem.write()));
         guard
     }
 
-    /// As [`write_range`](Self::write_range), unless a fatal signal ends the wait.
+    /// As [`enter_range_writer`](Self::enter_range_writer), unless a fatal signal ends the wait.
     ///
     /// # Errors
     /// [`Killed`]; nothing was acquired.
@@ -143,95 +144,95 @@ impl<H: Host> MmapLock<H> {
     /// # Panics
     /// As [`read`](Self::read).
     #[inline]
-    pub fn write_range_killable(&self) -> Result<MmapRangeGuard<'_, H>, Killed> {
-        self.write_range_by(|| self.sem.write_killable())
+    pub fn enter_range_writer_killable(&self) -> Result<MmapRangeWriteGuard<'_, H>, Killed> {
+        self.enter_range_writer_by(|| self.sem.write_killable())
     }
 
-    /// Becomes the writer, if the gate is shut and nobody has the lock: where changes do not meet, they need
+    /// Becomes the writer, if the gate is closed and nobody has the lock: where changes do not meet, they need
     /// neither claims nor a gate. A later change that finds the lock taken opens the gate.
     ///
     /// # Panics
     /// As [`read`](Self::read).
     #[inline(always)]
-    pub fn try_write_alone(&self) -> Option<MmapWriteGuard<'_, H>> {
+    pub fn try_write_exclusive(&self) -> Option<MmapWriteGuard<'_, H>> {
         rank::will_wait::<H>(Rank::Mmap);
-        if !self.gate_is_shut() {
+        if !self.gate_is_closed() {
             return None;
         }
         let sem = self.sem.try_write()?;
         // Now it stays as it is.
-        self.gate_is_shut().then(|| self.writer(sem))
+        self.gate_is_closed().then(|| self.writer(sem))
     }
 
     /// Whether range writers may be inside: a hint.
     #[inline]
-    pub fn is_open(&self) -> bool {
-        !self.gate_is_shut()
+    pub fn admits_range_writers(&self) -> bool {
+        !self.gate_is_closed()
     }
 
     /// Enters by the gate, or with its turn at the lock, which `lock` waits for.
     #[inline(always)]
-    fn write_range_by<'a, E>(
+    fn enter_range_writer_by<'a, E>(
         &'a self,
         lock: impl Fn() -> Result<RwSemWriteGuard<'a, H>, E>,
-    ) -> Result<MmapRangeGuard<'a, H>, E> {
+    ) -> Result<MmapRangeWriteGuard<'a, H>, E> {
         rank::will_wait::<H>(Rank::Mmap);
         loop {
-            if let Some(guard) = self.enter() {
+            if let Some(guard) = self.try_enter() {
                 return Ok(guard);
             }
-            if let Some(guard) = self.open(&lock()?) {
+            if let Some(guard) = self.open_and_enter(&lock()?) {
                 return Ok(guard);
             }
             H::relax();
         }
     }
 
-    /// Enters by the gate. None: it is shut, or as many are inside as can be counted.
+    /// Enters by the gate. None: it is closed, or as many are inside as can be counted.
     #[inline]
-    fn enter(&self) -> Option<MmapRangeGuard<'_, H>> {
+    fn try_enter(&self) -> Option<MmapRangeWriteGuard<'_, H>> {
         let place = self.gate.lock().enter_unlocked(self.vma_locking()).ok()?;
         rank::acquired::<H>(Rank::Mmap);
         // Pairs with the fence in `Speculation::valid`: a reader that sees a change sees the number that the
         // gate was opened with, or a later one.
         fence(Ordering::Release);
-        Some(MmapRangeGuard { lock: self, place, task: PhantomData })
+        Some(MmapRangeWriteGuard { lock: self, place, task: PhantomData })
     }
 
-    /// Opens the gate, if it is shut, and enters.
+    /// Opens the gate, if it is closed, and enters.
     #[cold]
-    fn open(&self, _: &RwSemWriteGuard<'_, H>) -> Option<MmapRangeGuard<'_, H>> {
-        if self.gate_is_shut() {
+    fn open_and_enter(&self, _: &RwSemWriteGuard<'_, H>) -> Option<MmapRangeWriteGuard<'_, H>> {
+        if self.gate_is_closed() {
             // A reader that begins to speculate after this section finds the gate open.
             let _section = WriteSection::begin(self);
             self.gate.lock().unlock_write();
         }
-        self.enter()
+        self.try_enter()
     }
 
-    /// Whether it is shut, and stays so as long as the caller holds the mmap lock; without that a hint.
+    /// Whether it is closed, and stays so as long as the caller holds the mmap lock; without that a hint.
     #[inline]
-    pub(super) fn gate_is_shut(&self) -> bool {
+    pub(super) fn gate_is_closed(&self) -> bool {
         self.gate.lock().is_locked()
     }
 }
 
 impl<H: Host> MmapWriteGuard<'_, H> {
-    /// Shuts the gate, and waits for the range writers inside.
+    /// Closes the gate, and waits for the range writers inside.
     #[cold]
-    pub(super) fn shut(&self) {
+    pub(super) fn close_gate(&self) {
         self.lock().gate.lock().write_with(self.lock().vma_locking());
     }
 
-    /// As [`shut`](Self::shut), unless a fatal signal ends the wait.
+    /// As [`close_gate`](Self::close_gate), unless a fatal signal ends the wait.
     #[cold]
-    pub(super) fn shut_killable(&self) -> Result<(), Killed> {
+    pub(super) fn close_gate_killable(&self) -> Result<(), Killed> {
         self.lock().gate.lock().write_killable_with(self.lock().vma_locking()).map(drop)
     }
 
-    /// Shuts the gate if nobody is inside. Returns whether it is shut.
+    /// Closes the gate if nobody is inside. Returns whether it is closed.
     #[cold]
-    pub(super) fn try_shut(&self) -> bool {
+    pub(super) fn try_close_gate(&self) -> bool {
         self.lock().gate.lock().try_write_with(self.lock().vma_locking())
     }
 }

@@ -23,7 +23,7 @@
 mod gate;
 
 pub use crate::vma_lock::FaultLock;
-pub use gate::{MmapRangeGuard, MmapWriter};
+pub use gate::{MmapRangeWriteGuard, MmapWriteProof};
 
 use crate::atomic::{AtomicU32, Ordering, const_unless_loom, fence};
 use crate::counted::Counted;
@@ -135,19 +135,19 @@ impl<H: Host> MmapLock<H> {
     const_unless_loom! {
         /// A free lock.
         pub fn new() -> Self {
-            MmapLock { sem: RwSem::new(Rank::Mmap), read: ReadByFaults::new(0), gate: Gate::shut() }
+            MmapLock { sem: RwSem::new(Rank::Mmap), read: ReadByFaults::new(0), gate: Gate::closed() }
         }
 
         /// A free lock that keeps statistics of its use.
         pub fn with_stats(stats: Counted<LockStats<H>>) -> Self {
-            MmapLock { sem: RwSem::with_stats(Rank::Mmap, stats), read: ReadByFaults::new(0), gate: Gate::shut() }
+            MmapLock { sem: RwSem::with_stats(Rank::Mmap, stats), read: ReadByFaults::new(0), gate: Gate::closed() }
         }
 
         /// A free lock whose sequence number starts at `seq`, for tests of what happens when it wraps.
         ///
         /// An odd number is rounded down.
         pub fn with_seq(seq: u32) -> Self {
-            MmapLock { sem: RwSem::new(Rank::Mmap), read: ReadByFaults::new(seq & !1), gate: Gate::shut() }
+            MmapLock { sem: RwSem::new(Rank::Mmap), read: ReadByFaults::new(seq & !1), gate: Gate::closed() }
         }
     }
 
@@ -232,7 +232,7 @@ impl<H: Host> MmapLock<H> {
     /// As [`read`](Self::read).
     #[inline]
     pub fn write(&self) -> MmapWriteGuard<'_, H> {
-        self.only_writer(self.sem.write())
+        self.exclusive_writer(self.sem.write())
     }
 
     /// Takes the lock of a child's space in fork, with the parent's lock held for writing. Nobody else can
@@ -242,7 +242,7 @@ impl<H: Host> MmapLock<H> {
     /// With debug assertions, when the task holds a lock of an inner rank than [`Rank::Mmap`].
     #[inline]
     pub fn write_nested(&self) -> MmapWriteGuard<'_, H> {
-        self.only_writer(self.sem.write_at(Rank::MmapNested))
+        self.exclusive_writer(self.sem.write_at(Rank::MmapNested))
     }
 
     /// Takes the lock for writing, unless a fatal signal ends the wait.
@@ -256,8 +256,8 @@ impl<H: Host> MmapLock<H> {
     #[inline(always)]
     pub fn write_killable(&self) -> Result<MmapWriteGuard<'_, H>, Killed> {
         let guard = self.writer(self.sem.write_killable()?);
-        if !self.gate_is_shut() {
-            guard.shut_killable()?;
+        if !self.gate_is_closed() {
+            guard.close_gate_killable()?;
         }
         Ok(guard)
     }
@@ -266,7 +266,7 @@ impl<H: Host> MmapLock<H> {
     #[inline]
     pub fn try_write(&self) -> Option<MmapWriteGuard<'_, H>> {
         let guard = self.writer(self.sem.try_write()?);
-        (self.gate_is_shut() || guard.try_shut()).then_some(guard)
+        (self.gate_is_closed() || guard.try_close_gate()).then_some(guard)
     }
 
     /// Whether somebody waits for the lock; a hint.
@@ -297,21 +297,21 @@ impl<H: Host> MmapLock<H> {
     pub fn speculate(&self) -> Option<Speculation> {
         let seq = self.seq();
         // After the number: a section of the same number in which the gate was opened is seen.
-        (seq.is_multiple_of(2) && self.gate_is_shut()).then_some(Speculation { seq })
+        (seq.is_multiple_of(2) && self.gate_is_closed()).then_some(Speculation { seq })
     }
 
-    /// The guard of a reader, if the gate is shut. Else the lock is let go of: it takes a writer to shut it.
+    /// The guard of a reader, if the gate is closed. Else the lock is let go of: it takes a writer to close it.
     #[inline]
     fn reader<'a>(&'a self, sem: RwSemReadGuard<'a, H>) -> Option<MmapReadGuard<'a, H>> {
-        self.gate_is_shut().then_some(MmapReadGuard { lock: self, _sem: sem })
+        self.gate_is_closed().then_some(MmapReadGuard { lock: self, _sem: sem })
     }
 
-    /// The guard of a writer that has shut the gate, whatever signals arrive.
+    /// The guard of a writer that has closed the gate, whatever signals arrive.
     #[inline]
-    fn only_writer<'a>(&'a self, sem: RwSemWriteGuard<'a, H>) -> MmapWriteGuard<'a, H> {
+    fn exclusive_writer<'a>(&'a self, sem: RwSemWriteGuard<'a, H>) -> MmapWriteGuard<'a, H> {
         let guard = self.writer(sem);
-        if !self.gate_is_shut() {
-            guard.shut();
+        if !self.gate_is_closed() {
+            guard.close_gate();
         }
         guard
     }

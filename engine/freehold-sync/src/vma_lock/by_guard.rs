@@ -2,7 +2,7 @@
 
 use super::{ReadFail, ReaderPlace, VmaLock};
 use crate::host::{Host, Killed};
-use crate::mmap_lock::{MmapLock, MmapRangeGuard, MmapReadGuard, MmapWriter};
+use crate::mmap_lock::{MmapLock, MmapRangeWriteGuard, MmapReadGuard, MmapWriteProof};
 
 impl VmaLock<'_> {
     /// Locks the VMA for reading, without any other lock and without waiting.
@@ -41,7 +41,7 @@ impl VmaLock<'_> {
     #[inline]
     pub fn read_claimed<'l, H: Host>(
         self,
-        guard: &MmapRangeGuard<'l, H>,
+        guard: &MmapRangeWriteGuard<'l, H>,
     ) -> Result<ReaderPlace<'l>, ReadFail> {
         debug_assert!(!self.is_locked(), "a VMA that is locked for writing is locked for reading");
         self.read_with(guard.lock().vma_locking())
@@ -53,7 +53,7 @@ impl VmaLock<'_> {
     /// # Panics
     /// With debug assertions, when the task holds a VMA's read lock or a lock of an inner rank.
     #[inline]
-    pub fn write<H: Host>(self, guard: &impl MmapWriter<H>) -> bool {
+    pub fn write<H: Host>(self, guard: &impl MmapWriteProof<H>) -> bool {
         self.write_with(guard.lock().vma_locking())
     }
 
@@ -65,13 +65,13 @@ impl VmaLock<'_> {
     /// # Panics
     /// As [`write`](Self::write).
     #[inline]
-    pub fn write_killable<H: Host>(self, guard: &impl MmapWriter<H>) -> Result<bool, Killed> {
+    pub fn write_killable<H: Host>(self, guard: &impl MmapWriteProof<H>) -> Result<bool, Killed> {
         self.write_killable_with(guard.lock().vma_locking())
     }
 
     /// Whether the holder of the guard has locked this VMA for writing.
     #[inline]
-    pub fn is_write_locked<H: Host>(self, _: &impl MmapWriter<H>) -> bool {
+    pub fn is_write_locked<H: Host>(self, _: &impl MmapWriteProof<H>) -> bool {
         self.is_locked()
     }
 
@@ -83,7 +83,7 @@ impl VmaLock<'_> {
     /// # Panics
     /// With debug assertions, when it is attached.
     #[inline]
-    pub fn attach<H: Host>(self, guard: &impl MmapWriter<H>) -> bool {
+    pub fn attach<H: Host>(self, guard: &impl MmapWriteProof<H>) -> bool {
         self.attach_with(guard.lock().vma_locking())
     }
 
@@ -93,7 +93,7 @@ impl VmaLock<'_> {
     /// # Panics
     /// With debug assertions, when it is detached or not write-locked.
     #[inline]
-    pub fn detach<H: Host>(self, guard: &impl MmapWriter<H>) {
+    pub fn detach<H: Host>(self, guard: &impl MmapWriteProof<H>) {
         self.detach_with(guard.lock().vma_locking());
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! | step | by | holds afterwards |
 //! | --- | --- | --- |
-//! | enter the gate | `MmapLock::write_range` | the right not to meet the writer, or readers of the whole |
+//! | enter the gate | `MmapLock::enter_range_writer` | the right not to meet the writer, or readers of the whole |
 //! | reserve | `Counters::reserve` | what may be added to sizes that have limits |
 //! | claim | `ClaimWriter::claim`, `claim_hole` | the VMAs of a range and those that touch it; or a hole |
 //! | change | the operation | write-locked VMAs; a write set of what the tree is to hold |
@@ -31,7 +31,7 @@ use core::cell::Cell;
 use freehold_pagetable::{Format, Level, VaRange};
 use freehold_range::{ClaimError, ClaimWriter, Entry, WriteSet};
 use freehold_sync::{
-    Killed, MmapRangeGuard, Rank,
+    Killed, MmapRangeWriteGuard, Rank,
     atomic::Ordering::{Acquire, Release},
     rank,
 };
@@ -69,7 +69,7 @@ pub(crate) struct RangeWriter<'s, P: Platform> {
     pub(super) map: ClaimWriter<'s, P>,
     pub(crate) room: &'s RangeWriterState,
     /// Dropped last: it leaves the gate.
-    pub(super) gate: MmapRangeGuard<'s, P>,
+    pub(super) gate: MmapRangeWriteGuard<'s, P>,
 }
 
 impl<P: Platform> RangeWriter<'_, P> {
@@ -159,7 +159,7 @@ impl<P: Platform> AddressSpace<P> {
     ) -> Result<R, Killed> {
         // As `try_write_exclusive`, but the guard stays where it is made.
         if self.locking.write != Write::RangesOnly
-            && let Some(lock) = self.mmap_lock.try_write_alone()
+            && let Some(lock) = self.mmap_lock.try_write_exclusive()
         {
             let guard = self.writer(lock);
             if range.is_empty() || guard.clear_for_write(range) {
@@ -276,7 +276,8 @@ impl<P: Platform> AddressSpace<P> {
     /// Whether they do now: a hint.
     #[inline]
     pub(crate) fn has_range_writers(&self) -> bool {
-        self.supports_range_writers() && (self.mmap_lock.is_open() || self.locking.write == Write::RangesOnly)
+        self.supports_range_writers()
+            && (self.mmap_lock.admits_range_writers() || self.locking.write == Write::RangesOnly)
     }
 
     /// Becomes the exclusive writer for a change of `range`, if changes do not run side by side now, and
@@ -287,7 +288,7 @@ impl<P: Platform> AddressSpace<P> {
         if self.locking.write == Write::RangesOnly {
             return None;
         }
-        let guard = self.writer(self.mmap_lock.try_write_alone()?);
+        let guard = self.writer(self.mmap_lock.try_write_exclusive()?);
         let free = range.is_empty() || guard.clear_for_write(range);
         free.then_some(guard)
     }
@@ -339,7 +340,7 @@ impl<P: Platform> AddressSpace<P> {
         room: &'s RangeWriterState,
         needs: impl Fn() -> LimitDemand,
     ) -> Result<Option<WriteGuard<'s, P>>, Killed> {
-        let gate = self.mmap_lock.write_range_killable()?;
+        let gate = self.mmap_lock.enter_range_writer_killable()?;
         if self.counters.reserve(&room.reserved, &needs(), |size| self.limit_of(size)).is_err() {
             return Ok(None);
         }
@@ -360,7 +361,7 @@ impl<P: Platform> AddressSpace<P> {
     /// Ends a closing reservation as a range writer: takes it out of the tree, and with it the tables at
     /// its edges that nobody else needs by now. `counted`: it began as the exclusive writer's.
     pub(super) fn end_closing_as_range_writer(&self, span: UserRange, counted: bool) {
-        let _inside = self.mmap_lock.write_range();
+        let _inside = self.mmap_lock.enter_range_writer();
         let write_set = WriteSet::new();
         // SAFETY: within the gate there are claim writers only.
         let map = unsafe { self.tree.claim_writer(&write_set) };

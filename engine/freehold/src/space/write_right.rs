@@ -6,7 +6,7 @@ use super::range_writer::RangeWriter;
 use crate::{UserRange, error::NoMemory, platform::Platform};
 use core::cell::RefCell;
 use freehold_range::{Entry, ExclusiveWriter, GapRequest};
-use freehold_sync::{MmapLock, MmapWriteGuard, MmapWriter};
+use freehold_sync::{MmapLock, MmapWriteGuard, MmapWriteProof};
 
 /// How the set of VMAs may be changed.
 pub(crate) enum WriteRight<'s, P: Platform> {
@@ -16,7 +16,7 @@ pub(crate) enum WriteRight<'s, P: Platform> {
     Range(RangeWriter<'s, P>),
 }
 
-impl<P: Platform> MmapWriter<P> for WriteRight<'_, P> {
+impl<P: Platform> MmapWriteProof<P> for WriteRight<'_, P> {
     #[inline(always)]
     fn lock(&self) -> &MmapLock<P> {
         match self {

@@ -4,7 +4,7 @@
 use super::Vma;
 use crate::platform::Platform;
 use core::{cell::Cell, marker::PhantomData, ptr::null};
-use freehold_sync::{Killed, MmapWriter, atomic::PlainCell};
+use freehold_sync::{Killed, MmapWriteProof, atomic::PlainCell};
 
 /// A list of write-locked VMAs, linked through themselves; the last to be locked is the first. Dropping it
 /// unlocks them.
@@ -38,14 +38,14 @@ impl<P: Platform> LockedVmas<'_, P> {
 
     /// Locks a VMA for writing, if it is not locked yet: waits for its readers.
     #[inline]
-    pub fn lock(&self, vma: &Vma<P>, guard: &impl MmapWriter<P>) {
+    pub fn lock(&self, vma: &Vma<P>, guard: &impl MmapWriteProof<P>) {
         if vma.lock().write::<P>(guard) {
             self.push(vma);
         }
     }
 
     /// As [`lock`](Self::lock), unless a fatal signal arrives first.
-    pub fn lock_killable(&self, vma: &Vma<P>, guard: &impl MmapWriter<P>) -> Result<(), Killed> {
+    pub fn lock_killable(&self, vma: &Vma<P>, guard: &impl MmapWriteProof<P>) -> Result<(), Killed> {
         if vma.lock().write_killable::<P>(guard)? {
             self.push(vma);
         }
@@ -54,28 +54,28 @@ impl<P: Platform> LockedVmas<'_, P> {
 
     /// Attaches a detached VMA that nobody can find yet, not locked.
     #[inline]
-    pub fn attach_unlocked(vma: &Vma<P>, guard: &impl MmapWriter<P>) {
+    pub fn attach_unlocked(vma: &Vma<P>, guard: &impl MmapWriteProof<P>) {
         vma.lock().attach::<P>(guard);
         vma.lock().unlock_write();
     }
 
     /// Undoes [`attach_unlocked`](Self::attach_unlocked), while nobody can have found it.
     #[cold]
-    pub fn detach_unfound(vma: &Vma<P>, guard: &impl MmapWriter<P>) {
+    pub fn detach_unfound(vma: &Vma<P>, guard: &impl MmapWriteProof<P>) {
         vma.lock().write::<P>(guard);
         vma.lock().detach::<P>(guard);
     }
 
     /// Attaches a detached VMA, locked.
     #[inline]
-    pub fn attach(&self, vma: &Vma<P>, guard: &impl MmapWriter<P>) {
+    pub fn attach(&self, vma: &Vma<P>, guard: &impl MmapWriteProof<P>) {
         if vma.lock().attach::<P>(guard) {
             self.push(vma);
         }
     }
 
     /// Detaches a VMA, which it has locked; waits for readers that are about to notice.
-    pub fn detach(&self, vma: &Vma<P>, guard: &impl MmapWriter<P>) {
+    pub fn detach(&self, vma: &Vma<P>, guard: &impl MmapWriteProof<P>) {
         self.take_out(vma);
         vma.lock().detach::<P>(guard);
     }

@@ -284,7 +284,7 @@ fn exec_and_exit() {
     row("exec", ATOMIC, set_up, |_, process| process.clear());
 }
 
-/// With changes side by side: for holders of the mmap lock all is as ever while pages go. The watcher shuts
+/// With changes side by side: for holders of the mmap lock all is as ever while pages go. The watcher closes
 /// the gate for others, who then take the lock to open it; so holds are not counted here.
 #[test]
 fn side_by_side() {
