@@ -67,20 +67,20 @@ pub const CHECKED: bool = cfg!(any(loom, shuttle));
 /// How often a task that finds the lock taken looks again before it queues. That takes about as long as going
 /// to sleep and being woken, and several times as long as most writers hold the lock. The checkers queue at
 /// once.
-pub(crate) const PAUSES: u32 = if CHECKED { 0 } else { 200 };
+pub(crate) const SPINS_BEFORE_QUEUEING: u32 = if CHECKED { 0 } else { 200 };
 /// How often a writer that finds a reader/writer lock taken looks again before it queues. It looks seldom:
 /// each look takes the lock's line away from the holder, which may have several turns between two, and a few
 /// dozen in all.
-pub(crate) const LOOKS: u32 = if CHECKED { 0 } else { 6 };
+pub(crate) const WRITER_SPINS: u32 = if CHECKED { 0 } else { 6 };
 /// Calls of `Host::relax` between two such looks.
-pub(crate) const APART: u32 = 64;
+pub(crate) const WRITER_SPIN_INTERVAL: u32 = 64;
 /// How often a waiter looks again before it goes to sleep. That takes about as long as going to sleep and
 /// being woken, so a wait costs at most about twice what the better of the two would.
-pub(crate) const SPINS: u32 = if CHECKED { 1 } else { 400 };
+pub(crate) const SPINS_BEFORE_SLEEP: u32 = if CHECKED { 1 } else { 400 };
 /// Longest pause between two looks at a spin lock, in `Host::relax` calls.
 pub(crate) const MAX_BACKOFF: u32 = if CHECKED { 1 } else { 64 };
 /// Wake-ups in vain after which a waiting writer keeps new writers out.
-pub(crate) const PATIENCE: u32 = if CHECKED { 1 } else { 4 };
+pub(crate) const MAX_FAILED_WAKEUPS: u32 = if CHECKED { 1 } else { 4 };
 /// Largest value of a VMA's count that a reader may bring about: 1 for being attached, and the readers. Half
 /// of what there is room for, because readers from the slots, at most one for each CPU, are added regardless.
 pub(crate) const VMA_COUNT_LIMIT: u32 = if CHECKED { 3 } else { (1 << 28) - 1 };
@@ -91,7 +91,7 @@ pub(crate) const VMA_COUNT_LIMIT: u32 = if CHECKED { 3 } else { (1 << 28) - 1 };
 /// `AcqRel` and knows total order by fences alone, so there it is one. What ships, without it, is checked by
 /// `axioms`.
 #[inline(always)]
-pub(crate) fn between_crosswise() {
+pub(crate) fn store_buffering_fence() {
     #[cfg(loom)]
     fence(Ordering::SeqCst);
 }

@@ -3,7 +3,7 @@
 //! Both counts have the size of an address, so there are more numbers than references that lie in memory. A
 //! count near the end has references that were forgotten, which can never be given back. From half of the
 //! range on a count stays up, and the object is never freed. References that are counted from zero up
-//! ([`Weak::upgrade`], [`Counted::try_hold`]) are refused there.
+//! ([`Weak::upgrade`], [`Counted::get_unless_zero`]) are refused there.
 #![expect(unsafe_code, reason = "a reference count decides when the object is freed")]
 
 use crate::atomic::{AtomicUsize, Ordering, fence};
@@ -20,7 +20,7 @@ pub trait Shared {
 }
 
 /// A count that has come so far is put up to [`SATURATED`].
-const MOST: usize = usize::MAX / 2;
+const MAX_REFS: usize = usize::MAX / 2;
 /// So far above what may still be given back, and so far below the end, that it comes to neither.
 const SATURATED: usize = usize::MAX / 4 * 3;
 
@@ -62,14 +62,14 @@ impl<T: Shared> Counted<T> {
     }
 
     /// Whether two references point to the same object.
-    pub fn same(a: &Self, b: &Self) -> bool {
+    pub fn ptr_eq(a: &Self, b: &Self) -> bool {
         a.inner == b.inner
     }
 
     /// Where the object lies.
     pub fn as_ptr(this: &Self) -> *const T {
-        // SAFETY: the type's invariant; no reference is made, so that `try_hold` may find the count around
-        // the object.
+        // SAFETY: the type's invariant; no reference is made, so that `get_unless_zero` may find the count
+        // around the object.
         unsafe { (&raw const (*this.inner.as_ptr()).value).cast() }
     }
 
@@ -109,7 +109,7 @@ impl<T: Shared> Counted<T> {
     /// The pointer came from `into_raw` for this type, and is given back once.
     pub unsafe fn from_raw(object: NonNull<T>) -> Self {
         // SAFETY: the reference that was handed over keeps the object.
-        Counted { inner: unsafe { Self::around(object) } }
+        Counted { inner: unsafe { Self::inner_of(object) } }
     }
 
     /// The `Inner` of an object.
@@ -118,7 +118,7 @@ impl<T: Shared> Counted<T> {
     ///
     /// The object lies in one, whose memory is still there; the pointer may access all of it, as one from
     /// [`as_ptr`](Self::as_ptr).
-    unsafe fn around(object: NonNull<T>) -> NonNull<Inner<T>> {
+    unsafe fn inner_of(object: NonNull<T>) -> NonNull<Inner<T>> {
         // SAFETY: stays inside the `Inner`.
         unsafe { object.byte_sub(core::mem::offset_of!(Inner<T>, value)).cast() }
     }
@@ -130,9 +130,9 @@ impl<T: Shared> Counted<T> {
     ///
     /// The pointer came from [`as_ptr`](Self::as_ptr), and the object's [`end`](Shared::end) has not
     /// returned.
-    pub unsafe fn try_hold(object: NonNull<T>) -> Option<Self> {
+    pub unsafe fn get_unless_zero(object: NonNull<T>) -> Option<Self> {
         // SAFETY: the `Inner` is freed only after `end`.
-        let inner = unsafe { Self::around(object) };
+        let inner = unsafe { Self::inner_of(object) };
         // SAFETY: as above.
         let refs = unsafe { &(*inner.as_ptr()).refs };
         raise(refs).then(|| Counted { inner })
@@ -171,7 +171,7 @@ impl<T: Shared> Drop for Counted<T> {
 #[inline]
 fn add(count: &AtomicUsize) {
     // Relaxed: what the object is, its locks say.
-    if count.fetch_add(1, Ordering::Relaxed) >= MOST {
+    if count.fetch_add(1, Ordering::Relaxed) >= MAX_REFS {
         saturate(count);
     }
 }
@@ -186,7 +186,7 @@ fn saturate(count: &AtomicUsize) {
 /// Adds one to a count that is neither zero nor near its end.
 fn raise(refs: &AtomicUsize) -> bool {
     let mut seen = refs.load(Ordering::Relaxed);
-    while seen != 0 && seen < MOST {
+    while seen != 0 && seen < MAX_REFS {
         // Relaxed: what the object is, its locks say.
         match refs.compare_exchange_weak(seen, seen + 1, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => return true,

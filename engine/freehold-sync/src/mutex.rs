@@ -12,7 +12,7 @@
 //! forgotten. One that comes in between may take it before the task that was woken, as long as that is on its
 //! way; no order is promised. A task looks for a while before it sleeps, as with the reader/writer lock.
 
-use crate::atomic::{AtomicU32, Ordering, PAUSES, const_unless_loom};
+use crate::atomic::{AtomicU32, Ordering, SPINS_BEFORE_QUEUEING, const_unless_loom};
 use crate::host::Host;
 use crate::rank::{self, HeldRank, Rank};
 use crate::stats::{Hold, LockStats, Mode};
@@ -21,7 +21,7 @@ use core::marker::PhantomData;
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
-const WANTED: u32 = 2;
+const CONTENDED: u32 = 2;
 
 /// A lock that one task has at a time, and that guards what its owner says it guards. Four bytes.
 pub struct Mutex {
@@ -55,11 +55,11 @@ impl Mutex {
     pub fn lock<'a, H: Host>(&'a self, rank: Rank, stats: Option<&'a LockStats<H>>) -> MutexGuard<'a, H> {
         rank::will_wait::<H>(rank);
         let begun = Hold::begin(stats);
-        let at_once = self.take();
-        if !at_once && !self.is_taken_soon::<H>() {
+        let at_once = self.try_take();
+        if !at_once && !self.spin_for_lock::<H>() {
             // Acquire: see the module.
-            while self.word.swap(WANTED, Ordering::Acquire) != FREE {
-                H::wait(&self.word, WANTED);
+            while self.word.swap(CONTENDED, Ordering::Acquire) != FREE {
+                H::wait(&self.word, CONTENDED);
             }
         }
         self.guard(rank, stats, begun, !at_once)
@@ -72,18 +72,18 @@ impl Mutex {
         stats: Option<&'a LockStats<H>>,
     ) -> Option<MutexGuard<'a, H>> {
         let begun = Hold::begin(stats);
-        self.take().then(|| self.guard(rank, stats, begun, false))
+        self.try_take().then(|| self.guard(rank, stats, begun, false))
     }
 
-    fn take(&self) -> bool {
+    fn try_take(&self) -> bool {
         // Acquire: see the module. Relaxed on failure: nothing was got.
         self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    fn is_taken_soon<H: Host>(&self) -> bool {
-        for _ in 0..PAUSES {
+    fn spin_for_lock<H: Host>(&self) -> bool {
+        for _ in 0..SPINS_BEFORE_QUEUEING {
             // Relaxed: a hint.
-            if self.word.load(Ordering::Relaxed) == FREE && self.take() {
+            if self.word.load(Ordering::Relaxed) == FREE && self.try_take() {
                 return true;
             }
             H::relax();
@@ -122,7 +122,7 @@ impl<H: Host> Drop for MutexGuard<'_, H> {
         self.rank.released::<H>();
         let ended = self.hold.end(self.stats);
         // Release: see the module.
-        if self.mutex.word.swap(FREE, Ordering::Release) == WANTED {
+        if self.mutex.word.swap(FREE, Ordering::Release) == CONTENDED {
             H::wake_one(&self.mutex.word);
         }
         ended.record(self.stats, Mode::Write);

@@ -30,7 +30,7 @@ pub(crate) struct Slot(AtomicUsize);
 
 const FREE: usize = 0;
 /// No address of a VMA's count.
-const BESIDE: usize = 1;
+const EXTERNAL: usize = 1;
 
 impl<H: Host> ReaderSlots<H> {
     /// A free slot for each CPU.
@@ -67,17 +67,17 @@ impl Slot {
             Slot(AtomicUsize::new(FREE))
         }
 
-        /// No CPU's: it stands for the lock beside a VMA, and keeps its value.
-        pub fn beside() -> Self {
-            Slot(AtomicUsize::new(BESIDE))
+        /// No CPU's: it stands for the external rwsem of a VMA, and keeps its value.
+        pub fn external() -> Self {
+            Slot(AtomicUsize::new(EXTERNAL))
         }
     }
 
     /// Whether it is the one made so.
     #[inline]
-    pub(crate) fn is_beside(&self) -> bool {
+    pub(crate) fn is_external(&self) -> bool {
         // Relaxed: fixed, and no other slot ever has this value.
-        self.0.load(Ordering::Relaxed) == BESIDE
+        self.0.load(Ordering::Relaxed) == EXTERNAL
     }
 
     /// Takes a reader of `vma` out. False: none stands here, because it was counted or has left.

@@ -59,7 +59,7 @@ impl RawSpin {
         rank::will_wait::<H>(rank);
         // First: a task with the lock must not be preempted by one that spins for it.
         H::spin_enter(rank);
-        if !self.take() {
+        if !self.try_take() {
             self.lock_slow::<H>();
         }
         self.guard(rank)
@@ -69,7 +69,7 @@ impl RawSpin {
     #[inline]
     pub fn try_lock<H: Host>(&self, rank: Rank) -> Option<RawSpinGuard<'_, H>> {
         H::spin_enter(rank);
-        if self.take() {
+        if self.try_take() {
             return Some(self.guard(rank));
         }
         H::spin_exit(rank);
@@ -83,7 +83,7 @@ impl RawSpin {
     }
 
     #[inline]
-    fn take(&self) -> bool {
+    fn try_take(&self) -> bool {
         // Acquire: pairs with the release in the guard's drop. Relaxed on failure: nothing was got.
         self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
@@ -99,7 +99,7 @@ impl RawSpin {
                 }
                 pause = (pause * 2).min(MAX_BACKOFF);
             }
-            if self.take() {
+            if self.try_take() {
                 return;
             }
         }

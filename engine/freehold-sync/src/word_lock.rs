@@ -19,7 +19,7 @@ use core::marker::PhantomData;
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
-const WANTED: u32 = 2;
+const CONTENDED: u32 = 2;
 
 /// A lock that guards what its owner says it guards. Four bytes; all zero is unlocked.
 #[repr(transparent)]
@@ -54,8 +54,8 @@ impl WordLock {
         rank::will_wait::<H>(rank);
         // Acquire: see the module. Relaxed on failure: the word is looked at again.
         if self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            while self.word.swap(WANTED, Ordering::Acquire) != FREE {
-                H::wait(&self.word, WANTED);
+            while self.word.swap(CONTENDED, Ordering::Acquire) != FREE {
+                H::wait(&self.word, CONTENDED);
             }
         }
         rank::acquired::<H>(rank);
@@ -106,13 +106,14 @@ impl WordLock {
         while seen != FREE {
             if seen == HELD {
                 // Relaxed: only the sleep depends on it.
-                let wanted = self.word.compare_exchange(HELD, WANTED, Ordering::Relaxed, Ordering::Acquire);
-                if let Err(now) = wanted {
+                let contended =
+                    self.word.compare_exchange(HELD, CONTENDED, Ordering::Relaxed, Ordering::Acquire);
+                if let Err(now) = contended {
                     seen = now;
                     continue;
                 }
             }
-            sleep(&self.word, WANTED)?;
+            sleep(&self.word, CONTENDED)?;
             seen = self.word.load(Ordering::Acquire);
             if seen == HELD {
                 break;
@@ -122,8 +123,8 @@ impl WordLock {
     }
 
     /// The holder's last step. Returns whether tasks may sleep that it has to wake.
-    fn free(&self) -> bool {
-        self.word.swap(FREE, Ordering::Release) == WANTED
+    fn release(&self) -> bool {
+        self.word.swap(FREE, Ordering::Release) == CONTENDED
     }
 
     /// Whether somebody holds it at this moment.
@@ -152,14 +153,14 @@ impl<'a, H: Host> WordGuard<'a, H> {
         let WordGuard { lock, rank, .. } = self;
         core::mem::forget(self);
         rank::released_quietly::<H>(rank);
-        lock.free().then(|| Sleepers { lock, host: PhantomData })
+        lock.release().then(|| Sleepers { lock, host: PhantomData })
     }
 }
 
 impl<H: Host> Drop for WordGuard<'_, H> {
     fn drop(&mut self) {
         rank::released::<H>(self.rank);
-        if self.lock.free() {
+        if self.lock.release() {
             H::wake_all(&self.lock.word);
         }
     }

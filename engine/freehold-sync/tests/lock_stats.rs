@@ -59,7 +59,7 @@ unsafe impl Host for Clocked {
 
 /// One test, because it has the clock to itself.
 #[test]
-fn every_mode_is_recorded_apart() {
+fn each_mode_is_recorded_separately() {
     let lock = MmapLock::<Clocked>::with_stats(Counted::try_new(LockStats::try_new().unwrap()).unwrap());
     let snapshot = || lock.stats().unwrap().snapshot();
 

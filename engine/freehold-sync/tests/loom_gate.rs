@@ -83,7 +83,7 @@ fn spawn(space: &Arc<Space>, f: impl FnOnce(&Space) + 'static) -> thread::JoinHa
 }
 
 #[test]
-fn a_range_writer_beside_the_writer() {
+fn a_range_writer_and_the_writer() {
     model_bounded(3, || {
         let space = Space::new();
         let other = spawn(&space, |space| {
@@ -98,7 +98,7 @@ fn a_range_writer_beside_the_writer() {
 }
 
 #[test]
-fn two_range_writers_beside_the_writer() {
+fn two_range_writers_and_the_writer() {
     for space in [Space::new, Space::per_cpu] {
         model_bounded(2, move || {
             let space = space();
@@ -112,7 +112,7 @@ fn two_range_writers_beside_the_writer() {
 }
 
 #[test]
-fn a_range_writer_beside_two_readers() {
+fn a_range_writer_and_two_readers() {
     model_bounded(2, || {
         let space = Space::new();
         drop(space.lock.enter_range_writer());
@@ -131,7 +131,7 @@ fn a_range_writer_beside_two_readers() {
 
 /// Trying never waits, and is not given what a range writer has.
 #[test]
-fn a_range_writer_beside_one_who_tries() {
+fn a_range_writer_and_an_attempt() {
     for space in [Space::new, Space::per_cpu] {
         model_bounded(3, move || {
             let space = space();

@@ -27,7 +27,10 @@ impl Shared {
     }
 
     fn gathering(writers: u32) -> Arc<Self> {
-        Arc::new(Shared { lock: RwSem::new(Rank::Mmap).gathering(writers), data: UnsafeCell::new(0) })
+        Arc::new(Shared {
+            lock: RwSem::new(Rank::Mmap).with_passing_writers(writers),
+            data: UnsafeCell::new(0),
+        })
     }
 
     fn get(&self) -> u32 {
@@ -203,7 +206,7 @@ fn three_writers() {
 
 /// Readers that queue behind a waiting writer, so that both kinds of waiters are there at a release.
 #[test]
-fn a_crowd_behind_a_downgrade() {
+fn many_readers_behind_a_downgrade() {
     model_bounded(2, || {
         let shared = Shared::new();
         let guard = shared.lock.write();

@@ -92,7 +92,7 @@ fn three_spinners() {
 }
 
 #[test]
-fn sleepers_by_one_word_are_woken() {
+fn sleepers_on_one_word_are_woken() {
     fn add(slept: &Guarded<WordLock>) -> u32 {
         let _held = slept.lock.lock::<LoomHost>(Rank::Folio);
         slept.value.add()
@@ -105,7 +105,7 @@ fn sleepers_by_one_word_are_woken() {
 
 /// Each release wakes one, and that one's release the next.
 #[test]
-fn a_mutex_excludes_orders_and_forgets_no_sleeper() {
+fn a_mutex_excludes_and_orders_and_wakes_each_sleeper() {
     fn add(queued: &Guarded<Mutex>) -> u32 {
         let _held = queued.lock.lock::<LoomHost>(Rank::IMmap, None);
         queued.value.add()
@@ -124,7 +124,7 @@ fn a_mutex_excludes_orders_and_forgets_no_sleeper() {
 
 /// A task that waits without wanting the lock sees what its holder did.
 #[test]
-fn a_wait_ends_with_the_hold_it_met() {
+fn a_wait_ends_when_the_present_holder_releases() {
     model(|| {
         let slept = Arc::new(Guarded { lock: WordLock::new(), value: Watched::new() });
         let flag = Arc::new(AtomicU32::new(0));
@@ -217,7 +217,7 @@ struct Object {
 }
 
 #[test]
-fn the_stand_in_waits_for_readers() {
+fn the_test_grace_period_waits_for_readers() {
     use freehold_sync::atomic::{AtomicPtr, Ordering};
     use std::ptr::{NonNull, null_mut};
 

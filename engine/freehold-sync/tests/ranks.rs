@@ -105,7 +105,7 @@ fn writing_a_vma_under_a_reverse_mapping() {
 
 /// Trying waits for nobody, so it needs no order; what it got counts.
 #[test]
-fn trying_is_free() {
+fn trying_needs_no_order() {
     let lock = MmapLock::<StdHost>::new();
     let (count, seq) = attached(&lock);
     let vma = VmaLock { count: &count, seq: &seq };

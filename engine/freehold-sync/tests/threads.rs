@@ -221,7 +221,7 @@ impl Vma {
 }
 
 #[test]
-fn vma_readers_beside_a_writer_that_detaches_and_attaches() {
+fn vma_readers_and_a_writer_that_detaches_and_attaches() {
     let slots = Counted::try_new(ReaderSlots::try_new().unwrap()).unwrap();
     let lock = MmapLock::<StdHost>::new().with_slots(slots);
     let vma = Vma::new();
@@ -275,7 +275,7 @@ fn vma_readers_beside_a_writer_that_detaches_and_attaches() {
 
 /// Hazard C-22 (h): a fatal signal while the writer waits for a reader; afterwards readers get in again.
 #[test]
-fn c22_a_killed_vma_writer_takes_its_bar_away() {
+fn c22_a_killed_vma_writer_admits_readers_again() {
     let lock = MmapLock::<StdHost>::new();
     let vma = Vma::new();
     let guard = lock.write();
@@ -323,7 +323,7 @@ fn spin_locks_exclude() {
 }
 
 #[test]
-fn the_words_are_as_small_as_promised() {
+fn lock_words_have_the_promised_sizes() {
     assert_eq!(size_of::<RawSpin>(), 4);
     assert_eq!(size_of::<VmaCount>(), 16);
     assert_eq!(size_of::<VmaSeq>(), 4);

@@ -229,7 +229,7 @@ fn process_madvise(frame: &mut Frame) -> Answer {
     let pid = open.file.process().ok_or(Errno::EBADF)?;
     process::find(pid).ok_or(Errno::ESRCH)?;
     let space = space_of(pid.into())?;
-    let own = Counted::same(&space, current().space());
+    let own = Counted::ptr_eq(&space, current().space());
     let advice = match Advice::from_raw(advice as u32) {
         Ok(advice) => advice,
         // Of nothing, Linux takes any advice.

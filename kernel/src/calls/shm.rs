@@ -117,7 +117,7 @@ fn shmdt(frame: &mut Frame) -> Answer {
     if let Some(segment) = segment {
         let pid = current().process().pid;
         let mut all = ALL.lock();
-        if let Some(shm) = all.values_mut().find(|shm| Counted::same(&shm.memory, &segment)) {
+        if let Some(shm) = all.values_mut().find(|shm| Counted::ptr_eq(&shm.memory, &segment)) {
             shm.times[1] = seconds();
             shm.pids[1] = pid;
         }

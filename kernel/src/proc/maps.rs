@@ -29,7 +29,7 @@ fn file_of(file: &file::File<Machine>) -> (u64, String) {
     }
     let found = tree::lookup(&tree::root(), name.as_bytes(), true).ok();
     match found {
-        Some(node) if node.mapping().is_some_and(|own| Counted::same(own, file.mapping())) => {
+        Some(node) if node.mapping().is_some_and(|own| Counted::ptr_eq(own, file.mapping())) => {
             (node.inode, name.into())
         }
         Some(node) if matches!(node.kind, tree::Kind::Device(_)) => (node.inode, name.into()),

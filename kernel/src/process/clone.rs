@@ -210,7 +210,7 @@ fn wait_for_vfork(child: &Arc<Process>) {
     let space = current().space().clone();
     let shares = || {
         let other = child.space.lock();
-        other.as_ref().is_some_and(|other| freehold::counted::Counted::same(other, &space))
+        other.as_ref().is_some_and(|other| freehold::counted::Counted::ptr_eq(other, &space))
     };
     while shares() && !current().is_killed() {
         let waiting = crate::sched::wait::enqueue(child.vfork_key(), u32::MAX);

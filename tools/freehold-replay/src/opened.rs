@@ -213,7 +213,7 @@ impl World {
             for line in process.maps(0) {
                 let vma = process.find_vma(line.start);
                 let file = vma.as_ref().and_then(|vma| vma.object().file());
-                let same = file.is_some_and(|file| Counted::same(file.mapping(), mapping));
+                let same = file.is_some_and(|file| Counted::ptr_eq(file.mapping(), mapping));
                 drop(vma);
                 if same {
                     each(&image, line.start..line.end);

@@ -183,7 +183,7 @@ impl Mapped {
                 let same = vma
                     .object()
                     .file()
-                    .is_some_and(|file| Counted::same(file.mapping(), self.file.mapping()));
+                    .is_some_and(|file| Counted::ptr_eq(file.mapping(), self.file.mapping()));
                 let index = (at / PAGE).wrapping_sub(self.vma.start).wrapping_add(self.shape.index);
                 same && vma.pgoff_of(at).get() == index
             })

@@ -6,7 +6,7 @@ use std::string::String;
 use std::vec::Vec;
 
 /// Most events of an execution, the initial values included: a row of a relation is a `u64`.
-pub(super) const MOST: usize = 64;
+pub(super) const MAX_EVENTS: usize = 64;
 
 /// What a thread is about to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,7 +122,7 @@ impl Graph {
                 written: op.initial,
             });
         }
-        assert!(base.events.len() < MOST, "a program with too many events");
+        assert!(base.events.len() < MAX_EVENTS, "a program with too many events");
         let modifications = base.words.get(&op.word).cloned().unwrap_or_default();
         let event = |kind, order, from, read, written| Event {
             thread: Some(thread),

@@ -10,7 +10,7 @@ use std::{string::String, vec::Vec};
 
 /// Whether the threads may end with these results: each stores its own in a word, and one thread more waits
 /// for them all.
-fn may(threads: &[&dyn Fn() -> u32], results: &[u32]) -> bool {
+fn allows(threads: &[&dyn Fn() -> u32], results: &[u32]) -> bool {
     let words: Vec<AtomicU32> = threads.iter().map(|_| AtomicU32::new(0)).collect();
     let reached = Cell::new(false);
     let ending: Vec<_> =
@@ -39,7 +39,7 @@ fn store_buffering(store: Ordering, load: Ordering, between: Option<Ordering>) -
         }
         words[1 - own].load(load)
     };
-    may(&[&|| thread(0), &|| thread(1)], &[0, 0])
+    allows(&[&|| thread(0), &|| thread(1)], &[0, 0])
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn updates_need_the_total_order_too() {
             words[own].fetch_add(1, update[own]);
             words[1 - own].load(load[own])
         };
-        may(&[&|| thread(0), &|| thread(1)], &[0, 0])
+        allows(&[&|| thread(0), &|| thread(1)], &[0, 0])
     };
     assert!(!crosswise([SeqCst; 2], [SeqCst; 2]));
     for weak in 0..2 {
@@ -148,7 +148,7 @@ fn readers_agree_by_the_total_order() {
             0
         };
         let read = |first: usize| words[first].load(load) * 2 + words[1 - first].load(load);
-        !may(&[&|| write(0), &|| write(1), &|| read(0), &|| read(1)], &[0, 0, 2, 2])
+        !allows(&[&|| write(0), &|| write(1), &|| read(0), &|| read(1)], &[0, 0, 2, 2])
     };
     assert!(agree(SeqCst, SeqCst));
     assert!(!agree(Release, Acquire));
@@ -159,8 +159,8 @@ fn readers_agree_by_the_total_order() {
 fn one_word_is_coherent() {
     let word = AtomicU32::new(0);
     let add = || word.fetch_add(1, Relaxed);
-    assert!(may(&[&add, &add], &[0, 1]));
-    assert!(!may(&[&add, &add], &[0, 0]));
+    assert!(allows(&[&add, &add], &[0, 1]));
+    assert!(!allows(&[&add, &add], &[0, 0]));
     let two = || {
         let first = word.load(Relaxed);
         first * 2 + word.load(Relaxed)
@@ -169,6 +169,6 @@ fn one_word_is_coherent() {
         word.store(1, Relaxed);
         0
     };
-    assert!(may(&[&set, &two], &[0, 1]));
-    assert!(!may(&[&set, &two], &[0, 2]));
+    assert!(allows(&[&set, &two], &[0, 1]));
+    assert!(!allows(&[&set, &two], &[0, 2]));
 }

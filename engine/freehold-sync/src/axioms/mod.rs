@@ -3,15 +3,15 @@
 //!
 //! loom takes `SeqCst` accesses for `AcqRel` ones and knows a total order by fences alone. The way into a
 //! reader slot rests on the total order of four `SeqCst` accesses, which under loom are helped by fences that
-//! do not ship (`atomic::between_crosswise`). So those four, and the code around them, are checked here: in
-//! unit tests, where the facade of atomics is [`atomics`] and there are no fences.
+//! do not ship (`atomic::store_buffering_fence`). So those four, and the code around them, are checked here:
+//! in unit tests, where the facade of atomics is [`atomics`] and there are no fences.
 //!
 //! The model is RC11 (Lahav, Vafeiadis, Kang, Hur, Dreyer: Repairing sequential consistency in C/C++11, PLDI
 //! 2017), with the release sequences of C++20; C++20's own repair of `SeqCst` is the same for accesses
 //! without fences. It forbids cycles of program order and reads-from, so that every execution can be built
 //! event by event, each thread in its order, each read from a write that is there. [`explore`] builds them
 //! all: a thread's next event is found by running its code from the start, with the values that
-//! its reads have got so far. Programs are small: two or three threads, [`graph::MOST`] events.
+//! its reads have got so far. Programs are small: two or three threads, [`graph::MAX_EVENTS`] events.
 //!
 //! A word that one thread alone accesses is accessed at once, whatever the others do.
 //!
@@ -76,13 +76,13 @@ fn explore(threads: &[Thread<'_>]) -> Result<Explored, String> {
     let mut words = Words::default();
     // Again, as long as a word turns out to be shared that was not known to be.
     loop {
-        if let Some(explored) = explore_knowing(threads, &mut words)? {
+        if let Some(explored) = explore_with(threads, &mut words)? {
             return Ok(explored);
         }
     }
 }
 
-fn explore_knowing(threads: &[Thread<'_>], words: &mut Words) -> Result<Option<Explored>, String> {
+fn explore_with(threads: &[Thread<'_>], words: &mut Words) -> Result<Option<Explored>, String> {
     let mut explored = Explored::default();
     let mut seen = HashSet::new();
     let mut open = Vec::from([Graph::default()]);

@@ -61,14 +61,14 @@ impl World {
 }
 
 #[test]
-fn a_standing_reader_beside_a_writer() {
+fn a_standing_reader_and_a_writer() {
     let world = World::per_cpu();
     check(&[&|| world.look(), &|| world.change()]);
     assert!(world.stood.get(), "nobody stood in a slot");
 }
 
 #[test]
-fn a_standing_reader_beside_a_detacher() {
+fn a_standing_reader_and_a_detacher() {
     let world = World::per_cpu();
     let detach = || {
         let guard = world.space.write();

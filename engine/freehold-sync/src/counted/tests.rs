@@ -57,7 +57,7 @@ fn a_reference_passes_through_a_word() {
 
 /// Looks from aside as the object goes: what Miri and the sanitizers are to see.
 #[test]
-fn weak_references_beside_the_end() {
+fn weak_references_during_the_end() {
     let (counted, ends) = object();
     let lookers: Vec<_> = (0..3)
         .map(|_| {
@@ -72,17 +72,17 @@ fn weak_references_beside_the_end() {
 }
 
 #[test]
-fn a_count_near_its_end_stays_up() {
+fn a_saturated_count_stays() {
     let (counted, ends) = object();
-    counted.inner().refs.store(MOST - 1, Ordering::Relaxed);
+    counted.inner().refs.store(MAX_REFS - 1, Ordering::Relaxed);
     let weak = Counted::downgrade(&counted);
     assert!(weak.upgrade().is_some());
     let clones: Vec<_> = (0..3).map(|_| counted.clone()).collect();
     let refs = || counted.inner().refs.load(Ordering::Relaxed);
-    assert!(refs() > MOST);
+    assert!(refs() > MAX_REFS);
     assert!(weak.upgrade().is_none(), "refused");
     drop(clones);
-    assert!(refs() > MOST && !is_gone(&ends));
+    assert!(refs() > MAX_REFS && !is_gone(&ends));
     // As few as there really are, so that the test leaks nothing.
     counted.inner().refs.store(1, Ordering::Relaxed);
     drop(counted);
@@ -90,12 +90,12 @@ fn a_count_near_its_end_stays_up() {
 }
 
 #[test]
-fn so_does_that_of_weak_references() {
+fn a_saturated_weak_count_stays() {
     let (counted, _) = object();
     counted.inner().weak.store(usize::MAX - 1, Ordering::Relaxed);
     for _ in 0..4 {
         drop(Counted::downgrade(&counted));
     }
-    assert!(counted.inner().weak.load(Ordering::Relaxed) > MOST);
+    assert!(counted.inner().weak.load(Ordering::Relaxed) > MAX_REFS);
     counted.inner().weak.store(1, Ordering::Relaxed);
 }

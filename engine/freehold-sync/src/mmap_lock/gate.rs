@@ -191,7 +191,7 @@ impl<H: Host> MmapLock<H> {
     /// Enters by the gate. None: it is closed, or as many are inside as can be counted.
     #[inline]
     fn try_enter(&self) -> Option<MmapRangeWriteGuard<'_, H>> {
-        let place = self.gate.lock().enter_unlocked(self.vma_locking()).ok()?;
+        let place = self.gate.lock().enter_unranked(self.vma_locking()).ok()?;
         rank::acquired::<H>(Rank::Mmap);
         // Pairs with the fence in `Speculation::valid`: a reader that sees a change sees the number that the
         // gate was opened with, or a later one.

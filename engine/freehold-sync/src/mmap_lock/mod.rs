@@ -161,7 +161,7 @@ impl<H: Host> MmapLock<H> {
 
     /// The same lock, over VMAs with such locks of their own. [`FaultLock::VmaCount`] needs the slots all the
     /// same: a late reader of another space may stand in one with a VMA of this. With
-    /// [`FaultLock::VmaRwsem`], [`VmaCount::make_beside`](crate::VmaCount::make_beside) makes a VMA's before
+    /// [`FaultLock::VmaRwsem`], [`VmaCount::make_external_rwsem`](crate::VmaCount::make_external_rwsem) makes a VMA's before
     /// it is attached.
     #[must_use]
     pub fn with_fault_lock(mut self, fault: FaultLock) -> Self {
@@ -175,7 +175,7 @@ impl<H: Host> MmapLock<H> {
         self.read.vmas.tries_vma_locks()
     }
 
-    /// Whether VMAs are locked by locks beside them.
+    /// Whether VMAs are locked by external rwsems.
     #[inline]
     pub fn uses_rwsems(&self) -> bool {
         self.read.vmas.uses_rwsems()

@@ -5,10 +5,10 @@
 //! - Phase-fair: a reader that comes while a writer holds the lock or waits for it, waits; a writer that lets
 //!   go admits all readers waiting at that moment, before any other writer. So a waiting reader is passed by
 //!   one writer at most, and waiting writers by the readers of one phase at most.
-//! - A lock may [gather readers](RwSem::gathering): then waiting writers come first a fixed number of times,
-//!   and all readers that wait by then hold it together. It is for a lock that its readers hold much longer
-//!   than its writers do. Where each task needs it for writing again and again, and for reading now and then,
-//!   a lock that admits a reader as soon as it waits would never have two.
+//! - A lock may [gather readers](RwSem::with_passing_writers): then waiting writers come first a fixed number
+//!   of times, and all readers that wait by then hold it together. It is for a lock that its readers hold
+//!   much longer than its writers do. Where each task needs it for writing again and again, and for reading
+//!   now and then, a lock that admits a reader as soon as it waits would never have two.
 //! - Among writers, one that is running may pass one that is still waking up. A writer that was passed a few
 //!   times closes the gate for newcomers until it has had its turn.
 //! - A writer that comes to a held lock looks a few times, at some distance, before it queues. So a task that
@@ -97,7 +97,7 @@ pub struct RwSem<H: Host> {
     raw: RawRwSem<H>,
     rank: Rank,
     /// How many writers may pass readers that wait, beside the one that holds the lock when they come.
-    gathering: u32,
+    passing_writers: u32,
     /// Absent when nobody asked.
     stats: Option<Counted<LockStats<H>>>,
 }
@@ -128,18 +128,18 @@ impl<H: Host> RwSem<H> {
     const_unless_loom! {
         /// A free lock at `rank` in the order.
         pub fn new(rank: Rank) -> Self {
-            RwSem { raw: RawRwSem::new(), rank, gathering: 0, stats: None }
+            RwSem { raw: RawRwSem::new(), rank, passing_writers: 0, stats: None }
         }
 
         /// A free lock that keeps statistics of its use.
         pub fn with_stats(rank: Rank, stats: Counted<LockStats<H>>) -> Self {
-            RwSem { raw: RawRwSem::new(), rank, gathering: 0, stats: Some(stats) }
+            RwSem { raw: RawRwSem::new(), rank, passing_writers: 0, stats: Some(stats) }
         }
     }
 
     /// The lock as one that gathers readers: those that wait are passed by so many waiting writers.
-    pub fn gathering(mut self, writers: u32) -> Self {
-        self.gathering = writers;
+    pub fn with_passing_writers(mut self, writers: u32) -> Self {
+        self.passing_writers = writers;
         self
     }
 
@@ -297,7 +297,7 @@ impl<H: Host> Drop for RwSemWriteGuard<'_, H> {
     fn drop(&mut self) {
         self.rank.released::<H>();
         let ended = self.hold.end(self.sem.stats.as_deref());
-        self.sem.raw.unlock_write(self.sem.gathering);
+        self.sem.raw.unlock_write(self.sem.passing_writers);
         ended.record(self.sem.stats.as_deref(), Mode::Write);
     }
 }

@@ -2,7 +2,8 @@
 
 use super::word::{READER, Word};
 use crate::atomic::{
-    APART, AtomicU32, AtomicU64, LOOKS, Order, Ordering, PATIENCE, PAUSES, SPINS, const_unless_loom,
+    AtomicU32, AtomicU64, MAX_FAILED_WAKEUPS, Order, Ordering, SPINS_BEFORE_QUEUEING, SPINS_BEFORE_SLEEP,
+    WRITER_SPIN_INTERVAL, WRITER_SPINS, const_unless_loom,
 };
 use crate::host::{Host, Killed};
 use core::marker::PhantomData;
@@ -26,7 +27,7 @@ pub(crate) struct RawRwSem<H> {
     /// Waiting writers that lost patience. While it is not 0, new writers sleep on it before they queue.
     starved: AtomicU32,
     /// How many writers in a row the lock was granted to while readers waited. The holder's, for writing.
-    passed: AtomicU32,
+    passed_by_writers: AtomicU32,
     host: PhantomData<fn() -> H>,
 }
 
@@ -34,7 +35,7 @@ const NO_TOKEN: u32 = 0;
 const TOKEN: u32 = 1;
 
 /// What became of a reader in doubt.
-enum Doubt {
+enum SlowRead {
     /// It holds the lock.
     Admitted,
     /// It waits since this word.
@@ -46,7 +47,7 @@ enum Doubt {
 /// How a wait can end: by a wake-up only, or by a fatal signal too.
 pub(crate) type Wait = fn(&AtomicU32, u32) -> Result<(), Killed>;
 
-fn unkillable<H: Host>(word: &AtomicU32, expected: u32) -> Result<(), Killed> {
+fn wait_unkillable<H: Host>(word: &AtomicU32, expected: u32) -> Result<(), Killed> {
     H::wait(word, expected);
     Ok(())
 }
@@ -59,7 +60,7 @@ impl<H: Host> RawRwSem<H> {
                 read_event: AtomicU32::new(0),
                 write_token: AtomicU32::new(NO_TOKEN),
                 starved: AtomicU32::new(0),
-                passed: AtomicU32::new(0),
+                passed_by_writers: AtomicU32::new(0),
                 host: PhantomData,
             }
         }
@@ -73,7 +74,7 @@ impl<H: Host> RawRwSem<H> {
             return Path::Fast;
         }
         // A wait that cannot be killed does not fail.
-        let _ = self.read_slow(unkillable::<H>);
+        let _ = self.read_slow(wait_unkillable::<H>);
         Path::Slow
     }
 
@@ -110,13 +111,13 @@ impl<H: Host> RawRwSem<H> {
     #[cold]
     fn read_slow(&self, wait: Wait) -> Result<(), Killed> {
         loop {
-            if self.is_admitted_soon() {
+            if self.spin_for_admission() {
                 return Ok(());
             }
-            match self.end_doubt() {
-                Doubt::Admitted => return Ok(()),
-                Doubt::Queued(word) => return self.wait_for_phase_after(word, wait),
-                Doubt::Full => self.look_again(wait)?,
+            match self.settle_slow_read() {
+                SlowRead::Admitted => return Ok(()),
+                SlowRead::Queued(word) => return self.wait_for_phase_after(word, wait),
+                SlowRead::Full => self.yield_and_check(wait)?,
             }
             if self.read_fast() {
                 return Ok(());
@@ -124,13 +125,13 @@ impl<H: Host> RawRwSem<H> {
         }
     }
 
-    fn end_doubt(&self) -> Doubt {
+    fn settle_slow_read(&self) -> SlowRead {
         // Acquire here and on failure below: a reader in doubt that finds nobody in its way is admitted by
         // this very load, so it pairs with the release of the writer that left (hazard C-5).
         let mut word = self.load(Ordering::Acquire);
         loop {
             if !word.bars_new_readers() {
-                return Doubt::Admitted;
+                return SlowRead::Admitted;
             }
             // Out of doubt and into the queue. If only this doubt kept the lock from the writers, grant it.
             let queues = word.bars_readers() && word.has_room_for_reader();
@@ -142,7 +143,7 @@ impl<H: Host> RawRwSem<H> {
                     if next != left {
                         self.hand_over();
                     }
-                    return if queues { Doubt::Queued(left) } else { Doubt::Full };
+                    return if queues { SlowRead::Queued(left) } else { SlowRead::Full };
                 }
                 Err(now) => word = now,
             }
@@ -150,7 +151,7 @@ impl<H: Host> RawRwSem<H> {
     }
 
     /// A look from outside the queue: another task goes on, and a fatal signal is noticed.
-    fn look_again(&self, wait: Wait) -> Result<(), Killed> {
+    fn yield_and_check(&self, wait: Wait) -> Result<(), Killed> {
         H::relax();
         // Relaxed: a number far from the word's. So this does not sleep.
         let event = self.read_event.load(Ordering::Relaxed);
@@ -159,8 +160,8 @@ impl<H: Host> RawRwSem<H> {
 
     /// Whether the writer leaves while a reader in doubt looks on. Not while writers wait: the doubt holds
     /// them up.
-    fn is_admitted_soon(&self) -> bool {
-        for _ in 0..PAUSES {
+    fn spin_for_admission(&self) -> bool {
+        for _ in 0..SPINS_BEFORE_QUEUEING {
             // Acquire: as in `read_slow`.
             let word = self.load(Ordering::Acquire);
             if !word.bars_new_readers() || word.write_waiters() > 0 {
@@ -172,7 +173,7 @@ impl<H: Host> RawRwSem<H> {
     }
 
     fn wait_for_phase_after(&self, queued: Word, wait: Wait) -> Result<(), Killed> {
-        for _ in 0..SPINS {
+        for _ in 0..SPINS_BEFORE_SLEEP {
             if self.is_admitted(queued) {
                 return Ok(());
             }
@@ -256,7 +257,7 @@ impl<H: Host> RawRwSem<H> {
             return Path::Fast;
         }
         // A wait that cannot be killed does not fail.
-        let _ = self.write_slow(unkillable::<H>);
+        let _ = self.write_slow(wait_unkillable::<H>);
         Path::Slow
     }
 
@@ -288,15 +289,15 @@ impl<H: Host> RawRwSem<H> {
 
     #[cold]
     fn write_slow(&self, wait: Wait) -> Result<(), Killed> {
-        if self.is_taken_soon() {
+        if self.spin_for_lock() {
             return Ok(());
         }
-        self.pass_gate(wait)?;
+        self.wait_for_starved(wait)?;
         let mut word = self.load(Ordering::Relaxed);
         loop {
             let free = word.is_free();
             if !free && !word.has_room_for_writer() {
-                self.look_again(wait)?;
+                self.yield_and_check(wait)?;
                 word = self.load(Ordering::Relaxed);
                 continue;
             }
@@ -316,8 +317,8 @@ impl<H: Host> RawRwSem<H> {
     ///
     /// It looks seldom. So a task that lets the lock go and takes it again has several turns between two
     /// looks, for which the lines of the lock, and of what it guards, stay with its processor.
-    fn is_taken_soon(&self) -> bool {
-        for _ in 0..LOOKS {
+    fn spin_for_lock(&self) -> bool {
+        for _ in 0..WRITER_SPINS {
             // Relaxed: a hint.
             if self.load(Ordering::Relaxed).has_waiters() {
                 return false;
@@ -325,13 +326,13 @@ impl<H: Host> RawRwSem<H> {
             if self.try_write() {
                 return true;
             }
-            (0..APART).for_each(|_| H::relax());
+            (0..WRITER_SPIN_INTERVAL).for_each(|_| H::relax());
         }
         false
     }
 
     /// Waits while somebody in the queue is starving.
-    fn pass_gate(&self, wait: Wait) -> Result<(), Killed> {
+    fn wait_for_starved(&self, wait: Wait) -> Result<(), Killed> {
         loop {
             // Relaxed: the gate is about fairness and guards nothing.
             match self.starved.load(Ordering::Relaxed) {
@@ -342,7 +343,7 @@ impl<H: Host> RawRwSem<H> {
     }
 
     fn wait_for_token(&self, wait: Wait) -> Result<(), Killed> {
-        for _ in 0..SPINS {
+        for _ in 0..SPINS_BEFORE_SLEEP {
             if self.take_token() {
                 return Ok(());
             }
@@ -357,12 +358,12 @@ impl<H: Host> RawRwSem<H> {
                 break self.leave_writers();
             }
             lost += 1;
-            if lost == PATIENCE {
-                // Relaxed: see `pass_gate`.
+            if lost == MAX_FAILED_WAKEUPS {
+                // Relaxed: see `wait_for_starved`.
                 self.starved.fetch_add(1, Ordering::Relaxed);
             }
         };
-        if lost >= PATIENCE && self.starved.fetch_sub(1, Ordering::Relaxed) == 1 {
+        if lost >= MAX_FAILED_WAKEUPS && self.starved.fetch_sub(1, Ordering::Relaxed) == 1 {
             H::wake_all(&self.starved);
         }
         result
@@ -419,9 +420,9 @@ impl<H: Host> RawRwSem<H> {
     }
 
     /// Lets go. Waiting readers are passed by other writers in the queue as long as these were not more than
-    /// `gathering` in a row.
+    /// `passing_writers` in a row.
     #[inline]
-    pub fn unlock_write(&self, gathering: u32) {
+    pub fn unlock_write(&self, passing_writers: u32) {
         let word = self.load(Ordering::Relaxed);
         debug_assert!(word.has_writer(), "released by a writer who does not hold it");
         // Release: pairs with the acquire of every way to be admitted.
@@ -430,18 +431,18 @@ impl<H: Host> RawRwSem<H> {
         {
             return;
         }
-        self.unlock_write_slow(gathering);
+        self.unlock_write_slow(passing_writers);
     }
 
     #[cold]
-    fn unlock_write_slow(&self, gathering: u32) {
+    fn unlock_write_slow(&self, passing_writers: u32) {
         let mut word = self.load(Ordering::Relaxed);
         // Relaxed, here and below: the holder's, and passed on with the lock.
-        let passed = self.passed.load(Ordering::Relaxed);
+        let passed_by_writers = self.passed_by_writers.load(Ordering::Relaxed);
         loop {
             let readers = word.read_waiters() > 0;
-            let pass = readers && word.write_waiters() > 0 && passed < gathering;
-            self.passed.store(if pass { passed + 1 } else { 0 }, Ordering::Relaxed);
+            let pass = readers && word.write_waiters() > 0 && passed_by_writers < passing_writers;
+            self.passed_by_writers.store(if pass { passed_by_writers + 1 } else { 0 }, Ordering::Relaxed);
             let next = if readers && !pass {
                 word.clear_writer().admit_readers()
             } else if word.write_waiters() > 0 {

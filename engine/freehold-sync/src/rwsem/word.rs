@@ -11,12 +11,12 @@ const PHASE: u64 = 1 << 62;
 const WRITER: u64 = 1 << 63;
 /// Set in the field of readers when there are 2^20 or more: the lock takes no more. Their additions, which
 /// come before they look, have the rest of the field, and so have readers that are admitted from the queue.
-const CROWDED: u64 = 1 << 20;
+const TOO_MANY_READERS: u64 = 1 << 20;
 /// Most readers in the queue: with those that hold the lock they leave room for half a million additions that
 /// do not count.
-pub(super) const MOST_READ_WAITERS: u64 = 1 << 19;
+pub(super) const MAX_READ_WAITERS: u64 = 1 << 19;
 /// Most writers in the queue.
-pub(super) const MOST_WRITE_WAITERS: u64 = (1 << 20) - 1;
+pub(super) const MAX_WRITE_WAITERS: u64 = (1 << 20) - 1;
 
 /// A value of the state word; see the [table](super).
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -58,19 +58,19 @@ impl Word {
     /// readers as can be counted.
     #[inline]
     pub fn bars_new_readers(self) -> bool {
-        self.0 & (WRITER | WRITE_WAITERS | CROWDED) != 0
+        self.0 & (WRITER | WRITE_WAITERS | TOO_MANY_READERS) != 0
     }
 
     /// Whether the queue takes another reader.
     #[inline]
     pub fn has_room_for_reader(self) -> bool {
-        self.read_waiters() < MOST_READ_WAITERS
+        self.read_waiters() < MAX_READ_WAITERS
     }
 
     /// Whether the queue takes another writer.
     #[inline]
     pub fn has_room_for_writer(self) -> bool {
-        self.write_waiters() < MOST_WRITE_WAITERS
+        self.write_waiters() < MAX_WRITE_WAITERS
     }
 
     /// Whether anybody queues.

@@ -1,7 +1,7 @@
 //! A host whose every step loom sees.
 #![expect(unsafe_code, reason = "keeps the host's contract, and runs deferred functions")]
 
-use super::lot::Lot;
+use super::parking_lot::ParkingLot;
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::host::{Host, Killed, RcuHead};
 use crate::rank::LockContext;
@@ -22,7 +22,7 @@ const UNSET: usize = usize::MAX;
 
 loom::lazy_static! {
     static ref WORLD: World = World {
-        lot: Lot::new(),
+        parking_lot: ParkingLot::new(),
         tasks: std::sync::Mutex::new(Tasks { next: 0, killed: Vec::new() }),
         entered: AtomicU64::new(0),
         exited: AtomicU64::new(0),
@@ -36,7 +36,7 @@ loom::thread_local! {
 }
 
 struct World {
-    lot: Lot,
+    parking_lot: ParkingLot,
     /// Not loom's mutex: what it guards is fixed by the schedule, and it must order nothing.
     tasks: std::sync::Mutex<Tasks>,
     /// Read sections begun, ever.
@@ -95,7 +95,7 @@ impl LoomHost {
 impl Task {
     /// Makes a fatal signal pending for the thread, for good.
     pub fn kill(self) {
-        WORLD.lot.stir(|| WORLD.tasks.lock().unwrap().killed.push(self.0));
+        WORLD.parking_lot.wake_killed(|| WORLD.tasks.lock().unwrap().killed.push(self.0));
     }
 
     fn is_killed(self) -> bool {
@@ -152,20 +152,20 @@ unsafe impl Host for LoomHost {
 
     fn wait(word: &AtomicU32, expected: u32) {
         // Not killable, so not killed.
-        let _ = WORLD.lot.sleep(word, expected, || false);
+        let _ = WORLD.parking_lot.sleep(word, expected, || false);
     }
 
     fn wait_killable(word: &AtomicU32, expected: u32) -> Result<(), Killed> {
         let task = LoomHost::current_task();
-        WORLD.lot.sleep(word, expected, || task.is_killed())
+        WORLD.parking_lot.sleep(word, expected, || task.is_killed())
     }
 
     fn wake_one(word: &AtomicU32) {
-        WORLD.lot.wake(word, 1);
+        WORLD.parking_lot.wake(word, 1);
     }
 
     fn wake_all(word: &AtomicU32) {
-        WORLD.lot.wake(word, usize::MAX);
+        WORLD.parking_lot.wake(word, usize::MAX);
     }
 
     fn with_cpu<R>(f: impl FnOnce(usize) -> R) -> R {

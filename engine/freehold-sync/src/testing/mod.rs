@@ -28,7 +28,7 @@
 //!   in every kernel. Missing orders show on the schedules in which nobody had to sleep.
 //! - The word that is slept on is compared under the host's own lock.
 
-mod lot;
+mod parking_lot;
 
 #[cfg(loom)]
 mod loom_host;

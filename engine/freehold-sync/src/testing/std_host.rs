@@ -1,7 +1,7 @@
 //! A host over the threads of a process.
 #![expect(unsafe_code, reason = "keeps the host's contract, and runs deferred functions")]
 
-use super::lot::Lot;
+use super::parking_lot::ParkingLot;
 use crate::host::{Host, Killed, RcuHead};
 use crate::rank::LockContext;
 use core::cell::Cell;
@@ -27,9 +27,10 @@ struct Signals {
     countdown: AtomicU64,
 }
 
-const LOTS: usize = 32;
+const PARKING_LOT_COUNT: usize = 32;
 
-static LOT: LazyLock<[Lot; LOTS]> = LazyLock::new(|| core::array::from_fn(|_| Lot::new()));
+static PARKING_LOTS: LazyLock<[ParkingLot; PARKING_LOT_COUNT]> =
+    LazyLock::new(|| core::array::from_fn(|_| ParkingLot::new()));
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 static NUMBERS: Mutex<Numbers> = Mutex::new(Numbers { next: 0, returned: Vec::new() });
 static RCU: Rcu = Rcu {
@@ -71,8 +72,8 @@ std::thread_local! {
     static RELAXED: Cell<u32> = const { Cell::new(0) };
 }
 
-fn lot(word: &crate::atomic::AtomicU32) -> &'static Lot {
-    &LOT[core::ptr::from_ref(word).addr() / 4 % LOTS]
+fn parking_lot(word: &crate::atomic::AtomicU32) -> &'static ParkingLot {
+    &PARKING_LOTS[core::ptr::from_ref(word).addr() / 4 % PARKING_LOT_COUNT]
 }
 
 impl StdHost {
@@ -86,7 +87,7 @@ impl Task {
     /// Makes a fatal signal pending for the thread.
     pub fn kill(&self) {
         self.0.killed.store(true, Ordering::SeqCst);
-        LOT.iter().for_each(|lot| lot.stir(|| ()));
+        PARKING_LOTS.iter().for_each(|parking_lot| parking_lot.wake_killed(|| ()));
     }
 
     /// Makes a fatal signal pending for the thread as it enters its `nth` killable wait from now, counted
@@ -185,21 +186,21 @@ unsafe impl Host for StdHost {
 
     fn wait(word: &crate::atomic::AtomicU32, expected: u32) {
         // Not killable, so not killed.
-        let _ = lot(word).sleep(word, expected, || false);
+        let _ = parking_lot(word).sleep(word, expected, || false);
     }
 
     fn wait_killable(word: &crate::atomic::AtomicU32, expected: u32) -> Result<(), Killed> {
         let task = StdHost::current_task();
         task.enters_wait();
-        lot(word).sleep(word, expected, || task.is_killed())
+        parking_lot(word).sleep(word, expected, || task.is_killed())
     }
 
     fn wake_one(word: &crate::atomic::AtomicU32) {
-        lot(word).wake(word, 1);
+        parking_lot(word).wake(word, 1);
     }
 
     fn wake_all(word: &crate::atomic::AtomicU32) {
-        lot(word).wake(word, usize::MAX);
+        parking_lot(word).wake(word, usize::MAX);
     }
 
     fn with_cpu<R>(f: impl FnOnce(usize) -> R) -> R {

@@ -32,16 +32,16 @@ pub(crate) struct VmaLocking<H: Host> {
     /// Where readers of the VMAs may stand: those of this space, or late ones of another.
     slots: Option<Counted<ReaderSlots<H>>>,
     fault: FaultLock,
-    /// Stands for the lock beside a VMA. Every mmap lock has one: a late reader may come to a VMA that has
-    /// such a lock in another space by now.
-    beside: Slot,
+    /// Stands for the external rwsem of a VMA. Every mmap lock has one: a late reader may come to a VMA that
+    /// has such a lock in another space by now.
+    external: Slot,
 }
 
 impl<H: Host> VmaLocking<H> {
     const_unless_loom! {
         /// The default design, without slots.
         pub fn new() -> Self {
-            VmaLocking { slots: None, fault: FaultLock::VmaPerCpu, beside: Slot::beside() }
+            VmaLocking { slots: None, fault: FaultLock::VmaPerCpu, external: Slot::external() }
         }
     }
 
@@ -59,15 +59,15 @@ impl<H: Host> VmaLocking<H> {
         self.fault != FaultLock::MmapLock
     }
 
-    /// Returns true if VMAs are locked by locks beside them.
+    /// Returns true if VMAs are locked by external rwsems.
     #[inline]
     pub(crate) fn uses_rwsems(&self) -> bool {
         self.fault == FaultLock::VmaRwsem
     }
 
-    /// Where a reader is counted that has the lock beside its VMA.
-    pub(super) fn beside(&self) -> &Slot {
-        &self.beside
+    /// Where a reader is counted that has the external rwsem of its VMA.
+    pub(super) fn external_slot(&self) -> &Slot {
+        &self.external
     }
 
     /// Where readers of the VMAs may stand.

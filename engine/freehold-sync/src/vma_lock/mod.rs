@@ -39,7 +39,7 @@
 //! are those counted and those standing. Which of them is which does not matter: a leaving reader takes *a*
 //! reader out of the slot that it came by, or, if none of its VMA stands there any more, out of the count.
 //!
-//! **A lock beside**, where the mmap lock says so: see `beside`. Nothing else changes.
+//! **An external rwsem**, where the mmap lock says so: see `external_rwsem`. Nothing else changes.
 //!
 //! # The count
 //!
@@ -47,7 +47,7 @@
 //! | --- | --- | --- |
 //! | 0 | detached; nobody can raise it | `attach`: 1 |
 //! | 1 | attached; not locked, or write-locked (the sequence number tells) | a reader's raise; `detach`: 0 |
-//! | 1 + bit 29, *beside* | attached; whether there are readers, the lock beside it knows | `detach`: 0, by the holder of that lock |
+//! | 1 + bit 29, *external* | attached; whether there are readers, the external rwsem knows | `detach`: 0, by the holder of that lock |
 //! | 2 to 2^29 - 1 | attached with readers; some may be in passing: they raise it, find it write-locked, and lower it | a reader |
 //! | one of the last two + bit 31, *per-CPU* | the same, and there may be readers that are not counted here but stand in slots | the writer that waits for readers |
 //! | + bit 30, *draining* | the writer waits for the readers to leave; nobody can raise it | the waiter, at bit 30 + 1, to 1 or (detach) 0; or, killed, at any value |
@@ -99,12 +99,12 @@
 //! | a reader's decrement | the writer's exchange and loads while it waits; `detach` | the reader's accesses end before the writer's begin |
 //! | a reader's emptying a slot | the writer's look at the slot; or another reader's failure to empty it, which lowers the count for both | the same |
 //!
-//! All changes of the count but the store in `attach`, and that of 0 with the lock beside held, are
+//! All changes of the count but the store in `attach`, and that of 0 with the external rwsem held, are
 //! read-modify-writes, and so are all changes of a
 //! slot: an access that sees a later value has acquired the earlier releases too.
 
-mod beside;
 mod by_guard;
+mod external_rwsem;
 mod locking;
 mod read;
 mod write;
@@ -113,8 +113,8 @@ use crate::atomic::{AtomicU32, Ordering, const_unless_loom};
 use crate::host::Host;
 use crate::reader_slots::Slot;
 use allocator_api2::alloc::AllocError;
-use beside::Beside;
 use core::fmt;
+use external_rwsem::ExternalRwSem;
 pub(crate) use locking::VmaLocking;
 
 pub use locking::FaultLock;
@@ -122,8 +122,8 @@ pub use locking::FaultLock;
 const DETACHED: u32 = 0;
 const ATTACHED: u32 = 1;
 const READER: u32 = 1;
-/// Readers take the lock beside the VMA.
-const BESIDE: u32 = 1 << 29;
+/// Readers take the external rwsem of the VMA.
+const EXTERNAL: u32 = 1 << 29;
 /// Keeps readers out while somebody waits for those inside.
 const DRAINING: u32 = 1 << 30;
 /// There may be readers in the slots.
@@ -135,15 +135,15 @@ pub struct VmaCount {
     /// Readers that contended since the VMA was last per-CPU. Written by those, at the cost of a lost one
     /// now and then, and by writers.
     contention: AtomicU32,
-    /// The lock beside the VMA, if a life of it has wanted one.
-    beside: Beside,
+    /// The external rwsem of the VMA, if a life of it has wanted one.
+    external: ExternalRwSem,
 }
 
 /// Where a reader of a VMA is counted: to be given back when it leaves.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "whoever locks a VMA has to unlock it"]
 pub struct ReaderPlace<'l>(
-    /// The slot that it came by, or [the one that stands](Slot::beside) for a lock beside the VMA; none: the
+    /// The slot that it came by, or [the one that stands](Slot::external) for the external rwsem of the VMA; none: the
     /// count. One word, because it is passed on with every fault.
     Option<&'l Slot>,
 );
@@ -157,7 +157,7 @@ pub struct VmaSeq(AtomicU32);
 impl ReaderPlace<'_> {
     /// Whether the reader stands in a slot.
     pub(crate) fn in_slot(&self) -> bool {
-        self.0.is_some_and(|slot| !slot.is_beside())
+        self.0.is_some_and(|slot| !slot.is_external())
     }
 }
 
@@ -174,18 +174,18 @@ impl VmaCount {
         }
 
         fn at(word: u32) -> Self {
-            VmaCount { word: AtomicU32::new(word), contention: AtomicU32::new(0), beside: Beside::none() }
+            VmaCount { word: AtomicU32::new(word), contention: AtomicU32::new(0), external: ExternalRwSem::none() }
         }
     }
 
-    /// Makes the lock beside the VMA, for a life under an mmap lock [that wants
+    /// Makes the external rwsem of the VMA, for a life under an mmap lock [that wants
     /// one](crate::FaultLock::VmaRwsem), unless a former life has left one. The VMA is detached and the
     /// caller's.
     ///
     /// # Errors
     /// No memory.
-    pub fn make_beside<H: Host>(&self) -> Result<(), AllocError> {
-        self.beside.make::<H>()
+    pub fn make_external_rwsem<H: Host>(&self) -> Result<(), AllocError> {
+        self.external.make::<H>()
     }
 }
 

@@ -1,9 +1,10 @@
 //! What readers of a VMA do.
 
 use super::{
-    ATTACHED, BESIDE, DETACHED, DRAINING, PER_CPU, READER, ReadFail, ReaderPlace, VmaLock, VmaLocking, is_odd,
+    ATTACHED, DETACHED, DRAINING, EXTERNAL, PER_CPU, READER, ReadFail, ReaderPlace, VmaLock, VmaLocking,
+    is_odd,
 };
-use crate::atomic::{CHECKED, Ordering, VMA_COUNT_LIMIT, between_crosswise};
+use crate::atomic::{CHECKED, Ordering, VMA_COUNT_LIMIT, store_buffering_fence};
 use crate::host::Host;
 use crate::rank::{self, Rank};
 
@@ -24,12 +25,12 @@ impl VmaLock<'_> {
             self.leave::<H>(place);
             return Err(ReadFail::Foreign);
         }
-        self.stay::<H>(place).inspect(|_| rank::acquired::<H>(Rank::Vma))
+        self.leave_if_locked::<H>(place).inspect(|_| rank::acquired::<H>(Rank::Vma))
     }
 
     /// As [`try_read`](Self::try_read), of what has one owner and no rank.
     #[inline]
-    pub(crate) fn enter_unlocked<'l, H: Host>(
+    pub(crate) fn enter_unranked<'l, H: Host>(
         self,
         locking: &'l VmaLocking<H>,
     ) -> Result<ReaderPlace<'l>, ReadFail> {
@@ -37,12 +38,12 @@ impl VmaLock<'_> {
             return Err(ReadFail::Locked);
         }
         let place = self.enter(locking)?;
-        self.stay::<H>(place)
+        self.leave_if_locked::<H>(place)
     }
 
     /// Leaves again if the VMA is write-locked.
     #[inline(always)]
-    fn stay<'l, H: Host>(self, place: ReaderPlace<'l>) -> Result<ReaderPlace<'l>, ReadFail> {
+    fn leave_if_locked<'l, H: Host>(self, place: ReaderPlace<'l>) -> Result<ReaderPlace<'l>, ReadFail> {
         // Acquire: pairs with `unlock_write`.
         if is_odd(self.seq.0.load(Ordering::Acquire)) {
             self.leave::<H>(place);
@@ -83,24 +84,24 @@ impl VmaLock<'_> {
         let word = self.count.word.load(Ordering::Relaxed);
         let plain = (ATTACHED..VMA_COUNT_LIMIT).contains(&word);
         if !plain {
-            return self.enter_otherwise(locking, word, false);
+            return self.enter_slow(locking, word, false);
         }
         match self.raise(word, word + READER) {
             Ok(()) => Ok(ReaderPlace(None)),
-            Err(now) => self.enter_otherwise(locking, now, true),
+            Err(now) => self.enter_slow(locking, now, true),
         }
     }
 
     /// As [`enter`](Self::enter), of a VMA whose count is `word`, perhaps since it has just contended.
     #[inline(never)]
-    fn enter_otherwise<'l, H: Host>(
+    fn enter_slow<'l, H: Host>(
         self,
         locking: &'l VmaLocking<H>,
         word: u32,
         contended: bool,
     ) -> Result<ReaderPlace<'l>, ReadFail> {
-        if word & BESIDE != 0 {
-            return self.enter_beside(locking);
+        if word & EXTERNAL != 0 {
+            return self.enter_external(locking);
         }
         if word & (PER_CPU | DRAINING) != PER_CPU {
             return self.enter_by_count(locking, word, contended);
@@ -125,8 +126,8 @@ impl VmaLock<'_> {
             if word == DETACHED {
                 return Err(ReadFail::Detached);
             }
-            if word & BESIDE != 0 {
-                return self.enter_beside(locking);
+            if word & EXTERNAL != 0 {
+                return self.enter_external(locking);
             }
             if word & DRAINING != 0 {
                 return Err(ReadFail::Locked);
@@ -146,8 +147,8 @@ impl VmaLock<'_> {
     /// Becomes a reader in this CPU's slot, unless that is taken or the VMA is not per-CPU any more.
     #[inline]
     fn enter_slot<'l, H: Host>(self, locking: &'l VmaLocking<H>) -> Option<ReaderPlace<'l>> {
-        let place = ReaderPlace(Some(locking.slots_to_enter()?.enter(self.name())?));
-        between_crosswise();
+        let place = ReaderPlace(Some(locking.slots_to_enter()?.enter(self.slot_word())?));
+        store_buffering_fence();
         // SeqCst: the second half of the way in. An acquire, too, as in `raise`.
         if self.count.word.load(Ordering::SeqCst) & (PER_CPU | DRAINING) == PER_CPU {
             return Some(place);
@@ -178,10 +179,10 @@ impl VmaLock<'_> {
     #[inline(always)]
     pub(crate) fn leave<H: Host>(self, place: ReaderPlace<'_>) {
         if let ReaderPlace(Some(slot)) = place {
-            if slot.is_beside() {
-                return self.leave_beside::<H>();
+            if slot.is_external() {
+                return self.leave_external::<H>();
             }
-            if slot.leave(self.name()) {
+            if slot.leave(self.slot_word()) {
                 return;
             }
         }
@@ -201,7 +202,7 @@ impl VmaLock<'_> {
                 "a VMA is released more often than it was locked"
             );
             if word & DRAINING != 0 {
-                return self.leave_who_waits::<H>();
+                return self.leave_and_wake::<H>();
             }
             match self.lower(word) {
                 Ok(()) => return,
@@ -220,7 +221,7 @@ impl VmaLock<'_> {
 
     /// As [`leave`](Self::leave), by the count, while a writer waits for the readers.
     #[cold]
-    fn leave_who_waits<H: Host>(self) {
+    fn leave_and_wake<H: Host>(self) {
         // The VMA's memory stays until the wake-up is over, though the VMA may not.
         let _memory_stays = H::rcu_read();
         // Release: as in `leave`.
@@ -233,7 +234,7 @@ impl VmaLock<'_> {
 
     /// What stands in a slot for a reader of this VMA.
     #[inline]
-    pub(super) fn name(self) -> usize {
+    pub(super) fn slot_word(self) -> usize {
         core::ptr::from_ref(self.count).addr()
     }
 }

@@ -1,7 +1,7 @@
 //! What the writer of a VMA does, and the beginning and the end of the VMA's life.
 
-use super::{ATTACHED, BESIDE, DETACHED, DRAINING, PER_CPU, READER, VmaLock, VmaLocking};
-use crate::atomic::{AtomicU32, Ordering, between_crosswise};
+use super::{ATTACHED, DETACHED, DRAINING, EXTERNAL, PER_CPU, READER, VmaLock, VmaLocking};
+use crate::atomic::{AtomicU32, Ordering, store_buffering_fence};
 use crate::host::{Host, Killed};
 use crate::rank::{self, Rank};
 use crate::rwsem::raw::Wait;
@@ -13,7 +13,7 @@ impl VmaLock<'_> {
     pub(crate) fn write_with<H: Host>(self, locking: &VmaLocking<H>) -> bool {
         rank::will_wait::<H>(Rank::Vma);
         // A wait that cannot be killed does not fail.
-        self.write_by(locking, wait_for_certain::<H>).unwrap_or(true)
+        self.write_by(locking, wait_unkillable::<H>).unwrap_or(true)
     }
 
     /// Implements [`write_killable`](Self::write_killable) for a space of this design.
@@ -33,10 +33,10 @@ impl VmaLock<'_> {
         if self.is_locked() {
             return Ok(false);
         }
-        self.step();
-        if let Some(count) = self.readers() {
+        self.increment_seq();
+        if let Some(count) = self.count_with_readers() {
             // What it was locked for has not begun: readers that still find it locked are out of date.
-            self.drain(locking, count, ATTACHED, wait).inspect_err(|_| self.step())?;
+            self.drain(locking, count, ATTACHED, wait).inspect_err(|_| self.increment_seq())?;
         }
         Ok(true)
     }
@@ -48,12 +48,12 @@ impl VmaLock<'_> {
     #[inline]
     pub fn unlock_write(self) {
         debug_assert!(self.is_locked(), "a VMA is unlocked that is not locked");
-        self.step();
+        self.increment_seq();
     }
 
     /// The number's next value.
     #[inline]
-    fn step(self) {
+    fn increment_seq(self) {
         // Relaxed: written by those alone who may change the VMA.
         let before = self.seq.0.load(Ordering::Relaxed);
         // Release: pairs with the acquire in `try_read`, when it becomes even. When it becomes odd, readers
@@ -63,7 +63,7 @@ impl VmaLock<'_> {
 
     /// The count, if there may be readers that came before the VMA was marked.
     #[inline]
-    fn readers(self) -> Option<u32> {
+    fn count_with_readers(self) -> Option<u32> {
         // An exchange of like for like: a place in the order of all changes of the count. Release: a reader
         // that raises it later sees the mark. Acquire: pairs with the decrements of the readers that have
         // left.
@@ -84,14 +84,14 @@ impl VmaLock<'_> {
         rest: u32,
         wait: Wait,
     ) -> Result<(), Killed> {
-        if count & BESIDE != 0 {
-            return self.drain_beside::<H>(rest, wait);
+        if count & EXTERNAL != 0 {
+            return self.drain_external::<H>(rest, wait);
         }
-        // Release, here and below: as in `readers`. Acquire, here and in the load: pairs with the
+        // Release, here and below: as in `count_with_readers`. Acquire, here and in the load: pairs with the
         // readers' last decrement. SeqCst: the first half of the way in, see the module.
         let before = self.count.word.fetch_add(DRAINING, Ordering::SeqCst);
         if before & PER_CPU != 0 {
-            self.collect(locking);
+            self.collect_from_slots(locking);
         }
         let result = loop {
             let count = self.count.word.load(Ordering::Acquire);
@@ -108,17 +108,17 @@ impl VmaLock<'_> {
     }
 
     /// Counts the readers that stand in slots, from which new ones are barred.
-    fn collect<H: Host>(self, locking: &VmaLocking<H>) {
+    fn collect_from_slots<H: Host>(self, locking: &VmaLocking<H>) {
         // Relaxed: an estimate.
         self.count.contention.store(0, Ordering::Relaxed);
-        // Release, here and below: as in `readers`, for the first reader that sees this value.
+        // Release, here and below: as in `count_with_readers`, for the first reader that sees this value.
         self.count.word.fetch_sub(PER_CPU, Ordering::Release);
-        between_crosswise();
-        for slot in locking.slots().into_iter().flat_map(|slots| slots.of(self.name())) {
+        store_buffering_fence();
+        for slot in locking.slots().into_iter().flat_map(|slots| slots.of(self.slot_word())) {
             // Counted before it is taken out: at no time is it neither. Relaxed, both: what it did is
             // acquired when it has left, from the slot or from the count.
             self.count.word.fetch_add(READER, Ordering::Relaxed);
-            if !slot.leave(self.name()) {
+            if !slot.leave(self.slot_word()) {
                 // It has left by itself. Nobody need be woken: the waiter is this task.
                 self.count.word.fetch_sub(READER, Ordering::Relaxed);
             }
@@ -144,11 +144,11 @@ impl VmaLock<'_> {
         let unlocked = !self.is_locked();
         if unlocked {
             // There are no readers: a late one that sees it attached sees this.
-            self.step();
+            self.increment_seq();
         }
-        let beside = if locking.uses_rwsems() { BESIDE } else { 0 };
+        let external = if locking.uses_rwsems() { EXTERNAL } else { 0 };
         // Release: pairs with the acquire in `raise`. A plain store: nobody raises a count of 0.
-        self.count.word.store(ATTACHED | beside, Ordering::Release);
+        self.count.word.store(ATTACHED | external, Ordering::Release);
         unlocked
     }
 
@@ -158,13 +158,13 @@ impl VmaLock<'_> {
         debug_assert!(self.is_locked(), "a VMA is detached that is not write-locked");
         debug_assert!(!self.is_detached(), "a VMA is detached twice");
         // Acquire: pairs with the decrement of readers in passing; their reads end before the owner's writes
-        // begin. Release: as in `readers`.
+        // begin. Release: as in `count_with_readers`.
         let unread =
             self.count.word.compare_exchange(ATTACHED, DETACHED, Ordering::AcqRel, Ordering::Relaxed);
         if let Err(count) = unread {
-            let _ = self.drain(locking, count, DETACHED, wait_for_certain::<H>);
+            let _ = self.drain(locking, count, DETACHED, wait_unkillable::<H>);
         }
-        self.step();
+        self.increment_seq();
     }
 
     /// Lets readers stand in slots from now on, as if they had contended often, if the VMA is attached and
@@ -172,7 +172,7 @@ impl VmaLock<'_> {
     ///
     /// Only tests know before the readers do.
     pub fn make_per_cpu(self) {
-        let per_cpu = |word| (ATTACHED..BESIDE).contains(&word).then_some(word | PER_CPU);
+        let per_cpu = |word| (ATTACHED..EXTERNAL).contains(&word).then_some(word | PER_CPU);
         // Relaxed: orders nothing, as when a reader does it.
         let _ = self.count.word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, per_cpu);
     }
@@ -185,7 +185,7 @@ impl VmaLock<'_> {
     }
 }
 
-fn wait_for_certain<H: Host>(word: &AtomicU32, value: u32) -> Result<(), Killed> {
+fn wait_unkillable<H: Host>(word: &AtomicU32, value: u32) -> Result<(), Killed> {
     H::wait(word, value);
     Ok(())
 }

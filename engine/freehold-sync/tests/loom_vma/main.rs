@@ -5,7 +5,7 @@
 //! bounded, as they say.
 #![cfg(loom)]
 
-mod beside;
+mod external_rwsem;
 mod per_cpu;
 mod world;
 
@@ -15,16 +15,16 @@ use freehold_sync::{ReadFail, VmaSeq};
 use world::{Lock, START, World, change, look, spawn};
 
 #[test]
-fn a_reader_beside_a_writer() {
+fn a_reader_and_a_writer() {
     model(|| {
         let world = World::new();
-        world::a_reader_beside_a_writer(&world);
+        world::a_reader_and_a_writer(&world);
     });
 }
 
 /// The writer goes on as a reader of the space: its VMAs are unlocked by then.
 #[test]
-fn a_reader_beside_a_downgrade() {
+fn a_reader_and_a_downgrade() {
     model(|| {
         let world = World::new();
         let writer = spawn(&world, |world| {
@@ -42,16 +42,16 @@ fn a_reader_beside_a_downgrade() {
 }
 
 #[test]
-fn two_readers_beside_a_writer() {
+fn two_readers_and_a_writer() {
     model_bounded(2, || {
         let world = World::new();
-        world::two_readers_beside_a_writer(&world);
+        world::two_readers_and_a_writer(&world);
     });
 }
 
 /// To lock it twice, and to change it in two sections.
 #[test]
-fn a_reader_beside_two_sections() {
+fn a_reader_and_two_sections() {
     model_bounded(3, || {
         let world = World::new();
         let writer = spawn(&world, |world| {
@@ -90,10 +90,10 @@ fn reading_under_the_space_lock() {
 
 /// Detached means that nobody reads it any more, and nobody gets in.
 #[test]
-fn a_reader_beside_a_detacher() {
+fn a_reader_and_a_detacher() {
     model(|| {
         let world = World::new();
-        world::a_reader_beside_a_detacher(&world);
+        world::a_reader_and_a_detacher(&world);
         assert!(world.vma().is_detached());
         assert_eq!(world.try_read(0).err(), Some(ReadFail::Detached));
     });
@@ -111,10 +111,10 @@ fn c19_a_late_reader_and_a_vma_of_another_space() {
 
 /// The same, with a second thread of the new space that reads the VMA by right.
 #[test]
-fn c19_a_late_reader_beside_a_rightful_one() {
+fn c19_a_late_reader_and_a_reader_of_this_life() {
     model_bounded(2, || {
         let world = World::new();
-        world::a_late_reader_beside_a_rightful_one(&world);
+        world::a_late_reader_and_a_reader_of_this_life(&world);
         let place = world.try_read(1).expect("no count was lost");
         world.unlock(place);
     });
@@ -236,7 +236,7 @@ fn c20_too_many_readers() {
 }
 
 #[test]
-fn c20_the_limit_is_a_value_and_no_panic() {
+fn c20_too_many_readers_is_an_error_and_no_panic() {
     model(|| {
         let world = World::new();
         let _last = world.try_read(0).unwrap();
@@ -277,7 +277,7 @@ fn the_sequence_wraps() {
 /// The end of one VMA's write lock is nobody else's: the writer goes on with the mmap lock held, and locks it
 /// once more.
 #[test]
-fn a_reader_beside_a_writer_that_unlocks_and_locks() {
+fn a_reader_and_a_writer_that_unlocks_and_locks() {
     model_bounded(3, || {
         let world = World::new();
         let writer = spawn(&world, |world| {

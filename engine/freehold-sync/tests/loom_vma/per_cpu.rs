@@ -13,24 +13,24 @@ fn stands(place: ReaderPlace<'_>) -> bool {
 }
 
 #[test]
-fn a_standing_reader_beside_a_writer() {
+fn a_standing_reader_and_a_writer() {
     model_bounded(5, || {
         let world = World::per_cpu();
-        world::a_reader_beside_a_writer(&world);
+        world::a_reader_and_a_writer(&world);
     });
 }
 
 #[test]
-fn two_standing_readers_beside_a_writer() {
+fn two_standing_readers_and_a_writer() {
     model_bounded(1, || {
         let world = World::per_cpu();
-        world::two_readers_beside_a_writer(&world);
+        world::two_readers_and_a_writer(&world);
     });
 }
 
 /// The second lock of each reader is counted, because its slot is taken.
 #[test]
-fn standing_and_counted_readers_beside_a_writer() {
+fn standing_and_counted_readers_and_a_writer() {
     let twice = |world: &World| {
         let places = [world.try_read(0), world.try_read(0)];
         if places.iter().any(Result::is_ok) {
@@ -48,7 +48,7 @@ fn standing_and_counted_readers_beside_a_writer() {
 
 /// Nobody has told the VMA to go per-CPU: readers that contend do, and a writer finds those before and after.
 #[test]
-fn readers_meet_beside_a_writer() {
+fn contending_readers_and_a_writer() {
     // Not loom's: tells of all schedules together.
     static STOOD: AtomicBool = AtomicBool::new(false);
     model_bounded(2, || {
@@ -89,7 +89,7 @@ fn a_collected_reader_leaves() {
 
 /// Two sections: a reader that is late for the first does not get into the second.
 #[test]
-fn a_standing_reader_beside_two_sections() {
+fn a_standing_reader_and_two_sections() {
     model_bounded(3, || {
         let world = World::per_cpu();
         let writer = spawn(&world, |world| {
@@ -103,10 +103,10 @@ fn a_standing_reader_beside_two_sections() {
 }
 
 #[test]
-fn a_standing_reader_beside_a_detacher() {
+fn a_standing_reader_and_a_detacher() {
     model_bounded(5, || {
         let world = World::per_cpu();
-        world::a_reader_beside_a_detacher(&world);
+        world::a_reader_and_a_detacher(&world);
         assert!(world.vma().is_detached());
     });
 }
@@ -167,10 +167,10 @@ fn c19_a_late_standing_reader_and_a_space_that_counts() {
 
 /// The same beside a reader of the second space that comes by the count.
 #[test]
-fn c19_a_late_standing_reader_beside_a_rightful_one() {
+fn c19_a_late_standing_reader_and_a_reader_of_this_life() {
     model_bounded(1, || {
         let world = World::per_cpu();
-        world::a_late_reader_beside_a_rightful_one(&world);
+        world::a_late_reader_and_a_reader_of_this_life(&world);
         let guard = world.spaces[1].write();
         world.dies(&guard);
         assert!(world.vma().is_detached(), "no count was lost");
@@ -180,7 +180,7 @@ fn c19_a_late_standing_reader_beside_a_rightful_one() {
 /// Hazard C-22 (h): a killed writer has counted a reader that came by a slot. When that reader leaves,
 /// another of the same VMA stands there. They change places, and the writer waits for both, in either order.
 #[test]
-fn c22_readers_change_places_after_a_killed_writer() {
+fn c22_readers_leave_from_other_slots_after_a_killed_writer() {
     model_bounded(2, || {
         let world = World::per_cpu();
         let first = world.try_read(0).unwrap();

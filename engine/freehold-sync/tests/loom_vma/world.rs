@@ -63,7 +63,7 @@ impl World {
     }
 
     /// The same whose VMAs have locks beside them, in each of the spaces or not.
-    pub fn beside(rwsems: [bool; 2]) -> Arc<Self> {
+    pub fn with_external_rwsems(rwsems: [bool; 2]) -> Arc<Self> {
         Self::with_locks(rwsems.map(|rwsems| {
             if rwsems { Lock::new().with_fault_lock(FaultLock::VmaRwsem) } else { Lock::new() }
         }))
@@ -94,7 +94,7 @@ impl World {
     pub fn born(&self, space: usize, start: u64, data: u32) {
         self.vma().init_detached();
         if self.spaces[space].uses_rwsems() {
-            self.count.make_beside::<LoomHost>().unwrap();
+            self.count.make_external_rwsem::<LoomHost>().unwrap();
         }
         let guard = self.spaces[space].write();
         // As late as is allowed: only the release of `attach` makes it known to a reader that finds the VMA
@@ -189,7 +189,7 @@ pub fn check_recycled(world: &World) {
 }
 
 /// A reader beside a writer. When the writer has ended its section, the VMA can be read as it was changed.
-pub fn a_reader_beside_a_writer(world: &Arc<World>) {
+pub fn a_reader_and_a_writer(world: &Arc<World>) {
     let writer = spawn(world, change);
     look(world);
     writer.join().unwrap();
@@ -199,7 +199,7 @@ pub fn a_reader_beside_a_writer(world: &Arc<World>) {
 }
 
 /// Two readers beside a writer.
-pub fn two_readers_beside_a_writer(world: &Arc<World>) {
+pub fn two_readers_and_a_writer(world: &Arc<World>) {
     let others = [spawn(world, look), spawn(world, look)];
     change(world);
     others.into_iter().for_each(|other| other.join().unwrap());
@@ -208,7 +208,7 @@ pub fn two_readers_beside_a_writer(world: &Arc<World>) {
 }
 
 /// A reader beside a task that detaches the VMA. No task reads it after that.
-pub fn a_reader_beside_a_detacher(world: &Arc<World>) {
+pub fn a_reader_and_a_detacher(world: &Arc<World>) {
     let writer = spawn(world, |world| {
         let guard = world.spaces[0].write();
         world.dies(&guard);
@@ -235,7 +235,7 @@ pub fn a_late_reader_of_a_recycled_vma(world: &Arc<World>) {
 }
 
 /// A late reader of the first space beside a reader of the second.
-pub fn a_late_reader_beside_a_rightful_one(world: &Arc<World>) {
+pub fn a_late_reader_and_a_reader_of_this_life(world: &Arc<World>) {
     let writer = spawn(world, recycled_into_another_space);
     let rightful = spawn(world, rightful_look);
     late_look(world);

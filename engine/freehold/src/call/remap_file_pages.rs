@@ -86,7 +86,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         let mut at = first.end();
         while at < range.end() {
             let next = self.find(at).filter(|vma| vma.flags() == flags)?;
-            next.object().file().filter(|other| Counted::same(other, file))?;
+            next.object().file().filter(|other| Counted::ptr_eq(other, file))?;
             at = next.end();
         }
         Some((file.clone(), flags))

@@ -88,7 +88,7 @@ impl<P: Platform> FileList<P> {
         ring.at = ring.neighbours(ring.at).next.load(Relaxed);
         // SAFETY: from `as_ptr`; it is in the ring, so it has not ended, and cannot before we let go of the
         // lock.
-        unsafe { Counted::try_hold(file) }
+        unsafe { Counted::get_unless_zero(file) }
     }
 }
 

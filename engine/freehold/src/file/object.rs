@@ -33,9 +33,9 @@ impl<P: Platform> Object<P> {
         match (self, other) {
             (Object::Anonymous, Object::Anonymous) => true,
             (Object::File(a), Object::File(b)) | (Object::Zeroes(a), Object::Zeroes(b)) => {
-                Counted::same(a, b)
+                Counted::ptr_eq(a, b)
             }
-            (Object::Special(a), Object::Special(b)) => Counted::same(a, b),
+            (Object::Special(a), Object::Special(b)) => Counted::ptr_eq(a, b),
             _ => false,
         }
     }

@@ -228,7 +228,7 @@ impl<P: Platform> Mapping<P> {
                 let (vm, vma, range) = (mapper.vm, mapper.vma, mapper.range);
                 if vma.shares(range) && vm.has_shared_tables(range) {
                     let own = vma.hugetlb()?;
-                    let held = awaited.as_ref().is_some_and(|awaited| Counted::same(awaited, own));
+                    let held = awaited.as_ref().is_some_and(|awaited| Counted::ptr_eq(awaited, own));
                     let tried = if held { None } else { own.lock.try_write() };
                     if !held && tried.is_none() {
                         return Some(own.clone());

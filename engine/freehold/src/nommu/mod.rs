@@ -148,7 +148,7 @@ impl<P: Platform> PartialEq for NoMmuMapping<P> {
     fn eq(&self, other: &Self) -> bool {
         let same_file = match (&self.file, &other.file) {
             (None, None) => true,
-            (Some(a), Some(b)) => Counted::same(a, b),
+            (Some(a), Some(b)) => Counted::ptr_eq(a, b),
             _ => false,
         };
         let what = |mapping: &Self| (mapping.range.clone(), mapping.prot, mapping.shared, mapping.offset);

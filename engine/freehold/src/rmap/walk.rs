@@ -86,7 +86,7 @@ impl<P: Platform> Engine<P> {
     fn keep_mapped(&self, pfn: Pfn, level: Level, home: &VmaTree<P, AnonPages>, index: PageIndex) -> bool {
         let lookups = home.read();
         // A page of another engine on the same platform is none here.
-        let own = |mapper: &Mapper<'_, P, Vma<P>>| Counted::same(self.memory(), mapper.vm.memory());
+        let own = |mapper: &Mapper<'_, P, Vma<P>>| Counted::ptr_eq(self.memory(), mapper.vm.memory());
         lookups.mappers(PageRange::one(index)).filter(own).any(|mapper| {
             let frame = |_: &mut LeafGuard<'_, P::Format, P>| self.platform().frame(pfn).get();
             mapper.vm.with_entry(VirtAddr::new(mapper.range.start()), level, pfn, frame).is_some()

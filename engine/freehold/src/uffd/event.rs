@@ -117,7 +117,7 @@ impl<P: Platform> Notices<P> {
         let mut at = &self.last;
         while let Some(link) = at {
             if let Message::Fork(handle) = &link.notice.message
-                && Counted::same(link.notice.change.context(), parent)
+                && Counted::ptr_eq(link.notice.change.context(), parent)
             {
                 return Ok(Some(handle.context.clone()));
             }

@@ -94,7 +94,7 @@ impl<P: Platform> AddressSpace<P> {
     fn still_waits(&self, fault: &Userfault<P>) -> Result<bool, Killed> {
         let waits = |vma: &Vma<P>| {
             let _kept = self.keep_tables(vma);
-            vma.uffd().is_some_and(|context| Counted::same(context, &fault.context))
+            vma.uffd().is_some_and(|context| Counted::ptr_eq(context, &fault.context))
                 && self.fault_reason(vma, fault.page, fault.write) == Some(fault.reason)
         };
         if self.tries_vma_lock()

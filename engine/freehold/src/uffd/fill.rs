@@ -174,7 +174,7 @@ pub(super) struct Filler<'f, P: Platform> {
 impl<P: Platform> Filler<'_, P> {
     /// Some pages from `at` on, which is moved behind each that was put.
     fn batch(&self, range: UserRange, at: &mut u64) -> Result<(), UffdError> {
-        let fits = |vma: &Vma<P>| match vma.uffd().is_some_and(|other| Counted::same(other, self.context)) {
+        let fits = |vma: &Vma<P>| match vma.uffd().is_some_and(|other| Counted::ptr_eq(other, self.context)) {
             true if range.end() <= vma.end() => Ok(()),
             _ => Err(UffdError::NotRegistered),
         };

@@ -189,7 +189,7 @@ impl<'m, P: Platform> Mover<'m, P> {
             && !(a | b).intersects(NEVER)
             && a & alike == b & alike
             && a.contains(VmFlags::WRITE)
-            && target.uffd().is_some_and(|context| Counted::same(context, self.context))
+            && target.uffd().is_some_and(|context| Counted::ptr_eq(context, self.context))
             && source.is_anonymous()
             && target.is_anonymous();
         if fits { Ok(()) } else { Err(UffdError::Invalid) }

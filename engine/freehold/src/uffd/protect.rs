@@ -58,7 +58,7 @@ impl<P: Platform> Userfaultfd<P> {
         let (mut at, mut any, mut rounds) = (range.start(), false, Rounds::new());
         while at < range.end() {
             rounds.again::<P>()?;
-            let fits = |vma: &Vma<P>| match vma.uffd().is_some_and(|other| Counted::same(other, context)) {
+            let fits = |vma: &Vma<P>| match vma.uffd().is_some_and(|other| Counted::ptr_eq(other, context)) {
                 // Whole huge pages, or none, wherever in the range they lie.
                 true if vma.flags().contains(VmFlags::UFFD_WP) => match is_whole(vma, range) {
                     true => Ok(()),

@@ -165,7 +165,7 @@ impl<P: Platform> Userfaultfd<P> {
                 return Err(UffdRegisterError::Invalid);
             }
             (found, huge) = (true, huge || vma.flags().contains(VmFlags::HUGETLB));
-            if vma.uffd().is_some_and(|other| !Counted::same(other, &self.context)) {
+            if vma.uffd().is_some_and(|other| !Counted::ptr_eq(other, &self.context)) {
                 return Err(UffdRegisterError::Busy);
             }
         }
@@ -196,7 +196,7 @@ impl<P: Platform> Userfaultfd<P> {
         }
         let mut found = false;
         for vma in guard.vmas(range) {
-            let other = vma.uffd().is_some_and(|other| !Counted::same(other, &self.context));
+            let other = vma.uffd().is_some_and(|other| !Counted::ptr_eq(other, &self.context));
             if other || !may_register(vma, VmFlags::empty()) || !ends_at_border(vma, range) {
                 return Err(UffdRegisterError::Invalid);
             }
@@ -272,7 +272,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         while let Some(vma) = self.next(at) {
             let range = vma.range();
             at = range.end();
-            if vma.uffd().is_none_or(|other| !Counted::same(other, context)) {
+            if vma.uffd().is_none_or(|other| !Counted::ptr_eq(other, context)) {
                 continue;
             }
             let (old, new) = (vma.flags(), vma.flags() - VmFlags::UFFD);

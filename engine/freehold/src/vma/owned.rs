@@ -98,7 +98,7 @@ impl<'e, P: Platform> OwnedVma<'e, P> {
     ///
     /// No memory for it; the VMA is gone.
     pub fn with_lock_beside(self) -> Result<Self, NoMemory> {
-        self.vma.state.count.make_beside::<P>()?;
+        self.vma.state.count.make_external_rwsem::<P>()?;
         Ok(self)
     }
 

@@ -22,7 +22,7 @@ fn text_is_shared_by_its_address() {
     assert_eq!(flat.frames(), 5, "nothing but the copy");
     assert_eq!((layout(&one), layout(&other)), (vec![(at, 5); 2], vec![(at, 5), (at + PAGE, 2)]));
     let line = other.find(at + PAGE).unwrap();
-    assert!(Counted::same(line.file.as_ref().unwrap(), &again));
+    assert!(Counted::ptr_eq(line.file.as_ref().unwrap(), &again));
     assert_eq!((line.offset, line.prot, line.shared), (2 * PAGE, R, false));
     drop(line);
 

@@ -77,7 +77,7 @@ impl<F: Format> Files<F> {
     /// Which file an object is.
     pub(super) fn which(&self, object: &Object<Machine<F>>) -> Option<MapFile> {
         let Object::File(file) = object else { return None };
-        let inode = self.inodes.iter().position(|inode| Counted::same(inode, file.mapping()));
+        let inode = self.inodes.iter().position(|inode| Counted::ptr_eq(inode, file.mapping()));
         Some(inode.map_or(MapFile::SharedAnon, |n| MapFile::Inode(n as u8)))
     }
 

@@ -1,6 +1,6 @@
 //! Locks with as many readers and waiters as can be counted, and in which order these come.
 
-use super::super::word::{MOST_READ_WAITERS, MOST_WRITE_WAITERS};
+use super::super::word::{MAX_READ_WAITERS, MAX_WRITE_WAITERS};
 use super::*;
 use crate::testing::StdHost;
 use std::boxed::Box;
@@ -53,7 +53,7 @@ fn read(lock: &Lock) -> Result<(), Killed> {
 }
 
 #[test]
-fn a_crowd_of_readers_lets_no_more_in() {
+fn too_many_readers_admit_no_more() {
     let lock = Arc::new(with(CROWD - 1));
     assert!(lock.try_read());
     assert!(!lock.try_read());
@@ -63,7 +63,7 @@ fn a_crowd_of_readers_lets_no_more_in() {
 }
 
 #[test]
-fn a_reader_beside_a_crowd_can_be_killed() {
+fn a_reader_refused_by_too_many_readers_can_be_killed() {
     let lock = with(CROWD);
     thread::scope(|scope| {
         let task = scope.spawn(|| {
@@ -77,19 +77,19 @@ fn a_reader_beside_a_crowd_can_be_killed() {
 
 #[test]
 fn a_full_queue_takes_no_more_readers() {
-    let full = WRITER + MOST_READ_WAITERS * READ_WAITER;
+    let full = WRITER + MAX_READ_WAITERS * READ_WAITER;
     let lock = Arc::new(with(full));
     let then = move |lock: &Lock| {
         assert_eq!(word(lock), full, "it waits outside of the queue");
         lock.unlock_write(0);
     };
     assert!(waits(&lock, read, then));
-    assert_eq!(word(&lock) & (2 * CROWD - 1), MOST_READ_WAITERS + 1, "all in the queue, and one more");
+    assert_eq!(word(&lock) & (2 * CROWD - 1), MAX_READ_WAITERS + 1, "all in the queue, and one more");
 }
 
 #[test]
 fn a_full_queue_takes_no_more_writers() {
-    let full = WRITER + MOST_WRITE_WAITERS * WRITE_WAITER;
+    let full = WRITER + MAX_WRITE_WAITERS * WRITE_WAITER;
     let lock = Arc::new(with(full));
     thread::scope(|scope| {
         let task = scope.spawn(|| {
@@ -105,8 +105,8 @@ fn a_full_queue_takes_no_more_writers() {
 }
 
 /// Whether the lock went to a writer, which takes it, and how many of these still wait.
-fn after_release(lock: &Lock, gathering: u32) -> (bool, u64) {
-    lock.unlock_write(gathering);
+fn after_release(lock: &Lock, passing_writers: u32) -> (bool, u64) {
+    lock.unlock_write(passing_writers);
     let now = lock.load(Ordering::Relaxed);
     if now.has_writer() {
         assert!(lock.take_token());
@@ -115,19 +115,19 @@ fn after_release(lock: &Lock, gathering: u32) -> (bool, u64) {
 }
 
 #[test]
-fn readers_are_passed_by_as_many_writers_as_they_gather_for() {
-    for gathering in 0..4 {
+fn waiting_readers_are_passed_by_a_bounded_number_of_writers() {
+    for passing_writers in 0..4 {
         let lock = with(WRITER + 3 * READ_WAITER + 5 * WRITE_WAITER);
-        for passed in 0..gathering {
-            assert_eq!(after_release(&lock, gathering), (true, 4 - u64::from(passed)));
+        for passed_by_writers in 0..passing_writers {
+            assert_eq!(after_release(&lock, passing_writers), (true, 4 - u64::from(passed_by_writers)));
         }
-        assert_eq!(after_release(&lock, gathering), (false, 5 - u64::from(gathering)));
+        assert_eq!(after_release(&lock, passing_writers), (false, 5 - u64::from(passing_writers)));
         assert_eq!(lock.load(Ordering::Relaxed).readers(), 3, "all of them together");
     }
 }
 
 #[test]
-fn readers_wait_for_no_writer_that_is_not_there() {
+fn readers_wait_only_for_queued_writers() {
     let lock = with(WRITER + READ_WAITER + WRITE_WAITER);
     assert_eq!(after_release(&lock, 9), (true, 0));
     assert_eq!(after_release(&lock, 9), (false, 0));
@@ -135,7 +135,7 @@ fn readers_wait_for_no_writer_that_is_not_there() {
 }
 
 #[test]
-fn each_gathering_counts_anew() {
+fn passing_writers_are_counted_from_zero_each_time() {
     let lock = with(WRITER + READ_WAITER + 9 * WRITE_WAITER);
     for left in [(true, 8), (false, 8)] {
         assert_eq!(after_release(&lock, 1), left);

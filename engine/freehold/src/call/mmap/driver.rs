@@ -5,7 +5,8 @@
 //! ask        the mmap hook; it fails, or answers with hooks, flags, and frames for some or all pages
 //! prepare    everything else that may fail
 //! store      in place of what was there
-//! fill       entries for the frames, table by table, each table's within a read section in which the answer still holds
+//! fill       entries for the frames, table by table, each table's within a read section in which the answer
+//! still holds
 //! ```
 //!
 //! Nobody can come to the range before the fill is over, for the mmap lock and the VMA are held for writing;
@@ -94,7 +95,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let special = driver.mmap(&mut asked)?;
         let (flags, runs) = asked.answered()?;
         // Somewhere else nobody would find the VMA.
-        let listed = special.mapping().is_some_and(|mapping| Counted::same(mapping, file.mapping()));
+        let listed = special.mapping().is_some_and(|mapping| Counted::ptr_eq(mapping, file.mapping()));
         if listed { Ok((special, flags, runs)) } else { Err(MmapError::Invalid) }
     }
 }

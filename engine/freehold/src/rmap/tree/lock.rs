@@ -93,7 +93,7 @@ impl<P: Platform> FileLock<P> {
             Some(stats) => RwSem::with_stats(Rank::IMmap, stats),
             None => RwSem::new(Rank::IMmap),
         };
-        FileLock { design, lock: lock.gathering(GATHERING), mutex: Mutex::new() }
+        FileLock { design, lock: lock.with_passing_writers(GATHERING), mutex: Mutex::new() }
     }
 }
 

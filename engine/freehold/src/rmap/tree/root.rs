@@ -121,7 +121,7 @@ impl<P: Platform, W: RmapKind> RmapRoot<P, W> {
         let _stays = self.read();
         let mapping = NonNull::new(self.mapping.load(Acquire))?;
         // SAFETY: from `as_ptr`; as in `mapping`, it is there as long as the lock.
-        unsafe { Counted::try_hold(mapping) }
+        unsafe { Counted::get_unless_zero(mapping) }
     }
 
     /// A reference for a caller that found the address in the record of a frame that is mapped, or in the

@@ -98,7 +98,7 @@ impl<P: Platform> AddressSpace<P> {
             Some(neighbour) => vma.attach_anon_vma(neighbour.anon_vma()),
             None => vma.attach_anon_vma(AnonVma {
                 id: self.engine.new_anon(),
-                tree: Some(&*RmapRoot::try_new(RwSem::new(Rank::AnonVma).gathering(GATHERING))?),
+                tree: Some(&*RmapRoot::try_new(RwSem::new(Rank::AnonVma).with_passing_writers(GATHERING))?),
             }),
         }
         Ok(())

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! decode    Decoded    arguments checked, nothing touched
-//! prepare   Gathered   under the write lock: edges split, VMAs locked and listed, everything allocated; may fail
-//! commit    Detached   out of the tree, detached, accounted; cannot fail
-//! settle    Unmapped   zapped, flushed, tables freed; with whatever lock the design still holds, or none
-//! retire               files dropped, VMAs back to the slab, userfaultfds told; after the locks
+//! prepare   Gathered   under the write lock: edges split, VMAs locked and listed, everything allocated; may
+//! fail commit    Detached   out of the tree, detached, accounted; cannot fail settle    Unmapped   zapped,
+//! flushed, tables freed; with whatever lock the design still holds, or none retire               files
+//! dropped, VMAs back to the slab, userfaultfds told; after the locks
 //! ```
 //!
 //! The designs differ only in what is held during *settle*:
@@ -340,7 +340,8 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
     pub fn ends_segment(&self, object: &Object<P>) -> bool {
         let segment = |object: &Object<P>| object.file().and_then(|file| file.segment()).cloned();
         let Some(ending) = segment(object) else { return false };
-        let of_it = |vma: &&Vma<P>| segment(vma.object()).is_some_and(|other| Counted::same(&other, &ending));
+        let of_it =
+            |vma: &&Vma<P>| segment(vma.object()).is_some_and(|other| Counted::ptr_eq(&other, &ending));
         ending.ends_with(self.list.iter().filter(of_it).count() as u64)
     }
 

@@ -11,9 +11,9 @@ use std::sync::{Condvar, Mutex};
 
 /// All sleepers whose addresses belong here.
 #[derive(Debug)]
-pub(super) struct Lot {
+pub(super) struct ParkingLot {
     sleepers: Mutex<Sleepers>,
-    turn: Condvar,
+    condvar: Condvar,
 }
 
 #[derive(Debug)]
@@ -30,13 +30,13 @@ struct Sleeper {
     woken: bool,
 }
 
-impl Lot {
+impl ParkingLot {
     pub fn new() -> Self {
-        Lot { sleepers: Mutex::new(Sleepers { next: 0, list: Vec::new() }), turn: Condvar::new() }
+        ParkingLot { sleepers: Mutex::new(Sleepers { next: 0, list: Vec::new() }), condvar: Condvar::new() }
     }
 
     /// Sleeps while the word is as expected. `killed` is asked before sleeping and whenever somebody calls
-    /// `stir`.
+    /// `wake_killed`.
     pub fn sleep(&self, word: &AtomicU32, expected: u32, killed: impl Fn() -> bool) -> Result<(), Killed> {
         let mut sleepers = self.sleepers.lock().unwrap();
         if killed() {
@@ -51,7 +51,7 @@ impl Lot {
         sleepers.next += 1;
         sleepers.list.push(Sleeper { number, address: address(word), woken: false });
         loop {
-            sleepers = self.turn.wait(sleepers).unwrap();
+            sleepers = self.condvar.wait(sleepers).unwrap();
             let at = sleepers.list.iter().position(|sleeper| sleeper.number == number).unwrap();
             let killed = killed();
             if killed || sleepers.list[at].woken {
@@ -66,15 +66,15 @@ impl Lot {
         let address = address(word);
         let asleep = sleepers.list.iter_mut().filter(|sleeper| sleeper.address == address && !sleeper.woken);
         if asleep.take(most).map(|sleeper| sleeper.woken = true).count() > 0 {
-            self.turn.notify_all();
+            self.condvar.notify_all();
         }
     }
 
     /// Makes `change`, and every sleeper ask whether it is killed.
-    pub fn stir(&self, change: impl FnOnce()) {
+    pub fn wake_killed(&self, change: impl FnOnce()) {
         let _sleepers = self.sleepers.lock().unwrap();
         change();
-        self.turn.notify_all();
+        self.condvar.notify_all();
     }
 }
 

@@ -1,31 +1,31 @@
-//! Readers that take a lock beside the VMA.
+//! Readers that take the external rwsem of the VMA.
 
 use super::world::{self, World, change, check_recycled, spawn};
 use freehold_sync::ReadFail;
 use freehold_sync::testing::{LoomHost, model_bounded};
 
-const BESIDE: [bool; 2] = [true, true];
+const EXTERNAL: [bool; 2] = [true, true];
 
 #[test]
-fn a_reader_beside_a_writer() {
+fn a_reader_and_a_writer() {
     model_bounded(3, || {
-        let world = World::beside(BESIDE);
-        world::a_reader_beside_a_writer(&world);
+        let world = World::with_external_rwsems(EXTERNAL);
+        world::a_reader_and_a_writer(&world);
     });
 }
 
 #[test]
-fn two_readers_beside_a_writer() {
+fn two_readers_and_a_writer() {
     model_bounded(1, || {
-        let world = World::beside(BESIDE);
-        world::two_readers_beside_a_writer(&world);
+        let world = World::with_external_rwsems(EXTERNAL);
+        world::two_readers_and_a_writer(&world);
     });
 }
 
 #[test]
 fn reading_under_the_space_lock() {
     model_bounded(2, || {
-        let world = World::beside(BESIDE);
+        let world = World::with_external_rwsems(EXTERNAL);
         let writer = spawn(&world, change);
         let guard = world.spaces[0].read();
         let place = world.vma().read_under(&guard).expect("no writer can be there");
@@ -38,10 +38,10 @@ fn reading_under_the_space_lock() {
 }
 
 #[test]
-fn a_reader_beside_a_detacher() {
+fn a_reader_and_a_detacher() {
     model_bounded(3, || {
-        let world = World::beside(BESIDE);
-        world::a_reader_beside_a_detacher(&world);
+        let world = World::with_external_rwsems(EXTERNAL);
+        world::a_reader_and_a_detacher(&world);
         assert_eq!(world.try_read(0).err(), Some(ReadFail::Detached));
     });
 }
@@ -50,19 +50,19 @@ fn a_reader_beside_a_detacher() {
 /// then, with a lock beside it, or counted in its word.
 #[test]
 fn c19_a_late_reader_and_a_vma_of_another_space() {
-    for rwsems in [BESIDE, [true, false], [false, true]] {
+    for rwsems in [EXTERNAL, [true, false], [false, true]] {
         model_bounded(2, move || {
-            let world = World::beside(rwsems);
+            let world = World::with_external_rwsems(rwsems);
             world::a_late_reader_of_a_recycled_vma(&world);
         });
     }
 }
 
 #[test]
-fn c19_a_late_reader_beside_a_rightful_one() {
+fn c19_a_late_reader_and_a_reader_of_this_life() {
     model_bounded(1, || {
-        let world = World::beside(BESIDE);
-        world::a_late_reader_beside_a_rightful_one(&world);
+        let world = World::with_external_rwsems(EXTERNAL);
+        world::a_late_reader_and_a_reader_of_this_life(&world);
         check_recycled(&world);
     });
 }
@@ -71,7 +71,7 @@ fn c19_a_late_reader_beside_a_rightful_one() {
 #[test]
 fn c22_a_writer_is_killed() {
     model_bounded(3, || {
-        let world = World::beside(BESIDE);
+        let world = World::with_external_rwsems(EXTERNAL);
         let place = world.try_read(0).unwrap();
         let writer = spawn(&world, |world| {
             LoomHost::current_task().kill();

@@ -9,7 +9,7 @@
 //! happens in a read section (RCU), because the lock's memory goes with the VMA's.
 #![expect(unsafe_code, reason = "a VMA's words do not name the host that its lock is used with")]
 
-use super::{ATTACHED, BESIDE, DETACHED, ReadFail, ReaderPlace, VmaLock, VmaLocking};
+use super::{ATTACHED, DETACHED, EXTERNAL, ReadFail, ReaderPlace, VmaLock, VmaLocking};
 use crate::atomic::{AtomicPtr, AtomicUsize, Ordering, announce_records, const_unless_loom};
 use crate::host::{Host, Killed};
 use crate::rwsem::raw::{RawRwSem, Wait};
@@ -22,7 +22,7 @@ use crossbeam_utils::CachePadded;
 ///
 /// # Invariants
 /// Null, or a lock that this owns. Once made, it stays.
-pub(super) struct Beside(AtomicPtr<Lock<()>>);
+pub(super) struct ExternalRwSem(AtomicPtr<Lock<()>>);
 
 /// On lines of its own: VMAs whose locks share one would pass it between their readers.
 type Lock<H> = CachePadded<Owned<H>>;
@@ -51,11 +51,11 @@ impl<H: Host> Owned<H> {
     }
 }
 
-impl Beside {
+impl ExternalRwSem {
     const_unless_loom! {
         /// None yet.
         pub fn none() -> Self {
-            Beside(AtomicPtr::new(null_mut()))
+            ExternalRwSem(AtomicPtr::new(null_mut()))
         }
     }
 
@@ -83,7 +83,7 @@ impl Beside {
     }
 }
 
-impl Drop for Beside {
+impl Drop for ExternalRwSem {
     fn drop(&mut self) {
         // Relaxed: dropped by its only owner.
         let lock = self.0.load(Ordering::Relaxed);
@@ -96,48 +96,48 @@ impl Drop for Beside {
 }
 
 impl VmaLock<'_> {
-    /// Becomes a reader by the lock beside the VMA, which was attached with one a moment ago.
-    pub(super) fn enter_beside<'l, H: Host>(
+    /// Becomes a reader by the external rwsem of the VMA, which was attached with one a moment ago.
+    pub(super) fn enter_external<'l, H: Host>(
         self,
         locking: &'l VmaLocking<H>,
     ) -> Result<ReaderPlace<'l>, ReadFail> {
-        let beside = self.count.beside.get::<H>().ok_or(ReadFail::Detached)?;
-        if !beside.try_read() {
+        let external = self.count.external.get::<H>().ok_or(ReadFail::Detached)?;
+        if !external.try_read() {
             return Err(ReadFail::Locked);
         }
         // Acquire: pairs with `attach`, as in `raise`. The lock keeps it attached from here on.
-        if self.count.word.load(Ordering::Acquire) == ATTACHED | BESIDE {
-            return Ok(ReaderPlace(Some(locking.beside())));
+        if self.count.word.load(Ordering::Acquire) == ATTACHED | EXTERNAL {
+            return Ok(ReaderPlace(Some(locking.external_slot())));
         }
-        leave_beside(&beside.sem);
+        leave_external(&external.sem);
         Err(ReadFail::Detached)
     }
 
-    /// As [`leave`](Self::leave), by the lock beside the VMA.
+    /// As [`leave`](Self::leave), by the external rwsem of the VMA.
     #[inline(never)]
-    pub(super) fn leave_beside<H: Host>(self) {
+    pub(super) fn leave_external<H: Host>(self) {
         // A reader that came by it has seen it.
-        if let Some(beside) = self.count.beside.get::<H>() {
-            leave_beside(&beside.sem);
+        if let Some(external) = self.count.external.get::<H>() {
+            leave_external(&external.sem);
         }
     }
 
-    /// As [`drain`](Self::drain), by the lock beside the VMA.
-    pub(super) fn drain_beside<H: Host>(self, rest: u32, wait: Wait) -> Result<(), Killed> {
-        let Some(beside) = self.count.beside.get::<H>() else { return Ok(()) };
-        beside.sem.write_by(wait)?;
+    /// As [`drain`](Self::drain), by the external rwsem of the VMA.
+    pub(super) fn drain_external<H: Host>(self, rest: u32, wait: Wait) -> Result<(), Killed> {
+        let Some(external) = self.count.external.get::<H>() else { return Ok(()) };
+        external.sem.write_by(wait)?;
         if rest == DETACHED {
             // Relaxed: a reader that gets the lock after this sees it.
             self.count.word.store(DETACHED, Ordering::Relaxed);
         }
-        beside.sem.unlock_write(0);
+        external.sem.unlock_write(0);
         Ok(())
     }
 }
 
-/// Lets the lock beside a VMA go, which a reader has.
-fn leave_beside<H: Host>(beside: &RawRwSem<H>) {
+/// Lets the external rwsem of a VMA go, which a reader has.
+fn leave_external<H: Host>(external: &RawRwSem<H>) {
     // The lock's memory stays until the next writer is woken, though the VMA may not.
     let _memory_stays = H::rcu_read();
-    beside.unlock_read();
+    external.unlock_read();
 }
