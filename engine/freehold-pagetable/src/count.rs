@@ -3,8 +3,8 @@
 use crate::addr::{Level, Pfn, VaRange};
 use crate::format::{Format, Kind};
 use crate::memory::TableMemory;
+use crate::page_table::PageTable;
 use crate::table::PmdGuard;
-use crate::tree::PageTable;
 use freehold_sync::atomic::Ordering;
 
 /// Levels whose tables count: those that Linux counts as VmPTE. The root and a fifth level are left out.
@@ -58,7 +58,7 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
             if count.add(below, VaRange::entry(part.start(), level)) && below == Level::Pmd {
                 let guard: PmdGuard<'_, F, M> =
                     PageTable::<F, M>::entry_table(memory, pfn, part.start(), None).lock();
-                count.tables += guard.kept();
+                count.tables += guard.deposited();
             }
             if below > Level::Pte {
                 self.count_below(memory, (pfn, below), part, count);

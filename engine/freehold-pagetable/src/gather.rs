@@ -24,7 +24,7 @@
 #![expect(unsafe_code, reason = "frees tables, of which it knows that nothing leads to them")]
 
 use crate::addr::{Level, Pfn, VaRange, VirtAddr};
-use crate::table::Stale;
+use crate::table::StaleTranslations;
 use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 use freehold_sync::atomic::{AtomicU32, Ordering};
@@ -158,7 +158,7 @@ impl Default for GatherState {
 }
 
 /// Tables that a gather holds before it must flush.
-const TABLES: usize = 32;
+const MAX_TABLES: usize = 32;
 
 /// A change of a space's tables in progress. `FRAMES` is how many frames it holds before it must flush.
 ///
@@ -179,8 +179,8 @@ pub struct Gather<'a, T: Tlb, const FRAMES: usize = 512> {
     kept: Option<&'a mut Vec<UnmappedFrame>>,
     /// How many small pages these are, and how many they may be.
     kept_pages: u64,
-    most_pages: u64,
-    tables: ArrayVec<Pfn, TABLES>,
+    max_kept_pages: u64,
+    tables: ArrayVec<Pfn, MAX_TABLES>,
 }
 
 impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
@@ -210,32 +210,32 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
             frames: ArrayVec::new(),
             kept: None,
             kept_pages: 0,
-            most_pages: 0,
+            max_kept_pages: 0,
             tables: ArrayVec::new(),
         }
     }
 
     /// How many more frames fit before a flush.
     #[inline]
-    pub fn room(&self) -> usize {
+    pub fn remaining_capacity(&self) -> usize {
         self.frames.remaining_capacity()
     }
 
     /// Hands over a frame whose mapping was removed, to be released after the flush.
     ///
     /// # Panics
-    /// When there is no [`room`](Self::room): a frame must not be lost.
+    /// When there is no [`remaining_capacity`](Self::remaining_capacity): a frame must not be lost.
     #[inline]
-    pub fn frame(&mut self, pfn: Pfn, level: Level) {
-        self.unmapped(UnmappedFrame::new(pfn, level));
+    pub fn add_frame(&mut self, pfn: Pfn, level: Level) {
+        self.add_unmapped(UnmappedFrame::new(pfn, level));
     }
 
-    /// As [`frame`](Self::frame), with what else is known of the mapping.
+    /// As [`add_frame`](Self::add_frame), with what else is known of the mapping.
     ///
     /// # Panics
-    /// As [`frame`](Self::frame).
+    /// As [`add_frame`](Self::add_frame).
     #[inline]
-    pub fn unmapped(&mut self, what: UnmappedFrame) {
+    pub fn add_unmapped(&mut self, what: UnmappedFrame) {
         self.frames.push(what);
     }
 
@@ -249,23 +249,23 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
     pub fn keep_in(&mut self, kept: &'a mut Vec<UnmappedFrame>, most: u64) {
         assert!(kept.is_empty() && self.kept_pages == 0, "frames that are not this gather's to keep");
         self.kept = Some(kept);
-        self.most_pages = most;
+        self.max_kept_pages = most;
     }
 
     /// Has what is there kept, or flushes and pays, if fewer than `frames` fit, or no table. Call it with no
     /// table locked: it waits for other processors.
     #[inline]
-    pub fn make_room(&mut self, frames: usize) {
+    pub fn make_capacity(&mut self, frames: usize) {
         debug_assert!(frames <= FRAMES, "this gather is too small for one table");
-        if self.room() < frames || self.tables.is_full() {
-            self.keep_or_pay();
+        if self.remaining_capacity() < frames || self.tables.is_full() {
+            self.keep_or_release();
         }
     }
 
     #[inline(never)]
-    fn keep_or_pay(&mut self) {
+    fn keep_or_release(&mut self) {
         if self.tables.is_full() || !self.keep() {
-            self.pay();
+            self.flush_and_release();
         }
     }
 
@@ -274,8 +274,8 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
         let Some(kept) = &mut self.kept else { return false };
         let sizes = self.frames.iter().map(|frame| frame.level().frames());
         let pages = self.kept_pages + sizes.sum::<u64>();
-        let room = self.most_pages as usize - kept.len();
-        if pages > self.most_pages || kept.try_reserve_exact(room).is_err() {
+        let room = self.max_kept_pages as usize - kept.len();
+        if pages > self.max_kept_pages || kept.try_reserve_exact(room).is_err() {
             return false;
         }
         kept.extend_from_slice(&self.frames);
@@ -285,11 +285,11 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
     }
 
     /// Hands over a table that was just unlinked.
-    pub(crate) fn table(&mut self, table: Pfn, span: VaRange) {
-        self.changed(span, true);
+    pub(crate) fn add_table(&mut self, table: Pfn, span: VaRange) {
+        self.add_changed(span, true);
         self.tables.push(table);
         if self.tables.is_full() {
-            self.pay();
+            self.flush_and_release();
         }
     }
 
@@ -297,9 +297,9 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
     /// caller holds: so nothing is flushed here.
     ///
     /// # Panics
-    /// When there is no room, which [`make_room`](Self::make_room) makes.
-    pub(crate) fn reclaimed(&mut self, table: Pfn, span: VaRange) {
-        self.changed(span, true);
+    /// When there is no room, which [`make_capacity`](Self::make_capacity) makes.
+    pub(crate) fn add_reclaimed_table(&mut self, table: Pfn, span: VaRange) {
+        self.add_changed(span, true);
         self.tables.push(table);
     }
 
@@ -307,14 +307,14 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
     /// moved entry's old translation vanishes before the lock is let go (hazard C-39); the platform must
     /// then be able to flush while another processor spins for that lock.
     pub fn flush(&mut self) {
-        if self.owes_flush() {
+        if self.has_pending_flush() {
             self.tlb.flush(&Flush {
                 start: self.start,
                 end: self.end,
                 all: false,
                 tables_freed: self.tables_freed,
             });
-            self.flushed();
+            self.clear_range();
         }
     }
 
@@ -325,22 +325,22 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
     /// KiB costs more than all the rest of a small change.)
     #[inline]
     pub fn finish(&mut self) {
-        let beside = self.state.is_some_and(|state| state.others(u32::from(self.entered)));
-        if beside || self.owes() {
-            self.finish_owing(beside);
+        let overlaps = self.state.is_some_and(|state| state.others(u32::from(self.entered)));
+        if overlaps || self.has_pending() {
+            self.finish_pending(overlaps);
         }
     }
 
-    /// The same for one that owes something, or has another one `beside` it.
-    fn finish_owing(&mut self, beside: bool) {
-        if beside {
+    /// Finishes a gather that has something pending, or that `overlaps` another one.
+    fn finish_pending(&mut self, overlaps: bool) {
+        if overlaps {
             self.tlb.flush(&Flush {
                 start: VirtAddr::new(0),
                 end: VirtAddr::new(u64::MAX),
                 all: true,
                 tables_freed: true,
             });
-            self.flushed();
+            self.clear_range();
         } else {
             self.flush();
         }
@@ -349,22 +349,22 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
         {
             state.leave();
         }
-        self.give_up();
+        self.release_and_free();
     }
 
     #[inline]
-    fn owes(&self) -> bool {
+    fn has_pending(&self) -> bool {
         let keeps = self.kept.as_ref().is_some_and(|kept| !kept.is_empty());
         let holds = keeps || !self.frames.is_empty() || !self.tables.is_empty();
-        self.entered || self.owes_flush() || holds
+        self.entered || self.has_pending_flush() || holds
     }
 
     #[inline]
-    fn owes_flush(&self) -> bool {
+    fn has_pending_flush(&self) -> bool {
         self.start.get() != u64::MAX || self.tables_freed
     }
 
-    fn flushed(&mut self) {
+    fn clear_range(&mut self) {
         self.start = VirtAddr::new(u64::MAX);
         self.end = VirtAddr::new(0);
         self.tables_freed = false;
@@ -372,15 +372,15 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
 
     // Not inlined: it would take registers away from what is done for each page.
     #[inline(never)]
-    fn pay(&mut self) {
+    fn flush_and_release(&mut self) {
         self.flush();
-        self.give_up();
+        self.release_and_free();
     }
 
     /// Gives up what no processor can reach any more.
     #[inline]
-    fn give_up(&mut self) {
-        debug_assert!(!self.owes_flush(), "what is given up may still be reached");
+    fn release_and_free(&mut self) {
+        debug_assert!(!self.has_pending_flush(), "what is given up may still be reached");
         if let Some(kept) = &mut self.kept
             && !kept.is_empty()
         {
@@ -402,9 +402,9 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
     }
 }
 
-impl<T: Tlb, const FRAMES: usize> Stale for Gather<'_, T, FRAMES> {
+impl<T: Tlb, const FRAMES: usize> StaleTranslations for Gather<'_, T, FRAMES> {
     #[inline]
-    fn before(&mut self) {
+    fn begin_change(&mut self) {
         if !self.entered {
             self.entered = true;
             if let Some(state) = self.state {
@@ -414,7 +414,7 @@ impl<T: Tlb, const FRAMES: usize> Stale for Gather<'_, T, FRAMES> {
     }
 
     #[inline]
-    fn changed(&mut self, span: VaRange, tables: bool) {
+    fn add_changed(&mut self, span: VaRange, tables: bool) {
         self.start = self.start.min(span.start());
         self.end = self.end.max(span.end());
         self.tables_freed |= tables;
@@ -424,7 +424,7 @@ impl<T: Tlb, const FRAMES: usize> Stale for Gather<'_, T, FRAMES> {
 impl<T: Tlb, const FRAMES: usize> Drop for Gather<'_, T, FRAMES> {
     #[inline]
     fn drop(&mut self) {
-        if self.owes() && !self.tlb.is_unwinding() {
+        if self.has_pending() && !self.tlb.is_unwinding() {
             debug_assert!(false, "a gather was dropped before it was finished");
             self.finish();
         }

@@ -19,7 +19,7 @@ pub(crate) const GROUPS: usize = ENTRIES / GROUP;
 
 /// Records that `index` is about to be filled.
 #[inline]
-pub(crate) fn fill(meta: &TableMeta, index: usize) {
+pub(crate) fn set_filled(meta: &TableMeta, index: usize) {
     let bit = 1 << (index / GROUP);
     let filled = meta.filled.load(Ordering::Relaxed);
     if filled & bit == 0 {
@@ -28,7 +28,7 @@ pub(crate) fn fill(meta: &TableMeta, index: usize) {
 }
 
 /// Records that every entry may be filled.
-pub(crate) fn fill_all(meta: &TableMeta) {
+pub(crate) fn set_all_filled(meta: &TableMeta) {
     meta.filled.store(u64::MAX >> (64 - GROUPS), Ordering::Relaxed);
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn filled(meta: &TableMeta, first: usize, end: usize) -> u64 {
 
 /// Records that all entries of these groups are empty.
 #[inline]
-pub(crate) fn empty(meta: &TableMeta, groups: u64) {
+pub(crate) fn set_empty(meta: &TableMeta, groups: u64) {
     let filled = meta.filled.load(Ordering::Relaxed);
     meta.filled.store(filled & !groups, Ordering::Relaxed);
 }

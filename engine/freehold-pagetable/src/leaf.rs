@@ -4,18 +4,18 @@
 use crate::addr::{Level, VaRange, VirtAddr};
 use crate::format::{Format, Kind, Pte};
 use crate::memory::TableMemory;
-use crate::split::SpareTable;
-use crate::table::{PmdGuard, PteGuard, PudGuard, Stale};
-use crate::tree::PageTable;
+use crate::page_table::PageTable;
+use crate::split::PreallocatedTable;
+use crate::table::{PmdGuard, PteGuard, PudGuard, StaleTranslations};
 
 /// A leaf or a marker, or the slot where one was, with the lock of its table held.
 pub struct LeafGuard<'a, F: Format, M: TableMemory> {
-    table: Locked<'a, F, M>,
+    table: LockedTable<'a, F, M>,
     address: VirtAddr,
 }
 
 /// The table's lock.
-pub(crate) enum Locked<'a, F: Format, M: TableMemory> {
+pub(crate) enum LockedTable<'a, F: Format, M: TableMemory> {
     Pte(PteGuard<'a, F, M>),
     Pmd(PmdGuard<'a, F, M>),
     Pud(PudGuard<'a, F, M>),
@@ -24,16 +24,16 @@ pub(crate) enum Locked<'a, F: Format, M: TableMemory> {
 macro_rules! table {
     ($self:ident, $guard:ident => $body:expr) => {
         match &$self.table {
-            Locked::Pte($guard) => $body,
-            Locked::Pmd($guard) => $body,
-            Locked::Pud($guard) => $body,
+            LockedTable::Pte($guard) => $body,
+            LockedTable::Pmd($guard) => $body,
+            LockedTable::Pud($guard) => $body,
         }
     };
     (mut $self:ident, $guard:ident => $body:expr) => {
         match &mut $self.table {
-            Locked::Pte($guard) => $body,
-            Locked::Pmd($guard) => $body,
-            Locked::Pud($guard) => $body,
+            LockedTable::Pte($guard) => $body,
+            LockedTable::Pmd($guard) => $body,
+            LockedTable::Pud($guard) => $body,
         }
     };
 }
@@ -51,16 +51,16 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         level: Level,
     ) -> Option<LeafGuard<'a, F, M>> {
         let table = match level {
-            Level::Pte => Locked::Pte(self.lock_pte_table(memory, address)?),
-            Level::Pmd => Locked::Pmd(self.pmd_table(memory, address)?.lock()),
-            _ => Locked::Pud(self.pud_table(memory, address)?.lock()),
+            Level::Pte => LockedTable::Pte(self.lock_pte_table(memory, address)?),
+            Level::Pmd => LockedTable::Pmd(self.pmd_table(memory, address)?.lock()),
+            _ => LockedTable::Pud(self.pud_table(memory, address)?.lock()),
         };
         Some(LeafGuard { table, address })
     }
 }
 
 impl<'a, F: Format, M: TableMemory> LeafGuard<'a, F, M> {
-    pub(crate) fn new(table: Locked<'a, F, M>, address: VirtAddr) -> Self {
+    pub(crate) fn new(table: LockedTable<'a, F, M>, address: VirtAddr) -> Self {
         LeafGuard { table, address }
     }
 
@@ -68,9 +68,9 @@ impl<'a, F: Format, M: TableMemory> LeafGuard<'a, F, M> {
     #[inline]
     pub fn level(&self) -> Level {
         match self.table {
-            Locked::Pte(_) => Level::Pte,
-            Locked::Pmd(_) => Level::Pmd,
-            Locked::Pud(_) => Level::Pud,
+            LockedTable::Pte(_) => Level::Pte,
+            LockedTable::Pmd(_) => Level::Pmd,
+            LockedTable::Pud(_) => Level::Pud,
         }
     }
 
@@ -93,12 +93,12 @@ impl<'a, F: Format, M: TableMemory> LeafGuard<'a, F, M> {
 
     /// Whether other spaces use the entry's table, too; see [`PmdTable::is_shared`](crate::PmdTable).
     pub fn is_shared(&self) -> bool {
-        matches!(&self.table, Locked::Pmd(guard) if guard.table.is_shared())
+        matches!(&self.table, LockedTable::Pmd(guard) if guard.table.is_shared())
     }
 
     /// Takes back a table that was kept for splitting a leaf; see
     /// [`EntryGuard::withdraw`](crate::EntryGuard::withdraw).
-    pub fn withdraw(&mut self) -> Option<SpareTable<'a, M>> {
+    pub fn withdraw(&mut self) -> Option<PreallocatedTable<'a, M>> {
         table!(mut self, guard => guard.withdraw())
     }
 
@@ -118,21 +118,25 @@ impl<'a, F: Format, M: TableMemory> LeafGuard<'a, F, M> {
     }
 
     /// Clears the entry by an exchange; see [`EntryGuard::take`](crate::EntryGuard::take).
-    pub fn take(&mut self, stale: &mut impl Stale) -> Pte<F> {
+    pub fn take(&mut self, stale: &mut impl StaleTranslations) -> Pte<F> {
         let address = self.address;
         table!(mut self, guard => guard.take(address, stale))
     }
 
     /// Puts another entry in its place; see [`EntryGuard::replace`](crate::EntryGuard::replace).
     #[inline]
-    pub fn replace(&mut self, new: Pte<F>, stale: &mut impl Stale) -> Pte<F> {
+    pub fn replace(&mut self, new: Pte<F>, stale: &mut impl StaleTranslations) -> Pte<F> {
         let address = self.address;
         table!(mut self, guard => guard.replace(address, new, stale))
     }
 
     /// Changes it in place; see [`EntryGuard::change`](crate::EntryGuard::change).
     #[inline]
-    pub fn change(&mut self, stale: &mut impl Stale, f: impl FnMut(Pte<F>) -> Pte<F>) -> (Pte<F>, Pte<F>) {
+    pub fn change(
+        &mut self,
+        stale: &mut impl StaleTranslations,
+        f: impl FnMut(Pte<F>) -> Pte<F>,
+    ) -> (Pte<F>, Pte<F>) {
         let address = self.address;
         table!(mut self, guard => guard.change(address, stale, f))
     }

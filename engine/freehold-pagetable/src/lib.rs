@@ -70,34 +70,35 @@ extern crate alloc;
 
 mod addr;
 mod count;
-mod each;
+mod entries;
 mod format;
 mod gather;
 mod groups;
-mod hw;
+mod hardware_walk;
 mod leaf;
 mod memory;
+mod page_table;
 pub mod reclaim;
 mod share;
 mod split;
 mod table;
-mod tree;
 mod unlink;
 mod walk;
 
 pub use addr::{ENTRIES, Level, PAGE_MASK, PAGE_SHIFT, PAGE_SIZE, Pfn, VaRange, VirtAddr};
 pub use count::TableCount;
-pub use each::Slot;
+pub use entries::ZapEntry;
 pub use format::{
     Format, Kind, MarkerKind, PAYLOAD_BITS, Pte, PteFlags, X86, X86_4, X86_5, table_bits::TABLE_BITS,
 };
 pub use gather::{Flush, Gather, GatherState, Tlb, UnmappedFrame};
-pub use hw::{Access, FaultCode, PkeyRights, Rights, Translation, WalkFault, hw_walk};
+pub use hardware_walk::{Access, FaultCode, PkeyRights, Rights, Translation, WalkFault, hw_walk};
 pub use leaf::LeafGuard;
 pub use memory::{OutOfTables, Table, TableMemory, TableMeta};
-pub use split::SpareTable;
+pub use page_table::{PageTable, TableError};
+pub use split::PreallocatedTable;
 pub use table::{
-    EntryGuard, EntryTable, NotCached, PmdGuard, PmdTable, PteGuard, PteTable, PudGuard, PudTable, Stale,
+    EntryGuard, EntryTable, NotCached, PmdGuard, PmdTable, PteGuard, PteTable, PudGuard, PudTable,
+    StaleTranslations,
 };
-pub use tree::{PageTable, TableError};
-pub use walk::{Absent, Large, Visitor, Walked};
+pub use walk::{AbsentPolicy, LargeLeafPolicy, Visitor, Walked};

@@ -42,7 +42,7 @@ use crate::format::Format;
 use crate::gather::{Gather, Tlb};
 use crate::groups;
 use crate::memory::TableMemory;
-use crate::table::{PteGuard, Stale};
+use crate::table::{PteGuard, StaleTranslations};
 use freehold_sync::atomic::{CHECKED, Ordering};
 
 #[cfg(doc)]
@@ -63,7 +63,7 @@ impl<F: Format, M: TableMemory> PteGuard<'_, F, M> {
     /// frees tables to this table's memory.
     ///
     /// # Panics
-    /// When `gather` has no room for a table, which [`make_room`](Gather::make_room) makes.
+    /// When `gather` has no room for a table, which [`make_capacity`](Gather::make_capacity) makes.
     #[inline]
     pub unsafe fn reclaim<T: Tlb, const FRAMES: usize>(self, gather: &mut Gather<'_, T, FRAMES>) -> bool {
         let is_empty = groups::filled(self.table.meta, 0, ENTRIES) == 0;
@@ -82,9 +82,9 @@ impl<F: Format, M: TableMemory> PteGuard<'_, F, M> {
             "a table of {:?} goes that is not empty",
             self.span()
         );
-        gather.before();
+        gather.begin_change();
         // Release: see the module's table. A plain store: nothing else changes the slot of a linked table.
         slot.store(0, Ordering::Release);
-        gather.reclaimed(pfn, self.span());
+        gather.add_reclaimed_table(pfn, self.span());
     }
 }

@@ -22,12 +22,12 @@ use crate::addr::{Level, VaRange, VirtAddr};
 use crate::format::{Format, Kind};
 use crate::gather::{Gather, Tlb};
 use crate::memory::{TableMemory, same_memory};
-use crate::table::{PmdTable, Stale};
-use crate::tree::{PageTable, TableError};
+use crate::page_table::{PageTable, TableError};
+use crate::table::{PmdTable, StaleTranslations};
 use freehold_sync::atomic::Ordering;
 
 /// No table is shared by more. As many again are left for callers that ask at the same time.
-const MOST: u32 = 1 << 31;
+const MAX_SHARERS: u32 = 1 << 31;
 
 impl<F: Format, M: TableMemory> PageTable<F, M> {
     /// Hangs `table`, which another space uses, into this space's tables as the one for `address`. False:
@@ -57,7 +57,7 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         // Relaxed: the lock that the caller holds orders counting against `unshare`. First, because a walk
         // that finds the table linked may not find it exclusive.
         let before = table.meta.shares.fetch_add(1, Ordering::Relaxed);
-        if before >= MOST {
+        if before >= MAX_SHARERS {
             table.meta.shares.fetch_sub(1, Ordering::Relaxed);
             return Ok(false);
         }
@@ -95,10 +95,10 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
             return false;
         }
         let Some((slot, _)) = table.parent else { unreachable!("a table below the root has a parent") };
-        gather.before();
+        gather.begin_change();
         // Release, pairs with the acquire of walks: one that sees the empty slot sees this gather counted.
         slot.store(0, Ordering::Release);
-        gather.changed(VaRange::entry(address, Level::Pud), true);
+        gather.add_changed(VaRange::entry(address, Level::Pud), true);
         // Relaxed: see `share`. The flush comes between this and the end of the caller's lock.
         table.meta.shares.fetch_sub(1, Ordering::Relaxed);
         true

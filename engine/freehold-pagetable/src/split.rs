@@ -38,10 +38,10 @@ impl<F: Format, M: TableMemory, const LEVEL: usize> EntryTable<'_, F, M, LEVEL> 
             let Some(new) = guard.withdraw().or_else(|| own.take()) else {
                 // Not under the lock; nor is it freed there, if another is found meanwhile.
                 drop(guard);
-                own = Some(SpareTable::try_new(self.memory)?);
+                own = Some(PreallocatedTable::try_new(self.memory)?);
                 continue;
             };
-            hang::<F>(self.entry(address), Self::LEVEL, new.into_pfn(), self.memory);
+            replace_leaf_by_table::<F>(self.entry(address), Self::LEVEL, new.into_pfn(), self.memory);
             drop(guard);
             return Ok(true);
         }
@@ -55,18 +55,18 @@ impl<F: Format, M: TableMemory, const LEVEL: usize> EntryTable<'_, F, M, LEVEL> 
 ///
 /// The table came from the memory's `alloc_table`, is empty, and is linked nowhere.
 #[must_use]
-pub struct SpareTable<'m, M: TableMemory> {
+pub struct PreallocatedTable<'m, M: TableMemory> {
     memory: &'m M,
     table: Pfn,
 }
 
-impl<'m, M: TableMemory> SpareTable<'m, M> {
+impl<'m, M: TableMemory> PreallocatedTable<'m, M> {
     /// A new one.
     ///
     /// # Errors
     /// No memory.
     pub fn try_new(memory: &'m M) -> Result<Self, OutOfTables> {
-        Ok(SpareTable { memory, table: memory.alloc_table()? })
+        Ok(PreallocatedTable { memory, table: memory.alloc_table()? })
     }
 
     /// The table's number.
@@ -75,8 +75,8 @@ impl<'m, M: TableMemory> SpareTable<'m, M> {
     }
 
     /// One that [`into_pfn`](Self::into_pfn) has given up.
-    pub(crate) fn again(memory: &'m M, table: Pfn) -> Self {
-        SpareTable { memory, table }
+    pub(crate) fn from_pfn(memory: &'m M, table: Pfn) -> Self {
+        PreallocatedTable { memory, table }
     }
 
     /// The caller keeps the invariants for the number it gets, or links the table.
@@ -92,7 +92,7 @@ impl<'m, M: TableMemory> SpareTable<'m, M> {
     }
 }
 
-impl<M: TableMemory> Drop for SpareTable<'_, M> {
+impl<M: TableMemory> Drop for PreallocatedTable<'_, M> {
     fn drop(&mut self) {
         // SAFETY: the invariants.
         unsafe { self.memory.free_table(self.table) }
@@ -102,9 +102,9 @@ impl<M: TableMemory> Drop for SpareTable<'_, M> {
 /// Fills `new` from the leaf in `entry` and puts it in the leaf's place. Meanwhile the hardware may set the
 /// leaf's accessed and dirty bits, which must not be lost: then the exchange fails and the table is filled
 /// again.
-fn hang<F: Format>(entry: &AtomicU64, level: Level, new: Pfn, memory: &impl TableMemory) {
+fn replace_leaf_by_table<F: Format>(entry: &AtomicU64, level: Level, new: Pfn, memory: &impl TableMemory) {
     if level.below() == Level::Pte {
-        groups::fill_all(memory.table_meta(new));
+        groups::set_all_filled(memory.table_meta(new));
     }
     // Relaxed: a leaf is written under the lock that the caller holds.
     let mut raw = entry.load(Ordering::Relaxed);
@@ -112,7 +112,7 @@ fn hang<F: Format>(entry: &AtomicU64, level: Level, new: Pfn, memory: &impl Tabl
         let Kind::Leaf { pfn, flags } = F::kind(raw, level) else {
             unreachable!("a leaf went away under its table's lock");
         };
-        fill::<F>(memory.table(new), level.below(), pfn, flags);
+        fill_with_leaves::<F>(memory.table(new), level.below(), pfn, flags);
         // Release on success, pairs with the acquire of every walk: the table is seen filled.
         // Relaxed on failure: only accessed and dirty bits can have changed.
         match entry.compare_exchange(raw, F::table(new), Ordering::Release, Ordering::Relaxed) {
@@ -122,7 +122,7 @@ fn hang<F: Format>(entry: &AtomicU64, level: Level, new: Pfn, memory: &impl Tabl
     }
 }
 
-fn fill<F: Format>(table: &Table, level: Level, pfn: Pfn, flags: PteFlags) {
+fn fill_with_leaves<F: Format>(table: &Table, level: Level, pfn: Pfn, flags: PteFlags) {
     for index in 0..ENTRIES {
         let part = pfn.add(index as u64 * level.frames());
         let pte = Pte::<F>::leaf(level, part, flags);

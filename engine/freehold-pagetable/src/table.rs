@@ -4,7 +4,7 @@ use crate::addr::{Level, Pfn, VaRange, VirtAddr};
 use crate::format::{Format, Kind, Pte, PteFlags};
 use crate::groups;
 use crate::memory::{Table, TableMemory, TableMeta, same_memory};
-use crate::split::SpareTable;
+use crate::split::PreallocatedTable;
 use core::marker::PhantomData;
 use freehold_sync::RawSpinGuard;
 use freehold_sync::atomic::{AtomicU64, Ordering};
@@ -13,11 +13,11 @@ use freehold_sync::rank::Rank;
 /// The receiver of translations that a TLB may still hold. Every operation that removes rights takes one, so
 /// that the flush cannot be forgotten: a [`Gather`](crate::Gather), or [`NotCached`] from a caller that knows
 /// better.
-pub trait Stale {
+pub trait StaleTranslations {
     /// Something is about to be changed, before its first store.
-    fn before(&mut self);
+    fn begin_change(&mut self);
     /// `span` was changed; with `tables`, an entry that pointed to a table was.
-    fn changed(&mut self, span: VaRange, tables: bool);
+    fn add_changed(&mut self, span: VaRange, tables: bool);
 }
 
 /// The claim that no processor can hold a translation of what is changed: the space never ran, or the
@@ -25,11 +25,11 @@ pub trait Stale {
 #[derive(Clone, Copy, Debug)]
 pub struct NotCached;
 
-impl Stale for NotCached {
+impl StaleTranslations for NotCached {
     #[inline]
-    fn before(&mut self) {}
+    fn begin_change(&mut self) {}
     #[inline]
-    fn changed(&mut self, _span: VaRange, _tables: bool) {}
+    fn add_changed(&mut self, _span: VaRange, _tables: bool) {}
 }
 
 /// A table of level number `LEVEL`, found by walking to an address; not locked.
@@ -253,13 +253,13 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
     pub fn change(
         &mut self,
         address: VirtAddr,
-        stale: &mut impl Stale,
+        stale: &mut impl StaleTranslations,
         f: impl FnMut(Pte<F>) -> Pte<F>,
     ) -> (Pte<F>, Pte<F>) {
-        stale.before();
+        stale.begin_change();
         let (old, new) = self.modify(address, f);
         if old != new && old.is_cached() {
-            stale.changed(EntryTable::<F, M, LEVEL>::entry_span(address), self.is_table(old));
+            stale.add_changed(EntryTable::<F, M, LEVEL>::entry_span(address), self.is_table(old));
         }
         (old, new)
     }
@@ -298,9 +298,9 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
     /// Replaces the entry of `address`, whatever it is, by one exchange, and returns what was there with
     /// the last accessed and dirty bits that the hardware could set.
     #[inline]
-    pub fn replace(&mut self, address: VirtAddr, new: Pte<F>, stale: &mut impl Stale) -> Pte<F> {
+    pub fn replace(&mut self, address: VirtAddr, new: Pte<F>, stale: &mut impl StaleTranslations) -> Pte<F> {
         Self::refuse_table(new);
-        stale.before();
+        stale.begin_change();
         if LEVEL == 0 && !new.is_none() {
             self.note_filled(address);
         }
@@ -308,14 +308,14 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
         // entry and for `before`. Acquire, pairs with the release that installed a table found here.
         let old = Pte::from_raw(self.table.entry(address).swap(new.raw(), Ordering::AcqRel));
         if old.is_cached() {
-            stale.changed(EntryTable::<F, M, LEVEL>::entry_span(address), self.is_table(old));
+            stale.add_changed(EntryTable::<F, M, LEVEL>::entry_span(address), self.is_table(old));
         }
         old
     }
 
     /// Empties the slot of `address` by an exchange; see [`replace`](Self::replace).
     #[inline]
-    pub fn take(&mut self, address: VirtAddr, stale: &mut impl Stale) -> Pte<F> {
+    pub fn take(&mut self, address: VirtAddr, stale: &mut impl StaleTranslations) -> Pte<F> {
         self.replace(address, Pte::NONE, stale)
     }
 
@@ -332,7 +332,7 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
         from: VirtAddr,
         target: Option<&mut Self>,
         to: VirtAddr,
-        stale: &mut impl Stale,
+        stale: &mut impl StaleTranslations,
     ) -> bool {
         let target = target.map_or(self.table, |target| target.table);
         assert!(same_memory(target.memory, self.table.memory), "a table moves to another memory");
@@ -353,7 +353,7 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
     ///
     /// # Panics
     /// When it is from another memory than this table.
-    pub fn deposit(&mut self, spare: SpareTable<'_, M>) {
+    pub fn deposit(&mut self, spare: PreallocatedTable<'_, M>) {
         assert!(
             same_memory(spare.memory(), self.table.memory),
             "a table is kept with one from another memory"
@@ -366,16 +366,16 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
     }
 
     /// Takes back a table that was [kept](Self::deposit).
-    pub fn withdraw(&mut self) -> Option<SpareTable<'a, M>> {
+    pub fn withdraw(&mut self) -> Option<PreallocatedTable<'a, M>> {
         let spare = Pfn::new(self.table.meta.spare.load(Ordering::Relaxed).checked_sub(1)?);
         let record = self.table.memory.table_meta(spare);
         self.table.meta.spare.store(record.spare.load(Ordering::Relaxed), Ordering::Relaxed);
         record.spare.store(0, Ordering::Relaxed);
-        Some(SpareTable::again(self.table.memory, spare))
+        Some(PreallocatedTable::from_pfn(self.table.memory, spare))
     }
 
     /// Returns how many tables are [kept](Self::deposit).
-    pub(crate) fn kept(&self) -> u64 {
+    pub(crate) fn deposited(&self) -> u64 {
         let next = |table: &TableMeta| Pfn::new(table.spare.load(Ordering::Relaxed).wrapping_sub(1));
         let mut kept = 0;
         let mut table = self.table.meta;
@@ -404,7 +404,7 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
 
     #[inline]
     fn note_filled(&mut self, address: VirtAddr) {
-        groups::fill(self.table.meta, address.index(Level::Pte));
+        groups::set_filled(self.table.meta, address.index(Level::Pte));
     }
 }
 
@@ -438,15 +438,15 @@ impl<F: Format, M: TableMemory> EntryGuard<'_, F, M, 0> {
     /// compare-and-swap of the whole entry: before our store, and then they are overwritten; or after,
     /// and then it fails, looks again and faults. It cannot bring the entry back.
     #[inline]
-    pub fn take_plain(&mut self, address: VirtAddr, stale: &mut impl Stale) -> Pte<F> {
-        stale.before();
+    pub fn take_plain(&mut self, address: VirtAddr, stale: &mut impl StaleTranslations) -> Pte<F> {
+        stale.begin_change();
         let entry = self.table.entry(address);
         // Relaxed: see `get`.
         let old = Pte::from_raw(entry.load(Ordering::Relaxed));
         // Release, pairs with the acquire of `peek`, for `before`.
         entry.store(0, Ordering::Release);
         if old.is_cached() {
-            stale.changed(PteTable::<F, M>::entry_span(address), false);
+            stale.add_changed(PteTable::<F, M>::entry_span(address), false);
         }
         old
     }

@@ -6,8 +6,8 @@ use crate::addr::{Level, Pfn, VaRange, VirtAddr};
 use crate::format::{Format, Kind};
 use crate::gather::{Gather, Tlb};
 use crate::memory::{Table, TableMemory};
-use crate::table::Stale;
-use crate::tree::PageTable;
+use crate::page_table::PageTable;
+use crate::table::StaleTranslations;
 use freehold_sync::atomic::{CHECKED, Ordering};
 
 impl<F: Format, M: TableMemory> PageTable<F, M> {
@@ -87,7 +87,7 @@ impl<F: Format, M: TableMemory, T: Tlb, const FRAMES: usize> Unlink<'_, '_, F, M
             }
             let span = VaRange::entry(part.start(), level);
             if self.bounds.covers(span) {
-                self.gather.before();
+                self.gather.begin_change();
                 // Release, pairs with the acquire of walks: one that sees the empty slot also sees this
                 // gather counted (hazard C-4). No lock: nobody else may write here, as our caller promises,
                 // and a compare-and-swap would guard against nothing.
@@ -95,7 +95,7 @@ impl<F: Format, M: TableMemory, T: Tlb, const FRAMES: usize> Unlink<'_, '_, F, M
                 debug_assert_eq!(memory.table_meta(pfn).shares.load(Ordering::Relaxed), 0, "a shared table");
                 // A checker may switch threads at each load. Its memory looks at tables that are freed.
                 debug_assert!(CHECKED || memory.table(pfn).is_zero(), "the table of {span:?} is not empty");
-                self.gather.table(pfn, span);
+                self.gather.add_table(pfn, span);
             }
         }
     }
@@ -105,11 +105,11 @@ impl<F: Format, M: TableMemory, T: Tlb, const FRAMES: usize> Unlink<'_, '_, F, M
 /// of a process that ends is nearly empty.
 #[inline(always)]
 fn from_first_used(table: &Table, level: Level, range: VaRange) -> VaRange {
-    if range.is_empty() { range } else { pass_empty(table, level, range) }
+    if range.is_empty() { range } else { skip_empty(table, level, range) }
 }
 
 #[inline(never)]
-fn pass_empty(table: &Table, level: Level, range: VaRange) -> VaRange {
+fn skip_empty(table: &Table, level: Level, range: VaRange) -> VaRange {
     let (first, last) = (range.start().index(level), VirtAddr::new(range.end().get() - 1).index(level));
     match table.first_used(first, last) {
         Some(at) if at == first => range,

@@ -3,16 +3,16 @@
 
 use crate::addr::{Level, Pfn, VaRange, VirtAddr};
 use crate::format::{Format, Kind};
-use crate::leaf::{LeafGuard, Locked};
+use crate::leaf::{LeafGuard, LockedTable};
 use crate::memory::{OutOfTables, TableMemory};
+use crate::page_table::{PageTable, TableError};
 use crate::table::PteGuard;
-use crate::tree::{PageTable, TableError};
 use core::ops::ControlFlow;
 use freehold_sync::atomic::{AtomicU64, Ordering};
 
 /// What to do about a span without a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Absent {
+pub enum AbsentPolicy {
     /// Go on behind it.
     Skip,
     /// Tell the visitor.
@@ -23,7 +23,7 @@ pub enum Absent {
 
 /// What to do about a leaf above 4 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Large {
+pub enum LargeLeafPolicy {
     /// Show it to the visitor, whole, however little of it is in the range.
     Visit,
     /// Show it if the range covers it; otherwise split it and visit the parts.
@@ -37,9 +37,9 @@ pub enum Large {
 /// The receiver of a walk: it is shown the tables of a range.
 pub trait Visitor<F: Format, M: TableMemory> {
     /// What to do about a span without a table.
-    const ABSENT: Absent = Absent::Skip;
+    const ABSENT: AbsentPolicy = AbsentPolicy::Skip;
     /// What to do about a leaf above 4 KiB.
-    const LARGE: Large = Large::SplitPart;
+    const LARGE: LargeLeafPolicy = LargeLeafPolicy::SplitPart;
 
     /// Called before each `table` and `large`, now and then more than once, with the part of the range inside
     /// it, when the walk holds no table's lock: the place to flush.
@@ -72,7 +72,7 @@ pub enum Walked {
 }
 
 /// Why a walk ends early.
-enum Stop {
+enum WalkEnd {
     Visitor(VirtAddr),
     OutOfTables,
 }
@@ -99,8 +99,8 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         let walk = Walk { tables: self, memory };
         match walk.whole(Self::clip(range), visitor) {
             Ok(()) => Ok(Walked::All),
-            Err(Stop::Visitor(at)) => Ok(Walked::Stopped(at)),
-            Err(Stop::OutOfTables) => Err(OutOfTables),
+            Err(WalkEnd::Visitor(at)) => Ok(Walked::Stopped(at)),
+            Err(WalkEnd::OutOfTables) => Err(OutOfTables),
         }
     }
 }
@@ -113,7 +113,7 @@ struct Walk<'a, F, M> {
 impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
     /// All of the range.
     #[inline(always)]
-    fn whole<V: Visitor<F, M>>(&self, range: VaRange, visitor: &mut V) -> Result<(), Stop> {
+    fn whole<V: Visitor<F, M>>(&self, range: VaRange, visitor: &mut V) -> Result<(), WalkEnd> {
         if let Some((entry, table)) = self.only_table(range)
             && let Some(flow) = self.leaves(entry, table, range, visitor)
         {
@@ -148,7 +148,7 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
         level: Level,
         range: VaRange,
         visitor: &mut V,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), WalkEnd> {
         let entries = self.memory.table(table);
         let mut rest = range;
         while !rest.is_empty() {
@@ -167,12 +167,12 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
         level: Level,
         part: VaRange,
         visitor: &mut V,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), WalkEnd> {
         loop {
             // Acquire, pairs with the release that installed the entry: a table behind it is initialised.
             match F::kind(entry.load(Ordering::Acquire), level) {
-                Kind::None if V::ABSENT == Absent::Make => self.make(entry, level)?,
-                Kind::None if V::ABSENT == Absent::Report => {
+                Kind::None if V::ABSENT == AbsentPolicy::Make => self.make(entry, level)?,
+                Kind::None if V::ABSENT == AbsentPolicy::Report => {
                     return stop_at(part, visitor.absent(part));
                 }
                 Kind::None => return Ok(()),
@@ -210,9 +210,9 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
     // Apart from the walk, as `large` is: it is rare, and what it needs on the stack every level of the walk
     // would have.
     #[inline(never)]
-    fn make(&self, entry: &AtomicU64, level: Level) -> Result<(), Stop> {
-        match PageTable::<F, M>::fill(self.memory, entry, level) {
-            Err(TableError::OutOfTables) => Err(Stop::OutOfTables),
+    fn make(&self, entry: &AtomicU64, level: Level) -> Result<(), WalkEnd> {
+        match PageTable::<F, M>::install_table(self.memory, entry, level) {
+            Err(TableError::OutOfTables) => Err(WalkEnd::OutOfTables),
             // Made, or somebody else put something there: the caller looks again.
             Ok(_) | Err(TableError::Huge(_) | TableError::Marker(_)) => Ok(()),
         }
@@ -222,30 +222,30 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
     /// entry has changed.
     // Not inlined: see `make`.
     #[inline(never)]
-    fn large<V: Visitor<F, M>>(&self, level: Level, part: VaRange, visitor: &mut V) -> Result<bool, Stop> {
-        if V::LARGE == Large::Skip {
+    fn large<V: Visitor<F, M>>(&self, level: Level, part: VaRange, visitor: &mut V) -> Result<bool, WalkEnd> {
+        if V::LARGE == LargeLeafPolicy::Skip {
             return Ok(true);
         }
         visitor.unlocked(part);
         let address = part.start();
         let split = match V::LARGE {
-            Large::Split => true,
-            Large::SplitPart => part != VaRange::entry(address, level),
-            Large::Visit | Large::Skip => false,
+            LargeLeafPolicy::Split => true,
+            LargeLeafPolicy::SplitPart => part != VaRange::entry(address, level),
+            LargeLeafPolicy::Visit | LargeLeafPolicy::Skip => false,
         };
         let tables = self.tables;
         let table = if level == Level::Pmd {
             let Some(table) = tables.pmd_table(self.memory, address) else { return Ok(false) };
-            if split && table.split(address).map_err(|_| Stop::OutOfTables)? {
+            if split && table.split(address).map_err(|_| WalkEnd::OutOfTables)? {
                 return Ok(false);
             }
-            Locked::Pmd(table.lock())
+            LockedTable::Pmd(table.lock())
         } else {
             let Some(table) = tables.pud_table(self.memory, address) else { return Ok(false) };
-            if split && table.split(address).map_err(|_| Stop::OutOfTables)? {
+            if split && table.split(address).map_err(|_| WalkEnd::OutOfTables)? {
                 return Ok(false);
             }
-            Locked::Pud(table.lock())
+            LockedTable::Pud(table.lock())
         };
         let leaf = LeafGuard::new(table, address);
         match leaf.kind() {
@@ -259,9 +259,9 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
     }
 }
 
-fn stop_at(part: VaRange, flow: ControlFlow<()>) -> Result<(), Stop> {
+fn stop_at(part: VaRange, flow: ControlFlow<()>) -> Result<(), WalkEnd> {
     match flow {
         ControlFlow::Continue(()) => Ok(()),
-        ControlFlow::Break(()) => Err(Stop::Visitor(part.start())),
+        ControlFlow::Break(()) => Err(WalkEnd::Visitor(part.start())),
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::common::{Event, Ledger, Memory, Zap};
 use freehold_pagetable::{
-    Flush, Gather, GatherState, Level, NotCached, PageTable, Pfn, Pte, PteFlags, Stale, UnmappedFrame,
-    VaRange, VirtAddr, Walked, X86_4,
+    Flush, Gather, GatherState, Level, NotCached, PageTable, Pfn, Pte, PteFlags, StaleTranslations,
+    UnmappedFrame, VaRange, VirtAddr, Walked, X86_4,
 };
 
 const PAGE: u64 = 4096;
@@ -155,9 +155,9 @@ fn c4_overlapping_gathers_flush_everything() {
     let mut first = Gather::<_>::new(&one, &state);
     let mut second = Gather::<_>::new(&two, &state);
     for (gather, pfn) in [(&mut first, 5), (&mut second, 6)] {
-        gather.before();
-        gather.changed(range, true);
-        gather.frame(Pfn::new(pfn), Level::Pte);
+        gather.begin_change();
+        gather.add_changed(range, true);
+        gather.add_frame(Pfn::new(pfn), Level::Pte);
     }
     first.finish();
     assert_eq!(one.take(), [Event::Flush(EVERYTHING), Event::Release(vec![page(5)])]);
@@ -198,8 +198,8 @@ fn c4_a_gather_that_changed_nothing_flushes_what_another_owes() {
     let (one, two) = (Ledger::new(&memory), Ledger::new(&memory));
     let state = GatherState::new();
     let mut other = Gather::<_>::new(&one, &state);
-    other.before();
-    other.changed(VaRange::of(AT, AT + PAGE), false);
+    other.begin_change();
+    other.add_changed(VaRange::of(AT, AT + PAGE), false);
     Gather::<_>::new(&two, &state).finish();
     assert_eq!(two.take(), [Event::Flush(EVERYTHING)]);
     other.finish();
@@ -213,8 +213,8 @@ fn an_exclusive_gather_takes_no_part() {
     let tlb = Ledger::new(&memory);
     let state = GatherState::new();
     let mut alone = Gather::<_>::exclusive(&tlb);
-    alone.before();
-    alone.changed(VaRange::of(AT, AT + PAGE), false);
+    alone.begin_change();
+    alone.add_changed(VaRange::of(AT, AT + PAGE), false);
     assert!(!is_pending(&memory, &state));
     alone.finish();
     assert_eq!(tlb.take(), [exact(AT, AT + PAGE, false)]);
@@ -245,11 +245,11 @@ fn large_pages_fill_the_room() {
     let mut gather = Gather::<_>::exclusive(&tlb);
     gather.keep_in(&mut room, 2 * 512);
     for n in 0..4 {
-        gather.make_room(512);
+        gather.make_capacity(512);
         assert_eq!(tlb.take().len(), if n == 3 { 3 } else { 0 }, "a flush, two that were kept, and one");
-        gather.before();
-        gather.changed(VaRange::of(AT + n * (2 << 20), AT + (n + 1) * (2 << 20)), false);
-        gather.frame(Pfn::new(n * 512), Level::Pmd);
+        gather.begin_change();
+        gather.add_changed(VaRange::of(AT + n * (2 << 20), AT + (n + 1) * (2 << 20)), false);
+        gather.add_frame(Pfn::new(n * 512), Level::Pmd);
     }
     gather.finish();
     assert_eq!(tlb.take().len(), 2);
@@ -294,7 +294,7 @@ fn losing_a_gather_is_noticed() {
     let memory = Memory::new(1);
     let tlb = Ledger::new(&memory);
     let mut gather = Gather::<_>::exclusive(&tlb);
-    gather.frame(Pfn::new(1), Level::Pte);
+    gather.add_frame(Pfn::new(1), Level::Pte);
     drop(gather);
 }
 

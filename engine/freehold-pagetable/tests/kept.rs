@@ -6,8 +6,8 @@
 
 use crate::common::{Ledger, Memory, tear_down};
 use freehold_pagetable::{
-    Access, LeafGuard, Level, NotCached, OutOfTables, PAGE_SIZE, PageTable, Pfn, PmdGuard, Pte, PteFlags,
-    PteGuard, SpareTable, VaRange, VirtAddr, Visitor, Walked, X86_4, hw_walk,
+    Access, LeafGuard, Level, NotCached, OutOfTables, PAGE_SIZE, PageTable, Pfn, PmdGuard, PreallocatedTable,
+    Pte, PteFlags, PteGuard, VaRange, VirtAddr, Visitor, Walked, X86_4, hw_walk,
 };
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,7 +29,7 @@ fn with_leaves(memory: &Memory, leaves: std::ops::Range<u64>, kept: usize) -> Ta
         tables.pmd_table_alloc(memory, at(huge)).unwrap().lock().install(at(huge), leaf).unwrap();
     }
     let mut guard = tables.pmd_table(memory, at(leaves.start)).unwrap().lock();
-    (0..kept).for_each(|_| guard.deposit(SpareTable::try_new(memory).unwrap()));
+    (0..kept).for_each(|_| guard.deposit(PreallocatedTable::try_new(memory).unwrap()));
     drop(guard);
     tables
 }
@@ -63,8 +63,8 @@ fn a_split_with_a_kept_table_needs_no_memory() {
 fn what_is_kept_comes_back_each_once_and_empty() {
     let memory = Memory::new(16);
     let tables = with_leaves(&memory, 0..2, 0);
-    let spares: Vec<_> = (0..3).map(|_| SpareTable::try_new(&memory).unwrap()).collect();
-    let made: Vec<Pfn> = spares.iter().map(SpareTable::pfn).collect();
+    let spares: Vec<_> = (0..3).map(|_| PreallocatedTable::try_new(&memory).unwrap()).collect();
+    let made: Vec<Pfn> = spares.iter().map(PreallocatedTable::pfn).collect();
     let live = memory.live();
     let mut guard = tables.pmd_table(&memory, at(0)).unwrap().lock();
     assert!(guard.withdraw().is_none());
@@ -72,7 +72,7 @@ fn what_is_kept_comes_back_each_once_and_empty() {
     let back: Vec<_> = std::iter::from_fn(|| guard.withdraw()).collect();
     assert!(guard.withdraw().is_none());
     drop(guard);
-    let mut numbers: Vec<Pfn> = back.iter().map(SpareTable::pfn).collect();
+    let mut numbers: Vec<Pfn> = back.iter().map(PreallocatedTable::pfn).collect();
     numbers.sort();
     assert_eq!((numbers, memory.live()), (made, live));
     drop(back);
@@ -97,7 +97,7 @@ fn other_tables_keep_their_own() {
 fn a_table_from_another_memory_is_refused() {
     let (memory, other) = (Memory::new(16), Memory::new(16));
     let tables = with_leaves(&memory, 0..1, 0);
-    let spare = SpareTable::try_new(&other).unwrap();
+    let spare = PreallocatedTable::try_new(&other).unwrap();
     tables.pmd_table(&memory, at(0)).unwrap().lock().deposit(spare);
 }
 

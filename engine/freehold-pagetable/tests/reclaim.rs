@@ -93,7 +93,7 @@ struct Reclaim<'g, 'a, 'm>(&'g mut Gather<'a, Ledger<'m>>);
 
 impl Visitor<X86_4, Memory> for Reclaim<'_, '_, '_> {
     fn unlocked(&mut self, _: VaRange) {
-        self.0.make_room(ENTRIES);
+        self.0.make_capacity(ENTRIES);
     }
 
     fn table(&mut self, mut table: PteGuard<'_, X86_4, Memory>, range: VaRange) -> ControlFlow<()> {

@@ -2,9 +2,9 @@
 
 use crate::common::{Ledger, Memory, tear_down, unmap};
 use freehold_pagetable::{
-    Absent, Access, FaultCode, Format, Gather, Kind, Large, LeafGuard, Level, MarkerKind, NotCached,
-    OutOfTables, PAGE_SIZE, PageTable, Pfn, Pte, PteFlags, PteGuard, TableError, VaRange, VirtAddr, Visitor,
-    WalkFault, Walked, X86_4, X86_5, hw_walk,
+    AbsentPolicy, Access, FaultCode, Format, Gather, Kind, LargeLeafPolicy, LeafGuard, Level, MarkerKind,
+    NotCached, OutOfTables, PAGE_SIZE, PageTable, Pfn, Pte, PteFlags, PteGuard, TableError, VaRange,
+    VirtAddr, Visitor, WalkFault, Walked, X86_4, X86_5, hw_walk,
 };
 use std::ops::ControlFlow;
 
@@ -269,8 +269,8 @@ fn partly_cleared_groups_are_still_looked_at() {
 struct Making(usize);
 
 impl Visitor<X86_4, Memory> for Making {
-    const ABSENT: Absent = Absent::Make;
-    const LARGE: Large = Large::Visit;
+    const ABSENT: AbsentPolicy = AbsentPolicy::Make;
+    const LARGE: LargeLeafPolicy = LargeLeafPolicy::Visit;
 
     fn table(&mut self, mut table: PteGuard<'_, X86_4, Memory>, range: VaRange) -> ControlFlow<()> {
         for page in 0..range.len() / PAGE_SIZE {
@@ -292,8 +292,8 @@ impl Visitor<X86_4, Memory> for Making {
 struct Holes(u64, Vec<MarkerKind>, bool);
 
 impl Visitor<X86_4, Memory> for Holes {
-    const ABSENT: Absent = Absent::Report;
-    const LARGE: Large = Large::Split;
+    const ABSENT: AbsentPolicy = AbsentPolicy::Report;
+    const LARGE: LargeLeafPolicy = LargeLeafPolicy::Split;
 
     fn table(&mut self, _: PteGuard<'_, X86_4, Memory>, _: VaRange) -> ControlFlow<()> {
         if self.2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }

@@ -47,7 +47,7 @@ pub(crate) fn keep_dirty<P: Platform, const N: usize>(
     gather: &mut VmGather<'_, P, N>,
 ) {
     platform.frame(pfn).get();
-    gather.unmapped(UnmappedFrame::new(pfn, Level::Pte).dirty());
+    gather.add_unmapped(UnmappedFrame::new(pfn, Level::Pte).dirty());
 }
 
 struct Cleaner<'s, P: Platform> {
@@ -57,7 +57,7 @@ struct Cleaner<'s, P: Platform> {
 
 impl<P: Platform> Visitor<P::Format, P> for Cleaner<'_, P> {
     fn unlocked(&mut self, _: VaRange) {
-        self.gather.make_room(ENTRIES);
+        self.gather.make_capacity(ENTRIES);
     }
 
     fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {

@@ -11,7 +11,7 @@ use crate::{
 };
 use core::ops::ControlFlow;
 use freehold_pagetable::{
-    Format, Kind, Level, MarkerKind, PmdGuard, Pte, PteFlags, PteGuard, SpareTable, VaRange,
+    Format, Kind, Level, MarkerKind, PmdGuard, PreallocatedTable, Pte, PteFlags, PteGuard, VaRange,
 };
 
 /// What a copy owes its parent: a flush, and no frames.
@@ -47,7 +47,7 @@ impl<P: Platform> VmSpace<P> {
                     None => return Ok(range.end()),
                 },
                 Kind::Leaf { .. } if level == Level::Pmd => {
-                    let spare = SpareTable::try_new(self.platform())?;
+                    let spare = PreallocatedTable::try_new(self.platform())?;
                     let target = child.pmd_table_alloc(address).map_err(|_| NoMemory)?;
                     let Some(source) = self.pmd_table(address) else { continue };
                     let (mut source, target) = source.lock_two(target);

@@ -120,7 +120,7 @@ impl<P: Platform> VmSpace<P> {
             let frame = self.platform().frame(old.pfn);
             self.count_page(frame.kind(), -1);
             frame.sub_map();
-            gather.frame(old.pfn, Level::Pte);
+            gather.add_frame(old.pfn, Level::Pte);
         }
         drop(guard);
         self.count_page(RssKind::Anon, 1);

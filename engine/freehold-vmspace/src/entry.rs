@@ -60,7 +60,7 @@ impl<P: Platform> VmSpace<P> {
                 // At once, and again after the flush: as in `cleaned` and `keep_dirty`.
                 frame.set_dirty();
             }
-            gather.unmapped(if written { what.dirty() } else { what });
+            gather.add_unmapped(if written { what.dirty() } else { what });
         });
         gather.finish();
         taken.is_some()

@@ -3,7 +3,8 @@
 use crate::{UserRange, VmGather, VmSpace, platform::Platform};
 use core::ops::ControlFlow;
 use freehold_pagetable::{
-    Kind, Large, LeafGuard, Level, NotCached, Pfn, Pte, PteFlags, PteGuard, Stale, VaRange, Visitor,
+    Kind, LargeLeafPolicy, LeafGuard, Level, NotCached, Pfn, Pte, PteFlags, PteGuard, StaleTranslations,
+    VaRange, Visitor,
 };
 
 /// Facts about a page that are forgotten.
@@ -36,7 +37,7 @@ impl<P: Platform> VmSpace<P> {
         gather.finish();
     }
 
-    fn forget_in<S: Stale>(&self, range: UserRange, what: Forget, stale: &mut S) {
+    fn forget_in<S: StaleTranslations>(&self, range: UserRange, what: Forget, stale: &mut S) {
         let (platform, mut rest) = (self.platform(), range.va());
         loop {
             let mut whole = Forgetter::<_, _, false> { platform, what, stale, edge: None };
@@ -87,8 +88,10 @@ fn free_lazily<P: Platform>(platform: &P, pfn: Pfn, level: Level) -> bool {
     true
 }
 
-impl<P: Platform, S: Stale, const SPLIT: bool> Visitor<P::Format, P> for Forgetter<'_, P, S, SPLIT> {
-    const LARGE: Large = if SPLIT { Large::SplitPart } else { Large::Visit };
+impl<P: Platform, S: StaleTranslations, const SPLIT: bool> Visitor<P::Format, P>
+    for Forgetter<'_, P, S, SPLIT>
+{
+    const LARGE: LargeLeafPolicy = if SPLIT { LargeLeafPolicy::SplitPart } else { LargeLeafPolicy::Visit };
 
     fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
         let (platform, what) = (self.platform, self.what);

@@ -7,8 +7,8 @@ use crate::{
 };
 use core::ops::ControlFlow;
 use freehold_pagetable::{
-    Absent, ENTRIES, Format, Kind, Large, LeafGuard, Level, MarkerKind, NotCached, Pte, PteFlags, PteGuard,
-    UnmappedFrame, VaRange, Visitor, Walked,
+    AbsentPolicy, ENTRIES, Format, Kind, LargeLeafPolicy, LeafGuard, Level, MarkerKind, NotCached, Pte,
+    PteFlags, PteGuard, UnmappedFrame, VaRange, Visitor, Walked,
 };
 
 fn guard<F: Format>() -> Pte<F> {
@@ -72,16 +72,16 @@ impl<P: Platform> Installer<'_, '_, P> {
         }
         self.rss.add(frame.kind(), -1);
         frame.sub_map();
-        self.gather.unmapped(what);
+        self.gather.add_unmapped(what);
     }
 }
 
 impl<P: Platform> Visitor<P::Format, P> for Installer<'_, '_, P> {
-    const ABSENT: Absent = Absent::Make;
-    const LARGE: Large = Large::Split;
+    const ABSENT: AbsentPolicy = AbsentPolicy::Make;
+    const LARGE: LargeLeafPolicy = LargeLeafPolicy::Split;
 
     fn unlocked(&mut self, _: VaRange) {
-        self.gather.make_room(ENTRIES);
+        self.gather.make_capacity(ENTRIES);
     }
 
     fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
@@ -107,7 +107,7 @@ impl<P: Platform> Visitor<P::Format, P> for Installer<'_, '_, P> {
 struct Remover;
 
 impl<F: Format, M: TableMemory> Visitor<F, M> for Remover {
-    const LARGE: Large = Large::Skip;
+    const LARGE: LargeLeafPolicy = LargeLeafPolicy::Skip;
 
     fn table(&mut self, mut table: PteGuard<'_, F, M>, range: VaRange) -> ControlFlow<()> {
         // No TLB holds a marker.

@@ -5,7 +5,7 @@ use crate::{
     AnonPage, Memory, Pfn, RssKind, VirtAddr, VmSpace,
     platform::{FramePurpose, FrameRequest, Platform},
 };
-use freehold_pagetable::{Kind, Level, PmdTable, Pte, PteFlags, SpareTable};
+use freehold_pagetable::{Kind, Level, PmdTable, PreallocatedTable, Pte, PteFlags};
 
 /// Frames of one.
 const FRAMES: u64 = Level::Pmd.frames();
@@ -19,7 +19,7 @@ impl<P: Platform> VmSpace<P> {
         address: VirtAddr,
         new: HugePage<'_, P>,
         rights: PteFlags,
-        spare: SpareTable<'_, P>,
+        spare: PreallocatedTable<'_, P>,
     ) -> bool {
         let mut guard = table.lock();
         let installed = guard.install(address, Pte::leaf(Level::Pmd, new.first, rights)).is_ok();
@@ -38,7 +38,7 @@ impl<P: Platform> VmSpace<P> {
         table: PmdTable<'_, P::Format, P>,
         address: VirtAddr,
         rights: PteFlags,
-        spare: SpareTable<'_, P>,
+        spare: PreallocatedTable<'_, P>,
     ) -> Option<()> {
         let zeroes = Pte::leaf(Level::Pmd, self.memory().huge_zero()?, rights | PteFlags::SPECIAL);
         let mut guard = table.lock();

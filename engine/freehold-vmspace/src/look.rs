@@ -8,7 +8,7 @@ use crate::{
 use arrayvec::ArrayVec;
 use core::ops::ControlFlow;
 use freehold_pagetable::{
-    Kind, Large, LeafGuard, Level, MarkerKind, Pte, PteFlags, PteGuard, VaRange, Visitor,
+    Kind, LargeLeafPolicy, LeafGuard, Level, MarkerKind, Pte, PteFlags, PteGuard, VaRange, Visitor,
 };
 
 /// What kind of page is present.
@@ -221,7 +221,7 @@ impl<P: Platform, const RUNS: usize> Scan<'_, P, RUNS> {
 }
 
 impl<P: Platform, const RUNS: usize> Visitor<P::Format, P> for Scan<'_, P, RUNS> {
-    const LARGE: Large = Large::Visit;
+    const LARGE: LargeLeafPolicy = LargeLeafPolicy::Visit;
 
     fn table(&mut self, table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
         let first = self.runs.len();
@@ -266,7 +266,7 @@ impl Marker<'_> {
 }
 
 impl<P: Platform> Visitor<P::Format, P> for Marker<'_> {
-    const LARGE: Large = Large::Visit;
+    const LARGE: LargeLeafPolicy = LargeLeafPolicy::Visit;
 
     fn table(&mut self, table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
         table.for_each(range, |address, pte| {
@@ -326,7 +326,7 @@ impl<P: Platform> Meter<'_, P> {
 }
 
 impl<P: Platform> Visitor<P::Format, P> for Meter<'_, P> {
-    const LARGE: Large = Large::Visit;
+    const LARGE: LargeLeafPolicy = LargeLeafPolicy::Visit;
 
     fn table(&mut self, table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
         table.for_each(range, |_, pte| {
@@ -384,7 +384,7 @@ impl<P: Platform> Count<'_, P> {
 }
 
 impl<P: Platform> Visitor<P::Format, P> for Count<'_, P> {
-    const LARGE: Large = Large::Visit;
+    const LARGE: LargeLeafPolicy = LargeLeafPolicy::Visit;
 
     fn table(&mut self, table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
         table.for_each(range, |_, pte| {

@@ -3,7 +3,8 @@
 use crate::{PAGE_SIZE, Pfn, UserRange, VmGather, VmSpace, platform::Platform};
 use core::ops::ControlFlow;
 use freehold_pagetable::{
-    Kind, Large, LeafGuard, Level, NotCached, Pte, PteFlags, PteGuard, Stale, VaRange, Visitor,
+    Kind, LargeLeafPolicy, LeafGuard, Level, NotCached, Pte, PteFlags, PteGuard, StaleTranslations, VaRange,
+    Visitor,
 };
 
 /// What entries allow from now on.
@@ -36,7 +37,7 @@ impl<P: Platform> VmSpace<P> {
     }
 }
 
-impl<P: Platform, S: Stale> Changer<'_, P, S> {
+impl<P: Platform, S: StaleTranslations> Changer<'_, P, S> {
     // Apart from the walk, whose variables would take registers away from what is done for each page.
     #[inline(never)]
     fn pages(
@@ -99,8 +100,8 @@ fn may_grant_write<P: Platform>(platform: &P, change: Protect, pfn: Pfn, entry: 
     frame.is_anon() && frame.is_exclusive()
 }
 
-impl<P: Platform, S: Stale> Visitor<P::Format, P> for Changer<'_, P, S> {
-    const LARGE: Large = Large::Visit;
+impl<P: Platform, S: StaleTranslations> Visitor<P::Format, P> for Changer<'_, P, S> {
+    const LARGE: LargeLeafPolicy = LargeLeafPolicy::Visit;
 
     #[inline(always)]
     fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {

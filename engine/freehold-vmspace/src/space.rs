@@ -9,8 +9,8 @@ use alloc::vec::Vec;
 use core::mem::ManuallyDrop;
 use core::ops::ControlFlow;
 use freehold_pagetable::{
-    Flush, Format, Gather, GatherState, Large, LeafGuard, Level, OutOfTables, PageTable, PmdTable, Pte,
-    PteGuard, PteTable, PudTable, TableCount, TableError, Tlb, UnmappedFrame, VaRange, Visitor, Walked,
+    Flush, Format, Gather, GatherState, LargeLeafPolicy, LeafGuard, Level, OutOfTables, PageTable, PmdTable,
+    Pte, PteGuard, PteTable, PudTable, TableCount, TableError, Tlb, UnmappedFrame, VaRange, Visitor, Walked,
 };
 use freehold_sync::counted::Counted;
 
@@ -307,7 +307,7 @@ impl<P: Platform> VmSpace<P> {
 struct AnyEntry;
 
 impl<P: Platform> Visitor<P::Format, P> for AnyEntry {
-    const LARGE: Large = Large::Visit;
+    const LARGE: LargeLeafPolicy = LargeLeafPolicy::Visit;
 
     fn table(&mut self, table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
         table.for_each(range, |_, _| ControlFlow::Break(()))

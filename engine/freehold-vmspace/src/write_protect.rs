@@ -6,8 +6,8 @@ use crate::{
 };
 use core::ops::ControlFlow;
 use freehold_pagetable::{
-    Absent, Format, Kind, Large, LeafGuard, Level, MarkerKind, NotCached, Pte, PteFlags, PteGuard, VaRange,
-    Visitor,
+    AbsentPolicy, Format, Kind, LargeLeafPolicy, LeafGuard, Level, MarkerKind, NotCached, Pte, PteFlags,
+    PteGuard, VaRange, Visitor,
 };
 
 #[doc(hidden)]
@@ -66,7 +66,7 @@ struct Protecting<'p, 'g, P: Platform>(&'p mut VmGather<'g, P, 1>);
 
 impl<P: Platform> Visitor<P::Format, P> for Protecting<'_, '_, P> {
     // For each huge page a table is kept; a part of one can be protected alone.
-    const LARGE: Large = Large::Split;
+    const LARGE: LargeLeafPolicy = LargeLeafPolicy::Split;
 
     fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
         table.change_each(range, self.0, |_, pte| protected(pte, Level::Pte));
@@ -82,8 +82,8 @@ impl<P: Platform> Visitor<P::Format, P> for Protecting<'_, '_, P> {
 struct Marking<'p, 'g, P: Platform>(&'p mut VmGather<'g, P, 1>);
 
 impl<P: Platform> Visitor<P::Format, P> for Marking<'_, '_, P> {
-    const ABSENT: Absent = Absent::Make;
-    const LARGE: Large = Large::Split;
+    const ABSENT: AbsentPolicy = AbsentPolicy::Make;
+    const LARGE: LargeLeafPolicy = LargeLeafPolicy::Split;
 
     fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
         table.change_each(range, self.0, |_, pte| protected(pte, Level::Pte));
@@ -104,7 +104,7 @@ struct Unprotecting;
 
 impl<F: Format, M: TableMemory> Visitor<F, M> for Unprotecting {
     // Nothing protects a huge page as a whole.
-    const LARGE: Large = Large::Skip;
+    const LARGE: LargeLeafPolicy = LargeLeafPolicy::Skip;
 
     fn table(&mut self, mut table: PteGuard<'_, F, M>, range: VaRange) -> ControlFlow<()> {
         // No TLB holds a marker, nor more rights than an entry that has none to write.

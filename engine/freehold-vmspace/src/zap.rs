@@ -5,8 +5,8 @@ use crate::{Moving, PAGE_SIZE, Pfn, Rss, UserRange, VmGather, VmSpace, frame::MO
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
 use freehold_pagetable::{
-    ENTRIES, Kind, Large, LeafGuard, Level, MarkerKind, Pte, PteFlags, PteGuard, Slot, UnmappedFrame,
-    VaRange, VirtAddr, Visitor,
+    ENTRIES, Kind, LargeLeafPolicy, LeafGuard, Level, MarkerKind, Pte, PteFlags, PteGuard, UnmappedFrame,
+    VaRange, VirtAddr, Visitor, ZapEntry,
 };
 
 /// Entries and pages that a zap takes.
@@ -136,11 +136,11 @@ struct Reclaimer<'z, 'v, P: Platform> {
 }
 
 impl<P: Platform> Visitor<P::Format, P> for Reclaimer<'_, '_, P> {
-    const LARGE: Large = Large::Skip;
+    const LARGE: LargeLeafPolicy = LargeLeafPolicy::Skip;
 
     fn unlocked(&mut self, _: VaRange) {
         // For the table.
-        self.gather.make_room(0);
+        self.gather.make_capacity(0);
     }
 
     fn table(&mut self, table: PteGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
@@ -158,11 +158,11 @@ impl<P: Platform> Visitor<P::Format, P> for Reclaimer<'_, '_, P> {
 
 impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
     // A part of a huge page is split off by the table that is kept for it.
-    const LARGE: Large = Large::SplitPart;
+    const LARGE: LargeLeafPolicy = LargeLeafPolicy::SplitPart;
 
     fn unlocked(&mut self, range: VaRange) {
         // No more than there may be: what lies in two tables, and would fit one, is flushed once.
-        self.gather.make_room((range.len() / PAGE_SIZE).min(ENTRIES as u64) as usize);
+        self.gather.make_capacity((range.len() / PAGE_SIZE).min(ENTRIES as u64) as usize);
     }
 
     fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
@@ -170,7 +170,7 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
         let mut rss = Rss::default();
         // Written out in one loop, since this runs once per page: the common case is a frame of our own.
         let gather = &mut *self.gather;
-        table.zap_each(range, gather, |_: VirtAddr, slot: &mut Slot<'_, P::Format>, gather| {
+        table.zap_each(range, gather, |_: VirtAddr, slot: &mut ZapEntry<'_, P::Format>, gather| {
             let pte = slot.pte();
             let Kind::Leaf { pfn, flags } = pte.kind(Level::Pte) else {
                 if !(zap.keep_guards
@@ -235,7 +235,7 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
                 rss.add(frame.kind(), -1);
             }
             frame.sub_map();
-            gather.unmapped(what);
+            gather.add_unmapped(what);
         });
         self.rss.anon += rss.anon;
         self.rss.file += rss.file;
@@ -253,7 +253,7 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
             for n in 0..level.frames() {
                 self.unmap(pfn.add(n), 1);
             }
-            self.gather.frame(pfn, level);
+            self.gather.add_frame(pfn, level);
         }
         // Kept for a split that will not come. Not freed under the lock.
         drop(leaf);

@@ -6,7 +6,7 @@ mod x86;
 pub use x86::{X86, X86_4, X86_5};
 
 use crate::addr::{Level, Pfn, VirtAddr};
-use crate::hw::{Access, Rights, WalkFault};
+use crate::hardware_walk::{Access, Rights, WalkFault};
 use bitflags::bitflags;
 use core::fmt;
 use core::marker::PhantomData;

@@ -18,7 +18,7 @@
 
 use super::{Format, Kind, MarkerKind, PAYLOAD_BITS, PteFlags};
 use crate::addr::{Level, PAGE_SHIFT, Pfn};
-use crate::hw::{Access, FaultCode, Rights, WalkFault};
+use crate::hardware_walk::{Access, FaultCode, Rights, WalkFault};
 
 const P: u64 = 1 << 0;
 const RW: u64 = 1 << 1;

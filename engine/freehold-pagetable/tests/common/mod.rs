@@ -159,13 +159,13 @@ pub struct Zap<'g, 'a, T: Tlb>(pub &'g mut Gather<'a, T>);
 
 impl<F: Format, T: Tlb> Visitor<F, Memory> for Zap<'_, '_, T> {
     fn unlocked(&mut self, _: VaRange) {
-        self.0.make_room(ENTRIES);
+        self.0.make_capacity(ENTRIES);
     }
 
     fn table(&mut self, mut table: PteGuard<'_, F, Memory>, range: VaRange) -> ControlFlow<()> {
         table.zap_each(range, self.0, |_, slot, gather| {
             if let Kind::Leaf { pfn, .. } = slot.pte().kind(Level::Pte) {
-                gather.frame(pfn, Level::Pte);
+                gather.add_frame(pfn, Level::Pte);
             }
             slot.clear();
         });
@@ -175,7 +175,7 @@ impl<F: Format, T: Tlb> Visitor<F, Memory> for Zap<'_, '_, T> {
     fn large(&mut self, mut leaf: LeafGuard<'_, F, Memory>, _: VaRange) -> ControlFlow<()> {
         let level = leaf.level();
         if let Kind::Leaf { pfn, .. } = leaf.take(self.0).kind(level) {
-            self.0.frame(pfn, level);
+            self.0.add_frame(pfn, level);
         }
         ControlFlow::Continue(())
     }

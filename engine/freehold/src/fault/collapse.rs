@@ -26,7 +26,7 @@ use crate::{
     vma::{Vma, flags::VmFlags},
 };
 use core::ops::ControlFlow;
-use freehold_pagetable::{Kind, Level, Pte, PteFlags, PteTable, SpareTable};
+use freehold_pagetable::{Kind, Level, PreallocatedTable, Pte, PteFlags, PteTable};
 use freehold_vmspace::{HugePage, UserRange};
 
 impl<P: Platform> AddressSpace<P> {
@@ -53,7 +53,7 @@ impl<P: Platform> AddressSpace<P> {
         let table = self.vm.pte_table(address).ok_or(MadviseError::Invalid)?;
         // Before memory is taken, and again when nobody can change it any more.
         self.may_collapse(vma, table)?;
-        let spare = SpareTable::try_new(platform).map_err(|_| MadviseError::OutOfMemory)?;
+        let spare = PreallocatedTable::try_new(platform).map_err(|_| MadviseError::OutOfMemory)?;
         let new = HugePage::new(&self.vm, vma.anon_page(first)).ok_or(MadviseError::OutOfMemory)?;
         let _walkers = RmapEdit::of(vma);
         self.vm.close_small(table, |table| self.look(vma, table))?;

@@ -3,7 +3,8 @@
 //! ```text
 //! nothing       read  -> the huge page of zeroes          write -> a huge page
 //! zeroes        write -> a huge page in their place, after a flush
-//! a huge page   write without the right: all frames ours -> the right; else split, and the small page is copied
+//! a huge page   write without the right: all frames ours -> the right; else split, and the small page is
+//! copied
 //! ```
 //!
 //! Only where the VMA asks for it ([`HugePages`](crate::engine::HugePages)), spans all of the 2 MiB, and no
@@ -22,7 +23,7 @@ use crate::{
     space::{AddressSpace, held_lock::HeldLock},
     vma::{Vma, flags::VmFlags},
 };
-use freehold_pagetable::{Kind, Level, PmdTable, PteFlags, SpareTable, TableError};
+use freehold_pagetable::{Kind, Level, PmdTable, PreallocatedTable, PteFlags, TableError};
 use freehold_vmspace::HugePage;
 
 /// Bytes of a huge page.
@@ -58,7 +59,7 @@ impl<P: Platform> AddressSpace<P> {
             return Some(step.into());
         }
         let rights = vma_pte_flags(vma.flags());
-        let spare = SpareTable::try_new(self.platform()).ok()?;
+        let spare = PreallocatedTable::try_new(self.platform()).ok()?;
         if !access.write {
             self.vm.map_huge_zero(table, address, rights, spare)?;
             return Some(FaultOutcome::Done);

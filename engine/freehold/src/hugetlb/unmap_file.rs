@@ -4,8 +4,8 @@ use super::state::{HugePageSize, reserves::Reserves};
 use crate::{PAGE_SHIFT, Pfn, file::Mapping, platform::Platform, vma::Vma};
 use core::ops::ControlFlow;
 use freehold_pagetable::{
-    Format, Kind, Large, LeafGuard, MarkerKind, Pte, PteFlags, PteGuard, UnmappedFrame, VaRange, VirtAddr,
-    Visitor,
+    Format, Kind, LargeLeafPolicy, LeafGuard, MarkerKind, Pte, PteFlags, PteGuard, UnmappedFrame, VaRange,
+    VirtAddr, Visitor,
 };
 use freehold_vmspace::{Memory, Moving, PageRange, UserRange, VmGather, VmSpace, Zap};
 
@@ -73,10 +73,10 @@ impl<P: Platform> Zapper<'_, '_, P> {
 }
 
 impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
-    const LARGE: Large = Large::Visit;
+    const LARGE: LargeLeafPolicy = LargeLeafPolicy::Visit;
 
     fn unlocked(&mut self, _: VaRange) {
-        self.gather.make_room(1);
+        self.gather.make_capacity(1);
     }
 
     fn table(&mut self, _: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
@@ -114,7 +114,7 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
                 if frame.is_anon() && frame.maps() == 0 && (frame.is_exclusive() || !frame.is_locked()) {
                     self.renew(pfn, range);
                 }
-                self.gather.unmapped(UnmappedFrame::new(pfn, leaf.level()));
+                self.gather.add_unmapped(UnmappedFrame::new(pfn, leaf.level()));
             }
             Kind::None | Kind::Table { .. } => {}
         }

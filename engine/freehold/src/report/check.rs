@@ -10,7 +10,7 @@ use crate::{
 };
 use core::ops::ControlFlow;
 use freehold_pagetable::{
-    Kind, Large, LeafGuard, Level, MarkerKind, Pte, PteFlags, PteGuard, VaRange, Visitor,
+    Kind, LargeLeafPolicy, LeafGuard, Level, MarkerKind, Pte, PteFlags, PteGuard, VaRange, Visitor,
 };
 use freehold_sync::atomic::Ordering::Relaxed;
 use freehold_vmspace::UserRange;
@@ -119,7 +119,7 @@ fn probed<P: Platform>(vma: &Vma<P>, at: u64) -> bool {
 }
 
 impl<P: Platform> Visitor<P::Format, P> for Reverse<'_, P> {
-    const LARGE: Large = Large::Visit;
+    const LARGE: LargeLeafPolicy = LargeLeafPolicy::Visit;
 
     fn table(&mut self, table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
         table.for_each(range, |address, pte| {

@@ -178,7 +178,7 @@ impl<P: Platform> Page<'_, P> {
         if !frame.is_anon() || self.is_made_anew(pfn) && (alone || !own) {
             self.vm.count_page(frame.kind(), -1);
             frame.sub_map();
-            gather.frame(pfn, Level::Pte);
+            gather.add_frame(pfn, Level::Pte);
         } else if alone || own {
             if !own {
                 frame.set_exclusive();
@@ -193,7 +193,7 @@ impl<P: Platform> Page<'_, P> {
             self.write(new);
             guard.set(self.address, Pte::page(new, old.flags() | PteFlags::DIRTY));
             frame.sub_map();
-            gather.frame(pfn, Level::Pte);
+            gather.add_frame(pfn, Level::Pte);
         } else {
             guard.set(self.address, old);
             return Outcome::NeedsFrame;

@@ -4,7 +4,7 @@ use crate::addr::{ENTRIES, Level, PAGE_SIZE, VaRange, VirtAddr};
 use crate::format::{Format, Pte};
 use crate::groups::{self, GROUP};
 use crate::memory::TableMemory;
-use crate::table::{PteGuard, Stale};
+use crate::table::{PteGuard, StaleTranslations};
 use core::ops::{ControlFlow, Range};
 use freehold_sync::atomic::{AtomicU64, Ordering};
 
@@ -12,13 +12,13 @@ use freehold_sync::atomic::{AtomicU64, Ordering};
 const NOT_OF_TABLE: &str = "the range leaves its table, or is of parts of pages";
 
 /// A non-empty entry that a [zap](PteGuard::zap_each) may clear or keep.
-pub struct Slot<'a, F> {
+pub struct ZapEntry<'a, F> {
     entry: &'a AtomicU64,
     pte: Pte<F>,
     cleared: bool,
 }
 
-impl<F: Format> Slot<'_, F> {
+impl<F: Format> ZapEntry<'_, F> {
     /// The entry as it was read; the hardware may have set accessed and dirty bits since.
     #[inline]
     pub fn pte(&self) -> Pte<F> {
@@ -59,26 +59,26 @@ impl<'a, F: Format, M: TableMemory> PteGuard<'a, F, M> {
     /// # Panics
     /// When `range` leaves the table or is not of whole pages; nothing has changed.
     #[inline]
-    pub fn zap_each<S: Stale>(
+    pub fn zap_each<S: StaleTranslations>(
         &mut self,
         range: VaRange,
         stale: &mut S,
-        mut f: impl FnMut(VirtAddr, &mut Slot<'_, F>, &mut S),
+        mut f: impl FnMut(VirtAddr, &mut ZapEntry<'_, F>, &mut S),
     ) {
         let indices = self.indices(range);
         let mut groups = self.filled(&indices);
         if groups == 0 {
             return;
         }
-        stale.before();
+        stale.begin_change();
         let mut emptied = 0;
-        let mut dirty = Dirty::none();
+        let mut dirty = ChangedEntries::none();
         while groups != 0 {
             let group = groups.trailing_zeros() as usize;
             groups &= groups - 1;
             let entries = clip(group, &indices);
             let mut kept = entries.len() < GROUP;
-            let mut cached = Cached::default();
+            let mut cached = CachedBits::default();
             for index in entries.clone() {
                 let slot = self.slot(index);
                 cached.push(slot.as_ref().is_some_and(|slot| slot.pte.is_cached()));
@@ -90,7 +90,7 @@ impl<'a, F: Format, M: TableMemory> PteGuard<'a, F, M> {
             emptied |= u64::from(!kept) << group;
         }
         if emptied != 0 {
-            groups::empty(self.table.meta, emptied);
+            groups::set_empty(self.table.meta, emptied);
         }
         dirty.report(self, stale);
     }
@@ -105,7 +105,7 @@ impl<'a, F: Format, M: TableMemory> PteGuard<'a, F, M> {
     pub fn change_each(
         &mut self,
         range: VaRange,
-        stale: &mut impl Stale,
+        stale: &mut impl StaleTranslations,
         mut f: impl FnMut(VirtAddr, Pte<F>) -> Pte<F>,
     ) {
         match range.len() {
@@ -125,16 +125,16 @@ impl<'a, F: Format, M: TableMemory> PteGuard<'a, F, M> {
     pub fn change_filled(
         &mut self,
         address: VirtAddr,
-        stale: &mut impl Stale,
+        stale: &mut impl StaleTranslations,
         f: impl FnMut(Pte<F>) -> Pte<F>,
     ) {
         // Not as in `indices`: a walk to this table has computed its base from the address.
         assert!(address.span_down(Level::Pmd) == self.table.base, "{NOT_OF_TABLE}");
         let Some(slot) = self.slot(address.index(Level::Pte)) else { return };
-        stale.before();
+        stale.begin_change();
         let (old, new) = self.modify_from(slot.entry, slot.pte, f);
         if old != new && old.is_cached() {
-            stale.changed(VaRange::entry(address, Level::Pte), false);
+            stale.add_changed(VaRange::entry(address, Level::Pte), false);
         }
     }
 
@@ -147,7 +147,7 @@ impl<'a, F: Format, M: TableMemory> PteGuard<'a, F, M> {
     pub fn change_each_then(
         &mut self,
         range: VaRange,
-        stale: &mut impl Stale,
+        stale: &mut impl StaleTranslations,
         mut f: impl FnMut(VirtAddr, Pte<F>) -> Pte<F>,
         mut then: impl FnMut(VirtAddr, Pte<F>),
     ) {
@@ -156,13 +156,13 @@ impl<'a, F: Format, M: TableMemory> PteGuard<'a, F, M> {
         if groups == 0 {
             return;
         }
-        stale.before();
-        let mut dirty = Dirty::none();
+        stale.begin_change();
+        let mut dirty = ChangedEntries::none();
         while groups != 0 {
             let group = groups.trailing_zeros() as usize;
             groups &= groups - 1;
             let entries = clip(group, &indices);
-            let mut cached = Cached::default();
+            let mut cached = CachedBits::default();
             for index in entries.clone() {
                 let Some(slot) = self.slot(index) else {
                     cached.push(false);
@@ -226,11 +226,11 @@ impl<'a, F: Format, M: TableMemory> PteGuard<'a, F, M> {
     }
 
     #[inline]
-    fn slot(&self, index: usize) -> Option<Slot<'a, F>> {
+    fn slot(&self, index: usize) -> Option<ZapEntry<'a, F>> {
         let entry = self.table.table.entry_inside(index);
         // Relaxed: written under the lock that we hold, but for accessed and dirty bits.
         let raw = entry.load(Ordering::Relaxed);
-        (raw != 0).then_some(Slot { entry, pte: Pte::from_raw(raw), cleared: false })
+        (raw != 0).then_some(ZapEntry { entry, pte: Pte::from_raw(raw), cleared: false })
     }
 }
 
@@ -243,9 +243,9 @@ fn clip(group: usize, indices: &Range<usize>) -> Range<usize> {
 /// The entries of a group that hardware may have cached, one bit for each entry visited: the last is bit 63.
 /// One shift per entry, in a register.
 #[derive(Clone, Copy, Default)]
-struct Cached(u64);
+struct CachedBits(u64);
 
-impl Cached {
+impl CachedBits {
     #[inline]
     fn push(&mut self, cached: bool) {
         self.0 = self.0 >> 1 | u64::from(cached) << 63;
@@ -253,20 +253,20 @@ impl Cached {
 }
 
 /// The entries among which something was changed that hardware may have cached.
-struct Dirty {
+struct ChangedEntries {
     first: usize,
     end: usize,
 }
 
-impl Dirty {
+impl ChangedEntries {
     #[inline]
     fn none() -> Self {
-        Dirty { first: usize::MAX, end: 0 }
+        ChangedEntries { first: usize::MAX, end: 0 }
     }
 
     /// Adds the entries of a group that ends at `end`; groups come in ascending order.
     #[inline]
-    fn add(&mut self, end: usize, cached: Cached) {
+    fn add(&mut self, end: usize, cached: CachedBits) {
         if cached.0 != 0 {
             self.first = self.first.min(end - (u64::BITS - cached.0.trailing_zeros()) as usize);
             self.end = end - cached.0.leading_zeros() as usize;
@@ -274,10 +274,14 @@ impl Dirty {
     }
 
     #[inline]
-    fn report<F: Format, M: TableMemory>(&self, guard: &PteGuard<'_, F, M>, stale: &mut impl Stale) {
+    fn report<F: Format, M: TableMemory>(
+        &self,
+        guard: &PteGuard<'_, F, M>,
+        stale: &mut impl StaleTranslations,
+    ) {
         if self.end > 0 {
             let last = VaRange::entry(guard.address(self.end - 1), Level::Pte);
-            stale.changed(VaRange::new(guard.address(self.first), last.end()), false);
+            stale.add_changed(VaRange::new(guard.address(self.first), last.end()), false);
         }
     }
 }

@@ -133,7 +133,7 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         memory: &'a M,
         address: VirtAddr,
     ) -> Result<PteTable<'a, F, M>, TableError> {
-        self.find_or_make(memory, address)
+        self.find_or_alloc(memory, address)
     }
 
     /// The table of 2 MiB entries for `address`, made if need be; as
@@ -144,7 +144,7 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         memory: &'a M,
         address: VirtAddr,
     ) -> Result<PmdTable<'a, F, M>, TableError> {
-        self.find_or_make(memory, address)
+        self.find_or_alloc(memory, address)
     }
 
     /// The table of 1 GiB entries for `address`, made if need be; as
@@ -155,7 +155,7 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         memory: &'a M,
         address: VirtAddr,
     ) -> Result<PudTable<'a, F, M>, TableError> {
-        self.find_or_make(memory, address)
+        self.find_or_alloc(memory, address)
     }
 
     /// What is at `address` now and at which level, read without a lock; a hint unless the caller's locks
@@ -206,7 +206,7 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
     }
 
     #[inline(never)]
-    fn find_or_make<'a, const LEVEL: usize>(
+    fn find_or_alloc<'a, const LEVEL: usize>(
         &'a self,
         memory: &'a M,
         address: VirtAddr,
@@ -221,7 +221,7 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
             let raw = slot.load(Ordering::Acquire);
             let pfn = match F::kind(raw, level) {
                 Kind::Table { pfn } => pfn,
-                Kind::None => Self::fill(memory, slot, level)?,
+                Kind::None => Self::install_table(memory, slot, level)?,
                 Kind::Leaf { .. } => return Err(TableError::Huge(level)),
                 Kind::Marker { .. } => return Err(TableError::Marker(level)),
             };
@@ -234,7 +234,7 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
     /// Hangs a new table into an empty slot of an upper level. Several may try at once; one table
     /// survives.
     #[cold]
-    pub(crate) fn fill(memory: &M, slot: &AtomicU64, level: Level) -> Result<Pfn, TableError> {
+    pub(crate) fn install_table(memory: &M, slot: &AtomicU64, level: Level) -> Result<Pfn, TableError> {
         let new = memory.alloc_table()?;
         // Release on success, pairs with the acquire of every walk: the table is seen zeroed.
         // Acquire on failure, pairs with the release of the faster task: we go on into its table.
