@@ -44,7 +44,7 @@ fn every_leaf_reads_back() {
 
 /// Hazard C-42: an entry is never taken for one of another kind.
 #[test]
-fn c42_every_kind_is_told_from_every_other() {
+fn c42_all_kinds_of_entries_are_distinct() {
     for level in [Level::Pte, Level::Pmd, Level::Pud, Level::P4d] {
         assert_eq!(P::NONE.kind(level), Kind::None);
         for kind in MARKERS {

@@ -38,7 +38,7 @@ fn space(memory: &Memory, count: u64) -> PageTable<X86_4, Memory> {
 }
 
 #[test]
-fn it_flushes_then_releases_then_frees() {
+fn a_gather_flushes_then_releases_then_frees() {
     let memory = Memory::new(8);
     let tlb = Ledger::new(&memory);
     let state = GatherState::new();
@@ -61,7 +61,7 @@ fn it_flushes_then_releases_then_frees() {
 }
 
 #[test]
-fn nothing_there_costs_nothing() {
+fn an_empty_range_makes_no_flush() {
     let memory = Memory::new(8);
     let tlb = Ledger::new(&memory);
     let state = GatherState::new();
@@ -78,7 +78,7 @@ fn nothing_there_costs_nothing() {
 
 /// A marker or an entry without access was never in a TLB.
 #[test]
-fn what_hardware_cannot_cache_is_not_flushed() {
+fn entries_that_hardware_cannot_cache_are_not_flushed() {
     let memory = Memory::new(8);
     let tlb = Ledger::new(&memory);
     let tables = space(&memory, 0);
@@ -169,7 +169,7 @@ fn c4_overlapping_gathers_flush_everything() {
 /// Hazard C-53: a call that write-protects an entry which is write-protected already must wait for a flush
 /// that another one still owes.
 #[test]
-fn c53_an_unchanged_entry_is_flushed_when_another_gather_owes_it() {
+fn c53_an_unchanged_entry_is_flushed_for_a_pending_gather() {
     let memory = Memory::new(8);
     let (one, two) = (Ledger::new(&memory), Ledger::new(&memory));
     let state = GatherState::new();
@@ -193,7 +193,7 @@ fn c53_an_unchanged_entry_is_flushed_when_another_gather_owes_it() {
 /// Hazard C-4: a zap that passes over an empty entry does not even count itself, and the entry may be empty
 /// because of another.
 #[test]
-fn c4_a_gather_that_changed_nothing_flushes_what_another_owes() {
+fn c4_a_gather_that_changed_nothing_flushes_for_a_pending_one() {
     let memory = Memory::new(8);
     let (one, two) = (Ledger::new(&memory), Ledger::new(&memory));
     let state = GatherState::new();
@@ -208,7 +208,7 @@ fn c4_a_gather_that_changed_nothing_flushes_what_another_owes() {
 }
 
 #[test]
-fn an_exclusive_gather_takes_no_part() {
+fn an_exclusive_gather_is_not_counted() {
     let memory = Memory::new(8);
     let tlb = Ledger::new(&memory);
     let state = GatherState::new();
@@ -222,7 +222,7 @@ fn an_exclusive_gather_takes_no_part() {
 
 /// More frames and tables than fit: paid in the middle, each flush before what it covers.
 #[test]
-fn a_full_gather_pays_and_goes_on() {
+fn a_full_gather_flushes_and_goes_on() {
     assert_eq!(flushes_of_a_large_range(0), 99 + 4, "for full ones, and with the last of them for 32 tables");
 }
 
@@ -238,7 +238,7 @@ fn kept_frames_share_a_flush() {
 
 /// A large page is kept for as many small ones as it has.
 #[test]
-fn large_pages_fill_the_room() {
+fn large_pages_use_up_the_capacity() {
     let memory = Memory::new(1);
     let tlb = Ledger::new(&memory);
     let mut room = Vec::new();
@@ -290,7 +290,7 @@ fn flushes_of_a_large_range(kept: u64) -> usize {
 
 #[test]
 #[should_panic(expected = "dropped before it was finished")]
-fn losing_a_gather_is_noticed() {
+fn dropping_an_unfinished_gather_panics() {
     let memory = Memory::new(1);
     let tlb = Ledger::new(&memory);
     let mut gather = Gather::<_>::exclusive(&tlb);
@@ -299,7 +299,7 @@ fn losing_a_gather_is_noticed() {
 }
 
 #[test]
-fn not_cached_is_silent() {
+fn not_cached_records_nothing() {
     let memory = Memory::new(8);
     let tables = space(&memory, 1);
     let at = VirtAddr::new(AT);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// Software clears an entry by a plain store while the hardware sets bits in it: it never comes back. What
 /// did would be in the way of the next page.
 #[test]
-fn hardware_does_not_bring_an_entry_back() {
+fn hardware_does_not_restore_a_cleared_entry() {
     let memory = Memory::new(8);
     let tables = PageTable::<X86_4, _>::new(&memory).unwrap();
     let at = VirtAddr::new(0x5000);

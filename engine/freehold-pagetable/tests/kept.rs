@@ -42,7 +42,7 @@ fn found(memory: &Memory, tables: &Tables, huge: u64, page: u64) -> (u64, Level)
 }
 
 #[test]
-fn a_split_with_a_kept_table_needs_no_memory() {
+fn a_split_with_a_deposited_table_needs_no_memory() {
     let memory = Memory::new(16);
     let tables = with_leaves(&memory, 0..3, 2);
     let live = memory.live();
@@ -60,7 +60,7 @@ fn a_split_with_a_kept_table_needs_no_memory() {
 }
 
 #[test]
-fn what_is_kept_comes_back_each_once_and_empty() {
+fn each_deposited_table_is_withdrawn_once_and_empty() {
     let memory = Memory::new(16);
     let tables = with_leaves(&memory, 0..2, 0);
     let spares: Vec<_> = (0..3).map(|_| PreallocatedTable::try_new(&memory).unwrap()).collect();
@@ -81,7 +81,7 @@ fn what_is_kept_comes_back_each_once_and_empty() {
 }
 
 #[test]
-fn other_tables_keep_their_own() {
+fn a_deposited_table_serves_only_its_own_table() {
     // On both sides of a border between tables of this level.
     let memory = Memory::new(16);
     let tables = with_leaves(&memory, 511..513, 1);
@@ -103,7 +103,7 @@ fn a_table_from_another_memory_is_refused() {
 
 /// What hangs in an upper table is unlinked and freed one day, so it is not taken from anybody.
 #[test]
-fn no_entry_is_a_table_from_outside() {
+fn an_entry_that_points_to_a_table_is_rejected() {
     let memory = Memory::new(16);
     let tables = with_leaves(&memory, 0..1, 0);
     let somewhere = Pte::table(Pfn::new(Memory::BASE + 7));
@@ -137,7 +137,7 @@ impl Visitor<X86_4, Memory> for Clear {
 }
 
 #[test]
-fn a_walk_over_parts_and_wholes_uses_up_what_was_kept() {
+fn a_walk_uses_up_deposited_tables() {
     let memory = Memory::new(16);
     let tables = with_leaves(&memory, 0..4, 4);
     let range = VaRange::of(HUGE / 2, 3 * HUGE + HUGE / 2);

@@ -62,7 +62,7 @@ fn at(page: u64) -> VirtAddr {
 
 /// Two installers under one absent table: one table survives, the other comes back, both pages are there.
 #[test]
-fn two_installers_meet_in_one_table() {
+fn two_installers_use_one_table() {
     loom::model(|| {
         let world = World::new();
         // One missing level is enough: each is filled by the same code.
@@ -107,18 +107,18 @@ fn who_finds_a_page_finds_its_contents(table_made_before: bool) {
 }
 
 #[test]
-fn who_finds_a_page_finds_its_contents_in_an_old_table() {
+fn a_reader_of_an_entry_in_an_old_table_sees_the_contents() {
     who_finds_a_page_finds_its_contents(true);
 }
 
 #[test]
-fn who_finds_a_page_finds_its_contents_in_a_new_table() {
+fn a_reader_of_an_entry_in_a_new_table_sees_the_contents() {
     who_finds_a_page_finds_its_contents(false);
 }
 
 /// Filling one slot from two sides: one is told what the other put there.
 #[test]
-fn a_slot_is_filled_once() {
+fn an_entry_is_installed_once() {
     loom::model(|| {
         let world = World::new();
         world.tables.pte_table_alloc(&world.memory, at(0)).unwrap();
@@ -190,7 +190,7 @@ fn c61_a_change_in_place_is_never_absent() {
 /// Hazard C-62: a large leaf is split while the hardware writes through it: the translation holds
 /// throughout, and the small leaves know about the write.
 #[test]
-fn c62_a_split_beside_the_hardware() {
+fn c62_a_split_and_the_hardware_walker() {
     loom::model(|| {
         let world = World::new();
         let table = world.tables.pmd_table_alloc(&world.memory, at(0)).unwrap();
@@ -265,7 +265,7 @@ fn discard(world: &World) {
     let mut gather = Gather::<_, 2>::new(&world.tlb, &world.state);
     let table = world.tables.pte_table(&world.memory, at(0)).unwrap();
     table.lock().zap_each(VaRange::new(at(0), at(1)), &mut gather, |_, slot, gather| {
-        gather.frame(slot.pte().pfn(), Level::Pte);
+        gather.add_frame(slot.pte().pfn(), Level::Pte);
         slot.clear();
     });
     gather.finish();
@@ -286,7 +286,7 @@ fn c4_two_discards_of_one_page() {
 
 /// The same for a task that only looks, without the table's lock, and finds the entry cleared.
 #[test]
-fn c4_a_look_without_the_lock_beside_a_discard() {
+fn c4_a_lockless_read_and_a_discard() {
     loom::model(|| {
         let world = World::with_page(RW);
         let other = Arc::clone(&world);
@@ -304,7 +304,7 @@ fn c4_a_look_without_the_lock_beside_a_discard() {
 /// Hazard C-4, first half: the span of a table is unlinked beside a gather that finds the table's slot
 /// empty. When that gather has finished, both caches have been emptied.
 #[test]
-fn c4_a_gather_beside_an_unlink() {
+fn c4_a_gather_and_an_unlink() {
     loom::model(|| {
         let world = World::with_page(RW);
         let other = Arc::clone(&world);
@@ -318,7 +318,7 @@ fn c4_a_gather_beside_an_unlink() {
         let mut gather = Gather::<_, 2>::new(&world.tlb, &world.state);
         let table = world.tables.pte_table(&world.memory, at(0)).unwrap();
         table.lock().take_plain(at(0), &mut gather);
-        gather.frame(Pfn::new(7), Level::Pte);
+        gather.add_frame(Pfn::new(7), Level::Pte);
         let (low, high) = (at(0), at(2));
         // SAFETY: the other thread only looks at entries; the memory of tables stays.
         unsafe {
@@ -333,7 +333,7 @@ fn c4_a_gather_beside_an_unlink() {
 
 /// The bits that say which parts of a table are filled keep up with two threads that change the table.
 #[test]
-fn filling_and_clearing_neighbours() {
+fn adjacent_entries_are_filled_and_cleared_concurrently() {
     loom::model(|| {
         let world = World::with_page(RW);
         let other = Arc::clone(&world);

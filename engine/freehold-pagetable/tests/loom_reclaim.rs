@@ -117,7 +117,7 @@ fn at(page: u64) -> VirtAddr {
 /// A page that a fault maps is there when the fault has returned, and a discard comes before it or after it:
 /// it is in a linked table, and in none that is freed.
 #[test]
-fn a_fault_beside_a_discard() {
+fn a_fault_and_a_discard() {
     loom::model(|| {
         let world = World::new(true);
         let other = Arc::clone(&world);

@@ -74,7 +74,7 @@ impl Tlb for SpaceTlb<'_> {
 
 /// Two faults of one space share one table: it is counted once, whichever is faster.
 #[test]
-fn two_who_share_count_once() {
+fn two_sharers_of_a_table_are_counted_once() {
     loom::model(|| {
         let world = World::new(false);
         let share = |world: &World| {
@@ -98,7 +98,7 @@ fn two_who_share_count_once() {
 /// C-13: a processor of the space that leaves is still in the table when the other space, alone now, frees
 /// it.
 #[test]
-fn c13_who_still_walks_is_waited_for() {
+fn c13_unsharing_waits_for_walkers() {
     loom::model(|| {
         let world = World::new(true);
         let other = Arc::clone(&world);

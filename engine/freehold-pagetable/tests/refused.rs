@@ -43,7 +43,7 @@ fn a_table_has_no_entry_behind_its_last() {
 }
 
 #[test]
-fn parts_of_pages_are_not_walked() {
+fn a_walk_of_parts_of_pages_panics() {
     struct Nothing;
     impl freehold_pagetable::Visitor<X86_4, Memory> for Nothing {
         fn table(

@@ -42,7 +42,7 @@ fn found(memory: &Memory, tables: &Tables, huge: u64) -> Option<Pfn> {
 }
 
 #[test]
-fn what_one_maps_all_have() {
+fn a_shared_table_shows_an_entry_in_each_space() {
     let memory = Memory::new(16);
     let (a, b) = (with_spans(&memory, 1), Tables::new(&memory).unwrap());
     assert_eq!(share(&memory, &b, &a, 0), Ok(true));
@@ -89,7 +89,7 @@ fn c14_c17_one_flush_of_whole_spans() {
 }
 
 #[test]
-fn a_slot_that_is_taken_stays_as_it_is() {
+fn a_filled_entry_is_not_replaced_by_share() {
     let memory = Memory::new(16);
     let (a, b) = (with_spans(&memory, 2), Tables::new(&memory).unwrap());
     // A table of its own; the same table again; a leaf.

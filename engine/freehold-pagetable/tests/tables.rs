@@ -59,13 +59,13 @@ fn borders<F: Format>() {
 }
 
 #[test]
-fn a_table_goes_when_all_of_it_is_inside_the_bounds() {
+fn a_table_is_unlinked_if_all_of_it_is_inside_the_bounds() {
     borders::<X86_4>();
     borders::<X86_5>();
 }
 
 #[test]
-fn a_neighbour_keeps_its_tables() {
+fn tables_of_a_neighbour_stay() {
     for away in [PAGE_SIZE, 2 << 20, 1 << 30, 512 << 30] {
         let memory = Memory::new(16);
         let tables = PageTable::<X86_4, _>::new(&memory).unwrap();
@@ -82,7 +82,7 @@ fn a_neighbour_keeps_its_tables() {
 
 #[test]
 #[should_panic(expected = "is not empty")]
-fn c3_a_table_with_a_page_in_it_is_noticed() {
+fn c3_unlinking_a_table_with_a_page_panics() {
     let memory = Memory::new(16);
     let tables = PageTable::<X86_4, _>::new(&memory).unwrap();
     map(&tables, &memory, AT, 7);
@@ -92,7 +92,7 @@ fn c3_a_table_with_a_page_in_it_is_noticed() {
 }
 
 #[test]
-fn no_memory_at_any_step_is_a_value() {
+fn no_memory_at_any_step_is_an_error() {
     for step in 0..3 {
         let memory = Memory::new(16);
         let tables = PageTable::<X86_4, _>::new(&memory).unwrap();
@@ -232,7 +232,7 @@ fn c60_ranges_start_and_end_anywhere() {
 
 /// Clearing some of a group, then the rest, then filling again: nothing is overlooked.
 #[test]
-fn partly_cleared_groups_are_still_looked_at() {
+fn partly_cleared_groups_are_still_visited() {
     let memory = Memory::new(16);
     let tables = PageTable::<X86_4, _>::new(&memory).unwrap();
     let base = VirtAddr::new(AT).span_down(Level::Pmd);
@@ -312,7 +312,7 @@ impl Visitor<X86_4, Memory> for Holes {
 }
 
 #[test]
-fn a_visitor_gets_what_it_asked_for() {
+fn a_visitor_gets_the_entries_of_its_policies() {
     let memory = Memory::new(16);
     let tables = PageTable::<X86_4, _>::new(&memory).unwrap();
     let base = VirtAddr::new(AT).span_down(Level::Pud);
