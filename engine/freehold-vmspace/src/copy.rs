@@ -5,8 +5,8 @@
 //! after the parent's flush (hazard C-57).
 
 use crate::{
-    AnonPage, Moving, NoMemory, PAGE_SIZE, Pfn, Rss, UserRange, VirtAddr, VmGather, VmSpace,
-    frame::{Frame, MOVING, Unshared},
+    AnonPage, MigrationEntry, NoMemory, PAGE_SIZE, Pfn, Rss, UserRange, VirtAddr, VmGather, VmSpace,
+    frame::{Frame, MIGRATION_RSS, ShareError},
     platform::Platform,
 };
 use core::ops::ControlFlow;
@@ -53,16 +53,16 @@ impl<P: Platform> VmSpace<P> {
                     let (mut source, target) = source.lock_two(target);
                     let mut target = target.expect("two address spaces share no table");
                     match copier.copy_leaf(&mut source, &mut target, address, gather) {
-                        Leaf::Shared => {
+                        LeafCopy::Shared => {
                             target.deposit(spare);
                             at += Level::Pmd.span();
                         }
-                        Leaf::Gone => {}
-                        Leaf::Kept => {
+                        LeafCopy::Changed => {}
+                        LeafCopy::Pinned => {
                             drop((source, target));
                             self.split_leaf(address, Level::Pmd)?;
                         }
-                        Leaf::Crowded => return Err(NoMemory),
+                        LeafCopy::TooManyReferences => return Err(NoMemory),
                     }
                 }
                 _ => return Ok(at),
@@ -101,16 +101,16 @@ impl<P: Platform> VmSpace<P> {
             uffd_wp,
             lost,
             rss: Rss::default(),
-            kept: 0,
-            crowded: false,
+            pinned: 0,
+            too_many_references: false,
         };
         let copied = self.copy_tables(range, child, gather, &mut copier);
         // A child that stays incomplete has these pages too.
         child.count_rss(&copier.rss);
-        if copier.crowded {
+        if copier.too_many_references {
             return Err(NoMemory);
         }
-        copied.map(|()| copier.kept)
+        copied.map(|()| copier.pinned)
     }
 
     fn copy_tables(
@@ -148,21 +148,21 @@ struct Copier<'p, P: Platform> {
     /// Resident pages that the child now has.
     rss: Rss,
     /// Pages that the child has not got, because they are pinned.
-    kept: u64,
+    pinned: u64,
     /// There is a page that the child cannot have, because it has as many references as can be counted.
-    crowded: bool,
+    too_many_references: bool,
 }
 
 /// What was done about a huge page.
-enum Leaf {
+enum LeafCopy {
     /// The child has it as well.
     Shared,
     /// It is there no more.
-    Gone,
+    Changed,
     /// Nothing: a part of it is pinned, so it cannot be shared as one.
-    Kept,
+    Pinned,
     /// Nothing: a part of it has as many references as can be counted.
-    Crowded,
+    TooManyReferences,
 }
 
 impl<P: Platform> Copier<'_, P> {
@@ -191,30 +191,32 @@ impl<P: Platform> Copier<'_, P> {
         target: &mut PmdGuard<'_, P::Format, P>,
         address: VirtAddr,
         gather: &mut ForkGather<'_, P>,
-    ) -> Leaf {
-        let Kind::Leaf { pfn, flags } = source.get(address).kind(Level::Pmd) else { return Leaf::Gone };
+    ) -> LeafCopy {
+        let Kind::Leaf { pfn, flags } = source.get(address).kind(Level::Pmd) else {
+            return LeafCopy::Changed;
+        };
         let mut frames = (0..Level::Pmd.frames()).map(|n| self.platform.frame(pfn.add(n)));
         if !flags.contains(PteFlags::SPECIAL)
-            && let Some(why) = frames.find_map(Frame::unshared)
+            && let Some(why) = frames.find_map(Frame::share_error)
         {
             return match why {
-                Unshared::Kept => Leaf::Kept,
-                Unshared::Crowded => Leaf::Crowded,
+                ShareError::Pinned => LeafCopy::Pinned,
+                ShareError::TooManyReferences => LeafCopy::TooManyReferences,
             };
         }
         source.change(address, gather, |pte| protected(pte, Level::Pmd));
         let copy = self.share(source.get(address), Level::Pmd);
         let installed = copy.is_some_and(|copy| target.install(address, copy).is_ok());
         debug_assert!(installed, "a child had something where its parent has a huge page");
-        Leaf::Shared
+        LeafCopy::Shared
     }
 
     /// Notes a page that could not be shared. Exclusive ones are copied for the child later.
     #[cold]
     fn leave_out(&mut self, frame: &Frame) {
         match frame.is_exclusive() {
-            true => self.kept += 1,
-            false => self.crowded = true,
+            true => self.pinned += 1,
+            false => self.too_many_references = true,
         }
     }
 
@@ -240,9 +242,9 @@ impl<P: Platform> Copier<'_, P> {
             Kind::Marker { kind: MarkerKind::Guard | MarkerKind::Poison, .. } => Some(pte),
             // The walk that ends the parent's marker comes to the child's later.
             Kind::Marker { kind: MarkerKind::Migration, payload } => {
-                self.rss.add(MOVING, 1);
-                let moving = Moving::of(payload);
-                Some(Moving { uffd_wp: moving.uffd_wp && self.uffd_wp, ..moving.shared() }.entry())
+                self.rss.add(MIGRATION_RSS, 1);
+                let moving = MigrationEntry::of(payload);
+                Some(MigrationEntry { uffd_wp: moving.uffd_wp && self.uffd_wp, ..moving.shared() }.entry())
             }
             Kind::Marker { kind: MarkerKind::UffdWp, .. } => self.uffd_wp.then_some(pte),
             // Nothing swaps yet.
@@ -255,7 +257,7 @@ impl<P: Platform> Copier<'_, P> {
 fn protected<F: Format>(pte: Pte<F>, level: Level) -> Pte<F> {
     match pte.kind(level) {
         Kind::Leaf { flags, .. } if flags.contains(PteFlags::WRITE) => pte.without(PteFlags::WRITE),
-        Kind::Marker { kind: MarkerKind::Migration, payload } => Moving::of(payload).shared().entry(),
+        Kind::Marker { kind: MarkerKind::Migration, payload } => MigrationEntry::of(payload).shared().entry(),
         Kind::Leaf { .. } | Kind::None | Kind::Marker { .. } | Kind::Table { .. } => pte,
     }
 }
@@ -269,14 +271,14 @@ impl<P: Platform> VmSpace<P> {
     /// # Errors
     ///
     /// No memory.
-    pub fn copy_kept(
+    pub fn copy_pinned_pages(
         &self,
         range: UserRange,
         child: &VmSpace<P>,
         known: impl Fn(u64) -> AnonPage,
     ) -> Result<(), NoMemory> {
         let mut at = range.start();
-        while let Some((address, pfn, flags)) = self.next_kept(range.rest(at))? {
+        while let Some((address, pfn, flags)) = self.next_pinned(range.rest(at))? {
             let copied = self.copy_page(child, address, (pfn, flags), known(address.get()));
             self.memory().put_frame(pfn);
             copied?;
@@ -286,7 +288,7 @@ impl<P: Platform> VmSpace<P> {
     }
 
     /// The first page in `range` that was not shared, with a reference.
-    fn next_kept(&self, range: UserRange) -> Result<Option<(VirtAddr, Pfn, PteFlags)>, NoMemory> {
+    fn next_pinned(&self, range: UserRange) -> Result<Option<(VirtAddr, Pfn, PteFlags)>, NoMemory> {
         let mut at = range.start();
         while let Some((table, part)) = self.next_table(range.rest(at))? {
             let mut found = None;

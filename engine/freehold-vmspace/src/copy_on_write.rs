@@ -17,7 +17,7 @@ pub struct ReadOnly {
 /// What a store finds.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
-pub enum Store {
+pub enum StoreOutcome {
     /// The entry allows it.
     Allowed,
     /// Something else is there, or write-protected by a userfaultfd, since it was looked at; or the table was
@@ -28,35 +28,35 @@ pub enum Store {
 }
 
 /// What the entry says now.
-fn find<P: Platform>(guard: &PteGuard<'_, P::Format, P>, address: VirtAddr) -> Store {
+fn find<P: Platform>(guard: &PteGuard<'_, P::Format, P>, address: VirtAddr) -> StoreOutcome {
     match guard.get(address).kind(Level::Pte) {
-        Kind::Leaf { flags, .. } if flags.contains(PteFlags::WRITE) => Store::Allowed,
-        Kind::Leaf { flags, .. } if flags.contains(PteFlags::UFFD_WP) => Store::Changed,
+        Kind::Leaf { flags, .. } if flags.contains(PteFlags::WRITE) => StoreOutcome::Allowed,
+        Kind::Leaf { flags, .. } if flags.contains(PteFlags::UFFD_WP) => StoreOutcome::Changed,
         Kind::Leaf { pfn, flags } => {
-            Store::Copy(ReadOnly { pfn, special: flags.contains(PteFlags::SPECIAL) })
+            StoreOutcome::Copy(ReadOnly { pfn, special: flags.contains(PteFlags::SPECIAL) })
         }
-        Kind::None | Kind::Marker { .. } | Kind::Table { .. } => Store::Changed,
+        Kind::None | Kind::Marker { .. } | Kind::Table { .. } => StoreOutcome::Changed,
     }
 }
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// The store goes to the page of a file: the entry gets `rights`. Never says [`Store::Copy`]. No flush: a
-    /// TLB that remembers the old rights faults once more at most.
+    /// The store goes to the page of a file: the entry gets `rights`. Never says [`StoreOutcome::Copy`]. No
+    /// flush: a TLB that remembers the old rights faults once more at most.
     pub fn allow_shared_store(
         &self,
         table: PteTable<'_, P::Format, P>,
         address: VirtAddr,
         rights: PteFlags,
-    ) -> Store {
-        let Some(mut guard) = table.lock_linked() else { return Store::Changed };
+    ) -> StoreOutcome {
+        let Some(mut guard) = table.lock_linked() else { return StoreOutcome::Changed };
         let found = find::<P>(&guard, address);
-        let Store::Copy(page) = found else { return found };
+        let StoreOutcome::Copy(page) = found else { return found };
         if !page.special {
             self.platform().frame(page.pfn).set_dirty();
         }
         guard.grant(address, rights);
-        Store::Allowed
+        StoreOutcome::Allowed
     }
 
     /// The store goes to a private page: the entry gets `rights` if the frame is this space's alone.
@@ -65,17 +65,17 @@ impl<P: Platform> VmSpace<P> {
         table: PteTable<'_, P::Format, P>,
         address: VirtAddr,
         rights: PteFlags,
-    ) -> Store {
-        let Some(mut guard) = table.lock_linked() else { return Store::Changed };
+    ) -> StoreOutcome {
+        let Some(mut guard) = table.lock_linked() else { return StoreOutcome::Changed };
         let found = find::<P>(&guard, address);
-        let Store::Copy(ReadOnly { pfn, special: false }) = found else { return found };
+        let StoreOutcome::Copy(ReadOnly { pfn, special: false }) = found else { return found };
         let frame = self.platform().frame(pfn);
         if self.may_store_to(pfn) {
             if !frame.is_exclusive() {
                 frame.set_exclusive();
             }
             guard.grant(address, rights);
-            return Store::Allowed;
+            return StoreOutcome::Allowed;
         }
         frame.get();
         found
@@ -108,7 +108,7 @@ impl<P: Platform> VmSpace<P> {
         // Anything else than the old entry, writable or not, is somebody else's work, to be looked at
         // again.
         let same = |now: ReadOnly| now.pfn == old.pfn && now.special == old.special;
-        if !matches!(find::<P>(&guard, address), Store::Copy(now) if same(now)) {
+        if !matches!(find::<P>(&guard, address), StoreOutcome::Copy(now) if same(now)) {
             drop(guard);
             gather.finish();
             return false;

@@ -110,7 +110,13 @@ impl<P: Platform> VmSpace<P> {
 
     /// Whether `marker` stands at `address` for a page whose memory failed; it goes if the page is not
     /// `lost`.
-    pub fn settle_poison(&self, address: VirtAddr, level: Level, marker: Pte<P::Format>, lost: bool) -> bool {
+    pub fn resolve_poison(
+        &self,
+        address: VirtAddr,
+        level: Level,
+        marker: Pte<P::Format>,
+        lost: bool,
+    ) -> bool {
         let Some(mut leaf) = self.lock_leaf(address, level) else { return false };
         let found = leaf.pte() == marker;
         if found && !lost {

@@ -2,7 +2,7 @@
 
 use crate::{
     NoMemory, PAGE_SIZE, Rss, UserRange, VirtAddr, VmGather, VmSpace,
-    frame::MOVING,
+    frame::MIGRATION_RSS,
     platform::{Platform, TableMemory},
 };
 use core::ops::ControlFlow;
@@ -58,10 +58,10 @@ struct Installer<'i, 'g, P: Platform> {
 
 impl<P: Platform> Installer<'_, '_, P> {
     /// What a guard has taken the place of.
-    fn let_go(&mut self, old: Pte<P::Format>) {
+    fn release_old(&mut self, old: Pte<P::Format>) {
         let (pfn, flags) = match old.kind(Level::Pte) {
             Kind::Leaf { pfn, flags } if !flags.contains(PteFlags::SPECIAL) => (pfn, flags),
-            Kind::Marker { kind: MarkerKind::Migration, .. } => return self.rss.add(MOVING, -1),
+            Kind::Marker { kind: MarkerKind::Migration, .. } => return self.rss.add(MIGRATION_RSS, -1),
             Kind::Leaf { .. } | Kind::None | Kind::Marker { .. } | Kind::Table { .. } => return,
         };
         let (frame, mut what) = (self.platform.frame(pfn), UnmappedFrame::new(pfn, Level::Pte));
@@ -90,7 +90,7 @@ impl<P: Platform> Visitor<P::Format, P> for Installer<'_, '_, P> {
             let address = VirtAddr::new(at);
             if table.get(address) != guard() {
                 let old = table.replace(address, guard(), self.gather);
-                self.let_go(old);
+                self.release_old(old);
             }
             at += PAGE_SIZE;
         }

@@ -161,7 +161,7 @@ impl<P: Platform> CacheFill<'_, P> {
         let frame = self.vm.platform().frame(pfn);
         match frame.try_map_cached(is_still) {
             Ok(()) => {}
-            Err(NotMapped::Crowded) => return Err(NoMemory),
+            Err(NotMapped::TooManyReferences) => return Err(NoMemory),
             Err(NotMapped::Gone) => return Ok(false),
             Err(NotMapped::Stale) => {
                 self.stale = Some(pfn);

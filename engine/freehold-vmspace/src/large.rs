@@ -1,8 +1,8 @@
 //! Entries above the lowest level of which each is one page, with one record: huge pages of pools.
 
 use crate::{
-    AnonPage, Fork, ForkGather, HugePageSize, Moving, NoMemory, Pfn, UserRange, VirtAddr, VmSpace,
-    frame::Unshared,
+    AnonPage, Fork, ForkGather, HugePageSize, MigrationEntry, NoMemory, Pfn, UserRange, VirtAddr, VmSpace,
+    frame::ShareError,
     is_wp_marker,
     platform::Platform,
     write_protect::{is_protected, protected, unprotected},
@@ -163,7 +163,9 @@ impl<P: Platform> VmSpace<P> {
             return Ok(None);
         }
         match leaf.kind() {
-            Kind::Leaf { pfn, .. } if self.platform().frame(pfn).unshared() == Some(Unshared::Crowded) => {
+            Kind::Leaf { pfn, .. }
+                if self.platform().frame(pfn).share_error() == Some(ShareError::TooManyReferences) =>
+            {
                 Err(NoMemory)
             }
             Kind::Leaf { pfn, flags } if self.platform().frame(pfn).must_copy_on_fork() => {
@@ -232,7 +234,7 @@ impl<P: Platform> VmSpace<P> {
                 )
             }
             Kind::Marker { kind: MarkerKind::Migration, payload } => {
-                let shared = Moving::of(payload).shared().entry();
+                let shared = MigrationEntry::of(payload).shared().entry();
                 leaf.change(gather, |_| shared);
                 Some(shared)
             }

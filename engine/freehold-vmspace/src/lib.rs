@@ -21,66 +21,66 @@
 //! | `space.rs` | [`VmSpace`]: its fields, gathers, access to its tables |
 //! | `install.rs`, `huge.rs`, `copy_on_write.rs` | filling entries, as faults do |
 //! | `protect.rs`, `write_protect.rs`, `clean.rs`, `guard.rs` | changing what entries allow |
-//! | `forget.rs` | clearing accessed and dirty bits |
+//! | `aging.rs` | clearing accessed and dirty bits |
 //! | `zap.rs`, `collapse.rs` | taking pages away |
 //! | `move_entries.rs`, `copy.rs`, `large.rs`, `shared.rs` | moving and copying entries, those of pools too; tables that spaces share |
-//! | `entry.rs`, `moving.rs` | one entry, found by the reverse map |
-//! | `look.rs`, `rss.rs`, `rss_counters.rs` | what is present, how much |
-//! | `own.rs` | a space by itself |
+//! | `entry.rs`, `migration_entry.rs` | one entry, found by the reverse map |
+//! | `residency.rs`, `rss.rs`, `rss_counters.rs` | what is present, how much |
+//! | `standalone.rs` | a space by itself |
 //! | `page_index.rs`, `user_range.rs` | pages by their place in a file, and in a space |
 
 extern crate alloc;
 
+mod aging;
 mod clean;
 mod collapse;
 mod copy;
 mod copy_on_write;
 mod entry;
 mod error;
-mod forget;
 pub mod frame;
 mod guard;
 mod huge;
 mod install;
 mod large;
-mod look;
 mod memory;
+mod migration_entry;
 mod move_entries;
-mod moving;
-mod own;
 mod page_index;
 pub mod platform;
 mod protect;
 mod request;
+mod residency;
 mod rss;
 mod rss_counters;
 mod shared;
 mod space;
+mod standalone;
 mod user_range;
 mod write_protect;
 mod zap;
 
-pub use copy::{Fork, ForkGather};
-pub use copy_on_write::{ReadOnly, Store};
-pub use error::NoMemory;
 #[doc(hidden)]
-pub use forget::Forget;
+pub use aging::Aging;
+pub use copy::{Fork, ForkGather};
+pub use copy_on_write::{ReadOnly, StoreOutcome};
+pub use error::NoMemory;
 pub use frame::page::{AnonPage, CachePage};
 pub use freehold_pagetable::{PAGE_SHIFT, PAGE_SIZE, Pfn, VirtAddr};
 pub use huge::HugePage;
 #[doc(hidden)]
 pub use install::CacheFill;
 pub use large::LargeFork;
-pub use look::{PageKind, Present, Usage, UsageSum};
-pub use memory::{HugePageSize, HugePool, HugePoolCounts, Memory, NoHugePages, NotTaken, Run};
-pub use move_entries::{MoveGather, Tables};
+pub use memory::{HugePageSize, HugePool, HugePoolCounts, Memory, NoHugePages, Run, TakeError};
 #[doc(hidden)]
-pub use moving::Moving;
-pub use own::{MapError, Mapped};
+pub use migration_entry::MigrationEntry;
+pub use move_entries::{MoveGather, TableMoves};
 pub use page_index::{PageCount, PageIndex, PageRange};
 pub use protect::Protect;
+pub use residency::{PageKind, Present, Usage, UsageSum};
 pub use rss::{Rss, RssKind};
 pub use space::{SpaceTlb, VmGather, VmSpace};
+pub use standalone::{MapError, Mapped};
 pub use user_range::UserRange;
 pub use write_protect::{is_wp_marker, unprotected};
 pub use zap::Zap;

@@ -25,17 +25,17 @@ const TABLE: u64 = Level::Pte.table_span();
 
 /// Whether whole tables may move.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Tables {
+pub enum TableMoves {
     /// They may, where they fit.
-    Move,
+    Allowed,
     /// They stay, and their entries move.
-    Stay,
+    Never,
 }
 
-impl Tables {
+impl TableMoves {
     /// Whether the first table of `from` may move to `to`.
     fn may_move(self, from: UserRange, to: u64) -> bool {
-        self == Tables::Move
+        self == TableMoves::Allowed
             && from.start().is_multiple_of(TABLE)
             && to.is_multiple_of(TABLE)
             && from.end() - from.start() >= TABLE
@@ -43,7 +43,7 @@ impl Tables {
 }
 
 /// A table of the lowest level, and the part of the range in question that it translates.
-pub type Found<'s, P> = (PteTable<'s, <P as Platform>::Format, P>, UserRange);
+pub type TableInRange<'s, P> = (PteTable<'s, <P as Platform>::Format, P>, UserRange);
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
@@ -53,7 +53,7 @@ impl<P: Platform> VmSpace<P> {
     /// # Errors
     ///
     /// No memory to split a large leaf.
-    pub fn next_table(&self, range: UserRange) -> Result<Option<Found<'_, P>>, NoMemory> {
+    pub fn next_table(&self, range: UserRange) -> Result<Option<TableInRange<'_, P>>, NoMemory> {
         let mut at = VirtAddr::new(range.start());
         while at.get() < range.end() {
             if let Some(table) = self.pte_table(at) {
@@ -113,7 +113,7 @@ impl<P: Platform> VmSpace<P> {
     /// # Errors
     ///
     /// No memory; some tables may have been made.
-    pub fn prepare_entries(&self, from: UserRange, to: u64, tables: Tables) -> Result<(), NoMemory> {
+    pub fn prepare_entries(&self, from: UserRange, to: u64, tables: TableMoves) -> Result<(), NoMemory> {
         let mut at = from.start();
         while let Some((_, part)) = self.next_table(from.rest(at))? {
             let target = to + (part.start() - from.start());
@@ -142,9 +142,9 @@ impl<P: Platform> VmSpace<P> {
         &self,
         from: UserRange,
         to: u64,
-        tables: Tables,
+        tables: TableMoves,
         gather: &mut MoveGather<'_, P>,
-        exclude: impl Fn(Tables) -> L,
+        exclude: impl Fn(TableMoves) -> L,
     ) {
         let mut at = from.start();
         while let Some((source, part)) =
@@ -152,7 +152,7 @@ impl<P: Platform> VmSpace<P> {
         {
             let address = VirtAddr::new(to + (part.start() - from.start()));
             if tables.may_move(from.rest(part.start()), address.get()) {
-                let excluded = exclude(Tables::Move);
+                let excluded = exclude(TableMoves::Allowed);
                 at = self.move_tables(from.rest(part.start()), address.get(), gather);
                 drop(excluded);
                 if at > part.start() {
@@ -168,7 +168,7 @@ impl<P: Platform> VmSpace<P> {
                 debug_assert!(self.is_unmapped(part.va()), "entries without a target");
                 continue;
             };
-            let excluded = exclude(Tables::Stay);
+            let excluded = exclude(TableMoves::Never);
             Self::move_part(source, target, part, address, gather);
             drop(excluded);
         }

@@ -189,7 +189,7 @@ mod tests {
     const LAST: u64 = !(PAGE_SIZE - 1);
 
     #[test]
-    fn what_programs_name() {
+    fn decode_accepts_ranges_that_programs_can_name() {
         let decoded = |addr, len| UserRange::decode(addr, len).map(UserRange::addresses);
         assert_eq!(decoded(PAGE_SIZE, 0), Some(PAGE_SIZE..PAGE_SIZE));
         assert_eq!(decoded(PAGE_SIZE, 1), Some(PAGE_SIZE..2 * PAGE_SIZE));
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_behind_all_pages_is_clipped() {
+    fn a_range_behind_the_last_page_is_clipped() {
         assert_eq!(UserRange::clipped(PAGE_SIZE, PAGE_SIZE), PAGE_SIZE..2 * PAGE_SIZE);
         for len in [LAST - PAGE_SIZE, LAST] {
             assert_eq!(UserRange::clipped(PAGE_SIZE, len), PAGE_SIZE..LAST);

@@ -1,7 +1,7 @@
 //! Write protection of single pages, for a userfaultfd: a flag of entries, and a marker where no page is.
 
 use crate::{
-    Moving, NoMemory, PAGE_SIZE, UserRange, VirtAddr, VmGather, VmSpace,
+    MigrationEntry, NoMemory, PAGE_SIZE, UserRange, VirtAddr, VmGather, VmSpace,
     platform::{Platform, TableMemory},
 };
 use core::ops::ControlFlow;
@@ -43,7 +43,7 @@ pub(crate) fn protected<F: Format>(pte: Pte<F>, level: Level) -> Pte<F> {
     match pte.kind(level) {
         Kind::Leaf { flags, .. } => pte.with_flags(level, (flags - PteFlags::WRITE) | PteFlags::UFFD_WP),
         Kind::Marker { kind: MarkerKind::Migration, payload } => {
-            Moving { write: false, uffd_wp: true, ..Moving::of(payload) }.entry()
+            MigrationEntry { write: false, uffd_wp: true, ..MigrationEntry::of(payload) }.entry()
         }
         Kind::None | Kind::Table { .. } | Kind::Marker { .. } => pte,
     }
@@ -55,7 +55,7 @@ pub fn unprotected<F: Format>(pte: Pte<F>, level: Level) -> Pte<F> {
     match pte.kind(level) {
         Kind::Leaf { flags, .. } => pte.with_flags(level, flags - PteFlags::UFFD_WP),
         Kind::Marker { kind: MarkerKind::Migration, payload } => {
-            Moving { uffd_wp: false, ..Moving::of(payload) }.entry()
+            MigrationEntry { uffd_wp: false, ..MigrationEntry::of(payload) }.entry()
         }
         Kind::None | Kind::Table { .. } | Kind::Marker { .. } => pte,
     }
@@ -126,7 +126,7 @@ impl<F: Format, M: TableMemory> Visitor<F, M> for Unprotecting {
 pub(crate) fn is_protected<F: Format>(pte: Pte<F>, level: Level) -> bool {
     match pte.kind(level) {
         Kind::Leaf { flags, .. } => flags.contains(PteFlags::UFFD_WP),
-        Kind::Marker { kind: MarkerKind::Migration, payload } => Moving::of(payload).uffd_wp,
+        Kind::Marker { kind: MarkerKind::Migration, payload } => MigrationEntry::of(payload).uffd_wp,
         Kind::Marker { kind, .. } => kind == MarkerKind::UffdWp,
         Kind::None | Kind::Table { .. } => false,
     }

@@ -1,7 +1,10 @@
 //! Taking pages out of page tables.
 #![expect(unsafe_code, reason = "reclaims tables")]
 
-use crate::{Moving, PAGE_SIZE, Pfn, Rss, UserRange, VmGather, VmSpace, frame::MOVING, platform::Platform};
+use crate::{
+    MigrationEntry, PAGE_SIZE, Pfn, Rss, UserRange, VmGather, VmSpace, frame::MIGRATION_RSS,
+    platform::Platform,
+};
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
 use freehold_pagetable::{
@@ -36,7 +39,7 @@ impl Zap {
 
     /// Returns true if private copies stay.
     #[inline]
-    pub fn spares_copies(self) -> bool {
+    pub fn keeps_private_copies(self) -> bool {
         self.file_pages_only
     }
 
@@ -185,8 +188,8 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
                         }
                         Kind::Marker { kind: MarkerKind::UffdWp, .. } if zap.keep_wp => return,
                         Kind::Marker { kind: MarkerKind::Migration, payload } => {
-                            rss.add(MOVING, -1);
-                            if zap.keep_wp && Moving::of(payload).uffd_wp {
+                            rss.add(MIGRATION_RSS, -1);
+                            if zap.keep_wp && MigrationEntry::of(payload).uffd_wp {
                                 slot.replace(Pte::marker(MarkerKind::UffdWp, 0));
                                 return;
                             }

@@ -5,11 +5,11 @@
 //! and a lookup raises the count by a compare-and-swap that fails without the bit:
 //!
 //! ```text
-//! lookup    finds the frame; raises the count, which has the bit; looks again: does the cache still have the frame there?
-//!           Then the reference is good. If not, it is given back, and nothing was found
-//! taker     marks the place in the cache: lookups do not find the frame there any more; reads the count, by a
-//!           read-modify-write: a reference that is not in it is given back by the task that raised it; ends the bit,
-//!           and gives the cache's reference back
+//! lookup    finds the frame; raises the count, which has the bit; looks again: does the cache still have the
+//! frame there? Then the reference is good. If not, it is given back, and nothing was found taker     marks
+//! the place in the cache: lookups do not find the frame there any more; reads the count, by a
+//! read-modify-write: a reference that is not in it is given back by the task that raised it; ends the bit,
+//! and gives the cache's reference back
 //! ```
 //!
 //! Both change `refs`, so one comes first. A lookup that comes first is in the count which the taker reads.
@@ -18,14 +18,14 @@
 //! raised by a task that has no reference, so the [rule](super) holds for every frame, whatever it was
 //! before.
 
-use super::{CACHED, Frame, MOST};
+use super::{CACHED, Frame, MAX_REFS};
 use freehold_sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 
 freehold_sync::error_enum! {
     /// Why a page that was found in a cache is not mapped.
     pub enum NotMapped {
         /// The page has too many references.
-        Crowded,
+        TooManyReferences,
         /// The page is in no cache any more.
         Gone,
         /// The page is in no cache any more, and the caller has a reference to it.
@@ -49,16 +49,16 @@ impl Frame {
     /// marked the place in the cache.
     #[inline]
     pub fn leave_cache(&self) {
-        self.leave_home();
+        self.clear_rmap();
         // Release: the next life comes after this, in which a lookup raises no count.
         let before = self.refs.fetch_sub(CACHED, AcqRel);
         debug_assert_ne!(before & CACHED, 0, "a frame left a cache that did not have it");
     }
 
-    /// As [`leave_cache`](Self::leave_cache), but for the home, if nobody else has a reference: then nobody
-    /// comes to have one; false: somebody has, and nothing happened. No place need be marked.
+    /// As [`leave_cache`](Self::leave_cache), but for the rmap word, if nobody else has a reference: then
+    /// nobody comes to have one; false: somebody has, and nothing happened. No place need be marked.
     #[inline]
-    pub fn leave_cache_alone(&self) -> bool {
+    pub fn try_leave_cache(&self) -> bool {
         // Relaxed on failure: to be tried again. Acquire on success: as in `refs`.
         self.refs.compare_exchange(1 | CACHED, 1, AcqRel, Relaxed).is_ok()
     }
@@ -76,14 +76,14 @@ impl Frame {
 
     /// As [`get_cached`](Self::get_cached), of a reference that may last; false also if there are too many.
     pub fn try_get_cached(&self) -> bool {
-        !self.is_crowded() && self.get_cached()
+        !self.has_max_refs() && self.get_cached()
     }
 
     /// Whether there are as many references as may last.
     #[inline]
-    fn is_crowded(&self) -> bool {
+    fn has_max_refs(&self) -> bool {
         // Relaxed: others may come between, but not so many.
-        self.refs.load(Relaxed) & !CACHED >= MOST
+        self.refs.load(Relaxed) & !CACHED >= MAX_REFS
     }
 
     /// One more entry is about to map the frame, which was just found in a cache; `is_still` is the second
@@ -94,8 +94,8 @@ impl Frame {
     /// Nothing is counted, but see [`NotMapped::Stale`].
     #[inline]
     pub fn try_map_cached(&self, is_still: impl FnOnce() -> bool) -> Result<(), NotMapped> {
-        if self.is_crowded() {
-            return Err(NotMapped::Crowded);
+        if self.has_max_refs() {
+            return Err(NotMapped::TooManyReferences);
         }
         if !self.get_cached() {
             return Err(NotMapped::Gone);

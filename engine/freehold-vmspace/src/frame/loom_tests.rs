@@ -1,5 +1,5 @@
-//! A walk that comes by the record of a frame finds a home that is there, whatever the frame was before; and
-//! a lookup that comes by a cache raises the count of no frame that has left it.
+//! A walk that comes by the record of a frame finds an rmap word that is there, whatever the frame was
+//! before; and a lookup that comes by a cache raises the count of no frame that has left it.
 #![expect(unsafe_code, reason = "defers a call to wait for a grace period")]
 
 use super::{Frame, NotMapped};
@@ -19,31 +19,31 @@ use loom::{
     thread,
 };
 
-/// A frame, and whether the homes 1 and 2 are there.
+/// A frame, and whether the linked_words 1 and 2 are there.
 struct World {
     frame: Frame,
-    homes: [AtomicBool; 2],
+    linked_words: [AtomicBool; 2],
 }
 
-/// The frame is at home in 1, mapped once, and has a second reference; 2 is there, too.
+/// The frame has the rmap word 1, mapped once, and has a second reference; 2 is there, too.
 fn mapped_and_held() -> Arc<World> {
-    let world = World { frame: Frame::new(), homes: [AtomicBool::new(true), AtomicBool::new(true)] };
-    world.frame.init_anon(AnonPage { home: 1, index: PageIndex::ZERO });
+    let world = World { frame: Frame::new(), linked_words: [AtomicBool::new(true), AtomicBool::new(true)] };
+    world.frame.init_anon(AnonPage { rmap: 1, index: PageIndex::ZERO });
     world.frame.get();
     Arc::new(world)
 }
 
-/// As a walk begins: the home that the record names, if the page is mapped.
+/// As a walk begins: the rmap word that the record names, if the page is mapped.
 fn walk(world: &World) {
     let rcu = LoomHost::rcu_read();
     if world.frame.maps() != 0 {
-        let (home, _) = world.frame.home();
-        assert!(home == 0 || world.homes[home - 1].load(Relaxed), "home {home} is gone");
+        let (rmap, _) = world.frame.rmap();
+        assert!(rmap == 0 || world.linked_words[rmap - 1].load(Relaxed), "rmap word {rmap} is gone");
     }
     drop(rcu);
 }
 
-/// The entry of the first life goes, and then its home, after a grace period. The reference stays.
+/// The entry of the first life goes, and then its rmap word, after a grace period. The reference stays.
 fn leave(world: &World) {
     world.frame.sub_map();
     assert!(!world.frame.put());
@@ -52,11 +52,11 @@ fn leave(world: &World) {
     // SAFETY: the head stays here until the barrier has seen the function run.
     unsafe { LoomHost::rcu_defer(NonNull::from(&head), nothing) };
     LoomHost::rcu_barrier();
-    world.homes[0].store(false, Relaxed);
+    world.linked_words[0].store(false, Relaxed);
 }
 
 /// A walk beside the end of the page, after which the frame is free, and what it is used for next.
-fn walk_beside(next_life: fn(&Frame)) {
+fn walk_during(next_life: fn(&Frame)) {
     model(move || {
         let world = mapped_and_held();
         let walker = thread::spawn({
@@ -71,25 +71,25 @@ fn walk_beside(next_life: fn(&Frame)) {
 }
 
 #[test]
-fn the_next_life_does_not_show_the_home_of_the_last() {
-    walk_beside(|frame| frame.init_anon(AnonPage { home: 2, index: PageIndex::ZERO }));
+fn a_reused_frame_does_not_show_the_old_rmap_word() {
+    walk_during(|frame| frame.init_anon(AnonPage { rmap: 2, index: PageIndex::ZERO }));
 }
 
 #[test]
-fn a_page_that_moves_in_does_not_show_the_home_of_the_last() {
-    walk_beside(|frame| {
+fn a_page_that_moves_in_does_not_show_the_old_rmap_word() {
+    walk_during(|frame| {
         let old = Frame::new();
-        old.init_anon(AnonPage { home: 2, index: PageIndex::ZERO });
-        frame.take_over(&old);
+        old.init_anon(AnonPage { rmap: 2, index: PageIndex::ZERO });
+        frame.inherit(&old);
         frame.get();
         frame.add_map();
     });
 }
 
 #[test]
-fn fork_of_the_next_life_does_not_show_the_home_of_the_last() {
-    walk_beside(|frame| {
-        frame.init_anon(AnonPage { home: 2, index: PageIndex::ZERO });
+fn fork_of_a_reused_frame_does_not_show_the_old_rmap_word() {
+    walk_during(|frame| {
+        frame.init_anon(AnonPage { rmap: 2, index: PageIndex::ZERO });
         frame.share().unwrap();
     });
 }
@@ -106,7 +106,7 @@ const NEXT: u32 = 2;
 
 fn cached() -> Arc<Cache> {
     let cache = Cache { frame: Frame::new(), place: AtomicU64::new(1), life: AtomicU32::new(FILE) };
-    let kind = CachePage { home: 1, shmem: false, secret: false };
+    let kind = CachePage { rmap: 1, shmem: false, secret: false };
     cache.frame.init_cache(kind, PageIndex::ZERO);
     cache.frame.enter_cache();
     Arc::new(cache)
@@ -140,7 +140,7 @@ impl Cache {
 }
 
 /// A lookup beside the end of the page, after which the frame is another's.
-fn look_beside(next_life: fn(&Cache)) {
+fn look_during(next_life: fn(&Cache)) {
     model(move || {
         let cache = cached();
         let lookup = thread::spawn({
@@ -155,10 +155,10 @@ fn look_beside(next_life: fn(&Cache)) {
 }
 
 #[test]
-fn a_lookup_beside_a_cut_leaves_an_anonymous_page_alone() {
+fn a_lookup_during_truncation_leaves_an_anonymous_page_alone() {
     // With the plain stores of a frame that has one reference.
-    look_beside(|Cache { frame, .. }| {
-        frame.init_anon(AnonPage { home: 2, index: PageIndex::ZERO });
+    look_during(|Cache { frame, .. }| {
+        frame.init_anon(AnonPage { rmap: 2, index: PageIndex::ZERO });
         assert!(frame.share().is_some());
         frame.sub_map();
         assert!(!frame.put());
@@ -168,9 +168,9 @@ fn a_lookup_beside_a_cut_leaves_an_anonymous_page_alone() {
 }
 
 #[test]
-fn a_lookup_beside_a_cut_does_not_take_the_page_of_another_file() {
-    look_beside(|Cache { frame, .. }| {
-        frame.init_cache(CachePage { home: 2, shmem: false, secret: false }, PageIndex::ZERO);
+fn a_lookup_during_truncation_does_not_take_the_page_of_another_file() {
+    look_during(|Cache { frame, .. }| {
+        frame.init_cache(CachePage { rmap: 2, shmem: false, secret: false }, PageIndex::ZERO);
         frame.enter_cache();
         frame.leave_cache();
         frame.put();
@@ -179,7 +179,7 @@ fn a_lookup_beside_a_cut_does_not_take_the_page_of_another_file() {
 
 /// A page is clean and alone, and so dropped; or a lookup was faster, and what it stored stays.
 #[test]
-fn no_store_is_lost_with_a_page_that_seems_clean() {
+fn a_store_through_a_stale_translation_keeps_a_page_dirty() {
     model(|| {
         let cache = cached();
         let stored = Arc::new(AtomicBool::new(false));
@@ -192,7 +192,7 @@ fn no_store_is_lost_with_a_page_that_seems_clean() {
                 })
             }
         });
-        let alone = cache.frame.leave_cache_alone();
+        let alone = cache.frame.try_leave_cache();
         let dropped = alone && !cache.frame.is_dirty();
         if dropped {
             cache.place.store(0, Relaxed);
@@ -231,7 +231,7 @@ impl Tables {
 /// C-26: a fault maps a page that is being cut off, by a table that comes meanwhile. When the cut is over the
 /// entry is gone.
 #[test]
-fn a_cut_finds_what_is_mapped_by_a_table_that_it_missed() {
+fn truncation_finds_a_page_mapped_by_a_table_that_it_missed() {
     model(|| {
         let (cache, tables) = (cached(), Tables::new());
         let fault = thread::spawn({
@@ -271,7 +271,7 @@ fn a_cut_finds_what_is_mapped_by_a_table_that_it_missed() {
 
 /// The same for what is no page of the file, and is asked by the file's size alone.
 #[test]
-fn a_cut_finds_a_private_page_by_a_table_that_it_missed() {
+fn truncation_finds_a_private_page_by_a_table_that_it_missed() {
     model(|| {
         let (size, tables) = (Arc::new(AtomicU64::new(1)), Tables::new());
         let fault = thread::spawn({

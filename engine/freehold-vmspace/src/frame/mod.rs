@@ -5,7 +5,7 @@
 //! | `refs` | each page-table entry that maps the frame, the page cache that holds it, each run it is in, each borrower; a pin (`frame/pin.rs`) as many as 1024 |
 //! | `maps` | each page-table entry that maps the frame |
 //!
-//! Both fit 32 bits. References without a limit of time are refused from 2^30 on (`MOST`): an entry that maps
+//! Both fit 32 bits. References without a limit of time are refused from 2^30 on (`MAX_REFS`): an entry that maps
 //! the frame (`Frame::try_map_cached`, `Frame::share`), a pin, a run. `maps` is never more than `refs`. The
 //! rest is for references that a task has for the length of one step, as the reverse map's and a gather's.
 //!
@@ -42,7 +42,7 @@ use page::{AnonPage, CachePage};
 #[repr(C)]
 #[derive(Debug)]
 pub struct Frame {
-    /// At most [`MOST`], and what single steps of tasks add; and [`CACHED`].
+    /// At most [`MAX_REFS`], and what single steps of tasks add; and [`CACHED`].
     refs: AtomicU32,
     /// At most `refs`.
     maps: AtomicU32,
@@ -53,13 +53,13 @@ pub struct Frame {
     /// Address of the record of the VMAs that may map it: for anonymous memory the tree of VMAs, for a page
     /// cache its file. Written while the frame belongs to its maker alone; [`rmap`](crate::rmap) says what it
     /// means later.
-    home: AtomicUsize,
-    /// The page offset by which it is known there. Written as `home`.
+    rmap: AtomicUsize,
+    /// The page offset by which it is known there. Written as `rmap`.
     index: AtomicU64,
 }
 
 /// Nothing that may last refers to a frame that has so many references.
-const MOST: u32 = if CHECKED { 8 * pin::PIN } else { 1 << 30 };
+const MAX_REFS: u32 = if CHECKED { 8 * pin::PIN } else { 1 << 30 };
 
 /// In `refs`: a page cache holds one of them, and lookups may raise the count.
 const CACHED: u32 = 1 << 31;
@@ -101,7 +101,7 @@ impl Frame {
             "Frame",
             first,
             count,
-            Frame { refs: refs, maps: maps, word: word, lock: lock, home: home, index: index }
+            Frame { refs: refs, maps: maps, word: word, lock: lock, rmap: rmap, index: index }
         );
     }
 
@@ -113,7 +113,7 @@ impl Frame {
                 maps: AtomicU32::new(0),
                 word: AtomicU32::new(0),
                 lock: WordLock::new(),
-                home: AtomicUsize::new(0),
+                rmap: AtomicUsize::new(0),
                 index: AtomicU64::new(0),
             }
         }
@@ -135,14 +135,14 @@ impl Frame {
 
     /// An anonymous page, mapped once, by the entry that is about to be made; exclusive.
     #[inline]
-    pub fn init_anon(&self, AnonPage { home, index }: AnonPage) {
+    pub fn init_anon(&self, AnonPage { rmap, index }: AnonPage) {
         self.refs.store(1, Relaxed);
         // Release: as in `add_map`.
         self.maps.store(1, Release);
         self.word.store(ANON | EXCLUSIVE, Relaxed);
         self.index.store(index.get(), Relaxed);
-        // Release pairs with the acquire in `home`: a task that finds the address finds what is there.
-        self.home.store(home, Release);
+        // Release pairs with the acquire in `rmap`: a task that finds the address finds what is there.
+        self.rmap.store(rmap, Release);
     }
 
     /// Whether it is of secret memory.
@@ -159,7 +159,7 @@ impl Frame {
         self.word.store(if kind.secret { shmem | SECRET } else { shmem }, Relaxed);
         self.index.store(index.get(), Relaxed);
         // Release: as in `init_anon`.
-        self.home.store(kind.home, Release);
+        self.rmap.store(kind.rmap, Release);
     }
 
     /// Memory of an address space without an MMU, whose [`Run`](crate::Run) holds its one reference; no entry
@@ -170,38 +170,38 @@ impl Frame {
         self.word.store(ANON, Relaxed);
     }
 
-    /// What moves with the page into another frame: kind, flags, home. `self` is the maker's alone; one
+    /// What moves with the page into another frame: kind, flags, rmap word. `self` is the maker's alone; one
     /// reference, no map.
     #[inline]
-    pub fn take_over(&self, old: &Frame) {
+    pub fn inherit(&self, old: &Frame) {
         self.refs.store(1, Relaxed);
         // A reservation goes back once, with the frame that is free first.
         self.word.store(old.word.load(Relaxed) & !RESTORE, Relaxed);
-        let (home, index) = old.home();
+        let (rmap, index) = old.rmap();
         self.index.store(index.get(), Relaxed);
         // Release: as in `init_anon`.
-        self.home.store(home, Release);
+        self.rmap.store(rmap, Release);
     }
 
-    /// The page has moved within its address space: it is known by another home from now on. With the frame
+    /// The page has moved within its address space: it is known by another rmap word from now on. With the frame
     /// locked, and the locks of both tables concerned.
     #[inline]
-    pub fn set_home(&self, AnonPage { home, index }: AnonPage) {
+    pub fn set_rmap(&self, AnonPage { rmap, index }: AnonPage) {
         self.index.store(index.get(), Relaxed);
         // Release: as in `init_anon`.
-        self.home.store(home, Release);
+        self.rmap.store(rmap, Release);
     }
 
-    /// It is at home nowhere any more: what its page was has gone elsewhere, or was cut off.
+    /// It has no rmap word any more: what its page was has gone elsewhere, or was cut off.
     #[inline]
-    pub fn leave_home(&self) {
-        self.home.store(0, Relaxed);
+    pub fn clear_rmap(&self) {
+        self.rmap.store(0, Relaxed);
     }
 
     /// Where it is known, and by which page offset.
     #[inline]
-    pub fn home(&self) -> (usize, PageIndex) {
-        (self.home.load(Acquire), PageIndex::new(self.index.load(Relaxed)))
+    pub fn rmap(&self) -> (usize, PageIndex) {
+        (self.rmap.load(Acquire), PageIndex::new(self.index.load(Relaxed)))
     }
 
     /// One reference more, for one step of a task. What may last, and be had without end, is refused at some
@@ -255,7 +255,7 @@ impl Frame {
             let word = self.word.load(Relaxed);
             self.refs.store(0, Relaxed);
             self.word.store(word & FAILED, Relaxed);
-            self.home.store(0, Relaxed);
+            self.rmap.store(0, Relaxed);
             self.index.store(0, Relaxed);
             return Some(word);
         }
@@ -272,7 +272,7 @@ impl Frame {
     /// One more entry maps it.
     #[inline]
     pub fn add_map(&self) {
-        // Release pairs with the acquire in `maps`: a task that finds it mapped does not find the home of an
+        // Release pairs with the acquire in `maps`: a task that finds it mapped does not find the rmap word of an
         // earlier life, which that life's end has struck out.
         self.maps.fetch_add(1, Release);
     }
@@ -306,7 +306,7 @@ impl Frame {
             self.refs.store(2, Relaxed);
             // Release: as in `add_map`.
             self.maps.store(2, Release);
-        } else if refs & !CACHED >= pin::PIN && unshared(refs & !CACHED, word).is_some() {
+        } else if refs & !CACHED >= pin::PIN && share_error(refs & !CACHED, word).is_some() {
             return None;
         } else {
             self.get();
@@ -320,8 +320,8 @@ impl Frame {
 
     /// Why fork cannot let a child have it too.
     #[inline]
-    pub fn unshared(&self) -> Option<Unshared> {
-        unshared(self.refs(), self.word.load(Relaxed))
+    pub fn share_error(&self) -> Option<ShareError> {
+        share_error(self.refs(), self.word.load(Relaxed))
     }
 
     /// Entries that map it.
@@ -475,27 +475,27 @@ impl Frame {
 
 freehold_sync::error_enum! {
     /// Why a page is not shared with a child.
-    pub enum Unshared {
+    pub enum ShareError {
         /// The page is pinned or borrowed, and must be copied.
         ///
         /// See [`Frame::must_copy_on_fork`].
-        Kept,
+        Pinned,
         /// The page has too many references.
-        Crowded,
+        TooManyReferences,
     }
 }
 
-fn unshared(refs: u32, word: u32) -> Option<Unshared> {
+fn share_error(refs: u32, word: u32) -> Option<ShareError> {
     match refs {
-        _ if pin::keeps(refs, word) => Some(Unshared::Kept),
-        MOST.. => Some(Unshared::Crowded),
+        _ if pin::is_pinned(refs, word) => Some(ShareError::Pinned),
+        MAX_REFS.. => Some(ShareError::TooManyReferences),
         _ => None,
     }
 }
 
 /// What a page counts as while it moves, in the spaces whose entries wait for it.
 #[doc(hidden)]
-pub const MOVING: RssKind = RssKind::Anon;
+pub const MIGRATION_RSS: RssKind = RssKind::Anon;
 
 /// A huge page whose last reference went.
 pub struct FreeHugePage {

@@ -7,7 +7,7 @@ use crate::PageIndex;
 #[derive(Clone, Copy, Debug)]
 pub struct AnonPage {
     /// The word by which its reverse tree is found; see [`Frame`](super::Frame).
-    pub home: usize,
+    pub rmap: usize,
     /// Its place there.
     pub index: PageIndex,
 }
@@ -25,7 +25,7 @@ impl AnonPage {
 #[derive(Clone, Copy, Debug)]
 pub struct CachePage {
     /// The word by which its file is found; see [`Frame`](super::Frame).
-    pub home: usize,
+    pub rmap: usize,
     /// A page of shared memory (else: of an ordinary file).
     pub shmem: bool,
     /// A page of secret memory: nobody gets a reference to read it by.

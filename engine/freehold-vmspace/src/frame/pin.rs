@@ -11,7 +11,7 @@
 //! | a page with a pin | stays exclusive as long as an entry maps it: fork copies it, nobody moves it. So stores go to what is pinned |
 //! | a pin ends | at any time, under no lock |
 
-use super::{ANON, CACHED, EXCLUSIVE, Frame, MOST};
+use super::{ANON, CACHED, EXCLUSIVE, Frame, MAX_REFS};
 use freehold_sync::atomic::Ordering::Relaxed;
 
 /// References that a pin counts as. Linux's number: pages with as many mappings are rare, and two million
@@ -26,7 +26,7 @@ impl Frame {
     pub fn pin(&self) -> bool {
         // Relaxed: the entry's reference stays. Pins by way of other tables may come between, but not so
         // many.
-        let fits = self.refs.load(Relaxed) & !CACHED < MOST;
+        let fits = self.refs.load(Relaxed) & !CACHED < MAX_REFS;
         if fits {
             self.refs.fetch_add(PIN, Relaxed);
         }
@@ -43,12 +43,12 @@ impl Frame {
     /// Under the lock of the one table that maps it, as it is exclusive, no pin is overlooked.
     #[inline]
     pub fn must_copy_on_fork(&self) -> bool {
-        keeps(self.refs(), self.word.load(Relaxed))
+        is_pinned(self.refs(), self.word.load(Relaxed))
     }
 }
 
 /// Whether a frame with so many references, and this word, is [kept](Frame::must_copy_on_fork).
 #[inline]
-pub fn keeps(refs: u32, word: u32) -> bool {
+pub fn is_pinned(refs: u32, word: u32) -> bool {
     refs >= PIN && word & (ANON | EXCLUSIVE) == ANON | EXCLUSIVE
 }

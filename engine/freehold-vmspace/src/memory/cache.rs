@@ -13,12 +13,12 @@ use freehold_sync::{
 
 /// Frames a CPU keeps. None under a checker of schedules: the platform's oracles see only what comes back to
 /// it.
-const KEEP: usize = if CHECKED { 0 } else { 256 };
+const MAGAZINE_SLOTS: usize = if CHECKED { 0 } else { 256 };
 /// Frames moved at a time between a CPU and the platform.
 pub(super) const BATCH: usize = if CHECKED { 1 } else { 64 };
 /// The same for a CPU that takes and takes and gives none back: the platform's lists pass from CPU to CPU
 /// with each batch.
-const BURST: usize = if CHECKED { 1 } else { KEEP };
+const BURST: usize = if CHECKED { 1 } else { MAGAZINE_SLOTS };
 
 /// One CPU's free frames; only that CPU touches them, inside `with`, with plain loads and stores, unless a
 /// field says otherwise.
@@ -28,7 +28,7 @@ struct Magazine {
     next_batch: AtomicUsize,
     /// Somebody wishes that the CPU gives back what it keeps: a word that others write.
     shrink: AtomicBool,
-    slots: [AtomicU64; KEEP],
+    slots: [AtomicU64; MAGAZINE_SLOTS],
 }
 
 impl Magazine {
@@ -46,7 +46,7 @@ impl Magazine {
     }
 
     /// Takes frames that came back, as [`fill`](Self::fill).
-    fn take_back(&self, frames: &[Pfn]) -> usize {
+    fn push(&self, frames: &[Pfn]) -> usize {
         self.next_batch.store(BATCH, Relaxed);
         self.fill(frames)
     }
@@ -54,7 +54,7 @@ impl Magazine {
     /// Takes frames from the back of `frames`, as many as there is room for; returns how many are left.
     fn fill(&self, frames: &[Pfn]) -> usize {
         let len = self.len.load(Relaxed);
-        let left = frames.len().saturating_sub(KEEP - len);
+        let left = frames.len().saturating_sub(MAGAZINE_SLOTS - len);
         for (slot, frame) in self.slots[len..].iter().zip(frames[left..].iter().rev()) {
             slot.store(frame.get(), Relaxed);
         }
@@ -96,7 +96,7 @@ impl<P: Platform> FrameCache<P> {
         let (first, rest) = batch[..got].split_first().ok_or(NoMemory)?;
         let left = self.magazines.with(|magazine| magazine.fill(rest));
         // The thread may have moved to a CPU with a full magazine.
-        self.give_back(platform, &rest[..left]);
+        self.free_to_platform(platform, &rest[..left]);
         Ok(*first)
     }
 
@@ -105,9 +105,9 @@ impl<P: Platform> FrameCache<P> {
         if !frames.is_empty() {
             let (left, shrink) = self.magazines.with(|magazine| {
                 // Relaxed: a wish.
-                (magazine.take_back(frames), magazine.shrink.load(Relaxed))
+                (magazine.push(frames), magazine.shrink.load(Relaxed))
             });
-            self.give_back(platform, &frames[..left]);
+            self.free_to_platform(platform, &frames[..left]);
             if shrink {
                 self.flush(platform);
             }
@@ -117,11 +117,11 @@ impl<P: Platform> FrameCache<P> {
 
     /// Frames whose last reference is gone, past the caches.
     pub fn free_now<const N: usize>(&self, platform: &P, frames: &mut ArrayVec<Pfn, N>) {
-        self.give_back(platform, frames);
+        self.free_to_platform(platform, frames);
         frames.clear();
     }
 
-    pub fn give_back(&self, platform: &P, frames: &[Pfn]) {
+    pub fn free_to_platform(&self, platform: &P, frames: &[Pfn]) {
         if !frames.is_empty() {
             // SAFETY: the last reference of each is gone, and references by tables go only after the flush.
             unsafe { platform.free_frames(frames) };
@@ -142,7 +142,7 @@ impl<P: Platform> FrameCache<P> {
         self.magazines.with(|magazine| magazine.shrink.store(false, Relaxed));
         let mut any = false;
         while let Some(frame) = self.magazines.with(Magazine::pop) {
-            self.give_back(platform, &[frame]);
+            self.free_to_platform(platform, &[frame]);
             any = true;
         }
         any
@@ -152,7 +152,7 @@ impl<P: Platform> FrameCache<P> {
     pub fn drain(&self, platform: &P) {
         for magazine in self.magazines.iter() {
             while let Some(frame) = magazine.pop() {
-                self.give_back(platform, &[frame]);
+                self.free_to_platform(platform, &[frame]);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Huge pages of pools: their sizes, and how they go back.
 
-use super::{Memory, NotTaken};
+use super::{Memory, TakeError};
 use crate::{Pfn, platform::Platform};
 use freehold_pagetable::{Level, UnmappedFrame};
 
@@ -52,8 +52,8 @@ impl<P: Platform> Memory<P> {
     ///
     /// # Errors
     ///
-    /// See [`NotTaken`].
-    pub fn take_huge_page(&self, size: HugePageSize, reserved: bool) -> Result<Pfn, NotTaken> {
+    /// See [`TakeError`].
+    pub fn take_huge_page(&self, size: HugePageSize, reserved: bool) -> Result<Pfn, TakeError> {
         self.huge_pool(size).take(self.platform(), reserved, None)
     }
 
@@ -68,10 +68,10 @@ impl<P: Platform> Memory<P> {
         let Some(free) = self.platform().frame(first).put_hugetlb(count) else { return };
         let pool = self.huge_pool(HugePageSize::of_level(free.level));
         match free.broken {
-            false if free.restore => pool.give_returning(self.platform(), first),
-            false => pool.give(self.platform(), first, false),
+            false if free.restore => pool.put_returning(self.platform(), first),
+            false => pool.put(self.platform(), first, false),
             true => {
-                pool.lose(self.platform(), first, free.restore);
+                pool.remove_failed(self.platform(), first, free.restore);
                 self.dissolve(first, free.level);
             }
         }

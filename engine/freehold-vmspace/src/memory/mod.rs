@@ -7,7 +7,7 @@ mod run;
 mod unpin;
 
 pub use huge::HugePageSize;
-pub use pool::{HugePool, HugePoolCounts, NoHugePages, NotTaken};
+pub use pool::{HugePool, HugePoolCounts, NoHugePages, TakeError};
 pub use run::Run;
 
 use crate::{
@@ -161,7 +161,7 @@ impl<P: Platform> Memory<P> {
     /// A frame that was never counted, or is not any more; past the caches, so that what came in one piece
     /// goes so.
     pub fn free_frame(&self, frame: Pfn) {
-        self.frames.give_back(&self.platform, &[frame]);
+        self.frames.free_to_platform(&self.platform, &[frame]);
     }
 
     /// A fresh frame, or a huge page of its pool, contents undefined and never counted: for what an entry of
@@ -177,7 +177,7 @@ impl<P: Platform> Memory<P> {
     pub fn free_unused(&self, frame: Pfn, level: Level) {
         match level {
             Level::Pte => self.free_frame(frame),
-            _ => self.huge_pool(HugePageSize::of_level(level)).give(&self.platform, frame, false),
+            _ => self.huge_pool(HugePageSize::of_level(level)).put(&self.platform, frame, false),
         }
     }
 

@@ -1,7 +1,8 @@
 //! Huge pages of one size, set aside for programs that ask for them by name (Linux: hstate).
 //!
 //! ```text
-//! total = free + in use      free >= reserved      surplus = total - what was asked for, at most the overcommit limit
+//! total = free + in use      free >= reserved      surplus = total - what was asked for, at most the
+//! overcommit limit
 //! ```
 //!
 //! A reservation keeps a page for a process that has mapped memory and not touched it yet: as long as it
@@ -15,8 +16,8 @@
 //! | [`unreserve`](HugePool::unreserve) n | surplus that nobody needs goes | - n | - those | - those |
 //! | [`take`](HugePool::take) with a reservation | - 1 | - 1 | | |
 //! | `take` without | - 1, or one is made | | + 1 if made | + 1 if made |
-//! | [`give`](HugePool::give) | + 1, or it goes if there is surplus | | - 1 if it goes | - 1 if it goes |
-//! | `give` back unused, with its reservation | + 1 | + 1 | | |
+//! | [`put`](HugePool::put) | + 1, or it goes if there is surplus | | - 1 if it goes | - 1 if it goes |
+//! | `put` back unused, with its reservation | + 1 | + 1 | | |
 //!
 //! A page whose mapping is gone while somebody still looks at it (a transfer, a pin, a migration) may be
 //! about to come back with the reservation that it came in place of: it is *returning*. Until it is there the
@@ -30,7 +31,7 @@
 //! | call | reserved | returning | owed |
 //! | --- | --- | --- | --- |
 //! | [`will_return`](HugePool::will_return) | | + 1 | |
-//! | [`give_returning`](HugePool::give_returning) | + 1, or none if one was owed | - 1 | - 1, if one was |
+//! | [`put_returning`](HugePool::put_returning) | + 1, or none if one was owed | - 1 | - 1, if one was |
 //! | `take` with a reservation, `unreserve`; none is there | | | + 1 |
 //!
 //! With a reservation and no free page, `take` says that a page is returning, which the taker may get: it
@@ -72,23 +73,23 @@ impl core::error::Error for NoHugePages {}
 
 /// Why a page could not be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotTaken {
+pub enum TakeError {
     /// There is none.
-    None,
+    NoHugePage,
     /// There is a reservation, and its page is returning: see [`HugePool::wait`].
     Returning(u32),
 }
 
-impl fmt::Display for NotTaken {
+impl fmt::Display for TakeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            NotTaken::None => "the pool has no free huge page",
-            NotTaken::Returning(_) => "the reserved huge page is returning to the pool",
+            TakeError::NoHugePage => "the pool has no free huge page",
+            TakeError::Returning(_) => "the reserved huge page is returning to the pool",
         })
     }
 }
 
-impl core::error::Error for NotTaken {}
+impl core::error::Error for TakeError {}
 
 /// Numbers of huge pages, as /sys/kernel/mm/hugepages shows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -108,7 +109,7 @@ pub struct HugePool<P: Platform> {
     level: Level,
     counts: SpinLock<PoolCounts>,
     /// Changed whenever pages or reservations come back while somebody waits for that; slept upon.
-    bell: AtomicU32,
+    change_seq: AtomicU32,
     host: core::marker::PhantomData<fn(P)>,
 }
 
@@ -128,7 +129,7 @@ struct PoolCounts {
 /// What a NUMA node has.
 #[derive(Clone, Copy)]
 struct Node {
-    pages: Chain,
+    pages: PageList,
     /// Pages in the chain.
     free: u64,
     total: u64,
@@ -144,12 +145,12 @@ impl<P: Platform> HugePool<P> {
     pub(crate) fn try_new(level: Level) -> Result<Self, NoMemory> {
         let mut nodes = Vec::new();
         nodes.try_reserve_exact(P::NODES).map_err(|_| NoMemory)?;
-        nodes.extend((0..P::NODES).map(|_| Node { pages: Chain::EMPTY, free: 0, total: 0, surplus: 0 }));
+        nodes.extend((0..P::NODES).map(|_| Node { pages: PageList::EMPTY, free: 0, total: 0, surplus: 0 }));
         let counts = SpinLock::new(
             PoolCounts { nodes, reserved: 0, returning: 0, owed: 0, awaited: false, overcommit: 0 },
             Rank::Frames,
         );
-        Ok(HugePool { level, counts, bell: AtomicU32::new(0), host: core::marker::PhantomData })
+        Ok(HugePool { level, counts, change_seq: AtomicU32::new(0), host: core::marker::PhantomData })
     }
 
     /// Bytes of one page.
@@ -201,20 +202,20 @@ impl<P: Platform> HugePool<P> {
         };
         // From surplus or fresh, a node after the other, until all in turn had none.
         let (mut turns, mut failed) = (nodes.clone().cycle(), 0);
-        while failed < nodes.len() && self.lock().asked(nodes.clone()) < huge_pages {
+        while failed < nodes.len() && self.lock().requested(nodes.clone()) < huge_pages {
             let n = turns.next().unwrap_or_default();
-            let more = self.lock().adopt_surplus(n) || self.make(platform, n, |_| true);
+            let more = self.lock().adopt_surplus(n) || self.alloc_page(platform, n, |_| true);
             failed = if more { 0 } else { failed + 1 };
         }
         let mut counts = self.lock();
-        let mut gone = Chain::EMPTY;
-        while counts.asked(nodes.clone()) > huge_pages {
-            counts.ask_less(platform, nodes.clone(), &mut gone);
+        let mut freed = PageList::EMPTY;
+        while counts.requested(nodes.clone()) > huge_pages {
+            counts.reduce_requested(platform, nodes.clone(), &mut freed);
         }
-        let asked = counts.asked(nodes);
+        let requested = counts.requested(nodes);
         drop(counts);
-        self.free(platform, gone);
-        asked
+        self.free(platform, freed);
+        requested
     }
 
     /// Reserves so many.
@@ -232,9 +233,9 @@ impl<P: Platform> HugePool<P> {
             let missing = huge_pages - counts.available();
             let possible = counts.surplus() + missing <= counts.overcommit;
             drop(counts);
-            if !possible || !self.make_surplus(platform) {
+            if !possible || !self.alloc_surplus(platform) {
                 // Those that were made in vain.
-                self.settle(platform, |_| ());
+                self.update(platform, |_| ());
                 return Err(NoHugePages);
             }
         }
@@ -242,7 +243,7 @@ impl<P: Platform> HugePool<P> {
 
     /// Takes reservations back.
     pub fn unreserve(&self, platform: &P, huge_pages: u64) {
-        self.settle(platform, |counts| counts.unreserve(huge_pages));
+        self.update(platform, |counts| counts.unreserve(huge_pages));
     }
 
     /// A page, from `node` if it has one, contents undefined; in place of a reservation, or one that nobody
@@ -251,11 +252,11 @@ impl<P: Platform> HugePool<P> {
     /// # Errors
     ///
     /// None is left. With a reservation only as long as a page is returning.
-    pub fn take(&self, platform: &P, reserved: bool, node: Option<usize>) -> Result<Pfn, NotTaken> {
+    pub fn take(&self, platform: &P, reserved: bool, node: Option<usize>) -> Result<Pfn, TakeError> {
         loop {
             let mut counts = self.lock();
             if (reserved && counts.reserved > 0) || counts.available() > 0 {
-                let page = counts.pop(platform, node).ok_or(NotTaken::None)?;
+                let page = counts.pop(platform, node).ok_or(TakeError::NoHugePage)?;
                 if reserved {
                     counts.unreserve(1);
                 }
@@ -263,37 +264,37 @@ impl<P: Platform> HugePool<P> {
             }
             let possible = counts.surplus() < counts.overcommit;
             drop(counts);
-            if !possible || !self.make_surplus(platform) {
-                return Err(if reserved { self.await_page() } else { NotTaken::None });
+            if !possible || !self.alloc_surplus(platform) {
+                return Err(if reserved { self.returning_or_none() } else { TakeError::NoHugePage });
             }
         }
     }
 
     /// Whether it is worth to wait for a page that a reservation stands for.
-    fn await_page(&self) -> NotTaken {
+    fn returning_or_none(&self) -> TakeError {
         let mut counts = self.lock();
         if counts.reserved == 0 && counts.available() == 0 && counts.owed == counts.returning {
-            return NotTaken::None;
+            return TakeError::NoHugePage;
         }
         counts.awaited = true;
         // Relaxed: changed under the lock.
-        NotTaken::Returning(self.bell.load(Relaxed))
+        TakeError::Returning(self.change_seq.load(Relaxed))
     }
 
-    /// Sleeps until something has changed since [`NotTaken::Returning`] was said. The caller holds no lock.
+    /// Sleeps until something has changed since [`TakeError::Returning`] was said. The caller holds no lock.
     ///
     /// # Errors
     ///
     /// A fatal signal ended the wait.
     pub fn wait(&self, seen: u32) -> Result<(), Killed> {
         // Acquire pairs with nothing: the pool's lock orders what follows.
-        while self.bell.load(Acquire) == seen {
-            P::wait_killable(&self.bell, seen)?;
+        while self.change_seq.load(Acquire) == seen {
+            P::wait_killable(&self.change_seq, seen)?;
         }
         Ok(())
     }
 
-    /// A page is about to come back by [`give_returning`](Self::give_returning), when its last reference
+    /// A page is about to come back by [`put_returning`](Self::put_returning), when its last reference
     /// goes.
     pub fn will_return(&self) {
         self.lock().returning += 1;
@@ -301,18 +302,18 @@ impl<P: Platform> HugePool<P> {
 
     /// Takes a page back, of which [`will_return`](Self::will_return) told, with the reservation that it came
     /// in place of.
-    pub fn give_returning(&self, platform: &P, page: Pfn) {
-        self.settle(platform, |counts| {
+    pub fn put_returning(&self, platform: &P, page: Pfn) {
+        self.update(platform, |counts| {
             counts.push(platform, page);
             counts.returned();
-            counts.reserved += u64::from(!counts.pay());
+            counts.reserved += u64::from(!counts.repay());
         });
     }
 
     /// Takes a page back that nobody uses any more; `restore`: it came in place of a reservation that stands
     /// again.
-    pub fn give(&self, platform: &P, page: Pfn, restore: bool) {
-        self.settle(platform, |counts| {
+    pub fn put(&self, platform: &P, page: Pfn, restore: bool) {
+        self.update(platform, |counts| {
             counts.push(platform, page);
             counts.reserved += u64::from(restore);
         });
@@ -320,8 +321,8 @@ impl<P: Platform> HugePool<P> {
 
     /// A page of which a frame failed is not the pool's any more; `returning`:
     /// [`will_return`](Self::will_return) told of it. Its frames are the caller's.
-    pub fn lose(&self, platform: &P, page: Pfn, returning: bool) {
-        self.settle(platform, |counts| {
+    pub fn remove_failed(&self, platform: &P, page: Pfn, returning: bool) {
+        self.update(platform, |counts| {
             let node = &mut counts.nodes[platform.node_of(page)];
             node.total -= 1;
             // If there were more than asked for, it was one of those.
@@ -329,7 +330,7 @@ impl<P: Platform> HugePool<P> {
             if returning {
                 counts.returned();
                 // The reservation stands as far as there is another page for it.
-                let stands = !counts.pay() && counts.available() > 0;
+                let stands = !counts.repay() && counts.available() > 0;
                 counts.reserved += u64::from(stands);
             }
         });
@@ -337,7 +338,7 @@ impl<P: Platform> HugePool<P> {
 
     /// Takes this very page out of the pool, because the memory of a frame of it failed. False: it is not
     /// free, or reserved.
-    pub fn withdraw(&self, platform: &P, page: Pfn) -> bool {
+    pub fn remove_free(&self, platform: &P, page: Pfn) -> bool {
         let mut counts = self.lock();
         let node = platform.node_of(page);
         if counts.available() == 0 || !counts.nodes[node].pages.remove(platform, page) {
@@ -349,38 +350,38 @@ impl<P: Platform> HugePool<P> {
     }
 
     /// Changes the counts, and gives back what surplus nobody needs then.
-    fn settle(&self, platform: &P, change: impl FnOnce(&mut PoolCounts)) {
+    fn update(&self, platform: &P, change: impl FnOnce(&mut PoolCounts)) {
         let mut counts = self.lock();
         change(&mut counts);
-        let mut gone = Chain::EMPTY;
-        counts.drop_unused_surplus(platform, &mut gone);
-        let awaited = self.ring(&mut counts);
+        let mut freed = PageList::EMPTY;
+        counts.drop_unused_surplus(platform, &mut freed);
+        let awaited = self.note_change(&mut counts);
         drop(counts);
         self.wake(awaited);
-        self.free(platform, gone);
+        self.free(platform, freed);
     }
 
     /// What somebody may wait for may have come. Under the lock; [`wake`](Self::wake) follows without it.
-    fn ring(&self, counts: &mut PoolCounts) -> bool {
+    fn note_change(&self, counts: &mut PoolCounts) -> bool {
         let awaited = core::mem::take(&mut counts.awaited);
         if awaited {
             // Relaxed: sleepers compare it in one step with going to sleep, and look at the counts under the
             // lock.
-            self.bell.fetch_add(1, Relaxed);
+            self.change_seq.fetch_add(1, Relaxed);
         }
         awaited
     }
 
     fn wake(&self, awaited: bool) {
         if awaited {
-            P::wake_all(&self.bell);
+            P::wake_all(&self.change_seq);
         }
     }
 
     /// A fresh page for the free list, as surplus, on whatever node has memory.
-    fn make_surplus(&self, platform: &P) -> bool {
+    fn alloc_surplus(&self, platform: &P) -> bool {
         (0..P::NODES).any(|n| {
-            self.make(platform, n, |counts| {
+            self.alloc_page(platform, n, |counts| {
                 let allowed = counts.surplus() < counts.overcommit;
                 counts.nodes[n].surplus += u64::from(allowed);
                 allowed
@@ -389,7 +390,7 @@ impl<P: Platform> HugePool<P> {
     }
 
     /// A fresh page of node `n` for the free list, if `allowed` says so when it is there.
-    fn make(&self, platform: &P, n: usize, allowed: impl FnOnce(&mut PoolCounts) -> bool) -> bool {
+    fn alloc_page(&self, platform: &P, n: usize, allowed: impl FnOnce(&mut PoolCounts) -> bool) -> bool {
         let request = FrameRequest::blocks(FramePurpose::HugePool, self.level).on(n);
         let mut page = [Pfn::new(0)];
         if platform.alloc_frames(&request, &mut page) == 0 {
@@ -399,21 +400,21 @@ impl<P: Platform> HugePool<P> {
         let mut counts = self.lock();
         if !allowed(&mut counts) {
             drop(counts);
-            let mut gone = Chain::EMPTY;
-            gone.push(platform, page);
-            self.free(platform, gone);
+            let mut freed = PageList::EMPTY;
+            freed.push(platform, page);
+            self.free(platform, freed);
             return false;
         }
         counts.nodes[n].total += 1;
         counts.push(platform, page);
-        let awaited = self.ring(&mut counts);
+        let awaited = self.note_change(&mut counts);
         drop(counts);
         self.wake(awaited);
         true
     }
 
     /// Gives pages back to the platform.
-    fn free(&self, platform: &P, mut pages: Chain) {
+    fn free(&self, platform: &P, mut pages: PageList) {
         while let Some(page) = pages.pop(platform) {
             for batch in (0..self.level.frames()).step_by(BATCH) {
                 let frames: [Pfn; BATCH] = core::array::from_fn(|n| page.add(batch + n as u64));
@@ -428,13 +429,13 @@ impl<P: Platform> HugePool<P> {
 /// Free pages, each naming the next in the record of its first frame; changed by the holder of the list
 /// alone.
 #[derive(Clone, Copy)]
-struct Chain {
+struct PageList {
     /// The first by its number plus one, or 0.
     first: u64,
 }
 
-impl Chain {
-    const EMPTY: Chain = Chain { first: 0 };
+impl PageList {
+    const EMPTY: PageList = PageList { first: 0 };
 
     fn push<P: Platform>(&mut self, platform: &P, page: Pfn) {
         platform.frame(page).set_next(self.first);
@@ -503,14 +504,14 @@ impl PoolCounts {
     }
 
     /// Whether the reservation that comes with a page was owed.
-    fn pay(&mut self) -> bool {
+    fn repay(&mut self) -> bool {
         let owed = self.owed > 0;
         self.owed -= u64::from(owed);
         owed
     }
 
     /// Pages of these nodes that were asked for.
-    fn asked(&self, nodes: Range<usize>) -> u64 {
+    fn requested(&self, nodes: Range<usize>) -> u64 {
         self.nodes[nodes].iter().map(|node| node.total - node.surplus).sum()
     }
 
@@ -524,33 +525,33 @@ impl PoolCounts {
 
     /// One page less is asked for of these nodes, of the one that has most. It goes if it is free and not
     /// reserved.
-    fn ask_less<P: Platform>(&mut self, platform: &P, nodes: Range<usize>, gone: &mut Chain) {
+    fn reduce_requested<P: Platform>(&mut self, platform: &P, nodes: Range<usize>, freed: &mut PageList) {
         let spare = self.available() > 0;
-        let asked = |n: &usize| self.nodes[*n].total - self.nodes[*n].surplus;
-        let with_free = |n: &usize| spare && self.nodes[*n].free > 0 && asked(n) > 0;
-        if let Some(n) = nodes.clone().filter(with_free).max_by_key(asked) {
-            self.drop_free(platform, n, gone);
-        } else if let Some(n) = nodes.max_by_key(asked) {
+        let requested = |n: &usize| self.nodes[*n].total - self.nodes[*n].surplus;
+        let with_free = |n: &usize| spare && self.nodes[*n].free > 0 && requested(n) > 0;
+        if let Some(n) = nodes.clone().filter(with_free).max_by_key(requested) {
+            self.drop_free(platform, n, freed);
+        } else if let Some(n) = nodes.max_by_key(requested) {
             self.nodes[n].surplus += 1;
         }
     }
 
     /// A free page of node `n`, which has one, leaves the pool.
-    fn drop_free<P: Platform>(&mut self, platform: &P, n: usize, gone: &mut Chain) {
+    fn drop_free<P: Platform>(&mut self, platform: &P, n: usize, freed: &mut PageList) {
         let node = &mut self.nodes[n];
         if let Some(page) = node.pages.pop(platform) {
             node.free -= 1;
             node.total -= 1;
-            gone.push(platform, page);
+            freed.push(platform, page);
         }
     }
 
     /// Surplus that is free and not reserved leaves the pool.
-    fn drop_unused_surplus<P: Platform>(&mut self, platform: &P, gone: &mut Chain) {
+    fn drop_unused_surplus<P: Platform>(&mut self, platform: &P, freed: &mut PageList) {
         while self.available() > 0 {
             let Some(n) = self.nodes.iter().position(|node| node.surplus > 0 && node.free > 0) else { break };
             self.nodes[n].surplus -= 1;
-            self.drop_free(platform, n, gone);
+            self.drop_free(platform, n, freed);
         }
     }
 

@@ -147,7 +147,7 @@ impl<P: Platform> Drop for Run<P> {
         }
         let platform = self.memory.platform();
         let mut free = ArrayVec::<Pfn, BATCH>::new();
-        let give_back = |free: &mut ArrayVec<Pfn, BATCH>| {
+        let free_to_platform = |free: &mut ArrayVec<Pfn, BATCH>| {
             if !free.is_empty() {
                 // SAFETY: the last reference of each is gone, and no translation leads to a frame without
                 // one.
@@ -160,9 +160,9 @@ impl<P: Platform> Drop for Run<P> {
                 free.push(pfn);
             }
             if free.is_full() {
-                give_back(&mut free);
+                free_to_platform(&mut free);
             }
         }
-        give_back(&mut free);
+        free_to_platform(&mut free);
     }
 }

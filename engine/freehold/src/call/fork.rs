@@ -56,7 +56,8 @@ impl<P: Platform> AddressSpace<P> {
     /// ```
     /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, remote::AccessMode, space::*};
     /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(),
+    /// Config::default()).unwrap();
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
     /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
@@ -122,7 +123,9 @@ impl<P: Platform> WriteGuard<'_, P> {
         copied?;
         match kept {
             0 => Ok(()),
-            _ => Ok(copy.vmas(UserRange::ALL).try_for_each(|vma| self.space.copy_kept(vma, child))?),
+            _ => {
+                Ok(copy.vmas(UserRange::ALL).try_for_each(|vma| self.space.copy_pinned_pages(vma, child))?)
+            }
         }
     }
 
@@ -177,12 +180,12 @@ impl<P: Platform> WriteGuard<'_, P> {
 
 impl<P: Platform> AddressSpace<P> {
     /// Gives `child` copies of the pages of its VMA that this space has pinned.
-    fn copy_kept(&self, vma: &Vma<P>, child: &AddressSpace<P>) -> Result<(), NoMemory> {
+    fn copy_pinned_pages(&self, vma: &Vma<P>, child: &AddressSpace<P>) -> Result<(), NoMemory> {
         // Huge pages of pools were copied with their entries.
         if !vma.anon().is_some() || vma.flags().contains(VmFlags::HUGETLB) {
             return Ok(());
         }
-        self.vm.copy_kept(vma.range(), &child.vm, |page| vma.anon_page(page))
+        self.vm.copy_pinned_pages(vma.range(), &child.vm, |page| vma.anon_page(page))
     }
 }
 

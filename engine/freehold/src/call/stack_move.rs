@@ -14,7 +14,7 @@ use crate::space::{
 use crate::{
     PAGE_SIZE, error::StackMoveError, platform::Platform, rmap::edit::RmapEdit, vma::flags::VmFlags,
 };
-use freehold_vmspace::{MoveGather, Tables, UserRange};
+use freehold_vmspace::{MoveGather, TableMoves, UserRange};
 
 impl<P: Platform> AddressSpace<P> {
     /// Moves the stack that starts at `start` down by `shift` bytes, with all that is in it. The new place
@@ -55,14 +55,14 @@ impl<P: Platform> WriteGuard<'_, P> {
         // From here on no fault makes a table that its entries could not leave.
         let right = self.lock_vma_killable(vma)?;
         self.reserve(1)?;
-        if let Err(error) = space.vm.prepare_entries(from, target, Tables::Stay) {
+        if let Err(error) = space.vm.prepare_entries(from, target, TableMoves::Never) {
             space.drop_tables(self, UserRange::new(target, start));
             return Err(error.into());
         }
         // Nothing can fail from here on.
         let mut gather: MoveGather<'_, P> = space.vm.gather();
         let mut walkers_out = RmapEdit::of(vma);
-        space.vm.move_entries(from, target, Tables::Stay, &mut gather, |_| ());
+        space.vm.move_entries(from, target, TableMoves::Never, &mut gather, |_| ());
         right.set_bounds_within(&mut walkers_out, to, vma.pgoff());
         self.replace(from.with_start(target), &[entry_at(vma, to)]);
         drop(walkers_out);

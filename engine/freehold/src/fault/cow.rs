@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! shared                    the right to write; the page is dirty
-//! private, frame is ours    the right to write       ours: anonymous, and exclusive or with this entry's reference alone
-//! private, anything else    old entry -> nothing -> flush -> entry of a copy, under the table's lock
+//! private, frame is ours    the right to write       ours: anonymous, and exclusive or with this entry's
+//! reference alone private, anything else    old entry -> nothing -> flush -> entry of a copy, under the
+//! table's lock
 //! ```
 //!
 //! Whether a frame is ours is decided by references, not by how many entries map it: another reader (a pipe,
@@ -21,7 +22,7 @@ use crate::{
     vma::{Vma, flags::VmFlags},
 };
 use freehold_pagetable::{Pte, PteTable};
-use freehold_vmspace::{ReadOnly, Store};
+use freehold_vmspace::{ReadOnly, StoreOutcome};
 
 impl<P: Platform> AddressSpace<P> {
     /// A store to a page that is mapped without the right to write, in a VMA that allows stores, or by an
@@ -44,7 +45,7 @@ impl<P: Platform> AddressSpace<P> {
             return Self::looked(self.vm.allow_shared_store(table, address, WRITTEN));
         }
         match self.vm.allow_private_store(table, address, written(vma.flags())) {
-            Store::Copy(old) => {
+            StoreOutcome::Copy(old) => {
                 let step = self.copy(vma, table, address, old, held);
                 if !old.special {
                     self.vm.memory().put_frame(old.pfn);
@@ -56,10 +57,10 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Where nothing has to be copied.
-    fn looked(found: Store) -> FaultOutcome<P> {
+    fn looked(found: StoreOutcome) -> FaultOutcome<P> {
         match found {
-            Store::Allowed => FaultOutcome::Done,
-            Store::Changed | Store::Copy(_) => FaultOutcome::Retry,
+            StoreOutcome::Allowed => FaultOutcome::Done,
+            StoreOutcome::Changed | StoreOutcome::Copy(_) => FaultOutcome::Retry,
         }
     }
 

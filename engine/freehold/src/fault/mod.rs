@@ -55,7 +55,7 @@ use crate::{
 pub use freehold_pagetable::Access;
 use freehold_pagetable::{Kind, Level, MarkerKind, PteFlags, PteTable, TableError};
 use freehold_sync::Killed;
-use freehold_vmspace::Moving;
+use freehold_vmspace::MigrationEntry;
 
 impl<P: Platform> AddressSpace<P> {
     /// Resolves a page fault at `addr`: after `Ok`, which says what that took, the access can be tried again.
@@ -324,7 +324,7 @@ impl<P: Platform> AddressSpace<P> {
                 FaultOutcome::Failed(FaultError::Segv { addr: page, code: SegvCode::Maperr })
             }
             Kind::Marker { kind: MarkerKind::Migration, payload } => {
-                FaultOutcome::Wait(WaitFor::Frame(Moving::of(payload).pfn))
+                FaultOutcome::Wait(WaitFor::Frame(MigrationEntry::of(payload).pfn))
             }
             Kind::Marker { kind: MarkerKind::Poison, payload } => self.poison_fault(table, address, payload),
             Kind::Marker { kind: MarkerKind::UffdWp, .. } => self.marked_fault(vma, page, table),

@@ -7,7 +7,7 @@ use freehold_pagetable::{
     Format, Kind, LargeLeafPolicy, LeafGuard, MarkerKind, Pte, PteFlags, PteGuard, UnmappedFrame, VaRange,
     VirtAddr, Visitor,
 };
-use freehold_vmspace::{Memory, Moving, PageRange, UserRange, VmGather, VmSpace, Zap};
+use freehold_vmspace::{Memory, MigrationEntry, PageRange, UserRange, VmGather, VmSpace, Zap};
 
 struct Zapper<'z, 'g, P: Platform> {
     zap: Zap,
@@ -89,12 +89,12 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
         debug_assert!(!leaf.is_shared(), "an entry of others is being cleared at {range:?}");
         match leaf.kind() {
             Kind::Marker { kind: MarkerKind::Migration | MarkerKind::Poison, .. }
-                if self.zap.spares_copies() => {}
+                if self.zap.keeps_private_copies() => {}
             Kind::Marker { kind: MarkerKind::UffdWp, .. } if self.zap.keeps_wp() => {}
             Kind::Marker { kind, payload } => {
                 // It is on the move: the migration has a reference. Others may have it as well if it was not
                 // exclusive.
-                let moving = Some(Moving::of(payload)).filter(|_| kind == MarkerKind::Migration);
+                let moving = Some(MigrationEntry::of(payload)).filter(|_| kind == MarkerKind::Migration);
                 let marked = self.zap.keeps_wp() && moving.is_some_and(|moving| moving.uffd_wp);
                 leaf.replace(instead(marked), self.gather);
                 if let Some(moving) = moving.filter(|moving| moving.exclusive) {
@@ -103,7 +103,7 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
             }
             Kind::Leaf { pfn, flags } => {
                 let frame = self.memory.platform().frame(pfn);
-                if frame.is_anon() && self.zap.spares_copies() {
+                if frame.is_anon() && self.zap.keeps_private_copies() {
                     return ControlFlow::Continue(());
                 }
                 let marked = self.zap.keeps_wp() && flags.contains(PteFlags::UFFD_WP);

@@ -106,7 +106,7 @@ impl<P: Platform> Reverse<'_, P> {
                 "the page at {at:#x} has a probe and shows the file"
             );
             let known = (home.unwrap_or_default(), self.vma.pgoff_of(at));
-            assert_eq!(frame.home(), known, "the page at {at:#x} is not found where it is mapped");
+            assert_eq!(frame.rmap(), known, "the page at {at:#x} is not found where it is mapped");
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::{
     platform::Platform,
     vma::{Vma, flags::VmFlags},
 };
-use freehold_vmspace::Forget;
+use freehold_vmspace::Aging;
 
 /// The memory whose accessed bits are cleared, with Linux's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -47,7 +47,8 @@ impl<P: Platform> AddressSpace<P> {
     /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, fault::Access, space::*};
     /// # use freehold::report::clear_refs::ClearRefs;
     /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(),
+    /// Config::default()).unwrap();
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
     /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
@@ -60,7 +61,7 @@ impl<P: Platform> AddressSpace<P> {
         let mut at = 0;
         let clear = |vma: &Vma<P>, part| {
             if which.concerns(vma) {
-                self.vm.forget(part, Forget::Use);
+                self.vm.age(part, Aging::Accessed);
             }
             vma.end()
         };

@@ -3,9 +3,9 @@
 //! ```text
 //! every entry      becomes a marker of the frame that failed, and is flushed
 //! then             is anything lost?
-//!                  a page of a file that its store has, too: no. Markers go, the page is read again where it is wanted
-//!                  all else: yes. Markers stay, spaces that map the page are told, accesses are bus errors
-//! the frame        is at home nowhere, and is never free again
+//!                  a page of a file that its store has, too: no. Markers go, the page is read again where it
+//!                  is wanted all else: yes. Markers stay, spaces that map the page are told, accesses are
+//!                  bus errors the frame        is at home nowhere, and is never free again
 //! ```
 //!
 //! | marker, the frame's lock | an access |
@@ -149,7 +149,7 @@ impl<P: Platform> Engine<P> {
     /// frames are the platform's.
     fn retire_pooled(&self, pfn: Pfn) -> bool {
         let found = self.memory().huge_pages_around(pfn).find(|(first, level)| {
-            self.huge_pool(HugePageSize::of_level(*level)).withdraw(self.platform(), *first)
+            self.huge_pool(HugePageSize::of_level(*level)).remove_free(self.platform(), *first)
         });
         if let Some((first, level)) = found {
             self.note_failed(pfn);
@@ -199,7 +199,7 @@ impl<P: Platform> Page<'_, P> {
             return Err(MigrateError::NoPage);
         }
         self.poison_entries();
-        self.settle_poison(true);
+        self.resolve_poison(true);
         self.retire_frame();
         Ok(Damage::Lost)
     }
@@ -225,10 +225,10 @@ impl<P: Platform> Page<'_, P> {
     }
 
     /// Says at every marker whether the page is lost.
-    pub(crate) fn settle_poison(&self, lost: bool) {
+    pub(crate) fn resolve_poison(&self, lost: bool) {
         self.each_place(|place| {
             let address = VirtAddr::new(place.range.start());
-            if place.vm.settle_poison(address, self.level, poison(self.pfn), lost) && lost {
+            if place.vm.resolve_poison(address, self.level, poison(self.pfn), lost) && lost {
                 self.engine.platform().memory_failed(place.vm.mmu(), address.get());
             }
         });
@@ -237,7 +237,7 @@ impl<P: Platform> Page<'_, P> {
     /// Takes the frame, which no entry maps and no cache has, out of use; its last reference will not make it
     /// free.
     pub(crate) fn retire_frame(&self) {
-        self.frame().leave_home();
+        self.frame().clear_rmap();
         if self.level > Level::Pte {
             self.frame().set_broken();
         }

@@ -59,7 +59,7 @@ impl<P: Platform> Mapping<P> {
         self.prune(&pages_go, PageRange::one(index));
         match self.huge {
             Some(_) => page.tell_lost(),
-            None => page.settle_poison(lost),
+            None => page.resolve_poison(lost),
         }
         frame.leave_cache();
         page.retire_frame();

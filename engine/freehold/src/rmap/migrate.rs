@@ -1,8 +1,9 @@
 //! Moving a page into another frame while programs use it.
 //!
 //! ```text
-//! of a file     hide it from lookups; take every entry away; count who else has it: nobody? copy; the cache has the new frame
-//! anonymous     every entry becomes a marker, flushed; copy; every marker becomes an entry of the new frame
+//! of a file     hide it from lookups; take every entry away; count who else has it: nobody? copy; the cache
+//! has the new frame anonymous     every entry becomes a marker, flushed; copy; every marker becomes an entry
+//! of the new frame
 //! ```
 //!
 //! A fault that meets a marker waits for the frame's lock. A call that takes a marker away (munmap, DONTNEED)
@@ -72,7 +73,7 @@ impl<P: Platform> Page<'_, P> {
             return Err(MigrateError::NoPage);
         }
         self.each_place(|place| {
-            place.vm.set_marker(VirtAddr::new(place.range.start()), self.level, self.pfn)
+            place.vm.set_migration_entry(VirtAddr::new(place.range.start()), self.level, self.pfn)
         });
         // Nobody can come to have a reference any more but by ours: no entry is left, or one of a page that
         // is pinned.
@@ -80,19 +81,19 @@ impl<P: Platform> Page<'_, P> {
         let to = if alone { new } else { self.pfn };
         if alone {
             self.engine.platform().copy_frames(new, self.pfn, self.level.frames());
-            self.engine.platform().frame(new).take_over(self.frame());
+            self.engine.platform().frame(new).inherit(self.frame());
         }
         self.each_place(|place| {
             let address = VirtAddr::new(place.range.start());
             // Under the table's lock: a change of rights that stored new flags either did so before, or has
             // yet to come here.
             let rights = || (vma_pte_flags(place.vma.flags()), place.vma.flags().contains(VmFlags::WRITE));
-            place.vm.end_marker(rights, address, self.level, self.pfn, to);
+            place.vm.end_migration_entry(rights, address, self.level, self.pfn, to);
         });
         if !alone {
             return Err(MigrateError::Busy);
         }
-        self.frame().leave_home();
+        self.frame().clear_rmap();
         // The maker's reference; each entry has one of its own.
         self.engine.memory().put_frame(new);
         Ok(())

@@ -114,7 +114,7 @@ pub(super) fn find_rmap_root<P: Platform>(frame: &Frame) -> Option<(AnyRmapRoot<
     // An anonymous page that is not mapped may be older than its home. Maps first: it was mapped within this
     // section.
     let mapped = frame.maps() != 0;
-    let (home, index) = frame.home();
+    let (home, index) = frame.rmap();
     let home = match home & FILE != 0 {
         // SAFETY: the record of a page in a cache names its file's home, and forgets it before the file goes.
         true => AnyRmapRoot::File(unsafe { find(&rcu, home & !FILE) }?),
@@ -156,7 +156,7 @@ impl<P: Platform> Page<'_, P> {
             AnyRmapRoot::Anon(home) => core::ptr::from_ref::<RmapRoot<P, AnonPages>>(home).addr(),
             AnyRmapRoot::File(home) => core::ptr::from_ref::<RmapRoot<P, IMmap>>(home).addr() | FILE,
         };
-        self.frame().home() == (home, self.index)
+        self.frame().rmap() == (home, self.index)
     }
 
     /// Calls `f` for every place where the page may be mapped: in order, parents before the children that

@@ -150,7 +150,7 @@ impl<P: Platform> Filler<'_, P> {
         let put = self.map_cached_huge(place, leaf, found_pfn, || found.is_still());
         drop(rcu);
         put.map_err(|error| match error {
-            NotMapped::Crowded => UffdError::OutOfMemory,
+            NotMapped::TooManyReferences => UffdError::OutOfMemory,
             NotMapped::Gone => UffdError::BadAddress,
             NotMapped::Stale => {
                 self.space.engine.memory().put_frame(found_pfn);

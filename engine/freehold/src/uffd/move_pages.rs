@@ -31,7 +31,7 @@ use freehold_sync::{
     Sleepers,
     atomic::{Ordering::SeqCst, fence},
 };
-use freehold_vmspace::{AnonPage, Moving, UserRange, VmGather};
+use freehold_vmspace::{AnonPage, MigrationEntry, UserRange, VmGather};
 
 /// Pages moved under one hold of the locks.
 const BATCH: u64 = 64;
@@ -281,7 +281,7 @@ impl<'m, P: Platform> Mover<'m, P> {
                 Pte::page(pfn, rights)
             }
             Kind::Marker { kind: MarkerKind::Migration, payload } => {
-                return Err(Obstacle::Wait(Moving::of(payload).pfn));
+                return Err(Obstacle::Wait(MigrationEntry::of(payload).pfn));
             }
             Kind::Marker { .. } | Kind::Table { .. } => return Err(UffdError::BadAddress.into()),
         };
@@ -314,7 +314,7 @@ impl<'m, P: Platform> Mover<'m, P> {
         fence(SeqCst);
         let alone = frame.refs() == 1;
         if alone {
-            frame.set_home(page);
+            frame.set_rmap(page);
         } else {
             tables.source.set(from, old);
         }

@@ -15,7 +15,7 @@ use crate::{
     vma::Vma,
 };
 use freehold_pagetable::{Kind, Level, MarkerKind, Pte, PteFlags, PteGuard};
-use freehold_vmspace::{AnonPage, Memory, Moving, PageIndex, UserRange, VmGather, VmSpace};
+use freehold_vmspace::{AnonPage, Memory, MigrationEntry, PageIndex, UserRange, VmGather, VmSpace};
 
 /// Bytes that are compared at a time.
 const CHUNK: usize = 256;
@@ -155,7 +155,9 @@ impl<P: Platform> Page<'_, P> {
             Kind::Leaf { pfn, flags } if !flags.contains(PteFlags::SPECIAL) && self.is_wrong(pfn) => {
                 self.change(pfn, &mut guard, gather, spare)
             }
-            Kind::Marker { kind: MarkerKind::Migration, payload } => Outcome::Moving(Moving::of(payload).pfn),
+            Kind::Marker { kind: MarkerKind::Migration, payload } => {
+                Outcome::Moving(MigrationEntry::of(payload).pfn)
+            }
             // Right, or whatever a fault puts there will be.
             Kind::Leaf { .. } | Kind::None | Kind::Marker { .. } | Kind::Table { .. } => Outcome::Settled,
         }
@@ -187,8 +189,8 @@ impl<P: Platform> Page<'_, P> {
             guard.set(self.address, old.with_flags(Level::Pte, old.flags() | PteFlags::DIRTY));
         } else if let Some(new) = spare.frame.take() {
             // The copy is at home where the page is: where this VMA's pages are.
-            let (home, index) = frame.home();
-            platform.frame(new).init_anon(AnonPage { home, index });
+            let (home, index) = frame.rmap();
+            platform.frame(new).init_anon(AnonPage { rmap: home, index });
             platform.copy_frame(new, pfn);
             self.write(new);
             guard.set(self.address, Pte::page(new, old.flags() | PteFlags::DIRTY));

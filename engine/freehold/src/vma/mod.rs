@@ -256,7 +256,7 @@ impl<P: Platform> Vma<P> {
     pub(crate) fn anon_page(&self, addr: u64) -> AnonPage {
         debug_assert!(self.tree().is_some(), "a page is made in a VMA without an anon_vma");
         let home = self.tree().map_or(0, |tree| core::ptr::from_ref(tree).expose_provenance());
-        AnonPage { home, index: self.pgoff_of(addr) }
+        AnonPage { rmap: home, index: self.pgoff_of(addr) }
     }
 
     /// What a zap of it takes: everything.

@@ -5,8 +5,8 @@ use freehold_pagetable::{FaultCode, Level, OutOfTables, TableError, WalkFault};
 use freehold_range::ClaimError;
 use freehold_sync::{Interrupted, Killed, ReadFail};
 use freehold_vmspace::{
-    MapError, NoHugePages, NoMemory, NotTaken,
-    frame::{NotMapped, Unshared},
+    MapError, NoHugePages, NoMemory, TakeError,
+    frame::{NotMapped, ShareError},
 };
 use std::{collections::BTreeSet, error::Error, path::Path};
 
@@ -36,7 +36,7 @@ fn all() -> Texts {
         MbindError MdweError MergeError MigrateError MincoreError MlockError MmapError MprotectError
         MremapError MsealError MsyncError MunmapError NotMapped OfflineError PageError PinError PkeyError
         PopulateError ProbeError QueryError ReadFail ClaimError RemapFilePagesError SealError ShmatError
-        ShmdtError SpaceError StackMoveError UffdError UffdReadError UffdRegisterError Unshared
+        ShmdtError SpaceError StackMoveError UffdError UffdReadError UffdRegisterError ShareError
     });
     let segv = |code| FaultError::Segv { addr: 0x1000, code };
     all.extend(named! {
@@ -51,7 +51,7 @@ fn all() -> Texts {
         Killed: [Killed],
         NoHugePages: [NoHugePages],
         NoMemory: [NoMemory],
-        NotTaken: [NotTaken::None, NotTaken::Returning(3)],
+        TakeError: [TakeError::NoHugePage, TakeError::Returning(3)],
         OutOfTables: [OutOfTables],
         TableError: [
             TableError::OutOfTables, TableError::Huge(Level::Pmd), TableError::Marker(Level::Pte),

@@ -15,7 +15,7 @@ use crate::{
     uffd::event::Notice,
     vma::{Vma, flags::VmFlags},
 };
-use freehold_vmspace::{Forget, HugePageSize, UserRange};
+use freehold_vmspace::{Aging, HugePageSize, UserRange};
 
 impl<P: Platform> AddressSpace<P> {
     /// Under the lock of the VMA alone where the range lies in one, like a fault: nothing but its pages
@@ -89,8 +89,8 @@ impl<P: Platform> AddressSpace<P> {
             }
             Advice::GuardRemove => self.remove_guards(part),
             // Pages that are freed lazily keep their contents: nothing takes them when memory is short.
-            Advice::Free => self.vm.forget(part, Forget::Contents),
-            Advice::Cold => self.vm.forget(part, Forget::OwnUse),
+            Advice::Free => self.vm.age(part, Aging::LazyFree),
+            Advice::Cold => self.vm.age(part, Aging::AccessedIfUnshared),
             _ => {}
         }
         Ok(())

@@ -9,7 +9,7 @@ use crate::{
     rmap::edit::RmapEdit,
     vma::Vma,
 };
-use freehold_vmspace::{MoveGather, Tables, UserRange};
+use freehold_vmspace::{MoveGather, TableMoves, UserRange};
 
 impl<P: Platform> WriteGuard<'_, P> {
     /// Makes the target's tables.
@@ -63,13 +63,13 @@ impl<P: Platform> WriteGuard<'_, P> {
             self.space.move_huge_pages(huge, source, from, to, &mut gather);
             return gather.finish();
         }
-        let exclude = |tables| (exposed || tables == Tables::Move).then(|| RmapEdit::of(source));
+        let exclude = |tables| (exposed || tables == TableMoves::Allowed).then(|| RmapEdit::of(source));
         self.space.vm.move_entries(from, to, movable(source), &mut gather, exclude);
         gather.finish();
     }
 }
 
 /// Whether whole page tables may move with this VMA.
-fn movable<P: Platform>(source: &Vma<P>) -> Tables {
-    if source.is_anonymous() { Tables::Move } else { Tables::Stay }
+fn movable<P: Platform>(source: &Vma<P>) -> TableMoves {
+    if source.is_anonymous() { TableMoves::Allowed } else { TableMoves::Never }
 }

@@ -63,10 +63,9 @@ impl<P: Platform> Mapping<P> {
     /// ```
     /// # use freehold::{PAGE_SIZE, PageRange, engine::{Config, Engine}, file::{Mapping, Zeroes}};
     /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
-    /// let file = Mapping::new(&engine, Zeroes, 8 * PAGE_SIZE, false).unwrap();
-    /// file.read_at(0, &mut [0; 3 * PAGE_SIZE as usize]).unwrap();
-    /// file.write_at(PAGE_SIZE, b"new").unwrap();
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(),
+    /// Config::default()).unwrap(); let file = Mapping::new(&engine, Zeroes, 8 * PAGE_SIZE, false).unwrap();
+    /// file.read_at(0, &mut [0; 3 * PAGE_SIZE as usize]).unwrap(); file.write_at(PAGE_SIZE, b"new").unwrap();
     ///
     /// // What was only read goes; what was written stays until it is written back.
     /// assert_eq!(file.drop_clean(PageRange::ALL), 2);
@@ -144,7 +143,7 @@ impl<P: Platform> Mapping<P> {
             frame.enter_cache();
             return false;
         }
-        frame.leave_home();
+        frame.clear_rmap();
         true
     }
 }

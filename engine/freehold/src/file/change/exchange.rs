@@ -56,7 +56,7 @@ impl<P: Platform> Mapping<P> {
         let alone = frame.refs_of_marked() == 2;
         if alone {
             platform.copy_frames(new, old, self.page_bytes() / PAGE_SIZE);
-            platform.frame(new).take_over(frame);
+            platform.frame(new).inherit(frame);
             platform.frame(new).enter_cache();
             frame.leave_cache();
         }

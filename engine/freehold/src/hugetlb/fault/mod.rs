@@ -101,7 +101,7 @@ impl<P: Platform> AddressSpace<P> {
             }
             Kind::Leaf { flags, .. } => self.present_fault(address, level, flags, access),
             Kind::Marker { kind: MarkerKind::Migration, payload } => {
-                FaultOutcome::Wait(WaitFor::Frame(Moving::of(payload).pfn))
+                FaultOutcome::Wait(WaitFor::Frame(MigrationEntry::of(payload).pfn))
             }
             Kind::Marker { kind: MarkerKind::Poison, payload } => match crate::rmap::failed_frame(payload) {
                 Some(pfn) if self.platform().frame(pfn).is_locked() => {
@@ -137,7 +137,7 @@ impl<P: Platform> AddressSpace<P> {
                 frame.sub_map();
                 true
             }
-            Err(NotMapped::Crowded) => return Some(FaultOutcome::OUT_OF_MEMORY),
+            Err(NotMapped::TooManyReferences) => return Some(FaultOutcome::OUT_OF_MEMORY),
             Err(NotMapped::Gone) => return Some(FaultOutcome::Retry),
             Err(NotMapped::Stale) => true,
         };

@@ -14,7 +14,7 @@ use crate::{
 };
 use freehold_pagetable::{Format, Kind, LeafGuard, Level, MarkerKind, NotCached, Pte, PteFlags, TableError};
 use freehold_sync::RwSemWriteGuard;
-use freehold_vmspace::{HugePageSize, NotTaken, PageIndex};
+use freehold_vmspace::{HugePageSize, PageIndex, TakeError};
 
 /// A place for a huge page.
 pub(crate) struct HugePlace<'v, P: Platform> {
@@ -128,14 +128,14 @@ impl<P: Platform> AddressSpace<P> {
         let pfn =
             self.vm.memory().take_huge_page(place.size, reservation.is_some()).map_err(
                 |error| match error {
-                    NotTaken::None => Lacking::Pages,
-                    NotTaken::Returning(seen) => Lacking::Yet(WaitFor::HugePage(place.size, seen)),
+                    TakeError::NoHugePage => Lacking::Pages,
+                    TakeError::Returning(seen) => Lacking::Yet(WaitFor::HugePage(place.size, seen)),
                 },
             )?;
         if let Some(reserves) = reservation
             && let Err(error) = reserves.use_up::<P>(place.index)
         {
-            self.engine.huge_pool(place.size).give(self.platform(), pfn, true);
+            self.engine.huge_pool(place.size).put(self.platform(), pfn, true);
             return Err(error.into());
         }
         let frame = self.platform().frame(pfn);

@@ -5,7 +5,7 @@ pub(crate) mod index_set;
 pub(crate) mod reserves;
 pub(crate) mod vma_lock;
 
-pub(crate) use freehold_vmspace::{HugePageSize, NotTaken};
+pub(crate) use freehold_vmspace::{HugePageSize, TakeError};
 
 use crate::{counted::Counted, error::NoMemory, platform::Platform};
 use allocator_api2::vec::Vec;

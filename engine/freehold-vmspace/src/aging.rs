@@ -9,41 +9,41 @@ use freehold_pagetable::{
 
 /// Facts about a page that are forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Forget {
+pub enum Aging {
     /// That it was used.
-    Use,
+    Accessed,
     /// That it was used, if one entry alone maps it.
-    OwnUse,
+    AccessedIfUnshared,
     /// The contents, of anonymous memory: the page counts as unused and clean. A page that several entries
     /// map and whose record is dirty stays as it is, as on Linux.
-    Contents,
+    LazyFree,
 }
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
     /// Forgets `what` of every page in `range`. Pages keep their contents and their rights.
     ///
-    /// Flushes, so that an access after this call returns is noticed. Only [`Forget::OwnUse`], a hint, does
-    /// not: see `Engine::referenced`.
+    /// Flushes, so that an access after this call returns is noticed. Only [`Aging::AccessedIfUnshared`], a
+    /// hint, does not: see `Engine::referenced`.
     ///
     /// A huge page at an edge of the range is split if one entry maps it, and otherwise stays as it is, as on
     /// Linux. One that cannot be split, for lack of memory, ends the walk: what is forgotten here is a hint.
-    pub fn forget(&self, range: UserRange, what: Forget) {
-        if what == Forget::OwnUse {
-            return self.forget_in(range, what, &mut NotCached);
+    pub fn age(&self, range: UserRange, what: Aging) {
+        if what == Aging::AccessedIfUnshared {
+            return self.age_in(range, what, &mut NotCached);
         }
         let mut gather: VmGather<'_, P, 1> = self.gather();
-        self.forget_in(range, what, &mut gather);
+        self.age_in(range, what, &mut gather);
         gather.finish();
     }
 
-    fn forget_in<S: StaleTranslations>(&self, range: UserRange, what: Forget, stale: &mut S) {
+    fn age_in<S: StaleTranslations>(&self, range: UserRange, what: Aging, stale: &mut S) {
         let (platform, mut rest) = (self.platform(), range.va());
         loop {
-            let mut whole = Forgetter::<_, _, false> { platform, what, stale, edge: None };
+            let mut whole = AgingVisitor::<_, _, false> { platform, what, stale, edge: None };
             let walked = self.walk(rest, &mut whole);
             let Some(edge) = whole.edge.filter(|_| walked.is_ok()) else { return };
-            let mut split = Forgetter::<_, _, true> { platform, what, stale, edge: None };
+            let mut split = AgingVisitor::<_, _, true> { platform, what, stale, edge: None };
             if self.walk(edge, &mut split).is_err() {
                 return;
             }
@@ -54,25 +54,25 @@ impl<P: Platform> VmSpace<P> {
 
 /// With `SPLIT` huge pages of which the range covers a part are split. Without, the walk ends at one that one
 /// entry maps.
-struct Forgetter<'f, P, S, const SPLIT: bool> {
+struct AgingVisitor<'f, P, S, const SPLIT: bool> {
     platform: &'f P,
-    what: Forget,
+    what: Aging,
     stale: &'f mut S,
     /// The part of the huge page at which the walk ended.
     edge: Option<VaRange>,
 }
 
 /// Returns the entry that takes the place of `pte`.
-fn forgotten<P: Platform>(platform: &P, what: Forget, level: Level, pte: Pte<P::Format>) -> Pte<P::Format> {
+fn aged<P: Platform>(platform: &P, what: Aging, level: Level, pte: Pte<P::Format>) -> Pte<P::Format> {
     let Kind::Leaf { pfn, flags } = pte.kind(level) else { return pte };
     if flags.contains(PteFlags::SPECIAL) || platform.frame(pfn).hugetlb().is_some() {
         return pte;
     }
     let lost = match what {
-        Forget::Use => PteFlags::ACCESSED,
-        Forget::OwnUse if platform.frame(pfn).maps() == 1 => PteFlags::ACCESSED,
-        Forget::Contents if free_lazily(platform, pfn, level) => PteFlags::ACCESSED | PteFlags::DIRTY,
-        Forget::OwnUse | Forget::Contents => return pte,
+        Aging::Accessed => PteFlags::ACCESSED,
+        Aging::AccessedIfUnshared if platform.frame(pfn).maps() == 1 => PteFlags::ACCESSED,
+        Aging::LazyFree if free_lazily(platform, pfn, level) => PteFlags::ACCESSED | PteFlags::DIRTY,
+        Aging::AccessedIfUnshared | Aging::LazyFree => return pte,
     };
     pte.with_flags(level, flags - lost)
 }
@@ -89,13 +89,13 @@ fn free_lazily<P: Platform>(platform: &P, pfn: Pfn, level: Level) -> bool {
 }
 
 impl<P: Platform, S: StaleTranslations, const SPLIT: bool> Visitor<P::Format, P>
-    for Forgetter<'_, P, S, SPLIT>
+    for AgingVisitor<'_, P, S, SPLIT>
 {
     const LARGE: LargeLeafPolicy = if SPLIT { LargeLeafPolicy::SplitPart } else { LargeLeafPolicy::Visit };
 
     fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
         let (platform, what) = (self.platform, self.what);
-        table.change_each(range, self.stale, |_, pte| forgotten(platform, what, Level::Pte, pte));
+        table.change_each(range, self.stale, |_, pte| aged(platform, what, Level::Pte, pte));
         ControlFlow::Continue(())
     }
 
@@ -109,7 +109,7 @@ impl<P: Platform, S: StaleTranslations, const SPLIT: bool> Visitor<P::Format, P>
             self.edge = Some(range);
             return ControlFlow::Break(());
         }
-        leaf.change(self.stale, |pte| forgotten(platform, what, level, pte));
+        leaf.change(self.stale, |pte| aged(platform, what, level, pte));
         ControlFlow::Continue(())
     }
 }

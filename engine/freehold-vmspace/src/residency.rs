@@ -2,7 +2,7 @@
 
 use crate::{
     Memory, PAGE_SHIFT, PAGE_SIZE, Pfn, Rss, RssKind, UserRange, VirtAddr, VmSpace,
-    frame::MOVING,
+    frame::MIGRATION_RSS,
     platform::{Format, Platform},
 };
 use arrayvec::ArrayVec;
@@ -153,7 +153,7 @@ impl<P: Platform> VmSpace<P> {
     /// Appends what is present in `range`, ascending, runs of small pages of a kind as one, within a table.
     /// Returns where to go on: after the range, or at the first page that there was no room for.
     pub fn present<const RUNS: usize>(&self, range: UserRange, runs: &mut ArrayVec<Present, RUNS>) -> u64 {
-        let mut scan = Scan { memory: self.memory(), runs, next: range.end() };
+        let mut scan = PresentVisitor { memory: self.memory(), runs, next: range.end() };
         let _ = self.walk(range.va(), &mut scan);
         scan.next
     }
@@ -166,7 +166,7 @@ impl<P: Platform> VmSpace<P> {
     /// If `out` has fewer bytes than `range` has pages. Nothing is set.
     pub fn mark_present(&self, range: UserRange, out: &mut [u8]) {
         assert!(range.pages().get() <= out.len() as u64, "fewer bytes than pages");
-        let mut marker = Marker { start: range.start(), out };
+        let mut marker = PresenceVisitor { start: range.start(), out };
         let _ = self.walk(range.va(), &mut marker);
     }
 
@@ -174,7 +174,7 @@ impl<P: Platform> VmSpace<P> {
     /// counts as locked, too.
     pub fn add_usage(&self, range: UserRange, locked: bool, sum: &mut UsageSum) {
         let before = sum.0.pss;
-        let mut meter = Meter { platform: self.platform(), sum: &mut sum.0 };
+        let mut meter = UsageVisitor { platform: self.platform(), sum: &mut sum.0 };
         let _ = self.walk(range.va(), &mut meter);
         if locked {
             sum.0.locked += sum.0.pss - before;
@@ -184,21 +184,21 @@ impl<P: Platform> VmSpace<P> {
     /// Resident pages as the tables say, counted one by one: [`rss`](Self::rss) is the same while nobody
     /// changes them.
     pub fn recount(&self) -> Rss {
-        let mut count = Count { platform: self.platform(), rss: Rss::default() };
+        let mut count = RssVisitor { platform: self.platform(), rss: Rss::default() };
         let _ = self.walk(VaRange::of(0, P::Format::USER_END), &mut count);
         count.rss
     }
 }
 
 /// Notes what is present.
-struct Scan<'p, P: Platform, const RUNS: usize> {
+struct PresentVisitor<'p, P: Platform, const RUNS: usize> {
     memory: &'p Memory<P>,
     runs: &'p mut ArrayVec<Present, RUNS>,
     /// Where to go on: after the range, or at the first page that there was no room for.
     next: u64,
 }
 
-impl<P: Platform, const RUNS: usize> Scan<'_, P, RUNS> {
+impl<P: Platform, const RUNS: usize> PresentVisitor<'_, P, RUNS> {
     fn kind(&self, pfn: Pfn, flags: PteFlags) -> PageKind {
         match flags.contains(PteFlags::SPECIAL) {
             true if self.memory.is_zero(pfn) => PageKind::Zero,
@@ -220,7 +220,7 @@ impl<P: Platform, const RUNS: usize> Scan<'_, P, RUNS> {
     }
 }
 
-impl<P: Platform, const RUNS: usize> Visitor<P::Format, P> for Scan<'_, P, RUNS> {
+impl<P: Platform, const RUNS: usize> Visitor<P::Format, P> for PresentVisitor<'_, P, RUNS> {
     const LARGE: LargeLeafPolicy = LargeLeafPolicy::Visit;
 
     fn table(&mut self, table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
@@ -252,12 +252,12 @@ impl<P: Platform, const RUNS: usize> Visitor<P::Format, P> for Scan<'_, P, RUNS>
 }
 
 /// Sets the byte of every page that is mapped.
-struct Marker<'m> {
+struct PresenceVisitor<'m> {
     start: u64,
     out: &'m mut [u8],
 }
 
-impl Marker<'_> {
+impl PresenceVisitor<'_> {
     fn mark(&mut self, range: VaRange) {
         let first = (range.start().get() - self.start) >> PAGE_SHIFT;
         let pages = range.len() >> PAGE_SHIFT;
@@ -265,7 +265,7 @@ impl Marker<'_> {
     }
 }
 
-impl<P: Platform> Visitor<P::Format, P> for Marker<'_> {
+impl<P: Platform> Visitor<P::Format, P> for PresenceVisitor<'_> {
     const LARGE: LargeLeafPolicy = LargeLeafPolicy::Visit;
 
     fn table(&mut self, table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
@@ -291,13 +291,13 @@ impl<P: Platform> Visitor<P::Format, P> for Marker<'_> {
 }
 
 /// Adds up what is in memory.
-struct Meter<'p, P: Platform> {
+struct UsageVisitor<'p, P: Platform> {
     platform: &'p P,
     /// Proportional sizes with their fraction.
     sum: &'p mut Usage,
 }
 
-impl<P: Platform> Meter<'_, P> {
+impl<P: Platform> UsageVisitor<'_, P> {
     fn add(&mut self, pfn: Pfn, flags: PteFlags) {
         let frame = self.platform.frame(pfn);
         let maps = u64::from(frame.maps().max(1));
@@ -325,7 +325,7 @@ impl<P: Platform> Meter<'_, P> {
     }
 }
 
-impl<P: Platform> Visitor<P::Format, P> for Meter<'_, P> {
+impl<P: Platform> Visitor<P::Format, P> for UsageVisitor<'_, P> {
     const LARGE: LargeLeafPolicy = LargeLeafPolicy::Visit;
 
     fn table(&mut self, table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
@@ -361,18 +361,18 @@ impl<P: Platform> Visitor<P::Format, P> for Meter<'_, P> {
 }
 
 /// Counts what is mapped.
-struct Count<'p, P: Platform> {
+struct RssVisitor<'p, P: Platform> {
     platform: &'p P,
     rss: Rss,
 }
 
-impl<P: Platform> Count<'_, P> {
+impl<P: Platform> RssVisitor<'_, P> {
     fn add(&mut self, pte: Pte<P::Format>, level: Level) {
         // A page that is just moving. Of pools, none is counted.
         if level == Level::Pte
             && let Kind::Marker { kind: MarkerKind::Migration, .. } = pte.kind(level)
         {
-            self.rss.add(MOVING, 1);
+            self.rss.add(MIGRATION_RSS, 1);
         }
         if let Kind::Leaf { pfn, flags } = pte.kind(level)
             && !flags.contains(PteFlags::SPECIAL)
@@ -383,7 +383,7 @@ impl<P: Platform> Count<'_, P> {
     }
 }
 
-impl<P: Platform> Visitor<P::Format, P> for Count<'_, P> {
+impl<P: Platform> Visitor<P::Format, P> for RssVisitor<'_, P> {
     const LARGE: LargeLeafPolicy = LargeLeafPolicy::Visit;
 
     fn table(&mut self, table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {

@@ -77,7 +77,7 @@ impl<P: Platform> VmSpace<P> {
         let pages = self.vacant(&range)?;
         let mapped = pages.clone().try_for_each(|at| {
             let table = self.pte_table_alloc(VirtAddr::new(at))?;
-            let frame = self.alloc_anon(true, AnonPage { home: 0, index: PageIndex::of_byte(at) })?;
+            let frame = self.alloc_anon(true, AnonPage { rmap: 0, index: PageIndex::of_byte(at) })?;
             let fresh = self.map_anon(table, VirtAddr::new(at), frame, rights);
             debug_assert!(fresh, "an entry was filled in a space that is ours alone");
             Ok(())

@@ -6,7 +6,7 @@ use freehold_pagetable::{Format, Kind, Level, MarkerKind, NotCached, Pte, PteFla
 /// What a marker keeps of the entry in whose place it stands.
 #[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Moving {
+pub struct MigrationEntry {
     /// The frame that the page leaves.
     pub pfn: Pfn,
     /// Stores went to the frame.
@@ -18,7 +18,7 @@ pub struct Moving {
     pub uffd_wp: bool,
 }
 
-impl Moving {
+impl MigrationEntry {
     /// It, as an entry.
     pub fn entry<F: Format>(self) -> Pte<F> {
         let bits = u64::from(self.uffd_wp) << 2 | u64::from(self.exclusive) << 1 | u64::from(self.write);
@@ -29,20 +29,20 @@ impl Moving {
     #[inline]
     pub fn of(payload: u64) -> Self {
         let bit = |n: u64| payload >> n & 1 != 0;
-        Moving { pfn: Pfn::new(payload >> 3), write: bit(0), exclusive: bit(1), uffd_wp: bit(2) }
+        MigrationEntry { pfn: Pfn::new(payload >> 3), write: bit(0), exclusive: bit(1), uffd_wp: bit(2) }
     }
 
     /// Its copy in a forked child, and what its original becomes.
     #[inline]
     pub fn shared(self) -> Self {
-        Moving { write: false, exclusive: false, ..self }
+        MigrationEntry { write: false, exclusive: false, ..self }
     }
 }
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
     /// A marker takes the place of the entry at `address` if that maps `pfn`.
-    pub fn set_marker(&self, address: VirtAddr, level: Level, pfn: Pfn) {
+    pub fn set_migration_entry(&self, address: VirtAddr, level: Level, pfn: Pfn) {
         let mut gather: VmGather<'_, _, 1> = self.gather();
         self.with_entry(address, level, pfn, |leaf| {
             let flags = leaf.pte().flags();
@@ -53,7 +53,7 @@ impl<P: Platform> VmSpace<P> {
             }
             let (write, exclusive) = (flags.contains(PteFlags::WRITE), frame.is_exclusive());
             let uffd_wp = flags.contains(PteFlags::UFFD_WP);
-            leaf.replace(Moving { pfn, write, exclusive, uffd_wp }.entry(), &mut gather);
+            leaf.replace(MigrationEntry { pfn, write, exclusive, uffd_wp }.entry(), &mut gather);
             if exclusive {
                 frame.clear_exclusive();
             }
@@ -66,7 +66,7 @@ impl<P: Platform> VmSpace<P> {
 
     /// An entry of the frame `to` takes the place of a marker for `pfn`. Under the table's lock `rights` says
     /// what it allows, and whether it may allow stores.
-    pub fn end_marker(
+    pub fn end_migration_entry(
         &self,
         rights: impl FnOnce() -> (PteFlags, bool),
         address: VirtAddr,
@@ -76,7 +76,7 @@ impl<P: Platform> VmSpace<P> {
     ) {
         let Some(mut leaf) = self.lock_leaf(address, level) else { return };
         let Kind::Marker { kind: MarkerKind::Migration, payload } = leaf.kind() else { return };
-        let moving = Moving::of(payload);
+        let moving = MigrationEntry::of(payload);
         if moving.pfn != pfn {
             return;
         }
