@@ -122,16 +122,18 @@ pub use self::entry::{Entry, FANOUT, Lookup, MAX_REPLACEMENT};
 /// [claimed](claim) what they change.
 ///
 /// Creating a map allocates nothing. Readers hold a grace-period guard of the host; the writer is the task
-/// with the right to call [`RangeMap::exclusive_writer`]: in an address space, the holder of the mmap lock for writing.
+/// with the right to call [`RangeMap::exclusive_writer`]: in an address space, the holder of the mmap lock
+/// for writing.
 ///
 /// `SLOTS` is the number of slots of a node, and the fan-out of the tree unless the map was made with
-/// narrower [`NodeWidth`]. The default is the one that measures best; tests choose a small one, so that a handful
-/// of entries already splits and merges nodes.
+/// narrower [`NodeWidth`]. The default is the one that measures best; tests choose a small one, so that a
+/// handful of entries already splits and merges nodes.
 ///
 /// # Invariants
 ///
-/// * At most one [`ExclusiveWriter`](crate::ExclusiveWriter) exists at a time, and no [`Reader`](crate::Reader) or
-///   [`ClaimWriter`](crate::ClaimWriter) beside it; no `Reader` beside a `ClaimWriter`.
+/// * At most one [`ExclusiveWriter`](crate::ExclusiveWriter) exists at a time, and no
+///   [`Reader`](crate::Reader) or [`ClaimWriter`](crate::ClaimWriter) beside it; no `Reader` beside a
+///   `ClaimWriter`.
 /// * Every node reachable from the root is owned by this map, and stays allocated for a grace period after it
 ///   was unlinked.
 pub struct RangeMap<H: Host, const SLOTS: usize = FANOUT> {

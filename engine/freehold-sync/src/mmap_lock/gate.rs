@@ -22,8 +22,8 @@
 //!
 //! The gate stays as it was left: a space that is changed by one kind of writer alone never pays for the
 //! other. Both steps are made with the mmap lock held for writing, so nobody makes the other one meanwhile.
-//! A task that wants the lock for *reading* and finds the gate open takes it for writing, closes the gate, and
-//! downgrades: then readers beside it find the gate closed.
+//! A task that wants the lock for *reading* and finds the gate open takes it for writing, closes the gate,
+//! and downgrades: then readers beside it find the gate closed.
 //!
 //! So a holder of the mmap lock always has a closed gate and nobody inside. A range writer inside came by an
 //! open gate, and a holder of the lock who closes it waits for it.
@@ -148,8 +148,8 @@ impl<H: Host> MmapLock<H> {
         self.enter_range_writer_by(|| self.sem.write_killable())
     }
 
-    /// Becomes the writer, if the gate is closed and nobody has the lock: where changes do not meet, they need
-    /// neither claims nor a gate. A later change that finds the lock taken opens the gate.
+    /// Becomes the writer, if the gate is closed and nobody has the lock: where changes do not meet, they
+    /// need neither claims nor a gate. A later change that finds the lock taken opens the gate.
     ///
     /// # Panics
     /// As [`read`](Self::read).

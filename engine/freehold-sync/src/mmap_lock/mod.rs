@@ -161,8 +161,8 @@ impl<H: Host> MmapLock<H> {
 
     /// The same lock, over VMAs with such locks of their own. [`FaultLock::VmaCount`] needs the slots all the
     /// same: a late reader of another space may stand in one with a VMA of this. With
-    /// [`FaultLock::VmaRwsem`], [`VmaCount::make_external_rwsem`](crate::VmaCount::make_external_rwsem) makes a VMA's before
-    /// it is attached.
+    /// [`FaultLock::VmaRwsem`], [`VmaCount::make_external_rwsem`](crate::VmaCount::make_external_rwsem) makes
+    /// a VMA's before it is attached.
     #[must_use]
     pub fn with_fault_lock(mut self, fault: FaultLock) -> Self {
         self.read.vmas.set_fault_lock(fault);
@@ -300,7 +300,8 @@ impl<H: Host> MmapLock<H> {
         (seq.is_multiple_of(2) && self.gate_is_closed()).then_some(Speculation { seq })
     }
 
-    /// The guard of a reader, if the gate is closed. Else the lock is let go of: it takes a writer to close it.
+    /// The guard of a reader, if the gate is closed. Else the lock is let go of: it takes a writer to close
+    /// it.
     #[inline]
     fn reader<'a>(&'a self, sem: RwSemReadGuard<'a, H>) -> Option<MmapReadGuard<'a, H>> {
         self.gate_is_closed().then_some(MmapReadGuard { lock: self, _sem: sem })

@@ -143,8 +143,8 @@ pub struct VmaCount {
 #[derive(Clone, Copy, Debug)]
 #[must_use = "whoever locks a VMA has to unlock it"]
 pub struct ReaderPlace<'l>(
-    /// The slot that it came by, or [the one that stands](Slot::external) for the external rwsem of the VMA; none: the
-    /// count. One word, because it is passed on with every fault.
+    /// The slot that it came by, or [the one that stands](Slot::external) for the external rwsem of the VMA;
+    /// none: the count. One word, because it is passed on with every fault.
     Option<&'l Slot>,
 );
 

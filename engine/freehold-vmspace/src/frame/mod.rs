@@ -5,9 +5,10 @@
 //! | `refs` | each page-table entry that maps the frame, the page cache that holds it, each run it is in, each borrower; a pin (`frame/pin.rs`) as many as 1024 |
 //! | `maps` | each page-table entry that maps the frame |
 //!
-//! Both fit 32 bits. References without a limit of time are refused from 2^30 on (`MAX_REFS`): an entry that maps
-//! the frame (`Frame::try_map_cached`, `Frame::share`), a pin, a run. `maps` is never more than `refs`. The
-//! rest is for references that a task has for the length of one step, as the reverse map's and a gather's.
+//! Both fit 32 bits. References without a limit of time are refused from 2^30 on (`MAX_REFS`): an entry that
+//! maps the frame (`Frame::try_map_cached`, `Frame::share`), a pin, a run. `maps` is never more than `refs`.
+//! The rest is for references that a task has for the length of one step, as the reverse map's and a
+//! gather's.
 //!
 //! A reference is raised only by a task that knows of another one that stays meanwhile, say of the entry
 //! under its table's lock. So a task that holds the only reference, to a frame that is in no page cache or
@@ -183,8 +184,8 @@ impl Frame {
         self.rmap.store(rmap, Release);
     }
 
-    /// The page has moved within its address space: it is known by another rmap word from now on. With the frame
-    /// locked, and the locks of both tables concerned.
+    /// The page has moved within its address space: it is known by another rmap word from now on. With the
+    /// frame locked, and the locks of both tables concerned.
     #[inline]
     pub fn set_rmap(&self, AnonPage { rmap, index }: AnonPage) {
         self.index.store(index.get(), Relaxed);
@@ -272,8 +273,8 @@ impl Frame {
     /// One more entry maps it.
     #[inline]
     pub fn add_map(&self) {
-        // Release pairs with the acquire in `maps`: a task that finds it mapped does not find the rmap word of an
-        // earlier life, which that life's end has struck out.
+        // Release pairs with the acquire in `maps`: a task that finds it mapped does not find the rmap word
+        // of an earlier life, which that life's end has struck out.
         self.maps.fetch_add(1, Release);
     }
 
