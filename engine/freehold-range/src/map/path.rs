@@ -34,8 +34,8 @@ impl<'n, const SLOTS: usize> Path<'n, SLOTS> {
     #[inline(always)]
     pub(super) fn step(&self, level: usize) -> Step<'n, SLOTS> {
         debug_assert!(level <= self.top);
-        // SAFETY: `ExclusiveWriter::path` and `raise_root` write every element up to `top`, and nobody asks for
-        // one above it.
+        // SAFETY: `ExclusiveWriter::path` and `raise_root` write every element up to `top`, and nobody asks
+        // for one above it.
         unsafe { self.steps[level].assume_init() }
     }
 
