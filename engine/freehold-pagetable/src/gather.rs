@@ -3,7 +3,8 @@
 //! The removal of translations or rights leaves three debts, to be paid in this order: flush the TLBs; give
 //! up the frames that were mapped; free the tables that were unlinked. A [`Gather`] collects all three and
 //! pays them in batches, in room of its own. A flush that interrupts other processors costs each of them more
-//! than it costs the one that asks: for large ranges a caller gives the gather [more room](Gather::keep_in).
+//! than it costs the one that asks: for large ranges a caller gives the gather [more
+//! room](Gather::use_buffer).
 //!
 //! # Two gathers at once (hazard C-4)
 //!
@@ -246,7 +247,7 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
     /// When `kept` is not empty, or frames are kept elsewhere: they would be released without a flush, or
     /// never.
     #[inline]
-    pub fn keep_in(&mut self, kept: &'a mut Vec<UnmappedFrame>, most: u64) {
+    pub fn use_buffer(&mut self, kept: &'a mut Vec<UnmappedFrame>, most: u64) {
         assert!(kept.is_empty() && self.kept_pages == 0, "frames that are not this gather's to keep");
         self.kept = Some(kept);
         self.max_kept_pages = most;

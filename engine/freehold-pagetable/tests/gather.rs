@@ -243,7 +243,7 @@ fn large_pages_use_up_the_capacity() {
     let tlb = Ledger::new(&memory);
     let mut room = Vec::new();
     let mut gather = Gather::<_>::exclusive(&tlb);
-    gather.keep_in(&mut room, 2 * 512);
+    gather.use_buffer(&mut room, 2 * 512);
     for n in 0..4 {
         gather.make_capacity(512);
         assert_eq!(tlb.take().len(), if n == 3 { 3 } else { 0 }, "a flush, two that were kept, and one");
@@ -262,7 +262,7 @@ fn flushes_of_a_large_range(kept: u64) -> usize {
     let tables = space(&memory, 100 * 512);
     let range = VaRange::of(AT, AT + 100 * (2 << 20));
     let mut gather = Gather::exclusive(&tlb);
-    gather.keep_in(&mut room, kept);
+    gather.use_buffer(&mut room, kept);
     assert_eq!(tables.walk(&memory, range, &mut Zap(&mut gather)), Ok(Walked::All));
     // SAFETY: one thread, and the range was zapped.
     unsafe { tables.unlink_tables(&memory, range, range.start(), range.end(), &mut gather) };

@@ -111,7 +111,7 @@ fn a_gather_keeps_only_frames_of_its_own() {
     let tlb = Ledger::new(&memory);
     let mut before = vec![UnmappedFrame::new(Pfn::new(1), Level::Pte)];
     let mut gather = Gather::<_, 2>::exclusive(&tlb);
-    refused("not this gather's", || gather.keep_in(&mut before, 8));
+    refused("not this gather's", || gather.use_buffer(&mut before, 8));
     gather.finish();
     assert_eq!(tlb.take(), []);
 }

@@ -84,7 +84,7 @@ fn look(shared: &Shared) -> u32 {
 }
 
 /// A thread looks while another adds one.
-fn a_reader_beside(add: fn(&Shared)) {
+fn with_a_reader(add: fn(&Shared)) {
     model(move || {
         let shared = Shared::new();
         let writer = spawn(&shared, add);
@@ -110,13 +110,13 @@ fn writers_exclude_each_other() {
 /// Fast, in doubt with an empty queue, queued, woken: the reader takes whichever path the schedule leads it.
 #[test]
 fn a_reader_sees_what_a_writer_did() {
-    a_reader_beside(add_in_write);
+    with_a_reader(add_in_write);
 }
 
 /// Hazard C-5 itself: the writer downgrades, and the reader is admitted beside it.
 #[test]
 fn c05_a_reader_sees_what_a_writer_did_before_its_downgrade() {
-    a_reader_beside(add_and_downgrade);
+    with_a_reader(add_and_downgrade);
 }
 
 #[test]

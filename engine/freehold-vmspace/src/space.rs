@@ -42,7 +42,7 @@ impl<P: Platform> Tlb for SpaceTlb<P> {
 pub type VmGather<'v, P, const FRAMES: usize = 512> = Gather<'v, SpaceTlb<P>, FRAMES>;
 
 /// Small pages whose frames one flush does for, at most: 32 MiB.
-const KEPT: u64 = 8192;
+const MAX_BUFFERED_PAGES: u64 = 8192;
 
 /// One space that processors translate addresses of: its tables, and how many pages are resident.
 pub struct VmSpace<P: Platform> {
@@ -164,18 +164,18 @@ impl<P: Platform> VmSpace<P> {
 /// Entries one by one, for the crate `freehold`: it keeps tables from going away, and counts what it maps.
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// A gather of `range` keeps frames in `room`, where a flush would interrupt other processors and the
+    /// A gather of `range` keeps frames in `buffer`, where a flush would interrupt other processors and the
     /// range is larger than a table's. (For one that is not, one flush does.)
     #[inline(always)]
-    pub fn give_room<'v>(
+    pub fn set_gather_buffer<'v>(
         &'v self,
         gather: &mut VmGather<'v, P>,
-        room: &'v mut Vec<UnmappedFrame>,
+        buffer: &'v mut Vec<UnmappedFrame>,
         range: UserRange,
     ) {
         let bytes = range.end() - range.start();
         if bytes > Level::Pte.table_span() && self.platform().runs_elsewhere(&self.tlb.mmu) {
-            gather.keep_in(room, (bytes / PAGE_SIZE).min(KEPT));
+            gather.use_buffer(buffer, (bytes / PAGE_SIZE).min(MAX_BUFFERED_PAGES));
         }
     }
 

@@ -106,7 +106,7 @@ impl<P: Platform> VmSpace<P> {
     fn discard_then(&self, range: UserRange, zap: Zap, then: impl FnOnce(&mut VmGather<'_, P>)) {
         let mut room = Vec::new();
         let mut gather = self.gather();
-        self.give_room(&mut gather, &mut room, range);
+        self.set_gather_buffer(&mut gather, &mut room, range);
         self.zap(range, zap, &mut gather);
         then(&mut gather);
         gather.finish();

@@ -188,11 +188,11 @@ fn insert_unclaimed(stage: &mut Stage<'_>, range: (u64, u64), joins: bool) {
 fn holes_are_claimed_in_addition_to_an_entry() {
     cases(|shape, range, number| {
         let own = number % stage::ENTRIES;
-        shape.act(|stage| claim_beside(stage, own, range, number / stage::ENTRIES % 3));
+        shape.act(|stage| claim_hole_in_addition(stage, own, range, number / stage::ENTRIES % 3));
     });
 }
 
-fn claim_beside(stage: &mut Stage<'_>, own: usize, range: (u64, u64), variant: usize) {
+fn claim_hole_in_addition(stage: &mut Stage<'_>, own: usize, range: (u64, u64), variant: usize) {
     let first = stage.items[own].entry;
     if stage.items[own].kind != Kind::Free {
         return;

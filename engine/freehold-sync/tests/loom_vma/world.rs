@@ -173,7 +173,7 @@ pub fn late_look(world: &World) {
 }
 
 /// A reader of the second space, beside [`recycled_into_another_space`].
-pub fn rightful_look(world: &World) {
+pub fn look_in_this_life(world: &World) {
     if let Ok(place) = world.try_read(1) {
         assert!((2..=3).contains(&world.get()));
         world.unlock(place);
@@ -237,7 +237,7 @@ pub fn a_late_reader_of_a_recycled_vma(world: &Arc<World>) {
 /// A late reader of the first space beside a reader of the second.
 pub fn a_late_reader_and_a_reader_of_this_life(world: &Arc<World>) {
     let writer = spawn(world, recycled_into_another_space);
-    let rightful = spawn(world, rightful_look);
+    let rightful = spawn(world, look_in_this_life);
     late_look(world);
     writer.join().unwrap();
     rightful.join().unwrap();

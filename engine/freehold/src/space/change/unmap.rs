@@ -510,7 +510,7 @@ fn settle<P: Platform>(
     };
     // No processor runs what is unmapped as a whole.
     if span != UserRange::ALL {
-        space.vm.give_room(&mut gather, &mut room, span);
+        space.vm.set_gather_buffer(&mut gather, &mut room, span);
     }
     for vma in list.iter() {
         match vma.flags().contains(VmFlags::HUGETLB) {
