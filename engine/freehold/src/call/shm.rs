@@ -78,19 +78,19 @@ impl<P: Platform> AddressSpace<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, call::ShmFlags, engine::{Config, Engine}, file::Segment,
-    /// remote::AccessMode, space::*};
+    /// # use freehold::{PAGE_SIZE, call::ShmFlags, engine::{Config, Engine}, file::Segment, remote::AccessMode, space::*};
     /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(),
-    /// Config::default()).unwrap();
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
     /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
     /// let segment = Segment::new(&engine, 0, PAGE_SIZE).unwrap();
-    /// let (here, there) = (space.shmat(&segment, 0, ShmFlags::empty()).unwrap(), space.shmat(&segment, 0,
-    /// ShmFlags::empty()).unwrap()); space.write_memory(here, b"both", AccessMode::Plain).unwrap(); let mut
-    /// found = [0; 4]; space.read_memory(there, &mut found, AccessMode::Plain).unwrap(); assert_eq!((&found,
-    /// segment.attached()), (b"both", 2)); space.shmdt(there).unwrap();
+    /// let (here, there) = (space.shmat(&segment, 0, ShmFlags::empty()).unwrap(), space.shmat(&segment, 0, ShmFlags::empty()).unwrap());
+    /// space.write_memory(here, b"both", AccessMode::Plain).unwrap();
+    /// let mut found = [0; 4];
+    /// space.read_memory(there, &mut found, AccessMode::Plain).unwrap();
+    /// assert_eq!((&found, segment.attached()), (b"both", 2));
+    /// space.shmdt(there).unwrap();
     /// ```
     pub fn shmat(
         &self,

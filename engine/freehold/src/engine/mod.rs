@@ -358,7 +358,7 @@ impl<P: Platform> Engine<P> {
     /// Returns true if these are this engine's files. Objects of two engines never meet: each believes every
     /// frame that it finds to be in the keeping of its own caches, pools and records.
     pub(crate) fn owns(&self, files: &Counted<Files<P>>) -> bool {
-        Counted::same(&self.files, files)
+        Counted::ptr_eq(&self.files, files)
     }
 
     /// An anon_vma of anonymous pages that no VMA has yet.

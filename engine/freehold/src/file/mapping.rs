@@ -331,7 +331,7 @@ impl<P: Platform> Mapping<P> {
 
     /// What the pages of its cache are, and where they are known.
     pub(crate) fn cache_page(&self) -> CachePage {
-        CachePage { home: self.rmap_word(), shmem: self.is_shmem(), secret: self.is_secret() }
+        CachePage { rmap: self.rmap_word(), shmem: self.is_shmem(), secret: self.is_secret() }
     }
 
     /// Its file system can have it mapped by huge pages, or cannot, as at first: then mappings of 2 MiB and

@@ -73,7 +73,7 @@ impl<P: Platform> AddressSpace<P> {
         remote: &[IoVec],
         way: Way,
     ) -> Result<usize, AccessError> {
-        if !Counted::same(&self.engine, &other.engine) {
+        if !Counted::ptr_eq(&self.engine, &other.engine) {
             return Err(AccessError::OtherEngine);
         }
         let (mut own, mut theirs) = (Parts::new(local)?, Parts::new(remote)?);

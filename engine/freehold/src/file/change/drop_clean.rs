@@ -63,9 +63,10 @@ impl<P: Platform> Mapping<P> {
     /// ```
     /// # use freehold::{PAGE_SIZE, PageRange, engine::{Config, Engine}, file::{Mapping, Zeroes}};
     /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(),
-    /// Config::default()).unwrap(); let file = Mapping::new(&engine, Zeroes, 8 * PAGE_SIZE, false).unwrap();
-    /// file.read_at(0, &mut [0; 3 * PAGE_SIZE as usize]).unwrap(); file.write_at(PAGE_SIZE, b"new").unwrap();
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// let file = Mapping::new(&engine, Zeroes, 8 * PAGE_SIZE, false).unwrap();
+    /// file.read_at(0, &mut [0; 3 * PAGE_SIZE as usize]).unwrap();
+    /// file.write_at(PAGE_SIZE, b"new").unwrap();
     ///
     /// // What was only read goes; what was written stays until it is written back.
     /// assert_eq!(file.drop_clean(PageRange::ALL), 2);
@@ -135,7 +136,7 @@ impl<P: Platform> Mapping<P> {
     /// Takes the cache's reference to a page that nobody else has, and that is clean.
     fn take_unused(&self, pfn: Pfn) -> bool {
         let frame = self.files().platform().frame(pfn);
-        if !frame.leave_cache_alone() {
+        if !frame.try_leave_cache() {
             return false;
         }
         // Earlier holders have marked the page as dirty if they wrote it, and there can be no later ones.

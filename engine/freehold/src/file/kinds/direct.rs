@@ -101,7 +101,7 @@ impl<P: Platform> Mapping<P> {
     /// finds it any more.
     pub(in crate::file) fn let_go_of(&self, pfn: Pfn) {
         let frame = self.files().platform().frame(pfn);
-        while !frame.leave_cache_alone() {
+        while !frame.try_leave_cache() {
             // A holder of one is about to flush, or in the midst of a page.
             P::relax();
         }

@@ -9,7 +9,7 @@ use crate::{
     counted::Counted,
     file::{CachedPage, FillError, HasFiles, Kind, LOST, Mapping, NewPage, Zeroes},
     hugetlb::state::{
-        HugePageSize, NotTaken,
+        HugePageSize, TakeError,
         huge_file::{HugeFile, NotMade},
     },
     platform::Platform,
@@ -126,10 +126,10 @@ impl<P: Platform> Mapping<P> {
         }
         let reserved = huge.reserves.is_reserved::<P>(index);
         let first = memory.take_huge_page(huge.size, reserved).map_err(|error| match error {
-            NotTaken::None => NotMade::Failed(FillError::NoHugePages),
-            NotTaken::Returning(seen) => NotMade::Returning(seen),
+            TakeError::NoHugePage => NotMade::Failed(FillError::NoHugePages),
+            TakeError::Returning(seen) => NotMade::Returning(seen),
         })?;
-        let give_back = |reserved| memory.huge_pool(huge.size).give(platform, first, reserved);
+        let give_back = |reserved| memory.huge_pool(huge.size).put(platform, first, reserved);
         // Made only now: a call for pages that cannot be had leaves no nodes behind.
         let made = word.map_or_else(|| self.cache_word(pages_stay, index), Ok).and_then(|word| {
             if !reserved {

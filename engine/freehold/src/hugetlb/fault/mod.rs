@@ -34,7 +34,7 @@ use crate::{
     },
 };
 use freehold_pagetable::{Access, Kind, MarkerKind, Pte, PteFlags, TableError};
-use freehold_vmspace::{Moving, PageRange, frame::NotMapped};
+use freehold_vmspace::{MigrationEntry, PageRange, frame::NotMapped};
 use place::{HugePlace, Lacking, OwnPage, fill_slot, has_room};
 
 impl<P: Platform> AddressSpace<P> {
