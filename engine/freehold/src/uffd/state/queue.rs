@@ -235,6 +235,19 @@ pub(crate) struct Queue<P: Platform> {
     turns: [AtomicU32; TURNS],
 }
 
+/// The result of one attempt to read.
+enum ReadAttempt<P: Platform> {
+    /// A message.
+    Read(Message<P>),
+    /// The userfaultfd is closed.
+    Closed,
+    /// There is no message. The reader sleeps while the bell is as it was seen.
+    Sleep {
+        /// The bell.
+        seen: u32,
+    },
+}
+
 impl<P: Platform> Queue<P> {
     pub fn new() -> Self {
         let lists = Lists {
@@ -312,9 +325,10 @@ impl<P: Platform> Queue<P> {
     /// See [`Userfaultfd::read`](super::Userfaultfd::read).
     pub fn read(&self) -> Result<Message<P>, UffdReadError> {
         loop {
-            let seen = match self.waking(|lists, woken| self.read_or_sleep(lists, woken)) {
-                Ok(done) => return done,
-                Err(seen) => seen,
+            let seen = match self.waking(|lists, woken| self.try_read(lists, woken)) {
+                ReadAttempt::Read(message) => return Ok(message),
+                ReadAttempt::Closed => return Err(UffdReadError::Closed),
+                ReadAttempt::Sleep { seen } => seen,
             };
             P::wait_interruptible(&self.bell, seen).map_err(|Interrupted| UffdReadError::Interrupted)?;
         }
@@ -328,20 +342,16 @@ impl<P: Platform> Queue<P> {
         Poll { readable, closed: lists.closed, bell: &self.bell, seen: self.bell.load(Relaxed) }
     }
 
-    /// What a reader gets now, or the bell as it is, on which it will sleep.
-    fn read_or_sleep(
-        &self,
-        lists: &mut Lists<P>,
-        woken: &mut Woken,
-    ) -> Result<Result<Message<P>, UffdReadError>, u32> {
+    /// Reads a message, or prepares the reader to sleep.
+    fn try_read(&self, lists: &mut Lists<P>, woken: &mut Woken) -> ReadAttempt<P> {
         if lists.closed {
-            return Ok(Err(UffdReadError::Closed));
+            return ReadAttempt::Closed;
         }
         if let Some(message) = lists.take(woken) {
-            return Ok(Ok(message));
+            return ReadAttempt::Read(message);
         }
         lists.armed = true;
-        Err(self.bell.load(Relaxed))
+        ReadAttempt::Sleep { seen: self.bell.load(Relaxed) }
     }
 
     /// Wakes those that wait for a page in `range`, read or not.
