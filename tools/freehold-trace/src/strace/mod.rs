@@ -86,6 +86,36 @@ pub(crate) fn lacks_times(line: &[u8]) -> bool {
     head::without_time(line).is_some_and(head::is_event)
 }
 
+/// Why a call could not be reported.
+enum MadeError {
+    /// Its own text is wrong. The caller knows the place.
+    Text(Bad),
+    /// Another line could not be read.
+    Read(ReadError),
+}
+
+impl MadeError {
+    /// Returns the error, with a place from `in_text` if the call's own text is wrong.
+    fn in_text(self, in_text: impl FnOnce(Bad) -> ReadError) -> ReadError {
+        match self {
+            MadeError::Text(bad) => in_text(bad),
+            MadeError::Read(error) => error,
+        }
+    }
+}
+
+impl From<Bad> for MadeError {
+    fn from(bad: Bad) -> Self {
+        MadeError::Text(bad)
+    }
+}
+
+impl From<ReadError> for MadeError {
+    fn from(error: ReadError) -> Self {
+        MadeError::Read(error)
+    }
+}
+
 impl StraceReader {
     /// Reads `lines`, whose current line is the first.
     pub(crate) fn new(lines: Lines) -> Self {
@@ -280,7 +310,8 @@ impl StraceReader {
         }
         let cost = Cost { after: made.end.took, ..Cost::default() };
         let lines = (line.number, line.number);
-        self.made(pid, &made, lines, cost, 0)?.map_err(|bad| self.feed.wrong(bad.behind(at), line))
+        self.made(pid, &made, lines, cost, 0)
+            .map_err(|error| error.in_text(|bad| self.feed.wrong(bad.behind(at), line)))
     }
 
     /// The beginning of a call.
@@ -351,8 +382,8 @@ impl StraceReader {
             return if same { Ok(()) } else { Err(self.feed.wrong(other, line)) };
         }
         let cost = Cost { before: took, after: Some(0), ..Cost::default() };
-        self.made(pid, &made, (begun.line, line.number), cost, depth)?
-            .map_err(|bad| wrong(bad, self.feed.place(line.number)))
+        self.made(pid, &made, (begun.line, line.number), cost, depth)
+            .map_err(|error| error.in_text(|bad| wrong(bad, self.feed.place(line.number))))
     }
 
     /// Reports a call that has returned, by the lines in which it began and returned, and before it those
@@ -364,21 +395,20 @@ impl StraceReader {
         lines: (u32, u32),
         cost: Cost,
         depth: u32,
-    ) -> Result<Result<(), Bad>, ReadError> {
+    ) -> Result<(), MadeError> {
         if let Some((from, to)) = made.took() {
             self.recent.enter((pid, made), &self.tasks);
             self.make_free(pid, from, to, depth)?;
             self.recent.leave();
         }
         let beside = self.recent.beside((pid, made), lines, &mut self.tasks, &mut self.feed)?;
-        Ok(self.meaning(pid, made, lines.0).map(|kind| {
-            if let Some(mut kind) = kind {
-                if let Kind::Call(call) = &mut kind {
-                    call.beside = beside;
-                }
-                self.report(pid, lines.0, kind, cost);
+        if let Some(mut kind) = self.meaning(pid, made, lines.0)? {
+            if let Kind::Call(call) = &mut kind {
+                call.beside = beside;
             }
-        }))
+            self.report(pid, lines.0, kind, cost);
+        }
+        Ok(())
     }
 
     /// Reports calls that have not returned yet in the text and that must have made these addresses free.
