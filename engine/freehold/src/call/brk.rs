@@ -57,6 +57,13 @@ impl From<NoMemory> for Denied {
     }
 }
 
+/// Where the break is, and what it takes to bring it to where it is wanted.
+#[derive(Clone, Copy)]
+struct Plan {
+    from: u64,
+    step: Step,
+}
+
 /// What it takes to bring the break to where it is wanted.
 #[derive(Clone, Copy)]
 enum Step {
@@ -98,18 +105,18 @@ impl<P: Platform> AddressSpace<P> {
     /// assert_eq!(space.brk(u64::MAX), Ok(heap + PAGE_SIZE), "as it was");
     /// ```
     pub fn brk(&self, to: u64) -> Result<u64, Killed> {
-        let room = RangeWriterState::default();
-        let (guard, now, step) = self.write_heap(&room, to)?;
+        let state = RangeWriterState::default();
+        let (guard, Plan { from, step }) = self.write_heap(&state, to)?;
         match step {
-            Step::Denied => Ok(now),
+            Step::Denied => Ok(from),
             Step::InPage => {
                 self.brk.store(to, Relaxed);
                 Ok(to)
             }
-            Step::Shrink(gone) => Ok(self.shrink_heap(guard, now, to, gone)),
+            Step::Shrink(gone) => Ok(self.shrink_heap(guard, from, to, gone)),
             Step::Grow(range) => {
                 if guard.grow_heap(range).is_err() {
-                    return Ok(now);
+                    return Ok(from);
                 }
                 self.brk.store(to, Relaxed);
                 let locked = self.default_flags().contains(VmFlags::LOCKED);
@@ -127,29 +134,34 @@ impl<P: Platform> AddressSpace<P> {
     /// the break is and what it takes: decided once, for limits may change at any time.
     fn write_heap<'s>(
         &'s self,
-        room: &'s RangeWriterState,
+        state: &'s RangeWriterState,
         to: u64,
-    ) -> Result<(WriteGuard<'s, P>, u64, Step), Killed> {
-        let decided = Cell::new((0, Step::Denied));
-        let decide = || {
+    ) -> Result<(WriteGuard<'s, P>, Plan), Killed> {
+        let plan = || {
             // Relaxed: a guess, until it is known that nobody moves it.
-            let now = self.brk.load(Relaxed);
-            decided.set((now, self.step_to(now, to)));
-            decided.get()
+            let from = self.brk.load(Relaxed);
+            Plan { from, step: self.step_to(from, to) }
         };
-        let needs = || self.needs_for(decide().1);
-        let claim = |guard: &WriteGuard<'s, P>| guard.claim_heap(decided.get());
-        let closing = |guard: &WriteGuard<'s, P>| match decide().1 {
-            Step::Denied | Step::InPage => false,
-            Step::Shrink(gone) => !guard.clear_for_write(gone),
-            Step::Grow(range) => {
-                let above = range.end().saturating_add(PAGE_SIZE) & !(PAGE_SIZE - 1);
-                !guard.clear_for_write(range.with_end(above))
-            }
+        // What the reservation is for, which comes before the claim.
+        let reserved = Cell::new(Plan { from: 0, step: Step::Denied });
+        let needs = || {
+            reserved.set(plan());
+            self.needs_for(reserved.get().step)
         };
-        let guard = self.claim_or_exclusive_when(room, needs, claim, closing)?;
-        let (now, step) = decided.get();
-        Ok((guard, now, step))
+        let claim = |guard: &mut WriteGuard<'s, P>| guard.claim_heap(reserved.get());
+        let ready = |guard: &WriteGuard<'s, P>| {
+            let plan = plan();
+            let clear = match plan.step {
+                Step::Denied | Step::InPage => true,
+                Step::Shrink(gone) => guard.clear_for_write(gone),
+                Step::Grow(range) => {
+                    let above = range.end().saturating_add(PAGE_SIZE) & !(PAGE_SIZE - 1);
+                    guard.clear_for_write(range.with_end(above))
+                }
+            };
+            clear.then_some(plan)
+        };
+        self.claim_or_exclusive_when(state, needs, claim, ready)
     }
 
     /// What it takes to bring the break from `now` to `to`.
@@ -214,42 +226,43 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Unmaps `gone`, the pages between the new break and the old one. Returns the break.
-    fn shrink_heap(&self, guard: WriteGuard<'_, P>, now: u64, to: u64, gone: UserRange) -> u64 {
+    fn shrink_heap(&self, guard: WriteGuard<'_, P>, from: u64, to: u64, gone: UserRange) -> u64 {
         if guard.vmas(gone).next().is_none() {
-            return now;
+            return from;
         }
         // Set first: on success the lock is gone.
         self.brk.store(to, Relaxed);
         match guard.unmap_unlocking(&Decoded::trusted::<P>(gone)) {
             Ok(()) => to,
             Err((guard, _)) => {
-                self.brk.store(now, Relaxed);
+                self.brk.store(from, Relaxed);
                 drop(guard);
-                now
+                from
             }
         }
     }
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// Becomes the one range writer that moves the break, which was `seen` somewhere, and claims what the
-    /// step takes that was decided by that.
-    fn claim_heap(&self, (seen, step): (u64, Step)) -> Result<(), ClaimError> {
+    /// Becomes the one range writer that moves the break, and claims what the plan takes, if the break is
+    /// still where it was planned from.
+    fn claim_heap(&mut self, plan: Plan) -> Result<Plan, ClaimError> {
         let space = self.space;
-        if !self.range_writer().is_some_and(RangeWriter::lock_heap) {
+        if !self.range_writer_mut().is_some_and(RangeWriter::lock_heap) {
             return Err(ClaimError::NeedsExclusive);
         }
-        if space.brk.load(Relaxed) != seen {
+        if space.brk.load(Relaxed) != plan.from {
             // What was reserved is not what is needed.
             return Err(ClaimError::NotAHole);
         }
-        match step {
-            Step::Denied | Step::InPage => Ok(()),
-            Step::Shrink(_) if !space.range_writers_unmap() => Err(ClaimError::NeedsExclusive),
-            Step::Shrink(gone) => self.claim_range(gone),
-            Step::Grow(range) if range.end() > AddressSpace::<P>::TASK_SIZE => Ok(()),
-            Step::Grow(range) => self.claim_hole(range, |above| self.guard_bytes(above) + PAGE_SIZE),
+        match plan.step {
+            Step::Denied | Step::InPage => {}
+            Step::Shrink(_) if !space.range_writers_unmap() => return Err(ClaimError::NeedsExclusive),
+            Step::Shrink(gone) => self.claim_range(gone)?,
+            Step::Grow(range) if range.end() > AddressSpace::<P>::TASK_SIZE => {}
+            Step::Grow(range) => self.claim_hole(range, |above| self.guard_bytes(above) + PAGE_SIZE)?,
         }
+        Ok(plan)
     }
 
     /// Maps `range`, which starts at the end of the heap.

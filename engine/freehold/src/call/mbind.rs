@@ -38,8 +38,8 @@ impl<P: Platform> AddressSpace<P> {
         if range.is_empty() {
             return Ok(());
         }
-        let room = RangeWriterState::default();
-        let guard = self.write_range(&room, range, LimitDemand::CUTS)?;
+        let state = RangeWriterState::default();
+        let guard = self.write_range(&state, range, LimitDemand::CUTS)?;
         // Holes are looked for before anything changes.
         let whole = guard.for_each_vma_range(range, Holes::Stop, |_, _| Ok::<(), MbindError>(()))?;
         if guard.first_part(range).is_none() || (tag != 0 && !whole) {

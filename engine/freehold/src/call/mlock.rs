@@ -122,8 +122,8 @@ impl<P: Platform> AddressSpace<P> {
         }
         let (start, len) = whole_pages(addr, len);
         let needs = LimitDemand { locked: PageCount::of_bytes(len), ..LimitDemand::CUTS };
-        let room = RangeWriterState::default();
-        let guard = self.write_range_or_all(&room, start, len, needs)?;
+        let state = RangeWriterState::default();
+        let guard = self.write_range_or_all(&state, start, len, needs)?;
         guard.check_lock_limit(start, len)?;
         let range = guard.set_lock(start, len, lock_flags(flags.contains(LockFlags::ONFAULT)))?;
         drop(guard);
@@ -133,13 +133,13 @@ impl<P: Platform> AddressSpace<P> {
     /// The right to change a range, if it is one.
     fn write_range_or_all<'s>(
         &'s self,
-        room: &'s RangeWriterState,
+        state: &'s RangeWriterState,
         start: u64,
         len: u64,
         needs: LimitDemand,
     ) -> Result<WriteGuard<'s, P>, Killed> {
         match UserRange::decode(start, len).filter(|range| !range.is_empty()) {
-            Some(range) => self.write_range(room, range, needs),
+            Some(range) => self.write_range(state, range, needs),
             None => self.write_killable(),
         }
     }
@@ -155,8 +155,8 @@ impl<P: Platform> AddressSpace<P> {
     /// The mmap lock for writing, killably.
     pub fn munlock(&self, addr: u64, len: u64) -> Result<(), MlockError> {
         let (start, len) = whole_pages(addr, len);
-        let room = RangeWriterState::default();
-        let guard = self.write_range_or_all(&room, start, len, LimitDemand::CUTS)?;
+        let state = RangeWriterState::default();
+        let guard = self.write_range_or_all(&state, start, len, LimitDemand::CUTS)?;
         guard.set_lock(start, len, VmFlags::empty()).map(|_| ())
     }
 

@@ -28,7 +28,6 @@ use crate::{
 };
 use arrayvec::ArrayVec;
 use freehold_pagetable::Kind;
-use freehold_sync::Killed;
 use freehold_vmspace::{PageCount, Protect, UserRange, VmGather};
 
 impl From<SplitMergeError> for MprotectError {
@@ -142,7 +141,7 @@ impl<P: Platform> AddressSpace<P> {
             // access.
             self.populate_locked(*opened);
         }
-        done?
+        done
     }
 
     /// From the start of a VMA, which is known when it is found: it is more than the range, and joins what
@@ -154,11 +153,11 @@ impl<P: Platform> AddressSpace<P> {
         protecting: &mut Protecting<'_, P>,
         range: UserRange,
         grows: Grows,
-    ) -> Result<Result<(), MprotectError>, Killed> {
+    ) -> Result<(), MprotectError> {
         let guard = self.write_exclusive_range(range)?;
         // Asked first, as of every range.
         if !protecting.has_key(&guard) {
-            return Ok(Err(MprotectError::Invalid));
+            return Err(MprotectError::Invalid);
         }
         let start = |(vma, part): (&Vma<P>, UserRange)| match grows {
             Grows::Down if vma.flags().contains(VmFlags::GROWSDOWN) => Ok(vma.start()),
@@ -166,8 +165,8 @@ impl<P: Platform> AddressSpace<P> {
             // Nothing grows upwards on this machine.
             Grows::Down | Grows::Up => Err(MprotectError::Invalid),
         };
-        let start = guard.first_part(range).ok_or(MprotectError::NotMapped).and_then(start);
-        Ok(start.and_then(|start| protecting.go(&guard, range.with_start(start))))
+        let start = guard.first_part(range).ok_or(MprotectError::NotMapped).and_then(start)?;
+        protecting.go(&guard, range.with_start(start))
     }
 }
 

@@ -50,8 +50,8 @@ impl<P: Platform> AddressSpace<P> {
         if range.is_empty() {
             return Ok(());
         }
-        let room = RangeWriterState::default();
-        let guard = self.write_range(&room, range, LimitDemand::CUTS)?;
+        let state = RangeWriterState::default();
+        let guard = self.write_range(&state, range, LimitDemand::CUTS)?;
         if !guard.for_each_vma_range(range, Holes::Stop, |_, _| Ok::<(), MsealError>(()))? {
             return Err(MsealError::NotMapped);
         }

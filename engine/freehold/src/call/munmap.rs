@@ -65,9 +65,9 @@ impl<P: Platform> AddressSpace<P> {
     /// The same where there may be others.
     #[inline(never)]
     fn unmap_beside(&self, range: &Decoded, atomic: bool) -> Result<(), MunmapError> {
-        let room = RangeWriterState::default();
+        let state = RangeWriterState::default();
         let guard = match self.range_writers_unmap() {
-            true => self.write_range(&room, range.range(), LimitDemand::CUTS)?,
+            true => self.write_range(&state, range.range(), LimitDemand::CUTS)?,
             false => self.write_exclusive_range(range.range())?,
         };
         if atomic {

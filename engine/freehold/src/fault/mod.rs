@@ -40,7 +40,11 @@ use crate::{
     file::Object,
     platform::Platform,
     space::{
-        AddressSpace, counters::FaultEnd, held_lock::HeldLock, range_writer::RangeWriterState,
+        AddressSpace,
+        change::anon::NotPrepared,
+        counters::FaultEnd,
+        held_lock::HeldLock,
+        range_writer::{RangeClaim, RangeWriterState},
         vma_lock::AddressState,
     },
     vma::{
@@ -184,10 +188,11 @@ impl<P: Platform> AddressSpace<P> {
     /// The second rung beside range writers: a claim of the VMA, which waits for the task that changes it,
     /// in place of the mmap lock. `None`: it takes that all the same.
     fn fault_under_claim(&self, page: u64, access: Access) -> Option<FaultOutcome<P>> {
-        let room = RangeWriterState::default();
-        let claimed = match self.claim_vma(&room, page) {
-            Ok(guard) => guard,
-            Err(Killed) => return Some(FaultOutcome::Failed(FaultError::Killed)),
+        let state = RangeWriterState::default();
+        let claimed = match self.claim_vma(&state, page) {
+            RangeClaim::Granted(guard, ()) => Some(guard),
+            RangeClaim::NeedsExclusive => None,
+            RangeClaim::Killed => return Some(FaultOutcome::Failed(FaultError::Killed)),
         };
         let Some((guard, vma)) = claimed.as_ref().and_then(|guard| Some((guard, guard.find(page)?))) else {
             drop(claimed);

@@ -5,8 +5,14 @@ use crate::{
     PAGE_SIZE,
     platform::Platform,
     space::{
-        AddressSpace, change::anon::NotPrepared, counters::LimitDemand, held_lock::HeldLock,
-        limits::Replaced, locking::WriteGuard, range_writer::RangeWriterState, vma_lock::AddressState,
+        AddressSpace,
+        change::anon::NotPrepared,
+        counters::LimitDemand,
+        held_lock::HeldLock,
+        limits::Replaced,
+        locking::WriteGuard,
+        range_writer::{RangeClaim, RangeWriterState},
+        vma_lock::AddressState,
     },
     vma::{Vma, flags::VmFlags},
     wait::Rounds,
@@ -86,13 +92,12 @@ impl<P: Platform> AddressSpace<P> {
             AddressState::Unclear => return None,
         };
         let needs = LimitDemand { pages: PageCount::of_bytes(start - addr), ..LimitDemand::default() };
-        let room = RangeWriterState::default();
-        let claim = |guard: &WriteGuard<'_, P>| guard.claim_below_stack(addr, start);
-        match self.try_claim(&room, || needs, claim) {
-            Ok(Ok(guard)) => Some(guard.grow_claimed(addr)),
-            // Somebody else may have grown it.
-            Ok(Err(_)) => (self.peek_tree(addr) == AddressState::Mapped).then_some(Ok(())),
-            Err(killed) => Some(Err(killed.into())),
+        let state = RangeWriterState::default();
+        match self.try_claim(&state, || needs, |guard| guard.claim_below_stack(addr, start)) {
+            RangeClaim::Granted(guard, ()) => Some(guard.grow_claimed(addr)),
+            // Another task may have grown it.
+            RangeClaim::NeedsExclusive => (self.peek_tree(addr) == AddressState::Mapped).then_some(Ok(())),
+            RangeClaim::Killed => Some(Err(FaultError::Killed)),
         }
     }
 

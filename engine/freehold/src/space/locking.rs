@@ -371,6 +371,13 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         self.right.replace(range, with);
     }
 
+    /// Removes everything in `range` from the tree, whose pages are unmapped. Uses up one reserved replace. Of
+    /// a range writer, page tables at the ends of `range` go when the change is published.
+    #[inline(always)]
+    pub(crate) fn remove(&self, range: UserRange) {
+        self.right.remove(range);
+    }
+
     /// Takes everything out of the tree; needs no memory.
     pub(crate) fn clear_tree(&self) {
         self.right.whole().borrow_mut().clear();

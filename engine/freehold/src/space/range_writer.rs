@@ -32,7 +32,10 @@ use freehold_pagetable::{Format, Level, VaRange};
 use freehold_range::{ClaimError, ClaimWriter, Entry, WriteSet};
 use freehold_sync::{
     Killed, MmapRangeWriteGuard, Rank,
-    atomic::Ordering::{Acquire, Release},
+    atomic::{
+        AtomicBool,
+        Ordering::{Acquire, Release},
+    },
     rank,
 };
 use freehold_vmspace::{PageCount, UserRange, VmGather};
@@ -41,47 +44,57 @@ use freehold_vmspace::{PageCount, UserRange, VmGather};
 /// bounded number of others, and then for its turn.
 const WAITS: usize = 4;
 
-/// Room for what a range writer has, if there comes to be one; the writer itself is moved about.
+/// The write set of a range writer: its draft of the tree, and what it does when it ends. It is apart from the
+/// writer, which is moved.
 #[derive(Default)]
 pub(crate) struct RangeWriterState {
-    write_set: WriteSet,
-    pub(super) reserved: LimitReservation,
-    /// Where VMAs went: page tables at its ends may have to go too.
-    emptied: Cell<Option<UserRange>>,
-    /// A VMA could not be [stored](WriteGuard::insert_unclaimed) without a claim.
-    pub(crate) needs_claim: Cell<bool>,
-    /// It is the one range writer that moves the [break](super::brk).
-    pub(crate) moves_heap: Cell<bool>,
-    /// Where a mapping moves to, if that is claimed.
-    target: Cell<Option<u64>>,
+    draft: Draft,
+    reserved: LimitReservation,
+    /// The range that the draft [removes](RangeWriter::remove), if it removes one.
+    removed: Cell<Option<UserRange>>,
 }
 
-impl RangeWriterState {
-    /// Whether a VMA could not be [stored](WriteGuard::insert_unclaimed) without a claim. Says so once.
-    pub(crate) fn needs_claim(&self) -> bool {
-        self.needs_claim.take()
-    }
-}
-
-/// What a range writer has of its address space. Dropping it publishes its write set.
+/// A range writer. Dropping it publishes its draft.
 pub(crate) struct RangeWriter<'s, P: Platform> {
     pub(crate) space: &'s AddressSpace<P>,
     pub(super) map: ClaimWriter<'s, P>,
-    pub(crate) room: &'s RangeWriterState,
+    state: &'s RangeWriterState,
+    /// The right to move the break, once it is taken.
+    heap: Option<HeapLock<'s>>,
     /// Dropped last: it leaves the gate.
     pub(super) gate: MmapRangeWriteGuard<'s, P>,
 }
 
-impl<P: Platform> RangeWriter<'_, P> {
-    /// Whether it has claimed nothing.
-    pub(crate) fn has_no_claim(&self) -> bool {
-        self.map.claimed_range() == (0, 0)
-    }
+/// The result of an attempt to become a range writer.
+pub(crate) enum RangeClaim<'s, P: Platform, T = ()> {
+    /// The right to change what was claimed, and what the claim decided.
+    Granted(WriteGuard<'s, P>, T),
+    /// The change takes the exclusive writer; also where the claim found no memory, for that writer has nodes
+    /// of the tree in reserve.
+    NeedsExclusive,
+    /// A fatal signal arrived first. Nothing is held.
+    Killed,
+}
 
-    /// What was in `span` goes.
-    pub(super) fn note_emptied(&self, span: UserRange) {
-        debug_assert!(self.room.emptied.get().is_none(), "a change of a part empties one range");
-        self.room.emptied.set(Some(span));
+/// The right to move the break, of which `heap_locked` says that it is taken.
+struct HeapLock<'s> {
+    heap_locked: &'s AtomicBool,
+}
+
+impl<'s> HeapLock<'s> {
+    /// Takes the right to move the break, unless another range writer has it.
+    fn try_lock(heap_locked: &'s AtomicBool) -> Option<Self> {
+        // Acquire: pairs with the drop. What the last owner did happens before what is done now.
+        let is_taken = heap_locked.swap(true, Acquire);
+        if is_taken { None } else { Some(HeapLock { heap_locked }) }
+    }
+}
+
+impl Drop for HeapLock<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // Release: pairs with `try_lock`.
+        self.heap_locked.store(false, Release);
     }
 }
 
@@ -95,36 +108,39 @@ impl<P: Platform> Drop for RangeWriter<'_, P> {
 impl<P: Platform> RangeWriter<'_, P> {
     // Not inlined, so that the end of a guard is short for the exclusive writer.
     #[inline(never)]
-    fn end(&self) {
-        match self.room.emptied.take() {
+    fn end(&mut self) {
+        match self.state.removed.take() {
             None => self.map.publish(None),
-            Some(span) => self.space.with_edge_tables_unlinked(span, |unlink| {
-                self.map.publish(Some((span.start(), unlink)));
+            Some(range) => self.space.with_edge_tables_unlinked(range, |unlink| {
+                self.map.publish(Some((range.start(), unlink)));
             }),
         }
-        self.unlock_heap();
-        self.space.counters.give_back(&self.room.reserved);
+        // The mappings agree with the break from here on.
+        self.heap = None;
+        self.space.counters.give_back(&self.state.reserved);
         self.space.notify_waiters(&self.map);
     }
-}
 
-impl<P: Platform> RangeWriter<'_, P> {
-    /// Becomes the one that moves the break, until it [ends](Self::unlock_heap), unless there is another.
-    pub(crate) fn lock_heap(&self) -> bool {
-        if !self.room.moves_heap.get() {
-            // Acquire: pairs with `unlock_heap`. What the last one did comes before what is done now.
-            self.room.moves_heap.set(!self.space.heap_locked.swap(true, Acquire));
-        }
-        self.room.moves_heap.get()
+    /// Whether it has claimed nothing.
+    pub(super) fn has_no_claim(&self) -> bool {
+        self.map.span() == (0, 0)
     }
 
-    /// Ends the right to move the break: the mappings agree with it.
-    #[inline]
-    fn unlock_heap(&self) {
-        if self.room.moves_heap.replace(false) {
-            // Release: pairs with `lock_heap`.
-            self.space.heap_locked.store(false, Release);
+    /// Removes everything in `range` from the draft. When the draft is published, page tables at the ends of
+    /// `range` are unlinked if nothing else needs them.
+    pub(super) fn remove(&self, range: UserRange) {
+        let before = self.state.removed.replace(Some(range));
+        debug_assert!(before.is_none(), "a range writer removes one range");
+        self.map.replace(range.start(), range.end(), &[]);
+    }
+
+    /// Takes the right to move the break until this writer ends. Returns false if another range writer has
+    /// it.
+    pub(crate) fn lock_heap(&mut self) -> bool {
+        if self.heap.is_none() {
+            self.heap = HeapLock::try_lock(&self.space.heap_locked);
         }
+        self.heap.is_some()
     }
 }
 
@@ -138,60 +154,61 @@ impl<P: Platform> AddressSpace<P> {
     #[inline(always)]
     pub(crate) fn write_range<'s>(
         &'s self,
-        room: &'s RangeWriterState,
+        state: &'s RangeWriterState,
         range: UserRange,
         needs: LimitDemand,
     ) -> Result<WriteGuard<'s, P>, Killed> {
         if let Some(guard) = self.try_write_exclusive(range) {
             return Ok(guard);
         }
-        self.claim_or_exclusive(room, range, needs)
+        self.claim_or_exclusive(state, range, needs)
     }
 
-    /// As [`write_range`](Self::write_range), for a change that is called with the right. Where it is the
-    /// exclusive writer, it needs no room.
+    /// As [`write_range`](Self::write_range), for a change that is called with the right. The exclusive writer
+    /// needs no state.
     #[inline(always)]
-    pub(crate) fn with_write_range<R>(
+    pub(crate) fn with_write_range<E: From<Killed>>(
         &self,
         range: UserRange,
         needs: impl FnOnce() -> LimitDemand,
-        change: impl FnOnce(&WriteGuard<'_, P>) -> R,
-    ) -> Result<R, Killed> {
+        change: impl FnOnce(&WriteGuard<'_, P>) -> Result<(), E>,
+    ) -> Result<(), E> {
         // As `try_write_exclusive`, but the guard stays where it is made.
         if self.locking.write != Write::RangesOnly
             && let Some(lock) = self.mmap_lock.try_write_exclusive()
         {
             let guard = self.writer(lock);
             if range.is_empty() || guard.clear_for_write(range) {
-                return Ok(change(&guard));
+                return change(&guard);
             }
         }
         self.with_range_claim(range, needs, change)
     }
 
     #[inline(never)]
-    fn with_range_claim<R>(
+    fn with_range_claim<E: From<Killed>>(
         &self,
         range: UserRange,
         needs: impl FnOnce() -> LimitDemand,
-        change: impl FnOnce(&WriteGuard<'_, P>) -> R,
-    ) -> Result<R, Killed> {
-        let room = RangeWriterState::default();
-        let guard = self.claim_or_exclusive(&room, range, needs())?;
-        Ok(change(&guard))
+        change: impl FnOnce(&WriteGuard<'_, P>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let state = RangeWriterState::default();
+        let guard = self.claim_or_exclusive(&state, range, needs())?;
+        change(&guard)
     }
 
     #[inline(never)]
     fn claim_or_exclusive<'s>(
         &'s self,
-        room: &'s RangeWriterState,
+        state: &'s RangeWriterState,
         range: UserRange,
         needs: LimitDemand,
     ) -> Result<WriteGuard<'s, P>, Killed> {
         if !range.is_empty() && self.prefers_ranges() {
-            let claim = |guard: &WriteGuard<'s, P>| guard.claim_range(range);
-            if let Ok(guard) = self.try_claim(room, || needs, claim)? {
-                return Ok(guard);
+            match self.try_claim(state, || needs, |guard| guard.claim_range(range)) {
+                RangeClaim::Granted(guard, ()) => return Ok(guard),
+                RangeClaim::NeedsExclusive => {}
+                RangeClaim::Killed => return Err(Killed),
             }
         }
         let guard = self.write_exclusive_range(range)?;
@@ -199,61 +216,59 @@ impl<P: Platform> AddressSpace<P> {
         Ok(guard)
     }
 
-    /// The right to change what `claim` claims; or to change all, at a moment when nothing concerned is
-    /// `closing`.
+    /// Takes the right to change what `claim` claims; or everything, at a moment at which `ready` returns a
+    /// value: it returns none while something that the change needs is closing. Returns what `claim` or
+    /// `ready` returned, too.
     ///
     /// # Errors
     ///
     /// A fatal signal arrived first; nothing is held.
-    pub(crate) fn claim_or_exclusive_when<'s>(
+    pub(crate) fn claim_or_exclusive_when<'s, T>(
         &'s self,
-        room: &'s RangeWriterState,
+        state: &'s RangeWriterState,
         needs: impl Fn() -> LimitDemand,
-        claim: impl Fn(&WriteGuard<'s, P>) -> Result<(), ClaimError>,
-        closing: impl Fn(&WriteGuard<'s, P>) -> bool,
-    ) -> Result<WriteGuard<'s, P>, Killed> {
-        if let Some(guard) = self.try_write_exclusive(UserRange::EMPTY).filter(|guard| !closing(guard)) {
-            return Ok(guard);
-        }
-        if self.prefers_ranges()
-            && let Ok(guard) = self.try_claim(room, needs, claim)?
+        claim: impl Fn(&mut WriteGuard<'s, P>) -> Result<T, ClaimError>,
+        ready: impl Fn(&WriteGuard<'s, P>) -> Option<T>,
+    ) -> Result<(WriteGuard<'s, P>, T), Killed> {
+        if let Some(guard) = self.try_write_exclusive(UserRange::EMPTY)
+            && let Some(decided) = ready(&guard)
         {
-            return Ok(guard);
+            return Ok((guard, decided));
         }
-        self.write_exclusive_when(closing)
+        if self.prefers_ranges() {
+            match self.try_claim(state, needs, claim) {
+                RangeClaim::Granted(guard, decided) => return Ok((guard, decided)),
+                RangeClaim::NeedsExclusive => {}
+                RangeClaim::Killed => return Err(Killed),
+            }
+        }
+        self.write_exclusive_when(ready)
     }
 
-    /// Becomes the exclusive writer at a moment when nothing concerned is `closing`.
+    /// Becomes the exclusive writer at a moment at which `ready` returns a value, as
+    /// [`claim_or_exclusive_when`](Self::claim_or_exclusive_when).
     ///
     /// # Errors
     ///
     /// A fatal signal arrived first; nothing is held.
-    pub(crate) fn write_exclusive_when<'s>(
+    pub(crate) fn write_exclusive_when<'s, T>(
         &'s self,
-        closing: impl Fn(&WriteGuard<'s, P>) -> bool,
-    ) -> Result<WriteGuard<'s, P>, Killed> {
+        ready: impl Fn(&WriteGuard<'s, P>) -> Option<T>,
+    ) -> Result<(WriteGuard<'s, P>, T), Killed> {
         loop {
             let guard = self.write_killable()?;
-            if !closing(&guard) {
+            if let Some(decided) = ready(&guard) {
                 self.count_exclusive();
-                return Ok(guard);
+                return Ok((guard, decided));
             }
             self.closings.wait_after(guard)?;
         }
     }
 
-    /// Claims the VMA at `addr`, with what touches it, for a look that changes no bounds. `None`: nothing is
-    /// mapped there, or it takes the mmap lock.
-    ///
-    /// # Errors
-    ///
-    /// A fatal signal arrived first; nothing is held.
-    pub(crate) fn claim_vma<'s>(
-        &'s self,
-        room: &'s RangeWriterState,
-        addr: u64,
-    ) -> Result<Option<WriteGuard<'s, P>>, Killed> {
-        let claim = |guard: &WriteGuard<'s, P>| {
+    /// Claims the VMA at `addr`, with what touches it, for a look that changes no bounds. It is not granted
+    /// where nothing is mapped.
+    pub(crate) fn claim_vma<'s>(&'s self, state: &'s RangeWriterState, addr: u64) -> RangeClaim<'s, P> {
+        let claim = |guard: &mut WriteGuard<'s, P>| {
             // What is closing, or only reserved, is not waited for.
             let (start, end) = self.mapped_at(addr).ok_or(ClaimError::NeedsExclusive)?;
             let map = guard.claims();
@@ -264,7 +279,7 @@ impl<P: Platform> AddressSpace<P> {
             // It has changed: its neighbours may be others.
             Err(guard.release_claims(ClaimError::NotAHole))
         };
-        Ok(self.try_claim(room, LimitDemand::default, claim)?.ok())
+        self.try_claim(state, LimitDemand::default, claim)
     }
 
     /// Whether changes of disjoint ranges may run side by side.
@@ -293,61 +308,62 @@ impl<P: Platform> AddressSpace<P> {
         free.then_some(guard)
     }
 
-    /// Becomes a writer of what `claim` claims. The inner error: it takes the exclusive writer.
-    ///
-    /// # Errors
-    ///
-    /// A fatal signal arrived first; nothing is held.
-    pub(crate) fn try_claim<'s>(
+    /// Becomes a range writer that has claimed what `claim` claims.
+    pub(crate) fn try_claim<'s, T>(
         &'s self,
-        room: &'s RangeWriterState,
+        state: &'s RangeWriterState,
         needs: impl Fn() -> LimitDemand,
-        claim: impl Fn(&WriteGuard<'s, P>) -> Result<(), ClaimError>,
-    ) -> Result<Result<WriteGuard<'s, P>, ClaimError>, Killed> {
+        claim: impl Fn(&mut WriteGuard<'s, P>) -> Result<T, ClaimError>,
+    ) -> RangeClaim<'s, P, T> {
         for _ in 0..WAITS {
-            let Some(guard) = self.enter_range_writer(room, &needs)? else {
-                return Ok(Err(ClaimError::NeedsExclusive));
+            let mut guard = match self.enter_range_writer(state, &needs) {
+                RangeClaim::Granted(guard, ()) => guard,
+                RangeClaim::NeedsExclusive => return RangeClaim::NeedsExclusive,
+                RangeClaim::Killed => return RangeClaim::Killed,
             };
-            match claim(&guard) {
-                Ok(()) => return Ok(Ok(guard)),
-                Err(other @ (ClaimError::NeedsExclusive | ClaimError::NoMemory)) => return Ok(Err(other)),
+            match claim(&mut guard) {
+                Ok(decided) => return RangeClaim::Granted(guard, decided),
+                Err(ClaimError::NeedsExclusive | ClaimError::NoMemory) => return RangeClaim::NeedsExclusive,
                 Err(ClaimError::Contended | ClaimError::NotAHole) if self.record_contention() => {
-                    return Ok(Err(ClaimError::NeedsExclusive));
+                    return RangeClaim::NeedsExclusive;
                 }
-                // Somebody was faster: another hole will do, and soon.
+                // Another task was faster: another hole will do, and soon.
                 Err(ClaimError::NotAHole) => continue,
                 Err(ClaimError::Contended) => {}
             }
             // Asked again, with the number known that changes when what is in the way ends.
             let seen = self.closings.ended();
-            match claim(&guard) {
-                Ok(()) => return Ok(Ok(guard)),
+            match claim(&mut guard) {
+                Ok(decided) => return RangeClaim::Granted(guard, decided),
                 Err(ClaimError::Contended) => drop(guard),
                 Err(ClaimError::NotAHole) => continue,
-                Err(other) => return Ok(Err(other)),
+                Err(ClaimError::NeedsExclusive | ClaimError::NoMemory) => return RangeClaim::NeedsExclusive,
             }
             // With nothing held, so claims are in no order of locks.
             rank::will_wait::<P>(Rank::Mmap);
-            P::wait_killable(self.closings.ended_word(), seen)?;
+            if P::wait_killable(self.closings.ended_word(), seen).is_err() {
+                return RangeClaim::Killed;
+            }
         }
-        Ok(Err(ClaimError::NeedsExclusive))
+        RangeClaim::NeedsExclusive
     }
 
-    /// Becomes a range writer that has claimed nothing yet. `None`: a limit may be in the way.
+    /// Becomes a range writer that has claimed nothing yet. It takes the exclusive writer if a limit may be in
+    /// the way.
     #[inline(always)]
     pub(crate) fn enter_range_writer<'s>(
         &'s self,
-        room: &'s RangeWriterState,
+        state: &'s RangeWriterState,
         needs: impl Fn() -> LimitDemand,
-    ) -> Result<Option<WriteGuard<'s, P>>, Killed> {
-        let gate = self.mmap_lock.enter_range_writer_killable()?;
-        if self.counters.reserve(&room.reserved, &needs(), |size| self.limit_of(size)).is_err() {
-            return Ok(None);
+    ) -> RangeClaim<'s, P> {
+        let Ok(gate) = self.mmap_lock.write_range_killable() else { return RangeClaim::Killed };
+        if self.counters.reserve(&state.reserved, &needs(), |size| self.limit_of(size)).is_err() {
+            return RangeClaim::NeedsExclusive;
         }
-        // SAFETY: within the gate there are claim writers only.
-        let map = unsafe { self.tree.claim_writer(&room.write_set) };
-        let right = WriteRight::Range(RangeWriter { space: self, map, room, gate });
-        Ok(Some(WriteGuard { space: self, locked: LockedVmas::none(), right }))
+        // SAFETY: within the gate there are shared writers only.
+        let map = unsafe { self.tree.shared_writer(&state.draft) };
+        let right = WriteRight::Range(RangeWriter { space: self, map, state, heap: None, gate });
+        RangeClaim::Granted(WriteGuard { space: self, locked: LockedVmas::none(), right }, ())
     }
 
     /// Somebody may wait for a claim that has ended.
@@ -498,15 +514,25 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     pub(crate) fn range_writer(&self) -> Option<&RangeWriter<'s, P>> {
         match &self.right {
             WriteRight::Exclusive { .. } => None,
-            WriteRight::Range(part) => Some(part),
+            WriteRight::Range(writer) => Some(writer),
+        }
+    }
+
+    /// The same, to change what it has.
+    pub(crate) fn range_writer_mut(&mut self) -> Option<&mut RangeWriter<'s, P>> {
+        match &mut self.right {
+            WriteRight::Exclusive { .. } => None,
+            WriteRight::Range(writer) => Some(writer),
         }
     }
 
     /// Locks a VMA that a range writer has claimed, and not locked, for reading, so that the claim may
     /// end. Fails only when the VMA has as many readers as can be counted.
     pub(crate) fn read_lock_claimed(&self, vma: &Vma<P>) -> Result<VmaRead<'s, P>, NeedMmapLock> {
-        let WriteRight::Range(part) = &self.right else { unreachable!("an exclusive writer claims nothing") };
-        let place = vma.lock().read_claimed::<P>(&part.gate).map_err(|_| NeedMmapLock::Busy)?;
+        let WriteRight::Range(writer) = &self.right else {
+            unreachable!("an exclusive writer claims nothing")
+        };
+        let place = vma.lock().read_claimed::<P>(&writer.gate).map_err(|_| NeedMmapLock::Busy)?;
         // SAFETY: locked just now.
         Ok(unsafe { VmaRead::locked(vma, place) })
     }
@@ -516,24 +542,14 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     pub(crate) fn claims(&self) -> &ClaimWriter<'s, P> {
         match &self.right {
             WriteRight::Exclusive { .. } => unreachable!("an exclusive writer claims nothing"),
-            WriteRight::Range(part) => &part.map,
+            WriteRight::Range(writer) => &writer.map,
         }
     }
 
     /// What a range writer may add to sizes that have limits.
     #[inline(always)]
     pub(super) fn reserved(&self) -> Option<&'s LimitReservation> {
-        self.range_writer().map(|part| &part.room.reserved)
-    }
-
-    /// A mapping moves to a hole at `start`, which is claimed beside it.
-    pub(crate) fn note_target(&self, start: u64) {
-        self.range_writer().into_iter().for_each(|part| part.room.target.set(Some(start)));
-    }
-
-    /// Where a mapping moves to, if that is claimed.
-    pub(crate) fn noted_target(&self) -> Option<u64> {
-        self.range_writer()?.room.target.get()
+        self.range_writer().map(|writer| &writer.state.reserved)
     }
 
     /// Stores a VMA of anonymous memory into the hole that it lies in, by a step of its own, if nothing that

@@ -21,7 +21,7 @@ impl<P: Platform> MmapWriteProof<P> for WriteRight<'_, P> {
     fn lock(&self) -> &MmapLock<P> {
         match self {
             WriteRight::Exclusive { lock, .. } => lock.lock(),
-            WriteRight::Range(part) => part.gate.lock(),
+            WriteRight::Range(writer) => writer.gate.lock(),
         }
     }
 }
@@ -43,7 +43,7 @@ impl<'s, P: Platform> WriteRight<'s, P> {
         match self {
             // SAFETY: the writer searches for the entry, which it copies.
             WriteRight::Exclusive { tree, .. } => unsafe { look(tree).find(addr) },
-            WriteRight::Range(part) => part.map.find(addr),
+            WriteRight::Range(writer) => writer.map.find(addr),
         }
     }
 
@@ -52,7 +52,7 @@ impl<'s, P: Platform> WriteRight<'s, P> {
         match self {
             // SAFETY: the writer searches for the entry, which it copies.
             WriteRight::Exclusive { tree, .. } => unsafe { look(tree).next(addr) },
-            WriteRight::Range(part) => part.map.next(addr),
+            WriteRight::Range(writer) => writer.map.next(addr),
         }
     }
 
@@ -61,7 +61,7 @@ impl<'s, P: Platform> WriteRight<'s, P> {
         match self {
             // SAFETY: the writer searches for the entry, which it copies.
             WriteRight::Exclusive { tree, .. } => unsafe { look(tree).prev(addr) },
-            WriteRight::Range(part) => part.map.prev(addr),
+            WriteRight::Range(writer) => writer.map.prev(addr),
         }
     }
 
@@ -70,7 +70,7 @@ impl<'s, P: Platform> WriteRight<'s, P> {
         match self {
             // SAFETY: the writer searches for the entry, which it copies.
             WriteRight::Exclusive { tree, .. } => unsafe { look(tree).around(range.start(), range.end()) },
-            WriteRight::Range(part) => part.map.around(range.start(), range.end()),
+            WriteRight::Range(writer) => writer.map.around(range.start(), range.end()),
         }
     }
 
@@ -79,7 +79,7 @@ impl<'s, P: Platform> WriteRight<'s, P> {
     pub(crate) fn next_in_map(&self, _: &P::RcuGuard, addr: u64) -> Option<Entry> {
         match self {
             WriteRight::Exclusive { tree, .. } => tree.borrow().next(addr),
-            WriteRight::Range(part) => part.map.next_in_map(addr),
+            WriteRight::Range(writer) => writer.map.next_in_map(addr),
         }
     }
 
@@ -87,7 +87,7 @@ impl<'s, P: Platform> WriteRight<'s, P> {
     pub(super) fn gap(&self, request: &GapRequest, below: impl Fn(&Entry) -> u64) -> Option<u64> {
         match self {
             WriteRight::Exclusive { tree, .. } => tree.borrow().gap(request, below),
-            WriteRight::Range(part) => part.map.gap(request, below),
+            WriteRight::Range(writer) => writer.map.gap(request, below),
         }
     }
 
@@ -106,7 +106,17 @@ impl<'s, P: Platform> WriteRight<'s, P> {
     pub(super) fn replace(&self, range: UserRange, with: &[Entry]) {
         match self {
             WriteRight::Exclusive { tree, .. } => tree.borrow_mut().replace(range.start(), range.end(), with),
-            WriteRight::Range(part) => part.map.replace(range.start(), range.end(), with),
+            WriteRight::Range(writer) => writer.map.replace(range.start(), range.end(), with),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn remove(&self, range: UserRange) {
+        match self {
+            WriteRight::Exclusive { tree, .. } => {
+                tree.borrow_mut().replace(range.start(), range.end(), &[]);
+            }
+            WriteRight::Range(writer) => writer.remove(range),
         }
     }
 

@@ -143,8 +143,8 @@ impl<P: Platform> Userfaultfd<P> {
         }
         let range = decode::<P>(start, len).ok_or(UffdRegisterError::Invalid)?;
         let space = self.context.space.upgrade().ok_or(UffdRegisterError::SpaceGone)?;
-        let room = RangeWriterState::default();
-        let guard = space.write_range(&room, range, LimitDemand::CUTS)?;
+        let state = RangeWriterState::default();
+        let guard = space.write_range(&state, range, LimitDemand::CUTS)?;
         if self.context.queue.is_closed() {
             return Err(UffdRegisterError::Closed);
         }
@@ -189,8 +189,8 @@ impl<P: Platform> Userfaultfd<P> {
     pub fn unregister(&self, start: u64, len: u64) -> Result<(), UffdRegisterError> {
         let range = decode::<P>(start, len).ok_or(UffdRegisterError::Invalid)?;
         let space = self.context.space.upgrade().ok_or(UffdRegisterError::SpaceGone)?;
-        let room = RangeWriterState::default();
-        let guard = space.write_range(&room, range, LimitDemand::CUTS)?;
+        let state = RangeWriterState::default();
+        let guard = space.write_range(&state, range, LimitDemand::CUTS)?;
         if !starts_at_border(guard.vmas(range), range) {
             return Err(UffdRegisterError::Invalid);
         }

@@ -21,8 +21,8 @@ use freehold_vmspace::UserRange;
 
 impl<P: Platform> AddressSpace<P> {
     pub(super) fn advise_flags(&self, range: UserRange, advice: Advice) -> Result<(), MadviseError> {
-        let room = RangeWriterState::default();
-        let guard = self.write_range(&room, range, LimitDemand::CUTS)?;
+        let state = RangeWriterState::default();
+        let guard = self.write_range(&state, range, LimitDemand::CUTS)?;
         whole(guard.for_each_vma_range(range, Holes::Skip, |vma, part| {
             check_seal(vma, advice)?;
             let flags = advised(vma, advice)?;

@@ -6,33 +6,30 @@ use crate::space::{
     counters::LimitDemand,
     locking::WriteGuard,
     map_flags::{MapFlags, PRIVATE, TYPE},
-    range_writer::RangeWriterState,
+    range_writer::{RangeClaim, RangeWriterState},
 };
-use crate::{error::MmapError, file::Object, platform::Platform, vma::flags::VmFlags};
-use core::cell::Cell;
+use crate::{file::Object, platform::Platform, vma::flags::VmFlags};
 use freehold_range::ClaimError;
-use freehold_sync::atomic::Ordering::Relaxed;
+use freehold_sync::{Killed, atomic::Ordering::Relaxed};
 use freehold_vmspace::{PageCount, UserRange};
 
-/// The right to map, and where it goes if that was decided.
-type Placed<'s, P> = (WriteGuard<'s, P>, Option<u64>);
-
 impl<P: Platform> AddressSpace<P> {
-    /// The right to map what is asked for, where there may be others, and where it goes if that was decided.
-    /// `alone`: without a claim, for private anonymous memory that joins nothing. That is the commonest
-    /// mapping, and takes one change of the tree.
+    /// Takes the right to map what is asked for. Returns the address, too, if it was claimed. `ranges`: as a
+    /// range writer, if possible.
     #[inline(always)]
     pub(super) fn lock_for_mmap<'s>(
         &'s self,
-        room: &'s RangeWriterState,
+        state: &'s RangeWriterState,
         request: &Request<P>,
         fixed: Option<UserRange>,
-        alone: bool,
-    ) -> Result<Placed<'s, P>, MmapError> {
-        if self.prefers_ranges()
-            && let Some(claimed) = self.claim_for_mmap(room, request, fixed, alone)?
-        {
-            return Ok(claimed);
+        ranges: bool,
+    ) -> Result<(WriteGuard<'s, P>, Option<u64>), Killed> {
+        if ranges {
+            match self.claim_for_mmap(state, request, fixed) {
+                RangeClaim::Granted(guard, start) => return Ok((guard, Some(start))),
+                RangeClaim::NeedsExclusive => {}
+                RangeClaim::Killed => return Err(Killed),
+            }
         }
         let guard = match fixed {
             Some(range) => self.write_exclusive_range(range)?,
@@ -42,40 +39,34 @@ impl<P: Platform> AddressSpace<P> {
         Ok((guard, None))
     }
 
-    /// The same as a range writer. `None`: it takes the whole.
+    /// Becomes a range writer that has claimed where the mapping goes, and returns that address.
     #[inline(always)]
     fn claim_for_mmap<'s>(
         &'s self,
-        room: &'s RangeWriterState,
+        state: &'s RangeWriterState,
         request: &Request<P>,
         fixed: Option<UserRange>,
-        alone: bool,
-    ) -> Result<Option<Placed<'s, P>>, MmapError> {
+    ) -> RangeClaim<'s, P, u64> {
         if request.object.file().is_some_and(|file| file.driver().is_some()) {
-            return Ok(None);
+            return RangeClaim::NeedsExclusive;
         }
         let needs = || self.needs_of(request);
-        if alone {
-            let Some(guard) = self.enter_range_writer(room, needs)? else { return Ok(None) };
-            // What is wrong with it is found out with the whole space standing still.
-            let placed = guard.place(request).ok();
-            return Ok(placed.map(|start| (guard, Some(start))));
-        }
-        let place = Cell::new(fixed.map(UserRange::start));
-        let claimed = match fixed {
-            Some(range) => self.try_claim(room, needs, |guard| guard.claim_replaced(range))?,
-            None if request.flags.contains(MapFlags::FIXED) => return Ok(None),
-            None => self.try_claim(room, needs, |guard| {
+        match fixed {
+            Some(range) => self.try_claim(state, needs, |guard| {
+                guard.claim_replaced(range)?;
+                Ok(range.start())
+            }),
+            None if request.flags.contains(MapFlags::FIXED) => RangeClaim::NeedsExclusive,
+            None => self.try_claim(state, needs, |guard| {
                 let start = guard.place(request).map_err(|_| ClaimError::NeedsExclusive)?;
-                place.set(Some(start));
-                guard.claim_placement(UserRange::at(start, request.len))
-            })?,
-        };
-        Ok(claimed.ok().map(|guard| (guard, place.get())))
+                guard.claim_placement(UserRange::at(start, request.len))?;
+                Ok(start)
+            }),
+        }
     }
 
     /// What a mapping may add to sizes that have limits.
-    fn needs_of(&self, request: &Request<P>) -> LimitDemand {
+    pub(super) fn needs_of(&self, request: &Request<P>) -> LimitDemand {
         let pages = PageCount::of_bytes(request.len);
         let flags = request.vm_flags | VmFlags::from_bits_retain(self.default_flags.load(Relaxed));
         let locked = flags.contains(VmFlags::LOCKED) || request.object.is_secret();

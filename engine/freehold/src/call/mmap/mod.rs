@@ -6,13 +6,14 @@ mod place;
 mod secret;
 mod store;
 
+use self::store::Stored;
 use crate::call::ksm::marked;
 use crate::space::{
     AddressSpace,
     change::deferred_retire::DeferredRetire,
     locking::WriteGuard,
     map_flags::{DROPPABLE, DROPPED, MapFlags, PRIVATE, Prot, SHARED, SHARED_VALIDATE, TYPE, vm_flags},
-    range_writer::RangeWriterState,
+    range_writer::{RangeClaim, RangeWriterState},
 };
 use crate::{
     PAGE_SHIFT, PAGE_SIZE,
@@ -52,6 +53,16 @@ pub(super) struct Request<P: Platform> {
     pub(super) pgoff: PageIndex,
     /// Keeps the file from being sealed.
     writing: Option<Writing<P>>,
+}
+
+/// The result of an attempt to map without a claim.
+enum Unclaimed {
+    /// It is mapped at this address.
+    Mapped(u64),
+    /// It takes a claim.
+    NeedsClaim,
+    /// It takes the exclusive writer.
+    NeedsExclusive,
 }
 
 impl<P: Platform> AddressSpace<P> {
@@ -117,27 +128,57 @@ impl<P: Platform> AddressSpace<P> {
         let fixed = request.fixed_range();
         match self.try_write_exclusive(fixed.unwrap_or(UserRange::EMPTY)) {
             Some(guard) => guard.map_and_populate_inline(request, None, reserving),
-            None => self.map_beside(request, fixed, reserving),
+            None => self.map_concurrently(request, fixed, reserving),
         }
     }
 
-    /// The same where there may be others.
+    /// The same where there may be other writers. Private anonymous memory is mapped without a claim if it
+    /// joins nothing: that is the commonest mapping, and takes one change of the tree.
     #[inline(never)]
-    fn map_beside(
+    fn map_concurrently(
         &self,
         request: &mut Request<P>,
         fixed: Option<UserRange>,
-        mut reserving: Option<Reserving<'_, P>>,
+        reserving: Option<Reserving<'_, P>>,
     ) -> Result<u64, MmapError> {
-        let room = RangeWriterState::default();
-        let (mut alone, asked) = (request.is_plain(), request.vm_flags);
-        loop {
-            let (guard, placed) = self.lock_for_mmap(&room, request, fixed, alone)?;
-            match guard.map_and_populate(request, placed, reserving.take()) {
-                Err(_) if room.needs_claim() => (alone, request.vm_flags) = (false, asked),
-                mapped => return mapped,
+        let state = RangeWriterState::default();
+        let mut ranges = self.prefers_ranges();
+        if ranges && request.is_plain() {
+            let asked = request.vm_flags;
+            match self.map_unclaimed(&state, request)? {
+                Unclaimed::Mapped(start) => return Ok(start),
+                Unclaimed::NeedsClaim => ranges = self.prefers_ranges(),
+                Unclaimed::NeedsExclusive => ranges = false,
             }
+            request.vm_flags = asked;
         }
+        let (guard, placed) = self.lock_for_mmap(&state, request, fixed, ranges)?;
+        guard.map_and_populate(request, placed, reserving)
+    }
+
+    /// Maps private anonymous memory as a range writer without a claim.
+    fn map_unclaimed(
+        &self,
+        state: &RangeWriterState,
+        request: &mut Request<P>,
+    ) -> Result<Unclaimed, MmapError> {
+        let guard = match self.enter_range_writer(state, || self.needs_of(request)) {
+            RangeClaim::Granted(guard, ()) => guard,
+            RangeClaim::NeedsExclusive => return Ok(Unclaimed::NeedsExclusive),
+            RangeClaim::Killed => return Err(MmapError::Killed),
+        };
+        // The exclusive writer finds out what is wrong with it.
+        let Ok(start) = guard.place(request) else { return Ok(Unclaimed::NeedsExclusive) };
+        let range = guard.resolve(request, Some(start))?;
+        let Stored::Done { populate } = guard.store_unclaimed(request, range)? else {
+            return Ok(Unclaimed::NeedsClaim);
+        };
+        drop(guard);
+        if populate {
+            // Errors are not reported, as in `map_and_populate`.
+            let _ = self.populate(range);
+        }
+        Ok(Unclaimed::Mapped(start))
     }
 
     /// Step 1: what can be said without looking at the address space.
@@ -321,6 +362,19 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         reserving: Option<&Reserving<'_, P>>,
         replaced: &mut DeferredRetire<'s, P>,
     ) -> Result<(UserRange, bool), MmapError> {
+        let range = self.resolve(request, placed)?;
+        let file = request.object.file().filter(|file| file.driver().is_some()).cloned();
+        let populate = match file {
+            None => self.store_mapping(request, range, reserving, replaced)?,
+            Some(file) => self.store_driven(&file, request, range, replaced)?,
+        };
+        Ok((range, populate))
+    }
+
+    /// The checks of step 2, and what follows for the flags and the object. Returns the range. `placed`: where
+    /// it starts, if that was decided.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn resolve(&self, request: &mut Request<P>, placed: Option<u64>) -> Result<UserRange, MmapError> {
         let space = self.space;
         if !self.may_have_vmas(0) {
             return Err(MmapError::TooManyVmas);
@@ -343,12 +397,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         if space.denies_exec(request.vm_flags, request.vm_flags) {
             return Err(MmapError::AccessDenied);
         }
-        let file = request.object.file().filter(|file| file.driver().is_some()).cloned();
-        let populate = match file {
-            None => self.store_mapping(request, range, reserving, replaced)?,
-            Some(file) => self.store_driven(&file, request, range, replaced)?,
-        };
-        Ok((range, populate))
+        Ok(range)
     }
 
     /// Rights and limits of locked memory.

@@ -23,6 +23,17 @@ use crate::{
 };
 use freehold_vmspace::{PageCount, UserRange};
 
+/// The result of an attempt to store a mapping without a claim.
+pub(super) enum Stored {
+    /// It is stored.
+    Done {
+        /// Whether its pages are to be brought in.
+        populate: bool,
+    },
+    /// It joins a VMA, or its addresses are not free any more.
+    NeedsClaim,
+}
+
 impl<'s, P: Platform> WriteGuard<'s, P> {
     /// Gathers what is in the way, if anything can be, and checks the limits. What was gathered may go from
     /// now on.
@@ -64,19 +75,6 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         }
         let charge = self.check_limits(request, Replaced::default())?;
         let attrs = request.attrs();
-        if let Some(part) = self.range_writer().filter(|part| part.has_no_claim()) {
-            let vma = self.alloc(range, &attrs)?;
-            let joins = |side: &Vma<P>| match side.start() < range.start() {
-                true => can_append(side, &attrs),
-                false => can_prepend(&attrs, range.end() - range.start(), side),
-            };
-            if self.insert_unclaimed(vma, joins).is_none() {
-                part.room.needs_claim.set(true);
-                return Err(MmapError::OutOfMemory);
-            }
-            self.space.counters.count_vmas(self, 1);
-            return Ok(self.count_stored(request, charge, None));
-        }
         let new = self.prepare_new(range, &attrs)?;
         let vma = self.insert(range, new, &attrs);
         Ok(self.count_stored(request, charge, Some(vma)))
@@ -117,6 +115,26 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             reserved.hand_over();
         }
         Ok(self.count_stored(request, charge, Some(vma)))
+    }
+
+    /// Stores private anonymous memory as a range writer that has claimed nothing, if it joins nothing.
+    pub(super) fn store_unclaimed(
+        &self,
+        request: &Request<P>,
+        range: UserRange,
+    ) -> Result<Stored, MmapError> {
+        let charge = self.check_limits(request, Replaced::default())?;
+        let attrs = request.attrs();
+        let vma = self.alloc(range, &attrs)?;
+        let joins = |side: &Vma<P>| match side.start() < range.start() {
+            true => can_append(side, &attrs),
+            false => can_prepend(&attrs, range.end() - range.start(), side),
+        };
+        if self.insert_unclaimed(vma, joins).is_none() {
+            return Ok(Stored::NeedsClaim);
+        }
+        self.space.counters.count_vmas(self, 1);
+        Ok(Stored::Done { populate: self.count_stored(request, charge, None) })
     }
 
     /// Puts what was prepared in the place of what was gathered, in one step for lookups.

@@ -20,22 +20,31 @@ use freehold_sync::Killed;
 use freehold_vmspace::{PageCount, UserRange};
 
 impl<P: Platform> AddressSpace<P> {
-    /// The right to do what is asked for. As the exclusive writer, at a moment when none of the addresses
-    /// concerned is still closing.
+    /// Takes the right to do what is asked for. As the exclusive writer, at a moment when none of the
+    /// addresses concerned is still closing.
     pub(super) fn lock_for_mremap<'s>(
         &'s self,
-        room: &'s RangeWriterState,
+        state: &'s RangeWriterState,
         request: &Remap,
-    ) -> Result<WriteGuard<'s, P>, Killed> {
-        let claim = |guard: &WriteGuard<'s, P>| guard.claim_for_mremap(request);
-        let closing = |guard: &WriteGuard<'s, P>| {
-            !request.ranges().into_iter().all(|range| guard.clear_for_write(range))
+    ) -> Result<(WriteGuard<'s, P>, Destination), Killed> {
+        let claim = |guard: &mut WriteGuard<'s, P>| guard.claim_for_mremap(request);
+        let ready = |guard: &WriteGuard<'s, P>| {
+            let clear = request.ranges().into_iter().all(|range| guard.clear_for_write(range));
+            clear.then_some(Destination::Open)
         };
         match request.has_target() {
-            false => self.claim_or_exclusive_when(room, || request.needs(), claim, closing),
-            true => self.write_exclusive_when(closing),
+            false => self.claim_or_exclusive_when(state, || request.needs(), claim, ready),
+            true => self.write_exclusive_when(ready),
         }
     }
+}
+
+/// Where a mapping that grows goes.
+pub(super) enum Destination {
+    /// It stays if it can grow in place, and goes where there is room otherwise.
+    Open,
+    /// It moves to this address: it cannot grow in place, and the hole there is claimed.
+    Claimed(u64),
 }
 
 impl Remap {
@@ -57,10 +66,13 @@ impl Remap {
 
 impl<P: Platform> WriteGuard<'_, P> {
     /// Claims the mapping, and what goes, or where it grows, or where it moves to.
-    fn claim_for_mremap(&self, request: &Remap) -> Result<(), ClaimError> {
+    fn claim_for_mremap(&self, request: &Remap) -> Result<Destination, ClaimError> {
+        let mut destination = Destination::Open;
         if request.grows() {
             match self.claim_extension(request) {
-                Err(ClaimError::NeedsExclusive) if request.may_move() => self.claim_move(request)?,
+                Err(ClaimError::NeedsExclusive) if request.may_move() => {
+                    destination = Destination::Claimed(self.claim_move(request)?);
+                }
                 claimed => claimed?,
             }
         } else if request.new_len == request.old_len {
@@ -76,7 +88,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
         // Of huge pages it may be more than that.
         match self.find(request.addr).is_some_and(|vma| vma.huge_page_size().is_none()) {
-            true => Ok(()),
+            true => Ok(destination),
             false => Err(self.release_claims(ClaimError::NeedsExclusive)),
         }
     }
@@ -94,9 +106,10 @@ impl<P: Platform> WriteGuard<'_, P> {
             None => Err(self.release_claims(ClaimError::NotAHole)),
         }
     }
-    /// Claims the mapping to be moved, and the hole where it goes.
+
+    /// Claims the mapping to be moved, and the hole where it goes. Returns where that starts.
     #[inline(never)]
-    fn claim_move(&self, request: &Remap) -> Result<(), ClaimError> {
+    fn claim_move(&self, request: &Remap) -> Result<u64, ClaimError> {
         let source = UserRange::clipped(request.addr, request.old_len);
         if source.is_empty() {
             return Err(ClaimError::NeedsExclusive);
@@ -107,7 +120,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         self.claim_target(request).map_err(|why| self.release_claims(why))
     }
 
-    fn claim_target(&self, request: &Remap) -> Result<(), ClaimError> {
+    fn claim_target(&self, request: &Remap) -> Result<u64, ClaimError> {
         let Some(vma) = self.find(request.addr).filter(|vma| moves_beside(vma, request)) else {
             return Err(ClaimError::NeedsExclusive);
         };
@@ -123,8 +136,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         if target.start() < extension.end() && extension.start() < target.end() {
             return Err(ClaimError::NotAHole);
         }
-        self.note_target(target.start());
-        self.reserve_locked(vma.flags(), target.pages())
+        self.reserve_locked(vma.flags(), target.pages())?;
+        Ok(target.start())
     }
 
     /// There is a VMA in the range, or it reaches beyond all. The end of a reservation is the writer's to

@@ -14,6 +14,7 @@
 mod claim;
 mod pages;
 
+use self::claim::Destination;
 use crate::space::{
     AddressSpace,
     change::deferred_retire::DeferredRetire,
@@ -188,14 +189,14 @@ impl<P: Platform> AddressSpace<P> {
         new_addr: u64,
     ) -> Result<u64, MremapError> {
         let request = Remap::decode::<P>(addr, old_len, new_len, flags, new_addr)?;
-        let room = RangeWriterState::default();
-        let guard = self.lock_for_mremap(&room, &request)?;
+        let state = RangeWriterState::default();
+        let (guard, destination) = self.lock_for_mremap(&state, &request)?;
         let request = guard.in_whole_huge_pages(request)?;
         if request.new_len < request.old_len && !request.has_target() {
             return guard.shrink_in_place(&request);
         }
         let mut later = DeferredRetire::new();
-        let result = guard.remap(request, &mut later);
+        let result = guard.remap(request, destination, &mut later);
         drop(guard);
         later.retire();
         let (at, populate) = result?;
@@ -228,7 +229,12 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Everything else. Returns the address and whether what grew wants populating.
-    fn remap(&self, request: Remap, later: &mut DeferredRetire<'s, P>) -> Result<(u64, bool), MremapError> {
+    fn remap(
+        &self,
+        request: Remap,
+        destination: Destination,
+        later: &mut DeferredRetire<'s, P>,
+    ) -> Result<(u64, bool), MremapError> {
         if request.has_target() {
             // Each of source and target may be cut in three before either goes.
             let counts = self.space.counters.counts();
@@ -242,7 +248,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let populate = self.check_source(&request)?;
         let at = match (request.has_target(), request.grows()) {
             (true, _) => self.remap_to(request, later)?,
-            (false, true) => self.expand(request, later)?,
+            (false, true) => self.expand(request, destination, later)?,
             (false, false) => request.addr,
         };
         Ok((at, populate))
@@ -357,9 +363,13 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Growth: in place if the mapping reaches to its VMA's end and there is room behind it; else a move.
-    fn expand(&self, mut request: Remap, later: &mut DeferredRetire<'s, P>) -> Result<u64, MremapError> {
-        if let Some(target) = self.noted_target() {
-            // There was none when it was claimed.
+    fn expand(
+        &self,
+        mut request: Remap,
+        destination: Destination,
+        later: &mut DeferredRetire<'s, P>,
+    ) -> Result<u64, MremapError> {
+        if let Destination::Claimed(target) = destination {
             request.new_addr = target;
             return self.move_vma(&request, later);
         }

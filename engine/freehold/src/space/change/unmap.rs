@@ -363,12 +363,11 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn commit(self, closing: bool) -> Detached<'s, P> {
         let (guard, span) = (self.guard, self.span());
-        if let Some(part) = guard.range_writer().filter(|_| !closing && self.totals.vmas != 0) {
-            part.note_emptied(span);
-        }
         if self.totals.vmas != 0 {
-            let reservation = closing_entry(span);
-            guard.replace(span, if closing { core::slice::from_ref(&reservation) } else { &[] });
+            match closing {
+                true => guard.replace(span, &[closing_entry(span)]),
+                false => guard.remove(span),
+            }
         }
         if closing {
             match guard.range_writer() {
