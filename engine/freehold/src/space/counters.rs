@@ -495,7 +495,7 @@ impl<P: Platform> Counters<P> {
 
     /// A change of a part begins. Returns how many have begun on this CPU.
     #[inline]
-    pub(super) fn count_change(&self) -> u64 {
+    pub(super) fn count_write(&self) -> u64 {
         self.cells.with(|cell| {
             let changes = cell.changes.load(Relaxed) + 1;
             cell.changes.store(changes, Relaxed);

@@ -138,7 +138,7 @@ pub struct AddressSpace<P: Platform> {
     /// Where waiters for closing ranges sleep.
     closings: Closings,
     /// Whether changes run side by side or take turns.
-    turns: WriteContention,
+    contention: WriteContention,
     /// Sizes, and faults; see [`counters`].
     pub(crate) counters: Counters<P>,
     /// Resource limits; each read and written alone.
@@ -207,7 +207,7 @@ impl<P: Platform> AddressSpace<P> {
             tree: RangeMap::with_node_width(engine.config().vma_nodes),
             vm: VmSpace::new(engine.memory())?,
             closings: Closings::new(),
-            turns: WriteContention::new(),
+            contention: WriteContention::new(),
             counters,
             limits: LiveLimits::new(&config.limits),
             mdwe: AtomicU32::new(config.mdwe.bits()),
@@ -230,7 +230,7 @@ impl<P: Platform> AddressSpace<P> {
             tree: tree,
             vm: vm,
             closings: closings,
-            turns: turns,
+            contention: contention,
             counters: counters,
             limits: limits,
             mdwe: mdwe,

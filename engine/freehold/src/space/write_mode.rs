@@ -7,7 +7,7 @@
 //! | --- | --- | --- |
 //! | of one task | the last of many that ran side by side, and beside nobody | one finds another under way |
 //! | that rarely meet | never | |
-//! | of which an eighth meets others | the meeting that makes it so many | [`TURNS`] of them have waited for their turn |
+//! | of which an eighth has a conflict | the conflict that makes it so many | [`EXCLUSIVE_CHANGES`] of them have waited for their turn |
 //!
 //! The gate of the mmap lock says which of the two it is (`freehold-sync/src/mmap_lock/gate.rs`); here is
 //! only when to change it. All of it are hints.
@@ -16,41 +16,42 @@ use super::{AddressSpace, Write};
 use crate::platform::Platform;
 use freehold_sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// How many changes wait for their turn before it is tried again whether they meet: in a millisecond or two.
-const TURNS: u32 = 4096;
+/// How many changes wait for their turn before it is tried again whether they conflict: in a millisecond or two.
+const EXCLUSIVE_CHANGES: u32 = 4096;
 
-/// How many meetings are too many, less those that are forgiven.
-const MEETINGS: u32 = 16;
+/// How many conflicts are too many, after decay.
+const MAX_CONFLICTS: u32 = 16;
 
-/// A CPU forgives so many meetings, of its own or of others,
-const FORGIVEN: u32 = 2;
+/// A CPU takes so many conflicts off the count,
+const DECAY: u32 = 2;
 
-/// in so many changes. So meetings add up where more than an eighth of all changes meets.
-const PERIOD: u64 = 16;
+/// in so many changes. So conflicts add up where more than an eighth of all changes has one.
+const DECAY_PERIOD: u64 = 16;
 
-/// A CPU looks for others in so many changes, times the number of CPUs: a look goes to all of them.
-const LOOK: u64 = 64;
+/// A CPU asks whether it is the only one that changes the space in so many changes, times the number of CPUs:
+/// the question goes to all of them.
+const SOLO_CHECK_PERIOD: u64 = 64;
 
 /// See the [module](self).
 pub(crate) struct WriteContention {
-    /// Meetings, less those forgiven. Written where changes meet, and a while after.
-    met: AtomicU32,
-    /// How many changes that wait are still to take turns.
-    left: AtomicU32,
+    /// Conflicts between changes, after decay. Written where changes meet, and a while after.
+    conflicts: AtomicU32,
+    /// How many changes that wait are still to take turns as the exclusive writer.
+    exclusive_left: AtomicU32,
 }
 
 impl WriteContention {
     pub fn new() -> Self {
-        WriteContention { met: AtomicU32::new(0), left: AtomicU32::new(0) }
+        WriteContention { conflicts: AtomicU32::new(0), exclusive_left: AtomicU32::new(0) }
     }
 
-    /// Some of the meetings are forgiven.
+    /// Takes some of the conflicts off the count.
     #[inline]
     fn decay(&self) {
         // Nearly always there are none.
-        let met = self.met.load(Relaxed);
-        if met > 0 {
-            self.met.store(met.saturating_sub(FORGIVEN), Relaxed);
+        let conflicts = self.conflicts.load(Relaxed);
+        if conflicts > 0 {
+            self.conflicts.store(conflicts.saturating_sub(DECAY), Relaxed);
         }
     }
 }
@@ -63,18 +64,18 @@ impl<P: Platform> AddressSpace<P> {
         match self.locking.write {
             Write::Whole => false,
             Write::RangesOnly => true,
-            Write::Ranges if self.turns.left.load(Relaxed) > 0 => false,
-            Write::Ranges => !self.mmap_lock.admits_range_writers() || self.keeps_ranges(),
+            Write::Ranges if self.contention.exclusive_left.load(Relaxed) > 0 => false,
+            Write::Ranges => !self.mmap_lock.is_open() || self.keeps_ranges(),
         }
     }
 
     /// Whether changes should go on to run side by side.
     fn keeps_ranges(&self) -> bool {
-        let changes = self.counters.count_change();
-        if changes.is_multiple_of(PERIOD) {
-            self.turns.decay();
-            if changes.is_multiple_of(LOOK) {
-                return !self.counters.only_this_cpu_changed(changes, LOOK);
+        let changes = self.counters.count_write();
+        if changes.is_multiple_of(DECAY_PERIOD) {
+            self.contention.decay();
+            if changes.is_multiple_of(SOLO_CHECK_PERIOD) {
+                return !self.counters.only_this_cpu_changed(changes, SOLO_CHECK_PERIOD);
             }
         }
         true
@@ -84,21 +85,25 @@ impl<P: Platform> AddressSpace<P> {
     /// changes take turns for a while.
     #[cold]
     pub(super) fn record_contention(&self) -> bool {
-        if self.locking.write != Write::Ranges || self.turns.met.fetch_add(1, Relaxed) < MEETINGS {
+        if self.locking.write != Write::Ranges
+            || self.contention.conflicts.fetch_add(1, Relaxed) < MAX_CONFLICTS
+        {
             return false;
         }
-        self.turns.met.store(0, Relaxed);
-        self.turns.left.store(TURNS, Relaxed);
+        self.contention.conflicts.store(0, Relaxed);
+        self.contention.exclusive_left.store(EXCLUSIVE_CHANGES, Relaxed);
         true
     }
 
     /// A change that waited for its turn has it.
     #[inline]
     pub(crate) fn count_exclusive(&self) {
-        let left = self.turns.left.load(Relaxed);
+        let exclusive_left = self.contention.exclusive_left.load(Relaxed);
         // Counted by CPU, and only now and then for all: the next one has enough lines to fetch.
-        if left > 0 && self.counters.count_change().is_multiple_of(LOOK) {
-            self.turns.left.store(left.saturating_sub(LOOK as u32), Relaxed);
+        if exclusive_left > 0 && self.counters.count_write().is_multiple_of(SOLO_CHECK_PERIOD) {
+            self.contention
+                .exclusive_left
+                .store(exclusive_left.saturating_sub(SOLO_CHECK_PERIOD as u32), Relaxed);
         }
     }
 }
