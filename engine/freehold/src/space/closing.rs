@@ -6,10 +6,10 @@
 //!
 //! | word | meaning |
 //! | --- | --- |
-//! | `open` | reservations in the tree that were put there under the mmap lock held for writing |
-//! | `beside` | 1: range writers have put reservations, or [fences](super::stretch), there; it stays |
-//! | `ended` | how many have ever ended, and claims that somebody waited for; sleepers wait for it to move |
-//! | `slept` | 1: tasks may sleep until the next one ends, which have to be woken |
+//! | `counted` | reservations in the tree that were put there under the mmap lock held for writing |
+//! | `uncounted` | 1: range writers have put reservations, or [fences](super::stretch), there; it stays |
+//! | `generation` | how many have ever ended, and claims that somebody waited for; sleepers wait for it to move |
+//! | `has_sleepers` | 1: tasks may sleep until the next one ends, which have to be woken |
 //!
 //! All of them are changed by writers, of the whole or of parts.
 
@@ -30,111 +30,111 @@ use freehold_vmspace::VmGather;
 
 #[derive(Debug)]
 pub(crate) struct Closings {
-    open: AtomicU32,
-    beside: AtomicU32,
-    ended: AtomicU32,
-    slept: AtomicU32,
+    counted: AtomicU32,
+    uncounted: AtomicU32,
+    generation: AtomicU32,
+    has_sleepers: AtomicU32,
 }
 
 impl Closings {
     pub fn new() -> Self {
         Closings {
-            open: AtomicU32::new(0),
-            beside: AtomicU32::new(0),
-            ended: AtomicU32::new(0),
-            slept: AtomicU32::new(0),
+            counted: AtomicU32::new(0),
+            uncounted: AtomicU32::new(0),
+            generation: AtomicU32::new(0),
+            has_sleepers: AtomicU32::new(0),
         }
     }
 
     /// How many claims that were waited for, or reservations, have ended. To be read before the wait is
     /// announced: by a refused claim, with the leaf latched.
-    pub fn ended(&self) -> u32 {
+    pub fn generation(&self) -> u32 {
         // Relaxed: the task that counts an end has seen the announcement.
-        self.ended.load(Relaxed)
+        self.generation.load(Relaxed)
     }
 
     /// What those sleep on that wait for an end.
-    pub fn ended_word(&self) -> &AtomicU32 {
-        &self.ended
+    pub fn generation_word(&self) -> &AtomicU32 {
+        &self.generation
     }
 
     /// Whether an exclusive writer has said that it waits for a reservation to end. For range writers,
     /// which it keeps out while it says so.
     #[inline]
-    pub fn is_waited_for(&self) -> bool {
-        self.slept.load(Relaxed) != 0
+    pub fn has_waiters(&self) -> bool {
+        self.has_sleepers.load(Relaxed) != 0
     }
 
     /// Something ended that somebody may wait for. The caller is within the gate.
     #[cold]
-    pub fn tell<P: Platform>(&self) {
-        self.slept.store(0, Relaxed);
+    pub fn notify<P: Platform>(&self) {
+        self.has_sleepers.store(0, Relaxed);
         // Relaxed: what was waited for has ended by a store to its leaf, which the waiter looks at again.
-        self.ended.fetch_add(1, Relaxed);
+        self.generation.fetch_add(1, Relaxed);
         // Nobody waits with a lock held that is needed here.
-        P::wake_all(&self.ended);
+        P::wake_all(&self.generation);
     }
 
     /// Whether there may be any closing range, or a fence. The caller has the mmap lock for writing.
     #[inline(always)]
     pub fn any(&self) -> bool {
         // Relaxed: ordered by the mmap lock, like every access to them.
-        self.open.load(Relaxed) != 0 || self.beside.load(Relaxed) != 0
+        self.counted.load(Relaxed) != 0 || self.uncounted.load(Relaxed) != 0
     }
 
     /// A range writer puts a reservation into the tree. Others do so at the same time: they are not
     /// counted.
     pub fn begin_uncounted(&self) {
-        if self.beside.load(Relaxed) == 0 {
-            self.beside.store(1, Relaxed);
+        if self.uncounted.load(Relaxed) == 0 {
+            self.uncounted.store(1, Relaxed);
         }
     }
 
     /// A range writer has taken one out that was counted.
     pub fn uncount(&self) {
-        self.open.fetch_sub(1, Relaxed);
+        self.counted.fetch_sub(1, Relaxed);
     }
 
     /// A reservation was put into the tree.
     pub fn begin<P: Platform>(&self, _: &WriteGuard<'_, P>) {
-        self.open.store(self.open.load(Relaxed) + 1, Relaxed);
+        self.counted.store(self.counted.load(Relaxed) + 1, Relaxed);
     }
 
     /// A reservation was taken out of the tree, for which others wait, if it was `wanted`. Sleepers wake as
     /// soon as the lock is free to take.
     pub fn end<P: Platform>(&self, guard: WriteGuard<'_, P>, wanted: bool) {
-        self.open.store(self.open.load(Relaxed) - 1, Relaxed);
+        self.counted.store(self.counted.load(Relaxed) - 1, Relaxed);
         // Relaxed: a sleeper read the old number under the mmap lock, so it either sleeps and is woken below,
         // or sees the new number and does not sleep; what it does next it does under the mmap lock
         // again. It said that it would sleep under that lock, too, so nearly every munmap is spared
         // the wake-up.
-        self.ended.store(self.ended.load(Relaxed).wrapping_add(1), Relaxed);
-        let slept = wanted || self.slept.load(Relaxed) != 0;
-        self.slept.store(0, Relaxed);
+        self.generation.store(self.generation.load(Relaxed).wrapping_add(1), Relaxed);
+        let has_sleepers = wanted || self.has_sleepers.load(Relaxed) != 0;
+        self.has_sleepers.store(0, Relaxed);
         drop(guard);
-        if slept {
-            P::wake_all(&self.ended);
+        if has_sleepers {
+            P::wake_all(&self.generation);
         }
     }
 
     /// Lets go of the lock and sleeps until some reservation that exists now has ended.
     pub fn wait_after<P: Platform>(&self, guard: WriteGuard<'_, P>) -> Result<(), Killed> {
-        let seen = self.will_sleep(&guard);
+        let seen = self.announce_sleep(&guard);
         drop(guard);
-        P::wait_killable(&self.ended, seen)
+        P::wait_killable(&self.generation, seen)
     }
 
     /// As [`wait_after`](Self::wait_after), whatever signals arrive.
     pub fn wait_after_unkillable<P: Platform>(&self, guard: WriteGuard<'_, P>) {
-        let seen = self.will_sleep(&guard);
+        let seen = self.announce_sleep(&guard);
         drop(guard);
-        P::wait(&self.ended, seen);
+        P::wait(&self.generation, seen);
     }
 
     /// Says that the caller is about to sleep, and for which number to change.
-    fn will_sleep<P: Platform>(&self, _: &WriteGuard<'_, P>) -> u32 {
-        self.slept.store(1, Relaxed);
-        self.ended.load(Relaxed)
+    fn announce_sleep<P: Platform>(&self, _: &WriteGuard<'_, P>) -> u32 {
+        self.has_sleepers.store(1, Relaxed);
+        self.generation.load(Relaxed)
     }
 }
 
@@ -142,11 +142,11 @@ impl<P: Platform> AddressSpace<P> {
     /// Ends a closing reservation: under a short write hold, unlinks the tables at its edges that nobody else
     /// needs by now and takes it out of the tree; flushes and frees those tables after the lock.
     ///
-    /// `whole`: it was put there by an exclusive writer. Where changes run side by side it ends as a change
+    /// `counted`: it was put there by an exclusive writer. Where changes run side by side it ends as a change
     /// of a part.
-    pub(super) fn end_closing(&self, span: UserRange, whole: bool) {
-        if !whole || self.has_range_writers() {
-            return self.end_closing_as_range_writer(span, whole);
+    pub(super) fn end_closing(&self, span: UserRange, counted: bool) {
+        if !counted || self.has_range_writers() {
+            return self.end_closing_as_range_writer(span, counted);
         }
         let mut gather: VmGather<'_, _, 1> = self.vm.gather();
         let guard = self.write();
@@ -167,11 +167,11 @@ impl<P: Platform> WriteGuard<'_, P> {
     pub(crate) fn clear_for_write(&self, range: UserRange) -> bool {
         // What is closing, or a fence, is not claimed. And nearly always there is neither, and nothing
         // needs to be looked up.
-        self.range_writer().is_some() || !self.space.closings.any() || self.make_way_slow(range)
+        self.range_writer().is_some() || !self.space.closings.any() || self.clear_for_write_slow(range)
     }
 
     #[cold]
-    fn make_way_slow(&self, range: UserRange) -> bool {
+    fn clear_for_write_slow(&self, range: UserRange) -> bool {
         let mut at = range.start();
         while let Some(slot) = self.next_slot(at).filter(|slot| slot.range().start() < range.end()) {
             let taken = slot.range();

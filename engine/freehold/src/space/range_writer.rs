@@ -332,7 +332,7 @@ impl<P: Platform> AddressSpace<P> {
                 Err(ClaimError::Contended) => {}
             }
             // Asked again, with the number known that changes when what is in the way ends.
-            let seen = self.closings.ended();
+            let seen = self.closings.generation();
             match claim(&mut guard) {
                 Ok(decided) => return RangeClaim::Granted(guard, decided),
                 Err(ClaimError::Contended) => drop(guard),
@@ -341,7 +341,7 @@ impl<P: Platform> AddressSpace<P> {
             }
             // With nothing held, so claims are in no order of locks.
             rank::will_wait::<P>(Rank::Mmap);
-            if P::wait_killable(self.closings.ended_word(), seen).is_err() {
+            if P::wait_killable(self.closings.generation_word(), seen).is_err() {
                 return RangeClaim::Killed;
             }
         }
@@ -369,8 +369,8 @@ impl<P: Platform> AddressSpace<P> {
     /// Somebody may wait for a claim that has ended.
     #[inline]
     fn notify_waiters(&self, map: &ClaimWriter<'_, P>) {
-        if map.had_waiters() || self.closings.is_waited_for() {
-            self.closings.tell::<P>();
+        if map.was_wanted() || self.closings.has_waiters() {
+            self.closings.notify::<P>();
         }
     }
 

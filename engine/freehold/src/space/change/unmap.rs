@@ -406,8 +406,8 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
         if totals.committed != PageCount::ZERO {
             guard.space.engine.committed().uncharge(totals.committed);
         }
-        let (owned, whole) = (OwnedList { space: guard.space, list }, guard.range_writer().is_none());
-        Detached { owned, notices, span, files: totals.files != 0, whole }
+        let (owned, exclusive) = (OwnedList { space: guard.space, list }, guard.range_writer().is_none());
+        Detached { owned, notices, span, files: totals.files != 0, exclusive }
     }
 }
 
@@ -432,7 +432,7 @@ pub(crate) struct Detached<'s, P: Platform> {
     /// Whether a file knows any of them.
     files: bool,
     /// Whether they were detached by an exclusive writer.
-    whole: bool,
+    exclusive: bool,
 }
 
 /// Step 4 done: VMAs without pages.
@@ -458,7 +458,7 @@ impl<'s, P: Platform> Detached<'s, P> {
     fn settle_released(self) -> Unmapped<'s, P> {
         let space = self.owned.space;
         settle(space, &self.owned.list, self.files, self.span, self.span.va());
-        space.end_closing(self.span, self.whole);
+        space.end_closing(self.span, self.exclusive);
         self.without_pages()
     }
 }
