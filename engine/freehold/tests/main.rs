@@ -3,6 +3,7 @@
 
 mod access;
 mod beside;
+mod cpu_arena;
 mod every_call;
 mod fault;
 mod files;
@@ -23,7 +24,6 @@ mod rmap;
 mod secret;
 mod shm;
 mod special;
-mod stretch;
 mod support;
 mod sweep;
 mod uffd;

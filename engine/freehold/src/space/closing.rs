@@ -7,7 +7,7 @@
 //! | word | meaning |
 //! | --- | --- |
 //! | `counted` | reservations in the tree that were put there under the mmap lock held for writing |
-//! | `uncounted` | 1: range writers have put reservations, or [fences](super::stretch), there; it stays |
+//! | `uncounted` | 1: range writers have put reservations, or [boundaries](super::cpu_arena), there; it stays |
 //! | `generation` | how many have ever ended, and claims that somebody waited for; sleepers wait for it to move |
 //! | `has_sleepers` | 1: tasks may sleep until the next one ends, which have to be woken |
 //!
@@ -75,7 +75,7 @@ impl Closings {
         P::wake_all(&self.generation);
     }
 
-    /// Whether there may be any closing range, or a fence. The caller has the mmap lock for writing.
+    /// Whether there may be any closing range, or a boundary. The caller has the mmap lock for writing.
     #[inline(always)]
     pub fn any(&self) -> bool {
         // Relaxed: ordered by the mmap lock, like every access to them.
@@ -162,10 +162,10 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// Takes [fences](super::stretch) out of `range`. Returns whether nothing in it is still closing.
+    /// Takes [boundaries](super::cpu_arena) out of `range`. Returns whether nothing in it is still closing.
     #[inline(always)]
     pub(crate) fn clear_for_write(&self, range: UserRange) -> bool {
-        // What is closing, or a fence, is not claimed. And nearly always there is neither, and nothing
+        // What is closing, or a boundary, is not claimed. And nearly always there is neither, and nothing
         // needs to be looked up.
         self.range_writer().is_some() || !self.space.closings.any() || self.clear_for_write_slow(range)
     }
@@ -177,7 +177,7 @@ impl<P: Platform> WriteGuard<'_, P> {
             let taken = slot.range();
             match slot {
                 TreeEntry::Vma(_) => {}
-                TreeEntry::Fence(_) => self.replace(taken, &[]),
+                TreeEntry::Boundary(_) => self.replace(taken, &[]),
                 TreeEntry::Closing(_) => return false,
             }
             at = taken.end();

@@ -180,7 +180,7 @@ impl<'s, P: Platform> ReadGuard<'s, P> {
             let found = self.tree.next(addr)?;
             match self.slot(&found) {
                 TreeEntry::Vma(vma) => return Some(vma),
-                TreeEntry::Closing(range) | TreeEntry::Fence(range) => addr = range.end(),
+                TreeEntry::Closing(range) | TreeEntry::Boundary(range) => addr = range.end(),
             }
         }
     }
@@ -204,7 +204,7 @@ impl<'s, P: Platform> ReadGuard<'s, P> {
             let found = self.tree.prev(addr)?;
             match self.slot(&found) {
                 TreeEntry::Vma(vma) => return Some(vma),
-                TreeEntry::Closing(range) | TreeEntry::Fence(range) => addr = range.start(),
+                TreeEntry::Closing(range) | TreeEntry::Boundary(range) => addr = range.start(),
             }
         }
     }
@@ -262,7 +262,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             let found = self.right.next(at).filter(|found| found.start < range.end)?;
             match self.slot(&found) {
                 TreeEntry::Vma(vma) => return Some(vma),
-                TreeEntry::Closing(range) | TreeEntry::Fence(range) => at = range.end(),
+                TreeEntry::Closing(range) | TreeEntry::Boundary(range) => at = range.end(),
             }
         }
         None
@@ -295,7 +295,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         loop {
             match self.prev_slot(addr)? {
                 TreeEntry::Vma(vma) => return Some(vma),
-                TreeEntry::Closing(range) | TreeEntry::Fence(range) => addr = range.start(),
+                TreeEntry::Closing(range) | TreeEntry::Boundary(range) => addr = range.start(),
             }
         }
     }
@@ -371,8 +371,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         self.right.replace(range, with);
     }
 
-    /// Removes everything in `range` from the tree, whose pages are unmapped. Uses up one reserved replace. Of
-    /// a range writer, page tables at the ends of `range` go when the change is published.
+    /// Removes everything in `range` from the tree, whose pages are unmapped. Uses up one reserved replace.
+    /// Of a range writer, page tables at the ends of `range` go when the change is published.
     #[inline(always)]
     pub(crate) fn remove(&self, range: UserRange) {
         self.right.remove(range);

@@ -82,16 +82,16 @@ impl<P: Platform> WriteGuard<'_, P> {
     pub(crate) fn find_placement(&self, room: &PlacementRequest) -> Result<u64, MmapError> {
         match self.find_aligned_or_any(room) {
             Some(at) => Ok(at),
-            None => self.find_placement_past_fences(room).ok_or(MmapError::NoSpace),
+            None => self.find_placement_without_boundaries(room).ok_or(MmapError::NoSpace),
         }
     }
 
-    /// Takes out all [fences](super::stretch), if the caller is the exclusive writer and there are any, and
-    /// looks for room again.
+    /// Takes out all [boundaries](super::cpu_arena), if the caller is the exclusive writer and there are any,
+    /// and looks for room again.
     #[cold]
-    fn find_placement_past_fences(&self, room: &PlacementRequest) -> Option<u64> {
+    fn find_placement_without_boundaries(&self, room: &PlacementRequest) -> Option<u64> {
         let may_be_there = self.range_writer().is_none() && self.space.closings.any();
-        (may_be_there && self.remove_fences(AddressSpace::<P>::window_end(room)))
+        (may_be_there && self.remove_boundaries(AddressSpace::<P>::window_end(room)))
             .then(|| self.find_aligned_or_any(room))
             .flatten()
     }
@@ -106,13 +106,13 @@ impl<P: Platform> WriteGuard<'_, P> {
     #[inline(always)]
     fn find_any_placement(&self, room: &PlacementRequest) -> Option<u64> {
         if room.hint != 0 && self.hint_is_free(room) {
-            // A range writer that comes to a fence is refused the claim.
+            // A range writer that comes to a boundary is refused the claim.
             self.clear_for_write(UserRange::at(room.hint, room.len));
             return Some(room.hint);
         }
         let above = self.space.window_above(room);
         if self.range_writer().is_some()
-            && let Some(at) = above.as_ref().and_then(|above| self.place_in_stretch(room, above))
+            && let Some(at) = above.as_ref().and_then(|above| self.place_in_arena(room, above))
         {
             return Some(at);
         }
@@ -135,14 +135,14 @@ impl<P: Platform> WriteGuard<'_, P> {
         })
     }
 
-    /// Whether nothing, stack gaps included, lies in the hinted range, but fences.
+    /// Whether nothing, stack gaps included, lies in the hinted range, but boundaries.
     fn hint_is_free(&self, room: &PlacementRequest) -> bool {
         let &PlacementRequest { hint, len, .. } = room;
         let end = AddressSpace::<P>::window_end(room);
         if len > end || hint > end - len || hint < self.space.engine.config().mmap_min_addr {
             return false;
         }
-        self.next_beyond_fences(hint).is_none_or(|(_, kept)| hint + len <= kept)
+        self.next_occupied_past_boundaries(hint).is_none_or(|(_, kept)| hint + len <= kept)
     }
 
     /// A gap is looked for as if stacks kept nothing free. If the one found lies below a stack that wants

@@ -44,8 +44,8 @@ use freehold_vmspace::{PageCount, UserRange, VmGather};
 /// bounded number of others, and then for its turn.
 const WAITS: usize = 4;
 
-/// The write set of a range writer: its draft of the tree, and what it does when it ends. It is apart from the
-/// writer, which is moved.
+/// The write set of a range writer: its draft of the tree, and what it does when it ends. It is apart from
+/// the writer, which is moved.
 #[derive(Default)]
 pub(crate) struct RangeWriterState {
     draft: Draft,
@@ -164,8 +164,8 @@ impl<P: Platform> AddressSpace<P> {
         self.claim_or_exclusive(state, range, needs)
     }
 
-    /// As [`write_range`](Self::write_range), for a change that is called with the right. The exclusive writer
-    /// needs no state.
+    /// As [`write_range`](Self::write_range), for a change that is called with the right. The exclusive
+    /// writer needs no state.
     #[inline(always)]
     pub(crate) fn with_write_range<E: From<Killed>>(
         &self,
@@ -348,8 +348,8 @@ impl<P: Platform> AddressSpace<P> {
         RangeClaim::NeedsExclusive
     }
 
-    /// Becomes a range writer that has claimed nothing yet. It takes the exclusive writer if a limit may be in
-    /// the way.
+    /// Becomes a range writer that has claimed nothing yet. It takes the exclusive writer if a limit may be
+    /// in the way.
     #[inline(always)]
     pub(crate) fn enter_range_writer<'s>(
         &'s self,

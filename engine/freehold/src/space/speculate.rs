@@ -51,7 +51,7 @@ impl<P: Platform> AddressSpace<P> {
                 TreeEntry::Vma(vma) => {
                     Some((vma.info_unlocked().ok_or(NeedMmapLock::Busy)?, vma.file_home()))
                 }
-                TreeEntry::Closing(_) | TreeEntry::Fence(_) => None,
+                TreeEntry::Closing(_) | TreeEntry::Boundary(_) => None,
             },
             Lookup::Hole => None,
             Lookup::Contended => return Err(NeedMmapLock::Busy),

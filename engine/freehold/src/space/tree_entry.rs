@@ -11,8 +11,8 @@ pub(crate) enum TreeEntry<'g, P: Platform> {
     Vma(&'g Vma<P>),
     /// A range whose munmap is not over: nothing is mapped, nothing may be.
     Closing(UserRange),
-    /// A [fence](super::stretch): nothing is mapped; what is to be mapped there takes it out first.
-    Fence(UserRange),
+    /// A [boundary](super::cpu_arena): nothing is mapped; what is to be mapped there takes it out first.
+    Boundary(UserRange),
 }
 
 impl<'g, P: Platform> TreeEntry<'g, P> {
@@ -20,7 +20,7 @@ impl<'g, P: Platform> TreeEntry<'g, P> {
     pub fn vma(self) -> Option<&'g Vma<P>> {
         match self {
             TreeEntry::Vma(vma) => Some(vma),
-            TreeEntry::Closing(_) | TreeEntry::Fence(_) => None,
+            TreeEntry::Closing(_) | TreeEntry::Boundary(_) => None,
         }
     }
 
@@ -28,7 +28,7 @@ impl<'g, P: Platform> TreeEntry<'g, P> {
     pub fn range(&self) -> UserRange {
         match self {
             TreeEntry::Vma(vma) => vma.range(),
-            TreeEntry::Closing(range) | TreeEntry::Fence(range) => *range,
+            TreeEntry::Closing(range) | TreeEntry::Boundary(range) => *range,
         }
     }
 }
@@ -37,8 +37,8 @@ impl<'g, P: Platform> TreeEntry<'g, P> {
 /// aligned, so none of these bits is a VMA's.
 const CLOSING: NonZeroU64 = NonZeroU64::new(RESERVED).unwrap();
 
-/// The tree's word for a fence.
-const FENCE: NonZeroU64 = NonZeroU64::new(RESERVED | PERMANENT).unwrap();
+/// The tree's word for a boundary.
+const BOUNDARY: NonZeroU64 = NonZeroU64::new(HOLE | STANDING).unwrap();
 
 /// The tree's word for a VMA.
 fn word<P: Platform>(vma: &Vma<P>) -> NonZeroU64 {
@@ -56,7 +56,7 @@ pub(super) unsafe fn decode<'g, P: Platform>(entry: &Entry) -> TreeEntry<'g, P> 
     let word = entry.value.get();
     if word & RESERVED != 0 {
         let range = UserRange::new(entry.start, entry.end);
-        return if word & PERMANENT == 0 { TreeEntry::Closing(range) } else { TreeEntry::Fence(range) };
+        return if word & STANDING == 0 { TreeEntry::Closing(range) } else { TreeEntry::Boundary(range) };
     }
     let vma = core::ptr::with_exposed_provenance::<Vma<P>>((word & !MARKS) as usize);
     // SAFETY: every other word is the address of a VMA of the engine's slab, whose memory stays a `Vma` as
@@ -74,9 +74,9 @@ pub(crate) fn entry_at<P: Platform>(vma: &Vma<P>, range: UserRange) -> Entry {
     Entry { start: range.start(), end: range.end(), value: word(vma) }
 }
 
-/// An entry of the tree for a fence.
-pub(super) fn fence_entry(range: UserRange) -> Entry {
-    Entry { start: range.start(), end: range.end(), value: FENCE }
+/// An entry of the tree for a boundary.
+pub(super) fn boundary_entry(range: UserRange) -> Entry {
+    Entry { start: range.start(), end: range.end(), value: BOUNDARY }
 }
 
 /// An entry of the tree for a closing reservation.

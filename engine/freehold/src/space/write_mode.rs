@@ -16,7 +16,8 @@ use super::{AddressSpace, Write};
 use crate::platform::Platform;
 use freehold_sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// How many changes wait for their turn before it is tried again whether they conflict: in a millisecond or two.
+/// How many changes wait for their turn before it is tried again whether they conflict: in a millisecond or
+/// two.
 const EXCLUSIVE_CHANGES: u32 = 4096;
 
 /// How many conflicts are too many, after decay.

@@ -371,8 +371,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok((range, populate))
     }
 
-    /// The checks of step 2, and what follows for the flags and the object. Returns the range. `placed`: where
-    /// it starts, if that was decided.
+    /// The checks of step 2, and what follows for the flags and the object. Returns the range. `placed`:
+    /// where it starts, if that was decided.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn resolve(&self, request: &mut Request<P>, placed: Option<u64>) -> Result<UserRange, MmapError> {
         let space = self.space;

@@ -114,7 +114,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         if source.is_empty() {
             return Err(ClaimError::NeedsExclusive);
         }
-        // While nothing is claimed: a search puts up the fence of its stretch.
+        // While nothing is claimed: a search puts up the boundary of its arena.
         let _ = self.find_placement(&PlacementRequest::pages(0, request.new_len));
         self.claims().claim(source.start(), source.end(), false, true)?;
         self.claim_target(request).map_err(|why| self.release_claims(why))

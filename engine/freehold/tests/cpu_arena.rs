@@ -1,4 +1,4 @@
-//! Stretches and their fences (`space/stretch.rs`): where changes side by side place, and what is placed
+//! Arenas and their boundaries (`space/cpu_arena.rs`): where changes side by side place, and what is placed
 //! there nevertheless.
 
 use crate::support::*;
@@ -12,14 +12,14 @@ use std::{sync::Barrier, thread};
 const LOCKING: Locking = Locking { write: Write::RangesOnly, ..DEFAULT };
 const DEFAULT: Locking = Locking::ALL[Locking::ALL.len() - 1];
 const GIB: u64 = 1 << 30;
-const STRETCH: u64 = 64 * GIB;
+const ARENA_BYTES: u64 = 64 * GIB;
 const FIXED: MapFlags = ANON.union(MapFlags::FIXED);
 
-/// The end of the stretch in which this thread places, and the start of its fence.
-fn fence(process: &Process, cpu: &Vcpu) -> (u64, u64) {
+/// The end of the arena in which this thread places, and the start of its boundary.
+fn boundary(process: &Process, cpu: &Vcpu) -> (u64, u64) {
     let at = map(process, cpu, 0, 1, ANON);
     cpu.call(|| process.munmap(at, PAGE)).unwrap();
-    let end = at.next_multiple_of(STRETCH);
+    let end = at.next_multiple_of(ARENA_BYTES);
     (end, end - GIB)
 }
 
@@ -42,32 +42,33 @@ fn map(process: &Process, cpu: &Vcpu, at: u64, pages: u64, flags: MapFlags) -> u
 }
 
 #[test]
-fn a_stretch_ends_in_a_fence() {
+fn an_arena_ends_in_a_boundary() {
     placing(|_, process, cpu| {
-        let (_, fence) = fence(process, cpu);
-        assert_eq!(map(process, cpu, 0, 4, ANON), fence - 4 * PAGE);
-        assert_eq!(map(process, cpu, 0, 4, ANON), fence - 8 * PAGE);
+        let (_, boundary) = boundary(process, cpu);
+        assert_eq!(map(process, cpu, 0, 4, ANON), boundary - 4 * PAGE);
+        assert_eq!(map(process, cpu, 0, 4, ANON), boundary - 8 * PAGE);
         assert_eq!(process.maps(0).count(), 1);
     });
 }
 
-/// What is mapped at a place of its own choice does not see the fence, which comes again when that is gone.
+/// What is mapped at a place of its own choice does not see the boundary, which comes again when that is
+/// gone.
 #[test]
-fn a_fence_gives_way() {
+fn a_mapping_at_a_named_place_removes_the_boundary() {
     placing(|_, process, cpu| {
-        let (end, fence) = fence(process, cpu);
+        let (end, boundary) = boundary(process, cpu);
         let first = map(process, cpu, 0, 1, ANON);
         for (flags, at) in [
-            (FIXED, fence),
+            (FIXED, boundary),
             (FIXED, end - PAGE),
-            (FIXED, fence - 8 * PAGE),
-            (ANON | MapFlags::FIXED_NOREPLACE, fence + GIB / 2),
-            (ANON, fence + PAGE),
+            (FIXED, boundary - 8 * PAGE),
+            (ANON | MapFlags::FIXED_NOREPLACE, boundary + GIB / 2),
+            (ANON, boundary + PAGE),
         ] {
             assert_eq!(map(process, cpu, at, 8, flags), at, "{flags:?}");
             process.store(cpu, at, 1u64).unwrap();
             cpu.call(|| process.munmap(at, 8 * PAGE)).unwrap();
-            if at < fence {
+            if at < boundary {
                 map(process, cpu, first, 1, FIXED);
             }
             assert_eq!(map(process, cpu, 0, 1, ANON), first - PAGE, "after {flags:?} at {at:#x}");
@@ -76,29 +77,29 @@ fn a_fence_gives_way() {
     });
 }
 
-/// A mapping below a fence grows into it, and one is moved onto it.
+/// A mapping below a boundary grows into it, and one is moved onto it.
 #[test]
-fn mremap_takes_a_fence() {
+fn mremap_removes_a_boundary() {
     placing(|_, process, cpu| {
-        let (_, fence) = fence(process, cpu);
+        let (_, boundary) = boundary(process, cpu);
         let at = map(process, cpu, 0, 1, ANON);
         let remap =
             |at, old, new, flags, to| cpu.call(|| process.mremap(at, old * PAGE, new * PAGE, flags, to));
         assert_eq!(remap(at, 1, 3, RemapFlags::empty(), 0), Ok(at));
-        let to = fence + GIB / 2;
+        let to = boundary + GIB / 2;
         assert_eq!(remap(at, 3, 2, RemapFlags::MAYMOVE | RemapFlags::FIXED, to), Ok(to));
         cpu.call(|| process.munmap(to, 2 * PAGE)).unwrap();
         assert_eq!(map(process, cpu, 0, 1, ANON), at);
     });
 }
 
-/// Tables go with what a stretch held: the fence lies in none of them but the highest, which eight stretches
+/// Tables go with what an arena held: the boundary lies in none of them but the highest, which eight arenas
 /// share.
 #[test]
-fn tables_of_a_stretch_go() {
+fn tables_of_an_arena_are_freed() {
     placing(|world, process, cpu| {
         let tables = || world.machine.accounting().tables;
-        fence(process, cpu);
+        boundary(process, cpu);
         let before = tables();
         assert_eq!(before, 1, "but the root, there is no table");
         for _ in 0..3 {
@@ -111,19 +112,19 @@ fn tables_of_a_stretch_go() {
     });
 }
 
-/// What has taken the place of the fence is worked around.
+/// What has taken the place of the boundary is worked around.
 #[test]
-fn a_stretch_without_its_fence() {
+fn an_occupied_boundary_is_avoided() {
     placing(|_, process, cpu| {
-        let (end, fence) = fence(process, cpu);
-        map(process, cpu, fence + GIB / 2, 8, FIXED);
+        let (end, boundary) = boundary(process, cpu);
+        map(process, cpu, boundary + GIB / 2, 8, FIXED);
         let at = map(process, cpu, 0, 4, ANON);
-        assert!(at < end && end - STRETCH <= at);
+        assert!(at < end && end - ARENA_BYTES <= at);
         assert_eq!(map(process, cpu, 0, 4, ANON), at - 4 * PAGE);
     });
 }
 
-/// A child has no fences until it changes something side by side.
+/// A child has no boundaries until it changes something side by side.
 #[test]
 fn a_fork_has_its_own() {
     placing(|_, process, cpu| {
@@ -134,8 +135,8 @@ fn a_fork_has_its_own() {
     });
 }
 
-/// Maps and unmaps a page on several threads, mostly of different CPUs, so that each has its fence.
-fn put_up_fences(process: &Process) {
+/// Maps and unmaps a page on several threads, mostly of different CPUs, so that each has its boundary.
+fn insert_boundaries(process: &Process) {
     let all = Barrier::new(8);
     thread::scope(|scope| {
         for _ in 0..8 {
@@ -149,39 +150,40 @@ fn put_up_fences(process: &Process) {
     });
 }
 
-/// A mapping for which there is no room besides gets that of the fences, which come again when it is gone.
+/// A mapping for which there is no room besides gets that of the boundaries, which come again when it is
+/// gone.
 #[test]
-fn fences_give_way_to_a_mapping_that_needs_their_room() {
+fn a_mapping_that_needs_the_space_removes_all_boundaries() {
     placing(|_, process, cpu| {
         let (low, high) = (Config::default().mmap_min_addr, SpaceConfig::default().mmap_base);
         let room = |len| cpu.call(|| process.mmap(0, len, RW, ANON | MapFlags::NORESERVE, None, 0));
-        put_up_fences(process);
+        insert_boundaries(process);
         assert_eq!(room(high - low + PAGE), Err(MmapError::NoSpace));
-        put_up_fences(process);
+        insert_boundaries(process);
         assert_eq!(room(high - low), Ok(low));
         cpu.call(|| process.munmap(low, high - low)).unwrap();
-        put_up_fences(process);
+        insert_boundaries(process);
         // What is mapped stays, and the largest room that it leaves is found.
         let taken = high - 100 * GIB;
         map(process, cpu, taken, 1, FIXED);
-        put_up_fences(process);
+        insert_boundaries(process);
         assert_eq!(room(taken - low + PAGE), Err(MmapError::NoSpace));
         assert_eq!(room(taken - low), Ok(low));
     });
 }
 
-/// A mapping that moves gets the room of fences too.
+/// A mapping that moves gets the room of boundaries too.
 #[test]
-fn fences_give_way_to_a_move_that_needs_their_room() {
+fn a_move_that_needs_the_space_removes_all_boundaries() {
     placing(|_, process, cpu| {
         let (low, high) = (Config::default().mmap_min_addr, SpaceConfig::default().mmap_base);
         map(process, cpu, low, 1, FIXED);
         cpu.call(|| process.mmap(low + PAGE, PAGE, R, FIXED, None, 0)).unwrap();
-        put_up_fences(process);
+        insert_boundaries(process);
         let room = high - (low + 2 * PAGE);
         let moved = |len| cpu.call(|| process.mremap(low, PAGE, len, RemapFlags::MAYMOVE, 0));
         assert_eq!(moved(room + PAGE), Err(MremapError::NoSpace));
-        put_up_fences(process);
+        insert_boundaries(process);
         assert_eq!(moved(room), Ok(low + 2 * PAGE));
     });
 }
