@@ -18,7 +18,7 @@ use crate::space::{
     change::split_merge::NewMapping,
     change::unmap::Decoded,
     counters::LimitDemand,
-    limits::Replaced,
+    limits::ReplacedPages,
     locking::WriteGuard,
     range_writer::{RangeWriter, RangeWriterState},
 };
@@ -273,12 +273,12 @@ impl<P: Platform> WriteGuard<'_, P> {
         if range.end() > AddressSpace::<P>::TASK_SIZE
             || (flags.contains(VmFlags::LOCKED) && !self.may_lock_pages(pages))
             || !self.is_clear_for_heap(range)
-            || !self.may_expand(flags, pages, Replaced::default())
+            || !self.may_expand(flags, pages, ReplacedPages::default())
             || !self.may_have_vmas(0)
         {
             return Err(Denied);
         }
-        let charge = self.charge(flags, pages, Replaced::default()).map_err(|_| Denied)?;
+        let charge = self.charge(flags, pages, ReplacedPages::default()).map_err(|_| Denied)?;
         let pgoff = PageIndex::of_byte(range.start());
         let attrs = Attrs::new(flags, &Object::Anonymous, pgoff);
         // The first page of the heap never joins what lies before it, even if that looks alike.

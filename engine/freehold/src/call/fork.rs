@@ -20,7 +20,7 @@
 
 use crate::space::{
     AddressSpace, SpaceConfig,
-    limits::Replaced,
+    limits::ReplacedPages,
     locking::{WriteGuard, entry},
 };
 use crate::{
@@ -138,7 +138,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         gather: &mut ForkGather<'_, P>,
     ) -> Result<u64, ForkError> {
         let flags = vma.flags();
-        let charge = self.charge(flags, vma.pages(), Replaced::default()).map_err(|_| ForkError::Limit)?;
+        let charge =
+            self.charge(flags, vma.pages(), ReplacedPages::default()).map_err(|_| ForkError::Limit)?;
         let wiped = flags.contains(VmFlags::WIPEONFORK);
         let anon = match vma.anon().is_some() && !wiped {
             true => AnonVma { id: self.space.engine.new_anon().forked(), tree: vma.tree() },

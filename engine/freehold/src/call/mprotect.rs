@@ -11,7 +11,7 @@ use crate::space::{
     change::parts::{Holes, Parts},
     change::split_merge::{Change, SplitMergeError},
     counters::LimitDemand,
-    limits::Replaced,
+    limits::ReplacedPages,
     locking::WriteGuard,
     map_flags::access_flags,
 };
@@ -271,7 +271,7 @@ impl<P: Platform> Protecting<'_, P> {
         let old = vma.flags();
         let mut charge = guard.space.engine.committed().no_charge();
         if new.contains(VmFlags::WRITE) {
-            let fits = |flags| guard.may_expand(flags, pages, Replaced::default());
+            let fits = |flags| guard.may_expand(flags, pages, ReplacedPages::default());
             if !fits(new) && fits(old) {
                 return Err(MprotectError::Limit);
             }
@@ -279,7 +279,8 @@ impl<P: Platform> Protecting<'_, P> {
                 VmFlags::ACCOUNT | VmFlags::WRITE | VmFlags::HUGETLB | VmFlags::SHARED | VmFlags::NORESERVE;
             if !old.intersects(counted) {
                 new |= VmFlags::ACCOUNT;
-                charge = guard.charge(new, pages, Replaced::default()).map_err(|_| MprotectError::Limit)?;
+                charge =
+                    guard.charge(new, pages, ReplacedPages::default()).map_err(|_| MprotectError::Limit)?;
             }
         } else if vma.is_anonymous() {
             let _ = guard.pin_anon_vma(vma);

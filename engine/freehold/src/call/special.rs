@@ -7,7 +7,7 @@ use crate::{
     error::MmapError,
     file::{Object, Special},
     platform::Platform,
-    space::{limits::Replaced, locking::WriteGuard},
+    space::{limits::ReplacedPages, locking::WriteGuard},
     vma::{flags::VmFlags, merge::Attrs},
 };
 use arrayvec::ArrayVec;
@@ -137,7 +137,7 @@ impl<P: Platform> WriteGuard<'_, P> {
                 committed += range.pages();
             }
         }
-        let fits = |flags, pages| self.may_expand(flags, pages, Replaced::default());
+        let fits = |flags, pages| self.may_expand(flags, pages, ReplacedPages::default());
         if !fits(VmFlags::empty(), pages) || (data > PageCount::ZERO && !fits(VmFlags::WRITE, data)) {
             return Err(MmapError::Limit);
         }

@@ -9,7 +9,7 @@ use crate::{
         change::anon::NotPrepared,
         counters::LimitDemand,
         held_lock::HeldLock,
-        limits::Replaced,
+        limits::ReplacedPages,
         locking::WriteGuard,
         range_writer::{RangeClaim, RangeWriterState},
         vma_lock::AddressState,
@@ -124,7 +124,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         // What lies in the gap, and may, is for the exclusive writer to look at.
         self.claim_hole(UserRange::new(from, start), |_| 0)?;
         match self.next(addr).map(Vma::flags).filter(|flags| flags.contains(VmFlags::GROWSDOWN)) {
-            Some(flags) => self.reserve_locked(flags, PageCount::of_bytes(start - addr)),
+            Some(flags) => self.reserve_locked_limit(flags, PageCount::of_bytes(start - addr)),
             None => Err(self.release_claims(ClaimError::NeedsExclusive)),
         }
     }
@@ -148,7 +148,7 @@ impl<P: Platform> WriteGuard<'_, P> {
             && self.space.may_begin_at(addr, self.prev(addr))
             && self.may_grow(flags, end - addr, grow);
         let Some(pgoff) = pgoff.filter(|_| fits) else { return Err(not_mapped(addr)) };
-        let charge = self.charge(flags, grow, Replaced::default()).map_err(|_| not_mapped(addr))?;
+        let charge = self.charge(flags, grow, ReplacedPages::default()).map_err(|_| not_mapped(addr))?;
         self.reserve(1).map_err(|_| FaultError::OutOfMemory)?;
         charge.keep();
         self.extend(vma, UserRange::new(addr, end), pgoff);
@@ -164,7 +164,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     /// that come.
     fn may_grow(&self, flags: VmFlags, size: u64, grow: PageCount) -> bool {
         let space = self.space;
-        self.may_expand(flags, grow, Replaced::default())
+        self.may_expand(flags, grow, ReplacedPages::default())
             && size <= space.limits().get().stack
             && (!flags.contains(VmFlags::LOCKED) || self.may_lock_pages(grow))
     }

@@ -23,7 +23,7 @@ pub(crate) enum FaultEnd {
     Failed,
 }
 
-const ENDS: usize = 3;
+const FAULT_ENDS: usize = 3;
 
 /// Faults by how they ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub struct Faults {
     pub vma_lock: u64,
     /// Served under the mmap lock.
     pub mmap_lock: u64,
-    /// Rung in a signal, or without memory.
+    /// Ended in a signal, or without memory.
     pub failed: u64,
 }
 
@@ -102,21 +102,21 @@ impl Size {
 /// # Sizes beside each other
 ///
 /// `taken` is what is mapped, and what CPUs have in *credit*: so it is never less than what is mapped. The
-/// exclusive writer changes `taken` alone. A range writer changes its CPU's credit, and `taken` only
-/// where that does not do. It has [reserved](Self::reserve) beforehand what it may add to a size that has a
+/// exclusive writer changes `taken` alone. A range writer changes its CPU's credit, and `taken` only where
+/// that does not do. It has [reserved](Self::reserve_limits) beforehand what it may add to a size that has a
 /// limit, which fails if that and all credit would pass the limit. So no limit is ever passed, and none is
 /// said to be reached by a range writer: where it could be, the change works on the whole, and sums up.
 pub(crate) struct Counters<P: Platform> {
     taken: [AtomicU64; SIZES],
     /// Whether there ever was any credit.
     credited: AtomicBool,
-    cells: PerCpu<Cell, P>,
+    per_cpu: PerCpu<CpuCounters, P>,
 }
 
 /// What one CPU counts. Only it writes its cell, inside `with`, so by plain loads and stores (Relaxed).
-struct Cell {
+struct CpuCounters {
     /// Faults by [how they ended](FaultEnd).
-    faults: [AtomicU64; ENDS],
+    faults: [AtomicU64; FAULT_ENDS],
     credit: [AtomicU64; SIZES],
     /// Changes of parts.
     changes: AtomicU64,
@@ -162,7 +162,7 @@ impl LimitReservation {
     }
 
     /// Notes that there is no limit of a size.
-    fn note_unlimited(&self, size: Size) {
+    fn set_unlimited(&self, size: Size) {
         self.unlimited.set(self.unlimited.get() | 1 << size as usize);
     }
 
@@ -191,7 +191,7 @@ impl<P: Platform> Counters<P> {
         Ok(Counters {
             taken: zeroes(),
             credited: AtomicBool::new(false),
-            cells: PerCpu::try_new(|_| Cell {
+            per_cpu: PerCpu::try_new(|_| CpuCounters {
                 faults: core::array::from_fn(|_| AtomicU64::new(0)),
                 credit: core::array::from_fn(|_| AtomicU64::new(0)),
                 changes: AtomicU64::new(0),
@@ -202,7 +202,7 @@ impl<P: Platform> Counters<P> {
 
     /// Reserves what a change of a part may add, where `limit` says that there is one.
     #[inline]
-    pub(super) fn reserve(
+    pub(super) fn reserve_limits(
         &self,
         reserved: &LimitReservation,
         needs: &LimitDemand,
@@ -216,17 +216,17 @@ impl<P: Platform> Counters<P> {
         let pages = needs.pages > PageCount::ZERO;
         let limited = pages && (limit(Size::Total).is_some() || limit(Size::Data).is_some());
         if limited || needs.locked > PageCount::ZERO {
-            return self.reserve_pages(reserved, needs, limit);
+            return self.reserve_page_limits(reserved, needs, limit);
         }
         if pages {
-            [Size::Total, Size::Data].into_iter().for_each(|size| reserved.note_unlimited(size));
+            [Size::Total, Size::Data].into_iter().for_each(|size| reserved.set_unlimited(size));
         }
         Ok(())
     }
 
     #[cold]
     #[inline(never)]
-    fn reserve_pages(
+    fn reserve_page_limits(
         &self,
         reserved: &LimitReservation,
         needs: &LimitDemand,
@@ -237,11 +237,11 @@ impl<P: Platform> Counters<P> {
             [(Size::Total, needs.pages), (Size::Data, needs.pages), (Size::Locked, needs.locked)]
         {
             let Some(limit) = limit(size) else {
-                reserved.note_unlimited(size);
+                reserved.set_unlimited(size);
                 continue;
             };
             if !self.use_credit(size, more.get(), limit) {
-                self.give_back(reserved);
+                self.release_limits(reserved);
                 return Err(NearLimit);
             }
             reserved.left[size as usize].set(more.get());
@@ -251,14 +251,14 @@ impl<P: Platform> Counters<P> {
 
     /// Reserves locked pages beside what is reserved, of which none are locked. Returns whether all that are
     /// taken stay within the limit; else nothing was done.
-    pub(super) fn reserve_locked(
+    pub(super) fn reserve_locked_limit(
         &self,
         reserved: &LimitReservation,
         pages: PageCount,
         limit: Option<u64>,
     ) -> bool {
         let Some(limit) = limit else {
-            reserved.note_unlimited(Size::Locked);
+            reserved.set_unlimited(Size::Locked);
             return true;
         };
         let fits = self.use_credit(Size::Locked, pages.get(), limit);
@@ -271,7 +271,7 @@ impl<P: Platform> Counters<P> {
 
     /// What was reserved and is not needed becomes credit.
     #[inline]
-    pub(super) fn give_back(&self, reserved: &LimitReservation) {
+    pub(super) fn release_limits(&self, reserved: &LimitReservation) {
         let give = |size: Size| match reserved.left[size as usize].replace(0) {
             0 => {}
             left => self.give_credit(size, left),
@@ -287,15 +287,15 @@ impl<P: Platform> Counters<P> {
     #[inline]
     fn use_credit(&self, size: Size, more: u64, limit: u64) -> bool {
         let taken = &self.taken[size as usize];
-        self.cells.with(|cell| {
-            let credit = &cell.credit[size as usize];
+        self.per_cpu.with(|cpu| {
+            let credit = &cpu.credit[size as usize];
             let has = credit.load(Relaxed);
             // What others take meanwhile stays within it, too; a limit that was lowered counts at once.
             if has >= more && (limit == u64::MAX || taken.load(Relaxed) <= limit) {
                 credit.store(has - more, Relaxed);
                 return true;
             }
-            self.take(size, more.saturating_sub(has), limit).is_some_and(|took| {
+            self.take_from_total(size, more.saturating_sub(has), limit).is_some_and(|took| {
                 credit.store(has + took - more, Relaxed);
                 true
             })
@@ -305,7 +305,7 @@ impl<P: Platform> Counters<P> {
     /// Takes at least so much out of the total, within the limit.
     #[cold]
     #[inline(never)]
-    fn take(&self, size: Size, least: u64, limit: u64) -> Option<u64> {
+    fn take_from_total(&self, size: Size, least: u64, limit: u64) -> Option<u64> {
         // Relaxed: a number by itself. The mark is set before the first credit is taken; a task that sums up
         // has the space for itself, or is not exact.
         if !self.credited.load(Relaxed) {
@@ -327,8 +327,8 @@ impl<P: Platform> Counters<P> {
     /// What is not needed any more becomes credit of this CPU; beyond a bound it goes back.
     #[inline]
     fn give_credit(&self, size: Size, less: u64) {
-        self.cells.with(|cell| {
-            let credit = &cell.credit[size as usize];
+        self.per_cpu.with(|cpu| {
+            let credit = &cpu.credit[size as usize];
             let has = credit.load(Relaxed) + less;
             let (more, most) = size.credit();
             if has <= most {
@@ -347,7 +347,7 @@ impl<P: Platform> Counters<P> {
             false => taken,
             true => {
                 let credit: u64 =
-                    self.cells.iter().map(|cell| cell.credit[size as usize].load(Relaxed)).sum();
+                    self.per_cpu.iter().map(|cpu| cpu.credit[size as usize].load(Relaxed)).sum();
                 // Others move it from one to the other meanwhile.
                 taken.saturating_sub(credit)
             }
@@ -362,7 +362,7 @@ impl<P: Platform> Counters<P> {
 
     #[inline(always)]
     fn add(&self, guard: &WriteGuard<'_, P>, size: Size, more: u64) {
-        match guard.reserved() {
+        match guard.limit_reservation() {
             Some(reserved) => self.add_as_range_writer(reserved, size, more),
             None => self.add_exclusive(size, more),
         }
@@ -387,7 +387,7 @@ impl<P: Platform> Counters<P> {
 
     #[inline(always)]
     fn remove(&self, guard: &WriteGuard<'_, P>, size: Size, less: u64) {
-        match guard.reserved() {
+        match guard.limit_reservation() {
             Some(_) => self.give_credit(size, less),
             None => {
                 let taken = &self.taken[size as usize];
@@ -402,8 +402,8 @@ impl<P: Platform> Counters<P> {
     #[inline(always)]
     pub fn count_mapped(&self, guard: &WriteGuard<'_, P>, flags: VmFlags, pages: PageCount) {
         let (kind, more) = (Size::of(flags), pages.get());
-        match guard.reserved() {
-            Some(reserved) => self.count_mapped_beside(reserved, kind, more),
+        match guard.limit_reservation() {
+            Some(reserved) => self.count_mapped_as_range_writer(reserved, kind, more),
             None => {
                 self.add_exclusive(Size::Total, more);
                 if let Some(kind) = kind {
@@ -414,8 +414,8 @@ impl<P: Platform> Counters<P> {
     }
 
     #[inline(never)]
-    fn count_mapped_beside(&self, reserved: &LimitReservation, kind: Option<Size>, more: u64) {
-        if reserved.pages.get() || !self.add_both(kind, more) {
+    fn count_mapped_as_range_writer(&self, reserved: &LimitReservation, kind: Option<Size>, more: u64) {
+        if reserved.pages.get() || !self.use_page_credits(kind, more) {
             self.add_as_range_writer(reserved, Size::Total, more);
             if let Some(kind) = kind {
                 self.add_as_range_writer(reserved, kind, more);
@@ -425,10 +425,10 @@ impl<P: Platform> Counters<P> {
 
     /// Uses up credit of the total, and of a kind of its pages, if this CPU has enough of both.
     #[inline]
-    fn add_both(&self, kind: Option<Size>, more: u64) -> bool {
-        self.cells.with(|cell| {
-            let total = &cell.credit[Size::Total as usize];
-            let kind = kind.map(|kind| &cell.credit[kind as usize]);
+    fn use_page_credits(&self, kind: Option<Size>, more: u64) -> bool {
+        self.per_cpu.with(|cpu| {
+            let total = &cpu.credit[Size::Total as usize];
+            let kind = kind.map(|kind| &cpu.credit[kind as usize]);
             let enough = total.load(Relaxed) >= more && kind.is_none_or(|kind| kind.load(Relaxed) >= more);
             if enough {
                 total.store(total.load(Relaxed) - more, Relaxed);
@@ -486,8 +486,8 @@ impl<P: Platform> Counters<P> {
 
     /// A fault ended.
     pub fn count_fault(&self, end: FaultEnd) {
-        self.cells.with(|cell| {
-            let counter = &cell.faults[end as usize];
+        self.per_cpu.with(|cpu| {
+            let counter = &cpu.faults[end as usize];
             // Relaxed load and store: only this CPU writes its cell, inside `with`.
             counter.store(counter.load(Relaxed) + 1, Relaxed);
         });
@@ -496,9 +496,9 @@ impl<P: Platform> Counters<P> {
     /// A change of a part begins. Returns how many have begun on this CPU.
     #[inline]
     pub(super) fn count_write(&self) -> u64 {
-        self.cells.with(|cell| {
-            let changes = cell.changes.load(Relaxed) + 1;
-            cell.changes.store(changes, Relaxed);
+        self.per_cpu.with(|cpu| {
+            let changes = cpu.changes.load(Relaxed) + 1;
+            cpu.changes.store(changes, Relaxed);
             changes
         })
     }
@@ -508,14 +508,14 @@ impl<P: Platform> Counters<P> {
     #[cold]
     #[inline(never)]
     pub(super) fn only_this_cpu_changed(&self, changes: u64, every: u64) -> bool {
-        let own = every * self.cells.iter().len() as u64;
+        let own = every * self.per_cpu.iter().len() as u64;
         if !changes.is_multiple_of(own) {
             return false;
         }
-        let all: u64 = self.cells.iter().map(|cell| cell.changes.load(Relaxed)).sum();
-        let seen = self.cells.with(|cell| {
-            let seen = cell.seen.load(Relaxed);
-            cell.seen.store(all, Relaxed);
+        let all: u64 = self.per_cpu.iter().map(|cpu| cpu.changes.load(Relaxed)).sum();
+        let seen = self.per_cpu.with(|cpu| {
+            let seen = cpu.seen.load(Relaxed);
+            cpu.seen.store(all, Relaxed);
             seen
         });
         all.wrapping_sub(seen) <= own + own / 16
@@ -524,7 +524,7 @@ impl<P: Platform> Counters<P> {
     /// Faults by how they ended.
     pub fn faults(&self) -> Faults {
         let count =
-            |end: FaultEnd| self.cells.iter().map(|cell| cell.faults[end as usize].load(Relaxed)).sum();
+            |end: FaultEnd| self.per_cpu.iter().map(|cpu| cpu.faults[end as usize].load(Relaxed)).sum();
         Faults {
             vma_lock: count(FaultEnd::VmaLock),
             mmap_lock: count(FaultEnd::MmapLock),

@@ -150,7 +150,7 @@ impl<P: Platform> AddressSpace<P> {
 
 /// Pages that an operation takes away before it adds.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Replaced {
+pub(crate) struct ReplacedPages {
     /// Of any kind.
     pub total: PageCount,
     /// Committed pages among them.
@@ -164,7 +164,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         &self,
         flags: VmFlags,
         grow: PageCount,
-        shrink: Replaced,
+        shrink: ReplacedPages,
     ) -> Result<Charge<'s, P>, Overcommitted> {
         let commit = &self.space.engine.committed();
         match flags.contains(VmFlags::ACCOUNT) {
@@ -176,7 +176,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// Whether `grow` more pages with these flags, after `shrink` pages went, stay within RLIMIT_AS and
     /// RLIMIT_DATA.
     #[inline(always)]
-    pub(crate) fn may_expand(&self, flags: VmFlags, grow: PageCount, shrink: Replaced) -> bool {
+    pub(crate) fn may_expand(&self, flags: VmFlags, grow: PageCount, shrink: ReplacedPages) -> bool {
         let limits = &self.space.limits;
         let limited = |limit: &AtomicU64| limit.load(Relaxed) != UNLIMITED;
         let asked = limited(&limits.address_space) || (limited(&limits.data) && flags.is_data());
@@ -185,11 +185,11 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// The same where there are limits.
     #[inline(never)]
-    fn limits_allow(&self, flags: VmFlags, grow: PageCount, shrink: Replaced) -> bool {
+    fn limits_allow(&self, flags: VmFlags, grow: PageCount, shrink: ReplacedPages) -> bool {
         let (space, limits) = (self.space, &self.space.limits);
         let fits = |size, limit: PageCount| {
             let more = grow.saturating_sub(shrink.total).get();
-            match self.reserved() {
+            match self.limit_reservation() {
                 Some(reserved) => space.limit_of(size).is_none() || reserved.covers(size, more),
                 // As on Linux, whatever is replaced makes room for data.
                 None => space.counters.fits(size, grow.get(), limit.saturating_add(shrink.total).get()),
@@ -212,7 +212,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     pub(crate) fn may_lock_pages(&self, grow: PageCount) -> bool {
         let limits = &self.space.limits;
         limits.may_lock.load(Relaxed)
-            || match self.reserved() {
+            || match self.limit_reservation() {
                 Some(reserved) => reserved.covers(Size::Locked, grow.get()),
                 None => self.space.counters.fits(Size::Locked, grow.get(), pages(&limits.memlock).get()),
             }
@@ -221,7 +221,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// Whether there may be `more` VMAs.
     #[inline(always)]
     pub(crate) fn may_have_vmas(&self, more: u64) -> bool {
-        match self.reserved() {
+        match self.limit_reservation() {
             Some(reserved) => reserved.covers(Size::Vmas, more),
             None => self.space.counters.fits(Size::Vmas, more, self.space.engine.max_map_count()),
         }

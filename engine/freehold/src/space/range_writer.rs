@@ -117,7 +117,7 @@ impl<P: Platform> RangeWriter<'_, P> {
         }
         // The mappings agree with the break from here on.
         self.heap = None;
-        self.space.counters.give_back(&self.state.reserved);
+        self.space.counters.release_limits(&self.state.reserved);
         self.space.notify_waiters(&self.map);
     }
 
@@ -357,7 +357,7 @@ impl<P: Platform> AddressSpace<P> {
         needs: impl Fn() -> LimitDemand,
     ) -> RangeClaim<'s, P> {
         let Ok(gate) = self.mmap_lock.write_range_killable() else { return RangeClaim::Killed };
-        if self.counters.reserve(&state.reserved, &needs(), |size| self.limit_of(size)).is_err() {
+        if self.counters.reserve_limits(&state.reserved, &needs(), |size| self.limit_of(size)).is_err() {
             return RangeClaim::NeedsExclusive;
         }
         // SAFETY: within the gate there are shared writers only.
@@ -464,10 +464,11 @@ impl<P: Platform> WriteGuard<'_, P> {
 
     /// Reserves `pages` more locked ones, if `flags` are of locked memory: those of a VMA that was not known
     /// before it was claimed. Else the claim is given up.
-    pub(crate) fn reserve_locked(&self, flags: VmFlags, pages: PageCount) -> Result<(), ClaimError> {
-        let reserved = self.reserved().filter(|_| flags.contains(VmFlags::LOCKED));
+    pub(crate) fn reserve_locked_limit(&self, flags: VmFlags, pages: PageCount) -> Result<(), ClaimError> {
+        let reserved = self.limit_reservation().filter(|_| flags.contains(VmFlags::LOCKED));
         let limit = self.space.limit_of(Size::Locked);
-        match reserved.is_none_or(|reserved| self.space.counters.reserve_locked(reserved, pages, limit)) {
+        match reserved.is_none_or(|reserved| self.space.counters.reserve_locked_limit(reserved, pages, limit))
+        {
             true => Ok(()),
             false => Err(self.release_claims(ClaimError::NeedsExclusive)),
         }
@@ -548,7 +549,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// What a range writer may add to sizes that have limits.
     #[inline(always)]
-    pub(super) fn reserved(&self) -> Option<&'s LimitReservation> {
+    pub(super) fn limit_reservation(&self) -> Option<&'s LimitReservation> {
         self.range_writer().map(|writer| &writer.state.reserved)
     }
 

@@ -5,7 +5,7 @@ use crate::space::{
     change::deferred_retire::DeferredRetire,
     change::split_merge::NewMapping,
     change::unmap::{Decoded, Gathered},
-    limits::Replaced,
+    limits::ReplacedPages,
     locking::WriteGuard,
     map_flags::MapFlags,
 };
@@ -53,7 +53,11 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Checks the limits of what is mapped, and commits its pages if they count.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn check_limits(&self, request: &Request<P>, replaced: Replaced) -> Result<Charge<'s, P>, MmapError> {
+    fn check_limits(
+        &self,
+        request: &Request<P>,
+        replaced: ReplacedPages,
+    ) -> Result<Charge<'s, P>, MmapError> {
         let pages = PageCount::of_bytes(request.len);
         if !self.may_expand(request.vm_flags, pages, replaced) {
             return Err(MmapError::Limit);
@@ -73,7 +77,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         if request.flags.contains(MapFlags::FIXED) || request.unit > PAGE_SIZE {
             return self.store_over(request, range, reserving, replaced);
         }
-        let charge = self.check_limits(request, Replaced::default())?;
+        let charge = self.check_limits(request, ReplacedPages::default())?;
         let attrs = request.attrs();
         let new = self.prepare_new(range, &attrs)?;
         let vma = self.insert(range, new, &attrs);
@@ -123,7 +127,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         request: &Request<P>,
         range: UserRange,
     ) -> Result<Stored, MmapError> {
-        let charge = self.check_limits(request, Replaced::default())?;
+        let charge = self.check_limits(request, ReplacedPages::default())?;
         let attrs = request.attrs();
         let vma = self.alloc(range, &attrs)?;
         let joins = |side: &Vma<P>| match side.start() < range.start() {

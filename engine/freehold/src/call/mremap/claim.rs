@@ -102,7 +102,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
         self.claim_hole(extension, |_| 0)?;
         match self.find(request.addr) {
-            Some(vma) => self.reserve_locked(vma.flags(), extension.pages()),
+            Some(vma) => self.reserve_locked_limit(vma.flags(), extension.pages()),
             None => Err(self.release_claims(ClaimError::NotAHole)),
         }
     }
@@ -136,7 +136,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         if target.start() < extension.end() && extension.start() < target.end() {
             return Err(ClaimError::NotAHole);
         }
-        self.reserve_locked(vma.flags(), target.pages())?;
+        self.reserve_locked_limit(vma.flags(), target.pages())?;
         Ok(target.start())
     }
 

@@ -20,7 +20,7 @@ use crate::space::{
     change::deferred_retire::DeferredRetire,
     change::split_merge::{NewMapping, SplitMergeError},
     change::unmap::Decoded,
-    limits::Replaced,
+    limits::ReplacedPages,
     locking::WriteGuard,
     placement::PlacementRequest,
     range_writer::RangeWriterState,
@@ -331,7 +331,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         if flags.contains(VmFlags::LOCKED) && !self.may_lock_pages(growth) {
             return Err(MremapError::LockLimit);
         }
-        if !self.may_expand(flags, growth, Replaced::default()) {
+        if !self.may_expand(flags, growth, ReplacedPages::default()) {
             return Err(MremapError::Limit);
         }
         Ok(flags & VmFlags::LOCK_MASK == VmFlags::LOCKED)
@@ -351,7 +351,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         }
         let vma = self.find(request.addr).ok_or(MremapError::NotMapped)?;
         let pages = PageCount::of_bytes(request.old_len);
-        if request.keeps_source() && !self.may_expand(vma.flags(), pages, Replaced::default()) {
+        if request.keeps_source() && !self.may_expand(vma.flags(), pages, ReplacedPages::default()) {
             return Err(MremapError::Limit);
         }
         if !request.fixed() {
@@ -425,7 +425,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         pages: PageCount,
         kept: PageCount,
     ) -> Result<Charge<'s, P>, MremapError> {
-        self.charge(flags, pages, Replaced { total: kept, committed: kept }).map_err(|_| MremapError::Limit)
+        self.charge(flags, pages, ReplacedPages { total: kept, committed: kept })
+            .map_err(|_| MremapError::Limit)
     }
 
     fn count_mapped(&self, flags: VmFlags, pages: PageCount) {

@@ -32,7 +32,7 @@ use super::{
 use crate::space::{
     AddressSpace,
     design::Hold,
-    limits::Replaced,
+    limits::ReplacedPages,
     locking::{WriteGuard, closing_entry},
 };
 use crate::{
@@ -332,8 +332,8 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
     }
 
     /// Pages that will go, for the limits of what comes in their place.
-    pub fn replaced(&self) -> Replaced {
-        Replaced { total: self.totals.pages, committed: self.totals.committed }
+    pub fn replaced(&self) -> ReplacedPages {
+        ReplacedPages { total: self.totals.pages, committed: self.totals.committed }
     }
 
     /// Whether `object` is a segment that was removed and ends with these VMAs. If so, they have to go.
