@@ -104,7 +104,7 @@ impl<P: Platform> AddressSpace<P> {
         if !guard.may_have_vmas(parts.len() as u64 - 1) {
             return Err(MmapError::TooManyVmas);
         }
-        let start = guard.find_placement(&PlacementRequest::pages(hint, whole))?;
+        let start = guard.find_placement(&PlacementRequest::new(hint, whole))?;
         let mut at = start;
         let ranges: ArrayVec<UserRange, PARTS> = lens
             .into_iter()

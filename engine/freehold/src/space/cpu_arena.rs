@@ -33,8 +33,8 @@ const BOUNDARY_BYTES: u64 = 1 << 30;
 impl<P: Platform> AddressSpace<P> {
     /// Where a range writer that runs on this CPU looks for room first, of what lies within `above`.
     #[inline]
-    fn cpu_arena(&self, room: &PlacementRequest, above: &Range<u64>) -> Option<Range<u64>> {
-        let anywhere = room.hint() == 0 && !room.flags().contains(MapFlags::BIT32);
+    fn cpu_arena(&self, request: &PlacementRequest, above: &Range<u64>) -> Option<Range<u64>> {
+        let anywhere = request.hint() == 0 && !request.flags().contains(MapFlags::BIT32);
         if self.placement == Placement::FirstFit || !anywhere {
             return None;
         }
@@ -51,11 +51,11 @@ impl<P: Platform> WriteGuard<'_, P> {
     /// Room in the CPU's own arena, where it has one. The boundary is put up by a writer that has claimed
     /// nothing yet; one that has, and finds none, goes elsewhere.
     #[inline(never)]
-    pub(super) fn place_in_arena(&self, room: &PlacementRequest, above: &Range<u64>) -> Option<u64> {
-        let arena = self.space.cpu_arena(room, above)?;
-        let find = || self.highest_placement(room.len(), room.align(), arena.clone());
+    pub(super) fn place_in_arena(&self, request: &PlacementRequest, above: &Range<u64>) -> Option<u64> {
+        let arena = self.space.cpu_arena(request, above)?;
+        let find = || self.highest_placement(request.len(), request.align(), arena.clone());
         let at = find()?;
-        if at + room.len() <= arena.end - BOUNDARY_BYTES {
+        if at + request.len() <= arena.end - BOUNDARY_BYTES {
             return Some(at);
         }
         // Room where the boundary is to be: there is none.

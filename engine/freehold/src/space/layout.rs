@@ -57,10 +57,10 @@ impl<P: Platform> AddressSpace<P> {
 
     /// The end of where a hint is followed, and of where room is looked for if it is not.
     #[inline]
-    pub(super) fn window_end(room: &PlacementRequest) -> u64 {
-        if room.flags().contains(MapFlags::BIT32) {
+    pub(super) fn window_end(request: &PlacementRequest) -> u64 {
+        if request.flags().contains(MapFlags::BIT32) {
             LOW.end
-        } else if room.hint() > DEFAULT_MAP_WINDOW {
+        } else if request.hint() > DEFAULT_MAP_WINDOW {
             Self::TASK_SIZE
         } else {
             DEFAULT_MAP_WINDOW
@@ -69,23 +69,23 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Where room is looked for from above, if at all.
     #[inline]
-    pub(super) fn window_above(&self, room: &PlacementRequest) -> Option<Range<u64>> {
-        if room.flags().contains(MapFlags::BIT32) || self.layout == Layout::BottomUp {
+    pub(super) fn window_above(&self, request: &PlacementRequest) -> Option<Range<u64>> {
+        if request.flags().contains(MapFlags::BIT32) || self.layout == Layout::BottomUp {
             return None;
         }
         // What is open above the default window lies on top of the base.
-        let high = self.mmap_base + (Self::window_end(room) - DEFAULT_MAP_WINDOW);
-        let low = if room.flags().contains(MapFlags::ABOVE_4G) { LOW_END } else { PAGE_SIZE };
+        let high = self.mmap_base + (Self::window_end(request) - DEFAULT_MAP_WINDOW);
+        let low = if request.flags().contains(MapFlags::ABOVE_4G) { LOW_END } else { PAGE_SIZE };
         Some(low..high)
     }
 
     /// Where room is looked for from below, if there is none from above.
     #[cold]
-    pub(super) fn window_below(&self, room: &PlacementRequest) -> Range<u64> {
+    pub(super) fn window_below(&self, request: &PlacementRequest) -> Range<u64> {
         match self.layout {
-            _ if room.flags().contains(MapFlags::BIT32) => LOW,
-            Layout::BottomUp => self.mmap_base..Self::window_end(room),
-            Layout::TopDown => LEGACY_BASE..Self::window_end(room),
+            _ if request.flags().contains(MapFlags::BIT32) => LOW,
+            Layout::BottomUp => self.mmap_base..Self::window_end(request),
+            Layout::TopDown => LEGACY_BASE..Self::window_end(request),
         }
     }
 }

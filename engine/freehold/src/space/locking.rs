@@ -318,8 +318,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     pub(crate) fn highest_gap(&self, len: u64, bounds: Range<u64>) -> Option<(u64, u64)> {
         // The entry above the gap is the last that the search asks about; none, if it lies above all.
         let above = Cell::new(u64::MAX);
-        let room = self.gap(len, bounds, Direction::TopDown, |found| above.set(self.guard_start(found)))?;
-        Some((room, above.get()))
+        let start = self.gap(len, bounds, Direction::TopDown, |found| above.set(self.guard_start(found)))?;
+        Some((start, above.get()))
     }
 
     /// The lowest free range, as [`highest_gap`](Self::highest_gap).

@@ -11,7 +11,7 @@ const HUGE: u64 = 2 << 20;
 
 /// How many stacks a search for room goes around one by one, as Linux does for as long as it takes. A program
 /// may have as many stacks as VMAs, and others wait for the mmap lock meanwhile.
-const DETOURS: usize = 64;
+const MAX_DETOURS: usize = 64;
 
 /// Room that is looked for.
 #[derive(Clone, Copy)]
@@ -23,28 +23,28 @@ pub(crate) struct PlacementRequest {
     /// What the address is a multiple of, unless it is the hint.
     pub(crate) align: u64,
     /// What it agrees with within huge pages, unless it is the hint, or there is no such room.
-    pub(crate) like: Option<u64>,
+    pub(crate) huge_offset: Option<u64>,
     /// Of these, those that say where to look.
     pub(crate) flags: MapFlags,
 }
 
 impl PlacementRequest {
     /// For pages.
-    pub(crate) fn pages(hint: u64, len: u64) -> Self {
-        PlacementRequest { hint, len, align: PAGE_SIZE, like: None, flags: MapFlags::empty() }
+    pub(crate) fn new(hint: u64, len: u64) -> Self {
+        PlacementRequest { hint, len, align: PAGE_SIZE, huge_offset: None, flags: MapFlags::empty() }
     }
 
     /// For what an object has from page `pgoff` on: where huge pages can map it. Of a file, that is if there
     /// is a whole one. Private memory has to be whole ones, without a hint.
     #[inline]
-    pub(crate) fn of<P: Platform>(
+    pub(crate) fn for_object<P: Platform>(
         object: &Object<P>,
         shared: bool,
         hint: u64,
         len: u64,
         pgoff: PageIndex,
     ) -> Self {
-        let like = if object.aligns(shared) {
+        let huge_offset = if object.aligns(shared) {
             let offset = pgoff.byte();
             let end = offset.checked_next_multiple_of(HUGE).map(|first| first.saturating_add(HUGE));
             end.filter(|&end| offset.saturating_add(len) >= end).map(|_| offset)
@@ -52,7 +52,7 @@ impl PlacementRequest {
             let private = matches!(object, Object::Anonymous) && !shared;
             (private && hint == 0 && len.is_multiple_of(HUGE)).then_some(0)
         };
-        PlacementRequest { like, ..PlacementRequest::pages(hint, len) }
+        PlacementRequest { huge_offset, ..PlacementRequest::new(hint, len) }
     }
 
     /// The hint, if there is one.
@@ -79,54 +79,54 @@ impl PlacementRequest {
 impl<P: Platform> WriteGuard<'_, P> {
     /// Where there is room: at the hint, or in the windows of the layout.
     #[inline(always)]
-    pub(crate) fn find_placement(&self, room: &PlacementRequest) -> Result<u64, MmapError> {
-        match self.find_aligned_or_any(room) {
+    pub(crate) fn find_placement(&self, request: &PlacementRequest) -> Result<u64, MmapError> {
+        match self.find_aligned_or_any(request) {
             Some(at) => Ok(at),
-            None => self.find_placement_without_boundaries(room).ok_or(MmapError::NoSpace),
+            None => self.find_placement_without_boundaries(request).ok_or(MmapError::NoSpace),
         }
     }
 
     /// Takes out all [boundaries](super::cpu_arena), if the caller is the exclusive writer and there are any,
     /// and looks for room again.
     #[cold]
-    fn find_placement_without_boundaries(&self, room: &PlacementRequest) -> Option<u64> {
+    fn find_placement_without_boundaries(&self, request: &PlacementRequest) -> Option<u64> {
         let may_be_there = self.range_writer().is_none() && self.space.closings.any();
-        (may_be_there && self.remove_boundaries(AddressSpace::<P>::window_end(room)))
-            .then(|| self.find_aligned_or_any(room))
+        (may_be_there && self.remove_boundaries(AddressSpace::<P>::window_end(request)))
+            .then(|| self.find_aligned_or_any(request))
             .flatten()
     }
 
     #[inline(always)]
-    fn find_aligned_or_any(&self, room: &PlacementRequest) -> Option<u64> {
-        let like = room.like.and_then(|offset| self.find_aligned_placement(room, offset));
-        like.or_else(|| self.find_any_placement(room))
+    fn find_aligned_or_any(&self, request: &PlacementRequest) -> Option<u64> {
+        let aligned = request.huge_offset.and_then(|offset| self.find_aligned_placement(request, offset));
+        aligned.or_else(|| self.find_any_placement(request))
     }
 
     /// The same for room that need not agree with anything within huge pages.
     #[inline(always)]
-    fn find_any_placement(&self, room: &PlacementRequest) -> Option<u64> {
-        if room.hint != 0 && self.hint_is_free(room) {
+    fn find_any_placement(&self, request: &PlacementRequest) -> Option<u64> {
+        if request.hint != 0 && self.is_hint_free(request) {
             // A range writer that comes to a boundary is refused the claim.
-            self.clear_for_write(UserRange::at(room.hint, room.len));
-            return Some(room.hint);
+            self.clear_for_write(UserRange::at(request.hint, request.len));
+            return Some(request.hint);
         }
-        let above = self.space.window_above(room);
+        let above = self.space.window_above(request);
         if self.range_writer().is_some()
-            && let Some(at) = above.as_ref().and_then(|above| self.place_in_arena(room, above))
+            && let Some(at) = above.as_ref().and_then(|above| self.place_in_arena(request, above))
         {
             return Some(at);
         }
-        let highest = above.and_then(|above| self.highest_placement(room.len, room.align, above));
-        let below = || self.lowest_placement(room.len, room.align, self.space.window_below(room));
+        let highest = above.and_then(|above| self.highest_placement(request.len, request.align, above));
+        let below = || self.lowest_placement(request.len, request.align, self.space.window_below(request));
         highest.or_else(below)
     }
 
     /// Room that agrees with `offset` within huge pages, or at the hint, where there is room for a huge page
     /// more than needed. Looking from the top, what agrees by itself is passed over, as on Linux.
     #[inline(never)]
-    fn find_aligned_placement(&self, room: &PlacementRequest, offset: u64) -> Option<u64> {
-        let at = self.find_any_placement(&PlacementRequest { len: room.len + HUGE, ..*room })?;
-        if at == room.hint {
+    fn find_aligned_placement(&self, request: &PlacementRequest, offset: u64) -> Option<u64> {
+        let at = self.find_any_placement(&PlacementRequest { len: request.len + HUGE, ..*request })?;
+        if at == request.hint {
             return Some(at);
         }
         Some(match offset.wrapping_sub(at) & (HUGE - 1) {
@@ -136,9 +136,9 @@ impl<P: Platform> WriteGuard<'_, P> {
     }
 
     /// Whether nothing, stack gaps included, lies in the hinted range, but boundaries.
-    fn hint_is_free(&self, room: &PlacementRequest) -> bool {
-        let &PlacementRequest { hint, len, .. } = room;
-        let end = AddressSpace::<P>::window_end(room);
+    fn is_hint_free(&self, request: &PlacementRequest) -> bool {
+        let &PlacementRequest { hint, len, .. } = request;
+        let end = AddressSpace::<P>::window_end(request);
         if len > end || hint > end - len || hint < self.space.engine.config().mmap_min_addr {
             return false;
         }
@@ -155,18 +155,18 @@ impl<P: Platform> WriteGuard<'_, P> {
         let mut high = range.end;
         // As much as the alignment can cost, as on Linux: gaps are not to be tried one by one.
         let wanted = len.checked_add(align - PAGE_SIZE)?;
-        for _ in 0..DETOURS {
-            let (room, kept) = self.highest_gap(wanted, low..high)?;
-            if kept >= room + wanted {
-                return Some((room + wanted - len) & !(align - 1));
+        for _ in 0..MAX_DETOURS {
+            let (gap, kept) = self.highest_gap(wanted, low..high)?;
+            if kept >= gap + wanted {
+                return Some((gap + wanted - len) & !(align - 1));
             }
             high = kept;
         }
         // So many, and a gap that is larger than any stack can want of it will do, though a smaller one may
         // lie above it.
         let roomy = self.clear_of_stacks(wanted)?;
-        let (room, kept) = self.highest_gap(roomy, low..high)?;
-        Some((kept.min(room + roomy) - len) & !(align - 1))
+        let (gap, kept) = self.highest_gap(roomy, low..high)?;
+        Some((kept.min(gap + roomy) - len) & !(align - 1))
     }
 
     /// The same from below, beyond a stack that wants some of it.
@@ -176,7 +176,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         let (mut low, high) = (range.start.next_multiple_of(PAGE_SIZE).max(least), range.end);
         let wanted = len.checked_add(align - PAGE_SIZE)?;
         let lowest = |len, low| self.lowest_gap(len, low..high);
-        for _ in 0..DETOURS {
+        for _ in 0..MAX_DETOURS {
             let at = lowest(wanted, low)?.next_multiple_of(align);
             match self.next_occupied(at) {
                 // What the alignment can cost is counted from the aligned address on, as on Linux.

@@ -28,12 +28,13 @@ impl<P: Platform> WriteGuard<'_, P> {
             }
             return if self.space.may_map_at(addr) { Ok(addr) } else { Err(MmapError::NotPermitted) };
         }
-        let mut room = PlacementRequest::of(&request.object, request.is_shared(), addr, len, request.pgoff);
+        let mut placement =
+            PlacementRequest::for_object(&request.object, request.is_shared(), addr, len, request.pgoff);
         if unit > PAGE_SIZE {
             // Huge pages of pools are aligned to themselves.
-            (room.align, room.like) = (unit, None);
+            (placement.align, placement.huge_offset) = (unit, None);
         }
-        room.flags = flags;
-        self.find_placement(&room)
+        placement.flags = flags;
+        self.find_placement(&placement)
     }
 }

@@ -115,7 +115,7 @@ impl<P: Platform> WriteGuard<'_, P> {
             return Err(ClaimError::NeedsExclusive);
         }
         // While nothing is claimed: a search puts up the boundary of its arena.
-        let _ = self.find_placement(&PlacementRequest::pages(0, request.new_len));
+        let _ = self.find_placement(&PlacementRequest::new(0, request.new_len));
         self.claims().claim(source.start(), source.end(), false, true)?;
         self.claim_target(request).map_err(|why| self.release_claims(why))
     }

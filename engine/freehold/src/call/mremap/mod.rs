@@ -391,9 +391,14 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// Where what moves goes: at the hint or anywhere.
     pub(super) fn place_moved(&self, vma: &Vma<P>, request: &Remap, hint: u64) -> Result<u64, MremapError> {
         let shared = vma.flags().contains(VmFlags::MAYSHARE);
-        let room =
-            PlacementRequest::of(vma.object(), shared, hint, request.new_len, vma.pgoff_of(request.addr));
-        Ok(self.find_placement(&room)?)
+        let placement = PlacementRequest::for_object(
+            vma.object(),
+            shared,
+            hint,
+            request.new_len,
+            vma.pgoff_of(request.addr),
+        );
+        Ok(self.find_placement(&placement)?)
     }
 
     /// Maps the free range behind `vma` as its continuation; the VMA behind may join too.
