@@ -25,7 +25,7 @@ impl<P: Platform> AddressSpace<P> {
     /// assert_eq!(space.counts().map_count, 0);
     /// ```
     pub fn clear(&self) {
-        let guard = self.write_range_unkillable(UserRange::new(0, Self::TASK_SIZE));
+        let guard = self.write_exclusive_range_unkillable(UserRange::new(0, Self::TASK_SIZE));
         let unmapped = guard.unmap_all();
         drop(guard);
         unmapped.retire();

@@ -196,7 +196,7 @@ impl<P: Platform> AddressSpace<P> {
         };
         let Some((guard, vma)) = claimed.as_ref().and_then(|guard| Some((guard, guard.find(page)?))) else {
             drop(claimed);
-            return match self.peek_tree(page) {
+            return match self.address_state(page) {
                 AddressState::Mapped => None,
                 _ => Some(self.grow_stack(page).map_or_else(FaultOutcome::Failed, |()| FaultOutcome::Retry)),
             };

@@ -85,7 +85,7 @@ impl<P: Platform> AddressSpace<P> {
     /// The gap that stays below the stack is claimed with the range that it grows into. What is mapped there
     /// beside it has come before, and the claim is refused; or comes afterwards, and finds the gap kept.
     fn grow_stack_beside(&self, addr: u64) -> Option<Result<(), FaultError>> {
-        let start = match self.peek_tree(addr) {
+        let start = match self.address_state(addr) {
             AddressState::Mapped => return Some(Ok(())),
             AddressState::Nothing => return Some(Err(not_mapped(addr))),
             AddressState::BelowStack { start } => start,
@@ -96,7 +96,9 @@ impl<P: Platform> AddressSpace<P> {
         match self.try_claim(&state, || needs, |guard| guard.claim_below_stack(addr, start)) {
             RangeClaim::Granted(guard, ()) => Some(guard.grow_claimed(addr)),
             // Another task may have grown it.
-            RangeClaim::NeedsExclusive => (self.peek_tree(addr) == AddressState::Mapped).then_some(Ok(())),
+            RangeClaim::NeedsExclusive => {
+                (self.address_state(addr) == AddressState::Mapped).then_some(Ok(()))
+            }
             RangeClaim::Killed => Some(Err(FaultError::Killed)),
         }
     }

@@ -70,7 +70,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     pub(super) fn next_occupied_past_boundaries(&self, mut addr: u64) -> Option<(UserRange, u64)> {
         let rcu = P::rcu_read();
         loop {
-            let found = self.right.seen_next(&rcu, addr)?;
+            let found = self.right.next_of_any_writer(&rcu, addr)?;
             match self.slot(&found) {
                 TreeEntry::Boundary(boundary) => addr = boundary.end(),
                 _ => return Some((UserRange::new(found.start, found.end), self.guard_start(&found))),

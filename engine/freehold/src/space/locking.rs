@@ -144,8 +144,8 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// As [`write_range`](Self::write_range), whatever signals arrive.
-    pub(crate) fn write_range_unkillable(&self, range: UserRange) -> WriteGuard<'_, P> {
+    /// As [`write_exclusive_range`](Self::write_exclusive_range), whatever signals arrive.
+    pub(crate) fn write_exclusive_range_unkillable(&self, range: UserRange) -> WriteGuard<'_, P> {
         loop {
             let guard = self.write();
             if guard.clear_for_write(range) {
@@ -341,7 +341,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// which is where its gap begins if it is a stack.
     pub(crate) fn next_occupied(&self, addr: u64) -> Option<(UserRange, u64)> {
         let rcu = P::rcu_read();
-        let found = self.right.next_in_map(&rcu, addr)?;
+        let found = self.right.next_of_any_writer(&rcu, addr)?;
         Some((UserRange::new(found.start, found.end), self.guard_start(&found)))
     }
 
@@ -363,7 +363,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Frees the nodes that [`reserve`](Self::reserve) has left over.
     pub(crate) fn trim_tree(&self) {
-        self.right.whole().borrow_mut().trim();
+        self.right.exclusive_tree().borrow_mut().trim();
     }
 
     /// Puts `with` in place of everything in `range`, in one step for readers. Uses up one reserved replace.
@@ -380,7 +380,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Takes everything out of the tree; needs no memory.
     pub(crate) fn clear_tree(&self) {
-        self.right.whole().borrow_mut().clear();
+        self.right.exclusive_tree().borrow_mut().clear();
     }
 
     /// Locks a VMA for writing: waits for its readers, and keeps new ones out until this guard ends.
@@ -423,7 +423,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// The tree's own rules, and that every VMA is attached, owned and where the tree says.
     pub(crate) fn check(&self) {
-        self.right.whole().borrow().check();
+        self.right.exclusive_tree().borrow().check();
         let mut at = 0;
         while let Some(found) = self.right.next(at) {
             if let TreeEntry::Vma(vma) = self.slot(&found) {

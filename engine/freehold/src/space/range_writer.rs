@@ -42,7 +42,7 @@ use freehold_vmspace::{PageCount, UserRange, VmGather};
 
 /// How often a task waits for a claim that is in its way before it works on the whole: so it waits for a
 /// bounded number of others, and then for its turn.
-const WAITS: usize = 4;
+const MAX_WAITS: usize = 4;
 
 /// The write set of a range writer: its draft of the tree, and what it does when it ends. It is apart from
 /// the writer, which is moved.
@@ -270,7 +270,7 @@ impl<P: Platform> AddressSpace<P> {
     pub(crate) fn claim_vma<'s>(&'s self, state: &'s RangeWriterState, addr: u64) -> RangeClaim<'s, P> {
         let claim = |guard: &mut WriteGuard<'s, P>| {
             // What is closing, or only reserved, is not waited for.
-            let (start, end) = self.mapped_at(addr).ok_or(ClaimError::NeedsExclusive)?;
+            let (start, end) = self.vma_bounds(addr).ok_or(ClaimError::NeedsExclusive)?;
             let map = guard.claims();
             map.claim(start, end, true, false)?;
             if map.find(addr).is_some_and(|found| (found.start, found.end) == (start, end)) {
@@ -315,7 +315,7 @@ impl<P: Platform> AddressSpace<P> {
         needs: impl Fn() -> LimitDemand,
         claim: impl Fn(&mut WriteGuard<'s, P>) -> Result<T, ClaimError>,
     ) -> RangeClaim<'s, P, T> {
-        for _ in 0..WAITS {
+        for _ in 0..MAX_WAITS {
             let mut guard = match self.enter_range_writer(state, &needs) {
                 RangeClaim::Granted(guard, ()) => guard,
                 RangeClaim::NeedsExclusive => return RangeClaim::NeedsExclusive,

@@ -15,7 +15,7 @@ use freehold_range::{Entry, Lookup};
 use freehold_sync::{ReadFail, ReaderPlace};
 
 /// How often a lookup without locks looks again for a VMA that went while it looked.
-const LOOKS: u32 = 8;
+const MAX_LOOKUPS: u32 = 8;
 
 /// Why a lookup without locks could not be used: take the mmap lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +111,7 @@ impl<P: Platform> AddressSpace<P> {
         };
         match seen {
             Ok(read) => Ok(read),
-            Err(LookupMiss::Again) => self.look_again(&rcu, addr),
+            Err(LookupMiss::Again) => self.retry_lookup(&rcu, addr),
             Err(LookupMiss::Climb(why)) => Err(why),
         }
     }
@@ -120,8 +120,8 @@ impl<P: Platform> AddressSpace<P> {
     /// again for a VMA that goes meanwhile, but not for ever.
     #[cold]
     #[inline(never)]
-    fn look_again(&self, rcu: &P::RcuGuard, addr: u64) -> Result<VmaRead<'_, P>, NeedMmapLock> {
-        for _ in 0..LOOKS {
+    fn retry_lookup(&self, rcu: &P::RcuGuard, addr: u64) -> Result<VmaRead<'_, P>, NeedMmapLock> {
+        for _ in 0..MAX_LOOKUPS {
             let seen = match self.tree.lookup(rcu, addr) {
                 // SAFETY: found within `rcu`.
                 Lookup::Found(found) => unsafe { self.lock_found(&found, addr) },
@@ -194,7 +194,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// The bounds of the VMA at `addr`.
-    pub(crate) fn mapped_at(&self, addr: u64) -> Option<(u64, u64)> {
+    pub(crate) fn vma_bounds(&self, addr: u64) -> Option<(u64, u64)> {
         let rcu = P::rcu_read();
         loop {
             match self.tree.lookup(&rcu, addr) {
@@ -210,10 +210,10 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// What lies at `addr`.
-    pub(crate) fn peek_tree(&self, addr: u64) -> AddressState {
+    pub(crate) fn address_state(&self, addr: u64) -> AddressState {
         let rcu = P::rcu_read();
         let mut seen: Option<(Entry, VmFlags)> = None;
-        for _ in 0..LOOKS {
+        for _ in 0..MAX_LOOKUPS {
             let found = match self.tree.next(&rcu, addr) {
                 Lookup::Found(found) => found,
                 Lookup::Hole => return AddressState::Nothing,

@@ -32,7 +32,7 @@ impl<P: Platform> MmapWriteProof<P> for WriteRight<'_, P> {
 ///
 /// The look is over at once, and calls nobody.
 #[inline(always)]
-unsafe fn look<'r, 's, P: Platform>(tree: &'r RefCell<ExclusiveWriter<'s, P>>) -> &'r ExclusiveWriter<'s, P> {
+unsafe fn peek<'r, 's, P: Platform>(tree: &'r RefCell<Writer<'s, P>>) -> &'r Writer<'s, P> {
     // SAFETY: nobody changes the tree in the course of such a look.
     unsafe { tree.try_borrow_unguarded() }.expect("nobody changes the tree now")
 }
@@ -42,7 +42,7 @@ impl<'s, P: Platform> WriteRight<'s, P> {
     pub(super) fn find(&self, addr: u64) -> Option<Entry> {
         match self {
             // SAFETY: the writer searches for the entry, which it copies.
-            WriteRight::Exclusive { tree, .. } => unsafe { look(tree).find(addr) },
+            WriteRight::Exclusive { tree, .. } => unsafe { peek(tree).find(addr) },
             WriteRight::Range(writer) => writer.map.find(addr),
         }
     }
@@ -51,7 +51,7 @@ impl<'s, P: Platform> WriteRight<'s, P> {
     pub(super) fn next(&self, addr: u64) -> Option<Entry> {
         match self {
             // SAFETY: the writer searches for the entry, which it copies.
-            WriteRight::Exclusive { tree, .. } => unsafe { look(tree).next(addr) },
+            WriteRight::Exclusive { tree, .. } => unsafe { peek(tree).next(addr) },
             WriteRight::Range(writer) => writer.map.next(addr),
         }
     }
@@ -60,7 +60,7 @@ impl<'s, P: Platform> WriteRight<'s, P> {
     pub(super) fn prev(&self, addr: u64) -> Option<Entry> {
         match self {
             // SAFETY: the writer searches for the entry, which it copies.
-            WriteRight::Exclusive { tree, .. } => unsafe { look(tree).prev(addr) },
+            WriteRight::Exclusive { tree, .. } => unsafe { peek(tree).prev(addr) },
             WriteRight::Range(writer) => writer.map.prev(addr),
         }
     }
@@ -69,14 +69,14 @@ impl<'s, P: Platform> WriteRight<'s, P> {
     pub(super) fn around(&self, range: UserRange) -> (Option<Entry>, Option<Entry>) {
         match self {
             // SAFETY: the writer searches for the entry, which it copies.
-            WriteRight::Exclusive { tree, .. } => unsafe { look(tree).around(range.start(), range.end()) },
+            WriteRight::Exclusive { tree, .. } => unsafe { peek(tree).around(range.start(), range.end()) },
             WriteRight::Range(writer) => writer.map.around(range.start(), range.end()),
         }
     }
 
     /// What lies above `addr`, whichever writer has it. The section keeps VMAs that are found.
     #[inline(always)]
-    pub(crate) fn next_in_map(&self, _: &P::RcuGuard, addr: u64) -> Option<Entry> {
+    pub(crate) fn next_of_any_writer(&self, _: &P::RcuGuard, addr: u64) -> Option<Entry> {
         match self {
             WriteRight::Exclusive { tree, .. } => tree.borrow().next(addr),
             WriteRight::Range(writer) => writer.map.next_in_map(addr),
@@ -121,7 +121,7 @@ impl<'s, P: Platform> WriteRight<'s, P> {
     }
 
     /// For what only an exclusive writer does.
-    pub(super) fn whole(&self) -> &RefCell<ExclusiveWriter<'s, P>> {
+    pub(super) fn exclusive_tree(&self) -> &RefCell<Writer<'s, P>> {
         match self {
             WriteRight::Exclusive { tree, .. } => tree,
             WriteRight::Range(_) => unreachable!("a range writer does not work on the whole"),

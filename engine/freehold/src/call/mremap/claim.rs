@@ -95,7 +95,7 @@ impl<P: Platform> WriteGuard<'_, P> {
 
     /// Claims the hole behind the VMA that ends with the mapping.
     fn claim_extension(&self, request: &Remap) -> Result<(), ClaimError> {
-        let (_, end) = self.space.mapped_at(request.addr).ok_or(ClaimError::NeedsExclusive)?;
+        let (_, end) = self.space.vma_bounds(request.addr).ok_or(ClaimError::NeedsExclusive)?;
         let extension = UserRange::clipped(end, request.growth());
         if end - request.addr != request.old_len || extension.end() > AddressSpace::<P>::TASK_SIZE {
             return Err(ClaimError::NeedsExclusive);
@@ -144,7 +144,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     /// wait for.
     fn expect_obstacle(&self, range: UserRange) -> Result<(), ClaimError> {
         let rcu = P::rcu_read();
-        match self.right.next_in_map(&rcu, range.start()).filter(|found| found.start < range.end()) {
+        match self.right.next_of_any_writer(&rcu, range.start()).filter(|found| found.start < range.end()) {
             Some(found) if self.slot(&found).vma().is_some() => Ok(()),
             Some(_) => Err(ClaimError::NeedsExclusive),
             None if range.end() > AddressSpace::<P>::TASK_SIZE => Ok(()),

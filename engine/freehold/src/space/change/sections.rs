@@ -44,7 +44,7 @@ impl<P: Platform> AddressSpace<P> {
             if section.end() == end {
                 return Ok(());
             }
-            guard = self.write_range_unkillable(UserRange::new(section.end(), end));
+            guard = self.write_exclusive_range_unkillable(UserRange::new(section.end(), end));
             // Straight on to the next mapping: a hole may be as large as the address space.
             match guard.first_in(section.end()..end) {
                 Some(vma) => start = vma.start().max(section.end()),
