@@ -2,8 +2,8 @@
 
 use crate::space::{
     AddressSpace,
-    change::parts::{Holes, Parts},
     change::split_merge::{Change, SplitMergeError},
+    change::vma_ranges::{HolePolicy, VmaRanges},
     counters::LimitDemand,
     range_writer::RangeWriterState,
 };
@@ -41,11 +41,11 @@ impl<P: Platform> AddressSpace<P> {
         let state = RangeWriterState::default();
         let guard = self.write_range(&state, range, LimitDemand::CUTS)?;
         // Holes are looked for before anything changes.
-        let whole = guard.for_each_vma_range(range, Holes::Stop, |_, _| Ok::<(), MbindError>(()))?;
-        if guard.first_part(range).is_none() || (tag != 0 && !whole) {
+        let whole = guard.for_each_vma_range(range, HolePolicy::Stop, |_, _| Ok::<(), MbindError>(()))?;
+        if guard.first_range(range).is_none() || (tag != 0 && !whole) {
             return Err(MbindError::NotMapped);
         }
-        guard.for_each_vma_range(range, Holes::Skip, |vma, part| {
+        guard.for_each_vma_range(range, HolePolicy::Skip, |vma, part| {
             if vma.policy() != tag {
                 let _ = guard.modify(vma, part, Change { flags: vma.flags(), policy: tag })?;
             }

@@ -6,8 +6,8 @@
 
 use crate::space::{
     AddressSpace,
-    change::parts::{Holes, Parts},
     change::split_merge::{Change, SplitMergeError},
+    change::vma_ranges::{HolePolicy, VmaRanges},
     counters::LimitDemand,
     locking::WriteGuard,
     range_writer::RangeWriterState,
@@ -237,7 +237,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     /// Gives everything in the range these lock flags, up to the first hole. Returns the range.
     fn set_lock(&self, start: u64, len: u64, lock: VmFlags) -> Result<UserRange, MlockError> {
         let range = UserRange::decode(start, len).ok_or(MlockError::Invalid)?;
-        match self.for_each_vma_range(range, Holes::Stop, |vma, part| self.lock_part(vma, part, lock))? {
+        match self.for_each_vma_range(range, HolePolicy::Stop, |vma, part| self.lock_part(vma, part, lock))? {
             true => Ok(range),
             false => Err(MlockError::NotMapped),
         }
@@ -247,7 +247,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     fn set_lock_everywhere(&self, lock: VmFlags) {
         let _ = self.for_each_vma_range(
             UserRange::new(0, AddressSpace::<P>::TASK_SIZE),
-            Holes::Skip,
+            HolePolicy::Skip,
             |vma, part| {
                 // A VMA that cannot be joined to its neighbours for want of memory stays as it was; nobody is
                 // told.

@@ -8,8 +8,8 @@
 
 use crate::space::{
     AddressSpace, Prot,
-    change::parts::{Holes, Parts},
     change::split_merge::{Change, SplitMergeError},
+    change::vma_ranges::{HolePolicy, VmaRanges},
     counters::LimitDemand,
     limits::ReplacedPages,
     locking::WriteGuard,
@@ -165,7 +165,7 @@ impl<P: Platform> AddressSpace<P> {
             // Nothing grows upwards on this machine.
             Grows::Down | Grows::Up => Err(MprotectError::Invalid),
         };
-        let start = guard.first_part(range).ok_or(MprotectError::NotMapped).and_then(start)?;
+        let start = guard.first_range(range).ok_or(MprotectError::NotMapped).and_then(start)?;
         protecting.go(&guard, range.with_start(start))
     }
 }
@@ -194,7 +194,7 @@ impl<P: Platform> Protecting<'_, P> {
         if !self.has_key(guard) {
             return Err(MprotectError::Invalid);
         }
-        let done = guard.for_each_vma_range(range, Holes::Stop, |vma, part| self.part(guard, vma, part));
+        let done = guard.for_each_vma_range(range, HolePolicy::Stop, |vma, part| self.part(guard, vma, part));
         if let Some(gather) = &mut self.gather {
             gather.finish();
         }

@@ -2,8 +2,8 @@
 
 use crate::space::{
     AddressSpace,
-    change::parts::{Holes, Parts},
     change::split_merge::{Change, SplitMergeError},
+    change::vma_ranges::{HolePolicy, VmaRanges},
     counters::LimitDemand,
     range_writer::RangeWriterState,
 };
@@ -52,10 +52,10 @@ impl<P: Platform> AddressSpace<P> {
         }
         let state = RangeWriterState::default();
         let guard = self.write_range(&state, range, LimitDemand::CUTS)?;
-        if !guard.for_each_vma_range(range, Holes::Stop, |_, _| Ok::<(), MsealError>(()))? {
+        if !guard.for_each_vma_range(range, HolePolicy::Stop, |_, _| Ok::<(), MsealError>(()))? {
             return Err(MsealError::NotMapped);
         }
-        guard.for_each_vma_range(range, Holes::Stop, |vma, part| {
+        guard.for_each_vma_range(range, HolePolicy::Stop, |vma, part| {
             if !vma.flags().contains(VmFlags::SEALED) {
                 let change = Change { flags: vma.flags() | VmFlags::SEALED, policy: vma.policy() };
                 let _ = guard.modify(vma, part, change)?;

@@ -1,6 +1,6 @@
 //! msync: stores through shared mappings reach the store behind the file.
 
-use crate::space::{AddressSpace, change::parts::Parts};
+use crate::space::{AddressSpace, change::vma_ranges::VmaRanges};
 use crate::{
     PAGE_SIZE,
     counted::Counted,
@@ -85,7 +85,7 @@ impl<P: Platform> AddressSpace<P> {
     ) -> Result<Next<P>, MsyncError> {
         let guard = self.read_killable()?;
         while range.start() < range.end() {
-            let (vma, part) = guard.first_part(range).ok_or(MsyncError::NotMapped)?;
+            let (vma, part) = guard.first_range(range).ok_or(MsyncError::NotMapped)?;
             if part.start() > range.start() {
                 if flags == SyncFlags::ASYNC {
                     return Err(MsyncError::NotMapped);

@@ -11,8 +11,7 @@ use crate::{
     error::PopulateError,
     file::{File, Wanted},
     platform::Platform,
-    space::{AddressSpace, change::parts::Parts, held_lock::HeldLock, locking::ReadGuard},
-    uffd::state::Userfault,
+    space::{AddressSpace, change::vma_ranges::VmaRanges, held_lock::HeldLock, locking::ReadGuard},
     vma::{Vma, flags::VmFlags},
     wait::Rounds,
 };
@@ -165,7 +164,7 @@ impl<P: Platform> AddressSpace<P> {
     /// The start of `range`: at most a batch of pages, of at most one VMA.
     fn populate_batch(&self, guard: &ReadGuard<'_, P>, range: UserRange, policy: Policy) -> Batch<P> {
         let exact = matches!(policy, Policy::Exactly(_));
-        let (vma, part) = match guard.first_part(range) {
+        let (vma, part) = match guard.first_range(range) {
             Some((_, part)) if exact && part.start() > range.start() => {
                 return Batch::Refused { part_end: part.start(), error: PopulateError::NotMapped };
             }

@@ -6,7 +6,7 @@ use crate::{
     platform::Platform,
     space::{
         AddressSpace,
-        change::anon::NotPrepared,
+        change::anon::AnonVmaError,
         counters::LimitDemand,
         held_lock::HeldLock,
         limits::ReplacedPages,
@@ -63,7 +63,7 @@ impl<P: Platform> AddressSpace<P> {
                 return Err(not_mapped(addr));
             }
             // Whatever page comes will be anonymous, and choosing its anon_vma needs only this lock.
-            if let Err(NotPrepared::NoMemory) = self.prepare_anon(vma, HeldLock::Mmap(&guard)) {
+            if let Err(AnonVmaError::NoMemory) = self.prepare_anon(vma, HeldLock::Mmap(&guard)) {
                 return Err(FaultError::OutOfMemory);
             }
             drop(guard);

@@ -1,6 +1,6 @@
 //! mincore: which pages an access would find without waiting for a file.
 
-use crate::space::{AddressSpace, change::parts::Parts};
+use crate::space::{AddressSpace, change::vma_ranges::VmaRanges};
 use crate::{PAGE_SHIFT, PAGE_SIZE, error::MincoreError, file::Mapping, platform::Platform, vma::Vma};
 use freehold_vmspace::{PageCount, PageRange, UserRange};
 
@@ -51,7 +51,7 @@ impl<P: Platform> AddressSpace<P> {
             while at < end {
                 let rest = UserRange::new(at, end);
                 let (vma, part) = guard
-                    .first_part(rest)
+                    .first_range(rest)
                     .filter(|(_, part)| part.start() == at)
                     .ok_or(MincoreError::NotMapped)?;
                 let done = batch.len() - ((end - at) >> PAGE_SHIFT) as usize;

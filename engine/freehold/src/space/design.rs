@@ -22,9 +22,9 @@ pub enum Unmap {
 }
 
 /// What a design of munmap is made of.
-pub(super) struct UnmapParts {
+pub(super) struct UnmapPolicy {
     /// What of the mmap lock is held while the pages go.
-    pub(super) held: Hold,
+    pub(super) held: MmapHold,
     /// Of how many bytes a section is, between which others may come in.
     pub(super) sections: Option<u64>,
     /// Whether special VMAs go as under step 0.
@@ -32,7 +32,7 @@ pub(super) struct UnmapParts {
 }
 
 /// How the mmap lock is held.
-pub(super) enum Hold {
+pub(super) enum MmapHold {
     Write,
     Read,
     Nothing,
@@ -40,13 +40,13 @@ pub(super) enum Hold {
 
 impl Unmap {
     /// What it is made of: the one place that asks which design this is.
-    pub(super) fn parts(self) -> UnmapParts {
-        let exclusive = UnmapParts { held: Hold::Write, sections: None, falls_back: false };
+    pub(super) fn policy(self) -> UnmapPolicy {
+        let exclusive = UnmapPolicy { held: MmapHold::Write, sections: None, falls_back: false };
         match self {
             Unmap::Exclusive => exclusive,
-            Unmap::Sectioned { bytes } => UnmapParts { sections: Some(bytes), ..exclusive },
-            Unmap::Downgraded => UnmapParts { held: Hold::Read, falls_back: true, ..exclusive },
-            Unmap::Released => UnmapParts { held: Hold::Nothing, ..exclusive },
+            Unmap::Sectioned { bytes } => UnmapPolicy { sections: Some(bytes), ..exclusive },
+            Unmap::Downgraded => UnmapPolicy { held: MmapHold::Read, falls_back: true, ..exclusive },
+            Unmap::Released => UnmapPolicy { held: MmapHold::Nothing, ..exclusive },
         }
     }
 

@@ -19,7 +19,7 @@ use crate::{
     rmap::failed_frame,
     space::{
         AddressSpace,
-        change::anon::NotPrepared,
+        change::anon::AnonVmaError,
         held_lock::HeldLock,
         locking::{ReadGuard, VmaRead},
     },
@@ -454,7 +454,7 @@ pub(super) fn prepare<P: Platform>(
     vma: &Vma<P>,
 ) -> Result<(), NoMemory> {
     match space.prepare_anon(vma, HeldLock::Mmap(guard)) {
-        Err(NotPrepared::NoMemory) => Err(NoMemory),
+        Err(AnonVmaError::NoMemory) => Err(NoMemory),
         _ => Ok(()),
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     error::MadviseError,
     file::{Object, Wanted},
     platform::Platform,
-    space::{AddressSpace, ThpDisable, change::parts::Parts},
+    space::{AddressSpace, ThpDisable, change::vma_ranges::VmaRanges},
     vma::{Vma, flags::VmFlags},
 };
 use freehold_vmspace::{PageRange, UserRange};
@@ -23,7 +23,7 @@ impl<P: Platform> AddressSpace<P> {
         let (mut at, mut no_holes) = (range.start(), true);
         while at < range.end() {
             let guard = self.read_killable()?;
-            let Some((vma, part)) = guard.first_part(range.rest(at)) else {
+            let Some((vma, part)) = guard.first_range(range.rest(at)) else {
                 no_holes = false;
                 break;
             };

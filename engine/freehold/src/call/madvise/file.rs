@@ -1,6 +1,7 @@
 //! Advice about the file behind a mapping.
 
-use super::advice::{Advice, check_seal, whole};
+use super::{Advice, check_seal, whole};
+use crate::space::{AddressSpace, change::vma_ranges::VmaRanges};
 use crate::{
     counted::Counted,
     error::MadviseError,
@@ -19,7 +20,7 @@ impl<P: Platform> AddressSpace<P> {
         let mut no_holes = true;
         while range.start() < range.end() {
             let guard = self.read_killable()?;
-            let Some((vma, part)) = guard.first_part(range) else {
+            let Some((vma, part)) = guard.first_range(range) else {
                 no_holes = false;
                 break;
             };

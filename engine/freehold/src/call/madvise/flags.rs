@@ -1,6 +1,14 @@
 //! Advice that is a flag of the VMA.
 
-use super::advice::{Advice, check_seal, whole};
+use super::{Advice, check_seal, whole};
+use crate::call::ksm::may_merge;
+use crate::space::{
+    AddressSpace,
+    change::split_merge::Change,
+    change::vma_ranges::{HolePolicy, VmaRanges},
+    counters::LimitDemand,
+    range_writer::RangeWriterState,
+};
 use crate::{
     call::ksm::may_merge,
     error::MadviseError,
@@ -23,7 +31,7 @@ impl<P: Platform> AddressSpace<P> {
     pub(super) fn advise_flags(&self, range: UserRange, advice: Advice) -> Result<(), MadviseError> {
         let state = RangeWriterState::default();
         let guard = self.write_range(&state, range, LimitDemand::CUTS)?;
-        whole(guard.for_each_vma_range(range, Holes::Skip, |vma, part| {
+        whole(guard.for_each_vma_range(range, HolePolicy::Skip, |vma, part| {
             check_seal(vma, advice)?;
             let flags = advised(vma, advice)?;
             if flags != vma.flags() {

@@ -1,17 +1,14 @@
 //! Advice about the pages that are mapped: taking them away.
 
-use super::advice::{Advice, check_seal, whole};
+use super::{Advice, check_seal, whole};
+use crate::space::{
+    AddressSpace,
+    change::vma_ranges::{HolePolicy, VmaRanges},
+};
 use crate::{
     error::MadviseError,
     platform::Platform,
-    space::{
-        AddressSpace,
-        change::{
-            anon::NotPrepared,
-            parts::{Holes, Parts},
-        },
-        held_lock::HeldLock,
-    },
+    space::{change::anon::AnonVmaError, held_lock::HeldLock},
     uffd::event::Notice,
     vma::{Vma, flags::VmFlags},
 };
@@ -41,7 +38,7 @@ impl<P: Platform> AddressSpace<P> {
                 }
                 Ok(self.advise_part(vma, part, advice, HeldLock::Mmap(&guard))?)
             };
-            match guard.for_each_vma_range(rest, Holes::Skip, advise) {
+            match guard.for_each_vma_range(rest, HolePolicy::Skip, advise) {
                 Ok(whole) => {
                     no_holes &= whole;
                     break;
@@ -81,7 +78,7 @@ impl<P: Platform> AddressSpace<P> {
             Advice::DontNeed | Advice::DontNeedLocked => return self.discard_part(vma, part),
             Advice::GuardInstall => {
                 if lacks_anon_vma(vma)
-                    && let Err(NotPrepared::NoMemory) = self.prepare_anon(vma, held)
+                    && let Err(AnonVmaError::NoMemory) = self.prepare_anon(vma, held)
                 {
                     return Err(MadviseError::OutOfMemory);
                 }

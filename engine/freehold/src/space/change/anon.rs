@@ -15,7 +15,7 @@ use freehold_sync::{Rank, RwSem};
 
 /// Why a VMA has no anon_vma yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NotPrepared {
+pub(crate) enum AnonVmaError {
     /// No memory.
     NoMemory,
     /// The mmap lock could not be had at once.
@@ -29,7 +29,7 @@ impl<P: Platform> AddressSpace<P> {
     /// neighbours' locks. With only the VMA's lock held these may be tried for but not waited for: a writer
     /// may be waiting for this very VMA (`docs/locking.md`, part 3).
     #[inline]
-    pub(crate) fn prepare_anon(&self, vma: &Vma<P>, held: HeldLock<'_, '_, P>) -> Result<(), NotPrepared> {
+    pub(crate) fn prepare_anon(&self, vma: &Vma<P>, held: HeldLock<'_, '_, P>) -> Result<(), AnonVmaError> {
         if vma.anon().is_some() {
             return Ok(());
         }
@@ -37,25 +37,25 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     #[inline(never)]
-    fn attach_first_anon_vma(&self, vma: &Vma<P>, held: HeldLock<'_, '_, P>) -> Result<(), NotPrepared> {
+    fn attach_first_anon_vma(&self, vma: &Vma<P>, held: HeldLock<'_, '_, P>) -> Result<(), AnonVmaError> {
         let attached = match held {
             HeldLock::Mmap(guard) => self.attach_anon_vma(guard, vma),
-            HeldLock::Vma if self.has_range_writers() => return self.attach_beside(vma),
-            HeldLock::Vma => self.attach_anon_vma(&self.try_read().ok_or(NotPrepared::NeedMmapLock)?, vma),
+            HeldLock::Vma if self.has_range_writers() => return self.attach_by_neighbour_locks(vma),
+            HeldLock::Vma => self.attach_anon_vma(&self.try_read().ok_or(AnonVmaError::NeedMmapLock)?, vma),
         };
-        attached.map_err(|NoMemory| NotPrepared::NoMemory)
+        attached.map_err(|NoMemory| AnonVmaError::NoMemory)
     }
 
     /// The same beside range writers: the neighbours stand still by their own locks, which are tried for.
-    fn attach_beside(&self, vma: &Vma<P>) -> Result<(), NotPrepared> {
+    fn attach_by_neighbour_locks(&self, vma: &Vma<P>) -> Result<(), AnonVmaError> {
         let neighbour = |addr: u64| match self.lock_vma(addr) {
             Ok(read) => Ok(Some(read)),
             Err(NeedMmapLock::Hole) => Ok(None),
-            Err(NeedMmapLock::Busy) => Err(NotPrepared::NeedMmapLock),
+            Err(NeedMmapLock::Busy) => Err(AnonVmaError::NeedMmapLock),
         };
         let prev = if vma.start() > 0 { neighbour(vma.start() - 1)? } else { None };
         let next = neighbour(vma.end())?;
-        self.join_anon_vma(vma, prev.as_deref(), next.as_deref()).map_err(|NoMemory| NotPrepared::NoMemory)
+        self.join_anon_vma(vma, prev.as_deref(), next.as_deref()).map_err(|NoMemory| AnonVmaError::NoMemory)
     }
 
     fn attach_anon_vma(&self, guard: &ReadGuard<'_, P>, vma: &Vma<P>) -> Result<(), NoMemory> {

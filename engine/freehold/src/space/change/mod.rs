@@ -3,8 +3,8 @@
 
 pub(crate) mod anon;
 pub(crate) mod deferred_retire;
-pub(crate) mod parts;
 mod sections;
 pub(crate) mod split_merge;
 pub(crate) mod unmap;
 mod vma_list;
+pub(crate) mod vma_ranges;

@@ -31,7 +31,7 @@ use super::{
 };
 use crate::space::{
     AddressSpace,
-    design::Hold,
+    design::MmapHold,
     limits::ReplacedPages,
     locking::{WriteGuard, closing_entry},
 };
@@ -51,10 +51,10 @@ use freehold_vmspace::{PageCount, PageRange, UserRange, VmGather};
 
 /// A range so small, on a space that no other processor runs, that zapping it at once is cheaper than a
 /// second hold of the lock; a constant, so the hold stays independent of sizes.
-const AT_ONCE: u64 = 64 * PAGE_SIZE;
+const SMALL_UNMAP_BYTES: u64 = 64 * PAGE_SIZE;
 
 /// A section where the design names none.
-const SECTION: u64 = 1 << 30;
+const DEFAULT_SECTION_BYTES: u64 = 1 << 30;
 
 impl From<SplitMergeError> for MunmapError {
     fn from(error: SplitMergeError) -> Self {
@@ -201,7 +201,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn unmap_by_design_inline(self, range: &Decoded) -> Result<(), MunmapError> {
         let space = self.space;
-        if let Some(bytes) = space.locking.unmap.parts().sections {
+        if let Some(bytes) = space.locking.unmap.policy().sections {
             return space.unmap_sections(self, range, bytes);
         }
         let mut gathered = self.gather_nothing(range.range());
@@ -209,7 +209,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         if gathered.totals.special != 0 {
             // Step 1 falls back to step 0 (docs/designs.md). What was gathered is in place still.
             drop(gathered);
-            return space.unmap_sections(self, range, SECTION);
+            return space.unmap_sections(self, range, DEFAULT_SECTION_BYTES);
         }
         let (detached, settling) = self.detach_gathered(gathered);
         self.settle_unlocking(detached, settling);
@@ -260,21 +260,21 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn settling(&self, gathered: &Gathered<'_, 's, P>) -> Settling {
         let (space, totals, span) = (self.space, &gathered.totals, gathered.span());
-        let small = span.end() - span.start() <= AT_ONCE;
+        let small = span.end() - span.start() <= SMALL_UNMAP_BYTES;
         let mut known = None;
         let mut free = || *known.get_or_insert_with(|| self.free_span(span));
         if totals.files == 0 && space.vm.is_settled(span, small, &mut free) {
             return Settling::Nothing;
         }
         let free = free();
-        match space.locking.unmap.parts().held {
-            Hold::Nothing
+        match space.locking.unmap.policy().held {
+            MmapHold::Nothing
                 if small && totals.files == 0 && !space.platform().runs_elsewhere(space.vm.mmu()) =>
             {
                 Settling::Exclusive(free)
             }
-            Hold::Nothing => Settling::Released,
-            Hold::Read if totals.special == 0 => Settling::Downgraded(free),
+            MmapHold::Nothing => Settling::Released,
+            MmapHold::Read if totals.special == 0 => Settling::Downgraded(free),
             _ => Settling::Exclusive(free),
         }
     }
@@ -535,7 +535,7 @@ impl<P: Platform> AddressSpace<P> {
     /// space.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn is_special(&self, vma: &Vma<P>) -> bool {
-        self.locking.unmap.parts().falls_back && self.needs_caution(vma)
+        self.locking.unmap.policy().falls_back && self.needs_caution(vma)
     }
 
     fn needs_caution(&self, vma: &Vma<P>) -> bool {
@@ -547,13 +547,13 @@ impl<P: Platform> AddressSpace<P> {
     /// Whether a munmap may be a change of a part. The designs that hold more while pages go than a part of
     /// the space are the writer's.
     pub(crate) fn range_writers_unmap(&self) -> bool {
-        let parts = self.locking.unmap.parts();
-        parts.sections.is_none() && !matches!(parts.held, Hold::Read)
+        let policy = self.locking.unmap.policy();
+        policy.sections.is_none() && !matches!(policy.held, MmapHold::Read)
     }
 
     /// Whether others may come in between the parts of what one call unmaps.
     pub(crate) fn unmaps_by_sections(&self) -> bool {
-        self.locking.unmap.parts().sections.is_some()
+        self.locking.unmap.policy().sections.is_some()
     }
 
     /// Unlinks and frees the tables of `range`, where nothing is mapped and nothing was.

@@ -6,7 +6,7 @@ use freehold_vmspace::UserRange;
 
 /// What a call does about addresses where nothing is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Holes {
+pub(crate) enum HolePolicy {
     /// Goes on behind them.
     Skip,
     /// Ends there.
@@ -14,13 +14,13 @@ pub(crate) enum Holes {
 }
 
 /// A guard that shows VMAs in order.
-pub(crate) trait Parts<P: Platform> {
+pub(crate) trait VmaRanges<P: Platform> {
     /// The first VMA that ends above `addr`.
     fn above(&self, addr: u64) -> Option<&Vma<P>>;
 
     /// The first VMA that overlaps `range`, and the part of it inside.
     #[inline(always)]
-    fn first_part(&self, range: UserRange) -> Option<(&Vma<P>, UserRange)> {
+    fn first_range(&self, range: UserRange) -> Option<(&Vma<P>, UserRange)> {
         let vma = self.above(range.start()).filter(|vma| vma.start() < range.end())?;
         Some((vma, UserRange::new(range.start().max(vma.start()), range.end().min(vma.end()))))
     }
@@ -28,7 +28,7 @@ pub(crate) trait Parts<P: Platform> {
     /// Whether something in `range` is not mapped.
     fn has_hole(&self, mut range: UserRange) -> bool {
         while !range.is_empty() {
-            match self.first_part(range) {
+            match self.first_range(range) {
                 Some((_, part)) if part.start() == range.start() => range = range.with_start(part.end()),
                 _ => return true,
             }
@@ -42,7 +42,7 @@ pub(crate) trait Parts<P: Platform> {
     fn for_each_vma_range<'g, E>(
         &'g self,
         mut range: UserRange,
-        holes: Holes,
+        holes: HolePolicy,
         mut f: impl FnMut(&'g Vma<P>, UserRange) -> Result<(), E>,
     ) -> Result<bool, E>
     where
@@ -50,10 +50,10 @@ pub(crate) trait Parts<P: Platform> {
     {
         let mut whole = true;
         while range.start() < range.end() {
-            let Some((vma, part)) = self.first_part(range) else { return Ok(false) };
+            let Some((vma, part)) = self.first_range(range) else { return Ok(false) };
             if part.start() > range.start() {
                 whole = false;
-                if holes == Holes::Stop {
+                if holes == HolePolicy::Stop {
                     break;
                 }
             }
@@ -64,13 +64,13 @@ pub(crate) trait Parts<P: Platform> {
     }
 }
 
-impl<P: Platform> Parts<P> for ReadGuard<'_, P> {
+impl<P: Platform> VmaRanges<P> for ReadGuard<'_, P> {
     fn above(&self, addr: u64) -> Option<&Vma<P>> {
         self.next(addr)
     }
 }
 
-impl<P: Platform> Parts<P> for WriteGuard<'_, P> {
+impl<P: Platform> VmaRanges<P> for WriteGuard<'_, P> {
     #[inline(always)]
     fn above(&self, addr: u64) -> Option<&Vma<P>> {
         self.next(addr)
