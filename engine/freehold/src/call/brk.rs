@@ -49,24 +49,24 @@ fn page_end(brk: u64) -> Option<u64> {
 }
 
 /// The heap may not grow; nobody is told why.
-struct Denied;
+struct GrowthDenied;
 
-impl From<NoMemory> for Denied {
+impl From<NoMemory> for GrowthDenied {
     fn from(_: NoMemory) -> Self {
-        Denied
+        GrowthDenied
     }
 }
 
 /// Where the break is, and what it takes to bring it to where it is wanted.
 #[derive(Clone, Copy)]
-struct Plan {
+struct BreakPlan {
     from: u64,
-    step: Step,
+    step: BreakStep,
 }
 
 /// What it takes to bring the break to where it is wanted.
 #[derive(Clone, Copy)]
-enum Step {
+enum BreakStep {
     /// It cannot be there.
     Denied,
     /// Nothing: it stays in its page.
@@ -75,6 +75,21 @@ enum Step {
     Grow(UserRange),
     /// That these pages go.
     Shrink(UserRange),
+}
+
+impl BreakStep {
+    /// What it may add to sizes that have limits, where new mappings get `default_flags`.
+    fn limit_demand(self, default_flags: VmFlags) -> LimitDemand {
+        match self {
+            BreakStep::Denied | BreakStep::InPage => LimitDemand::default(),
+            BreakStep::Shrink(_) => LimitDemand::CUTS,
+            BreakStep::Grow(range) => {
+                let pages = range.pages();
+                let locked = default_flags.contains(VmFlags::LOCKED);
+                LimitDemand { vmas: 1, pages, locked: if locked { pages } else { PageCount::ZERO } }
+            }
+        }
+    }
 }
 
 impl<P: Platform> AddressSpace<P> {
@@ -106,15 +121,15 @@ impl<P: Platform> AddressSpace<P> {
     /// ```
     pub fn brk(&self, to: u64) -> Result<u64, Killed> {
         let state = RangeWriterState::default();
-        let (guard, Plan { from, step }) = self.write_heap(&state, to)?;
+        let (guard, BreakPlan { from, step }) = self.write_heap(&state, to)?;
         match step {
-            Step::Denied => Ok(from),
-            Step::InPage => {
+            BreakStep::Denied => Ok(from),
+            BreakStep::InPage => {
                 self.brk.store(to, Relaxed);
                 Ok(to)
             }
-            Step::Shrink(gone) => Ok(self.shrink_heap(guard, from, to, gone)),
-            Step::Grow(range) => {
+            BreakStep::Shrink(gone) => Ok(self.shrink_heap(guard, from, to, gone)),
+            BreakStep::Grow(range) => {
                 if guard.grow_heap(range).is_err() {
                     return Ok(from);
                 }
@@ -136,25 +151,25 @@ impl<P: Platform> AddressSpace<P> {
         &'s self,
         state: &'s RangeWriterState,
         to: u64,
-    ) -> Result<(WriteGuard<'s, P>, Plan), Killed> {
+    ) -> Result<(WriteGuard<'s, P>, BreakPlan), Killed> {
         let plan = || {
             // Relaxed: a guess, until it is known that nobody moves it.
             let from = self.brk.load(Relaxed);
-            Plan { from, step: self.step_to(from, to) }
+            BreakPlan { from, step: self.step_to(from, to) }
         };
         // What the reservation is for, which comes before the claim.
-        let reserved = Cell::new(Plan { from: 0, step: Step::Denied });
+        let reserved = Cell::new(BreakPlan { from: 0, step: BreakStep::Denied });
         let needs = || {
             reserved.set(plan());
-            self.needs_for(reserved.get().step)
+            reserved.get().step.limit_demand(self.default_flags())
         };
         let claim = |guard: &mut WriteGuard<'s, P>| guard.claim_heap(reserved.get());
         let ready = |guard: &WriteGuard<'s, P>| {
             let plan = plan();
             let clear = match plan.step {
-                Step::Denied | Step::InPage => true,
-                Step::Shrink(gone) => guard.clear_for_write(gone),
-                Step::Grow(range) => {
+                BreakStep::Denied | BreakStep::InPage => true,
+                BreakStep::Shrink(gone) => guard.clear_for_write(gone),
+                BreakStep::Grow(range) => {
                     let above = range.end().saturating_add(PAGE_SIZE) & !(PAGE_SIZE - 1);
                     guard.clear_for_write(range.with_end(above))
                 }
@@ -165,29 +180,16 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// What it takes to bring the break from `now` to `to`.
-    fn step_to(&self, now: u64, to: u64) -> Step {
-        let (Some(old_end), Some(new_end)) = (page_end(now), page_end(to)) else { return Step::Denied };
+    fn step_to(&self, now: u64, to: u64) -> BreakStep {
+        let (Some(old_end), Some(new_end)) = (page_end(now), page_end(to)) else { return BreakStep::Denied };
         if to < self.start_brk.load(Relaxed) || !self.may_have_data(to) {
-            Step::Denied
+            BreakStep::Denied
         } else if new_end == old_end {
-            Step::InPage
+            BreakStep::InPage
         } else if to <= now {
-            Step::Shrink(UserRange::new(new_end, old_end))
+            BreakStep::Shrink(UserRange::new(new_end, old_end))
         } else {
-            Step::Grow(UserRange::new(old_end, new_end))
-        }
-    }
-
-    /// What that may add to sizes that have limits.
-    fn needs_for(&self, step: Step) -> LimitDemand {
-        match step {
-            Step::Denied | Step::InPage => LimitDemand::default(),
-            Step::Shrink(_) => LimitDemand::CUTS,
-            Step::Grow(range) => {
-                let pages = range.pages();
-                let locked = self.default_flags().contains(VmFlags::LOCKED);
-                LimitDemand { vmas: 1, pages, locked: if locked { pages } else { PageCount::ZERO } }
-            }
+            BreakStep::Grow(UserRange::new(old_end, new_end))
         }
     }
 
@@ -246,7 +248,7 @@ impl<P: Platform> AddressSpace<P> {
 impl<P: Platform> WriteGuard<'_, P> {
     /// Becomes the one range writer that moves the break, and claims what the plan takes, if the break is
     /// still where it was planned from.
-    fn claim_heap(&mut self, plan: Plan) -> Result<Plan, ClaimError> {
+    fn claim_heap(&mut self, plan: BreakPlan) -> Result<BreakPlan, ClaimError> {
         let space = self.space;
         if !self.range_writer_mut().is_some_and(RangeWriter::lock_heap) {
             return Err(ClaimError::NeedsExclusive);
@@ -256,17 +258,17 @@ impl<P: Platform> WriteGuard<'_, P> {
             return Err(ClaimError::NotAHole);
         }
         match plan.step {
-            Step::Denied | Step::InPage => {}
-            Step::Shrink(_) if !space.range_writers_unmap() => return Err(ClaimError::NeedsExclusive),
-            Step::Shrink(gone) => self.claim_range(gone)?,
-            Step::Grow(range) if range.end() > AddressSpace::<P>::TASK_SIZE => {}
-            Step::Grow(range) => self.claim_hole(range, |above| self.guard_bytes(above) + PAGE_SIZE)?,
+            BreakStep::Denied | BreakStep::InPage => {}
+            BreakStep::Shrink(_) if !space.range_writers_unmap() => return Err(ClaimError::NeedsExclusive),
+            BreakStep::Shrink(gone) => self.claim_range(gone)?,
+            BreakStep::Grow(range) if range.end() > AddressSpace::<P>::TASK_SIZE => {}
+            BreakStep::Grow(range) => self.claim_hole(range, |above| self.guard_bytes(above) + PAGE_SIZE)?,
         }
         Ok(plan)
     }
 
     /// Maps `range`, which starts at the end of the heap.
-    fn grow_heap(&self, range: UserRange) -> Result<(), Denied> {
+    fn grow_heap(&self, range: UserRange) -> Result<(), GrowthDenied> {
         let space = self.space;
         let flags = HEAP | space.default_flags();
         let pages = range.pages();
@@ -276,9 +278,9 @@ impl<P: Platform> WriteGuard<'_, P> {
             || !self.may_expand(flags, pages, ReplacedPages::default())
             || !self.may_have_vmas(0)
         {
-            return Err(Denied);
+            return Err(GrowthDenied);
         }
-        let charge = self.charge(flags, pages, ReplacedPages::default()).map_err(|_| Denied)?;
+        let charge = self.charge(flags, pages, ReplacedPages::default()).map_err(|_| GrowthDenied)?;
         let pgoff = PageIndex::of_byte(range.start());
         let attrs = Attrs::new(flags, &Object::Anonymous, pgoff);
         // The first page of the heap never joins what lies before it, even if that looks alike.

@@ -26,7 +26,7 @@ pub(super) fn may_merge<P: Platform>(flags: VmFlags, object: &Object<P>) -> bool
 
 /// The flags of a new mapping, which is marked only if it can be.
 #[inline]
-pub(super) fn marked<P: Platform>(flags: VmFlags, object: &Object<P>) -> VmFlags {
+pub(super) fn with_mergeable<P: Platform>(flags: VmFlags, object: &Object<P>) -> VmFlags {
     let wrong = flags.contains(VmFlags::MERGEABLE) && !may_merge(flags, object);
     if wrong { flags - VmFlags::MERGEABLE } else { flags }
 }

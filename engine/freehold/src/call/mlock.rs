@@ -43,7 +43,7 @@ bitflags! {
 }
 
 /// VMAs whose pages cannot be locked, or always are: locking passes over them.
-const PASSED_OVER: VmFlags = VmFlags::SPECIAL.union(VmFlags::HUGETLB).union(VmFlags::DROPPABLE);
+const NOT_LOCKABLE: VmFlags = VmFlags::SPECIAL.union(VmFlags::HUGETLB).union(VmFlags::DROPPABLE);
 
 impl From<SplitMergeError> for MlockError {
     fn from(error: SplitMergeError) -> Self {
@@ -260,7 +260,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     fn lock_part(&self, vma: &Vma<P>, part: UserRange, lock: VmFlags) -> Result<(), MlockError> {
         let old = vma.flags();
         let new = (old - VmFlags::LOCK_MASK) | lock;
-        if new == old || old.intersects(PASSED_OVER) || !vma.object().may_lock() {
+        if new == old || old.intersects(NOT_LOCKABLE) || !vma.object().may_lock() {
             return Ok(());
         }
         let pages = part.pages();

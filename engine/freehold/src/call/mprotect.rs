@@ -41,7 +41,7 @@ impl From<SplitMergeError> for MprotectError {
 }
 
 /// Decoded arguments.
-struct Request {
+struct ProtectRequest {
     range: UserRange,
     /// The new rights.
     access: VmFlags,
@@ -55,7 +55,7 @@ enum Grows {
     Up,
 }
 
-impl Request {
+impl ProtectRequest {
     /// Checks the arguments in Linux's order. Where the range is empty there is nothing to do.
     #[inline(always)]
     fn new(addr: u64, len: u64, prot: Prot) -> Result<Self, MprotectError> {
@@ -75,7 +75,7 @@ impl Request {
         if !range.is_empty() && !Prot::all().contains(prot) {
             return Err(MprotectError::Invalid);
         }
-        Ok(Request { range, access: access_flags(prot), grows })
+        Ok(ProtectRequest { range, access: access_flags(prot), grows })
     }
 }
 
@@ -124,19 +124,19 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     fn protect(&self, addr: u64, len: u64, prot: Prot, pkey: Option<u8>) -> Result<(), MprotectError> {
-        let Request { range, access, grows } = Request::new(addr, len, prot)?;
+        let ProtectRequest { range, access, grows } = ProtectRequest::new(addr, len, prot)?;
         if range.is_empty() {
             return Ok(());
         }
-        let mut protecting = Protecting { space: self, gather: None, access, pkey, opened: ArrayVec::new() };
+        let mut protection = Protection { space: self, gather: None, access, pkey, opened: ArrayVec::new() };
         let done = match grows {
             None => {
                 let needs = || LimitDemand::cuts_and_pages(range.pages());
-                self.with_write_range(range, needs, |guard| protecting.go(guard, range))
+                self.with_write_range(range, needs, |guard| protection.apply(guard, range))
             }
-            Some(grows) => self.protect_growing(&mut protecting, range, grows),
+            Some(grows) => self.protect_growing(&mut protection, range, grows),
         };
-        for opened in &protecting.opened {
+        for opened in &protection.opened {
             // Copies in advance, so that locked memory does not fault later; what fails shows at the next
             // access.
             self.populate_locked(*opened);
@@ -150,13 +150,13 @@ impl<P: Platform> AddressSpace<P> {
     #[inline(never)]
     fn protect_growing(
         &self,
-        protecting: &mut Protecting<'_, P>,
+        protection: &mut Protection<'_, P>,
         range: UserRange,
         grows: Grows,
     ) -> Result<(), MprotectError> {
         let guard = self.write_exclusive_range(range)?;
         // Asked first, as of every range.
-        if !protecting.has_key(&guard) {
+        if !protection.has_key(&guard) {
             return Err(MprotectError::Invalid);
         }
         let start = |(vma, part): (&Vma<P>, UserRange)| match grows {
@@ -166,12 +166,12 @@ impl<P: Platform> AddressSpace<P> {
             Grows::Down | Grows::Up => Err(MprotectError::Invalid),
         };
         let start = guard.first_range(range).ok_or(MprotectError::NotMapped).and_then(start)?;
-        protecting.go(&guard, range.with_start(start))
+        protection.apply(&guard, range.with_start(start))
     }
 }
 
 /// One call under way.
-struct Protecting<'s, P: Platform> {
+struct Protection<'s, P: Platform> {
     space: &'s AddressSpace<P>,
     /// Where rights were taken. No frames go, so it need not hold any.
     gather: Option<VmGather<'s, P, 1>>,
@@ -182,7 +182,7 @@ struct Protecting<'s, P: Platform> {
     opened: ArrayVec<UserRange, 16>,
 }
 
-impl<P: Platform> Protecting<'_, P> {
+impl<P: Platform> Protection<'_, P> {
     /// Whether the key that was asked for is allocated.
     fn has_key(&self, guard: &WriteGuard<'_, P>) -> bool {
         self.pkey.is_none_or(|pkey| self.space.pkeys.is_allocated(guard, pkey))
@@ -190,11 +190,12 @@ impl<P: Platform> Protecting<'_, P> {
 
     /// What is done with the right to change the range.
     #[inline(never)]
-    fn go(&mut self, guard: &WriteGuard<'_, P>, range: UserRange) -> Result<(), MprotectError> {
+    fn apply(&mut self, guard: &WriteGuard<'_, P>, range: UserRange) -> Result<(), MprotectError> {
         if !self.has_key(guard) {
             return Err(MprotectError::Invalid);
         }
-        let done = guard.for_each_vma_range(range, HolePolicy::Stop, |vma, part| self.part(guard, vma, part));
+        let done = guard
+            .for_each_vma_range(range, HolePolicy::Stop, |vma, part| self.protect_part(guard, vma, part));
         if let Some(gather) = &mut self.gather {
             gather.finish();
         }
@@ -206,7 +207,7 @@ impl<P: Platform> Protecting<'_, P> {
     }
 
     /// Changes `part`, which lies in `vma`.
-    fn part<'g>(
+    fn protect_part<'g>(
         &mut self,
         guard: &'g WriteGuard<'_, P>,
         vma: &'g Vma<P>,
@@ -225,7 +226,7 @@ impl<P: Platform> Protecting<'_, P> {
             return Ok(());
         }
         let pages = part.pages();
-        let (new, charge) = self.settle_account(guard, vma, wanted, pages)?;
+        let (new, charge) = self.charge_part(guard, vma, wanted, pages)?;
         let space = self.space;
         let huge = old.contains(VmFlags::HUGETLB);
         let vma = guard.modify(vma, part, Change { flags: if huge { old } else { new }, policy })?;
@@ -240,7 +241,7 @@ impl<P: Platform> Protecting<'_, P> {
         }
         let was = old & (VmFlags::WRITE | VmFlags::SHARED | VmFlags::LOCK_MASK);
         if was == VmFlags::LOCKED && new.contains(VmFlags::WRITE) {
-            self.note_opened(guard, vma, part);
+            self.add_opened(guard, vma, part);
         }
         Ok(())
     }
@@ -261,7 +262,7 @@ impl<P: Platform> Protecting<'_, P> {
     /// Private memory counts once it may have been written, and keeps counting when it becomes read-only;
     /// only anonymous memory that no page was ever made for stops counting. The flag decides merges, so
     /// this is visible in maps.
-    fn settle_account<'g>(
+    fn charge_part<'g>(
         &self,
         guard: &WriteGuard<'g, P>,
         vma: &Vma<P>,
@@ -305,7 +306,7 @@ impl<P: Platform> Protecting<'_, P> {
     /// Locked private memory became writable. Its pages are brought in once the lock is gone, but their
     /// anon_vma is chosen now, while its neighbours are as they are.
     #[cold]
-    fn note_opened(&mut self, guard: &WriteGuard<'_, P>, vma: &Vma<P>, part: UserRange) {
+    fn add_opened(&mut self, guard: &WriteGuard<'_, P>, vma: &Vma<P>, part: UserRange) {
         let space = self.space;
         let (first, level) = space.vm.peek(VirtAddr::new(part.start()));
         // A guard right at the start keeps everything away.

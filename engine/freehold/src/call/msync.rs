@@ -26,7 +26,7 @@ bitflags! {
 }
 
 /// What one look under the lock found.
-enum Next<P: Platform> {
+enum SyncStep<P: Platform> {
     /// These pages of a file are to be written, and then it goes on at this address.
     Write(Counted<File<P>>, PageRange, u64),
     /// All seen.
@@ -65,24 +65,24 @@ impl<P: Platform> AddressSpace<P> {
         let range = UserRange::decode_wrapping(addr, len).ok_or(MsyncError::NotMapped)?;
         let (mut at, end, mut hole) = (range.start(), range.end(), false);
         while at < end {
-            match self.sync_next(UserRange::new(at, end), flags, &mut hole)? {
-                Next::Write(file, pages, next) => {
+            match self.sync_step(UserRange::new(at, end), flags, &mut hole)? {
+                SyncStep::Write(file, pages, next) => {
                     file.mapping().write_back(pages).map_err(|_| MsyncError::Io)?;
                     at = next;
                 }
-                Next::End => break,
+                SyncStep::End => break,
             }
         }
         if hole { Err(MsyncError::NotMapped) } else { Ok(()) }
     }
 
     /// Looks for the next part of `range` that has something to write.
-    fn sync_next(
+    fn sync_step(
         &self,
         mut range: UserRange,
         flags: SyncFlags,
         hole: &mut bool,
-    ) -> Result<Next<P>, MsyncError> {
+    ) -> Result<SyncStep<P>, MsyncError> {
         let guard = self.read_killable()?;
         while range.start() < range.end() {
             let (vma, part) = guard.first_range(range).ok_or(MsyncError::NotMapped)?;
@@ -101,11 +101,11 @@ impl<P: Platform> AddressSpace<P> {
             if flags.contains(SyncFlags::SYNC)
                 && let Some((file, pages)) = stores_to(vma, part)
             {
-                return Ok(Next::Write(file, pages, part.end()));
+                return Ok(SyncStep::Write(file, pages, part.end()));
             }
             range = range.with_start(part.end());
         }
-        Ok(Next::End)
+        Ok(SyncStep::End)
     }
 }
 

@@ -59,12 +59,12 @@ impl<P: Platform> AddressSpace<P> {
         {
             return guard.unmap_by_design_inline(range);
         }
-        self.unmap_beside(range, atomic)
+        self.unmap_concurrently(range, atomic)
     }
 
     /// The same where there may be others.
     #[inline(never)]
-    fn unmap_beside(&self, range: &Decoded, atomic: bool) -> Result<(), MunmapError> {
+    fn unmap_concurrently(&self, range: &Decoded, atomic: bool) -> Result<(), MunmapError> {
         let state = RangeWriterState::default();
         let guard = match self.range_writers_unmap() {
             true => self.write_range(&state, range.range(), LimitDemand::CUTS)?,

@@ -15,7 +15,7 @@ use freehold_sync::atomic::Ordering::Relaxed;
 use freehold_vmspace::{PageCount, PageIndex, UserRange};
 
 /// Most parts that are installed together.
-const PARTS: usize = 4;
+const MAX_PARTS: usize = 4;
 
 /// What a special mapping may be: rights, and properties that say nothing of where its pages come from. A
 /// lock is allowed, and taken away.
@@ -83,11 +83,11 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// The mmap lock for writing, killably.
     pub fn install_specials(&self, hint: u64, parts: &[SpecialPart<'_, P>]) -> Result<u64, MmapError> {
-        if parts.is_empty() || parts.len() > PARTS || !hint.is_multiple_of(PAGE_SIZE) {
+        if parts.is_empty() || parts.len() > MAX_PARTS || !hint.is_multiple_of(PAGE_SIZE) {
             return Err(MmapError::Invalid);
         }
         let mut whole = 0u64;
-        let mut lens = ArrayVec::<u64, PARTS>::new();
+        let mut lens = ArrayVec::<u64, MAX_PARTS>::new();
         for part in parts {
             if part.len == 0 || !ALLOWED.contains(part.flags) {
                 return Err(MmapError::Invalid);
@@ -106,7 +106,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         let start = guard.find_placement(&PlacementRequest::new(hint, whole))?;
         let mut at = start;
-        let ranges: ArrayVec<UserRange, PARTS> = lens
+        let ranges: ArrayVec<UserRange, MAX_PARTS> = lens
             .into_iter()
             .map(|len| {
                 at += len;
@@ -143,7 +143,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
         let charge = self.space.engine.committed().charge(committed).map_err(|_| MmapError::Limit)?;
         self.reserve(parts.len())?;
-        let mut fresh = ArrayVec::<_, PARTS>::new();
+        let mut fresh = ArrayVec::<_, MAX_PARTS>::new();
         for (range, part) in ranges.iter().zip(parts) {
             let object = Object::Special(part.special.clone());
             let attrs = Attrs::new(flags(part), &object, PageIndex::ZERO);

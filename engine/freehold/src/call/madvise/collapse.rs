@@ -14,9 +14,9 @@ use crate::{
 use freehold_vmspace::{PageRange, UserRange};
 
 /// VMAs that never have huge pages of small ones.
-const NEVER: VmFlags = VmFlags::SPECIAL.union(VmFlags::HUGETLB).union(VmFlags::NOHUGEPAGE);
+const NO_COLLAPSE: VmFlags = VmFlags::SPECIAL.union(VmFlags::HUGETLB).union(VmFlags::NOHUGEPAGE);
 /// Pages of a huge one.
-const PAGES: u64 = HUGE / crate::PAGE_SIZE;
+const PAGES_PER_HUGE: u64 = HUGE / crate::PAGE_SIZE;
 
 impl<P: Platform> AddressSpace<P> {
     pub(crate) fn advise_collapse(&self, range: UserRange) -> Result<(), MadviseError> {
@@ -43,11 +43,11 @@ impl<P: Platform> AddressSpace<P> {
         let aligned = match vma.object() {
             Object::Anonymous | Object::Zeroes(_) => true,
             Object::File(file) => {
-                file.mapping().is_shmem() && vma.pgoff_of(first).get().is_multiple_of(PAGES)
+                file.mapping().is_shmem() && vma.pgoff_of(first).get().is_multiple_of(PAGES_PER_HUGE)
             }
             _ => false,
         };
-        let refused = vma.flags().intersects(NEVER) || self.thp_disable() == ThpDisable::Everywhere;
+        let refused = vma.flags().intersects(NO_COLLAPSE) || self.thp_disable() == ThpDisable::Everywhere;
         if fits && aligned && !refused { Ok(()) } else { Err(MadviseError::Invalid) }
     }
 
@@ -78,12 +78,12 @@ impl<P: Platform> AddressSpace<P> {
         let file = file.clone();
         let index = vma.pgoff_of(first);
         drop(guard);
-        let pages = PageRange::new(index, (index + PAGES).min(file.mapping().end()));
+        let pages = PageRange::new(index, (index + PAGES_PER_HUGE).min(file.mapping().end()));
         if !pages.into_iter().any(|index| file.mapping().has_page(index)) {
             return Err(MadviseError::Invalid);
         }
         for index in pages {
-            self.fill(&file, Wanted::alone(index), first).map_err(unfilled)?;
+            self.fill(&file, Wanted::alone(index), first).map_err(fill_failure)?;
         }
         let guard = self.read_killable()?;
         let same = |vma: &&Vma<P>| {
@@ -97,7 +97,7 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 /// Why a page of shared memory did not come.
-fn unfilled(error: FaultError) -> MadviseError {
+fn fill_failure(error: FaultError) -> MadviseError {
     match error {
         FaultError::Killed => MadviseError::Killed,
         FaultError::OutOfMemory => MadviseError::OutOfMemory,

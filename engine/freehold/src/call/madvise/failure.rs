@@ -25,7 +25,7 @@ impl From<AccessError> for MadviseError {
 impl<P: Platform> AddressSpace<P> {
     /// Each page of `range` in turn, brought in if need be: the first that cannot be read, a hole too, or
     /// cannot be taken ends it.
-    pub(super) fn break_pages(&self, range: UserRange, advice: Advice) -> Result<(), MadviseError> {
+    pub(super) fn inject_failures(&self, range: UserRange, advice: Advice) -> Result<(), MadviseError> {
         if !self.may_break_memory() {
             return Err(MadviseError::NotPermitted);
         }

@@ -1,6 +1,6 @@
 //! Advice about the file behind a mapping.
 
-use super::{Advice, check_seal, whole};
+use super::{Advice, check_seal, fail_on_hole};
 use crate::space::{AddressSpace, change::vma_ranges::VmaRanges};
 use crate::{
     counted::Counted,
@@ -42,7 +42,7 @@ impl<P: Platform> AddressSpace<P> {
                 _ => read_ahead(&file, pages),
             }
         }
-        whole(no_holes)
+        fail_on_hole(no_holes)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Advice that is a flag of the VMA.
 
-use super::{Advice, check_seal, whole};
+use super::{Advice, check_seal, fail_on_hole};
 use crate::call::ksm::may_merge;
 use crate::space::{
     AddressSpace,
@@ -31,9 +31,9 @@ impl<P: Platform> AddressSpace<P> {
     pub(super) fn advise_flags(&self, range: UserRange, advice: Advice) -> Result<(), MadviseError> {
         let state = RangeWriterState::default();
         let guard = self.write_range(&state, range, LimitDemand::CUTS)?;
-        whole(guard.for_each_vma_range(range, HolePolicy::Skip, |vma, part| {
+        fail_on_hole(guard.for_each_vma_range(range, HolePolicy::Skip, |vma, part| {
             check_seal(vma, advice)?;
-            let flags = advised(vma, advice)?;
+            let flags = advised_flags(vma, advice)?;
             if flags != vma.flags() {
                 let _ = guard.modify(vma, part, Change { flags, policy: vma.policy() })?;
             }
@@ -43,7 +43,7 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 /// The flags of `vma` after it was advised.
-fn advised<P: Platform>(vma: &Vma<P>, advice: Advice) -> Result<VmFlags, MadviseError> {
+fn advised_flags<P: Platform>(vma: &Vma<P>, advice: Advice) -> Result<VmFlags, MadviseError> {
     let flags = vma.flags();
     let special = flags.intersects(VmFlags::SPECIAL);
     let refused = match advice {

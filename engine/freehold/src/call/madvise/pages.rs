@@ -1,6 +1,6 @@
 //! Advice about the pages that are mapped: taking them away.
 
-use super::{Advice, check_seal, whole};
+use super::{Advice, check_seal, fail_on_hole};
 use crate::space::{
     AddressSpace,
     change::vma_ranges::{HolePolicy, VmaRanges},
@@ -33,7 +33,7 @@ impl<P: Platform> AddressSpace<P> {
                 if discards(advice) && vma.uffd().is_some() {
                     may_advise(vma, advice)?;
                     if let Some(notice) = Notice::remove(vma, part) {
-                        return Err(Stop::Tell(notice, part));
+                        return Err(AdviceEnd::Notify(notice, part));
                     }
                 }
                 Ok(self.advise_part(vma, part, advice, HeldLock::Mmap(&guard))?)
@@ -43,21 +43,21 @@ impl<P: Platform> AddressSpace<P> {
                     no_holes &= whole;
                     break;
                 }
-                Err(Stop::Error(error)) => return Err(error),
-                Err(Stop::Tell(notice, part)) => {
+                Err(AdviceEnd::Error(error)) => return Err(error),
+                Err(AdviceEnd::Notify(notice, part)) => {
                     no_holes &= !guard.has_hole(UserRange::new(rest.start(), part.start()));
                     drop(guard);
                     notice.send();
-                    rest = rest.with_start(self.discard_told(part, advice)?);
+                    rest = rest.with_start(self.discard_notified(part, advice)?);
                 }
             }
         }
-        whole(no_holes)
+        fail_on_hole(no_holes)
     }
 
     /// Advises the start of `part`, of which a userfaultfd has been told: what lies there may be something
     /// else by now (hazard C-69). Returns where it ends.
-    fn discard_told(&self, part: UserRange, advice: Advice) -> Result<u64, MadviseError> {
+    fn discard_notified(&self, part: UserRange, advice: Advice) -> Result<u64, MadviseError> {
         let guard = self.read_killable()?;
         let vma = guard.find(part.start()).ok_or(MadviseError::NotMapped)?;
         let part = part.with_end(part.end().min(vma.end()));
@@ -117,15 +117,15 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 /// What ends a pass over the parts before its end.
-enum Stop<P: Platform> {
+enum AdviceEnd<P: Platform> {
     Error(MadviseError),
     /// A userfaultfd is to be told first that pages of this part go.
-    Tell(Notice<P>, UserRange),
+    Notify(Notice<P>, UserRange),
 }
 
-impl<P: Platform> From<MadviseError> for Stop<P> {
+impl<P: Platform> From<MadviseError> for AdviceEnd<P> {
     fn from(error: MadviseError) -> Self {
-        Stop::Error(error)
+        AdviceEnd::Error(error)
     }
 }
 
@@ -137,7 +137,7 @@ fn discards(advice: Advice) -> bool {
 /// Whether a VMA takes an advice.
 fn may_advise<P: Platform>(vma: &Vma<P>, advice: Advice) -> Result<(), MadviseError> {
     check_seal(vma, advice)?;
-    if vma.flags().intersects(refused(advice)) || (advice == Advice::Free && !vma.is_anonymous()) {
+    if vma.flags().intersects(refusing_flags(advice)) || (advice == Advice::Free && !vma.is_anonymous()) {
         return Err(MadviseError::Invalid);
     }
     Ok(())
@@ -150,7 +150,7 @@ fn lacks_anon_vma<P: Platform>(vma: &Vma<P>) -> bool {
 }
 
 /// VMAs that cannot take an advice.
-fn refused(advice: Advice) -> VmFlags {
+fn refusing_flags(advice: Advice) -> VmFlags {
     match advice {
         Advice::DontNeedLocked => VmFlags::PFNMAP,
         Advice::DontNeed | Advice::Free => VmFlags::PFNMAP | VmFlags::LOCKED,

@@ -4,9 +4,9 @@ use super::advice::Advice;
 use crate::{error::MadviseError, platform::Platform, remote::IoVec, space::AddressSpace};
 
 /// Ranges of one call, at most (Linux's UIO_MAXIOV).
-const MOST: usize = 1024;
+const MAX_RANGES: usize = 1024;
 /// Bytes that one call goes over, at most: as many as a read could return. What is beyond is left alone.
-const MOST_BYTES: u64 = 0x7fff_f000;
+const MAX_BYTES: u64 = 0x7fff_f000;
 
 impl<P: Platform> AddressSpace<P> {
     /// Follows an advice about each of `ranges`, in order, up to the first that fails; returns how many bytes
@@ -36,7 +36,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         let mut done = 0;
         for (n, range) in ranges.iter().enumerate() {
-            let len = range.len.min(MOST_BYTES - done);
+            let len = range.len.min(MAX_BYTES - done);
             // As on Linux: of empty ranges only the first is looked at.
             if len == 0 && n > 0 {
                 continue;
@@ -54,11 +54,11 @@ impl<P: Platform> AddressSpace<P> {
 
 /// What can be said of the ranges alone.
 fn check<P: Platform>(ranges: &[IoVec]) -> Result<(), MadviseError> {
-    if ranges.len() > MOST || ranges.iter().any(|range| i64::try_from(range.len).is_err()) {
+    if ranges.len() > MAX_RANGES || ranges.iter().any(|range| i64::try_from(range.len).is_err()) {
         return Err(MadviseError::Invalid);
     }
     // As on Linux: what lies beyond the most bytes of a call may lie anywhere if there is only one range.
-    let most = if ranges.len() == 1 { MOST_BYTES } else { u64::MAX };
+    let most = if ranges.len() == 1 { MAX_BYTES } else { u64::MAX };
     let is_outside = |range: &IoVec| {
         range.base.checked_add(range.len.min(most)).is_none_or(|end| end > AddressSpace::<P>::TASK_SIZE)
     };

@@ -1,6 +1,6 @@
 //! The right to map what mmap was asked for: as the exclusive writer, or of a part.
 
-use crate::call::mmap::Request;
+use crate::call::mmap::MmapRequest;
 use crate::space::{
     AddressSpace,
     counters::LimitDemand,
@@ -20,7 +20,7 @@ impl<P: Platform> AddressSpace<P> {
     pub(super) fn lock_for_mmap<'s>(
         &'s self,
         state: &'s RangeWriterState,
-        request: &Request<P>,
+        request: &MmapRequest<P>,
         fixed: Option<UserRange>,
         ranges: bool,
     ) -> Result<(WriteGuard<'s, P>, Option<u64>), Killed> {
@@ -44,13 +44,13 @@ impl<P: Platform> AddressSpace<P> {
     fn claim_for_mmap<'s>(
         &'s self,
         state: &'s RangeWriterState,
-        request: &Request<P>,
+        request: &MmapRequest<P>,
         fixed: Option<UserRange>,
     ) -> RangeClaim<'s, P, u64> {
         if request.object.file().is_some_and(|file| file.driver().is_some()) {
             return RangeClaim::NeedsExclusive;
         }
-        let needs = || self.needs_of(request);
+        let needs = || request.limit_demand(self);
         match fixed {
             Some(range) => self.try_claim(state, needs, |guard| {
                 guard.claim_replaced(range)?;
@@ -64,19 +64,19 @@ impl<P: Platform> AddressSpace<P> {
             }),
         }
     }
-
-    /// What a mapping may add to sizes that have limits.
-    pub(super) fn needs_of(&self, request: &Request<P>) -> LimitDemand {
-        let pages = PageCount::of_bytes(request.len);
-        let flags = request.vm_flags | VmFlags::from_bits_retain(self.default_flags.load(Relaxed));
-        let locked = flags.contains(VmFlags::LOCKED) || request.object.is_secret();
-        // The mapping, and what is cut in two where it comes into the middle.
-        let vmas = if request.flags.contains(MapFlags::FIXED) { 3 } else { 1 };
-        LimitDemand { vmas, pages, locked: if locked { pages } else { PageCount::ZERO } }
-    }
 }
 
-impl<P: Platform> Request<P> {
+impl<P: Platform> MmapRequest<P> {
+    /// What the mapping may add to sizes that have limits.
+    pub(super) fn limit_demand(&self, space: &AddressSpace<P>) -> LimitDemand {
+        let pages = PageCount::of_bytes(self.len);
+        let flags = self.vm_flags | VmFlags::from_bits_retain(space.default_flags.load(Relaxed));
+        let locked = flags.contains(VmFlags::LOCKED) || self.object.is_secret();
+        // The mapping, and what is cut in two where it comes into the middle.
+        let vmas = if self.flags.contains(MapFlags::FIXED) { 3 } else { 1 };
+        LimitDemand { vmas, pages, locked: if locked { pages } else { PageCount::ZERO } }
+    }
+
     /// The fixed range, if it is one. One that does not fit is refused in its turn.
     #[inline(always)]
     pub(super) fn fixed_range(&self) -> Option<UserRange> {
@@ -88,7 +88,7 @@ impl<P: Platform> Request<P> {
     }
 
     /// Whether it is private anonymous memory wherever there is room.
-    pub(super) fn is_plain(&self) -> bool {
+    pub(super) fn is_private_anonymous(&self) -> bool {
         let anywhere = !self.flags.contains(MapFlags::FIXED);
         anywhere && matches!(self.object, Object::Anonymous) && self.flags.bits() & TYPE == PRIVATE
     }

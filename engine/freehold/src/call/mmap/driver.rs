@@ -17,7 +17,7 @@
 //! With frames to map, what was in the way goes before the tables are made: as on Linux, a failure after that
 //! (of memory alone) leaves a hole. When the hook itself refuses, what was there stays.
 
-use crate::call::mmap::Request;
+use crate::call::mmap::MmapRequest;
 use crate::space::{
     AddressSpace, change::deferred_retire::DeferredRetire, change::unmap::Decoded, locking::WriteGuard,
 };
@@ -37,7 +37,7 @@ use allocator_api2::vec::Vec;
 use freehold_vmspace::UserRange;
 
 /// What a driver wants mapped: by which hooks, with which flags, and which frames at once.
-type Answer<P> = (Counted<Special<P>>, VmFlags, Vec<Run>);
+type DriverAnswer<P> = (Counted<Special<P>>, VmFlags, Vec<Run>);
 
 /// Frames were taken back since the driver was asked.
 struct Revoked;
@@ -47,7 +47,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     pub(super) fn store_driven(
         &self,
         file: &Counted<File<P>>,
-        request: &Request<P>,
+        request: &MmapRequest<P>,
         range: UserRange,
         gone: &mut DeferredRetire<'s, P>,
     ) -> Result<bool, MmapError> {
@@ -89,7 +89,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// What the driver says, if it is something that can be mapped.
-    fn ask_driver(&self, file: &Counted<File<P>>, info: VmaInfo) -> Result<Answer<P>, MmapError> {
+    fn ask_driver(&self, file: &Counted<File<P>>, info: VmaInfo) -> Result<DriverAnswer<P>, MmapError> {
         let driver = file.driver().ok_or(MmapError::NotMappable)?;
         let mut asked = MapRequest::new(file, self.space.mmu(), info);
         let special = driver.mmap(&mut asked)?;

@@ -7,7 +7,7 @@ mod secret;
 mod store;
 
 use self::store::Stored;
-use crate::call::ksm::marked;
+use crate::call::ksm::with_mergeable;
 use crate::space::{
     AddressSpace,
     change::deferred_retire::DeferredRetire,
@@ -40,7 +40,7 @@ impl From<MunmapError> for MmapError {
 }
 
 /// Arguments in the form the steps need them.
-pub(super) struct Request<P: Platform> {
+pub(super) struct MmapRequest<P: Platform> {
     /// Page-aligned hint, or the fixed address as passed.
     pub(super) addr: u64,
     /// Whole pages, not zero.
@@ -113,7 +113,7 @@ impl<P: Platform> AddressSpace<P> {
 
     /// The rest of [`mmap`](Self::mmap) where `file` is to reserve its pages.
     #[cold]
-    fn map_reserving(&self, request: &mut Request<P>, file: &Counted<File<P>>) -> Result<u64, MmapError> {
+    fn map_reserving(&self, request: &mut MmapRequest<P>, file: &Counted<File<P>>) -> Result<u64, MmapError> {
         let reserving = file.mapping().reserving()?;
         self.map_request(request, reserving)
     }
@@ -122,7 +122,7 @@ impl<P: Platform> AddressSpace<P> {
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn map_request(
         &self,
-        request: &mut Request<P>,
+        request: &mut MmapRequest<P>,
         reserving: Option<Reserving<'_, P>>,
     ) -> Result<u64, MmapError> {
         let fixed = request.fixed_range();
@@ -137,13 +137,13 @@ impl<P: Platform> AddressSpace<P> {
     #[inline(never)]
     fn map_concurrently(
         &self,
-        request: &mut Request<P>,
+        request: &mut MmapRequest<P>,
         fixed: Option<UserRange>,
         reserving: Option<Reserving<'_, P>>,
     ) -> Result<u64, MmapError> {
         let state = RangeWriterState::default();
         let mut ranges = self.prefers_ranges();
-        if ranges && request.is_plain() {
+        if ranges && request.is_private_anonymous() {
             let asked = request.vm_flags;
             match self.map_unclaimed(&state, request)? {
                 Unclaimed::Mapped(start) => return Ok(start),
@@ -160,9 +160,9 @@ impl<P: Platform> AddressSpace<P> {
     fn map_unclaimed(
         &self,
         state: &RangeWriterState,
-        request: &mut Request<P>,
+        request: &mut MmapRequest<P>,
     ) -> Result<Unclaimed, MmapError> {
-        let guard = match self.enter_range_writer(state, || self.needs_of(request)) {
+        let guard = match self.enter_range_writer(state, || request.limit_demand(self)) {
             RangeClaim::Granted(guard, ()) => guard,
             RangeClaim::NeedsExclusive => return Ok(Unclaimed::NeedsExclusive),
             RangeClaim::Killed => return Err(MmapError::Killed),
@@ -191,7 +191,7 @@ impl<P: Platform> AddressSpace<P> {
         mut flags: MapFlags,
         file: Option<&Counted<File<P>>>,
         offset: u64,
-    ) -> Result<Request<P>, MmapError> {
+    ) -> Result<MmapRequest<P>, MmapError> {
         if !offset.is_multiple_of(PAGE_SIZE) {
             return Err(MmapError::Invalid);
         }
@@ -216,7 +216,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         let too_long = if huge.is_some() { MmapError::Invalid } else { MmapError::NoSpace };
         let len = len.checked_next_multiple_of(unit).ok_or(too_long)?;
-        // Whether the offset fits is asked later: by `settle_file`, and of huge pages last of all by
+        // Whether the offset fits is asked later: by `resolve_file`, and of huge pages last of all by
         // `store_mapping`.
         if (offset >> PAGE_SHIFT).checked_add(len >> PAGE_SHIFT).is_none() {
             return Err(MmapError::OffsetOverflow);
@@ -232,7 +232,7 @@ impl<P: Platform> AddressSpace<P> {
         if huge.is_some() {
             vm_flags |= VmFlags::HUGETLB | VmFlags::DONTEXPAND;
         }
-        Ok(Request {
+        Ok(MmapRequest {
             addr,
             len,
             unit,
@@ -255,7 +255,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-impl<P: Platform> Request<P> {
+impl<P: Platform> MmapRequest<P> {
     /// Whether others see stores.
     pub(super) fn is_shared(&self) -> bool {
         matches!(self.flags.bits() & TYPE, SHARED | SHARED_VALIDATE)
@@ -292,7 +292,7 @@ impl<P: Platform> AddressSpace<P> {
     /// Reserves pages for a private mapping of huge pages.
     pub(super) fn reserve_huge_pages(
         &self,
-        request: &Request<P>,
+        request: &MmapRequest<P>,
     ) -> Result<Option<PendingReservation<P>>, MmapError> {
         let Object::File(file) = &request.object else { return Ok(None) };
         let without = VmFlags::MAYSHARE | VmFlags::NORESERVE;
@@ -314,7 +314,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     #[inline(never)]
     pub(super) fn map_and_populate(
         self,
-        request: &mut Request<P>,
+        request: &mut MmapRequest<P>,
         placed: Option<u64>,
         reserving: Option<Reserving<'_, P>>,
     ) -> Result<u64, MmapError> {
@@ -326,7 +326,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn map_and_populate_inline(
         self,
-        request: &mut Request<P>,
+        request: &mut MmapRequest<P>,
         placed: Option<u64>,
         reserving: Option<Reserving<'_, P>>,
     ) -> Result<u64, MmapError> {
@@ -357,7 +357,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn map(
         &self,
-        request: &mut Request<P>,
+        request: &mut MmapRequest<P>,
         placed: Option<u64>,
         reserving: Option<&Reserving<'_, P>>,
         replaced: &mut DeferredRetire<'s, P>,
@@ -374,7 +374,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// The checks of step 2, and what follows for the flags and the object. Returns the range. `placed`:
     /// where it starts, if that was decided.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn resolve(&self, request: &mut Request<P>, placed: Option<u64>) -> Result<UserRange, MmapError> {
+    fn resolve(&self, request: &mut MmapRequest<P>, placed: Option<u64>) -> Result<UserRange, MmapError> {
         let space = self.space;
         if !self.may_have_vmas(0) {
             return Err(MmapError::TooManyVmas);
@@ -393,7 +393,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let pkey = self.key_for(VmFlags::empty(), request.vm_flags & VmFlags::ACCESS, None);
         request.vm_flags = request.vm_flags.with_pkey(pkey);
         self.check_lock(request)?;
-        self.settle_kind(request, range.start())?;
+        self.resolve_kind(request, range.start())?;
         if space.denies_exec(request.vm_flags, request.vm_flags) {
             return Err(MmapError::AccessDenied);
         }
@@ -402,7 +402,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Rights and limits of locked memory.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn check_lock(&self, request: &Request<P>) -> Result<(), MmapError> {
+    fn check_lock(&self, request: &MmapRequest<P>) -> Result<(), MmapError> {
         if request.flags.contains(MapFlags::LOCKED) && !self.space.may_mlock() {
             return Err(MmapError::NotPermitted);
         }
@@ -415,17 +415,17 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Checks that depend on what is mapped and how, and the flags that follow.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn settle_kind(&self, request: &mut Request<P>, start: u64) -> Result<(), MmapError> {
+    fn resolve_kind(&self, request: &mut MmapRequest<P>, start: u64) -> Result<(), MmapError> {
         match request.object.open_file().cloned() {
             Some(file) => {
-                self.settle_file(request, &file)?;
+                self.resolve_file(request, &file)?;
                 if file.is_zeroes() && request.vm_flags.contains(VmFlags::SHARED) {
                     // The offset stays, although this memory begins at none.
                     request.object = Object::File(self.shared_memory(request)?);
                 }
-                request.vm_flags = marked(request.vm_flags, &request.object);
+                request.vm_flags = with_mergeable(request.vm_flags, &request.object);
             }
-            None => self.settle_anonymous(request, start)?,
+            None => self.resolve_anonymous(request, start)?,
         }
         let private = !request.vm_flags.intersects(VmFlags::SHARED | VmFlags::NORESERVE);
         if request.flags.contains(MapFlags::NORESERVE) && !self.ignores_noreserve(request) {
@@ -437,17 +437,17 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Returns true if MAP_NORESERVE has no effect, because promises are limited.
-    fn ignores_noreserve(&self, request: &Request<P>) -> bool {
-        self.space.engine.committed().is_strict() && request.unit == PAGE_SIZE
+    fn ignores_noreserve(&self, request: &MmapRequest<P>) -> bool {
+        self.space.engine.committed.is_strict() && request.unit == PAGE_SIZE
     }
 
     /// Makes the file that a shared anonymous mapping maps.
-    fn shared_memory(&self, request: &Request<P>) -> Result<Counted<File<P>>, NoMemory> {
+    fn shared_memory(&self, request: &MmapRequest<P>) -> Result<Counted<File<P>>, NoMemory> {
         let committed = !request.flags.contains(MapFlags::NORESERVE) || self.ignores_noreserve(request);
         File::shared_memory(&self.space.engine, request.len, committed)
     }
 
-    fn settle_file(&self, request: &mut Request<P>, file: &File<P>) -> Result<(), MmapError> {
+    fn resolve_file(&self, request: &mut MmapRequest<P>, file: &File<P>) -> Result<(), MmapError> {
         /// Flags that MAP_SHARED_VALIDATE lets pass for an ordinary file.
         const KNOWN: MapFlags = MapFlags::SHARED_VALIDATE
             .union(MapFlags::FIXED)
@@ -511,7 +511,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             return Ok(());
         }
         if file.mapping().is_secret() {
-            return self.settle_secret(request.len, &mut request.vm_flags);
+            return self.apply_secret_flags(request.len, &mut request.vm_flags);
         }
         let writing = Mapping::begin_writing(file.mapping(), &mut request.vm_flags);
         request.writing = writing.map_err(|_| MmapError::NotPermitted)?;
@@ -519,7 +519,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn settle_anonymous(&self, request: &mut Request<P>, start: u64) -> Result<(), MmapError> {
+    fn resolve_anonymous(&self, request: &mut MmapRequest<P>, start: u64) -> Result<(), MmapError> {
         match request.flags.bits() & TYPE {
             SHARED | DROPPABLE if request.vm_flags.contains(VmFlags::GROWSDOWN) => {
                 return Err(MmapError::Invalid);
@@ -542,7 +542,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 }
 
-impl<P: Platform> Request<P> {
+impl<P: Platform> MmapRequest<P> {
     /// What decides whether it joins a neighbour.
     pub(super) fn attrs(&self) -> Attrs<'_, P> {
         Attrs::new(self.vm_flags, &self.object, self.pgoff)
@@ -555,7 +555,7 @@ impl<P: Platform> Request<P> {
 
     /// The same, of what a driver has answered.
     pub(super) fn answered(&self, object: Object<P>, vm_flags: VmFlags) -> Self {
-        let vm_flags = marked(vm_flags, &object);
-        Request { object, vm_flags, writing: None, ..*self }
+        let vm_flags = with_mergeable(vm_flags, &object);
+        MmapRequest { object, vm_flags, writing: None, ..*self }
     }
 }

@@ -1,6 +1,6 @@
 //! Choosing the address of a new mapping.
 
-use super::Request;
+use super::MmapRequest;
 use crate::{
     PAGE_SIZE,
     error::MmapError,
@@ -11,8 +11,8 @@ use crate::{
 impl<P: Platform> WriteGuard<'_, P> {
     /// Returns the address of the mapping: the fixed one, or one where there is room.
     #[inline(never)]
-    pub(super) fn place(&self, request: &Request<P>) -> Result<u64, MmapError> {
-        let &Request { addr, len, unit, flags, .. } = request;
+    pub(super) fn place(&self, request: &MmapRequest<P>) -> Result<u64, MmapError> {
+        let &MmapRequest { addr, len, unit, flags, .. } = request;
         if len > AddressSpace::<P>::TASK_SIZE {
             return Err(MmapError::NoSpace);
         }

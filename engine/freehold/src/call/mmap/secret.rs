@@ -6,7 +6,7 @@ use freehold_vmspace::PageCount;
 
 impl<P: Platform> WriteGuard<'_, P> {
     /// What follows for the flags of a mapping of `len` bytes, if it may be mapped as it was asked for.
-    pub(super) fn settle_secret(&self, len: u64, flags: &mut VmFlags) -> Result<(), MmapError> {
+    pub(super) fn apply_secret_flags(&self, len: u64, flags: &mut VmFlags) -> Result<(), MmapError> {
         if !flags.contains(VmFlags::MAYSHARE) {
             return Err(MmapError::Invalid);
         }

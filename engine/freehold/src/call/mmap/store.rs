@@ -1,6 +1,6 @@
 //! mmap's last steps: what is in the way goes, and the mapping comes.
 
-use crate::call::mmap::Request;
+use crate::call::mmap::MmapRequest;
 use crate::space::{
     change::deferred_retire::DeferredRetire,
     change::split_merge::NewMapping,
@@ -39,7 +39,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// now on.
     pub(super) fn gather_replaced(
         &self,
-        request: &Request<P>,
+        request: &MmapRequest<P>,
         range: UserRange,
     ) -> Result<(Option<Gathered<'_, 's, P>>, Charge<'s, P>), MmapError> {
         let gathered = match request.flags.contains(MapFlags::FIXED) {
@@ -55,7 +55,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn check_limits(
         &self,
-        request: &Request<P>,
+        request: &MmapRequest<P>,
         replaced: ReplacedPages,
     ) -> Result<Charge<'s, P>, MmapError> {
         let pages = PageCount::of_bytes(request.len);
@@ -69,7 +69,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn store_mapping(
         &self,
-        request: &Request<P>,
+        request: &MmapRequest<P>,
         range: UserRange,
         reserving: Option<&Reserving<'_, P>>,
         replaced: &mut DeferredRetire<'s, P>,
@@ -88,7 +88,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     #[inline(never)]
     fn store_over(
         &self,
-        request: &Request<P>,
+        request: &MmapRequest<P>,
         range: UserRange,
         reserving: Option<&Reserving<'_, P>>,
         replaced: &mut DeferredRetire<'s, P>,
@@ -124,7 +124,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// Stores private anonymous memory as a range writer that has claimed nothing, if it joins nothing.
     pub(super) fn store_unclaimed(
         &self,
-        request: &Request<P>,
+        request: &MmapRequest<P>,
         range: UserRange,
     ) -> Result<Stored, MmapError> {
         let charge = self.check_limits(request, ReplacedPages::default())?;
@@ -162,7 +162,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn count_stored(
         &self,
-        request: &Request<P>,
+        request: &MmapRequest<P>,
         charge: Charge<'_, P>,
         vma: Option<&Vma<P>>,
     ) -> bool {

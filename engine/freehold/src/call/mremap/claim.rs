@@ -33,7 +33,7 @@ impl<P: Platform> AddressSpace<P> {
             clear.then_some(Destination::Open)
         };
         match request.has_target() {
-            false => self.claim_or_exclusive_when(state, || request.needs(), claim, ready),
+            false => self.claim_or_exclusive_when(state, || request.limit_demand(), claim, ready),
             true => self.write_exclusive_when(ready),
         }
     }
@@ -49,7 +49,7 @@ pub(super) enum Destination {
 
 impl Remap {
     /// What it may add to sizes that have limits, if the mapping is not locked.
-    fn needs(&self) -> LimitDemand {
+    fn limit_demand(&self) -> LimitDemand {
         match (self.grows(), self.may_move()) {
             // Source and target are there at the same time. Linux asks for room for four VMAs, of which the
             // source is cut in three at most.
@@ -121,15 +121,15 @@ impl<P: Platform> WriteGuard<'_, P> {
     }
 
     fn claim_target(&self, request: &Remap) -> Result<u64, ClaimError> {
-        let Some(vma) = self.find(request.addr).filter(|vma| moves_beside(vma, request)) else {
+        let Some(vma) = self.find(request.addr).filter(|vma| range_writer_may_move(vma, request)) else {
             return Err(ClaimError::NeedsExclusive);
         };
         // The source stands still now: it could not grow before, and may be able to by now.
         let extension = UserRange::clipped(vma.end(), request.growth());
         if vma.end() - request.addr == request.old_len {
-            self.expect_obstacle(extension)?;
+            self.expect_blocked(extension)?;
         }
-        let at = self.place_moved(vma, request, 0).map_err(|_| ClaimError::NeedsExclusive)?;
+        let at = self.place_target(vma, request, 0).map_err(|_| ClaimError::NeedsExclusive)?;
         let target = UserRange::at(at, request.new_len);
         let kept = |above: &Entry| self.guard_bytes(above);
         self.claims().claim_additional_hole(target.start(), target.end(), kept)?;
@@ -142,7 +142,7 @@ impl<P: Platform> WriteGuard<'_, P> {
 
     /// There is a VMA in the range, or it reaches beyond all. The end of a reservation is the writer's to
     /// wait for.
-    fn expect_obstacle(&self, range: UserRange) -> Result<(), ClaimError> {
+    fn expect_blocked(&self, range: UserRange) -> Result<(), ClaimError> {
         let rcu = P::rcu_read();
         match self.right.next_of_any_writer(&rcu, range.start()).filter(|found| found.start < range.end()) {
             Some(found) if self.slot(&found).vma().is_some() => Ok(()),
@@ -154,7 +154,7 @@ impl<P: Platform> WriteGuard<'_, P> {
 }
 
 /// Whether a range writer may move it. What is not to be moved at all is the other writer's to say.
-fn moves_beside<P: Platform>(vma: &Vma<P>, request: &Remap) -> bool {
+fn range_writer_may_move<P: Platform>(vma: &Vma<P>, request: &Remap) -> bool {
     let is_plain = match vma.object() {
         Object::Anonymous => true,
         Object::File(file) => file.segment().is_none() && file.driver().is_none(),

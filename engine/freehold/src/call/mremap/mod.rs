@@ -276,7 +276,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             if several && vma.flags().intersects(VmFlags::UFFD) {
                 return Err(MremapError::NotMapped);
             }
-            if moves_alone(vma) && (last_end.is_some() || vma.end() < end) {
+            if must_move_alone(vma) && (last_end.is_some() || vma.end() < end) {
                 return Err(MremapError::NotMapped);
             }
             last_end = Some(vma.end());
@@ -355,7 +355,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             return Err(MremapError::Limit);
         }
         if !request.fixed() {
-            request.new_addr = self.place_moved(vma, &request, request.new_addr)?;
+            request.new_addr = self.place_target(vma, &request, request.new_addr)?;
         } else if !self.space.may_map_at(request.new_addr) {
             return Err(MremapError::NotPermitted);
         }
@@ -384,12 +384,12 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         if !request.flags.contains(RemapFlags::MAYMOVE) {
             return Err(MremapError::NoSpace);
         }
-        request.new_addr = self.place_moved(vma, &request, 0)?;
+        request.new_addr = self.place_target(vma, &request, 0)?;
         self.move_vma(&request, later)
     }
 
     /// Where what moves goes: at the hint or anywhere.
-    pub(super) fn place_moved(&self, vma: &Vma<P>, request: &Remap, hint: u64) -> Result<u64, MremapError> {
+    pub(super) fn place_target(&self, vma: &Vma<P>, request: &Remap, hint: u64) -> Result<u64, MremapError> {
         let shared = vma.flags().contains(VmFlags::MAYSHARE);
         let placement = PlacementRequest::for_object(
             vma.object(),
@@ -576,7 +576,7 @@ fn moved_attrs<'v, P: Platform>(source: &'v Vma<P>, request: &Remap) -> Attrs<'v
 }
 
 /// Whether a VMA moves only by itself: a segment's memory, and a device of zeroes, say where they go.
-fn moves_alone<P: Platform>(vma: &Vma<P>) -> bool {
+fn must_move_alone<P: Platform>(vma: &Vma<P>) -> bool {
     match vma.object() {
         Object::Zeroes(_) => true,
         Object::File(file) => file.segment().is_some() && vma.huge_page_size().is_none(),
