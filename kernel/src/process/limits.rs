@@ -73,7 +73,7 @@ impl Limits {
             stack: self.soft(RLIMIT_STACK),
             may_lock: ids.is_root(),
             may_map_low: ids.is_root(),
-            may_break_memory: ids.is_root(),
+            may_inject_failure: ids.is_root(),
         });
     }
 }

@@ -205,7 +205,7 @@ impl World {
                 memlock: UNLIMITED,
                 may_lock: true,
                 may_map_low: true,
-                may_break_memory: true,
+                may_inject_failure: true,
                 ..Limits::default()
             },
             locking: self.options.design.space,

@@ -31,7 +31,7 @@ pub struct Limits {
     /// May map below the minimum address (CAP_SYS_RAWIO).
     pub may_map_low: bool,
     /// May make memory fail (CAP_SYS_ADMIN).
-    pub may_break_memory: bool,
+    pub may_inject_failure: bool,
 }
 
 impl Default for Limits {
@@ -44,7 +44,7 @@ impl Default for Limits {
             stack: 8 << 20,
             may_lock: false,
             may_map_low: false,
-            may_break_memory: false,
+            may_inject_failure: false,
         }
     }
 }
@@ -59,7 +59,7 @@ pub struct LiveLimits {
     stack: AtomicU64,
     may_lock: AtomicBool,
     may_map_low: AtomicBool,
-    may_break_memory: AtomicBool,
+    may_inject_failure: AtomicBool,
 }
 
 impl LiveLimits {
@@ -72,7 +72,7 @@ impl LiveLimits {
             stack: AtomicU64::new(limits.stack),
             may_lock: AtomicBool::new(limits.may_lock),
             may_map_low: AtomicBool::new(limits.may_map_low),
-            may_break_memory: AtomicBool::new(limits.may_break_memory),
+            may_inject_failure: AtomicBool::new(limits.may_inject_failure),
         }
     }
 
@@ -85,7 +85,7 @@ impl LiveLimits {
         self.stack.store(limits.stack, Relaxed);
         self.may_lock.store(limits.may_lock, Relaxed);
         self.may_map_low.store(limits.may_map_low, Relaxed);
-        self.may_break_memory.store(limits.may_break_memory, Relaxed);
+        self.may_inject_failure.store(limits.may_inject_failure, Relaxed);
     }
 
     /// As values.
@@ -98,7 +98,7 @@ impl LiveLimits {
             stack: self.stack.load(Relaxed),
             may_lock: self.may_lock.load(Relaxed),
             may_map_low: self.may_map_low.load(Relaxed),
-            may_break_memory: self.may_break_memory.load(Relaxed),
+            may_inject_failure: self.may_inject_failure.load(Relaxed),
         }
     }
 }
@@ -138,8 +138,8 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Whether it may make memory fail.
-    pub(crate) fn may_break_memory(&self) -> bool {
-        self.limits.may_break_memory.load(Relaxed)
+    pub(crate) fn may_inject_failure(&self) -> bool {
+        self.limits.may_inject_failure.load(Relaxed)
     }
 
     /// Whether this space may map at an address below the minimum.

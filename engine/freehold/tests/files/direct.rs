@@ -320,7 +320,7 @@ fn advice_to_fail_leaves_storage_alone() {
     everywhere(|world, _, cpu| {
         let storage = Storage::new(&world.machine);
         let file = storage.file(world, PAGES);
-        let limits = Limits { may_break_memory: true, ..Limits::default() };
+        let limits = Limits { may_inject_failure: true, ..Limits::default() };
         let process =
             Process::new(world.engine(), &SpaceConfig { limits, ..SpaceConfig::default() }).unwrap();
         let at = map(&process, MapFlags::SHARED, &file);

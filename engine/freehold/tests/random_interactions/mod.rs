@@ -171,7 +171,7 @@ impl Run {
             probes: Vec::new(),
         });
         let files = files.collect();
-        let limits = Limits { may_break_memory: true, ..Limits::default() };
+        let limits = Limits { may_inject_failure: true, ..Limits::default() };
         let config = SpaceConfig { locking, limits, ..SpaceConfig::default() };
         let anon_vma = vec![(Process::new(world.engine(), &config).unwrap(), Places::new())];
         let cpus = [world.machine.cpu(0), world.machine.cpu(1)];

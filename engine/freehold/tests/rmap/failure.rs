@@ -32,7 +32,7 @@ impl Failing {
 
     /// A process that may break its memory.
     fn privileged(&self, locking: Locking) -> Process {
-        let limits = Limits { may_break_memory: true, ..Limits::default() };
+        let limits = Limits { may_inject_failure: true, ..Limits::default() };
         Process::new(self.engine(), &SpaceConfig { locking, limits, ..SpaceConfig::default() }).unwrap()
     }
 

@@ -70,7 +70,7 @@ impl oom::Scene for Scene {
     fn new(stage: Stage, op: &Op, locking: Locking) -> Self {
         let stage = stage.renewed();
         let (state, engine) = (stage.state, stage.world.engine());
-        let limits = Limits { may_break_memory: true, memlock: UNLIMITED, ..Limits::default() };
+        let limits = Limits { may_inject_failure: true, memlock: UNLIMITED, ..Limits::default() };
         let config = SpaceConfig { locking, limits, ..SpaceConfig::default() };
         let process = Process::new(engine, &config).unwrap();
         let cpu = stage.world.machine.cpu(0);

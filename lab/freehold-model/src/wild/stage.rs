@@ -104,7 +104,7 @@ pub(super) fn limits(values: &mut Values<'_>) -> Limits {
         stack: limit(tame.stack),
         may_lock: values.bit(),
         may_map_low: values.bit(),
-        may_break_memory: values.bit(),
+        may_inject_failure: values.bit(),
     }
 }
 

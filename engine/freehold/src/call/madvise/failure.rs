@@ -26,7 +26,7 @@ impl<P: Platform> AddressSpace<P> {
     /// Each page of `range` in turn, brought in if need be: the first that cannot be read, a hole too, or
     /// cannot be taken ends it.
     pub(super) fn inject_failures(&self, range: UserRange, advice: Advice) -> Result<(), MadviseError> {
-        if !self.may_break_memory() {
+        if !self.may_inject_failure() {
             return Err(MadviseError::NotPermitted);
         }
         let mut at = range.start();
