@@ -51,8 +51,7 @@ fn an_arena_ends_in_a_boundary() {
     });
 }
 
-/// What is mapped at a place of its own choice does not see the boundary, which comes again when that is
-/// gone.
+/// A mapping at a place that it names takes the place of the boundary, which comes again when that is gone.
 #[test]
 fn a_mapping_at_a_named_place_removes_the_boundary() {
     placing(|_, process, cpu| {
@@ -112,7 +111,7 @@ fn tables_of_an_arena_are_freed() {
     });
 }
 
-/// What has taken the place of the boundary is worked around.
+/// A CPU places around a mapping that lies where its boundary would be.
 #[test]
 fn an_occupied_boundary_is_avoided() {
     placing(|_, process, cpu| {

@@ -57,7 +57,7 @@ impl From<NoMemory> for GrowthDenied {
     }
 }
 
-/// Where the break is, and what it takes to bring it to where it is wanted.
+/// The break as it is, and the step that brings it to where it is wanted.
 #[derive(Clone, Copy)]
 struct BreakPlan {
     from: u64,
@@ -78,7 +78,7 @@ enum BreakStep {
 }
 
 impl BreakStep {
-    /// What it may add to sizes that have limits, where new mappings get `default_flags`.
+    /// Returns what the step may add to sizes that have limits, if new mappings get `default_flags`.
     fn limit_demand(self, default_flags: VmFlags) -> LimitDemand {
         match self {
             BreakStep::Denied | BreakStep::InPage => LimitDemand::default(),
@@ -102,8 +102,8 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// The mmap lock for writing, killably; in shrinking, as munmap; where the heap is locked, then those of
-    /// faults.
+    /// Those of a [range writer](crate::space::locking#writers), killably; to shrink, as
+    /// [`munmap`](Self::munmap). Then, where the heap is locked, those of faults.
     ///
     /// # Examples
     ///

@@ -90,7 +90,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// The mmap lock for writing, killably; then those of faults.
+    /// Those of a [range writer](crate::space::locking#writers), killably; then those of faults.
     ///
     /// # Examples
     ///
@@ -111,6 +111,10 @@ impl<P: Platform> AddressSpace<P> {
     /// As [`mlock`](Self::mlock), with flags.
     ///
     /// # Errors
+    ///
+    /// As [`mlock`](Self::mlock).
+    ///
+    /// # Locks
     ///
     /// As [`mlock`](Self::mlock).
     pub fn mlock2(&self, addr: u64, len: u64, flags: LockFlags) -> Result<(), MlockError> {
@@ -152,7 +156,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// The mmap lock for writing, killably.
+    /// Those of a [range writer](crate::space::locking#writers), killably.
     pub fn munlock(&self, addr: u64, len: u64) -> Result<(), MlockError> {
         let (start, len) = whole_pages(addr, len);
         let state = RangeWriterState::default();

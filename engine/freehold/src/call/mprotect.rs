@@ -89,8 +89,8 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// The mmap lock for writing, killably; where locked private memory became writable, then the locks of
-    /// faults.
+    /// Those of a [range writer](crate::space::locking#writers), killably. Then, where locked private memory
+    /// became writable, the locks of faults.
     ///
     /// # Examples
     ///

@@ -31,7 +31,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// The mmap lock for writing, killably.
+    /// Those of a [range writer](crate::space::locking#writers), killably.
     ///
     /// # Examples
     ///

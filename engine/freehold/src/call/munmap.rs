@@ -18,7 +18,8 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// The mmap lock for writing, killably; waits for other munmaps of the same range to end.
+    /// Those of a [range writer](crate::space::locking#writers), killably. Waits for other munmaps of the
+    /// same range to end.
     ///
     /// # Examples
     ///
@@ -42,6 +43,10 @@ impl<P: Platform> AddressSpace<P> {
     /// # Errors
     ///
     /// As [`munmap`](Self::munmap).
+    ///
+    /// # Locks
+    ///
+    /// As [`munmap`](Self::munmap).
     pub fn munmap_atomic(&self, addr: u64, len: u64) -> Result<(), MunmapError> {
         self.unmap_range(&Decoded::new::<P>(addr, len)?, true)
     }
@@ -51,7 +56,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// The mmap lock for writing, killably at first.
+    /// Those of a [range writer](crate::space::locking#writers), killably at first.
     pub(super) fn unmap_range(&self, range: &Decoded, atomic: bool) -> Result<(), MunmapError> {
         if !atomic
             && self.range_writers_unmap()

@@ -46,8 +46,8 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// As [`mmap`](Self::mmap). Then, if a removed segment is attached nowhere any more, those that give its
-    /// memory back.
+    /// The mmap lock for writing, killably. Then, to populate, the locks of faults; and if a removed segment
+    /// is attached nowhere any more, those that give its memory back.
     pub fn remap_file_pages(
         &self,
         addr: u64,

@@ -75,7 +75,7 @@ impl Closings {
         P::wake_all(&self.generation);
     }
 
-    /// Whether there may be any closing range, or a boundary. The caller has the mmap lock for writing.
+    /// Returns true if there may be a closing range, or a boundary. The caller has the mmap lock for writing.
     #[inline(always)]
     pub fn any(&self) -> bool {
         // Relaxed: ordered by the mmap lock, like every access to them.

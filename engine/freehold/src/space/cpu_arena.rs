@@ -1,4 +1,4 @@
-//! Where tasks of different CPUs map beside each other: an *arena* for each, with a *boundary* on top.
+//! Placement for range writers on different CPUs: an *arena* for each CPU, with a *boundary* on top.
 //!
 //! An arena spans page tables of its own, and ends in its boundary: a reservation that stands. A leaf of the
 //! tree ends with it. So every arena has a gap of its own, in which no other CPU places anything, and
@@ -31,7 +31,7 @@ const ARENA_BYTES: u64 = 1 << 36;
 const BOUNDARY_BYTES: u64 = 1 << 30;
 
 impl<P: Platform> AddressSpace<P> {
-    /// Where a range writer that runs on this CPU looks for room first, of what lies within `above`.
+    /// Returns the arena of this CPU within `above`: a range writer looks for a place there first.
     #[inline]
     fn cpu_arena(&self, request: &PlacementRequest, above: &Range<u64>) -> Option<Range<u64>> {
         let anywhere = request.hint() == 0 && !request.flags().contains(MapFlags::BIT32);
@@ -48,8 +48,8 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// Room in the CPU's own arena, where it has one. The boundary is put up by a writer that has claimed
-    /// nothing yet; one that has, and finds none, goes elsewhere.
+    /// Returns an address in the CPU's arena, if it has one. A writer that has claimed nothing yet inserts a
+    /// missing boundary; one that has claimed something places elsewhere.
     #[inline(never)]
     pub(super) fn place_in_arena(&self, request: &PlacementRequest, above: &Range<u64>) -> Option<u64> {
         let arena = self.space.cpu_arena(request, above)?;
@@ -66,7 +66,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
     }
 
-    /// As [`next_occupied`](Self::next_occupied), of what is no boundary.
+    /// Returns what [`next_occupied`](Self::next_occupied) does, passing over boundaries.
     pub(super) fn next_occupied_past_boundaries(&self, mut addr: u64) -> Option<(UserRange, u64)> {
         let rcu = P::rcu_read();
         loop {

@@ -6,7 +6,7 @@
 //! | --- | --- | --- |
 //! | [`VmaRead`] | `AddressSpace::lock_vma` without any lock, or `ReadGuard::lock_vma` | one VMA: in the tree, its fields, the page tables of its range |
 //! | [`ReadGuard`] | the mmap lock for reading | all VMAs |
-//! | [`WriteGuard`] | the mmap lock for writing | all VMAs, and the right to change the set |
+//! | [`WriteGuard`] | the mmap lock for writing, or a claim: see [writers](#writers) | all VMAs, or those of a range; and the right to change the set of them |
 //! | `VmaWrite` | `WriteGuard::lock_vma` | the above, and nobody reads this VMA through its own lock: its fields may change |
 //!
 //! A `&Vma` handed out by a guard lives no longer than the guard. Write locks on VMAs all end when the write
@@ -14,6 +14,49 @@
 //!
 //! A lookup without locks goes: RCU, tree, count of the VMA raised, owner and sequence and bounds checked
 //! again. Whatever fails on the way means "climb": take the mmap lock and look again. See `docs/locking.md`.
+//!
+//! # Writers
+//!
+//! A task that changes the set of VMAs of an address space, or their fields, is one of two kinds of writer:
+//!
+//! | writer | holds | excludes |
+//! | --- | --- | --- |
+//! | *exclusive writer* | the mmap lock for writing | every other writer, and readers of the mmap lock |
+//! | *range writer* | the gate of the mmap lock, and claims of the VMAs of its range and of those that touch it, or of a hole | exclusive writers, readers of the mmap lock, and range writers that need the same VMAs or hole |
+//!
+//! Both then write-lock each VMA that they change, which waits for faults in that VMA, and take the lock of
+//! the file or of the anonymous pages that the VMA maps where its bounds change. Neither starts while a
+//! munmap of the range is under way.
+//!
+//! With [`Write::Whole`](super::Write::Whole) every writer is an exclusive writer. With
+//! [`Write::Ranges`](super::Write::Ranges), the default, these calls are range writers:
+//! [`mmap`](AddressSpace::mmap), [`munmap`](AddressSpace::munmap), [`mprotect`](AddressSpace::mprotect),
+//! [`pkey_mprotect`](AddressSpace::pkey_mprotect), [`mremap`](AddressSpace::mremap),
+//! [`brk`](AddressSpace::brk), [`mlock`](AddressSpace::mlock), [`mlock2`](AddressSpace::mlock2),
+//! [`munlock`](AddressSpace::munlock), [`mseal`](AddressSpace::mseal),
+//! [`set_policy`](AddressSpace::set_policy), [`madvise`](AddressSpace::madvise) with advice that changes
+//! flags, [`register`](crate::uffd::Userfaultfd::register) and
+//! [`unregister`](crate::uffd::Userfaultfd::unregister) of a userfaultfd, and the growth of a stack in a
+//! fault. Such a call is an exclusive writer instead
+//!
+//! - while no other writer is at work: a process with one thread needs no claims;
+//! - for a while, after more than an eighth of recent changes met another one in one VMA or hole;
+//! - if it has waited four times for the claims of other writers;
+//! - if its range has a hole between two VMAs, or more than eight VMAs;
+//! - if it may reach a limit: RLIMIT_AS, RLIMIT_DATA, RLIMIT_MEMLOCK, the number of VMAs;
+//! - if there is no memory for a claim, or no address for a mapping: the exclusive writer decides;
+//! - in these cases: munmap, mremap that shrinks and brk that shrinks with [`Unmap::Sectioned`] or
+//!   [`Unmap::Downgraded`]; mmap of a driver's file; mmap with [`FIXED`](super::MapFlags::FIXED) over a range
+//!   that is mapped in part; mremap with a target that the caller names, of huge pages of a pool, of a
+//!   segment, of a special mapping, or of memory that a userfaultfd watches; mprotect with
+//!   [`GROWSDOWN`](super::Prot::GROWSDOWN) or [`GROWSUP`](super::Prot::GROWSUP); a stack that grows to where
+//!   something lies in its gap.
+//!
+//! Every other call that changes VMAs is always an exclusive writer, and says "the mmap lock for writing".
+//! Calls that say *killably* fail with `Killed` if a fatal signal arrives while they wait.
+//!
+//! [`Unmap::Sectioned`]: super::Unmap::Sectioned
+//! [`Unmap::Downgraded`]: super::Unmap::Downgraded
 #![expect(
     unsafe_code,
     reason = "turns words of the tree back into references; the guards are what makes that sound"
@@ -65,8 +108,8 @@ pub struct ReadGuard<'s, P: Platform> {
     lock: MmapReadGuard<'s, P>,
 }
 
-/// The right to change which VMAs there are: all of them, by the mmap lock held for writing, or those that
-/// were claimed (`docs/ranges.md`).
+/// The right to change which VMAs there are: all of them for an exclusive writer, which holds the mmap lock
+/// for writing, or those that a range writer claimed ([writers](self#writers), `docs/ranges.md`).
 ///
 /// All changes of the tree go through it.
 ///

@@ -135,7 +135,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         })
     }
 
-    /// Whether nothing, stack gaps included, lies in the hinted range, but boundaries.
+    /// Returns true if nothing but boundaries lies in the hinted range, stack gaps included.
     fn is_hint_free(&self, request: &PlacementRequest) -> bool {
         let &PlacementRequest { hint, len, .. } = request;
         let end = AddressSpace::<P>::window_end(request);

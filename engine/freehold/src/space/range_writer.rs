@@ -1,14 +1,14 @@
-//! The right to change a part of an address space, beside others who change other parts: how it is got, what
-//! it is made of, how it ends. `docs/ranges.md` has the protocol.
+//! The range writer: how a task becomes one, what it holds, and how it ends. `docs/ranges.md` has the
+//! protocol.
 //!
 //! | step | by | holds afterwards |
 //! | --- | --- | --- |
-//! | enter the gate | `MmapLock::enter_range_writer` | the right not to meet the writer, or readers of the whole |
-//! | reserve | `Counters::reserve` | what may be added to sizes that have limits |
+//! | enter the gate | `MmapLock::write_range` | the right not to meet the exclusive writer, or readers of the mmap lock |
+//! | reserve | `Counters::reserve_limits` | what may be added to sizes that have limits |
 //! | claim | `ClaimWriter::claim`, `claim_hole` | the VMAs of a range and those that touch it; or a hole |
-//! | change | the operation | write-locked VMAs; a write set of what the tree is to hold |
+//! | change | the operation | write-locked VMAs; a draft of what the tree is to hold |
 //! | unlock | end of the [`WriteGuard`] | VMAs that are as they will stay |
-//! | publish | end of [`RangeWriter`] | the write set is in the tree, the claim given up; waiters are told |
+//! | publish | end of [`RangeWriter`] | the draft is in the tree, the claim released; waiters are notified |
 //! | leave | end of the guard of the gate | nothing |
 //!
 //! VMAs are unlocked before the tree says where they are now: another writer may have them as soon as it
@@ -121,7 +121,7 @@ impl<P: Platform> RangeWriter<'_, P> {
         self.space.notify_waiters(&self.map);
     }
 
-    /// Whether it has claimed nothing.
+    /// Returns true if it has claimed nothing.
     pub(super) fn has_no_claim(&self) -> bool {
         self.map.span() == (0, 0)
     }
@@ -164,8 +164,8 @@ impl<P: Platform> AddressSpace<P> {
         self.claim_or_exclusive(state, range, needs)
     }
 
-    /// As [`write_range`](Self::write_range), for a change that is called with the right. The exclusive
-    /// writer needs no state.
+    /// Calls `change` with the right that [`write_range`](Self::write_range) returns. The exclusive writer
+    /// needs no state.
     #[inline(always)]
     pub(crate) fn with_write_range<E: From<Killed>>(
         &self,

@@ -16,8 +16,7 @@ use super::{AddressSpace, Write};
 use crate::platform::Platform;
 use freehold_sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// How many changes wait for their turn before it is tried again whether they conflict: in a millisecond or
-/// two.
+/// The number of changes that take turns before ranges are tried again: those of a millisecond or two.
 const EXCLUSIVE_CHANGES: u32 = 4096;
 
 /// How many conflicts are too many, after decay.

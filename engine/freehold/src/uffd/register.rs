@@ -130,7 +130,7 @@ impl<P: Platform> Userfaultfd<P> {
     ///
     /// # Locks
     ///
-    /// The mmap lock for writing, killably; the write lock of the VMAs concerned; of huge pages of a pool the
+    /// Those of a [range writer](crate::space::locking#writers), killably; of huge pages of a pool the
     /// hugetlb VMA lock and i_mmap, for writing; tables' locks.
     pub fn register(
         &self,

@@ -4,7 +4,7 @@
 //!
 //! | advice | file | lock |
 //! | --- | --- | --- |
-//! | changes flags, and so may cut and merge VMAs | `flags.rs` | mmap lock for writing |
+//! | changes flags, and so may cut and merge VMAs | `flags.rs` | those of a [range writer](crate::space::locking#writers) |
 //! | takes pages away or puts guards in their place | `pages.rs`, `guard.rs` | the VMA's own lock where the range lies in one VMA; else mmap lock for reading |
 //! | makes memory fail | `failure.rs` | none at entry; each page is found as if to be read |
 //! | makes huge pages of small ones | `collapse.rs` | mmap lock for writing, 2 MiB at a time; of shared memory for reading |
@@ -76,7 +76,15 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// By the kind of advice: see the table at the top of `madvise/mod.rs`.
+    /// By the kind of advice, killably where there is a wait for the mmap lock:
+    ///
+    /// | advice | locks |
+    /// | --- | --- |
+    /// | changes flags | those of a [range writer](crate::space::locking#writers) |
+    /// | takes pages away, or puts guards in their place | the VMA's own for reading if the range lies in one VMA; else the mmap lock for reading |
+    /// | [`Collapse`](Advice::Collapse) | the mmap lock for writing, 2 MiB at a time; of shared memory for reading |
+    /// | [`WillNeed`](Advice::WillNeed), [`Remove`](Advice::Remove) | the mmap lock for reading to look; none of the address space while the file is at work |
+    /// | [`PopulateRead`](Advice::PopulateRead), [`PopulateWrite`](Advice::PopulateWrite), [`HwPoison`](Advice::HwPoison), [`SoftOffline`](Advice::SoftOffline) | for each page those of a fault |
     ///
     /// # Examples
     ///

@@ -67,7 +67,7 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> MmapRequest<P> {
-    /// What the mapping may add to sizes that have limits.
+    /// Returns what the mapping may add to sizes that have limits.
     pub(super) fn limit_demand(&self, space: &AddressSpace<P>) -> LimitDemand {
         let pages = PageCount::of_bytes(self.len);
         let flags = self.vm_flags | VmFlags::from_bits_retain(space.default_flags.load(Relaxed));

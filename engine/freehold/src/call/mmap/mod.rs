@@ -78,8 +78,8 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// The mmap lock for writing, killably; before it, to reserve pages of a file of huge pages, the file's
-    /// content lock for writing. Then, to populate, the locks of faults.
+    /// Those of a [range writer](crate::space::locking#writers), killably. Before them, to reserve pages of a
+    /// file of huge pages, the file's content lock for writing. Then, to populate, the locks of faults.
     ///
     /// # Examples
     ///
@@ -132,7 +132,7 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// The same where there may be other writers. Private anonymous memory is mapped without a claim if it
+    /// Maps while other writers may be at work. Private anonymous memory is mapped without a claim if it
     /// joins nothing: that is the commonest mapping, and takes one change of the tree.
     #[inline(never)]
     fn map_concurrently(
@@ -371,8 +371,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok((range, populate))
     }
 
-    /// The checks of step 2, and what follows for the flags and the object. Returns the range. `placed`:
-    /// where it starts, if that was decided.
+    /// Makes the checks of step 2, and decides the flags and the object. Returns the range. `placed`: where
+    /// it starts, if that was decided.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn resolve(&self, request: &mut MmapRequest<P>, placed: Option<u64>) -> Result<UserRange, MmapError> {
         let space = self.space;

@@ -27,7 +27,7 @@ use freehold_vmspace::{PageCount, UserRange};
 pub(super) enum Stored {
     /// It is stored.
     Done {
-        /// Whether its pages are to be brought in.
+        /// True if its pages are to be brought in.
         populate: bool,
     },
     /// It joins a VMA, or its addresses are not free any more.

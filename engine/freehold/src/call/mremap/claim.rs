@@ -39,7 +39,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// Where a mapping that grows goes.
+/// The place of a mapping that grows.
 pub(super) enum Destination {
     /// It stays if it can grow in place, and goes where there is room otherwise.
     Open,

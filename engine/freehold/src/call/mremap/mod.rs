@@ -168,8 +168,8 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// The mmap lock for writing, killably; the write lock of the VMAs concerned; a file's i_mmap lock; then,
-    /// to populate what grew of a locked mapping, the locks of faults. Waits for munmaps of the ranges.
+    /// Those of a [range writer](crate::space::locking#writers), killably. Then, to populate what grew of a
+    /// locked mapping, the locks of faults. Waits for munmaps of the ranges to end.
     ///
     /// # Examples
     /// ```
