@@ -10,8 +10,8 @@
 //! | false | no range writer looks at the break | true: a range writer, within the gate |
 //! | true | one does, and may move it | false: the same task, when its write set is published, before it leaves the gate |
 //!
-//! A task that finds it true works on the whole. So it is false for the exclusive writer, and what the
-//! break says agrees with what is mapped for everybody that may look.
+//! A task that finds it true becomes the exclusive writer. So it is false for the exclusive writer, and what
+//! the break says agrees with what is mapped for everybody that may look.
 
 use crate::space::{
     AddressSpace,
@@ -195,7 +195,7 @@ impl<P: Platform> AddressSpace<P> {
 
     /// What mlockall(MCL_FUTURE) and `set_memory_merge` add to new mappings.
     fn default_flags(&self) -> VmFlags {
-        // Relaxed: by writers, of the whole or of parts, like every access.
+        // Relaxed: by exclusive writers or range writers, like every access.
         VmFlags::from_bits_retain(self.default_flags.load(Relaxed))
     }
 

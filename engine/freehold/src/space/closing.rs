@@ -1,7 +1,7 @@
 //! Waiting for ranges whose munmap is not over.
 //!
 //! A closing reservation enters the tree when its VMAs leave it, and leaves it under the mmap lock held for
-//! writing, or as a change of a part, once no translation and no page table of the range is left. A task that
+//! writing, or by a range writer, once no translation and no page table of the range is left. A task that
 //! needs just that range sleeps here, holding nothing.
 //!
 //! | word | meaning |
@@ -11,7 +11,7 @@
 //! | `generation` | how many have ever ended, and claims that somebody waited for; sleepers wait for it to move |
 //! | `has_sleepers` | 1: tasks may sleep until the next one ends, which have to be woken |
 //!
-//! All of them are changed by writers, of the whole or of parts.
+//! All of them are changed by exclusive writers and by range writers.
 
 #![expect(unsafe_code, reason = "unlinks page tables")]
 
@@ -142,8 +142,8 @@ impl<P: Platform> AddressSpace<P> {
     /// Ends a closing reservation: under a short write hold, unlinks the tables at its edges that nobody else
     /// needs by now and takes it out of the tree; flushes and frees those tables after the lock.
     ///
-    /// `counted`: it was put there by an exclusive writer. Where changes run side by side it ends as a change
-    /// of a part.
+    /// `counted`: it was put there by an exclusive writer. Where there are range writers, a range writer ends
+    /// it.
     pub(super) fn end_closing(&self, span: UserRange, counted: bool) {
         if !counted || self.has_range_writers() {
             return self.end_closing_as_range_writer(span, counted);

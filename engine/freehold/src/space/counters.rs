@@ -1,7 +1,7 @@
 //! What an address space counts.
 //!
-//! Sizes in VMAs and pages are changed by exclusive writers or of parts, and may be read at any time, to
-//! be exact when nothing changes; faults are counted per CPU and summed when read, as are [resident
+//! Sizes in VMAs and pages are changed by exclusive writers and range writers, and may be read at any time,
+//! to be exact when nothing changes; faults are counted per CPU and summed when read, as are [resident
 //! pages](freehold_vmspace::VmSpace::rss).
 
 use super::locking::WriteGuard;
@@ -105,7 +105,8 @@ impl Size {
 /// exclusive writer changes `taken` alone. A range writer changes its CPU's credit, and `taken` only where
 /// that does not do. It has [reserved](Self::reserve_limits) beforehand what it may add to a size that has a
 /// limit, which fails if that and all credit would pass the limit. So no limit is ever passed, and none is
-/// said to be reached by a range writer: where it could be, the change works on the whole, and sums up.
+/// said to be reached by a range writer: where it could be, the change becomes the exclusive writer, and sums
+/// up.
 pub(crate) struct Counters<P: Platform> {
     taken: [AtomicU64; SIZES],
     /// Whether there ever was any credit.
@@ -118,13 +119,13 @@ struct CpuCounters {
     /// Faults by [how they ended](FaultEnd).
     faults: [AtomicU64; FAULT_ENDS],
     credit: [AtomicU64; SIZES],
-    /// Changes of parts.
+    /// Changes as a range writer.
     changes: AtomicU64,
     /// Those of all CPUs, when this one last looked.
     seen: AtomicU64,
 }
 
-/// What a change of a part may add to sizes that have a limit.
+/// What a range writer may add to sizes that have a limit.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LimitDemand {
     pub vmas: u64,
@@ -200,7 +201,7 @@ impl<P: Platform> Counters<P> {
         })
     }
 
-    /// Reserves what a change of a part may add, where `limit` says that there is one.
+    /// Reserves what a range writer may add, where `limit` says that there is one.
     #[inline]
     pub(super) fn reserve_limits(
         &self,
@@ -493,7 +494,7 @@ impl<P: Platform> Counters<P> {
         });
     }
 
-    /// A change of a part begins. Returns how many have begun on this CPU.
+    /// Counts a change. Returns how many were counted on this CPU.
     #[inline]
     pub(super) fn count_write(&self) -> u64 {
         self.per_cpu.with(|cpu| {
@@ -503,8 +504,8 @@ impl<P: Platform> Counters<P> {
         })
     }
 
-    /// Whether nearly all changes of parts since this CPU's last look were its own. It looks when `changes`,
-    /// its own, come to `every` for each CPU there is; else it does not know.
+    /// Returns true if nearly all changes counted since this CPU's last look were its own. It looks when
+    /// `changes`, its own, come to `every` for each CPU there is; else it does not know.
     #[cold]
     #[inline(never)]
     pub(super) fn only_this_cpu_changed(&self, changes: u64, every: u64) -> bool {

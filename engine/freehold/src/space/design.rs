@@ -81,7 +81,7 @@ pub enum Write {
     /// One at a time (Linux).
     Whole,
     /// Side by side, where they need different VMAs and different holes: from the first change on that finds
-    /// another one under way, until one that takes the whole.
+    /// another one under way, until one that takes the mmap lock for writing.
     #[default]
     Ranges,
     /// The same from the first change on, whether others are under way or not: for tests and measurements.

@@ -39,7 +39,7 @@ pub enum Placement {
     /// Into the first gap that is large enough, as on Linux, always: tasks that map at the same time
     /// come to the same gap.
     FirstFit,
-    /// While changes [run side by side](super::Write::Ranges), into the first gap of an arena of the CPU's
+    /// For [range writers](super::locking#writers), into the first gap of an arena of the CPU's
     /// own, with page tables of its own, if there is one: tasks of different CPUs meet neither in a gap nor
     /// in a page table. Otherwise the first fit, so a process with one thread finds Linux's addresses. For
     /// [`Layout::TopDown`].

@@ -115,7 +115,7 @@ impl<P: Platform> AddressSpace<P> {
         self.limits.may_lock.load(Relaxed) || self.limits.memlock.load(Relaxed) != 0
     }
 
-    /// The limit of a size, if it has one, in its unit: what a change of a part must not pass.
+    /// The limit of a size, if it has one, in its unit: what a range writer must not pass.
     #[inline]
     pub(super) fn limit_of(&self, size: Size) -> Option<u64> {
         let limited = |bytes: &AtomicU64| match bytes.load(Relaxed) {

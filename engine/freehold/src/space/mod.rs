@@ -137,7 +137,7 @@ pub struct AddressSpace<P: Platform> {
     pub(crate) vm: VmSpace<P>,
     /// Where waiters for closing ranges sleep.
     closings: Closings,
-    /// Whether changes run side by side or take turns.
+    /// Whether changes are range writers or take turns.
     contention: WriteContention,
     /// Sizes, and faults; see [`counters`].
     pub(crate) counters: Counters<P>,

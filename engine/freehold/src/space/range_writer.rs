@@ -40,8 +40,8 @@ use freehold_sync::{
 };
 use freehold_vmspace::{PageCount, UserRange, VmGather};
 
-/// How often a task waits for a claim that is in its way before it works on the whole: so it waits for a
-/// bounded number of others, and then for its turn.
+/// How often a task waits for a claim that is in its way before it becomes the exclusive writer: so it waits
+/// for a bounded number of others, and then for its turn.
 const MAX_WAITS: usize = 4;
 
 /// The write set of a range writer: its draft of the tree, and what it does when it ends. It is apart from
@@ -282,21 +282,21 @@ impl<P: Platform> AddressSpace<P> {
         self.try_claim(state, LimitDemand::default, claim)
     }
 
-    /// Whether changes of disjoint ranges may run side by side.
+    /// Returns true if changes of disjoint ranges may be range writers.
     #[inline]
     pub(crate) fn supports_range_writers(&self) -> bool {
         self.locking.write != Write::Whole
     }
 
-    /// Whether they do now: a hint.
+    /// Returns true if there may be range writers now: a hint.
     #[inline]
     pub(crate) fn has_range_writers(&self) -> bool {
         self.supports_range_writers()
             && (self.mmap_lock.admits_range_writers() || self.locking.write == Write::RangesOnly)
     }
 
-    /// Becomes the exclusive writer for a change of `range`, if changes do not run side by side now, and
-    /// that takes no waiting.
+    /// Becomes the exclusive writer for a change of `range`, if there are no range writers now and that takes
+    /// no waiting.
     // Inlined, as what returns guards is: they are large.
     #[inline(always)]
     pub(crate) fn try_write_exclusive(&self, range: UserRange) -> Option<WriteGuard<'_, P>> {
@@ -360,7 +360,7 @@ impl<P: Platform> AddressSpace<P> {
         if self.counters.reserve_limits(&state.reserved, &needs(), |size| self.limit_of(size)).is_err() {
             return RangeClaim::NeedsExclusive;
         }
-        // SAFETY: within the gate there are shared writers only.
+        // SAFETY: within the gate there are range writers only.
         let map = unsafe { self.tree.shared_writer(&state.draft) };
         let right = WriteRight::Range(RangeWriter { space: self, map, state, heap: None, gate });
         RangeClaim::Granted(WriteGuard { space: self, locked: LockedVmas::none(), right }, ())
@@ -377,10 +377,10 @@ impl<P: Platform> AddressSpace<P> {
     /// Ends a closing reservation as a range writer: takes it out of the tree, and with it the tables at
     /// its edges that nobody else needs by now. `counted`: it began as the exclusive writer's.
     pub(super) fn end_closing_as_range_writer(&self, span: UserRange, counted: bool) {
-        let _inside = self.mmap_lock.enter_range_writer();
-        let write_set = WriteSet::new();
-        // SAFETY: within the gate there are claim writers only.
-        let map = unsafe { self.tree.claim_writer(&write_set) };
+        let _inside = self.mmap_lock.write_range();
+        let draft = Draft::new();
+        // SAFETY: within the gate there are range writers only.
+        let map = unsafe { self.tree.shared_writer(&draft) };
         self.with_edge_tables_unlinked(span, |unlink| {
             map.remove_reservation(span.start(), span.end(), Some((span.start(), unlink)));
         });

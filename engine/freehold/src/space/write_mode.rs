@@ -1,11 +1,11 @@
-//! Whether changes of an address space run side by side or take turns, with [`Write::Ranges`].
+//! The choice between range writers and exclusive writers, with [`Write::Ranges`].
 //!
-//! Side by side, a change pays for its claim; and where it meets another, in one hole or one VMA, it pays
-//! more than a turn at the mmap lock costs. So an address space goes from one to the other as it is used:
+//! A range writer pays for its claim; and where it meets another, in one hole or one VMA, it pays more than a
+//! turn at the mmap lock costs. So an address space goes from one kind to the other as it is used:
 //!
-//! | changes | take turns from | until |
+//! | changes | are exclusive writers from | until |
 //! | --- | --- | --- |
-//! | of one task | the last of many that ran side by side, and beside nobody | one finds another under way |
+//! | of one task | the last of many range writers that met no other | one finds another under way |
 //! | that rarely meet | never | |
 //! | of which an eighth has a conflict | the conflict that makes it so many | [`EXCLUSIVE_CHANGES`] of them have waited for their turn |
 //!
@@ -57,8 +57,8 @@ impl WriteContention {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Whether a change that could be one of a part should be: it has found the mmap lock taken, or changes
-    /// run side by side already. Counts it.
+    /// Returns true if a change that can be a range writer should be one: it found the mmap lock taken, or
+    /// there are range writers already. Counts the change.
     #[inline]
     pub(crate) fn prefers_ranges(&self) -> bool {
         match self.locking.write {
@@ -69,7 +69,7 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Whether changes should go on to run side by side.
+    /// Returns true if changes should stay range writers.
     fn keeps_ranges(&self) -> bool {
         let changes = self.counters.count_write();
         if changes.is_multiple_of(DECAY_PERIOD) {
@@ -81,8 +81,8 @@ impl<P: Platform> AddressSpace<P> {
         true
     }
 
-    /// A change of a part has met another one. Returns whether it should go on as one of the whole: then
-    /// changes take turns for a while.
+    /// Counts a conflict between range writers. Returns true if there are too many: then changes are
+    /// exclusive writers for a while.
     #[cold]
     pub(super) fn record_contention(&self) -> bool {
         if self.locking.write != Write::Ranges

@@ -1,4 +1,4 @@
-//! The right to map what mmap was asked for: as the exclusive writer, or of a part.
+//! The right to map what mmap was asked for, as the exclusive writer or as a range writer.
 
 use crate::call::mmap::MmapRequest;
 use crate::space::{

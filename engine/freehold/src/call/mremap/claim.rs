@@ -1,9 +1,9 @@
-//! The right to resize or move what mremap was asked for: as the exclusive writer, or of a part.
+//! The right to resize or move what mremap was asked for, as the exclusive writer or as a range writer.
 //!
 //! A mapping that is resized where it is needs its VMA, and what goes or the hole behind. One that grows
 //! where there is no room needs its VMA and a hole elsewhere, where it moves to. A target that the caller
-//! names is the writer's, and so is what moves with more than its entries: huge pages of a pool, segments,
-//! special mappings, and what a userfaultfd watches.
+//! names is the exclusive writer's, and so is what moves with more than its entries: huge pages of a pool,
+//! segments, special mappings, and what a userfaultfd watches.
 
 use crate::call::mremap::Remap;
 use crate::space::{
@@ -80,7 +80,7 @@ impl<P: Platform> WriteGuard<'_, P> {
             self.claims().claim(page.start(), page.end(), true, false)?;
         } else if self.space.range_writers_unmap() {
             // What is cut are the ends of the tail; the VMA that starts the mapping touches it, or it takes
-            // the whole.
+            // the exclusive writer.
             let tail = request.old_len - request.new_len;
             self.claim_range(UserRange::clipped(request.addr + request.new_len, tail))?;
         } else {
@@ -140,8 +140,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         Ok(target.start())
     }
 
-    /// There is a VMA in the range, or it reaches beyond all. The end of a reservation is the writer's to
-    /// wait for.
+    /// There is a VMA in the range, or it reaches beyond all. The exclusive writer
+    /// waits for the end of a reservation.
     fn expect_blocked(&self, range: UserRange) -> Result<(), ClaimError> {
         let rcu = P::rcu_read();
         match self.right.next_of_any_writer(&rcu, range.start()).filter(|found| found.start < range.end()) {
@@ -153,7 +153,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     }
 }
 
-/// Whether a range writer may move it. What is not to be moved at all is the other writer's to say.
+/// Returns true if a range writer may move it. The exclusive writer says what is not to be moved at all.
 fn range_writer_may_move<P: Platform>(vma: &Vma<P>, request: &Remap) -> bool {
     let is_plain = match vma.object() {
         Object::Anonymous => true,

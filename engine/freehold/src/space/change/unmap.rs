@@ -544,8 +544,8 @@ impl<P: Platform> AddressSpace<P> {
         vma.flags().intersects(VmFlags::PFNMAP | VmFlags::HUGETLB) || probed()
     }
 
-    /// Whether a munmap may be a change of a part. The designs that hold more while pages go than a part of
-    /// the space are the writer's.
+    /// Returns true if a munmap may be a range writer. The designs that hold more than a range while pages go
+    /// are for the exclusive writer.
     pub(crate) fn range_writers_unmap(&self) -> bool {
         let policy = self.locking.unmap.policy();
         policy.sections.is_none() && !matches!(policy.held, MmapHold::Read)
