@@ -16,7 +16,7 @@
 use crate::space::{
     AddressSpace,
     change::split_merge::NewMapping,
-    change::unmap::Decoded,
+    change::unmap::UnmapRange,
     counters::LimitDemand,
     limits::ReplacedPages,
     locking::WriteGuard,
@@ -234,7 +234,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         // Set first: on success the lock is gone.
         self.brk.store(to, Relaxed);
-        match guard.unmap_unlocking(&Decoded::trusted::<P>(gone)) {
+        match guard.unmap_unlocking(&UnmapRange::trusted::<P>(gone)) {
             Ok(()) => to,
             Err((guard, _)) => {
                 self.brk.store(from, Relaxed);

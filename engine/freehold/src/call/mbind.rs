@@ -2,7 +2,7 @@
 
 use crate::space::{
     AddressSpace,
-    change::split_merge::{Change, SplitMergeError},
+    change::split_merge::{SplitMergeError, VmaChange},
     change::vma_ranges::{HolePolicy, VmaRanges},
     counters::LimitDemand,
     range_writer::RangeWriterState,
@@ -47,7 +47,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         guard.for_each_vma_range(range, HolePolicy::Skip, |vma, part| {
             if vma.policy() != tag {
-                let _ = guard.modify(vma, part, Change { flags: vma.flags(), policy: tag })?;
+                let _ = guard.modify(vma, part, VmaChange { flags: vma.flags(), policy: tag })?;
             }
             Ok::<(), MbindError>(())
         })?;

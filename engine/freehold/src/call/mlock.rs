@@ -6,7 +6,7 @@
 
 use crate::space::{
     AddressSpace,
-    change::split_merge::{Change, SplitMergeError},
+    change::split_merge::{SplitMergeError, VmaChange},
     change::vma_ranges::{HolePolicy, VmaRanges},
     counters::LimitDemand,
     locking::WriteGuard,
@@ -268,7 +268,7 @@ impl<P: Platform> WriteGuard<'_, P> {
             return Ok(());
         }
         let pages = part.pages();
-        let _ = self.modify(vma, part, Change { flags: new, policy: vma.policy() })?;
+        let _ = self.modify(vma, part, VmaChange { flags: new, policy: vma.policy() })?;
         match (old.contains(VmFlags::LOCKED), new.contains(VmFlags::LOCKED)) {
             (false, true) => self.space.counters.count_locked(self, pages),
             (true, false) => self.space.counters.count_unlocked(self, pages),

@@ -8,7 +8,7 @@
 
 use crate::space::{
     AddressSpace, Prot,
-    change::split_merge::{Change, SplitMergeError},
+    change::split_merge::{SplitMergeError, VmaChange},
     change::vma_ranges::{HolePolicy, VmaRanges},
     counters::LimitDemand,
     limits::ReplacedPages,
@@ -229,7 +229,7 @@ impl<P: Platform> Protection<'_, P> {
         let (new, charge) = self.charge_part(guard, vma, wanted, pages)?;
         let space = self.space;
         let huge = old.contains(VmFlags::HUGETLB);
-        let vma = guard.modify(vma, part, Change { flags: if huge { old } else { new }, policy })?;
+        let vma = guard.modify(vma, part, VmaChange { flags: if huge { old } else { new }, policy })?;
         match huge {
             true => self.change_huge(guard, vma, part, new),
             false => self.change_entries(part, old, new),

@@ -2,7 +2,7 @@
 
 use crate::space::{
     AddressSpace,
-    change::split_merge::{Change, SplitMergeError},
+    change::split_merge::{SplitMergeError, VmaChange},
     change::vma_ranges::{HolePolicy, VmaRanges},
     counters::LimitDemand,
     range_writer::RangeWriterState,
@@ -57,7 +57,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         guard.for_each_vma_range(range, HolePolicy::Stop, |vma, part| {
             if !vma.flags().contains(VmFlags::SEALED) {
-                let change = Change { flags: vma.flags() | VmFlags::SEALED, policy: vma.policy() };
+                let change = VmaChange { flags: vma.flags() | VmFlags::SEALED, policy: vma.policy() };
                 let _ = guard.modify(vma, part, change)?;
             }
             Ok::<(), MsealError>(())

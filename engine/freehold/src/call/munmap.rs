@@ -2,7 +2,7 @@
 //! shares.
 
 use crate::space::{
-    AddressSpace, change::unmap::Decoded, counters::LimitDemand, range_writer::RangeWriterState,
+    AddressSpace, change::unmap::UnmapRange, counters::LimitDemand, range_writer::RangeWriterState,
 };
 use crate::{error::MunmapError, platform::Platform};
 
@@ -34,7 +34,7 @@ impl<P: Platform> AddressSpace<P> {
     /// assert!(space.vma_info(at).is_some() && space.vma_info(at + PAGE_SIZE).is_none());
     /// ```
     pub fn munmap(&self, addr: u64, len: u64) -> Result<(), MunmapError> {
-        self.unmap_range(&Decoded::new::<P>(addr, len)?, false)
+        self.unmap_range(&UnmapRange::new::<P>(addr, len)?, false)
     }
 
     /// As [`munmap`](Self::munmap) for a caller that is *atomic*: nobody sees the range half gone, and the
@@ -48,7 +48,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// As [`munmap`](Self::munmap).
     pub fn munmap_atomic(&self, addr: u64, len: u64) -> Result<(), MunmapError> {
-        self.unmap_range(&Decoded::new::<P>(addr, len)?, true)
+        self.unmap_range(&UnmapRange::new::<P>(addr, len)?, true)
     }
 
     /// munmap's core: takes `range` away, by the design of this space unless the caller is *atomic*, which
@@ -57,7 +57,7 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// Those of a [range writer](crate::space::locking#writers), killably at first.
-    pub(super) fn unmap_range(&self, range: &Decoded, atomic: bool) -> Result<(), MunmapError> {
+    pub(super) fn unmap_range(&self, range: &UnmapRange, atomic: bool) -> Result<(), MunmapError> {
         if !atomic
             && self.range_writers_unmap()
             && let Some(guard) = self.try_write_exclusive(range.range())
@@ -69,7 +69,7 @@ impl<P: Platform> AddressSpace<P> {
 
     /// The same where there may be others.
     #[inline(never)]
-    fn unmap_concurrently(&self, range: &Decoded, atomic: bool) -> Result<(), MunmapError> {
+    fn unmap_concurrently(&self, range: &UnmapRange, atomic: bool) -> Result<(), MunmapError> {
         let state = RangeWriterState::default();
         let guard = match self.range_writers_unmap() {
             true => self.write_range(&state, range.range(), LimitDemand::CUTS)?,

@@ -2,7 +2,7 @@
 
 use crate::space::{
     AddressSpace,
-    change::unmap::{Decoded, Unmapped},
+    change::unmap::{UnmapRange, Unmapped},
     locking::WriteGuard,
     map_flags::{MapFlags, Prot},
 };
@@ -157,7 +157,7 @@ impl<P: Platform> AddressSpace<P> {
         if self.unmaps_by_sections() {
             while let Some(range) = attach.next_part(&guard) {
                 // What is sealed stays.
-                let _ = guard.unmap_by_design(&Decoded::trusted::<P>(range));
+                let _ = guard.unmap_by_design(&UnmapRange::trusted::<P>(range));
                 if attach.is_over() {
                     return Ok(());
                 }
@@ -167,7 +167,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         let mut gone = None;
         while let Some(range) = attach.next_part(&guard) {
-            gone = join(gone, guard.unmap(&Decoded::trusted::<P>(range)).ok());
+            gone = join(gone, guard.unmap(&UnmapRange::trusted::<P>(range)).ok());
         }
         drop(guard);
         gone.into_iter().for_each(Unmapped::retire);

@@ -7,7 +7,7 @@ use crate::{
     file::Object,
     platform::Platform,
     space::{
-        change::split_merge::{Change, SplitMergeError},
+        change::split_merge::{SplitMergeError, VmaChange},
         counters::LimitDemand,
         locking::WriteGuard,
         range_writer::RangeWriterState,
@@ -254,7 +254,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         context: Option<&Counted<Context<P>>>,
     ) -> Result<(), UffdRegisterError> {
         let (old, policy) = (vma.flags(), vma.policy());
-        let vma = self.modify(vma, part, Change { flags: old, policy })?;
+        let vma = self.modify(vma, part, VmaChange { flags: old, policy })?;
         let right = self.lock_vma(vma);
         if (old - new).contains(VmFlags::UFFD_WP) {
             self.space.unprotect(vma, part);

@@ -4,7 +4,7 @@ use super::{Advice, check_seal, fail_on_hole};
 use crate::call::ksm::may_merge;
 use crate::space::{
     AddressSpace,
-    change::split_merge::Change,
+    change::split_merge::VmaChange,
     change::vma_ranges::{HolePolicy, VmaRanges},
     counters::LimitDemand,
     range_writer::RangeWriterState,
@@ -35,7 +35,7 @@ impl<P: Platform> AddressSpace<P> {
             check_seal(vma, advice)?;
             let flags = advised_flags(vma, advice)?;
             if flags != vma.flags() {
-                let _ = guard.modify(vma, part, Change { flags, policy: vma.policy() })?;
+                let _ = guard.modify(vma, part, VmaChange { flags, policy: vma.policy() })?;
             }
             Ok::<(), MadviseError>(())
         })?)

@@ -19,7 +19,7 @@
 
 use crate::call::mmap::MmapRequest;
 use crate::space::{
-    AddressSpace, change::deferred_retire::DeferredRetire, change::unmap::Decoded, locking::WriteGuard,
+    AddressSpace, change::deferred_retire::DeferredRetire, change::unmap::UnmapRange, locking::WriteGuard,
 };
 use crate::{
     PAGE_SIZE, VirtAddr,
@@ -81,7 +81,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             match self.space.fill_special(vma, &special, &runs, revocations) {
                 Ok(()) => return Ok(populate),
                 Err(Revoked) => {
-                    let unmapped = self.unmap(&Decoded::trusted::<P>(range));
+                    let unmapped = self.unmap(&UnmapRange::trusted::<P>(range));
                     gone.add(unmapped.expect("a VMA of its own goes whole, its change reserved before"));
                 }
             }

@@ -4,7 +4,7 @@ use crate::call::mmap::MmapRequest;
 use crate::space::{
     change::deferred_retire::DeferredRetire,
     change::split_merge::NewMapping,
-    change::unmap::{Decoded, Gathered},
+    change::unmap::{Gathered, UnmapRange},
     limits::ReplacedPages,
     locking::WriteGuard,
     map_flags::MapFlags,
@@ -43,7 +43,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         range: UserRange,
     ) -> Result<(Option<Gathered<'_, 's, P>>, Charge<'s, P>), MmapError> {
         let gathered = match request.flags.contains(MapFlags::FIXED) {
-            true => Some(self.gather(&Decoded::trusted::<P>(range))?),
+            true => Some(self.gather(&UnmapRange::trusted::<P>(range))?),
             false => None,
         };
         let replaced = gathered.as_ref().map(Gathered::replaced).unwrap_or_default();

@@ -19,7 +19,7 @@ use crate::space::{
     AddressSpace,
     change::deferred_retire::DeferredRetire,
     change::split_merge::{NewMapping, SplitMergeError},
-    change::unmap::Decoded,
+    change::unmap::UnmapRange,
     limits::ReplacedPages,
     locking::WriteGuard,
     placement::PlacementRequest,
@@ -223,7 +223,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// The tail goes as by munmap.
     fn shrink_in_place(self, request: &Remap) -> Result<u64, MremapError> {
         self.check_source(request)?;
-        let tail = Decoded::new::<P>(request.addr + request.new_len, request.old_len - request.new_len)?;
+        let tail = UnmapRange::new::<P>(request.addr + request.new_len, request.old_len - request.new_len)?;
         self.unmap_by_design(&tail)?;
         Ok(request.addr)
     }
@@ -340,12 +340,13 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// To a given address: what is there goes first, and the source's excess too.
     fn remap_to(&self, mut request: Remap, later: &mut DeferredRetire<'s, P>) -> Result<u64, MremapError> {
         if request.fixed() {
-            later.add(self.unmap(&Decoded::new::<P>(request.new_addr, request.new_len)?)?);
+            later.add(self.unmap(&UnmapRange::new::<P>(request.new_addr, request.new_len)?)?);
             // It may have been the source.
             self.find(request.addr).ok_or(MremapError::NotMapped)?;
         }
         if request.new_len < request.old_len {
-            let tail = Decoded::new::<P>(request.addr + request.new_len, request.old_len - request.new_len)?;
+            let tail =
+                UnmapRange::new::<P>(request.addr + request.new_len, request.old_len - request.new_len)?;
             later.add(self.unmap(&tail)?);
             request.old_len = request.new_len;
         }
@@ -454,7 +455,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         // own by now, which the target does not join, so it stays what was gathered.
         let leaving = match request.keeps_source() || from.is_empty() {
             true => None,
-            false => Some(self.gather(&Decoded::trusted::<P>(from))?),
+            false => Some(self.gather(&UnmapRange::trusted::<P>(from))?),
         };
         let new = self.prepare_target(source, request, target, &attrs)?;
         let prepared = self.prepare_pages(source, &new, from, target);

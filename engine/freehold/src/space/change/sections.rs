@@ -1,6 +1,6 @@
 //! Taking a range away section by section (step 0 of docs/designs.md).
 
-use super::unmap::Decoded;
+use super::unmap::UnmapRange;
 use crate::{
     error::MunmapError,
     platform::Platform,
@@ -20,7 +20,7 @@ impl<P: Platform> AddressSpace<P> {
     pub(super) fn unmap_sections<'s>(
         &'s self,
         mut guard: WriteGuard<'s, P>,
-        range: &Decoded,
+        range: &UnmapRange,
         bytes: u64,
     ) -> Result<(), MunmapError> {
         let (mut start, end) = (range.range().start(), range.range().end());
@@ -38,7 +38,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         loop {
             let section = UserRange::new(start, guard.section_end(start, bytes).min(end));
-            let unmapped = guard.unmap(&Decoded::trusted::<P>(section))?;
+            let unmapped = guard.unmap(&UnmapRange::trusted::<P>(section))?;
             drop(guard);
             unmapped.retire();
             if section.end() == end {

@@ -56,7 +56,7 @@ impl From<NoMemory> for SplitMergeError {
 
 /// New attributes for a part of a VMA.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Change {
+pub(crate) struct VmaChange {
     pub flags: VmFlags,
     pub policy: u64,
 }
@@ -319,7 +319,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         &'g self,
         vma: &'g Vma<P>,
         range: UserRange,
-        change: Change,
+        change: VmaChange,
     ) -> Result<&'g Vma<P>, SplitMergeError> {
         self.modify_attrs(vma, range, change, vma.uffd())
     }
@@ -332,7 +332,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         flags: VmFlags,
         uffd: Option<&Counted<Context<P>>>,
     ) -> Result<&'g Vma<P>, SplitMergeError> {
-        let result = self.modify_attrs(vma, range, Change { flags, policy: vma.policy() }, uffd)?;
+        let result = self.modify_attrs(vma, range, VmaChange { flags, policy: vma.policy() }, uffd)?;
         self.lock_vma(result).set_uffd(uffd.cloned());
         Ok(result)
     }
@@ -341,7 +341,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         &'g self,
         vma: &'g Vma<P>,
         range: UserRange,
-        Change { flags, policy }: Change,
+        VmaChange { flags, policy }: VmaChange,
         uffd: Option<&Counted<Context<P>>>,
     ) -> Result<&'g Vma<P>, SplitMergeError> {
         let _ = self.pin_anon_vma(vma);

@@ -1,11 +1,11 @@
 //! Taking mappings away, in the five steps of every change; each step is a type that the next one consumes.
 //!
 //! ```text
-//! decode    Decoded    arguments checked, nothing touched
-//! prepare   Gathered   under the write lock: edges split, VMAs locked and listed, everything allocated; may
-//! fail commit    Detached   out of the tree, detached, accounted; cannot fail settle    Unmapped   zapped,
-//! flushed, tables freed; with whatever lock the design still holds, or none retire               files
-//! dropped, VMAs back to the slab, userfaultfds told; after the locks
+//! decode    UnmapRange arguments checked, nothing touched
+//! prepare   Gathered   under the write lock: edges split, VMAs locked and listed, everything allocated; may fail
+//! commit    Detached   out of the tree, detached, accounted; cannot fail
+//! settle    Unmapped   zapped, flushed, tables freed; with whatever lock the design still holds, or none
+//! retire               files dropped, VMAs back to the slab, userfaultfds told; after the locks
 //! ```
 //!
 //! The designs differ only in what is held during *settle*:
@@ -68,21 +68,21 @@ impl From<SplitMergeError> for MunmapError {
 
 /// Step 1: a range that munmap accepts: whole pages, not empty, inside user space.
 #[derive(Clone, Debug)]
-pub(crate) struct Decoded(UserRange);
+pub(crate) struct UnmapRange(UserRange);
 
-impl Decoded {
+impl UnmapRange {
     /// Checks the arguments of munmap; the length is rounded up to whole pages.
     pub fn new<P: Platform>(addr: u64, len: u64) -> Result<Self, MunmapError> {
         let range = UserRange::decode(addr, len).ok_or(MunmapError::Invalid)?;
         let fits = !range.is_empty() && range.end() <= AddressSpace::<P>::TASK_SIZE;
-        if fits { Ok(Decoded(range)) } else { Err(MunmapError::Invalid) }
+        if fits { Ok(UnmapRange(range)) } else { Err(MunmapError::Invalid) }
     }
 
     /// A range known to be good.
     pub fn trusted<P: Platform>(range: UserRange) -> Self {
         let inside = range.start() < range.end() && range.end() <= AddressSpace::<P>::TASK_SIZE;
         debug_assert!(inside && range.start().is_multiple_of(PAGE_SIZE));
-        Decoded(range)
+        UnmapRange(range)
     }
 
     /// The range.
@@ -118,7 +118,7 @@ pub(crate) struct Gathered<'g, 's, P: Platform> {
 
 impl<'s, P: Platform> WriteGuard<'s, P> {
     /// Step 2. Nothing in the range may be closing.
-    pub(crate) fn gather(&self, range: &Decoded) -> Result<Gathered<'_, 's, P>, MunmapError> {
+    pub(crate) fn gather(&self, range: &UnmapRange) -> Result<Gathered<'_, 's, P>, MunmapError> {
         let mut gathered = self.gather_nothing(range.range());
         gathered.fill()?;
         Ok(gathered)
@@ -176,12 +176,12 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// # Errors
     ///
     /// The caller still holds the lock, and everything is mapped as before.
-    pub(crate) fn unmap_unlocking(self, range: &Decoded) -> Result<(), (Self, MunmapError)> {
-        let (detached, settling) = match self.gather(range) {
+    pub(crate) fn unmap_unlocking(self, range: &UnmapRange) -> Result<(), (Self, MunmapError)> {
+        let (detached, settle_mode) = match self.gather(range) {
             Ok(gathered) => self.detach_gathered(gathered),
             Err(error) => return Err((self, error)),
         };
-        self.settle_unlocking(detached, settling);
+        self.settle_unlocking(detached, settle_mode);
         Ok(())
     }
 
@@ -192,14 +192,14 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     ///
     /// The lock is gone. Of a range that goes by sections, some may have gone.
     #[inline(never)]
-    pub(crate) fn unmap_by_design(self, range: &Decoded) -> Result<(), MunmapError> {
+    pub(crate) fn unmap_by_design(self, range: &UnmapRange) -> Result<(), MunmapError> {
         self.unmap_by_design_inline(range)
     }
 
     /// The same, inlined: a guard is large to pass on. Here and in the steps only where the build is
     /// optimised: else all that they have on the stack adds up (`tests/stack_depth.rs`).
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn unmap_by_design_inline(self, range: &Decoded) -> Result<(), MunmapError> {
+    pub(crate) fn unmap_by_design_inline(self, range: &UnmapRange) -> Result<(), MunmapError> {
         let space = self.space;
         if let Some(bytes) = space.locking.unmap.policy().sections {
             return space.unmap_sections(self, range, bytes);
@@ -211,41 +211,41 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             drop(gathered);
             return space.unmap_sections(self, range, DEFAULT_SECTION_BYTES);
         }
-        let (detached, settling) = self.detach_gathered(gathered);
-        self.settle_unlocking(detached, settling);
+        let (detached, settle_mode) = self.detach_gathered(gathered);
+        self.settle_unlocking(detached, settle_mode);
         Ok(())
     }
 
     /// Step 3 of [`unmap_unlocking`](Self::unmap_unlocking), and how step 4 shall go.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn detach_gathered(&self, gathered: Gathered<'_, 's, P>) -> (Detached<'s, P>, Settling) {
-        let settling = self.settling(&gathered);
-        let closing = matches!(settling, Settling::Released);
-        (gathered.commit(closing), settling)
+    fn detach_gathered(&self, gathered: Gathered<'_, 's, P>) -> (Detached<'s, P>, SettleMode) {
+        let settle_mode = self.settle_mode(&gathered);
+        let closing = matches!(settle_mode, SettleMode::Released);
+        (gathered.commit(closing), settle_mode)
     }
 
     /// Its last steps.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn settle_unlocking(self, detached: Detached<'s, P>, settling: Settling) {
-        match settling {
-            Settling::Exclusive(free) => {
+    fn settle_unlocking(self, detached: Detached<'s, P>, settle_mode: SettleMode) {
+        match settle_mode {
+            SettleMode::Exclusive(free) => {
                 let unmapped = detached.settle(free);
                 drop(self);
                 unmapped.retire();
             }
-            Settling::Downgraded(free) => {
+            SettleMode::Downgraded(free) => {
                 let guard = self.downgrade();
                 let unmapped = detached.settle(free);
                 drop(guard);
                 unmapped.retire();
             }
-            Settling::Nothing => {
+            SettleMode::Nothing => {
                 // The addresses may be somebody else's as soon as the lock is gone.
                 RmapEdit::unlink(detached.owned.list.iter());
                 drop(self);
                 detached.without_pages().retire();
             }
-            Settling::Released => {
+            SettleMode::Released => {
                 drop(self);
                 detached.settle_released().retire();
             }
@@ -258,29 +258,29 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// come to its addresses, which must not be anybody else's, and may still owe the flush of an entry
     /// that they cleared.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn settling(&self, gathered: &Gathered<'_, 's, P>) -> Settling {
+    fn settle_mode(&self, gathered: &Gathered<'_, 's, P>) -> SettleMode {
         let (space, totals, span) = (self.space, &gathered.totals, gathered.span());
         let small = span.end() - span.start() <= SMALL_UNMAP_BYTES;
         let mut known = None;
         let mut free = || *known.get_or_insert_with(|| self.free_span(span));
         if totals.files == 0 && space.vm.is_settled(span, small, &mut free) {
-            return Settling::Nothing;
+            return SettleMode::Nothing;
         }
         let free = free();
         match space.locking.unmap.policy().held {
             MmapHold::Nothing
                 if small && totals.files == 0 && !space.platform().runs_elsewhere(space.vm.mmu()) =>
             {
-                Settling::Exclusive(free)
+                SettleMode::Exclusive(free)
             }
-            MmapHold::Nothing => Settling::Released,
-            MmapHold::Read if totals.special == 0 => Settling::Downgraded(free),
-            _ => Settling::Exclusive(free),
+            MmapHold::Nothing => SettleMode::Released,
+            MmapHold::Read if totals.special == 0 => SettleMode::Downgraded(free),
+            _ => SettleMode::Exclusive(free),
         }
     }
 
     /// Unmaps a range in one piece without letting go of the lock. What it returns is retired after the lock.
-    pub(crate) fn unmap(&self, range: &Decoded) -> Result<Unmapped<'s, P>, MunmapError> {
+    pub(crate) fn unmap(&self, range: &UnmapRange) -> Result<Unmapped<'s, P>, MunmapError> {
         Ok(self.gather(range)?.unmap())
     }
 
@@ -412,7 +412,7 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
 }
 
 /// How step 4 goes.
-enum Settling {
+enum SettleMode {
     /// Under the write lock; tables inside this span may go.
     Exclusive(VaRange),
     /// Under the downgraded lock; tables inside this span may go.
