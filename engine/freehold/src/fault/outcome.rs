@@ -6,7 +6,7 @@ use crate::{
     engine::Engine,
     file::{File, Wanted},
     platform::Platform,
-    space::change::anon::NotPrepared,
+    space::change::anon::AnonVmaError,
     uffd::state::Userfault,
     vma::flags::VmFlags,
 };
@@ -142,11 +142,11 @@ impl<P: Platform> Engine<P> {
     }
 }
 
-impl<P: Platform> From<NotPrepared> for FaultOutcome<P> {
-    fn from(why: NotPrepared) -> Self {
+impl<P: Platform> From<AnonVmaError> for FaultOutcome<P> {
+    fn from(why: AnonVmaError) -> Self {
         match why {
-            NotPrepared::NoMemory => FaultOutcome::OUT_OF_MEMORY,
-            NotPrepared::NeedMmapLock => FaultOutcome::NeedMmapLock,
+            AnonVmaError::NoMemory => FaultOutcome::OUT_OF_MEMORY,
+            AnonVmaError::NeedMmapLock => FaultOutcome::NeedMmapLock,
         }
     }
 }

@@ -5,6 +5,7 @@
 //! over.
 
 use super::{Access, FaultError, FaultOutcome, WaitFor, present::bits_of};
+use crate::uffd::state::Userfault;
 use crate::{
     PAGE_SIZE, VirtAddr,
     counted::Counted,

@@ -106,7 +106,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         self.space.closings.begin_uncounted();
         map.replace(boundary.start(), boundary.end(), &[boundary_entry(boundary)]);
         map.publish(None);
-        map.divide(end);
+        map.split_leaf_at(end);
         true
     }
 }

@@ -3,12 +3,12 @@
 //!
 //! | step | by | holds afterwards |
 //! | --- | --- | --- |
-//! | enter the gate | `MmapLock::write_range` | the right not to meet the exclusive writer, or readers of the mmap lock |
+//! | enter the gate | `MmapLock::enter_range_writer` | the right not to meet the exclusive writer, or readers of the mmap lock |
 //! | reserve | `Counters::reserve_limits` | what may be added to sizes that have limits |
 //! | claim | `ClaimWriter::claim`, `claim_hole` | the VMAs of a range and those that touch it; or a hole |
-//! | change | the operation | write-locked VMAs; a draft of what the tree is to hold |
+//! | change | the operation | write-locked VMAs; a write set of what the tree is to hold |
 //! | unlock | end of the [`WriteGuard`] | VMAs that are as they will stay |
-//! | publish | end of [`RangeWriter`] | the draft is in the tree, the claim released; waiters are notified |
+//! | publish | end of [`RangeWriter`] | the write set is in the tree, the claim released; waiters are notified |
 //! | leave | end of the guard of the gate | nothing |
 //!
 //! VMAs are unlocked before the tree says where they are now: another writer may have them as soon as it
@@ -44,17 +44,17 @@ use freehold_vmspace::{PageCount, UserRange, VmGather};
 /// for a bounded number of others, and then for its turn.
 const MAX_WAITS: usize = 4;
 
-/// The write set of a range writer: its draft of the tree, and what it does when it ends. It is apart from
-/// the writer, which is moved.
+/// The state of a range writer: its write set of the tree, and what it does when it ends. It is apart from the
+/// writer, which is moved.
 #[derive(Default)]
 pub(crate) struct RangeWriterState {
-    draft: Draft,
+    write_set: WriteSet,
     reserved: LimitReservation,
-    /// The range that the draft [removes](RangeWriter::remove), if it removes one.
+    /// The range that the write set [removes](RangeWriter::remove), if it removes one.
     removed: Cell<Option<UserRange>>,
 }
 
-/// A range writer. Dropping it publishes its draft.
+/// A range writer. Dropping it publishes its write set.
 pub(crate) struct RangeWriter<'s, P: Platform> {
     pub(crate) space: &'s AddressSpace<P>,
     pub(super) map: ClaimWriter<'s, P>,
@@ -123,10 +123,10 @@ impl<P: Platform> RangeWriter<'_, P> {
 
     /// Returns true if it has claimed nothing.
     pub(super) fn has_no_claim(&self) -> bool {
-        self.map.span() == (0, 0)
+        self.map.claimed_range() == (0, 0)
     }
 
-    /// Removes everything in `range` from the draft. When the draft is published, page tables at the ends of
+    /// Removes everything in `range` from the write set. When that is published, page tables at the ends of
     /// `range` are unlinked if nothing else needs them.
     pub(super) fn remove(&self, range: UserRange) {
         let before = self.state.removed.replace(Some(range));
@@ -356,12 +356,12 @@ impl<P: Platform> AddressSpace<P> {
         state: &'s RangeWriterState,
         needs: impl Fn() -> LimitDemand,
     ) -> RangeClaim<'s, P> {
-        let Ok(gate) = self.mmap_lock.write_range_killable() else { return RangeClaim::Killed };
+        let Ok(gate) = self.mmap_lock.enter_range_writer_killable() else { return RangeClaim::Killed };
         if self.counters.reserve_limits(&state.reserved, &needs(), |size| self.limit_of(size)).is_err() {
             return RangeClaim::NeedsExclusive;
         }
         // SAFETY: within the gate there are range writers only.
-        let map = unsafe { self.tree.shared_writer(&state.draft) };
+        let map = unsafe { self.tree.claim_writer(&state.write_set) };
         let right = WriteRight::Range(RangeWriter { space: self, map, state, heap: None, gate });
         RangeClaim::Granted(WriteGuard { space: self, locked: LockedVmas::none(), right }, ())
     }
@@ -369,7 +369,7 @@ impl<P: Platform> AddressSpace<P> {
     /// Somebody may wait for a claim that has ended.
     #[inline]
     fn notify_waiters(&self, map: &ClaimWriter<'_, P>) {
-        if map.was_wanted() || self.closings.has_waiters() {
+        if map.had_waiters() || self.closings.has_waiters() {
             self.closings.notify::<P>();
         }
     }
@@ -377,10 +377,10 @@ impl<P: Platform> AddressSpace<P> {
     /// Ends a closing reservation as a range writer: takes it out of the tree, and with it the tables at
     /// its edges that nobody else needs by now. `counted`: it began as the exclusive writer's.
     pub(super) fn end_closing_as_range_writer(&self, span: UserRange, counted: bool) {
-        let _inside = self.mmap_lock.write_range();
-        let draft = Draft::new();
+        let _inside = self.mmap_lock.enter_range_writer();
+        let write_set = WriteSet::new();
         // SAFETY: within the gate there are range writers only.
-        let map = unsafe { self.tree.shared_writer(&draft) };
+        let map = unsafe { self.tree.claim_writer(&write_set) };
         self.with_edge_tables_unlinked(span, |unlink| {
             map.remove_reservation(span.start(), span.end(), Some((span.start(), unlink)));
         });

@@ -38,7 +38,7 @@ impl<'g, P: Platform> TreeEntry<'g, P> {
 const CLOSING: NonZeroU64 = NonZeroU64::new(RESERVED).unwrap();
 
 /// The tree's word for a boundary.
-const BOUNDARY: NonZeroU64 = NonZeroU64::new(HOLE | STANDING).unwrap();
+const BOUNDARY: NonZeroU64 = NonZeroU64::new(RESERVED | PERMANENT).unwrap();
 
 /// The tree's word for a VMA.
 fn word<P: Platform>(vma: &Vma<P>) -> NonZeroU64 {
@@ -56,7 +56,7 @@ pub(super) unsafe fn decode<'g, P: Platform>(entry: &Entry) -> TreeEntry<'g, P> 
     let word = entry.value.get();
     if word & RESERVED != 0 {
         let range = UserRange::new(entry.start, entry.end);
-        return if word & STANDING == 0 { TreeEntry::Closing(range) } else { TreeEntry::Boundary(range) };
+        return if word & PERMANENT == 0 { TreeEntry::Closing(range) } else { TreeEntry::Boundary(range) };
     }
     let vma = core::ptr::with_exposed_provenance::<Vma<P>>((word & !MARKS) as usize);
     // SAFETY: every other word is the address of a VMA of the engine's slab, whose memory stays a `Vma` as

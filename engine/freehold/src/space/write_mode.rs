@@ -65,7 +65,7 @@ impl<P: Platform> AddressSpace<P> {
             Write::Whole => false,
             Write::RangesOnly => true,
             Write::Ranges if self.contention.exclusive_left.load(Relaxed) > 0 => false,
-            Write::Ranges => !self.mmap_lock.is_open() || self.keeps_ranges(),
+            Write::Ranges => !self.mmap_lock.admits_range_writers() || self.keeps_ranges(),
         }
     }
 

@@ -32,7 +32,7 @@ impl<P: Platform> MmapWriteProof<P> for WriteRight<'_, P> {
 ///
 /// The look is over at once, and calls nobody.
 #[inline(always)]
-unsafe fn peek<'r, 's, P: Platform>(tree: &'r RefCell<Writer<'s, P>>) -> &'r Writer<'s, P> {
+unsafe fn peek<'r, 's, P: Platform>(tree: &'r RefCell<ExclusiveWriter<'s, P>>) -> &'r ExclusiveWriter<'s, P> {
     // SAFETY: nobody changes the tree in the course of such a look.
     unsafe { tree.try_borrow_unguarded() }.expect("nobody changes the tree now")
 }
@@ -121,7 +121,7 @@ impl<'s, P: Platform> WriteRight<'s, P> {
     }
 
     /// For what only an exclusive writer does.
-    pub(super) fn exclusive_tree(&self) -> &RefCell<Writer<'s, P>> {
+    pub(super) fn exclusive_tree(&self) -> &RefCell<ExclusiveWriter<'s, P>> {
         match self {
             WriteRight::Exclusive { tree, .. } => tree,
             WriteRight::Range(_) => unreachable!("a range writer does not work on the whole"),

@@ -104,6 +104,6 @@ pub(super) fn check_seal<P: Platform>(vma: &Vma<P>, advice: Advice) -> Result<()
 }
 
 /// How a call ends that went over all parts: holes are an error.
-pub(super) fn whole(no_holes: bool) -> Result<(), MadviseError> {
+pub(super) fn fail_on_hole(no_holes: bool) -> Result<(), MadviseError> {
     if no_holes { Ok(()) } else { Err(MadviseError::NotMapped) }
 }

@@ -3,9 +3,9 @@
 //! As on Linux 6.18, a call goes over the whole 2 MiB of each VMA's part of the range: the first that cannot
 //! be collapsed ends it, unless it only was in use just now. A VMA in which no huge page fits is refused.
 
-use crate::fault::{FaultError, huge::HUGE};
 use crate::{
     error::MadviseError,
+    fault::{FaultError, huge::HUGE},
     file::{Object, Wanted},
     platform::Platform,
     space::{AddressSpace, ThpDisable, change::vma_ranges::VmaRanges},

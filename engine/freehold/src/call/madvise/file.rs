@@ -1,13 +1,12 @@
 //! Advice about the file behind a mapping.
 
-use super::{Advice, check_seal, fail_on_hole};
-use crate::space::{AddressSpace, change::vma_ranges::VmaRanges};
+use super::advice::{Advice, check_seal, fail_on_hole};
 use crate::{
     counted::Counted,
     error::MadviseError,
     file::{File, FillError},
     platform::Platform,
-    space::{AddressSpace, change::parts::Parts},
+    space::{AddressSpace, change::vma_ranges::VmaRanges},
     uffd::event::Notice,
     vma::{Vma, flags::VmFlags},
 };

@@ -1,14 +1,6 @@
 //! Advice that is a flag of the VMA.
 
-use super::{Advice, check_seal, fail_on_hole};
-use crate::call::ksm::may_merge;
-use crate::space::{
-    AddressSpace,
-    change::split_merge::VmaChange,
-    change::vma_ranges::{HolePolicy, VmaRanges},
-    counters::LimitDemand,
-    range_writer::RangeWriterState,
-};
+use super::advice::{Advice, check_seal, fail_on_hole};
 use crate::{
     call::ksm::may_merge,
     error::MadviseError,
@@ -17,8 +9,8 @@ use crate::{
     space::{
         AddressSpace,
         change::{
-            parts::{Holes, Parts},
-            split_merge::Change,
+            split_merge::VmaChange,
+            vma_ranges::{HolePolicy, VmaRanges},
         },
         counters::LimitDemand,
         range_writer::RangeWriterState,

@@ -1,9 +1,9 @@
 //! Guard pages: markers in the page tables, at no cost in VMAs.
 
-use crate::space::AddressSpace;
 use crate::{
     error::MadviseError,
     platform::Platform,
+    space::AddressSpace,
     vma::{Vma, flags::VmFlags},
 };
 use freehold_pagetable::OutOfTables;

@@ -119,19 +119,3 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 }
-
-/// Whether a sealed VMA lets itself be emptied: only where a store could do the same, or where there is a
-/// file to read again.
-fn check_seal<P: Platform>(vma: &Vma<P>, advice: Advice) -> Result<(), MadviseError> {
-    use Advice::*;
-    let discards =
-        matches!(advice, DontNeed | DontNeedLocked | Free | Remove | DontFork | WipeOnFork | GuardInstall);
-    let flags = vma.flags();
-    let refused = flags.contains(VmFlags::SEALED) && !flags.contains(VmFlags::WRITE) && vma.is_anonymous();
-    if discards && refused { Err(MadviseError::Sealed) } else { Ok(()) }
-}
-
-/// How a call ends that went over all parts: holes are an error.
-fn fail_on_hole(no_holes: bool) -> Result<(), MadviseError> {
-    if no_holes { Ok(()) } else { Err(MadviseError::NotMapped) }
-}

@@ -1,14 +1,17 @@
 //! Advice about the pages that are mapped: taking them away.
 
-use super::{Advice, check_seal, fail_on_hole};
-use crate::space::{
-    AddressSpace,
-    change::vma_ranges::{HolePolicy, VmaRanges},
-};
+use super::advice::{Advice, check_seal, fail_on_hole};
 use crate::{
     error::MadviseError,
     platform::Platform,
-    space::{change::anon::AnonVmaError, held_lock::HeldLock},
+    space::{
+        AddressSpace,
+        change::{
+            anon::AnonVmaError,
+            vma_ranges::{HolePolicy, VmaRanges},
+        },
+        held_lock::HeldLock,
+    },
     uffd::event::Notice,
     vma::{Vma, flags::VmFlags},
 };

@@ -438,7 +438,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Returns true if MAP_NORESERVE has no effect, because promises are limited.
     fn ignores_noreserve(&self, request: &MmapRequest<P>) -> bool {
-        self.space.engine.committed.is_strict() && request.unit == PAGE_SIZE
+        self.space.engine.committed().is_strict() && request.unit == PAGE_SIZE
     }
 
     /// Makes the file that a shared anonymous mapping maps.
