@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | free VMAs | itself, chunk by chunk, but for a few chunks; [`Engine::trim`] |
 //! | free frames, per CPU | itself, but for 1 MiB; [`Engine::trim`] |
-//! | clean pages of files that nobody uses | [`Mapping::drop_clean`], [`Engine::drop_clean`] |
+//! | clean pages of files that nobody uses | [`Mapping::drop_clean`](crate::file::Mapping::drop_clean), [`Engine::drop_clean`] |
 //! | spare nodes of a tree of VMAs | its space's end; [`AddressSpace::trim`](crate::space::AddressSpace::trim) |
 //! | page tables that MADV_DONTNEED has emptied | munmap of all that they span, as in Linux |
 //! | the frames of zeroes; what is there once per CPU (counters, slots of readers, ends of these lists) | the engine's end |
@@ -31,14 +31,14 @@ impl<P: Platform> Engine<P> {
 
     /// Takes pages of files out of their caches that need not be there, until `frames` of them have gone or
     /// each file was asked once; the files in turn, one call going on where the last one stopped. Returns how
-    /// many went. See [`Mapping::drop_clean`].
+    /// many went. See [`Mapping::drop_clean`](crate::file::Mapping::drop_clean).
     ///
     /// Their frames are free, on the lists of the calling CPU some of them: see [`trim`](Self::trim).
     ///
     /// # Locks
     ///
-    /// As [`Mapping::drop_clean`]; to find the files a spin lock. A file whose last user lets go of it
-    /// meanwhile ends here.
+    /// As [`Mapping::drop_clean`](crate::file::Mapping::drop_clean); to find the files a spin lock. A file
+    /// whose last user lets go of it meanwhile ends here.
     ///
     /// # Examples
     ///

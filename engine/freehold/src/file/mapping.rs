@@ -348,7 +348,8 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// It is shared memory in a file of a mounted file system, which says where it has huge pages (tmpfs's
-    /// option `huge`); `None`: it has no name, as at first, and the engine's [`SharedBlocks`] say more.
+    /// option `huge`); `None`: it has no name, as at first, and the engine's
+    /// [`SharedBlocks`](crate::engine::SharedBlocks) say more.
     /// What is in the cache stays.
     pub fn set_mount_huge(&self, huge: Option<SharedHuge>) {
         // Relaxed, here and below: a fault meanwhile comes before or after.

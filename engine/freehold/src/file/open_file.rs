@@ -109,7 +109,7 @@ impl<P: Platform> File<P> {
     ///
     /// # Errors
     ///
-    /// No memory, or more would be committed than [allowed](Engine::set_overcommit).
+    /// No memory, or more would be committed than [allowed](crate::engine::Engine::set_overcommit).
     pub fn shared_memory(
         files: &impl HasFiles<P>,
         bytes: u64,

@@ -44,8 +44,8 @@ use freehold_vmspace::{PageCount, UserRange, VmGather};
 /// for a bounded number of others, and then for its turn.
 const MAX_WAITS: usize = 4;
 
-/// The state of a range writer: its write set of the tree, and what it does when it ends. It is apart from the
-/// writer, which is moved.
+/// The state of a range writer: its write set of the tree, and what it does when it ends. It is apart from
+/// the writer, which is moved.
 #[derive(Default)]
 pub(crate) struct RangeWriterState {
     write_set: WriteSet,

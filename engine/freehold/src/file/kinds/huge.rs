@@ -51,8 +51,8 @@ impl<P: Platform> Reserving<'_, P> {
 
 impl<P: Platform> Mapping<P> {
     /// A file of huge pages of `size` bytes, of hugetlbfs or, if it can be sealed, of
-    /// memfd_create(MFD_HUGETLB). Its pages come from the [pool](Engine::huge_pool); it has none yet, and
-    /// has none reserved before it is mapped.
+    /// memfd_create(MFD_HUGETLB). Its pages come from the [pool](crate::engine::Engine::huge_pool); it has
+    /// none yet, and has none reserved before it is mapped.
     ///
     /// # Errors
     ///

@@ -56,7 +56,7 @@ impl<P: Platform> Segment<P> {
     ///
     /// # Errors
     ///
-    /// No memory, or more would be committed than [allowed](Engine::set_overcommit).
+    /// No memory, or more would be committed than [allowed](crate::engine::Engine::set_overcommit).
     pub fn new(files: &impl HasFiles<P>, key: u32, bytes: u64) -> Result<Counted<Self>, NoMemory> {
         Self::over(key, Mapping::nameless(files, bytes, true)?)
     }
@@ -73,8 +73,8 @@ impl<P: Platform> Segment<P> {
     }
 
     /// Makes a segment like [`new`](Self::new), of huge pages of this size (SHM_HUGETLB), which come from the
-    /// [pool](Engine::huge_pool) as they are touched. With `reserved` all of them are reserved from now until
-    /// the segment's end; without (SHM_NORESERVE) none is.
+    /// [pool](crate::engine::Engine::huge_pool) as they are touched. With `reserved` all of them are reserved
+    /// from now until the segment's end; without (SHM_NORESERVE) none is.
     ///
     /// # Errors
     ///
