@@ -13,20 +13,19 @@
 //! A task that finds it true becomes the exclusive writer. So it is false for the exclusive writer, and what
 //! the break says agrees with what is mapped for everybody that may look.
 
-use crate::space::{
-    AddressSpace,
-    change::split_merge::NewMapping,
-    change::unmap::UnmapRange,
-    counters::LimitDemand,
-    limits::ReplacedPages,
-    locking::WriteGuard,
-    range_writer::{RangeWriter, RangeWriterState},
-};
 use crate::{
     PAGE_SIZE,
     error::{HeapError, NoMemory},
     file::Object,
     platform::Platform,
+    space::{
+        AddressSpace,
+        change::{split_merge::NewMapping, unmap::UnmapRange},
+        limits::ReplacedPages,
+        locking::WriteGuard,
+        range_writer::{RangeWriter, RangeWriterState},
+        state::counters::LimitDemand,
+    },
     vma::{flags::VmFlags, merge::Attrs},
 };
 use core::cell::Cell;

@@ -1,13 +1,18 @@
 //! mbind, as far as it keeps VMAs apart: which policy a tag stands for is the embedder's business.
 
-use crate::space::{
-    AddressSpace,
-    change::split_merge::{SplitMergeError, VmaChange},
-    change::vma_ranges::{HolePolicy, VmaRanges},
-    counters::LimitDemand,
-    range_writer::RangeWriterState,
+use crate::{
+    error::MbindError,
+    platform::Platform,
+    space::{
+        AddressSpace,
+        change::{
+            split_merge::{SplitMergeError, VmaChange},
+            vma_ranges::{HolePolicy, VmaRanges},
+        },
+        range_writer::RangeWriterState,
+        state::counters::LimitDemand,
+    },
 };
-use crate::{error::MbindError, platform::Platform};
 use freehold_vmspace::UserRange;
 
 impl From<SplitMergeError> for MbindError {

@@ -4,18 +4,20 @@
 //! brought in at once unless they are locked only as they come. Locks do not nest, and a forked child has
 //! none.
 
-use crate::space::{
-    AddressSpace,
-    change::split_merge::{SplitMergeError, VmaChange},
-    change::vma_ranges::{HolePolicy, VmaRanges},
-    counters::LimitDemand,
-    locking::WriteGuard,
-    range_writer::RangeWriterState,
-};
 use crate::{
     PAGE_SIZE,
     error::{MlockError, PopulateError},
     platform::Platform,
+    space::{
+        AddressSpace,
+        change::{
+            split_merge::{SplitMergeError, VmaChange},
+            vma_ranges::{HolePolicy, VmaRanges},
+        },
+        locking::WriteGuard,
+        range_writer::RangeWriterState,
+        state::counters::LimitDemand,
+    },
     vma::{Vma, flags::VmFlags},
 };
 use bitflags::bitflags;

@@ -6,20 +6,22 @@
 //! rights that are given need no flush, for a processor that still has the old ones faults once and looks
 //! again.
 
-use crate::space::{
-    AddressSpace, Prot,
-    change::split_merge::{SplitMergeError, VmaChange},
-    change::vma_ranges::{HolePolicy, VmaRanges},
-    counters::LimitDemand,
-    limits::ReplacedPages,
-    locking::WriteGuard,
-    map_flags::access_flags,
-};
 use crate::{
     PAGE_SIZE, VirtAddr,
     committed::Charge,
     error::MprotectError,
     platform::Platform,
+    space::{
+        AddressSpace, Prot,
+        change::{
+            split_merge::{SplitMergeError, VmaChange},
+            vma_ranges::{HolePolicy, VmaRanges},
+        },
+        limits::ReplacedPages,
+        locking::WriteGuard,
+        map_flags::access_flags,
+        state::counters::LimitDemand,
+    },
     uprobe::state as probe_state,
     vma::{
         Vma,

@@ -1,13 +1,19 @@
 //! mseal: mappings that nobody can take away or change any more.
 
-use crate::space::{
-    AddressSpace,
-    change::split_merge::{SplitMergeError, VmaChange},
-    change::vma_ranges::{HolePolicy, VmaRanges},
-    counters::LimitDemand,
-    range_writer::RangeWriterState,
+use crate::{
+    error::MsealError,
+    platform::Platform,
+    space::{
+        AddressSpace,
+        change::{
+            split_merge::{SplitMergeError, VmaChange},
+            vma_ranges::{HolePolicy, VmaRanges},
+        },
+        range_writer::RangeWriterState,
+        state::counters::LimitDemand,
+    },
+    vma::flags::VmFlags,
 };
-use crate::{error::MsealError, platform::Platform, vma::flags::VmFlags};
 use freehold_vmspace::UserRange;
 
 impl From<SplitMergeError> for MsealError {

@@ -1,10 +1,13 @@
 //! munmap: the model of a change. The steps are in `unmap.rs`, which every caller that takes mappings away
 //! shares.
 
-use crate::space::{
-    AddressSpace, change::unmap::UnmapRange, counters::LimitDemand, range_writer::RangeWriterState,
+use crate::{
+    error::MunmapError,
+    platform::Platform,
+    space::{
+        AddressSpace, change::unmap::UnmapRange, range_writer::RangeWriterState, state::counters::LimitDemand,
+    },
 };
-use crate::{error::MunmapError, platform::Platform};
 
 impl<P: Platform> AddressSpace<P> {
     /// Removes all mappings from `len` bytes at `addr`; holes in the range are fine.

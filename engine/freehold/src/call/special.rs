@@ -1,13 +1,12 @@
 //! Special mappings without a file: how exec gives a program its vdso, and the data that goes with it.
 
-use crate::space::{AddressSpace, placement::PlacementRequest};
 use crate::{
     PAGE_SIZE,
     counted::Counted,
     error::MmapError,
     file::{Object, Special},
     platform::Platform,
-    space::{limits::ReplacedPages, locking::WriteGuard},
+    space::{AddressSpace, limits::ReplacedPages, locking::WriteGuard, placement_request::PlacementRequest},
     vma::{flags::VmFlags, merge::Attrs},
 };
 use arrayvec::ArrayVec;

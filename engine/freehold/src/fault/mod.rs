@@ -40,11 +40,8 @@ use crate::{
     file::Object,
     platform::Platform,
     space::{
-        AddressSpace,
-        counters::FaultEnd,
-        held_lock::HeldLock,
-        range_writer::{RangeClaim, RangeWriterState},
-        vma_lock::AddressState,
+        AddressSpace, claim::RangeClaim, held_lock::HeldLock, range_writer::RangeWriterState,
+        state::counters::FaultEnd, vma_lock::AddressState,
     },
     vma::{
         Vma,

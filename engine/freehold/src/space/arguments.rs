@@ -2,17 +2,8 @@
 //! own, so that a reader does not meet the mmap lock. What they are: `remote/arguments.rs`.
 
 use super::AddressSpace;
-use crate::{error::ArgumentsError, platform::Platform};
+use crate::{error::ArgumentsError, platform::Platform, space::Arguments};
 use core::ops::Range;
-
-/// Where they lie: addresses of this space, which need not be mapped.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Arguments {
-    /// The arguments, each with a zero at its end.
-    pub args: Range<u64>,
-    /// The environment, in the same form.
-    pub env: Range<u64>,
-}
 
 impl<P: Platform> AddressSpace<P> {
     /// Says where the arguments lie: what exec does, and PR_SET_MM.

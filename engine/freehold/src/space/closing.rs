@@ -19,82 +19,13 @@ use super::{
     AddressSpace,
     locking::{TreeEntry, WriteGuard},
 };
-use crate::{UserRange, platform::Platform};
+use crate::{UserRange, platform::Platform, space::Closings};
 use freehold_pagetable::VaRange;
 use freehold_range::HAS_WAITERS;
-use freehold_sync::{
-    Killed,
-    atomic::{AtomicU32, Ordering::Relaxed},
-};
+use freehold_sync::{Killed, atomic::Ordering::Relaxed};
 use freehold_vmspace::VmGather;
 
-#[derive(Debug)]
-pub(crate) struct Closings {
-    counted: AtomicU32,
-    uncounted: AtomicU32,
-    generation: AtomicU32,
-    has_sleepers: AtomicU32,
-}
-
 impl Closings {
-    pub fn new() -> Self {
-        Closings {
-            counted: AtomicU32::new(0),
-            uncounted: AtomicU32::new(0),
-            generation: AtomicU32::new(0),
-            has_sleepers: AtomicU32::new(0),
-        }
-    }
-
-    /// How many claims that were waited for, or reservations, have ended. To be read before the wait is
-    /// announced: by a refused claim, with the leaf latched.
-    pub fn generation(&self) -> u32 {
-        // Relaxed: the task that counts an end has seen the announcement.
-        self.generation.load(Relaxed)
-    }
-
-    /// What those sleep on that wait for an end.
-    pub fn generation_word(&self) -> &AtomicU32 {
-        &self.generation
-    }
-
-    /// Whether an exclusive writer has said that it waits for a reservation to end. For range writers,
-    /// which it keeps out while it says so.
-    #[inline]
-    pub fn has_waiters(&self) -> bool {
-        self.has_sleepers.load(Relaxed) != 0
-    }
-
-    /// Something ended that somebody may wait for. The caller is within the gate.
-    #[cold]
-    pub fn notify<P: Platform>(&self) {
-        self.has_sleepers.store(0, Relaxed);
-        // Relaxed: what was waited for has ended by a store to its leaf, which the waiter looks at again.
-        self.generation.fetch_add(1, Relaxed);
-        // Nobody waits with a lock held that is needed here.
-        P::wake_all(&self.generation);
-    }
-
-    /// Returns true if there may be a closing range, or a boundary. The caller has the mmap lock for writing.
-    #[inline(always)]
-    pub fn any(&self) -> bool {
-        // Relaxed: ordered by the mmap lock, like every access to them.
-        self.counted.load(Relaxed) != 0 || self.uncounted.load(Relaxed) != 0
-    }
-
-    /// A range writer puts a reservation into the tree. Others do so at the same time: they are not
-    /// counted.
-    pub fn begin_uncounted(&self) {
-        if self.uncounted.load(Relaxed) == 0 {
-            self.uncounted.store(1, Relaxed);
-        }
-    }
-
-    /// A range writer has taken one out that was counted.
-    pub fn uncount(&self) {
-        self.counted.fetch_sub(1, Relaxed);
-    }
-
     /// A reservation was put into the tree.
     pub fn begin<P: Platform>(&self, _: &WriteGuard<'_, P>) {
         self.counted.store(self.counted.load(Relaxed) + 1, Relaxed);
@@ -195,5 +126,35 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
         let (before, behind) = self.occupied_around(range);
         VaRange::of(before.map_or(0, |before| before.end()), behind.map_or(u64::MAX, |behind| behind.start()))
+    }
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Takes the right to change `range`: the mmap lock for writing, at a moment when nothing in `range` is
+    /// still closing.
+    ///
+    /// # Errors
+    ///
+    /// A fatal signal arrived first; nothing is held.
+    #[inline]
+    pub fn write_exclusive_range(&self, range: UserRange) -> Result<WriteGuard<'_, P>, Killed> {
+        loop {
+            let guard = self.write_killable()?;
+            if guard.clear_for_write(range) {
+                return Ok(guard);
+            }
+            self.closings.wait_after(guard)?;
+        }
+    }
+
+    /// As [`write_exclusive_range`](Self::write_exclusive_range), whatever signals arrive.
+    pub(crate) fn write_exclusive_range_unkillable(&self, range: UserRange) -> WriteGuard<'_, P> {
+        loop {
+            let guard = self.write();
+            if guard.clear_for_write(range) {
+                return guard;
+            }
+            self.closings.wait_after_unkillable(guard);
+        }
     }
 }

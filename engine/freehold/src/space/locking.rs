@@ -62,18 +62,19 @@
     reason = "turns words of the tree back into references; the guards are what makes that sound"
 )]
 
-use super::AddressSpace;
-use super::tree_entry::decode;
-pub(crate) use super::tree_entry::{TreeEntry, closing_entry, entry, entry_at};
-pub(crate) use super::vma_lock::NeedMmapLock;
 pub use super::vma_lock::VmaRead;
-use super::write_right::WriteRight;
+use super::{AddressSpace, tree_entry::decode, write_right::WriteRight};
+pub(crate) use super::{
+    tree_entry::{TreeEntry, closing_entry, entry, entry_at},
+    vma_lock::NeedMmapLock,
+};
 use crate::{
     PageIndex, UserRange,
     counted::Counted,
     error::NoMemory,
     platform::Platform,
     rmap::edit::RmapEdit,
+    space::{range_writer::RangeWriter, state::counters::LimitReservation},
     uffd::state::Context,
     vma::{AnonVma, Vma, flags::VmFlags, locked_list::LockedVmas},
 };
@@ -81,7 +82,7 @@ use core::{
     cell::{Cell, RefCell},
     ops::Range,
 };
-use freehold_range::{Direction, Entry, GapRequest, Reader};
+use freehold_range::{ClaimWriter, Direction, Entry, GapRequest, Reader};
 use freehold_sync::{Killed, MmapReadGuard, MmapWriteGuard};
 
 /// The mmap lock held for reading (or downgraded).
@@ -170,34 +171,6 @@ impl<P: Platform> AddressSpace<P> {
         self.writer(self.mmap_lock.write_nested())
     }
 
-    /// Takes the right to change `range`: the mmap lock for writing, at a moment when nothing in `range` is
-    /// still closing.
-    ///
-    /// # Errors
-    ///
-    /// A fatal signal arrived first; nothing is held.
-    #[inline]
-    pub fn write_exclusive_range(&self, range: UserRange) -> Result<WriteGuard<'_, P>, Killed> {
-        loop {
-            let guard = self.write_killable()?;
-            if guard.clear_for_write(range) {
-                return Ok(guard);
-            }
-            self.closings.wait_after(guard)?;
-        }
-    }
-
-    /// As [`write_exclusive_range`](Self::write_exclusive_range), whatever signals arrive.
-    pub(crate) fn write_exclusive_range_unkillable(&self, range: UserRange) -> WriteGuard<'_, P> {
-        loop {
-            let guard = self.write();
-            if guard.clear_for_write(range) {
-                return guard;
-            }
-            self.closings.wait_after_unkillable(guard);
-        }
-    }
-
     fn reader<'s>(&'s self, lock: MmapReadGuard<'s, P>) -> ReadGuard<'s, P> {
         // SAFETY: the mmap lock is held for reading, so there is no writer while the guard lives.
         ReadGuard { tree: unsafe { self.tree.reader() }, lock }
@@ -208,6 +181,37 @@ impl<P: Platform> AddressSpace<P> {
         // SAFETY: the mmap lock is held for writing, so this is the only writer while the guard lives.
         let tree = RefCell::new(unsafe { self.tree.exclusive_writer() });
         WriteGuard { space: self, locked: LockedVmas::none(), right: WriteRight::Exclusive { tree, lock } }
+    }
+
+    /// The VMA at `addr`, locked for reading.
+    ///
+    /// # Locks
+    ///
+    /// None but the VMA's, where possible; else the mmap lock for reading, for the look-up alone.
+    #[inline]
+    pub fn find_vma(&self, addr: u64) -> Option<VmaRead<'_, P>> {
+        match self.lock_vma(addr) {
+            Ok(vma) => Some(vma),
+            Err(_) => self.find_vma_by_mmap_lock(addr),
+        }
+    }
+
+    /// As [`find_vma`](Self::find_vma), when that needs the mmap lock.
+    #[cold]
+    #[inline(never)]
+    fn find_vma_by_mmap_lock(&self, addr: u64) -> Option<VmaRead<'_, P>> {
+        loop {
+            let guard = self.read();
+            // The VMA may have too many readers to be counted; that passes.
+            if let Ok(vma) = guard.lock_vma(guard.find(addr)?) {
+                return Some(vma);
+            }
+            drop(guard);
+            P::relax();
+            if let Ok(vma) = self.lock_vma(addr) {
+                return Some(vma);
+            }
+        }
     }
 }
 
@@ -485,6 +489,49 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     pub(crate) fn slot<'g>(&'g self, found: &Entry) -> TreeEntry<'g, P> {
         // SAFETY: the entry is of this space's tree; nobody but the guard's holder ends a VMA in it.
         unsafe { decode(found) }
+    }
+
+    /// What it has, if it is a range writer.
+    #[inline(always)]
+    pub(crate) fn range_writer(&self) -> Option<&RangeWriter<'s, P>> {
+        match &self.right {
+            WriteRight::Exclusive { .. } => None,
+            WriteRight::Range(writer) => Some(writer),
+        }
+    }
+
+    /// The same, to change what it has.
+    pub(crate) fn range_writer_mut(&mut self) -> Option<&mut RangeWriter<'s, P>> {
+        match &mut self.right {
+            WriteRight::Exclusive { .. } => None,
+            WriteRight::Range(writer) => Some(writer),
+        }
+    }
+
+    /// Locks a VMA that a range writer has claimed, and not locked, for reading, so that the claim may
+    /// end. Fails only when the VMA has as many readers as can be counted.
+    pub(crate) fn read_lock_claimed(&self, vma: &Vma<P>) -> Result<VmaRead<'s, P>, NeedMmapLock> {
+        let WriteRight::Range(writer) = &self.right else {
+            unreachable!("an exclusive writer claims nothing")
+        };
+        let place = vma.lock().read_claimed::<P>(&writer.gate).map_err(|_| NeedMmapLock::Busy)?;
+        // SAFETY: locked just now.
+        Ok(unsafe { VmaRead::locked(vma, place) })
+    }
+
+    /// The tree, of a range writer.
+    #[inline(always)]
+    pub(crate) fn claims(&self) -> &ClaimWriter<'s, P> {
+        match &self.right {
+            WriteRight::Exclusive { .. } => unreachable!("an exclusive writer claims nothing"),
+            WriteRight::Range(writer) => &writer.map,
+        }
+    }
+
+    /// What a range writer may add to sizes that have limits.
+    #[inline(always)]
+    pub(super) fn limit_reservation(&self) -> Option<&'s LimitReservation> {
+        self.range_writer().map(|writer| &writer.state.reserved)
     }
 }
 

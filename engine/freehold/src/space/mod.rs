@@ -3,22 +3,24 @@
 //! Reading order: this file, [`locking`] (how anything here may be read or changed), `unmap.rs` (the model of
 //! a change: decode, prepare, commit, settle, retire), then any operation.
 
+mod accounting;
 mod arguments;
 pub(crate) mod change;
+pub(crate) mod claim;
 mod closing;
-pub(crate) mod counters;
 mod cpu_arena;
 pub(crate) mod design;
 pub(crate) mod held_lock;
-mod layout;
 pub mod limits;
 pub mod locking;
 pub(crate) mod map_flags;
 mod mdwe;
 mod pkeys;
 pub(crate) mod placement;
+pub(crate) mod placement_request;
 pub(crate) mod range_writer;
 mod speculate;
+pub(crate) mod state;
 mod thp;
 mod tree_entry;
 pub(crate) mod vma_lock;
@@ -26,16 +28,18 @@ mod write_mode;
 pub(crate) mod write_right;
 
 pub use crate::vma::VmaInfo;
-pub use arguments::Arguments;
-pub use counters::{Counts, Faults};
 pub use design::{HugetlbLock, Locking, Unmap, Write};
 pub use freehold_sync::FaultLock;
 pub use freehold_vmspace::{Rss, RssKind};
-pub use layout::{DEFAULT_MAP_WINDOW, LEGACY_BASE, Layout, Placement};
-pub use limits::Limits;
 pub use map_flags::{MapFlags, Prot};
-pub use mdwe::Mdwe;
-pub use thp::ThpDisable;
+pub use state::{
+    arguments::Arguments,
+    counters::{Counts, Faults},
+    layout::{DEFAULT_MAP_WINDOW, LEGACY_BASE, Layout, Placement},
+    limits::Limits,
+    mdwe::Mdwe,
+    thp::ThpDisable,
+};
 
 use crate::{
     PAGE_SIZE,
@@ -45,8 +49,6 @@ use crate::{
     platform::Platform,
     vma::flags::VmFlags,
 };
-use closing::Closings;
-use counters::Counters;
 use freehold_range::RangeMap;
 use freehold_sync::{
     MmapLock, Rank, SpinLock,
@@ -54,9 +56,9 @@ use freehold_sync::{
     stats::{LockSnapshot, LockStats},
 };
 use freehold_vmspace::VmSpace;
-use limits::LiveLimits;
-use pkeys::Pkeys;
-use write_mode::WriteContention;
+use state::{
+    closings::Closings, contention::WriteContention, counters::Counters, limits::LiveLimits, pkeys::Pkeys,
+};
 
 /// Where things go in a fresh address space, and what it may do.
 #[derive(Clone, Debug)]
@@ -301,4 +303,11 @@ impl<P: Platform> AddressSpace<P> {
     pub(crate) fn platform(&self) -> &P {
         self.vm.platform()
     }
+
+    /// The end of user space, as far as this format of page tables reaches. Its last page stays unused.
+    pub const TASK_SIZE: u64 = {
+        let end = VmSpace::<P>::USER_END;
+        assert!(end >= DEFAULT_MAP_WINDOW);
+        end
+    };
 }

@@ -13,29 +13,15 @@
 use super::locking::WriteGuard;
 use crate::{
     platform::{PkeyRights, Platform},
+    space::Pkeys,
     vma::flags::VmFlags,
 };
-use freehold_sync::atomic::{AtomicU32, Ordering::Relaxed};
+use freehold_sync::atomic::Ordering::Relaxed;
 
 /// How many there are.
 const KEYS: u8 = 16;
 
-/// The keys in use by one address space.
-///
-/// All is written under its mmap lock held for writing, and read under that; relaxed, since the lock orders
-/// it.
-pub(crate) struct Pkeys {
-    /// A bit for each key that is allocated, that for executing included.
-    allocated: AtomicU32,
-    /// The key of memory that may only be executed; 0: none yet.
-    execute_only: AtomicU32,
-}
-
 impl Pkeys {
-    pub fn new() -> Self {
-        Pkeys { allocated: AtomicU32::new(1), execute_only: AtomicU32::new(0) }
-    }
-
     /// As they are in the parent of a fork.
     pub fn inherit<P: Platform>(&self, _own: &WriteGuard<'_, P>, parent: &WriteGuard<'_, P>) {
         let parent = &parent.space.pkeys;

@@ -1,78 +1,59 @@
 //! Where mappings go that have no fixed place: the first gap that is large enough, from above or from below
 //! ([`Layout`](super::Layout)).
 
-use super::{AddressSpace, layout::Layout, locking::WriteGuard, map_flags::MapFlags};
-use crate::{PAGE_SIZE, error::MmapError, file::Object, platform::Platform};
+use super::{AddressSpace, locking::WriteGuard, map_flags::MapFlags, placement_request::HUGE};
+use crate::{
+    PAGE_SIZE,
+    error::MmapError,
+    platform::Platform,
+    space::{DEFAULT_MAP_WINDOW, LEGACY_BASE, placement_request::PlacementRequest, state::layout::Layout},
+};
 use core::ops::Range;
-use freehold_vmspace::{PageIndex, UserRange};
-
-/// What a 2 MiB page table entry spans: large anonymous mappings are aligned to it.
-const HUGE: u64 = 2 << 20;
+use freehold_vmspace::UserRange;
 
 /// How many stacks a search for room goes around one by one, as Linux does for as long as it takes. A program
 /// may have as many stacks as VMAs, and others wait for the mmap lock meanwhile.
 const MAX_DETOURS: usize = 64;
 
-/// Room that is looked for.
-#[derive(Clone, Copy)]
-pub(crate) struct PlacementRequest {
-    /// Where the caller would have it, in whole pages; zero anywhere.
-    hint: u64,
-    /// Whole pages.
-    len: u64,
-    /// What the address is a multiple of, unless it is the hint.
-    pub(crate) align: u64,
-    /// What it agrees with within huge pages, unless it is the hint, or there is no such room.
-    pub(crate) huge_offset: Option<u64>,
-    /// Of these, those that say where to look.
-    pub(crate) flags: MapFlags,
-}
+/// Where MAP_32BIT places.
+const LOW: Range<u64> = 1 << 30..1 << 31;
 
-impl PlacementRequest {
-    /// For pages.
-    pub(crate) fn new(hint: u64, len: u64) -> Self {
-        PlacementRequest { hint, len, align: PAGE_SIZE, huge_offset: None, flags: MapFlags::empty() }
-    }
+/// What MAP_ABOVE4G stays above, looking from the top.
+const LOW_END: u64 = 1 << 32;
 
-    /// For what an object has from page `pgoff` on: where huge pages can map it. Of a file, that is if there
-    /// is a whole one. Private memory has to be whole ones, without a hint.
+impl<P: Platform> AddressSpace<P> {
+    /// The end of where a hint is followed, and of where room is looked for if it is not.
     #[inline]
-    pub(crate) fn for_object<P: Platform>(
-        object: &Object<P>,
-        shared: bool,
-        hint: u64,
-        len: u64,
-        pgoff: PageIndex,
-    ) -> Self {
-        let huge_offset = if object.aligns(shared) {
-            let offset = pgoff.byte();
-            let end = offset.checked_next_multiple_of(HUGE).map(|first| first.saturating_add(HUGE));
-            end.filter(|&end| offset.saturating_add(len) >= end).map(|_| offset)
+    pub(super) fn window_end(request: &PlacementRequest) -> u64 {
+        if request.flags().contains(MapFlags::BIT32) {
+            LOW.end
+        } else if request.hint() > DEFAULT_MAP_WINDOW {
+            Self::TASK_SIZE
         } else {
-            let private = matches!(object, Object::Anonymous) && !shared;
-            (private && hint == 0 && len.is_multiple_of(HUGE)).then_some(0)
-        };
-        PlacementRequest { huge_offset, ..PlacementRequest::new(hint, len) }
+            DEFAULT_MAP_WINDOW
+        }
     }
 
-    /// The hint, if there is one.
-    pub(super) fn hint(&self) -> u64 {
-        self.hint
+    /// Where room is looked for from above, if at all.
+    #[inline]
+    pub(super) fn window_above(&self, request: &PlacementRequest) -> Option<Range<u64>> {
+        if request.flags().contains(MapFlags::BIT32) || self.layout == Layout::BottomUp {
+            return None;
+        }
+        // What is open above the default window lies on top of the base.
+        let high = self.mmap_base + (Self::window_end(request) - DEFAULT_MAP_WINDOW);
+        let low = if request.flags().contains(MapFlags::ABOVE_4G) { LOW_END } else { PAGE_SIZE };
+        Some(low..high)
     }
 
-    /// Bytes.
-    pub(super) fn len(&self) -> u64 {
-        self.len
-    }
-
-    /// What the address is a multiple of.
-    pub(super) fn align(&self) -> u64 {
-        self.align
-    }
-
-    /// Flags that say where to look.
-    pub(super) fn flags(&self) -> MapFlags {
-        self.flags
+    /// Where room is looked for from below, if there is none from above.
+    #[cold]
+    pub(super) fn window_below(&self, request: &PlacementRequest) -> Range<u64> {
+        match self.layout {
+            _ if request.flags().contains(MapFlags::BIT32) => LOW,
+            Layout::BottomUp => self.mmap_base..Self::window_end(request),
+            Layout::TopDown => LEGACY_BASE..Self::window_end(request),
+        }
     }
 }
 

@@ -12,14 +12,15 @@
 
 use super::{
     AddressSpace,
-    layout::Placement,
     locking::WriteGuard,
     map_flags::MapFlags,
-    placement::PlacementRequest,
     range_writer::RangeWriter,
     tree_entry::{TreeEntry, fence_entry},
 };
-use crate::platform::Platform;
+use crate::{
+    platform::Platform,
+    space::{placement_request::PlacementRequest, state::layout::Placement},
+};
 use core::ops::Range;
 use freehold_vmspace::UserRange;
 

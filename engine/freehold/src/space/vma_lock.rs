@@ -162,37 +162,6 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// The VMA at `addr`, locked for reading.
-    ///
-    /// # Locks
-    ///
-    /// None but the VMA's, where possible; else the mmap lock for reading, for the look-up alone.
-    #[inline]
-    pub fn find_vma(&self, addr: u64) -> Option<VmaRead<'_, P>> {
-        match self.lock_vma(addr) {
-            Ok(vma) => Some(vma),
-            Err(_) => self.find_vma_by_mmap_lock(addr),
-        }
-    }
-
-    /// As [`find_vma`](Self::find_vma), when that needs the mmap lock.
-    #[cold]
-    #[inline(never)]
-    fn find_vma_by_mmap_lock(&self, addr: u64) -> Option<VmaRead<'_, P>> {
-        loop {
-            let guard = self.read();
-            // The VMA may have too many readers to be counted; that passes.
-            if let Ok(vma) = guard.lock_vma(guard.find(addr)?) {
-                return Some(vma);
-            }
-            drop(guard);
-            P::relax();
-            if let Ok(vma) = self.lock_vma(addr) {
-                return Some(vma);
-            }
-        }
-    }
-
     /// The bounds of the VMA at `addr`.
     pub(crate) fn vma_bounds(&self, addr: u64) -> Option<(u64, u64)> {
         let rcu = P::rcu_read();

@@ -14,7 +14,7 @@
 
 use super::{AddressSpace, Write};
 use crate::platform::Platform;
-use freehold_sync::atomic::{AtomicU32, Ordering::Relaxed};
+use freehold_sync::atomic::Ordering::Relaxed;
 
 /// The number of changes that take turns before ranges are tried again: those of a millisecond or two.
 const EXCLUSIVE_CHANGES: u32 = 4096;
@@ -22,39 +22,12 @@ const EXCLUSIVE_CHANGES: u32 = 4096;
 /// How many conflicts are too many, after decay.
 const MAX_CONFLICTS: u32 = 16;
 
-/// A CPU takes so many conflicts off the count,
-const DECAY: u32 = 2;
-
 /// in so many changes. So conflicts add up where more than an eighth of all changes has one.
 const DECAY_PERIOD: u64 = 16;
 
 /// A CPU asks whether it is the only one that changes the space in so many changes, times the number of CPUs:
 /// the question goes to all of them.
 const SOLO_CHECK_PERIOD: u64 = 64;
-
-/// See the [module](self).
-pub(crate) struct WriteContention {
-    /// Conflicts between changes, after decay. Written where changes meet, and a while after.
-    conflicts: AtomicU32,
-    /// How many changes that wait are still to take turns as the exclusive writer.
-    exclusive_left: AtomicU32,
-}
-
-impl WriteContention {
-    pub fn new() -> Self {
-        WriteContention { conflicts: AtomicU32::new(0), exclusive_left: AtomicU32::new(0) }
-    }
-
-    /// Takes some of the conflicts off the count.
-    #[inline]
-    fn decay(&self) {
-        // Nearly always there are none.
-        let conflicts = self.conflicts.load(Relaxed);
-        if conflicts > 0 {
-            self.conflicts.store(conflicts.saturating_sub(DECAY), Relaxed);
-        }
-    }
-}
 
 impl<P: Platform> AddressSpace<P> {
     /// Returns true if a change that can be a range writer should be one: it found the mmap lock taken, or
@@ -105,5 +78,18 @@ impl<P: Platform> AddressSpace<P> {
                 .exclusive_left
                 .store(exclusive_left.saturating_sub(SOLO_CHECK_PERIOD as u32), Relaxed);
         }
+    }
+
+    /// Returns true if changes of disjoint ranges may be range writers.
+    #[inline]
+    pub(crate) fn supports_range_writers(&self) -> bool {
+        self.locking.write != Write::Whole
+    }
+
+    /// Returns true if there may be range writers now: a hint.
+    #[inline]
+    pub(crate) fn has_range_writers(&self) -> bool {
+        self.supports_range_writers()
+            && (self.mmap_lock.admits_range_writers() || self.locking.write == Write::RangesOnly)
     }
 }

@@ -8,9 +8,9 @@ use crate::{
     platform::Platform,
     space::{
         change::split_merge::{SplitMergeError, VmaChange},
-        counters::LimitDemand,
         locking::WriteGuard,
         range_writer::RangeWriterState,
+        state::counters::LimitDemand,
     },
     vma::{Vma, flags::VmFlags},
 };

@@ -12,8 +12,8 @@ use crate::{
             split_merge::VmaChange,
             vma_ranges::{HolePolicy, VmaRanges},
         },
-        counters::LimitDemand,
         range_writer::RangeWriterState,
+        state::counters::LimitDemand,
     },
     vma::{Vma, flags::VmFlags},
 };

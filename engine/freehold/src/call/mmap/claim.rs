@@ -1,14 +1,19 @@
 //! The right to map what mmap was asked for, as the exclusive writer or as a range writer.
 
-use crate::call::mmap::MmapRequest;
-use crate::space::{
-    AddressSpace,
-    counters::LimitDemand,
-    locking::WriteGuard,
-    map_flags::{MapFlags, PRIVATE, TYPE},
-    range_writer::{RangeClaim, RangeWriterState},
+use super::request::MmapRequest;
+use crate::{
+    file::Object,
+    platform::Platform,
+    space::{
+        AddressSpace,
+        claim::RangeClaim,
+        locking::WriteGuard,
+        map_flags::{MapFlags, PRIVATE, TYPE},
+        range_writer::RangeWriterState,
+        state::counters::LimitDemand,
+    },
+    vma::flags::VmFlags,
 };
-use crate::{file::Object, platform::Platform, vma::flags::VmFlags};
 use freehold_range::ClaimError;
 use freehold_sync::{Killed, atomic::Ordering::Relaxed};
 use freehold_vmspace::{PageCount, UserRange};

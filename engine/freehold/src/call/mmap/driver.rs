@@ -17,16 +17,18 @@
 //! With frames to map, what was in the way goes before the tables are made: as on Linux, a failure after that
 //! (of memory alone) leaves a hole. When the hook itself refuses, what was there stays.
 
-use crate::call::mmap::MmapRequest;
-use crate::space::{
-    AddressSpace, change::deferred_retire::DeferredRetire, change::unmap::UnmapRange, locking::WriteGuard,
-};
+use super::request::MmapRequest;
 use crate::{
     PAGE_SIZE, VirtAddr,
     counted::Counted,
     error::{MmapError, NoMemory},
     file::{Asked, File, MapRequest, Object, Run, Special, VmaInfo},
     platform::Platform,
+    space::{
+        AddressSpace,
+        change::{deferred_retire::DeferredRetire, unmap::UnmapRange},
+        locking::WriteGuard,
+    },
     vma::{
         Vma,
         flags::{VmFlags, pte_flags::vma_pte_flags},

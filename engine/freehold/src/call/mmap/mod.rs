@@ -3,26 +3,27 @@
 mod claim;
 mod driver;
 mod place;
+mod request;
 mod secret;
 mod store;
 
-use self::store::Stored;
-use crate::call::ksm::with_mergeable;
-use crate::space::{
-    AddressSpace,
-    change::deferred_retire::DeferredRetire,
-    locking::WriteGuard,
-    map_flags::{DROPPABLE, DROPPED, MapFlags, PRIVATE, Prot, SHARED, SHARED_VALIDATE, TYPE, vm_flags},
-    range_writer::{RangeClaim, RangeWriterState},
-};
+use self::{request::MmapRequest, store::Stored};
 use crate::{
     PAGE_SHIFT, PAGE_SIZE,
+    call::ksm::with_mergeable,
     counted::Counted,
     error::{MmapError, MunmapError, NoMemory},
-    file::{File, FillError, Mapping, Object, VmaInfo, Writing, kinds::huge::Reserving},
-    hugetlb::state::reserves::PendingReservation,
+    file::{File, Mapping, Object, kinds::huge::Reserving},
     platform::Platform,
-    vma::{flags::VmFlags, merge::Attrs},
+    space::{
+        AddressSpace,
+        change::deferred_retire::DeferredRetire,
+        claim::RangeClaim,
+        locking::WriteGuard,
+        map_flags::{DROPPABLE, DROPPED, MapFlags, PRIVATE, Prot, SHARED, SHARED_VALIDATE, TYPE, vm_flags},
+        range_writer::RangeWriterState,
+    },
+    vma::flags::VmFlags,
 };
 use freehold_sync::atomic::Ordering::Relaxed;
 use freehold_vmspace::{HugePageSize, PageCount, PageIndex, UserRange};
@@ -37,22 +38,6 @@ impl From<MunmapError> for MmapError {
             MunmapError::Killed => MmapError::Killed,
         }
     }
-}
-
-/// Arguments in the form the steps need them.
-pub(super) struct MmapRequest<P: Platform> {
-    /// Page-aligned hint, or the fixed address as passed.
-    pub(super) addr: u64,
-    /// Whole pages, not zero.
-    pub(super) len: u64,
-    /// Bytes of a page.
-    pub(super) unit: u64,
-    pub(super) flags: MapFlags,
-    pub(super) vm_flags: VmFlags,
-    pub(super) object: Object<P>,
-    pub(super) pgoff: PageIndex,
-    /// Keeps the file from being sealed.
-    writing: Option<Writing<P>>,
 }
 
 /// The result of an attempt to map without a claim.
@@ -251,59 +236,6 @@ impl<P: Platform> AddressSpace<P> {
             0 => 0,
             // One that overflows is as good as none.
             _ => hint.max(self.engine.config().mmap_min_addr).checked_next_multiple_of(unit).unwrap_or(0),
-        }
-    }
-}
-
-impl<P: Platform> MmapRequest<P> {
-    /// Whether others see stores.
-    pub(super) fn is_shared(&self) -> bool {
-        matches!(self.flags.bits() & TYPE, SHARED | SHARED_VALIDATE)
-    }
-
-    /// Whether the file reserves its pages for the mapping, as it does to shared ones.
-    fn wants_reservation(&self) -> bool {
-        self.is_shared() && !self.flags.contains(MapFlags::NORESERVE)
-    }
-
-    /// The file of huge pages, if there is one and the mapping is to have its pages reserved or may enlarge
-    /// it.
-    fn file_to_reserve(&self) -> Option<&Counted<File<P>>> {
-        if !self.vm_flags.contains(VmFlags::HUGETLB) {
-            return None;
-        }
-        self.object.file().filter(|_| self.wants_reservation() || self.vm_flags.contains(VmFlags::WRITE))
-    }
-
-    /// Reserves pages for a shared mapping of a file of huge pages, and enlarges the file if it may be
-    /// written. Everything else has been asked: the rights, and whether the file can be so large.
-    pub(super) fn reserve(&self, reserving: &Reserving<'_, P>) -> Result<(), MmapError> {
-        let start = self.pgoff.byte();
-        let enlarge = self.vm_flags.contains(VmFlags::WRITE);
-        let reserved = reserving.reserve(start..start + self.len, self.wants_reservation(), enlarge);
-        reserved.map_err(|error| match error {
-            FillError::NoHugePages => MmapError::NoHugePages,
-            _ => MmapError::OutOfMemory,
-        })
-    }
-}
-
-impl<P: Platform> AddressSpace<P> {
-    /// Reserves pages for a private mapping of huge pages.
-    pub(super) fn reserve_huge_pages(
-        &self,
-        request: &MmapRequest<P>,
-    ) -> Result<Option<PendingReservation<P>>, MmapError> {
-        let Object::File(file) = &request.object else { return Ok(None) };
-        let without = VmFlags::MAYSHARE | VmFlags::NORESERVE;
-        match file.mapping().huge_page_size().filter(|_| !request.vm_flags.intersects(without)) {
-            Some(size) => {
-                match PendingReservation::new(self.engine.memory(), size, request.len / size.bytes())? {
-                    None => Err(MmapError::NoHugePages),
-                    reserved => Ok(reserved),
-                }
-            }
-            None => Ok(None),
         }
     }
 }
@@ -539,23 +471,5 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             _ => return Err(MmapError::Invalid),
         }
         Ok(())
-    }
-}
-
-impl<P: Platform> MmapRequest<P> {
-    /// What decides whether it joins a neighbour.
-    pub(super) fn attrs(&self) -> Attrs<'_, P> {
-        Attrs::new(self.vm_flags, &self.object, self.pgoff)
-    }
-
-    /// What a driver is told of it.
-    pub(super) fn vma_info(&self, range: UserRange) -> VmaInfo {
-        VmaInfo { range, pgoff: self.pgoff, flags: self.vm_flags }
-    }
-
-    /// The same, of what a driver has answered.
-    pub(super) fn answered(&self, object: Object<P>, vm_flags: VmFlags) -> Self {
-        let vm_flags = with_mergeable(vm_flags, &object);
-        MmapRequest { object, vm_flags, writing: None, ..*self }
     }
 }

@@ -1,11 +1,11 @@
 //! Choosing the address of a new mapping.
 
-use super::MmapRequest;
+use super::request::MmapRequest;
 use crate::{
     PAGE_SIZE,
     error::MmapError,
     platform::Platform,
-    space::{AddressSpace, locking::WriteGuard, map_flags::MapFlags, placement::PlacementRequest},
+    space::{AddressSpace, locking::WriteGuard, map_flags::MapFlags, placement_request::PlacementRequest},
 };
 
 impl<P: Platform> WriteGuard<'_, P> {

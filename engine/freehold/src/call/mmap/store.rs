@@ -1,20 +1,24 @@
 //! mmap's last steps: what is in the way goes, and the mapping comes.
 
-use crate::call::mmap::MmapRequest;
-use crate::space::{
-    change::deferred_retire::DeferredRetire,
-    change::split_merge::NewMapping,
-    change::unmap::{Gathered, UnmapRange},
-    limits::ReplacedPages,
-    locking::WriteGuard,
-    map_flags::MapFlags,
-};
+use super::request::MmapRequest;
 use crate::{
     PAGE_SIZE,
     committed::Charge,
     error::MmapError,
-    file::kinds::huge::Reserving,
+    file::{Object, kinds::huge::Reserving},
+    hugetlb::state::reserves::PendingReservation,
     platform::Platform,
+    space::{
+        AddressSpace,
+        change::{
+            deferred_retire::DeferredRetire,
+            split_merge::NewMapping,
+            unmap::{Gathered, UnmapRange},
+        },
+        limits::ReplacedPages,
+        locking::WriteGuard,
+        map_flags::MapFlags,
+    },
     vma::{
         Vma,
         flags::VmFlags,
@@ -181,5 +185,25 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             space.counters.count_locked(self, pages);
         }
         locked || (request.flags.contains(MapFlags::POPULATE) && !request.flags.contains(MapFlags::NONBLOCK))
+    }
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Reserves pages for a private mapping of huge pages.
+    pub(super) fn reserve_huge_pages(
+        &self,
+        request: &MmapRequest<P>,
+    ) -> Result<Option<PendingReservation<P>>, MmapError> {
+        let Object::File(file) = &request.object else { return Ok(None) };
+        let without = VmFlags::MAYSHARE | VmFlags::NORESERVE;
+        match file.mapping().huge_page_size().filter(|_| !request.vm_flags.intersects(without)) {
+            Some(size) => {
+                match PendingReservation::new(self.engine.memory(), size, request.len / size.bytes())? {
+                    None => Err(MmapError::NoHugePages),
+                    reserved => Ok(reserved),
+                }
+            }
+            None => Ok(None),
+        }
     }
 }

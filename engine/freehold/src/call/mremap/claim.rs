@@ -5,14 +5,14 @@
 //! names is the exclusive writer's, and so is what moves with more than its entries: huge pages of a pool,
 //! segments, special mappings, and what a userfaultfd watches.
 
-use crate::call::mremap::Remap;
-use crate::space::{
-    AddressSpace, counters::LimitDemand, locking::WriteGuard, placement::PlacementRequest,
-    range_writer::RangeWriterState,
-};
 use crate::{
+    call::mremap::Remap,
     file::Object,
     platform::Platform,
+    space::{
+        AddressSpace, locking::WriteGuard, placement_request::PlacementRequest,
+        range_writer::RangeWriterState, state::counters::LimitDemand,
+    },
     vma::{Vma, flags::VmFlags},
 };
 use freehold_range::{ClaimError, Entry};

@@ -15,16 +15,6 @@ mod claim;
 mod pages;
 
 use self::claim::Destination;
-use crate::space::{
-    AddressSpace,
-    change::deferred_retire::DeferredRetire,
-    change::split_merge::{NewMapping, SplitMergeError},
-    change::unmap::UnmapRange,
-    limits::ReplacedPages,
-    locking::WriteGuard,
-    placement::PlacementRequest,
-    range_writer::RangeWriterState,
-};
 use crate::{
     PAGE_SHIFT, PAGE_SIZE,
     committed::Charge,
@@ -32,6 +22,18 @@ use crate::{
     file::Object,
     platform::Platform,
     rmap::edit::RmapEdit,
+    space::{
+        AddressSpace,
+        change::{
+            deferred_retire::DeferredRetire,
+            split_merge::{NewMapping, SplitMergeError},
+            unmap::UnmapRange,
+        },
+        limits::ReplacedPages,
+        locking::WriteGuard,
+        placement_request::PlacementRequest,
+        range_writer::RangeWriterState,
+    },
     uffd::{event::Notice, state::Features},
     vma::{AnonVma, Vma, flags::VmFlags, merge::Attrs},
 };

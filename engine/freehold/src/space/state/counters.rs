@@ -4,13 +4,12 @@
 //! to be exact when nothing changes; faults are counted per CPU and summed when read, as are [resident
 //! pages](freehold_vmspace::VmSpace::rss).
 
-use super::locking::WriteGuard;
 use crate::{error::NoMemory, platform::Platform, vma::flags::VmFlags};
 use freehold_sync::{
     PerCpu,
     atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
 };
-use freehold_vmspace::{PageCount, UserRange};
+use freehold_vmspace::PageCount;
 
 /// How a fault ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +83,7 @@ impl Size {
 
     /// What counts the pages of VMAs with these flags, beside the total.
     #[inline]
-    fn of(flags: VmFlags) -> Option<Self> {
+    pub(in crate::space) fn of(flags: VmFlags) -> Option<Self> {
         if flags.is_exec() {
             Some(Size::Exec)
         } else if flags.is_stack() {
@@ -108,7 +107,7 @@ impl Size {
 /// said to be reached by a range writer: where it could be, the change becomes the exclusive writer, and sums
 /// up.
 pub(crate) struct Counters<P: Platform> {
-    taken: [AtomicU64; SIZES],
+    pub(in crate::space) taken: [AtomicU64; SIZES],
     /// Whether there ever was any credit.
     credited: AtomicBool,
     per_cpu: PerCpu<CpuCounters, P>,
@@ -181,7 +180,7 @@ impl LimitReservation {
 }
 
 /// A limit may be in the way.
-pub(super) struct NearLimit;
+pub(in crate::space) struct NearLimit;
 
 /// The first sizes are those that have a limit.
 const LIMITED: usize = 4;
@@ -203,7 +202,7 @@ impl<P: Platform> Counters<P> {
 
     /// Reserves what a range writer may add, where `limit` says that there is one.
     #[inline]
-    pub(super) fn reserve_limits(
+    pub(in crate::space) fn reserve_limits(
         &self,
         reserved: &LimitReservation,
         needs: &LimitDemand,
@@ -252,7 +251,7 @@ impl<P: Platform> Counters<P> {
 
     /// Reserves locked pages beside what is reserved, of which none are locked. Returns whether all that are
     /// taken stay within the limit; else nothing was done.
-    pub(super) fn reserve_locked_limit(
+    pub(in crate::space) fn reserve_locked_limit(
         &self,
         reserved: &LimitReservation,
         pages: PageCount,
@@ -272,7 +271,7 @@ impl<P: Platform> Counters<P> {
 
     /// What was reserved and is not needed becomes credit.
     #[inline]
-    pub(super) fn release_limits(&self, reserved: &LimitReservation) {
+    pub(in crate::space) fn release_limits(&self, reserved: &LimitReservation) {
         let give = |size: Size| match reserved.left[size as usize].replace(0) {
             0 => {}
             left => self.give_credit(size, left),
@@ -327,7 +326,7 @@ impl<P: Platform> Counters<P> {
 
     /// What is not needed any more becomes credit of this CPU; beyond a bound it goes back.
     #[inline]
-    fn give_credit(&self, size: Size, less: u64) {
+    pub(in crate::space) fn give_credit(&self, size: Size, less: u64) {
         self.per_cpu.with(|cpu| {
             let credit = &cpu.credit[size as usize];
             let has = credit.load(Relaxed) + less;
@@ -361,16 +360,8 @@ impl<P: Platform> Counters<P> {
         within(self.taken[size as usize].load(Relaxed)) || within(self.get(size))
     }
 
-    #[inline(always)]
-    fn add(&self, guard: &WriteGuard<'_, P>, size: Size, more: u64) {
-        match guard.limit_reservation() {
-            Some(reserved) => self.add_as_range_writer(reserved, size, more),
-            None => self.add_exclusive(size, more),
-        }
-    }
-
     #[inline]
-    fn add_as_range_writer(&self, reserved: &LimitReservation, size: Size, more: u64) {
+    pub(in crate::space) fn add_as_range_writer(&self, reserved: &LimitReservation, size: Size, more: u64) {
         match reserved.use_up(size, more) {
             0 => {}
             more => {
@@ -380,42 +371,19 @@ impl<P: Platform> Counters<P> {
     }
 
     #[inline(always)]
-    fn add_exclusive(&self, size: Size, more: u64) {
+    pub(in crate::space) fn add_exclusive(&self, size: Size, more: u64) {
         // Relaxed load and store: nobody else changes it.
         let taken = &self.taken[size as usize];
         taken.store(taken.load(Relaxed) + more, Relaxed);
     }
 
-    #[inline(always)]
-    fn remove(&self, guard: &WriteGuard<'_, P>, size: Size, less: u64) {
-        match guard.limit_reservation() {
-            Some(_) => self.give_credit(size, less),
-            None => {
-                let taken = &self.taken[size as usize];
-                let rest = taken.load(Relaxed).checked_sub(less);
-                taken.store(rest.expect("a size of the address space went below zero"), Relaxed);
-            }
-        }
-    }
-
-    /// Counts pages with these flags that were mapped. If they count as committed, the caller has charged
-    /// them.
-    #[inline(always)]
-    pub fn count_mapped(&self, guard: &WriteGuard<'_, P>, flags: VmFlags, pages: PageCount) {
-        let (kind, more) = (Size::of(flags), pages.get());
-        match guard.limit_reservation() {
-            Some(reserved) => self.count_mapped_as_range_writer(reserved, kind, more),
-            None => {
-                self.add_exclusive(Size::Total, more);
-                if let Some(kind) = kind {
-                    self.add_exclusive(kind, more);
-                }
-            }
-        }
-    }
-
     #[inline(never)]
-    fn count_mapped_as_range_writer(&self, reserved: &LimitReservation, kind: Option<Size>, more: u64) {
+    pub(in crate::space) fn count_mapped_as_range_writer(
+        &self,
+        reserved: &LimitReservation,
+        kind: Option<Size>,
+        more: u64,
+    ) {
         if reserved.pages.get() || !self.use_page_credits(kind, more) {
             self.add_as_range_writer(reserved, Size::Total, more);
             if let Some(kind) = kind {
@@ -439,52 +407,6 @@ impl<P: Platform> Counters<P> {
         })
     }
 
-    /// Counts pages with these flags that were unmapped. If they were committed, the caller returns them.
-    #[inline(always)]
-    pub fn count_unmapped(&self, guard: &WriteGuard<'_, P>, flags: VmFlags, pages: PageCount) {
-        self.remove(guard, Size::Total, pages.get());
-        if let Some(size) = Size::of(flags) {
-            self.remove(guard, size, pages.get());
-        }
-    }
-
-    /// Counts mapped pages whose flags changed from `old` to `new`. If they count as committed from now on,
-    /// the caller has charged them; if they no longer do, they are returned.
-    #[inline(always)]
-    pub fn count_changed(&self, guard: &WriteGuard<'_, P>, old: VmFlags, new: VmFlags, pages: PageCount) {
-        if old.contains(VmFlags::ACCOUNT) && !new.contains(VmFlags::ACCOUNT) {
-            guard.space.engine.committed().uncharge(pages);
-        }
-        let (was, is) = (Size::of(old), Size::of(new));
-        if was != is {
-            was.into_iter().for_each(|size| self.remove(guard, size, pages.get()));
-            is.into_iter().for_each(|size| self.add(guard, size, pages.get()));
-        }
-    }
-
-    /// The number of VMAs changed.
-    #[inline(always)]
-    pub fn count_vmas(&self, guard: &WriteGuard<'_, P>, by: i64) {
-        match by {
-            0 => {}
-            1.. => self.add(guard, Size::Vmas, by.unsigned_abs()),
-            _ => self.remove(guard, Size::Vmas, by.unsigned_abs()),
-        }
-    }
-
-    /// Mapped pages were locked.
-    pub fn count_locked(&self, guard: &WriteGuard<'_, P>, pages: PageCount) {
-        self.add(guard, Size::Locked, pages.get());
-    }
-
-    /// Locked pages were unlocked, or unmapped.
-    #[inline(always)]
-    pub fn count_unlocked(&self, guard: &WriteGuard<'_, P>, pages: PageCount) {
-        if pages != PageCount::ZERO {
-            self.remove(guard, Size::Locked, pages.get());
-        }
-    }
-
     /// A fault ended.
     pub fn count_fault(&self, end: FaultEnd) {
         self.per_cpu.with(|cpu| {
@@ -496,7 +418,7 @@ impl<P: Platform> Counters<P> {
 
     /// Counts a change. Returns how many were counted on this CPU.
     #[inline]
-    pub(super) fn count_write(&self) -> u64 {
+    pub(in crate::space) fn count_write(&self) -> u64 {
         self.per_cpu.with(|cpu| {
             let changes = cpu.changes.load(Relaxed) + 1;
             cpu.changes.store(changes, Relaxed);
@@ -508,7 +430,7 @@ impl<P: Platform> Counters<P> {
     /// `changes`, its own, come to `every` for each CPU there is; else it does not know.
     #[cold]
     #[inline(never)]
-    pub(super) fn only_this_cpu_changed(&self, changes: u64, every: u64) -> bool {
+    pub(in crate::space) fn only_this_cpu_changed(&self, changes: u64, every: u64) -> bool {
         let own = every * self.per_cpu.iter().len() as u64;
         if !changes.is_multiple_of(own) {
             return false;
@@ -544,30 +466,5 @@ impl<P: Platform> Counters<P> {
             exec_vm: self.get(Size::Exec),
             stack_vm: self.get(Size::Stack),
         }
-    }
-
-    /// Compares the sizes with a recount.
-    pub fn check(&self, guard: &WriteGuard<'_, P>) {
-        let mut recount = Counts::default();
-        for vma in guard.vmas(UserRange::ALL) {
-            let (flags, pages) = (vma.flags(), vma.pages().get());
-            recount.map_count += 1;
-            recount.total_vm += pages;
-            if flags.contains(VmFlags::LOCKED) {
-                recount.locked_vm += pages;
-            }
-            if flags.is_exec() {
-                recount.exec_vm += pages;
-            } else if flags.is_stack() {
-                recount.stack_vm += pages;
-            } else if flags.is_data() {
-                recount.data_vm += pages;
-            }
-        }
-        assert_eq!(
-            self.counts(),
-            recount,
-            "the sizes differ from a recount (left: counted, right: recounted)"
-        );
     }
 }

@@ -1,0 +1,118 @@
+//! Counting what changes of VMAs add and remove.
+
+use crate::{
+    platform::Platform,
+    space::{Counters, Counts, locking::WriteGuard, state::counters::Size},
+    vma::flags::VmFlags,
+};
+use freehold_sync::atomic::Ordering::Relaxed;
+use freehold_vmspace::{PageCount, UserRange};
+
+impl<P: Platform> Counters<P> {
+    #[inline(always)]
+    fn add(&self, guard: &WriteGuard<'_, P>, size: Size, more: u64) {
+        match guard.limit_reservation() {
+            Some(reserved) => self.add_as_range_writer(reserved, size, more),
+            None => self.add_exclusive(size, more),
+        }
+    }
+
+    #[inline(always)]
+    fn remove(&self, guard: &WriteGuard<'_, P>, size: Size, less: u64) {
+        match guard.limit_reservation() {
+            Some(_) => self.give_credit(size, less),
+            None => {
+                let taken = &self.taken[size as usize];
+                let rest = taken.load(Relaxed).checked_sub(less);
+                taken.store(rest.expect("a size of the address space went below zero"), Relaxed);
+            }
+        }
+    }
+
+    /// Counts pages with these flags that were mapped. If they count as committed, the caller has charged
+    /// them.
+    #[inline(always)]
+    pub fn count_mapped(&self, guard: &WriteGuard<'_, P>, flags: VmFlags, pages: PageCount) {
+        let (kind, more) = (Size::of(flags), pages.get());
+        match guard.limit_reservation() {
+            Some(reserved) => self.count_mapped_as_range_writer(reserved, kind, more),
+            None => {
+                self.add_exclusive(Size::Total, more);
+                if let Some(kind) = kind {
+                    self.add_exclusive(kind, more);
+                }
+            }
+        }
+    }
+
+    /// Counts pages with these flags that were unmapped. If they were committed, the caller returns them.
+    #[inline(always)]
+    pub fn count_unmapped(&self, guard: &WriteGuard<'_, P>, flags: VmFlags, pages: PageCount) {
+        self.remove(guard, Size::Total, pages.get());
+        if let Some(size) = Size::of(flags) {
+            self.remove(guard, size, pages.get());
+        }
+    }
+
+    /// Counts mapped pages whose flags changed from `old` to `new`. If they count as committed from now on,
+    /// the caller has charged them; if they no longer do, they are returned.
+    #[inline(always)]
+    pub fn count_changed(&self, guard: &WriteGuard<'_, P>, old: VmFlags, new: VmFlags, pages: PageCount) {
+        if old.contains(VmFlags::ACCOUNT) && !new.contains(VmFlags::ACCOUNT) {
+            guard.space.engine.committed().uncharge(pages);
+        }
+        let (was, is) = (Size::of(old), Size::of(new));
+        if was != is {
+            was.into_iter().for_each(|size| self.remove(guard, size, pages.get()));
+            is.into_iter().for_each(|size| self.add(guard, size, pages.get()));
+        }
+    }
+
+    /// The number of VMAs changed.
+    #[inline(always)]
+    pub fn count_vmas(&self, guard: &WriteGuard<'_, P>, by: i64) {
+        match by {
+            0 => {}
+            1.. => self.add(guard, Size::Vmas, by.unsigned_abs()),
+            _ => self.remove(guard, Size::Vmas, by.unsigned_abs()),
+        }
+    }
+
+    /// Mapped pages were locked.
+    pub fn count_locked(&self, guard: &WriteGuard<'_, P>, pages: PageCount) {
+        self.add(guard, Size::Locked, pages.get());
+    }
+
+    /// Locked pages were unlocked, or unmapped.
+    #[inline(always)]
+    pub fn count_unlocked(&self, guard: &WriteGuard<'_, P>, pages: PageCount) {
+        if pages != PageCount::ZERO {
+            self.remove(guard, Size::Locked, pages.get());
+        }
+    }
+
+    /// Compares the sizes with a recount.
+    pub fn check(&self, guard: &WriteGuard<'_, P>) {
+        let mut recount = Counts::default();
+        for vma in guard.vmas(UserRange::ALL) {
+            let (flags, pages) = (vma.flags(), vma.pages().get());
+            recount.map_count += 1;
+            recount.total_vm += pages;
+            if flags.contains(VmFlags::LOCKED) {
+                recount.locked_vm += pages;
+            }
+            if flags.is_exec() {
+                recount.exec_vm += pages;
+            } else if flags.is_stack() {
+                recount.stack_vm += pages;
+            } else if flags.is_data() {
+                recount.data_vm += pages;
+            }
+        }
+        assert_eq!(
+            self.counts(),
+            recount,
+            "the sizes differ from a recount (left: counted, right: recounted)"
+        );
+    }
+}

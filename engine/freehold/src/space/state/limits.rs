@@ -1,0 +1,103 @@
+//! Resource limits and privileges of an address space, in bytes as setrlimit takes them.
+
+use crate::PAGE_SHIFT;
+use freehold_sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use freehold_vmspace::PageCount;
+
+/// No limit.
+pub const UNLIMITED: u64 = u64::MAX;
+
+/// Limits and privileges, as values.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// RLIMIT_AS.
+    pub address_space: u64,
+    /// RLIMIT_DATA.
+    pub data: u64,
+    /// RLIMIT_DATA's hard limit, which counts when the soft one is zero.
+    pub data_hard: u64,
+    /// RLIMIT_MEMLOCK.
+    pub memlock: u64,
+    /// RLIMIT_STACK.
+    pub stack: u64,
+    /// May lock memory beyond the limit (CAP_IPC_LOCK).
+    pub may_lock: bool,
+    /// May map below the minimum address (CAP_SYS_RAWIO).
+    pub may_map_low: bool,
+    /// May make memory fail (CAP_SYS_ADMIN).
+    pub may_inject_failure: bool,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            address_space: UNLIMITED,
+            data: UNLIMITED,
+            data_hard: UNLIMITED,
+            memlock: 8 << 20,
+            stack: 8 << 20,
+            may_lock: false,
+            may_map_low: false,
+            may_inject_failure: false,
+        }
+    }
+}
+
+/// Limits in use: each may be set and read at any time, alone (Relaxed throughout).
+#[derive(Debug)]
+pub struct LiveLimits {
+    pub(in crate::space) address_space: AtomicU64,
+    pub(in crate::space) data: AtomicU64,
+    pub(in crate::space) data_hard: AtomicU64,
+    pub(in crate::space) memlock: AtomicU64,
+    stack: AtomicU64,
+    pub(in crate::space) may_lock: AtomicBool,
+    pub(in crate::space) may_map_low: AtomicBool,
+    pub(in crate::space) may_inject_failure: AtomicBool,
+}
+
+impl LiveLimits {
+    pub(crate) fn new(limits: &Limits) -> Self {
+        LiveLimits {
+            address_space: AtomicU64::new(limits.address_space),
+            data: AtomicU64::new(limits.data),
+            data_hard: AtomicU64::new(limits.data_hard),
+            memlock: AtomicU64::new(limits.memlock),
+            stack: AtomicU64::new(limits.stack),
+            may_lock: AtomicBool::new(limits.may_lock),
+            may_map_low: AtomicBool::new(limits.may_map_low),
+            may_inject_failure: AtomicBool::new(limits.may_inject_failure),
+        }
+    }
+
+    /// Replaces all of them.
+    pub fn set(&self, limits: &Limits) {
+        self.address_space.store(limits.address_space, Relaxed);
+        self.data.store(limits.data, Relaxed);
+        self.data_hard.store(limits.data_hard, Relaxed);
+        self.memlock.store(limits.memlock, Relaxed);
+        self.stack.store(limits.stack, Relaxed);
+        self.may_lock.store(limits.may_lock, Relaxed);
+        self.may_map_low.store(limits.may_map_low, Relaxed);
+        self.may_inject_failure.store(limits.may_inject_failure, Relaxed);
+    }
+
+    /// As values.
+    pub fn get(&self) -> Limits {
+        Limits {
+            address_space: self.address_space.load(Relaxed),
+            data: self.data.load(Relaxed),
+            data_hard: self.data_hard.load(Relaxed),
+            memlock: self.memlock.load(Relaxed),
+            stack: self.stack.load(Relaxed),
+            may_lock: self.may_lock.load(Relaxed),
+            may_map_low: self.may_map_low.load(Relaxed),
+            may_inject_failure: self.may_inject_failure.load(Relaxed),
+        }
+    }
+}
+
+/// A limit in bytes as whole pages.
+pub(in crate::space) fn pages(bytes: &AtomicU64) -> PageCount {
+    PageCount::new(bytes.load(Relaxed) >> PAGE_SHIFT)
+}
