@@ -121,7 +121,7 @@ impl<'a, F: Format, M: TableMemory> PteGuard<'a, F, M> {
     ///
     /// # Panics
     /// When `address` is not in the span of this table; nothing has changed.
-    #[inline(always)]
+    #[inline]
     pub fn change_filled(
         &mut self,
         address: VirtAddr,

@@ -249,7 +249,7 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
     /// Neither the old nor the new entry may be empty: that is [`install`](Self::install) and
     /// [`take`](Self::take).
     // Inlined, so that what is the same for many entries is not asked for each.
-    #[inline(always)]
+    #[inline]
     pub fn change(
         &mut self,
         address: VirtAddr,

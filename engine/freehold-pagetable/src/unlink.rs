@@ -103,7 +103,7 @@ impl<F: Format, M: TableMemory, T: Tlb, const FRAMES: usize> Unlink<'_, '_, F, M
 
 /// What is left of a range, which one table has entries for, from the first that is not empty: an upper table
 /// of a process that ends is nearly empty.
-#[inline(always)]
+#[inline]
 fn from_first_used(table: &Table, level: Level, range: VaRange) -> VaRange {
     if range.is_empty() { range } else { skip_empty(table, level, range) }
 }

@@ -112,7 +112,7 @@ struct Walk<'a, F, M> {
 
 impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
     /// All of the range.
-    #[inline(always)]
+    #[inline]
     fn whole<V: Visitor<F, M>>(&self, range: VaRange, visitor: &mut V) -> Result<(), WalkEnd> {
         if let Some((entry, table)) = self.only_table(range)
             && let Some(flow) = self.leaves(entry, table, range, visitor)
@@ -124,7 +124,7 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
 
     /// The one table of the lowest level that the range lies in, as most ranges do, and its entry: reached in
     /// a loop, which costs less than the recursion. `None`: there is more, or another thing.
-    #[inline(always)]
+    #[inline]
     fn only_table(&self, range: VaRange) -> Option<(&'a AtomicU64, Pfn)> {
         if !range.is_below_entry(Level::Pmd) {
             return None;

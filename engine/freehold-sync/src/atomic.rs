@@ -90,7 +90,7 @@ pub(crate) const VMA_COUNT_LIMIT: u32 = if CHECKED { 3 } else { (1 << 28) - 1 };
 /// read-modify-writes are no full barriers have loads that wait for them. loom takes such accesses for
 /// `AcqRel` and knows total order by fences alone, so there it is one. What ships, without it, is checked by
 /// `axioms`.
-#[inline(always)]
+#[inline]
 pub(crate) fn store_buffering_fence() {
     #[cfg(loom)]
     fence(Ordering::SeqCst);
@@ -98,7 +98,7 @@ pub(crate) fn store_buffering_fence() {
 
 /// Tells the simulation that `count` records of the type lie one after the other, and the names of the fields
 /// that its report is to tell apart. Nothing in any other build.
-#[inline(always)]
+#[inline]
 pub fn announce_records<T>(
     name: &'static str,
     first: *const T,

@@ -100,13 +100,13 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     ///
     /// Sections of one task overlap and need not nest: locks are let go of in any order, and two may have the
     /// same rank. So a host counts, and what it turns off at the first it turns on at the last.
-    #[inline(always)]
+    #[inline]
     fn spin_enter(rank: Rank) {
         let _ = rank;
     }
 
     /// The lock has been let go of, or was not got.
-    #[inline(always)]
+    #[inline]
     fn spin_exit(rank: Rank) {
         let _ = rank;
     }

@@ -103,7 +103,7 @@ pub(crate) struct HeldRank {
 }
 
 impl HeldRank {
-    #[inline(always)]
+    #[inline]
     pub fn new(rank: Rank) -> Self {
         #[cfg(debug_assertions)]
         return HeldRank { rank };
@@ -115,7 +115,7 @@ impl HeldRank {
     }
 
     /// As [`released`].
-    #[inline(always)]
+    #[inline]
     pub fn released<H: Host>(self) {
         #[cfg(debug_assertions)]
         released::<H>(self.rank);
@@ -183,7 +183,7 @@ impl Default for LockContext {
 ///
 /// # Panics
 /// With debug assertions, when it holds one of the same rank or an inner one.
-#[inline(always)]
+#[inline]
 pub fn will_wait<H: Host>(rank: Rank) {
     if cfg!(debug_assertions) {
         H::lock_context(|context| context.check(rank));
@@ -191,7 +191,7 @@ pub fn will_wait<H: Host>(rank: Rank) {
 }
 
 /// The task now holds a lock of `rank`.
-#[inline(always)]
+#[inline]
 pub fn acquired<H: Host>(rank: Rank) {
     if cfg!(debug_assertions) {
         H::lock_context(|context| context.note_acquired(rank));
@@ -202,7 +202,7 @@ pub fn acquired<H: Host>(rank: Rank) {
 ///
 /// # Panics
 /// With debug assertions, when it holds none, or tasks sleep for locks of this rank and a spin lock is held.
-#[inline(always)]
+#[inline]
 pub fn released<H: Host>(rank: Rank) {
     if cfg!(debug_assertions) {
         H::lock_context(|context| {
@@ -216,7 +216,7 @@ pub fn released<H: Host>(rank: Rank) {
 ///
 /// # Panics
 /// With debug assertions, when it holds none.
-#[inline(always)]
+#[inline]
 pub fn released_quietly<H: Host>(rank: Rank) {
     if cfg!(debug_assertions) {
         H::lock_context(|context| context.note_released(rank));

@@ -222,7 +222,7 @@ impl<P: Platform> Copier<'_, P> {
 
     /// The child's entry for what the parent has, counted. Inlined, once for each level: this runs for every
     /// page.
-    #[inline(always)]
+    #[inline]
     fn share(&mut self, pte: Pte<P::Format>, level: Level) -> Option<Pte<P::Format>> {
         match pte.kind(level) {
             Kind::Leaf { pfn, flags } => {

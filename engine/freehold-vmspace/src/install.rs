@@ -9,7 +9,7 @@ use freehold_pagetable::{Kind, Level, Pte, PteFlags, PteGuard, PteTable, VaRange
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
     /// Maps the frame of zeroes at `address`, if nothing is there.
-    #[inline(always)]
+    #[inline]
     pub fn map_zero(&self, table: PteTable<'_, P::Format, P>, address: VirtAddr, rights: PteFlags) {
         let zero = Pte::page(self.memory().zero(), rights | PteFlags::SPECIAL);
         // If the slot is not empty any more, or the table was reclaimed, the access will show what is there.
@@ -18,7 +18,7 @@ impl<P: Platform> VmSpace<P> {
 
     /// A frame for an anonymous page of this space; referenced and counted as mapped once, exclusive;
     /// zeroed if asked.
-    #[inline(always)]
+    #[inline]
     pub fn alloc_anon(&self, zero: bool, page: AnonPage) -> Result<Pfn, NoMemory> {
         self.memory().alloc_anon(self.mmu(), zero, page)
     }
@@ -79,7 +79,7 @@ impl<P: Platform> VmSpace<P> {
     }
 
     /// Locks a table that pages of caches are to be mapped by. `None`: it was reclaimed, walk again.
-    #[inline(always)]
+    #[inline]
     pub fn fill_cached<'v>(&'v self, table: PteTable<'v, P::Format, P>) -> Option<CacheFill<'v, P>> {
         Some(CacheFill { vm: self, rss: Rss::default(), stale: None, guard: table.lock_linked()? })
     }
@@ -119,13 +119,13 @@ pub struct CacheFill<'v, P: Platform> {
 
 impl<P: Platform> CacheFill<'_, P> {
     /// What is there.
-    #[inline(always)]
+    #[inline]
     pub fn get(&self, address: VirtAddr) -> Pte<P::Format> {
         self.guard.get(address)
     }
 
     /// Whether nothing is there.
-    #[inline(always)]
+    #[inline]
     pub fn is_vacant(&self, address: VirtAddr) -> bool {
         self.guard.get(address).is_none()
     }

@@ -21,44 +21,44 @@ impl PageIndex {
     pub const END: PageIndex = PageIndex(u64::MAX);
 
     /// Page number `index`.
-    #[inline(always)]
+    #[inline]
     pub const fn new(index: u64) -> Self {
         PageIndex(index)
     }
 
     /// The page that a byte lies in.
-    #[inline(always)]
+    #[inline]
     pub const fn of_byte(offset: u64) -> Self {
         PageIndex(offset / PAGE_SIZE)
     }
 
     /// The number.
-    #[inline(always)]
+    #[inline]
     pub const fn get(self) -> u64 {
         self.0
     }
 
     /// The offset of the page's first byte; what does not fit in 64 bits is lost.
-    #[inline(always)]
+    #[inline]
     pub const fn byte(self) -> u64 {
         self.0 << PAGE_SHIFT
     }
 
     /// The block of 2<sup>`order`</sup> pages that it lies in, counted in such blocks: of a page of 4 KiB,
     /// the huge page.
-    #[inline(always)]
+    #[inline]
     pub const fn block(self, order: u32) -> Self {
         PageIndex(self.0 >> order)
     }
 
     /// The first page of this block of 2<sup>`order`</sup> pages: [`block`](Self::block) undone.
-    #[inline(always)]
+    #[inline]
     pub const fn first_in_block(self, order: u32) -> Self {
         PageIndex(self.0 << order)
     }
 
     /// The page so many pages after it, if there is one.
-    #[inline(always)]
+    #[inline]
     pub const fn checked_add(self, pages: u64) -> Option<Self> {
         match self.0.checked_add(pages) {
             Some(index) => Some(PageIndex(index)),
@@ -67,7 +67,7 @@ impl PageIndex {
     }
 
     /// The page so many pages before it, if there is one.
-    #[inline(always)]
+    #[inline]
     pub const fn checked_sub(self, pages: u64) -> Option<Self> {
         match self.0.checked_sub(pages) {
             Some(index) => Some(PageIndex(index)),
@@ -76,14 +76,14 @@ impl PageIndex {
     }
 
     /// As [`checked_add`](Self::checked_add), or [`END`](Self::END).
-    #[inline(always)]
+    #[inline]
     pub const fn saturating_add(self, pages: u64) -> Self {
         PageIndex(self.0.saturating_add(pages))
     }
 
     /// The page so many pages after it, modulo 2<sup>64</sup>: places of anonymous memory are what its
     /// addresses are, and may be moved below 0.
-    #[inline(always)]
+    #[inline]
     pub const fn wrapping_add(self, pages: u64) -> Self {
         PageIndex(self.0.wrapping_add(pages))
     }
@@ -98,7 +98,7 @@ impl fmt::Debug for PageIndex {
 impl Add<PageCount> for PageIndex {
     type Output = PageIndex;
 
-    #[inline(always)]
+    #[inline]
     fn add(self, pages: PageCount) -> PageIndex {
         self + pages.get()
     }
@@ -107,14 +107,14 @@ impl Add<PageCount> for PageIndex {
 impl Add<u64> for PageIndex {
     type Output = PageIndex;
 
-    #[inline(always)]
+    #[inline]
     fn add(self, pages: u64) -> PageIndex {
         PageIndex(self.0 + pages)
     }
 }
 
 impl AddAssign<u64> for PageIndex {
-    #[inline(always)]
+    #[inline]
     fn add_assign(&mut self, pages: u64) {
         self.0 += pages;
     }
@@ -123,7 +123,7 @@ impl AddAssign<u64> for PageIndex {
 impl Sub<u64> for PageIndex {
     type Output = PageIndex;
 
-    #[inline(always)]
+    #[inline]
     fn sub(self, pages: u64) -> PageIndex {
         PageIndex(self.0 - pages)
     }
@@ -133,7 +133,7 @@ impl Sub<u64> for PageIndex {
 impl Sub for PageIndex {
     type Output = PageCount;
 
-    #[inline(always)]
+    #[inline]
     fn sub(self, earlier: PageIndex) -> PageCount {
         PageCount(self.0 - earlier.0)
     }
@@ -153,43 +153,43 @@ impl PageRange {
     pub const ALL: PageRange = PageRange { start: PageIndex::ZERO, end: PageIndex::END };
 
     /// From `start` to before `end`.
-    #[inline(always)]
+    #[inline]
     pub const fn new(start: PageIndex, end: PageIndex) -> Self {
         PageRange { start, end }
     }
 
     /// This page alone.
-    #[inline(always)]
+    #[inline]
     pub fn one(index: PageIndex) -> Self {
         PageRange { start: index, end: index + 1 }
     }
 
     /// So many pages from `start` on.
-    #[inline(always)]
+    #[inline]
     pub fn at(start: PageIndex, pages: PageCount) -> Self {
         PageRange { start, end: start + pages }
     }
 
     /// How many.
-    #[inline(always)]
+    #[inline]
     pub fn len(self) -> PageCount {
         PageCount(self.end.get().saturating_sub(self.start.get()))
     }
 
     /// Whether there is none.
-    #[inline(always)]
+    #[inline]
     pub fn is_empty(self) -> bool {
         self.start >= self.end
     }
 
     /// Whether this page is one of them.
-    #[inline(always)]
+    #[inline]
     pub fn contains(self, index: PageIndex) -> bool {
         self.start <= index && index < self.end
     }
 
     /// Their numbers.
-    #[inline(always)]
+    #[inline]
     pub const fn numbers(self) -> Range<u64> {
         self.start.get()..self.end.get()
     }
@@ -202,7 +202,7 @@ impl fmt::Debug for PageRange {
 }
 
 impl From<Range<u64>> for PageRange {
-    #[inline(always)]
+    #[inline]
     fn from(numbers: Range<u64>) -> Self {
         PageRange { start: PageIndex(numbers.start), end: PageIndex(numbers.end) }
     }
@@ -212,7 +212,7 @@ impl IntoIterator for PageRange {
     type Item = PageIndex;
     type IntoIter = core::iter::Map<Range<u64>, fn(u64) -> PageIndex>;
 
-    #[inline(always)]
+    #[inline]
     fn into_iter(self) -> Self::IntoIter {
         self.numbers().map(PageIndex::new)
     }
@@ -235,44 +235,44 @@ impl PageCount {
     pub const MAX: PageCount = PageCount(u64::MAX);
 
     /// So many pages.
-    #[inline(always)]
+    #[inline]
     pub const fn new(pages: u64) -> Self {
         PageCount(pages)
     }
 
     /// The pages that so many bytes are, which must be whole pages.
-    #[inline(always)]
+    #[inline]
     pub const fn of_bytes(bytes: u64) -> Self {
         debug_assert!(bytes.is_multiple_of(PAGE_SIZE));
         PageCount(bytes >> PAGE_SHIFT)
     }
 
     /// The pages of a block of this order.
-    #[inline(always)]
+    #[inline]
     pub const fn block(order: u32) -> Self {
         PageCount(1 << order)
     }
 
     /// The number.
-    #[inline(always)]
+    #[inline]
     pub const fn get(self) -> u64 {
         self.0
     }
 
     /// Bytes; what does not fit in 64 bits is lost.
-    #[inline(always)]
+    #[inline]
     pub const fn bytes(self) -> u64 {
         self.0 << PAGE_SHIFT
     }
 
     /// Both together, or as many as 64 bits can say.
-    #[inline(always)]
+    #[inline]
     pub const fn saturating_add(self, more: PageCount) -> Self {
         PageCount(self.0.saturating_add(more.0))
     }
 
     /// What is left without `less`, if there are so many.
-    #[inline(always)]
+    #[inline]
     pub const fn checked_sub(self, less: PageCount) -> Option<Self> {
         match self.0.checked_sub(less.0) {
             Some(pages) => Some(PageCount(pages)),
@@ -281,7 +281,7 @@ impl PageCount {
     }
 
     /// What is left without `less`, or none.
-    #[inline(always)]
+    #[inline]
     pub const fn saturating_sub(self, less: PageCount) -> Self {
         PageCount(self.0.saturating_sub(less.0))
     }
@@ -296,14 +296,14 @@ impl fmt::Debug for PageCount {
 impl Add for PageCount {
     type Output = PageCount;
 
-    #[inline(always)]
+    #[inline]
     fn add(self, more: PageCount) -> PageCount {
         PageCount(self.0 + more.0)
     }
 }
 
 impl AddAssign for PageCount {
-    #[inline(always)]
+    #[inline]
     fn add_assign(&mut self, more: PageCount) {
         self.0 += more.0;
     }
@@ -312,7 +312,7 @@ impl AddAssign for PageCount {
 impl Sub for PageCount {
     type Output = PageCount;
 
-    #[inline(always)]
+    #[inline]
     fn sub(self, less: PageCount) -> PageCount {
         PageCount(self.0 - less.0)
     }

@@ -83,7 +83,7 @@ fn with_rights<P: Platform>(
 }
 
 /// The frames of a leaf that have records of their own: of a huge page of a pool, the first.
-#[inline(always)]
+#[inline]
 fn records<P: Platform>(platform: &P, pfn: Pfn, level: Level) -> impl Iterator<Item = Pfn> {
     let one = level == Level::Pte || platform.frame(pfn).hugetlb().is_some();
     let counted = if one { 1 } else { level.frames() };
@@ -103,7 +103,7 @@ fn may_grant_write<P: Platform>(platform: &P, change: Protect, pfn: Pfn, entry: 
 impl<P: Platform, S: StaleTranslations> Visitor<P::Format, P> for Changer<'_, P, S> {
     const LARGE: LargeLeafPolicy = LargeLeafPolicy::Visit;
 
-    #[inline(always)]
+    #[inline]
     fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
         let (platform, change) = (self.platform, self.change);
         let with_rights = move |pte| with_rights(platform, change, Level::Pte, pte);

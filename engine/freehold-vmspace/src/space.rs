@@ -82,19 +82,19 @@ impl<P: Platform> VmSpace<P> {
     }
 
     /// Whose frames it maps.
-    #[inline(always)]
+    #[inline]
     pub fn memory(&self) -> &Counted<Memory<P>> {
         &self.tlb.memory
     }
 
     /// The machine below.
-    #[inline(always)]
+    #[inline]
     pub fn platform(&self) -> &P {
         self.tlb.memory.platform()
     }
 
     /// The platform's record of this space.
-    #[inline(always)]
+    #[inline]
     pub fn mmu(&self) -> &P::Mmu {
         &self.tlb.mmu
     }
@@ -166,7 +166,7 @@ impl<P: Platform> VmSpace<P> {
 impl<P: Platform> VmSpace<P> {
     /// A gather of `range` keeps frames in `buffer`, where a flush would interrupt other processors and the
     /// range is larger than a table's. (For one that is not, one flush does.)
-    #[inline(always)]
+    #[inline]
     pub fn set_gather_buffer<'v>(
         &'v self,
         gather: &mut VmGather<'v, P>,
@@ -180,85 +180,85 @@ impl<P: Platform> VmSpace<P> {
     }
 
     /// A gather beside which others may run.
-    #[inline(always)]
+    #[inline]
     pub fn gather<const FRAMES: usize>(&self) -> VmGather<'_, P, FRAMES> {
         Gather::new(&self.tlb, &self.gathers)
     }
 
     /// A gather for a range that no other can touch, now or before it is finished.
-    #[inline(always)]
+    #[inline]
     pub fn exclusive_gather<const FRAMES: usize>(&self) -> VmGather<'_, P, FRAMES> {
         Gather::exclusive(&self.tlb)
     }
 
     /// Resident pages came or went.
-    #[inline(always)]
+    #[inline]
     pub fn count_rss(&self, rss: &Rss) {
         self.rss.count(rss);
     }
 
     /// As [`count_rss`](Self::count_rss) for one kind.
-    #[inline(always)]
+    #[inline]
     pub fn count_page(&self, kind: RssKind, pages: i64) {
         self.rss.count_page(kind, pages);
     }
 
     /// See [`PageTable::peek`].
-    #[inline(always)]
+    #[inline]
     pub fn peek(&self, at: VirtAddr) -> (Pte<P::Format>, Level) {
         self.table.peek(self.platform(), at)
     }
 
     /// See [`PageTable::pte_table`].
-    #[inline(always)]
+    #[inline]
     pub fn pte_table(&self, at: VirtAddr) -> Option<PteTable<'_, P::Format, P>> {
         self.table.pte_table(self.platform(), at)
     }
 
     /// See [`PageTable::lock_pte_table`].
-    #[inline(always)]
+    #[inline]
     pub fn lock_pte_table(&self, at: VirtAddr) -> Option<PteGuard<'_, P::Format, P>> {
         self.table.lock_pte_table(self.platform(), at)
     }
 
     /// See [`PageTable::pmd_table`].
-    #[inline(always)]
+    #[inline]
     pub fn pmd_table(&self, at: VirtAddr) -> Option<PmdTable<'_, P::Format, P>> {
         self.table.pmd_table(self.platform(), at)
     }
 
     /// See [`PageTable::pud_table`].
-    #[inline(always)]
+    #[inline]
     pub fn pud_table(&self, at: VirtAddr) -> Option<PudTable<'_, P::Format, P>> {
         self.table.pud_table(self.platform(), at)
     }
 
     /// See [`PageTable::pte_table_alloc`].
-    #[inline(always)]
+    #[inline]
     pub fn pte_table_alloc(&self, at: VirtAddr) -> Result<PteTable<'_, P::Format, P>, TableError> {
         self.table.pte_table_alloc(self.platform(), at)
     }
 
     /// See [`PageTable::pmd_table_alloc`].
-    #[inline(always)]
+    #[inline]
     pub fn pmd_table_alloc(&self, at: VirtAddr) -> Result<PmdTable<'_, P::Format, P>, TableError> {
         self.table.pmd_table_alloc(self.platform(), at)
     }
 
     /// See [`PageTable::pud_table_alloc`].
-    #[inline(always)]
+    #[inline]
     pub fn pud_table_alloc(&self, at: VirtAddr) -> Result<PudTable<'_, P::Format, P>, TableError> {
         self.table.pud_table_alloc(self.platform(), at)
     }
 
     /// See [`PageTable::lock_leaf`].
-    #[inline(always)]
+    #[inline]
     pub fn lock_leaf(&self, at: VirtAddr, level: Level) -> Option<LeafGuard<'_, P::Format, P>> {
         self.table.lock_leaf(self.platform(), at, level)
     }
 
     /// See [`PageTable::walk`].
-    #[inline(always)]
+    #[inline]
     pub fn walk<V: Visitor<P::Format, P>>(
         &self,
         range: VaRange,

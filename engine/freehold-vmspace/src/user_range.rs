@@ -28,7 +28,7 @@ impl UserRange {
     /// # Panics
     ///
     /// With debug assertions, when that is against the invariants.
-    #[inline(always)]
+    #[inline]
     pub const fn new(start: u64, end: u64) -> Self {
         debug_assert!(start.is_multiple_of(PAGE_SIZE) && end.is_multiple_of(PAGE_SIZE) && start <= end);
         UserRange { start, end }
@@ -73,98 +73,98 @@ impl UserRange {
     }
 
     /// So many bytes from `start` on, as [`new`](Self::new).
-    #[inline(always)]
+    #[inline]
     pub const fn at(start: u64, len: u64) -> Self {
         Self::new(start, start + len)
     }
 
     /// The page at `start` alone.
-    #[inline(always)]
+    #[inline]
     pub const fn page(start: u64) -> Self {
         Self::at(start, PAGE_SIZE)
     }
 
     /// The first address.
-    #[inline(always)]
+    #[inline]
     pub const fn start(self) -> u64 {
         self.start
     }
 
     /// The address after the last.
-    #[inline(always)]
+    #[inline]
     pub const fn end(self) -> u64 {
         self.end
     }
 
     /// Bytes.
-    #[inline(always)]
+    #[inline]
     pub const fn len(self) -> u64 {
         self.end - self.start
     }
 
     /// Pages.
-    #[inline(always)]
+    #[inline]
     pub const fn pages(self) -> PageCount {
         PageCount::of_bytes(self.len())
     }
 
     /// Whether there is none.
-    #[inline(always)]
+    #[inline]
     pub const fn is_empty(self) -> bool {
         self.start == self.end
     }
 
     /// Whether `addr` is inside.
-    #[inline(always)]
+    #[inline]
     pub const fn contains(self, addr: u64) -> bool {
         self.start <= addr && addr < self.end
     }
 
     /// What is in both; empty if that is nothing.
-    #[inline(always)]
+    #[inline]
     pub fn intersection(self, other: UserRange) -> UserRange {
         let start = self.start.max(other.start);
         UserRange { start, end: self.end.min(other.end).max(start) }
     }
 
     /// The range with another start.
-    #[inline(always)]
+    #[inline]
     pub const fn with_start(self, start: u64) -> Self {
         Self::new(start, self.end)
     }
 
     /// What is left of it from `at` on, which may lie behind its end: nothing.
-    #[inline(always)]
+    #[inline]
     pub fn rest(self, at: u64) -> Self {
         Self::new(at.min(self.end), self.end)
     }
 
     /// The range with another end.
-    #[inline(always)]
+    #[inline]
     pub const fn with_end(self, end: u64) -> Self {
         Self::new(self.start, end)
     }
 
     /// The same length from `start` on.
-    #[inline(always)]
+    #[inline]
     pub const fn moved_to(self, start: u64) -> Self {
         Self::at(start, self.len())
     }
 
     /// The addresses of its pages, ascending.
-    #[inline(always)]
+    #[inline]
     pub fn iter(self) -> impl Iterator<Item = u64> + Clone {
         (self.start..self.end).step_by(PAGE_SIZE as usize)
     }
 
     /// As walks of page tables take it.
-    #[inline(always)]
+    #[inline]
     pub const fn va(self) -> VaRange {
         VaRange::new(VirtAddr::new(self.start), VirtAddr::new(self.end))
     }
 
     /// Its addresses, as a range of numbers.
-    #[inline(always)]
+    #[inline]
     pub const fn addresses(self) -> Range<u64> {
         self.start..self.end
     }

@@ -19,7 +19,7 @@ use super::link::{Ptr, get};
 use super::{IntervalAdapter, IntervalTree};
 
 /// Whether the rank of a child, or of a missing one, is odd.
-#[inline(always)]
+#[inline]
 fn is_rank_odd(child: Option<Ptr>) -> bool {
     child.is_none_or(|child| get(child).is_rank_odd())
 }

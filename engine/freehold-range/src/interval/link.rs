@@ -50,25 +50,25 @@ impl IntervalLink {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn parent(&self) -> Option<Ptr> {
         NonNull::new(self.parent.get().map_addr(|addr| addr & !Self::RANK_IS_ODD))
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn set_parent(&self, parent: Option<Ptr>) {
         let odd = self.parent.get().addr() & Self::RANK_IS_ODD;
         self.parent.set(parent.map_or(null_mut(), NonNull::as_ptr).map_addr(|addr| addr | odd));
     }
 
     /// Whether its rank is odd.
-    #[inline(always)]
+    #[inline]
     pub(super) fn is_rank_odd(&self) -> bool {
         self.parent.get().addr() & Self::RANK_IS_ODD != 0
     }
 
     /// Adds one to its rank, or takes one away.
-    #[inline(always)]
+    #[inline]
     pub(super) fn flip_rank(&self) {
         self.parent.set(self.parent.get().map_addr(|addr| addr ^ Self::RANK_IS_ODD));
     }
@@ -111,7 +111,7 @@ impl IntervalLink {
 }
 
 /// A link of a tree, or one about to be inserted.
-#[inline(always)]
+#[inline]
 pub(super) fn get<'l>(link: Ptr) -> &'l IntervalLink {
     // SAFETY: every pointer in a tree leads to a linked object, valid until it is removed; the others were
     // passed in by callers that promised the same. The reference is not kept beyond the call.

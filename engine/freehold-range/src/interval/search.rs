@@ -91,7 +91,7 @@ pub(super) fn successor(at: Ptr) -> Option<Ptr> {
 }
 
 /// The next link on one side.
-#[inline(always)]
+#[inline]
 fn neighbour(
     mut at: Ptr,
     towards: impl Fn(&IntervalLink) -> &PlainCell<Option<Ptr>>,

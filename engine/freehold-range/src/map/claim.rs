@@ -66,60 +66,60 @@ freehold_sync::error_enum! {
 pub(super) struct Mark(u64);
 
 impl Mark {
-    #[inline(always)]
+    #[inline]
     pub(super) fn of(value: u64) -> Self {
         Mark(value & MARKS)
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn is_reservation(self) -> bool {
         self.0 & RESERVED != 0
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn is_claimed(self) -> bool {
         self.0 & CLAIMED != 0
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn has_waiters(self) -> bool {
         self.0 & HAS_WAITERS != 0
     }
 
     /// Slots promised beyond the entry's own.
-    #[inline(always)]
+    #[inline]
     pub(super) fn promised_slots(self) -> usize {
         ((self.0 & PROMISED_SLOTS) >> PROMISED_SHIFT) as usize
     }
 }
 
 /// The value of an entry that is claimed from now on.
-#[inline(always)]
+#[inline]
 pub(super) fn with_claim(value: u64, slots: usize) -> u64 {
     value | CLAIMED | ((slots as u64) << PROMISED_SHIFT)
 }
 
 /// The same, of which somebody waits for the end.
-#[inline(always)]
+#[inline]
 pub(super) fn with_waiters(value: u64) -> u64 {
     value | HAS_WAITERS
 }
 
 /// The value of a claimed entry with so many slots promised, or as many as can be noted.
-#[inline(always)]
+#[inline]
 pub(super) fn with_promised_slots(value: u64, slots: usize) -> u64 {
     let slots = (slots as u64).min(PROMISED_SLOTS >> PROMISED_SHIFT);
     value & !PROMISED_SLOTS | slots << PROMISED_SHIFT
 }
 
 /// The value without marks; of a reservation, which is not claimed, what says so.
-#[inline(always)]
+#[inline]
 pub(super) fn unmarked(value: NonZeroU64) -> NonZeroU64 {
     NonZeroU64::new(without_claim(value.get())).unwrap_or(NonZeroU64::MIN)
 }
 
 /// The value of an entry that belongs to nobody any more.
-#[inline(always)]
+#[inline]
 pub(super) fn without_claim(value: u64) -> u64 {
     value & !(MARKS ^ RESERVED)
 }

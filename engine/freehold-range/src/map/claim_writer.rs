@@ -226,7 +226,7 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     fn claim_in_leaf(&self, request: &ClaimRequest) -> Option<Result<(), ClaimError>> {
         let rcu = H::rcu_read();
         let latched = self.latch(&rcu, request.from);
@@ -325,7 +325,7 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
 
     /// Makes sure that the exclusive writer finds spare nodes for one replace, as one would that had
     /// made all changes before: what needs no memory there needs none after changes side by side either.
-    #[inline(always)]
+    #[inline]
     pub(super) fn ensure_spares(&self) -> Result<(), ClaimError> {
         // Both as hints: they are looked at again.
         match self.map.spares.count() > self.map.root.level() + 1 {
@@ -394,14 +394,14 @@ impl ClaimScan {
     }
 
     /// How many entries more may come.
-    #[inline(always)]
+    #[inline]
     fn slots_for_cuts(&self, request: &ClaimRequest) -> usize {
         let (from, to) = self.inside.filter(|_| request.cuts).unwrap_or((request.start, request.end));
         usize::from(from < request.start) + usize::from(request.end < to)
     }
 
     /// Adds the leaf's entries from `at` on.
-    #[inline(always)]
+    #[inline]
     fn add<const SLOTS: usize>(
         &mut self,
         leaf: &Node<SLOTS>,

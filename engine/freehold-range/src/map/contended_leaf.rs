@@ -16,7 +16,7 @@ use super::path::Step;
 
 impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
     /// As [`RangeMap::latch`]; a leaf in which writers meet often is to be split.
-    #[inline(always)]
+    #[inline]
     pub(super) fn latch<'n>(&'n self, rcu: &'n H::RcuGuard, key: u64) -> LatchedLeaf<'n, H, SLOTS> {
         let latched = self.map.latch(rcu, key);
         if latched.contended {

@@ -68,7 +68,7 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         Self { reader: Reader::new(map), alone: PhantomData }
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn fan(&self) -> Fanout {
         self.map.fan
     }
@@ -228,7 +228,7 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
 
     /// A step of the way that the finger points, by which [`finger_search`](Self::finger_search) has gone
     /// just now; not above the root's.
-    #[inline(always)]
+    #[inline]
     fn step<'n>(&self, level: usize) -> Step<'n, SLOTS>
     where
         'a: 'n,
@@ -252,7 +252,7 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
     }
 
     /// As [`Reader::child`], for as long as the map is borrowed.
-    #[inline(always)]
+    #[inline]
     pub(super) fn node_at<'n>(&self, node: &'n Node<SLOTS>, at: usize) -> &'n Node<SLOTS>
     where
         'a: 'n,
@@ -265,7 +265,7 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
 
     /// The common case: the range lies inside one leaf, which has the room and stays.
     /// Returns whether it was. `fills`: the entries leave no gap in the range.
-    #[inline(always)]
+    #[inline]
     fn replace_in_leaf(&self, start: u64, end: u64, with: &[Entry], fills: bool) -> bool {
         let (leaf, from) = self.finger_search(start);
         let is_root = self.map.root.level() == 0;
@@ -342,7 +342,7 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
 
     /// In the leaf that the finger points to is a gap of `now` bytes: its ancestors keep no less. That they
     /// keep more does no harm, see [`gap`](super::gap).
-    #[inline(always)]
+    #[inline]
     fn raise_gaps(&self, now: u64) {
         for level in 1..=self.map.root.level() {
             let step = self.step(level);
@@ -425,7 +425,7 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
 
 /// The first slot of a leaf at or behind `from` whose entry starts at or behind `end`; those between lie
 /// inside the range, or the caller has broken the contract of `replace`.
-#[inline(always)]
+#[inline]
 pub(super) fn range_end<const SLOTS: usize>(leaf: &Node<SLOTS>, from: usize, start: u64, end: u64) -> usize {
     let count = leaf.count();
     let mut to = from;
@@ -448,7 +448,7 @@ fn replace_slots<const SLOTS: usize>(leaf: &Node<SLOTS>, at: usize, gone: usize,
     leaf.release();
 }
 
-#[inline(always)]
+#[inline]
 fn set_slots<const SLOTS: usize>(leaf: &Node<SLOTS>, at: usize, with: &[Entry]) {
     for (index, entry) in with.iter().enumerate() {
         leaf.set(at + index, Slot::of(entry));
@@ -456,7 +456,7 @@ fn set_slots<const SLOTS: usize>(leaf: &Node<SLOTS>, at: usize, with: &[Entry]) 
 }
 
 /// The largest of the gaps in front of the leaf's entries `from..=to`.
-#[inline(always)]
+#[inline]
 fn largest_gap<const SLOTS: usize>(leaf: &Node<SLOTS>, from: usize, to: usize, lo: u64) -> u64 {
     let mut before = if from == 0 { lo } else { leaf.end(from - 1) };
     let mut max = 0;

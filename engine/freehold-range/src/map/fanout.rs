@@ -32,19 +32,19 @@ impl Fanout {
     }
 
     /// Slots of a node in use at most.
-    #[inline(always)]
+    #[inline]
     pub(super) fn max_slots(self) -> usize {
         usize::from(self.max_slots)
     }
 
     /// A sparse node (fewer slots in use than this) is merged with a neighbour if that leaves room.
-    #[inline(always)]
+    #[inline]
     pub(super) fn sparse(self) -> usize {
         usize::from(self.sparse)
     }
 
     /// Slots in use after a merge at most; the rest keeps the next few insertions from splitting again.
-    #[inline(always)]
+    #[inline]
     pub(super) fn max_merged(self) -> usize {
         usize::from(self.max_merged)
     }

@@ -54,7 +54,7 @@ impl<const SLOTS: usize> Finger<SLOTS> {
     /// # Safety
     ///
     /// The caller has nodes for `'n`.
-    #[inline(always)]
+    #[inline]
     pub(super) unsafe fn leaf<'n>(&self) -> Option<Step<'n, SLOTS>> {
         let place = &self.steps[0];
         // SAFETY: not null, so the node has not been unlinked since the finger was set.
@@ -69,7 +69,7 @@ impl<const SLOTS: usize> Finger<SLOTS> {
     ///
     /// The finger was [set](Self::set) for all levels, of which this is one, and has not forgotten since. The
     /// caller has nodes for `'n`.
-    #[inline(always)]
+    #[inline]
     pub(super) unsafe fn step<'n>(&self, level: usize) -> Step<'n, SLOTS> {
         let place = &self.steps[level];
         let (at, lo) = (place.at.load(Ordering::Relaxed), place.lo.load(Ordering::Relaxed));
@@ -88,7 +88,7 @@ impl<const SLOTS: usize> Finger<SLOTS> {
 
     /// Points nowhere if the map has been moved since the last writer: the root, where the way begins, lies
     /// in the map.
-    #[inline(always)]
+    #[inline]
     pub(super) fn ensure_root(&self, root: &Node<SLOTS>) {
         if !ptr::eq(self.root.load(Ordering::Relaxed), root) {
             self.reset_root(root);
@@ -103,13 +103,13 @@ impl<const SLOTS: usize> Finger<SLOTS> {
     }
 
     /// Something was looked for in the leaf, and is, or would be, there.
-    #[inline(always)]
+    #[inline]
     pub(super) fn set_at(&self, at: usize) {
         self.steps[0].at.store(at, Ordering::Relaxed);
     }
 
     /// Points, at `level`, where `step` goes. The leaf comes last.
-    #[inline(always)]
+    #[inline]
     pub(super) fn set(&self, level: usize, step: Step<'_, SLOTS>) {
         let place = &self.steps[level];
         place.node.store(ptr::from_ref(step.node).cast_mut(), Ordering::Relaxed);

@@ -70,12 +70,12 @@ struct Search<'r, F, const CONCURRENT: bool> {
 }
 
 impl<F, const CONCURRENT: bool> Search<'_, F, CONCURRENT> {
-    #[inline(always)]
+    #[inline]
     fn begin<const SLOTS: usize>(&self, node: &Node<SLOTS>) -> Result<Word, Changed> {
         if CONCURRENT { node.begin().ok_or(Changed) } else { Ok(node.word()) }
     }
 
-    #[inline(always)]
+    #[inline]
     fn unchanged<const SLOTS: usize>(&self, node: &Node<SLOTS>, word: Word) -> Result<(), Changed> {
         if CONCURRENT && !node.unchanged(word) { Err(Changed) } else { Ok(()) }
     }
@@ -178,7 +178,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     /// What `look` finds in the child at `at`, if a gap that is large enough is kept of it. If there is none,
     /// what is kept is corrected. If there is one that does not fit for another reason, that is left alone:
     /// it would lead nobody past the child, and the writer that widens the gap would raise it again.
-    #[inline(always)]
+    #[inline]
     fn search_child<F, const CONCURRENT: bool>(
         &self,
         node: &Node<SLOTS>,
@@ -232,7 +232,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
 }
 
 /// A fit between `before` and the leaf's entry `at`.
-#[inline(always)]
+#[inline]
 fn fit_in_front<const SLOTS: usize, F: Fn(&Entry) -> u64, const CONCURRENT: bool>(
     leaf: &Node<SLOTS>,
     word: Word,

@@ -63,7 +63,7 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
         self.reserve_hole(&Entry { start, end, value: CLAIMED_RESERVATION }, &guard, &is_own)
     }
 
-    #[inline(always)]
+    #[inline]
     fn reserve_hole(
         &self,
         with: &Entry,
@@ -78,7 +78,7 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     fn reserve_in_leaf(
         &self,
         with: &Entry,
@@ -102,7 +102,7 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
     }
 
     /// Calls `add` with the span that the hole belongs to.
-    #[inline(always)]
+    #[inline]
     fn add_to_span_of(&self, neighbours: &Neighbours, add: impl FnOnce(&mut WriteSetSpan)) {
         let mut first = self.write_set.first.borrow_mut();
         if first.is_empty() || neighbours.touches_own() {
@@ -205,7 +205,7 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
 
 /// Whether a latched leaf alone is concerned by an entry that comes into a hole from `start` on, and has room
 /// for it: the end of the last leaf does not move, and what touches the hole is not in the leaf before.
-#[inline(always)]
+#[inline]
 fn fits_in_leaf<const SLOTS: usize>(path: &LeafPath<'_, SLOTS>, start: u64, fan: Fanout) -> bool {
     let elsewhere = path.at == path.leaf.count() || path.at == 0 && path.lo == start;
     !(elsewhere && path.above.is_some()) && path.leaf.weight() < fan.max_slots()
@@ -222,7 +222,7 @@ enum Neighbour {
 
 impl Neighbour {
     /// What an entry is, of which it is known that it touches.
-    #[inline(always)]
+    #[inline]
     fn of<const SLOTS: usize>(
         leaf: &Node<SLOTS>,
         at: usize,
@@ -247,7 +247,7 @@ struct Neighbours {
 impl Neighbours {
     /// What they are, in this leaf, if the hole can be filled in front of slot `at`. `is_own(start)`: whether
     /// the writer has claimed the entry that starts there.
-    #[inline(always)]
+    #[inline]
     fn of<const SLOTS: usize>(
         leaf: &Node<SLOTS>,
         at: usize,
@@ -272,13 +272,13 @@ impl Neighbours {
         Ok(neighbours)
     }
 
-    #[inline(always)]
+    #[inline]
     fn touches_own(&self) -> bool {
         self.before == Some(Neighbour::Own) || self.behind == Some(Neighbour::Own)
     }
 
     /// Claims them, and write sets the hole.
-    #[inline(always)]
+    #[inline]
     fn claim<const SLOTS: usize>(
         &self,
         leaf: &Node<SLOTS>,

@@ -150,7 +150,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
 }
 
 /// The new entries as slots; the first `with.len()` count.
-#[inline(always)]
+#[inline]
 fn slots<const SLOTS: usize>(with: &[Entry]) -> [Slot<SLOTS>; MAX_REPLACEMENT] {
     let mut slots = [Slot::EMPTY; MAX_REPLACEMENT];
     for (slot, entry) in slots.iter_mut().zip(with) {
@@ -160,7 +160,7 @@ fn slots<const SLOTS: usize>(with: &[Entry]) -> [Slot<SLOTS>; MAX_REPLACEMENT] {
 }
 
 /// The slot of a node at `index`, counted with the new ones in front of slot `at`.
-#[inline(always)]
+#[inline]
 fn with_new<const SLOTS: usize>(
     node: &Node<SLOTS>,
     at: usize,

@@ -25,7 +25,7 @@ pub(super) struct LeafPath<'n, const SLOTS: usize> {
 
 impl<'n, const SLOTS: usize> LeafPath<'n, SLOTS> {
     /// Whether everything that starts below `end` and ends above the key is in this leaf.
-    #[inline(always)]
+    #[inline]
     pub(super) fn covers(&self, end: u64) -> bool {
         self.above.is_none() || self.leaf.last_end() >= end
     }
@@ -42,14 +42,14 @@ pub(super) struct LatchedLeaf<'n, H: Host, const SLOTS: usize> {
 
 impl<H: Host, const SLOTS: usize> LatchedLeaf<'_, H, SLOTS> {
     /// Something is about to be stored into the leaf.
-    #[inline(always)]
+    #[inline]
     pub(super) fn changed(&self) {
         self.changed.set(true);
     }
 }
 
 impl<H: Host, const SLOTS: usize> Drop for LatchedLeaf<'_, H, SLOTS> {
-    #[inline(always)]
+    #[inline]
     fn drop(&mut self) {
         match self.changed.get() {
             true => self.path.leaf.release(),

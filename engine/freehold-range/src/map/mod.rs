@@ -186,7 +186,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     }
 
     /// The entry that contains `key`. Takes no lock, writes nothing, never waits.
-    #[inline(always)]
+    #[inline]
     pub fn lookup(&self, rcu: &H::RcuGuard, key: u64) -> Lookup {
         match self.next(rcu, key) {
             Lookup::Found(entry) if entry.start > key => Lookup::Hole,
@@ -209,7 +209,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
 
     /// As [`lookup`](Self::lookup), in one descent: [`Lookup::Contended`] as soon as that meets a writer.
     /// For callers with a slow path of their own, which `lookup` may be a part of.
-    #[inline(always)]
+    #[inline]
     pub fn try_lookup(&self, _rcu: &H::RcuGuard, key: u64) -> Lookup {
         match self.attempt(key) {
             Lookup::Found(entry) if entry.start > key => Lookup::Hole,

@@ -42,17 +42,17 @@ impl Word {
     /// it.
     const POISON: u64 = 0xdead_dead_dead_deadu64 | Self::BUSY | Self::DEAD;
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn count(self) -> usize {
         ((self.0 & Self::COUNT_MASK) >> Self::COUNT_SHIFT) as usize
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn level(self) -> usize {
         ((self.0 & Self::LEVEL_MASK) >> Self::LEVEL_SHIFT) as usize
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn is_leaf(self) -> bool {
         self.0 & Self::LEVEL_MASK == 0
     }
@@ -99,7 +99,7 @@ impl<const SLOTS: usize> Slot<SLOTS> {
     }
 
     /// The entry of a leaf's slot; `None` if the slot is torn between two versions.
-    #[inline(always)]
+    #[inline]
     pub(super) fn entry(self) -> Option<Entry> {
         let value = NonZeroU64::new(self.datum)?;
         Some(Entry { start: self.link.addr() as u64, end: self.end, value })
@@ -146,7 +146,7 @@ impl<const SLOTS: usize> Node<SLOTS> {
     // ---- readers beside a writer ----
 
     /// The word, if the node is stable. Acquire: pairing B, and the first half of C.
-    #[inline(always)]
+    #[inline]
     pub(super) fn begin(&self) -> Option<Word> {
         let word = self.word.load(Ordering::Acquire);
         debug_assert!(word != Word::POISON, "a reader reached a freed node");
@@ -155,7 +155,7 @@ impl<const SLOTS: usize> Node<SLOTS> {
 
     /// Whether everything read from the node since `begin` returned `word` belongs to that version: pairing
     /// A.
-    #[inline(always)]
+    #[inline]
     pub(super) fn unchanged(&self, word: Word) -> bool {
         fence(Ordering::Acquire);
         self.word.load(Ordering::Relaxed) == word.0
@@ -187,7 +187,7 @@ impl<const SLOTS: usize> Node<SLOTS> {
 
     /// As [`search`](Self::search), of a node that has an end above the key: the last end of all need not be
     /// compared, so the result is the index of a slot whatever the node holds. Again two rounds.
-    #[inline(always)]
+    #[inline]
     pub(super) fn search_below(&self, key: u64) -> usize {
         const STRIDE: usize = 3;
         let mut strides = 0;
@@ -223,27 +223,27 @@ impl<const SLOTS: usize> Node<SLOTS> {
 
     // Relaxed throughout: readers validate by pairing A, the writer reads its own stores.
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn end(&self, at: usize) -> u64 {
         get(&self.ends, at).load(Ordering::Relaxed)
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn child(&self, at: usize) -> *mut Node<SLOTS> {
         get(&self.links, at).load(Ordering::Relaxed)
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn start(&self, at: usize) -> u64 {
         self.child(at).addr() as u64
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn datum(&self, at: usize) -> u64 {
         get(&self.data, at).load(Ordering::Relaxed)
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn slot(&self, at: usize) -> Slot<SLOTS> {
         Slot { end: self.end(at), link: self.child(at), datum: self.datum(at) }
     }
@@ -252,23 +252,23 @@ impl<const SLOTS: usize> Node<SLOTS> {
 
     /// The word, busy or not. Relaxed: the writer reads its own stores, others are ordered by the lock that
     /// keeps the writer out.
-    #[inline(always)]
+    #[inline]
     pub(super) fn word(&self) -> Word {
         Word(self.word.load(Ordering::Relaxed))
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn count(&self) -> usize {
         self.word().count()
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn level(&self) -> usize {
         self.word().level()
     }
 
     /// End of the last slot in use; 0 for an empty node.
-    #[inline(always)]
+    #[inline]
     pub(super) fn last_end(&self) -> u64 {
         match self.count() {
             0 => 0,
@@ -298,7 +298,7 @@ impl<const SLOTS: usize> Node<SLOTS> {
     // ---- the writer ----
 
     /// Keeps readers out: pairing A. Everything stored to the node until `release` comes after the fence.
-    #[inline(always)]
+    #[inline]
     pub(super) fn hold(&self) {
         self.word.store(self.word().0 | Word::BUSY, Ordering::Relaxed);
         fence(Ordering::Release);
@@ -306,7 +306,7 @@ impl<const SLOTS: usize> Node<SLOTS> {
 
     /// Takes the latch, if the node is still at `word`, which it was when that was read. Acquire: pairing D,
     /// so what was read since is what the node holds now. The fence: pairing A.
-    #[inline(always)]
+    #[inline]
     pub(super) fn try_latch(&self, word: Word) -> bool {
         let busy = word.0 | Word::BUSY;
         let held = self.word.compare_exchange(word.0, busy, Ordering::Acquire, Ordering::Relaxed).is_ok();
@@ -322,13 +322,13 @@ impl<const SLOTS: usize> Node<SLOTS> {
     }
 
     /// Gives the latch back at the version that it was taken at: nothing was written. Release: pairing D.
-    #[inline(always)]
+    #[inline]
     pub(super) fn release_unchanged(&self, word: Word) {
         self.word.store(word.0, Ordering::Release);
     }
 
     /// Slots in use, and those that are promised with claims.
-    #[inline(always)]
+    #[inline]
     pub(super) fn weight(&self) -> usize {
         match self.word().is_promised() {
             false => self.count(),
@@ -348,7 +348,7 @@ impl<const SLOTS: usize> Node<SLOTS> {
     }
 
     /// A promise has gone with its entry; the node is held.
-    #[inline(always)]
+    #[inline]
     pub(super) fn clear_promised(&self) {
         if self.word().is_promised() && self.sum_of_weights() == self.count() {
             self.set_promised(false);
@@ -356,7 +356,7 @@ impl<const SLOTS: usize> Node<SLOTS> {
     }
 
     /// What one slot counts for.
-    #[inline(always)]
+    #[inline]
     pub(super) fn weight_of(&self, at: usize) -> usize {
         match self.word().is_leaf() {
             true => 1 + Mark::of(self.datum(at)).promised_slots(),
@@ -365,13 +365,13 @@ impl<const SLOTS: usize> Node<SLOTS> {
     }
 
     /// Sets the value of a leaf's entry; the node is held.
-    #[inline(always)]
+    #[inline]
     pub(super) fn set_value(&self, at: usize, value: u64) {
         get(&self.data, at).store(value, Ordering::Relaxed);
     }
 
     /// Lets readers in again, at the next version. Release: pairings B, C and D.
-    #[inline(always)]
+    #[inline]
     pub(super) fn release(&self) {
         let mut next = Word((self.word().0 & !Word::BUSY).wrapping_add(Word::VERSION));
         if next.0 & (Word::DECAY_PERIOD - Word::VERSION) == 0 {
@@ -410,7 +410,7 @@ impl<const SLOTS: usize> Node<SLOTS> {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn set_count(&self, count: usize) {
         let word = self.word().0 & !Word::COUNT_MASK;
         self.word.store(word | ((count as u64) << Word::COUNT_SHIFT), Ordering::Relaxed);
@@ -423,18 +423,18 @@ impl<const SLOTS: usize> Node<SLOTS> {
         self.word.store(word | promised | ((level as u64) << Word::LEVEL_SHIFT), Ordering::Relaxed);
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn set_end(&self, at: usize, end: u64) {
         get(&self.ends, at).store(end, Ordering::Relaxed);
     }
 
     /// Sets a child's gap; needs no `hold`, since readers without the lock do not look at it.
-    #[inline(always)]
+    #[inline]
     pub(super) fn set_gap(&self, at: usize, gap: u64) {
         get(&self.data, at).store(gap, Ordering::Relaxed);
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn set(&self, at: usize, slot: Slot<SLOTS>) {
         get(&self.ends, at).store(slot.end, Ordering::Relaxed);
         get(&self.links, at).store(slot.link, Ordering::Relaxed);
@@ -450,7 +450,7 @@ impl<const SLOTS: usize> Node<SLOTS> {
     }
 
     /// Replaces `gone` slots at `at` by `len` slots of undefined contents, to be `set`.
-    #[inline(always)]
+    #[inline]
     pub(super) fn open(&self, at: usize, gone: usize, len: usize) {
         let count = self.count();
         let (from, to) = (at + gone, at + len);
@@ -472,7 +472,7 @@ impl<const SLOTS: usize> Node<SLOTS> {
 }
 
 /// `slots[at]`.
-#[inline(always)]
+#[inline]
 fn get<T, const SLOTS: usize>(slots: &[T; SLOTS], at: usize) -> &T {
     debug_assert!(at < SLOTS);
     // SAFETY: every caller's index is below the number of slots in use of some version of a node, or was

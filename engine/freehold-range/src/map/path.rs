@@ -26,12 +26,12 @@ pub(super) struct Path<'n, const SLOTS: usize> {
 
 impl<'n, const SLOTS: usize> Path<'n, SLOTS> {
     /// To be filled in, for a root at the level `top`.
-    #[inline(always)]
+    #[inline]
     pub(super) fn new(top: usize) -> Self {
         Self { steps: [MaybeUninit::uninit(); _], top }
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn step(&self, level: usize) -> Step<'n, SLOTS> {
         debug_assert!(level <= self.top);
         // SAFETY: `ExclusiveWriter::path` and `raise_root` write every element up to `top`, and nobody asks
@@ -39,7 +39,7 @@ impl<'n, const SLOTS: usize> Path<'n, SLOTS> {
         unsafe { self.steps[level].assume_init() }
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn set(&mut self, level: usize, step: Step<'n, SLOTS>) {
         self.steps[level].write(step);
     }

@@ -216,7 +216,7 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
 
 /// Calls `then` with the hole that `address` lies in, if it lies in one, of a latched leaf in which all ends
 /// up to the slot `from` lie below it; `lo` is the end of the entry before the leaf.
-#[inline(always)]
+#[inline]
 pub(super) fn call_with_hole<const SLOTS: usize>(
     leaf: &Node<SLOTS>,
     from: usize,
@@ -238,7 +238,7 @@ pub(super) fn call_with_hole<const SLOTS: usize>(
 
 /// The largest of the gaps in front of `len` entries from `at` on, and of the next: where it starts, and its
 /// size. The leaf is held.
-#[inline(always)]
+#[inline]
 fn largest_gap<const SLOTS: usize>(leaf: &Node<SLOTS>, at: usize, len: usize, lo: u64) -> (u64, u64) {
     let mut before = if at > 0 { leaf.end(at - 1) } else { lo };
     let mut largest = (before, 0);

@@ -35,7 +35,7 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
     }
 
     /// The child in slot `at`, which is in use.
-    #[inline(always)]
+    #[inline]
     pub(super) fn child<'n>(&'n self, node: &'n Node<SLOTS>, at: usize) -> &'n Node<SLOTS> {
         debug_assert!(!node.word().is_leaf() && at < node.count());
         // SAFETY: a slot in use of a reachable inner node points to a node of this map, and while `self`
@@ -117,7 +117,7 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
 
     /// The leaf and the index in it of the first entry whose end lies above `key`; behind the last entry of
     /// the last leaf if there is none.
-    #[inline(always)]
+    #[inline]
     fn seek(&self, key: u64) -> (&Node<SLOTS>, usize) {
         let mut node = &self.map.root;
         loop {

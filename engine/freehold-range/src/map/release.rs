@@ -42,7 +42,7 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
     }
 
     /// In one leaf whose end stays.
-    #[inline(always)]
+    #[inline]
     fn remove_in_leaf(&self, start: u64, end: u64, on_hole: &mut Option<HoleCallback<'_>>) -> bool {
         let rcu = H::rcu_read();
         let latched = self.latch(&rcu, start);
@@ -69,7 +69,7 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
 
     /// The entries of a held leaf from `at` on that start below `end`: reservations go, of the others the
     /// claim ends.
-    #[inline(always)]
+    #[inline]
     fn release_slots(&self, leaf: &Node<SLOTS>, at: usize, end: u64, scope: ReleaseScope) {
         let mut at = at;
         while at < leaf.count() && leaf.start(at) < end {

@@ -41,13 +41,13 @@ impl<const SLOTS: usize> WriteSet<SLOTS> {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.first.borrow().is_empty()
     }
 
     /// The span to which `key` belongs; the first, if it belongs to none.
-    #[inline(always)]
+    #[inline]
     pub(super) fn span_of(&self, key: u64) -> &RefCell<WriteSetSpan> {
         match self.has_second.get() && self.second.borrow().contains(key) {
             true => &self.second,
@@ -84,17 +84,17 @@ impl WriteSetSpan {
         WriteSetSpan { entries: ArrayVec::new_const(), from: 0, to: 0, changed: false }
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.from == self.to
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn range(&self) -> (u64, u64) {
         (self.from, self.to)
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn contains(&self, key: u64) -> bool {
         self.from <= key && key < self.to
     }
@@ -109,18 +109,18 @@ impl WriteSetSpan {
         self.entries.len() + SLOTS_FOR_CUTS + 2 <= MAX_SPAN_ENTRIES
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn is_changed(&self) -> bool {
         self.changed
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn entries(&self) -> &[Entry] {
         &self.entries
     }
 
     /// Adds an entry of a latched leaf, which follows those that are there or comes behind a hole that does.
-    #[inline(always)]
+    #[inline]
     pub(super) fn add<const SLOTS: usize>(&mut self, leaf: &Node<SLOTS>, at: usize) {
         let entry = self.cover_entry(leaf, at);
         self.entries.push(entry);
@@ -132,7 +132,7 @@ impl WriteSetSpan {
         self.entries.insert(0, entry);
     }
 
-    #[inline(always)]
+    #[inline]
     fn cover_entry<const SLOTS: usize>(&mut self, leaf: &Node<SLOTS>, at: usize) -> Entry {
         let entry = leaf.slot(at).entry().expect("a latched leaf has no torn slots");
         self.cover(entry.start, entry.end);
@@ -140,13 +140,13 @@ impl WriteSetSpan {
     }
 
     /// Adds a hole, which is claimed too.
-    #[inline(always)]
+    #[inline]
     pub(super) fn add_hole(&mut self, start: u64, end: u64) {
         self.cover(start, end);
         self.changed = true;
     }
 
-    #[inline(always)]
+    #[inline]
     fn cover(&mut self, start: u64, end: u64) {
         if self.is_empty() {
             (self.from, self.to) = (start, end);
@@ -156,28 +156,28 @@ impl WriteSetSpan {
     }
 
     /// The claim has ended.
-    #[inline(always)]
+    #[inline]
     pub(super) fn clear(&mut self) {
         self.entries.clear();
         (self.from, self.to, self.changed) = (0, 0, false);
     }
 
-    #[inline(always)]
+    #[inline]
     fn first_above(&self, key: u64) -> usize {
         self.entries.iter().take_while(|entry| entry.end <= key).count()
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn next(&self, key: u64) -> Option<Entry> {
         self.entries.get(self.first_above(key)).copied()
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn prev(&self, key: u64) -> Option<Entry> {
         self.first_above(key).checked_sub(1).map(|at| self.entries[at])
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn replace(&mut self, start: u64, end: u64, with: &[Entry]) {
         assert!(self.from <= start && end <= self.to, "what is not claimed is not changed");
         let from = self.first_above(start);
@@ -205,7 +205,7 @@ impl WriteSetSpan {
     }
 
     /// Whether an address of it is to be in no entry.
-    #[inline(always)]
+    #[inline]
     pub(super) fn has_hole(&self) -> bool {
         let covered: u64 = self.entries.iter().map(|entry| entry.end - entry.start).sum();
         covered < self.to - self.from

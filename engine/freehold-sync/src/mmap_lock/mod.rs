@@ -105,7 +105,7 @@ struct WriteSection<'a, H: Host> {
 }
 
 impl<'a, H: Host> WriteSection<'a, H> {
-    #[inline(always)]
+    #[inline]
     fn begin(lock: &'a MmapLock<H>) -> Self {
         let seq = &lock.read.seq;
         // Relaxed: the write lock is held, and its last holder wrote the number.

@@ -190,7 +190,7 @@ impl Hold {
     }
 
     /// The lock has been acquired. Inlined, here and below, for the lock that keeps no statistics.
-    #[inline(always)]
+    #[inline]
     pub fn acquired<H: Host>(self, stats: Option<&LockStats<H>>, mode: Mode, waited: bool) -> Hold {
         let Some(stats) = stats else { return self };
         let since_ns = if waited { H::now_ns() } else { self.since_ns };
@@ -208,7 +208,7 @@ impl Hold {
 impl Ended {
     /// The lock has been released or downgraded; it was held in `mode`. Returns the hold that follows, if it
     /// is held in another mode now.
-    #[inline(always)]
+    #[inline]
     pub fn record<H: Host>(self, stats: Option<&LockStats<H>>, mode: Mode) -> Hold {
         if let Some(stats) = stats {
             stats.note_held(mode, self.at_ns.saturating_sub(self.hold.since_ns));

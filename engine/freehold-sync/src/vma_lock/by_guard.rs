@@ -15,7 +15,7 @@ impl VmaLock<'_> {
     /// # Errors
     /// Why not. [`ReadFail::Locked`] may be out of date; the lock is never given of a write-locked VMA.
     // Inlined: it has two callers in the engine, of which one is the beginning of every fault.
-    #[inline(always)]
+    #[inline]
     pub fn try_read<'l, H: Host>(
         self,
         lock: &'l MmapLock<H>,

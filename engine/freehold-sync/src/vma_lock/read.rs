@@ -42,7 +42,7 @@ impl VmaLock<'_> {
     }
 
     /// Leaves again if the VMA is write-locked.
-    #[inline(always)]
+    #[inline]
     fn leave_if_locked<'l, H: Host>(self, place: ReaderPlace<'l>) -> Result<ReaderPlace<'l>, ReadFail> {
         // Acquire: pairs with `unlock_write`.
         if is_odd(self.seq.0.load(Ordering::Acquire)) {
@@ -71,14 +71,14 @@ impl VmaLock<'_> {
     }
 
     /// Ends a read lock, on whatever CPU. The VMA may be gone when this returns.
-    #[inline(always)]
+    #[inline]
     pub fn unlock_read<H: Host>(self, place: ReaderPlace<'_>) {
         rank::released::<H>(Rank::Vma);
         self.leave::<H>(place);
     }
 
     /// Becomes a reader, perhaps in passing.
-    #[inline(always)]
+    #[inline]
     fn enter<'l, H: Host>(self, locking: &'l VmaLocking<H>) -> Result<ReaderPlace<'l>, ReadFail> {
         // Relaxed: the exchange decides.
         let word = self.count.word.load(Ordering::Relaxed);

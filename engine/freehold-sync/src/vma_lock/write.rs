@@ -28,7 +28,7 @@ impl VmaLock<'_> {
         self.write_by(locking, |_, _| Err(Killed)).is_ok()
     }
 
-    #[inline(always)]
+    #[inline]
     fn write_by<H: Host>(self, locking: &VmaLocking<H>, wait: Wait) -> Result<bool, Killed> {
         if self.is_locked() {
             return Ok(false);
