@@ -15,7 +15,7 @@ pub use super::state::limits::{Limits, LiveLimits, UNLIMITED};
 
 impl<P: Platform> AddressSpace<P> {
     /// Whether locking is allowed at all.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn may_mlock(&self) -> bool {
         self.limits.may_lock.load(Relaxed) || self.limits.memlock.load(Relaxed) != 0
     }

@@ -74,7 +74,7 @@ impl Drop for HeapLock<'_> {
 }
 
 impl<P: Platform> Drop for RangeWriter<'_, P> {
-    #[inline(always)]
+    #[inline]
     fn drop(&mut self) {
         self.end();
     }

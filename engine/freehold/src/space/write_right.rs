@@ -75,7 +75,7 @@ impl<'s, P: Platform> WriteRight<'s, P> {
     }
 
     /// What lies above `addr`, whichever writer has it. The section keeps VMAs that are found.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn next_of_any_writer(&self, _: &P::RcuGuard, addr: u64) -> Option<Entry> {
         match self {
             WriteRight::Exclusive { tree, .. } => tree.borrow().next(addr),

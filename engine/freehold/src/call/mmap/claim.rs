@@ -21,7 +21,7 @@ use freehold_vmspace::{PageCount, UserRange};
 impl<P: Platform> AddressSpace<P> {
     /// Takes the right to map what is asked for. Returns the address, too, if it was claimed. `ranges`: as a
     /// range writer, if possible.
-    #[inline(always)]
+    #[inline]
     pub(super) fn lock_for_mmap<'s>(
         &'s self,
         state: &'s RangeWriterState,
@@ -45,7 +45,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Becomes a range writer that has claimed where the mapping goes, and returns that address.
-    #[inline(always)]
+    #[inline]
     fn claim_for_mmap<'s>(
         &'s self,
         state: &'s RangeWriterState,
