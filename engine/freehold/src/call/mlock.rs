@@ -118,7 +118,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// As [`mlock`](Self::mlock).
+    /// Those of [`mlock`](Self::mlock).
     pub fn mlock2(&self, addr: u64, len: u64, flags: LockFlags) -> Result<(), MlockError> {
         if !LockFlags::all().contains(flags) {
             return Err(MlockError::Invalid);

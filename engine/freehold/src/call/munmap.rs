@@ -49,7 +49,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// As [`munmap`](Self::munmap).
+    /// Those of [`munmap`](Self::munmap).
     pub fn munmap_atomic(&self, addr: u64, len: u64) -> Result<(), MunmapError> {
         self.unmap_range(&UnmapRange::new::<P>(addr, len)?, true)
     }

@@ -139,7 +139,7 @@ pub struct AddressSpace<P: Platform> {
     pub(crate) vm: VmSpace<P>,
     /// Where waiters for closing ranges sleep.
     closings: Closings,
-    /// Whether changes are range writers or take turns.
+    /// Conflicts between range writers, which decide whether there are any.
     contention: WriteContention,
     /// Sizes, and faults; see [`counters`].
     pub(crate) counters: Counters<P>,

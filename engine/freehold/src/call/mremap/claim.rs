@@ -153,7 +153,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     }
 }
 
-/// Returns true if a range writer may move it. The exclusive writer says what is not to be moved at all.
+/// Returns true if a range writer may move `vma`. Otherwise the exclusive writer decides.
 fn range_writer_may_move<P: Platform>(vma: &Vma<P>, request: &Remap) -> bool {
     let is_plain = match vma.object() {
         Object::Anonymous => true,
