@@ -38,7 +38,7 @@ impl<P: Platform> AddressSpace<P> {
     /// # Errors
     ///
     /// A fatal signal arrived first; nothing is held.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn write_range<'s>(
         &'s self,
         state: &'s RangeWriterState,
@@ -224,7 +224,7 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Becomes a range writer that has claimed nothing yet. It takes the exclusive writer if a limit may be
     /// in the way.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn enter_range_writer<'s>(
         &'s self,
         state: &'s RangeWriterState,

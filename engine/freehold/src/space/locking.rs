@@ -520,7 +520,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// The tree, of a range writer.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn claims(&self) -> &ClaimWriter<'s, P> {
         match &self.right {
             WriteRight::Exclusive { .. } => unreachable!("an exclusive writer claims nothing"),
