@@ -1,6 +1,6 @@
 //! What one page costs: finding its table, installing it, zapping it.
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../../../engine/freehold-pagetable/tests/common/mod.rs"]
 mod common;
 
 use common::{Ledger, Memory, Zap, unmap};
