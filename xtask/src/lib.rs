@@ -15,10 +15,13 @@ use std::path::{Path, PathBuf};
 /// The folders of crates: what an embedder links, what checks and measures it, and the command.
 pub const WINGS: [&str; 3] = ["engine", "lab", "tools"];
 
-/// The folder of a package in the repository, or in a copy of it, at `root`.
+/// The folder of a package in the repository, or in a copy of it, at `root`. A package `name-tests` lies in the
+/// folder `tests` of the package `name`.
 #[must_use]
 pub fn package_folder(root: &Path, package: &str) -> PathBuf {
-    let folders = WINGS.map(|wing| root.join(wing).join(package));
+    let tested = package.strip_suffix("-tests");
+    let path = tested.map_or(package.into(), |tested| Path::new(tested).join("tests"));
+    let folders = WINGS.map(|wing| root.join(wing).join(&path));
     let found = folders.iter().find(|folder| folder.is_dir());
     found.unwrap_or(&folders[0]).clone()
 }

@@ -14,7 +14,9 @@ const PACKAGES: &[&str] = &[
     "freehold-pagetable",
     "freehold-vmspace",
     "freehold",
+    "freehold-tests",
     "freehold-machine",
+    "freehold-machine-tests",
 ];
 
 /// What may be left: a file for the sanitizer, from the repository's root.

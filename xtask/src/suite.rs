@@ -151,7 +151,7 @@ pub const PLAIN: &[Suite] = &[
     Suite {
         name: "how much stack a build without optimisation needs",
         build: Build::Plain,
-        args: &["test", "--profile", "dev", "--quiet", "--package", "freehold", "--test", "stack_depth"],
+        args: &["test", "--profile", "dev", "--quiet", "--package", "freehold-tests", "--test", "stack_depth"],
         passed_on: &[],
         budget: [0, 15],
         quick: Quick::Nothing {
@@ -197,7 +197,7 @@ pub const LOOM: &[Suite] = &[
 pub const SHUTTLE: &[Suite] = &[Suite {
     name: "shuttle: random interleavings of the whole engine",
     build: Build::Shuttle,
-    args: &["test", "--quiet", "--package", "freehold-machine", "--test", "shuttle*"],
+    args: &["test", "--quiet", "--package", "freehold-machine-tests", "--test", "shuttle*"],
     passed_on: &[],
     budget: [170, 250],
     quick: Quick::Same,
@@ -212,7 +212,7 @@ pub const SIM: &[Suite] = &[Suite {
         "test",
         "--quiet",
         "--package",
-        "freehold-machine",
+        "freehold-machine-tests",
         "--package",
         "freehold-replay",
         "--package",
@@ -223,7 +223,7 @@ pub const SIM: &[Suite] = &[Suite {
     passed_on: &[],
     budget: [60, 170],
     quick: Quick::Only {
-        args: &["test", "--quiet", "--package", "freehold-machine", "--test", "sim*"],
+        args: &["test", "--quiet", "--package", "freehold-machine-tests", "--test", "sim*"],
         left_out: "recordings and experiments, which need a build of the replayer",
     },
 }];

@@ -105,7 +105,7 @@ fn defined(source: &str) -> Vec<String> {
 fn every_error_of_the_engine_is_looked_at() {
     let mut sources = String::new();
     for name in ["freehold", "freehold-vmspace", "freehold-pagetable", "freehold-range", "freehold-sync"] {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name).join("src");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name).join("src");
         sources.push_str(&text_below(&folder));
     }
     let defined: BTreeSet<_> = defined(&sources).into_iter().collect();
