@@ -50,6 +50,8 @@
 
 mod bitmap;
 mod blank;
+#[cfg(debug_assertions)]
+mod compiled;
 mod config;
 mod contents;
 mod context;
@@ -77,6 +79,9 @@ mod software_bits;
 mod space_slot;
 mod tlb;
 
+#[cfg(debug_assertions)]
+#[doc(hidden)]
+pub use compiled::compiled;
 pub use config::{MachineConfig, Memory};
 pub use contents::Word;
 pub use context::{RcuGuard, deepest_call, unchecked};

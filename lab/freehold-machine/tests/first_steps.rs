@@ -4,8 +4,6 @@ use freehold::engine::{Config, Engine};
 use freehold::fault::{FaultError, SegvCode};
 use freehold::space::{Locking, MapFlags, Prot, SpaceConfig};
 use freehold_machine::{Machine, MachineConfig, Process};
-// The engine on this machine is compiled with that crate, once for all test programs.
-use freehold_model as _;
 
 const RW: Prot = Prot::READ.union(Prot::WRITE);
 const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS);

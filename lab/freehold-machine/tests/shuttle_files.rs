@@ -13,9 +13,6 @@ use freehold::{
     space::{Locking, MapFlags, Prot, SpaceConfig},
 };
 use freehold_machine::{Machine, MachineConfig, Process};
-// The engine on this machine is compiled with that crate, once for all test programs.
-#[cfg(not(shuttle))]
-use freehold_model as _;
 use freehold_sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::Arc;
 

@@ -12,8 +12,6 @@ use freehold::{
     uffd::{Features, RegisterMode, UffdConfig, Userfaultfd},
 };
 use freehold_machine::{Machine, MachineConfig, Process};
-// The engine on this machine is compiled with that crate, once for all test programs.
-use freehold_model as _;
 use pager::{Pager, Snapshot, Work};
 use std::{
     sync::{Arc, atomic::Ordering::Relaxed},

@@ -14,8 +14,6 @@ use freehold::{
     vma::flags::VmFlags,
 };
 use freehold_machine::{Cpu, Machine, MachineConfig, Process};
-// The engine on this machine is compiled with that crate, once for all test programs.
-use freehold_model as _;
 use freehold_pagetable::{Pfn, X86_4};
 use std::{
     collections::HashMap,

@@ -12,8 +12,6 @@ pub mod scarce;
 pub mod storage;
 pub mod view;
 
-// The engine on this machine is compiled with that crate, once for all test programs: they take seconds less
-// to build.
 use freehold::PageIndex;
 pub use freehold::{
     PAGE_SIZE,
@@ -25,7 +23,6 @@ pub use freehold::{
     space::{Locking, MapFlags, Placement, Prot, SpaceConfig},
 };
 pub use freehold_machine::{Cpu, Effort, Machine, MachineConfig, Process, Task, nodes_for};
-use freehold_model as _;
 pub use freehold_pagetable::{Pfn, X86_4};
 use rand_pcg::{
     Pcg64Mcg,

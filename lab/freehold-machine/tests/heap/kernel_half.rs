@@ -13,8 +13,6 @@ use freehold::{
     space::{AddressSpace, Locking, MapFlags, Prot, SpaceConfig},
 };
 use freehold_machine::{Machine, MachineConfig, Process, fail_heap_once, stop_failing_heap};
-// The engine on this machine is compiled with that crate, once for all test programs.
-use freehold_model as _;
 
 const RW: Prot = Prot::READ.union(Prot::WRITE);
 const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS);

@@ -1,0 +1,59 @@
+//! Has the engine compiled for this machine together with this crate, once for all programs that use it.
+//!
+//! A crate takes the code of a generic function from a crate that it uses if that crate has it, and both are
+//! compiled with `opt-level` 1 or less. Without this table each test program compiles the engine again. A call that
+//! is missing here is compiled where it is used.
+
+use crate::{Machine, Process};
+use freehold::{
+    counted::Counted,
+    file::{File, Mapping, Segment},
+    nommu::NoMmuSpace,
+    remote::Pins,
+    uffd::Userfaultfd,
+};
+use freehold_pagetable::X86_4;
+
+type Space = freehold::space::AddressSpace<Machine>;
+type Engine = freehold::engine::Engine<Machine>;
+type Uffd = Userfaultfd<Machine>;
+type NoMmu = NoMmuSpace<Machine>;
+
+macro_rules! addresses {
+    ($($of:ty: $($call:ident)*;)*) => { vec![$($(<$of>::$call as *const ()),*),*] };
+}
+
+/// The addresses of the engine's calls.
+#[doc(hidden)]
+#[must_use]
+pub fn compiled() -> Vec<*const ()> {
+    let mut all = addresses! {
+        Space: brk set_heap clear trim fork set_memory_merge madvise process_madvise set_policy mlock mlock2 munlock
+            mlockall munlockall mmap mprotect pkey_mprotect mremap mseal msync munmap munmap_atomic pkey_alloc
+            pkey_free remap_file_pages shmat shmdt install_special install_specials move_stack handle_fault
+            read_cmdline read_environ read_memory write_memory read_vectored write_vectored pin_user_pages
+            pin_user_pages_fast pin_user_pages_fast_only process_vm_readv process_vm_writev check clear_refs maps
+            mincore frame_at query_vma smaps smaps_rollup page_table_bytes set_arguments arguments read
+            read_killable try_read write write_killable write_exclusive_range set_mdwe new counts rss faults
+            vma_info set_thp_disable find_vma probe_at;
+        Engine: new failed_frames trim drop_clean huge_pool resize_huge_pool try_to_unmap mkclean referenced
+            memory_failure soft_offline migrate entries_of;
+        Mapping<Machine>: has_page drop_clean revoke truncate punch read_at write_at write_back of_huge_pages
+            allocate secret zeroes memfd present_pages fill check add_seals add_probe remove_probe;
+        Segment<Machine>: new of_huge_pages mapping attached remove;
+        File<Machine>: new shared_memory drop_clean segment;
+        Uffd: copy zeropage continue_with poison close move_pages write_protect register unregister new read poll
+            try_read wake;
+        NoMmu: new mmap find clear check munmap;
+        Pins<Machine>: frames read write unpin_dirty;
+        Process<X86_4>: new touch read write;
+    };
+    all.extend([
+        drop::<Counted<Space>> as *const (),
+        drop::<Counted<Engine>> as *const (),
+        drop::<Counted<Mapping<Machine>>> as *const (),
+        Process::<X86_4>::load::<u64> as *const (),
+        Process::<X86_4>::store::<u64> as *const (),
+    ]);
+    all
+}
