@@ -1,14 +1,10 @@
 //! Running a scenario for every design of the locks: once on threads, or under the checker in many schedules.
 
+pub(crate) use super::thread;
+#[cfg(shuttle)]
+pub use checker::{explore, explore_in, explore_until, seed};
 #[cfg(not(shuttle))]
 use freehold::space::Locking;
-#[cfg(not(shuttle))]
-pub use std::thread;
-#[cfg(shuttle)]
-pub use {
-    checker::{explore, explore_in, explore_until, seed},
-    shuttle::thread,
-};
 
 /// Whether a checker chooses the schedules.
 pub const CHECKED: bool = cfg!(shuttle);
@@ -69,6 +65,9 @@ mod checker {
     /// Switches away from the most urgent thread that the second scheduler makes.
     const DEPTH: usize = 3;
 
+    /// Of one type, so that the checker is compiled once for all scenarios.
+    type Scenario = Arc<dyn Fn(Locking) + Send + Sync>;
+
     /// Runs `scenario` with every design of the locks, half of the time switching threads anywhere, and half
     /// of the time at few places: what one thread does has to fit into a narrow gap of another's.
     pub fn explore(name: &str, share: usize, scenario: impl Fn(Locking) + Send + Sync + 'static) {
@@ -94,7 +93,7 @@ mod checker {
         is_met: impl Fn() -> bool,
         scenario: impl Fn(Locking) + Send + Sync + 'static,
     ) {
-        let scenario = Arc::new(scenario);
+        let scenario: Scenario = Arc::new(scenario);
         let [quick, full, long] = SCHEDULES;
         let usual = Effort::of(quick, full, long);
         let schedules = (usual * share / 100).max(1);
@@ -121,11 +120,7 @@ mod checker {
         shuttle::rand::thread_rng().next_u64()
     }
 
-    fn run(
-        scheduler: impl Scheduler + 'static,
-        locking: Locking,
-        scenario: &Arc<impl Fn(Locking) + Send + Sync + 'static>,
-    ) -> usize {
+    fn run(scheduler: impl Scheduler + 'static, locking: Locking, scenario: &Scenario) -> usize {
         let scenario = scenario.clone();
         let mut config = Config::default();
         // The engine needs less; what a failed assertion says needs more.

@@ -42,5 +42,6 @@ mod software_bits;
 mod special;
 mod speculative_lookup;
 mod stack;
+mod thread;
 mod uffd;
 mod waiting;
