@@ -536,18 +536,18 @@ fn links_lead_somewhere() {
 /// The sources of a test program: a package's library, or one of its test targets.
 fn sources_of(package: &str, target: &str) -> Vec<Source> {
     let folder = package_folder(&root(), package);
-    let package = folder.strip_prefix(root()).expect("below the root").to_string_lossy();
+    let tests = if package.ends_with("-tests") { folder.clone() } else { folder.join("tests") };
+    let [package, tests] = [&folder, &tests]
+        .map(|path| path.strip_prefix(root()).expect("below the root").to_string_lossy().into_owned());
     match target {
         "lib" => rust(&format!("{package}/src")).collect(),
-        name if folder.join("tests").join(name).is_dir() => {
-            rust(&format!("{package}/tests/{name}")).collect()
-        }
+        name if root().join(&tests).join(name).is_dir() => rust(&format!("{tests}/{name}")).collect(),
         name => {
-            let path = format!("{package}/tests/{name}.rs");
+            let path = format!("{tests}/{name}.rs");
             match fs::read_to_string(root().join(&path)) {
                 Ok(text) => vec![Source { path, text }],
                 // The program that has most of the package's tests: a module for each file.
-                Err(_) => rust(&format!("{package}/tests")).collect(),
+                Err(_) => rust(&tests).collect(),
             }
         }
     }

@@ -1,8 +1,8 @@
 //! Has the engine compiled for this machine together with this crate, once for all programs that use it.
 //!
-//! A crate takes the code of a generic function from a crate that it uses if that crate has it, and both are
-//! compiled with `opt-level` 1 or less. Without this table each test program compiles the engine again. A call that
-//! is missing here is compiled where it is used.
+//! A crate takes the code of a generic function from a crate that it uses if that crate has it and both are
+//! compiled with `opt-level` 1 or less. Without this table each test program compiles the engine again. A
+//! call that is missing here is compiled where it is used.
 
 use crate::{Machine, Process};
 use freehold::{
