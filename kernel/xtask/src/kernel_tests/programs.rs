@@ -89,13 +89,13 @@ impl Source {
         Ok(program)
     }
 
+    /// Makes an example of `freehold-model`. The packages and the profile are those of the tests, so that what
+    /// they have compiled serves the example too.
     fn make_example(&self) -> Result<PathBuf, Trouble> {
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo
-            .args(["build", "--quiet", "--release", "--package", "freehold-model", "--example", &self.source])
-            .args(["--target", "x86_64-unknown-linux-gnu", "--target-dir", "target/static"])
-            .args(["--message-format", "json-render-diagnostics"])
-            .env("RUSTFLAGS", "-Ctarget-feature=+crt-static")
+            .args(["build", "--quiet", "--workspace", "--exclude", "freehold-bench"])
+            .args(["--example", &self.source, "--message-format", "json-render-diagnostics"])
             .current_dir(xtask::root())
             .stdin(Stdio::null())
             .stderr(Stdio::inherit());
