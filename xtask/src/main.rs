@@ -16,7 +16,7 @@ use xtask::{
     fuzz,
     mutants::{self, Selection},
     sanitizer,
-    suite::{Build, Effort, LOOM, PLAIN, REPLAY, SHUTTLE, SIM, Suite, every},
+    suite::{self, Build, Effort, LOOM, PLAIN, REPLAY, SHUTTLE, SIM, every},
     table,
 };
 
@@ -40,23 +40,23 @@ fn main() -> ExitCode {
         return of_kernel(&words);
     }
     let done = match words.as_slice() {
-        ["test"] => run(every(), Effort::Quick),
-        ["test", "--full"] => run(every(), Effort::Full),
-        ["test", "--long"] => run(every(), Effort::Long)
+        ["test"] => suite::run(&every(), Effort::Quick),
+        ["test", "--full"] => suite::run(&every(), Effort::Full),
+        ["test", "--long"] => suite::run(&every(), Effort::Long)
             .and_then(|()| fuzz::run())
             .and_then(|()| sanitizer::run(&[]))
             .and_then(|()| Selection::of(&[]))
             .and_then(|all| mutants::run(&all)),
         ["fuzz"] => fuzz::run(),
-        ["plain"] => run(PLAIN.to_vec(), Effort::Full),
-        ["loom"] => run(LOOM.to_vec(), Effort::Full),
-        ["shuttle"] => run(SHUTTLE.to_vec(), Effort::Full),
-        ["sim"] => run(SIM.to_vec(), Effort::Full),
+        ["plain"] => suite::run(PLAIN, Effort::Full),
+        ["loom"] => suite::run(LOOM, Effort::Full),
+        ["shuttle"] => suite::run(SHUTTLE, Effort::Full),
+        ["sim"] => suite::run(SIM, Effort::Full),
         ["simulate", "replay", rest @ ..] => simulate("freehold-replay", "simulate_replay", rest),
         ["simulate", rest @ ..] => simulate("freehold-reproduce", "simulate", rest),
         ["coverage"] => simulate("freehold-machine", "coverage", &[]),
         ["asan", rest @ ..] => sanitizer::run(rest),
-        ["replay"] => run(REPLAY.to_vec(), Effort::Long),
+        ["replay"] => suite::run(REPLAY, Effort::Long),
         ["mutants", "--table"] => table::write(),
         ["mutants", rest @ ..] => Selection::of(rest).and_then(|selection| mutants::run(&selection)),
         _ => {
@@ -75,7 +75,7 @@ fn main() -> ExitCode {
 
 /// Runs a chore of the kernel, which has a package of its own. Gives its exit status.
 fn of_kernel(words: &[&str]) -> ExitCode {
-    let program = ["run", "--quiet", "--package", "kernel-xtask", "--"];
+    let program = ["run", "--quiet", "--bin", "kernel-xtask", "--"];
     match Build::Plain.cargo(&program, None).args(words).status() {
         Ok(status) => {
             status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
@@ -96,8 +96,4 @@ fn simulate(package: &str, example: &str, args: &[&str]) -> Result<(), String> {
         Ok(status) => Err(format!("the simulation failed ({status})")),
         Err(error) => Err(format!("cargo could not be started: {error}")),
     }
-}
-
-fn run(suites: Vec<Suite>, effort: Effort) -> Result<(), String> {
-    suites.iter().try_for_each(|suite| suite.run(effort).map_err(|why| format!("{}: {why}", suite.name)))
 }

@@ -2,7 +2,10 @@
 
 use std::{
     env,
-    process::{Command, Stdio},
+    io::{self, Read},
+    process::{Command, ExitStatus, Stdio},
+    sync::Mutex,
+    thread,
     time::Instant,
 };
 
@@ -151,7 +154,16 @@ pub const PLAIN: &[Suite] = &[
     Suite {
         name: "how much stack a build without optimisation needs",
         build: Build::Plain,
-        args: &["test", "--profile", "dev", "--quiet", "--package", "freehold-tests", "--test", "stack_depth"],
+        args: &[
+            "test",
+            "--config",
+            "profile.dev.opt-level=0",
+            "--quiet",
+            "--package",
+            "freehold-tests",
+            "--test",
+            "stack_depth",
+        ],
         passed_on: &[],
         budget: [0, 15],
         quick: Quick::Nothing {
@@ -244,13 +256,49 @@ pub const REPLAY: &[Suite] = &[Suite {
     quick: Quick::Same,
 }];
 
+/// Runs suites. Suites of one build run one after another. Suites of different builds run two at a time, because
+/// a long test keeps only one processor busy; the output of such a suite is printed when the suite ends.
+///
+/// # Errors
+///
+/// Which suites failed, and why. No suite starts after one has failed.
+pub fn run(suites: &[Suite], effort: Effort) -> Result<(), String> {
+    let builds: Vec<&[Suite]> = suites.chunk_by(|one, next| one.build == next.build).collect();
+    let output = if builds.len() > 1 { Output::AtTheEnd } else { Output::AtOnce };
+    let left = Mutex::new(builds.into_iter());
+    let failures = Mutex::new(Vec::new());
+    let next = || left.lock().expect("no thread panics").next();
+    thread::scope(|scope| {
+        for _ in 0..AT_A_TIME {
+            scope.spawn(|| {
+                for suite in std::iter::from_fn(next).flatten() {
+                    if !failures.lock().expect("no thread panics").is_empty() {
+                        break;
+                    }
+                    if let Err(why) = suite.run(effort, output) {
+                        failures.lock().expect("no thread panics").push(format!("{}: {why}", suite.name));
+                    }
+                }
+            });
+        }
+    });
+    let failures = failures.into_inner().expect("no thread panics");
+    if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
+}
+
+/// How many suites run at the same time.
+const AT_A_TIME: usize = 2;
+
+/// When the output of a suite is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Output {
+    AtOnce,
+    AtTheEnd,
+}
+
 impl Suite {
     /// Runs it, and says how long it should take and how long it took.
-    ///
-    /// # Errors
-    ///
-    /// Why it failed.
-    pub fn run(&self, effort: Effort) -> Result<(), String> {
+    fn run(&self, effort: Effort, output: Output) -> Result<(), String> {
         let args = match (effort, self.quick) {
             (Effort::Quick, Quick::Nothing { why }) => {
                 println!("== left out: {}: {why}", self.name);
@@ -264,7 +312,7 @@ impl Suite {
             Effort::Full => format!("about {} s", self.budget[1]),
             Effort::Long => "hours".to_owned(),
         };
-        println!("== {} ({budget})", self.name);
+        println!("== begins: {} ({budget})", self.name);
         if let (Effort::Quick, Quick::Only { left_out, .. }) = (effort, self.quick) {
             println!("== left out: {left_out}");
         }
@@ -273,12 +321,54 @@ impl Suite {
         if !self.passed_on.is_empty() {
             cargo.arg("--").args(self.passed_on);
         }
-        let status = cargo
-            .env("FREEHOLD_EFFORT", effort.name())
-            .stdin(Stdio::null())
-            .status()
-            .map_err(|error| format!("cargo could not be started: {error}"))?;
-        println!("== took {:.0} s ({budget})", started.elapsed().as_secs_f64());
+        cargo.env("FREEHOLD_EFFORT", effort.name()).stdin(Stdio::null());
+        let (status, said) = match output {
+            Output::AtOnce => cargo.status().map(|status| (status, String::new())),
+            Output::AtTheEnd => output_of(cargo),
+        }
+        .map_err(|error| format!("cargo could not be started: {error}"))?;
+        let took = started.elapsed().as_secs_f64();
+        println!("{said}== took {took:.0} s ({budget}): {}", self.name);
         if status.success() { Ok(()) } else { Err(format!("failed ({status})")) }
+    }
+}
+
+/// Runs a command; returns its status, and what it wrote to standard output and standard error, in that order of
+/// time.
+fn output_of(mut command: Command) -> io::Result<(ExitStatus, String)> {
+    let (mut reader, writer) = io::pipe()?;
+    let mut child = command.stdout(writer.try_clone()?).stderr(writer).spawn()?;
+    // The command holds the writing ends of the pipe.
+    drop(command);
+    let mut said = Vec::new();
+    reader.read_to_end(&mut said)?;
+    Ok((child.wait()?, String::from_utf8_lossy(&said).into_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn suite(build: Build, args: &'static [&'static str]) -> Suite {
+        Suite { name: args[0], build, args, passed_on: &[], budget: [1, 1], quick: Quick::Same }
+    }
+
+    #[test]
+    fn a_suite_that_fails_is_named_whatever_runs_beside_it() {
+        let good = suite(Build::Plain, &["--version"]);
+        let bad = suite(Build::Loom, &["no-such-command"]);
+        assert_eq!(run(&[good], Effort::Quick), Ok(()));
+        for suites in [vec![good, bad], vec![bad, good], vec![bad]] {
+            let why = run(&suites, Effort::Quick).expect_err("one fails");
+            assert!(why.starts_with("no-such-command: failed") && !why.contains("--version"), "{why}");
+        }
+    }
+
+    #[test]
+    fn what_a_command_says_is_kept_in_order() {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "echo one; echo two >&2; echo three; exit 3"]);
+        let (status, said) = output_of(shell).expect("there is a shell");
+        assert_eq!((status.code(), said.as_str()), (Some(3), "one\ntwo\nthree\n"));
     }
 }
