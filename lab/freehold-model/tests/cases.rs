@@ -7,7 +7,7 @@ use freehold_model::linux::Options;
 use freehold_model::{Engine, Model, Subject, World, cases};
 
 fn files() -> Vec<PathBuf> {
-    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("cases");
+    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../cases");
     let entries = std::fs::read_dir(dir).expect("the cases are there");
     let mut files: Vec<PathBuf> = entries.map(|e| e.expect("readable").path()).collect();
     files.retain(|f| f.extension().is_some_and(|e| e == "txt"));
