@@ -12,10 +12,16 @@ pub mod transcript;
 pub mod verdict;
 
 use std::{
+    cmp::Reverse,
     env,
     ffi::OsString,
     path::{Path, PathBuf},
     process::Command,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    thread,
     time::{Duration, Instant},
 };
 
@@ -106,33 +112,56 @@ enum Outcome {
     Failed(String),
 }
 
-/// Runs the tests of the table.
+/// How many tests run at the same time. Most of their machines have one processor, and keep one of the host's
+/// busy.
+const AT_A_TIME: usize = 2;
+
+/// Runs the tests of the table, those with the longest limits first.
 ///
 /// # Errors
 ///
 /// How many failed; or that the kernel does not compile.
 pub fn run(options: &Options) -> Result<(), String> {
-    let tests = table::select(table::read()?, &options.names, options.full || options.list)?;
+    let mut tests = table::select(table::read()?, &options.names, options.full || options.list)?;
     if options.list {
         tests.iter().for_each(|test| println!("{}", test.name));
         return Ok(());
     }
     let kernel = options.image()?;
-    let mut failed = 0;
-    for test in &tests {
-        let started = Instant::now();
-        let outcome = repeatedly(test, options, kernel.as_deref());
-        let took = started.elapsed().as_secs_f64();
-        match outcome {
-            Outcome::Passed => println!("passed   {} ({took:.1} s)", test.name),
-            Outcome::LeftOut(why) => println!("left out {}: {why}", test.name),
-            Outcome::Failed(why) => {
-                failed += 1;
-                println!("FAILED   {} ({took:.1} s): {why}", test.name);
+    tests.sort_by_key(|test| Reverse(test.limit()));
+    let left = Mutex::new(tests.iter());
+    let next = || left.lock().expect("no test panics").next();
+    let failed = AtomicUsize::new(0);
+    let work = || {
+        while let Some(test) = next() {
+            if !passes(test, options, kernel.as_deref()) {
+                failed.fetch_add(1, Relaxed);
             }
         }
+    };
+    // What tests print does not say which of them printed it.
+    let at_a_time = if options.verbose { 1 } else { AT_A_TIME };
+    thread::scope(|scope| (0..at_a_time).for_each(|_| drop(scope.spawn(work))));
+    match failed.into_inner() {
+        0 => Ok(()),
+        failed => Err(format!("{failed} of {} tests of the kernel failed", tests.len())),
     }
-    if failed == 0 { Ok(()) } else { Err(format!("{failed} of {} tests of the kernel failed", tests.len())) }
+}
+
+/// Runs a test and prints how it came out. Returns whether it has not failed.
+fn passes(test: &Test, options: &Options, kernel: Option<&Path>) -> bool {
+    let started = Instant::now();
+    let outcome = repeatedly(test, options, kernel);
+    let took = started.elapsed().as_secs_f64();
+    match outcome {
+        Outcome::Passed => println!("passed   {} ({took:.1} s)", test.name),
+        Outcome::LeftOut(why) => println!("left out {}: {why}", test.name),
+        Outcome::Failed(why) => {
+            println!("FAILED   {} ({took:.1} s): {why}", test.name);
+            return false;
+        }
+    }
+    true
 }
 
 impl Options {

@@ -4,6 +4,7 @@ use std::{
     env, fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::Mutex,
 };
 
 use super::table::{By, Source};
@@ -73,6 +74,9 @@ impl Source {
     ///
     /// The compiler is missing, or refuses the program.
     pub fn make(&self) -> Result<PathBuf, Trouble> {
+        // Two tests may have the same program.
+        static MAKING: Mutex<()> = Mutex::new(());
+        let _one = MAKING.lock().expect("no compiler panics");
         let Some(compiler) = self.by.compiler() else { return self.make_example() };
         let source = sources().join(&self.source);
         let program = xtask::root().join("target/kernel-tests").join(self.by.folder()).join(self.name());
