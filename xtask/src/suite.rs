@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suite_that_fails_is_named_whatever_runs_beside_it() {
+    fn a_failed_suite_is_named_whether_or_not_another_runs() {
         let good = suite(Build::Plain, &["--version"]);
         let bad = suite(Build::Loom, &["no-such-command"]);
         assert_eq!(run(&[good], Effort::Quick), Ok(()));
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_command_says_is_kept_in_order() {
+    fn output_of_keeps_the_order_of_both_streams() {
         let mut shell = Command::new("sh");
         shell.args(["-c", "echo one; echo two >&2; echo three; exit 3"]);
         let (status, said) = output_of(shell).expect("there is a shell");

@@ -65,7 +65,7 @@ mod checker {
     /// Switches away from the most urgent thread that the second scheduler makes.
     const DEPTH: usize = 3;
 
-    /// Of one type, so that the checker is compiled once for all scenarios.
+    /// A boxed scenario: the checker is compiled once for all scenarios.
     type Scenario = Arc<dyn Fn(Locking) + Send + Sync>;
 
     /// Runs `scenario` with every design of the locks, half of the time switching threads anywhere, and half
