@@ -8,6 +8,7 @@ use crate::{Machine, Process};
 use freehold::{
     counted::Counted,
     file::{File, Mapping, Segment},
+    hugetlb::HugePageSize,
     nommu::NoMmuSpace,
     remote::Pins,
     uffd::Userfaultfd,
@@ -38,10 +39,10 @@ pub fn compiled() -> Vec<*const ()> {
             vma_info set_thp_disable find_vma probe_at;
         Engine: new failed_frames trim drop_clean huge_pool resize_huge_pool try_to_unmap mkclean referenced
             memory_failure soft_offline migrate entries_of;
-        Mapping<Machine>: has_page drop_clean revoke truncate punch read_at write_at write_back of_huge_pages
-            allocate secret zeroes memfd present_pages fill check add_seals add_probe remove_probe;
-        Segment<Machine>: new of_huge_pages mapping attached remove;
-        File<Machine>: new shared_memory drop_clean segment;
+        Mapping<Machine>: has_page drop_clean revoke truncate punch read_at write_at write_back
+            allocate present_pages fill check add_seals add_probe remove_probe;
+        Segment<Machine>: mapping attached remove;
+        File<Machine>: new drop_clean segment;
         Uffd: copy zeropage continue_with poison close move_pages write_protect register unregister new read poll
             try_read wake;
         NoMmu: new mmap find clear check munmap;
@@ -49,6 +50,7 @@ pub fn compiled() -> Vec<*const ()> {
         Process<X86_4>: new touch read write;
     };
     all.extend([
+        make_files as *const (),
         drop::<Counted<Space>> as *const (),
         drop::<Counted<Engine>> as *const (),
         drop::<Counted<Mapping<Machine>>> as *const (),
@@ -56,4 +58,12 @@ pub fn compiled() -> Vec<*const ()> {
         Process::<X86_4>::store::<u64> as *const (),
     ]);
     all
+}
+
+/// Calls what makes files, which is generic over whose they are.
+fn make_files(engine: &Counted<Engine>) {
+    let huge = HugePageSize::Mib2;
+    drop((Mapping::memfd(engine, 0), Mapping::secret(engine), Mapping::zeroes(engine)));
+    drop((Mapping::of_huge_pages(engine, huge, 0, false), File::shared_memory(engine, 0, false)));
+    drop((Segment::new(engine, 0, 0), Segment::of_huge_pages(engine, 0, huge, 0, false)));
 }

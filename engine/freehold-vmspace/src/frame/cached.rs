@@ -5,11 +5,11 @@
 //! and a lookup raises the count by a compare-and-swap that fails without the bit:
 //!
 //! ```text
-//! lookup    finds the frame; raises the count, which has the bit; looks again: does the cache still have the
-//! frame there? Then the reference is good. If not, it is given back, and nothing was found taker     marks
-//! the place in the cache: lookups do not find the frame there any more; reads the count, by a
-//! read-modify-write: a reference that is not in it is given back by the task that raised it; ends the bit,
-//! and gives the cache's reference back
+//! lookup    finds the frame; raises the count, which has the bit; looks again: does the cache still have the frame there?
+//!           Then the reference is good. If not, it is given back, and nothing was found
+//! taker     marks the place in the cache: lookups do not find the frame there any more; reads the count, by a
+//!           read-modify-write: a reference that is not in it is given back by the task that raised it; ends the bit,
+//!           and gives the cache's reference back
 //! ```
 //!
 //! Both change `refs`, so one comes first. A lookup that comes first is in the count which the taker reads.

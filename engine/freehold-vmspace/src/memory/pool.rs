@@ -1,8 +1,7 @@
 //! Huge pages of one size, set aside for programs that ask for them by name (Linux: hstate).
 //!
 //! ```text
-//! total = free + in use      free >= reserved      surplus = total - what was asked for, at most the
-//! overcommit limit
+//! total = free + in use      free >= reserved      surplus = total - what was asked for, at most the overcommit limit
 //! ```
 //!
 //! A reservation keeps a page for a process that has mapped memory and not touched it yet: as long as it

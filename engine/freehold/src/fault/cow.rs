@@ -2,9 +2,8 @@
 //!
 //! ```text
 //! shared                    the right to write; the page is dirty
-//! private, frame is ours    the right to write       ours: anonymous, and exclusive or with this entry's
-//! reference alone private, anything else    old entry -> nothing -> flush -> entry of a copy, under the
-//! table's lock
+//! private, frame is ours    the right to write       ours: anonymous, and exclusive or with this entry's reference alone
+//! private, anything else    old entry -> nothing -> flush -> entry of a copy, under the table's lock
 //! ```
 //!
 //! Whether a frame is ours is decided by references, not by how many entries map it: another reader (a pipe,

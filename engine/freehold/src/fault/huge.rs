@@ -3,8 +3,7 @@
 //! ```text
 //! nothing       read  -> the huge page of zeroes          write -> a huge page
 //! zeroes        write -> a huge page in their place, after a flush
-//! a huge page   write without the right: all frames ours -> the right; else split, and the small page is
-//! copied
+//! a huge page   write without the right: all frames ours -> the right; else split, and the small page is copied
 //! ```
 //!
 //! Only where the VMA asks for it ([`HugePages`](crate::engine::HugePages)), spans all of the 2 MiB, and no

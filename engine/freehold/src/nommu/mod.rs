@@ -68,8 +68,10 @@
 //! let engine = Engine::new(platform, Config::default())?;
 //! let regions = Regions::new(&engine)?;
 //! let space = NoMmuSpace::new(&regions)?;
-//! let at = space.mmap(0, 10_000, Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS, None,
-//! 0)?; assert_eq!(space.pages(), 3); space.munmap(at, 4096)?; assert_eq!(space.find(at), None);
+//! let at = space.mmap(0, 10_000, Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS, None, 0)?;
+//! assert_eq!(space.pages(), 3);
+//! space.munmap(at, 4096)?;
+//! assert_eq!(space.find(at), None);
 //! assert_eq!(space.find(at + 4096).unwrap().range, at + 4096..at + 3 * 4096);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

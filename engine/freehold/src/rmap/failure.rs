@@ -3,9 +3,9 @@
 //! ```text
 //! every entry      becomes a marker of the frame that failed, and is flushed
 //! then             is anything lost?
-//!                  a page of a file that its store has, too: no. Markers go, the page is read again where it
-//!                  is wanted all else: yes. Markers stay, spaces that map the page are told, accesses are
-//!                  bus errors the frame        is at home nowhere, and is never free again
+//!                  a page of a file that its store has, too: no. Markers go, the page is read again where it is wanted
+//!                  all else: yes. Markers stay, spaces that map the page are told, accesses are bus errors
+//! the frame        is at home nowhere, and is never free again
 //! ```
 //!
 //! | marker, the frame's lock | an access |

@@ -1,9 +1,8 @@
 //! Moving a page into another frame while programs use it.
 //!
 //! ```text
-//! of a file     hide it from lookups; take every entry away; count who else has it: nobody? copy; the cache
-//! has the new frame anonymous     every entry becomes a marker, flushed; copy; every marker becomes an entry
-//! of the new frame
+//! of a file     hide it from lookups; take every entry away; count who else has it: nobody? copy; the cache has the new frame
+//! anonymous     every entry becomes a marker, flushed; copy; every marker becomes an entry of the new frame
 //! ```
 //!
 //! A fault that meets a marker waits for the frame's lock. A call that takes a marker away (munmap, DONTNEED)

@@ -5,8 +5,7 @@
 //! ask        the mmap hook; it fails, or answers with hooks, flags, and frames for some or all pages
 //! prepare    everything else that may fail
 //! store      in place of what was there
-//! fill       entries for the frames, table by table, each table's within a read section in which the answer
-//! still holds
+//! fill       entries for the frames, table by table, each table's within a read section in which the answer still holds
 //! ```
 //!
 //! Nobody can come to the range before the fill is over, for the mmap lock and the VMA are held for writing;

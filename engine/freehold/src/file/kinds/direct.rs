@@ -7,10 +7,10 @@
 //! ```text
 //! comes       the pager names the frame; its record is the file's from now on, with one reference
 //! dirty       the first store faults, and makes page and entry dirty, as for every file
-//! write_back  every entry loses the right to write, and is flushed, under the i_mmap lock, shared; then the
-//! pager makes each dirty page last, with the frame locked. A store after that faults again, and makes the
-//! page dirty again goes        hidden and zapped as by every truncation; then everybody else's reference is
-//! waited for; the record is clean; the pager may free the frame
+//! write_back  every entry loses the right to write, and is flushed, under the i_mmap lock, shared; then the pager makes each dirty
+//!             page last, with the frame locked. A store after that faults again, and makes the page dirty again
+//! goes        hidden and zapped as by every truncation; then everybody else's reference is waited for; the record is clean;
+//!             the pager may free the frame
 //! ```
 //!
 //! The last line is what copies in a cache do not need: those stay as long as anybody refers to them, and

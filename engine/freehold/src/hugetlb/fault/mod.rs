@@ -1,10 +1,10 @@
 //! Faults on huge pages of a pool.
 //!
 //! ```text
-//! shared, nothing   the file's page: mapped, with the right to write if the VMA has it. Not there: every
-//! lock is let go of, the file brings it in, and the fault starts over private, nothing  the file's page,
-//! without the right to write; else a page of one's own private, a store  the page is ours alone: the right
-//! to write. Else a copy
+//! shared, nothing   the file's page: mapped, with the right to write if the VMA has it. Not there: every lock is let go of, the file
+//!                   brings it in, and the fault starts over
+//! private, nothing  the file's page, without the right to write; else a page of one's own
+//! private, a store  the page is ours alone: the right to write. Else a copy
 //! ```
 //!
 //! Where a userfaultfd has write-protected a page that is not there, the marker's protection goes to the
