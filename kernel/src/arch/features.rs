@@ -280,8 +280,12 @@ impl VectorState {
         VectorState(self.0)
     }
 
-    /// What a tracer sees: FXSAVE's image, or all of it.
-    pub fn for_tracer(&self, all: bool) -> &[u8] {
+    /// What a tracer sees: FXSAVE's image, or all of it, with XCR0 in the place of the marks.
+    pub fn for_tracer(&mut self, all: bool) -> &[u8] {
+        self.0[Self::MARKS..Self::LEGACY].fill(0);
+        if all {
+            self.put(Self::MARKS, &PARTS.load(Relaxed).to_le_bytes());
+        }
         &self.0[..if all { Self::size() } else { Self::LEGACY }]
     }
 

@@ -12,7 +12,12 @@ use crate::process::clone::{self, Request};
 use crate::process::exec::{self, Strings};
 use crate::process::reap::{self, Which};
 use crate::process::signal::{self, Action, IGNORE, Info, MOST, job};
-use crate::process::{exit, renew, signal::frame::AlternateStack, status::Status, trace};
+use crate::process::{
+    exit, renew,
+    signal::frame::AlternateStack,
+    status::Status,
+    trace::{self, EVENT_EXIT},
+};
 use crate::sched::{current, scheduler, wait};
 use crate::{errno, record};
 use alloc::format;
@@ -201,7 +206,7 @@ fn read_strings(at: u64, room: &mut usize) -> Result<Vec<Vec<u8>>, Errno> {
 
 fn exit_call(frame: &mut Frame) -> Answer {
     let [code, ..] = frame.args();
-    trace::exits(frame, Status::by_exit(code as u8));
+    trace::stop_at(frame, EVENT_EXIT, Status::by_exit(code as u8).word());
     let process = current().process();
     if process.threads.lock().len() == 1 {
         process.ending.lock().get_or_insert(Status::by_exit(code as u8));
@@ -212,7 +217,7 @@ fn exit_call(frame: &mut Frame) -> Answer {
 fn exit_group(frame: &mut Frame) -> Answer {
     let [code, ..] = frame.args();
     let status = Status::by_exit(code as u8);
-    trace::exits(frame, status);
+    trace::stop_at(frame, EVENT_EXIT, status.word());
     exit::exit_group(status)
 }
 

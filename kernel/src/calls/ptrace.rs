@@ -1,5 +1,4 @@
-//! ptrace(2): what a tracer asks for. Debug registers are kept, and do not stop anybody; forks and clones of a
-//! tracee are not traced by themselves.
+//! ptrace(2): what a tracer asks for. Debug registers are kept, and do not stop anybody.
 
 use crate::arch::features::VectorState;
 use crate::arch::frame::{Frame, UserAddr};
@@ -7,7 +6,7 @@ use crate::calls::answer::{Answer, Calls};
 use crate::platform::Space;
 use crate::platform::user::{self, UserPtr, copy_in};
 use crate::process::signal::{self, Info, MOST, job};
-use crate::process::trace::{self, EXIT_KILL, Mode, REGISTERS, SYSGOOD, State, Stop, TRACE_EXEC, TRACE_EXIT};
+use crate::process::trace::{self, Mode, OPTIONS, REGISTERS, State, Stop};
 use crate::process::{self, Process};
 use crate::sched::{Thread, current};
 use alloc::boxed::Box;
@@ -109,17 +108,13 @@ fn ptrace(frame: &mut Frame) -> Answer {
 
 /// Options that are known here.
 fn known(options: u64) -> Result<u64, Errno> {
-    if options & !(SYSGOOD | TRACE_EXEC | TRACE_EXIT | EXIT_KILL) != 0 {
-        Err(Errno::EINVAL)
-    } else {
-        Ok(options)
-    }
+    if options & !OPTIONS != 0 { Err(Errno::EINVAL) } else { Ok(options) }
 }
 
 fn trace_me() -> Answer {
     let here = current().process();
     let parent = here.parent().ok_or(Errno::EPERM)?;
-    trace::begin(&parent, here, &Thread::hold_current(), 0).map(|()| 0)
+    trace::begin(&parent, here, &Thread::hold_current(), 0, false).map(|()| 0)
 }
 
 /// With `options`, without a stop.
@@ -129,7 +124,7 @@ fn attach(pid: u64, options: Option<u64>) -> Answer {
     if Arc::ptr_eq(here, &process) {
         return Err(Errno::EPERM);
     }
-    trace::begin(here, &process, &thread, options.unwrap_or(0))?;
+    trace::begin(here, &process, &thread, options.unwrap_or(0), options.is_some())?;
     if options.is_none() {
         signal::send(&process, Some(&thread), Info::from_here(SIGSTOP, 0));
         if job::leave_to_tracer(&process) {
@@ -214,8 +209,7 @@ impl Tracee {
                 self.with_stop(|stop| set_registers(stop, &all))??;
             }
             (GET_VECTORS, _) => {
-                let image = self.image()?;
-                user::copy_out(data, &image.bytes_for_program()[..512]).map_err(|_| EIO)?;
+                user::copy_out(data, self.image()?.for_tracer(false)).map_err(|_| EIO)?;
             }
             (SET_VECTORS, _) => self.set_image(data, 512).map_err(|_| EIO)?,
             (GET_SET | SET_SET, _) => {
@@ -250,7 +244,7 @@ impl Tracee {
                 Ok(count as u64 * 8)
             }
             2 | 0x202 => {
-                let image = self.image()?;
+                let mut image = self.image()?;
                 let whole = image.for_tracer(note == 0x202);
                 let count = bytes.min(whole.len() as u64) as usize;
                 match sets {
@@ -310,63 +304,21 @@ fn set_registers(stop: &mut Stop, all: &[u64; REGISTERS]) -> Result<(), Errno> {
     /// Flags that a program may change: those of arithmetic, direction, alignment, and of a step.
     const OWN_FLAGS: u64 = 0x0004_0dd5 | 0x0001_0000;
     let f = &mut stop.frame;
-    let &[
-        r15,
-        r14,
-        r13,
-        r12,
-        rbp,
-        rbx,
-        r11,
-        r10,
-        r9,
-        r8,
-        rax,
-        rcx,
-        rdx,
-        rsi,
-        rdi,
-        call,
-        rip,
-        cs,
-        flags,
-        rsp,
-        ss,
-        fs,
-        gs,
-        ..,
-    ] = all;
+    let [call, rip, cs, flags, rsp, ss, fs, gs] = core::array::from_fn(|n| all[15 + n]);
     let (Some(fs), Some(gs)) = (UserAddr::new(fs), UserAddr::new(gs)) else { return Err(EIO) };
     if cs & 3 != 3 || ss & 3 != 3 {
         return Err(EIO);
     }
-    let rflags = f.rflags & !OWN_FLAGS | flags & OWN_FLAGS;
-    let error = if f.vector == Frame::SYSTEM_CALL { call } else { f.error };
-    let (vector, cs, ss) = (f.vector, f.cs, f.ss);
-    *f = Frame {
-        r15,
-        r14,
-        r13,
-        r12,
-        r11,
-        r10,
-        r9,
-        r8,
-        rdi,
-        rsi,
-        rbp,
-        rbx,
-        rdx,
-        rcx,
-        rax,
-        vector,
-        error,
-        rip,
-        cs,
-        rflags,
-        rsp,
-        ss,
-    };
+    let general = [
+        &mut f.r15, &mut f.r14, &mut f.r13, &mut f.r12, &mut f.rbp, &mut f.rbx, &mut f.r11, &mut f.r10,
+        &mut f.r9, &mut f.r8, &mut f.rax, &mut f.rcx, &mut f.rdx, &mut f.rsi, &mut f.rdi,
+    ];
+    general.into_iter().zip(all).for_each(|(register, value)| *register = *value);
+    f.rflags = f.rflags & !OWN_FLAGS | flags & OWN_FLAGS;
+    (f.rip, f.rsp) = (rip, rsp);
+    if f.vector == Frame::SYSTEM_CALL {
+        f.error = call;
+    }
     stop.bases = [fs, gs];
     Ok(())
 }

@@ -77,8 +77,7 @@ impl Listing for Of {
             b"status" => Ok(text(move || Ok(status(&process, tid)))),
             b"stat" => Ok(text(move || Ok(stat(&process, tid)))),
             b"comm" => Ok(name_of(process, tid)),
-            // Written by shells and daemons.
-            b"oom_score_adj" => Ok(setting(|| Ok(b"0\n".to_vec()), |_| Ok(()))),
+            b"oom_score_adj" => Ok(score(process)),
             b"maps" => opened(0o444, |process| Arc::new(maps::Lines::new(process, false))),
             b"smaps" => opened(0o444, |process| Arc::new(maps::Lines::new(process, true))),
             b"mem" => opened(0o600, |process| Arc::new(Memory(process))),
@@ -111,6 +110,17 @@ impl Listing for Of {
         }
         names
     }
+}
+
+/// Written and read back by daemons and tests.
+fn score(process: Arc<Process>) -> Arc<Node> {
+    let other = process.clone();
+    let read = move || Ok(format!("{}\n", process.oom_score.load(Relaxed)).into_bytes());
+    setting(read, move |text| {
+        let score = Some(number(text)?).filter(|score| (-1000..=1000).contains(score));
+        other.oom_score.store(score.ok_or(Errno::EINVAL)?, Relaxed);
+        Ok(())
+    })
 }
 
 /// The folder task.

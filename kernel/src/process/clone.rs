@@ -3,7 +3,7 @@
 use crate::arch::clock;
 use crate::arch::frame::{Frame, UserAddr};
 use crate::platform::user::UserPtr;
-use crate::process::{self, Process, Shares, observer::observer, pidfd, signal::Action};
+use crate::process::{self, Process, Shares, observer::observer, pidfd, signal::Action, trace};
 use crate::sched::{Thread, current, scheduler};
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
@@ -11,8 +11,8 @@ use freehold::error::Errno;
 use linux_raw_sys::general::{
     CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID, CLONE_CLEAR_SIGHAND, CLONE_FILES, CLONE_FS, CLONE_NEWCGROUP,
     CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWUSER, CLONE_NEWUTS, CLONE_PARENT,
-    CLONE_PARENT_SETTID, CLONE_PIDFD, CLONE_SETTLS, CLONE_SIGHAND, CLONE_THREAD, CLONE_VFORK, CLONE_VM,
-    RLIMIT_NPROC,
+    CLONE_PARENT_SETTID, CLONE_PIDFD, CLONE_SETTLS, CLONE_SIGHAND, CLONE_THREAD, CLONE_UNTRACED, CLONE_VFORK,
+    CLONE_VM, RLIMIT_NPROC,
 };
 
 /// What clone and clone3 are asked for.
@@ -57,7 +57,7 @@ impl Request {
 /// # Errors
 ///
 /// EINVAL, EAGAIN, ENOMEM, EFAULT, EPERM.
-pub fn clone(frame: &Frame, request: &Request) -> Result<u64, Errno> {
+pub fn clone(frame: &mut Frame, request: &Request) -> Result<u64, Errno> {
     if request.has(CLONE_THREAD) && !(request.has(CLONE_SIGHAND) && request.has(CLONE_VM)) {
         return Err(Errno::EINVAL);
     }
@@ -119,9 +119,18 @@ pub fn clone(frame: &Frame, request: &Request) -> Result<u64, Errno> {
         thread.work.fetch_or(crate::sched::work::KILL, Relaxed);
     }
     (observer().task)(tid, process.pid, request.flags, began);
+    let event = trace::event_of_clone(request.has(CLONE_VFORK), request.exit_signal);
+    let event = event.filter(|_| !request.has(CLONE_UNTRACED));
+    if event.is_some() {
+        trace::follow(&process, &thread);
+    }
     scheduler::enqueue(thread);
+    if let Some(event) = event {
+        trace::stop_at(frame, event, tid);
+    }
     if request.has(CLONE_VFORK) {
         wait_for_vfork(&process);
+        trace::stop_at(frame, trace::EVENT_VFORK_DONE, tid);
     }
     Ok(tid.into())
 }
@@ -186,6 +195,10 @@ fn new_thread(
 ) -> Option<Thread> {
     let here = current();
     let mut begin = Frame { rax: 0, vector: Frame::WHOLE, ..*frame };
+    if here.trace.is_traced() {
+        // The tracer's step of the caller has set this flag.
+        begin.rflags &= !trace::TRAP_FLAG;
+    }
     if request.stack != 0 {
         begin.rsp = request.stack;
     }

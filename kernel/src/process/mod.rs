@@ -34,7 +34,7 @@ use crate::sched::{Thread, wait::Key, work};
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 use linux_raw_sys::general::SIGKILL;
 
 static NEXT_PID: AtomicU32 = AtomicU32::new(1);
@@ -132,6 +132,8 @@ pub struct Shares {
 pub struct Tracees {
     pub live: Vec<(Arc<Process>, Arc<Thread>)>,
     pub ended: Vec<(u32, Arc<Process>, Status)>,
+    /// The tracer ends, and traces no more threads.
+    pub is_over: bool,
 }
 
 /// A process.
@@ -189,6 +191,8 @@ pub struct Process {
     pub has_executed: AtomicU32,
     /// Nice value, from -20 to 19, plus 20.
     pub nice: AtomicU32,
+    /// oom_score_adj: stored, and read by nothing.
+    pub oom_score: AtomicI64,
     /// The program's path, for reports.
     pub name: SpinLock<Vec<u8>>,
 }
@@ -238,6 +242,7 @@ impl Process {
             usage: Usage::default(),
             has_executed: AtomicU32::new(0),
             nice: AtomicU32::new(20),
+            oom_score: AtomicI64::new(0),
             name: SpinLock::new(Vec::new()),
         }
     }
@@ -261,6 +266,7 @@ impl Process {
             ids: SpinLock::new(*self.ids.lock()),
             limits: SpinLock::new(self.limits.lock().clone()),
             nice: AtomicU32::new(self.nice.load(Relaxed)),
+            oom_score: AtomicI64::new(self.oom_score.load(Relaxed)),
             name: SpinLock::new(self.name.lock().clone()),
             ..Self::first(pid)
         }

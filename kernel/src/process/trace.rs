@@ -9,7 +9,7 @@ use crate::arch::frame::{Frame, UserAddr};
 use crate::arch::{features::VectorState, lock::SpinLock};
 use crate::options;
 use crate::process::signal::{self, Info, job};
-use crate::process::{Process, signal::frame::vectors_of, status::Status};
+use crate::process::{Process, Tracees, signal::frame::vectors_of, status::Status};
 use crate::sched::wait::{self, Key, Sleep, Woken};
 use crate::sched::{Thread, current, work};
 use alloc::boxed::Box;
@@ -18,17 +18,20 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use freehold::error::Errno;
 use linux_raw_sys::general::*;
 
-/// Options of a tracer that are known here.
+/// Options of a tracer that are known here, with one bit for each of the events below.
 pub const SYSGOOD: u64 = 1;
-pub const TRACE_EXEC: u64 = 1 << 4;
-pub const TRACE_EXIT: u64 = 1 << 6;
-pub const EXIT_KILL: u64 = 1 << 20;
-/// What stops a thread besides signals, in the second byte of what a wait tells.
-const EVENT_EXEC: u32 = 4;
-const EVENT_EXIT: u32 = 6;
-pub const EVENT_STOP: u32 = 128;
+const EXIT_KILL: u64 = 1 << 20;
+pub const OPTIONS: u64 = SYSGOOD | EXIT_KILL | 0b111_1110;
+/// Events that stop a thread, in the second byte of the word that a wait stores.
+pub const EVENT_FORK: u32 = 1;
+pub const EVENT_VFORK: u32 = 2;
+pub const EVENT_CLONE: u32 = 3;
+pub const EVENT_EXEC: u32 = 4;
+pub const EVENT_VFORK_DONE: u32 = 5;
+pub const EVENT_EXIT: u32 = 6;
+const EVENT_STOP: u32 = 128;
 /// A bit of the flags: an exception after the next instruction.
-const TRAP_FLAG: u64 = 0x100;
+pub const TRAP_FLAG: u64 = 0x100;
 
 /// How a thread goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -52,6 +55,8 @@ pub struct Trace {
 pub struct State {
     pub tracer: Option<Arc<Process>>,
     pub options: u64,
+    /// The tracer has come by PTRACE_SEIZE.
+    pub seized: bool,
     pub mode: Mode,
     /// It is to stop at once (PTRACE_INTERRUPT).
     pub interrupted: bool,
@@ -137,22 +142,50 @@ fn key(thread: &Thread) -> Key {
 ///
 /// # Errors
 ///
-/// EPERM: it is traced.
+/// EPERM: it is traced, or the tracer ends.
 pub fn begin(
     tracer: &Arc<Process>,
     process: &Arc<Process>,
     thread: &Arc<Thread>,
     options: u64,
+    seized: bool,
 ) -> Result<(), Errno> {
+    let mut tracees = tracer.tracees.lock();
     let mut state = thread.trace.state.lock();
-    if state.tracer.is_some() {
+    if state.tracer.is_some() || tracees.is_over {
         return Err(Errno::EPERM);
     }
-    *state = State { tracer: Some(tracer.clone()), options, stop: state.stop.take(), ..State::default() };
+    let stop = state.stop.take();
+    *state = State { tracer: Some(tracer.clone()), options, seized, stop, ..State::default() };
     thread.trace.is_traced.store(true, Relaxed);
-    drop(state);
-    tracer.tracees.lock().live.push((process.clone(), thread.clone()));
+    tracees.live.push((process.clone(), thread.clone()));
     Ok(())
+}
+
+/// Returns the event of a fork or clone of the calling thread, if its tracer wants to know of it.
+pub fn event_of_clone(is_vfork: bool, exit_signal: u32) -> Option<u32> {
+    let trace = &current().trace;
+    let event = match exit_signal {
+        _ if is_vfork => EVENT_VFORK,
+        SIGCHLD => EVENT_FORK,
+        _ => EVENT_CLONE,
+    };
+    (trace.is_traced() && trace.state.lock().options & 1 << event != 0).then_some(event)
+}
+
+/// The tracer of the calling thread traces its new child or thread, too, which stops before it runs.
+pub fn follow(process: &Arc<Process>, thread: &Arc<Thread>) {
+    let state = current().trace.state.lock();
+    let (tracer, options, seized) = (state.tracer.clone(), state.options, state.seized);
+    drop(state);
+    let Some(tracer) = tracer.filter(|tracer| begin(tracer, process, thread, options, seized).is_ok()) else {
+        return;
+    };
+    drop(tracer);
+    match seized {
+        true => interrupt(thread),
+        false => drop(signal::send(process, Some(thread), Info::from_here(SIGSTOP, 0))),
+    }
 }
 
 /// The thread goes on where it has stopped, in this way, with this signal.
@@ -190,7 +223,8 @@ pub fn end(tracer: &Process, thread: &Arc<Thread>, signal: u32) {
 
 /// The process ends: what it traces goes on, or ends too.
 pub fn tracer_ends(tracer: &Process) {
-    let tracees = core::mem::take(&mut *tracer.tracees.lock());
+    let over = Tracees { is_over: true, ..Tracees::default() };
+    let tracees = core::mem::replace(&mut *tracer.tracees.lock(), over);
     for (process, thread) in &tracees.live {
         let kills = thread.trace.state.lock().options & EXIT_KILL != 0;
         end(tracer, thread, 0);
@@ -312,7 +346,7 @@ fn tell(tracer: &Arc<Process>, here: &Thread, word: u32) {
 pub fn stop_if_interrupted(frame: &mut Frame) {
     let here = current();
     if here.trace.is_traced() && here.trace.state.lock().interrupted {
-        stop(frame, SIGTRAP | EVENT_STOP << 8, Info::from_here(SIGTRAP, 0));
+        stop_for(frame, EVENT_STOP);
     }
 }
 
@@ -338,30 +372,34 @@ pub fn stop_at_call(frame: &mut Frame) {
 /// The calling thread has executed a program.
 pub fn has_executed(frame: &mut Frame) {
     let here = current();
-    if !here.trace.is_traced() {
-        return;
-    }
-    let mut state = here.trace.state.lock();
-    state.message = here.tid().into();
-    let tells = state.options & TRACE_EXEC != 0;
-    drop(state);
-    match tells {
-        true => {
-            stop(frame, SIGTRAP | EVENT_EXEC << 8, Info::from_here(SIGTRAP, 0));
-        }
-        false => signal::to_itself(SIGTRAP),
+    let tells = stop_at(frame, EVENT_EXEC, here.tid());
+    if !tells && here.trace.is_traced() && !here.trace.state.lock().seized {
+        signal::to_itself(SIGTRAP);
     }
 }
 
-/// The calling thread is about to end by a call, with this status.
-pub fn exits(frame: &mut Frame, status: Status) {
-    let mut state = current().trace.state.lock();
-    state.message = status.word().into();
-    let tells = state.options & TRACE_EXIT != 0;
+/// The calling thread stops for an event, if its tracer wants to know of it, with this message. Returns
+/// whether it has.
+pub fn stop_at(frame: &mut Frame, event: u32, message: u32) -> bool {
+    let trace = &current().trace;
+    if !trace.is_traced() {
+        return false;
+    }
+    let mut state = trace.state.lock();
+    state.message = message.into();
+    let tells = state.options & 1 << event != 0;
     drop(state);
     if tells {
-        stop(frame, SIGTRAP | EVENT_EXIT << 8, Info::from_here(SIGTRAP, 0));
+        let vector = frame.vector;
+        stop_for(frame, event);
+        frame.vector = vector;
     }
+    tells
+}
+
+fn stop_for(frame: &mut Frame, event: u32) {
+    let word = SIGTRAP | event << 8;
+    stop(frame, word, Info::from_here(SIGTRAP, word as i32));
 }
 
 /// The thread comes by, and stops.

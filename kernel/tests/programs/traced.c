@@ -1,6 +1,8 @@
-// A tracer and its tracee: stops by signals, calls and steps, registers, memory, exec, and the end.
+// A tracer and its tracee: stops by signals, calls and steps, registers, memory, exec, children and threads of
+// the tracee, and the end.
 #define _GNU_SOURCE
 #include "check.h"
+#include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
 #include <sys/ptrace.h>
@@ -170,6 +172,73 @@ static void selectors_are_those_of_linux(void) {
     ends_with(child, 8);
 }
 
+static void *nothing(void *argument) { return argument; }
+
+static void make_children(void) {
+    pthread_t thread;
+    if (fork() == 0) _exit(3);
+    if (vfork() == 0) _exit(4);
+    CHECK(pthread_create(&thread, 0, nothing, 0) == 0 && pthread_join(thread, 0) == 0);
+    _exit(5);
+}
+
+static void goes_on(pid_t child, int first_stop, int status) {
+    unsigned long made;
+    int word;
+    CHECK(ptrace(PTRACE_GETEVENTMSG, child, 0, &made) == 0 && (pid_t)made != child);
+    CHECK(waitpid(made, &word, __WALL) == (pid_t)made && WIFSTOPPED(word) && word >> 8 == first_stop);
+    CHECK(ptrace(PTRACE_CONT, made, 0, 0) == 0 && ptrace(PTRACE_CONT, child, 0, 0) == 0);
+    CHECK(waitpid(made, &word, __WALL) == (pid_t)made && WIFEXITED(word) && WEXITSTATUS(word) == status);
+}
+
+// The tracee stops for this event, and its new child or thread before it runs; the new one ends with this status.
+static void follows(pid_t child, int event, int first_stop, int status) {
+    CHECK(next_stop(child) == (SIGTRAP | event << 8));
+    goes_on(child, first_stop, status);
+}
+
+static void children_are_followed(void) {
+    long options = PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK | PTRACE_O_TRACECLONE | PTRACE_O_TRACEVFORKDONE;
+    for (int seizes = 0; seizes < 2; seizes++) {
+        handled = 0;
+        signal(SIGUSR1, handler);
+        pid_t child = seizes ? fork() : traced(make_children);
+        if (child == 0) {
+            while (!handled) usleep(1000);
+            make_children();
+        }
+        if (seizes) {
+            CHECK(ptrace(PTRACE_SEIZE, child, 0, options) == 0 && kill(child, SIGUSR1) == 0);
+            CHECK(next_stop(child) == SIGUSR1 && ptrace(PTRACE_CONT, child, 0, SIGUSR1) == 0);
+        } else {
+            CHECK(ptrace(PTRACE_SETOPTIONS, child, 0, options) == 0 && ptrace(PTRACE_CONT, child, 0, 0) == 0);
+        }
+        int first = seizes ? SIGTRAP | PTRACE_EVENT_STOP << 8 : SIGSTOP;
+        follows(child, PTRACE_EVENT_FORK, first, 3);
+        CHECK(next_stop(child) == SIGCHLD && ptrace(PTRACE_CONT, child, 0, 0) == 0);
+        follows(child, PTRACE_EVENT_VFORK, first, 4);
+        int others = 0, stop;
+        while ((stop = next_stop(child)) != (SIGTRAP | PTRACE_EVENT_CLONE << 8)) {
+            CHECK(stop == SIGCHLD || stop == (SIGTRAP | PTRACE_EVENT_VFORK_DONE << 8));
+            CHECK(ptrace(PTRACE_CONT, child, 0, 0) == 0 && others++ < 2);
+        }
+        CHECK(others == 2);
+        goes_on(child, first, 0);
+        ends_with(child, 5);
+    }
+}
+
+// Debuggers tell the kinds of registers by XCR0, in the image of XSAVE.
+static void an_image_says_its_parts(void) {
+    static unsigned long image[1024];
+    struct iovec part = {image, sizeof image};
+    pid_t child = traced(do_nothing);
+    if (ptrace(PTRACE_GETREGSET, child, 0x202, &part) == 0 && part.iov_len > 512)
+        CHECK((image[464 / 8] & 3) == 3 && image[472 / 8] == 0);
+    CHECK(ptrace(PTRACE_CONT, child, 0, 0) == 0);
+    ends_with(child, 8);
+}
+
 int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "exit")) return 9;
     PART(signals_are_the_tracers);
@@ -178,5 +247,7 @@ int main(int argc, char **argv) {
     PART(others_can_be_attached);
     PART(selectors_are_those_of_linux);
     PART(exec_stops);
+    PART(children_are_followed);
+    PART(an_image_says_its_parts);
     return 0;
 }

@@ -167,36 +167,16 @@ fn restore(frame: &mut Frame) -> Result<u64, Errno> {
         };
         Ok::<_, Errno>((words, image))
     })?;
-    let &[r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, rflags] =
-        &words[REGISTERS..SEGMENTS]
-    else {
-        unreachable!("as many as there are")
-    };
-    let rflags = frame.rflags & !OWN_FLAGS | rflags & OWN_FLAGS;
-    *frame = Frame {
-        r15,
-        r14,
-        r13,
-        r12,
-        r11,
-        r10,
-        r9,
-        r8,
-        rdi,
-        rsi,
-        rbp,
-        rbx,
-        rdx,
-        rcx,
-        rax,
-        vector: Frame::WHOLE,
-        error: 0,
-        rip,
-        cs: USER_CODE,
-        rflags,
-        rsp,
-        ss: USER_DATA,
-    };
+    let f = &mut *frame;
+    let general = [
+        &mut f.r8, &mut f.r9, &mut f.r10, &mut f.r11, &mut f.r12, &mut f.r13, &mut f.r14, &mut f.r15,
+        &mut f.rdi, &mut f.rsi, &mut f.rbp, &mut f.rbx, &mut f.rdx, &mut f.rax, &mut f.rcx, &mut f.rsp,
+        &mut f.rip,
+    ];
+    general.into_iter().zip(&words[REGISTERS..]).for_each(|(register, value)| *register = *value);
+    f.rflags = f.rflags & !OWN_FLAGS | words[SEGMENTS - 1] & OWN_FLAGS;
+    (f.vector, f.error, f.cs, f.ss) = (Frame::WHOLE, 0, USER_CODE, USER_DATA);
+    let (rax, rsp) = (f.rax, f.rsp);
     image.load();
     *vectors_of(frame) = image.vectors();
     here.restart.set(None);
