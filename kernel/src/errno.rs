@@ -2,6 +2,7 @@
 
 use freehold::error::Errno;
 
+pub const ENXIO: Errno = Errno(6);
 pub const E2BIG: Errno = Errno(7);
 pub const ENOEXEC: Errno = Errno(8);
 pub const ECHILD: Errno = Errno(10);
@@ -19,6 +20,8 @@ pub const ENAMETOOLONG: Errno = Errno(36);
 pub const ENOSYS: Errno = Errno(38);
 pub const ENOTEMPTY: Errno = Errno(39);
 pub const ELOOP: Errno = Errno(40);
+pub const ENOTSOCK: Errno = Errno(88);
+pub const ENOPROTOOPT: Errno = Errno(92);
 pub const EPROTONOSUPPORT: Errno = Errno(93);
 pub const EAFNOSUPPORT: Errno = Errno(97);
 pub const ETIMEDOUT: Errno = Errno(110);

@@ -4,8 +4,8 @@ use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls};
 use crate::errno;
 use crate::files::buffer::{Part, UserBuffer};
-use crate::files::{node::node_of, open::Open, pipe, socket};
-use crate::platform::user::UserPtr;
+use crate::files::{node::node_of, open::Open, pipe, socket, socket::Socket};
+use crate::platform::user::{self, UserPtr};
 use crate::process::{renew, signal};
 use crate::sched::current;
 use alloc::sync::Arc;
@@ -38,6 +38,9 @@ pub const CALLS: Calls = &[
     (__NR_pipe2, pipe2),
     (__NR_socketpair, socketpair),
     (__NR_socket, no_socket),
+    (__NR_shutdown, shutdown),
+    (__NR_getsockname, socket_name),
+    (__NR_getsockopt, socket_option),
 ];
 
 /// Most bytes of one call.
@@ -269,6 +272,44 @@ fn socketpair(frame: &mut Frame) -> Answer {
 
 const AF_UNIX: u32 = 1;
 const SOCK_STREAM: u32 = 1;
+const SOL_SOCKET: u64 = 1;
+const SO_TYPE: u64 = 3;
+
+fn with_socket<R>(descriptor: u64, f: impl FnOnce(&Socket) -> R) -> Result<R, Errno> {
+    let open = file(descriptor)?;
+    let socket = open.file.as_any().and_then(|any| any.downcast_ref()).ok_or(errno::ENOTSOCK)?;
+    Ok(f(socket))
+}
+
+fn shutdown(frame: &mut Frame) -> Answer {
+    let [descriptor, how @ 0..=2, ..] = frame.args() else { return Err(Errno::EINVAL) };
+    with_socket(descriptor, |socket| socket.shut_down(how != 1, how != 0)).map(|()| 0)
+}
+
+/// A socket of a pair has a family and no name.
+fn socket_name(frame: &mut Frame) -> Answer {
+    let [descriptor, name, bytes, ..] = frame.args();
+    with_socket(descriptor, |_| ())?;
+    store(name, bytes, &(AF_UNIX as u16).to_ne_bytes())
+}
+
+/// The kind alone.
+fn socket_option(frame: &mut Frame) -> Answer {
+    let [descriptor, level, option, value, bytes, ..] = frame.args();
+    with_socket(descriptor, |_| ())?;
+    match (level, option) {
+        (SOL_SOCKET, SO_TYPE) => store(value, bytes, &SOCK_STREAM.to_ne_bytes()),
+        _ => Err(errno::ENOPROTOOPT),
+    }
+}
+
+/// Stores what fits in the number of bytes at `bytes`, and there how many that were.
+fn store(to: u64, bytes: u64, value: &[u8]) -> Answer {
+    let bytes = UserPtr::<u32>::new(bytes);
+    let count = value.len().min(bytes.read()? as usize);
+    user::copy_out(to, &value[..count])?;
+    bytes.write(&(count as u32)).map(|()| 0)
+}
 
 const FIOCLEX: u64 = 0x5451;
 const FIONCLEX: u64 = 0x5450;

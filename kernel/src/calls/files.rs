@@ -5,7 +5,7 @@ use crate::calls::answer::{Answer, Calls};
 use crate::errno;
 use crate::files::node::{NodeFile, node_of};
 use crate::files::tree::{self, Kind, Node};
-use crate::files::{File, names, open::Open};
+use crate::files::{File, fifo, names, open::Open};
 use crate::platform::user::{self, UserPtr};
 use crate::sched::current;
 use alloc::sync::Arc;
@@ -126,6 +126,7 @@ fn open_node(node: &Arc<Node>, flags: u32) -> Result<Arc<dyn File>, Errno> {
     match &node.kind {
         Kind::Device(device) => Ok(device.clone()),
         Kind::Made(make) => make(),
+        Kind::Fifo(pipe) => fifo::open(pipe, flags),
         Kind::Link(_) | Kind::Jump(_) => Err(errno::ELOOP),
         Kind::Directory(_) | Kind::Listing(_) if writes || flags & O_CREAT != 0 => Err(errno::EISDIR),
         Kind::Directory(_) | Kind::Listing(_) => Ok(Arc::new(NodeFile::new(node.clone()))),

@@ -5,8 +5,8 @@ use crate::calls::answer::{Answer, Calls};
 use crate::calls::files::{HERE, find, path, start};
 use crate::errno;
 use crate::files::names::{self, Existing};
-use crate::files::tree::{self, Node};
-use crate::files::{DIRECTORY, REGULAR, node::node_of};
+use crate::files::tree::{self, Kind, Node};
+use crate::files::{DIRECTORY, FIFO, REGULAR, node::node_of, pipe::Pipe};
 use crate::sched::current;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -16,20 +16,20 @@ use freehold::hugetlb::HugePageSize;
 use linux_raw_sys::general::*;
 
 pub const CALLS: Calls = &[
-    (__NR_mkdir, mkdir),
-    (__NR_mkdirat, mkdirat),
-    (__NR_mknod, mknod),
-    (__NR_mknodat, mknodat),
-    (__NR_rmdir, rmdir),
-    (__NR_unlink, unlink),
+    (__NR_mkdir, |frame| make_directory(HERE, frame.rdi, frame.rsi)),
+    (__NR_mkdirat, |frame| make_directory(frame.rdi, frame.rsi, frame.rdx)),
+    (__NR_mknod, |frame| make_node(HERE, frame.rdi, frame.rsi)),
+    (__NR_mknodat, |frame| make_node(frame.rdi, frame.rsi, frame.rdx)),
+    (__NR_rmdir, |frame| remove(HERE, frame.rdi, true)),
+    (__NR_unlink, |frame| remove(HERE, frame.rdi, false)),
     (__NR_unlinkat, unlinkat),
-    (__NR_rename, rename),
-    (__NR_renameat, renameat),
-    (__NR_renameat2, renameat2),
-    (__NR_link, link),
-    (__NR_linkat, linkat),
-    (__NR_symlink, symlink),
-    (__NR_symlinkat, symlinkat),
+    (__NR_rename, |frame| rename_at((HERE, frame.rdi), (HERE, frame.rsi), 0)),
+    (__NR_renameat, |frame| rename_at((frame.rdi, frame.rsi), (frame.rdx, frame.r10), 0)),
+    (__NR_renameat2, |frame| rename_at((frame.rdi, frame.rsi), (frame.rdx, frame.r10), frame.r8 as u32)),
+    (__NR_link, |frame| link_at((HERE, frame.rdi), (HERE, frame.rsi), 0)),
+    (__NR_linkat, |frame| link_at((frame.rdi, frame.rsi), (frame.rdx, frame.r10), frame.r8 as u32)),
+    (__NR_symlink, |frame| symlink_at(frame.rdi, HERE, frame.rsi)),
+    (__NR_symlinkat, |frame| symlink_at(frame.rdi, frame.rsi, frame.rdx)),
     (__NR_mount, mount),
     (__NR_umount2, umount),
 ];
@@ -59,33 +59,13 @@ fn mode_of(mode: u64) -> u32 {
     mode as u32 & 0o7777 & !current().process().place().umask.load(Relaxed)
 }
 
-fn mkdir(frame: &mut Frame) -> Answer {
-    let [path, mode, ..] = frame.args();
-    make_directory(HERE, path, mode)
-}
-
-fn mkdirat(frame: &mut Frame) -> Answer {
-    let [descriptor, path, mode, ..] = frame.args();
-    make_directory(descriptor, path, mode)
-}
-
 fn make_directory(descriptor: u64, at: u64, mode: u64) -> Answer {
     let (directory, name) = new(descriptor, at)?;
     let node = Node::directory_of(mode_of(mode), directory.huge);
     directory.insert(&name, node).map(|()| 0)
 }
 
-fn mknod(frame: &mut Frame) -> Answer {
-    let [path, mode, ..] = frame.args();
-    make_node(HERE, path, mode)
-}
-
-fn mknodat(frame: &mut Frame) -> Answer {
-    let [descriptor, path, mode, ..] = frame.args();
-    make_node(descriptor, path, mode)
-}
-
-/// Regular files alone: there are no named pipes, and devices are the kernel's own.
+/// Regular files and named pipes; devices are the kernel's own.
 fn make_node(descriptor: u64, at: u64, mode: u64) -> Answer {
     let (directory, name) = new(descriptor, at)?;
     match mode as u32 & 0o170_000 {
@@ -93,19 +73,13 @@ fn make_node(descriptor: u64, at: u64, mode: u64) -> Answer {
             let node = Node::empty(mode_of(mode), &directory)?;
             directory.insert(&name, node).map(|()| 0)
         }
+        FIFO => {
+            let node = Node::new(FIFO | mode_of(mode), Kind::Fifo(Pipe::new()));
+            directory.insert(&name, node).map(|()| 0)
+        }
         DIRECTORY => Err(Errno::EPERM),
         _ => Err(Errno::EINVAL),
     }
-}
-
-fn rmdir(frame: &mut Frame) -> Answer {
-    let [path, ..] = frame.args();
-    remove(HERE, path, true)
-}
-
-fn unlink(frame: &mut Frame) -> Answer {
-    let [path, ..] = frame.args();
-    remove(HERE, path, false)
 }
 
 fn unlinkat(frame: &mut Frame) -> Answer {
@@ -122,21 +96,6 @@ fn remove(descriptor: u64, at: u64, directories: bool) -> Answer {
     names::remove(&directory, &name.ok_or(dots)?, directories).map(|()| 0)
 }
 
-fn rename(frame: &mut Frame) -> Answer {
-    let [from, to, ..] = frame.args();
-    rename_at((HERE, from), (HERE, to), 0)
-}
-
-fn renameat(frame: &mut Frame) -> Answer {
-    let [old, from, new, to, ..] = frame.args();
-    rename_at((old, from), (new, to), 0)
-}
-
-fn renameat2(frame: &mut Frame) -> Answer {
-    let [old, from, new, to, flags, _] = frame.args();
-    rename_at((old, from), (new, to), flags as u32)
-}
-
 fn rename_at(from: (u64, u64), to: (u64, u64), flags: u32) -> Answer {
     let existing = match flags {
         0 => Existing::Replace,
@@ -150,16 +109,6 @@ fn rename_at(from: (u64, u64), to: (u64, u64), flags: u32) -> Answer {
     names::rename((&old, &from), (&new, &to), existing).map(|()| 0)
 }
 
-fn link(frame: &mut Frame) -> Answer {
-    let [from, to, ..] = frame.args();
-    link_at((HERE, from), (HERE, to), 0)
-}
-
-fn linkat(frame: &mut Frame) -> Answer {
-    let [old, from, new, to, flags, _] = frame.args();
-    link_at((old, from), (new, to), flags as u32)
-}
-
 fn link_at(from: (u64, u64), to: (u64, u64), flags: u32) -> Answer {
     if flags & !(AT_SYMLINK_FOLLOW | AT_EMPTY_PATH) != 0 {
         return Err(Errno::EINVAL);
@@ -170,16 +119,6 @@ fn link_at(from: (u64, u64), to: (u64, u64), flags: u32) -> Answer {
     };
     let (directory, name) = new(to.0, to.1)?;
     names::link(&node, &directory, &name).map(|()| 0)
-}
-
-fn symlink(frame: &mut Frame) -> Answer {
-    let [target, at, ..] = frame.args();
-    symlink_at(target, HERE, at)
-}
-
-fn symlinkat(frame: &mut Frame) -> Answer {
-    let [target, descriptor, at, ..] = frame.args();
-    symlink_at(target, descriptor, at)
 }
 
 fn symlink_at(target: u64, descriptor: u64, at: u64) -> Answer {

@@ -3,7 +3,7 @@
 use crate::arch::{clock, frame::Frame};
 use crate::calls::answer::{Answer, Calls};
 use crate::calls::{descriptors::file, time};
-use crate::files::{epoll::Epoll, node::node_of, open::Open, table};
+use crate::files::{epoll::Epoll, node::node_of, open::Open};
 use crate::platform::user::{self, UserPtr};
 use crate::process::{signal, signal::restart::deadline_after};
 use crate::sched::current;
@@ -113,7 +113,8 @@ fn ppoll(frame: &mut Frame) -> Answer {
 }
 
 fn poll_until(at: u64, count: u64, deadline: u64) -> Answer {
-    if count > table::MOST as u64 {
+    let count = u64::from(count as u32);
+    if count > current().process().files.limit() as u64 {
         return Err(Errno::EINVAL);
     }
     Ok(wait_for(deadline, || look_poll(at, count))?.unwrap_or(0))
@@ -174,30 +175,31 @@ fn pselect(frame: &mut Frame) -> Answer {
 }
 
 /// Three sets of descriptors, a bit each: to read, to write, and what else.
-type Sets = [[u8; table::MOST / 8]; 3];
+type Sets = [Vec<u8>; 3];
 /// What counts for each set.
 const COUNTS: [u32; 3] = [POLLIN | POLLHUP | POLLERR, POLLOUT | POLLERR, POLLPRI];
 
+/// As on Linux, numbers that the process's table has no room for are passed over.
 fn select_until(count: u64, at: [u64; 3], deadline: u64) -> Answer {
     if count as i32 <= -1 {
         return Err(Errno::EINVAL);
     }
-    let count = (count as usize).min(table::MOST);
-    let bytes = count.div_ceil(64) * 8;
-    let mut asked: Sets = [[0; table::MOST / 8]; 3];
+    let count = (count as u32 as usize).min(current().process().files.room());
+    let empty = || [(); 3].map(|()| alloc::vec![0; count.div_ceil(64) * 8]);
+    let mut asked: Sets = empty();
     for (at, set) in at.iter().zip(&mut asked).filter(|(at, _)| **at != 0) {
-        user::copy_in(*at, &mut set[..bytes])?;
+        user::copy_in(*at, set)?;
     }
-    let found = wait_for(deadline, || look_select(count, &asked))?;
-    let (ready, sets) = found.unwrap_or((0, [[0; table::MOST / 8]; 3]));
+    let found = wait_for(deadline, || look_select(count, &asked, empty()))?;
+    let (ready, sets) = found.unwrap_or_else(|| (0, empty()));
     for (at, set) in at.iter().zip(&sets).filter(|(at, _)| **at != 0) {
-        user::copy_out(*at, &set[..bytes])?;
+        user::copy_out(*at, set)?;
     }
     Ok(ready)
 }
 
-fn look_select(count: usize, asked: &Sets) -> Result<Look<(u64, Sets)>, Errno> {
-    let (mut look, mut found, mut ready) = (Look::new(), [[0; table::MOST / 8]; 3], 0);
+fn look_select(count: usize, asked: &Sets, mut found: Sets) -> Result<Look<(u64, Sets)>, Errno> {
+    let (mut look, mut ready) = (Look::new(), 0);
     for n in 0..count {
         let (byte, bit) = (n / 8, 1 << (n % 8));
         if asked.iter().all(|set| set[byte] & bit == 0) {

@@ -18,21 +18,21 @@ use freehold::hugetlb::HugePageSize;
 use linux_raw_sys::general::*;
 
 pub const CALLS: Calls = &[
-    (__NR_stat, stat),
-    (__NR_lstat, lstat),
-    (__NR_fstat, fstat),
-    (__NR_newfstatat, fstatat),
+    (__NR_stat, |frame| put_stat(find(HERE, frame.rdi, true)?.stat(), frame.rsi)),
+    (__NR_lstat, |frame| put_stat(find(HERE, frame.rdi, false)?.stat(), frame.rsi)),
+    (__NR_fstat, |frame| put_stat(current().process().files.get(frame.rdi)?.file.stat(), frame.rsi)),
+    (__NR_newfstatat, |frame| put_stat(stat_of(frame.rdi, frame.rsi, frame.r10 as u32)?, frame.rdx)),
     (__NR_statx, statx),
-    (__NR_access, access),
-    (__NR_faccessat, faccessat),
+    (__NR_access, |frame| may_access(find(HERE, frame.rdi, true)?, frame.rsi)),
+    (__NR_faccessat, |frame| may_access(find(frame.rdi, frame.rsi, true)?, frame.rdx)),
     (__NR_faccessat2, faccessat2),
-    (__NR_statfs, statfs),
+    (__NR_statfs, |frame| put_statfs(kind_of(&*find(HERE, frame.rdi, true)?), frame.rsi)),
     (__NR_fstatfs, fstatfs),
-    (__NR_chmod, chmod),
+    (__NR_chmod, |frame| set_mode(&*find(HERE, frame.rdi, true)?, frame.rsi)),
     (__NR_fchmod, fchmod),
-    (__NR_fchmodat, fchmodat),
-    (__NR_chown, chown),
-    (__NR_lchown, lchown),
+    (__NR_fchmodat, |frame| set_mode(&*find(frame.rdi, frame.rsi, true)?, frame.rdx)),
+    (__NR_chown, |frame| set_owner(&*find(HERE, frame.rdi, true)?, frame.rsi, frame.rdx)),
+    (__NR_lchown, |frame| set_owner(&*find(HERE, frame.rdi, false)?, frame.rsi, frame.rdx)),
     (__NR_fchown, fchown),
     (__NR_fchownat, fchownat),
     (__NR_utime, utime),
@@ -61,21 +61,6 @@ fn put_stat(of: Stat, at: u64) -> Answer {
     Ok(0)
 }
 
-fn stat(frame: &mut Frame) -> Answer {
-    let [path, out, ..] = frame.args();
-    put_stat(find(HERE, path, true)?.stat(), out)
-}
-
-fn lstat(frame: &mut Frame) -> Answer {
-    let [path, out, ..] = frame.args();
-    put_stat(find(HERE, path, false)?.stat(), out)
-}
-
-fn fstat(frame: &mut Frame) -> Answer {
-    let [descriptor, out, ..] = frame.args();
-    put_stat(current().process().files.get(descriptor)?.file.stat(), out)
-}
-
 /// What the path, or with AT_EMPTY_PATH the descriptor, names.
 fn stat_of(descriptor: u64, at: u64, flags: u32) -> Result<Stat, Errno> {
     if flags & AT_EMPTY_PATH != 0 && (at == 0 || path(at)?.is_empty()) {
@@ -85,11 +70,6 @@ fn stat_of(descriptor: u64, at: u64, flags: u32) -> Result<Stat, Errno> {
         };
     }
     Ok(find(descriptor, at, flags & AT_SYMLINK_NOFOLLOW == 0)?.stat())
-}
-
-fn fstatat(frame: &mut Frame) -> Answer {
-    let [descriptor, at, out, flags, ..] = frame.args();
-    put_stat(stat_of(descriptor, at, flags as u32)?, out)
 }
 
 fn statx(frame: &mut Frame) -> Answer {
@@ -112,16 +92,6 @@ fn statx(frame: &mut Frame) -> Answer {
     words[17] = 1 << 32;
     UserPtr::<[u64; 32]>::new(out).write(&words)?;
     Ok(0)
-}
-
-fn access(frame: &mut Frame) -> Answer {
-    let [path, mode, ..] = frame.args();
-    may_access(find(HERE, path, true)?, mode)
-}
-
-fn faccessat(frame: &mut Frame) -> Answer {
-    let [descriptor, path, mode, ..] = frame.args();
-    may_access(find(descriptor, path, true)?, mode)
 }
 
 fn faccessat2(frame: &mut Frame) -> Answer {
@@ -163,11 +133,6 @@ fn kind_of(node: &Node) -> u64 {
     }
 }
 
-fn statfs(frame: &mut Frame) -> Answer {
-    let [path, out, ..] = frame.args();
-    put_statfs(kind_of(&*find(HERE, path, true)?), out)
-}
-
 fn fstatfs(frame: &mut Frame) -> Answer {
     let [descriptor, out, ..] = frame.args();
     let open = current().process().files.get(descriptor)?;
@@ -179,19 +144,9 @@ fn node(descriptor: u64) -> Result<Option<Arc<Node>>, Errno> {
     Ok(node_of(&*current().process().files.get(descriptor)?.file).cloned())
 }
 
-fn chmod(frame: &mut Frame) -> Answer {
-    let [path, mode, ..] = frame.args();
-    set_mode(&*find(HERE, path, true)?, mode)
-}
-
 fn fchmod(frame: &mut Frame) -> Answer {
     let [descriptor, mode, ..] = frame.args();
     node(descriptor)?.map_or(Ok(0), |node| set_mode(&node, mode))
-}
-
-fn fchmodat(frame: &mut Frame) -> Answer {
-    let [descriptor, path, mode, ..] = frame.args();
-    set_mode(&*find(descriptor, path, true)?, mode)
 }
 
 fn set_mode(node: &Node, mode: u64) -> Answer {
@@ -203,16 +158,6 @@ fn set_mode(node: &Node, mode: u64) -> Answer {
     let _ = node.mode.fetch_update(Relaxed, Relaxed, step);
     node.times[2].store(clock::epoch_ns() + clock::now_ns(), Relaxed);
     Ok(0)
-}
-
-fn chown(frame: &mut Frame) -> Answer {
-    let [path, user, group, ..] = frame.args();
-    set_owner(&*find(HERE, path, true)?, user, group)
-}
-
-fn lchown(frame: &mut Frame) -> Answer {
-    let [path, user, group, ..] = frame.args();
-    set_owner(&*find(HERE, path, false)?, user, group)
 }
 
 fn fchown(frame: &mut Frame) -> Answer {

@@ -18,6 +18,7 @@ pub mod console;
 pub mod devices;
 pub mod epoll;
 pub mod event;
+pub mod fifo;
 pub mod names;
 pub mod node;
 pub mod open;

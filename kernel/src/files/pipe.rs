@@ -10,6 +10,9 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use freehold::error::Errno;
 
+/// The ends of a pipe.
+pub(super) const READ: usize = 0;
+pub(super) const WRITE: usize = 1;
 const ROOM: usize = 65536;
 /// A write of so many bytes is not mixed with others (PIPE_BUF).
 const WHOLE: usize = 4096;
@@ -34,8 +37,9 @@ pub fn room(file: &dyn File, set: Option<usize>) -> Result<usize, Errno> {
 
 struct State {
     bytes: VecDeque<u8>,
-    readers: usize,
-    writers: usize,
+    /// Ends that are open, to read and to write, and how many there have been.
+    open: [usize; 2],
+    opened: [usize; 2],
     room: usize,
     /// How often bytes came, and how often some went.
     changes: [u64; 2],
@@ -47,7 +51,8 @@ impl State {
     }
 }
 
-struct Pipe {
+/// What its ends share.
+pub struct Pipe {
     state: SpinLock<State>,
     /// Held by the reader that copies bytes, which leave the pipe when it has them.
     reading: Mutex,
@@ -61,18 +66,71 @@ impl Pipe {
 }
 
 /// The end that is read.
-pub struct Reader(Arc<Pipe>);
+pub struct Reader(pub(super) Arc<Pipe>);
 /// The end that is written.
-pub struct Writer(Arc<Pipe>);
+pub struct Writer(pub(super) Arc<Pipe>);
 
 /// A new pipe: both ends.
 pub fn new() -> (Reader, Writer) {
-    let state = State { bytes: VecDeque::new(), readers: 1, writers: 1, room: ROOM, changes: [0; 2] };
-    let pipe = Arc::new(Pipe { state: SpinLock::new(state), reading: Mutex::new() });
-    (Reader(pipe.clone()), Writer(pipe))
+    let pipe = Pipe::new();
+    (Reader::new(&pipe), Writer::new(&pipe))
+}
+
+impl Reader {
+    pub(super) fn new(pipe: &Arc<Pipe>) -> Self {
+        pipe.join(READ);
+        Reader(pipe.clone())
+    }
+}
+
+impl Writer {
+    pub(super) fn new(pipe: &Arc<Pipe>) -> Self {
+        pipe.join(WRITE);
+        Writer(pipe.clone())
+    }
 }
 
 impl Pipe {
+    /// A pipe without ends.
+    pub fn new() -> Arc<Self> {
+        let state =
+            State { bytes: VecDeque::new(), open: [0; 2], opened: [0; 2], room: ROOM, changes: [0; 2] };
+        Arc::new(Pipe { state: SpinLock::new(state), reading: Mutex::new() })
+    }
+
+    /// An end is opened. Returns how many of the other kind are open, and how many have been.
+    pub(super) fn join(&self, end: usize) -> (usize, usize) {
+        let mut state = self.state.lock();
+        if state.open == [0; 2] {
+            state.bytes.clear();
+        }
+        state.open[end] += 1;
+        state.opened[end] += 1;
+        let others = (state.open[1 - end], state.opened[1 - end]);
+        drop(state);
+        wait::wake(self.key(), usize::MAX);
+        others
+    }
+
+    fn leave(&self, end: usize) {
+        let mut state = self.state.lock();
+        state.open[end] = state.open[end].saturating_sub(1);
+        drop(state);
+        wait::wake(self.key(), usize::MAX);
+    }
+
+    /// Sleeps until another end of this kind has been opened than the `before` that had been.
+    pub(super) fn wait_for_end(&self, end: usize, before: usize) -> Result<(), Errno> {
+        let is_there = |state: &State| state.opened[end] != before;
+        let mut slept = Ok(());
+        while !is_there(&self.state.lock()) {
+            // A signal ends the wait only if the end has not come.
+            slept?;
+            slept = self.sleep_unless(is_there);
+        }
+        Ok(())
+    }
+
     /// Sleeps until something changes, unless `holds` says that it has.
     fn sleep_unless(&self, holds: impl FnOnce(&State) -> bool) -> Result<(), Errno> {
         let waiting = wait::enqueue(self.key(), u32::MAX);
@@ -85,6 +143,14 @@ impl Pipe {
             Woken::Signal => Err(Errno::EINTR),
             _ => Ok(()),
         }
+    }
+
+    /// Nothing more goes through.
+    pub(super) fn end(&self) {
+        let mut state = self.state.lock();
+        state.open = [0; 2];
+        drop(state);
+        wait::wake(self.key(), usize::MAX);
     }
 
     /// FIONREAD: bytes that are there.
@@ -152,14 +218,14 @@ impl File for Reader {
                 return Ok(done);
             }
             let state = self.0.state.lock();
-            if state.writers == 0 {
+            if state.open[WRITE] == 0 {
                 return Ok(0);
             }
             drop(state);
             if nonblock {
                 return Err(Errno::EAGAIN);
             }
-            self.0.sleep_unless(|state| !state.bytes.is_empty() || state.writers == 0)?;
+            self.0.sleep_unless(|state| !state.bytes.is_empty() || state.open[WRITE] == 0)?;
         }
     }
 
@@ -170,7 +236,7 @@ impl File for Reader {
     fn ready(&self) -> u32 {
         let state = self.0.state.lock();
         let readable = if state.bytes.is_empty() { 0 } else { READABLE };
-        readable | if state.writers == 0 { HUNG_UP } else { 0 }
+        readable | if state.open[WRITE] == 0 { HUNG_UP } else { 0 }
     }
 
     fn changes(&self) -> u64 {
@@ -195,14 +261,14 @@ impl File for Writer {
         let (mut part, mut done) = ([0; WHOLE], 0);
         while from.len() > 0 {
             let needed = from.len().min(WHOLE);
-            if self.0.state.lock().readers == 0 {
+            if self.0.state.lock().open[READ] == 0 {
                 return if done > 0 { Ok(done) } else { Err(errno::EPIPE) };
             }
             if !self.0.state.lock().has_room(needed) {
                 if nonblock || done > 0 && current().is_killed() {
                     return if done > 0 { Ok(done) } else { Err(Errno::EAGAIN) };
                 }
-                let room = |state: &State| state.has_room(needed) || state.readers == 0;
+                let room = |state: &State| state.has_room(needed) || state.open[READ] == 0;
                 match self.0.sleep_unless(room) {
                     Err(_) if done > 0 => return Ok(done),
                     result => result?,
@@ -230,7 +296,7 @@ impl File for Writer {
     fn ready(&self) -> u32 {
         let state = self.0.state.lock();
         let writable = if state.has_room(WHOLE) { WRITABLE } else { 0 };
-        writable | if state.readers == 0 { HUNG_UP } else { 0 }
+        writable | if state.open[READ] == 0 { HUNG_UP } else { 0 }
     }
 
     fn changes(&self) -> u64 {
@@ -252,14 +318,12 @@ impl File for Writer {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        self.0.state.lock().readers -= 1;
-        wait::wake(self.0.key(), usize::MAX);
+        self.0.leave(READ);
     }
 }
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        self.0.state.lock().writers -= 1;
-        wait::wake(self.0.key(), usize::MAX);
+        self.0.leave(WRITE);
     }
 }

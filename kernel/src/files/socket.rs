@@ -1,7 +1,7 @@
 //! A pair of sockets that are connected: two pipes.
 
 use crate::files::pipe::{self, Reader, Writer};
-use crate::files::{File, HUNG_UP, SOCKET, Stat, buffer::UserBuffer};
+use crate::files::{File, HUNG_UP, READABLE, SOCKET, Stat, buffer::UserBuffer};
 use crate::sched::wait::Key;
 use freehold::error::Errno;
 
@@ -13,7 +13,24 @@ pub struct Socket {
 /// Two that are connected.
 pub fn pair() -> (Socket, Socket) {
     let ((a_reader, b_writer), (b_reader, a_writer)) = (pipe::new(), pipe::new());
-    (Socket { reader: a_reader, writer: a_writer }, Socket { reader: b_reader, writer: b_writer })
+    (Socket::new(a_reader, a_writer), Socket::new(b_reader, b_writer))
+}
+
+impl Socket {
+    /// Both ends in one file: of two pipes, or of a named one.
+    pub fn new(reader: Reader, writer: Writer) -> Self {
+        Socket { reader, writer }
+    }
+
+    /// No more is read, or written.
+    pub fn shut_down(&self, reads: bool, writes: bool) {
+        if reads {
+            self.reader.0.end();
+        }
+        if writes {
+            self.writer.0.end();
+        }
+    }
 }
 
 impl File for Socket {
@@ -29,10 +46,11 @@ impl File for Socket {
         Stat { mode: SOCKET | 0o777, ..self.reader.stat() }
     }
 
-    /// What has hung up can be read: the end.
+    /// What the other side has ended can be read: the end. It has hung up where both directions are over.
     fn ready(&self) -> u32 {
         let (read, write) = (self.reader.ready(), self.writer.ready());
-        read | write | if read & HUNG_UP != 0 { crate::files::READABLE } else { 0 }
+        let end = if read & HUNG_UP != 0 { READABLE } else { 0 };
+        (read | write) & !HUNG_UP | read & write & HUNG_UP | end
     }
 
     fn changes(&self) -> u64 {

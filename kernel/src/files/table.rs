@@ -53,6 +53,11 @@ impl FileTable {
         self.limit.load(Relaxed)
     }
 
+    /// For how many descriptors there is room without a larger table, as on Linux: 64, or a power of two.
+    pub fn room(&self) -> usize {
+        self.slots().lock().len().next_power_of_two().max(64)
+    }
+
     /// RLIMIT_NOFILE has changed; there is room for [`MOST`].
     pub fn set_limit(&self, limit: u64) {
         self.limit.store(limit.min(MOST as u64) as usize, Relaxed);

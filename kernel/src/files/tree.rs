@@ -4,6 +4,7 @@
 use crate::arch::{clock, lock::SpinLock};
 use crate::errno;
 use crate::files::pages::{Archived, allocated};
+use crate::files::pipe::Pipe;
 use crate::files::{CHARACTER, DIRECTORY, File, LINK, REGULAR, Stat};
 use crate::platform::{Machine, engine};
 use crate::sched::mutex::Mutex;
@@ -82,6 +83,7 @@ pub enum Kind {
     Regular(Counted<Mapping<Machine>>),
     Directory(SpinLock<BTreeMap<Vec<u8>, Arc<Node>>>),
     Link(Vec<u8>),
+    Fifo(Arc<Pipe>),
     /// Opened as this file.
     Device(Arc<dyn File>),
     /// A directory whose entries are made when they are asked for.

@@ -33,51 +33,28 @@ pub const FILES: &[Text] = &[
     ("interrupts", String::new),
 ];
 
+/// Rows of meminfo. Most are not counted, and programs look for them.
+const MEMINFO: &str = "MemTotal MemFree MemAvailable Buffers Cached SwapCached Active Inactive Active(anon) \
+    Inactive(anon) Active(file) Inactive(file) Unevictable Mlocked SwapTotal SwapFree Dirty Writeback AnonPages \
+    Mapped Shmem KReclaimable Slab SReclaimable SUnreclaim KernelStack PageTables CommitLimit Committed_AS \
+    VmallocTotal VmallocUsed VmallocChunk AnonHugePages ShmemHugePages FileHugePages";
+
 fn meminfo() -> String {
     let all = memory::total_bytes() >> 10;
     let free = (frames::free_count() * PAGE_SIZE) >> 10;
     let pool = engine().huge_pool(HugePageSize::Mib2).counts(None);
     let huge = (pool.total + pool.surplus) * 2048;
-    let rows = [
-        ("MemTotal", all),
-        ("MemFree", free),
-        ("MemAvailable", free),
-        ("Buffers", 0),
-        ("Cached", 0),
-        ("SwapCached", 0),
-        ("Active", 0),
-        ("Inactive", 0),
-        ("Active(anon)", 0),
-        ("Inactive(anon)", 0),
-        ("Active(file)", 0),
-        ("Inactive(file)", 0),
-        ("Unevictable", 0),
-        ("Mlocked", 0),
-        ("SwapTotal", 0),
-        ("SwapFree", 0),
-        ("Dirty", 0),
-        ("Writeback", 0),
-        ("AnonPages", (all - free).saturating_sub(huge)),
-        ("Mapped", 0),
-        ("Shmem", 0),
-        ("KReclaimable", 0),
-        ("Slab", 0),
-        ("SReclaimable", 0),
-        ("SUnreclaim", 0),
-        ("KernelStack", 0),
-        ("PageTables", 0),
-        ("CommitLimit", crate::proc::settings::commit_limit() * 4),
-        ("Committed_AS", engine().committed_pages().get() * 4),
-        ("VmallocTotal", 0),
-        ("VmallocUsed", 0),
-        ("VmallocChunk", 0),
-        ("AnonHugePages", 0),
-        ("ShmemHugePages", 0),
-        ("FileHugePages", 0),
-    ];
+    let counted = |name: &str| match name {
+        "MemTotal" => all,
+        "MemFree" | "MemAvailable" => free,
+        "AnonPages" => (all - free).saturating_sub(huge),
+        "CommitLimit" => crate::proc::settings::commit_limit() * 4,
+        "Committed_AS" => engine().committed_pages().get() * 4,
+        _ => 0,
+    };
     let mut text = String::new();
-    for (name, kib) in rows {
-        let _ = writeln!(text, "{:<16}{kib:>8} kB", format!("{name}:"));
+    for name in MEMINFO.split_whitespace() {
+        let _ = writeln!(text, "{:<16}{:>8} kB", format!("{name}:"), counted(name));
     }
     let counts = [
         ("HugePages_Total:", pool.total),
@@ -92,39 +69,12 @@ fn meminfo() -> String {
     text
 }
 
-/// Flags of leaf 1, by bit of edx and ecx.
-const EDX: [(u32, &str); 16] = [
-    (0, "fpu"),
-    (3, "pse"),
-    (4, "tsc"),
-    (5, "msr"),
-    (6, "pae"),
-    (8, "cx8"),
-    (9, "apic"),
-    (13, "pge"),
-    (15, "cmov"),
-    (16, "pat"),
-    (17, "pse36"),
-    (23, "mmx"),
-    (24, "fxsr"),
-    (25, "sse"),
-    (26, "sse2"),
-    (28, "ht"),
-];
-const ECX: [(u32, &str); 9] = [
-    (0, "pni"),
-    (9, "ssse3"),
-    (13, "cx16"),
-    (19, "sse4_1"),
-    (20, "sse4_2"),
-    (23, "popcnt"),
-    (25, "aes"),
-    (28, "avx"),
-    (30, "rdrand"),
-];
-
-/// Of leaf 7.
-const SEVEN: [(u32, &str); 3] = [(3, "pku"), (4, "ospke"), (16, "la57")];
+/// Flags of leaf 1, in edx and ecx, and of leaf 7, in ecx: a name for each bit, or a dash.
+const EDX: &str =
+    "fpu - - pse tsc msr pae - cx8 apic - - - pge - cmov pat pse36 - - - - - mmx fxsr sse sse2 - ht";
+const ECX: &str =
+    "pni - - - - - - - - ssse3 - - - cx16 - - - - - sse4_1 sse4_2 - - popcnt - aes - - avx - rdrand";
+const SEVEN: &str = "- - - pku ospke - - - - - - - - - - - la57";
 
 fn cpuinfo() -> String {
     let (vendor, leaf) = (__cpuid(0), __cpuid(1));
@@ -136,9 +86,11 @@ fn cpuinfo() -> String {
     let (family, model) = (leaf.eax >> 8 & 0xf, leaf.eax >> 4 & 0xf);
     let mut flags = String::new();
     let seven = if vendor.eax >= 7 { __cpuid_count(7, 0).ecx } else { 0 };
-    for (word, names) in [(leaf.edx, &EDX[..]), (leaf.ecx, &ECX[..]), (seven, &SEVEN[..])] {
-        for (_, name) in names.iter().filter(|(bit, _)| word >> bit & 1 != 0) {
-            let _ = write!(flags, " {name}");
+    for (word, names) in [(leaf.edx, EDX), (leaf.ecx, ECX), (seven, SEVEN)] {
+        for (bit, name) in names.split(' ').enumerate() {
+            if name != "-" && word >> bit & 1 != 0 {
+                let _ = write!(flags, " {name}");
+            }
         }
     }
     let mut text = String::new();

@@ -8,8 +8,12 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/select.h>
 #include <sys/shm.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/timerfd.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -147,6 +151,78 @@ static void pipes_carry_and_block(void) {
     close(ends[0]);
 }
 
+static void pipes_have_names(void) {
+    const char *name = "/tmp/named-pipe";
+    char text[8];
+    int status;
+    CHECK(!mkfifo(name, 0600) && mkfifo(name, 0600) == -1 && errno == EEXIST);
+    CHECK(open(name, O_WRONLY | O_NONBLOCK) == -1 && errno == ENXIO);
+    int reader = open(name, O_RDONLY | O_NONBLOCK);
+    CHECK(reader >= 0 && read(reader, text, sizeof text) == 0);
+    int writer = open(name, O_WRONLY);
+    CHECK(writer >= 0 && read(reader, text, sizeof text) == -1 && errno == EAGAIN);
+    CHECK(write(writer, "kept", 4) == 4 && !close(writer));
+    CHECK(read(reader, text, sizeof text) == 4 && read(reader, text, sizeof text) == 0 && !close(reader));
+    // An open waits for the other end, which may be closed again by then.
+    for (int n = 0; n < 100; n++) {
+        pid_t child = fork();
+        if (!child) _exit((writer = open(name, O_WRONLY)) < 0 || write(writer, "a", 1) != 1);
+        CHECK((reader = open(name, O_RDONLY)) >= 0);
+        CHECK(wait(&status) == child && status == 0);
+        CHECK(read(reader, text, sizeof text) == 1 && read(reader, text, sizeof text) == 0 && !close(reader));
+    }
+    int both = open(name, O_RDWR);
+    CHECK(both >= 0 && write(both, "both", 4) == 4 && read(both, text, sizeof text) == 4);
+    CHECK(!close(both) && !unlink(name));
+}
+
+static void sockets_end_in_one_direction(void) {
+    int ends[2], kind;
+    char text[8];
+    struct sockaddr_storage name;
+    socklen_t bytes = sizeof name;
+    signal(SIGPIPE, SIG_IGN);
+    CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+    CHECK(!getsockname(ends[0], (struct sockaddr *)&name, &bytes) && bytes == 2 && name.ss_family == AF_UNIX);
+    bytes = sizeof kind;
+    CHECK(!getsockopt(ends[0], SOL_SOCKET, SO_TYPE, &kind, &bytes) && bytes == sizeof kind && kind == SOCK_STREAM);
+    CHECK(getsockname(1, (struct sockaddr *)&name, &bytes) == -1 && errno == ENOTSOCK);
+    CHECK(shutdown(ends[0], 3) == -1 && errno == EINVAL);
+    CHECK(write(ends[0], "last", 4) == 4 && !shutdown(ends[0], SHUT_WR));
+    CHECK(write(ends[0], "more", 4) == -1 && errno == EPIPE);
+    CHECK(read(ends[1], text, sizeof text) == 4 && read(ends[1], text, sizeof text) == 0);
+    CHECK(write(ends[1], "back", 4) == 4 && read(ends[0], text, sizeof text) == 4);
+    struct pollfd ready[2] = {{ends[0], POLLIN, 0}, {ends[1], POLLIN, 0}};
+    CHECK(poll(ready, 2, 0) == 1 && ready[1].revents == POLLIN);
+    CHECK(!shutdown(ends[1], SHUT_WR) && poll(ready, 2, 0) == 2);
+    CHECK(ready[0].revents == (POLLIN | POLLHUP) && ready[1].revents == (POLLIN | POLLHUP));
+    close(ends[0]);
+    close(ends[1]);
+}
+
+// A set may be larger than what the library's type has; numbers that no descriptor had are passed over.
+static void sets_are_as_large_as_the_table(void) {
+    static unsigned long sets[1024];
+    struct timeval none = {0, 0};
+    struct rlimit most;
+    int ends[2];
+    CHECK(!getrlimit(RLIMIT_NOFILE, &most) && most.rlim_max >= 2000);
+    most.rlim_cur = 2000;
+    CHECK(!setrlimit(RLIMIT_NOFILE, &most) && !pipe(ends) && write(ends[1], "x", 1) == 1);
+    sets[50000 / 64] = 1UL << 50000 % 64;
+    CHECK(syscall(SYS_select, 65536, sets, 0, 0, &none) == 0);
+    CHECK(dup2(ends[0], 1500) == 1500);
+    sets[1500 / 64] = 1UL << 1500 % 64;
+    CHECK(syscall(SYS_select, 65536, sets, 0, 0, &none) == 1 && sets[1500 / 64] == 1UL << 1500 % 64);
+    CHECK(syscall(SYS_select, 1501, sets, 0, 0, &none) == 1 && !close(1500));
+    CHECK(syscall(SYS_select, 1501, sets, 0, 0, &none) == -1 && errno == EBADF);
+    static struct pollfd many[2001];
+    many[0] = (struct pollfd){ends[0], POLLIN, 0};
+    CHECK(poll(many, 1, 0) == 1 && poll(many, 2001, 0) == -1 && errno == EINVAL);
+    close(ends[0]);
+    close(ends[1]);
+}
+
 static void events_are_waited_for(void) {
     int bell = eventfd(0, 0), timer = timerfd_create(CLOCK_MONOTONIC, 0), both = epoll_create1(0);
     CHECK(bell >= 0 && timer >= 0 && both >= 0);
@@ -263,6 +339,9 @@ int main(void) {
     PART(a_pipe_keeps_what_nobody_got);
     PART(a_read_ends_where_memory_does);
     PART(pipes_carry_and_block);
+    PART(pipes_have_names);
+    PART(sockets_end_in_one_direction);
+    PART(sets_are_as_large_as_the_table);
     PART(events_are_waited_for);
     PART(segments_are_shared);
     PART(others_memory_is_read);

@@ -1,0 +1,31 @@
+//! Named pipes: each open is a new end.
+
+use crate::errno;
+use crate::files::pipe::{Pipe, READ, Reader, WRITE, Writer};
+use crate::files::{File, socket::Socket};
+use alloc::sync::Arc;
+use freehold::error::Errno;
+use linux_raw_sys::general::{O_ACCMODE, O_NONBLOCK, O_RDONLY, O_WRONLY};
+
+/// Opens a named pipe: waits for the other end, unless O_NONBLOCK is set or the open is for both.
+///
+/// # Errors
+///
+/// ENXIO: an open to write would have to wait. EINTR.
+pub fn open(pipe: &Arc<Pipe>, flags: u32) -> Result<Arc<dyn File>, Errno> {
+    let end = match flags & O_ACCMODE {
+        O_RDONLY => READ,
+        O_WRONLY => WRITE,
+        _ => return Ok(Arc::new(Socket::new(Reader::new(pipe), Writer::new(pipe)))),
+    };
+    let (others, before) = pipe.join(end);
+    let file: Arc<dyn File> =
+        if end == READ { Arc::new(Reader(pipe.clone())) } else { Arc::new(Writer(pipe.clone())) };
+    match flags & O_NONBLOCK {
+        _ if others > 0 => {}
+        0 => pipe.wait_for_end(1 - end, before)?,
+        _ if end == WRITE => return Err(errno::ENXIO),
+        _ => {}
+    }
+    Ok(file)
+}
