@@ -28,11 +28,12 @@ pub struct Needs {
     pub folders: Vec<PathBuf>,
 }
 
-/// Reads what the file at `path` needs. A file that is neither a program nor a library needs nothing.
+/// Reads what the file at `path` needs. A file that is neither a program nor a library needs nothing, and nor
+/// does a program for another machine, which an emulator runs.
 ///
 /// # Errors
 ///
-/// It cannot be read, or it is a damaged program, or one for another machine.
+/// It cannot be read, or it is a damaged program.
 pub fn needs(path: &Path) -> Result<Needs, String> {
     let said = |what: &str| format!("{}: {what}", path.display());
     let bytes = fs::read(path).map_err(|error| said(&error.to_string()))?;
@@ -48,7 +49,7 @@ pub fn needs(path: &Path) -> Result<Needs, String> {
     let damaged = |error: elf::ParseError| said(&format!("a damaged program ({error})"));
     let file = ElfBytes::<LittleEndian>::minimal_parse(&bytes).map_err(damaged)?;
     if file.ehdr.e_machine != abi::EM_X86_64 || file.ehdr.class != elf::file::Class::ELF64 {
-        return Err(said("a program for another machine than x86-64"));
+        return Ok(Needs::default());
     }
     of_elf(&file, path.parent().unwrap_or(Path::new("/"))).map_err(damaged)
 }
@@ -59,7 +60,9 @@ fn of_elf(file: &ElfBytes<LittleEndian>, origin: &Path) -> Result<Needs, elf::Pa
     if let Some(interpreter) = segments.iter().find(|segment| segment.p_type == abi::PT_INTERP) {
         let bytes = file.segment_data(&interpreter)?;
         let bytes = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
-        needs.interpreter = Some(PathBuf::from(std::ffi::OsStr::from_bytes(bytes)));
+        // A file of debugging information has the header, and not what it tells of.
+        let named = Some(PathBuf::from(std::ffi::OsStr::from_bytes(bytes)));
+        needs.interpreter = named.filter(|path| path.is_absolute());
     }
     let Some(dynamic) = file.dynamic()? else { return Ok(needs) };
     let entry = |tag: i64| dynamic.iter().find(|entry| entry.d_tag == tag).map(|entry| entry.d_val());
@@ -84,22 +87,26 @@ fn of_elf(file: &ElfBytes<LittleEndian>, origin: &Path) -> Result<Needs, elf::Pa
     Ok(needs)
 }
 
-/// Whether a file is a program or a library that can be linked to.
+/// Returns whether a file is a program, or a library that can be linked to, for x86-64.
 #[must_use]
 pub fn is_elf(path: &Path) -> bool {
-    let mut first = [0; 18];
+    let mut first = [0; 20];
     let read = fs::File::open(path).and_then(|mut file| file.read_exact(&mut first));
-    let kind = u16::from_le_bytes([first[16], first[17]]);
-    read.is_ok() && first.starts_with(b"\x7fELF") && matches!(kind, abi::ET_EXEC | abi::ET_DYN)
+    let [kind, machine] = [16, 18].map(|at| u16::from_le_bytes([first[at], first[at + 1]]));
+    let is_ours = first.starts_with(b"\x7fELF\x02") && machine == abi::EM_X86_64;
+    read.is_ok() && is_ours && matches!(kind, abi::ET_EXEC | abi::ET_DYN)
 }
 
-/// Every file that the program at `path` needs, as the path by which it is found: interpreters, libraries,
-/// and what those need.
+/// Returns every file that the program at `path` needs, as the path by which it is found: interpreters,
+/// libraries, and the files that those need.
+///
+/// `beside` are the programs and libraries of the folder that is taken along. A library that no search folder
+/// has is looked for there: Java's libraries link to `libjvm.so`, which its launcher loads by its path.
 ///
 /// # Errors
 ///
-/// One cannot be read, or a library is nowhere.
-pub fn closure(path: &Path) -> Result<BTreeSet<PathBuf>, String> {
+/// Fails if a file cannot be read, or if a library is nowhere.
+pub fn closure(path: &Path, beside: &[PathBuf]) -> Result<BTreeSet<PathBuf>, String> {
     let configured = configured();
     let mut found = BTreeSet::new();
     let mut todo = vec![path.to_path_buf()];
@@ -108,10 +115,11 @@ pub fn closure(path: &Path) -> Result<BTreeSet<PathBuf>, String> {
         let mut files: Vec<PathBuf> = needs.interpreter.iter().cloned().collect();
         for library in &needs.libraries {
             let folders = needs.folders.iter().chain(&configured);
-            let file = find(library, folders).ok_or_else(|| {
+            let named = |file: &&PathBuf| file.file_name().is_some_and(|name| name == library.as_str());
+            let file = find(library, folders).or_else(|| beside.iter().find(named).cloned());
+            files.push(file.ok_or_else(|| {
                 format!("{}: links to {library}, which is nowhere on this machine", path.display())
-            })?;
-            files.push(file);
+            })?);
         }
         todo.extend(files.into_iter().filter(|file| found.insert(file.clone())));
     }
@@ -123,8 +131,7 @@ fn find<'a>(library: &str, mut folders: impl Iterator<Item = &'a PathBuf>) -> Op
         return Some(library.into());
     }
     // A library of another machine, as beside ours in some folders, is passed by.
-    let fits = |file: &PathBuf| file.is_file() && needs(file).is_ok();
-    folders.find_map(|folder| Some(folder.join(library)).filter(fits))
+    folders.find_map(|folder| Some(folder.join(library)).filter(|file| is_elf(file)))
 }
 
 /// The folders of `/etc/ld.so.conf`, then the linker's own.
@@ -172,7 +179,7 @@ mod tests {
     #[test]
     fn a_dynamic_program_needs_its_linker_and_library() {
         let itself = std::env::current_exe().expect("a test has a program");
-        let all = closure(&itself).expect("it runs, so all is there");
+        let all = closure(&itself, &[]).expect("it runs, so all is there");
         let names: Vec<_> = all.iter().filter_map(|file| file.file_name()?.to_str()).collect();
         assert!(names.iter().any(|name| name.starts_with("ld-linux")), "{names:?}");
         assert!(names.contains(&"libc.so.6"), "{names:?}");

@@ -63,7 +63,7 @@ impl Program {
         let taken = self.tree.take(path)?;
         let mut programs = Vec::new();
         collect_programs(&taken, &mut programs);
-        programs.iter().try_for_each(|program| self.add_links(program))
+        programs.iter().try_for_each(|program| self.add_links(program, &programs))
     }
 
     /// Takes a program of this machine to another path, and what it links to.
@@ -73,11 +73,11 @@ impl Program {
     /// It is missing, or what it links to.
     pub fn add_as(&mut self, program: &Path, at: &Path) -> Result<(), String> {
         self.tree.put(at, Node::File(0o755, 0, Content::Host(program.into())))?;
-        self.add_links(program)
+        self.add_links(program, &[])
     }
 
-    fn add_links(&mut self, program: &Path) -> Result<(), String> {
-        let files = links::closure(program)?;
+    fn add_links(&mut self, program: &Path, beside: &[PathBuf]) -> Result<(), String> {
+        let files = links::closure(program, beside)?;
         for file in &files {
             self.tree.take(file)?;
         }

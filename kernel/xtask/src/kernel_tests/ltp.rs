@@ -118,12 +118,10 @@ fn some(
     image: Option<&Path>,
     results: &mut BTreeMap<String, Verdict>,
 ) -> Result<usize, String> {
-    let mut program = pack(cases, folder)?;
+    let program = pack(cases, folder)?;
     let (output, end) = match image {
         Some(image) => on_kernel(&program, cases, options, image)?,
         None => {
-            // Its configuration may not be there to be looked at.
-            program.env.insert("KCONFIG_SKIP_CHECK".into(), "1".into());
             let limit = Duration::from_secs(cases.iter().map(|case| case.limit).sum());
             (on_linux::run(&program, limit)?.output, "the shell has ended".into())
         }
@@ -190,6 +188,8 @@ fn pack(cases: &[Case], folder: &Path) -> Result<Program, String> {
     let variables = [("TMPDIR", "/tmp"), ("LTP_COLORIZE_OUTPUT", "n")];
     program.env.extend(variables.map(|(name, value)| (name.to_owned(), value.to_owned())));
     program.env.insert("LTP_TIMEOUT_MUL".into(), SLOWER.to_string());
+    // Neither the kernel nor every Linux has its configuration to be looked at.
+    program.env.insert("KCONFIG_SKIP_CHECK".into(), "1".into());
     program.args = ["/bin/sh", "/ltp/run"].map(str::to_owned).into();
     program.finish()?;
     Ok(program)

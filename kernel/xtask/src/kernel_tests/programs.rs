@@ -37,7 +37,7 @@ impl By {
             By::GccDynamic => ("gcc", &C, "gcc"),
             By::Musl => ("musl-gcc", &STATIC, "musl-tools"),
             By::Rustc => ("rustc", &RUST, "rustc"),
-            By::Go => ("go", &["build"], "golang-go"),
+            By::Go | By::GoArm64 => ("go", &["build"], "golang-go"),
             By::Example => return None,
         };
         Some(Compiler { program, args, from })
@@ -50,6 +50,7 @@ impl By {
             By::Musl => "musl",
             By::Rustc => "rustc",
             By::Go => "go",
+            By::GoArm64 => "go-arm64",
             By::Example => "example",
         }
     }
@@ -87,7 +88,8 @@ impl Source {
         fs::create_dir_all(program.parent().unwrap_or(&program)).map_err(broken)?;
         let mut command = Command::new(compiler.program);
         // Go is told not to look for a module around the file, nor to link to C.
-        command.envs([("GO111MODULE", "off"), ("CGO_ENABLED", "0")]);
+        let architecture = if self.by == By::GoArm64 { "arm64" } else { "amd64" };
+        command.envs([("GO111MODULE", "off"), ("CGO_ENABLED", "0"), ("GOARCH", architecture)]);
         command.args(compiler.args).arg("-o").arg(&program).arg(&source);
         run(&mut command, &compiler)?;
         Ok(program)

@@ -21,6 +21,8 @@ pub enum By {
     Rustc,
     /// By Go, from one file.
     Go,
+    /// By Go, for 64-bit ARM: a program that an emulator runs.
+    GoArm64,
     /// By cargo, statically: an example of `freehold-model`.
     Example,
 }

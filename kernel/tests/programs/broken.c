@@ -1,0 +1,40 @@
+// What valgrind and gdb are to find: reads of memory that is uninitialised, out of bounds, freed or lost, and a
+// function that threads call.
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+int changed;
+
+__attribute__((noinline)) int stop_here(int thread, int value) {
+    changed++;
+    return thread * 10 + value;
+}
+
+static void *call(void *arg) {
+    return (void *)(long)stop_here((int)(long)arg, 7);
+}
+
+static volatile int sink;
+
+__attribute__((noinline)) static void errors(void) {
+    int *volatile there = malloc(10 * sizeof *there);
+    if (there[3] == 12345) sink = 1;
+    there[10] = 1;
+    free(there);
+    sink = there[2];
+    there = malloc(100);
+    there = NULL;
+}
+
+int main(int argc, char **argv) {
+    (void)argv;
+    for (long n = 1; n <= 3; n++) {
+        pthread_t thread;
+        void *result;
+        if (pthread_create(&thread, NULL, call, (void *)n) || pthread_join(thread, &result)) return 1;
+        printf("thread %ld: %ld\n", n, (long)result);
+    }
+    if (argc > 1) errors();
+    return 0;
+}
