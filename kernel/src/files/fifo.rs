@@ -18,7 +18,7 @@ pub fn open(pipe: &Arc<Pipe>, flags: u32) -> Result<Arc<dyn File>, Errno> {
         O_WRONLY => WRITE,
         _ => return Ok(Arc::new(Socket::new(Reader::new(pipe), Writer::new(pipe)))),
     };
-    let (others, before) = pipe.join(end);
+    let (others, before) = pipe.open_end(end);
     let file: Arc<dyn File> =
         if end == READ { Arc::new(Reader(pipe.clone())) } else { Arc::new(Writer(pipe.clone())) };
     match flags & O_NONBLOCK {

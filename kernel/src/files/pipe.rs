@@ -78,14 +78,14 @@ pub fn new() -> (Reader, Writer) {
 
 impl Reader {
     pub(super) fn new(pipe: &Arc<Pipe>) -> Self {
-        pipe.join(READ);
+        pipe.open_end(READ);
         Reader(pipe.clone())
     }
 }
 
 impl Writer {
     pub(super) fn new(pipe: &Arc<Pipe>) -> Self {
-        pipe.join(WRITE);
+        pipe.open_end(WRITE);
         Writer(pipe.clone())
     }
 }
@@ -99,7 +99,7 @@ impl Pipe {
     }
 
     /// An end is opened. Returns how many of the other kind are open, and how many have been.
-    pub(super) fn join(&self, end: usize) -> (usize, usize) {
+    pub(super) fn open_end(&self, end: usize) -> (usize, usize) {
         let mut state = self.state.lock();
         if state.open == [0; 2] {
             state.bytes.clear();
@@ -112,7 +112,7 @@ impl Pipe {
         others
     }
 
-    fn leave(&self, end: usize) {
+    fn close_end(&self, end: usize) {
         let mut state = self.state.lock();
         state.open[end] = state.open[end].saturating_sub(1);
         drop(state);
@@ -318,12 +318,12 @@ impl File for Writer {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        self.0.leave(READ);
+        self.0.close_end(READ);
     }
 }
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        self.0.leave(WRITE);
+        self.0.close_end(WRITE);
     }
 }
