@@ -280,7 +280,7 @@ impl VectorState {
         VectorState(self.0)
     }
 
-    /// What a tracer sees: FXSAVE's image, or all of it, with XCR0 in the place of the marks.
+    /// Returns what a tracer reads: FXSAVE's image, or all of it, with XCR0 in the place of the marks.
     pub fn for_tracer(&mut self, all: bool) -> &[u8] {
         self.0[Self::MARKS..Self::LEGACY].fill(0);
         if all {

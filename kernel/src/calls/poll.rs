@@ -179,7 +179,7 @@ type Sets = [Vec<u8>; 3];
 /// What counts for each set.
 const COUNTS: [u32; 3] = [POLLIN | POLLHUP | POLLERR, POLLOUT | POLLERR, POLLPRI];
 
-/// As on Linux, numbers that the process's table has no room for are passed over.
+/// Waits for sets of descriptors. Ignores descriptors beyond the size of the process's table, as Linux does.
 fn select_until(count: u64, at: [u64; 3], deadline: u64) -> Answer {
     if count as i32 <= -1 {
         return Err(Errno::EINVAL);

@@ -1,4 +1,4 @@
-//! ptrace(2): what a tracer asks for. Debug registers are kept, and do not stop anybody.
+//! ptrace(2): requests of a tracer. Debug registers are stored, and stop no thread.
 
 use crate::arch::features::VectorState;
 use crate::arch::frame::{Frame, UserAddr};

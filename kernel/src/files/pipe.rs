@@ -51,7 +51,7 @@ impl State {
     }
 }
 
-/// What its ends share.
+/// The state that both ends share.
 pub struct Pipe {
     state: SpinLock<State>,
     /// Held by the reader that copies bytes, which leave the pipe when it has them.

@@ -46,7 +46,8 @@ impl File for Socket {
         Stat { mode: SOCKET | 0o777, ..self.reader.stat() }
     }
 
-    /// What the other side has ended can be read: the end. It has hung up where both directions are over.
+    /// Returns the events that hold. A direction that the other side has ended is readable; HUP means that both
+    /// directions have ended.
     fn ready(&self) -> u32 {
         let (read, write) = (self.reader.ready(), self.writer.ready());
         let end = if read & HUNG_UP != 0 { READABLE } else { 0 };
