@@ -35,7 +35,7 @@ pub fn watches_calls() -> bool {
 static STRETCHES: AtomicBool = AtomicBool::new(false);
 
 #[inline(always)]
-pub fn measures_stretches() -> bool {
+pub fn measures_irq_off() -> bool {
     STRETCHES.load(Relaxed)
 }
 
@@ -115,7 +115,7 @@ pub fn init(line: &str, report_unknown: impl Fn(&str)) {
         }
     }
     let crashes = CRASH_STACK.load(Relaxed);
-    WATCHES.store(is_tracing() || measures_stretches() || records() || crashes, Relaxed);
+    WATCHES.store(is_tracing() || measures_irq_off() || records() || crashes, Relaxed);
 }
 
 /// From now on calls are looked at: a tracer wants its tracee to stop there.

@@ -645,6 +645,30 @@ fn efforts_are_read_as_they_are_said() {
     assert_eq!(reader.matches("Ok(\"").count(), Effort::ALL.len(), "a word that nobody says");
 }
 
+/// A file that no module names is compiled by nobody.
+#[test]
+fn each_source_is_a_module() {
+    let all: Vec<Source> = rust(".").collect();
+    let mut found = Vec::new();
+    for source in all.iter().filter(|source| source.path.contains("/src/")) {
+        let (folder, file) = source.path.rsplit_once('/').expect("a path");
+        let module = match file {
+            "lib.rs" | "main.rs" => continue,
+            "mod.rs" => folder.rsplit_once('/').expect("a module's folder").1,
+            _ => file.strip_suffix(".rs").expect("a source"),
+        };
+        let (package, _) = source.path.split_once("/src/").expect("seen above");
+        let (declares, names) = (format!("mod {module};"), format!("/{file}\"]"));
+        let is_named = |other: &&Source| {
+            other.path.starts_with(package) && (other.text.contains(&declares) || other.text.contains(&names))
+        };
+        if !folder.ends_with("/bin") && !all.iter().any(|other| is_named(&other)) {
+            found.push(source.path.clone());
+        }
+    }
+    assert_none("is no module", found);
+}
+
 /// The layers of the engine, from the ground up: what a layer uses stands before it. A folder, or a file; the
 /// longest name that fits decides the layer of a file. Files of one layer point at each other.
 const LAYERS: &[&[&str]] = &[

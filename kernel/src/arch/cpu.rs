@@ -39,7 +39,7 @@ pub struct Cpu {
     pub held: Cell<u32>,
     pub let_in: Cell<u32>,
     pub let_in_after: Cell<u32>,
-    /// Since when interrupts are off: see `stretch`.
+    /// Since when interrupts are off: see `irq_off`.
     pub off_since: Cell<u64>,
     /// The last random number of `jitter`.
     pub jitter: Cell<u64>,

@@ -1,6 +1,6 @@
 //! The end: by the program's exit status, or by a panic. `PROTOCOL.md` says what is heard of it.
 
-use super::stretch;
+use super::irq_off;
 use crate::arch::report::{report_now, say};
 use crate::arch::serial;
 use core::panic::PanicInfo;
@@ -12,23 +12,23 @@ const END: u8 = 1;
 /// Ends the machine with the first program's status. Its output comes before.
 pub fn exit(status: u8) -> ! {
     serial::drain();
-    tell_stretch();
+    report_irq_off();
     report_now!("status {status}");
     end()
 }
 
 /// Says how long interrupts were off at most, and where.
-fn tell_stretch() {
-    match stretch::longest() {
+fn report_irq_off() {
+    match irq_off::longest() {
         None => {}
-        Some((ns, stretch::IDLE)) => {
+        Some((ns, irq_off::IDLE)) => {
             say!("interrupts were off for {ns} ns at most, until a processor halted")
         }
-        Some((ns, stretch::HALF_WAY)) => {
+        Some((ns, irq_off::HALF_WAY)) => {
             say!("interrupts were off for {ns} ns at most, half-way through a call")
         }
-        Some((ns, what)) if what & stretch::VECTOR != 0 => {
-            say!("interrupts were off for {ns} ns at most, in vector {}", what & !stretch::VECTOR)
+        Some((ns, what)) if what & irq_off::VECTOR != 0 => {
+            say!("interrupts were off for {ns} ns at most, in vector {}", what & !irq_off::VECTOR)
         }
         Some((ns, call)) => say!("interrupts were off for {ns} ns at most, in call {call}"),
     }

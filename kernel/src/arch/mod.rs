@@ -12,7 +12,7 @@
 //! | [`layout`] | where memory is visible, and the format of page tables |
 //! | `ucopy.s` | copies from and to a program's memory |
 //! | [`preempt`] | where a long call lets interrupts and other threads in |
-//! | [`stretch`] | how long interrupts were off |
+//! | [`irq_off`] | how long interrupts were off |
 //! | [`jitter`] | delays at random, for tests |
 //! | [`features`] | what of this processor is turned on |
 //! | [`lock`] | a spin lock whose waiters answer flushes |
@@ -28,6 +28,7 @@ pub mod features;
 pub mod frame;
 pub mod halt;
 pub mod handlers;
+pub mod irq_off;
 pub mod jitter;
 pub mod layout;
 pub mod lock;
@@ -35,7 +36,6 @@ pub mod preempt;
 pub mod random;
 pub mod report;
 pub mod serial;
-pub mod stretch;
 pub mod trap;
 
 use core::arch::global_asm;

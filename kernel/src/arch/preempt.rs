@@ -11,7 +11,7 @@
 
 use super::handlers::handlers;
 use crate::arch::cpu::{Cpu, cpu};
-use crate::arch::{clock, stretch};
+use crate::arch::{clock, irq_off};
 use crate::options;
 use core::arch::asm;
 use core::arch::x86_64::_rdtsc;
@@ -53,7 +53,7 @@ pub fn release_and_look() {
 /// A place where interrupts may come, and others may have the processor. No spin lock is held, and nothing of
 /// [`cpu`] is at hand.
 #[inline]
-pub fn look() {
+pub fn preempt_point() {
     if cpu().held.get() == 0 {
         look_at_time();
     }
@@ -77,11 +77,11 @@ fn let_in(now: u32) {
     if ptr::eq(own.current.get(), own.idle.get()) {
         return;
     }
-    stretch::end(stretch::HALF_WAY);
+    irq_off::end(irq_off::HALF_WAY);
     // SAFETY: nothing is held, so an interrupt finds all in order, and leaves it so. `nop`: interrupts come
     // one instruction after `sti`.
     unsafe { asm!("sti", "nop", "cli") };
-    stretch::begin();
+    irq_off::begin();
     if options::gives_way() {
         (handlers().give_way)();
     } else if cpu().resched.get() {

@@ -3,7 +3,7 @@
 use super::frame::{Frame, Vectors};
 use super::handlers::{Handlers, handlers};
 use super::layout::Tables;
-use super::{apic, cpu, features, halt, jitter, preempt, report::report_now, stretch};
+use super::{apic, cpu, features, halt, irq_off, jitter, preempt, report::report_now};
 use crate::options;
 use freehold::fault::{Access, FaultError};
 use freehold::platform::Format;
@@ -41,11 +41,11 @@ fn watched(frame: &mut Frame) -> u64 {
     let vector = frame.vector;
     let were_on = frame.rflags & INTERRUPTS != 0;
     if were_on {
-        stretch::begin();
+        irq_off::begin();
     }
     let next = handle(frame, handlers(), handlers().watched_page_fault);
     if were_on {
-        stretch::end(stretch::VECTOR | vector & 0xff);
+        irq_off::end(irq_off::VECTOR | vector & 0xff);
     }
     next
 }

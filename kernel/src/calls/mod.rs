@@ -32,7 +32,7 @@ mod usage;
 
 use crate::arch::frame::{Frame, UserAddr};
 use crate::arch::report::{report, say};
-use crate::arch::{clock, stretch};
+use crate::arch::{clock, irq_off};
 use crate::process::{thread, trace};
 use crate::sched::current;
 use crate::{errno, options, record};
@@ -117,7 +117,7 @@ fn perform(frame: &mut Frame, call: Call) {
 fn watched(frame: &mut Frame, call: Call) -> UserAddr {
     let number = frame.rax;
     options::crash_if_asked();
-    stretch::begin();
+    irq_off::begin();
     let next = if options::is_tracing() {
         traced(frame, call)
     } else if options::records() {
@@ -127,7 +127,7 @@ fn watched(frame: &mut Frame, call: Call) -> UserAddr {
     } else {
         answer(frame, call)
     };
-    stretch::end(number & 0xfff);
+    irq_off::end(number & 0xfff);
     next
 }
 

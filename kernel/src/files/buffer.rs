@@ -133,7 +133,7 @@ impl<'a> UserBuffer<'a> {
         let mut done = 0;
         while let Some(([base, len], rest)) = self.parts.split_first() {
             let bytes = (len - self.offset).min((most - done) as u64);
-            preempt::look();
+            preempt::preempt_point();
             let copied = f(base.wrapping_add(self.offset), done, bytes as usize);
             if (copied as u64) < bytes && done + copied == 0 {
                 return Err(Errno::EFAULT);

@@ -102,7 +102,7 @@ unsafe impl Host for Machine {
     fn relax() {
         lock::relax();
         // The thread that is waited for may be one that has given way here.
-        preempt::look();
+        preempt::preempt_point();
     }
 
     fn lock_context<R>(_: impl FnOnce(&LockContext) -> R) -> Option<R> {
@@ -192,7 +192,7 @@ unsafe impl Platform for Machine {
         // SAFETY: each came from `alloc_frames`.
         frames.iter().rev().for_each(|frame| unsafe { frames::free(frame.get(), 0) });
         // The engine holds no spin lock here; a file that ends takes none.
-        preempt::look();
+        preempt::preempt_point();
     }
 
     fn has_frame(&self, pfn: Pfn) -> bool {

@@ -216,7 +216,7 @@ impl Core {
         let (begin, whole) = (self.at, part.start..part.start + part.kept);
         let (mut page, mut result) = ([0; PAGE_SIZE as usize], Ok(()));
         let mut put = |at: u64| {
-            preempt::look();
+            preempt::preempt_point();
             if current().is_killed() {
                 return Err(Errno::EINTR);
             }

@@ -154,7 +154,7 @@ fn do_work(frame: &mut Frame, mut work: u32) -> UserAddr {
         }
         // The handler of this signal may be at no such address either, until the stack has no room left.
         fault::beyond_end(frame);
-        preempt::look();
+        preempt::preempt_point();
         work = current().work.load(Relaxed);
     }
 }

@@ -11,7 +11,7 @@ use super::timers;
 use crate::arch::cpu::{self, MAX_CPUS, PerCpu, cpu};
 use crate::arch::frame::{Frame, UserAddr};
 use crate::arch::lock::{SpinLock, relax};
-use crate::arch::{apic, clock, descriptors, handlers::handlers, jitter, preempt, stretch};
+use crate::arch::{apic, clock, descriptors, handlers::handlers, irq_off, jitter, preempt};
 use crate::memory::{rcu::RCU, tlb};
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -326,7 +326,7 @@ fn finish() {
 extern "C" fn thread_first_run(frame: &mut Frame) -> UserAddr {
     finish();
     let begin = (handlers().before_user)(frame);
-    stretch::end(__NR_clone.into());
+    irq_off::end(__NR_clone.into());
     begin
 }
 
@@ -342,10 +342,10 @@ pub fn idle() -> ! {
         if next.is_none() {
             timers::before_idle();
             RCU.offline(number);
-            stretch::end(stretch::IDLE);
+            irq_off::end(irq_off::IDLE);
             // SAFETY: an interrupt that comes before the halt ends it.
             unsafe { core::arch::asm!("sti", "hlt", "cli") };
-            stretch::begin();
+            irq_off::begin();
             RCU.online(number);
         }
         IDLE.fetch_and(!(1 << number), SeqCst);

@@ -166,7 +166,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// As [`read_memory`](Self::read_memory).
     pub fn read_vectored(&self, remote: &[IoVec], local: &mut [u8]) -> Result<usize, AccessError> {
-        for_each_vma_range(remote, local.len(), |addr, part| {
+        for_each_iovec(remote, local.len(), |addr, part| {
             self.read_memory(addr, &mut local[part], AccessMode::Plain)
         })
     }
@@ -182,7 +182,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// As [`read_memory`](Self::read_memory).
     pub fn write_vectored(&self, remote: &[IoVec], local: &[u8]) -> Result<usize, AccessError> {
-        for_each_vma_range(remote, local.len(), |addr, part| {
+        for_each_iovec(remote, local.len(), |addr, part| {
             self.write_memory(addr, &local[part], AccessMode::Plain)
         })
     }
@@ -222,7 +222,7 @@ impl<P: Platform> AddressSpace<P> {
 
 /// Calls `f` with each remote address and the part of the local bytes that belongs there, until one is done
 /// only partly.
-fn for_each_vma_range(
+fn for_each_iovec(
     remote: &[IoVec],
     local: usize,
     mut f: impl FnMut(u64, Range<usize>) -> Result<usize, AccessError>,

@@ -95,7 +95,7 @@ impl<P: Platform> Pins<P> {
     /// There are not so many; nothing was read.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), PinError> {
         let mut done = 0;
-        self.for_each_vma_range(offset, out.len(), |pfn, at, len| {
+        self.for_each_piece(offset, out.len(), |pfn, at, len| {
             self.engine.platform().read_frame(pfn, at, &mut out[done..done + len]);
             done += len;
         })
@@ -111,7 +111,7 @@ impl<P: Platform> Pins<P> {
             return Err(PinError::BadAddress);
         }
         let mut done = 0;
-        self.for_each_vma_range(offset, data.len(), |pfn, at, len| {
+        self.for_each_piece(offset, data.len(), |pfn, at, len| {
             self.engine.platform().write_frame(pfn, at, &data[done..done + len]);
             done += len;
             let frame = self.engine.platform().frame(self.engine.memory().record_of(pfn));
@@ -129,7 +129,7 @@ impl<P: Platform> Pins<P> {
         self.engine.memory().unpin(&frames, self.write);
     }
 
-    fn for_each_vma_range(
+    fn for_each_piece(
         &self,
         offset: u64,
         len: usize,

@@ -126,8 +126,8 @@ fn threads_that_map_and_unmap_side_by_side_pass_no_line_around() {
 /// So have those that hold nothing else: fences keep their stretches in leaves of their own, and page tables
 /// come and go without the others.
 #[test]
-fn threads_with_empty_stretches_pass_no_line_around() {
-    if ran_alone(threads_with_empty_stretches_pass_no_line_around) {
+fn threads_with_empty_arenas_pass_no_line_around() {
+    if ran_alone(threads_with_empty_arenas_pass_no_line_around) {
         return;
     }
     let more = more(40, |times| {

@@ -19,14 +19,14 @@ const WHAT_BITS: u32 = 16;
 
 #[inline(always)]
 pub fn begin() {
-    if options::measures_stretches() {
+    if options::measures_irq_off() {
         cpu().off_since.set(clock::now_ns());
     }
 }
 
 #[inline(always)]
 pub fn end(what: u64) {
-    if options::measures_stretches() {
+    if options::measures_irq_off() {
         // 0: the processor has just started.
         let since = cpu().off_since.replace(0);
         if since != 0 {
@@ -38,5 +38,5 @@ pub fn end(what: u64) {
 /// The longest in nanoseconds, and by what it ended; none where it was not measured.
 pub fn longest() -> Option<(u64, u64)> {
     let longest = LONGEST.load(Relaxed);
-    options::measures_stretches().then_some((longest >> WHAT_BITS, longest & ((1 << WHAT_BITS) - 1)))
+    options::measures_irq_off().then_some((longest >> WHAT_BITS, longest & ((1 << WHAT_BITS) - 1)))
 }
