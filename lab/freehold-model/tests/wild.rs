@@ -99,7 +99,7 @@ const BELOW: &[(&str, &str)] = &[
     ("HugePage", "made by faults"),
     ("HugePageSize", "a value"),
     ("Memory", "an engine's, whose calls of the same names are made"),
-    ("Moving", "a value of the engine's own"),
+    ("MigrationEntry", "a value of the engine's own"),
     ("PageCount", "a number"),
     ("PageIndex", "a number, that its owner keeps in bounds"),
     ("PageRange", "numbers, that their owner keeps in bounds"),

@@ -16,8 +16,8 @@ use freehold_range::{ClaimError, Entry};
 use freehold_sync::{Killed, Rank, rank};
 use freehold_vmspace::{PageCount, UserRange};
 
-/// How often a task waits for a claim that is in its way before it becomes the exclusive writer: so it waits
-/// for a bounded number of others, and then for its turn.
+/// The number of times that a task waits for claims in its way before it waits to become the exclusive
+/// writer: its waits are bounded.
 const MAX_WAITS: usize = 4;
 
 /// The result of an attempt to become a range writer.

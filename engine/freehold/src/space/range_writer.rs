@@ -1,5 +1,5 @@
-//! The range writer: how a task becomes one, what it holds, and how it ends. `docs/ranges.md` has the
-//! protocol.
+//! The range writer: what it holds, and how it ends. `claim.rs` has the first three steps, `docs/ranges.md`
+//! the protocol.
 //!
 //! | step | by | holds afterwards |
 //! | --- | --- | --- |

@@ -35,7 +35,7 @@ const BELOW: &[(&str, &str)] = &[
     ("FrameRequest", "a value"),
     ("HugePage", "what faults and collapsing do"),
     ("HugePageSize", "a value"),
-    ("Moving", "a value"),
+    ("MigrationEntry", "a value"),
     ("PageCount", "a value"),
     ("PageIndex", "a value"),
     ("PageRange", "a value"),
