@@ -658,9 +658,11 @@ fn each_source_is_a_module() {
             _ => file.strip_suffix(".rs").expect("a source"),
         };
         let (package, _) = source.path.split_once("/src/").expect("seen above");
-        let (declares, names) = (format!("mod {module};"), format!("/{file}\"]"));
+        let by_path = if file == "mod.rs" { format!("{module}/mod.rs\"]") } else { format!("{file}\"]") };
+        let declares = format!("mod {module};");
         let is_named = |other: &&Source| {
-            other.path.starts_with(package) && (other.text.contains(&declares) || other.text.contains(&names))
+            other.path.starts_with(package)
+                && (other.text.contains(&declares) || other.text.contains(&by_path))
         };
         if !folder.ends_with("/bin") && !all.iter().any(|other| is_named(&other)) {
             found.push(source.path.clone());

@@ -58,6 +58,8 @@ const EXEMPT: &[(&str, &str)] = &[
     ("AddressSpace::new", "by `Process::new`"),
     ("AddressSpace::write", "named so by a process's own call: as `space().write()`"),
     ("Engine::files", "a reference"),
+    ("Mapping::files", "a reference"),
+    ("Special::files", "a reference"),
     ("Engine::platform", "a reference"),
     ("Engine::memory", "a reference"),
     ("Engine::file_lock_stats", "numbers"),
