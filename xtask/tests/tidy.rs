@@ -658,7 +658,7 @@ fn each_source_is_a_module() {
             _ => file.strip_suffix(".rs").expect("a source"),
         };
         let (package, _) = source.path.split_once("/src/").expect("seen above");
-        let by_path = if file == "mod.rs" { format!("{module}/mod.rs\"]") } else { format!("{file}\"]") };
+        let by_path = if file == "mod.rs" { format!("{module}/mod.rs\"") } else { format!("{file}\"]") };
         let declares = format!("mod {module};");
         let is_named = |other: &&Source| {
             other.path.starts_with(package)
