@@ -23,6 +23,13 @@ static int next_stop(pid_t child) {
     return status >> 8;
 }
 
+// Its next stop that is not for a child's end: that may come at any time.
+static int next_event(pid_t child) {
+    int stop;
+    while ((stop = next_stop(child)) == SIGCHLD) CHECK(ptrace(PTRACE_CONT, child, 0, 0) == 0);
+    return stop;
+}
+
 static void ends_with(pid_t child, int code) {
     int status;
     CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == code);
@@ -179,7 +186,8 @@ static void make_children(void) {
     if (fork() == 0) _exit(3);
     if (vfork() == 0) _exit(4);
     CHECK(pthread_create(&thread, 0, nothing, 0) == 0 && pthread_join(thread, 0) == 0);
-    _exit(5);
+    // A thread that ends as the process does may end with its status.
+    _exit(0);
 }
 
 static void goes_on(pid_t child, int first_stop, int status) {
@@ -193,7 +201,7 @@ static void goes_on(pid_t child, int first_stop, int status) {
 
 // The tracee stops for this event, and its new child or thread before it runs; the new one ends with this status.
 static void follows(pid_t child, int event, int first_stop, int status) {
-    CHECK(next_stop(child) == (SIGTRAP | event << 8));
+    CHECK(next_event(child) == (SIGTRAP | event << 8));
     goes_on(child, first_stop, status);
 }
 
@@ -215,16 +223,15 @@ static void children_are_followed(void) {
         }
         int first = seizes ? SIGTRAP | PTRACE_EVENT_STOP << 8 : SIGSTOP;
         follows(child, PTRACE_EVENT_FORK, first, 3);
-        CHECK(next_stop(child) == SIGCHLD && ptrace(PTRACE_CONT, child, 0, 0) == 0);
         follows(child, PTRACE_EVENT_VFORK, first, 4);
-        int others = 0, stop;
-        while ((stop = next_stop(child)) != (SIGTRAP | PTRACE_EVENT_CLONE << 8)) {
-            CHECK(stop == SIGCHLD || stop == (SIGTRAP | PTRACE_EVENT_VFORK_DONE << 8));
-            CHECK(ptrace(PTRACE_CONT, child, 0, 0) == 0 && others++ < 2);
+        CHECK(next_event(child) == (SIGTRAP | PTRACE_EVENT_VFORK_DONE << 8));
+        CHECK(ptrace(PTRACE_CONT, child, 0, 0) == 0);
+        follows(child, PTRACE_EVENT_CLONE, first, 0);
+        int status;
+        while (waitpid(child, &status, 0) == child && WIFSTOPPED(status)) {
+            CHECK(status >> 8 == SIGCHLD && ptrace(PTRACE_CONT, child, 0, 0) == 0);
         }
-        CHECK(others == 2);
-        goes_on(child, first, 0);
-        ends_with(child, 5);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
     }
 }
 
