@@ -351,8 +351,7 @@ impl<P: Platform> Engine<P> {
 
     /// Sets the sizes of pages that shared memory gets. What is in a cache stays.
     pub fn set_shared_blocks(&self, blocks: SharedBlocks) {
-        // Relaxed: as for huge pages.
-        self.files.shared_blocks.store(blocks.word(), Relaxed);
+        self.files.set_shared_blocks(blocks);
     }
 
     /// Returns true if these are this engine's files. Objects of two engines never meet: each believes every

@@ -24,7 +24,7 @@ pub struct Files<P: Platform> {
     /// Committed memory, of files and of private memory.
     pub(crate) committed: CommittedMemory<P>,
     /// See [`SharedBlocks`]; one word, read and written alone.
-    pub(crate) shared_blocks: AtomicU64,
+    shared_blocks: AtomicU64,
     /// How a file's i_mmap lock is taken.
     pub(crate) file_rmap: FileRmap,
     /// Statistics of the i_mmap locks, if they are kept.
@@ -75,8 +75,13 @@ impl<P: Platform> Files<P> {
 
     /// Returns the sizes of pages that shared memory gets.
     pub fn shared_blocks(&self) -> SharedBlocks {
-        // Relaxed: one word, on which nothing else depends; a fault that reads it concurrently with a change
-        // comes before or after that.
+        // Relaxed, here and below: one word, on which nothing else depends. A fault that reads it during a
+        // change comes before or after that.
         SharedBlocks::of(self.shared_blocks.load(Relaxed))
+    }
+
+    /// Sets the sizes of pages that shared memory gets. What is in a cache stays.
+    pub(crate) fn set_shared_blocks(&self, blocks: SharedBlocks) {
+        self.shared_blocks.store(blocks.word(), Relaxed);
     }
 }

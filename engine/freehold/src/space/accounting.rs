@@ -2,7 +2,10 @@
 
 use crate::{
     platform::Platform,
-    space::{Counters, Counts, locking::WriteGuard, state::counters::Size},
+    space::{
+        locking::WriteGuard,
+        state::counters::{Counters, Counts, Size},
+    },
     vma::flags::VmFlags,
 };
 use freehold_sync::atomic::Ordering::Relaxed;

@@ -19,7 +19,7 @@ use super::{
     AddressSpace,
     locking::{TreeEntry, WriteGuard},
 };
-use crate::{UserRange, platform::Platform, space::Closings};
+use crate::{UserRange, platform::Platform, space::state::closings::Closings};
 use freehold_pagetable::VaRange;
 use freehold_range::HAS_WAITERS;
 use freehold_sync::{Killed, atomic::Ordering::Relaxed};

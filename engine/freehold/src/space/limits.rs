@@ -1,5 +1,6 @@
 //! Resource limits and privileges of an address space, in bytes as setrlimit takes them.
 
+pub use super::state::limits::{Limits, LiveLimits, UNLIMITED};
 use super::{AddressSpace, locking::WriteGuard, state::limits::pages};
 use crate::{
     PAGE_SHIFT,
@@ -10,8 +11,6 @@ use crate::{
 };
 use freehold_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use freehold_vmspace::PageCount;
-
-pub use super::state::limits::{Limits, LiveLimits, UNLIMITED};
 
 impl<P: Platform> AddressSpace<P> {
     /// Whether locking is allowed at all.

@@ -13,7 +13,7 @@
 use super::locking::WriteGuard;
 use crate::{
     platform::{PkeyRights, Platform},
-    space::Pkeys,
+    space::state::pkeys::Pkeys,
     vma::flags::VmFlags,
 };
 use freehold_sync::atomic::Ordering::Relaxed;
