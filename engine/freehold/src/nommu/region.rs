@@ -82,12 +82,6 @@ impl<P: Platform> Region<P> {
         }
     }
 
-    /// Returns what the file's tree has of a live region.
-    fn record(region: NonNull<Self>) -> NonNull<RegionRecord> {
-        // SAFETY: the offset of a field inside the region.
-        unsafe { region.byte_add(offset_of!(Region<P>, by_page)).cast() }
-    }
-
     /// Returns the region with this record.
     ///
     /// # Safety
@@ -119,6 +113,12 @@ unsafe impl<P: Platform> Send for RegionUse<P> {}
 unsafe impl<P: Platform> Sync for RegionUse<P> {}
 
 impl<P: Platform> RegionUse<P> {
+    /// Returns what the file's tree has of the region.
+    fn record(&self) -> NonNull<RegionRecord> {
+        // SAFETY: the offset of a field inside the region, which is live.
+        unsafe { self.region.byte_add(offset_of!(Region<P>, by_page)).cast() }
+    }
+
     /// Enters the region into the trees.
     ///
     /// # Locks
@@ -134,7 +134,7 @@ impl<P: Platform> RegionUse<P> {
         if let Some((mapping, pages)) = self.file_pages() {
             let mut of_file = mapping.regions.edit();
             // SAFETY: as above.
-            unsafe { of_file.insert(Region::record(self.region), pages.start.get(), pages.end.get() - 1) };
+            unsafe { of_file.insert(self.record(), pages.start.get(), pages.end.get() - 1) };
         }
     }
 
@@ -199,7 +199,7 @@ impl<P: Platform> Drop for RegionUse<P> {
             if let Some((mapping, _)) = self.file_pages() {
                 let mut of_file = mapping.regions.edit();
                 // SAFETY: `link` enters a region into both trees under one hold of the outer lock.
-                unsafe { of_file.remove(Region::record(self.region)) };
+                unsafe { of_file.remove(self.record()) };
             }
             // SAFETY: it was just seen to be there.
             unsafe { all.remove(self.region) };

@@ -1,4 +1,5 @@
 //! The VMA in the trees of the reverse map.
+#![expect(unsafe_code, reason = "promises what the trees rely on")]
 
 use super::Vma;
 use crate::{
@@ -10,7 +11,9 @@ use core::mem::offset_of;
 use freehold_sync::RwSem;
 use freehold_vmspace::{PageCount, PageIndex};
 
-impl<P: Platform> RmapNode for Vma<P> {
+// SAFETY: an address space exposes the address of this half of it to its VMAs, and unlinks them before it
+// goes away.
+unsafe impl<P: Platform> RmapNode for Vma<P> {
     #[inline]
     fn start(&self) -> u64 {
         self.start()
@@ -32,7 +35,8 @@ impl<P: Platform> RmapNode for Vma<P> {
     }
 }
 
-impl RmapKind for IMmap {
+// SAFETY: only trees of files use `link`.
+unsafe impl RmapKind for IMmap {
     type Lock<P: Platform> = FileLock<P>;
     type Node<P: Platform> = Vma<P>;
     type Owner<P: Platform> = Mapping<P>;
@@ -41,7 +45,8 @@ impl RmapKind for IMmap {
     }
 }
 
-impl RmapKind for AnonPages {
+// SAFETY: only trees of anonymous pages use `anon_link`.
+unsafe impl RmapKind for AnonPages {
     type Lock<P: Platform> = RwSem<P>;
     type Node<P: Platform> = Vma<P>;
     type Owner<P: Platform> = Mapping<P>;

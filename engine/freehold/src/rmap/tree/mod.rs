@@ -20,7 +20,11 @@ use freehold_vmspace::{PageCount, PageIndex, PageRange, UserRange, VmSpace};
 use lock::TreeLock;
 
 /// A VMA, as the trees know it.
-pub(crate) trait RmapNode {
+///
+/// # Safety
+///
+/// `owner_addr` returns the exposed address of a [`VmSpace`] that lives as long as the node is linked.
+pub(crate) unsafe trait RmapNode: Send + Sync {
     /// Returns its first address.
     fn start(&self) -> u64;
     /// Returns the page offset of its start in what it maps.
@@ -33,13 +37,17 @@ pub(crate) trait RmapNode {
 
 /// A kind of tree: what is linked in it by which link, its lock, and what the pages belong to. The VMA
 /// implements this for both kinds.
-pub(crate) trait RmapKind: 'static {
+///
+/// # Safety
+///
+/// At `offset` a node has an [`IntervalLink`] that nothing but the trees of this kind uses.
+pub(crate) unsafe trait RmapKind: 'static {
     /// The lock of a tree.
     type Lock<P: Platform>: TreeLock;
     /// What is linked: the VMA.
     type Node<P: Platform>: RmapNode;
     /// What the pages belong to besides: the file.
-    type Owner<P: Platform>: Shared;
+    type Owner<P: Platform>: Shared + Send + Sync;
     /// Returns the offset of the link in a node, in bytes.
     fn offset<P: Platform>() -> usize;
 }
@@ -57,8 +65,7 @@ const ENTRIES: u64 = if CHECKED { 2 } else { 1 << 13 };
 /// Finds the link in a VMA.
 struct ByLink<P, W>(PhantomData<fn() -> (P, W)>);
 
-// SAFETY: the link lies at a fixed offset inside the VMA, which stays where it is; nothing but the trees of
-// this kind uses it.
+// SAFETY: the promise of `RmapKind`; a node that is linked stays where it is.
 unsafe impl<P: Platform, W: RmapKind> IntervalAdapter for ByLink<P, W> {
     type Object = W::Node<P>;
 
@@ -68,7 +75,7 @@ unsafe impl<P: Platform, W: RmapKind> IntervalAdapter for ByLink<P, W> {
     }
 
     fn object(link: NonNull<IntervalLink>) -> NonNull<W::Node<P>> {
-        // SAFETY: every link in a tree of this adapter is that field of a VMA.
+        // SAFETY: every link in a tree of this adapter is that field of a node.
         unsafe { link.byte_sub(W::offset::<P>()).cast() }
     }
 }
@@ -83,7 +90,7 @@ pub(crate) struct VmaTree<P: Platform, W: RmapKind> {
     tree: UnsafeCell<IntervalTree<ByLink<P, W>>>,
 }
 
-// SAFETY: the lock governs the tree, and VMAs may be used by any thread.
+// SAFETY: the lock governs the tree, and nodes may be used by any thread.
 unsafe impl<P: Platform, W: RmapKind> Sync for VmaTree<P, W> {}
 // SAFETY: as above.
 unsafe impl<P: Platform, W: RmapKind> Send for VmaTree<P, W> {}
@@ -203,8 +210,7 @@ fn mappers<P: Platform, W: RmapKind>(
         // SAFETY: linked VMAs are live, and stay linked while the lock is held.
         let vma: &W::Node<P> = unsafe { vma.as_ref() };
         let vm = core::ptr::with_exposed_provenance::<VmSpace<P>>(vma.owner_addr());
-        // SAFETY: an address space exposes the address of this half of it to its VMAs, and unlinks them
-        // before it goes away.
+        // SAFETY: the promise of `RmapNode`; the node is linked.
         Mapper { vm: unsafe { &*vm }, vma, range: addresses(vma, pages) }
     })
 }
