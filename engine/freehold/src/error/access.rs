@@ -1,10 +1,10 @@
-//! Errors of calls that use the memory of a process on its behalf, or ask about it.
+//! Errors of calls that access the memory of another process or report about an address space.
 
 use super::{Errno, NoMemory};
 use freehold_sync::Killed;
 
 verb_error! {
-    /// Why another's memory could not be read or written; nothing was.
+    /// Reason why the memory of another process could not be read or written. No byte was transferred.
     AccessError {
         /// Nothing is mapped there, the mapping does not allow the access, or its page is not available.
         BadAddress => EFAULT,
@@ -20,29 +20,30 @@ verb_error! {
 }
 
 plain_error! {
-    /// Why no VMA was found.
+    /// Reason why no VMA was found.
     QueryError {
         /// The flags are unknown.
         Invalid => EINVAL,
-        /// No VMA is there that is as wanted.
+        /// No VMA there matches the flags.
         NotFound => ENOENT,
     }
 }
 
 plain_error! {
-    /// Why the bounds of arguments were not set.
+    /// Reason why the bounds of the arguments were not set.
     ArgumentsError {
-        /// The bounds are no ranges of user addresses.
+        /// The bounds are not ranges of user addresses.
         Invalid => EINVAL,
     }
 }
 
 verb_error! {
-    /// Why a stack could not be moved.
+    /// Reason why a stack could not be moved.
     StackMoveError {
-        /// No stack starts there, or the distance is no multiple of a page or leads below the lowest address.
+        /// No stack starts there, or the distance is not a multiple of a page or leads below the lowest
+        /// address.
         Invalid => EINVAL,
-        /// Another mapping lies between the new place and the old.
+        /// Another mapping lies between the new place and the old one.
         Occupied => EFAULT,
         /// There is no memory for page tables or the engine's records.
         OutOfMemory => ENOMEM,
@@ -52,16 +53,17 @@ verb_error! {
 }
 
 verb_error! {
-    /// Why no page could be pinned.
+    /// Reason why no page could be pinned.
     PinError {
         /// Nothing is mapped there, the mapping or the pin does not allow the access, or the page is not
         /// available.
         BadAddress => EFAULT,
-        /// The file has to know when its pages are written, which a long pin for stores would prevent.
+        /// The file must be notified of every write to its pages, which a long-term pin for writing would
+        /// prevent.
         Tracked => EFAULT,
         /// The frames are the file's storage and cannot be pinned for long.
         Direct => EOPNOTSUPP,
-        /// The page is pinned more often than can be counted.
+        /// The page is pinned more often than the pin count can represent.
         TooMany => ENOMEM,
         /// There is no memory left.
         OutOfMemory => ENOMEM,

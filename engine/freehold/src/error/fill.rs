@@ -1,10 +1,10 @@
-//! Why pages cannot be had.
+//! Errors of bringing pages into the cache of a file and of removing them.
 
 use super::NoMemory;
 use freehold_sync::Killed;
 
 freehold_sync::error_enum! {
-    /// Why a page could not be brought into the cache, or taken away.
+    /// Reason why a page could not be brought into the cache or removed.
     #[non_exhaustive]
     pub enum FillError {
         /// The page lies beyond the end of the file, or of the largest file.
@@ -23,12 +23,12 @@ freehold_sync::error_enum! {
         NoSpace,
         /// The pool has not enough free huge pages.
         NoHugePages,
-        /// This kind of file does not allow this.
+        /// This kind of file does not allow this operation.
         ///
-        /// A file of huge pages has no offsets or sizes inside a page, and is not written. Secret memory is
-        /// neither read nor written, and gets a size once.
+        /// A file of huge pages has no offsets or sizes inside a page and cannot be written by a call. Secret
+        /// memory cannot be read or written by a call, and its size can be set only once.
         Invalid,
-        /// Secret memory has no holes, and no pages before they are touched.
+        /// Secret memory has no holes, and its pages do not exist before the first access.
         Unsupported,
         /// A fatal signal arrived while waiting for other tasks that work on the file's pages.
         Killed,

@@ -1,4 +1,4 @@
-//! One small error per verb, and the one table that turns them into errno numbers.
+//! One small error enum per verb, and the only table that maps errors to errno numbers.
 
 use core::fmt;
 use freehold_sync::{Killed, error::write_message};
@@ -29,8 +29,8 @@ macro_rules! errnos {
 
 errnos! {
     EPERM = 1, "Operation not permitted";
-    ENOENT = 2, "Nothing there";
-    ESRCH = 3, "The process is gone";
+    ENOENT = 2, "Not found";
+    ESRCH = 3, "The process has exited";
     EINTR = 4, "Interrupted by a signal";
     EIO = 5, "Input or output failed";
     EBADF = 9, "Bad file descriptor";
@@ -39,20 +39,20 @@ errnos! {
     EACCES = 13, "Permission denied";
     EFAULT = 14, "Bad address";
     EBUSY = 16, "Busy";
-    EEXIST = 17, "Something is mapped there already";
-    EXDEV = 18, "Of another engine";
+    EEXIST = 17, "The place is occupied";
+    EXDEV = 18, "The object belongs to another engine";
     ENODEV = 19, "The file cannot be mapped";
     EINVAL = 22, "Invalid argument";
     ETXTBSY = 26, "Text file busy";
     EFBIG = 27, "File too large";
-    ENOSPC = 28, "None left";
+    ENOSPC = 28, "No space or resource left";
     EIDRM = 43, "Identifier removed";
     EOVERFLOW = 75, "Offset too large";
     EOPNOTSUPP = 95, "Not supported";
     EHWPOISON = 133, "The memory failed";
 }
 
-/// An error of a verb that needs no memory, and that no signal ends.
+/// Defines an error of a verb that allocates no memory and that no signal interrupts.
 macro_rules! plain_error {
     ($(#[$meta:meta])* $name:ident { $($(#[doc = $doc:literal])+ $variant:ident => $errno:ident,)* }) => {
         freehold_sync::error_enum! {
@@ -62,7 +62,7 @@ macro_rules! plain_error {
         }
 
         impl $name {
-            /// The number a system call would return for this error.
+            /// Returns the number that a system call returns for this error.
             pub fn errno(self) -> Errno {
                 match self { $(Self::$variant => Errno::$errno,)* }
             }
@@ -70,7 +70,7 @@ macro_rules! plain_error {
     };
 }
 
-/// An error of a verb that no signal ends.
+/// Defines an error of a verb that no signal interrupts.
 macro_rules! unkillable_error {
     ($(#[$meta:meta])* $name:ident { $($(#[doc = $doc:literal])+ $variant:ident => $errno:ident,)* }) => {
         plain_error! { $(#[$meta])* $name { $($(#[doc = $doc])+ $variant => $errno,)* } }
@@ -104,7 +104,7 @@ pub use settings::{EngineError, HeapError, MdweError, MergeError, SpaceError};
 pub use uffd::{UffdError, UffdReadError, UffdRegisterError};
 
 impl FillError {
-    /// The number that a system call which reads, writes or truncates a file would return for this error.
+    /// Returns the number that a system call which reads, writes or truncates a file returns for this error.
     pub fn errno(self) -> Errno {
         match self {
             FillError::BeyondEnd => Errno::EFBIG,
@@ -122,12 +122,12 @@ impl FillError {
 }
 
 verb_error! {
-    /// Why memory could not be mapped.
+    /// Reason why memory could not be mapped.
     MmapError {
         /// The mapping is neither anonymous nor of a file.
         BadDescriptor => EBADF,
-        /// The length is zero, the fixed address is not that of a page, or the flags are unknown or
-        /// contradict each other.
+        /// The length is zero, the fixed address is not page-aligned, or the flags are unknown or contradict
+        /// each other.
         Invalid => EINVAL,
         /// The offset and the length exceed the largest size of a file.
         OffsetOverflow => EOVERFLOW,
@@ -143,20 +143,20 @@ verb_error! {
         OutOfMemory => ENOMEM,
         /// Another mapping lies in the range of MAP_FIXED_NOREPLACE.
         Occupied => EEXIST,
-        /// The caller may not lock memory or map so low an address, a sealed VMA is in the way, or the file
+        /// The caller may not lock memory or map so low an address, a VMA in the range is sealed, or the file
         /// is sealed against writing.
         NotPermitted => EPERM,
         /// More memory would be locked than RLIMIT_MEMLOCK allows.
         LockLimit => EAGAIN,
         /// The file is not open for this access.
         AccessDenied => EACCES,
-        /// MAP_SHARED_VALIDATE does not know a flag.
+        /// A flag given with MAP_SHARED_VALIDATE is unknown.
         UnknownFlag => EOPNOTSUPP,
-        /// The file cannot be mapped, or without an MMU not in this way.
+        /// The file cannot be mapped, or cannot be mapped in this way without an MMU.
         NotMappable => ENODEV,
-        /// The file's driver cannot map this now.
+        /// The file's driver cannot map this range now.
         NotReady => EAGAIN,
-        /// The file could not be read, which a mapping without an MMU may need.
+        /// The file could not be read, which may be necessary for a mapping without an MMU.
         Io => EIO,
         /// The file or special mapping belongs to another engine than the address space.
         OtherEngine => EXDEV,
@@ -166,11 +166,11 @@ verb_error! {
 }
 
 verb_error! {
-    /// Why memory could not be unmapped.
+    /// Reason why memory could not be unmapped.
     MunmapError {
-        /// The start is not that of a page, the length is zero, or the range leaves user space.
+        /// The start is not page-aligned, the length is zero, or the range leaves user space.
         Invalid => EINVAL,
-        /// The limit on VMAs would be exceeded by cutting one in two.
+        /// The limit on VMAs would be exceeded by splitting one in two.
         TooManyVmas => ENOMEM,
         /// There is no memory for the engine's records.
         OutOfMemory => ENOMEM,
@@ -184,7 +184,7 @@ verb_error! {
 }
 
 verb_error! {
-    /// Why a mapping could not be resized or moved.
+    /// Reason why a mapping could not be resized or moved.
     MremapError {
         /// The flags, addresses or lengths are invalid, the ranges overlap, or the VMA can be neither
         /// duplicated nor split.
@@ -193,7 +193,7 @@ verb_error! {
         NotMapped => EFAULT,
         /// This kind of mapping cannot grow.
         NotExpandable => EFAULT,
-        /// The mapping has no room to grow into, and may not move or has none to move to.
+        /// The mapping has no room to grow in place, and it may not move or there is no place to move it to.
         NoSpace => ENOMEM,
         /// The number of VMAs is too close to its limit, or a split would exceed it.
         TooManyVmas => ENOMEM,
@@ -211,7 +211,7 @@ verb_error! {
 }
 
 verb_error! {
-    /// Why an address space could not be copied.
+    /// Reason why an address space could not be copied.
     ForkError {
         /// There is no memory for records or page tables.
         OutOfMemory => ENOMEM,
@@ -223,10 +223,9 @@ verb_error! {
 }
 
 verb_error! {
-    /// Why access rights could not be changed.
+    /// Reason why access rights could not be changed.
     MprotectError {
-        /// The start is not that of a page, the rights are unknown, or nothing grows in the direction that
-        /// was asked for.
+        /// The start is not page-aligned, the rights are unknown, or no VMA grows in the requested direction.
         Invalid => EINVAL,
         /// The range has a hole, or ends beyond the last address.
         NotMapped => ENOMEM,
@@ -236,7 +235,7 @@ verb_error! {
         Sealed => EPERM,
         /// A limit on memory would be exceeded: RLIMIT_DATA or the commit limit.
         Limit => ENOMEM,
-        /// The limit on VMAs would be exceeded by cutting one.
+        /// The limit on VMAs would be exceeded by splitting one.
         TooManyVmas => ENOMEM,
         /// There is no memory for the engine's records.
         OutOfMemory => ENOMEM,
@@ -246,16 +245,16 @@ verb_error! {
 }
 
 verb_error! {
-    /// Why an advice was not followed.
+    /// Reason why an advice was not followed.
     MadviseError {
-        /// The advice is unknown, the start is not that of a page, the range ends beyond the last address, or
-        /// this kind of mapping cannot take the advice.
+        /// The advice is unknown, the start is not page-aligned, the range ends beyond the last address, or
+        /// this kind of mapping does not support the advice.
         Invalid => EINVAL,
-        /// The range has a hole; the rest was advised, except where pages were to be populated.
+        /// The range has a hole; the rest was advised, except if pages were to be populated.
         NotMapped => ENOMEM,
-        /// A VMA could not be cut, for the limit on VMAs or for lack of memory.
+        /// A VMA could not be split because of the limit on VMAs or for lack of memory.
         NotCut => EAGAIN,
-        /// A page that was to become part of a huge page is in use outside of page tables.
+        /// A page that was to become part of a huge page is in use outside page tables.
         InUse => EAGAIN,
         /// There is no memory for pages or page tables.
         OutOfMemory => ENOMEM,
@@ -267,10 +266,10 @@ verb_error! {
         BadAccess => EFAULT,
         /// The memory of a page to populate has failed.
         MemoryFailed => EHWPOISON,
-        /// A page is in use so that its memory cannot be made to fail, or the pager of a userfaultfd has yet
-        /// to supply it.
+        /// The page whose memory was to fail is in use, or the pager of a userfaultfd has not supplied it
+        /// yet.
         Busy => EBUSY,
-        /// The caller may not make memory fail.
+        /// The caller is not permitted to inject memory failures.
         NotPermitted => EPERM,
         /// Secret memory cannot have holes.
         NotSupported => EOPNOTSUPP,
@@ -282,21 +281,21 @@ verb_error! {
 }
 
 verb_error! {
-    /// Why memory could not be locked or unlocked.
+    /// Reason why memory could not be locked or unlocked.
     MlockError {
-        /// The flags are unknown, the range ends beyond the last address, or a VMA must not be cut.
+        /// The flags are unknown, the range ends beyond the last address, or a VMA must not be split.
         Invalid => EINVAL,
         /// The caller may not lock memory, because RLIMIT_MEMLOCK is zero.
         NotPermitted => EPERM,
         /// More memory would be locked than RLIMIT_MEMLOCK allows.
         LockLimit => ENOMEM,
-        /// The range has a hole; what lies before it was locked or unlocked.
+        /// The range has a hole; the part before the hole was locked or unlocked.
         NotMapped => ENOMEM,
-        /// The limit on VMAs would be exceeded by cutting one.
+        /// The limit on VMAs would be exceeded by splitting one.
         TooManyVmas => ENOMEM,
         /// There is no memory for the engine's records.
         OutOfMemory => ENOMEM,
-        /// A page cannot be accessed and was not brought in; the range is locked.
+        /// A page cannot be accessed and was not populated; the range is locked.
         NotAccessible => ENOMEM,
         /// There is no memory for a page; the range is locked.
         OutOfFrames => EAGAIN,
@@ -306,7 +305,7 @@ verb_error! {
 }
 
 verb_error! {
-    /// Why pages could not be faulted in beforehand.
+    /// Reason why pages could not be populated.
     PopulateError {
         /// The range has a hole.
         NotMapped => ENOMEM,
@@ -324,13 +323,13 @@ verb_error! {
 }
 
 verb_error! {
-    /// Why a file was not written back.
+    /// Reason why a file was not written back.
     MsyncError {
-        /// The flags are unknown or contradict each other, or the start is not that of a page.
+        /// The flags are unknown or contradict each other, or the start is not page-aligned.
         Invalid => EINVAL,
         /// The range has a hole, or ends beyond the last address.
         NotMapped => ENOMEM,
-        /// The range was to be invalidated, and is locked.
+        /// The range was to be invalidated, but is locked.
         Locked => EBUSY,
         /// The file could not be written.
         Io => EIO,
@@ -342,9 +341,9 @@ verb_error! {
 }
 
 verb_error! {
-    /// Why it is not known which pages are in memory.
+    /// Reason why the resident pages could not be reported.
     MincoreError {
-        /// The start is not that of a page, or there is less room for the answer than there are pages.
+        /// The start is not page-aligned, or the buffer has fewer bytes than the range has pages.
         Invalid => EINVAL,
         /// The range has a hole, or ends beyond user space.
         NotMapped => ENOMEM,
@@ -356,13 +355,13 @@ verb_error! {
 }
 
 verb_error! {
-    /// Why a NUMA policy was not set.
+    /// Reason why a NUMA policy was not set.
     MbindError {
-        /// The start is not that of a page, the range ends beyond the last address, or a VMA must not be cut.
+        /// The start is not page-aligned, the range ends beyond the last address, or a VMA must not be split.
         Invalid => EINVAL,
         /// The range has a hole.
         NotMapped => EFAULT,
-        /// The limit on VMAs would be exceeded by cutting one.
+        /// The limit on VMAs would be exceeded by splitting one.
         TooManyVmas => ENOMEM,
         /// There is no memory for the engine's records.
         OutOfMemory => ENOMEM,
@@ -372,13 +371,13 @@ verb_error! {
 }
 
 verb_error! {
-    /// Why mappings were not sealed.
+    /// Reason why mappings were not sealed.
     MsealError {
-        /// The start is not that of a page, the range ends beyond the last address, or a VMA must not be cut.
+        /// The start is not page-aligned, the range ends beyond the last address, or a VMA must not be split.
         Invalid => EINVAL,
         /// The range has a hole; nothing was sealed.
         NotMapped => ENOMEM,
-        /// The limit on VMAs would be exceeded by cutting one.
+        /// The limit on VMAs would be exceeded by splitting one.
         TooManyVmas => ENOMEM,
         /// There is no memory for the engine's records.
         OutOfMemory => ENOMEM,
@@ -388,7 +387,7 @@ verb_error! {
 }
 
 plain_error! {
-    /// Why a file was not sealed.
+    /// Reason why a file was not sealed.
     SealError {
         /// The seals are unknown, or the file cannot be sealed.
         Invalid => EINVAL,
@@ -400,12 +399,12 @@ plain_error! {
 }
 
 verb_error! {
-    /// Why other pages of a file could not be mapped in place of those there.
+    /// Reason why the pages that a mapping of a file shows could not be replaced by other pages of the file.
     RemapFilePagesError {
-        /// The range is empty or overflows, rights were given, or something else than one shared file is
-        /// mapped there.
+        /// The range is empty or overflows, rights were given, or the range is not a mapping of one shared
+        /// file.
         ///
-        /// A removed segment that nothing else has attached goes with what was there.
+        /// A removed segment that is attached nowhere else is destroyed with the old mapping.
         Invalid => EINVAL,
         /// The offset and the length exceed the largest size of a file.
         OffsetOverflow => EOVERFLOW,
@@ -415,7 +414,8 @@ verb_error! {
         Limit => ENOMEM,
         /// There is no memory for the engine's records.
         OutOfMemory => ENOMEM,
-        /// A sealed VMA is in the way, the file is sealed against writing, or the caller may not lock memory.
+        /// A VMA in the range is sealed, the file is sealed against writing, or the caller may not lock
+        /// memory.
         NotPermitted => EPERM,
         /// More memory would be locked than RLIMIT_MEMLOCK allows.
         LockLimit => EAGAIN,
@@ -427,15 +427,15 @@ verb_error! {
 }
 
 verb_error! {
-    /// Why System V shared memory could not be attached.
+    /// Reason why System V shared memory could not be attached.
     ShmatError {
-        /// The address is missing, is not that of a page, does not fit, or another mapping is there.
+        /// The address is missing, is not page-aligned, does not fit, or another mapping is there.
         Invalid => EINVAL,
         /// The segment is destroyed.
         Removed => EIDRM,
         /// The segment belongs to another engine than the address space.
         OtherEngine => EXDEV,
-        /// The caller may not map so low an address, or a sealed VMA is in the way.
+        /// The caller may not map so low an address, or a VMA in the range is sealed.
         NotPermitted => EPERM,
         /// No gap is large enough, or the range does not fit the address space.
         NoSpace => ENOMEM,
@@ -453,9 +453,9 @@ verb_error! {
 }
 
 verb_error! {
-    /// Why System V shared memory could not be detached.
+    /// Reason why System V shared memory could not be detached.
     ShmdtError {
-        /// The address is not that of a page, or nothing is attached there.
+        /// The address is not page-aligned, or nothing is attached there.
         Invalid => EINVAL,
         /// There is no memory for the engine's records.
         OutOfMemory => ENOMEM,
@@ -465,7 +465,7 @@ verb_error! {
 }
 
 verb_error! {
-    /// Why a protection key was not allocated or freed.
+    /// Reason why a protection key was not allocated or freed.
     PkeyError {
         /// The rights are unknown, or the key is not allocated.
         Invalid => EINVAL,
@@ -481,15 +481,15 @@ verb_error! {
 }
 
 verb_error! {
-    /// Why a probe was not added or taken away.
+    /// Reason why a probe was not added or removed.
     ProbeError {
-        /// The probe has no bytes, more than sixteen, or bytes of two pages.
+        /// The probe has no bytes, has more than sixteen, or crosses a page boundary.
         Invalid => EINVAL,
         /// The place lies beyond the end of the file.
         BeyondEnd => EINVAL,
         /// Another probe is at this place, or overlaps it.
         Taken => EEXIST,
-        /// The file has the bytes of the probe there already.
+        /// The file already contains the bytes of the probe there.
         Unchanged => EOPNOTSUPP,
         /// No probe begins there.
         NotThere => ENOENT,

@@ -1,10 +1,10 @@
-//! Errors of calls that configure engines and address spaces: settings that nothing could keep to.
+//! Errors of calls that configure engines and address spaces.
 
 use super::{Errno, NoMemory};
 use freehold_sync::Killed;
 
 unkillable_error! {
-    /// Why an engine was not made.
+    /// Reason why an engine could not be created.
     EngineError {
         /// The lowest address that may be mapped lies beyond user space.
         ///
@@ -16,9 +16,10 @@ unkillable_error! {
 }
 
 unkillable_error! {
-    /// Why an address space was not made.
+    /// Reason why an address space could not be created.
     SpaceError {
-        /// The base of mappings lies inside a page, or beyond the addresses that are given without a hint.
+        /// The base of mappings is not page-aligned, or lies above the addresses that are chosen without a
+        /// hint.
         ///
         /// See [`SpaceConfig::mmap_base`](crate::space::SpaceConfig::mmap_base) and
         /// [`DEFAULT_MAP_WINDOW`](crate::space::DEFAULT_MAP_WINDOW).
@@ -31,7 +32,7 @@ unkillable_error! {
         ///
         /// See [`SpaceConfig::data`](crate::space::SpaceConfig::data).
         Data => EINVAL,
-        /// The setting that denies memory to be written and executed is invalid.
+        /// The setting that forbids memory which is both writable and executable is invalid.
         ///
         /// See [`SpaceConfig::mdwe`](crate::space::SpaceConfig::mdwe).
         Mdwe => EINVAL,
@@ -41,17 +42,17 @@ unkillable_error! {
 }
 
 plain_error! {
-    /// Why an address space did not deny itself what it was to.
+    /// Reason why memory that is both writable and executable was not forbidden.
     MdweError {
         /// The bits are unknown, or say only that children do not inherit the setting.
         Invalid => EINVAL,
-        /// The setting differs from one that was made before, and that is final.
+        /// The setting differs from an earlier one, which is final.
         NotPermitted => EPERM,
     }
 }
 
 plain_error! {
-    /// Why not all memory became mergeable, or ceased to be.
+    /// Reason why the change between mergeable and ordinary memory did not reach all VMAs.
     MergeError {
         /// A fatal signal arrived while waiting for the lock.
         Killed => EINTR,
@@ -65,7 +66,7 @@ impl From<Killed> for MergeError {
 }
 
 plain_error! {
-    /// Why the heap was not put somewhere else.
+    /// Reason why the heap was not moved to another place.
     HeapError {
         /// The heap would lie beyond user space.
         Invalid => EINVAL,

@@ -4,10 +4,10 @@ use super::{Errno, NoMemory};
 use freehold_sync::Killed;
 
 verb_error! {
-    /// Why memory was not registered with a userfaultfd, or stayed registered.
+    /// Reason why memory was not registered with a userfaultfd or not unregistered.
     UffdRegisterError {
-        /// The range is not whole pages of user space, the mode is unknown, or the memory there cannot be
-        /// registered or unregistered like this.
+        /// The range is not page-aligned or leaves user space, the mode is unknown, or the memory does not
+        /// allow this.
         Invalid => EINVAL,
         /// The memory can never be written.
         NotPermitted => EPERM,
@@ -17,7 +17,7 @@ verb_error! {
         TooManyVmas => ENOMEM,
         /// There is no memory for the engine's records.
         OutOfMemory => ENOMEM,
-        /// The address space is gone.
+        /// The address space no longer exists.
         SpaceGone => ENOMEM,
         /// The userfaultfd is closed.
         Closed => EBADF,
@@ -27,25 +27,25 @@ verb_error! {
 }
 
 verb_error! {
-    /// Why a userfaultfd's pages were not supplied, protected or moved; nothing was, or what lies left of the
-    /// cause.
+    /// Reason why pages were not supplied, protected or moved through a userfaultfd. Either nothing was done,
+    /// or the pages below the cause of the error were.
     UffdError {
-        /// The range is not whole pages of user space, the mode is unknown, or the VMAs there do not allow
+        /// The range is not page-aligned or leaves user space, the mode is unknown, or the VMAs do not allow
         /// this.
         Invalid => EINVAL,
         /// The range does not lie in one VMA that is registered with this userfaultfd.
         NotRegistered => ENOENT,
         /// A page is there already.
         Present => EEXIST,
-        /// The mappings are changing, and the message about that is unread.
+        /// The mappings are changing, and the message about the change is unread.
         Changing => EAGAIN,
         /// The page lies beyond the end of its file, is not in its cache, or is lost.
         BadAddress => EFAULT,
-        /// There is no page to be moved.
+        /// There is no page at the source of the move.
         SourceHole => ENOENT,
-        /// The page to be moved is in use elsewhere.
+        /// The page to be moved is also in use elsewhere.
         Busy => EBUSY,
-        /// The address space is gone.
+        /// The address space no longer exists.
         SpaceGone => ESRCH,
         /// There is no memory for a page or page table.
         OutOfMemory => ENOMEM,
@@ -55,7 +55,7 @@ verb_error! {
 }
 
 freehold_sync::error_enum! {
-    /// Why a userfaultfd has no message.
+    /// Reason why a userfaultfd has no message.
     #[non_exhaustive]
     pub enum UffdReadError {
         /// The userfaultfd is closed.
@@ -66,7 +66,7 @@ freehold_sync::error_enum! {
 }
 
 impl UffdReadError {
-    /// The number a system call would return for this error.
+    /// Returns the number that a system call returns for this error.
     pub fn errno(self) -> Errno {
         match self {
             UffdReadError::Closed => Errno::EBADF,
