@@ -1,5 +1,5 @@
-//! What all address spaces of one kernel share: the platform, the slab of VMAs, the frame caches, and the
-//! settings that Linux keeps under `/proc/sys/vm`.
+//! State that all address spaces of one kernel share: the platform, the slab of VMAs, the frame caches, and
+//! the settings that Linux keeps under `/proc/sys/vm`.
 
 mod trim;
 
@@ -27,46 +27,47 @@ use freehold_sync::{
 };
 use freehold_vmspace::{Memory, PageCount, VmSpace};
 
-/// Where private anonymous memory gets huge pages when it is touched: what
-/// /sys/kernel/mm/transparent_hugepage/enabled says. Nothing collapses small pages into huge ones later, but
-/// for MADV_COLLAPSE.
+/// Policy on huge pages for private anonymous memory at the first access, like
+/// /sys/kernel/mm/transparent_hugepage/enabled. Only MADV_COLLAPSE collapses small pages into huge ones
+/// later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u32)]
 pub enum HugePages {
-    /// Nowhere.
+    /// No VMA gets huge pages.
     Never = 0,
-    /// Where MADV_HUGEPAGE asked for them.
+    /// VMAs with MADV_HUGEPAGE get huge pages.
     #[default]
     Madvise = 1,
-    /// Everywhere but where MADV_NOHUGEPAGE or MAP_STACK asked for none.
+    /// All VMAs get huge pages, except those with MADV_NOHUGEPAGE or MAP_STACK.
     Always = 2,
 }
 
-/// How much anonymous memory a first store brings where it brings no huge page: what the files
-/// /sys/kernel/mm/transparent_hugepage/hugepages-*kB/enabled say of sizes below 2 MiB (multi-size THP). A
-/// store brings the largest block around it of these sizes that lies at a multiple of its size, within the
-/// VMA, and in which nothing is yet; or else one page. MADV_NOHUGEPAGE, MAP_STACK, `PR_SET_THP_DISABLE` and a
-/// userfaultfd keep blocks away as they do huge pages.
+/// Sizes of blocks of anonymous memory that a first store installs if it installs no huge page, like
+/// /sys/kernel/mm/transparent_hugepage/hugepages-*kB/enabled for sizes below 2 MiB (multi-size THP).
+///
+/// A store installs the largest block of these sizes around its address that is aligned to its size, lies
+/// within the VMA, and is still empty. If no block fits, the store installs one page. MADV_NOHUGEPAGE,
+/// MAP_STACK, `PR_SET_THP_DISABLE` and a userfaultfd prevent blocks as they prevent huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Blocks {
-    /// The sizes that come wherever they fit, in bytes, added up. What is none of [`SIZES`](Self::SIZES)
-    /// counts for nothing.
+    /// Sum of the block sizes, in bytes, that are installed wherever they fit. Bits outside
+    /// [`SIZES`](Self::SIZES) have no effect.
     pub always: u64,
-    /// The sizes that come where MADV_HUGEPAGE asked for them, added up as well.
+    /// Sum of the block sizes, in bytes, that are installed only in VMAs with MADV_HUGEPAGE.
     pub advised: u64,
 }
 
 impl Blocks {
-    /// All sizes, added up: powers of two from 16 KiB to 1 MiB.
+    /// Sum of all block sizes: powers of two from 16 KiB to 1 MiB.
     pub const SIZES: u64 = 2 * Self::LARGEST - Self::SMALLEST;
-    /// The largest, in bytes.
+    /// Largest block size, in bytes.
     pub(crate) const LARGEST: u64 = 1 << 20;
-    /// The smallest, in bytes.
+    /// Smallest block size, in bytes.
     const SMALLEST: u64 = 1 << 14;
-    /// Bits of a word that a set of sizes takes.
+    /// Number of bits that encode a set of sizes in a word.
     const BITS: u32 = (Self::SIZES / Self::SMALLEST).count_ones();
 
-    /// Both in a word; 0 for none.
+    /// Returns both sets encoded in a word; 0 if both are empty.
     fn word(self) -> u32 {
         let bits = |sizes: u64| ((sizes & Self::SIZES) / Self::SMALLEST) as u32;
         bits(self.always) | bits(self.advised) << Self::BITS
@@ -81,28 +82,31 @@ impl Blocks {
 /// System-wide settings.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Most VMAs an address space may have at first (vm.max_map_count); see [`Engine::set_max_map_count`].
+    /// Initial limit on the number of VMAs of an address space (vm.max_map_count); see
+    /// [`Engine::set_max_map_count`].
     pub max_map_count: u64,
     /// Lowest address that an ordinary program may map (vm.mmap_min_addr), in bytes.
     pub mmap_min_addr: u64,
-    /// Free bytes kept below a stack (the guard gap).
+    /// Number of bytes that stay unmapped below a stack (the guard gap).
     pub stack_gap: u64,
-    /// How much memory may be promised at first (vm.overcommit_memory); see [`Engine::set_overcommit`].
+    /// Initial policy on committed memory (vm.overcommit_memory); see [`Engine::set_overcommit`].
     pub overcommit: Overcommit,
-    /// Where anonymous memory gets huge pages at first; see [`Engine::set_huge_pages`].
+    /// Initial policy on huge pages of anonymous memory; see [`Engine::set_huge_pages`].
     pub huge_pages: HugePages,
-    /// The blocks that it gets at first; see [`Engine::set_blocks`].
+    /// Initial sizes of blocks of anonymous memory; see [`Engine::set_blocks`].
     pub blocks: Blocks,
-    /// The blocks that shared memory gets at first; see [`Engine::set_shared_blocks`].
+    /// Initial sizes of blocks of shared memory; see [`Engine::set_shared_blocks`].
     pub shared_blocks: SharedBlocks,
-    /// MADV_DONTNEED frees page tables that it empties, at first; see [`Engine::set_reclaims_tables`].
+    /// Initial setting that makes MADV_DONTNEED free the page tables that it empties; see
+    /// [`Engine::set_reclaims_tables`].
     pub reclaims_tables: bool,
-    /// How the lock over the VMAs of a file is taken by walks that leave their tree alone.
+    /// How walks that do not change the tree of a file's VMAs take the lock over that tree.
     pub file_rmap: FileRmap,
-    /// How many entries share a node of the tree of VMAs, and so the latch that range writers take.
+    /// Number of entries per node of the VMA tree. Range writers that change entries of one node share its
+    /// latch.
     pub vma_nodes: NodeWidth,
-    /// Keep statistics of the mmap locks of all address spaces together, of the i_mmap locks of all files,
-    /// of the hugetlb VMA locks, and of the mutexes of faults on huge pages.
+    /// Collects statistics of the mmap locks of all address spaces together, the i_mmap locks of all files,
+    /// the hugetlb VMA locks, and the mutexes of faults on huge pages.
     pub lock_stats: bool,
 }
 
@@ -124,34 +128,36 @@ impl Default for Config {
     }
 }
 
-/// One kernel's worth of shared state.
-// On lines of its own: each fault reads it, and the count of references before it changes with every space.
+/// The shared state of one kernel.
+// Aligned to a cache line: each fault reads the engine, and every new or ended space writes the reference
+// count before it.
 #[repr(align(64))]
 pub struct Engine<P: Platform> {
     pub(crate) slab: VmaSlab<P>,
-    /// Where readers of VMAs stand that would get into each other's way: one for all spaces, because VMAs
-    /// change from one to another.
+    /// Slots of per-CPU readers of VMAs. One set serves all spaces, because the slab reuses a VMA in another
+    /// space.
     pub(crate) reader_slots: Counted<ReaderSlots<P>>,
-    /// What its files have in common.
+    /// State that the engine's files share.
     files: Counted<Files<P>>,
     serials: PerCpu<AtomicU64, P>,
     /// See [`Config::lock_stats`].
     pub(crate) lock_stats: Option<Counted<LockStats<P>>>,
-    /// See [`HugePages`]; one word, read and written alone.
+    /// See [`HugePages`]. A single word that is accessed independently of other state.
     huge_pages: AtomicU32,
-    /// See [`Blocks`]; one word, too.
+    /// See [`Blocks`]. A single word that is accessed independently of other state.
     blocks: AtomicU32,
-    /// See [`Config::reclaims_tables`]; one word, too.
+    /// See [`Config::reclaims_tables`]. A single word that is accessed independently of other state.
     reclaims_tables: AtomicBool,
-    /// Most VMAs of a space; one word, too.
+    /// Limit on the number of VMAs of a space. A single word that is accessed independently of other state.
     max_map_count: AtomicU64,
     config: Config,
-    /// The frames of the platform. Last: whatever the fields above give back goes to it.
+    /// The frames of the platform. The last field, because the fields above return frames to it when they are
+    /// dropped.
     memory: Counted<Memory<P>>,
 }
 
 impl<P: Platform> Engine<P> {
-    /// Sets up the shared state.
+    /// Creates the shared state.
     ///
     /// # Errors
     ///
@@ -163,7 +169,7 @@ impl<P: Platform> Engine<P> {
         Ok(Self::make(platform, config)?)
     }
 
-    /// With settings that were checked.
+    /// Creates the shared state from validated settings.
     fn make(platform: P, config: Config) -> Result<Counted<Self>, NoMemory> {
         let memory = Counted::try_new(Memory::new(platform)?)?;
         let slab = VmaSlab::try_new()?;
@@ -214,48 +220,48 @@ impl<P: Platform> Engine<P> {
         Ok(engine)
     }
 
-    /// The machine below.
+    /// Returns the platform.
     pub fn platform(&self) -> &P {
         self.memory.platform()
     }
 
-    /// The platform's frames, which all address spaces share.
+    /// Returns the platform's frames, which all address spaces share.
     #[inline]
     pub fn memory(&self) -> &Counted<Memory<P>> {
         &self.memory
     }
 
-    /// How the mmap locks of all address spaces were used, if [asked for](Config::lock_stats).
+    /// Returns statistics of the mmap locks of all address spaces, if [enabled](Config::lock_stats).
     pub fn lock_stats(&self) -> Option<LockSnapshot> {
         self.lock_stats.as_deref().map(LockStats::snapshot)
     }
 
-    /// How the i_mmap locks of all files were used, if [asked for](Config::lock_stats).
+    /// Returns statistics of the i_mmap locks of all files, if [enabled](Config::lock_stats).
     pub fn file_lock_stats(&self) -> Option<LockSnapshot> {
         self.files.lock_stats.as_deref().map(LockStats::snapshot)
     }
 
-    /// How the hugetlb VMA locks of all VMAs were used, if [asked for](Config::lock_stats).
+    /// Returns statistics of the hugetlb VMA locks of all VMAs, if [enabled](Config::lock_stats).
     pub fn hugetlb_lock_stats(&self) -> Option<LockSnapshot> {
         self.files.hugetlb.stats.as_deref().map(LockStats::snapshot)
     }
 
-    /// How the mutexes were used that keep a huge page from being made twice, if
-    /// [asked for](Config::lock_stats).
+    /// Returns statistics of the mutexes that prevent two faults from creating the same huge page, if
+    /// [enabled](Config::lock_stats).
     pub fn hugetlb_fault_stats(&self) -> Option<LockSnapshot> {
         self.files.hugetlb.fault_stats.as_deref().map(LockStats::snapshot)
     }
 
-    /// How many frames are out of use because their memory failed, or was about to: what /proc/meminfo calls
-    /// HardwareCorrupted, in frames.
+    /// Returns the number of frames that are out of use because their memory failed or was about to fail
+    /// (HardwareCorrupted of /proc/meminfo, in frames).
     pub fn failed_frames(&self) -> u64 {
         self.memory.failed_frames()
     }
 
-    /// Where anonymous memory gets huge pages.
+    /// Returns the policy on huge pages of anonymous memory.
     pub fn huge_pages(&self) -> HugePages {
-        // Relaxed, here and below: one word, on which nothing else depends; a fault meanwhile comes before or
-        // after.
+        // Relaxed here and below: no other memory depends on this word. A concurrent fault uses the old or
+        // the new value.
         match self.huge_pages.load(Relaxed) {
             0 => HugePages::Never,
             1 => HugePages::Madvise,
@@ -263,59 +269,61 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// It gets them there from now on. What is mapped stays.
+    /// Sets the policy on huge pages of anonymous memory. Existing mappings of pages stay.
     pub fn set_huge_pages(&self, huge_pages: HugePages) {
         self.huge_pages.store(huge_pages as u32, Relaxed);
     }
 
-    /// The blocks that anonymous memory gets.
+    /// Returns the sizes of blocks of anonymous memory.
     pub fn blocks(&self) -> Blocks {
-        // Relaxed, here and below: as for huge pages.
+        // Relaxed here and below: no other memory depends on this word.
         Blocks::of(self.blocks.load(Relaxed))
     }
 
-    /// It gets them from now on. What is mapped stays.
+    /// Sets the sizes of blocks of anonymous memory. Existing mappings of pages stay.
     pub fn set_blocks(&self, blocks: Blocks) {
         self.blocks.store(blocks.word(), Relaxed);
     }
 
-    /// Returns whether MADV_DONTNEED frees the page tables of small pages that it covers wholly and leaves
+    /// Returns true if MADV_DONTNEED frees page tables of small pages that it covers entirely and leaves
     /// empty.
     #[inline]
     pub fn reclaims_tables(&self) -> bool {
-        // Relaxed, here and below: as for huge pages.
+        // Relaxed here and below: no other memory depends on this word.
         self.reclaims_tables.load(Relaxed)
     }
 
-    /// Sets whether it does so from now on, as Linux since 6.14 (CONFIG_PT_RECLAIM), or not, as Linux before.
-    /// A program sees it by the next store there, which may bring a huge page only where no table is.
+    /// Sets whether MADV_DONTNEED frees the page tables that it empties: Linux does so since 6.14
+    /// (CONFIG_PT_RECLAIM). A program can observe the setting, because a store installs a huge page only
+    /// where no table is present.
     pub fn set_reclaims_tables(&self, reclaims: bool) {
         self.reclaims_tables.store(reclaims, Relaxed);
     }
 
-    /// Most VMAs that an address space may have.
+    /// Returns the limit on the number of VMAs of an address space.
     pub fn max_map_count(&self) -> u64 {
-        // Relaxed, here and below: as for huge pages.
+        // Relaxed here and below: no other memory depends on this word.
         self.max_map_count.load(Relaxed)
     }
 
-    /// It is so many from now on. A space that has more keeps them.
+    /// Sets the limit on the number of VMAs of an address space. A space that exceeds the new limit keeps its
+    /// VMAs.
     pub fn set_max_map_count(&self, count: u64) {
         self.max_map_count.store(count, Relaxed);
     }
 
-    /// Whether there are any blocks; every first store asks.
+    /// Returns true if any block size is enabled. Called by every first store.
     #[inline]
     pub(crate) fn brings_blocks(&self) -> bool {
         self.blocks.load(Relaxed) != 0
     }
 
-    /// System-wide settings, as they were when the engine was made.
+    /// Returns the system-wide settings with which the engine was created.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Returns what the engine's files have in common.
+    /// Returns the state that the engine's files share.
     #[inline]
     pub fn files(&self) -> &Counted<Files<P>> {
         &self.files
@@ -332,35 +340,35 @@ impl<P: Platform> Engine<P> {
         self.committed().policy()
     }
 
-    /// Sets the policy on committed memory (vm.overcommit_memory has changed, or the amount of memory).
-    /// Memory that is committed stays so, even beyond a new limit.
+    /// Sets the policy on committed memory, for example after a change of vm.overcommit_memory or of the
+    /// amount of memory. Committed memory stays committed, even beyond a new limit.
     pub fn set_overcommit(&self, policy: Overcommit) {
         self.committed().set_policy(policy);
     }
 
-    /// Returns the number of committed pages: Committed_AS. Exact when no task maps or unmaps concurrently.
-    /// Takes no lock; reads a counter of each CPU.
+    /// Returns the number of committed pages (Committed_AS). The number is exact if no task maps or unmaps
+    /// concurrently. Takes no lock; reads one counter per CPU.
     pub fn committed_pages(&self) -> PageCount {
         self.committed().pages()
     }
 
-    /// Returns the sizes of pages that shared memory gets.
+    /// Returns the sizes of blocks of shared memory.
     pub fn shared_blocks(&self) -> SharedBlocks {
         self.files.shared_blocks()
     }
 
-    /// Sets the sizes of pages that shared memory gets. What is in a cache stays.
+    /// Sets the sizes of blocks of shared memory. Pages that are already in a cache stay.
     pub fn set_shared_blocks(&self, blocks: SharedBlocks) {
         self.files.set_shared_blocks(blocks);
     }
 
-    /// Returns true if these are this engine's files. Objects of two engines never meet: each believes every
-    /// frame that it finds to be in the keeping of its own caches, pools and records.
+    /// Returns true if `files` are the files of this engine. An engine must never reach an object of another
+    /// engine, because it treats every frame that it finds as one of its own caches, pools and records.
     pub(crate) fn owns(&self, files: &Counted<Files<P>>) -> bool {
         Counted::ptr_eq(&self.files, files)
     }
 
-    /// An anon_vma of anonymous pages that no VMA has yet.
+    /// Returns a new anon_vma for anonymous pages, which no VMA has yet.
     pub(crate) fn new_anon(&self) -> AnonId {
         // Unique without a shared counter: each CPU counts in its own residue class.
         self.serials.with_index(|cpu, serial| {

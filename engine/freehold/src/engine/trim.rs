@@ -1,44 +1,46 @@
-//! Memory that is kept for later, given back when somebody asks for it.
+//! Releases memory that the engine keeps for reuse.
 //!
-//! | kept | goes back by |
+//! | kept memory | released by |
 //! | --- | --- |
-//! | free VMAs | itself, chunk by chunk, but for a few chunks; [`Engine::trim`] |
-//! | free frames, per CPU | itself, but for 1 MiB; [`Engine::trim`] |
-//! | clean pages of files that nobody uses | [`Mapping::drop_clean`](crate::file::Mapping::drop_clean), [`Engine::drop_clean`] |
-//! | spare nodes of a tree of VMAs | its space's end; [`AddressSpace::trim`](crate::space::AddressSpace::trim) |
-//! | page tables that MADV_DONTNEED has emptied | munmap of all that they span, as in Linux |
-//! | the frames of zeroes; what is there once per CPU (counters, slots of readers, ends of these lists) | the engine's end |
-//! | free pages of a pool of huge ones | [`Engine::resize_huge_pool`] |
+//! | free VMAs | the engine itself, chunk by chunk, except for a few chunks; [`Engine::trim`] |
+//! | free frames, per CPU | the engine itself, except for 1 MiB; [`Engine::trim`] |
+//! | clean, unused pages of files | [`Mapping::drop_clean`](crate::file::Mapping::drop_clean), [`Engine::drop_clean`] |
+//! | spare nodes of a VMA tree | the end of its space; [`AddressSpace::trim`](crate::space::AddressSpace::trim) |
+//! | page tables that MADV_DONTNEED has emptied | munmap of their whole span, as in Linux |
+//! | frames of zeroes; objects that exist once per CPU (counters, reader slots, heads of these lists) | the end of the engine |
+//! | free pages of a pool of huge pages | [`Engine::resize_huge_pool`] |
 
 use super::Engine;
 use crate::platform::Platform;
 use freehold_vmspace::PageRange;
 
 impl<P: Platform> Engine<P> {
-    /// Gives back what is kept to be used again soon: the calling CPU's free VMAs and free frames, and memory
-    /// for VMAs that nobody uses. Another CPU's are for that CPU alone to take: it gives them back as soon as
-    /// it makes a VMA or a frame free, so an embedder that wants all at once calls this on every CPU.
+    /// Releases memory that is kept for reuse: free VMAs and free frames of the calling CPU, and unused
+    /// chunks of the VMA slab. The free lists of another CPU are accessible only to that CPU, which releases
+    /// their memory when it next frees a VMA or a frame. An embedder that wants to release all memory at once
+    /// calls this function on every CPU.
     ///
-    /// The memory of VMAs goes after a grace period, which is not waited for.
+    /// The memory of VMAs is freed after a grace period. This function does not wait for that grace period.
     ///
     /// # Locks
     ///
-    /// The slab's, for a short time. May be called with any lock of an outer rank held.
+    /// The lock of the slab, for a short time. May be called while any lock of an outer rank is held.
     pub fn trim(&self) {
         self.slab.trim();
         self.memory().trim();
     }
 
-    /// Takes pages of files out of their caches that need not be there, until `frames` of them have gone or
-    /// each file was asked once; the files in turn, one call going on where the last one stopped. Returns how
-    /// many went. See [`Mapping::drop_clean`](crate::file::Mapping::drop_clean).
+    /// Drops clean, unused pages of files from their caches until `frames` pages are dropped or each file was
+    /// visited once. Files are visited in a fixed cycle, and each call continues where the last call stopped.
+    /// Returns the number of dropped pages. See [`Mapping::drop_clean`](crate::file::Mapping::drop_clean).
     ///
-    /// Their frames are free, on the lists of the calling CPU some of them: see [`trim`](Self::trim).
+    /// The frames of dropped pages become free. Some of them stay on the free list of the calling CPU; see
+    /// [`trim`](Self::trim).
     ///
     /// # Locks
     ///
-    /// As [`Mapping::drop_clean`](crate::file::Mapping::drop_clean); to find the files a spin lock. A file
-    /// whose last user lets go of it meanwhile ends here.
+    /// Those of [`Mapping::drop_clean`](crate::file::Mapping::drop_clean), and a spin lock to find the files.
+    /// If the last user of a file releases it during the call, the file is destroyed in this call.
     ///
     /// # Examples
     ///

@@ -1,4 +1,4 @@
-//! The address space's own oracle.
+//! Checks of an address space's own invariants.
 
 use crate::space::AddressSpace;
 use crate::{
@@ -16,19 +16,22 @@ use freehold_sync::atomic::Ordering::Relaxed;
 use freehold_vmspace::UserRange;
 
 impl<P: Platform> AddressSpace<P> {
-    /// Verifies everything that can be verified while nothing else happens in this space: the tree's own
-    /// rules, that every VMA in it is attached and lies where the tree says, that the sizes equal a
-    /// recount of the VMAs, and the resident pages a recount of the page tables; that each page is found
-    /// by the reverse map where it is mapped (hazards C-34, C-35); and that none is the file's own where
-    /// a probe wants a copy.
+    /// Verifies all invariants that hold while no other call changes this space:
+    ///
+    /// - the invariants of the VMA tree;
+    /// - every VMA in the tree is attached and has the bounds of its entry;
+    /// - the counted sizes equal a recount over the VMAs, and the resident pages a recount over the page
+    ///   tables;
+    /// - the reverse map finds each page where it is mapped (hazards C-34, C-35);
+    /// - no page with a probe maps the file's own frame.
     ///
     /// # Panics
     ///
-    /// When something is wrong; the message says what.
+    /// Panics if an invariant is violated. The message names the violation.
     ///
     /// # Locks
     ///
-    /// The mmap lock for writing; each table's lock in turn.
+    /// The mmap lock for writing; under it each page table's lock, one at a time.
     pub fn check(&self) {
         let guard = self.write();
         guard.check();
@@ -51,16 +54,16 @@ impl<P: Platform> AddressSpace<P> {
         assert_eq!(
             vma.uffd().is_some(),
             watched,
-            "the VMA at {at:#x} has a userfaultfd without its flags, or these alone"
+            "the VMA at {at:#x} has a userfaultfd without its flags, or the flags without a userfaultfd"
         );
         if let Some(tree) = vma.tree() {
             assert!(vma.anon().is_some(), "the VMA at {at:#x} has a tree and no anon_vma");
-            assert!(tree.read().holds(vma), "the VMA at {at:#x} is not linked with its pages");
+            assert!(tree.read().holds(vma), "the VMA at {at:#x} is not in its anon rmap tree");
         } else {
             assert!(!vma.anon().is_some(), "the VMA at {at:#x} has an anon_vma and no tree");
         }
         if let Some(mapping) = vma.object().listed_by() {
-            assert!(mapping.mappers().holds(vma), "the VMA at {at:#x} is not linked with its file");
+            assert!(mapping.mappers().holds(vma), "the VMA at {at:#x} is not in its file's i_mmap tree");
         }
         self.check_shared_tables(vma);
         self.check_entries(vma);
@@ -70,11 +73,11 @@ impl<P: Platform> AddressSpace<P> {
         let mut reverse = Reverse { platform: self.platform(), vma };
         let range = vma.range().va();
         let walked = self.vm.walk(range, &mut reverse);
-        assert!(walked.is_ok(), "a walk that makes nothing ran out of memory");
+        assert!(walked.is_ok(), "a walk that allocates nothing ran out of memory");
     }
 }
 
-/// Compares what frames say of themselves with where they are mapped.
+/// A page table visitor that compares the record of each frame with the place where the frame is mapped.
 struct Reverse<'v, P: Platform> {
     platform: &'v P,
     vma: &'v Vma<P>,
@@ -88,7 +91,10 @@ impl<P: Platform> Reverse<'_, P> {
             Kind::None | Kind::Marker { .. } | Kind::Table { .. } => return,
         };
         let watched = self.vma.flags().contains(VmFlags::UFFD_WP) && !flags.contains(PteFlags::WRITE);
-        assert!(!marked || watched, "the page at {address:?} is write-protected for nobody, or not at all");
+        assert!(
+            !marked || watched,
+            "the page at {address:?} is marked as protected, but is writable or has no userfaultfd"
+        );
         let Kind::Leaf { pfn, .. } = pte.kind(level) else { return };
         if flags.contains(PteFlags::SPECIAL) {
             return;
@@ -103,15 +109,19 @@ impl<P: Platform> Reverse<'_, P> {
             };
             assert!(
                 frame.is_anon() || !probed(self.vma, at),
-                "the page at {at:#x} has a probe and shows the file"
+                "the page at {at:#x} has a probe and maps the file's own frame"
             );
             let known = (home.unwrap_or_default(), self.vma.pgoff_of(at));
-            assert_eq!(frame.rmap(), known, "the page at {at:#x} is not found where it is mapped");
+            assert_eq!(
+                frame.rmap(),
+                known,
+                "the reverse map does not find the page at {at:#x} where it is mapped"
+            );
         }
     }
 }
 
-/// Whether a page is to show breakpoints.
+/// Returns true if the page at `at` must contain breakpoints.
 fn probed<P: Platform>(vma: &Vma<P>, at: u64) -> bool {
     let probes =
         vma.object().file().filter(|_| probe_state::are_put(vma.flags())).map(|file| file.mapping().probes());

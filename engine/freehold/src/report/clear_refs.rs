@@ -1,4 +1,4 @@
-//! Clearing what is known of the use of pages: /proc/PID/clear_refs.
+//! Clearing of accessed bits: /proc/PID/clear_refs.
 
 use crate::space::AddressSpace;
 use crate::{
@@ -7,10 +7,10 @@ use crate::{
 };
 use freehold_vmspace::Aging;
 
-/// The memory whose accessed bits are cleared, with Linux's numbers.
+/// The VMAs whose accessed bits are cleared, with Linux's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ClearRefs {
-    /// All.
+    /// All VMAs.
     All = 1,
     /// VMAs without a file.
     Anonymous = 2,
@@ -20,7 +20,7 @@ pub enum ClearRefs {
 
 impl ClearRefs {
     fn concerns<P: Platform>(self, vma: &Vma<P>) -> bool {
-        // Linux does not look at huge pages of pools, nor at frames of others.
+        // Linux skips huge pages of pools and frames of drivers.
         let is_known = !vma.flags().intersects(VmFlags::HUGETLB | VmFlags::PFNMAP);
         let has_file = vma.object().file().is_some();
         is_known
@@ -35,11 +35,11 @@ impl ClearRefs {
 impl<P: Platform> AddressSpace<P> {
     /// Clears the accessed bits of pages, which [`smaps`](Self::smaps) shows as referenced.
     ///
-    /// The translations of each VMA are flushed, so that an access after this call returns is noticed.
+    /// Flushes the TLB entries of each VMA, so that an access after this call returns sets the bit again.
     ///
     /// # Locks
     ///
-    /// As [`smaps`](Self::smaps).
+    /// Those of [`smaps`](Self::smaps).
     ///
     /// # Examples
     ///

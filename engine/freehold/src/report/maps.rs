@@ -1,10 +1,10 @@
-//! What /proc/PID/maps says: one line for each VMA.
+//! The report /proc/PID/maps: one line for each VMA.
 //!
-//! Each VMA is looked at under its own lock, found without any other; the mmap lock is taken, for reading,
-//! only where that fails, and for one VMA. Between two VMAs nothing is held, so the set may change: the next
-//! line is the first VMA at or above the end of the last, or the part of one that lies there. Whatever exists
-//! all the time is reported, in whole or in parts, and a gap between two lines was there at some moment
-//! (hazard C-70).
+//! Each VMA is read under its own lock and found without any other lock. If the VMA lock is not available,
+//! the report takes the mmap lock for reading, for this one VMA. The report holds no lock between two VMAs,
+//! so the VMAs may change in between. The next line is the first VMA, or part of a VMA, at or above the end
+//! of the last line. A mapping that exists during the whole report is reported, in one line or in several. A
+//! gap between two lines existed at some moment (hazard C-70).
 
 use crate::space::{AddressSpace, locking::NeedMmapLock};
 use crate::{
@@ -19,20 +19,20 @@ use freehold_range::Lookup;
 use freehold_sync::atomic::Ordering::Relaxed;
 use freehold_vmspace::UserRange;
 
-/// How reports call a VMA.
+/// Name of a VMA in reports.
 pub enum MapName<P: Platform> {
-    /// Anonymous memory without a role.
+    /// Anonymous memory without a special role.
     None,
-    /// The memory that brk hands out.
+    /// The heap, which brk resizes.
     Heap,
-    /// A stack that grows by itself.
+    /// A stack that grows automatically.
     Stack,
-    /// A file or a special mapping, by its own name.
+    /// A file or a special mapping, with its own name.
     Object(Object<P>),
 }
 
 impl<P: Platform> MapName<P> {
-    /// The text at the end of the line, as it is stored; empty if there is none.
+    /// Returns the text at the end of the line without escapes; empty if the VMA has no name.
     pub fn as_str(&self) -> &str {
         match self {
             MapName::None => "",
@@ -43,28 +43,28 @@ impl<P: Platform> MapName<P> {
     }
 }
 
-/// One line: a VMA, or a part of one.
+/// One line of the report: a VMA, or a part of one.
 pub struct MapLine<P: Platform> {
     /// First address.
     pub start: u64,
-    /// First address behind it.
+    /// First address behind the end.
     pub end: u64,
-    /// Rights and properties.
+    /// Access rights and properties.
     pub flags: VmFlags,
-    /// Where in the file it starts, in bytes; zero for what is not of a file.
+    /// Offset of the first byte in the file, in bytes; zero without a file.
     pub offset: u64,
-    /// What it is.
+    /// Name of the mapping.
     pub name: MapName<P>,
 }
 
 impl<P: Platform> MapLine<P> {
-    /// The part of a VMA, which a lock keeps still, that lies in `part`.
+    /// Returns the line for `part` of `vma`. The caller holds a lock that keeps the VMA stable.
     pub(super) fn of(space: &AddressSpace<P>, vma: &Vma<P>, part: UserRange) -> Self {
         let object = vma.object();
         let has_offset = object.open_file().is_some() || object.listed_by().is_some();
         let offset = if has_offset { vma.pgoff_of(part.start()).byte() } else { 0 };
         let name = match object {
-            // The heap is whatever anonymous memory touches the range of the break.
+            // The heap is any anonymous VMA that overlaps the range of the break.
             Object::Anonymous
                 if vma.start() < space.brk.load(Relaxed) && space.start_brk.load(Relaxed) < vma.end() =>
             {
@@ -88,10 +88,10 @@ impl<P: Platform> MapLine<P> {
     }
 }
 
-/// Where names begin, counted from the start of the line.
+/// Column at which names begin, counted from the start of the line.
 const NAME_COLUMN: usize = 73;
 
-/// Counts what it passes on.
+/// A writer that counts the bytes that pass through it.
 struct Measured<'w, W: ?Sized> {
     out: &'w mut W,
     written: usize,
@@ -104,8 +104,8 @@ impl<W: fmt::Write + ?Sized> fmt::Write for Measured<'_, W> {
     }
 }
 
-/// The line as /proc/PID/maps has it, without the newline. Devices and inodes are the kernel's around us:
-/// zeroes here.
+/// Writes the line of /proc/PID/maps without the newline. Device and inode numbers belong to the embedding
+/// kernel; they are zero here.
 impl<P: Platform> fmt::Display for MapLine<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rights = self.rights();
@@ -116,7 +116,7 @@ impl<P: Platform> fmt::Display for MapLine<P> {
     }
 }
 
-/// Writes the fields of a line, and a name in its column.
+/// Writes the fields of a line, and the name in its column.
 pub(super) fn write_named(f: &mut fmt::Formatter<'_>, fields: fmt::Arguments<'_>, name: &str) -> fmt::Result {
     use fmt::Write;
     let mut out = Measured { out: f, written: 0 };
@@ -136,7 +136,8 @@ pub(super) fn write_named(f: &mut fmt::Formatter<'_>, fields: fmt::Arguments<'_>
     Ok(())
 }
 
-/// The VMAs of an address space, one at a time. See the [module](self) for what may happen in between.
+/// An iterator over the VMAs of an address space. The [module](self) describes the effect of concurrent
+/// changes.
 pub struct Maps<'s, P: Platform> {
     space: &'s AddressSpace<P>,
     at: u64,
@@ -154,11 +155,12 @@ impl<P: Platform> Iterator for Maps<'_, P> {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// What is mapped, from address `from` on.
+    /// Returns an iterator over the mappings from address `from` on.
     ///
     /// # Locks
     ///
-    /// With each step one VMA's lock for reading, or the mmap lock for reading; none in between.
+    /// Each step takes one VMA's lock for reading, or the mmap lock for reading. No lock is held between
+    /// steps.
     pub fn maps(&self, from: u64) -> Maps<'_, P> {
         Maps { space: self, at: from }
     }
@@ -167,11 +169,11 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// Those of `out`.
+    /// Returns the errors of `out`.
     ///
     /// # Locks
     ///
-    /// As [`maps`](Self::maps); none while `out` is written to.
+    /// Those of [`maps`](Self::maps). No lock is held while `out` is written to.
     ///
     /// # Examples
     ///
@@ -190,8 +192,8 @@ impl<P: Platform> AddressSpace<P> {
         self.maps(0).try_for_each(|line| writeln!(out, "{line}"))
     }
 
-    /// Shows `f` the first VMA that ends above `at`, and the part of it from the page of `at` on, while a
-    /// lock keeps it still.
+    /// Calls `f` with the first VMA that ends above `at`, and with its part from the page of `at` on, while a
+    /// lock keeps the VMA stable.
     pub(super) fn with_next_vma<R>(&self, at: u64, f: impl FnOnce(&Vma<P>, UserRange) -> R) -> Option<R> {
         let at = at & !(PAGE_SIZE - 1);
         let part = |vma: &Vma<P>| UserRange::new(vma.start().max(at), vma.end());

@@ -1,26 +1,26 @@
-//! mincore: which pages an access would find without waiting for a file.
+//! The report mincore: the pages that an access finds without reading a file.
 
 use crate::space::{AddressSpace, change::vma_ranges::VmaRanges};
 use crate::{PAGE_SHIFT, PAGE_SIZE, error::MincoreError, file::Mapping, platform::Platform, vma::Vma};
 use freehold_vmspace::{PageCount, PageRange, UserRange};
 
-/// Pages that are looked at under one hold of the lock.
+/// Number of pages examined in one lock hold.
 const BATCH: usize = 4096;
 
 impl<P: Platform> AddressSpace<P> {
-    /// Says for each page of `len` bytes at `addr` whether it is in memory: 1 or 0 in the front of `out`, a
-    /// byte a page.
+    /// Writes for each page of `len` bytes at `addr` whether the page is in memory. The first bytes of `out`
+    /// receive 1 or 0, one byte per page.
     ///
-    /// In memory is what is mapped, being moved, or lost with its memory, and of a file also what its page
-    /// cache holds.
+    /// A page is in memory if it is mapped, being moved, or lost because its memory failed. A page of a file
+    /// is also in memory if the page cache of the file holds it.
     ///
     /// # Errors
     ///
-    /// See [`MincoreError`]; `out` may be written in part.
+    /// See [`MincoreError`]. After an error, a part of `out` may have been written.
     ///
     /// # Locks
     ///
-    /// The mmap lock for reading, killably, again and again.
+    /// The mmap lock for reading, killably, once per batch of pages.
     ///
     /// # Examples
     ///
@@ -63,12 +63,12 @@ impl<P: Platform> AddressSpace<P> {
         Ok(())
     }
 
-    /// One VMA's part.
+    /// Reports `part` of one VMA.
     fn resident(&self, vma: &Vma<P>, part: UserRange, out: &mut [u8]) {
         out.fill(0);
         let _kept = self.keep_tables(vma);
         self.vm.mark_present(part, out);
-        // A direct file has no cache, and of huge pages only what is mapped is shown.
+        // A direct file has no cache. For huge pages only mapped pages are reported.
         let cached = |mapping: &Mapping<P>| !mapping.is_direct() && mapping.huge_page_size().is_none();
         let Some(file) = vma.object().file().filter(|file| cached(file.mapping())) else { return };
         let pages = PageRange::at(vma.pgoff_of(part.start()), PageCount::new(out.len() as u64));

@@ -1,4 +1,4 @@
-//! Reports about an address space: /proc/PID/maps, smaps, pagemap and clear_refs, PROCMAP_QUERY, mincore; and
+//! Reports about an address space (/proc/PID/maps, smaps, pagemap, clear_refs, PROCMAP_QUERY and mincore) and
 //! the engine's check of its own invariants.
 
 mod check;

@@ -1,4 +1,4 @@
-//! What /proc/PID/pagemap and its PAGEMAP_SCAN say: which pages are present, and of what kind.
+//! The reports /proc/PID/pagemap and PAGEMAP_SCAN: the present pages and their kinds.
 
 use crate::space::AddressSpace;
 use crate::{PAGE_SIZE, Pfn, VirtAddr, platform::Platform};
@@ -7,17 +7,18 @@ use core::ops::Range;
 use freehold_vmspace::UserRange;
 pub use freehold_vmspace::{PageKind, Present};
 
-/// As many runs as are kept while locks are held, before `sink` sees them: 24 bytes each of a kernel's stack.
+/// Number of runs that are collected under the locks before `sink` receives them. Each takes 24 bytes of a
+/// kernel stack.
 const RUNS: usize = 32;
 
 impl<P: Platform> AddressSpace<P> {
-    /// Shows `sink` what is present in `range`, ascending; runs of small pages of a kind as one, within a
-    /// table. Pages of which only a part lies in the range count.
+    /// Passes the present pages in `range` to `sink`, in ascending order. Adjacent small pages of one kind in
+    /// one page table form one run. A page that lies only partly in the range is included.
     ///
     /// # Locks
     ///
-    /// For each VMA its lock, or the mmap lock, for reading, and under it each table's while it is looked at.
-    /// None while `sink` runs.
+    /// For each VMA, the VMA's lock or the mmap lock for reading; under it each page table's lock while that
+    /// table is read. No lock is held while `sink` runs.
     ///
     /// # Examples
     ///
@@ -55,9 +56,9 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// The frame of the page at `addr`, if one is mapped there at this moment: what /proc/PID/pagemap calls
-    /// its PFN. The next moment it may be another; [`Engine::migrate`](crate::engine::Engine::migrate)
-    /// and its kin find that out.
+    /// Returns the frame of the page at `addr`, if a page is mapped there (the PFN of /proc/PID/pagemap). The
+    /// page may move to another frame as soon as the call returns. Callers that act on the frame, such as
+    /// [`Engine::migrate`](crate::engine::Engine::migrate), check the frame again.
     ///
     /// # Locks
     ///

@@ -1,4 +1,4 @@
-//! One VMA, by address and by what it must be: what the PROCMAP_QUERY request of /proc/PID/maps asks.
+//! The PROCMAP_QUERY request of /proc/PID/maps: one VMA, found by address and properties.
 
 use crate::report::maps::MapLine;
 use crate::space::AddressSpace;
@@ -10,20 +10,20 @@ use crate::{
 use bitflags::bitflags;
 
 bitflags! {
-    /// Which VMA is wanted, with Linux's numbers.
+    /// Required properties of the VMA, with Linux's numbers.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct QueryFlags: u64 {
-        /// One that may be read.
+        /// The VMA is readable.
         const READABLE = 1;
-        /// One that may be written.
+        /// The VMA is writable.
         const WRITABLE = 2;
-        /// One that may be executed.
+        /// The VMA is executable.
         const EXECUTABLE = 4;
-        /// One whose stores others see.
+        /// The VMA is shared: other mappings of its file or memory see its stores.
         const SHARED = 8;
-        /// The first at the address or behind it that fits, not only the one at the address.
+        /// Selects the first matching VMA at or above the address, not only the VMA at the address.
         const COVERING_OR_NEXT = 16;
-        /// One of a file.
+        /// The VMA maps a file.
         const FILE_BACKED = 32;
     }
 }
@@ -42,20 +42,21 @@ impl QueryFlags {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// The VMA at `addr`, if it is as `flags` say; with [`COVERING_OR_NEXT`](QueryFlags::COVERING_OR_NEXT)
-    /// the first from there on that is. Whole, also where it begins before `addr`.
+    /// Returns the VMA at `addr` if it matches `flags`. With
+    /// [`COVERING_OR_NEXT`](QueryFlags::COVERING_OR_NEXT), returns the first VMA at or above `addr` that
+    /// matches. The line covers the whole VMA, even if the VMA begins before `addr`.
     ///
-    /// What is in a file, a build ID say, is read by the caller afterwards, when no lock is held; the line
-    /// keeps the file. Calls share nothing, so one may be made beside another (hazard C-70).
+    /// The line keeps a reference to the file, so that the caller can read data of the file, such as a build
+    /// ID, without a lock. Calls share no state and may run concurrently (hazard C-70).
     ///
     /// # Errors
     ///
-    /// There is none, or unknown flags.
+    /// Fails if no VMA matches or `flags` has unknown bits.
     ///
     /// # Locks
     ///
-    /// For each VMA looked at its lock for reading, or the mmap lock for reading; none in between, and none
-    /// on entry.
+    /// For each examined VMA, the VMA's lock for reading or the mmap lock for reading. No lock is held
+    /// between VMAs or required on entry.
     ///
     /// # Examples
     ///

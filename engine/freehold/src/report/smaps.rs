@@ -1,4 +1,4 @@
-//! The reports smaps, each VMA with its memory in use, and smaps_rollup, their sum.
+//! The reports smaps, which shows the memory in use by each VMA, and smaps_rollup, which shows the sum.
 
 use crate::report::maps::{MapLine, write_named};
 use crate::space::AddressSpace;
@@ -12,21 +12,21 @@ use freehold_pagetable::TableCount;
 pub use freehold_vmspace::Usage;
 use freehold_vmspace::{HugePageSize, UsageSum, UserRange};
 
-/// One VMA, or a part of one, with its memory.
+/// A VMA, or a part of one, with its memory in use.
 pub struct Smap<P: Platform> {
     /// The line of /proc/PID/maps.
     pub line: MapLine<P>,
-    /// What is in memory.
+    /// The memory in use.
     pub usage: Usage,
-    /// Bytes of a page.
+    /// Size of a page, in bytes.
     pub page_bytes: u64,
-    /// Huge pages may come here.
+    /// True if the VMA is eligible for huge pages.
     pub huge_eligible: bool,
-    /// Its protection key, where the machine has any.
+    /// The protection key, if the machine supports protection keys.
     pub protection_key: Option<u8>,
 }
 
-/// The VMAs of an address space with their memory, one at a time.
+/// An iterator over the VMAs of an address space and their memory in use.
 pub struct Smaps<'s, P: Platform> {
     space: &'s AddressSpace<P>,
     at: u64,
@@ -50,11 +50,11 @@ impl<P: Platform> Iterator for Smaps<'_, P> {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// What is mapped, from address `from` on, with what of it is in memory.
+    /// Returns an iterator over the mappings from address `from` on and their memory in use.
     ///
     /// # Locks
     ///
-    /// As [`maps`](Self::maps), and under them each table's.
+    /// Those of [`maps`](Self::maps), and under them each page table's lock.
     pub fn smaps(&self, from: u64) -> Smaps<'_, P> {
         Smaps { space: self, at: from }
     }
@@ -63,20 +63,20 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// Those of `out`.
+    /// Returns the errors of `out`.
     ///
     /// # Locks
     ///
-    /// As [`smaps`](Self::smaps); none while `out` is written to.
+    /// Those of [`smaps`](Self::smaps). No lock is held while `out` is written to.
     pub fn write_smaps(&self, out: &mut impl fmt::Write) -> fmt::Result {
         self.smaps(0).try_for_each(|smap| writeln!(out, "{smap}"))
     }
 
-    /// Returns what all VMAs have in memory together.
+    /// Returns the memory in use by all VMAs together.
     ///
     /// # Locks
     ///
-    /// As [`smaps`](Self::smaps).
+    /// Those of [`smaps`](Self::smaps).
     pub fn smaps_rollup(&self) -> Rollup {
         let (mut range, mut sum) = (None::<Range<u64>>, UsageSum::default());
         let mut add = |at| {
@@ -93,14 +93,14 @@ impl<P: Platform> AddressSpace<P> {
         Rollup { range: range.unwrap_or(0..0), usage: sum.usage() }
     }
 
-    /// Returns the bytes of the page tables that translate what is mapped, those kept for splitting huge
-    /// pages included. The root does not count: the VmPTE of /proc/PID/status.
+    /// Returns the number of bytes in page tables of all mappings, without the root (VmPTE of
+    /// /proc/PID/status). Tables that are kept for splitting huge pages are included.
     ///
-    /// Goes over all tables but their entries of the lowest level.
+    /// Visits all tables, but does not read the entries of the lowest level.
     ///
     /// # Locks
     ///
-    /// As [`smaps`](Self::smaps).
+    /// Those of [`smaps`](Self::smaps).
     pub fn page_table_bytes(&self) -> u64 {
         let (mut at, mut count) = (0, TableCount::default());
         let mut add = |at| {
@@ -115,7 +115,7 @@ impl<P: Platform> AddressSpace<P> {
         count.get() * PAGE_SIZE
     }
 
-    /// What of `part` is in memory; a lock keeps the VMA still.
+    /// Returns the memory in use by `part`. The caller holds a lock that keeps the VMA stable.
     fn usage(&self, vma: &Vma<P>, part: UserRange) -> Usage {
         let mut sum = UsageSum::default();
         self.add_usage(vma, part, &mut sum);
@@ -136,7 +136,8 @@ pub struct Rollup {
     pub usage: Usage,
 }
 
-/// A row of both texts, or of smaps_rollup only, and its bytes. What the engine does not have is zero.
+/// A row of the reports: name, bytes, and the reports that contain it. Values that the engine does not
+/// support are zero.
 struct Row(&'static str, fn(&Usage) -> u64, In);
 
 #[derive(PartialEq, Eq)]
@@ -174,7 +175,7 @@ fn write_row(f: &mut fmt::Formatter<'_>, name: &str, bytes: u64) -> fmt::Result 
     writeln!(f, "{name:<16}{:>8} kB", bytes >> 10)
 }
 
-/// The paragraph as /proc/PID/smaps has it, without the last newline.
+/// Writes the paragraph of /proc/PID/smaps without the last newline.
 impl<P: Platform> fmt::Display for Smap<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Smap { line, usage, page_bytes, huge_eligible, protection_key } = self;
@@ -194,7 +195,7 @@ impl<P: Platform> fmt::Display for Smap<P> {
     }
 }
 
-/// The text as /proc/PID/smaps_rollup has it, with its last newline.
+/// Writes the text of /proc/PID/smaps_rollup with the last newline.
 impl fmt::Display for Rollup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Rollup { range: Range { start, end }, usage } = self;
