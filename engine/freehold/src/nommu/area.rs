@@ -1,4 +1,4 @@
-//! What one mapping is, and the mappings of one address space by their addresses.
+//! Mappings without an MMU, and the set of mappings of one address space, ordered by address.
 #![expect(unsafe_code, reason = "mappings are linked by pointers")]
 
 use super::region::RegionUse;
@@ -7,15 +7,15 @@ use allocator_api2::boxed::Box;
 use core::{marker::PhantomData, mem::offset_of, ops::Range, ptr::NonNull};
 use freehold_range::{IntervalAdapter, IntervalLink, IntervalTree};
 
-/// A mapping. While it is in a tree its fields do not change.
+/// One mapping. Its fields do not change while the mapping is in a tree.
 pub(super) struct Area<P: Platform> {
     link: IntervalLink,
-    /// Addresses, in whole pages.
+    /// Page-aligned addresses of the mapping.
     pub range: Range<u64>,
     pub prot: Prot,
     pub shared: bool,
     pub file: Option<Counted<File<P>>>,
-    /// Where in the file, in bytes.
+    /// Offset of the mapping in the file, in bytes.
     pub offset: u64,
     pub region: RegionUse<P>,
 }
@@ -26,11 +26,11 @@ impl<P: Platform> Area<P> {
     }
 }
 
-/// The mappings of an address space. Those of one file may have the same addresses.
+/// The mappings of an address space. Several mappings of one file may have the same addresses.
 ///
 /// # Invariants
 ///
-/// The tree owns what it holds: each came from a box.
+/// The tree owns its elements. Each element was allocated as a `Box`.
 pub(super) struct Areas<P: Platform> {
     tree: IntervalTree<ByLink<P>>,
     count: u64,
@@ -43,42 +43,43 @@ impl<P: Platform> Areas<P> {
         Areas { tree: IntervalTree::new(), count: 0, pages: 0, owned: PhantomData }
     }
 
-    /// How many.
+    /// Returns the number of mappings.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// How many pages in all of them.
+    /// Returns the number of pages in all mappings.
     pub fn pages(&self) -> u64 {
         self.pages
     }
 
-    /// Allocates nothing.
+    /// Inserts a mapping. Allocates nothing.
     pub fn insert(&mut self, area: Box<Area<P>>) {
         let numbers = numbers(&area.range);
         self.count += 1;
         self.pages += numbers.end - numbers.start;
         let area = NonNull::from(Box::leak(area));
-        // SAFETY: it stays in its box until `take` removes it.
+        // SAFETY: the area stays in its box until `take` removes it from the tree.
         unsafe { self.tree.insert(area, numbers.start, numbers.end - 1) };
     }
 
-    /// Takes out the first that meets the range, which is not empty, and that `wanted` approves of.
+    /// Removes the first mapping that overlaps `range` and satisfies `wanted`. The range must not be empty.
     pub fn take(&mut self, range: &Range<u64>, wanted: impl Fn(&Area<P>) -> bool) -> Option<Box<Area<P>>> {
-        // SAFETY: the type's invariant.
+        // SAFETY: by the type's invariant, areas in the tree are live.
         let area = self.meeting(range).find(|area| wanted(unsafe { area.as_ref() }))?;
-        // SAFETY: it was just found in the tree.
+        // SAFETY: the area was found in the tree, which `&mut self` keeps unchanged.
         unsafe { self.tree.remove(area) };
-        // SAFETY: it was leaked by `insert`, and nobody else leads to it now.
+        // SAFETY: `insert` leaked the box, and the area was removed from the tree, which held the only
+        // pointer.
         let area = unsafe { Box::from_raw(area.as_ptr()) };
         self.count -= 1;
         self.pages -= (area.range.end - area.range.start) >> PAGE_SHIFT;
         Some(area)
     }
 
-    /// Those that meet a range that is not empty, ascending.
+    /// Returns the mappings that overlap `range`, in ascending order. The range must not be empty.
     pub fn each(&self, range: &Range<u64>) -> impl Iterator<Item = &Area<P>> {
-        // SAFETY: the type's invariant.
+        // SAFETY: by the type's invariant, areas in the tree are live.
         self.meeting(range).map(|area| unsafe { area.as_ref() })
     }
 
@@ -87,19 +88,25 @@ impl<P: Platform> Areas<P> {
         self.tree.overlapping(numbers.start, numbers.end - 1)
     }
 
+    /// Verifies the set of mappings.
+    ///
     /// # Panics
     ///
-    /// If something is wrong, with a description of it.
+    /// Panics if an invariant is violated. The message names the violation.
     pub fn check(&self) {
         self.tree.check();
         let (mut count, mut pages) = (0, 0);
         for area in self.each(&(0..u64::MAX)) {
             let (own, frames) = (numbers(&area.range), area.region.run.numbers());
-            assert!(frames.start <= own.start && own.end <= frames.end, "a mapping outside of its region");
+            assert!(frames.start <= own.start && own.end <= frames.end, "a mapping lies outside its region");
             count += 1;
             pages += own.end - own.start;
         }
-        assert_eq!((count, pages), (self.count, self.pages), "mappings were counted wrong");
+        assert_eq!(
+            (count, pages),
+            (self.count, self.pages),
+            "the counters of mappings differ from a recount"
+        );
     }
 }
 
@@ -109,26 +116,26 @@ impl<P: Platform> Drop for Areas<P> {
     }
 }
 
-/// The numbers of the pages that a range of addresses has bytes of.
+/// Returns the numbers of the pages that contain at least one byte of a range of addresses.
 fn numbers(range: &Range<u64>) -> Range<u64> {
     range.start >> PAGE_SHIFT..((range.end - 1) >> PAGE_SHIFT) + 1
 }
 
-/// Finds the link in a mapping.
+/// An adapter that finds the link in a mapping.
 struct ByLink<P>(PhantomData<fn() -> P>);
 
-// SAFETY: the link lies at a fixed offset inside the mapping, which stays in its box; nothing but the trees
-// here uses it.
+// SAFETY: the link lies at a fixed offset inside the mapping, which stays in its box. Only trees of this
+// adapter use the link.
 unsafe impl<P: Platform> IntervalAdapter for ByLink<P> {
     type Object = Area<P>;
 
     fn link(object: NonNull<Area<P>>) -> NonNull<IntervalLink> {
-        // SAFETY: the offset of a field inside the object.
+        // SAFETY: `link` is a field of the object, so its offset lies inside the object.
         unsafe { object.byte_add(offset_of!(Area<P>, link)).cast() }
     }
 
     fn object(link: NonNull<IntervalLink>) -> NonNull<Area<P>> {
-        // SAFETY: every link in a tree of this adapter is that field of a mapping.
+        // SAFETY: every link in a tree of this adapter is the field `link` of a mapping.
         unsafe { link.byte_sub(offset_of!(Area<P>, link)).cast() }
     }
 }

@@ -1,4 +1,4 @@
-//! mmap without an MMU: where a mapping's frames come from.
+//! mmap without an MMU: selects or creates the frames of a mapping.
 
 use super::{
     NoMmuSpace, Regions,
@@ -17,22 +17,22 @@ use crate::{
 use allocator_api2::boxed::Box;
 use freehold_vmspace::{PageCount, PageIndex, PageRange, Run};
 
-/// The kind of sharing, which is a number and not a set of bits.
+/// Mask of the sharing type, which is a number and not a set of bits.
 const TYPE: u64 = 0x0f;
 
-/// Arguments in the form the steps need them.
+/// Validated arguments.
 struct Request<'f, P: Platform> {
-    /// Not zero.
+    /// Number of pages, which is not zero.
     pages: PageCount,
     prot: Prot,
     shared: bool,
     file: Option<&'f Counted<File<P>>>,
-    /// In the file; zero for anonymous memory.
+    /// First page in the file; zero for anonymous memory.
     first: PageIndex,
 }
 
 impl<P: Platform> Request<'_, P> {
-    /// Keeps the file from being sealed against writing, if the mapping writes.
+    /// Prevents seals against writing on the file if the mapping is a shared, writable one.
     fn begin_writing(&self) -> Result<Option<Writing<P>>, MmapError> {
         let mut flags = VmFlags::SHARED | VmFlags::MAYWRITE | VmFlags::WRITE;
         match self.file.filter(|_| self.shared && self.prot.contains(Prot::WRITE)) {
@@ -62,28 +62,28 @@ impl From<FillError> for MmapError {
 }
 
 impl<P: Platform> NoMmuSpace<P> {
-    /// Maps `len` bytes, of anonymous memory or of `file` from byte `offset` on, and returns where. Memory
-    /// comes in whole pages; what does not come from a file is zero.
+    /// Maps `len` bytes of anonymous memory, or of `file` from byte `offset` on. Returns the address. Memory
+    /// is mapped in whole pages; bytes that do not come from a file are zero.
     ///
-    /// The hint `addr` is ignored, and so are flags that make no difference here. `MAP_SHARED` of anonymous
-    /// memory is as private as any other. A private mapping of a file may reach beyond its end, where it
-    /// has zeroes.
+    /// The hint `addr` is ignored, as are flags that have no meaning without an MMU. Anonymous memory with
+    /// `MAP_SHARED` is private too. A private mapping of a file may extend beyond the end of the file and
+    /// contains zeroes there.
     ///
     /// # Errors
     ///
-    /// See [`MmapError`]; nothing was changed. Those that an MMU would spare the caller:
-    /// - [`Invalid`](MmapError::Invalid): a fixed address; or some of the pages, and not all, are in a copy
-    ///   that others read;
-    /// - [`NotMappable`](MmapError::NotMappable): shared, and the file does not lie in frames that follow
-    ///   each other, or ends before the mapping does;
-    /// - [`OutOfMemory`](MmapError::OutOfMemory): no memory, or none in one piece;
+    /// See [`MmapError`]. Nothing is changed after an error. The following causes exist only without an MMU:
+    /// - [`Invalid`](MmapError::Invalid): the address is fixed; or a read-only copy of some of the pages, but
+    ///   not of all, is already mapped;
+    /// - [`NotMappable`](MmapError::NotMappable): the mapping is shared, and the file does not lie in
+    ///   contiguous frames or ends before the mapping does;
+    /// - [`OutOfMemory`](MmapError::OutOfMemory): no contiguous memory is left;
     /// - [`Io`](MmapError::Io): the file could not be read.
     ///
     /// # Locks
     ///
-    /// For a file, its invalidate lock for reading, or once for writing to bring shared memory in; the lock
-    /// of all regions for writing and inside it the file's i_mmap lock, to find a region for reading, to
-    /// link one for writing. After all of these, the space's lock for writing, killably.
+    /// For a file, its invalidate lock for reading, or once for writing to fill shared memory. Under it the
+    /// lock of all regions for writing, and under that the file's i_mmap lock: for reading to find a region,
+    /// for writing to link one. After these locks are released, the space's lock for writing, killably.
     pub fn mmap(
         &self,
         addr: u64,
@@ -93,10 +93,11 @@ impl<P: Platform> NoMmuSpace<P> {
         file: Option<&Counted<File<P>>>,
         offset: u64,
     ) -> Result<u64, MmapError> {
-        // A hint cannot be followed.
+        // An address hint cannot be honoured without an MMU.
         let _ = addr;
         let request = self.decode(len, prot, flags, file, offset)?;
-        // Until the frames have references, which tell a call that seals the file that they are in use.
+        // Held until the frames have references. A call that seals the file recognizes pages in use by their
+        // references.
         let _writing = request.begin_writing()?;
         let (region, start) = self.region(&request)?;
         let range = start..start + request.pages.bytes();
@@ -113,11 +114,11 @@ impl<P: Platform> NoMmuSpace<P> {
                 Some(area)
             }
         };
-        // What was in vain goes without the lock.
+        // A mapping that was not inserted is dropped after the lock is released.
         full.map_or(Ok(start), |_| Err(MmapError::TooManyVmas))
     }
 
-    /// What can be said from the arguments alone.
+    /// Validates the arguments and converts them to a request.
     fn decode<'f>(
         &self,
         len: u64,
@@ -161,7 +162,7 @@ impl<P: Platform> NoMmuSpace<P> {
         Ok(Request { pages, prot, shared, file: Some(file), first })
     }
 
-    /// Whether the descriptor allows it.
+    /// Fails if the open file does not allow the mapping.
     fn may_map(&self, file: &File<P>, prot: Prot, shared: bool) -> Result<(), MmapError> {
         let access = file.access();
         if !access.mappable || file.mapping().is_secret() {
@@ -177,7 +178,7 @@ impl<P: Platform> NoMmuSpace<P> {
         Ok(())
     }
 
-    /// The region that a mapping uses, and where in it the mapping begins: an address.
+    /// Returns the region for a mapping, and the address in the region at which the mapping begins.
     fn region(&self, request: &Request<'_, P>) -> Result<(RegionUse<P>, u64), MmapError> {
         let write = request.prot.contains(Prot::WRITE);
         let region = match request.file {
@@ -199,15 +200,15 @@ impl<P: Platform> NoMmuSpace<P> {
         Ok((region, start))
     }
 
-    /// Memory of its own, all zero.
+    /// Allocates a region of zeroed anonymous memory.
     fn memory(&self, pages: PageCount) -> Result<RegionUse<P>, MmapError> {
         let run = Run::alloc(self.regions.engine().memory(), pages)?;
         run.zero();
         Ok(Regions::single(&self.regions, run)?)
     }
 
-    /// The file's own pages, if they lie as they should; brings shared memory in, all of it, if there is
-    /// nothing of it yet.
+    /// Returns a region of the file's own pages, if they lie in contiguous frames. If the file is shared
+    /// memory without pages, this function first allocates contiguous frames for the whole file.
     fn in_place(
         &self,
         file: &File<P>,
@@ -237,19 +238,19 @@ impl<P: Platform> NoMmuSpace<P> {
         Ok(Some(region))
     }
 
-    /// A copy that is shared by all mappings that only read these pages.
+    /// Returns a region with a copy that all read-only mappings of these pages share.
     fn text(&self, file: &File<P>, pages: PageRange) -> Result<RegionUse<P>, MmapError> {
         let mapping = file.mapping();
         if let Some(region) = Regions::text(&self.regions, mapping, pages)? {
             return Ok(region);
         }
-        // Without a lock of regions: the file may have to be waited for.
+        // Made without the lock of the regions, because reading the file may wait.
         let run = copy(mapping, pages)?;
         Regions::offer_text(&self.regions, run, FilePages { mapping: mapping.clone(), first: pages.start })
     }
 }
 
-/// A copy of pages of a file, as they are now.
+/// Returns a copy of the current contents of pages of a file.
 fn copy<P: Platform>(mapping: &Mapping<P>, pages: PageRange) -> Result<Run<P>, MmapError> {
     let run = Run::alloc(mapping.files().memory(), pages.len())?;
     let stay = mapping.pages_stay();

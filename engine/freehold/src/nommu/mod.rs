@@ -1,60 +1,63 @@
-//! Address spaces without an MMU, where an address is a frame: the flat platform.
+//! Address spaces without an MMU, where an address identifies a frame: the flat platform.
 //!
-//! A mapping is a run of frames that follow each other, and its address is where they lie: byte `n` of frame
-//! `f` has the address `f` × [`PAGE_SIZE`](crate::PAGE_SIZE) + `n`, for every process. So nobody chooses
-//! addresses, nothing is ever faulted in, nothing is copied on write, and nothing but good manners keeps a
-//! process out of another's memory: rights are recorded and not enforced.
+//! A mapping is a run of contiguous frames, and its address is the place of the frames. Byte `n` of frame `f`
+//! has the address `f` × [`PAGE_SIZE`](crate::PAGE_SIZE) + `n` in every process. A caller therefore cannot
+//! choose addresses. There are no page faults and no copy-on-write. Access rights are recorded but not
+//! enforced: a process can access the memory of every other process.
 //!
-//! | mapped | frames | shared with |
+//! | mapping | frames | shared with |
 //! | --- | --- | --- |
-//! | anonymous memory, private or shared | fresh, zeroed | nobody: there is no fork |
-//! | a file, private, not to be written | its own, if they follow each other; else a copy | all that map the same pages so |
-//! | a file, private, to be written | a copy | nobody |
-//! | a file, shared | its own, which must follow each other | all that map the same pages so |
+//! | anonymous memory, private or shared | new, zeroed | no other mapping, because there is no fork |
+//! | a file, private, read-only | the file's own frames if they are contiguous; otherwise a copy | all read-only private mappings of the same pages |
+//! | a file, private, writable | a copy | no other mapping |
+//! | a file, shared | the file's own frames, which must be contiguous | all shared mappings of the same pages |
 //!
-//! The frames of a mapping are its *region*. All regions are in one tree ([`Regions`]); those that a file
-//! leads to are in a second one, the file's own, by its pages (`regions.rs`). A copy that several use stays
-//! as it was made, whatever is written to the file later, until the last user has gone. A file's own pages
-//! lie in frames that follow each other
-//! - if it is shared memory whose pages are all brought in together, as the first mapping without an MMU does
-//!   unless there are some already ([`Mapping::lay_out`](crate::file::Mapping::lay_out));
-//! - or if its store is memory itself and says so ([`Pager::in_memory`](crate::file::Pager::in_memory)).
+//! The frames of a mapping are its *region*. One tree ([`Regions`]) contains all regions. Each file has a
+//! second tree of the regions that are found through the file, ordered by page (`regions.rs`). A copy that
+//! several mappings share keeps its contents until the last mapping is unmapped, even if the file is written.
+//! The pages of a file lie in contiguous frames in two cases:
+//! - The file is shared memory whose pages are all allocated together. The first mapping without an MMU does
+//!   this if the file has no pages yet ([`Mapping::lay_out`](crate::file::Mapping::lay_out)).
+//! - The store of the file is itself memory and provides its frames
+//!   ([`Pager::in_memory`](crate::file::Pager::in_memory)).
 //!
-//! What a shared mapping has the file cannot lose: truncation says
-//! [`FillError::Busy`](crate::file::FillError::Busy), which is ETXTBSY, if only one byte of a mapped page
-//! would be cut off. Other mappings keep their frames when the file loses them.
+//! A file cannot lose a page that is part of a shared mapping. Truncation fails with
+//! [`FillError::Busy`](crate::file::FillError::Busy) (ETXTBSY) if it would cut off even one byte of a mapped
+//! page. Other mappings keep their frames when the file loses its pages.
 //!
 //! # Locks
 //!
-//! Outermost first: the file's content and invalidate locks; the space's lock, which stands where the mmap
-//! lock stands; the lock of all regions (nommu_region_sem); the file's i_mmap lock. The whole order is in
-//! `docs/locking.md`, what each operation takes in `docs/operations.md`.
+//! From the outermost to the innermost: the file's content and invalidate locks; the space's lock, which has
+//! the rank of the mmap lock; the lock of all regions (nommu_region_sem); the file's i_mmap lock.
+//! `docs/locking.md` has the complete order. `docs/operations.md` lists the locks of each operation.
 //!
-//! 1. **A region ends under the regions' lock, held for writing**, when its last user has gone, and is found
-//!    under that lock. So a text that is found in the file's tree is alive, and its count cannot reach zero
-//!    meanwhile. The copy itself is made without that lock, since the file may have to be read; the second
-//!    task to come takes what is there and drops its own copy.
-//! 2. **Pages in place are looked for and linked in one hold of the invalidate lock for reading.** Truncation
-//!    and punching ask for them with it held for writing, before anything is changed. So a mapping is in the
-//!    tree when they ask, and they are refused, or it finds the pages gone. The walk changes nothing in the
-//!    tree, so it holds the i_mmap lock for reading: walks of one file do not wait for each other.
-//! 3. **A region exists before the space is locked**, and ends after that was unlocked: nothing is read,
-//!    zeroed or copied with a lock of an address space held.
+//! 1. **The last user of a region removes the region under the regions' lock, held for writing. Lookups of
+//!    regions take the same lock.** A text that is found in a file's tree is therefore live, and its user
+//!    count cannot reach zero during the lookup. The copy itself is made without the regions' lock, because
+//!    the file may have to be read. If two tasks make the same copy, the later one uses the existing region
+//!    and drops its own copy.
+//! 2. **Pages in place are looked up and linked in one hold of the invalidate lock for reading.** Truncation
+//!    and hole punching hold the invalidate lock for writing. They check the tree for such pages before they
+//!    change the file. Either the mapping is already in the tree and the truncation is refused, or the
+//!    mapping finds that the pages are removed. The check does not change the tree, so it holds the i_mmap
+//!    lock for reading, and checks of one file run concurrently.
+//! 3. **A region is created before the space is locked and released after the space is unlocked.** No page is
+//!    read, zeroed or copied while a lock of an address space is held.
 //!
-//! # Why it is no crate of its own
+//! # Why this module is not a separate crate
 //!
-//! A file and its regions lead to each other. [`Mapping`](crate::file::Mapping) has the tree of its regions
-//! (`Mapping.regions`) and asks it (`FileRegions::may_lose`) before a truncation, a punch or failed memory
-//! takes a page; so what a file knows of a region is in `nommu/state`, below files. In the other direction a
-//! region is linked into that tree, and a text is found in it. Besides, mapping a file uses what is not
-//! public:
+//! A file and its regions refer to each other. [`Mapping`](crate::file::Mapping) owns the tree of its regions
+//! (`Mapping.regions`). It queries this tree (`FileRegions::may_lose`) before a truncation, a hole punch or a
+//! memory failure removes a page. The part of a region that a file uses is therefore in `nommu/state`, below
+//! files. In the other direction, this module links regions into the file's tree and finds texts in it. In
+//! addition, mapping a file uses private items:
 //!
-//! | item | for |
+//! | item | purpose |
 //! | --- | --- |
-//! | `Mapping::pages_stay`, `Mapping::lay_out_and_stay`, and `PagesStay`, which both return | finding or copying the file's pages while none goes (rule 2) |
+//! | `Mapping::pages_stay`, `Mapping::lay_out_and_stay`, and their result `PagesStay` | finding or copying the file's pages while none can be removed (rule 2) |
 //! | `Mapping::begin_writing` and `Writing` | seals |
-//! | `Mapping::end`, `File::driver`, `Engine::owns` | what cannot be mapped |
-//! | [`FillError`](crate::file::FillError) turned into [`MmapError`](crate::error::MmapError) | a conversion that only the crate of both can have |
+//! | `Mapping::end`, `File::driver`, `Engine::owns` | detecting files that cannot be mapped |
+//! | conversion of [`FillError`](crate::file::FillError) to [`MmapError`](crate::error::MmapError) | an `impl` that only the crate of both types can contain |
 //!
 //! # Example
 //!
@@ -97,7 +100,7 @@ use core::ops::Range;
 use freehold_sync::Rank;
 use state::locked::Locked;
 
-/// The mappings of one process on a machine without an MMU. They go with its last reference.
+/// The mappings of one process on a machine without an MMU. Dropping the last reference unmaps all of them.
 pub struct NoMmuSpace<P: Platform> {
     areas: Locked<P, Areas<P>>,
     regions: Counted<Regions<P>>,
@@ -105,17 +108,17 @@ pub struct NoMmuSpace<P: Platform> {
 
 impl<P: Platform> Shared for NoMmuSpace<P> {}
 
-/// One mapping as reports show it.
+/// Description of one mapping in reports.
 pub struct NoMmuMapping<P: Platform> {
-    /// Addresses.
+    /// Addresses of the mapping.
     pub range: Range<u64>,
-    /// The rights that were asked for; nothing enforces them.
+    /// Requested access rights, which are not enforced.
     pub prot: Prot,
-    /// Whether what is stored there reaches the file, and other mappings of it.
+    /// True if stores reach the file and other mappings of the file.
     pub shared: bool,
-    /// What is mapped; `None` for anonymous memory.
+    /// Mapped file; `None` for anonymous memory.
     pub file: Option<Counted<File<P>>>,
-    /// Where in the file it starts, in bytes; zero for anonymous memory.
+    /// Offset of the mapping in the file, in bytes; zero for anonymous memory.
     pub offset: u64,
 }
 
@@ -144,7 +147,7 @@ impl<P: Platform> core::fmt::Debug for NoMmuMapping<P> {
 }
 
 impl<P: Platform> PartialEq for NoMmuMapping<P> {
-    /// The same addresses, rights and place in the same open file.
+    /// Returns true if both mappings have the same addresses, rights and offset in the same open file.
     fn eq(&self, other: &Self) -> bool {
         let same_file = match (&self.file, &other.file) {
             (None, None) => true,
@@ -157,53 +160,54 @@ impl<P: Platform> PartialEq for NoMmuMapping<P> {
 }
 
 impl<P: Platform> NoMmuSpace<P> {
-    /// A space without mappings.
+    /// Creates a space without mappings.
     ///
     /// # Errors
     ///
-    /// No memory.
+    /// Fails if no memory is left.
     pub fn new(regions: &Counted<Regions<P>>) -> Result<Counted<Self>, NoMemory> {
         let areas = Locked::new(Rank::Mmap, Areas::new());
         Ok(Counted::try_new(NoMmuSpace { areas, regions: regions.clone() })?)
     }
 
-    /// The regions that it has in common with others.
+    /// Returns the regions that this space shares with other spaces.
     pub fn regions(&self) -> &Counted<Regions<P>> {
         &self.regions
     }
 
-    /// How many mappings there are.
+    /// Returns the number of mappings.
     ///
     /// # Locks
     ///
-    /// The space's lock for reading, as for all reports.
+    /// The space's lock for reading, as in all reports.
     pub fn map_count(&self) -> u64 {
         self.areas.read().count()
     }
 
-    /// Pages in all mappings; those mapped twice count twice.
+    /// Returns the number of pages in all mappings. A page that is mapped twice counts twice.
     pub fn pages(&self) -> u64 {
         self.areas.read().pages()
     }
 
-    /// The mapping with this address, the first if a file is mapped there more than once.
+    /// Returns the mapping that contains `addr`. If several mappings of a file contain the address, returns
+    /// the first of them.
     pub fn find(&self, addr: u64) -> Option<NoMmuMapping<P>> {
         let areas = self.areas.read();
         let byte = addr..addr.checked_add(1)?;
         areas.each(&byte).next().map(NoMmuMapping::of)
     }
 
-    /// Calls `f` with each mapping, by ascending addresses. `f` must not call this space.
+    /// Calls `f` with each mapping in ascending order of addresses. `f` must not call this space.
     pub fn for_each(&self, mut f: impl FnMut(NoMmuMapping<P>)) {
         self.areas.read().each(&(0..u64::MAX)).for_each(|area| f(NoMmuMapping::of(area)));
     }
 
-    /// Unmaps everything: what exec does to the old program and a killed process to its own.
+    /// Unmaps all mappings, for example on exec or after a process was killed.
     ///
     /// # Locks
     ///
-    /// The space's lock for writing; after it, for each mapping, those by which [`munmap`](Self::munmap)
-    /// gives it back.
+    /// The space's lock for writing. After it is released, for each mapping the locks with which
+    /// [`munmap`](Self::munmap) releases a whole mapping.
     pub fn clear(&self) {
         let old = core::mem::replace(&mut *self.areas.write(), Areas::new());
         drop(old);
@@ -213,7 +217,7 @@ impl<P: Platform> NoMmuSpace<P> {
     ///
     /// # Panics
     ///
-    /// If something is wrong, with a description of it.
+    /// Panics if an invariant is violated. The message names the violation.
     pub fn check(&self) {
         self.areas.read().check();
     }

@@ -1,4 +1,4 @@
-//! munmap without an MMU: a whole mapping, or a part of anonymous memory.
+//! munmap without an MMU: unmaps a whole mapping or a part of anonymous memory.
 
 use super::region::{Region, Source};
 use super::{
@@ -14,28 +14,31 @@ use allocator_api2::boxed::Box;
 use core::ops::Range;
 use freehold_vmspace::{PageCount, Run};
 
-/// What is to be let go of without the lock.
+/// Unmapped memory that is dropped after the lock is released.
 enum Gone<P: Platform> {
     All(#[expect(dead_code, reason = "held for its drop")] Box<Area<P>>),
     Part(#[expect(dead_code, reason = "held for its drop")] Run<P>),
 }
 
 impl<P: Platform> NoMmuSpace<P> {
-    /// Unmaps the pages that `len` bytes from `start` on have a part of: either one whole mapping, or a part
-    /// of anonymous memory, whose frames go back and the rest of which stays, in two pieces if the part
-    /// is in its middle. Where a file is mapped several times at the same addresses, one of them goes.
+    /// Unmaps all pages that overlap the `len` bytes from `start` on. They must form one whole mapping or a
+    /// part of anonymous memory. Unmapping a part frees its frames and keeps the rest of the mapping, in two
+    /// pieces if the part lies in the middle. If several mappings of a file have the same addresses, one of
+    /// them is unmapped.
     ///
     /// # Errors
     ///
-    /// [`Invalid`](MunmapError::Invalid): neither, or `len` is zero.
-    /// [`TooManyVmas`](MunmapError::TooManyVmas), [`OutOfMemory`](MunmapError::OutOfMemory): there would
-    /// be two pieces. Nothing was changed.
+    /// Nothing is changed after an error.
+    /// - [`Invalid`](MunmapError::Invalid): the range is neither a whole mapping nor a part of anonymous
+    ///   memory, or `len` is zero.
+    /// - [`TooManyVmas`](MunmapError::TooManyVmas), [`OutOfMemory`](MunmapError::OutOfMemory): a mapping
+    ///   would have to be split in two.
     ///
     /// # Locks
     ///
-    /// The space's lock for writing, killably; for a part, the lock of all regions for writing inside it.
-    /// After them, for a whole mapping, the lock of all regions and the i_mmap lock of its file for
-    /// writing; frames go back without a lock.
+    /// The space's lock for writing, killably; to unmap a part, also the lock of all regions for writing
+    /// under it. To unmap a whole mapping, the lock of all regions and the i_mmap lock of its file for
+    /// writing, after the space's lock is released. Frames are freed without a lock.
     pub fn munmap(&self, start: u64, len: u64) -> Result<(), MunmapError> {
         let len = len.checked_next_multiple_of(PAGE_SIZE).filter(|len| *len > 0);
         let end = len.and_then(|len| start.checked_add(len)).ok_or(MunmapError::Invalid)?;
@@ -51,7 +54,7 @@ impl<P: Platform> NoMmuSpace<P> {
         Ok(())
     }
 
-    /// Takes a part out of anonymous memory; returns its frames.
+    /// Removes a part of anonymous memory from its mapping and returns the frames of the part.
     fn cut(&self, areas: &mut Areas<P>, part: Range<u64>) -> Result<Run<P>, MunmapError> {
         if !part.start.is_multiple_of(PAGE_SIZE) {
             return Err(MunmapError::Invalid);
@@ -62,7 +65,7 @@ impl<P: Platform> NoMmuSpace<P> {
         let found = areas.each(&part).find(|area| holds(area)).ok_or(MunmapError::Invalid)?;
         let inside = found.range.start < part.start && part.end < found.range.end;
         let behind = if inside { Some(self.piece(areas, found, part.end)?) } else { None };
-        // Nothing can fail from here on.
+        // No step can fail from here on.
         let mut area = areas.take(&part, holds).ok_or(MunmapError::Invalid)?;
         let pages = |from: u64, to: u64| PageCount::of_bytes(to - from);
         if let Some(mut behind) = behind {
@@ -88,7 +91,7 @@ impl<P: Platform> NoMmuSpace<P> {
         Ok(gone)
     }
 
-    /// What will be the mapping of the memory behind `at`, still without frames.
+    /// Creates the mapping for the memory from `at` to the end of `whole`, without frames.
     fn piece(&self, areas: &Areas<P>, whole: &Area<P>, at: u64) -> Result<Box<Area<P>>, MunmapError> {
         if areas.count() >= self.regions.engine().max_map_count() {
             return Err(MunmapError::TooManyVmas);

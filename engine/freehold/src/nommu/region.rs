@@ -1,18 +1,18 @@
-//! One region: frames that follow each other, what they hold, and how many mappings use them.
+//! A region: contiguous frames, the kind of their contents, and the number of mappings that use them.
 //!
 //! | region | in the file's tree | users | the file may lose its pages |
 //! | --- | --- | --- | --- |
-//! | *single*: anonymous memory, a copy that is written, pages in place that are only read | no | one | yes: the frames stay until the mapping goes |
-//! | *text*: a copy that is only read | yes | all that map some of its pages so | yes: it is a copy |
-//! | *shared*: a file's own pages | yes | one; the frames are what is shared | no: ETXTBSY |
+//! | *single*: anonymous memory, a writable copy, or read-only pages in place | no | one | yes: the frames stay until they are unmapped |
+//! | *text*: a read-only copy | yes | all read-only mappings of some of its pages | yes: the region is a copy |
+//! | *shared*: a file's own pages | yes | one; mappings share the frames, not the region | no: ETXTBSY |
 //!
 //! | field | written under | read under |
 //! | --- | --- | --- |
 //! | `by_address`, `users` | the regions' lock W | `by_address`: the same lock R; `users`: W |
 //! | `by_page` | the file's i_mmap lock W, inside the regions' lock W | i_mmap R |
 //! | `run` | regions W and the space's lock W, by the only user of a single region | regions R, or the space's lock R of a user |
-//! | `source`, `regions` | never | freely |
-#![expect(unsafe_code, reason = "regions are linked by pointers, and go with their last user")]
+//! | `source`, `regions` | never | without a lock |
+#![expect(unsafe_code, reason = "regions are linked by pointers and freed by their last user")]
 
 use super::{regions::Regions, state::file_regions::RegionRecord};
 use crate::{counted::Counted, error::NoMemory, file::Mapping, platform::Platform};
@@ -22,40 +22,40 @@ use freehold_range::{IntervalAdapter, IntervalLink, IntervalTree};
 use freehold_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use freehold_vmspace::{PageIndex, PageRange, Run};
 
-/// What the frames of a region hold.
+/// Contents of a region's frames.
 pub(crate) enum Source<P: Platform> {
-    /// What one mapping has for itself: anonymous memory, a copy to be written, or pages of a file that it
-    /// only reads.
+    /// Frames of one mapping: anonymous memory, a writable copy, or pages of a file that are only read.
     Single,
-    /// A copy of a file's pages, used by all mappings that only read them.
+    /// A copy of a file's pages that all read-only mappings of these pages share.
     Text(FilePages<P>),
-    /// A file's own pages, for one mapping by which it may be written: they must not be lost.
+    /// A file's own pages in one shared mapping. The file must not lose them.
     Shared(FilePages<P>),
 }
 
-/// Pages of a file, from `first` on, as many as the region has frames.
+/// Pages of a file from `first` on. Their number is the number of frames of the region.
 pub(crate) struct FilePages<P: Platform> {
     pub mapping: Counted<Mapping<P>>,
     pub first: PageIndex,
 }
 
 pub(crate) struct Region<P: Platform> {
-    /// Place among all regions; guarded by their lock.
+    /// Link in the tree of all regions; guarded by the lock of that tree.
     by_address: IntervalLink,
-    /// Place among the regions of the file, unless `Single`; guarded by the file's i_mmap lock.
+    /// Link in the tree of the file's regions, unless `Single`; guarded by the file's i_mmap lock.
     by_page: RegionRecord,
-    /// Guarded by the regions' lock.
+    /// Number of mappings that use the region; guarded by the regions' lock.
     users: AtomicU64,
-    /// Changed by the only user of a `Single` region, with the regions' lock held for writing.
+    /// Frames of the region. Changed only by the single user of a `Single` region, under the regions' lock
+    /// for writing.
     pub run: Run<P>,
-    /// Fixed.
+    /// Contents of the frames. Constant.
     pub source: Source<P>,
-    /// Fixed. Last: the frames go back before.
+    /// The set of all regions. Constant. The last field, so that the frames are freed before it is dropped.
     regions: Counted<Regions<P>>,
 }
 
 impl<P: Platform> Region<P> {
-    /// A region with one user that is in no tree yet.
+    /// Creates a region with one user that is in no tree.
     pub fn alone(
         regions: &Counted<Regions<P>>,
         run: Run<P>,
@@ -72,7 +72,7 @@ impl<P: Platform> Region<P> {
         Ok(RegionUse { region: NonNull::from(Box::leak(region)) })
     }
 
-    /// The file and its pages in this region, if it is in the file's tree.
+    /// Returns the file and its pages in this region, if the region is in the file's tree.
     pub fn file_pages(&self) -> Option<(&Counted<Mapping<P>>, PageRange)> {
         match &self.source {
             Source::Single => None,
@@ -82,91 +82,97 @@ impl<P: Platform> Region<P> {
         }
     }
 
-    /// Returns the region with this record.
+    /// Returns the region that contains `record`.
     ///
     /// # Safety
     ///
-    /// The record is one that [`RegionUse::link`] put into the tree of a file.
+    /// The record must be one that [`RegionUse::link`] inserted into the tree of a file.
     pub unsafe fn of_record(record: NonNull<RegionRecord>) -> NonNull<Self> {
-        // SAFETY: the caller's promise: it is that field of a region.
+        // SAFETY: the caller guarantees that the record is the field `by_page` of a region.
         unsafe { record.byte_sub(offset_of!(Region<P>, by_page)).cast() }
     }
 
-    /// Returns true if it is governed by these regions' lock.
+    /// Returns true if the lock of `regions` guards this region.
     pub fn is_of(&self, regions: &Regions<P>) -> bool {
         core::ptr::eq(&*self.regions, regions)
     }
 }
 
-/// One mapping's share of a region. When the last goes the region goes, and gives its frames back.
+/// A counted reference of one mapping to a region. Dropping the last one destroys the region and frees its
+/// frames.
 ///
 /// # Invariants
 ///
-/// `region` is live, and this share is counted in its `users`.
+/// `region` is live, and its `users` includes this reference.
 pub(crate) struct RegionUse<P: Platform> {
     region: NonNull<Region<P>>,
 }
 
-// SAFETY: a region may be used and freed by any thread; its links and its count are guarded by locks.
+// SAFETY: any thread may use and free a region. Its links and its count are guarded by locks.
 unsafe impl<P: Platform> Send for RegionUse<P> {}
-// SAFETY: as above.
+// SAFETY: any thread may use and free a region. Its links and its count are guarded by locks.
 unsafe impl<P: Platform> Sync for RegionUse<P> {}
 
 impl<P: Platform> RegionUse<P> {
-    /// Returns what the file's tree has of the region.
+    /// Returns the region's record in the tree of its file.
     fn record(&self) -> NonNull<RegionRecord> {
-        // SAFETY: the offset of a field inside the region, which is live.
+        // SAFETY: `by_page` is a field of the region, which is live by the type's invariant.
         unsafe { self.region.byte_add(offset_of!(Region<P>, by_page)).cast() }
     }
 
-    /// Enters the region into the trees.
+    /// Inserts the region into the trees.
     ///
     /// # Locks
     ///
-    /// The lock of all regions is held for writing by the caller; takes the file's i_mmap lock for writing.
+    /// The caller holds the lock of all regions for writing. Takes the file's i_mmap lock for writing.
     pub fn link(&self, all: &mut IntervalTree<ByAddress<P>>) {
         let frames = self.run.numbers();
         if frames.is_empty() {
             return;
         }
-        // SAFETY: it stays where it is until its last user has unlinked it.
+        // SAFETY: the region stays at its address until its last user has removed it from the trees.
         unsafe { all.insert(self.region, frames.start, frames.end - 1) };
         if let Some((mapping, pages)) = self.file_pages() {
             let mut of_file = mapping.regions.edit();
-            // SAFETY: as above.
+            // SAFETY: the record is part of the region, which stays until its last user has removed it from
+            // the trees.
             unsafe { of_file.insert(self.record(), pages.start.get(), pages.end.get() - 1) };
         }
     }
 
-    /// Another share of a region that is in the trees.
+    /// Returns another reference to a region that is in the trees.
     ///
     /// # Safety
     ///
-    /// The region is linked, and the caller holds the lock of all regions for writing.
+    /// The region must be linked, and the caller must hold the lock of all regions for writing.
     pub unsafe fn another(region: NonNull<Region<P>>) -> Self {
-        // SAFETY: a linked region has users, and goes only under the lock that the caller holds.
+        // SAFETY: a linked region has users, and is destroyed only under the lock that the caller holds.
         let users = unsafe { &region.as_ref().users };
-        // Relaxed, here and below: ordered by the lock.
+        // Relaxed here and below: the regions' lock orders all accesses.
         users.store(users.load(Relaxed) + 1, Relaxed);
         RegionUse { region }
     }
 
-    /// Changes the frames of a region that nobody else uses; it is in the tree afterwards unless it has none.
+    /// Changes the frames of a region that has no other user. Afterwards the region is in the tree if it has
+    /// frames.
     ///
     /// # Locks
     ///
     /// The lock of all regions for writing.
     pub fn change<R>(&mut self, f: impl FnOnce(&mut Run<P>) -> R) -> R {
-        assert!(matches!(self.source, Source::Single), "a region that others may use does not change");
+        assert!(
+            matches!(self.source, Source::Single),
+            "a region that several mappings may use must not change"
+        );
         let regions = self.regions.clone();
         let mut all = regions.edit();
-        // SAFETY: the region is live, and in this tree if in any.
+        // SAFETY: the region is live, and the only address tree that it can be in is this one.
         if unsafe { all.contains(self.region) } {
-            // SAFETY: it was just seen to be there.
+            // SAFETY: the region is in this tree, as checked above.
             unsafe { all.remove(self.region) };
         }
-        // SAFETY: this is the only share, nobody comes through a tree any more, and the region is in no
-        // file's.
+        // SAFETY: this is the only reference. The region is in no tree of addresses any more, and a `Single`
+        // region is in no tree of a file.
         let result = f(unsafe { &mut self.region.as_mut().run });
         self.link(&mut all);
         result
@@ -176,16 +182,19 @@ impl<P: Platform> RegionUse<P> {
 impl<P: Platform> Deref for RegionUse<P> {
     type Target = Region<P>;
     fn deref(&self) -> &Region<P> {
-        // SAFETY: the type's invariant; it changes only through `&mut self` of the only share.
+        // SAFETY: the region is live by the type's invariant, and changes only through `&mut self` of the
+        // only reference.
         unsafe { self.region.as_ref() }
     }
 }
 
 impl<P: Platform> Drop for RegionUse<P> {
+    /// Drops one reference to the region.
+    ///
     /// # Locks
     ///
-    /// The lock of all regions for writing, and inside it the file's i_mmap lock for writing. Frames and
-    /// files are let go of after them.
+    /// The lock of all regions for writing, and under it the file's i_mmap lock for writing. Frames and files
+    /// are released after both locks.
     fn drop(&mut self) {
         let regions = self.regions.clone();
         let mut all = regions.edit();
@@ -194,37 +203,38 @@ impl<P: Platform> Drop for RegionUse<P> {
         if left > 0 {
             return;
         }
-        // SAFETY: the region is live, and in this tree if in any.
+        // SAFETY: the region is live, and the only address tree that it can be in is this one.
         if unsafe { all.contains(self.region) } {
             if let Some((mapping, _)) = self.file_pages() {
                 let mut of_file = mapping.regions.edit();
-                // SAFETY: `link` enters a region into both trees under one hold of the outer lock.
+                // SAFETY: `link` inserts a region into both trees under one hold of the regions' lock, so the
+                // record is in the file's tree as well.
                 unsafe { of_file.remove(self.record()) };
             }
-            // SAFETY: it was just seen to be there.
+            // SAFETY: the region is in this tree, as checked above.
             unsafe { all.remove(self.region) };
         }
         drop(all);
-        // SAFETY: this was the last share and no tree leads here; the box was leaked by `alone`.
+        // SAFETY: this was the last reference, and no tree contains the region. `alone` leaked the box.
         drop(unsafe { Box::from_raw(self.region.as_ptr()) });
     }
 }
 
-/// Finds a region's place among all.
+/// An adapter that finds the link of a region in the tree of all regions.
 pub(crate) struct ByAddress<P>(PhantomData<fn() -> P>);
 
-// SAFETY: the link lies at a fixed offset inside the region, which stays where it is; nothing but trees of
-// this adapter uses it.
+// SAFETY: the link lies at a fixed offset inside the region, which stays at its address. Only trees of this
+// adapter use the link.
 unsafe impl<P: Platform> IntervalAdapter for ByAddress<P> {
     type Object = Region<P>;
 
     fn link(object: NonNull<Region<P>>) -> NonNull<IntervalLink> {
-        // SAFETY: the offset of a field inside the object.
+        // SAFETY: `by_address` is a field of the object, so its offset lies inside the object.
         unsafe { object.byte_add(offset_of!(Region<P>, by_address)).cast() }
     }
 
     fn object(link: NonNull<IntervalLink>) -> NonNull<Region<P>> {
-        // SAFETY: every link in a tree of this adapter is that field of a region.
+        // SAFETY: every link in a tree of this adapter is the field `by_address` of a region.
         unsafe { link.byte_sub(offset_of!(Region<P>, by_address)).cast() }
     }
 }

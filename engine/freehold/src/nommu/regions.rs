@@ -1,4 +1,4 @@
-//! All regions of a machine without an MMU.
+//! The set of all regions of a machine without an MMU.
 #![expect(unsafe_code, reason = "regions are linked by pointers")]
 
 use super::{
@@ -16,42 +16,43 @@ use freehold_range::IntervalTree;
 use freehold_sync::Rank;
 use freehold_vmspace::{PageCount, PageRange, Run};
 
-/// The regions that the address spaces of one machine without an MMU have in common. An embedder makes one,
-/// and all its [`NoMmuSpace`](crate::nommu::NoMmuSpace)s with it.
+/// The regions that all address spaces of one machine without an MMU share. An embedder creates one instance
+/// and passes it to each of its [`NoMmuSpace`](crate::nommu::NoMmuSpace)s.
 pub struct Regions<P: Platform> {
-    /// Linux's nommu_region_sem and its tree.
+    /// Linux's nommu_region_sem and the tree that it guards.
     all: Locked<P, IntervalTree<ByAddress<P>>>,
     engine: Counted<Engine<P>>,
 }
 
 impl<P: Platform> Shared for Regions<P> {}
 
-/// How much there is of regions.
+/// Counts of regions and of their pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RegionCounts {
-    /// Regions. Mappings of one text share one; every other mapping has its own.
+    /// Number of regions. Mappings of one text share a region; every other mapping has its own region.
     pub regions: u64,
-    /// Pages in them. Those of a file that several mappings have in place count for each.
+    /// Number of pages in all regions. Pages of a file that several mappings use in place count once per
+    /// mapping.
     pub pages: u64,
 }
 
 impl<P: Platform> Regions<P> {
-    /// No regions yet.
+    /// Creates a set without regions.
     ///
     /// # Errors
     ///
-    /// No memory.
+    /// Fails if no memory is left.
     pub fn new(engine: &Counted<Engine<P>>) -> Result<Counted<Self>, NoMemory> {
         let all = Locked::new(Rank::NoMmuRegions, IntervalTree::new());
         Ok(Counted::try_new(Regions { all, engine: engine.clone() })?)
     }
 
-    /// The engine whose frames they are made of.
+    /// Returns the engine whose frames the regions use.
     pub fn engine(&self) -> &Counted<Engine<P>> {
         &self.engine
     }
 
-    /// Regions and their pages at this moment.
+    /// Returns the current counts of regions and of their pages.
     ///
     /// # Locks
     ///
@@ -74,15 +75,15 @@ impl<P: Platform> Regions<P> {
     ///
     /// # Panics
     ///
-    /// If something is wrong, with a description of it.
+    /// Panics if an invariant is violated. The message names the violation.
     pub fn check(&self) {
         let all = self.all.read();
         all.check();
         for region in all.iter() {
-            // SAFETY: as in `counts`.
+            // SAFETY: linked regions are live, and stay linked while the lock is held.
             let region = unsafe { region.as_ref() };
-            assert!(region.is_of(self), "a region of somebody else");
-            assert!(region.run.pages() > PageCount::ZERO, "a region without frames");
+            assert!(region.is_of(self), "a region belongs to another set of regions");
+            assert!(region.run.pages() > PageCount::ZERO, "a region has no frames");
         }
     }
 
@@ -90,15 +91,15 @@ impl<P: Platform> Regions<P> {
         self.all.write()
     }
 
-    /// A region for one mapping alone.
+    /// Creates a region for one mapping.
     pub(crate) fn single(this: &Counted<Self>, run: Run<P>) -> Result<RegionUse<P>, NoMemory> {
         let region = Region::alone(this, run, Source::Single)?;
         region.link(&mut this.edit());
         Ok(region)
     }
 
-    /// A region of pages that a file must not lose from now on. While `stay` is held it does not, so a
-    /// truncation finds the region, or has taken pages away before `run` was looked for.
+    /// Creates a region of pages that the file must keep. The file cannot lose pages while `stay` is held. A
+    /// truncation therefore finds the region, or has removed the pages before `run` was looked up.
     pub(crate) fn shared(
         this: &Counted<Self>,
         stay: &PagesStay<'_, P>,
@@ -111,12 +112,12 @@ impl<P: Platform> Regions<P> {
         Ok(region)
     }
 
-    /// A share of a copy of these pages, if there is one.
+    /// Returns a reference to a copy that contains these pages, if there is one.
     ///
     /// # Errors
     ///
-    /// There is one of some of them, and not of all: two copies of a page would differ once the file was
-    /// written.
+    /// Fails if a copy contains some of the pages but not all. Two copies of one page would differ after a
+    /// write to the file.
     pub(crate) fn text(
         this: &Counted<Self>,
         mapping: &Mapping<P>,
@@ -126,12 +127,12 @@ impl<P: Platform> Regions<P> {
         this.find_text(&all, mapping, pages)
     }
 
-    /// Offers a copy of pages of a file to all mappings that only read them. If another task was faster, its
-    /// copy is used.
+    /// Makes `run`, a copy of pages of a file, available to all read-only mappings of these pages. If another
+    /// task made such a copy first, returns that copy.
     ///
     /// # Errors
     ///
-    /// As [`text`](Self::text), or no memory.
+    /// Fails for the reasons of [`text`](Self::text), or if no memory is left.
     pub(crate) fn offer_text(
         this: &Counted<Self>,
         run: Run<P>,
@@ -146,7 +147,7 @@ impl<P: Platform> Regions<P> {
         match found {
             Ok(None) => region.link(&mut all),
             Ok(Some(found)) => {
-                // The one that is not needed goes after the lock.
+                // The copy that is not needed is dropped after the lock.
                 drop(all);
                 return Ok(found);
             }
@@ -167,21 +168,22 @@ impl<P: Platform> Regions<P> {
     ) -> Result<Option<RegionUse<P>>, MmapError> {
         let mut mismatch = false;
         for region in mapping.regions.read().overlapping(pages.start.get(), pages.end.get() - 1) {
-            // SAFETY: a file's tree has records of regions alone.
+            // SAFETY: all records in a file's tree are fields of regions.
             let region = unsafe { Region::<P>::of_record(region) };
-            // SAFETY: linked regions are live, and stay linked while the file's lock is held.
+            // SAFETY: linked regions are live, and stay linked while the file's i_mmap lock is held.
             let here = unsafe { region.as_ref() };
             let Source::Text(text) = &here.source else { continue };
             if !here.is_of(self) {
                 continue;
             }
             if text.first <= pages.start && pages.end <= text.first + here.run.pages() {
-                // SAFETY: it is linked, and the lock that governs it, which is ours, is held for writing.
+                // SAFETY: the region is linked, and the caller holds the lock that guards it for writing.
                 return Ok(Some(unsafe { RegionUse::another(region) }));
             }
             mismatch = true;
         }
-        // Shared memory is better mapped in place; where that was impossible, copies may overlap.
+        // Shared memory is usually mapped in place. Copies of it exist only where that was impossible, and
+        // may overlap.
         if mismatch && !mapping.is_shmem() { Err(MmapError::Invalid) } else { Ok(None) }
     }
 }

@@ -1,4 +1,4 @@
-//! The regions of one file, as the file knows them.
+//! The part of regions that files use.
 #![expect(unsafe_code, reason = "regions are linked by pointers")]
 
 use super::locked::{Locked, Read, Write};
@@ -8,10 +8,10 @@ use freehold_range::{IntervalAdapter, IntervalLink, IntervalTree};
 use freehold_sync::Rank;
 use freehold_vmspace::PageRange;
 
-/// What a file's tree has of a region: a field of it.
+/// The part of a region that the tree of its file uses. A field of the region.
 pub(crate) struct RegionRecord {
     link: IntervalLink,
-    /// The region's frames are the file's own. Fixed.
+    /// True if the region's frames are the file's own. Constant.
     is_shared: bool,
 }
 
@@ -21,33 +21,33 @@ impl RegionRecord {
     }
 }
 
-/// Finds a region's place among those of its file.
+/// An adapter that finds the link of a region in the tree of its file.
 pub(crate) struct ByPage;
 
-// SAFETY: the link lies at a fixed offset inside the record, which stays where it is; nothing but trees of
-// this adapter uses it.
+// SAFETY: the link lies at a fixed offset inside the record, which stays at its address. Only trees of this
+// adapter use the link.
 unsafe impl IntervalAdapter for ByPage {
     type Object = RegionRecord;
 
     fn link(object: NonNull<RegionRecord>) -> NonNull<IntervalLink> {
-        // SAFETY: the offset of a field inside the object.
+        // SAFETY: `link` is a field of the object, so its offset lies inside the object.
         unsafe { object.byte_add(offset_of!(RegionRecord, link)).cast() }
     }
 
     fn object(link: NonNull<IntervalLink>) -> NonNull<RegionRecord> {
-        // SAFETY: every link in a tree of this adapter is that field of a record.
+        // SAFETY: every link in a tree of this adapter is the field `link` of a record.
         unsafe { link.byte_sub(offset_of!(RegionRecord, link)).cast() }
     }
 }
 
-/// The regions of one file that others have to know of, by its pages: copies that can be shared, and pages
-/// that must not be lost. It stands where VMAs stand with an MMU, and so does its lock, which has the rank
-/// and the name of theirs:
+/// The regions of one file that must be found through the file, ordered by page: copies that can be shared,
+/// and pages that the file must not lose. This tree corresponds to the tree of VMAs with an MMU. Its lock has
+/// the rank and the name of the i_mmap lock:
 ///
-/// | i_mmap lock held | gives |
+/// | i_mmap lock held | right |
 /// | --- | --- |
-/// | for reading | the regions in the tree stay there, and what they are |
-/// | for writing | the right to link and unlink |
+/// | for reading | the regions in the tree stay linked and keep their kind |
+/// | for writing | the holder may link and unlink regions |
 pub(crate) struct FileRegions<P: Platform> {
     tree: Locked<P, IntervalTree<ByPage>>,
 }
@@ -57,18 +57,19 @@ impl<P: Platform> FileRegions<P> {
         FileRegions { tree: Locked::new(Rank::IMmap, IntervalTree::new()) }
     }
 
-    /// Whether the file may lose bytes of these pages, of which there is at least one: not while one of them
-    /// is mapped shared, since nothing would stop the program from using it.
+    /// Checks that the file may lose bytes of these pages. A file must not lose a page that is mapped shared,
+    /// because a program could still use the page.
     ///
-    /// The caller holds the file's invalidate lock for writing, so that nobody comes to have one afterwards.
+    /// The caller holds the file's invalidate lock for writing, so that no task can map one of the pages
+    /// after the check.
     ///
     /// # Errors
     ///
-    /// It may not.
+    /// Fails with [`FillError::Busy`] if one of the pages is mapped shared.
     ///
     /// # Locks
     ///
-    /// The i_mmap lock for reading: nothing in the tree is changed.
+    /// The i_mmap lock for reading, because the tree is not changed.
     pub fn may_lose(&self, pages: PageRange) -> Result<(), FillError> {
         if pages.is_empty() {
             return Ok(());

@@ -8,6 +8,8 @@ use core::{
 };
 use freehold_sync::{Killed, Rank, RwSem, RwSemReadGuard, RwSemWriteGuard};
 
+/// A value and the lock that guards it.
+///
 /// # Invariants
 ///
 /// The value is read only with the lock held, and changed only with it held for writing.
@@ -16,7 +18,7 @@ pub(crate) struct Locked<H: Host, T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: readers share `&T` among threads, a writer passes `T` from thread to thread.
+// SAFETY: readers share `&T` between threads, and writers move access to `T` from thread to thread.
 unsafe impl<H: Host, T: Send + Sync> Sync for Locked<H, T> {}
 
 /// The lock held for reading.
@@ -38,7 +40,7 @@ impl<H: Host, T> Locked<H, T> {
 
     pub fn read(&self) -> Read<'_, H, T> {
         let lock = self.lock.read();
-        // SAFETY: the lock is held, so nobody changes the value while the guard lives.
+        // SAFETY: the lock is held for reading, so no thread changes the value while the guard lives.
         Read { value: unsafe { &*self.value.get() }, _lock: lock }
     }
 
@@ -51,8 +53,8 @@ impl<H: Host, T> Locked<H, T> {
     }
 
     fn writing<'l>(&'l self, lock: RwSemWriteGuard<'l, H>) -> Write<'l, H, T> {
-        // SAFETY: the lock of this value is held for writing: nobody else uses the value while the guard
-        // lives.
+        // SAFETY: the lock of this value is held for writing, so no other thread uses the value while the
+        // guard lives.
         Write { value: unsafe { &mut *self.value.get() }, _lock: lock }
     }
 }

@@ -1,4 +1,4 @@
-//! What files know of the regions of machines without an MMU. See [`nommu`](crate::nommu).
+//! The part of the regions of machines without an MMU that files use. See [`nommu`](crate::nommu).
 
 pub(crate) mod file_regions;
 pub(crate) mod locked;
