@@ -1,36 +1,41 @@
-//! Probes (Linux: uprobes): a breakpoint in the page of a file, in every process that maps it as text, now or
-//! later. The file stays as it is: each process gets a private copy of the page, with the breakpoint in it.
+//! Probes (Linux: uprobes): breakpoints in pages of files. A probe takes effect in every process that maps
+//! the page as text, now or later. The file itself does not change: each process gets a private copy of the
+//! page that contains the breakpoint.
 //!
-//! One rule says what a page of a private mapping that is not written shows: *where a probe is, the
-//! breakpoint replaces the instruction it was made for*. The **fault** alone makes it so for pages to come.
-//! All else only takes away what a fault would not make: so mmap, exec, fork, mremap, DONTNEED need no word
-//! about probes, and no breakpoint can be there twice or be overwritten by a move (hazard C-68).
+//! One rule determines the contents of a page in a private mapping that is not writable: *a breakpoint
+//! replaces the instruction at the place of each probe*. Only the **fault** creates patched copies of pages
+//! that are not mapped yet. All other code only removes pages that a fault would map differently. Therefore
+//! mmap, exec, fork, mremap and MADV_DONTNEED contain no code for probes, and no breakpoint can be inserted
+//! twice or overwritten by a move (hazard C-68).
 //!
 //! ```text
-//! add      publish   the registry has the probe: faults make patched copies, and map nothing around them
-//!          wait      a grace period: a fault that had looked before has mapped the page
-//!          walk      the VMAs of the file, i_mmap lock shared: entries of the file's page go; private copies are patched
-//! remove   mark      the probe is leaving: faults do not patch for it any more
-//!          wait, walk as above: copies that are nothing but ours go, others get their bytes back
-//!          forget    the registry is without it: a trap is nobody's now
+//! add      publish     the registry contains the probe: faults make patched copies from now on
+//!          wait        for a grace period: faults that read the old registry have mapped their page
+//!          walk        the VMAs of the file, with the i_mmap lock shared: unmap the file's page, and
+//!                      patch private copies
+//! remove   mark        the probe is leaving: faults do not patch pages for it any more
+//!          wait, walk  as above: unmap copies that differ from the file only by breakpoints, and restore
+//!                      the bytes of other copies
+//!          forget      the registry does not contain the probe: a trap at its place belongs to no probe
 //! ```
 //!
-//! A fault reads the registry, looks up the page and maps it within one RCU guard: it sees the probe, or the
-//! walk meets its entry. mprotect, which may make text of what was not, changes the flags first and then
-//! looks at the registry within a guard: it finds the probe, or the walk finds the flags. Entries move only
-//! forward along the walk, from source to target and from parent to child (`docs/reverse-map-and-pins.md`,
-//! rules 3 and 4), so one pass meets all of them.
+//! A fault reads the registry, looks up the page and maps it within one RCU guard. Either the fault sees the
+//! probe, or the walk finds the entry that the fault installed. mprotect can turn a mapping into text. It
+//! changes the flags first and then reads the registry within a guard. Either mprotect finds the probe, or
+//! the walk finds the new flags. Entries move only forward along the walk, from source to target and from
+//! parent to child (`docs/reverse-map-and-pins.md`, rules 3 and 4), so that one pass visits all of them.
 //!
 //! | page found | add | remove |
 //! | --- | --- | --- |
-//! | the file's | the entry goes | stays |
-//! | private, differs from the file's by breakpoints alone | the entry goes; the next fault makes it anew | the same |
-//! | private, this process's alone | closed, flushed, written in place, opened | the same |
-//! | private, shared by fork | replaced by a patched copy (hazards C-2, C-56) | the same |
-//! | just moving to another frame | waited for, the walk starts over | the same |
+//! | the file's page | unmap it | leave it |
+//! | private, differs from the file's page only by breakpoints | unmap it; the next fault makes a new copy | the same |
+//! | private, used only by this process | clear the entry, flush, write in place, restore the entry | the same |
+//! | private, shared by fork | replace it by a patched copy (hazards C-2, C-56) | the same |
+//! | moving to another frame | wait for the move, restart the walk | the same |
 //!
-//! "Private" and "not written": the VMA maps a file, `MAYEXEC`, neither `MAYSHARE` nor `WRITE`. In a VMA that
-//! has become writable since, breakpoints stay, none are put, and removing takes them away.
+//! A mapping is "private" and "not writable" if its VMA maps a file and has `MAYEXEC`, but neither `MAYSHARE`
+//! nor `WRITE`. In a VMA that became writable later, existing breakpoints stay and no new ones are inserted.
+//! Removing a probe also removes its breakpoints there.
 
 mod place;
 pub(crate) mod state;
@@ -50,44 +55,45 @@ use freehold_vmspace::{PageIndex, PageRange};
 use place::Unsettled;
 use state::{List, MAX_BYTES, Probe, may_show};
 
-/// What a breakpoint stands for that a processor ran into.
+/// The probe whose breakpoint a CPU executed.
 #[derive(Clone, Debug)]
 pub struct Hit {
-    /// Its home's address: no other file's as long as the file is there.
+    /// Address of the file's home, which is unique while the file exists.
     file: usize,
     offset: u64,
     original: ArrayVec<u8, MAX_BYTES>,
 }
 
 impl Hit {
-    /// Whether it is a probe of this file, which the caller keeps.
+    /// Returns true if the probe belongs to `file`. The caller keeps a reference to the file.
     pub fn is_of<P: Platform>(&self, file: &Mapping<P>) -> bool {
         self.file == core::ptr::from_ref(file.home()).addr()
     }
 
-    /// The probe's place in the file, in bytes.
+    /// Returns the offset of the probe in the file, in bytes.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// What the file had there when the probe was added: sixteen bytes, beyond the end of the page too, or as
-    /// many as it had; enough for any instruction of x86, to be carried out elsewhere.
+    /// Returns the bytes that the file contained at the place when the probe was added. They are sixteen
+    /// bytes, which may cross the end of the page, or fewer at the end of the file. Sixteen bytes hold any
+    /// x86 instruction, so that a caller can execute it elsewhere.
     pub fn original(&self) -> &[u8] {
         &self.original
     }
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// The probe that begins at `addr`, for the handler of the trap there. None: there is none, or not any
-    /// more; if memory at `addr` does not hold a breakpoint now, the program goes on at `addr` as if nothing
-    /// had happened.
+    /// Returns the probe that begins at `addr`. Called by the handler of a breakpoint trap. Returns `None` if
+    /// there is no probe, or if it was removed. If memory at `addr` contains no breakpoint by then, the
+    /// program can continue at `addr`.
     ///
-    /// Many threads may run into one probe at a time: nothing that they share is written.
+    /// Many threads may hit one probe concurrently, because this function writes no shared memory.
     ///
     /// # Locks
     ///
-    /// None where nobody changes the address space; else the VMA's for reading, or the mmap lock for reading,
-    /// for the look-up. None on entry.
+    /// None if no task changes the address space. Otherwise the lookup takes the VMA's lock or the mmap lock
+    /// for reading. The caller holds no lock.
     pub fn probe_at(&self, addr: u64) -> Option<Hit> {
         let rcu = P::rcu_read();
         if let Ok(seen) = self.speculate(&rcu, addr) {
@@ -107,27 +113,28 @@ fn hit<P: Platform>(home: &RmapRoot<P, IMmap>, offset: u64, rcu: &P::RcuGuard) -
 }
 
 impl<P: Platform> Mapping<P> {
-    /// Puts `breakpoint`, one to sixteen bytes within a page, at `offset` of the file, in the private copies
-    /// of all spaces that map it as text (see the module). When this returns, no processor executes what was
-    /// there before, but in a range that is just being unmapped.
+    /// Inserts `breakpoint`, which is one to sixteen bytes within a page, at `offset` of the file. The
+    /// breakpoint appears in the private copies of all spaces that map the page as text (see the module).
+    /// When this function returns, no CPU executes the original bytes, except in a range that is being
+    /// unmapped.
     ///
-    /// A copy that shows something else than the file at that place is another program's text, and is left
-    /// alone; so is the page of every process once the file itself is overwritten there. There is one probe
-    /// at a place: an owner that has several uses for it counts them. Probes last as long as the `Mapping`,
-    /// of which their owner keeps a reference. Without an MMU there are no private copies, and nothing is put
-    /// anywhere.
+    /// A private copy that differs from the file at this place contains modified text and is not changed. If
+    /// the file itself is overwritten there, no process gets the breakpoint any more. Each place has at most
+    /// one probe; an owner with several users of one probe counts them. Probes exist as long as the
+    /// `Mapping`, so their owner keeps a reference to it. Without an MMU there are no private copies, and
+    /// this function inserts no breakpoint.
     ///
     /// # Errors
     ///
-    /// See [`ProbeError`]; there is no probe. After `OutOfMemory` some breakpoints may be left, if the memory
-    /// to take them back was missing too: [`probe_at`](AddressSpace::probe_at) still knows them, and
-    /// [`remove_probe`](Self::remove_probe) finishes.
+    /// See [`ProbeError`]. After an error there is no probe. After `OutOfMemory`, some breakpoints may remain
+    /// if there was no memory to remove them either. In this case [`probe_at`](AddressSpace::probe_at) still
+    /// finds the probe, and [`remove_probe`](Self::remove_probe) can remove it.
     ///
     /// # Locks
     ///
-    /// The file's content lock for writing. Under it: the invalidate lock for reading, to read the file; the
-    /// i_mmap lock for reading and tables' locks one at a time; frames' locks are waited for. The caller
-    /// holds none.
+    /// The file's content lock for writing. Under it, the invalidate lock for reading while the file is read;
+    /// then the i_mmap lock for reading and page tables' locks, one at a time. Waits for the locks of frames
+    /// that are being moved. The caller holds no lock.
     pub fn add_probe(&self, offset: u64, breakpoint: &[u8]) -> Result<(), ProbeError> {
         let len = breakpoint.len() as u64;
         if !(1..=MAX_BYTES as u64).contains(&len) || offset % PAGE_SIZE + len > PAGE_SIZE {
@@ -147,24 +154,26 @@ impl<P: Platform> Mapping<P> {
         Ok(())
     }
 
-    /// Takes the probe at `offset` away, everywhere. When this returns no processor executes its breakpoint.
+    /// Removes the probe at `offset` from all spaces. When this function returns, no CPU executes its
+    /// breakpoint.
     ///
     /// # Errors
     ///
-    /// There is none; or no memory for a copy of a page that was written and is shared by fork: then the
-    /// breakpoint is left there, in no new copy, and known to [`probe_at`](AddressSpace::probe_at), until
-    /// this is called again with success.
+    /// Fails with [`ProbeError::NotThere`] if there is no probe, and with [`ProbeError::OutOfMemory`] if a
+    /// page that was written and is shared by fork could not be copied. In the second case the breakpoint
+    /// remains in that page but appears in no new copy. [`probe_at`](AddressSpace::probe_at) finds the probe
+    /// until a later call of this function succeeds.
     ///
     /// # Locks
     ///
-    /// As [`add_probe`](Self::add_probe), but the file is not read.
+    /// Those of [`add_probe`](Self::add_probe), except that the file is not read.
     pub fn remove_probe(&self, offset: u64) -> Result<(), ProbeError> {
         let mut content = self.content.write();
         let without = List::without(self.probes().locked(&content), offset)?;
         Ok(self.end_probe(&mut content, offset, || without)?)
     }
 
-    /// Ends the probe at `offset`; `without` is the list that remains.
+    /// Removes the probe at `offset`. `without` returns the list that remains.
     fn end_probe(
         &self,
         content: &mut RwSemWriteGuard<'_, P>,
@@ -172,8 +181,8 @@ impl<P: Platform> Mapping<P> {
         without: impl FnOnce() -> crate::uprobe::state::Owned,
     ) -> Result<(), NoMemory> {
         if let Some(probe) = self.probes().locked(content).and_then(|list| list.at(offset)) {
-            // Relaxed: the grace period orders it for all readers but those that look beside it and need not
-            // know.
+            // Relaxed: the grace period orders this store before every reader that begins after it. A
+            // concurrent reader may see either value.
             probe.leaving.store(true, Relaxed);
         }
         grace_period::<P>();
@@ -182,7 +191,7 @@ impl<P: Platform> Mapping<P> {
         Ok(())
     }
 
-    /// What the file has at a place that is to get a probe. Under the content lock.
+    /// Reads the bytes of the file at the place of a new probe. The caller holds the content lock.
     fn read_place(&self, offset: u64, breakpoint: &[u8]) -> Result<Probe, ProbeError> {
         let mut bytes = [0; MAX_BYTES];
         let len = self.read_at(offset, &mut bytes).map_err(|error| match error {
@@ -199,15 +208,15 @@ impl<P: Platform> Mapping<P> {
             | FillError::Invalid => ProbeError::Io,
         })?;
         let probe = Probe::new(offset, breakpoint, &bytes[..len]);
-        // A page further on could not be read, but that of the breakpoint could.
+        // The read stops at a page that cannot be read. Only the bytes under the breakpoint are required.
         if len < breakpoint.len() {
             return Err(ProbeError::Io);
         }
         if probe.original.starts_with(breakpoint) { Err(ProbeError::Unchanged) } else { Ok(probe) }
     }
 
-    /// Makes the page `index` show what the registry says, wherever it is mapped. Under the content lock, a
-    /// grace period after the registry changed.
+    /// Updates the page `index` in all mappings, so that it contains the breakpoints of the registry. Called
+    /// under the content lock and a grace period after the registry changed.
     fn settle_all(&self, index: PageIndex) -> Result<(), NoMemory> {
         loop {
             let (mut moving, mut result) = (None, Ok(()));
@@ -215,7 +224,7 @@ impl<P: Platform> Mapping<P> {
                 match place::settle_probes(mapper.vm, mapper.vma, self, index) {
                     Ok(()) => {}
                     Err(Unsettled::Moving(pfn)) => moving = Some(pfn),
-                    // The others all the same: what can be taken away is.
+                    // The walk continues: other pages can still be updated.
                     Err(Unsettled::NoMemory) => result = Err(NoMemory),
                 }
             });

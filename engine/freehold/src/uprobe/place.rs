@@ -1,10 +1,10 @@
-//! Making one page of one address space show what the registry says, whatever is there now.
+//! Updates one page of one address space, so that it contains exactly the breakpoints of the registry.
 //!
-//! All happens under the table's lock and within one RCU guard. A page that others execute is never written
-//! while they can: its entry is taken and flushed first. It is written in place only if it is this address
-//! space's alone; a borrower meanwhile (process_vm_writev) goes on with the same frame, so that no store is
-//! lost. And a copy is thrown away only if nobody has borrowed it, after the flush, so that no store can come
-//! to it any more.
+//! All updates are made under the page table's lock and within one RCU guard. Executable memory is not
+//! written while any CPU can execute it: the entry is cleared and flushed first. A page is written in place
+//! only if it belongs to this address space alone. A concurrent process_vm_writev continues to use the same
+//! frame, so that no store is lost. A copy is discarded only after the flush and only if no other task holds
+//! a reference to it, so that no store can reach it any more.
 
 use super::state::{Probe, are_put, may_show};
 use crate::{
@@ -17,28 +17,28 @@ use crate::{
 use freehold_pagetable::{Kind, Level, MarkerKind, Pte, PteFlags, PteGuard};
 use freehold_vmspace::{AnonPage, Memory, MigrationEntry, PageIndex, UserRange, VmGather, VmSpace};
 
-/// Bytes that are compared at a time.
+/// Number of bytes that are compared at a time.
 const CHUNK: usize = 256;
 
-/// Why a page does not show what it is to show.
+/// Reason why a page was not updated.
 pub(super) enum Unsettled {
-    /// It is being moved out of this frame, which is to be waited for.
+    /// The page is being moved out of this frame. The caller waits for the move.
     Moving(Pfn),
-    /// No frame for a copy.
+    /// No frame is left for a copy.
     NoMemory,
 }
 
-/// How an attempt ended.
+/// Result of one attempt.
 enum Outcome {
     Settled,
     Moving(Pfn),
-    /// A frame for a copy is needed, and allocated without locks.
+    /// A frame for a copy is needed. It is allocated without locks.
     NeedsFrame,
-    /// The table was reclaimed before it was locked.
+    /// The page table was reclaimed before it was locked.
     Reclaimed,
 }
 
-/// A frame for a copy, not used yet.
+/// A frame for a copy that is not used yet.
 struct Spare<'e, P: Platform> {
     memory: &'e Memory<P>,
     frame: Option<Pfn>,
@@ -52,12 +52,13 @@ impl<P: Platform> Drop for Spare<'_, P> {
     }
 }
 
-/// Makes the page `index` of `mapping` show in `vma`, which maps it, what the registry says, if it shows
-/// anything now.
+/// Updates the page `index` of `mapping` in `vma`, which maps it, so that the page contains the breakpoints
+/// of the registry. Does nothing if the page is not mapped.
 ///
 /// # Locks
 ///
-/// The caller keeps the VMA as it is, and its tables: by the mmap lock or the i_mmap lock. The table's lock.
+/// The caller keeps the VMA and its tables unchanged with the mmap lock or the i_mmap lock. Takes the page
+/// table's lock.
 pub(super) fn settle_probes<P: Platform>(
     vm: &VmSpace<P>,
     vma: &Vma<P>,
@@ -70,11 +71,12 @@ pub(super) fn settle_probes<P: Platform>(
     let address = VirtAddr::new(vma.start() + (index - vma.pgoff()).bytes());
     let mut spare = Spare { memory: vm.memory(), frame: None };
     loop {
-        // Not exclusive: the task that has emptied the entry before us may owe its flush (hazard C-4). Ours
-        // comes before the table's lock is let go of; what has left the entry goes back after the guard.
+        // Not an exclusive gather, because the task that cleared the entry earlier may still owe its flush
+        // (hazard C-4). `settle` flushes before it releases the table's lock. Frames taken out of the entry
+        // are freed after the guard is dropped.
         let mut gather = vm.gather();
         let Some(table) = vm.pte_table(address) else { return Ok(()) };
-        // Given back after the guard, as it may be the last reference.
+        // Dropped after the guard, because it may be the last reference.
         let original = mapping.get_page(index);
         let outcome = {
             let rcu = P::rcu_read();
@@ -105,13 +107,14 @@ pub(super) fn settle_probes<P: Platform>(
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// As text from now on, `part` of `vma` is to show breakpoints. Without memory for a copy of a page that
-    /// was written and is shared by fork, it does not there; the change of rights does not fail for that.
+    /// Inserts the breakpoints of all probes into `part` of `vma`, which becomes text. A page that was
+    /// written and is shared by fork stays without breakpoints if there is no memory for a copy. The change
+    /// of rights does not fail in this case.
     ///
     /// # Locks
     ///
-    /// The caller holds the mmap lock for writing. Tables' locks; the lock of a frame whose page is moving is
-    /// waited for.
+    /// The caller holds the mmap lock for writing. Takes page tables' locks, and waits for the lock of a
+    /// frame whose page is moving.
     #[inline(never)]
     pub(crate) fn settle_text(&self, vma: &Vma<P>, part: UserRange) {
         let Some(file) = vma.object().file() else { return };
@@ -133,14 +136,14 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// The page, and what it is to show.
+/// A page, and the probes that determine its contents.
 struct Page<'a, P: Platform> {
     vm: &'a VmSpace<P>,
     address: VirtAddr,
     probes: &'a [Probe],
-    /// Breakpoints are put here, not only taken away.
+    /// True if breakpoints are also inserted, not only removed.
     put: bool,
-    /// The file's page, if it is in the cache; the caller has a reference.
+    /// The file's page, if it is in the cache; the caller holds a reference.
     original: Option<Pfn>,
 }
 
@@ -158,12 +161,12 @@ impl<P: Platform> Page<'_, P> {
             Kind::Marker { kind: MarkerKind::Migration, payload } => {
                 Outcome::Moving(MigrationEntry::of(payload).pfn)
             }
-            // Right, or whatever a fault puts there will be.
+            // The page is correct, or a later fault installs a correct page.
             Kind::Leaf { .. } | Kind::None | Kind::Marker { .. } | Kind::Table { .. } => Outcome::Settled,
         }
     }
 
-    /// The entry maps `pfn`, which shows something else than it is to show.
+    /// Replaces or patches the page in `pfn`, which the entry maps and whose contents are wrong.
     fn change(
         &self,
         pfn: Pfn,
@@ -175,7 +178,8 @@ impl<P: Platform> Page<'_, P> {
         let frame = platform.frame(pfn);
         let old = guard.take(self.address, gather);
         gather.flush();
-        // One reference is this entry's: nobody can come to have another but through this table.
+        // One reference belongs to this entry. Another reference can be obtained only through this table,
+        // which is locked.
         let (alone, own) = (frame.refs() == 1, frame.is_exclusive());
         if !frame.is_anon() || self.is_made_anew(pfn) && (alone || !own) {
             self.vm.count_page(frame.kind(), -1);
@@ -188,7 +192,7 @@ impl<P: Platform> Page<'_, P> {
             self.write(pfn);
             guard.set(self.address, old.with_flags(Level::Pte, old.flags() | PteFlags::DIRTY));
         } else if let Some(new) = spare.frame.take() {
-            // The copy is at home where the page is: where this VMA's pages are.
+            // The copy has the home of the original page, which is the home of this VMA's pages.
             let (home, index) = frame.rmap();
             platform.frame(new).init_anon(AnonPage { rmap: home, index });
             platform.copy_frame(new, pfn);
@@ -203,17 +207,17 @@ impl<P: Platform> Page<'_, P> {
         Outcome::Settled
     }
 
-    /// Whether the page shows something else than it is to show.
+    /// Returns true if the contents of the page differ from the contents that the probes require.
     fn is_wrong(&self, pfn: Pfn) -> bool {
         let anon = self.vm.platform().frame(pfn).is_anon();
         self.probes.iter().any(|probe| match anon {
             true => self.correction(probe, pfn).is_some(),
-            // As the fault sees it: a copy, whatever the file has there by now.
+            // Like a fault, replaces the file's page by a copy regardless of the current bytes of the file.
             false => self.put && !probe.is_leaving(),
         })
     }
 
-    /// What is to be written at the place of a probe in a private copy.
+    /// Returns the bytes to write at the place of a probe in a private copy, if they must change.
     fn correction<'p>(&self, probe: &'p Probe, pfn: Pfn) -> Option<&'p [u8]> {
         let (from, to) = match probe.is_leaving() {
             true => (probe.breakpoint(), probe.replaced()),
@@ -231,9 +235,8 @@ impl<P: Platform> Page<'_, P> {
         }
     }
 
-    /// Whether a fault would make this private copy as it is, or is to be: it differs from the file's page by
-    /// breakpoints, and by nothing else. A copy that does not differ at all was perhaps made by a store,
-    /// and stays.
+    /// Returns true if a fault would create an equivalent copy: the copy differs from the file's page only by
+    /// breakpoints. A copy without any difference may result from a store, and is kept.
     fn is_made_anew(&self, copy: Pfn) -> bool {
         let Some(original) = self.original.filter(|_| self.put) else { return false };
         let platform = self.vm.platform();

@@ -1,12 +1,12 @@
-//! Which places of a file have probes: a sorted list that readers find by RCU, and that is replaced whole.
+//! The probes of a file: a sorted list that readers find by RCU and that writers replace as a whole.
 //!
-//! | | under | read under |
+//! | change | made under | read under |
 //! | --- | --- | --- |
 //! | the list is replaced | the file's content lock for writing | an RCU guard, or the content lock for writing |
-//! | `leaving` is set | the same; never taken back | the same |
+//! | `leaving` is set, and never cleared | the same | the same |
 //!
-//! A file without probes costs a reader one load of a word that nobody writes.
-#![expect(unsafe_code, reason = "a list that its readers find without a lock")]
+//! If a file has no probes, a reader only loads one word, which is not written.
+#![expect(unsafe_code, reason = "readers find the list without a lock")]
 
 use crate::{PAGE_SIZE, error::ProbeError, platform::Platform, wait::grace_period};
 use crate::{Pfn, vma::flags::VmFlags};
@@ -22,32 +22,33 @@ use freehold_sync::{
 };
 use freehold_vmspace::{PageIndex, PageRange};
 
-/// Most bytes of a breakpoint, and of the instruction that is kept.
+/// Maximum number of bytes of a breakpoint, and of the original instruction that is kept.
 pub(crate) const MAX_BYTES: usize = 16;
 
-/// Whether pages of a VMA that maps a file may show breakpoints at all.
+/// Returns true if pages of a file VMA with these flags may contain breakpoints.
 pub(crate) fn may_show(flags: VmFlags) -> bool {
     flags & (VmFlags::MAYEXEC | VmFlags::MAYSHARE | VmFlags::HUGETLB) == VmFlags::MAYEXEC
 }
 
-/// Whether breakpoints are put there: they may be shown, and nobody may store.
+/// Returns true if breakpoints are inserted into pages of such a VMA: they may contain breakpoints and are
+/// not writable.
 pub(crate) fn are_put(flags: VmFlags) -> bool {
     may_show(flags) && !flags.contains(VmFlags::WRITE)
 }
 
-/// One place of a file. Nothing but `leaving` changes while it is in a list that can be found.
+/// A probe at one place of a file. Only `leaving` changes while readers can find the list that contains it.
 pub(crate) struct Probe {
-    /// In the file, in bytes.
+    /// Offset in the file, in bytes.
     offset: u64,
     breakpoint: ArrayVec<u8, MAX_BYTES>,
-    /// What the file had there; at least as long as the breakpoint.
+    /// Bytes that the file contained there; at least as long as the breakpoint.
     pub(crate) original: ArrayVec<u8, MAX_BYTES>,
-    /// It is being taken away.
+    /// True if the probe is being removed.
     pub(crate) leaving: AtomicBool,
 }
 
 impl Probe {
-    /// Both parts are no longer than [`MAX_BYTES`].
+    /// Creates a probe. `breakpoint` and `original` have at most [`MAX_BYTES`] bytes.
     pub(crate) fn new(offset: u64, breakpoint: &[u8], original: &[u8]) -> Self {
         Probe {
             offset,
@@ -62,23 +63,23 @@ impl Probe {
             offset: self.offset,
             breakpoint: self.breakpoint.clone(),
             original: self.original.clone(),
-            // Relaxed: under the lock under which it is written.
+            // Relaxed: read under the lock under which `leaving` is written.
             leaving: AtomicBool::new(self.leaving.load(Relaxed)),
         }
     }
 
-    /// Where it begins in its page.
+    /// Returns the offset of the probe in its page, in bytes.
     pub(crate) fn start(&self) -> usize {
         (self.offset % PAGE_SIZE) as usize
     }
 
-    /// Whether the byte `at` of its page is covered.
+    /// Returns true if the breakpoint covers the byte at offset `at` of its page.
     pub(crate) fn covers(&self, at: usize) -> bool {
         (self.start()..self.start() + self.breakpoint.len()).contains(&at)
     }
 
     pub(crate) fn is_leaving(&self) -> bool {
-        // Relaxed: an old answer is good until a grace period has passed.
+        // Relaxed: an old value may be used until a grace period has passed.
         self.leaving.load(Relaxed)
     }
 
@@ -86,16 +87,16 @@ impl Probe {
         &self.breakpoint
     }
 
-    /// What stood where the breakpoint is.
+    /// Returns the original bytes that the breakpoint replaces.
     pub(crate) fn replaced(&self) -> &[u8] {
         &self.original[..self.breakpoint.len()]
     }
 }
 
-/// Probes by their offsets; no two overlap; not empty.
+/// Probes in ascending order of their offsets. No two probes overlap. The list is not empty.
 pub(crate) struct List(Vec<Probe>);
 
-/// A list to be found, or none.
+/// An owned list, or `None` if there are no probes.
 pub(crate) type Owned = Option<Box<List>>;
 
 impl List {
@@ -103,24 +104,24 @@ impl List {
         self.0.partition_point(|probe| probe.offset < offset)
     }
 
-    /// The probe that begins there.
+    /// Returns the probe that begins at `offset`.
     pub(crate) fn at(&self, offset: u64) -> Option<&Probe> {
         self.0.get(self.first_from(offset)).filter(|probe| probe.offset == offset)
     }
 
-    /// The probes on a page.
+    /// Returns the probes on a page.
     pub(crate) fn on_page(&self, index: PageIndex) -> &[Probe] {
-        // A page of a file; its end does not overflow.
+        // The page belongs to a file, so its end does not overflow.
         &self.0[self.first_from(index.byte())..self.first_from((index + 1).byte())]
     }
 
-    /// The first page from `index` on that has probes.
+    /// Returns the first page from `index` on that has probes.
     pub(crate) fn next_page(&self, index: PageIndex) -> Option<PageIndex> {
         let first = self.first_from(index.get().saturating_mul(PAGE_SIZE));
         self.0.get(first).map(|probe| PageIndex::of_byte(probe.offset))
     }
 
-    /// Whether a page has probes that are to be shown.
+    /// Returns true if a page has probes that are not leaving.
     pub(crate) fn wants(&self, index: PageIndex) -> bool {
         self.on_page(index).iter().any(|probe| !probe.is_leaving())
     }
@@ -135,7 +136,7 @@ impl List {
         Ok(Some(Box::try_new(List(list)).map_err(|_| ProbeError::OutOfMemory)?))
     }
 
-    /// A copy of `list` and one probe more.
+    /// Returns a copy of `list` that also contains `new`.
     pub(crate) fn with(list: Option<&List>, new: Probe) -> Result<Box<List>, ProbeError> {
         let old = list.map_or(&[][..], |list| &list.0);
         let at = list.map_or(0, |list| list.first_from(new.offset));
@@ -150,7 +151,7 @@ impl List {
         List::copy(all, old.len() + 1)?.ok_or(ProbeError::OutOfMemory)
     }
 
-    /// A copy of `list` without the probe at `offset`.
+    /// Returns a copy of `list` without the probe at `offset`.
     pub(crate) fn without(list: Option<&List>, offset: u64) -> Result<Owned, ProbeError> {
         let list = list.filter(|list| list.at(offset).is_some()).ok_or(ProbeError::NotThere)?;
         let rest = list.0.iter().filter(|probe| probe.offset != offset).map(Probe::copied);
@@ -158,12 +159,12 @@ impl List {
     }
 }
 
-/// Where a file's list is found.
+/// A file's pointer to its list of probes.
 ///
 /// # Invariants
 ///
-/// The pointer is null, or came from a box that nobody else owns; a list that was there is freed a grace
-/// period after it left, or with the registry.
+/// The pointer is null or owns a boxed list. A list that was replaced is freed after a grace period. The last
+/// list is freed with the registry.
 pub(crate) struct Registry {
     list: AtomicPtr<List>,
 }
@@ -173,25 +174,26 @@ impl Registry {
         Registry { list: AtomicPtr::new(null_mut()) }
     }
 
-    /// The list, if there are probes.
+    /// Returns the list, if there are probes.
     pub fn read<'r, P: Platform>(&'r self, _: &'r P::RcuGuard) -> Option<&'r List> {
-        // Acquire pairs with the release in `replace`: the list is seen as it was made.
+        // Acquire pairs with the release in `replace`: the contents of the list are visible.
         let list = NonNull::new(self.list.load(Acquire))?;
-        // SAFETY: by the invariant it stays as long as the guard.
+        // SAFETY: by the type's invariant the list is freed only after a grace period, which the guard `'r`
+        // prevents.
         Some(unsafe { list.as_ref() })
     }
 
-    /// Whether the page has probes that are to be shown: a hint, for a fault that looks again within the
-    /// guard in which it maps the page.
+    /// Returns true if the page has probes that are not leaving. The result is a hint: a fault checks again
+    /// within the guard in which it maps the page.
     pub fn wants<P: Platform>(&self, index: PageIndex) -> bool {
-        // Relaxed: a hint.
+        // Relaxed: the result is a hint.
         !self.list.load(Relaxed).is_null()
             && self.read::<P>(&P::rcu_read()).is_some_and(|list| list.wants(index))
     }
 
-    /// Whether there are probes on any of these pages. A hint.
+    /// Returns true if any of these pages has probes. The result is a hint.
     pub fn any<P: Platform>(&self, range: PageRange) -> bool {
-        // Relaxed: a hint.
+        // Relaxed: the result is a hint.
         !self.list.load(Relaxed).is_null()
             && self
                 .read::<P>(&P::rcu_read())
@@ -199,40 +201,41 @@ impl Registry {
                 .is_some_and(|page| page < range.end)
     }
 
-    /// The list, for a caller that holds the lock under which it is replaced: the content lock of the
+    /// Returns the list to a caller that holds the lock under which it is replaced: the content lock of the
     /// registry's file.
     pub(crate) fn locked<'l, P: Platform>(&'l self, _: &'l RwSemWriteGuard<'_, P>) -> Option<&'l List> {
-        // Relaxed: written under the lock.
+        // Relaxed: the pointer is written only under the lock that the caller holds.
         let list = NonNull::new(self.list.load(Relaxed))?;
-        // SAFETY: by the invariant; replacing it takes the guard for itself, so nobody does as long as this
-        // is borrowed.
+        // SAFETY: by the type's invariant the pointer owns a live list. `replace` borrows the guard mutably,
+        // so the list is not replaced while this borrow lives.
         Some(unsafe { list.as_ref() })
     }
 
-    /// Makes readers find `new`. Returns what they found before and do not any more: a grace period has
-    /// passed.
+    /// Publishes `new` to readers. Returns the old list after a grace period, when no reader uses it any
+    /// more.
     pub(crate) fn replace<P: Platform>(&self, _: &mut RwSemWriteGuard<'_, P>, new: Owned) -> Owned {
         let new = new.map_or(null_mut(), |list| Box::leak(list));
-        // Release pairs with the acquire in `read`. Acquire: what is found was made under this lock before.
+        // Release pairs with the acquire in `read`. Acquire: the old list was created earlier under this
+        // lock.
         let old = self.list.swap(new, AcqRel);
         grace_period::<P>();
-        // SAFETY: by the invariant it came from such a box; it cannot be found since, and readers that had
-        // found it are done.
+        // SAFETY: by the type's invariant the pointer came from a box. The old list is not reachable any
+        // more, and the grace period has ended all readers that had found it.
         NonNull::new(old).map(|old| unsafe { Box::from_raw(old.as_ptr()) })
     }
 }
 
 impl Drop for Registry {
     fn drop(&mut self) {
-        // Relaxed: the last owner is alone with it.
+        // Relaxed: the owner has exclusive access.
         let list = NonNull::new(self.list.load(Relaxed));
-        // SAFETY: by the invariant, and nobody can look any more.
+        // SAFETY: by the type's invariant the pointer came from a box, and no reader can exist any more.
         drop(list.map(|list| unsafe { Box::from_raw(list.as_ptr()) }));
     }
 }
 
 impl List {
-    /// Puts the breakpoints of the page `index` into a copy of it that nobody can see yet.
+    /// Writes the breakpoints of page `index` into `copy`, which is not yet visible to any other task.
     pub(crate) fn put<P: Platform>(&self, platform: &P, index: PageIndex, copy: Pfn) {
         self.on_page(index).iter().filter(|probe| !probe.is_leaving()).for_each(|probe| {
             if probe.shows(platform, copy, probe.replaced()) {
@@ -243,7 +246,8 @@ impl List {
 }
 
 impl Probe {
-    /// Whether these bytes, as many as the breakpoint has, are at its place.
+    /// Returns true if `frame` contains the bytes `what` at the place of the probe. `what` is not longer than
+    /// a breakpoint.
     pub(crate) fn shows<P: Platform>(&self, platform: &P, frame: Pfn, what: &[u8]) -> bool {
         let mut bytes = [0; MAX_BYTES];
         let bytes = &mut bytes[..what.len()];
