@@ -1,5 +1,5 @@
-//! What /proc/PID/cmdline and /proc/PID/environ say: bytes, read page by page like any other access on behalf
-//! of others; a writer of the address space waits for a page at most.
+//! The contents of /proc/PID/cmdline and /proc/PID/environ. They are read page by page, like all other
+//! accesses to the memory of another process. A writer of the address space waits for at most one page.
 
 use super::AccessMode;
 use crate::{
@@ -11,24 +11,24 @@ use crate::{
 use core::ops::Range;
 
 impl<P: Platform> AddressSpace<P> {
-    /// Reads /proc/PID/cmdline from `offset` on; returns how many bytes there were, none at its end.
+    /// Reads /proc/PID/cmdline from `offset` on. Returns the number of bytes read, which is zero at the end.
     ///
-    /// A program may have written over its arguments, as setproctitle does: if they do not end with a zero
-    /// any more they go on, into the environment if that follows at once, up to the first zero, and are a
-    /// page long at most.
+    /// A program may overwrite its arguments, as setproctitle does. If the arguments do not end with a zero
+    /// byte any more, they continue up to the first zero byte. In this case they extend into the environment
+    /// if it follows immediately, and are at most one page long.
     ///
     /// # Errors
     ///
-    /// The first byte cannot be read, or is not anonymous memory.
+    /// Fails if the first byte cannot be read or is not anonymous memory.
     ///
     /// # Locks
     ///
-    /// As [`read_memory`](Self::read_memory).
+    /// Those of [`read_memory`](Self::read_memory).
     pub fn read_cmdline(&self, offset: u64, out: &mut [u8]) -> Result<usize, AccessError> {
         let Arguments { args, env } = self.arguments();
         let mut last = [0];
         if !args.is_empty() {
-            // If it cannot be read, neither can what lies before it be a title.
+            // If the last byte cannot be read, the arguments are treated as not overwritten.
             let _ = self.read_memory(args.end - 1, &mut last, AccessMode::Report);
         }
         if last == [0] {
@@ -45,15 +45,15 @@ impl<P: Platform> AddressSpace<P> {
         Ok(zero.map_or(got, |zero| zero + 1))
     }
 
-    /// Reads /proc/PID/environ from `offset` on; returns how many bytes there were, none at its end.
+    /// Reads /proc/PID/environ from `offset` on. Returns the number of bytes read, which is zero at the end.
     ///
     /// # Errors
     ///
-    /// As [`read_cmdline`](Self::read_cmdline).
+    /// Those of [`read_cmdline`](Self::read_cmdline).
     ///
     /// # Locks
     ///
-    /// As `read_cmdline`.
+    /// Those of [`read_memory`](Self::read_memory).
     pub fn read_environ(&self, offset: u64, out: &mut [u8]) -> Result<usize, AccessError> {
         self.read_report(self.arguments().env, offset, out)
     }
@@ -66,7 +66,7 @@ impl<P: Platform> AddressSpace<P> {
         self.read_memory(range.start + offset, &mut out[..len], AccessMode::Report)
     }
 
-    /// Whether there is a zero in `range`, which is no longer than a page.
+    /// Returns true if `range` contains a zero byte. The range is at most one page long.
     fn ends_before(&self, range: Range<u64>) -> Result<bool, AccessError> {
         let mut bytes = [0; 128];
         let mut at = range.start;

@@ -1,11 +1,11 @@
-//! Reading and writing the memory of an address space on behalf of somebody else: process_vm_readv and
-//! process_vm_writev, ptrace, /proc/PID/mem, /proc/PID/cmdline; and pages pinned, for callers that want the
+//! Access to the memory of an address space on behalf of another process: process_vm_readv and
+//! process_vm_writev, ptrace, /proc/PID/mem, /proc/PID/cmdline; and pinned pages, for callers that need the
 //! memory itself.
 //!
-//! Page by page: the page is found, or faulted in, under the VMA's lock; it gets a reference under its
-//! table's lock; and the bytes are copied with the VMA's lock still held, so that no fork can share the page
-//! half-way through a write. No lock is held from one page to the next, so nobody waits longer than for a
-//! page.
+//! Each page is processed separately. It is looked up, or faulted in, under the VMA's lock, and gets a
+//! reference under its page table's lock. The bytes are copied while the VMA's lock is still held, so that
+//! fork cannot share the page during a write. No lock is held between two pages, so that a waiting task waits
+//! for at most one page.
 
 mod arguments;
 mod page;
@@ -19,34 +19,35 @@ use crate::{
 };
 use core::ops::{ControlFlow, Range};
 
-/// What the caller may do.
+/// Rights of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessMode {
-    /// What the VMA allows: process_vm_readv and process_vm_writev.
+    /// The access is limited by the VMA's rights: process_vm_readv and process_vm_writev.
     Plain,
-    /// Also what the VMA could be made to allow (Linux's FOLL_FORCE): a debugger reads what has no rights at
-    /// all, and writes private copies of what is read-only. A stack grows where it is touched.
+    /// The access also has all rights that the VMA could be given (Linux's FOLL_FORCE). A debugger can read
+    /// memory without rights, and can write to private copies of read-only memory. The access grows a stack.
     Forced,
-    /// What the VMA allows, of anonymous memory only: a reader of another process's arguments must not be
-    /// made to wait for a file (Linux's FOLL_ANON). A stack grows.
+    /// The access is limited by the VMA's rights and reaches only anonymous memory, so that a reader of
+    /// another process's arguments never waits for a file (Linux's FOLL_ANON). The access grows a stack.
     Report,
 }
 
-/// A part of the other address space.
+/// A range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IoVec {
     /// First address.
     pub base: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
 }
 
-/// What is to be done with pages.
+/// Kind of access to pages.
 #[derive(Clone, Copy)]
 struct How {
     write: bool,
     manner: AccessMode,
-    /// By the process itself, which alone comes to secret memory; its thread may have denied itself keys.
+    /// True if the process itself makes the access. Only such an access reaches secret memory. It obeys the
+    /// protection keys of the calling thread.
     own: bool,
 }
 
@@ -62,27 +63,28 @@ impl From<FaultError> for AccessError {
     }
 }
 
-/// What one copy moves at most: the part of a page from `addr` on, of `left` bytes.
+/// Returns the offset of `addr` in its page and the number of bytes, of `left` in total, that lie in this
+/// page.
 fn within_page(addr: u64, left: usize) -> (usize, usize) {
     let offset = (addr % PAGE_SIZE) as usize;
     (offset, left.min(PAGE_SIZE as usize - offset))
 }
 
-/// An error counts only if nothing was done before it.
+/// Returns `done` if any bytes were processed, and `error` otherwise.
 fn partial(done: usize, error: AccessError) -> Result<usize, AccessError> {
     if done > 0 { Ok(done) } else { Err(error) }
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Reads from `addr` on; returns how many bytes there were before the first that cannot be read.
+    /// Reads from `addr` on. Returns the number of bytes before the first byte that cannot be read.
     ///
     /// # Errors
     ///
-    /// See [`AccessError`]: not a byte could be read.
+    /// See [`AccessError`]. Fails only if no byte was read.
     ///
     /// # Locks
     ///
-    /// For each page those of a fault; none on entry.
+    /// For each page those of a fault. The caller holds no lock.
     ///
     /// # Examples
     ///
@@ -122,15 +124,15 @@ impl<P: Platform> AddressSpace<P> {
         Ok(done)
     }
 
-    /// Writes from `addr` on; returns how many bytes were written before the first that cannot be.
+    /// Writes from `addr` on. Returns the number of bytes before the first byte that cannot be written.
     ///
     /// # Errors
     ///
-    /// See [`AccessError`]: not a byte was written.
+    /// See [`AccessError`]. Fails only if no byte was written.
     ///
     /// # Locks
     ///
-    /// As [`read_memory`](Self::read_memory).
+    /// Those of [`read_memory`](Self::read_memory).
     pub fn write_memory(&self, addr: u64, data: &[u8], manner: AccessMode) -> Result<usize, AccessError> {
         self.write_as(addr, data, How { write: true, manner, own: false })
     }
@@ -155,48 +157,48 @@ impl<P: Platform> AddressSpace<P> {
         Ok(done)
     }
 
-    /// process_vm_readv: reads the parts one after the other into `local`, until that is full or a page
-    /// cannot be read.
+    /// Implements process_vm_readv into a kernel buffer. Reads the ranges in order into `local`, until
+    /// `local` is full or a page cannot be read.
     ///
     /// # Errors
     ///
-    /// As [`read_memory`](Self::read_memory), or a length that no call can report.
+    /// Those of [`read_memory`](Self::read_memory). Also fails if a range is longer than a call can report.
     ///
     /// # Locks
     ///
-    /// As [`read_memory`](Self::read_memory).
+    /// Those of [`read_memory`](Self::read_memory).
     pub fn read_vectored(&self, remote: &[IoVec], local: &mut [u8]) -> Result<usize, AccessError> {
         for_each_iovec(remote, local.len(), |addr, part| {
             self.read_memory(addr, &mut local[part], AccessMode::Plain)
         })
     }
 
-    /// process_vm_writev: writes `local` to the parts one after the other, until it is used up or a page
-    /// cannot be written.
+    /// Implements process_vm_writev from a kernel buffer. Writes `local` to the ranges in order, until all of
+    /// `local` is written or a page cannot be written.
     ///
     /// # Errors
     ///
-    /// As [`read_vectored`](Self::read_vectored).
+    /// Those of [`read_vectored`](Self::read_vectored).
     ///
     /// # Locks
     ///
-    /// As [`read_memory`](Self::read_memory).
+    /// Those of [`read_memory`](Self::read_memory).
     pub fn write_vectored(&self, remote: &[IoVec], local: &[u8]) -> Result<usize, AccessError> {
         for_each_iovec(remote, local.len(), |addr, part| {
             self.write_memory(addr, &local[part], AccessMode::Plain)
         })
     }
 
-    /// Shows `sink` the bytes of `range` in chunks as large as `chunk`, until it breaks or a byte cannot be
-    /// read, as readers of /proc/PID/cmdline want it. Returns how many bytes there were.
+    /// Passes the bytes of `range` to `sink` in chunks of the size of `chunk`, until `sink` breaks or a byte
+    /// cannot be read. Intended for readers of /proc/PID/cmdline. Returns the number of bytes that were read.
     ///
     /// # Errors
     ///
-    /// As [`read_memory`](Self::read_memory).
+    /// Those of [`read_memory`](Self::read_memory).
     ///
     /// # Locks
     ///
-    /// As [`read_memory`](Self::read_memory); none while `sink` runs.
+    /// Those of [`read_memory`](Self::read_memory). No lock is held while `sink` runs.
     pub fn read_chunks(
         &self,
         range: Range<u64>,
@@ -220,8 +222,8 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// Calls `f` with each remote address and the part of the local bytes that belongs there, until one is done
-/// only partly.
+/// Calls `f` with each remote address and its part of the local bytes, until a call processes only a part of
+/// its bytes.
 fn for_each_iovec(
     remote: &[IoVec],
     local: usize,

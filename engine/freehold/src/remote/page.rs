@@ -1,10 +1,13 @@
-//! One page of another address space: found, faulted in, referenced.
+//! Lookup of one page of another address space: finds the page, faults it in if necessary, and takes a
+//! reference.
 //!
-//! What may be done with a page is decided by the entry that is found, under its table's lock, each time
-//! anew. A write that found no page it may write to makes a fault and looks again; it never makes do with
-//! less than it asked for (hazard C-2). A forced write to what the VMA does not let anybody write goes to a
-//! private copy, which its own entry still does not allow to be written: what tells that it is a copy is that
-//! the frame is anonymous and exclusive, and not that the entry is dirty (hazard C-52).
+//! The entry that is found determines the permitted access, each time under its table's lock. A write that
+//! finds no writable page triggers a fault and looks again. It never uses a read-only page instead (hazard
+//! C-2).
+//!
+//! A forced write to a VMA that is not writable uses a private copy. The entry of that copy does not become
+//! writable. The copy is recognized by its frame, which is anonymous and exclusive, and not by a dirty entry
+//! (hazard C-52).
 
 use super::{AccessMode, How};
 use crate::{
@@ -19,31 +22,34 @@ use crate::{
 };
 use freehold_pagetable::{Kind, Level, MarkerKind, PteFlags};
 
-/// A page that may be used as asked for.
+/// A page with the requested access.
 struct Found {
     pfn: Pfn,
-    /// Whose record counts for it: the first frame of a huge page of a pool, else the frame itself.
+    /// Frame whose record holds the reference count: the first frame of a huge page of a pool, otherwise
+    /// `pfn`.
     record: Pfn,
-    /// It has a reference of ours.
+    /// True if this lookup holds a reference to the page.
     counted: bool,
 }
 
-/// Why there is none.
+/// Reason why no page was found.
 pub(super) enum Missing {
     /// The entry is empty.
     Absent,
-    /// There is a page, but not one that may be written.
+    /// The page is present but not writable.
     ReadOnly,
-    /// Nothing can be had there.
+    /// No page can be mapped there.
     Never(FaultError),
 }
 
 impl How {
-    /// Whether the VMA allows it, and of one's own memory its protection key.
+    /// Returns true if the VMA allows the access. An access by the process itself also requires its
+    /// protection key.
     pub(super) fn allowed<P: Platform>(self, platform: &P, vma: &Vma<P>) -> bool {
         let flags = vma.flags();
         let (right, possible) = match self.write {
-            // A debugger gets no copies of huge pages of a pool, as on Linux: each might be the last.
+            // A debugger gets no private copies of huge pages of a pool, as on Linux, because the pool may
+            // have no other page.
             true => (VmFlags::WRITE, flags.is_cow() && !flags.contains(VmFlags::HUGETLB)),
             false => (VmFlags::READ, flags.contains(VmFlags::MAYREAD)),
         };
@@ -52,7 +58,7 @@ impl How {
             AccessMode::Forced => flags.contains(right) || possible,
             AccessMode::Report => flags.contains(right) && vma.is_anonymous(),
         };
-        // A frame that may be taken back is nothing to hand out without a reference.
+        // A frame that the embedder may revoke cannot be used without a reference.
         let revocable = matches!(vma.object(), Object::Special(special) if special.mapping().is_some());
         let denied = match self.own {
             true => platform.pkey_rights(flags.pkey()),
@@ -66,22 +72,22 @@ impl How {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Calls `f` with the frame of the page at `addr` while it can be used as asked for; once, unless there
-    /// is an error.
+    /// Calls `f` once with the frame of the page at `addr`, while the requested access is possible. Does not
+    /// call `f` if it fails.
     pub(super) fn with_page(&self, addr: u64, how: How, mut f: impl FnMut(Pfn)) -> Result<(), AccessError> {
         self.with_found(addr, how, |found| f(found.pfn))
     }
 
-    /// The frame of the page at `addr` as it can be read, with a reference; `None` if it is none that is
-    /// counted.
+    /// Returns the frame of the page at `addr` for reading, with a reference. Returns `None` if the frame has
+    /// no reference count.
     ///
     /// # Errors
     ///
-    /// As [`read_memory`](Self::read_memory).
+    /// Those of [`read_memory`](Self::read_memory).
     ///
     /// # Locks
     ///
-    /// Those of a fault; none on entry.
+    /// Those of a fault. The caller holds no lock.
     pub(crate) fn hold_page(&self, addr: u64) -> Result<Option<Pfn>, AccessError> {
         let mut held = None;
         self.with_found(addr, How { write: false, manner: AccessMode::Plain, own: false }, |found| {
@@ -98,8 +104,8 @@ impl<P: Platform> AddressSpace<P> {
         self.with_vma(page, how.manner, |vma, held| self.try_page(vma, page, how, held, &mut f))
     }
 
-    /// Calls `attempt` with the VMA of `page`, which is held still meanwhile, and does what it asks for,
-    /// until it is done.
+    /// Calls `attempt` with the VMA of `page` while a lock keeps the VMA stable, and performs the step that
+    /// `attempt` returns. Repeats both until `attempt` is done.
     pub(super) fn with_vma(
         &self,
         page: u64,
@@ -125,7 +131,8 @@ impl<P: Platform> AddressSpace<P> {
                 FaultOutcome::Userfault(fault) => self.wait_for_pager(&fault, page)?,
                 FaultOutcome::Failed(error) => return Err(error.into()),
             }
-            // The page may go again whenever it has come: MADV_DONTNEED beside a forced write.
+            // A page may disappear each time after it was faulted in, for example if MADV_DONTNEED runs
+            // concurrently with a forced write.
             rounds.again::<P>()?;
         }
     }
@@ -154,7 +161,7 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// One attempt, while `held` keeps the VMA still.
+    /// Makes one attempt while `held` keeps the VMA stable.
     fn try_page(
         &self,
         vma: &Vma<P>,
@@ -166,7 +173,8 @@ impl<P: Platform> AddressSpace<P> {
         if !how.allowed(self.platform(), vma) {
             return FaultOutcome::Failed(FaultError::Segv { addr: page, code: SegvCode::Accerr });
         }
-        // Tables of huge pages are held only while the entry is looked at: the page has a reference.
+        // The tables of huge pages are kept only during the lookup, because the page has a reference
+        // afterwards.
         let kept = self.keep_tables(vma);
         let found = self.find_page(page, how);
         drop(kept);
@@ -175,7 +183,8 @@ impl<P: Platform> AddressSpace<P> {
                 f(&found);
                 let frame = self.platform().frame(found.record);
                 if how.write && !frame.is_anon() {
-                    // Only now: a write-back during the store must not leave the page clean.
+                    // The page is marked dirty after the store. A write-back during the store could otherwise
+                    // leave it clean.
                     frame.set_dirty();
                 }
                 if found.counted {
@@ -188,7 +197,7 @@ impl<P: Platform> AddressSpace<P> {
         self.make_up(vma, page, how.write, &missing, held)
     }
 
-    /// Has a fault bring what was missing, for a caller that wants to `write` or only to read.
+    /// Resolves a fault for the missing page. `write` says whether the caller wants to write or only to read.
     pub(super) fn make_up(
         &self,
         vma: &Vma<P>,
@@ -198,21 +207,21 @@ impl<P: Platform> AddressSpace<P> {
         held: HeldLock<'_, '_, P>,
     ) -> FaultOutcome<P> {
         let write = match missing {
-            // Into an empty slot of a VMA that does not allow writing comes a page to read, which is then
-            // copied.
+            // An empty entry of a VMA that is not writable is filled for reading first. The page is copied in
+            // a second step.
             Missing::Absent => write && vma.flags().contains(VmFlags::WRITE),
             Missing::ReadOnly => true,
             Missing::Never(error) => return FaultOutcome::Failed(*error),
         };
         let access = Access { write, exec: false, user: false, pkru: 0 };
         match self.resolve(vma, page, access, held) {
-            // Look again: what came may be gone already.
+            // The caller looks again, because the page may already have been unmapped.
             FaultOutcome::Done => FaultOutcome::Retry,
             other => other,
         }
     }
 
-    /// As [`find_page`](Self::find_page), where no table of small pages hangs.
+    /// Implements [`find_page`](Self::find_page) for addresses without a table of small pages.
     fn find_in_huge(&self, page: u64, how: How) -> Result<Found, Missing> {
         let address = VirtAddr::new(page);
         let (_, level) = self.vm.peek(address);
@@ -239,7 +248,7 @@ impl<P: Platform> AddressSpace<P> {
         Ok(Found { pfn, record, counted: true })
     }
 
-    /// The page as it is mapped now, with a reference if it is a counted one.
+    /// Returns the page that is mapped now, with a reference if its frame is counted.
     fn find_page(&self, page: u64, how: How) -> Result<Found, Missing> {
         let address = VirtAddr::new(page);
         let Some(mut guard) = self.vm.lock_pte_table(address) else {
@@ -251,8 +260,8 @@ impl<P: Platform> AddressSpace<P> {
             Kind::Marker { kind: MarkerKind::Guard, .. } => {
                 return Err(Missing::Never(FaultError::Segv { addr: page, code: SegvCode::Maperr }));
             }
-            // Its fault waits until the page is where it goes, or is known to be lost.
-            // That of a write-protected page brings the page, or tells the pager.
+            // The fault on a page that moves waits until the move has ended, and reports a lost page. The
+            // fault on a write-protected marker installs the page or notifies the pager.
             Kind::Marker {
                 kind: MarkerKind::Migration | MarkerKind::Poison | MarkerKind::UffdWp, ..
             } => {
@@ -266,7 +275,7 @@ impl<P: Platform> AddressSpace<P> {
             // The zero page, or a frame that outlives the VMA.
             return match how.write {
                 false => Ok(Found { pfn, record: pfn, counted: false }),
-                // Stores go to a frame that has no record.
+                // A writable special frame has no record in which the store could be noted.
                 true if flags.contains(PteFlags::WRITE) => {
                     Err(Missing::Never(FaultError::Bus { addr: page }))
                 }

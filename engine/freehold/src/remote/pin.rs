@@ -1,29 +1,29 @@
-//! get_user_pages: pages held by a reference that is no page-table entry's, for a device or for the kernel's
-//! own use.
+//! get_user_pages: references to pages that do not come from page table entries, for devices or for the
+//! kernel.
 //!
 //! ```text
-//! fast    no lock of the space or a VMA: the tables are walked as the hardware walks them (Platform::walk_tables), then the lowest
-//!         one is locked, if that needs no waiting, and found linked still. Any doubt: slow
-//! slow    the VMA, or the mmap lock, as a fault has it; what is missing is faulted in
+//! fast    takes no lock of the space or a VMA: walks the page tables as the hardware does
+//!         (Platform::walk_tables), then locks the lowest table without waiting and checks that it is still
+//!         linked; falls back to slow if any of this fails
+//! slow    holds the VMA's lock or the mmap lock, like a fault; faults in missing pages
 //! ```
 //!
-//! Both take pins alike, under the lock of the table whose entry maps the page
-//! ([`frame::pin`](crate::frame)). There alone is a page made exclusive or shared, mapped or unmapped, so
-//! nothing has to be looked at again afterwards, and the three sides of hazards C-56 and C-57 fall to three
-//! rules:
+//! Both paths take pins under the lock of the table whose entry maps the page ([`frame::pin`](crate::frame)).
+//! A page becomes exclusive or shared, mapped or unmapped, only under that lock. A pinned page therefore does
+//! not have to be checked again. Three rules prevent the three sides of hazards C-56 and C-57:
 //!
-//! 1. An anonymous page is pinned only if it is exclusive. One that is shared is copied first, for a reader
-//!    as well: else the other side's copy-on-write, or our own, would part the pin from what our programs
-//!    see.
-//! 2. fork does not share a page that is exclusive and pinned: the child gets a copy, made when no processor
-//!    of the parent can store to the page any more, and before one can again. A pin that comes after fork has
-//!    been at the table finds the page shared, and waits for fork to end.
-//! 3. A store to an exclusive page goes to the page, whatever other references it has.
+//! 1. An anonymous page is pinned only if it is exclusive. A shared page is copied first, even for reading.
+//!    Otherwise a copy-on-write by either sharer could separate the pinned page from the page that the
+//!    pinning process uses.
+//! 2. fork does not share a page that is exclusive and pinned. The child gets a copy, which is made while no
+//!    CPU can store to the page through the parent's mapping. A pin after fork has processed the table finds
+//!    the page shared, and waits for the end of fork.
+//! 3. A store to an exclusive page changes this page, regardless of other references to it.
 //!
-//! A pin for long, say for a device that stays registered, is refused in two cases: where frames are a file's
-//! storage, because truncation would have to wait for it; and for stores to a file's own page, because the
-//! file would hear of them too late. Of a private mapping it has the space's own copy of each page at once,
-//! even to read.
+//! A long-term pin, for example for a registered device, is refused in two cases. Frames that are a file's
+//! storage cannot be pinned, because truncation would have to wait for the pin. A file's own page cannot be
+//! pinned for writing, because the file would be notified of stores too late. In a private mapping, a
+//! long-term pin makes the space's own copy of each page immediately, even for reading.
 
 use super::{AccessMode, How, page::Missing};
 use crate::{
@@ -43,28 +43,28 @@ use bitflags::bitflags;
 use freehold_pagetable::{EntryGuard, EntryTable, Kind, Level, MarkerKind, PteFlags};
 
 bitflags! {
-    /// What pages are pinned for.
+    /// Purpose of a pin.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct PinFlags: u32 {
-        /// They will be stored to (FOLL_WRITE).
+        /// The pages will be written (FOLL_WRITE).
         const WRITE = 1;
-        /// Where the VMA could be made to allow it, it does (FOLL_FORCE): [`AccessMode::Forced`].
+        /// The pin also has all rights that the VMA could be given (FOLL_FORCE): [`AccessMode::Forced`].
         const FORCE = 2;
-        /// For as long as a program likes (FOLL_LONGTERM); without it, for one transfer, which ends by
-        /// itself.
+        /// The pin has no time limit (FOLL_LONGTERM). Without this flag, a pin is held for one transfer that
+        /// ends without action of the program.
         const LONGTERM = 4;
     }
 }
 
-/// Pages that are pinned, until this is dropped: their frames stay what they are, whatever becomes of the
-/// mapping.
+/// Pinned pages. Dropping the value unpins them. Pinned frames keep their contents even if the mapping
+/// changes.
 ///
-/// An anonymous page stays the program's own as long as it is mapped: what is stored by one side is seen by
-/// the other.
+/// An anonymous page stays the program's own while it is mapped: the program and the holder of the pin see
+/// each other's stores.
 ///
 /// # Invariants
 ///
-/// Each frame but those of zeroes has a pin.
+/// Each frame has a pin, except frames of zeroes.
 #[must_use = "pages are unpinned when this is dropped"]
 pub struct Pins<P: Platform> {
     engine: Counted<Engine<P>>,
@@ -73,26 +73,27 @@ pub struct Pins<P: Platform> {
 }
 
 impl<P: Platform> Pins<P> {
-    /// How many pages.
+    /// Returns the number of pages.
     pub fn len(&self) -> usize {
         self.frames.len()
     }
 
-    /// Whether there is none.
+    /// Returns true if there are no pages.
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
-    /// Their frames, in the order of addresses. Stores are allowed if the pages were pinned for them.
+    /// Returns the frames in ascending order of their addresses. Stores are allowed if the pages were pinned
+    /// for writing.
     pub fn frames(&self) -> &[Pfn] {
         &self.frames
     }
 
-    /// Reads bytes of the pages, from `offset` of the first on.
+    /// Reads bytes from the pages, starting at byte `offset` of the first page.
     ///
     /// # Errors
     ///
-    /// There are not so many; nothing was read.
+    /// Fails without reading if the range exceeds the pages.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), PinError> {
         let mut done = 0;
         self.for_each_piece(offset, out.len(), |pfn, at, len| {
@@ -101,11 +102,11 @@ impl<P: Platform> Pins<P> {
         })
     }
 
-    /// Writes bytes to the pages, from `offset` of the first on. Files know of it when this returns.
+    /// Writes bytes to the pages, starting at byte `offset` of the first page. Marks pages of files dirty.
     ///
     /// # Errors
     ///
-    /// There are not so many, or they were not pinned for stores; nothing was written.
+    /// Fails without writing if the range exceeds the pages, or if the pages were not pinned for writing.
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), PinError> {
         if !self.write {
             return Err(PinError::BadAddress);
@@ -121,9 +122,9 @@ impl<P: Platform> Pins<P> {
         })
     }
 
-    /// Unpins pages that were stored to, by a device say: those of files are written back some time, also if
-    /// they were between the first store and now. Of pages that were not pinned for stores it is not
-    /// believed.
+    /// Unpins pages that were written, for example by a device. Pages of files become dirty, so that they are
+    /// written back even if a write-back happened after the first store. Pages that were not pinned for
+    /// writing are not marked.
     pub fn unpin_dirty(mut self) {
         let frames = core::mem::take(&mut self.frames);
         self.engine.memory().unpin(&frames, self.write);
@@ -156,19 +157,20 @@ impl<P: Platform> Drop for Pins<P> {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Pins the pages from that of `addr` on, at most so many: fewer if not all can be had, but at least one
-    /// if any was asked for. Any task may ask, for any address space.
+    /// Pins up to `pages` pages, starting at the page of `addr`. Pins fewer pages if some are not available,
+    /// but at least one unless `pages` is zero. Any task may call this function for any address space.
     ///
-    /// A transfer must let go of its pins soon: a page with a pin cannot move, and truncation of a file that
-    /// is mapped directly waits for it. So nobody waits for a lock of such a file while it holds a pin of it.
+    /// Pins for a transfer must be short. A pinned page cannot move, and truncation of a directly mapped file
+    /// waits for its pins. Therefore a task that holds a pin of such a file must not wait for a lock of the
+    /// file.
     ///
     /// # Errors
     ///
-    /// See [`PinError`]; nothing is pinned.
+    /// See [`PinError`]. After an error no page is pinned.
     ///
     /// # Locks
     ///
-    /// Those of faults; none on entry, and none from one page table to the next.
+    /// Those of faults. The caller holds no lock, and no lock is held between two page tables.
     ///
     /// # Examples
     ///
@@ -181,15 +183,15 @@ impl<P: Platform> AddressSpace<P> {
     /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
     /// let pins = space.pin_user_pages(at, 2, PinFlags::WRITE).unwrap();
     /// space.munmap(at, 4 * PAGE_SIZE).unwrap();
-    /// // The frames stay until the pins go.
+    /// // The frames stay until the pins are dropped.
     /// drop(pins);
     /// ```
     pub fn pin_user_pages(&self, addr: u64, pages: usize, flags: PinFlags) -> Result<Pins<P>, PinError> {
         Pinning::new(self, addr, pages, flags)?.pin_slow()
     }
 
-    /// As [`pin_user_pages`](Self::pin_user_pages), but no frames that are a file's storage: for callers that
-    /// will wait while they hold the pins.
+    /// Pins pages like [`pin_user_pages`](Self::pin_user_pages), but refuses frames that are a file's
+    /// storage. Intended for callers that wait while they hold the pins.
     pub(super) fn pin_unless_storage(
         &self,
         addr: u64,
@@ -199,16 +201,17 @@ impl<P: Platform> AddressSpace<P> {
         Pinning { not_storage: true, ..Pinning::new(self, addr, pages, flags)? }.pin_slow()
     }
 
-    /// As [`pin_user_pages`](Self::pin_user_pages), for a task whose processor runs this space: pages that
-    /// are there as wanted are pinned without a lock of the space or its VMAs.
+    /// Pins pages like [`pin_user_pages`](Self::pin_user_pages), on a CPU that runs this space. Pages that
+    /// are present with the required rights are pinned without a lock of the space or its VMAs.
     ///
     /// # Errors
     ///
-    /// As `pin_user_pages`.
+    /// Those of [`pin_user_pages`](Self::pin_user_pages).
     ///
     /// # Locks
     ///
-    /// Tables' locks one at a time, tried for; where something is missing, those of faults. None on entry.
+    /// Page tables' locks, one at a time, without waiting. If a page is missing, the locks of faults. The
+    /// caller holds no lock.
     pub fn pin_user_pages_fast(&self, addr: u64, pages: usize, flags: PinFlags) -> Result<Pins<P>, PinError> {
         let mut pinning = Pinning::new(self, addr, pages, flags)?;
         let mut rounds = Rounds::new();
@@ -223,16 +226,17 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// As [`pin_user_pages_fast`](Self::pin_user_pages_fast), for a caller that must not wait: the pages up
-    /// to the first that cannot be pinned without waiting, perhaps none.
+    /// Pins pages like [`pin_user_pages_fast`](Self::pin_user_pages_fast), but never waits. Stops at the
+    /// first page that cannot be pinned without waiting, so that the result may be empty.
     ///
     /// # Errors
     ///
-    /// No memory for the list.
+    /// Fails if there is no memory for the list of frames.
     ///
     /// # Locks
     ///
-    /// Tables' locks one at a time, tried for. The caller may hold any lock but those of tables.
+    /// Page tables' locks, one at a time, without waiting. The caller may hold any lock except page tables'
+    /// locks.
     pub fn pin_user_pages_fast_only(
         &self,
         addr: u64,
@@ -245,25 +249,25 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// How tables are found and locked.
+/// The method by which page tables are found and locked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Walk {
-    /// Nothing keeps them but the walk itself.
+    /// Only the walk itself keeps the tables.
     Fast,
-    /// The VMA is held still.
+    /// A lock keeps the VMA stable.
     Slow,
 }
 
-/// A request under way.
+/// A pin request in progress.
 struct Pinning<'s, P: Platform> {
     space: &'s AddressSpace<P>,
     flags: PinFlags,
-    /// No frame of storage.
+    /// True if frames that are a file's storage are refused.
     not_storage: bool,
-    /// The next page.
+    /// Address of the next page.
     at: u64,
     end: u64,
-    /// Room for all.
+    /// Pages pinned so far, with capacity for all pages.
     pins: Pins<P>,
 }
 
@@ -289,19 +293,19 @@ impl<'s, P: Platform> Pinning<'s, P> {
         self.at == self.end
     }
 
-    /// What there is, or why there is nothing.
+    /// Returns the pages pinned so far, or `error` if there are none.
     fn partial(self, error: PinError) -> Result<Pins<P>, PinError> {
         if self.pins.is_empty() { Err(error) } else { Ok(self.pins) }
     }
 
-    /// Goes on as far as that is possible without a lock.
+    /// Pins pages until a page would need a lock of the space.
     fn pin_fast(&mut self) {
         let space = self.space;
-        // A section of its own for each table: no processor keeps flushes waiting for longer.
+        // Each table is walked in its own section, so that a CPU delays flushes for at most one table.
         while !self.is_over()
             && let Some(Ok(())) = space.platform().walk_tables(space.vm.mmu(), || {
-                // A pin for long needs to know what kind of mapping it is, except of what is this space's
-                // own.
+                // The fast walk does not know the kind of the mapping, on which a long-term pin depends. It
+                // therefore pins for long only pages that allow this in every mapping.
                 self.table(self.end, Walk::Fast, self.flags.contains(PinFlags::LONGTERM))
             })
         {}
@@ -317,7 +321,7 @@ impl<'s, P: Platform> Pinning<'s, P> {
         Ok(self.pins)
     }
 
-    /// Goes on by one page at least.
+    /// Pins at least one page while a lock keeps the VMA stable.
     fn slowly(&mut self) -> Result<(), PinError> {
         let manner = match self.flags.contains(PinFlags::FORCE) {
             true => AccessMode::Forced,
@@ -329,7 +333,7 @@ impl<'s, P: Platform> Pinning<'s, P> {
         refused.map_or(Ok(()), Err)
     }
 
-    /// One attempt, while `held` keeps the VMA still.
+    /// Makes one attempt while `held` keeps the VMA stable.
     fn attempt(
         &mut self,
         vma: &Vma<P>,
@@ -358,7 +362,7 @@ impl<'s, P: Platform> Pinning<'s, P> {
         }
     }
 
-    /// Why no page of `vma` can be pinned, whatever is there.
+    /// Returns the reason if no page of `vma` can be pinned, whatever is mapped.
     fn refusal(&self, vma: &Vma<P>) -> Option<PinError> {
         let Object::File(file) = vma.object() else { return None };
         let (mapping, long) = (file.mapping(), self.flags.contains(PinFlags::LONGTERM));
@@ -369,14 +373,15 @@ impl<'s, P: Platform> Pinning<'s, P> {
         (long && stored_to && !mapping.is_shmem()).then_some(PinError::Tracked)
     }
 
-    /// Pins what one table maps, up to `limit` or the first page that is not there as wanted; an error if
-    /// that is the first. `own`: only what is this space's own.
+    /// Pins pages of one table, up to `limit` or to the first page without the required rights. Fails if that
+    /// page is the first. With `own`, pins only pages that belong to this space or serve a long-term pin in
+    /// any mapping.
     fn table(&mut self, limit: u64, walk: Walk, own: bool) -> Result<(), Stop> {
         let (space, address) = (self.space, VirtAddr::new(self.at));
         if let Some(table) = space.vm.pte_table(address) {
             let guard = match walk {
                 Walk::Fast => table.try_lock_linked(),
-                // A table that was reclaimed since it was found was empty.
+                // Reclaim frees only empty tables, so a table that is not linked any more was empty.
                 Walk::Slow => table.lock_linked(),
             };
             return self.entries(guard.ok_or(Stop::ABSENT)?, limit, walk, own);
@@ -388,7 +393,7 @@ impl<'s, P: Platform> Pinning<'s, P> {
         self.large(table, address, limit, walk, own)
     }
 
-    /// As [`table`](Self::table), for a table whose entry at `address` may be a leaf.
+    /// Implements [`table`](Self::table) for a table whose entry at `address` may be a leaf.
     fn large<const LEVEL: usize>(
         &mut self,
         table: EntryTable<'_, P::Format, P, LEVEL>,
@@ -431,11 +436,11 @@ impl<'s, P: Platform> Pinning<'s, P> {
         Ok(())
     }
 
-    /// Pins one page, by its entry, or the frame `n` of what that maps. Its table is locked.
+    /// Pins one page of an entry: frame `n` of the page that the entry maps. The table is locked.
     fn entry(&mut self, kind: Kind, n: u64, walk: Walk, own: bool) -> Result<(), Stop> {
         let (first, pfn, flags) = match kind {
             Kind::Leaf { pfn, flags } => (pfn, pfn.add(n), flags),
-            // Its fault waits until the page is where it goes, or is known to be lost.
+            // The fault on such an entry waits for the end of a move, and reports a lost page.
             Kind::None
             | Kind::Table { .. }
             | Kind::Marker { kind: MarkerKind::Migration | MarkerKind::Poison, .. } => {
@@ -452,7 +457,7 @@ impl<'s, P: Platform> Pinning<'s, P> {
         let engine = &self.space.engine;
         if flags.contains(PteFlags::SPECIAL) {
             if !engine.memory().is_zero(pfn) {
-                // It may go with the VMA.
+                // A special frame may be freed with its VMA.
                 return Err(Stop::never(self.at));
             }
             if self.pins.write || own {
@@ -461,7 +466,7 @@ impl<'s, P: Platform> Pinning<'s, P> {
             self.pins.frames.push(engine.memory().zero());
             return Ok(());
         }
-        // Of a huge page of a pool the first frame's record counts.
+        // The first frame's record counts the references of a huge page of a pool.
         let (whole, part) = (engine.platform().frame(first), engine.platform().frame(pfn));
         let frame = if n > 0 && whole.hugetlb().is_some() { whole } else { part };
         if frame.is_secret() {
@@ -469,7 +474,7 @@ impl<'s, P: Platform> Pinning<'s, P> {
         }
         let ours = frame.is_anon() && frame.is_exclusive();
         let stored_to = flags.contains(PteFlags::WRITE) || ours && self.flags.contains(PinFlags::FORCE);
-        // What can be stored to and is no file's with a store behind it serves for long as well.
+        // A writable page that belongs to no file with a store behind it also allows a long-term pin.
         let lasts = ours || self.pins.write && frame.is_shmem();
         if self.pins.write && !stored_to || !ours && (frame.is_anon() || own && !lasts) {
             return Err(Stop::READ_ONLY);
@@ -482,7 +487,7 @@ impl<'s, P: Platform> Pinning<'s, P> {
     }
 }
 
-/// Why a page is not pinned.
+/// Reason why a page was not pinned.
 enum Stop {
     Missing(Missing),
     TooMany,

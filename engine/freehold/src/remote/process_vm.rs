@@ -1,9 +1,12 @@
 //! process_vm_readv and process_vm_writev between two address spaces.
 //!
-//! The other side's pages are pinned, some at a time, and copied from frame to frame while the own side's
-//! page is held by its VMA's lock: the bytes are moved once, and no two VMAs are locked at a time, of one
-//! space or two. Frames that are a file's storage are the exception: while one is pinned nobody may wait for
-//! that file, and the own side may be a page of it. Such pages go through a small buffer.
+//! Pages of the other space are pinned in small batches. Bytes are copied directly from frame to frame, while
+//! the lock of the VMA in the own space keeps the page of that space. No two VMAs are locked at the same
+//! time, even if both spaces are the same.
+//!
+//! Frames that are a file's storage are an exception. No task may wait for a file while it holds a pin of
+//! that file's storage, and the page in the own space may belong to the same file. Such pages are copied
+//! through a small buffer.
 
 use super::{AccessMode, How, IoVec, partial, pin::PinFlags, within_page};
 use crate::{
@@ -15,12 +18,12 @@ use crate::{
     wait::Rounds,
 };
 
-/// Pages pinned at a time.
+/// Number of pages that are pinned at a time.
 const BATCH: u64 = 16;
-/// Bytes of the buffer.
+/// Size of the buffer in bytes.
 const BUFFER: usize = 512;
 
-/// Which way bytes go.
+/// Direction of the copy.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     FromOther,
@@ -28,17 +31,17 @@ enum Way {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// process_vm_readv: copies what the parts `remote` of `other` hold, one after the other, to the parts
-    /// `local` of this space, until one side is used up or a page cannot be had; returns how many bytes.
-    /// Both may be the same space.
+    /// Implements process_vm_readv. Copies the ranges `remote` of `other`, in order, to the ranges `local` of
+    /// this space, until one side is exhausted or a page is not available. Returns the number of bytes. Both
+    /// spaces may be the same.
     ///
     /// # Errors
     ///
-    /// See [`AccessError`]: not a byte was copied.
+    /// See [`AccessError`]. Fails only if no byte was copied.
     ///
     /// # Locks
     ///
-    /// Those of faults, of one space at a time; none on entry.
+    /// Those of faults, in one space at a time. The caller holds no lock.
     pub fn process_vm_readv(
         &self,
         local: &[IoVec],
@@ -48,15 +51,16 @@ impl<P: Platform> AddressSpace<P> {
         self.transfer(local, other, remote, Way::FromOther)
     }
 
-    /// process_vm_writev: as [`process_vm_readv`](Self::process_vm_readv), the other way.
+    /// Implements process_vm_writev: like [`process_vm_readv`](Self::process_vm_readv) in the opposite
+    /// direction.
     ///
     /// # Errors
     ///
-    /// As `process_vm_readv`.
+    /// Those of [`process_vm_readv`](Self::process_vm_readv).
     ///
     /// # Locks
     ///
-    /// As `process_vm_readv`.
+    /// Those of [`process_vm_readv`](Self::process_vm_readv).
     pub fn process_vm_writev(
         &self,
         local: &[IoVec],
@@ -102,7 +106,7 @@ impl<P: Platform> AddressSpace<P> {
         Ok(done)
     }
 
-    /// Copies between `here` and `there`, whose pages are pinned; an error if that is not one byte.
+    /// Copies between `here` and `there`, whose pages are pinned. Fails only if no byte was copied.
     fn pinned(&self, here: u64, other: &Self, there: u64, len: u64, way: Way) -> Result<u64, PinError> {
         let first = there % PAGE_SIZE;
         let mut flags = PinFlags::empty();
@@ -135,7 +139,7 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// The same through a buffer.
+    /// Copies between `here` and `there` through a buffer. Fails only if no byte was copied.
     fn buffered(&self, here: u64, other: &Self, there: u64, len: u64, way: Way) -> Result<u64, AccessError> {
         let mut buffer = [0; BUFFER];
         let mut done = 0;
@@ -172,10 +176,10 @@ impl From<PinError> for AccessError {
     }
 }
 
-/// What is left of a list of parts.
+/// The remaining ranges of a list.
 struct Parts<'p> {
     parts: &'p [IoVec],
-    /// Bytes of the first that are done.
+    /// Number of bytes of the first range that are done.
     done: u64,
 }
 
@@ -188,7 +192,7 @@ impl<'p> Parts<'p> {
         }
     }
 
-    /// The rest of the first part that has one.
+    /// Returns the rest of the first range that is not empty.
     fn first(&mut self) -> Option<IoVec> {
         while let [first, rest @ ..] = self.parts {
             if self.done < first.len {
