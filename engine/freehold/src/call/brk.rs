@@ -1,17 +1,17 @@
-//! brk: the heap, one growing area behind the program's data.
+//! brk: resizes the heap, one area above the program's data.
 //!
 //! # The break
 //!
-//! The break, and where the heap starts, are written by the exclusive writer; the break is written by one
-//! range writer, too. That one has said so in `heap_locked`:
+//! The exclusive writer may change the break and the start of the heap. In addition, one range writer at a
+//! time may change the break. That range writer has set `heap_locked`:
 //!
-//! | `heap_locked` | meaning | goes to |
+//! | `heap_locked` | meaning | next value |
 //! | --- | --- | --- |
-//! | false | no range writer looks at the break | true: a range writer, within the gate |
-//! | true | one does, and may move it | false: the same task, when its write set is published, before it leaves the gate |
+//! | false | no range writer uses the break | true: set by a range writer within the gate |
+//! | true | one range writer uses the break and may change it | false: set by the same task after it publishes its write set and before it leaves the gate |
 //!
-//! A task that finds it true becomes the exclusive writer. So it is false for the exclusive writer, and what
-//! the break says agrees with what is mapped for everybody that may look.
+//! A task that finds `heap_locked` set becomes the exclusive writer. The flag is therefore false for the
+//! exclusive writer, and the break agrees with the mapped pages for every task that may read it.
 
 use crate::{
     PAGE_SIZE,
@@ -33,7 +33,7 @@ use freehold_range::ClaimError;
 use freehold_sync::{Killed, atomic::Ordering::Relaxed};
 use freehold_vmspace::{PageCount, PageIndex, UserRange};
 
-/// What the heap is, besides what mlockall adds.
+/// Flags of the heap, without those that mlockall adds.
 const HEAP: VmFlags = VmFlags::READ
     .union(VmFlags::WRITE)
     .union(VmFlags::MAYREAD)
@@ -42,12 +42,12 @@ const HEAP: VmFlags = VmFlags::READ
     .union(VmFlags::ACCOUNT)
     .union(VmFlags::SOFTDIRTY);
 
-/// The end of the last page that a break at `brk` needs; `None` beyond the last address.
+/// Returns the end of the last page below a break at `brk`; `None` if it lies beyond the last address.
 fn page_end(brk: u64) -> Option<u64> {
     brk.checked_next_multiple_of(PAGE_SIZE)
 }
 
-/// The heap may not grow; nobody is told why.
+/// The heap may not grow. brk does not report the reason.
 struct GrowthDenied;
 
 impl From<NoMemory> for GrowthDenied {
@@ -56,28 +56,28 @@ impl From<NoMemory> for GrowthDenied {
     }
 }
 
-/// The break as it is, and the step that brings it to where it is wanted.
+/// The current break, and the step that changes it to the requested one.
 #[derive(Clone, Copy)]
 struct BreakPlan {
     from: u64,
     step: BreakStep,
 }
 
-/// What it takes to bring the break to where it is wanted.
+/// The change that moves the break to the requested address.
 #[derive(Clone, Copy)]
 enum BreakStep {
-    /// It cannot be there.
+    /// The break cannot be there.
     Denied,
-    /// Nothing: it stays in its page.
+    /// The break stays in its page, so that no page changes.
     InPage,
-    /// These pages, at the end of the heap.
+    /// Maps these pages at the end of the heap.
     Grow(UserRange),
-    /// That these pages go.
+    /// Unmaps these pages.
     Shrink(UserRange),
 }
 
 impl BreakStep {
-    /// Returns what the step may add to sizes that have limits, if new mappings get `default_flags`.
+    /// Returns the demand of the step on limited sizes, if new mappings get `default_flags`.
     fn limit_demand(self, default_flags: VmFlags) -> LimitDemand {
         match self {
             BreakStep::Denied | BreakStep::InPage => LimitDemand::default(),
@@ -92,17 +92,17 @@ impl BreakStep {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Asks for the break, the end of the heap, to be at `to`. Returns where it is: at `to`, or, when that
-    /// cannot be, where it was. It never lies below where it started.
+    /// Requests that the break, the end of the heap, be at `to`. Returns the break, which is unchanged if
+    /// `to` is not possible. The break never lies below its start.
     ///
     /// # Errors
     ///
-    /// Only a fatal signal.
+    /// Fails only if a fatal signal arrives.
     ///
     /// # Locks
     ///
-    /// Those of a [range writer](crate::space::locking#writers), killably; to shrink, as
-    /// [`munmap`](Self::munmap). Then, where the heap is locked, those of faults.
+    /// Those of a [range writer](crate::space::locking#writers), killably; to shrink, those of
+    /// [`munmap`](Self::munmap). Afterwards, if the heap is locked in memory, those of faults.
     ///
     /// # Examples
     ///
@@ -115,7 +115,7 @@ impl<P: Platform> AddressSpace<P> {
     /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
     /// let heap = space.brk(0).unwrap();
     /// assert_eq!(space.brk(heap + PAGE_SIZE), Ok(heap + PAGE_SIZE));
-    /// assert_eq!(space.brk(u64::MAX), Ok(heap + PAGE_SIZE), "as it was");
+    /// assert_eq!(space.brk(u64::MAX), Ok(heap + PAGE_SIZE), "unchanged");
     /// ```
     pub fn brk(&self, to: u64) -> Result<u64, Killed> {
         let state = RangeWriterState::default();
@@ -142,20 +142,21 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// The right to bring the break to `to`: as a writer of the pages that come or go, who alone moves the
-    /// break; or as the exclusive writer, at a moment when none of them is still closing. With it, where
-    /// the break is and what it takes: decided once, for limits may change at any time.
+    /// Acquires the right to move the break to `to`. A range writer claims the pages to be mapped or
+    /// unmapped, and is the only task that moves the break. The exclusive writer waits until no munmap is
+    /// closing one of these pages. Also returns the plan, which is computed once, because limits may change
+    /// at any time.
     fn write_heap<'s>(
         &'s self,
         state: &'s RangeWriterState,
         to: u64,
     ) -> Result<(WriteGuard<'s, P>, BreakPlan), Killed> {
         let plan = || {
-            // Relaxed: a guess, until it is known that nobody moves it.
+            // Relaxed: the value is only a guess until no other task can move the break.
             let from = self.brk.load(Relaxed);
             BreakPlan { from, step: self.step_to(from, to) }
         };
-        // What the reservation is for, which comes before the claim.
+        // Holds the plan of the reservation, which is made before the claim.
         let reserved = Cell::new(BreakPlan { from: 0, step: BreakStep::Denied });
         let needs = || {
             reserved.set(plan());
@@ -177,7 +178,7 @@ impl<P: Platform> AddressSpace<P> {
         self.claim_or_exclusive_when(state, needs, claim, ready)
     }
 
-    /// What it takes to bring the break from `now` to `to`.
+    /// Returns the step that moves the break from `now` to `to`.
     fn step_to(&self, now: u64, to: u64) -> BreakStep {
         let (Some(old_end), Some(new_end)) = (page_end(now), page_end(to)) else { return BreakStep::Denied };
         if to < self.start_brk.load(Relaxed) || !self.may_have_data(to) {
@@ -191,14 +192,14 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// What mlockall(MCL_FUTURE) and `set_memory_merge` add to new mappings.
+    /// Returns the flags that mlockall(MCL_FUTURE) and `set_memory_merge` add to new mappings.
     fn default_flags(&self) -> VmFlags {
-        // Relaxed: by exclusive writers or range writers, like every access.
+        // Relaxed: read and written only by exclusive writers and range writers.
         VmFlags::from_bits_retain(self.default_flags.load(Relaxed))
     }
 
-    /// Puts the heap, which is empty, at `start`: prctl(PR_SET_MM) with PR_SET_MM_START_BRK and
-    /// PR_SET_MM_BRK, by which a restored program gets the heap it had. What is mapped does not change.
+    /// Moves the empty heap to `start`, like prctl(PR_SET_MM) with PR_SET_MM_START_BRK and PR_SET_MM_BRK. A
+    /// restored program gets its old heap in this way. Mappings do not change.
     ///
     /// # Errors
     ///
@@ -212,25 +213,26 @@ impl<P: Platform> AddressSpace<P> {
             return Err(HeapError::Invalid);
         }
         let guard = self.write_killable()?;
-        // Relaxed: under the mmap lock, like every access that must agree with another.
+        // Relaxed: the mmap lock orders all accesses that must agree with each other.
         self.start_brk.store(start, Relaxed);
         self.brk.store(start, Relaxed);
         drop(guard);
         Ok(())
     }
 
-    /// RLIMIT_DATA, which counts the program's data with the heap.
+    /// Returns true if a break at `brk` respects RLIMIT_DATA, which limits the program's data and the heap
+    /// together.
     fn may_have_data(&self, brk: u64) -> bool {
         let data = self.data.end - self.data.start;
         (brk - self.start_brk.load(Relaxed)).saturating_add(data) <= self.limits.get().data
     }
 
-    /// Unmaps `gone`, the pages between the new break and the old one. Returns the break.
+    /// Unmaps `gone`, the pages between the new and the old break. Returns the break.
     fn shrink_heap(&self, guard: WriteGuard<'_, P>, from: u64, to: u64, gone: UserRange) -> u64 {
         if guard.vmas(gone).next().is_none() {
             return from;
         }
-        // Set first: on success the lock is gone.
+        // Stored before the unmap, because the lock is released if the unmap succeeds.
         self.brk.store(to, Relaxed);
         match guard.unmap_unlocking(&UnmapRange::trusted::<P>(gone)) {
             Ok(()) => to,
@@ -244,15 +246,15 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// Becomes the one range writer that moves the break, and claims what the plan takes, if the break is
-    /// still where it was planned from.
+    /// Becomes the only range writer that moves the break, and claims the range of the plan. Fails if the
+    /// break has changed since the plan was made.
     fn claim_heap(&mut self, plan: BreakPlan) -> Result<BreakPlan, ClaimError> {
         let space = self.space;
         if !self.range_writer_mut().is_some_and(RangeWriter::lock_heap) {
             return Err(ClaimError::NeedsExclusive);
         }
         if space.brk.load(Relaxed) != plan.from {
-            // What was reserved is not what is needed.
+            // The reservation was made for a different change.
             return Err(ClaimError::NotAHole);
         }
         match plan.step {
@@ -265,7 +267,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         Ok(plan)
     }
 
-    /// Maps `range`, which starts at the end of the heap.
+    /// Maps `range`, which begins at the end of the heap.
     fn grow_heap(&self, range: UserRange) -> Result<(), GrowthDenied> {
         let space = self.space;
         let flags = HEAP | space.default_flags();
@@ -281,7 +283,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         let charge = self.charge(flags, pages, ReplacedPages::default()).map_err(|_| GrowthDenied)?;
         let pgoff = PageIndex::of_byte(range.start());
         let attrs = Attrs::new(flags, &Object::Anonymous, pgoff);
-        // The first page of the heap never joins what lies before it, even if that looks alike.
+        // The first page of the heap never merges with the VMA below it, even if the attributes are equal.
         let new = match range.start() > space.start_brk.load(Relaxed) {
             true => self.prepare_new(range, &attrs)?,
             false => {
@@ -298,8 +300,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         Ok(())
     }
 
-    /// Whether `range` is free, and a page more, and then the gap that what comes next keeps below itself. A
-    /// range writer has claimed it as such.
+    /// Returns true if `range` and one more page are free, and the guard gap below the next VMA also stays
+    /// free. A range writer has already claimed the range as a free hole.
     fn is_clear_for_heap(&self, range: UserRange) -> bool {
         self.range_writer().is_some()
             || self.next_occupied(range.start()).is_none_or(|(_, kept)| range.end() + PAGE_SIZE <= kept)

@@ -1,16 +1,16 @@
-//! The end of an address space: when its last user lets go of it.
+//! The end of an address space, when its last user drops it.
 
 use crate::space::AddressSpace;
 use crate::{counted::Shared, platform::Platform};
 use freehold_vmspace::UserRange;
 
 impl<P: Platform> AddressSpace<P> {
-    /// Unmaps everything, in one piece: what exec does to the old image and a killed process to its own. The
-    /// break and the flags of mlockall for the future stay as they are.
+    /// Unmaps all mappings in one step, for example on exec or after a process was killed. The break and the
+    /// flags of mlockall for future mappings do not change.
     ///
     /// # Locks
     ///
-    /// The mmap lock for writing; waits for munmaps under way.
+    /// The mmap lock for writing. Waits for munmaps in progress.
     ///
     /// # Examples
     ///
@@ -33,14 +33,14 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> Shared for AddressSpace<P> {
-    /// After this nobody comes here through a file any more.
+    /// Unmaps all mappings. Afterwards no task reaches this space through a file.
     fn end(&self) {
         self.clear();
     }
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Gives back what this address space keeps for changes to come: a few nodes of its tree of VMAs.
+    /// Frees memory that this address space keeps for later changes: a few nodes of its VMA tree.
     ///
     /// # Locks
     ///

@@ -1,22 +1,22 @@
-//! fork: a copy of an address space, whose private pages both sides share until one writes.
+//! fork: copies an address space. Both sides share the private pages until one of them writes.
 //!
 //! ```text
-//! parent  mmap lock for writing, and each VMA's write lock before it is looked at (hazard C-21)
-//! child   built in private: nobody but the reverse maps of files can find it
+//! parent  mmap lock for writing, and each VMA's write lock before the VMA is read (hazard C-21)
+//! child   built privately: only the reverse maps of files can find it
 //! ```
 //!
-//! For each VMA, in order: its record in the child; its place in the file's interval tree, right behind the
-//! parent's; its entries. An entry that allowed a store loses that right on both sides, under both tables'
-//! locks; the parent's processors may still store through what their TLBs remember, but only until the flush,
-//! and the flush comes before any of the parent's locks is let go. What faults would bring back by themselves
-//! is not copied: pages of files, and the zero page, in VMAs that never had an anonymous page.
+//! For each VMA, in order, fork creates the VMA of the child, inserts it into the file's interval tree
+//! immediately behind the parent's, and copies the entries. A writable entry becomes read-only on both sides,
+//! under both tables' locks. The parent's CPUs may still store through stale TLB entries until the flush. The
+//! flush happens before any of the parent's locks is released. Entries that faults can recreate are not
+//! copied: pages of files and the zero page in VMAs that never had an anonymous page.
 //!
-//! A page that somebody has pinned stays the parent's own, and the child gets a copy: hazard C-57. It is made
-//! after that flush, with the parent's VMAs still locked, so that no processor stores to the page meanwhile,
-//! and the child's memory is that of one moment.
+//! A pinned page stays the parent's own, and the child gets a copy (hazard C-57). The copy is made after the
+//! flush, while the parent's VMAs are still locked. No CPU stores to the page during the copy, and the
+//! child's memory shows a single moment.
 //!
-//! A failure leaves a child that is complete as far as it goes: it is dropped like any other address space,
-//! and the parent's pages are its own again as soon as the references are gone (hazard C-64).
+//! A failure leaves a consistent, partial child, which is dropped like any other address space. Pages become
+//! exclusive to the parent again as soon as the child's references are dropped (hazard C-64).
 
 use crate::space::{
     AddressSpace, SpaceConfig,
@@ -36,20 +36,21 @@ use freehold_sync::atomic::Ordering::Relaxed;
 use freehold_vmspace::{Fork, ForkGather, UserRange};
 
 impl<P: Platform> AddressSpace<P> {
-    /// Makes a copy of this address space: what a forked child starts with. What is written on one side
-    /// afterwards is not seen on the other, except in shared mappings.
+    /// Copies this address space for a forked child. Later stores on one side are visible on the other side
+    /// only in shared mappings.
     ///
-    /// Absent in the child: VMAs with `DONTCOPY`, the contents of those with `WIPEONFORK`, locks of memory
-    /// (those of mlockall for the future as well), userfaultfds that do not want to hear of forks.
+    /// The child does not get VMAs with `DONTCOPY`, the contents of VMAs with `WIPEONFORK`, memory locks
+    /// (including those of mlockall for future mappings), and userfaultfds without fork events.
     ///
     /// # Errors
     ///
-    /// See [`ForkError`]; there is no child, and nothing else has changed.
+    /// See [`ForkError`]. After an error there is no child, and this space is unchanged.
     ///
     /// # Locks
     ///
-    /// The mmap lock for writing and the write lock of each VMA, both killably; inside it the child's; the
-    /// i_mmap lock of each file. Then, where a userfaultfd wants to hear of it, waits until it has.
+    /// The mmap lock for writing and the write lock of each VMA, both killably; under them the child's mmap
+    /// lock and the i_mmap lock of each file. After these locks are released, waits until each userfaultfd
+    /// with fork events has received its event.
     ///
     /// # Examples
     ///
@@ -72,14 +73,14 @@ impl<P: Platform> AddressSpace<P> {
         let mut notices = Notices::new();
         let guard = self.write_killable()?;
         let copied = guard.copy_into(&child, &mut notices);
-        // A child that is not wanted is dropped without the parent's lock; so are contexts of its own.
+        // After an error, the child and its userfaultfd contexts are dropped without the parent's lock.
         drop(guard);
         copied?;
         notices.send();
         Ok(child)
     }
 
-    /// An empty address space with the same settings.
+    /// Creates an empty address space with the same settings.
     fn new_child(&self) -> Result<Counted<Self>, NoMemory> {
         let config = SpaceConfig {
             mmap_base: self.mmap_base,
@@ -99,7 +100,7 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// Copies everything into `child`, which is empty.
+    /// Copies all VMAs into `child`, which is empty.
     fn copy_into(&self, child: &Counted<AddressSpace<P>>, notices: &mut Notices<P>) -> Result<(), ForkError> {
         let copy = child.write_nested();
         child.start_brk.store(self.space.start_brk.load(Relaxed), Relaxed);
@@ -117,7 +118,7 @@ impl<P: Platform> WriteGuard<'_, P> {
             let uffd = notices.note_fork(vma, child)?;
             self.copy_vma(vma, uffd.as_ref(), &copy, &mut gather).map(|pages| kept += pages)
         });
-        // Whether or not it went well: entries have lost rights.
+        // Flushes also after an error, because entries have lost rights.
         gather.finish();
         copied?;
         match kept {
@@ -128,7 +129,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
     }
 
-    /// Returns how many pages the child has not got yet, since they are pinned.
+    /// Copies `vma` and its entries. Returns the number of pinned pages, which the child does not have yet.
     fn copy_vma(
         &self,
         vma: &Vma<P>,
@@ -167,7 +168,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
     }
 
-    /// Stores the child's VMA. It is complete when the file's walkers can find it (hazard C-18).
+    /// Inserts the child's VMA into the tree. The VMA is complete before walkers of the file can find it
+    /// (hazard C-18).
     fn insert_copy(&self, parent: &Vma<P>, child: OwnedVma<'_, P>) {
         let child = child.into_ref();
         self.attach(child);
@@ -179,9 +181,9 @@ impl<P: Platform> WriteGuard<'_, P> {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Gives `child` copies of the pages of its VMA that this space has pinned.
+    /// Gives `child` copies of the pages in this VMA of the child that the parent has pinned.
     fn copy_pinned_pages(&self, vma: &Vma<P>, child: &AddressSpace<P>) -> Result<(), NoMemory> {
-        // Huge pages of pools were copied with their entries.
+        // Huge pages of pools were copied together with their entries.
         if !vma.anon().is_some() || vma.flags().contains(VmFlags::HUGETLB) {
             return Ok(());
         }
@@ -189,7 +191,8 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// Whether a VMA has entries that faults of the child, whose VMA has these flags, could not make as well.
+/// Returns true if a VMA has entries that faults of the child could not recreate. `child` has the flags of
+/// the child's VMA.
 fn has_entries_to_copy<P: Platform>(vma: &Vma<P>, child: VmFlags) -> bool {
     let kept = VmFlags::MAYBE_GUARD | VmFlags::PFNMAP | VmFlags::MIXEDMAP | VmFlags::UFFD_WP;
     vma.anon().is_some() || child.intersects(kept)

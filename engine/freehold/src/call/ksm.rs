@@ -1,5 +1,5 @@
-//! Whether all memory of a program may share its equal pages with others (prctl's `PR_SET_MEMORY_MERGE`). It
-//! is only noted: nobody here looks for equal pages.
+//! Setting that allows equal pages of a program to be merged with other pages (prctl's
+//! `PR_SET_MEMORY_MERGE`). The engine only records the setting and does not search for equal pages.
 
 use crate::space::AddressSpace;
 use crate::{
@@ -12,19 +12,19 @@ use crate::{
 use freehold_sync::atomic::Ordering::Relaxed;
 use freehold_vmspace::UserRange;
 
-/// Memory whose pages are never compared with others.
+/// Flags of VMAs whose pages are never merged.
 const NOT_MERGEABLE: VmFlags = VmFlags::SPECIAL
     .union(VmFlags::SHARED)
     .union(VmFlags::MAYSHARE)
     .union(VmFlags::HUGETLB)
     .union(VmFlags::DROPPABLE);
 
-/// Whether memory with these flags can be [`MERGEABLE`](VmFlags::MERGEABLE).
+/// Returns true if memory with these flags can be [`MERGEABLE`](VmFlags::MERGEABLE).
 pub(super) fn may_merge<P: Platform>(flags: VmFlags, object: &Object<P>) -> bool {
     !flags.intersects(NOT_MERGEABLE) && !object.is_direct()
 }
 
-/// The flags of a new mapping, which is marked only if it can be.
+/// Returns the flags of a new mapping without `MERGEABLE`, if the mapping cannot be mergeable.
 #[inline]
 pub(super) fn with_mergeable<P: Platform>(flags: VmFlags, object: &Object<P>) -> VmFlags {
     let wrong = flags.contains(VmFlags::MERGEABLE) && !may_merge(flags, object);
@@ -32,19 +32,19 @@ pub(super) fn with_mergeable<P: Platform>(flags: VmFlags, object: &Object<P>) ->
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Whether equal pages may become one wherever that can be.
+    /// Returns true if new private mappings become mergeable.
     pub fn memory_merge(&self) -> bool {
-        // Relaxed: one word; a change meanwhile comes before or after.
+        // Relaxed: a single word; a concurrent change is seen or not.
         VmFlags::from_bits_retain(self.default_flags.load(Relaxed)).contains(VmFlags::MERGEABLE)
     }
 
-    /// Equal pages may become one, in all private memory that is mapped and will be; or nowhere any more. A
-    /// forked child is like its parent, and so is an address space that an exec makes. To say what holds
-    /// already changes nothing.
+    /// Sets whether equal pages may be merged in all present and future private mappings. A forked child and
+    /// an address space created by exec inherit the setting. Setting the current value changes nothing.
     ///
     /// # Errors
     ///
-    /// See [`MergeError`]. New mappings are what was asked for, older ones perhaps not all.
+    /// See [`MergeError`]. After an error, new mappings follow the setting, but some existing mappings may
+    /// not.
     ///
     /// # Locks
     ///
@@ -54,12 +54,12 @@ impl<P: Platform> AddressSpace<P> {
         if on == self.memory_merge() {
             return Ok(());
         }
-        // Relaxed: under the mmap lock, like every access that must agree with another.
+        // Relaxed: the mmap lock orders all accesses that must agree with each other.
         let defaults = VmFlags::from_bits_retain(self.default_flags.load(Relaxed)) - VmFlags::MERGEABLE;
         let wanted = if on { VmFlags::MERGEABLE } else { VmFlags::empty() };
         self.default_flags.store((defaults | wanted).bits(), Relaxed);
         let mut rounds = Rounds::new();
-        // As on Linux, neighbours that have become alike stay apart.
+        // As on Linux, neighbours with equal attributes do not merge here.
         guard.vmas(UserRange::ALL).filter(|vma| can_change(vma, on)).try_for_each(|vma| {
             rounds.again::<P>()?;
             let flags = (vma.flags() - VmFlags::MERGEABLE) | wanted;
@@ -69,7 +69,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// Whether `vma` is not yet what it is to be, and can.
+/// Returns true if the flag of `vma` must change and can change.
 fn can_change<P: Platform>(vma: &Vma<P>, on: bool) -> bool {
     vma.flags().contains(VmFlags::MERGEABLE) != on && (!on || may_merge(vma.flags(), vma.object()))
 }

@@ -1,4 +1,5 @@
-//! mbind, as far as it keeps VMAs apart: which policy a tag stands for is the embedder's business.
+//! mbind: records NUMA policies and keeps VMAs with different policies separate. The embedder defines the
+//! policy of each tag.
 
 use crate::{
     error::MbindError,
@@ -26,14 +27,14 @@ impl From<SplitMergeError> for MbindError {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Gives everything mapped in `len` bytes at `addr` the NUMA policy `tag`. Zero is the default policy.
-    /// VMAs with different tags do not merge. A length that overflows when it is rounded up to whole pages
-    /// counts as zero, as on Linux.
+    /// Sets the NUMA policy of all mappings in `len` bytes at `addr` to `tag`. Zero is the default policy.
+    /// VMAs with different tags do not merge. As on Linux, a length that overflows when it is rounded up to
+    /// whole pages counts as zero.
     ///
     /// # Errors
     ///
-    /// See [`MbindError`]. Holes are an error unless the default policy is asked for; then only a range that
-    /// is nothing but a hole is. What lies left of a failure to cut a VMA has the new tag.
+    /// See [`MbindError`]. Fails if the range has a hole. With the default policy, fails only if no byte of
+    /// the range is mapped. If a VMA cannot be split, the mappings below it already have the new tag.
     ///
     /// # Locks
     ///
@@ -45,7 +46,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         let state = RangeWriterState::default();
         let guard = self.write_range(&state, range, LimitDemand::CUTS)?;
-        // Holes are looked for before anything changes.
+        // The check for holes precedes all changes.
         let whole = guard.for_each_vma_range(range, HolePolicy::Stop, |_, _| Ok::<(), MbindError>(()))?;
         if guard.first_range(range).is_none() || (tag != 0 && !whole) {
             return Err(MbindError::NotMapped);

@@ -1,8 +1,8 @@
-//! mlock and its relatives: memory that stays.
+//! mlock and related calls: memory whose pages stay mapped.
 //!
-//! Nothing here takes pages away from anybody, so locking means: a flag on the VMA, a count, and pages
-//! brought in at once unless they are locked only as they come. Locks do not nest, and a forked child has
-//! none.
+//! The engine never reclaims pages of programs. Locking therefore sets a flag on the VMA, counts the pages,
+//! and faults them in unless they are locked on first access. Locks do not nest, and a forked child does not
+//! inherit them.
 
 use crate::{
     PAGE_SIZE,
@@ -28,23 +28,23 @@ bitflags! {
     /// Flags of mlock2, with Linux's numbers.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct LockFlags: u32 {
-        /// MLOCK_ONFAULT: lock pages as they come.
+        /// MLOCK_ONFAULT: does not fault pages in; each page is locked on its first access.
         const ONFAULT = 1;
     }
 
     /// Flags of mlockall, with Linux's numbers.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct LockAllFlags: u32 {
-        /// MCL_CURRENT: what is mapped now.
+        /// MCL_CURRENT: locks all current mappings.
         const CURRENT = 1;
-        /// MCL_FUTURE: what will be mapped.
+        /// MCL_FUTURE: locks all future mappings.
         const FUTURE = 2;
-        /// MCL_ONFAULT: with either: lock pages as they come.
+        /// MCL_ONFAULT: modifies either of the others so that pages are locked on their first access.
         const ONFAULT = 4;
     }
 }
 
-/// VMAs whose pages cannot be locked, or always are: locking passes over them.
+/// Flags of VMAs whose pages cannot be locked or always stay. Locking skips these VMAs.
 const NOT_LOCKABLE: VmFlags = VmFlags::SPECIAL.union(VmFlags::HUGETLB).union(VmFlags::DROPPABLE);
 
 impl From<SplitMergeError> for MlockError {
@@ -70,29 +70,29 @@ impl From<PopulateError> for MlockError {
     }
 }
 
-/// Start and length in whole pages. A length that overflows becomes a small one, as on Linux.
+/// Rounds start and length to whole pages. As on Linux, a length that overflows becomes a small one.
 fn whole_pages(addr: u64, len: u64) -> (u64, u64) {
     let offset = addr % PAGE_SIZE;
     let len = len.wrapping_add(offset).wrapping_add(PAGE_SIZE - 1) & !(PAGE_SIZE - 1);
     (addr - offset, len)
 }
 
-/// The flags that a kind of locking puts on a VMA.
+/// Returns the VMA flags for a kind of locking.
 fn lock_flags(on_fault: bool) -> VmFlags {
     if on_fault { VmFlags::LOCK_MASK } else { VmFlags::LOCKED }
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Locks `len` bytes at `addr` into memory and brings their pages in.
+    /// Locks `len` bytes at `addr` into memory and faults their pages in.
     ///
     /// # Errors
     ///
-    /// See [`MlockError`]. What lies left of a hole is locked; after a failure to bring pages in, everything
-    /// is.
+    /// See [`MlockError`]. After a hole, the part below it is locked. If pages cannot be faulted in, the
+    /// whole range is locked.
     ///
     /// # Locks
     ///
-    /// Those of a [range writer](crate::space::locking#writers), killably; then those of faults.
+    /// Those of a [range writer](crate::space::locking#writers), killably. Afterwards those of faults.
     ///
     /// # Examples
     ///
@@ -110,11 +110,11 @@ impl<P: Platform> AddressSpace<P> {
         self.mlock2(addr, len, LockFlags::empty())
     }
 
-    /// As [`mlock`](Self::mlock), with flags.
+    /// Locks memory like [`mlock`](Self::mlock), with flags.
     ///
     /// # Errors
     ///
-    /// As [`mlock`](Self::mlock).
+    /// Those of [`mlock`](Self::mlock).
     ///
     /// # Locks
     ///
@@ -136,7 +136,7 @@ impl<P: Platform> AddressSpace<P> {
         Ok(self.populate(range)?)
     }
 
-    /// The right to change a range, if it is one.
+    /// Acquires the right to change a range, or the whole space if the arguments do not form a range.
     fn write_range_or_all<'s>(
         &'s self,
         state: &'s RangeWriterState,
@@ -150,11 +150,11 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Lets go of locked memory; of what is not locked, nothing.
+    /// Unlocks memory. Memory that is not locked does not change.
     ///
     /// # Errors
     ///
-    /// See [`MlockError`]. What lies left of a hole is unlocked.
+    /// See [`MlockError`]. After a hole, the part below it is unlocked.
     ///
     /// # Locks
     ///
@@ -166,16 +166,16 @@ impl<P: Platform> AddressSpace<P> {
         guard.set_lock(start, len, VmFlags::empty()).map(|_| ())
     }
 
-    /// Locks everything: what is mapped, what will be mapped, or both. Each call replaces what the last one
-    /// said about the future.
+    /// Locks all current mappings, all future mappings, or both. Each call replaces the setting for future
+    /// mappings.
     ///
     /// # Errors
     ///
-    /// See [`MlockError`]. What goes wrong with single VMAs is not reported.
+    /// See [`MlockError`]. Failures on single VMAs are not reported.
     ///
     /// # Locks
     ///
-    /// The mmap lock for writing, killably; then those of faults.
+    /// The mmap lock for writing, killably. Afterwards those of faults.
     pub fn mlockall(&self, flags: LockAllFlags) -> Result<(), MlockError> {
         if !LockAllFlags::all().contains(flags) || (flags - LockAllFlags::ONFAULT).is_empty() {
             return Err(MlockError::Invalid);
@@ -201,11 +201,11 @@ impl<P: Platform> AddressSpace<P> {
         Ok(())
     }
 
-    /// Undoes every lock, of the past and for the future.
+    /// Unlocks all mappings and clears the setting for future mappings.
     ///
     /// # Errors
     ///
-    /// Only a fatal signal.
+    /// Fails only if a fatal signal arrives.
     ///
     /// # Locks
     ///
@@ -219,7 +219,7 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// RLIMIT_MEMLOCK; what is locked already does not count twice.
+    /// Checks RLIMIT_MEMLOCK. Memory that is already locked does not count again.
     fn check_lock_limit(&self, start: u64, len: u64) -> Result<(), MlockError> {
         let pages = PageCount::of_bytes(len);
         if self.may_lock_pages(pages) {
@@ -233,14 +233,14 @@ impl<P: Platform> WriteGuard<'_, P> {
         if self.may_lock_pages(pages - again) { Ok(()) } else { Err(MlockError::LockLimit) }
     }
 
-    /// New mappings are locked so from now on.
+    /// Sets the lock flags of future mappings.
     fn lock_future(&self, lock: VmFlags) {
-        // Relaxed: under the mmap lock, like every access.
+        // Relaxed: the mmap lock orders all accesses.
         let others = VmFlags::from_bits_retain(self.space.default_flags.load(Relaxed)) - VmFlags::LOCK_MASK;
         self.space.default_flags.store((others | lock).bits(), Relaxed);
     }
 
-    /// Gives everything in the range these lock flags, up to the first hole. Returns the range.
+    /// Sets the lock flags of all VMAs in the range, up to the first hole. Returns the range.
     fn set_lock(&self, start: u64, len: u64, lock: VmFlags) -> Result<UserRange, MlockError> {
         let range = UserRange::decode(start, len).ok_or(MlockError::Invalid)?;
         match self.for_each_vma_range(range, HolePolicy::Stop, |vma, part| self.lock_part(vma, part, lock))? {
@@ -249,14 +249,14 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
     }
 
-    /// Gives every VMA these lock flags, as far as it lets itself.
+    /// Sets the lock flags of every VMA that can change.
     fn set_lock_everywhere(&self, lock: VmFlags) {
         let _ = self.for_each_vma_range(
             UserRange::new(0, AddressSpace::<P>::TASK_SIZE),
             HolePolicy::Skip,
             |vma, part| {
-                // A VMA that cannot be joined to its neighbours for want of memory stays as it was; nobody is
-                // told.
+                // A VMA keeps its flags if there is no memory to merge it with its neighbours. The failure is
+                // not reported.
                 let _ = self.lock_part(vma, part, lock);
                 Ok::<(), MlockError>(())
             },

@@ -1,7 +1,7 @@
-//! System calls on an address space, one a file or folder.
+//! System calls on an address space, one per file or folder.
 //!
-//! Each decodes its arguments, takes the right that it needs (`space::locking`), and does its work by
-//! the operations below: changes (`space/`), faults (`fault/`), huge pages (`hugetlb/`).
+//! Each call decodes its arguments, acquires the right that it needs (`space::locking`), and uses the
+//! operations of the layers below: changes (`space/`), faults (`fault/`), huge pages (`hugetlb/`).
 
 mod brk;
 mod exit;

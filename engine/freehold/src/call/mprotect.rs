@@ -1,10 +1,9 @@
-//! mprotect: other access rights for what is mapped.
+//! mprotect: changes the access rights of mappings.
 //!
-//! VMAs change from left to right, and a failure leaves what was done before it done. Entries of the page
-//! tables change in place: they are never empty in between, so that a DONTNEED or a fault that comes by sees
-//! a page where there is one. Rights that are taken away are gone from every TLB before the lock is let go;
-//! rights that are given need no flush, for a processor that still has the old ones faults once and looks
-//! again.
+//! VMAs change in ascending order. After a failure, the VMAs below the cause keep their new rights. Page table
+//! entries change in place and are never empty in between, so that a concurrent MADV_DONTNEED or fault finds
+//! a page if there is one. Revoked rights are flushed from every TLB before the lock is released. Granted
+//! rights need no flush: a CPU with a stale TLB entry takes one fault and reads the entry again.
 
 use crate::{
     PAGE_SIZE, VirtAddr,
@@ -45,12 +44,12 @@ impl From<SplitMergeError> for MprotectError {
 /// Decoded arguments.
 struct ProtectRequest {
     range: UserRange,
-    /// The new rights.
+    /// New access rights.
     access: VmFlags,
     grows: Option<Grows>,
 }
 
-/// The whole of what grows is meant, on one side of the range.
+/// Direction in which the change extends to the end of a VMA that grows.
 #[derive(Clone, Copy, Debug)]
 enum Grows {
     Down,
@@ -58,7 +57,7 @@ enum Grows {
 }
 
 impl ProtectRequest {
-    /// Checks the arguments in Linux's order. Where the range is empty there is nothing to do.
+    /// Checks the arguments in Linux's order. An empty range means that there is nothing to do.
     #[inline(always)]
     fn new(addr: u64, len: u64, prot: Prot) -> Result<Self, MprotectError> {
         let grows = match (prot.contains(Prot::GROWSDOWN), prot.contains(Prot::GROWSUP)) {
@@ -82,17 +81,17 @@ impl ProtectRequest {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Gives `len` bytes at `addr` other access rights. Pages stay, even where nothing may be accessed any
+    /// Changes the access rights of `len` bytes at `addr`. Pages stay mapped even if no access is allowed any
     /// more.
     ///
     /// # Errors
     ///
-    /// What lies left of the cause has the new rights already. See [`MprotectError`].
+    /// See [`MprotectError`]. The part below the cause already has the new rights.
     ///
     /// # Locks
     ///
-    /// Those of a [range writer](crate::space::locking#writers), killably. Then, where locked private memory
-    /// became writable, the locks of faults.
+    /// Those of a [range writer](crate::space::locking#writers), killably. Afterwards, if locked private
+    /// memory became writable, those of faults.
     ///
     /// # Examples
     ///
@@ -112,15 +111,16 @@ impl<P: Platform> AddressSpace<P> {
         self.protect(addr, len, prot, None)
     }
 
-    /// As [`mprotect`](Self::mprotect), and gives the pages the protection key `pkey`.
+    /// Changes the access rights like [`mprotect`](Self::mprotect), and sets the protection key to `pkey`.
     ///
     /// # Errors
     ///
-    /// As `mprotect`; also `Invalid` if the key is not [allocated](Self::pkey_alloc).
+    /// Those of [`mprotect`](Self::mprotect). Also fails with `Invalid` if the key is not
+    /// [allocated](Self::pkey_alloc).
     ///
     /// # Locks
     ///
-    /// As `mprotect`.
+    /// Those of [`mprotect`](Self::mprotect).
     pub fn pkey_mprotect(&self, addr: u64, len: u64, prot: Prot, pkey: u8) -> Result<(), MprotectError> {
         self.protect(addr, len, prot, Some(pkey))
     }
@@ -139,15 +139,16 @@ impl<P: Platform> AddressSpace<P> {
             Some(grows) => self.protect_growing(&mut protection, range, grows),
         };
         for opened in &protection.opened {
-            // Copies in advance, so that locked memory does not fault later; what fails shows at the next
-            // access.
+            // Copies pages in advance, so that locked memory does not fault later. The next access reports
+            // failures.
             self.populate_locked(*opened);
         }
         done
     }
 
-    /// From the start of a VMA, which is known when it is found: it is more than the range, and joins what
-    /// touches it there.
+    /// Changes the rights from the start of a VMA that grows. The start is known only after the VMA is found.
+    /// It may lie below the range, where the VMA may merge with a neighbour, so that this case needs the
+    /// exclusive writer.
     #[cold]
     #[inline(never)]
     fn protect_growing(
@@ -157,14 +158,14 @@ impl<P: Platform> AddressSpace<P> {
         grows: Grows,
     ) -> Result<(), MprotectError> {
         let guard = self.write_exclusive_range(range)?;
-        // Asked first, as of every range.
+        // The key is checked before the VMAs, as in `apply`.
         if !protection.has_key(&guard) {
             return Err(MprotectError::Invalid);
         }
         let start = |(vma, part): (&Vma<P>, UserRange)| match grows {
             Grows::Down if vma.flags().contains(VmFlags::GROWSDOWN) => Ok(vma.start()),
             Grows::Up if part.start() > range.start() => Err(MprotectError::NotMapped),
-            // Nothing grows upwards on this machine.
+            // No VMA grows upwards on this machine.
             Grows::Down | Grows::Up => Err(MprotectError::Invalid),
         };
         let start = guard.first_range(range).ok_or(MprotectError::NotMapped).and_then(start)?;
@@ -172,25 +173,26 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// One call under way.
+/// The state of one call.
 struct Protection<'s, P: Platform> {
     space: &'s AddressSpace<P>,
-    /// Where rights were taken. No frames go, so it need not hold any.
+    /// Pending flushes of revoked rights. Its capacity for frames is minimal, because no frame is freed.
     gather: Option<VmGather<'s, P, 1>>,
     access: VmFlags,
-    /// The protection key that was asked for.
+    /// The requested protection key.
     pkey: Option<u8>,
-    /// Locked private memory that became writable; when there are more pieces, the last covers them all.
+    /// Locked private memory that became writable. If there are more pieces than the capacity, the last one
+    /// covers the rest.
     opened: ArrayVec<UserRange, 16>,
 }
 
 impl<P: Platform> Protection<'_, P> {
-    /// Whether the key that was asked for is allocated.
+    /// Returns true if no key is requested or the requested key is allocated.
     fn has_key(&self, guard: &WriteGuard<'_, P>) -> bool {
         self.pkey.is_none_or(|pkey| self.space.pkeys.is_allocated(guard, pkey))
     }
 
-    /// What is done with the right to change the range.
+    /// Changes the range. The caller holds the right to do so.
     #[inline(never)]
     fn apply(&mut self, guard: &WriteGuard<'_, P>, range: UserRange) -> Result<(), MprotectError> {
         if !self.has_key(guard) {
@@ -248,22 +250,23 @@ impl<P: Platform> Protection<'_, P> {
         Ok(())
     }
 
-    /// Gives `vma`, which is of huge pages and covers `part`, and its entries the rights of `new`.
+    /// Changes the rights of `vma`, which contains huge pages and covers `part`, and of its entries.
     #[cold]
     fn change_huge(&mut self, guard: &WriteGuard<'_, P>, vma: &Vma<P>, part: UserRange, new: VmFlags) {
         let right = guard.lock_vma(vma);
-        // Nobody shares a table while its entries and the flags disagree.
+        // The tables must not be shared while their entries and the flags of the VMA differ.
         let _alone = vma.unshare_tables(&self.space.vm, part);
         let old = vma.flags();
         right.set_flags(new);
         self.change_entries(part, old, new);
     }
 
-    /// The limits on writable memory, and whether the part counts towards committed memory from now on.
+    /// Checks the limits on writable memory. Returns the flags with the decision whether the part counts as
+    /// committed memory.
     ///
-    /// Private memory counts once it may have been written, and keeps counting when it becomes read-only;
-    /// only anonymous memory that no page was ever made for stops counting. The flag decides merges, so
-    /// this is visible in maps.
+    /// Private memory counts as committed as soon as it may have been written, and still counts when it
+    /// becomes read-only. Only anonymous memory without any pages so far stops counting. The flag affects
+    /// merges, so the decision is visible in maps.
     fn charge_part<'g>(
         &self,
         guard: &WriteGuard<'g, P>,
@@ -294,7 +297,7 @@ impl<P: Platform> Protection<'_, P> {
         Ok((new, charge))
     }
 
-    /// Gives the entries of `part` the rights of `new`.
+    /// Changes the rights of the entries of `part` to those of `new`.
     fn change_entries(&mut self, part: UserRange, old: VmFlags, new: VmFlags) {
         let space = self.space;
         let (write, shared) = (new.contains(VmFlags::WRITE), new.contains(VmFlags::SHARED));
@@ -305,18 +308,18 @@ impl<P: Platform> Protection<'_, P> {
         space.vm.protect(part, change, gather);
     }
 
-    /// Locked private memory became writable. Its pages are brought in once the lock is gone, but their
-    /// anon_vma is chosen now, while its neighbours are as they are.
+    /// Records locked private memory that became writable. Its pages are populated after the lock is
+    /// released, but its anon_vma is chosen here, while the neighbours cannot change.
     #[cold]
     fn add_opened(&mut self, guard: &WriteGuard<'_, P>, vma: &Vma<P>, part: UserRange) {
         let space = self.space;
         let (first, level) = space.vm.peek(VirtAddr::new(part.start()));
-        // A guard right at the start keeps everything away.
+        // A guard at the start prevents population.
         if !matches!(first.kind(level), Kind::Marker { .. }) {
-            // Without memory the first write will choose.
+            // If there is no memory, the first write chooses the anon_vma.
             let _ = space.prepare_anon_exclusive(guard, vma);
         }
-        // Each part is populated by itself, as on Linux: what stops it in one does not in the next.
+        // Each part is populated separately, as on Linux: an error in one part does not stop the next.
         let full = self.opened.is_full();
         match self.opened.last_mut() {
             Some(last) if full => *last = last.with_end(part.end()),

@@ -1,4 +1,4 @@
-//! mseal: mappings that nobody can take away or change any more.
+//! mseal: makes mappings permanent, so that they cannot be unmapped or changed any more.
 
 use crate::{
     error::MsealError,
@@ -27,13 +27,13 @@ impl From<SplitMergeError> for MsealError {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Seals `len` bytes at `addr` for good: they cannot be unmapped, moved, replaced or given other rights,
-    /// nor emptied where they cannot be written. Sealing again is fine. `flags` are none so far: it must
-    /// be 0.
+    /// Seals `len` bytes at `addr` permanently. Sealed mappings cannot be unmapped, moved, replaced or given
+    /// other access rights. Their pages cannot be discarded if the mapping is not writable. Sealing again has
+    /// no effect. No `flags` are defined; the argument must be 0.
     ///
     /// # Errors
     ///
-    /// See [`MsealError`]. With a hole in the range nothing is sealed.
+    /// See [`MsealError`]. If the range has a hole, nothing is sealed.
     ///
     /// # Locks
     ///

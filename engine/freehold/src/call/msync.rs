@@ -1,4 +1,4 @@
-//! msync: stores through shared mappings reach the store behind the file.
+//! msync: writes stores of shared mappings back to the store of the file.
 
 use crate::space::{AddressSpace, change::vma_ranges::VmaRanges};
 use crate::{
@@ -16,34 +16,35 @@ bitflags! {
     /// Flags of msync, with Linux's numbers.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct SyncFlags: u32 {
-        /// MS_ASYNC: nothing is written now; dirty pages are written in their time anyway.
+        /// MS_ASYNC: writes nothing now; dirty pages are written back later.
         const ASYNC = 1;
-        /// MS_INVALIDATE: other mappings see the same pages anyway; refused where memory is locked.
+        /// MS_INVALIDATE: has no effect, because all mappings share the same pages. Refused for locked
+        /// memory.
         const INVALIDATE = 2;
-        /// MS_SYNC: returns when everything is written.
+        /// MS_SYNC: returns after everything is written.
         const SYNC = 4;
     }
 }
 
-/// What one look under the lock found.
+/// Result of one search under the lock.
 enum SyncStep<P: Platform> {
-    /// These pages of a file are to be written, and then it goes on at this address.
+    /// The pages of a file to be written, and the address at which the search continues.
     Write(Counted<File<P>>, PageRange, u64),
-    /// All seen.
+    /// The whole range was searched.
     End,
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Writes back what was stored through shared mappings in `len` bytes at `addr`.
+    /// Writes back the pages that were changed through shared mappings in `len` bytes at `addr`.
     ///
     /// # Errors
     ///
-    /// See [`MsyncError`]. Holes are reported at the end, after everything mapped was written; with
-    /// [`SyncFlags::ASYNC`] alone, at once.
+    /// See [`MsyncError`]. Holes are reported at the end, after all mapped parts were written. With
+    /// [`SyncFlags::ASYNC`] alone, holes are reported immediately.
     ///
     /// # Locks
     ///
-    /// The mmap lock for reading, killably, let go of while a file is written; the file's locks.
+    /// The mmap lock for reading, killably, which is released while a file is written. Then the file's locks.
     ///
     /// # Examples
     ///
@@ -54,7 +55,7 @@ impl<P: Platform> AddressSpace<P> {
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
     /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
-    /// // Of anonymous memory there is nothing to write.
+    /// // Anonymous memory has nothing to write.
     /// space.msync(at, PAGE_SIZE, SyncFlags::SYNC).unwrap();
     /// ```
     pub fn msync(&self, addr: u64, len: u64, flags: SyncFlags) -> Result<(), MsyncError> {
@@ -76,7 +77,7 @@ impl<P: Platform> AddressSpace<P> {
         if hole { Err(MsyncError::NotMapped) } else { Ok(()) }
     }
 
-    /// Looks for the next part of `range` that has something to write.
+    /// Searches the next part of `range` that must be written.
     fn sync_step(
         &self,
         mut range: UserRange,
@@ -109,7 +110,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// The pages of a file that stores to `part` of `vma` go to.
+/// Returns the file and the pages to which stores to `part` of `vma` go.
 fn stores_to<P: Platform>(vma: &Vma<P>, part: UserRange) -> Option<(Counted<File<P>>, PageRange)> {
     let file = vma.object().file().filter(|_| vma.flags().contains(VmFlags::SHARED))?;
     let first = vma.pgoff_of(part.start());

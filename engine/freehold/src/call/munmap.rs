@@ -1,5 +1,5 @@
-//! munmap: the model of a change. The steps are in `unmap.rs`, which every caller that takes mappings away
-//! shares.
+//! munmap: the simplest change of an address space. The steps are in `unmap.rs`, which all calls that unmap
+//! ranges share.
 
 use crate::{
     error::MunmapError,
@@ -10,14 +10,14 @@ use crate::{
 };
 
 impl<P: Platform> AddressSpace<P> {
-    /// Removes all mappings from `len` bytes at `addr`; holes in the range are fine.
+    /// Unmaps all mappings in `len` bytes at `addr`. Holes in the range are allowed.
     ///
-    /// After it returns, an access to the range faults. [`Locking::unmap`](crate::space::Locking::unmap)
-    /// decides how long other tasks wait for the call.
+    /// After the call returns, an access to the range faults.
+    /// [`Locking::unmap`](crate::space::Locking::unmap) determines how long other tasks wait for the call.
     ///
     /// # Errors
     ///
-    /// Everything stays mapped. See [`MunmapError`] for the cases.
+    /// See [`MunmapError`]. After an error everything stays mapped.
     ///
     /// # Locks
     ///
@@ -40,12 +40,12 @@ impl<P: Platform> AddressSpace<P> {
         self.unmap_range(&UnmapRange::new::<P>(addr, len)?, false)
     }
 
-    /// As [`munmap`](Self::munmap) for a caller that is *atomic*: nobody sees the range half gone, and the
-    /// lock is held throughout, whatever the design.
+    /// Unmaps a range like [`munmap`](Self::munmap) for an *atomic* caller: no task sees the range partly
+    /// unmapped, and the lock is held throughout, whatever the design.
     ///
     /// # Errors
     ///
-    /// As [`munmap`](Self::munmap).
+    /// Those of [`munmap`](Self::munmap).
     ///
     /// # Locks
     ///
@@ -54,12 +54,12 @@ impl<P: Platform> AddressSpace<P> {
         self.unmap_range(&UnmapRange::new::<P>(addr, len)?, true)
     }
 
-    /// munmap's core: takes `range` away, by the design of this space unless the caller is *atomic*, which
-    /// must not let go of the lock half-way.
+    /// Unmaps `range` according to the design of this space. An *atomic* caller must not release the lock
+    /// before the end.
     ///
     /// # Locks
     ///
-    /// Those of a [range writer](crate::space::locking#writers), killably at first.
+    /// Those of a [range writer](crate::space::locking#writers). The first lock is taken killably.
     pub(super) fn unmap_range(&self, range: &UnmapRange, atomic: bool) -> Result<(), MunmapError> {
         if !atomic
             && self.range_writers_unmap()
@@ -70,7 +70,7 @@ impl<P: Platform> AddressSpace<P> {
         self.unmap_concurrently(range, atomic)
     }
 
-    /// The same where there may be others.
+    /// Unmaps `range` while other writers may be active.
     #[inline(never)]
     fn unmap_concurrently(&self, range: &UnmapRange, atomic: bool) -> Result<(), MunmapError> {
         let state = RangeWriterState::default();

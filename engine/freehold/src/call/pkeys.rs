@@ -26,7 +26,7 @@ impl<P: Platform> AddressSpace<P> {
         Ok(pkey)
     }
 
-    /// Gives a protection key back. Pages that have it keep it.
+    /// Frees a protection key. Pages with this key keep it.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! remap_file_pages: other pages of the same file at the same addresses, as what it has been since Linux 4.0:
-//! an mmap over them.
+//! remap_file_pages: maps other pages of the same file at the same addresses. Since Linux 4.0 this is an mmap
+//! over the old mapping.
 
 use crate::space::{
     AddressSpace,
@@ -33,21 +33,22 @@ impl From<MmapError> for RemapFilePagesError {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Maps the file that is mapped shared at `addr`, from its page `pgoff` on, at `len` bytes there. Both
-    /// are rounded down to pages. Of `flags` only [`MapFlags::NONBLOCK`] counts: do not populate. Rights
-    /// are those of the mapping there, and `prot` must be empty. The range may span several VMAs, if they
-    /// follow each other and map the same open file in the same way.
+    /// Replaces the shared file mapping at `len` bytes from `addr` by a mapping of the same file from page
+    /// `pgoff` on. `addr` and `len` are rounded down to whole pages. The only meaningful bit of `flags` is
+    /// [`MapFlags::NONBLOCK`], which prevents population. The access rights stay, and `prot` must be empty.
+    /// The range may span several adjacent VMAs if they map the same open file with the same flags.
     ///
     /// # Errors
     ///
-    /// See [`RemapFilePagesError`]; nothing was changed. But for a [segment](crate::file::Segment) that was
-    /// removed, and that nothing but what lies in the range has attached: as on Linux it is destroyed
-    /// with that, the range is empty, and the call is refused as [invalid](RemapFilePagesError::Invalid).
+    /// See [`RemapFilePagesError`]. Nothing is changed after an error, with one exception: if a
+    /// [segment](crate::file::Segment) was removed and is attached only in the range, it is destroyed with
+    /// the old mapping, as on Linux. The range is then unmapped, and the call fails with
+    /// [`Invalid`](RemapFilePagesError::Invalid).
     ///
     /// # Locks
     ///
-    /// The mmap lock for writing, killably. Then, to populate, the locks of faults; and if a removed segment
-    /// is attached nowhere any more, those that give its memory back.
+    /// The mmap lock for writing, killably. Afterwards, to populate, those of faults. If a removed segment is
+    /// not attached any more, also the locks that free its memory.
     pub fn remap_file_pages(
         &self,
         addr: u64,
@@ -61,14 +62,14 @@ impl<P: Platform> AddressSpace<P> {
         if !prot.is_empty() || pgoff.checked_add(len >> PAGE_SHIFT).is_none() {
             return Err(RemapFilePagesError::Invalid);
         }
-        // Nothing is mapped there.
+        // The range cannot be mapped.
         if end > Self::TASK_SIZE {
             return Err(RemapFilePagesError::Invalid);
         }
         let guard = self.write_exclusive_range(UserRange::new(start, end))?;
         let (file, like) =
             guard.shared_file(UserRange::new(start, end)).ok_or(RemapFilePagesError::Invalid)?;
-        // No file has an offset in bytes that does not fit.
+        // No file has an offset in bytes that overflows.
         let offset = pgoff.checked_mul(PAGE_SIZE).ok_or(RemapFilePagesError::OffsetOverflow)?;
         let mut how = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE | (flags & MapFlags::NONBLOCK);
         how.set(MapFlags::LOCKED, like.contains(VmFlags::LOCKED));
@@ -79,7 +80,7 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// The file that all of `range` maps shared, and how.
+    /// Returns the file that is mapped shared in all of `range`, and the flags of the mapping.
     fn shared_file(&self, range: UserRange) -> Option<(Counted<File<P>>, VmFlags)> {
         let first = self.find(range.start()).filter(|vma| vma.flags().contains(VmFlags::SHARED))?;
         let (file, flags) = (first.object().file()?, first.flags());
@@ -93,7 +94,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     }
 }
 
-/// The rights to ask for so that a mapping allows what these flags do.
+/// Returns the access rights of a mapping with these flags.
 fn rights(flags: VmFlags) -> Prot {
     let mut prot = Prot::empty();
     prot.set(Prot::READ, flags.contains(VmFlags::READ));

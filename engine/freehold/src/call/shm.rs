@@ -1,4 +1,4 @@
-//! System V shared memory: attaching a segment and detaching it.
+//! System V shared memory: attaches and detaches segments.
 
 use crate::space::{
     AddressSpace,
@@ -21,18 +21,18 @@ bitflags! {
     /// Flags of shmat, with Linux's numbers. Others are ignored.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct ShmFlags: u32 {
-        /// SHM_RDONLY: for loads alone, for ever.
+        /// SHM_RDONLY: the attachment can only be read, permanently.
         const RDONLY = 0o10000;
-        /// SHM_RND: an address inside a page means its start.
+        /// SHM_RND: an address inside a page is rounded down to the start of the page.
         const RND = 0o20000;
-        /// SHM_REMAP: in place of what is there.
+        /// SHM_REMAP: existing mappings are replaced.
         const REMAP = 0o40000;
-        /// SHM_EXEC: for instruction fetches as well.
+        /// SHM_EXEC: instructions can be executed.
         const EXEC = 0o100000;
     }
 }
 
-/// The alignment of addresses (SHMLBA).
+/// Alignment of addresses (SHMLBA).
 const ALIGN: u64 = PAGE_SIZE;
 
 impl From<MmapError> for ShmatError {
@@ -46,13 +46,13 @@ impl From<MmapError> for ShmatError {
             MmapError::NotPermitted => ShmatError::NotPermitted,
             MmapError::OtherEngine => ShmatError::OtherEngine,
             MmapError::Killed => ShmatError::Killed,
-            // What only other files and flags can bring about.
+            // Errors that only other files and flags can cause.
             _ => ShmatError::Invalid,
         }
     }
 }
 
-/// Where a segment is to go: anywhere, or at this address.
+/// Returns the address for a segment, or `None` for any address.
 fn decode(addr: u64, flags: ShmFlags) -> Result<Option<u64>, ShmatError> {
     let (round, remap) = (flags.contains(ShmFlags::RND), flags.contains(ShmFlags::REMAP));
     let at = if round { addr & !(ALIGN - 1) } else { addr };
@@ -63,17 +63,17 @@ fn decode(addr: u64, flags: ShmFlags) -> Result<Option<u64>, ShmatError> {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Attaches the whole of `segment` and returns where: at `addr`, or anywhere if that is zero. The
-    /// embedder checks beforehand whether the caller may attach it.
+    /// Attaches all of `segment` at `addr`, or at any address if `addr` is zero. Returns the address. The
+    /// embedder checks before the call that the caller may attach the segment.
     ///
     /// # Errors
     ///
-    /// See [`ShmatError`]; nothing was changed.
+    /// See [`ShmatError`]. Nothing is changed after an error.
     ///
     /// # Locks
     ///
-    /// The mmap lock for writing, killably. Then, if the segment was removed and is attached nowhere by the
-    /// end of the call, those that give its memory back.
+    /// The mmap lock for writing, killably. Afterwards, if the segment was removed and is not attached at the
+    /// end of the call, the locks that free its memory.
     ///
     /// # Examples
     ///
@@ -99,7 +99,7 @@ impl<P: Platform> AddressSpace<P> {
         flags: ShmFlags,
     ) -> Result<u64, ShmatError> {
         let at = decode(addr, flags)?;
-        // The last to go: no lock is held then.
+        // Dropped last, when no lock is held.
         let _attached = segment.attaching().ok_or(ShmatError::Removed)?;
         let (access, mut prot) = match flags.contains(ShmFlags::RDONLY) {
             true => (FileAccess::READ, Prot::READ),
@@ -135,19 +135,19 @@ impl<P: Platform> AddressSpace<P> {
         Ok(guard.map_and_populate(&mut request, None, None)?)
     }
 
-    /// Detaches what was attached at `addr`: the first VMA at or behind it that lies where it would if its
-    /// segment had been attached at `addr`, and what else is left of that attach. What cannot be
-    /// unmapped, because it is sealed, stays, and nobody is told.
+    /// Detaches the segment that was attached at `addr`. Selects the first VMA at or above `addr` that lies
+    /// where an attachment of its segment at `addr` would be. Unmaps this VMA and all other VMAs that remain
+    /// of the attachment. A sealed VMA stays mapped, which is not reported.
     ///
     /// # Errors
     ///
-    /// See [`ShmdtError`]; nothing was changed.
+    /// See [`ShmdtError`]. Nothing is changed after an error.
     ///
     /// # Locks
     ///
-    /// The mmap lock for writing, killably; with [`Unmap::Sectioned`](crate::space::Unmap::Sectioned) for
-    /// each section again, and others may come in between. Then, if a removed segment is attached nowhere any
-    /// more, those that give its memory back.
+    /// The mmap lock for writing, killably. With [`Unmap::Sectioned`](crate::space::Unmap::Sectioned) the
+    /// lock is taken again for each section, and other tasks may take it in between. Afterwards, if a removed
+    /// segment is not attached any more, the locks that free its memory.
     pub fn shmdt(&self, addr: u64) -> Result<(), ShmdtError> {
         if !addr.is_multiple_of(PAGE_SIZE) {
             return Err(ShmdtError::Invalid);
@@ -156,7 +156,7 @@ impl<P: Platform> AddressSpace<P> {
         let mut attach = Attach::at(&guard, addr)?;
         if self.unmaps_by_sections() {
             while let Some(range) = attach.next_part(&guard) {
-                // What is sealed stays.
+                // A sealed part stays mapped.
                 let _ = guard.unmap_by_design(&UnmapRange::trusted::<P>(range));
                 if attach.is_over() {
                     return Ok(());
@@ -175,14 +175,14 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// What is left of an attach, part by part.
+/// The remaining parts of an attachment.
 struct Attach<P: Platform> {
     addr: u64,
-    /// Kept, so that no other segment is taken for it while the lock is let go of.
+    /// Holds a reference, so that another segment is not mistaken for this one while the lock is released.
     file: Counted<File<P>>,
-    /// Where the whole of it would end.
+    /// End of the whole attachment.
     end: u64,
-    /// Where the next part is looked for, and where that ends at most.
+    /// Address at which the search for the next part continues, and the maximum end of that part.
     at: u64,
     limit: u64,
 }
@@ -194,7 +194,7 @@ impl<P: Platform> Attach<P> {
             .find(|vma| attached_at(vma, addr).is_some());
         let first = first.ok_or(ShmdtError::Invalid)?;
         let file = attached_at(first, addr).cloned().ok_or(ShmdtError::Invalid)?;
-        // The first one goes even where the segment has ended meanwhile.
+        // The first VMA is unmapped in any case, even if it extends beyond the current end of the segment.
         let end = addr.saturating_add(file.mapping().size().next_multiple_of(PAGE_SIZE));
         Ok(Attach { addr, end, at: first.start(), limit: first.end().max(end), file })
     }
@@ -215,7 +215,7 @@ impl<P: Platform> Attach<P> {
     }
 }
 
-/// The attach that a VMA is what is left of, if it lies where an attach at `addr` would have put it.
+/// Returns the attachment to which a VMA belongs, if the VMA lies where an attachment at `addr` would be.
 fn attached_at<P: Platform>(vma: &Vma<P>, addr: u64) -> Option<&Counted<File<P>>> {
     let file = vma.object().file().filter(|file| file.segment().is_some())?;
     let offset = vma.start().checked_sub(addr)?;

@@ -1,4 +1,4 @@
-//! Special mappings without a file: how exec gives a program its vdso, and the data that goes with it.
+//! Special mappings without a file, such as the vdso and its data, which exec installs.
 
 use crate::{
     PAGE_SIZE,
@@ -13,11 +13,11 @@ use arrayvec::ArrayVec;
 use freehold_sync::atomic::Ordering::Relaxed;
 use freehold_vmspace::{PageCount, PageIndex, UserRange};
 
-/// Most parts that are installed together.
+/// Maximum number of parts that are installed together.
 const MAX_PARTS: usize = 4;
 
-/// What a special mapping may be: rights, and properties that say nothing of where its pages come from. A
-/// lock is allowed, and taken away.
+/// Flags that a special mapping may have: access rights, and properties that do not depend on the origin of
+/// its pages. Lock flags are accepted and ignored.
 const ALLOWED: VmFlags = VmFlags::ACCESS
     .union(VmFlags::SPECIAL)
     .union(VmFlags::LOCK_MASK)
@@ -36,28 +36,28 @@ const ALLOWED: VmFlags = VmFlags::ACCESS
     .union(VmFlags::SEALED)
     .union(VmFlags::SOFTDIRTY);
 
-/// One VMA of several that are installed side by side.
+/// One VMA of several that are installed at adjacent addresses.
 pub struct SpecialPart<'a, P: Platform> {
-    /// Bytes; rounded up to whole pages.
+    /// Length in bytes, rounded up to whole pages.
     pub len: u64,
-    /// Rights and properties. It never merges or grows, whatever they say, and is never locked into memory,
-    /// since it is never out of it.
+    /// Access rights and properties. Regardless of them, the VMA never merges, grows or becomes locked: its
+    /// pages are always in memory.
     pub flags: VmFlags,
-    /// What it maps, from its first page on.
+    /// The special mapping, mapped from its first page on.
     pub special: &'a Counted<Special<P>>,
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Maps `len` bytes of `special`, from its first page on, and returns where; see
+    /// Maps `len` bytes of `special` from its first page on. Returns the address. See
     /// [`install_specials`](Self::install_specials).
     ///
     /// # Errors
     ///
-    /// As `install_specials`.
+    /// Those of [`install_specials`](Self::install_specials).
     ///
     /// # Locks
     ///
-    /// As `install_specials`.
+    /// Those of [`install_specials`](Self::install_specials).
     pub fn install_special(
         &self,
         hint: u64,
@@ -68,15 +68,15 @@ impl<P: Platform> AddressSpace<P> {
         self.install_specials(hint, &[SpecialPart { len, flags, special }])
     }
 
-    /// Maps up to four specials side by side, each a VMA, all or none; returns where the first begins: at
-    /// `hint` if all of them fit there, else where [`mmap`](Self::mmap) would put them. The vdso and its
-    /// data are two such parts.
+    /// Maps up to four special mappings at adjacent addresses, each as a VMA. Maps either all of them or
+    /// none. Returns the address of the first one: `hint` if all of them fit there, otherwise an address
+    /// chosen like that of [`mmap`](Self::mmap). The vdso and its data are two such parts.
     ///
     /// # Errors
     ///
-    /// As `mmap`, for a range or a limit that does not allow it, or a special of another engine; nothing was
-    /// changed. `Invalid`: no part, an empty one, more than four, an unaligned hint, or a property that
-    /// only other memory can have.
+    /// Those of [`mmap`](Self::mmap) for the range, the limits, and special mappings of another engine. Fails
+    /// with `Invalid` if there are no parts or more than four, a part is empty, the hint is not page-aligned,
+    /// or a flag is not allowed for special mappings. Nothing is changed after an error.
     ///
     /// # Locks
     ///
@@ -99,7 +99,7 @@ impl<P: Platform> AddressSpace<P> {
             lens.push(len);
         }
         let guard = self.write_killable()?;
-        // Each VMA but the last one counts when the next one comes.
+        // Each VMA except the last counts when the next one is inserted.
         if !guard.may_have_vmas(parts.len() as u64 - 1) {
             return Err(MmapError::TooManyVmas);
         }
@@ -118,7 +118,7 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// Stores the parts in ranges that are free: everything that may fail for all of them before the first.
+    /// Inserts the parts into free ranges. All steps that may fail precede the first insertion.
     fn insert_specials(&self, ranges: &[UserRange], parts: &[SpecialPart<'_, P>]) -> Result<(), MmapError> {
         let defaults = VmFlags::from_bits_retain(self.space.default_flags.load(Relaxed))
             - VmFlags::LOCK_MASK
@@ -148,7 +148,7 @@ impl<P: Platform> WriteGuard<'_, P> {
             let attrs = Attrs::new(flags(part), &object, PageIndex::ZERO);
             fresh.push(self.alloc(*range, &attrs)?);
         }
-        // Nothing can fail any more.
+        // No step can fail from here on.
         charge.keep();
         for vma in fresh {
             let vma = self.insert_fresh(vma);

@@ -1,11 +1,12 @@
-//! exec's stack move (Linux: shift_arg_pages): a new program's stack is filled with arguments before it is
-//! known where it ends up; then it moves down, whole, over a part of itself.
+//! exec's stack move (Linux: shift_arg_pages). exec fills the stack of a new program with arguments before
+//! the final address is known. The stack then moves down as a whole, and the new range may overlap the old
+//! one.
 //!
-//! The call is atomic: all of it happens in one hold of the mmap lock for writing and of the VMA's. The VMA
-//! keeps its offset in its pages' home, so that the same offset means another address afterwards; walkers of
-//! the reverse map, which would look at the wrong one half-way, are kept out by the home's lock throughout.
-//! Linux marks the VMA instead, and walkers pass over it: its home may be others' too. A program being loaded
-//! has a home of its own, and its stack has a few pages.
+//! The call is atomic: the mmap lock and the VMA's lock are held for writing throughout. The VMA keeps its
+//! offset in the home of its pages, so that the same offset afterwards means another address. Walkers of the
+//! reverse map could use the wrong address during the move. The home's lock excludes them until the end.
+//! Linux instead marks the VMA and lets walkers skip it, because other processes may use the same home. Here
+//! a program being loaded has its own home, and its stack has only a few pages.
 
 use crate::space::{
     AddressSpace,
@@ -17,16 +18,17 @@ use crate::{
 use freehold_vmspace::{MoveGather, TableMoves, UserRange};
 
 impl<P: Platform> AddressSpace<P> {
-    /// Moves the stack that starts at `start` down by `shift` bytes, with all that is in it. The new place
-    /// may overlap the old one.
+    /// Moves the stack that starts at `start` down by `shift` bytes, with all its pages. The new range may
+    /// overlap the old one.
     ///
     /// # Errors
     ///
-    /// See [`StackMoveError`]; nothing has moved.
+    /// See [`StackMoveError`]. Nothing is moved after an error.
     ///
     /// # Locks
     ///
-    /// The mmap lock for writing, killably; the VMA's; the anon rmap lock for writing; tables, two at a time.
+    /// The mmap lock for writing, killably; the VMA's lock; the anon rmap lock for writing; page tables'
+    /// locks, two at a time.
     pub fn move_stack(&self, start: u64, shift: u64) -> Result<(), StackMoveError> {
         let target = start.checked_sub(shift).filter(|target| *target >= self.engine.config().mmap_min_addr);
         let (Some(target), true) = (target, shift.is_multiple_of(PAGE_SIZE)) else {
@@ -52,14 +54,14 @@ impl<P: Platform> WriteGuard<'_, P> {
             return Ok(());
         }
         let (from, to) = (vma.range(), vma.range().moved_to(target));
-        // From here on no fault makes a table that its entries could not leave.
+        // From here on no fault can create a page table from which its entries could not move.
         let right = self.lock_vma_killable(vma)?;
         self.reserve(1)?;
         if let Err(error) = space.vm.prepare_entries(from, target, TableMoves::Never) {
             space.drop_tables(self, UserRange::new(target, start));
             return Err(error.into());
         }
-        // Nothing can fail from here on.
+        // No step can fail from here on.
         let mut gather: MoveGather<'_, P> = space.vm.gather();
         let mut walkers_out = RmapEdit::of(vma);
         space.vm.move_entries(from, target, TableMoves::Never, &mut gather, |_| ());

@@ -118,17 +118,18 @@ impl<P: Platform> Mapping<P> {
     /// When this function returns, no CPU executes the original bytes, except in a range that is being
     /// unmapped.
     ///
-    /// A private copy that differs from the file at this place contains modified text and is not changed. If
-    /// the file itself is overwritten there, no process gets the breakpoint any more. Each place has at most
-    /// one probe; an owner with several users of one probe counts them. Probes exist as long as the
+    /// A private copy that differs from the file at this place contains modified text and is not changed. New
+    /// copies do not get the breakpoint either after the file itself was overwritten there. Each place has at
+    /// most one probe; an owner with several users of one probe counts them. Probes exist as long as the
     /// `Mapping`, so their owner keeps a reference to it. Without an MMU there are no private copies, and
     /// this function inserts no breakpoint.
     ///
     /// # Errors
     ///
-    /// See [`ProbeError`]. After an error there is no probe. After `OutOfMemory`, some breakpoints may remain
-    /// if there was no memory to remove them either. In this case [`probe_at`](AddressSpace::probe_at) still
-    /// finds the probe, and [`remove_probe`](Self::remove_probe) can remove it.
+    /// See [`ProbeError`]. After an error there is no probe, with one exception: after `OutOfMemory`, some
+    /// breakpoints may remain because there was no memory to remove them either. In this case
+    /// [`probe_at`](AddressSpace::probe_at) still finds the probe, and [`remove_probe`](Self::remove_probe)
+    /// can remove it.
     ///
     /// # Locks
     ///

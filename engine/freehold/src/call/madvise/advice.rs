@@ -1,4 +1,4 @@
-//! What madvise can be told, and what all advice has in common.
+//! The kinds of advice of madvise, and checks that they share.
 
 use crate::{
     error::MadviseError,
@@ -8,20 +8,20 @@ use crate::{
 
 macro_rules! advice {
     ($($(#[$doc:meta])* $name:ident = $number:literal,)*) => {
-        /// What madvise can be told, with Linux's numbers.
+        /// Advice of madvise, with Linux's numbers.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Advice { $($(#[$doc])* $name = $number,)* }
 
         impl Advice {
-            /// Every advice that is understood.
+            /// All kinds of advice that the engine supports.
             pub const ALL: &[Advice] = &[$(Advice::$name,)*];
 
-            /// The advice with this number.
+            /// Returns the advice with this number.
             ///
             /// # Errors
             ///
-            /// There is none.
+            /// Fails with [`MadviseError::Invalid`] if the number is unknown.
             pub fn from_raw(number: u32) -> Result<Self, MadviseError> {
                 match number {
                     $($number => Ok(Advice::$name),)*
@@ -35,65 +35,68 @@ macro_rules! advice {
 advice! {
     /// MADV_NORMAL: no particular order of access.
     Normal = 0,
-    /// MADV_RANDOM: accesses in no order.
+    /// MADV_RANDOM: random order of access.
     Random = 1,
-    /// MADV_SEQUENTIAL: accesses in order.
+    /// MADV_SEQUENTIAL: ascending order of access.
     Sequential = 2,
-    /// MADV_WILLNEED: will be accessed soon; brings pages of files into their cache.
+    /// MADV_WILLNEED: the range will be accessed soon. Reads pages of files into the page cache.
     WillNeed = 3,
-    /// MADV_DONTNEED: pages go; private anonymous memory reads as zeroes afterwards. Not of locked memory.
+    /// MADV_DONTNEED: unmaps pages; private anonymous memory reads as zero afterwards. Refused for locked
+    /// memory.
     DontNeed = 4,
-    /// MADV_FREE: the contents of pages are not needed unless they are written again. They count as clean and
-    /// unused until then; no page is taken when memory is short.
+    /// MADV_FREE: the contents of pages are not needed until the program writes to them again. Until then the
+    /// pages are clean and not accessed. The engine does not reclaim such pages when memory is short.
     Free = 8,
-    /// MADV_REMOVE: punches a hole into the file behind a shared mapping.
+    /// MADV_REMOVE: punches a hole into the file of a shared mapping.
     Remove = 9,
-    /// MADV_DONTFORK: absent in a forked child.
+    /// MADV_DONTFORK: a forked child does not get the mapping.
     DontFork = 10,
     /// MADV_DOFORK: undoes `DontFork`.
     DoFork = 11,
-    /// MADV_MERGEABLE: equal pages may become one. Only noted, and not of shared memory.
+    /// MADV_MERGEABLE: equal pages may be merged. Only recorded, and ignored for shared memory.
     Mergeable = 12,
     /// MADV_UNMERGEABLE: undoes `Mergeable`.
     Unmergeable = 13,
-    /// MADV_HUGEPAGE: huge pages wanted.
+    /// MADV_HUGEPAGE: huge pages are wanted.
     HugePage = 14,
-    /// MADV_NOHUGEPAGE: no huge pages.
+    /// MADV_NOHUGEPAGE: huge pages are not allowed.
     NoHugePage = 15,
-    /// MADV_DONTDUMP: left out of core dumps.
+    /// MADV_DONTDUMP: core dumps omit the mapping.
     DontDump = 16,
     /// MADV_DODUMP: undoes `DontDump`.
     DoDump = 17,
-    /// MADV_WIPEONFORK: empty in a forked child; only of private anonymous memory.
+    /// MADV_WIPEONFORK: the mapping is empty in a forked child. Allowed only for private anonymous memory.
     WipeOnFork = 18,
     /// MADV_KEEPONFORK: undoes `WipeOnFork`.
     KeepOnFork = 19,
-    /// MADV_COLD: not needed soon. Pages that one entry maps count as unused; nothing here takes them back.
+    /// MADV_COLD: the range is not needed soon. Clears the accessed bit of pages that only one entry maps.
+    /// The engine does not reclaim these pages.
     Cold = 20,
-    /// MADV_PAGEOUT: not needed now. Checked, without effect.
+    /// MADV_PAGEOUT: the range is not needed now. Only checks the arguments.
     PageOut = 21,
-    /// MADV_POPULATE_READ: makes every page readable without a fault.
+    /// MADV_POPULATE_READ: faults in all pages for reading.
     PopulateRead = 22,
-    /// MADV_POPULATE_WRITE: makes every page writable without a fault.
+    /// MADV_POPULATE_WRITE: faults in all pages for writing.
     PopulateWrite = 23,
-    /// MADV_DONTNEED_LOCKED: `DontNeed` of locked memory too.
+    /// MADV_DONTNEED_LOCKED: like `DontNeed`, but also allowed for locked memory.
     DontNeedLocked = 24,
-    /// MADV_COLLAPSE: huge pages now, whatever [`HugePages`](crate::engine::HugePages) says. The pages of
-    /// shared memory, which has no huge ones here, all come instead.
+    /// MADV_COLLAPSE: collapses small pages into huge pages immediately, regardless of
+    /// [`HugePages`](crate::engine::HugePages). Shared memory has no huge pages here; all of its small pages
+    /// are mapped instead.
     Collapse = 25,
-    /// MADV_HWPOISON: the memory of every page fails; see
+    /// MADV_HWPOISON: injects a memory failure into every page; see
     /// [`Engine::memory_failure`](crate::engine::Engine::memory_failure).
     HwPoison = 100,
-    /// MADV_SOFT_OFFLINE: every page moves, and its frame is used no more.
+    /// MADV_SOFT_OFFLINE: moves every page to another frame and stops using the old frames.
     SoftOffline = 101,
-    /// MADV_GUARD_INSTALL: pages go, and an access is a segmentation fault from now on.
+    /// MADV_GUARD_INSTALL: replaces pages by guards. Accesses to guards cause segmentation faults.
     GuardInstall = 102,
-    /// MADV_GUARD_REMOVE: undoes `GuardInstall`; the pages read as fresh ones.
+    /// MADV_GUARD_REMOVE: undoes `GuardInstall`; the pages become new pages on the next access.
     GuardRemove = 103,
 }
 
-/// Whether a sealed VMA lets itself be emptied: only where a store could do the same, or where there is a
-/// file to read again.
+/// Fails if the advice would discard pages of a sealed VMA. A writable VMA is exempt, because stores could
+/// have the same effect. A VMA of a file is exempt, because its contents can be read again.
 pub(super) fn check_seal<P: Platform>(vma: &Vma<P>, advice: Advice) -> Result<(), MadviseError> {
     use Advice::*;
     let discards =
@@ -103,7 +106,7 @@ pub(super) fn check_seal<P: Platform>(vma: &Vma<P>, advice: Advice) -> Result<()
     if discards && refused { Err(MadviseError::Sealed) } else { Ok(()) }
 }
 
-/// How a call ends that went over all parts: holes are an error.
+/// Returns the result of a call that processed all parts: an error if there was a hole.
 pub(super) fn fail_on_hole(no_holes: bool) -> Result<(), MadviseError> {
     if no_holes { Ok(()) } else { Err(MadviseError::NotMapped) }
 }

@@ -1,7 +1,8 @@
-//! MADV_COLLAPSE: huge pages in place of small ones, now.
+//! MADV_COLLAPSE: replaces small pages by huge pages immediately.
 //!
-//! As on Linux 6.18, a call goes over the whole 2 MiB of each VMA's part of the range: the first that cannot
-//! be collapsed ends it, unless it only was in use just now. A VMA in which no huge page fits is refused.
+//! A call processes all aligned 2 MiB areas of each VMA's part of the range, as on Linux 6.18. It stops at the
+//! first area that cannot be collapsed, except if pages of that area are only temporarily in use. The call
+//! fails for a VMA in which no huge page fits.
 
 use crate::{
     error::MadviseError,
@@ -13,9 +14,9 @@ use crate::{
 };
 use freehold_vmspace::{PageRange, UserRange};
 
-/// VMAs that never have huge pages of small ones.
+/// Flags of VMAs in which small pages are never collapsed.
 const NO_COLLAPSE: VmFlags = VmFlags::SPECIAL.union(VmFlags::HUGETLB).union(VmFlags::NOHUGEPAGE);
-/// Pages of a huge one.
+/// Number of small pages in a huge page.
 const PAGES_PER_HUGE: u64 = HUGE / crate::PAGE_SIZE;
 
 impl<P: Platform> AddressSpace<P> {
@@ -36,7 +37,7 @@ impl<P: Platform> AddressSpace<P> {
         if no_holes { Ok(()) } else { Err(MadviseError::NotMapped) }
     }
 
-    /// Whether huge pages may come into `vma` when they are asked for.
+    /// Fails if huge pages are not allowed in `vma` even on request.
     fn check_collapse(&self, vma: &Vma<P>) -> Result<(), MadviseError> {
         let first = vma.start().next_multiple_of(HUGE);
         let fits = first.checked_add(HUGE).is_some_and(|end| end <= vma.end());
@@ -51,7 +52,7 @@ impl<P: Platform> AddressSpace<P> {
         if fits && aligned && !refused { Ok(()) } else { Err(MadviseError::Invalid) }
     }
 
-    /// The whole 2 MiB of `part`, one after another, each under locks of its own.
+    /// Collapses all aligned 2 MiB areas of `part`, each under its own locks.
     fn collapse_part(&self, part: UserRange) -> Result<(), MadviseError> {
         let (first, end) = (part.start().next_multiple_of(HUGE), part.end() - part.end() % HUGE);
         if first > end {
@@ -71,7 +72,7 @@ impl<P: Platform> AddressSpace<P> {
     fn collapse_one(&self, first: u64) -> Result<(), MadviseError> {
         let range = UserRange::at(first, HUGE);
         let guard = self.write_exclusive_range(range)?;
-        // Others may have been here since it was looked at.
+        // The VMA may have changed since the lock was released.
         let vma = guard.find(first).filter(|vma| vma.end() >= range.end()).ok_or(MadviseError::Invalid)?;
         self.check_collapse(vma)?;
         let Object::File(file) = vma.object() else { return self.collapse(&guard, vma, first) };
@@ -96,7 +97,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// Why a page of shared memory did not come.
+/// Converts the error of a fault on a page of shared memory.
 fn fill_failure(error: FaultError) -> MadviseError {
     match error {
         FaultError::Killed => MadviseError::Killed,

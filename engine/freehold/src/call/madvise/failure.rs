@@ -1,4 +1,4 @@
-//! Advice that makes memory fail, for tests of programs that have to live with it.
+//! Advice that injects memory failures, for tests of programs that handle such failures.
 
 use super::advice::Advice;
 use crate::{
@@ -23,15 +23,16 @@ impl From<AccessError> for MadviseError {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Each page of `range` in turn, brought in if need be: the first that cannot be read, a hole too, or
-    /// cannot be taken ends it.
+    /// Injects a failure into each page of `range`, in order. Faults pages in if necessary. Stops at the
+    /// first page that cannot be read, including a hole, or that is in use.
     pub(super) fn inject_failures(&self, range: UserRange, advice: Advice) -> Result<(), MadviseError> {
         if !self.may_inject_failure() {
             return Err(MadviseError::NotPermitted);
         }
         let mut at = range.start();
         while at < range.end() {
-            // What is not counted is not a program's: zeroes that all share, frames of others.
+            // A frame without reference count does not belong to a program: the shared zero page or a
+            // driver's frame.
             let pfn = self.hold_page(at)?.ok_or(MadviseError::Busy)?;
             let Some(page) = self.engine.page_of_kept(pfn) else { return Err(MadviseError::Busy) };
             let done = match advice {

@@ -1,4 +1,4 @@
-//! Advice about the file behind a mapping.
+//! Advice that concerns the file of a mapping.
 
 use super::advice::{Advice, check_seal, fail_on_hole};
 use crate::{
@@ -13,8 +13,9 @@ use crate::{
 use freehold_vmspace::{PageRange, UserRange};
 
 impl<P: Platform> AddressSpace<P> {
-    /// The file is at work without any lock of the address space, so each part is looked up anew at the
-    /// address where the last one ended, and nothing found before is used again (hazard C-69).
+    /// Follows an advice about the files in `range`. Operations on files hold no lock of the address space.
+    /// Each part is therefore looked up again at the end address of the last one, and no earlier result is
+    /// reused (hazard C-69).
     pub(super) fn advise_file(&self, mut range: UserRange, advice: Advice) -> Result<(), MadviseError> {
         let mut no_holes = true;
         while range.start() < range.end() {
@@ -45,7 +46,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// The file behind `vma`, if a hole may be punched into it through this mapping.
+/// Returns the file of `vma` if a hole may be punched into it through this mapping.
 fn removable<P: Platform>(vma: &Vma<P>) -> Result<&Counted<File<P>>, MadviseError> {
     let flags = vma.flags();
     let file =
@@ -71,11 +72,11 @@ fn punch<P: Platform>(file: &File<P>, pages: PageRange) -> Result<(), MadviseErr
     })
 }
 
-/// Most pages that one piece of advice brings in: a hint must not take all memory.
+/// Maximum number of pages that one call reads, so that a hint does not use up memory.
 const READ_AHEAD: u64 = 512;
 
-/// Brings the first pages into the cache; the first failure ends it, and nobody is told: it was a hint.
-/// Shared memory has nothing to be read from, and a direct file nothing to be read into.
+/// Reads the first pages into the cache. The first failure ends the read-ahead and is not reported, because
+/// the advice is only a hint. Shared memory has no store to read from, and a direct file has no cache.
 fn read_ahead<P: Platform>(file: &File<P>, pages: PageRange) {
     if file.mapping().is_shmem() || file.mapping().is_mapped_singly() {
         return;

@@ -1,4 +1,4 @@
-//! Advice that is a flag of the VMA.
+//! Advice that changes flags of VMAs.
 
 use super::advice::{Advice, check_seal, fail_on_hole};
 use crate::{
@@ -34,7 +34,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// The flags of `vma` after it was advised.
+/// Returns the flags of `vma` after the advice.
 fn advised_flags<P: Platform>(vma: &Vma<P>, advice: Advice) -> Result<VmFlags, MadviseError> {
     let flags = vma.flags();
     let special = flags.intersects(VmFlags::SPECIAL);

@@ -1,4 +1,4 @@
-//! Guard pages: markers in the page tables, at no cost in VMAs.
+//! Guard pages: markers in the page tables that need no VMAs of their own.
 
 use crate::{
     error::MadviseError,
@@ -16,14 +16,14 @@ impl From<OutOfTables> for MadviseError {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Puts a guard in place of every page of `part`; the pages go.
+    /// Replaces every page of `part` by a guard, and unmaps the pages.
     ///
-    /// Page and guard change places under the table's lock, so a fault meanwhile finds the page or the guard,
-    /// and nothing has to be done twice (Linux tries three times, and then makes the call start over).
+    /// A page is exchanged for its guard under the table's lock. A concurrent fault finds either the page or
+    /// the guard, so that no step must be repeated. (Linux tries three times, and then restarts the call.)
     ///
     /// # Errors
     ///
-    /// No memory for a table: what lies before is guarded.
+    /// Fails if there is no memory for a page table. The pages below are guarded.
     ///
     /// # Locks
     ///
@@ -33,11 +33,11 @@ impl<P: Platform> AddressSpace<P> {
         Ok(self.vm.install_guards(part, vma.flags().contains(VmFlags::MAYSHARE))?)
     }
 
-    /// Takes every guard in `part` away.
+    /// Removes every guard in `part`.
     ///
     /// # Locks
     ///
-    /// As for [`install_guards`](Self::install_guards).
+    /// Those of [`install_guards`](Self::install_guards).
     pub(super) fn remove_guards(&self, part: UserRange) {
         self.vm.remove_guards(part);
     }

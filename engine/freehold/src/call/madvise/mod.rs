@@ -1,31 +1,33 @@
-//! madvise: what a program expects of a range, and what it does not need any more.
+//! madvise: hints about the expected use of a range, and requests to discard its pages.
 //!
-//! The kinds of advice, by what they need:
+//! The kinds of advice, by implementation:
 //!
 //! | advice | file | lock |
 //! | --- | --- | --- |
-//! | changes flags, and so may cut and merge VMAs | `flags.rs` | those of a [range writer](crate::space::locking#writers) |
-//! | takes pages away or puts guards in their place | `pages.rs`, `guard.rs` | the VMA's own lock where the range lies in one VMA; else mmap lock for reading |
-//! | makes memory fail | `failure.rs` | none at entry; each page is found as if to be read |
-//! | makes huge pages of small ones | `collapse.rs` | mmap lock for writing, 2 MiB at a time; of shared memory for reading |
-//! | concerns the pages of files | `file.rs` | mmap lock for reading to look; none while the file is at work |
-//! | brings pages as faults would | `fault/populate.rs` | the same |
+//! | changes flags, and may split and merge VMAs | `flags.rs` | those of a [range writer](crate::space::locking#writers) |
+//! | unmaps pages or replaces them by guards | `pages.rs`, `guard.rs` | the VMA's own lock if the range lies in one VMA; otherwise the mmap lock for reading |
+//! | injects memory failures | `failure.rs` | none on entry; each page is looked up as for a read |
+//! | collapses small pages | `collapse.rs` | mmap lock for writing, 2 MiB at a time; for shared memory also for reading |
+//! | concerns pages of files | `file.rs` | mmap lock for reading during the lookup; none during operations on the file |
+//! | faults in pages | `fault/populate.rs` | the same |
 //!
-//! All pass over holes and report them at the end; a real error ends the call at once, with what lies before
-//! it done.
+//! All kinds skip holes and report them at the end. Any other error ends the call immediately, after the part
+//! below the error was processed.
 //!
-//! A new advice needs, here and in other crates:
+//! A new advice needs these changes, here and in other crates:
 //!
-//! - a line in `advice!` with Linux's number, and an arm in `AddressSpace::madvise` that leads to the file of
-//!   its kind (a new kind: a row above and one in `docs/operations.md`);
-//! - a word in `check_seal` if it discards, and in `process.rs` if it may be given to others;
-//! - tests: a case in `tests/files/advice.rs`, `tests/guards.rs` or their like, and a line in
-//!   `tests/sweep/ops/advice.rs`, which makes its allocations fail (a test asks for that line);
-//! - in `freehold-model`: its rule (`model/madvise.rs`; `model/seal.rs` if it discards), and its number where
-//!   random calls are drawn (`generate.rs`, `script.rs`) and let through (`escape.rs`). They then compare it
-//!   with the engine and with the running kernel;
-//! - for recordings: its name in `freehold-trace/src/strace/symbols.rs`; what it does to VMAs and bytes in
-//!   `plan/calls.rs`, `plan/bytes.rs` and `plan/unknown.rs` there, and in `freehold-replay/src/files.rs`.
+//! - A line in `advice!` with Linux's number, and an arm in `AddressSpace::madvise` that calls the file of
+//!   its kind. A new kind also needs a row in the table above and in `docs/operations.md`.
+//! - An entry in `check_seal` if the advice discards pages, and in `process.rs` if it may be given to other
+//!   processes.
+//! - Tests: a case in `tests/files/advice.rs`, `tests/guards.rs` or a similar file, and a line in
+//!   `tests/sweep/ops/advice.rs`, which makes its allocations fail. A test checks that this line exists.
+//! - In `freehold-model`: its rule (`model/madvise.rs`; `model/seal.rs` if the advice discards pages), and
+//!   its number where random calls are generated (`generate.rs`, `script.rs`) and permitted (`escape.rs`).
+//!   The model then compares the advice with the engine and with the running kernel.
+//! - For recordings: its name in `freehold-trace/src/strace/symbols.rs`; its effect on VMAs and bytes in
+//!   `plan/calls.rs`, `plan/bytes.rs` and `plan/unknown.rs` of that crate, and in
+//!   `freehold-replay/src/files.rs`.
 
 mod advice;
 mod collapse;
@@ -72,18 +74,18 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// See [`MadviseError`]. What is mapped has been dealt with when only a hole is reported.
+    /// See [`MadviseError`]. If only a hole is reported, all mapped parts were processed.
     ///
     /// # Locks
     ///
-    /// By the kind of advice, killably where there is a wait for the mmap lock:
+    /// Depend on the kind of advice. Waits for the mmap lock are killable.
     ///
     /// | advice | locks |
     /// | --- | --- |
     /// | changes flags | those of a [range writer](crate::space::locking#writers) |
-    /// | takes pages away, or puts guards in their place | the VMA's own for reading if the range lies in one VMA; else the mmap lock for reading |
-    /// | [`Collapse`](Advice::Collapse) | the mmap lock for writing, 2 MiB at a time; of shared memory for reading |
-    /// | [`WillNeed`](Advice::WillNeed), [`Remove`](Advice::Remove) | the mmap lock for reading to look; none of the address space while the file is at work |
+    /// | unmaps pages, or replaces them by guards | the VMA's own lock for reading if the range lies in one VMA; otherwise the mmap lock for reading |
+    /// | [`Collapse`](Advice::Collapse) | the mmap lock for writing, 2 MiB at a time; for shared memory also for reading |
+    /// | [`WillNeed`](Advice::WillNeed), [`Remove`](Advice::Remove) | the mmap lock for reading during the lookup; no lock of the address space during operations on the file |
     /// | [`PopulateRead`](Advice::PopulateRead), [`PopulateWrite`](Advice::PopulateWrite), [`HwPoison`](Advice::HwPoison), [`SoftOffline`](Advice::SoftOffline) | for each page those of a fault |
     ///
     /// # Examples

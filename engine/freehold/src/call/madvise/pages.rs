@@ -1,4 +1,4 @@
-//! Advice about the pages that are mapped: taking them away.
+//! Advice that unmaps pages or changes their entries.
 
 use super::advice::{Advice, check_seal, fail_on_hole};
 use crate::{
@@ -18,9 +18,9 @@ use crate::{
 use freehold_vmspace::{Aging, HugePageSize, UserRange};
 
 impl<P: Platform> AddressSpace<P> {
-    /// Under the lock of the VMA alone where the range lies in one, like a fault: nothing but its pages
-    /// changes. Otherwise under the mmap lock. Each lock is let go of before another is taken, and what
-    /// was found under one is forgotten.
+    /// Follows an advice about pages. If the range lies in one VMA, takes only the VMA's lock, like a fault,
+    /// because no VMA changes. Otherwise takes the mmap lock. Each lock is released before another is taken,
+    /// and results found under one lock are not reused under the next.
     pub(super) fn advise_pages(&self, range: UserRange, advice: Advice) -> Result<(), MadviseError> {
         if let Ok(vma) = self.lock_vma(range.start())
             && range.end() <= vma.end()
@@ -58,8 +58,8 @@ impl<P: Platform> AddressSpace<P> {
         fail_on_hole(no_holes)
     }
 
-    /// Advises the start of `part`, of which a userfaultfd has been told: what lies there may be something
-    /// else by now (hazard C-69). Returns where it ends.
+    /// Follows the advice for the first VMA in `part`, after a userfaultfd was notified. The mapping may have
+    /// changed during the notification (hazard C-69). Returns the end of the processed part.
     fn discard_notified(&self, part: UserRange, advice: Advice) -> Result<u64, MadviseError> {
         let guard = self.read_killable()?;
         let vma = guard.find(part.start()).ok_or(MadviseError::NotMapped)?;
@@ -68,7 +68,7 @@ impl<P: Platform> AddressSpace<P> {
         Ok(part.end())
     }
 
-    /// The caller holds the lock of `vma`, or the mmap lock.
+    /// Follows the advice for `part` of `vma`. The caller holds the lock of `vma`, or the mmap lock.
     fn advise_part(
         &self,
         vma: &Vma<P>,
@@ -88,7 +88,8 @@ impl<P: Platform> AddressSpace<P> {
                 self.install_guards(vma, part)?;
             }
             Advice::GuardRemove => self.remove_guards(part),
-            // Pages that are freed lazily keep their contents: nothing takes them when memory is short.
+            // Lazily freed pages keep their contents, because the engine does not reclaim pages when memory
+            // is short.
             Advice::Free => self.vm.age(part, Aging::LazyFree),
             Advice::Cold => self.vm.age(part, Aging::AccessedIfUnshared),
             _ => {}
@@ -98,7 +99,8 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Of huge pages only whole ones go, and none that the range begins inside of (hazard C-29).
+    /// Unmaps the pages of `part`. Of huge pages, only pages that lie entirely in the part are unmapped; the
+    /// part must not begin inside a huge page (hazard C-29).
     fn discard_part(&self, vma: &Vma<P>, part: UserRange) -> Result<(), MadviseError> {
         let Some(bytes) = vma.huge_page_size().map(HugePageSize::bytes) else {
             let zap = vma.zap().keep_guards().keep_wp(vma.keeps_wp());
@@ -119,10 +121,10 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// What ends a pass over the parts before its end.
+/// Reason to stop the loop over the parts before its end.
 enum AdviceEnd<P: Platform> {
     Error(MadviseError),
-    /// A userfaultfd is to be told first that pages of this part go.
+    /// A userfaultfd must first be notified that pages of this part will be unmapped.
     Notify(Notice<P>, UserRange),
 }
 
@@ -132,12 +134,12 @@ impl<P: Platform> From<MadviseError> for AdviceEnd<P> {
     }
 }
 
-/// Whether pages go, as far as a userfaultfd is to hear of it.
+/// Returns true if the advice unmaps pages and a userfaultfd must be notified.
 fn discards(advice: Advice) -> bool {
     matches!(advice, Advice::DontNeed | Advice::DontNeedLocked | Advice::Free)
 }
 
-/// Whether a VMA takes an advice.
+/// Fails if the VMA does not support the advice.
 fn may_advise<P: Platform>(vma: &Vma<P>, advice: Advice) -> Result<(), MadviseError> {
     check_seal(vma, advice)?;
     if vma.flags().intersects(refusing_flags(advice)) || (advice == Advice::Free && !vma.is_anonymous()) {
@@ -146,13 +148,14 @@ fn may_advise<P: Platform>(vma: &Vma<P>, advice: Advice) -> Result<(), MadviseEr
     Ok(())
 }
 
-/// Private anonymous memory that guards would be the first thing in: it gets an anon_vma before, as for a
-/// page, which later merges depend on, and choosing one needs the mmap lock.
+/// Returns true for private anonymous memory without an anon_vma. Installing the first guard attaches an
+/// anon_vma, as the first page does, because later merges depend on it. The choice of an anon_vma needs the
+/// mmap lock.
 fn lacks_anon_vma<P: Platform>(vma: &Vma<P>) -> bool {
     vma.is_anonymous() && !vma.anon().is_some()
 }
 
-/// VMAs that cannot take an advice.
+/// Returns the flags of VMAs that do not support the advice.
 fn refusing_flags(advice: Advice) -> VmFlags {
     match advice {
         Advice::DontNeedLocked => VmFlags::PFNMAP,

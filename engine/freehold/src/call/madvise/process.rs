@@ -3,24 +3,26 @@
 use super::advice::Advice;
 use crate::{error::MadviseError, platform::Platform, remote::IoVec, space::AddressSpace};
 
-/// Ranges of one call, at most (Linux's UIO_MAXIOV).
+/// Maximum number of ranges of one call (Linux's UIO_MAXIOV).
 const MAX_RANGES: usize = 1024;
-/// Bytes that one call goes over, at most: as many as a read could return. What is beyond is left alone.
+/// Maximum number of bytes that one call processes, which is also the maximum of a read. Bytes beyond it are
+/// ignored.
 const MAX_BYTES: u64 = 0x7fff_f000;
 
 impl<P: Platform> AddressSpace<P> {
-    /// Follows an advice about each of `ranges`, in order, up to the first that fails; returns how many bytes
-    /// were dealt with. `own`: the process gives the advice about itself; about another only that memory
-    /// is wanted soon, is not, or is to be collapsed.
+    /// Follows an advice about each of `ranges` in order, until one fails. Returns the number of processed
+    /// bytes. `own` is true if the process gives the advice about itself. About another process, only `Cold`,
+    /// `PageOut`, `WillNeed` and `Collapse` are allowed.
     ///
     /// # Errors
     ///
-    /// Of the first range, as [`madvise`](Self::madvise). `Invalid`: too many ranges, too many bytes, or an
-    /// advice that another process cannot give; `BadAccess`: a range beyond user space.
+    /// Returns the error of [`madvise`](Self::madvise) if the first range fails. Fails with `Invalid` if
+    /// there are too many ranges or bytes, or if the advice is not allowed about another process. Fails with
+    /// `BadAccess` if a range lies beyond user space.
     ///
     /// # Locks
     ///
-    /// As `madvise`, of one range at a time.
+    /// Those of [`madvise`](Self::madvise), for one range at a time.
     pub fn process_madvise(&self, ranges: &[IoVec], advice: Advice, own: bool) -> Result<u64, MadviseError> {
         check::<P>(ranges)?;
         let about_others =
@@ -37,7 +39,7 @@ impl<P: Platform> AddressSpace<P> {
         let mut done = 0;
         for (n, range) in ranges.iter().enumerate() {
             let len = range.len.min(MAX_BYTES - done);
-            // As on Linux: of empty ranges only the first is looked at.
+            // As on Linux, an empty range is checked only if it is the first.
             if len == 0 && n > 0 {
                 continue;
             }
@@ -52,12 +54,12 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// What can be said of the ranges alone.
+/// Checks the ranges without looking at the address space.
 fn check<P: Platform>(ranges: &[IoVec]) -> Result<(), MadviseError> {
     if ranges.len() > MAX_RANGES || ranges.iter().any(|range| i64::try_from(range.len).is_err()) {
         return Err(MadviseError::Invalid);
     }
-    // As on Linux: what lies beyond the most bytes of a call may lie anywhere if there is only one range.
+    // As on Linux, bytes beyond the maximum of a call may lie anywhere if there is only one range.
     let most = if ranges.len() == 1 { MAX_BYTES } else { u64::MAX };
     let is_outside = |range: &IoVec| {
         range.base.checked_add(range.len.min(most)).is_none_or(|end| end > AddressSpace::<P>::TASK_SIZE)

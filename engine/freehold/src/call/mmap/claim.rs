@@ -1,4 +1,4 @@
-//! The right to map what mmap was asked for, as the exclusive writer or as a range writer.
+//! Acquires the right to create a mapping, as the exclusive writer or as a range writer.
 
 use super::request::MmapRequest;
 use crate::{
@@ -19,8 +19,8 @@ use freehold_sync::{Killed, atomic::Ordering::Relaxed};
 use freehold_vmspace::{PageCount, UserRange};
 
 impl<P: Platform> AddressSpace<P> {
-    /// Takes the right to map what is asked for. Returns the address, too, if it was claimed. `ranges`: as a
-    /// range writer, if possible.
+    /// Acquires the right to create the requested mapping. With `ranges`, tries to become a range writer
+    /// first. Returns the address if it was claimed.
     #[inline]
     pub(super) fn lock_for_mmap<'s>(
         &'s self,
@@ -44,7 +44,7 @@ impl<P: Platform> AddressSpace<P> {
         Ok((guard, None))
     }
 
-    /// Becomes a range writer that has claimed where the mapping goes, and returns that address.
+    /// Becomes a range writer that has claimed the place of the mapping. Returns its address.
     #[inline]
     fn claim_for_mmap<'s>(
         &'s self,
@@ -72,17 +72,18 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> MmapRequest<P> {
-    /// Returns what the mapping may add to sizes that have limits.
+    /// Returns the demand of the mapping on limited sizes.
     pub(super) fn limit_demand(&self, space: &AddressSpace<P>) -> LimitDemand {
         let pages = PageCount::of_bytes(self.len);
         let flags = self.vm_flags | VmFlags::from_bits_retain(space.default_flags.load(Relaxed));
         let locked = flags.contains(VmFlags::LOCKED) || self.object.is_secret();
-        // The mapping, and what is cut in two where it comes into the middle.
+        // One VMA for the mapping, and up to two more if a fixed mapping splits a VMA in two.
         let vmas = if self.flags.contains(MapFlags::FIXED) { 3 } else { 1 };
         LimitDemand { vmas, pages, locked: if locked { pages } else { PageCount::ZERO } }
     }
 
-    /// The fixed range, if it is one. One that does not fit is refused in its turn.
+    /// Returns the fixed range, if there is one. A range that leaves user space is not returned; `place`
+    /// rejects it later.
     #[inline(always)]
     pub(super) fn fixed_range(&self) -> Option<UserRange> {
         if !self.flags.contains(MapFlags::FIXED) {
@@ -92,7 +93,7 @@ impl<P: Platform> MmapRequest<P> {
         (!range.is_empty() && range.end() <= AddressSpace::<P>::TASK_SIZE).then_some(range)
     }
 
-    /// Whether it is private anonymous memory wherever there is room.
+    /// Returns true for private anonymous memory without a fixed address.
     pub(super) fn is_private_anonymous(&self) -> bool {
         let anywhere = !self.flags.contains(MapFlags::FIXED);
         anywhere && matches!(self.object, Object::Anonymous) && self.flags.bits() & TYPE == PRIVATE

@@ -1,20 +1,22 @@
-//! mmap of a file that is not made of pages: its driver says what is mapped, and what of it is there from the
-//! start.
+//! mmap of a driver's file, which has no page cache. The driver decides what is mapped, and which frames are
+//! mapped immediately.
 //!
 //! ```text
-//! ask        the mmap hook; it fails, or answers with hooks, flags, and frames for some or all pages
-//! prepare    everything else that may fail
-//! store      in place of what was there
-//! fill       entries for the frames, table by table, each table's within a read section in which the answer still holds
+//! ask        call the mmap hook, which fails or returns hooks, flags, and frames for some or all pages
+//! prepare    do all other steps that may fail
+//! store      replace the old mappings
+//! fill       install entries for the frames, one table at a time, each within a read section in which
+//!            the driver's answer is still valid
 //! ```
 //!
-//! Nobody can come to the range before the fill is over, for the mmap lock and the VMA are held for writing;
-//! except the walk of a revocation, which thereby takes what it is to take. If one came since the driver was
-//! asked, what it said is not to be trusted any more: the mapping goes, under the same hold, and the driver
-//! is asked again.
+//! The mmap lock and the VMA are held for writing until the fill is complete. During this time only the walk
+//! of a revocation can reach the range, and it removes the revoked entries. If a revocation happened after
+//! the driver was asked, the answer is not valid any more. The mapping is then removed under the same locks,
+//! and the driver is asked again.
 //!
-//! With frames to map, what was in the way goes before the tables are made: as on Linux, a failure after that
-//! (of memory alone) leaves a hole. When the hook itself refuses, what was there stays.
+//! If there are frames to map, the old mappings are removed before the page tables are allocated. As on
+//! Linux, a failure after this point leaves a hole; only lack of memory can cause it. If the hook itself
+//! fails, the old mappings stay.
 
 use super::request::MmapRequest;
 use crate::{
@@ -37,14 +39,14 @@ use crate::{
 use allocator_api2::vec::Vec;
 use freehold_vmspace::UserRange;
 
-/// What a driver wants mapped: by which hooks, with which flags, and which frames at once.
+/// The answer of a driver: hooks, flags, and frames to map immediately.
 type DriverAnswer<P> = (Counted<Special<P>>, VmFlags, Vec<Run>);
 
-/// Frames were taken back since the driver was asked.
+/// Frames were revoked after the driver answered.
 struct Revoked;
 
 impl<'s, P: Platform> WriteGuard<'s, P> {
-    /// Maps what the driver of `file` says. Tells whether it wants populating.
+    /// Creates the mapping that the driver of `file` describes. Returns true if it must be populated.
     pub(super) fn store_driven(
         &self,
         file: &Counted<File<P>>,
@@ -61,7 +63,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             let (special, flags, runs) = self.ask_driver(file, info)?;
             let request = request.answered(Object::Special(special.clone()), flags);
             let attrs = request.attrs();
-            // Three changes of the tree: old entries go, the new one comes, and may have to go again.
+            // Three changes of the tree: the removal of old entries, the insertion, and a possible removal of
+            // the new entry.
             self.reserve(3)?;
             let new = self.prepare_new(range, &attrs)?;
             if runs.is_empty() {
@@ -76,32 +79,32 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
                 self.space.drop_tables(self, range);
                 return Err(error.into());
             }
-            // Nothing can fail from here on.
+            // No step can fail from here on.
             let vma = self.insert(range, new, &attrs);
             let populate = self.count_stored(&request, charge, Some(vma));
             match self.space.fill_special(vma, &special, &runs, revocations) {
                 Ok(()) => return Ok(populate),
                 Err(Revoked) => {
                     let unmapped = self.unmap(&UnmapRange::trusted::<P>(range));
-                    gone.add(unmapped.expect("a VMA of its own goes whole, its change reserved before"));
+                    gone.add(unmapped.expect("unmapping a whole VMA with a reserved change cannot fail"));
                 }
             }
         }
     }
 
-    /// What the driver says, if it is something that can be mapped.
+    /// Calls the driver and returns its answer, if it describes a valid mapping.
     fn ask_driver(&self, file: &Counted<File<P>>, info: VmaInfo) -> Result<DriverAnswer<P>, MmapError> {
         let driver = file.driver().ok_or(MmapError::NotMappable)?;
         let mut asked = MapRequest::new(file, self.space.mmu(), info);
         let special = driver.mmap(&mut asked)?;
         let (flags, runs) = asked.answered()?;
-        // Somewhere else nobody would find the VMA.
+        // The file's tree must list the VMA; otherwise walks of the file would not find it.
         let listed = special.mapping().is_some_and(|mapping| Counted::ptr_eq(mapping, file.mapping()));
         if listed { Ok((special, flags, runs)) } else { Err(MmapError::Invalid) }
     }
 }
 
-/// The parts of a run that one table holds each, and their frames.
+/// Splits a run into parts that each lie in one page table.
 fn parts(run: &Run) -> impl Iterator<Item = Run> {
     const TABLE: u64 = freehold_pagetable::Level::Pte.table_span();
     let (whole, mut at) = (run.clone(), run.range.start());
@@ -117,11 +120,11 @@ fn parts(run: &Run) -> impl Iterator<Item = Run> {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Makes the tables for `runs`, where nothing is mapped.
+    /// Allocates the page tables for `runs`, where nothing is mapped.
     ///
     /// # Errors
     ///
-    /// No memory; some tables may have been made.
+    /// Fails if there is no memory. Some tables may have been allocated.
     fn make_tables(&self, runs: &[Run]) -> Result<(), NoMemory> {
         for part in runs.iter().flat_map(parts) {
             let at = VirtAddr::new(part.range.start());
@@ -130,7 +133,7 @@ impl<P: Platform> AddressSpace<P> {
         Ok(())
     }
 
-    /// Maps `runs` in `vma`, which is locked for writing and whose tables were made.
+    /// Maps `runs` in `vma`. The VMA is locked for writing, and its tables were allocated.
     fn fill_special(
         &self,
         vma: &Vma<P>,
@@ -141,7 +144,7 @@ impl<P: Platform> AddressSpace<P> {
         let rights = vma_pte_flags(vma.flags()) | special.entry_flags(vma.flags());
         for part in runs.iter().flat_map(parts) {
             let start = VirtAddr::new(part.range.start());
-            let table = self.vm.pte_table(start).expect("made before");
+            let table = self.vm.pte_table(start).expect("`make_tables` allocated the table");
             let rcu = P::rcu_read();
             if !asked.holds(&rcu) {
                 return Err(Revoked);
@@ -149,7 +152,7 @@ impl<P: Platform> AddressSpace<P> {
             let pages = (part.range.end() - part.range.start()) / PAGE_SIZE;
             let frames = (0..pages).map(|n| part.first.add(n));
             let installed = self.vm.map_foreign(table, start, frames, rights);
-            debug_assert!(installed, "something was mapped where nothing can be");
+            debug_assert!(installed, "an entry was present in a range without mappings");
         }
         Ok(())
     }

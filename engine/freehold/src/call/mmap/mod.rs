@@ -1,4 +1,4 @@
-//! mmap: new mappings, of memory or of a file.
+//! mmap: creates mappings of memory or of files.
 
 mod claim;
 mod driver;
@@ -40,31 +40,33 @@ impl From<MunmapError> for MmapError {
     }
 }
 
-/// The result of an attempt to map without a claim.
+/// Result of an attempt to create a mapping without a claim.
 enum Unclaimed {
-    /// It is mapped at this address.
+    /// The mapping was created at this address.
     Mapped(u64),
-    /// It takes a claim.
+    /// The mapping needs a claim.
     NeedsClaim,
-    /// It takes the exclusive writer.
+    /// The mapping needs the exclusive writer.
     NeedsExclusive,
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Maps `len` bytes, of anonymous memory or of `file` from byte `offset` on, and returns where.
+    /// Maps `len` bytes of anonymous memory, or of `file` from byte `offset` on. Returns the address.
     ///
-    /// `addr` is a hint, or with [`MapFlags::FIXED`] the place, whatever is there now. `file` is ignored with
-    /// [`MapFlags::ANONYMOUS`]. All that mmap(2) has, with Linux's order of checks.
+    /// `addr` is a hint. With [`MapFlags::FIXED`] it is the address, and existing mappings there are
+    /// replaced. `file` is ignored with [`MapFlags::ANONYMOUS`]. Supports all features of mmap(2) and checks
+    /// the arguments in Linux's order.
     ///
     /// # Errors
     ///
-    /// See [`MmapError`]; nothing was changed, even where Linux leaves a hole in the place of what was to be
-    /// replaced.
+    /// See [`MmapError`]. Nothing is changed after an error, even in cases in which Linux leaves a hole in
+    /// place of the replaced mappings.
     ///
     /// # Locks
     ///
-    /// Those of a [range writer](crate::space::locking#writers), killably. Before them, to reserve pages of a
-    /// file of huge pages, the file's content lock for writing. Then, to populate, the locks of faults.
+    /// Those of a [range writer](crate::space::locking#writers), killably. Before them, the file's content
+    /// lock for writing if pages of a file of huge pages are reserved. Afterwards, to populate, those of
+    /// faults.
     ///
     /// # Examples
     ///
@@ -96,14 +98,14 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// The rest of [`mmap`](Self::mmap) where `file` is to reserve its pages.
+    /// Completes [`mmap`](Self::mmap) if `file` must reserve its pages.
     #[cold]
     fn map_reserving(&self, request: &mut MmapRequest<P>, file: &Counted<File<P>>) -> Result<u64, MmapError> {
         let reserving = file.mapping().reserving()?;
         self.map_request(request, reserving)
     }
 
-    /// Steps 2 to 5, with the right that they take.
+    /// Performs steps 2 to 5 with the right that they need.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn map_request(
         &self,
@@ -117,8 +119,9 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Maps while other writers may be at work. Private anonymous memory is mapped without a claim if it
-    /// joins nothing: that is the commonest mapping, and takes one change of the tree.
+    /// Creates the mapping while other writers may be active. Private anonymous memory that merges with no
+    /// neighbour is mapped without a claim. This is the most frequent case and needs a single change of the
+    /// tree.
     #[inline(never)]
     fn map_concurrently(
         &self,
@@ -152,7 +155,7 @@ impl<P: Platform> AddressSpace<P> {
             RangeClaim::NeedsExclusive => return Ok(Unclaimed::NeedsExclusive),
             RangeClaim::Killed => return Err(MmapError::Killed),
         };
-        // The exclusive writer finds out what is wrong with it.
+        // If there is no place, the exclusive writer repeats the search and determines the error.
         let Ok(start) = guard.place(request) else { return Ok(Unclaimed::NeedsExclusive) };
         let range = guard.resolve(request, Some(start))?;
         let Stored::Done { populate } = guard.store_unclaimed(request, range)? else {
@@ -166,7 +169,7 @@ impl<P: Platform> AddressSpace<P> {
         Ok(Unclaimed::Mapped(start))
     }
 
-    /// Step 1: what can be said without looking at the address space.
+    /// Performs step 1: checks that do not need the address space.
     #[inline]
     pub(super) fn decode_mmap(
         &self,
@@ -201,7 +204,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         let too_long = if huge.is_some() { MmapError::Invalid } else { MmapError::NoSpace };
         let len = len.checked_next_multiple_of(unit).ok_or(too_long)?;
-        // Whether the offset fits is asked later: by `resolve_file`, and of huge pages last of all by
+        // The limit on the offset is checked later: by `resolve_file`, and for huge pages in the last step by
         // `store_mapping`.
         if (offset >> PAGE_SHIFT).checked_add(len >> PAGE_SHIFT).is_none() {
             return Err(MmapError::OffsetOverflow);
@@ -229,20 +232,20 @@ impl<P: Platform> AddressSpace<P> {
         })
     }
 
-    /// A hint in whole pages, not below the minimum address.
+    /// Rounds a hint to whole pages, not below the minimum address.
     fn round_hint(&self, addr: u64, unit: u64) -> u64 {
         let hint = addr & !(PAGE_SIZE - 1);
         match hint {
             0 => 0,
-            // One that overflows is as good as none.
+            // A hint that overflows is ignored.
             _ => hint.max(self.engine.config().mmap_min_addr).checked_next_multiple_of(unit).unwrap_or(0),
         }
     }
 }
 
 impl<'s, P: Platform> WriteGuard<'s, P> {
-    /// Steps 2 to 5, the locks let go of after the fourth; then populates, if that is asked for. Returns the
-    /// address.
+    /// Performs steps 2 to 5 and releases the locks after step 4; then populates the mapping if requested.
+    /// Returns the address.
     #[inline(never)]
     pub(super) fn map_and_populate(
         self,
@@ -253,8 +256,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         self.map_and_populate_inline(request, placed, reserving)
     }
 
-    /// The same, inlined: a guard is large to pass on. Here and in the other steps only where the build is
-    /// optimised: else all that they have on the stack adds up (`tests/stack_depth.rs`).
+    /// Implements `map_and_populate` as an inline function, because moving a guard is expensive. This
+    /// function and the other steps are inlined only in optimised builds. Otherwise their stack use would add
+    /// up (`tests/stack_depth.rs`).
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn map_and_populate_inline(
         self,
@@ -265,27 +269,27 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let space = self.space;
         let mut replaced = DeferredRetire::new();
         let mapped = {
-            // It ends where it is, and is not passed on once more.
+            // The guard is dropped at the end of this block without another move.
             let guard = self;
             let mapped = guard.map(request, placed, reserving.as_ref(), &mut replaced);
-            // From here on it is the VMA, where there is one, that keeps its file from being sealed: a task
-            // that waits below, for the reader of a userfaultfd say, does not.
+            // From here on the VMA, if it was created, prevents seals on its file. This task must not prevent
+            // them while it waits below, for example for the reader of a userfaultfd.
             request.writing = None;
             mapped
         };
-        // What was replaced may have been the end of a file: it goes under no lock.
+        // The replaced mapping may have held the last reference to a file, so it is dropped without locks.
         drop(reserving);
         replaced.retire();
         let (range, populate) = mapped?;
         if populate {
-            // Errors are not reported: the mapping stands, and the next access shows what is wrong.
+            // Errors are not reported: the mapping stays, and the next access reports the problem.
             let _ = space.populate(range);
         }
         Ok(range.start())
     }
 
-    /// Steps 2 to 4. `placed`: where it goes, if that was decided. Returns the range, and whether it wants
-    /// populating.
+    /// Performs steps 2 to 4. `placed` is the address if it is already chosen. Returns the range, and true if
+    /// it must be populated.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn map(
         &self,
@@ -303,8 +307,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok((range, populate))
     }
 
-    /// Makes the checks of step 2, and decides the flags and the object. Returns the range. `placed`: where
-    /// it starts, if that was decided.
+    /// Performs the checks of step 2 and determines the flags and the object. `placed` is the start if it is
+    /// already chosen. Returns the range.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn resolve(&self, request: &mut MmapRequest<P>, placed: Option<u64>) -> Result<UserRange, MmapError> {
         let space = self.space;
@@ -332,7 +336,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok(range)
     }
 
-    /// Rights and limits of locked memory.
+    /// Checks rights and limits of locked memory.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn check_lock(&self, request: &MmapRequest<P>) -> Result<(), MmapError> {
         if request.flags.contains(MapFlags::LOCKED) && !self.space.may_mlock() {
@@ -345,14 +349,14 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok(())
     }
 
-    /// Checks that depend on what is mapped and how, and the flags that follow.
+    /// Performs the checks that depend on the kind of mapping, and sets the resulting flags.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn resolve_kind(&self, request: &mut MmapRequest<P>, start: u64) -> Result<(), MmapError> {
         match request.object.open_file().cloned() {
             Some(file) => {
                 self.resolve_file(request, &file)?;
                 if file.is_zeroes() && request.vm_flags.contains(VmFlags::SHARED) {
-                    // The offset stays, although this memory begins at none.
+                    // The offset stays, although the new file has no contents at any offset.
                     request.object = Object::File(self.shared_memory(request)?);
                 }
                 request.vm_flags = with_mergeable(request.vm_flags, &request.object);
@@ -368,19 +372,19 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok(())
     }
 
-    /// Returns true if MAP_NORESERVE has no effect, because promises are limited.
+    /// Returns true if MAP_NORESERVE has no effect, because committed memory is limited.
     fn ignores_noreserve(&self, request: &MmapRequest<P>) -> bool {
         self.space.engine.committed().is_strict() && request.unit == PAGE_SIZE
     }
 
-    /// Makes the file that a shared anonymous mapping maps.
+    /// Creates the file behind a shared anonymous mapping.
     fn shared_memory(&self, request: &MmapRequest<P>) -> Result<Counted<File<P>>, NoMemory> {
         let committed = !request.flags.contains(MapFlags::NORESERVE) || self.ignores_noreserve(request);
         File::shared_memory(&self.space.engine, request.len, committed)
     }
 
     fn resolve_file(&self, request: &mut MmapRequest<P>, file: &File<P>) -> Result<(), MmapError> {
-        /// Flags that MAP_SHARED_VALIDATE lets pass for an ordinary file.
+        /// Flags that MAP_SHARED_VALIDATE accepts for an ordinary file.
         const KNOWN: MapFlags = MapFlags::SHARED_VALIDATE
             .union(MapFlags::FIXED)
             .union(MapFlags::ANONYMOUS)
@@ -399,7 +403,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             // Sizes of huge pages.
             .union(MapFlags::from_bits_retain(0x1f << 26));
         let access = file.access();
-        // How far a device goes is for its driver to say.
+        // The driver of a device checks the offset itself.
         let fits = file.driver().is_some() || file.fits(request.pgoff, request.len >> PAGE_SHIFT);
         if !fits {
             return Err(MmapError::OffsetOverflow);

@@ -1,4 +1,4 @@
-//! Choosing the address of a new mapping.
+//! Choice of the address of a new mapping.
 
 use super::request::MmapRequest;
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
 };
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// Returns the address of the mapping: the fixed one, or one where there is room.
+    /// Returns the fixed address of the mapping, or an address with enough free space.
     #[inline(never)]
     pub(super) fn place(&self, request: &MmapRequest<P>) -> Result<u64, MmapError> {
         let &MmapRequest { addr, len, unit, flags, .. } = request;
@@ -31,7 +31,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         let mut placement =
             PlacementRequest::for_object(&request.object, request.is_shared(), addr, len, request.pgoff);
         if unit > PAGE_SIZE {
-            // Huge pages of pools are aligned to themselves.
+            // Huge pages of pools are aligned to their size.
             (placement.align, placement.huge_offset) = (unit, None);
         }
         placement.flags = flags;

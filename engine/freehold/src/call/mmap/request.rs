@@ -1,4 +1,4 @@
-//! What mmap was asked for, decoded and completed step by step.
+//! The arguments of mmap, decoded and completed step by step.
 
 use crate::{
     call::ksm::with_mergeable,
@@ -11,35 +11,35 @@ use crate::{
 };
 use freehold_vmspace::{PageIndex, UserRange};
 
-/// Arguments in the form the steps need them.
+/// Decoded arguments.
 pub(in crate::call) struct MmapRequest<P: Platform> {
     /// Page-aligned hint, or the fixed address as passed.
     pub(super) addr: u64,
-    /// Whole pages, not zero.
+    /// Length in bytes: a multiple of `unit`, not zero.
     pub(super) len: u64,
-    /// Bytes of a page.
+    /// Size of a page in bytes.
     pub(super) unit: u64,
     pub(super) flags: MapFlags,
     pub(super) vm_flags: VmFlags,
     pub(super) object: Object<P>,
     pub(super) pgoff: PageIndex,
-    /// Keeps the file from being sealed.
+    /// Prevents seals on the file.
     pub(super) writing: Option<Writing<P>>,
 }
 
 impl<P: Platform> MmapRequest<P> {
-    /// Whether others see stores.
+    /// Returns true if other mappings see the stores.
     pub(super) fn is_shared(&self) -> bool {
         matches!(self.flags.bits() & TYPE, SHARED | SHARED_VALIDATE)
     }
 
-    /// Whether the file reserves its pages for the mapping, as it does to shared ones.
+    /// Returns true if the file reserves its pages for the mapping. Files reserve pages only for shared
+    /// mappings.
     fn wants_reservation(&self) -> bool {
         self.is_shared() && !self.flags.contains(MapFlags::NORESERVE)
     }
 
-    /// The file of huge pages, if there is one and the mapping is to have its pages reserved or may enlarge
-    /// it.
+    /// Returns the file of huge pages, if the mapping reserves its pages or may enlarge it.
     pub(super) fn file_to_reserve(&self) -> Option<&Counted<File<P>>> {
         if !self.vm_flags.contains(VmFlags::HUGETLB) {
             return None;
@@ -47,8 +47,8 @@ impl<P: Platform> MmapRequest<P> {
         self.object.file().filter(|_| self.wants_reservation() || self.vm_flags.contains(VmFlags::WRITE))
     }
 
-    /// Reserves pages for a shared mapping of a file of huge pages, and enlarges the file if it may be
-    /// written. Everything else has been asked: the rights, and whether the file can be so large.
+    /// Reserves pages for a shared mapping of a file of huge pages, and enlarges the file if the mapping is
+    /// writable. All other checks are complete, including rights and the maximum size of the file.
     pub(super) fn reserve(&self, reserving: &Reserving<'_, P>) -> Result<(), MmapError> {
         let start = self.pgoff.byte();
         let enlarge = self.vm_flags.contains(VmFlags::WRITE);
@@ -59,17 +59,17 @@ impl<P: Platform> MmapRequest<P> {
         })
     }
 
-    /// What decides whether it joins a neighbour.
+    /// Returns the attributes that determine merges with neighbours.
     pub(super) fn attrs(&self) -> Attrs<'_, P> {
         Attrs::new(self.vm_flags, &self.object, self.pgoff)
     }
 
-    /// What a driver is told of it.
+    /// Returns the description of the mapping for a driver.
     pub(super) fn vma_info(&self, range: UserRange) -> VmaInfo {
         VmaInfo { range, pgoff: self.pgoff, flags: self.vm_flags }
     }
 
-    /// The same, of what a driver has answered.
+    /// Returns the request with the object and the flags of a driver's answer.
     pub(super) fn answered(&self, object: Object<P>, vm_flags: VmFlags) -> Self {
         let vm_flags = with_mergeable(vm_flags, &object);
         MmapRequest { object, vm_flags, writing: None, ..*self }

@@ -1,11 +1,11 @@
-//! How secret memory is mapped: shared, locked, and in no core dump.
+//! Rules for mappings of secret memory: shared, locked, and omitted from core dumps.
 
 use crate::space::locking::WriteGuard;
 use crate::{error::MmapError, platform::Platform, vma::flags::VmFlags};
 use freehold_vmspace::PageCount;
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// What follows for the flags of a mapping of `len` bytes, if it may be mapped as it was asked for.
+    /// Checks that a mapping of `len` bytes is allowed, and adds the flags of secret memory.
     pub(super) fn apply_secret_flags(&self, len: u64, flags: &mut VmFlags) -> Result<(), MmapError> {
         if !flags.contains(VmFlags::MAYSHARE) {
             return Err(MmapError::Invalid);

@@ -1,4 +1,4 @@
-//! mmap's last steps: what is in the way goes, and the mapping comes.
+//! The last steps of mmap: removes the old mappings and inserts the new one.
 
 use super::request::MmapRequest;
 use crate::{
@@ -27,20 +27,20 @@ use crate::{
 };
 use freehold_vmspace::{PageCount, UserRange};
 
-/// The result of an attempt to store a mapping without a claim.
+/// Result of an attempt to store a mapping without a claim.
 pub(super) enum Stored {
-    /// It is stored.
+    /// The mapping is stored.
     Done {
-        /// True if its pages are to be brought in.
+        /// True if its pages must be populated.
         populate: bool,
     },
-    /// It joins a VMA, or its addresses are not free any more.
+    /// The mapping merges with a VMA, or its addresses are not free any more.
     NeedsClaim,
 }
 
 impl<'s, P: Platform> WriteGuard<'s, P> {
-    /// Gathers what is in the way, if anything can be, and checks the limits. What was gathered may go from
-    /// now on.
+    /// Gathers the mappings to be replaced, if the request has a fixed address, and checks the limits. After
+    /// success, the gathered mappings may be removed.
     pub(super) fn gather_replaced(
         &self,
         request: &MmapRequest<P>,
@@ -55,7 +55,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok((gathered, charge))
     }
 
-    /// Checks the limits of what is mapped, and commits its pages if they count.
+    /// Checks the limits for the mapping, and charges its pages if they count as committed.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn check_limits(
         &self,
@@ -69,7 +69,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         self.charge(request.vm_flags, pages, replaced).map_err(|_| MmapError::Limit)
     }
 
-    /// Stores it in place of what is there. Tells whether it wants populating.
+    /// Stores the mapping in place of existing ones. Returns true if it must be populated.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn store_mapping(
         &self,
@@ -88,7 +88,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok(self.count_stored(request, charge, Some(vma)))
     }
 
-    /// The same for huge pages of pools, and where something may be in the way.
+    /// Stores a mapping of huge pages of a pool, or one that may replace existing mappings.
     #[inline(never)]
     fn store_over(
         &self,
@@ -99,8 +99,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     ) -> Result<bool, MmapError> {
         let (mut gathered, charge) = self.gather_replaced(request, range)?;
         if let Some(ending) = gathered.take_if(|gathered| gathered.ends_segment(&request.object)) {
-            // A removed segment goes with its last VMA, before the new one comes, which then has nothing to
-            // map.
+            // A removed segment ends with its last VMA. The old VMA is unmapped first, and then no segment is
+            // left to map.
             replaced.add(ending.unmap());
             return Err(MmapError::Invalid);
         }
@@ -112,7 +112,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let attrs = Attrs { reserves, ..request.attrs() };
         let new = self.prepare_new(range, &attrs)?;
         if let Some(reserving) = reserving {
-            // Last of all that can fail.
+            // The last step that can fail.
             request.reserve(reserving)?;
         }
         let vma = match gathered {
@@ -125,7 +125,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok(self.count_stored(request, charge, Some(vma)))
     }
 
-    /// Stores private anonymous memory as a range writer that has claimed nothing, if it joins nothing.
+    /// Stores private anonymous memory as a range writer without a claim, if it merges with no neighbour.
     pub(super) fn store_unclaimed(
         &self,
         request: &MmapRequest<P>,
@@ -145,7 +145,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok(Stored::Done { populate: self.count_stored(request, charge, None) })
     }
 
-    /// Puts what was prepared in the place of what was gathered, in one step for lookups.
+    /// Replaces the gathered VMAs by the new one. A lookup sees either the old VMAs or the new one.
     pub(super) fn replace_gathered<'g>(
         &'g self,
         gathered: Gathered<'g, 's, P>,
@@ -154,15 +154,17 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         attrs: &Attrs<'_, P>,
         gone: &mut DeferredRetire<'s, P>,
     ) -> &'g Vma<P> {
-        // Nothing can fail from here on. The old pages go before the new VMA comes: it could merge with a
-        // neighbour that is not locked, and its first fault must find the range empty.
+        // No step can fail from here on. The old pages are unmapped before the new VMA is inserted, for two
+        // reasons: the new VMA may merge with a neighbour that is not locked, and its first fault must find
+        // the range empty.
         gathered.zap_in_place();
         let vma = self.insert(range, new, attrs);
         gone.add(gathered.commit_replaced());
         vma
     }
 
-    /// Counts what was stored, in `vma` unless that is anybody's. Tells whether it wants populating.
+    /// Updates the counters for the stored mapping. `vma` is `None` if the mapping was stored without a
+    /// claim, because other writers may already change it. Returns true if the mapping must be populated.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn count_stored(
         &self,
@@ -176,10 +178,10 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let locked = request.vm_flags.contains(VmFlags::LOCKED);
         let unlockable = VmFlags::DROPPABLE | VmFlags::SPECIAL | VmFlags::HUGETLB;
         if locked && (request.vm_flags.intersects(unlockable) || request.object.is_direct()) {
-            // What mlockall wants of new mappings, these cannot give. Until here the flags kept it from
-            // joining those that were mapped before, as on Linux; and it is populated all the
-            // same.
-            let vma = vma.expect("what is stored for anybody can be locked");
+            // These VMAs cannot have the lock flags that mlockall requests for new mappings. As on Linux, the
+            // flags prevented merges with existing VMAs until here, and the mapping is populated
+            // nevertheless.
+            let vma = vma.expect("memory that is stored without a claim can be locked");
             self.lock_vma(vma).set_flags(vma.flags() - VmFlags::LOCK_MASK);
         } else if locked {
             space.counters.count_locked(self, pages);

@@ -1,9 +1,10 @@
-//! The right to resize or move what mremap was asked for, as the exclusive writer or as a range writer.
+//! Acquires the right to resize or move a mapping, as the exclusive writer or as a range writer.
 //!
-//! A mapping that is resized where it is needs its VMA, and what goes or the hole behind. One that grows
-//! where there is no room needs its VMA and a hole elsewhere, where it moves to. A target that the caller
-//! names is the exclusive writer's, and so is what moves with more than its entries: huge pages of a pool,
-//! segments, special mappings, and what a userfaultfd watches.
+//! To resize a mapping in place, a range writer claims its VMA, and the part to be unmapped or the hole
+//! behind it. To move a mapping that has no room to grow, a range writer claims its VMA and a hole elsewhere.
+//! Moves to an address that the caller names need the exclusive writer. So do mappings whose move changes
+//! more than entries: huge pages of a pool, segments, special mappings, and memory registered with a
+//! userfaultfd.
 
 use crate::{
     call::mremap::Remap,
@@ -20,8 +21,8 @@ use freehold_sync::Killed;
 use freehold_vmspace::{PageCount, UserRange};
 
 impl<P: Platform> AddressSpace<P> {
-    /// Takes the right to do what is asked for. As the exclusive writer, at a moment when none of the
-    /// addresses concerned is still closing.
+    /// Acquires the right to perform the request. The exclusive writer waits until none of the addresses is
+    /// closing.
     pub(super) fn lock_for_mremap<'s>(
         &'s self,
         state: &'s RangeWriterState,
@@ -41,18 +42,18 @@ impl<P: Platform> AddressSpace<P> {
 
 /// The place of a mapping that grows.
 pub(super) enum Destination {
-    /// It stays if it can grow in place, and goes where there is room otherwise.
+    /// The mapping stays if it can grow in place, and otherwise moves to any free place.
     Open,
-    /// It moves to this address: it cannot grow in place, and the hole there is claimed.
+    /// The mapping moves to this address. It cannot grow in place, and the hole at the address is claimed.
     Claimed(u64),
 }
 
 impl Remap {
-    /// What it may add to sizes that have limits, if the mapping is not locked.
+    /// Returns the demand of the request on limited sizes, if the mapping is not locked.
     fn limit_demand(&self) -> LimitDemand {
         match (self.grows(), self.may_move()) {
-            // Source and target are there at the same time. Linux asks for room for four VMAs, of which the
-            // source is cut in three at most.
+            // Source and target exist at the same time. Linux requires room for four VMAs; the source is
+            // split into three at most.
             (true, true) => {
                 LimitDemand { vmas: 4, pages: PageCount::of_bytes(self.new_len), ..LimitDemand::default() }
             }
@@ -65,7 +66,8 @@ impl Remap {
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// Claims the mapping, and what goes, or where it grows, or where it moves to.
+    /// Claims the mapping and one more range: the part to be unmapped, the hole to grow into, or the target
+    /// of the move.
     fn claim_for_mremap(&self, request: &Remap) -> Result<Destination, ClaimError> {
         let mut destination = Destination::Open;
         if request.grows() {
@@ -79,14 +81,14 @@ impl<P: Platform> WriteGuard<'_, P> {
             let page = UserRange::clipped(request.addr, crate::PAGE_SIZE);
             self.claims().claim(page.start(), page.end(), true, false)?;
         } else if self.space.range_writers_unmap() {
-            // What is cut are the ends of the tail; the VMA that starts the mapping touches it, or it takes
-            // the exclusive writer.
+            // Only VMAs at the ends of the tail are split. The first VMA of the mapping must touch the tail;
+            // otherwise the request needs the exclusive writer.
             let tail = request.old_len - request.new_len;
             self.claim_range(UserRange::clipped(request.addr + request.new_len, tail))?;
         } else {
             return Err(ClaimError::NeedsExclusive);
         }
-        // Of huge pages it may be more than that.
+        // A mapping of huge pages may need more than the claimed range.
         match self.find(request.addr).is_some_and(|vma| vma.huge_page_size().is_none()) {
             true => Ok(destination),
             false => Err(self.release_claims(ClaimError::NeedsExclusive)),
@@ -107,14 +109,14 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
     }
 
-    /// Claims the mapping to be moved, and the hole where it goes. Returns where that starts.
+    /// Claims the mapping to be moved and the hole for its target. Returns the start of the target.
     #[inline(never)]
     fn claim_move(&self, request: &Remap) -> Result<u64, ClaimError> {
         let source = UserRange::clipped(request.addr, request.old_len);
         if source.is_empty() {
             return Err(ClaimError::NeedsExclusive);
         }
-        // While nothing is claimed: a search puts up the boundary of its arena.
+        // Called before any claim is held, because the search may insert the boundary of its arena.
         let _ = self.find_placement(&PlacementRequest::new(0, request.new_len));
         self.claims().claim(source.start(), source.end(), false, true)?;
         self.claim_target(request).map_err(|why| self.release_claims(why))
@@ -124,7 +126,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         let Some(vma) = self.find(request.addr).filter(|vma| range_writer_may_move(vma, request)) else {
             return Err(ClaimError::NeedsExclusive);
         };
-        // The source stands still now: it could not grow before, and may be able to by now.
+        // The source is claimed and cannot change any more. The mapping could not grow before the claim, but
+        // may be able to grow now.
         let extension = UserRange::clipped(vma.end(), request.growth());
         if vma.end() - request.addr == request.old_len {
             self.expect_blocked(extension)?;
@@ -140,8 +143,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         Ok(target.start())
     }
 
-    /// There is a VMA in the range, or it reaches beyond all. The exclusive writer
-    /// waits for the end of a reservation.
+    /// Succeeds if a VMA lies in the range or the range leaves user space. Fails with `NeedsExclusive` if a
+    /// reservation lies in the range, because the exclusive writer waits for the end of the reservation.
     fn expect_blocked(&self, range: UserRange) -> Result<(), ClaimError> {
         let rcu = P::rcu_read();
         match self.right.next_of_any_writer(&rcu, range.start()).filter(|found| found.start < range.end()) {

@@ -1,15 +1,16 @@
-//! mremap: resizing and moving.
+//! mremap: resizes and moves mappings.
 //!
 //! ```text
-//!   shrink in place   |-- kept --|xxxxxxx|        the tail goes as munmap's would, lock and all
-//!   grow in place     |---- vma ----|+++++|       the extension is a new mapping that joins the VMA
+//!   shrink in place   |-- kept --|xxxxxxx|        the tail is unmapped like munmap, with the same locks
+//!   grow in place     |---- vma ----|+++++|       the extension is a new mapping that merges with the VMA
 //!   move              |---- vma ----|      ->     |---- vma' ----|+++++|
 //! ```
 //!
-//! A move is prepared completely before anything changes: the source is cut out of its VMA and locked, the
-//! target's VMA and tables are allocated. Then the target enters the tree, the entries move, and the source,
-//! empty now, is unmapped; none of that can fail, so nothing ever has to be moved back (hazard C-47). The
-//! target of `FIXED` is unmapped before, and a failure leaves it so.
+//! A move is prepared completely before anything changes: the source is split off its VMA and locked, and the
+//! target's VMA and page tables are allocated. Then the target is inserted into the tree, the entries move,
+//! and the empty source is unmapped. None of these steps can fail, so that no entry ever has to be moved back
+//! (hazard C-47). With `FIXED`, the target is unmapped before the preparation, and stays unmapped after a
+//! failure.
 
 mod claim;
 mod pages;
@@ -44,11 +45,11 @@ bitflags! {
     /// Flags of mremap, with Linux's numbers.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct RemapFlags: u64 {
-        /// MREMAP_MAYMOVE
+        /// MREMAP_MAYMOVE: the mapping may move.
         const MAYMOVE = 1;
-        /// MREMAP_FIXED
+        /// MREMAP_FIXED: the mapping moves to a given address.
         const FIXED = 2;
-        /// MREMAP_DONTUNMAP
+        /// MREMAP_DONTUNMAP: the mapping moves, and the old range stays mapped and empty.
         const DONTUNMAP = 4;
     }
 }
@@ -80,7 +81,7 @@ impl From<MmapError> for MremapError {
     }
 }
 
-/// The arguments, lengths in whole pages. A move of several VMAs makes one such request for each.
+/// The arguments, with lengths in whole pages. A move of several VMAs uses one request for each VMA.
 #[derive(Clone, Copy)]
 pub(super) struct Remap {
     pub(super) addr: u64,
@@ -91,7 +92,7 @@ pub(super) struct Remap {
 }
 
 impl Remap {
-    /// Whether the caller says where the result shall be.
+    /// Returns true if the caller determines the target.
     pub(super) fn has_target(&self) -> bool {
         self.flags.intersects(RemapFlags::FIXED | RemapFlags::DONTUNMAP)
     }
@@ -104,7 +105,7 @@ impl Remap {
         self.flags.contains(RemapFlags::DONTUNMAP)
     }
 
-    /// Whether it may move without being told where to.
+    /// Returns true if the mapping may move to any address.
     pub(super) fn may_move(&self) -> bool {
         self.flags.contains(RemapFlags::MAYMOVE) && !self.has_target()
     }
@@ -113,12 +114,12 @@ impl Remap {
         self.new_len > self.old_len
     }
 
-    /// Bytes by which it grows.
+    /// Returns the number of bytes by which the mapping grows.
     pub(super) fn growth(&self) -> u64 {
         self.new_len - self.old_len
     }
 
-    /// Step 1: what can be said without looking at the address space.
+    /// Performs step 1: checks that do not need the address space.
     fn decode<P: Platform>(
         addr: u64,
         old_len: u64,
@@ -146,7 +147,8 @@ impl Remap {
             && !overlap
     }
 
-    /// The addresses it may need: the source with what it grows into, and a target that is given.
+    /// Returns the ranges that the request may need: the source with the range that it grows into, and a
+    /// fixed target.
     pub(super) fn ranges(&self) -> [UserRange; 2] {
         let target = match self.fixed() {
             true => UserRange::at(self.new_addr, self.new_len),
@@ -157,21 +159,23 @@ impl Remap {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Resizes the mapping of `old_len` bytes at `addr` to `new_len` bytes, moving it where [`RemapFlags`]
-    /// allow or demand it, and returns where it is now. All of mremap(2), with Linux's order of checks.
+    /// Resizes the mapping of `old_len` bytes at `addr` to `new_len` bytes, and moves it if [`RemapFlags`]
+    /// allow or require a move. Returns the new address. Supports all features of mremap(2) and checks the
+    /// arguments in Linux's order.
     ///
-    /// `new_addr` counts with [`RemapFlags::FIXED`], and is a hint with [`RemapFlags::DONTUNMAP`] alone. With
-    /// equal lengths and `FIXED` the range may span several VMAs, which move one by one and keep their gaps.
+    /// `new_addr` is used with [`RemapFlags::FIXED`], and is a hint with [`RemapFlags::DONTUNMAP`] alone.
+    /// With equal lengths and `FIXED` the range may span several VMAs, which move one by one and keep the
+    /// gaps between them.
     ///
     /// # Errors
     ///
-    /// See [`MremapError`]. What was at a fixed target is gone if the error is found after it was cleared; of
-    /// several VMAs those before the failing one have moved.
+    /// See [`MremapError`]. If an error is found after a fixed target was cleared, the target stays unmapped.
+    /// Of several VMAs, those before the failing one have moved.
     ///
     /// # Locks
     ///
-    /// Those of a [range writer](crate::space::locking#writers), killably. Then, to populate what grew of a
-    /// locked mapping, the locks of faults. Waits for munmaps of the ranges to end.
+    /// Those of a [range writer](crate::space::locking#writers), killably. Waits for munmaps of the ranges to
+    /// end. Afterwards, to populate the extension of a locked mapping, those of faults.
     ///
     /// # Examples
     /// ```
@@ -203,7 +207,7 @@ impl<P: Platform> AddressSpace<P> {
         later.retire();
         let (at, populate) = result?;
         if populate {
-            // Errors are not reported: the mapping stands, and the next access shows what is wrong.
+            // Errors are not reported: the mapping stays, and the next access reports the problem.
             let _ = self.populate(UserRange::new(at + request.old_len, at + request.new_len));
         }
         Ok(at)
@@ -211,18 +215,19 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<'s, P: Platform> WriteGuard<'s, P> {
-    /// The request with lengths of whole pages, if it is about huge ones, which do not grow.
+    /// Rounds the lengths of a request to whole huge pages, if the mapping consists of huge pages, which
+    /// cannot grow.
     fn in_whole_huge_pages(&self, request: Remap) -> Result<Remap, MremapError> {
         let size = self.find(request.addr).and_then(Vma::huge_page_size);
         let Some(bytes) = size.map(HugePageSize::bytes) else { return Ok(request) };
         let whole = |len: u64| len.checked_next_multiple_of(bytes).ok_or(MremapError::Invalid);
         let request = Remap { old_len: whole(request.old_len)?, new_len: whole(request.new_len)?, ..request };
-        // The lengths have become larger: what overlaps now did not before.
+        // The lengths have grown, so that source and target may overlap now.
         let target_is_sane = !request.has_target() || request.target_is_sane::<P>();
         if request.grows() || !target_is_sane { Err(MremapError::Invalid) } else { Ok(request) }
     }
 
-    /// The tail goes as by munmap.
+    /// Unmaps the tail like munmap.
     fn shrink_in_place(self, request: &Remap) -> Result<u64, MremapError> {
         self.check_source(request)?;
         let tail = UnmapRange::new::<P>(request.addr + request.new_len, request.old_len - request.new_len)?;
@@ -230,7 +235,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok(request.addr)
     }
 
-    /// Everything else. Returns the address and whether what grew wants populating.
+    /// Performs all requests except shrinking in place. Returns the address, and true if the extension must
+    /// be populated.
     fn remap(
         &self,
         request: Remap,
@@ -238,7 +244,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         later: &mut DeferredRetire<'s, P>,
     ) -> Result<(u64, bool), MremapError> {
         if request.has_target() {
-            // Each of source and target may be cut in three before either goes.
+            // Source and target may each be split into three VMAs before either is removed.
             let counts = self.space.counters.counts();
             if counts.map_count + 2 >= self.space.engine.max_map_count().saturating_sub(3) {
                 return Err(MremapError::TooManyVmas);
@@ -256,18 +262,18 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok((at, populate))
     }
 
-    /// Equal lengths and a fixed target: every VMA of the range moves, the gaps between them stay.
+    /// Moves every VMA of the range to a fixed target of the same length, and keeps the gaps between them.
     fn remap_several(&self, request: Remap, later: &mut DeferredRetire<'s, P>) -> Result<u64, MremapError> {
         let source = UserRange::clipped(request.addr, request.old_len);
         let end = source.end();
-        // A userfaultfd would hear of one move at most.
+        // A userfaultfd could be notified of at most one move.
         let mut vmas = self.vmas(source);
         let several = vmas.next().is_some_and(|first| first.end() < end) && vmas.next().is_some();
         drop(vmas);
         let (mut target, mut last_end) = (request.new_addr, None);
         let mut result = Err(MremapError::NotMapped);
         loop {
-            // What lies below the end of the last VMA as it was has had its turn, whatever became of it.
+            // Everything below the old end of the last VMA is processed, whatever is mapped there now.
             let at = last_end.unwrap_or(request.addr);
             let Some(vma) = self.first_in(at..end) else { return result };
             let gap = match last_end {
@@ -293,7 +299,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         }
     }
 
-    /// The checks on the VMA at the address; tells whether it is locked and grows, and so wants populating.
+    /// Checks the VMA at the address. Returns true if the VMA is locked and grows, so that the extension must
+    /// be populated.
     fn check_source(&self, request: &Remap) -> Result<bool, MremapError> {
         let vma = self.find(request.addr).ok_or(MremapError::NotMapped)?;
         let flags = vma.flags();
@@ -311,7 +318,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             return Ok(false);
         }
         let fixed_size = flags.intersects(VmFlags::DONTEXPAND | VmFlags::PFNMAP);
-        // Nothing would be in a duplicate of private memory.
+        // A duplicate of private memory would be empty.
         let duplicates_private =
             request.old_len == 0 && !flags.intersects(VmFlags::SHARED | VmFlags::MAYSHARE);
         if duplicates_private || (request.keeps_source() && fixed_size) {
@@ -339,11 +346,11 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok(flags & VmFlags::LOCK_MASK == VmFlags::LOCKED)
     }
 
-    /// To a given address: what is there goes first, and the source's excess too.
+    /// Moves the mapping to a given address. Unmaps the target range and the excess of the source first.
     fn remap_to(&self, mut request: Remap, later: &mut DeferredRetire<'s, P>) -> Result<u64, MremapError> {
         if request.fixed() {
             later.add(self.unmap(&UnmapRange::new::<P>(request.new_addr, request.new_len)?)?);
-            // It may have been the source.
+            // The unmapped range may have contained the source.
             self.find(request.addr).ok_or(MremapError::NotMapped)?;
         }
         if request.new_len < request.old_len {
@@ -365,7 +372,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         self.move_vma(&request, later)
     }
 
-    /// Growth: in place if the mapping reaches to its VMA's end and there is room behind it; else a move.
+    /// Grows the mapping: in place if it ends with its VMA and the space behind is free, otherwise by a move.
     fn expand(
         &self,
         mut request: Remap,
@@ -391,7 +398,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         self.move_vma(&request, later)
     }
 
-    /// Where what moves goes: at the hint or anywhere.
+    /// Returns the address to which a mapping moves: the hint if it is free, otherwise any free place.
     pub(super) fn place_target(&self, vma: &Vma<P>, request: &Remap, hint: u64) -> Result<u64, MremapError> {
         let shared = vma.flags().contains(VmFlags::MAYSHARE);
         let placement = PlacementRequest::for_object(
@@ -404,18 +411,18 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok(self.find_placement(&placement)?)
     }
 
-    /// Maps the free range behind `vma` as its continuation; the VMA behind may join too.
+    /// Maps the free range behind `vma` as its continuation. The next VMA may merge with it too.
     fn extend_in_place(&self, vma: &Vma<P>, extension: UserRange) -> Result<(), MremapError> {
         let pages = extension.pages();
         let charge = self.charge_moved(vma.flags(), pages, PageCount::ZERO)?;
         let _ = self.pin_anon_vma(vma);
-        // As on Linux, what is new joins the next VMA even if fork made this one.
+        // As on Linux, the extension merges with the next VMA even if fork created this VMA.
         let (pgoff, anon) =
             (vma.pgoff() + vma.pages(), AnonVma { id: vma.anon().unforked(), ..vma.anon_vma() });
         let attrs = Attrs { pgoff, anon, ..vma.attrs() };
         let new = self.prepare_new(extension, &attrs)?;
         if !matches!(new, NewMapping::Append(_) | NewMapping::Bridge(..)) {
-            // The VMA does not even go with its own continuation: a special one.
+            // A special VMA does not merge even with its own continuation.
             return Err(MremapError::NoSpace);
         }
         let flags = attrs.flags;
@@ -425,8 +432,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok(())
     }
 
-    /// Commits `pages` with these flags, if they count, of which `kept` were committed before, and will be
-    /// returned by this call.
+    /// Charges `pages` with these flags if they count as committed. Of these pages, `kept` are already
+    /// committed, and this call will release that older charge.
     fn charge_moved(
         &self,
         flags: VmFlags,
@@ -444,17 +451,18 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         }
     }
 
-    /// Moves the mapping to `new_addr`, where there is room.
+    /// Moves the mapping to `new_addr`, where enough space is free.
     fn move_vma(&self, request: &Remap, later: &mut DeferredRetire<'s, P>) -> Result<u64, MremapError> {
         let from = UserRange::at(request.addr, request.old_len);
         let target = UserRange::at(request.new_addr, request.new_len);
         let joined = self.joins_source(request, target);
         let (source, charge) = self.prepare_source(request)?;
         let attrs = moved_attrs(source, request);
-        // One for the target, one for the source.
+        // One change for the target, one for the source.
         self.reserve(2)?;
-        // The source will be unmapped: all that this needs is there before an entry moves. It is a VMA of its
-        // own by now, which the target does not join, so it stays what was gathered.
+        // The source will be unmapped. All resources for that are allocated before any entry moves. The
+        // source is a separate VMA by now, and the target does not merge with it, so that the gathered set
+        // stays valid.
         let leaving = match request.keeps_source() || from.is_empty() {
             true => None,
             false => Some(self.gather(&UnmapRange::trusted::<P>(from))?),
@@ -462,10 +470,10 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let new = self.prepare_target(source, request, target, &attrs)?;
         let prepared = self.prepare_pages(source, &new, from, target);
         let huge = prepared.inspect_err(|_| self.space.drop_tables(self, target))?;
-        // Nothing can fail from here on.
+        // No step can fail from here on.
         later.moved = Notice::remap(source, request.addr, request.new_addr, request.old_len);
         if source.flags().contains(VmFlags::UFFD_WP) && attrs.uffd.is_none() && !from.is_empty() {
-            // What is not watched any more is not write-protected either (hazard C-44).
+            // Memory that is not registered any more must not stay write-protected (hazard C-44).
             self.space.unprotect(source, from);
         }
         let (flags, fresh) = (attrs.flags, matches!(new, NewMapping::Fresh(_)));
@@ -473,7 +481,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         if let Some(whole) = joined {
             self.share_with_rest(landing, whole, from);
         }
-        // A merge may have swallowed the VMA that a source was which stays; it covers the source then.
+        // If the source stays, a merge may have replaced its VMA by a larger VMA that covers the source.
         let source = if leaving.is_some() { source } else { self.find(request.addr).unwrap_or(landing) };
         self.move_pages(source, (landing, fresh), huge, from, target.start());
         charge.keep();
@@ -485,8 +493,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok(target.start())
     }
 
-    /// Checks what a move demands of the source, and makes it a VMA of its own where it will be unmapped. The
-    /// VMA is locked for writing: no more faults.
+    /// Checks that the source may move, and splits it off its VMA if it will be unmapped. The returned VMA is
+    /// locked for writing, so that no fault runs in it.
     fn prepare_source(&self, request: &Remap) -> Result<(&Vma<P>, Charge<'s, P>), MremapError> {
         let mut source = self.find(request.addr).ok_or(MremapError::NotMapped)?;
         let end = request.addr + request.old_len;
@@ -510,7 +518,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok((self.lock_vma(source).vma(), charge))
     }
 
-    /// How the target enters the tree. It does not join a source that is about to go.
+    /// Prepares the insertion of the target. The target does not merge with a source that will be unmapped.
     fn prepare_target<'g>(
         &'g self,
         source: &Vma<P>,
@@ -530,15 +538,17 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         })
     }
 
-    /// The VMA that the source is cut out of, if the target would join that.
+    /// Returns the range of the VMA that contains the source, if the target would merge with that VMA.
     fn joins_source(&self, request: &Remap, target: UserRange) -> Option<UserRange> {
         let source = self.find(request.addr).filter(|_| !request.keeps_source() && request.old_len != 0)?;
         self.would_join(target, &moved_attrs(source, request), source).then(|| source.range())
     }
 
-    /// Linux joins the target to the whole VMA `whole` before it cuts the source out of it, so what the
-    /// target met on its other side reaches all of that. Here the cut comes first, for it can fail; so
-    /// the rest gets its share afterwards.
+    /// Gives the rest of the source's VMA the attributes that it gets on Linux.
+    ///
+    /// Linux merges the target with the whole VMA `whole` before it splits the source off. The attributes of
+    /// the target's other neighbour therefore reach all of `whole`. Here the split comes first, because it
+    /// can fail, and the rest gets the attributes afterwards.
     fn share_with_rest(&self, landing: &Vma<P>, whole: UserRange, from: UserRange) {
         let sides =
             [(whole.start() < from.start(), from.start() - 1), (from.end() < whole.end(), from.end())];
@@ -552,7 +562,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         }
     }
 
-    /// DONTUNMAP: what stays is mapped, empty and unlocked; it has no anonymous pages if it moved whole.
+    /// Unlocks the source of a move with DONTUNMAP, which stays mapped and empty. A VMA that moved as a whole
+    /// has no anonymous pages any more and loses its anon_vma.
     fn empty_source(&self, source: &Vma<P>, landing: &Vma<P>, from: UserRange) {
         let right = self.lock_vma(source);
         let flags = source.flags();
@@ -561,14 +572,15 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         }
         right.set_flags(flags - VmFlags::LOCK_MASK);
         if !core::ptr::eq(source, landing) && source.range() == from {
-            // The offsets stay, as on Linux, although no page is known by them any more.
+            // The offsets stay, as on Linux, although no page is found by them any more.
             right.leave_anon_vma();
         }
     }
 }
 
-/// What the moved mapping is like. Anonymous memory that never had a page takes the offsets of its new place,
-/// so that it can merge there; what had pages keeps the offsets by which these are known.
+/// Returns the attributes of the moved mapping. Anonymous memory without any pages gets the offsets of its
+/// new place, so that it can merge there. Memory with pages keeps its offsets, because the reverse map finds
+/// the pages by them.
 fn moved_attrs<'v, P: Platform>(source: &'v Vma<P>, request: &Remap) -> Attrs<'v, P> {
     let unfaulted = source.is_anonymous() && !source.anon().is_some();
     let pgoff = if unfaulted { PageIndex::of_byte(request.new_addr) } else { source.pgoff_of(request.addr) };
@@ -578,7 +590,8 @@ fn moved_attrs<'v, P: Platform>(source: &'v Vma<P>, request: &Remap) -> Attrs<'v
     }
 }
 
-/// Whether a VMA moves only by itself: a segment's memory, and a device of zeroes, say where they go.
+/// Returns true if the VMA can move only by itself. Segments and devices of zeroes determine their own
+/// addresses.
 fn must_move_alone<P: Platform>(vma: &Vma<P>) -> bool {
     match vma.object() {
         Object::Zeroes(_) => true,

@@ -1,4 +1,4 @@
-//! mremap: the entries of a mapping that moves.
+//! mremap: moves the entries of a mapping.
 
 use crate::space::{change::split_merge::NewMapping, locking::WriteGuard};
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
 use freehold_vmspace::{MoveGather, TableMoves, UserRange};
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// Makes the target's tables.
+    /// Allocates the target's page tables.
     pub(super) fn prepare_pages(
         &self,
         source: &Vma<P>,
@@ -25,7 +25,7 @@ impl<P: Platform> WriteGuard<'_, P> {
                 Some(self.space.prepare_huge_pages(size, source, landing, from, target)?)
             }
             (size, _) => {
-                assert!(size.is_none(), "huge pages of pools join no other VMA");
+                assert!(size.is_none(), "a mapping of huge pages merges with no other VMA");
                 self.space.vm.prepare_entries(from, target.start(), movable(source))?;
                 None
             }
@@ -33,7 +33,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         self.ask_hook(source, from, target).map(|()| huge)
     }
 
-    /// An embedder's hook may refuse. It is asked last: it may note where its mapping will be.
+    /// Calls the hook of an embedder's special mapping, which may refuse the move. The hook is the last
+    /// check, because it may record the new place of the mapping.
     fn ask_hook(&self, source: &Vma<P>, from: UserRange, target: UserRange) -> Result<(), MremapError> {
         match source.object() {
             Object::Special(special) => {
@@ -45,7 +46,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
     }
 
-    /// Moves the entries; the source's translations are flushed when this returns.
+    /// Moves the entries. The source's TLB entries are flushed when this function returns.
     pub(super) fn move_pages(
         &self,
         source: &Vma<P>,
@@ -54,9 +55,9 @@ impl<P: Platform> WriteGuard<'_, P> {
         from: UserRange,
         to: u64,
     ) {
-        // A walker of the trees comes to the source first, and to a fresh target later. Where a merge has put
-        // the target into a VMA before the source, it has to be kept out; and where whole tables
-        // move, for it may be in one.
+        // A walker of the reverse map visits the source first and a new target later. Walkers must be
+        // excluded in two cases: if a merge placed the target in a VMA before the source, and if whole page
+        // tables move, because a walker may be in one of them.
         let exposed = !fresh && landing.pgoff() <= source.pgoff();
         let mut gather: MoveGather<'_, P> = self.space.vm.gather();
         if let Some(huge) = huge {
@@ -69,7 +70,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     }
 }
 
-/// Whether whole page tables may move with this VMA.
+/// Returns whether whole page tables may move with this VMA.
 fn movable<P: Platform>(source: &Vma<P>) -> TableMoves {
     if source.is_anonymous() { TableMoves::Allowed } else { TableMoves::Never }
 }
