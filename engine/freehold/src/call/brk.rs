@@ -3,7 +3,7 @@
 //! # The break
 //!
 //! The exclusive writer may change the break and the start of the heap. In addition, one range writer at a
-//! time may change the break. That range writer has set `heap_locked`:
+//! time may change the break. The range writer that may do so has set `heap_locked`:
 //!
 //! | `heap_locked` | meaning | next value |
 //! | --- | --- | --- |
@@ -101,8 +101,8 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// Those of a [range writer](crate::space::locking#writers), killably; to shrink, those of
-    /// [`munmap`](Self::munmap). Afterwards, if the heap is locked in memory, those of faults.
+    /// The locks of a [range writer](crate::space::locking#writers), killably; to shrink, the locks of
+    /// [`munmap`](Self::munmap). Afterwards, if the heap is locked in memory, the locks of faults.
     ///
     /// # Examples
     ///

@@ -38,7 +38,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// Those of a [range writer](crate::space::locking#writers), killably.
+    /// The locks of a [range writer](crate::space::locking#writers), killably.
     pub fn set_policy(&self, addr: u64, len: u64, tag: u64) -> Result<(), MbindError> {
         let range = UserRange::decode_wrapping(addr, len).ok_or(MbindError::Invalid)?;
         if range.is_empty() {

@@ -92,7 +92,8 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// Those of a [range writer](crate::space::locking#writers), killably. Afterwards those of faults.
+    /// The locks of a [range writer](crate::space::locking#writers), killably. Afterwards the locks of
+    /// faults.
     ///
     /// # Examples
     ///
@@ -114,11 +115,11 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// Those of [`mlock`](Self::mlock).
+    /// The errors of [`mlock`](Self::mlock).
     ///
     /// # Locks
     ///
-    /// Those of [`mlock`](Self::mlock).
+    /// The locks of [`mlock`](Self::mlock).
     pub fn mlock2(&self, addr: u64, len: u64, flags: LockFlags) -> Result<(), MlockError> {
         if !LockFlags::all().contains(flags) {
             return Err(MlockError::Invalid);
@@ -158,7 +159,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// Those of a [range writer](crate::space::locking#writers), killably.
+    /// The locks of a [range writer](crate::space::locking#writers), killably.
     pub fn munlock(&self, addr: u64, len: u64) -> Result<(), MlockError> {
         let (start, len) = whole_pages(addr, len);
         let state = RangeWriterState::default();
@@ -175,7 +176,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// The mmap lock for writing, killably. Afterwards those of faults.
+    /// The mmap lock for writing, killably. Afterwards the locks of faults.
     pub fn mlockall(&self, flags: LockAllFlags) -> Result<(), MlockError> {
         if !LockAllFlags::all().contains(flags) || (flags - LockAllFlags::ONFAULT).is_empty() {
             return Err(MlockError::Invalid);

@@ -90,8 +90,8 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// Those of a [range writer](crate::space::locking#writers), killably. Afterwards, if locked private
-    /// memory became writable, those of faults.
+    /// The locks of a [range writer](crate::space::locking#writers), killably. Afterwards, if locked private
+    /// memory became writable, the locks of faults.
     ///
     /// # Examples
     ///
@@ -115,12 +115,12 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// Those of [`mprotect`](Self::mprotect). Also fails with `Invalid` if the key is not
+    /// The errors of [`mprotect`](Self::mprotect). Also fails with `Invalid` if the key is not
     /// [allocated](Self::pkey_alloc).
     ///
     /// # Locks
     ///
-    /// Those of [`mprotect`](Self::mprotect).
+    /// The locks of [`mprotect`](Self::mprotect).
     pub fn pkey_mprotect(&self, addr: u64, len: u64, prot: Prot, pkey: u8) -> Result<(), MprotectError> {
         self.protect(addr, len, prot, Some(pkey))
     }
@@ -147,8 +147,8 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Changes the rights from the start of a VMA that grows. The start is known only after the VMA is found.
-    /// It may lie below the range, where the VMA may merge with a neighbour, so that this case needs the
-    /// exclusive writer.
+    /// The start may lie below the range, where the VMA may merge with a neighbour. This case therefore needs
+    /// the exclusive writer.
     #[cold]
     #[inline(never)]
     fn protect_growing(
@@ -176,7 +176,7 @@ impl<P: Platform> AddressSpace<P> {
 /// The state of one call.
 struct Protection<'s, P: Platform> {
     space: &'s AddressSpace<P>,
-    /// Pending flushes of revoked rights. Its capacity for frames is minimal, because no frame is freed.
+    /// Pending flushes of revoked rights. The gather has minimal capacity, because no frame is freed.
     gather: Option<VmGather<'s, P, 1>>,
     access: VmFlags,
     /// The requested protection key.

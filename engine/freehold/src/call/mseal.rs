@@ -37,7 +37,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// Those of a [range writer](crate::space::locking#writers), killably.
+    /// The locks of a [range writer](crate::space::locking#writers), killably.
     ///
     /// # Examples
     ///

@@ -21,7 +21,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// Those of a [range writer](crate::space::locking#writers), killably. Waits for other munmaps of the
+    /// The locks of a [range writer](crate::space::locking#writers), killably. Waits for other munmaps of the
     /// same range to end.
     ///
     /// # Examples
@@ -45,11 +45,11 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// Those of [`munmap`](Self::munmap).
+    /// The errors of [`munmap`](Self::munmap).
     ///
     /// # Locks
     ///
-    /// Those of [`munmap`](Self::munmap).
+    /// The locks of [`munmap`](Self::munmap).
     pub fn munmap_atomic(&self, addr: u64, len: u64) -> Result<(), MunmapError> {
         self.unmap_range(&UnmapRange::new::<P>(addr, len)?, true)
     }
@@ -59,7 +59,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// Those of a [range writer](crate::space::locking#writers). The first lock is taken killably.
+    /// The locks of a [range writer](crate::space::locking#writers). The first lock is taken killably.
     pub(super) fn unmap_range(&self, range: &UnmapRange, atomic: bool) -> Result<(), MunmapError> {
         if !atomic
             && self.range_writers_unmap()

@@ -47,8 +47,8 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// The mmap lock for writing, killably. Afterwards, to populate, those of faults. If a removed segment is
-    /// not attached any more, also the locks that free its memory.
+    /// The mmap lock for writing, killably. Afterwards, to populate, the locks of faults. If a removed
+    /// segment is not attached any more, also the locks that free its memory.
     pub fn remap_file_pages(
         &self,
         addr: u64,

@@ -53,11 +53,11 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// Those of [`install_specials`](Self::install_specials).
+    /// The errors of [`install_specials`](Self::install_specials).
     ///
     /// # Locks
     ///
-    /// Those of [`install_specials`](Self::install_specials).
+    /// The locks of [`install_specials`](Self::install_specials).
     pub fn install_special(
         &self,
         hint: u64,
@@ -74,9 +74,10 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// Those of [`mmap`](Self::mmap) for the range, the limits, and special mappings of another engine. Fails
-    /// with `Invalid` if there are no parts or more than four, a part is empty, the hint is not page-aligned,
-    /// or a flag is not allowed for special mappings. Nothing is changed after an error.
+    /// The errors of [`mmap`](Self::mmap) for the range, the limits, and special mappings of another engine.
+    /// Fails with `Invalid` if there are no parts or more than four, or if a part is empty. Also fails with
+    /// `Invalid` if the hint is not page-aligned or a flag is not allowed for special mappings. Nothing is
+    /// changed after an error.
     ///
     /// # Locks
     ///

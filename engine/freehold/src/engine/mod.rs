@@ -100,13 +100,13 @@ pub struct Config {
     /// Initial setting that makes MADV_DONTNEED free the page tables that it empties; see
     /// [`Engine::set_reclaims_tables`].
     pub reclaims_tables: bool,
-    /// How walks that do not change the tree of a file's VMAs take the lock over that tree.
+    /// Mode in which walks that do not change the tree of a file's VMAs take the lock over that tree.
     pub file_rmap: FileRmap,
     /// Number of entries per node of the VMA tree. Range writers that change entries of one node share its
     /// latch.
     pub vma_nodes: NodeWidth,
-    /// Collects statistics of the mmap locks of all address spaces together, the i_mmap locks of all files,
-    /// the hugetlb VMA locks, and the mutexes of faults on huge pages.
+    /// Collects statistics of four kinds of locks, each kind together: mmap locks, i_mmap locks of files,
+    /// hugetlb VMA locks, and mutexes of faults on huge pages.
     pub lock_stats: bool,
 }
 
@@ -130,7 +130,7 @@ impl Default for Config {
 
 /// The shared state of one kernel.
 // Aligned to a cache line: each fault reads the engine, and every new or ended space writes the reference
-// count before it.
+// count, which lies before the engine in memory.
 #[repr(align(64))]
 pub struct Engine<P: Platform> {
     pub(crate) slab: VmaSlab<P>,
@@ -269,7 +269,7 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// Sets the policy on huge pages of anonymous memory. Existing mappings of pages stay.
+    /// Sets the policy on huge pages of anonymous memory. Pages that are already mapped stay.
     pub fn set_huge_pages(&self, huge_pages: HugePages) {
         self.huge_pages.store(huge_pages as u32, Relaxed);
     }
@@ -280,7 +280,7 @@ impl<P: Platform> Engine<P> {
         Blocks::of(self.blocks.load(Relaxed))
     }
 
-    /// Sets the sizes of blocks of anonymous memory. Existing mappings of pages stay.
+    /// Sets the sizes of blocks of anonymous memory. Pages that are already mapped stay.
     pub fn set_blocks(&self, blocks: Blocks) {
         self.blocks.store(blocks.word(), Relaxed);
     }

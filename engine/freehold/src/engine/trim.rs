@@ -39,8 +39,8 @@ impl<P: Platform> Engine<P> {
     ///
     /// # Locks
     ///
-    /// Those of [`Mapping::drop_clean`](crate::file::Mapping::drop_clean), and a spin lock to find the files.
-    /// If the last user of a file releases it during the call, the file is destroyed in this call.
+    /// The locks of [`Mapping::drop_clean`](crate::file::Mapping::drop_clean), and a spin lock to find the
+    /// files. If the last user of a file releases it during the call, the file is destroyed in this call.
     ///
     /// # Examples
     ///

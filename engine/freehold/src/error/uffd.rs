@@ -13,7 +13,7 @@ verb_error! {
         NotPermitted => EPERM,
         /// The memory is registered with another userfaultfd.
         Busy => EBUSY,
-        /// The limit on VMAs would be exceeded by cutting one.
+        /// The limit on VMAs would be exceeded by splitting one.
         TooManyVmas => ENOMEM,
         /// There is no memory for the engine's records.
         OutOfMemory => ENOMEM,

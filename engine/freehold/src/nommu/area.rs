@@ -7,7 +7,7 @@ use allocator_api2::boxed::Box;
 use core::{marker::PhantomData, mem::offset_of, ops::Range, ptr::NonNull};
 use freehold_range::{IntervalAdapter, IntervalLink, IntervalTree};
 
-/// One mapping. Its fields do not change while the mapping is in a tree.
+/// One mapping. The fields do not change while the mapping is in a tree.
 pub(super) struct Area<P: Platform> {
     link: IntervalLink,
     /// Page-aligned addresses of the mapping.
@@ -30,7 +30,7 @@ impl<P: Platform> Area<P> {
 ///
 /// # Invariants
 ///
-/// The tree owns its elements. Each element was allocated as a `Box`.
+/// The tree owns its elements. Each element of the tree was allocated as a `Box`.
 pub(super) struct Areas<P: Platform> {
     tree: IntervalTree<ByLink<P>>,
     count: u64,

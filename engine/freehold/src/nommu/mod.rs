@@ -37,20 +37,20 @@
 //!    the file may have to be read. If two tasks make the same copy, the later one uses the existing region
 //!    and drops its own copy.
 //! 2. **Pages in place are looked up and linked in one hold of the invalidate lock for reading.** Truncation
-//!    and hole punching hold the invalidate lock for writing. They check the tree for such pages before they
-//!    change the file. Either the mapping is already in the tree and the truncation is refused, or the
-//!    mapping finds that the pages are removed. The check does not change the tree, so it holds the i_mmap
-//!    lock for reading, and checks of one file run concurrently.
+//!    and hole punching hold the invalidate lock for writing. Both operations check the tree for such pages
+//!    before they change the file. Either the mapping is already in the tree and the truncation is refused,
+//!    or the mapping finds that the pages are removed. The check does not change the tree, so it holds the
+//!    i_mmap lock for reading, and checks of one file run concurrently.
 //! 3. **A region is created before the space is locked and released after the space is unlocked.** No page is
 //!    read, zeroed or copied while a lock of an address space is held.
 //!
 //! # Why this module is not a separate crate
 //!
 //! A file and its regions refer to each other. [`Mapping`](crate::file::Mapping) owns the tree of its regions
-//! (`Mapping.regions`). It queries this tree (`FileRegions::may_lose`) before a truncation, a hole punch or a
-//! memory failure removes a page. The part of a region that a file uses is therefore in `nommu/state`, below
-//! files. In the other direction, this module links regions into the file's tree and finds texts in it. In
-//! addition, mapping a file uses private items:
+//! (`Mapping.regions`). A truncation, a hole punch or a memory failure queries this tree
+//! (`FileRegions::may_lose`) before it removes a page. The part of a region that a file uses is therefore in
+//! `nommu/state`, below files. In the other direction, this module links regions into the file's tree and
+//! finds texts in it. In addition, mapping a file uses private items:
 //!
 //! | item | purpose |
 //! | --- | --- |

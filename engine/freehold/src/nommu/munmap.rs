@@ -21,10 +21,10 @@ enum Gone<P: Platform> {
 }
 
 impl<P: Platform> NoMmuSpace<P> {
-    /// Unmaps all pages that overlap the `len` bytes from `start` on. They must form one whole mapping or a
-    /// part of anonymous memory. Unmapping a part frees its frames and keeps the rest of the mapping, in two
-    /// pieces if the part lies in the middle. If several mappings of a file have the same addresses, one of
-    /// them is unmapped.
+    /// Unmaps all pages that overlap the `len` bytes from `start` on. These pages must form one whole mapping
+    /// or a part of anonymous memory. Unmapping a part frees its frames and keeps the rest of the mapping, in
+    /// two pieces if the part lies in the middle. If several mappings of a file have the same addresses, one
+    /// of them is unmapped.
     ///
     /// # Errors
     ///

@@ -32,7 +32,7 @@ pub(crate) enum Source<P: Platform> {
     Shared(FilePages<P>),
 }
 
-/// Pages of a file from `first` on. Their number is the number of frames of the region.
+/// Pages of a file from `first` on. There are as many pages as the region has frames.
 pub(crate) struct FilePages<P: Platform> {
     pub mapping: Counted<Mapping<P>>,
     pub first: PageIndex,
@@ -108,9 +108,9 @@ pub(crate) struct RegionUse<P: Platform> {
     region: NonNull<Region<P>>,
 }
 
-// SAFETY: any thread may use and free a region. Its links and its count are guarded by locks.
+// SAFETY: any thread may use and free a region. Locks guard the links and the count of the region.
 unsafe impl<P: Platform> Send for RegionUse<P> {}
-// SAFETY: any thread may use and free a region. Its links and its count are guarded by locks.
+// SAFETY: any thread may use and free a region. Locks guard the links and the count of the region.
 unsafe impl<P: Platform> Sync for RegionUse<P> {}
 
 impl<P: Platform> RegionUse<P> {

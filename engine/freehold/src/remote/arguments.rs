@@ -1,5 +1,5 @@
-//! The contents of /proc/PID/cmdline and /proc/PID/environ. They are read page by page, like all other
-//! accesses to the memory of another process. A writer of the address space waits for at most one page.
+//! The contents of /proc/PID/cmdline and /proc/PID/environ. Both are read page by page, like all other memory
+//! of another process. A writer of the address space waits for at most one page.
 
 use super::AccessMode;
 use crate::{
@@ -23,7 +23,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// Those of [`read_memory`](Self::read_memory).
+    /// The locks of [`read_memory`](Self::read_memory).
     pub fn read_cmdline(&self, offset: u64, out: &mut [u8]) -> Result<usize, AccessError> {
         let Arguments { args, env } = self.arguments();
         let mut last = [0];
@@ -49,11 +49,11 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// Those of [`read_cmdline`](Self::read_cmdline).
+    /// The errors of [`read_cmdline`](Self::read_cmdline).
     ///
     /// # Locks
     ///
-    /// Those of [`read_memory`](Self::read_memory).
+    /// The locks of [`read_memory`](Self::read_memory).
     pub fn read_environ(&self, offset: u64, out: &mut [u8]) -> Result<usize, AccessError> {
         self.read_report(self.arguments().env, offset, out)
     }

@@ -2,7 +2,7 @@
 //! process_vm_writev, ptrace, /proc/PID/mem, /proc/PID/cmdline; and pinned pages, for callers that need the
 //! memory itself.
 //!
-//! Each page is processed separately. It is looked up, or faulted in, under the VMA's lock, and gets a
+//! Each page is processed separately. The page is looked up, or faulted in, under the VMA's lock, and gets a
 //! reference under its page table's lock. The bytes are copied while the VMA's lock is still held, so that
 //! fork cannot share the page during a write. No lock is held between two pages, so that a waiting task waits
 //! for at most one page.
@@ -46,8 +46,8 @@ pub struct IoVec {
 struct How {
     write: bool,
     manner: AccessMode,
-    /// True if the process itself makes the access. Only such an access reaches secret memory. It obeys the
-    /// protection keys of the calling thread.
+    /// True if the process itself makes the access. Only such an access reaches secret memory, and only such
+    /// an access obeys the protection keys of the calling thread.
     own: bool,
 }
 
@@ -84,7 +84,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// For each page those of a fault. The caller holds no lock.
+    /// For each page the locks of a fault. The caller holds no lock.
     ///
     /// # Examples
     ///
@@ -132,7 +132,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// Those of [`read_memory`](Self::read_memory).
+    /// The locks of [`read_memory`](Self::read_memory).
     pub fn write_memory(&self, addr: u64, data: &[u8], manner: AccessMode) -> Result<usize, AccessError> {
         self.write_as(addr, data, How { write: true, manner, own: false })
     }
@@ -162,11 +162,12 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// Those of [`read_memory`](Self::read_memory). Also fails if a range is longer than a call can report.
+    /// The errors of [`read_memory`](Self::read_memory). Also fails if a range is longer than a call can
+    /// report.
     ///
     /// # Locks
     ///
-    /// Those of [`read_memory`](Self::read_memory).
+    /// The locks of [`read_memory`](Self::read_memory).
     pub fn read_vectored(&self, remote: &[IoVec], local: &mut [u8]) -> Result<usize, AccessError> {
         for_each_iovec(remote, local.len(), |addr, part| {
             self.read_memory(addr, &mut local[part], AccessMode::Plain)
@@ -178,11 +179,11 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// Those of [`read_vectored`](Self::read_vectored).
+    /// The errors of [`read_vectored`](Self::read_vectored).
     ///
     /// # Locks
     ///
-    /// Those of [`read_memory`](Self::read_memory).
+    /// The locks of [`read_memory`](Self::read_memory).
     pub fn write_vectored(&self, remote: &[IoVec], local: &[u8]) -> Result<usize, AccessError> {
         for_each_iovec(remote, local.len(), |addr, part| {
             self.write_memory(addr, &local[part], AccessMode::Plain)
@@ -194,11 +195,11 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// Those of [`read_memory`](Self::read_memory).
+    /// The errors of [`read_memory`](Self::read_memory).
     ///
     /// # Locks
     ///
-    /// Those of [`read_memory`](Self::read_memory). No lock is held while `sink` runs.
+    /// The locks of [`read_memory`](Self::read_memory). No lock is held while `sink` runs.
     pub fn read_chunks(
         &self,
         range: Range<u64>,

@@ -2,8 +2,8 @@
 //! reference.
 //!
 //! The entry that is found determines the permitted access, each time under its table's lock. A write that
-//! finds no writable page triggers a fault and looks again. It never uses a read-only page instead (hazard
-//! C-2).
+//! finds no writable page triggers a fault and looks again. The write never uses a read-only page instead
+//! (hazard C-2).
 //!
 //! A forced write to a VMA that is not writable uses a private copy. The entry of that copy does not become
 //! writable. The copy is recognized by its frame, which is anonymous and exclusive, and not by a dirty entry
@@ -83,11 +83,11 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// Those of [`read_memory`](Self::read_memory).
+    /// The errors of [`read_memory`](Self::read_memory).
     ///
     /// # Locks
     ///
-    /// Those of a fault. The caller holds no lock.
+    /// The locks of a fault. The caller holds no lock.
     pub(crate) fn hold_page(&self, addr: u64) -> Result<Option<Pfn>, AccessError> {
         let mut held = None;
         self.with_found(addr, How { write: false, manner: AccessMode::Plain, own: false }, |found| {

@@ -16,8 +16,8 @@
 //!    Otherwise a copy-on-write by either sharer could separate the pinned page from the page that the
 //!    pinning process uses.
 //! 2. fork does not share a page that is exclusive and pinned. The child gets a copy, which is made while no
-//!    CPU can store to the page through the parent's mapping. A pin after fork has processed the table finds
-//!    the page shared, and waits for the end of fork.
+//!    CPU can store to the page through the parent's mapping. A pin request that reaches the table after fork
+//!    finds the page shared, and waits for the end of fork.
 //! 3. A store to an exclusive page changes this page, regardless of other references to it.
 //!
 //! A long-term pin, for example for a registered device, is refused in two cases. Frames that are a file's
@@ -170,7 +170,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// Those of faults. The caller holds no lock, and no lock is held between two page tables.
+    /// The locks of faults. The caller holds no lock, and no lock is held between two page tables.
     ///
     /// # Examples
     ///
@@ -206,7 +206,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// Those of [`pin_user_pages`](Self::pin_user_pages).
+    /// The errors of [`pin_user_pages`](Self::pin_user_pages).
     ///
     /// # Locks
     ///
@@ -304,8 +304,8 @@ impl<'s, P: Platform> Pinning<'s, P> {
         // Each table is walked in its own section, so that a CPU delays flushes for at most one table.
         while !self.is_over()
             && let Some(Ok(())) = space.platform().walk_tables(space.vm.mmu(), || {
-                // The fast walk does not know the kind of the mapping, on which a long-term pin depends. It
-                // therefore pins for long only pages that allow this in every mapping.
+                // The fast walk does not know the kind of the mapping, on which a long-term pin depends. The
+                // fast walk therefore gives long-term pins only to pages that allow them in every mapping.
                 self.table(self.end, Walk::Fast, self.flags.contains(PinFlags::LONGTERM))
             })
         {}

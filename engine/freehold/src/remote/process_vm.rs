@@ -4,9 +4,9 @@
 //! the lock of the VMA in the own space keeps the page of that space. No two VMAs are locked at the same
 //! time, even if both spaces are the same.
 //!
-//! Frames that are a file's storage are an exception. No task may wait for a file while it holds a pin of
-//! that file's storage, and the page in the own space may belong to the same file. Such pages are copied
-//! through a small buffer.
+//! Frames that are a file's storage are an exception. A task must not wait for a file while it holds a pin of
+//! the file's storage. The page in the own space may belong to the same file. Such pages are copied through a
+//! small buffer.
 
 use super::{AccessMode, How, IoVec, partial, pin::PinFlags, within_page};
 use crate::{
@@ -41,7 +41,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// Those of faults, in one space at a time. The caller holds no lock.
+    /// The locks of faults, in one space at a time. The caller holds no lock.
     pub fn process_vm_readv(
         &self,
         local: &[IoVec],
@@ -56,11 +56,11 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// Those of [`process_vm_readv`](Self::process_vm_readv).
+    /// The errors of [`process_vm_readv`](Self::process_vm_readv).
     ///
     /// # Locks
     ///
-    /// Those of [`process_vm_readv`](Self::process_vm_readv).
+    /// The locks of [`process_vm_readv`](Self::process_vm_readv).
     pub fn process_vm_writev(
         &self,
         local: &[IoVec],

@@ -39,7 +39,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// Those of [`smaps`](Self::smaps).
+    /// The locks of [`smaps`](Self::smaps).
     ///
     /// # Examples
     ///

@@ -173,7 +173,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// Those of [`maps`](Self::maps). No lock is held while `out` is written to.
+    /// The locks of [`maps`](Self::maps). No lock is held while `out` is written to.
     ///
     /// # Examples
     ///

@@ -7,8 +7,8 @@ use core::ops::Range;
 use freehold_vmspace::UserRange;
 pub use freehold_vmspace::{PageKind, Present};
 
-/// Number of runs that are collected under the locks before `sink` receives them. Each takes 24 bytes of a
-/// kernel stack.
+/// Number of runs that are collected under the locks before `sink` receives them. Each run takes 24 bytes of
+/// a kernel stack.
 const RUNS: usize = 32;
 
 impl<P: Platform> AddressSpace<P> {
@@ -57,8 +57,8 @@ impl<P: Platform> AddressSpace<P> {
 
 impl<P: Platform> AddressSpace<P> {
     /// Returns the frame of the page at `addr`, if a page is mapped there (the PFN of /proc/PID/pagemap). The
-    /// page may move to another frame as soon as the call returns. Callers that act on the frame, such as
-    /// [`Engine::migrate`](crate::engine::Engine::migrate), check the frame again.
+    /// page may move to another frame as soon as the call returns. Functions that act on a frame, such as
+    /// [`Engine::migrate`](crate::engine::Engine::migrate), check it again.
     ///
     /// # Locks
     ///

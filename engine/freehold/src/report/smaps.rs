@@ -54,7 +54,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// Those of [`maps`](Self::maps), and under them each page table's lock.
+    /// The locks of [`maps`](Self::maps), and under them each page table's lock.
     pub fn smaps(&self, from: u64) -> Smaps<'_, P> {
         Smaps { space: self, at: from }
     }
@@ -67,7 +67,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// Those of [`smaps`](Self::smaps). No lock is held while `out` is written to.
+    /// The locks of [`smaps`](Self::smaps). No lock is held while `out` is written to.
     pub fn write_smaps(&self, out: &mut impl fmt::Write) -> fmt::Result {
         self.smaps(0).try_for_each(|smap| writeln!(out, "{smap}"))
     }
@@ -76,7 +76,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// Those of [`smaps`](Self::smaps).
+    /// The locks of [`smaps`](Self::smaps).
     pub fn smaps_rollup(&self) -> Rollup {
         let (mut range, mut sum) = (None::<Range<u64>>, UsageSum::default());
         let mut add = |at| {
@@ -100,7 +100,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// Those of [`smaps`](Self::smaps).
+    /// The locks of [`smaps`](Self::smaps).
     pub fn page_table_bytes(&self) -> u64 {
         let (mut at, mut count) = (0, TableCount::default());
         let mut add = |at| {

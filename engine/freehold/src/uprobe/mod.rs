@@ -4,9 +4,9 @@
 //!
 //! One rule determines the contents of a page in a private mapping that is not writable: *a breakpoint
 //! replaces the instruction at the place of each probe*. Only the **fault** creates patched copies of pages
-//! that are not mapped yet. All other code only removes pages that a fault would map differently. Therefore
-//! mmap, exec, fork, mremap and MADV_DONTNEED contain no code for probes, and no breakpoint can be inserted
-//! twice or overwritten by a move (hazard C-68).
+//! that are not mapped yet. All other code only removes or corrects pages that a fault would map differently.
+//! Therefore mmap, exec, fork, mremap and MADV_DONTNEED contain no code for probes, and no breakpoint can be
+//! inserted twice or overwritten by a move (hazard C-68).
 //!
 //! ```text
 //! add      publish     the registry contains the probe: faults make patched copies from now on
@@ -20,10 +20,11 @@
 //! ```
 //!
 //! A fault reads the registry, looks up the page and maps it within one RCU guard. Either the fault sees the
-//! probe, or the walk finds the entry that the fault installed. mprotect can turn a mapping into text. It
-//! changes the flags first and then reads the registry within a guard. Either mprotect finds the probe, or
-//! the walk finds the new flags. Entries move only forward along the walk, from source to target and from
-//! parent to child (`docs/reverse-map-and-pins.md`, rules 3 and 4), so that one pass visits all of them.
+//! probe, or the walk finds the entry that the fault installed. mprotect can turn a mapping into text. For
+//! this case mprotect changes the flags first and then reads the registry within a guard. Either mprotect
+//! finds the probe, or the walk finds the new flags. Entries move only forward along the walk, from source to
+//! target and from parent to child, so that one pass visits all of them (`docs/reverse-map-and-pins.md`,
+//! rules 3 and 4).
 //!
 //! | page found | add | remove |
 //! | --- | --- | --- |
@@ -75,9 +76,9 @@ impl Hit {
         self.offset
     }
 
-    /// Returns the bytes that the file contained at the place when the probe was added. They are sixteen
-    /// bytes, which may cross the end of the page, or fewer at the end of the file. Sixteen bytes hold any
-    /// x86 instruction, so that a caller can execute it elsewhere.
+    /// Returns the bytes that the file contained at the place when the probe was added. The result has
+    /// sixteen bytes, which may cross the end of the page, or fewer bytes at the end of the file. Sixteen
+    /// bytes hold any x86 instruction, so that a caller can execute it elsewhere.
     pub fn original(&self) -> &[u8] {
         &self.original
     }
@@ -167,7 +168,7 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Locks
     ///
-    /// Those of [`add_probe`](Self::add_probe), except that the file is not read.
+    /// The locks of [`add_probe`](Self::add_probe), except that the file is not read.
     pub fn remove_probe(&self, offset: u64) -> Result<(), ProbeError> {
         let mut content = self.content.write();
         let without = List::without(self.probes().locked(&content), offset)?;

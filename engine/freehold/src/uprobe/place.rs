@@ -32,7 +32,7 @@ pub(super) enum Unsettled {
 enum Outcome {
     Settled,
     Moving(Pfn),
-    /// A frame for a copy is needed. It is allocated without locks.
+    /// A frame for a copy is needed. The caller allocates the frame without locks.
     NeedsFrame,
     /// The page table was reclaimed before it was locked.
     Reclaimed,

@@ -1,8 +1,8 @@
 //! MADV_COLLAPSE: replaces small pages by huge pages immediately.
 //!
-//! A call processes all aligned 2 MiB areas of each VMA's part of the range, as on Linux 6.18. It stops at the
-//! first area that cannot be collapsed, except if pages of that area are only temporarily in use. The call
-//! fails for a VMA in which no huge page fits.
+//! A call processes all aligned 2 MiB areas of each VMA's part of the range, as on Linux 6.18. The call stops
+//! at the first area that cannot be collapsed, except if pages of that area are only temporarily in use. The
+//! call fails for a VMA in which no huge page fits.
 
 use crate::{
     error::MadviseError,

@@ -37,7 +37,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// Those of [`install_guards`](Self::install_guards).
+    /// The locks of [`install_guards`](Self::install_guards).
     pub(super) fn remove_guards(&self, part: UserRange) {
         self.vm.remove_guards(part);
     }

@@ -22,7 +22,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// Those of [`madvise`](Self::madvise), for one range at a time.
+    /// The locks of [`madvise`](Self::madvise), for one range at a time.
     pub fn process_madvise(&self, ranges: &[IoVec], advice: Advice, own: bool) -> Result<u64, MadviseError> {
         check::<P>(ranges)?;
         let about_others =

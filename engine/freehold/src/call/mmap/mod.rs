@@ -64,9 +64,9 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// Those of a [range writer](crate::space::locking#writers), killably. Before them, the file's content
-    /// lock for writing if pages of a file of huge pages are reserved. Afterwards, to populate, those of
-    /// faults.
+    /// The locks of a [range writer](crate::space::locking#writers), killably. Before them, the file's
+    /// content lock for writing if pages of a file of huge pages are reserved. Afterwards, to populate, the
+    /// locks of faults.
     ///
     /// # Examples
     ///
@@ -120,8 +120,8 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Creates the mapping while other writers may be active. Private anonymous memory that merges with no
-    /// neighbour is mapped without a claim. This is the most frequent case and needs a single change of the
-    /// tree.
+    /// neighbour is mapped without a claim. This case is the most frequent one and needs a single change of
+    /// the tree.
     #[inline(never)]
     fn map_concurrently(
         &self,
@@ -273,7 +273,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             let guard = self;
             let mapped = guard.map(request, placed, reserving.as_ref(), &mut replaced);
             // From here on the VMA, if it was created, prevents seals on its file. This task must not prevent
-            // them while it waits below, for example for the reader of a userfaultfd.
+            // seals while the task waits below, for example for the reader of a userfaultfd.
             request.writing = None;
             mapped
         };

@@ -44,7 +44,8 @@ impl<P: Platform> AddressSpace<P> {
 pub(super) enum Destination {
     /// The mapping stays if it can grow in place, and otherwise moves to any free place.
     Open,
-    /// The mapping moves to this address. It cannot grow in place, and the hole at the address is claimed.
+    /// The mapping moves to this address. The mapping cannot grow in place, and the hole at the address is
+    /// claimed.
     Claimed(u64),
 }
 

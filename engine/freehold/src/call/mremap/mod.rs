@@ -174,8 +174,8 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// Those of a [range writer](crate::space::locking#writers), killably. Waits for munmaps of the ranges to
-    /// end. Afterwards, to populate the extension of a locked mapping, those of faults.
+    /// The locks of a [range writer](crate::space::locking#writers), killably. Waits for munmaps of the
+    /// ranges to end. Afterwards, to populate the extension of a locked mapping, the locks of faults.
     ///
     /// # Examples
     /// ```
