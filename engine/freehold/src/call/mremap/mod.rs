@@ -544,11 +544,10 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         self.would_join(target, &moved_attrs(source, request), source).then(|| source.range())
     }
 
-    /// Gives the rest of the source's VMA the attributes that it gets on Linux.
-    ///
-    /// Linux merges the target with the whole VMA `whole` before it splits the source off. The attributes of
-    /// the target's other neighbour therefore reach all of `whole`. Here the split comes first, because it
-    /// can fail, and the rest gets the attributes afterwards.
+    /// Gives the rest of the source's VMA the attributes that it gets on Linux. Linux merges the target with
+    /// the whole VMA `whole` before it splits the source off. The attributes of the target's other neighbour
+    /// therefore reach all of `whole`. Here the split comes first, because it can fail, and the rest gets the
+    /// attributes afterwards.
     fn share_with_rest(&self, landing: &Vma<P>, whole: UserRange, from: UserRange) {
         let sides =
             [(whole.start() < from.start(), from.start() - 1), (from.end() < whole.end(), from.end())];
