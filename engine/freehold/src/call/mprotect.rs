@@ -49,7 +49,7 @@ struct ProtectRequest {
     grows: Option<Grows>,
 }
 
-/// Direction in which the change extends to the end of a VMA that grows.
+/// Side on which the change extends to the bound of a VMA that grows.
 #[derive(Clone, Copy, Debug)]
 enum Grows {
     Down,

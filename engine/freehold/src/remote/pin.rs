@@ -17,7 +17,7 @@
 //!    pinning process uses.
 //! 2. fork does not share a page that is exclusive and pinned. The child gets a copy, which is made while no
 //!    CPU can store to the page through the parent's mapping. A pin request that reaches the table after fork
-//!    finds the page shared, and waits for the end of fork.
+//!    has processed it finds the page shared, and waits for the end of fork.
 //! 3. A store to an exclusive page changes this page, regardless of other references to it.
 //!
 //! A long-term pin, for example for a registered device, is refused in two cases. Frames that are a file's
@@ -56,7 +56,7 @@ bitflags! {
     }
 }
 
-/// Pinned pages. Dropping the value unpins them. Pinned frames keep their contents even if the mapping
+/// Pinned pages. Dropping the value unpins them. Pinned frames are not freed or moved, even if the mapping
 /// changes.
 ///
 /// An anonymous page stays the program's own while it is mapped: the program and the holder of the pin see

@@ -235,8 +235,8 @@ impl<P: Platform> Page<'_, P> {
         }
     }
 
-    /// Returns true if a fault would create an equivalent copy: the copy differs from the file's page only by
-    /// breakpoints. A copy without any difference may result from a store, and is kept.
+    /// Returns true if a fault would create an equal copy, because the copy differs from the file's page only
+    /// by breakpoints. A copy without any difference may result from a store, and is kept.
     fn is_made_anew(&self, copy: Pfn) -> bool {
         let Some(original) = self.original.filter(|_| self.put) else { return false };
         let platform = self.vm.platform();

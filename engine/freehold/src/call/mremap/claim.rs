@@ -2,9 +2,9 @@
 //!
 //! To resize a mapping in place, a range writer claims its VMA, and the part to be unmapped or the hole
 //! behind it. To move a mapping that has no room to grow, a range writer claims its VMA and a hole elsewhere.
-//! Moves to an address that the caller names need the exclusive writer. So do mappings whose move changes
-//! more than entries: huge pages of a pool, segments, special mappings, and memory registered with a
-//! userfaultfd.
+//! Moves to an address that the caller names need the exclusive writer. Mappings whose move changes more than
+//! entries also need the exclusive writer: huge pages of a pool, segments, special mappings, and memory
+//! registered with a userfaultfd.
 
 use crate::{
     call::mremap::Remap,

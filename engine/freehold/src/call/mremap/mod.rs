@@ -47,7 +47,7 @@ bitflags! {
     pub struct RemapFlags: u64 {
         /// MREMAP_MAYMOVE: the mapping may move.
         const MAYMOVE = 1;
-        /// MREMAP_FIXED: the mapping moves to a given address.
+        /// MREMAP_FIXED: the mapping moves to the given address.
         const FIXED = 2;
         /// MREMAP_DONTUNMAP: the mapping moves, and the old range stays mapped and empty.
         const DONTUNMAP = 4;
@@ -346,7 +346,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok(flags & VmFlags::LOCK_MASK == VmFlags::LOCKED)
     }
 
-    /// Moves the mapping to a given address. Unmaps the target range and the excess of the source first.
+    /// Performs a move with `FIXED` or `DONTUNMAP`. Unmaps a fixed target and the excess of the source first.
     fn remap_to(&self, mut request: Remap, later: &mut DeferredRetire<'s, P>) -> Result<u64, MremapError> {
         if request.fixed() {
             later.add(self.unmap(&UnmapRange::new::<P>(request.new_addr, request.new_len)?)?);
