@@ -27,8 +27,8 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// The mmap lock for writing, killably; the VMA's lock; the anon rmap lock for writing; page tables'
-    /// locks, two at a time.
+    /// The mmap lock and the VMA's lock for writing, both killably; the anon rmap lock for writing; page
+    /// tables' locks, two at a time.
     pub fn move_stack(&self, start: u64, shift: u64) -> Result<(), StackMoveError> {
         let target = start.checked_sub(shift).filter(|target| *target >= self.engine.config().mmap_min_addr);
         let (Some(target), true) = (target, shift.is_multiple_of(PAGE_SIZE)) else {

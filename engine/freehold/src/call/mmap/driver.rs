@@ -15,8 +15,8 @@
 //! and the driver is asked again.
 //!
 //! If there are frames to map, the old mappings are removed before the page tables are allocated. As on
-//! Linux, a failure after this point leaves a hole; only lack of memory can cause it. If the hook itself
-//! fails, the old mappings stay.
+//! Linux, a failure after this point leaves a hole. Its cause is lack of memory, or an error of the attempt
+//! that follows a revocation. If the first call of the hook fails, the old mappings stay.
 
 use super::request::MmapRequest;
 use crate::{

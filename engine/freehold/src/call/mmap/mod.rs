@@ -60,7 +60,8 @@ impl<P: Platform> AddressSpace<P> {
     /// # Errors
     ///
     /// See [`MmapError`]. Nothing is changed after an error, even in cases in which Linux leaves a hole in
-    /// place of the replaced mappings.
+    /// place of the replaced mappings. There is one exception: if the driver of `file` provides frames and a
+    /// later step fails, the replaced mappings are lost.
     ///
     /// # Locks
     ///
