@@ -1,4 +1,4 @@
-//! Forgetting that pages were used or written: MADV_FREE, MADV_COLD, and what is written to clear_refs.
+//! Clearing the marks of use and of writing: MADV_FREE, MADV_COLD, and writes to clear_refs.
 
 use crate::{UserRange, VmGather, VmSpace, platform::Platform};
 use core::ops::ControlFlow;
@@ -7,27 +7,27 @@ use freehold_pagetable::{
     VaRange, Visitor,
 };
 
-/// Facts about a page that are forgotten.
+/// The facts about a page that are forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aging {
-    /// That it was used.
+    /// The page was accessed.
     Accessed,
-    /// That it was used, if one entry alone maps it.
+    /// The page was accessed, if only one entry maps it.
     AccessedIfUnshared,
-    /// The contents, of anonymous memory: the page counts as unused and clean. A page that several entries
-    /// map and whose record is dirty stays as it is, as on Linux.
+    /// The contents of anonymous memory: the page counts as not accessed and clean. A page whose record is
+    /// dirty and that several entries map is unchanged, as on Linux.
     LazyFree,
 }
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// Forgets `what` of every page in `range`. Pages keep their contents and their rights.
+    /// Forgets `what` for every page in `range`. Pages keep their contents and their rights.
     ///
-    /// Flushes, so that an access after this call returns is noticed. Only [`Aging::AccessedIfUnshared`], a
-    /// hint, does not: see `Engine::referenced`.
+    /// Flushes, so that a later access is recorded. Only [`Aging::AccessedIfUnshared`], which is a hint, does
+    /// not flush: see `Engine::referenced`.
     ///
-    /// A huge page at an edge of the range is split if one entry maps it, and otherwise stays as it is, as on
-    /// Linux. One that cannot be split, for lack of memory, ends the walk: what is forgotten here is a hint.
+    /// A huge page at an edge of the range is split if one entry maps it, and is otherwise unchanged, as on
+    /// Linux. If there is no memory to split a huge page, the walk ends there: the marks are only hints.
     pub fn age(&self, range: UserRange, what: Aging) {
         if what == Aging::AccessedIfUnshared {
             return self.age_in(range, what, &mut NotCached);
@@ -52,17 +52,17 @@ impl<P: Platform> VmSpace<P> {
     }
 }
 
-/// With `SPLIT` huge pages of which the range covers a part are split. Without, the walk ends at one that one
-/// entry maps.
+/// A visitor that ages entries. With `SPLIT`, it splits a huge page that the range covers partly. Without
+/// `SPLIT`, the walk ends at such a page if only one entry maps it.
 struct AgingVisitor<'f, P, S, const SPLIT: bool> {
     platform: &'f P,
     what: Aging,
     stale: &'f mut S,
-    /// The part of the huge page at which the walk ended.
+    /// The part of the huge page at which the walk ended that lies in the range.
     edge: Option<VaRange>,
 }
 
-/// Returns the entry that takes the place of `pte`.
+/// Returns the entry that replaces `pte`.
 fn aged<P: Platform>(platform: &P, what: Aging, level: Level, pte: Pte<P::Format>) -> Pte<P::Format> {
     let Kind::Leaf { pfn, flags } = pte.kind(level) else { return pte };
     if flags.contains(PteFlags::SPECIAL) || platform.frame(pfn).hugetlb().is_some() {
@@ -77,7 +77,8 @@ fn aged<P: Platform>(platform: &P, what: Aging, level: Level, pte: Pte<P::Format
     pte.with_flags(level, flags - lost)
 }
 
-/// Notes of the frames of an entry that their contents are not needed. Returns false if they are.
+/// Records that the contents of the frames of an entry are not needed. Returns false and records nothing if
+/// they are needed.
 fn free_lazily<P: Platform>(platform: &P, pfn: Pfn, level: Level) -> bool {
     let first = platform.frame(pfn);
     let is_shared = first.maps() != 1 && (level != Level::Pte || first.is_dirty());

@@ -1,5 +1,5 @@
-//! Taking the right to write from entries by which stores reach a file, so that the next store faults and is
-//! noted.
+//! Removing the right to write from entries of shared file mappings, so that the next store faults and is
+//! recorded.
 
 use crate::{PAGE_SIZE, Pfn, UserRange, VirtAddr, VmGather, VmSpace, platform::Platform};
 use core::ops::ControlFlow;
@@ -9,11 +9,11 @@ use freehold_pagetable::{
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// Takes the right to write, and the dirty bit, from every entry of `range`, and flushes. Then the
-    /// frames' dirty bits say what was written.
+    /// Clears the right to write and the dirty bit of every entry of `range`, and flushes. The frames' dirty
+    /// bits then say which pages were written.
     ///
-    /// Of a single page the entry is looked at without its table's lock first. A walk over all that map it
-    /// mostly finds nothing to do, and several side by side then share the lines.
+    /// For a single page, the entry is first read without its table's lock. A walk over all mappings of a
+    /// page usually finds nothing to do, and concurrent walks then only read the cache lines.
     pub fn clean(&self, range: UserRange) {
         let stores = PteFlags::WRITE | PteFlags::DIRTY;
         let at = VirtAddr::new(range.start());
@@ -22,14 +22,14 @@ impl<P: Platform> VmSpace<P> {
         }
         let mut cleaner = Cleaner { platform: self.platform(), gather: self.gather() };
         let walked = self.walk(range.va(), &mut cleaner);
-        debug_assert!(walked.is_ok(), "nothing here makes large leaves that would have to be split");
+        debug_assert!(walked.is_ok(), "file mappings have no large leaves to split");
         cleaner.gather.finish();
     }
 }
 
-/// What becomes of an entry by which stores reach a page of a file, so that the next store faults. If the
-/// entry is dirty, its frame's dirty bit is set: at once, for a write-back that finds the entry clean; and
-/// [again](keep_dirty) after the flush.
+/// Returns the entry without the right to write and the dirty bit, so that the next store faults. If the
+/// entry is dirty, sets the frame's dirty bit now, for a write-back that finds the entry clean. The caller
+/// sets the bit [again](keep_dirty) after the flush.
 pub(crate) fn cleaned<P: Platform>(platform: &P, pte: Pte<P::Format>) -> Pte<P::Format> {
     let Kind::Leaf { pfn, flags } = pte.kind(Level::Pte) else { return pte };
     if flags.contains(PteFlags::DIRTY) {
@@ -38,9 +38,9 @@ pub(crate) fn cleaned<P: Platform>(platform: &P, pte: Pte<P::Format>) -> Pte<P::
     pte.with_flags(Level::Pte, flags - (PteFlags::WRITE | PteFlags::DIRTY))
 }
 
-/// Sets the dirty bit of a frame again when `gather` has flushed, for an entry that was dirty and has been
-/// [cleaned](cleaned): until then processors may store through what they remember, after a concurrent
-/// write-back. Under the table's lock.
+/// Makes `gather` set the dirty bit of a frame again after its flush, for an entry that was dirty and was
+/// [cleaned](cleaned). Until that flush, processors may store through cached translations, even after a
+/// concurrent write-back. The caller holds the table's lock.
 pub(crate) fn keep_dirty<P: Platform, const N: usize>(
     platform: &P,
     pfn: Pfn,
@@ -62,7 +62,7 @@ impl<P: Platform> Visitor<P::Format, P> for Cleaner<'_, P> {
 
     fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
         let platform = self.platform;
-        // A bit for each entry. It may be asked for twice.
+        // One bit for each entry. `change_each` may call the closure twice for an entry.
         let mut written = [0u64; ENTRIES.div_ceil(64)];
         table.change_each(range, &mut self.gather, |address, pte| {
             if pte.is_leaf(Level::Pte) && pte.flags().contains(PteFlags::DIRTY) {
@@ -83,7 +83,7 @@ impl<P: Platform> Visitor<P::Format, P> for Cleaner<'_, P> {
     }
 
     fn large(&mut self, _: LeafGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
-        // Markers above the lowest level; files are not mapped by large leaves.
+        // The walk finds only markers above the lowest level: files are not mapped by large leaves.
         ControlFlow::Continue(())
     }
 }

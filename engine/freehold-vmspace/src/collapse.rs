@@ -1,5 +1,5 @@
-//! Small pages that become a huge one: closed, copied, and taken away with their table.
-#![expect(unsafe_code, reason = "gives a table back")]
+//! Collapsing small pages into a huge page: the small pages are closed, copied, and removed with their table.
+#![expect(unsafe_code, reason = "frees a table")]
 
 use crate::{HugePage, PAGE_SIZE, Pfn, UserRange, VmSpace, Zap, platform::Platform};
 use arrayvec::ArrayVec;
@@ -11,7 +11,8 @@ const BATCH: u64 = 64;
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// Nobody reads or writes through the entries of the table from now on, if `look` has nothing against it.
+    /// Closes the entries of the table, so that no processor reads or writes through them, if `look` returns
+    /// `Ok`.
     pub fn close_small<E>(
         &self,
         table: PteTable<'_, P::Format, P>,
@@ -30,8 +31,8 @@ impl<P: Platform> VmSpace<P> {
         Ok(())
     }
 
-    /// Copies pages behind closed entries, a part of the table at a time, without its lock. Frames of zeroes
-    /// stay: the huge page is made of zeroes.
+    /// Copies pages behind closed entries. Locks the table for a part at a time and copies without the lock.
+    /// Skips frames of zeroes, because the huge page is already zeroed.
     pub fn copy_small(&self, table: PteTable<'_, P::Format, P>, new: &HugePage<'_, P>) {
         let span = table.span();
         for start in (span.start().get()..span.end().get()).step_by((BATCH * PAGE_SIZE) as usize) {
@@ -48,17 +49,18 @@ impl<P: Platform> VmSpace<P> {
         }
     }
 
-    /// Takes the small pages of `range`, which one table spans, and the table away.
+    /// Removes the small pages of `range`, which one table covers, and the table.
     ///
     /// # Safety
     ///
-    /// Nobody faults or looks in the range, nor comes there through a reverse map, until this returns.
+    /// No task faults or reads entries in the range, nor reaches it through the reverse map, until this
+    /// returns.
     pub unsafe fn clear_small(&self, range: UserRange, zap: Zap) {
         let mut gather = self.exclusive_gather();
         let span = range.va();
         self.zap(range, zap, &mut gather);
-        // SAFETY: the range was zapped just now; else the caller's promise. `gather` frees to this space's
-        // platform.
+        // SAFETY: the range was zapped just now; the caller promises the rest. `gather` frees tables to this
+        // space's platform.
         unsafe { self.unlink_tables(span, span, &mut gather) };
         gather.finish();
     }

@@ -1,8 +1,8 @@
-//! Copying entries from one space to another, as fork does: both then share the pages, until one writes.
+//! Copying entries from one space to another, for fork. Both spaces share the pages until one of them writes.
 //!
-//! An entry that allowed a store to a private page loses that right on both sides, under both tables' locks.
-//! A page that somebody has pinned is left out: it stays the parent's own, and the child gets a copy of it
-//! after the parent's flush (hazard C-57).
+//! An entry that allows a store to a private page loses that right on both sides, under the locks of both
+//! tables. A pinned page is skipped: it stays the parent's own, and the child gets a copy after the parent's
+//! flush (hazard C-57).
 
 use crate::{
     AnonPage, MigrationEntry, NoMemory, PAGE_SIZE, Pfn, Rss, UserRange, VirtAddr, VmGather, VmSpace,
@@ -14,21 +14,21 @@ use freehold_pagetable::{
     Format, Kind, Level, MarkerKind, PmdGuard, PreallocatedTable, Pte, PteFlags, PteGuard, VaRange,
 };
 
-/// What a copy owes its parent: a flush, and no frames.
+/// A gather for a copy, which owes the parent a flush and frees no frames.
 pub type ForkGather<'v, P> = VmGather<'v, P, 1>;
 
-/// How a range is copied.
+/// The way in which a range is copied.
 #[derive(Clone, Copy, Debug)]
 pub struct Fork {
     /// Stores make private copies here.
     pub private: bool,
-    /// In the child, too, a userfaultfd is to hear of stores.
+    /// The child's mapping also reports stores to a userfaultfd.
     pub uffd_wp: bool,
 }
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// Shares the huge pages that come first in `range`; returns where something else does.
+    /// Shares the huge pages at the start of `range`. Returns the address of the first other entry.
     fn copy_huge(
         &self,
         range: UserRange,
@@ -41,7 +41,8 @@ impl<P: Platform> VmSpace<P> {
             let address = VirtAddr::new(at);
             let (pte, level) = self.peek(address);
             match pte.kind(level) {
-                // In a table of small pages the table's own record of what is filled is faster.
+                // The walk over a table of small pages is faster, because a table records which of its
+                // entries are filled.
                 Kind::None if level > Level::Pte => match address.next_span(level) {
                     Some(next) => at = next.get(),
                     None => return Ok(range.end()),
@@ -71,19 +72,19 @@ impl<P: Platform> VmSpace<P> {
         Ok(at)
     }
 
-    /// Copies what is mapped in `range` to `child`, table by table, as `fork` says; returns how many pages it
-    /// left out because they are pinned. Entries that allowed a store lose that right here as well, where
-    /// stores make private copies: `gather` owes a flush then, also if this fails.
+    /// Copies the entries of `range` to `child`, table by table, according to `fork`. Returns the number of
+    /// pages that were skipped because they are pinned. If stores make private copies, entries that allowed a
+    /// store lose that right in this space too. `gather` then owes a flush, even if this fails.
     ///
     /// # Errors
     ///
-    /// No memory, or a page with as many references as can be counted. What was copied stays, counted as
-    /// resident.
+    /// Fails if there is no memory, or if a page has the maximum number of references. The copied entries
+    /// stay, counted as resident.
     ///
     /// # Locks
     ///
-    /// Nobody else changes entries of `range` in either space but by the reverse map. Takes the locks of two
-    /// tables at a time.
+    /// No other task changes entries of `range` in either space, except through the reverse map. Takes the
+    /// locks of two tables at a time.
     pub fn copy_entries(
         &self,
         range: UserRange,
@@ -105,7 +106,7 @@ impl<P: Platform> VmSpace<P> {
             too_many_references: false,
         };
         let copied = self.copy_tables(range, child, gather, &mut copier);
-        // A child that stays incomplete has these pages too.
+        // An incomplete child has these pages too.
         child.count_rss(&copier.rss);
         if copier.too_many_references {
             return Err(NoMemory);
@@ -122,7 +123,8 @@ impl<P: Platform> VmSpace<P> {
     ) -> Result<(), NoMemory> {
         let mut at = range.start();
         loop {
-            // Huge pages are shared as such. What lies only partly in the range was cut with its VMA.
+            // Huge pages are shared as huge pages. A huge page that lies only partly in the range was split
+            // together with its VMA.
             at = self.copy_huge(range.rest(at), child, gather, copier)?;
             let Some((source, part)) = self.next_table(range.rest(at))? else { break };
             let address = VirtAddr::new(part.start());
@@ -136,38 +138,39 @@ impl<P: Platform> VmSpace<P> {
     }
 }
 
-/// How the entries of one VMA are copied, and what was.
+/// The settings for copying the entries of one VMA, and the results so far.
 struct Copier<'p, P: Platform> {
     platform: &'p P,
     /// Stores make private copies here.
     private: bool,
-    /// The child's VMA is for a userfaultfd to write-protect.
+    /// The child's VMA is registered for write protection by a userfaultfd.
     uffd_wp: bool,
-    /// What the child's entry lacks: the child has not used the page yet, nor written to a shared one.
+    /// Flags that the child's entry does not get: the child has not yet accessed the page, nor written to a
+    /// shared one.
     lost: PteFlags,
-    /// Resident pages that the child now has.
+    /// Resident pages that the child got.
     rss: Rss,
-    /// Pages that the child has not got, because they are pinned.
+    /// Number of pages that the child did not get because they are pinned.
     pinned: u64,
-    /// There is a page that the child cannot have, because it has as many references as can be counted.
+    /// True if the child cannot get a page because the page has the maximum number of references.
     too_many_references: bool,
 }
 
-/// What was done about a huge page.
+/// The result for a huge page.
 enum LeafCopy {
-    /// The child has it as well.
+    /// The child shares the page.
     Shared,
-    /// It is there no more.
+    /// The page is no longer there.
     Changed,
-    /// Nothing: a part of it is pinned, so it cannot be shared as one.
+    /// Not copied: a part of the page is pinned, so the page cannot be shared as a whole.
     Pinned,
-    /// Nothing: a part of it has as many references as can be counted.
+    /// Not copied: a part of the page has the maximum number of references.
     TooManyReferences,
 }
 
 impl<P: Platform> Copier<'_, P> {
-    /// Both tables are locked: nobody sees a page shared that one side may still be allowed to write. One
-    /// pass, for each entry costs a visit to its frame's record.
+    /// Copies one table. Both tables are locked, so no task sees a shared page that one side may still write.
+    /// Copies in one pass, because each entry costs an access to its frame's record.
     fn copy_table(
         &mut self,
         source: &mut PteGuard<'_, P::Format, P>,
@@ -184,7 +187,7 @@ impl<P: Platform> Copier<'_, P> {
         });
     }
 
-    /// As [`copy_table`](Self::copy_table), for the entry of a huge page.
+    /// Copies the entry of a huge page, like [`copy_table`](Self::copy_table).
     fn copy_leaf(
         &mut self,
         source: &mut PmdGuard<'_, P::Format, P>,
@@ -211,7 +214,7 @@ impl<P: Platform> Copier<'_, P> {
         LeafCopy::Shared
     }
 
-    /// Notes a page that could not be shared. Exclusive ones are copied for the child later.
+    /// Records a page that could not be shared. An exclusive page is copied for the child later.
     #[cold]
     fn leave_out(&mut self, frame: &Frame) {
         match frame.is_exclusive() {
@@ -220,8 +223,8 @@ impl<P: Platform> Copier<'_, P> {
         }
     }
 
-    /// The child's entry for what the parent has, counted. Inlined, once for each level: this runs for every
-    /// page.
+    /// Returns the child's entry, counted, for the parent's entry. Inlined once for each level, because this
+    /// runs for every page.
     #[inline]
     fn share(&mut self, pte: Pte<P::Format>, level: Level) -> Option<Pte<P::Format>> {
         match pte.kind(level) {
@@ -230,7 +233,7 @@ impl<P: Platform> Copier<'_, P> {
                 for pfn in (0..frames).map(|n| pfn.add(n)) {
                     let frame = self.platform.frame(pfn);
                     let Some(kind) = frame.share() else {
-                        // A page of one frame: of a huge one all were asked before.
+                        // Only a small page gets here: the caller has checked all frames of a huge page.
                         debug_assert_eq!(frames, 1, "a part of a huge page is pinned");
                         self.leave_out(frame);
                         return None;
@@ -240,20 +243,20 @@ impl<P: Platform> Copier<'_, P> {
                 Some(pte.without(self.lost))
             }
             Kind::Marker { kind: MarkerKind::Guard | MarkerKind::Poison, .. } => Some(pte),
-            // The walk that ends the parent's marker comes to the child's later.
+            // The walk that ends the parent's marker reaches the child's marker later.
             Kind::Marker { kind: MarkerKind::Migration, payload } => {
                 self.rss.add(MIGRATION_RSS, 1);
                 let moving = MigrationEntry::of(payload);
                 Some(MigrationEntry { uffd_wp: moving.uffd_wp && self.uffd_wp, ..moving.shared() }.entry())
             }
             Kind::Marker { kind: MarkerKind::UffdWp, .. } => self.uffd_wp.then_some(pte),
-            // Nothing swaps yet.
+            // Swap is not implemented yet.
             Kind::Marker { kind: MarkerKind::Swap, .. } | Kind::None | Kind::Table { .. } => None,
         }
     }
 }
 
-/// The entry without the right to write.
+/// Returns the entry without the right to write.
 fn protected<F: Format>(pte: Pte<F>, level: Level) -> Pte<F> {
     match pte.kind(level) {
         Kind::Leaf { flags, .. } if flags.contains(PteFlags::WRITE) => pte.without(PteFlags::WRITE),
@@ -264,13 +267,13 @@ fn protected<F: Format>(pte: Pte<F>, level: Level) -> Pte<F> {
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// Gives `child` copies of the pages in `range` that this space has pinned: now, among anonymous pages,
-    /// those that are exclusive still. No processor can store to them. The copy of the page at an address is
-    /// known as `known` says.
+    /// Gives `child` copies of the pages in `range` that this space has pinned. These are now the anonymous
+    /// pages that are still exclusive. No processor can store to them. `known` returns the place of the copy
+    /// for an address.
     ///
     /// # Errors
     ///
-    /// No memory.
+    /// Fails if there is no memory.
     pub fn copy_pinned_pages(
         &self,
         range: UserRange,
@@ -287,7 +290,7 @@ impl<P: Platform> VmSpace<P> {
         Ok(())
     }
 
-    /// The first page in `range` that was not shared, with a reference.
+    /// Returns the first page in `range` that was not shared, and takes a reference to it.
     fn next_pinned(&self, range: UserRange) -> Result<Option<(VirtAddr, Pfn, PteFlags)>, NoMemory> {
         let mut at = range.start();
         while let Some((table, part)) = self.next_table(range.rest(at))? {
@@ -300,7 +303,7 @@ impl<P: Platform> VmSpace<P> {
                 if flags.contains(PteFlags::SPECIAL) || !frame.is_anon() || !frame.is_exclusive() {
                     return ControlFlow::Continue(());
                 }
-                // The entry goes if the memory fails.
+                // If the memory of the page fails, the entry is removed, so the copy needs a reference.
                 frame.get();
                 found = Some((address, pfn, flags));
                 ControlFlow::Break(())
@@ -323,8 +326,8 @@ impl<P: Platform> VmSpace<P> {
         let table = child.pte_table_alloc(address).map_err(|_| NoMemory)?;
         let copy = child.alloc_anon(false, page)?;
         self.platform().copy_frame(copy, pfn);
-        // If it is not mapped, the page was shared, and replaced in the parent since, as happens where a
-        // breakpoint goes.
+        // The slot may be occupied: the page was shared, and then replaced in the parent, for example by a
+        // breakpoint. The copy is then discarded.
         child.map_anon(table, address, copy, flags - (PteFlags::ACCESSED | PteFlags::WRITE));
         Ok(())
     }

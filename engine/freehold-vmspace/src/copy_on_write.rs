@@ -1,5 +1,5 @@
-//! A store to a page that is mapped without the right to write: the entry gets it, or a copy takes the page's
-//! place.
+//! Stores to pages that are mapped without the right to write: the entry gets that right, or a copy replaces
+//! the page.
 
 use crate::{Pfn, RssKind, VirtAddr, VmSpace, platform::Platform};
 use freehold_pagetable::{Kind, Level, Pte, PteFlags, PteGuard, PteTable};
@@ -8,26 +8,26 @@ use freehold_pagetable::{Kind, Level, Pte, PteFlags, PteGuard, PteTable};
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct ReadOnly {
-    /// Where it is.
+    /// The frame of the page.
     pub pfn: Pfn,
-    /// The frame is not counted: the zero page, or one that the engine does not own.
+    /// True if the frame is not counted: the page of zeroes, or a frame that the engine does not own.
     pub special: bool,
 }
 
-/// What a store finds.
+/// The result of looking at the entry for a store.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub enum StoreOutcome {
-    /// The entry allows it.
+    /// The entry allows the store.
     Allowed,
-    /// Something else is there, or write-protected by a userfaultfd, since it was looked at; or the table was
+    /// The entry has changed since it was read, a userfaultfd has write-protected the page, or the table was
     /// reclaimed.
     Changed,
-    /// The page has to be copied first. The caller has a reference to it, if it is counted.
+    /// The page has to be copied first. The caller has a reference to the page if it is counted.
     Copy(ReadOnly),
 }
 
-/// What the entry says now.
+/// Examines the entry for a store.
 fn find<P: Platform>(guard: &PteGuard<'_, P::Format, P>, address: VirtAddr) -> StoreOutcome {
     match guard.get(address).kind(Level::Pte) {
         Kind::Leaf { flags, .. } if flags.contains(PteFlags::WRITE) => StoreOutcome::Allowed,
@@ -41,8 +41,8 @@ fn find<P: Platform>(guard: &PteGuard<'_, P::Format, P>, address: VirtAddr) -> S
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// The store goes to the page of a file: the entry gets `rights`. Never says [`StoreOutcome::Copy`]. No
-    /// flush: a TLB that remembers the old rights faults once more at most.
+    /// Gives the entry `rights`, for a store that goes to the page of a file. Never returns
+    /// [`StoreOutcome::Copy`]. Does not flush: a TLB that holds the old rights faults at most once more.
     pub fn allow_shared_store(
         &self,
         table: PteTable<'_, P::Format, P>,
@@ -59,7 +59,7 @@ impl<P: Platform> VmSpace<P> {
         StoreOutcome::Allowed
     }
 
-    /// The store goes to a private page: the entry gets `rights` if the frame is this space's alone.
+    /// Gives the entry `rights` if only this space has the frame, for a store to a private page.
     pub fn allow_private_store(
         &self,
         table: PteTable<'_, P::Format, P>,
@@ -81,18 +81,18 @@ impl<P: Platform> VmSpace<P> {
         found
     }
 
-    /// Whether a store may go straight to a frame that an entry of ours maps, under that entry's table's
-    /// lock.
+    /// Returns true if a store may go directly to a frame that an entry of this space maps. The caller holds
+    /// the lock of that entry's table.
     #[inline]
     pub fn may_store_to(&self, pfn: Pfn) -> bool {
         let frame = self.platform().frame(pfn);
-        // One reference is this entry's: nobody else has the frame, and nobody can come to have it but
-        // through this table.
+        // One reference is that of this entry: no other task has the frame, and a task can reach the frame
+        // only through this table.
         frame.is_anon() && (frame.is_exclusive() || frame.refs() == 1)
     }
 
-    /// Puts `new`, of a page of anonymous memory, in place of the entry for `old`; false: that is not there
-    /// any more.
+    /// Replaces the entry for `old` by `new`, the entry of a page of anonymous memory. Returns false if the
+    /// entry for `old` is no longer there.
     pub fn replace_by_copy(
         &self,
         table: PteTable<'_, P::Format, P>,
@@ -100,13 +100,12 @@ impl<P: Platform> VmSpace<P> {
         old: ReadOnly,
         new: Pte<P::Format>,
     ) -> bool {
-        // Nobody else's gather can see the entry empty: the lock is let go of only after the flush and the
-        // new entry.
+        // An exclusive gather is enough: the lock is released only after the flush and the new entry, so no
+        // other gather sees the entry empty.
         let mut gather = self.exclusive_gather::<1>();
         let Some(mut guard) = table.lock_linked() else { return false };
-        // The reference keeps the frame from becoming another page, so the same number is the same page.
-        // Anything else than the old entry, writable or not, is somebody else's work, to be looked at
-        // again.
+        // The reference keeps the frame from becoming another page, so an equal number means the same page.
+        // Any other entry, writable or not, was installed by another task, and the caller looks again.
         let same = |now: ReadOnly| now.pfn == old.pfn && now.special == old.special;
         if !matches!(find::<P>(&guard, address), StoreOutcome::Copy(now) if same(now)) {
             drop(guard);

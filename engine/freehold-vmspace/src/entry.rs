@@ -1,5 +1,5 @@
-//! One entry, found by the reverse map: whether it maps this very frame is known under its table's lock
-//! alone.
+//! Operations on one entry that the reverse map found. Only the lock of the entry's table makes certain that
+//! the entry still maps the frame in question.
 
 use crate::{
     Pfn, VirtAddr, VmGather, VmSpace,
@@ -12,10 +12,11 @@ use freehold_pagetable::{
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// Calls `f` with the table locked if the entry of `level` at `address` maps `pfn`. A huge page around a
-    /// small one is split, but for one of a pool.
+    /// Calls `f` with the table locked if the entry of `level` at `address` maps `pfn`. If a huge page covers
+    /// the address of a small one, the huge page is split first. A huge page of a pool is not split: the
+    /// result is then `None`.
     ///
-    /// The caller keeps the table from being unlinked, by a lock of the reverse map.
+    /// The caller holds a lock of the reverse map, which keeps the table linked.
     pub fn with_entry<R>(
         &self,
         address: VirtAddr,
@@ -28,7 +29,7 @@ impl<P: Platform> VmSpace<P> {
             if self.platform().frame(pte.pfn()).hugetlb().is_some() {
                 return None;
             }
-            // Cannot fail: a table is kept for it.
+            // Cannot fail: a table is kept for the split.
             let split = self.pmd_table(address).map(|table| table.split(address));
             debug_assert!(!matches!(split, Some(Err(_))), "a huge page without a table to split it");
         }
@@ -39,13 +40,13 @@ impl<P: Platform> VmSpace<P> {
         }
     }
 
-    /// Puts `instead`, nothing or a marker, in the place of the entry at `address` if that maps `pfn`, of
-    /// which the caller has a reference; returns whether it did. No processor uses the old entry any more
-    /// then, and a store through it is known to the frame.
+    /// Replaces the entry at `address` by `instead`, nothing or a marker, if the entry maps `pfn`. Returns
+    /// true if it did. The caller has a reference to `pfn`. When this returns, no processor uses the old
+    /// entry, and the frame's dirty bit records every store through the entry.
     pub fn take_entry(&self, address: VirtAddr, level: Level, pfn: Pfn, instead: Pte<P::Format>) -> bool {
         let mut gather: VmGather<'_, _, 1> = self.gather();
         let taken = self.with_entry(address, level, pfn, |leaf| {
-            // What a userfaultfd has write-protected stays so when it comes again.
+            // A write protection by a userfaultfd outlives the page: a marker keeps it.
             let marked = instead.is_none() && leaf.pte().flags().contains(PteFlags::UFFD_WP);
             let instead = if marked { Pte::marker(MarkerKind::UffdWp, 0) } else { instead };
             let old = leaf.replace(instead, &mut gather);
@@ -57,7 +58,7 @@ impl<P: Platform> VmSpace<P> {
             let what = UnmappedFrame::new(pfn, level);
             let written = !frame.is_anon() && old.flags().contains(PteFlags::DIRTY);
             if written {
-                // At once, and again after the flush: as in `cleaned` and `keep_dirty`.
+                // Set now and again after the flush, for the reason given at `cleaned` and `keep_dirty`.
                 frame.set_dirty();
             }
             gather.add_unmapped(if written { what.dirty() } else { what });
@@ -66,8 +67,8 @@ impl<P: Platform> VmSpace<P> {
         taken.is_some()
     }
 
-    /// Makes the next store through the entry at `address` fault, if that maps `pfn`; returns whether
-    /// anything was changed.
+    /// Makes the next store through the entry at `address` fault, if the entry maps `pfn`. Returns true if
+    /// the entry changed.
     pub fn clean_entry(&self, address: VirtAddr, pfn: Pfn) -> bool {
         let mut gather: VmGather<'_, _, 1> = self.gather();
         let changed = self.with_entry(address, Level::Pte, pfn, |leaf| {
@@ -81,10 +82,11 @@ impl<P: Platform> VmSpace<P> {
         changed == Some(true)
     }
 
-    /// Whether the entry at `address` maps `pfn` and was used; from now on it was not.
+    /// Clears the accessed bit of the entry at `address` if the entry maps `pfn`. Returns true if the bit was
+    /// set.
     pub fn take_accessed(&self, address: VirtAddr, pfn: Pfn) -> bool {
         if let Some(table) = self.pmd_table(address) {
-            // A huge page is not split for a question.
+            // A query does not split a huge page.
             let is_huge = |pte: Pte<P::Format>| match pte.kind(Level::Pmd) {
                 Kind::Leaf { pfn: first, .. } => first.add(address.frame_in_leaf(Level::Pmd)) == pfn,
                 Kind::None | Kind::Table { .. } | Kind::Marker { .. } => false,
@@ -92,7 +94,7 @@ impl<P: Platform> VmSpace<P> {
             if is_huge(table.peek(address)) {
                 let mut guard = table.lock();
                 if is_huge(guard.get(address)) {
-                    // Not flushed, here and below: see `Engine::referenced`.
+                    // No flush, here and below: see `Engine::referenced`.
                     return was_accessed(
                         guard.change(address, &mut NotCached, |pte| unused(pte, Level::Pmd)),
                     );
@@ -108,8 +110,8 @@ impl<P: Platform> VmSpace<P> {
         }
     }
 
-    /// Whether `marker` stands at `address` for a page whose memory failed; it goes if the page is not
-    /// `lost`.
+    /// Returns true if `marker`, the marker of a page whose memory failed, is at `address`. Removes the
+    /// marker unless the page is `lost`.
     pub fn resolve_poison(
         &self,
         address: VirtAddr,
@@ -120,7 +122,7 @@ impl<P: Platform> VmSpace<P> {
         let Some(mut leaf) = self.lock_leaf(address, level) else { return false };
         let found = leaf.pte() == marker;
         if found && !lost {
-            // No processor remembers a marker.
+            // No TLB caches a marker.
             leaf.replace(Pte::NONE, &mut NotCached);
         }
         found

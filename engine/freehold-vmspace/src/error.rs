@@ -1,10 +1,10 @@
-//! What may go wrong here.
+//! The error of this crate.
 
 use allocator_api2::alloc::AllocError;
 use core::fmt;
 use freehold_pagetable::OutOfTables;
 
-/// No memory: for records, tables or frames.
+/// There is no memory for records, tables or frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoMemory;
 

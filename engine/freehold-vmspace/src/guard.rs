@@ -1,4 +1,4 @@
-//! Guards: markers at which every access ends in a signal.
+//! Guard markers: every access to a guarded page ends in a signal.
 
 use crate::{
     NoMemory, PAGE_SIZE, Rss, UserRange, VirtAddr, VmGather, VmSpace,
@@ -17,47 +17,47 @@ fn guard<F: Format>() -> Pte<F> {
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// Puts a guard in place of every page of `range`; the pages go. `shared`: stores reach a file.
+    /// Replaces every page of `range` by a guard marker. `shared` says that stores reach a file.
     ///
-    /// Page and guard change places under the table's lock, so a fault meanwhile finds the page or the guard,
-    /// and nothing has to be done twice (Linux tries three times, and then makes the call start over).
+    /// The guard replaces the page under the table's lock, so a concurrent fault finds either the page or the
+    /// guard, and no step is repeated. (Linux tries three times and then restarts the call.)
     ///
     /// # Errors
     ///
-    /// No memory for a table: what lies before is guarded.
+    /// Fails if there is no memory for a table. The pages before the failure are guarded.
     pub fn install_guards(&self, range: UserRange, shared: bool) -> Result<(), NoMemory> {
         let mut gather = self.gather();
         let mut installer =
             Installer { platform: self.platform(), shared, gather: &mut gather, rss: Rss::default() };
         let walked = self.walk(range.va(), &mut installer);
         self.count_rss(&installer.rss);
-        // Also where nothing was mapped: a slot that was found empty may have been emptied by a call that has
-        // not flushed yet (hazard C-4), and an access through what a TLB still holds would pass the guard.
+        // Flush also if nothing was mapped: another call may have emptied a slot and not flushed yet (hazard
+        // C-4). An access through an entry that a TLB still holds would bypass the guard.
         gather.finish();
         let walked = walked?;
         debug_assert_eq!(walked, Walked::All, "large leaves are split");
         Ok(())
     }
 
-    /// Takes every guard in `range` away.
+    /// Removes every guard marker in `range`.
     pub fn remove_guards(&self, range: UserRange) {
         let walked = self.walk(range.va(), &mut Remover);
-        debug_assert!(walked.is_ok(), "taking markers away allocates nothing");
+        debug_assert!(walked.is_ok(), "removing markers ran out of memory");
     }
 }
 
-/// Puts a guard into every slot.
+/// A visitor that puts a guard marker into every slot.
 struct Installer<'i, 'g, P: Platform> {
     platform: &'i P,
     /// Stores reach a file: an entry's dirty bit must not be lost.
     shared: bool,
     gather: &'i mut VmGather<'g, P>,
-    /// Resident pages taken, negative.
+    /// Change of the counts of resident pages: not positive.
     rss: Rss,
 }
 
 impl<P: Platform> Installer<'_, '_, P> {
-    /// What a guard has taken the place of.
+    /// Releases the page or marker `old` that a guard replaced.
     fn release_old(&mut self, old: Pte<P::Format>) {
         let (pfn, flags) = match old.kind(Level::Pte) {
             Kind::Leaf { pfn, flags } if !flags.contains(PteFlags::SPECIAL) => (pfn, flags),
@@ -66,7 +66,7 @@ impl<P: Platform> Installer<'_, '_, P> {
         };
         let (frame, mut what) = (self.platform.frame(pfn), UnmappedFrame::new(pfn, Level::Pte));
         if self.shared && !frame.is_anon() && flags.contains(PteFlags::DIRTY) {
-            // As in a zap: before the flush, for a concurrent write-back, and after it again.
+            // As in a zap: set before the flush, for a concurrent write-back, and again after the flush.
             frame.set_dirty();
             what = what.dirty();
         }
@@ -98,19 +98,19 @@ impl<P: Platform> Visitor<P::Format, P> for Installer<'_, '_, P> {
     }
 
     fn large(&mut self, _: LeafGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
-        // Nothing puts a marker above the lowest level.
+        // Markers exist only at the lowest level.
         ControlFlow::Break(())
     }
 }
 
-/// Empties slots that hold a guard.
+/// A visitor that empties the slots that hold a guard marker.
 struct Remover;
 
 impl<F: Format, M: TableMemory> Visitor<F, M> for Remover {
     const LARGE: LargeLeafPolicy = LargeLeafPolicy::Skip;
 
     fn table(&mut self, mut table: PteGuard<'_, F, M>, range: VaRange) -> ControlFlow<()> {
-        // No TLB holds a marker.
+        // No TLB caches a marker.
         table.zap_each(range, &mut NotCached, |_, slot, _| {
             if slot.pte() == guard() {
                 slot.clear();

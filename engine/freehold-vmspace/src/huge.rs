@@ -1,5 +1,4 @@
-//! Huge pages of anonymous memory: 2 MiB behind one entry, and a table kept with the table above for the
-//! split.
+//! Huge pages of anonymous memory. One entry maps 2 MiB, and the table above keeps a table for the split.
 
 use crate::{
     AnonPage, Memory, Pfn, RssKind, VirtAddr, VmSpace,
@@ -7,12 +6,12 @@ use crate::{
 };
 use freehold_pagetable::{Kind, Level, PmdTable, PreallocatedTable, Pte, PteFlags};
 
-/// Frames of one.
+/// Number of frames of a huge page.
 const FRAMES: u64 = Level::Pmd.frames();
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// Maps `new` at `address`, and keeps `spare` for the split; false: something is there.
+    /// Maps `new` at `address` and keeps `spare` for the split. Returns false if the slot is not empty.
     pub fn map_huge(
         &self,
         table: PmdTable<'_, P::Format, P>,
@@ -32,7 +31,8 @@ impl<P: Platform> VmSpace<P> {
         installed
     }
 
-    /// Maps the huge page of zeroes at `address`, if nothing is there. `None`: there is no memory for it.
+    /// Maps the huge page of zeroes at `address` if the slot is empty. Returns `None` if there is no memory
+    /// for that page.
     pub fn map_huge_zero(
         &self,
         table: PmdTable<'_, P::Format, P>,
@@ -42,14 +42,14 @@ impl<P: Platform> VmSpace<P> {
     ) -> Option<()> {
         let zeroes = Pte::leaf(Level::Pmd, self.memory().huge_zero()?, rights | PteFlags::SPECIAL);
         let mut guard = table.lock();
-        // If something is there by now, the access will show what.
+        // If the slot is no longer empty, the retried access finds out.
         if guard.install(address, zeroes).is_ok() {
             guard.deposit(spare);
         }
         Some(())
     }
 
-    /// Puts `new` in place of the huge page of zeroes at `address`; false: that is not there any more.
+    /// Replaces the huge page of zeroes at `address` by `new`. Returns false if that page is no longer there.
     pub fn replace_huge_zero(
         &self,
         table: PmdTable<'_, P::Format, P>,
@@ -57,7 +57,8 @@ impl<P: Platform> VmSpace<P> {
         new: HugePage<'_, P>,
         rights: PteFlags,
     ) -> bool {
-        // As in copying a small page: nobody reads the zeroes any more when the first can write.
+        // As for the copy of a small page: when one processor can write, no processor reads the zeroes any
+        // more.
         let mut gather = self.exclusive_gather::<1>();
         let mut guard = table.lock();
         let zeroes = match guard.get(address).kind(Level::Pmd) {
@@ -65,7 +66,7 @@ impl<P: Platform> VmSpace<P> {
             Kind::None | Kind::Table { .. } | Kind::Marker { .. } => false,
         };
         if zeroes {
-            // The entry must not be seen empty without the lock: a table could be put there.
+            // The entry must not be visible as empty to tasks without the lock: they could put a table there.
             let closed = Pte::leaf(Level::Pmd, new.first, (rights - PteFlags::WRITE) | PteFlags::NO_ACCESS);
             guard.replace(address, closed, &mut gather);
             gather.flush();
@@ -81,7 +82,7 @@ impl<P: Platform> VmSpace<P> {
     }
 }
 
-/// A huge page of anonymous memory that is not mapped yet; it goes back if it never is.
+/// A huge page of anonymous memory that is not mapped yet. Dropping it frees the frames.
 #[doc(hidden)]
 pub struct HugePage<'e, P: Platform> {
     memory: &'e Memory<P>,
@@ -89,8 +90,8 @@ pub struct HugePage<'e, P: Platform> {
 }
 
 impl<'e, P: Platform> HugePage<'e, P> {
-    /// One of zeroes for `vm`, its frames counted as mapped once, known as `page` and what follows it.
-    /// `None`: no memory, or not in one piece.
+    /// Allocates a huge page of zeroes for `vm`. Its frames count as mapped once; their places are `page` and
+    /// the following ones. Returns `None` if there is no memory, or none in one piece.
     pub fn new(vm: &'e VmSpace<P>, page: AnonPage) -> Option<Self> {
         let memory = vm.memory();
         let request = FrameRequest::blocks(FramePurpose::Anonymous, Level::Pmd);
@@ -102,12 +103,12 @@ impl<'e, P: Platform> HugePage<'e, P> {
         Some(HugePage { memory, first })
     }
 
-    /// The first of its frames.
+    /// Returns the first of its frames.
     pub fn first(&self) -> Pfn {
         self.first
     }
 
-    /// It is mapped.
+    /// Records that the page is mapped, so that its frames are not freed.
     pub fn mapped(self) {
         core::mem::forget(self);
     }
@@ -118,7 +119,7 @@ impl<P: Platform> Drop for HugePage<'_, P> {
         for frame in (0..FRAMES).map(|n| self.first.add(n)) {
             self.memory.platform().frame(frame).sub_map();
             let last = self.memory.platform().frame(frame).put();
-            debug_assert!(last, "nobody else has seen the frames");
+            debug_assert!(last, "no other task has seen the frames");
             self.memory.free_frame(frame);
         }
     }

@@ -8,23 +8,23 @@ use freehold_pagetable::{Kind, Level, Pte, PteFlags, PteGuard, PteTable, VaRange
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// Maps the frame of zeroes at `address`, if nothing is there.
+    /// Maps the frame of zeroes at `address` if the slot is empty.
     #[inline]
     pub fn map_zero(&self, table: PteTable<'_, P::Format, P>, address: VirtAddr, rights: PteFlags) {
         let zero = Pte::page(self.memory().zero(), rights | PteFlags::SPECIAL);
-        // If the slot is not empty any more, or the table was reclaimed, the access will show what is there.
+        // If the slot is no longer empty, or the table was reclaimed, the retried access finds out.
         let _ = table.lock_linked().map(|mut guard| guard.install(address, zero));
     }
 
-    /// A frame for an anonymous page of this space; referenced and counted as mapped once, exclusive;
-    /// zeroed if asked.
+    /// Allocates a frame for an anonymous page of this space. The frame has one reference, counts as mapped
+    /// once, and is exclusive; its contents are zeroed if `zero` is set.
     #[inline]
     pub fn alloc_anon(&self, zero: bool, page: AnonPage) -> Result<Pfn, NoMemory> {
         self.memory().alloc_anon(self.mmu(), zero, page)
     }
 
-    /// Maps `frame`, fresh from [`alloc_anon`](Self::alloc_anon); it goes back if something is there, or the
-    /// table was reclaimed: false.
+    /// Maps `frame`, which [`alloc_anon`](Self::alloc_anon) has just returned. If the slot is not empty or
+    /// the table was reclaimed, frees the frame and returns false.
     #[inline(always)]
     pub fn map_anon(
         &self,
@@ -33,7 +33,7 @@ impl<P: Platform> VmSpace<P> {
         frame: Pfn,
         rights: PteFlags,
     ) -> bool {
-        // The lock ends here: nothing is freed under it.
+        // The closure drops the lock: nothing is freed under it.
         let install =
             |mut guard: PteGuard<'_, P::Format, P>| guard.install(address, Pte::page(frame, rights));
         let installed = table.lock_linked().is_some_and(|guard| install(guard).is_ok());
@@ -41,9 +41,9 @@ impl<P: Platform> VmSpace<P> {
         installed
     }
 
-    /// Maps `frames`, fresh from [`alloc_anon`](Self::alloc_anon), at the addresses from `first` on, which
-    /// lie in this table, if nothing is at any of them; false: something is, or the table was reclaimed, and
-    /// they are still the caller's.
+    /// Maps `frames`, which [`alloc_anon`](Self::alloc_anon) has just returned, at consecutive addresses from
+    /// `first`, all in this table. If a slot is not empty or the table was reclaimed, maps none, returns
+    /// false, and leaves the frames to the caller.
     pub fn map_block(
         &self,
         table: PteTable<'_, P::Format, P>,
@@ -62,9 +62,9 @@ impl<P: Platform> VmSpace<P> {
         true
     }
 
-    /// Maps frames that are not counted, a device's say, at the addresses from `first` on, which lie in this
-    /// table; where something is already, it stays, and the result is false. It is also false if the table
-    /// was reclaimed; then none is mapped.
+    /// Maps frames that are not counted, for example those of a device, at consecutive addresses from
+    /// `first`, all in this table. A slot that is not empty stays unchanged, and the result is false. If the
+    /// table was reclaimed, no frame is mapped, and the result is also false.
     pub fn map_foreign(
         &self,
         table: PteTable<'_, P::Format, P>,
@@ -78,18 +78,19 @@ impl<P: Platform> VmSpace<P> {
         })
     }
 
-    /// Locks a table that pages of caches are to be mapped by. `None`: it was reclaimed, walk again.
+    /// Locks a table in which pages of a page cache are to be mapped. Returns `None` if the table was
+    /// reclaimed; the caller walks again.
     #[inline]
     pub fn fill_cached<'v>(&'v self, table: PteTable<'v, P::Format, P>) -> Option<CacheFill<'v, P>> {
         Some(CacheFill { vm: self, rss: Rss::default(), stale: None, guard: table.lock_linked()? })
     }
 
-    /// Whether a frame from [`alloc_anon`](Self::alloc_anon) was mapped is known now: it is resident, or goes
-    /// back.
+    /// Counts a frame from [`alloc_anon`](Self::alloc_anon) as resident if it was `mapped`, and frees it
+    /// otherwise.
     ///
     /// # Locks
     ///
-    /// None is held, of tables neither: memory is given back.
+    /// The caller holds no lock, not even of a table, because this may free memory.
     #[inline(always)]
     pub fn count_or_discard(&self, frame: Pfn, mapped: bool) {
         if mapped {
@@ -100,37 +101,37 @@ impl<P: Platform> VmSpace<P> {
     }
 }
 
-/// The addresses of pages, ascending.
+/// Returns the addresses of consecutive pages, ascending.
 pub(crate) fn pages_from(first: VirtAddr) -> impl Iterator<Item = VirtAddr> {
     (first.get()..).step_by(PAGE_SIZE as usize).map(VirtAddr::new)
 }
 
-/// A locked table, which is being filled with pages of caches.
+/// A locked table that is being filled with pages of a page cache.
 #[doc(hidden)]
-#[must_use = "what was mapped is counted by `finish`"]
+#[must_use = "`finish` counts the mapped pages"]
 pub struct CacheFill<'v, P: Platform> {
     vm: &'v VmSpace<P>,
     rss: Rss,
-    /// A frame that had left its cache meanwhile, with a reference. There is room for one: nothing else is
-    /// mapped then.
+    /// A frame that left its cache while it was being mapped, with a reference that `finish` releases. One
+    /// slot is enough: after a stale frame, `put` maps no other page.
     stale: Option<Pfn>,
     guard: PteGuard<'v, P::Format, P>,
 }
 
 impl<P: Platform> CacheFill<'_, P> {
-    /// What is there.
+    /// Returns the entry at `address`.
     #[inline]
     pub fn get(&self, address: VirtAddr) -> Pte<P::Format> {
         self.guard.get(address)
     }
 
-    /// Whether nothing is there.
+    /// Returns true if the entry at `address` is empty.
     #[inline]
     pub fn is_vacant(&self, address: VirtAddr) -> bool {
         self.guard.get(address).is_none()
     }
 
-    /// Whether the entries of `range` are empty, or map pages of caches.
+    /// Returns true if every entry of `range` is empty or maps a page of a cache.
     pub fn is_cached(&mut self, range: VaRange) -> bool {
         let vm = self.vm;
         let cached = |_, pte: Pte<P::Format>| match pte.kind(Level::Pte) {
@@ -140,13 +141,14 @@ impl<P: Platform> CacheFill<'_, P> {
         self.guard.for_each(range, cached).is_continue()
     }
 
-    /// Maps a page that was found in a cache where nothing is, or a marker that it takes the place of. An
-    /// entry that is dirty from the start makes the page so. `is_still` looks again whether the cache has the
-    /// page; false: it has not, or another one had gone before, and nothing was mapped.
+    /// Maps a page that was found in a cache. The slot is empty, or holds a marker that the page replaces. If
+    /// the entry is dirty from the start, so is the page. `is_still` checks again that the cache has the
+    /// page. Returns false and maps nothing if the page has left the cache, or if an earlier call found a
+    /// page that had.
     ///
     /// # Errors
     ///
-    /// The frame has as many references as can be counted; it was not mapped.
+    /// Fails if the frame has the maximum number of references. The frame is not mapped then.
     #[inline(always)]
     pub fn put(
         &mut self,
@@ -176,18 +178,18 @@ impl<P: Platform> CacheFill<'_, P> {
         Ok(true)
     }
 
-    /// Puts an entry that counts no page where nothing is, or a marker that it takes the place of.
+    /// Installs an entry that counts no page. The slot is empty, or holds a marker that the entry replaces.
     pub fn put_uncounted(&mut self, address: VirtAddr, pte: Pte<P::Format>) {
         self.guard.set(address, pte);
     }
 
-    /// Unlocks the table, ends the read section in which pages were looked up, and counts what was mapped as
+    /// Unlocks the table, ends the read section in which pages were looked up, and counts the mapped pages as
     /// resident.
     #[inline(always)]
     pub fn finish<R>(self, section: R) {
         let CacheFill { vm, rss, stale, guard } = self;
         drop(guard);
-        // Before a frame may be given back.
+        // The section ends before a frame may be freed.
         drop(section);
         vm.count_rss(&rss);
         if let Some(stale) = stale {

@@ -1,4 +1,4 @@
-//! Entries above the lowest level of which each is one page, with one record: huge pages of pools.
+//! Entries above the lowest level that each map one page with one record: huge pages of pools.
 
 use crate::{
     AnonPage, Fork, ForkGather, HugePageSize, MigrationEntry, NoMemory, Pfn, UserRange, VirtAddr, VmSpace,
@@ -9,31 +9,31 @@ use crate::{
 };
 use freehold_pagetable::{Kind, LeafGuard, Level, MarkerKind, NotCached, Pte, PteFlags};
 
-/// Addresses of entries of `level` in `range`.
+/// Returns the addresses of the entries of `level` in `range`.
 fn pages(range: UserRange, level: Level) -> impl Iterator<Item = VirtAddr> {
     range.addresses().step_by(level.span() as usize).map(VirtAddr::new)
 }
 
-/// How huge pages are copied to a child.
+/// The way in which huge pages are copied to a child.
 #[derive(Clone, Copy, Debug)]
 pub struct LargeFork {
-    /// That of their entries.
+    /// The level of their entries.
     pub level: Level,
-    /// As for small pages.
+    /// The settings that also apply to small pages.
     pub fork: Fork,
-    /// What the entry of a copy of a page that is pinned allows.
+    /// The rights of the entry for the copy of a pinned page.
     pub rights: PteFlags,
 }
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// The entry for a huge page, if it is not empty.
+    /// Returns the entry for a huge page, if it is not empty.
     fn large_entry(&self, address: VirtAddr, level: Level) -> Option<Pte<P::Format>> {
         let (pte, found) = self.peek(address);
         (found == level && !pte.is_none()).then_some(pte)
     }
 
-    /// Makes sure that there is a table of entries of `level` for `address`.
+    /// Ensures that a table with entries of `level` exists for `address`.
     fn large_table(&self, address: VirtAddr, level: Level) -> Result<(), NoMemory> {
         let made = match level {
             Level::Pud => self.pud_table_alloc(address).map(drop),
@@ -42,19 +42,19 @@ impl<P: Platform> VmSpace<P> {
         made.map_err(|_| NoMemory)
     }
 
-    /// Makes the tables into which [`move_large`](Self::move_large) will put what is mapped in `from`.
+    /// Allocates the tables in which [`move_large`](Self::move_large) will put the entries of `from`.
     ///
     /// # Errors
     ///
-    /// No memory; some tables may have been made.
+    /// Fails if there is no memory; some tables may have been allocated.
     pub fn prepare_large(&self, level: Level, from: UserRange, to: u64) -> Result<(), NoMemory> {
         pages(from, level).filter(|address| self.large_entry(*address, level).is_some()).try_for_each(
             |address| self.large_table(VirtAddr::new(to + (address.get() - from.start())), level),
         )
     }
 
-    /// Moves the entries of `from` to the same places of the range that starts at `to`. The caller keeps
-    /// faults, and walkers of the reverse map, out of both until `gather` has flushed.
+    /// Moves the entries of `from` to the same offsets in the range that starts at `to`. The caller excludes
+    /// faults and walkers of the reverse map from both ranges until `gather` has flushed.
     pub fn move_large(&self, level: Level, from: UserRange, to: u64, gather: &mut ForkGather<'_, P>) {
         for address in pages(from, level) {
             if self.large_entry(address, level).is_some() {
@@ -72,14 +72,14 @@ impl<P: Platform> VmSpace<P> {
         }
     }
 
-    /// Write-protects the pages of `range`, so that the next store to each faults; with `mark` also those
-    /// that are not there. When this returns nobody stores.
+    /// Write-protects the pages of `range`, so that the next store to each page faults. With `mark`, also
+    /// protects the pages that are not present. When this returns, no processor stores to the pages.
     ///
-    /// The caller keeps the tables, which are this space's own.
+    /// The caller keeps the tables linked; they belong to this space only.
     ///
     /// # Errors
     ///
-    /// No memory for a table; what lies before is protected.
+    /// Fails if there is no memory for a table. The pages before the failure are protected.
     pub fn write_protect_large(&self, level: Level, range: UserRange, mark: bool) -> Result<(), NoMemory> {
         let mut gather: ForkGather<'_, P> = self.gather();
         let done = pages(range, level).try_for_each(|address| {
@@ -87,7 +87,7 @@ impl<P: Platform> VmSpace<P> {
                 self.large_table(address, level)?;
             }
             if let Some(mut leaf) = self.lock_leaf(address, level) {
-                debug_assert!(!leaf.is_shared(), "an entry of others is being protected at {address:?}");
+                debug_assert!(!leaf.is_shared(), "protecting an entry of a shared table at {address:?}");
                 match leaf.pte().is_none() {
                     true if mark => _ = leaf.install(Pte::marker(MarkerKind::UffdWp, 0)),
                     true => {}
@@ -96,17 +96,16 @@ impl<P: Platform> VmSpace<P> {
             }
             Ok(())
         });
-        // Also what others have taken away, and not flushed.
+        // Also flushes entries that other tasks have removed and not flushed yet.
         gather.finish();
         done
     }
 
-    /// The pages of `range` are write-protected no more; as
-    /// [`write_unprotect`](Self::write_unprotect).
+    /// Ends the write protection of the pages of `range`, like [`write_unprotect`](Self::write_unprotect).
     pub fn write_unprotect_large(&self, level: Level, range: UserRange) {
         for address in pages(range, level).filter(|address| self.large_entry(*address, level).is_some()) {
             let Some(mut leaf) = self.lock_leaf(address, level) else { continue };
-            // No TLB holds a marker, nor more rights than an entry that has none to write.
+            // No TLB caches a marker, and none holds more rights than an entry that lacks the right to write.
             match is_wp_marker(leaf.pte()) {
                 true => _ = leaf.replace(Pte::NONE, &mut NotCached),
                 false => _ = leaf.change(&mut NotCached, |pte| unprotected(pte, level)),
@@ -114,15 +113,16 @@ impl<P: Platform> VmSpace<P> {
         }
     }
 
-    /// Copies what is mapped in `range` to `child`, at the same addresses: where stores make private copies,
-    /// everything, and both may write a page only after copying it; else what is write-protected. The copy of
-    /// a page that is pinned is known as `known` says.
+    /// Copies the entries of `range` to the same addresses of `child`. If stores make private copies, copies
+    /// every entry, and both sides may write a page only after copying it. Otherwise copies only
+    /// write-protected entries. `known` returns the place of the copy of a pinned page.
     ///
-    /// The caller keeps faults out, and nobody knows the child.
+    /// The caller excludes faults, and no other task knows the child.
     ///
     /// # Errors
     ///
-    /// No memory for the child's tables, or as [`copy_pinned`](Self::copy_pinned); some entries were copied.
+    /// Fails if there is no memory for the child's tables, or like [`copy_pinned`](Self::copy_pinned). Some
+    /// entries may have been copied.
     pub fn copy_large(
         &self,
         how: LargeFork,
@@ -136,8 +136,8 @@ impl<P: Platform> VmSpace<P> {
             child.large_table(address, level)?;
             let copy = self.child_entry(address, how, &known, gather)?;
             let Some(copy) = copy else { continue };
-            // A walk from the page comes here after the parent's entry: what it does to that is then known
-            // here.
+            // A walk of the reverse map reaches this entry after the parent's. The walk therefore applies a
+            // change of the parent's entry here as well.
             if let Some(mut leaf) = child.lock_leaf(address, level) {
                 let installed = leaf.install(copy);
                 assert!(installed.is_ok(), "a child had something where its parent has a huge page");
@@ -146,11 +146,11 @@ impl<P: Platform> VmSpace<P> {
         Ok(())
     }
 
-    /// What a child gets for the entry at `address`.
+    /// Returns the child's entry for the entry at `address`.
     ///
     /// # Errors
     ///
-    /// As [`copy_pinned`](Self::copy_pinned).
+    /// Fails like [`copy_pinned`](Self::copy_pinned), and if the page has too many references.
     fn child_entry(
         &self,
         address: VirtAddr,
@@ -185,7 +185,7 @@ impl<P: Platform> VmSpace<P> {
         }
     }
 
-    /// Gives an entry back what it lost while its page was copied, if it is still there.
+    /// Restores the rights that an entry lost while its page was copied, if the entry still maps the page.
     fn restore_rights(&self, address: VirtAddr, pfn: Pfn, level: Level, rights: PteFlags) {
         let leaf = self.lock_leaf(address, level);
         if let Some(mut leaf) = leaf.filter(|leaf| leaf.pte().is_leaf(level) && leaf.pte().pfn() == pfn) {
@@ -193,12 +193,13 @@ impl<P: Platform> VmSpace<P> {
         }
     }
 
-    /// A child's entry for a copy of a page that its parent keeps, since somebody has pinned it. The copy is
-    /// of one moment: no processor of the parent can store to the page meanwhile, nor fault here.
+    /// Returns a child's entry for a copy of a page that its parent keeps because it is pinned. The copy
+    /// shows the page at one moment: no processor of the parent can store to the page during the copy, and no
+    /// task can fault here.
     ///
     /// # Errors
     ///
-    /// No page in the pool that is not reserved to somebody.
+    /// Fails if the pool has no page that is not reserved.
     fn copy_pinned(
         &self,
         page: AnonPage,
@@ -215,7 +216,8 @@ impl<P: Platform> VmSpace<P> {
         Ok(Pte::leaf(level, new, rights))
     }
 
-    /// The child's entry for what the parent has, counted; the parent's loses the right to write.
+    /// Returns the child's entry, counted, for the parent's entry. The parent's entry loses the right to
+    /// write.
     fn share_large(
         &self,
         leaf: &mut LeafGuard<'_, P::Format, P>,
@@ -228,7 +230,7 @@ impl<P: Platform> VmSpace<P> {
                     leaf.change(gather, |pte| pte.with_flags(level, pte.flags() - PteFlags::WRITE));
                 }
                 let shared = self.platform().frame(pfn).share();
-                debug_assert!(shared.is_some(), "a huge page is pinned that was not a moment ago");
+                debug_assert!(shared.is_some(), "a huge page was pinned after the check");
                 Some(
                     leaf.pte().with_flags(level, leaf.pte().flags() - (PteFlags::WRITE | PteFlags::ACCESSED)),
                 )

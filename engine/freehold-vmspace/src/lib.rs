@@ -1,33 +1,34 @@
 #![no_std]
 #![deny(unsafe_code)]
-//! The half of an address space that the hardware sees.
+//! The hardware half of an address space: frames, page tables, TLBs and resident pages.
 //!
-//! A [`VmSpace`] is a page table, the processors that use it, and how many pages are resident; [`Memory`] is
-//! a platform's frames, which spaces share. What is here installs, protects, zaps, copies, moves and looks at
-//! entries. It knows no mapped area, no file, no process, and no lock above those of tables and frames.
+//! A [`VmSpace`] is a page table, the set of processors that use the table, and the counts of resident pages.
+//! [`Memory`] is the frames of a platform, which all spaces share. The functions of this crate install,
+//! protect, zap, copy, move and examine page-table entries. The crate does not know VMAs, files or processes,
+//! and takes no lock except those of page tables, frames and pools.
 //!
-//! The crate `freehold` builds address spaces with the behaviour of Linux on it, and hides nothing here but
-//! what would be unsound without its rules: functions that count references and entries, or that trust their
-//! caller to keep tables from going away. A space is also of use [by itself](VmSpace::map), to an owner that
-//! has it alone: `examples/second_stage.rs` gives a guest its memory.
+//! The crate `freehold` builds address spaces with the behaviour of Linux on this crate. An item is
+//! `#[doc(hidden)]` only if it would be unsound without the rules of `freehold`: the item counts references
+//! and entries, or trusts its caller to keep tables linked. A space is also useful [by itself](VmSpace::map)
+//! to a single owner: `examples/second_stage.rs` uses a space as the memory of a guest.
 //!
-//! # Where is what
+//! # Files
 //!
-//! | file | what it has |
+//! | file | contents |
 //! | --- | --- |
-//! | `platform.rs`, `request.rs` | what the embedding kernel supplies; the only seam |
-//! | `frame/` | the record of each frame: references, entries that map it, whose it is, its lock, pins |
-//! | `memory/` | free frames by processor, huge ones in pools, runs of frames |
+//! | `platform.rs`, `request.rs` | the services that the embedding kernel supplies; the only interface to it |
+//! | `frame/` | the record of each frame: references, map count, owner, lock, pins |
+//! | `memory/` | free frames per CPU, pools of huge pages, runs of frames |
 //! | `space.rs` | [`VmSpace`]: its fields, gathers, access to its tables |
 //! | `install.rs`, `huge.rs`, `copy_on_write.rs` | filling entries, as faults do |
 //! | `protect.rs`, `write_protect.rs`, `clean.rs`, `guard.rs` | changing what entries allow |
 //! | `aging.rs` | clearing accessed and dirty bits |
-//! | `zap.rs`, `collapse.rs` | taking pages away |
-//! | `move_entries.rs`, `copy.rs`, `large.rs`, `shared.rs` | moving and copying entries, those of pools too; tables that spaces share |
+//! | `zap.rs`, `collapse.rs` | removing pages |
+//! | `move_entries.rs`, `copy.rs`, `large.rs`, `shared.rs` | moving and copying entries, including those of pools; tables that spaces share |
 //! | `entry.rs`, `migration_entry.rs` | one entry, found by the reverse map |
-//! | `residency.rs`, `rss.rs`, `rss_counters.rs` | what is present, how much |
-//! | `standalone.rs` | a space by itself |
-//! | `page_index.rs`, `user_range.rs` | pages by their place in a file, and in a space |
+//! | `residency.rs`, `rss.rs`, `rss_counters.rs` | which pages are present, and how many |
+//! | `standalone.rs` | a space without an address space above it |
+//! | `page_index.rs`, `user_range.rs` | positions of pages in a file, and ranges of pages in a space |
 
 extern crate alloc;
 

@@ -1,38 +1,38 @@
-//! Entries of a page that is moving: markers keep their places meanwhile.
+//! Markers in place of the entries of a page that is being moved.
 
 use crate::{Pfn, VirtAddr, VmGather, VmSpace, platform::Platform};
 use freehold_pagetable::{Format, Kind, Level, MarkerKind, NotCached, Pte, PteFlags};
 
-/// What a marker keeps of the entry in whose place it stands.
+/// The part of a replaced entry that the marker keeps.
 #[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MigrationEntry {
     /// The frame that the page leaves.
     pub pfn: Pfn,
-    /// Stores went to the frame.
+    /// The entry allowed stores.
     pub write: bool,
-    /// Only this address space could reach the frame. It cannot be the frame's own to say meanwhile: fork
-    /// changes it here.
+    /// Only this address space could reach the frame. The marker keeps this flag in place of the frame's
+    /// record, because fork changes it here during the move.
     pub exclusive: bool,
-    /// A userfaultfd has it write-protected.
+    /// A userfaultfd has write-protected the page.
     pub uffd_wp: bool,
 }
 
 impl MigrationEntry {
-    /// It, as an entry.
+    /// Returns the marker as an entry.
     pub fn entry<F: Format>(self) -> Pte<F> {
         let bits = u64::from(self.uffd_wp) << 2 | u64::from(self.exclusive) << 1 | u64::from(self.write);
         Pte::marker(MarkerKind::Migration, self.pfn.get() << 3 | bits)
     }
 
-    /// From a marker's payload.
+    /// Returns the marker that has this payload.
     #[inline]
     pub fn of(payload: u64) -> Self {
         let bit = |n: u64| payload >> n & 1 != 0;
         MigrationEntry { pfn: Pfn::new(payload >> 3), write: bit(0), exclusive: bit(1), uffd_wp: bit(2) }
     }
 
-    /// Its copy in a forked child, and what its original becomes.
+    /// Returns the marker for a forked child, which also replaces the parent's marker.
     #[inline]
     pub fn shared(self) -> Self {
         MigrationEntry { write: false, exclusive: false, ..self }
@@ -41,14 +41,14 @@ impl MigrationEntry {
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// A marker takes the place of the entry at `address` if that maps `pfn`.
+    /// Replaces the entry at `address` by a marker if the entry maps `pfn`.
     pub fn set_migration_entry(&self, address: VirtAddr, level: Level, pfn: Pfn) {
         let mut gather: VmGather<'_, _, 1> = self.gather();
         self.with_entry(address, level, pfn, |leaf| {
             let flags = leaf.pte().flags();
             let frame = self.platform().frame(pfn);
             if frame.must_copy_on_fork() {
-                // It cannot move, and fork must not come to share it by a marker.
+                // The page may be pinned and cannot move, and a marker would let fork share it.
                 return;
             }
             let (write, exclusive) = (flags.contains(PteFlags::WRITE), frame.is_exclusive());
@@ -58,14 +58,14 @@ impl<P: Platform> VmSpace<P> {
                 frame.clear_exclusive();
             }
             frame.sub_map();
-            // Not the last: the page is kept. It stays resident as far as anybody is told.
+            // This is not the last reference: the caller keeps the page. The page still counts as resident.
             frame.put();
         });
         gather.finish();
     }
 
-    /// An entry of the frame `to` takes the place of a marker for `pfn`. Under the table's lock `rights` says
-    /// what it allows, and whether it may allow stores.
+    /// Replaces a marker for `pfn` by an entry for the frame `to`. `rights` is called under the table's lock.
+    /// It returns the rights of the entry, and whether the entry may allow stores.
     pub fn end_migration_entry(
         &self,
         rights: impl FnOnce() -> (PteFlags, bool),
@@ -91,7 +91,7 @@ impl<P: Platform> VmSpace<P> {
             flags |= PteFlags::WRITE | PteFlags::DIRTY;
         }
         flags.set(PteFlags::UFFD_WP, moving.uffd_wp);
-        // No processor remembers a marker.
+        // No TLB caches a marker.
         leaf.replace(Pte::leaf(level, to, flags), &mut NotCached);
     }
 }

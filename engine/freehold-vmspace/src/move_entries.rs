@@ -1,39 +1,39 @@
 //! Moving page-table entries from one place of an address space to another.
 //!
-//! Two passes: [`prepare_entries`](VmSpace::prepare_entries) makes every table that will be needed and may
-//! fail; [`move_entries`](VmSpace::move_entries) cannot. Nobody may fault in either range meanwhile: the
-//! caller has the mmap lock for writing and the source's VMA locked for writing, and nothing is mapped at the
-//! target yet, or it is locked for writing as well.
+//! A move has two passes. [`prepare_entries`](VmSpace::prepare_entries) allocates every table that will be
+//! needed and may fail; [`move_entries`](VmSpace::move_entries) cannot fail. No task may fault in either
+//! range during the move. The caller therefore holds the mmap lock for writing and has the source's VMA
+//! locked for writing. Nothing is mapped at the target yet, or the target is also locked for writing.
 //!
-//! For each pair of tables both locks are taken, in the order of addresses; every entry leaves the source by
-//! an exchange, so that no accessed or dirty bit is lost, and enters the target; and the source's old
-//! translations are flushed before the locks are let go (hazard C-39): from then on somebody else may find
-//! the entry at its new place, take it away, and give the frame to others.
+//! For each pair of tables, both locks are taken in the order of addresses. Every entry leaves the source by
+//! an exchange, so that no accessed or dirty bit is lost, and enters the target. The old translations are
+//! flushed before the locks are released (hazard C-39): afterwards another task may find the entry at its new
+//! place, remove it, and free the frame.
 //!
-//! Where source and target lie alike in spans of whole tables, the tables themselves move, under the locks of
-//! the tables above, and with walkers of the reverse map kept out: one could hold a table that it found at
-//! the old place (hazard C-40).
+//! If source and target have the same alignment and cover whole tables, the tables themselves move, under the
+//! locks of the tables above. Walkers of the reverse map are excluded during such a move, because a walker
+//! could hold a table that it found at the old place (hazard C-40).
 
 use crate::{NoMemory, PAGE_SIZE, UserRange, VmGather, VmSpace, platform::Platform};
 use freehold_pagetable::{Kind, Level, Pte, PteFlags, PteTable, VaRange, VirtAddr};
 
-/// What a gather for moved entries holds: no frame goes away.
+/// A gather for moved entries. It holds only one frame, because a move frees no frames.
 pub type MoveGather<'v, P> = VmGather<'v, P, 1>;
 
-/// What a table of the lowest level spans.
+/// Span of one table of the lowest level.
 const TABLE: u64 = Level::Pte.table_span();
 
-/// Whether whole tables may move.
+/// Says whether a move may move whole tables.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum TableMoves {
-    /// They may, where they fit.
+    /// Tables that fit may move.
     Allowed,
-    /// They stay, and their entries move.
+    /// Tables stay, and their entries move.
     Never,
 }
 
 impl TableMoves {
-    /// Whether the first table of `from` may move to `to`.
+    /// Returns true if the first table of `from` may move to `to`.
     fn may_move(self, from: UserRange, to: u64) -> bool {
         self == TableMoves::Allowed
             && from.start().is_multiple_of(TABLE)
@@ -42,17 +42,17 @@ impl TableMoves {
     }
 }
 
-/// A table of the lowest level, and the part of the range in question that it translates.
+/// A table of the lowest level, and the part of the requested range that the table translates.
 pub type TableInRange<'s, P> = (PteTable<'s, <P as Platform>::Format, P>, UserRange);
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// The first table of the lowest level under `range`. Large leaves on the way are split; spans without
-    /// tables cost one look each, however large they are.
+    /// Returns the first table of the lowest level under `range`. Splits large leaves on the way. A span
+    /// without tables costs one lookup, however large the span is.
     ///
     /// # Errors
     ///
-    /// No memory to split a large leaf.
+    /// Fails if there is no memory to split a large leaf.
     pub fn next_table(&self, range: UserRange) -> Result<Option<TableInRange<'_, P>>, NoMemory> {
         let mut at = VirtAddr::new(range.start());
         while at.get() < range.end() {
@@ -63,7 +63,7 @@ impl<P: Platform> VmSpace<P> {
             let (pte, level) = self.peek(at);
             match pte.kind(level) {
                 Kind::Leaf { .. } if level > Level::Pte => self.split_leaf(at, level)?,
-                // Nothing puts a marker above the lowest level.
+                // Markers exist only at the lowest level.
                 Kind::None | Kind::Leaf { .. } | Kind::Marker { .. } | Kind::Table { .. } => {
                     match at.next_span(level) {
                         Some(next) => at = next,
@@ -79,7 +79,7 @@ impl<P: Platform> VmSpace<P> {
     ///
     /// # Errors
     ///
-    /// As [`split_huge`](Self::split_huge).
+    /// Fails like [`split_huge`](Self::split_huge).
     pub fn split_huge_around(&self, at: u64) -> Result<(), NoMemory> {
         self.split_leaf(VirtAddr::new(at), Level::Pmd)
     }
@@ -95,11 +95,11 @@ impl<P: Platform> VmSpace<P> {
         }
     }
 
-    /// Splits the huge page that `at` lies inside of, if it is one.
+    /// Splits the huge page that covers `at`, unless `at` is its start.
     ///
     /// # Errors
     ///
-    /// No memory; not where a table was kept for the split.
+    /// Fails if there is no memory. Cannot fail if a table was kept for the split.
     pub fn split_huge(&self, at: u64) -> Result<(), NoMemory> {
         let address = VirtAddr::new(at);
         match address.span_down(Level::Pmd) == address {
@@ -108,23 +108,23 @@ impl<P: Platform> VmSpace<P> {
         }
     }
 
-    /// Makes the tables into which [`move_entries`](Self::move_entries) will put what is mapped in `from`.
+    /// Allocates the tables in which [`move_entries`](Self::move_entries) will put the entries of `from`.
     ///
     /// # Errors
     ///
-    /// No memory; some tables may have been made.
+    /// Fails if there is no memory; some tables may have been allocated.
     pub fn prepare_entries(&self, from: UserRange, to: u64, tables: TableMoves) -> Result<(), NoMemory> {
         let mut at = from.start();
         while let Some((_, part)) = self.next_table(from.rest(at))? {
             let target = to + (part.start() - from.start());
             at = part.end();
             if tables.may_move(from.rest(part.start()), target) {
-                // What lies there may still be an empty table; then its entries will be filled.
+                // The slot at the target may hold an empty table; that table's entries will then be filled.
                 let above = self.pmd_table_alloc(VirtAddr::new(target));
                 above.map_err(|_| NoMemory)?;
                 continue;
             }
-            // What one table holds may end up in two.
+            // The entries of one table may end up in two.
             for address in [target, target + (part.end() - part.start()) - PAGE_SIZE] {
                 let table = self.pte_table_alloc(VirtAddr::new(address));
                 table.map_err(|_| NoMemory)?;
@@ -133,11 +133,12 @@ impl<P: Platform> VmSpace<P> {
         Ok(())
     }
 
-    /// Moves every entry of `from`, of whatever kind, to the same place of the range that starts at `to`.
+    /// Moves every entry of `from`, of any kind, to the same offset in the range that starts at `to`.
     ///
-    /// `exclude` is called around each pair of tables, and whether they move themselves, to keep walkers of
-    /// the reverse map out where they could come to the target before the source and so miss an entry at
-    /// both, or be in a table that moves (linux-locking A.6); what it returns is held meanwhile.
+    /// `exclude` is called before each pair of tables, and gets whether the tables themselves move. The value
+    /// that it returns is held until that pair is done. `exclude` excludes walkers of the reverse map that
+    /// could reach the target before the source, and so miss an entry at both, or that could be in a table
+    /// that moves (linux-locking A.6).
     pub fn move_entries<L>(
         &self,
         from: UserRange,
@@ -163,8 +164,8 @@ impl<P: Platform> VmSpace<P> {
             let part = part.with_end(part.end().min(part.start() + reach));
             at = part.end();
             let Some(target) = self.pte_table(address) else {
-                // The source's table was made after the targets were, by a fault on a neighbour that shares
-                // it.
+                // A fault on a neighbour that shares the source's table made that table after the targets
+                // were prepared.
                 debug_assert!(self.is_unmapped(part.va()), "entries without a target");
                 continue;
             };
@@ -174,8 +175,8 @@ impl<P: Platform> VmSpace<P> {
         }
     }
 
-    /// Moves the tables at the start of `from`, as many as hang below one pair of tables; returns where it
-    /// stopped: at once if there is something at the target.
+    /// Moves the tables at the start of `from`, as many as one pair of upper tables covers. Returns the
+    /// address where it stopped. Moves nothing if the target's slot is occupied.
     fn move_tables(&self, from: UserRange, to: u64, gather: &mut MoveGather<'_, P>) -> u64 {
         let above = |address| self.pmd_table(VirtAddr::new(address));
         let (Some(source), Some(target)) = (above(from.start()), above(to)) else { return from.start() };
@@ -192,12 +193,12 @@ impl<P: Platform> VmSpace<P> {
             }
             done += TABLE;
         }
-        // With both locks held still, and the walk caches too.
+        // Flush while both locks are held. The flush covers the walk caches too.
         gather.flush();
         from.start() + done
     }
 
-    /// Moves the entries of one part of one table to one part of one table, which may be the same table.
+    /// Moves the entries of a part of one table to a part of one table, which may be the same table.
     fn move_part(
         source: PteTable<'_, P::Format, P>,
         target: PteTable<'_, P::Format, P>,
@@ -212,7 +213,7 @@ impl<P: Platform> VmSpace<P> {
                 source.zap_each(part.va(), gather, |address, slot, _| {
                     target.set(place(address), moved(slot.take()));
                 });
-                // With both locks held still.
+                // Flush while both locks are held.
                 gather.flush();
                 drop(target);
             }
@@ -231,8 +232,8 @@ impl<P: Platform> VmSpace<P> {
     }
 }
 
-/// What an entry becomes at its new address: a page counts as written there, for tools that watch soft-dirty
-/// bits; a marker stays what it is.
+/// Returns the entry for the new address. A moved page counts as written, for tools that watch soft-dirty
+/// bits. A marker is unchanged.
 fn moved<F: freehold_pagetable::Format>(pte: Pte<F>) -> Pte<F> {
     match pte.kind(Level::Pte) {
         Kind::Leaf { flags, .. } => pte.with_flags(Level::Pte, flags | PteFlags::SOFT_DIRTY),

@@ -1,4 +1,4 @@
-//! Pages by their place in a file, not to be confused with addresses and bytes.
+//! Positions and counts of pages in files, as types that cannot be confused with addresses and bytes.
 
 use core::{
     fmt,
@@ -6,10 +6,10 @@ use core::{
 };
 use freehold_pagetable::{PAGE_SHIFT, PAGE_SIZE};
 
-/// Which page of an object, counted from 0.
+/// The number of a page of an object, counted from 0.
 ///
-/// Pages are of 4 KiB, also where a VMA says at which page of its object it begins (Linux's `pgoff`); those
-/// of a hugetlb file's cache alone are of the file's own size.
+/// A page has 4 KiB, also in the offset of a VMA in its object (Linux's `pgoff`). Only in the cache of a
+/// hugetlb file does a page have the file's own size.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct PageIndex(u64);
@@ -17,47 +17,48 @@ pub struct PageIndex(u64);
 impl PageIndex {
     /// The first page.
     pub const ZERO: PageIndex = PageIndex(0);
-    /// Above every page.
+    /// The position above every page.
     pub const END: PageIndex = PageIndex(u64::MAX);
 
-    /// Page number `index`.
+    /// Returns page number `index`.
     #[inline]
     pub const fn new(index: u64) -> Self {
         PageIndex(index)
     }
 
-    /// The page that a byte lies in.
+    /// Returns the page that contains the byte at `offset`.
     #[inline]
     pub const fn of_byte(offset: u64) -> Self {
         PageIndex(offset / PAGE_SIZE)
     }
 
-    /// The number.
+    /// Returns the number.
     #[inline]
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// The offset of the page's first byte; what does not fit in 64 bits is lost.
+    /// Returns the offset of the page's first byte. Bits beyond 64 are lost.
     #[inline]
     pub const fn byte(self) -> u64 {
         self.0 << PAGE_SHIFT
     }
 
-    /// The block of 2<sup>`order`</sup> pages that it lies in, counted in such blocks: of a page of 4 KiB,
-    /// the huge page.
+    /// Returns the number of the block of 2<sup>`order`</sup> pages that contains the page. For a page of 4
+    /// KiB, such a block is a huge page.
     #[inline]
     pub const fn block(self, order: u32) -> Self {
         PageIndex(self.0 >> order)
     }
 
-    /// The first page of this block of 2<sup>`order`</sup> pages: [`block`](Self::block) undone.
+    /// Returns the first page of this block of 2<sup>`order`</sup> pages. This is the inverse of
+    /// [`block`](Self::block).
     #[inline]
     pub const fn first_in_block(self, order: u32) -> Self {
         PageIndex(self.0 << order)
     }
 
-    /// The page so many pages after it, if there is one.
+    /// Returns the page that is `pages` pages later, or `None` if there is none.
     #[inline]
     pub const fn checked_add(self, pages: u64) -> Option<Self> {
         match self.0.checked_add(pages) {
@@ -66,7 +67,7 @@ impl PageIndex {
         }
     }
 
-    /// The page so many pages before it, if there is one.
+    /// Returns the page that is `pages` pages earlier, or `None` if there is none.
     #[inline]
     pub const fn checked_sub(self, pages: u64) -> Option<Self> {
         match self.0.checked_sub(pages) {
@@ -75,14 +76,14 @@ impl PageIndex {
         }
     }
 
-    /// As [`checked_add`](Self::checked_add), or [`END`](Self::END).
+    /// Returns the page that is `pages` pages later, or [`END`](Self::END) if there is none.
     #[inline]
     pub const fn saturating_add(self, pages: u64) -> Self {
         PageIndex(self.0.saturating_add(pages))
     }
 
-    /// The page so many pages after it, modulo 2<sup>64</sup>: places of anonymous memory are what its
-    /// addresses are, and may be moved below 0.
+    /// Returns the page that is `pages` pages later, modulo 2<sup>64</sup>. The index of an anonymous page
+    /// begins as its address, and a move may take the index below 0.
     #[inline]
     pub const fn wrapping_add(self, pages: u64) -> Self {
         PageIndex(self.0.wrapping_add(pages))
@@ -129,7 +130,7 @@ impl Sub<u64> for PageIndex {
     }
 }
 
-/// How many pages lie between.
+/// Returns the number of pages between two positions.
 impl Sub for PageIndex {
     type Output = PageCount;
 
@@ -139,12 +140,12 @@ impl Sub for PageIndex {
     }
 }
 
-/// Pages of an object that follow each other.
+/// A range of consecutive pages of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PageRange {
-    /// The first.
+    /// The first page.
     pub start: PageIndex,
-    /// The one after the last.
+    /// The page after the last.
     pub end: PageIndex,
 }
 
@@ -152,43 +153,43 @@ impl PageRange {
     /// All pages.
     pub const ALL: PageRange = PageRange { start: PageIndex::ZERO, end: PageIndex::END };
 
-    /// From `start` to before `end`.
+    /// Returns the range from `start` to before `end`.
     #[inline]
     pub const fn new(start: PageIndex, end: PageIndex) -> Self {
         PageRange { start, end }
     }
 
-    /// This page alone.
+    /// Returns the range of one page.
     #[inline]
     pub fn one(index: PageIndex) -> Self {
         PageRange { start: index, end: index + 1 }
     }
 
-    /// So many pages from `start` on.
+    /// Returns the range of `pages` pages from `start` on.
     #[inline]
     pub fn at(start: PageIndex, pages: PageCount) -> Self {
         PageRange { start, end: start + pages }
     }
 
-    /// How many.
+    /// Returns the number of pages.
     #[inline]
     pub fn len(self) -> PageCount {
         PageCount(self.end.get().saturating_sub(self.start.get()))
     }
 
-    /// Whether there is none.
+    /// Returns true if the range has no page.
     #[inline]
     pub fn is_empty(self) -> bool {
         self.start >= self.end
     }
 
-    /// Whether this page is one of them.
+    /// Returns true if `index` is in the range.
     #[inline]
     pub fn contains(self, index: PageIndex) -> bool {
         self.start <= index && index < self.end
     }
 
-    /// Their numbers.
+    /// Returns the numbers of the pages.
     #[inline]
     pub const fn numbers(self) -> Range<u64> {
         self.start.get()..self.end.get()
@@ -218,60 +219,60 @@ impl IntoIterator for PageRange {
     }
 }
 
-/// How many pages, not to be confused with bytes.
+/// A number of pages, as a type that cannot be confused with a number of bytes.
 ///
-/// Pages are of 4 KiB. As with [`PageIndex`], those of a hugetlb file's cache alone are of the file's own
-/// size.
+/// A page has 4 KiB. Only in the cache of a hugetlb file does a page have the file's own size, as for
+/// [`PageIndex`].
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct PageCount(u64);
 
 impl PageCount {
-    /// None.
+    /// No page.
     pub const ZERO: PageCount = PageCount(0);
-    /// A single one.
+    /// One page.
     pub const ONE: PageCount = PageCount(1);
-    /// As many as 64 bits can say: no limit.
+    /// The largest number of pages: no limit.
     pub const MAX: PageCount = PageCount(u64::MAX);
 
-    /// So many pages.
+    /// Returns a count of `pages` pages.
     #[inline]
     pub const fn new(pages: u64) -> Self {
         PageCount(pages)
     }
 
-    /// The pages that so many bytes are, which must be whole pages.
+    /// Returns the number of pages in `bytes`, which must be a multiple of the page size.
     #[inline]
     pub const fn of_bytes(bytes: u64) -> Self {
         debug_assert!(bytes.is_multiple_of(PAGE_SIZE));
         PageCount(bytes >> PAGE_SHIFT)
     }
 
-    /// The pages of a block of this order.
+    /// Returns the number of pages in a block of 2<sup>`order`</sup> pages.
     #[inline]
     pub const fn block(order: u32) -> Self {
         PageCount(1 << order)
     }
 
-    /// The number.
+    /// Returns the number.
     #[inline]
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// Bytes; what does not fit in 64 bits is lost.
+    /// Returns the number of bytes. Bits beyond 64 are lost.
     #[inline]
     pub const fn bytes(self) -> u64 {
         self.0 << PAGE_SHIFT
     }
 
-    /// Both together, or as many as 64 bits can say.
+    /// Returns the sum, or [`MAX`](Self::MAX) if the sum overflows.
     #[inline]
     pub const fn saturating_add(self, more: PageCount) -> Self {
         PageCount(self.0.saturating_add(more.0))
     }
 
-    /// What is left without `less`, if there are so many.
+    /// Returns the difference, or `None` if `less` is larger.
     #[inline]
     pub const fn checked_sub(self, less: PageCount) -> Option<Self> {
         match self.0.checked_sub(less.0) {
@@ -280,7 +281,7 @@ impl PageCount {
         }
     }
 
-    /// What is left without `less`, or none.
+    /// Returns the difference, or zero if `less` is larger.
     #[inline]
     pub const fn saturating_sub(self, less: PageCount) -> Self {
         PageCount(self.0.saturating_sub(less.0))

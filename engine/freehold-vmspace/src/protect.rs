@@ -1,4 +1,4 @@
-//! Changing what entries allow.
+//! Changing the rights of entries.
 
 use crate::{PAGE_SIZE, Pfn, UserRange, VmGather, VmSpace, platform::Platform};
 use core::ops::ControlFlow;
@@ -7,25 +7,25 @@ use freehold_pagetable::{
     Visitor,
 };
 
-/// What entries allow from now on.
+/// The rights that entries get.
 #[derive(Clone, Copy, Debug)]
 pub struct Protect {
-    /// All rights but the right to write.
+    /// All rights except the right to write.
     pub rights: PteFlags,
-    /// Stores are allowed. An entry gets the right where it has it, and where the store may go straight to
-    /// the frame; in all other cases the first store faults and decides.
+    /// Stores are allowed. An entry gets the right to write if it has it already, or if a store may go
+    /// directly to the frame. Otherwise the first store faults and the fault decides.
     pub write: bool,
-    /// Stores reach a file, which wants to hear of the first.
+    /// Stores reach a file, which must be notified of the first store.
     pub shared: bool,
 }
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// Changes every entry of `range` in place, and allocates nothing: huge pages are split at the edges
-    /// already.
+    /// Changes every entry of `range` in place. Allocates nothing: the caller has split the huge pages at the
+    /// edges.
     ///
-    /// Without a gather rights are only given: what a TLB still holds allows less than it might, which costs
-    /// a fault at most.
+    /// Without a gather, `change` may only add rights. A TLB may then hold an entry with fewer rights, which
+    /// costs at most one fault.
     pub fn protect(&self, range: UserRange, change: Protect, gather: Option<&mut VmGather<'_, P, 1>>) {
         let (platform, range) = (self.platform(), range.va());
         let change = Protect { rights: change.rights & (RIGHTS - PteFlags::WRITE), ..change };
@@ -38,7 +38,8 @@ impl<P: Platform> VmSpace<P> {
 }
 
 impl<P: Platform, S: StaleTranslations> Changer<'_, P, S> {
-    // Apart from the walk, whose variables would take registers away from what is done for each page.
+    // A separate function: inlined, the variables of the walk would take registers from the loop over the
+    // pages.
     #[inline(never)]
     fn pages(
         &mut self,
@@ -50,22 +51,22 @@ impl<P: Platform, S: StaleTranslations> Changer<'_, P, S> {
     }
 }
 
-/// Gives every leaf it is shown the rights that are asked for.
+/// A visitor that gives every leaf the requested rights.
 struct Changer<'c, P, S> {
     platform: &'c P,
     change: Protect,
     stale: &'c mut S,
 }
 
-/// The flags of an entry that follow from its VMA; all others stay as they are.
+/// The flags of an entry that follow from its VMA. All others are kept.
 const RIGHTS: PteFlags = PteFlags::WRITE
     .union(PteFlags::USER)
     .union(PteFlags::EXEC)
     .union(PteFlags::NO_ACCESS)
     .union(PteFlags::PKEY);
 
-/// What becomes of an entry.
-// Inlined, for the lowest level asks less.
+/// Returns `pte` with the requested rights.
+// Inlined because the lowest level needs only part of the code.
 #[inline(always)]
 fn with_rights<P: Platform>(
     platform: &P,
@@ -82,7 +83,8 @@ fn with_rights<P: Platform>(
     pte.with_flags(level, new)
 }
 
-/// The frames of a leaf that have records of their own: of a huge page of a pool, the first.
+/// Returns the frames of a leaf that have their own records. A huge page of a pool has one record, that of
+/// its first frame.
 #[inline]
 fn records<P: Platform>(platform: &P, pfn: Pfn, level: Level) -> impl Iterator<Item = Pfn> {
     let one = level == Level::Pte || platform.frame(pfn).hugetlb().is_some();
@@ -90,8 +92,8 @@ fn records<P: Platform>(platform: &P, pfn: Pfn, level: Level) -> impl Iterator<I
     (0..counted).map(move |n| pfn.add(n))
 }
 
-/// Whether a write may go straight to the frame: no other address space can reach it, and nobody wants to
-/// hear of the write. In all other cases the first write faults and decides.
+/// Returns true if a store may go directly to the frame: no other address space can reach the frame, and no
+/// userfaultfd waits for the store. Otherwise the first store faults and the fault decides.
 fn may_grant_write<P: Platform>(platform: &P, change: Protect, pfn: Pfn, entry: PteFlags) -> bool {
     if change.shared || entry.intersects(PteFlags::SPECIAL | PteFlags::UFFD_WP) {
         return false;

@@ -1,84 +1,87 @@
-//! What the engine says of the frames that it asks for.
+//! Requests for frames.
 
 use freehold_pagetable::Level;
 
-/// A wish for frames; see [`Platform::alloc_frames`](crate::platform::Platform::alloc_frames).
+/// A request for frames; see [`Platform::alloc_frames`](crate::platform::Platform::alloc_frames).
 ///
-/// Only `order` binds the platform. It may ignore all else: one without nodes, zones, accounting or reclaim
-/// does.
+/// Only `order` binds the platform. A platform without nodes, zones, accounting or reclaim may ignore all
+/// other fields.
 #[derive(Debug)]
 pub struct FrameRequest<'s, Mmu> {
-    /// Blocks of 2 to the power of `order` frames, each block at a multiple of its size: 0 for single frames,
-    /// else the order of what one entry of a [`Level`] maps (9 for 2 MiB, 18 for 1 GiB).
+    /// Each block has 2 to the power of `order` frames and begins at a multiple of its size. 0 means single
+    /// frames; otherwise this is the order of what one entry of a [`Level`] maps (9 for 2 MiB, 18 for 1 GiB).
     pub order: u32,
-    /// Where the frames should lie.
+    /// The NUMA node of the frames.
     pub node: NodeChoice,
-    /// What they become.
+    /// The use of the frames.
     pub purpose: FramePurpose,
-    /// On whose behalf: the space that has the fault or makes the call. `None`: the engine, a pool, or a
-    /// file. Single frames come in batches, of which the first is for this space, and the others for the next
-    /// spaces that need one on the same processor. So a platform sees here which space makes it work, and is
-    /// not told exactly which space owns what.
+    /// The space that faults or makes the call. `None` if the request is for the engine, a pool, or a file.
+    /// Single frames are allocated in batches: the first is for this space, and the others are for the next
+    /// spaces that need one on the same processor. A platform therefore knows which space causes the work,
+    /// but not exactly which space owns which frame.
     pub space: Option<&'s Mmu>,
-    /// How hard to try.
+    /// How hard the platform should try.
     pub effort: AllocEffort,
 }
 
-/// On which NUMA node frames should lie.
+/// The NUMA node of requested frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeChoice {
-    /// As the platform thinks best: that of the calling processor, say.
+    /// A node that the platform chooses, for example that of the calling processor.
     Any,
-    /// On this node and no other.
+    /// Only this node.
     Only(usize),
 }
 
-/// What frames become.
+/// The use of requested frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FramePurpose {
-    /// Pages of programs' private memory. They can be moved to other frames while programs run.
+    /// Pages of private memory of programs. They can be moved to other frames while programs run.
     Anonymous,
-    /// Pages of files and of shared memory. They can be moved, too.
+    /// Pages of files and of shared memory. They can also be moved.
     File,
     /// Pages of a pool of huge pages.
     HugePool,
-    /// The engine's own, for as long as it lives: frames of zeroes.
+    /// Frames of zeroes that the engine keeps during its whole life.
     Engine,
 }
 
 /// How hard a platform should try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllocEffort {
-    /// Only what is free: without it the caller goes on with less (smaller pages, say), and nothing fails.
+    /// Only memory that is free now. Without it the caller continues with less (for example smaller pages),
+    /// and nothing fails.
     Opportunistic,
-    /// As hard as is reasonable, taking back what others can do without: a call or a fault fails otherwise.
+    /// A reasonable effort, including reclaim of memory that others can do without. If the request fails, so
+    /// does a call or a fault.
     Normal,
 }
 
 impl<'s, Mmu> FrameRequest<'s, Mmu> {
-    /// Single frames, wherever they lie, for nobody in particular, with normal effort.
+    /// Returns a request for single frames on any node, for no particular space, with normal effort.
     #[inline]
     pub const fn pages(purpose: FramePurpose) -> Self {
         FrameRequest { order: 0, node: NodeChoice::Any, purpose, space: None, effort: AllocEffort::Normal }
     }
 
-    /// Blocks of what one entry of `level` maps, otherwise as [`pages`](Self::pages).
+    /// Returns a request for blocks of the size that one entry of `level` maps, otherwise like
+    /// [`pages`](Self::pages).
     pub const fn blocks(purpose: FramePurpose, level: Level) -> Self {
         FrameRequest { order: level.frames().trailing_zeros(), ..Self::pages(purpose) }
     }
 
-    /// On behalf of `space`.
+    /// Sets the space that causes the request.
     #[inline]
     pub const fn of(self, space: &'s Mmu) -> Self {
         FrameRequest { space: Some(space), ..self }
     }
 
-    /// With this effort.
+    /// Sets the effort.
     pub const fn with(self, effort: AllocEffort) -> Self {
         FrameRequest { effort, ..self }
     }
 
-    /// On this node alone.
+    /// Restricts the request to this node.
     pub const fn on(self, node: usize) -> Self {
         FrameRequest { node: NodeChoice::Only(node), ..self }
     }

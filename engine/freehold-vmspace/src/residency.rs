@@ -1,4 +1,4 @@
-//! Looking at entries: what is present, how it is shared, how much there is.
+//! Reading entries: which pages are present, how they are shared, and how many there are.
 
 use crate::{
     Memory, PAGE_SHIFT, PAGE_SIZE, Pfn, Rss, RssKind, UserRange, VirtAddr, VmSpace,
@@ -11,47 +11,48 @@ use freehold_pagetable::{
     Kind, LargeLeafPolicy, LeafGuard, Level, MarkerKind, Pte, PteFlags, PteGuard, VaRange, Visitor,
 };
 
-/// What kind of page is present.
+/// The kind of a present page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageKind {
-    /// Anonymous: a private copy, or memory that was never of a file.
+    /// Anonymous: a private copy, or memory that never belonged to a file.
     Anon,
-    /// Of a file or of shared memory.
+    /// A page of a file or of shared memory.
     File,
-    /// The common page of zeroes that a read of untouched anonymous memory finds.
+    /// The shared page of zeroes that a read of untouched anonymous memory finds.
     Zero,
-    /// Of a mapping whose frames the engine does not own.
+    /// A page of a mapping whose frames the engine does not own.
     Special,
 }
 
-/// Pages that are present, one after the other, of one kind.
+/// Consecutive present pages of one kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Present {
-    /// Their addresses.
+    /// The addresses of the pages.
     pub range: UserRange,
-    /// What they are.
+    /// The kind of the pages.
     pub kind: PageKind,
-    /// Mapped by one entry: a huge page, or the part of it that was asked for.
+    /// True if one entry maps the pages: a huge page, or the requested part of one.
     pub huge: bool,
 }
 
-/// Fractional bits of proportional sizes: shares of pages are added up with these, and dropped in the end.
+/// Fractional bits of proportional sizes. Shares of pages are summed with this precision, and the sum is
+/// rounded down at the end.
 const FRACTION: u32 = 12;
 
-/// Bytes of a VMA in memory, by kind.
+/// Bytes of a VMA that are in memory, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// All of them.
+    /// All bytes, except those in huge pages of a pool.
     pub rss: u64,
-    /// Each page divided by the number of entries that map it.
+    /// Bytes of each page divided by the number of entries that map the page.
     pub pss: u64,
     /// The dirty part of `pss`.
     pub pss_dirty: u64,
     /// The part of `pss` that is anonymous.
     pub pss_anon: u64,
-    /// The part of `pss` that is of ordinary files.
+    /// The part of `pss` that belongs to ordinary files.
     pub pss_file: u64,
-    /// The part of `pss` that is of shared memory.
+    /// The part of `pss` that belongs to shared memory.
     pub pss_shmem: u64,
     /// Mapped more than once, not written.
     pub shared_clean: u64,
@@ -61,24 +62,24 @@ pub struct Usage {
     pub private_clean: u64,
     /// Mapped once, written.
     pub private_dirty: u64,
-    /// Used since that was last asked for.
+    /// Accessed since the accessed bits were last cleared.
     pub referenced: u64,
     /// Anonymous.
     pub anonymous: u64,
-    /// Of these, in huge pages.
+    /// The part of `anonymous` that is in huge pages.
     pub anonymous_huge: u64,
-    /// Anonymous, freed lazily (MADV_FREE), and not written since.
+    /// Anonymous, freed lazily (MADV_FREE), and not written since then.
     pub lazy_free: u64,
     /// The proportional size, if the VMA is locked.
     pub locked: u64,
-    /// Huge pages of a pool, which no other number counts, that others may map as well.
+    /// In huge pages of a pool that other mappings may share. No other field counts these bytes.
     pub shared_hugetlb: u64,
-    /// Of pools, mapped here alone.
+    /// In huge pages of a pool that only this VMA maps.
     pub private_hugetlb: u64,
 }
 
-/// The memory in use in several ranges, with the fractions of proportional sizes, so that these add up
-/// exactly.
+/// The sum of the memory in use in several ranges. It keeps the fractions of proportional sizes, so that
+/// these sizes add up exactly.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UsageSum(Usage);
 
@@ -100,34 +101,36 @@ impl UsageSum {
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// Whether at this moment no small page is mapped at `address` whose entry is `wanted`; then no processor
-    /// uses one that was there before either. Takes no lock, so one may come at the next moment.
+    /// Returns true if no small page is mapped at `address` at this moment by an entry for which `wanted`
+    /// returns true. No processor then uses such an entry from before the call either. Takes no lock, so
+    /// another task may install an entry at the next moment.
     pub fn flush_unless(&self, address: VirtAddr, wanted: impl FnOnce(Pte<P::Format>) -> bool) -> bool {
-        // Of a table that was reclaimed since it was found, the entry may be any word. But when the table was
-        // unlinked, no page was mapped at `address`.
+        // If the table was reclaimed after the walk found it, the entry that is read may be any word. But no
+        // page was mapped at `address` when the table was unlinked.
         let (pte, level) = self.peek(address);
         if level == Level::Pte && pte.is_leaf(level) && wanted(pte) {
             return false;
         }
-        // A call that has changed the entry may owe its flush (hazard C-4): what it did to the entry was
-        // released after it had entered, so it is seen here, or has flushed.
+        // A call that changed the entry may not have flushed yet (hazard C-4). Such a call entered its gather
+        // before it released the change of the entry. So this gather either sees that gather as running, or
+        // that gather has already flushed.
         self.gather::<1>().finish();
         true
     }
 }
 
-/// Entries that something is decided by.
+/// Reads of entries on which decisions are based.
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// Returns what is at `address`, and at which level, as [`peek`](Self::peek) does, but reads an entry of
-    /// the lowest level under its table's lock.
+    /// Returns the entry at `address` and its level, like [`peek`](Self::peek), but reads an entry of the
+    /// lowest level under its table's lock.
     pub fn read_entry(&self, address: VirtAddr) -> (Pte<P::Format>, Level) {
         loop {
             let (pte, level) = self.peek(address);
             if level > Level::Pte {
                 return (pte, level);
             }
-            // Without a table it was reclaimed since: look again.
+            // `None` means that the table was reclaimed after the walk: walk again.
             if let Some(table) = self.lock_pte_table(address) {
                 return (table.get(address), level);
             }
@@ -138,8 +141,8 @@ impl<P: Platform> VmSpace<P> {
 // The walks here make no table and split no leaf, so they cannot run out of memory.
 
 impl<P: Platform> VmSpace<P> {
-    /// The frame of the page at `address`, if one is mapped there at this moment, with its record: none of a
-    /// driver's.
+    /// Returns the frame of the page at `address` if a page is mapped there at this moment and its frame has
+    /// a record. Frames of drivers have none.
     pub fn frame_at(&self, address: VirtAddr) -> Option<Pfn> {
         let (pte, level) = self.read_entry(address);
         match pte.kind(level) {
@@ -150,28 +153,29 @@ impl<P: Platform> VmSpace<P> {
         }
     }
 
-    /// Appends what is present in `range`, ascending, runs of small pages of a kind as one, within a table.
-    /// Returns where to go on: after the range, or at the first page that there was no room for.
+    /// Appends the present pages of `range` to `runs`, ascending. Consecutive small pages of one kind in one
+    /// table form one run. Returns the address at which to continue: the end of the range, or the first page
+    /// for which `runs` had no room.
     pub fn present<const RUNS: usize>(&self, range: UserRange, runs: &mut ArrayVec<Present, RUNS>) -> u64 {
         let mut scan = PresentVisitor { memory: self.memory(), runs, next: range.end() };
         let _ = self.walk(range.va(), &mut scan);
         scan.next
     }
 
-    /// Sets the byte of every page of `range` that is mapped, or that a marker stands for which waits for no
-    /// file.
+    /// Sets the byte of every page of `range` that is mapped. Also sets the byte of a page that is
+    /// represented by a marker and does not wait for a file.
     ///
     /// # Panics
     ///
-    /// If `out` has fewer bytes than `range` has pages. Nothing is set.
+    /// Panics if `out` has fewer bytes than `range` has pages. No byte is set then.
     pub fn mark_present(&self, range: UserRange, out: &mut [u8]) {
         assert!(range.pages().get() <= out.len() as u64, "fewer bytes than pages");
         let mut marker = PresenceVisitor { start: range.start(), out };
         let _ = self.walk(range.va(), &mut marker);
     }
 
-    /// Adds to `sum` what of `range` is in memory, and how it is shared. With `locked`, its proportional size
-    /// counts as locked, too.
+    /// Adds the memory that `range` uses, and how it is shared, to `sum`. With `locked`, the proportional
+    /// size also counts as locked.
     pub fn add_usage(&self, range: UserRange, locked: bool, sum: &mut UsageSum) {
         let before = sum.0.pss;
         let mut meter = UsageVisitor { platform: self.platform(), sum: &mut sum.0 };
@@ -181,8 +185,8 @@ impl<P: Platform> VmSpace<P> {
         }
     }
 
-    /// Resident pages as the tables say, counted one by one: [`rss`](Self::rss) is the same while nobody
-    /// changes them.
+    /// Counts the resident pages in the tables, one by one. The result equals [`rss`](Self::rss) while no
+    /// task changes them.
     pub fn recount(&self) -> Rss {
         let mut count = RssVisitor { platform: self.platform(), rss: Rss::default() };
         let _ = self.walk(VaRange::of(0, P::Format::USER_END), &mut count);
@@ -190,11 +194,11 @@ impl<P: Platform> VmSpace<P> {
     }
 }
 
-/// Notes what is present.
+/// A visitor that records which pages are present.
 struct PresentVisitor<'p, P: Platform, const RUNS: usize> {
     memory: &'p Memory<P>,
     runs: &'p mut ArrayVec<Present, RUNS>,
-    /// Where to go on: after the range, or at the first page that there was no room for.
+    /// The address at which to continue: the end of the range, or the first page for which there was no room.
     next: u64,
 }
 
@@ -251,7 +255,7 @@ impl<P: Platform, const RUNS: usize> Visitor<P::Format, P> for PresentVisitor<'_
     }
 }
 
-/// Sets the byte of every page that is mapped.
+/// A visitor that sets the byte of every page that is mapped.
 struct PresenceVisitor<'m> {
     start: u64,
     out: &'m mut [u8],
@@ -270,7 +274,7 @@ impl<P: Platform> Visitor<P::Format, P> for PresenceVisitor<'_> {
 
     fn table(&mut self, table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
         table.for_each(range, |address, pte| {
-            // Of the markers these stand for a page that no file is waited for.
+            // Of all markers, only these represent a page that does not wait for a file.
             let present = matches!(
                 pte.kind(Level::Pte),
                 Kind::Leaf { .. } | Kind::Marker { kind: MarkerKind::Migration | MarkerKind::Poison, .. }
@@ -290,7 +294,7 @@ impl<P: Platform> Visitor<P::Format, P> for PresenceVisitor<'_> {
     }
 }
 
-/// Adds up what is in memory.
+/// A visitor that sums the memory in use.
 struct UsageVisitor<'p, P: Platform> {
     platform: &'p P,
     /// Proportional sizes with their fraction.
@@ -331,7 +335,7 @@ impl<P: Platform> Visitor<P::Format, P> for UsageVisitor<'_, P> {
     fn table(&mut self, table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
         table.for_each(range, |_, pte| {
             match pte.kind(Level::Pte) {
-                // What has no record, like the zero page, is nobody's memory.
+                // A page without a record, such as the page of zeroes, counts as no memory.
                 Kind::Leaf { pfn, flags } if !flags.contains(PteFlags::SPECIAL) => self.add(pfn, flags),
                 Kind::Leaf { .. } | Kind::None | Kind::Marker { .. } | Kind::Table { .. } => {}
             }
@@ -360,7 +364,7 @@ impl<P: Platform> Visitor<P::Format, P> for UsageVisitor<'_, P> {
     }
 }
 
-/// Counts what is mapped.
+/// A visitor that counts resident pages.
 struct RssVisitor<'p, P: Platform> {
     platform: &'p P,
     rss: Rss,
@@ -368,7 +372,7 @@ struct RssVisitor<'p, P: Platform> {
 
 impl<P: Platform> RssVisitor<'_, P> {
     fn add(&mut self, pte: Pte<P::Format>, level: Level) {
-        // A page that is just moving. Of pools, none is counted.
+        // The marker of a page that is being moved counts as a page. Huge pages of pools are not counted.
         if level == Level::Pte
             && let Kind::Marker { kind: MarkerKind::Migration, .. } = pte.kind(level)
         {

@@ -23,7 +23,7 @@ pub struct Rss {
 }
 
 impl Rss {
-    /// Adds `pages` of a kind.
+    /// Adds `pages` to the count of a kind.
     #[inline]
     pub fn add(&mut self, kind: RssKind, pages: i64) {
         match kind {
@@ -33,7 +33,7 @@ impl Rss {
         }
     }
 
-    /// All kinds together.
+    /// Returns the sum of all kinds.
     #[inline]
     pub fn total(&self) -> i64 {
         self.file + self.anon + self.shmem

@@ -8,9 +8,10 @@ use freehold_sync::{
 
 const KINDS: usize = 3;
 
-/// The live counters.
+/// The counters of one space.
 pub(crate) struct RssCounters<P: Platform> {
-    /// One CPU's share: signed, since a page may come on one CPU and go on another.
+    /// The share of each CPU. A share may be negative, because a page may be mapped on one CPU and unmapped
+    /// on another.
     per_cpu: PerCpu<[AtomicI64; KINDS], P>,
 }
 
@@ -20,7 +21,7 @@ impl<P: Platform> RssCounters<P> {
         Ok(RssCounters { per_cpu: PerCpu::try_new(zero)? })
     }
 
-    /// Resident pages came or went. Takes no lock.
+    /// Adds `rss`, which may be negative, to the counts. Takes no lock.
     pub fn count(&self, rss: &Rss) {
         self.per_cpu.with(|cell| {
             for (counter, by) in cell.iter().zip([rss.file, rss.anon, rss.shmem]) {
@@ -32,7 +33,7 @@ impl<P: Platform> RssCounters<P> {
         });
     }
 
-    /// As [`count`](Self::count) for one kind.
+    /// Adds `pages`, which may be negative, to the count of one kind.
     pub fn count_page(&self, kind: RssKind, pages: i64) {
         self.per_cpu.with(|cell| {
             let counter = &cell[kind as usize];
@@ -40,7 +41,7 @@ impl<P: Platform> RssCounters<P> {
         });
     }
 
-    /// The sums; exact when nobody changes them meanwhile.
+    /// Returns the sums. The result is exact if no task changes the counts during the call.
     pub fn sum(&self) -> Rss {
         let mut sum = [0; KINDS];
         for cell in self.per_cpu.iter() {

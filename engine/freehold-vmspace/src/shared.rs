@@ -3,17 +3,17 @@
 use crate::{UserRange, VirtAddr, VmGather, VmSpace, platform::Platform};
 use freehold_pagetable::Level;
 
-/// What one shared table spans.
+/// Span of one shared table.
 const SPAN: u64 = Level::Pmd.table_span();
 
-/// The spans that `range` has a part of.
+/// Returns the start of every table span that overlaps `range`.
 fn spans(range: UserRange) -> impl Iterator<Item = VirtAddr> {
     (range.start() - range.start() % SPAN..range.end()).step_by(SPAN as usize).map(VirtAddr::new)
 }
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// Takes the tables over `range` out that others use as well; see
+    /// Unlinks the tables over `range` that other spaces also use. See
     /// [`PageTable::unshare`](freehold_pagetable::PageTable::unshare).
     pub fn unshare_tables<const N: usize>(&self, range: UserRange, gather: &mut VmGather<'_, P, N>) {
         spans(range).for_each(|at| {
@@ -21,8 +21,8 @@ impl<P: Platform> VmSpace<P> {
         });
     }
 
-    /// Whether a table over `range` is used by others as well. It stays as it is while nobody shares or
-    /// unshares.
+    /// Returns true if another space also uses a table over `range`. The answer stays valid while no task
+    /// shares or unshares a table.
     pub fn has_shared_tables(&self, range: UserRange) -> bool {
         spans(range).any(|at| self.pmd_table(at).is_some_and(|table| table.is_shared()))
     }

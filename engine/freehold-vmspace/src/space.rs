@@ -1,5 +1,5 @@
-//! The record of a space: its tables, the processors that use them, and what is resident.
-#![expect(unsafe_code, reason = "gives page tables back to the platform")]
+//! A space: its tables, the processors that use them, and the counts of resident pages.
+#![expect(unsafe_code, reason = "frees page tables")]
 
 use crate::{
     Memory, NoMemory, PAGE_SIZE, Pfn, Rss, RssKind, UserRange, VirtAddr, platform::Platform,
@@ -14,10 +14,11 @@ use freehold_pagetable::{
 };
 use freehold_sync::counted::Counted;
 
-/// Where the gathers of one space pay: the platform's TLBs, the frame caches, the memory for tables.
+/// The resources that the gathers of one space use: the platform's TLBs, the frame caches, and the memory for
+/// tables.
 pub struct SpaceTlb<P: Platform> {
     memory: Counted<Memory<P>>,
-    /// The platform's record: which processors run this space.
+    /// The platform's record of the processors that run this space.
     mmu: P::Mmu,
 }
 
@@ -32,44 +33,44 @@ impl<P: Platform> Tlb for SpaceTlb<P> {
 
     unsafe fn free_tables(&self, tables: &[Pfn]) {
         for table in tables {
-            // SAFETY: the gather unlinked it and has flushed since.
+            // SAFETY: the gather has unlinked the table and flushed since.
             unsafe { self.memory.platform().free_table(*table) };
         }
     }
 }
 
-/// What a change of a space's entries owes, of so many frames at most.
+/// A gather for changes of a space's entries. Without a buffer, a gather holds at most `FRAMES` frames.
 pub type VmGather<'v, P, const FRAMES: usize = 512> = Gather<'v, SpaceTlb<P>, FRAMES>;
 
-/// Small pages whose frames one flush does for, at most: 32 MiB.
+/// Maximum number of small pages whose frames one flush covers: 32 MiB.
 const MAX_BUFFERED_PAGES: u64 = 8192;
 
-/// One space that processors translate addresses of: its tables, and how many pages are resident.
+/// One space whose addresses processors translate: its tables, and the counts of resident pages.
 pub struct VmSpace<P: Platform> {
     tlb: SpaceTlb<P>,
     /// Each table has its own lock.
     table: ManuallyDrop<PageTable<P::Format, P>>,
-    /// Which gathers are under way; atomic by itself.
+    /// The gathers that are running; atomic, so no lock guards it.
     gathers: GatherState,
     rss: RssCounters<P>,
 }
 
 impl<P: Platform> VmSpace<P> {
-    /// The end of what programs may map, as far as this format of page tables reaches. The last page of user
+    /// The end of the addresses that programs may map in this format of page tables. The last page of user
     /// space stays unused.
     pub const USER_END: u64 = P::Format::USER_END - PAGE_SIZE;
 
-    /// A space in which nothing is mapped.
+    /// Creates a space in which nothing is mapped.
     ///
     /// # Errors
     ///
-    /// No memory for the counters or the root table, or the platform's record.
+    /// Fails if there is no memory for the counters, the root table, or the platform's record.
     pub fn new(memory: &Counted<Memory<P>>) -> Result<Self, NoMemory> {
         let rss = RssCounters::try_new()?;
         let platform = memory.platform();
         let table = PageTable::new(platform)?;
         let Some(mmu) = platform.space_created(table.root()) else {
-            // SAFETY: made above, and no processor was told of it.
+            // SAFETY: the table was created above, and no processor knows it.
             unsafe { table.destroy(platform) };
             return Err(NoMemory);
         };
@@ -81,35 +82,38 @@ impl<P: Platform> VmSpace<P> {
         })
     }
 
-    /// Whose frames it maps.
+    /// Returns the memory whose frames this space maps.
     #[inline]
     pub fn memory(&self) -> &Counted<Memory<P>> {
         &self.tlb.memory
     }
 
-    /// The machine below.
+    /// Returns the platform of this space.
     #[inline]
     pub fn platform(&self) -> &P {
         self.tlb.memory.platform()
     }
 
-    /// The platform's record of this space.
+    /// Returns the platform's record of this space.
     #[inline]
     pub fn mmu(&self) -> &P::Mmu {
         &self.tlb.mmu
     }
 
-    /// Resident pages by kind; exact when nobody changes them meanwhile.
+    /// Returns the number of resident pages by kind. The result is exact if no task changes the counts during
+    /// the call.
     pub fn rss(&self) -> Rss {
         self.rss.sum()
     }
 
-    /// Whether nothing is mapped in `span`, and no table at an end of it lies inside `free`, so that it must
-    /// go with the range. Errs towards `false` for ranges that have page tables, unless they are `small`.
+    /// Returns true if nothing is mapped in `span` and unmapping `span` frees no page table: no table at
+    /// either end of `span` lies inside `free`. May return false for an unmapped range that has page tables,
+    /// unless the range is `small`.
     ///
     /// # Locks
     ///
-    /// The caller keeps others from installing entries in `span`. Takes those of small ranges' tables.
+    /// The caller prevents other tasks from installing entries in `span`. Takes the locks of the tables of a
+    /// `small` range.
     pub fn is_settled(&self, span: UserRange, small: bool, free: impl FnOnce() -> VaRange) -> bool {
         const TABLE: u64 = Level::Pte.table_span();
         if span.is_empty() {
@@ -117,9 +121,9 @@ impl<P: Platform> VmSpace<P> {
         }
         let peek = |at: u64| (VirtAddr::new(at), self.peek(VirtAddr::new(at)));
         let (first, last) = (peek(span.start()), span.end() - 1);
-        // Nearly always one table of the lowest level would hold it all.
+        // Usually one table of the lowest level would hold all of the range.
         let one = span.start() / TABLE == last / TABLE;
-        // The walk ends at an entry: the lowest table on the way is the one that holds it.
+        // The walk ends at an entry; the lowest table on its path is the table that holds that entry.
         let ends = [Some(first), (!one).then(|| peek(last))];
         let mut tables =
             ends.into_iter().flatten().filter(|(_, (_, level))| *level < P::Format::ROOT).peekable();
@@ -141,31 +145,32 @@ impl<P: Platform> VmSpace<P> {
     ///
     /// # Safety
     ///
-    /// Nothing is mapped, and nothing uses the space again.
+    /// Nothing is mapped, and the space is not used again.
     pub(crate) unsafe fn end(&mut self) {
         let everything =
             Flush { start: VirtAddr::new(0), end: VirtAddr::new(u64::MAX), all: true, tables_freed: true };
         let platform = self.tlb.memory.platform();
         platform.flush(&self.tlb.mmu, &everything);
         platform.space_ending(&self.tlb.mmu, self.table.root());
-        // SAFETY: nothing uses the field again, by the promise of the caller.
+        // SAFETY: the caller promises that the space, and so this field, is not used again.
         let table = unsafe { ManuallyDrop::take(&mut self.table) };
         // SAFETY: the last user is gone, so no processor runs this space, and every translation was flushed
         // just now.
         unsafe { table.destroy(platform) };
     }
 
-    /// Whether every entry of `range` is empty.
+    /// Returns true if every entry of `range` is empty.
     pub fn is_unmapped(&self, range: VaRange) -> bool {
         matches!(self.walk(range, &mut AnyEntry), Ok(Walked::All))
     }
 }
 
-/// Entries one by one, for the crate `freehold`: it keeps tables from going away, and counts what it maps.
+/// Access to single entries, for the crate `freehold`, which keeps tables linked and counts what it maps.
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// A gather of `range` keeps frames in `buffer`, where a flush would interrupt other processors and the
-    /// range is larger than a table's. (For one that is not, one flush does.)
+    /// Lets a gather of `range` collect frames in `buffer` if a flush would interrupt other processors and
+    /// the range is larger than the span of a lowest-level table. A smaller range needs only one flush
+    /// without a buffer.
     #[inline]
     pub fn set_gather_buffer<'v>(
         &'v self,
@@ -179,25 +184,25 @@ impl<P: Platform> VmSpace<P> {
         }
     }
 
-    /// A gather beside which others may run.
+    /// Returns a gather that may overlap other gathers of this space.
     #[inline]
     pub fn gather<const FRAMES: usize>(&self) -> VmGather<'_, P, FRAMES> {
         Gather::new(&self.tlb, &self.gathers)
     }
 
-    /// A gather for a range that no other can touch, now or before it is finished.
+    /// Returns a gather for a range that no other gather can touch until this one is finished.
     #[inline]
     pub fn exclusive_gather<const FRAMES: usize>(&self) -> VmGather<'_, P, FRAMES> {
         Gather::exclusive(&self.tlb)
     }
 
-    /// Resident pages came or went.
+    /// Adds `rss`, which may be negative, to the counts of resident pages.
     #[inline]
     pub fn count_rss(&self, rss: &Rss) {
         self.rss.count(rss);
     }
 
-    /// As [`count_rss`](Self::count_rss) for one kind.
+    /// Adds `pages`, which may be negative, to the count of one kind.
     #[inline]
     pub fn count_page(&self, kind: RssKind, pages: i64) {
         self.rss.count_page(kind, pages);
@@ -287,23 +292,24 @@ impl<P: Platform> VmSpace<P> {
         self.table.is_empty_range(self.platform(), range)
     }
 
-    /// See [`PageTable::unlink_tables`]: those over `range` that lie inside `free`.
+    /// Unlinks the tables over `range` that lie inside `free`. See [`PageTable::unlink_tables`].
     ///
     /// # Safety
     ///
-    /// As there, but for the gather, which is one of this space.
+    /// The conditions of [`PageTable::unlink_tables`] hold. Instead of its condition on the gather, `gather`
+    /// belongs to this space.
     pub unsafe fn unlink_tables<const N: usize>(
         &self,
         range: VaRange,
         free: VaRange,
         gather: &mut VmGather<'_, P, N>,
     ) {
-        // SAFETY: the caller's promise; the gather's tables come from this space's platform.
+        // SAFETY: the caller promises the rest; the gather's tables come from this space's platform.
         unsafe { self.table.unlink_tables(self.platform(), range, free.start(), free.end(), gather) };
     }
 }
 
-/// Stops at the first entry that is not empty.
+/// A visitor that stops at the first entry that is not empty.
 struct AnyEntry;
 
 impl<P: Platform> Visitor<P::Format, P> for AnyEntry {

@@ -1,5 +1,5 @@
-//! A space by itself, without an address space above it: its one owner maps, protects and unmaps pages, and
-//! needs no lock. A hypervisor's second stage is one, or what a kernel maps for its own use.
+//! A space by itself, without an address space above it. Its single owner maps, protects and unmaps pages,
+//! and needs no lock. Examples are the second stage of a hypervisor and a kernel's own mappings.
 
 use crate::{
     AnonPage, NoMemory, PAGE_SIZE, PageIndex, Pfn, Protect, UserRange, VirtAddr, VmGather, VmSpace, Zap,
@@ -9,7 +9,7 @@ use core::ops::Range;
 use freehold_pagetable::{Format, Kind, PteFlags, TableError, VaRange};
 
 freehold_sync::error_enum! {
-    /// Why nothing was mapped.
+    /// The reason why nothing was mapped.
     #[non_exhaustive]
     pub enum MapError {
         /// The range is not whole pages, or ends beyond what the format translates.
@@ -36,22 +36,22 @@ impl From<TableError> for MapError {
     }
 }
 
-/// Where a page is, and what an access to it may do.
+/// The frame of a mapped page and the flags of its entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapped {
-    /// Its frame.
+    /// The frame of the page.
     pub pfn: Pfn,
-    /// Rights and marks of its entry, as processors have left them.
+    /// The rights and marks of the entry, including the marks that processors set.
     pub flags: PteFlags,
 }
 
 impl<P: Platform> VmSpace<P> {
-    /// Maps fresh pages of zeroes over `range`, with these rights. On hardware that leaves accessed and dirty
-    /// bits to software the rights include [`PteFlags::ACCESSED`] and [`PteFlags::DIRTY`].
+    /// Maps new pages of zeroes over `range` with these rights. On hardware that leaves accessed and dirty
+    /// bits to software, the rights must include [`PteFlags::ACCESSED`] and [`PteFlags::DIRTY`].
     ///
     /// # Errors
     ///
-    /// See [`MapError`]; nothing is mapped then.
+    /// See [`MapError`]. Nothing is mapped on failure.
     ///
     /// # Examples
     ///
@@ -64,7 +64,7 @@ impl<P: Platform> VmSpace<P> {
     /// let memory = Counted::try_new(Memory::new(machine.clone())?).map_err(|_| MapError::NoMemory)?;
     /// let mut space = VmSpace::new(&memory)?;
     /// space.map(0x1000..0x3000, PteFlags::USER | PteFlags::WRITE)?;
-    /// let page = space.translate(0x2fff).ok_or("nothing is there")?;
+    /// let page = space.translate(0x2fff).ok_or("not mapped")?;
     /// machine.write_frame(page.pfn, 0, b"hello");
     /// assert_eq!(space.map(0x2000..0x4000, PteFlags::USER), Err(MapError::Occupied));
     /// space.unmap(0x1000..0x3000);
@@ -79,7 +79,7 @@ impl<P: Platform> VmSpace<P> {
             let table = self.pte_table_alloc(VirtAddr::new(at))?;
             let frame = self.alloc_anon(true, AnonPage { rmap: 0, index: PageIndex::of_byte(at) })?;
             let fresh = self.map_anon(table, VirtAddr::new(at), frame, rights);
-            debug_assert!(fresh, "an entry was filled in a space that is ours alone");
+            debug_assert!(fresh, "another task filled an entry of a space with one owner");
             Ok(())
         });
         if mapped.is_err() {
@@ -88,7 +88,7 @@ impl<P: Platform> VmSpace<P> {
         mapped
     }
 
-    /// The pages of `range`, if nothing is there.
+    /// Returns the pages of `range` if nothing is mapped there.
     fn vacant(&self, range: &Range<u64>) -> Result<impl Iterator<Item = u64> + Clone + use<P>, MapError> {
         let whole = range.start.is_multiple_of(PAGE_SIZE) && range.end.is_multiple_of(PAGE_SIZE);
         if !whole || range.start >= range.end || range.end > P::Format::USER_END {
@@ -100,9 +100,9 @@ impl<P: Platform> VmSpace<P> {
         Ok(range.clone().step_by(PAGE_SIZE as usize))
     }
 
-    /// Gives every page of `range` that is mapped these rights. Every processor keeps to them when this
-    /// returns; with rights that are taken and given by turns, a write-protected page that is written to is
-    /// found by its fault.
+    /// Gives every mapped page of `range` these rights. When this returns, every processor uses them. A
+    /// hypervisor finds written pages by removing the right to write: the next store to each page faults, and
+    /// the fault handler restores the right.
     pub fn set_rights(&mut self, range: Range<u64>, rights: PteFlags) {
         let range = clipped::<P>(range);
         let mut gather: VmGather<'_, P, 1> = self.gather();
@@ -111,8 +111,9 @@ impl<P: Platform> VmSpace<P> {
         gather.finish();
     }
 
-    /// Unmaps `range`: when this returns no processor uses a page of it, and pages and tables have gone back.
-    #[expect(unsafe_code, reason = "gives tables back")]
+    /// Unmaps `range`. When this returns, no processor uses a page of the range, and pages and tables are
+    /// freed.
+    #[expect(unsafe_code, reason = "frees tables")]
     pub fn unmap(&mut self, range: Range<u64>) {
         let range = clipped::<P>(range);
         if range.is_empty() {
@@ -121,12 +122,13 @@ impl<P: Platform> VmSpace<P> {
         let mut gather = self.exclusive_gather();
         self.zap(range, Zap::new(false), &mut gather);
         let span = range.va();
-        // SAFETY: zapped just now; the space is the caller's alone, so nobody else finds or fills a table.
+        // SAFETY: the range was zapped just now. The caller has exclusive access to the space, so no other
+        // task finds or fills a table.
         unsafe { self.unlink_tables(span, span, &mut gather) };
         gather.finish();
     }
 
-    /// What is mapped at `at`, by a page that is ours.
+    /// Returns the page that is mapped at `at`.
     pub fn translate(&self, at: u64) -> Option<Mapped> {
         let address = VirtAddr::new(at & !(PAGE_SIZE - 1));
         let (pte, level) = self.peek(address);
@@ -138,18 +140,18 @@ impl<P: Platform> VmSpace<P> {
 }
 
 impl<P: Platform> Drop for VmSpace<P> {
-    /// What is still mapped goes: an address space has unmapped everything before.
+    /// Unmaps the remaining pages and frees the tables. An address space has unmapped all its pages before.
     #[expect(unsafe_code, reason = "frees the tables")]
     fn drop(&mut self) {
         if !self.is_empty_range(VaRange::of(0, P::Format::USER_END)) {
             self.unmap(0..P::Format::USER_END);
         }
-        // SAFETY: unmapped just now; the space is going away.
+        // SAFETY: everything was unmapped just now, and the space is being dropped.
         unsafe { self.end() };
     }
 }
 
-/// The pages of `range` that the format translates; those of which only a part lies in the range count.
+/// Returns the pages that `range` touches, up to the end of the addresses that the format translates.
 fn clipped<P: Platform>(range: Range<u64>) -> UserRange {
     let end = range.end.checked_next_multiple_of(PAGE_SIZE).unwrap_or(u64::MAX).min(P::Format::USER_END);
     UserRange::new((range.start & !(PAGE_SIZE - 1)).min(end), end)

@@ -1,12 +1,12 @@
-//! Whole pages of a space that follow each other.
+//! Ranges of whole pages of a space.
 
 use crate::PageCount;
 use core::{fmt, ops::Range};
 use freehold_pagetable::{PAGE_SIZE, VaRange, VirtAddr};
 
-/// Whole pages of a space, from one address to before another.
+/// A range of consecutive whole pages of a space.
 ///
-/// What programs pass are bare words; a call that has checked them goes on with this.
+/// Programs pass plain numbers. A call that has checked the numbers uses this type.
 ///
 /// # Invariants
 ///
@@ -18,30 +18,30 @@ pub struct UserRange {
 }
 
 impl UserRange {
-    /// Every page there can be.
+    /// Every page that can exist.
     pub const ALL: UserRange = UserRange { start: 0, end: !(PAGE_SIZE - 1) };
     /// No page.
     pub const EMPTY: UserRange = UserRange { start: 0, end: 0 };
 
-    /// From `start` to before `end`.
+    /// Returns the range from `start` to before `end`.
     ///
     /// # Panics
     ///
-    /// With debug assertions, when that is against the invariants.
+    /// Panics if the invariants do not hold and debug assertions are on.
     #[inline]
     pub const fn new(start: u64, end: u64) -> Self {
         debug_assert!(start.is_multiple_of(PAGE_SIZE) && end.is_multiple_of(PAGE_SIZE) && start <= end);
         UserRange { start, end }
     }
 
-    /// From `start` to before `end`, if that is a range of whole pages.
+    /// Returns the range from `start` to before `end`, or `None` if that is not a range of whole pages.
     pub const fn try_new(start: u64, end: u64) -> Option<Self> {
         let whole = start.is_multiple_of(PAGE_SIZE) && end.is_multiple_of(PAGE_SIZE);
         if whole && start <= end { Some(UserRange { start, end }) } else { None }
     }
 
-    /// The pages that a program names by an address and a length, which is rounded up to whole pages. `None`:
-    /// the address is not that of a page, or the end overflows.
+    /// Returns the pages that a program names by an address and a length. The length is rounded up to whole
+    /// pages. Returns `None` if the address is not a multiple of the page size, or if the end overflows.
     #[inline]
     pub const fn decode(addr: u64, len: u64) -> Option<Self> {
         let Some(len) = len.checked_next_multiple_of(PAGE_SIZE) else { return None };
@@ -51,9 +51,10 @@ impl UserRange {
         }
     }
 
-    /// Returns the pages that a program names by an address and a length, as Linux does where it rounds the
-    /// length without a check: for mbind, msync, set_mempolicy_home_node. A length that overflows when it is
-    /// rounded up becomes zero. `None`: the address is not that of a page, or the end overflows.
+    /// Returns the pages that a program names by an address and a length, for the calls of Linux that round
+    /// the length without a check: mbind, msync, set_mempolicy_home_node. A length that overflows when it is
+    /// rounded up becomes zero. Returns `None` if the address is not a multiple of the page size, or if the
+    /// end overflows.
     #[inline]
     pub const fn decode_wrapping(addr: u64, len: u64) -> Option<Self> {
         match len.checked_next_multiple_of(PAGE_SIZE) {
@@ -62,108 +63,109 @@ impl UserRange {
         }
     }
 
-    /// So many bytes of whole pages from `start` on, or all pages from there, if the end overflows.
+    /// Returns the whole pages in `len` bytes from `start` on, or all pages from `start` on if the end
+    /// overflows.
     ///
     /// # Panics
     ///
-    /// As [`new`](Self::new).
+    /// Panics like [`new`](Self::new).
     #[inline]
     pub const fn clipped(start: u64, len: u64) -> Self {
         Self::new(start, start.saturating_add(len) & !(PAGE_SIZE - 1))
     }
 
-    /// So many bytes from `start` on, as [`new`](Self::new).
+    /// Returns the range of `len` bytes from `start` on. Panics like [`new`](Self::new).
     #[inline]
     pub const fn at(start: u64, len: u64) -> Self {
         Self::new(start, start + len)
     }
 
-    /// The page at `start` alone.
+    /// Returns the range of the one page at `start`.
     #[inline]
     pub const fn page(start: u64) -> Self {
         Self::at(start, PAGE_SIZE)
     }
 
-    /// The first address.
+    /// Returns the first address.
     #[inline]
     pub const fn start(self) -> u64 {
         self.start
     }
 
-    /// The address after the last.
+    /// Returns the address after the last.
     #[inline]
     pub const fn end(self) -> u64 {
         self.end
     }
 
-    /// Bytes.
+    /// Returns the number of bytes.
     #[inline]
     pub const fn len(self) -> u64 {
         self.end - self.start
     }
 
-    /// Pages.
+    /// Returns the number of pages.
     #[inline]
     pub const fn pages(self) -> PageCount {
         PageCount::of_bytes(self.len())
     }
 
-    /// Whether there is none.
+    /// Returns true if the range has no page.
     #[inline]
     pub const fn is_empty(self) -> bool {
         self.start == self.end
     }
 
-    /// Whether `addr` is inside.
+    /// Returns true if `addr` is in the range.
     #[inline]
     pub const fn contains(self, addr: u64) -> bool {
         self.start <= addr && addr < self.end
     }
 
-    /// What is in both; empty if that is nothing.
+    /// Returns the pages that are in both ranges; the result is empty if there are none.
     #[inline]
     pub fn intersection(self, other: UserRange) -> UserRange {
         let start = self.start.max(other.start);
         UserRange { start, end: self.end.min(other.end).max(start) }
     }
 
-    /// The range with another start.
+    /// Returns the range with another start.
     #[inline]
     pub const fn with_start(self, start: u64) -> Self {
         Self::new(start, self.end)
     }
 
-    /// What is left of it from `at` on, which may lie behind its end: nothing.
+    /// Returns the part of the range from `at` on. The part is empty if `at` is not below the end.
     #[inline]
     pub fn rest(self, at: u64) -> Self {
         Self::new(at.min(self.end), self.end)
     }
 
-    /// The range with another end.
+    /// Returns the range with another end.
     #[inline]
     pub const fn with_end(self, end: u64) -> Self {
         Self::new(self.start, end)
     }
 
-    /// The same length from `start` on.
+    /// Returns the range of the same length that starts at `start`.
     #[inline]
     pub const fn moved_to(self, start: u64) -> Self {
         Self::at(start, self.len())
     }
 
-    /// The addresses of its pages, ascending.
+    /// Returns the addresses of the pages, ascending.
     #[inline]
     pub fn iter(self) -> impl Iterator<Item = u64> + Clone {
         (self.start..self.end).step_by(PAGE_SIZE as usize)
     }
 
-    /// As walks of page tables take it.
+    /// Returns the range in the type that walks of page tables take.
     #[inline]
     pub const fn va(self) -> VaRange {
         VaRange::new(VirtAddr::new(self.start), VirtAddr::new(self.end))
     }
 
-    /// Its addresses, as a range of numbers.
+    /// Returns the addresses as a range of numbers.
     #[inline]
     pub const fn addresses(self) -> Range<u64> {
         self.start..self.end
@@ -201,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_behind_the_last_page_is_clipped() {
+    fn clipped_range_ends_at_the_last_page() {
         assert_eq!(UserRange::clipped(PAGE_SIZE, PAGE_SIZE), PAGE_SIZE..2 * PAGE_SIZE);
         for len in [LAST - PAGE_SIZE, LAST] {
             assert_eq!(UserRange::clipped(PAGE_SIZE, len), PAGE_SIZE..LAST);

@@ -1,4 +1,4 @@
-//! Write protection of single pages, for a userfaultfd: a flag of entries, and a marker where no page is.
+//! Write protection of single pages for a userfaultfd: a flag of entries, or a marker if there is no page.
 
 use crate::{
     MigrationEntry, NoMemory, PAGE_SIZE, UserRange, VirtAddr, VmGather, VmSpace,
@@ -12,12 +12,12 @@ use freehold_pagetable::{
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// Takes the right to write from the pages of `range`, so that the next store to each faults; with `mark`
-    /// also what is not there is marked. When this returns nobody stores.
+    /// Removes the right to write from the pages of `range`, so that the next store to each faults. With
+    /// `mark`, also puts a marker into every empty slot. When this returns, no processor stores to the pages.
     ///
     /// # Errors
     ///
-    /// No memory for a table; what lies before is protected.
+    /// Fails if there is no memory for a table. The pages before the failure are protected.
     pub fn write_protect(&self, range: UserRange, mark: bool) -> Result<(), NoMemory> {
         let range = range.va();
         let mut gather = self.gather();
@@ -25,20 +25,21 @@ impl<P: Platform> VmSpace<P> {
             true => self.walk(range, &mut Marking(&mut gather)),
             false => self.walk(range, &mut Protecting(&mut gather)),
         };
-        // Also what others have taken away, and not flushed: nobody stores when this returns.
+        // Also flushes entries that other tasks have removed and not flushed: no processor may store when
+        // this returns.
         gather.finish();
         Ok(walked.map(|_| ())?)
     }
 
-    /// The pages of `range` are write-protected no more. The next store to one finds out whether it may be
-    /// written.
+    /// Ends the write protection of the pages of `range`. The next store to a page faults and determines
+    /// whether the page may be written.
     pub fn write_unprotect(&self, range: UserRange) {
         let walked = self.walk(range.va(), &mut Unprotecting);
-        debug_assert!(walked.is_ok(), "taking marks away allocates nothing");
+        debug_assert!(walked.is_ok(), "removing marks ran out of memory");
     }
 }
 
-/// The entry, write-protected.
+/// Returns the write-protected form of an entry.
 pub(crate) fn protected<F: Format>(pte: Pte<F>, level: Level) -> Pte<F> {
     match pte.kind(level) {
         Kind::Leaf { flags, .. } => pte.with_flags(level, (flags - PteFlags::WRITE) | PteFlags::UFFD_WP),
@@ -49,7 +50,8 @@ pub(crate) fn protected<F: Format>(pte: Pte<F>, level: Level) -> Pte<F> {
     }
 }
 
-/// The entry, not write-protected. The next store finds out what may be written.
+/// Returns the entry without write protection. The next store faults and determines whether the page may be
+/// written.
 #[doc(hidden)]
 pub fn unprotected<F: Format>(pte: Pte<F>, level: Level) -> Pte<F> {
     match pte.kind(level) {
@@ -61,11 +63,11 @@ pub fn unprotected<F: Format>(pte: Pte<F>, level: Level) -> Pte<F> {
     }
 }
 
-/// Protects what is there.
+/// A visitor that protects the pages that are present.
 struct Protecting<'p, 'g, P: Platform>(&'p mut VmGather<'g, P, 1>);
 
 impl<P: Platform> Visitor<P::Format, P> for Protecting<'_, '_, P> {
-    // For each huge page a table is kept; a part of one can be protected alone.
+    // A table is kept for the split of each huge page. A part of a huge page can be protected alone.
     const LARGE: LargeLeafPolicy = LargeLeafPolicy::Split;
 
     fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
@@ -78,7 +80,7 @@ impl<P: Platform> Visitor<P::Format, P> for Protecting<'_, '_, P> {
     }
 }
 
-/// Protects what is there, and marks what is not.
+/// A visitor that protects the pages that are present, and marks those that are not.
 struct Marking<'p, 'g, P: Platform>(&'p mut VmGather<'g, P, 1>);
 
 impl<P: Platform> Visitor<P::Format, P> for Marking<'_, '_, P> {
@@ -88,7 +90,7 @@ impl<P: Platform> Visitor<P::Format, P> for Marking<'_, '_, P> {
     fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
         table.change_each(range, self.0, |_, pte| protected(pte, Level::Pte));
         for page in (range.start().get()..range.end().get()).step_by(PAGE_SIZE as usize) {
-            // What is there is protected by now.
+            // Entries that are present were protected above; `install` fails for them.
             let _ = table.install(VirtAddr::new(page), Pte::marker(MarkerKind::UffdWp, 0));
         }
         ControlFlow::Continue(())
@@ -99,15 +101,15 @@ impl<P: Platform> Visitor<P::Format, P> for Marking<'_, '_, P> {
     }
 }
 
-/// Undoes both.
+/// A visitor that ends protection and removes markers.
 struct Unprotecting;
 
 impl<F: Format, M: TableMemory> Visitor<F, M> for Unprotecting {
-    // Nothing protects a huge page as a whole.
+    // Huge pages are never protected as a whole.
     const LARGE: LargeLeafPolicy = LargeLeafPolicy::Skip;
 
     fn table(&mut self, mut table: PteGuard<'_, F, M>, range: VaRange) -> ControlFlow<()> {
-        // No TLB holds a marker, nor more rights than an entry that has none to write.
+        // No TLB caches a marker, and none holds more rights than an entry that lacks the right to write.
         table.zap_each(range, &mut NotCached, |_, slot, _| {
             if is_wp_marker(slot.pte()) {
                 slot.clear();
@@ -122,7 +124,7 @@ impl<F: Format, M: TableMemory> Visitor<F, M> for Unprotecting {
     }
 }
 
-/// Whether a page is write-protected: there, on the move, or not there.
+/// Returns true if a page is write-protected, whether it is present, being moved, or not present.
 pub(crate) fn is_protected<F: Format>(pte: Pte<F>, level: Level) -> bool {
     match pte.kind(level) {
         Kind::Leaf { flags, .. } => flags.contains(PteFlags::UFFD_WP),
@@ -132,7 +134,8 @@ pub(crate) fn is_protected<F: Format>(pte: Pte<F>, level: Level) -> bool {
     }
 }
 
-/// Whether an entry says that the page is write-protected, and not there. A marker is the same at any level.
+/// Returns true if an entry is the marker of a write-protected page that is not present. Markers have the
+/// same form at every level.
 #[doc(hidden)]
 pub fn is_wp_marker<F: Format>(pte: Pte<F>) -> bool {
     matches!(pte.kind(Level::Pte), Kind::Marker { kind: MarkerKind::UffdWp, .. })

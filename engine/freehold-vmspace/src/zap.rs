@@ -1,4 +1,4 @@
-//! Taking pages out of page tables.
+//! Removing pages from page tables.
 #![expect(unsafe_code, reason = "reclaims tables")]
 
 use crate::{
@@ -12,50 +12,51 @@ use freehold_pagetable::{
     VaRange, VirtAddr, Visitor, ZapEntry,
 };
 
-/// Entries and pages that a zap takes.
+/// The entries and pages that a zap removes.
 #[derive(Clone, Copy, Debug)]
 pub struct Zap {
     /// Stores reach a file: an entry's dirty bit must not be lost.
     shared: bool,
-    /// Guard markers stay.
+    /// Guard markers are kept.
     keep_guards: bool,
-    /// Write protection by a userfaultfd stays, as a marker.
+    /// Write protection by a userfaultfd is kept, as a marker.
     keep_wp: bool,
-    /// Private copies stay: only pages of the file itself go (truncation of what was never copied).
+    /// Private copies are kept: the zap removes only pages of the file itself. Truncation uses this for pages
+    /// that were never copied.
     file_pages_only: bool,
 }
 
 impl Zap {
-    /// Everything, guard markers included; `shared`: stores reach a file.
+    /// Selects everything, including guard markers. `shared` says that stores reach a file.
     pub fn new(shared: bool) -> Self {
         Zap { shared, keep_guards: false, keep_wp: false, file_pages_only: false }
     }
 
-    /// Everything but guard markers.
+    /// Keeps guard markers.
     #[inline]
     pub fn keep_guards(self) -> Self {
         Zap { keep_guards: true, ..self }
     }
 
-    /// Returns true if private copies stay.
+    /// Returns true if private copies are kept.
     #[inline]
     pub fn keeps_private_copies(self) -> bool {
         self.file_pages_only
     }
 
-    /// Returns true if a page that a userfaultfd has write-protected stays protected.
+    /// Returns true if write protection by a userfaultfd is kept.
     #[inline]
     pub fn keeps_wp(self) -> bool {
         self.keep_wp
     }
 
-    /// With `keep`, a page that a userfaultfd has write-protected is protected when it comes again.
+    /// With `keep`, a page that a userfaultfd has write-protected is protected again when it is mapped again.
     #[inline]
     pub fn keep_wp(self, keep: bool) -> Self {
         Zap { keep_wp: keep, ..self }
     }
 
-    /// Only pages that belong to the mapped file.
+    /// Selects only pages of the mapped file. Keeps guard markers.
     #[inline]
     pub fn file_pages_only(self) -> Self {
         Zap { file_pages_only: true, keep_guards: true, ..self }
@@ -66,39 +67,40 @@ struct Zapper<'z, 'v, P: Platform> {
     zap: Zap,
     platform: &'z P,
     gather: &'z mut VmGather<'v, P>,
-    /// Resident pages taken, negative.
+    /// Change of the counts of resident pages: not positive.
     rss: Rss,
 }
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// Clears every entry of `range`, as `zap` says, and hands the frames to `gather`.
+    /// Clears every entry of `range` that `zap` selects, and adds the frames to `gather`.
     ///
     /// # Locks
     ///
-    /// The caller keeps the tables of the range from being unlinked: by the mmap lock, a VMA's lock, a
-    /// reverse-mapping lock, or because the range is detached and its own. Takes each table's lock in turn.
+    /// The caller keeps the tables of the range linked: it holds the mmap lock, a VMA's lock or a lock of the
+    /// reverse map, or the range is detached and belongs to the caller. Takes the lock of each table, one
+    /// after the other.
     pub fn zap(&self, range: UserRange, zap: Zap, gather: &mut VmGather<'_, P>) {
         if range.is_empty() {
             return;
         }
         let mut zapper = Zapper { zap, platform: self.platform(), gather, rss: Rss::default() };
-        // A large leaf is split by the table that is kept for it, so nothing fails here: no leaf may stay.
+        // Cannot fail: a large leaf is split with the table that is kept for it, so every leaf is removed.
         let walked = self.walk(range.va(), &mut zapper);
         debug_assert!(walked.is_ok(), "a zap ran out of memory");
         self.count_rss(&zapper.rss);
     }
 
-    /// Zaps `range` and flushes; for callers under a lock that keeps the VMA.
+    /// Zaps `range` and flushes. The caller holds a lock that keeps the VMA.
     pub fn discard(&self, range: UserRange, zap: Zap) {
         self.discard_then(range, zap, |_| {});
     }
 
-    /// Zaps `range`, [reclaims](freehold_pagetable::reclaim) the tables that are empty then, and flushes.
+    /// Zaps `range`, [reclaims](freehold_pagetable::reclaim) the tables that became empty, and flushes.
     ///
     /// # Locks
     ///
-    /// The caller holds the mmap lock, or the lock of the VMA that `range` lies in.
+    /// The caller holds the mmap lock or the lock of the VMA that contains `range`.
     pub fn discard_with_tables(&self, range: UserRange, zap: Zap) {
         self.discard_then(range, zap, |gather| self.reclaim_tables(range, gather));
     }
@@ -112,8 +114,8 @@ impl<P: Platform> VmSpace<P> {
         gather.finish();
     }
 
-    /// Unlinks the empty tables of the lowest level whose whole span lies in `range`. A walk of its own, so
-    /// that other zaps do not pay for it.
+    /// Unlinks the empty tables of the lowest level whose whole span lies in `range`. This is a separate
+    /// walk, so that other zaps do not pay for it.
     fn reclaim_tables(&self, range: UserRange, gather: &mut VmGather<'_, P>) {
         const SPAN: u64 = Level::Pte.table_span();
         let (start, end) = (range.start().next_multiple_of(SPAN), range.end() - range.end() % SPAN);
@@ -125,7 +127,7 @@ impl<P: Platform> VmSpace<P> {
 }
 
 impl<P: Platform> Zapper<'_, '_, P> {
-    /// The frame loses this entry; returns whether it may go.
+    /// Removes one mapping of the frame `pfn`, and `pages` from its count of resident pages.
     fn unmap(&mut self, pfn: Pfn, pages: u64) {
         let frame = self.platform.frame(pfn);
         frame.sub_map();
@@ -133,7 +135,7 @@ impl<P: Platform> Zapper<'_, '_, P> {
     }
 }
 
-/// Unlinks empty tables, each of which the range covers wholly.
+/// A visitor that unlinks empty tables whose whole span lies in the range.
 struct Reclaimer<'z, 'v, P: Platform> {
     gather: &'z mut VmGather<'v, P>,
 }
@@ -142,14 +144,15 @@ impl<P: Platform> Visitor<P::Format, P> for Reclaimer<'_, '_, P> {
     const LARGE: LargeLeafPolicy = LargeLeafPolicy::Skip;
 
     fn unlocked(&mut self, _: VaRange) {
-        // For the table.
+        // Capacity for the table.
         self.gather.make_capacity(0);
     }
 
     fn table(&mut self, table: PteGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
-        // SAFETY: the walk found it linked. `discard_with_tables` says which lock the caller holds: so other
-        // tasks that find the table hold none that excludes this, and lock it by `lock_linked`; what unlinks
-        // tables holds one that does. The gather is one of this space.
+        // SAFETY: the walk found the table linked. The caller of `discard_with_tables` holds the mmap lock or
+        // the VMA's lock. Other tasks that find the table and hold no lock that excludes this one lock the
+        // table by `lock_linked`. Tasks that unlink tables hold a lock that excludes this one. The gather
+        // belongs to this space.
         unsafe { table.reclaim(self.gather) };
         ControlFlow::Continue(())
     }
@@ -160,18 +163,19 @@ impl<P: Platform> Visitor<P::Format, P> for Reclaimer<'_, '_, P> {
 }
 
 impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
-    // A part of a huge page is split off by the table that is kept for it.
+    // A huge page that the range covers partly is split with the table that is kept for it.
     const LARGE: LargeLeafPolicy = LargeLeafPolicy::SplitPart;
 
     fn unlocked(&mut self, range: VaRange) {
-        // No more than there may be: what lies in two tables, and would fit one, is flushed once.
+        // Requests no more capacity than the range can need, so that a range in two tables that would fit one
+        // is flushed once.
         self.gather.make_capacity((range.len() / PAGE_SIZE).min(ENTRIES as u64) as usize);
     }
 
     fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
         let (zap, platform) = (self.zap, self.platform);
         let mut rss = Rss::default();
-        // Written out in one loop, since this runs once per page: the common case is a frame of our own.
+        // All cases are in one loop because it runs once per page. The common case is an anonymous frame.
         let gather = &mut *self.gather;
         table.zap_each(range, gather, |_: VirtAddr, slot: &mut ZapEntry<'_, P::Format>, gather| {
             let pte = slot.pte();
@@ -180,7 +184,7 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
                     && matches!(pte.kind(Level::Pte), Kind::Marker { kind: MarkerKind::Guard, .. }))
                 {
                     match pte.kind(Level::Pte) {
-                        // They stand for a private page, or for one that the file has no more.
+                        // These markers replace a private page, or a page that the file no longer has.
                         Kind::Marker { kind: MarkerKind::Migration | MarkerKind::Poison, .. }
                             if zap.file_pages_only =>
                         {
@@ -228,8 +232,8 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
                     }
                 };
                 if zap.shared && old.flags().contains(PteFlags::DIRTY) {
-                    // Now, for a concurrent write-back; again after the flush, as stores go on until then.
-                    // Nearly always it is known.
+                    // Set now for a concurrent write-back, and again after the flush, because stores continue
+                    // until then. The frame is usually dirty already.
                     if !frame.is_dirty() {
                         frame.set_dirty();
                     }
@@ -258,7 +262,7 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
             }
             self.gather.add_frame(pfn, level);
         }
-        // Kept for a split that will not come. Not freed under the lock.
+        // The table that was kept for a split is not needed. It is freed after the lock is released.
         drop(leaf);
         drop(spare);
         ControlFlow::Continue(())

@@ -1,97 +1,106 @@
-//! References to pages of caches, raised under no lock.
+//! References to pages of page caches, taken without a lock.
 //!
-//! A lookup finds a frame in a cache, and the frame may have left it, and be another page's, at the next
-//! moment. So the word `refs` says by a bit of its own, `CACHED`, that a cache holds one of the references,
-//! and a lookup raises the count by a compare-and-swap that fails without the bit:
+//! A lookup finds a frame in a cache. At the next moment the frame may leave the cache and become another
+//! page. The word `refs` therefore has a bit, `CACHED`, that says that a cache holds one of the references. A
+//! lookup raises the count by a compare-and-swap that fails without the bit:
 //!
 //! ```text
-//! lookup    finds the frame; raises the count, which has the bit; looks again: does the cache still have the frame there?
-//!           Then the reference is good. If not, it is given back, and nothing was found
-//! taker     marks the place in the cache: lookups do not find the frame there any more; reads the count, by a
-//!           read-modify-write: a reference that is not in it is given back by the task that raised it; ends the bit,
-//!           and gives the cache's reference back
+//! lookup    1. finds the frame
+//!           2. raises the count, which has the bit
+//!           3. checks again that the cache has the frame at the same place. If so, the reference is good.
+//!              Otherwise the lookup drops the reference and has found nothing.
+//! remover   1. marks the place in the cache, so that lookups do not find the frame there
+//!           2. reads the count by a read-modify-write. A task that raises the count later
+//!              drops its reference itself.
+//!           3. clears the bit and drops the cache's reference
 //! ```
 //!
-//! Both change `refs`, so one comes first. A lookup that comes first is in the count which the taker reads.
-//! One that comes second has read from the taker's write, and its second look finds the mark. While the bit
-//! is there the cache has a reference, so a lookup never raises a count of zero. Without it no count is
-//! raised by a task that has no reference, so the [rule](super) holds for every frame, whatever it was
-//! before.
+//! Step 2 of both changes `refs`, so one precedes the other. If the lookup is first, the count that the remover
+//! reads includes the lookup's reference. If the remover is first, the lookup has read from the remover's write, and
+//! its second check finds the mark. While the bit is set the cache has a reference, so a lookup never raises
+//! a count of zero. Without the bit, only a task that has a reference raises the count. The [rule](super)
+//! therefore holds for every frame, whatever its earlier use.
 
 use super::{CACHED, Frame, MAX_REFS};
 use freehold_sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 
 freehold_sync::error_enum! {
-    /// Why a page that was found in a cache is not mapped.
+    /// The reason why a page that was found in a cache is not mapped.
     pub enum NotMapped {
         /// The page has too many references.
         TooManyReferences,
-        /// The page is in no cache any more.
+        /// The page is no longer in a cache.
         Gone,
-        /// The page is in no cache any more, and the caller has a reference to it.
+        /// The page is no longer in a cache, and the caller has a reference to it.
         ///
-        /// The caller releases the reference under no lock of a table: it may be the last.
+        /// The caller releases the reference while it holds no lock of a table, because the reference may be
+        /// the last.
         Stale,
     }
 }
 
 #[doc(hidden)]
 impl Frame {
-    /// The maker's reference becomes the cache's, where lookups are about to find the frame.
+    /// Turns the reference of the task that made the page into that of the cache. Lookups can find the frame
+    /// afterwards.
     #[inline]
     pub fn enter_cache(&self) {
-        // Release: a lookup that takes the frame for what it was before, and raises the count, finds by its
-        // second look that it is not.
+        // Release: a lookup that expects the frame's earlier page, and raises the count, finds by its second
+        // check that the page is gone.
         self.refs.store(1 | CACHED, Release);
     }
 
-    /// The cache's reference becomes the caller's, an ordinary one, which may be given back. The caller has
-    /// marked the place in the cache.
+    /// Turns the cache's reference into an ordinary reference of the caller. The caller may drop the reference,
+    /// and has marked the place in the cache.
     #[inline]
     pub fn leave_cache(&self) {
         self.clear_rmap();
-        // Release: the next life comes after this, in which a lookup raises no count.
+        // Release: the next use of the frame follows this, and no lookup raises the count after this.
         let before = self.refs.fetch_sub(CACHED, AcqRel);
         debug_assert_ne!(before & CACHED, 0, "a frame left a cache that did not have it");
     }
 
-    /// As [`leave_cache`](Self::leave_cache), but for the rmap word, if nobody else has a reference: then
-    /// nobody comes to have one; false: somebody has, and nothing happened. No place need be marked.
+    /// Turns the cache's reference into one of the caller, like [`leave_cache`](Self::leave_cache) but
+    /// keeping the rmap word, if there is no other reference. No task can then get one. Returns false and
+    /// changes nothing if there is another reference. No place need be marked.
     #[inline]
     pub fn try_leave_cache(&self) -> bool {
-        // Relaxed on failure: to be tried again. Acquire on success: as in `refs`.
+        // Relaxed on failure: the caller tries again. Acquire on success: as in `refs`.
         self.refs.compare_exchange(1 | CACHED, 1, AcqRel, Relaxed).is_ok()
     }
 
-    /// One reference more, for one step of a task that has just found the frame in a cache; false, and
-    /// nothing happened: it is in none any more. The caller looks again then: see the module.
+    /// Takes a reference for one step of a task that has just found the frame in a cache. Returns false and
+    /// changes nothing if the frame is no longer in a cache. After success the caller checks the cache again;
+    /// see the module.
     #[inline]
     pub fn get_cached(&self) -> bool {
         let raise = |refs: u32| (refs & CACHED != 0).then_some(refs + 1);
-        // Acquire: the second look is not before this, and finds what the taker, or the maker of another
-        // page, had done before. Release: a taker that finds the reference finds the table, too, by which the
-        // page is about to be mapped.
+        // Acquire: the second check is not before this, and sees the earlier stores of the remover, or of the
+        // task that made another page. Release: a remover that sees the reference also sees the table in
+        // which the page is about to be mapped.
         self.refs.fetch_update(AcqRel, Relaxed, raise).is_ok()
     }
 
-    /// As [`get_cached`](Self::get_cached), of a reference that may last; false also if there are too many.
+    /// Takes a reference that may be kept, like [`get_cached`](Self::get_cached). Also returns false if there
+    /// are too many references.
     pub fn try_get_cached(&self) -> bool {
         !self.has_max_refs() && self.get_cached()
     }
 
-    /// Whether there are as many references as may last.
+    /// Returns true if there are as many references as may be kept.
     #[inline]
     fn has_max_refs(&self) -> bool {
-        // Relaxed: others may come between, but not so many.
+        // Relaxed: other tasks may take references between the check and the use, but not enough to overflow
+        // the count.
         self.refs.load(Relaxed) & !CACHED >= MAX_REFS
     }
 
-    /// One more entry is about to map the frame, which was just found in a cache; `is_still` is the second
-    /// look. Under the lock of the entry's table.
+    /// Counts an entry that is about to map the frame, which was just found in a cache. `is_still` is the
+    /// second check. The caller holds the lock of the entry's table.
     ///
     /// # Errors
     ///
-    /// Nothing is counted, but see [`NotMapped::Stale`].
+    /// Counts nothing on failure; but see [`NotMapped::Stale`].
     #[inline]
     pub fn try_map_cached(&self, is_still: impl FnOnce() -> bool) -> Result<(), NotMapped> {
         if self.has_max_refs() {
@@ -107,12 +116,12 @@ impl Frame {
         Ok(())
     }
 
-    /// How many references there are, for a task that has marked the place in the cache: a task that raises
-    /// the count after this finds the mark.
+    /// Returns the number of references, for a task that has marked the place in the cache. A task that
+    /// raises the count after this finds the mark.
     #[inline]
     pub fn refs_of_marked(&self) -> u32 {
-        // A write, though it changes nothing: what is raised later reads from it, by acquire, and so comes
-        // after the mark.
+        // A write that changes nothing: a task that raises the count later reads from this write with
+        // acquire, and so sees the mark.
         self.refs.fetch_add(0, AcqRel) & !CACHED
     }
 }

@@ -1,42 +1,45 @@
-//! The lock of a frame: what the page in it is, and where it belongs, stays as it is (Linux: the folio lock).
+//! The lock of a frame (Linux: the folio lock). While the lock is held, the page in the frame, and the place
+//! of the page in its file or address space, do not change.
 //!
-//! Tasks that move a page, or take it away everywhere, hold it; faults meet it only at a page that is being
-//! moved.
+//! Tasks that move a page, or that unmap it everywhere, hold the lock. A fault waits for the lock only if the
+//! page is being moved.
 
 use crate::{Memory, Pfn, platform::Platform};
 use freehold_sync::{Killed, Rank, WordGuard};
 
 #[doc(hidden)]
 impl<P: Platform> Memory<P> {
-    /// Locks a frame to which the caller has a reference, for as long as the guard lives.
+    /// Locks a frame to which the caller has a reference, during the life of the guard.
     pub fn lock_frame(&self, pfn: Pfn) -> WordGuard<'_, P> {
         self.platform().frame(pfn).lock.lock(Rank::Folio)
     }
 
-    /// Locks the frame that a page is about to move into, beside that of [`lock_frame`](Self::lock_frame):
-    /// a task that finds the page there before the move is over waits for its end.
+    /// Locks the frame that a page is about to move into, in addition to that of
+    /// [`lock_frame`](Self::lock_frame). A task that finds the page there before the move has finished waits
+    /// for the end of the move.
     pub fn lock_new_frame(&self, pfn: Pfn) -> WordGuard<'_, P> {
         self.platform().frame(pfn).lock.lock(Rank::FolioNested)
     }
 
-    /// Locks a frame if nobody has it locked; for a task that holds the lock of the table whose entry keeps
-    /// it, or is in a read section.
+    /// Locks a frame if it is not locked. The caller holds the lock of a table whose entry keeps the frame,
+    /// or is in a read section.
     pub fn try_lock_frame(&self, pfn: Pfn) -> Option<WordGuard<'_, P>> {
         self.platform().frame(pfn).lock.try_lock(Rank::Folio)
     }
 
-    /// Waits until the holder of the frame's lock has released it. The caller holds no lock. The frame may be
-    /// another page's by now, and the wait in vain.
+    /// Waits until the holder of the frame's lock releases it. The caller holds no lock. The frame may
+    /// already hold another page, and then the wait was not necessary.
     ///
     /// # Errors
     ///
+    /// Fails with `Killed` if a fatal signal ends the wait.
     /// A fatal signal ended the wait.
     pub fn wait_for_frame(&self, pfn: Pfn) -> Result<(), Killed> {
         self.platform().frame(pfn).lock.wait_killable::<P>(Rank::Folio)
     }
 
-    /// As [`wait_for_frame`](Self::wait_for_frame), for a task that cannot give up, because it settles what
-    /// has happened already.
+    /// Waits like [`wait_for_frame`](Self::wait_for_frame), but not killably, for a task that must complete
+    /// an operation that has already happened.
     pub fn wait_out_frame(&self, pfn: Pfn) {
         self.platform().frame(pfn).lock.wait::<P>(Rank::Folio);
     }

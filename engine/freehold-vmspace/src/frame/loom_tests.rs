@@ -1,5 +1,5 @@
-//! A walk that comes by the record of a frame finds an rmap word that is there, whatever the frame was
-//! before; and a lookup that comes by a cache raises the count of no frame that has left it.
+//! Tests of two rules. A walk that reads the record of a frame finds an rmap word that exists, whatever the
+//! earlier use of the frame. A lookup in a cache raises the count of no frame that has left the cache.
 #![expect(unsafe_code, reason = "defers a call to wait for a grace period")]
 
 use super::{Frame, NotMapped};
@@ -19,13 +19,14 @@ use loom::{
     thread,
 };
 
-/// A frame, and whether the linked_words 1 and 2 are there.
+/// A frame, and whether the objects of the rmap words 1 and 2 exist.
 struct World {
     frame: Frame,
     linked_words: [AtomicBool; 2],
 }
 
-/// The frame has the rmap word 1, mapped once, and has a second reference; 2 is there, too.
+/// Returns a frame that has the rmap word 1, is mapped once, and has a second reference. The object of word 2
+/// also exists.
 fn mapped_and_held() -> Arc<World> {
     let world = World { frame: Frame::new(), linked_words: [AtomicBool::new(true), AtomicBool::new(true)] };
     world.frame.init_anon(AnonPage { rmap: 1, index: PageIndex::ZERO });
@@ -33,29 +34,29 @@ fn mapped_and_held() -> Arc<World> {
     Arc::new(world)
 }
 
-/// As a walk begins: the rmap word that the record names, if the page is mapped.
+/// Begins a walk of the reverse map: reads the rmap word in the record if the page is mapped.
 fn walk(world: &World) {
     let rcu = LoomHost::rcu_read();
     if world.frame.maps() != 0 {
         let (rmap, _) = world.frame.rmap();
-        assert!(rmap == 0 || world.linked_words[rmap - 1].load(Relaxed), "rmap word {rmap} is gone");
+        assert!(rmap == 0 || world.linked_words[rmap - 1].load(Relaxed), "rmap word {rmap} does not exist");
     }
     drop(rcu);
 }
 
-/// The entry of the first life goes, and then its rmap word, after a grace period. The reference stays.
+/// Removes the entry of the first use, and the rmap word after a grace period. The other reference stays.
 fn leave(world: &World) {
     world.frame.sub_map();
     assert!(!world.frame.put());
     unsafe fn nothing(_: NonNull<RcuHead>) {}
     let head = RcuHead::new();
-    // SAFETY: the head stays here until the barrier has seen the function run.
+    // SAFETY: the head lives on this stack frame until the barrier has seen the function run.
     unsafe { LoomHost::rcu_defer(NonNull::from(&head), nothing) };
     LoomHost::rcu_barrier();
     world.linked_words[0].store(false, Relaxed);
 }
 
-/// A walk beside the end of the page, after which the frame is free, and what it is used for next.
+/// Runs a walk concurrently with the end of the page, after which the frame is free and `next_life` uses it.
 fn walk_during(next_life: fn(&Frame)) {
     model(move || {
         let world = mapped_and_held();
@@ -94,7 +95,7 @@ fn fork_of_a_reused_frame_does_not_show_the_old_rmap_word() {
     });
 }
 
-/// A frame that is in a cache, in whose only place it stands as 1; and whose it is.
+/// A frame that a cache holds, in its only place, as the number 1; and the current owner of the frame.
 struct Cache {
     frame: Frame,
     place: AtomicU64,
@@ -113,7 +114,8 @@ fn cached() -> Arc<Cache> {
 }
 
 impl Cache {
-    /// What a lookup does, and `with` what it has found. Returns whether that was the end of the frame.
+    /// Does a lookup, and calls `with` if the lookup found the frame. Returns true if the lookup dropped the
+    /// last reference.
     fn look(&self, with: impl FnOnce()) -> bool {
         if self.place.load(Acquire) != 1 || !self.frame.get_cached() {
             return false;
@@ -124,8 +126,8 @@ impl Cache {
         self.frame.put()
     }
 
-    /// The cache's reference goes, as of a page that is cut off; then the frame has another life, if that was
-    /// the last. Returns whether it was.
+    /// Drops the cache's reference, as truncation does. If that was the last, the frame gets its next use.
+    /// Returns true if it was the last.
     fn cut(&self, next_life: fn(&Cache)) -> bool {
         self.place.store(0, Relaxed);
         self.frame.refs_of_marked();
@@ -139,36 +141,36 @@ impl Cache {
     }
 }
 
-/// A lookup beside the end of the page, after which the frame is another's.
+/// Runs a lookup concurrently with the end of the page, after which the frame has another use.
 fn look_during(next_life: fn(&Cache)) {
     model(move || {
         let cache = cached();
         let lookup = thread::spawn({
             let cache = cache.clone();
-            move || cache.look(|| assert_eq!(cache.life.load(Relaxed), FILE, "the page of another is used"))
+            move || cache.look(|| assert_eq!(cache.life.load(Relaxed), FILE, "the lookup used another page"))
         });
         let last = cache.cut(next_life);
         let last_there = lookup.join().unwrap();
-        assert!(last || last_there, "nobody gave the frame back");
-        assert!(cache.frame.is_free(), "a reference was lost, or is left");
+        assert!(last || last_there, "no task freed the frame");
+        assert!(cache.frame.is_free(), "a reference is missing or left over");
     });
 }
 
 #[test]
-fn a_lookup_during_truncation_leaves_an_anonymous_page_alone() {
-    // With the plain stores of a frame that has one reference.
+fn lookup_during_truncation_takes_no_reference_to_a_new_anonymous_page() {
+    // The plain stores of a frame that has one reference.
     look_during(|Cache { frame, .. }| {
         frame.init_anon(AnonPage { rmap: 2, index: PageIndex::ZERO });
         assert!(frame.share().is_some());
         frame.sub_map();
         assert!(!frame.put());
         frame.sub_map();
-        assert!(frame.put(), "somebody has counted himself in");
+        assert!(frame.put(), "a lookup has counted itself in");
     });
 }
 
 #[test]
-fn a_lookup_during_truncation_does_not_take_the_page_of_another_file() {
+fn lookup_during_truncation_does_not_find_a_page_of_another_file() {
     look_during(|Cache { frame, .. }| {
         frame.init_cache(CachePage { rmap: 2, shmem: false, secret: false }, PageIndex::ZERO);
         frame.enter_cache();
@@ -177,9 +179,9 @@ fn a_lookup_during_truncation_does_not_take_the_page_of_another_file() {
     });
 }
 
-/// A page is clean and alone, and so dropped; or a lookup was faster, and what it stored stays.
+/// A page is clean and has no other reference, and is dropped; or a lookup was first, and its store is kept.
 #[test]
-fn a_store_through_a_stale_translation_keeps_a_page_dirty() {
+fn page_with_a_concurrent_store_is_not_dropped_as_clean() {
     model(|| {
         let cache = cached();
         let stored = Arc::new(AtomicBool::new(false));
@@ -205,7 +207,7 @@ fn a_store_through_a_stale_translation_keeps_a_page_dirty() {
     });
 }
 
-/// A table that a fault hangs in, and the entry in it.
+/// A table that a fault links, and the entry in it.
 struct Tables {
     linked: AtomicBool,
     mapped: Mutex<bool>,
@@ -216,9 +218,9 @@ impl Tables {
         Arc::new(Tables { linked: AtomicBool::new(false), mapped: Mutex::new(false) })
     }
 
-    /// What a walk does that takes entries away.
+    /// Removes the entry if the table is found, like a zap.
     fn zap(&self, unmap: impl FnOnce()) {
-        // Acquire: as a walk reads entries of upper levels.
+        // Acquire: the order in which a walk reads entries of upper levels.
         if self.linked.load(Acquire) {
             let mut mapped = self.mapped.lock().unwrap();
             if core::mem::take(&mut *mapped) {
@@ -228,8 +230,8 @@ impl Tables {
     }
 }
 
-/// C-26: a fault maps a page that is being cut off, by a table that comes meanwhile. When the cut is over the
-/// entry is gone.
+/// C-26: a fault maps a page that is being truncated, in a table that is linked during the truncation. The
+/// entry does not exist when the truncation has finished.
 #[test]
 fn truncation_finds_a_page_mapped_by_a_table_that_it_missed() {
     model(|| {
@@ -264,14 +266,14 @@ fn truncation_finds_a_page_mapped_by_a_table_that_it_missed() {
         cache.frame.leave_cache();
         cache.frame.put();
         fault.join().unwrap();
-        assert!(!*tables.mapped.lock().unwrap(), "the entry is left");
+        assert!(!*tables.mapped.lock().unwrap(), "an entry is left");
         assert!(cache.frame.is_free());
     });
 }
 
-/// The same for what is no page of the file, and is asked by the file's size alone.
+/// Checks this race for a private page, whose fault checks only the file's size.
 #[test]
-fn truncation_finds_a_private_page_by_a_table_that_it_missed() {
+fn truncation_finds_a_private_page_in_a_table_that_it_missed() {
     model(|| {
         let (size, tables) = (Arc::new(AtomicU64::new(1)), Tables::new());
         let fault = thread::spawn({
@@ -287,6 +289,6 @@ fn truncation_finds_a_private_page_by_a_table_that_it_missed() {
         fence(SeqCst);
         tables.zap(|| {});
         fault.join().unwrap();
-        assert!(!*tables.mapped.lock().unwrap(), "the entry is left");
+        assert!(!*tables.mapped.lock().unwrap(), "an entry is left");
     });
 }

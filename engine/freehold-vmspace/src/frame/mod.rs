@@ -1,20 +1,21 @@
-//! Per-frame metadata: references, map counts, owner; and per-CPU caches over the platform's allocator.
+//! The record of each frame: references, map count, owner, flags and lock.
 //!
-//! | count | one is held by |
+//! | count | holders of one |
 //! | --- | --- |
-//! | `refs` | each page-table entry that maps the frame, the page cache that holds it, each run it is in, each borrower; a pin (`frame/pin.rs`) as many as 1024 |
+//! | `refs` | each page-table entry that maps the frame, the page cache that holds it, each run that contains it, each borrower; a pin (`frame/pin.rs`) holds 1024 |
 //! | `maps` | each page-table entry that maps the frame |
 //!
-//! Both fit 32 bits. References without a limit of time are refused from 2^30 on (`MAX_REFS`): an entry that
-//! maps the frame (`Frame::try_map_cached`, `Frame::share`), a pin, a run. `maps` is never more than `refs`.
-//! The rest is for references that a task has for the length of one step, as the reverse map's and a
-//! gather's.
+//! Both counts fit 32 bits. References that may be held without a limit of time are refused from 2^30 on
+//! (`MAX_REFS`): entries that map the frame (`Frame::try_map_cached`, `Frame::share`), pins, and runs. `maps`
+//! is never more than `refs`. The rest of the range is for references that a task holds for the length of one
+//! step, such as those of the reverse map and of a gather.
 //!
-//! A reference is raised only by a task that knows of another one that stays meanwhile, say of the entry
-//! under its table's lock. So a task that holds the only reference, to a frame that is in no page cache or
-//! table any more, holds it alone: a count of one may then be dropped without a locked instruction.
+//! A task raises the count only if it knows another reference that is kept during that time, for example that
+//! of an entry whose table is locked. A task that holds the only reference, to a frame that is no longer in a
+//! page cache or a table, therefore has the frame to itself. A count of one may then be dropped without a
+//! locked instruction.
 //!
-//! While a page cache holds one of the references, lookups raise the count as well, under no lock:
+//! While a page cache holds one of the references, lookups also raise the count, without a lock: see
 //! `frame/cached.rs`.
 
 mod cached;
@@ -38,65 +39,65 @@ use freehold_sync::{
 };
 use page::{AnonPage, CachePage};
 
-/// What the engine knows about one frame of memory: 32 bytes, all zero while the frame is free, so that a
-/// platform may cast zeroed memory to records. A frame whose memory failed is never free again.
+/// The engine's record of one frame of memory. The record has 32 bytes that are all zero while the frame is
+/// free, so a platform may cast zeroed memory to records. A frame whose memory failed is never free again.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Frame {
-    /// At most [`MAX_REFS`], and what single steps of tasks add; and [`CACHED`].
+    /// At most [`MAX_REFS`] plus the references of single steps of tasks; and the bit [`CACHED`].
     refs: AtomicU32,
     /// At most `refs`.
     maps: AtomicU32,
-    /// Kind and flags, below.
+    /// The kind and the flags, which are defined below.
     word: AtomicU32,
-    /// See [`lock`].
+    /// The lock of the frame; see [`lock`].
     lock: WordLock,
-    /// Address of the record of the VMAs that may map it: for anonymous memory the tree of VMAs, for a page
-    /// cache its file. Written while the frame belongs to its maker alone; [`rmap`](crate::rmap) says what it
-    /// means later.
+    /// Address of the record of the VMAs that may map the frame: the tree of VMAs for anonymous memory, the
+    /// file for a page cache. Written while only the task that makes the page has the frame. The `rmap`
+    /// folder of `freehold` documents the later meaning.
     rmap: AtomicUsize,
-    /// The page offset by which it is known there. Written as `rmap`.
+    /// Offset of the page, in pages, in the object that `rmap` names. Written together with `rmap`.
     index: AtomicU64,
 }
 
-/// Nothing that may last refers to a frame that has so many references.
+/// A frame that has this many references gets no further reference that may be kept.
 const MAX_REFS: u32 = if CHECKED { 8 * pin::PIN } else { 1 << 30 };
 
-/// In `refs`: a page cache holds one of them, and lookups may raise the count.
+/// A bit of `refs`: a page cache holds one of the references, and lookups may raise the count.
 const CACHED: u32 = 1 << 31;
 
-/// Anonymous memory (else: in a page cache).
+/// Anonymous memory. Without this bit the page is in a page cache.
 const ANON: u32 = 1 << 0;
-/// Only one address space can reach it: a write need not copy. Changed under the lock of the one table that
-/// maps it.
+/// Only one address space can reach the page, so a store need not copy it. Changed under the lock of the one
+/// table that maps the page.
 const EXCLUSIVE: u32 = 1 << 1;
-/// Shared memory (else: a page of an ordinary file).
+/// Shared memory. Without this bit a page of a cache belongs to an ordinary file.
 const SHMEM: u32 = 1 << 2;
-/// Written since it was last written back.
+/// Written since the last write-back.
 const DIRTY: u32 = 1 << 3;
-/// The memory failed. Set when no entry maps it any more, so that nobody changes the other bits by a plain
-/// store; for ever.
+/// The memory failed. Set when no entry maps the page any more, so that no task changes the other bits by a
+/// plain store. Never cleared.
 const FAILED: u32 = 1 << 4;
-/// The first frame of a page of a huge-page pool: its record speaks for all frames of the page, whose own
-/// stay clean.
+/// The first frame of a page of a pool of huge pages. Its record is that of the whole page; the records of
+/// the other frames stay zero.
 const HUGETLB: u32 = 1 << 5;
-/// Of such a page: one of 1 GiB (else: of 2 MiB).
+/// Such a page is one of 1 GiB. Without this bit it is one of 2 MiB.
 const GIGANTIC: u32 = 1 << 6;
-/// Of such a page: it goes back with the reservation that it came in place of. Set by a holder of a
+/// Such a page returns to the pool with the reservation that it was taken for. Set by a holder of a
 /// reference, when no entry is left.
 const RESTORE: u32 = 1 << 7;
-/// Of such a page: the memory of one of its frames failed, and that frame's own record says so.
+/// The memory of a frame of such a page failed. The record of that frame has [`FAILED`].
 const BROKEN: u32 = 1 << 8;
-/// A page of secret memory: nobody gets a reference to read it by.
+/// A page of secret memory: no task gets a reference to read the page.
 const SECRET: u32 = 1 << 9;
 
 /// The page is anonymous and was freed lazily: its contents are needed only if it is dirty. Set under the
-/// lock of a table that maps the frame; stays until the frame is free.
+/// lock of a table that maps the frame; kept until the frame is free.
 const LAZY: u32 = 1 << 10;
 
 impl Frame {
-    /// Tells the simulation's report where records are; nothing in any other build. For a platform that makes
-    /// many at once.
+    /// Tells the report of the simulation where records are; does nothing in any other build. For a platform
+    /// that creates many records at once.
     pub fn announce(first: *const Frame, count: usize) {
         announce!(
             "Frame",
@@ -107,7 +108,7 @@ impl Frame {
     }
 
     const_unless_loom! {
-        /// The record of a free frame.
+        /// Creates the record of a free frame.
         pub fn new() -> Self {
             Frame {
                 refs: AtomicU32::new(0),
@@ -120,7 +121,7 @@ impl Frame {
         }
     }
 
-    /// Whether the frame is free as far as the engine knows.
+    /// Returns true if the frame is free as far as the engine knows.
     #[inline]
     pub fn is_free(&self) -> bool {
         // Relaxed: exact only for a task that has the frame to itself.
@@ -128,13 +129,15 @@ impl Frame {
     }
 }
 
-/// Counts and kinds, for the crate `freehold`: an entry or a cache that names the frame is counted in it.
+/// Counts and kinds, for the crate `freehold`, which counts every entry and every cache that names a frame.
 #[doc(hidden)]
 impl Frame {
-    // The frame was just taken off the free list: nobody else looks at it, so plain stores do. A task that
-    // finds it later does so through a table entry or a page cache slot, both published with release.
+    // The next functions are for a frame that was just taken off the free list. No other task looks at the
+    // frame, so plain stores suffice. A task that finds the frame later finds it through a table entry or a
+    // slot of a page cache, which are both published with release.
 
-    /// An anonymous page, mapped once, by the entry that is about to be made; exclusive.
+    /// Makes the frame an exclusive anonymous page with one mapping, that of the entry that is about to be
+    /// installed.
     #[inline]
     pub fn init_anon(&self, AnonPage { rmap, index }: AnonPage) {
         self.refs.store(1, Relaxed);
@@ -142,17 +145,19 @@ impl Frame {
         self.maps.store(1, Release);
         self.word.store(ANON | EXCLUSIVE, Relaxed);
         self.index.store(index.get(), Relaxed);
-        // Release pairs with the acquire in `rmap`: a task that finds the address finds what is there.
+        // Release pairs with the acquire in `rmap`: a task that reads the address sees the object at that
+        // address.
         self.rmap.store(rmap, Release);
     }
 
-    /// Whether it is of secret memory.
+    /// Returns true if the frame is secret memory.
     #[inline]
     pub fn is_secret(&self) -> bool {
         self.word.load(Relaxed) & SECRET != 0
     }
 
-    /// A page that is about to [enter](Self::enter_cache) a cache; the maker has the one reference.
+    /// Makes the frame a page that is about to [enter](Self::enter_cache) a cache. The caller has the only
+    /// reference.
     #[inline]
     pub fn init_cache(&self, kind: CachePage, index: PageIndex) {
         self.refs.store(1, Relaxed);
@@ -163,20 +168,20 @@ impl Frame {
         self.rmap.store(kind.rmap, Release);
     }
 
-    /// Memory of an address space without an MMU, whose [`Run`](crate::Run) holds its one reference; no entry
-    /// maps it.
+    /// Makes the frame memory of an address space without an MMU. Its [`Run`](crate::Run) holds the only
+    /// reference, and no entry maps it.
     #[inline]
     pub fn init_run(&self) {
         self.refs.store(1, Relaxed);
         self.word.store(ANON, Relaxed);
     }
 
-    /// What moves with the page into another frame: kind, flags, rmap word. `self` is the maker's alone; one
-    /// reference, no map.
+    /// Takes over the part of the record that moves with a page from frame `old`: kind, flags, rmap word. The
+    /// caller has this frame to itself. The frame has one reference and no mapping afterwards.
     #[inline]
     pub fn inherit(&self, old: &Frame) {
         self.refs.store(1, Relaxed);
-        // A reservation goes back once, with the frame that is free first.
+        // The reservation is restored once, with the frame that becomes free first.
         self.word.store(old.word.load(Relaxed) & !RESTORE, Relaxed);
         let (rmap, index) = old.rmap();
         self.index.store(index.get(), Relaxed);
@@ -184,8 +189,8 @@ impl Frame {
         self.rmap.store(rmap, Release);
     }
 
-    /// The page has moved within its address space: it is known by another rmap word from now on. With the
-    /// frame locked, and the locks of both tables concerned.
+    /// Gives the page another rmap word after it has moved within its address space. The caller holds the
+    /// frame's lock and the locks of both tables concerned.
     #[inline]
     pub fn set_rmap(&self, AnonPage { rmap, index }: AnonPage) {
         self.index.store(index.get(), Relaxed);
@@ -193,48 +198,47 @@ impl Frame {
         self.rmap.store(rmap, Release);
     }
 
-    /// It has no rmap word any more: what its page was has gone elsewhere, or was cut off.
+    /// Clears the rmap word: the page of the frame has moved to another frame, or was truncated.
     #[inline]
     pub fn clear_rmap(&self) {
         self.rmap.store(0, Relaxed);
     }
 
-    /// Where it is known, and by which page offset.
+    /// Returns the rmap word and the page offset.
     #[inline]
     pub fn rmap(&self) -> (usize, PageIndex) {
         (self.rmap.load(Acquire), PageIndex::new(self.index.load(Relaxed)))
     }
 
-    /// One reference more, for one step of a task. What may last, and be had without end, is refused at some
-    /// point: see [`try_map_cached`](Self::try_map_cached).
+    /// Takes a reference for one step of a task. A reference that may be kept must be refused if there are
+    /// too many: see [`try_map_cached`](Self::try_map_cached).
     #[inline]
     pub fn get(&self) {
-        // Relaxed: the caller knows of a reference that stays, so the frame cannot be freed beside this.
+        // Relaxed: the caller knows another reference that is kept, so no task frees the frame concurrently.
         self.refs.fetch_add(1, Relaxed);
     }
 
-    /// Lets `refs` references be counted for real from then on: for tests of what happens when there are too
-    /// many.
+    /// Adds `more` to the count of references, for tests of the case that there are too many.
     #[doc(hidden)]
     pub fn pretend_references(&self, more: i32) {
         self.refs.fetch_add(more as u32, Relaxed);
     }
 
-    /// One reference less; true when it was the last and the frame is free: its record is then clean. One
-    /// that failed never is.
+    /// Drops a reference. Returns true if it was the last and the frame is free; its record is then zero.
+    /// Returns false for a frame that failed.
     #[inline]
     pub fn put(&self) -> bool {
         self.put_many(1)
     }
 
-    /// So many references less, all the caller's; as [`put`](Self::put).
+    /// Drops `count` references of the caller, like [`put`](Self::put).
     #[inline]
     fn put_many(&self, count: u32) -> bool {
         self.put_word(count).is_some_and(|word| word & FAILED == 0)
     }
 
-    /// As [`put_many`](Self::put_many), of the first frame of a huge page: how that goes back, if these were
-    /// the last references.
+    /// Drops `count` references to the first frame of a huge page, like [`put_many`](Self::put_many). If
+    /// these were the last, returns how the page is freed.
     #[inline]
     pub fn put_hugetlb(&self, count: u32) -> Option<FreeHugePage> {
         self.put_word(count).map(|word| FreeHugePage {
@@ -244,15 +248,16 @@ impl Frame {
         })
     }
 
-    /// What the word was, if these were the last references.
+    /// Drops `count` references. If these were the last, returns the previous value of `word`.
     #[inline]
     fn put_word(&self, count: u32) -> Option<u32> {
-        // Acquire pairs with the release half of other holders' `fetch_sub`: their use of the frame is over.
-        // If this is the only reference, no locked instruction is needed (module docs).
+        // Acquire pairs with the release half of the `fetch_sub` of other holders: their use of the frame has
+        // ended. If the caller has the only reference, no locked instruction is needed (see the module).
         let last = self.refs.load(Acquire) == count || self.refs.fetch_sub(count, AcqRel) == count;
         if last {
             debug_assert_eq!(self.maps.load(Relaxed), 0, "a mapped frame lost its last reference");
-            // The task that set the bit had a reference then; its end was seen above.
+            // A task that set a bit had a reference then, and the load above has seen the end of that
+            // reference.
             let word = self.word.load(Relaxed);
             self.refs.store(0, Relaxed);
             self.word.store(word & FAILED, Relaxed);
@@ -263,47 +268,47 @@ impl Frame {
         None
     }
 
-    /// References.
+    /// Returns the number of references.
     #[inline]
     pub fn refs(&self) -> u32 {
-        // Acquire: a task that finds itself alone may use the frame as if nobody had ever shared it.
+        // Acquire: a task that sees only its own reference may use the frame as if it had never been shared.
         self.refs.load(Acquire) & !CACHED
     }
 
-    /// One more entry maps it.
+    /// Counts one more entry that maps the frame.
     #[inline]
     pub fn add_map(&self) {
-        // Release pairs with the acquire in `maps`: a task that finds it mapped does not find the rmap word
-        // of an earlier life, which that life's end has struck out.
+        // Release pairs with the acquire in `maps`. A task that finds the frame mapped does not read the rmap
+        // word of an earlier use, which the end of that use has cleared.
         self.maps.fetch_add(1, Release);
     }
 
-    /// One entry less maps it.
+    /// Counts one entry less that maps the frame.
     #[inline]
     pub fn sub_map(&self) {
-        // Acquire pairs with the release half of the other holders' `fetch_sub` in `put`: their counting is
-        // over.
+        // Acquire pairs with the release half of the `fetch_sub` of other holders in `put`: they no longer
+        // change the counts.
         if self.refs.load(Acquire) == 1 {
-            // The entry that is going away holds the only reference: nobody else counts here.
+            // The entry that is being removed holds the only reference, so no other task changes the counts.
             debug_assert_eq!(self.maps.load(Relaxed), 1);
             self.maps.store(0, Relaxed);
         } else {
             let before = self.maps.fetch_sub(1, Relaxed);
-            debug_assert_ne!(before, 0, "an entry went away that was never counted");
+            debug_assert_ne!(before, 0, "removed an entry that was never counted");
         }
     }
 
-    /// One more entry maps it, in another address space: what fork does, under the lock of the table whose
-    /// entry is copied. The frame is not exclusive any more. Returns what kind of page it is; `None`, and
-    /// nothing happened: it is [kept](Self::must_copy_on_fork) if it is exclusive, else it has too many
-    /// references.
+    /// Counts one more entry that maps the page, in another address space. For fork, which holds the lock of
+    /// the table whose entry it copies. The frame is no longer exclusive. Returns the kind of page. Returns
+    /// `None` and changes nothing if the page [must be copied](Self::must_copy_on_fork) or has too many
+    /// references; the page is exclusive in the first case only.
     #[inline]
     pub fn share(&self) -> Option<RssKind> {
         // Acquire: as in `sub_map`.
         let (refs, word) = (self.refs.load(Acquire), self.word.load(Relaxed));
         if refs == 1 {
-            // The entry that is being copied holds the only reference: a task that wants another has to wait
-            // for its table.
+            // The entry that is being copied holds the only reference. A task that wants another has to wait
+            // for the lock of the table.
             self.refs.store(2, Relaxed);
             // Release: as in `add_map`.
             self.maps.store(2, Release);
@@ -319,108 +324,112 @@ impl Frame {
         Some(kind_of(word))
     }
 
-    /// Why fork cannot let a child have it too.
+    /// Returns the reason why fork cannot share the page with a child.
     #[inline]
     pub fn share_error(&self) -> Option<ShareError> {
         share_error(self.refs(), self.word.load(Relaxed))
     }
 
-    /// Entries that map it.
+    /// Returns the number of entries that map the frame.
     #[inline]
     pub fn maps(&self) -> u32 {
-        // Acquire: as `add_map` says.
+        // Acquire: pairs with the release in `add_map`.
         self.maps.load(Acquire)
     }
 
-    // The kind of a page is read relaxed: a holder of an entry, a slot of a cache or a reference found the
-    // frame by an acquire of what was stored after the kind, or under a lock. A flag that changes meanwhile
-    // says under which lock it is certain; nothing is followed that a flag stands for, but for `DIRTY`.
+    // Kinds and flags are read relaxed. A holder of an entry, a cache slot or a reference found the frame
+    // under a lock, or by an acquire of a value that was stored after the kind. The documentation of a flag
+    // that changes later says which lock makes it exact. No data is reached through a flag, except the
+    // contents behind `DIRTY`.
 
-    /// Whether it is anonymous memory.
+    /// Returns true if the frame is anonymous memory.
     #[inline]
     pub fn is_anon(&self) -> bool {
         self.word.load(Relaxed) & ANON != 0
     }
 
-    /// Whether it is shared memory of a page cache.
+    /// Returns true if the frame is shared memory of a page cache.
     #[inline]
     pub fn is_shmem(&self) -> bool {
         self.word.load(Relaxed) & SHMEM != 0
     }
 
-    /// What a mapping of it counts as.
+    /// Returns the kind as which a mapping of the frame is counted.
     #[inline]
     pub fn kind(&self) -> RssKind {
         kind_of(self.word.load(Relaxed))
     }
 
-    /// Whether only one address space can reach it. Ask under the lock of the table that maps it.
+    /// Returns true if only one address space can reach the frame. The caller holds the lock of the table
+    /// that maps it.
     #[inline]
     pub fn is_exclusive(&self) -> bool {
         self.word.load(Relaxed) & EXCLUSIVE != 0
     }
 
-    /// Only one address space can reach it from now on. Under the table's lock.
+    /// Marks the frame as one that only one address space can reach. The caller holds the table's lock.
     #[inline]
     pub fn set_exclusive(&self) {
         self.word.fetch_or(EXCLUSIVE, Relaxed);
     }
 
-    /// It is about to be shared, as fork does. Under the lock of the table that mapped it alone.
+    /// Marks the frame as about to be shared, as fork does. The caller holds the lock of the only table that
+    /// maps it.
     #[inline]
     pub fn clear_exclusive(&self) {
         self.word.store(self.word.load(Relaxed) & !EXCLUSIVE, Relaxed);
     }
 
-    /// Its contents differ from what is on disk. Called when the new contents are there for certain.
+    /// Marks the contents as different from those on storage. Called when the new contents are certainly in
+    /// the frame.
     #[inline]
     pub fn set_dirty(&self) {
-        // Release pairs with the acquire of `take_dirty`: a task that finds the page dirty finds what was
-        // written. Never left out because the page is dirty already: that could be read before the contents
-        // are seen by the task that is cleaning it.
+        // Release pairs with the acquire of `take_dirty`: a task that finds the page dirty sees the new
+        // contents. The write is never skipped for a page that is dirty already: the bit might be read before
+        // the new contents are visible to the task that is cleaning the page.
         self.word.fetch_or(DIRTY, Release);
     }
 
-    /// Whether it was dirty; it is clean afterwards.
+    /// Clears the dirty bit. Returns true if it was set.
     #[inline]
     pub fn take_dirty(&self) -> bool {
-        // Acquire: as in `set_dirty`.
+        // Acquire: pairs with the release in `set_dirty`.
         self.word.fetch_and(!DIRTY, Acquire) & DIRTY != 0
     }
 
-    /// The memory failed. No entry maps it, and the caller has a reference, or it was just taken off the free
-    /// list.
+    /// Records that the memory failed. No entry maps the frame. The caller has a reference, or has just taken
+    /// the frame off the free list.
     #[inline]
     pub fn set_failed(&self) {
-        // Relaxed, here and below: the task that drops the last reference sees it by the order of references;
-        // others have the frame's lock or need only a hint.
+        // Relaxed, here and below: the task that drops the last reference sees the bit by the order of
+        // references. Other tasks hold the frame's lock or need only a hint.
         self.word.fetch_or(FAILED, Relaxed);
     }
 
-    /// Whether the memory failed.
+    /// Returns true if the memory failed.
     #[inline]
     pub fn has_failed(&self) -> bool {
         self.word.load(Relaxed) & FAILED != 0
     }
 
-    /// Whether somebody works on what page it holds. A hint.
+    /// Returns true if a task has locked the frame. The answer is a hint.
     #[inline]
     pub fn is_locked(&self) -> bool {
         self.lock.is_locked()
     }
 
-    /// Whether it is dirty.
+    /// Returns true if the frame is dirty.
     #[inline]
     pub fn is_dirty(&self) -> bool {
         self.word.load(Relaxed) & DIRTY != 0
     }
 
-    /// Marks an anonymous page as freed lazily, and clean: only a later store makes its contents needed.
-    /// Under the lock of a table that maps it.
+    /// Marks an anonymous page as freed lazily and clean: its contents are needed only after a later store.
+    /// The caller holds the lock of a table that maps the page.
     #[inline]
     pub fn free_lazily(&self) {
-        // Relaxed: no task follows what these flags stand for. A plain store of another flag is made by a
-        // task that holds the lock of the only table that maps the frame, which this caller holds.
+        // Relaxed: no task reads data that depends on these flags. A plain store of another flag is made
+        // under the lock of the only table that maps the frame, and this caller holds that lock.
         self.word.fetch_or(LAZY, Relaxed);
         self.word.fetch_and(!DIRTY, Relaxed);
     }
@@ -431,43 +440,45 @@ impl Frame {
         self.word.load(Relaxed) & LAZY != 0
     }
 
-    /// It is the first frame of a page of a huge-page pool. Right after it became its maker's.
+    /// Marks the frame as the first of a page of a pool of huge pages. Called before other tasks can find the
+    /// frame.
     #[inline]
     pub fn set_hugetlb(&self, level: Level) {
         let gigantic = if level == Level::Pud { GIGANTIC } else { 0 };
         self.word.store(self.word.load(Relaxed) | HUGETLB | gigantic, Relaxed);
     }
 
-    /// The level of the entries that map the page, if it is the first frame of a huge page.
+    /// Returns the level of the entries that map the page if the frame is the first of a huge page of a pool.
     #[inline]
     pub fn hugetlb(&self) -> Option<Level> {
         let word = self.word.load(Relaxed);
         (word & HUGETLB != 0).then(|| level_of(word))
     }
 
-    /// The huge page goes back with a reservation, as the pool [was told](crate::HugePool::will_return).
-    /// Called by a holder of a reference; the last to let go may be another one.
+    /// Records that the huge page returns to its pool with a reservation, as
+    /// [announced](crate::HugePool::will_return) to the pool. The caller has a reference, which need not be
+    /// the last.
     #[inline]
     pub fn restore_reservation(&self) {
         self.word.fetch_or(RESTORE, Relaxed);
     }
 
-    /// The memory of a frame of the huge page failed. By a holder of a reference.
+    /// Records that the memory of a frame of the huge page failed. The caller has a reference.
     #[inline]
     pub fn set_broken(&self) {
         self.word.fetch_or(BROKEN, Relaxed);
     }
 
-    // A list of free huge pages goes through the records of their first frames; the holder of the list has
-    // these.
+    // A list of free huge pages is linked through the records of their first frames. The holder of the list
+    // has exclusive access to these records.
 
-    /// Another huge page, by its number plus one, or 0.
+    /// Returns the next huge page in the list: its frame number plus one, or 0.
     #[inline]
     pub fn next(&self) -> u64 {
         self.index.load(Relaxed)
     }
 
-    /// See [`next`](Self::next).
+    /// Sets the next huge page in the list; see [`next`](Self::next).
     #[inline]
     pub fn set_next(&self, next: u64) {
         self.index.store(next, Relaxed);
@@ -475,7 +486,7 @@ impl Frame {
 }
 
 freehold_sync::error_enum! {
-    /// Why a page is not shared with a child.
+    /// The reason why fork does not share a page with a child.
     pub enum ShareError {
         /// The page is pinned or borrowed, and must be copied.
         ///
@@ -494,17 +505,17 @@ fn share_error(refs: u32, word: u32) -> Option<ShareError> {
     }
 }
 
-/// What a page counts as while it moves, in the spaces whose entries wait for it.
+/// The kind as which a page is counted while it moves, in the spaces whose markers wait for it.
 #[doc(hidden)]
 pub const MIGRATION_RSS: RssKind = RssKind::Anon;
 
-/// A huge page whose last reference went.
+/// A huge page whose last reference was dropped.
 pub struct FreeHugePage {
     /// The level of the entries that mapped it.
     pub level: Level,
-    /// With the reservation that it came in place of.
+    /// The page returns with the reservation that it was taken for.
     pub restore: bool,
-    /// A frame of it has failed.
+    /// A frame of the page has failed.
     pub broken: bool,
 }
 

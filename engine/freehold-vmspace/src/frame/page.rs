@@ -1,33 +1,33 @@
-//! The description of its page that a frame keeps.
+//! The description of a page in the record of its frame.
 
 use crate::PageIndex;
 
-/// Where an anonymous page is known.
+/// The place of an anonymous page.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct AnonPage {
-    /// The word by which its reverse tree is found; see [`Frame`](super::Frame).
+    /// The word that leads to the tree of VMAs of the page; see [`Frame`](super::Frame).
     pub rmap: usize,
-    /// Its place there.
+    /// The page offset in that tree.
     pub index: PageIndex,
 }
 
 impl AnonPage {
-    /// The page so many pages after it.
+    /// Returns the place that is `pages` pages later.
     #[inline]
     pub fn plus(self, pages: u64) -> Self {
         AnonPage { index: self.index.wrapping_add(pages), ..self }
     }
 }
 
-/// What a page of a cache is, and where it is known.
+/// The kind and the place of a page of a page cache.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct CachePage {
-    /// The word by which its file is found; see [`Frame`](super::Frame).
+    /// The word that leads to the file of the page; see [`Frame`](super::Frame).
     pub rmap: usize,
-    /// A page of shared memory (else: of an ordinary file).
+    /// True for a page of shared memory, false for one of an ordinary file.
     pub shmem: bool,
-    /// A page of secret memory: nobody gets a reference to read it by.
+    /// True for a page of secret memory: no task gets a reference to read the page.
     pub secret: bool,
 }

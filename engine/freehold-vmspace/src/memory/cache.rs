@@ -1,5 +1,5 @@
-//! Free frames kept per CPU, over the platform's allocator: a fault or a zap meets no lock here.
-#![expect(unsafe_code, reason = "gives frames back to the platform")]
+//! Free frames kept per CPU above the platform's allocator, so that a fault or a zap takes no lock here.
+#![expect(unsafe_code, reason = "frees frames to the platform")]
 
 use crate::{
     NoMemory, Pfn,
@@ -11,22 +11,23 @@ use freehold_sync::{
     atomic::{AtomicBool, AtomicU64, AtomicUsize, CHECKED, Ordering::Relaxed},
 };
 
-/// Frames a CPU keeps. None under a checker of schedules: the platform's oracles see only what comes back to
-/// it.
+/// Number of free frames that a CPU keeps. None under a checker of schedules, because the platform's oracles
+/// see only frames that return to the platform.
 const MAGAZINE_SLOTS: usize = if CHECKED { 0 } else { 256 };
-/// Frames moved at a time between a CPU and the platform.
+/// Number of frames moved at a time between a CPU and the platform.
 pub(super) const BATCH: usize = if CHECKED { 1 } else { 64 };
-/// The same for a CPU that takes and takes and gives none back: the platform's lists pass from CPU to CPU
-/// with each batch.
+/// The largest batch, for a CPU that allocates without freeing. Each batch moves the platform's lists from
+/// CPU to CPU, so larger batches cost less.
 const BURST: usize = if CHECKED { 1 } else { MAGAZINE_SLOTS };
 
-/// One CPU's free frames; only that CPU touches them, inside `with`, with plain loads and stores, unless a
-/// field says otherwise.
+/// The free frames of one CPU. Only that CPU accesses them, inside `with`, by plain loads and stores, unless
+/// a field says otherwise.
 struct Magazine {
     len: AtomicUsize,
-    /// How many the next refill takes: twice as many as the last one, if none came back since.
+    /// Number of frames that the next refill takes: twice as many as the last refill if no frame was freed
+    /// since.
     next_batch: AtomicUsize,
-    /// Somebody wishes that the CPU gives back what it keeps: a word that others write.
+    /// A request that the CPU frees the frames that it keeps. Other CPUs write this word.
     shrink: AtomicBool,
     slots: [AtomicU64; MAGAZINE_SLOTS],
 }
@@ -38,20 +39,20 @@ impl Magazine {
         Some(Pfn::new(self.slots[len].load(Relaxed)))
     }
 
-    /// How many frames to fetch for it now.
+    /// Returns the number of frames to fetch now.
     fn next_batch(&self) -> usize {
         let batch = self.next_batch.load(Relaxed);
         self.next_batch.store((batch * 2).min(BURST), Relaxed);
         batch
     }
 
-    /// Takes frames that came back, as [`fill`](Self::fill).
+    /// Takes freed frames, like [`fill`](Self::fill), and resets the batch size.
     fn push(&self, frames: &[Pfn]) -> usize {
         self.next_batch.store(BATCH, Relaxed);
         self.fill(frames)
     }
 
-    /// Takes frames from the back of `frames`, as many as there is room for; returns how many are left.
+    /// Takes frames from the end of `frames`, as many as fit. Returns the number of frames that did not fit.
     fn fill(&self, frames: &[Pfn]) -> usize {
         let len = self.len.load(Relaxed);
         let left = frames.len().saturating_sub(MAGAZINE_SLOTS - len);
@@ -78,8 +79,8 @@ impl<P: Platform> FrameCache<P> {
         Ok(FrameCache { magazines: PerCpu::try_new(empty)? })
     }
 
-    /// A free frame, its contents undefined, its record clean. `request` is what the platform hears if none
-    /// is kept here.
+    /// Returns a free frame with undefined contents and a zero record. The platform gets `request` if no
+    /// frame is kept here.
     #[inline]
     pub fn alloc(&self, platform: &P, request: FrameRequest<'_, P::Mmu>) -> Result<Pfn, NoMemory> {
         match self.magazines.with(Magazine::pop) {
@@ -95,16 +96,16 @@ impl<P: Platform> FrameCache<P> {
         let got = platform.alloc_frames(request, &mut batch[..wanted]);
         let (first, rest) = batch[..got].split_first().ok_or(NoMemory)?;
         let left = self.magazines.with(|magazine| magazine.fill(rest));
-        // The thread may have moved to a CPU with a full magazine.
+        // The thread may have moved to a CPU whose magazine is full.
         self.free_to_platform(platform, &rest[..left]);
         Ok(*first)
     }
 
-    /// Frames whose last reference is gone.
+    /// Frees frames whose last reference was dropped.
     pub fn free<const N: usize>(&self, platform: &P, frames: &mut ArrayVec<Pfn, N>) {
         if !frames.is_empty() {
             let (left, shrink) = self.magazines.with(|magazine| {
-                // Relaxed: a wish.
+                // Relaxed: the flag is only a request.
                 (magazine.push(frames), magazine.shrink.load(Relaxed))
             });
             self.free_to_platform(platform, &frames[..left]);
@@ -115,7 +116,7 @@ impl<P: Platform> FrameCache<P> {
         frames.clear();
     }
 
-    /// Frames whose last reference is gone, past the caches.
+    /// Frees frames whose last reference was dropped, bypassing the caches.
     pub fn free_now<const N: usize>(&self, platform: &P, frames: &mut ArrayVec<Pfn, N>) {
         self.free_to_platform(platform, frames);
         frames.clear();
@@ -123,21 +124,24 @@ impl<P: Platform> FrameCache<P> {
 
     pub fn free_to_platform(&self, platform: &P, frames: &[Pfn]) {
         if !frames.is_empty() {
-            // SAFETY: the last reference of each is gone, and references by tables go only after the flush.
+            // SAFETY: the last reference of each frame was dropped, and references of tables are dropped only
+            // after the flush.
             unsafe { platform.free_frames(frames) };
         }
     }
 
-    /// Empties the calling CPU's cache, and has the others empty theirs when next they make a frame free.
+    /// Empties the calling CPU's cache, and makes each other CPU empty its own cache the next time it frees a
+    /// frame.
     pub fn trim(&self, platform: &P) {
-        // Relaxed: a wish, which may be lost beside a CPU that is just granting the last one.
+        // Relaxed: the flag is only a request, and is lost if the CPU is just fulfilling the previous one.
         self.magazines
             .iter()
             .for_each(|magazine| magazine.shrink.store(magazine.len.load(Relaxed) != 0, Relaxed));
         self.flush(platform);
     }
 
-    /// Empties the calling CPU's cache, so that its frames may become part of runs; whether there were any.
+    /// Empties the calling CPU's cache, so that its frames may become part of runs. Returns true if there
+    /// were any.
     pub fn flush(&self, platform: &P) -> bool {
         self.magazines.with(|magazine| magazine.shrink.store(false, Relaxed));
         let mut any = false;
@@ -148,7 +152,7 @@ impl<P: Platform> FrameCache<P> {
         any
     }
 
-    /// Empties every CPU's cache; the engine is going away, so nobody uses them.
+    /// Empties every CPU's cache. The engine is being dropped, so no CPU uses the caches.
     pub fn drain(&self, platform: &P) {
         for magazine in self.magazines.iter() {
             while let Some(frame) = magazine.pop() {

@@ -1,4 +1,4 @@
-//! Huge pages of pools: their sizes, and how they go back.
+//! Huge pages of pools: their sizes, and how they return to their pool.
 
 use super::{Memory, TakeError};
 use crate::{Pfn, platform::Platform};
@@ -17,19 +17,19 @@ impl HugePageSize {
     /// Every size.
     pub const ALL: [HugePageSize; 2] = [HugePageSize::Mib2, HugePageSize::Gib1];
 
-    /// Bytes of a page.
+    /// Returns the number of bytes of a page.
     #[inline]
     pub const fn bytes(self) -> u64 {
         self.level().span()
     }
 
-    /// The size of so many bytes, if there is one.
+    /// Returns the size that has `bytes` bytes, or `None` if there is none.
     #[inline]
     pub fn from_bytes(bytes: u64) -> Option<Self> {
         Self::ALL.into_iter().find(|size| size.bytes() == bytes)
     }
 
-    /// The level of the entries that map a page.
+    /// Returns the level of the entries that map a page.
     #[inline]
     pub const fn level(self) -> Level {
         match self {
@@ -38,17 +38,17 @@ impl HugePageSize {
         }
     }
 
-    /// The size that an entry of `level` maps: 2 MiB for any but a PUD entry.
+    /// Returns the size that an entry of `level` maps: 1 GiB for a PUD entry, 2 MiB for any other.
     #[inline]
     pub fn of_level(level: Level) -> Self {
         if level == Level::Pud { HugePageSize::Gib1 } else { HugePageSize::Mib2 }
     }
 }
 
-/// As for the other frames.
+/// References to huge pages, for the crate `freehold`, which keeps the counts of references right.
 #[doc(hidden)]
 impl<P: Platform> Memory<P> {
-    /// A page of the pool, in place of a reservation or not, on a node that has one.
+    /// Takes a page of the pool on any node that has one. With `reserved`, uses up a reservation.
     ///
     /// # Errors
     ///
@@ -57,12 +57,12 @@ impl<P: Platform> Memory<P> {
         self.huge_pool(size).take(self.platform(), reserved, None)
     }
 
-    /// One reference less to a huge page, named by its first frame.
+    /// Drops a reference to a huge page, named by its first frame.
     pub fn put_huge_page(&self, first: Pfn) {
         self.put_huge_page_by(first, 1);
     }
 
-    /// So many references less to a huge page, named by its first frame.
+    /// Drops `count` references to a huge page, named by its first frame.
     #[cold]
     pub fn put_huge_page_by(&self, first: Pfn, count: u32) {
         let Some(free) = self.platform().frame(first).put_hugetlb(count) else { return };
@@ -77,14 +77,14 @@ impl<P: Platform> Memory<P> {
         }
     }
 
-    /// A huge page, to which somebody has a reference, goes back with the reservation that it came in place
-    /// of.
+    /// Makes a huge page return with the reservation that it was taken for. The caller has a reference to the
+    /// page, or another task has one.
     pub fn restore_reservation(&self, first: Pfn, size: HugePageSize) {
         self.huge_pool(size).will_return();
         self.platform().frame(first).restore_reservation();
     }
 
-    /// Gives back the frames of a huge page, which is no pool's any more, but those that failed.
+    /// Frees the frames of a huge page that no longer belongs to a pool, except those that failed.
     pub fn dissolve(&self, first: Pfn, level: Level) {
         for frame in (0..level.frames()).map(|n| first.add(n)) {
             if !self.platform().frame(frame).has_failed() {
@@ -93,7 +93,8 @@ impl<P: Platform> Memory<P> {
         }
     }
 
-    /// The reference that a cleared entry above the lowest level held, if it mapped a huge page of a pool.
+    /// Drops the reference that a cleared entry above the lowest level held, if the entry mapped a huge page
+    /// of a pool. Returns true if it did.
     pub fn release_huge_page(&self, leaf: UnmappedFrame) -> bool {
         let frame = self.platform().frame(leaf.pfn());
         let is_huge_page = frame.hugetlb().is_some();
@@ -103,18 +104,18 @@ impl<P: Platform> Memory<P> {
         is_huge_page
     }
 
-    /// The first frame of the huge page that `pfn` is part of, if it is part of one in use.
+    /// Returns the first frame of the huge page in use that contains `pfn`, if there is one.
     pub fn huge_page_of(&self, pfn: Pfn) -> Option<(Pfn, Level)> {
         self.huge_pages_around(pfn)
             .find(|(first, level)| self.platform().frame(*first).hugetlb() == Some(*level))
     }
 
-    /// The frame whose record counts for `pfn`, which is in use.
+    /// Returns the frame whose record counts for `pfn`, which is in use.
     pub fn record_of(&self, pfn: Pfn) -> Pfn {
         self.huge_page_of(pfn).map_or(pfn, |(first, _)| first)
     }
 
-    /// The first frames of the huge pages, of each size, that `pfn` would be part of.
+    /// Returns the first frames of the huge pages, one of each size, that could contain `pfn`.
     pub fn huge_pages_around(&self, pfn: Pfn) -> impl Iterator<Item = (Pfn, Level)> {
         HugePageSize::ALL.into_iter().map(HugePageSize::level).filter_map(move |level| {
             let first = Pfn::new(pfn.get() & !(level.frames() - 1));

@@ -1,4 +1,4 @@
-//! Frames: those in use, by their records; free ones, by processor; huge ones, in pools.
+//! Frames: the records of those in use, the free ones per CPU, and pools of huge pages.
 
 pub(crate) mod cache;
 mod huge;
@@ -25,29 +25,31 @@ use freehold_sync::{
     counted::Shared,
 };
 
-/// The memory that address spaces are made of: a platform's frames, and what is kept of free ones.
-// On lines of its own: each fault reads it, and the count of references before it changes with every space.
+/// The memory of address spaces: the frames of a platform, and the caches and pools of free frames.
+// Aligned to its own cache lines: each fault reads this, and the reference count before it changes with every
+// space.
 #[repr(align(64))]
 pub struct Memory<P: Platform> {
     frames: FrameCache<P>,
-    /// A frame of zeroes that read faults on anonymous memory map; not counted, never written.
+    /// The frame of zeroes that read faults on anonymous memory map; not counted, never written.
     zero: Pfn,
-    /// Huge frame of zeroes, by its number plus one; 0: not made yet. Not counted, never written.
+    /// The huge frame of zeroes: its frame number plus one, or 0 if it was not allocated yet. Not counted,
+    /// never written.
     huge_zero: AtomicU64,
-    /// Pools of huge pages that programs ask for by name, by [`HugePageSize`].
+    /// Pools of huge pages that programs request explicitly, indexed by [`HugePageSize`].
     pools: [HugePool<P>; 2],
-    /// Frames whose memory failed; only ever counted up.
+    /// Number of frames whose memory failed; never decremented.
     failed: AtomicU64,
-    /// Last: whatever the fields above give back goes to it.
+    /// The last field, because dropping the fields above frees memory to the platform.
     platform: P,
 }
 
 impl<P: Platform> Memory<P> {
-    /// All frames of a platform.
+    /// Takes all frames of a platform.
     ///
     /// # Errors
     ///
-    /// No memory for records, or for the frame of zeroes.
+    /// Fails if there is no memory for records, or for the frame of zeroes.
     pub fn new(platform: P) -> Result<Self, NoMemory> {
         let frames = FrameCache::try_new()?;
         let pools = [HugePool::try_new(Level::Pmd)?, HugePool::try_new(Level::Pud)?];
@@ -57,36 +59,37 @@ impl<P: Platform> Memory<P> {
         Ok(Memory { frames, zero, huge_zero, pools, failed, platform })
     }
 
-    /// The machine below.
+    /// Returns the platform.
     #[inline]
     pub fn platform(&self) -> &P {
         &self.platform
     }
 
-    /// How many frames are out of use because their memory failed, or was about to.
+    /// Returns the number of frames that are out of use because their memory failed, or was about to fail.
     pub fn failed_frames(&self) -> u64 {
-        // Relaxed, here and below: a count that decides nothing.
+        // Relaxed, here and below: no decision depends on this count.
         self.failed.load(Relaxed)
     }
 
-    /// Empties the calling CPU's cache of free frames, and has the others empty theirs when next they make a
-    /// frame free.
+    /// Empties the calling CPU's cache of free frames, and makes each other CPU empty its own cache the next
+    /// time it frees a frame.
     pub fn trim(&self) {
         self.frames.trim(&self.platform);
     }
 
-    /// The pool of this size.
+    /// Returns the pool of this size.
     pub fn huge_pool(&self, size: HugePageSize) -> &HugePool<P> {
         &self.pools[size as usize]
     }
 
-    /// Sets how many pages the pool of this size has, on `node` or spread over all (nr_hugepages); returns
-    /// how many it has then. Fewer than asked for: no memory in one piece. Pages in use, or reserved, stay as
-    /// surplus until they are not.
+    /// Sets the number of pages of the pool of this size, on `node` or spread over all nodes (nr_hugepages).
+    /// Returns the number that the pool then has. The result is smaller than requested if there is not enough
+    /// contiguous memory. Pages that are in use or reserved stay as surplus until they are free and not
+    /// reserved.
     ///
     /// # Locks
     ///
-    /// The pool's, not held while the platform allocates or takes back.
+    /// Takes the pool's lock, but does not hold it while the platform allocates or frees.
     pub fn resize_huge_pool(&self, size: HugePageSize, huge_pages: u64, node: Option<usize>) -> u64 {
         self.huge_pool(size).resize(&self.platform, huge_pages, node)
     }
@@ -95,27 +98,27 @@ impl<P: Platform> Memory<P> {
 /// For the crate `freehold`, which keeps the counts of references and entries right.
 #[doc(hidden)]
 impl<P: Platform> Memory<P> {
-    /// One more frame failed.
+    /// Counts one more failed frame.
     pub fn count_failed(&self) {
         self.failed.fetch_add(1, Relaxed);
     }
 
-    /// Whether it is a frame of zeroes that is not counted.
+    /// Returns true if `pfn` is a frame of zeroes that is not counted.
     pub fn is_zero(&self, pfn: Pfn) -> bool {
         // Relaxed: the caller found the frame in an entry, which was made after the number was stored.
         let huge = self.huge_zero.load(Relaxed);
         pfn == self.zero || (huge != 0 && (huge - 1..huge - 1 + Level::Pmd.frames()).contains(&pfn.get()))
     }
 
-    /// The frame of zeroes.
+    /// Returns the frame of zeroes.
     #[inline]
     pub fn zero(&self) -> Pfn {
         self.zero
     }
 
-    /// The huge page of zeroes: made when it is first wanted, and kept.
+    /// Returns the huge page of zeroes, which is allocated at its first use and kept.
     pub fn huge_zero(&self) -> Option<Pfn> {
-        // Acquire, pairs with the release below: the frames are zeroed.
+        // Acquire pairs with the release below: the frames are zeroed.
         if let Some(number) = self.huge_zero.load(Acquire).checked_sub(1) {
             return Some(Pfn::new(number));
         }
@@ -131,15 +134,16 @@ impl<P: Platform> Memory<P> {
         }
     }
 
-    /// One block, if the platform has it without effort: what needs it can do with less.
+    /// Allocates one block if the platform has one without effort. The caller can continue with smaller
+    /// pages.
     pub(crate) fn alloc_block(&self, request: FrameRequest<'_, P::Mmu>) -> Option<Pfn> {
         let mut first = [Pfn::new(0)];
         let got = self.platform.alloc_frames(&request.with(AllocEffort::Opportunistic), &mut first);
         (got == 1).then_some(first[0])
     }
 
-    /// A frame for an anonymous page of `space`; referenced and counted as mapped once, exclusive; zeroed if
-    /// asked.
+    /// Allocates a frame for an anonymous page of `space`. The frame has one reference, counts as mapped
+    /// once, and is exclusive; its contents are zeroed if `zero` is set.
     #[inline(always)]
     pub(crate) fn alloc_anon(&self, space: &P::Mmu, zero: bool, page: AnonPage) -> Result<Pfn, NoMemory> {
         let frame =
@@ -151,21 +155,22 @@ impl<P: Platform> Memory<P> {
         Ok(frame)
     }
 
-    /// A frame for the page `index` of a page cache, which holds its one reference; contents undefined.
+    /// Allocates a frame for the page `index` of a page cache, which gets the only reference. The contents
+    /// are undefined.
     pub fn alloc_cache(&self, kind: CachePage, index: PageIndex) -> Result<Pfn, NoMemory> {
         let frame = self.frames.alloc(&self.platform, FrameRequest::pages(FramePurpose::File))?;
         self.platform.frame(frame).init_cache(kind, index);
         Ok(frame)
     }
 
-    /// A frame that was never counted, or is not any more; past the caches, so that what came in one piece
-    /// goes so.
+    /// Frees a frame that was never counted, or is no longer counted. Bypasses the caches, so that frames
+    /// that were allocated as a block are free as a block again.
     pub fn free_frame(&self, frame: Pfn) {
         self.frames.free_to_platform(&self.platform, &[frame]);
     }
 
-    /// A fresh frame, or a huge page of its pool, contents undefined and never counted: for what an entry of
-    /// `level` maps.
+    /// Allocates what an entry of `level` maps: a frame, or a huge page of its pool. The contents are
+    /// undefined, and the frame was never counted.
     pub fn alloc_like(&self, level: Level, purpose: FramePurpose) -> Result<Pfn, NoMemory> {
         match level {
             Level::Pte => self.frames.alloc(&self.platform, FrameRequest::pages(purpose)),
@@ -173,7 +178,7 @@ impl<P: Platform> Memory<P> {
         }
     }
 
-    /// What [`alloc_like`](Self::alloc_like) gave and nobody used.
+    /// Frees the result of [`alloc_like`](Self::alloc_like) if it was never used.
     pub fn free_unused(&self, frame: Pfn, level: Level) {
         match level {
             Level::Pte => self.free_frame(frame),
@@ -181,7 +186,7 @@ impl<P: Platform> Memory<P> {
         }
     }
 
-    /// One reference less.
+    /// Drops a reference.
     pub fn put_frame(&self, frame: Pfn) {
         let record = self.platform.frame(frame);
         if record.hugetlb().is_some() {
@@ -192,18 +197,18 @@ impl<P: Platform> Memory<P> {
         }
     }
 
-    /// Frames whose last reference is gone; none is left in `frames`.
+    /// Frees frames whose last reference was dropped, and empties `frames`.
     pub fn free_frames<const N: usize>(&self, frames: &mut ArrayVec<Pfn, N>) {
         self.frames.free(&self.platform, frames);
     }
 
-    /// A frame from [`alloc_anon`](crate::VmSpace::alloc_anon) that was never mapped.
+    /// Frees a frame from [`alloc_anon`](crate::VmSpace::alloc_anon) that was never mapped.
     pub fn discard_anon(&self, frame: Pfn) {
         self.platform.frame(frame).sub_map();
         self.put_frame(frame);
     }
 
-    /// The references that cleared entries held; after their flush.
+    /// Drops the references that cleared entries held, after their flush.
     pub fn release(&self, unmapped: &[UnmappedFrame]) {
         let mut free = ArrayVec::<Pfn, BATCH>::new();
         for leaf in unmapped {
@@ -226,8 +231,8 @@ impl<P: Platform> Memory<P> {
         self.frames.free(&self.platform, &mut free);
     }
 
-    /// As [`release`](Self::release), of one mapping of a huge page. Its frames stay together, for the next
-    /// one.
+    /// Drops the references of one mapping of a huge page, like [`release`](Self::release). The frames bypass
+    /// the caches, so that they stay together for the next huge page.
     #[inline(never)]
     fn release_large(&self, leaf: UnmappedFrame) {
         if self.release_huge_page(leaf) {
@@ -249,7 +254,8 @@ impl<P: Platform> Memory<P> {
         self.frames.free_now(&self.platform, &mut free);
     }
 
-    /// Empties the calling CPU's cache, so that its frames may become part of runs; whether there were any.
+    /// Empties the calling CPU's cache, so that its frames may become part of runs. Returns true if there
+    /// were any.
     pub fn flush_cache(&self) -> bool {
         self.frames.flush(&self.platform)
     }

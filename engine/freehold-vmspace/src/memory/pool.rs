@@ -1,44 +1,44 @@
-//! Huge pages of one size, set aside for programs that ask for them by name (Linux: hstate).
+//! Pools of huge pages of one size, set aside for programs that request them explicitly (Linux: hstate).
 //!
 //! ```text
-//! total = free + in use      free >= reserved      surplus = total - what was asked for, at most the overcommit limit
+//! total = free + in use      free >= reserved      surplus = total - requested, at most the overcommit limit
 //! ```
 //!
-//! A reservation keeps a page for a process that has mapped memory and not touched it yet: as long as it
-//! stands, nobody else gets the page. It names no page, only a number. Pages beyond what was asked for, the
-//! *surplus*, are made when a reservation or a fault needs them, and go back to the platform as soon as
-//! nobody does.
+//! A reservation keeps a page for a process that has mapped memory and not touched it yet: no other process
+//! gets the page while the reservation exists. A reservation is only a number and names no page. Pages beyond
+//! the requested number, the *surplus*, are allocated when a reservation or a fault needs them. They are
+//! freed to the platform as soon as they are neither used nor reserved.
 //!
 //! | call | free | reserved | total | surplus |
 //! | --- | --- | --- | --- | --- |
-//! | [`reserve`](HugePool::reserve) n | those missing are made | + n | + those | + those |
-//! | [`unreserve`](HugePool::unreserve) n | surplus that nobody needs goes | - n | - those | - those |
+//! | [`reserve`](HugePool::reserve) n | missing pages are allocated | + n | + allocated | + allocated |
+//! | [`unreserve`](HugePool::unreserve) n | unneeded surplus is freed | - n | - freed | - freed |
 //! | [`take`](HugePool::take) with a reservation | - 1 | - 1 | | |
-//! | `take` without | - 1, or one is made | | + 1 if made | + 1 if made |
-//! | [`put`](HugePool::put) | + 1, or it goes if there is surplus | | - 1 if it goes | - 1 if it goes |
-//! | `put` back unused, with its reservation | + 1 | + 1 | | |
+//! | `take` without | - 1, or one page is allocated | | + 1 if allocated | + 1 if allocated |
+//! | [`put`](HugePool::put) | + 1, or the page is freed if there is surplus | | - 1 if freed | - 1 if freed |
+//! | `put` of an unused page, with its reservation | + 1 | + 1 | | |
 //!
-//! A page whose mapping is gone while somebody still looks at it (a transfer, a pin, a migration) may be
-//! about to come back with the reservation that it came in place of: it is *returning*. Until it is there the
-//! holder of that reservation may need it, or give it up: then the pool *owes* one, which the returning page
-//! pays.
+//! A page may still have references after its mapping was removed: of a transfer, a pin, or a migration. If
+//! the page will come back together with the reservation that it was taken for, it is *returning*. Until then
+//! the holder of that reservation may need a page, or give the reservation up. The pool then *owes* one
+//! reservation, which the returning page pays.
 //!
 //! ```text
-//! reservations that stand = reserved - owed + returning      owed <= returning
+//! existing reservations = reserved - owed + returning      owed <= returning
 //! ```
 //!
 //! | call | reserved | returning | owed |
 //! | --- | --- | --- | --- |
 //! | [`will_return`](HugePool::will_return) | | + 1 | |
-//! | [`put_returning`](HugePool::put_returning) | + 1, or none if one was owed | - 1 | - 1, if one was |
-//! | `take` with a reservation, `unreserve`; none is there | | | + 1 |
+//! | [`put_returning`](HugePool::put_returning) | + 1, or none if one was owed | - 1 | - 1, if one was owed |
+//! | `take` with a reservation, or `unreserve`, while `reserved` is 0 | | | + 1 |
 //!
-//! With a reservation and no free page, `take` says that a page is returning, which the taker may get: it
-//! sleeps until something changes, killably, with no lock held.
+//! If a task has a reservation and there is no free page, `take` reports that a page is returning. The task
+//! then sleeps until the pool changes. The sleep is killable, and the task holds no lock.
 //!
-//! Free pages are listed through the records of their first frames, so nothing here allocates but the list of
+//! Free pages are linked through the records of their first frames, so this module allocates only the list of
 //! nodes, once.
-#![expect(unsafe_code, reason = "gives frames back to the platform")]
+#![expect(unsafe_code, reason = "frees frames to the platform")]
 
 use crate::{
     NoMemory, Pfn,
@@ -55,7 +55,7 @@ use freehold_sync::{
     },
 };
 
-/// Frames given back to the platform at a time.
+/// Number of frames freed to the platform at a time.
 const BATCH: usize = 64;
 
 /// There are not enough huge pages.
@@ -64,18 +64,18 @@ pub struct NoHugePages;
 
 impl fmt::Display for NoHugePages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the pool has not enough huge pages")
+        f.write_str("the pool does not have enough huge pages")
     }
 }
 
 impl core::error::Error for NoHugePages {}
 
-/// Why a page could not be taken.
+/// The reason why a page could not be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakeError {
-    /// There is none.
+    /// There is no free page that the caller may take.
     NoHugePage,
-    /// There is a reservation, and its page is returning: see [`HugePool::wait`].
+    /// The caller has a reservation, and its page is returning: see [`HugePool::wait`].
     Returning(u32),
 }
 
@@ -97,50 +97,51 @@ pub struct HugePoolCounts {
     pub total: u64,
     /// Not in use (free_hugepages).
     pub free: u64,
-    /// Reserved and not yet in use (resv_hugepages); of all nodes together.
+    /// Reserved and not yet in use (resv_hugepages). This count covers all nodes together.
     pub reserved: u64,
-    /// Beyond what was asked for (surplus_hugepages).
+    /// Beyond the requested number (surplus_hugepages).
     pub surplus: u64,
 }
 
-/// The pool of one size.
+/// The pool of huge pages of one size.
 pub struct HugePool<P: Platform> {
     level: Level,
     counts: SpinLock<PoolCounts>,
-    /// Changed whenever pages or reservations come back while somebody waits for that; slept upon.
+    /// Incremented when pages or reservations return while a task waits for them. Waiting tasks sleep on this
+    /// word.
     change_seq: AtomicU32,
     host: core::marker::PhantomData<fn(P)>,
 }
 
-/// Guarded by the pool's lock.
+/// The counts of a pool, guarded by the pool's lock.
 struct PoolCounts {
     nodes: Vec<Node>,
     reserved: u64,
-    /// See the module.
+    /// See the module for `returning` and `owed`.
     returning: u64,
     owed: u64,
-    /// Somebody sleeps until a page comes back.
+    /// A task sleeps until a page returns.
     awaited: bool,
-    /// Most surplus pages there may be (nr_overcommit_hugepages).
+    /// Maximum number of surplus pages (nr_overcommit_hugepages).
     overcommit: u64,
 }
 
-/// What a NUMA node has.
+/// The pages of one NUMA node.
 #[derive(Clone, Copy)]
 struct Node {
     pages: PageList,
-    /// Pages in the chain.
+    /// Number of pages in the list.
     free: u64,
     total: u64,
     surplus: u64,
 }
 
 impl<P: Platform> HugePool<P> {
-    /// An empty pool of pages as one entry of `level` maps.
+    /// Creates an empty pool of pages of the size that one entry of `level` maps.
     ///
     /// # Errors
     ///
-    /// No memory.
+    /// Fails if there is no memory.
     pub(crate) fn try_new(level: Level) -> Result<Self, NoMemory> {
         let mut nodes = Vec::new();
         nodes.try_reserve_exact(P::NODES).map_err(|_| NoMemory)?;
@@ -152,12 +153,12 @@ impl<P: Platform> HugePool<P> {
         Ok(HugePool { level, counts, change_seq: AtomicU32::new(0), host: core::marker::PhantomData })
     }
 
-    /// Bytes of one page.
+    /// Returns the number of bytes of one page.
     pub fn page_bytes(&self) -> u64 {
         self.level.span()
     }
 
-    /// How many pages there are, of a node or of all.
+    /// Returns the numbers of pages of one node or of all nodes.
     pub fn counts(&self, node: Option<usize>) -> HugePoolCounts {
         let counts = self.lock();
         let sum = |count: fn(&Node) -> u64| match node {
@@ -172,7 +173,8 @@ impl<P: Platform> HugePool<P> {
         }
     }
 
-    /// Allows so many pages beyond those asked for. Those that are there stay until they are given back.
+    /// Sets the maximum number of pages beyond the requested number. Existing surplus pages stay until they
+    /// are unused.
     pub fn set_overcommit(&self, huge_pages: u64) {
         self.lock().overcommit = huge_pages;
     }
@@ -182,24 +184,25 @@ impl<P: Platform> HugePool<P> {
     }
 }
 
-/// For the crate `freehold`, which takes pages and reservations, and gives them back. The platform is that of
-/// the pool's memory.
+/// Taking and returning pages and reservations, for the crate `freehold`. `platform` is that of the pool's
+/// memory.
 #[doc(hidden)]
 impl<P: Platform> HugePool<P> {
-    /// Asks for `huge_pages` of them, on `node` or spread over all; returns how many there then are, surplus
-    /// excepted. Fewer: no memory. What is in use or reserved stays beyond that, as surplus.
+    /// Sets the requested number of pages on `node`, or spread over all nodes. Returns the resulting number,
+    /// without surplus. The result is smaller than `huge_pages` if there is no memory. Pages beyond that
+    /// number that are in use or reserved stay as surplus.
     ///
     /// # Locks
     ///
-    /// The pool's, not held while the platform allocates or takes back.
+    /// Takes the pool's lock, but does not hold it while the platform allocates or frees.
     pub(crate) fn resize(&self, platform: &P, huge_pages: u64, node: Option<usize>) -> u64 {
         let nodes = match node {
             None => 0..P::NODES,
             Some(node) if node < P::NODES => node..node + 1,
-            // There is no such node, and nothing on it.
+            // The node does not exist and has no pages.
             Some(_) => return 0,
         };
-        // From surplus or fresh, a node after the other, until all in turn had none.
+        // Takes surplus or new pages, one node after the other, until all nodes in a row have none.
         let (mut turns, mut failed) = (nodes.clone().cycle(), 0);
         while failed < nodes.len() && self.lock().requested(nodes.clone()) < huge_pages {
             let n = turns.next().unwrap_or_default();
@@ -217,11 +220,11 @@ impl<P: Platform> HugePool<P> {
         requested
     }
 
-    /// Reserves so many.
+    /// Reserves `huge_pages` pages.
     ///
     /// # Errors
     ///
-    /// There are not so many, nor may so many be made; nothing is reserved.
+    /// Fails, and reserves nothing, if there are not enough pages and not enough may be allocated.
     pub fn reserve(&self, platform: &P, huge_pages: u64) -> Result<(), NoHugePages> {
         loop {
             let mut counts = self.lock();
@@ -233,24 +236,24 @@ impl<P: Platform> HugePool<P> {
             let possible = counts.surplus() + missing <= counts.overcommit;
             drop(counts);
             if !possible || !self.alloc_surplus(platform) {
-                // Those that were made in vain.
+                // Frees the pages that were allocated for this call.
                 self.update(platform, |_| ());
                 return Err(NoHugePages);
             }
         }
     }
 
-    /// Takes reservations back.
+    /// Cancels reservations.
     pub fn unreserve(&self, platform: &P, huge_pages: u64) {
         self.update(platform, |counts| counts.unreserve(huge_pages));
     }
 
-    /// A page, from `node` if it has one, contents undefined; in place of a reservation, or one that nobody
-    /// has reserved.
+    /// Takes a page with undefined contents, from `node` if it has one. The page uses up a reservation if
+    /// `reserved` is set, and otherwise is one that is not reserved.
     ///
     /// # Errors
     ///
-    /// None is left. With a reservation only as long as a page is returning.
+    /// Fails if no page is left. With a reservation, this happens only while a page is returning.
     pub fn take(&self, platform: &P, reserved: bool, node: Option<usize>) -> Result<Pfn, TakeError> {
         loop {
             let mut counts = self.lock();
@@ -269,7 +272,7 @@ impl<P: Platform> HugePool<P> {
         }
     }
 
-    /// Whether it is worth to wait for a page that a reservation stands for.
+    /// Returns `Returning` if waiting can give the caller a page for its reservation.
     fn returning_or_none(&self) -> TakeError {
         let mut counts = self.lock();
         if counts.reserved == 0 && counts.available() == 0 && counts.owed == counts.returning {
@@ -280,27 +283,28 @@ impl<P: Platform> HugePool<P> {
         TakeError::Returning(self.change_seq.load(Relaxed))
     }
 
-    /// Sleeps until something has changed since [`TakeError::Returning`] was said. The caller holds no lock.
+    /// Sleeps until the pool has changed since [`TakeError::Returning`] was returned. The caller holds no
+    /// lock.
     ///
     /// # Errors
     ///
-    /// A fatal signal ended the wait.
+    /// Fails with `Killed` if a fatal signal ends the wait.
     pub fn wait(&self, seen: u32) -> Result<(), Killed> {
-        // Acquire pairs with nothing: the pool's lock orders what follows.
+        // Acquire pairs with no store: the pool's lock orders the accesses that follow.
         while self.change_seq.load(Acquire) == seen {
             P::wait_killable(&self.change_seq, seen)?;
         }
         Ok(())
     }
 
-    /// A page is about to come back by [`put_returning`](Self::put_returning), when its last reference
-    /// goes.
+    /// Announces a page that [`put_returning`](Self::put_returning) will return when its last reference is
+    /// dropped.
     pub fn will_return(&self) {
         self.lock().returning += 1;
     }
 
-    /// Takes a page back, of which [`will_return`](Self::will_return) told, with the reservation that it came
-    /// in place of.
+    /// Returns a page that [`will_return`](Self::will_return) announced, with the reservation that it was
+    /// taken for.
     pub fn put_returning(&self, platform: &P, page: Pfn) {
         self.update(platform, |counts| {
             counts.push(platform, page);
@@ -309,8 +313,8 @@ impl<P: Platform> HugePool<P> {
         });
     }
 
-    /// Takes a page back that nobody uses any more; `restore`: it came in place of a reservation that stands
-    /// again.
+    /// Returns an unused page to the pool. `restore` says that the reservation that the page was taken for
+    /// exists again.
     pub fn put(&self, platform: &P, page: Pfn, restore: bool) {
         self.update(platform, |counts| {
             counts.push(platform, page);
@@ -318,25 +322,25 @@ impl<P: Platform> HugePool<P> {
         });
     }
 
-    /// A page of which a frame failed is not the pool's any more; `returning`:
-    /// [`will_return`](Self::will_return) told of it. Its frames are the caller's.
+    /// Removes a page with a failed frame from the pool. `returning` says that
+    /// [`will_return`](Self::will_return) announced the page. The caller owns the frames afterwards.
     pub fn remove_failed(&self, platform: &P, page: Pfn, returning: bool) {
         self.update(platform, |counts| {
             let node = &mut counts.nodes[platform.node_of(page)];
             node.total -= 1;
-            // If there were more than asked for, it was one of those.
+            // A node with surplus loses a surplus page.
             node.surplus -= u64::from(node.surplus > 0);
             if returning {
                 counts.returned();
-                // The reservation stands as far as there is another page for it.
+                // The reservation is kept if there is another page for it.
                 let stands = !counts.repay() && counts.available() > 0;
                 counts.reserved += u64::from(stands);
             }
         });
     }
 
-    /// Takes this very page out of the pool, because the memory of a frame of it failed. False: it is not
-    /// free, or reserved.
+    /// Removes exactly this page from the pool because the memory of one of its frames failed. Returns false
+    /// if the page is not free, or if all free pages are reserved.
     pub fn remove_free(&self, platform: &P, page: Pfn) -> bool {
         let mut counts = self.lock();
         let node = platform.node_of(page);
@@ -348,7 +352,7 @@ impl<P: Platform> HugePool<P> {
         true
     }
 
-    /// Changes the counts, and gives back what surplus nobody needs then.
+    /// Changes the counts, and frees the surplus that is no longer needed.
     fn update(&self, platform: &P, change: impl FnOnce(&mut PoolCounts)) {
         let mut counts = self.lock();
         change(&mut counts);
@@ -360,11 +364,12 @@ impl<P: Platform> HugePool<P> {
         self.free(platform, freed);
     }
 
-    /// What somebody may wait for may have come. Under the lock; [`wake`](Self::wake) follows without it.
+    /// Notes a change that a task may wait for. The caller holds the lock, and calls [`wake`](Self::wake)
+    /// after it has released the lock.
     fn note_change(&self, counts: &mut PoolCounts) -> bool {
         let awaited = core::mem::take(&mut counts.awaited);
         if awaited {
-            // Relaxed: sleepers compare it in one step with going to sleep, and look at the counts under the
+            // Relaxed: a task compares the word and goes to sleep in one step, and reads the counts under the
             // lock.
             self.change_seq.fetch_add(1, Relaxed);
         }
@@ -377,7 +382,7 @@ impl<P: Platform> HugePool<P> {
         }
     }
 
-    /// A fresh page for the free list, as surplus, on whatever node has memory.
+    /// Allocates a page for the free list, as surplus, on any node that has memory.
     fn alloc_surplus(&self, platform: &P) -> bool {
         (0..P::NODES).any(|n| {
             self.alloc_page(platform, n, |counts| {
@@ -388,7 +393,8 @@ impl<P: Platform> HugePool<P> {
         })
     }
 
-    /// A fresh page of node `n` for the free list, if `allowed` says so when it is there.
+    /// Allocates a page of node `n` for the free list. Keeps the page only if `allowed`, called after the
+    /// allocation, returns true.
     fn alloc_page(&self, platform: &P, n: usize, allowed: impl FnOnce(&mut PoolCounts) -> bool) -> bool {
         let request = FrameRequest::blocks(FramePurpose::HugePool, self.level).on(n);
         let mut page = [Pfn::new(0)];
@@ -412,24 +418,24 @@ impl<P: Platform> HugePool<P> {
         true
     }
 
-    /// Gives pages back to the platform.
+    /// Frees pages to the platform.
     fn free(&self, platform: &P, mut pages: PageList) {
         while let Some(page) = pages.pop(platform) {
             for batch in (0..self.level.frames()).step_by(BATCH) {
                 let frames: [Pfn; BATCH] = core::array::from_fn(|n| page.add(batch + n as u64));
-                // SAFETY: the page was free in the pool, or is fresh: nobody refers to its frames, and every
-                // translation was flushed before it became free.
+                // SAFETY: the page was free in the pool, or is new. No reference to its frames exists, and
+                // every translation was flushed before the page became free.
                 unsafe { platform.free_frames(&frames) };
             }
         }
     }
 }
 
-/// Free pages, each naming the next in the record of its first frame; changed by the holder of the list
-/// alone.
+/// A list of free pages. The record of a page's first frame names the next page. Only the holder of the list
+/// changes the links.
 #[derive(Clone, Copy)]
 struct PageList {
-    /// The first by its number plus one, or 0.
+    /// The first page: its frame number plus one, or 0.
     first: u64,
 }
 
@@ -448,7 +454,7 @@ impl PageList {
         Some(page)
     }
 
-    /// Takes `page` out if it is in the list.
+    /// Removes `page` if it is in the list. Returns true if it was.
     fn remove<P: Platform>(&mut self, platform: &P, page: Pfn) -> bool {
         let wanted = page.get() + 1;
         let rest = platform.frame(page).next();
@@ -480,41 +486,41 @@ impl PoolCounts {
         self.sum(|node| node.surplus)
     }
 
-    /// Free pages that nobody has reserved.
+    /// Returns the number of free pages that are not reserved.
     fn available(&self) -> u64 {
         self.sum(|node| node.free) - self.reserved
     }
 
-    /// So many reservations were used, or given back. Those that are not there yet come with pages that are
-    /// returning.
+    /// Removes reservations that were used or cancelled. Reservations that are not in `reserved` belong to
+    /// returning pages, and are then owed.
     fn unreserve(&mut self, huge_pages: u64) {
         let there = huge_pages.min(self.reserved);
         self.reserved -= there;
         let owed = huge_pages - there;
-        debug_assert!(self.owed + owed <= self.returning, "more reservations are given back than there are");
-        // Of a page that was lost with its memory nothing comes back.
+        debug_assert!(self.owed + owed <= self.returning, "more reservations are cancelled than there are");
+        // A page that was lost with its memory does not return.
         self.owed = (self.owed + owed).min(self.returning);
     }
 
-    /// A page that was returning is there.
+    /// Counts one returning page less: the page has returned or is lost.
     fn returned(&mut self) {
-        debug_assert!(self.returning > 0, "a page came back that nobody was told of");
+        debug_assert!(self.returning > 0, "a page returned that was not announced");
         self.returning -= 1;
     }
 
-    /// Whether the reservation that comes with a page was owed.
+    /// Pays an owed reservation. Returns true if one was owed.
     fn repay(&mut self) -> bool {
         let owed = self.owed > 0;
         self.owed -= u64::from(owed);
         owed
     }
 
-    /// Pages of these nodes that were asked for.
+    /// Returns the number of requested pages of these nodes.
     fn requested(&self, nodes: Range<usize>) -> u64 {
         self.nodes[nodes].iter().map(|node| node.total - node.surplus).sum()
     }
 
-    /// Whether a surplus page of node `n` became one that was asked for.
+    /// Turns a surplus page of node `n` into a requested one. Returns true if there was one.
     fn adopt_surplus(&mut self, n: usize) -> bool {
         let surplus = &mut self.nodes[n].surplus;
         let any = *surplus > 0;
@@ -522,8 +528,8 @@ impl PoolCounts {
         any
     }
 
-    /// One page less is asked for of these nodes, of the one that has most. It goes if it is free and not
-    /// reserved.
+    /// Reduces the requested number by one page, on the node of these that has most. The page is freed if it
+    /// is free and not reserved, and otherwise becomes surplus.
     fn reduce_requested<P: Platform>(&mut self, platform: &P, nodes: Range<usize>, freed: &mut PageList) {
         let spare = self.available() > 0;
         let requested = |n: &usize| self.nodes[*n].total - self.nodes[*n].surplus;
@@ -535,7 +541,7 @@ impl PoolCounts {
         }
     }
 
-    /// A free page of node `n`, which has one, leaves the pool.
+    /// Removes a free page of node `n` from the pool.
     fn drop_free<P: Platform>(&mut self, platform: &P, n: usize, freed: &mut PageList) {
         let node = &mut self.nodes[n];
         if let Some(page) = node.pages.pop(platform) {
@@ -545,7 +551,7 @@ impl PoolCounts {
         }
     }
 
-    /// Surplus that is free and not reserved leaves the pool.
+    /// Removes surplus pages that are free and not reserved from the pool.
     fn drop_unused_surplus<P: Platform>(&mut self, platform: &P, freed: &mut PageList) {
         while self.available() > 0 {
             let Some(n) = self.nodes.iter().position(|node| node.surplus > 0 && node.free > 0) else { break };
@@ -560,7 +566,7 @@ impl PoolCounts {
         node.free += 1;
     }
 
-    /// A free page, of `node` if it has one.
+    /// Takes a free page, from `node` if it has one.
     fn pop<P: Platform>(&mut self, platform: &P, node: Option<usize>) -> Option<Pfn> {
         let preferred = node.filter(|n| self.nodes.get(*n).is_some_and(|node| node.free > 0));
         let n = preferred.or_else(|| self.nodes.iter().position(|node| node.free > 0))?;

@@ -1,39 +1,39 @@
-//! Frames that follow each other, held together: what address spaces without an MMU are made of.
-#![expect(unsafe_code, reason = "gives frames back to the platform")]
+//! Runs of consecutive frames, which address spaces without an MMU consist of.
+#![expect(unsafe_code, reason = "frees frames to the platform")]
 
 use crate::{CachePage, Memory, NoMemory, PageCount, PageIndex, Pfn, frame::Frame, platform::Platform};
 use arrayvec::ArrayVec;
 use core::ops::Range;
 use freehold_sync::counted::Counted;
 
-/// Frames given back to the platform at a time.
+/// Number of frames freed to the platform at a time.
 const BATCH: usize = 64;
 
-/// So many frames from `first` on, and one reference to each unless they are somebody else's.
+/// Consecutive frames. The run holds one reference to each frame, unless the frames are foreign.
 pub struct Run<P: Platform> {
     memory: Counted<Memory<P>>,
     first: Pfn,
     pages: u64,
-    /// Whether it holds references.
+    /// True if the run holds references.
     counted: bool,
 }
 
 impl<P: Platform> Run<P> {
-    /// No frame at all; allocates nothing.
+    /// Creates a run without frames. Allocates nothing.
     pub fn empty(memory: &Counted<Memory<P>>) -> Self {
         Run { memory: memory.clone(), first: Pfn::new(0), pages: 0, counted: true }
     }
 
-    /// Fresh memory, contents undefined; of no page, [`empty`](Self::empty).
+    /// Allocates frames with undefined contents. For zero pages, returns the [`empty`](Self::empty) run.
     pub fn alloc(memory: &Counted<Memory<P>>, pages: PageCount) -> Result<Self, NoMemory> {
         Self::alloc_as(memory, pages, |_, frame| frame.init_run())
     }
 
-    /// Fresh frames for the pages of a file from `index` on, contents undefined.
+    /// Allocates frames for the pages of a file from `index` on, with undefined contents.
     ///
     /// # Panics
     ///
-    /// If the last page would have an index that 64 bits do not hold. Nothing is allocated.
+    /// Panics if the index of the last page does not fit in 64 bits. Nothing is allocated then.
     #[doc(hidden)]
     pub fn alloc_cache(
         memory: &Counted<Memory<P>>,
@@ -50,7 +50,8 @@ impl<P: Platform> Run<P> {
         pages: PageCount,
         init: impl Fn(u64, &Frame),
     ) -> Result<Self, NoMemory> {
-        // Past the caches of free frames, whose single ones are of no use here but may be what is missing.
+        // Bypasses the caches of free frames. Their single frames are useless here, but the platform may need
+        // them to form a run.
         let (platform, pages) = (memory.platform(), pages.get());
         if pages == 0 {
             return Ok(Self::empty(memory));
@@ -62,19 +63,19 @@ impl<P: Platform> Run<P> {
         Ok(run)
     }
 
-    /// Frames that were just found in a cache, with a reference of its own to each; none if one of them has
-    /// too many, or has left the cache. The caller looks again.
+    /// Takes a reference to each of the frames, which were just found in a cache. Returns `None` if a frame
+    /// has too many references or has left the cache. After success the caller checks the cache again.
     ///
     /// # Panics
     ///
-    /// If the run would end beyond the last number of a frame. No reference is taken.
+    /// Panics if the run would end beyond the last frame number. No reference is taken then.
     #[doc(hidden)]
     pub fn share(memory: &Counted<Memory<P>>, first: Pfn, pages: PageCount) -> Option<Self> {
         assert_in_range(first, pages);
         let mut run = Run { memory: memory.clone(), first, pages: 0, counted: true };
         while run.pages < pages.get() {
             if !memory.platform().frame(first.add(run.pages)).try_get_cached() {
-                // What is dropped gives back those that were counted.
+                // Dropping `run` drops the references that were taken.
                 return None;
             }
             run.pages += 1;
@@ -82,33 +83,33 @@ impl<P: Platform> Run<P> {
         Some(run)
     }
 
-    /// Frames that are not the engine's.
+    /// Creates a run of frames that do not belong to the engine.
     ///
     /// # Panics
     ///
-    /// If the run would end beyond the last number of a frame.
+    /// Panics if the run would end beyond the last frame number.
     #[doc(hidden)]
     pub fn foreign(memory: &Counted<Memory<P>>, first: Pfn, pages: PageCount) -> Self {
         assert_in_range(first, pages);
         Run { memory: memory.clone(), first, pages: pages.get(), counted: false }
     }
 
-    /// How many frames.
+    /// Returns the number of frames.
     pub fn pages(&self) -> PageCount {
         PageCount::new(self.pages)
     }
 
-    /// Their numbers.
+    /// Returns the numbers of the frames.
     pub fn numbers(&self) -> Range<u64> {
         self.first.get()..self.first.get() + self.pages
     }
 
-    /// The frames, ascending.
+    /// Returns the frames, ascending.
     pub fn frames(&self) -> impl Iterator<Item = Pfn> + use<P> {
         self.numbers().map(Pfn::new)
     }
 
-    /// Fills all with zeroes.
+    /// Fills all frames with zeroes.
     pub fn zero(&self) {
         self.frames().for_each(|pfn| self.memory.platform().zero_frame(pfn));
     }
@@ -117,7 +118,7 @@ impl<P: Platform> Run<P> {
     ///
     /// # Panics
     ///
-    /// If the run has fewer than `pages`. The run is unchanged.
+    /// Panics if the run has fewer than `pages` frames. The run is unchanged then.
     pub fn split_off(&mut self, pages: PageCount) -> Self {
         let rest = self.pages().checked_sub(pages);
         let Some(rest) = rest else { panic!("a run of {} pages has no first {pages:?}", self.pages) };
@@ -126,7 +127,7 @@ impl<P: Platform> Run<P> {
         Run { memory: self.memory.clone(), first, pages: rest.get(), counted: self.counted }
     }
 
-    /// Passes the references on to the caller.
+    /// Passes the references to the caller.
     #[doc(hidden)]
     pub fn into_frames(mut self) -> impl Iterator<Item = Pfn> {
         let frames = self.frames();
@@ -135,7 +136,7 @@ impl<P: Platform> Run<P> {
     }
 }
 
-/// Panics if `pages` frames from `first` on do not all have numbers.
+/// Panics if one of the `pages` frames from `first` on would have no number.
 fn assert_in_range(first: Pfn, pages: PageCount) {
     assert!(first.get().checked_add(pages.get()).is_some(), "{pages:?} frames from {first:?} on");
 }
@@ -149,8 +150,8 @@ impl<P: Platform> Drop for Run<P> {
         let mut free = ArrayVec::<Pfn, BATCH>::new();
         let free_to_platform = |free: &mut ArrayVec<Pfn, BATCH>| {
             if !free.is_empty() {
-                // SAFETY: the last reference of each is gone, and no translation leads to a frame without
-                // one.
+                // SAFETY: the last reference of each frame was dropped, and no translation leads to a frame
+                // without a reference.
                 unsafe { platform.free_frames(free) };
             }
             free.clear();

@@ -1,4 +1,4 @@
-//! The end of pins.
+//! Dropping pins.
 
 use super::Memory;
 use crate::{Pfn, frame::pin::PIN, platform::Platform};
@@ -6,7 +6,8 @@ use arrayvec::ArrayVec;
 
 #[doc(hidden)]
 impl<P: Platform> Memory<P> {
-    /// One pin less of each frame, which was stored to if `dirty`. Frames of zeroes are not counted.
+    /// Drops a pin of each frame. `dirty` says that stores were made through the pin. Frames of zeroes are
+    /// not counted.
     pub fn unpin(&self, frames: &[Pfn], dirty: bool) {
         let mut free = ArrayVec::<Pfn, 32>::new();
         for &pfn in frames.iter().filter(|pfn| !self.is_zero(**pfn)) {

@@ -1,4 +1,5 @@
-//! Tests of the public calls of this crate on the machine in a process. One program, a subject a module.
+//! Tests of the public functions of this crate on the machine of `freehold-machine`. One program, with one
+//! module per subject.
 #![cfg(not(loom))]
 
 mod numbers;
@@ -15,8 +16,8 @@ fn machine() -> (Machine, Counted<Memory<Machine>>) {
     (machine, memory)
 }
 
-/// Returns true if `f` panics with a message that begins so: not by an overflow, which only a build with
-/// debug assertions notices.
+/// Returns true if `f` panics with a message that begins with `message`. An arithmetic overflow, which only a
+/// build with debug assertions reports, does not count.
 fn refuses<R>(f: impl FnOnce() -> R, message: &str) -> bool {
     let Err(why) = catch_unwind(AssertUnwindSafe(|| drop(f()))) else { return false };
     let text = why.downcast_ref::<&str>().map(|why| why.to_string());

@@ -1,4 +1,4 @@
-//! A space by itself: ranges at every edge, and ranges for which there is no room.
+//! A space by itself: ranges at every edge, and buffers that are too small.
 
 use crate::{machine, refuses};
 use freehold_vmspace::{
@@ -27,7 +27,7 @@ const EDGES: [u64; 13] = [
 ];
 
 #[test]
-fn a_space_by_itself_survives_every_range() {
+fn standalone_space_accepts_or_refuses_every_range() {
     let (machine, memory) = machine();
     for (start, end) in EDGES.into_iter().flat_map(|start| EDGES.map(|end| (start, end))) {
         let mut space = VmSpace::new(&memory).unwrap();
@@ -58,7 +58,7 @@ fn a_space_by_itself_survives_every_range() {
 }
 
 #[test]
-fn pages_are_marked_only_where_there_are_bytes_for_all() {
+fn mark_present_panics_if_the_buffer_is_too_small() {
     let (machine, memory) = machine();
     let mut space = VmSpace::new(&memory).unwrap();
     space.map(AT..AT + 4 * PAGE_SIZE, RW).unwrap();

@@ -1,4 +1,4 @@
-//! Runs of frames: each call refuses a count that does not fit, before any effect.
+//! Runs of frames: each call refuses a count that does not fit, before it has any effect.
 
 use crate::{machine, refuses};
 use freehold_vmspace::{PageCount, Pfn, Run, VmSpace, platform::PteFlags};
@@ -7,8 +7,8 @@ fn pages(count: u64) -> PageCount {
     PageCount::new(count)
 }
 
-/// A run of one page is not split behind a frame above it that a space maps: dropping the part below would
-/// free that frame.
+/// Refuses to split a run of one page at a later frame that a space maps. Dropping the part below would free
+/// that frame.
 #[test]
 fn split_off_beyond_the_run_frees_no_mapped_frame() {
     let (machine, memory) = machine();
@@ -28,14 +28,14 @@ fn split_off_beyond_the_run_frees_no_mapped_frame() {
     assert_eq!(run.numbers(), first..first + 1, "the refused split changed the run");
     drop(run);
     let again = Run::alloc(&memory, pages(1)).unwrap();
-    assert_eq!(again.numbers().start, first, "another frame than the run's was freed");
+    assert_eq!(again.numbers().start, first, "a frame outside the run was freed");
     assert!(Run::alloc(&memory, pages(1)).is_err());
     drop((again, space, memory));
     machine.accounting().assert_clean();
 }
 
 #[test]
-fn split_off_keeps_at_most_the_whole_run() {
+fn split_off_panics_if_the_run_is_shorter() {
     for (kept, refused) in [
         (0, false),
         (1, false),
@@ -65,7 +65,7 @@ fn split_off_keeps_at_most_the_whole_run() {
 }
 
 #[test]
-fn alloc_of_more_than_there_is_fails() {
+fn alloc_fails_if_the_machine_has_too_few_frames() {
     let (machine, memory) = machine();
     for count in [257, 1 << 32, 1 << 52, u64::MAX - 1, u64::MAX] {
         assert!(Run::alloc(&memory, pages(count)).is_err(), "{count}");
@@ -75,7 +75,7 @@ fn alloc_of_more_than_there_is_fails() {
 }
 
 #[test]
-fn alloc_of_no_page_is_the_empty_run() {
+fn alloc_of_zero_pages_returns_an_empty_run() {
     let (machine, memory) = machine();
     let run = Run::alloc(&memory, pages(0)).unwrap();
     assert_eq!((run.pages(), run.frames().count()), (pages(0), 0));
@@ -84,7 +84,7 @@ fn alloc_of_no_page_is_the_empty_run() {
 }
 
 #[test]
-fn foreign_frames_end_below_the_last_number() {
+fn foreign_panics_beyond_the_last_frame_number() {
     let (machine, memory) = machine();
     for (first, count, refused) in
         [(8, 4, false), (u64::MAX - 4, 4, false), (u64::MAX - 3, 4, true), (1, u64::MAX, true)]
