@@ -1,11 +1,11 @@
-//! Measures this computer, and prints what it found as lines of a machine's file.
+//! Measures this computer, and prints the results as lines of a machine's file.
 //!
 //! ```sh
 //! cargo run --release --package freehold-sim --example measure
 //! ```
 //!
-//! It takes two processors, 0 and 1. Each figure is the median of the fastest quarter of many rounds, since
-//! other programs only ever make a round slower. What it cannot measure from here it leaves out.
+//! Needs processors 0 and 1. Each figure is the median of the fastest quarter of many rounds, because other
+//! programs can only make a round slower. Figures that cannot be measured here are left out.
 #![expect(unsafe_code, reason = "memory by the page, and lines out of caches")]
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -17,11 +17,11 @@ use std::thread;
 use std::time::Instant;
 
 const ROUNDS: usize = 400;
-/// Lines that pass together from one processor to the other: they fit into any first cache.
+/// Number of lines that pass together from one processor to the other. They fit into any first-level cache.
 const LINES: usize = 256;
-/// What lies between two of them, in lines: nothing fetches one beside another.
+/// Distance of two used lines, in lines. No prefetcher fetches one together with another.
 const APART: usize = 64;
-/// In a round.
+/// Number of interrupts in a round.
 const INTERRUPTS: usize = 20;
 const PAGE: usize = 4096;
 
@@ -54,14 +54,14 @@ fn main() {
     println!("\n[cost]");
     say("pause", times(1000, spin_loop));
     let (interrupt, handle) = interrupts();
-    println!("# An interrupt and its answer: {interrupt:.0} ns. It is send, each, latency and handle.");
+    println!("# An interrupt and its answer: {interrupt:.0} ns, the sum of send, each, latency and handle.");
     say("interrupt_handle", handle);
     let (wake, apart) = hand_over([0, 1]);
     let (wake_here, together) = hand_over([0, 0]);
     say("sleep", together - wake_here);
     say("wake", wake);
     say("wake_latency", apart - wake);
-    println!("# A first touch of anonymous memory, its page zeroed: {:.0} ns", first_touch());
+    println!("# First touch of anonymous memory, including zeroing its page: {:.0} ns", first_touch());
     println!("\n[memory]");
     let (mut from, mut to) = (vec![1u8; 64 << 20], vec![2u8; 64 << 20]);
     say("zero", rate(|page| to[page..page + PAGE].fill(black_box(0))));
@@ -74,7 +74,7 @@ fn main() {
         });
         rate(|page| to[page..page + PAGE].fill(black_box(0))) + other.join().expect("measured")
     });
-    println!("# One processor zeroes {one:.1} bytes a nanosecond, two at once {both:.1}.");
+    println!("# One processor zeroes {one:.1} bytes per nanosecond, two at the same time {both:.1}.");
 }
 
 fn say(name: &str, figure: f64) {
@@ -87,19 +87,19 @@ fn pin(cpu: usize) {
     sched_setaffinity(None, &only).expect("processors 0 and 1");
 }
 
-/// The median of the fastest quarter.
+/// Returns the median of the fastest quarter.
 fn fastest(mut rounds: Vec<f64>) -> f64 {
     rounds.sort_by(f64::total_cmp);
     rounds[rounds.len() / 8]
 }
 
-/// The median, of what is fast only while the other processor does something else.
+/// Returns the median, for operations that are fast only while the other processor does something else.
 fn middle(mut rounds: Vec<f64>) -> f64 {
     rounds.sort_by(f64::total_cmp);
     rounds.get(rounds.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Nanoseconds of each of so many in a row, in every round.
+/// Returns the nanoseconds of each of `count` calls in a row, for every round.
 fn rounds(count: usize, mut f: impl FnMut()) -> Vec<f64> {
     let round = || {
         let begin = Instant::now();
@@ -113,8 +113,8 @@ fn times(count: usize, f: impl FnMut()) -> f64 {
     fastest(rounds(count, f))
 }
 
-/// Lines that lead from one to the next, from the first on, in an order that no processor guesses, all in one
-/// circle. Between two of them lie lines that are not used, so that none is fetched beside another.
+/// Lines that form one ring, in an order that no processor predicts. Unused lines lie between two used ones,
+/// so that no line is fetched together with another.
 struct Chain {
     all: Vec<Line>,
     used: Vec<usize>,
@@ -122,7 +122,7 @@ struct Chain {
 
 fn chain(lines: usize, apart: usize) -> Chain {
     let mut all: Vec<Line> = Vec::with_capacity(lines * apart);
-    // SAFETY: huge pages change nothing of what the memory holds.
+    // SAFETY: huge pages do not change the contents of the memory.
     let _ = unsafe {
         let bytes = lines * apart * size_of::<Line>();
         madvise(all.as_mut_ptr().cast(), bytes, Advice::LinuxHugepage)
@@ -143,7 +143,7 @@ fn chain(lines: usize, apart: usize) -> Chain {
     Chain { all, used }
 }
 
-/// Follows the chain, so many lines, one after the other.
+/// Follows `count` links of the chain. Returns the nanoseconds for each.
 fn follow(chain: &Chain, count: usize, next: impl Fn(&Line) -> usize) -> f64 {
     let begin = Instant::now();
     let end = (0..count).fold(chain.used[0], |line, _| next(&chain.all[line]));
@@ -157,7 +157,7 @@ fn per_access(lines: &Chain, count: usize, next: impl Fn(&Line) -> usize) -> f64
     fastest((0..ROUNDS / 10).map(|_| follow(lines, count, &next)).collect())
 }
 
-/// What it takes to get a line that the other has unchanged, and one that the other has changed.
+/// Returns the time to get a line that the other processor has unchanged, and one that it has changed.
 fn passed() -> [f64; 2] {
     let lines = chain(LINES, APART);
     let meet = Meeting::default();
@@ -188,12 +188,13 @@ fn passed() -> [f64; 2] {
     found.map(fastest)
 }
 
-/// Changes the line; the next one is known when it is changed.
+/// Changes the line and returns the next one, which is known only after the change.
 fn change(line: &Line) -> usize {
     line.0.load(Relaxed).wrapping_add(line.1.fetch_add(1, Relaxed) as usize & 1 << 63)
 }
 
-/// Where two meet and neither sleeps: a core that has nothing to do may give up what its caches hold.
+/// A barrier for two threads that spin. Neither sleeps, because an idle core may drop the contents of its
+/// caches.
 #[derive(Default)]
 struct Meeting(AtomicUsize);
 
@@ -206,17 +207,17 @@ impl Meeting {
     }
 }
 
-/// Takes the line out of all caches.
+/// Removes the line from all caches.
 fn to_memory(line: &Line) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: changes nothing of what the line holds, and every such processor has the instruction.
+    // SAFETY: does not change the contents of the line. Every x86-64 processor has the instruction.
     unsafe {
         std::arch::x86_64::_mm_clflush(ptr::from_ref(line).cast());
     }
 }
 
-/// How long a processor waits for one that it interrupts, and how long that one is away: for a page that is
-/// given back while another thread of the process runs.
+/// Returns the time that a processor waits for one that it interrupts, and the time that the interrupted one
+/// loses. Measured by freeing a page while another thread of the process runs.
 fn interrupts() -> (f64, f64) {
     let page = Mapping::new(1);
     let flush = || page.give_back();
@@ -232,7 +233,7 @@ fn interrupts() -> (f64, f64) {
                 away.push((now - last).as_nanos() as f64);
                 last = now;
             }
-            // The longest of them, as many as there were interrupts.
+            // The longest intervals, as many as there were interrupts.
             away.sort_by(|a, b| b.total_cmp(a));
             let usual = middle(away.clone());
             away.truncate(INTERRUPTS * ROUNDS);
@@ -247,7 +248,8 @@ fn interrupts() -> (f64, f64) {
     })
 }
 
-/// How long a word takes from one that stores to it to the other that waits for it.
+/// Returns the time from a store to a word until the other processor, which waits for the word, sees the
+/// store.
 fn passed_on() -> f64 {
     let word = AtomicUsize::new(0);
     let wait = |value| {
@@ -270,7 +272,8 @@ fn passed_on() -> f64 {
     })
 }
 
-/// How long it takes to wake the other, and until the other has woken in turn: two on these processors.
+/// Returns the time of a call that wakes the other thread, and half the time until that thread has woken this
+/// one in return. The two threads run on these processors.
 fn hand_over(cpus: [usize; 2]) -> (f64, f64) {
     let turn = AtomicUsize::new(0);
     let (mut wakes, mut whole) = (Vec::new(), Vec::new());
@@ -301,7 +304,7 @@ fn hand_over(cpus: [usize; 2]) -> (f64, f64) {
     (fastest(wakes), fastest(whole))
 }
 
-/// What a first touch of memory takes.
+/// Returns the time of a first touch of memory.
 fn first_touch() -> f64 {
     let pages = 4096;
     let touch = || {
@@ -313,7 +316,7 @@ fn first_touch() -> f64 {
     fastest((0..ROUNDS / 10).map(|_| touch()).collect())
 }
 
-/// Anonymous memory, a page at a time.
+/// Anonymous memory that is used one page at a time.
 struct Mapping {
     at: *mut u8,
     pages: usize,
@@ -322,7 +325,7 @@ struct Mapping {
 impl Mapping {
     fn new(pages: usize) -> Mapping {
         let rights = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: new memory, where there is room for it.
+        // SAFETY: maps new memory at an address that the kernel chooses.
         let at = unsafe {
             let at =
                 mmap_anonymous(ptr::null_mut(), pages * PAGE, rights, MapFlags::PRIVATE).expect("memory");
@@ -334,26 +337,26 @@ impl Mapping {
 
     fn touch(&self, page: usize) {
         assert!(page < self.pages);
-        // SAFETY: within the mapping.
+        // SAFETY: the address is within the mapping.
         unsafe { self.at.add(page * PAGE).write_volatile(1) }
     }
 
-    /// The first page, used and given back.
+    /// Touches the first page and frees it.
     fn give_back(&self) {
         self.touch(0);
-        // SAFETY: nothing refers to it.
+        // SAFETY: nothing refers to the page.
         unsafe { madvise(self.at.cast(), PAGE, Advice::LinuxDontNeed).expect("a mapping") }
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: nothing refers to it.
+        // SAFETY: nothing refers to the mapping.
         unsafe { munmap(self.at.cast(), self.pages * PAGE).expect("a mapping") }
     }
 }
 
-/// Bytes in a nanosecond, by the page.
+/// Returns the rate of `page` in bytes per nanosecond.
 fn rate(mut page: impl FnMut(usize)) -> f64 {
     let bytes = 64 << 20;
     let whole = || {

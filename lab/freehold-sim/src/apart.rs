@@ -1,13 +1,13 @@
-//! The same addresses in every process, as far as runs depend on them: an allocator that begins every object
-//! at a line of its own, and no randomness of the operating system.
+//! Equal addresses in every process, as far as the results of runs depend on them: an allocator that begins
+//! every object on its own cache line, and a restart without address space randomization.
 #![expect(unsafe_code, reason = "an allocator, and a call of the host")]
 
 use crate::line::LINE;
 use std::alloc::{GlobalAlloc, Layout, System};
 
-/// The system's allocator, but that no two objects share a line: so a run does not depend on what the program
-/// allocated before, and is the same to the digit in every process. What shares a line within an object does
-/// so still.
+/// The system's allocator, except that no two objects share a cache line. A run therefore does not depend on
+/// earlier allocations, and gives exactly the same results in every process. Fields within one object may
+/// still share a line.
 ///
 /// ```
 /// #[global_allocator]
@@ -19,15 +19,15 @@ use std::alloc::{GlobalAlloc, Layout, System};
 pub struct Apart;
 
 fn apart(layout: Layout) -> Layout {
-    // A size that cannot be aligned so is refused by the system in any case.
+    // If a size cannot be aligned in this way, the system refuses that size as well.
     layout.align_to(LINE).map_or(layout, |layout| layout.pad_to_align())
 }
 
-// SAFETY: the system's, asked for more alignment and room than was wanted, with the same layout for the same
-// object each time.
+// SAFETY: the system's allocator, called with greater alignment and size than requested. The same layout
+// always maps to the same system layout.
 unsafe impl GlobalAlloc for Apart {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise.
+        // SAFETY: promised by the caller.
         unsafe { System.alloc(apart(layout)) }
     }
 
@@ -37,26 +37,26 @@ unsafe impl GlobalAlloc for Apart {
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above; it came from `alloc` of this layout.
+        // SAFETY: as above; the pointer came from `alloc` with this layout.
         unsafe { System.dealloc(pointer, apart(layout)) }
     }
 }
 
-/// Begins the program once more with everything at the same addresses each time, which an operating system
-/// varies otherwise. To be called first. Where that is not possible the program goes on as it is.
+/// Restarts the program without address space randomization, so that everything is at the same addresses in
+/// each process. Must be called first. If a restart is not possible, the program continues unchanged.
 pub fn same_addresses() {
     #[cfg(target_os = "linux")]
     {
         use std::os::unix::process::CommandExt;
-        // SAFETY: asks for the present setting.
+        // SAFETY: reads the current setting.
         let now = unsafe { libc::personality(0xffff_ffff) };
         if now == -1 || now & libc::ADDR_NO_RANDOMIZE != 0 {
             return;
         }
-        // SAFETY: changes where programs that begin later are put.
+        // SAFETY: changes only where programs that start later are loaded.
         unsafe { libc::personality((now | libc::ADDR_NO_RANDOMIZE) as libc::c_ulong) };
         if let Ok(program) = std::env::current_exe() {
-            // Comes back only if it failed.
+            // Returns only if it failed.
             let _ = std::process::Command::new(program).args(std::env::args_os().skip(1)).exec();
         }
     }

@@ -1,6 +1,6 @@
-//! Atomics whose accesses take virtual time in a run. Outside of one they are the processor's own.
+//! Atomics whose accesses take virtual time in a run. Outside a run they are the host processor's own.
 //!
-//! They have the size, the alignment and the bytes of those of `core`.
+//! Their size, alignment and representation are those of the types of `core`.
 
 pub use core::sync::atomic::Ordering;
 
@@ -9,7 +9,7 @@ use core::fmt;
 use core::panic::Location;
 use core::sync::atomic as real;
 
-/// A fence. One that is `SeqCst` takes time.
+/// A fence. Takes time if `order` is `SeqCst`.
 #[inline]
 pub fn fence(order: Ordering) {
     if order == Ordering::SeqCst {
@@ -42,13 +42,13 @@ macro_rules! atomic {
                 self.0.into_inner()
             }
 
-            /// The address of the value.
+            /// Returns the address of the value.
             #[inline(always)]
             pub const fn as_ptr(&self) -> *mut $value {
                 self.0.as_ptr()
             }
 
-            /// The value, of a word that nobody shares.
+            /// Returns the value, to which the caller has exclusive access.
             #[inline(always)]
             pub fn get_mut(&mut self) -> &mut $value {
                 self.0.get_mut()
@@ -71,7 +71,7 @@ macro_rules! atomic {
             #[inline]
             #[track_caller]
             pub fn store(&self, value: $value, order: Ordering) {
-                // On x86 such a store is an exchange.
+                // On x86, a sequentially consistent store is an exchange.
                 let kind = if order == Ordering::SeqCst { Kind::Rmw } else { Kind::Store };
                 access(self.address(), kind, Location::caller());
                 self.0.store(value, order);
@@ -88,7 +88,7 @@ macro_rules! atomic {
             /// See [`core::sync::atomic`].
             ///
             /// # Errors
-            /// The value that was there instead.
+            /// Returns the current value if it differs from `from`.
             #[inline]
             #[track_caller]
             pub fn compare_exchange(
@@ -105,7 +105,7 @@ macro_rules! atomic {
             /// See [`core::sync::atomic`]. Fails only if the value differs.
             ///
             /// # Errors
-            /// The value that was there instead.
+            /// Returns the current value if it differs from `from`.
             #[inline]
             #[track_caller]
             pub fn compare_exchange_weak(
@@ -121,7 +121,7 @@ macro_rules! atomic {
             /// See [`core::sync::atomic`].
             ///
             /// # Errors
-            /// The value for which `next` had none.
+            /// Returns the value for which `next` returned `None`.
             #[inline]
             #[track_caller]
             pub fn fetch_update(
@@ -207,8 +207,8 @@ impl<T> Default for AtomicPtr<T> {
 
 atomic!(@common [T] AtomicPtr<T>, *mut T);
 
-/// A `Cell` that a lock guards: taking its line from another processor takes time, as for an atomic; where
-/// the line is there already, nothing does.
+/// A `Cell` that a lock guards. An access takes time, like that of an atomic, if the line has to come from
+/// another processor; otherwise it takes none.
 #[repr(transparent)]
 pub struct PlainCell<T>(core::cell::Cell<T>);
 

@@ -1,26 +1,26 @@
-//! Many processors in virtual time: what a program with shared memory does on more processors than there are.
+//! Many processors in virtual time: runs a program with shared memory on more processors than the host has.
 //!
-//! The program's tasks run one at a time, on one thread, each on a stack of its own. Each virtual processor
-//! has a clock in nanoseconds. The task that goes on is the one on the processor whose clock is lowest, so
-//! accesses to shared words happen in the order of virtual time, and a run is the same to the digit whenever
-//! it is repeated with the same seed. What an access takes depends on the cache line ([`Machine`] has the
-//! costs): the processor that wrote it last, those with copies, how far away they are, and those that wait
-//! for it already. A line that several processors want is passed on from one to the next, and that queue is
+//! The program's tasks run one at a time on one thread, each on its own stack. Each virtual processor has a
+//! clock in nanoseconds. The next task to run is the one on the processor with the lowest clock, so accesses
+//! to shared words happen in the order of virtual time. Runs with the same seed give exactly the same
+//! results. The time of an access depends on the cache line ([`Machine`] has the costs): the processor that
+//! wrote the line last, the processors that have copies, their distance, and the processors that already wait
+//! for the line. A line that several processors need passes from one to the next. The queue for the line is
 //! the contention.
 //!
-//! | part | module | what to know |
+//! | part | module | contents |
 //! | --- | --- | --- |
 //! | costs | [`machine`] | one file for each machine, with the source of every figure |
 //! | cache lines | `line` | states, transfers, queues |
 //! | processors, tasks, time | `world` | run queues, time slices, sleeping, spinning |
 //! | the run | [`run`] | switches between tasks |
-//! | what a program calls | [`atomic`], [`task`] | atomics; waiting, traps, interrupts, zeroing |
-//! | marks for a memory trace | [`trace`] | what the simulation saw, against what a program touched |
-//! | names of records | [`names`] | which record and field an address is |
-//! | what came out | [`report`] | clocks, transfers, the hottest lines |
+//! | the program's interface | [`atomic`], [`task`] | atomics; waiting, traps, interrupts, zeroing |
+//! | marks for a memory trace | [`trace`] | for comparing the accesses that the simulation saw with those that a program made |
+//! | names of records | [`names`] | the record and field at an address |
+//! | results | [`report`] | clocks, transfers, the hottest lines |
 //!
-//! Outside of a run the atomics are the processor's own, and the calls of [`task`] do nothing. So the same
-//! build prepares what a run works on, at no cost in virtual time.
+//! Outside a run, the atomics are those of the host's processor, and the functions of [`task`] do nothing.
+//! The same build therefore prepares the data for a run without using virtual time.
 //!
 //! # Example
 //!
@@ -28,7 +28,7 @@
 //! use freehold_sim::atomic::{AtomicU64, Ordering};
 //! use freehold_sim::{Machine, run};
 //!
-//! /// Sixteen processors count: together in one word, or each in a line of its own.
+//! Sixteen processors count, either in one word or each in its own line.
 //! fn took(lines: usize) -> u64 {
 //!     #[repr(align(64))]
 //!     struct Apart(AtomicU64);
@@ -43,12 +43,12 @@
 //! assert!(took(1) > 10 * took(16));
 //! ```
 //!
-//! # What it does not see
+//! # Limits
 //!
-//! Only what goes through [`atomic`] and [`task`] takes time. Plain fields of records that a lock guards move
-//! from cache to cache as well, and are seen where they are [cells](atomic::PlainCell); instructions are one
-//! cost for each access; a processor waits for each access, a store as well, before it begins the next;
-//! caches are never full; nothing runs beside the tasks.
+//! Only accesses through [`atomic`] and [`task`] take time. Plain fields of records that a lock guards also
+//! move between caches; the simulation sees them only if they are [cells](atomic::PlainCell). The
+//! instructions between two accesses have one fixed cost. A processor waits for each access, including a
+//! store, before it begins the next. Caches are never full. Only the tasks of the run use the processors.
 #![deny(unsafe_code)]
 
 mod apart;

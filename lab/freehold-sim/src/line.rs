@@ -1,15 +1,15 @@
-//! Cache lines: where they are, and what it takes to get one.
+//! Cache lines: which processors have them, and the cost of getting one.
 //!
-//! | state | owner | holders | left by |
+//! | state | owner | holders | ends by |
 //! | --- | --- | --- | --- |
 //! | in memory | none | none | the first access |
-//! | changed | the processor that wrote it last | that one | another's read: shared; another's write: changed by that one |
-//! | shared | none | all that have read it since | a write: changed by the writer |
+//! | changed | the processor that wrote it last | that processor | a read by another processor: shared; a write by another processor: changed by that one |
+//! | shared | none | all processors that have read it since | a write: changed by the writer |
 //!
-//! A line passes from hand to hand one after the other: a processor that wants it while it is under way
-//! stands in its queue, and what it does to the line happens when the line has arrived there. The one that
-//! has it keeps it for a moment ([`LineCosts::hold`]) before it goes on, so that an exchange which failed can
-//! be tried again at once. Copies of a line that nobody changes are given out side by side.
+//! Exclusive transfers of a line follow one another. A processor that needs the line while it is in transit
+//! waits in its queue, and makes its access when the line has arrived there. The processor that has the line
+//! keeps it for a moment ([`LineCosts::hold`]), so that a failed compare-and-exchange can be repeated at
+//! once. Copies of an unchanged line are transferred concurrently.
 
 use crate::machine::{Distance, LineCosts, Machine};
 use std::collections::{HashMap, VecDeque};
@@ -19,9 +19,9 @@ use std::panic::Location;
 /// Bytes of a line.
 pub const LINE: usize = 64;
 
-/// Bytes of a part of a line, which has the size of the smallest words that are told apart.
+/// Bytes of a part of a line: the size of the smallest words that are distinguished.
 pub const PART: usize = 4;
-/// Parts of a line.
+/// Number of parts of a line.
 const PARTS: usize = LINE / PART;
 
 const WORDS: usize = Machine::MAX_CPUS / 64;
@@ -58,99 +58,99 @@ impl CpuSet {
     }
 }
 
-/// What is known of a line.
+/// The state of a line.
 #[derive(Debug)]
 pub struct Line {
-    /// The processor that changed it, and has it alone.
+    /// The processor that changed the line and has it exclusively.
     owner: Option<u16>,
-    /// Those that have it as it is.
+    /// The processors that have the current value.
     holders: CpuSet,
-    /// Whose memory it is: the socket that touched it first.
+    /// The socket whose memory contains the line: that of the first access.
     home: u16,
-    /// It goes to another processor.
+    /// Set while the line is in transit to another processor.
     transit: Option<Transit>,
-    /// Processors that want it while it is under way.
+    /// Processors that wait for the line while it is in transit.
     queue: VecDeque<Request>,
-    /// Counts its changes.
+    /// Number of changes.
     pub version: u64,
-    /// Tasks that spin until it changes.
+    /// Tasks that are parked until the line changes.
     pub spinners: Vec<usize>,
-    /// Where in the program it was accessed last.
+    /// The place of the last access.
     last: Option<&'static Location<'static>>,
-    /// What became of it.
+    /// The counts of the line.
     pub count: LineCount,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Transit {
-    /// When it leaves those that have it, in picoseconds.
+    /// The time at which the line leaves its current processors, in picoseconds.
     departs: u64,
-    /// The access that it is for.
+    /// The access that the line is transferred for.
     place: &'static Location<'static>,
 }
 
-/// A processor wants a line.
+/// A request of a processor for a line.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
     pub cpu: usize,
     pub address: usize,
     pub kind: Kind,
-    /// Since when, in picoseconds.
+    /// The time since which the processor waits, in picoseconds.
     pub since: u64,
     pub place: &'static Location<'static>,
 }
 
-/// What became of a request.
+/// The answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The processor has the line, at this time.
+    /// The processor has the line at this time.
     Has(u64),
-    /// It has it at that time, when it tells so by [`Line::arrive`].
+    /// The processor will have the line at this time, and then calls [`Line::arrive`].
     Comes(u64),
-    /// It stands in the queue.
+    /// The request is in the queue.
     Queued,
 }
 
-/// A processor from the queue has the line, or will have it: from this time on.
+/// A grant to a processor from the queue, which has the line from this time on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     pub cpu: usize,
     pub at: u64,
-    /// It has to tell when it has it.
+    /// The processor has to call [`Line::arrive`] at that time.
     pub comes: bool,
 }
 
-/// What a line's users cost each other.
+/// The costs that the users of a line cause each other.
 #[derive(Clone, Debug, Default)]
 pub struct LineCount {
     /// Accesses of any kind.
     pub accesses: u64,
-    /// How often it came from another processor, or had to be taken from others.
+    /// Number of times that the line came from another processor, or its copies were invalidated.
     pub transfers: u64,
-    /// Picoseconds that its users waited for it, its way included.
+    /// Picoseconds that processors waited for the line, including its transit.
     pub lost: u64,
-    /// Picoseconds of these that it was in the hands of others.
+    /// The part of `lost` in which other processors had the line.
     pub queued: u64,
-    /// Accesses to each part of it.
+    /// Accesses to each part of the line.
     pub parts: [u32; PARTS],
-    /// Its transfers, those that are alike together.
+    /// The transfers of the line, with equal ones combined.
     pub moves: Vec<Move>,
 }
 
-/// Transfers of a line for accesses that are alike.
+/// Equal transfers of a line.
 #[derive(Clone, Debug)]
 pub struct Move {
-    /// The part that was wanted.
+    /// The part of the line that was accessed.
     pub part: u8,
-    /// How far away the processors were that had the line: the nearest of those with a copy to be read, the
-    /// farthest of those that lost theirs.
+    /// Distance of the processors that had the line: the nearest that had a copy for a read, the farthest of
+    /// those that lost the line for a write.
     pub distance: Distance,
-    /// The access that it was for.
+    /// The access that the line was transferred for.
     pub place: &'static Location<'static>,
-    /// The access to the line before that one.
+    /// The previous access to the line.
     pub from: Option<&'static Location<'static>>,
     pub times: u64,
-    /// As in [`LineCount`].
+    /// Picoseconds, defined like the fields of [`LineCount`].
     pub lost: u64,
     pub queued: u64,
 }
@@ -167,7 +167,7 @@ impl Move {
     }
 }
 
-/// Kinds of accesses.
+/// Kinds of access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Load,
@@ -175,12 +175,12 @@ pub enum Kind {
     Rmw,
 }
 
-/// All lines that were touched.
+/// All lines that were accessed.
 #[derive(Debug, Default)]
 pub struct Lines(HashMap<usize, Line, BuildHasherDefault<AddressHasher>>);
 
 impl Lines {
-    /// The line of an address.
+    /// Returns the line of an address. `home` is the socket of its memory if this is the first access.
     pub fn of(&mut self, address: usize, home: usize) -> &mut Line {
         self.0.entry(address / LINE).or_insert_with(|| Line {
             owner: None,
@@ -201,13 +201,13 @@ impl Lines {
 }
 
 impl Line {
-    /// Whether a processor has the line at a time, alone or for an access that reads.
+    /// Returns true if a processor can make an access of `kind` to the line at a time without a transfer.
     pub fn is_at(&self, cpu: usize, kind: Kind, at: u64) -> bool {
         let alone = self.owner == Some(cpu as u16) && self.transit.is_none_or(|way| at < way.departs);
         alone || kind == Kind::Load && self.holders.contains(cpu) && self.owner.is_none()
     }
 
-    /// A processor asks for the line.
+    /// Requests the line for a processor.
     pub fn request(&mut self, machine: &Machine, request: Request) -> Answer {
         self.count.accesses += 1;
         let Request { cpu, address, kind, since, place } = request;
@@ -224,8 +224,8 @@ impl Line {
         if grant.comes { Answer::Comes(grant.at) } else { Answer::Has(grant.at) }
     }
 
-    /// The line has arrived at the processor to which it was under way, which keeps it for `hold` if it
-    /// changes it, in picoseconds. Those of the queue that have it now, or will have it next.
+    /// Ends the transit of the line to processor `cpu`, which keeps the line for `hold` picoseconds if it
+    /// changes the line. Adds a grant for every processor of the queue that gets the line now or next.
     pub fn arrive(
         &mut self,
         machine: &Machine,
@@ -235,7 +235,7 @@ impl Line {
         hold: u64,
         grants: &mut Vec<Grant>,
     ) {
-        let way = self.transit.take().expect("a line that arrives was under way");
+        let way = self.transit.take().expect("a line that arrives was in transit");
         self.change(cpu, kind, way.place);
         let hold = if kind == Kind::Load { 0 } else { hold };
         while self.transit.is_none()
@@ -245,7 +245,7 @@ impl Line {
         }
     }
 
-    /// The line goes to a processor, from `begin` on.
+    /// Transfers the line to a processor, starting at `begin`.
     fn grant(&mut self, machine: &Machine, request: Request, begin: u64) -> Grant {
         let Request { cpu, address, kind, since, place } = request;
         let way = self.way(machine, cpu, kind);
@@ -275,7 +275,7 @@ impl Line {
         Grant { cpu, at, comes: way.moves }
     }
 
-    /// A processor that has the line reads or writes it.
+    /// Records an access of a processor that has the line.
     fn change(&mut self, cpu: usize, kind: Kind, place: &'static Location<'static>) {
         self.last = Some(place);
         match kind {
@@ -292,7 +292,7 @@ impl Line {
         }
     }
 
-    /// How a line that `cpu` has not, or not alone, comes to it.
+    /// Returns the transfer that brings the line to `cpu`, which does not have it, or not exclusively.
     fn way(&self, machine: &Machine, cpu: usize, kind: Kind) -> Way {
         let costs: &LineCosts = &machine.line;
         if let Some(owner) = self.owner.map(usize::from) {
@@ -321,16 +321,16 @@ impl Line {
     }
 }
 
-/// How a line comes to a processor.
+/// The transfer of a line to a processor.
 struct Way {
     time: u64,
-    /// It is nowhere else meanwhile.
+    /// No other processor has the line during the transfer.
     moves: bool,
-    /// Other processors have it, or had it, that far away.
+    /// The distance of the other processors that have the line or had it.
     from_others: Option<Distance>,
 }
 
-/// Addresses are spread by a multiplication. Nothing depends on the order that comes of it.
+/// A hasher that spreads addresses by a multiplication. No result depends on the resulting order.
 #[derive(Default)]
 pub struct AddressHasher(u64);
 
@@ -348,7 +348,7 @@ impl Hasher for AddressHasher {
     }
 
     fn finish(&self) -> u64 {
-        // The table looks at the highest and at the lowest bits.
+        // The table uses the highest and the lowest bits.
         self.0 ^ self.0 >> 32
     }
 }

@@ -1,15 +1,15 @@
-//! Machines: how many processors, how far from each other, and what everything costs.
+//! Machines: the number of processors, their distances, and the costs of all operations.
 
 use serde::Deserialize;
 use std::fmt;
 
-/// A length of time; in a machine's file a number of nanoseconds.
+/// A length of time. In a machine's file, a number of nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "f64")]
 pub struct Span(u64);
 
 impl Span {
-    /// In picoseconds, which is what clocks count.
+    /// Returns the length in picoseconds, the unit of clocks.
     pub(crate) fn ps(self) -> u64 {
         self.0
     }
@@ -21,12 +21,12 @@ impl TryFrom<f64> for Span {
     fn try_from(ns: f64) -> Result<Span, String> {
         match (0.0..=1e12).contains(&ns) {
             true => Ok(Span((ns * 1000.0).round() as u64)),
-            false => Err(format!("{ns} ns: between 0 and 1000 s")),
+            false => Err(format!("{ns} ns is not between 0 and 1000 s")),
         }
     }
 }
 
-/// By how much something takes longer: 1 or more.
+/// A factor of 1 or more by which an operation takes longer.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "f64")]
 pub struct Factor(f64);
@@ -43,18 +43,18 @@ impl TryFrom<f64> for Factor {
     fn try_from(factor: f64) -> Result<Factor, String> {
         match (1.0..=100.0).contains(&factor) {
             true => Ok(Factor(factor)),
-            false => Err(format!("{factor}: a factor between 1 and 100")),
+            false => Err(format!("{factor} is not a factor between 1 and 100")),
         }
     }
 }
 
-/// Bytes for each nanosecond.
+/// A rate in bytes per nanosecond.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "f64")]
 pub struct Rate(f64);
 
 impl Rate {
-    /// How long so many bytes take, in picoseconds.
+    /// Returns the time that `bytes` bytes take, in picoseconds.
     pub(crate) fn of(self, bytes: u64) -> u64 {
         (bytes as f64 * 1000.0 / self.0).round() as u64
     }
@@ -66,7 +66,7 @@ impl TryFrom<f64> for Rate {
     fn try_from(rate: f64) -> Result<Rate, String> {
         match (0.001..=1e6).contains(&rate) {
             true => Ok(Rate(rate)),
-            false => Err(format!("{rate} bytes for each nanosecond: between 0.001 and 1,000,000")),
+            false => Err(format!("{rate} is not between 0.001 and 1,000,000 bytes per nanosecond")),
         }
     }
 }
@@ -75,31 +75,32 @@ impl TryFrom<f64> for Rate {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
-    /// What it is.
+    /// The name of the machine.
     pub title: String,
-    /// Its processors.
+    /// The processors of the machine.
     pub topology: Topology,
-    /// What an access to a word costs, by the state of its cache line.
+    /// The costs of an access to a word, by the state of its cache line.
     pub line: LineCosts,
-    /// What else takes time.
+    /// The costs of other operations.
     pub cost: Costs,
-    /// Moving whole pages.
+    /// The rates of moving whole pages.
     pub memory: Bandwidth,
 }
 
-/// Processors are numbered as Linux does: the first of each core, socket by socket, then the second of each.
+/// The processors of a machine. They are numbered as in Linux: the first of each core, socket by socket, then
+/// the second of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Topology {
-    /// Sockets; each has memory of its own.
+    /// Number of sockets; each has its own memory.
     pub sockets: usize,
-    /// Cores of a socket.
+    /// Number of cores per socket.
     pub cores: usize,
-    /// Clusters of a socket: cores that share a last cache of their own. One, where it is not said: then the
-    /// socket's cores share it.
+    /// Number of clusters per socket. The cores of a cluster share a last-level cache of their own. One if
+    /// not given: then all cores of the socket share that cache.
     #[serde(default = "one")]
     pub clusters: usize,
-    /// Processors of a core, which share its caches.
+    /// Number of processors per core, which share the core's caches.
     pub threads: usize,
 }
 
@@ -111,121 +112,125 @@ fn few_lines() -> Span {
     Span(25_000)
 }
 
-/// What an access to a word costs. What is not said of a cluster is as in the socket.
+/// The costs of an access to a word. A cost within a cluster that is not given equals the cost within the
+/// socket.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LineCosts {
     /// A load or store of a line that the processor has.
     pub hit: Span,
-    /// A read-modify-write of a line that the processor has alone. Added to the transfer where it has not.
+    /// A read-modify-write of a line that the processor has exclusively. Added to the transfer if the
+    /// processor does not have the line.
     pub rmw: Span,
     /// A full fence.
     pub fence: Span,
-    /// A line from memory of the own socket.
+    /// Reading a line from memory of the processor's own socket.
     pub memory: Span,
-    /// From another socket's.
+    /// Reading a line from memory of another socket.
     pub memory_remote: Span,
-    /// A line that others have, unchanged, from the cluster's last cache.
+    /// Copying an unchanged line from the cluster's last-level cache.
     pub shared_cluster: Option<Span>,
-    /// From the same socket.
+    /// Copying an unchanged line from another processor of the socket.
     pub shared: Span,
-    /// From another socket's.
+    /// Copying an unchanged line from another socket.
     pub shared_remote: Span,
-    /// A line from the processor of the same cluster that changed it last.
+    /// Getting a line from the processor of the same cluster that changed it last.
     pub transfer_cluster: Option<Span>,
-    /// From one of the same socket.
+    /// Getting a changed line from a processor of the same socket.
     pub transfer: Span,
-    /// From one of another socket.
+    /// Getting a changed line from a processor of another socket.
     pub transfer_remote: Span,
-    /// Taking a line away from processors of the same cluster that have copies, whatever their number.
+    /// Invalidating the copies of processors of the same cluster, whatever their number.
     pub upgrade_cluster: Option<Span>,
-    /// The same where a copy is in another cluster.
+    /// Invalidating copies if one is in another cluster.
     pub upgrade: Span,
-    /// The same where a copy is in another socket.
+    /// Invalidating copies if one is in another socket.
     pub upgrade_remote: Span,
-    /// How long a processor that has changed a line keeps it from others that want it: each time half as
-    /// long at least, half as long again at most.
+    /// Time for which a processor that has changed a line keeps the line from processors that wait for it.
+    /// Varies randomly from half of this to one and a half times this.
     pub hold: Span,
 }
 
-/// What else takes time.
+/// The costs of operations other than accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Costs {
     /// Instructions between two accesses.
     pub work: Span,
-    /// By what instructions slow down while the other processor of the core is busy: a factor.
+    /// Factor by which instructions slow down while the other processor of the core is busy.
     pub smt: Factor,
-    /// A turn of a loop that waits.
+    /// One iteration of a waiting loop.
     pub pause: Span,
-    /// A page fault's way into the kernel and back.
+    /// Entering the kernel for a page fault and returning.
     pub trap: Span,
-    /// What a kernel does for a fault beside the address space: accounting, statistics.
+    /// Work of a kernel for a fault outside the address space: accounting, statistics.
     pub fault: Span,
     /// Sending an interrupt to other processors.
     pub interrupt_send: Span,
-    /// For each of them.
+    /// The additional cost for each of these processors.
     pub interrupt_each: Span,
-    /// Until it arrives.
+    /// Time until the interrupt arrives.
     pub interrupt_latency: Span,
-    /// Until it arrives in another socket.
+    /// Time until the interrupt arrives in another socket.
     pub interrupt_latency_remote: Span,
-    /// What it costs the processor that is interrupted.
+    /// Time that the interrupted processor loses.
     pub interrupt_handle: Span,
-    /// Going to sleep, until the next task runs.
+    /// Going to sleep, until the next task of the processor runs.
     pub sleep: Span,
-    /// Waking a task, for the one that wakes it.
+    /// Waking a task; the cost for the task that wakes it.
     pub wake: Span,
-    /// Until a task that was woken runs on an idle processor.
+    /// Time until a woken task runs on an idle processor.
     pub wake_latency: Span,
-    /// How long a task keeps a processor that others want.
+    /// Time for which a task keeps a processor that other tasks need.
     pub slice: Span,
-    /// How long a grace period lasts beyond the read sections that it waits for.
+    /// Duration of a grace period after the read sections that it waits for.
     pub grace: Span,
 }
 
-/// Moving whole pages, in bytes for each nanosecond.
+/// Rates of moving whole pages, in bytes per nanosecond.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bandwidth {
-    /// What one processor zeroes.
+    /// Rate at which one processor zeroes.
     pub zero: Rate,
-    /// What one processor copies.
+    /// Rate at which one processor copies.
     pub copy: Rate,
-    /// What a socket's memory takes in or gives, in all.
+    /// Total rate of reads and writes of a socket's memory.
     pub socket: Rate,
-    /// What taking one frame off the socket's free ones takes, under their lock: a few lines of lists.
+    /// Time to take one frame off the socket's free list, under its lock: a few cache lines of lists.
     #[serde(default = "few_lines")]
     pub frame: Span,
 }
 
-/// How far two processors are from each other.
+/// The distance between two processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Distance {
-    /// They are of one core.
+    /// One core.
     Core,
-    /// Of one cluster; of one socket, where that is not divided.
+    /// One cluster, or one socket if the socket has only one cluster.
     Cluster,
-    /// Of one socket.
+    /// One socket.
     Socket,
-    /// Of different sockets.
+    /// Different sockets.
     Remote,
 }
 
 impl LineCosts {
-    /// An unchanged line from a processor that far away. The other one of a core counts as of the cluster.
+    /// Returns the time to copy an unchanged line from that distance. The other processor of a core counts as
+    /// one of the cluster.
     pub(crate) fn shared(&self, distance: Distance) -> Span {
         distance.of(self.shared_cluster.unwrap_or(self.shared), self.shared, self.shared_remote)
     }
 
-    /// A changed one. The other processor of the same core has the same cache.
+    /// Returns the time to get a changed line from that distance. The other processor of the same core has
+    /// the same cache.
     pub(crate) fn transfer(&self, distance: Distance) -> Span {
         let cluster = self.transfer_cluster.unwrap_or(self.transfer);
         let cluster = if distance == Distance::Core { self.hit } else { cluster };
         distance.of(cluster, self.transfer, self.transfer_remote)
     }
 
-    /// Taking it away.
+    /// Returns the time to invalidate copies at that distance.
     pub(crate) fn upgrade(&self, distance: Distance) -> Span {
         distance.of(self.upgrade_cluster.unwrap_or(self.upgrade), self.upgrade, self.upgrade_remote)
     }
@@ -241,7 +246,7 @@ impl Distance {
     }
 }
 
-/// The machines that come with this crate: their names and files.
+/// The machines of this crate: their names and files.
 pub const MACHINES: &[(&str, &str)] = &[
     ("e5-2690v4", include_str!("../machines/e5-2690v4.toml")),
     ("e7-4890v2", include_str!("../machines/e7-4890v2.toml")),
@@ -251,7 +256,7 @@ pub const MACHINES: &[(&str, &str)] = &[
     ("zen5-vm-2", include_str!("../machines/zen5-vm-2.toml")),
 ];
 
-/// There is no such machine, or its description does not hold together.
+/// The machine does not exist, or its description is not consistent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadMachine(String);
 
@@ -268,13 +273,13 @@ fn bad(error: toml::de::Error) -> BadMachine {
 }
 
 impl Machine {
-    /// The most processors that a machine may have.
+    /// The maximum number of processors of a machine.
     pub const MAX_CPUS: usize = 512;
 
-    /// The machine of this name among [`MACHINES`].
+    /// Returns the machine with this name among [`MACHINES`].
     ///
     /// # Errors
-    /// There is none; the message has the names that there are.
+    /// Fails if there is none. The message lists the existing names.
     pub fn named(name: &str) -> Result<Machine, BadMachine> {
         Machine::parse(Machine::file(name)?)
     }
@@ -284,22 +289,25 @@ impl Machine {
         let found = MACHINES.iter().find(|(known, _)| *known == name);
         found
             .map(|(_, text)| *text)
-            .ok_or_else(|| BadMachine(format!("no machine {name:?}: there are {}", names())))
+            .ok_or_else(|| BadMachine(format!("unknown machine {name:?}, expected one of {}", names())))
     }
 
-    /// The machine of this name with some figures changed, each written `SECTION.KEY=VALUE` as in its file:
-    /// `cost.smt=1`. Its title says so.
+    /// Returns the machine with this name with some figures changed. Each change is written
+    /// `SECTION.KEY=VALUE`, as in the machine's file: `cost.smt=1`. The title lists the changes.
     ///
     /// # Errors
-    /// As [`named`](Self::named); a change that is none, or of a figure that a machine has not.
+    /// Fails like [`named`](Self::named), and if a change has the wrong form or names a figure that a machine
+    /// does not have.
     pub fn changed(name: &str, changes: &[String]) -> Result<Machine, BadMachine> {
         let mut table = Machine::file(name)?.parse::<toml::Table>().map_err(bad)?;
         for change in changes {
-            let form = || BadMachine(format!("{change:?} is no change: SECTION.KEY=VALUE"));
+            let form = || BadMachine(format!("invalid change {change:?}, expected SECTION.KEY=VALUE"));
             let (key, value) = change.split_once('=').ok_or_else(form)?;
             let (section, key) = key.split_once('.').ok_or_else(form)?;
             let place = table.get_mut(section).and_then(toml::Value::as_table_mut);
-            let place = place.ok_or_else(|| BadMachine(format!("{change:?}: a machine has no {section}")))?;
+            let place = place.ok_or_else(|| {
+                BadMachine(format!("invalid change {change:?}: a machine has no section {section}"))
+            })?;
             let value = format!("value = {value}").parse::<toml::Table>().map_err(|_| form())?;
             place.insert(key.to_owned(), value["value"].clone());
         }
@@ -311,58 +319,63 @@ impl Machine {
         Machine::checked(Machine::deserialize(table).map_err(bad)?)
     }
 
-    /// A machine from the text of its file.
+    /// Parses the text of a machine's file.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Fails if the text is not a valid description. The message names the error.
     pub fn parse(text: &str) -> Result<Machine, BadMachine> {
         Machine::checked(toml::from_str(text).map_err(bad)?)
     }
 
-    /// Whether what it says holds together.
+    /// Returns the machine if its description is consistent.
     fn checked(machine: Machine) -> Result<Machine, BadMachine> {
         let cpus = machine.cpus();
         if !(1..=Machine::MAX_CPUS).contains(&cpus) {
-            return Err(BadMachine(format!("{cpus} processors: between 1 and {}", Machine::MAX_CPUS)));
+            return Err(BadMachine(format!(
+                "{cpus} processors, but a machine has 1 to {}",
+                Machine::MAX_CPUS
+            )));
         }
         let Topology { cores, clusters, .. } = machine.topology;
         if clusters == 0 || !cores.is_multiple_of(clusters) {
-            return Err(BadMachine(format!("{cores} cores in {clusters} clusters: each has as many")));
+            return Err(BadMachine(format!(
+                "{cores} cores in {clusters} clusters, but each cluster has the same number"
+            )));
         }
         Ok(machine)
     }
 
-    /// How many processors it has.
+    /// Returns the number of processors.
     pub fn cpus(&self) -> usize {
         let Topology { sockets, cores, threads, .. } = self.topology;
         sockets * cores * threads
     }
 
-    /// Numbers of processors from a list as `1,4,16`.
+    /// Parses a list of numbers of processors, such as `1,4,16`.
     ///
     /// # Errors
-    /// What is no number, or more than the machine has.
+    /// Fails if an item is not a number, or is more than the machine has.
     pub fn some_cpus(&self, list: &str) -> Result<Vec<usize>, BadMachine> {
         let most = self.cpus();
         let one = |text: &str| match text.parse() {
             Ok(cpus) if (1..=most).contains(&cpus) => Ok(cpus),
-            Ok(cpus) => Err(BadMachine(format!("{cpus} processors: {} has 1 to {most}", self.title))),
-            Err(_) => Err(BadMachine(format!("{text:?} is no number of processors"))),
+            Ok(cpus) => Err(BadMachine(format!("{cpus} processors, but {} has 1 to {most}", self.title))),
+            Err(_) => Err(BadMachine(format!("{text:?} is not a number of processors"))),
         };
         list.split(',').map(one).collect()
     }
 
-    /// The socket of a processor.
+    /// Returns the socket of a processor.
     pub fn socket_of(&self, cpu: usize) -> usize {
         self.core_of(cpu) / self.topology.cores
     }
 
-    /// The cluster of a processor, counted through all sockets.
+    /// Returns the cluster of a processor, numbered across all sockets.
     pub fn cluster_of(&self, cpu: usize) -> usize {
         self.core_of(cpu) / (self.topology.cores / self.topology.clusters)
     }
 
-    /// How far one processor is from another.
+    /// Returns the distance between two processors.
     pub(crate) fn distance(&self, cpu: usize, other: usize) -> Distance {
         match () {
             () if self.core_of(cpu) == self.core_of(other) => Distance::Core,
@@ -372,7 +385,7 @@ impl Machine {
         }
     }
 
-    /// The core of a processor, counted through all sockets.
+    /// Returns the core of a processor, numbered across all sockets.
     pub fn core_of(&self, cpu: usize) -> usize {
         cpu % (self.topology.sockets * self.topology.cores)
     }

@@ -1,33 +1,33 @@
-//! Which record and which field an address belongs to, for those that read a [`Report`](crate::Report).
+//! Names of the records and fields at addresses, for readers of a [`Report`](crate::Report).
 //!
-//! A program announces its records when it makes them, inside of a run or before. What is announced later
-//! replaces what was announced for the same bytes. A record that was freed keeps its name until then, unless
-//! it is [withdrawn](withdraw): memory that is used again unannounced appears under the old one.
+//! A program announces its records when it creates them, inside a run or before. A later announcement
+//! replaces earlier ones for the same bytes. A freed record keeps its name until then, unless the name is
+//! [withdrawn](withdraw): memory that is reused without an announcement appears under the old name.
 
 use crate::trace::Within;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// A field's name, and where in the record it begins. It ends where the next one begins.
+/// The name of a field and its offset in the record. The field ends where the next one begins.
 pub type Field = (&'static str, usize);
 
-/// Records of one type that lie one after the other.
+/// Consecutive records of one type.
 #[derive(Clone, Copy, Debug)]
 struct Records {
     end: usize,
-    /// Bytes of one.
+    /// Bytes of one record.
     size: usize,
     name: &'static str,
     fields: &'static [Field],
 }
 
 thread_local! {
-    /// By where they begin. No two overlap.
+    /// The records, by start address. No two overlap.
     static NAMES: RefCell<BTreeMap<usize, Records>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// There are `count` records of `size` bytes at an address, with these fields, in any order. A record without
-/// fields has its name alone. Of a type's full name the folders and parameters are left out.
+/// Announces `count` records of `size` bytes at an address, with these fields, in any order. A record without
+/// fields has only its own name. The path and the parameters of a type's full name are left out.
 pub fn announce(name: &'static str, address: usize, size: usize, count: usize, fields: &'static [Field]) {
     let _own = Within::simulation();
     let end = address + size * count;
@@ -39,27 +39,27 @@ pub fn announce(name: &'static str, address: usize, size: usize, count: usize, f
     }
 }
 
-/// So many bytes at an address belong to no record that was announced.
+/// Removes the names of `bytes` bytes at an address.
 pub fn withdraw(address: usize, bytes: usize) {
     let _own = Within::simulation();
     NAMES.with_borrow_mut(|names| forget(names, address, address + bytes));
 }
 
-/// Nothing was announced by this thread.
+/// Removes all names that this thread announced.
 pub fn clear() {
     NAMES.with_borrow_mut(BTreeMap::clear);
 }
 
-/// Takes these bytes away from those that had them.
+/// Removes the names of these bytes from the records that contain them.
 fn forget(names: &mut BTreeMap<usize, Records>, start: usize, end: usize) {
     while let Some((&at, &known)) = names.range(..end).next_back().filter(|(_, known)| known.end > start) {
         names.remove(&at);
-        // What stands before it stays, where it ends with a whole record.
+        // The part before `start` is kept as far as its records are whole.
         let whole = start.saturating_sub(at) / known.size * known.size;
         if whole > 0 {
             names.insert(at, Records { end: at + whole, ..known });
         }
-        // What stands behind it, where it begins with one.
+        // The part behind `end` is kept from its first whole record on.
         let skipped = end.saturating_sub(at).next_multiple_of(known.size);
         if at + skipped < known.end {
             names.insert(at + skipped, known);
@@ -67,8 +67,8 @@ fn forget(names: &mut BTreeMap<usize, Records>, start: usize, end: usize) {
     }
 }
 
-/// Records that were announced, a line of text for each run of them: where it begins and ends, bytes of one
-/// record, its type's name, and each field with where it begins in the record.
+/// Describes the announced records, one line of text for each range of records: start, end, bytes of one
+/// record, the name of its type, and each field with its offset.
 pub fn describe() -> String {
     NAMES.with_borrow(|names| {
         let mut text = String::new();
@@ -82,7 +82,7 @@ pub fn describe() -> String {
     })
 }
 
-/// The name of the record's type and of the field at an address: `Vma.count`.
+/// Returns the name of the record's type and of the field at an address: `Vma.count`.
 pub(crate) fn of(address: usize) -> Option<String> {
     NAMES.with_borrow(|names| {
         let (at, known) = names.range(..=address).next_back().filter(|(_, known)| address < known.end)?;

@@ -1,4 +1,4 @@
-//! What a run took, and which lines it was lost on.
+//! The results of a run: its time, and the lines whose transfers cost most.
 
 mod fields;
 
@@ -21,36 +21,36 @@ pub struct Report {
     pub busy_ns: Vec<u64>,
     /// Accesses to shared words.
     pub accesses: u64,
-    /// Cache lines that came from another processor, or had to be taken from others.
+    /// Cache lines that came from another processor, or whose copies had to be invalidated.
     pub transfers: u64,
-    /// Times that a task went to sleep.
+    /// Number of times that a task went to sleep.
     pub sleeps: u64,
-    /// Processors that were interrupted.
+    /// Interrupts that processors received.
     pub interrupts: u64,
-    /// Times that another processor went on.
+    /// Number of switches to another processor.
     pub turns: u64,
     /// The addresses of all lines that were accessed, in order.
     pub touched: Vec<usize>,
-    /// The lines that were transferred, those that cost most first.
+    /// The lines that were transferred, the most expensive first.
     pub lines: Vec<HotLine>,
-    /// The fields on which these transfers happened, those that cost most first.
+    /// The fields on which these transfers happened, the most expensive first.
     pub fields: Vec<HotField>,
 }
 
 /// A cache line that passed between processors.
 #[derive(Clone, Debug)]
 pub struct HotLine {
-    /// Of its first byte.
+    /// The address of the first byte.
     pub address: usize,
     /// Accesses of any kind.
     pub accesses: u64,
-    /// Of these, those for which it came from another processor or was taken from others.
+    /// Accesses for which the line came from another processor, or its copies were invalidated.
     pub transfers: u64,
-    /// Time that processors waited for it, its way included.
+    /// Time that processors waited for the line, including its transit.
     pub lost_ns: u64,
-    /// Of this, while it was on its way to others.
+    /// The part of `lost_ns` in which the line was in transit to other processors.
     pub queued_ns: u64,
-    /// Where in the program it was transferred, the most frequent first.
+    /// Places in the program that caused transfers, the most frequent first.
     pub places: Vec<(&'static Location<'static>, u64)>,
 }
 
@@ -92,8 +92,7 @@ impl Report {
 }
 
 impl Report {
-    /// Adds what another run took after this one, on the same processors: its clocks go on where these
-    /// ended.
+    /// Adds the results of a later run on the same processors. The times are summed.
     pub fn add(&mut self, later: Report) {
         self.elapsed_ns += later.elapsed_ns;
         self.busy_ns.resize(self.busy_ns.len().max(later.busy_ns.len()), 0);
@@ -119,18 +118,18 @@ impl Report {
         fields::add(&mut self.fields, later.fields);
     }
 
-    /// The fields on which most time was lost, as a table for Markdown.
+    /// Returns the fields on which most time was lost, as a Markdown table.
     pub fn hottest(&self, most: usize) -> String {
         self.hottest_of(|_| true, most)
     }
 
-    /// As [`hottest`](Self::hottest), of the fields that are asked for.
+    /// Returns the table of [`hottest`](Self::hottest) for the fields for which `wanted` returns true.
     pub fn hottest_of(&self, wanted: impl Fn(&HotField) -> bool, most: usize) -> String {
         fields::table(self.fields.iter().filter(|field| wanted(field)).take(most), self.transfers)
     }
 }
 
-/// Where a line was transferred, and how often, the most frequent first.
+/// Returns the places where a line was transferred and the number of times, the most frequent first.
 fn places(moves: &[Move]) -> Vec<(&'static Location<'static>, u64)> {
     let mut places: Vec<(&'static Location<'static>, u64)> = Vec::new();
     for Move { place, times, .. } in moves {
@@ -144,7 +143,7 @@ fn places(moves: &[Move]) -> Vec<(&'static Location<'static>, u64)> {
 }
 
 impl HotLine {
-    /// Adds what became of the same line later.
+    /// Adds the counts of the same line in a later run.
     fn add(&mut self, later: HotLine) {
         self.accesses += later.accesses;
         self.transfers += later.transfers;

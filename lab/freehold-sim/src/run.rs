@@ -1,5 +1,5 @@
-//! The run: tasks on stacks of their own, switched at each step of virtual time.
-#![expect(unsafe_code, reason = "a task reaches the one that runs it by a pointer")]
+//! The run: tasks on their own stacks, switched at each step of virtual time.
+#![expect(unsafe_code, reason = "a task reaches its scheduler through a pointer")]
 
 pub(crate) use crate::line::Kind;
 
@@ -13,29 +13,29 @@ use std::cell::{Cell, RefCell};
 use std::panic::{self, AssertUnwindSafe, Location};
 use std::ptr;
 
-/// A task's stack. What is never touched takes no memory.
+/// Bytes of a task's stack. Untouched pages take no memory.
 const STACK: usize = 256 << 10;
 
 thread_local! {
     /// The run of this thread, if there is one.
     static WORLD: RefCell<Option<World>> = const { RefCell::new(None) };
-    /// Whether a task of it goes on: not before the run, not after, not between two tasks.
+    /// True while a task of the run executes: not before the run, not after it, not between two tasks.
     static ACTIVE: Cell<bool> = const { Cell::new(false) };
-    /// How many runs this thread has begun.
+    /// Number of runs that this thread has begun.
     static RUNS: Cell<u64> = const { Cell::new(0) };
-    /// Where the task that goes on gives way.
+    /// The yielder of the current task.
     static YIELDER: Cell<*const Yielder<(), Next>> = const { Cell::new(ptr::null()) };
 }
 
 /// Runs every task to its end on the first `cpus` processors of a machine, in virtual time. Task *n* begins
 /// on processor *n* modulo `cpus`.
 ///
-/// The same tasks on the same memory with the same seed take the same time to the digit. Which words share a
-/// line depends on where the allocator puts them: what should not, says so by its alignment.
+/// Equal tasks on equal memory with the same seed take exactly the same time. The allocator determines
+/// which words share a line; use alignment for words that must not share one.
 ///
 /// # Panics
-/// When a task does, or none can go on while some have not ended; with no processor, or more than the machine
-/// has; inside of another run.
+/// Panics if a task panics, if no task can run while some have not ended, if `cpus` is zero or more than the
+/// machine has, or if called inside another run.
 pub fn run<'t, F>(machine: &Machine, cpus: usize, seed: u64, tasks: impl IntoIterator<Item = F>) -> Report
 where
     F: FnOnce() + 't,
@@ -44,11 +44,11 @@ where
     let mut fibers: Vec<Fiber<'t>> = tasks.into_iter().map(Fiber::new).collect();
     let fresh = World::new(machine, cpus, seed, fibers.len());
     WORLD.with_borrow_mut(|place| {
-        assert!(place.is_none(), "a run inside of a run");
+        assert!(place.is_none(), "nested run");
         *place = Some(fresh);
     });
     RUNS.set(RUNS.get() + 1);
-    // Also when a task panics.
+    // Clears the state also if a task panics.
     let end = End;
     while let Some(task) = world(World::next) {
         ACTIVE.set(true);
@@ -58,7 +58,7 @@ where
             Ok(Some(next)) => world(|world| world.pause(next)),
             Ok(None) => world(World::end),
             Err(why) => {
-                // The other tasks are unwound from where they stand, outside of any run.
+                // The other tasks are unwound from their current positions, outside any run.
                 drop(end);
                 drop(fibers);
                 panic::resume_unwind(why);
@@ -68,7 +68,7 @@ where
     WORLD.with_borrow_mut(|place| Report::of(place.take().expect("the run")))
 }
 
-/// Clears the place of the run.
+/// A guard that clears the state of the run.
 struct End;
 
 impl Drop for End {
@@ -81,7 +81,7 @@ impl Drop for End {
 /// A task with its stack.
 struct Fiber<'t> {
     coroutine: Option<Coroutine<(), Next, (), DefaultStack>>,
-    /// What the task borrows.
+    /// Stands for the borrows of the task.
     borrows: std::marker::PhantomData<&'t ()>,
 }
 
@@ -92,15 +92,15 @@ impl<'t> Fiber<'t> {
             YIELDER.set(yielder);
             task();
         };
-        // SAFETY: what the task borrows outlives the fiber, which does not leave `run` and is dropped there:
-        // a task that has not ended then is unwound.
+        // SAFETY: everything that the task borrows outlives the fiber. The fiber never leaves `run` and is
+        // dropped there. A task that has not ended then is unwound.
         let coroutine = unsafe { Coroutine::with_stack_unchecked(stack, begin) };
         Fiber { coroutine: Some(coroutine), borrows: std::marker::PhantomData }
     }
 
-    /// Lets the task go on. How it goes on after that; none where it has ended.
+    /// Resumes the task. Returns the condition under which the task continues, or `None` if it has ended.
     fn resume(&mut self) -> Option<Next> {
-        match self.coroutine.as_mut().expect("a task that has not ended").resume(()) {
+        match self.coroutine.as_mut().expect("the task has not ended").resume(()) {
             CoroutineResult::Yield(next) => Some(next),
             CoroutineResult::Return(()) => {
                 self.coroutine = None;
@@ -110,24 +110,25 @@ impl<'t> Fiber<'t> {
     }
 }
 
-/// Does something with the run's state, which must not switch tasks.
+/// Calls `f` with the state of the run. `f` must not switch tasks.
 fn world<R>(f: impl FnOnce(&mut World) -> R) -> R {
-    WORLD.with_borrow_mut(|world| f(world.as_mut().expect("inside of a run")))
+    WORLD.with_borrow_mut(|world| f(world.as_mut().expect("inside a run")))
 }
 
-/// How many runs this thread has begun.
+/// Returns the number of runs that this thread has begun.
 pub(crate) fn runs() -> u64 {
     RUNS.get()
 }
 
-/// Whether the caller is a task of a run.
+/// Returns true if the caller is a task of a run.
 #[inline(always)]
 pub(crate) fn is_active() -> bool {
     // A task that panics unwinds at once.
     ACTIVE.get() && !std::thread::panicking()
 }
 
-/// The task's next step, when it is its turn. Nothing outside of a run.
+/// Calls `f` for the task's next step, after all steps with an earlier virtual time. Does nothing outside a
+/// run.
 #[inline]
 pub(crate) fn step<R>(f: impl FnOnce(&mut World) -> R) -> Option<R> {
     let _own = Within::simulation();
@@ -140,18 +141,18 @@ pub(crate) fn step<R>(f: impl FnOnce(&mut World) -> R) -> Option<R> {
     Some(world(f))
 }
 
-/// A look at the state, at any time. Nothing outside of a run.
+/// Calls `f` with the state immediately. Does nothing outside a run.
 #[inline]
 pub(crate) fn look<R>(f: impl FnOnce(&mut World) -> R) -> Option<R> {
     let _own = Within::simulation();
     is_active().then(|| world(f))
 }
 
-/// Lets others go on.
+/// Switches to other tasks. `next` says when this task continues.
 pub(crate) fn give_way(next: Next) {
     let own = YIELDER.get();
-    // SAFETY: the yielder of the task that goes on, which set it when it began or went on; it lives as long
-    // as the task's stack, on which this call is.
+    // SAFETY: this is the yielder of the current task, which set the pointer when it began or resumed. The
+    // yielder lives as long as the task's stack, and this call is on that stack.
     unsafe { &*own }.suspend(next);
     YIELDER.set(own);
 }
@@ -165,7 +166,8 @@ pub(crate) fn access(address: usize, kind: Kind, place: &'static Location<'stati
     }
 }
 
-/// An access to a field that is no atomic: as another, where the processor has not got the line.
+/// Makes an access to a field that is not atomic. Takes time like another access if the processor does not
+/// have the line.
 pub(crate) fn plain(address: usize, kind: Kind, place: &'static Location<'static>) {
     let _own = Within::simulation();
     if look(|world| world.has(address, kind)) == Some(false) {

@@ -1,12 +1,13 @@
-//! Marks for a trace of the program's memory accesses that is compared with what a run saw.
+//! Marks for a trace of the program's memory accesses, which is compared with the accesses that a run saw.
 //!
-//! In such a trace the program's own accesses stand between those of the simulation. So the simulation
-//! stores to a byte when it begins to work for a task and to another when it ends; and a program that is
-//! traced stores to two more around what is to be looked at. By their addresses the trace can be taken apart.
+//! Such a trace mixes the program's own accesses with those of the simulation. The simulation therefore
+//! stores to one byte when it begins to work for a task, and to another when it ends. A traced program stores
+//! to two more bytes around the part of interest. The addresses of these bytes separate the parts of the
+//! trace.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Each in a line of its own.
+/// A byte on its own cache line.
 #[repr(align(64))]
 struct Mark(AtomicU8);
 
@@ -16,13 +17,13 @@ fn mark(number: usize) {
     MARKS[number].0.store(1, Ordering::Relaxed);
 }
 
-/// The addresses of the bytes that are stored to where the simulation begins to work, where it ends, where
-/// what is to be looked at begins, and where that ends.
+/// Returns the addresses of the four marks. The simulation stores to them when its own work begins, when its
+/// work ends, when the part of interest begins, and when that part ends.
 pub fn marks() -> [usize; 4] {
     std::array::from_fn(|number| MARKS[number].0.as_ptr().addr())
 }
 
-/// Does what is to be looked at in a trace.
+/// Runs `work`, the part of interest, between two marks.
 pub fn marked<R>(work: impl FnOnce() -> R) -> R {
     mark(2);
     let done = work();
@@ -30,7 +31,7 @@ pub fn marked<R>(work: impl FnOnce() -> R) -> R {
     done
 }
 
-/// The simulation works for a task, until this is dropped.
+/// The simulation works for a task until this guard is dropped.
 pub(crate) struct Within(());
 
 impl Within {

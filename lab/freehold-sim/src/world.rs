@@ -1,13 +1,13 @@
-//! The state of a run: clocks, processors, tasks, lines. Nothing here switches tasks; `run` does.
+//! The state of a run: clocks, processors, tasks, lines. This module does not switch tasks; `run` does.
 //!
-//! | task | is | leaves by |
+//! | task | place | ends by |
 //! | --- | --- | --- |
-//! | running | on its processor, which has a place in `ready` unless it is the one that goes on just now | sleeping, ending, its time slice's end |
-//! | waiting | in a processor's queue | the processor takes it |
-//! | waiting for a line | on its processor, which has no place in `ready` until the line is under way to it | the line |
-//! | spinning | on its processor, which has no place in `ready` | a change of a line that it looked at; a task that wants its processor |
+//! | running | on its processor, which is in `ready` unless it is the current one | sleeping, ending, the end of its time slice |
+//! | waiting | in a processor's queue | the processor takes the task |
+//! | waiting for a line | on its processor, which is not in `ready` until the line is in transit to it | the line |
+//! | spinning | on its processor, which is not in `ready` | a change of a line that the task read; another task that needs the processor |
 //! | sleeping | in `sleepers` by address, or in `timers` | a wake-up for the address; the time |
-//! | done | nowhere | |
+//! | done | none | |
 
 use crate::line::{Answer, Grant, Kind, LINE, LineCount, Lines, Request};
 use crate::machine::{Machine, Span};
@@ -17,78 +17,80 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::panic::Location;
 
-/// A task, by number.
+/// The number of a task.
 pub type TaskId = usize;
 
-/// Turns of a waiting loop after which its processor stops to look, until a line changes. More than any
-/// loop makes that counts its turns.
+/// Iterations of a waiting loop after which the task parks until a line changes. Greater than the limit of
+/// any loop that counts its iterations.
 const TURNS_SEEN: u32 = 1024;
-/// Turns between two looks in a loop that waits for a word: more than any makes.
+/// Maximum number of iterations between two reads in a loop that waits for a word. Greater than that of any
+/// such loop.
 const MOST_BLIND: u32 = 128;
-/// Lines that a waiting loop looks at.
+/// Maximum number of lines that a waiting loop reads.
 const LOOKS: usize = 4;
 
-/// How a task goes on.
+/// The condition under which a task continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// When no other processor's clock is lower.
+    /// No other processor has a lower clock.
     Turn,
-    /// After the next task on its processor.
+    /// The next task on its processor has run.
     Queued,
-    /// When it is woken.
+    /// Another task wakes it.
     Asleep,
-    /// When a line changes.
+    /// A line changes.
     Spins,
-    /// When a line comes.
+    /// A line arrives.
     Line,
 }
 
 #[derive(Debug, Default)]
 struct Cpu {
-    /// Picoseconds.
+    /// In picoseconds.
     clock: u64,
     running: Option<TaskId>,
     queue: VecDeque<TaskId>,
-    /// A line is under way to it alone.
+    /// A line is in transit to this processor exclusively.
     comes: bool,
-    /// When its task has used its time up.
+    /// The time at which the time slice of its task ends.
     slice_end: u64,
-    /// What interrupts took from it, to be added to its clock.
+    /// Time that interrupts took, still to be added to the clock.
     interrupted: u64,
-    /// Picoseconds that it ran tasks until it last fell idle, and since when it runs them.
+    /// Picoseconds in which the processor ran tasks until it last became idle, and the time since which it
+    /// runs them.
     busy: u64,
     busy_since: u64,
 }
 
 #[derive(Debug)]
 struct Task {
-    /// Its processor, or the last one.
+    /// The processor of the task, or its last one.
     cpu: usize,
-    /// Since when it waits in a processor's queue, in picoseconds.
+    /// The time since which the task waits in a processor's queue, in picoseconds.
     since: u64,
-    /// Sections in which it keeps its processor.
+    /// Nesting depth of sections in which the task keeps its processor.
     keeps: u32,
-    /// Turns of a waiting loop since something was new.
+    /// Iterations of a waiting loop since the task last saw a change.
     turns: u32,
-    /// Turns since it last looked at a line.
+    /// Iterations since the task last read a line.
     blind: u32,
-    /// Lines that it looked at since then, and which change it saw.
+    /// Lines that the task read in the waiting loop, and the version that it saw.
     looks: [Option<(usize, u64)>; LOOKS],
     spinning: bool,
 }
 
-/// What happened in all.
+/// Totals of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Accesses to shared words.
     pub accesses: u64,
-    /// Switches between processors, of which this host has one.
+    /// Switches between processors; the host runs one at a time.
     pub turns: u64,
     /// Tasks that went to sleep.
     pub sleeps: u64,
-    /// Processors that were interrupted.
+    /// Interrupts that processors received.
     pub interrupts: u64,
-    /// Bytes that were zeroed or copied, by the page.
+    /// Bytes that were zeroed or copied as whole pages.
     pub moved: u64,
 }
 
@@ -98,20 +100,20 @@ pub struct World {
     lines: Lines,
     cpus: Vec<Cpu>,
     tasks: Vec<Task>,
-    /// The processor that goes on just now.
+    /// The current processor.
     cpu: usize,
-    /// The clocks of the others that run a task.
+    /// The clocks of the other processors that can continue with a task.
     ready: BinaryHeap<Reverse<(u64, usize)>>,
     sleepers: HashMap<usize, VecDeque<TaskId>>,
     timers: BinaryHeap<Reverse<(u64, TaskId)>>,
-    /// When each socket's memory is free.
+    /// The times at which each socket's memory is free.
     memory: Vec<u64>,
     random: Pcg32,
-    /// Room for what one access brings about.
+    /// A buffer for the grants of one access.
     grants: Vec<Grant>,
     pub counts: Counts,
     unfinished: usize,
-    /// When the last task ended, of those that have.
+    /// The time at which the last of the ended tasks ended.
     ended: u64,
 }
 
@@ -144,12 +146,13 @@ impl World {
         world
     }
 
-    // ---- who goes on ----
+    // ---- scheduling ----
 
-    /// The task that goes on, on the processor whose clock is lowest. None: all are done.
+    /// Returns the next task to run, that of the processor with the lowest clock. Returns `None` if all tasks
+    /// have ended.
     ///
     /// # Panics
-    /// When tasks are left and none can go on.
+    /// Panics if tasks are left and none can run.
     pub fn next(&mut self) -> Option<TaskId> {
         if self.unfinished == 0 {
             return None;
@@ -163,7 +166,7 @@ impl World {
                     self.start(task, at);
                 }
                 _ => {
-                    let (_, cpu) = ready.unwrap_or_else(|| panic!("no task can go on: {}", self.stuck()));
+                    let (_, cpu) = ready.unwrap_or_else(|| panic!("no task can run: {}", self.stuck()));
                     self.ready.pop();
                     self.cpu = cpu;
                     self.counts.turns += 1;
@@ -173,7 +176,7 @@ impl World {
         }
     }
 
-    /// The task that went on until now goes on later.
+    /// Suspends the current task. `next` says when it continues.
     pub fn pause(&mut self, next: Next) {
         let (cpu, task) = (self.cpu, self.task());
         match next {
@@ -189,14 +192,15 @@ impl World {
         }
     }
 
-    /// The task that went on until now has ended.
+    /// Ends the current task.
     pub fn end(&mut self) {
         self.unfinished -= 1;
         self.ended = self.ended.max(self.clock());
         self.leave(self.cpu);
     }
 
-    /// Whether the task has to let others go on before its next step.
+    /// Returns the condition for which the task must wait before its next step, if other tasks must run
+    /// first.
     pub fn must_pause(&mut self) -> Option<Next> {
         self.take_interrupts();
         let cpu = &self.cpus[self.cpu];
@@ -211,7 +215,7 @@ impl World {
         (other || timer).then_some(Next::Turn)
     }
 
-    /// The processor's task leaves it.
+    /// Takes the current task off its processor.
     fn leave(&mut self, cpu: usize) {
         self.cpus[cpu].clock += self.machine.cost.sleep.ps();
         self.cpus[cpu].running = None;
@@ -225,13 +229,13 @@ impl World {
         }
     }
 
-    /// An idle processor takes the first task of its queue.
+    /// Makes an idle processor take the first task of its queue.
     fn take_next(&mut self, cpu: usize) {
         let slice = self.machine.cost.slice.ps();
         let at = &mut self.cpus[cpu];
         if let Some(task) = at.queue.pop_front() {
             at.running = Some(task);
-            // A processor whose clock is behind has been idle until the task was there.
+            // A processor with an earlier clock was idle until the task was ready.
             let idle = self.tasks[task].since.saturating_sub(at.clock);
             at.clock += idle;
             at.busy_since += idle;
@@ -241,12 +245,13 @@ impl World {
         }
     }
 
-    /// A processor without a task takes one that waits for another, of its own socket first.
+    /// Moves a task that waits for another processor to the queue of a processor without a task. Takes from
+    /// the longest queue; of equal queues, from one of the same socket.
     fn steal(&mut self, cpu: usize) {
         let socket = self.machine.socket_of(cpu);
         let waiting = |other: &usize| self.cpus[*other].queue.len();
         let near = |other: &usize| self.machine.socket_of(*other) == socket;
-        // Of equals the first.
+        // Of equal queues, the first.
         let most = (0..self.cpus.len()).rev().max_by_key(|other| (waiting(other), near(other)));
         if let Some(other) = most.filter(|other| waiting(other) > 0) {
             let task = self.cpus[other].queue.pop_front();
@@ -254,8 +259,8 @@ impl World {
         }
     }
 
-    /// A task that slept is to run, from `at` on: where it ran last if nobody runs there, or on the next idle
-    /// processor; else it waits for its own.
+    /// Makes a task that slept ready at time `at`: on its last processor if that is idle, or on the next idle
+    /// processor. Otherwise the task waits in the queue of its last processor.
     fn start(&mut self, task: TaskId, at: u64) {
         let last = self.tasks[task].cpu;
         let idle = |cpu: &usize| self.cpus[*cpu].running.is_none();
@@ -274,7 +279,7 @@ impl World {
             idle.busy_since = idle.clock;
             self.take_next(cpu);
         } else if let Some(running) = self.cpus[cpu].running.filter(|running| self.tasks[*running].spinning) {
-            // It goes on spinning, and notices that its time is up.
+            // The spinning task continues to spin and notices that its time slice has ended.
             self.unpark(running, at);
         }
     }
@@ -282,38 +287,39 @@ impl World {
     fn stuck(&self) -> String {
         let asleep: usize = self.sleepers.values().map(VecDeque::len).sum();
         let spin = self.tasks.iter().filter(|task| task.spinning).count();
-        format!("{} are left, of which {asleep} sleep and {spin} spin", self.unfinished)
+        format!("{} left, {asleep} asleep, {spin} spinning", self.unfinished)
     }
 
-    // ---- what a task does ----
+    // ---- operations of the current task ----
 
-    /// The task that goes on.
+    /// Returns the current task.
     pub fn task(&self) -> TaskId {
-        self.cpus[self.cpu].running.expect("the processor that goes on has a task")
+        self.cpus[self.cpu].running.expect("the current processor has a task")
     }
 
     pub fn machine(&self) -> &Machine {
         &self.machine
     }
 
-    /// Its processor.
+    /// Returns the current processor.
     pub fn cpu(&self) -> usize {
         self.cpu
     }
 
-    /// Its processor's clock, in picoseconds.
+    /// Returns the current processor's clock, in picoseconds.
     pub fn clock(&self) -> u64 {
         self.cpus[self.cpu].clock
     }
 
-    /// Whether the task's processor has an address's line, for a change alone.
+    /// Returns true if the current processor can make an access of `kind` to the line of `address` without a
+    /// transfer.
     pub fn has(&mut self, address: usize, kind: Kind) -> bool {
         let (cpu, home) = (self.cpu, self.machine.socket_of(self.cpu));
         self.lines.of(address, home).is_at(cpu, kind, self.cpus[cpu].clock)
     }
 
-    /// An access to a word begins. How the task waits until the line is there, if it is not: then the access
-    /// has to [end](Self::access_ends).
+    /// Begins an access to a word. Returns the condition to wait for if the line is not there. After that
+    /// wait, [`access_ends`](Self::access_ends) must be called.
     pub fn access_begins(
         &mut self,
         address: usize,
@@ -339,7 +345,7 @@ impl World {
         }
     }
 
-    /// The line is there.
+    /// Ends an access that had to wait: the line has arrived.
     pub fn access_ends(&mut self, address: usize, kind: Kind) {
         let cpu = self.cpu;
         if std::mem::take(&mut self.cpus[cpu].comes) {
@@ -359,7 +365,7 @@ impl World {
         self.accessed(address, kind);
     }
 
-    /// The processor has the line and uses it.
+    /// Accounts for an access to a line that the processor has.
     fn accessed(&mut self, address: usize, kind: Kind) {
         let costs = self.machine.line;
         let task = self.task();
@@ -377,19 +383,19 @@ impl World {
         self.spend_work();
     }
 
-    /// Instructions until the next access, a little more or less.
+    /// Spends the time of the instructions until the next access, with a small random variation.
     fn spend_work(&mut self) {
         let work = self.about(self.machine.cost.work, 8);
         self.spend(work);
     }
 
-    /// So much, or less or more by as much as its `part`th part: in picoseconds.
+    /// Returns `span` in picoseconds, varied randomly by at most its `part`th part in both directions.
     fn about(&mut self, span: Span, part: u64) -> u64 {
         let (usual, most) = (span.ps(), span.ps() / part);
         usual - most + ((u64::from(self.random.next_u32()) * (2 * most)) >> 32)
     }
 
-    /// Time passes in which the processor executes instructions.
+    /// Spends time in which the processor executes instructions.
     pub fn spend(&mut self, ps: u64) {
         let ps = if self.sibling_is_busy() { self.machine.cost.smt.times(ps) } else { ps };
         self.cpus[self.cpu].clock += ps;
@@ -416,7 +422,7 @@ impl World {
         self.spend(self.machine.cost.trap.ps() + self.machine.cost.fault.ps());
     }
 
-    /// Memory of the own socket is written, and read where it is a copy.
+    /// Writes `bytes` of the processor's socket memory, and also reads as many if `copies`.
     pub fn moves(&mut self, bytes: u64, copies: bool) {
         let memory = self.machine.memory;
         let rate = if copies { memory.copy } else { memory.zero };
@@ -427,7 +433,7 @@ impl World {
         self.counts.moved += bytes;
     }
 
-    /// Interrupts other processors, and waits until they have all answered.
+    /// Interrupts other processors and waits until all have answered.
     pub fn interrupt(&mut self, others: impl Iterator<Item = usize>) {
         let costs = self.machine.cost;
         let own = self.machine.socket_of(self.cpu);
@@ -445,7 +451,7 @@ impl World {
         self.cpus[self.cpu].clock = clock.max(answered);
     }
 
-    /// The task keeps its processor until as many [`release`](Self::release)s.
+    /// Keeps the task on its processor until an equal number of calls of [`release`](Self::release).
     pub fn keep(&mut self) {
         let task = self.task();
         self.tasks[task].keeps += 1;
@@ -456,7 +462,8 @@ impl World {
         self.tasks[task].keeps -= 1;
     }
 
-    /// A turn of a loop that waits. Whether it stops to look, since nothing it looks at changes.
+    /// Performs one iteration of a waiting loop. Returns `Next::Spins` if the task should park because no
+    /// line that it reads changes.
     pub fn relax(&mut self) -> Option<Next> {
         let number = self.task();
         self.cpus[self.cpu].clock += self.machine.cost.pause.ps();
@@ -465,7 +472,7 @@ impl World {
         task.turns += 1;
         task.blind += 1;
         if task.blind > MOST_BLIND {
-            // It does not wait for a word at all.
+            // This loop does not wait for a word.
             task.sees_news();
         }
         if task.turns < TURNS_SEEN || !self.cpus[self.cpu].queue.is_empty() {
@@ -482,9 +489,9 @@ impl World {
         Some(Next::Spins)
     }
 
-    /// A task that spins goes on looking, from `at` on.
+    /// Makes a parked task continue to spin from time `at`.
     fn unpark(&mut self, task: TaskId, at: u64) {
-        // It stands at each line that it looked at.
+        // The task may be registered at several lines, so it may already run again.
         if std::mem::take(&mut self.tasks[task].spinning) {
             let number = self.tasks[task].cpu;
             let cpu = &mut self.cpus[number];
@@ -494,20 +501,20 @@ impl World {
         }
     }
 
-    /// The task goes to sleep at this address.
+    /// Puts the task to sleep at this address.
     pub fn sleep_at(&mut self, address: usize) {
         self.counts.sleeps += 1;
         let task = self.task();
         self.sleepers.entry(address).or_default().push_back(task);
     }
 
-    /// The task sleeps until then, in picoseconds.
+    /// Puts the task to sleep until time `at`, in picoseconds.
     pub fn sleep_until(&mut self, at: u64) {
         self.counts.sleeps += 1;
         self.timers.push(Reverse((at, self.task())));
     }
 
-    /// Wakes up to `most` tasks that sleep at this address, the longest asleep first.
+    /// Wakes up to `most` tasks that sleep at this address, in the order in which they went to sleep.
     pub fn wake(&mut self, address: usize, most: usize) {
         for _ in 0..most {
             let Some(sleepers) = self.sleepers.get_mut(&address) else { return };
@@ -521,19 +528,19 @@ impl World {
         }
     }
 
-    // ---- what came out ----
+    // ---- results ----
 
-    /// When the last task ended, in picoseconds.
+    /// Returns the time at which the last task ended, in picoseconds.
     pub fn elapsed(&self) -> u64 {
         self.ended
     }
 
-    /// Picoseconds that each processor had tasks.
+    /// Returns the picoseconds in which each processor had tasks.
     pub fn busy(&self) -> Vec<u64> {
         self.cpus.iter().map(|cpu| cpu.busy).collect()
     }
 
-    /// The lines, by the address of their first byte.
+    /// Returns the counts of the lines, by the address of their first byte.
     pub fn into_lines(self) -> impl Iterator<Item = (usize, LineCount)> {
         self.lines.into_counts()
     }

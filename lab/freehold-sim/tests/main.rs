@@ -1,4 +1,4 @@
-//! Runs of small programs whose times can be told beforehand.
+//! Runs of small programs whose times can be calculated.
 
 mod names;
 
@@ -16,7 +16,8 @@ fn machine() -> Machine {
     Machine::named("e5-2690v4").expect("a machine")
 }
 
-/// Without work between accesses and without a moment for the one that has a line, so that sums come out even.
+/// Returns a machine on which work between accesses takes no time and no processor holds a line, so that
+/// times can be added up.
 fn bare() -> Machine {
     let text = MACHINES.iter().find(|(name, _)| *name == "e5-2690v4").expect("a machine").1;
     let text = text.lines().map(|line| match line.split_once(" = ") {
@@ -27,7 +28,7 @@ fn bare() -> Machine {
     Machine::parse(&text.collect::<Vec<_>>().join("\n")).expect("a machine")
 }
 
-/// So many tasks count in one word.
+/// Runs tasks that all count in one word. Returns the report and the final count.
 fn counters(machine: &Machine, cpus: usize, seed: u64) -> (Report, u64) {
     let word = Apart(AtomicU64::new(0));
     let count = || {
@@ -40,7 +41,7 @@ fn counters(machine: &Machine, cpus: usize, seed: u64) -> (Report, u64) {
 }
 
 #[test]
-fn a_run_is_the_same_to_the_digit() {
+fn runs_with_the_same_seed_are_identical() {
     let once = |seed| {
         let (report, _) = counters(&machine(), 56, seed);
         (report.elapsed_ns, report.transfers, report.turns, report.busy_ns, report.lines[0].lost_ns)
@@ -50,7 +51,7 @@ fn a_run_is_the_same_to_the_digit() {
 }
 
 #[test]
-fn a_word_of_one_processor_costs_what_the_processor_says() {
+fn word_of_one_processor_costs_one_memory_read_and_hits() {
     let (report, sum) = counters(&bare(), 1, 1);
     assert_eq!(sum, 1000);
     // One line from memory, then 1000 times a hit and a locked instruction.
@@ -59,11 +60,11 @@ fn a_word_of_one_processor_costs_what_the_processor_says() {
 }
 
 #[test]
-fn a_line_is_in_one_place_at_a_time() {
+fn transfers_of_one_line_do_not_overlap() {
     for cpus in [2, 14, 56] {
         let (report, sum) = counters(&bare(), cpus, 1);
         assert_eq!(sum, 1000 * cpus as u64);
-        // However many want it, passing it on takes what it takes: the line is never in two hands.
+        // Transfers of one line do not overlap, for any number of processors.
         let line = &report.lines[0];
         assert!(line.transfers >= 900 * cpus as u64, "{line}");
         assert!(report.elapsed_ns >= line.transfers, "{} ns for {line}", report.elapsed_ns);
@@ -74,9 +75,9 @@ fn a_line_is_in_one_place_at_a_time() {
     assert!((44..60).contains(&per_transfer), "{per_transfer} ns");
 }
 
-/// A processor whose exchange failed tries again before others get the line.
+/// A processor whose exchange failed tries again before other processors get the line.
 #[test]
-fn exchanges_that_fail_do_not_starve_each_other() {
+fn failed_exchange_succeeds_at_the_next_try() {
     let word = Apart(AtomicU64::new(0));
     let tries = RefCell::new(0);
     let count = || {
@@ -97,7 +98,7 @@ fn exchanges_that_fail_do_not_starve_each_other() {
 }
 
 #[test]
-fn lines_of_their_own_do_not_meet() {
+fn words_on_separate_lines_are_not_transferred() {
     let words: Vec<Apart<AtomicU64>> = (0..56).map(|_| Apart::default()).collect();
     let of = |count: usize| {
         let tasks = words[..count].iter().map(|word| {
@@ -111,12 +112,12 @@ fn lines_of_their_own_do_not_meet() {
     };
     let (one, many) = (of(1), of(28));
     assert_eq!(many.transfers, 0);
-    // Those of the second socket have their first line from there as well.
+    // Processors of the second socket also read their first line from their own memory.
     assert_eq!(many.elapsed_ns, one.elapsed_ns);
 }
 
 #[test]
-fn a_spin_lock_is_exclusive_and_a_long_wait_costs_the_host_nothing() {
+fn spinning_tasks_are_parked_until_the_lock_is_free() {
     let (lock, inside) = (Apart(AtomicU32::new(0)), RefCell::new(0u64));
     let long = 50_000_000;
     let tasks = (0..8).map(|_| {
@@ -140,10 +141,10 @@ fn a_spin_lock_is_exclusive_and_a_long_wait_costs_the_host_nothing() {
 }
 
 #[test]
-fn tasks_sleep_until_they_are_woken() {
+fn sleeping_tasks_continue_after_wake() {
     let (word, seen) = (Apart(AtomicU32::new(0)), RefCell::new(Vec::new()));
     let sleeper = |number: usize| {
-        // In the order of their numbers.
+        // The tasks go to sleep in the order of their numbers.
         task::work(1000 * number as u64);
         while word.0.load(Ordering::Acquire) == 0 {
             task::sleep(&word.0, 0);
@@ -169,7 +170,7 @@ fn tasks_share_processors_by_time_slices() {
     let ends = RefCell::new(Vec::new());
     let tasks = (0..6).map(|_| {
         || {
-            // Ten slices' time, in steps.
+            // The time of ten slices, in steps.
             (0..300).for_each(|_| task::work(100_000));
             ends.borrow_mut().push(task::now_ns().expect("a run"));
         }
@@ -177,18 +178,18 @@ fn tasks_share_processors_by_time_slices() {
     let report = run(&machine(), 2, 1, tasks);
     let first = ends.borrow()[0];
     assert!(report.elapsed_ns >= 3 * 30_000_000);
-    assert!(first > 2 * 30_000_000, "they take turns: the first ends after {first} ns");
+    assert!(first > 2 * 30_000_000, "the tasks did not share processors: the first ended after {first} ns");
 }
 
 #[test]
-fn sleeping_until_a_time_takes_that_time() {
+fn sleep_until_ends_at_the_given_time() {
     let report = run(&machine(), 1, 1, [|| task::sleep_until(5_000_000)]);
-    assert_eq!(report.elapsed_ns, 5_002_500, "and being woken");
+    assert_eq!(report.elapsed_ns, 5_002_500, "the time and the wake-up latency");
 }
 
-/// Two want a line that nobody has: the second has it from the first.
+/// Two processors need a line that is only in memory. The second gets the line from the first.
 #[test]
-fn a_line_from_memory_comes_to_one_after_the_other() {
+fn second_processor_gets_the_line_from_the_first() {
     let of = |kind: fn(&AtomicU64)| {
         let word = Apart(AtomicU64::new(0));
         run(&bare(), 2, 1, [0, 1].map(|_| || kind(&word.0))).elapsed_ns
@@ -196,14 +197,14 @@ fn a_line_from_memory_comes_to_one_after_the_other() {
     let loads = of(|word| {
         word.load(Ordering::Relaxed);
     });
-    assert_eq!(loads, 96 + 18 + 1, "a copy of the first one's");
+    assert_eq!(loads, 96 + 18 + 1, "copied from the first processor");
     let stores = of(|word| word.store(1, Ordering::Relaxed));
-    assert_eq!(stores, 96 + 44 + 1, "taken from it");
+    assert_eq!(stores, 96 + 44 + 1, "transferred from the first processor");
 }
 
-/// A processor whose clock is behind falls idle, and finds a task that was woken later.
+/// A processor whose clock is behind becomes idle and finds a task that was woken later.
 #[test]
-fn no_task_runs_before_it_was_woken() {
+fn woken_task_does_not_run_before_its_wake_up() {
     let text = MACHINES[0].1.replace("sleep = 1200", "sleep = 0");
     let machine = Machine::parse(&text).expect("a machine");
     for until in (98_000..102_000).step_by(50) {
@@ -230,10 +231,10 @@ fn no_task_runs_before_it_was_woken() {
 }
 
 #[test]
-fn a_cluster_is_nearer_than_its_socket() {
+fn transfer_within_a_cluster_is_cheaper_than_within_the_socket() {
     let machine = Machine::named("epyc-9654").expect("a machine");
     assert_eq!([0, 7, 8, 95, 96, 192, 200].map(|cpu| machine.cluster_of(cpu)), [0, 0, 1, 11, 12, 0, 1]);
-    // The first processor changes a line that another one has changed.
+    // The first processor changes a line that another processor has changed.
     let of = |other: usize| {
         let word = Apart(AtomicU64::new(0));
         let tasks = (0..=other).map(|number| {
@@ -249,23 +250,23 @@ fn a_cluster_is_nearer_than_its_socket() {
         });
         run(&machine, 384, 1, tasks).lines[0].lost_ns
     };
-    // From memory to that one, and on to the first.
+    // The line comes from memory to the other processor, and from there to the first.
     assert_eq!([1, 8, 96, 192].map(of), [118 + 19, 118 + 105, 118 + 205, 118 + 1]);
 }
 
 #[test]
-fn memory_of_a_socket_is_shared_by_its_processors() {
+fn processors_of_a_socket_share_its_memory_bandwidth() {
     let page = || (0..1000).for_each(|_| task::zeroes(4096));
     let of = |cpus: usize| run(&bare(), cpus, 1, (0..cpus).map(|_| page)).elapsed_ns;
     let (one, few, many) = (of(1), of(3), of(14));
-    assert_eq!(one, 431_158, "9.5 bytes a nanosecond");
+    assert_eq!(one, 431_158, "9.5 bytes per nanosecond");
     assert!(few < one * 101 / 100, "{few} of {one}");
     let bytes_a_ns = 14.0 * 4096.0 * 1000.0 / many as f64;
     assert!((33.5..34.01).contains(&bytes_a_ns), "{bytes_a_ns}");
 }
 
 #[test]
-fn an_interrupt_costs_both_sides() {
+fn interrupt_delays_the_interrupted_processor() {
     let word = Apart(AtomicU32::new(0));
     let worker = || {
         (0..100).for_each(|_| task::work(10_000));
@@ -279,7 +280,7 @@ fn an_interrupt_costs_both_sides() {
 }
 
 #[test]
-fn outside_of_a_run_nothing_takes_time() {
+fn operations_outside_a_run_take_no_virtual_time() {
     let word = AtomicU32::new(5);
     assert_eq!(word.fetch_add(1, Ordering::SeqCst), 5);
     fence(Ordering::SeqCst);
@@ -290,25 +291,25 @@ fn outside_of_a_run_nothing_takes_time() {
 }
 
 #[test]
-fn a_panic_ends_the_run_and_the_next_one_is_as_new() {
+fn run_after_a_panic_starts_clean() {
     let word = Apart(AtomicU32::new(0));
     let waits: Box<dyn FnOnce()> = Box::new(|| task::sleep(&word.0, 0));
-    let fails: Box<dyn FnOnce()> = Box::new(|| panic!("as it must"));
+    let fails: Box<dyn FnOnce()> = Box::new(|| panic!("expected panic"));
     let failed = catch_unwind(AssertUnwindSafe(|| run(&machine(), 2, 1, [waits, fails])));
     assert!(failed.is_err());
     assert_eq!(counters(&machine(), 2, 1).1, 2000);
 }
 
 #[test]
-fn tasks_that_wait_for_nobody_are_an_error() {
+fn run_panics_if_no_task_can_run() {
     let word = Apart(AtomicU32::new(0));
     let stuck = catch_unwind(AssertUnwindSafe(|| run(&machine(), 1, 1, [|| task::sleep(&word.0, 0)])));
-    let why = *stuck.expect_err("nobody wakes it").downcast::<String>().expect("a message");
-    assert_eq!(why, "no task can go on: 1 are left, of which 1 sleep and 0 spin");
+    let why = *stuck.expect_err("no task wakes it").downcast::<String>().expect("a message");
+    assert_eq!(why, "no task can run: 1 left, 1 asleep, 0 spinning");
 }
 
 #[test]
-fn machines_are_read_and_mistakes_named() {
+fn machine_files_parse_and_errors_name_the_field() {
     let cpus = MACHINES.iter().map(|(name, text)| {
         let machine = Machine::parse(text).unwrap_or_else(|why| panic!("{name}: {why}"));
         assert_eq!(Machine::named(name).as_ref(), Ok(&machine));
@@ -326,7 +327,7 @@ fn machines_are_read_and_mistakes_named() {
     let why = |text: &str| Machine::parse(text).expect_err("bad").to_string();
     let good = MACHINES[0].1;
     assert!(why("title = 1").contains("title"));
-    assert!(why(&good.replace("hit = 1.3", "hit = -1")).contains("-1 ns: between 0 and 1000 s"));
+    assert!(why(&good.replace("hit = 1.3", "hit = -1")).contains("-1 ns is not between 0 and 1000 s"));
     assert!(why(&good.replace("sockets = 2", "sockets = 200")).contains("5600 processors"));
     assert!(why(&good.replace("smt = 1.6", "smt = 0.5")).contains("a factor between 1 and 100"));
     assert!(
@@ -337,7 +338,7 @@ fn machines_are_read_and_mistakes_named() {
 }
 
 #[test]
-fn figures_of_a_machine_can_be_changed() {
+fn changed_replaces_figures_of_a_machine() {
     let changed = |changes: &[&str]| {
         let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
         Machine::changed("e5-2690v4", &changes)
@@ -351,22 +352,24 @@ fn figures_of_a_machine_can_be_changed() {
     assert!(why("smt=1").contains("SECTION.KEY=VALUE"));
     assert!(why("cost.smt").contains("SECTION.KEY=VALUE"));
     assert!(why("cost.smt=fast").contains("SECTION.KEY=VALUE"));
-    assert!(why("costs.smt=1").contains("no costs"));
+    assert!(why("costs.smt=1").contains("no section costs"));
     assert!(why("cost.threads=1").contains("threads"));
     assert!(why("cost.smt=0").contains("a factor between"));
 }
 
 #[test]
-fn numbers_of_processors_are_of_the_machine() {
+fn some_cpus_accepts_only_processors_of_the_machine() {
     assert_eq!(machine().some_cpus("1,56"), Ok(vec![1, 56]));
-    for (list, why) in [("0", "1 to 56"), ("1,57", "57"), ("", "no number"), ("1,x", "\"x\" is no number")] {
+    for (list, why) in
+        [("0", "1 to 56"), ("1,57", "57"), ("", "not a number"), ("1,x", "\"x\" is not a number")]
+    {
         let error = machine().some_cpus(list).expect_err("bad").to_string();
         assert!(error.contains(why), "{error}");
     }
 }
 
 #[test]
-fn processors_are_numbered_core_by_core() {
+fn first_processors_of_all_cores_are_numbered_first() {
     let machine = machine();
     assert_eq!(machine.cpus(), 56);
     assert_eq!([0, 13, 14, 27, 28, 41, 42, 55].map(|cpu| machine.socket_of(cpu)), [0, 0, 1, 1, 0, 0, 1, 1]);

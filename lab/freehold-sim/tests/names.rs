@@ -1,10 +1,10 @@
-//! Transfers by the names that a program gave its records; numbers of processors as a user gives them.
+//! Transfers by the names that a program gave its records.
 
 use crate::machine;
 use freehold_sim::atomic::{AtomicU64, Ordering};
 use freehold_sim::{HotField, Report, names, run};
 
-/// Two fields on lines of their own.
+/// A record with two fields on one line and a third on another.
 #[derive(Default)]
 #[repr(C, align(64))]
 struct Pair {
@@ -43,7 +43,7 @@ fn field<'a>(report: &'a Report, name: &str) -> &'a HotField {
 }
 
 #[test]
-fn records_of_a_type_are_summed_by_field() {
+fn transfers_are_summed_by_field_over_all_records() {
     let pairs = pairs(3);
     announce(&pairs);
     let report = on(4, |_| {
@@ -65,7 +65,7 @@ fn records_of_a_type_are_summed_by_field() {
 }
 
 #[test]
-fn fields_that_share_a_line_have_transfers_of_their_own() {
+fn fields_on_one_line_have_separate_transfers() {
     let pairs = pairs(1);
     announce(&pairs);
     let report = on(2, |cpu| {
@@ -79,7 +79,7 @@ fn fields_that_share_a_line_have_transfers_of_their_own() {
 }
 
 #[test]
-fn what_is_not_announced_is_named_by_its_place() {
+fn unannounced_word_is_named_by_its_place() {
     let word = Box::new(Pair::default());
     announce(std::slice::from_ref(&word));
     names::withdraw((&raw const *word).addr(), size_of::<Pair>());
@@ -90,7 +90,7 @@ fn what_is_not_announced_is_named_by_its_place() {
 }
 
 #[test]
-fn later_announcements_replace_earlier_ones_where_they_lie() {
+fn later_announcement_replaces_earlier_for_the_same_bytes() {
     let pairs = pairs(4);
     announce(&pairs);
     names::announce("Other", (&raw const pairs[1]).addr(), size_of::<Pair>(), 2, &[]);
@@ -103,7 +103,7 @@ fn later_announcements_replace_earlier_ones_where_they_lie() {
 }
 
 #[test]
-fn sums_of_two_runs() {
+fn add_sums_the_fields_of_two_runs() {
     let pairs = pairs(1);
     announce(&pairs);
     let once = || on(2, |_| hundred(&pairs[0].one));

@@ -1,4 +1,4 @@
-//! Transfers by the field that was wanted: all records of a type together.
+//! Transfers by field, summed over all records of a type.
 
 use crate::line::{LineCount, Move, PART};
 use crate::machine::Distance;
@@ -10,27 +10,28 @@ use std::panic::Location;
 
 type Place = &'static Location<'static>;
 
-/// A field of all records of one type, or a word that nobody announced, and the transfers of its lines that
-/// were for its sake.
+/// A field of all records of one type, or a word that was not announced, and the transfers that accesses to
+/// this field caused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HotField {
-    /// As announced (`Vma.count`), or where in the program the word was wanted most often.
+    /// The announced name (`Vma.count`), or the place in the program that accessed the word most often.
     pub name: String,
-    /// Whether the name was announced.
+    /// True if the name was announced.
     pub announced: bool,
-    /// Lines that were transferred for it. One that is there in several runs counts in each.
+    /// Lines that were transferred for the field. A line of several runs counts once per run.
     pub lines: u64,
-    /// Accesses to it on these lines.
+    /// Accesses to the field on these lines.
     pub accesses: u64,
-    /// Of these, those for which a line came from another processor or was taken from others.
+    /// Accesses for which a line came from another processor, or its copies were invalidated.
     pub transfers: u64,
     /// Time that processors waited for these transfers.
     pub lost_ns: u64,
-    /// Of this, while the line was on its way to others.
+    /// The part of `lost_ns` in which the line was in transit to other processors.
     pub queued_ns: u64,
-    /// Transfers between processors of one core, of one cluster, of one socket, of different sockets.
+    /// Transfers between processors of one core, of one cluster, of one socket, and of different sockets.
     pub between: [u64; 4],
-    /// The access that wanted the line, the access to the line before, how often: the most frequent first.
+    /// The access that caused the transfer, the previous access to the line, and the number of times; the
+    /// most frequent first.
     pub pairs: Vec<(Place, Option<Place>, u64)>,
 }
 
@@ -73,12 +74,12 @@ impl HotField {
     }
 }
 
-/// Fields by name. Times are in picoseconds as long as they are here.
+/// Fields by name. Times in this map are in picoseconds.
 #[derive(Default)]
 pub(super) struct Fields(BTreeMap<String, HotField>);
 
 impl Fields {
-    /// Adds a line's transfers.
+    /// Adds the transfers of a line.
     pub(super) fn count(&mut self, address: usize, line: &LineCount) {
         let mut parts: BTreeMap<u8, Vec<&Move>> = BTreeMap::new();
         line.moves.iter().for_each(|moved| parts.entry(moved.part).or_default().push(moved));
@@ -95,7 +96,7 @@ impl Fields {
             });
             if let Some(field) = sum {
                 join(&mut of_line, HotField { accesses, lines: 1, ..field });
-                // Several parts of one field are one line.
+                // Several parts of one field are on one line.
                 of_line.get_mut(&name).expect("just added").lines = 1;
             }
         }
@@ -118,7 +119,7 @@ fn join(all: &mut BTreeMap<String, HotField>, field: HotField) {
     }
 }
 
-/// Where a word was wanted most often.
+/// Returns the place in the program that accessed a word most often.
 fn most_frequent(moves: &[&Move]) -> String {
     let mut places: BTreeMap<(&str, u32), u64> = BTreeMap::new();
     moves.iter().for_each(|moved| {
@@ -139,14 +140,14 @@ fn sorted(mut fields: Vec<HotField>) -> Vec<HotField> {
     fields
 }
 
-/// Adds what a later run had.
+/// Adds the fields of a later run.
 pub(super) fn add(all: &mut Vec<HotField>, later: Vec<HotField>) {
     let mut sum: BTreeMap<String, HotField> = BTreeMap::new();
     all.drain(..).chain(later).for_each(|field| join(&mut sum, field));
     *all = sorted(sum.into_values().collect());
 }
 
-/// A file without the folders that every crate has.
+/// Returns the name of a file without the folders that all crates have.
 fn short(file: &str) -> String {
     let below = ["engine/", "lab/", "tools/"].iter().find_map(|wing| file.strip_prefix(wing));
     below.unwrap_or(file).replacen("/src/", "/", 1)
