@@ -1,7 +1,9 @@
-//! Times: every subject at 10 to 65,000 areas, one thread and two; then what only the engine does.
+//! Times of all subjects with 10 to 65,000 areas, on one thread and two, and times of operations that only
+//! the engine has.
 //!
-//! `cargo bench --bench engine`. Two threads work in one address space; the figure is the time until both
-//! have done their share, divided by the operations of one. Quote ratios within one run: machines are noisy.
+//! `cargo bench --bench engine`. Two threads work in one address space. The figure is the time until both
+//! have finished, divided by the number of operations of one thread. Quote only ratios within one run,
+//! because machines are noisy.
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use freehold::fault::Access;
@@ -19,7 +21,7 @@ fn main() {
         .configure_from_args();
     subject::<Space>(&mut criterion, &SIZES);
     subject::<LockedTree>(&mut criterion, &SIZES);
-    // Its search for room reads every area: at 65,000 one operation takes milliseconds.
+    // The search for free space reads every area: with 65,000 areas one operation takes milliseconds.
     subject::<LockedSet>(&mut criterion, &SIZES[..2]);
     subject::<PagedSet>(&mut criterion, &SIZES[..2]);
     faults(&mut criterion);
@@ -28,7 +30,8 @@ fn main() {
     criterion.final_summary();
 }
 
-/// Runs `operation(thread, n)` for `n` below `times` on each thread; the time until all are done.
+/// Runs `operation(thread, n)` for `n` below `times` on each thread. Returns the time until all have
+/// finished.
 fn on_threads(threads: u64, times: u64, operation: impl Fn(u64, u64) + Sync) -> Duration {
     if threads == 1 {
         let started = Instant::now();
@@ -67,7 +70,7 @@ fn subject<S: Subject>(criterion: &mut Criterion, sizes: &[u64]) {
                 black_box(subject.lookup(area(n, areas) + PAGE));
             });
             bench("mmap+munmap", &|thread, _| subject.map_unmap(thread));
-            // Threads keep to areas of their own: no two change the same one.
+            // The threads use different areas, so no two change the same one.
             bench("split+merge", &|thread, n| {
                 subject.split_merge(freehold_bench::BASE + (n * 2 + thread) % areas * freehold_bench::STRIDE);
             });
@@ -75,7 +78,7 @@ fn subject<S: Subject>(criterion: &mut Criterion, sizes: &[u64]) {
     }
 }
 
-/// Faults on untouched anonymous memory: one VMA for all threads, then one VMA each.
+/// Measures faults on untouched anonymous memory: in one VMA for all threads, then in one VMA per thread.
 fn faults(criterion: &mut Criterion) {
     const PAGES: u64 = 1 << 16;
     for (name, shared) in [("one VMA", true), ("a VMA each", false)] {
@@ -108,11 +111,11 @@ fn faults(criterion: &mut Criterion) {
     }
 }
 
-/// Maps `pages` for each thread, as one VMA or as one each.
+/// Maps `pages` for each thread, as one VMA or as one VMA per thread.
 fn mapped(space: &Space, threads: u64, pages: u64, shared: bool) -> u64 {
     let whole = space.map(pages * PAGE * threads);
     if !shared && threads > 1 {
-        // Another right makes it another VMA.
+        // A different right makes it a separate VMA.
         let upper = whole + pages * PAGE;
         let rights = Prot::READ | Prot::WRITE | Prot::EXEC;
         space.process().mprotect(upper, pages * PAGE, rights).expect("mapped");
@@ -120,7 +123,8 @@ fn mapped(space: &Space, threads: u64, pages: u64, shared: bool) -> u64 {
     whole
 }
 
-/// Each thread faults its own `pages`, round after round; what maps and unmaps them is not counted.
+/// Makes each thread fault its own `pages`, round after round. The time of mapping and unmapping is not
+/// counted.
 fn fault_rounds(
     (map, fault, unmap): (impl Fn() -> u64, impl Fn(u64) + Sync, impl Fn(u64)),
     threads: u64,
@@ -139,7 +143,7 @@ fn fault_rounds(
     total
 }
 
-/// munmap of populated memory, per page: frames that follow each other, and frames in random order.
+/// Measures munmap of populated memory, per page, with consecutive frames and with frames in random order.
 fn zap(criterion: &mut Criterion) {
     const PAGES: u64 = 1 << 15;
     for name in ["consecutive", "random"] {
@@ -166,16 +170,16 @@ fn zap(criterion: &mut Criterion) {
     }
 }
 
-/// The `n`th of `pages` pages, a power of two, in an order in which neighbours lie far apart: the frames come
-/// ascending, so it is the pages that are shuffled.
+/// Returns the `n`th of `pages` pages in an order in which neighbours are far apart. `pages` is a power of
+/// two. Frames are allocated in ascending order, so the pages are shuffled instead of the frames.
 fn shuffled(n: u64, pages: u64) -> u64 {
-    // Each step is one to one among the numbers below a power of two: a product with an odd number, a shift
-    // mixed in.
+    // Each step is a bijection on the numbers below a power of two: a product with an odd number, or a shift
+    // that is mixed in.
     let mixed = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % pages;
     (mixed ^ mixed >> 7).wrapping_mul(0x2545_f491) % pages
 }
 
-/// fork of populated memory, per page, the child's end not counted.
+/// Measures fork of populated memory, per page. The end of the child is not counted.
 fn fork(criterion: &mut Criterion) {
     const PAGES: u64 = 1 << 15;
     let space = Space::new(4 << 30, Locking::default());

@@ -1,14 +1,14 @@
-//! Instructions per operation of one thread, counted by Valgrind, which no noise of the machine disturbs.
+//! Instructions per operation of one thread, counted by Valgrind, so that noise of the machine has no effect.
 //!
 //! ```text
-//! cargo bench --bench instructions                  the table
-//! cargo bench --bench instructions -- fork zap      these rows of it
-//! cargo bench --bench instructions -- --check       beside the counts of `instructions.txt`; fails if one grew by more than 3 %
-//! cargo bench --bench instructions -- --save        the table, and `instructions.txt` written anew
+//! cargo bench --bench instructions                  prints the table
+//! cargo bench --bench instructions -- fork zap      prints these rows
+//! cargo bench --bench instructions -- --check       compares with `instructions.txt`; fails if a count grew by more than 3 %
+//! cargo bench --bench instructions -- --save        prints the table and writes `instructions.txt`
 //! ```
 //!
-//! The program runs itself under callgrind, once per figure, which counts only what happens inside
-//! [`measured`]. Where Valgrind is missing it says so and fails.
+//! The program runs itself under callgrind once per figure. Callgrind counts only the instructions inside
+//! [`measured`]. If Valgrind is missing, the program prints an error and fails.
 
 use freehold::counted::Counted;
 use freehold::fault::Access;
@@ -21,27 +21,28 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::process::{Command, ExitCode, Stdio};
 
-/// How often an operation is counted; one figure is the mean.
+/// Number of counted operations. A figure is their mean.
 const TIMES: u64 = 2_000;
-/// How often it is done before.
+/// Number of operations before the counted ones.
 const WARM: u64 = 200;
-/// Pages of what is counted by the page.
+/// Number of pages for figures per page.
 const PAGES: u64 = 1 << 14;
-/// Growth that `--check` does not forgive, in percent.
+/// Maximum growth that `--check` accepts, in percent.
 const GROWTH: f64 = 3.0;
 /// The counts of the last accepted run.
 const BASELINE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/instructions.txt");
 
-/// What every subject does, at every number of areas.
+/// Operations of every subject, measured at every number of areas.
 const SHARED: [&str; 3] = ["lookup", "mmap+munmap", "split+merge"];
-/// What only the engine does, at every number of areas.
+/// Operations of only the engine, measured at every number of areas.
 const SIZED: [&str; 6] =
     ["mmap", "munmap", "mmap+touch+munmap", "munmap-touched", "fault", "split+merge-touched"];
-/// What only the engine does, once for a small process: its pages lie in few tables, which are nearly empty.
+/// Operations of only the engine, measured for a small process. Its pages are in few tables, which are nearly
+/// empty.
 const SMALL: [&str; 1] = ["exit"];
-/// What the engine asks of its host: in a lookup a read section, which a kernel has nearly for nothing.
+/// Operations of the host: a lookup enters a read section, which is nearly free in a kernel.
 const HOST: [&str; 1] = ["read-section"];
-/// What only the engine does, by the page of one large area.
+/// Operations of only the engine, measured per page of one large area.
 const BY_PAGE: [&str; 4] = ["fault-per-page", "zap-per-page", "fork-per-page", "mprotect-per-page"];
 
 fn main() -> ExitCode {
@@ -55,11 +56,11 @@ fn main() -> ExitCode {
     let (options, names): (Vec<_>, Vec<_>) =
         arguments.iter().map(String::as_str).partition(|argument| argument.starts_with("--"));
     if let Some(unknown) = options.iter().find(|option| !["--check", "--save"].contains(option)) {
-        eprintln!("unknown option {unknown}: there are --check and --save");
+        eprintln!("unknown option {unknown}, expected --check or --save");
         return ExitCode::FAILURE;
     }
     let Some(counts) = table(&names) else {
-        eprintln!("no count: valgrind does not run here");
+        eprintln!("cannot count instructions: valgrind failed or is not installed");
         return ExitCode::FAILURE;
     };
     if options.contains(&"--save") {
@@ -88,13 +89,13 @@ fn baseline() -> Counts {
     parsed.map(|(name, count)| (name.to_owned(), count.parse().expect("a number"))).collect()
 }
 
-/// Says what has changed; fails if an operation takes clearly more instructions than it did.
+/// Prints the changes. Fails if an operation takes clearly more instructions than in the baseline.
 fn check(counts: &Counts) -> ExitCode {
     let accepted = baseline();
     let mut grown = 0;
     for (name, count) in counts {
         let Some(before) = accepted.get(name) else {
-            println!("{name}: no count to compare with");
+            println!("{name}: no baseline");
             continue;
         };
         let percent = (count / before - 1.0) * 100.0;
@@ -111,7 +112,7 @@ fn check(counts: &Counts) -> ExitCode {
     }
 }
 
-/// Counts and prints the rows that `names` selects, or all of them.
+/// Counts and prints the rows that `names` selects, or all rows.
 fn table(names: &[&str]) -> Option<Counts> {
     let wanted = |operation: &&&str| names.is_empty() || names.iter().any(|name| operation.starts_with(name));
     let mut counts = Counts::new();
@@ -142,7 +143,7 @@ fn row(counts: &mut Counts, operation: &str, subject: &str, sizes: &[u64]) -> Op
     Some(())
 }
 
-/// Instructions of one operation, or for one page.
+/// Returns the instructions of one operation, or of one page.
 fn count(subject: &str, operation: &str, areas: u64) -> Option<f64> {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--toggle-collect=*measured*"])
@@ -158,13 +159,13 @@ fn count(subject: &str, operation: &str, areas: u64) -> Option<f64> {
     Some(total as f64 / times as f64)
 }
 
-/// What is counted, and nothing else.
+/// Runs the operation. Only this function is counted.
 #[inline(never)]
 fn measured(operation: &mut dyn FnMut()) {
     operation();
 }
 
-/// Does an operation, with `before` and `after` around each of its times that are not counted.
+/// Repeats an operation. Calls `before` and `after` around each operation; they are not counted.
 fn repeat<T>(mut before: impl FnMut(u64) -> T, mut operation: impl FnMut(&T), mut after: impl FnMut(T)) {
     for n in 0..WARM + TIMES {
         let given = before(n);
@@ -231,13 +232,13 @@ fn sized(operation: &str, areas: u64) {
     std::mem::forget(space);
 }
 
-/// One call for all rows: what the compiler makes of it does not depend on how many there are.
+/// A single function for all rows, so that the compiler generates the same code for any number of rows.
 #[inline(never)]
 fn fork(process: &Process) -> Counted<AddressSpace<Machine>> {
     process.fork().expect("memory")
 }
 
-/// The end of a child that has a page of text, of heap and of stack of its own.
+/// Measures the end of a child that has its own page of text, of heap and of stack.
 fn exit(areas: u64) {
     let space = Space::with_areas(areas);
     let process = space.process();
@@ -262,7 +263,7 @@ fn by_page(operation: &str) {
         }
     };
     let unmap = |at| process.munmap(at, PAGES * PAGE).expect("mapped");
-    // Once before, so that every frame and table has been used.
+    // A warm-up, so that every frame and table has been used once.
     let warm = map();
     touch(warm);
     unmap(warm);
@@ -273,7 +274,7 @@ fn by_page(operation: &str) {
     match operation {
         "fault-per-page" => measured(&mut || touch(at)),
         "zap-per-page" => measured(&mut || unmap(at)),
-        // Not dropped: the end of the child is not part of it.
+        // The child is not dropped, because its end must not be counted.
         "fork-per-page" => measured(&mut || std::mem::forget(fork(process))),
         _ => measured(&mut || process.mprotect(at, PAGES * PAGE, Prot::READ).expect("mapped")),
     }

@@ -1,4 +1,4 @@
-//! What the machine itself costs, so that it can be told from what the engine costs.
+//! The costs of the machine itself, to separate them from those of the engine.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use freehold::platform::{FramePurpose, FrameRequest, Platform};
@@ -16,7 +16,7 @@ struct Setup {
     leaves: Pfn,
 }
 
-/// A space with one table of 512 mapped pages at `AT`.
+/// Creates a space with one table of 512 mapped pages at `AT`.
 fn setup(config: MachineConfig) -> Setup {
     let machine = Machine::new(config).unwrap();
     let mut table = machine.alloc_table().unwrap();
@@ -104,7 +104,7 @@ fn memory(c: &mut Criterion) {
             let mut frames = [Pfn::new(0); 64];
             b.iter(|| {
                 machine.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut frames);
-                // SAFETY: just allocated, used by nobody.
+                // SAFETY: just allocated and not in use.
                 unsafe { machine.free_frames(&frames) }
             })
         });
@@ -112,7 +112,7 @@ fn memory(c: &mut Criterion) {
         group.bench_function("a table", |b| {
             b.iter(|| {
                 let table = machine.alloc_table().unwrap();
-                // SAFETY: just allocated, used by nobody.
+                // SAFETY: just allocated and not in use.
                 unsafe { machine.free_table(table) }
             })
         });
@@ -124,7 +124,7 @@ fn host(c: &mut Criterion) {
     c.bench_function("rcu_read", |b| b.iter(<Machine>::rcu_read));
     c.bench_function("now_ns", |b| b.iter(<Machine>::now_ns));
     let word = freehold_sync::atomic::AtomicU32::new(0);
-    c.bench_function("wake_one, nobody asleep", |b| b.iter(|| <Machine>::wake_one(&word)));
+    c.bench_function("wake_one, no waiter", |b| b.iter(|| <Machine>::wake_one(&word)));
 }
 
 criterion_group! {

@@ -1,4 +1,4 @@
-//! What one page costs: finding its table, installing it, zapping it.
+//! The cost of one page: finding its table, installing it, zapping it.
 
 #[path = "../../../engine/freehold-pagetable/tests/common/mod.rs"]
 mod common;
@@ -14,7 +14,7 @@ use std::hint::black_box;
 const AT: u64 = 0x7f00_0000_0000;
 const PAGES: u64 = 512 * 64;
 
-/// Forgets what it is asked, so that only the tables are measured.
+/// A TLB that does nothing, so that only the tables are measured.
 struct Nowhere;
 
 impl Tlb for Nowhere {
@@ -91,7 +91,7 @@ fn tables(c: &mut Criterion) {
             zap(VaRange::new(at(0), at(512)))
         });
     });
-    group.bench_function("ask whether nothing is there", |b| {
+    group.bench_function("check that a range is empty", |b| {
         b.iter(|| {
             tables.is_empty_range(&memory, black_box(VaRange::of(AT + (1 << 30), AT + (1 << 30) + PAGE_SIZE)))
         });

@@ -1,8 +1,8 @@
-//! Readers and holders of pages: what they keep waiting, and what they cost.
+//! Readers of reports and holders of pins: how long they delay other tasks, and what they cost.
 //!
-//! `cargo bench --bench readers`. Phantom memory: page tables, frame records and locks are real, contents are
-//! not. What is compared takes turns in one run. Beside it the host kernel's own figures for calls that do
-//! the same work: there everything a system call does beside counts too, and its memory is real.
+//! `cargo bench --bench readers`. The memory is phantom: page tables, frame records and locks are real,
+//! contents are not. Compared measurements alternate in one run. The figures of the host kernel are for calls
+//! that do the same work. They include the rest of a system call, and the host's memory is real.
 
 use freehold::{
     engine::{Config, Engine},
@@ -23,16 +23,16 @@ use std::{
 const RW: Prot = Prot::READ.union(Prot::WRITE);
 const R: Prot = Prot::READ;
 const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS);
-/// VMAs that the readers read about.
+/// Number of VMAs in a report.
 const VMAS: u64 = 1_000;
-/// How long the writer is watched, each time.
+/// Duration of one measurement of the writer.
 const TURN: Duration = Duration::from_millis(200);
 const TURNS: usize = 5;
-/// Pages pinned at a time.
+/// Numbers of pages pinned at a time.
 const SIZES: [usize; 4] = [1, 16, 512, 4096];
 
 fn main() {
-    println!("a thread that maps and unmaps a page, with {VMAS} VMAs, beside readers of all of maps\n");
+    println!("a thread that maps and unmaps a page, with {VMAS} VMAs, while another thread reads maps\n");
     println!("{:<32} {:>10} {:>10} {:>12} {:>16}", "", "p50", "p99", "calls/s", "passes of readers");
     let ours = [false, true].map(|reads| beside(reads, ours_writer()));
     let host = [false, true].map(|reads| beside(reads, host_writer()));
@@ -45,10 +45,10 @@ fn main() {
         let p99 = |row: &Row| row.times.percentile(9_900) as f64;
         println!("{:<32} {:>21.2} times the p99\n", "", p99(read) / p99(alone));
     }
-    println!("pinning pages that are there, and unpinning them, nanoseconds per page\n");
+    println!("pinning and unpinning present pages, nanoseconds per page\n");
     println!("{:>6} {:>8} {:>8} {:>8} {:>24}", "pages", "fast", "slow", "ratio", "read_memory, for scale");
     SIZES.into_iter().for_each(pins);
-    println!("\nlooking at a VMA: {}", looks());
+    println!("\nreading a VMA: {}", looks());
 }
 
 struct Row {
@@ -57,7 +57,7 @@ struct Row {
     passes: u64,
 }
 
-/// A thread that changes an address space, and one that reports on it.
+/// A function that changes an address space, and one that reports on that address space.
 struct Pair {
     change: Box<dyn Fn() + Sync>,
     report: Box<dyn Fn() + Sync>,
@@ -115,7 +115,7 @@ fn ours_writer() -> Pair {
     Pair { change: Box::new(change), report: Box::new(report) }
 }
 
-/// The same on the host, in this very process.
+/// Returns the same pair of functions for the host kernel and this process.
 fn host_writer() -> Pair {
     let at = host::map(2 * VMAS as usize * PAGE as usize);
     for n in 0..VMAS as usize {
@@ -133,7 +133,7 @@ fn host_writer() -> Pair {
     Pair { change: Box::new(change), report: Box::new(report) }
 }
 
-/// The fastest of several rounds, per page.
+/// Returns the time per page of the fastest of several rounds.
 fn per_page(pages: usize, mut f: impl FnMut()) -> f64 {
     let rounds = (20_000 / pages).clamp(5, 2_000);
     let best = (0..rounds).map(|_| {
@@ -156,7 +156,7 @@ fn pins(pages: usize) {
     let (fast, slow) = cpu.call(|| {
         let fast = || drop(space.pin_user_pages_fast(at, pages, PinFlags::WRITE).expect("there"));
         let slow = || drop(space.pin_user_pages(at, pages, PinFlags::WRITE).expect("there"));
-        // In turns.
+        // Alternate the two kinds.
         let rounds = (0..3).map(|_| (per_page(pages, fast), per_page(pages, slow)));
         rounds.fold((f64::MAX, f64::MAX), |best, one| (best.0.min(one.0), best.1.min(one.1)))
     });
@@ -169,7 +169,7 @@ fn pins(pages: usize) {
     println!("{pages:>6} {fast:>8.1} {slow:>8.1} {:>8.2} {read:>24.1}", slow / fast);
 }
 
-/// Without a lock, and with that of the VMA.
+/// Measures reading a VMA without a lock, and with the VMA's lock.
 fn looks() -> String {
     const LOOKS: usize = 1000;
     let process = process();
@@ -185,7 +185,7 @@ fn looks() -> String {
             std::hint::black_box(space.find_vma(at).map(|vma| vma.flags()));
         });
     });
-    format!("{free:.1} ns without a lock, {locked:.1} ns with that of the VMA")
+    format!("{free:.1} ns without a lock, {locked:.1} ns with the VMA's lock")
 }
 
 /// System calls of the host.
@@ -207,23 +207,23 @@ mod host {
         fn mprotect(at: *mut c_void, len: usize, prot: c_int) -> c_int;
     }
 
-    /// Maps so many bytes of anonymous memory.
+    /// Maps `len` bytes of anonymous memory.
     pub fn map(len: usize) -> usize {
-        // SAFETY: asks for fresh memory, anywhere.
+        // SAFETY: requests new memory at an address that the kernel chooses.
         let at = unsafe { mmap(core::ptr::null_mut(), len, 3, 0x22, -1, 0) };
         assert_ne!(at as isize, -1, "no memory");
         at.expose_provenance()
     }
 
-    /// Unmaps what [`map`] has mapped.
+    /// Unmaps the result of [`map`].
     pub fn unmap(at: usize, len: usize) {
-        // SAFETY: mapped by `map`, and used by nobody.
+        // SAFETY: mapped by `map`, and no reference to the memory exists.
         assert_eq!(unsafe { munmap(core::ptr::with_exposed_provenance_mut(at), len) }, 0);
     }
 
-    /// Makes a page of what [`map`] has mapped read-only.
+    /// Makes a page of the result of [`map`] read-only.
     pub fn protect(at: usize) {
-        // SAFETY: as in `unmap`.
+        // SAFETY: mapped by `map`, and no reference to the memory exists.
         assert_eq!(unsafe { mprotect(core::ptr::with_exposed_provenance_mut(at), 4096, 1) }, 0);
     }
 }

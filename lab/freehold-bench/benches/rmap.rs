@@ -1,8 +1,8 @@
-//! What it costs that pages can be found from behind: links of VMAs, and walks over the VMAs that map a page.
+//! The cost of the reverse map: linking VMAs, and walks over the VMAs that map a page.
 //!
-//! `cargo bench --bench rmap`. Phantom memory: page tables, frame records, trees and locks are real, contents
-//! are not. What the lock over all VMAs of a file costs, and which calls pay, is the experiment `i-mmap` of
-//! `freehold reproduce`.
+//! `cargo bench --bench rmap`. The memory is phantom: page tables, frame records, trees and locks are real,
+//! contents are not. The experiment `i-mmap` of `freehold reproduce` measures the lock over all VMAs of a
+//! file, and the calls that it delays.
 
 use freehold::{
     PageIndex,
@@ -22,13 +22,13 @@ const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS);
 type Open = Counted<File<Machine>>;
 
 fn main() {
-    println!("a file mapped so many times, nanoseconds per VMA\n");
+    println!("a file that is mapped N times, nanoseconds per VMA\n");
     println!("{:>8} {:>14} {:>16} {:>12}", "mapped", "mmap (link)", "munmap (unlink)", "walk");
     for mapped in [10, 1_000, 100_000] {
         links(mapped);
     }
-    println!("\nan anonymous page of a server with so many forked children, microseconds a walk\n");
-    println!("{:>9} {:>20} {:>22}", "children", "that all share", "of one child alone");
+    println!("\nan anonymous page of a server with N forked children, microseconds per walk\n");
+    println!("{:>9} {:>20} {:>22}", "children", "shared by all", "of one child only");
     for children in [1, 10, 100, 1_000] {
         family(children);
     }
@@ -54,7 +54,7 @@ fn touch(process: &Process, at: u64, pages: u64, access: Access) {
     }
 }
 
-/// Nanoseconds of one of so many.
+/// Returns the nanoseconds of one of `count` operations.
 fn each(started: Instant, count: u64) -> f64 {
     started.elapsed().as_nanos() as f64 / count as f64
 }
@@ -62,13 +62,13 @@ fn each(started: Instant, count: u64) -> f64 {
 fn links(mapped: u64) {
     let engine = engine();
     let file = open(&engine, 16);
-    // As many VMAs as one process may have are in each.
+    // Each process gets at most 10,000 VMAs, which is below the limit for one process.
     let processes: Vec<_> = (0..mapped.div_ceil(10_000)).map(|_| new(&engine)).collect();
     let mut places = Vec::new();
     let started = Instant::now();
     for n in 0..mapped {
         let process = &processes[(n / 10_000) as usize];
-        // Every other page stays free, so that nothing merges.
+        // Every other page stays unmapped, so that no VMAs merge.
         let at = (1 << 40) + n % 10_000 * 2 * PAGE;
         process.mmap(at, PAGE, RW, MapFlags::SHARED | MapFlags::FIXED, Some(&file), 0).expect("room");
         places.push((process, at));

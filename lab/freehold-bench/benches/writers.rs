@@ -1,16 +1,16 @@
-//! Threads that change one address space at places of their own: together against one alone.
+//! Threads that change one address space at separate places: two threads compared with one.
 //!
 //! ```text
-//! cargo bench --bench writers              the table
-//! cargo bench --bench writers -- mprotect  these rows of it
+//! cargo bench --bench writers              prints the table
+//! cargo bench --bench writers -- mprotect  prints these rows
 //! ```
 //!
-//! `whole`: one change at a time. `ranges`: side by side once two have met; one thread is measured in a space
-//! where none have. `ranges only`: side by side always. Beside them a tree and `memory_set`, each behind a lock,
-//! and the host's own calls.
+//! `whole`: one change at a time. `ranges`: concurrent changes, beginning with the first conflict of two
+//! writers; one thread is measured in a space without conflicts. `ranges only`: always concurrent changes.
+//! For comparison, the table has a tree and `memory_set`, each behind a lock, and the host's own calls.
 //!
-//! Phantom memory: page tables, frame records and locks are real, contents are not. What is compared takes
-//! turns in one run; a figure is the median of the turns.
+//! The memory is phantom: page tables, frame records and locks are real, contents are not. Compared
+//! measurements alternate in one run; a figure is the median of its measurements.
 
 use freehold::{
     fault::Access,
@@ -23,20 +23,21 @@ use std::time::{Duration, Instant};
 
 const RW: Prot = Prot::READ.union(Prot::WRITE);
 const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS).union(MapFlags::NORESERVE);
-/// Areas of the process besides what the threads map; and as many at the place of each thread.
+/// Number of areas of the process in addition to those that threads map, and of areas at the place of each
+/// thread.
 const AREAS: u64 = 500;
-/// From the place of one thread to that of the next: upper-level tables of their own each.
+/// Distance of the places of two threads. Each place has its own upper-level tables.
 const PLACE: u64 = 1 << 38;
-/// Where a thread's own area lies in its place, above its other areas.
+/// Offset of a thread's own area in its place, above the other areas there.
 const OWN: u64 = 1 << 30;
-/// Where what may lie anywhere comes to lie, with a stretch of addresses for each processor; at its end lies
-/// what the processor mapped before.
+/// Base of the addresses that mappings without an address hint get: each processor has a stretch of
+/// addresses. A stretch ends with an area that the processor mapped before.
 const STRETCHES: u64 = (DEFAULT_MAP_WINDOW - (128 << 20)) & !(STRETCH - 1);
 const STRETCH: u64 = 64 << 30;
 const TURN: Duration = Duration::from_millis(150);
 const TURNS: usize = 7;
 
-/// What a thread does, over and over, at its place.
+/// The operation that a thread repeats at its place.
 type Load = (&'static str, fn(&Space, u64));
 
 const LOADS: [Load; 7] = [
@@ -88,7 +89,7 @@ fn touch(space: &Space, at: u64) {
     space.process().space().handle_fault(at, Access::WRITE).expect("memory");
 }
 
-/// One design, in a space that only one thread has ever changed, and in one that several do.
+/// One design, with a space that only one thread has ever changed, and a space that several threads change.
 struct Side {
     name: &'static str,
     spaces: [Space; 2],
@@ -105,7 +106,7 @@ impl Side {
                 }
                 fixed(&space, place + OWN, RW);
             }
-            // Each thread has a number, this one too.
+            // Each thread has a number, including this one.
             for number in 0..4 {
                 fixed(&space, STRETCHES - number * STRETCH - 8 * PAGE, Prot::READ);
             }
@@ -145,7 +146,7 @@ fn main() {
     }
 }
 
-/// What others do behind a lock, and the host's kernel in this very process.
+/// Measures other implementations behind a lock, and the host kernel with this process.
 fn peers() {
     let (tree, set) = (LockedTree::with_areas(AREAS), LockedSet::with_areas(AREAS));
     type Call<'c> = &'c (dyn Fn(u64) + Sync);
@@ -178,7 +179,7 @@ fn show(load: &str, subject: &str, [one, two]: [f64; 2]) {
     println!("{load:<30} {subject:<16} {each:>12.0} {of_two:>12.0} {:>16.2}", two / one);
 }
 
-/// Operations a second of one and of two threads, for each side; all take turns.
+/// Returns the operations per second of one and of two threads, for each side. The measurements alternate.
 fn in_turns(sides: usize, measure: impl Fn(usize, usize) -> f64) -> Vec<[f64; 2]> {
     let mut rates = vec![[const { Vec::new() }; 2]; sides];
     for _ in 0..TURNS {
@@ -196,7 +197,8 @@ fn median(mut rates: Vec<f64>) -> f64 {
     rates[rates.len() / 2]
 }
 
-/// Operations a second of so many threads together; `run` counts those of one until it is to stop.
+/// Returns the operations per second of `threads` threads together. `run` returns the number of operations of
+/// one thread until the stop flag is set.
 fn rate(threads: usize, run: impl Fn(usize, &AtomicBool) -> u64 + Sync) -> f64 {
     let (stop, begin) = (AtomicBool::new(false), Barrier::new(threads + 1));
     let (run, stop, begin) = (&run, &stop, &begin);
@@ -230,7 +232,7 @@ fn of_space(space: &Space, thread: usize, load: fn(&Space, u64), stop: &AtomicBo
     })
 }
 
-/// The same calls of the host's kernel.
+/// Calls of the host kernel that do the same work.
 mod host {
     use std::cell::Cell;
 
@@ -239,7 +241,7 @@ mod host {
     const ANON: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 
     fn map(pages: usize) -> *mut libc::c_void {
-        // SAFETY: new memory.
+        // SAFETY: requests new memory at an address that the kernel chooses.
         let at = unsafe { libc::mmap(std::ptr::null_mut(), pages * PAGE, RW, ANON, -1, 0) };
         assert_ne!(at, libc::MAP_FAILED, "the host has room");
         at
@@ -247,7 +249,7 @@ mod host {
 
     pub fn map_unmap(_: u64) {
         let at = map(1);
-        // SAFETY: mapped just now, and used by nobody.
+        // SAFETY: mapped just now, and no reference to the memory exists.
         assert_eq!(unsafe { libc::munmap(at, PAGE) }, 0);
     }
 
@@ -261,7 +263,7 @@ mod host {
         }
         let page = OWN.get().wrapping_byte_add(2 * PAGE);
         for prot in [libc::PROT_READ, RW] {
-            // SAFETY: this thread's own memory, which nothing refers to.
+            // SAFETY: the memory belongs to this thread, and no reference to it exists.
             assert_eq!(unsafe { libc::mprotect(page, PAGE, prot) }, 0);
         }
     }

@@ -1,4 +1,4 @@
-//! What one writes first: a map of areas by start behind a reader/writer lock.
+//! A simple implementation for comparison: a map of areas by start behind a reader/writer lock.
 
 use crate::{BASE, LENGTH, PAGE, STACK, STRIDE, Subject};
 use parking_lot::RwLock;
@@ -11,7 +11,7 @@ struct Area {
     rights: u32,
 }
 
-/// `BTreeMap` behind parking_lot's `RwLock`. It has no gap index: a free place is looked for from the top
+/// `BTreeMap` behind parking_lot's `RwLock`. It has no gap index: the search for free space goes from the top
 /// down.
 pub struct LockedTree(RwLock<BTreeMap<u64, Area>>);
 

@@ -1,4 +1,4 @@
-//! The engine on phantom memory, oracles off.
+//! The engine on phantom memory, with oracles off.
 
 use crate::{BASE, LENGTH, PAGE, STACK, STRIDE, Subject};
 use freehold::engine::{Config, Engine};
@@ -14,18 +14,18 @@ pub struct Space {
     process: Process,
 }
 
-/// A machine of `bytes` of phantom memory for benches.
+/// Creates a machine of `bytes` of phantom memory for benches.
 pub fn machine(bytes: u64) -> Machine {
     Machine::new(MachineConfig::phantom(bytes).fast()).expect("the host has room for a phantom machine")
 }
 
 impl Space {
-    /// An empty address space on a machine of its own.
+    /// Creates an empty address space on its own machine.
     pub fn new(bytes: u64, locking: Locking) -> Self {
         Space::placing(bytes, locking, Placement::default())
     }
 
-    /// The same, with its mappings where `placement` says.
+    /// Creates an empty address space whose mappings are placed according to `placement`.
     pub fn placing(bytes: u64, locking: Locking, placement: Placement) -> Self {
         let machine = machine(bytes);
         let engine = Engine::new(machine.clone(), Config { max_map_count: 1 << 20, ..Config::default() });
@@ -33,7 +33,7 @@ impl Space {
         Space { machine, process: Process::new(&engine.expect("memory"), &config).expect("memory") }
     }
 
-    /// As [`Subject::with_areas`], with designs of locking.
+    /// Creates a space like [`Subject::with_areas`], with these settings for locking and placement.
     pub fn with_areas_by(areas: u64, locking: Locking, placement: Placement) -> Self {
         let space = Space::placing(1 << 30, locking, placement);
         let stack = ANON | MapFlags::FIXED | MapFlags::GROWSDOWN;
@@ -46,17 +46,17 @@ impl Space {
         space
     }
 
-    /// Its machine.
+    /// Returns the machine.
     pub fn machine(&self) -> &Machine {
         &self.machine
     }
 
-    /// The process.
+    /// Returns the process.
     pub fn process(&self) -> &Process {
         &self.process
     }
 
-    /// Maps `bytes` of private writable memory.
+    /// Maps `bytes` of private writable memory and returns the address.
     pub fn map(&self, bytes: u64) -> u64 {
         self.process.mmap(0, bytes, RW, ANON, None, 0).expect("room")
     }

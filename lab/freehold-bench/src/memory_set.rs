@@ -1,11 +1,11 @@
-//! The crate `memory_set`, behind a mutex, over no page table at all.
+//! The crate `memory_set` behind a mutex, without a page table.
 
 use crate::{BASE, LENGTH, PAGE, STACK, STRIDE, Subject};
 use memory_addr::{AddrRange, VirtAddr};
 use memory_set::{MappingBackend, MemoryArea, MemorySet};
 use parking_lot::Mutex;
 
-/// Maps nothing.
+/// A backend that maps nothing.
 #[derive(Clone)]
 struct Nothing;
 
@@ -24,8 +24,9 @@ impl MappingBackend for Nothing {
     }
 }
 
-/// `MemorySet` behind parking_lot's `Mutex`. It does not merge areas, so a change of rights and back leaves
-/// the parts apart; to keep their number constant they are unmapped and mapped again as one.
+/// `MemorySet` behind parking_lot's `Mutex`. It does not merge areas, so the parts stay separate when rights
+/// are changed and restored. To keep the number of areas constant, the parts are unmapped and mapped again as
+/// one area.
 pub struct LockedSet(Mutex<MemorySet<Nothing>>);
 
 fn area(at: u64, bytes: u64) -> MemoryArea<Nothing> {

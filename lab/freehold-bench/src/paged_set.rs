@@ -1,9 +1,9 @@
-//! The crates `memory_set` and `page_table_multiarch`, behind one mutex: what a small kernel is made of.
+//! The crates `memory_set` and `page_table_multiarch` behind one mutex, as in a small kernel.
 //!
-//! Lazy, as that kernel is where memory is not asked to be populated: mapping writes no entry, a fault looks
-//! its area up and maps one frame, unmapping walks the pages of its range and takes out those that are there.
-//! Frames are phantom, as the engine's are in these benches: numbers from a list. Nothing is flushed: there
-//! is no processor.
+//! The set maps lazily, like that kernel for mappings that are not populated. Mapping writes no entry. A
+//! fault looks up its area and maps one frame. Unmapping walks the pages of its range and removes those that
+//! are present. Frames are phantom, like those of the engine in these benches: numbers from a list. There are
+//! no flushes, because there is no processor.
 #![expect(unsafe_code, reason = "allocates the memory of page tables")]
 
 use crate::{BASE, LENGTH, PAGE, STACK, STRIDE, Subject};
@@ -14,7 +14,7 @@ use page_table_multiarch::{MappingFlags, PageSize, PageTable64, PagingHandler, P
 use parking_lot::Mutex;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 
-/// x86-64's tables of four levels.
+/// x86-64 page tables with four levels.
 struct Tables;
 
 impl PagingMetaData for Tables {
@@ -25,7 +25,7 @@ impl PagingMetaData for Tables {
     fn flush_tlb(_: Option<VirtAddr>) {}
 }
 
-/// Memory for tables, from the host; its address is its number.
+/// Memory of the host for tables. A physical address equals the host's address.
 struct HostMemory;
 
 fn layout(frames: usize, align: usize) -> Layout {
@@ -34,13 +34,14 @@ fn layout(frames: usize, align: usize) -> Layout {
 
 impl PagingHandler for HostMemory {
     fn alloc_frames(frames: usize, align: usize) -> Option<PhysAddr> {
-        // SAFETY: not of no size.
+        // SAFETY: the size is not zero.
         let memory = unsafe { alloc_zeroed(layout(frames, align)) };
         (!memory.is_null()).then(|| PhysAddr::from_usize(memory.expose_provenance()))
     }
     fn dealloc_frames(first: PhysAddr, frames: usize) {
         let memory = core::ptr::with_exposed_provenance_mut(first.as_usize());
-        // SAFETY: from `alloc_frames`, which the tables ask for one frame at a time, aligned to itself.
+        // SAFETY: the memory is from `alloc_frames`. The tables allocate one frame at a time, aligned to its
+        // size.
         unsafe { dealloc(memory, layout(frames, PAGE as usize)) };
     }
     fn phys_to_virt(frame: PhysAddr) -> VirtAddr {
@@ -48,7 +49,7 @@ impl PagingHandler for HostMemory {
     }
 }
 
-/// A page table, and frames to map.
+/// A page table, and free frames to map.
 struct Pages {
     table: PageTable64<Tables, X64PTE, HostMemory>,
     free: Vec<PhysAddr>,
@@ -64,7 +65,7 @@ impl Pages {
     }
 }
 
-/// Maps on fault.
+/// A backend that maps on faults.
 #[derive(Clone)]
 struct Lazy;
 
@@ -89,15 +90,15 @@ impl MappingBackend for Lazy {
     }
     fn protect(&self, start: VirtAddr, bytes: usize, flags: MappingFlags, to: &mut Pages) -> bool {
         for page in pages(start, bytes) {
-            // An error: nothing is mapped there yet.
+            // An error means that the page is not mapped yet.
             let _ = to.table.cursor().protect(page, flags);
         }
         true
     }
 }
 
-/// `MemorySet` over a page table, behind parking_lot's `Mutex`. Of splits and merges what
-/// [`LockedSet`](crate::LockedSet) says.
+/// `MemorySet` over a page table, behind parking_lot's `Mutex`. Splits and merges work as for
+/// [`LockedSet`](crate::LockedSet).
 pub struct PagedSet(Mutex<(MemorySet<Lazy>, Pages)>);
 
 const RW: MappingFlags = MappingFlags::READ.union(MappingFlags::WRITE).union(MappingFlags::USER);
@@ -107,7 +108,7 @@ fn area(at: u64, bytes: u64) -> MemoryArea<Lazy> {
 }
 
 impl PagedSet {
-    /// Maps `bytes` at the lowest place where there is room, and returns where.
+    /// Maps `bytes` at the lowest free place and returns the address.
     pub fn map(&self, bytes: u64) -> u64 {
         let hint = VirtAddr::from_usize(BASE as usize);
         let limit = AddrRange::new(hint, VirtAddr::from_usize(0x7fff_f000_0000));
@@ -123,13 +124,13 @@ impl PagedSet {
         set.unmap(VirtAddr::from_usize(at as usize), bytes as usize, pages).expect("mapped");
     }
 
-    /// A first store to the page at `at`.
+    /// Handles a first store to the page at `at`.
     pub fn fault(&self, at: u64) {
         let at = VirtAddr::from_usize(at as usize);
         let (set, pages) = &mut *self.0.lock();
         let flags = set.find(at).expect("an area").flags();
         let frame = pages.take();
-        pages.table.cursor().map(at, frame, PageSize::Size4K, flags).expect("nothing there");
+        pages.table.cursor().map(at, frame, PageSize::Size4K, flags).expect("the page is not mapped");
     }
 }
 

@@ -1,5 +1,5 @@
-//! The subjects and workloads that both benches use.
-#![allow(dead_code, reason = "each bench uses its part")]
+//! The subjects and workloads of both benches.
+#![allow(dead_code, reason = "each bench uses only a part")]
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -13,10 +13,10 @@ use parking_lot::RwLock;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
 
-/// A host for one thread: nobody else reads, so every grace period is over at once.
+/// A host for one thread. No other thread reads, so every grace period ends at once.
 pub struct OneThread;
 
-// SAFETY: used by benches that have one thread, which defers nothing inside a read section.
+// SAFETY: used only by benches with one thread, which defers nothing inside a read section.
 unsafe impl Host for OneThread {
     const MAX_CPUS: usize = 1;
     type RcuGuard = ();
@@ -38,7 +38,7 @@ unsafe impl Host for OneThread {
     }
     fn rcu_read() {}
     unsafe fn rcu_defer(head: NonNull<RcuHead>, f: unsafe fn(NonNull<RcuHead>)) {
-        // SAFETY: see the implementation's note.
+        // SAFETY: the only thread is not in a read section, by the note at the implementation.
         unsafe { f(head) }
     }
     fn rcu_barrier() {}
@@ -46,18 +46,18 @@ unsafe impl Host for OneThread {
 
 pub const SIZES: [u64; 3] = [10, 1_000, 65_530];
 const PAGE: u64 = 4096;
-/// Entries lie `STRIDE` apart below `TOP`: six pages, then a hole of four.
+/// Entries are `STRIDE` apart below `TOP`: six pages, then a hole of four.
 const STRIDE: u64 = 10 * PAGE;
 const LEN: u64 = 6 * PAGE;
 const TOP: u64 = 0x7fff_ffff_f000;
 
-/// What is measured: one thread's operations on a set of ranges.
+/// The subject of a measurement: a set of ranges that one thread uses.
 pub trait Subject: Sized {
     const NAME: &'static str;
     fn new() -> Self;
     fn lookup(&self, key: u64) -> Option<Entry>;
     fn replace(&mut self, start: u64, end: u64, with: &[Entry]);
-    /// The highest free place for `len` bytes.
+    /// Returns the highest free place for `len` bytes.
     fn gap(&self, len: u64) -> Option<u64>;
 }
 
@@ -77,22 +77,22 @@ impl<const SLOTS: usize> Subject for Freehold<SLOTS> {
     }
     #[inline]
     fn replace(&mut self, start: u64, end: u64, with: &[Entry]) {
-        // SAFETY: borrowed exclusively.
+        // SAFETY: `self` is borrowed exclusively.
         let mut writer = unsafe { self.0.exclusive_writer() };
         writer.preallocate(1).unwrap();
         writer.replace(start, end, with);
     }
     #[inline]
     fn gap(&self, len: u64) -> Option<u64> {
-        // SAFETY: nobody writes while it is borrowed.
+        // SAFETY: no writer exists while `self` is borrowed.
         let reader = unsafe { self.0.reader() };
         let request = GapRequest { len, align: PAGE, low: PAGE, high: TOP, direction: Direction::TopDown };
         reader.gap(&request, |_| 0)
     }
 }
 
-/// By start; the gap search walks down from the top, as it must without an augmented tree. It is given the
-/// same request, which its first hole does not satisfy unless the workload made one.
+/// A `BTreeMap` of entries by start. Without an augmented tree, the gap search has to walk down from the top.
+/// The first hole satisfies the request only if the workload made one that is large enough.
 pub struct Std(BTreeMap<u64, Entry>);
 
 impl Subject for Std {
@@ -151,7 +151,7 @@ pub fn entry(start: u64, end: u64) -> Entry {
     Entry { start, end, value: NonZeroU64::MIN }
 }
 
-/// A subject with `size` entries, added in random order, and the operations on it at random places.
+/// A subject with `size` entries, which were added in random order, and operations on it at random places.
 pub struct Workload<S> {
     subject: S,
     size: u64,
@@ -179,7 +179,7 @@ impl<S: Subject> Workload<S> {
         start_of(at as u64)
     }
 
-    /// What drawing a place costs; included in all others.
+    /// Picks a random place. All other operations include this cost.
     #[inline]
     pub fn nothing(&mut self) {
         black_box(self.pick());
@@ -191,7 +191,7 @@ impl<S: Subject> Workload<S> {
         black_box(self.subject.lookup(key));
     }
 
-    /// One entry into a random hole and out again.
+    /// Inserts one entry into a random hole and removes it.
     #[inline]
     pub fn insert_remove(&mut self) {
         let start = self.pick() + LEN + PAGE;
@@ -200,13 +200,13 @@ impl<S: Subject> Workload<S> {
         self.subject.replace(start, end, &[]);
     }
 
-    /// The highest gap for two pages, filled and emptied.
+    /// Fills the highest gap for two pages and empties it.
     #[inline]
     pub fn map_unmap(&mut self) {
         self.map_unmap_len(2 * PAGE);
     }
 
-    /// The same where only the space below everything is large enough.
+    /// Does the same for a size that fits only below all entries.
     #[inline]
     pub fn map_unmap_far(&mut self) {
         self.map_unmap_len(8 * PAGE);
@@ -225,14 +225,13 @@ impl<S: Subject> Workload<S> {
         black_box(self.subject.gap(black_box(2 * PAGE)));
     }
 
-    /// The only gap that is large enough lies below everything: an unaugmented tree has to look at every
-    /// entry.
+    /// Searches for a size that fits only below all entries: an unaugmented tree has to read every entry.
     #[inline]
     pub fn gap_far(&mut self) {
         black_box(self.subject.gap(black_box(8 * PAGE)));
     }
 
-    /// One entry becomes three, and one again.
+    /// Splits one entry into three and merges them.
     #[inline]
     pub fn split_merge(&mut self) {
         let start = self.pick();
@@ -243,14 +242,14 @@ impl<S: Subject> Workload<S> {
     }
 }
 
-/// The topmost entry ends at `TOP` less a hole.
+/// Returns the start of an entry. The topmost entry ends one hole below `TOP`.
 fn start_of(at: u64) -> u64 {
     TOP - (at + 1) * STRIDE
 }
 
 pub type Step<S> = fn(&mut Workload<S>);
 
-/// The operations by name.
+/// Returns the operations by name.
 pub fn operations<S: Subject>() -> [(&'static str, Step<S>); 7] {
     [
         ("lookup", Workload::lookup),

@@ -1,6 +1,6 @@
-//! Instructions per operation, counted by Valgrind: this program runs itself twice under callgrind, once with
-//! more operations than the other time, and prints the difference. Says so and does nothing where Valgrind is
-//! missing.
+//! Instructions per operation, counted by Valgrind. The program runs itself twice under callgrind with
+//! different numbers of operations, and prints the difference per operation. If Valgrind is missing, the
+//! program prints that and ends.
 
 mod common;
 
@@ -38,7 +38,7 @@ fn main() {
                         let each = (many - few) as f64 / (MANY - FEW) as f64;
                         println!("{operation:14} {subject:10} {size:6} entries: {each:7.1} instructions");
                     }
-                    _ => return println!("no instruction counts: valgrind does not run here"),
+                    _ => return println!("cannot count instructions: valgrind failed or is not installed"),
                 }
             }
         }
@@ -54,7 +54,7 @@ fn run<S: Subject>(operation: &str, size: u64, times: u64) {
     }
 }
 
-/// The number of instructions of a whole run.
+/// Returns the number of instructions of a whole run.
 fn count(subject: &str, operation: &str, size: u64, times: u64) -> Option<u64> {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])

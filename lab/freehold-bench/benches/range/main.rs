@@ -1,6 +1,6 @@
-//! Wall clock: the range map beside a `BTreeMap`, bare and behind a reader/writer lock, in one run.
+//! Times of the range map and of a `BTreeMap`, without a lock and behind a reader/writer lock, in one run.
 //!
-//! Every figure includes drawing a random place (`nothing`).
+//! Every figure includes the cost of picking a random place (`nothing`).
 
 mod common;
 
@@ -10,7 +10,7 @@ use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 fn one<S: Subject>(criterion: &mut Criterion, name: &str, step: common::Step<S>) {
     let mut group = criterion.benchmark_group(name);
     for size in SIZES {
-        // An unaugmented tree looks at every entry: one size shows it.
+        // An unaugmented tree reads every entry; small sizes are enough to show that.
         if name.ends_with("far") && size > 1_000 && S::NAME != "freehold" {
             continue;
         }

@@ -1,4 +1,4 @@
-//! The engine's side.
+//! The side of the engine.
 
 use super::{Call, FAULTING, FAULTS, PAGE, PAGES, Side};
 use freehold::engine::{Config, Engine as Kernel};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const RW: Prot = Prot::READ.union(Prot::WRITE);
 const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS);
 const FIXED: MapFlags = ANON.union(MapFlags::FIXED);
-/// Where areas lie; each in a table of its own.
+/// The places of the areas; each is in its own table.
 const TARGET: u64 = 0x10_0000_0000;
 const SOURCE: u64 = 0x20_0000_0000;
 const FAULTED: u64 = 0x30_0000_0000;
@@ -82,10 +82,12 @@ impl Side for Engine {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for _ in 0..pages {
-                    let Ok(Message::Fault { addr, .. }) = self.uffd.read() else { panic!("only faults") };
+                    let Ok(Message::Fault { addr, .. }) = self.uffd.read() else {
+                        panic!("a message that is not a fault")
+                    };
                     self.uffd
                         .copy(addr, &CONTENTS[..PAGE as usize], FillMode::empty())
-                        .expect("nothing is there");
+                        .expect("the page is not mapped");
                 }
             });
             let began = Instant::now();

@@ -1,4 +1,4 @@
-//! The host's kernel.
+//! The side of the host kernel.
 #![expect(unsafe_code, reason = "system calls")]
 
 use super::{Call, FAULTING, FAULTS, PAGE, PAGES, Side};
@@ -11,12 +11,12 @@ const UFFDIO_REGISTER: libc::Ioctl = 0xc020_aa00_u32 as libc::Ioctl;
 const UFFDIO_COPY: libc::Ioctl = 0xc028_aa03_u32 as libc::Ioctl;
 const UFFDIO_ZEROPAGE: libc::Ioctl = 0xc020_aa04_u32 as libc::Ioctl;
 const UFFDIO_MOVE: libc::Ioctl = 0xc028_aa05_u32 as libc::Ioctl;
-/// What userfaultfd's version is called.
+/// The version of the userfaultfd API.
 const API: u64 = 0xaa;
 
 static CONTENTS: [u8; (PAGES * PAGE) as usize] = [7; (PAGES * PAGE) as usize];
 
-/// Areas of private anonymous memory: of two threads to be filled, then of two to be moved from, then one for
+/// Areas of private anonymous memory: two that threads fill, two that threads move pages from, and one for
 /// faults.
 pub struct Host {
     uffd: OwnedFd,
@@ -27,7 +27,7 @@ pub struct Host {
 
 fn map(bytes: u64) -> Result<u64, Error> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: new memory, wherever there is room.
+    // SAFETY: requests new memory at an address that the kernel chooses.
     let at = unsafe {
         libc::mmap(std::ptr::null_mut(), bytes as usize, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
     };
@@ -35,21 +35,21 @@ fn map(bytes: u64) -> Result<u64, Error> {
 }
 
 fn advise(at: u64, bytes: u64, advice: i32) {
-    // SAFETY: memory that was mapped here, of which nobody has a reference.
+    // SAFETY: the memory was mapped by this program, and no reference to it exists.
     let done =
         unsafe { libc::madvise(std::ptr::with_exposed_provenance_mut(at as usize), bytes as usize, advice) };
     assert_eq!(done, 0, "{}", Error::last_os_error());
 }
 
 impl Host {
-    /// Asks for a userfaultfd, and registers the areas.
+    /// Creates a userfaultfd and registers the areas.
     pub fn new() -> Result<Self, Error> {
-        // SAFETY: no pointers.
+        // SAFETY: the call takes no pointers.
         let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
         if fd < 0 {
             return Err(Error::last_os_error());
         }
-        // SAFETY: just made.
+        // SAFETY: the descriptor was just created and has no other owner.
         let uffd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
         let (area, faults) = (2 * PAGES * PAGE, FAULTING * FAULTS * PAGE);
         let host = Host { uffd, target: map(2 * area)?, source: map(2 * area)?, faulted: map(faults)? };
@@ -63,8 +63,8 @@ impl Host {
     }
 
     fn ioctl<const N: usize>(&self, request: libc::Ioctl, words: &mut [u64; N]) -> Result<(), Error> {
-        // SAFETY: the record is of the size that the request's number says; what it points to are areas of
-        // our own, and constants.
+        // SAFETY: the record has the size that the request number encodes. It points only to areas of this
+        // program and to constants.
         match unsafe { libc::ioctl(self.uffd.as_raw_fd(), request, words.as_mut_ptr()) } {
             0 => Ok(()),
             _ => Err(Error::last_os_error()),
@@ -80,11 +80,11 @@ fn area(start: u64, thread: u64) -> u64 {
     start + thread * 2 * PAGES * PAGE
 }
 
-/// Writes to each of some pages.
+/// Writes to each of `pages` pages.
 fn touch(at: u64, pages: u64) {
     for page in 0..pages {
         let word = std::ptr::with_exposed_provenance_mut::<u64>((at + page * PAGE) as usize);
-        // SAFETY: memory that was mapped here, of which nobody has a reference.
+        // SAFETY: the memory was mapped by this program, and no reference to it exists.
         unsafe { word.write_volatile(1) };
     }
 }
@@ -114,7 +114,7 @@ impl Side for Host {
 
     fn map_unmap(&self) {
         let at = map(PAGE).expect("room");
-        // SAFETY: mapped just now.
+        // SAFETY: mapped just now, and no reference to the memory exists.
         unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(at as usize), PAGE as usize) };
     }
 
@@ -125,13 +125,13 @@ impl Side for Host {
             scope.spawn(|| {
                 for _ in 0..pages {
                     let mut message = [0u64; 4];
-                    // SAFETY: a message is of 32 bytes.
+                    // SAFETY: the buffer has 32 bytes, the size of a message.
                     let read = unsafe {
                         libc::read(self.uffd.as_raw_fd(), message.as_mut_ptr().cast(), size_of_val(&message))
                     };
                     assert_eq!(read, 32, "{}", Error::last_os_error());
-                    // Event and padding, flags, address.
-                    self.copy(message[2] & !(PAGE - 1), PAGE).expect("nothing is there");
+                    // The words: event and padding, flags, address.
+                    self.copy(message[2] & !(PAGE - 1), PAGE).expect("the page is not mapped");
                 }
             });
             let began = Instant::now();

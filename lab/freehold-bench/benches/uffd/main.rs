@@ -1,9 +1,10 @@
-//! userfaultfd: what a pager's calls cost, per page, beside the same calls to the host's kernel in the same
-//! run.
+//! userfaultfd: the cost of a pager's calls, per page, compared with the same calls of the host kernel in the
+//! same run.
 //!
-//! `cargo bench --bench uffd`. The engine runs on a machine whose memory has contents, so COPY copies; its
-//! TLBs are those of the machine, and nothing enters a kernel: where the host pays for a system call, the
-//! engine pays for none. Each figure is the median of rounds in which both sides take turns.
+//! `cargo bench --bench uffd`. The engine runs on a machine whose memory has contents, so COPY really copies.
+//! The TLBs are those of the machine. No call of the engine enters a kernel, so the host's figures include
+//! system calls and the engine's do not. Each figure is the median of several rounds; rounds of both sides
+//! alternate.
 
 mod engine;
 mod host;
@@ -13,15 +14,15 @@ use std::time::{Duration, Instant};
 
 /// Bytes of a page.
 const PAGE: u64 = 4096;
-/// Pages that a thread fills in a round.
+/// Number of pages that a thread fills in a round.
 const PAGES: u64 = 512;
-/// Rounds of each figure.
+/// Number of rounds for each figure.
 const ROUNDS: usize = 15;
-/// Threads that fault, and pages of each.
+/// Number of threads that fault, and of pages of each thread.
 const FAULTING: u64 = 16;
 const FAULTS: u64 = 128;
 
-/// What is measured.
+/// The measured call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Call {
     Copy,
@@ -29,17 +30,17 @@ enum Call {
     Move,
 }
 
-/// A pager and its memory: for each thread a registered area of [`PAGES`], empty, and a full one to move
+/// A pager and its memory. Each thread has an empty registered area of [`PAGES`], and a full area to move
 /// pages from.
 trait Side: Sync {
     const NAME: &'static str;
-    /// Makes a call for some pages of a thread's area.
+    /// Makes a call for `pages` pages of a thread's area.
     fn call(&self, call: Call, thread: u64, first: u64, pages: u64);
-    /// Empties the thread's area, and fills the other.
+    /// Empties the thread's registered area, and fills the other one for a move.
     fn reset(&self, call: Call, thread: u64);
     /// Maps a page elsewhere, and unmaps it.
     fn map_unmap(&self);
-    /// Lets [`FAULTING`] threads fault [`FAULTS`] pages each, served by one pager with COPY.
+    /// Makes [`FAULTING`] threads fault [`FAULTS`] pages each. One pager serves the faults with COPY.
     fn faults(&self) -> Duration;
 }
 
@@ -47,15 +48,15 @@ fn main() {
     let engine = engine::Engine::new();
     let host = host::Host::new();
     if let Err(why) = &host {
-        println!("the host offers no userfaultfd: {why}\n");
+        println!("cannot use userfaultfd on the host: {why}\n");
     }
     let host = host.ok();
     println!(
-        "nanoseconds per page; beside: a third thread maps and unmaps a page elsewhere in the same address space\n"
+        "nanoseconds per page; other: another thread maps and unmaps a page in the same address space\n"
     );
     println!(
         "{:<9} {:>8} {:>7} {:>7} {:>10} {:>10} {:>7}",
-        "call", "pages", "threads", "beside", "freehold", "host", "ratio"
+        "call", "pages", "threads", "other", "freehold", "host", "ratio"
     );
     for call in [Call::Copy, Call::ZeroPage, Call::Move] {
         for pages in [1, PAGES] {
@@ -102,7 +103,8 @@ fn report(call: &str, pages: u64, threads: u64, beside: bool, ours: Vec<f64>, th
     println!("{call:<9} {pages:>8} {threads:>7} {beside:>7} {ours:>10.0} {host:>10} {ratio:>7}");
 }
 
-/// Nanoseconds per page and thread of filling the areas of so many threads, so many pages a call.
+/// Returns the nanoseconds per page and thread when `threads` threads fill their areas, with `pages` pages
+/// per call.
 fn round<S: Side>(side: &S, call: Call, pages: u64, threads: u64, beside: bool) -> f64 {
     (0..threads).for_each(|thread| side.reset(call, thread));
     let (stop, started) = (AtomicBool::new(false), AtomicBool::new(!beside));
