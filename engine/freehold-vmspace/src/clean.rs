@@ -83,7 +83,7 @@ impl<P: Platform> Visitor<P::Format, P> for Cleaner<'_, P> {
     }
 
     fn large(&mut self, _: LeafGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
-        // The walk finds only markers above the lowest level: files are not mapped by large leaves.
+        // Only a marker above the lowest level can be here: large leaves do not map files.
         ControlFlow::Continue(())
     }
 }

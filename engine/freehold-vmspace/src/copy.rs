@@ -41,8 +41,8 @@ impl<P: Platform> VmSpace<P> {
             let address = VirtAddr::new(at);
             let (pte, level) = self.peek(address);
             match pte.kind(level) {
-                // The walk over a table of small pages is faster, because a table records which of its
-                // entries are filled.
+                // Not for small pages: the walk over their table is faster, because a table records which of
+                // its entries are filled.
                 Kind::None if level > Level::Pte => match address.next_span(level) {
                     Some(next) => at = next.get(),
                     None => return Ok(range.end()),

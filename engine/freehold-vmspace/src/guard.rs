@@ -98,7 +98,7 @@ impl<P: Platform> Visitor<P::Format, P> for Installer<'_, '_, P> {
     }
 
     fn large(&mut self, _: LeafGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
-        // Markers exist only at the lowest level.
+        // Only huge pages of pools have markers above the lowest level.
         ControlFlow::Break(())
     }
 }

@@ -141,10 +141,10 @@ impl<P: Platform> CacheFill<'_, P> {
         self.guard.for_each(range, cached).is_continue()
     }
 
-    /// Maps a page that was found in a cache. The slot is empty, or holds a marker that the page replaces. If
-    /// the entry is dirty from the start, so is the page. `is_still` checks again that the cache has the
-    /// page. Returns false and maps nothing if the page has left the cache, or if an earlier call found a
-    /// page that had.
+    /// Maps a page that was found in a cache. The slot is empty, or holds a marker that the page replaces. An
+    /// entry that is dirty from the start also makes the page dirty. `is_still` checks again that the cache
+    /// has the page. Returns false and maps nothing if the page has left the cache, or if an earlier call
+    /// found such a page.
     ///
     /// # Errors
     ///

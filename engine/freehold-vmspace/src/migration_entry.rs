@@ -64,8 +64,8 @@ impl<P: Platform> VmSpace<P> {
         gather.finish();
     }
 
-    /// Replaces a marker for `pfn` by an entry for the frame `to`. `rights` is called under the table's lock.
-    /// It returns the rights of the entry, and whether the entry may allow stores.
+    /// Replaces a marker for `pfn` by an entry for the frame `to`. `rights` is called under the table's lock,
+    /// and returns the rights of the entry and whether the entry may allow stores.
     pub fn end_migration_entry(
         &self,
         rights: impl FnOnce() -> (PteFlags, bool),

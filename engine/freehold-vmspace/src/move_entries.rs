@@ -63,7 +63,7 @@ impl<P: Platform> VmSpace<P> {
             let (pte, level) = self.peek(at);
             match pte.kind(level) {
                 Kind::Leaf { .. } if level > Level::Pte => self.split_leaf(at, level)?,
-                // Markers exist only at the lowest level.
+                // Only huge pages of pools have markers above the lowest level.
                 Kind::None | Kind::Leaf { .. } | Kind::Marker { .. } | Kind::Table { .. } => {
                     match at.next_span(level) {
                         Some(next) => at = next,
@@ -138,7 +138,7 @@ impl<P: Platform> VmSpace<P> {
     /// `exclude` is called before each pair of tables, and gets whether the tables themselves move. The value
     /// that it returns is held until that pair is done. `exclude` excludes walkers of the reverse map that
     /// could reach the target before the source, and so miss an entry at both, or that could be in a table
-    /// that moves (linux-locking A.6).
+    /// that moves.
     pub fn move_entries<L>(
         &self,
         from: UserRange,

@@ -12,8 +12,8 @@ use freehold_pagetable::{
 pub struct Protect {
     /// All rights except the right to write.
     pub rights: PteFlags,
-    /// Stores are allowed. An entry gets the right to write if it has it already, or if a store may go
-    /// directly to the frame. Otherwise the first store faults and the fault decides.
+    /// Stores are allowed. An entry gets the right to write if the entry already has this right, or if a
+    /// store may go directly to the frame. Otherwise the first store faults and the fault decides.
     pub write: bool,
     /// Stores reach a file, which must be notified of the first store.
     pub shared: bool,

@@ -150,9 +150,9 @@ impl<P: Platform> Visitor<P::Format, P> for Reclaimer<'_, '_, P> {
 
     fn table(&mut self, table: PteGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
         // SAFETY: the walk found the table linked. The caller of `discard_with_tables` holds the mmap lock or
-        // the VMA's lock. Other tasks that find the table and hold no lock that excludes this one lock the
-        // table by `lock_linked`. Tasks that unlink tables hold a lock that excludes this one. The gather
-        // belongs to this space.
+        // the VMA's lock. Another task that finds the table either holds a lock that excludes this caller, as
+        // every task that unlinks tables does, or locks the table by `lock_linked`. The gather belongs to
+        // this space.
         unsafe { table.reclaim(self.gather) };
         ControlFlow::Continue(())
     }

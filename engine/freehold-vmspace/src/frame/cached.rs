@@ -15,11 +15,11 @@
 //!           3. clears the bit and drops the cache's reference
 //! ```
 //!
-//! Step 2 of both changes `refs`, so one precedes the other. If the lookup is first, the count that the remover
-//! reads includes the lookup's reference. If the remover is first, the lookup has read from the remover's write, and
-//! its second check finds the mark. While the bit is set the cache has a reference, so a lookup never raises
-//! a count of zero. Without the bit, only a task that has a reference raises the count. The [rule](super)
-//! therefore holds for every frame, whatever its earlier use.
+//! Step 2 of both changes `refs`, so one precedes the other. If the lookup is first, the count that the
+//! remover reads includes the lookup's reference. If the remover is first, the lookup has read from the
+//! remover's write, and its second check finds the mark. While the bit is set the cache has a reference, so a
+//! lookup never raises a count of zero. Without the bit, only a task that has a reference raises the count.
+//! The [rule](super) therefore holds for every frame, whatever its earlier use.
 
 use super::{CACHED, Frame, MAX_REFS};
 use freehold_sync::atomic::Ordering::{AcqRel, Relaxed, Release};
@@ -50,8 +50,8 @@ impl Frame {
         self.refs.store(1 | CACHED, Release);
     }
 
-    /// Turns the cache's reference into an ordinary reference of the caller. The caller may drop the reference,
-    /// and has marked the place in the cache.
+    /// Turns the cache's reference into an ordinary reference of the caller. The caller may drop the
+    /// reference, and has marked the place in the cache.
     #[inline]
     pub fn leave_cache(&self) {
         self.clear_rmap();

@@ -354,7 +354,7 @@ impl Frame {
         self.word.load(Relaxed) & SHMEM != 0
     }
 
-    /// Returns the kind as which a mapping of the frame is counted.
+    /// Returns the kind that a mapping of the frame is counted as.
     #[inline]
     pub fn kind(&self) -> RssKind {
         kind_of(self.word.load(Relaxed))
@@ -505,7 +505,7 @@ fn share_error(refs: u32, word: u32) -> Option<ShareError> {
     }
 }
 
-/// The kind as which a page is counted while it moves, in the spaces whose markers wait for it.
+/// The kind that a page is counted as while it moves, in the spaces whose markers wait for the page.
 #[doc(hidden)]
 pub const MIGRATION_RSS: RssKind = RssKind::Anon;
 
