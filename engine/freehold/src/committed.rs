@@ -1,25 +1,25 @@
 //! Committed memory: the pages that Linux counts as Committed_AS, and the limit on them
 //! (vm.overcommit_memory).
 //!
-//! A page is committed when a program is promised memory that it has not touched yet:
+//! A page is committed when a program gets the right to memory that it has not touched yet:
 //!
 //! | memory | committed |
 //! | --- | --- |
 //! | private, writable, not NORESERVE | the pages of its VMAs with [`VmFlags::ACCOUNT`](crate::vma::flags::VmFlags::ACCOUNT), from mmap, mprotect, brk, fork or growth until munmap or exit |
-//! | shared anonymous memory and System V segments, not NORESERVE | the size of the file, from its creation until its end |
+//! | shared anonymous memory and System V segments, not NORESERVE | the size of the file, from its creation until it is freed |
 //! | other shared memory: memfds, tmpfs, NORESERVE | each page in the page cache |
 //! | files with a store, devices, secret memory, huge pages of pools | nothing |
 //!
 //! A change first takes a [`Charge`], which may fail, and [keeps](Charge::keep) it when the change can no
-//! longer fail. A charge that is dropped is returned.
+//! longer fail. Dropping a charge releases its pages.
 //!
 //! # Two counts
 //!
-//! While the limit applies to single requests only, each CPU counts in a cell of its own, so that no change
-//! writes a shared cache line for this. Under [`Overcommit::Never`] the sum is limited: every change then
-//! goes to `total` by compare-and-swap, and the limit is never passed. Committed are `total` and all cells
-//! together, whichever of them a page was added to and removed from. All accesses are Relaxed: they order
-//! nothing but themselves.
+//! Under every policy except [`Overcommit::Never`], the limit applies only to single requests. Each CPU then
+//! counts in its own cell, so that no change writes a shared cache line for this count.
+//! [`Overcommit::Never`] limits the sum: every charge then updates `total` by compare-and-swap, and the limit
+//! is never exceeded. The number of committed pages is the sum of `total` and all cells. A page may be added
+//! to one of them and removed from another. All accesses are Relaxed: they order no other memory access.
 
 #[cfg(all(test, loom))]
 mod loom_tests;
@@ -31,27 +31,27 @@ use freehold_sync::{
 };
 use freehold_vmspace::PageCount;
 
-/// How much memory may be promised: vm.overcommit_memory.
+/// The policy for committed memory: vm.overcommit_memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overcommit {
-    /// Refuses a single request for more than this many pages, which are those of memory and swap
+    /// Refuses a single request for more than this many pages. The number is the size of memory and swap
     /// (vm.overcommit_memory = 0).
     Heuristic(PageCount),
     /// Refuses nothing (vm.overcommit_memory = 1).
     #[default]
     Always,
-    /// Refuses a request that would take committed memory beyond this many pages, which are CommitLimit
+    /// Refuses a request that would take committed memory beyond this many pages, the CommitLimit
     /// (vm.overcommit_memory = 2). NORESERVE is ignored, except for huge pages of pools.
     Never(PageCount),
 }
 
 impl Overcommit {
-    /// Bits of a word below the number of pages: whether the sum is limited.
+    /// Bit 0 of a policy word: set if the sum is limited. The number of pages is in the bits above.
     const NEVER: u64 = 1;
-    /// Most pages that fit into the word above that bit: more than there are addresses for.
+    /// Maximum number of pages that fits in a policy word: more pages than any address space can map.
     const MOST: u64 = u64::MAX >> 1;
 
-    /// The policy in a word: the number of pages, and in bit 0 whether it limits the sum.
+    /// Returns the policy as a word: the number of pages, and in bit 0 whether that number limits the sum.
     fn word(self) -> u64 {
         match self {
             Overcommit::Always => Self::MOST << 1,
@@ -69,7 +69,7 @@ impl Overcommit {
     }
 }
 
-/// A request would promise more memory than [`Overcommit`] allows.
+/// Error of a request that would commit more memory than [`Overcommit`] allows.
 #[derive(Debug)]
 pub(crate) struct Overcommitted;
 
@@ -79,9 +79,9 @@ impl From<Overcommitted> for NoMemory {
     }
 }
 
-/// Counts committed pages, and holds requests against the limit.
+/// The count of committed pages, and the check of requests against the limit.
 pub(crate) struct CommittedMemory<H: Host> {
-    /// [`Overcommit::word`].
+    /// The policy, encoded by [`Overcommit::word`].
     policy: AtomicU64,
     /// Pages added less pages removed under [`Overcommit::Never`]; wraps below zero.
     total: AtomicU64,
@@ -89,15 +89,15 @@ pub(crate) struct CommittedMemory<H: Host> {
     cells: Counter<H>,
 }
 
-/// Pages that are committed for a change which may still fail.
-#[must_use = "a charge that is dropped is returned"]
+/// Pages that are committed for a change that may still fail.
+#[must_use = "dropping a charge releases its pages"]
 pub(crate) struct Charge<'e, H: Host> {
     commit: &'e CommittedMemory<H>,
     pages: u64,
 }
 
 impl<H: Host> Charge<'_, H> {
-    /// Leaves the pages committed: the change has happened.
+    /// Leaves the pages committed, because the change has been made.
     #[inline(always)]
     pub fn keep(mut self) {
         self.pages = 0;
@@ -119,12 +119,12 @@ impl<H: Host> CommittedMemory<H> {
         Ok(CommittedMemory { policy: AtomicU64::new(policy.word()), total, cells: Counter::try_new()? })
     }
 
-    /// The policy at this moment.
+    /// Returns the current policy.
     pub fn policy(&self) -> Overcommit {
         Overcommit::of(self.policy.load(Relaxed))
     }
 
-    /// Sets the policy. What is committed stays, even beyond a new limit.
+    /// Sets the policy. Committed pages stay committed, even beyond a new limit.
     pub fn set_policy(&self, policy: Overcommit) {
         self.policy.store(policy.word(), Relaxed);
     }
@@ -137,7 +137,7 @@ impl<H: Host> CommittedMemory<H> {
     /// Returns the number of committed pages; exact when none are added or removed concurrently.
     pub fn pages(&self) -> PageCount {
         let sum = self.total.load(Relaxed).wrapping_add_signed(self.cells.sum());
-        // Pages removed on one CPU can be seen before they are seen added on another.
+        // A reader can see a removal on one CPU before it sees the earlier addition on another.
         PageCount::new(if sum as i64 >= 0 { sum } else { 0 })
     }
 
@@ -147,8 +147,8 @@ impl<H: Host> CommittedMemory<H> {
         self.charge_replacing(pages, PageCount::ZERO)
     }
 
-    /// Commits `pages`, in the same change that will return `replaced` committed pages: only the difference
-    /// is held against the limit.
+    /// Commits `pages`, in a change that will also release `replaced` committed pages. Only the difference is
+    /// checked against the limit.
     #[inline(always)]
     pub fn charge_replacing(
         &self,
@@ -167,7 +167,7 @@ impl<H: Host> CommittedMemory<H> {
         Ok(Charge { commit: self, pages: pages.get() })
     }
 
-    /// Charges nothing, for a change that promises no memory.
+    /// Returns a charge of no pages, for a change that commits no memory.
     #[inline(always)]
     pub fn no_charge(&self) -> Charge<'_, H> {
         Charge { commit: self, pages: 0 }
@@ -179,7 +179,7 @@ impl<H: Host> CommittedMemory<H> {
     fn add_within(&self, pages: u64, more: u64, limit: u64) -> Result<(), Overcommitted> {
         let mut total = self.total.load(Relaxed);
         loop {
-            // Cells change only by tasks that still see an older policy.
+            // Only tasks that still see an older policy change the cells now.
             let committed = total.wrapping_add_signed(self.cells.sum()) as i64;
             if more != 0 && (committed.max(0) as u64).saturating_add(more) > limit {
                 return Err(Overcommitted);
@@ -191,7 +191,7 @@ impl<H: Host> CommittedMemory<H> {
         }
     }
 
-    /// Returns pages that were committed.
+    /// Releases pages that were committed.
     #[inline(always)]
     pub fn uncharge(&self, pages: PageCount) {
         if self.is_strict() {
@@ -205,6 +205,6 @@ impl<H: Host> CommittedMemory<H> {
 impl<H: Host> Drop for CommittedMemory<H> {
     fn drop(&mut self) {
         let sum = self.total.load(Relaxed).wrapping_add_signed(self.cells.sum());
-        debug_assert_eq!(sum, 0, "committed pages outlive their memory");
+        debug_assert_eq!(sum, 0, "pages are still committed at the end of the engine");
     }
 }

@@ -1,14 +1,16 @@
-//! Address spaces with the behaviour of Linux, built so that little is ever waited for.
+//! Address spaces with the behaviour of Linux. No wait grows with the size of a mapping or with the number of
+//! faulting CPUs.
 //!
-//! An [`AddressSpace`](space::AddressSpace) is what a kernel keeps for each process: the set of its mapped
-//! areas (VMAs), its page tables, and the rules by which calls and page faults change both. The engine knows
-//! nothing of the kernel around it: frames, the direct map, TLBs, processors, waiting and grace periods come
-//! in through one trait, [`platform::Platform`].
+//! A kernel keeps one [`AddressSpace`](space::AddressSpace) per process: the mapped areas (VMAs), the page
+//! tables, and the rules by which system calls and page faults change both. The engine does not depend on a
+//! particular kernel. One trait, [`platform::Platform`], supplies frames, the direct map, TLBs, processors,
+//! waiting and grace periods.
 //!
 //! # An embedding
 //!
-//! A kernel makes one [`Engine`](engine::Engine) when it boots and one address space per process, passes on
-//! system calls and page faults, and turns errors into numbers and signals:
+//! A kernel creates one [`Engine`](engine::Engine) at boot and one address space per process. The kernel
+//! forwards system calls and page faults to the address space, and converts errors to errno numbers and
+//! signals:
 //!
 //! ```
 //! use freehold::counted::Counted;
@@ -54,39 +56,40 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The platform here is any; `examples/embedding` of the repository has one of 300 lines, and the crate
-//! `freehold-machine` one whose TLBs remember what was not flushed, for tests.
+//! This example works with any platform. The repository contains two: a platform of 300 lines in
+//! `examples/embedding`, and the crate `freehold-machine` for tests, whose TLBs keep every translation that
+//! is not flushed.
 //!
-//! # Where is what
+//! # Map of the modules
 //!
 //! Reading order: [`space`] (the address space and what guards each field), `space/change/unmap.rs` (the
-//! model of a change), [`fault`] (the model of a fault), then whatever you came for.
+//! model of a change), [`fault`] (the model of a fault). Every other module can be read on its own.
 //!
-//! | module | what it has |
+//! | module | contents |
 //! | --- | --- |
 //! | [`platform`] | what the embedding kernel supplies |
-//! | [`engine`] | what all address spaces share, and the system-wide settings |
-//! | [`space`] | the address space: its fields, the protocol of its locks, what changes of it share |
-//! | [`call`] | system calls, one a file or folder |
-//! | [`report`] | what /proc and queries tell of an address space |
-//! | [`vma`] | one mapped area: fields, flags, what may merge, and the slab it comes from |
-//! | [`fault`] | page faults: the ladder of locks, then anonymous memory, files, copying on write |
-//! | [`mod@file`] | what an area maps: anonymous memory, a file with its page cache and pager, frames of somebody else |
-//! | [`rmap`] | the way back: from a frame to every entry that maps its page |
+//! | [`engine`] | the state that all address spaces share, and the system-wide settings |
+//! | [`space`] | the address space: its fields, its locking protocol, the steps that several calls share |
+//! | [`call`] | system calls, one per file or folder |
+//! | [`report`] | the data of /proc files and of queries about an address space |
+//! | [`vma`] | one mapped area: fields, flags, merge rules, and the slab that VMAs are allocated from |
+//! | [`fault`] | page faults: the ladder of locks, then anonymous memory, files, copy-on-write |
+//! | [`mod@file`] | the objects that an area maps: anonymous memory, a file with its page cache and pager, frames that the engine does not own |
+//! | [`rmap`] | the reverse map: from a frame to every entry that maps its page |
 //! | [`uprobe`] | breakpoints in the pages of files |
 //! | [`hugetlb`] | huge pages from pools, reservations of them, and the tables that processes share for them |
 //! | [`uffd`] | userfaultfd: page faults that a program of the embedder serves |
-//! | [`nommu`] | address spaces without an MMU, where an address is a frame |
-//! | [`remote`] | a process's memory, read and written on its behalf |
-//! | [`error`] | one error per verb, and its errno |
+//! | [`nommu`] | address spaces without an MMU, where an address is a physical address |
+//! | [`remote`] | reads and writes of a process's memory by another process; pins |
+//! | [`error`] | one error type per verb, and its errno |
 //! | [`counted`] | a shared pointer whose allocation may fail |
 //!
-//! What the hardware sees of an address space, frames, tables, TLBs, is the crate [`freehold_vmspace`];
-//! [`platform`] is its seam.
+//! The crate [`freehold_vmspace`] has the part of an address space that the hardware sees: frames, page
+//! tables and TLBs. It also defines [`platform`].
 //!
-//! Nothing here aborts when memory runs out: every allocation may fail, and the call that needed it says so.
-//! Which locks there are and what may be changed under which: `docs/locking.md`, and the documents that it
-//! names.
+//! Every allocation is fallible. A call that runs out of memory returns an error instead of aborting.
+//! `docs/locking.md`, and the documents that it links to, list the locks and what may be changed under each
+//! of them.
 #![no_std]
 #![deny(unsafe_code)]
 

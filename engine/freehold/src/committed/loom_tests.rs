@@ -9,7 +9,7 @@ fn limited(pages: u64) -> Arc<CommittedMemory<LoomHost>> {
     Arc::new(CommittedMemory::try_new(Overcommit::Never(PageCount::new(pages))).expect("memory"))
 }
 
-/// Commits `pages` for as long as `then` runs; returns false if they are beyond the limit.
+/// Commits `pages` while `then` runs. Returns false if the pages exceed the limit.
 fn commits(commit: &CommittedMemory<LoomHost>, pages: u64, then: impl FnOnce()) -> bool {
     let charge = commit.charge(PageCount::new(pages));
     let fits = charge.is_ok();
@@ -20,7 +20,7 @@ fn commits(commit: &CommittedMemory<LoomHost>, pages: u64, then: impl FnOnce()) 
 }
 
 #[test]
-fn the_limit_is_never_passed() {
+fn concurrent_charges_stay_within_the_limit() {
     model(|| {
         let commit = limited(3);
         let within = |commit: &CommittedMemory<LoomHost>| assert!(commit.pages() <= PageCount::new(3));
@@ -30,26 +30,26 @@ fn the_limit_is_never_passed() {
         };
         let ours = commits(&commit, 2, || within(&commit));
         let theirs = other.join().unwrap();
-        assert!(ours || theirs, "one of two that exclude each other fits");
+        assert!(ours || theirs, "at least one of the two requests fits");
         assert_eq!(commit.pages(), PageCount::ZERO);
     });
 }
 
 #[test]
-fn a_request_that_is_refused_does_not_refuse_another() {
+fn refused_request_does_not_block_a_fitting_one() {
     model(|| {
         let commit = limited(3);
         let other = {
             let commit = commit.clone();
             thread::spawn(move || commits(&commit, 4, || ()))
         };
-        assert!(commits(&commit, 3, || ()), "it fits, whatever else was refused");
+        assert!(commits(&commit, 3, || ()), "a refused request made a fitting request fail");
         assert!(!other.join().unwrap());
     });
 }
 
 #[test]
-fn pages_counted_under_another_policy_stay_counted() {
+fn committed_pages_stay_counted_when_the_policy_changes() {
     model(|| {
         let commit = limited(3);
         commit.set_policy(Overcommit::Always);
