@@ -1,33 +1,35 @@
-//! The designs of locking that an address space can have: a value for what Linux did before and after each
-//! step (`docs/designs.md`).
+//! The locking designs that an address space can use: one value for Linux before and after each step of its
+//! development (`docs/designs.md`).
 
 use crate::PAGE_SIZE;
 use freehold_sync::FaultLock;
 
-/// How a large munmap keeps others from waiting; see `unmap.rs`.
+/// How much of the mmap lock a large munmap holds, and for how long; see `change/unmap.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Unmap {
-    /// Everything under the mmap lock, held for writing (Linux before 4.20).
+    /// Holds the mmap lock for writing during the whole munmap (Linux before 4.20).
     Exclusive,
-    /// Section by section, each whole, the lock let go in between (step 0).
+    /// Unmaps section by section under the mmap lock held for writing, and releases the lock between two
+    /// sections (step 0).
     Sectioned {
-        /// Bytes of a section; an address space rounds them up to a power of two, and to a page.
+        /// Bytes of a section. An address space rounds them up to a power of two of at least a page.
         bytes: u64,
     },
-    /// Detach under the write lock, zap under the downgraded one (step 1, Linux today).
+    /// Detaches under the mmap lock held for writing, zaps under the downgraded lock (step 1, Linux today).
     Downgraded,
-    /// Detach under the write lock, then hold no lock at all: the range stays reserved as *closing*.
+    /// Detaches under the mmap lock held for writing, then zaps without a lock. A *closing* reservation keeps
+    /// the range from being mapped.
     #[default]
     Released,
 }
 
-/// What a design of munmap is made of.
+/// The properties of a munmap design.
 pub(super) struct UnmapPolicy {
-    /// What of the mmap lock is held while the pages go.
+    /// How the mmap lock is held while pages are zapped.
     pub(super) held: MmapHold,
-    /// Of how many bytes a section is, between which others may come in.
+    /// Bytes of a section, if the lock is released between sections.
     pub(super) sections: Option<u64>,
-    /// Whether special VMAs go as under step 0.
+    /// True if special VMAs are unmapped as in step 0.
     pub(super) falls_back: bool,
 }
 
@@ -39,7 +41,7 @@ pub(super) enum MmapHold {
 }
 
 impl Unmap {
-    /// What it is made of: the one place that asks which design this is.
+    /// Returns the properties of this design. No other code matches on the design.
     pub(super) fn policy(self) -> UnmapPolicy {
         let exclusive = UnmapPolicy { held: MmapHold::Write, sections: None, falls_back: false };
         match self {
@@ -50,7 +52,7 @@ impl Unmap {
         }
     }
 
-    /// With sections that begin and end at pages.
+    /// Returns this design with a section size that is a power of two and at least a page.
     pub(super) fn rounded(self) -> Self {
         match self {
             Unmap::Sectioned { bytes } => {
@@ -61,50 +63,54 @@ impl Unmap {
         }
     }
 
-    /// The section of step 0 (`docs/designs.md`): what one PUD entry spans.
+    /// The section size of step 0 (`docs/designs.md`): the range of one PUD entry.
     pub const SECTIONED: Unmap = Unmap::Sectioned { bytes: 1 << 30 };
 }
 
-/// What keeps shared tables of huge pages where a fault has found them; see [`hugetlb`](crate::hugetlb).
+/// The lock that keeps a shared page table of huge pages in place after a fault has found it; see
+/// [`hugetlb`](crate::hugetlb).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum HugetlbLock {
-    /// The lock over all VMAs of the file, held by each fault for reading (Linux 5.7 to 6.0).
+    /// The lock over all VMAs of the file, which each fault holds for reading (Linux 5.7 to 6.0).
     FileLock,
-    /// A lock of each VMA's own (step 3).
+    /// One lock per VMA (step 3).
     #[default]
     VmaLock,
 }
 
-/// How changes of one address space keep apart; see `docs/ranges.md`.
+/// How changes of one address space exclude each other; see `docs/ranges.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Write {
-    /// One at a time (Linux).
+    /// One change at a time (Linux).
     Whole,
-    /// Side by side, where they need different VMAs and different holes: from the first change on that finds
-    /// another one under way, until one that takes the mmap lock for writing.
+    /// Concurrent range writers, for changes that need different VMAs and different holes. Range writers
+    /// begin when a change finds another change under way, and end when a change takes the mmap lock for
+    /// writing.
     #[default]
     Ranges,
-    /// The same from the first change on, whether others are under way or not: for tests and measurements.
+    /// Range writers from the first change on, even if no other change is under way. For tests and
+    /// measurements.
     #[doc(hidden)]
     RangesOnly,
 }
 
-/// Which design of each step an address space uses; the default is the last of each.
+/// The locking designs of an address space. The default of each is its last value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Locking {
-    /// How munmap is done.
+    /// The design of munmap.
     pub unmap: Unmap,
-    /// How faults are locked.
+    /// The lock of page faults.
     pub fault: FaultLock,
-    /// How faults on huge pages are locked besides.
+    /// The additional lock of faults on huge pages.
     pub hugetlb: HugetlbLock,
-    /// How changes keep apart.
+    /// The kind of writers.
     pub write: Write,
 }
 
 impl Locking {
-    /// Pairs of the first two, for tests and comparisons. With one change at a time every value of each meets
-    /// several of the other; with changes side by side, at the end, it is there at least once.
+    /// Pairs of the first two designs, for tests and comparisons. With [`Write::Whole`] every value of each
+    /// design is combined with several values of the other. The range writers at the end use every value at
+    /// least once.
     pub const ALL: [Locking; 13] = {
         const fn with(unmap: Unmap, fault: FaultLock, write: Write) -> Locking {
             Locking { unmap, fault, hugetlb: HugetlbLock::VmaLock, write }

@@ -1,19 +1,21 @@
-//! How an address space may be read and changed: the protocol, alone in its file.
+//! How an address space may be read and changed. This file holds the protocol; `docs/locking.md` describes
+//! it.
 //!
-//! What each right promises:
+//! Each right keeps a part of the address space unchanged:
 //!
-//! | right | got by | what it keeps still |
+//! | right | acquired by | keeps unchanged |
 //! | --- | --- | --- |
-//! | [`VmaRead`] | `AddressSpace::lock_vma` without any lock, or `ReadGuard::lock_vma` | one VMA: in the tree, its fields, the page tables of its range |
+//! | [`VmaRead`] | `AddressSpace::lock_vma` without any lock, or `ReadGuard::lock_vma` | one VMA: its place in the tree, its fields, the page tables of its range |
 //! | [`ReadGuard`] | the mmap lock for reading | all VMAs |
-//! | [`WriteGuard`] | the mmap lock for writing, or a claim: see [writers](#writers) | all VMAs, or those of a range; and the right to change the set of them |
-//! | `VmaWrite` | `WriteGuard::lock_vma` | the above, and nobody reads this VMA through its own lock: its fields may change |
+//! | [`WriteGuard`] | the mmap lock for writing, or a claim: see [writers](#writers) | all VMAs, or those of a range; the holder may change the set of them |
+//! | `VmaWrite` | `WriteGuard::lock_vma` | as `WriteGuard`; no task reads this VMA through the VMA's own lock, so its fields may change |
 //!
-//! A `&Vma` handed out by a guard lives no longer than the guard. Write locks on VMAs all end when the write
-//! guard is dropped or downgraded, which goes through its list of them.
+//! A `&Vma` from a guard lives no longer than the guard. The write guard has a list of the VMAs that it has
+//! write-locked. Dropping or downgrading the guard unlocks all of them.
 //!
-//! A lookup without locks goes: RCU, tree, count of the VMA raised, owner and sequence and bounds checked
-//! again. Whatever fails on the way means "climb": take the mmap lock and look again. See `docs/locking.md`.
+//! A lookup without locks has these steps: enter an RCU section, look up the tree, raise the count of the
+//! VMA, check the owner, the sequence number and the bounds again. If any step fails, the task takes the mmap
+//! lock and looks again.
 //!
 //! # Writers
 //!
@@ -24,9 +26,9 @@
 //! | *exclusive writer* | the mmap lock for writing | every other writer, and readers of the mmap lock |
 //! | *range writer* | the gate of the mmap lock, and claims of the VMAs of its range and of those that touch it, or of a hole | exclusive writers, readers of the mmap lock, and range writers that need the same VMAs or hole |
 //!
-//! Both then write-lock each VMA that they change, which waits for faults in that VMA, and take the lock of
-//! the file or of the anonymous pages that the VMA maps where its bounds change. Neither starts while a
-//! munmap of the range is under way.
+//! Both kinds then write-lock each VMA that they change, which waits for faults in that VMA. If the bounds of
+//! a VMA change, the writer also takes the lock of the file or of the anonymous pages that the VMA maps. A
+//! writer of either kind does not start while a munmap of its range is under way.
 //!
 //! With [`Write::Whole`](super::Write::Whole) every writer is an exclusive writer. With
 //! [`Write::Ranges`](super::Write::Ranges), the default, these calls are range writers:
@@ -37,30 +39,30 @@
 //! [`set_policy`](AddressSpace::set_policy), [`madvise`](AddressSpace::madvise) with advice that changes
 //! flags, [`register`](crate::uffd::Userfaultfd::register) and
 //! [`unregister`](crate::uffd::Userfaultfd::unregister) of a userfaultfd, and the growth of a stack in a
-//! fault. Such a call is an exclusive writer instead
+//! fault. Such a call is an exclusive writer instead in these cases:
 //!
-//! - while no other writer is at work: a process with one thread needs no claims;
-//! - for a while, after more than an eighth of recent changes met another one in one VMA or hole;
-//! - if it has waited four times for the claims of other writers;
-//! - if its range has a hole between two VMAs, or more than eight VMAs;
-//! - if it may reach a limit: RLIMIT_AS, RLIMIT_DATA, RLIMIT_MEMLOCK, the number of VMAs;
-//! - if there is no memory for a claim, or no address for a mapping: the exclusive writer decides;
-//! - in these cases: munmap, mremap that shrinks and brk that shrinks with [`Unmap::Sectioned`] or
-//!   [`Unmap::Downgraded`]; mmap of a driver's file; mmap with [`FIXED`](super::MapFlags::FIXED) over a range
-//!   that is mapped in part; mremap with a target that the caller names, of huge pages of a pool, of a
-//!   segment, of a special mapping, or of memory that a userfaultfd watches; mprotect with
-//!   [`GROWSDOWN`](super::Prot::GROWSDOWN) or [`GROWSUP`](super::Prot::GROWSUP); a stack that grows to where
-//!   something lies in its gap.
+//! - No other writer is at work. A process with one thread therefore never needs a claim.
+//! - More than an eighth of recent changes conflicted with another change in a VMA or a hole. The calls then
+//!   are exclusive writers for a while.
+//! - The call has waited four times for claims of other writers.
+//! - The range has a hole between two VMAs, or more than eight VMAs.
+//! - The call may reach a limit: RLIMIT_AS, RLIMIT_DATA, RLIMIT_MEMLOCK, the number of VMAs.
+//! - There is no memory for a claim, or no address for a mapping. The exclusive writer then decides whether
+//!   the call fails.
+//! - With [`Unmap::Sectioned`] or [`Unmap::Downgraded`]: munmap, mremap that shrinks and brk that shrinks.
+//! - mmap of a driver's file; mmap with [`FIXED`](super::MapFlags::FIXED) over a range that is partly mapped.
+//! - mremap to a target that the caller names, or of huge pages of a pool, of a segment, of a special
+//!   mapping, or of memory that a userfaultfd watches.
+//! - mprotect with [`GROWSDOWN`](super::Prot::GROWSDOWN) or [`GROWSUP`](super::Prot::GROWSUP).
+//! - Growth of a stack if its gap is not empty.
 //!
-//! Every other call that changes VMAs is always an exclusive writer, and says "the mmap lock for writing".
-//! Calls that say *killably* fail with `Killed` if a fatal signal arrives while they wait.
+//! Every other call that changes VMAs is always an exclusive writer; its documentation says "the mmap lock
+//! for writing". Calls whose documentation says *killably* fail with `Killed` if a fatal signal arrives while
+//! they wait.
 //!
 //! [`Unmap::Sectioned`]: super::Unmap::Sectioned
 //! [`Unmap::Downgraded`]: super::Unmap::Downgraded
-#![expect(
-    unsafe_code,
-    reason = "turns words of the tree back into references; the guards are what makes that sound"
-)]
+#![expect(unsafe_code, reason = "turns words of the tree into references; the guards make that sound")]
 
 pub use super::vma_lock::VmaRead;
 use super::{AddressSpace, tree_entry::decode, write_right::WriteRight};
@@ -87,7 +89,7 @@ use freehold_sync::{Killed, MmapReadGuard, MmapWriteGuard};
 
 /// The mmap lock held for reading (or downgraded).
 ///
-/// A VMA that it shows is gone with it (hazard C-7):
+/// A VMA that this guard returns cannot outlive the guard (hazard C-7):
 ///
 /// ```
 /// use freehold::{platform::Platform, space::locking::ReadGuard, vma::Vma};
@@ -109,12 +111,12 @@ pub struct ReadGuard<'s, P: Platform> {
     lock: MmapReadGuard<'s, P>,
 }
 
-/// The right to change which VMAs there are: all of them for an exclusive writer, which holds the mmap lock
-/// for writing, or those that a range writer claimed ([writers](self#writers), `docs/ranges.md`).
+/// The right to change the set of VMAs: all of them for an exclusive writer, which holds the mmap lock for
+/// writing, or those that a range writer has claimed ([writers](self#writers), `docs/ranges.md`).
 ///
-/// All changes of the tree go through it.
+/// All changes of the tree are methods of this guard.
 ///
-/// A VMA that it shows is gone with it, and cannot be kept for afterwards (hazard C-7):
+/// A VMA that this guard returns cannot outlive the guard (hazard C-7):
 ///
 /// ```compile_fail,E0505
 /// use freehold::{platform::Platform, space::AddressSpace};
@@ -128,12 +130,13 @@ pub struct ReadGuard<'s, P: Platform> {
 /// ```
 pub struct WriteGuard<'s, P: Platform> {
     pub(crate) space: &'s AddressSpace<P>,
-    /// Dropped, like all fields, in the order of declaration: VMAs are unlocked first.
+    /// Dropped before `right`, because fields are dropped in the order of declaration: VMAs are unlocked
+    /// first.
     pub(super) locked: LockedVmas<'s, P>,
     pub(crate) right: WriteRight<'s, P>,
 }
 
-/// The write lock of one VMA: the right to change its fields. Ends with the write guard it came from.
+/// The write lock of one VMA: the right to change its fields. Ends with the write guard that created it.
 pub(crate) struct VmaWrite<'g, P: Platform> {
     vma: &'g Vma<P>,
 }
@@ -144,12 +147,12 @@ impl<P: Platform> AddressSpace<P> {
         self.reader(self.mmap_lock.read())
     }
 
-    /// Takes the mmap lock for reading unless a fatal signal arrives first.
+    /// Takes the mmap lock for reading. Fails with [`Killed`] if a fatal signal arrives first.
     pub fn read_killable(&self) -> Result<ReadGuard<'_, P>, Killed> {
         Ok(self.reader(self.mmap_lock.read_killable()?))
     }
 
-    /// Takes the mmap lock for reading if that needs no waiting.
+    /// Takes the mmap lock for reading if that does not require waiting.
     pub fn try_read(&self) -> Option<ReadGuard<'_, P>> {
         Some(self.reader(self.mmap_lock.try_read()?))
     }
@@ -159,14 +162,14 @@ impl<P: Platform> AddressSpace<P> {
         self.writer(self.mmap_lock.write())
     }
 
-    /// Takes the mmap lock for writing unless a fatal signal arrives first.
-    // Inlined, since every change begins with it, and the guard is large for a return value.
+    /// Takes the mmap lock for writing. Fails with [`Killed`] if a fatal signal arrives first.
+    // Inlined: every change begins with this call, and the guard is large for a return value.
     #[inline(always)]
     pub fn write_killable(&self) -> Result<WriteGuard<'_, P>, Killed> {
         Ok(self.writer(self.mmap_lock.write_killable()?))
     }
 
-    /// Takes the mmap lock of a child in fork for writing, the parent's being held.
+    /// Takes the mmap lock of fork's child for writing, while the parent's is held.
     pub(crate) fn write_nested(&self) -> WriteGuard<'_, P> {
         self.writer(self.mmap_lock.write_nested())
     }
@@ -183,11 +186,11 @@ impl<P: Platform> AddressSpace<P> {
         WriteGuard { space: self, locked: LockedVmas::none(), right: WriteRight::Exclusive { tree, lock } }
     }
 
-    /// The VMA at `addr`, locked for reading.
+    /// Returns the VMA at `addr`, locked for reading.
     ///
     /// # Locks
     ///
-    /// None but the VMA's, where possible; else the mmap lock for reading, for the look-up alone.
+    /// Only the VMA's lock, if possible. Otherwise also the mmap lock for reading, during the lookup.
     #[inline]
     pub fn find_vma(&self, addr: u64) -> Option<VmaRead<'_, P>> {
         match self.lock_vma(addr) {
@@ -196,13 +199,13 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// As [`find_vma`](Self::find_vma), when that needs the mmap lock.
+    /// Performs [`find_vma`](Self::find_vma) with the mmap lock.
     #[cold]
     #[inline(never)]
     fn find_vma_by_mmap_lock(&self, addr: u64) -> Option<VmaRead<'_, P>> {
         loop {
             let guard = self.read();
-            // The VMA may have too many readers to be counted; that passes.
+            // The VMA can have the maximum number of readers. That is temporary.
             if let Ok(vma) = guard.lock_vma(guard.find(addr)?) {
                 return Some(vma);
             }
@@ -216,12 +219,12 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<'s, P: Platform> ReadGuard<'s, P> {
-    /// The VMA that contains `addr`.
+    /// Returns the VMA that contains `addr`.
     pub fn find(&self, addr: u64) -> Option<&Vma<P>> {
         self.tree.find(addr).and_then(|found| self.slot(&found).vma())
     }
 
-    /// The first VMA that ends above `addr`; closing ranges are passed over.
+    /// Returns the first VMA that ends above `addr`. Skips closing ranges.
     pub fn next(&self, mut addr: u64) -> Option<&Vma<P>> {
         loop {
             let found = self.tree.next(addr)?;
@@ -232,7 +235,8 @@ impl<'s, P: Platform> ReadGuard<'s, P> {
         }
     }
 
-    /// The VMAs that end where `vma` starts and start where it ends, by one look-up.
+    /// Returns the VMA that ends where `vma` starts and the VMA that starts where `vma` ends, with one
+    /// lookup.
     pub(crate) fn neighbours(&self, vma: &Vma<P>) -> (Option<&Vma<P>>, Option<&Vma<P>>) {
         let (start, end) = (vma.start(), vma.end());
         let mut entries = self.tree.iter_from(start.saturating_sub(1));
@@ -245,7 +249,7 @@ impl<'s, P: Platform> ReadGuard<'s, P> {
         (vma(prev), vma(next))
     }
 
-    /// The last VMA that ends at or below `addr`; closing ranges are passed over.
+    /// Returns the last VMA that ends at or below `addr`. Skips closing ranges.
     pub fn prev(&self, mut addr: u64) -> Option<&Vma<P>> {
         loop {
             let found = self.tree.prev(addr)?;
@@ -256,7 +260,7 @@ impl<'s, P: Platform> ReadGuard<'s, P> {
         }
     }
 
-    /// The VMAs that overlap `range`, in order.
+    /// Returns the VMAs that overlap `range`, in order of address.
     pub fn vmas(&self, range: UserRange) -> impl Iterator<Item = &Vma<P>> {
         let mut at = range.start();
         core::iter::from_fn(move || {
@@ -266,41 +270,41 @@ impl<'s, P: Platform> ReadGuard<'s, P> {
         })
     }
 
-    /// Locks a VMA for reading so that the mmap lock may be dropped.
-    /// Fails only when the VMA has as many readers as can be counted.
+    /// Locks a VMA for reading, so that the mmap lock may be dropped. Fails only if the VMA has the maximum
+    /// number of readers.
     pub(crate) fn lock_vma(&self, vma: &Vma<P>) -> Result<VmaRead<'s, P>, NeedMmapLock> {
         let place = vma.lock().read_under::<P>(&self.lock).map_err(|_| NeedMmapLock::Busy)?;
-        // SAFETY: locked just now.
+        // SAFETY: `read_under` has just locked the VMA.
         Ok(unsafe { VmaRead::locked(vma, place) })
     }
 
     fn slot<'g>(&'g self, found: &Entry) -> TreeEntry<'g, P> {
-        // SAFETY: the entry is of this space's tree, in which the guard keeps it.
+        // SAFETY: the entry is from this space's tree, and the guard keeps the entry's VMA in that tree.
         unsafe { decode(found) }
     }
 }
 
 impl<'s, P: Platform> WriteGuard<'s, P> {
-    /// The VMA that contains `addr`.
+    /// Returns the VMA that contains `addr`.
     pub fn find(&self, addr: u64) -> Option<&Vma<P>> {
         let found = self.right.find(addr)?;
         self.slot(&found).vma()
     }
 
-    /// The first VMA or closing range that ends above `addr`.
+    /// Returns the first entry (a VMA, a closing range or a boundary) that ends above `addr`.
     pub(crate) fn next_slot(&self, addr: u64) -> Option<TreeEntry<'_, P>> {
         let found = self.right.next(addr)?;
         Some(self.slot(&found))
     }
 
-    /// The last VMA or closing range that ends at or below `addr`.
+    /// Returns the last entry (a VMA, a closing range or a boundary) that ends at or below `addr`.
     pub(crate) fn prev_slot(&self, addr: u64) -> Option<TreeEntry<'_, P>> {
         let found = self.right.prev(addr)?;
         Some(self.slot(&found))
     }
 
-    /// The first VMA that overlaps `range`, in which closing ranges are passed over; nothing beyond it is
-    /// looked at but the tree.
+    /// Returns the first VMA that overlaps `range`. Skips closing ranges. Reads no VMA beyond `range`; beyond
+    /// it, only the tree is read.
     // Inlined: every change of VMAs begins with it.
     #[inline(always)]
     pub(crate) fn first_in(&self, range: Range<u64>) -> Option<&Vma<P>> {
@@ -315,14 +319,14 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         None
     }
 
-    /// The addresses taken by what lies before and behind `range`, which may hold anything.
+    /// Returns the addresses of the entries before and behind `range`. The range itself may contain anything.
     pub(crate) fn occupied_around(&self, range: UserRange) -> (Option<UserRange>, Option<UserRange>) {
         let (prev, next) = self.right.around(range);
         let taken = |found: Entry| UserRange::new(found.start, found.end);
         (prev.map(taken), next.map(taken))
     }
 
-    /// The VMAs that touch `range`, which may hold anything; no others are looked at.
+    /// Returns the VMAs that touch `range`. The range itself may contain anything. Reads no other VMA.
     #[inline(always)]
     pub(crate) fn neighbours(&self, range: UserRange) -> (Option<&Vma<P>>, Option<&Vma<P>>) {
         let (prev, next) = self.right.around(range);
@@ -332,12 +336,12 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         (vma(prev), vma(next))
     }
 
-    /// The first VMA that ends above `addr`; closing ranges are passed over.
+    /// Returns the first VMA that ends above `addr`. Skips closing ranges.
     pub fn next(&self, addr: u64) -> Option<&Vma<P>> {
         self.first_in(addr..u64::MAX)
     }
 
-    /// The last VMA that ends at or below `addr`; closing ranges are passed over.
+    /// Returns the last VMA that ends at or below `addr`. Skips closing ranges.
     pub fn prev(&self, mut addr: u64) -> Option<&Vma<P>> {
         loop {
             match self.prev_slot(addr)? {
@@ -347,7 +351,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         }
     }
 
-    /// The VMAs that overlap `range`, in order. The set may change behind the iterator's back.
+    /// Returns the VMAs that overlap `range`, in order of address. The caller may change the set of VMAs
+    /// during the iteration.
     pub fn vmas(&self, range: UserRange) -> impl Iterator<Item = &Vma<P>> {
         let mut at = range.start();
         core::iter::from_fn(move || {
@@ -357,19 +362,23 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         })
     }
 
-    /// The highest free range of `len` bytes within `bounds`, all of them whole pages; and the lowest address
-    /// that what lies above it [keeps](Self::next_occupied). Does not know of the gaps that stacks keep.
-    /// Takes time by the depth of the tree, since no gap that is long enough is passed over; and by the
-    /// leaves in which gaps were filled since a search last looked for one as long.
+    /// Returns the start of the highest free range of `len` bytes within `bounds`, and the lowest address
+    /// that the entry above the range [keeps free](Self::next_occupied). All numbers are whole pages. The
+    /// search does not respect the gaps of stacks.
+    ///
+    /// The time depends on the depth of the tree, because the search takes the first gap that is long enough.
+    /// It also depends on the number of leaves whose gaps were filled since the last search for a gap of this
+    /// length.
     #[inline(always)]
     pub(crate) fn highest_gap(&self, len: u64, bounds: Range<u64>) -> Option<(u64, u64)> {
-        // The entry above the gap is the last that the search asks about; none, if it lies above all.
+        // The entry above the gap is the last one that the search passes to the function. There is none if
+        // the gap lies above all entries.
         let above = Cell::new(u64::MAX);
         let start = self.gap(len, bounds, Direction::TopDown, |found| above.set(self.guard_start(found)))?;
         Some((start, above.get()))
     }
 
-    /// The lowest free range, as [`highest_gap`](Self::highest_gap).
+    /// Returns the start of the lowest free range; see [`highest_gap`](Self::highest_gap).
     pub(crate) fn lowest_gap(&self, len: u64, bounds: Range<u64>) -> Option<u64> {
         self.gap(len, bounds, Direction::BottomUp, |_| ())
     }
@@ -384,8 +393,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         })
     }
 
-    /// What comes first above `addr`: the addresses that it takes, and the lowest that it keeps for itself,
-    /// which is where its gap begins if it is a stack.
+    /// Returns the first entry above `addr`: its addresses, and the lowest address that it keeps free. For a
+    /// stack that is the start of its gap, for other entries their own start.
     pub(crate) fn next_occupied(&self, addr: u64) -> Option<(UserRange, u64)> {
         let rcu = P::rcu_read();
         let found = self.right.next_of_any_writer(&rcu, addr)?;
@@ -402,49 +411,51 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         found.start.saturating_sub(gap)
     }
 
-    /// Prepares so that `replaces` calls of [`replace`](Self::replace) cannot fail.
+    /// Reserves nodes, so that `replaces` calls of [`replace`](Self::replace) cannot fail.
     #[inline(always)]
     pub(crate) fn reserve(&self, replaces: usize) -> Result<(), NoMemory> {
         self.right.reserve(replaces)
     }
 
-    /// Frees the nodes that [`reserve`](Self::reserve) has left over.
+    /// Frees the nodes that [`reserve`](Self::reserve) reserved and that were not used.
     pub(crate) fn trim_tree(&self) {
         self.right.exclusive_tree().borrow_mut().trim();
     }
 
-    /// Puts `with` in place of everything in `range`, in one step for readers. Uses up one reserved replace.
+    /// Replaces everything in `range` by the entries `with`, in one step for readers. Uses up one reserved
+    /// replace.
     pub(crate) fn replace(&self, range: UserRange, with: &[Entry]) {
         self.right.replace(range, with);
     }
 
-    /// Removes everything in `range` from the tree, whose pages are unmapped. Uses up one reserved replace.
-    /// Of a range writer, page tables at the ends of `range` go when the change is published.
+    /// Removes everything in `range` from the tree, after its pages were unmapped. Uses up one reserved
+    /// replace. A range writer frees the page tables at the ends of `range` when it publishes its write set.
     #[inline(always)]
     pub(crate) fn remove(&self, range: UserRange) {
         self.right.remove(range);
     }
 
-    /// Takes everything out of the tree; needs no memory.
+    /// Removes all entries from the tree. Needs no memory.
     pub(crate) fn clear_tree(&self) {
         self.right.exclusive_tree().borrow_mut().clear();
     }
 
-    /// Locks a VMA for writing: waits for its readers, and keeps new ones out until this guard ends.
+    /// Locks a VMA for writing: waits for its readers, and blocks new readers until this guard ends.
     #[inline(always)]
     pub(crate) fn lock_vma<'g>(&'g self, vma: &'g Vma<P>) -> VmaWrite<'g, P> {
         self.locked.lock(vma, &self.right);
         VmaWrite { vma }
     }
 
-    /// As [`lock_vma`](Self::lock_vma), unless a fatal signal arrives first.
+    /// Locks a VMA for writing like [`lock_vma`](Self::lock_vma). Fails with [`Killed`] if a fatal signal
+    /// arrives first.
     pub(crate) fn lock_vma_killable<'g>(&'g self, vma: &'g Vma<P>) -> Result<VmaWrite<'g, P>, Killed> {
         self.locked.lock_killable(vma, &self.right)?;
         Ok(VmaWrite { vma })
     }
 
-    /// Makes a VMA that was just stored into the tree lockable; it is locked. It is complete: a hook hears of
-    /// it.
+    /// Attaches a VMA whose fields are complete, before the caller stores it in the tree. The VMA is
+    /// write-locked afterwards. Calls the `open` hook of a special mapping.
     #[inline(always)]
     pub(crate) fn attach<'g>(&'g self, vma: &'g Vma<P>) -> VmaWrite<'g, P> {
         self.locked.attach(vma, &self.right);
@@ -452,33 +463,34 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         VmaWrite { vma }
     }
 
-    /// Makes a VMA that was just taken out of the tree unlockable; waits for readers that are about to
-    /// notice.
+    /// Detaches a VMA that was just removed from the tree, so that it can no longer be locked. Waits for
+    /// readers that have raised the VMA's count and have not yet seen that the VMA is write-locked.
     pub(crate) fn detach(&self, vma: &Vma<P>) {
         self.locked.detach(vma, &self.right);
     }
 
-    /// Lets readers in. Write locks on VMAs end here.
+    /// Downgrades the mmap lock, so that it admits readers. Unlocks all write-locked VMAs.
     pub(crate) fn downgrade(self) -> ReadGuard<'s, P> {
         let WriteGuard { space, locked, right } = self;
         drop(locked);
         match right {
             WriteRight::Exclusive { lock, .. } => space.reader(lock.downgrade()),
-            WriteRight::Range(_) => unreachable!("a range writer does not become a reader of the whole"),
+            WriteRight::Range(_) => unreachable!("a range writer does not hold the mmap lock"),
         }
     }
 
-    /// The tree's own rules, and that every VMA is attached, owned and where the tree says.
+    /// Checks the tree's own rules, and that every VMA is attached, belongs to this space and has the bounds
+    /// of its entry.
     pub(crate) fn check(&self) {
         self.right.exclusive_tree().borrow().check();
         let mut at = 0;
         while let Some(found) = self.right.next(at) {
             if let TreeEntry::Vma(vma) = self.slot(&found) {
-                assert_eq!(vma.range(), found.start..found.end, "a VMA lies elsewhere than the tree says");
-                assert!(!vma.lock().is_detached(), "a detached VMA is in the tree at {:#x}", found.start);
+                assert_eq!(vma.range(), found.start..found.end, "a VMA differs from its tree entry");
+                assert!(!vma.lock().is_detached(), "detached VMA in the tree at {:#x}", found.start);
                 assert!(
                     vma.is_owned_by(&self.space.vm),
-                    "a VMA of another space is in the tree at {:#x}",
+                    "VMA of another space in the tree at {:#x}",
                     found.start
                 );
             }
@@ -487,11 +499,12 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     pub(crate) fn slot<'g>(&'g self, found: &Entry) -> TreeEntry<'g, P> {
-        // SAFETY: the entry is of this space's tree; nobody but the guard's holder ends a VMA in it.
+        // SAFETY: the entry is from this space's tree, and only the holder of this guard frees VMAs of that
+        // tree.
         unsafe { decode(found) }
     }
 
-    /// What it has, if it is a range writer.
+    /// Returns the range writer, or `None` for the exclusive writer.
     #[inline(always)]
     pub(crate) fn range_writer(&self) -> Option<&RangeWriter<'s, P>> {
         match &self.right {
@@ -500,7 +513,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         }
     }
 
-    /// The same, to change what it has.
+    /// Returns the range writer for modification, or `None` for the exclusive writer.
     pub(crate) fn range_writer_mut(&mut self) -> Option<&mut RangeWriter<'s, P>> {
         match &mut self.right {
             WriteRight::Exclusive { .. } => None,
@@ -508,27 +521,28 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         }
     }
 
-    /// Locks a VMA that a range writer has claimed, and not locked, for reading, so that the claim may
-    /// end. Fails only when the VMA has as many readers as can be counted.
+    /// Locks a VMA for reading that a range writer has claimed and not write-locked, so that the claim may
+    /// end. Fails only if the VMA has the maximum number of readers.
     pub(crate) fn read_lock_claimed(&self, vma: &Vma<P>) -> Result<VmaRead<'s, P>, NeedMmapLock> {
         let WriteRight::Range(writer) = &self.right else {
-            unreachable!("an exclusive writer claims nothing")
+            unreachable!("the exclusive writer has no claims")
         };
         let place = vma.lock().read_claimed::<P>(&writer.gate).map_err(|_| NeedMmapLock::Busy)?;
-        // SAFETY: locked just now.
+        // SAFETY: `read_claimed` has just locked the VMA.
         Ok(unsafe { VmaRead::locked(vma, place) })
     }
 
-    /// The tree, of a range writer.
+    /// Returns the range writer's access to the tree.
     #[inline]
     pub(crate) fn claims(&self) -> &ClaimWriter<'s, P> {
         match &self.right {
-            WriteRight::Exclusive { .. } => unreachable!("an exclusive writer claims nothing"),
+            WriteRight::Exclusive { .. } => unreachable!("the exclusive writer has no claims"),
             WriteRight::Range(writer) => &writer.map,
         }
     }
 
-    /// What a range writer may add to sizes that have limits.
+    /// Returns the pages and VMAs that a range writer has reserved within limits, or `None` for the exclusive
+    /// writer.
     #[inline(always)]
     pub(super) fn limit_reservation(&self) -> Option<&'s LimitReservation> {
         self.range_writer().map(|writer| &writer.state.reserved)
@@ -536,49 +550,49 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 }
 
 impl<'g, P: Platform> VmaWrite<'g, P> {
-    /// Changes rights and properties.
+    /// Sets the flags: access rights and properties.
     pub fn set_flags(&self, flags: VmFlags) {
         self.vma.set_flags(flags);
     }
 
-    /// Changes the userfaultfd that the VMA is registered with.
+    /// Sets the userfaultfd that the VMA is registered with.
     pub fn set_uffd(&self, uffd: Option<Counted<Context<P>>>) {
         self.vma.set_uffd(uffd);
     }
 
-    /// Changes the NUMA policy tag.
+    /// Sets the NUMA policy tag.
     pub fn set_policy(&self, policy: u64) {
         self.vma.set_policy(policy);
     }
 
-    /// Gives a VMA that has none an anon_vma, as a part of a change of its tree.
+    /// Gives an anon_vma to a VMA that has none, as a part of a change of its rmap tree.
     pub fn join_within(&self, edit: &mut RmapEdit<'_, P>, anon_vma: AnonVma<'_, P>) {
         debug_assert!(!self.vma.anon().is_some());
         self.vma.set_anon_vma(anon_vma);
         edit.insert_pages(self.vma);
     }
 
-    /// The VMA has no anonymous page any more, and no anon_vma.
+    /// Removes the anon_vma of a VMA that has no anonymous page any more.
     pub fn leave_anon_vma(&self) {
         RmapEdit::of(self.vma).remove_pages(self.vma);
         self.vma.set_anon_vma(AnonVma::NONE);
     }
 
-    /// Changes the bounds, and with them the VMA's place in the trees that it is linked in.
+    /// Sets the bounds, and moves the VMA in the rmap trees that link it.
     ///
     /// # Locks
     ///
-    /// Those of the trees, for writing.
+    /// The locks of those trees, for writing.
     pub fn set_bounds(&self, range: UserRange, pgoff: PageIndex) {
         self.set_bounds_within(&mut RmapEdit::of(self.vma), range, pgoff);
     }
 
-    /// As [`set_bounds`](Self::set_bounds), as a part of a larger change of the same trees.
+    /// Sets the bounds like [`set_bounds`](Self::set_bounds), as a part of a larger change of the same trees.
     pub fn set_bounds_within(&self, edit: &mut RmapEdit<'_, P>, range: UserRange, pgoff: PageIndex) {
         edit.rekey(self.vma, range, pgoff);
     }
 
-    /// The VMA.
+    /// Returns the VMA.
     pub fn vma(&self) -> &'g Vma<P> {
         self.vma
     }

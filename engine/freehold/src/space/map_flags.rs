@@ -1,11 +1,11 @@
-//! What mmap is told by numbers: access rights and flags, and the flags of the VMA that follow.
+//! Arguments of mmap: access rights, flags, and the VMA flags that follow from them.
 
 use crate::vma::flags::VmFlags;
 use bitflags::bitflags;
 use freehold_vmspace::HugePageSize;
 
 bitflags! {
-    /// Access rights as mmap and mprotect take them.
+    /// Access rights, with the numbers of mmap and mprotect.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Prot: u64 {
         /// PROT_READ
@@ -14,11 +14,11 @@ bitflags! {
         const WRITE = 2;
         /// PROT_EXEC
         const EXEC = 4;
-        /// PROT_SEM: accepted, without meaning here.
+        /// PROT_SEM: accepted, no effect.
         const SEM = 8;
-        /// PROT_GROWSDOWN: mprotect goes down to the start of a growing VMA.
+        /// PROT_GROWSDOWN: mprotect extends its range down to the start of a VMA that grows downwards.
         const GROWSDOWN = 0x0100_0000;
-        /// PROT_GROWSUP: nothing grows upwards here.
+        /// PROT_GROWSUP: no VMA grows upwards.
         const GROWSUP = 0x0200_0000;
     }
 
@@ -29,7 +29,7 @@ bitflags! {
         const SHARED = 0x01;
         /// MAP_PRIVATE
         const PRIVATE = 0x02;
-        /// MAP_SHARED_VALIDATE: shared, unknown flags refused.
+        /// MAP_SHARED_VALIDATE: shared; unknown flags are rejected.
         const SHARED_VALIDATE = 0x03;
         /// MAP_DROPPABLE
         const DROPPABLE = 0x08;
@@ -37,9 +37,9 @@ bitflags! {
         const FIXED = 0x10;
         /// MAP_ANONYMOUS
         const ANONYMOUS = 0x20;
-        /// MAP_32BIT: placed in the second GiB, where addresses fit 31 bits.
+        /// MAP_32BIT: placed in the second GiB, so that addresses fit in 31 bits.
         const BIT32 = 0x40;
-        /// MAP_ABOVE4G: room looked for from the top ends at 4 GiB. Hints below are followed.
+        /// MAP_ABOVE4G: the top-down search ends at 4 GiB. Hints below 4 GiB are followed.
         const ABOVE_4G = 0x80;
         /// MAP_GROWSDOWN
         const GROWSDOWN = 0x0100;
@@ -49,12 +49,12 @@ bitflags! {
         const EXECUTABLE = 0x1000;
         /// MAP_LOCKED
         const LOCKED = 0x2000;
-        /// MAP_NORESERVE. If [promises are limited](crate::engine::Overcommit::Never), it is ignored, except
+        /// MAP_NORESERVE: ignored if [committed memory is limited](crate::engine::Overcommit::Never), except
         /// for huge pages of pools.
         const NORESERVE = 0x4000;
         /// MAP_POPULATE
         const POPULATE = 0x8000;
-        /// MAP_NONBLOCK: with POPULATE, do not.
+        /// MAP_NONBLOCK: cancels `POPULATE`.
         const NONBLOCK = 0x1_0000;
         /// MAP_STACK
         const STACK = 0x2_0000;
@@ -69,21 +69,21 @@ bitflags! {
     }
 }
 
-/// Where the size of huge pages stands in the flags.
+/// Bit position of the huge page size in the flags.
 const HUGE_SHIFT: u32 = 26;
 
-/// The kind of sharing, which is a number and not a set of bits.
+/// Mask of the sharing type, which is a number and not a set of bits.
 pub(crate) const TYPE: u64 = 0x0f;
 pub(crate) const SHARED: u64 = 1;
 pub(crate) const PRIVATE: u64 = 2;
 pub(crate) const SHARED_VALIDATE: u64 = 3;
 pub(crate) const DROPPABLE: u64 = 8;
 
-/// What droppable memory is; like shared memory it is never marked for merging.
+/// VMA flags of droppable memory. Droppable memory is never marked for merging; nor is shared memory.
 pub(crate) const DROPPED: VmFlags =
     VmFlags::DROPPABLE.union(VmFlags::NORESERVE).union(VmFlags::WIPEONFORK).union(VmFlags::DONTDUMP);
 
-/// What the arguments alone say about a mapping's flags.
+/// Returns the VMA flags that follow from the arguments of mmap alone.
 pub(crate) fn vm_flags(prot: Prot, flags: MapFlags) -> VmFlags {
     let mut vm =
         VmFlags::MAYREAD | VmFlags::MAYWRITE | VmFlags::MAYEXEC | VmFlags::SOFTDIRTY | access_flags(prot);
@@ -94,7 +94,7 @@ pub(crate) fn vm_flags(prot: Prot, flags: MapFlags) -> VmFlags {
     vm
 }
 
-/// The access rights in `prot`.
+/// Returns the VMA flags for the access rights in `prot`.
 pub(crate) fn access_flags(prot: Prot) -> VmFlags {
     let mut vm = VmFlags::empty();
     vm.set(VmFlags::READ, prot.contains(Prot::READ));
@@ -104,7 +104,8 @@ pub(crate) fn access_flags(prot: Prot) -> VmFlags {
 }
 
 impl MapFlags {
-    /// The size of pages that goes with `HUGETLB`: its binary logarithm in six bits, or 0 for the default.
+    /// Returns the page size that is encoded beside `HUGETLB`: six bits hold its binary logarithm; 0 means
+    /// the default size. Returns `None` if there are no such huge pages.
     pub(crate) fn huge_page_size(self) -> Option<HugePageSize> {
         match self.bits() >> HUGE_SHIFT & 0x3f {
             0 => Some(HugePageSize::Mib2),

@@ -1,7 +1,7 @@
-//! The address space (an "mm"): its fields, what guards each, and one operation a file.
+//! The address space (Linux: `mm`): its fields, the locks that guard them, and one operation per file.
 //!
-//! Reading order: this file, [`locking`] (how anything here may be read or changed), `unmap.rs` (the model of
-//! a change: decode, prepare, commit, settle, retire), then any operation.
+//! Reading order: this file; [`locking`] (how an address space may be read and changed); `change/unmap.rs`
+//! (the model of a change: decode, prepare, commit, settle, retire); then any operation.
 
 mod accounting;
 mod arguments;
@@ -60,32 +60,34 @@ use state::{
     closings::Closings, contention::WriteContention, counters::Counters, limits::LiveLimits, pkeys::Pkeys,
 };
 
-/// Where things go in a fresh address space, and what it may do.
+/// Initial layout, limits and settings of an address space.
 #[derive(Clone, Debug)]
 pub struct SpaceConfig {
-    /// Where mmap begins to look for room: the first address above the area from which it places downwards,
-    /// or the first that it gives upwards. The start of a page, at most [`DEFAULT_MAP_WINDOW`].
+    /// Address at which mmap starts its search: downwards with [`Layout::TopDown`], upwards with
+    /// [`Layout::BottomUp`]. Must be the start of a page and at most [`DEFAULT_MAP_WINDOW`].
     pub mmap_base: u64,
-    /// From which end it looks.
+    /// The end from which mmap searches for free addresses.
     pub layout: Layout,
-    /// Where in it things go.
+    /// The policy by which mmap places mappings without a fixed address.
     pub placement: Placement,
-    /// Start of the heap (the break), at most the [end of user space](AddressSpace::TASK_SIZE).
+    /// Start of the heap (the break). At most the [end of user space](AddressSpace::TASK_SIZE).
     pub brk: u64,
-    /// Start and end, within the same bound, of the program's initialised data, which RLIMIT_DATA counts with
-    /// the heap.
+    /// Start and end of the program's initialised data, at most the [end of user
+    /// space](AddressSpace::TASK_SIZE). RLIMIT_DATA counts the data together with the heap.
     pub data: core::ops::Range<u64>,
     /// Resource limits and privileges.
     pub limits: Limits,
-    /// What an exec has [inherited](Mdwe::inherited).
+    /// Restrictions that exec [inherited](Mdwe::inherited).
     pub mdwe: Mdwe,
-    /// Inherited, too: where it has no huge pages of anonymous memory.
+    /// Inherited setting: where transparent huge pages are disabled.
     pub thp_disable: ThpDisable,
-    /// Inherited, too: whether its memory [may share equal pages](AddressSpace::set_memory_merge).
+    /// Inherited setting: whether the memory [may be merged with equal
+    /// pages](AddressSpace::set_memory_merge).
     pub memory_merge: bool,
-    /// The designs in use.
+    /// The locking designs in use.
     pub locking: Locking,
-    /// Keep statistics of its own mmap lock, instead of [those of all](crate::engine::Config::lock_stats).
+    /// Keeps separate statistics of this space's mmap lock, instead of the [shared
+    /// statistics](crate::engine::Config::lock_stats).
     pub lock_stats: bool,
 }
 
@@ -108,7 +110,7 @@ impl Default for SpaceConfig {
 }
 
 impl SpaceConfig {
-    /// Whether an address space that ends there can be like this. Limits may be anything.
+    /// Checks the configuration for an address space that ends at `task_size`. Limits may have any value.
     fn check(&self, task_size: u64) -> Result<(), SpaceError> {
         if self.mmap_base > DEFAULT_MAP_WINDOW || !self.mmap_base.is_multiple_of(PAGE_SIZE) {
             return Err(SpaceError::MmapBase);
@@ -126,30 +128,31 @@ impl SpaceConfig {
     }
 }
 
-/// One address space. Lives behind a [`Counted`], because its VMAs know it by its address.
+/// One address space. Always behind a [`Counted`], because its VMAs refer to it by address.
 pub struct AddressSpace<P: Platform> {
-    /// What all address spaces share.
+    /// The state that all address spaces share.
     pub(crate) engine: Counted<Engine<P>>,
-    /// Keeps the set of VMAs still. Order: see `docs/locking.md`.
+    /// Guards the set of VMAs. For its place in the lock order see `docs/locking.md`.
     pub(crate) mmap_lock: MmapLock<P>,
-    /// The VMAs by address, and the closing reservations. Written under `mmap_lock` held for writing, read
-    /// under it, under RCU, or under a VMA's lock (which keeps that VMA in the tree).
+    /// The VMAs by address, the closing reservations and the [boundaries](cpu_arena). Written under
+    /// `mmap_lock` held for writing or by a range writer. Read under `mmap_lock`, under RCU, or under a VMA's
+    /// lock (which keeps that VMA in the tree).
     pub(crate) tree: RangeMap<P>,
-    /// What the hardware sees of it: page tables, TLBs, resident pages.
+    /// The part that the hardware sees: page tables, TLBs, resident pages.
     pub(crate) vm: VmSpace<P>,
-    /// Where waiters for closing ranges sleep.
+    /// The words on which tasks wait for closing ranges.
     closings: Closings,
-    /// Conflicts between range writers, which decide whether there are any.
+    /// Conflicts between range writers. Their number decides whether changes use range writers.
     contention: WriteContention,
-    /// Sizes, and faults; see [`counters`].
+    /// Sizes and fault counts; see [`counters`](state::counters).
     pub(crate) counters: Counters<P>,
-    /// Resource limits; each read and written alone.
+    /// Resource limits; each is read and written on its own.
     pub(crate) limits: LiveLimits,
-    /// See [`mdwe`]; one word, read and written alone.
+    /// See the module [`mdwe`]. A single word, read and written on its own.
     mdwe: AtomicU32,
-    /// See [`thp`]; one word, read and written alone.
+    /// See the module [`thp`]. A single word, read and written on its own.
     thp_disable: AtomicU32,
-    /// The designs in use; fixed.
+    /// The locking designs in use; fixed.
     pub(crate) locking: Locking,
     /// See [`SpaceConfig::mmap_base`]; fixed.
     pub(crate) mmap_base: u64,
@@ -164,33 +167,29 @@ pub struct AddressSpace<P: Platform> {
     /// The break; written under `mmap_lock` held for writing, or by the range writer that has set
     /// `heap_locked`.
     pub(crate) brk: AtomicU64,
-    /// See [`brk`](mod@brk).
+    /// True while a range writer has the right to move the break; see `call/brk.rs`.
     pub(crate) heap_locked: AtomicBool,
-    /// Flags that mlockall(MCL_FUTURE) and `set_memory_merge` add to new mappings; written under `mmap_lock`
+    /// Flags that mlockall(MCL_FUTURE) and `set_memory_merge` add to new mappings. Written under `mmap_lock`
     /// held for writing.
     pub(crate) default_flags: AtomicU64,
-    /// Where the program's arguments lie, under a lock of their own.
+    /// Location of the program's arguments, guarded by this spin lock.
     arguments: SpinLock<Arguments>,
-    /// Which protection keys are in use; written under `mmap_lock` held for writing.
+    /// Protection keys in use. Written under `mmap_lock` held for writing.
     pub(crate) pkeys: Pkeys,
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// An empty address space, as exec makes it.
-    ///
-    /// # Errors
-    ///
-    /// See [`SpaceError`].
+    /// Creates an empty address space, as exec does.
     pub fn new(engine: &Counted<Engine<P>>, config: &SpaceConfig) -> Result<Counted<Self>, SpaceError> {
         config.check(Self::TASK_SIZE)?;
         Ok(Self::make(engine, config)?)
     }
 
-    /// With settings that were checked.
+    /// Creates an address space with settings that were checked.
     ///
     /// # Errors
     ///
-    /// No memory for the record or the root table.
+    /// Fails with [`NoMemory`] if there is no memory for the record or the root table.
     pub(crate) fn make(engine: &Counted<Engine<P>>, config: &SpaceConfig) -> Result<Counted<Self>, NoMemory> {
         let counters = Counters::try_new()?;
         let defaults = if config.memory_merge { VmFlags::MERGEABLE } else { VmFlags::empty() };
@@ -252,50 +251,51 @@ impl<P: Platform> AddressSpace<P> {
         Ok(space)
     }
 
-    /// The engine it belongs to.
+    /// Returns the engine that the address space belongs to.
     pub fn engine(&self) -> &Counted<Engine<P>> {
         &self.engine
     }
 
-    /// The platform's record of this space.
+    /// Returns the platform's record of this address space.
     pub fn mmu(&self) -> &P::Mmu {
         self.vm.mmu()
     }
 
-    /// The designs in use.
+    /// Returns the locking designs in use.
     #[inline]
     pub fn locking(&self) -> Locking {
         self.locking
     }
 
-    /// Whether a look at one VMA tries that VMA's lock before it takes the mmap lock.
+    /// Returns true if an access to one VMA tries that VMA's lock before it takes the mmap lock.
     #[inline]
     pub(crate) fn tries_vma_lock(&self) -> bool {
         self.mmap_lock.tries_vma_locks()
     }
 
-    /// Resource limits and privileges.
+    /// Returns the resource limits and privileges.
     pub fn limits(&self) -> &LiveLimits {
         &self.limits
     }
 
-    /// Sizes in VMAs and pages.
+    /// Returns the sizes in VMAs and pages.
     pub fn counts(&self) -> Counts {
         self.counters.counts()
     }
 
-    /// Resident pages by kind; exact when nobody changes them meanwhile.
+    /// Returns the number of resident pages by kind. Exact while no task changes them.
     pub fn rss(&self) -> Rss {
         self.vm.rss()
     }
 
-    /// Faults so far, by the rung that served them.
+    /// Returns the number of faults so far, by the lock that served them.
     pub fn faults(&self) -> Faults {
         self.counters.faults()
     }
 
-    /// How the mmap lock was used, if the space was [made with statistics](SpaceConfig::lock_stats); that of
-    /// every space that shares them, if it uses [those of all](crate::engine::Config::lock_stats).
+    /// Returns statistics of the mmap lock, if the space [keeps its own](SpaceConfig::lock_stats) or uses the
+    /// [shared ones](crate::engine::Config::lock_stats). The shared statistics cover all spaces that use
+    /// them.
     pub fn lock_stats(&self) -> Option<LockSnapshot> {
         self.mmap_lock.stats().map(LockStats::snapshot)
     }
@@ -304,7 +304,8 @@ impl<P: Platform> AddressSpace<P> {
         self.vm.platform()
     }
 
-    /// The end of user space, as far as this format of page tables reaches. Its last page stays unused.
+    /// End of user space in this format of page tables. The last page below the end of the format stays
+    /// unused.
     pub const TASK_SIZE: u64 = {
         let end = VmSpace::<P>::USER_END;
         assert!(end >= DEFAULT_MAP_WINDOW);
