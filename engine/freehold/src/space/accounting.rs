@@ -1,4 +1,4 @@
-//! Counting what changes of VMAs add and remove.
+//! Counting of mapped pages and VMAs by the changes that add and remove them.
 
 use crate::{
     platform::Platform,
@@ -27,13 +27,13 @@ impl<P: Platform> Counters<P> {
             None => {
                 let taken = &self.taken[size as usize];
                 let rest = taken.load(Relaxed).checked_sub(less);
-                taken.store(rest.expect("a size of the address space went below zero"), Relaxed);
+                taken.store(rest.expect("a size of the address space fell below zero"), Relaxed);
             }
         }
     }
 
-    /// Counts pages with these flags that were mapped. If they count as committed, the caller has charged
-    /// them.
+    /// Counts pages with these flags that were mapped. The caller has charged them if they count as
+    /// committed.
     #[inline(always)]
     pub fn count_mapped(&self, guard: &WriteGuard<'_, P>, flags: VmFlags, pages: PageCount) {
         let (kind, more) = (Size::of(flags), pages.get());
@@ -48,7 +48,7 @@ impl<P: Platform> Counters<P> {
         }
     }
 
-    /// Counts pages with these flags that were unmapped. If they were committed, the caller returns them.
+    /// Counts pages with these flags that were unmapped. The caller releases the committed ones.
     #[inline(always)]
     pub fn count_unmapped(&self, guard: &WriteGuard<'_, P>, flags: VmFlags, pages: PageCount) {
         self.remove(guard, Size::Total, pages.get());
@@ -57,8 +57,8 @@ impl<P: Platform> Counters<P> {
         }
     }
 
-    /// Counts mapped pages whose flags changed from `old` to `new`. If they count as committed from now on,
-    /// the caller has charged them; if they no longer do, they are returned.
+    /// Counts mapped pages whose flags changed from `old` to `new`. The caller has charged pages that now
+    /// count as committed. This function releases pages that no longer do.
     #[inline(always)]
     pub fn count_changed(&self, guard: &WriteGuard<'_, P>, old: VmFlags, new: VmFlags, pages: PageCount) {
         if old.contains(VmFlags::ACCOUNT) && !new.contains(VmFlags::ACCOUNT) {
@@ -71,7 +71,7 @@ impl<P: Platform> Counters<P> {
         }
     }
 
-    /// The number of VMAs changed.
+    /// Counts a change of the number of VMAs.
     #[inline(always)]
     pub fn count_vmas(&self, guard: &WriteGuard<'_, P>, by: i64) {
         match by {
@@ -81,12 +81,12 @@ impl<P: Platform> Counters<P> {
         }
     }
 
-    /// Mapped pages were locked.
+    /// Counts mapped pages that were locked.
     pub fn count_locked(&self, guard: &WriteGuard<'_, P>, pages: PageCount) {
         self.add(guard, Size::Locked, pages.get());
     }
 
-    /// Locked pages were unlocked, or unmapped.
+    /// Counts locked pages that were unlocked or unmapped.
     #[inline(always)]
     pub fn count_unlocked(&self, guard: &WriteGuard<'_, P>, pages: PageCount) {
         if pages != PageCount::ZERO {
@@ -95,6 +95,10 @@ impl<P: Platform> Counters<P> {
     }
 
     /// Compares the sizes with a recount.
+    ///
+    /// # Panics
+    ///
+    /// Panics if a size differs from the recount.
     pub fn check(&self, guard: &WriteGuard<'_, P>) {
         let mut recount = Counts::default();
         for vma in guard.vmas(UserRange::ALL) {
@@ -112,10 +116,6 @@ impl<P: Platform> Counters<P> {
                 recount.data_vm += pages;
             }
         }
-        assert_eq!(
-            self.counts(),
-            recount,
-            "the sizes differ from a recount (left: counted, right: recounted)"
-        );
+        assert_eq!(self.counts(), recount, "sizes differ from a recount (left: counted, right: recounted)");
     }
 }

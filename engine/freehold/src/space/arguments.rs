@@ -1,20 +1,23 @@
-//! Where a program's arguments and environment lie. The bounds change together, under a spin lock of their
-//! own, so that a reader does not meet the mmap lock. What they are: `remote/arguments.rs`.
+//! Location of a program's arguments and environment.
+//!
+//! A spin lock guards the bounds, so that all of them change together and a reader does not wait for the mmap
+//! lock. `remote/arguments.rs` reads the arguments themselves.
 
 use super::AddressSpace;
 use crate::{error::ArgumentsError, platform::Platform, space::Arguments};
 use core::ops::Range;
 
 impl<P: Platform> AddressSpace<P> {
-    /// Says where the arguments lie: what exec does, and PR_SET_MM.
+    /// Sets the location of the arguments, for exec and PR_SET_MM.
     ///
     /// # Errors
     ///
-    /// A range that ends before it starts, or beyond the last address; nothing was changed.
+    /// Fails with [`ArgumentsError::Invalid`] if a range ends before its start or above the end of user
+    /// space. Nothing is changed then.
     ///
     /// # Locks
     ///
-    /// One of their own, for the moment.
+    /// A spin lock of the arguments, briefly.
     pub fn set_arguments(&self, arguments: &Arguments) -> Result<(), ArgumentsError> {
         let fits = |range: &Range<u64>| range.start <= range.end && range.end <= Self::TASK_SIZE;
         if !fits(&arguments.args) || !fits(&arguments.env) {
@@ -24,16 +27,16 @@ impl<P: Platform> AddressSpace<P> {
         Ok(())
     }
 
-    /// As [`set_arguments`](Self::set_arguments), of another space.
+    /// Sets the location of the arguments to one that was read from another space, without checking it.
     pub(crate) fn put_arguments(&self, arguments: Arguments) {
         *self.arguments.lock::<P>() = arguments;
     }
 
-    /// Where the arguments lie.
+    /// Returns the location of the arguments.
     ///
     /// # Locks
     ///
-    /// One of their own, for the moment.
+    /// A spin lock of the arguments, briefly.
     pub fn arguments(&self) -> Arguments {
         self.arguments.lock::<P>().clone()
     }

@@ -1,4 +1,4 @@
-//! How a task becomes a range writer: it claims what it needs, or becomes the exclusive writer instead.
+//! Becoming a range writer: a task claims what it needs, or becomes the exclusive writer instead.
 #![expect(unsafe_code, reason = "claims in the tree of VMAs")]
 
 use crate::{
@@ -16,28 +16,29 @@ use freehold_range::{ClaimError, Entry};
 use freehold_sync::{Killed, Rank, rank};
 use freehold_vmspace::{PageCount, UserRange};
 
-/// The number of times that a task waits for claims in its way before it waits to become the exclusive
-/// writer: its waits are bounded.
+/// Number of conflicting claims that a task waits for before it becomes the exclusive writer. Bounds the
+/// wait.
 const MAX_WAITS: usize = 4;
 
 /// The result of an attempt to become a range writer.
 pub(crate) enum RangeClaim<'s, P: Platform, T = ()> {
-    /// The right to change what was claimed, and what the claim decided.
+    /// The right to change what was claimed, and the result of the claim function.
     Granted(WriteGuard<'s, P>, T),
-    /// The change takes the exclusive writer; also where the claim found no memory, for that writer has nodes
-    /// of the tree in reserve.
+    /// The change must be made by the exclusive writer. Also returned if there is no memory for the claim,
+    /// because the exclusive writer has nodes of the tree in reserve.
     NeedsExclusive,
     /// A fatal signal arrived first. Nothing is held.
     Killed,
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Takes the right to change `range`: claims what lies there and what touches it, if that can be claimed;
-    /// else as [`write_exclusive_range`](Self::write_exclusive_range).
+    /// Takes the right to change `range`. Claims the entries in the range and those that touch it, if they
+    /// can be claimed. Otherwise becomes the exclusive writer like
+    /// [`write_exclusive_range`](Self::write_exclusive_range).
     ///
     /// # Errors
     ///
-    /// A fatal signal arrived first; nothing is held.
+    /// Fails with [`Killed`] if a fatal signal arrives first. Nothing is held then.
     #[inline]
     pub(crate) fn write_range<'s>(
         &'s self,
@@ -51,8 +52,8 @@ impl<P: Platform> AddressSpace<P> {
         self.claim_or_exclusive(state, range, needs)
     }
 
-    /// Calls `change` with the right that [`write_range`](Self::write_range) returns. The exclusive writer
-    /// needs no state.
+    /// Calls `change` with the right that [`write_range`](Self::write_range) would return. Creates a
+    /// [`RangeWriterState`] only if the caller becomes a range writer.
     #[inline(always)]
     pub(crate) fn with_write_range<E: From<Killed>>(
         &self,
@@ -60,7 +61,7 @@ impl<P: Platform> AddressSpace<P> {
         needs: impl FnOnce() -> LimitDemand,
         change: impl FnOnce(&WriteGuard<'_, P>) -> Result<(), E>,
     ) -> Result<(), E> {
-        // As `try_write_exclusive`, but the guard stays where it is made.
+        // Like `try_write_exclusive`, but the guard is not moved.
         if self.locking.write != Write::RangesOnly
             && let Some(lock) = self.mmap_lock.try_write_exclusive()
         {
@@ -103,13 +104,13 @@ impl<P: Platform> AddressSpace<P> {
         Ok(guard)
     }
 
-    /// Takes the right to change what `claim` claims; or everything, at a moment at which `ready` returns a
-    /// value: it returns none while something that the change needs is closing. Returns what `claim` or
-    /// `ready` returned, too.
+    /// Takes the right to change what `claim` claims. Otherwise becomes the exclusive writer at a moment when
+    /// `ready` returns a value; `ready` returns `None` while a range that the change needs is closing. Also
+    /// returns the value of `claim` or `ready`.
     ///
     /// # Errors
     ///
-    /// A fatal signal arrived first; nothing is held.
+    /// Fails with [`Killed`] if a fatal signal arrives first. Nothing is held then.
     pub(crate) fn claim_or_exclusive_when<'s, T>(
         &'s self,
         state: &'s RangeWriterState,
@@ -132,12 +133,12 @@ impl<P: Platform> AddressSpace<P> {
         self.write_exclusive_when(ready)
     }
 
-    /// Becomes the exclusive writer at a moment at which `ready` returns a value, as
+    /// Becomes the exclusive writer at a moment when `ready` returns a value, as in
     /// [`claim_or_exclusive_when`](Self::claim_or_exclusive_when).
     ///
     /// # Errors
     ///
-    /// A fatal signal arrived first; nothing is held.
+    /// Fails with [`Killed`] if a fatal signal arrives first. Nothing is held then.
     pub(crate) fn write_exclusive_when<'s, T>(
         &'s self,
         ready: impl Fn(&WriteGuard<'s, P>) -> Option<T>,
@@ -152,26 +153,26 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Claims the VMA at `addr`, with what touches it, for a look that changes no bounds. It is not granted
-    /// where nothing is mapped.
+    /// Claims the VMA at `addr` and the VMAs that touch it, for a change that leaves all bounds as they are.
+    /// Not granted if nothing is mapped at `addr`.
     pub(crate) fn claim_vma<'s>(&'s self, state: &'s RangeWriterState, addr: u64) -> RangeClaim<'s, P> {
         let claim = |guard: &mut WriteGuard<'s, P>| {
-            // What is closing, or only reserved, is not waited for.
+            // Does not wait for a closing range or a reservation.
             let (start, end) = self.vma_bounds(addr).ok_or(ClaimError::NeedsExclusive)?;
             let map = guard.claims();
             map.claim(start, end, true, false)?;
             if map.find(addr).is_some_and(|found| (found.start, found.end) == (start, end)) {
                 return Ok(());
             }
-            // It has changed: its neighbours may be others.
+            // The VMA has changed, so it may have other neighbours now.
             Err(guard.release_claims(ClaimError::NotAHole))
         };
         self.try_claim(state, LimitDemand::default, claim)
     }
 
-    /// Becomes the exclusive writer for a change of `range`, if there are no range writers now and that takes
-    /// no waiting.
-    // Inlined, as what returns guards is: they are large.
+    /// Becomes the exclusive writer for a change of `range`, if there are no range writers now and the mmap
+    /// lock is free.
+    // Inlined, like every function that returns a guard: guards are large.
     #[inline(always)]
     pub(crate) fn try_write_exclusive(&self, range: UserRange) -> Option<WriteGuard<'_, P>> {
         if self.locking.write == Write::RangesOnly {
@@ -182,7 +183,8 @@ impl<P: Platform> AddressSpace<P> {
         free.then_some(guard)
     }
 
-    /// Becomes a range writer that has claimed what `claim` claims.
+    /// Becomes a range writer that holds the claims that `claim` has made. Waits for conflicting claims a
+    /// bounded number of times.
     pub(crate) fn try_claim<'s, T>(
         &'s self,
         state: &'s RangeWriterState,
@@ -201,11 +203,11 @@ impl<P: Platform> AddressSpace<P> {
                 Err(ClaimError::Contended | ClaimError::NotAHole) if self.record_contention() => {
                     return RangeClaim::NeedsExclusive;
                 }
-                // Another task was faster: another hole will do, and soon.
+                // Another task filled the hole first. Another hole can be tried without waiting.
                 Err(ClaimError::NotAHole) => continue,
                 Err(ClaimError::Contended) => {}
             }
-            // Asked again, with the number known that changes when what is in the way ends.
+            // Tries again after reading the generation, which changes when the conflicting claim ends.
             let seen = self.closings.generation();
             match claim(&mut guard) {
                 Ok(decided) => return RangeClaim::Granted(guard, decided),
@@ -213,7 +215,7 @@ impl<P: Platform> AddressSpace<P> {
                 Err(ClaimError::NotAHole) => continue,
                 Err(ClaimError::NeedsExclusive | ClaimError::NoMemory) => return RangeClaim::NeedsExclusive,
             }
-            // With nothing held, so claims are in no order of locks.
+            // Nothing is held during the wait, so claims have no place in the lock order.
             rank::will_wait::<P>(Rank::Mmap);
             if P::wait_killable(self.closings.generation_word(), seen).is_err() {
                 return RangeClaim::Killed;
@@ -222,8 +224,8 @@ impl<P: Platform> AddressSpace<P> {
         RangeClaim::NeedsExclusive
     }
 
-    /// Becomes a range writer that has claimed nothing yet. It takes the exclusive writer if a limit may be
-    /// in the way.
+    /// Becomes a range writer that has claimed nothing yet. Returns `NeedsExclusive` if the change may reach
+    /// a limit.
     #[inline]
     pub(crate) fn enter_range_writer<'s>(
         &'s self,
@@ -234,7 +236,7 @@ impl<P: Platform> AddressSpace<P> {
         if self.counters.reserve_limits(&state.reserved, &needs(), |size| self.limit_of(size)).is_err() {
             return RangeClaim::NeedsExclusive;
         }
-        // SAFETY: within the gate there are range writers only.
+        // SAFETY: the gate excludes all writers except range writers.
         let map = unsafe { self.tree.claim_writer(&state.write_set) };
         let right = WriteRight::Range(RangeWriter::new(self, map, state, gate));
         RangeClaim::Granted(WriteGuard { space: self, locked: LockedVmas::none(), right }, ())
@@ -242,27 +244,29 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// Claims what lies in a range, and what touches it.
+    /// Claims the entries in a range, and those that touch it.
     #[inline]
     pub(crate) fn claim_range(&self, range: UserRange) -> Result<(), ClaimError> {
         self.claims().claim(range.start(), range.end(), true, true)
     }
 
-    /// Claims the hole that `range` is, with what touches it, and room above it for what a stack keeps free.
+    /// Claims the hole `range` and the entries that touch it, if the hole also leaves room for the gap of a
+    /// stack above.
     #[inline]
     pub(crate) fn claim_placement(&self, range: UserRange) -> Result<(), ClaimError> {
         self.claims().claim_hole(range.start(), range.end(), |above| self.guard_bytes(above))
     }
 
-    /// How many bytes below its start an entry of the tree keeps free.
-    // Called within RCU: if the VMA is not there any more, it was.
+    /// Returns the number of bytes below its start that an entry of the tree keeps free.
+    // Called within RCU. The VMA may have been unmapped since the entry was read; RCU keeps it readable.
     #[inline]
     pub(crate) fn guard_bytes(&self, entry: &Entry) -> u64 {
         entry.start - self.guard_start(entry)
     }
 
-    /// Claims the hole that `range` is, with what touches it, where no other hole will do: if it is none, it
-    /// takes the exclusive writer to say so. `kept(entry)` is what the entry above has to keep free.
+    /// Claims the hole `range` and the entries that touch it, for a change that cannot use another hole.
+    /// Fails with `NeedsExclusive` if `range` is not a hole, because only the exclusive writer can report
+    /// that. `kept(entry)` is the number of bytes that the entry above keeps free.
     pub(crate) fn claim_hole(
         &self,
         range: UserRange,
@@ -274,8 +278,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
     }
 
-    /// Reserves `pages` more locked ones, if `flags` are of locked memory: those of a VMA that was not known
-    /// before it was claimed. Else the claim is given up.
+    /// Reserves `pages` more locked pages if `flags` are those of locked memory. For a VMA whose flags were
+    /// not known before the claim. Releases the claims if the reservation fails.
     pub(crate) fn reserve_locked_limit(&self, flags: VmFlags, pages: PageCount) -> Result<(), ClaimError> {
         let reserved = self.limit_reservation().filter(|_| flags.contains(VmFlags::LOCKED));
         let limit = self.space.limit_of(Size::Locked);
@@ -286,9 +290,11 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
     }
 
-    /// Keeps the anon_vma of a VMA as it is, and returns whether it was so already. The mmap lock held for
-    /// writing keeps it where nothing runs beside it; otherwise a fault, which may have begun before, gives
-    /// the VMA its first one until it is locked.
+    /// Keeps the anon_vma of a VMA unchanged from here on. Returns false if the VMA has got its first
+    /// anon_vma during this call; what the caller has read before is then out of date.
+    ///
+    /// Without range writers the mmap lock held for writing keeps the anon_vma unchanged. With range writers,
+    /// a fault that began earlier can still attach the first anon_vma until the VMA is write-locked.
     #[inline]
     pub(crate) fn pin_anon_vma(&self, vma: &Vma<P>) -> bool {
         if !self.space.supports_range_writers() || vma.anon().is_some() {
@@ -298,14 +304,13 @@ impl<P: Platform> WriteGuard<'_, P> {
         !vma.anon().is_some()
     }
 
-    /// Gives up what is claimed, as it was. Returns why.
+    /// Releases the claims without changes. Returns `why`.
     pub(crate) fn release_claims(&self, why: ClaimError) -> ClaimError {
         self.claims().publish(None);
         why
     }
 
-    /// Claims a range for something that takes the place of what is there: the hole that it is, or what is
-    /// mapped in all of it.
+    /// Claims a range whose mappings are to be replaced: a hole, or mappings that cover all of the range.
     pub(crate) fn claim_replaced(&self, range: UserRange) -> Result<(), ClaimError> {
         let map = self.claims();
         match map.claim_hole(range.start(), range.end(), |_| 0) {
@@ -322,15 +327,16 @@ impl<P: Platform> WriteGuard<'_, P> {
 }
 
 impl<'s, P: Platform> WriteGuard<'s, P> {
-    /// Stores a VMA of anonymous memory into the hole that it lies in, by a step of its own, if nothing that
-    /// touches it `joins` it. Then it is anybody's. `None`: it was not possible; the VMA goes back.
+    /// Stores a VMA of anonymous memory into the hole at its addresses in a single step, without a claim, if
+    /// it `joins` none of the VMAs that touch it. Other tasks may use the VMA as soon as it is stored.
+    /// Returns `None` if the VMA could not be stored; it is freed then.
     pub(crate) fn insert_unclaimed(
         &self,
         vma: OwnedVma<'_, P>,
         joins: impl Fn(&Vma<P>) -> bool,
     ) -> Option<()> {
         let vma = vma.into_ref();
-        debug_assert!(vma.is_anonymous() && !vma.anon().is_some(), "something leads to it besides the tree");
+        debug_assert!(vma.is_anonymous() && !vma.anon().is_some(), "the VMA can be found without the tree");
         LockedVmas::attach_unlocked(vma, &self.right);
         let kept = |above: &Entry| self.guard_bytes(above);
         let joins = |touching: &Entry| self.slot(touching).vma().is_some_and(&joins);
@@ -342,7 +348,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             }
         }
         LockedVmas::detach_unfound(vma, &self.right);
-        // SAFETY: detached just now, and nobody had found it.
+        // SAFETY: the VMA was just detached, and no task had found it.
         drop(unsafe { self.space.engine.slab.own(vma) });
         None
     }

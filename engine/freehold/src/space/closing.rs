@@ -1,17 +1,17 @@
-//! Waiting for ranges whose munmap is not over.
+//! Waiting for closing ranges: ranges whose munmap is still under way.
 //!
-//! A closing reservation enters the tree when its VMAs leave it, and leaves it under the mmap lock held for
-//! writing, or by a range writer, once no translation and no page table of the range is left. A task that
-//! needs just that range sleeps here, holding nothing.
+//! A closing reservation is inserted into the tree when its VMAs are removed. It is removed once no
+//! translation and no page table of the range is left, by a range writer or under the mmap lock held for
+//! writing. A task that needs the same range sleeps here, without holding anything.
 //!
 //! | word | meaning |
 //! | --- | --- |
-//! | `counted` | reservations in the tree that were put there under the mmap lock held for writing |
-//! | `uncounted` | 1: range writers have put reservations, or [boundaries](super::cpu_arena), there; it stays |
-//! | `generation` | how many have ever ended, and claims that somebody waited for; sleepers wait for it to move |
-//! | `has_sleepers` | 1: tasks may sleep until the next one ends, which have to be woken |
+//! | `counted` | number of reservations in the tree that were inserted under the mmap lock held for writing |
+//! | `uncounted` | 1 if range writers have ever inserted reservations or [boundaries](super::cpu_arena) |
+//! | `generation` | number of reservations that have ended, and of claims that had waiters when they ended; sleepers wait for this number to change |
+//! | `has_sleepers` | 1 if tasks may sleep until the next end of a reservation and must be woken |
 //!
-//! All of them are changed by exclusive writers and by range writers.
+//! Exclusive writers and range writers change all of these words.
 
 #![expect(unsafe_code, reason = "unlinks page tables")]
 
@@ -26,19 +26,18 @@ use freehold_sync::{Killed, atomic::Ordering::Relaxed};
 use freehold_vmspace::VmGather;
 
 impl Closings {
-    /// A reservation was put into the tree.
+    /// Counts a reservation that was inserted into the tree.
     pub fn begin<P: Platform>(&self, _: &WriteGuard<'_, P>) {
         self.counted.store(self.counted.load(Relaxed) + 1, Relaxed);
     }
 
-    /// A reservation was taken out of the tree, for which others wait, if it was `wanted`. Sleepers wake as
-    /// soon as the lock is free to take.
+    /// Counts the end of a reservation that was removed from the tree, and releases the lock. Then wakes the
+    /// sleepers, if there are any or if `wanted` says that range writers wait for the reservation.
     pub fn end<P: Platform>(&self, guard: WriteGuard<'_, P>, wanted: bool) {
         self.counted.store(self.counted.load(Relaxed) - 1, Relaxed);
-        // Relaxed: a sleeper read the old number under the mmap lock, so it either sleeps and is woken below,
-        // or sees the new number and does not sleep; what it does next it does under the mmap lock
-        // again. It said that it would sleep under that lock, too, so nearly every munmap is spared
-        // the wake-up.
+        // Relaxed: a sleeper read the old number under the mmap lock. It therefore either sleeps and is woken
+        // below, or sees the new number and does not sleep; afterwards it takes the mmap lock again. The
+        // sleeper set `has_sleepers` under that lock too, so nearly every munmap can skip the wake-up.
         self.generation.store(self.generation.load(Relaxed).wrapping_add(1), Relaxed);
         let has_sleepers = wanted || self.has_sleepers.load(Relaxed) != 0;
         self.has_sleepers.store(0, Relaxed);
@@ -48,21 +47,23 @@ impl Closings {
         }
     }
 
-    /// Lets go of the lock and sleeps until some reservation that exists now has ended.
+    /// Releases the lock and sleeps until some reservation that exists now has ended. Fails with [`Killed`]
+    /// if a fatal signal arrives first.
     pub fn wait_after<P: Platform>(&self, guard: WriteGuard<'_, P>) -> Result<(), Killed> {
         let seen = self.announce_sleep(&guard);
         drop(guard);
         P::wait_killable(&self.generation, seen)
     }
 
-    /// As [`wait_after`](Self::wait_after), whatever signals arrive.
+    /// Releases the lock and sleeps until some reservation that exists now has ended. Signals do not end the
+    /// sleep.
     pub fn wait_after_unkillable<P: Platform>(&self, guard: WriteGuard<'_, P>) {
         let seen = self.announce_sleep(&guard);
         drop(guard);
         P::wait(&self.generation, seen);
     }
 
-    /// Says that the caller is about to sleep, and for which number to change.
+    /// Records that the caller is about to sleep. Returns the number whose change ends the sleep.
     fn announce_sleep<P: Platform>(&self, _: &WriteGuard<'_, P>) -> u32 {
         self.has_sleepers.store(1, Relaxed);
         self.generation.load(Relaxed)
@@ -70,21 +71,23 @@ impl Closings {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Ends a closing reservation: under a short write hold, unlinks the tables at its edges that nobody else
-    /// needs by now and takes it out of the tree; flushes and frees those tables after the lock.
+    /// Ends a closing reservation. Takes the mmap lock for writing, unlinks the page tables at the edges of
+    /// the range that nothing else needs, and removes the reservation from the tree. Flushes and frees the
+    /// tables after releasing the lock.
     ///
-    /// `counted`: it was put there by an exclusive writer. Where there are range writers, a range writer ends
-    /// it.
+    /// `counted` is true if an exclusive writer inserted the reservation. If it is false, or if there are
+    /// range writers now, a range writer ends the reservation instead.
     pub(super) fn end_closing(&self, span: UserRange, counted: bool) {
         if !counted || self.has_range_writers() {
             return self.end_closing_as_range_writer(span, counted);
         }
         let mut gather: VmGather<'_, _, 1> = self.vm.gather();
         let guard = self.write();
-        // By a range writer, while there were some.
+        // Range writers set this bit earlier, while the gate was open.
         let wanted = guard.right.find(span.start()).is_some_and(|it| it.value.get() & HAS_WAITERS != 0);
         let free = guard.free_span(span);
-        // SAFETY: the range was zapped; the write lock keeps everything in `free` as empty as the tree says.
+        // SAFETY: the range was zapped, and the write lock keeps the tree unchanged: nothing is mapped in
+        // `free`.
         unsafe { self.vm.unlink_tables(span.va(), free, &mut gather) };
         guard.replace(span, &[]);
         self.closings.end(guard, wanted);
@@ -93,11 +96,11 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// Takes [boundaries](super::cpu_arena) out of `range`. Returns whether nothing in it is still closing.
+    /// Removes [boundaries](super::cpu_arena) from `range`. Returns true if no part of the range is closing.
     #[inline(always)]
     pub(crate) fn clear_for_write(&self, range: UserRange) -> bool {
-        // What is closing, or a boundary, is not claimed. And nearly always there is neither, and nothing
-        // needs to be looked up.
+        // A range writer has claimed its range, and neither a closing range nor a boundary can be claimed. If
+        // there is neither anywhere, which is the common case, no lookup is needed.
         self.range_writer().is_some() || !self.space.closings.any() || self.clear_for_write_slow(range)
     }
 
@@ -118,8 +121,8 @@ impl<P: Platform> WriteGuard<'_, P> {
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// Addresses around `range` that nothing else takes: tables that lie inside them may go. A range
-    /// writer knows of the range alone; what else may go with it is seen when its claim ends.
+    /// Returns the free addresses around and including `range`: page tables inside them may be freed. For a
+    /// range writer these are only `range` itself; the end of its claim finds the tables at the edges.
     pub(crate) fn free_span(&self, range: UserRange) -> VaRange {
         if self.range_writer().is_some() {
             return range.va();
@@ -130,12 +133,11 @@ impl<P: Platform> WriteGuard<'_, P> {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Takes the right to change `range`: the mmap lock for writing, at a moment when nothing in `range` is
-    /// still closing.
+    /// Takes the mmap lock for writing to change `range`, at a moment when no part of `range` is closing.
     ///
     /// # Errors
     ///
-    /// A fatal signal arrived first; nothing is held.
+    /// Fails with [`Killed`] if a fatal signal arrives first. Nothing is held then.
     #[inline]
     pub fn write_exclusive_range(&self, range: UserRange) -> Result<WriteGuard<'_, P>, Killed> {
         loop {
@@ -147,7 +149,8 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// As [`write_exclusive_range`](Self::write_exclusive_range), whatever signals arrive.
+    /// Takes the mmap lock for writing like [`write_exclusive_range`](Self::write_exclusive_range), but
+    /// signals do not end the wait.
     pub(crate) fn write_exclusive_range_unkillable(&self, range: UserRange) -> WriteGuard<'_, P> {
         loop {
             let guard = self.write();

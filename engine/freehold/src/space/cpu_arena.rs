@@ -1,14 +1,15 @@
-//! Placement for range writers on different CPUs: an *arena* for each CPU, with a *boundary* on top.
+//! Placement for range writers on different CPUs: an *arena* for each CPU, with a *boundary* at its upper
+//! end.
 //!
-//! An arena spans page tables of its own, and ends in its boundary: a reservation that stands. A leaf of the
-//! tree ends with it. So every arena has a gap of its own, in which no other CPU places anything, and
-//! leaves of its own. Without boundaries all arenas that hold little would share one gap, one leaf, and its
-//! latch.
+//! An arena has its own page tables, and ends in a boundary: a permanent reservation in the tree. A leaf of
+//! the tree ends at the boundary. Every arena therefore has its own gap, in which no other CPU places
+//! mappings, and its own leaves. Without boundaries all arenas with few mappings would share one gap, one
+//! leaf and its latch.
 //!
-//! A boundary takes nothing from programs: what is mapped at a place that the program names takes it out
-//! first (`WriteGuard::clear_for_write`), as the exclusive writer. The next search that comes to its place
-//! puts it up again, unless something lies there. So does a mapping for which there is no room otherwise
-//! (`WriteGuard::remove_boundaries`).
+//! A boundary takes no addresses away from programs. A mapping at a fixed address removes the boundary first,
+//! as the exclusive writer (`WriteGuard::clear_for_write`). A mapping that finds no room otherwise removes
+//! all boundaries (`WriteGuard::remove_boundaries`). The next search that reaches the place of a missing
+//! boundary inserts it again, unless something is mapped there.
 
 use super::{
     AddressSpace,
@@ -24,15 +25,16 @@ use crate::{
 use core::ops::Range;
 use freehold_vmspace::UserRange;
 
-/// Bytes of a CPU's arena. It has tables of its own below those that span as much.
+/// Bytes of a CPU's arena. An arena shares no page table with another arena, except those of the levels that
+/// span more than this.
 const ARENA_BYTES: u64 = 1 << 36;
 
-/// Bytes of its boundary: what a table of the second level spans, so that no table is both of the boundary's
-/// and of mappings below it.
+/// Bytes of a boundary: the range of one page table of the second level. No table of that level or below is
+/// used by both the boundary and the mappings below it.
 const BOUNDARY_BYTES: u64 = 1 << 30;
 
 impl<P: Platform> AddressSpace<P> {
-    /// Returns the arena of this CPU within `above`: a range writer looks for a place there first.
+    /// Returns the arena of this CPU within `above`. A range writer searches there first.
     #[inline]
     fn cpu_arena(&self, request: &PlacementRequest, above: &Range<u64>) -> Option<Range<u64>> {
         let anywhere = request.hint() == 0 && !request.flags().contains(MapFlags::BIT32);
@@ -40,7 +42,7 @@ impl<P: Platform> AddressSpace<P> {
             return None;
         }
         let arenas = (above.end - above.start) / ARENA_BYTES;
-        // A hint: the task may go on elsewhere.
+        // The CPU is a hint: the task may migrate to another CPU.
         let nth = P::with_cpu(|cpu| cpu as u64 % arenas.max(1)) + 1;
         let top = above.end - above.end % ARENA_BYTES;
         let low = top.checked_sub(nth * ARENA_BYTES).filter(|low| *low >= above.start)?;
@@ -50,7 +52,7 @@ impl<P: Platform> AddressSpace<P> {
 
 impl<P: Platform> WriteGuard<'_, P> {
     /// Returns an address in the CPU's arena, if it has one. A writer that has claimed nothing yet inserts a
-    /// missing boundary; one that has claimed something places elsewhere.
+    /// missing boundary. A writer that has claimed something places the mapping elsewhere.
     #[inline(never)]
     pub(super) fn place_in_arena(&self, request: &PlacementRequest, above: &Range<u64>) -> Option<u64> {
         let arena = self.space.cpu_arena(request, above)?;
@@ -59,7 +61,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         if at + request.len() <= arena.end - BOUNDARY_BYTES {
             return Some(at);
         }
-        // Room where the boundary is to be: there is none.
+        // The found place overlaps the addresses of the boundary, so the boundary is missing.
         match self.range_writer().is_some_and(RangeWriter::has_no_claim) {
             true if self.insert_boundary(arena.end) => find(),
             true => Some(at),
@@ -67,7 +69,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
     }
 
-    /// Returns what [`next_occupied`](Self::next_occupied) does, passing over boundaries.
+    /// Returns the result of [`next_occupied`](Self::next_occupied), but skips boundaries.
     pub(super) fn next_occupied_past_boundaries(&self, mut addr: u64) -> Option<(UserRange, u64)> {
         let rcu = P::rcu_read();
         loop {
@@ -79,9 +81,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
     }
 
-    /// Takes out all boundaries below `end`, so that a mapping finds the room that it finds on Linux. Returns
-    /// whether there was one. Looks at one entry of the tree for each arena at most. For the exclusive
-    /// writer.
+    /// Removes all boundaries below `end`, so that a mapping finds the same room as on Linux. Returns true if
+    /// there was a boundary. Reads at most one entry of the tree per arena. Requires the exclusive writer.
     #[cold]
     pub(super) fn remove_boundaries(&self, end: u64) -> bool {
         let boundary_from =
@@ -97,7 +98,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         removed
     }
 
-    /// Puts up the boundary that ends at `end`, unless something lies there. Returns whether it is new.
+    /// Inserts the boundary that ends at `end`, unless something is mapped there. Returns true if it was
+    /// inserted.
     #[cold]
     fn insert_boundary(&self, end: u64) -> bool {
         let (map, boundary) = (self.claims(), UserRange::new(end - BOUNDARY_BYTES, end));

@@ -1,11 +1,11 @@
-//! Which lock a step works under that any of several allows.
+//! The lock under which a step works, if the step allows several.
 
 use super::locking::ReadGuard;
 use crate::platform::Platform;
 
-/// What keeps the VMA still during an attempt.
+/// The lock that keeps a VMA unchanged during an attempt.
 pub(crate) enum HeldLock<'h, 's, P: Platform> {
-    /// Its own lock alone.
+    /// Only the VMA's own lock.
     Vma,
     /// The mmap lock.
     Mmap(&'h ReadGuard<'s, P>),

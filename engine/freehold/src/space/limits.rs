@@ -13,13 +13,14 @@ use freehold_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use freehold_vmspace::PageCount;
 
 impl<P: Platform> AddressSpace<P> {
-    /// Whether locking is allowed at all.
+    /// Returns true if the address space may lock any memory.
     #[inline]
     pub(crate) fn may_mlock(&self) -> bool {
         self.limits.may_lock.load(Relaxed) || self.limits.memlock.load(Relaxed) != 0
     }
 
-    /// The limit of a size, if it has one, in its unit: what a range writer must not pass.
+    /// Returns the limit of a size in units of that size, or `None` if it has none. A range writer must not
+    /// exceed this limit.
     #[inline]
     pub(super) fn limit_of(&self, size: Size) -> Option<u64> {
         let limited = |bytes: &AtomicU64| match bytes.load(Relaxed) {
@@ -36,33 +37,33 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Whether `total` pages of locked memory in all stay within RLIMIT_MEMLOCK.
+    /// Returns true if `total` locked pages are within RLIMIT_MEMLOCK.
     pub(crate) fn may_lock_total(&self, total: PageCount) -> bool {
         self.limits.may_lock.load(Relaxed) || total <= pages(&self.limits.memlock)
     }
 
-    /// Whether it may make memory fail.
+    /// Returns true if the address space has the privilege to inject memory failures.
     pub(crate) fn may_inject_failure(&self) -> bool {
         self.limits.may_inject_failure.load(Relaxed)
     }
 
-    /// Whether this space may map at an address below the minimum.
+    /// Returns true if the address space may map at `addr`: not below the minimum address, or with privilege.
     pub(crate) fn may_map_at(&self, addr: u64) -> bool {
         addr >= self.engine.config().mmap_min_addr || self.limits.may_map_low.load(Relaxed)
     }
 }
 
-/// Pages that an operation takes away before it adds.
+/// Pages that an operation unmaps before it maps new ones.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReplacedPages {
-    /// Of any kind.
+    /// All pages.
     pub total: PageCount,
-    /// Committed pages among them.
+    /// The committed pages among them.
     pub committed: PageCount,
 }
 
 impl<'s, P: Platform> WriteGuard<'s, P> {
-    /// Commits `grow` more pages with these flags, in the place of `shrink`, if they count as committed.
+    /// Commits `grow` more pages that replace `shrink`, if pages with these flags count as committed.
     #[inline(always)]
     pub(crate) fn charge(
         &self,
@@ -77,8 +78,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         }
     }
 
-    /// Whether `grow` more pages with these flags, after `shrink` pages went, stay within RLIMIT_AS and
-    /// RLIMIT_DATA.
+    /// Returns true if RLIMIT_AS and RLIMIT_DATA allow `grow` more pages with these flags after `shrink`
+    /// pages are unmapped.
     #[inline(always)]
     pub(crate) fn may_expand(&self, flags: VmFlags, grow: PageCount, shrink: ReplacedPages) -> bool {
         let limits = &self.space.limits;
@@ -87,7 +88,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         !asked || self.limits_allow(flags, grow, shrink)
     }
 
-    /// The same where there are limits.
+    /// Performs the check of [`may_expand`](Self::may_expand) if there are limits.
     #[inline(never)]
     fn limits_allow(&self, flags: VmFlags, grow: PageCount, shrink: ReplacedPages) -> bool {
         let (space, limits) = (self.space, &self.space.limits);
@@ -95,7 +96,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             let more = grow.saturating_sub(shrink.total).get();
             match self.limit_reservation() {
                 Some(reserved) => space.limit_of(size).is_none() || reserved.covers(size, more),
-                // As on Linux, whatever is replaced makes room for data.
+                // As on Linux, replaced pages of any kind make room for data.
                 None => space.counters.fits(size, grow.get(), limit.saturating_add(shrink.total).get()),
             }
         };
@@ -107,12 +108,12 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         if soft == UNLIMITED || !flags.is_data() {
             return true;
         }
-        // A soft limit of zero is what old programs set to mean "no heap"; the hard limit decides then.
+        // A soft limit of zero is set by old programs to mean "no heap". Then the hard limit applies.
         fits(Size::Data, PageCount::new(soft >> PAGE_SHIFT))
             || (soft == 0 && fits(Size::Data, pages(&limits.data_hard)))
     }
 
-    /// Whether `grow` more locked pages stay within RLIMIT_MEMLOCK.
+    /// Returns true if RLIMIT_MEMLOCK allows `grow` more locked pages.
     pub(crate) fn may_lock_pages(&self, grow: PageCount) -> bool {
         let limits = &self.space.limits;
         limits.may_lock.load(Relaxed)
@@ -122,7 +123,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             }
     }
 
-    /// Whether there may be `more` VMAs.
+    /// Returns true if the limit allows `more` VMAs.
     #[inline(always)]
     pub(crate) fn may_have_vmas(&self, more: u64) -> bool {
         match self.limit_reservation() {

@@ -1,8 +1,8 @@
 //! MDWE: memory that was written is never executed (prctl's `PR_SET_MDWE`).
 //!
 //! ```text
-//! mmap        refuses WRITE with EXEC
-//! mprotect    refuses EXEC with WRITE, and EXEC where it was not; what is executable may stay so
+//! mmap        rejects WRITE with EXEC
+//! mprotect    rejects EXEC with WRITE, and EXEC for memory that is not executable yet
 //! ```
 
 use super::AddressSpace;
@@ -10,14 +10,14 @@ use crate::{error::MdweError, platform::Platform, space::Mdwe, vma::flags::VmFla
 use freehold_sync::atomic::Ordering::Relaxed;
 
 impl<P: Platform> AddressSpace<P> {
-    /// What it denies itself.
+    /// Returns the restrictions that are set.
     pub fn mdwe(&self) -> Mdwe {
-        // Relaxed, here and below: one word, on which nothing else depends; a change of rights meanwhile
-        // comes before or after.
+        // Relaxed, here and below: a single word on which no other data depends. A concurrent change of
+        // rights is ordered before or after this access.
         Mdwe::from_bits_retain(self.mdwe.load(Relaxed))
     }
 
-    /// Denies it, from now on. What is mapped already stays as it is.
+    /// Sets restrictions for good. Existing mappings keep their rights.
     ///
     /// # Errors
     ///
@@ -36,8 +36,8 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Whether memory with the rights `old` may not get the rights `new`; `old` are `new` for what is only
-    /// being mapped.
+    /// Returns true if memory with the rights `old` may not get the rights `new`. For a new mapping `old`
+    /// equals `new`.
     #[inline]
     pub(crate) fn denies_exec(&self, old: VmFlags, new: VmFlags) -> bool {
         new.contains(VmFlags::EXEC)

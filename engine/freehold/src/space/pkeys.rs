@@ -1,14 +1,14 @@
-//! Protection keys: a second set of rights to pages, which a thread changes for itself without a call.
+//! Protection keys: additional rights to pages, which a thread changes for itself without a system call.
 //!
-//! A key is a number that pages have, in their VMA's flags and in their entries, besides the rights that
-//! everybody has to them. What a thread may do with the pages of each key is said by a register of its
-//! processor, which the platform knows and each fault reports ([`Access::pkru`](crate::fault::Access)). Here
-//! is which keys are in use. A program that uses a free key does so at its own risk, as on Linux: freeing one
-//! changes no page.
+//! A key is a number. Pages have it in the flags of their VMA and in their page table entries, in addition to
+//! the rights that apply to all threads. A register of the processor holds the rights of the current thread
+//! to the pages of each key. The platform writes that register, and each fault reports it
+//! ([`Access::pkru`](crate::fault::Access)). This file keeps the list of keys in use. As on Linux, freeing a
+//! key changes no page: pages keep a freed key until the program changes it.
 //!
-//! Key 0 is what pages have by themselves; a call may name it where processors know keys. One key more may be
-//! taken for memory that may be executed and not read, which x86 cannot say otherwise: the first time that
-//! somebody asks for `EXEC` alone, and then for good.
+//! Key 0 is the default. A call may name key 0 on processors that have keys. One other key can be allocated
+//! for memory that may be executed but not read, because x86 has no such page right. The engine allocates
+//! this key at the first request for `EXEC` without other rights, and never frees it.
 
 use super::locking::WriteGuard;
 use crate::{
@@ -18,19 +18,19 @@ use crate::{
 };
 use freehold_sync::atomic::Ordering::Relaxed;
 
-/// How many there are.
+/// The number of protection keys.
 const KEYS: u8 = 16;
 
 impl Pkeys {
-    /// As they are in the parent of a fork.
+    /// Copies the keys in use from the parent of a fork.
     pub fn inherit<P: Platform>(&self, _own: &WriteGuard<'_, P>, parent: &WriteGuard<'_, P>) {
         let parent = &parent.space.pkeys;
         self.allocated.store(parent.allocated.load(Relaxed), Relaxed);
         self.execute_only.store(parent.execute_only.load(Relaxed), Relaxed);
     }
 
-    /// Whether a program has allocated `pkey`, or it is key 0. The key for executing is not a program's, and
-    /// where processors know no keys, nobody has key 0 either.
+    /// Returns true if a program has allocated `pkey`, or if `pkey` is 0. Returns false for the execute-only
+    /// key, and for every key if the processor has no keys.
     pub fn is_allocated<P: Platform>(&self, guard: &WriteGuard<'_, P>, pkey: u8) -> bool {
         let execute_only = self.execute_only.load(Relaxed);
         guard.space.platform().has_pkeys()
@@ -39,7 +39,7 @@ impl Pkeys {
             && (execute_only == 0 || u32::from(pkey) != execute_only)
     }
 
-    /// Allocates the lowest free key, if the processor knows keys and one is free.
+    /// Allocates the lowest free key. Returns `None` if the processor has no keys, or none is free.
     pub fn allocate<P: Platform>(&self, guard: &WriteGuard<'_, P>) -> Option<u8> {
         let allocated = self.allocated.load(Relaxed);
         let pkey = allocated.trailing_ones() as u8;
@@ -50,7 +50,7 @@ impl Pkeys {
         Some(pkey)
     }
 
-    /// Frees `pkey`, which is [allocated](Self::is_allocated).
+    /// Frees `pkey`, which must be [allocated](Self::is_allocated).
     pub fn free<P: Platform>(&self, _guard: &WriteGuard<'_, P>, pkey: u8) {
         self.allocated.store(self.allocated.load(Relaxed) & !(1 << pkey), Relaxed);
     }
@@ -64,9 +64,11 @@ impl Pkeys {
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// The key of pages that get the rights `access` in a VMA with the flags `old`: the one that was asked
-    /// for; else that for executing, where this is all that is allowed; else what they have, unless they
-    /// have it for that reason.
+    /// Returns the protection key for pages that get the rights `access` in a VMA with the flags `old`.
+    ///
+    /// This is the key `asked` if the caller names one. Otherwise it is the execute-only key if `access` is
+    /// only `EXEC`. Otherwise the pages keep their key, unless that is the execute-only key: they then get
+    /// key 0.
     #[inline(always)]
     pub(crate) fn key_for(&self, old: VmFlags, access: VmFlags, asked: Option<u8>) -> u8 {
         if let Some(pkey) = asked {

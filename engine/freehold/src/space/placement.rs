@@ -1,5 +1,5 @@
-//! Where mappings go that have no fixed place: the first gap that is large enough, from above or from below
-//! ([`Layout`](super::Layout)).
+//! Placement of mappings without a fixed address: the first gap that is large enough, from above or from
+//! below ([`Layout`](super::Layout)).
 
 use super::{AddressSpace, locking::WriteGuard, map_flags::MapFlags, placement_request::HUGE};
 use crate::{
@@ -11,18 +11,18 @@ use crate::{
 use core::ops::Range;
 use freehold_vmspace::UserRange;
 
-/// How many stacks a search for room goes around one by one, as Linux does for as long as it takes. A program
-/// may have as many stacks as VMAs, and others wait for the mmap lock meanwhile.
+/// Maximum number of stack gaps that a search skips one by one. Linux has no such bound. A program may have
+/// as many stacks as VMAs, and other tasks wait for the mmap lock during the search.
 const MAX_DETOURS: usize = 64;
 
-/// Where MAP_32BIT places.
+/// The range in which MAP_32BIT places.
 const LOW: Range<u64> = 1 << 30..1 << 31;
 
-/// What MAP_ABOVE4G stays above, looking from the top.
+/// The lowest address of a top-down search with MAP_ABOVE4G.
 const LOW_END: u64 = 1 << 32;
 
 impl<P: Platform> AddressSpace<P> {
-    /// The end of where a hint is followed, and of where room is looked for if it is not.
+    /// Returns the end of the addresses in which the request may be placed, at its hint or elsewhere.
     #[inline]
     pub(super) fn window_end(request: &PlacementRequest) -> u64 {
         if request.flags().contains(MapFlags::BIT32) {
@@ -34,19 +34,19 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Where room is looked for from above, if at all.
+    /// Returns the range of the top-down search, or `None` if there is none.
     #[inline]
     pub(super) fn window_above(&self, request: &PlacementRequest) -> Option<Range<u64>> {
         if request.flags().contains(MapFlags::BIT32) || self.layout == Layout::BottomUp {
             return None;
         }
-        // What is open above the default window lies on top of the base.
+        // If the request may use addresses above the default window, the search range grows by their number.
         let high = self.mmap_base + (Self::window_end(request) - DEFAULT_MAP_WINDOW);
         let low = if request.flags().contains(MapFlags::ABOVE_4G) { LOW_END } else { PAGE_SIZE };
         Some(low..high)
     }
 
-    /// Where room is looked for from below, if there is none from above.
+    /// Returns the range of the bottom-up search, which is used if the top-down search finds no place.
     #[cold]
     pub(super) fn window_below(&self, request: &PlacementRequest) -> Range<u64> {
         match self.layout {
@@ -58,7 +58,7 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// Where there is room: at the hint, or in the windows of the layout.
+    /// Returns a free place: at the hint, or in the windows of the layout.
     #[inline(always)]
     pub(crate) fn find_placement(&self, request: &PlacementRequest) -> Result<u64, MmapError> {
         match self.find_aligned_or_any(request) {
@@ -67,8 +67,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
     }
 
-    /// Takes out all [boundaries](super::cpu_arena), if the caller is the exclusive writer and there are any,
-    /// and looks for room again.
+    /// Removes all [boundaries](super::cpu_arena) and searches again. Returns `None` if there are none, or
+    /// the caller is a range writer.
     #[cold]
     fn find_placement_without_boundaries(&self, request: &PlacementRequest) -> Option<u64> {
         let may_be_there = self.range_writer().is_none() && self.space.closings.any();
@@ -83,11 +83,11 @@ impl<P: Platform> WriteGuard<'_, P> {
         aligned.or_else(|| self.find_any_placement(request))
     }
 
-    /// The same for room that need not agree with anything within huge pages.
+    /// Returns a free place without a required offset within huge pages.
     #[inline(always)]
     fn find_any_placement(&self, request: &PlacementRequest) -> Option<u64> {
         if request.hint != 0 && self.is_hint_free(request) {
-            // A range writer that comes to a boundary is refused the claim.
+            // If a boundary is in the way, the claim of a range writer fails.
             self.clear_for_write(UserRange::at(request.hint, request.len));
             return Some(request.hint);
         }
@@ -102,8 +102,9 @@ impl<P: Platform> WriteGuard<'_, P> {
         highest.or_else(below)
     }
 
-    /// Room that agrees with `offset` within huge pages, or at the hint, where there is room for a huge page
-    /// more than needed. Looking from the top, what agrees by itself is passed over, as on Linux.
+    /// Returns a free place whose offset within a huge page is `offset`, or the hint. The place found is a
+    /// huge page longer than requested. A top-down search moves up by a whole huge page if the place has the
+    /// right offset already, as on Linux.
     #[inline(never)]
     fn find_aligned_placement(&self, request: &PlacementRequest, offset: u64) -> Option<u64> {
         let at = self.find_any_placement(&PlacementRequest { len: request.len + HUGE, ..*request })?;
@@ -116,7 +117,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         })
     }
 
-    /// Returns true if nothing but boundaries lies in the hinted range, stack gaps included.
+    /// Returns true if the range at the hint contains only boundaries and no part of it is in a stack's gap.
     fn is_hint_free(&self, request: &PlacementRequest) -> bool {
         let &PlacementRequest { hint, len, .. } = request;
         let end = AddressSpace::<P>::window_end(request);
@@ -126,15 +127,18 @@ impl<P: Platform> WriteGuard<'_, P> {
         self.next_occupied_past_boundaries(hint).is_none_or(|(_, kept)| hint + len <= kept)
     }
 
-    /// A gap is looked for as if stacks kept nothing free. If the one found lies below a stack that wants
-    /// some of it, the search goes on below what it wants. So a stack right above something else takes
-    /// nothing from what is below that. What the alignment can cost is to be free of what the stack wants,
-    /// too, as on Linux.
+    /// Returns the highest free place in `range` that respects the gaps of stacks.
+    ///
+    /// The search first finds a gap as if stacks kept no addresses free. If the found place overlaps the gap
+    /// of the stack above it, the search continues below the stack's gap. A stack directly above another
+    /// mapping therefore keeps nothing free below that mapping. The bytes added for alignment must also be
+    /// outside the stack's gap, as on Linux.
     #[inline(always)]
     pub(super) fn highest_placement(&self, len: u64, align: u64, range: Range<u64>) -> Option<u64> {
         let low = range.start.max(self.space.engine.config().mmap_min_addr);
         let mut high = range.end;
-        // As much as the alignment can cost, as on Linux: gaps are not to be tried one by one.
+        // Includes the bytes that alignment can cost, as on Linux, so that the search need not try gaps one
+        // by one.
         let wanted = len.checked_add(align - PAGE_SIZE)?;
         for _ in 0..MAX_DETOURS {
             let (gap, kept) = self.highest_gap(wanted, low..high)?;
@@ -143,14 +147,15 @@ impl<P: Platform> WriteGuard<'_, P> {
             }
             high = kept;
         }
-        // So many, and a gap that is larger than any stack can want of it will do, though a smaller one may
-        // lie above it.
+        // Requests room for the largest stack gap in addition. The found gap then suffices whatever lies
+        // above it, even if there was a smaller suitable gap at a higher address.
         let roomy = self.clear_of_stacks(wanted)?;
         let (gap, kept) = self.highest_gap(roomy, low..high)?;
         Some((kept.min(gap + roomy) - len) & !(align - 1))
     }
 
-    /// The same from below, beyond a stack that wants some of it.
+    /// Returns the lowest free place in `range` that respects the gaps of stacks. If a stack keeps a part of
+    /// a place free, the search continues above that stack.
     #[inline(never)]
     fn lowest_placement(&self, len: u64, align: u64, range: Range<u64>) -> Option<u64> {
         let least = self.space.engine.config().mmap_min_addr;
@@ -160,7 +165,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         for _ in 0..MAX_DETOURS {
             let at = lowest(wanted, low)?.next_multiple_of(align);
             match self.next_occupied(at) {
-                // What the alignment can cost is counted from the aligned address on, as on Linux.
+                // The bytes that alignment can cost are counted from the aligned address on, as on Linux.
                 Some((taken, kept)) if kept < at.saturating_add(wanted) => low = taken.end(),
                 _ => return Some(at),
             }
@@ -168,7 +173,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         lowest(self.clear_of_stacks(wanted)?, low).map(|at| at.next_multiple_of(align))
     }
 
-    /// How large a gap has to be that has room for `len` whatever is above it.
+    /// Returns the length of a gap that has room for `len` bytes whatever entry lies above the gap.
     fn clear_of_stacks(&self, len: u64) -> Option<u64> {
         len.checked_add(self.space.engine.config().stack_gap.checked_next_multiple_of(PAGE_SIZE)?)
     }

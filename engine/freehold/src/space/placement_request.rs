@@ -1,34 +1,36 @@
-//! What a search for a placement asks for.
+//! The parameters of a search for free addresses.
 
 use crate::{PAGE_SIZE, file::Object, platform::Platform, space::map_flags::MapFlags};
 use freehold_vmspace::PageIndex;
 
-/// What a 2 MiB page table entry spans: large anonymous mappings are aligned to it.
+/// Bytes that a 2 MiB page table entry spans. Large anonymous mappings are aligned to it.
 pub(super) const HUGE: u64 = 2 << 20;
 
-/// Room that is looked for.
+/// A request for free addresses.
 #[derive(Clone, Copy)]
 pub(crate) struct PlacementRequest {
-    /// Where the caller would have it, in whole pages; zero anywhere.
+    /// Address that the caller prefers, a multiple of the page size; zero for any address.
     pub(super) hint: u64,
-    /// Whole pages.
+    /// Length in bytes, a multiple of the page size.
     pub(super) len: u64,
-    /// What the address is a multiple of, unless it is the hint.
+    /// Alignment of the address. Does not apply to the hint.
     pub(crate) align: u64,
-    /// What it agrees with within huge pages, unless it is the hint, or there is no such room.
+    /// Offset within a huge page that the address should have. Does not apply to the hint, nor if there is no
+    /// such place.
     pub(crate) huge_offset: Option<u64>,
-    /// Of these, those that say where to look.
+    /// Flags of mmap that restrict where to search.
     pub(crate) flags: MapFlags,
 }
 
 impl PlacementRequest {
-    /// For pages.
+    /// Returns a request with page alignment.
     pub(crate) fn new(hint: u64, len: u64) -> Self {
         PlacementRequest { hint, len, align: PAGE_SIZE, huge_offset: None, flags: MapFlags::empty() }
     }
 
-    /// For what an object has from page `pgoff` on: where huge pages can map it. Of a file, that is if there
-    /// is a whole one. Private memory has to be whole ones, without a hint.
+    /// Returns a request for a mapping of `object` from page `pgoff` on, placed so that huge pages can map
+    /// it. A file gets such a place if the mapping contains at least one whole huge page. Private anonymous
+    /// memory gets one if its length is a multiple of huge pages and there is no hint.
     #[inline]
     pub(crate) fn for_object<P: Platform>(
         object: &Object<P>,
@@ -48,22 +50,22 @@ impl PlacementRequest {
         PlacementRequest { huge_offset, ..PlacementRequest::new(hint, len) }
     }
 
-    /// The hint, if there is one.
+    /// Returns the preferred address, or 0.
     pub(super) fn hint(&self) -> u64 {
         self.hint
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     pub(super) fn len(&self) -> u64 {
         self.len
     }
 
-    /// What the address is a multiple of.
+    /// Returns the alignment of the address.
     pub(super) fn align(&self) -> u64 {
         self.align
     }
 
-    /// Flags that say where to look.
+    /// Returns the flags that restrict where to search.
     pub(super) fn flags(&self) -> MapFlags {
         self.flags
     }

@@ -1,19 +1,21 @@
-//! The range writer: what it holds, and how it ends. `claim.rs` has the first three steps, `docs/ranges.md`
-//! the protocol.
+//! The range writer: the right to change one part of an address space while other tasks change other parts.
+//!
+//! This file implements the end of a range writer. `claim.rs` has the first three steps, `docs/ranges.md` the
+//! protocol.
 //!
 //! | step | by | holds afterwards |
 //! | --- | --- | --- |
-//! | enter the gate | `MmapLock::enter_range_writer` | the right not to meet the exclusive writer, or readers of the mmap lock |
-//! | reserve | `Counters::reserve_limits` | what may be added to sizes that have limits |
+//! | enter the gate | `MmapLock::enter_range_writer` | the gate, which excludes the exclusive writer and readers of the mmap lock |
+//! | reserve | `Counters::reserve_limits` | a reservation of what the change may add to sizes that have limits |
 //! | claim | `ClaimWriter::claim`, `claim_hole` | the VMAs of a range and those that touch it; or a hole |
-//! | change | the operation | write-locked VMAs; a write set of what the tree is to hold |
-//! | unlock | end of the [`WriteGuard`] | VMAs that are as they will stay |
-//! | publish | end of [`RangeWriter`] | the write set is in the tree, the claim released; waiters are notified |
+//! | change | the operation | write-locked VMAs, and a write set with the future entries of the tree |
+//! | unlock | end of the [`WriteGuard`](super::locking::WriteGuard) | VMAs in their final state, unlocked |
+//! | publish | end of [`RangeWriter`] | nothing that is claimed: the write set is in the tree, the claim is released, waiters are notified |
 //! | leave | end of the guard of the gate | nothing |
 //!
-//! VMAs are unlocked before the tree says where they are now: another writer may have them as soon as it
-//! does. Meanwhile a lookup that comes to a VMA by an old entry finds the VMA elsewhere, or detached, and
-//! climbs.
+//! A range writer unlocks its VMAs before it publishes its write set, because another range writer may claim
+//! them as soon as the write set is visible. A lookup between the two steps can reach a VMA through an old
+//! tree entry. It then sees bounds that do not match, or a detached VMA, and falls back to the mmap lock.
 #![expect(unsafe_code, reason = "claims in the tree of VMAs, and unlinks page tables")]
 
 use super::AddressSpace;
@@ -30,8 +32,8 @@ use freehold_sync::{
 };
 use freehold_vmspace::{UserRange, VmGather};
 
-/// The state of a range writer: its write set of the tree, and what it does when it ends. It is apart from
-/// the writer, which is moved.
+/// The state of a range writer: its write set, and the work to do when it ends. Separate from
+/// [`RangeWriter`], because that value is moved.
 #[derive(Default)]
 pub(crate) struct RangeWriterState {
     pub(super) write_set: WriteSet,
@@ -40,26 +42,27 @@ pub(crate) struct RangeWriterState {
     removed: Cell<Option<UserRange>>,
 }
 
-/// A range writer. Dropping it publishes its write set.
+/// The right of a range writer. Publishes the write set when dropped.
 pub(crate) struct RangeWriter<'s, P: Platform> {
     pub(crate) space: &'s AddressSpace<P>,
     pub(super) map: ClaimWriter<'s, P>,
     pub(super) state: &'s RangeWriterState,
-    /// The right to move the break, once it is taken.
+    /// The right to move the break, if this writer has taken it.
     heap: Option<HeapLock<'s>>,
-    /// Dropped last: it leaves the gate.
+    /// Dropped last: leaves the gate.
     pub(super) gate: MmapRangeWriteGuard<'s, P>,
 }
 
-/// The right to move the break, of which `heap_locked` says that it is taken.
+/// The right to move the break. `heap_locked` is true while a range writer has this right.
 struct HeapLock<'s> {
     heap_locked: &'s AtomicBool,
 }
 
 impl<'s> HeapLock<'s> {
-    /// Takes the right to move the break, unless another range writer has it.
+    /// Takes the right to move the break. Returns `None` if another range writer has it.
     fn try_lock(heap_locked: &'s AtomicBool) -> Option<Self> {
-        // Acquire: pairs with the drop. What the last owner did happens before what is done now.
+        // Acquire: pairs with the Release store in `drop`. The changes of the last owner happen before those
+        // of this one.
         let is_taken = heap_locked.swap(true, Acquire);
         if is_taken { None } else { Some(HeapLock { heap_locked }) }
     }
@@ -68,7 +71,8 @@ impl<'s> HeapLock<'s> {
 impl Drop for HeapLock<'_> {
     #[inline]
     fn drop(&mut self) {
-        // Release: pairs with `try_lock`.
+        // Release: pairs with the Acquire swap in `try_lock`. This owner's changes happen before those of the
+        // next one.
         self.heap_locked.store(false, Release);
     }
 }
@@ -103,22 +107,22 @@ impl<P: Platform> RangeWriter<'_, P> {
                 self.map.publish(Some((range.start(), unlink)));
             }),
         }
-        // The mappings agree with the break from here on.
+        // From here on the mappings agree with the break.
         self.heap = None;
         self.space.counters.release_limits(&self.state.reserved);
         self.space.notify_waiters(&self.map);
     }
 
-    /// Returns true if it has claimed nothing.
+    /// Returns true if nothing is claimed.
     pub(super) fn has_no_claim(&self) -> bool {
         self.map.claimed_range() == (0, 0)
     }
 
-    /// Removes everything in `range` from the write set. When that is published, page tables at the ends of
-    /// `range` are unlinked if nothing else needs them.
+    /// Removes everything in `range` from the write set. When the write set is published, the page tables at
+    /// the ends of `range` are unlinked if nothing else needs them.
     pub(super) fn remove(&self, range: UserRange) {
         let before = self.state.removed.replace(Some(range));
-        debug_assert!(before.is_none(), "a range writer removes one range");
+        debug_assert!(before.is_none(), "a range writer removed a second range");
         self.map.replace(range.start(), range.end(), &[]);
     }
 
@@ -133,7 +137,7 @@ impl<P: Platform> RangeWriter<'_, P> {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Somebody may wait for a claim that has ended.
+    /// Wakes the tasks that wait for the claim, or for a closing reservation, that has just ended.
     #[inline]
     fn notify_waiters(&self, map: &ClaimWriter<'_, P>) {
         if map.had_waiters() || self.closings.has_waiters() {
@@ -141,12 +145,13 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Ends a closing reservation as a range writer: takes it out of the tree, and with it the tables at
-    /// its edges that nobody else needs by now. `counted`: it began as the exclusive writer's.
+    /// Ends a closing reservation as a range writer: removes its entry from the tree, and unlinks the page
+    /// tables at its edges that nothing else needs. `counted` is true if an exclusive writer inserted the
+    /// entry.
     pub(super) fn end_closing_as_range_writer(&self, span: UserRange, counted: bool) {
         let _inside = self.mmap_lock.enter_range_writer();
         let write_set = WriteSet::new();
-        // SAFETY: within the gate there are range writers only.
+        // SAFETY: the gate excludes all writers except range writers.
         let map = unsafe { self.tree.claim_writer(&write_set) };
         self.with_edge_tables_unlinked(span, |unlink| {
             map.remove_reservation(span.start(), span.end(), Some((span.start(), unlink)));
@@ -157,7 +162,7 @@ impl<P: Platform> AddressSpace<P> {
         self.notify_waiters(&map);
     }
 
-    /// Whether the lowest table at an end of `span` lies inside `hole`.
+    /// Returns true if the lowest page table at either end of `span` lies inside `hole`.
     #[inline]
     fn has_empty_edge_tables(&self, span: UserRange, hole: VaRange) -> bool {
         const TABLE: u64 = Level::Pte.table_span();
@@ -170,24 +175,27 @@ impl<P: Platform> AddressSpace<P> {
         goes(span.start()) || (span.start() / TABLE != last / TABLE && goes(last))
     }
 
-    /// Calls `end` with a function for it to call with the hole that `span` is then in, while nothing can
-    /// come into that hole. It unlinks the tables at the ends of `span` that lie inside of the hole.
+    /// Calls `end` with a function that unlinks the page tables at the ends of `span`. `end` must call this
+    /// function with the bounds of the hole that contains `span`, while no entry can be inserted there. Only
+    /// tables inside the hole are unlinked.
     fn with_edge_tables_unlinked(&self, span: UserRange, end: impl FnOnce(&mut dyn FnMut(u64, u64))) {
         let mut gathered: Option<VmGather<'_, P, 1>> = None;
         end(&mut |before, behind| {
-            // Nothing is in the hole, which may be more than the span.
+            // The hole is empty, and may be larger than the span.
             let part = UserRange::new(span.start().max(before), span.end().min(behind));
             let hole = VaRange::of(before, behind);
             if part.is_empty() || !self.has_empty_edge_tables(part, hole) {
                 return;
             }
-            // SAFETY: what was in `span` is zapped and unlinked; nothing is in the hole, and nothing comes
-            // there while this runs. A fresh gather has room for the tables at two edges: it does not flush.
+            // SAFETY: the pages in `span` are zapped and its VMAs unlinked. The hole is empty, and no entry
+            // can be inserted there while this function runs. A fresh gather has room for the tables at two
+            // edges, so it does not flush here.
             //
-            // An exclusive gather, although others may map there before it has flushed: the tables are empty,
-            // so what processors remember of them translates nothing, and no other gather finds an entry
-            // empty that this one has cleared. The space's count of gathers would be a line that all writers
-            // pass around, and would make each of them flush everything.
+            // The gather is exclusive, although other tasks may map there before it has flushed. This is
+            // correct because the tables are empty: translations that processors remember of them lead to no
+            // page, and no other gather meets an entry that this one has cleared. A shared gather would
+            // increment the space's count of gathers, whose cache line all writers would share, and would
+            // make each of them flush everything.
             unsafe { self.vm.unlink_tables(part.va(), hole, gathered.insert(self.vm.exclusive_gather())) };
         });
         if let Some(mut gather) = gathered {

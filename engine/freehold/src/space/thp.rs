@@ -1,5 +1,5 @@
-//! Where a program does without huge pages of anonymous and of shared memory, by a word for all of it
-//! (prctl's `PR_SET_THP_DISABLE`).
+//! The setting that disables transparent huge pages for a whole program (prctl's `PR_SET_THP_DISABLE`). It
+//! applies to anonymous memory and to shared memory.
 
 use super::AddressSpace;
 use crate::{
@@ -10,14 +10,14 @@ use crate::{
 use freehold_sync::atomic::Ordering::Relaxed;
 
 impl<P: Platform> AddressSpace<P> {
-    /// Where it has no huge pages, and no blocks.
+    /// Returns where transparent huge pages, and blocks of a file, are disabled.
     pub fn thp_disable(&self) -> ThpDisable {
-        // Relaxed, here and below: one word, on which nothing else depends; a fault meanwhile comes before or
-        // after.
+        // Relaxed, here and below: a single word on which no other data depends. A concurrent fault is
+        // ordered before or after the change.
         ThpDisable::of(self.thp_disable.load(Relaxed))
     }
 
-    /// Has none there from now on. Those that are mapped stay.
+    /// Disables transparent huge pages from now on. Huge pages that are mapped stay.
     ///
     /// # Locks
     ///
@@ -39,7 +39,7 @@ impl<P: Platform> AddressSpace<P> {
         self.thp_disable.store(disable as u32, Relaxed);
     }
 
-    /// Whether a fault in `vma` may not bring a huge page because of it.
+    /// Returns true if this setting keeps a fault in `vma` from mapping a huge page.
     pub(crate) fn disables_thp(&self, vma: &Vma<P>) -> bool {
         match self.thp_disable() {
             ThpDisable::Nowhere => false,

@@ -1,22 +1,23 @@
-//! What the words mean that a space keeps in its tree.
-#![expect(unsafe_code, reason = "turns words of the tree back into references")]
+//! Encoding of the words that an address space keeps in its tree.
+#![expect(unsafe_code, reason = "turns words of the tree into references")]
 
 use crate::{UserRange, platform::Platform, vma::Vma};
 use core::num::NonZeroU64;
 use freehold_range::{Entry, MARKS, PERMANENT, RESERVED};
 
-/// What a range of the tree holds.
+/// The content of an entry of the tree.
 pub(crate) enum TreeEntry<'g, P: Platform> {
     /// A mapped area.
     Vma(&'g Vma<P>),
-    /// A range whose munmap is not over: nothing is mapped, nothing may be.
+    /// A range whose munmap is under way. Nothing is mapped there, and nothing may be mapped yet.
     Closing(UserRange),
-    /// A [boundary](super::cpu_arena): nothing is mapped; what is to be mapped there takes it out first.
+    /// A [boundary](super::cpu_arena). Nothing is mapped there, and a mapping to be placed there removes it
+    /// first.
     Boundary(UserRange),
 }
 
 impl<'g, P: Platform> TreeEntry<'g, P> {
-    /// The VMA, if it is one.
+    /// Returns the VMA, or `None` for other entries.
     pub fn vma(self) -> Option<&'g Vma<P>> {
         match self {
             TreeEntry::Vma(vma) => Some(vma),
@@ -24,7 +25,7 @@ impl<'g, P: Platform> TreeEntry<'g, P> {
         }
     }
 
-    /// The addresses it takes.
+    /// Returns the addresses of the entry.
     pub fn range(&self) -> UserRange {
         match self {
             TreeEntry::Vma(vma) => vma.range(),
@@ -33,24 +34,24 @@ impl<'g, P: Platform> TreeEntry<'g, P> {
     }
 }
 
-/// The tree's word for a closing reservation. The tree marks words where it has several writers; VMAs are
-/// aligned, so none of these bits is a VMA's.
+/// The tree's word for a closing reservation. The bits that the tree reserves for marks are zero in a VMA's
+/// word, because VMAs are aligned.
 const CLOSING: NonZeroU64 = NonZeroU64::new(RESERVED).unwrap();
 
 /// The tree's word for a boundary.
 const BOUNDARY: NonZeroU64 = NonZeroU64::new(RESERVED | PERMANENT).unwrap();
 
-/// The tree's word for a VMA.
+/// Returns the tree's word for a VMA.
 fn word<P: Platform>(vma: &Vma<P>) -> NonZeroU64 {
     NonZeroU64::new(core::ptr::from_ref(vma).expose_provenance() as u64).expect("a reference is not null")
 }
 
-/// What a word of the tree means.
+/// Decodes a word of the tree.
 ///
 /// # Safety
 ///
-/// The entry was read from a tree, and the caller keeps what it found there from being freed for `'g`: by a
-/// lock, or in a read section (RCU).
+/// The entry was read from a tree, and the caller keeps its VMA from being freed for `'g`: by a lock, or
+/// within an RCU read section.
 #[inline(always)]
 pub(super) unsafe fn decode<'g, P: Platform>(entry: &Entry) -> TreeEntry<'g, P> {
     let word = entry.value.get();
@@ -59,27 +60,27 @@ pub(super) unsafe fn decode<'g, P: Platform>(entry: &Entry) -> TreeEntry<'g, P> 
         return if word & PERMANENT == 0 { TreeEntry::Closing(range) } else { TreeEntry::Boundary(range) };
     }
     let vma = core::ptr::with_exposed_provenance::<Vma<P>>((word & !MARKS) as usize);
-    // SAFETY: every other word is the address of a VMA of the engine's slab, whose memory stays a `Vma` as
-    // the caller says.
+    // SAFETY: every other word is the address of a VMA of the engine's slab. By the caller's promise its
+    // memory stays a `Vma` for `'g`.
     TreeEntry::Vma(unsafe { &*vma })
 }
 
-/// An entry of the tree for a VMA at its present bounds.
+/// Returns a tree entry for a VMA at its present bounds.
 pub(crate) fn entry<P: Platform>(vma: &Vma<P>) -> Entry {
     Entry { start: vma.start(), end: vma.end(), value: word(vma) }
 }
 
-/// An entry of the tree for a VMA at bounds it is about to get.
+/// Returns a tree entry for a VMA at bounds that it is about to get.
 pub(crate) fn entry_at<P: Platform>(vma: &Vma<P>, range: UserRange) -> Entry {
     Entry { start: range.start(), end: range.end(), value: word(vma) }
 }
 
-/// An entry of the tree for a boundary.
+/// Returns a tree entry for a boundary.
 pub(super) fn boundary_entry(range: UserRange) -> Entry {
     Entry { start: range.start(), end: range.end(), value: BOUNDARY }
 }
 
-/// An entry of the tree for a closing reservation.
+/// Returns a tree entry for a closing reservation.
 pub(crate) fn closing_entry(range: UserRange) -> Entry {
     Entry { start: range.start(), end: range.end(), value: CLOSING }
 }

@@ -1,6 +1,6 @@
-//! Looks at the tree of VMAs by a task that holds nothing: it locks a VMA for reading, or learns what was
-//! there at some instant during the call.
-#![expect(unsafe_code, reason = "turns words of the tree back into references, within a read section")]
+//! Lookups in the tree of VMAs by a task that holds no lock. The task either locks a VMA for reading, or
+//! learns what was at an address at some instant during the call.
+#![expect(unsafe_code, reason = "turns words of the tree into references, within a read section")]
 
 use super::{
     AddressSpace,
@@ -14,30 +14,30 @@ use core::{marker::PhantomData, ops::Deref};
 use freehold_range::{Entry, Lookup};
 use freehold_sync::{ReadFail, ReaderPlace};
 
-/// How often a lookup without locks looks again for a VMA that went while it looked.
+/// Maximum number of lookups without locks, if each finds a VMA that leaves the tree during the lookup.
 const MAX_LOOKUPS: u32 = 8;
 
-/// Why a lookup without locks could not be used: take the mmap lock.
+/// The reason why a lookup without locks failed and the caller must take the mmap lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NeedMmapLock {
-    /// Nothing is mapped there, as far as one can tell without a lock.
+    /// Nothing is mapped at the address, as far as a lookup without locks can tell.
     Hole,
-    /// A writer is at work, or the VMA was recycled, or has too many readers.
+    /// A writer has locked the VMA, or the VMA was recycled, or has the maximum number of readers.
     Busy,
 }
 
-/// Why one look has locked nothing.
+/// The reason why one lookup has locked no VMA.
 enum LookupMiss {
-    /// The tree was being changed, or the VMA left it after it was found: whatever is there now is worth
-    /// another look.
+    /// The tree was being changed, or the VMA left the tree after the lookup found it. A second lookup may
+    /// succeed.
     Again,
-    /// No look without a lock will do.
+    /// Another lookup without locks would also fail.
     Climb(NeedMmapLock),
 }
 
 /// One VMA locked for reading.
 ///
-/// What it shows is gone with it (hazard C-7):
+/// A reference to the VMA cannot outlive the lock (hazard C-7):
 ///
 /// ```compile_fail,E0505
 /// use freehold::{platform::Platform, space::AddressSpace};
@@ -51,20 +51,20 @@ enum LookupMiss {
 /// ```
 pub struct VmaRead<'s, P: Platform> {
     vma: &'s Vma<P>,
-    /// Where the lock counts this reader.
+    /// The place where the lock counts this reader.
     place: ReaderPlace<'s>,
-    /// Not to be sent: the lock belongs to the task that took it.
+    /// Makes the type neither `Send` nor `Sync`: the lock belongs to the task that took it.
     task: PhantomData<*const ()>,
 }
 
 impl<'s, P: Platform> VmaRead<'s, P> {
-    /// A VMA that was locked for reading just now, at `place`.
+    /// Wraps a VMA that was just locked for reading, at `place`.
     ///
     /// # Safety
     ///
-    /// It is, by the task that calls this.
+    /// The calling task has locked the VMA for reading, at `place`, and does not unlock it otherwise.
     pub(super) unsafe fn locked(vma: &Vma<P>, place: ReaderPlace<'s>) -> Self {
-        // SAFETY: the lock keeps the VMA attached, and so its memory a `Vma`, as long as the value.
+        // SAFETY: the lock keeps the VMA attached as long as this value lives, so its memory stays a `Vma`.
         VmaRead { vma: unsafe { &*core::ptr::from_ref(vma) }, place, task: PhantomData }
     }
 }
@@ -82,29 +82,30 @@ impl<P: Platform> Drop for VmaRead<'_, P> {
     }
 }
 
-/// What lies at an address.
+/// The use of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AddressState {
-    /// Something is mapped there.
+    /// The address is mapped.
     Mapped,
-    /// Nothing is, and nothing above grows down to it.
+    /// The address is not mapped, and the next VMA above does not grow downwards.
     Nothing,
-    /// Nothing is, and the next VMA above grows down.
+    /// The address is not mapped, and the next VMA above grows downwards.
     BelowStack {
-        /// Where that VMA starts.
+        /// Start of that VMA.
         start: u64,
     },
-    /// There, or above it, something is being mapped or unmapped.
+    /// The address, or a range above it, is being mapped or unmapped.
     Unclear,
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Locks the VMA at `addr` for reading without touching the mmap lock. Inlined: faults begin with it.
+    /// Locks the VMA at `addr` for reading without touching the mmap lock. Inlined, because faults begin with
+    /// this call.
     #[inline(always)]
     pub(crate) fn lock_vma(&self, addr: u64) -> Result<VmaRead<'_, P>, NeedMmapLock> {
         let rcu = P::rcu_read();
         let seen = match self.tree.try_lookup(&rcu, addr) {
-            // SAFETY: found within `rcu`.
+            // SAFETY: the entry was found within `rcu`, which lasts.
             Lookup::Found(found) => unsafe { self.lock_found(&found, addr) },
             Lookup::Hole => return Err(NeedMmapLock::Hole),
             Lookup::Contended => Err(LookupMiss::Again),
@@ -116,14 +117,15 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// As [`lock_vma`](Self::lock_vma), when the first look met a writer: by the tree's own patience, and
-    /// again for a VMA that goes meanwhile, but not for ever.
+    /// Performs [`lock_vma`](Self::lock_vma) if the first lookup met a writer. Uses a lookup that retries
+    /// inside the tree. Looks up again, a bounded number of times, if the VMA leaves the tree during the
+    /// lookup.
     #[cold]
     #[inline(never)]
     fn retry_lookup(&self, rcu: &P::RcuGuard, addr: u64) -> Result<VmaRead<'_, P>, NeedMmapLock> {
         for _ in 0..MAX_LOOKUPS {
             let seen = match self.tree.lookup(rcu, addr) {
-                // SAFETY: found within `rcu`.
+                // SAFETY: the entry was found within `rcu`, which lasts.
                 Lookup::Found(found) => unsafe { self.lock_found(&found, addr) },
                 Lookup::Hole => return Err(NeedMmapLock::Hole),
                 Lookup::Contended => return Err(NeedMmapLock::Busy),
@@ -137,20 +139,21 @@ impl<P: Platform> AddressSpace<P> {
         Err(NeedMmapLock::Busy)
     }
 
-    /// Locks what an entry that contains `addr` stands for.
+    /// Locks the VMA of an entry that contains `addr`.
     ///
     /// # Safety
     ///
-    /// The entry was found in the tree within a read section (RCU) that lasts.
+    /// The entry was found in the tree within an RCU read section, and the section lasts until this call
+    /// returns.
     #[inline(always)]
     unsafe fn lock_found(&self, found: &Entry, addr: u64) -> Result<VmaRead<'_, P>, LookupMiss> {
-        // SAFETY: the read section lasts until the VMA is locked, or let go of.
+        // SAFETY: the read section lasts until the VMA is locked or no longer used.
         let TreeEntry::Vma(vma) = (unsafe { decode::<P>(found) }) else {
             return Err(LookupMiss::Climb(NeedMmapLock::Hole));
         };
         match vma.lock().try_read::<P>(&self.mmap_lock, || vma.is_owned_by(&self.vm)) {
             Ok(place) => {
-                // Only now are the bounds known to stand still; the entry may have been of an earlier life.
+                // The bounds are stable only now. The entry may refer to an earlier life of the VMA's memory.
                 let read = VmaRead { vma, place, task: PhantomData };
                 match read.range().contains(addr) {
                     true => Ok(read),
@@ -162,7 +165,7 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// The bounds of the VMA at `addr`.
+    /// Returns the bounds of the VMA at `addr`.
     pub(crate) fn vma_bounds(&self, addr: u64) -> Option<(u64, u64)> {
         let rcu = P::rcu_read();
         loop {
@@ -170,7 +173,7 @@ impl<P: Platform> AddressSpace<P> {
                 Lookup::Hole => return None,
                 Lookup::Contended => P::relax(),
                 Lookup::Found(found) => {
-                    // SAFETY: found within `rcu`.
+                    // SAFETY: the entry was found within `rcu`, which lasts.
                     let mapped = unsafe { decode::<P>(&found) }.vma().is_some();
                     return mapped.then_some((found.start, found.end));
                 }
@@ -178,7 +181,7 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// What lies at `addr`.
+    /// Returns the use of the address `addr`.
     pub(crate) fn address_state(&self, addr: u64) -> AddressState {
         let rcu = P::rcu_read();
         let mut seen: Option<(Entry, VmFlags)> = None;
@@ -188,7 +191,7 @@ impl<P: Platform> AddressSpace<P> {
                 Lookup::Hole => return AddressState::Nothing,
                 Lookup::Contended => return AddressState::Unclear,
             };
-            // SAFETY: found within `rcu`.
+            // SAFETY: the entry was found within `rcu`, which lasts.
             let TreeEntry::Vma(above) = (unsafe { decode::<P>(&found) }) else {
                 return AddressState::Unclear;
             };
@@ -196,8 +199,8 @@ impl<P: Platform> AddressSpace<P> {
                 return AddressState::Mapped;
             }
             match seen {
-                // The VMA is there still, so the flags are its own: one that has left the tree may have
-                // become another. Whether it grows is the same all its life.
+                // The VMA is still in the tree, so the flags belong to it. If it had left the tree, its
+                // memory could hold another VMA by now. A VMA never changes whether it grows.
                 Some((before, flags)) if before == found => {
                     return match flags.contains(VmFlags::GROWSDOWN) {
                         true => AddressState::BelowStack { start: found.start },

@@ -1,37 +1,40 @@
 //! The choice between range writers and exclusive writers, with [`Write::Ranges`].
 //!
-//! A range writer pays for its claim; and where it meets another, in one hole or one VMA, it pays more than a
-//! turn at the mmap lock costs. So an address space goes from one kind to the other as it is used:
+//! A claim costs a range writer time. If two range writers conflict in a hole or a VMA, the conflict costs
+//! more than waiting for the mmap lock. An address space therefore changes between the two kinds of writer
+//! according to its use:
 //!
 //! | changes | are exclusive writers from | until |
 //! | --- | --- | --- |
-//! | of one task | the last of many range writers that met no other | one finds another under way |
-//! | that rarely meet | never | |
-//! | of which an eighth has a conflict | the conflict that makes it so many | [`EXCLUSIVE_CHANGES`] of them have waited for their turn |
+//! | of a single task | the end of a period in which nearly all changes were made on one CPU | a change finds another change under way |
+//! | with few conflicts | never | |
+//! | with a conflict in more than an eighth of them | the conflict that exceeds the limit | about [`EXCLUSIVE_CHANGES`] changes have waited to be the exclusive writer |
 //!
-//! The gate of the mmap lock says which of the two it is (`freehold-sync/src/mmap_lock/gate.rs`); here is
-//! only when to change it. All of it are hints.
+//! The gate of the mmap lock records which kind is in use (`freehold-sync/src/mmap_lock/gate.rs`). This file
+//! only decides when to change it. All values here are hints.
 
 use super::{AddressSpace, Write};
 use crate::platform::Platform;
 use freehold_sync::atomic::Ordering::Relaxed;
 
-/// The number of changes that take turns before ranges are tried again: those of a millisecond or two.
+/// The number of changes that are exclusive writers before range writers are tried again. They take one or
+/// two milliseconds.
 const EXCLUSIVE_CHANGES: u32 = 4096;
 
-/// How many conflicts are too many, after decay.
+/// The number of conflicts, after decay, that makes changes exclusive writers.
 const MAX_CONFLICTS: u32 = 16;
 
-/// in so many changes. So conflicts add up where more than an eighth of all changes has one.
+/// The number of changes on one CPU after which some conflicts are removed from the count. Conflicts
+/// accumulate if more than an eighth of all changes has one.
 const DECAY_PERIOD: u64 = 16;
 
-/// A CPU asks whether it is the only one that changes the space in so many changes, times the number of CPUs:
-/// the question goes to all of them.
+/// A CPU checks whether it is the only one that changes the space once in this number of changes, times the
+/// number of CPUs. The check reads a counter of every CPU.
 const SOLO_CHECK_PERIOD: u64 = 64;
 
 impl<P: Platform> AddressSpace<P> {
-    /// Returns true if a change that can be a range writer should be one: it found the mmap lock taken, or
-    /// there are range writers already. Counts the change.
+    /// Returns true if a change that can be a range writer should be one: either it found the mmap lock
+    /// taken, or there are range writers already. Counts the change.
     #[inline]
     pub(crate) fn prefers_ranges(&self) -> bool {
         match self.locking.write {
@@ -42,7 +45,7 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Returns true if changes should stay range writers.
+    /// Returns true if changes should continue as range writers.
     fn keeps_ranges(&self) -> bool {
         let changes = self.counters.count_write();
         if changes.is_multiple_of(DECAY_PERIOD) {
@@ -54,7 +57,7 @@ impl<P: Platform> AddressSpace<P> {
         true
     }
 
-    /// Counts a conflict between range writers. Returns true if there are too many: then changes are
+    /// Counts a conflict between range writers. Returns true if there are too many; changes are then
     /// exclusive writers for a while.
     #[cold]
     pub(super) fn record_contention(&self) -> bool {
@@ -68,11 +71,12 @@ impl<P: Platform> AddressSpace<P> {
         true
     }
 
-    /// A change that waited for its turn has it.
+    /// Counts a change that has become the exclusive writer after waiting.
     #[inline]
     pub(crate) fn count_exclusive(&self) {
         let exclusive_left = self.contention.exclusive_left.load(Relaxed);
-        // Counted by CPU, and only now and then for all: the next one has enough lines to fetch.
+        // Counts per CPU, and updates the shared word only once per period: the next writer already has to
+        // fetch many cache lines.
         if exclusive_left > 0 && self.counters.count_write().is_multiple_of(SOLO_CHECK_PERIOD) {
             self.contention
                 .exclusive_left
@@ -86,7 +90,7 @@ impl<P: Platform> AddressSpace<P> {
         self.locking.write != Write::Whole
     }
 
-    /// Returns true if there may be range writers now: a hint.
+    /// Returns true if there may be range writers now. The result is a hint.
     #[inline]
     pub(crate) fn has_range_writers(&self) -> bool {
         self.supports_range_writers()

@@ -1,6 +1,6 @@
-//! The right to change which VMAs there are, and the tree as its holder sees it: all of it, or what was
-//! claimed.
-#![expect(unsafe_code, reason = "looks at the tree without counting the look")]
+//! The right to change the set of VMAs, and the part of the tree that its holder may use: the whole tree, or
+//! the claimed part.
+#![expect(unsafe_code, reason = "reads the tree without counting the borrow")]
 
 use super::range_writer::RangeWriter;
 use crate::{UserRange, error::NoMemory, platform::Platform};
@@ -8,11 +8,11 @@ use core::cell::RefCell;
 use freehold_range::{Entry, ExclusiveWriter, GapRequest};
 use freehold_sync::{MmapLock, MmapWriteGuard, MmapWriteProof};
 
-/// How the set of VMAs may be changed.
+/// The right to change the set of VMAs.
 pub(crate) enum WriteRight<'s, P: Platform> {
-    /// All of it: of the exclusive writer.
+    /// All VMAs, for the exclusive writer.
     Exclusive { tree: RefCell<ExclusiveWriter<'s, P>>, lock: MmapWriteGuard<'s, P> },
-    /// What was claimed: of a range writer.
+    /// The claimed VMAs, for a range writer.
     Range(RangeWriter<'s, P>),
 }
 
@@ -26,22 +26,23 @@ impl<P: Platform> MmapWriteProof<P> for WriteRight<'_, P> {
     }
 }
 
-/// The tree, for a look that is not worth being counted.
+/// Borrows the tree for one lookup, without updating the borrow count.
 ///
 /// # Safety
 ///
-/// The look is over at once, and calls nobody.
+/// The caller drops the reference before any other use of the tree, and calls no other code while it has the
+/// reference.
 #[inline(always)]
 unsafe fn peek<'r, 's, P: Platform>(tree: &'r RefCell<ExclusiveWriter<'s, P>>) -> &'r ExclusiveWriter<'s, P> {
-    // SAFETY: nobody changes the tree in the course of such a look.
-    unsafe { tree.try_borrow_unguarded() }.expect("nobody changes the tree now")
+    // SAFETY: by the caller's promise the tree is not borrowed mutably while this reference exists.
+    unsafe { tree.try_borrow_unguarded() }.expect("the tree is borrowed for a change")
 }
 
 impl<'s, P: Platform> WriteRight<'s, P> {
     #[inline(always)]
     pub(super) fn find(&self, addr: u64) -> Option<Entry> {
         match self {
-            // SAFETY: the writer searches for the entry, which it copies.
+            // SAFETY: the writer only searches for the entry, and copies it.
             WriteRight::Exclusive { tree, .. } => unsafe { peek(tree).find(addr) },
             WriteRight::Range(writer) => writer.map.find(addr),
         }
@@ -50,7 +51,7 @@ impl<'s, P: Platform> WriteRight<'s, P> {
     #[inline(always)]
     pub(super) fn next(&self, addr: u64) -> Option<Entry> {
         match self {
-            // SAFETY: the writer searches for the entry, which it copies.
+            // SAFETY: the writer only searches for the entry, and copies it.
             WriteRight::Exclusive { tree, .. } => unsafe { peek(tree).next(addr) },
             WriteRight::Range(writer) => writer.map.next(addr),
         }
@@ -59,7 +60,7 @@ impl<'s, P: Platform> WriteRight<'s, P> {
     #[inline(always)]
     pub(super) fn prev(&self, addr: u64) -> Option<Entry> {
         match self {
-            // SAFETY: the writer searches for the entry, which it copies.
+            // SAFETY: the writer only searches for the entry, and copies it.
             WriteRight::Exclusive { tree, .. } => unsafe { peek(tree).prev(addr) },
             WriteRight::Range(writer) => writer.map.prev(addr),
         }
@@ -68,13 +69,14 @@ impl<'s, P: Platform> WriteRight<'s, P> {
     #[inline(always)]
     pub(super) fn around(&self, range: UserRange) -> (Option<Entry>, Option<Entry>) {
         match self {
-            // SAFETY: the writer searches for the entry, which it copies.
+            // SAFETY: the writer only searches for the entries, and copies them.
             WriteRight::Exclusive { tree, .. } => unsafe { peek(tree).around(range.start(), range.end()) },
             WriteRight::Range(writer) => writer.map.around(range.start(), range.end()),
         }
     }
 
-    /// What lies above `addr`, whichever writer has it. The section keeps VMAs that are found.
+    /// Returns the first entry that ends above `addr`, whichever writer owns it. The RCU section keeps the
+    /// VMA of that entry readable.
     #[inline]
     pub(crate) fn next_of_any_writer(&self, _: &P::RcuGuard, addr: u64) -> Option<Entry> {
         match self {
@@ -97,7 +99,7 @@ impl<'s, P: Platform> WriteRight<'s, P> {
             WriteRight::Exclusive { tree, .. } => {
                 tree.borrow_mut().preallocate(replaces).map_err(|_| NoMemory)
             }
-            // Room was promised with the claim.
+            // The claim has reserved the nodes.
             WriteRight::Range(_) => Ok(()),
         }
     }
@@ -120,11 +122,11 @@ impl<'s, P: Platform> WriteRight<'s, P> {
         }
     }
 
-    /// For what only an exclusive writer does.
+    /// Returns the whole tree, for operations of the exclusive writer.
     pub(super) fn exclusive_tree(&self) -> &RefCell<ExclusiveWriter<'s, P>> {
         match self {
             WriteRight::Exclusive { tree, .. } => tree,
-            WriteRight::Range(_) => unreachable!("a range writer does not work on the whole"),
+            WriteRight::Range(_) => unreachable!("a range writer cannot use the whole tree"),
         }
     }
 }
