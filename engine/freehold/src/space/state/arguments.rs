@@ -1,12 +1,12 @@
-//! Where a program's arguments and environment lie.
+//! Location of a program's arguments and environment.
 
 use core::ops::Range;
 
-/// Where they lie: addresses of this space, which need not be mapped.
+/// Location of a program's arguments and environment: addresses of this space, which need not be mapped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Arguments {
-    /// The arguments, each with a zero at its end.
+    /// The arguments, each terminated by a zero byte.
     pub args: Range<u64>,
-    /// The environment, in the same form.
+    /// The environment, in the same format.
     pub env: Range<u64>,
 }

@@ -1,9 +1,9 @@
-//! The words by which closing ranges are waited for: see `space/closing.rs`.
+//! The words on which tasks wait for closing ranges; see `space/closing.rs`.
 
 use crate::platform::Platform;
 use freehold_sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// See the table in `space/closing.rs`.
+/// The words on which tasks wait for closing ranges; `space/closing.rs` has a table of them.
 #[derive(Debug)]
 pub(crate) struct Closings {
     pub(in crate::space) counted: AtomicU32,
@@ -22,51 +22,55 @@ impl Closings {
         }
     }
 
-    /// How many claims that were waited for, or reservations, have ended. To be read before the wait is
-    /// announced: by a refused claim, with the leaf latched.
+    /// Returns the number of reservations that have ended, and of claims that had waiters when they ended. A
+    /// task must read this number before it announces its wait: a refused claim announces it with the leaf
+    /// latched.
     pub fn generation(&self) -> u32 {
-        // Relaxed: the task that counts an end has seen the announcement.
+        // Relaxed: the task that increments the number has seen the announcement.
         self.generation.load(Relaxed)
     }
 
-    /// What those sleep on that wait for an end.
+    /// Returns the word on which tasks sleep until a reservation or claim ends.
     pub fn generation_word(&self) -> &AtomicU32 {
         &self.generation
     }
 
-    /// Whether an exclusive writer has said that it waits for a reservation to end. For range writers,
-    /// which it keeps out while it says so.
+    /// Returns true if an exclusive writer has announced that it waits for a reservation to end. Called by
+    /// range writers, which cannot run while the exclusive writer makes the announcement.
     #[inline]
     pub fn has_waiters(&self) -> bool {
         self.has_sleepers.load(Relaxed) != 0
     }
 
-    /// Something ended that somebody may wait for. The caller is within the gate.
+    /// Wakes the tasks that wait for a reservation or claim that has just ended. The caller is inside the
+    /// gate.
     #[cold]
     pub fn notify<P: Platform>(&self) {
         self.has_sleepers.store(0, Relaxed);
-        // Relaxed: what was waited for has ended by a store to its leaf, which the waiter looks at again.
+        // Relaxed: the reservation or claim was ended by a store to its leaf, and the waiter reads the leaf
+        // again.
         self.generation.fetch_add(1, Relaxed);
-        // Nobody waits with a lock held that is needed here.
+        // No task waits here while it holds a lock that the caller needs.
         P::wake_all(&self.generation);
     }
 
-    /// Returns true if there may be a closing range, or a boundary. The caller has the mmap lock for writing.
+    /// Returns true if there may be a closing range, or a boundary. The caller holds the mmap lock for
+    /// writing.
     #[inline(always)]
     pub fn any(&self) -> bool {
-        // Relaxed: ordered by the mmap lock, like every access to them.
+        // Relaxed: the mmap lock orders all accesses to these words.
         self.counted.load(Relaxed) != 0 || self.uncounted.load(Relaxed) != 0
     }
 
-    /// A range writer puts a reservation into the tree. Others do so at the same time: they are not
-    /// counted.
+    /// Records that a range writer inserts a reservation into the tree. Such reservations are not counted,
+    /// because several range writers insert them concurrently.
     pub fn begin_uncounted(&self) {
         if self.uncounted.load(Relaxed) == 0 {
             self.uncounted.store(1, Relaxed);
         }
     }
 
-    /// A range writer has taken one out that was counted.
+    /// Counts the end of a counted reservation that a range writer has removed.
     pub fn uncount(&self) {
         self.counted.fetch_sub(1, Relaxed);
     }

@@ -1,7 +1,7 @@
-//! What an address space counts.
+//! The counters of an address space.
 //!
-//! Sizes in VMAs and pages are changed by exclusive writers and range writers, and may be read at any time,
-//! to be exact when nothing changes; faults are counted per CPU and summed when read, as are [resident
+//! Exclusive writers and range writers change the sizes in VMAs and pages. Sizes may be read at any time, and
+//! are exact if no writer changes them. Faults are counted per CPU and summed when read, like [resident
 //! pages](freehold_vmspace::VmSpace::rss).
 
 use crate::{error::NoMemory, platform::Platform, vma::flags::VmFlags};
@@ -11,40 +11,40 @@ use freehold_sync::{
 };
 use freehold_vmspace::PageCount;
 
-/// How a fault ended.
+/// The end of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FaultEnd {
-    /// A fault served under the VMA's own lock.
+    /// The fault was served under the VMA's own lock.
     VmaLock,
-    /// A fault served under the mmap lock.
+    /// The fault was served under the mmap lock.
     MmapLock,
-    /// A fault that ended in a signal.
+    /// The fault ended in a signal.
     Failed,
 }
 
 const FAULT_ENDS: usize = 3;
 
-/// Faults by how they ended.
+/// Numbers of faults, by how they ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Served under the VMA's own lock.
+    /// Faults served under the VMA's own lock.
     pub vma_lock: u64,
-    /// Served under the mmap lock.
+    /// Faults served under the mmap lock.
     pub mmap_lock: u64,
-    /// Ended in a signal, or without memory.
+    /// Faults that ended in a signal, or for lack of memory.
     pub failed: u64,
 }
 
 /// Sizes of an address space in pages, at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// VMAs.
+    /// Number of VMAs.
     pub map_count: u64,
-    /// Pages mapped.
+    /// Mapped pages.
     pub total_vm: u64,
-    /// Pages in VMAs locked into memory.
+    /// Pages in VMAs that are locked in memory.
     pub locked_vm: u64,
-    /// Pages of private writable memory that is no stack.
+    /// Pages of private writable memory, except stacks.
     pub data_vm: u64,
     /// Pages of program text.
     pub exec_vm: u64,
@@ -52,18 +52,18 @@ pub struct Counts {
     pub stack_vm: u64,
 }
 
-/// What is counted of VMAs.
+/// The sizes that are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Size {
-    /// VMAs.
+    /// Number of VMAs.
     Vmas,
-    /// Pages mapped.
+    /// Mapped pages.
     Total,
-    /// Pages locked.
+    /// Locked pages.
     Locked,
-    /// Pages of private writable memory that is no stack.
+    /// Pages of private writable memory, except stacks.
     Data,
-    // From here on those that have no limit.
+    // The following sizes have no limit.
     /// Pages of program text.
     Exec,
     /// Pages of stacks.
@@ -73,7 +73,8 @@ pub(crate) enum Size {
 const SIZES: usize = 6;
 
 impl Size {
-    /// How much more than it needs a CPU takes, and how much it keeps at most of what it does not need.
+    /// Returns the amount that a CPU takes in addition to what it needs, and the maximum amount that it keeps
+    /// unused.
     fn credit(self) -> (u64, u64) {
         match self {
             Size::Vmas => (16, 64),
@@ -81,7 +82,7 @@ impl Size {
         }
     }
 
-    /// What counts the pages of VMAs with these flags, beside the total.
+    /// Returns the size that counts pages with these flags in addition to the total.
     #[inline]
     pub(in crate::space) fn of(flags: VmFlags) -> Option<Self> {
         if flags.is_exec() {
@@ -98,75 +99,78 @@ impl Size {
 
 /// The live counters.
 ///
-/// # Sizes beside each other
+/// # Credits
 ///
-/// `taken` is what is mapped, and what CPUs have in *credit*: so it is never less than what is mapped. The
-/// exclusive writer changes `taken` alone. A range writer changes its CPU's credit, and `taken` only where
-/// that does not do. It has [reserved](Self::reserve_limits) beforehand what it may add to a size that has a
-/// limit, which fails if that and all credit would pass the limit. So no limit is ever passed, and none is
-/// said to be reached by a range writer: where it could be, the change becomes the exclusive writer, and sums
-/// up.
+/// `taken` is the number of mapped pages (or VMAs) plus the *credit* of all CPUs, so it is never less than
+/// what is mapped. The exclusive writer changes only `taken`. A range writer changes the credit of its CPU,
+/// and changes `taken` only if the credit does not suffice or becomes too large.
+///
+/// A range writer first [reserves](Self::reserve_limits) what it may add to a size that has a limit. The
+/// reservation fails if `taken` would exceed the limit. No limit is therefore ever exceeded. A range writer
+/// never reports that a limit is reached: the change becomes the exclusive writer instead, which knows the
+/// exact size.
 pub(crate) struct Counters<P: Platform> {
     pub(in crate::space) taken: [AtomicU64; SIZES],
-    /// Whether there ever was any credit.
+    /// True if any CPU has ever taken credit.
     credited: AtomicBool,
     per_cpu: PerCpu<CpuCounters, P>,
 }
 
-/// What one CPU counts. Only it writes its cell, inside `with`, so by plain loads and stores (Relaxed).
+/// The counters of one CPU. Only this CPU writes them, inside `with`, with plain loads and stores (Relaxed).
 struct CpuCounters {
-    /// Faults by [how they ended](FaultEnd).
+    /// Numbers of faults by [how they ended](FaultEnd).
     faults: [AtomicU64; FAULT_ENDS],
     credit: [AtomicU64; SIZES],
-    /// Changes as a range writer.
+    /// Number of changes made as a range writer.
     changes: AtomicU64,
-    /// Those of all CPUs, when this one last looked.
+    /// Number of such changes on all CPUs when this CPU last read them.
     seen: AtomicU64,
 }
 
-/// What a range writer may add to sizes that have a limit.
+/// Amounts that a range writer may add to sizes that have a limit.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LimitDemand {
     pub vmas: u64,
     /// Pages of any kind.
     pub pages: PageCount,
-    /// Pages that are locked.
+    /// Locked pages.
     pub locked: PageCount,
 }
 
 impl LimitDemand {
-    /// The two cuts at the ends of a range.
+    /// The VMAs for two cuts at the ends of a range.
     pub const CUTS: LimitDemand = LimitDemand { vmas: 2, pages: PageCount::ZERO, locked: PageCount::ZERO };
 
-    /// Those, and pages that come to count where they did not.
+    /// Returns the demand of two cuts, and of pages that will count in sizes where they did not count before.
     pub fn cuts_and_pages(pages: PageCount) -> Self {
         LimitDemand { pages, ..LimitDemand::CUTS }
     }
 }
 
-/// What one has reserved, and not used yet.
+/// The unused part of a range writer's reservation.
 #[derive(Default)]
 pub(crate) struct LimitReservation {
-    /// Of all that have limits; of others none.
+    /// The reserved amount of each size that has a limit.
     left: [core::cell::Cell<u64>; LIMITED],
-    /// Whether anything but VMAs was reserved.
+    /// True if pages were reserved, and not only VMAs.
     pages: core::cell::Cell<bool>,
-    /// Sizes that had no limit then, a bit each: one that comes meanwhile is for others.
+    /// One bit for each size that had no limit at the time of the reservation. A limit that is set later does
+    /// not apply to this change.
     unlimited: core::cell::Cell<u8>,
 }
 
 impl LimitReservation {
-    /// Whether so much may be added within the limit.
+    /// Returns true if `more` may be added to `size`.
     pub fn covers(&self, size: Size, more: u64) -> bool {
         more <= self.left[size as usize].get() || self.unlimited.get() & 1 << size as usize != 0
     }
 
-    /// Notes that there is no limit of a size.
+    /// Records that `size` has no limit.
     fn set_unlimited(&self, size: Size) {
         self.unlimited.set(self.unlimited.get() | 1 << size as usize);
     }
 
-    /// Takes up to `more` of it; returns what is missing.
+    /// Uses up to `more` of the reserved amount. Returns the rest, which was not reserved.
     #[inline]
     fn use_up(&self, size: Size, more: u64) -> u64 {
         if !self.pages.get() && size != Size::Vmas || size as usize >= LIMITED {
@@ -179,10 +183,10 @@ impl LimitReservation {
     }
 }
 
-/// A limit may be in the way.
+/// Error of a reservation that could exceed a limit.
 pub(in crate::space) struct NearLimit;
 
-/// The first sizes are those that have a limit.
+/// Number of sizes that have a limit. They are the first ones of [`Size`].
 const LIMITED: usize = 4;
 
 impl<P: Platform> Counters<P> {
@@ -200,7 +204,7 @@ impl<P: Platform> Counters<P> {
         })
     }
 
-    /// Reserves what a range writer may add, where `limit` says that there is one.
+    /// Reserves what a range writer may add to the sizes for which `limit` returns a limit.
     #[inline]
     pub(in crate::space) fn reserve_limits(
         &self,
@@ -249,8 +253,8 @@ impl<P: Platform> Counters<P> {
         Ok(())
     }
 
-    /// Reserves locked pages beside what is reserved, of which none are locked. Returns whether all that are
-    /// taken stay within the limit; else nothing was done.
+    /// Reserves locked pages in addition to a reservation that has none. Returns true if all taken pages stay
+    /// within the limit. Otherwise reserves nothing.
     pub(in crate::space) fn reserve_locked_limit(
         &self,
         reserved: &LimitReservation,
@@ -269,7 +273,7 @@ impl<P: Platform> Counters<P> {
         fits
     }
 
-    /// What was reserved and is not needed becomes credit.
+    /// Turns the unused part of a reservation into credit.
     #[inline]
     pub(in crate::space) fn release_limits(&self, reserved: &LimitReservation) {
         let give = |size: Size| match reserved.left[size as usize].replace(0) {
@@ -282,15 +286,16 @@ impl<P: Platform> Counters<P> {
         }
     }
 
-    /// Takes so much out of this CPU's credit, or out of the total. Returns whether all that is taken stays
-    /// within the limit; else nothing was done.
+    /// Takes `more` out of this CPU's credit, or out of the total. Returns true if all that is taken stays
+    /// within the limit. Otherwise takes nothing.
     #[inline]
     fn use_credit(&self, size: Size, more: u64, limit: u64) -> bool {
         let taken = &self.taken[size as usize];
         self.per_cpu.with(|cpu| {
             let credit = &cpu.credit[size as usize];
             let has = credit.load(Relaxed);
-            // What others take meanwhile stays within it, too; a limit that was lowered counts at once.
+            // What other CPUs take concurrently stays within the limit as well. A limit that was lowered
+            // applies at once.
             if has >= more && (limit == u64::MAX || taken.load(Relaxed) <= limit) {
                 credit.store(has - more, Relaxed);
                 return true;
@@ -302,12 +307,12 @@ impl<P: Platform> Counters<P> {
         })
     }
 
-    /// Takes at least so much out of the total, within the limit.
+    /// Takes at least `least` out of the total, within the limit. Returns the amount taken.
     #[cold]
     #[inline(never)]
     fn take_from_total(&self, size: Size, least: u64, limit: u64) -> Option<u64> {
-        // Relaxed: a number by itself. The mark is set before the first credit is taken; a task that sums up
-        // has the space for itself, or is not exact.
+        // Relaxed: `taken` orders no other data. `credited` is set before the first credit is taken. A reader
+        // of the sum either is the exclusive writer, or does not need an exact value.
         if !self.credited.load(Relaxed) {
             self.credited.store(true, Relaxed);
         }
@@ -324,7 +329,7 @@ impl<P: Platform> Counters<P> {
         }
     }
 
-    /// What is not needed any more becomes credit of this CPU; beyond a bound it goes back.
+    /// Adds `less` to the credit of this CPU. Returns credit beyond a bound to the total.
     #[inline]
     pub(in crate::space) fn give_credit(&self, size: Size, less: u64) {
         self.per_cpu.with(|cpu| {
@@ -340,7 +345,7 @@ impl<P: Platform> Counters<P> {
         });
     }
 
-    /// A size; exact for the exclusive writer.
+    /// Returns a size. Exact for the exclusive writer.
     pub fn get(&self, size: Size) -> u64 {
         let taken = self.taken[size as usize].load(Relaxed);
         match self.credited.load(Relaxed) {
@@ -348,13 +353,13 @@ impl<P: Platform> Counters<P> {
             true => {
                 let credit: u64 =
                     self.per_cpu.iter().map(|cpu| cpu.credit[size as usize].load(Relaxed)).sum();
-                // Others move it from one to the other meanwhile.
+                // Other CPUs may move an amount between the two concurrently.
                 taken.saturating_sub(credit)
             }
         }
     }
 
-    /// Whether a size and so much more stays within the limit; for the exclusive writer.
+    /// Returns true if the size and `more` stay within the limit. Called by the exclusive writer.
     pub fn fits(&self, size: Size, more: u64, limit: u64) -> bool {
         let within = |now: u64| now.saturating_add(more) <= limit;
         within(self.taken[size as usize].load(Relaxed)) || within(self.get(size))
@@ -372,7 +377,7 @@ impl<P: Platform> Counters<P> {
 
     #[inline(always)]
     pub(in crate::space) fn add_exclusive(&self, size: Size, more: u64) {
-        // Relaxed load and store: nobody else changes it.
+        // Relaxed load and store: the exclusive writer is the only task that changes the value.
         let taken = &self.taken[size as usize];
         taken.store(taken.load(Relaxed) + more, Relaxed);
     }
@@ -392,7 +397,7 @@ impl<P: Platform> Counters<P> {
         }
     }
 
-    /// Uses up credit of the total, and of a kind of its pages, if this CPU has enough of both.
+    /// Takes `more` out of the credit of the total and of `kind`, if this CPU has enough of both.
     #[inline]
     fn use_page_credits(&self, kind: Option<Size>, more: u64) -> bool {
         self.per_cpu.with(|cpu| {
@@ -407,7 +412,7 @@ impl<P: Platform> Counters<P> {
         })
     }
 
-    /// A fault ended.
+    /// Counts the end of a fault.
     pub fn count_fault(&self, end: FaultEnd) {
         self.per_cpu.with(|cpu| {
             let counter = &cpu.faults[end as usize];
@@ -416,7 +421,7 @@ impl<P: Platform> Counters<P> {
         });
     }
 
-    /// Counts a change. Returns how many were counted on this CPU.
+    /// Counts a change. Returns the number of changes counted on this CPU.
     #[inline]
     pub(in crate::space) fn count_write(&self) -> u64 {
         self.per_cpu.with(|cpu| {
@@ -426,8 +431,9 @@ impl<P: Platform> Counters<P> {
         })
     }
 
-    /// Returns true if nearly all changes counted since this CPU's last look were its own. It looks when
-    /// `changes`, its own, come to `every` for each CPU there is; else it does not know.
+    /// Returns true if nearly all changes since the last check of this CPU were made on this CPU. The check
+    /// takes place when `changes`, the number on this CPU, is a multiple of `every` times the number of CPUs;
+    /// otherwise returns false.
     #[cold]
     #[inline(never)]
     pub(in crate::space) fn only_this_cpu_changed(&self, changes: u64, every: u64) -> bool {
@@ -444,7 +450,7 @@ impl<P: Platform> Counters<P> {
         all.wrapping_sub(seen) <= own + own / 16
     }
 
-    /// Faults by how they ended.
+    /// Returns the numbers of faults, by how they ended.
     pub fn faults(&self) -> Faults {
         let count =
             |end: FaultEnd| self.per_cpu.iter().map(|cpu| cpu.faults[end as usize].load(Relaxed)).sum();
@@ -455,9 +461,9 @@ impl<P: Platform> Counters<P> {
         }
     }
 
-    /// Sizes.
+    /// Returns the sizes.
     pub fn counts(&self) -> Counts {
-        // Relaxed: each by itself; they agree with each other under the mmap lock.
+        // Relaxed: the sizes are independent words. They are consistent with each other under the mmap lock.
         Counts {
             map_count: self.get(Size::Vmas),
             total_vm: self.get(Size::Total),

@@ -4,27 +4,27 @@ use crate::PAGE_SHIFT;
 use freehold_sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use freehold_vmspace::PageCount;
 
-/// No limit.
+/// The value of a limit that does not apply.
 pub const UNLIMITED: u64 = u64::MAX;
 
-/// Limits and privileges, as values.
+/// Limits and privileges, as plain values.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// RLIMIT_AS.
     pub address_space: u64,
     /// RLIMIT_DATA.
     pub data: u64,
-    /// RLIMIT_DATA's hard limit, which counts when the soft one is zero.
+    /// The hard limit of RLIMIT_DATA. Applies if the soft limit is zero.
     pub data_hard: u64,
     /// RLIMIT_MEMLOCK.
     pub memlock: u64,
     /// RLIMIT_STACK.
     pub stack: u64,
-    /// May lock memory beyond the limit (CAP_IPC_LOCK).
+    /// Privilege to lock memory beyond the limit (CAP_IPC_LOCK).
     pub may_lock: bool,
-    /// May map below the minimum address (CAP_SYS_RAWIO).
+    /// Privilege to map below the minimum address (CAP_SYS_RAWIO).
     pub may_map_low: bool,
-    /// May make memory fail (CAP_SYS_ADMIN).
+    /// Privilege to inject memory failures (CAP_SYS_ADMIN).
     pub may_inject_failure: bool,
 }
 
@@ -43,7 +43,8 @@ impl Default for Limits {
     }
 }
 
-/// Limits in use: each may be set and read at any time, alone (Relaxed throughout).
+/// The limits in use. Each may be set and read at any time, independently of the others. All accesses are
+/// Relaxed.
 #[derive(Debug)]
 pub struct LiveLimits {
     pub(in crate::space) address_space: AtomicU64,
@@ -70,7 +71,7 @@ impl LiveLimits {
         }
     }
 
-    /// Replaces all of them.
+    /// Replaces all limits and privileges.
     pub fn set(&self, limits: &Limits) {
         self.address_space.store(limits.address_space, Relaxed);
         self.data.store(limits.data, Relaxed);
@@ -82,7 +83,7 @@ impl LiveLimits {
         self.may_inject_failure.store(limits.may_inject_failure, Relaxed);
     }
 
-    /// As values.
+    /// Returns all limits and privileges.
     pub fn get(&self) -> Limits {
         Limits {
             address_space: self.address_space.load(Relaxed),
@@ -97,7 +98,7 @@ impl LiveLimits {
     }
 }
 
-/// A limit in bytes as whole pages.
+/// Returns a limit in bytes as a number of whole pages.
 pub(in crate::space) fn pages(bytes: &AtomicU64) -> PageCount {
     PageCount::new(bytes.load(Relaxed) >> PAGE_SHIFT)
 }

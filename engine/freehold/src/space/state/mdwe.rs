@@ -1,26 +1,27 @@
-//! What a program denies itself: [`mdwe`](crate::space::AddressSpace::set_mdwe).
+//! Restrictions that a program sets for itself with [`set_mdwe`](crate::space::AddressSpace::set_mdwe).
 
 use bitflags::bitflags;
 
 bitflags! {
-    /// What a program denies itself for good, with Linux's numbers.
+    /// Restrictions that a program sets for itself for good, with Linux's numbers.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Mdwe: u32 {
-        /// PR_MDWE_REFUSE_EXEC_GAIN: nothing becomes executable that could be written.
+        /// PR_MDWE_REFUSE_EXEC_GAIN: memory that was writable never becomes executable.
         const REFUSE_EXEC_GAIN = 1;
-        /// PR_MDWE_NO_INHERIT: not so in forked children, nor after an exec. Only with the other.
+        /// PR_MDWE_NO_INHERIT: forked children do not inherit the restriction, and an exec removes it. Valid
+        /// only together with `REFUSE_EXEC_GAIN`.
         const NO_INHERIT = 2;
     }
 }
 
 impl Mdwe {
-    /// What a forked child has, and an address space that an exec makes.
+    /// Returns the restrictions of a forked child, and of an address space that an exec creates.
     #[must_use]
     pub fn inherited(self) -> Self {
         if self.contains(Self::NO_INHERIT) { Self::empty() } else { self }
     }
 
-    /// Whether it can be asked for.
+    /// Returns true if the combination of bits is valid.
     pub(crate) fn is_sound(self) -> bool {
         Self::all().contains(self) && self != Self::NO_INHERIT
     }

@@ -1,4 +1,4 @@
-//! What an address space keeps besides VMAs and page tables: types and words that know of no lock.
+//! Types and words of an address space that do not depend on its locks. Later modules add the operations.
 
 pub(crate) mod arguments;
 pub(crate) mod closings;

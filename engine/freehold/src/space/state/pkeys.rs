@@ -2,14 +2,14 @@
 
 use freehold_sync::atomic::AtomicU32;
 
-/// The keys in use by one address space.
+/// The protection keys that one address space uses.
 ///
-/// All is written under its mmap lock held for writing, and read under that; relaxed, since the lock orders
-/// it.
+/// Written under the space's mmap lock held for writing, and read under that lock. All accesses are Relaxed,
+/// because the lock orders them.
 pub(crate) struct Pkeys {
-    /// A bit for each key that is allocated, that for executing included.
+    /// One bit for each allocated key, including the execute-only key.
     pub(in crate::space) allocated: AtomicU32,
-    /// The key of memory that may only be executed; 0: none yet.
+    /// The key of memory that may only be executed; 0 if there is none yet.
     pub(in crate::space) execute_only: AtomicU32,
 }
 

@@ -1,21 +1,21 @@
-//! Where a program has no huge pages.
+//! The setting that disables transparent huge pages.
 
-/// Where a program has no huge pages, with the numbers that `PR_GET_THP_DISABLE` returns. A forked child has
-/// it, too, and so has an address space that an exec makes.
+/// The memory of a program without transparent huge pages, with the numbers that `PR_GET_THP_DISABLE`
+/// returns. A forked child inherits the setting, and so does the address space that an exec creates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ThpDisable {
-    /// As its VMAs say.
+    /// Nowhere: the flags of each VMA decide.
     #[default]
     Nowhere = 0,
-    /// In all of its memory.
+    /// In all of the program's memory.
     Everywhere = 1,
-    /// Where nobody asked for them, by MADV_HUGEPAGE or MADV_COLLAPSE (`PR_THP_DISABLE_EXCEPT_ADVISED`, Linux
+    /// Except where MADV_HUGEPAGE or MADV_COLLAPSE requested them (`PR_THP_DISABLE_EXCEPT_ADVISED`, Linux
     /// 6.18).
     UnlessAdvised = 3,
 }
 
 impl ThpDisable {
-    /// What the second and third arguments of `PR_SET_THP_DISABLE` ask for. `None`: they make no sense.
+    /// Decodes the second and third arguments of `PR_SET_THP_DISABLE`. Returns `None` if they are invalid.
     pub fn from_raw(on: u64, flags: u64) -> Option<Self> {
         match (on, flags) {
             (0, 0) => Some(ThpDisable::Nowhere),
@@ -25,7 +25,8 @@ impl ThpDisable {
         }
     }
 
-    /// What [`AddressSpace::thp_disable`] has stored.
+    /// Decodes the word that [`AddressSpace::set_thp_disable`](crate::space::AddressSpace::set_thp_disable)
+    /// stores.
     pub(in crate::space) fn of(word: u32) -> Self {
         match word {
             0 => ThpDisable::Nowhere,
