@@ -1,4 +1,4 @@
-//! Choosing the anon_vma of a VMA that is to have its first anonymous page.
+//! Choice of the anon_vma for a VMA that is about to get its first anonymous page.
 
 use crate::space::{
     AddressSpace,
@@ -13,21 +13,21 @@ use crate::{
 };
 use freehold_sync::{Rank, RwSem};
 
-/// Why a VMA has no anon_vma yet.
+/// The reason why a VMA could not get an anon_vma.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AnonVmaError {
-    /// No memory.
+    /// There is no memory.
     NoMemory,
-    /// The mmap lock could not be had at once.
+    /// The mmap lock, or a neighbour's lock, could not be taken without waiting.
     NeedMmapLock,
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Makes sure that the VMA has an anon_vma before its first anonymous page.
+    /// Ensures that the VMA has an anon_vma, before its first anonymous page.
     ///
-    /// Choosing one looks at the neighbours, so it needs the mmap lock, or beside range writers the
-    /// neighbours' locks. With only the VMA's lock held these may be tried for but not waited for: a writer
-    /// may be waiting for this very VMA (`docs/locking.md`, part 3).
+    /// The choice depends on the neighbours. It therefore needs the mmap lock or, if there are range writers,
+    /// the neighbours' locks. A caller that holds only the VMA's lock may try to take these locks but must
+    /// not wait for them, because a writer may be waiting for this VMA (`docs/locking.md`, part 3).
     #[inline]
     pub(crate) fn prepare_anon(&self, vma: &Vma<P>, held: HeldLock<'_, '_, P>) -> Result<(), AnonVmaError> {
         if vma.anon().is_some() {
@@ -46,7 +46,8 @@ impl<P: Platform> AddressSpace<P> {
         attached.map_err(|NoMemory| AnonVmaError::NoMemory)
     }
 
-    /// The same beside range writers: the neighbours stand still by their own locks, which are tried for.
+    /// Attaches an anon_vma if there are range writers. Tries to take the neighbours' locks, to keep the
+    /// neighbours unchanged.
     fn attach_by_neighbour_locks(&self, vma: &Vma<P>) -> Result<(), AnonVmaError> {
         let neighbour = |addr: u64| match self.lock_vma(addr) {
             Ok(read) => Ok(Some(read)),
@@ -63,7 +64,7 @@ impl<P: Platform> AddressSpace<P> {
         self.join_anon_vma(vma, prev, next)
     }
 
-    /// As [`prepare_anon`](Self::prepare_anon), with the mmap lock held for writing.
+    /// Performs [`prepare_anon`](Self::prepare_anon) with the right of a writer.
     pub(crate) fn prepare_anon_exclusive(
         &self,
         guard: &WriteGuard<'_, P>,
@@ -74,8 +75,8 @@ impl<P: Platform> AddressSpace<P> {
         }
         let (prev, next) = guard.neighbours(vma.range());
         let Some(part) = guard.range_writer() else { return self.join_anon_vma(vma, prev, next) };
-        // A neighbour beyond what is claimed, of a VMA that has grown. If that is being changed, it is passed
-        // over: so it is when the change comes later.
+        // A VMA that has grown can have a neighbour outside the claim. If another task is changing that
+        // neighbour, it is ignored, which is the same result as if its change came later.
         let (from, to) = part.map.claimed_range();
         let beyond = |at: Option<u64>| at.and_then(|at| self.lock_vma(at).ok());
         let before = beyond((vma.start() == from).then(|| from.checked_sub(1)).flatten());
@@ -83,8 +84,8 @@ impl<P: Platform> AddressSpace<P> {
         self.join_anon_vma(vma, prev.or(before.as_deref()), next.or(behind.as_deref()))
     }
 
-    /// A neighbour's anon_vma where a later change of rights could make the two one VMA again; else a new
-    /// one.
+    /// Attaches a neighbour's anon_vma, if a later change of access rights could merge the two VMAs again.
+    /// Otherwise attaches a new anon_vma.
     fn join_anon_vma(
         &self,
         vma: &Vma<P>,
@@ -105,7 +106,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// Whether two VMAs that touch could be one if their access rights were the same.
+/// Returns true if two adjacent VMAs could merge if their access rights were equal.
 fn continues<P: Platform>(low: &Vma<P>, high: &Vma<P>) -> bool {
     let (a, b) = (low.attrs(), high.attrs());
     let differ = (a.flags ^ b.flags) - VmFlags::STICKY - VmFlags::ACCESS;

@@ -1,30 +1,30 @@
-//! What the steps of one call have unmapped, and what is to be said and retired when the lock is gone.
+//! VMAs that the steps of one call have unmapped, and the notifications to send after the lock is released.
 
 use super::unmap::Unmapped;
 use crate::{platform::Platform, uffd::event::Notice};
 
-/// What goes once the lock is gone.
+/// Work for after the lock is released.
 pub(crate) struct DeferredRetire<'s, P: Platform> {
-    /// Unmapped to make room.
+    /// VMAs unmapped to make room.
     before: Option<Unmapped<'s, P>>,
-    /// A userfaultfd is to hear of a move.
+    /// Notice of a move for a userfaultfd.
     pub moved: Option<Notice<P>>,
-    /// Sources that have moved away.
+    /// Source VMAs whose pages have moved away.
     after: Option<Unmapped<'s, P>>,
 }
 
 impl<'s, P: Platform> DeferredRetire<'s, P> {
-    /// Nothing yet.
+    /// Creates a list without any work.
     pub fn new() -> Self {
         DeferredRetire { before: None, moved: None, after: None }
     }
 
-    /// This, too.
+    /// Adds unmapped VMAs.
     pub fn add(&mut self, unmapped: Unmapped<'s, P>) {
         Self::join(&mut self.before, unmapped);
     }
 
-    /// This, too, which has moved away.
+    /// Adds source VMAs whose pages have moved away.
     pub fn add_source(&mut self, unmapped: Unmapped<'s, P>) {
         Self::join(&mut self.after, unmapped);
     }
@@ -36,8 +36,9 @@ impl<'s, P: Platform> DeferredRetire<'s, P> {
         });
     }
 
-    /// Step 5 of all, and what is to be said in between.
-    // In place: nearly always there is nothing.
+    /// Retires everything (step 5), and sends the notice of the move after the first VMAs and before the
+    /// sources.
+    // Inlined, because there is usually nothing to do.
     #[inline]
     pub fn retire(&mut self) {
         if !matches!(self, DeferredRetire { before: None, moved: None, after: None }) {

@@ -1,4 +1,4 @@
-//! Taking a range away section by section (step 0 of docs/designs.md).
+//! Unmapping a range section by section (step 0 of docs/designs.md).
 
 use super::unmap::UnmapRange;
 use crate::{
@@ -11,12 +11,12 @@ use freehold_vmspace::UserRange;
 
 impl<P: Platform> AddressSpace<P> {
     /// Unmaps `range`. Each section goes through all five steps before the lock is released, so no task sees
-    /// a section half unmapped. The call looks for seals and cuts the edges before the first section. The
-    /// wait for the lock between two sections cannot be interrupted.
+    /// a section partly unmapped. The call checks for seals and splits the VMAs at the edges before the first
+    /// section. Signals do not end the wait for the lock between two sections.
     ///
-    /// A section may need one VMA to cut at its end; the section before it has freed one. The call fails with
-    /// the earlier sections unmapped if another task takes that VMA, or seals a later section, while the lock
-    /// is released.
+    /// A section may add one VMA, by the split at its end; the section before it has removed one. The call
+    /// fails with the earlier sections unmapped if, while the lock is released, other tasks add VMAs up to
+    /// the limit or seal a later section.
     pub(super) fn unmap_sections<'s>(
         &'s self,
         mut guard: WriteGuard<'s, P>,
@@ -25,7 +25,7 @@ impl<P: Platform> AddressSpace<P> {
     ) -> Result<(), MunmapError> {
         let (mut start, end) = (range.range().start(), range.range().end());
         if guard.vmas(UserRange::new(start, end)).any(|vma| vma.flags().contains(VmFlags::SEALED)) {
-            // As far as the other designs come.
+            // Splits as far as the other designs do before they find a seal.
             if let Some(vma) = guard.find(start) {
                 guard.clip(vma, range.range())?;
             }
@@ -45,7 +45,7 @@ impl<P: Platform> AddressSpace<P> {
                 return Ok(());
             }
             guard = self.write_exclusive_range_unkillable(UserRange::new(section.end(), end));
-            // Straight on to the next mapping: a hole may be as large as the address space.
+            // Continues at the next mapping, because a hole may be as large as the address space.
             match guard.first_in(section.end()..end) {
                 Some(vma) => start = vma.start().max(section.end()),
                 None => return Ok(()),
@@ -55,8 +55,8 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// Returns the end of the section that begins at `start`: a multiple of `bytes`, so that a page table
-    /// belongs to one section, or the end of a VMA that must not be cut there.
+    /// Returns the end of the section that begins at `start`. This is a multiple of `bytes`, so that a page
+    /// table belongs to one section, or the end of a VMA that must not be split there.
     fn section_end(&self, start: u64, bytes: u64) -> u64 {
         let at = (start / bytes + 1) * bytes;
         self.find(at).filter(|vma| !vma.may_split(at)).map_or(at, |vma| vma.end())

@@ -1,8 +1,8 @@
-//! Splitting, merging and adding VMAs: every change of the set but removal.
+//! Splitting, merging and adding VMAs: every change of the set of VMAs except removal.
 //!
 //! ```text
 //! split       |------ v ------|            ->  |-- v --|- new -|
-//! modify      |- p -|--- v ---|- n -|      ->  any of these, by what may merge with its neighbour:
+//! modify      |- p -|--- v ---|- n -|      ->  one of these, depending on what may merge:
 //!                   |---------|                |----- p -----|- n -|     the whole of v, left
 //!                   |----|                     |--- p ---|-- v --|- n -| a beginning of v, left
 //!                        |----|                |- p -|-- v --|--- n ---| an end of v, right
@@ -10,9 +10,9 @@
 //!                     |----|                   |- p -|v|-new-|v'|- n -|  nothing merges: v is cut
 //! ```
 //!
-//! Each is one replace of the tree, after everything that can fail; a failure leaves all as it was. Bounds
-//! change only under the VMA's write lock, so that a reader which still finds an old entry cannot lock the
-//! VMA and looks again.
+//! Each change replaces entries of the tree in one step, after all operations that can fail. A failed change
+//! leaves everything unchanged. Bounds change only under the VMA's write lock: a reader that still finds an
+//! old entry cannot lock the VMA, and looks again.
 
 use crate::space::locking::{VmaWrite, WriteGuard, entry, entry_at};
 use crate::{
@@ -34,17 +34,17 @@ use freehold_pagetable::Level;
 use freehold_range::Entry;
 use freehold_vmspace::{PageIndex, UserRange};
 
-/// A huge page of anonymous memory.
+/// Bytes of a huge page of anonymous memory.
 const HUGE: u64 = Level::Pmd.span();
 
-/// Why the set of VMAs could not be changed.
+/// The reason why the set of VMAs could not be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SplitMergeError {
-    /// The limit on VMAs.
+    /// The limit on the number of VMAs is reached.
     TooManyVmas,
-    /// No memory for records.
+    /// There is no memory for records.
     NoMemory,
-    /// The object does not allow a split there.
+    /// The mapped object does not allow a split at this address.
     NotSplittable,
 }
 
@@ -61,21 +61,21 @@ pub(crate) struct VmaChange {
     pub policy: u64,
 }
 
-/// How a new mapping will enter the tree: decided, allocated, reserved.
+/// A new mapping that is ready to be stored: its neighbours are chosen and its memory is allocated.
 #[must_use = "a prepared mapping must be inserted or dropped on purpose"]
 pub(crate) enum NewMapping<'g, P: Platform> {
-    /// Joins the VMA before it.
+    /// Extends the VMA in front of it.
     Append(&'g Vma<P>),
-    /// Joins the VMA behind it.
+    /// Extends the VMA behind it.
     Prepend(&'g Vma<P>),
-    /// Joins both.
+    /// Fills the hole between two VMAs, and merges them.
     Bridge(&'g Vma<P>, &'g Vma<P>),
-    /// A VMA of its own.
+    /// Becomes a new VMA.
     Fresh(OwnedVma<'g, P>),
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// Which neighbours a range with `attrs` may join.
+    /// Returns the neighbours with which a range with `attrs` may merge.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn mergeable<'g>(
         &self,
@@ -89,7 +89,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
     }
 
-    /// The same where there are neighbours.
+    /// Performs [`mergeable`](Self::mergeable) if there are neighbours.
     fn mergeable_of<'g>(
         &self,
         (prev, next): (Option<&'g Vma<P>>, Option<&'g Vma<P>>),
@@ -98,11 +98,13 @@ impl<P: Platform> WriteGuard<'_, P> {
     ) -> (Option<&'g Vma<P>>, Option<&'g Vma<P>>) {
         let appends = |prev: &&Vma<P>| can_append(prev, attrs);
         let prepends = |next: &&Vma<P>| can_prepend(attrs, range.end() - range.start(), next);
-        // The anon_vmas of those that agree stay as they are from here on; one that has just come counts.
+        // Neighbours that may merge keep their anon_vma from here on. If one has just got its first anon_vma,
+        // compare again.
         let prev = prev.filter(|prev| appends(prev) && (self.pin_anon_vma(prev) || appends(prev)));
         let next = next.filter(|next| prepends(next) && (self.pin_anon_vma(next) || prepends(next)));
         match (prev, next) {
-            // Each agrees with what lies between; do they agree with each other? And may one of them go?
+            // Each neighbour may merge with the range between them. Here the neighbours do not agree with
+            // each other, or the object counts its VMAs, so that no VMA may be merged away.
             (Some(left), Some(right))
                 if !anon_compatible(left.anon(), right.anon()) || attrs.object.counts_vmas() =>
             {
@@ -112,14 +114,14 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
     }
 
-    /// Whether a mapping of `range` would join `vma`, as things are.
+    /// Returns true if a mapping of `range` would merge with `vma` now.
     pub(crate) fn would_join(&self, range: UserRange, attrs: &Attrs<'_, P>, vma: &Vma<P>) -> bool {
         let (prev, next) = self.mergeable(self.neighbours(range), range, attrs);
         [prev, next].into_iter().flatten().any(|side| core::ptr::eq(side, vma))
     }
 
-    /// Decides how a mapping of `range` enters the tree and gets what that needs. What `range` holds now is
-    /// going away.
+    /// Chooses the neighbours with which a mapping of `range` merges, and allocates the memory for it.
+    /// Present mappings in `range` are about to be removed.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn prepare_new<'g>(
         &'g self,
@@ -135,7 +137,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         })
     }
 
-    /// A VMA of this space, detached.
+    /// Allocates a detached VMA of this space.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn alloc<'g>(
         &'g self,
@@ -145,7 +147,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         self.alloc_piece(range, attrs.pgoff, attrs)
     }
 
-    /// The same for a piece of what has the attributes, whose first page has an offset of its own.
+    /// Allocates a detached VMA for a piece of a mapping with `attrs`. The piece starts at page offset
+    /// `pgoff`.
     #[inline(always)]
     fn alloc_piece<'g>(
         &'g self,
@@ -163,14 +166,14 @@ impl<P: Platform> WriteGuard<'_, P> {
             object: attrs.object,
             hugetlb,
             uffd: attrs.uffd,
-            // Exposed: the reverse map comes back from the VMA to its space.
+            // Exposed, because the reverse map converts the address to a reference to the space.
             owner: core::ptr::from_ref(&self.space.vm).expose_provenance(),
         })?;
         if self.space.mmap_lock.uses_rwsems() { vma.with_lock_beside() } else { Ok(vma) }
     }
 
-    /// Puts a prepared mapping of `range` into the tree, in place of whatever is there. Returns the VMA that
-    /// now covers it.
+    /// Stores a prepared mapping of `range` in the tree and replaces everything there. Returns the VMA that
+    /// now contains the range.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn insert<'g>(
         &'g self,
@@ -195,11 +198,12 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
     }
 
-    /// Stores an allocated VMA. Uses up one reserved replace.
+    /// Stores an allocated VMA in the tree. Uses up one reserved replace.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn insert_fresh<'g>(&'g self, vma: OwnedVma<'g, P>) -> &'g Vma<P> {
         let vma = vma.into_ref();
-        // Attached and write-locked before anybody can find it: a lookup sees it complete or not at all.
+        // The VMA is attached and write-locked before any lookup can find it: a lookup sees a complete VMA or
+        // none.
         self.attach(vma);
         RmapEdit::link(vma);
         self.replace(vma.range(), &[entry(vma)]);
@@ -207,7 +211,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         vma
     }
 
-    /// Lets `survivor` grow to `range`, swallowing the VMAs in `gone` whole. Uses up one reserved replace.
+    /// Extends `survivor` to `range`, and merges all VMAs in `gone` into it. Uses up one reserved replace.
     fn absorb<'g>(
         &'g self,
         survivor: &'g Vma<P>,
@@ -225,8 +229,8 @@ impl<P: Platform> WriteGuard<'_, P> {
             anon_vma = anon_vma.or(vma.anon_vma());
         }
         right.set_flags(flags);
-        // One edit, here and below: no walk over a tree's VMAs may miss a page while it passes from one to
-        // another.
+        // A single edit, here and below: a walk over the rmap tree must not miss a page that passes from one
+        // VMA to another.
         let mut edit = RmapEdit::new(survivor.object(), anon_vma.tree);
         if !survivor.anon().is_some() {
             right.join_within(&mut edit, anon_vma);
@@ -240,17 +244,17 @@ impl<P: Platform> WriteGuard<'_, P> {
         right
     }
 
-    /// Ends a VMA that a merge has swallowed; it is out of the tree and of its file's tree.
+    /// Frees a VMA that was merged into another one. It is no longer in the tree nor in an rmap tree.
     #[expect(unsafe_code, reason = "takes ownership of what was just detached")]
     fn discard(&self, vma: &Vma<P>) {
         self.detach(vma);
-        debug_assert!(!matches!(vma.object(), Object::Special(_)), "a merge swallows a VMA with hooks");
-        // SAFETY: detached just now under the write lock, so nobody else takes it.
+        debug_assert!(!matches!(vma.object(), Object::Special(_)), "a VMA with hooks was merged away");
+        // SAFETY: the VMA was just detached under the write lock, so no other task takes ownership.
         drop(unsafe { self.space.engine.slab.own(vma) });
     }
 
-    /// Splits the huge pages of `vma`, which is write-locked, that an end of `part` lies inside of: none may
-    /// belong to two VMAs. So there is none where one would reach beyond this VMA.
+    /// Splits the huge pages of the write-locked `vma` that extend across an end of `part`, because a huge
+    /// page must not belong to two VMAs. No huge page extends across the bounds of `vma` itself.
     #[inline(always)]
     fn split_huge_at(&self, vma: &Vma<P>, part: UserRange) -> Result<(), NoMemory> {
         match vma.end() - vma.start() < HUGE {
@@ -259,7 +263,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
     }
 
-    /// The same in a VMA that may hold a huge page.
+    /// Performs [`split_huge_at`](Self::split_huge_at) in a VMA that may have a huge page.
     #[inline(never)]
     fn split_huge_in_large(&self, vma: &Vma<P>, part: UserRange) -> Result<(), NoMemory> {
         for at in [part.start(), part.end()] {
@@ -272,14 +276,15 @@ impl<P: Platform> WriteGuard<'_, P> {
         Ok(())
     }
 
-    /// Cuts `vma` in two at `at`, strictly inside it; returns the upper part. Does not ask the limit on VMAs.
+    /// Splits `vma` at `at`, an address inside it. Returns the upper part. Does not check the limit on the
+    /// number of VMAs.
     pub(crate) fn split<'g>(&'g self, vma: &'g Vma<P>, at: u64) -> Result<&'g Vma<P>, SplitMergeError> {
         Ok(self.cut(vma, vma.range().with_start(at))?.vma())
     }
 
-    /// Makes `part`, which touches at least one end of `vma` at most, a VMA of its own and returns it.
+    /// Turns `part` into a VMA of its own, and returns that VMA. `part` reaches at most one end of `vma`.
     fn cut<'g>(&'g self, vma: &'g Vma<P>, part: UserRange) -> Result<VmaWrite<'g, P>, SplitMergeError> {
-        // Readers out before the flags are copied: they may add MAYBE_GUARD.
+        // Blocks readers before the flags are copied, because readers may add MAYBE_GUARD.
         let right = self.lock_vma(vma);
         let whole = vma.range();
         let attrs = vma.attrs();
@@ -287,14 +292,14 @@ impl<P: Platform> WriteGuard<'_, P> {
             return Err(SplitMergeError::NotSplittable);
         }
         self.split_huge_at(vma, part)?;
-        // The first piece stays `vma`; what lies behind it is new.
+        // `vma` becomes the first piece. The pieces behind it are new VMAs.
         let (before, behind) = (whole.with_end(part.start()), whole.with_start(part.end()));
         let first = if before.is_empty() { part } else { before };
         self.reserve(1)?;
         let piece = |range: UserRange| self.alloc_piece(range, vma.pgoff_of(range.start()), &attrs);
         let middle = if before.is_empty() { None } else { Some(piece(part)?) };
         let last = if behind.is_empty() { None } else { Some(piece(behind)?) };
-        // Nothing can fail any more.
+        // From here on nothing can fail.
         let attach = |piece: OwnedVma<'g, P>| self.attach(piece.into_ref());
         let (middle, last) = (middle.map(attach), last.map(attach));
         let fresh = || [&middle, &last].into_iter().flatten().map(VmaWrite::vma);
@@ -313,8 +318,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         Ok(middle.unwrap_or(right))
     }
 
-    /// Gives `range`, a part of `vma`, new attributes, merging with neighbours and cutting as needed. Returns
-    /// the VMA that now holds the range; it is write-locked.
+    /// Sets new attributes for `range`, a part of `vma`, and merges with neighbours or splits the VMA as
+    /// needed. Returns the write-locked VMA that contains the range afterwards.
     pub(crate) fn modify<'g>(
         &'g self,
         vma: &'g Vma<P>,
@@ -324,7 +329,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         self.modify_attrs(vma, range, change, vma.uffd())
     }
 
-    /// As [`modify`](Self::modify), for flags and the userfaultfd that go with each other.
+    /// Sets new flags and a new userfaultfd for `range`, like [`modify`](Self::modify).
     pub(crate) fn modify_uffd<'g>(
         &'g self,
         vma: &'g Vma<P>,
@@ -365,8 +370,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         Ok(result)
     }
 
-    /// The VMAs that touch `range`, a part of `vma`, which may join them: only a part that reaches an end of
-    /// it has a neighbour there.
+    /// Returns the VMAs that touch `range`, a part of `vma`, and that the range may merge with. An end of the
+    /// range has such a neighbour only if it is an end of `vma`.
     #[inline(always)]
     fn neighbours_of_part<'g>(
         &'g self,
@@ -384,13 +389,13 @@ impl<P: Platform> WriteGuard<'_, P> {
                 None,
                 self.right.next(range.end()).filter(|next| next.start == range.end()).and_then(touching),
             ),
-            // Where the whole VMA would go, it must be allowed to.
+            // The whole VMA would be merged away, which an object that counts its VMAs does not allow.
             (true, true) if vma.object().counts_vmas() => (None, None),
             (true, true) => self.neighbours(range),
         }
     }
 
-    /// Cuts `range` out of `vma`, within the limit on VMAs.
+    /// Splits `range` off `vma`, within the limit on the number of VMAs.
     fn carve<'g>(&'g self, vma: &'g Vma<P>, range: UserRange) -> Result<VmaWrite<'g, P>, SplitMergeError> {
         let cuts = u64::from(range.start() > vma.start()) + u64::from(range.end() < vma.end());
         if cuts == 0 {
@@ -402,7 +407,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         self.cut(vma, range)
     }
 
-    /// The merging half of [`modify`](Self::modify): gives the range to a neighbour, or to both as one.
+    /// Performs [`modify`](Self::modify) by merging: adds the range to one neighbour, or joins it with both.
     fn modify_merging<'g>(
         &'g self,
         vma: &'g Vma<P>,
@@ -438,7 +443,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         }))
     }
 
-    /// Moves the border between two neighbours: `winner` takes what `loser` gives. Uses up one reserved
+    /// Moves the border between two neighbours: `winner` grows by what `other` loses. Uses up one reserved
     /// replace.
     fn shift<'g>(
         &'g self,
@@ -467,8 +472,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         right
     }
 
-    /// Lets `vma` reach further, over free addresses, with everything else as it is. Uses up one reserved
-    /// replace.
+    /// Extends `vma` over free addresses, with all other attributes unchanged. Uses up one reserved replace.
     pub(crate) fn extend(&self, vma: &Vma<P>, range: UserRange, pgoff: PageIndex) {
         self.lock_vma(vma).set_bounds(range, pgoff);
         self.replace(range, &[entry(vma)]);

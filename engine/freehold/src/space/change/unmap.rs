@@ -1,28 +1,29 @@
-//! Taking mappings away, in the five steps of every change; each step is a type that the next one consumes.
+//! Removing mappings, in the five steps of every change. Each step returns a value that the next one
+//! consumes.
 //!
 //! ```text
-//! decode    UnmapRange arguments checked, nothing touched
-//! prepare   Gathered   under the write lock: edges split, VMAs locked and listed, everything allocated; may fail
-//! commit    Detached   out of the tree, detached, accounted; cannot fail
-//! settle    Unmapped   zapped, flushed, tables freed; with whatever lock the design still holds, or none
-//! retire               files dropped, VMAs back to the slab, userfaultfds told; after the locks
+//! decode    UnmapRange checks the arguments, touches nothing
+//! prepare   Gathered   under the write lock: splits, locks and lists the VMAs, allocates; may fail
+//! commit    Detached   removes the VMAs from the tree, detaches and accounts them; cannot fail
+//! settle    Unmapped   zaps, flushes, frees tables; under the lock that the design still holds, if any
+//! retire               drops files, frees VMAs to the slab, notifies userfaultfds; after the locks
 //! ```
 //!
-//! The designs differ only in what is held during *settle*:
+//! The designs differ only in the lock that is held during *settle*:
 //!
-//! | design | held | others wait for |
+//! | design | held | other tasks wait for |
 //! | --- | --- | --- |
-//! | `Exclusive` | write lock | all of it |
-//! | `Sectioned` | write lock, section by section, all five steps each | a section |
-//! | `Downgraded` | read lock | writers: all of it |
-//! | `Released` | nothing; the range is a *closing* reservation in the tree | only tasks that need that very range |
+//! | `Exclusive` | write lock | the whole step |
+//! | `Sectioned` | write lock, section by section, all five steps for each | one section |
+//! | `Downgraded` | read lock | the whole step, if they are writers |
+//! | `Released` | no lock; the range is a *closing* reservation in the tree | the whole step, if they need the same range |
 //!
-//! With `Released` the tables at the two edges are shared with neighbours that map and fault meanwhile. Those
-//! tables are left alone until the end, and then unlinked under the write lock if by then nothing else lies
-//! in their span: at most two tables a level.
+//! With `Released`, neighbours that map and fault concurrently share the page tables at the two edges. These
+//! tables stay until the end of the munmap. They are then unlinked under the write lock if nothing else lies
+//! in the range that they span: at most two tables per level.
 //!
-//! Contract of [`WriteGuard::unmap_unlocking`]: on success the lock is gone; on failure the caller still
-//! holds it, every VMA is attached and mapped as before (splits excepted).
+//! Contract of [`WriteGuard::unmap_unlocking`]: on success the lock is released. On failure the caller still
+//! holds the lock, and every VMA is attached and mapped as before, except that VMAs may have been split.
 #![expect(unsafe_code, reason = "unlinks page tables")]
 
 use super::{
@@ -49,11 +50,12 @@ use alloc::vec::Vec;
 use freehold_pagetable::VaRange;
 use freehold_vmspace::{PageCount, PageRange, UserRange, VmGather};
 
-/// A range so small, on a space that no other processor runs, that zapping it at once is cheaper than a
-/// second hold of the lock; a constant, so the hold stays independent of sizes.
+/// Maximum size of a range that is zapped under the write lock if no other processor runs the address space:
+/// a second hold of the lock would cost more. A constant, so that the hold does not depend on the size of the
+/// range.
 const SMALL_UNMAP_BYTES: u64 = 64 * PAGE_SIZE;
 
-/// A section where the design names none.
+/// Bytes of a section if the design does not specify a size.
 const DEFAULT_SECTION_BYTES: u64 = 1 << 30;
 
 impl From<SplitMergeError> for MunmapError {
@@ -71,60 +73,60 @@ impl From<SplitMergeError> for MunmapError {
 pub(crate) struct UnmapRange(UserRange);
 
 impl UnmapRange {
-    /// Checks the arguments of munmap; the length is rounded up to whole pages.
+    /// Checks the arguments of munmap. Rounds the length up to whole pages.
     pub fn new<P: Platform>(addr: u64, len: u64) -> Result<Self, MunmapError> {
         let range = UserRange::decode(addr, len).ok_or(MunmapError::Invalid)?;
         let fits = !range.is_empty() && range.end() <= AddressSpace::<P>::TASK_SIZE;
         if fits { Ok(UnmapRange(range)) } else { Err(MunmapError::Invalid) }
     }
 
-    /// A range known to be good.
+    /// Wraps a range that is known to be valid.
     pub fn trusted<P: Platform>(range: UserRange) -> Self {
         let inside = range.start() < range.end() && range.end() <= AddressSpace::<P>::TASK_SIZE;
         debug_assert!(inside && range.start().is_multiple_of(PAGE_SIZE));
         UnmapRange(range)
     }
 
-    /// The range.
+    /// Returns the range.
     pub fn range(&self) -> UserRange {
         self.0
     }
 }
 
-/// Pages and VMAs in a gathered range.
+/// Numbers of pages and VMAs in a gathered range.
 #[derive(Clone, Copy, Default)]
 struct Totals {
     vmas: i64,
     pages: PageCount,
     locked: PageCount,
-    /// Pages that are committed.
+    /// Committed pages.
     committed: PageCount,
-    /// How many are zapped with the lock held for writing.
+    /// Number of VMAs that are zapped with the lock held for writing.
     special: u64,
-    /// How many a file knows.
+    /// Number of VMAs that are linked in a file's tree.
     files: u64,
 }
 
-/// Step 2: the VMAs of a range, split off at its edges, write-locked, and still in the tree.
+/// Step 2: the VMAs of a range, split at its edges, write-locked, and still in the tree.
 #[must_use = "gathered VMAs are committed or abandoned"]
 pub(crate) struct Gathered<'g, 's, P: Platform> {
     guard: &'g WriteGuard<'s, P>,
     range: UserRange,
     list: VmaList<P>,
     totals: Totals,
-    /// What userfaultfds are told in the end.
+    /// Notifications for userfaultfds, sent in step 5.
     notices: Notices<P>,
 }
 
 impl<'s, P: Platform> WriteGuard<'s, P> {
-    /// Step 2. Nothing in the range may be closing.
+    /// Performs step 2. No part of the range may be closing.
     pub(crate) fn gather(&self, range: &UnmapRange) -> Result<Gathered<'_, 's, P>, MunmapError> {
         let mut gathered = self.gather_nothing(range.range());
         gathered.fill()?;
         Ok(gathered)
     }
 
-    /// Step 2 for a range that is known to be free.
+    /// Performs step 2 for a range that is known to be free.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn gather_nothing(&self, range: UserRange) -> Gathered<'_, 's, P> {
         Gathered {
@@ -136,7 +138,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         }
     }
 
-    /// Splits off what of `vma` lies outside `range`.
+    /// Splits off the parts of `vma` outside `range`.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn clip<'g>(&'g self, vma: &'g Vma<P>, range: UserRange) -> Result<&'g Vma<P>, MunmapError> {
         let inside = range.start() <= vma.start() && vma.end() <= range.end();
@@ -155,8 +157,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         if vma.flags().contains(VmFlags::SEALED) {
             return Err(MunmapError::Sealed);
         }
-        // Both ends are asked before either is cut: a call that is refused leaves the VMA whole (hazard
-        // C-30).
+        // Both ends are checked before a split, so that a rejected call leaves the VMA whole (hazard C-30).
         for (cut, at) in [(inside_start, range.start()), (inside_end, range.end())] {
             if cut && !vma.may_split(at) {
                 return Err(MunmapError::NotSplittable);
@@ -171,7 +172,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok(vma)
     }
 
-    /// Unmaps a range and lets go of the lock, early where the design allows it.
+    /// Unmaps a range and releases the lock, early if the design allows it.
     ///
     /// # Errors
     ///
@@ -185,19 +186,20 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok(())
     }
 
-    /// As [`unmap_unlocking`](Self::unmap_unlocking), by sections where the design has them: then others may
-    /// come in between.
+    /// Unmaps a range like [`unmap_unlocking`](Self::unmap_unlocking), or section by section if the design
+    /// says so. Other tasks may take the lock between two sections.
     ///
     /// # Errors
     ///
-    /// The lock is gone. Of a range that goes by sections, some may have gone.
+    /// The lock is released. With sections, some of them may be unmapped.
     #[inline(never)]
     pub(crate) fn unmap_by_design(self, range: &UnmapRange) -> Result<(), MunmapError> {
         self.unmap_by_design_inline(range)
     }
 
-    /// The same, inlined: a guard is large to pass on. Here and in the steps only where the build is
-    /// optimised: else all that they have on the stack adds up (`tests/stack_depth.rs`).
+    /// Unmaps a range like [`unmap_by_design`](Self::unmap_by_design), but inlined, because a guard is large
+    /// to pass on. Here and in the steps, functions are inlined only in optimised builds: without
+    /// optimisation their stack frames would add up (`tests/stack_depth.rs`).
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn unmap_by_design_inline(self, range: &UnmapRange) -> Result<(), MunmapError> {
         let space = self.space;
@@ -207,7 +209,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let mut gathered = self.gather_nothing(range.range());
         gathered.fill()?;
         if gathered.totals.special != 0 {
-            // Step 1 falls back to step 0 (docs/designs.md). What was gathered is in place still.
+            // Step 1 of the designs uses step 0 for special VMAs (docs/designs.md). The gathered VMAs are
+            // still in place.
             drop(gathered);
             return space.unmap_sections(self, range, DEFAULT_SECTION_BYTES);
         }
@@ -216,7 +219,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok(())
     }
 
-    /// Step 3 of [`unmap_unlocking`](Self::unmap_unlocking), and how step 4 shall go.
+    /// Performs step 3 of [`unmap_unlocking`](Self::unmap_unlocking). Also returns how step 4 is to be done.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn detach_gathered(&self, gathered: Gathered<'_, 's, P>) -> (Detached<'s, P>, SettleMode) {
         let settle_mode = self.settle_mode(&gathered);
@@ -224,7 +227,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         (gathered.commit(closing), settle_mode)
     }
 
-    /// Its last steps.
+    /// Performs steps 4 and 5 of [`unmap_unlocking`](Self::unmap_unlocking).
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn settle_unlocking(self, detached: Detached<'s, P>, settle_mode: SettleMode) {
         match settle_mode {
@@ -240,7 +243,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
                 unmapped.retire();
             }
             SettleMode::Nothing => {
-                // The addresses may be somebody else's as soon as the lock is gone.
+                // Another task may map at these addresses as soon as the lock is released.
                 RmapEdit::unlink(detached.owned.list.iter());
                 drop(self);
                 detached.without_pages().retire();
@@ -252,11 +255,11 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         }
     }
 
-    /// How step 4 goes, by the design.
+    /// Returns how step 4 is to be done, according to the design.
     ///
-    /// A VMA of a file is never let go of before it is out of the file's tree: until then the file's walkers
-    /// come to its addresses, which must not be anybody else's, and may still owe the flush of an entry
-    /// that they cleared.
+    /// The lock is never released before a VMA of a file is unlinked from the file's tree. Until then, walks
+    /// from the file visit the VMA's addresses, so no other mapping may be there. Such a walk may also still
+    /// have to flush an entry that it has cleared.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn settle_mode(&self, gathered: &Gathered<'_, 's, P>) -> SettleMode {
         let (space, totals, span) = (self.space, &gathered.totals, gathered.span());
@@ -279,26 +282,27 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         }
     }
 
-    /// Unmaps a range in one piece without letting go of the lock. What it returns is retired after the lock.
+    /// Unmaps a range in one piece without releasing the lock. The caller retires the result after releasing
+    /// the lock.
     pub(crate) fn unmap(&self, range: &UnmapRange) -> Result<Unmapped<'s, P>, MunmapError> {
         Ok(self.gather(range)?.unmap())
     }
 
-    /// Unmaps everything; needs no memory, so it cannot fail. Nothing may be closing.
+    /// Unmaps everything. Needs no memory, so it cannot fail. No range may be closing.
     pub(crate) fn unmap_all(&self) -> Unmapped<'s, P> {
         let mut gathered = self.gather_nothing(UserRange::ALL);
         for vma in self.vmas(UserRange::ALL) {
             gathered.add(vma);
         }
         self.clear_tree();
-        // Tables may be left where no VMA is any more: all of user space is swept.
+        // Page tables can be left where there are no VMAs any more, so all of user space is swept.
         gathered.detach(UserRange::ALL).settle(UserRange::ALL.va())
     }
 }
 
 impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
-    /// Gathers what is in the range.
-    // Inlined, and in place: it is large for a return value.
+    /// Gathers the VMAs in the range.
+    // Inlined, and filled in place: the value is large to return.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn fill(&mut self) -> Result<(), MunmapError> {
         let (guard, range) = (self.guard, self.range);
@@ -307,7 +311,7 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
             let vma = guard.clip(vma, range)?;
             self.add(vma);
             at = vma.end();
-            // Once it is locked, so that nobody fills it any more.
+            // After the VMA is locked, so that no fault fills it any more.
             self.notices.note_unmap(vma, range)?;
         }
         guard.reserve(1)?;
@@ -331,12 +335,13 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
         self.list.push(vma);
     }
 
-    /// Pages that will go, for the limits of what comes in their place.
+    /// Returns the number of pages that will be unmapped, for the limits of the mapping that replaces them.
     pub fn replaced(&self) -> ReplacedPages {
         ReplacedPages { total: self.totals.pages, committed: self.totals.committed }
     }
 
-    /// Whether `object` is a segment that was removed and ends with these VMAs. If so, they have to go.
+    /// Returns true if `object` is a removed segment whose last VMAs are these. The segment ends with them,
+    /// so the caller unmaps them and cannot map `object` again.
     pub fn ends_segment(&self, object: &Object<P>) -> bool {
         let segment = |object: &Object<P>| object.file().and_then(|file| file.segment()).cloned();
         let Some(ending) = segment(object) else { return false };
@@ -345,13 +350,13 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
         ending.ends_with(self.list.iter().filter(of_it).count() as u64)
     }
 
-    /// Steps 3 and 4 without letting go of the lock: the range is free.
+    /// Performs steps 3 and 4 without releasing the lock. The range is free afterwards.
     pub fn unmap(self) -> Unmapped<'s, P> {
         let free = self.guard.free_span(self.span());
         self.commit(false).settle(free)
     }
 
-    /// What the VMAs take, from the first to the last.
+    /// Returns the range from the start of the first VMA to the end of the last one.
     fn span(&self) -> UserRange {
         match (self.list.iter().next(), self.list.iter().last()) {
             (Some(first), Some(last)) => UserRange::new(first.start(), last.end()),
@@ -359,7 +364,8 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
         }
     }
 
-    /// Step 3: out of the tree, in favour of nothing or of a closing reservation over their span.
+    /// Performs step 3: removes the VMAs from the tree, or replaces them by a closing reservation over their
+    /// span.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn commit(self, closing: bool) -> Detached<'s, P> {
         let (guard, span) = (self.guard, self.span());
@@ -378,8 +384,8 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
         self.detach(span)
     }
 
-    /// Zaps the VMAs while they are still in the tree, locked: for a caller that then puts something in their
-    /// place.
+    /// Zaps the VMAs while they are still in the tree and locked, for a caller that then stores other
+    /// mappings in their place.
     pub fn zap_in_place(&self) {
         if self.totals.vmas != 0 {
             let span = self.span();
@@ -388,7 +394,7 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
         }
     }
 
-    /// Step 3 after `store` has put something else over the VMAs, which were zapped in place.
+    /// Performs step 3 after the caller has stored other mappings over the VMAs, which were zapped in place.
     pub fn commit_replaced(self) -> Unmapped<'s, P> {
         let span = self.span();
         self.detach(span).without_pages()
@@ -411,31 +417,31 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
     }
 }
 
-/// How step 4 goes.
+/// The way to perform step 4.
 enum SettleMode {
-    /// Under the write lock; tables inside this span may go.
+    /// Under the write lock. Tables inside this span may be freed.
     Exclusive(VaRange),
-    /// Under the downgraded lock; tables inside this span may go.
+    /// Under the downgraded lock. Tables inside this span may be freed.
     Downgraded(VaRange),
-    /// Nothing is mapped and no table may go.
+    /// No work: nothing is mapped, and no table may be freed.
     Nothing,
-    /// Under no lock: the range is closing.
+    /// Without a lock: the range is closing.
     Released,
 }
 
-/// Step 3 done: VMAs that nobody can find any more, their pages still mapped.
+/// Result of step 3: VMAs that no lookup can find, with their pages still mapped.
 #[must_use = "detached VMAs must be settled, or their pages leak"]
 pub(crate) struct Detached<'s, P: Platform> {
     owned: OwnedList<'s, P>,
     notices: Notices<P>,
     span: UserRange,
-    /// Whether a file knows any of them.
+    /// True if any of the VMAs is linked in a file's tree.
     files: bool,
-    /// Whether they were detached by an exclusive writer.
+    /// True if an exclusive writer has detached the VMAs.
     exclusive: bool,
 }
 
-/// Step 4 done: VMAs without pages.
+/// Result of step 4: VMAs without pages.
 #[must_use = "retire unmapped VMAs after the locks"]
 pub(crate) struct Unmapped<'s, P: Platform> {
     owned: OwnedList<'s, P>,
@@ -443,18 +449,18 @@ pub(crate) struct Unmapped<'s, P: Platform> {
 }
 
 impl<'s, P: Platform> Detached<'s, P> {
-    /// Step 4 in one go: `free` is known to stay free until this is done.
+    /// Performs step 4 at once. `free` stays free until this call returns.
     fn settle(self, free: VaRange) -> Unmapped<'s, P> {
         settle(self.owned.space, &self.owned.list, self.files, self.span, free);
         self.without_pages()
     }
 
-    /// Step 4 where nothing is mapped and the VMAs are unlinked, or all was settled in place.
+    /// Performs step 4 if nothing is mapped and the VMAs are unlinked, or if everything was settled in place.
     fn without_pages(self) -> Unmapped<'s, P> {
         Unmapped { owned: self.owned, notices: self.notices }
     }
 
-    /// Step 4 without any lock of the address space, and the end of the closing reservation.
+    /// Performs step 4 without any lock of the address space, and ends the closing reservation.
     fn settle_released(self) -> Unmapped<'s, P> {
         let space = self.owned.space;
         settle(space, &self.owned.list, self.files, self.span, self.span.va());
@@ -464,14 +470,15 @@ impl<'s, P: Platform> Detached<'s, P> {
 }
 
 impl<P: Platform> Unmapped<'_, P> {
-    /// Both in one.
+    /// Joins two results into one.
     pub fn join(mut self, mut other: Self) -> Self {
         self.owned.list.append(core::mem::replace(&mut other.owned.list, VmaList::new()));
         self.notices.append(other.notices);
         self
     }
 
-    /// Step 5: drops what the VMAs held and gives them back; then waits until userfaultfds have heard of it.
+    /// Performs step 5: drops the objects of the VMAs and frees the VMAs. Then waits until userfaultfds have
+    /// received the notifications.
     ///
     /// # Locks
     ///
@@ -483,16 +490,16 @@ impl<P: Platform> Unmapped<'_, P> {
     }
 }
 
-/// Zaps the listed VMAs, flushes, and frees the tables that lie inside `free`; `files`: a file knows any of
-/// them.
+/// Zaps the listed VMAs, flushes, and frees the page tables inside `free`. `files` is true if any of the VMAs
+/// is linked in a file's tree.
 ///
-/// VMAs of files stay linked until their entries are gone and flushed: a truncation or a revocation that is
-/// over has met every entry that a processor could use. The file's walkers and this zap overlap, as gathers
-/// may. Whatever a walker has cleared it flushes before it lets go of the i_mmap lock, which unlinking waits
-/// for (hazard C-58).
+/// VMAs of files stay linked until their entries are cleared and flushed. A truncation or revocation that has
+/// finished has then processed every entry that a processor could use. Walks from the file and this zap may
+/// run concurrently, because their gathers may overlap. A walk flushes the entries that it has cleared before
+/// it releases the i_mmap lock, and unlinking waits for that lock (hazard C-58).
 ///
-/// If none is a file's, all are unlinked first, so that the gather has the range to itself: walks to
-/// anonymous pages ask frames.
+/// If none of the VMAs is linked in a file's tree, all are unlinked first, so that this gather is the only
+/// one for the range: walks for anonymous pages start from frames.
 fn settle<P: Platform>(
     space: &AddressSpace<P>,
     list: &VmaList<P>,
@@ -507,7 +514,7 @@ fn settle<P: Platform>(
         RmapEdit::unlink(list.iter());
         space.vm.exclusive_gather()
     };
-    // No processor runs what is unmapped as a whole.
+    // No processor runs an address space that is unmapped as a whole.
     if span != UserRange::ALL {
         space.vm.set_gather_buffer(&mut gather, &mut room, span);
     }
@@ -518,21 +525,23 @@ fn settle<P: Platform>(
         }
     }
     if files {
-        // Frames go before the wait for i_mmap: a task that moves a page meets no reference of ours.
+        // Frees frames before it waits for i_mmap, so that a task that moves a page finds no reference of
+        // this munmap.
         gather.finish();
         RmapEdit::unlink(list.iter());
     }
-    // SAFETY: zapped just now; nothing else is in the tree within `free` and nothing can be put there: the
-    // caller holds the lock, or `free` is the closing range itself; nobody comes through the reverse map.
+    // SAFETY: the pages were just zapped, and nothing else in the tree lies within `free`. No entry can be
+    // inserted there, because the caller holds the lock or `free` is the closing range itself. No walk of the
+    // reverse map reaches the VMAs any more.
     unsafe { space.vm.unlink_tables(span.va(), free, &mut gather) };
     gather.finish();
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Whether a VMA is zapped with the lock held for writing: step 1's caution, which is kept with its
-    /// design. What such a VMA needs is to stay in its file's tree, and its driver to be told of its end
-    /// ([`VmOps::close`](crate::file::VmOps::close)) when its entries are gone; no lock of the address
-    /// space.
+    /// Returns true if a VMA must be zapped with the lock held for writing. Only step 1 (`Downgraded`) has
+    /// this restriction. Otherwise such a VMA needs no lock of the address space. It needs to stay linked in
+    /// its file's tree, and its driver must be notified ([`VmOps::close`](crate::file::VmOps::close)) after
+    /// its entries are cleared.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn is_special(&self, vma: &Vma<P>) -> bool {
         self.locking.unmap.policy().falls_back && self.needs_caution(vma)
@@ -544,23 +553,24 @@ impl<P: Platform> AddressSpace<P> {
         vma.flags().intersects(VmFlags::PFNMAP | VmFlags::HUGETLB) || probed()
     }
 
-    /// Returns true if a munmap may be a range writer. The designs that hold more than a range while pages go
-    /// are for the exclusive writer.
+    /// Returns true if a munmap may be a range writer. The designs that hold a lock over more than the range
+    /// while they zap pages require the exclusive writer.
     pub(crate) fn range_writers_unmap(&self) -> bool {
         let policy = self.locking.unmap.policy();
         policy.sections.is_none() && !matches!(policy.held, MmapHold::Read)
     }
 
-    /// Whether others may come in between the parts of what one call unmaps.
+    /// Returns true if other tasks may take the lock between two parts of what one call unmaps.
     pub(crate) fn unmaps_by_sections(&self) -> bool {
         self.locking.unmap.policy().sections.is_some()
     }
 
-    /// Unlinks and frees the tables of `range`, where nothing is mapped and nothing was.
+    /// Unlinks and frees the page tables of `range`, where nothing is mapped and nothing was mapped.
     pub(crate) fn drop_tables(&self, guard: &WriteGuard<'_, P>, range: UserRange) {
         let mut gather: VmGather<'_, _, 1> = self.vm.gather();
         let free = guard.free_span(range);
-        // SAFETY: the tables are empty; the write lock keeps everything in `free` as empty as the tree says.
+        // SAFETY: the tables are empty, and the write lock keeps the tree unchanged: nothing is mapped in
+        // `free`.
         unsafe { self.vm.unlink_tables(range.va(), free, &mut gather) };
         gather.finish();
     }

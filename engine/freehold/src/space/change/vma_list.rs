@@ -1,4 +1,4 @@
-//! VMAs on their way out: gathered under the write lock, then detached, then given back.
+//! Lists of VMAs that are being removed: gathered under the write lock, then detached, then freed.
 #![expect(unsafe_code, reason = "owns detached VMAs through an intrusive list")]
 
 use crate::space::AddressSpace;
@@ -6,12 +6,12 @@ use crate::{platform::Platform, vma::Vma};
 use core::ptr::null_mut;
 use freehold_sync::atomic::Ordering::Relaxed;
 
-/// VMAs in address order, linked through themselves.
+/// VMAs in order of address, linked through their own fields.
 ///
 /// # Invariants
 ///
-/// Every member is owned by the list's owner: gathered under the write lock, or detached. So the links are
-/// relaxed throughout: one task reads and writes them.
+/// Every member belongs to the owner of the list: gathered under the write lock, or detached. All accesses to
+/// the links are therefore Relaxed: only one task reads and writes them.
 pub(super) struct VmaList<P: Platform> {
     head: *const Vma<P>,
     tail: *const Vma<P>,
@@ -33,7 +33,7 @@ impl<P: Platform> VmaList<P> {
         self.tail = link;
     }
 
-    /// Puts `other` behind this list.
+    /// Appends `other` to this list.
     pub fn append(&mut self, other: Self) {
         match self.tail.is_null() {
             true => *self = other,
@@ -57,7 +57,7 @@ impl<P: Platform> VmaList<P> {
     }
 }
 
-/// Detached VMAs, which go back to the slab in the end.
+/// Detached VMAs. Frees them to the slab when dropped.
 pub(super) struct OwnedList<'s, P: Platform> {
     pub space: &'s AddressSpace<P>,
     pub list: VmaList<P>,
@@ -67,12 +67,12 @@ impl<P: Platform> Drop for OwnedList<'_, P> {
     #[inline]
     fn drop(&mut self) {
         let mut at = self.list.head;
-        // SAFETY: null or a member of the list, which owns it, detached.
+        // SAFETY: null, or a member of the list, which owns its detached VMAs.
         while let Some(vma) = unsafe { at.as_ref() } {
             at = vma.chain().load(Relaxed);
             vma.close_hook(&self.space.vm);
             vma.end_reservations(self.space.engine.memory());
-            // SAFETY: as above; nobody else takes it.
+            // SAFETY: the list owns the detached VMA, and no other code frees it.
             drop(unsafe { self.space.engine.slab.own(vma) });
         }
     }

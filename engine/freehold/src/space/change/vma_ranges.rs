@@ -1,31 +1,31 @@
-//! Going over a range VMA by VMA, left to right, while the set of VMAs may change under way.
+//! Iteration over the VMAs of a range in order of address, while the caller may change the set of VMAs.
 
 use crate::space::locking::{ReadGuard, WriteGuard};
 use crate::{platform::Platform, vma::Vma};
 use freehold_vmspace::UserRange;
 
-/// What a call does about addresses where nothing is mapped.
+/// Treatment of addresses in the range where nothing is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HolePolicy {
-    /// Goes on behind them.
+    /// Skips holes.
     Skip,
-    /// Ends there.
+    /// Stops at the first hole.
     Stop,
 }
 
-/// A guard that shows VMAs in order.
+/// A guard that returns VMAs in order of address.
 pub(crate) trait VmaRanges<P: Platform> {
-    /// The first VMA that ends above `addr`.
+    /// Returns the first VMA that ends above `addr`.
     fn above(&self, addr: u64) -> Option<&Vma<P>>;
 
-    /// The first VMA that overlaps `range`, and the part of it inside.
+    /// Returns the first VMA that overlaps `range`, and the part of the VMA inside the range.
     #[inline(always)]
     fn first_range(&self, range: UserRange) -> Option<(&Vma<P>, UserRange)> {
         let vma = self.above(range.start()).filter(|vma| vma.start() < range.end())?;
         Some((vma, UserRange::new(range.start().max(vma.start()), range.end().min(vma.end()))))
     }
 
-    /// Whether something in `range` is not mapped.
+    /// Returns true if a part of `range` is not mapped.
     fn has_hole(&self, mut range: UserRange) -> bool {
         while !range.is_empty() {
             match self.first_range(range) {
@@ -36,9 +36,9 @@ pub(crate) trait VmaRanges<P: Platform> {
         false
     }
 
-    /// Calls `f` with each VMA in `range` and the part of it inside; `f` may cut and merge that VMA, and join
-    /// it to its neighbours, which is why each step looks up what now lies behind the part before.
-    /// Returns whether there was no hole.
+    /// Calls `f` with each VMA in `range` and the part of the VMA inside. `f` may split that VMA and merge it
+    /// with its neighbours: each step looks up the VMA behind the previous part again. Returns true if there
+    /// was no hole.
     fn for_each_vma_range<'g, E>(
         &'g self,
         mut range: UserRange,
