@@ -1,20 +1,20 @@
-//! The anon_vma of a VMA's anonymous pages: its identity, and the tree by which the pages are found.
+//! The anon_vma of a VMA's anonymous pages: its identity, and the tree that finds the VMAs of these pages.
 //!
-//! The two are words of their own, in different cache lines. Only `attach_anon_vma` writes them while others
-//! read them.
+//! These are two separate words, in different cache lines. Only `attach_anon_vma` writes them while other
+//! tasks read them.
 //!
-//! | `id` | `tree` | meaning | leaves it by |
+//! | `id` | `tree` | meaning | left by |
 //! | --- | --- | --- | --- |
 //! | none | null | no anonymous page was ever made here | `attach_anon_vma` or `set`, tree first |
-//! | none | set | a fault attaches the anon_vma, under the tree's lock for writing; it links the VMA | the same fault: `id`, release |
-//! | some | set | the VMA is linked in the tree | `set`, which has the VMA to itself |
+//! | none | set | a fault attaches the anon_vma, under the tree's lock for writing, and links the VMA | the same fault: `id`, release |
+//! | some | set | the VMA is linked in the tree | `set`, while no other task uses the VMA |
 //! | some | null | never seen by a reader | |
 //!
-//! | release | acquire | so that |
+//! | release | acquire | effect |
 //! | --- | --- | --- |
-//! | `attach_anon_vma` stores `id`, last | a load of `id` | a fault that finds an anon_vma finds the tree, and a walk of the tree because of that fault's page finds the VMA linked: the walk takes the lock after the fault that linked |
-//! | `attach_anon_vma` exchanges `tree` | a load of `tree`, or another fault's failing exchange | the tree is seen as it was made |
-//! | `set` stores both | whatever publishes the VMA or lets readers in | orders nothing beyond that |
+//! | `attach_anon_vma` stores `id`, last | a load of `id` | A fault that finds an anon_vma finds the tree. A walk of the tree for that fault's page finds the VMA linked, because the walk takes the lock after the fault that linked the VMA. |
+//! | `attach_anon_vma` exchanges `tree` | a load of `tree`, or another fault's failing exchange | The tree is seen completely initialised. |
+//! | `set` stores both | the operation that publishes the VMA or admits readers | No order beyond that. |
 
 use crate::{
     platform::Platform,
@@ -26,49 +26,49 @@ use freehold_sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
-/// Which anon_vma of anonymous pages a VMA belongs to: zero while it has none.
+/// Identity of the anon_vma that a VMA's anonymous pages belong to; zero if the VMA has none.
 ///
-/// Two VMAs may merge only if their pages can be found the same way from a frame; this identity is what
-/// decides it. Bit 0 says that the VMA was made by fork and can also hold pages of its parent's anon_vma.
+/// Two VMAs may merge only if a walk from a frame finds the pages of both in the same way; they have the same
+/// identity then. Bit 0 is set if fork made the VMA, which can then also hold pages of its parent's anon_vma.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct AnonId(u64);
 
 impl AnonId {
-    /// No anonymous page was ever made here.
+    /// The identity of a VMA in which no anonymous page was ever made.
     pub const NONE: AnonId = AnonId(0);
 
-    /// An anon_vma of its own; `serial` is unique within the engine and not zero.
+    /// Creates a new identity. `serial` must be unique within the engine and not zero.
     pub fn new(serial: u64) -> Self {
         AnonId(serial << 1)
     }
 
-    /// The same anon_vma, seen from a VMA that fork made.
+    /// Returns the identity of this anon_vma in a VMA that fork made.
     pub fn forked(self) -> Self {
         AnonId(self.0 | 1)
     }
 
-    /// The same anon_vma, without what fork made of the VMA.
+    /// Returns the identity of this anon_vma in a VMA that fork did not make.
     pub fn unforked(self) -> Self {
         AnonId(self.0 & !1)
     }
 
-    /// Whether there is an anon_vma.
+    /// Returns true if there is an anon_vma.
     pub fn is_some(self) -> bool {
         self.0 != 0
     }
 
-    /// Whether the VMA may hold pages of a parent's anon_vma.
+    /// Returns true if the VMA may hold pages of a parent's anon_vma.
     pub fn is_forked(self) -> bool {
         self.0 & 1 != 0
     }
 
-    /// Same anon_vma.
+    /// Returns true if both identities are of the same anon_vma.
     pub fn same(self, other: Self) -> bool {
         self.0 >> 1 == other.0 >> 1
     }
 }
 
-/// A VMA's anon_vma, and the tree by which its anonymous pages are found; both or neither.
+/// The anon_vma of a VMA, and the tree that finds the VMAs of its anonymous pages. A VMA has both or neither.
 pub(crate) struct AnonVma<'a, P: Platform> {
     pub id: AnonId,
     pub tree: Option<&'a RmapRoot<P, AnonPages>>,
@@ -82,50 +82,51 @@ impl<P: Platform> Clone for AnonVma<'_, P> {
 impl<P: Platform> Copy for AnonVma<'_, P> {}
 
 impl<P: Platform> AnonVma<'_, P> {
-    /// No anonymous page was ever made here.
+    /// The value of a VMA in which no anonymous page was ever made.
     pub const NONE: Self = AnonVma { id: AnonId::NONE, tree: None };
 
-    /// This one, or the other where there is none.
+    /// Returns this anon_vma, or `other` if there is none.
     pub fn or(self, other: Self) -> Self {
         if self.id.is_some() { self } else { other }
     }
 }
 
-/// The two words; see the [module](self).
+/// The two words of an anon_vma; see the [module](self).
 pub(super) struct AnonVmaWords<'v, T> {
     pub id: &'v AtomicU64,
     pub tree: &'v AtomicPtr<T>,
 }
 
 impl<T> AnonVmaWords<'_, T> {
-    /// The anon_vma. A fault that finds one finds the tree afterwards, and may make pages there without
-    /// looking whether the VMA is linked.
+    /// Returns the identity. A fault that finds an anon_vma finds the tree afterwards, and may make pages
+    /// there without checking whether the VMA is linked.
     pub fn id(&self) -> AnonId {
-        // Acquire pairs with the release in `attach_anon_vma`.
+        // Acquire: pairs with the release store in `attach_anon_vma`. The tree and the link are seen.
         AnonId(self.id.load(Acquire))
     }
 
-    /// The tree; null: none.
+    /// Returns the tree, or null if there is none.
     pub fn tree(&self) -> *mut T {
-        // Acquire pairs with the release half of the exchange in `attach_anon_vma`, and with `set`.
+        // Acquire: pairs with the release half of the exchange in `attach_anon_vma`, and with the store in
+        // `set`. The tree is seen completely initialised.
         self.tree.load(Acquire)
     }
 
-    /// Takes over an anon_vma if there is none yet: the tree, then what `link` does, then the anon_vma's
-    /// identity. With the tree's lock held for writing.
+    /// Attaches an anon_vma if there is none yet: stores the tree, calls `link`, then stores the identity.
+    /// The caller holds the tree's lock for writing.
     ///
     /// # Errors
     ///
-    /// The tree of a fault that was faster, which may still be linking the VMA under the lock of that tree.
-    /// `link` was not called.
+    /// Fails with the tree of another fault that was first. That fault may still be linking the VMA, under
+    /// the lock of its tree. `link` was not called.
     pub fn attach_anon_vma(&self, id: AnonId, tree: *mut T, link: impl FnOnce()) -> Result<(), NonNull<T>> {
-        // Release, and acquire on failure: pairs with itself and with `tree`.
+        // Release and, on failure, acquire: pairs with itself and with `tree`.
         match self.tree.compare_exchange(null_mut(), tree, AcqRel, Acquire) {
             Ok(_) => {
                 link();
-                // Release pairs with the acquire in `id`. After the tree: a fault that finds the anon_vma
-                // looks for no more. A walk that begins before the VMA is linked waits for
-                // the lock that the caller holds.
+                // Release: pairs with the acquire in `id`. Stored after the tree, because a fault that finds
+                // the anon_vma checks nothing else. A walk that begins before the VMA is linked waits for the
+                // lock that the caller holds.
                 self.id.store(id.0, Release);
                 Ok(())
             }
@@ -133,13 +134,13 @@ impl<T> AnonVmaWords<'_, T> {
         }
     }
 
-    /// Replaces both. The caller has the VMA to itself: `attach_anon_vma` is kept out too, which needs the
-    /// mmap lock or the VMA's. Returns the old tree.
+    /// Replaces both words, and returns the old tree. No other task uses the VMA; `attach_anon_vma`, which
+    /// requires the mmap lock or the VMA's lock, cannot run concurrently.
     pub fn set(&self, id: AnonId, tree: *mut T) -> *mut T {
-        // Relaxed: no reader is there; what lets readers in orders it.
+        // Relaxed: there is no reader. The operation that admits readers orders this store.
         self.id.store(id.0, Relaxed);
         let old = self.tree.load(Relaxed);
-        // Release pairs with the acquire in `tree`.
+        // Release: pairs with the acquire in `tree`.
         self.tree.store(tree, Release);
         old
     }

@@ -1,28 +1,28 @@
-//! What is told of a VMA to callers that have no lock on it.
+//! A description of a VMA for callers that hold no lock on it.
 
 use super::flags::VmFlags;
 use crate::{PAGE_SHIFT, PAGE_SIZE};
 use freehold_vmspace::{PageCount, PageIndex, UserRange};
 
-/// A copy of what describes a VMA, as it was at one moment: for hooks, and for callers that looked without a
-/// lock.
+/// A copy of the attributes that a VMA had at one moment. For hooks, and for callers that read a VMA without
+/// a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VmaInfo {
-    /// Its addresses.
+    /// The addresses of the VMA.
     pub range: UserRange,
-    /// Page offset of its start in what it maps.
+    /// Page offset of the start of the VMA in the mapped object.
     pub pgoff: PageIndex,
-    /// Rights and properties.
+    /// Access rights and properties.
     pub flags: VmFlags,
 }
 
 impl VmaInfo {
-    /// Pages.
+    /// Returns the length in pages.
     pub fn pages(&self) -> PageCount {
         self.range.pages()
     }
 
-    /// Where in what it maps an address of its range is, in bytes.
+    /// Returns the offset in the mapped object of an address in the range, in bytes.
     pub fn offset_of(&self, addr: u64) -> u64 {
         let page = self.pgoff.wrapping_add(addr.wrapping_sub(self.range.start()) >> PAGE_SHIFT);
         page.byte() + addr % PAGE_SIZE

@@ -1,31 +1,32 @@
-//! The VMAs that one task has locked for writing, until it lets go of all of them at once.
-#![expect(unsafe_code, reason = "comes back to the VMAs through an intrusive list")]
+//! The VMAs that one task has write-locked. The task unlocks all of them together.
+#![expect(unsafe_code, reason = "finds the VMAs through an intrusive list")]
 
 use super::Vma;
 use crate::platform::Platform;
 use core::{cell::Cell, marker::PhantomData, ptr::null};
 use freehold_sync::{Killed, MmapWriteProof, atomic::PlainCell};
 
-/// A list of write-locked VMAs, linked through themselves; the last to be locked is the first. Dropping it
-/// unlocks them.
+/// A list of write-locked VMAs, linked through their own fields; the VMA locked last is first. Dropping the
+/// list unlocks them.
 ///
 /// # Invariants
 ///
-/// Every member is attached and was write-locked by the owner of the list, who alone may detach it and takes
-/// it out before. So every member is a live VMA, and its links are the owner's.
+/// Every member is attached and was write-locked by the owner of the list. Only the owner may detach a
+/// member, and removes it from the list before. Every member is therefore a live VMA, and only the owner uses
+/// the members' links.
 pub(crate) struct LockedVmas<'s, P: Platform> {
     first: Cell<*const Vma<P>>,
     space: PhantomData<&'s Vma<P>>,
 }
 
-/// A VMA's place in the list.
+/// The links of a VMA in the list.
 pub(super) struct LockedLinks<T> {
     prev: PlainCell<*const T>,
     next: PlainCell<*const T>,
 }
 
 impl<T> LockedLinks<T> {
-    /// In no list.
+    /// Creates links that are in no list.
     pub fn new() -> Self {
         LockedLinks { prev: PlainCell::new(null()), next: PlainCell::new(null()) }
     }
@@ -36,7 +37,7 @@ impl<P: Platform> LockedVmas<'_, P> {
         LockedVmas { first: Cell::new(null()), space: PhantomData }
     }
 
-    /// Locks a VMA for writing, if it is not locked yet: waits for its readers.
+    /// Locks a VMA for writing if it is not locked yet. Waits for its readers.
     #[inline]
     pub fn lock(&self, vma: &Vma<P>, guard: &impl MmapWriteProof<P>) {
         if vma.lock().write::<P>(guard) {
@@ -44,7 +45,8 @@ impl<P: Platform> LockedVmas<'_, P> {
         }
     }
 
-    /// As [`lock`](Self::lock), unless a fatal signal arrives first.
+    /// Locks a VMA for writing like [`lock`](Self::lock). Fails with [`Killed`] if a fatal signal arrives
+    /// first.
     pub fn lock_killable(&self, vma: &Vma<P>, guard: &impl MmapWriteProof<P>) -> Result<(), Killed> {
         if vma.lock().write_killable::<P>(guard)? {
             self.push(vma);
@@ -52,21 +54,21 @@ impl<P: Platform> LockedVmas<'_, P> {
         Ok(())
     }
 
-    /// Attaches a detached VMA that nobody can find yet, not locked.
+    /// Attaches a detached VMA that no lookup can find yet, and leaves it unlocked.
     #[inline]
     pub fn attach_unlocked(vma: &Vma<P>, guard: &impl MmapWriteProof<P>) {
         vma.lock().attach::<P>(guard);
         vma.lock().unlock_write();
     }
 
-    /// Undoes [`attach_unlocked`](Self::attach_unlocked), while nobody can have found it.
+    /// Undoes [`attach_unlocked`](Self::attach_unlocked), while no lookup can have found the VMA.
     #[cold]
     pub fn detach_unfound(vma: &Vma<P>, guard: &impl MmapWriteProof<P>) {
         vma.lock().write::<P>(guard);
         vma.lock().detach::<P>(guard);
     }
 
-    /// Attaches a detached VMA, locked.
+    /// Attaches a detached VMA, and leaves it write-locked.
     #[inline]
     pub fn attach(&self, vma: &Vma<P>, guard: &impl MmapWriteProof<P>) {
         if vma.lock().attach::<P>(guard) {
@@ -74,7 +76,8 @@ impl<P: Platform> LockedVmas<'_, P> {
         }
     }
 
-    /// Detaches a VMA, which it has locked; waits for readers that are about to notice.
+    /// Detaches a VMA that this list has write-locked. Waits for readers that have raised the VMA's count and
+    /// have not yet seen that it is write-locked.
     pub fn detach(&self, vma: &Vma<P>, guard: &impl MmapWriteProof<P>) {
         self.take_out(vma);
         vma.lock().detach::<P>(guard);
@@ -95,12 +98,12 @@ impl<P: Platform> LockedVmas<'_, P> {
     #[inline]
     fn take_out(&self, vma: &Vma<P>) {
         let (prev, next) = (vma.state.locked.prev.get(), vma.state.locked.next.get());
-        // SAFETY: null or a member, as a member's neighbours are; below too.
+        // SAFETY: null or a member, because the neighbours of a member are members.
         match unsafe { prev.as_ref() } {
             Some(prev) => prev.state.locked.next.set(next),
             None => self.first.set(next),
         }
-        // SAFETY: as above.
+        // SAFETY: null or a member, because the neighbours of a member are members.
         if let Some(next) = unsafe { next.as_ref() } {
             next.state.locked.prev.set(prev);
         }
@@ -111,8 +114,8 @@ impl<P: Platform> Drop for LockedVmas<'_, P> {
     #[inline]
     fn drop(&mut self) {
         let mut at = self.first.get();
-        // SAFETY: null or a member. It stays attached until the next task may change it, so a `Vma` until
-        // after it is unlocked; the next member is asked for before that.
+        // SAFETY: null or a member. A member stays attached, and so a `Vma`, until it is unlocked. Its link
+        // is read before that, because another task may change the VMA afterwards.
         while let Some(vma) = unsafe { at.as_ref() } {
             at = vma.state.locked.next.get();
             vma.lock().unlock_write();

@@ -1,6 +1,6 @@
-//! A reader that comes late to an object of the slab, or wakes by its address, comes to memory that is there
-//! still.
-#![expect(unsafe_code, reason = "takes and gives objects of a slab; hands a host's contract on")]
+//! Readers that access an object of the slab late, or wake a waiter by its address: the memory is still
+//! allocated.
+#![expect(unsafe_code, reason = "allocates and frees objects of a slab; passes on the contract of a host")]
 
 use super::slab::{Item, Links, Slab};
 use core::ptr::NonNull;
@@ -14,15 +14,15 @@ use freehold_sync::{
 };
 use loom::{cell::UnsafeCell, sync::Arc, thread};
 
-/// loom's host, and a look whether the word is there by whose address it wakes.
+/// loom's host, with a check that the word by whose address it wakes a waiter is still allocated.
 struct Watched;
 
 loom::lazy_static! {
-    /// Where the words are of which that is to be looked at.
+    /// Address of the words that are checked.
     static ref FOUND: core::sync::atomic::AtomicPtr<Words> = core::sync::atomic::AtomicPtr::default();
 }
 
-// SAFETY: it is loom's host.
+// SAFETY: all functions are those of loom's host.
 unsafe impl Host for Watched {
     const MAX_CPUS: usize = LoomHost::MAX_CPUS;
 
@@ -35,10 +35,10 @@ unsafe impl Host for Watched {
     }
 
     fn wake_one(word: &AtomicU32) {
-        // SAFETY: null, or of an `Arc` that stays as long as the model.
+        // SAFETY: null, or the address of words in an `Arc` that lives as long as the model.
         let found = unsafe { FOUND.load(Acquire).as_ref() };
-        // The VMA's count is the one word of interest that anybody sleeps on in these models; the mmap lock
-        // has others.
+        // Among the words that tasks sleep on in these models, only the VMA's count is checked. The others
+        // belong to the mmap lock.
         if let Some(words) = found.filter(|words| words.is(word)) {
             words.touch();
         }
@@ -72,7 +72,7 @@ unsafe impl Host for Watched {
     }
 
     unsafe fn rcu_defer(head: NonNull<RcuHead>, f: unsafe fn(NonNull<RcuHead>)) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller's promise.
         unsafe { LoomHost::rcu_defer(head, f) };
     }
 
@@ -81,14 +81,15 @@ unsafe impl Host for Watched {
     }
 }
 
-/// What an object has words for. Beside it, so that a reader that comes too late is caught, instead of
-/// finding anything.
+/// The lock words of an object, and the state that the tests check. Allocated separately from the object, so
+/// that an access after the object is freed is detected.
 struct Words {
     count: VmaCount,
     seq: VmaSeq,
-    /// The object's memory was given back. loom reports a thread that looks at it beside that, in no order.
+    /// True once the object's memory is freed. loom reports a thread that reads this without being ordered
+    /// before the write.
     gone: UnsafeCell<bool>,
-    /// Written by the thread that has the object for itself.
+    /// Written by the thread that owns the object.
     owned: UnsafeCell<()>,
 }
 
@@ -99,8 +100,8 @@ unsafe impl Send for Words {}
 
 impl Words {
     fn touch(&self) {
-        // SAFETY: loom checks that nobody writes meanwhile.
-        self.gone.with(|gone| assert!(!unsafe { *gone }, "the memory of an object in use was given back"));
+        // SAFETY: loom checks that no thread writes concurrently.
+        self.gone.with(|gone| assert!(!unsafe { *gone }, "the memory of an object in use was freed"));
     }
 
     fn lock(&self) -> VmaLock<'_> {
@@ -136,7 +137,7 @@ impl Item for Object {
 
 impl Drop for Object {
     fn drop(&mut self) {
-        // SAFETY: loom checks that nobody reads or writes meanwhile.
+        // SAFETY: loom checks that no thread reads or writes concurrently.
         self.words.gone.with_mut(|gone| unsafe { *gone = true });
     }
 }
@@ -144,17 +145,18 @@ impl Drop for Object {
 struct World {
     slab: Slab<Object, Watched>,
     lock: MmapLock<Watched>,
-    /// Whether the object is where a reader finds it.
+    /// True while a reader can find the object.
     found: AtomicBool,
     words: Arc<Words>,
 }
 
-/// A reader without locks beside the end of the one object, after which the slab is trimmed.
+/// Runs `reader`, which holds no lock, concurrently with the end of the only object. The slab is trimmed
+/// then.
 fn end_beside(reader: fn(&World)) {
     model_bounded(3, move || {
         let slab = Slab::<Object, Watched>::try_new().unwrap();
         let object = slab.take().unwrap();
-        // SAFETY: it is ours.
+        // SAFETY: this thread owns the object.
         let words = unsafe { object.as_ref() }.words.clone();
         FOUND.store(core::ptr::from_ref(&*words).cast_mut(), Release);
         let world = Arc::new(World { slab, lock: MmapLock::new(), found: AtomicBool::new(true), words });
@@ -173,17 +175,17 @@ fn end_beside(reader: fn(&World)) {
         world.found.store(false, Release);
         world.words.lock().detach(&guard);
         drop(guard);
-        // SAFETY: taken above; not found any more but by the reader, which is in a read section.
+        // SAFETY: taken above. Only the reader can still have found the object, and it is in a read section.
         unsafe { world.slab.give(object) };
         world.slab.trim();
         other.join().unwrap();
         LoomHost::rcu_barrier();
-        // SAFETY: nobody else is left.
-        assert!(world.words.gone.with(|gone| unsafe { *gone }), "an idle chunk stays");
+        // SAFETY: no other thread is left.
+        assert!(world.words.gone.with(|gone| unsafe { *gone }), "an idle chunk was not freed");
     });
 }
 
-/// As a fault does.
+/// Accesses the object as a fault does.
 fn look(world: &World) {
     let section = Watched::rcu_read();
     if !world.found.load(Acquire) {
@@ -203,13 +205,13 @@ fn look(world: &World) {
 }
 
 #[test]
-fn c22_a_late_reader_finds_memory() {
+fn c22_late_reader_accesses_allocated_memory() {
     end_beside(look);
 }
 
-/// With the lock in hand it is in no read section any more.
+/// The reader leaves its read section once it holds the lock.
 #[test]
-fn c19_a_reader_that_leaves_wakes_by_an_address_that_is_there() {
+fn c19_leaving_reader_wakes_waiter_at_allocated_address() {
     end_beside(|world| {
         let section = Watched::rcu_read();
         let found = world.found.load(Acquire);
@@ -221,20 +223,20 @@ fn c19_a_reader_that_leaves_wakes_by_an_address_that_is_there() {
     });
 }
 
-/// Takes an object, has it for itself, and gives it back.
+/// Takes an object, writes to it as its owner, and frees it.
 fn use_one(slab: &Slab<Object, Watched>) {
     let object = slab.take().unwrap();
-    // SAFETY: it is ours until it is given back.
+    // SAFETY: this thread owns the object until it frees it.
     let words = unsafe { object.as_ref() }.words.clone();
     words.touch();
-    // SAFETY: it is nobody else's, as loom checks.
+    // SAFETY: no other thread owns the object; loom checks that.
     words.owned.with_mut(|owned| unsafe { *owned = () });
-    // SAFETY: taken above, and found nowhere.
+    // SAFETY: taken above, and no thread can find the object.
     unsafe { slab.give(object) };
 }
 
 #[test]
-fn an_object_is_nobody_elses() {
+fn object_has_one_owner_at_a_time() {
     model_bounded(2, || {
         let slab = Arc::new(Slab::<Object, Watched>::try_new().unwrap());
         let other = thread::spawn({

@@ -1,9 +1,9 @@
-//! When two neighbours are one: the rules by which Linux merges VMAs.
+//! Linux's rules for merging two adjacent VMAs.
 //!
 //! ```text
 //!   |---- left ----|---- right ----|      ->      |------------ one ------------|
-//!     same flags (sticky ones joined), same object, offsets that continue, same policy,
-//!     same userfaultfd, anon_vmas of anonymous pages that agree
+//!     same flags (sticky ones joined), same object, consecutive offsets, same policy,
+//!     same userfaultfd, compatible anon_vmas
 //! ```
 
 use super::{AnonId, AnonVma, Vma, flags::VmFlags};
@@ -13,7 +13,7 @@ use crate::{
 };
 use freehold_vmspace::PageIndex;
 
-/// What decides whether a range may join a neighbour.
+/// The attributes that decide whether a range may merge with a neighbour.
 pub(crate) struct Attrs<'a, P: Platform> {
     pub flags: VmFlags,
     pub object: &'a Object<P>,
@@ -21,15 +21,15 @@ pub(crate) struct Attrs<'a, P: Platform> {
     pub pgoff: PageIndex,
     pub anon: AnonVma<'a, P>,
     pub policy: u64,
-    /// What reservations of huge pages it has a part in; no matter for merges, which huge pages take no part
-    /// in.
+    /// The reservations of huge pages that the range shares in. Irrelevant for merges, because VMAs of huge
+    /// pages do not merge.
     pub reserves: Option<&'a Counted<Reserves>>,
-    /// With which userfaultfd it is registered.
+    /// The userfaultfd with which the range is registered.
     pub uffd: Option<&'a Counted<Context<P>>>,
 }
 
 impl<'a, P: Platform> Attrs<'a, P> {
-    /// Those of a new mapping.
+    /// Returns the attributes of a new mapping.
     pub fn new(flags: VmFlags, object: &'a Object<P>, pgoff: PageIndex) -> Self {
         Attrs { flags, object, pgoff, anon: AnonVma::NONE, policy: 0, reserves: None, uffd: None }
     }
@@ -42,8 +42,9 @@ impl<P: Platform> Clone for Attrs<'_, P> {
 }
 impl<P: Platform> Copy for Attrs<'_, P> {}
 
-/// Whether the anon_vmas of two ranges can become one: equal, or one side has none and the other was not made
-/// by fork (a forked VMA also holds its parent's pages, and a merge would extend that to pages that are not).
+/// Returns true if the anon_vmas of two ranges can become one. They can if they are equal, or if one side has
+/// none and the other was not made by fork. A forked VMA also holds its parent's pages; a merge would extend
+/// that to other pages.
 pub(crate) fn anon_agree(a: AnonId, b: AnonId) -> bool {
     match (a.is_some(), b.is_some()) {
         (false, false) => true,
@@ -53,12 +54,12 @@ pub(crate) fn anon_agree(a: AnonId, b: AnonId) -> bool {
     }
 }
 
-/// Whether two ranges that each agree with what lies between them can be one with it.
+/// Returns true if two ranges that may each merge with the range between them may also merge with each other.
 pub(crate) fn anon_compatible(a: AnonId, b: AnonId) -> bool {
     !a.is_some() || !b.is_some() || a.same(b)
 }
 
-/// Everything but anon_vmas and position.
+/// Compares everything except anon_vmas and position.
 #[inline]
 fn alike<P: Platform>(vma: &Vma<P>, attrs: &Attrs<'_, P>) -> bool {
     let flags = vma.flags();
@@ -70,12 +71,13 @@ fn alike<P: Platform>(vma: &Vma<P>, attrs: &Attrs<'_, P>) -> bool {
         && vma.uffd().map(Counted::as_ptr) == attrs.uffd.map(Counted::as_ptr)
 }
 
-/// Whether `range` (with `attrs`) may be appended to `left`, which ends where it starts.
+/// Returns true if a range with `attrs` may be appended to `left`, which ends where the range starts.
 pub(crate) fn can_append<P: Platform>(left: &Vma<P>, attrs: &Attrs<'_, P>) -> bool {
     left.pgoff() + left.pages() == attrs.pgoff && alike(left, attrs) && anon_agree(left.anon(), attrs.anon.id)
 }
 
-/// Whether a range of `bytes` with `attrs` may be put in front of `right`, which starts where it ends.
+/// Returns true if a range of `bytes` with `attrs` may be prepended to `right`, which starts where the range
+/// ends.
 pub(crate) fn can_prepend<P: Platform>(attrs: &Attrs<'_, P>, bytes: u64, right: &Vma<P>) -> bool {
     attrs.pgoff + (bytes >> PAGE_SHIFT) == right.pgoff()
         && alike(right, attrs)

@@ -1,26 +1,29 @@
-//! The VMA: one run of addresses with the same rights on the same object.
+//! The VMA: a range of addresses with the same rights on the same object.
 //!
-//! A VMA lives in a [slab]: its memory stays a `Vma` as long as any read section (RCU) in which it could be
-//! found, so a reader that lost a race may still touch it there and find out. What a VMA *means* is kept
-//! still only by the guards of [`space::locking`](crate::space::locking): they alone hand out a `&Vma`, and
-//! only for as long as they live. A reader without any (`space/speculate.rs`) reads words and believes them
-//! if nothing was written meanwhile.
+//! A VMA lives in a [slab]. Its memory stays a `Vma` until all read sections (RCU) that could find it have
+//! ended, so a reader that has lost a race may still access the memory there and notice the race. Only the
+//! guards of [`space::locking`](crate::space::locking) keep the *content* of a VMA unchanged. Only these
+//! guards return a `&Vma`, and only for their own lifetime. A reader without a guard (`space/speculate.rs`)
+//! reads the words of a VMA and uses them only if no writer was active during the read.
 //!
-//! The slab hands a freed VMA out again at once, perhaps to another address space. A reader that found the
-//! address in a read section cannot lock a free VMA (its count is 0). It may lock the VMA's next life, and
-//! then sees that the owner, the sequence number or the bounds do not fit, in this order, before it reads
-//! anything else (hazard C-22).
+//! The slab reuses a freed VMA at once, perhaps for another address space. A reader that found the address in
+//! a read section cannot lock a free VMA, because its count is 0. The reader may lock the next VMA in the
+//! same memory. It then finds that the owner, the sequence number or the bounds, which it checks in this
+//! order, do not match, before it reads anything else (hazard C-22).
 //!
-//! | has a VMA's address | as long as | keeps the memory by |
+//! | holder of a VMA's address | during | kept valid by |
 //! | --- | --- | --- |
-//! | a lookup, a look without a lock | `lock_vma`, `speculate` | a read section |
-//! | a reader of the VMA | until its decrement | its count: the VMA is attached. If somebody waits for it, until its wake-up: a read section |
-//! | a holder of the mmap lock | the guard | the lock: to end a VMA of the space takes it for writing. A merge that ends one does not use it afterwards |
-//! | a walker of the reverse map | `RmapReadGuard`, `RmapWriteGuard` | the lock: a VMA is unlinked before it goes back |
-//! | a munmap's list, `OwnedVma` | until retired | they own it |
-//! | a slot of readers | | nothing: what stands there is a number, compared and never followed |
+//! | a lookup, a read without a lock | `lock_vma`, `speculate` | a read section |
+//! | a reader of the VMA | until it decrements the count | the count: the VMA is attached. If a writer waits for the reader, a read section until the wake-up |
+//! | a holder of the mmap lock | the guard | the lock, because freeing a VMA of the space requires it for writing. A merge that frees a VMA does not use the VMA afterwards |
+//! | a walk of the reverse map | `RmapReadGuard`, `RmapWriteGuard` | the lock: a VMA is unlinked before it is freed |
+//! | a munmap's list, `OwnedVma` | until retired | ownership |
+//! | a slot of readers | | nothing: the slot holds a number that is compared and never dereferenced |
 
-#![expect(unsafe_code, reason = "lookups read the object, and faults the tree, without counting references")]
+#![expect(
+    unsafe_code,
+    reason = "lookups read the object and faults read the tree without counting references"
+)]
 
 mod anon_vma;
 pub mod flags;
@@ -67,226 +70,234 @@ use locked_list::LockedLinks;
 
 /// One mapped area of an address space.
 ///
-/// Guards, by field: `start`, `end`, `pgoff` need the mmap lock for writing, the VMA's write lock and the
-/// locks of the trees that it is linked in (its file's, its pages'), for writing; `flags`, `policy`, `uffd`
-/// need the first two; `anon` and `tree` go from none to some under the mmap lock for reading and the tree's
-/// lock for writing, and back under all write locks; `object`, `hugetlb` and `owner` are written only while
-/// detached. Any of them may be *read* with one of the locks held.
+/// Locks that guard the fields:
+///
+/// - `start`, `end`, `pgoff`: the mmap lock for writing, the VMA's write lock, and the locks of the trees
+///   that the VMA is linked in (of its file, of its anonymous pages) for writing.
+/// - `flags`, `policy`, `uffd`: the mmap lock for writing and the VMA's write lock.
+/// - `anon`, `tree`: set from none under the mmap lock for reading and the tree's lock for writing; reset
+///   under all these locks for writing.
+/// - `object`, `hugetlb`, `owner`: written only while the VMA is detached.
+///
+/// Every field may be *read* under any one of the locks.
 #[repr(C, align(64))]
 pub struct Vma<P: Platform> {
-    // First line: what a lookup reads.
+    // First cache line: fields that a lookup reads.
     start: AtomicU64,
     end: AtomicU64,
-    /// Address of the owning space, of the half of it that has the tables ([`VmSpace`]); zero when it never
-    /// had one.
+    /// Address of the owning space's [`VmSpace`]; zero if the VMA never had an owner.
     owner: AtomicUsize,
     flags: AtomicU64,
     pgoff: AtomicU64,
     anon: AtomicU64,
-    /// The home of the file that it maps, for readers without a lock; null: no file. Written with `object`,
-    /// which owns the file.
+    /// The home of the mapped file, for readers without a lock; null if there is no file. Written together
+    /// with `object`, which owns the file.
     file_home: AtomicPtr<RmapRoot<P, IMmap>>,
     pub(crate) seq: VmaSeq,
-    // Second line: what faults on files, first writes of pages, and the reverse map read.
+    // Second cache line: fields that are read by faults on files, first writes of pages, and the reverse map.
     object: UnsafeCell<Object<P>>,
-    /// What a VMA of huge pages has besides; written as `object` is.
+    /// Additional state of a VMA of huge pages. Written under the same conditions as `object`.
     hugetlb: UnsafeCell<Option<Counted<HugetlbVma<P>>>>,
-    /// Where anonymous pages made here are found; holds a reference.
+    /// The rmap tree of anonymous pages made in this VMA. The VMA holds a reference.
     tree: AtomicPtr<RmapRoot<P, AnonPages>>,
     policy: AtomicU64,
-    /// Place in the interval tree of the mapped file; guarded by its i_mmap lock.
+    /// The link in the interval tree of the mapped file. Guarded by the file's i_mmap lock.
     pub(crate) link: IntervalLink,
-    /// Place in the tree of `tree`; guarded by its lock.
+    /// The link in the rmap tree `tree`. Guarded by that tree's lock.
     pub(crate) anon_link: IntervalLink,
-    // Last line: written by every locked reader, so nothing lies here that a lookup reads, or a fault.
+    // Last cache line: every locked reader writes it, so it has no field that a lookup, or a fault that does
+    // not wait, only reads.
     state: LastLine<P>,
 }
 
 #[repr(C, align(64))]
 struct LastLine<P: Platform> {
     count: VmaCount,
-    /// The userfaultfd that it is registered with, as a flag says; needed by faults that wait.
+    /// The userfaultfd that the VMA is registered with, if a flag says so. Read by faults that wait.
     uffd: UnsafeCell<Option<Counted<Context<P>>>>,
-    /// Next in the list of gathered VMAs, or of free ones, and the slab's own word; the former belongs to the
+    /// The link in the list of gathered or of free VMAs, and the slab's own word. The link belongs to the
     /// owner of the detached VMA.
     links: slab::Links<Vma<P>>,
-    /// Place in the list of VMAs that a task has write-locked; that task's.
+    /// The links in the list of VMAs that a task has write-locked. They belong to that task.
     locked: LockedLinks<Vma<P>>,
 }
 
-// SAFETY: every field but `object`, `hugetlb` and `uffd` is atomic; the first two are written only while the
-// VMA is detached and owned by one thread, `uffd` also under the mmap lock and the VMA's, for writing, which
-// keep all readers out.
+// SAFETY: every field except `object`, `hugetlb` and `uffd` is atomic. `object` and `hugetlb` are written
+// only while one thread owns the detached VMA. `uffd` is also written under the mmap lock and the VMA's lock
+// for writing, which exclude all readers.
 unsafe impl<P: Platform> Sync for Vma<P> {}
 
-// SAFETY: as above.
+// SAFETY: the conditions of `Sync` above also make sending sound.
 unsafe impl<P: Platform> Send for Vma<P> {}
 
 impl<P: Platform> Vma<P> {
-    /// First address.
+    /// Returns the first address.
     pub fn start(&self) -> u64 {
-        // Relaxed throughout: ordered by the lock whose guard handed out the reference. A reader without one
-        // (`space/speculate.rs`) believes nothing before the sequence number was read again.
+        // Relaxed throughout: the lock whose guard returned the reference orders the accesses. A reader
+        // without a lock (`space/speculate.rs`) uses no value before it has read the sequence number again.
         self.start.load(Relaxed)
     }
 
-    /// First address behind it.
+    /// Returns the first address behind the VMA.
     pub fn end(&self) -> u64 {
         self.end.load(Relaxed)
     }
 
-    /// `start..end`.
+    /// Returns the addresses `start..end`.
     pub fn range(&self) -> UserRange {
         UserRange::new(self.start(), self.end())
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn bytes(&self) -> u64 {
         self.end() - self.start()
     }
 
-    /// Length in pages.
+    /// Returns the length in pages.
     pub fn pages(&self) -> PageCount {
         PageCount::of_bytes(self.bytes())
     }
 
-    /// Rights and properties.
+    /// Returns the access rights and properties.
     pub fn flags(&self) -> VmFlags {
         VmFlags::from_bits_retain(self.flags.load(Relaxed))
     }
 
-    /// Page offset of `start` in the mapped object; for private anonymous memory the page number it was made
-    /// at, if it is of no file.
+    /// Returns the page offset of `start` in the mapped object. For private anonymous memory without a file
+    /// this is the page number of the address at which the VMA was created.
     pub fn pgoff(&self) -> PageIndex {
         PageIndex::new(self.pgoff.load(Relaxed))
     }
 
-    /// Page offset in the object of the page at `addr`.
+    /// Returns the page offset in the object of the page at `addr`.
     pub fn pgoff_of(&self, addr: u64) -> PageIndex {
         self.pgoff() + ((addr - self.start()) >> crate::PAGE_SHIFT)
     }
 
-    /// AnonVma of anonymous pages.
+    /// Returns the identity of the anon_vma of the VMA's anonymous pages.
     pub fn anon(&self) -> AnonId {
         self.anon_vma_words().id()
     }
 
-    /// NUMA policy tag; VMAs with different tags do not merge.
+    /// Returns the NUMA policy tag. VMAs with different tags do not merge.
     pub fn policy(&self) -> u64 {
         self.policy.load(Relaxed)
     }
 
-    /// What it maps.
+    /// Returns the mapped object.
     pub fn object(&self) -> &Object<P> {
-        // SAFETY: a `&Vma` outside this module is kept attached by a guard or owned while detached; the
-        // object is written only before the first or after the last such reference.
+        // SAFETY: a guard keeps the VMA of every `&Vma` outside this module attached, or the VMA is detached
+        // and owned. The object is written only before the first or after the last such reference.
         unsafe { &*self.object.get() }
     }
 
-    /// The lock over its tables, and its reservations, if it is one of huge pages.
+    /// Returns the lock over the page tables and the reservations, if this is a VMA of huge pages.
     pub(crate) fn hugetlb(&self) -> Option<&Counted<HugetlbVma<P>>> {
-        // SAFETY: as in `object`.
+        // SAFETY: written under the same conditions as `object`; see there.
         unsafe { &*self.hugetlb.get() }.as_ref()
     }
 
-    /// Where the file that it maps is known, as it is read without a lock: to be used only if the VMA is
-    /// known to have been attached while it was read.
+    /// Returns the home of the mapped file, for readers without a lock. The caller may use the pointer only
+    /// if the VMA is known to have been attached during the read.
     pub(crate) fn file_home(&self) -> *const RmapRoot<P, IMmap> {
-        // Acquire pairs with the release in `set_object`: the home is seen as it was made.
+        // Acquire: pairs with the release in `set_object`. The home is seen completely initialised.
         self.file_home.load(Acquire)
     }
 
-    /// What it maps, and what it has besides if that is huge pages, from now until it is free again.
+    /// Sets the mapped object, and the additional state of a VMA of huge pages. They stay until the VMA is
+    /// freed.
     ///
     /// # Safety
     ///
-    /// The VMA is detached and the caller's alone.
-    // Inlined: for an anonymous VMA hardly anything of it is left.
+    /// The VMA is detached and the caller is its only owner.
+    // Inlined, because hardly any code remains for an anonymous VMA.
     #[inline(always)]
     unsafe fn set_object(&self, object: Object<P>, hugetlb: Option<Counted<HugetlbVma<P>>>) {
         let home =
             object.file().map_or(null_mut(), |file| core::ptr::from_ref(file.mapping().home()).cast_mut());
         self.file_home.store(home, Release);
-        // SAFETY: the caller's promise: nobody reads the fields.
+        // SAFETY: by the caller's promise no other task reads the fields.
         unsafe {
             *self.object.get() = object;
             *self.hugetlb.get() = hugetlb;
         }
     }
 
-    /// The userfaultfd that it is registered with.
+    /// Returns the userfaultfd that the VMA is registered with.
     pub(crate) fn uffd(&self) -> Option<&Counted<Context<P>>> {
-        // SAFETY: a reader holds the mmap lock or the VMA's, or owns the VMA. A writer keeps those out, and
-        // has dropped the reference it read here before (see `set_uffd`).
+        // SAFETY: a reader holds the mmap lock or the VMA's lock, or owns the VMA. A writer excludes such
+        // readers, and has dropped any reference that it got from here (see `set_uffd`).
         unsafe { &*self.state.uffd.get() }.as_ref()
     }
 
-    /// Anonymous memory, of a device of zeroes or not.
+    /// Returns true if this is anonymous memory, including private mappings of a device of zeroes.
     pub fn is_anonymous(&self) -> bool {
         self.object().is_anonymous()
     }
 
-    /// The lock over both words.
+    /// Returns the VMA's lock, which consists of two words.
     pub(crate) fn lock(&self) -> VmaLock<'_> {
         VmaLock { count: &self.state.count, seq: &self.seq }
     }
 
-    /// Whether this object now belongs to `space`; asked by a reader that has raised the count but trusts
-    /// nothing yet.
+    /// Returns true if the VMA belongs to `space` now. For a reader that has raised the count and has checked
+    /// nothing else yet.
     pub(crate) fn is_owned_by(&self, space: &VmSpace<P>) -> bool {
-        // Relaxed: written while detached; `attach` releases it to the reader that raises the count.
+        // Relaxed: written while the VMA is detached. `attach` releases it to the reader that raises the
+        // count.
         self.owner.load(Relaxed) == core::ptr::from_ref(space).addr()
     }
 
-    /// The space it belongs to, for walks of the reverse map.
+    /// Returns the address of the space's [`VmSpace`], for walks of the reverse map.
     pub(crate) fn owner_addr(&self) -> usize {
         // Relaxed: written before the VMA was linked, under the lock that the walker holds.
         self.owner.load(Relaxed)
     }
 
-    /// The tree by which its anonymous pages are found.
+    /// Returns the rmap tree of the VMA's anonymous pages.
     pub(crate) fn tree(&self) -> Option<&RmapRoot<P, AnonPages>> {
-        // SAFETY: null, or a reference that the VMA owns; it changes only as said above, with the VMA kept
-        // still.
+        // SAFETY: null, or a reference that the VMA owns. The pointer changes only under the locks in the
+        // documentation of [`Vma`], which exclude the holder of this `&Vma`.
         unsafe { self.anon_vma_words().tree().as_ref() }
     }
 
-    /// Where an anonymous page that is made at `addr` in it is found: its tree, as frames' records name it,
-    /// and the page's place there.
+    /// Returns how an anonymous page made at `addr` is found: its rmap tree, as in the record of a frame, and
+    /// its index there.
     pub(crate) fn anon_page(&self, addr: u64) -> AnonPage {
-        debug_assert!(self.tree().is_some(), "a page is made in a VMA without an anon_vma");
+        debug_assert!(self.tree().is_some(), "anonymous page in a VMA without an anon_vma");
         let home = self.tree().map_or(0, |tree| core::ptr::from_ref(tree).expose_provenance());
         AnonPage { rmap: home, index: self.pgoff_of(addr) }
     }
 
-    /// What a zap of it takes: everything.
+    /// Returns the parameters of a zap that removes everything.
     pub(crate) fn zap(&self) -> Zap {
         Zap::new(self.flags().contains(VmFlags::MAYSHARE))
     }
 
-    /// Whether a page that was write-protected by a userfaultfd stays so when it comes again: one of a file
-    /// does.
+    /// Returns true if a page stays write-protected by a userfaultfd after it was unmapped and is mapped
+    /// again. That is so for pages of files.
     pub(crate) fn keeps_wp(&self) -> bool {
         self.flags().contains(VmFlags::UFFD_WP) && !self.is_anonymous()
     }
 
-    /// AnonVma and tree. The anon_vma first: if there is one, so is the tree.
+    /// Returns the anon_vma and its tree. The identity is read first: if there is one, there is a tree.
     pub(crate) fn anon_vma(&self) -> AnonVma<'_, P> {
         AnonVma { id: self.anon(), tree: self.tree() }
     }
 
-    /// The two words of the anon_vma.
+    /// Returns the two words of the anon_vma.
     fn anon_vma_words(&self) -> AnonVmaWords<'_, RmapRoot<P, AnonPages>> {
         AnonVmaWords { id: &self.anon, tree: &self.tree }
     }
 
-    /// Whether it is linked in the tree of a file, or in that of its pages, while it is mapped.
+    /// Returns true if the VMA is linked in the tree of a file or of its anonymous pages while it is mapped.
     pub(crate) fn is_listed(&self) -> bool {
         self.object().listed_by().is_some() || self.tree().is_some()
     }
 
-    /// Takes over an anon_vma if there is none yet, and links the VMA in its tree; whichever of two faults
-    /// comes first wins. With the mmap lock held, at least for reading.
+    /// Attaches an anon_vma if there is none yet, and links the VMA in the anon_vma's tree. If two faults
+    /// attach one concurrently, the first one wins. The caller holds the mmap lock, at least for reading, or
+    /// the VMA's lock.
     ///
     /// # Locks
     ///
@@ -297,23 +308,24 @@ impl<P: Platform> Vma<P> {
         let raw = tree.hold().into_raw();
         if let Err(winner) = self.anon_vma_words().attach_anon_vma(anon_vma.id, raw, || edit.insert(self)) {
             drop(edit);
-            // SAFETY: made above, and given to nobody.
+            // SAFETY: `raw` was made above and is stored nowhere.
             drop(unsafe { RmapRootRef::<P, AnonPages>::from_raw(raw) });
-            // The faster fault holds its tree's lock until all is done.
-            // SAFETY: the VMA's own reference, as in `tree`.
+            // Waits for the other fault, which holds its tree's lock until it has finished.
+            //
+            // SAFETY: the VMA owns this reference, as in `tree`.
             drop(unsafe { NonNull::as_ref(&winner) }.read());
         }
     }
 
-    /// Notes that entries may be guard markers. Allowed under a lock for reading, the one flag that is: it is
-    /// only ever added, and by one instruction.
+    /// Records that page table entries may be guard markers. This is the only flag that may be set under a
+    /// lock for reading: it is never cleared, and is set with a single instruction.
     pub(crate) fn note_guards(&self) {
-        // Relaxed: ordered by the locks; a writer, which stores the whole word, keeps the holders of those
-        // locks out.
+        // Relaxed: ordered by the locks. A writer, which stores the whole word, excludes the holders of those
+        // locks.
         self.flags.fetch_or(VmFlags::MAYBE_GUARD.bits(), Relaxed);
     }
 
-    /// Everything a merge compares, for the part that begins at `start`.
+    /// Returns the attributes that a merge compares, for the part that begins at `start`.
     pub(crate) fn attrs(&self) -> merge::Attrs<'_, P> {
         merge::Attrs {
             flags: self.flags(),
@@ -338,18 +350,18 @@ impl<P: Platform> Vma<P> {
         self.flags.store(flags.bits(), Relaxed);
     }
 
-    /// The VMA is linked in neither the old tree nor the new one.
+    /// Sets the anon_vma. The VMA must be linked neither in the old tree nor in the new one.
     pub(crate) fn set_anon_vma(&self, anon_vma: AnonVma<'_, P>) {
         let tree = anon_vma.tree.map_or(null_mut(), |tree| tree.hold().into_raw());
         let old = self.anon_vma_words().set(anon_vma.id, tree);
-        // SAFETY: the reference that the VMA owned.
+        // SAFETY: the VMA owned this reference.
         drop(unsafe { RmapRootRef::<P, AnonPages>::from_raw(old) });
     }
 
-    /// Registers the VMA with a userfaultfd, or with none. The caller keeps nothing that [`uffd`](Self::uffd)
-    /// has returned.
+    /// Registers the VMA with a userfaultfd, or with none. The caller keeps no reference that
+    /// [`uffd`](Self::uffd) has returned.
     pub(crate) fn set_uffd(&self, uffd: Option<Counted<Context<P>>>) {
-        // SAFETY: as said in `uffd`.
+        // SAFETY: the caller is the only user of the field, by the conditions in `uffd`.
         let old = unsafe { core::mem::replace(&mut *self.state.uffd.get(), uffd) };
         drop(old);
     }
@@ -358,19 +370,19 @@ impl<P: Platform> Vma<P> {
         self.policy.store(policy, Relaxed);
     }
 
-    /// Returns a description of it, for hooks and for callers without a lock.
+    /// Returns a description of the VMA, for hooks and for callers without a lock.
     pub(crate) fn info(&self) -> VmaInfo {
         VmaInfo { range: self.range(), pgoff: self.pgoff(), flags: self.flags() }
     }
 
-    /// Returns a description of it while it may be changing; none where its bounds are not of one moment, as
-    /// far as can be seen.
+    /// Returns a description of the VMA while another task may be changing it. Returns `None` if the bounds
+    /// are obviously not of one moment.
     pub(crate) fn info_unlocked(&self) -> Option<VmaInfo> {
         let range = UserRange::try_new(self.start(), self.end())?;
         Some(VmaInfo { range, pgoff: self.pgoff(), flags: self.flags() })
     }
 
-    /// Returns true if it may be cut at `at`. At its ends there is nothing to cut.
+    /// Returns true if the VMA may be split at `at`. At the ends of the VMA there is nothing to split.
     pub(crate) fn may_split(&self, at: u64) -> bool {
         match self.object() {
             Object::Anonymous | Object::Zeroes(_) => true,
@@ -381,14 +393,14 @@ impl<P: Platform> Vma<P> {
         }
     }
 
-    /// Tells the hooks of a special mapping that this VMA maps it from now on.
+    /// Notifies the hooks of a special mapping that this VMA maps it from now on.
     pub(crate) fn open_hook(&self, vm: &VmSpace<P>) {
         if let Object::Special(special) = self.object() {
             special.ops().open(vm.mmu(), &self.info());
         }
     }
 
-    /// Tells the hooks of a special mapping that this VMA is over.
+    /// Notifies the hooks of a special mapping that this VMA no longer maps it.
     pub(crate) fn close_hook(&self, vm: &VmSpace<P>) {
         if let Object::Special(special) = self.object() {
             special.ops().close(vm.mmu(), &self.info());

@@ -1,10 +1,13 @@
-//! VMAs from the slab, while they are one thread's own.
+//! VMAs from the slab that belong to one thread.
 //!
-//! A freed VMA is reused at once, by other address spaces too, without waiting for a grace period. What makes
-//! that safe: memory that was a `Vma` stays a `Vma` until a grace period after its [chunk has left the
-//! slab](super::slab), and the lock word of a free VMA is 0 (detached), so that a reader which still has its
-//! address cannot lock it, or locks its next life and then notices that it does not belong there.
-#![expect(unsafe_code, reason = "hands out references to objects of the slab")]
+//! A freed VMA is reused at once, also by other address spaces, without waiting for a grace period. Two
+//! properties make that safe:
+//!
+//! - Memory that was a `Vma` stays a `Vma` until a grace period after its [chunk has left the
+//!   slab](super::slab).
+//! - The lock word of a free VMA is 0 (detached). A reader that still has the VMA's address cannot lock it,
+//!   or locks the memory's next VMA and then notices that this VMA is a different one.
+#![expect(unsafe_code, reason = "returns references to objects of the slab")]
 
 use super::{
     AnonVma, LastLine, Vma,
@@ -31,18 +34,18 @@ use freehold_vmspace::{PageIndex, UserRange};
 /// The VMAs of one engine.
 pub(crate) type VmaSlab<P> = Slab<Vma<P>, P>;
 
-/// A VMA that is in no tree and that nobody else can lock: new, or detached. Goes back to the slab when
-/// dropped.
+/// A VMA that is in no tree and that no other task can lock: a new or a detached one. Dropping it frees the
+/// VMA to the slab.
 ///
 /// # Invariants
 ///
-/// The VMA is detached and this is the only owner.
+/// The VMA is detached and this is its only owner.
 pub(crate) struct OwnedVma<'e, P: Platform> {
     vma: &'e Vma<P>,
     slab: &'e VmaSlab<P>,
 }
 
-/// How a VMA begins.
+/// Initial values of a VMA.
 pub(crate) struct VmaInit<'a, P: Platform> {
     pub range: UserRange,
     pub pgoff: PageIndex,
@@ -52,18 +55,18 @@ pub(crate) struct VmaInit<'a, P: Platform> {
     pub object: &'a Object<P>,
     pub hugetlb: Option<Counted<HugetlbVma<P>>>,
     pub uffd: Option<&'a Counted<Context<P>>>,
-    /// Address of the owning space.
+    /// Address of the space's `VmSpace`.
     pub owner: usize,
 }
 
 impl<P: Platform> VmaSlab<P> {
-    /// A VMA with the given attributes, detached.
-    // Inlined, so that the attributes go straight to their places.
+    /// Allocates a detached VMA with the given attributes.
+    // Inlined, so that the attributes are stored directly in their places.
     #[inline(always)]
     pub fn alloc(&self, init: VmaInit<'_, P>) -> Result<OwnedVma<'_, P>, NoMemory> {
         let vma = self.take()?;
-        // SAFETY: just taken, so this is the only owner, and the memory stays as long as it is not given
-        // back.
+        // SAFETY: `take` has just returned the VMA, so this is the only owner, and its memory stays valid
+        // until the owner frees the VMA.
         let vma = unsafe { vma.as_ref() };
         vma.set_bounds(init.range, init.pgoff);
         vma.set_flags(init.flags);
@@ -71,8 +74,8 @@ impl<P: Platform> VmaSlab<P> {
         vma.set_policy(init.policy);
         vma.set_uffd(init.uffd.cloned());
         vma.owner.store(init.owner, Relaxed);
-        // SAFETY: detached and owned: nobody reads the object. A free VMA holds `Anonymous`, which needs no
-        // drop.
+        // SAFETY: the VMA is detached and owned, so no reader uses the object. A free VMA holds `Anonymous`,
+        // which needs no drop.
         unsafe { vma.set_object(init.object.clone(), init.hugetlb) };
         init.object.opened(init.flags);
         vma.lock().init_detached();
@@ -83,26 +86,26 @@ impl<P: Platform> VmaSlab<P> {
     ///
     /// # Safety
     ///
-    /// The VMA came from this slab, is detached and in no tree of the reverse map, and nobody else will take
-    /// it. What refers to it still is not used once the value that this returns is dropped: the memory may go
-    /// then.
+    /// The VMA came from this slab, is detached and in no tree of the reverse map, and no other code takes
+    /// ownership of it. References to it that still exist are not used after the returned value is dropped,
+    /// because the memory may be freed then.
     pub unsafe fn own<'e>(&'e self, vma: &'e Vma<P>) -> OwnedVma<'e, P> {
         OwnedVma { vma, slab: self }
     }
 }
 
 impl<'e, P: Platform> OwnedVma<'e, P> {
-    /// With a lock beside it, for a space whose VMAs have one.
+    /// Adds an external lock to the VMA, for an address space whose VMAs have one.
     ///
     /// # Errors
     ///
-    /// No memory for it; the VMA is gone.
+    /// Fails with [`NoMemory`] if there is no memory for the lock. The VMA is freed then.
     pub fn with_lock_beside(self) -> Result<Self, NoMemory> {
         self.vma.state.count.make_external_rwsem::<P>()?;
         Ok(self)
     }
 
-    /// Gives the VMA to the tree: from here on the space owns it.
+    /// Releases the VMA to the tree: from here on the address space owns it.
     pub fn into_ref(self) -> &'e Vma<P> {
         let vma = self.vma;
         core::mem::forget(self);
@@ -120,18 +123,18 @@ impl<P: Platform> Deref for OwnedVma<'_, P> {
 impl<P: Platform> Drop for OwnedVma<'_, P> {
     #[inline(always)]
     fn drop(&mut self) {
-        debug_assert!(self.vma.lock().is_detached(), "an attached VMA goes back to the slab");
+        debug_assert!(self.vma.lock().is_detached(), "an attached VMA was freed");
         self.vma.object().closed(self.vma.flags());
-        // SAFETY: detached and owned: nobody reads the object.
+        // SAFETY: the VMA is detached and owned, so no reader uses the object.
         unsafe { self.vma.set_object(Object::Anonymous, None) };
         self.vma.set_anon_vma(AnonVma::NONE);
         self.vma.set_uffd(None);
         if cfg!(debug_assertions) {
-            // A task that wrongly goes on using it finds an empty VMA instead of what it was.
+            // A task that wrongly continues to use the VMA finds an empty one.
             self.vma.set_bounds(UserRange::EMPTY, PageIndex::ZERO);
         }
-        // SAFETY: by the type's invariant ours alone, and found in no tree. `own` says that nobody goes on
-        // using it.
+        // SAFETY: by the type's invariant this is the only owner, and no tree contains the VMA. The contract
+        // of `own` rules out later uses of references to it.
         unsafe { self.slab.give(NonNull::from(self.vma)) };
     }
 }
@@ -191,7 +194,7 @@ impl<P: Platform> Item for Vma<P> {
 }
 
 impl<P: Platform> Vma<P> {
-    /// The list it hangs in while detached.
+    /// Returns the link of the list that the VMA is in while it is detached.
     pub(crate) fn chain(&self) -> &AtomicPtr<Vma<P>> {
         self.state.links.chain()
     }

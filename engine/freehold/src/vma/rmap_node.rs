@@ -1,5 +1,5 @@
-//! The VMA in the trees of the reverse map.
-#![expect(unsafe_code, reason = "promises what the trees rely on")]
+//! The place of a VMA in the trees of the reverse map.
+#![expect(unsafe_code, reason = "implements the unsafe traits that the trees rely on")]
 
 use super::Vma;
 use crate::{
@@ -11,8 +11,8 @@ use core::mem::offset_of;
 use freehold_sync::RwSem;
 use freehold_vmspace::{PageCount, PageIndex};
 
-// SAFETY: an address space exposes the address of this half of it to its VMAs, and unlinks them before it
-// goes away.
+// SAFETY: an address space exposes the address of its `VmSpace` to its VMAs, and unlinks them before that
+// `VmSpace` is freed.
 unsafe impl<P: Platform> RmapNode for Vma<P> {
     #[inline]
     fn start(&self) -> u64 {

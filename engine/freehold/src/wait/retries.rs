@@ -1,13 +1,13 @@
-//! Loops that are as long as a user makes them: a fatal signal ends them.
+//! Loops whose length a user controls. A fatal signal ends them.
 
 use crate::platform::Platform;
 use freehold_sync::{Killed, check_killed};
 
-/// Rounds from one look for a signal to the next.
+/// Number of rounds between two checks for a signal.
 const PERIOD: u32 = 64;
 
-/// Counts the rounds of a loop that begins again whenever others change what it looks at, or that goes over
-/// as many pages or VMAs as its caller likes. The list of such loops is `docs/bounds.md`.
+/// Counts the rounds of a loop that starts again whenever other tasks change its data, or that processes as
+/// many pages or VMAs as its caller chooses. `docs/bounds.md` lists such loops.
 pub(crate) struct Rounds(u32);
 
 impl Rounds {
@@ -15,11 +15,12 @@ impl Rounds {
         Rounds(0)
     }
 
-    /// Another one begins; the caller holds no spin lock.
+    /// Counts the next round, and checks for a fatal signal every [`PERIOD`] rounds. The caller holds no spin
+    /// lock.
     ///
     /// # Errors
     ///
-    /// A fatal signal is pending.
+    /// Fails with [`Killed`] if a fatal signal is pending.
     #[inline]
     pub fn again<P: Platform>(&mut self) -> Result<(), Killed> {
         self.0 = self.0.wrapping_add(1);

@@ -1,4 +1,4 @@
-//! Faults that adopt an anon_vma for one VMA, and a walk over the pages that they made.
+//! Faults that attach an anon_vma to the same VMA concurrently, and a walk for the pages that they made.
 
 use super::{AnonId, AnonVmaWords};
 use core::ptr::null_mut;
@@ -14,14 +14,15 @@ use loom::{
     thread,
 };
 
-/// A tree: under its lock, whether the VMA is linked in it. That lock has tests of its own, so loom's does
-/// here.
+/// A tree: its lock, and whether the VMA is linked. The real lock has its own tests, so these use loom's
+/// lock.
 struct Tree {
     linked: RwLock<bool>,
     made: AtomicBool,
 }
 
-/// The words of one VMA; the trees that faults would give it; the home of the page that a fault has mapped.
+/// The words of one VMA, the trees that two faults would attach, and the home of the page that a fault has
+/// mapped.
 struct World {
     id: AtomicU64,
     tree: AtomicPtr<Tree>,
@@ -44,19 +45,21 @@ impl World {
         AnonVmaWords { id: &self.id, tree: &self.tree }
     }
 
-    /// One of the trees, by its address. Not by reference: a missing order is to show as a failed test.
+    /// Returns the tree with this address. Compares addresses and does not dereference `tree`, so that a
+    /// missing memory order shows as a failed test.
     fn known(&self, tree: *mut Tree) -> &Tree {
-        self.trees.iter().find(|known| core::ptr::eq(*known, tree)).expect("the page has no home")
+        self.trees.iter().find(|known| core::ptr::eq(*known, tree)).expect("unknown home of the page")
     }
 
-    /// As [`known`](Self::known), of a tree that is about to be used.
+    /// Returns the tree with this address like [`known`](Self::known), and checks that it is seen
+    /// initialised.
     fn made(&self, tree: *mut Tree) -> &Tree {
         let tree = self.known(tree);
-        assert!(tree.made.load(Relaxed), "the tree is not seen as it was made");
+        assert!(tree.made.load(Relaxed), "the tree is seen before its initialisation");
         tree
     }
 
-    /// As `Vma::attach_anon_vma`, with a tree that this fault has made.
+    /// Attaches a tree that this fault has made, like `Vma::attach_anon_vma`.
     fn attach_anon_vma(&self, own: usize) {
         let tree = &self.trees[own];
         tree.made.store(true, Relaxed);
@@ -69,20 +72,20 @@ impl World {
         }
     }
 
-    /// The first write of a page: an anon_vma if there is none, then a page, at home in the tree. Returns
-    /// that tree.
+    /// Writes a page for the first time: attaches an anon_vma if there is none, then maps a page whose home
+    /// is the tree. Returns that tree.
     fn fault(&self, own: usize) -> *mut Tree {
         if !self.words().id().is_some() {
             self.attach_anon_vma(own);
         }
         let home = self.words().tree();
         self.made(home);
-        // Release, as the page's entry and its home are stored.
+        // Release: models the stores of the page's entry and home.
         self.mapped.store(home, Release);
         home
     }
 
-    /// A walk from a page, if one is mapped.
+    /// Walks from the mapped page, if there is one.
     fn walk(&self) {
         let home = self.mapped.load(Acquire);
         if !home.is_null() {
@@ -97,7 +100,7 @@ impl World {
 }
 
 #[test]
-fn a_fault_that_finds_a_family_finds_its_tree() {
+fn fault_that_finds_an_anon_vma_finds_its_tree() {
     model(|| {
         let world = World::new();
         let other = thread::spawn({
@@ -106,12 +109,12 @@ fn a_fault_that_finds_a_family_finds_its_tree() {
         });
         let home = world.fault(0);
         world.walk_from(home);
-        assert_eq!(other.join().unwrap(), home, "two faults have made pages at different homes");
+        assert_eq!(other.join().unwrap(), home, "two faults have made pages with different homes");
     });
 }
 
 #[test]
-fn a_walk_finds_the_vma_of_every_page() {
+fn walk_finds_the_vma_of_every_page() {
     model(|| {
         let world = World::new();
         let adopter = thread::spawn({
@@ -122,7 +125,7 @@ fn a_walk_finds_the_vma_of_every_page() {
             let world = world.clone();
             move || world.walk()
         });
-        // Finds the anon_vma that the other adopts, or none, and then makes no page.
+        // Makes a page only if this thread sees the anon_vma that the other one attaches.
         if world.words().id().is_some() {
             world.fault(0);
         }

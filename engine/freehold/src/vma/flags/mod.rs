@@ -1,4 +1,4 @@
-//! What a mapped area allows and asks for, and the two-letter names by which smaps reports it.
+//! Flags of a mapped area, and the two-letter names by which smaps reports them.
 
 pub(crate) mod pte_flags;
 
@@ -14,7 +14,7 @@ bitflags! {
         const WRITE = 1 << 1;
         /// Instruction fetches allowed.
         const EXEC = 1 << 2;
-        /// Stores reach the object (and all other mappings of it).
+        /// Stores reach the object, and so all other mappings of it.
         const SHARED = 1 << 3;
         /// mprotect may allow loads.
         const MAYREAD = 1 << 4;
@@ -22,13 +22,13 @@ bitflags! {
         const MAYWRITE = 1 << 5;
         /// mprotect may allow fetches.
         const MAYEXEC = 1 << 6;
-        /// Made with MAP_SHARED from a descriptor that may write; kept when `SHARED` is dropped.
+        /// Mapped with MAP_SHARED from a writable descriptor. Kept when `SHARED` is cleared.
         const MAYSHARE = 1 << 7;
         /// Grows downwards on a fault below it (a stack).
         const GROWSDOWN = 1 << 8;
         /// Maps frames that the engine does not own.
         const PFNMAP = 1 << 9;
-        /// Device memory: never dumped, merged or read by others.
+        /// Device memory: never dumped, never merged, never read by other processes.
         const IO = 1 << 10;
         /// mremap may not enlarge it.
         const DONTEXPAND = 1 << 11;
@@ -36,7 +36,7 @@ bitflags! {
         const DONTCOPY = 1 << 12;
         /// Pages stay in memory.
         const LOCKED = 1 << 13;
-        /// With `LOCKED`: pages are locked as they come, not brought in.
+        /// With `LOCKED`: pages are locked when they are faulted in, and not populated in advance.
         const LOCKONFAULT = 1 << 14;
         /// Sequential access expected.
         const SEQ_READ = 1 << 15;
@@ -56,9 +56,9 @@ bitflags! {
         const NOHUGEPAGE = 1 << 22;
         /// MADV_MERGEABLE.
         const MERGEABLE = 1 << 23;
-        /// mseal.
+        /// Sealed by mseal.
         const SEALED = 1 << 24;
-        /// Some entries may be guard markers; never lost by a merge.
+        /// Some entries may be guard markers. A merge keeps this flag.
         const MAYBE_GUARD = 1 << 25;
         /// Pages may be dropped under pressure.
         const DROPPABLE = 1 << 26;
@@ -70,82 +70,84 @@ bitflags! {
         const SOFTDIRTY = 1 << 29;
         /// The protection key, a number; see [`pkey`](VmFlags::pkey).
         const PKEY = 0xf << PKEY_SHIFT;
-        /// Registered with a userfaultfd: it hears of pages that are not there.
+        /// Registered with a userfaultfd, which is notified of missing pages.
         const UFFD_MISSING = 1 << 40;
-        /// Registered with a userfaultfd: it hears of stores to pages that it has write-protected.
+        /// Registered with a userfaultfd, which is notified of stores to pages that it has write-protected.
         const UFFD_WP = 1 << 41;
-        /// Registered with a userfaultfd: it hears of pages that are in the file's cache and not mapped.
+        /// Registered with a userfaultfd, which is notified of pages that are in the file's page cache but
+        /// not mapped.
         const UFFD_MINOR = 1 << 42;
-        /// MAP_SYNC: kept, without meaning here.
+        /// MAP_SYNC: recorded, no effect.
         const SYNC = 1 << 43;
     }
 }
 
-/// Where Linux has it.
+/// Bit position of the protection key, as on Linux.
 const PKEY_SHIFT: u32 = 32;
 
 impl VmFlags {
-    /// Flags of which none may be set on a VMA that merges with another.
+    /// Flags that no VMA may have that merges with another one.
     pub const SPECIAL: Self = Self::IO.union(Self::DONTEXPAND).union(Self::PFNMAP).union(Self::MIXEDMAP);
-    /// Flags that a merge joins instead of demanding them equal.
+    /// Flags that a merge combines and does not compare.
     pub const STICKY: Self = Self::SOFTDIRTY.union(Self::MAYBE_GUARD);
-    /// What mprotect changes.
+    /// Flags that mprotect changes.
     pub const ACCESS: Self = Self::READ.union(Self::WRITE).union(Self::EXEC);
-    /// Of which at least one is set on every VMA that is registered with a userfaultfd.
+    /// Flags of which a VMA that is registered with a userfaultfd has at least one.
     pub const UFFD: Self = Self::UFFD_MISSING.union(Self::UFFD_WP).union(Self::UFFD_MINOR);
-    /// What mlock changes.
+    /// Flags that mlock changes.
     pub const LOCK_MASK: Self = Self::LOCKED.union(Self::LOCKONFAULT);
 
-    /// The protection key of its pages, 0 to 15.
+    /// Returns the protection key of the pages, 0 to 15.
     pub fn pkey(self) -> u8 {
         ((self & Self::PKEY).bits() >> PKEY_SHIFT) as u8
     }
 
-    /// These, with this protection key, 0 to 15.
+    /// Returns these flags with the protection key `pkey`, 0 to 15.
     ///
     /// # Panics
     ///
-    /// If there is no such key.
+    /// Panics if `pkey` is greater than 15.
     pub fn with_pkey(self, pkey: u8) -> Self {
-        assert!(pkey < 16, "sixteen protection keys");
+        assert!(pkey < 16, "there are only 16 protection keys");
         (self - Self::PKEY) | (Self::from_bits_retain(u64::from(pkey) << PKEY_SHIFT) & Self::PKEY)
     }
 
-    /// The part of RLIMIT_DATA: private, writable, not a stack.
+    /// Returns true if the pages count for RLIMIT_DATA: private, writable, not a stack.
     pub fn is_data(self) -> bool {
         self & (Self::WRITE | Self::SHARED | Self::GROWSDOWN) == Self::WRITE
     }
 
-    /// Counted as program text in statistics: executable, not writable, not a stack.
+    /// Returns true if the pages are counted as program text in statistics: executable, not writable, not a
+    /// stack.
     pub fn is_exec(self) -> bool {
         self & (Self::EXEC | Self::WRITE | Self::GROWSDOWN) == Self::EXEC
     }
 
-    /// A stack.
+    /// Returns true for a stack.
     pub fn is_stack(self) -> bool {
         self.contains(Self::GROWSDOWN)
     }
 
-    /// Whether every right is one that the VMA may have.
+    /// Returns true if the VMA may have each access right that it has.
     pub fn allows_its_rights(self) -> bool {
-        // The bit of what may be had lies four above that of the right.
+        // The bit of each `MAY` flag is four places above the bit of its access right.
         const _: () = assert!(VmFlags::READ.bits() << 4 == VmFlags::MAYREAD.bits());
         const _: () = assert!(VmFlags::WRITE.bits() << 4 == VmFlags::MAYWRITE.bits());
         const _: () = assert!(VmFlags::EXEC.bits() << 4 == VmFlags::MAYEXEC.bits());
         (self & Self::ACCESS).bits() & !(self.bits() >> 4) == 0
     }
 
-    /// Stores make private copies here, now or after an mprotect.
+    /// Returns true if stores make private copies, now or after an mprotect.
     pub fn is_cow(self) -> bool {
         self & (Self::SHARED | Self::MAYWRITE) == Self::MAYWRITE
     }
 
-    /// The two-letter names of smaps' `VmFlags:` line, in Linux's order.
+    /// Returns the two-letter names in smaps' `VmFlags:` line, in Linux's order.
     pub fn smaps_names(self) -> impl Iterator<Item = &'static str> {
         SMAPS.iter().filter(move |(flag, _)| self.contains(*flag)).map(|(_, name)| *name)
     }
 
-    /// The flag with this two-letter name.
+    /// Returns the flag with this two-letter name.
     pub fn of_smaps_name(name: &[u8; 2]) -> Option<Self> {
         SMAPS.iter().find(|(_, known)| known.as_bytes() == name).map(|(flag, _)| *flag)
     }

@@ -1,6 +1,6 @@
-//! What the CPUs of a slab share: its chunks, in lists by what is free of them. Under the slab's lock but for
-//! making and freeing them.
-#![expect(unsafe_code, reason = "owns chunks, in lists through themselves")]
+//! The part of a slab that all CPUs share: its chunks, in lists by the number of free objects. The slab's
+//! lock guards everything except the allocation and release of chunks.
+#![expect(unsafe_code, reason = "owns chunks in intrusive lists")]
 
 use super::{Item, pop, push};
 use crate::error::NoMemory;
@@ -14,49 +14,51 @@ use freehold_sync::{
     atomic::{CHECKED, Ordering::Relaxed},
 };
 
-/// Objects allocated at a time.
+/// Number of objects in a chunk.
 pub(super) const CHUNK: usize = if CHECKED { 4 } else { 32 };
 
-/// Objects made together.
+/// Objects that are allocated together.
 pub(super) struct Chunk<T> {
-    /// For the grace period when it leaves.
+    /// For the grace period after the chunk has left the slab.
     head: RcuHead,
-    /// Its free objects that are in the depot. This and what follows: under the depot's lock.
+    /// The chunk's free objects that are in the depot. The depot's lock guards this field and the following
+    /// ones.
     free: *mut T,
-    /// How many those are.
+    /// Number of objects in `free`.
     count: usize,
-    /// Neighbours in its list.
+    /// Neighbours in the list that the chunk is in.
     prev: *mut Chunk<T>,
     next: *mut Chunk<T>,
     objects: [T; CHUNK],
 }
 
-/// What all CPUs share.
+/// The chunks that all CPUs share.
 pub(super) struct Depot<T> {
     pub(super) partial: *mut Chunk<T>,
     pub(super) idle: *mut Chunk<T>,
     pub(super) idle_len: usize,
 }
 
-// SAFETY: the pointers lead to chunks that the depot owns, of objects that any thread may use.
+// SAFETY: the pointers refer to chunks that the depot owns, and any thread may use their objects.
 unsafe impl<T: Item> Send for Depot<T> {}
 
-/// Chunks that nobody can take from any more, linked by `next`.
+/// Chunks from which no task can take an object any more, linked by `next`.
 #[must_use = "a chunk that leaves is freed after a grace period"]
 pub(super) struct Leaving<T>(*mut Chunk<T>);
 
 impl<T: Item> Chunk<T> {
-    /// A chunk that is idle, and in no list.
+    /// Allocates an idle chunk that is in no list.
     pub(super) fn try_new() -> Result<NonNull<Self>, NoMemory> {
         let chunk = Box::leak(Box::<Self>::try_new_uninit()?).as_mut_ptr();
         let mut free = null_mut();
-        // SAFETY: an address within the chunk; nothing is read.
+        // SAFETY: the address lies within the chunk, and nothing is read.
         T::announce(unsafe { (&raw const (*chunk).objects).cast() }, CHUNK);
-        // SAFETY: room for a chunk, ours alone; every field is written, none is read before it was.
+        // SAFETY: the memory has the size of a chunk and only this function uses it. Every field is written,
+        // and none is read before it is written.
         unsafe {
             (&raw mut (*chunk).head).write(RcuHead::new());
             for index in (0..CHUNK).rev() {
-                // In place: a chunk is larger than some stacks.
+                // In place, because a chunk is larger than some stacks.
                 let object = (&raw mut (*chunk).objects).cast::<T>().add(index);
                 object.write(T::blank());
                 (*object).links().chunk.store(chunk, Relaxed);
@@ -77,22 +79,22 @@ impl<T: Item> Depot<T> {
     }
 
     pub(super) fn add_idle(&mut self, chunk: NonNull<Chunk<T>>) {
-        // SAFETY: the chunk is in no list, and its objects are free.
+        // SAFETY: the chunk is in no list, and all its objects are free.
         unsafe { link(&mut self.idle, chunk.as_ptr()) };
         self.idle_len += 1;
     }
 
-    /// A list of up to `most` free objects; null: there are none.
+    /// Takes a list of up to `most` free objects. Returns null if there are none.
     pub(super) fn take(&mut self, most: usize) -> *mut T {
         let mut list = null_mut();
         for _ in 0..most {
-            // From chunks that others use, so that idle ones stay so.
+            // Prefers chunks that have objects in use, so that idle chunks stay idle.
             let chunk = if self.partial.is_null() { self.idle } else { self.partial };
             if chunk.is_null() {
                 break;
             }
-            // SAFETY: the depot's chunks are there, and their words are ours under the lock; one in a list
-            // has free objects.
+            // SAFETY: the depot owns its chunks, and the caller holds the lock that guards their words. A
+            // chunk in a list has free objects.
             unsafe {
                 if (*chunk).count == CHUNK {
                     unlink(&mut self.idle, chunk);
@@ -110,11 +112,11 @@ impl<T: Item> Depot<T> {
         list
     }
 
-    /// Puts free objects back where they belong.
+    /// Puts free objects back into their chunks.
     pub(super) fn put(&mut self, mut list: *mut T) {
         while let Some(object) = pop(&mut list) {
-            // SAFETY: the object's chunk is there as long as one of its objects is not in the depot; for the
-            // rest as in `take`.
+            // SAFETY: a chunk stays allocated as long as one of its objects is not in the depot. For the
+            // other words as in `take`.
             unsafe {
                 let chunk = object.as_ref().links().chunk.load(Relaxed);
                 push(&mut (*chunk).free, object);
@@ -131,7 +133,7 @@ impl<T: Item> Depot<T> {
         }
     }
 
-    /// Takes idle chunks out until so many are left.
+    /// Removes idle chunks until at most `keep` of them are left.
     pub(super) fn let_leave(&mut self, keep: usize) -> Leaving<T> {
         let mut leaving = null_mut();
         while self.idle_len > keep && !self.idle.is_null() {
@@ -148,11 +150,13 @@ impl<T: Item> Depot<T> {
     }
 }
 
+/// Inserts a chunk at the front of a list.
+///
 /// # Safety
 ///
-/// The chunk is in no list; the caller has the depot to itself.
+/// The chunk is in no list, and the caller holds the depot's lock.
 unsafe fn link<T>(first: &mut *mut Chunk<T>, chunk: *mut Chunk<T>) {
-    // SAFETY: the caller's promise; members of a list are there.
+    // SAFETY: by the caller's promise; the members of a list are allocated.
     unsafe {
         (*chunk).prev = null_mut();
         (*chunk).next = *first;
@@ -163,11 +167,13 @@ unsafe fn link<T>(first: &mut *mut Chunk<T>, chunk: *mut Chunk<T>) {
     *first = chunk;
 }
 
+/// Removes a chunk from a list.
+///
 /// # Safety
 ///
-/// The chunk is in this list; the caller has the depot to itself.
+/// The chunk is in this list, and the caller holds the depot's lock.
 unsafe fn unlink<T>(first: &mut *mut Chunk<T>, chunk: *mut Chunk<T>) {
-    // SAFETY: as above.
+    // SAFETY: by the caller's promise; the members of a list are allocated.
     unsafe {
         let (prev, next) = ((*chunk).prev, (*chunk).next);
         match prev.is_null() {
@@ -181,25 +187,25 @@ unsafe fn unlink<T>(first: &mut *mut Chunk<T>, chunk: *mut Chunk<T>) {
 }
 
 impl<T: Item> Leaving<T> {
-    /// With no lock held.
+    /// Frees the chunks after a grace period. The caller holds no lock.
     pub(super) fn free_later<H: Host>(self) {
         self.each(|chunk| {
-            // SAFETY: the head lies in the chunk, which is this call's until the function frees it; only
-            // readers still come there.
+            // SAFETY: the head lies in the chunk, which belongs to this call until the deferred function
+            // frees it. Only readers still access the chunk.
             unsafe { H::rcu_defer(NonNull::new_unchecked(&raw mut (*chunk.as_ptr()).head), free::<T>) }
         });
     }
 
-    /// For a caller that knows that there are no readers.
+    /// Frees the chunks at once. The caller knows that there are no readers.
     pub(super) fn free_now(self) {
-        // SAFETY: made by `Chunk::try_new`, and nobody comes there any more.
+        // SAFETY: `Chunk::try_new` allocated the chunk, and no task accesses it any more.
         self.each(|chunk| drop(unsafe { Box::from_raw(chunk.as_ptr()) }));
     }
 
     fn each(self, f: impl Fn(NonNull<Chunk<T>>)) {
         let mut at = self.0;
         while let Some(chunk) = NonNull::new(at) {
-            // SAFETY: the chunks are ours until `f` has them.
+            // SAFETY: the chunk belongs to this list until `f` gets it.
             at = unsafe { (*chunk.as_ptr()).next };
             f(chunk);
         }
@@ -210,9 +216,9 @@ impl<T: Item> Leaving<T> {
 ///
 /// # Safety
 ///
-/// The head is that of a chunk which has left its slab, a grace period ago.
+/// The head belongs to a chunk that left its slab at least one grace period ago.
 unsafe fn free<T: Item>(head: NonNull<RcuHead>) {
-    // SAFETY: the caller's promise; the head came from the pointer to the whole chunk, and that from
+    // SAFETY: the caller's promise. The head was derived from the pointer to the whole chunk, which came from
     // `Box::leak`.
     unsafe { drop(Box::from_raw(head.byte_sub(offset_of!(Chunk<T>, head)).cast::<Chunk<T>>().as_ptr())) };
 }

@@ -1,33 +1,33 @@
-//! A slab: objects made in chunks, free ones kept per CPU, chunks that are wholly free given back after a
-//! grace period.
+//! A slab: objects are allocated in chunks, free objects are cached per CPU, and wholly free chunks are freed
+//! after a grace period.
 //!
-//! A free object is handed out again at once, without waiting for a grace period. A reader that found it in
-//! its former life, in a read section (RCU), may still touch it then: it finds an object of the same type,
-//! and finds out that it is not the one it wanted. The memory stays such an object until a grace period after
-//! its chunk has left the slab.
+//! The slab reuses a free object at once, without waiting for a grace period. A reader that found the object
+//! in a read section (RCU) before it was freed may still access the memory then. The reader finds an object
+//! of the same type, and notices that it is a different one. The memory stays such an object until a grace
+//! period after its chunk has left the slab.
 //!
-//! | chunk | its objects | is in | leaves it by |
+//! | chunk | its objects | list | next state |
 //! | --- | --- | --- | --- |
-//! | in use | each in use, or free in a CPU's cache | no list | partial: one comes to the depot |
-//! | partial | some free in the depot | `partial` | in use: the last of those is taken; idle: the last one comes |
-//! | idle | all free in the depot | `idle` | partial: one is taken; leaving: more than `IDLE` are idle, or `trim` |
-//! | leaving | all free, for nobody to take | the host's list of what is deferred | freed, after a grace period |
+//! | in use | each is in use, or free in a CPU's cache | none | partial: an object is put into the depot |
+//! | partial | some are free in the depot | `partial` | in use: the last free object is taken; idle: the last object is put into the depot |
+//! | idle | all are free in the depot | `idle` | partial: an object is taken; leaving: more than `IDLE` chunks are idle, or `trim` |
+//! | leaving | all are free, and none can be taken | the host's list of deferred calls | freed, after a grace period |
 //!
-//! All of a chunk's own words (the list of its free objects, their number, its neighbours) change under the
-//! depot's lock, under which nothing is allocated or freed. Free objects in a CPU's cache are not free as far
-//! as their chunk knows: nobody but that CPU could take them out. So nothing is counted on the way of a
-//! single object; chunks are looked at when a cache is filled or emptied, half of it at a time.
+//! The depot's lock guards all words of a chunk: the list of its free objects, their number, its neighbours.
+//! No memory is allocated or freed under this lock. A free object in a CPU's cache does not count as free in
+//! its chunk, because only that CPU can take it. Taking or freeing a single object therefore updates no count
+//! of its chunk. Chunks are updated when a cache is filled or emptied, half of the cache at a time.
 //!
-//! Why nobody comes to a chunk that was freed:
-//! - A holder of an object (its owner, or a lock that keeps it in use) keeps its chunk in use.
-//! - A reader that found an object without any lock did so within a read section, through a place from which
-//!   the object was taken before it came to its CPU's cache. The cache's owner gave it to the depot under the
-//!   lock, and the task that let the chunk leave held that lock later: so sections that begin after
-//!   `rcu_defer` do not find the object, and those that began before are waited for.
-//! - A reader that uses nothing but the address of an object, to wake a sleeper there, does so in a read
-//!   section that began when the object was certainly not free ([`VmaLock`](freehold_sync::VmaLock): a reader
-//!   that leaves).
-#![expect(unsafe_code, reason = "keeps lists of free objects, through themselves")]
+//! No task accesses a chunk after it is freed:
+//! - A holder of an object (its owner, or a lock that keeps the object in use) keeps its chunk in use.
+//! - A reader that found an object without a lock did so within a read section, through a place from which
+//!   the object was removed before it was put into its CPU's cache. That CPU put the object into the depot
+//!   under the depot's lock, and the task that made the chunk leave held the same lock later. Read sections
+//!   that begin after `rcu_defer` therefore do not find the object, and the grace period waits for the
+//!   earlier ones.
+//! - A reader that uses only the address of an object, to wake a sleeper there, does so in a read section
+//!   that began while the object was in use ([`VmaLock`](freehold_sync::VmaLock): a reader that leaves).
+#![expect(unsafe_code, reason = "links free objects through their own fields")]
 
 mod depot;
 
@@ -39,26 +39,28 @@ use freehold_sync::{
     atomic::{AtomicPtr, AtomicUsize, CHECKED, Ordering::Relaxed},
 };
 
-/// Objects that a CPU keeps for itself before it gives half of them back.
+/// Number of objects that a CPU caches before it returns half of them to the depot.
 const CACHE: usize = if CHECKED { 4 } else { 32 };
-/// Idle chunks that stay for the next taker: to end one process and begin another allocates nothing.
+/// Number of idle chunks that stay allocated for reuse: ending one process and starting another allocates
+/// nothing.
 const IDLE: usize = if CHECKED { 0 } else { 8 };
 
-/// What a slab is made of.
+/// An object of a slab.
 pub(crate) trait Item: Send + Sync + Sized {
-    /// An object as it lies in the slab.
+    /// Creates an object in the state of a free one.
     fn blank() -> Self;
     /// Tells the simulation's report where objects are.
     fn announce(_first: *const Self, _count: usize) {}
-    /// The slab's words in it.
+    /// Returns the slab's words in the object.
     fn links(&self) -> &Links<Self>;
 }
 
-/// What the slab keeps in each object.
+/// The words that the slab keeps in each object.
 pub(crate) struct Links<T> {
-    /// Next in the list that the object is in: the slab's while it is free, else its owner's.
+    /// Next object in the list that the object is in. Belongs to the slab while the object is free, otherwise
+    /// to the object's owner.
     chain: AtomicPtr<T>,
-    /// Written before anybody can find the object.
+    /// The chunk of the object. Written before any task can find the object.
     chunk: AtomicPtr<Chunk<T>>,
 }
 
@@ -67,18 +69,18 @@ impl<T> Links<T> {
         Links { chain: AtomicPtr::new(null_mut()), chunk: AtomicPtr::new(null_mut()) }
     }
 
-    /// For the list of the object's owner.
+    /// Returns the link for a list of the object's owner.
     pub fn chain(&self) -> &AtomicPtr<T> {
         &self.chain
     }
 }
 
-/// A CPU's free objects; only that CPU reads or writes the first two, inside `with_cpu`, with plain loads and
-/// stores.
+/// The free objects of a CPU. Only that CPU accesses `head`, and only it writes `len`, inside `with_cpu`,
+/// with plain loads and stores.
 struct Cache<T> {
     head: AtomicPtr<T>,
     len: AtomicUsize,
-    /// How many it may have: [`CACHE`]; or 0, stored by `trim`, until this CPU has given back all it has.
+    /// Maximum number of objects: [`CACHE`]; or 0 from a `trim` until this CPU has returned all its objects.
     most: AtomicUsize,
 }
 
@@ -94,7 +96,7 @@ impl<T: Item, H: Host> Slab<T, H> {
         Ok(Slab { caches, depot: SpinLock::new(Depot::new(), Rank::Slab) })
     }
 
-    /// An object that was free, the caller's from now on.
+    /// Takes a free object. The caller owns it from now on.
     pub fn take(&self) -> Result<NonNull<T>, NoMemory> {
         match self.caches.with(Cache::pop) {
             Some(object) => Ok(object),
@@ -102,12 +104,12 @@ impl<T: Item, H: Host> Slab<T, H> {
         }
     }
 
-    /// Makes an object free.
+    /// Frees an object.
     ///
     /// # Safety
     ///
-    /// It came from [`take`](Self::take) of this slab and is the caller's, which does not use it again.
-    /// Others find it nowhere any more; readers that had found it before are in read sections.
+    /// The object came from [`take`](Self::take) of this slab, and the caller owns it and does not use it
+    /// again. No lookup can find it any more. Readers that found it earlier are in read sections.
     pub unsafe fn give(&self, object: NonNull<T>) {
         let surplus = self.caches.with(|cache| cache.push(object));
         if !surplus.is_null() {
@@ -115,13 +117,12 @@ impl<T: Item, H: Host> Slab<T, H> {
         }
     }
 
-    /// Gives all back that is free: the calling CPU's cache, and the chunks that are idle then. Every other
-    /// CPU gives its cache back when it makes an object free the next time. The memory goes after a grace
-    /// period.
+    /// Frees all free memory: the calling CPU's cache, and the chunks that are idle then. Every other CPU
+    /// returns its cache when it frees an object the next time. The memory is released after a grace period.
     pub fn trim(&self) {
         for cache in self.caches.iter() {
-            // Relaxed: a wish, which may be lost beside a CPU that is just granting the last one. What is
-            // empty is left alone.
+            // Relaxed: a request, which can be lost if that CPU is just finishing an earlier one. Empty
+            // caches are skipped.
             if cache.len.load(Relaxed) != 0 {
                 cache.most.store(0, Relaxed);
             }
@@ -130,13 +131,13 @@ impl<T: Item, H: Host> Slab<T, H> {
         self.put_back(own, 0);
     }
 
-    /// Takes one from the depot and moves some more to this CPU's cache; makes a chunk when the depot is
-    /// empty.
+    /// Takes an object from the depot, and moves some more to this CPU's cache. Allocates a chunk if the
+    /// depot is empty.
     #[cold]
     fn refill(&self) -> Result<NonNull<T>, NoMemory> {
         let mut batch = self.depot.lock::<H>().take(CACHE / 2);
         if batch.is_null() {
-            // With no lock held: an allocator may take its time.
+            // Without a lock, because an allocator may be slow.
             let chunk = Chunk::try_new()?;
             let mut depot = self.depot.lock::<H>();
             depot.add_idle(chunk);
@@ -144,7 +145,7 @@ impl<T: Item, H: Host> Slab<T, H> {
         }
         let taken = pop(&mut batch).ok_or(NoMemory)?;
         while let Some(object) = pop(&mut batch) {
-            // The thread may have moved to a CPU whose cache is full.
+            // The thread may have migrated to a CPU whose cache is full.
             let surplus = self.caches.with(|cache| cache.push(object));
             if !surplus.is_null() {
                 self.put_back(surplus, IDLE);
@@ -153,7 +154,8 @@ impl<T: Item, H: Host> Slab<T, H> {
         Ok(taken)
     }
 
-    /// Puts a list of free objects into the depot; lets chunks leave until so many idle ones are left.
+    /// Puts a list of free objects into the depot. Makes idle chunks leave until at most `idle` of them are
+    /// left.
     #[cold]
     fn put_back(&self, surplus: *mut T, idle: usize) {
         let leaving = {
@@ -171,13 +173,13 @@ impl<T: Item, H: Host> Drop for Slab<T, H> {
         for cache in self.caches.iter() {
             depot.put(cache.take_all());
         }
-        // All are free by now. Readers are in sections of address spaces, which have gone: there is nobody to
-        // wait for.
+        // All objects are free by now. Readers are in read sections of address spaces, and all of these have
+        // ended, so there are no readers to wait for.
         depot.let_leave(0).free_now();
     }
 }
 
-/// Takes the first off a list of free objects.
+/// Takes the first object off a list of free objects.
 fn pop<T: Item>(list: &mut *mut T) -> Option<NonNull<T>> {
     let first = NonNull::new(*list)?;
     // SAFETY: a member of a list of free objects is a live `T` that the list owns.
@@ -185,9 +187,9 @@ fn pop<T: Item>(list: &mut *mut T) -> Option<NonNull<T>> {
     Some(first)
 }
 
-/// Puts an object on a list of free ones, which owns it from now on.
+/// Puts an object on a list of free objects, which owns it from now on.
 fn push<T: Item>(list: &mut *mut T, object: NonNull<T>) {
-    // SAFETY: a free object is a live `T`, the caller's.
+    // SAFETY: a free object is a live `T` that the caller owns.
     unsafe { object.as_ref() }.links().chain.store(*list, Relaxed);
     *list = object.as_ptr();
 }
@@ -205,7 +207,7 @@ impl<T: Item> Cache<T> {
         Some(object)
     }
 
-    /// Returns a list of what is too much for it, or null.
+    /// Adds an object. Returns a list of surplus objects, or null.
     #[inline]
     fn push(&self, object: NonNull<T>) -> *mut T {
         let len = self.len.load(Relaxed);
@@ -216,7 +218,7 @@ impl<T: Item> Cache<T> {
         if len < self.most.load(Relaxed) { null_mut() } else { self.spill() }
     }
 
-    /// Half of it, or all if somebody wishes so.
+    /// Takes half of the objects, or all of them if a `trim` has requested that.
     #[cold]
     fn spill(&self) -> *mut T {
         if self.most.load(Relaxed) == 0 { self.take_all() } else { self.cut(CACHE / 2) }
@@ -230,7 +232,7 @@ impl<T: Item> Cache<T> {
         head
     }
 
-    /// Takes `count` off the front; it has more than that.
+    /// Takes `count` objects off the front. The cache has more than that.
     fn cut(&self, count: usize) -> *mut T {
         let (mut rest, mut list) = (self.head.load(Relaxed), null_mut());
         for _ in 0..count {

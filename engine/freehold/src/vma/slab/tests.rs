@@ -7,7 +7,7 @@ use freehold_machine::Machine;
 use std::cell::RefCell;
 
 std::thread_local! {
-    /// Objects that there are, of this test's thread.
+    /// Number of objects that exist, of this test's thread.
     static THERE: RefCell<Arc<AtomicI64>> = RefCell::default();
 }
 
@@ -46,21 +46,21 @@ fn take(slab: &Objects, count: usize) -> Vec<NonNull<Object>> {
 }
 
 fn give(slab: &Objects, objects: impl IntoIterator<Item = NonNull<Object>>) {
-    // SAFETY: taken by the test, which does not use them again.
+    // SAFETY: the test took the objects and does not use them again.
     objects.into_iter().for_each(|object| unsafe { slab.give(object) });
 }
 
 #[test]
-fn chunks_leave_by_themselves_and_all_when_asked() {
+fn surplus_idle_chunks_are_freed_and_trim_frees_all() {
     let slab = Objects::try_new().unwrap();
     let taken = take(&slab, 100 * CHUNK);
     assert_eq!(there(), 100 * CHUNK);
     give(&slab, taken);
-    // What the CPU keeps may be of as many chunks.
-    assert!(there() <= (IDLE + CACHE) * CHUNK, "{} objects stay", there());
+    // The objects in the CPU's cache may belong to as many chunks.
+    assert!(there() <= (IDLE + CACHE) * CHUNK, "{} objects still exist", there());
     slab.trim();
     assert_eq!(there(), 0);
-    // And all goes on.
+    // The slab can still be used.
     let taken = take(&slab, 3 * CHUNK);
     assert_eq!(there(), 3 * CHUNK);
     give(&slab, taken);
@@ -69,14 +69,14 @@ fn chunks_leave_by_themselves_and_all_when_asked() {
 }
 
 #[test]
-fn an_object_in_use_keeps_its_chunk_and_no_other() {
+fn object_in_use_keeps_only_its_own_chunk() {
     let slab = Objects::try_new().unwrap();
     let (kept, free): (Vec<_>, Vec<_>) =
         take(&slab, 50 * CHUNK).into_iter().enumerate().partition(|(n, _)| n % (5 * CHUNK) == 0);
     give(&slab, free.into_iter().map(|(_, object)| object));
     slab.trim();
     assert_eq!(there(), 10 * CHUNK);
-    // Those that are there are used before there are more.
+    // Existing free objects are used before new ones are allocated.
     let more = take(&slab, 10 * (CHUNK - 1));
     assert_eq!(there(), 10 * CHUNK);
     give(&slab, more);
@@ -86,11 +86,11 @@ fn an_object_in_use_keeps_its_chunk_and_no_other() {
 }
 
 #[test]
-fn another_cpus_objects_go_when_it_gives_one_back() {
+fn trimmed_cache_of_another_cpu_empties_at_its_next_free() {
     let slab = &Objects::try_new().unwrap();
     let ours = THERE.with_borrow(Arc::clone);
     let barrier = &std::sync::Barrier::new(2);
-    // Nothing is asserted in between: the other thread would wait for ever.
+    // No assertion before the other thread has finished: it would wait at the barrier for ever.
     let (before, after) = std::thread::scope(|scope| {
         scope.spawn(move || {
             THERE.set(ours);
@@ -113,12 +113,12 @@ fn another_cpus_objects_go_when_it_gives_one_back() {
         barrier.wait();
         (before, after)
     });
-    assert_eq!(before, CHUNK, "objects in a cache or in use went");
+    assert_eq!(before, CHUNK, "objects in a cache or in use were freed");
     assert_eq!(after, 0);
 }
 
 #[test]
-fn objects_of_chunks_in_use_are_used_first() {
+fn objects_of_partial_chunks_are_taken_before_idle_ones() {
     let mut depot = Depot::<Object>::new();
     let [used, idle] = [(); 2].map(|()| Chunk::try_new().unwrap());
     depot.add_idle(used);
@@ -126,7 +126,7 @@ fn objects_of_chunks_in_use_are_used_first() {
     depot.add_idle(idle);
     assert_eq!((depot.partial, depot.idle_len), (used.as_ptr(), 1));
     let last = depot.take(1);
-    assert_eq!((depot.partial, depot.idle_len), (null_mut(), 1), "an idle chunk came into use");
+    assert_eq!((depot.partial, depot.idle_len), (null_mut(), 1), "an object of an idle chunk was taken");
     depot.put(last);
     depot.put(most);
     assert_eq!((depot.partial, depot.idle_len), (null_mut(), 2));
