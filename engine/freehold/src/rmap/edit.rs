@@ -1,27 +1,27 @@
-//! Changing where VMAs are linked: in the tree of the file that they map, in that of their anonymous pages,
-//! or in both.
+//! Changes of the trees in which VMAs are linked: the tree of the mapped file, the tree of the VMA's
+//! anonymous pages, or both.
 
 use super::tree::{AnonPages, IMmap, RmapWriteGuard, root::RmapRoot};
 use crate::{file::Object, platform::Platform, vma::Vma};
 use freehold_vmspace::{PageIndex, UserRange};
 
-/// VMAs unlinked at a time: so many that a program's libraries take their files' locks once each, so few that
-/// nobody waits long.
+/// Maximum number of VMAs that are unlinked under one hold. Large enough for the VMAs of a program's library,
+/// whose file lock is then taken once; small enough that no task waits long.
 const BATCH: usize = 8;
 
-/// The right to link, unlink and rekey VMAs that map one object and whose anonymous pages belong to one tree,
-/// several of them in one step for walkers. Where there is no tree, nothing is locked.
+/// The right to link, unlink and rekey VMAs that map one object and whose anonymous pages belong to one tree.
+/// Walkers see several such changes as one step. If a tree does not exist, nothing is locked for it.
 pub(crate) struct RmapEdit<'e, P: Platform> {
     file: Option<RmapWriteGuard<'e, P, IMmap>>,
     pages: Option<RmapWriteGuard<'e, P, AnonPages>>,
 }
 
 impl<'e, P: Platform> RmapEdit<'e, P> {
-    /// For VMAs that map `object` and have this tree or none.
+    /// Locks the trees of VMAs that map `object` and that have the tree `tree` or none.
     ///
     /// # Locks
     ///
-    /// The file's i_mmap lock for writing, then the tree's.
+    /// The file's i_mmap lock for writing, then the tree's lock for writing.
     #[inline]
     pub fn new(object: &'e Object<P>, tree: Option<&'e RmapRoot<P, AnonPages>>) -> Self {
         RmapEdit {
@@ -30,25 +30,25 @@ impl<'e, P: Platform> RmapEdit<'e, P> {
         }
     }
 
-    /// For `vma` and what is like it.
+    /// Locks the trees of `vma`, for it and for VMAs with the same object and tree.
     #[inline]
     pub fn of(vma: &'e Vma<P>) -> Self {
         Self::new(vma.object(), vma.tree())
     }
 
-    /// Whether an edit for one of them serves for the other, too.
+    /// Returns true if an edit for `a` also serves for `b`.
     pub fn serves_both(a: &Vma<P>, b: &Vma<P>) -> bool {
         let mapping = |vma: &Vma<P>| vma.object().listed_by().map(|mapping| core::ptr::from_ref(&**mapping));
         let tree = |vma: &Vma<P>| vma.tree().map(core::ptr::from_ref);
         mapping(a) == mapping(b) && (tree(a) == tree(b) || tree(b).is_none())
     }
 
-    /// The part of the right that is about the file's tree.
+    /// Returns the part of the right that covers the file's tree.
     pub fn file(&self) -> Option<&RmapWriteGuard<'e, P, IMmap>> {
         self.file.as_ref()
     }
 
-    /// Links a VMA.
+    /// Links a VMA in both trees.
     #[inline]
     pub fn insert(&mut self, vma: &Vma<P>) {
         if let Some(file) = &mut self.file {
@@ -57,18 +57,18 @@ impl<'e, P: Platform> RmapEdit<'e, P> {
         self.insert_pages(vma);
     }
 
-    /// Links a VMA, which has come to its tree later than to its file's.
+    /// Links a VMA in the tree of its anonymous pages, if it was linked only in its file's tree.
     pub fn insert_pages(&mut self, vma: &Vma<P>) {
         if let Some(pages) = self.pages.as_mut().filter(|_| vma.tree().is_some()) {
             pages.insert(vma);
         }
     }
 
-    /// Links a VMA that is not linked yet, where it belongs.
+    /// Links a VMA that is not linked yet in its trees.
     ///
     /// # Locks
     ///
-    /// As [`new`](Self::new).
+    /// The locks of [`new`](Self::new).
     #[inline(always)]
     pub fn link(vma: &'e Vma<P>) {
         if vma.is_listed() {
@@ -76,7 +76,7 @@ impl<'e, P: Platform> RmapEdit<'e, P> {
         }
     }
 
-    /// Links the copy that fork made of `parent`, behind it.
+    /// Links the copy that fork made of `parent`, directly behind `parent`.
     pub fn insert_after(&mut self, parent: &Vma<P>, child: &Vma<P>) {
         if let Some(file) = &mut self.file {
             file.insert_after(parent, child);
@@ -95,15 +95,15 @@ impl<'e, P: Platform> RmapEdit<'e, P> {
         self.remove_pages(vma);
     }
 
-    /// Unlinks a VMA from the tree of its pages, if it is linked.
+    /// Unlinks a VMA from the tree of its anonymous pages, if it is linked there.
     pub fn remove_pages(&mut self, vma: &Vma<P>) {
         if let Some(pages) = self.pages.as_mut().filter(|_| vma.tree().is_some()) {
             pages.remove(vma);
         }
     }
 
-    /// Unlinks VMAs from the trees that they are linked in, those that follow each other and share them under
-    /// one hold.
+    /// Unlinks VMAs from their trees. Consecutive VMAs with the same trees are unlinked under one hold of the
+    /// locks.
     #[inline(always)]
     pub fn unlink(vmas: impl Iterator<Item = &'e Vma<P>>) {
         let mut rest = vmas.filter(|vma| vma.is_listed()).peekable();
@@ -117,7 +117,7 @@ impl<'e, P: Platform> RmapEdit<'e, P> {
         }
     }
 
-    /// Changes the bounds of a VMA, which stays linked where it was.
+    /// Changes the bounds of a VMA, which stays linked in its trees.
     #[inline(always)]
     pub fn rekey(&mut self, vma: &Vma<P>, range: UserRange, pgoff: PageIndex) {
         vma.set_bounds(range, pgoff);

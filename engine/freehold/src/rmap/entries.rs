@@ -1,8 +1,7 @@
-//! What is done to all entries of one page, wherever they are: taken away, write-protected, asked whether
-//! they were used.
+//! Operations on all entries of one page: unmapping, write protection, tests of the accessed bit.
 //!
-//! The names are Linux's. Each is found by the number of a frame, which may hold another page, or none, by
-//! the time it is looked at; then there is nothing to be done.
+//! The names are those of Linux. Each operation gets the number of a frame. When the operation examines the
+//! frame, the frame may hold another page or none; then there is nothing to do.
 
 use super::{
     tree::{Mapper, RmapKind, VmaTree},
@@ -18,7 +17,7 @@ use freehold_pagetable::{Level, Pte};
 use freehold_vmspace::{PageIndex, PageRange};
 
 freehold_sync::error_enum! {
-    /// Why nothing was done to a page.
+    /// Errors of operations on the entries of a page.
     #[non_exhaustive]
     pub enum PageError {
         /// The frame holds no page of a program or file, or the page is changing.
@@ -31,17 +30,18 @@ freehold_sync::error_enum! {
 }
 
 impl<P: Platform> Engine<P> {
-    /// Takes the page of a file that `pfn` holds out of all page tables but those of locked memory; returns
-    /// how many entries went. The frame is dirty afterwards if the page was written by one of them. The page
-    /// stays in its file's cache, and faults may bring entries back at once.
+    /// Removes the page of a file in `pfn` from all page tables except those of locked memory. Returns the
+    /// number of removed entries. The frame is marked dirty if the page was written through one of them. The
+    /// page stays in its file's cache, and faults may map it again at once.
     ///
     /// # Errors
     ///
-    /// No page, or an anonymous one, which would be lost.
+    /// Fails with [`PageError::NoPage`] if the frame holds no page, and with [`PageError::Anonymous`] for an
+    /// anonymous page, whose contents would be lost.
     ///
     /// # Locks
     ///
-    /// The frame's lock; the i_mmap lock for reading; tables' locks one at a time. The caller holds none.
+    /// The frame's lock; the i_mmap lock for reading; page table locks one at a time. The caller holds none.
     pub fn try_to_unmap(&self, pfn: Pfn) -> Result<u64, PageError> {
         self.count_file_places(pfn, |place, address| {
             !place.vma.flags().contains(VmFlags::LOCKED)
@@ -49,41 +49,44 @@ impl<P: Platform> Engine<P> {
         })
     }
 
-    /// Takes the right to write from every entry by which stores reach the page of a file that `pfn` holds:
-    /// the next store faults, and says so. Returns how many entries could be, or had been, written
-    /// through; if any was written, the file knows that the page is dirty. What
-    /// [`write_back`](crate::file::Mapping::write_back) does before it writes a page.
+    /// Write-protects every entry through which stores reach the page of a file in `pfn`. The next store
+    /// faults, and the fault is reported to the file. Returns the number of entries that were writable or
+    /// dirty. If any entry was dirty, the file's page is marked dirty.
+    /// [`write_back`](crate::file::Mapping::write_back) does this before it writes a page.
     ///
     /// # Errors
     ///
-    /// No page, or an anonymous one, of which nobody keeps another copy.
+    /// Fails with [`PageError::NoPage`] if the frame holds no page, and with [`PageError::Anonymous`] for an
+    /// anonymous page, which has no other copy.
     ///
     /// # Locks
     ///
-    /// As [`try_to_unmap`](Self::try_to_unmap).
+    /// The locks of [`try_to_unmap`](Self::try_to_unmap).
     pub fn mkclean(&self, pfn: Pfn) -> Result<u64, PageError> {
         self.count_file_places(pfn, |place, address| {
             place.vma.flags().contains(VmFlags::SHARED) && place.vm.clean_entry(address, pfn)
         })
     }
 
-    /// How many of the entries that map the page in `pfn` were used since this was last asked. A huge page is
-    /// asked as one.
+    /// Returns how many of the entries that map the page in `pfn` were used since the last call. A huge page
+    /// counts as one.
     ///
-    /// Nothing is flushed: a processor that remembers a translation goes on using it without setting the bit
-    /// again, so a page in use may count as unused once, which costs a guess and nothing else. A flush would
-    /// cost more than the guess is worth.
+    /// Nothing is flushed. A processor with a cached translation continues to use it without setting the
+    /// accessed bit again, so a page in use may count as unused once. A flush would cost more than this
+    /// inaccuracy.
     ///
     /// # Errors
     ///
-    /// No page; or the reverse map is contended: a search for memory to take back goes on to another page.
+    /// Fails with [`PageError::NoPage`] if the frame holds no page. Fails with [`PageError::Contended`] if
+    /// the rmap lock is taken; memory reclaim then continues with another page.
     ///
     /// # Locks
     ///
-    /// The home's lock for reading, which is tried for and not waited for; tables' locks one at a time.
+    /// The home's lock for reading, if that requires no waiting; page table locks one at a time.
     pub fn referenced(&self, pfn: Pfn) -> Result<u64, PageError> {
-        // No reference is taken: an entry that maps the frame, under its table's lock, maps this page if it
-        // lies where the page may be mapped, and if it is another page by now, that was used.
+        // Takes no reference. An entry that maps the frame, read under its table's lock, maps this page if it
+        // is at an address where the page may be mapped. If the frame holds another page by now, that page
+        // was used.
         if !self.platform().has_frame(pfn) {
             return Err(PageError::NoPage);
         }
@@ -95,8 +98,8 @@ impl<P: Platform> Engine<P> {
         count.ok_or(PageError::Contended)
     }
 
-    /// For how many of the places where the page of a file in `pfn` may be mapped `f` says yes, with the
-    /// frame locked.
+    /// Returns the number of places that may map the page of a file in `pfn` for which `f` returns true. The
+    /// frame is locked during the calls.
     fn count_file_places(
         &self,
         pfn: Pfn,
@@ -105,7 +108,7 @@ impl<P: Platform> Engine<P> {
         let page = self.page(pfn).ok_or(PageError::NoPage)?;
         let AnyRmapRoot::File(_) = page.home else { return Err(PageError::Anonymous) };
         if page.level != Level::Pte {
-            // A huge page of a pool stays where it is mapped: nobody wants it back.
+            // Huge pages of pools stay mapped, because they are not reclaimed.
             return Ok(0);
         }
         let _identity = self.memory().lock_frame(pfn);
@@ -118,7 +121,7 @@ impl<P: Platform> Engine<P> {
     }
 }
 
-/// `None`: the lock cannot be had at once.
+/// Returns the number of used entries, or `None` if the lock requires waiting.
 fn count_accessed<P: Platform, W: RmapKind>(home: &VmaTree<P, W>, index: PageIndex, pfn: Pfn) -> Option<u64> {
     let lookups = home.try_read()?;
     let used = lookups

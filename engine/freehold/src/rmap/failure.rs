@@ -1,22 +1,23 @@
-//! Memory that fails: pages are taken from all spaces that have them, and their frames from use.
+//! Memory failure: the failed page is unmapped everywhere, and its frame is taken out of use.
 //!
 //! ```text
-//! every entry      becomes a marker of the frame that failed, and is flushed
+//! every entry      becomes a marker of the failed frame, and is flushed
 //! then             is anything lost?
-//!                  a page of a file that its store has, too: no. Markers go, the page is read again where it is wanted
-//!                  all else: yes. Markers stay, spaces that map the page are told, accesses are bus errors
-//! the frame        is at home nowhere, and is never free again
+//!                  no, for a page of a file whose store has the same contents: markers are removed, and the
+//!                  page is read again at the next access
+//!                  yes, otherwise: markers stay, spaces that map the page are notified, accesses get SIGBUS
+//! the frame        has no home any more, and is never free again
 //! ```
 //!
-//! | marker, the frame's lock | an access |
+//! | lock of the failed frame | an access at a marker |
 //! | --- | --- |
-//! | there, held | waits: it is not known yet whether anything is lost |
-//! | there, free | SIGBUS with BUS_MCEERR_AR |
+//! | held | waits: it is not known yet whether anything is lost |
+//! | free | SIGBUS with BUS_MCEERR_AR |
 //!
-//! All of it happens with the frame locked, and of a file with its invalidate lock held for writing. A marker
-//! that fork copies meanwhile is found again, as one of a page that moves: a walk comes to the parent first
-//! (`migrate.rs`). A call that takes a marker away (munmap, DONTNEED, truncation) is rid of it; it counts as
-//! no page.
+//! The frame is locked during all of these steps. For a file the invalidate lock is also held for writing. If
+//! fork copies a marker during these steps, the walk finds the copy, because the walk visits the parent
+//! before the child, as for a page that moves (`migrate.rs`). Calls that unmap or discard pages (munmap,
+//! DONTNEED, truncation) remove markers. A marker does not count as a page.
 
 use super::{
     MigrateError,
@@ -26,27 +27,28 @@ use crate::{Pfn, VirtAddr, engine::Engine, error::Errno, platform::Platform};
 use freehold_pagetable::{Format, Level, MarkerKind, Pte};
 use freehold_vmspace::HugePageSize;
 
-/// What a failure of memory cost.
+/// The loss that a failure of memory caused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Damage {
-    /// Nothing: the frame was free.
+    /// None: the frame was free.
     Free,
-    /// Nothing: it held a page of a file as the store behind the file has it, which is read again where it is
-    /// wanted.
+    /// None: the frame held a page of a file whose store has the same contents. The page is read again at the
+    /// next access.
     Dropped,
-    /// The contents: a program that maps the page gets SIGBUS there.
+    /// The contents of the page. A program that maps the page gets SIGBUS there.
     Lost,
 }
 
 freehold_sync::error_enum! {
-    /// Why a frame is in use still.
+    /// Errors of taking a frame out of use.
     #[non_exhaustive]
     pub enum OfflineError {
         /// The frame is in use and cannot be withdrawn.
         ///
-        /// The engine itself, a task that has borrowed it, or memory without an MMU uses it; or it is free,
-        /// in a cache of another CPU or of a platform that withdraws none.
+        /// The frame is used by the engine itself, by a task that has borrowed it, or by memory without an
+        /// MMU. Or the frame is free, but is in the cache of another CPU or belongs to a platform that cannot
+        /// withdraw free frames.
         Busy,
         /// The frame is out of use already.
         Failed,
@@ -66,50 +68,50 @@ impl OfflineError {
     }
 }
 
-/// The marker in place of an entry whose frame failed.
+/// Returns the marker that replaces an entry whose frame failed.
 fn poison<F: Format>(pfn: Pfn) -> Pte<F> {
-    // 0 is no frame: memory that failed in other ways.
+    // 0 means that no frame is known: memory that failed in other ways.
     Pte::marker(MarkerKind::Poison, pfn.get() + 1)
 }
 
-/// The frame that failed, from a marker's payload.
+/// Returns the failed frame, from a marker's payload.
 pub(crate) fn failed_frame(payload: u64) -> Option<Pfn> {
     payload.checked_sub(1).map(Pfn::new)
 }
 
 impl<P: Platform> Engine<P> {
-    /// The memory of `pfn`, one of the platform's frames, has failed: the page in it is taken from all spaces
-    /// that map it, and the frame is never used again. [`Platform::memory_failed`] tells of each space that
-    /// loses contents.
+    /// Handles a failure of the memory of `pfn`, one of the platform's frames. The page in the frame is
+    /// unmapped from all spaces, and the frame is never used again. Calls [`Platform::memory_failed`] for
+    /// each space that loses contents.
     ///
     /// # Errors
     ///
-    /// See [`OfflineError`]; nothing has happened.
+    /// See [`OfflineError`]. Nothing was changed then.
     ///
     /// # Locks
     ///
-    /// Of a file, the invalidate lock for writing; the frame's lock; the home's lock for reading; tables'
+    /// For a file, the invalidate lock for writing; the frame's lock; the home's lock for reading; page table
     /// locks one at a time. The caller holds none.
     pub fn memory_failure(&self, pfn: Pfn) -> Result<Damage, OfflineError> {
         self.retire(pfn, |page| page.fail()).map(|damage| damage.unwrap_or(Damage::Free))
     }
 
-    /// The memory of `pfn`, one of the platform's frames, is about to fail: the page in it moves to another
-    /// frame, and the frame is never used again.
+    /// Takes `pfn`, one of the platform's frames, out of use before its memory fails. The page in the frame
+    /// moves to another frame, and the frame is never used again.
     ///
     /// # Errors
     ///
-    /// See [`OfflineError`]; the page is where it was.
+    /// See [`OfflineError`]. The page stays in its frame then.
     ///
     /// # Locks
     ///
-    /// As [`memory_failure`](Self::memory_failure).
+    /// The locks of [`memory_failure`](Self::memory_failure).
     pub fn soft_offline(&self, pfn: Pfn) -> Result<(), OfflineError> {
         self.retire(pfn, |page| page.offline()).map(|_| ())
     }
 
-    /// Takes a frame out of use: by `how` if it holds a page, whose answer is returned; nothing if it is
-    /// free.
+    /// Takes a frame out of use. If the frame holds a page, calls `how` and returns its result. Returns
+    /// `None` if the frame was free.
     fn retire<R>(
         &self,
         pfn: Pfn,
@@ -132,7 +134,7 @@ impl<P: Platform> Engine<P> {
         }
     }
 
-    /// Takes a free frame out of use, if the platform has it or this CPU's cache.
+    /// Takes a free frame out of use, if the platform or this CPU's cache has it.
     fn retire_free(&self, pfn: Pfn) -> Result<(), OfflineError> {
         self.memory().flush_cache();
         if self.retire_pooled(pfn) {
@@ -145,8 +147,8 @@ impl<P: Platform> Engine<P> {
         Ok(())
     }
 
-    /// Takes a frame of a free huge page out of use, if its pool can do without the page; the page's other
-    /// frames are the platform's.
+    /// Takes a frame of a free huge page out of use, if the pool does not need that huge page. The other
+    /// frames of the huge page are returned to the platform.
     fn retire_pooled(&self, pfn: Pfn) -> bool {
         let found = self.memory().huge_pages_around(pfn).find(|(first, level)| {
             self.huge_pool(HugePageSize::of_level(*level)).remove_free(self.platform(), *first)
@@ -163,9 +165,9 @@ impl<P: Platform> Engine<P> {
         self.memory().count_failed();
     }
 
-    /// The page that a frame holds, of which the caller has a reference; it becomes the page's. Nothing: it
-    /// is just changing, or a frame of storage, which does not move and is not the engine's to take out
-    /// of use.
+    /// Returns the page in a frame of which the caller has a reference. The returned page takes over that
+    /// reference. Returns `None` if the page is being changed. Also returns `None` for a frame of storage,
+    /// which does not move and which the engine cannot take out of use.
     ///
     /// # Locks
     ///
@@ -185,7 +187,7 @@ impl<P: Platform> Engine<P> {
 }
 
 impl<P: Platform> Page<'_, P> {
-    /// Its memory has failed.
+    /// Handles a failure of the page's memory.
     pub(crate) fn fail(&self) -> Result<Damage, MigrateError> {
         let AnyRmapRoot::File(home) = &self.home else { return self.fail_anon() };
         let mapping = home.hold_mapping().ok_or(MigrateError::NoPage)?;
@@ -204,14 +206,14 @@ impl<P: Platform> Page<'_, P> {
         Ok(Damage::Lost)
     }
 
-    /// Moves it, and takes the frame out of use.
+    /// Moves the page, and takes its frame out of use.
     pub(crate) fn offline(&self) -> Result<(), MigrateError> {
         self.migrate()?;
         self.retire_frame();
         Ok(())
     }
 
-    /// Puts a marker in place of every entry; afterwards no processor uses the frame through one.
+    /// Replaces every entry by a marker. Afterwards no processor uses the frame through these entries.
     pub(crate) fn poison_entries(&self) {
         self.each_place(|place| {
             let address = VirtAddr::new(place.range.start());
@@ -219,12 +221,12 @@ impl<P: Platform> Page<'_, P> {
         });
     }
 
-    /// Tells all spaces that may map the page, of which no marker tells, that it is lost.
+    /// Notifies all spaces that may map the page that it is lost, if no marker records the loss.
     pub(crate) fn tell_lost(&self) {
         self.each_place(|place| self.engine.platform().memory_failed(place.vm.mmu(), place.range.start()));
     }
 
-    /// Says at every marker whether the page is lost.
+    /// Records at every marker whether the page is lost.
     pub(crate) fn resolve_poison(&self, lost: bool) {
         self.each_place(|place| {
             let address = VirtAddr::new(place.range.start());
@@ -234,8 +236,8 @@ impl<P: Platform> Page<'_, P> {
         });
     }
 
-    /// Takes the frame, which no entry maps and no cache has, out of use; its last reference will not make it
-    /// free.
+    /// Takes the frame out of use, after all entries and cache references are gone. Releasing the last
+    /// reference will not free the frame.
     pub(crate) fn retire_frame(&self) {
         self.frame().clear_rmap();
         if self.level > Level::Pte {

@@ -1,4 +1,4 @@
-//! A page of a file whose memory failed.
+//! Removal of a file's page whose memory failed.
 
 use super::walk::Page;
 use crate::{
@@ -10,21 +10,22 @@ use freehold_sync::atomic::Ordering::{Relaxed, Release};
 use freehold_vmspace::PageRange;
 
 impl<P: Platform> Mapping<P> {
-    /// Takes `page`, which is one of this file, out of the cache and away from all spaces that map it.
-    /// Returns whether anything is lost: not if the store behind the file has the same contents, which is
-    /// where the next access finds them.
+    /// Removes `page`, a page of this file, from the cache and from all spaces that map it. Returns true if
+    /// contents are lost. Nothing is lost if the store behind the file has the same contents, which the next
+    /// access then reads.
     ///
-    /// What is lost of shared memory is missed at each access until the page is cut off. Of another file what
-    /// its store has comes back for spaces that did not map the page, and [`write_back`](Self::write_back)
-    /// reports the loss, once.
+    /// A lost page of shared memory fails every access until it is truncated. For other files, spaces that
+    /// did not map the page read the store's contents, and [`write_back`](Self::write_back) reports the loss
+    /// once.
     ///
     /// # Errors
     ///
-    /// The page is not there any more, or a mapping without an MMU has it; nothing has happened.
+    /// Fails with [`MigrateError::NoPage`] if the page is no longer in the cache, and with
+    /// [`MigrateError::Busy`] if a mapping without an MMU uses it. Nothing was changed then.
     ///
     /// # Locks
     ///
-    /// As for a page that [moves](Self::exchange).
+    /// The locks for a page that [moves](Self::exchange).
     pub(crate) fn lose(&self, page: &Page<'_, P>) -> Result<bool, MigrateError> {
         let (index, pfn) = (self.index_of(page.index()), page.pfn());
         let pages_go = self.invalidate.write();
@@ -34,26 +35,28 @@ impl<P: Platform> Mapping<P> {
         self.split_block(&pages_go, index, PageRange::one(index));
         self.mark_leaving(&pages_go, PageRange::one(index));
         let take_entries = || match self.huge {
-            // Tables of several spaces cannot say of each whether it had the page; all find it lost in the
-            // file.
+            // The tables may be shared by several spaces, and do not record which of them had the page. All
+            // spaces find the page lost in the file.
             Some(_) => self.unmap(PageRange::one(index), Copies::Stay),
             None => page.poison_entries(),
         };
         take_entries();
-        // The cache and the caller have a reference.
+        // The cache and the caller each have a reference.
         let frame = page.frame();
         if frame.refs_of_marked() > 2 {
-            // As where pages are cut off: in a table that the walk found not there yet.
+            // As in truncation: a fault that found the page before it was marked may have mapped it in a
+            // table that the first walk did not find.
             take_entries();
         }
-        // With every entry and its dirty bit gone. Another holder may be about to write, and would not hear
-        // that it was in vain.
+        // Decided after every entry and its dirty bit are gone. Another holder of a reference may be about to
+        // write, and would not learn that its write is lost.
         let lost = self.is_shmem() || frame.is_dirty() || frame.refs() > 2;
         if lost && !self.is_shmem() {
-            // Relaxed: asked for under the lock that we hold.
+            // Relaxed: read under the lock that is held here.
             self.lost.store(true, Relaxed);
         }
-        // Release: as wherever a word changes; a fill of the page waits for the lock all the same.
+        // Release: the same order as for every change of a word of the cache. A fill of this page waits for
+        // the lock anyway.
         word.store(if self.is_shmem() { LOST } else { 0 }, Release);
         self.pages_went(1);
         self.prune(&pages_go, PageRange::one(index));

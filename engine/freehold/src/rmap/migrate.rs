@@ -1,18 +1,19 @@
 //! Moving a page into another frame while programs use it.
 //!
 //! ```text
-//! of a file     hide it from lookups; take every entry away; count who else has it: nobody? copy; the cache has the new frame
-//! anonymous     every entry becomes a marker, flushed; copy; every marker becomes an entry of the new frame
+//! of a file     hide the page from lookups; remove every entry; if there are no other references, copy the
+//!               contents and store the new frame in the cache
+//! anonymous     replace every entry by a marker, and flush; copy; replace every marker by an entry of the
+//!               new frame
 //! ```
 //!
-//! A fault that meets a marker waits for the frame's lock. A call that takes a marker away (munmap, DONTNEED)
-//! takes the page away; a marker that fork copies is found in the child, since a walk comes to the parent
-//! first: what the parent's table gave away as a marker had not been visited yet. mremap keeps walkers out
-//! where they could miss one (C-39, C-40).
+//! A fault at a marker waits for the frame's lock. A call that removes a marker (munmap, DONTNEED) removes
+//! the page. If fork copies a marker, the walk finds the copy in the child, because the walk visits the
+//! parent before the child. mremap excludes walkers if they could miss an entry (C-39, C-40).
 //!
-//! If anybody but the entries and the cache has a reference (a pipe, a transfer under way), nothing has
-//! happened in the end: that reference is good for the old frame alone. An anonymous page that is pinned
-//! keeps its entry from the start.
+//! If there is a reference besides those of the entries and the cache (a pipe, a transfer in progress), the
+//! move is undone, because that reference is valid only for the old frame. A pinned anonymous page keeps its
+//! entry from the start.
 
 use super::walk::{AnyRmapRoot, Page};
 use crate::{
@@ -24,27 +25,27 @@ use crate::{
 };
 
 impl<P: Platform> Engine<P> {
-    /// Moves the page that `pfn` holds into another frame, of anonymous memory or of a file, however many map
-    /// it. Returns the frame it is in now; the old one is free as soon as nobody refers to it.
+    /// Moves the page in `pfn`, of anonymous memory or of a file, into another frame, however many entries
+    /// map the page. Returns the new frame. The old frame is free as soon as its last reference is released.
     ///
     /// # Errors
     ///
-    /// See [`MigrateError`]; the page is where it was.
+    /// See [`MigrateError`]. The page stays in its frame then.
     ///
     /// # Locks
     ///
-    /// Of a file, the invalidate lock for reading, or for writing if its pages are huge; the frame's lock;
-    /// the home's lock for reading; tables' locks one at a time. The caller holds none.
+    /// For a file, the invalidate lock for reading, or for writing if its pages are huge; the frame's lock;
+    /// the home's lock for reading; page table locks one at a time. The caller holds none.
     pub fn migrate(&self, pfn: Pfn) -> Result<Pfn, MigrateError> {
         self.page(pfn).ok_or(MigrateError::NoPage)?.migrate()
     }
 }
 
 impl<P: Platform> Page<'_, P> {
-    /// Moves it; see [`Engine::migrate`].
+    /// Moves the page; see [`Engine::migrate`].
     pub(super) fn migrate(&self) -> Result<Pfn, MigrateError> {
         let engine = self.engine;
-        // Secret memory is copied by nobody.
+        // Secret memory is never copied.
         if self.frame().is_secret() {
             return Err(MigrateError::Busy);
         }
@@ -65,8 +66,8 @@ impl<P: Platform> Page<'_, P> {
 
     fn move_anon(&self, new: Pfn) -> Result<(), MigrateError> {
         let _identity = self.engine.memory().lock_frame(self.pfn);
-        // And that of the new frame, to be found at its first entry already: it would be taken away in part
-        // only.
+        // Also locks the new frame, which a failure can find as soon as the first entry maps it. Otherwise
+        // only a part of the entries would be replaced by failure markers.
         let _new_identity = self.engine.memory().lock_new_frame(new);
         if !self.is_at_home() {
             return Err(MigrateError::NoPage);
@@ -74,8 +75,8 @@ impl<P: Platform> Page<'_, P> {
         self.each_place(|place| {
             place.vm.set_migration_entry(VirtAddr::new(place.range.start()), self.level, self.pfn)
         });
-        // Nobody can come to have a reference any more but by ours: no entry is left, or one of a page that
-        // is pinned.
+        // The number of references can no longer grow except through this task's reference: there is no entry
+        // left, or only the entry of a pinned page.
         let alone = self.frame().refs() == 1;
         let to = if alone { new } else { self.pfn };
         if alone {
@@ -84,8 +85,8 @@ impl<P: Platform> Page<'_, P> {
         }
         self.each_place(|place| {
             let address = VirtAddr::new(place.range.start());
-            // Under the table's lock: a change of rights that stored new flags either did so before, or has
-            // yet to come here.
+            // Called under the table's lock. A change of rights that stored new flags has either updated this
+            // entry before, or will still do so.
             let rights = || (vma_pte_flags(place.vma.flags()), place.vma.flags().contains(VmFlags::WRITE));
             place.vm.end_migration_entry(rights, address, self.level, self.pfn, to);
         });
@@ -93,15 +94,15 @@ impl<P: Platform> Page<'_, P> {
             return Err(MigrateError::Busy);
         }
         self.frame().clear_rmap();
-        // The maker's reference; each entry has one of its own.
+        // Releases the reference of the allocation. Each entry has a reference of its own.
         self.engine.memory().put_frame(new);
         Ok(())
     }
 
     fn move_cached(&self, new: Pfn) -> Result<(), MigrateError> {
         let AnyRmapRoot::File(home) = &self.home else { return Err(MigrateError::NoPage) };
-        // The file stays as long as somebody maps it or has it open; a last reference of ours would have to
-        // end it here.
+        // The file is alive as long as it is mapped or open. If this task held the last reference, releasing
+        // it would end the file here.
         let Some(mapping) = home.hold_mapping() else { return Err(MigrateError::NoPage) };
         mapping.exchange(mapping.index_of(self.index), self.pfn, new)
     }

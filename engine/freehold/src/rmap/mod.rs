@@ -1,8 +1,8 @@
 //! The reverse map: from a page to every entry that maps it.
 //!
-//! Reading order: `tree/` (the trees of VMAs), `walk.rs` (from a frame to its page and its entries),
-//! `entries.rs` (what is done to all of them), `migrate.rs`, `failure.rs`, `lose.rs`; `edit.rs` (links of a
-//! VMA that changes).
+//! Reading order: `tree/` (the trees of VMAs), `walk.rs` (from a frame to its page and the page's entries),
+//! `entries.rs` (operations on all entries of a page), `migrate.rs`, `failure.rs`, `lose.rs`, `edit.rs`
+//! (linking and unlinking of VMAs that change).
 
 pub(crate) mod edit;
 mod entries;

@@ -1,5 +1,5 @@
-//! From the number of a frame to its page, and from the page to its entries.
-#![expect(unsafe_code, reason = "finds what a frame's record names by an address")]
+//! Walks from the number of a frame to its page, and from the page to its entries.
+#![expect(unsafe_code, reason = "finds the home that a frame's record names by its address")]
 
 use super::tree::{
     AnonPages, IMmap, Mapper, RmapKind, VmaTree,
@@ -10,28 +10,29 @@ use core::ptr::NonNull;
 use freehold_pagetable::{LeafGuard, Level};
 use freehold_vmspace::{PageIndex, PageRange, frame::Frame};
 
-/// Where a page is at home.
+/// The home of a page.
 pub(super) enum AnyRmapRoot<P: Platform> {
     Anon(RmapRootRef<P, AnonPages>),
     File(RmapRootRef<P, IMmap>),
 }
 
-/// A page, found by the number of its frame, and kept: the frame stays this page's as long as this lives.
+/// A page, found by the number of its frame. The frame holds this page as long as this value lives, because
+/// the value has a reference.
 pub(crate) struct Page<'e, P: Platform> {
     pub(super) engine: &'e Engine<P>,
-    /// The first, of a huge page of a pool.
+    /// The frame of the page; for a huge page of a pool, its first frame.
     pub(super) pfn: Pfn,
-    /// The one by which it was found.
+    /// The frame by which the page was found.
     pub(super) asked: Pfn,
-    /// That of the entries that map it.
+    /// The level of the entries that map the page.
     pub(super) level: Level,
     pub(super) home: AnyRmapRoot<P>,
     pub(super) index: PageIndex,
 }
 
 impl<P: Platform> AnyRmapRoot<P> {
-    /// Whether its pages are frames of storage. A truncation waits until nobody has a reference to them, so
-    /// no task with one may wait for a truncation.
+    /// Returns true if the pages are frames of storage. A truncation waits until all references to such
+    /// frames are released, so a task with a reference must not wait for a truncation.
     pub(super) fn is_storage(&self) -> bool {
         match self {
             AnyRmapRoot::Anon(_) => false,
@@ -41,26 +42,27 @@ impl<P: Platform> AnyRmapRoot<P> {
 }
 
 impl<P: Platform> Engine<P> {
-    /// How many entries map the page that a frame holds, found by the reverse map; none if it holds no page
-    /// of a program or file. A huge page that the frame is part of is split.
+    /// Returns the number of entries that map the page in a frame, found by the reverse map. Returns 0 if the
+    /// frame holds no page of a program or file. Splits a huge page that the frame is part of.
     ///
     /// # Locks
     ///
-    /// The home's lock for reading, tables' locks one at a time.
+    /// The home's lock for reading, page table locks one at a time.
     pub fn entries_of(&self, pfn: Pfn) -> u64 {
         self.page(pfn).map_or(0, |page| page.count_entries())
     }
 
-    /// The page that a frame holds. Nothing: it holds none that is mapped or in the cache of a file, or that
-    /// is just changing.
+    /// Returns the page in a frame. Returns `None` if the frame holds no page that is mapped or in a file's
+    /// cache, or if the page is being changed.
     ///
-    /// No reference is taken by the record alone: the frame may be free, or hold another page the next
-    /// moment. The record names a home; its VMAs' tables, or its file's cache, have a reference to the frame
-    /// if it still is theirs; beside that another is taken.
+    /// The frame's record alone does not keep the frame: the frame may be free, or hold another page at the
+    /// next moment. The record names a home. If the frame still belongs to that home, the page tables of the
+    /// home's VMAs, or the file's cache, have a reference to the frame. The walk takes its own reference in
+    /// addition.
     ///
     /// # Locks
     ///
-    /// The home's lock for reading, tables' locks one at a time.
+    /// The home's lock for reading, page table locks one at a time.
     pub(crate) fn page(&self, pfn: Pfn) -> Option<Page<'_, P>> {
         if !self.platform().has_frame(pfn) {
             return None;
@@ -77,15 +79,15 @@ impl<P: Platform> Engine<P> {
             return None;
         }
         let page = Page { engine: self, pfn, asked, level, home, index };
-        // The frame is this page's for certain now; if it was another's while we looked, somebody is at work.
-        // Nor was it a small page's before that of a huge one, or the other way round.
+        // The frame cannot change its page now. If it held another page during the lookup, another task is
+        // working on it. The check also covers a change between a small page and a huge one.
         (page.is_at_home() && frame.hugetlb().unwrap_or(Level::Pte) == level).then_some(page)
     }
 
-    /// Takes a reference beside that of an entry which maps the frame.
+    /// Takes a reference in addition to that of an entry that maps the frame.
     fn keep_mapped(&self, pfn: Pfn, level: Level, home: &VmaTree<P, AnonPages>, index: PageIndex) -> bool {
         let lookups = home.read();
-        // A page of another engine on the same platform is none here.
+        // A page of another engine on the same platform does not count.
         let own = |mapper: &Mapper<'_, P, Vma<P>>| Counted::ptr_eq(self.memory(), mapper.vm.memory());
         lookups.mappers(PageRange::one(index)).filter(own).any(|mapper| {
             let frame = |_: &mut LeafGuard<'_, P::Format, P>| self.platform().frame(pfn).get();
@@ -93,41 +95,44 @@ impl<P: Platform> Engine<P> {
         })
     }
 
-    /// Takes a reference beside that of the cache.
+    /// Takes a reference in addition to that of the cache.
     fn keep_cached(&self, pfn: Pfn, home: &RmapRoot<P, IMmap>, index: PageIndex) -> bool {
         let lookups = home.read();
-        // Frames of storage do not move, and a truncation waits until nobody has a reference: none is given
-        // out by number.
+        // Frames of storage do not move, and a truncation waits until all references to them are released.
+        // They are therefore not returned by number.
         let ours = |mapping: &&Mapping<P>| !mapping.is_direct() && self.owns(mapping.files());
         let Some(mapping) = home.mapping(&lookups).filter(ours) else {
             return false;
         };
         let found = mapping.get_page(mapping.index_of(index)).filter(|found| **found == pfn);
-        // The reference is the caller's.
+        // The caller owns the reference now.
         found.map(core::mem::forget).is_some()
     }
 }
 
-/// What the record names, with a reference.
+/// Returns the home that the record of a frame names, with a reference, and the page's index there.
 pub(super) fn find_rmap_root<P: Platform>(frame: &Frame) -> Option<(AnyRmapRoot<P>, PageIndex)> {
     let rcu = P::rcu_read();
-    // An anonymous page that is not mapped may be older than its home. Maps first: it was mapped within this
-    // section.
+    // An unmapped anonymous page can outlive its home. `maps` is read first: if the page is mapped, it was
+    // mapped within this section.
     let mapped = frame.maps() != 0;
     let (home, index) = frame.rmap();
     let home = match home & FILE != 0 {
-        // SAFETY: the record of a page in a cache names its file's home, and forgets it before the file goes.
+        // SAFETY: the record of a page in a cache names the home of its file, and the name is removed before
+        // the file is freed.
         true => AnyRmapRoot::File(unsafe { find(&rcu, home & !FILE) }?),
-        // SAFETY: mapped within this section.
+        // SAFETY: the page was mapped within this section.
         false if mapped => AnyRmapRoot::Anon(unsafe { find(&rcu, home) }?),
         false => return None,
     };
     Some((home, index))
 }
 
+/// Returns a reference to the home at address `at`, or `None` if `at` is 0 or the home is about to be freed.
+///
 /// # Safety
 ///
-/// As for [`RmapRoot::find`], if the address is not 0.
+/// The requirements of [`RmapRoot::find`], if the address is not 0.
 unsafe fn find<P: Platform, W: RmapKind>(rcu: &P::RcuGuard, at: usize) -> Option<RmapRootRef<P, W>> {
     let home = NonNull::new(core::ptr::with_exposed_provenance_mut::<RmapRoot<P, W>>(at))?;
     // SAFETY: the caller's promise.
@@ -135,22 +140,22 @@ unsafe fn find<P: Platform, W: RmapKind>(rcu: &P::RcuGuard, at: usize) -> Option
 }
 
 impl<P: Platform> Page<'_, P> {
-    /// The frame's record.
+    /// Returns the frame's record.
     pub fn frame(&self) -> &Frame {
         self.engine.platform().frame(self.pfn)
     }
 
-    /// The frame's number.
+    /// Returns the frame's number.
     pub fn pfn(&self) -> Pfn {
         self.pfn
     }
 
-    /// The page offset by which it is known at home.
+    /// Returns the page's index in its home.
     pub fn index(&self) -> PageIndex {
         self.index
     }
 
-    /// The record still names the home by which the page was found.
+    /// Returns true if the record still names the home by which the page was found.
     pub fn is_at_home(&self) -> bool {
         let home = match &self.home {
             AnyRmapRoot::Anon(home) => core::ptr::from_ref::<RmapRoot<P, AnonPages>>(home).addr(),
@@ -159,12 +164,12 @@ impl<P: Platform> Page<'_, P> {
         self.frame().rmap() == (home, self.index)
     }
 
-    /// Calls `f` for every place where the page may be mapped: in order, parents before the children that
-    /// fork gave them, with everything kept still but the entries.
+    /// Calls `f` for every place where the page may be mapped, in order: parents before the children that
+    /// fork made. Everything except the entries stays unchanged during the calls.
     ///
     /// # Locks
     ///
-    /// The home's lock for reading, meanwhile.
+    /// The home's lock for reading, during all calls.
     pub fn each_place(&self, mut f: impl FnMut(&Mapper<'_, P, Vma<P>>)) {
         let pages = PageRange::one(self.index);
         match &self.home {
@@ -173,11 +178,11 @@ impl<P: Platform> Page<'_, P> {
         }
     }
 
-    /// Entries that map the page.
+    /// Returns the number of entries that map the page.
     ///
     /// # Locks
     ///
-    /// As [`each_place`](Self::each_place); tables' locks one at a time.
+    /// The locks of [`each_place`](Self::each_place); page table locks one at a time.
     pub fn count_entries(&self) -> u64 {
         let mut count = 0;
         self.each_place(|place| {

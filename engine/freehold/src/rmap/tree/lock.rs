@@ -1,37 +1,36 @@
-//! What the trees of VMAs are locked by: those of anonymous pages by a reader/writer lock, those of files as
-//! [`FileRmap`] says.
-#![expect(unsafe_code, reason = "a tree relies on its lock")]
+//! The locks of the trees of VMAs: a reader/writer lock for anonymous pages, a [`FileRmap`] design for files.
+#![expect(unsafe_code, reason = "implements an unsafe trait that a tree relies on")]
 
 use crate::{counted::Counted, platform::Platform};
 use freehold_sync::{Mutex, MutexGuard, Rank, RwSem, RwSemReadGuard, RwSemWriteGuard, stats::LockStats};
 
-/// How many writers may pass readers of a tree that wait. A writer puts one VMA in or takes it out, a reader
-/// walks over as many as there are.
+/// Maximum number of writers that may overtake waiting readers of a tree. A writer inserts or removes one
+/// VMA; a reader walks over all matching VMAs.
 pub(crate) const GATHERING: u32 = 256;
 
-/// How calls that leave the tree alone take the lock over a file's VMAs: truncation, write-back, every walk
-/// from a page.
+/// The lock over a file's VMAs, and how calls that do not change the tree take it: truncation, write-back,
+/// every walk from a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum FileRmap {
-    /// It is a mutex (Linux to 3.18).
+    /// A mutex (Linux to 3.18).
     Mutex,
-    /// It is a reader/writer lock, and they take it as writers (the first part of step 2).
+    /// A reader/writer lock, which they take as writers (the first part of step 2).
     Exclusive,
-    /// Together (step 2, Linux today).
+    /// A reader/writer lock, which they take as readers (step 2, Linux today).
     #[default]
     Shared,
 }
 
 impl FileRmap {
-    /// All, in the order of the step.
+    /// All designs, in the order of their development.
     pub const ALL: [FileRmap; 3] = [FileRmap::Mutex, FileRmap::Exclusive, FileRmap::Shared];
 }
 
-/// A lock over a tree.
+/// The lock of a tree.
 ///
 /// # Safety
 ///
-/// While a `Write` lives, no other guard of the same lock does.
+/// While a `Write` guard lives, no other guard of the same lock exists.
 pub(crate) unsafe trait TreeLock: Send + Sync {
     type Read<'l>
     where
@@ -40,15 +39,15 @@ pub(crate) unsafe trait TreeLock: Send + Sync {
     where
         Self: 'l;
 
-    /// Takes the lock to look at the tree.
+    /// Takes the lock to read the tree.
     fn read(&self) -> Self::Read<'_>;
-    /// The same, if that is possible at once.
+    /// Takes the lock to read the tree, if that requires no waiting.
     fn try_read(&self) -> Option<Self::Read<'_>>;
     /// Takes the lock to change the tree.
     fn write(&self) -> Self::Write<'_>;
 }
 
-// SAFETY: a reader/writer lock.
+// SAFETY: a reader/writer lock excludes all other guards while it is held for writing.
 unsafe impl<P: Platform> TreeLock for RwSem<P> {
     type Read<'l> = RwSemReadGuard<'l, P>;
     type Write<'l> = RwSemWriteGuard<'l, P>;
@@ -71,15 +70,15 @@ unsafe impl<P: Platform> TreeLock for RwSem<P> {
 
 /// The lock over a file's VMAs.
 pub(crate) struct FileLock<P: Platform> {
-    /// Fixed.
+    /// The design; fixed.
     design: FileRmap,
     lock: RwSem<P>,
-    /// In the place of `lock`, which has its statistics, for [`FileRmap::Mutex`].
+    /// Used instead of `lock` with [`FileRmap::Mutex`]; counts in the statistics of `lock`.
     mutex: Mutex,
 }
 
-/// A [`FileLock`], however it is held.
-#[expect(dead_code, reason = "kept for their ends")]
+/// A [`FileLock`], held in any mode.
+#[expect(dead_code, reason = "the guards are kept to be dropped")]
 pub(crate) enum HeldFileLock<'l, P: Platform> {
     Mutex(MutexGuard<'l, P>),
     Shared(RwSemReadGuard<'l, P>),
@@ -87,7 +86,7 @@ pub(crate) enum HeldFileLock<'l, P: Platform> {
 }
 
 impl<P: Platform> FileLock<P> {
-    /// A free one, with the statistics that it counts in.
+    /// Creates a lock of this design that counts in these statistics.
     pub fn new(design: FileRmap, stats: Option<Counted<LockStats<P>>>) -> Self {
         let lock = match stats {
             Some(stats) => RwSem::with_stats(Rank::IMmap, stats),
@@ -97,8 +96,8 @@ impl<P: Platform> FileLock<P> {
     }
 }
 
-// SAFETY: `write` takes the mutex, or the lock for writing; `read` takes the same one, in whatever mode,
-// since the design is fixed.
+// SAFETY: `write` takes the mutex, or the lock for writing. `read` takes the same lock in some mode, because
+// the design is fixed. That lock admits no other guard while `write` holds it.
 unsafe impl<P: Platform> TreeLock for FileLock<P> {
     type Read<'l> = HeldFileLock<'l, P>;
     type Write<'l> = HeldFileLock<'l, P>;

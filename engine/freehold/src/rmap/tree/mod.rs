@@ -1,12 +1,12 @@
-//! An interval tree of VMAs under a lock: by what they map, not by where.
+//! An interval tree of VMAs under a lock, ordered by the mapped offsets and not by addresses.
 //!
-//! | held | gives |
+//! | held | effect |
 //! | --- | --- |
-//! | for reading ([`VmaTree::read`], [`VmaTree::try_read`]) | the VMAs in the tree keep their bounds, stay linked, and so do their address spaces and page tables; entries may be cleared, never filled |
-//! | for writing ([`VmaTree::edit`]) | the right to link, unlink and rekey; one section may do several, and nobody sees it half done (hazard C-37) |
+//! | for reading ([`VmaTree::read`], [`VmaTree::try_read`]) | the VMAs in the tree keep their bounds and stay linked; their address spaces and page tables stay; entries may be cleared, but never filled |
+//! | for writing ([`VmaTree::edit`]) | the holder may link, unlink and rekey VMAs; walkers see several such changes under one hold as one step (hazard C-37) |
 //!
-//! A VMA is linked before its first page can be mapped and unlinked after its last fault: a walk of the tree
-//! meets every entry that maps a page. An address space unlinks all its VMAs before it goes away.
+//! A VMA is linked before its first page can be mapped, and unlinked after its last fault. A walk of the tree
+//! therefore visits every entry that maps a page. An address space unlinks all its VMAs before it is freed.
 #![expect(unsafe_code, reason = "the tree links VMAs by pointers, under a lock that does not own it")]
 
 pub(crate) mod lock;
@@ -19,34 +19,34 @@ use freehold_sync::atomic::CHECKED;
 use freehold_vmspace::{PageCount, PageIndex, PageRange, UserRange, VmSpace};
 use lock::TreeLock;
 
-/// A VMA, as the trees know it.
+/// A VMA as a node of these trees.
 ///
 /// # Safety
 ///
 /// `owner_addr` returns the exposed address of a [`VmSpace`] that lives as long as the node is linked.
 pub(crate) unsafe trait RmapNode: Send + Sync {
-    /// Returns its first address.
+    /// Returns the first address of the VMA.
     fn start(&self) -> u64;
-    /// Returns the page offset of its start in what it maps.
+    /// Returns the page offset of the start of the VMA in the mapped object.
     fn pgoff(&self) -> PageIndex;
-    /// Returns its length.
+    /// Returns the length of the VMA.
     fn pages(&self) -> PageCount;
-    /// Returns the address of the [`VmSpace`] that it belongs to.
+    /// Returns the address of the VMA's [`VmSpace`].
     fn owner_addr(&self) -> usize;
 }
 
-/// A kind of tree: what is linked in it by which link, its lock, and what the pages belong to. The VMA
+/// A kind of tree: its nodes and the link that it uses in them, its lock, and the owner of the pages. The VMA
 /// implements this for both kinds.
 ///
 /// # Safety
 ///
-/// At `offset` a node has an [`IntervalLink`] that nothing but the trees of this kind uses.
+/// At `offset` a node has an [`IntervalLink`] that only the trees of this kind use.
 pub(crate) unsafe trait RmapKind: 'static {
     /// The lock of a tree.
     type Lock<P: Platform>: TreeLock;
-    /// What is linked: the VMA.
+    /// The type of the nodes: the VMA.
     type Node<P: Platform>: RmapNode;
-    /// What the pages belong to besides: the file.
+    /// The owner of the pages besides VMAs: the file.
     type Owner<P: Platform>: Shared + Send + Sync;
     /// Returns the offset of the link in a node, in bytes.
     fn offset<P: Platform>() -> usize;
@@ -58,19 +58,19 @@ pub(crate) struct IMmap;
 /// The tree of the VMAs that may map the same anonymous pages.
 pub(crate) struct AnonPages;
 
-/// Entries that a walk over many pages looks at before it lets others have the lock: some tens of
+/// Maximum number of entries that a walk over many pages visits before it releases the lock: some tens of
 /// microseconds of work.
 const ENTRIES: u64 = if CHECKED { 2 } else { 1 << 13 };
 
-/// Finds the link in a VMA.
+/// Adapter that finds the link in a VMA.
 struct ByLink<P, W>(PhantomData<fn() -> (P, W)>);
 
-// SAFETY: the promise of `RmapKind`; a node that is linked stays where it is.
+// SAFETY: the link is at the offset that `RmapKind` promises, and a linked node does not move.
 unsafe impl<P: Platform, W: RmapKind> IntervalAdapter for ByLink<P, W> {
     type Object = W::Node<P>;
 
     fn link(object: NonNull<W::Node<P>>) -> NonNull<IntervalLink> {
-        // SAFETY: the offset of a field inside the object.
+        // SAFETY: the offset is that of a field inside the object.
         unsafe { object.byte_add(W::offset::<P>()).cast() }
     }
 
@@ -80,44 +80,44 @@ unsafe impl<P: Platform, W: RmapKind> IntervalAdapter for ByLink<P, W> {
     }
 }
 
-/// The tree and its lock.
+/// A tree and its lock.
 ///
 /// # Invariants
 ///
-/// The tree is read only with the lock held, and changed only with it held for writing.
+/// The tree is read only with the lock held, and changed only with the lock held for writing.
 pub(crate) struct VmaTree<P: Platform, W: RmapKind> {
     lock: W::Lock<P>,
     tree: UnsafeCell<IntervalTree<ByLink<P, W>>>,
 }
 
-// SAFETY: the lock governs the tree, and nodes may be used by any thread.
+// SAFETY: the lock guards the tree, and any thread may use the nodes.
 unsafe impl<P: Platform, W: RmapKind> Sync for VmaTree<P, W> {}
-// SAFETY: as above.
+// SAFETY: the lock guards the tree, and any thread may use the nodes.
 unsafe impl<P: Platform, W: RmapKind> Send for VmaTree<P, W> {}
 
-/// The lock held for reading.
+/// The lock of a tree, held for reading.
 pub(crate) struct RmapReadGuard<'m, P: Platform, W: RmapKind> {
     tree: &'m IntervalTree<ByLink<P, W>>,
     _lock: <W::Lock<P> as TreeLock>::Read<'m>,
 }
 
-/// The lock held for writing.
+/// The lock of a tree, held for writing.
 pub(crate) struct RmapWriteGuard<'m, P: Platform, W: RmapKind> {
     tree: &'m mut IntervalTree<ByLink<P, W>>,
     _lock: <W::Lock<P> as TreeLock>::Write<'m>,
 }
 
-/// A VMA met in the tree, and what of it maps the pages that were asked for.
+/// A VMA found in the tree, with its addresses that map the requested pages.
 pub(crate) struct Mapper<'t, P: Platform, N> {
-    /// Where its entries are.
+    /// The `VmSpace` that has the VMA's entries.
     pub vm: &'t VmSpace<P>,
     pub vma: &'t N,
-    /// Addresses; not empty.
+    /// Addresses of the requested pages in the VMA; not empty.
     pub range: UserRange,
 }
 
 impl<P: Platform, W: RmapKind> VmaTree<P, W> {
-    /// An empty one.
+    /// Creates an empty tree.
     pub fn new(lock: W::Lock<P>) -> Self {
         VmaTree { lock, tree: UnsafeCell::new(IntervalTree::new()) }
     }
@@ -125,32 +125,32 @@ impl<P: Platform, W: RmapKind> VmaTree<P, W> {
     /// Takes the lock for reading.
     pub fn read(&self) -> RmapReadGuard<'_, P, W> {
         let lock = self.lock.read();
-        // SAFETY: the lock is held, so nobody changes the tree while the guard lives.
+        // SAFETY: the lock is held, so no task changes the tree while the guard lives.
         RmapReadGuard { tree: unsafe { &*self.tree.get() }, _lock: lock }
     }
 
-    /// Takes the lock for reading if that is possible at once: for a caller that would rather do something
-    /// else.
+    /// Takes the lock for reading if that requires no waiting, for a caller that has other work to do.
     pub fn try_read(&self) -> Option<RmapReadGuard<'_, P, W>> {
         let lock = self.lock.try_read()?;
-        // SAFETY: as in `read`.
+        // SAFETY: the lock is held, so no task changes the tree while the guard lives.
         Some(RmapReadGuard { tree: unsafe { &*self.tree.get() }, _lock: lock })
     }
 
-    /// Calls `f` for every VMA that maps any page of `pages`, with what it maps of them; a part of the pages
-    /// at a time. The lock is let go of between parts: a task that links or unlinks a VMA waits for a bounded
-    /// number of entries, however many pages there are. Each page is met in every VMA that maps it; what need
-    /// not be met is a mapping that comes meanwhile.
+    /// Calls `f` for every VMA that maps any page of `pages`, with the addresses of these pages, one part of
+    /// the pages after the other.
+    ///
+    /// The lock is released between two parts. A task that links or unlinks a VMA therefore waits for a
+    /// bounded number of entries, however many pages there are. `f` is called for each page in every VMA that
+    /// maps it during the whole call. A mapping that is created during the call may be skipped.
     ///
     /// # Locks
     ///
-    /// The lock for reading, again and again.
+    /// The lock for reading, repeatedly.
     pub fn each_mapper(&self, pages: PageRange, mut f: impl FnMut(&Mapper<'_, P, W::Node<P>>)) {
         let mut at = pages.start;
         loop {
             let lookups = self.read();
-            // A file may be larger than can be counted through; only where VMAs are is there anything to be
-            // met.
+            // A file may have too many pages to count through, so pages that no VMA maps are skipped.
             let Some(first) = lookups.mappers(PageRange::new(at, pages.end)).next() else { return };
             at = at.max(first.vma.pgoff());
             let end = lookups.part_end(PageRange::new(at, pages.end));
@@ -162,45 +162,45 @@ impl<P: Platform, W: RmapKind> VmaTree<P, W> {
     /// Takes the lock for writing.
     pub fn edit(&self) -> RmapWriteGuard<'_, P, W> {
         let lock = self.lock.write();
-        // SAFETY: the lock is held for writing, so nobody else uses the tree while the guard lives.
+        // SAFETY: the lock is held for writing, so no other task uses the tree while the guard lives.
         RmapWriteGuard { tree: unsafe { &mut *self.tree.get() }, _lock: lock }
     }
 }
 
 impl<P: Platform, W: RmapKind> RmapReadGuard<'_, P, W> {
-    /// Whether it holds no VMA.
+    /// Returns true if the tree contains no VMA.
     pub fn is_empty(&self) -> bool {
         self.tree.is_empty()
     }
 
-    /// The VMAs that map any page of `pages`, parents before the children that fork gave them.
+    /// Returns the VMAs that map any page of `pages`. Parents come before the children that fork made.
     pub fn mappers(&self, pages: PageRange) -> impl Iterator<Item = Mapper<'_, P, W::Node<P>>> {
         mappers(self.tree, pages)
     }
 
-    /// How far of `pages` to go in one hold: as far as no more than [`ENTRIES`] map them, but one page at
-    /// least.
+    /// Returns the end of the part of `pages` to process in one hold: at most [`ENTRIES`] entries map the
+    /// part, but it has at least one page.
     fn part_end(&self, pages: PageRange) -> PageIndex {
         part_end(self.tree, pages, 1)
     }
 
-    /// Whether a VMA, which is linked with no other tree of this kind, is in it.
+    /// Returns true if the tree contains a VMA that is linked in no other tree of this kind.
     pub fn holds(&self, vma: &W::Node<P>) -> bool {
-        // SAFETY: the VMA is live, and in this tree or in none, as the caller says.
+        // SAFETY: the VMA is live, and is in this tree or in none by the caller's promise.
         unsafe { self.tree.contains(NonNull::from(vma)) }
     }
 
-    /// Verifies the tree.
+    /// Checks the tree.
     ///
     /// # Panics
     ///
-    /// If something is wrong, with a description of it.
+    /// Panics with a description if the tree is inconsistent.
     pub fn check(&self) {
         self.tree.check();
     }
 }
 
-/// See [`RmapReadGuard::mappers`]. The lock of the tree is held, in any mode.
+/// Implements [`RmapReadGuard::mappers`]. The lock of the tree is held, in any mode.
 fn mappers<P: Platform, W: RmapKind>(
     tree: &IntervalTree<ByLink<P, W>>,
     pages: PageRange,
@@ -210,12 +210,12 @@ fn mappers<P: Platform, W: RmapKind>(
         // SAFETY: linked VMAs are live, and stay linked while the lock is held.
         let vma: &W::Node<P> = unsafe { vma.as_ref() };
         let vm = core::ptr::with_exposed_provenance::<VmSpace<P>>(vma.owner_addr());
-        // SAFETY: the promise of `RmapNode`; the node is linked.
+        // SAFETY: the node is linked, so the `VmSpace` is alive by the promise of `RmapNode`.
         Mapper { vm: unsafe { &*vm }, vma, range: addresses(vma, pages) }
     })
 }
 
-/// See [`RmapWriteGuard::part_end`].
+/// Implements [`RmapWriteGuard::part_end`].
 fn part_end<P: Platform, W: RmapKind>(
     tree: &IntervalTree<ByLink<P, W>>,
     pages: PageRange,
@@ -225,7 +225,7 @@ fn part_end<P: Platform, W: RmapKind>(
     loop {
         let end = pages.end.min(pages.start.saturating_add(part * unit));
         let most = (ENTRIES / part) as usize;
-        // No more of them are counted than decide it.
+        // Counts only as many entries as the decision needs.
         if part <= 1 || mappers(tree, PageRange::new(pages.start, end)).take(most + 1).count() <= most {
             return end;
         }
@@ -233,7 +233,7 @@ fn part_end<P: Platform, W: RmapKind>(
     }
 }
 
-/// Where `vma` maps `pages`, of which it maps some.
+/// Returns the addresses at which `vma` maps `pages`. The VMA maps at least one of them.
 fn addresses(vma: &impl RmapNode, pages: PageRange) -> UserRange {
     let first = pages.start.max(vma.pgoff()) - vma.pgoff();
     let end = pages.end.min(vma.pgoff() + vma.pages()) - vma.pgoff();
@@ -242,27 +242,27 @@ fn addresses(vma: &impl RmapNode, pages: PageRange) -> UserRange {
 }
 
 impl<P: Platform, W: RmapKind> RmapWriteGuard<'_, P, W> {
-    /// As [`RmapReadGuard::mappers`].
+    /// Returns the VMAs that map any page of `pages`, like [`RmapReadGuard::mappers`].
     pub fn mappers(&self, pages: PageRange) -> impl Iterator<Item = Mapper<'_, P, W::Node<P>>> {
         mappers(self.tree, pages)
     }
 
-    /// How far of `pages` to go in one hold if an entry maps `unit` of them: as far as no more than
-    /// [`ENTRIES`] map them, but one entry's at least.
+    /// Returns the end of the part of `pages` to process in one hold, if each entry maps `unit` pages: at
+    /// most [`ENTRIES`] entries map the part, but it has at least one entry.
     pub fn part_end(&self, pages: PageRange, unit: u64) -> PageIndex {
         part_end(self.tree, pages, unit)
     }
 
-    /// Links a VMA that belongs here.
+    /// Links a VMA that belongs to this tree.
     pub fn insert(&mut self, vma: &W::Node<P>) {
-        // SAFETY: VMAs stay where they are, and are unlinked before they go back to their slab.
+        // SAFETY: a VMA does not move, and is unlinked before it is freed.
         unsafe {
             self.tree.insert(NonNull::from(vma), vma.pgoff().get(), (vma.pgoff() + vma.pages() - 1).get())
         };
     }
 
-    /// Links the copy that fork made of `parent`, behind it, so that a walk meets the parent first. A child
-    /// with other bounds than its parent's, or of an unlinked one, goes where it belongs.
+    /// Links the copy that fork made of `parent` directly behind `parent`, so that a walk visits the parent
+    /// first. If the bounds differ, or the parent is not linked, links the child at its own place.
     pub fn insert_after(&mut self, parent: &W::Node<P>, child: &W::Node<P>) {
         if parent.pgoff() == child.pgoff() && parent.pages() == child.pages() && self.holds(parent) {
             // SAFETY: as in `insert`; the parent was just seen to be in the tree.
@@ -272,15 +272,15 @@ impl<P: Platform, W: RmapKind> RmapWriteGuard<'_, P, W> {
         }
     }
 
-    /// Unlinks a VMA; nothing happens if it was not linked.
+    /// Unlinks a VMA. Does nothing if the VMA is not linked.
     pub fn remove(&mut self, vma: &W::Node<P>) {
         if self.holds(vma) {
-            // SAFETY: it is in this tree: a VMA is linked only where it belongs.
+            // SAFETY: the VMA is in this tree, because it is linked only where it belongs.
             unsafe { self.tree.remove(NonNull::from(vma)) };
         }
     }
 
-    /// The bounds of a VMA have changed; nothing happens if it is not linked.
+    /// Moves a VMA in the tree after its bounds have changed. Does nothing if the VMA is not linked.
     pub fn rekey(&mut self, vma: &W::Node<P>) {
         if self.holds(vma) {
             // SAFETY: as in `insert` and `remove`.
@@ -290,10 +290,10 @@ impl<P: Platform, W: RmapKind> RmapWriteGuard<'_, P, W> {
         }
     }
 
-    /// Whether a VMA that belongs here is linked.
+    /// Returns true if a VMA that belongs to this tree is linked.
     pub fn holds(&self, vma: &W::Node<P>) -> bool {
-        // SAFETY: the VMA is live; a VMA is linked only where it belongs, so no other tree of this kind holds
-        // it.
+        // SAFETY: the VMA is live. A VMA is linked only where it belongs, so no other tree of this kind
+        // contains it.
         unsafe { self.tree.contains(NonNull::from(vma)) }
     }
 }

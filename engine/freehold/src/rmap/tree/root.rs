@@ -1,20 +1,22 @@
-//! Where a page is at home: the VMAs that may map it, and the file if it is a file's.
+//! The home of pages: the VMAs that may map them, and the file if they belong to one.
 //!
-//! A page of a file has the home of that file: the VMAs that map it. An anonymous page has that of the VMA it
-//! was made in, which the VMA shares with everything that came of it by split, mremap or fork. The page knows
-//! the *index* by which the VMAs of its home know it: the offset in the file, or for anonymous memory the
-//! page number that the first VMA was made at. Splits, merges and moves change bounds, never the relation
-//! between addresses and offsets; a forked child's VMA joins its parent's home, and so do the pages that the
-//! child makes there. So a walk finds every entry of a page, and beside them the VMAs of other processes of
-//! the fork tree that have another page at this offset: for a page of a server with 1,000 children a thousand
-//! looks into page tables at most. A home per process and generation would spare those looks, for a list of
-//! homes in every VMA.
+//! A page of a file has the home of that file: all VMAs that map the file. An anonymous page has the home of
+//! the VMA in which it was made. That VMA shares its home with all VMAs that come from it by split, mremap or
+//! fork. The page has an *index*, by which the VMAs of its home know it: the offset in the file, or for
+//! anonymous memory the page number at which the first VMA was made. Splits, merges and moves change bounds,
+//! but never the relation between addresses and offsets. A forked child's VMA joins its parent's home, and so
+//! do the pages that the child makes there.
 //!
-//! Life: each VMA that is linked, the file, and each walker hold a reference; pages do not. An anonymous page
-//! that is mapped is mapped by a VMA that keeps the home until that entry is gone; a page of a file is in its
-//! cache. The memory goes after a grace period: a task that finds the address in the record of such a frame,
-//! within a read section, may try for a reference.
-#![expect(unsafe_code, reason = "references that frames do not count")]
+//! A walk therefore finds every entry of a page. It also visits VMAs of other processes of the fork tree that
+//! have another page at this offset. For a page of a server with 1,000 children these are at most a thousand
+//! reads of page tables. One home per process and generation would avoid these reads, but would need a list
+//! of homes in every VMA.
+//!
+//! Lifetime: each linked VMA, the file, and each walker hold a reference; pages do not. A VMA that maps an
+//! anonymous page keeps the home until the entry is removed. A page of a file is in the file's cache. The
+//! memory of a home is freed after a grace period: a task that finds the address in the record of such a
+//! frame, within a read section, may try to take a reference.
+#![expect(unsafe_code, reason = "counts references that VMAs store as plain words")]
 
 use super::{RmapKind, RmapReadGuard, VmaTree};
 use crate::{counted::Counted, error::NoMemory, platform::Platform, uprobe::state::Registry};
@@ -33,41 +35,42 @@ use freehold_sync::{
     },
 };
 
-/// Marks the address of a file's home in a frame's record; homes are aligned.
+/// Bit that marks the address of a file's home in a frame's record. Homes are aligned, so the bit is free.
 pub(crate) const FILE: usize = 1;
 
-/// See the module.
+/// The home of pages; see the module.
 pub(crate) struct RmapRoot<P: Platform, W: RmapKind> {
-    /// Each is a word in a VMA or a file, or on the stack of a walker: no more of them than memory has
-    /// words.
+    /// Number of references. Each is a word in a VMA or a file, or on the stack of a walker, so the number
+    /// cannot exceed the number of words in memory.
     refs: AtomicUsize,
-    /// Whose pages they are, if a file's; gone before the file goes, under the lock for writing.
+    /// The file that the pages belong to, if any. Cleared under the lock for writing before the file is
+    /// freed.
     mapping: AtomicPtr<W::Owner<P>>,
     vmas: VmaTree<P, W>,
-    /// Of a file, the probes in it: here, since a thread that runs into one may have found this without a
-    /// lock.
+    /// The probes in the file. They are here because a thread that hits a probe may have found the home
+    /// without a lock.
     pub(crate) probes: Registry,
     head: RcuHead,
 }
 
-/// A counted reference to a tree.
+/// A counted reference to a home.
 ///
 /// # Invariants
 ///
-/// The tree is alive, and its count includes this reference.
+/// The home is alive, and its count includes this reference.
 pub(crate) struct RmapRootRef<P: Platform, W: RmapKind>(NonNull<RmapRoot<P, W>>);
 
-// SAFETY: a tree may be used by any thread, and be freed by any.
+// SAFETY: any thread may use a home, and any thread may free it.
 unsafe impl<P: Platform, W: RmapKind> Send for RmapRootRef<P, W> {}
-// SAFETY: as above.
+// SAFETY: any thread may use a home, and any thread may free it.
 unsafe impl<P: Platform, W: RmapKind> Sync for RmapRootRef<P, W> {}
 
 impl<P: Platform, W: RmapKind> RmapRoot<P, W> {
-    /// For a VMA that is to have its first anonymous page, or for a file.
+    /// Creates a home, for a VMA that is about to get its first anonymous page, or for a file.
     ///
     /// # Errors
     ///
-    /// No memory.
+    /// Fails with [`NoMemory`] if there is no memory.
     pub fn try_new(lock: W::Lock<P>) -> Result<RmapRootRef<P, W>, NoMemory> {
         let home = RmapRoot {
             refs: AtomicUsize::new(1),
@@ -86,57 +89,59 @@ impl<P: Platform, W: RmapKind> RmapRoot<P, W> {
         Ok(RmapRootRef(NonNull::from(Box::leak(home))))
     }
 
-    /// One reference more, for a caller that has access by another one, which stays meanwhile.
+    /// Takes another reference, for a caller whose own reference stays alive during the call.
     pub fn hold(&self) -> RmapRootRef<P, W> {
-        // Relaxed: the count cannot reach zero beside this.
+        // Relaxed: the caller's reference keeps the count above zero.
         self.refs.fetch_add(1, Relaxed);
         RmapRootRef(NonNull::from(self))
     }
 
-    /// The pages of this home are a file's.
+    /// Sets the file that the pages belong to.
     pub fn set_mapping(&self, mapping: &Counted<W::Owner<P>>) {
-        // Release pairs with the acquire in `mapping`.
+        // Release: pairs with the acquire in `mapping` and `hold_mapping`. The file is seen completely
+        // initialised.
         self.mapping.store(Counted::as_ptr(mapping).cast_mut(), Release);
     }
 
-    /// The file is about to go.
+    /// Clears the reference to the file, which is about to be freed.
     pub fn clear_mapping(&self) {
         let _walkers_out = self.edit();
         // Relaxed: readers hold the lock for reading.
         self.mapping.store(null_mut(), Relaxed);
     }
 
-    /// The file whose pages they are, kept as long as the lock.
+    /// Returns the file that the pages belong to. The file stays as long as the lock is held.
     pub fn mapping<'l>(&'l self, _lookups: &'l RmapReadGuard<'_, P, W>) -> Option<&'l W::Owner<P>> {
-        // SAFETY: the file clears the pointer, under the lock for writing, before it goes.
+        // SAFETY: the pointer is cleared under the lock for writing before the file is freed.
         unsafe { self.mapping.load(Acquire).as_ref() }
     }
 
-    /// The file, if it is not just about to go.
+    /// Returns a reference to the file, if the file is not about to be freed.
     ///
     /// # Locks
     ///
-    /// That of the tree for reading.
+    /// The tree's lock for reading.
     pub fn hold_mapping(&self) -> Option<Counted<W::Owner<P>>> {
         let _stays = self.read();
         let mapping = NonNull::new(self.mapping.load(Acquire))?;
-        // SAFETY: from `as_ptr`; as in `mapping`, it is there as long as the lock.
+        // SAFETY: the pointer came from `as_ptr`, and the file is alive as long as the lock is held, as in
+        // `mapping`.
         unsafe { Counted::get_unless_zero(mapping) }
     }
 
-    /// A reference for a caller that found the address in the record of a frame that is mapped, or in the
-    /// cache of a file; nothing if the home is about to go.
+    /// Returns a reference for a caller that found the address in the record of a frame that is mapped or in
+    /// a file's cache. Returns `None` if the home is about to be freed.
     ///
     /// # Safety
     ///
-    /// Within `_rcu`, such a frame's record named `tree`.
+    /// Within `_rcu`, the record of such a frame named `tree`.
     pub unsafe fn find(_rcu: &P::RcuGuard, tree: NonNull<Self>) -> Option<RmapRootRef<P, W>> {
-        // SAFETY: a VMA or a file kept it when the read section had begun, so the memory stays for as long as
-        // it lasts.
+        // SAFETY: a VMA or a file held a reference at some moment of the read section, so the memory stays
+        // valid until the section ends.
         let refs = unsafe { &tree.as_ref().refs };
         let mut seen = refs.load(Relaxed);
         while seen != 0 {
-            // Relaxed: what it holds is read under its lock.
+            // Relaxed: the content of the home is read under its lock.
             match refs.compare_exchange_weak(seen, seen + 1, Relaxed, Relaxed) {
                 Ok(_) => return Some(RmapRootRef(tree)),
                 Err(now) => seen = now,
@@ -154,14 +159,14 @@ impl<P: Platform, W: RmapKind> Deref for RmapRoot<P, W> {
 }
 
 impl<P: Platform, W: RmapKind> RmapRootRef<P, W> {
-    /// Hands the reference over to a word.
+    /// Converts the reference to a pointer, to be stored in a word.
     pub fn into_raw(self) -> *mut RmapRoot<P, W> {
         let tree = self.0.as_ptr();
         core::mem::forget(self);
         tree
     }
 
-    /// Takes a reference back from a word.
+    /// Converts a pointer from a word back to a reference.
     ///
     /// # Safety
     ///
@@ -174,17 +179,17 @@ impl<P: Platform, W: RmapKind> RmapRootRef<P, W> {
 impl<P: Platform, W: RmapKind> Deref for RmapRootRef<P, W> {
     type Target = RmapRoot<P, W>;
     fn deref(&self) -> &RmapRoot<P, W> {
-        // SAFETY: the type's invariant.
+        // SAFETY: by the type's invariant the home is alive.
         unsafe { self.0.as_ref() }
     }
 }
 
 impl<P: Platform, W: RmapKind> Drop for RmapRootRef<P, W> {
     fn drop(&mut self) {
-        // Release pairs with the fence: every use of the tree happens before its end.
+        // Release: pairs with the fence below. Every use of the home happens before the home is freed.
         if self.refs.fetch_sub(1, Release) == 1 {
             fence(Acquire);
-            // SAFETY: the last reference is gone, so nobody uses the head.
+            // SAFETY: this was the last reference, so no other task uses the head.
             unsafe {
                 let head = self.0.byte_add(offset_of!(RmapRoot<P, W>, head)).cast();
                 P::rcu_defer(head, free::<P, W>);
@@ -193,13 +198,14 @@ impl<P: Platform, W: RmapKind> Drop for RmapRootRef<P, W> {
     }
 }
 
-/// Frees a tree after the grace period.
+/// Frees a home after the grace period.
 ///
 /// # Safety
 ///
-/// The head is that of a tree that nobody can find any more.
+/// The head belongs to a home to which there is no reference, and a grace period has passed since the last
+/// one.
 unsafe fn free<P: Platform, W: RmapKind>(head: NonNull<RcuHead>) {
-    // SAFETY: the caller's promise; the tree came from `Box::leak`.
+    // SAFETY: the caller's promise; the home came from `Box::leak`.
     unsafe {
         drop(Box::from_raw(head.byte_sub(offset_of!(RmapRoot<P, W>, head)).cast::<RmapRoot<P, W>>().as_ptr()))
     };

@@ -499,7 +499,7 @@ impl<P: Platform> Unmapped<'_, P> {
 /// it releases the i_mmap lock, and unlinking waits for that lock (hazard C-58).
 ///
 /// If none of the VMAs is linked in a file's tree, all are unlinked first, so that this gather is the only
-/// one for the range: walks for anonymous pages start from frames.
+/// one for the range. A walk for an anonymous page checks in the frame's record whether the page is mapped.
 fn settle<P: Platform>(
     space: &AddressSpace<P>,
     list: &VmaList<P>,
