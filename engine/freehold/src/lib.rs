@@ -56,7 +56,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! This example works with any platform. The repository contains two: a platform of 300 lines in
+//! This example works with any platform. The repository contains two platforms: one of 300 lines in
 //! `examples/embedding`, and the crate `freehold-machine` for tests, whose TLBs keep every translation that
 //! is not flushed.
 //!
@@ -85,7 +85,7 @@
 //! | [`counted`] | a shared pointer whose allocation may fail |
 //!
 //! The crate [`freehold_vmspace`] has the part of an address space that the hardware sees: frames, page
-//! tables and TLBs. It also defines [`platform`].
+//! tables and TLBs. That crate also defines [`platform`].
 //!
 //! Every allocation is fallible. A call that runs out of memory returns an error instead of aborting.
 //! `docs/locking.md`, and the documents that it links to, list the locks and what may be changed under each

@@ -99,7 +99,7 @@ impl<P: Platform> Engine<P> {
     fn keep_cached(&self, pfn: Pfn, home: &RmapRoot<P, IMmap>, index: PageIndex) -> bool {
         let lookups = home.read();
         // Frames of storage do not move, and a truncation waits until all references to them are released.
-        // They are therefore not returned by number.
+        // This function therefore never returns such a frame.
         let ours = |mapping: &&Mapping<P>| !mapping.is_direct() && self.owns(mapping.files());
         let Some(mapping) = home.mapping(&lookups).filter(ours) else {
             return false;

@@ -58,7 +58,7 @@ impl<P: Platform> Counters<P> {
     }
 
     /// Counts mapped pages whose flags changed from `old` to `new`. The caller has charged pages that now
-    /// count as committed. This function releases pages that no longer do.
+    /// count as committed. This function releases pages that no longer count.
     #[inline(always)]
     pub fn count_changed(&self, guard: &WriteGuard<'_, P>, old: VmFlags, new: VmFlags, pages: PageCount) {
         if old.contains(VmFlags::ACCOUNT) && !new.contains(VmFlags::ACCOUNT) {

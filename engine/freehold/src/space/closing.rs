@@ -1,8 +1,8 @@
 //! Waiting for closing ranges: ranges whose munmap is still under way.
 //!
-//! A closing reservation is inserted into the tree when its VMAs are removed. It is removed once no
-//! translation and no page table of the range is left, by a range writer or under the mmap lock held for
-//! writing. A task that needs the same range sleeps here, without holding anything.
+//! A closing reservation is inserted into the tree when its VMAs are removed. Once no translation and no page
+//! table of the range is left, a range writer or the exclusive writer removes the reservation. A task that
+//! needs the same range sleeps here, without holding anything.
 //!
 //! | word | meaning |
 //! | --- | --- |
@@ -35,9 +35,9 @@ impl Closings {
     /// sleepers, if there are any or if `wanted` says that range writers wait for the reservation.
     pub fn end<P: Platform>(&self, guard: WriteGuard<'_, P>, wanted: bool) {
         self.counted.store(self.counted.load(Relaxed) - 1, Relaxed);
-        // Relaxed: a sleeper read the old number under the mmap lock. It therefore either sleeps and is woken
-        // below, or sees the new number and does not sleep; afterwards it takes the mmap lock again. The
-        // sleeper set `has_sleepers` under that lock too, so nearly every munmap can skip the wake-up.
+        // Relaxed: a sleeper read the old number under the mmap lock. The sleeper therefore either sleeps and
+        // is woken below, or sees the new number and does not sleep; afterwards it takes the mmap lock again.
+        // The sleeper set `has_sleepers` under that lock too, so nearly every munmap can skip the wake-up.
         self.generation.store(self.generation.load(Relaxed).wrapping_add(1), Relaxed);
         let has_sleepers = wanted || self.has_sleepers.load(Relaxed) != 0;
         self.has_sleepers.store(0, Relaxed);

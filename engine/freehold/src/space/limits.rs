@@ -108,7 +108,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         if soft == UNLIMITED || !flags.is_data() {
             return true;
         }
-        // A soft limit of zero is set by old programs to mean "no heap". Then the hard limit applies.
+        // Old programs set a soft limit of zero to mean "no heap". The hard limit then applies.
         fits(Size::Data, PageCount::new(soft >> PAGE_SHIFT))
             || (soft == 0 && fits(Size::Data, pages(&limits.data_hard)))
     }

@@ -205,7 +205,7 @@ impl<P: Platform> AddressSpace<P> {
     fn find_vma_by_mmap_lock(&self, addr: u64) -> Option<VmaRead<'_, P>> {
         loop {
             let guard = self.read();
-            // The VMA can have the maximum number of readers. That is temporary.
+            // The VMA has the maximum number of readers, which is a temporary condition.
             if let Ok(vma) = guard.lock_vma(guard.find(addr)?) {
                 return Some(vma);
             }
@@ -303,9 +303,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Some(self.slot(&found))
     }
 
-    /// Returns the first VMA that overlaps `range`. Skips closing ranges. Reads no VMA beyond `range`; beyond
-    /// it, only the tree is read.
-    // Inlined: every change of VMAs begins with it.
+    /// Returns the first VMA that overlaps `range`. Skips closing ranges. Beyond `range` this function reads
+    /// only the tree, and no VMA.
+    // Inlined: every change of VMAs begins with this call.
     #[inline(always)]
     pub(crate) fn first_in(&self, range: Range<u64>) -> Option<&Vma<P>> {
         let mut at = range.start;
@@ -367,8 +367,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// search does not respect the gaps of stacks.
     ///
     /// The time depends on the depth of the tree, because the search takes the first gap that is long enough.
-    /// It also depends on the number of leaves whose gaps were filled since the last search for a gap of this
-    /// length.
+    /// The time also depends on the number of leaves whose gaps were filled since the last search for a gap
+    /// of this length.
     #[inline(always)]
     pub(crate) fn highest_gap(&self, len: u64, bounds: Range<u64>) -> Option<(u64, u64)> {
         // The entry above the gap is the last one that the search passes to the function. There is none if

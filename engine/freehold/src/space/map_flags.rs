@@ -79,7 +79,8 @@ pub(crate) const PRIVATE: u64 = 2;
 pub(crate) const SHARED_VALIDATE: u64 = 3;
 pub(crate) const DROPPABLE: u64 = 8;
 
-/// VMA flags of droppable memory. Droppable memory is never marked for merging; nor is shared memory.
+/// VMA flags of droppable memory. Droppable memory is never marked for merging with equal pages, like shared
+/// memory.
 pub(crate) const DROPPED: VmFlags =
     VmFlags::DROPPABLE.union(VmFlags::NORESERVE).union(VmFlags::WIPEONFORK).union(VmFlags::DONTDUMP);
 
@@ -104,8 +105,8 @@ pub(crate) fn access_flags(prot: Prot) -> VmFlags {
 }
 
 impl MapFlags {
-    /// Returns the page size that is encoded beside `HUGETLB`: six bits hold its binary logarithm; 0 means
-    /// the default size. Returns `None` if there are no such huge pages.
+    /// Returns the page size that is encoded in the flags together with `HUGETLB`: six bits hold its binary
+    /// logarithm, and 0 means the default size. Returns `None` if there are no such huge pages.
     pub(crate) fn huge_page_size(self) -> Option<HugePageSize> {
         match self.bits() >> HUGE_SHIFT & 0x3f {
             0 => Some(HugePageSize::Mib2),

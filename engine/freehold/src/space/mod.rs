@@ -77,12 +77,11 @@ pub struct SpaceConfig {
     pub data: core::ops::Range<u64>,
     /// Resource limits and privileges.
     pub limits: Limits,
-    /// Restrictions that exec [inherited](Mdwe::inherited).
+    /// Restrictions that are [inherited](Mdwe::inherited) at exec.
     pub mdwe: Mdwe,
-    /// Inherited setting: where transparent huge pages are disabled.
+    /// Setting, inherited at exec, that disables transparent huge pages.
     pub thp_disable: ThpDisable,
-    /// Inherited setting: whether the memory [may be merged with equal
-    /// pages](AddressSpace::set_memory_merge).
+    /// Setting, inherited at exec, that [allows merging with equal pages](AddressSpace::set_memory_merge).
     pub memory_merge: bool,
     /// The locking designs in use.
     pub locking: Locking,

@@ -1,4 +1,5 @@
-//! Protection keys: additional rights to pages, which a thread changes for itself without a system call.
+//! Protection keys: additional restrictions on pages, which a thread changes for itself without a system
+//! call.
 //!
 //! A key is a number. Pages have it in the flags of their VMA and in their page table entries, in addition to
 //! the rights that apply to all threads. A register of the processor holds the rights of the current thread
@@ -66,9 +67,9 @@ impl Pkeys {
 impl<P: Platform> WriteGuard<'_, P> {
     /// Returns the protection key for pages that get the rights `access` in a VMA with the flags `old`.
     ///
-    /// This is the key `asked` if the caller names one. Otherwise it is the execute-only key if `access` is
-    /// only `EXEC`. Otherwise the pages keep their key, unless that is the execute-only key: they then get
-    /// key 0.
+    /// If the caller names a key `asked`, the pages get that key. Otherwise, if `access` is only `EXEC`, the
+    /// pages get the execute-only key. Otherwise the pages keep their key, except that the execute-only key
+    /// is replaced by key 0.
     #[inline(always)]
     pub(crate) fn key_for(&self, old: VmFlags, access: VmFlags, asked: Option<u8>) -> u8 {
         if let Some(pkey) = asked {

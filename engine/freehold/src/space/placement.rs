@@ -102,9 +102,9 @@ impl<P: Platform> WriteGuard<'_, P> {
         highest.or_else(below)
     }
 
-    /// Returns a free place whose offset within a huge page is `offset`, or the hint. The place found is a
-    /// huge page longer than requested. A top-down search moves up by a whole huge page if the place has the
-    /// right offset already, as on Linux.
+    /// Returns a free place whose offset within a huge page is `offset`, or the hint. Searches for a place
+    /// that is one huge page longer than requested, so that the address can be moved up. A top-down search
+    /// moves up by a whole huge page if the place has the right offset already, as on Linux.
     #[inline(never)]
     fn find_aligned_placement(&self, request: &PlacementRequest, offset: u64) -> Option<u64> {
         let at = self.find_any_placement(&PlacementRequest { len: request.len + HUGE, ..*request })?;
@@ -117,7 +117,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         })
     }
 
-    /// Returns true if the range at the hint contains only boundaries and no part of it is in a stack's gap.
+    /// Returns true if the request may be placed at its hint: the range is allowed, contains nothing except
+    /// boundaries, and does not overlap a stack's gap.
     fn is_hint_free(&self, request: &PlacementRequest) -> bool {
         let &PlacementRequest { hint, len, .. } = request;
         let end = AddressSpace::<P>::window_end(request);

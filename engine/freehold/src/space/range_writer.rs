@@ -15,7 +15,8 @@
 //!
 //! A range writer unlocks its VMAs before it publishes its write set, because another range writer may claim
 //! them as soon as the write set is visible. A lookup between the two steps can reach a VMA through an old
-//! tree entry. It then sees bounds that do not match, or a detached VMA, and falls back to the mmap lock.
+//! tree entry. The lookup then sees bounds that do not match, or a detached VMA, and falls back to the mmap
+//! lock.
 #![expect(unsafe_code, reason = "claims in the tree of VMAs, and unlinks page tables")]
 
 use super::AddressSpace;
@@ -191,11 +192,11 @@ impl<P: Platform> AddressSpace<P> {
             // can be inserted there while this function runs. A fresh gather has room for the tables at two
             // edges, so it does not flush here.
             //
-            // The gather is exclusive, although other tasks may map there before it has flushed. This is
-            // correct because the tables are empty: translations that processors remember of them lead to no
-            // page, and no other gather meets an entry that this one has cleared. A shared gather would
-            // increment the space's count of gathers, whose cache line all writers would share, and would
-            // make each of them flush everything.
+            // The gather is exclusive, although other tasks may map there before it has flushed. An exclusive
+            // gather is correct here because the tables are empty: translations that processors cache from
+            // them lead to no page, and no other gather finds an entry that this one has cleared. A shared
+            // gather would increment the space's count of gathers, whose cache line all writers would share,
+            // and would make each of them flush everything.
             unsafe { self.vm.unlink_tables(part.va(), hole, gathered.insert(self.vm.exclusive_gather())) };
         });
         if let Some(mut gather) = gathered {

@@ -117,9 +117,9 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Performs [`lock_vma`](Self::lock_vma) if the first lookup met a writer. Uses a lookup that retries
-    /// inside the tree. Looks up again, a bounded number of times, if the VMA leaves the tree during the
-    /// lookup.
+    /// Performs [`lock_vma`](Self::lock_vma) after the first lookup found a writer at work. Uses a lookup
+    /// that retries inside the tree, and repeats that lookup a bounded number of times if the VMA leaves the
+    /// tree.
     #[cold]
     #[inline(never)]
     fn retry_lookup(&self, rcu: &P::RcuGuard, addr: u64) -> Result<VmaRead<'_, P>, NeedMmapLock> {

@@ -17,8 +17,8 @@ use super::{AddressSpace, Write};
 use crate::platform::Platform;
 use freehold_sync::atomic::Ordering::Relaxed;
 
-/// The number of changes that are exclusive writers before range writers are tried again. They take one or
-/// two milliseconds.
+/// The number of changes that are exclusive writers before range writers are tried again: about one or two
+/// milliseconds of changes.
 const EXCLUSIVE_CHANGES: u32 = 4096;
 
 /// The number of conflicts, after decay, that makes changes exclusive writers.
@@ -28,8 +28,8 @@ const MAX_CONFLICTS: u32 = 16;
 /// accumulate if more than an eighth of all changes has one.
 const DECAY_PERIOD: u64 = 16;
 
-/// A CPU checks whether it is the only one that changes the space once in this number of changes, times the
-/// number of CPUs. The check reads a counter of every CPU.
+/// The number of changes, times the number of CPUs, after which a CPU checks whether it is the only one that
+/// changes the space. The check reads a counter of every CPU.
 const SOLO_CHECK_PERIOD: u64 = 64;
 
 impl<P: Platform> AddressSpace<P> {

@@ -1,7 +1,7 @@
 //! The anon_vma of a VMA's anonymous pages: its identity, and the tree that finds the VMAs of these pages.
 //!
-//! These are two separate words, in different cache lines. Only `attach_anon_vma` writes them while other
-//! tasks read them.
+//! The identity and the tree are two separate words, in different cache lines. Only `attach_anon_vma` writes
+//! these words while other tasks read them.
 //!
 //! | `id` | `tree` | meaning | left by |
 //! | --- | --- | --- | --- |

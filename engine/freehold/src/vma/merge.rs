@@ -42,9 +42,9 @@ impl<P: Platform> Clone for Attrs<'_, P> {
 }
 impl<P: Platform> Copy for Attrs<'_, P> {}
 
-/// Returns true if the anon_vmas of two ranges can become one. They can if they are equal, or if one side has
-/// none and the other was not made by fork. A forked VMA also holds its parent's pages; a merge would extend
-/// that to other pages.
+/// Returns true if the anon_vmas of two ranges can become one: they are equal, or one side has none and the
+/// other was not made by fork. A forked VMA may also hold its parent's pages, and a merge would extend this
+/// property to pages that are not the parent's.
 pub(crate) fn anon_agree(a: AnonId, b: AnonId) -> bool {
     match (a.is_some(), b.is_some()) {
         (false, false) => true,

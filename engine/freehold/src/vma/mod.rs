@@ -8,8 +8,8 @@
 //!
 //! The slab reuses a freed VMA at once, perhaps for another address space. A reader that found the address in
 //! a read section cannot lock a free VMA, because its count is 0. The reader may lock the next VMA in the
-//! same memory. It then finds that the owner, the sequence number or the bounds, which it checks in this
-//! order, do not match, before it reads anything else (hazard C-22).
+//! same memory. The reader then finds that the owner, the sequence number or the bounds, which it checks in
+//! this order, do not match, before it reads anything else (hazard C-22).
 //!
 //! | holder of a VMA's address | during | kept valid by |
 //! | --- | --- | --- |
@@ -75,8 +75,8 @@ use locked_list::LockedLinks;
 /// - `start`, `end`, `pgoff`: the mmap lock for writing, the VMA's write lock, and the locks of the trees
 ///   that the VMA is linked in (of its file, of its anonymous pages) for writing.
 /// - `flags`, `policy`, `uffd`: the mmap lock for writing and the VMA's write lock.
-/// - `anon`, `tree`: set from none under the mmap lock for reading and the tree's lock for writing; reset
-///   under all these locks for writing.
+/// - `anon`, `tree`: set from none under the tree's lock for writing and, for reading, the mmap lock or the
+///   VMA's lock; reset under all these locks for writing.
 /// - `object`, `hugetlb`, `owner`: written only while the VMA is detached.
 ///
 /// Every field may be *read* under any one of the locks.
@@ -118,7 +118,7 @@ struct LastLine<P: Platform> {
     /// The link in the list of gathered or of free VMAs, and the slab's own word. The link belongs to the
     /// owner of the detached VMA.
     links: slab::Links<Vma<P>>,
-    /// The links in the list of VMAs that a task has write-locked. They belong to that task.
+    /// Place in the list of VMAs that a task has write-locked. Only that task uses the links.
     locked: LockedLinks<Vma<P>>,
 }
 
@@ -204,8 +204,8 @@ impl<P: Platform> Vma<P> {
         self.file_home.load(Acquire)
     }
 
-    /// Sets the mapped object, and the additional state of a VMA of huge pages. They stay until the VMA is
-    /// freed.
+    /// Sets the mapped object, and the additional state of a VMA of huge pages. Both stay unchanged until the
+    /// VMA is freed.
     ///
     /// # Safety
     ///
@@ -274,8 +274,8 @@ impl<P: Platform> Vma<P> {
         Zap::new(self.flags().contains(VmFlags::MAYSHARE))
     }
 
-    /// Returns true if a page stays write-protected by a userfaultfd after it was unmapped and is mapped
-    /// again. That is so for pages of files.
+    /// Returns true if a page stays write-protected by a userfaultfd when it is unmapped and mapped again, as
+    /// pages of files do.
     pub(crate) fn keeps_wp(&self) -> bool {
         self.flags().contains(VmFlags::UFFD_WP) && !self.is_anonymous()
     }
@@ -317,8 +317,8 @@ impl<P: Platform> Vma<P> {
         }
     }
 
-    /// Records that page table entries may be guard markers. This is the only flag that may be set under a
-    /// lock for reading: it is never cleared, and is set with a single instruction.
+    /// Records that page table entries may be guard markers. Only this flag may be set under a lock for
+    /// reading, because it is never cleared and a single instruction sets it.
     pub(crate) fn note_guards(&self) {
         // Relaxed: ordered by the locks. A writer, which stores the whole word, excludes the holders of those
         // locks.

@@ -7,10 +7,10 @@
 //! but never the relation between addresses and offsets. A forked child's VMA joins its parent's home, and so
 //! do the pages that the child makes there.
 //!
-//! A walk therefore finds every entry of a page. It also visits VMAs of other processes of the fork tree that
-//! have another page at this offset. For a page of a server with 1,000 children these are at most a thousand
-//! reads of page tables. One home per process and generation would avoid these reads, but would need a list
-//! of homes in every VMA.
+//! A walk therefore finds every entry of a page. The walk also visits VMAs of other processes of the fork
+//! tree that have another page at this offset. For a page of a server with 1,000 children these are at most a
+//! thousand reads of page tables. One home per process and generation would avoid these reads, but would need
+//! a list of homes in every VMA.
 //!
 //! Lifetime: each linked VMA, the file, and each walker hold a reference; pages do not. A VMA that maps an
 //! anonymous page keeps the home until the entry is removed. A page of a file is in the file's cache. The
@@ -47,7 +47,7 @@ pub(crate) struct RmapRoot<P: Platform, W: RmapKind> {
     /// freed.
     mapping: AtomicPtr<W::Owner<P>>,
     vmas: VmaTree<P, W>,
-    /// The probes in the file. They are here because a thread that hits a probe may have found the home
+    /// The probes in the file. Stored in the home because a thread that hits a probe may have found the home
     /// without a lock.
     pub(crate) probes: Registry,
     head: RcuHead,

@@ -25,9 +25,9 @@ pub(crate) enum AnonVmaError {
 impl<P: Platform> AddressSpace<P> {
     /// Ensures that the VMA has an anon_vma, before its first anonymous page.
     ///
-    /// The choice depends on the neighbours. It therefore needs the mmap lock or, if there are range writers,
-    /// the neighbours' locks. A caller that holds only the VMA's lock may try to take these locks but must
-    /// not wait for them, because a writer may be waiting for this VMA (`docs/locking.md`, part 3).
+    /// The choice depends on the neighbours, so it needs the mmap lock or, if there are range writers, the
+    /// neighbours' locks. A caller that holds only the VMA's lock may try to take these locks but must not
+    /// wait for them, because a writer may be waiting for this VMA (`docs/locking.md`, part 3).
     #[inline]
     pub(crate) fn prepare_anon(&self, vma: &Vma<P>, held: HeldLock<'_, '_, P>) -> Result<(), AnonVmaError> {
         if vma.anon().is_some() {

@@ -55,8 +55,8 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// Returns the end of the section that begins at `start`. This is a multiple of `bytes`, so that a page
-    /// table belongs to one section, or the end of a VMA that must not be split there.
+    /// Returns the end of the section that begins at `start`. The end is a multiple of `bytes`, so that each
+    /// page table belongs to one section. If a VMA must not be split there, the section ends with that VMA.
     fn section_end(&self, start: u64, bytes: u64) -> u64 {
         let at = (start / bytes + 1) * bytes;
         self.find(at).filter(|vma| !vma.may_split(at)).map_or(at, |vma| vma.end())

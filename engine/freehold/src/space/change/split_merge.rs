@@ -103,8 +103,9 @@ impl<P: Platform> WriteGuard<'_, P> {
         let prev = prev.filter(|prev| appends(prev) && (self.pin_anon_vma(prev) || appends(prev)));
         let next = next.filter(|next| prepends(next) && (self.pin_anon_vma(next) || prepends(next)));
         match (prev, next) {
-            // Each neighbour may merge with the range between them. Here the neighbours do not agree with
-            // each other, or the object counts its VMAs, so that no VMA may be merged away.
+            // Each neighbour may merge with the range between them. Here the neighbours cannot merge with
+            // each other: their anon_vmas differ, or the object counts its VMAs, so that no VMA may be merged
+            // away.
             (Some(left), Some(right))
                 if !anon_compatible(left.anon(), right.anon()) || attrs.object.counts_vmas() =>
             {
@@ -244,7 +245,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         right
     }
 
-    /// Frees a VMA that was merged into another one. It is no longer in the tree nor in an rmap tree.
+    /// Frees a VMA that was merged into another one and is in no tree any more.
     #[expect(unsafe_code, reason = "takes ownership of what was just detached")]
     fn discard(&self, vma: &Vma<P>) {
         self.detach(vma);

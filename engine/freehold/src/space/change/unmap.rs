@@ -19,8 +19,8 @@
 //! | `Released` | no lock; the range is a *closing* reservation in the tree | the whole step, if they need the same range |
 //!
 //! With `Released`, neighbours that map and fault concurrently share the page tables at the two edges. These
-//! tables stay until the end of the munmap. They are then unlinked under the write lock if nothing else lies
-//! in the range that they span: at most two tables per level.
+//! tables, at most two per level, stay until the end of the munmap. The end of the closing reservation
+//! unlinks them if nothing else lies in the range that they span.
 //!
 //! Contract of [`WriteGuard::unmap_unlocking`]: on success the lock is released. On failure the caller still
 //! holds the lock, and every VMA is attached and mapped as before, except that VMAs may have been split.
@@ -539,9 +539,9 @@ fn settle<P: Platform>(
 
 impl<P: Platform> AddressSpace<P> {
     /// Returns true if a VMA must be zapped with the lock held for writing. Only step 1 (`Downgraded`) has
-    /// this restriction. Otherwise such a VMA needs no lock of the address space. It needs to stay linked in
-    /// its file's tree, and its driver must be notified ([`VmOps::close`](crate::file::VmOps::close)) after
-    /// its entries are cleared.
+    /// this restriction. Otherwise such a VMA needs no lock of the address space. The VMA must stay linked in
+    /// its file's tree until its entries are cleared, and its driver is notified afterwards
+    /// ([`VmOps::close`](crate::file::VmOps::close)).
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn is_special(&self, vma: &Vma<P>) -> bool {
         self.locking.unmap.policy().falls_back && self.needs_caution(vma)

@@ -186,7 +186,7 @@ impl LimitReservation {
 /// Error of a reservation that could exceed a limit.
 pub(in crate::space) struct NearLimit;
 
-/// Number of sizes that have a limit. They are the first ones of [`Size`].
+/// Number of sizes that have a limit, which are the first ones of [`Size`].
 const LIMITED: usize = 4;
 
 impl<P: Platform> Counters<P> {
@@ -463,7 +463,8 @@ impl<P: Platform> Counters<P> {
 
     /// Returns the sizes.
     pub fn counts(&self) -> Counts {
-        // Relaxed: the sizes are independent words. They are consistent with each other under the mmap lock.
+        // Relaxed: the sizes are independent words, which are consistent with each other only under the mmap
+        // lock.
         Counts {
             map_count: self.get(Size::Vmas),
             total_vm: self.get(Size::Total),

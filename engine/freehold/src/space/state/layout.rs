@@ -21,7 +21,7 @@ pub enum Layout {
     #[default]
     TopDown,
     /// Upwards from the [base](crate::space::SpaceConfig::mmap_base), which is [`LEGACY_BASE`] or a little
-    /// more. This is the legacy layout, for programs with ADDR_COMPAT_LAYOUT.
+    /// more: the legacy layout, for programs with ADDR_COMPAT_LAYOUT.
     BottomUp,
 }
 
