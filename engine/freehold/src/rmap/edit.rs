@@ -30,7 +30,7 @@ impl<'e, P: Platform> RmapEdit<'e, P> {
         }
     }
 
-    /// Locks the trees of `vma`, for it and for VMAs with the same object and tree.
+    /// Locks the trees of `vma`, for changes of `vma` and of VMAs with the same object and tree.
     #[inline]
     pub fn of(vma: &'e Vma<P>) -> Self {
         Self::new(vma.object(), vma.tree())

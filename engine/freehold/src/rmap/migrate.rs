@@ -101,8 +101,8 @@ impl<P: Platform> Page<'_, P> {
 
     fn move_cached(&self, new: Pfn) -> Result<(), MigrateError> {
         let AnyRmapRoot::File(home) = &self.home else { return Err(MigrateError::NoPage) };
-        // The file is alive as long as it is mapped or open. If this task held the last reference, releasing
-        // it would end the file here.
+        // Fails if the file is no longer mapped or open: this task would then have the last reference, and
+        // would have to end the file here.
         let Some(mapping) = home.hold_mapping() else { return Err(MigrateError::NoPage) };
         mapping.exchange(mapping.index_of(self.index), self.pfn, new)
     }

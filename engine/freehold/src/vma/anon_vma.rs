@@ -28,8 +28,9 @@ use freehold_sync::atomic::{
 
 /// Identity of the anon_vma that a VMA's anonymous pages belong to; zero if the VMA has none.
 ///
-/// Two VMAs may merge only if a walk from a frame finds the pages of both in the same way; they have the same
-/// identity then. Bit 0 is set if fork made the VMA, which can then also hold pages of its parent's anon_vma.
+/// Two VMAs may merge only if a walk from a frame finds the pages of both in the same way. The identities of
+/// the two VMAs decide that. Bit 0 is set if fork made the VMA, which can then also hold pages of its
+/// parent's anon_vma.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct AnonId(u64);
 

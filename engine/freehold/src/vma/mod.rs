@@ -230,7 +230,7 @@ impl<P: Platform> Vma<P> {
         unsafe { &*self.state.uffd.get() }.as_ref()
     }
 
-    /// Returns true if this is anonymous memory, including private mappings of a device of zeroes.
+    /// Returns true if this is anonymous memory, including memory of a device of zeroes.
     pub fn is_anonymous(&self) -> bool {
         self.object().is_anonymous()
     }
@@ -256,8 +256,8 @@ impl<P: Platform> Vma<P> {
 
     /// Returns the rmap tree of the VMA's anonymous pages.
     pub(crate) fn tree(&self) -> Option<&RmapRoot<P, AnonPages>> {
-        // SAFETY: null, or a reference that the VMA owns. The pointer changes only under the locks in the
-        // documentation of [`Vma`], which exclude the holder of this `&Vma`.
+        // SAFETY: null, or a reference that the VMA owns. Once set, the pointer changes only under all the
+        // write locks that the documentation of [`Vma`] names, which exclude the holder of this `&Vma`.
         unsafe { self.anon_vma_words().tree().as_ref() }
     }
 

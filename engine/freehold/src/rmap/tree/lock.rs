@@ -4,7 +4,7 @@
 use crate::{counted::Counted, platform::Platform};
 use freehold_sync::{Mutex, MutexGuard, Rank, RwSem, RwSemReadGuard, RwSemWriteGuard, stats::LockStats};
 
-/// Maximum number of writers that may overtake waiting readers of a tree. A writer inserts or removes one
+/// Maximum number of writers that may overtake a waiting reader of a tree. A writer inserts or removes one
 /// VMA; a reader walks over all matching VMAs.
 pub(crate) const GATHERING: u32 = 256;
 
@@ -14,9 +14,9 @@ pub(crate) const GATHERING: u32 = 256;
 pub enum FileRmap {
     /// A mutex (Linux to 3.18).
     Mutex,
-    /// A reader/writer lock, which they take as writers (the first part of step 2).
+    /// A reader/writer lock, which these calls take as writers (the first part of step 2).
     Exclusive,
-    /// A reader/writer lock, which they take as readers (step 2, Linux today).
+    /// A reader/writer lock, which these calls take as readers (step 2, Linux today).
     #[default]
     Shared,
 }
