@@ -129,7 +129,7 @@ impl<H: Host> CommittedMemory<H> {
         self.policy.store(policy.word(), Relaxed);
     }
 
-    /// Returns true if the sum of all promises is limited.
+    /// Returns true if the number of committed pages is limited.
     pub fn is_strict(&self) -> bool {
         self.policy.load(Relaxed) & Overcommit::NEVER != 0
     }

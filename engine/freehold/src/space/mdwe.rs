@@ -1,4 +1,4 @@
-//! MDWE: memory that was written is never executed (prctl's `PR_SET_MDWE`).
+//! MDWE: memory that was writable never becomes executable (prctl's `PR_SET_MDWE`).
 //!
 //! ```text
 //! mmap        rejects WRITE with EXEC

@@ -1,5 +1,5 @@
 //! Placement of mappings without a fixed address: the first gap that is large enough, from above or from
-//! below ([`Layout`](super::Layout)).
+//! below ([`Layout`]).
 
 use super::{AddressSpace, locking::WriteGuard, map_flags::MapFlags, placement_request::HUGE};
 use crate::{

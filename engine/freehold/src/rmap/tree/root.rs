@@ -106,7 +106,7 @@ impl<P: Platform, W: RmapKind> RmapRoot<P, W> {
     /// Clears the reference to the file, which is about to be freed.
     pub fn clear_mapping(&self) {
         let _walkers_out = self.edit();
-        // Relaxed: readers hold the lock for reading.
+        // Relaxed: readers hold the tree's lock for reading, which orders their loads after this store.
         self.mapping.store(null_mut(), Relaxed);
     }
 
