@@ -1,4 +1,4 @@
-//! What the locks cost when nobody competes: `cargo run --release -p freehold-sync --features std-host
+//! Measures the locks without contention. Run with `cargo run --release -p freehold-sync --features std-host
 //! --example uncontended`.
 
 #[cfg(not(loom))]
@@ -37,7 +37,7 @@ fn main() {
     let spin = SpinLock::new(0u64, Rank::Slab);
     let word = std::sync::atomic::AtomicU64::new(0);
 
-    measure("one read-modify-write, to compare with", || {
+    measure("one read-modify-write, for comparison", || {
         black_box(&word).fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     });
     measure("mmap lock: read, unlock", || drop(lock.read()));
@@ -49,7 +49,7 @@ fn main() {
         vma.unlock_write();
     });
     measure("VMA: read, unlock", || {
-        let place = vma.try_read(lock, || true).expect("nobody writes");
+        let place = vma.try_read(lock, || true).expect("no writer");
         vma.unlock_read::<StdHost>(place);
     });
     measure("mmap lock: speculate", || assert!(lock.speculate().is_some_and(|seen| seen.valid(lock))));

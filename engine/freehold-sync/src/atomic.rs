@@ -1,18 +1,19 @@
-//! The atomics that every crate of the engine uses: the processor's own, loom's under `cfg(loom)`, shuttle's
-//! under `cfg(shuttle)`, those that take virtual time under `cfg(sim)`; in this crate's unit tests those of
-//! `axioms`.
+//! The atomics that every crate of the engine uses.
 //!
-//! This is the one place that knows which of them it is. What else depends on it is here too: constants that
-//! shrink under the checking tools, so that rare paths run in a handful of steps.
+//! They are the CPU's own atomics, or loom's under `cfg(loom)`, shuttle's under `cfg(shuttle)`, those of
+//! virtual time under `cfg(sim)`. The unit tests of this crate use the atomics of `axioms`.
+//!
+//! Only this file distinguishes these builds. It also has everything else that depends on the build:
+//! constants that are smaller under the checkers, so that a test reaches rare paths within a few steps.
 
-/// A field of a record that a lock guards, which the simulation is to see as it sees atomics. An ordinary
-/// cell in any other build.
+/// A field of a record that a lock guards. The simulation (`cfg(sim)`) observes accesses to it like accesses
+/// to an atomic; in any other build it is an ordinary `Cell`.
 #[cfg(not(sim))]
 pub use core::cell::Cell as PlainCell;
 #[cfg(sim)]
 pub use freehold_sim::atomic::PlainCell;
 
-/// The type of the values in `Ordering`, which is a module under shuttle.
+/// The type of the values in `Ordering`. Needed because `Ordering` is a module under shuttle.
 pub(crate) use core::sync::atomic::Ordering as Order;
 #[cfg(not(all(shuttle, not(loom))))]
 pub use imp::Ordering;
@@ -31,10 +32,11 @@ use loom::sync::atomic as imp;
 #[cfg(all(shuttle, not(loom)))]
 use shuttle::sync::atomic as imp;
 
-/// shuttle takes every order for the strongest. Told of a weaker one, it looks each time whether it has
-/// warned of that yet, at a word that all its tests write: a seventh of the time that they take.
+/// Orderings for shuttle: each is `SeqCst`. shuttle treats every order as the strongest one. For a weaker
+/// order it checks on each access whether it has printed a warning, in a word that all its tests write. That
+/// check takes a seventh of the run time of the tests.
 #[cfg(all(shuttle, not(loom)))]
-#[expect(non_snake_case, non_upper_case_globals, missing_docs, reason = "in the place of an enum")]
+#[expect(non_snake_case, non_upper_case_globals, missing_docs, reason = "replaces the variants of an enum")]
 pub mod Ordering {
     use core::sync::atomic::Ordering;
 
@@ -45,7 +47,7 @@ pub mod Ordering {
     pub const SeqCst: Ordering = Ordering::SeqCst;
 }
 
-/// Declares functions that are `const` except under loom, whose atomics must be made at run time.
+/// Declares functions that are `const` except under loom, whose atomics must be created at run time.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! const_unless_loom {
@@ -60,44 +62,47 @@ macro_rules! const_unless_loom {
 }
 pub use const_unless_loom;
 
-/// Whether a tool that explores schedules runs this code. Caches are small then, or absent, so that memory is
-/// free at once when it is released, and a later use of it is found.
+/// True if a tool that explores schedules runs this code. Caches are then small or absent, so that memory is
+/// freed as soon as it is released and the tool finds a later use of it.
 pub const CHECKED: bool = cfg!(any(loom, shuttle));
 
-/// How often a task that finds the lock taken looks again before it queues. That takes about as long as going
-/// to sleep and being woken, and several times as long as most writers hold the lock. The checkers queue at
-/// once.
+/// Number of times that a task looks at a held lock again before it queues. These looks take about as long as
+/// going to sleep and being woken, and several times as long as most writers hold the lock. Under the
+/// checkers a task queues at once.
 pub(crate) const SPINS_BEFORE_QUEUEING: u32 = if CHECKED { 0 } else { 200 };
-/// How often a writer that finds a reader/writer lock taken looks again before it queues. It looks seldom:
-/// each look takes the lock's line away from the holder, which may have several turns between two, and a few
-/// dozen in all.
+/// Number of times that a writer looks at a held reader/writer lock again before it queues. The number is
+/// small because each look takes the lock's cache line away from the holder. The holder may take the lock
+/// several times between two looks, and a few dozen times in all.
 pub(crate) const WRITER_SPINS: u32 = if CHECKED { 0 } else { 6 };
-/// Calls of `Host::relax` between two such looks.
+/// Calls of `Host::relax` between two looks of a writer.
 pub(crate) const WRITER_SPIN_INTERVAL: u32 = 64;
-/// How often a waiter looks again before it goes to sleep. That takes about as long as going to sleep and
-/// being woken, so a wait costs at most about twice what the better of the two would.
+/// Number of times that a waiter looks again before it goes to sleep. These looks take about as long as going
+/// to sleep and being woken, so a wait costs at most about twice the better of the two choices.
 pub(crate) const SPINS_BEFORE_SLEEP: u32 = if CHECKED { 1 } else { 400 };
-/// Longest pause between two looks at a spin lock, in `Host::relax` calls.
+/// Longest pause between two looks at a spin lock, in calls of `Host::relax`.
 pub(crate) const MAX_BACKOFF: u32 = if CHECKED { 1 } else { 64 };
-/// Wake-ups in vain after which a waiting writer keeps new writers out.
+/// Number of wake-ups without success after which a waiting writer keeps new writers out of the queue.
 pub(crate) const MAX_FAILED_WAKEUPS: u32 = if CHECKED { 1 } else { 4 };
-/// Largest value of a VMA's count that a reader may bring about: 1 for being attached, and the readers. Half
-/// of what there is room for, because readers from the slots, at most one for each CPU, are added regardless.
+/// Largest value that a reader may give to the count of a VMA: 1 for an attached VMA, plus the readers. The
+/// limit is half of the range, because readers from the slots, at most one per CPU, are added without a
+/// check.
 pub(crate) const VMA_COUNT_LIMIT: u32 = if CHECKED { 3 } else { (1 << 28) - 1 };
 
-/// Stands between a `SeqCst` read-modify-write of one word and a `SeqCst` load of another, where two threads
-/// do so crosswise and one of them has to see the other. The language promises that, and processors whose
-/// read-modify-writes are no full barriers have loads that wait for them. loom takes such accesses for
-/// `AcqRel` and knows total order by fences alone, so there it is one. What ships, without it, is checked by
-/// `axioms`.
+/// Orders a `SeqCst` read-modify-write of one word before a `SeqCst` load of another word.
+///
+/// Two threads run this pattern on two words in opposite roles, and at least one of them must see the other's
+/// write. The language guarantees that for `SeqCst` accesses. CPUs whose read-modify-writes are not full
+/// barriers have loads that wait for them. loom treats such accesses as `AcqRel` and knows a total order of
+/// fences only, so under loom this function is a fence. The unit tests with `axioms` check the shipped code,
+/// which has no fence here.
 #[inline]
 pub(crate) fn store_buffering_fence() {
     #[cfg(loom)]
     fence(Ordering::SeqCst);
 }
 
-/// Tells the simulation that `count` records of the type lie one after the other, and the names of the fields
-/// that its report is to tell apart. Nothing in any other build.
+/// Registers `count` consecutive records of type `T` with the simulation, and the names of the fields that
+/// its report distinguishes. Does nothing in any other build.
 #[inline]
 pub fn announce_records<T>(
     name: &'static str,
@@ -111,8 +116,8 @@ pub fn announce_records<T>(
     let _ = (name, first, count, fields);
 }
 
-/// [`announce_records`] with the fields by their names: a field in a field has a name of its own (`count:
-/// state.count`).
+/// Calls [`announce_records`] with fields given by name. A field inside another field gets a name of its own
+/// (`count: state.count`).
 #[doc(hidden)]
 #[macro_export]
 macro_rules! announce {

@@ -1,35 +1,39 @@
-//! A shared pointer whose allocation may fail, which the standard `Arc` on stable Rust may not.
+//! A shared pointer with fallible allocation, which the standard `Arc` lacks on stable Rust.
 //!
-//! Both counts have the size of an address, so there are more numbers than references that lie in memory. A
-//! count near the end has references that were forgotten, which can never be given back. From half of the
-//! range on a count stays up, and the object is never freed. References that are counted from zero up
-//! ([`Weak::upgrade`], [`Counted::get_unless_zero`]) are refused there.
+//! Both counts have the size of an address. So a count can hold more references than fit into memory, and a
+//! count near its maximum includes references that were forgotten (`core::mem::forget`) and are never
+//! released. From half of the range on, a count saturates: it stays up, and the object is never freed.
+//! [`Weak::upgrade`] and [`Counted::get_unless_zero`] refuse to add a reference to a saturated count.
 #![expect(unsafe_code, reason = "a reference count decides when the object is freed")]
 
 use crate::atomic::{AtomicUsize, Ordering, fence};
 use allocator_api2::{alloc::AllocError, boxed::Box};
 use core::{fmt, mem::ManuallyDrop, ops::Deref, ptr::NonNull};
 
-/// What may live behind a [`Counted`].
+/// An object that a [`Counted`] can point to.
 pub trait Shared {
-    /// Called once the last reference is gone, before the object is dropped. Others may still look at the
-    /// object through pointers of their own, as walkers of a file look at the address spaces that map it:
-    /// whatever keeps them away from now on belongs here, where the object is still shared, and not into
-    /// `Drop`, where it is not.
+    /// Called after the last reference is dropped, before the object is dropped.
+    ///
+    /// At that moment other threads may still reach the object through pointers of their own. For example, a
+    /// walk over a file reaches the address spaces that map the file. An implementation removes the object
+    /// from all such structures here, while the object is still shared. `Drop` is too late, because it has
+    /// exclusive access.
     fn end(&self) {}
 }
 
-/// A count that has come so far is put up to [`SATURATED`].
+/// A count that reaches this value is set to [`SATURATED`].
 const MAX_REFS: usize = usize::MAX / 2;
-/// So far above what may still be given back, and so far below the end, that it comes to neither.
+/// The value of a saturated count. It is too far above [`MAX_REFS`] and too far below `usize::MAX` for the
+/// remaining drops and clones to reach either.
 const SATURATED: usize = usize::MAX / 4 * 3;
 
 struct Inner<T> {
-    /// How many `Counted` point here; see the module for how many there may be.
+    /// Number of `Counted` references to the object. The module head describes the limit.
     refs: AtomicUsize,
-    /// How many [`Weak`] point here, and one more while the object lives; as `refs`.
+    /// Number of [`Weak`] references to the object, plus one while the object lives. The limit is that of
+    /// `refs`.
     weak: AtomicUsize,
-    /// Dropped with the last `Counted`; the memory goes with the last of both.
+    /// Dropped with the last `Counted`. The memory is freed with the last reference of either kind.
     value: ManuallyDrop<T>,
 }
 
@@ -42,7 +46,7 @@ pub struct Counted<T: Shared> {
     inner: NonNull<Inner<T>>,
 }
 
-// SAFETY: like `Arc`: the value is shared between threads (`Sync`) and dropped by whichever is last (`Send`).
+// SAFETY: the bounds of `Arc`: threads share the value (`Sync`), and any thread may drop it last (`Send`).
 unsafe impl<T: Shared + Send + Sync> Send for Counted<T> {}
 // SAFETY: as above.
 unsafe impl<T: Shared + Send + Sync> Sync for Counted<T> {}
@@ -52,36 +56,36 @@ impl<T: Shared> Counted<T> {
     ///
     /// # Errors
     ///
-    /// No memory; `value` is dropped.
+    /// Fails if there is no memory; `value` is dropped.
     pub fn try_new(value: T) -> Result<Self, AllocError> {
-        // Before the value is wrapped, which nobody would drop from then on.
+        // Allocates first: once the value is in `ManuallyDrop`, an error path would leak it.
         let room = Box::try_new_uninit()?;
         let inner =
             Inner { refs: AtomicUsize::new(1), weak: AtomicUsize::new(1), value: ManuallyDrop::new(value) };
         Ok(Counted { inner: NonNull::from(Box::leak(Box::write(room, inner))) })
     }
 
-    /// Whether two references point to the same object.
+    /// Returns true if both references point to the same object.
     pub fn ptr_eq(a: &Self, b: &Self) -> bool {
         a.inner == b.inner
     }
 
-    /// Where the object lies.
+    /// Returns the address of the object.
     pub fn as_ptr(this: &Self) -> *const T {
-        // SAFETY: the type's invariant; no reference is made, so that `get_unless_zero` may find the count
-        // around the object.
+        // SAFETY: the type's invariant keeps the object. No reference is created, so the pointer keeps access
+        // to the whole `Inner`, which `get_unless_zero` needs to find the count.
         unsafe { (&raw const (*this.inner.as_ptr()).value).cast() }
     }
 
-    /// A reference that does not keep the object alive.
+    /// Returns a reference that does not keep the object alive.
     pub fn downgrade(this: &Self) -> Weak<T> {
-        // The object's own share keeps the count from reaching zero beside this.
+        // The object's own share keeps the weak count above zero during this call.
         add(&this.inner().weak);
         Weak { inner: this.inner }
     }
 
-    /// Hands the reference over as the address of the object, to be kept in a word that is no `Counted`. It
-    /// is given back by [`from_raw`](Self::from_raw).
+    /// Converts the reference to the address of the object, to be stored in a word that is not a `Counted`.
+    /// [`from_raw`](Self::from_raw) converts it back.
     ///
     /// ```
     /// use freehold_sync::counted::{Counted, Shared};
@@ -90,7 +94,7 @@ impl<T: Shared> Counted<T> {
     /// impl Shared for Node {}
     ///
     /// let word = Counted::into_raw(Counted::try_new(Node(7))?);
-    /// // SAFETY: from `into_raw`, and given back once.
+    /// // SAFETY: from `into_raw`, and converted back once.
     /// let node = unsafe { Counted::from_raw(word) };
     /// assert_eq!(node.0, 7);
     /// # Ok::<(), freehold_sync::AllocError>(())
@@ -98,42 +102,42 @@ impl<T: Shared> Counted<T> {
     pub fn into_raw(this: Self) -> NonNull<T> {
         let object = Self::as_ptr(&this).cast_mut();
         core::mem::forget(this);
-        // SAFETY: the address of an object.
+        // SAFETY: the address of an object is not null.
         unsafe { NonNull::new_unchecked(object) }
     }
 
-    /// Takes a reference back that [`into_raw`](Self::into_raw) has handed over.
+    /// Converts an address from [`into_raw`](Self::into_raw) back to a reference.
     ///
     /// # Safety
     ///
-    /// The pointer came from `into_raw` for this type, and is given back once.
+    /// The pointer comes from `into_raw` for this type, and is converted back once.
     pub unsafe fn from_raw(object: NonNull<T>) -> Self {
-        // SAFETY: the reference that was handed over keeps the object.
+        // SAFETY: the reference that `into_raw` converted keeps the object alive.
         Counted { inner: unsafe { Self::inner_of(object) } }
     }
 
-    /// The `Inner` of an object.
+    /// Returns the `Inner` of an object.
     ///
     /// # Safety
     ///
-    /// The object lies in one, whose memory is still there; the pointer may access all of it, as one from
-    /// [`as_ptr`](Self::as_ptr).
+    /// The object lies in an `Inner` whose memory is not freed. The pointer may access all of the `Inner`,
+    /// like a pointer from [`as_ptr`](Self::as_ptr).
     unsafe fn inner_of(object: NonNull<T>) -> NonNull<Inner<T>> {
-        // SAFETY: stays inside the `Inner`.
+        // SAFETY: the result stays inside the `Inner`, by the caller's promise.
         unsafe { object.byte_sub(core::mem::offset_of!(Inner<T>, value)).cast() }
     }
 
-    /// One reference more to an object that is still there, though its last reference may be gone; then there
-    /// is none.
+    /// Returns a new reference to an object that is not freed, or `None` if its last reference is already
+    /// dropped.
     ///
     /// # Safety
     ///
-    /// The pointer came from [`as_ptr`](Self::as_ptr), and the object's [`end`](Shared::end) has not
+    /// The pointer comes from [`as_ptr`](Self::as_ptr), and the object's [`end`](Shared::end) has not
     /// returned.
     pub unsafe fn get_unless_zero(object: NonNull<T>) -> Option<Self> {
-        // SAFETY: the `Inner` is freed only after `end`.
+        // SAFETY: the `Inner` is freed only after `end`, which has not returned.
         let inner = unsafe { Self::inner_of(object) };
-        // SAFETY: as above.
+        // SAFETY: as above, the `Inner` is not freed.
         let refs = unsafe { &(*inner.as_ptr()).refs };
         raise(refs).then(|| Counted { inner })
     }
@@ -146,7 +150,7 @@ impl<T: Shared> Counted<T> {
 
 impl<T: Shared> Clone for Counted<T> {
     fn clone(&self) -> Self {
-        // The caller already holds a reference, so the count cannot reach zero meanwhile.
+        // The caller holds a reference, so the count cannot reach zero during this call.
         add(&self.inner().refs);
         Counted { inner: self.inner }
     }
@@ -154,23 +158,23 @@ impl<T: Shared> Clone for Counted<T> {
 
 impl<T: Shared> Drop for Counted<T> {
     fn drop(&mut self) {
-        // Release pairs with the fence below: every use of the object happens before its end.
+        // Release: pairs with the fence below. Every use of the object happens before its end.
         if self.inner().refs.fetch_sub(1, Ordering::Release) == 1 {
             fence(Ordering::Acquire);
             self.inner().value.end();
-            // The value alone is borrowed: others may look at the counts beside it, by a `Weak`.
-            // SAFETY: the last reference: nobody uses the value any more, and nobody drops it a second time.
+            // Only the value is borrowed, because other threads may read the counts through a `Weak`. SAFETY:
+            // this was the last reference, so no thread uses the value any more and no thread drops it again.
             unsafe { ManuallyDrop::drop(&mut (*self.inner.as_ptr()).value) };
-            // The object's own share.
+            // Drops the object's own share of the weak count.
             drop(Weak { inner: self.inner });
         }
     }
 }
 
-/// Adds one to a count that cannot reach zero meanwhile.
+/// Adds one to a count that cannot reach zero during the call.
 #[inline]
 fn add(count: &AtomicUsize) {
-    // Relaxed: what the object is, its locks say.
+    // Relaxed: orders nothing. The object's own locks order accesses to it.
     if count.fetch_add(1, Ordering::Relaxed) >= MAX_REFS {
         saturate(count);
     }
@@ -178,16 +182,16 @@ fn add(count: &AtomicUsize) {
 
 #[cold]
 fn saturate(count: &AtomicUsize) {
-    // Relaxed: the count decides nothing any more. Others may have added or subtracted beside this, but less
-    // than lies between.
+    // Relaxed: a saturated count decides nothing any more. Concurrent additions and subtractions are fewer
+    // than the distance between `SATURATED` and the limits.
     count.store(SATURATED, Ordering::Relaxed);
 }
 
-/// Adds one to a count that is neither zero nor near its end.
+/// Adds one to a count that is neither zero nor near its maximum. Returns false otherwise.
 fn raise(refs: &AtomicUsize) -> bool {
     let mut seen = refs.load(Ordering::Relaxed);
     while seen != 0 && seen < MAX_REFS {
-        // Relaxed: what the object is, its locks say.
+        // Relaxed: orders nothing. The object's own locks order accesses to it.
         match refs.compare_exchange_weak(seen, seen + 1, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => return true,
             Err(now) => seen = now,
@@ -196,7 +200,7 @@ fn raise(refs: &AtomicUsize) -> bool {
     false
 }
 
-/// A reference to a [`Counted`] object that does not keep it alive, only its memory.
+/// A reference to a [`Counted`] object that keeps the object's memory allocated, but not the object alive.
 ///
 /// # Invariants
 ///
@@ -205,22 +209,22 @@ pub struct Weak<T: Shared> {
     inner: NonNull<Inner<T>>,
 }
 
-// SAFETY: as for `Counted`, which it can become.
+// SAFETY: as for `Counted`, because a `Weak` can be upgraded to one.
 unsafe impl<T: Shared + Send + Sync> Send for Weak<T> {}
 // SAFETY: as above.
 unsafe impl<T: Shared + Send + Sync> Sync for Weak<T> {}
 
 impl<T: Shared> Weak<T> {
-    /// The object, unless its last reference is gone.
+    /// Returns a reference to the object, or `None` if its last reference is dropped.
     pub fn upgrade(&self) -> Option<Counted<T>> {
-        // SAFETY: the type's invariant keeps the memory; the counts in it are never dropped.
+        // SAFETY: the type's invariant keeps the memory, and the counts in it are never dropped.
         let refs = unsafe { &(*self.inner.as_ptr()).refs };
         raise(refs).then(|| Counted { inner: self.inner })
     }
 
-    /// Whether it is a reference to this object.
+    /// Returns true if this reference points to `object`.
     pub fn is_of(&self, object: &T) -> bool {
-        // SAFETY: the memory is there; no reference is made.
+        // SAFETY: the type's invariant keeps the memory. No reference to the value is created.
         let value: *const T = unsafe { (&raw const (*self.inner.as_ptr()).value).cast() };
         core::ptr::eq(value, object)
     }
@@ -228,14 +232,15 @@ impl<T: Shared> Weak<T> {
 
 impl<T: Shared> Drop for Weak<T> {
     fn drop(&mut self) {
-        // SAFETY: the type's invariant.
+        // SAFETY: the type's invariant keeps the memory.
         let weak = unsafe { &(*self.inner.as_ptr()).weak };
-        // Release pairs with the fence below: every use of the memory happens before its end. Alone, no
-        // locked instruction is needed: the acquire finds what others did before they let go.
+        // Release: pairs with the fence below. Every use of the memory happens before it is freed. The load
+        // avoids a locked instruction for the last reference; its acquire pairs with the releases of the
+        // other references.
         if weak.load(Ordering::Acquire) == 1 || weak.fetch_sub(1, Ordering::Release) == 1 {
             fence(Ordering::Acquire);
-            // SAFETY: the last of all, so the value is dropped already; the pointer came from `Box::leak` of
-            // the global allocator.
+            // SAFETY: this was the last reference of either kind, so the value is already dropped. The
+            // pointer comes from `Box::leak` with the global allocator.
             drop(unsafe { Box::from_raw(self.inner.as_ptr()) });
         }
     }

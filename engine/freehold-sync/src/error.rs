@@ -1,15 +1,16 @@
-//! Errors whose messages are their documentation.
+//! Errors whose messages are the documentation of their variants.
 
 use core::fmt;
 
-/// Defines an enum of errors that prints the documentation of its variants, so that the two cannot differ.
+/// Defines an error enum whose `Display` prints the documentation of its variants, so that the two cannot
+/// differ.
 ///
 /// The first paragraph of each variant's documentation is its message: one sentence, without links. The build
-/// fails where it is not. Further paragraphs are for readers of the documentation only.
+/// fails if it is anything else. Further paragraphs appear in the documentation only.
 ///
 /// ```
 /// freehold_sync::error_enum! {
-///     /// Why a door did not open.
+///     /// Reasons why a door stays closed.
 ///     pub enum DoorError {
 ///         /// The door is locked.
 ///         ///
@@ -64,12 +65,12 @@ pub const fn is_message(documentation: &str) -> bool {
         spaces += (text[at] == b' ') as usize;
         at += 1;
     }
-    // The first space is the one behind the slashes.
+    // The first space is the one after the slashes.
     spaces > 1 && text[at] == b'\n' && text[at - 1] == b'.'
 }
 
 /// Writes the first paragraph of `documentation` as an error message: in one line, without its full stop, and
-/// begun with a small letter unless its first word is a name such as SIGBUS.
+/// with a lower-case first letter unless the first word is a name such as SIGBUS.
 #[doc(hidden)]
 pub fn write_message(f: &mut fmt::Formatter<'_>, documentation: &str) -> fmt::Result {
     let mut lines = documentation.lines().map(str::trim).take_while(|line| !line.is_empty()).peekable();
@@ -104,10 +105,9 @@ mod tests {
     error_enum! {
         /// Causes of failure.
         enum Wrong {
-            /// The range is empty, or goes over more lines than
-            /// one.
+            /// The range is empty, or goes over more lines than one.
             ///
-            /// This is not in the message.
+            /// The second paragraph is not part of the message.
             Long,
             /// A hole is in the range.
             Article,

@@ -1,8 +1,5 @@
-//! What the locks need from the world around them.
-#![expect(
-    unsafe_code,
-    reason = "the contract on grace periods and CPU numbers is for the implementation to keep"
-)]
+//! The services that the locks need from the embedding kernel.
+#![expect(unsafe_code, reason = "an implementation must keep the contract on grace periods and CPU numbers")]
 
 use crate::atomic::AtomicU32;
 use crate::rank::{LockContext, Rank};
@@ -10,7 +7,7 @@ use core::cell::UnsafeCell;
 use core::fmt;
 use core::ptr::NonNull;
 
-/// A killable wait was given up because a fatal signal is pending: nothing was acquired.
+/// A killable wait ended because a fatal signal is pending. Nothing was acquired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Killed;
 
@@ -22,7 +19,7 @@ impl fmt::Display for Killed {
 
 impl core::error::Error for Killed {}
 
-/// A wait was given up because a signal is pending, fatal or not.
+/// A wait ended because a signal is pending, fatal or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interrupted;
 
@@ -34,165 +31,176 @@ impl fmt::Display for Interrupted {
 
 impl core::error::Error for Interrupted {}
 
-/// The embedding kernel, as the locks see it: waiting, CPU numbers, time, grace periods.
+/// The services of the embedding kernel that the locks use: waiting, CPU numbers, time, grace periods.
 ///
 /// All functions are associated functions, because a lock word has no room for a reference to its host.
 ///
 /// # Safety
 ///
-/// An implementation promises that
-/// - [`with_cpu`](Self::with_cpu) never lets two contexts be inside with the same number, that numbers are
-///   below [`MAX_CPUS`](Self::MAX_CPUS), and that leaving with a number happens before the next entry with
-///   it;
-/// - a function given to [`rcu_defer`](Self::rcu_defer) runs once, and not before every
-///   [`RcuGuard`](Self::RcuGuard) that existed at the call is gone; their ends happen before the function,
-///   and what happened before the call happens before every guard made after it that the function did not
-///   wait for.
+/// An implementation guarantees that
+/// - [`with_cpu`](Self::with_cpu) never lets two contexts run at the same time with the same CPU number, that
+///   all numbers are below [`MAX_CPUS`](Self::MAX_CPUS), and that leaving `with_cpu` with a number happens
+///   before the next entry with that number;
+/// - a function passed to [`rcu_defer`](Self::rcu_defer) runs exactly once, after every
+///   [`RcuGuard`](Self::RcuGuard) that existed at the call is dropped. The drops of those guards happen
+///   before the function. What happened before the call to `rcu_defer` happens before every later guard that
+///   the function did not wait for.
 pub unsafe trait Host: Sized + Send + Sync + 'static {
-    /// An upper bound of the numbers that [`with_cpu`](Self::with_cpu) hands out.
+    /// Upper bound of the CPU numbers that [`with_cpu`](Self::with_cpu) provides.
     const MAX_CPUS: usize;
 
-    /// How many numbers [`with_cpu`](Self::with_cpu) hands out on this machine: those below this. Always the
-    /// same, and at most [`MAX_CPUS`](Self::MAX_CPUS).
+    /// Number of CPU numbers in use on this machine: [`with_cpu`](Self::with_cpu) provides numbers below it.
+    /// The value never changes, and is at most [`MAX_CPUS`](Self::MAX_CPUS).
     fn cpus() -> usize {
         Self::MAX_CPUS
     }
 
-    /// Sleeps while `*word == expected`, until a wake-up for this address. The comparison and going to sleep
-    /// are one step for [`wake_one`](Self::wake_one) and [`wake_all`](Self::wake_all): a wake-up that
-    /// follows a change of the word is never lost. Spurious returns are allowed.
+    /// Sleeps while `*word == expected`, until a wake-up for this address.
+    ///
+    /// The comparison and going to sleep are one atomic step with respect to [`wake_one`](Self::wake_one) and
+    /// [`wake_all`](Self::wake_all), so a wake-up after a change of the word is never lost. Spurious returns
+    /// are allowed.
     fn wait(word: &AtomicU32, expected: u32);
 
-    /// As [`wait`](Self::wait), and gives up when a fatal signal is pending for this task, whether it arrives
-    /// before or during the wait; also where there is nothing to wait for, since the word differs: see
-    /// [`check_killed`].
+    /// Like [`wait`](Self::wait), but returns early if a fatal signal is pending for this task.
+    ///
+    /// The signal may arrive before or during the wait. A pending signal fails the call even if the word
+    /// differs from `expected` and there is nothing to wait for; see [`check_killed`].
     ///
     /// # Errors
-    /// [`Killed`].
+    /// Fails with [`Killed`] if a fatal signal is pending.
     fn wait_killable(word: &AtomicU32, expected: u32) -> Result<(), Killed>;
 
-    /// As [`wait_killable`](Self::wait_killable), and gives up for any other signal as well that the task is
-    /// to handle before its program goes on. A host without such signals leaves this as it is.
+    /// Like [`wait_killable`](Self::wait_killable), but also returns early for any other signal that the task
+    /// must handle before its program continues. A host without such signals keeps the default
+    /// implementation.
     ///
     /// # Errors
-    /// [`Interrupted`].
+    /// Fails with [`Interrupted`] if such a signal is pending.
     fn wait_interruptible(word: &AtomicU32, expected: u32) -> Result<(), Interrupted> {
         Self::wait_killable(word, expected).map_err(|Killed| Interrupted)
     }
 
-    /// Wakes a task that sleeps on this address, the one that has slept longest; nobody if there is none. The
-    /// word is not read: it may be part of an object whose life is over, as long as its memory is not
-    /// unmapped.
+    /// Wakes the task that has slept longest on this address, if a task sleeps there.
+    ///
+    /// The implementation does not read the word: the word may be part of a dropped object, as long as its
+    /// memory is mapped.
     fn wake_one(word: &AtomicU32);
 
-    /// Wakes all tasks that sleep on this address; as [`wake_one`](Self::wake_one).
+    /// Wakes all tasks that sleep on this address. Does not read the word, like [`wake_one`](Self::wake_one).
     fn wake_all(word: &AtomicU32);
 
-    /// Runs `f` with a number that no other context has meanwhile: the CPU's, with preemption off. `f`
-    /// neither waits nor nests.
+    /// Runs `f` with the number of the current CPU, with preemption off. No other context runs with the same
+    /// number until `f` returns. `f` neither waits nor calls `with_cpu` again.
     fn with_cpu<R>(f: impl FnOnce(usize) -> R) -> R;
 
-    /// The calling task is about to take a spin lock of this rank, or to try. Until the matching
-    /// [`spin_exit`](Self::spin_exit) it keeps its processor: preemption is off. The host decides by rank
-    /// whether interrupts are off as well. They stay on for page tables where flushes are interrupts: a task
-    /// that spins for a table must take those, unless [`relax`](Self::relax) does what they ask for. No lock
-    /// of the engine is taken in an interrupt.
+    /// Notifies the host that the calling task is about to take, or try to take, a spin lock of this rank.
     ///
-    /// Sections of one task overlap and need not nest: locks are let go of in any order, and two may have the
-    /// same rank. So a host counts, and what it turns off at the first it turns on at the last.
+    /// Until the matching [`spin_exit`](Self::spin_exit) the task stays on its CPU: preemption is off. The
+    /// host decides by rank whether interrupts are off as well. Where TLB flushes are interrupts, interrupts
+    /// stay on for page tables: a task that spins for a page table must take the flushes, unless
+    /// [`relax`](Self::relax) performs them. The engine takes no lock in an interrupt.
+    ///
+    /// The sections of one task may overlap without nesting: locks are released in any order, and two may
+    /// have the same rank. So a host counts sections; the first one turns preemption or interrupts off, and
+    /// the end of the last one turns them on again.
     #[inline]
     fn spin_enter(rank: Rank) {
         let _ = rank;
     }
 
-    /// The lock has been let go of, or was not got.
+    /// Notifies the host that the lock is released, or that the attempt to take it failed.
     #[inline]
     fn spin_exit(rank: Rank) {
         let _ = rank;
     }
 
-    /// A clock that never goes back, in nanoseconds.
+    /// Returns the time of a monotonic clock in nanoseconds.
     fn now_ns() -> u64;
 
-    /// Called in every turn of a loop that waits for another processor.
+    /// Pauses briefly. Called in every iteration of a loop that waits for another CPU.
     fn relax();
 
-    /// Runs `f` on the calling task's record of held locks. `None`: the task has no record, its order is not
-    /// checked. Used with debug assertions only.
+    /// Runs `f` on the calling task's record of held locks. Returns `None` if the task has no record; its
+    /// lock order is then not checked. Called with debug assertions only.
     fn lock_context<R>(f: impl FnOnce(&LockContext) -> R) -> Option<R>;
 
-    /// A read section of the grace-period mechanism; it ends when this is dropped. Sections nest.
+    /// Guard of an RCU read section, which ends when the guard is dropped. Sections nest.
     type RcuGuard;
 
-    /// Begins a read section.
+    /// Begins an RCU read section.
     fn rcu_read() -> Self::RcuGuard;
 
-    /// Runs `f(head)` after a grace period. Allocates nothing: the head is the room for the request.
+    /// Runs `f(head)` after a grace period. Does not allocate: the request is stored in the head.
     ///
     /// # Safety
     ///
-    /// `head` stays valid, and is touched by nobody else, until `f` runs; `f` may be called with it from any
+    /// Until `f` runs, `head` stays valid and only the host accesses it. `f` may be called with `head` on any
     /// thread.
     unsafe fn rcu_defer(head: NonNull<RcuHead>, f: unsafe fn(NonNull<RcuHead>));
 
-    /// Waits until everything deferred before this call has run. Not inside a read section.
+    /// Waits until every function deferred before this call has run. Must not be called inside a read
+    /// section.
     fn rcu_barrier();
 }
 
-/// What runs after a grace period.
+/// A function that runs after a grace period.
 type Deferred = unsafe fn(NonNull<RcuHead>);
 
-/// What an object embeds that is to be freed after a grace period: the host's room for a list and a function.
+/// Storage for a deferred function, embedded in each object that is freed after a grace period. It has room
+/// for the host's list and the function.
 ///
-/// Belongs to the host from [`Host::rcu_defer`] until the deferred function runs; to the object's owner
-/// otherwise.
+/// The host owns the head from [`Host::rcu_defer`] until the deferred function runs. At all other times the
+/// owner of the object owns the head.
 pub struct RcuHead {
     next: UnsafeCell<Option<NonNull<RcuHead>>>,
     run: UnsafeCell<Option<Deferred>>,
 }
 
-// SAFETY: a shared reference gives no access to the fields; the unsafe functions below leave access to the
-// host, which `rcu_defer` makes the only owner.
+// SAFETY: a shared reference gives no access to the fields. Only the unsafe functions below access them, and
+// their callers are the host, which `rcu_defer` makes the only owner.
 unsafe impl Send for RcuHead {}
-// SAFETY: as above.
+// SAFETY: as above, only the one owner accesses the fields.
 unsafe impl Sync for RcuHead {}
 
 impl RcuHead {
-    /// A head that is not in use.
+    /// Creates a head that is not in use.
     pub const fn new() -> Self {
         RcuHead { next: UnsafeCell::new(None), run: UnsafeCell::new(None) }
     }
 
-    /// For hosts: notes what to run and which request hangs behind this one.
+    /// For hosts: stores the function to run and the next request in the host's list.
     ///
     /// # Safety
     ///
-    /// The head is the caller's by `rcu_defer`.
+    /// The caller owns the head through `rcu_defer`.
     pub unsafe fn set(head: NonNull<Self>, next: Option<NonNull<Self>>, run: unsafe fn(NonNull<RcuHead>)) {
-        // SAFETY: the caller owns the head.
+        // SAFETY: the caller owns the head, so no other access is concurrent.
         unsafe {
             *head.as_ref().next.get() = next;
             *head.as_ref().run.get() = Some(run);
         }
     }
 
-    /// For hosts: the request behind this one.
+    /// For hosts: returns the next request in the host's list.
     ///
     /// # Safety
     ///
-    /// As for [`set`](Self::set), which was called before.
+    /// The caller owns the head, as for [`set`](Self::set), and has called `set` before.
     pub unsafe fn next(head: NonNull<Self>) -> Option<NonNull<Self>> {
-        // SAFETY: the caller owns the head.
+        // SAFETY: the caller owns the head, so no other access is concurrent.
         unsafe { *head.as_ref().next.get() }
     }
 
-    /// For hosts: runs what was deferred. The head, and the object around it, may be gone afterwards.
+    /// For hosts: runs the deferred function. The head, and the object that contains it, may be freed
+    /// afterwards.
     ///
     /// # Safety
     ///
-    /// As for [`next`](Self::next), and the grace period is over; not called again for this request.
+    /// The requirements of [`next`](Self::next). The grace period is over. Called once per request.
     pub unsafe fn run(head: NonNull<Self>) {
-        // SAFETY: the caller owns the head, and the grace period that `run` was promised is over.
+        // SAFETY: the caller owns the head, and the grace period that the deferred function must wait for is
+        // over.
         unsafe {
             if let Some(run) = *head.as_ref().run.get() {
                 run(head);
@@ -213,12 +221,12 @@ impl fmt::Debug for RcuHead {
     }
 }
 
-/// Looks for a fatal signal, for loops that are as long as others make them. Never sleeps.
+/// Checks for a pending fatal signal, without sleeping. For loops whose length other tasks determine.
 ///
 /// # Errors
 ///
-/// [`Killed`]: one is pending for this task.
+/// Fails with [`Killed`] if a fatal signal is pending for this task.
 pub fn check_killed<H: Host>() -> Result<(), Killed> {
-    // Whatever it is expected to be, it is not.
+    // The word never has the expected value, so the call does not sleep.
     H::wait_killable(&AtomicU32::new(1), 0)
 }

@@ -1,28 +1,30 @@
 #![no_std]
 #![deny(unsafe_code)]
-//! The lock words of an address space: which task may touch what, and which one waits.
+//! The locks of an address space, and the interface to atomics and to the embedding kernel.
 //!
-//! The crate knows nothing of memory. It gives the layers above it words to lock with, an order to lock in,
-//! and the one door through which they see atomics and the embedding kernel.
+//! The crate knows nothing of memory. It gives the layers above it lock words, an order in which to take
+//! them, and the only access to atomics and to the embedding kernel.
 //!
-//! | what | is | waits by |
+//! | item | purpose | how a task waits |
 //! | --- | --- | --- |
-//! | [`MmapLock`] | the lock of an address space: readers, one writer, downgrade, a sequence number | sleeping |
-//! | [`VmaLock`] | the lock of one VMA, made of two words of the VMA: read without any other lock, written under the mmap lock | readers never; writers sleeping |
-//! | [`RwSem`] | the reader/writer lock below, for files and reverse mappings | sleeping |
-//! | [`RawSpin`], [`SpinLock`] | a word, and a word with what it guards | spinning |
-//! | [`WordLock`] | a word, for each of many objects | sleeping |
-//! | [`PerCpu`], [`Counter`], [`ReaderSlots`] | a value per CPU | not at all |
-//! | [`Rank`] | each lock's place in the order, checked with debug assertions | |
-//! | [`stats::LockStats`] | what a lock's users cost each other | |
-//! | [`Host`] | what the embedding kernel supplies: waiting, CPU numbers, time, grace periods | |
-//! | [`atomic`] | the atomics; everything that is shared goes through them | |
+//! | [`MmapLock`] | lock of an address space: readers, one writer, downgrade, a sequence number | sleeps |
+//! | [`VmaLock`] | lock of one VMA, made of two words of the VMA: read without any other lock, written under the mmap lock | readers never wait; writers sleep |
+//! | [`RwSem`] | reader/writer lock on which [`MmapLock`] is built; also for files and reverse mappings | sleeps |
+//! | [`RawSpin`], [`SpinLock`] | a spin lock word, and a spin lock word with the value that it guards | spins |
+//! | [`Mutex`] | a mutex that sleeps | sleeps |
+//! | [`WordLock`] | one word, for objects of which there are many | sleeps |
+//! | [`PerCpu`], [`Counter`], [`ReaderSlots`] | a value per CPU | does not wait |
+//! | [`Rank`] | place of each lock in the lock order, checked with debug assertions | |
+//! | [`stats::LockStats`] | how often and how long tasks wait for a lock and hold it | |
+//! | [`Host`] | services of the embedding kernel: waiting, CPU numbers, time, grace periods | |
+//! | [`atomic`] | the atomics; all shared data of the engine uses them | |
 //!
-//! Each module begins with its protocol: what is promised, the states of every word and the tasks that may
-//! leave them, and which release pairs with which acquire. They are checked by loom (`tests/loom_*.rs`) under
-//! the orders that the memory model allows, not only those of the processor at hand.
+//! The head of each module describes its protocol: what the lock guarantees, the states of every word and
+//! which task may change each state, and which release pairs with which acquire. loom checks the protocols
+//! (`tests/loom_*.rs`) under every order that the memory model allows, not only under those of the CPU at
+//! hand.
 //!
-//! # Three locks on a fault's way
+//! # Three locks on the path of a fault
 //!
 //! ```
 //! use freehold_sync::testing::StdHost;
@@ -41,17 +43,17 @@
 //! vma.unlock_write();
 //! let guard = guard.downgrade();
 //!
-//! // A fault needs no other lock, though the writer is still there as a reader.
+//! // A fault needs no other lock, even though the writer still holds the mmap lock as a reader.
 //! let place = vma.try_read(&lock, || true)?;
 //! vma.unlock_read::<StdHost>(place);
 //! drop(guard);
 //! # Ok::<(), ReadFail>(())
 //! ```
 //!
-//! # Testing what is built on it
+//! # Testing code that uses this crate
 //!
-//! With the feature `std-host`, and under `cfg(loom)`, the module `testing` has hosts for the tests of this
-//! crate and of those above it; it says how to use them.
+//! With the feature `std-host`, and under `cfg(loom)`, the module `testing` provides hosts for the tests of
+//! this crate and of the crates above it. The head of that module explains how to use them.
 
 #[cfg(any(test, loom, feature = "std-host"))]
 extern crate std;

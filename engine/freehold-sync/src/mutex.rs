@@ -1,16 +1,18 @@
-//! A mutex by which tasks sleep: a lock that has no readers, to be compared with one that has, and that may
-//! lie beside it. So its place in the order and its statistics are its user's to say.
+//! A mutex on which tasks sleep.
 //!
-//! | word | meaning | leaves it by |
+//! It is a lock without readers, to be compared with [`RwSem`](crate::RwSem). It may lie next to an `RwSem`
+//! in the same object, so its user passes the rank and the statistics to each call.
+//!
+//! | word | meaning | transitions |
 //! | --- | --- | --- |
 //! | 0 | free | exchange to 1 or 2, by the task that becomes the holder |
 //! | 1 | held | exchange to 0, by the holder; exchange to 2, by a task that is about to sleep |
-//! | 2 | held, and somebody may sleep | exchange to 0, by the holder, which then wakes one |
+//! | 2 | held, and tasks may sleep | exchange to 0, by the holder, which then wakes one task |
 //!
-//! The release of the exchange to 0 pairs with the acquire of the exchange that finds 0. A task that was
-//! woken takes the mutex as 2, since others may still sleep: so its release wakes the next, and no sleeper is
-//! forgotten. One that comes in between may take it before the task that was woken, as long as that is on its
-//! way; no order is promised. A task looks for a while before it sleeps, as with the reader/writer lock.
+//! The release of the exchange to 0 pairs with the acquire of the exchange that finds 0. A woken task takes
+//! the mutex as 2, because other tasks may still sleep. The release of that task then wakes the next one, so
+//! no sleeper is forgotten. Another task may take the mutex before the woken task does; the mutex guarantees
+//! no order. A task spins for a while before it sleeps, as with the reader/writer lock.
 
 use crate::atomic::{AtomicU32, Ordering, SPINS_BEFORE_QUEUEING, const_unless_loom};
 use crate::host::Host;
@@ -23,41 +25,41 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
 
-/// A lock that one task has at a time, and that guards what its owner says it guards. Four bytes.
+/// A lock that one task holds at a time. Its owner defines what it guards. Four bytes.
 pub struct Mutex {
     /// See the [module's table](self).
     word: AtomicU32,
 }
 
-/// The right that a [`Mutex`] gives. Dropping it releases the mutex.
+/// Guard of a [`Mutex`]. Releases the mutex when dropped.
 #[must_use = "the mutex is released when the guard is dropped"]
 pub struct MutexGuard<'a, H: Host> {
     mutex: &'a Mutex,
     rank: HeldRank,
     stats: Option<&'a LockStats<H>>,
     hold: Hold,
-    /// Not `Send`: the task's record of held locks is its own.
+    /// Not `Send`: the rank checker keeps its record of held locks per task.
     task: PhantomData<*const ()>,
 }
 
 impl Mutex {
     const_unless_loom! {
-        /// A free mutex.
+        /// Creates a free mutex.
         pub fn new() -> Self {
             Mutex { word: AtomicU32::new(FREE) }
         }
     }
 
-    /// Takes the mutex, sleeping until it is free. Its holds count as holds for writing.
+    /// Takes the mutex, sleeping until it is free. `stats` records the hold as a hold for writing.
     ///
     /// # Panics
-    /// With debug assertions, when `rank` is out of order.
+    /// With debug assertions, panics if the task holds a lock that does not precede `rank`.
     pub fn lock<'a, H: Host>(&'a self, rank: Rank, stats: Option<&'a LockStats<H>>) -> MutexGuard<'a, H> {
         rank::will_wait::<H>(rank);
         let begun = Hold::begin(stats);
         let at_once = self.try_take();
         if !at_once && !self.spin_for_lock::<H>() {
-            // Acquire: see the module.
+            // Acquire: pairs with the release in the guard's drop.
             while self.word.swap(CONTENDED, Ordering::Acquire) != FREE {
                 H::wait(&self.word, CONTENDED);
             }
@@ -76,13 +78,13 @@ impl Mutex {
     }
 
     fn try_take(&self) -> bool {
-        // Acquire: see the module. Relaxed on failure: nothing was got.
+        // Acquire: pairs with the release in the guard's drop. Relaxed on failure: nothing was acquired.
         self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     fn spin_for_lock<H: Host>(&self) -> bool {
         for _ in 0..SPINS_BEFORE_QUEUEING {
-            // Relaxed: a hint.
+            // Relaxed: only a hint; `try_take` acquires.
             if self.word.load(Ordering::Relaxed) == FREE && self.try_take() {
                 return true;
             }
@@ -112,7 +114,7 @@ impl Default for Mutex {
 
 impl fmt::Debug for Mutex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Relaxed: pairs with nothing.
+        // Relaxed: pairs with nothing, for display only.
         f.debug_struct("Mutex").field("held", &(self.word.load(Ordering::Relaxed) != FREE)).finish()
     }
 }
@@ -121,7 +123,7 @@ impl<H: Host> Drop for MutexGuard<'_, H> {
     fn drop(&mut self) {
         self.rank.released::<H>();
         let ended = self.hold.end(self.stats);
-        // Release: see the module.
+        // Release: pairs with the acquires in `lock` and `try_take`.
         if self.mutex.word.swap(FREE, Ordering::Release) == CONTENDED {
             H::wake_one(&self.mutex.word);
         }

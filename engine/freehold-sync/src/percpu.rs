@@ -1,4 +1,4 @@
-//! One value per CPU, each on its own cache lines, and counters made of them.
+//! Values per CPU, each on its own cache lines, and counters made of them.
 
 use crate::atomic::{AtomicI64, Ordering, announce_records};
 use crate::host::Host;
@@ -9,26 +9,26 @@ use core::fmt;
 use core::marker::PhantomData;
 use crossbeam_utils::CachePadded;
 
-/// A value per CPU number of `H`, padded so that no two share a cache line.
+/// A value per CPU number of `H`, padded so that no two values share a cache line.
 ///
-/// Every cell may be *read* by anyone at any time. What a CPU *writes* to its own cell inside
-/// [`with`](Self::with) needs no read-modify-write, because no other context is inside with the same number.
+/// Any thread may *read* any cell at any time. A CPU *writes* its own cell inside [`with`](Self::with)
+/// without read-modify-writes, because no other context is inside `with` with the same number.
 pub struct PerCpu<T, H> {
     cells: Box<[CachePadded<T>]>,
     host: PhantomData<fn() -> H>,
 }
 
 impl<T, H: Host> PerCpu<T, H> {
-    /// Makes a cell for each of the numbers of [`Host::cpus`].
+    /// Creates a cell for each CPU number below [`Host::cpus`].
     ///
     /// # Errors
-    /// No memory.
+    /// Fails with [`AllocError`] if there is no memory.
     pub fn try_new(mut init: impl FnMut(usize) -> T) -> Result<Self, AllocError> {
         let mut cells = Vec::new();
         let cpus = H::cpus();
         cells.try_reserve_exact(cpus).map_err(|_| AllocError)?;
         for cpu in 0..cpus {
-            // Room was reserved: this does not allocate.
+            // The capacity is reserved, so this does not allocate.
             cells.push(CachePadded::new(init(cpu)));
         }
         let cells = cells.into_boxed_slice();
@@ -36,19 +36,19 @@ impl<T, H: Host> PerCpu<T, H> {
         Ok(PerCpu { cells, host: PhantomData })
     }
 
-    /// Runs `f` on the cell of the CPU it runs on; `f` neither waits nor nests, as in [`Host::with_cpu`].
+    /// Runs `f` on the cell of the current CPU. `f` neither waits nor nests, as in [`Host::with_cpu`].
     #[inline]
     pub fn with<'s, R>(&'s self, f: impl FnOnce(&'s T) -> R) -> R {
         self.with_index(|_, cell| f(cell))
     }
 
-    /// As [`with`](Self::with), with the CPU's number.
+    /// Like [`with`](Self::with), but also passes the CPU number to `f`.
     #[inline]
     pub fn with_index<'s, R>(&'s self, f: impl FnOnce(usize, &'s T) -> R) -> R {
         H::with_cpu(|cpu| f(cpu, &self.cells[cpu]))
     }
 
-    /// All cells, in the order of CPU numbers.
+    /// Returns all cells, in the order of CPU numbers.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &T> + DoubleEndedIterator + Clone {
         self.cells.iter().map(|cell| &**cell)
     }
@@ -60,16 +60,16 @@ impl<T: fmt::Debug, H: Host> fmt::Debug for PerCpu<T, H> {
     }
 }
 
-/// A sum kept as one part per CPU: adding shares no cache line, reading visits them all.
+/// A sum with one part per CPU. Adding shares no cache line; reading visits all parts.
 pub struct Counter<H> {
     parts: PerCpu<AtomicI64, H>,
 }
 
 impl<H: Host> Counter<H> {
-    /// A counter at zero.
+    /// Creates a counter with the value zero.
     ///
     /// # Errors
-    /// No memory.
+    /// Fails with [`AllocError`] if there is no memory.
     pub fn try_new() -> Result<Self, AllocError> {
         let parts = PerCpu::try_new(|_| AtomicI64::new(0))?;
         announce_records("Counter", parts.cells.as_ptr(), parts.cells.len(), &[]);
@@ -80,13 +80,13 @@ impl<H: Host> Counter<H> {
     #[inline]
     pub fn add(&self, n: i64) {
         self.parts.with(|part| {
-            // Relaxed load and store instead of a read-modify-write: nobody else writes this part meanwhile.
-            // Pairs with `sum`, which is no synchronisation.
+            // Relaxed load and store instead of a read-modify-write: no other context writes this part during
+            // `with`. Pairs with the relaxed load in `sum`; orders nothing.
             part.store(part.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
         });
     }
 
-    /// The sum; exact when nobody adds meanwhile.
+    /// Returns the sum. The result is exact if no thread adds at the same time.
     pub fn sum(&self) -> i64 {
         self.parts.iter().fold(0, |sum, part| sum.wrapping_add(part.load(Ordering::Relaxed)))
     }

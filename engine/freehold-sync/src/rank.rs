@@ -1,69 +1,72 @@
-//! The order of the locks, and the checker that holds everyone to it.
+//! The lock order, and the checker that enforces it.
 //!
-//! A task may *wait* for a lock only if every lock it holds comes earlier in [`Rank`]. Trying needs no order,
-//! since a task that does not wait cannot close a circle of waiters. A lock that was got by trying counts as
-//! held from then on. So a task with a VMA read lock may try the mmap lock but not wait for it, and one that
-//! may not be blocked anyway (a VMA read lock under the mmap lock held for reading) is not checked either. A
-//! lock for which tasks sleep is not released under a spin lock, since its next holder may have to be woken.
-//! [`released_quietly`] is for a holder that wakes it later.
+//! A task may *wait* for a lock only if every lock that it holds precedes that lock in [`Rank`]. A try needs
+//! no order, because a task that does not wait cannot be part of a cycle of waiters. A lock acquired by a try
+//! counts as held from then on. So a task that holds a VMA's read lock may try the mmap lock, but not wait
+//! for it. The checker also allows an acquisition that cannot block: a VMA's read lock taken under the mmap
+//! lock held for reading.
 //!
-//! The checker works with debug assertions only; without them its calls are empty. The record of what a task
-//! holds is the host's ([`Host::lock_context`]).
+//! A sleeping lock must not be released under a spin lock, because the release may have to wake the next
+//! holder. [`released_quietly`] is for a holder that wakes the next holder later.
+//!
+//! The checker works with debug assertions only; without them its calls are empty. The host keeps the record
+//! of the locks that a task holds ([`Host::lock_context`]).
 
 use crate::host::Host;
 use core::cell::Cell;
 
-/// Every lock's place in the order, outermost first.
+/// Position of every lock in the lock order, outermost first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Rank {
-    /// A file's size and content, held around truncation.
+    /// Content lock of a file: its size and content, held during truncation.
     IRwsem,
-    /// The mmap lock of an address space.
+    /// Mmap lock of an address space.
     Mmap,
-    /// The mmap lock of the child in fork, which nobody else can reach yet.
+    /// Mmap lock of the child in fork. No other task can reach the child yet.
     MmapNested,
-    /// A VMA's lock.
+    /// Lock of a VMA.
     Vma,
-    /// A userfaultfd's lock between its calls and changes of the mapping.
+    /// Orders the calls of a userfaultfd and changes of the mapping. No lock has this rank today.
     UffdMap,
-    /// Insertion into a page cache against truncation.
+    /// Invalidate lock of a file: orders insertion into the page cache and truncation.
     Invalidate,
-    /// The making of a huge page.
+    /// Fault mutex of a hugetlb file, held while a fault creates a huge page.
     HugetlbFault,
-    /// The tables of a VMA of huge pages, against their being taken away.
+    /// Hugetlb VMA lock: keeps the page tables of a hugetlb VMA from being removed.
     HugetlbVma,
-    /// A folio's identity.
+    /// Lock of a frame (folio lock).
     Folio,
-    /// That of the frame a page moves into, which nobody else has found yet.
+    /// Lock of the frame that a page moves into. No other task has found that frame yet.
     FolioNested,
-    /// The regions of address spaces without an MMU, and how many use each.
+    /// Lock of the regions of address spaces without an MMU, and of the number of users of each region.
     NoMmuRegions,
-    /// The tree of VMAs that map a file.
+    /// Rmap lock of a file: the tree of VMAs that map the file.
     IMmap,
-    /// The trees of VMAs that may map anonymous pages.
+    /// Rmap lock of anonymous memory: the trees of VMAs that may map anonymous pages.
     AnonVma,
-    /// A latch of the map of VMAs, of a leaf or of its structure.
+    /// Latch of the VMA map, of a leaf or of the map's structure.
     VmaMap,
-    /// A page table whose entries point to tables or are huge leaves.
+    /// Lock of a page table whose entries point to tables or are huge leaves.
     PageTableUpper,
-    /// A page table of the lowest level.
+    /// Lock of a page table of the lowest level.
     PageTable,
-    /// The second of two page tables; taken in the order of addresses.
+    /// Lock of the second of two page tables, which are locked in the order of their addresses.
     PageTableNested,
-    /// A page cache's index.
+    /// Lock of the set of reserved offsets of a hugetlb file.
     FileIndex,
-    /// Free frames.
+    /// Lock of the free frames.
     Frames,
-    /// A slab's shared part.
+    /// Lock of the shared part of a slab.
     Slab,
-    /// A lock under which no other is taken.
+    /// A lock under which no other lock is taken.
     Leaf,
 }
 
 impl Rank {
-    /// Whether locks of this rank are spin locks, under which nobody sleeps, wakes anybody or uses the heap.
+    /// Returns true if locks of this rank are spin locks. Under a spin lock a task neither sleeps, nor wakes
+    /// a task, nor uses the heap.
     pub const fn spins(self) -> bool {
         self as u8 >= Rank::VmaMap as u8
     }
@@ -95,7 +98,7 @@ impl Rank {
     ];
 }
 
-/// The rank that a guard holds; nothing where ranks are not checked, for guards are passed on.
+/// The rank that a guard holds. Empty in builds that do not check ranks, to keep guards small.
 #[derive(Clone, Copy)]
 pub(crate) struct HeldRank {
     #[cfg(debug_assertions)]
@@ -114,7 +117,7 @@ impl HeldRank {
         }
     }
 
-    /// As [`released`].
+    /// Calls [`released`] for this rank.
     #[inline]
     pub fn released<H: Host>(self) {
         #[cfg(debug_assertions)]
@@ -122,25 +125,25 @@ impl HeldRank {
     }
 }
 
-/// What one task holds. Read and written by that task alone.
+/// The locks that one task holds. Only that task reads and writes the record.
 #[derive(Debug)]
 pub struct LockContext {
-    /// How many locks of each rank.
+    /// Number of locks held, for each rank.
     held: [Cell<u16>; Rank::COUNT],
 }
 
 impl LockContext {
-    /// Nothing held.
+    /// Creates a record of a task that holds no locks.
     pub const fn new() -> Self {
         LockContext { held: [const { Cell::new(0) }; Rank::COUNT] }
     }
 
-    /// The innermost rank held.
+    /// Returns the innermost rank that is held.
     pub fn innermost(&self) -> Option<Rank> {
         Rank::ALL.into_iter().rev().find(|rank| self.held(*rank) > 0)
     }
 
-    /// How many locks of `rank` are held.
+    /// Returns the number of held locks of `rank`.
     pub fn held(&self, rank: Rank) -> u16 {
         self.held[rank as usize].get()
     }
@@ -156,11 +159,12 @@ impl LockContext {
         held.set(held.get() + 1);
     }
 
-    /// Releasing a lock for which tasks sleep may have to wake one: that is not allowed under a spin lock.
+    /// Checks that no spin lock is held if the released lock is a sleeping lock, whose release may wake a
+    /// task.
     fn check_release(&self, rank: Rank) {
         let spin = self.innermost().filter(|innermost| innermost.spins() && !rank.spins());
         if let Some(spin) = spin {
-            panic!("{rank:?} is released, which may wake somebody, under a spin lock: {spin:?}");
+            panic!("{rank:?} is released under a spin lock, {spin:?}, but its release may wake a task");
         }
     }
 
@@ -179,10 +183,10 @@ impl Default for LockContext {
     }
 }
 
-/// The task is about to wait for a lock of `rank`.
+/// Checks that the task may wait for a lock of `rank`. Called before the wait.
 ///
 /// # Panics
-/// With debug assertions, when it holds one of the same rank or an inner one.
+/// With debug assertions, panics if the task holds a lock of the same rank or of an inner one.
 #[inline]
 pub fn will_wait<H: Host>(rank: Rank) {
     if cfg!(debug_assertions) {
@@ -190,7 +194,7 @@ pub fn will_wait<H: Host>(rank: Rank) {
     }
 }
 
-/// The task now holds a lock of `rank`.
+/// Records that the task holds a lock of `rank` from now on.
 #[inline]
 pub fn acquired<H: Host>(rank: Rank) {
     if cfg!(debug_assertions) {
@@ -198,10 +202,11 @@ pub fn acquired<H: Host>(rank: Rank) {
     }
 }
 
-/// The task is about to release a lock of `rank`.
+/// Records that the task is about to release a lock of `rank`.
 ///
 /// # Panics
-/// With debug assertions, when it holds none, or tasks sleep for locks of this rank and a spin lock is held.
+/// With debug assertions, panics if the task holds no lock of `rank`. Also panics if `rank` is that of a
+/// sleeping lock and the task still holds a spin lock.
 #[inline]
 pub fn released<H: Host>(rank: Rank) {
     if cfg!(debug_assertions) {
@@ -212,10 +217,10 @@ pub fn released<H: Host>(rank: Rank) {
     }
 }
 
-/// As [`released`], by a holder that wakes nobody before it has released its spin locks.
+/// Like [`released`], for a holder that wakes no task before it has released its spin locks.
 ///
 /// # Panics
-/// With debug assertions, when it holds none.
+/// With debug assertions, panics if the task holds no lock of `rank`.
 #[inline]
 pub fn released_quietly<H: Host>(rank: Rank) {
     if cfg!(debug_assertions) {

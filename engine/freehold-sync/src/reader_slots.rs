@@ -1,13 +1,13 @@
-//! A word per CPU in which a reader of a VMA may stand instead of being counted: [`ReaderSlots`].
+//! One word per CPU that can record a reader of a VMA, instead of the VMA's reader count: [`ReaderSlots`].
 //!
-//! | word | meaning | leaves it by |
+//! | word | meaning | transitions |
 //! | --- | --- | --- |
-//! | 0 | free | exchange to a VMA, by a reader of it on this CPU |
-//! | address of a VMA's count | one reader of that VMA, no matter which | exchange to 0, by any reader of it that leaves (on any CPU), or by its writer, which counts the reader first |
+//! | 0 | free | exchange to the address of a VMA's count, by a reader of that VMA on this CPU |
+//! | address of a VMA's count | the slot holds one reader of that VMA; which one does not matter | exchange to 0, by any reader of that VMA that leaves (on any CPU), or by the writer, which counts the reader first |
 //!
-//! Every change is a read-modify-write, and an access that finds a word free acquires. So what earlier
-//! readers in this slot did happens before what follows in a task that finds them gone. The protocol is
-//! [`vma_lock`](crate::vma_lock)'s.
+//! Every change is a read-modify-write, and every access that finds a word free acquires. So the accesses of
+//! earlier readers in this slot happen before everything that a task does after it finds the slot free.
+//! [`vma_lock`](crate::vma_lock) describes the protocol.
 
 use crate::atomic::{AtomicUsize, Ordering, const_unless_loom};
 use crate::counted::Shared;
@@ -15,45 +15,47 @@ use crate::host::Host;
 use crate::percpu::PerCpu;
 use allocator_api2::alloc::AllocError;
 
-/// Where readers of VMAs stand, CPU by CPU. One for all [mmap locks](crate::MmapLock) under which a VMA may
-/// live, in this life and in later ones.
-// On a line of its own: faults read it, and the count of references before it changes with every space.
+/// The slots of all CPUs. All [mmap locks](crate::MmapLock) under which a VMA may be attached, now or after
+/// its memory is recycled, share one `ReaderSlots`.
+// On a cache line of its own: faults read it, and the reference count before it changes with every address
+// space.
 #[repr(align(64))]
 #[derive(Debug)]
 pub struct ReaderSlots<H: Host> {
     slots: PerCpu<Slot, H>,
 }
 
-/// One CPU's word; see the [module](self).
+/// The slot of one CPU; see the [module](self).
 #[derive(Debug)]
 pub(crate) struct Slot(AtomicUsize);
 
 const FREE: usize = 0;
-/// No address of a VMA's count.
+/// Not the address of any VMA's count.
 const EXTERNAL: usize = 1;
 
 impl<H: Host> ReaderSlots<H> {
-    /// A free slot for each CPU.
+    /// Creates a free slot for each CPU.
     ///
     /// # Errors
-    /// No memory.
+    /// Fails with [`AllocError`] if there is no memory.
     pub fn try_new() -> Result<Self, AllocError> {
         Ok(ReaderSlots { slots: PerCpu::try_new(|_| Slot::free())? })
     }
 
-    /// Puts a reader of `vma` into the slot of the CPU it runs on. None: somebody is there.
+    /// Puts a reader of `vma` into the slot of the current CPU. Returns `None` if the slot is in use.
     #[inline]
     pub(crate) fn enter(&self, vma: usize) -> Option<&Slot> {
         self.slots.with(|slot| {
-            // SeqCst: the first half of a reader's way in, see `vma_lock`; and a release, like every change.
-            // Relaxed on failure: nothing was got.
+            // SeqCst: the first half of a reader's entry, see `vma_lock`. Also a release, like every change
+            // of a slot. Relaxed on failure: nothing was acquired.
             slot.0.compare_exchange(FREE, vma, Ordering::SeqCst, Ordering::Relaxed).is_ok().then_some(slot)
         })
     }
 
-    /// The slots in which a reader of `vma` stands.
+    /// Returns the slots that hold a reader of `vma`.
     pub(crate) fn of(&self, vma: usize) -> impl Iterator<Item = &Slot> {
-        // SeqCst: the second half of a writer's way in; and an acquire, for the readers that have left.
+        // SeqCst: the second half of a writer's entry, see `vma_lock`. Also an acquire: pairs with the
+        // releases of the readers that have left.
         self.slots.iter().filter(move |slot| slot.0.load(Ordering::SeqCst) == vma)
     }
 }
@@ -62,29 +64,32 @@ impl<H: Host> Shared for ReaderSlots<H> {}
 
 impl Slot {
     const_unless_loom! {
-        /// Nobody stands here.
+        /// Creates a free slot.
         pub fn free() -> Self {
             Slot(AtomicUsize::new(FREE))
         }
 
-        /// No CPU's: it stands for the external rwsem of a VMA, and keeps its value.
+        /// Creates a slot that represents the external rwsem of a VMA. It belongs to no CPU and never
+        /// changes.
         pub fn external() -> Self {
             Slot(AtomicUsize::new(EXTERNAL))
         }
     }
 
-    /// Whether it is the one made so.
+    /// Returns true if the slot was created by [`external`](Self::external).
     #[inline]
     pub(crate) fn is_external(&self) -> bool {
-        // Relaxed: fixed, and no other slot ever has this value.
+        // Relaxed: the value is fixed, and no other slot ever has it.
         self.0.load(Ordering::Relaxed) == EXTERNAL
     }
 
-    /// Takes a reader of `vma` out. False: none stands here, because it was counted or has left.
+    /// Removes a reader of `vma` from the slot. Returns false if the slot holds none: the writer has counted
+    /// the reader, or another reader of `vma` has removed it.
     #[inline]
     pub(crate) fn leave(&self, vma: usize) -> bool {
-        // Release: a reader's accesses end before it leaves. Acquire on failure: so do those of a reader that
-        // has left in its name.
+        // Release: the reader's accesses end before it leaves; pairs with the acquire of a task that finds
+        // the slot free. Acquire on failure: pairs with the release of the reader that has left in place of
+        // this one.
         self.0.compare_exchange(vma, FREE, Ordering::Release, Ordering::Acquire).is_ok()
     }
 }

@@ -1,17 +1,17 @@
-//! Spin locks: a word, and a word with the value it guards.
+//! Spin locks: a lock word, and a lock word with the value that it guards.
 //!
-//! | word | meaning | leaves it by |
+//! | word | meaning | transitions |
 //! | --- | --- | --- |
 //! | 0 | free | exchange to 1, by the task that becomes the holder |
-//! | 1 | held, by the one [`RawSpinGuard`] there is | store of 0, by the holder |
+//! | 1 | held by the only [`RawSpinGuard`] | store of 0, by the holder |
 //!
-//! The release store of 0 pairs with the acquire of the exchange that finds 0: what a holder did happens
-//! before what the next one does. Waiters look with plain loads, at growing intervals, so that the holder's
-//! cache line stays with it.
+//! The release store of 0 pairs with the acquire of the exchange that finds 0: everything that a holder did
+//! happens before everything that the next holder does. Waiters read the word with plain loads, at growing
+//! intervals, so that its cache line stays with the holder.
 //!
-//! Under a spin lock nobody waits for anything but a spin lock of a later [`Rank`], wakes anybody, or uses
-//! the heap. The host is told where such a section begins and ends: [`Host::spin_enter`]. Guards need not end
-//! in the reverse order of their locks.
+//! Under a spin lock a task waits only for spin locks of a later [`Rank`], wakes no task, and does not use
+//! the heap. [`Host::spin_enter`] and [`Host::spin_exit`] notify the host of the beginning and the end of
+//! such a section. Guards may be dropped in any order.
 #![expect(unsafe_code, reason = "a lock hands out access to its contents")]
 
 use crate::atomic::{AtomicU32, MAX_BACKOFF, Ordering, const_unless_loom};
@@ -25,26 +25,26 @@ use core::ops::{Deref, DerefMut};
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 
-/// A spin lock that guards what its owner says it guards. Four bytes; all zero is unlocked.
+/// A spin lock. Its owner defines what it guards. Four bytes; all zero is unlocked.
 #[repr(transparent)]
 pub struct RawSpin {
     /// See the [module's table](self).
     word: AtomicU32,
 }
 
-/// The right that a [`RawSpin`] gives. Dropping it releases the lock.
+/// Guard of a [`RawSpin`]. Releases the lock when dropped.
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct RawSpinGuard<'a, H: Host> {
     lock: &'a RawSpin,
     rank: Rank,
     host: PhantomData<fn() -> H>,
-    /// Not `Send`: the task's record of held locks is its own.
+    /// Not `Send`: the rank checker keeps its record of held locks per task.
     task: PhantomData<*const ()>,
 }
 
 impl RawSpin {
     const_unless_loom! {
-        /// An unlocked lock.
+        /// Creates an unlocked lock.
         pub fn new() -> Self {
             RawSpin { word: AtomicU32::new(FREE) }
         }
@@ -53,11 +53,11 @@ impl RawSpin {
     /// Takes the lock, spinning until it is free.
     ///
     /// # Panics
-    /// With debug assertions, when `rank` is out of order.
+    /// With debug assertions, panics if the task holds a lock that does not precede `rank`.
     #[inline]
     pub fn lock<H: Host>(&self, rank: Rank) -> RawSpinGuard<'_, H> {
         rank::will_wait::<H>(rank);
-        // First: a task with the lock must not be preempted by one that spins for it.
+        // Comes first: a task that holds the lock must not be preempted by a task that spins for it.
         H::spin_enter(rank);
         if !self.try_take() {
             self.lock_slow::<H>();
@@ -76,15 +76,15 @@ impl RawSpin {
         None
     }
 
-    /// Whether somebody holds the lock; for assertions.
+    /// Returns true if the lock is held. For assertions.
     pub fn is_locked(&self) -> bool {
-        // Relaxed: pairs with nothing; exact only for the holder.
+        // Relaxed: pairs with nothing. The result is exact only for the holder.
         self.word.load(Ordering::Relaxed) == HELD
     }
 
     #[inline]
     fn try_take(&self) -> bool {
-        // Acquire: pairs with the release in the guard's drop. Relaxed on failure: nothing was got.
+        // Acquire: pairs with the release in the guard's drop. Relaxed on failure: nothing was acquired.
         self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
@@ -92,7 +92,7 @@ impl RawSpin {
     fn lock_slow<H: Host>(&self) {
         let mut pause = 1;
         loop {
-            // Relaxed: only tells when to try again; `take` orders.
+            // Relaxed: only decides when to try again; `try_take` acquires.
             while self.word.load(Ordering::Relaxed) == HELD {
                 for _ in 0..pause {
                     H::relax();
@@ -128,7 +128,7 @@ impl<H: Host> Drop for RawSpinGuard<'_, H> {
     #[inline]
     fn drop(&mut self) {
         rank::released::<H>(self.rank);
-        // Release: pairs with the acquire in `take` of the next holder.
+        // Release: pairs with the acquire in `try_take` of the next holder.
         self.lock.word.store(FREE, Ordering::Release);
         H::spin_exit(self.rank);
     }
@@ -137,7 +137,7 @@ impl<H: Host> Drop for RawSpinGuard<'_, H> {
 /// A value guarded by a spin lock.
 ///
 /// # Invariants
-/// The value is reached through the guard only, of which there is at most one.
+/// The value is accessed only through the guard, and at most one guard exists.
 pub struct SpinLock<T> {
     lock: RawSpin,
     rank: Rank,
@@ -145,12 +145,13 @@ pub struct SpinLock<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the lock lets one thread at a time reach the value, so sharing the lock sends the value at most.
+// SAFETY: the type's invariant lets one thread at a time access the value, so sharing the lock only moves the
+// value between threads.
 unsafe impl<T: Send> Sync for SpinLock<T> {}
-// SAFETY: the value goes along.
+// SAFETY: sending the lock sends the value, which is `Send`.
 unsafe impl<T: Send> Send for SpinLock<T> {}
 
-/// Access to the value of a [`SpinLock`]. Dropping it releases the lock.
+/// Guard of a [`SpinLock`], which gives access to the value. Releases the lock when dropped.
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct SpinGuard<'a, T, H: Host> {
     lock: &'a SpinLock<T>,
@@ -159,7 +160,7 @@ pub struct SpinGuard<'a, T, H: Host> {
 
 impl<T> SpinLock<T> {
     const_unless_loom! {
-        /// A free lock around `value`, at `rank` in the order.
+        /// Creates a free lock around `value`, with `rank` in the lock order.
         pub fn new(value: T, rank: Rank) -> Self {
             SpinLock { lock: RawSpin::new(), rank, value: UnsafeCell::new(value) }
         }
@@ -168,7 +169,7 @@ impl<T> SpinLock<T> {
     /// Takes the lock, spinning until it is free.
     ///
     /// # Panics
-    /// With debug assertions, when the lock's rank is out of order.
+    /// With debug assertions, panics if the task holds a lock that does not precede the rank of this lock.
     #[inline]
     pub fn lock<H: Host>(&self) -> SpinGuard<'_, T, H> {
         SpinGuard { _raw: self.lock.lock(self.rank), lock: self }
@@ -180,12 +181,12 @@ impl<T> SpinLock<T> {
         Some(SpinGuard { _raw: self.lock.try_lock(self.rank)?, lock: self })
     }
 
-    /// The value, without locking: a mutable borrow has it alone.
+    /// Returns the value without locking: a mutable borrow has exclusive access.
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
     }
 
-    /// The value.
+    /// Consumes the lock and returns the value.
     pub fn into_inner(self) -> T {
         self.value.into_inner()
     }
@@ -202,7 +203,8 @@ impl<T, H: Host> Deref for SpinGuard<'_, T, H> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: this guard holds the lock, so no other reference to the value exists but through it.
+        // SAFETY: this guard holds the lock, so other references to the value are only made through this
+        // guard.
         unsafe { &*self.lock.value.get() }
     }
 }
@@ -210,7 +212,7 @@ impl<T, H: Host> Deref for SpinGuard<'_, T, H> {
 impl<T, H: Host> DerefMut for SpinGuard<'_, T, H> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as in `deref`; and the guard is borrowed mutably.
+        // SAFETY: as in `deref`. The mutable borrow of the guard excludes other references through it.
         unsafe { &mut *self.lock.value.get() }
     }
 }

@@ -1,15 +1,15 @@
-//! A lock of one word by which tasks sleep: for objects of which there are too many for more.
+//! A sleeping lock of one word, for objects that are too many to afford a larger lock.
 //!
-//! | word | meaning | leaves it by |
+//! | word | meaning | transitions |
 //! | --- | --- | --- |
 //! | 0 | free | exchange to 1 or 2, by the task that becomes the holder |
 //! | 1 | held | exchange to 0, by the holder; compare-and-swap to 2, by a task that is about to sleep |
-//! | 2 | held, and somebody may sleep | exchange to 0, by the holder, which then wakes all, perhaps when others have held it since |
+//! | 2 | held, and tasks may sleep | exchange to 0, by the holder, which then wakes all sleepers; other tasks may take the lock before the wake-up |
 //!
 //! The release of the exchange to 0 pairs with the acquire of the exchange that finds 0. A waiter sleeps
-//! while the word is 2, and the holder wakes whenever it finds 2: no sleeper is forgotten ([`Host::wait`]). A
-//! woken waiter takes the lock as 2, since others may still sleep. No order among waiters is promised: the
-//! lock is rarely wanted by two.
+//! while the word is 2, and the holder wakes all sleepers if it finds 2, so no sleeper is forgotten
+//! ([`Host::wait`]). A woken waiter takes the lock as 2, because other tasks may still sleep. The lock
+//! guarantees no order among waiters, because two tasks rarely want it at the same time.
 
 use crate::atomic::{AtomicU32, Ordering, const_unless_loom};
 use crate::host::{Host, Killed};
@@ -21,26 +21,26 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
 
-/// A lock that guards what its owner says it guards. Four bytes; all zero is unlocked.
+/// A sleeping lock of one word. Its owner defines what it guards. Four bytes; all zero is unlocked.
 #[repr(transparent)]
 pub struct WordLock {
     /// See the [module's table](self).
     word: AtomicU32,
 }
 
-/// The right that a [`WordLock`] gives. Dropping it releases the lock.
+/// Guard of a [`WordLock`]. Releases the lock when dropped.
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct WordGuard<'a, H: Host> {
     lock: &'a WordLock,
     rank: Rank,
     host: PhantomData<fn() -> H>,
-    /// Not `Send`: the task's record of held locks is its own.
+    /// Not `Send`: the rank checker keeps its record of held locks per task.
     task: PhantomData<*const ()>,
 }
 
 impl WordLock {
     const_unless_loom! {
-        /// An unlocked lock.
+        /// Creates an unlocked lock.
         pub fn new() -> Self {
             WordLock { word: AtomicU32::new(FREE) }
         }
@@ -49,10 +49,10 @@ impl WordLock {
     /// Takes the lock, sleeping until it is free.
     ///
     /// # Panics
-    /// With debug assertions, when `rank` is out of order.
+    /// With debug assertions, panics if the task holds a lock that does not precede `rank`.
     pub fn lock<H: Host>(&self, rank: Rank) -> WordGuard<'_, H> {
         rank::will_wait::<H>(rank);
-        // Acquire: see the module. Relaxed on failure: the word is looked at again.
+        // Acquire: pairs with the release in `release`. Relaxed on failure: the swap below acquires.
         if self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
             while self.word.swap(CONTENDED, Ordering::Acquire) != FREE {
                 H::wait(&self.word, CONTENDED);
@@ -64,17 +64,17 @@ impl WordLock {
 
     /// Takes the lock if it is free.
     pub fn try_lock<H: Host>(&self, rank: Rank) -> Option<WordGuard<'_, H>> {
-        // Acquire: see the module. Relaxed on failure: nothing was got.
+        // Acquire: pairs with the release in `release`. Relaxed on failure: nothing was acquired.
         self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).ok()?;
         rank::acquired::<H>(rank);
         Some(WordGuard { lock: self, rank, host: PhantomData, task: PhantomData })
     }
 
-    /// Waits until the present holder of the lock, if there is one, has released it; others may hold it by
-    /// then.
+    /// Waits until the task that holds the lock at the call has released it, if a task holds it. Another task
+    /// may hold the lock when this returns.
     ///
     /// # Panics
-    /// As [`lock`](Self::lock).
+    /// Panics like [`lock`](Self::lock).
     pub fn wait<H: Host>(&self, rank: Rank) {
         let waited = self.wait_by::<H>(rank, |word, expected| {
             H::wait(word, expected);
@@ -83,13 +83,13 @@ impl WordLock {
         debug_assert!(waited.is_ok());
     }
 
-    /// As [`wait`](Self::wait), unless a fatal signal ends the wait.
+    /// Like [`wait`](Self::wait), but returns early if a fatal signal is pending.
     ///
     /// # Errors
-    /// [`Killed`].
+    /// Fails with [`Killed`] if a fatal signal arrives before or during the wait.
     ///
     /// # Panics
-    /// As [`lock`](Self::lock).
+    /// Panics like [`lock`](Self::lock).
     pub fn wait_killable<H: Host>(&self, rank: Rank) -> Result<(), Killed> {
         self.wait_by::<H>(rank, H::wait_killable)
     }
@@ -100,12 +100,12 @@ impl WordLock {
         sleep: impl Fn(&AtomicU32, u32) -> Result<(), Killed>,
     ) -> Result<(), Killed> {
         rank::will_wait::<H>(rank);
-        // Acquire, here and below, pairs with the holder's release: what it did is seen, also if the next one
-        // holds it by now.
+        // Acquire, here and below: pairs with the release in `release`. The caller sees what the holder did,
+        // even if the next task already holds the lock.
         let mut seen = self.word.load(Ordering::Acquire);
         while seen != FREE {
             if seen == HELD {
-                // Relaxed: only the sleep depends on it.
+                // Relaxed on success: the sleep below is all that depends on the exchange.
                 let contended =
                     self.word.compare_exchange(HELD, CONTENDED, Ordering::Relaxed, Ordering::Acquire);
                 if let Err(now) = contended {
@@ -122,14 +122,14 @@ impl WordLock {
         Ok(())
     }
 
-    /// The holder's last step. Returns whether tasks may sleep that it has to wake.
+    /// Releases the word. Returns true if tasks may sleep, which the holder must then wake.
     fn release(&self) -> bool {
         self.word.swap(FREE, Ordering::Release) == CONTENDED
     }
 
-    /// Whether somebody holds it at this moment.
+    /// Returns true if the lock is held at the moment of the call.
     pub fn is_locked(&self) -> bool {
-        // Relaxed: a hint.
+        // Relaxed: only a hint.
         self.word.load(Ordering::Relaxed) != FREE
     }
 }
@@ -147,8 +147,8 @@ impl fmt::Debug for WordLock {
 }
 
 impl<'a, H: Host> WordGuard<'a, H> {
-    /// Releases the lock where nobody may be woken, under a spin lock. Sleepers are woken when what this
-    /// returns is dropped; until then others may take the lock and release it.
+    /// Releases the lock without waking a task, for a holder that has a spin lock. The sleepers are woken
+    /// when the returned [`Sleepers`] is dropped; other tasks may take and release the lock before that.
     pub fn release_quietly(self) -> Option<Sleepers<'a, H>> {
         let WordGuard { lock, rank, .. } = self;
         core::mem::forget(self);
@@ -166,7 +166,7 @@ impl<H: Host> Drop for WordGuard<'_, H> {
     }
 }
 
-/// Tasks that sleep for a lock that [was released](WordGuard::release_quietly). Dropping this wakes them.
+/// Tasks that sleep for a lock [released quietly](WordGuard::release_quietly). Wakes them when dropped.
 #[must_use = "they are woken when this is dropped"]
 pub struct Sleepers<'a, H: Host> {
     lock: &'a WordLock,

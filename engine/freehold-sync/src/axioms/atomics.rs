@@ -1,5 +1,6 @@
 #![allow(missing_docs, reason = "as in the standard library")]
-//! Atomics of the unit tests: the processor's, unless a thread of an [explored](super) program runs.
+//! The atomics of the unit tests: those of the CPU, except while a thread of an [explored](super) program
+//! runs.
 
 pub use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU8, AtomicU16, Ordering};
 
@@ -8,7 +9,7 @@ use super::run::perform;
 use core::fmt;
 use core::sync::atomic;
 
-/// As [`core::sync::atomic::fence`].
+/// Replaces [`core::sync::atomic::fence`].
 pub fn fence(order: Ordering) {
     let op = Op { word: 0, initial: 0, action: Action::Fence, order, plain: false };
     if perform(op).is_none() {
@@ -18,17 +19,17 @@ pub fn fence(order: Ordering) {
 
 macro_rules! atomic_integer {
     ($name:ident, $int:ty) => {
-        /// As the one of the same name in [`core::sync::atomic`]: of its methods, those that this crate uses.
+        /// Replaces the type of that name in [`core::sync::atomic`]. Has the methods that this crate uses.
         pub struct $name(atomic::$name);
 
-        #[allow(dead_code, reason = "not every integer needs every method")]
+        #[allow(dead_code, reason = "no integer type uses all methods")]
         impl $name {
             pub const fn new(value: $int) -> Self {
                 $name(atomic::$name::new(value))
             }
 
             fn perform(&self, action: Action, order: Ordering) -> Option<$int> {
-                // The word itself stays as it was before the program.
+                // A program does not change the word itself, so the word has the initial value.
                 let initial = self.0.load(Ordering::Relaxed) as u64;
                 let word = core::ptr::from_ref(self).addr();
                 perform(Op { word, initial, action, order, plain: false }).map(|read| read as $int)
@@ -39,7 +40,7 @@ macro_rules! atomic_integer {
                 self.perform(Action::Load, order).unwrap_or_else(|| self.0.load(order))
             }
 
-            /// Waits until it can read anything else.
+            /// Waits until the word can be read with another value.
             pub fn wait_until_not(&self, value: $int) {
                 self.perform(Action::LoadNot(value as u64), Ordering::Relaxed);
             }

@@ -1,24 +1,24 @@
-//! An execution as a graph of events, and the axioms that it has to meet.
+//! An execution as a graph of events, and the axioms that the graph must satisfy.
 
 use crate::atomic::Ordering;
 use std::collections::BTreeMap;
 use std::string::String;
 use std::vec::Vec;
 
-/// Most events of an execution, the initial values included: a row of a relation is a `u64`.
+/// Maximum number of events of an execution, with initial values: a row of a relation is a `u64`.
 pub(super) const MAX_EVENTS: usize = 64;
 
-/// What a thread is about to do.
+/// The next operation of a thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Op {
     /// Address of the word; 0 for a fence.
     pub word: usize,
-    /// What the word holds at first.
+    /// Initial value of the word.
     pub initial: u64,
     pub action: Action,
-    /// For a failing exchange: see `Action::Exchange`.
+    /// The order of the access. A failed exchange has the order in `Action::Exchange`.
     pub order: Ordering,
-    /// Not an atomic access.
+    /// True if the access is not atomic.
     pub plain: bool,
 }
 
@@ -26,10 +26,10 @@ pub(super) struct Op {
 pub(super) enum Action {
     Fence,
     Load,
-    /// Of any value but this.
+    /// A load that waits until it reads another value than this.
     LoadNot(u64),
     Store(u64),
-    /// Addition, within the bits of the mask.
+    /// Addition of the first value; the second is a mask for the result.
     Add(u64, u64),
     And(u64),
     Or(u64),
@@ -52,26 +52,26 @@ enum Kind {
 
 #[derive(Clone, Debug)]
 pub(super) struct Event {
-    /// Of the initial value: none.
+    /// `None` for an initial value.
     pub thread: Option<usize>,
     word: usize,
     kind: Kind,
     order: Ordering,
     plain: bool,
-    /// The write that is read.
+    /// The event that wrote the value that this event reads.
     from: Option<usize>,
     pub read: u64,
     written: u64,
 }
 
-/// Events in an order in which they could have come; modification order by word.
+/// Events in an order in which they could have occurred, and the modification order of each word.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Graph {
     pub events: Vec<Event>,
     words: BTreeMap<usize, Vec<usize>>,
 }
 
-/// A relation: for each event those that it is followed by.
+/// A relation: for each event the set of events that follow it.
 type Relation = Vec<u64>;
 
 impl Event {
@@ -105,8 +105,8 @@ impl Event {
 }
 
 impl Graph {
-    /// The graphs with one event more: `op` by `thread`, reading from any write, going anywhere in
-    /// modification order.
+    /// Returns all graphs with one more event: `op` by `thread`, which reads from any write and takes any
+    /// place in modification order.
     pub fn extend(&self, thread: usize, op: &Op) -> Vec<Graph> {
         let mut base = self.clone();
         if op.word != 0 && !base.words.contains_key(&op.word) {
@@ -122,7 +122,7 @@ impl Graph {
                 written: op.initial,
             });
         }
-        assert!(base.events.len() < MAX_EVENTS, "a program with too many events");
+        assert!(base.events.len() < MAX_EVENTS, "the program has too many events");
         let modifications = base.words.get(&op.word).cloned().unwrap_or_default();
         let event = |kind, order, from, read, written| Event {
             thread: Some(thread),
@@ -169,8 +169,8 @@ impl Graph {
         }
     }
 
-    /// The event at its end, in modification order at `place`. None: an update stands there, and next to what
-    /// it has read.
+    /// Appends the event, at `place` in modification order. Returns `None` if that place separates an update
+    /// from the event that it has read.
     fn with(&self, event: Event, place: Option<usize>) -> Option<Graph> {
         let mut graph = self.clone();
         let id = graph.events.len();
@@ -185,7 +185,7 @@ impl Graph {
         Some(graph)
     }
 
-    /// What it has in common with the same execution built in another order.
+    /// Returns a key that is the same for an execution built in another order.
     pub fn key(&self) -> Vec<u64> {
         let mut places = [0; 8];
         let name = self.events.iter().map(|event| match event.thread {
@@ -222,7 +222,8 @@ impl Graph {
         self.events.iter().enumerate().map(row).collect()
     }
 
-    /// Happens-before, if the execution is one that the model allows; see the [module above](super).
+    /// Returns happens-before if the model allows the execution, and `None` otherwise; see the [module
+    /// above](super).
     pub fn order(&self) -> Option<Relation> {
         let before = self.relation(|a, first, b, second| {
             second.thread.is_some() && (first.thread.is_none() || (first.thread == second.thread && a < b))
@@ -254,7 +255,7 @@ impl Graph {
         (0..total.len()).all(|a| total[a] & 1 << a == 0).then_some(happens)
     }
 
-    /// Releases and the acquires that find them.
+    /// Returns synchronizes-with: releases, and the acquires that read from them.
     fn synchronizes(&self, before: &Relation) -> Relation {
         let mut found = Relation::from_iter(self.events.iter().map(|_| 0));
         for (write, event) in
@@ -268,7 +269,7 @@ impl Graph {
             if sources.is_empty() {
                 continue;
             }
-            // The release sequence: the write, and updates that read from it in a chain.
+            // The release sequence: the write, and the chain of updates that read from it.
             let mut sequence = 1_u64 << write;
             let mut targets = 0;
             for (read, event) in
@@ -296,7 +297,8 @@ impl Graph {
         found
     }
 
-    /// What the total order of `SeqCst` has to agree with: RC11's psc, closed.
+    /// Returns the relation that the total order of `SeqCst` must agree with: RC11's psc, transitively
+    /// closed.
     fn total(
         &self,
         before: &Relation,
@@ -318,7 +320,7 @@ impl Graph {
         let base = [&around, &at_word, modifications, from_reads]
             .into_iter()
             .fold(before.clone(), |sum, part| union(&sum, part));
-        // ([SC] or [fence]; hb?) before, (SC or hb?; [fence]) behind.
+        // First: [SC] or [fence]; hb?. Last: [SC] or hb?; [fence].
         let identity = self.relation(|a, _, b, _| a == b);
         let maybe = union(&identity, happens);
         let first: Relation = (0..self.events.len())
@@ -333,8 +335,8 @@ impl Graph {
         closure(union(&accesses, &between))
     }
 
-    /// Whether the last event and another access one word, one of them not atomically and one of them
-    /// changing it, in no order.
+    /// Describes a data race of the last event, if it has one: an unordered access to the same word, where
+    /// one of the two accesses is not atomic and one of them writes.
     pub fn race(&self, happens: &Relation) -> Option<String> {
         let (last, rest) = self.events.split_last()?;
         let races = |(id, other): (usize, &Event)| {
@@ -346,7 +348,7 @@ impl Graph {
                 && happens[id] & 1 << rest.len() == 0
         };
         let racing = rest.iter().enumerate().find(|&pair| races(pair))?;
-        Some(std::format!("a data race of event {} and the last of\n{self:?}", racing.0))
+        Some(std::format!("event {} and the last event are a data race in\n{self:?}", racing.0))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The checker itself: programs of the literature, of which it is known what the model allows.
+//! Tests of the checker itself: programs of the literature whose allowed results are known.
 
 use super::{Explored, Plain, Thread, atomics::fence, check, explore};
 use crate::atomic::{
@@ -8,8 +8,8 @@ use crate::atomic::{
 use core::cell::Cell;
 use std::{string::String, vec::Vec};
 
-/// Whether the threads may end with these results: each stores its own in a word, and one thread more waits
-/// for them all.
+/// Returns true if the threads may end with these results. Each thread stores its result in a word, and one
+/// more thread waits for all results.
 fn allows(threads: &[&dyn Fn() -> u32], results: &[u32]) -> bool {
     let words: Vec<AtomicU32> = threads.iter().map(|_| AtomicU32::new(0)).collect();
     let reached = Cell::new(false);
@@ -29,7 +29,7 @@ fn allows(threads: &[&dyn Fn() -> u32], results: &[u32]) -> bool {
     reached.get()
 }
 
-/// Each thread stores to its word and reads the other's; may both find nothing?
+/// Each thread stores to its own word and reads the other's. Returns true if both may read the initial value.
 fn store_buffering(store: Ordering, load: Ordering, between: Option<Ordering>) -> bool {
     let words = [AtomicU32::new(0), AtomicU32::new(0)];
     let thread = |own: usize| {
@@ -43,7 +43,7 @@ fn store_buffering(store: Ordering, load: Ordering, between: Option<Ordering>) -
 }
 
 #[test]
-fn store_buffering_needs_the_total_order() {
+fn store_buffering_is_excluded_by_the_total_order() {
     assert!(store_buffering(Release, Acquire, None));
     assert!(store_buffering(SeqCst, Acquire, None));
     assert!(store_buffering(Release, SeqCst, None));
@@ -52,9 +52,9 @@ fn store_buffering_needs_the_total_order() {
     assert!(store_buffering(Relaxed, Relaxed, Some(AcqRel)));
 }
 
-/// The same where each thread's first access is an update: what the slots rest on.
+/// Checks store buffering with an update as the first access of each thread. The slots rely on this case.
 #[test]
-fn updates_need_the_total_order_too() {
+fn store_buffering_with_updates_is_excluded_by_the_total_order() {
     let crosswise = |update: [Ordering; 2], load: [Ordering; 2]| {
         let words = [AtomicU32::new(0), AtomicU32::new(0)];
         let thread = |own: usize| {
@@ -73,7 +73,7 @@ fn updates_need_the_total_order_too() {
     }
 }
 
-/// A field, and a word that says that it is written.
+/// Passes a message: a field, and a word that announces that the field is written.
 fn message(store: Ordering, load: Ordering) -> Result<Explored, String> {
     let (field, word) = (Plain::new(0), AtomicU32::new(0));
     let writer = || {
@@ -89,15 +89,15 @@ fn message(store: Ordering, load: Ordering) -> Result<Explored, String> {
 }
 
 #[test]
-fn messages_need_release_and_acquire() {
+fn message_passing_needs_release_and_acquire() {
     message(Release, Acquire).unwrap();
     message(Relaxed, Acquire).unwrap_err();
     message(Release, Relaxed).unwrap_err();
 }
 
-/// An update between keeps the release sequence, and a store of another thread ends it.
+/// An update of another thread continues the release sequence; a store of another thread ends it.
 #[test]
-fn release_sequences() {
+fn update_continues_a_release_sequence_and_store_ends_it() {
     let (field, word) = (Plain::new(0), AtomicU32::new(0));
     let writer = || {
         field.set(7);
@@ -121,7 +121,7 @@ fn release_sequences() {
 }
 
 #[test]
-fn fences_pass_messages() {
+fn fences_order_message_passing() {
     let (field, word) = (Plain::new(0), AtomicU32::new(0));
     let writer = || {
         field.set(7);
@@ -137,10 +137,10 @@ fn fences_pass_messages() {
     check(&[&writer, &reader]);
 }
 
-/// Two readers of two words agree on which was written first, if all is `SeqCst` (independent reads of
-/// independent writes).
+/// Two readers of two words agree on which word was written first, if all accesses are `SeqCst` (independent
+/// reads of independent writes).
 #[test]
-fn readers_agree_by_the_total_order() {
+fn readers_agree_on_the_order_of_independent_seq_cst_writes() {
     let agree = |store: Ordering, load: Ordering| {
         let words = [AtomicU32::new(0), AtomicU32::new(0)];
         let write = |own: usize| {
@@ -154,9 +154,9 @@ fn readers_agree_by_the_total_order() {
     assert!(!agree(Release, Acquire));
 }
 
-/// Updates of one word are never lost, and reads of one word never go back.
+/// Updates of one word are never lost, and reads of one word never go back to an older value.
 #[test]
-fn one_word_is_coherent() {
+fn accesses_to_one_word_are_coherent() {
     let word = AtomicU32::new(0);
     let add = || word.fetch_add(1, Relaxed);
     assert!(allows(&[&add, &add], &[0, 1]));

@@ -1,22 +1,23 @@
-//! A checker of what ships: runs the shipped code, at its shipped orderings, in every execution that the C11
-//! memory model allows.
+//! A checker of the shipped code: it runs the code, with its shipped orderings, in every execution that the
+//! C11 memory model allows.
 //!
-//! loom takes `SeqCst` accesses for `AcqRel` ones and knows a total order by fences alone. The way into a
-//! reader slot rests on the total order of four `SeqCst` accesses, which under loom are helped by fences that
-//! do not ship (`atomic::store_buffering_fence`). So those four, and the code around them, are checked here:
-//! in unit tests, where the facade of atomics is [`atomics`] and there are no fences.
+//! loom treats `SeqCst` accesses as `AcqRel` and knows a total order of fences only. Entering a reader slot
+//! relies on the total order of four `SeqCst` accesses. Under loom, fences that are not shipped replace that
+//! order (`atomic::store_buffering_fence`). So this module checks the four accesses, and the code around
+//! them, in unit tests. There the facade of atomics is [`atomics`], and those fences do not exist.
 //!
 //! The model is RC11 (Lahav, Vafeiadis, Kang, Hur, Dreyer: Repairing sequential consistency in C/C++11, PLDI
-//! 2017), with the release sequences of C++20; C++20's own repair of `SeqCst` is the same for accesses
-//! without fences. It forbids cycles of program order and reads-from, so that every execution can be built
-//! event by event, each thread in its order, each read from a write that is there. [`explore`] builds them
-//! all: a thread's next event is found by running its code from the start, with the values that
-//! its reads have got so far. Programs are small: two or three threads, [`graph::MAX_EVENTS`] events.
+//! 2017), with the release sequences of C++20. For accesses without fences, C++20's own repair of `SeqCst` is
+//! the same. RC11 forbids cycles of program order and reads-from. So every execution can be built event by
+//! event: each thread in program order, and each read from a write that already exists. [`explore`] builds
+//! all executions. To find the next event of a thread, it runs the thread's code from the start, with the
+//! values that its earlier reads returned. Programs are small: two or three threads, [`graph::MAX_EVENTS`]
+//! events.
 //!
-//! A word that one thread alone accesses is accessed at once, whatever the others do.
+//! Accesses to a word that only one thread uses are performed at once, without interleaving.
 //!
-//! Not modelled: spurious failures of weak exchanges, wake-ups. A wait ends when the word differs, and orders
-//! nothing.
+//! The model has no spurious failures of weak exchanges and no wake-ups. A wait ends when the word differs,
+//! and orders nothing.
 
 pub(crate) mod atomics;
 mod graph;
@@ -34,17 +35,17 @@ use std::collections::{HashMap, HashSet};
 use std::string::String;
 use std::vec::Vec;
 
-/// A thread of a program: does the same whenever its reads return the same.
+/// A thread of a program. It must act the same whenever its reads return the same values.
 type Thread<'a> = &'a dyn Fn();
 
-/// How many executions a program has, and how many beginnings of them were looked at.
+/// Number of complete executions of a program, and of partial executions that were explored.
 #[derive(Clone, Copy, Debug, Default)]
 struct Explored {
     complete: usize,
     begun: usize,
 }
 
-/// Which words only one thread has been seen to access, and which more than one.
+/// The words that only one thread has accessed so far, and the words that several threads have accessed.
 #[derive(Debug, Default)]
 struct Words {
     owners: HashMap<usize, usize>,
@@ -52,13 +53,13 @@ struct Words {
 }
 
 impl Words {
-    /// Whether the thread alone accesses what `op` does: then it makes no difference when. Not if it may have
-    /// to wait.
+    /// Returns true if only this thread accesses the word of `op`, so that the time of the access makes no
+    /// difference. Returns false if `op` may have to wait.
     fn are_private(&self, op: &Op) -> bool {
         !self.shared.contains(&op.word) && !matches!(op.action, Action::LoadNot(_))
     }
 
-    /// Notes an access. False: it was taken for impossible so far.
+    /// Records an access. Returns false if the word was treated as private until now.
     fn note(&mut self, thread: usize, op: &Op) -> bool {
         op.word == 0
             || *self.owners.entry(op.word).or_insert(thread) == thread
@@ -70,11 +71,11 @@ impl Words {
 ///
 /// # Errors
 ///
-/// What is wrong with the first bad one: a data race, a thread that waits for ever. A failed assertion of a
-/// thread panics.
+/// Describes the first execution that has a data race, or in which a thread waits forever. A failed assertion
+/// of a thread panics.
 fn explore(threads: &[Thread<'_>]) -> Result<Explored, String> {
     let mut words = Words::default();
-    // Again, as long as a word turns out to be shared that was not known to be.
+    // Starts again whenever a word is found to be shared that was treated as private.
     loop {
         if let Some(explored) = explore_with(threads, &mut words)? {
             return Ok(explored);
@@ -116,31 +117,31 @@ fn explore_with(threads: &[Thread<'_>], words: &mut Words) -> Result<Option<Expl
             }
         }
         if waits && !grew {
-            return Err(std::format!("a thread waits for ever:\n{graph:?}"));
+            return Err(std::format!("a thread waits forever:\n{graph:?}"));
         }
         explored.complete += usize::from(!waits);
     }
     Ok(Some(explored))
 }
 
-/// As [`explore`], of a program that is right.
+/// Runs [`explore`] on a program that must be correct.
 ///
 /// # Panics
 ///
-/// It is not.
+/// Panics if the program is not correct.
 fn check(threads: &[Thread<'_>]) {
     match explore(threads) {
-        Ok(explored) => assert!(explored.complete > 0, "no execution ends"),
+        Ok(explored) => assert!(explored.complete > 0, "no execution completes"),
         Err(wrong) => panic!("{wrong}"),
     }
 }
 
-/// A host whose tasks are threads of a program; each is a CPU of its own.
+/// A host whose tasks are the threads of a program. Each thread is a CPU.
 #[derive(Clone, Copy, Debug)]
 struct Model;
 
-// SAFETY: no grace periods are asked for, and threads run one at a time.
-#[expect(unsafe_code, reason = "an implementation of `Host`")]
+// SAFETY: threads run one at a time with different numbers, and no function is deferred.
+#[expect(unsafe_code, reason = "implements `Host`")]
 unsafe impl Host for Model {
     const MAX_CPUS: usize = 3;
     fn wait(word: &AtomicU32, expected: u32) {
@@ -165,7 +166,7 @@ unsafe impl Host for Model {
     type RcuGuard = ();
     fn rcu_read() {}
     unsafe fn rcu_defer(_: NonNull<RcuHead>, _: unsafe fn(NonNull<RcuHead>)) {
-        unreachable!("nothing here is freed after a grace period");
+        unreachable!("the model has no grace periods");
     }
     fn rcu_barrier() {}
 }

@@ -1,4 +1,4 @@
-//! Running a thread's code from its start, with the values that its reads have got, up to its next event.
+//! Runs a thread's code from the start, with the values that its reads returned, up to its next event.
 
 use super::graph::{Action, Graph, Op};
 use crate::atomic::Ordering;
@@ -8,37 +8,38 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::vec::Vec;
 
-/// What comes next in a thread.
+/// The next step of a thread.
 pub(super) enum Step {
     Next(Op),
     Finished,
 }
 
-/// A run of a thread.
+/// One run of a thread.
 struct Run {
     thread: usize,
-    /// What its events so far have read.
+    /// The values that the thread's earlier events have read.
     reads: Vec<u64>,
     at: usize,
-    /// The event that has no place in the graph yet. From here on the thread is on its way out: what guards
-    /// still do as they are dropped meets the words as this thread has left them, and nobody sees it.
+    /// The event that is not yet in the graph. Once it is set, the thread unwinds. Guards that are dropped
+    /// during the unwinding access the words as this thread has left them, and no other thread sees these
+    /// accesses.
     next: Option<Op>,
     words: HashMap<usize, u64>,
 }
 
-/// Ends a thread's run.
+/// Panic payload that ends a thread's run.
 struct Stop;
 
 std::thread_local! {
     static RUN: RefCell<Option<Run>> = const { RefCell::new(None) };
 }
 
-/// The number of the running thread; the first, outside of a run.
+/// Returns the number of the running thread, or 0 outside of a run.
 pub(super) fn thread() -> usize {
     RUN.with_borrow(|run| run.as_ref().map_or(0, |run| run.thread))
 }
 
-/// What the thread does next after its events in `graph`.
+/// Returns the next step of the thread after its events in `graph`.
 pub(super) fn next_step(graph: &Graph, thread: usize, code: &dyn Fn()) -> Step {
     let events = graph.events.iter().filter(|event| event.thread == Some(thread));
     let reads = events.map(|event| event.read).collect();
@@ -52,7 +53,8 @@ pub(super) fn next_step(graph: &Graph, thread: usize, code: &dyn Fn()) -> Step {
     }
 }
 
-/// The running thread does `op`: what it reads. None: no thread runs.
+/// Performs `op` for the running thread and returns the value that it reads. Returns `None` if no thread
+/// runs.
 pub(super) fn perform(op: Op) -> Option<u64> {
     let (read, stop) = RUN.with_borrow_mut(|run| {
         let run = run.as_mut()?;
@@ -93,7 +95,7 @@ fn after(action: Action, read: u64) -> u64 {
     }
 }
 
-/// A field that is no atomic: two threads that access it, one of them changing it, have to be in order.
+/// A field that is not atomic. If two threads access it and one of them writes, the accesses must be ordered.
 #[derive(Debug, Default)]
 pub(super) struct Plain(Cell<u64>);
 
@@ -105,7 +107,7 @@ impl Plain {
     fn access(&self, action: Action) -> u64 {
         let word = core::ptr::from_ref(self).addr();
         let op = Op { word, initial: self.0.get(), action, order: Ordering::Relaxed, plain: true };
-        perform(op).expect("plain fields are for threads")
+        perform(op).expect("plain fields are accessed by threads only")
     }
 
     pub fn get(&self) -> u64 {

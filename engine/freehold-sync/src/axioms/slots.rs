@@ -1,4 +1,4 @@
-//! The VMA lock whose readers stand in slots, as it ships.
+//! Tests of the shipped VMA lock with readers in slots.
 
 use super::{Model, Plain, check};
 use crate::counted::Counted;
@@ -11,7 +11,7 @@ struct World {
     count: VmaCount,
     seq: VmaSeq,
     data: Plain,
-    /// Whether any reader of any execution stood in a slot.
+    /// True if a reader of any execution was in a slot.
     stood: Cell<bool>,
 }
 
@@ -61,14 +61,14 @@ impl World {
 }
 
 #[test]
-fn a_standing_reader_and_a_writer() {
+fn reader_in_a_slot_and_a_writer_are_ordered() {
     let world = World::per_cpu();
     check(&[&|| world.look(), &|| world.change()]);
-    assert!(world.stood.get(), "nobody stood in a slot");
+    assert!(world.stood.get(), "no reader was in a slot");
 }
 
 #[test]
-fn a_standing_reader_and_a_detacher() {
+fn reader_in_a_slot_ends_before_detach_returns() {
     let world = World::per_cpu();
     let detach = || {
         let guard = world.space.write();
@@ -78,5 +78,5 @@ fn a_standing_reader_and_a_detacher() {
         world.data.set(2);
     };
     check(&[&|| world.look(), &detach]);
-    assert!(world.stood.get(), "nobody stood in a slot");
+    assert!(world.stood.get(), "no reader was in a slot");
 }

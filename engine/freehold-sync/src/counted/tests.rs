@@ -1,5 +1,5 @@
-//! References of every kind, on several threads; and counts near their end.
-#![expect(unsafe_code, reason = "takes a reference back from a word")]
+//! Tests of every kind of reference, on several threads, and of counts near their maximum.
+#![expect(unsafe_code, reason = "converts a word back to a reference")]
 
 use super::*;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU32;
 use std::thread;
 use std::vec::Vec;
 
-/// Counts how often it ends and is dropped.
+/// Counts the calls of `end` and the drops of an object.
 #[derive(Default)]
 struct Ends {
     ended: AtomicU32,
@@ -41,23 +41,23 @@ fn is_gone(ends: &Ends) -> bool {
 }
 
 #[test]
-fn a_reference_passes_through_a_word() {
+fn reference_survives_conversion_to_a_word_and_back() {
     let (counted, ends) = object();
     let other = counted.clone();
     let word = Counted::into_raw(counted);
     assert_eq!(word.as_ptr().cast_const(), Counted::as_ptr(&other));
     drop(other);
     assert!(!is_gone(&ends));
-    // SAFETY: from `into_raw`, and given back once.
+    // SAFETY: from `into_raw`, and converted back once.
     let back = unsafe { Counted::from_raw(word) };
     assert!(Arc::ptr_eq(&back.0, &ends));
     drop(back);
     assert!(is_gone(&ends));
 }
 
-/// Looks from aside as the object goes: what Miri and the sanitizers are to see.
+/// Upgrades weak references while the object is dropped. Miri and the sanitizers check the accesses.
 #[test]
-fn weak_references_during_the_end() {
+fn weak_references_are_upgraded_while_the_object_is_dropped() {
     let (counted, ends) = object();
     let lookers: Vec<_> = (0..3)
         .map(|_| {
@@ -72,7 +72,7 @@ fn weak_references_during_the_end() {
 }
 
 #[test]
-fn a_saturated_count_stays() {
+fn saturated_count_never_frees_the_object() {
     let (counted, ends) = object();
     counted.inner().refs.store(MAX_REFS - 1, Ordering::Relaxed);
     let weak = Counted::downgrade(&counted);
@@ -80,17 +80,17 @@ fn a_saturated_count_stays() {
     let clones: Vec<_> = (0..3).map(|_| counted.clone()).collect();
     let refs = || counted.inner().refs.load(Ordering::Relaxed);
     assert!(refs() > MAX_REFS);
-    assert!(weak.upgrade().is_none(), "refused");
+    assert!(weak.upgrade().is_none(), "a saturated count takes no more references");
     drop(clones);
     assert!(refs() > MAX_REFS && !is_gone(&ends));
-    // As few as there really are, so that the test leaks nothing.
+    // Sets the true number of references, so that the test leaks nothing.
     counted.inner().refs.store(1, Ordering::Relaxed);
     drop(counted);
     assert!(is_gone(&ends));
 }
 
 #[test]
-fn a_saturated_weak_count_stays() {
+fn saturated_weak_count_stays_up() {
     let (counted, _) = object();
     counted.inner().weak.store(usize::MAX - 1, Ordering::Relaxed);
     for _ in 0..4 {

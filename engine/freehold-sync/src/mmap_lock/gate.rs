@@ -1,38 +1,40 @@
-//! How changes of an address space run beside each other: the gate of an mmap lock, and
+//! The gate of an mmap lock, which lets several tasks change an address space at the same time, and
 //! [`MmapRangeWriteGuard`].
 //!
-//! # What it promises
+//! # Guarantees
 //!
-//! - A *range writer* shares the address space with other range writers: what it may change, it has claimed.
-//!   It keeps out the holders of the mmap lock, for reading and for writing, as they keep it out.
-//! - It enters and leaves by one read-modify-write each, of one word, or of its CPU's, where range writers
-//!   meet often.
-//! - It starves nobody, and is not starved: a holder of the lock waits for those who have entered before it,
-//!   and for nobody who comes later. A range writer that comes later takes its turn at the lock.
+//! - A *range writer* shares the address space with other range writers. Each changes only what it has
+//!   claimed. Range writers and holders of the mmap lock, for reading or for writing, exclude each other.
+//! - A range writer enters and leaves with one read-modify-write each. It changes one word of the gate or,
+//!   where range writers often contend, one word of its CPU.
+//! - Neither side starves. A holder of the lock waits only for the range writers that entered before it. A
+//!   range writer that arrives later waits for the mmap lock.
 //!
-//! # How
+//! # Mechanism
 //!
-//! The gate is a [lock of a VMA](crate::vma_lock) that stands for the set of them all. Range writers are its
-//! readers, and are counted as those are.
+//! The gate is a [VMA lock](crate::vma_lock) that represents the set of all VMAs. Range writers are its
+//! readers, and are counted like the readers of a VMA. A range writer that has entered the gate and has not
+//! left is *inside*.
 //!
-//! | gate | its number | who decides | leaves it by |
+//! | gate | its number | a range writer enters | transition |
 //! | --- | --- | --- | --- |
-//! | open | even | the gate: range writers enter by it alone | closed by a task that has got the mmap lock for writing: makes the number odd, waits for the range writers inside |
-//! | closed | odd | the mmap lock alone, as if there were no range writers | opened by a range writer that has got the mmap lock for writing: makes the number even, enters, lets go of the lock |
+//! | open | even | through the gate, without the mmap lock | closed by a task that holds the mmap lock for writing: it makes the number odd and waits for the range writers inside |
+//! | closed | odd | after it has taken the mmap lock for writing | opened by that range writer, with the mmap lock held for writing: it makes the number even, enters, and releases the mmap lock |
 //!
-//! The gate stays as it was left: a space that is changed by one kind of writer alone never pays for the
-//! other. Both steps are made with the mmap lock held for writing, so nobody makes the other one meanwhile.
-//! A task that wants the lock for *reading* and finds the gate open takes it for writing, closes the gate,
-//! and downgrades: then readers beside it find the gate closed.
+//! The gate keeps its state until a task of the other kind arrives. So an address space that only one kind of
+//! writer changes never pays for the other kind. Both transitions need the mmap lock held for writing, so
+//! they exclude each other. A task that wants the mmap lock for *reading* and finds the gate open takes the
+//! lock for writing, closes the gate, and downgrades. Concurrent readers then find the gate closed.
 //!
-//! So a holder of the mmap lock always has a closed gate and nobody inside. A range writer inside came by an
-//! open gate, and a holder of the lock who closes it waits for it.
+//! While a task holds the mmap lock, the gate is closed and no range writer is inside. A range writer
+//! enters through an open gate only, and a task that takes the mmap lock closes the gate and waits for the
+//! range writers inside.
 //!
-//! # Which access pairs with which
+//! # Pairing of accesses
 //!
-//! As for a VMA. Entering acquires what the last holder did, by the number that it left even, or by the mmap
-//! lock where the range writer opens the gate itself. Closing acquires what range writers did before they
-//! left.
+//! The pairings are those of a VMA lock. Entering acquires what the last holder of the mmap lock did: through
+//! the number that this holder made even, or through the mmap lock if the range writer opens the gate itself.
+//! Closing acquires what range writers did before they left.
 
 use super::{MmapLock, MmapWriteGuard, WriteSection};
 use crate::atomic::{Ordering, const_unless_loom, fence};
@@ -44,16 +46,17 @@ use core::convert::Infallible;
 use core::marker::PhantomData;
 use crossbeam_utils::CachePadded;
 
-/// A lock of a VMA, for all of them.
+/// The gate of an mmap lock: a VMA lock that represents all VMAs.
 pub(super) struct Gate {
-    /// Range writers inside. On a line of its own: each of them writes it, where they do not meet often.
+    /// Counts the range writers inside. On a cache line of its own, because each range writer writes it
+    /// unless readers are counted per CPU.
     count: CachePadded<VmaCount>,
     seq: VmaSeq,
 }
 
 impl Gate {
     const_unless_loom! {
-        /// Closed, nobody inside.
+        /// Creates a closed gate with no range writer inside.
         pub fn closed() -> Self {
             Gate { count: CachePadded::new(VmaCount::attached()), seq: VmaSeq::locked() }
         }
@@ -65,8 +68,8 @@ impl Gate {
     }
 }
 
-/// The right to change what one has claimed of an address space, beside others who have claimed other things.
-/// Dropping it gives it up.
+/// The right of a range writer: to change what it has claimed of an address space, while other range writers
+/// change what they have claimed. Ends the right when dropped.
 ///
 /// ```
 /// use freehold_sync::{MmapLock, testing::StdHost};
@@ -84,12 +87,12 @@ impl Gate {
 pub struct MmapRangeWriteGuard<'a, H: Host> {
     lock: &'a MmapLock<H>,
     place: ReaderPlace<'a>,
-    /// Not `Send`: the task's record of held locks is its own.
+    /// Not `Send`: the rank checker keeps its record of held locks per task.
     task: PhantomData<*const ()>,
 }
 
 impl<'a, H: Host> MmapRangeWriteGuard<'a, H> {
-    /// The lock.
+    /// Returns the mmap lock.
     #[inline]
     pub fn lock(&self) -> &'a MmapLock<H> {
         self.lock
@@ -104,10 +107,10 @@ impl<H: Host> Drop for MmapRangeWriteGuard<'_, H> {
     }
 }
 
-/// A proof for [`VmaLock`] that its caller has the right to change VMAs: all of them, or those that it has
+/// A proof for [`VmaLock`] that the caller has the right to change VMAs: all VMAs, or those that it has
 /// claimed.
 pub trait MmapWriteProof<H: Host> {
-    /// The lock of their address space.
+    /// Returns the mmap lock of the address space of these VMAs.
     fn lock(&self) -> &MmapLock<H>;
 }
 
@@ -126,33 +129,33 @@ impl<H: Host> MmapWriteProof<H> for MmapRangeWriteGuard<'_, H> {
 }
 
 impl<H: Host> MmapLock<H> {
-    /// Becomes a range writer.
+    /// Enters as a range writer, and waits if necessary.
     ///
     /// # Panics
-    /// As [`read`](Self::read).
+    /// Panics like [`read`](Self::read).
     #[inline]
     pub fn enter_range_writer(&self) -> MmapRangeWriteGuard<'_, H> {
         let Ok(guard) = self.enter_range_writer_by(|| Ok::<_, Infallible>(self.sem.write()));
         guard
     }
 
-    /// As [`enter_range_writer`](Self::enter_range_writer), unless a fatal signal ends the wait.
+    /// Like [`enter_range_writer`](Self::enter_range_writer), but the wait ends if a fatal signal is pending.
     ///
     /// # Errors
-    /// [`Killed`]; nothing was acquired.
+    /// Fails with [`Killed`] if a fatal signal is pending; nothing is acquired.
     ///
     /// # Panics
-    /// As [`read`](Self::read).
+    /// Panics like [`read`](Self::read).
     #[inline]
     pub fn enter_range_writer_killable(&self) -> Result<MmapRangeWriteGuard<'_, H>, Killed> {
         self.enter_range_writer_by(|| self.sem.write_killable())
     }
 
-    /// Becomes the writer, if the gate is closed and nobody has the lock: where changes do not meet, they
-    /// need neither claims nor a gate. A later change that finds the lock taken opens the gate.
+    /// Takes the lock for writing if the gate is closed and the lock is free. A change that meets no other
+    /// change then needs neither claims nor the gate. A later change that finds the lock held opens the gate.
     ///
     /// # Panics
-    /// As [`read`](Self::read).
+    /// Panics like [`read`](Self::read).
     #[inline(always)]
     pub fn try_write_exclusive(&self) -> Option<MmapWriteGuard<'_, H>> {
         rank::will_wait::<H>(Rank::Mmap);
@@ -160,17 +163,17 @@ impl<H: Host> MmapLock<H> {
             return None;
         }
         let sem = self.sem.try_write()?;
-        // Now it stays as it is.
+        // Only a holder of the lock changes the gate, so the answer is now stable.
         self.gate_is_closed().then(|| self.writer(sem))
     }
 
-    /// Whether range writers may be inside: a hint.
+    /// Returns true if range writers may be inside. The result is a hint.
     #[inline]
     pub fn admits_range_writers(&self) -> bool {
         !self.gate_is_closed()
     }
 
-    /// Enters by the gate, or with its turn at the lock, which `lock` waits for.
+    /// Enters through the gate, or through the mmap lock, which `lock` takes for writing.
     #[inline(always)]
     fn enter_range_writer_by<'a, E>(
         &'a self,
@@ -188,29 +191,31 @@ impl<H: Host> MmapLock<H> {
         }
     }
 
-    /// Enters by the gate. None: it is closed, or as many are inside as can be counted.
+    /// Enters through the gate. Returns `None` if the gate is closed, or if the count of range writers is at
+    /// its limit.
     #[inline]
     fn try_enter(&self) -> Option<MmapRangeWriteGuard<'_, H>> {
         let place = self.gate.lock().enter_unranked(self.vma_locking()).ok()?;
         rank::acquired::<H>(Rank::Mmap);
-        // Pairs with the fence in `Speculation::valid`: a reader that sees a change sees the number that the
-        // gate was opened with, or a later one.
+        // Pairs with the fence in `Speculation::valid`: a speculating reader that sees a change by this range
+        // writer also sees the sequence number of the section that opened the gate, or a later number.
         fence(Ordering::Release);
         Some(MmapRangeWriteGuard { lock: self, place, task: PhantomData })
     }
 
-    /// Opens the gate, if it is closed, and enters.
+    /// Opens the gate if it is closed, and enters.
     #[cold]
     fn open_and_enter(&self, _: &RwSemWriteGuard<'_, H>) -> Option<MmapRangeWriteGuard<'_, H>> {
         if self.gate_is_closed() {
-            // A reader that begins to speculate after this section finds the gate open.
+            // A speculation that begins after this section finds the gate open.
             let _section = WriteSection::begin(self);
             self.gate.lock().unlock_write();
         }
         self.try_enter()
     }
 
-    /// Whether it is closed, and stays so as long as the caller holds the mmap lock; without that a hint.
+    /// Returns true if the gate is closed. The answer is stable while the caller holds the mmap lock, and a
+    /// hint otherwise.
     #[inline]
     pub(super) fn gate_is_closed(&self) -> bool {
         self.gate.lock().is_locked()
@@ -224,13 +229,13 @@ impl<H: Host> MmapWriteGuard<'_, H> {
         self.lock().gate.lock().write_with(self.lock().vma_locking());
     }
 
-    /// As [`close_gate`](Self::close_gate), unless a fatal signal ends the wait.
+    /// Like [`close_gate`](Self::close_gate), but the wait ends if a fatal signal is pending.
     #[cold]
     pub(super) fn close_gate_killable(&self) -> Result<(), Killed> {
         self.lock().gate.lock().write_killable_with(self.lock().vma_locking()).map(drop)
     }
 
-    /// Closes the gate if nobody is inside. Returns whether it is closed.
+    /// Closes the gate if no range writer is inside. Returns true if the gate is closed.
     #[cold]
     pub(super) fn try_close_gate(&self) -> bool {
         self.lock().gate.lock().try_write_with(self.lock().vma_locking())

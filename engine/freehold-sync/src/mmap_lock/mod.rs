@@ -2,23 +2,26 @@
 //!
 //! # The sequence number
 //!
-//! | value | meaning | leaves it by |
+//! | value | meaning | transition |
 //! | --- | --- | --- |
-//! | even | nobody holds the lock for writing | +1 by the next writer, after it was admitted |
-//! | odd | one writer holds it | +1 by that writer, before it releases or downgrades |
+//! | even | no task holds the lock for writing | +1 by the next writer, after it has acquired the lock |
+//! | odd | one writer holds the lock | +1 by that writer, before it releases or downgrades |
 //!
-//! Only the writer writes it. A reader that finds it even, and the same again afterwards, knows that nothing
-//! guarded by the lock changed in between ([`MmapLock::speculate`]).
+//! Only the writer changes the number. A reader that finds the number even, and finds the same number later,
+//! knows that nothing guarded by the lock changed in between ([`MmapLock::speculate`]).
 //!
-//! # Which access pairs with which
+//! # Pairing of accesses
 //!
-//! - Leaving: the writer stores the even number with release, after all its changes and before the step on
-//!   the lock; `speculate` loads with acquire. A load that sees the even number sees the changes.
-//! - Entering: the writer stores the odd number, then a release fence, then changes things by relaxed stores
-//!   at least. A speculating reader loads those, then has an acquire fence, then loads the number
-//!   ([`Speculation::valid`]). If it saw a change, it sees the odd number or a later one.
+//! - Leaving: the writer stores the even number with release, after all its changes and before it releases or
+//!   downgrades the lock. `speculate` loads the number with acquire. A load that sees the even number sees
+//!   the changes.
+//! - Entering: the writer stores the odd number, then executes a release fence, then makes its changes with
+//!   stores that are at least relaxed. A speculating reader loads the data, then executes an acquire fence,
+//!   then loads the number ([`Speculation::valid`]). If it saw a change, it sees the odd number or a later
+//!   one.
 //!
-//! The number has 32 bits and wraps: a speculation over 2^31 write sections could be taken for valid.
+//! The number has 32 bits and wraps: a speculation that lasts for exactly 2^31 write sections is wrongly
+//! found valid.
 
 mod gate;
 
@@ -40,15 +43,15 @@ use gate::Gate;
 /// The lock of an address space; see the [module](self).
 pub struct MmapLock<H: Host> {
     sem: RwSem<H>,
-    /// Away from the line of `sem`, because every fault reads it.
+    /// On another cache line than `sem`, because every fault reads it.
     read: CachePadded<ReadByFaults<H>>,
     gate: Gate,
 }
 
 struct ReadByFaults<H: Host> {
-    /// Written by the holder of the write lock.
+    /// The sequence number. Written by the holder of the write lock.
     seq: AtomicU32,
-    /// The design of the locks of its VMAs; fixed.
+    /// The locking design of the VMAs of this address space. Fixed after construction.
     vmas: VmaLocking<H>,
 }
 
@@ -60,9 +63,10 @@ impl<H: Host> ReadByFaults<H> {
     }
 }
 
-/// The address space held for reading: no VMA comes, goes or changes. Dropping it releases the lock.
+/// Guard of an mmap lock held for reading. No VMA is mapped, unmapped or changed while it exists. Releases
+/// the lock when dropped.
 ///
-/// It cannot outlive its lock:
+/// The guard cannot outlive its lock:
 ///
 /// ```compile_fail,E0505
 /// # use freehold_sync::{Host, MmapLock};
@@ -78,10 +82,11 @@ pub struct MmapReadGuard<'a, H: Host> {
     _sem: RwSemReadGuard<'a, H>,
 }
 
-/// The address space held for writing: the right to change the set of VMAs, and to lock VMAs for writing.
-/// Dropping it releases the lock; those VMAs are unlocked before.
+/// Guard of an mmap lock held for writing: the right to change the set of VMAs, and to lock VMAs for writing.
+/// Releases the lock when dropped. The holder unlocks its VMAs before that.
 ///
-/// What needs this right takes the guard, so a reader cannot do it, not even one that was a writer before:
+/// Functions that need this right take the guard as an argument. So a reader cannot call them, even a reader
+/// that was the writer before:
 ///
 /// ```compile_fail,E0308
 /// # use freehold_sync::{Host, MmapLock, VmaLock};
@@ -94,12 +99,12 @@ pub struct MmapReadGuard<'a, H: Host> {
 /// ```
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct MmapWriteGuard<'a, H: Host> {
-    /// Dropped, like all fields, in the order of declaration: first the number, then the lock.
+    /// Fields are dropped in the order of declaration: first the section ends, then the lock is released.
     section: WriteSection<'a, H>,
     sem: RwSemWriteGuard<'a, H>,
 }
 
-/// The time during which the sequence number is odd.
+/// The period during which the sequence number is odd.
 struct WriteSection<'a, H: Host> {
     lock: &'a MmapLock<H>,
 }
@@ -108,12 +113,12 @@ impl<'a, H: Host> WriteSection<'a, H> {
     #[inline]
     fn begin(lock: &'a MmapLock<H>) -> Self {
         let seq = &lock.read.seq;
-        // Relaxed: the write lock is held, and its last holder wrote the number.
+        // Relaxed: this task holds the write lock, and the previous holder wrote the number.
         let even = seq.load(Ordering::Relaxed);
         debug_assert!(even.is_multiple_of(2), "the write lock is held twice");
-        // Relaxed: a load that sees this number believes nothing.
+        // Relaxed: a reader that loads an odd number reads nothing.
         seq.store(even.wrapping_add(1), Ordering::Relaxed);
-        // Pairs with the fence in `Speculation::valid`: see "entering".
+        // Pairs with the fence in `Speculation::valid`; see "Entering" in the module head.
         fence(Ordering::Release);
         WriteSection { lock }
     }
@@ -122,28 +127,28 @@ impl<'a, H: Host> WriteSection<'a, H> {
 impl<H: Host> Drop for WriteSection<'_, H> {
     #[inline]
     fn drop(&mut self) {
-        // Relaxed: only the holder writes it.
+        // Relaxed: only the holder writes the number.
         let seq = &self.lock.read.seq;
         let odd = seq.load(Ordering::Relaxed);
         debug_assert!(!odd.is_multiple_of(2));
-        // Release: pairs with the acquire in `speculate`: see "leaving".
+        // Release: pairs with the acquire in `seq`; see "Leaving" in the module head.
         seq.store(odd.wrapping_add(1), Ordering::Release);
     }
 }
 
 impl<H: Host> MmapLock<H> {
     const_unless_loom! {
-        /// A free lock.
+        /// Creates a free lock.
         pub fn new() -> Self {
             MmapLock { sem: RwSem::new(Rank::Mmap), read: ReadByFaults::new(0), gate: Gate::closed() }
         }
 
-        /// A free lock that keeps statistics of its use.
+        /// Creates a free lock that keeps statistics of its use.
         pub fn with_stats(stats: Counted<LockStats<H>>) -> Self {
             MmapLock { sem: RwSem::with_stats(Rank::Mmap, stats), read: ReadByFaults::new(0), gate: Gate::closed() }
         }
 
-        /// A free lock whose sequence number starts at `seq`, for tests of what happens when it wraps.
+        /// Creates a free lock whose sequence number starts at `seq`, for tests of wrapping.
         ///
         /// An odd number is rounded down.
         pub fn with_seq(seq: u32) -> Self {
@@ -151,43 +156,44 @@ impl<H: Host> MmapLock<H> {
         }
     }
 
-    /// The same lock, whose VMAs' readers may stand in `slots` where they would get into each other's way.
-    /// All locks under which a VMA may live share one.
+    /// Returns the lock with `slots`, which can record readers of its VMAs where these would contend on the
+    /// reader count. All mmap locks under which a VMA may be attached share the same slots.
     #[must_use]
     pub fn with_slots(mut self, slots: Counted<ReaderSlots<H>>) -> Self {
         self.read.vmas.set_slots(slots);
         self
     }
 
-    /// The same lock, over VMAs with such locks of their own. [`FaultLock::VmaCount`] needs the slots all the
-    /// same: a late reader of another space may stand in one with a VMA of this. With
-    /// [`FaultLock::VmaRwsem`], [`VmaCount::make_external_rwsem`](crate::VmaCount::make_external_rwsem) makes
-    /// a VMA's before it is attached.
+    /// Returns the lock with `fault` as the locking design of its VMAs.
+    ///
+    /// [`FaultLock::VmaCount`] also needs the slots: a late reader of another space may occupy a slot with a
+    /// VMA of this space. With [`FaultLock::VmaRwsem`], the rwsem of a VMA is created by
+    /// [`VmaCount::make_external_rwsem`](crate::VmaCount::make_external_rwsem) before the VMA is attached.
     #[must_use]
     pub fn with_fault_lock(mut self, fault: FaultLock) -> Self {
         self.read.vmas.set_fault_lock(fault);
         self
     }
 
-    /// Whether a look at one VMA tries that VMA's lock before this one.
+    /// Returns true if a lookup of one VMA tries the lock of that VMA before this lock.
     #[inline]
     pub fn tries_vma_locks(&self) -> bool {
         self.read.vmas.tries_vma_locks()
     }
 
-    /// Whether VMAs are locked by external rwsems.
+    /// Returns true if VMAs are locked with external rwsems.
     #[inline]
     pub fn uses_rwsems(&self) -> bool {
         self.read.vmas.uses_rwsems()
     }
 
-    /// The design of the locks of its VMAs.
+    /// Returns the locking design of the VMAs.
     #[inline]
     pub(crate) fn vma_locking(&self) -> &VmaLocking<H> {
         &self.read.vmas
     }
 
-    /// The statistics, if the lock keeps any.
+    /// Returns the statistics, if the lock keeps any.
     pub fn stats(&self) -> Option<&LockStats<H>> {
         self.sem.stats()
     }
@@ -195,8 +201,8 @@ impl<H: Host> MmapLock<H> {
     /// Takes the lock for reading.
     ///
     /// # Panics
-    /// With debug assertions, when the task holds a lock of [`Rank::Mmap`] or an inner one, a VMA's read lock
-    /// say.
+    /// With debug assertions, panics if the task holds a lock of [`Rank::Mmap`] or of an inner rank, for
+    /// example a VMA's read lock.
     #[inline]
     pub fn read(&self) -> MmapReadGuard<'_, H> {
         self.reader(self.sem.read()).unwrap_or_else(|| self.write().downgrade())
@@ -205,10 +211,10 @@ impl<H: Host> MmapLock<H> {
     /// Takes the lock for reading, unless a fatal signal ends the wait.
     ///
     /// # Errors
-    /// [`Killed`]; nothing was acquired.
+    /// Fails with [`Killed`] if a fatal signal is pending; nothing is acquired.
     ///
     /// # Panics
-    /// As [`read`](Self::read).
+    /// Panics like [`read`](Self::read).
     #[inline]
     pub fn read_killable(&self) -> Result<MmapReadGuard<'_, H>, Killed> {
         match self.reader(self.sem.read_killable()?) {
@@ -217,7 +223,8 @@ impl<H: Host> MmapLock<H> {
         }
     }
 
-    /// Takes the lock for reading if that is possible at once. Allowed with a VMA's read lock held.
+    /// Takes the lock for reading if that is possible without waiting. A task that holds a VMA's read lock
+    /// may call this function.
     #[inline]
     pub fn try_read(&self) -> Option<MmapReadGuard<'_, H>> {
         match self.reader(self.sem.try_read()?) {
@@ -229,17 +236,17 @@ impl<H: Host> MmapLock<H> {
     /// Takes the lock for writing.
     ///
     /// # Panics
-    /// As [`read`](Self::read).
+    /// Panics like [`read`](Self::read).
     #[inline]
     pub fn write(&self) -> MmapWriteGuard<'_, H> {
         self.exclusive_writer(self.sem.write())
     }
 
-    /// Takes the lock of a child's space in fork, with the parent's lock held for writing. Nobody else can
-    /// reach the child yet, so this never waits long.
+    /// Takes the lock of the child's address space in fork, while the parent's lock is held for writing. No
+    /// other task can reach the child yet, so this never waits long.
     ///
     /// # Panics
-    /// With debug assertions, when the task holds a lock of an inner rank than [`Rank::Mmap`].
+    /// With debug assertions, panics if the task holds a lock of a rank inside [`Rank::Mmap`].
     #[inline]
     pub fn write_nested(&self) -> MmapWriteGuard<'_, H> {
         self.exclusive_writer(self.sem.write_at(Rank::MmapNested))
@@ -248,11 +255,11 @@ impl<H: Host> MmapLock<H> {
     /// Takes the lock for writing, unless a fatal signal ends the wait.
     ///
     /// # Errors
-    /// [`Killed`]; nothing was acquired. The sequence number is as before, unless range writers were waited
-    /// for.
+    /// Fails with [`Killed`] if a fatal signal is pending; nothing is acquired. The sequence number is
+    /// unchanged, unless the call had to wait for range writers.
     ///
     /// # Panics
-    /// As [`read`](Self::read).
+    /// Panics like [`read`](Self::read).
     #[inline(always)]
     pub fn write_killable(&self) -> Result<MmapWriteGuard<'_, H>, Killed> {
         let guard = self.writer(self.sem.write_killable()?);
@@ -262,52 +269,54 @@ impl<H: Host> MmapLock<H> {
         Ok(guard)
     }
 
-    /// Takes the lock for writing if nobody has it.
+    /// Takes the lock for writing if no task holds it and no range writer is inside the gate.
     #[inline]
     pub fn try_write(&self) -> Option<MmapWriteGuard<'_, H>> {
         let guard = self.writer(self.sem.try_write()?);
         (self.gate_is_closed() || guard.try_close_gate()).then_some(guard)
     }
 
-    /// Whether somebody waits for the lock; a hint.
+    /// Returns true if a task waits for the lock. The result is a hint.
     pub fn is_contended(&self) -> bool {
         self.sem.is_contended()
     }
 
-    /// The sequence number: odd while the lock is held for writing.
+    /// Returns the sequence number, which is odd while the lock is held for writing.
     #[inline]
     pub fn seq(&self) -> u32 {
-        // Acquire: pairs with the release in the end of a write section.
+        // Acquire: pairs with the release at the end of a write section.
         self.read.seq.load(Ordering::Acquire)
     }
 
-    /// The sequence number as a hint.
+    /// Returns the sequence number as a hint.
     #[inline]
     pub(crate) fn seq_hint(&self) -> u32 {
-        // Relaxed: pairs with nothing.
+        // Relaxed: orders nothing by itself.
         self.read.seq.load(Ordering::Relaxed)
     }
 
-    /// Begins to read what the lock guards without taking it. `None`: somebody is changing it, or range
-    /// writers may do so at any time.
+    /// Begins to read data that the lock guards, without taking the lock. Returns `None` if a writer holds
+    /// the lock, or if the gate is open to range writers.
     ///
-    /// What is read before [`Speculation::valid`] confirms it may be from halfway through a change. It must
-    /// be in atomics, and what it points to must stay readable (a grace period, type-stable memory).
+    /// Data read before [`Speculation::valid`] confirms it may come from the middle of a change. Such data
+    /// must be in atomics, and the memory that it points to must stay readable (through a grace period or
+    /// type-stable memory).
     #[inline]
     pub fn speculate(&self) -> Option<Speculation> {
         let seq = self.seq();
-        // After the number: a section of the same number in which the gate was opened is seen.
+        // The gate is checked after the number is loaded. If the section that ended with this number opened
+        // the gate, the acquire of the number makes the open gate visible.
         (seq.is_multiple_of(2) && self.gate_is_closed()).then_some(Speculation { seq })
     }
 
-    /// The guard of a reader, if the gate is closed. Else the lock is let go of: it takes a writer to close
-    /// it.
+    /// Returns the guard of a reader, if the gate is closed. Otherwise releases the lock and returns `None`,
+    /// because only a writer can close the gate.
     #[inline]
     fn reader<'a>(&'a self, sem: RwSemReadGuard<'a, H>) -> Option<MmapReadGuard<'a, H>> {
         self.gate_is_closed().then_some(MmapReadGuard { lock: self, _sem: sem })
     }
 
-    /// The guard of a writer that has closed the gate, whatever signals arrive.
+    /// Returns the guard of a writer, after it has closed the gate. Signals do not end the wait.
     #[inline]
     fn exclusive_writer<'a>(&'a self, sem: RwSemWriteGuard<'a, H>) -> MmapWriteGuard<'a, H> {
         let guard = self.writer(sem);
@@ -335,26 +344,26 @@ impl<H: Host> fmt::Debug for MmapLock<H> {
     }
 }
 
-/// Reading under no lock, begun by [`MmapLock::speculate`].
+/// A read of guarded data without a lock, begun by [`MmapLock::speculate`].
 #[derive(Clone, Copy, Debug)]
-#[must_use = "what was read counts only if it is found valid"]
+#[must_use = "the data read is meaningful only if `valid` returns true"]
 pub struct Speculation {
     seq: u32,
 }
 
 impl Speculation {
-    /// Whether nobody held `lock` for writing since the speculation began, so that everything read since then
-    /// belongs together. `lock` is the one it began on.
+    /// Returns true if no task has held `lock` for writing since the speculation began. All data read since
+    /// then is then consistent. `lock` must be the lock on which the speculation began.
     #[inline]
     pub fn valid<H: Host>(self, lock: &MmapLock<H>) -> bool {
-        // Pairs with the fence in `WriteSection::begin`: see "entering".
+        // Pairs with the fence in `WriteSection::begin`; see "Entering" in the module head.
         fence(Ordering::Acquire);
         lock.seq_hint() == self.seq
     }
 }
 
 impl<'a, H: Host> MmapReadGuard<'a, H> {
-    /// The lock.
+    /// Returns the lock.
     #[inline]
     pub fn lock(&self) -> &'a MmapLock<H> {
         self.lock
@@ -362,14 +371,15 @@ impl<'a, H: Host> MmapReadGuard<'a, H> {
 }
 
 impl<'a, H: Host> MmapWriteGuard<'a, H> {
-    /// The lock.
+    /// Returns the lock.
     #[inline]
     pub fn lock(&self) -> &'a MmapLock<H> {
         self.section.lock
     }
 
-    /// Goes on as a reader, without letting go in between. No VMA is write-locked any more. The next writer
-    /// waits for it, so two downgraded holders never meet.
+    /// Turns the writer into a reader, without releasing the lock in between. No VMA is write-locked
+    /// afterwards. The next writer waits for this reader, so two downgraded holders never exist at the same
+    /// time.
     #[inline]
     pub fn downgrade(self) -> MmapReadGuard<'a, H> {
         let MmapWriteGuard { section, sem } = self;

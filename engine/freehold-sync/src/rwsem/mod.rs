@@ -1,84 +1,93 @@
-//! A sleeping reader/writer lock that starves nobody: [`RwSem`].
+//! A sleeping reader/writer lock without starvation: [`RwSem`].
 //!
-//! # What it promises
+//! # Guarantees
 //!
-//! - Phase-fair: a reader that comes while a writer holds the lock or waits for it, waits; a writer that lets
-//!   go admits all readers waiting at that moment, before any other writer. So a waiting reader is passed by
-//!   one writer at most, and waiting writers by the readers of one phase at most.
-//! - A lock may [gather readers](RwSem::with_passing_writers): then waiting writers come first a fixed number
-//!   of times, and all readers that wait by then hold it together. It is for a lock that its readers hold
-//!   much longer than its writers do. Where each task needs it for writing again and again, and for reading
-//!   now and then, a lock that admits a reader as soon as it waits would never have two.
-//! - Among writers, one that is running may pass one that is still waking up. A writer that was passed a few
-//!   times closes the gate for newcomers until it has had its turn.
-//! - A writer that comes to a held lock looks a few times, at some distance, before it queues. So a task that
-//!   wants the lock again and again has several turns in a row, and the lines that it touches are passed on
-//!   once for all of them. What it may be passed by is what fits into these looks: a few dozen short holds.
-//! - Uncontended, taking and releasing cost one atomic read-modify-write each.
-//! - A writer can become a reader without letting go ([`RwSemWriteGuard::downgrade`]). A reader cannot become
-//!   a writer.
-//! - A killable wait that fails leaves no trace; but a waiter that was granted the lock in the same moment
-//!   gets it.
+//! - The lock is phase-fair. A reader that arrives while a writer holds the lock or waits for it, waits. A
+//!   writer that releases the lock admits all readers that wait at that moment, before any other writer. So
+//!   at most one writer overtakes a waiting reader, and only the readers of one phase overtake a waiting
+//!   writer.
+//! - A lock may [batch readers](RwSem::with_passing_writers): then a fixed number of waiting writers may
+//!   overtake the waiting readers, and all readers that wait by then hold the lock together. This option is
+//!   for a lock that its readers hold much longer than its writers. If each task takes such a lock often for
+//!   writing and rarely for reading, a lock that admits each reader immediately would never have two readers
+//!   at once.
+//! - Among writers, a running writer may overtake a writer that is still waking up. A writer that was
+//!   overtaken a few times keeps new writers out of the queue until it has acquired the lock.
+//! - A writer that finds the lock held looks a few times, with pauses, before it queues. So a task that takes
+//!   the lock again and again may take it several times in a row, and its cache lines move once for all of
+//!   these. The looks bound how often the waiting writer is overtaken: by a few dozen short holds.
+//! - Without contention, acquiring and releasing cost one atomic read-modify-write each.
+//! - A writer can become a reader without releasing the lock ([`RwSemWriteGuard::downgrade`]). A reader
+//!   cannot become a writer.
+//! - A killable wait that fails has no effect on the lock. A waiter to which the lock is granted at the same
+//!   moment as the signal arrives gets the lock.
 //!
 //! # The state word
 //!
 //! | bits | name | meaning | at most |
 //! | --- | --- | --- | --- |
-//! | 0-20 | readers | readers that hold the lock; while `writer` is set or writers wait, also readers *in doubt* | 2^20 that come, 2^19 from the queue, 2^19 in doubt |
+//! | 0-20 | readers | readers that hold the lock; while `writer` is set or writers wait, also readers *in doubt* | 2^20 that arrive, 2^19 from the queue, 2^19 in doubt |
 //! | 21-41 | read waiters | readers in the queue | 2^19 |
 //! | 42-61 | write waiters | writers in the queue, without the one that the lock is granted to | 2^20 - 1 |
-//! | 62 | phase | flips whenever a writer that lets go admits the waiting readers | |
-//! | 63 | writer | a writer holds the lock, or it is granted to the queue of writers | |
+//! | 62 | phase | flips whenever a writer that releases the lock admits the waiting readers | |
+//! | 63 | writer | a writer holds the lock, or the lock is granted to the queue of writers | |
 //!
-//! Tasks beyond these bounds wait outside the queue: they look again and again, and are not part of what is
-//! promised above. A doubt lasts for a few instructions, so half a million tasks in doubt would each have to
-//! lose its processor there.
+//! Tasks beyond these bounds wait outside the queue: they look again and again, and the guarantees above do
+//! not cover them. A reader is in doubt for a few instructions only. To reach that bound, half a million
+//! tasks would each have to be preempted within these instructions.
 //!
-//! | state | may go on | leaves it by |
+//! | state | holders | transition |
 //! | --- | --- | --- |
-//! | all zero but the phase and read waiters | nobody holds it; a queued reader admits itself | a reader's addition, a writer's exchange |
+//! | all zero except the phase and read waiters | no task; a queued reader admits itself | a reader's addition, a writer's exchange |
 //! | readers > 0, no writer, no write waiters | the readers; a queued reader admits itself | the last reader's subtraction; a writer queues |
-//! | readers > 0, no writer, write waiters > 0 | the readers; new ones queue | the last reader: grants the lock to the writers |
-//! | writer | one writer | release: read waiters become readers, unless they are still to gather and writers wait; else a write waiter becomes the writer, else zero; downgrade |
-//! | readers = 0, no writer, write waiters > 0 | nobody; lasts for a moment | the task that brought it about grants the lock |
+//! | readers > 0, no writer, write waiters > 0 | the readers; new readers queue | the last reader grants the lock to the writers |
+//! | writer | one writer | release: the read waiters become readers, unless the lock still batches readers and writers wait; otherwise a write waiter becomes the writer; otherwise zero. Or downgrade |
+//! | readers = 0, no writer, write waiters > 0 | no task; lasts for a moment only | the task that caused the state grants the lock |
 //!
-//! A reader first adds itself and then looks whether it may: that is its one read-modify-write. If not, it is
-//! *in doubt*, and in its next step either goes into the queue or finds that the writers have gone and that
-//! its addition counts, or finds the lock or the queue full and takes its addition back. A reader in doubt
-//! delays the grant to a writer, so it makes the grant itself when it was the last obstacle.
+//! A reader first adds itself to the word and then looks at the old value: that is its single
+//! read-modify-write. If the old value does not admit it, the reader is *in doubt*. Its next step is one of
+//! three: it enters the queue; it finds that the writers have left, so that its addition counts; or it finds
+//! the lock or the queue full and removes its addition. A reader in doubt delays the grant to a writer. So
+//! the reader makes the grant itself if it was the last obstacle.
 //!
-//! The phase has one bit, and that is enough: readers admitted by one flip hold the lock, and only a writer
-//! that has it flips, so there can be no second flip before each of them has noticed the first and let go.
-//! That is why the last writer that gives up waiting does not admit the readers behind it: others may hold
-//! the lock, and not have noticed yet. It wakes them, and each moves itself from the waiters to the readers.
-//! Until they have, they do not bar anybody.
+//! One bit is enough for the phase. The readers that one flip admits hold the lock, and only a writer that
+//! holds the lock flips the phase. So no second flip occurs before each of these readers has noticed the
+//! first flip and released the lock. For that reason the last writer that abandons its wait does not admit
+//! the readers behind it with a flip: other readers may hold the lock and may not have noticed their flip
+//! yet. Instead that writer wakes the waiting readers, and each moves itself from the waiters to the readers.
+//! Until then they keep no task out.
 //!
-//! # The words slept on
+//! # The words that tasks sleep on
 //!
 //! | word | values | sleepers | waker |
 //! | --- | --- | --- | --- |
-//! | `read_event` | a count of reasons to look | queued readers | the task that flipped the phase, or left them without a writer to wait for; all of them, after adding 1 |
-//! | `write_token` | 0; 1: granted, not yet taken | queued writers | the task that granted the lock; one of them, after storing 1 |
-//! | `starved` | waiting writers without patience | writers before the queue | the last of those writers, all of them |
+//! | `read_event` | number of reasons to look again | queued readers | the task that flipped the phase, or that left the readers without a writer to wait for; it adds 1, then wakes all |
+//! | `write_token` | 0; 1: granted, not yet taken | queued writers | the task that granted the lock; it stores 1, then wakes one |
+//! | `starved` | number of starved waiting writers | writers that are not queued yet | the last of the starved writers; it wakes all |
 //!
-//! How many writers in a row have passed waiting readers is counted in a word of its own, which only the
-//! holder touches, before it lets go. A release that admits readers, or finds none, begins anew; a downgrade
-//! does not, so that the next to wait are passed less often.
+//! A separate word counts how many writers in a row have overtaken waiting readers. Only the holder accesses
+//! that word, before it releases the lock. A release that admits readers, or finds none, resets the word. A
+//! downgrade does not reset the word, so fewer writers overtake the readers that wait next.
 //!
-//! For every queued writer there is one in `write waiters` or one token, made or about to be. So a writer
-//! that gives up takes one off the count, and if there is none takes the token, which is its own. It may have
-//! swallowed the wake-up of a token that it leaves, and then wakes another.
+//! For every queued writer there is one unit in `write waiters`, or one token that is stored or about to be
+//! stored. So a writer that abandons its wait takes one unit off `write waiters`. If the count is zero, the
+//! writer takes the token, which is its own. The abandoned wait may have consumed the wake-up for a token
+//! that the writer leaves to another; then the writer wakes another writer.
 //!
-//! # Which access pairs with which
+//! # Pairing of accesses
 //!
-//! - `unlock_write` and `downgrade` change the word with release. All that follows on the word is
-//!   read-modify-writes, so an acquire of any later value pairs with it: in the reader's addition (fast
-//!   path), in the load that settles a doubt (empty queue), in the load that sees the phase flipped (queued,
-//!   woken), in the exchange of one that admits itself, in `try_read`, and in a writer's exchange (hazard
-//!   C-5).
-//! - `unlock_read` subtracts with release; the writer's exchange acquires. Where the lock is granted, the
-//!   granter acquires from the word, and passes on through the token: release in `hand_over`, acquire in
-//!   `take_token`.
+//! - `unlock_write` and `downgrade` change the word with release. All later changes of the word are
+//!   read-modify-writes, so an acquire of any later value pairs with that release (hazard C-5). The acquires
+//!   are
+//!   - the reader's addition (fast path);
+//!   - the load that ends a doubt (empty queue);
+//!   - the load that sees the flipped phase (queued, then woken);
+//!   - the exchange of a reader that admits itself;
+//!   - the exchange in `try_read`;
+//!   - a writer's exchange.
+//! - `unlock_read` subtracts with release; the writer's exchange acquires. If the lock is granted, the
+//!   granter acquires from the word and passes the order on through the token: release in `hand_over`,
+//!   acquire in `take_token`.
 
 pub(crate) mod raw;
 mod word;
@@ -92,58 +101,60 @@ use core::fmt;
 use core::marker::PhantomData;
 use raw::{Path, RawRwSem};
 
-/// A reader/writer lock whose waiters sleep; see the [module](self). It guards what its owner says it guards.
+/// A reader/writer lock whose waiters sleep; see the [module](self). Its owner defines what it guards.
 pub struct RwSem<H: Host> {
     raw: RawRwSem<H>,
     rank: Rank,
-    /// How many writers may pass readers that wait, beside the one that holds the lock when they come.
+    /// Number of waiting writers that may overtake waiting readers, not counting the writer that holds the
+    /// lock when the readers arrive.
     passing_writers: u32,
-    /// Absent when nobody asked.
+    /// `None` if the lock keeps no statistics.
     stats: Option<Counted<LockStats<H>>>,
 }
 
-/// The lock held for reading. Dropping it releases the lock.
+/// Guard of a lock held for reading. Releases the lock when dropped.
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct RwSemReadGuard<'a, H: Host> {
     sem: &'a RwSem<H>,
     rank: HeldRank,
     hold: Hold,
-    /// Read, or downgraded.
+    /// `Mode::Read` or `Mode::Downgraded`.
     mode: Mode,
-    /// Not `Send`: the task's record of held locks is its own.
+    /// Not `Send`: the rank checker keeps its record of held locks per task.
     task: PhantomData<*const ()>,
 }
 
-/// The lock held for writing. Dropping it releases the lock.
+/// Guard of a lock held for writing. Releases the lock when dropped.
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct RwSemWriteGuard<'a, H: Host> {
     sem: &'a RwSem<H>,
     rank: HeldRank,
     hold: Hold,
-    /// Not `Send`: as for reading.
+    /// Not `Send`, as for reading.
     task: PhantomData<*const ()>,
 }
 
 impl<H: Host> RwSem<H> {
     const_unless_loom! {
-        /// A free lock at `rank` in the order.
+        /// Creates a free lock with `rank` in the lock order.
         pub fn new(rank: Rank) -> Self {
             RwSem { raw: RawRwSem::new(), rank, passing_writers: 0, stats: None }
         }
 
-        /// A free lock that keeps statistics of its use.
+        /// Creates a free lock that keeps statistics of its use.
         pub fn with_stats(rank: Rank, stats: Counted<LockStats<H>>) -> Self {
             RwSem { raw: RawRwSem::new(), rank, passing_writers: 0, stats: Some(stats) }
         }
     }
 
-    /// The lock as one that gathers readers: those that wait are passed by so many waiting writers.
+    /// Returns the lock as one that batches readers: up to `writers` waiting writers may overtake waiting
+    /// readers.
     pub fn with_passing_writers(mut self, writers: u32) -> Self {
         self.passing_writers = writers;
         self
     }
 
-    /// The statistics, if the lock keeps any.
+    /// Returns the statistics, if the lock keeps any.
     pub fn stats(&self) -> Option<&LockStats<H>> {
         self.stats.as_deref()
     }
@@ -151,7 +162,7 @@ impl<H: Host> RwSem<H> {
     /// Takes the lock for reading.
     ///
     /// # Panics
-    /// With debug assertions, when the lock's rank is out of order.
+    /// With debug assertions, panics if the task holds a lock that does not precede the rank of this lock.
     #[inline]
     pub fn read(&self) -> RwSemReadGuard<'_, H> {
         rank::will_wait::<H>(self.rank);
@@ -163,10 +174,10 @@ impl<H: Host> RwSem<H> {
     /// Takes the lock for reading, unless a fatal signal ends the wait.
     ///
     /// # Errors
-    /// [`Killed`]; nothing was acquired.
+    /// Fails with [`Killed`] if a fatal signal is pending; nothing is acquired.
     ///
     /// # Panics
-    /// As [`read`](Self::read).
+    /// Panics like [`read`](Self::read).
     #[inline]
     pub fn read_killable(&self) -> Result<RwSemReadGuard<'_, H>, Killed> {
         rank::will_wait::<H>(self.rank);
@@ -175,7 +186,8 @@ impl<H: Host> RwSem<H> {
         Ok(self.reader(begun, path))
     }
 
-    /// Takes the lock for reading if that is possible at once. It is not while a writer waits.
+    /// Takes the lock for reading if that is possible without waiting. Fails while a writer holds the lock or
+    /// waits for it.
     #[inline]
     pub fn try_read(&self) -> Option<RwSemReadGuard<'_, H>> {
         let begun = self.begin();
@@ -185,13 +197,13 @@ impl<H: Host> RwSem<H> {
     /// Takes the lock for writing.
     ///
     /// # Panics
-    /// As [`read`](Self::read).
+    /// Panics like [`read`](Self::read).
     #[inline]
     pub fn write(&self) -> RwSemWriteGuard<'_, H> {
         self.write_at(self.rank)
     }
 
-    /// As [`write`](Self::write), at another place in the order than the lock's own.
+    /// Like [`write`](Self::write), with another rank than the lock's own.
     #[inline]
     pub(crate) fn write_at(&self, rank: Rank) -> RwSemWriteGuard<'_, H> {
         rank::will_wait::<H>(rank);
@@ -203,10 +215,10 @@ impl<H: Host> RwSem<H> {
     /// Takes the lock for writing, unless a fatal signal ends the wait.
     ///
     /// # Errors
-    /// [`Killed`]; nothing was acquired.
+    /// Fails with [`Killed`] if a fatal signal is pending; nothing is acquired.
     ///
     /// # Panics
-    /// As [`read`](Self::read).
+    /// Panics like [`read`](Self::read).
     #[inline]
     pub fn write_killable(&self) -> Result<RwSemWriteGuard<'_, H>, Killed> {
         rank::will_wait::<H>(self.rank);
@@ -215,16 +227,16 @@ impl<H: Host> RwSem<H> {
         Ok(self.writer(self.rank, begun, path))
     }
 
-    /// Takes the lock for writing if nobody has it.
+    /// Takes the lock for writing if no task holds it.
     #[inline]
     pub fn try_write(&self) -> Option<RwSemWriteGuard<'_, H>> {
         let begun = self.begin();
         self.raw.try_write().then(|| self.writer(self.rank, begun, Path::Fast))
     }
 
-    /// Whether somebody waits for the lock; a hint.
+    /// Returns true if tasks wait for the lock. The result is a hint.
     pub fn is_contended(&self) -> bool {
-        // Relaxed: pairs with nothing.
+        // Relaxed: orders nothing.
         let word = self.raw.load(Ordering::Relaxed);
         word.read_waiters() > 0 || word.write_waiters() > 0
     }
@@ -257,7 +269,7 @@ impl<H: Host> RwSem<H> {
 
 impl<H: Host> fmt::Debug for RwSem<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Relaxed: pairs with nothing.
+        // Relaxed: orders nothing.
         let word = self.raw.load(Ordering::Relaxed);
         f.debug_struct("RwSem")
             .field("rank", &self.rank)
@@ -270,7 +282,7 @@ impl<H: Host> fmt::Debug for RwSem<H> {
 }
 
 impl<'a, H: Host> RwSemWriteGuard<'a, H> {
-    /// Goes on as a reader, without letting go in between, and lets waiting readers in.
+    /// Turns the writer into a reader, without releasing the lock in between, and admits the waiting readers.
     #[inline]
     pub fn downgrade(self) -> RwSemReadGuard<'a, H> {
         let (sem, rank) = (self.sem, self.rank);

@@ -1,4 +1,4 @@
-//! The protocol of the reader/writer lock: the steps of the [module's description](super), without guards.
+//! The protocol of the reader/writer lock: the steps that the [module head](super) describes, without guards.
 
 use super::word::{READER, Word};
 use crate::atomic::{
@@ -8,7 +8,7 @@ use crate::atomic::{
 use crate::host::{Host, Killed};
 use core::marker::PhantomData;
 
-/// Whether an acquisition found the lock free, or had to wait.
+/// Tells whether an acquisition found the lock free or had to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Path {
     Fast,
@@ -17,16 +17,17 @@ pub(crate) enum Path {
 
 #[repr(C)]
 pub(crate) struct RawRwSem<H> {
-    /// See the [module's table](super#the-state-word).
+    /// The state word; see the [table](super#the-state-word).
     state: AtomicU64,
-    /// Counts what waiting readers are woken for; they sleep on it. Written after `state`.
+    /// Number of events for waiting readers, which sleep on this word. Written after `state`.
     read_event: AtomicU32,
-    /// 1: the lock was granted to the waiting writers, and the one that makes this 0 is the holder. They
-    /// sleep on it.
+    /// 1 if the lock is granted to the waiting writers and no writer has taken the grant. The writer that
+    /// sets the word back to 0 becomes the holder. Waiting writers sleep on this word.
     write_token: AtomicU32,
-    /// Waiting writers that lost patience. While it is not 0, new writers sleep on it before they queue.
+    /// Number of starved waiting writers. While it is not 0, new writers sleep on it before they queue.
     starved: AtomicU32,
-    /// How many writers in a row the lock was granted to while readers waited. The holder's, for writing.
+    /// Number of writers in a row to which the lock was granted while readers waited. Accessed only by the
+    /// holder of the lock for writing.
     passed_by_writers: AtomicU32,
     host: PhantomData<fn() -> H>,
 }
@@ -34,17 +35,17 @@ pub(crate) struct RawRwSem<H> {
 const NO_TOKEN: u32 = 0;
 const TOKEN: u32 = 1;
 
-/// What became of a reader in doubt.
+/// The result of the step in which a reader ends its doubt.
 enum SlowRead {
-    /// It holds the lock.
+    /// The reader holds the lock.
     Admitted,
-    /// It waits since this word.
+    /// The reader waits in the queue. The word is the one that it queued with.
     Queued(Word),
-    /// Its addition is taken back: there are too many readers, or too many wait.
+    /// The reader has removed its addition, because the lock or the queue is full.
     Full,
 }
 
-/// How a wait can end: by a wake-up only, or by a fatal signal too.
+/// A function that waits: it returns on a wake-up only, or also on a fatal signal.
 pub(crate) type Wait = fn(&AtomicU32, u32) -> Result<(), Killed>;
 
 fn wait_unkillable<H: Host>(word: &AtomicU32, expected: u32) -> Result<(), Killed> {
@@ -73,7 +74,7 @@ impl<H: Host> RawRwSem<H> {
         if self.read_fast() {
             return Path::Fast;
         }
-        // A wait that cannot be killed does not fail.
+        // An unkillable wait does not fail.
         let _ = self.read_slow(wait_unkillable::<H>);
         Path::Slow
     }
@@ -88,8 +89,8 @@ impl<H: Host> RawRwSem<H> {
 
     #[inline]
     pub fn try_read(&self) -> bool {
-        // A guess, that the lock is free: an exchange that fails brings the line with the value; behind a
-        // load, the line would have to come twice.
+        // The first exchange guesses that the lock is free: if it fails, it loads the cache line and the
+        // value at once. A load before the exchange would transfer the line twice.
         let mut word = Word(0);
         while !word.bars_new_readers() {
             // Acquire: pairs with the writer's release in `unlock_write` and `downgrade`.
@@ -101,7 +102,7 @@ impl<H: Host> RawRwSem<H> {
         false
     }
 
-    /// Adds a reader. `false`: the reader is in doubt, and `read_slow` has to follow.
+    /// Adds a reader. Returns false if the reader is in doubt; the caller must then call `read_slow`.
     #[inline]
     fn read_fast(&self) -> bool {
         // Acquire: pairs with the writer's release in `unlock_write` and `downgrade`.
@@ -126,18 +127,19 @@ impl<H: Host> RawRwSem<H> {
     }
 
     fn settle_slow_read(&self) -> SlowRead {
-        // Acquire here and on failure below: a reader in doubt that finds nobody in its way is admitted by
-        // this very load, so it pairs with the release of the writer that left (hazard C-5).
+        // Acquire, here and on failure below: this load may admit a reader in doubt that finds no writer, so
+        // it pairs with the release of the writer that left (hazard C-5).
         let mut word = self.load(Ordering::Acquire);
         loop {
             if !word.bars_new_readers() {
                 return SlowRead::Admitted;
             }
-            // Out of doubt and into the queue. If only this doubt kept the lock from the writers, grant it.
+            // Ends the doubt: the reader enters the queue, or leaves if it is full. If this doubt was the
+            // last obstacle to a grant, the reader also grants the lock.
             let queues = word.bars_readers() && word.has_room_for_reader();
             let left = if queues { word.drop_reader().add_read_waiter() } else { word.drop_reader() };
             let next = if left.wants_grant() { left.drop_write_waiter().set_writer() } else { left };
-            // Acquire and release: a grant passes on what the readers before have released into the word.
+            // AcqRel: a grant passes on to the writer what earlier readers have released into the word.
             match self.exchange(word, next, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(()) => {
                     if next != left {
@@ -150,19 +152,20 @@ impl<H: Host> RawRwSem<H> {
         }
     }
 
-    /// A look from outside the queue: another task goes on, and a fatal signal is noticed.
+    /// Lets another task run and checks for a fatal signal, for a task that waits outside the queue.
     fn yield_and_check(&self, wait: Wait) -> Result<(), Killed> {
         H::relax();
-        // Relaxed: a number far from the word's. So this does not sleep.
+        // Relaxed: orders nothing. The expected value is far from the value of the word, so the wait does not
+        // sleep.
         let event = self.read_event.load(Ordering::Relaxed);
         wait(&self.read_event, event ^ (1 << 31))
     }
 
-    /// Whether the writer leaves while a reader in doubt looks on. Not while writers wait: the doubt holds
-    /// them up.
+    /// Spins, as a reader in doubt, until the writer leaves. Returns true if the reader is admitted. Stops
+    /// when writers wait, because the doubt delays them.
     fn spin_for_admission(&self) -> bool {
         for _ in 0..SPINS_BEFORE_QUEUEING {
-            // Acquire: as in `read_slow`.
+            // Acquire: as in `settle_slow_read`.
             let word = self.load(Ordering::Acquire);
             if !word.bars_new_readers() || word.write_waiters() > 0 {
                 return !word.bars_new_readers();
@@ -180,8 +183,8 @@ impl<H: Host> RawRwSem<H> {
             H::relax();
         }
         loop {
-            // Acquire: pairs with the release in `wake_readers`. A reader that sees that event sees the
-            // reason too; one that does not is not put to sleep by the stale number.
+            // Acquire: pairs with the release in `wake_readers`. A reader that sees the event also sees its
+            // reason. A reader that does not see it waits with a stale number, so the wait returns at once.
             let event = self.read_event.load(Ordering::Acquire);
             if self.is_admitted(queued) {
                 return Ok(());
@@ -192,10 +195,10 @@ impl<H: Host> RawRwSem<H> {
         }
     }
 
-    /// Whether a queued reader holds the lock by now: it was admitted, or no writer is left that it waits
-    /// for, and it admits itself.
+    /// Returns true if a queued reader now holds the lock: either it was admitted, or no writer is left to
+    /// wait for and the reader admits itself.
     fn is_admitted(&self, queued: Word) -> bool {
-        // Acquire, here and below: pairs with the release of the writer that let go last (hazard C-5).
+        // Acquire, here and below: pairs with the release of the last writer (hazard C-5).
         let mut word = self.load(Ordering::Acquire);
         while word.phase() == queued.phase() {
             if word.bars_readers() {
@@ -210,12 +213,12 @@ impl<H: Host> RawRwSem<H> {
         true
     }
 
-    /// A waiting reader gives up, unless it was admitted already.
+    /// Abandons the wait of a reader, unless the reader is already admitted.
     fn leave_readers(&self, queued: Word) -> Result<(), Killed> {
-        // Acquire, on failure too: finding the admission is one of the ways to be admitted.
+        // Acquire, also on failure: a reader that finds itself admitted holds the lock from here on.
         let mut word = self.load(Ordering::Acquire);
         while word.phase() == queued.phase() {
-            // Relaxed on success: the reader has done nothing that anyone would wait for.
+            // Relaxed on success: the reader has made no change that another task waits for.
             match self.exchange(word, word.drop_read_waiter(), Ordering::Relaxed, Ordering::Acquire) {
                 Ok(()) => return Err(Killed),
                 Err(now) => word = now,
@@ -226,22 +229,22 @@ impl<H: Host> RawRwSem<H> {
 
     #[inline]
     pub fn unlock_read(&self) {
-        // Release: pairs with the acquire of the writer that takes the lock next, or of the one that grants
-        // it.
+        // Release: pairs with the acquire of the writer that takes the lock next, or of the task that grants
+        // the lock to it.
         let before = Word(self.state.fetch_sub(READER, Ordering::Release));
-        debug_assert!(before.readers() > 0, "released by a reader who does not hold it");
+        debug_assert!(before.readers() > 0, "a reader releases a lock that is not held for reading");
         if before.drop_reader().wants_grant() {
             self.grant();
         }
     }
 
-    /// The lock was left with writers waiting: makes them the holder, unless somebody else has seen to it.
+    /// Grants the lock to the waiting writers, unless another task has granted it.
     #[cold]
     fn grant(&self) {
         let mut word = self.load(Ordering::Relaxed);
         while word.wants_grant() {
             let next = word.drop_write_waiter().set_writer();
-            // Acquire and release: passes on to the writer what all readers before have released.
+            // AcqRel: passes on to the writer what all earlier readers have released.
             match self.exchange(word, next, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(()) => return self.hand_over(),
                 Err(now) => word = now,
@@ -256,7 +259,7 @@ impl<H: Host> RawRwSem<H> {
         if self.try_write() {
             return Path::Fast;
         }
-        // A wait that cannot be killed does not fail.
+        // An unkillable wait does not fail.
         let _ = self.write_slow(wait_unkillable::<H>);
         Path::Slow
     }
@@ -269,7 +272,7 @@ impl<H: Host> RawRwSem<H> {
         self.write_slow(H::wait_killable).map(|()| Path::Slow)
     }
 
-    /// As [`write_killable`](Self::write_killable), by this kind of wait.
+    /// Like [`write_killable`](Self::write_killable), with the given kind of wait.
     pub fn write_by(&self, wait: Wait) -> Result<(), Killed> {
         if self.try_write() { Ok(()) } else { self.write_slow(wait) }
     }
@@ -278,7 +281,7 @@ impl<H: Host> RawRwSem<H> {
     pub fn try_write(&self) -> bool {
         let mut word = self.load(Ordering::Relaxed);
         while word.is_free() {
-            // Acquire: pairs with the release of every reader and writer before.
+            // Acquire: pairs with the releases of all earlier readers and writers.
             match self.exchange(word, word.set_writer(), Ordering::Acquire, Ordering::Relaxed) {
                 Ok(()) => return true,
                 Err(now) => word = now,
@@ -312,14 +315,14 @@ impl<H: Host> RawRwSem<H> {
         self.wait_for_token(wait)
     }
 
-    /// Tries for a little while to take the lock without queueing, so that its holder need wake nobody. Not
-    /// while others queue: the lock is handed to them.
+    /// Tries for a short time to take the lock without queueing, so that its holder need not wake this task.
+    /// Stops when other tasks queue, because the lock is granted to them.
     ///
-    /// It looks seldom. So a task that lets the lock go and takes it again has several turns between two
-    /// looks, for which the lines of the lock, and of what it guards, stay with its processor.
+    /// The looks are rare. So a task that releases the lock and takes it again can do so several times
+    /// between two looks, while the cache lines of the lock and of the guarded data stay with its CPU.
     fn spin_for_lock(&self) -> bool {
         for _ in 0..WRITER_SPINS {
-            // Relaxed: a hint.
+            // Relaxed: only a hint.
             if self.load(Ordering::Relaxed).has_waiters() {
                 return false;
             }
@@ -331,10 +334,10 @@ impl<H: Host> RawRwSem<H> {
         false
     }
 
-    /// Waits while somebody in the queue is starving.
+    /// Waits while a writer in the queue is starved.
     fn wait_for_starved(&self, wait: Wait) -> Result<(), Killed> {
         loop {
-            // Relaxed: the gate is about fairness and guards nothing.
+            // Relaxed: `starved` is for fairness and guards no data.
             match self.starved.load(Ordering::Relaxed) {
                 0 => return Ok(()),
                 starved => wait(&self.starved, starved)?,
@@ -371,7 +374,7 @@ impl<H: Host> RawRwSem<H> {
 
     #[inline]
     fn take_token(&self) -> bool {
-        // The load keeps the line shared among waiters. Acquire: pairs with the release in `hand_over`.
+        // The load keeps the cache line shared among waiters. Acquire: pairs with the release in `hand_over`.
         self.write_token.load(Ordering::Relaxed) == TOKEN
             && self
                 .write_token
@@ -379,35 +382,36 @@ impl<H: Host> RawRwSem<H> {
                 .is_ok()
     }
 
-    /// A waiting writer gives up, unless the lock was granted and nobody else is there to take it.
+    /// Abandons the wait of a writer, unless the lock is granted and no other writer can take the grant.
     fn leave_writers(&self) -> Result<(), Killed> {
         while !self.unqueue_writer() {
             if self.take_token() {
                 return Ok(());
             }
-            // The grant is made and its token about to appear, or another writer came and is the one to leave
-            // to.
+            // Either the grant is made and its token is about to appear, or another writer has queued and
+            // this task can leave the token to it.
             H::relax();
         }
-        // The wake-up of a token may have gone to this task: pass it on. Relaxed: a host's wake-up happens
-        // before the return from the wait that it ends, so the token it was for is seen.
+        // This task may have received the wake-up for a token: wake another writer. Relaxed: the host orders
+        // a wake-up before the return from the wait that it ends, so this task sees the token of that
+        // wake-up.
         if self.write_token.load(Ordering::Relaxed) == TOKEN {
             H::wake_one(&self.write_token);
         }
         Err(Killed)
     }
 
-    /// Takes one writer out of the count of those waiting. `false`: the lock is already granted to all there
-    /// are.
+    /// Removes one writer from the count of waiting writers. Returns false if the count is zero because the
+    /// lock is already granted to the last of them.
     fn unqueue_writer(&self) -> bool {
         let mut word = self.load(Ordering::Relaxed);
         while word.write_waiters() > 0 {
             let left = word.drop_write_waiter();
-            // Relaxed: the writer has done nothing that anyone would wait for.
+            // Relaxed: the writer has made no change that another task waits for.
             match self.exchange(word, left, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(()) => {
-                    // The last one to leave: readers that waited for it admit themselves. Not by the phase:
-                    // see the module.
+                    // This was the last waiting writer, so the readers that waited for it admit themselves.
+                    // The module head explains why this task does not flip the phase.
                     if !left.bars_readers() && left.read_waiters() > 0 {
                         self.wake_readers();
                     }
@@ -419,12 +423,12 @@ impl<H: Host> RawRwSem<H> {
         false
     }
 
-    /// Lets go. Waiting readers are passed by other writers in the queue as long as these were not more than
-    /// `passing_writers` in a row.
+    /// Releases the lock. Queued writers overtake waiting readers as long as at most `passing_writers` have
+    /// done so in a row.
     #[inline]
     pub fn unlock_write(&self, passing_writers: u32) {
         let word = self.load(Ordering::Relaxed);
-        debug_assert!(word.has_writer(), "released by a writer who does not hold it");
+        debug_assert!(word.has_writer(), "a writer releases a lock that is not held for writing");
         // Release: pairs with the acquire of every way to be admitted.
         if word.is_only_writer()
             && self.exchange(word, word.clear_writer(), Ordering::Release, Ordering::Relaxed).is_ok()
@@ -437,7 +441,7 @@ impl<H: Host> RawRwSem<H> {
     #[cold]
     fn unlock_write_slow(&self, passing_writers: u32) {
         let mut word = self.load(Ordering::Relaxed);
-        // Relaxed, here and below: the holder's, and passed on with the lock.
+        // Relaxed, here and below: only the holder accesses the word, and the lock orders the holders.
         let passed_by_writers = self.passed_by_writers.load(Ordering::Relaxed);
         loop {
             let readers = word.read_waiters() > 0;
@@ -446,7 +450,7 @@ impl<H: Host> RawRwSem<H> {
             let next = if readers && !pass {
                 word.clear_writer().admit_readers()
             } else if word.write_waiters() > 0 {
-                // The next writer holds it from here on: readers in doubt stay barred.
+                // The next writer holds the lock from here on, so readers in doubt are not admitted.
                 word.drop_write_waiter()
             } else {
                 word.clear_writer()
@@ -461,11 +465,11 @@ impl<H: Host> RawRwSem<H> {
         }
     }
 
-    /// Makes the writer a reader, and lets all waiting readers in.
+    /// Turns the writer into a reader, and admits all waiting readers.
     #[inline]
     pub fn downgrade(&self) {
         let mut word = self.load(Ordering::Relaxed);
-        debug_assert!(word.has_writer(), "downgraded by a writer who does not hold it");
+        debug_assert!(word.has_writer(), "a writer downgrades a lock that is not held for writing");
         loop {
             let next = word.clear_writer().add_reader().admit_readers();
             // Release: pairs with the acquire of every way to be admitted.
@@ -488,8 +492,8 @@ impl<H: Host> RawRwSem<H> {
 
     #[cold]
     fn hand_over(&self) {
-        // Release: pairs with the acquire in `take_token`; what readers and writers before released goes
-        // along.
+        // Release: pairs with the acquire in `take_token`. Also passes on what earlier readers and writers
+        // released.
         self.write_token.store(TOKEN, Ordering::Release);
         H::wake_one(&self.write_token);
     }

@@ -1,6 +1,6 @@
 //! The state word of a reader/writer lock, as a value.
 
-/// One reader that holds the lock, or is about to find out that it does not.
+/// One reader that holds the lock or is in doubt.
 pub(super) const READER: u64 = 1;
 const READERS: u64 = (1 << 21) - 1;
 const READ_WAITER: u64 = 1 << 21;
@@ -9,13 +9,14 @@ const WRITE_WAITER: u64 = 1 << 42;
 const WRITE_WAITERS: u64 = ((1 << 20) - 1) << 42;
 const PHASE: u64 = 1 << 62;
 const WRITER: u64 = 1 << 63;
-/// Set in the field of readers when there are 2^20 or more: the lock takes no more. Their additions, which
-/// come before they look, have the rest of the field, and so have readers that are admitted from the queue.
+/// Bit in the field of readers that is set when there are 2^20 readers or more: the lock then admits no new
+/// readers. The rest of the field has room for the additions of new readers, which come before their look,
+/// and for readers that are admitted from the queue.
 const TOO_MANY_READERS: u64 = 1 << 20;
-/// Most readers in the queue: with those that hold the lock they leave room for half a million additions that
-/// do not count.
+/// Maximum number of readers in the queue. Together with the readers that hold the lock, they leave room for
+/// half a million additions of readers in doubt.
 pub(super) const MAX_READ_WAITERS: u64 = 1 << 19;
-/// Most writers in the queue.
+/// Maximum number of writers in the queue.
 pub(super) const MAX_WRITE_WAITERS: u64 = (1 << 20) - 1;
 
 /// A value of the state word; see the [table](super).
@@ -48,50 +49,51 @@ impl Word {
         self.0 & WRITER != 0
     }
 
-    /// Whether a new reader has to wait: a writer holds the lock or waits for it.
+    /// Returns true if a new reader has to wait because a writer holds the lock or waits for it.
     #[inline]
     pub fn bars_readers(self) -> bool {
         self.0 & (WRITER | WRITE_WAITERS) != 0
     }
 
-    /// Whether a new reader cannot be admitted: as [`bars_readers`](Self::bars_readers), or there are as many
-    /// readers as can be counted.
+    /// Returns true if a new reader cannot be admitted: as for [`bars_readers`](Self::bars_readers), or
+    /// because the number of readers is at its limit.
     #[inline]
     pub fn bars_new_readers(self) -> bool {
         self.0 & (WRITER | WRITE_WAITERS | TOO_MANY_READERS) != 0
     }
 
-    /// Whether the queue takes another reader.
+    /// Returns true if the queue has room for another reader.
     #[inline]
     pub fn has_room_for_reader(self) -> bool {
         self.read_waiters() < MAX_READ_WAITERS
     }
 
-    /// Whether the queue takes another writer.
+    /// Returns true if the queue has room for another writer.
     #[inline]
     pub fn has_room_for_writer(self) -> bool {
         self.write_waiters() < MAX_WRITE_WAITERS
     }
 
-    /// Whether anybody queues.
+    /// Returns true if readers or writers wait in the queue.
     #[inline]
     pub fn has_waiters(self) -> bool {
         self.0 & (READ_WAITERS | WRITE_WAITERS) != 0
     }
 
-    /// Nobody holds the lock and no writer waits. Readers in the queue are only about to leave it.
+    /// Returns true if no task holds the lock and no writer waits. Readers in the queue are about to leave
+    /// it.
     #[inline]
     pub fn is_free(self) -> bool {
         self.0 & !(PHASE | READ_WAITERS) == 0
     }
 
-    /// A writer holds the lock and nobody waits, nor is a reader in doubt.
+    /// Returns true if a writer holds the lock, no task waits, and no reader is in doubt.
     #[inline]
     pub fn is_only_writer(self) -> bool {
         self.0 & !PHASE == WRITER
     }
 
-    /// Writers wait and nobody holds the lock: it has to be granted.
+    /// Returns true if writers wait and no task holds the lock, so that the lock must be granted.
     #[inline]
     pub fn wants_grant(self) -> bool {
         self.write_waiters() > 0 && self.readers() == 0 && !self.has_writer()
@@ -141,7 +143,7 @@ impl Word {
         Word(self.0 - WRITE_WAITER)
     }
 
-    /// Makes every waiting reader a reader and tells them so by the phase.
+    /// Turns every waiting reader into a reader, and flips the phase to notify them.
     pub fn admit_readers(self) -> Word {
         let waiting = self.read_waiters();
         if waiting == 0 {

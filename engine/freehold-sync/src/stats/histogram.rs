@@ -1,14 +1,13 @@
-//! Histograms of times, a quarter of a power of two wide.
+//! Histograms of times, with buckets of a quarter of a power of two.
 
 use crate::atomic::{AtomicU64, Ordering};
 
-/// Largest power of two that has buckets of its own: 2^41 ns are 36 minutes. What is longer counts in the
-/// last bucket.
+/// Largest power of two with its own buckets: 2^41 ns are 36 minutes. Longer times count in the last bucket.
 const LAST_POWER: usize = 41;
-/// Buckets for 0, 1, 2, 3, and then four for each power of two from 2^2.
+/// Number of buckets: one each for 0, 1, 2 and 3, then four for each power of two from 2^2.
 const BUCKETS: usize = 4 + (LAST_POWER - 1) * 4;
 
-/// The bucket of a value.
+/// Returns the bucket of a value.
 #[inline]
 fn bucket(value: u64) -> usize {
     if value < 4 {
@@ -19,7 +18,7 @@ fn bucket(value: u64) -> usize {
     (((power as usize - 1) * 4) + quarter as usize).min(BUCKETS - 1)
 }
 
-/// The largest value that belongs into a bucket.
+/// Returns the largest value that belongs in a bucket.
 fn upper_bound(bucket: usize) -> u64 {
     if bucket < 4 {
         return bucket as u64;
@@ -31,7 +30,7 @@ fn upper_bound(bucket: usize) -> u64 {
     ((4 + quarter + 1) << (power - 2)) - 1
 }
 
-/// A histogram that one CPU writes and anyone reads.
+/// A histogram that one CPU writes and any thread reads.
 pub(super) struct LiveHistogram {
     counts: [AtomicU64; BUCKETS],
     sum: AtomicU64,
@@ -47,10 +46,10 @@ impl LiveHistogram {
         }
     }
 
-    /// Called by one context at a time.
+    /// Adds a value. Must not be called by two contexts at the same time.
     pub fn record(&self, value: u64) {
-        // Relaxed, and no read-modify-write: one writer at a time. Pairs with `add_to`, which is no
-        // synchronisation.
+        // Relaxed, without read-modify-writes: only one context writes at a time. Pairs with the loads in
+        // `add_to`; orders nothing.
         let bump = |word: &AtomicU64, by: u64| {
             word.store(word.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
         };
@@ -71,7 +70,7 @@ impl LiveHistogram {
     }
 }
 
-/// How often which values occurred.
+/// Counts how often values occur, by bucket.
 ///
 /// ```
 /// use freehold_sync::stats::Histogram;
@@ -104,33 +103,34 @@ impl Histogram {
         self.max = self.max.max(value);
     }
 
-    /// The number of values.
+    /// Returns the number of values.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Their sum.
+    /// Returns the sum of the values.
     pub fn sum(&self) -> u64 {
         self.sum
     }
 
-    /// The largest; 0 if there is none.
+    /// Returns the largest value, or 0 if there are no values.
     pub fn max(&self) -> u64 {
         self.max
     }
 
-    /// The mean, rounded down; 0 if there is none.
+    /// Returns the mean, rounded down, or 0 if there are no values.
     pub fn mean(&self) -> u64 {
         self.sum.checked_div(self.count()).unwrap_or(0)
     }
 
-    /// A value that `hundredths` hundredths of a percent of all values do not exceed (5 000 for the median, 9
-    /// 990 for 99.9 %). The true one lies at most a quarter lower. 0 if there are no values.
+    /// Returns a value that `hundredths` hundredths of a percent of all values do not exceed (5 000 for the
+    /// median, 9 990 for 99.9 %). The exact percentile is at most a quarter lower. Returns 0 if there are no
+    /// values.
     ///
     /// # Panics
-    /// When asked for more than 100 %.
+    /// Panics if `hundredths` is more than 10 000 (100 %).
     pub fn percentile(&self, hundredths: u32) -> u64 {
-        assert!(hundredths <= 10_000, "more than all");
+        assert!(hundredths <= 10_000, "the percentile is more than 100 %");
         let total = u128::from(self.count());
         let wanted = (total * u128::from(hundredths)).div_ceil(10_000);
         let mut seen = 0;
@@ -143,8 +143,8 @@ impl Histogram {
         0
     }
 
-    /// The buckets in use, in ascending order: the largest value that belongs into it, and how many there
-    /// are.
+    /// Returns the buckets in use, in ascending order: the largest value that belongs in the bucket, and the
+    /// number of values in it.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.counts
             .iter()
@@ -153,7 +153,7 @@ impl Histogram {
             .map(|(at, count)| (upper_bound(at), *count))
     }
 
-    /// Adds another histogram's values.
+    /// Adds the values of another histogram.
     pub fn merge(&mut self, other: &Histogram) {
         for (sum, count) in self.counts.iter_mut().zip(&other.counts) {
             *sum += count;
@@ -162,7 +162,7 @@ impl Histogram {
         self.max = self.max.max(other.max);
     }
 
-    /// Takes away the values of an earlier state of this histogram. [`max`](Self::max) stays.
+    /// Subtracts the values of an earlier state of this histogram. Does not change [`max`](Self::max).
     pub fn remove(&mut self, earlier: &Histogram) {
         for (left, count) in self.counts.iter_mut().zip(&earlier.counts) {
             *left = left.saturating_sub(*count);
@@ -183,9 +183,9 @@ mod tests {
             [base - 1, base, base + base / 4 - 1, base + base / 4, base + base / 2, base + (base - 1)]
         })) {
             let at = bucket(value);
-            assert!(at >= before, "{value} lies before a smaller one");
-            assert!(value <= upper_bound(at), "{value} lies above its bucket");
-            assert!(at == 0 || value > upper_bound(at - 1), "{value} belongs into an earlier bucket");
+            assert!(at >= before, "{value} is in a bucket before that of a smaller value");
+            assert!(value <= upper_bound(at), "{value} is above the bound of its bucket");
+            assert!(at == 0 || value > upper_bound(at - 1), "{value} belongs in an earlier bucket");
             if at < BUCKETS - 1 {
                 assert!(upper_bound(at) - value <= value / 4, "the bucket of {value} is too wide");
             }
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles() {
+    fn percentiles_are_bucket_bounds_up_to_the_maximum() {
         let mut histogram = Histogram::default();
         assert_eq!(histogram.percentile(5_000), 0);
         assert_eq!(histogram.mean(), 0);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn merging_and_removing() {
+    fn merged_and_removed_values_add_up() {
         let (mut a, mut b) = (Histogram::default(), Histogram::default());
         a.record(5);
         let earlier = a.clone();

@@ -1,19 +1,19 @@
-//! What a lock's users cost each other: how often, how long they wait and how long they hold it.
+//! Lock statistics: how often tasks acquire a lock, how long they wait for it, and how long they hold it.
 //!
-//! A lock keeps statistics if it was given a [`LockStats`] when it was made; otherwise the price is one
-//! branch that always goes the same way. Every CPU counts in cells of its own, without read-modify-writes,
-//! after the lock was released; [`LockStats::snapshot`] adds them up.
+//! A lock keeps statistics if it gets a [`LockStats`] when it is created. Without statistics, the cost is one
+//! branch that always has the same result. Every CPU counts in its own cells, without read-modify-writes,
+//! after the lock is released. [`LockStats::snapshot`] adds the cells up.
 //!
-//! | recorded | of which users |
+//! | recorded | for which users |
 //! | --- | --- |
 //! | acquisitions | every reader and writer |
-//! | contended acquisitions, and the time waited | those that did not get the lock at once |
+//! | contended acquisitions, and the time waited | those that did not acquire the lock at once |
 //! | time held for reading | readers, from admission to release |
-//! | time held for writing | writers, from admission to release *or downgrade*: the exclusive part alone |
-//! | time held downgraded | writers that went on as readers, from the downgrade to the release |
+//! | time held for writing | writers, from admission to release *or downgrade*: the exclusive part only |
+//! | time held downgraded | downgraded writers, from the downgrade to the release |
 //!
-//! Times are in nanoseconds by [`Host::now_ns`], in buckets of a quarter of a power of two: a percentile is
-//! too high by a quarter at most.
+//! Times are in nanoseconds of [`Host::now_ns`], in buckets of a quarter of a power of two. So a percentile
+//! is at most a quarter too high.
 
 mod histogram;
 
@@ -27,7 +27,7 @@ use allocator_api2::alloc::AllocError;
 use core::fmt;
 use histogram::LiveHistogram;
 
-/// How a lock is held.
+/// The way in which a lock is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Read,
@@ -35,14 +35,14 @@ pub(crate) enum Mode {
     Downgraded,
 }
 
-/// The statistics of one lock, or of several that share them.
+/// Statistics of one lock, or of several locks that share them.
 pub struct LockStats<H: Host> {
     cells: PerCpu<Cell, H>,
 }
 
-/// One CPU's share. Written inside `with_cpu` with plain loads and stores.
+/// The statistics of one CPU. Written inside `with_cpu` with plain loads and stores.
 struct Cell {
-    /// Acquisitions for reading, and for writing.
+    /// Number of acquisitions for reading, and for writing.
     acquired: [AtomicU64; 2],
     /// Time waited, in the same order.
     waited: [LiveHistogram; 2],
@@ -53,10 +53,10 @@ struct Cell {
 impl<H: Host> Shared for LockStats<H> {}
 
 impl<H: Host> LockStats<H> {
-    /// Statistics of nothing yet.
+    /// Creates empty statistics.
     ///
     /// # Errors
-    /// No memory: about 7 KiB per CPU number.
+    /// Fails with [`AllocError`] if there is no memory: about 7 KiB per CPU number.
     pub fn try_new() -> Result<Self, AllocError> {
         Ok(LockStats {
             cells: PerCpu::try_new(|_| Cell {
@@ -67,11 +67,12 @@ impl<H: Host> LockStats<H> {
         })
     }
 
-    /// What was recorded so far. About 7 KiB: mind the stack. Exact when the lock is not in use.
+    /// Returns everything recorded so far. The result has about 7 KiB, which matters on a small stack. It is
+    /// exact if the lock is not in use.
     pub fn snapshot(&self) -> LockSnapshot {
         let mut sum = LockSnapshot::default();
         for cell in self.cells.iter() {
-            // Relaxed: pairs with nothing; counts only.
+            // Relaxed: orders nothing; counts only.
             sum.read.acquired += cell.acquired[0].load(Ordering::Relaxed);
             sum.write.acquired += cell.acquired[1].load(Ordering::Relaxed);
             cell.waited[0].add_to(&mut sum.read.waited);
@@ -87,7 +88,7 @@ impl<H: Host> LockStats<H> {
     fn note_acquired(&self, mode: Mode, waited: Option<u64>) {
         let side = usize::from(mode == Mode::Write);
         self.cells.with(|cell| {
-            // Relaxed, and no read-modify-write: see `Cell`.
+            // Relaxed, without read-modify-writes: see `Cell`.
             let acquired = cell.acquired[side].load(Ordering::Relaxed);
             cell.acquired[side].store(acquired + 1, Ordering::Relaxed);
             if let Some(ns) = waited {
@@ -108,20 +109,20 @@ impl<H: Host> fmt::Debug for LockStats<H> {
     }
 }
 
-/// One mode's part of a [`LockSnapshot`].
+/// The part of a [`LockSnapshot`] for one mode.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ModeSnapshot {
-    /// Acquisitions.
+    /// Number of acquisitions.
     pub acquired: u64,
-    /// Time waited by those that had to wait: its count is the number of contended acquisitions.
+    /// Time waited by tasks that had to wait. Its count is the number of contended acquisitions.
     pub waited: Histogram,
     /// Time held.
     pub held: Histogram,
 }
 
 impl ModeSnapshot {
-    /// Acquisitions that did not get the lock at once.
+    /// Returns the number of acquisitions that had to wait.
     pub fn contended(&self) -> u64 {
         self.waited.count()
     }
@@ -139,28 +140,28 @@ impl ModeSnapshot {
     }
 }
 
-/// The statistics of one lock, or of several merged, at one moment.
+/// Statistics of one lock, or of several locks merged, at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockSnapshot {
-    /// Readers that came as readers.
+    /// Tasks that took the lock for reading.
     pub read: ModeSnapshot,
-    /// Writers; their time held ends with the downgrade, if there is one.
+    /// Writers. Their time held ends with the downgrade, if there is one.
     pub write: ModeSnapshot,
-    /// Time held by writers after their downgrade; its count is the number of downgrades.
+    /// Time held by writers after their downgrade. Its count is the number of downgrades.
     pub downgraded: Histogram,
 }
 
 impl LockSnapshot {
-    /// Adds what another lock recorded.
+    /// Adds the statistics of another lock.
     pub fn merge(&mut self, other: &LockSnapshot) {
         self.read.merge(&other.read);
         self.write.merge(&other.write);
         self.downgraded.merge(&other.downgraded);
     }
 
-    /// Takes away what was recorded before `earlier`, a snapshot of the same lock. The largest values stay:
-    /// they are those of all time.
+    /// Subtracts `earlier`, a snapshot of the same lock. The maxima do not change: they are those of all
+    /// time.
     pub fn remove(&mut self, earlier: &LockSnapshot) {
         self.read.remove(&earlier.read);
         self.write.remove(&earlier.write);
@@ -168,28 +169,27 @@ impl LockSnapshot {
     }
 }
 
-/// A moment in the use of a lock: when the wait began, or the lock was got. Without statistics it is 0 and
-/// never looked at.
-// One word: it is passed on with every guard.
+/// The time at which the current wait, or the current hold, of a lock began. Always 0 without statistics.
+// One word, because every guard contains it.
 #[derive(Clone, Copy)]
 pub(crate) struct Hold {
     since_ns: u64,
 }
 
-/// A hold that is over but not recorded yet, so that recording does not prolong it.
+/// A hold that has ended but is not recorded yet, so that recording does not prolong it.
 pub(crate) struct Ended {
     hold: Hold,
     at_ns: u64,
 }
 
 impl Hold {
-    /// Somebody wants the lock.
+    /// Called when a task begins to acquire the lock.
     #[inline]
     pub fn begin<H: Host>(stats: Option<&LockStats<H>>) -> Hold {
         Hold { since_ns: now(stats) }
     }
 
-    /// The lock has been acquired. Inlined, here and below, for the lock that keeps no statistics.
+    /// Called when the lock is acquired. Inlined, here and below, for locks without statistics.
     #[inline]
     pub fn acquired<H: Host>(self, stats: Option<&LockStats<H>>, mode: Mode, waited: bool) -> Hold {
         let Some(stats) = stats else { return self };
@@ -198,7 +198,7 @@ impl Hold {
         Hold { since_ns }
     }
 
-    /// The lock is about to be released or downgraded.
+    /// Called when the lock is about to be released or downgraded.
     #[inline]
     pub fn end<H: Host>(self, stats: Option<&LockStats<H>>) -> Ended {
         Ended { hold: self, at_ns: now(stats) }
@@ -206,8 +206,8 @@ impl Hold {
 }
 
 impl Ended {
-    /// The lock has been released or downgraded; it was held in `mode`. Returns the hold that follows, if it
-    /// is held in another mode now.
+    /// Called when the lock is released or downgraded; it was held in `mode`. Returns the hold that follows a
+    /// downgrade.
     #[inline]
     pub fn record<H: Host>(self, stats: Option<&LockStats<H>>, mode: Mode) -> Hold {
         if let Some(stats) = stats {

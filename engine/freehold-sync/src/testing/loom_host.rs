@@ -1,5 +1,5 @@
-//! A host whose every step loom sees.
-#![expect(unsafe_code, reason = "keeps the host's contract, and runs deferred functions")]
+//! A host whose every step is visible to loom.
+#![expect(unsafe_code, reason = "implements the host's contract, and runs deferred functions")]
 
 use super::parking_lot::ParkingLot;
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use std::vec::Vec;
 #[derive(Clone, Copy, Debug)]
 pub struct LoomHost;
 
-/// A thread of a model, as the sender of signals sees it.
+/// A thread of a model, as the target of signals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Task(usize);
 
@@ -37,11 +37,11 @@ loom::thread_local! {
 
 struct World {
     parking_lot: ParkingLot,
-    /// Not loom's mutex: what it guards is fixed by the schedule, and it must order nothing.
+    /// Not loom's mutex: the schedule determines its data, and the mutex must order nothing.
     tasks: std::sync::Mutex<Tasks>,
-    /// Read sections begun, ever.
+    /// Number of read sections that have begun.
     entered: AtomicU64,
-    /// Read sections ended, ever.
+    /// Number of read sections that have ended.
     exited: AtomicU64,
     deferred: Mutex<Vec<Deferred>>,
 }
@@ -53,22 +53,21 @@ struct Tasks {
 
 struct Deferred(NonNull<RcuHead>);
 
-// SAFETY: the caller that defers a function allows it to run on any thread.
+// SAFETY: by the contract of `rcu_defer`, the function may run on any thread.
 unsafe impl Send for Deferred {}
 
-/// Preemptions in a quick run.
+/// Bound of preemptions in a quick run.
 const QUICK: usize = 2;
 
-/// Runs `f` under every schedule; in a quick run under those of [`model_bounded`] with [`QUICK`].
+/// Runs `f` under every schedule, or in a quick run under the schedules of [`model_bounded`] with [`QUICK`].
 pub fn model(f: impl Fn() + Sync + Send + 'static) {
     run(loom::model::Builder::new(), f);
 }
 
-/// Runs `f` under every schedule that takes the processor away from a thread that could go on at most
-/// `preemptions` times.
+/// Runs `f` under every schedule with at most `preemptions` preemptions of runnable threads.
 pub fn model_bounded(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    // What the environment asks for is stricter or meant.
+    // A bound in the environment takes precedence: it is stricter, or set on purpose.
     builder.preemption_bound = builder.preemption_bound.or(Some(preemptions));
     run(builder, f);
 }
@@ -79,21 +78,21 @@ fn run(mut builder: loom::model::Builder, f: impl Fn() + Sync + Send + 'static) 
     }
     builder.max_branches = builder.max_branches.max(20_000);
     builder.check(move || {
-        // Made before there is a second thread, so that its first use orders nothing.
+        // Creates the world before there is a second thread, so that its first use orders nothing.
         let _ = &*WORLD;
         f();
     });
 }
 
 impl LoomHost {
-    /// The calling thread.
+    /// Returns the calling thread.
     pub fn current_task() -> Task {
         Task(number())
     }
 }
 
 impl Task {
-    /// Makes a fatal signal pending for the thread, for good.
+    /// Makes a fatal signal pending for the thread, permanently.
     pub fn kill(self) {
         WORLD.parking_lot.wake_killed(|| WORLD.tasks.lock().unwrap().killed.push(self.0));
     }
@@ -114,24 +113,24 @@ fn number() -> usize {
     })
 }
 
-/// A read section.
+/// Guard of a read section.
 #[derive(Debug)]
 pub struct LoomRcuGuard(());
 
 impl Drop for LoomRcuGuard {
     fn drop(&mut self) {
-        // Release: pairs with the acquire in `run_deferred`; what was read ends before what was deferred
-        // begins.
+        // Release: pairs with the acquire in `run_deferred`. The section's reads end before a deferred
+        // function begins.
         WORLD.exited.fetch_add(1, Ordering::Release);
     }
 }
 
-/// Runs what was deferred, if no read section is open.
+/// Runs the deferred functions if no read section is open. Returns true if none is left to run.
 fn run_deferred() -> bool {
     let mut deferred = WORLD.deferred.lock().unwrap();
-    // Acquire: pairs with the ends of read sections.
+    // Acquire: pairs with the releases at the ends of read sections.
     let exited = WORLD.exited.fetch_add(0, Ordering::Acquire);
-    // Release: pairs with the acquire of sections that begin later; they see what was done before the
+    // Release: pairs with the acquire of later read sections, which then see everything done before the
     // deferral.
     let entered = WORLD.entered.fetch_add(0, Ordering::Release);
     if entered != exited {
@@ -140,18 +139,18 @@ fn run_deferred() -> bool {
     let ready = core::mem::take(&mut *deferred);
     drop(deferred);
     for Deferred(head) in ready {
-        // SAFETY: set in `rcu_defer`; all sections that had begun have ended.
+        // SAFETY: set in `rcu_defer`. All read sections that began before have ended.
         unsafe { RcuHead::run(head) };
     }
     true
 }
 
-// SAFETY: every thread has a number of its own; `run_deferred` waits for the readers.
+// SAFETY: every thread has its own number, and `run_deferred` waits for all read sections.
 unsafe impl Host for LoomHost {
     const MAX_CPUS: usize = 5;
 
     fn wait(word: &AtomicU32, expected: u32) {
-        // Not killable, so not killed.
+        // The wait is not killable, so it does not fail.
         let _ = WORLD.parking_lot.sleep(word, expected, || false);
     }
 
@@ -187,13 +186,13 @@ unsafe impl Host for LoomHost {
     type RcuGuard = LoomRcuGuard;
 
     fn rcu_read() -> LoomRcuGuard {
-        // Acquire: pairs with the release in `run_deferred` alone.
+        // Acquire: pairs only with the release in `run_deferred`.
         WORLD.entered.fetch_add(1, Ordering::Acquire);
         LoomRcuGuard(())
     }
 
     unsafe fn rcu_defer(head: NonNull<RcuHead>, f: unsafe fn(NonNull<RcuHead>)) {
-        // SAFETY: the caller gave us the head.
+        // SAFETY: the caller has given the head to the host.
         unsafe { RcuHead::set(head, None, f) };
         WORLD.deferred.lock().unwrap().push(Deferred(head));
         run_deferred();

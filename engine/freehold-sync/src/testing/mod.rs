@@ -1,10 +1,10 @@
 //! Hosts for tests: `LoomHost` under `cfg(loom)`, `StdHost` with the feature `std-host`.
 //!
-//! Both do what [`Host`](crate::Host) asks and no more: waits end by a wake-up or a kill, never out of the
-//! blue; a wake-up of one wakes the one that has slept longest. So a lost wake-up shows as a test that hangs,
-//! which loom reports as a deadlock.
+//! Both hosts do what [`Host`](crate::Host) requires and no more. A wait ends with a wake-up or a kill, never
+//! spuriously, and `wake_one` wakes the task that has slept longest. So a test hangs if a wake-up is lost,
+//! and loom reports the hang as a deadlock.
 //!
-//! A test under loom runs in `model`, so that the host's own parts exist before the threads do:
+//! A test under loom runs in `model`, so that the host's own objects exist before the threads do:
 //!
 //! ```ignore
 //! #![cfg(loom)]
@@ -19,14 +19,14 @@
 //! }
 //! ```
 //!
-//! and is started with `RUSTFLAGS="--cfg loom" cargo test --release --test 'loom_*'`. Things to know:
+//! The command is `RUSTFLAGS="--cfg loom" cargo test --release --test 'loom_*'`. Properties of the hosts:
 //!
 //! - Grace periods: callbacks run inside `rcu_defer` or `rcu_barrier` as soon as no reader is left. Entering
-//!   a read section orders nothing with other readers, so it hides no missing order between them and a
-//!   writer.
-//! - A sleep and its wake-up order what came before the wake-up with what comes after the sleep, as they do
-//!   in every kernel. Missing orders show on the schedules in which nobody had to sleep.
-//! - The word that is slept on is compared under the host's own lock.
+//!   a read section orders nothing with other readers, so it does not hide a missing order between readers
+//!   and a writer.
+//! - A sleep orders everything before its wake-up with everything after the sleep, as in every kernel. So
+//!   missing orders are visible only in schedules in which no task sleeps.
+//! - The host compares the word of a sleep under its own lock.
 
 mod parking_lot;
 

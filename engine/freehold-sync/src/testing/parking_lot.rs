@@ -1,4 +1,4 @@
-//! Where the tasks of the test hosts sleep.
+//! Parking lots, in which the tasks of the test hosts sleep.
 
 use crate::atomic::{AtomicU32, Ordering};
 use crate::host::Killed;
@@ -9,7 +9,7 @@ use loom::sync::{Condvar, Mutex};
 #[cfg(not(loom))]
 use std::sync::{Condvar, Mutex};
 
-/// All sleepers whose addresses belong here.
+/// All tasks that sleep on the addresses of this parking lot.
 #[derive(Debug)]
 pub(super) struct ParkingLot {
     sleepers: Mutex<Sleepers>,
@@ -19,7 +19,7 @@ pub(super) struct ParkingLot {
 #[derive(Debug)]
 struct Sleepers {
     next: u64,
-    /// In the order of their coming.
+    /// In the order in which the tasks began to sleep.
     list: Vec<Sleeper>,
 }
 
@@ -35,15 +35,15 @@ impl ParkingLot {
         ParkingLot { sleepers: Mutex::new(Sleepers { next: 0, list: Vec::new() }), condvar: Condvar::new() }
     }
 
-    /// Sleeps while the word is as expected. `killed` is asked before sleeping and whenever somebody calls
+    /// Sleeps while the word has the expected value. Calls `killed` before the sleep and after each
     /// `wake_killed`.
     pub fn sleep(&self, word: &AtomicU32, expected: u32, killed: impl Fn() -> bool) -> Result<(), Killed> {
         let mut sleepers = self.sleepers.lock().unwrap();
         if killed() {
             return Err(Killed);
         }
-        // Relaxed: a wake-up takes the mutex after the word was changed, so either its change is seen here or
-        // it finds the sleeper.
+        // Relaxed: a waker takes the mutex after it has changed the word. So either this load sees the
+        // change, or the waker finds the sleeper.
         if word.load(Ordering::Relaxed) != expected {
             return Ok(());
         }
@@ -70,7 +70,7 @@ impl ParkingLot {
         }
     }
 
-    /// Makes `change`, and every sleeper ask whether it is killed.
+    /// Runs `change`, and makes every sleeper check whether it is killed.
     pub fn wake_killed(&self, change: impl FnOnce()) {
         let _sleepers = self.sleepers.lock().unwrap();
         change();

@@ -1,5 +1,5 @@
-//! A host over the threads of a process.
-#![expect(unsafe_code, reason = "keeps the host's contract, and runs deferred functions")]
+//! A host that runs on the threads of a process.
+#![expect(unsafe_code, reason = "implements the host's contract, and runs deferred functions")]
 
 use super::parking_lot::ParkingLot;
 use crate::host::{Host, Killed, RcuHead};
@@ -12,18 +12,18 @@ use std::time::Instant;
 use std::vec::Vec;
 
 /// A host for tests and examples with threads; see the [module](super). At most [`Host::MAX_CPUS`] threads
-/// use it at a time.
+/// use it at the same time.
 #[derive(Clone, Copy, Debug)]
 pub struct StdHost;
 
-/// A thread, as the sender of signals sees it.
+/// A thread, as the target of signals.
 #[derive(Clone, Debug)]
 pub struct Task(Arc<Signals>);
 
 #[derive(Debug, Default)]
 struct Signals {
     killed: AtomicBool,
-    /// Killable waits until the one that is interrupted; 0: none is.
+    /// Number of killable waits up to the one that is interrupted; 0: none is interrupted.
     countdown: AtomicU64,
 }
 
@@ -44,7 +44,7 @@ struct Numbers {
     returned: Vec<usize>,
 }
 
-/// A thread's CPU number, given back when the thread ends.
+/// The CPU number of a thread, returned when the thread ends.
 struct Number(usize);
 
 impl Number {
@@ -54,7 +54,7 @@ impl Number {
             numbers.next += 1;
             numbers.next - 1
         });
-        assert!(number < StdHost::MAX_CPUS, "too many threads at a time for this host");
+        assert!(number < StdHost::MAX_CPUS, "more threads use this host than it has CPU numbers");
         Number(number)
     }
 }
@@ -77,7 +77,7 @@ fn parking_lot(word: &crate::atomic::AtomicU32) -> &'static ParkingLot {
 }
 
 impl StdHost {
-    /// The calling thread.
+    /// Returns the calling thread.
     pub fn current_task() -> Task {
         TASK.with(Task::clone)
     }
@@ -90,13 +90,13 @@ impl Task {
         PARKING_LOTS.iter().for_each(|parking_lot| parking_lot.wake_killed(|| ()));
     }
 
-    /// Makes a fatal signal pending for the thread as it enters its `nth` killable wait from now, counted
-    /// from 1.
+    /// Makes a fatal signal pending when the thread enters its `nth` killable wait from now on, counted from
+    /// 1.
     pub fn interrupt_wait(&self, nth: u64) {
         self.0.countdown.store(nth, Ordering::SeqCst);
     }
 
-    /// Takes the signal back.
+    /// Clears the pending signal.
     pub fn revive(&self) {
         self.0.killed.store(false, Ordering::SeqCst);
         self.0.countdown.store(0, Ordering::SeqCst);
@@ -117,8 +117,8 @@ impl Task {
     }
 }
 
-/// Grace periods by two counts of readers, after the manner of SRCU: a reader is counted in the phase it
-/// finds. What is deferred waits until each of the two counts has been seen at zero once since.
+/// Grace periods with two counts of readers, like SRCU: a reader is counted in the current phase. A deferred
+/// function waits until each of the two counts has been zero once.
 struct Rcu {
     phase: AtomicUsize,
     inside: [AtomicUsize; 2],
@@ -128,25 +128,26 @@ struct Rcu {
 struct Batches {
     /// Deferred since the last change of phase.
     new: Vec<Deferred>,
-    /// Deferred before it; the phase then left had no reader at the change.
+    /// Deferred before the last change of phase. At that change, the other phase had no reader.
     old: Vec<Deferred>,
-    /// Taken out, but not all of it has run.
+    /// Number of batches that are removed from the lists but have not run completely.
     running: usize,
 }
 
 struct Deferred(NonNull<RcuHead>);
 
-// SAFETY: the caller that defers a function allows it to run on any thread.
+// SAFETY: by the contract of `rcu_defer`, the function may run on any thread.
 unsafe impl Send for Deferred {}
 
 impl Rcu {
-    /// Changes the phase if the other one has no readers left, and runs what has then waited through both.
+    /// Changes the phase if the other phase has no readers left, and runs the functions that have waited
+    /// through both.
     fn advance(&self) {
         let ready = {
             let mut waiting = self.waiting.lock().unwrap();
             let phase = self.phase.load(Ordering::SeqCst);
-            // Together with the fence in `rcu_read`: either that reader is counted here, or it sees all that
-            // was done before the deferral.
+            // Pairs with the fence in `rcu_read`: either this load counts the reader, or the reader sees
+            // everything done before the deferral.
             fence(Ordering::SeqCst);
             if self.inside[1 - phase].load(Ordering::SeqCst) != 0 {
                 return;
@@ -157,18 +158,18 @@ impl Rcu {
             core::mem::replace(&mut waiting.old, older)
         };
         for Deferred(head) in ready {
-            // SAFETY: set in `rcu_defer`; every section that had begun by then has ended.
+            // SAFETY: set in `rcu_defer`. Every read section that began before has ended.
             unsafe { RcuHead::run(head) };
         }
         self.waiting.lock().unwrap().running -= 1;
     }
 }
 
-/// A read section.
+/// Guard of a read section.
 #[derive(Debug)]
 pub struct StdRcuGuard {
     phase: usize,
-    /// Not `Send`: like any read section of a kernel.
+    /// Not `Send`, like any read section of a kernel.
     thread: core::marker::PhantomData<*const ()>,
 }
 
@@ -179,13 +180,13 @@ impl Drop for StdRcuGuard {
     }
 }
 
-// SAFETY: threads have different numbers and return them when they end, under a mutex; `Rcu` waits for the
-// readers.
+// SAFETY: threads have different numbers and return them under a mutex when they end. `Rcu` waits for all
+// read sections.
 unsafe impl Host for StdHost {
     const MAX_CPUS: usize = 64;
 
     fn wait(word: &crate::atomic::AtomicU32, expected: u32) {
-        // Not killable, so not killed.
+        // The wait is not killable, so it does not fail.
         let _ = parking_lot(word).sleep(word, expected, || false);
     }
 
@@ -212,7 +213,7 @@ unsafe impl Host for StdHost {
     }
 
     fn relax() {
-        // Now and then lets somebody else run: the one waited for may have no processor.
+        // Yields now and then: the task that this one waits for may have no CPU.
         let turns = RELAXED.get().wrapping_add(1);
         RELAXED.set(turns);
         if turns.is_multiple_of(64) {
@@ -236,7 +237,7 @@ unsafe impl Host for StdHost {
     }
 
     unsafe fn rcu_defer(head: NonNull<RcuHead>, f: unsafe fn(NonNull<RcuHead>)) {
-        // SAFETY: the caller gave us the head.
+        // SAFETY: the caller has given the head to the host.
         unsafe { RcuHead::set(head, None, f) };
         RCU.waiting.lock().unwrap().new.push(Deferred(head));
         RCU.advance();

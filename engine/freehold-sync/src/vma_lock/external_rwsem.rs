@@ -1,13 +1,16 @@
-//! The lock of a VMA as Linux had it from 6.4 to 6.14, to be compared with: a reader/writer lock in an object
-//! beside the VMA, where the mmap lock says so ([`FaultLock::VmaRwsem`](crate::FaultLock::VmaRwsem)).
+//! The VMA lock of Linux 6.4 to 6.14, for comparison: a reader/writer lock in an object outside the VMA. Used
+//! if the mmap lock selects it ([`FaultLock::VmaRwsem`](crate::FaultLock::VmaRwsem)).
 //!
-//! The object is made before the VMA is first attached, and stays with the VMA's memory from life to life. A
-//! reader takes the lock if it is free, then looks whether the VMA is attached; the rest is as ever. The
-//! writer marks the VMA, takes the lock and lets it go: a reader that came before the writer is waited for,
-//! and one that comes after finds the mark. To detach the VMA, the writer stores 0 with the lock held: so a
-//! reader that has the lock and finds the VMA attached has it in this life until it lets go. Letting go
-//! happens in a read section (RCU), because the lock's memory goes with the VMA's.
-#![expect(unsafe_code, reason = "a VMA's words do not name the host that its lock is used with")]
+//! The object is created before the VMA is first attached, and stays with the VMA's memory from life to life.
+//!
+//! - A reader takes the rwsem if it is free, and then checks that the VMA is attached. Its other steps are
+//!   unchanged.
+//! - A writer marks the VMA, then takes and releases the rwsem. So it waits for readers that came before it,
+//!   and readers that come after it find the mark.
+//! - To detach the VMA, the writer stores 0 with the rwsem held. So a reader that has the rwsem and finds the
+//!   VMA attached holds the VMA of this life until it releases the rwsem.
+//! - A release happens in an RCU read section, because the memory of the rwsem is freed with the VMA's.
+#![expect(unsafe_code, reason = "the type of a VMA's words does not name the host of its lock")]
 
 use super::{ATTACHED, DETACHED, EXTERNAL, ReadFail, ReaderPlace, VmaLock, VmaLocking};
 use crate::atomic::{AtomicPtr, AtomicUsize, Ordering, announce_records, const_unless_loom};
@@ -18,22 +21,22 @@ use allocator_api2::boxed::Box;
 use core::ptr::null_mut;
 use crossbeam_utils::CachePadded;
 
-/// Where the lock is.
+/// Pointer to the external rwsem of a VMA.
 ///
 /// # Invariants
-/// Null, or a lock that this owns. Once made, it stays.
+/// Null, or points to a lock that this object owns. Once set, the pointer never changes.
 pub(super) struct ExternalRwSem(AtomicPtr<Lock<()>>);
 
-/// On lines of its own: VMAs whose locks share one would pass it between their readers.
+/// On its own cache lines: VMAs whose locks share a line would transfer it between their readers.
 type Lock<H> = CachePadded<Owned<H>>;
 
-/// The lock, and the word in which Linux's notes what has it.
+/// The lock, and the owner word that Linux's rwsem has.
 #[repr(C)]
 struct Owned<H> {
     sem: RawRwSem<H>,
-    /// [`BY_READER`], once a reader has had the lock. Linux's writers look at the owner before they spin;
-    /// nothing looks at this one. It is there because a reader that notes itself needs the line once more,
-    /// which is part of what this lock takes.
+    /// [`BY_READER`] after the first reader. Linux's writers read the owner before they spin; here no code
+    /// reads it. The word exists because a reader that records itself accesses the cache line once more,
+    /// which is part of the cost of this lock.
     owner: AtomicUsize,
 }
 
@@ -43,7 +46,7 @@ impl<H: Host> Owned<H> {
     fn try_read(&self) -> bool {
         let got = self.sem.try_read();
         if got {
-            // Relaxed, twice: nothing depends on it. What else the word has stays, as in Linux.
+            // Relaxed, both: nothing depends on the value. Other bits of the word remain set, as in Linux.
             let owner = self.owner.load(Ordering::Relaxed);
             self.owner.store(owner | BY_READER, Ordering::Relaxed);
         }
@@ -53,15 +56,15 @@ impl<H: Host> Owned<H> {
 
 impl ExternalRwSem {
     const_unless_loom! {
-        /// None yet.
+        /// Creates a null pointer.
         pub fn none() -> Self {
             ExternalRwSem(AtomicPtr::new(null_mut()))
         }
     }
 
-    /// Makes the lock, unless there is one. Its VMA is the caller's.
+    /// Creates the lock, unless it exists. The caller owns the VMA.
     pub fn make<H: Host>(&self) -> Result<(), AllocError> {
-        // Relaxed: the owner's own.
+        // Relaxed: only the owner of the VMA writes the pointer.
         if self.0.load(Ordering::Relaxed).is_null() {
             let lock = Box::into_raw(Box::try_new(Lock::<H>::new(Owned {
                 sem: RawRwSem::new(),
@@ -74,29 +77,31 @@ impl ExternalRwSem {
         Ok(())
     }
 
-    /// The lock, if the VMA has ever had one.
+    /// Returns the lock, if one was created for the VMA.
     fn get<H: Host>(&self) -> Option<&Owned<H>> {
-        // Acquire: pairs with `make`, for a reader that reads this before it has seen the VMA attached.
+        // Acquire: pairs with `make`, for a reader that loads the pointer before it sees the VMA attached.
         let lock = self.0.load(Ordering::Acquire).cast::<Lock<H>>();
-        // SAFETY: null, or a lock that is there as long as this is. Its layout is the same for every host.
+        // SAFETY: by the invariant, null or a lock that lives as long as `self`. Its layout does not depend
+        // on `H`.
         unsafe { lock.as_ref() }.map(|lock| &**lock)
     }
 }
 
 impl Drop for ExternalRwSem {
     fn drop(&mut self) {
-        // Relaxed: dropped by its only owner.
+        // Relaxed: the only owner drops it.
         let lock = self.0.load(Ordering::Relaxed);
         if !lock.is_null() {
-            // SAFETY: made by `make` from such a box, and nobody else's. What it has lies in its words, which
-            // need no drop, and its layout is the same for every host.
+            // SAFETY: by the invariant, a box from `make` that only this object owns. Its fields need no
+            // drop, and its layout does not depend on the host.
             drop(unsafe { Box::from_raw(lock) });
         }
     }
 }
 
 impl VmaLock<'_> {
-    /// Becomes a reader by the external rwsem of the VMA, which was attached with one a moment ago.
+    /// Becomes a reader through the external rwsem of the VMA. The VMA was attached with one when its count
+    /// was read.
     pub(super) fn enter_external<'l, H: Host>(
         self,
         locking: &'l VmaLocking<H>,
@@ -105,7 +110,7 @@ impl VmaLock<'_> {
         if !external.try_read() {
             return Err(ReadFail::Locked);
         }
-        // Acquire: pairs with `attach`, as in `raise`. The lock keeps it attached from here on.
+        // Acquire: pairs with `attach`, as in `raise`. The rwsem keeps the VMA attached from here on.
         if self.count.word.load(Ordering::Acquire) == ATTACHED | EXTERNAL {
             return Ok(ReaderPlace(Some(locking.external_slot())));
         }
@@ -113,21 +118,21 @@ impl VmaLock<'_> {
         Err(ReadFail::Detached)
     }
 
-    /// As [`leave`](Self::leave), by the external rwsem of the VMA.
+    /// Like [`leave`](Self::leave), for a reader that entered through the external rwsem of the VMA.
     #[inline(never)]
     pub(super) fn leave_external<H: Host>(self) {
-        // A reader that came by it has seen it.
+        // Always `Some`: a reader that entered through the rwsem has loaded the pointer.
         if let Some(external) = self.count.external.get::<H>() {
             leave_external(&external.sem);
         }
     }
 
-    /// As [`drain`](Self::drain), by the external rwsem of the VMA.
+    /// Like [`drain`](Self::drain), for a VMA with an external rwsem.
     pub(super) fn drain_external<H: Host>(self, rest: u32, wait: Wait) -> Result<(), Killed> {
         let Some(external) = self.count.external.get::<H>() else { return Ok(()) };
         external.sem.write_by(wait)?;
         if rest == DETACHED {
-            // Relaxed: a reader that gets the lock after this sees it.
+            // Relaxed: the release of the rwsem orders the store before later readers.
             self.count.word.store(DETACHED, Ordering::Relaxed);
         }
         external.sem.unlock_write(0);
@@ -135,9 +140,10 @@ impl VmaLock<'_> {
     }
 }
 
-/// Lets the external rwsem of a VMA go, which a reader has.
+/// Releases the external rwsem of a VMA, which a reader holds.
 fn leave_external<H: Host>(external: &RawRwSem<H>) {
-    // The lock's memory stays until the next writer is woken, though the VMA may not.
+    // The read section keeps the memory of the lock until the next writer is woken. The VMA may end before
+    // that.
     let _memory_stays = H::rcu_read();
     external.unlock_read();
 }

@@ -1,4 +1,4 @@
-//! What readers of a VMA do.
+//! Read locking of a VMA.
 
 use super::{
     ATTACHED, DETACHED, DRAINING, EXTERNAL, PER_CPU, READER, ReadFail, ReaderPlace, VmaLock, VmaLocking,
@@ -9,14 +9,14 @@ use crate::host::Host;
 use crate::rank::{self, Rank};
 
 impl VmaLock<'_> {
-    /// Implements [`try_read`](Self::try_read) for a space of this design.
+    /// Implements [`try_read`](Self::try_read) with the locking design of the address space.
     #[inline(always)]
     pub(super) fn try_read_with<'l, H: Host>(
         self,
         locking: &'l VmaLocking<H>,
         is_owner: impl FnOnce() -> bool,
     ) -> Result<ReaderPlace<'l>, ReadFail> {
-        // Spares a locked VMA's count the writes; an even number is asked for again below.
+        // Avoids writes to the count of a locked VMA. An even number is checked again below.
         if self.is_locked() {
             return Err(ReadFail::Locked);
         }
@@ -28,7 +28,7 @@ impl VmaLock<'_> {
         self.leave_if_locked::<H>(place).inspect(|_| rank::acquired::<H>(Rank::Vma))
     }
 
-    /// As [`try_read`](Self::try_read), of what has one owner and no rank.
+    /// Like [`try_read`](Self::try_read), for an object that has one owner and no rank of its own.
     #[inline]
     pub(crate) fn enter_unranked<'l, H: Host>(
         self,
@@ -44,7 +44,7 @@ impl VmaLock<'_> {
     /// Leaves again if the VMA is write-locked.
     #[inline]
     fn leave_if_locked<'l, H: Host>(self, place: ReaderPlace<'l>) -> Result<ReaderPlace<'l>, ReadFail> {
-        // Acquire: pairs with `unlock_write`.
+        // Acquire: pairs with the release in `unlock_write`.
         if is_odd(self.seq.0.load(Ordering::Acquire)) {
             self.leave::<H>(place);
             return Err(ReadFail::Locked);
@@ -52,14 +52,15 @@ impl VmaLock<'_> {
         Ok(place)
     }
 
-    /// Whether it is write-locked; a hint where others may lock it.
+    /// Returns true if the VMA is write-locked. The result is a hint unless the caller keeps other tasks from
+    /// locking it.
     #[inline]
     pub(crate) fn is_locked(self) -> bool {
-        // Relaxed: a hint, or ordered by what keeps others from locking it.
+        // Relaxed: a hint, or ordered by the lock that keeps other tasks from locking the VMA.
         is_odd(self.seq.0.load(Ordering::Relaxed))
     }
 
-    /// Locks an attached VMA for reading, which the caller keeps writers from locking.
+    /// Locks an attached VMA for reading. The caller keeps writers from locking it.
     #[inline]
     pub(super) fn read_with<'l, H: Host>(
         self,
@@ -70,17 +71,17 @@ impl VmaLock<'_> {
         Ok(place)
     }
 
-    /// Ends a read lock, on whatever CPU. The VMA may be gone when this returns.
+    /// Ends a read lock, on any CPU. The VMA may already be freed when this returns.
     #[inline]
     pub fn unlock_read<H: Host>(self, place: ReaderPlace<'_>) {
         rank::released::<H>(Rank::Vma);
         self.leave::<H>(place);
     }
 
-    /// Becomes a reader, perhaps in passing.
+    /// Becomes a reader, perhaps a transient one.
     #[inline]
     fn enter<'l, H: Host>(self, locking: &'l VmaLocking<H>) -> Result<ReaderPlace<'l>, ReadFail> {
-        // Relaxed: the exchange decides.
+        // Relaxed: the exchange orders.
         let word = self.count.word.load(Ordering::Relaxed);
         let plain = (ATTACHED..VMA_COUNT_LIMIT).contains(&word);
         if !plain {
@@ -92,7 +93,8 @@ impl VmaLock<'_> {
         }
     }
 
-    /// As [`enter`](Self::enter), of a VMA whose count is `word`, perhaps since it has just contended.
+    /// Like [`enter`](Self::enter), for a VMA whose count is `word`. `contended`: an exchange has just
+    /// failed.
     #[inline(never)]
     fn enter_slow<'l, H: Host>(
         self,
@@ -113,7 +115,7 @@ impl VmaLock<'_> {
         }
     }
 
-    /// As [`enter`](Self::enter), when that has contended with another reader, or something is in its way.
+    /// Like [`enter`](Self::enter), after contention with another reader, or if the slot is not usable.
     #[cold]
     fn enter_by_count<'l, H: Host>(
         self,
@@ -135,7 +137,8 @@ impl VmaLock<'_> {
             if word & !PER_CPU >= VMA_COUNT_LIMIT {
                 return Err(ReadFail::TooMany);
             }
-            // A count that has changed is tried again as the exchange has found it: the line is here.
+            // If the count has changed, retries with the value that the exchange found: the cache line is
+            // here.
             match self.raise(word, (word | per_cpu) + READER) {
                 Ok(()) => return Ok(ReaderPlace(None)),
                 Err(now) => word = now,
@@ -144,12 +147,13 @@ impl VmaLock<'_> {
         }
     }
 
-    /// Becomes a reader in this CPU's slot, unless that is taken or the VMA is not per-CPU any more.
+    /// Becomes a reader in the slot of this CPU. Fails if the slot is in use or the VMA is not per-CPU any
+    /// more.
     #[inline]
     fn enter_slot<'l, H: Host>(self, locking: &'l VmaLocking<H>) -> Option<ReaderPlace<'l>> {
         let place = ReaderPlace(Some(locking.slots_to_enter()?.enter(self.slot_word())?));
         store_buffering_fence();
-        // SeqCst: the second half of the way in. An acquire, too, as in `raise`.
+        // SeqCst: the second half of the reader's entry. Also an acquire, as in `raise`.
         if self.count.word.load(Ordering::SeqCst) & (PER_CPU | DRAINING) == PER_CPU {
             return Some(place);
         }
@@ -157,7 +161,7 @@ impl VmaLock<'_> {
         None
     }
 
-    /// Notes that readers contended, and tells whether they have done so often enough to go per-CPU.
+    /// Counts a contention. Returns true if readers have contended often enough to make the VMA per-CPU.
     fn is_contended<H: Host>(self, locking: &VmaLocking<H>) -> bool {
         if locking.slots_to_enter().is_none() {
             return false;
@@ -171,8 +175,8 @@ impl VmaLock<'_> {
 
     #[inline]
     fn raise(self, from: u32, to: u32) -> Result<(), u32> {
-        // Acquire: pairs with `attach` and with the writer's last step on the count. Nothing that is read of
-        // the VMA afterwards is from before that.
+        // Acquire: pairs with `attach` and with the writer's last change of the count. Everything that the
+        // reader reads of the VMA afterwards is at least that recent.
         self.count.word.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).map(drop)
     }
 
@@ -186,14 +190,14 @@ impl VmaLock<'_> {
                 return;
             }
         }
-        // A guess, that nobody else is there: an exchange that fails brings the line with the value; behind a
-        // load, the line would have to come twice.
+        // The first exchange guesses that there is no other reader: if it fails, it loads the cache line and
+        // the value at once. A load before the exchange would transfer the line twice.
         if let Err(now) = self.lower(ATTACHED + READER) {
             self.leave_by_count::<H>(now);
         }
     }
 
-    /// As [`leave`](Self::leave), by the count, when that is `word`.
+    /// Like [`leave`](Self::leave), through the count, whose value is `word`.
     #[inline(never)]
     fn leave_by_count<H: Host>(self, mut word: u32) {
         loop {
@@ -213,26 +217,26 @@ impl VmaLock<'_> {
 
     #[inline]
     fn lower(self, from: u32) -> Result<(), u32> {
-        // Release: pairs with the acquire of the writer that waits for the readers to leave. Relaxed: nothing
-        // was done.
+        // Release: pairs with the acquire of the writer that waits for the readers to leave. Relaxed on
+        // failure: nothing was done.
         let (done, not) = (Ordering::Release, Ordering::Relaxed);
         self.count.word.compare_exchange(from, from - READER, done, not).map(drop)
     }
 
-    /// As [`leave`](Self::leave), by the count, while a writer waits for the readers.
+    /// Like [`leave`](Self::leave), through the count, while a writer waits for the readers.
     #[cold]
     fn leave_and_wake<H: Host>(self) {
-        // The VMA's memory stays until the wake-up is over, though the VMA may not.
+        // The read section keeps the VMA's memory until the wake-up is over. The VMA may end before that.
         let _memory_stays = H::rcu_read();
-        // Release: as in `leave`.
+        // Release: as in `lower`.
         let before = self.count.word.fetch_sub(READER, Ordering::Release);
         if before - READER == DRAINING + ATTACHED {
-            // By address: the word may belong to the next life by now, or to nobody.
+            // Wakes by address only: the word may already belong to the next life, or to no VMA.
             H::wake_one(&self.count.word);
         }
     }
 
-    /// What stands in a slot for a reader of this VMA.
+    /// Returns the word that a slot holds for a reader of this VMA.
     #[inline]
     pub(super) fn slot_word(self) -> usize {
         core::ptr::from_ref(self.count).addr()

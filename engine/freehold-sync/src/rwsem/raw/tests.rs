@@ -1,4 +1,5 @@
-//! Locks with as many readers and waiters as can be counted, and in which order these come.
+//! Tests of locks at the limits of their counts, and of the order in which readers and writers acquire the
+//! lock.
 
 use super::super::word::{MAX_READ_WAITERS, MAX_WRITE_WAITERS};
 use super::*;
@@ -10,13 +11,13 @@ use std::thread;
 
 type Lock = RawRwSem<StdHost>;
 
-/// Half of what the field of readers holds.
+/// Half of the range of the field of readers.
 const CROWD: u64 = 1 << 20;
 const READ_WAITER: u64 = 1 << 21;
 const WRITE_WAITER: u64 = 1 << 42;
 const WRITER: u64 = 1 << 63;
 
-/// A lock whose word came to be this.
+/// Creates a lock with this state word.
 fn with(word: u64) -> Lock {
     Lock { state: AtomicU64::new(word), ..Lock::new() }
 }
@@ -29,13 +30,14 @@ std::thread_local! {
     static IN_WAIT: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
 }
 
-/// A wait during which the function of [`waits`] runs.
+/// Waits by running the function that [`waits`] has stored. Fails a test that waits twice.
 fn wait(_: &AtomicU32, _: u32) -> Result<(), Killed> {
     IN_WAIT.take().expect("a second wait")();
     Ok(())
 }
 
-/// Makes `attempt` on a lock, whose first wait is `then`. Returns whether it waited.
+/// Runs `attempt` on a lock, and `then` during the first wait of the attempt. Returns true if the attempt
+/// waited.
 fn waits(
     lock: &Arc<Lock>,
     attempt: impl FnOnce(&Lock) -> Result<(), Killed>,
@@ -47,23 +49,23 @@ fn waits(
     IN_WAIT.take().is_none()
 }
 
-/// Reads as [`RawRwSem::read`] does.
+/// Takes the lock for reading like [`RawRwSem::read`].
 fn read(lock: &Lock) -> Result<(), Killed> {
     if lock.read_fast() { Ok(()) } else { lock.read_slow(wait) }
 }
 
 #[test]
-fn too_many_readers_admit_no_more() {
+fn lock_with_maximum_of_readers_admits_no_reader() {
     let lock = Arc::new(with(CROWD - 1));
     assert!(lock.try_read());
     assert!(!lock.try_read());
     assert_eq!(word(&lock), CROWD);
     assert!(waits(&lock, read, Lock::unlock_read));
-    assert_eq!(word(&lock), CROWD, "one has left, and one came");
+    assert_eq!(word(&lock), CROWD, "one reader left and another one was admitted");
 }
 
 #[test]
-fn a_reader_refused_by_too_many_readers_can_be_killed() {
+fn reader_waiting_for_a_full_lock_can_be_killed() {
     let lock = with(CROWD);
     thread::scope(|scope| {
         let task = scope.spawn(|| {
@@ -76,19 +78,19 @@ fn a_reader_refused_by_too_many_readers_can_be_killed() {
 }
 
 #[test]
-fn a_full_queue_takes_no_more_readers() {
+fn full_queue_takes_no_more_readers() {
     let full = WRITER + MAX_READ_WAITERS * READ_WAITER;
     let lock = Arc::new(with(full));
     let then = move |lock: &Lock| {
-        assert_eq!(word(lock), full, "it waits outside of the queue");
+        assert_eq!(word(lock), full, "the reader waits outside the queue");
         lock.unlock_write(0);
     };
     assert!(waits(&lock, read, then));
-    assert_eq!(word(&lock) & (2 * CROWD - 1), MAX_READ_WAITERS + 1, "all in the queue, and one more");
+    assert_eq!(word(&lock) & (2 * CROWD - 1), MAX_READ_WAITERS + 1, "all queued readers and the one outside");
 }
 
 #[test]
-fn a_full_queue_takes_no_more_writers() {
+fn full_queue_takes_no_more_writers() {
     let full = WRITER + MAX_WRITE_WAITERS * WRITE_WAITER;
     let lock = Arc::new(with(full));
     thread::scope(|scope| {
@@ -99,12 +101,13 @@ fn a_full_queue_takes_no_more_writers() {
         assert!(task.join().unwrap());
     });
     assert_eq!(word(&lock), full);
-    // The lock passes to a waiter of the queue; only this one is really there.
+    // The lock is granted to a queued writer. Only the writer of this test exists, so it takes the token.
     assert!(waits(&lock, |lock| lock.write_by(wait), |lock| lock.unlock_write(0)));
     assert_eq!(word(&lock), full);
 }
 
-/// Whether the lock went to a writer, which takes it, and how many of these still wait.
+/// Releases the lock, and takes the token if the lock was granted to a writer. Returns whether it was, and
+/// how many writers still wait.
 fn after_release(lock: &Lock, passing_writers: u32) -> (bool, u64) {
     lock.unlock_write(passing_writers);
     let now = lock.load(Ordering::Relaxed);
@@ -115,19 +118,19 @@ fn after_release(lock: &Lock, passing_writers: u32) -> (bool, u64) {
 }
 
 #[test]
-fn waiting_readers_are_passed_by_a_bounded_number_of_writers() {
+fn bounded_number_of_writers_overtakes_waiting_readers() {
     for passing_writers in 0..4 {
         let lock = with(WRITER + 3 * READ_WAITER + 5 * WRITE_WAITER);
         for passed_by_writers in 0..passing_writers {
             assert_eq!(after_release(&lock, passing_writers), (true, 4 - u64::from(passed_by_writers)));
         }
         assert_eq!(after_release(&lock, passing_writers), (false, 5 - u64::from(passing_writers)));
-        assert_eq!(lock.load(Ordering::Relaxed).readers(), 3, "all of them together");
+        assert_eq!(lock.load(Ordering::Relaxed).readers(), 3, "all readers hold the lock together");
     }
 }
 
 #[test]
-fn readers_wait_only_for_queued_writers() {
+fn readers_are_admitted_when_no_writer_is_queued() {
     let lock = with(WRITER + READ_WAITER + WRITE_WAITER);
     assert_eq!(after_release(&lock, 9), (true, 0));
     assert_eq!(after_release(&lock, 9), (false, 0));
@@ -135,12 +138,12 @@ fn readers_wait_only_for_queued_writers() {
 }
 
 #[test]
-fn passing_writers_are_counted_from_zero_each_time() {
+fn count_of_overtaking_writers_restarts_after_readers_are_admitted() {
     let lock = with(WRITER + READ_WAITER + 9 * WRITE_WAITER);
     for left in [(true, 8), (false, 8)] {
         assert_eq!(after_release(&lock, 1), left);
     }
-    // The reader lets go, which grants the lock to a writer; another reader has come.
+    // The reader releases the lock, which grants it to a writer. Another reader queues.
     lock.unlock_read();
     assert!(lock.take_token());
     lock.state.fetch_add(READ_WAITER, Ordering::Relaxed);
