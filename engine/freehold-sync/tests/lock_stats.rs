@@ -1,4 +1,4 @@
-//! What a lock records, by a clock that the test moves.
+//! Tests of lock statistics, with a clock that the test advances.
 
 use freehold_sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use freehold_sync::counted::Counted;
@@ -9,14 +9,14 @@ use std::ptr::NonNull;
 
 static NOW: AtomicU64 = AtomicU64::new(0);
 
-/// The host of threads, with the test's clock.
+/// `StdHost` with the clock of the test.
 struct Clocked;
 
 fn pass(ns: u64) {
     NOW.fetch_add(ns, SeqCst);
 }
 
-// SAFETY: everything but the time is the other host's.
+// SAFETY: every function except the clock forwards to `StdHost`, which keeps the contract.
 unsafe impl Host for Clocked {
     const MAX_CPUS: usize = StdHost::MAX_CPUS;
     type RcuGuard = <StdHost as Host>::RcuGuard;
@@ -49,7 +49,7 @@ unsafe impl Host for Clocked {
         StdHost::rcu_read()
     }
     unsafe fn rcu_defer(head: NonNull<RcuHead>, f: unsafe fn(NonNull<RcuHead>)) {
-        // SAFETY: handed on.
+        // SAFETY: the caller keeps the contract of `rcu_defer`.
         unsafe { StdHost::rcu_defer(head, f) };
     }
     fn rcu_barrier() {
@@ -57,7 +57,7 @@ unsafe impl Host for Clocked {
     }
 }
 
-/// One test, because it has the clock to itself.
+/// A single test, because no other test may advance the clock.
 #[test]
 fn each_mode_is_recorded_separately() {
     let lock = MmapLock::<Clocked>::with_stats(Counted::try_new(LockStats::try_new().unwrap()).unwrap());
@@ -72,7 +72,7 @@ fn each_mode_is_recorded_separately() {
     assert_eq!(after_read.read.contended() + after_read.write.contended(), 0);
     assert_eq!(after_read.write.acquired, 0);
 
-    // The exclusive part ends with the downgrade; what follows is told apart from reading.
+    // The exclusive part ends with the downgrade. The rest is recorded separately from reading.
     let guard = lock.write();
     pass(7);
     let guard = guard.downgrade();
@@ -85,7 +85,7 @@ fn each_mode_is_recorded_separately() {
     assert_eq!((since.downgraded.count(), since.downgraded.sum()), (1, 1_000_000));
     assert_eq!((since.read.acquired, since.read.held.count()), (0, 0));
 
-    // Tries that fail are no acquisitions; those that succeed are.
+    // Failed attempts are not counted as acquisitions; successful ones are.
     let guard = lock.try_write().unwrap();
     assert!(lock.try_read().is_none());
     pass(11);
@@ -94,7 +94,7 @@ fn each_mode_is_recorded_separately() {
     assert_eq!(snapshot().write.held.sum(), 18);
     assert_eq!(snapshot().read.acquired, 1);
 
-    // A wait is recorded, from the first attempt to the admission, and is no part of the hold.
+    // A wait is recorded from the first attempt to the admission, and is not part of the hold.
     let guard = lock.write();
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -133,7 +133,7 @@ fn each_mode_is_recorded_separately() {
 }
 
 #[test]
-fn a_lock_without_statistics_has_none() {
+fn lock_without_statistics_returns_none() {
     let lock = MmapLock::<StdHost>::new();
     drop(lock.write().downgrade());
     assert!(lock.stats().is_none());

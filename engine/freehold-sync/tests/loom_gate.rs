@@ -1,5 +1,6 @@
-//! Range writers beside holders of the mmap lock, under all schedules and all orders that the memory model
-//! allows: two things, of which a range writer has claimed one each, and holders who look at both.
+//! Tests of range writers and holders of the mmap lock, under all schedules and all orders that the memory
+//! model allows. There are two things: each range writer has claimed one of them, and holders of the lock
+//! read both.
 #![cfg(loom)]
 
 use freehold_sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -14,15 +15,15 @@ type Lock = MmapLock<LoomHost>;
 
 struct Space {
     lock: Lock,
-    /// Loom checks that the lock keeps their users apart.
+    /// loom checks that the lock excludes concurrent accesses.
     things: [UnsafeCell<u32>; 2],
-    /// The same for readers without a lock.
+    /// Read without a lock, under a speculation.
     words: [AtomicU32; 2],
 }
 
-// SAFETY: the things are touched under the lock, and loom checks that this suffices.
+// SAFETY: the things are accessed under the lock, and loom checks that this suffices.
 unsafe impl Sync for Space {}
-// SAFETY: numbers.
+// SAFETY: the fields are numbers and a lock.
 unsafe impl Send for Space {}
 
 impl Space {
@@ -30,7 +31,7 @@ impl Space {
         Self::with_lock(Lock::new())
     }
 
-    /// Whose range writers stand in slots as soon as they meet.
+    /// Creates a space whose range writers use slots as soon as they contend.
     fn per_cpu() -> Arc<Self> {
         let slots = Counted::try_new(ReaderSlots::try_new().unwrap()).unwrap();
         Self::with_lock(Lock::new().with_slots(slots))
@@ -42,12 +43,12 @@ impl Space {
     }
 
     fn add(&self, thing: usize) {
-        // SAFETY: as for `Sync`.
+        // SAFETY: the lock excludes other accesses; loom checks that.
         self.things[thing].with_mut(|value| unsafe { *value += 1 });
     }
 
     fn sum(&self) -> u32 {
-        // SAFETY: as for `Sync`.
+        // SAFETY: the lock excludes writers; loom checks that.
         self.things.iter().map(|thing| thing.with(|value| unsafe { *value })).sum()
     }
 
@@ -56,17 +57,17 @@ impl Space {
         self.add(thing);
     }
 
-    /// What a range writer does to the words.
+    /// Writes both words, as a range writer.
     fn change_words(&self) {
         self.words.iter().for_each(|word| word.store(1, Relaxed));
     }
 
-    /// A look at the words without a lock.
+    /// Reads both words without a lock, and checks them if the speculation is valid.
     fn speculate(&self) {
         let Some(speculation) = self.lock.speculate() else { return };
         let [second, first] = [1, 0].map(|word| self.words[word].load(Relaxed));
         if speculation.valid(&self.lock) {
-            assert_eq!(first, second, "from halfway through a change");
+            assert_eq!(first, second, "the speculation saw half of a change");
         }
     }
 
@@ -83,7 +84,7 @@ fn spawn(space: &Arc<Space>, f: impl FnOnce(&Space) + 'static) -> thread::JoinHa
 }
 
 #[test]
-fn a_range_writer_and_the_writer() {
+fn range_writer_and_exclusive_writer_exclude_each_other() {
     model_bounded(3, || {
         let space = Space::new();
         let other = spawn(&space, |space| {
@@ -98,7 +99,7 @@ fn a_range_writer_and_the_writer() {
 }
 
 #[test]
-fn two_range_writers_and_the_writer() {
+fn exclusive_writer_excludes_two_range_writers() {
     for space in [Space::new, Space::per_cpu] {
         model_bounded(2, move || {
             let space = space();
@@ -112,7 +113,7 @@ fn two_range_writers_and_the_writer() {
 }
 
 #[test]
-fn a_range_writer_and_two_readers() {
+fn range_writer_and_readers_exclude_each_other() {
     model_bounded(2, || {
         let space = Space::new();
         drop(space.lock.enter_range_writer());
@@ -129,9 +130,9 @@ fn a_range_writer_and_two_readers() {
     });
 }
 
-/// Trying never waits, and is not given what a range writer has.
+/// Checks that an attempt never waits, and fails while a range writer is inside.
 #[test]
-fn a_range_writer_and_an_attempt() {
+fn attempt_fails_while_a_range_writer_is_inside() {
     for space in [Space::new, Space::per_cpu] {
         model_bounded(3, move || {
             let space = space();
@@ -146,15 +147,15 @@ fn a_range_writer_and_an_attempt() {
                 space.add(1);
             }
             other.join().unwrap();
-            let _guard = space.lock.try_write().expect("nobody is inside");
+            let _guard = space.lock.try_write().expect("no range writer is inside");
             assert!(space.sum() >= 2);
         });
     }
 }
 
-/// A writer that is killed while it waits for a range writer leaves the gate as it was.
+/// A writer that is killed while it waits for a range writer leaves the gate open.
 #[test]
-fn a_writer_is_killed_that_waits_for_a_range_writer() {
+fn killed_writer_leaves_the_gate_open() {
     model(|| {
         let space = Space::new();
         let inside: MmapRangeWriteGuard<'_, LoomHost> = space.lock.enter_range_writer();
@@ -171,9 +172,9 @@ fn a_writer_is_killed_that_waits_for_a_range_writer() {
     });
 }
 
-/// A range writer may be killed while a holder of the lock has closed the gate.
+/// A range writer may be killed after a holder of the lock has closed the gate.
 #[test]
-fn a_range_writer_is_killed_at_the_gate() {
+fn range_writer_killed_at_the_gate_acquires_nothing() {
     model_bounded(3, || {
         let space = Space::new();
         let other = spawn(&space, |space| {
@@ -188,7 +189,7 @@ fn a_range_writer_is_killed_at_the_gate() {
     });
 }
 
-/// What was read without the lock and is taken for valid is of one moment.
+/// Data read without the lock and found valid is consistent.
 #[test]
 fn a_speculation_never_spans_a_range_writer() {
     model_bounded(3, || {
@@ -206,7 +207,7 @@ fn a_speculation_never_spans_a_range_writer() {
     });
 }
 
-/// The same of a range writer that has entered by a gate which another one opened.
+/// The second range writer enters through a gate that another range writer has opened.
 #[test]
 fn a_speculation_never_spans_a_second_range_writer() {
     model_bounded(2, || {

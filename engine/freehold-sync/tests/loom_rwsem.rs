@@ -1,8 +1,8 @@
-//! The reader/writer lock under all schedules and all orders that the memory model allows.
+//! Tests of the reader/writer lock under all schedules and all orders that the memory model allows.
 //!
-//! Every test keeps its data in cells that loom watches: an admission without acquire (hazard C-5) or a
-//! release without release is reported as a race, a lost wake-up as a deadlock. Tests of three threads are
-//! bounded, as they say.
+//! Every test keeps its data in cells that loom checks. loom reports an admission without acquire (hazard
+//! C-5) or an unlock without release as a race, and a lost wake-up as a deadlock. The tests with three
+//! threads bound the number of preemptions.
 #![cfg(loom)]
 
 use freehold_sync::testing::{LoomHost, model, model_bounded};
@@ -16,9 +16,9 @@ struct Shared {
     data: UnsafeCell<u32>,
 }
 
-// SAFETY: the data is touched under the lock, and loom checks that this suffices.
+// SAFETY: the data is accessed under the lock, and loom checks that this suffices.
 unsafe impl Sync for Shared {}
-// SAFETY: a number.
+// SAFETY: the fields are a number and a lock.
 unsafe impl Send for Shared {}
 
 impl Shared {
@@ -34,12 +34,12 @@ impl Shared {
     }
 
     fn get(&self) -> u32 {
-        // SAFETY: as for `Sync`.
+        // SAFETY: the lock excludes writers; loom checks that.
         self.data.with(|data| unsafe { *data })
     }
 
     fn add(&self) {
-        // SAFETY: as for `Sync`.
+        // SAFETY: the lock excludes other accesses; loom checks that.
         self.data.with_mut(|data| unsafe { *data += 1 });
     }
 
@@ -59,7 +59,7 @@ fn add_in_write(shared: &Shared) {
     drop(guard);
 }
 
-/// A writer that a fatal signal waits for.
+/// Adds one as a writer with a fatal signal pending.
 fn add_unless_killed(shared: &Shared) {
     LoomHost::current_task().kill();
     if let Ok(guard) = shared.lock.write_killable() {
@@ -83,7 +83,7 @@ fn look(shared: &Shared) -> u32 {
     seen
 }
 
-/// A thread looks while another adds one.
+/// Runs `look` in one thread and `add` in another.
 fn with_a_reader(add: fn(&Shared)) {
     model(move || {
         let shared = Shared::new();
@@ -107,20 +107,20 @@ fn writers_exclude_each_other() {
     });
 }
 
-/// Fast, in doubt with an empty queue, queued, woken: the reader takes whichever path the schedule leads it.
+/// Covers all paths of the reader: fast, in doubt with an empty queue, queued, woken.
 #[test]
-fn a_reader_sees_what_a_writer_did() {
+fn reader_sees_the_changes_of_a_writer() {
     with_a_reader(add_in_write);
 }
 
-/// Hazard C-5 itself: the writer downgrades, and the reader is admitted beside it.
+/// Hazard C-5: the writer downgrades, and the reader is admitted while the downgraded writer holds the lock.
 #[test]
-fn c05_a_reader_sees_what_a_writer_did_before_its_downgrade() {
+fn c05_reader_sees_changes_made_before_a_downgrade() {
     with_a_reader(add_and_downgrade);
 }
 
 #[test]
-fn c05_trying_orders_too() {
+fn c05_successful_attempt_acquires() {
     model(|| {
         let shared = Shared::new();
         let writer = spawn(&shared, |shared| {
@@ -143,9 +143,9 @@ fn c05_trying_orders_too() {
     });
 }
 
-/// The release of the last reader, and the grant that goes with it.
+/// Tests the release of the last reader, and its grant of the lock.
 #[test]
-fn a_writer_comes_after_the_readers() {
+fn last_reader_grants_the_lock_to_a_waiting_writer() {
     model_bounded(3, || {
         let shared = Shared::new();
         let reader = spawn(&shared, |shared| {
@@ -161,7 +161,7 @@ fn a_writer_comes_after_the_readers() {
 }
 
 #[test]
-fn two_writers_and_a_reader() {
+fn two_writers_and_a_reader_all_acquire_the_lock() {
     model_bounded(2, || {
         let shared = Shared::new();
         let writers = [spawn(&shared, add_in_write), spawn(&shared, add_and_downgrade)];
@@ -172,9 +172,9 @@ fn two_writers_and_a_reader() {
     });
 }
 
-/// One writer may pass the reader that waits, and is the one to admit it.
+/// One writer may overtake the waiting reader, and its release admits the reader.
 #[test]
-fn a_reader_that_a_writer_passes() {
+fn writer_that_overtakes_a_reader_admits_it() {
     model_bounded(2, || {
         let shared = Shared::gathering(1);
         let guard = shared.lock.write();
@@ -191,9 +191,9 @@ fn a_reader_that_a_writer_passes() {
     });
 }
 
-/// Writers that lose the token, grow impatient and close the gate.
+/// Covers writers that lose the token, become starved, and keep new writers out.
 #[test]
-fn three_writers() {
+fn starved_writer_acquires_the_lock() {
     model_bounded(2, || {
         let shared = Shared::new();
         let writers = [spawn(&shared, add_in_write), spawn(&shared, add_in_write)];
@@ -204,9 +204,9 @@ fn three_writers() {
     });
 }
 
-/// Readers that queue behind a waiting writer, so that both kinds of waiters are there at a release.
+/// Readers queue behind a waiting writer, so that both kinds of waiters exist at a release.
 #[test]
-fn many_readers_behind_a_downgrade() {
+fn reader_and_writer_queued_at_a_downgrade_both_acquire_the_lock() {
     model_bounded(2, || {
         let shared = Shared::new();
         let guard = shared.lock.write();
@@ -225,9 +225,9 @@ fn many_readers_behind_a_downgrade() {
     });
 }
 
-/// Hazard C-72: a killed wait has acquired nothing and leaves the lock as it would be without it.
+/// Hazard C-72: a killed wait acquires nothing and has no effect on the lock.
 #[test]
-fn c72_a_reader_is_killed() {
+fn c72_killed_reader_leaves_the_lock_free() {
     model(|| {
         let shared = Shared::new();
         let guard = shared.lock.write();
@@ -245,9 +245,9 @@ fn c72_a_reader_is_killed() {
     });
 }
 
-/// The signal comes while the reader sleeps, or at any other time.
+/// The signal arrives while the reader sleeps, or at any other time.
 #[test]
-fn c72_a_reader_is_killed_in_its_sleep() {
+fn c72_reader_killed_while_asleep_leaves_the_lock_free() {
     model_bounded(3, || {
         let shared = Shared::new();
         let guard = shared.lock.write();
@@ -273,10 +273,10 @@ fn c72_a_reader_is_killed_in_its_sleep() {
     });
 }
 
-/// A reader waits because a writer waits; the writer is killed. No writer is left that the reader could wait
+/// A reader waits because a writer waits, and the writer is killed. No writer is left for the reader to wait
 /// for.
 #[test]
-fn c72_a_writer_is_killed_with_a_reader_behind_it() {
+fn c72_reader_behind_a_killed_writer_is_admitted() {
     model_bounded(3, || {
         let shared = Shared::new();
         let guard = shared.lock.read();
@@ -292,9 +292,9 @@ fn c72_a_writer_is_killed_with_a_reader_behind_it() {
     });
 }
 
-/// The reader would wait for ever behind the killed writer if the first reader never let go.
+/// The first reader holds the lock until the end, so the second reader must not wait for its release.
 #[test]
-fn c72_a_killed_writer_lets_readers_pass_at_once() {
+fn c72_reader_behind_a_killed_writer_joins_the_present_reader() {
     model_bounded(3, || {
         let shared = Shared::new();
         let guard = shared.lock.read();
@@ -305,7 +305,7 @@ fn c72_a_killed_writer_lets_readers_pass_at_once() {
                 "a reader holds the lock until the writer has ended"
             );
         });
-        // It ends while the guard is still held.
+        // The reader finishes while the guard is still held.
         let reader = spawn(&shared, |shared| drop(shared.lock.read()));
         writer.join().unwrap();
         reader.join().unwrap();
@@ -314,10 +314,11 @@ fn c72_a_killed_writer_lets_readers_pass_at_once() {
     });
 }
 
-/// A reader that was admitted when the first writer let go may not know it yet when the second one is killed
-/// and lets in the readers behind it. The first reader must not take that for nothing having happened.
+/// The release of the first writer admits a reader, which may not have noticed its admission yet. Then the
+/// second writer is killed and lets the readers behind it in. The first reader must still find that it is
+/// admitted.
 #[test]
-fn c72_a_writer_is_killed_between_two_batches_of_readers() {
+fn c72_killed_writer_between_two_batches_of_readers_loses_no_reader() {
     model_bounded(2, || {
         let shared = Shared::new();
         let guard = shared.lock.write();
@@ -334,9 +335,9 @@ fn c72_a_writer_is_killed_between_two_batches_of_readers() {
     });
 }
 
-/// The writer that was to pass the reader is killed.
+/// The writer that may overtake the reader is killed.
 #[test]
-fn c72_a_writer_is_killed_that_passes_a_reader() {
+fn c72_reader_is_admitted_when_the_overtaking_writer_is_killed() {
     model_bounded(2, || {
         let shared = Shared::gathering(1);
         let guard = shared.lock.write();
@@ -352,9 +353,9 @@ fn c72_a_writer_is_killed_that_passes_a_reader() {
     });
 }
 
-/// The killed writer may have swallowed the one wake-up, which the other one needs.
+/// The killed writer may have consumed the only wake-up, which the other writer needs.
 #[test]
-fn c72_one_of_two_writers_is_killed() {
+fn c72_killed_writer_passes_its_wake_up_to_the_other_writer() {
     model_bounded(3, || {
         let shared = Shared::new();
         let guard = shared.lock.write();

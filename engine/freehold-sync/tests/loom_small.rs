@@ -1,4 +1,4 @@
-//! The spin lock, the lock of one word, and reading by speculation, under all schedules and all orders that
+//! Tests of the spin lock, the mutex, the word lock and speculation, under all schedules and all orders that
 //! the memory model allows.
 #![cfg(loom)]
 
@@ -9,7 +9,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-/// A number that loom watches.
+/// A number whose accesses loom checks.
 struct Watched(UnsafeCell<u32>);
 
 impl Watched {
@@ -18,7 +18,7 @@ impl Watched {
     }
 
     fn add(&self) -> u32 {
-        // SAFETY: touched under a lock, and loom checks that this suffices.
+        // SAFETY: accessed under a lock, and loom checks that this suffices.
         self.0.with_mut(|value| unsafe {
             *value += 1;
             *value
@@ -45,18 +45,19 @@ fn a_spin_lock_excludes_and_orders() {
     });
 }
 
-/// A lock and what it guards.
+/// A lock and the value that it guards.
 struct Guarded<L> {
     lock: L,
     value: Watched,
 }
 
-// SAFETY: the value is touched under the lock.
+// SAFETY: the value is accessed under the lock.
 unsafe impl<L: Sync> Sync for Guarded<L> {}
-// SAFETY: a number.
+// SAFETY: the value is a number.
 unsafe impl<L: Send> Send for Guarded<L> {}
 
-/// Two threads add once each under the lock, beside `own`, which adds once too: a last addition finds all.
+/// Two threads add one each under the lock, and this thread adds one with `own`. Checks that no addition is
+/// lost.
 fn three<L: Send + Sync + 'static>(
     lock: L,
     add: fn(&Guarded<L>) -> u32,
@@ -78,7 +79,7 @@ fn three<L: Send + Sync + 'static>(
 }
 
 #[test]
-fn three_spinners() {
+fn raw_spin_lock_excludes_three_threads() {
     fn add(pair: &Guarded<RawSpin>) -> u32 {
         let guard = pair.lock.lock::<LoomHost>(Rank::PageTable);
         let value = pair.value.add();
@@ -103,7 +104,7 @@ fn sleepers_on_one_word_are_woken() {
     });
 }
 
-/// Each release wakes one, and that one's release the next.
+/// Each release wakes one sleeper, whose own release wakes the next.
 #[test]
 fn a_mutex_excludes_and_orders_and_wakes_each_sleeper() {
     fn add(queued: &Guarded<Mutex>) -> u32 {
@@ -122,7 +123,7 @@ fn a_mutex_excludes_and_orders_and_wakes_each_sleeper() {
     });
 }
 
-/// A task that waits without wanting the lock sees what its holder did.
+/// A task that waits for a release without taking the lock sees what the holder did.
 #[test]
 fn a_wait_ends_when_the_present_holder_releases() {
     model(|| {
@@ -149,7 +150,7 @@ struct Mirror {
     b: AtomicU32,
 }
 
-/// What is found valid belongs together, and is not older than what was known before.
+/// Data that is found valid is consistent, and is not older than data seen before.
 #[test]
 fn a_speculation_never_spans_a_write() {
     model_bounded(4, || {
@@ -173,22 +174,22 @@ fn a_speculation_never_spans_a_write() {
             if let Some(speculation) = mirror.lock.speculate() {
                 let (a, b) = (mirror.a.load(Relaxed), mirror.b.load(Relaxed));
                 if speculation.valid(&mirror.lock) {
-                    assert_eq!(a, b, "from halfway through a change");
+                    assert_eq!(a, b, "the speculation saw half of a change");
                     assert!(a >= seen, "time went back");
                     seen = a;
                 }
             }
         }
         writer.join().unwrap();
-        let speculation = mirror.lock.speculate().expect("nobody writes");
+        let speculation = mirror.lock.speculate().expect("no writer is left");
         assert_eq!((mirror.a.load(Relaxed), mirror.b.load(Relaxed)), (2, 2));
         assert!(speculation.valid(&mirror.lock));
     });
 }
 
-/// A holder for reading, also beside a downgraded one, finds that nobody writes.
+/// A holder for reading, also next to a downgraded one, finds the number even.
 #[test]
-fn the_number_is_even_for_readers() {
+fn sequence_number_is_even_for_readers() {
     model(|| {
         let lock = Arc::new(MmapLock::<LoomHost>::new());
         let writer = {
@@ -209,7 +210,8 @@ fn the_number_is_even_for_readers() {
     });
 }
 
-/// An object under the loom host's grace periods: proof that the stand-in itself waits, and orders.
+/// An object that the host frees after a grace period. Shows that the grace periods of the host wait and
+/// order.
 #[repr(C)]
 struct Object {
     head: RcuHead,
@@ -217,7 +219,7 @@ struct Object {
 }
 
 #[test]
-fn the_test_grace_period_waits_for_readers() {
+fn grace_period_of_the_loom_host_waits_for_readers() {
     use freehold_sync::atomic::{AtomicPtr, Ordering};
     use std::ptr::{NonNull, null_mut};
 
@@ -234,16 +236,16 @@ fn the_test_grace_period_waits_for_readers() {
             let slot = Arc::clone(&slot);
             thread::spawn(move || {
                 let section = LoomHost::rcu_read();
-                // SAFETY: freed after our section at the earliest.
+                // SAFETY: the object is freed after this read section at the earliest.
                 if let Some(object) = unsafe { slot.load(Ordering::Acquire).as_ref() } {
-                    // SAFETY: loom checks that the owner's access comes after it.
+                    // SAFETY: loom checks that the owner's access comes later.
                     object.value.0.with(|value| assert_eq!(unsafe { *value }, 0));
                 }
                 drop(section);
             })
         };
         slot.store(null_mut(), Ordering::Release);
-        // SAFETY: unlinked; nobody else defers it.
+        // SAFETY: the object is unlinked, and only this thread defers it.
         unsafe { LoomHost::rcu_defer(NonNull::new(object).unwrap().cast(), free) };
         LoomHost::rcu_barrier();
         reader.join().unwrap();

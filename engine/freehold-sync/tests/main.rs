@@ -1,4 +1,4 @@
-//! The tests of locks on threads, one program.
+//! Tests of the locks with real threads, in one program.
 #![cfg(not(loom))]
 
 mod lock_stats;

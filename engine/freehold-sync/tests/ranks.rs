@@ -1,5 +1,5 @@
-//! The lock order is enforced where it has to be, and only there. (With debug assertions; a release build
-//! checks nothing.)
+//! Tests of the lock order checker: it reports a wait in the wrong order, and nothing else. They need debug
+//! assertions; a release build checks nothing.
 
 use freehold_sync::testing::StdHost;
 use freehold_sync::{Host, MmapLock, Rank, RawSpin, RwSem, SpinLock, VmaCount, VmaLock, VmaSeq};
@@ -12,7 +12,7 @@ fn innermost() -> Option<Rank> {
     StdHost::lock_context(|context| context.innermost()).unwrap()
 }
 
-/// A VMA that is attached to `lock`'s space.
+/// Creates the words of a VMA that is attached to the space of `lock`.
 fn attached(lock: &MmapLock<StdHost>) -> (VmaCount, VmaSeq) {
     let words = (VmaCount::new(), VmaSeq::new());
     let vma = VmaLock { count: &words.0, seq: &words.1 };
@@ -25,7 +25,7 @@ fn attached(lock: &MmapLock<StdHost>) -> (VmaCount, VmaSeq) {
 }
 
 #[test]
-fn the_right_order_passes_and_is_forgotten() {
+fn locks_in_order_pass_and_leave_no_record() {
     let (sem, slab) = (RwSem::<StdHost>::new(Rank::IMmap), SpinLock::new((), Rank::Slab));
     let (upper, lower, second) = (RawSpin::new(), RawSpin::new(), RawSpin::new());
     let (parent, child) = (MmapLock::<StdHost>::new(), MmapLock::<StdHost>::new());
@@ -37,7 +37,7 @@ fn the_right_order_passes_and_is_forgotten() {
     let f = second.lock::<StdHost>(Rank::PageTableNested);
     let g = slab.lock::<StdHost>();
     assert_eq!(innermost(), Some(Rank::Slab));
-    // Releasing needs no order, but a task that may wake another one holds no spin lock.
+    // Locks may be released in any order, but a release that may wake a task needs all spin locks released.
     drop((d, f, g, e, a, b));
     assert_eq!(innermost(), Some(Rank::IMmap));
     let c = c.downgrade();
@@ -48,7 +48,7 @@ fn the_right_order_passes_and_is_forgotten() {
 
 #[test]
 #[should_panic(expected = "waiting for IMmap while holding PageTable")]
-fn an_outer_lock_after_an_inner_one() {
+fn outer_lock_after_inner_lock_panics() {
     let (sem, table) = (RwSem::<StdHost>::new(Rank::IMmap), RawSpin::new());
     let _inner = table.lock::<StdHost>(Rank::PageTable);
     let _outer = sem.read();
@@ -56,7 +56,7 @@ fn an_outer_lock_after_an_inner_one() {
 
 #[test]
 #[should_panic(expected = "waiting for Mmap while holding Mmap")]
-fn two_spaces_at_once() {
+fn second_mmap_lock_panics() {
     let (a, b) = (MmapLock::<StdHost>::new(), MmapLock::<StdHost>::new());
     let _a = a.read();
     let _b = b.read();
@@ -64,16 +64,16 @@ fn two_spaces_at_once() {
 
 #[test]
 #[should_panic(expected = "waiting for PageTable while holding PageTable")]
-fn two_tables_without_nesting() {
+fn second_page_table_lock_of_the_same_rank_panics() {
     let (a, b) = (RawSpin::new(), RawSpin::new());
     let _a = a.lock::<StdHost>(Rank::PageTable);
     let _b = b.lock::<StdHost>(Rank::PageTable);
 }
 
-/// A reader of a VMA that waits for the mmap lock waits for a writer that waits for that reader.
+/// Deadlock: a reader of a VMA waits for the mmap lock, and a writer waits for that reader.
 #[test]
 #[should_panic(expected = "waiting for Mmap while holding Vma")]
-fn the_mmap_lock_under_a_vma_lock() {
+fn waiting_for_the_mmap_lock_under_a_vma_lock_panics() {
     let lock = MmapLock::<StdHost>::new();
     let (count, seq) = attached(&lock);
     let _ = VmaLock { count: &count, seq: &seq }.try_read(&lock, || true).unwrap();
@@ -82,7 +82,7 @@ fn the_mmap_lock_under_a_vma_lock() {
 
 #[test]
 #[should_panic(expected = "waiting for Vma while holding Vma")]
-fn writing_a_vma_under_a_vma_read_lock() {
+fn write_locking_a_vma_under_a_vma_read_lock_panics() {
     let lock = MmapLock::<StdHost>::new();
     let (count, seq) = attached(&lock);
     let vma = VmaLock { count: &count, seq: &seq };
@@ -91,10 +91,10 @@ fn writing_a_vma_under_a_vma_read_lock() {
     vma.write(&guard);
 }
 
-/// Hazard C-28's kin: a VMA is locked for writing before any lock of a reverse mapping.
+/// Related to hazard C-28: a VMA is write-locked before any rmap lock is taken.
 #[test]
 #[should_panic(expected = "waiting for Vma while holding IMmap")]
-fn writing_a_vma_under_a_reverse_mapping() {
+fn write_locking_a_vma_under_an_rmap_lock_panics() {
     let lock = MmapLock::<StdHost>::new();
     let (count, seq) = attached(&lock);
     let sem = RwSem::<StdHost>::new(Rank::IMmap);
@@ -103,7 +103,7 @@ fn writing_a_vma_under_a_reverse_mapping() {
     VmaLock { count: &count, seq: &seq }.write(&guard);
 }
 
-/// Trying waits for nobody, so it needs no order; what it got counts.
+/// A try needs no order because it does not wait. A lock that it acquires counts as held.
 #[test]
 fn trying_needs_no_order() {
     let lock = MmapLock::<StdHost>::new();
@@ -112,7 +112,7 @@ fn trying_needs_no_order() {
     let first = vma.try_read(&lock, || true).unwrap();
     let guard = lock.try_read().unwrap();
     assert_eq!((held(Rank::Mmap), held(Rank::Vma)), (1, 1));
-    // Cannot be kept waiting under the mmap lock, so a second one is allowed.
+    // Allowed: no writer can block a second read lock under the mmap lock.
     let second = vma.read_under(&guard).unwrap();
     assert_eq!(held(Rank::Vma), 2);
     drop(guard);
@@ -127,7 +127,7 @@ fn trying_needs_no_order() {
 }
 
 #[test]
-fn a_failed_attempt_holds_nothing() {
+fn failed_attempt_records_no_lock() {
     let lock = MmapLock::<StdHost>::new();
     let (count, seq) = attached(&lock);
     assert!(VmaLock { count: &count, seq: &seq }.try_read(&lock, || false).is_err());
@@ -147,7 +147,7 @@ fn a_failed_attempt_holds_nothing() {
 
 #[test]
 #[should_panic(expected = "does not hold it")]
-fn released_without_being_held() {
+fn release_of_a_lock_that_is_not_held_panics() {
     let lock = MmapLock::<StdHost>::new();
     let (count, seq) = attached(&lock);
     let vma = VmaLock { count: &count, seq: &seq };

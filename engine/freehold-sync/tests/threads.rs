@@ -1,4 +1,4 @@
-//! The locks among real threads: exclusion, fairness, kills, counters.
+//! Tests of the locks with real threads: exclusion, fairness, kills, counters.
 
 use freehold_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use freehold_sync::counted::Counted;
@@ -14,7 +14,7 @@ use std::thread;
 const THREADS: usize = 4;
 const TURNS: u64 = if cfg!(miri) { 20 } else { 20_000 };
 
-/// Two numbers that are equal whenever nobody is writing.
+/// Two numbers that are equal whenever no thread is writing.
 #[derive(Default)]
 struct Twins(AtomicU64, AtomicU64);
 
@@ -38,7 +38,7 @@ fn until(lock: &RwSem<StdHost>, part: &str) {
 }
 
 #[test]
-fn readers_and_writers_of_every_kind() {
+fn readers_and_writers_exclude_each_other() {
     let lock = RwSem::<StdHost>::new(Rank::Mmap);
     let twins = Twins::default();
     let writes = AtomicU64::new(0);
@@ -59,7 +59,7 @@ fn readers_and_writers_of_every_kind() {
                             writes.fetch_add(1, Relaxed);
                             let before = twins.look();
                             let _guard = guard.downgrade();
-                            assert_eq!(twins.look(), before, "somebody wrote across a downgrade");
+                            assert_eq!(twins.look(), before, "another writer wrote during a downgrade");
                         }
                         2 => drop(lock.try_write().inspect(|_| {
                             twins.add();
@@ -79,7 +79,7 @@ fn readers_and_writers_of_every_kind() {
     assert!(lock.try_write().is_some());
 }
 
-/// A writer that lets go admits the readers that wait, though another writer waited before them.
+/// A writer that releases the lock admits the waiting readers, even if another writer has waited longer.
 #[test]
 fn a_phase_of_readers_comes_between_two_writers() {
     let lock = RwSem::<StdHost>::new(Rank::Mmap);
@@ -103,9 +103,9 @@ fn a_phase_of_readers_comes_between_two_writers() {
     assert_eq!(*order.lock().unwrap(), ["reader", "reader", "writer"]);
 }
 
-/// A reader that comes behind a waiting writer waits, so readers cannot keep a writer out for ever.
+/// A reader that arrives behind a waiting writer waits, so readers cannot keep a writer out forever.
 #[test]
-fn a_waiting_writer_bars_new_readers() {
+fn waiting_writer_keeps_new_readers_out() {
     let lock = RwSem::<StdHost>::new(Rank::Mmap);
     let order = Mutex::new(Vec::new());
     thread::scope(|scope| {
@@ -136,7 +136,7 @@ fn a_downgrade_admits_waiting_readers_and_no_writer() {
         let guard = lock.write();
         scope.spawn(|| {
             let _guard = lock.write();
-            assert!(go.load(Ordering::Relaxed), "a writer beside a downgraded holder");
+            assert!(go.load(Ordering::Relaxed), "a writer holds the lock with a downgraded holder");
         });
         until(&lock, "write_waiters: 1");
         let sender = sender.clone();
@@ -147,16 +147,16 @@ fn a_downgrade_admits_waiting_readers_and_no_writer() {
         });
         until(&lock, "read_waiters: 1");
         let guard = guard.downgrade();
-        // The reader is let in while this one still holds the lock.
+        // The reader is admitted while this thread still holds the lock.
         seen.recv().unwrap();
         go.store(true, Ordering::Relaxed);
         drop(guard);
     });
 }
 
-/// Hazard C-72: every killable wait, interrupted while it sleeps.
+/// Hazard C-72: interrupts every killable wait while the task sleeps.
 #[test]
-fn c72_killed_asleep() {
+fn c72_killable_wait_ends_when_the_sleeper_is_killed() {
     type Attempt = fn(&RwSem<StdHost>) -> Result<(), Killed>;
     let kinds: [(Attempt, &str); 2] = [
         (|lock| lock.read_killable().map(drop), "read_waiters: 1"),
@@ -182,7 +182,7 @@ fn c72_killed_asleep() {
 }
 
 #[test]
-fn c72_killed_before_the_wait() {
+fn c72_killable_wait_fails_when_the_task_is_already_killed() {
     let lock = MmapLock::<StdHost>::new();
     let guard = lock.write();
     thread::scope(|scope| {
@@ -193,12 +193,12 @@ fn c72_killed_before_the_wait() {
             task.revive();
             task.interrupt_wait(1);
             assert!(lock.write_killable().is_err());
-            assert_eq!(lock.seq(), 1, "a killed writer leaves the number alone");
+            assert_eq!(lock.seq(), 1, "a killed writer does not change the number");
         });
     });
     drop(guard);
     assert_eq!(lock.seq(), 2);
-    // A free lock is taken without a wait, fatal signal or not.
+    // A free lock is acquired without a wait, even if a fatal signal is pending.
     StdHost::current_task().kill();
     assert!(lock.write_killable().is_ok());
     StdHost::current_task().revive();
@@ -221,12 +221,12 @@ impl Vma {
 }
 
 #[test]
-fn vma_readers_and_a_writer_that_detaches_and_attaches() {
+fn vma_readers_see_consistent_data_across_detach_and_attach() {
     let slots = Counted::try_new(ReaderSlots::try_new().unwrap()).unwrap();
     let lock = MmapLock::<StdHost>::new().with_slots(slots);
     let vma = Vma::new();
     let done = AtomicBool::new(false);
-    // Fewer turns: a reader that loses its CPU in its section makes the writer wait for a time slice.
+    // Fewer turns: a reader that is preempted in its section makes the writer wait for a time slice.
     let turns = TURNS / 10;
     thread::scope(|scope| {
         for _ in 0..THREADS - 1 {
@@ -254,7 +254,7 @@ fn vma_readers_and_a_writer_that_detaches_and_attaches() {
             match (vma.lock().is_detached(), turn % 3) {
                 (true, _) => {
                     vma.lock().attach(&guard);
-                    // Readers need not meet first, which they may fail to.
+                    // Readers might not contend in this run, so the test makes the VMA per-CPU.
                     vma.lock().make_per_cpu();
                 }
                 (false, 0) => {
@@ -273,7 +273,8 @@ fn vma_readers_and_a_writer_that_detaches_and_attaches() {
     assert_eq!(vma.twins.look(), turns);
 }
 
-/// Hazard C-22 (h): a fatal signal while the writer waits for a reader; afterwards readers get in again.
+/// Hazard C-22 (h): a fatal signal arrives while the writer waits for a reader. Afterwards readers are
+/// admitted again.
 #[test]
 fn c22_a_killed_vma_writer_admits_readers_again() {
     let lock = MmapLock::<StdHost>::new();
@@ -344,9 +345,9 @@ fn a_counter_adds_up() {
     assert_eq!(counter.sum(), TURNS as i64 * 2);
 }
 
-/// The stand-in for grace periods: an object is not freed while a reader that found it is inside.
+/// Tests the grace periods of the test host: an object is not freed while a reader that found it is inside.
 #[test]
-fn grace_periods_of_the_test_host() {
+fn grace_period_of_the_std_host_waits_for_readers() {
     use freehold_sync::RcuHead;
     use freehold_sync::atomic::AtomicPtr;
     use std::ptr::NonNull;
@@ -371,7 +372,7 @@ fn grace_periods_of_the_test_host() {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
                     let _section = StdHost::rcu_read();
-                    // SAFETY: freed after this section at the earliest.
+                    // SAFETY: the object is freed after this read section at the earliest.
                     let object = unsafe { &*slot.load(Ordering::Acquire) };
                     (0..20).for_each(|_| assert!(object.alive.load(Ordering::Relaxed)));
                 }
@@ -379,12 +380,12 @@ fn grace_periods_of_the_test_host() {
         }
         for _ in 0..TURNS {
             let old = slot.swap(make(), Ordering::AcqRel);
-            // SAFETY: unlinked, and by us alone.
+            // SAFETY: the object is unlinked, and only this thread defers it.
             unsafe { StdHost::rcu_defer(NonNull::new(old).unwrap().cast(), free) };
         }
         done.store(true, Ordering::Relaxed);
     });
     StdHost::rcu_barrier();
-    // SAFETY: the last one, and nobody is left.
+    // SAFETY: this is the last object, and no reader is left.
     unsafe { free(NonNull::new(slot.into_inner()).unwrap().cast()) };
 }

@@ -1,4 +1,4 @@
-//! Readers that take the external rwsem of the VMA.
+//! Tests with readers that take the external rwsem of the VMA.
 
 use super::world::{self, World, change, check_recycled, spawn};
 use freehold_sync::ReadFail;
@@ -7,7 +7,7 @@ use freehold_sync::testing::{LoomHost, model_bounded};
 const EXTERNAL: [bool; 2] = [true, true];
 
 #[test]
-fn a_reader_and_a_writer() {
+fn reader_and_writer_exclude_each_other() {
     model_bounded(3, || {
         let world = World::with_external_rwsems(EXTERNAL);
         world::a_reader_and_a_writer(&world);
@@ -15,7 +15,7 @@ fn a_reader_and_a_writer() {
 }
 
 #[test]
-fn two_readers_and_a_writer() {
+fn writer_excludes_two_readers() {
     model_bounded(1, || {
         let world = World::with_external_rwsems(EXTERNAL);
         world::two_readers_and_a_writer(&world);
@@ -23,12 +23,12 @@ fn two_readers_and_a_writer() {
 }
 
 #[test]
-fn reading_under_the_space_lock() {
+fn read_under_the_mmap_lock_always_succeeds() {
     model_bounded(2, || {
         let world = World::with_external_rwsems(EXTERNAL);
         let writer = spawn(&world, change);
         let guard = world.spaces[0].read();
-        let place = world.vma().read_under(&guard).expect("no writer can be there");
+        let place = world.vma().read_under(&guard).expect("no writer holds the VMA");
         drop(guard);
         world.get();
         world.unlock(place);
@@ -38,7 +38,7 @@ fn reading_under_the_space_lock() {
 }
 
 #[test]
-fn a_reader_and_a_detacher() {
+fn detached_vma_has_no_readers() {
     model_bounded(3, || {
         let world = World::with_external_rwsems(EXTERNAL);
         world::a_reader_and_a_detacher(&world);
@@ -46,10 +46,10 @@ fn a_reader_and_a_detacher() {
     });
 }
 
-/// Hazards C-19 and C-22: a late reader of the first space comes to a VMA that has a life in the second by
-/// then, with a lock beside it, or counted in its word.
+/// Hazards C-19 and C-22: a late reader of the first space reaches a VMA that now lives in the second space,
+/// with an external rwsem or with readers in its count.
 #[test]
-fn c19_a_late_reader_and_a_vma_of_another_space() {
+fn c19_late_reader_rejects_a_vma_of_another_space() {
     for rwsems in [EXTERNAL, [true, false], [false, true]] {
         model_bounded(2, move || {
             let world = World::with_external_rwsems(rwsems);
@@ -59,7 +59,7 @@ fn c19_a_late_reader_and_a_vma_of_another_space() {
 }
 
 #[test]
-fn c19_a_late_reader_and_a_reader_of_this_life() {
+fn c19_late_reader_does_not_disturb_a_reader_of_the_new_life() {
     model_bounded(1, || {
         let world = World::with_external_rwsems(EXTERNAL);
         world::a_late_reader_and_a_reader_of_this_life(&world);
@@ -67,9 +67,9 @@ fn c19_a_late_reader_and_a_reader_of_this_life() {
     });
 }
 
-/// Hazard C-22 (h): a killed writer leaves the VMA as it was.
+/// Hazard C-22 (h): a killed writer leaves the VMA unlocked.
 #[test]
-fn c22_a_writer_is_killed() {
+fn c22_killed_writer_leaves_the_vma_unlocked() {
     model_bounded(3, || {
         let world = World::with_external_rwsems(EXTERNAL);
         let place = world.try_read(0).unwrap();
@@ -86,7 +86,7 @@ fn c22_a_writer_is_killed() {
         assert_eq!(world.get(), 1);
         world.unlock(place);
         writer.join().unwrap();
-        let place = world.try_read(0).expect("the lock was left behind");
+        let place = world.try_read(0).expect("the killed writer left the VMA locked");
         world.unlock(place);
     });
 }

@@ -1,8 +1,8 @@
-//! The lock of a VMA under all schedules and all orders that the memory model allows.
+//! Tests of the VMA lock under all schedules and all orders that the memory model allows.
 //!
-//! What the lock guards lies in cells that loom watches: a task that is let in too early is reported as a
-//! race, and a lost wake-up as a deadlock. The limit of readers is two here. Tests of three threads are
-//! bounded, as they say.
+//! The guarded data is in cells that loom checks: loom reports a task that is admitted too early as a race,
+//! and a lost wake-up as a deadlock. Under loom, a VMA admits at most two readers. The tests with three
+//! threads bound the number of preemptions.
 #![cfg(loom)]
 
 mod external_rwsem;
@@ -15,16 +15,16 @@ use freehold_sync::{ReadFail, VmaSeq};
 use world::{Lock, START, World, change, look, spawn};
 
 #[test]
-fn a_reader_and_a_writer() {
+fn reader_and_writer_exclude_each_other() {
     model(|| {
         let world = World::new();
         world::a_reader_and_a_writer(&world);
     });
 }
 
-/// The writer goes on as a reader of the space: its VMAs are unlocked by then.
+/// The writer becomes a reader of the space, after it has unlocked its VMAs.
 #[test]
-fn a_reader_and_a_downgrade() {
+fn downgraded_writer_and_vma_reader_read_together() {
     model(|| {
         let world = World::new();
         let writer = spawn(&world, |world| {
@@ -42,22 +42,22 @@ fn a_reader_and_a_downgrade() {
 }
 
 #[test]
-fn two_readers_and_a_writer() {
+fn writer_excludes_two_readers() {
     model_bounded(2, || {
         let world = World::new();
         world::two_readers_and_a_writer(&world);
     });
 }
 
-/// To lock it twice, and to change it in two sections.
+/// The writer locks the VMA twice in one section, and changes it in two sections.
 #[test]
-fn a_reader_and_two_sections() {
+fn reader_is_excluded_from_two_write_sections() {
     model_bounded(3, || {
         let world = World::new();
         let writer = spawn(&world, |world| {
             let guard = world.spaces[0].write();
             assert!(world.vma().write(&guard));
-            assert!(!world.vma().write(&guard), "it is locked already");
+            assert!(!world.vma().write(&guard), "the VMA is already locked");
             world.set(2);
             world.vma().unlock_write();
             drop(guard);
@@ -68,9 +68,9 @@ fn a_reader_and_two_sections() {
     });
 }
 
-/// Under the space's lock a reader gets in always, whatever other readers do.
+/// Under the mmap lock of the space a reader is always admitted, whatever other readers do.
 #[test]
-fn reading_under_the_space_lock() {
+fn read_under_the_mmap_lock_always_succeeds() {
     model_bounded(3, || {
         let world = World::new();
         let reader = spawn(&world, |world| {
@@ -88,9 +88,9 @@ fn reading_under_the_space_lock() {
     });
 }
 
-/// Detached means that nobody reads it any more, and nobody gets in.
+/// A detached VMA has no readers and admits none.
 #[test]
-fn a_reader_and_a_detacher() {
+fn detached_vma_has_no_readers() {
     model(|| {
         let world = World::new();
         world::a_reader_and_a_detacher(&world);
@@ -99,19 +99,19 @@ fn a_reader_and_a_detacher() {
     });
 }
 
-/// Hazards C-19 and C-22: a reader comes from the tree of the first space, as late as it likes. It never
-/// takes the VMA of the second space for its own, and its passing by keeps no writer of that space asleep.
+/// Hazards C-19 and C-22: a reader comes late from the tree of the first space. It never uses the VMA of the
+/// second space, and its transient count does not keep a writer of that space asleep.
 #[test]
-fn c19_a_late_reader_and_a_vma_of_another_space() {
+fn c19_late_reader_rejects_a_vma_of_another_space() {
     model_bounded(4, || {
         let world = World::new();
         world::a_late_reader_of_a_recycled_vma(&world);
     });
 }
 
-/// The same, with a second thread of the new space that reads the VMA by right.
+/// Adds a second thread that belongs to the new space and reads the VMA.
 #[test]
-fn c19_a_late_reader_and_a_reader_of_this_life() {
+fn c19_late_reader_does_not_disturb_a_reader_of_the_new_life() {
     model_bounded(2, || {
         let world = World::new();
         world::a_late_reader_and_a_reader_of_this_life(&world);
@@ -120,10 +120,10 @@ fn c19_a_late_reader_and_a_reader_of_this_life() {
     });
 }
 
-/// Hazard C-22 (f): recycled in the same space, elsewhere. Only the bounds tell, and they are believed after
-/// the lock.
+/// Hazard C-22 (f): the VMA is recycled in the same space at another address. Only its bounds show that, and
+/// a reader checks them after it has the lock.
 #[test]
-fn c22_a_late_reader_and_a_vma_that_lies_elsewhere() {
+fn c22_late_reader_sees_the_new_bounds_of_a_recycled_vma() {
     model_bounded(4, || {
         let world = World::new();
         let writer = spawn(&world, |world| {
@@ -143,9 +143,9 @@ fn c22_a_late_reader_and_a_vma_that_lies_elsewhere() {
     });
 }
 
-/// Hazard C-22 (h): a killed writer takes its bar away, and nothing has changed.
+/// Hazard C-22 (h): a killed writer clears its draining bit, and the VMA is unchanged.
 #[test]
-fn c22_a_writer_is_killed() {
+fn c22_killed_writer_leaves_the_vma_unlocked() {
     model(|| {
         let world = World::new();
         let writer = spawn(&world, |world| {
@@ -166,15 +166,15 @@ fn c22_a_writer_is_killed() {
         });
         assert!(matches!(seen, Ok(()) | Err(ReadFail::Locked)), "{seen:?}");
         writer.join().unwrap();
-        let place = world.try_read(0).expect("the bar was left behind");
+        let place = world.try_read(0).expect("the killed writer left the VMA locked or draining");
         world.unlock(place);
     });
 }
 
-/// Killed while a reader is inside for certain; then it tries again, unkillably, and the reader's leaving
-/// wakes it.
+/// The writer is killed while a reader is inside. Then it waits unkillably, and the reader wakes it when it
+/// leaves.
 #[test]
-fn c72_a_writer_is_killed_and_tries_again() {
+fn c72_killed_writer_succeeds_with_an_unkillable_wait() {
     model(|| {
         let world = World::new();
         let place = world.try_read(0).unwrap();
@@ -195,9 +195,9 @@ fn c72_a_writer_is_killed_and_tries_again() {
     });
 }
 
-/// A write lock that was held before a killed attempt to take it again is still held.
+/// A write lock that was held before a killed attempt to take it again is still held afterwards.
 #[test]
-fn a_killed_second_attempt_leaves_the_lock() {
+fn killed_second_attempt_keeps_the_write_lock() {
     model(|| {
         let world = World::new();
         let writer = spawn(&world, |world| {
@@ -214,9 +214,9 @@ fn a_killed_second_attempt_leaves_the_lock() {
     });
 }
 
-/// Hazard C-20: at the limit the next reader is told so, and every count is given back.
+/// Hazard C-20: at the limit the next reader gets an error, and every reader is uncounted when it leaves.
 #[test]
-fn c20_too_many_readers() {
+fn c20_reader_at_the_limit_fails_and_no_count_is_lost() {
     model_bounded(3, || {
         let world = World::new();
         let visit = |world: &World| match world.try_read(0) {
@@ -236,7 +236,7 @@ fn c20_too_many_readers() {
 }
 
 #[test]
-fn c20_too_many_readers_is_an_error_and_no_panic() {
+fn c20_too_many_readers_is_an_error_not_a_panic() {
     model(|| {
         let world = World::new();
         let _last = world.try_read(0).unwrap();
@@ -255,9 +255,9 @@ fn c20_too_many_readers_is_an_error_and_no_panic() {
     });
 }
 
-/// The numbers, the VMA's and the mmap lock's, pass all ones and zero.
+/// The numbers of the VMA and of the mmap lock wrap from all ones to zero.
 #[test]
-fn the_sequence_wraps() {
+fn sequence_numbers_wrap() {
     model_bounded(3, || {
         let world =
             World::with_seq([Lock::with_seq(u32::MAX - 3), Lock::new()], VmaSeq::with_seq(u32::MAX - 3));
@@ -274,10 +274,9 @@ fn the_sequence_wraps() {
     });
 }
 
-/// The end of one VMA's write lock is nobody else's: the writer goes on with the mmap lock held, and locks it
-/// once more.
+/// The end of one write lock does not end the writer's right: it keeps the mmap lock and locks the VMA again.
 #[test]
-fn a_reader_and_a_writer_that_unlocks_and_locks() {
+fn writer_can_unlock_a_vma_and_lock_it_again() {
     model_bounded(3, || {
         let world = World::new();
         let writer = spawn(&world, |world| {

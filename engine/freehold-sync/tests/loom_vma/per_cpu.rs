@@ -1,7 +1,7 @@
-//! Readers that stand in slots.
+//! Tests with readers in slots.
 //!
-//! Each thread of a model is a CPU of its own, so a thread that reads twice at once does so by its slot, then
-//! by the count.
+//! Each thread of a model is its own CPU. So a thread that takes two read locks at once takes the first
+//! through its slot and the second through the count.
 
 use super::world::{self, START, World, change, check_recycled, late_look, look, spawn};
 use freehold_sync::testing::{LoomHost, model, model_bounded};
@@ -13,7 +13,7 @@ fn stands(place: ReaderPlace<'_>) -> bool {
 }
 
 #[test]
-fn a_standing_reader_and_a_writer() {
+fn reader_in_a_slot_and_writer_exclude_each_other() {
     model_bounded(5, || {
         let world = World::per_cpu();
         world::a_reader_and_a_writer(&world);
@@ -21,16 +21,16 @@ fn a_standing_reader_and_a_writer() {
 }
 
 #[test]
-fn two_standing_readers_and_a_writer() {
+fn writer_excludes_two_readers_in_slots() {
     model_bounded(1, || {
         let world = World::per_cpu();
         world::two_readers_and_a_writer(&world);
     });
 }
 
-/// The second lock of each reader is counted, because its slot is taken.
+/// The second lock of each reader is in the count, because the slot of the reader is in use.
 #[test]
-fn standing_and_counted_readers_and_a_writer() {
+fn writer_waits_for_readers_in_slots_and_in_the_count() {
     let twice = |world: &World| {
         let places = [world.try_read(0), world.try_read(0)];
         if places.iter().any(Result::is_ok) {
@@ -46,10 +46,11 @@ fn standing_and_counted_readers_and_a_writer() {
     });
 }
 
-/// Nobody has told the VMA to go per-CPU: readers that contend do, and a writer finds those before and after.
+/// No test code makes the VMA per-CPU: contending readers do. The writer finds the readers from before and
+/// after.
 #[test]
-fn contending_readers_and_a_writer() {
-    // Not loom's: tells of all schedules together.
+fn contending_readers_make_the_vma_per_cpu() {
+    // Not loom's type, because the value is kept across all schedules.
     static STOOD: AtomicBool = AtomicBool::new(false);
     model_bounded(2, || {
         let world = World::with_slots();
@@ -69,12 +70,13 @@ fn contending_readers_and_a_writer() {
         world.dies(&guard);
         assert!(world.vma().is_detached());
     });
-    assert!(STOOD.load(SeqCst), "nobody ever met");
+    assert!(STOOD.load(SeqCst), "no reader contended");
 }
 
-/// The reader is inside for certain, so it is collected; its leaving wakes the writer, unless it was faster.
+/// The reader is inside, so the writer moves it to the count, unless the reader leaves first. Its leaving
+/// wakes the writer.
 #[test]
-fn a_collected_reader_leaves() {
+fn reader_moved_to_the_count_wakes_the_writer() {
     model(|| {
         let world = World::per_cpu();
         let place = world.try_read(0).unwrap();
@@ -87,9 +89,9 @@ fn a_collected_reader_leaves() {
     });
 }
 
-/// Two sections: a reader that is late for the first does not get into the second.
+/// Two write sections: a reader that is too late for the first does not enter the second.
 #[test]
-fn a_standing_reader_and_two_sections() {
+fn reader_in_a_slot_is_excluded_from_two_write_sections() {
     model_bounded(3, || {
         let world = World::per_cpu();
         let writer = spawn(&world, |world| {
@@ -103,7 +105,7 @@ fn a_standing_reader_and_two_sections() {
 }
 
 #[test]
-fn a_standing_reader_and_a_detacher() {
+fn detached_vma_has_no_readers_in_slots() {
     model_bounded(5, || {
         let world = World::per_cpu();
         world::a_reader_and_a_detacher(&world);
@@ -111,11 +113,11 @@ fn a_standing_reader_and_a_detacher() {
     });
 }
 
-/// Hazards C-19 and C-22, by slots: a late reader of the first space stands in its slot with a VMA of the
-/// second, which has per-CPU readers again. It does not believe in it, and its leaving lets that space's
-/// writer go on.
+/// Hazards C-19 and C-22, with slots: a late reader of the first space enters its slot with a VMA of the
+/// second, which is per-CPU again. The reader rejects the VMA, and the writer of that space continues when
+/// the reader leaves.
 #[test]
-fn c19_a_late_standing_reader_and_a_vma_of_another_space() {
+fn c19_late_reader_in_a_slot_rejects_a_vma_of_another_space() {
     model_bounded(3, || {
         let world = World::per_cpu();
         let writer = spawn(&world, |world| {
@@ -135,10 +137,10 @@ fn c19_a_late_standing_reader_and_a_vma_of_another_space() {
     });
 }
 
-/// The second space counts its readers alone, and the VMA goes back to the first after it: a late reader of
-/// the first that stands in a slot is waited for in every life.
+/// The second space counts its readers only, and the VMA returns to the first space afterwards. In every
+/// life, the writer waits for a late reader of the first space in a slot.
 #[test]
-fn c19_a_late_standing_reader_and_a_space_that_counts() {
+fn c19_space_without_slots_waits_for_a_late_reader_in_a_slot() {
     model_bounded(4, || {
         let world = World::half_per_cpu();
         let writer = spawn(&world, |world| {
@@ -146,7 +148,7 @@ fn c19_a_late_standing_reader_and_a_space_that_counts() {
             world.dies(&guard);
             drop(guard);
             world.born(1, START, 2);
-            // As another late reader of the first space leaves it.
+            // Another late reader of the first space leaves the VMA in this state.
             world.vma().make_per_cpu();
             let guard = world.spaces[1].write();
             world.dies(&guard);
@@ -165,20 +167,21 @@ fn c19_a_late_standing_reader_and_a_space_that_counts() {
     });
 }
 
-/// The same beside a reader of the second space that comes by the count.
+/// Adds a reader of the second space that enters through the count.
 #[test]
-fn c19_a_late_standing_reader_and_a_reader_of_this_life() {
+fn c19_late_reader_in_a_slot_does_not_disturb_a_reader_of_the_new_life() {
     model_bounded(1, || {
         let world = World::per_cpu();
         world::a_late_reader_and_a_reader_of_this_life(&world);
         let guard = world.spaces[1].write();
         world.dies(&guard);
-        assert!(world.vma().is_detached(), "no count was lost");
+        assert!(world.vma().is_detached(), "a reader's count was lost");
     });
 }
 
-/// Hazard C-22 (h): a killed writer has counted a reader that came by a slot. When that reader leaves,
-/// another of the same VMA stands there. They change places, and the writer waits for both, in either order.
+/// Hazard C-22 (h): a killed writer has counted a reader that entered through a slot. When that reader
+/// leaves, another reader of the VMA is in the slot. The two readers are interchanged, and the writer waits
+/// for both, in either order.
 #[test]
 fn c22_readers_leave_from_other_slots_after_a_killed_writer() {
     model_bounded(2, || {
@@ -192,11 +195,11 @@ fn c22_readers_leave_from_other_slots_after_a_killed_writer() {
         killed.join().unwrap();
         world.vma().make_per_cpu();
         let second = world.try_read(0).unwrap();
-        assert!(stands(first) && stands(second), "both came by the same slot");
+        assert!(stands(first) && stands(second), "both readers entered the same slot");
         let writer = spawn(&world, change);
-        // SAFETY: the thread has a reference to the world.
+        // SAFETY: the thread that uses the place holds a reference to the world.
         let first = unsafe { core::mem::transmute::<ReaderPlace<'_>, ReaderPlace<'static>>(first) };
-        // The lock passes to another task.
+        // Another task releases this lock.
         rank::released::<LoomHost>(Rank::Vma);
         let elsewhere = spawn(&world, move |world| {
             rank::acquired::<LoomHost>(Rank::Vma);

@@ -1,4 +1,4 @@
-//! A VMA and two address spaces, and what is done to it.
+//! A VMA and two address spaces, and the operations on them that several tests share.
 
 use freehold_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use freehold_sync::counted::Counted;
@@ -13,45 +13,45 @@ use loom::thread;
 pub type Lock = MmapLock<LoomHost>;
 type WriteGuard<'a> = MmapWriteGuard<'a, LoomHost>;
 
-/// A VMA, and two spaces that it may belong to.
+/// A VMA, and two address spaces that it may belong to.
 pub struct World {
     pub spaces: [Lock; 2],
     count: VmaCount,
     seq: VmaSeq,
-    /// Which of the spaces.
+    /// Index of the address space that the VMA belongs to.
     pub owner: AtomicU64,
     pub start: AtomicU64,
     /// Guarded by the VMA's lock.
     data: UnsafeCell<u32>,
 }
 
-// SAFETY: the data is touched under the lock, and loom checks that this suffices.
+// SAFETY: the data is accessed under the lock, and loom checks that this suffices.
 unsafe impl Sync for World {}
-// SAFETY: a number.
+// SAFETY: the data is a number.
 unsafe impl Send for World {}
 
 pub const START: u64 = 0x1000;
 
 impl World {
-    /// The VMA is in the first space, at `START`, with data 1.
+    /// Creates a world with the VMA in the first space, at `START`, with data 1.
     pub fn new() -> Arc<Self> {
         Self::with_locks([Lock::new(), Lock::new()])
     }
 
-    /// The same with slots for its readers, which are expected to stand there from the first.
+    /// Creates a world with slots, whose VMA is per-CPU from the beginning.
     pub fn per_cpu() -> Arc<Self> {
         let world = Self::with_slots();
         world.vma().make_per_cpu();
         world
     }
 
-    /// The same with slots, for readers that meet.
+    /// Creates a world with slots, whose VMA becomes per-CPU when readers contend.
     pub fn with_slots() -> Arc<Self> {
         let slots = Counted::try_new(ReaderSlots::try_new().unwrap()).unwrap();
         Self::with_locks([(); 2].map(|()| Lock::new().with_slots(slots.clone())))
     }
 
-    /// The same in which readers of the first space stand there, and those of the second never do.
+    /// Creates a world in which readers of the first space use slots and readers of the second never do.
     pub fn half_per_cpu() -> Arc<Self> {
         let slots = Counted::try_new(ReaderSlots::try_new().unwrap()).unwrap();
         let world = Self::with_locks([
@@ -62,7 +62,7 @@ impl World {
         world
     }
 
-    /// The same whose VMAs have locks beside them, in each of the spaces or not.
+    /// Creates a world whose VMA has an external rwsem in the spaces that `rwsems` selects.
     pub fn with_external_rwsems(rwsems: [bool; 2]) -> Arc<Self> {
         Self::with_locks(rwsems.map(|rwsems| {
             if rwsems { Lock::new().with_fault_lock(FaultLock::VmaRwsem) } else { Lock::new() }
@@ -90,15 +90,15 @@ impl World {
         VmaLock { count: &self.count, seq: &self.seq }
     }
 
-    /// What the engine does with a VMA from the slab.
+    /// Does what the engine does with a VMA from the slab.
     pub fn born(&self, space: usize, start: u64, data: u32) {
         self.vma().init_detached();
         if self.spaces[space].uses_rwsems() {
             self.count.make_external_rwsem::<LoomHost>().unwrap();
         }
         let guard = self.spaces[space].write();
-        // As late as is allowed: only the release of `attach` makes it known to a reader that finds the VMA
-        // attached.
+        // Written as late as is allowed: only the release in `attach` publishes the fields to a reader that
+        // finds the VMA attached.
         self.owner.store(space as u64, Relaxed);
         self.start.store(start, Relaxed);
         self.set(data);
@@ -106,7 +106,7 @@ impl World {
         self.vma().unlock_write();
     }
 
-    /// What the engine does when it unmaps it.
+    /// Does what the engine does when it unmaps a VMA.
     pub fn dies(&self, guard: &WriteGuard<'_>) {
         self.vma().write(guard);
         self.vma().detach(guard);
@@ -121,12 +121,12 @@ impl World {
     }
 
     pub fn get(&self) -> u32 {
-        // SAFETY: as for `Sync`.
+        // SAFETY: the lock excludes writers; loom checks that.
         self.data.with(|data| unsafe { *data })
     }
 
     pub fn set(&self, value: u32) {
-        // SAFETY: as for `Sync`.
+        // SAFETY: the lock excludes other accesses; loom checks that.
         self.data.with_mut(|data| unsafe { *data = value });
     }
 }
@@ -150,7 +150,7 @@ pub fn change(world: &World) {
     world.vma().unlock_write();
 }
 
-/// A space comes to the VMA in its second life, locks it for writing and changes it.
+/// Moves the VMA to the second space, which write-locks and changes it.
 pub fn recycled_into_another_space(world: &World) {
     let guard = world.spaces[0].write();
     world.dies(&guard);
@@ -163,16 +163,17 @@ pub fn recycled_into_another_space(world: &World) {
     drop(guard);
 }
 
-/// A reader from the tree of the first space, as late as it likes: what it locks belongs to no other.
+/// Reads as a late reader from the tree of the first space. If the lock succeeds, the VMA belongs to that
+/// space.
 pub fn late_look(world: &World) {
     if let Ok(place) = world.try_read(0) {
-        assert_eq!(world.owner.load(Relaxed), 0, "a VMA of another space was taken for ours");
+        assert_eq!(world.owner.load(Relaxed), 0, "a reader has locked a VMA of another space");
         assert_eq!(world.get(), 1);
         world.unlock(place);
     }
 }
 
-/// A reader of the second space, beside [`recycled_into_another_space`].
+/// Reads as a reader of the second space, while [`recycled_into_another_space`] runs.
 pub fn look_in_this_life(world: &World) {
     if let Ok(place) = world.try_read(1) {
         assert!((2..=3).contains(&world.get()));
@@ -180,7 +181,7 @@ pub fn look_in_this_life(world: &World) {
     }
 }
 
-/// In the end the VMA is the second space's alone, as it was changed there.
+/// Checks that the VMA belongs to the second space in the end, with the change made there.
 pub fn check_recycled(world: &World) {
     assert_eq!(world.try_read(0).err(), Some(ReadFail::Foreign));
     let place = world.try_read(1).unwrap();
@@ -188,17 +189,17 @@ pub fn check_recycled(world: &World) {
     world.unlock(place);
 }
 
-/// A reader beside a writer. When the writer has ended its section, the VMA can be read as it was changed.
+/// Runs a reader and a writer. After the writer's section, the VMA is readable and has the change.
 pub fn a_reader_and_a_writer(world: &Arc<World>) {
     let writer = spawn(world, change);
     look(world);
     writer.join().unwrap();
-    let place = world.try_read(0).expect("the end of the section unlocks it");
+    let place = world.try_read(0).expect("the end of the section unlocks the VMA");
     assert_eq!(world.get(), 2);
     world.unlock(place);
 }
 
-/// Two readers beside a writer.
+/// Runs two readers and a writer.
 pub fn two_readers_and_a_writer(world: &Arc<World>) {
     let others = [spawn(world, look), spawn(world, look)];
     change(world);
@@ -207,7 +208,7 @@ pub fn two_readers_and_a_writer(world: &Arc<World>) {
     world.unlock(place);
 }
 
-/// A reader beside a task that detaches the VMA. No task reads it after that.
+/// Runs a reader and a task that detaches the VMA. No task reads the VMA afterwards.
 pub fn a_reader_and_a_detacher(world: &Arc<World>) {
     let writer = spawn(world, |world| {
         let guard = world.spaces[0].write();
@@ -226,7 +227,7 @@ pub fn a_reader_and_a_detacher(world: &Arc<World>) {
     writer.join().unwrap();
 }
 
-/// A late reader of the first space beside a VMA that has a life in the second by then.
+/// Runs a late reader of the first space while the VMA moves to the second space.
 pub fn a_late_reader_of_a_recycled_vma(world: &Arc<World>) {
     let writer = spawn(world, recycled_into_another_space);
     late_look(world);
@@ -234,7 +235,7 @@ pub fn a_late_reader_of_a_recycled_vma(world: &Arc<World>) {
     check_recycled(world);
 }
 
-/// A late reader of the first space beside a reader of the second.
+/// Runs a late reader of the first space and a reader of the second.
 pub fn a_late_reader_and_a_reader_of_this_life(world: &Arc<World>) {
     let writer = spawn(world, recycled_into_another_space);
     let rightful = spawn(world, look_in_this_life);
