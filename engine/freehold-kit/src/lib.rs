@@ -1,14 +1,14 @@
-//! The hardest parts of a platform of `freehold`, for kernels that have nothing of the kind yet: grace
-//! periods, and flushes of other processors' TLBs.
+//! The hardest parts of a platform of `freehold`, for kernels that do not have them yet: grace periods, and
+//! flushes of the TLBs of other CPUs.
 //!
-//! | module | serves | asks of the kernel |
+//! | module | implements | the kernel provides |
 //! | --- | --- | --- |
-//! | [`qsbr`] | `Host::rcu_read`, `rcu_defer`, `rcu_barrier` | a call at each context switch or tick, and around idling |
-//! | [`shootdown`] | `Platform::flush`, `runs_elsewhere`, `space_ending` | a call around each switch of address spaces, an interrupt to a processor, and an instruction that flushes |
+//! | [`qsbr`] | `Host::rcu_read`, `rcu_defer`, `rcu_barrier` | a call at each context switch or tick, and calls around idling |
+//! | [`shootdown`] | `Platform::flush`, `runs_elsewhere`, `space_ending` | a call around each switch of address spaces, an interrupt to another CPU, and an instruction that flushes |
 //!
-//! Both are plain memory: no allocation, no thread, no clock; a kernel keeps one of each in a `static`. Every
-//! atomic access names its partner, and loom checks the protocols over every interleaving (`tests/loom_kit`).
-//! `examples/embedding` is built on both.
+//! Both are plain memory without allocation, threads or clocks; a kernel keeps one of each in a `static`. The
+//! comment at every atomic access names the access that it pairs with. loom checks the protocols over every
+//! interleaving (`tests/loom_kit`). `examples/embedding` uses both modules.
 #![no_std]
 #![deny(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Sets of processors that many change at a time.
+//! Sets of CPUs that several CPUs change concurrently.
 
 use freehold_sync::atomic::{
     AtomicU64,
@@ -6,19 +6,19 @@ use freehold_sync::atomic::{
     const_unless_loom,
 };
 
-/// Processors that a set has room for.
+/// Number of CPUs that a set has room for.
 pub const MAX_CPUS: usize = 4 * WORD;
-/// Processors of one word.
+/// Number of CPUs in one word.
 const WORD: usize = u64::BITS as usize;
 
-/// A set of processors, by number. Each word is changed by read-modify-writes alone, so that an acquire of a
-/// word is behind all releases of its bits.
+/// A set of CPUs, by number. Each word is changed by read-modify-writes only, so an acquire of a word pairs
+/// with all earlier releases of its bits.
 #[derive(Debug)]
 pub struct CpuMask([AtomicU64; 4]);
 
 impl CpuMask {
     const_unless_loom! {
-        /// Nobody.
+        /// Creates an empty set.
         pub fn new() -> Self {
             CpuMask([AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)])
         }
@@ -28,48 +28,48 @@ impl CpuMask {
         (&self.0[cpu / WORD], 1 << (cpu % WORD))
     }
 
-    /// Adds a processor; returns whether its word was empty. A caller that [takes](Self::take) it sees what
-    /// came before.
+    /// Adds a CPU. Returns true if its word was empty. A CPU that [takes](Self::take) the bit sees everything
+    /// that the caller did before.
     pub(crate) fn add(&self, cpu: usize) -> bool {
         let (word, bit) = self.word(cpu);
-        // Release pairs with the acquires of `take` and `numbers`.
+        // Release: pairs with the acquires in `take` and `numbers`.
         word.fetch_or(bit, Release) == 0
     }
 
-    /// Takes a processor out. A caller that finds it absent sees what it did before.
+    /// Removes a CPU. A CPU that finds the bit clear sees everything that the caller did before.
     pub(crate) fn remove(&self, cpu: usize) {
         let (word, bit) = self.word(cpu);
-        // Release pairs with the acquire of `numbers`.
+        // Release: pairs with the acquire in `numbers`.
         word.fetch_and(!bit, Release);
     }
 
-    /// Whether a processor is in it; exact for the processor itself.
+    /// Returns true if a CPU is in the set. The result is exact for the calling CPU's own bit.
     ///
     /// # Panics
     ///
-    /// If the number is not below [`MAX_CPUS`].
+    /// Panics if the number is not below [`MAX_CPUS`].
     pub fn contains(&self, cpu: usize) -> bool {
         let (word, bit) = self.word(cpu);
-        // Acquire pairs with the release of `remove`.
+        // Acquire: pairs with the release in `remove`.
         word.load(Acquire) & bit != 0
     }
 
-    /// Those below `cpus` that are in it now, each word looked at once.
+    /// Returns the CPUs below `cpus` that are in the set now. Reads each word once.
     ///
     /// # Panics
     ///
-    /// If `cpus` is above [`MAX_CPUS`].
+    /// Panics if `cpus` is above [`MAX_CPUS`].
     pub fn numbers(&self, cpus: usize) -> impl Iterator<Item = usize> {
-        // Acquire pairs with the releases of `remove` and `add`.
+        // Acquire: pairs with the releases in `remove` and `add`.
         let words = self.words(cpus).flat_map(|(first, word)| bits(first, word.load(Acquire)));
         words.take_while(move |cpu| *cpu < cpus)
     }
 
-    /// Takes all out that are in it. All are below `cpus`.
+    /// Removes all CPUs from the set and returns them. All must be below `cpus`.
     pub(crate) fn take(&self, cpus: usize) -> impl Iterator<Item = usize> {
         self.words(cpus).flat_map(|(first, word)| {
-            // Relaxed: a word without bits carries no message; the swap decides. AcqRel: acquire pairs with
-            // the release of `add`.
+            // Relaxed: an empty word carries no message; the swap decides. AcqRel: the acquire pairs with the
+            // release in `add`.
             let taken = if word.load(Relaxed) == 0 { 0 } else { word.swap(0, AcqRel) };
             bits(first, taken)
         })

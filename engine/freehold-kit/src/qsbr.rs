@@ -1,36 +1,40 @@
-//! Grace periods by quiescent states (McKenney and Slingwine 1998; QSBR).
+//! Grace periods with quiescent states (McKenney and Slingwine 1998; QSBR).
 //!
-//! A read section costs nothing but that the processor passes no *quiescent state* inside it: sections run
-//! with preemption off, and the kernel says so where none can be open, at context switches and ticks that
-//! interrupt programs. A processor that idles, or runs a program for long without ticks, is *offline*, and
-//! nobody waits for it.
+//! A read section costs nothing, except that its CPU passes no *quiescent state* inside the section. Sections
+//! run with preemption off. The kernel reports a quiescent state where no section can be open: at context
+//! switches, and at ticks that interrupt programs. A CPU that idles, or that runs a program for long without
+//! ticks, is *offline*, and no grace period waits for it.
 //!
-//! Requests are pushed to a list of the processor they are made on, without a lock, from interrupts too. One
-//! *driver* at a time, the first caller of [`advance`](Qsbr::advance), takes the lists whole, begins a grace
-//! period for them, and, when every processor has passed it, runs them.
+//! A request is pushed to a list of the CPU on which it is made, without a lock; interrupts may make requests
+//! too. One *driver* runs at a time: the first caller of [`advance`](Qsbr::advance). The driver takes the
+//! whole lists, begins a grace period for them, and runs the requests when every CPU has passed the grace
+//! period.
 //!
 //! # States
 //!
 //! | word | value | meaning | written by |
 //! | --- | --- | --- | --- |
-//! | `period` | n | the grace period n is under way, or the last | the driver: n to n + 1 when it has taken requests |
-//! | `seen` of a processor | 0 | offline: reads nothing | itself: from n by `offline`, to n by `online` |
-//! | | n | was quiescent since grace period n began | itself, to a higher n by `quiescent` |
-//! | `next` of a processor | list | requests of which no grace period is under way | pushed by the requester, taken whole by the driver |
-//! | `waiting` of a processor | list | requests that wait for `period` | the driver |
-//! | `pushed`, `done` of a processor | counts | requests asked for on it, and run | the requester; the driver |
-//! | `driver` | 0, 1 | nobody drives, somebody does | exchanged from 0 to 1 by a driver, stored to 0 by the same |
+//! | `period` | n | grace period n is in progress, or was the last one | the driver: n to n + 1 after it has taken requests |
+//! | `seen` of a CPU | 0 | offline: the CPU has no read section | that CPU: from n by `offline`, to n by `online` |
+//! | | n | the CPU was quiescent after grace period n began | that CPU, to a higher n by `quiescent` |
+//! | `next` of a CPU | list | requests for which no grace period has begun | pushed by the requester, taken whole by the driver |
+//! | `waiting` of a CPU | list | requests that wait for `period` | the driver |
+//! | `pushed`, `done` of a CPU | counts | requests made on the CPU, and those that have run | the requester; the driver |
+//! | `driver` | 0, 1 | no task drives; a task drives | exchanged from 0 to 1 by a driver, stored to 0 by the same driver |
 //!
 //! # Why a request waits for every reader
 //!
-//! The driver takes a request (acquire of `next`), so it knows what was done before the request, then stores
-//! `period` = n. A section that is open then belongs to a processor whose `seen` is below n and not 0, unless
-//! the processor came online unseen; it ends before that processor stores n or 0, by a release that the
-//! driver acquires before it runs the request. A section that begins later begins after its processor has
-//! read `period` = n (acquire), and finds what the request was made for undone. *Unseen*: `online` stores
-//! `seen`, the driver stores `period`, each then looks at the other's word, with a fence in between: either
-//! the driver waits for the processor, or the processor knows of n.
-#![expect(unsafe_code, reason = "owns and runs requests that lie in their objects")]
+//! The driver takes a request (acquire of `next`), so it sees everything done before the request. Then it
+//! stores `period` = n.
+//!
+//! - *A section that is open then* belongs to a CPU whose `seen` is below n and not 0, unless the CPU came
+//!   online unseen. The section ends before that CPU stores n or 0 with a release. The driver acquires that
+//!   value before it runs the request.
+//! - *A section that begins later* begins after its CPU has read `period` = n (acquire). So the section sees
+//!   everything done before the request, and cannot find the object that was unlinked.
+//! - *A CPU that came online unseen*: `online` stores `seen`, the driver stores `period`, and each then reads
+//!   the other's word, with a fence in between. So either the driver waits for the CPU, or the CPU sees n.
+#![expect(unsafe_code, reason = "owns and runs requests that are stored inside their objects")]
 
 use core::ptr::{self, NonNull};
 use freehold_sync::RcuHead;
@@ -40,10 +44,10 @@ use freehold_sync::atomic::{
     const_unless_loom, fence,
 };
 
-/// `seen` of a processor that reads nothing.
+/// Value of `seen` for a CPU without read sections.
 const OFFLINE: u64 = 0;
 
-/// What is kept for one processor.
+/// The state of one CPU.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct QsbrCpu {
@@ -56,7 +60,7 @@ pub struct QsbrCpu {
 
 impl QsbrCpu {
     const_unless_loom! {
-        /// Of a processor that is offline and has asked for nothing.
+        /// Creates the state of a CPU that is offline and has made no requests.
         pub fn new() -> Self {
             QsbrCpu {
                 seen: AtomicU64::new(OFFLINE),
@@ -75,7 +79,7 @@ impl Default for QsbrCpu {
     }
 }
 
-/// Grace periods of a kernel with so many processors; see the [module](self).
+/// Grace periods of a kernel with `CPUS` CPUs; see the [module](self).
 ///
 /// ```
 /// use freehold_kit::{Qsbr, QsbrCpu};
@@ -91,77 +95,79 @@ pub struct Qsbr<const CPUS: usize> {
 
 impl<const CPUS: usize> Qsbr<CPUS> {
     const_unless_loom! {
-        /// All processors are offline.
+        /// Creates the state of a kernel whose CPUs are all offline.
         pub fn new(cpus: [QsbrCpu; CPUS]) -> Self {
             Qsbr { period: AtomicU64::new(1), driver: AtomicU32::new(0), cpus }
         }
     }
 
-    /// The calling processor may open read sections from now on.
+    /// Declares that the calling CPU may open read sections from now on.
     ///
     /// # Panics
     ///
-    /// With debug assertions, when it is online already.
+    /// With debug assertions, panics if the CPU is already online.
     pub fn online(&self, cpu: usize) {
         let own = &self.cpus[cpu];
-        debug_assert_eq!(own.seen.load(Relaxed), OFFLINE, "a processor comes online twice");
-        // Release, here and below: pairs with the acquire of `passed`, which may find this value in place of
-        // that of `offline`. Relaxed load: an older number makes the driver wait for the next
-        // quiescent state, and no more.
+        debug_assert_eq!(own.seen.load(Relaxed), OFFLINE, "a CPU comes online twice");
+        // Release, here and below: pairs with the acquire in `passed`, which may read this value instead of
+        // the one that `offline` stored. Relaxed load: an old number only makes the driver wait for the next
+        // quiescent state.
         own.seen.store(self.period.load(Relaxed), Release);
         // Pairs with the fence of `begin`: the driver sees the store above, or the load below sees the
-        // driver's.
+        // driver's store.
         fence(SeqCst);
-        // Acquire pairs with the release of `begin`: what was done before a request that does not wait for us
-        // is seen.
+        // Acquire: pairs with the release in `begin`. This CPU sees everything done before a request that
+        // does not wait for it.
         own.seen.store(self.period.load(Acquire), Release);
     }
 
-    /// The calling processor has no read section open, and opens none before it is [`online`](Self::online)
-    /// again.
+    /// Declares that the calling CPU has no read section open, and opens none before the next
+    /// [`online`](Self::online).
     pub fn offline(&self, cpu: usize) {
-        // Release pairs with the acquire of `passed`: sections end before what waits for them.
+        // Release: pairs with the acquire in `passed`. Sections end before the requests that wait for them
+        // run.
         self.cpus[cpu].seen.store(OFFLINE, Release);
     }
 
-    /// Whether a processor is online; exact for itself.
+    /// Returns true if a CPU is online. The result is exact for the calling CPU.
     pub fn is_online(&self, cpu: usize) -> bool {
         self.cpus[cpu].seen.load(Relaxed) != OFFLINE
     }
 
-    /// The calling processor, which is online, has no read section open at this moment. Cheap: nothing is
-    /// written but at the first call of a grace period.
+    /// Declares that the calling CPU, which is online, has no read section open at this moment. Cheap: writes
+    /// only at the first call in each grace period.
     pub fn quiescent(&self, cpu: usize) {
         let own = &self.cpus[cpu];
-        // Acquire pairs with the release of `begin`: what was done before the requests is seen by sections
-        // from now on.
+        // Acquire: pairs with the release in `begin`. Later sections see everything done before the requests.
         let now = self.period.load(Acquire);
         if own.seen.load(Relaxed) != now {
-            debug_assert!(self.is_online(cpu), "a processor that is offline has nothing to report");
-            // Release pairs with the acquire of `passed`: sections before this end before what waits for
-            // them.
+            debug_assert!(self.is_online(cpu), "an offline CPU reports a quiescent state");
+            // Release: pairs with the acquire in `passed`. Earlier sections end before the requests that wait
+            // for them run.
             own.seen.store(now, Release);
         }
     }
 
-    /// Asks for `f(head)` after a grace period: [`Host::rcu_defer`](freehold_sync::Host::rcu_defer). `cpu` is
-    /// the calling one, or any where the kernel cannot tell. May be called from interrupts, inside a read
-    /// section, and from what was deferred.
+    /// Requests that `f(head)` runs after a grace period; implements
+    /// [`Host::rcu_defer`](freehold_sync::Host::rcu_defer). `cpu` is the calling CPU, or any CPU if the
+    /// kernel cannot tell. May be called from an interrupt, inside a read section, and from a deferred
+    /// function.
     ///
     /// # Safety
     ///
-    /// As for `rcu_defer`.
+    /// The requirements of `rcu_defer`.
     pub unsafe fn defer(&self, cpu: usize, head: NonNull<RcuHead>, f: unsafe fn(NonNull<RcuHead>)) {
         let own = &self.cpus[cpu];
-        // Relaxed: a task that waits for this request knows that this call has returned. Before the push: see
-        // `barrier`.
+        // Relaxed: a task that waits for this request knows that this call has returned. The count is raised
+        // before the push; `barrier` relies on that.
         own.pushed.fetch_add(1, Relaxed);
-        // Relaxed: the list is only put behind the head.
+        // Relaxed: the list is only linked behind the head, not read.
         let mut first = own.next.load(Relaxed);
         loop {
-            // SAFETY: ours, by the caller's promise, until it is pushed.
+            // SAFETY: until the push, the head is ours by the caller's promise.
             unsafe { RcuHead::set(head, NonNull::new(first), f) };
-            // Release pairs with the acquire of `begin`: the request, and what was done before it.
+            // Release: pairs with the acquire in `begin`, which sees the request and everything done before
+            // it.
             match own.next.compare_exchange_weak(first, head.as_ptr(), Release, Relaxed) {
                 Ok(_) => return,
                 Err(now) => first = now,
@@ -169,16 +175,19 @@ impl<const CPUS: usize> Qsbr<CPUS> {
         }
     }
 
-    /// Runs what every processor has passed a grace period for, and begins another if something was asked for
-    /// since; nothing if somebody else is at it. To be called now and then by every processor that is not
-    /// offline, outside read sections and with no lock held that a deferred function takes: at a tick,
-    /// when idling begins, or by a thread of its own.
+    /// Runs the requests whose grace period every CPU has passed, and begins another grace period if there
+    /// are new requests. Does nothing if another task is the driver.
+    ///
+    /// Every CPU that is not offline must call this function from time to time: at a tick, when it begins to
+    /// idle, or from a dedicated thread. The caller must be outside read sections, and must hold no lock that
+    /// a deferred function takes.
     pub fn advance(&self) {
-        // Acquire pairs with the release below: lists and `period` are as the driver before has left them.
+        // Acquire: pairs with the release below. The lists and `period` are as the previous driver left them.
         if self.driver.compare_exchange(0, 1, Acquire, Relaxed).is_err() {
             return;
         }
-        // Twice: if all are quiescent, what was asked for now runs now; but what runs may go on asking.
+        // Two rounds: if all CPUs are quiescent, requests made now run in the same call. More rounds might
+        // never end, because deferred functions may make new requests.
         for _ in 0..2 {
             if self.has_waiting() {
                 if !self.passed() {
@@ -190,20 +199,20 @@ impl<const CPUS: usize> Qsbr<CPUS> {
                 break;
             }
         }
-        // Release pairs with the acquire above.
+        // Release: pairs with the acquire above.
         self.driver.store(0, Release);
     }
 
-    /// Waits until everything has run that was asked for before this call. `pass` makes the calling task wait
-    /// a little, through a quiescent state of its processor: it yields the processor, say. Not inside a
-    /// read section, nor from what was deferred.
+    /// Waits until every request made before this call has run. `pass` makes the calling task wait for a
+    /// short time, through a quiescent state of its CPU; for example, it yields. Must not be called inside a
+    /// read section or from a deferred function.
     pub fn barrier(&self, mut pass: impl FnMut()) {
         for cpu in &self.cpus {
             // A request that is known to have been made was counted before it was pushed, and so was every
-            // one pushed before it. So when as many have run, of which lists are taken whole, it
-            // is among them.
+            // request pushed before it. Lists are taken whole. So when `wanted` requests have run, that
+            // request is one of them.
             let wanted = cpu.pushed.load(Relaxed);
-            // Acquire pairs with the release of `run`: what the functions did is seen.
+            // Acquire: pairs with the release in `run`. The caller sees what the functions did.
             while cpu.done.load(Acquire) < wanted {
                 self.advance();
                 pass();
@@ -212,56 +221,58 @@ impl<const CPUS: usize> Qsbr<CPUS> {
     }
 
     fn has_waiting(&self) -> bool {
-        // Relaxed: the driver's own.
+        // Relaxed: only the driver accesses the list.
         self.cpus.iter().any(|cpu| !cpu.waiting.load(Relaxed).is_null())
     }
 
-    /// Whether every processor was quiescent, or offline, since the grace period began.
+    /// Returns true if every CPU has been quiescent or offline since the grace period began.
     fn passed(&self) -> bool {
-        // Relaxed: the driver's own.
+        // Relaxed: only the driver writes the number.
         let period = self.period.load(Relaxed);
         self.cpus.iter().all(|cpu| {
-            // Acquire pairs with the releases of `online`, `offline` and `quiescent`.
+            // Acquire: pairs with the releases in `online`, `offline` and `quiescent`.
             let seen = cpu.seen.load(Acquire);
             seen == OFFLINE || seen >= period
         })
     }
 
-    /// Runs what waits. Every processor has passed.
+    /// Runs the waiting requests. Every CPU has passed their grace period.
     fn run(&self) {
         for cpu in &self.cpus {
-            // Relaxed, here and below: the driver's own.
+            // Relaxed, here and below: only the driver accesses the list.
             let mut at = NonNull::new(cpu.waiting.load(Relaxed));
             cpu.waiting.store(ptr::null_mut(), Relaxed);
             let mut count = 0;
             while let Some(head) = at {
-                // SAFETY: given to us by `defer`, and read before the function ends its life.
+                // SAFETY: `defer` gave us the head, and the link is read before the function ends the head's
+                // life.
                 at = unsafe { RcuHead::next(head) };
-                // SAFETY: as above; its grace period is over, and it hangs in no list any more.
+                // SAFETY: as above. The grace period is over, and the head is in no list any more.
                 unsafe { RcuHead::run(head) };
                 count += 1;
             }
             if count > 0 {
-                // Release pairs with the acquire of `barrier`.
+                // Release: pairs with the acquire in `barrier`.
                 cpu.done.store(cpu.done.load(Relaxed) + count, Release);
             }
         }
     }
 
-    /// Begins a grace period for all that was asked for, if anything was. Nothing waits.
+    /// Begins a grace period for all new requests. Returns false if there are none. Called when no request
+    /// waits.
     fn begin(&self) -> bool {
         let mut any = false;
         for cpu in &self.cpus {
-            // Relaxed: what is missed now is taken by the next call.
+            // Relaxed: the next call takes a request that this load misses.
             if !cpu.next.load(Relaxed).is_null() {
-                // Acquire pairs with the release of `defer`.
+                // Acquire: pairs with the release in `defer`.
                 cpu.waiting.store(cpu.next.swap(ptr::null_mut(), Acquire), Relaxed);
                 any = true;
             }
         }
         if any {
-            // Release pairs with the acquires of `quiescent` and `online`: a processor that sees the grace
-            // period sees what was done before the requests. Relaxed load: the driver's own.
+            // Release: pairs with the acquires in `quiescent` and `online`. A CPU that sees the grace period
+            // sees everything done before the requests. Relaxed load: only the driver writes the number.
             self.period.store(self.period.load(Relaxed) + 1, Release);
             // Pairs with the fence of `online`.
             fence(SeqCst);

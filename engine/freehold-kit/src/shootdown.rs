@@ -1,52 +1,53 @@
-//! Flushes of other processors' TLBs over sets of processors, with lazy switching, and with contexts in which
-//! a processor keeps translations of spaces that it does not run.
+//! Flushes of the TLBs of other CPUs, over sets of CPUs. Supports lazy switching, and contexts in which a CPU
+//! keeps translations of spaces that it does not run.
 //!
-//! Each space has a set of the processors that may have translations of it ([`SpaceCpus`]): a processor puts
-//! itself in before it loads the root, and takes itself out after it has loaded another. A processor that
-//! goes on with a task of the kernel alone keeps the root (*lazy*), so that coming back costs nothing; the
-//! first flush that meets it makes it leave.
+//! Each space has a set of the CPUs that may have translations of it ([`SpaceCpus`]). A CPU adds itself to
+//! the set before it loads the root, and removes itself after it has loaded another root. A CPU that
+//! continues with a kernel task keeps the root (it is *lazy*), so that a return to the space costs nothing.
+//! The first flush that reaches a lazy CPU makes it leave the space.
 //!
-//! A flush does its own processor's part, writes down what to flush in the one slot of its processor, puts
-//! its number into the inbox of each processor of the set, interrupts those whose inbox was empty (several
-//! flushes share an interrupt), and waits until each has answered. Meanwhile it answers others itself. A
-//! processor answers in the interrupt, and wherever it waits with interrupts off:
-//! [`answer`](Shootdown::answer) belongs into `Host::relax`. So it does no harm that a flush comes with spin
-//! locks held that the others spin for.
+//! A flush works in these steps. It writes the request into the single slot of its CPU. It adds its CPU
+//! number to the inbox of each other CPU of the set, and interrupts those whose inbox was empty; several
+//! flushes share an interrupt. It flushes its own CPU. Then it waits until each of the others has answered,
+//! and answers the requests of others during the wait. A CPU answers in the interrupt, and wherever it waits
+//! with interrupts off: [`answer`](Shootdown::answer) belongs in `Host::relax`. So a flush cannot deadlock
+//! even if its caller holds spin locks that the other CPUs spin for.
 //!
-//! Processors whose translations are marked with a *context* (x86: PCID) keep those of a few spaces: a
-//! processor that comes back to one finds what it knew. It is not told of flushes meanwhile; instead every
-//! flush of a space has a number, and a processor remembers up to which number its context has done them all.
-//! If there have been more, what it knew is dropped when the root is loaded. (As Linux does since 2017, with
-//! its `tlb_gen` and dynamic ASIDs.)
+//! CPUs that mark translations with a *context* (x86: PCID) keep those of a few spaces: a CPU that returns to
+//! a space finds its old translations. Such a CPU gets no flushes for spaces that it does not run. Instead,
+//! every flush of a space has a number, and a CPU remembers up to which number it has done all flushes in its
+//! context. If there have been more flushes, the CPU drops the old translations when it loads the root.
+//! (Linux does the same since 2017, with `tlb_gen` and dynamic ASIDs.)
 //!
 //! # States
 //!
 //! | word | value | meaning | written by |
 //! | --- | --- | --- | --- |
-//! | set of a space | bit of a processor | it may have translations of the space | itself: set by `enter`, cleared by `leave`, or while it answers |
-//! | `current` of a processor | 0 | its register has no space's root | itself alone, interrupts off |
-//! | | number of a space, perhaps with `LAZY` | its register has the root of that space; with `LAZY` no program runs | |
-//! | `flushes` of a space | n | so many flushes have begun | each adds one, before it looks at the set |
-//! | context of a processor | space, n | it knows of this space what the first n flushes left | itself alone: `enter`, and where it does the flush n + 1 |
-//! | inbox of a processor | bit of a sender | the sender's slot has a request that this processor has not answered | set by the sender, taken by the receiver |
-//! | `pending` of a processor | n | its request has to be answered by so many; 0: the slot is its own | set by itself, counted down by processors that answer |
+//! | set of a space | bit of a CPU | the CPU may have translations of the space | that CPU: set by `enter`, cleared by `leave` or while it answers |
+//! | `current` of a CPU | 0 | the register holds no space's root | that CPU only, interrupts off |
+//! | | number of a space, perhaps with `LAZY` | the register holds the root of that space; with `LAZY` no program runs | |
+//! | `flushes` of a space | n | n flushes have begun | each flush adds one, before it reads the set |
+//! | context of a CPU | space, n | the context has only translations of this space that the first n flushes left | that CPU only: in `enter`, and where it does flush n + 1 |
+//! | inbox of a CPU | bit of a sender | the sender's slot holds a request that this CPU has not answered | set by the sender, cleared by the receiver |
+//! | `pending` of a CPU | n | n CPUs have not answered its request; 0: the slot is free for that CPU | set by that CPU, decremented by CPUs that answer |
 //!
-//! # Why no translation survives
+//! # Why no stale translation survives
 //!
-//! A flush comes after a change of the tables. `enter` sets the bit, the flush has changed an entry, each
-//! then looks at what the other wrote, with a fence in between: either the flush finds the bit and waits for
-//! an answer, or the walks of the processor find the change. A cleared bit was released after the last use of
-//! a translation, and the flush acquires the set. A request found in the inbox was posted by a release after
-//! the change, so walks after the answer find the change, and the answer is counted by a release that the
-//! flush acquires: what used the old translation is over.
+//! A flush comes after a change of the tables. `enter` sets the bit of its CPU; the flush has changed an
+//! entry. Each side then reads what the other side wrote, with a fence in between. So either the flush finds
+//! the bit and waits for an answer, or later table walks of the CPU see the change. A bit is cleared with a
+//! release after the last use of a translation, and the flush acquires the set. A request in an inbox was
+//! posted with a release after the change, so table walks after the answer see the change. The answer is
+//! counted with a release that the flush acquires, so all uses of the old translation are over.
 //!
-//! What a context keeps is right by the same fences. `enter` sets the bit and then reads the number of
-//! flushes, a flush adds to the number and then reads the set: either the flush finds the bit, or `enter`
-//! finds that there have been more, drops all, and walks find the change, since the number was released after
-//! it. Flushes may be answered in another order than they were numbered: one that is not the next is done,
-//! and not counted, so that the number stays behind until all is dropped. A space's own number is never given
-//! to another.
-#![expect(unsafe_code, reason = "a request refers to the set of its sender's space, which the sender keeps")]
+//! The translations in a context are correct because of the same fences. `enter` sets the bit and then reads
+//! the number of flushes; a flush increments the number and then reads the set. So either the flush finds the
+//! bit, or `enter` finds that the number has risen. In the second case `enter` drops all translations, and
+//! table walks see the change, because the number was released after the change. Flushes may be answered in
+//! another order than that of their numbers. A flush that is not the next one is done but not counted, so the
+//! context's number stays behind until all its translations are dropped. The number of a space is never
+//! reused.
+#![expect(unsafe_code, reason = "a request borrows its sender's space, which the sender keeps alive")]
 
 use crate::mask::{CpuMask, MAX_CPUS};
 use core::ptr;
@@ -57,74 +58,76 @@ use freehold_sync::atomic::{
     const_unless_loom, fence,
 };
 
-/// Set in `current`: no program runs on this root.
+/// Flag in `current`: no program runs on this root.
 const LAZY: u64 = 1 << 63;
-/// Everything is flushed.
+/// Flag of a request: flush everything.
 const ALL: u32 = 1 << 0;
-/// Tables were freed.
+/// Flag of a request: page tables were freed.
 const TABLES: u32 = 1 << 1;
-/// Spaces of which a processor keeps translations.
+/// Number of spaces of which a CPU keeps translations.
 pub const CONTEXTS: usize = 6;
 
-/// What the flusher asks of a kernel. None of it may wait or take a lock that is held around a flush.
+/// Operations that the flusher needs from the kernel. None may wait, or take a lock that is held around a
+/// flush.
 pub trait Processors {
-    /// Makes `cpu` call [`Shootdown::answer`] soon, by an interrupt. Called with the request posted.
+    /// Makes `cpu` call [`Shootdown::answer`] soon, by an interrupt. The request is already posted.
     fn interrupt(&self, cpu: usize);
 
-    /// Removes what `what` covers from the TLB of the calling processor `cpu`, for the space with this root,
-    /// which is in the register, and where it says that tables were freed, what the processor remembers of
-    /// tables.
+    /// Removes the translations that `what` covers from the TLB of the calling CPU `cpu`, for the space whose
+    /// root is `root`; that root is in the register. If `what` says that tables were freed, also removes
+    /// cached table entries.
     fn flush_here(&self, cpu: usize, root: Pfn, what: &Flush);
 
-    /// The calling processor `cpu` is lazy: loads the kernel's own root in place of this one. Translations of
-    /// it may stay if they belong to a context.
+    /// Loads the kernel's own root instead of `root`. Called on the lazy CPU `cpu`. Translations of the space
+    /// may stay if they belong to a context.
     fn switch_away(&self, cpu: usize, root: Pfn);
 
-    /// A turn of a loop that waits.
+    /// Pauses briefly. Called in every iteration of a wait loop.
     fn relax(&self);
 }
 
-/// Which processors may have translations of a space: part of the kernel's record of the space,
-/// `Platform::Mmu`.
+/// The CPUs that may have translations of a space. Part of the kernel's record of the space, `Platform::Mmu`.
 #[derive(Debug)]
 pub struct SpaceCpus {
     root: Pfn,
-    /// From 1, and never given again.
+    /// Number of the space, from 1. Never reused.
     id: u64,
     cpus: CpuMask,
     flushes: Line<AtomicU64>,
 }
 
-/// What every flush writes, apart from what every walk without locks reads.
+/// A value on its own cache line: every flush writes it, and it must not share a line with data that lockless
+/// table walks read.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Line<T>(T);
 
 impl SpaceCpus {
-    /// The root table.
+    /// Returns the root table.
     pub fn root(&self) -> Pfn {
         self.root
     }
 
-    /// Those that may have translations.
+    /// Returns the CPUs that may have translations of the space.
     pub fn cpus(&self) -> &CpuMask {
         &self.cpus
     }
 }
 
-/// How a processor loads the root of a space.
+/// The way in which a CPU loads the root of a space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// In which context, of [`CONTEXTS`].
+    /// The context to use, below [`CONTEXTS`].
     pub context: usize,
-    /// What the context has may stay. A processor without contexts drops all in any case.
+    /// True if translations in the context may stay. A CPU without contexts drops all translations in any
+    /// case.
     pub keeps: bool,
 }
 
-/// What a processor keeps in one context. Its own, so relaxed throughout.
+/// The state of one context of a CPU. Only that CPU accesses it, so all accesses are relaxed.
 #[derive(Debug)]
 struct Context {
-    /// The number of a space; 0: none.
+    /// The number of a space, or 0 for none.
     space: AtomicU64,
     flushes: AtomicU64,
 }
@@ -137,29 +140,29 @@ impl Context {
     }
 }
 
-/// What is kept for one processor.
+/// The state of one CPU.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct ShootCpu {
     current: AtomicU64,
     inbox: CpuMask,
     pending: AtomicU32,
-    /// The request; stable from when it is posted until all have answered. Written and read relaxed: posts
-    /// and answers order.
+    /// The request. It does not change from the post until all CPUs have answered. Its fields are accessed
+    /// relaxed, because the posts and answers order them.
     space: AtomicPtr<SpaceCpus>,
     start: AtomicU64,
     end: AtomicU64,
     flags: AtomicU32,
     number: AtomicU64,
     contexts: [Context; CONTEXTS],
-    /// The context that was loaded last, and the one that the next space gets which has none.
+    /// The context that was loaded last. `next` is the context for the next space without one.
     context: AtomicUsize,
     next: AtomicUsize,
 }
 
 impl ShootCpu {
     const_unless_loom! {
-        /// Of a processor that runs no space.
+        /// Creates the state of a CPU that runs no space.
         pub fn new() -> Self {
             ShootCpu {
                 current: AtomicU64::new(0),
@@ -177,8 +180,8 @@ impl ShootCpu {
         }
     }
 
-    /// How the root of a space is loaded of which so many flushes have begun: in the context that has it, or
-    /// in that of the space that has had one longest.
+    /// Returns how to load the root of a space of which `flushes` flushes have begun. Uses the context of the
+    /// space, or takes the context that was assigned longest ago.
     fn load(&self, space: &SpaceCpus, flushes: u64) -> Load {
         let has = |context: &Context| context.space.load(Relaxed) == space.id;
         let found = self.contexts.iter().position(has);
@@ -195,10 +198,10 @@ impl ShootCpu {
         Load { context: at, keeps }
     }
 
-    /// The flush of that number was done in the context that is loaded.
+    /// Records that the flush with this number was done in the loaded context.
     fn done(&self, space: &SpaceCpus, number: u64) {
         let context = &self.contexts[self.context.load(Relaxed)];
-        debug_assert_eq!(context.space.load(Relaxed), space.id, "a flush in another space's context");
+        debug_assert_eq!(context.space.load(Relaxed), space.id, "a flush runs in another space's context");
         if context.flushes.load(Relaxed) + 1 == number {
             context.flushes.store(number, Relaxed);
         }
@@ -227,7 +230,7 @@ impl Default for ShootCpu {
     }
 }
 
-/// The flusher of a kernel with so many processors; see the [module](self).
+/// The TLB flusher of a kernel with `CPUS` CPUs; see the [module](self).
 ///
 /// ```
 /// use freehold_kit::{ShootCpu, Shootdown};
@@ -237,58 +240,59 @@ impl Default for ShootCpu {
 #[derive(Debug)]
 pub struct Shootdown<const CPUS: usize> {
     cpus: [ShootCpu; CPUS],
-    /// Spaces that there have been.
+    /// Number of spaces created so far.
     spaces: AtomicU64,
 }
 
 impl<const CPUS: usize> Shootdown<CPUS> {
     const_unless_loom! {
-        /// No processor runs a space.
+        /// Creates a flusher whose CPUs run no space.
         pub fn new(cpus: [ShootCpu; CPUS]) -> Self {
-            assert!(CPUS <= MAX_CPUS, "more processors than a set has room for");
+            assert!(CPUS <= MAX_CPUS, "more CPUs than a set has room for");
             Shootdown { cpus, spaces: AtomicU64::new(0) }
         }
     }
 
-    /// A new space with this root, of which nobody has translations.
+    /// Creates a space with this root, of which no CPU has translations.
     pub fn space(&self, root: Pfn) -> SpaceCpus {
-        // Relaxed: nothing but another number each time.
+        // Relaxed: the numbers only have to differ.
         let id = self.spaces.fetch_add(1, Relaxed) + 1;
         SpaceCpus { root, id, cpus: CpuMask::new(), flushes: Line(AtomicU64::new(0)) }
     }
 
-    /// The calling processor is about to load the root of `space`, interrupts off, in the way that this
-    /// returns; it answers nobody before it has. What it ran before it [leaves](Self::leave) after the load,
-    /// unless that is the same space: a lazy processor comes back by this call alone. `None`: the root is in
-    /// the register.
+    /// Prepares the calling CPU to load the root of `space`; returns how to load it, or `None` if the root is
+    /// still in the register. Interrupts are off, and the CPU answers no flush before it has loaded the root.
+    ///
+    /// After the load, the caller [leaves](Self::leave) the space that it ran before, unless that is the same
+    /// space. A lazy CPU returns to its space with this call only.
     pub fn enter(&self, cpu: usize, space: &SpaceCpus) -> Option<Load> {
         let own = &self.cpus[cpu];
         let before = own.current.load(Relaxed);
         own.current.store(space.id, Relaxed);
         if before == space.id | LAZY {
-            // In the set all the time, and told of every change.
+            // The CPU stayed in the set, so flushes reached it.
             return None;
         }
         space.cpus.add(cpu);
-        // Pairs with the fence of `flush`: the flush finds the bit, or what follows finds the flush's number,
-        // and the walks find the change.
+        // Pairs with the fence of `flush`: either the flush finds the bit, or this CPU finds the flush's
+        // number and its table walks see the change.
         fence(SeqCst);
-        // Acquire pairs with the release of `flush`: where the number has risen, walks find the change.
+        // Acquire: pairs with the release in `flush`. If the number has risen, table walks see the change.
         Some(own.load(space, space.flushes.0.load(Acquire)))
     }
 
-    /// The calling processor goes on without a program and keeps the root of `space` in its register.
+    /// Makes the calling CPU lazy: it runs no program and keeps the root of `space` in its register.
     pub fn idle(&self, cpu: usize, space: &SpaceCpus) {
         debug_assert_eq!(
             self.cpus[cpu].current.load(Relaxed),
             space.id,
-            "lazy in a space that it does not run"
+            "a CPU becomes lazy in a space that it does not run"
         );
         self.cpus[cpu].current.store(space.id | LAZY, Relaxed);
     }
 
-    /// The calling processor has loaded another root, or the kernel's: it uses no translation of `space` any
-    /// more before it [enters](Self::enter) it again. Interrupts off.
+    /// Removes the calling CPU from `space`, after it has loaded another root or the kernel's. The CPU uses
+    /// no translation of `space` before it [enters](Self::enter) the space again. Interrupts are off.
     pub fn leave(&self, cpu: usize, space: &SpaceCpus) {
         let own = &self.cpus[cpu];
         if own.current.load(Relaxed) & !LAZY == space.id {
@@ -297,26 +301,27 @@ impl<const CPUS: usize> Shootdown<CPUS> {
         space.cpus.remove(cpu);
     }
 
-    /// Whether the calling processor runs a program in `space`. With interrupts off it stays so: where this
-    /// is true `Platform::walk_tables` may walk, for no flush is over before this processor answers.
+    /// Returns true if the calling CPU runs a program in `space`. With interrupts off the result does not
+    /// change. While it is true, `Platform::walk_tables` may walk, because no flush ends before this CPU
+    /// answers.
     pub fn runs(&self, cpu: usize, space: &SpaceCpus) -> bool {
         self.cpus[cpu].current.load(Relaxed) == space.id
     }
 
-    /// Whether a processor other than the calling one may have translations of `space`, of entries that were
-    /// changed before.
+    /// Returns true if a CPU other than the calling one may have translations of `space`, from before the
+    /// caller's last changes of entries.
     pub fn runs_elsewhere(&self, cpu: usize, space: &SpaceCpus) -> bool {
         // Pairs with the fence of `enter`, as in `flush`.
         fence(SeqCst);
         space.cpus.numbers(CPUS).any(|other| other != cpu)
     }
 
-    /// Removes what `what` covers from every processor: `Platform::flush`. The caller stays on its processor
-    /// and makes no second flush meanwhile, from an interrupt say.
+    /// Removes the translations that `what` covers from every CPU; implements `Platform::flush`. The caller
+    /// stays on its CPU and begins no second flush during the call, not even from an interrupt.
     pub fn flush(&self, cpu: usize, space: &SpaceCpus, what: &Flush, kernel: &impl Processors) {
         let own = &self.cpus[cpu];
-        debug_assert_eq!(own.pending.load(Relaxed), 0, "a flush inside a flush");
-        // Release pairs with the acquire of `enter`: the change came before.
+        debug_assert_eq!(own.pending.load(Relaxed), 0, "a flush begins inside another flush");
+        // Release: pairs with the acquire in `enter`. The change of the tables came before.
         let number = space.flushes.0.fetch_add(1, Release) + 1;
         // Pairs with the fence of `enter`.
         fence(SeqCst);
@@ -328,11 +333,11 @@ impl<const CPUS: usize> Shootdown<CPUS> {
         }
         if count > 0 {
             own.write(space, what, number);
-            // Relaxed, as the request: the posts below order it.
+            // Relaxed, like the request: the posts below order it.
             own.pending.store(count, Relaxed);
             for other in others.numbers() {
-                // A release, which pairs with the acquire of `answer`. Where the inbox was not empty an
-                // interrupt is on its way.
+                // Release: pairs with the acquire in `answer`. If the inbox was not empty, an interrupt is
+                // already on its way.
                 if self.cpus[other].inbox.add(cpu) {
                     kernel.interrupt(other);
                 }
@@ -341,35 +346,36 @@ impl<const CPUS: usize> Shootdown<CPUS> {
         if space.cpus.contains(cpu) {
             self.apply(cpu, space, what, number, kernel);
         }
-        // Acquire pairs with the releases of `answer`: uses of old translations are over.
+        // Acquire: pairs with the releases in `answer`. All uses of old translations are over.
         while own.pending.load(Acquire) != 0 {
             self.answer(cpu, kernel);
             kernel.relax();
         }
     }
 
-    /// Answers every request that was posted to the calling processor: the handler of the interrupt, and part
-    /// of every loop that waits with interrupts off. Interrupts off.
+    /// Answers every request that was posted to the calling CPU. Called by the interrupt handler, and in
+    /// every loop that waits with interrupts off. Interrupts are off.
     pub fn answer(&self, cpu: usize, kernel: &impl Processors) {
         for sender in self.cpus[cpu].inbox.take(CPUS) {
             let request = &self.cpus[sender];
-            // SAFETY: the sender borrows it until all have answered, and we have not.
+            // SAFETY: the sender borrows the space until all CPUs have answered, and this one has not.
             let space = unsafe { &*request.space.load(Relaxed) };
             let (what, number) = request.read();
             self.apply(cpu, space, &what, number, kernel);
-            // Release pairs with the acquire of `flush`. The slot is the sender's from here on.
+            // Release: pairs with the acquire in `flush`. From here on, the slot belongs to the sender.
             request.pending.fetch_sub(1, Release);
         }
     }
 
-    /// `space` is about to go, and runs nowhere: lazy processors leave it. `Platform::space_ending`.
+    /// Makes lazy CPUs leave `space`, which is about to end and runs nowhere; implements
+    /// `Platform::space_ending`.
     pub fn end(&self, cpu: usize, space: &SpaceCpus, kernel: &impl Processors) {
         let (start, end) = (VirtAddr::new(0), VirtAddr::new(u64::MAX));
         self.flush(cpu, space, &Flush { start, end, all: true, tables_freed: true }, kernel);
-        debug_assert_eq!(space.cpus.numbers(CPUS).next(), None, "a space ends while a processor runs it");
+        debug_assert_eq!(space.cpus.numbers(CPUS).next(), None, "a space ends while a CPU runs it");
     }
 
-    /// What a flush does to the calling processor.
+    /// Does a flush on the calling CPU.
     fn apply(&self, cpu: usize, space: &SpaceCpus, what: &Flush, number: u64, kernel: &impl Processors) {
         let own = &self.cpus[cpu];
         let current = own.current.load(Relaxed);
@@ -381,11 +387,12 @@ impl<const CPUS: usize> Shootdown<CPUS> {
             kernel.flush_here(cpu, space.root, what);
             own.done(space, number);
         }
-        // Else it has left the space but for the bit: its context is behind from now on.
+        // Otherwise the CPU has left the space and only its bit remains. Its context's number now stays
+        // behind.
     }
 }
 
-/// Processors that a flush waits for.
+/// The CPUs that a flush waits for.
 #[derive(Default)]
 struct CpuSet([u64; MAX_CPUS / 64]);
 

@@ -1,6 +1,8 @@
-//! The kit under loom: every schedule, and every order of accesses that the memory model allows.
-//! What is freed after a grace period or a flush is a cell that loom watches: a use that is not over by then
-//! is a race, which it reports.
+//! Tests of the kit under loom, which runs every schedule and every order of accesses that the memory model
+//! allows.
+//!
+//! Memory that is freed after a grace period or a flush is a cell that loom checks. loom reports a use that
+//! is not over by then as a race.
 #![cfg(loom)]
 
 mod qsbr;
@@ -8,12 +10,12 @@ mod shootdown;
 
 use loom::cell::UnsafeCell;
 
-/// Memory that somebody uses until somebody else frees it.
+/// Memory that a thread uses until another thread frees it.
 struct Memory(UnsafeCell<bool>);
 
-// SAFETY: that the uses of it exclude each other is what the tests are about; loom looks.
+// SAFETY: the tests check that its uses exclude each other; loom reports any that do not.
 unsafe impl Sync for Memory {}
-// SAFETY: a truth value.
+// SAFETY: the value is a bool.
 unsafe impl Send for Memory {}
 
 impl Memory {
@@ -22,13 +24,13 @@ impl Memory {
     }
 
     fn read(&self) {
-        // SAFETY: loom checks that nobody writes meanwhile.
+        // SAFETY: loom checks that no thread writes at the same time.
         let there = self.0.with(|value| unsafe { *value });
         assert!(there, "used after it was freed");
     }
 
     fn free(&self) {
-        // SAFETY: loom checks that nobody else uses it meanwhile.
+        // SAFETY: loom checks that no other thread uses it at the same time.
         self.0.with_mut(|value| unsafe {
             assert!(*value, "freed twice");
             *value = false;

@@ -1,4 +1,4 @@
-//! Readers and what waits for them.
+//! Tests of readers and of requests that wait for them.
 
 use super::Memory;
 use freehold_kit::{Qsbr, QsbrCpu};
@@ -9,7 +9,7 @@ use loom::sync::Arc;
 use loom::thread;
 use std::ptr::NonNull;
 
-/// Something that is found by a flag, and freed after a grace period once the flag is down.
+/// An object that readers find while a flag is set. Freed after a grace period, once the flag is cleared.
 #[repr(C)]
 struct Found {
     head: RcuHead,
@@ -19,7 +19,7 @@ struct Found {
 struct World {
     rcu: Qsbr<2>,
     linked: AtomicBool,
-    /// The reader may go.
+    /// Set when the reader may end.
     over: AtomicBool,
     found: Box<Found>,
 }
@@ -47,14 +47,14 @@ impl World {
 
     fn unlink(&self, cpu: usize) {
         self.linked.store(false, Relaxed);
-        // SAFETY: asked for once, and the world lives until it has run.
+        // SAFETY: each head is deferred once, and the world lives until the function has run.
         unsafe { self.rcu.defer(cpu, NonNull::from(&self.found.head), free) };
     }
 }
 
-/// Relaxed accesses order nothing, so all that keeps reader and free apart is the grace period.
+/// Relaxed accesses order nothing, so only the grace period orders the reader and the free.
 #[test]
-fn a_reader_that_comes_and_goes() {
+fn grace_period_waits_for_an_online_reader() {
     model(|| {
         let world = world();
         let reader = {
@@ -73,7 +73,7 @@ fn a_reader_that_comes_and_goes() {
 }
 
 #[test]
-fn a_reader_that_passes_quiescent_states() {
+fn grace_period_waits_for_quiescent_states() {
     model(|| {
         let world = world();
         world.rcu.online(1);
@@ -81,7 +81,7 @@ fn a_reader_that_passes_quiescent_states() {
             let world = world.clone();
             thread::spawn(move || {
                 world.section();
-                // It never goes offline: what waits for it waits for these.
+                // The CPU never goes offline, so the grace period waits for these quiescent states.
                 while !world.over.load(Relaxed) {
                     world.rcu.quiescent(1);
                     world.section();
@@ -96,9 +96,9 @@ fn a_reader_that_passes_quiescent_states() {
     });
 }
 
-/// What is asked for on one processor is taken and run by another, which sees it whole.
+/// A request made on one CPU is taken and run by another CPU, which sees the whole request.
 #[test]
-fn a_request_is_run_elsewhere() {
+fn request_runs_on_another_cpu() {
     model(|| {
         let world = world();
         let other = {
@@ -115,9 +115,9 @@ fn a_request_is_run_elsewhere() {
     });
 }
 
-/// After the barrier, what ran elsewhere is over for its caller, without another word.
+/// After the barrier, its caller sees functions that ran on another CPU, without further synchronization.
 #[test]
-fn a_barrier_sees_what_ran_elsewhere() {
+fn barrier_sees_functions_that_ran_on_another_cpu() {
     model(|| {
         let world = world();
         world.unlink(0);
@@ -126,21 +126,21 @@ fn a_barrier_sees_what_ran_elsewhere() {
             thread::spawn(move || world.rcu.advance())
         };
         world.rcu.barrier(thread::yield_now);
-        // SAFETY: it has run.
+        // SAFETY: the function has run, so no thread writes.
         world.found.memory.0.with(|there| assert!(unsafe { !*there }));
         other.join().unwrap();
     });
 }
 
-/// Requests of one processor, from an interrupt too, and of two: each runs once.
+/// Requests of one CPU, also from an interrupt, and of two CPUs: each runs once.
 #[test]
-fn requests_side_by_side() {
+fn concurrent_requests_run_once_each() {
     model(|| {
         let rcu = Arc::new(Qsbr::new([QsbrCpu::new(), QsbrCpu::new()]));
         let objects: Arc<[Found; 3]> =
             Arc::new(std::array::from_fn(|_| Found { head: RcuHead::new(), memory: Memory::new() }));
         let ask = |rcu: &Qsbr<2>, objects: &[Found; 3], cpu, n: usize| {
-            // SAFETY: each is asked for once, and lives until it has run.
+            // SAFETY: each head is deferred once, and lives until the function has run.
             unsafe { rcu.defer(cpu, NonNull::from(&objects[n].head), free) };
         };
         let other = {
@@ -156,7 +156,7 @@ fn requests_side_by_side() {
         other.join().unwrap();
         rcu.barrier(thread::yield_now);
         for object in &*objects {
-            // SAFETY: all have run.
+            // SAFETY: all functions have run, so no thread writes.
             object.memory.0.with(|there| assert!(unsafe { !*there }));
         }
     });

@@ -1,4 +1,4 @@
-//! Processors that use translations, beside flushes that take them away.
+//! Tests of CPUs that use translations while other CPUs flush them.
 
 use super::Memory;
 use freehold_kit::{CONTEXTS, Load, Processors, ShootCpu, Shootdown, SpaceCpus};
@@ -12,20 +12,20 @@ use std::cell::Cell;
 const PAGES: usize = 2;
 const ROOT: Pfn = Pfn::new(7);
 
-/// A flush of one page.
+/// Returns a flush of one page.
 fn page(page: usize) -> Flush {
     let at = |page: usize| VirtAddr::new(page as u64 * 4096);
     Flush { start: at(page), end: at(page + 1), all: false, tables_freed: false }
 }
 
-/// Two processors, one space of two pages, and the frames behind them.
+/// Two CPUs, one space of two pages, and the frames of these pages.
 struct World {
     tlbs: Shootdown<2>,
     space: SpaceCpus,
-    /// Whether the entries are there.
+    /// True while the entry of the page is present.
     entries: [AtomicBool; PAGES],
     frames: [Memory; PAGES],
-    /// Flushes that are over.
+    /// Number of flushes that are over.
     over: AtomicU32,
 }
 
@@ -40,8 +40,8 @@ fn world() -> Arc<World> {
     })
 }
 
-/// A processor: which translations its TLB has, by context, and the context that is loaded. Interrupts are
-/// taken where it looks for them, between two instructions.
+/// A CPU: the translations in its TLB, by context, and the loaded context. It takes interrupts only where the
+/// test calls `answer`, between two instructions.
 #[derive(Default)]
 struct Cpu {
     known: [[Cell<bool>; PAGES]; CONTEXTS],
@@ -57,7 +57,7 @@ impl Cpu {
     }
 
     fn known(&self) -> &[Cell<bool>; PAGES] {
-        &self.known[self.loaded.get().expect("a root is loaded")]
+        &self.known[self.loaded.get().expect("no root is loaded")]
     }
 }
 
@@ -90,7 +90,7 @@ impl World {
         self.tlbs.leave(number, &self.space);
     }
 
-    /// A load through a page, if it is there.
+    /// Accesses a page through its translation, if it has one.
     fn access(&self, cpu: &Cpu, page: usize) {
         let known = &cpu.known()[page];
         if !known.get() {
@@ -108,7 +108,7 @@ impl World {
         self.over.fetch_add(1, Relaxed);
     }
 
-    /// Takes interrupts until so many flushes are over.
+    /// Takes interrupts until `flushes` flushes are over.
     fn serve(&self, number: usize, cpu: &Cpu, flushes: u32) {
         while self.over.load(Relaxed) < flushes {
             self.tlbs.answer(number, cpu);
@@ -117,14 +117,14 @@ impl World {
     }
 }
 
-/// Starts another processor.
+/// Starts another CPU.
 fn spawn(world: &Arc<World>, f: impl FnOnce(&World, &Cpu) + 'static) -> thread::JoinHandle<()> {
     let world = world.clone();
     thread::spawn(move || f(&world, &Cpu::default()))
 }
 
 #[test]
-fn a_processor_that_switches_to_the_space_and_away() {
+fn flush_waits_for_a_cpu_that_enters_and_leaves() {
     model(|| {
         let world = world();
         let other = spawn(&world, |world, cpu| {
@@ -141,9 +141,9 @@ fn a_processor_that_switches_to_the_space_and_away() {
     });
 }
 
-/// It comes back with what it knew, if there was no flush meanwhile.
+/// A CPU that returns keeps its translations if there was no flush since it left.
 #[test]
-fn a_processor_that_comes_back() {
+fn cpu_that_returns_uses_no_flushed_translation() {
     model(|| {
         let world = world();
         let other = spawn(&world, |world, cpu| {
@@ -159,10 +159,10 @@ fn a_processor_that_comes_back() {
     });
 }
 
-/// The processor flushes itself while another's flush, which may have begun before, is not answered yet; it is
-/// when the processor has left.
+/// The CPU flushes itself before it has answered another CPU's flush, which may have begun earlier. It
+/// answers after it has left the space.
 #[test]
-fn a_processor_that_comes_back_beside_two_flushes() {
+fn cpu_that_returns_during_two_flushes_uses_no_flushed_translation() {
     model(|| {
         let world = world();
         let other = spawn(&world, |world, cpu| {
@@ -180,9 +180,9 @@ fn a_processor_that_comes_back_beside_two_flushes() {
     });
 }
 
-/// The processor that flushes runs the space itself, and nobody is asked where nobody is.
+/// The CPU that flushes runs the space itself; no other CPU is asked because none runs it.
 #[test]
-fn one_processor_alone() {
+fn flush_of_a_single_cpu_keeps_its_context() {
     model(|| {
         let (world, cpu) = (world(), Cpu::default());
         world.enter(0, &cpu);
@@ -192,14 +192,14 @@ fn one_processor_alone() {
         world.access(&cpu, 0);
         world.access(&cpu, 1);
         world.leave(0, &cpu);
-        // Its own flush was done in the context: what is left of it stays.
+        // The CPU did its own flush in the context, so the remaining translations stay.
         assert!(world.tlbs.enter(0, &world.space).unwrap().keeps);
     });
 }
 
-/// What a context has is the space's alone: another one with the same root begins with nothing.
+/// A context belongs to one space: another space with the same root starts without translations.
 #[test]
-fn a_root_that_is_used_again() {
+fn space_with_a_reused_root_keeps_no_translations() {
     model(|| {
         let (world, cpu) = (world(), Cpu::default());
         world.enter(0, &cpu);
@@ -211,9 +211,9 @@ fn a_root_that_is_used_again() {
     });
 }
 
-/// Of more spaces than there are contexts, one that was not run for long begins with nothing.
+/// With more spaces than contexts, the space that has not run for longest starts without translations.
 #[test]
-fn more_spaces_than_contexts() {
+fn oldest_context_is_reused() {
     model(|| {
         let world = world();
         let spaces: Vec<_> = (0..=CONTEXTS as u64).map(|root| world.tlbs.space(Pfn::new(root))).collect();
@@ -227,9 +227,9 @@ fn more_spaces_than_contexts() {
     });
 }
 
-/// A space that a processor comes back to between others keeps its context, and so do they.
+/// A space that a CPU returns to between other spaces keeps its context, and so do the others.
 #[test]
-fn a_space_between_others() {
+fn space_entered_between_others_keeps_its_context() {
     model(|| {
         let world = world();
         let others: Vec<_> = (0..2).map(|root| world.tlbs.space(Pfn::new(root))).collect();
@@ -247,9 +247,9 @@ fn a_space_between_others() {
     });
 }
 
-/// Two that flush each other: each answers while it waits, interrupts off.
+/// Two CPUs flush each other: each answers while it waits with interrupts off.
 #[test]
-fn crosswise() {
+fn two_cpus_that_flush_each_other_make_progress() {
     model(|| {
         let world = world();
         let flush = |world: &World, number| {
@@ -270,10 +270,10 @@ fn crosswise() {
     });
 }
 
-/// A lazy processor comes back, beside a flush: with what it remembers if it was not told to go, else with
-/// nothing.
+/// A lazy CPU returns during a flush: with its translations if no flush made it leave, and without them
+/// otherwise.
 #[test]
-fn a_lazy_processor() {
+fn lazy_cpu_returns_with_its_root_unless_flushed() {
     model(|| {
         let world = world();
         let cpu = Cpu::default();
@@ -288,7 +288,7 @@ fn a_lazy_processor() {
                 world.tlbs.answer(1, &cpu);
                 let how = world.tlbs.enter(1, &world.space);
                 let switched = cpu.loaded.get().is_none();
-                assert_eq!(how.is_some(), switched, "the root is in the register unless it was told to go");
+                assert_eq!(how.is_some(), switched, "the root stays unless a flush made the CPU leave");
                 how.into_iter().for_each(|how| cpu.load(how));
                 world.access(&cpu, 0);
                 world.leave(1, &cpu);
