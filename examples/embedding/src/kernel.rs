@@ -1,6 +1,6 @@
-//! What Freehold asks of a kernel, on threads: each thread that comes by is a processor. Grace periods and
-//! flushes are those of `freehold-kit`; memory, waiting and the processors themselves are supplied in the
-//! simplest way that is right.
+//! The platform that Freehold requires from a kernel, implemented with threads: each thread that calls it is
+//! a CPU. `freehold-kit` implements grace periods and flushes. This file implements memory, waiting and CPU
+//! numbers in the simplest correct way.
 #![expect(unsafe_code, reason = "implements the engine's unsafe traits")]
 
 use freehold::platform::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -17,17 +17,17 @@ use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 const WORD: usize = size_of::<u64>();
-/// Threads at a time.
+/// Maximum number of threads at the same time.
 const CPUS: usize = 64;
 
 static RCU: Qsbr<CPUS> = Qsbr::new([const { QsbrCpu::new() }; CPUS]);
 static TLBS: Shootdown<CPUS> = Shootdown::new([const { ShootCpu::new() }; CPUS]);
-/// Held by the thread that acts as the processor: its own while a program's instruction runs, or one that
-/// interrupts it in between.
+/// Held by the thread that acts as the CPU: its own thread while a program's instruction runs, or a thread
+/// that interrupts the CPU between two instructions.
 static BUSY: [Mutex<()>; CPUS] = [const { Mutex::new(()) }; CPUS];
-/// Bit per processor: some thread is it.
+/// One bit per CPU, set while a thread is that CPU.
 static TAKEN: AtomicU64 = AtomicU64::new(0);
-/// All waiters, whatever they wait for, and their wakers.
+/// One mutex and condition variable for all waiters, whatever they wait for, and their wakers.
 static SLEEP: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
 static BOOT: LazyLock<Instant> = LazyLock::new(Instant::now);
 
@@ -39,19 +39,19 @@ thread_local! {
     static CPU: Cpu = Cpu::claim();
 }
 
-/// A thread that is a processor.
+/// A thread that is a CPU.
 struct Cpu {
     number: usize,
-    /// Read sections that are open.
+    /// Number of open read sections.
     sections: Cell<usize>,
 }
 
 impl Cpu {
     fn claim() -> Self {
         let take = |taken: u64| (taken != u64::MAX).then(|| taken | (taken + 1));
-        // Acquire pairs with the release of the thread that was this processor before.
+        // Acquire: pairs with the release of the thread that was this CPU before.
         let before = TAKEN.fetch_update(Ordering::Acquire, Ordering::Relaxed, take);
-        let number = before.expect("a processor for every thread").trailing_ones() as usize;
+        let number = before.expect("more threads than CPUs").trailing_ones() as usize;
         Cpu { number, sections: Cell::new(0) }
     }
 
@@ -66,8 +66,9 @@ impl Drop for Cpu {
     }
 }
 
-/// An instruction of a program in this space: `f` may use translations. A flush that finds the processor in
-/// the space waits for its end, and a walk that begins later finds the tables as they were changed.
+/// Runs `f` as one instruction of a program in this space; `f` may use translations. A flush that finds the
+/// CPU in the space waits for the end of the instruction. Table walks that begin later see the changed
+/// tables.
 pub fn run<R>(space: &SpaceCpus, f: impl FnOnce() -> R) -> R {
     let cpu = Cpu::number();
     let _busy = lock(&BUSY[cpu]);
@@ -77,18 +78,17 @@ pub fn run<R>(space: &SpaceCpus, f: impl FnOnce() -> R) -> R {
     result
 }
 
-/// What a kernel does at ticks: runs what waited for a grace period.
+/// Does the work of a kernel's tick: runs the functions whose grace period is over.
 pub fn tick() {
     RCU.advance();
 }
 
-/// How processors reach each other. They remember no translation from one instruction to the next.
+/// The way in which CPUs reach each other. A CPU keeps no translation after an instruction.
 struct Threads;
 
 impl Processors for Threads {
     fn interrupt(&self, cpu: usize) {
-        // Between two instructions, by the thread that interrupts in the place of the one that is
-        // interrupted.
+        // Runs between two instructions: the interrupting thread acts in place of the interrupted one.
         let _busy = lock(&BUSY[cpu]);
         TLBS.answer(cpu, self);
     }
@@ -102,7 +102,7 @@ impl Processors for Threads {
     }
 }
 
-/// A read section.
+/// Guard of a read section.
 pub struct Reading(PhantomData<*const ()>);
 
 impl Drop for Reading {
@@ -116,8 +116,8 @@ impl Drop for Reading {
     }
 }
 
-/// Memory and its records. Frame `n` is `memory[n]`: the direct map is an index. Page tables come out of the
-/// same frames.
+/// Memory and its records. Frame `n` is `memory[n]`, so the direct map is an index. Page tables use the same
+/// frames.
 pub struct Board {
     memory: Box<[Table]>,
     frames: Box<[Frame]>,
@@ -126,7 +126,7 @@ pub struct Board {
 }
 
 impl Board {
-    /// A board with so many frames of memory. Frame 0 is never handed out.
+    /// Creates a board with `frames` frames of memory. Frame 0 is never allocated.
     pub fn new(frames: usize) -> Self {
         Board {
             memory: (0..frames).map(|_| Table::new()).collect(),
@@ -136,12 +136,12 @@ impl Board {
         }
     }
 
-    /// The aligned word at `offset` bytes of a frame.
+    /// Returns the aligned word at `offset` bytes of a frame.
     pub fn word(&self, pfn: Pfn, offset: usize) -> &AtomicU64 {
         self.memory[pfn.get() as usize].entry(offset / WORD)
     }
 
-    /// Frames that nobody uses.
+    /// Returns the number of free frames.
     pub fn free_frames(&self) -> usize {
         lock(&self.free).len()
     }
@@ -153,20 +153,20 @@ impl Board {
 
 impl Drop for Board {
     fn drop(&mut self) {
-        // What waits for a grace period may point here.
+        // Functions that wait for a grace period may point to this board.
         Self::rcu_barrier();
     }
 }
 
-// SAFETY: a thread has a number of its own as long as it lives; `freehold-kit` says why what is deferred
-// waits for sections.
+// SAFETY: each living thread has its own number. `freehold-kit` explains why a deferred function waits for
+// all read sections.
 unsafe impl Host for Board {
     const MAX_CPUS: usize = CPUS;
     type RcuGuard = Reading;
 
     fn wait(word: &AtomicU32, expected: u32) {
         let awake = lock(&SLEEP.0);
-        // SeqCst: a task that changes the word wakes afterwards. It cannot do so before this one sleeps,
+        // SeqCst: a task changes the word before it wakes. The wake-up cannot come before this task sleeps,
         // because it needs the mutex.
         if word.load(Ordering::SeqCst) == expected {
             drop(SLEEP.1.wait(awake));
@@ -174,7 +174,7 @@ unsafe impl Host for Board {
     }
 
     fn wait_killable(word: &AtomicU32, expected: u32) -> Result<(), Killed> {
-        // Nobody sends signals here.
+        // This example sends no signals.
         Self::wait(word, expected);
         Ok(())
     }
@@ -201,7 +201,7 @@ unsafe impl Host for Board {
     }
 
     fn lock_context<R>(_: impl FnOnce(&LockContext) -> R) -> Option<R> {
-        // The order of locks is not checked here.
+        // This example does not check the lock order.
         None
     }
 
@@ -216,7 +216,7 @@ unsafe impl Host for Board {
     }
 
     unsafe fn rcu_defer(head: NonNull<RcuHead>, f: unsafe fn(NonNull<RcuHead>)) {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller keeps the contract of `rcu_defer`.
         unsafe { RCU.defer(Cpu::number(), head, f) };
     }
 
@@ -225,8 +225,8 @@ unsafe impl Host for Board {
     }
 }
 
-// SAFETY: a frame leaves the free list for one owner; records and memory do not move while the board lives;
-// other numbers panic.
+// SAFETY: a frame leaves the free list for one owner. Records and memory do not move while the board lives,
+// and invalid frame numbers panic.
 unsafe impl TableMemory for Board {
     fn alloc_table(&self) -> Result<Pfn, OutOfTables> {
         let table = lock(&self.free).pop().ok_or(OutOfTables)?;
@@ -248,13 +248,13 @@ unsafe impl TableMemory for Board {
     }
 }
 
-// SAFETY: as above; `freehold-kit` says why a flush is over only when no processor uses what it covers.
+// SAFETY: as above. `freehold-kit` explains why no CPU uses a flushed translation after the flush.
 unsafe impl Platform for Board {
     type Format = X86_4;
-    /// All that this kernel keeps for an address space: its root table, and the processors that run it.
+    /// The data that this kernel keeps for an address space: its root table, and the CPUs that run it.
     type Mmu = SpaceCpus;
 
-    // Single frames alone: without larger blocks there are no huge pages.
+    // Only single frames: without larger blocks there are no huge pages.
     fn alloc_frames(&self, request: &FrameRequest<'_, SpaceCpus>, out: &mut [Pfn]) -> usize {
         if request.order != 0 {
             return 0;
@@ -293,7 +293,7 @@ unsafe impl Platform for Board {
 
     fn write_frame(&self, pfn: Pfn, offset: usize, data: &[u8]) {
         for ((word, shift), byte) in self.bytes(pfn, offset, data.len()).zip(data) {
-            // One step: a program may be storing to the other bytes of the word.
+            // Changes the byte atomically: a program may store to the other bytes of the word.
             let put = |old: u64| Some(old & !(0xff << shift) | u64::from(*byte) << shift);
             let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, put);
         }

@@ -1,4 +1,4 @@
-//! A program that embeds Freehold: `kernel.rs` is what the engine asks for, this file what it gives.
+//! A program that embeds Freehold: `kernel.rs` implements the platform, and this file uses the engine.
 //!
 //! `cargo run --package freehold-example-embedding`
 #![deny(unsafe_code)]
@@ -31,7 +31,7 @@ impl Program {
         self.access(address, Access::WRITE, |word| word.store(value, SeqCst))
     }
 
-    /// What the processor does: walk the tables; on a fault, ask the kernel and try again.
+    /// Acts as the CPU: walks the tables. On a fault, calls the engine and tries again.
     fn access<R>(
         &self,
         address: u64,
@@ -63,7 +63,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     program.store(at, 1)?;
     program.store(at + PAGE_SIZE, 2)?;
     println!(
-        "a program stores 1 and 2 in two pages; of the third it reads {}",
+        "the program stores 1 and 2 in two pages and reads {} from a third",
         program.load(at + 2 * PAGE_SIZE)?
     );
 
@@ -78,17 +78,14 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     program.0.mprotect(at, PAGE_SIZE, Prot::READ)?;
     program.0.munmap(at + 8 * PAGE_SIZE, PAGE_SIZE)?;
-    println!("a store to what is read-only now: {:?}", program.store(at, 11));
-    println!("a load from what is unmapped: {:?}", program.load(at + 8 * PAGE_SIZE));
+    println!("store to a read-only page: {:?}", program.store(at, 11));
+    println!("load from an unmapped page: {:?}", program.load(at + 8 * PAGE_SIZE));
     println!("{} resident pages; mapped:", program.0.rss().total());
     for line in program.0.maps(0) {
         println!("{line}");
     }
     drop((program, child));
-    println!(
-        "{} of 4095 frames are free again; the engine keeps the others at hand",
-        engine.platform().free_frames()
-    );
+    println!("{} of 4095 frames are free again; the engine caches the rest", engine.platform().free_frames());
     Ok(())
 }
 

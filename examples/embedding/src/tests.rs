@@ -1,4 +1,4 @@
-//! What the README promises of an embedding: it runs, with threads too, and gives everything back.
+//! Tests of the example: it runs, supports threads, and frees all memory.
 
 use super::{Board, Program, main};
 use freehold::PAGE_SIZE;
@@ -10,15 +10,15 @@ const RW: Prot = Prot::READ.union(Prot::WRITE);
 const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS);
 
 #[test]
-fn the_example_runs() {
+fn example_runs_without_error() {
     main().unwrap();
 }
 
 #[test]
-fn memory_comes_back() {
+fn unmapped_frames_can_be_allocated_again() {
     let engine = Engine::new(Board::new(256), Config::default()).unwrap();
     let program = Program(AddressSpace::new(&engine, &SpaceConfig::default()).unwrap());
-    // More than there is, in turns: what is not given back is missed.
+    // Maps more than the memory in total, so frames that are not freed would run out.
     for turn in 0..20 {
         let at = program.0.mmap(0, 64 * PAGE_SIZE, RW, ANON, None, 0).unwrap();
         for page in 0..64 {

@@ -1,12 +1,11 @@
-//! Any calls, on the engine in any design, have the results that they have in the model.
+//! Checks that any sequence of calls has the same results on the engine, in any design, and in the model.
 //!
-//! `cargo +nightly fuzz run engine` with cargo-fuzz. On stable, without a sanitizer: build with `--target`
-//! and
-//! `RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
+//! Run with cargo-fuzz: `cargo +nightly fuzz run engine`. On stable, without a sanitizer: build with
+//! `--target` and `RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
 //! -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
-//! -Cdebug-assertions=on"`, and run the program on a folder.
+//! -Cdebug-assertions=on"`, and run the program on a folder of inputs.
 //!
-//! A finding prints as calls, which become a case in `lab/freehold-model/cases`.
+//! A finding is printed as calls. Add these as a case to `lab/freehold-model/cases`.
 #![no_main]
 
 use arbitrary::Arbitrary;
@@ -16,16 +15,16 @@ use freehold_model::{Engine, Model, World, script, text};
 use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
 
-/// What the bytes mean.
+/// The meaning of the input bytes.
 #[derive(Arbitrary, Debug)]
 struct Input {
-    /// Index of a design.
+    /// Index of a design in `Locking::ALL`.
     design: u8,
-    /// Which world.
+    /// Selects the world: true if its tasks may lock memory.
     may_lock: bool,
-    /// Whether mappings are scarce.
+    /// True if the world has room for only a few more mappings; `may_lock` is then unused.
     crowded: bool,
-    /// The calls.
+    /// The calls, encoded for `script::ops`.
     codes: Vec<[u8; script::CODE]>,
 }
 
@@ -40,7 +39,7 @@ impl Input {
 }
 
 thread_local! {
-    /// Machines are kept from input to input: building one takes longer than a run.
+    /// Machines are kept from one input to the next, because building one takes longer than a run.
     static STAGES: RefCell<Vec<(Model, Engine)>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -59,7 +58,7 @@ fuzz_target!(|input: Input| {
         if let Some(what) = compare::run_ops(model, engine, &ops, 16, &mut Report::default()) {
             let (ops, what) = compare::shrink(model, engine, ops, what);
             let calls: String = ops.iter().map(|op| text::op(&world, op) + "\n").collect();
-            panic!("model (left) and engine {locking:?} (right) differ:\n{calls}=> {what}");
+            panic!("model (left) and engine with {locking:?} (right) differ:\n{calls}=> {what}");
         }
     });
 });

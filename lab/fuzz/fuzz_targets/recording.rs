@@ -1,8 +1,7 @@
-//! Any bytes are a recording, a text of strace, or refused with an error that says where, in part or as a
-//! whole; nothing panics or fills the memory.
+//! Checks that any bytes are read as a recording or as strace text, or refused in part or as a whole with an
+//! error that names the line. The reader never panics and its memory stays bounded.
 //!
-//! Run as `engine.rs` says; the files in `tools/freehold-trace/tests/data` are a good beginning for its
-//! corpus.
+//! Run as described in `engine.rs`. The files in `tools/freehold-trace/tests/data` are a good initial corpus.
 #![no_main]
 
 use freehold_trace::Recording;
@@ -16,7 +15,7 @@ fuzz_target!(|data: &[u8]| {
         while let Some(event) = recording.next_event()? {
             assert!(event.line > 0);
         }
-        // Each line that cannot be read is named.
+        // Each unreadable line is reported with its position.
         let unread = recording.unread();
         assert!(unread.first().len() as u64 <= unread.count());
         assert!(unread.first().iter().all(|error| error.to_string().starts_with("x:")));

@@ -1,10 +1,9 @@
-//! Any bytes behind the first line are snapshots, or refused with an error that says where; what is read
-//! ascends, and is
-//! read again as it was written.
+//! Checks that any bytes after the first line are read as snapshots, or refused with an error that names the
+//! line. The areas and pages of a snapshot ascend, and a snapshot that is written out again reads back
+//! unchanged.
 //!
-//! Run as `engine.rs` says; `tools/freehold-trace/tests/data/small.snap` without its first line is a good
-//! beginning for its
-//! corpus.
+//! Run as described in `engine.rs`. `tools/freehold-trace/tests/data/small.snap` without its first line is a
+//! good initial corpus.
 #![no_main]
 
 use freehold_trace::{ReadError, Recording, SnapWriter, Snapshot};
@@ -12,7 +11,7 @@ use libfuzzer_sys::fuzz_target;
 use std::io::Cursor;
 use std::path::Path;
 
-/// How many snapshots are asked for, from number 0 on.
+/// Number of snapshots that the target reads, from number 0.
 const ASKED: u32 = 8;
 
 fn read(snapshots: Vec<u8>) -> Result<Vec<Snapshot>, ReadError> {
@@ -35,7 +34,7 @@ fuzz_target!(|data: &[u8]| {
                 assert!(snapshot.pages.is_sorted_by(|a, b| a.first + a.count <= b.first));
                 writer.snapshot(snapshot).expect("memory");
             }
-            let mut again = read(writer.finish().expect("memory")).expect("it was written for this");
+            let mut again = read(writer.finish().expect("memory")).expect("a written snapshot is readable");
             assert_eq!(again.len(), found.len());
             for (again, snapshot) in again.iter_mut().zip(found) {
                 again.line = snapshot.line;

@@ -1,8 +1,8 @@
-//! Every public call of the engine with wild arguments: nothing panics, and all memory comes back.
+//! Checks every public call of the engine with arbitrary arguments: no call panics, and all memory is freed.
 //!
-//! Run as `engine.rs` says, with overflow checks: `-Coverflow-checks=on` in RUSTFLAGS, or cargo-fuzz's own
-//! debug build. The test
-//! `lab/freehold-model/tests/wild.rs` plays the same lives from seeds.
+//! Run as described in `engine.rs`, with overflow checks: `-Coverflow-checks=on` in RUSTFLAGS, or
+//! cargo-fuzz's own debug build. The test `lab/freehold-model/tests/wild.rs` runs the same sequences from
+//! seeds.
 #![no_main]
 
 use freehold_model::wild;
