@@ -162,8 +162,8 @@ impl<T: Shared> Drop for Counted<T> {
         if self.inner().refs.fetch_sub(1, Ordering::Release) == 1 {
             fence(Ordering::Acquire);
             self.inner().value.end();
-            // Only the value is borrowed, because other threads may read the counts through a `Weak`. SAFETY:
-            // this was the last reference, so no thread uses the value any more and no thread drops it again.
+            // Only the value is borrowed, because other threads may read the counts through a `Weak`.
+            // SAFETY: this was the last reference, so no thread uses the value any more or drops it again.
             unsafe { ManuallyDrop::drop(&mut (*self.inner.as_ptr()).value) };
             // Drops the object's own share of the weak count.
             drop(Weak { inner: self.inner });

@@ -20,7 +20,7 @@ use std::cell::RefCell;
 struct Input {
     /// Index of a design in `Locking::ALL`.
     design: u8,
-    /// Selects the world: true if its tasks may lock memory.
+    /// Selects the world: true if its processes may lock memory without limit (`CAP_IPC_LOCK`).
     may_lock: bool,
     /// True if the world has room for only a few more mappings; `may_lock` is then unused.
     crowded: bool,

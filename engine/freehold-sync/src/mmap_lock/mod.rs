@@ -116,7 +116,7 @@ impl<'a, H: Host> WriteSection<'a, H> {
         // Relaxed: this task holds the write lock, and the previous holder wrote the number.
         let even = seq.load(Ordering::Relaxed);
         debug_assert!(even.is_multiple_of(2), "the write lock is held twice");
-        // Relaxed: a reader that loads an odd number reads nothing.
+        // Relaxed: a speculating reader that loads an odd number fails.
         seq.store(even.wrapping_add(1), Ordering::Relaxed);
         // Pairs with the fence in `Speculation::valid`; see "Entering" in the module head.
         fence(Ordering::Release);

@@ -15,7 +15,7 @@
 //!   overtaken a few times keeps new writers out of the queue until it has acquired the lock.
 //! - A writer that finds the lock held looks a few times, with pauses, before it queues. So a task that takes
 //!   the lock again and again may take it several times in a row, and its cache lines move once for all of
-//!   these. The looks bound how often the waiting writer is overtaken: by a few dozen short holds.
+//!   these. Only holds that fit between the looks overtake the waiting writer: a few dozen short holds.
 //! - Without contention, acquiring and releasing cost one atomic read-modify-write each.
 //! - A writer can become a reader without releasing the lock ([`RwSemWriteGuard::downgrade`]). A reader
 //!   cannot become a writer.

@@ -134,8 +134,8 @@ impl<H: Host> RawRwSem<H> {
             if !word.bars_new_readers() {
                 return SlowRead::Admitted;
             }
-            // Ends the doubt: the reader enters the queue, or leaves if it is full. If this doubt was the
-            // last obstacle to a grant, the reader also grants the lock.
+            // Ends the doubt: the reader enters the queue, or leaves if the lock or the queue is full. If
+            // this doubt was the last obstacle to a grant, the reader also grants the lock.
             let queues = word.bars_readers() && word.has_room_for_reader();
             let left = if queues { word.drop_reader().add_read_waiter() } else { word.drop_reader() };
             let next = if left.wants_grant() { left.drop_write_waiter().set_writer() } else { left };

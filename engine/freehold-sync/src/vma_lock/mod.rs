@@ -5,8 +5,7 @@
 //! - A reader needs no other lock, and writes one word: of the VMA, or of its CPU.
 //! - A writer has the right to change the VMA: it holds the mmap lock for writing, or has claimed the VMA as
 //!   a range writer. It locks each VMA separately, and unlocks each before it releases that right.
-//! - A reader may find a VMA locked that is no longer locked (a stale number). It never finds a VMA unlocked
-//!   that is locked.
+//! - A reader may see an unlocked VMA as locked (a stale number). It never sees a locked VMA as unlocked.
 //! - A reader may be late. VMAs are type-stable within an RCU read section: memory that was a VMA when the
 //!   reader found it remains a VMA until the section ends, perhaps of another address space. A *life* of a
 //!   VMA is the time between two stays of its memory in the slab. The lock keeps a late reader from using the
@@ -31,9 +30,9 @@
 //! VMA has been recycled: the count of the recycled VMA is the same word on which the writer of the new
 //! address space waits. The reader needs neither the address space nor a reference to it (hazard C-19 cannot
 //! occur). After its decrement a reader does not read the VMA any more. By then the writer may already be
-//! awake, have ended the VMA, and have freed its memory. An RCU read section that begins before the decrement
-//! keeps the memory a count word until the reader has woken by its address. If no writer waits, a reader
-//! wakes no task and needs no section.
+//! awake, have ended the VMA, and have freed its memory. So the reader opens an RCU read section before the
+//! decrement, which keeps the word valid until the reader has woken by its address. If no writer waits, a
+//! reader wakes no task and needs no section.
 //!
 //! **Per-CPU readers**: readers of one VMA on many CPUs would transfer the cache line of its count twice for
 //! each reader. So a VMA on which readers often contend becomes per-CPU: each CPU has a slot
@@ -51,8 +50,8 @@
 //! | 0 | detached; no task can raise the count | `attach`: 1 |
 //! | 1 | attached; write-locked if the sequence number is odd | a reader raises it; `detach`: 0 |
 //! | 1 + bit 29, *external* | attached; the external rwsem counts the readers | `detach`: 0, by the holder of that rwsem |
-//! | 2 to 2^29 - 1 | attached with readers; some may be transient: they raise the count, find the VMA write-locked, and lower the count | a reader |
-//! | 1 or more, as above, + bit 31, *per-CPU* | as above, and readers may also be in slots | the writer that waits for readers |
+//! | 2 to 2^29 - 1 | attached with readers; some may be transient: they raise the count, find the VMA write-locked, and lower the count | a reader raises or lowers it |
+//! | 1 or more, as above, + bit 31, *per-CPU* | as above, and readers may also be in slots | the writer that waits for readers clears bit 31 |
 //! | + bit 30, *draining* | the writer waits for the readers to leave; no task can raise the count | the waiter: at bit 30 + 1, to 1 or (`detach`) 0; at any value if the waiter is killed |
 //!
 //! A reader raises the count only from 1 or more, and not beyond 2^28 - 1. So bits 29 and 30 and the value 0
@@ -92,8 +91,8 @@
 //! | odd | write-locked, or about to be | +1: `unlock_write`; the end of `detach`; a killed `write_killable` |
 //!
 //! Only the task that may change the VMA, or the owner of a detached VMA, writes the number, so plain stores
-//! suffice. The number continues from life to life and wraps: only the writer itself distinguishes odd
-//! numbers.
+//! suffice. The number continues from life to life and wraps: only the writer itself distinguishes one odd
+//! number from another.
 //!
 //! # Pairing of accesses
 //!
