@@ -37,14 +37,15 @@ impl core::error::Error for Interrupted {}
 ///
 /// # Safety
 ///
-/// An implementation guarantees that
-/// - [`with_cpu`](Self::with_cpu) never lets two contexts run at the same time with the same CPU number, that
-///   all numbers are below [`MAX_CPUS`](Self::MAX_CPUS), and that leaving `with_cpu` with a number happens
-///   before the next entry with that number;
-/// - a function passed to [`rcu_defer`](Self::rcu_defer) runs exactly once, after every
+/// An implementation guarantees:
+/// - [`with_cpu`](Self::with_cpu) never lets two contexts run at the same time with the same CPU number.
+/// - All CPU numbers are below [`MAX_CPUS`](Self::MAX_CPUS).
+/// - Leaving `with_cpu` with a number happens before the next entry with that number.
+/// - A function passed to [`rcu_defer`](Self::rcu_defer) runs exactly once, after every
 ///   [`RcuGuard`](Self::RcuGuard) that existed at the call is dropped. The drops of those guards happen
-///   before the function. What happened before the call to `rcu_defer` happens before every later guard that
-///   the function did not wait for.
+///   before the function.
+/// - What happened before the call to `rcu_defer` happens before every later guard that the function did not
+///   wait for.
 pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// Upper bound of the CPU numbers that [`with_cpu`](Self::with_cpu) provides.
     const MAX_CPUS: usize;
