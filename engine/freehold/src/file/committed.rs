@@ -1,4 +1,4 @@
-//! How a file's memory counts as committed; [`committed`](crate::committed) has the rules.
+//! Accounting of a file's memory as committed memory. [`committed`](crate::committed) has the rules.
 
 use super::mapping::{FillError, Mapping};
 use crate::{
@@ -10,11 +10,11 @@ use crate::{
 use freehold_vmspace::PageCount;
 
 impl<P: Platform> Mapping<P> {
-    /// Commits `pages` that are about to enter the cache, if its pages count.
+    /// Commits `pages` that are about to enter the cache, if the file commits its pages one by one.
     ///
     /// # Errors
     ///
-    /// `NoSpace`.
+    /// Fails with `NoSpace` if the limit on committed memory does not allow the pages.
     pub(super) fn charge_pages(&self, pages: PageCount) -> Result<Charge<'_, P>, FillError> {
         let commit = &self.files().committed;
         match self.committed {
@@ -23,7 +23,8 @@ impl<P: Platform> Mapping<P> {
         }
     }
 
-    /// Counts pages that left the cache, and returns them if they were committed. Under the invalidate lock.
+    /// Counts `pages` that left the cache and uncommits them if they were committed. The caller holds the
+    /// invalidate lock.
     pub(crate) fn pages_went(&self, pages: u64) {
         self.invalidate.went(pages);
         if self.committed == Committed::Pages && pages != 0 {
@@ -31,12 +32,12 @@ impl<P: Platform> Mapping<P> {
         }
     }
 
-    /// Commits what the file takes more when it grows from `old` to `new` bytes, if its size counts. Under
-    /// `content` held for writing.
+    /// Commits the pages that the file gains when it grows from `old` to `new` bytes, if the file commits its
+    /// size. The caller holds `content` for writing.
     ///
     /// # Errors
     ///
-    /// `NoMemory`.
+    /// Fails with `NoMemory` if the limit on committed memory does not allow the pages.
     pub(super) fn charge_growth(&self, old: u64, new: u64) -> Result<Charge<'_, P>, FillError> {
         let commit = &self.files().committed;
         match self.committed {
@@ -48,8 +49,8 @@ impl<P: Platform> Mapping<P> {
         }
     }
 
-    /// Returns what was committed for the bytes from `new` to `old`, which the file has lost. Under `content`
-    /// held for writing.
+    /// Uncommits the pages that the file loses when it shrinks from `old` to `new` bytes, if the file commits
+    /// its size. The caller holds `content` for writing.
     pub(super) fn uncharge_cut(&self, old: u64, new: u64) {
         if self.committed == Committed::Size {
             self.files().committed.uncharge(pages_to_commit(old).saturating_sub(pages_to_commit(new)));

@@ -1,4 +1,4 @@
-//! What read, write and msync see of a file: its page cache.
+//! Reading and writing the contents of a file through its page cache, for read, write and msync.
 
 use super::{
     cache::{lookup::CachedPage, radix::Stay},
@@ -13,15 +13,15 @@ use core::ops::Range;
 use freehold_vmspace::{PageIndex, PageRange};
 
 impl<P: Platform> Mapping<P> {
-    /// Reads at `offset`, as far as the file goes; returns how many bytes were read.
+    /// Reads bytes at `offset`, up to the end of the file. Returns the number of bytes read.
     ///
     /// # Errors
     ///
-    /// The first page could not be read.
+    /// Fails if the first page cannot be read. Fails with `Invalid` for secret memory.
     ///
     /// # Locks
     ///
-    /// As [`fill`](Self::fill), for pages that are not in the cache.
+    /// The locks of [`fill`](Self::fill), for pages that are not in the cache.
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize, FillError> {
         if self.huge.is_some() {
             return Ok(self.read_huge(offset, out));
@@ -40,7 +40,7 @@ impl<P: Platform> Mapping<P> {
             let page = match self.page(PageIndex::of_byte(at)) {
                 _ if left == 0 => break,
                 Ok(page) => page,
-                // It shrank meanwhile, or some bytes were read.
+                // The file shrank during the read, or earlier pages were already read: return a short count.
                 Err(error) if done == 0 && error != FillError::BeyondEnd => return Err(error),
                 Err(_) => break,
             };
@@ -52,16 +52,17 @@ impl<P: Platform> Mapping<P> {
         Ok(done)
     }
 
-    /// Writes at `offset`, enlarging the file if need be; returns how many bytes were written.
+    /// Writes bytes at `offset` and enlarges the file if necessary. Returns the number of bytes written.
     ///
     /// # Errors
     ///
-    /// The first page could not be had, a seal forbids it, the file would become larger than any may be, or
-    /// it is one of huge pages, which can only be mapped.
+    /// Fails if the first page cannot be read or allocated, if a seal forbids the write, or if the file would
+    /// exceed the largest size. Fails with `Invalid` for secret memory and for files of huge pages, which can
+    /// only be mapped.
     ///
     /// # Locks
     ///
-    /// The file's content lock for writing; then as [`fill`](Self::fill).
+    /// The file's content lock for writing; then the locks of [`fill`](Self::fill).
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<usize, FillError> {
         if self.huge.is_some() || self.is_secret() {
             return Err(FillError::Invalid);
@@ -87,7 +88,7 @@ impl<P: Platform> Mapping<P> {
         Ok(done)
     }
 
-    /// Writes what fits into one page. Under `content` held for writing.
+    /// Writes the part of `data` that fits into one page. The caller holds `content` for writing.
     fn write_part(&self, at: u64, data: &[u8]) -> Result<usize, FillError> {
         let start = at % PAGE_SIZE;
         let len = data.len().min((PAGE_SIZE - start) as usize);
@@ -101,7 +102,7 @@ impl<P: Platform> Mapping<P> {
         let platform = self.files().platform();
         platform.write_frame(*page, start as usize, &data[..len]);
         platform.frame(*page).set_dirty();
-        // Last: a reader that sees the size finds the bytes.
+        // The size is published last: a reader that sees the new size also finds the bytes.
         if end > size {
             self.publish_size(end);
             charge.keep();
@@ -109,7 +110,8 @@ impl<P: Platform> Mapping<P> {
         Ok(len)
     }
 
-    /// A page that may lie beyond the end of the file so far. Under `content` held for writing.
+    /// Returns a page, which may lie beyond the current end of the file. The caller holds `content` for
+    /// writing.
     fn page_to_write(&self, index: PageIndex) -> Result<CachedPage<'_, P>, FillError> {
         loop {
             match self.get_any(index) {
@@ -120,8 +122,8 @@ impl<P: Platform> Mapping<P> {
         }
     }
 
-    /// The page of which a part is to become zeroes. `None`: it is absent from shared memory that reads as
-    /// zeroes already, and does not come for that.
+    /// Returns the page of which a part is to be zeroed. Returns `None` if the page is absent from shared
+    /// memory whose store reads as zeroes: such a page is zero without being allocated.
     pub(super) fn page_to_zero(&self, index: PageIndex) -> Result<Option<CachedPage<'_, P>>, FillError> {
         let zeroes = self.is_shmem() && self.pager().reads_zeroes();
         let absent = zeroes && self.is_absent(Stay::within::<P>(&P::rcu_read()), PageRange::one(index));
@@ -142,8 +144,8 @@ impl<P: Platform> Mapping<P> {
         Ok(())
     }
 
-    /// Before the file grows from `old` to `new` bytes: what stores through mappings left in its last page
-    /// behind its end becomes zeroes.
+    /// Zeroes the bytes of the last page that lie beyond its end, before the file grows from `old` to `new`
+    /// bytes. Stores through mappings may have changed those bytes.
     pub(in crate::file) fn zero_behind(&self, old: u64, new: u64) -> Result<(), FillError> {
         let end = new.min(old.next_multiple_of(PAGE_SIZE));
         if old < end { self.zero_part(old..end) } else { Ok(()) }

@@ -1,5 +1,5 @@
-//! The list of an engine's files that may have memory to spare.
-#![expect(unsafe_code, reason = "a list of files that it does not own")]
+//! The list of an engine's files whose caches may hold reclaimable pages.
+#![expect(unsafe_code, reason = "the list holds pointers to files that it does not own")]
 
 use super::Mapping;
 use crate::{counted::Counted, platform::Platform};
@@ -9,25 +9,25 @@ use freehold_sync::{
     atomic::{AtomicPtr, Ordering::Relaxed},
 };
 
-/// The files of an engine that have a store behind them: a ring, which begins where the next search for
-/// memory goes on.
+/// The ring of an engine's files that have a backing store. The ring starts at the file where the next search
+/// for reclaimable pages continues.
 ///
 /// # Invariants
 ///
-/// A file is in the ring from its making until its [`end`](crate::counted::Shared::end), where it takes
-/// itself out.
+/// A file is in the ring from its creation until its [`end`](crate::counted::Shared::end), which removes the
+/// file from the ring.
 pub(crate) struct FileList<P: Platform>(SpinLock<Ring<P>>);
 
 struct Ring<P: Platform> {
-    /// Null: there is none.
+    /// The file that [`next`](FileList::next) returns next. Null if the ring is empty.
     at: *mut Mapping<P>,
     len: usize,
 }
 
-// SAFETY: the pointers lead to files, which any thread may use.
+// SAFETY: the pointers refer to files, which are `Sync`, so any thread may use them.
 unsafe impl<P: Platform> Send for Ring<P> {}
 
-/// A file's neighbours in the ring, or null; under the ring's lock.
+/// A file's neighbours in the ring, or null. Guarded by the lock of the ring.
 pub(crate) struct FileListLink<P: Platform> {
     prev: AtomicPtr<Mapping<P>>,
     next: AtomicPtr<Mapping<P>>,
@@ -44,12 +44,12 @@ impl<P: Platform> FileList<P> {
         FileList(SpinLock::new(Ring { at: null_mut(), len: 0 }, Rank::Leaf))
     }
 
-    /// A new file: the last that is asked for memory.
+    /// Adds a new file at the end of the ring.
     pub fn add(&self, file: &Counted<Mapping<P>>) {
         let new = Counted::as_ptr(file).cast_mut();
         let mut ring = self.0.lock::<P>();
         let next = if ring.at.is_null() { new } else { ring.at };
-        // Relaxed, here and below: under the lock.
+        // Relaxed, here and below: the ring's lock orders the accesses.
         let prev = if ring.at.is_null() { new } else { ring.neighbours(next).prev.load(Relaxed) };
         ring.neighbours(new).next.store(next, Relaxed);
         ring.neighbours(new).prev.store(prev, Relaxed);
@@ -59,7 +59,7 @@ impl<P: Platform> FileList<P> {
         ring.len += 1;
     }
 
-    /// The file ends; nothing happens if it was never added.
+    /// Removes a file that ends. Does nothing if the file was never added.
     pub fn remove(&self, file: &Mapping<P>) {
         let old = core::ptr::from_ref(file).cast_mut();
         let mut ring = self.0.lock::<P>();
@@ -76,25 +76,26 @@ impl<P: Platform> FileList<P> {
         ring.len -= 1;
     }
 
-    /// How many there are.
+    /// Returns the number of files in the ring.
     pub fn len(&self) -> usize {
         self.0.lock::<P>().len
     }
 
-    /// The next one in turn. Nothing: there is none, or it is just about to end.
+    /// Returns the next file in ring order. Returns `None` if the ring is empty or the file's last reference
+    /// is being dropped.
     pub fn next(&self) -> Option<Counted<Mapping<P>>> {
         let mut ring = self.0.lock::<P>();
         let file = NonNull::new(ring.at)?;
         ring.at = ring.neighbours(ring.at).next.load(Relaxed);
-        // SAFETY: from `as_ptr`; it is in the ring, so it has not ended, and cannot before we let go of the
-        // lock.
+        // SAFETY: the pointer came from `Counted::as_ptr`. The file is in the ring, so it has not ended, and
+        // it cannot end before this function releases the lock.
         unsafe { Counted::get_unless_zero(file) }
     }
 }
 
 impl<P: Platform> Ring<P> {
     fn neighbours(&self, file: *mut Mapping<P>) -> &FileListLink<P> {
-        // SAFETY: a file that is in the ring, or being added: it has not ended.
+        // SAFETY: the file is in the ring or is being added, so it has not ended.
         unsafe { &(*file).list_link }
     }
 }

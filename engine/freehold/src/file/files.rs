@@ -1,4 +1,4 @@
-//! [`Files`]: what the files of an engine have in common.
+//! [`Files`]: the state that all files of an engine share.
 
 use super::{file_list::FileList, kinds::shmem_huge::SharedBlocks};
 use crate::{
@@ -14,28 +14,29 @@ use freehold_sync::{
 };
 use freehold_vmspace::Memory;
 
-/// What the files of an engine have in common: where their pages come from, and the settings that apply to
+/// The state that all files of an engine share: the frames of their pages, and the settings that apply to
 /// them.
 pub struct Files<P: Platform> {
-    /// The files that may have memory to spare.
+    /// The files whose caches may hold reclaimable pages.
     pub(crate) list: FileList<P>,
     /// The fault mutexes of huge pages.
     pub(crate) hugetlb: Hugetlb<P>,
     /// Committed memory, of files and of private memory.
     pub(crate) committed: CommittedMemory<P>,
-    /// See [`SharedBlocks`]; one word, read and written alone.
+    /// The sizes of [`SharedBlocks`], packed into one word. Read and written atomically, without a lock.
     shared_blocks: AtomicU64,
-    /// How a file's i_mmap lock is taken.
+    /// Kind of lock that each file's i_mmap lock is.
     pub(crate) file_rmap: FileRmap,
-    /// Statistics of the i_mmap locks, if they are kept.
+    /// Statistics of the i_mmap locks, if statistics are enabled.
     pub(crate) lock_stats: Option<Counted<LockStats<P>>>,
-    /// The frames of the platform. Last: whatever the fields above give back goes to it.
+    /// The frames of the platform. The last field, because the other fields free their frames into it when
+    /// dropped.
     memory: Counted<Memory<P>>,
 }
 
-/// An engine, as files know it: an argument of the functions that make files and segments.
+/// An engine, as far as files need it. Functions that create files and segments take this argument.
 pub trait HasFiles<P: Platform> {
-    /// Returns what the files of this engine have in common.
+    /// Returns the state that all files of this engine share.
     fn files(&self) -> &Counted<Files<P>>;
 }
 
@@ -48,7 +49,7 @@ impl<P: Platform> HasFiles<P> for Counted<Files<P>> {
 impl<P: Platform> Shared for Files<P> {}
 
 impl<P: Platform> Files<P> {
-    /// Sets up the state of an engine without files.
+    /// Creates the state of an engine that has no files.
     pub(crate) fn new(
         memory: Counted<Memory<P>>,
         hugetlb: Hugetlb<P>,
@@ -73,14 +74,14 @@ impl<P: Platform> Files<P> {
         &self.memory
     }
 
-    /// Returns the sizes of pages that shared memory gets.
+    /// Returns the block sizes that shared memory gets.
     pub fn shared_blocks(&self) -> SharedBlocks {
-        // Relaxed, here and below: one word, on which nothing else depends. A fault that reads it during a
-        // change comes before or after that.
+        // Relaxed, here and below: a single word on which no other data depends. A concurrent fault sees
+        // either the old or the new sizes.
         SharedBlocks::of(self.shared_blocks.load(Relaxed))
     }
 
-    /// Sets the sizes of pages that shared memory gets. What is in a cache stays.
+    /// Sets the block sizes that shared memory gets. Pages that are already in a cache are not affected.
     pub(crate) fn set_shared_blocks(&self, blocks: SharedBlocks) {
         self.shared_blocks.store(blocks.word(), Relaxed);
     }

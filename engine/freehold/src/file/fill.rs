@@ -1,4 +1,4 @@
-//! Pages that come: from the pager, from a program, or as part of a longer file.
+//! Adding pages to the cache: read from the pager, filled by a program, or zeroed when a file grows.
 
 use crate::{
     PAGE_SIZE, Pfn,
@@ -10,16 +10,17 @@ use freehold_sync::{RwSemReadGuard, atomic::Ordering::Relaxed};
 use freehold_vmspace::{PageCount, PageIndex};
 
 impl<P: Platform> Mapping<P> {
-    /// Brings a page inside the file into the cache, unless it is there.
+    /// Brings a page inside the file into the cache, unless the page is already there.
     ///
     /// # Errors
     ///
-    /// See [`FillError`]; nothing happened.
+    /// Fails with a [`FillError`]; the cache is then unchanged.
     ///
     /// # Locks
     ///
-    /// The invalidate lock for reading, killably: a truncation may wait for another page's pager. The pager
-    /// is called under it. The caller holds no lock of an address space.
+    /// The invalidate lock for reading. A fatal signal ends the wait for the lock, because a truncation that
+    /// holds the lock may itself wait for another page's pager. The pager is called under the lock. The
+    /// caller holds no lock of an address space.
     pub fn fill(&self, index: PageIndex) -> Result<(), FillError> {
         loop {
             let pages_stay = self.stay_to_fill(index)?;
@@ -40,7 +41,7 @@ impl<P: Platform> Mapping<P> {
         }
     }
 
-    /// As [`fill`](Self::fill), of a page of 4 KiB, with which so many bytes of the file begin.
+    /// Like [`fill`](Self::fill), for a 4 KiB page of which the first `bytes` bytes belong to the file.
     fn fill_inside(
         &self,
         pages_stay: &RwSemReadGuard<'_, P>,
@@ -52,7 +53,7 @@ impl<P: Platform> Mapping<P> {
         }
         self.fill_page(pages_stay, index, |platform, pfn| {
             self.pager().read_page(platform, index, pfn).map_err(|_| FillError::Io)?;
-            // The last page reads as zeroes beyond the end of the file.
+            // The part of the last page beyond the end of the file reads as zeroes.
             if bytes < PAGE_SIZE {
                 zero(platform, pfn, bytes..PAGE_SIZE);
             }
@@ -60,17 +61,18 @@ impl<P: Platform> Mapping<P> {
         })
     }
 
-    /// Makes a page with these contents, and lets `put` publish it, unless the file has that page already.
-    /// `put` runs in one read section, in which it may lock a page table: a fault that finds the page waits
-    /// for that lock, and then meets the entry.
+    /// Creates a page with `contents` and lets `put` publish it, unless the file already has the page. `put`
+    /// runs in one read section and may lock a page table in it. A fault that finds the page waits for the
+    /// lock of that table and then finds the entry.
     ///
     /// # Errors
     ///
-    /// As [`fill`](Self::fill); `put` did not run.
+    /// Fails like [`fill`](Self::fill); `put` did not run then.
     ///
     /// # Locks
     ///
-    /// The invalidate lock for reading. Of shared memory alone, so that nobody waits for storage behind it.
+    /// The invalidate lock for reading. Only shared memory is allowed, so that no other task waits for
+    /// storage behind this lock.
     pub(crate) fn insert_page(
         &self,
         index: PageIndex,
@@ -87,17 +89,18 @@ impl<P: Platform> Mapping<P> {
             Ok(())
         };
         self.add_page(&pages_stay, index, fill, |page| {
-            // Locked, so that it does not move before it is mapped; nobody else knows of it yet.
+            // Locked, so that the page does not move before it is mapped. No other task can find the page
+            // yet.
             let identity = self.files().memory().try_lock_frame(page.pfn());
-            debug_assert!(identity.is_some(), "a new page is locked by somebody");
+            debug_assert!(identity.is_some(), "another task holds the lock of a new page");
             if identity.is_some() {
                 put(page);
             }
         })
     }
 
-    /// As [`fill`](Self::fill), for a page that lies beyond the end and that the caller, which holds
-    /// `content` for writing, is about to make part of the file: it starts as zeroes.
+    /// Like [`fill`](Self::fill), for a page beyond the end of the file that the caller is about to make part
+    /// of the file. The page starts as zeroes. The caller holds `content` for writing.
     pub(super) fn fill_new(&self, index: PageIndex) -> Result<(), FillError> {
         let pages_stay = self.stay_to_fill(index)?;
         if self.is_direct() {
@@ -115,13 +118,13 @@ impl<P: Platform> Mapping<P> {
         index: PageIndex,
         contents: impl FnOnce(&P, Pfn) -> Result<(), FillError>,
     ) -> Result<(), FillError> {
-        // The page of a faster fault is as good.
+        // If a faster fault has published its page first, that page serves equally well.
         self.add_page(pages_stay, index, contents, |page| {
             page.publish();
         })
     }
 
-    /// Makes a page with these contents, and lets `put` publish it, unless there is one in the cache.
+    /// Creates a page with `contents` and lets `put` publish it, unless the cache already has the page.
     fn add_page(
         &self,
         pages_stay: &RwSemReadGuard<'_, P>,
@@ -129,11 +132,11 @@ impl<P: Platform> Mapping<P> {
         contents: impl FnOnce(&P, Pfn) -> Result<(), FillError>,
         put: impl FnOnce(&mut NewPage<'_>),
     ) -> Result<(), FillError> {
-        // Made only when there is something to be put there: a call for pages that cannot be had leaves no
-        // nodes behind.
+        // A missing word is created only after the page has its contents, so that a call that cannot get the
+        // page leaves no tree nodes behind.
         let word = self.word(pages_stay, index);
-        // Relaxed: a hint that saves work; the compare-and-swap decides. What is lost stays so under the
-        // lock.
+        // Relaxed: a hint that saves work; the compare-and-swap decides. A lost page stays lost while the
+        // lock is held.
         match word.map_or(0, |word| word.load(Relaxed)) {
             0 => {}
             LOST => return Err(FillError::Lost),
@@ -157,9 +160,9 @@ impl<P: Platform> Mapping<P> {
         published.map(drop)
     }
 
-    /// Fills a frame with a page as its store has it.
+    /// Fills the frame `to` with the page as the backing store has it.
     pub(super) fn read(&self, lock: &impl Locked, index: PageIndex, to: Pfn) -> Result<(), FillError> {
-        // Relaxed: it does not change under the lock that the caller holds.
+        // Relaxed: the lock that the caller holds keeps a `LOST` word unchanged.
         if self.word(lock, index).is_some_and(|word| word.load(Relaxed) == LOST) {
             return Err(FillError::Lost);
         }
@@ -175,7 +178,7 @@ impl<P: Platform> Mapping<P> {
         }
     }
 
-    /// A page inside the file, brought into the cache if need be.
+    /// Returns a page inside the file, and brings it into the cache if necessary.
     pub(super) fn page(&self, index: PageIndex) -> Result<CachedPage<'_, P>, FillError> {
         let mut rounds = Rounds::new();
         loop {

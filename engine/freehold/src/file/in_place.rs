@@ -1,19 +1,19 @@
-//! A file's pages as programs without an MMU map them: in frames that follow each other, or as copies of
-//! them.
+//! The pages of a file for address spaces without an MMU: either the file's own frames, if they are
+//! contiguous, or copies.
 
 use super::{Mapping, cache::radix::Stay, mapping::FillError};
 use crate::{Pfn, platform::Platform};
 use freehold_sync::RwSemReadGuard;
 use freehold_vmspace::{PageIndex, PageRange, Run};
 
-/// The invalidate lock of a file held for reading: pages may come into its cache, and do not go.
+/// Holds the invalidate lock of a file for reading: pages can enter the cache but cannot leave it.
 pub(crate) struct PagesStay<'m, P: Platform> {
     mapping: &'m Mapping<P>,
     lock: RwSemReadGuard<'m, P>,
 }
 
 impl<P: Platform> Mapping<P> {
-    /// Keeps the file's pages where they are.
+    /// Keeps the file's pages in the cache.
     ///
     /// # Locks
     ///
@@ -22,15 +22,15 @@ impl<P: Platform> Mapping<P> {
         PagesStay { mapping: self, lock: self.invalidate.read() }
     }
 
-    /// Brings the whole of shared memory into the cache, in frames that follow each other, if none of its
-    /// pages is there yet; otherwise, and for any other file, does nothing. Without an MMU only such a
-    /// file can be mapped shared. The first mapping does this by itself; a file system does it
-    /// beforehand, when it gives an empty file its size, so that a file may be written first and mapped
-    /// then.
+    /// Brings all pages of shared memory into the cache in contiguous frames, if none of its pages is there
+    /// yet. Does nothing otherwise, nor for any other kind of file. Without an MMU only such a file can be
+    /// mapped shared. The first mapping calls this itself. A file system calls it earlier, when it gives an
+    /// empty file its size, so that the file can be written first and mapped later.
     ///
     /// # Errors
     ///
-    /// No memory, or none in one piece, or a page could not be read; nothing happened.
+    /// Fails if there is no memory, or no contiguous memory, or if a page cannot be read. The cache is then
+    /// unchanged.
     ///
     /// # Locks
     ///
@@ -39,11 +39,11 @@ impl<P: Platform> Mapping<P> {
         self.lay_out_and_stay().map(drop)
     }
 
-    /// As [`lay_out`](Self::lay_out); keeps the pages where they are then.
+    /// Like [`lay_out`](Self::lay_out), and then keeps the pages in the cache.
     ///
     /// # Locks
     ///
-    /// The invalidate lock for writing; afterwards for reading, until the value is dropped.
+    /// The invalidate lock for writing; then for reading, until the value is dropped.
     pub(crate) fn lay_out_and_stay(&self) -> Result<PagesStay<'_, P>, FillError> {
         let lock = self.invalidate.write();
         let pages = PageRange::new(PageIndex::ZERO, self.end());
@@ -56,14 +56,14 @@ impl<P: Platform> Mapping<P> {
 }
 
 impl<P: Platform> PagesStay<'_, P> {
-    /// Whether it keeps the pages of this file.
+    /// Returns true if this value keeps the pages of `mapping`.
     pub fn is_of(&self, mapping: &Mapping<P>) -> bool {
         core::ptr::eq(self.mapping, mapping)
     }
 
-    /// The file's own pages, of which there is at least one, where they lie in frames that follow each other:
-    /// those of shared memory in its cache, or, for a mapping that only reads, those of a store that is
-    /// memory itself.
+    /// Returns the file's own frames of `pages`, which is not empty, if the frames are contiguous. For shared
+    /// memory these are the frames in the cache. For a mapping that only reads, they may be frames of a store
+    /// that is memory itself.
     pub fn own(&self, pages: PageRange, write: bool) -> Option<Run<P>> {
         if pages.end > self.mapping.end() {
             return None;
@@ -76,7 +76,8 @@ impl<P: Platform> PagesStay<'_, P> {
             let follow = |n| frame(n).is_some_and(|page| *page == first.add(n));
             let in_a_row = || (1..count.get()).all(follow);
             let run = in_a_row().then(|| Run::share(memory, first, count)).flatten();
-            // None has moved before it had a reference of ours; none does since.
+            // A page may have moved before this call took its reference. No page moves after that, so one
+            // more check is enough.
             return run.filter(|_| frame(0).is_some_and(|page| *page == first) && in_a_row());
         }
         let frames = if write { None } else { self.mapping.pager().in_memory(pages) };
@@ -85,11 +86,11 @@ impl<P: Platform> PagesStay<'_, P> {
             .map(|frames| Run::foreign(memory, frames.first(), count))
     }
 
-    /// Fills a frame with a page as it is now; with zeroes beyond the end of the file.
+    /// Fills the frame `to` with the current contents of a page. Bytes beyond the end of the file are zeroes.
     ///
     /// # Errors
     ///
-    /// The page could not be read.
+    /// Fails if the page cannot be read.
     pub fn copy(&self, index: PageIndex, to: Pfn) -> Result<(), FillError> {
         let platform = self.mapping.files().platform();
         if index >= self.mapping.end() {

@@ -1,29 +1,32 @@
-//! The pages of a file: its page cache, and the rules by which pages come and go.
+//! The pages of a file: its page cache, and the rules for adding and removing pages.
 //!
-//! Each page has a word in a tree of words:
+//! Each page has a word in a radix tree:
 //!
 //! | word | meaning | becomes |
 //! | --- | --- | --- |
-//! | 0 | not in the cache | present, by compare-and-swap, under the invalidate lock held for reading; or held for writing (`in_place.rs`, `block.rs`) |
-//! | frame, `PRESENT` | in the cache, which holds one reference | leaving, under the invalidate lock held for writing; or held for reading, with the frame locked, of a page that moves (`exchange.rs`) |
-//! | frame, `PRESENT`, `LEAVING` | cut off; lookups do not see it any more, page tables may still map it | 0, after a zap, under the same locks; or lost; or present, in another frame, or again, where it turns out to be used (`exchange.rs`, `drop_clean.rs`) |
-//! | `LOST` | the memory of the only copy failed: nobody gets a page, until this one is cut off | 0, under the invalidate lock held for writing |
+//! | 0 | not in the cache | present, by compare-and-swap, under the invalidate lock held for reading; or under the lock held for writing (`in_place.rs`, `cache/mthp.rs`) |
+//! | frame, `PRESENT` | in the cache, which holds one reference | leaving, under the invalidate lock held for writing; or, if the page moves, under the lock held for reading with the frame locked (`change/exchange.rs`) |
+//! | frame, `PRESENT`, `LEAVING` | being removed or moved: lookups do not see the page, page tables may still map it | 0 after a zap, under the same locks; or lost; or present again, in another frame or in the same one if the page turns out to be in use (`change/exchange.rs`, `change/drop_clean.rs`) |
+//! | `LOST` | the memory of the only copy failed: no task gets the page until it is cut off | 0, under the invalidate lock held for writing |
 //!
-//! Above the frame, the word says how many pages of shared memory came together (`block.rs`).
+//! The bits above the frame number hold the order of the block of shared memory that the page came with
+//! (`cache/mthp.rs`).
 //!
-//! A lookup takes no lock. The RCU guard keeps the word where it is, and nothing else: the page may leave the
-//! cache at any moment, and its frame be another page's. So a task that wants the frame raises the count of
-//! its references as the frame's record says ([`frame`](freehold_vmspace::frame)), and looks at the word
-//! again. A task that maps the page does both under the lock of the table. A call that takes pages away marks
-//! their words, zaps what maps them, and then counts who has a reference: a fault can neither lose the race
-//! with a truncation nor win it too late (hazards C-26, C-37; `truncate.rs`). Nobody waits for a grace
-//! period.
+//! A lookup takes no lock. The RCU guard keeps the word in place, but nothing else: the page may leave the
+//! cache at any moment, and its frame may then hold another page. A task that wants the frame therefore
+//! raises the frame's reference count as the frame's record describes ([`frame`](freehold_vmspace::frame))
+//! and then reads the word again. A task that maps the page does both under the lock of the table.
 //!
-//! Locks, outermost first: `content` (one truncation or write at a time), `invalidate` (pages come, shared;
-//! or go, exclusive), `i_mmap`. A fault that finds a page in the cache takes none of them.
+//! A call that removes pages marks their words, zaps the entries that map the pages, and then checks their
+//! reference counts. A fault that races with a truncation therefore either fails its second read of the word,
+//! or its entry is zapped (hazards C-26, C-37; `change/truncate.rs`). No step waits for a grace period.
 //!
-//! Of a file that is mapped directly (`direct.rs`), the frames are those of the storage; everything else is
-//! the same.
+//! Lock order, outermost first: `content` (one truncation or write at a time), `invalidate` (shared while
+//! pages are added, exclusive while pages are removed), `i_mmap`. A fault that finds its page in the cache
+//! takes none of them.
+//!
+//! In a file that is mapped directly (`kinds/direct.rs`), the frames belong to the storage. Everything else
+//! is the same.
 
 use super::{
     Pager, Zeroes,
@@ -58,85 +61,88 @@ use freehold_sync::{
 };
 use freehold_vmspace::{CachePage, HugePageSize, PageCount, PageIndex};
 
-/// A file's pages and the VMAs that map them: what Linux calls an inode and its address_space.
+/// The pages of a file and the VMAs that map it: the counterpart of Linux's inode and address_space.
 ///
-/// When the last reference goes (of open files, and of VMAs that map it) the pages go too, dirty or not: a
-/// file system with a store behind the [`Pager`] calls [`write_back`](Self::write_back) before it drops its
-/// own reference.
+/// The last reference to the file frees its pages, dirty or not. Open files and VMAs hold references. A file
+/// system whose [`Pager`] has a backing store calls [`write_back`](Self::write_back) before it drops its own
+/// reference.
 pub struct Mapping<P: Platform> {
-    /// Bytes; written under `content` held for writing. Shrinks under `invalidate` held for writing as well.
+    /// Size in bytes. Written under `content` held for writing. Shrinks only under `invalidate` held for
+    /// writing as well.
     size: AtomicU64,
-    /// See the module's table.
+    /// The tree of words that the module's table describes.
     pub(super) cache: Radix,
-    /// Fixed.
+    /// Kind of the file. Never changes.
     pub(super) kind: Kind,
-    /// Which of its memory is committed. Fixed.
+    /// The rule that says which of the file's memory is committed. Never changes.
     pub(super) committed: Committed,
-    /// Of huge pages, if it is a file of those. Fixed.
+    /// State of a file of huge pages. `None` for any other file. Never changes.
     pub(crate) huge: Option<HugeFile>,
-    /// What is sealed, and how many can write.
+    /// Seals, and the number of VMAs and mmap calls that can write.
     pub(super) sealing: Sealing,
-    /// A page that had been written is lost, and nobody has been told yet. Set under `invalidate` held for
-    /// writing.
+    /// True if a dirty page was lost and no caller of `write_back` has been notified. Set under `invalidate`
+    /// held for writing.
     pub(crate) lost: AtomicBool,
-    /// Its mappings begin where huge pages may. Written and read alone.
+    /// True if mappings of the file are aligned to huge pages. Read and written atomically, without a lock.
     pub(super) aligns: AtomicBool,
-    /// See [`set_mount_huge`](Self::set_mount_huge). Written and read alone.
+    /// Value of [`set_mount_huge`](Self::set_mount_huge), or `NO_MOUNT`. Read and written atomically, without
+    /// a lock.
     pub(super) mount_huge: AtomicU8,
-    /// Revocations so far; see `revoke.rs`. Atomic by itself.
+    /// Number of revocations so far; see `change/revoke.rs`. Atomic, without a lock.
     pub(super) revoked: AtomicU64,
-    /// Fixed.
+    /// The backing store. Never changes.
     pager: Box<dyn Pager<P>>,
-    /// Guards the size, and the contents against two writers.
+    /// The content lock. Guards the size, and the contents against concurrent writers.
     pub(crate) content: RwSem<P>,
-    /// Held for reading while a page enters the cache, for writing while pages leave; counts them.
+    /// The invalidate lock, with the count of pages in the cache. Held for reading while a page enters the
+    /// cache, and for writing while pages leave.
     pub(crate) invalidate: Invalidate<P>,
     /// The i_mmap lock, and the VMAs that map the file.
     home: RmapRootRef<P, IMmap>,
-    /// Regions that have the file's pages without an MMU.
+    /// Regions of address spaces without an MMU that use the file's pages.
     pub(crate) regions: FileRegions<P>,
-    /// Its place among the engine's files.
+    /// Link in the engine's list of files.
     pub(crate) list_link: FileListLink<P>,
-    /// Last: pages go back to it.
+    /// The engine's shared state. The last field, because the other fields free pages into it when dropped.
     files: Counted<Files<P>>,
 }
 
 /// Largest size of a file in bytes.
 pub(crate) const MAX_BYTES: u64 = i64::MAX as u64;
 
-/// No mount has said anything.
+/// Value of `mount_huge` if no mount has set an option.
 pub(in crate::file) const NO_MOUNT: u8 = u8::MAX;
 
 /// Which memory of a file counts as committed ([`committed`](crate::committed)).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Committed {
-    /// None: a store is behind it, or a pool.
+    /// No memory: the file has a backing store, or its pages come from a pool.
     Nothing,
     /// Each page in the cache.
     Pages,
-    /// Its size.
+    /// The whole size of the file.
     Size,
 }
 
-/// Whose the frames are, and what is behind them.
+/// Owner of a file's frames, and the backing store behind them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The engine's; they hold copies of what a store has.
+    /// The engine owns the frames, which hold copies of the contents of a store.
     Cached,
-    /// The engine's; nothing is behind them.
+    /// The engine owns the frames. There is no store behind them.
     Memory,
-    /// The engine's, as `Memory`; only programs that map it come to what they hold.
+    /// The engine owns the frames, as for `Memory`. Only programs that map the file can access the contents.
     Secret,
-    /// The store's own.
+    /// The store owns the frames.
     Direct,
-    /// There are none: it is a device of zeroes.
+    /// The file has no frames: it is a device of zeroes.
     Zeroes,
 }
 
 impl<P: Platform> Mapping<P> {
-    /// A file of `size` bytes whose pages come from `pager`; with `shmem` they count as shared memory, and
-    /// are never written back. A size beyond the largest that a file can have, `i64::MAX`, counts as that
-    /// one, here and wherever files are made.
+    /// Creates a file of `size` bytes whose pages come from `pager`. With `shmem` the pages count as shared
+    /// memory and are never written back. A size above the largest file size, `i64::MAX`, counts as the
+    /// largest, here and in all other functions that create files.
     ///
     /// # Errors
     ///
@@ -157,7 +163,7 @@ impl<P: Platform> Mapping<P> {
         )
     }
 
-    /// Shared memory of `size` bytes that can be sealed: a memfd.
+    /// Creates shared memory of `size` bytes that can be sealed: a memfd.
     ///
     /// # Errors
     ///
@@ -191,13 +197,13 @@ impl<P: Platform> Mapping<P> {
         committed: Committed,
     ) -> Result<Counted<Self>, NoMemory> {
         let pager: Box<dyn Pager<P>> = unsize_box!(Box::try_new(pager)?);
-        // In whole pages, if it is a file of huge ones.
+        // The largest size of a file of huge pages is a multiple of the page size.
         let unit = huge.as_ref().map_or(1, HugeFile::page_bytes);
         let largest = MAX_BYTES - MAX_BYTES % unit;
         let size = size.min(largest);
         let home = RmapRoot::try_new(FileLock::new(files.file_rmap, files.lock_stats.clone()))?;
         if committed == Committed::Size {
-            // The file returns them when it is dropped, also if there is no memory for it.
+            // The file uncommits these pages when it is dropped, also if its own allocation fails.
             files.committed.charge(pages_to_commit(size))?.keep();
         }
         let mapping = Counted::try_new(Mapping {
@@ -226,22 +232,22 @@ impl<P: Platform> Mapping<P> {
         Ok(mapping)
     }
 
-    /// How the records of its pages name their home.
+    /// Returns the word that the records of the file's pages store as their home.
     pub(crate) fn rmap_word(&self) -> usize {
         core::ptr::from_ref::<RmapRoot<P, IMmap>>(&self.home).expose_provenance() | FILE
     }
 
-    /// The probes in its text.
+    /// Returns the probes in the file's text.
     pub(crate) fn probes(&self) -> &Registry {
         &self.home.probes
     }
 
-    /// Where its pages are at home.
+    /// Returns the home of the file's pages: the i_mmap lock and the VMAs that map the file.
     pub(crate) fn home(&self) -> &RmapRoot<P, IMmap> {
         &self.home
     }
 
-    /// Returns what it has in common with the other files of its engine.
+    /// Returns the state that all files of the engine share.
     pub fn files(&self) -> &Counted<Files<P>> {
         &self.files
     }
@@ -250,66 +256,67 @@ impl<P: Platform> Mapping<P> {
         &*self.pager
     }
 
-    /// Whether it is shared memory.
+    /// Returns true if the file is shared memory.
     pub fn is_shmem(&self) -> bool {
         self.kind == Kind::Memory
     }
 
-    /// Whether what its frames hold is a copy of what a store has, or will have.
+    /// Returns true if the file's frames hold copies of pages of a backing store.
     pub(crate) fn has_store(&self) -> bool {
         self.kind == Kind::Cached
     }
 
-    /// Whether its frames are the storage itself (DAX).
+    /// Returns true if the file's frames are the storage itself (DAX).
     pub fn is_direct(&self) -> bool {
         self.kind == Kind::Direct
     }
 
-    /// The size in bytes at this moment.
+    /// Returns the current size in bytes.
     pub fn size(&self) -> u64 {
-        // Acquire pairs with the release in `publish_size`: a reader that sees a larger size finds the bytes
-        // written before it.
+        // Acquire pairs with the release in `publish_size`: a reader that sees a larger size also sees the
+        // bytes written before the store.
         self.size.load(Acquire)
     }
 
-    /// Pages, counting the last even if the file ends inside it: huge ones, if it is a file of those.
+    /// Returns the size in pages, rounded up. The pages are huge pages if the file consists of those.
     pub fn pages(&self) -> u64 {
         self.pages_of(self.size())
     }
 
-    /// How many of its pages are in the cache at this moment: of memory, what it takes (st_blocks). It is not
-    /// counted for this, so it costs the same whatever the size.
+    /// Returns the number of pages that are currently in the cache. For memory files this is the memory in
+    /// use (st_blocks). Reads a counter, so the cost does not depend on the size.
     pub fn present_pages(&self) -> u64 {
         self.invalidate.pages()
     }
 
-    /// The page behind the last one.
+    /// Returns the index after the last page.
     pub(crate) fn end(&self) -> PageIndex {
         PageIndex::new(self.pages())
     }
 
-    /// Pages of so many bytes. Every fault on a file asks, so nothing is divided.
+    /// Returns the number of pages that `size` bytes need. Uses shifts instead of a division, because every
+    /// file fault calls this.
     pub(super) fn pages_of(&self, size: u64) -> u64 {
         let shift = self.page_shift();
         (size >> shift) + u64::from(size & ((1 << shift) - 1) != 0)
     }
 
-    /// Bytes of a page.
+    /// Returns the size of a page in bytes.
     pub fn page_bytes(&self) -> u64 {
         1 << self.page_shift()
     }
 
-    /// The number of the page, among its pages, that holds the offset `pgoff`, by which VMAs count, in 4 KiB.
+    /// Returns the index of the file's page that holds `pgoff`, the offset in 4 KiB pages that VMAs use.
     pub(crate) fn index_of(&self, pgoff: PageIndex) -> PageIndex {
         pgoff.block(self.page_shift() - PAGE_SHIFT)
     }
 
-    /// Under `content` held for writing.
+    /// Stores a new size in bytes. The caller holds `content` for writing.
     pub(crate) fn publish_size(&self, size: u64) {
         self.size.store(size, Release);
     }
 
-    /// The VMAs that map the file, kept as they are.
+    /// Locks the set of VMAs that map the file against changes.
     ///
     /// # Locks
     ///
@@ -318,9 +325,9 @@ impl<P: Platform> Mapping<P> {
         self.home.read()
     }
 
-    /// The right to change which VMAs are linked and where. Several changes within one guard are one step for
-    /// all others: use it wherever a page passes from one VMA to another (split, merge, moved borders),
-    /// so that no walk misses it in between.
+    /// Returns the right to link and unlink VMAs that map the file. Other tasks see all changes within one
+    /// guard as one step. Use one guard wherever a page passes from one VMA to another (split, merge, moved
+    /// borders), so that no walk misses the page in between.
     ///
     /// # Locks
     ///
@@ -329,76 +336,78 @@ impl<P: Platform> Mapping<P> {
         self.home.edit()
     }
 
-    /// What the pages of its cache are, and where they are known.
+    /// Returns the record that the pages of the file's cache get: their home and their kind.
     pub(crate) fn cache_page(&self) -> CachePage {
         CachePage { rmap: self.rmap_word(), shmem: self.is_shmem(), secret: self.is_secret() }
     }
 
-    /// Its file system can have it mapped by huge pages, or cannot, as at first: then mappings of 2 MiB and
-    /// more go where offset and address agree within huge pages. Of those that are there nothing changes.
+    /// Sets whether the file system can map the file by huge pages; initially false. If true, mappings of at
+    /// least 2 MiB are placed so that offset and address agree modulo the huge page size. Existing mappings
+    /// do not change.
     pub fn align_to_huge_pages(&self, aligns: bool) {
-        // Relaxed: an mmap meanwhile may see either.
+        // Relaxed: a concurrent mmap may see either value.
         self.aligns.store(aligns, Relaxed);
     }
 
-    /// Whether [its mappings are aligned](Self::align_to_huge_pages).
+    /// Returns true if mappings of the file [are aligned](Self::align_to_huge_pages) to huge pages.
     pub fn aligns_to_huge_pages(&self) -> bool {
         // Relaxed: see `align_to_huge_pages`.
         self.aligns.load(Relaxed)
     }
 
-    /// It is shared memory in a file of a mounted file system, which says where it has huge pages (tmpfs's
-    /// option `huge`); `None`: it has no name, as at first, and the engine's
-    /// [`SharedBlocks`](crate::engine::SharedBlocks) say more.
-    /// What is in the cache stays.
+    /// Sets the huge page policy of the mount that shared memory belongs to (the option `huge` of tmpfs).
+    /// `None`, the initial value, says that the memory has no name: the engine's
+    /// [`SharedBlocks`](crate::engine::SharedBlocks) then apply. Pages in the cache are not affected.
     pub fn set_mount_huge(&self, huge: Option<SharedHuge>) {
-        // Relaxed, here and below: a fault meanwhile comes before or after.
+        // Relaxed, here and below: a concurrent fault may see either value.
         self.mount_huge.store(huge.map_or(NO_MOUNT, |huge| huge as u8), Relaxed);
     }
 
-    /// What the mount says where it has huge pages.
+    /// Returns the huge page policy of the mount that the file belongs to.
     pub fn mount_huge(&self) -> Option<SharedHuge> {
         let number = self.mount_huge.load(Relaxed);
         (number != NO_MOUNT).then(|| SharedHuge::of(number))
     }
 
-    /// Whether it is [secret memory](Self::secret).
+    /// Returns true if the file is [secret memory](Self::secret).
     pub fn is_secret(&self) -> bool {
         self.kind == Kind::Secret
     }
 
-    /// Whether a read fault maps its page alone: of secret memory, and of storage.
+    /// Returns true if a read fault maps only the page that it needs. True for secret memory and direct
+    /// files.
     pub(crate) fn is_mapped_singly(&self) -> bool {
         self.is_direct() || self.is_secret()
     }
 
-    /// Whether it is [a device of zeroes](Self::zeroes).
+    /// Returns true if the file is [a device of zeroes](Self::zeroes).
     pub fn is_zeroes(&self) -> bool {
         self.kind == Kind::Zeroes
     }
 
-    /// What tells the file from others, in the hash of fault mutexes.
+    /// Returns the file's identity for the hash of fault mutexes.
     #[inline]
     pub(crate) fn key(&self) -> usize {
         core::ptr::from_ref(self).addr()
     }
 
-    /// The size of its pages, if they are huge ones of a pool.
+    /// Returns the size of the file's pages if they are huge pages of a pool.
     pub fn huge_page_size(&self) -> Option<HugePageSize> {
         self.huge.as_ref().map(|huge| huge.size)
     }
 
-    /// log2 of the bytes of a page.
+    /// Returns log2 of the page size in bytes.
     pub(crate) fn page_shift(&self) -> u32 {
         self.huge.as_ref().map_or(PAGE_SHIFT, |huge| huge.size.level().shift())
     }
 
-    /// Shared memory of `size` bytes that has no name. With `committed` all of it is committed from now until
-    /// it ends, else each page while it is in the cache.
+    /// Creates shared memory of `size` bytes that has no name. With `committed` the whole size is committed
+    /// until the file ends. Otherwise each page is committed while it is in the cache.
     ///
     /// # Errors
     ///
-    /// No memory, or more would be committed than [allowed](Engine::set_overcommit).
+    /// Fails if there is no memory, or if more would be committed than
+    /// [allowed](crate::engine::Engine::set_overcommit).
     pub(crate) fn nameless(
         files: &impl HasFiles<P>,
         size: u64,
@@ -409,14 +418,15 @@ impl<P: Platform> Mapping<P> {
     }
 }
 
-/// Zeroes a part of a frame.
+/// Zeroes the given bytes of a frame.
 pub(crate) fn zero<P: Platform>(platform: &P, pfn: Pfn, bytes: Range<u64>) {
     static ZEROES: [u8; PAGE_SIZE as usize] = [0; PAGE_SIZE as usize];
     platform.write_frame(pfn, bytes.start as usize, &ZEROES[..(bytes.end - bytes.start) as usize]);
 }
 
 impl<P: Platform> Shared for Mapping<P> {
-    /// After this nobody comes here from a page any more.
+    /// Removes the file from the engine's lists. No reverse-map walk that starts at a page finds the file
+    /// afterwards.
     fn end(&self) {
         self.home().clear_mapping();
         if self.has_store() {
@@ -425,7 +435,7 @@ impl<P: Platform> Shared for Mapping<P> {
     }
 }
 
-/// Pages that a file of `bytes` bytes commits, if its size counts.
+/// Returns the number of pages that a file of `bytes` bytes commits if its size counts.
 pub(super) fn pages_to_commit(bytes: u64) -> PageCount {
     PageCount::new(bytes.div_ceil(PAGE_SIZE))
 }

@@ -1,18 +1,19 @@
-//! What a VMA maps: anonymous memory, a file, or what an embedder maps by its own rules.
+//! Objects that a VMA can map: anonymous memory, a file, or a mapping with an embedder's own hooks.
 //!
-//! | file or folder | what it has |
+//! | file or folder | contents |
 //! | --- | --- |
-//! | `object.rs` | [`Object`], which says what a VMA maps |
-//! | `open_file.rs`, `mapping.rs` | a file that is open, and its pages with the rules by which they come and go |
-//! | `contents.rs`, `pager.rs` | reading and writing pages, and where they come from |
-//! | `in_place.rs` | the pages for spaces without page tables |
-//! | `files.rs`, `file_list.rs` | what the files of an engine have in common, and the list of those that may have memory to spare |
-//! | `seals.rs`, `committed.rs` | counts of writable VMAs, committed pages |
-//! | `cache/` | the page cache: its tree, its entries, lookups, pages that come together |
-//! | `change/` | what takes pages away from under page tables, or puts others in their place |
-//! | `kinds/` | files with rules of their own: storage, drivers, secret memory, segments, huge pages |
+//! | `object.rs` | [`Object`]: the kind of memory that a VMA maps |
+//! | `open_file.rs`, `mapping.rs` | an open file; a file's pages and the rules for adding and removing them |
+//! | `fill.rs`, `remove.rs` | adding pages to the cache; removing pages from it |
+//! | `contents.rs`, `pager.rs` | reading and writing file contents; the backing store of a file |
+//! | `in_place.rs` | the pages for address spaces without page tables |
+//! | `files.rs`, `file_list.rs` | the state that all files of an engine share; the list of files with reclaimable pages |
+//! | `seals.rs`, `sealing.rs`, `committed.rs` | seals and the count of writable mappings; accounting of committed pages |
+//! | `cache/` | the page cache: its tree, its entries, lookups, blocks of pages |
+//! | `change/` | operations that remove a file's pages from page tables or replace them |
+//! | `kinds/` | special kinds of files: direct storage, drivers, secret memory, segments, huge pages |
 //!
-//! The VMAs that map a file: [`rmap`](crate::rmap).
+//! [`rmap`](crate::rmap) keeps the VMAs that map a file.
 
 pub(crate) mod cache;
 pub(crate) mod change;

@@ -1,17 +1,17 @@
-//! [`Object`]: what lies behind the addresses of a VMA.
+//! [`Object`]: the memory that a VMA maps.
 
 use super::{kinds::special::Special, mapping::Mapping, open_file::File};
 use crate::{counted::Counted, platform::Platform, vma::flags::VmFlags};
 
-/// What lies behind the addresses of a VMA.
+/// The memory that a VMA maps.
 pub enum Object<P: Platform> {
     /// Private memory that starts as zeroes.
     Anonymous,
-    /// The same by an open file, which is [a device of zeroes](Mapping::zeroes).
+    /// Private memory that starts as zeroes and was mapped through [a device of zeroes](Mapping::zeroes).
     Zeroes(Counted<File<P>>),
-    /// An open file, or shared memory, which is a file without a name.
+    /// An open file. Shared memory is a file without a name.
     File(Counted<File<P>>),
-    /// Frames that the engine does not own, by an embedder's hooks.
+    /// Frames that the engine does not own, supplied by an embedder's hooks.
     Special(Counted<Special<P>>),
 }
 
@@ -27,8 +27,8 @@ impl<P: Platform> Clone for Object<P> {
 }
 
 impl<P: Platform> Object<P> {
-    /// Whether neighbours that map these two may be one VMA: both anonymous, by the same open file if by one,
-    /// the same open file, or special with the same private data.
+    /// Returns true if adjacent VMAs that map these two objects can merge. That holds if both are anonymous
+    /// without a file, if both map the same open file, or if both have the same private data.
     pub fn same(&self, other: &Self) -> bool {
         match (self, other) {
             (Object::Anonymous, Object::Anonymous) => true,
@@ -40,7 +40,7 @@ impl<P: Platform> Object<P> {
         }
     }
 
-    /// Whose reverse map lists the VMAs that map this.
+    /// Returns the file whose reverse map lists the VMAs that map this object.
     pub(crate) fn listed_by(&self) -> Option<&Counted<Mapping<P>>> {
         match self {
             Object::Anonymous | Object::Zeroes(_) => None,
@@ -49,7 +49,7 @@ impl<P: Platform> Object<P> {
         }
     }
 
-    /// The file, if it is one with pages.
+    /// Returns the open file, if the object is a file with pages.
     pub fn file(&self) -> Option<&Counted<File<P>>> {
         match self {
             Object::File(file) => Some(file),
@@ -57,7 +57,7 @@ impl<P: Platform> Object<P> {
         }
     }
 
-    /// The open file, also if it is a device of zeroes.
+    /// Returns the open file, including a device of zeroes.
     pub fn open_file(&self) -> Option<&Counted<File<P>>> {
         match self {
             Object::Zeroes(file) | Object::File(file) => Some(file),
@@ -65,8 +65,8 @@ impl<P: Platform> Object<P> {
         }
     }
 
-    /// Whether VMAs that map this are counted, so that a merge may let one grow and not make one go: what
-    /// Linux says by a VMA's close hook.
+    /// Returns true if the object counts the VMAs that map it. A merge may then enlarge a VMA but may not
+    /// remove one. Linux makes the same restriction for a VMA with a close hook.
     pub(crate) fn counts_vmas(&self) -> bool {
         match self {
             Object::Anonymous | Object::Zeroes(_) => false,
@@ -75,7 +75,7 @@ impl<P: Platform> Object<P> {
         }
     }
 
-    /// A VMA with these flags maps this from now on.
+    /// Records a new VMA with these flags.
     pub(crate) fn opened(&self, flags: VmFlags) {
         if let Some(file) = self.file() {
             file.mapping().opened(flags);
@@ -83,7 +83,8 @@ impl<P: Platform> Object<P> {
         }
     }
 
-    /// A VMA with these flags, which are those that it was opened with as far as sharing goes, is over.
+    /// Records the end of a VMA. `flags` agree with the flags it was opened with, as far as sharing is
+    /// concerned.
     pub(crate) fn closed(&self, flags: VmFlags) {
         if let Some(file) = self.file() {
             file.mapping().closed(flags);
@@ -91,23 +92,24 @@ impl<P: Platform> Object<P> {
         }
     }
 
-    /// Whether it is a file whose pages are the storage itself: those can be neither locked nor read ahead.
+    /// Returns true for a file whose pages are the storage itself. Such pages can be neither locked nor read
+    /// ahead.
     pub fn is_direct(&self) -> bool {
         self.file().is_some_and(|file| file.mapping().is_direct())
     }
 
-    /// Whether mlock has a say about its pages: storage never goes, and secret memory is locked from the
-    /// start.
+    /// Returns true if mlock applies to the object's pages. It does not apply to direct files, whose pages
+    /// are always present, or to secret memory, which is always locked.
     pub(crate) fn may_lock(&self) -> bool {
         self.file().is_none_or(|file| !file.mapping().is_mapped_singly())
     }
 
-    /// Whether it is [secret memory](Mapping::secret).
+    /// Returns true if the object is [secret memory](Mapping::secret).
     pub(crate) fn is_secret(&self) -> bool {
         self.file().is_some_and(|file| file.mapping().is_secret())
     }
 
-    /// How reports call it; empty for anonymous memory without a file.
+    /// Returns the name for reports. Empty for anonymous memory without a file.
     pub fn name(&self) -> &str {
         match self {
             Object::Anonymous => "",
@@ -116,13 +118,13 @@ impl<P: Platform> Object<P> {
         }
     }
 
-    /// Whether it is anonymous memory, of a device of zeroes or not.
+    /// Returns true for anonymous memory, with or without a device of zeroes.
     pub fn is_anonymous(&self) -> bool {
         matches!(self, Object::Anonymous | Object::Zeroes(_))
     }
 
-    /// Whether mappings of it go where huge pages may begin, by their offsets. Of a device of zeroes only
-    /// private ones do.
+    /// Returns true if mappings of the object are placed at addresses that suit huge pages at their offsets.
+    /// For a device of zeroes this holds only for private mappings.
     pub(crate) fn aligns(&self, shared: bool) -> bool {
         match self {
             Object::Zeroes(file) => !shared && file.mapping().aligns_to_huge_pages(),

@@ -1,4 +1,4 @@
-//! An open file: what a descriptor refers to, as far as mapping it goes.
+//! An open file: the part of a file descriptor's target that mapping it needs.
 
 use super::{Driver, Mapping, Segment};
 use crate::{
@@ -12,46 +12,46 @@ use crate::{
 use allocator_api2::{boxed::Box, unsize_box, vec::Vec};
 use freehold_vmspace::{HugePageSize, PageIndex, PageRange};
 
-/// What an open file permits.
+/// Access that an open file permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileAccess {
-    /// It was opened for reading.
+    /// The file was opened for reading.
     pub read: bool,
-    /// It was opened for writing.
+    /// The file was opened for writing.
     pub write: bool,
-    /// It may only be appended to.
+    /// The file can only be appended to.
     pub append: bool,
-    /// Its file system forbids execution.
+    /// The file system forbids execution.
     pub noexec: bool,
-    /// It can be mapped at all.
+    /// The file can be mapped.
     pub mappable: bool,
 }
 
 impl FileAccess {
-    /// Opened for reading.
+    /// Access of a file opened for reading.
     pub const READ: FileAccess =
         FileAccess { read: true, write: false, append: false, noexec: false, mappable: true };
-    /// Opened for reading and writing.
+    /// Access of a file opened for reading and writing.
     pub const READ_WRITE: FileAccess = FileAccess { write: true, ..FileAccess::READ };
 }
 
-/// An open file. Two descriptors that were opened apart are two `File`s over one [`Mapping`]; neighbouring
-/// VMAs merge only over the same `File`. Nothing in it changes.
+/// An open file. Two separate open calls make two `File`s over one [`Mapping`]. Adjacent VMAs merge only if
+/// they map the same `File`. Immutable.
 pub struct File<P: Platform> {
     mapping: Counted<Mapping<P>>,
-    /// Whose memory it is, if a segment's.
+    /// The segment of System V shared memory that this file attaches.
     segment: Option<Counted<Segment<P>>>,
-    /// The driver that answers mmap, if not the pages of `mapping`.
+    /// The driver that handles mmap, if the pages of `mapping` do not.
     driver: Option<Box<dyn Driver<P>>>,
     access: FileAccess,
-    /// UTF-8.
+    /// The name in UTF-8.
     name: Box<[u8]>,
 }
 
 impl<P: Platform> Shared for File<P> {}
 
 impl<P: Platform> File<P> {
-    /// Opens `mapping`; `name` is what reports call it.
+    /// Opens `mapping`. Reports show `name`.
     ///
     /// # Errors
     ///
@@ -64,8 +64,8 @@ impl<P: Platform> File<P> {
         Self::open(mapping, None, None, access, name)
     }
 
-    /// Opens a device: `driver` says what a mapping of it maps, and `mapping`, which has no pages of its own,
-    /// knows its VMAs; see [`Mapping::revoke`].
+    /// Opens a device. `driver` decides what a mapping of the device maps. `mapping` has no pages of its own;
+    /// its reverse map lists the device's VMAs, for [`Mapping::revoke`].
     ///
     /// # Errors
     ///
@@ -80,7 +80,7 @@ impl<P: Platform> File<P> {
         Self::open(mapping, None, Some(driver), access, name)
     }
 
-    /// What an attach of a segment maps.
+    /// Opens the file that one attach of a segment maps.
     pub(super) fn of_segment(
         segment: &Counted<Segment<P>>,
         access: FileAccess,
@@ -103,13 +103,14 @@ impl<P: Platform> File<P> {
         Ok(Counted::try_new(File { mapping: mapping.clone(), segment, driver, access, name })?)
     }
 
-    /// Makes the file that a shared anonymous mapping of `bytes` bytes maps, which no other name refers to.
-    /// With `committed` all of it counts as committed memory until its end; without (MAP_NORESERVE) only the
-    /// pages that were touched.
+    /// Creates the file of a shared anonymous mapping of `bytes` bytes. No other name refers to the file.
+    /// With `committed` the whole size counts as committed memory until the file ends. Without it
+    /// (MAP_NORESERVE) only the pages that were touched count.
     ///
     /// # Errors
     ///
-    /// No memory, or more would be committed than [allowed](crate::engine::Engine::set_overcommit).
+    /// Fails if there is no memory, or if more would be committed than
+    /// [allowed](crate::engine::Engine::set_overcommit).
     pub fn shared_memory(
         files: &impl HasFiles<P>,
         bytes: u64,
@@ -119,54 +120,53 @@ impl<P: Platform> File<P> {
         File::new(&mapping, FileAccess::READ_WRITE, "/dev/zero (deleted)")
     }
 
-    /// Its pages.
+    /// Returns the file's pages.
     pub fn mapping(&self) -> &Counted<Mapping<P>> {
         &self.mapping
     }
 
-    /// Takes pages of this range out of the cache that are clean and used by nobody; see
-    /// [`Mapping::drop_clean`].
+    /// Removes pages of this range from the cache that are clean and unused; see [`Mapping::drop_clean`].
     ///
     /// # Locks
     ///
-    /// As there.
+    /// The locks of [`Mapping::drop_clean`].
     pub fn drop_clean(&self, pages: PageRange) -> u64 {
         self.mapping.drop_clean(pages)
     }
 
-    /// The segment of System V shared memory that it is an attach of.
+    /// Returns the segment of System V shared memory that this file attaches.
     pub fn segment(&self) -> Option<&Counted<Segment<P>>> {
         self.segment.as_ref()
     }
 
-    /// Whether what is mapped of it is new memory. A driver has its own answers.
+    /// Returns true if a mapping of the file is new zeroed memory. A device with a driver returns false.
     pub(crate) fn is_zeroes(&self) -> bool {
         self.mapping.is_zeroes() && self.driver.is_none()
     }
 
-    /// The driver that answers mmap in the place of pages.
+    /// Returns the driver that handles mmap instead of pages.
     pub(crate) fn driver(&self) -> Option<&dyn Driver<P>> {
         self.driver.as_deref()
     }
 
-    /// What it permits.
+    /// Returns the access that the file permits.
     pub fn access(&self) -> FileAccess {
         self.access
     }
 
-    /// What reports call it.
+    /// Returns the name that reports show.
     pub fn name(&self) -> &str {
         // The bytes came from a `str`.
         core::str::from_utf8(&self.name).unwrap_or_default()
     }
 
-    /// Whether `pages` pages from page offset `pgoff` on lie within the largest size a file can have; a
-    /// device of zeroes goes as far as offsets do.
+    /// Returns true if `pages` pages at page offset `pgoff` lie within the largest size of a file. A device
+    /// of zeroes extends to the largest offset.
     pub fn fits(&self, pgoff: PageIndex, pages: u64) -> bool {
         fits(if self.mapping.is_zeroes() { u64::MAX } else { MAX_BYTES }, pgoff, pages)
     }
 
-    /// What a MAP_HUGETLB mapping of `bytes` bytes maps: a fresh file that has no other name.
+    /// Creates the file that a MAP_HUGETLB mapping of `bytes` bytes maps. No other name refers to the file.
     ///
     /// # Errors
     ///
@@ -192,8 +192,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn offsets_that_fit() {
-        // The largest file ends one byte before page 1 << 51 would be complete.
+    fn fits_accepts_ranges_within_the_largest_file() {
+        // The largest file ends one byte before the end of page `1 << 51`.
         const LAST: u64 = (1 << 51) - 1;
         for (pgoff, pages, fit) in [
             (0, 1, true),
@@ -207,7 +207,7 @@ mod tests {
             assert_eq!(
                 fits(MAX_BYTES, PageIndex::new(pgoff), pages),
                 fit,
-                "{pages} pages from {pgoff:#x} on"
+                "{pages} pages at {pgoff:#x}"
             );
         }
     }

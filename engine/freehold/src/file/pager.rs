@@ -1,11 +1,11 @@
-//! Where the contents of a file's pages come from and go to.
+//! The backing store of a file's pages.
 
 use super::ForeignFrames;
 use crate::{Pfn, platform::Platform};
 use core::fmt;
 use freehold_vmspace::{PageIndex, PageRange};
 
-/// Reading or writing the backing store failed.
+/// Error of a failed read or write of the backing store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IoError;
 
@@ -17,72 +17,71 @@ impl fmt::Display for IoError {
 
 impl core::error::Error for IoError {}
 
-/// The backing store of a file: called without any lock of an address space, with the file's own locks held.
+/// The backing store of a file. Called without any lock of an address space, with the file's own locks held.
 ///
-/// So it must not call an address space: its locks come before those of files. With debug assertions the
-/// order of locks is checked, and doing it panics (hazard C-6). Dropping it is different: no lock is held,
-/// and anything may be called.
+/// A pager must not call an address space, whose locks come before those of files. With debug assertions the
+/// lock order is checked and such a call panics (hazard C-6). Dropping a pager is different: no lock is held
+/// then, and its `drop` may call anything.
 pub trait Pager<P: Platform>: Send + Sync + 'static {
-    /// Fills `frame` with the page `index`; what lies beyond the end of the file need not be written, the
-    /// engine zeroes it.
+    /// Fills `frame` with the page `index`. Bytes beyond the end of the file need not be written; the engine
+    /// zeroes them.
     ///
     /// # Errors
     ///
-    /// The page could not be read; `frame` may hold anything.
+    /// Fails if the page cannot be read; `frame` may then hold anything.
     fn read_page(&self, platform: &P, index: PageIndex, frame: Pfn) -> Result<(), IoError>;
 
-    /// Keeps the contents of `frame` as the page `index`. Of a [direct](crate::file::Mapping::direct) file,
-    /// whose frame is the storage's: makes what was stored there last, whatever happens to the machine.
+    /// Stores the contents of `frame` as the page `index`. For a [direct](crate::file::Mapping::direct) file,
+    /// whose frame belongs to the storage: makes earlier stores to the frame durable.
     ///
     /// # Errors
     ///
-    /// The page could not be written; it stays dirty.
+    /// Fails if the page cannot be written; the page then stays dirty.
     fn write_page(&self, platform: &P, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
         let _ = (platform, index, frame);
         Ok(())
     }
 
-    /// The frames in which these pages lie one behind the other, where the store is memory that programs may
-    /// read in place, such as a ROM. Asked for mappings without an MMU that do not write; others get
-    /// copies of [`read_page`](Self::read_page). The frames stay where they are as long as the pager
-    /// lives, and the file is not written.
+    /// Returns the contiguous frames that hold these pages, if the store is memory that programs can read in
+    /// place, such as a ROM. Called for read-only mappings without an MMU; other mappings get copies made by
+    /// [`read_page`](Self::read_page). The frames stay valid as long as the pager lives. The file is not
+    /// written.
     fn in_memory(&self, pages: PageRange) -> Option<ForeignFrames> {
         let _ = pages;
         None
     }
 
-    /// The frame of the storage that *is* the page `index` (DAX), for a
-    /// [direct](crate::file::Mapping::direct) file; a page that the storage does not have yet gets one,
-    /// filled with zeroes. May be called twice for one page at the same time, and again after
-    /// [`discard`](Self::discard).
+    /// Returns the storage frame that *is* the page `index` (DAX) of a [direct](crate::file::Mapping::direct)
+    /// file. If the storage has no such page yet, allocates one filled with zeroes. May be called
+    /// concurrently for one page, and again after [`discard`](Self::discard).
     ///
-    /// The frame is the first of those named, one that [`Platform::frame`] has a record of, and no other
-    /// page's. It stays the page's until `discard`, or until the pager is dropped. Its record is the
-    /// engine's meanwhile, and is all zero again then.
+    /// Only the first of the returned frames is used. [`Platform::frame`] must have a record of the frame,
+    /// and no other page may use it. The frame belongs to the page until `discard`, or until the pager is
+    /// dropped. The engine owns the frame's record during that time and leaves it all zero at the end.
     ///
     /// # Errors
     ///
-    /// The storage failed, or is full.
+    /// Fails if the storage fails or is full.
     fn direct_access(&self, platform: &P, index: PageIndex) -> Result<ForeignFrames, IoError> {
         let _ = (platform, index);
         Err(IoError)
     }
 
-    /// These whole pages were cut off or punched out: from now on they read as zeroes. Of a direct file, no
-    /// page table, TLB or transfer has any of their frames any more, so the storage may use them for
-    /// something else.
+    /// Discards whole pages that were cut off or punched out. From now on the pages read as zeroes. For a
+    /// direct file, no page table, TLB or transfer uses their frames any more, so the storage may reuse the
+    /// frames.
     fn discard(&self, pages: PageRange) {
         let _ = pages;
     }
 
-    /// Whether every page that it reads is zeroes. Then a page that is absent from shared memory need not
-    /// come for a part of it to become zeroes.
+    /// Returns true if every page that the store reads is zeroes. Zeroing a part of an absent page of shared
+    /// memory then needs no page.
     fn reads_zeroes(&self) -> bool {
         false
     }
 }
 
-/// The backing store of shared memory: nothing is behind it, and every page starts as zeroes.
+/// The backing store of shared memory. Stores nothing; every page starts as zeroes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Zeroes;
 

@@ -1,4 +1,4 @@
-//! Pages that go: hidden from lookups first, dropped when nobody maps them any more.
+//! Removing pages from the cache: hidden from lookups first, dropped when no entry maps them.
 
 use crate::{
     file::{
@@ -20,23 +20,23 @@ use freehold_sync::{
 };
 use freehold_vmspace::{PageIndex, PageRange};
 
-/// What a cut takes besides pages of the file.
+/// Treatment of private copies when file pages are cut.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Copies {
-    /// Private copies too: beyond the end of a file nothing may be mapped.
+    /// Zaps private copies too: nothing may be mapped beyond the end of a file.
     Go,
-    /// Private copies stay: they have nothing to do with the file any more.
+    /// Keeps private copies, which are independent of the file.
     Stay,
 }
 
 impl<P: Platform> Mapping<P> {
-    /// Hides the pages of `range` from lookups; returns whether there was any. Under `invalidate` held for
-    /// writing.
+    /// Hides the pages of `range` from lookups. Returns true if there was any page. The caller holds
+    /// `invalidate` for writing.
     pub(crate) fn mark_leaving(&self, pages_go: &RwSemWriteGuard<'_, P>, range: PageRange) -> bool {
         let mut any = false;
         let _: ControlFlow<()> = self.cache.each(Stay::locked(pages_go), range, |_, word| {
-            // Relaxed: words change under `invalidate`, which the caller holds for writing. Which
-            // lookups find the mark is decided by locks of tables, and by the counts of references.
+            // Relaxed: words change under `invalidate`, which the caller holds for writing. Table locks and
+            // reference counts decide which lookups see the mark.
             if word.load(Relaxed) != 0 {
                 word.fetch_or(LEAVING, Relaxed);
                 any = true;
@@ -46,12 +46,12 @@ impl<P: Platform> Mapping<P> {
         any
     }
 
-    /// The pages of `range`, which were marked, from the first to the last that somebody besides the cache
-    /// has a reference to. Under `invalidate` held for writing.
+    /// Returns the span of the marked pages of `range` that have references besides the cache's. The span
+    /// reaches from the first such page to the last. The caller holds `invalidate` for writing.
     pub(super) fn marked_in_use(&self, pages_go: &impl Locked, range: PageRange) -> Option<PageRange> {
         let mut used: Option<PageRange> = None;
         let _: ControlFlow<()> = self.cache.each(Stay::locked(pages_go), range, |index, word| {
-            // Relaxed: as above.
+            // Relaxed: as in `mark_leaving`.
             let held = Word(word.load(Relaxed)).held();
             if held.is_some_and(|pfn| self.files().platform().frame(pfn).refs_of_marked() > 1) {
                 used = Some(PageRange::new(used.map_or(index, |used| used.start), index + 1));
@@ -61,12 +61,12 @@ impl<P: Platform> Mapping<P> {
         used
     }
 
-    /// Drops the pages of `range` that were marked, and zapped, under `invalidate` held for writing. Returns
-    /// how many.
+    /// Drops the pages of `range` that were marked and zapped. Returns their number. The caller holds
+    /// `invalidate` for writing.
     pub(super) fn drop_leaving(&self, pages_go: &impl Locked, range: PageRange) -> u64 {
         let (mut count, mut held) = (0, 0);
         let _: ControlFlow<()> = self.cache.each(Stay::locked(pages_go), range, |_, word| {
-            // Relaxed: as above.
+            // Relaxed: as in `mark_leaving`.
             let old = Word(word.load(Relaxed));
             if old != Word(0) {
                 word.store(0, Relaxed);
@@ -87,14 +87,14 @@ impl<P: Platform> Mapping<P> {
         count
     }
 
-    /// Gives back what the index needs for pages of `range`, as far as there are none any more. Under
-    /// `invalidate` held for writing.
+    /// Frees the nodes of the index that cover pages of `range`, if they hold no page. The caller holds
+    /// `invalidate` for writing.
     pub(crate) fn prune(&self, pages_go: &RwSemWriteGuard<'_, P>, range: PageRange) {
         self.cache.prune(pages_go, range);
     }
 
-    /// Takes whole pages away, from page tables by `unmap`. Under `content` and `invalidate` held for
-    /// writing, after the size was published.
+    /// Removes whole pages, from the cache and, by `unmap`, from page tables. The caller holds `content` and
+    /// `invalidate` for writing and has published the size.
     pub(in crate::file) fn cut(
         &self,
         pages_go: &RwSemWriteGuard<'_, P>,
@@ -106,10 +106,10 @@ impl<P: Platform> Mapping<P> {
             return;
         }
         let cached = self.mark_leaving(pages_go, pages);
-        // Pairs with the one in `is_inside`.
+        // Pairs with the fence in `is_inside`.
         fence(SeqCst);
-        // A task that links a VMA after this sees the marks and the size: it takes the i_mmap lock after we
-        // let go of it.
+        // A task that links a VMA after this check sees the marks and the size, because it takes the i_mmap
+        // lock after this task released that lock.
         if !self.mappers().is_empty() {
             unmap(pages);
             if let Some(held) = self.marked_in_use(pages_go, pages) {
@@ -117,8 +117,8 @@ impl<P: Platform> Mapping<P> {
             }
         }
         let gone = if cached { self.drop_leaving(pages_go, pages) } else { 0 };
-        // Mappings may have reservations of pages beyond the end of the file, and the index may have room for
-        // some.
+        // Mappings may have reserved pages beyond the end of the file, and the index may have nodes for such
+        // pages.
         let end = if copies == Copies::Go { PageIndex::END } else { pages.end };
         let with_room = PageRange::new(pages.start, end);
         if let Some(huge) = &self.huge {
@@ -128,16 +128,17 @@ impl<P: Platform> Mapping<P> {
         self.pager().discard(pages);
     }
 
-    /// A cut to come needs no memory. Under `content` and `invalidate` held for writing.
+    /// Allocates what a later `cut` needs, so that the cut cannot fail. The caller holds `content` and
+    /// `invalidate` for writing.
     pub(super) fn prepare_cut(&self) -> Result<(), FillError> {
         Ok(self.huge.as_ref().map_or(Ok(()), |huge| huge.prepare_cut::<P>())?)
     }
 
-    /// Takes all pages away of a file that nothing maps any more, and makes it empty.
+    /// Removes all pages of a file that no VMA maps any more, and sets the size to 0.
     ///
     /// # Errors
     ///
-    /// No memory; nothing happened.
+    /// Fails if there is no memory; the file is then unchanged.
     ///
     /// # Locks
     ///
@@ -149,15 +150,15 @@ impl<P: Platform> Mapping<P> {
         let (old, pages) = (self.size(), PageRange::new(PageIndex::ZERO, self.end()));
         self.publish_size(0);
         self.uncharge_cut(old, 0);
-        self.cut(&pages_go, pages, Copies::Go, |_| debug_assert!(false, "a VMA maps memory that is to go"));
+        self.cut(&pages_go, pages, Copies::Go, |_| debug_assert!(false, "a VMA maps memory that is being cleared"));
         Ok(())
     }
 
-    /// Verifies the tree of VMAs and, where nobody brings or takes pages, their number.
+    /// Verifies the tree of VMAs. If the invalidate lock is free, also verifies the count of cached pages.
     ///
     /// # Panics
     ///
-    /// If something is wrong, with a description of it.
+    /// Panics if a check fails, with a description of the fault.
     pub fn check(&self) {
         if let Some(lock) = self.invalidate.try_write() {
             let mut pages = 0;
@@ -165,7 +166,7 @@ impl<P: Platform> Mapping<P> {
                 pages += 1;
                 ControlFlow::Continue(())
             });
-            assert_eq!(self.present_pages(), pages, "pages of a file were miscounted");
+            assert_eq!(self.present_pages(), pages, "wrong count of cached pages");
         }
         self.mappers().check();
     }

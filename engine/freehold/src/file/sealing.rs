@@ -1,4 +1,4 @@
-//! Seals, and the word of a file that says who can write to it. What they are for: [`seals`](super::seals).
+//! The seals of a file, and the word that counts its writers. [`seals`](super::seals) describes the protocol.
 
 use bitflags::bitflags;
 use freehold_sync::atomic::{
@@ -10,18 +10,18 @@ bitflags! {
     /// Seals of a memfd, with Linux's numbers.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Seals: u32 {
-        /// F_SEAL_SEAL: no more seals.
+        /// F_SEAL_SEAL: no more seals can be added.
         const SEAL = 1;
-        /// F_SEAL_SHRINK: never shorter.
+        /// F_SEAL_SHRINK: the file cannot shrink.
         const SHRINK = 2;
-        /// F_SEAL_GROW: never longer.
+        /// F_SEAL_GROW: the file cannot grow.
         const GROW = 4;
-        /// F_SEAL_WRITE: nobody writes.
+        /// F_SEAL_WRITE: the contents cannot change.
         const WRITE = 8;
-        /// F_SEAL_FUTURE_WRITE: nobody writes but through the mappings there are.
+        /// F_SEAL_FUTURE_WRITE: the contents can change only through existing mappings.
         const FUTURE_WRITE = 0x10;
-        /// F_SEAL_EXEC: as executable as it is. Rights of files are the embedder's, and so is what this means
-        /// for them; of a file that can be executed, Linux seals sizes and contents with it.
+        /// F_SEAL_EXEC: the execute permission cannot change. The embedder keeps file permissions and gives
+        /// this seal its meaning. If the file is executable, Linux also seals its size and contents.
         const EXEC = 0x20;
     }
 }
@@ -30,20 +30,20 @@ impl Seals {
     pub(super) const ANY_WRITE: Seals = Seals::WRITE.union(Seals::FUTURE_WRITE);
 }
 
-/// Nobody may map the file for writing.
+/// Value of `writers` while the file cannot be mapped for writing.
 const DENIED: u64 = u64::MAX;
 
-/// What a file keeps of its seals.
+/// The seals of a file and the count of its writers.
 pub(super) struct Sealing {
-    /// Whether seals can be had at all. Fixed.
+    /// True if the file can be sealed. Never changes.
     pub(super) possible: bool,
     pub(super) seals: AtomicU32,
-    /// See the module's table.
+    /// Count of writers, or `DENIED`; the table in `seals` describes the values.
     pub(super) writers: AtomicU64,
 }
 
 impl Sealing {
-    /// Of a file that can, or cannot, be sealed.
+    /// Creates the state of a file that can be sealed if `possible`.
     pub fn new(possible: bool) -> Self {
         Sealing { possible, seals: AtomicU32::new(0), writers: AtomicU64::new(0) }
     }
@@ -53,11 +53,11 @@ impl Sealing {
         Seals::from_bits_retain(self.seals.load(Acquire))
     }
 
-    /// One more that can write, unless that is denied.
+    /// Counts one more writer, unless writers are denied. Returns true if counted.
     pub(super) fn allow(&self) -> bool {
         let mut seen = self.writers.load(Relaxed);
         while seen != DENIED {
-            // Relaxed, as wherever this counts up: what it guards, locks order.
+            // Relaxed, as for every increment of this count: locks order the data that the count guards.
             match self.writers.compare_exchange_weak(seen, seen + 1, Relaxed, Relaxed) {
                 Ok(_) => return true,
                 Err(now) => seen = now,
@@ -67,12 +67,12 @@ impl Sealing {
     }
 
     pub(super) fn leave(&self) {
-        // Release pairs with the acquire in `deny`: stores through the mapping come before the seal.
+        // Release pairs with the acquire in `deny`: stores through the mapping happen before the seal.
         self.writers.fetch_sub(1, Release);
     }
 
     pub(super) fn deny(&self) -> bool {
-        // Acquire: as above.
+        // Acquire pairs with the release in `leave`.
         self.writers.compare_exchange(0, DENIED, Acquire, Relaxed).is_ok()
     }
 }

@@ -1,19 +1,20 @@
-//! Seals: what no process may do to a memfd any more, not even one that has it open or mapped.
+//! Seals: operations on a memfd that are forbidden for every process, including those that have the file open
+//! or mapped.
 //!
-//! A seal against writing has to be sure that no mapping writes. Each VMA that may write to the file, now or
-//! after an mprotect, is counted, and each mmap that is about to make one counts while it lasts (Linux:
-//! i_mmap_writable):
+//! A seal against writing requires that no mapping can write. The file therefore counts each VMA that may
+//! write to the file, now or after an mprotect. An mmap call that is about to create such a VMA also counts
+//! while it runs (Linux: i_mmap_writable):
 //!
 //! | word | meaning | becomes |
 //! | --- | --- | --- |
-//! | n ≥ 0 | so many can write | n + 1, n - 1 |
-//! | `DENIED` | nobody can, or ever will | 0, if the seal was not put on after all |
+//! | n ≥ 0 | n VMAs and mmap calls can write | n + 1, n - 1; `DENIED` from 0 |
+//! | `DENIED` | none can write, now or later | 0, if adding the seal failed |
 //!
-//! A mapping that is about to write counts itself first, and reads the seals then. Sealing denies new ones
-//! first, and looks at the pages then, for references by which somebody may write.
+//! A mapping that is about to write first counts itself and then reads the seals. Sealing first denies new
+//! writers and then checks the pages for references through which a task may still write.
 //!
-//! Only files that can be sealed count. Seals are added under the content lock held for writing, so they do
-//! not change while it is held.
+//! Only files that can be sealed count their writers. Seals are added under the content lock held for
+//! writing, so they do not change while that lock is held.
 
 use super::{Mapping, mapping::FillError};
 use crate::{
@@ -23,10 +24,10 @@ use crate::{
 use freehold_sync::atomic::Ordering::{Relaxed, Release};
 use freehold_vmspace::PageRange;
 
-/// How often the pages are looked at before another holder of one counts as a writer.
+/// Number of times the pages are checked before an extra reference to one of them counts as a writer.
 const ROUNDS: usize = 5;
 
-/// An mmap that will be able to write: nobody seals the file meanwhile.
+/// An mmap call that will be able to write. The file cannot be sealed against writing while this value lives.
 pub(crate) struct Writing<P: Platform>(Counted<Mapping<P>>);
 
 impl<P: Platform> Drop for Writing<P> {
@@ -40,7 +41,7 @@ fn can_write(flags: VmFlags) -> bool {
 }
 
 impl<P: Platform> Mapping<P> {
-    /// What is sealed; none for a file that cannot be (EINVAL).
+    /// Returns the seals. Returns `None` for a file that cannot be sealed (EINVAL).
     pub fn seals(&self) -> Option<Seals> {
         self.sealing.possible.then(|| self.sealing.seals())
     }
@@ -49,11 +50,11 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Errors
     ///
-    /// See [`SealError`]; nothing was sealed.
+    /// Fails with a [`SealError`]; no seal was then added.
     ///
     /// # Locks
     ///
-    /// The content lock for writing; to seal it against writing, also the invalidate lock for writing.
+    /// The content lock for writing. To add `WRITE`, also the invalidate lock for writing.
     pub fn add_seals(&self, seals: Seals) -> Result<(), SealError> {
         if !Seals::all().contains(seals) || !self.sealing.possible {
             return Err(SealError::Invalid);
@@ -68,7 +69,7 @@ impl<P: Platform> Mapping<P> {
                 return Err(SealError::Busy);
             }
             if self.is_pinned() {
-                // Relaxed: nobody counts while it is denied.
+                // Relaxed: the count cannot change while writers are denied.
                 self.sealing.writers.store(0, Relaxed);
                 return Err(SealError::Busy);
             }
@@ -78,12 +79,13 @@ impl<P: Platform> Mapping<P> {
         Ok(())
     }
 
-    /// Whether somebody besides page tables has a page, and may be about to write to it.
+    /// Returns true if a page has a reference besides those of the cache and of page tables. The holder may
+    /// be about to write to the page.
     fn is_pinned(&self) -> bool {
         (0..ROUNDS).all(|_| {
-            // References that were just being counted are so by the end of this.
+            // References that were being counted before this call are visible after the grace period.
             grace_period::<P>();
-            // A page that is moving is not found, though somebody may have it.
+            // `find_each` does not find a page that is moving, although a task may hold a reference to it.
             let _nothing_moves = self.invalidate.write();
             let mut pinned = false;
             self.find_each(&P::rcu_read(), PageRange::ALL, |_, found| {
@@ -94,12 +96,12 @@ impl<P: Platform> Mapping<P> {
         })
     }
 
-    /// What a new mapping with these flags may do to the file: they lose what seals forbid it to ever become.
-    /// Then nobody seals it against writing as long as what is returned lives.
+    /// Reduces the flags of a new mapping to what the seals permit, and removes rights that the seals forbid
+    /// for good. The file cannot be sealed against writing while the returned value lives.
     ///
     /// # Errors
     ///
-    /// It would write, which is sealed.
+    /// Fails with `Sealed` if the mapping would write and a seal forbids that.
     pub(crate) fn begin_writing(
         this: &Counted<Self>,
         flags: &mut VmFlags,
@@ -108,7 +110,7 @@ impl<P: Platform> Mapping<P> {
             return Ok(None);
         }
         let writing = this.sealing.allow().then(|| Writing(this.clone()));
-        // After the count: a call that seals it from now on finds us.
+        // The seals are read after the count: a later call that adds a seal sees the count.
         if writing.is_some() && !this.sealing.seals().intersects(Seals::ANY_WRITE) {
             return Ok(writing);
         }
@@ -119,22 +121,23 @@ impl<P: Platform> Mapping<P> {
         Ok(None)
     }
 
-    /// A VMA maps it that did not before; another that may write counts already, if this one may.
+    /// Counts a new VMA that maps the file. If this VMA may write, another VMA or mmap call that may write is
+    /// already counted.
     pub(super) fn opened(&self, flags: VmFlags) {
         if self.sealing.possible && can_write(flags) {
             let allowed = self.sealing.allow();
-            debug_assert!(allowed, "a file was sealed beside a mapping that writes");
+            debug_assert!(allowed, "a file was sealed while a mapping can write");
         }
     }
 
-    /// A VMA that mapped it is over.
+    /// Uncounts a VMA that mapped the file.
     pub(super) fn closed(&self, flags: VmFlags) {
         if self.sealing.possible && can_write(flags) {
             self.sealing.leave();
         }
     }
 
-    /// Whether the file may become `size` bytes long. Under `content` held for writing.
+    /// Checks that the seals allow a size of `size` bytes. The caller holds `content` for writing.
     pub(crate) fn may_resize(&self, size: u64) -> Result<(), FillError> {
         let (old, seals) = (self.size(), self.sealing.seals());
         let shrinks = size < old && seals.contains(Seals::SHRINK);
@@ -142,7 +145,7 @@ impl<P: Platform> Mapping<P> {
         if shrinks || grows { Err(FillError::Sealed) } else { Ok(()) }
     }
 
-    /// Whether the contents may change. Under `content` held for writing.
+    /// Checks that the seals allow changes of the contents. The caller holds `content` for writing.
     pub(super) fn may_change(&self) -> Result<(), FillError> {
         if self.sealing.seals().intersects(Seals::ANY_WRITE) { Err(FillError::Sealed) } else { Ok(()) }
     }
