@@ -1,26 +1,29 @@
-//! Files whose pages are frames of the storage itself (DAX, once called xip): nothing is copied, and there is
+//! Files whose pages are frames of the storage itself (DAX, once called xip). Nothing is copied, and there is
 //! no cache.
 //!
-//! The storage's frames stand in the file's index like those of a cache, are counted in their records like
-//! others while they do, and are mapped, zapped and found beyond repair by the same code. What differs:
+//! The storage's frames are in the file's index like frames of a cache. While they are, their records count
+//! references as for any other frame, and the same code maps them, zaps them and handles memory failures. The
+//! differences:
 //!
 //! ```text
-//! comes       the pager names the frame; its record is the file's from now on, with one reference
-//! dirty       the first store faults, and makes page and entry dirty, as for every file
-//! write_back  every entry loses the right to write, and is flushed, under the i_mmap lock, shared; then the pager makes each dirty
-//!             page last, with the frame locked. A store after that faults again, and makes the page dirty again
-//! goes        hidden and zapped as by every truncation; then everybody else's reference is waited for; the record is clean;
-//!             the pager may free the frame
+//! fill        the pager names the frame; its record belongs to the file from then on, with one reference
+//! store       the first store faults and makes page and entry dirty, as for every file
+//! write_back  under the i_mmap lock, shared: every entry loses its write permission and is flushed;
+//!             then the pager makes each dirty page durable, with the frame locked;
+//!             a later store faults again and makes the page dirty again
+//! truncate    hides and zaps the page like every truncation; waits for all other references;
+//!             clears the record; the pager may then free the frame
 //! ```
 //!
-//! The last line is what copies in a cache do not need: those stay as long as anybody refers to them, and
-//! storage has to be the storage's again. Those that may have a reference then: a munmap that has taken an
-//! entry and not flushed it yet (hazard C-58), a transfer in the midst of a page (process_vm_readv), a read
-//! of the file. None of them waits for a lock of the file with that reference in hand, and nobody gets one by
-//! the number of a frame (`rmap/walk.rs`), so the wait is short.
+//! Only direct files need the wait in the last step. A frame of a cache stays allocated until its last
+//! reference is dropped, but a storage frame must return to the storage. Three kinds of tasks may still hold
+//! a reference at that point: a munmap that has removed an entry and not flushed it yet (hazard C-58), a
+//! transfer that is copying a page (process_vm_readv), and a read of the file. No such task waits for a lock
+//! of the file while the task holds the reference, and no task can get a reference by frame number
+//! (`rmap/walk.rs`), so the wait is short.
 //!
-//! A page is never both clean and writable: a store fault makes the entry dirty as well as the page, and
-//! write-back, or a call that takes the entry away, makes the page what its entry was, after the flush.
+//! A page is never both clean and writable. A store fault makes both the entry and the page dirty.
+//! Write-back, or a call that removes the entry, transfers the entry's dirty bit to the page after the flush.
 
 use crate::{
     PAGE_SIZE, Pfn,
@@ -40,7 +43,7 @@ use freehold_sync::{
 use freehold_vmspace::PageIndex;
 
 impl<P: Platform> Mapping<P> {
-    /// A file of `size` bytes whose pages are frames of the storage, which `pager` names: see
+    /// Creates a file of `size` bytes whose pages are frames of the storage. `pager` names the frames; see
     /// [`Pager::direct_access`].
     ///
     /// # Errors
@@ -54,11 +57,12 @@ impl<P: Platform> Mapping<P> {
         Self::of_kind(files.files(), pager, size, Kind::Direct, None, false)
     }
 
-    /// Brings a page of which `used` bytes belong to the file into the index. Under the invalidate lock.
+    /// Brings a page into the index. The first `used` bytes of the page belong to the file; the rest is
+    /// zeroed. The caller holds the invalidate lock.
     ///
     /// # Locks
     ///
-    /// The frame's lock: the second fault on the same page finds it there.
+    /// The frame's lock, so that a second fault on the same page finds the page in the index.
     pub(in crate::file) fn fill_direct(
         &self,
         pages_stay: &RwSemReadGuard<'_, P>,
@@ -66,7 +70,7 @@ impl<P: Platform> Mapping<P> {
         used: u64,
     ) -> Result<(), FillError> {
         let word = self.cache_word(pages_stay, index)?;
-        // Relaxed, here and below: what decides is the compare-and-swap.
+        // Relaxed, here and below: the compare-and-swap decides.
         if word.load(Relaxed) != 0 {
             return Ok(());
         }
@@ -81,7 +85,7 @@ impl<P: Platform> Mapping<P> {
         }
         let frame = platform.frame(pfn);
         if !frame.is_free() {
-            // Another page's, or the engine's: a storage in disorder.
+            // The frame is in use by another page or by the engine: the storage is inconsistent.
             return Err(FillError::Io);
         }
         if used < PAGE_SIZE {
@@ -97,15 +101,15 @@ impl<P: Platform> Mapping<P> {
         Ok(())
     }
 
-    /// Gives a frame back to the storage, once nobody else has a reference. No entry maps it, and nobody
-    /// finds it any more.
+    /// Returns a frame to the storage after all other references are dropped. No entry maps the frame, and
+    /// lookups do not find it any more.
     pub(in crate::file) fn let_go_of(&self, pfn: Pfn) {
         let frame = self.files().platform().frame(pfn);
         while !frame.try_leave_cache() {
-            // A holder of one is about to flush, or in the midst of a page.
+            // A holder of a reference is about to flush, or is copying the page.
             P::relax();
         }
         let last = frame.put();
-        debug_assert!(last, "a frame of storage was found after it had left its file");
+        debug_assert!(last, "a task found a frame of the storage after the frame left its file");
     }
 }

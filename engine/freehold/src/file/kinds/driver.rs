@@ -1,53 +1,55 @@
-//! The mmap hook of a file that is not made of pages: what its driver is told, and what it may answer.
+//! The mmap hook of a file that is not made of pages: the request that its driver gets and the answers that
+//! the driver may give.
 //!
-//! The hook sees a request and nothing else: there is no VMA yet, and none of what it answers is published
-//! before everything that can fail has been done. So a hook that gives up half-way, or an engine that runs
-//! out of memory behind it, has nothing to take back: what the hook made is dropped, and `close` is never
-//! called for what was never opened (hazard C-31).
+//! The hook sees only the request. There is no VMA yet, and no part of the answer is published before every
+//! step that can fail has succeeded. If the hook gives up half-way, or if the engine runs out of memory
+//! afterwards, there is nothing to undo: the objects that the hook made are dropped, and `close` is never
+//! called without a preceding `open` (hazard C-31).
 
 use crate::file::{File, ForeignFrames, Special, VmaInfo};
 use crate::{PAGE_SHIFT, Pfn, counted::Counted, error::MmapError, platform::Platform, vma::flags::VmFlags};
 use allocator_api2::vec::Vec;
 use freehold_vmspace::UserRange;
 
-/// What stands behind a [file](File::with_driver) instead of pages.
+/// The driver of a [file](File::with_driver) that has no pages.
 pub trait Driver<P: Platform>: Send + Sync + 'static {
-    /// The mmap hook: answers `request` with what is to be mapped. A new [`Special`] has private data of its
-    /// own; where the same one is given again, neighbours over it may become one VMA, as flags allow.
+    /// The mmap hook. Answers `request` with the object to map. A new [`Special`] has its own private data.
+    /// If the driver returns the same `Special` again, adjacent VMAs over it may merge, if their flags allow
+    /// that.
     ///
-    /// Called with the mmap lock held for writing. May be called again for the same call of mmap, if frames
-    /// were revoked meanwhile.
+    /// Called with the mmap lock held for writing. May be called again for the same mmap call if frames were
+    /// revoked in between.
     ///
     /// # Errors
     ///
-    /// What mmap shall say; nothing is mapped.
+    /// The error that mmap returns; nothing is then mapped.
     fn mmap(&self, request: &mut MapRequest<'_, P>) -> Result<Counted<Special<P>>, MmapError>;
 }
 
-/// Frames that follow each other, for pages that do.
+/// Contiguous frames for contiguous pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
-    /// Addresses.
+    /// The addresses of the pages.
     pub range: UserRange,
-    /// The first page's frame.
+    /// The frame of the first page.
     pub first: Pfn,
 }
 
-/// A mapping that somebody asks for.
+/// A request to map a device.
 pub struct MapRequest<'r, P: Platform> {
     file: &'r Counted<File<P>>,
     mmu: &'r P::Mmu,
-    /// What the VMA will be.
+    /// Description of the VMA to be created.
     info: VmaInfo,
-    /// Ascending.
+    /// Frames to map at once, in ascending order of addresses.
     runs: Vec<Run>,
 }
 
-/// What an mmap hook may add.
+/// Flags that an mmap hook may add.
 const MAY_ADD: VmFlags = VmFlags::SPECIAL.union(VmFlags::DONTCOPY).union(VmFlags::DONTDUMP);
-/// What it may take away: the right to get rights.
+/// Flags that an mmap hook may remove: the rights to gain access later.
 const MAY_TAKE: VmFlags = VmFlags::MAYREAD.union(VmFlags::MAYWRITE).union(VmFlags::MAYEXEC);
-/// What every mapping of frames has that nobody counts.
+/// Flags of every mapping of frames that have no reference counts.
 const WHOLE: VmFlags = VmFlags::IO.union(VmFlags::PFNMAP).union(VmFlags::DONTEXPAND).union(VmFlags::DONTDUMP);
 
 impl<'r, P: Platform> MapRequest<'r, P> {
@@ -55,27 +57,28 @@ impl<'r, P: Platform> MapRequest<'r, P> {
         MapRequest { file, mmu, info, runs: Vec::new() }
     }
 
-    /// The file that is mapped.
+    /// Returns the file that is mapped.
     pub fn file(&self) -> &Counted<File<P>> {
         self.file
     }
 
-    /// The platform's record of the address space.
+    /// Returns the platform's record of the address space.
     pub fn mmu(&self) -> &P::Mmu {
         self.mmu
     }
 
-    /// The VMA as it will be, if it stays one of its own.
+    /// Returns the VMA as it will be unless it merges with a neighbour.
     pub fn vma(&self) -> &VmaInfo {
         &self.info
     }
 
-    /// Gives the VMA other flags. Allowed are more of `IO`, `PFNMAP`, `MIXEDMAP`, `DONTEXPAND`, `DONTCOPY`,
-    /// `DONTDUMP`, and less of `MAYREAD`, `MAYWRITE`, `MAYEXEC` where the right itself was not asked for.
+    /// Sets the flags of the VMA. A driver may add `IO`, `PFNMAP`, `MIXEDMAP`, `DONTEXPAND`, `DONTCOPY` and
+    /// `DONTDUMP`. A driver may remove `MAYREAD`, `MAYWRITE` and `MAYEXEC` where the VMA does not have the
+    /// right itself.
     ///
     /// # Errors
     ///
-    /// `Invalid`: anything else; the flags stay.
+    /// Fails with `Invalid` for any other change; the flags then stay unchanged.
     pub fn set_flags(&mut self, flags: VmFlags) -> Result<(), MmapError> {
         let (added, taken) = (flags - self.info.flags, self.info.flags - flags);
         if !MAY_ADD.contains(added) || !MAY_TAKE.contains(taken) || !flags.allows_its_rights() {
@@ -85,13 +88,13 @@ impl<'r, P: Platform> MapRequest<'r, P> {
         Ok(())
     }
 
-    /// Maps `frames` behind the pages from `page` on, counted from the start of the mapping (Linux's
-    /// `remap_pfn_range`); in ascending order. They are there when mmap returns, in pages that have `IO`,
-    /// `PFNMAP`, `DONTEXPAND` and `DONTDUMP`; what is left out is up to the fault hook.
+    /// Maps `frames` at the pages from `page` on, counted from the start of the mapping (Linux's
+    /// `remap_pfn_range`). Calls must be in ascending order. The entries exist when mmap returns, and the VMA
+    /// gets the flags `IO`, `PFNMAP`, `DONTEXPAND` and `DONTDUMP`. The fault hook serves the other pages.
     ///
     /// # Errors
     ///
-    /// The range leaves the mapping, or overlaps with one before; or there is no memory.
+    /// Fails if the range leaves the mapping or overlaps an earlier one, or if there is no memory.
     pub fn map_frames(&mut self, page: u64, frames: ForeignFrames) -> Result<(), MmapError> {
         let (first, pages) = (frames.first(), frames.count());
         let end = page.checked_add(pages).filter(|&end| pages > 0 && end <= self.info.pages().get());
@@ -107,11 +110,12 @@ impl<'r, P: Platform> MapRequest<'r, P> {
         Ok(())
     }
 
-    /// The flags and the frames that the driver wants, if they go together.
+    /// Returns the flags and frames that the driver chose, if they are consistent.
     pub(crate) fn answered(self) -> Result<(VmFlags, Vec<Run>), MmapError> {
         let MapRequest { info, runs, .. } = self;
         let mapped: u64 = runs.iter().map(|run| run.range.end() - run.range.start()).sum();
-        // As on Linux: what private stores copy is there from the start, or comes by faults.
+        // As on Linux: a private writable mapping either gets all its frames from the start, or gets them by
+        // faults.
         if info.flags.is_cow() && !runs.is_empty() && mapped != info.range.end() - info.range.start() {
             return Err(MmapError::Invalid);
         }

@@ -1,20 +1,19 @@
-//! Frames that are not the engine's, and their owner's word that programs may have them.
-#![expect(unsafe_code, reason = "the caller that names frames says whose they are")]
+//! Frames that the engine does not own, with their owner's promise that programs may use them.
+#![expect(unsafe_code, reason = "the caller that names frames vouches for their ownership")]
 
 use crate::Pfn;
 
-/// Frames of somebody else that follow each other, one at least: registers of a device, its memory, a ROM,
-/// the vdso.
+/// A non-empty range of contiguous frames that the engine does not own: registers or memory of a device, a
+/// ROM, the vdso.
 ///
-/// To map a frame is to let programs read it and perhaps write it, and the engine touches it on their behalf.
-/// A number alone would let safe code map page tables, or memory of another process. So the code that makes
-/// frames into an argument of the engine vouches for them here, once; hooks, drivers and pagers pass them on
-/// in safe code.
+/// Mapping a frame lets programs read it and perhaps write it, and the engine accesses the frame on their
+/// behalf. A bare frame number would let safe code map page tables or memory of another process. The code
+/// that creates this value therefore vouches for the frames, once. Hooks, drivers and pagers pass the value
+/// on in safe code.
 ///
 /// # Invariants
 ///
-/// No frame of it is, as long as the engine may map it, in the keeping of an engine or the memory of page
-/// tables.
+/// The frames are neither managed by an engine nor memory of page tables, as long as the engine may map them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForeignFrames {
     first: Pfn,
@@ -22,35 +21,35 @@ pub struct ForeignFrames {
 }
 
 impl ForeignFrames {
-    /// `count` frames from `first` on; at least one.
+    /// Creates a range of `count` frames starting at `first`. `count` is at least one.
     ///
     /// # Safety
     ///
-    /// As long as a hook, a driver or a pager names them and until what was mapped of them is unmapped or
-    /// revoked, none of these frames is on the free lists of the platform, of an engine, a page table, or
-    /// memory in which anybody relies on a value: the platform's memory as
-    /// [`Platform::alloc_frames`](crate::platform::Platform::alloc_frames) hands it out to their owner, or no
-    /// memory of the platform at all. Any program that they are mapped for may read them, and write them
-    /// where rights allow.
+    /// The promise holds as long as a hook, a driver or a pager names the frames, and until every mapping of
+    /// them is unmapped or revoked. During that time none of the frames is on a free list of the platform or
+    /// of an engine, is a page table, or is memory whose contents any code relies on. The frames are either
+    /// memory of the platform that [`Platform::alloc_frames`](crate::platform::Platform::alloc_frames)
+    /// allocated to their owner, or not memory of the platform at all. Any program that they are mapped for
+    /// may read them, and may write them where its rights allow.
     pub const unsafe fn new(first: Pfn, count: u64) -> Self {
         assert!(
             count > 0 && first.get().checked_add(count).is_some(),
-            "no frames, or more than there are numbers"
+            "the range is empty or exceeds the largest frame number"
         );
         ForeignFrames { first, count }
     }
 
-    /// The first of them.
+    /// Returns the first frame.
     pub const fn first(self) -> Pfn {
         self.first
     }
 
-    /// How many.
+    /// Returns the number of frames.
     pub const fn count(self) -> u64 {
         self.count
     }
 
-    /// The one with this number, counted from 0.
+    /// Returns the frame at position `n`, counted from 0.
     pub const fn get(self, n: u64) -> Option<Self> {
         if n < self.count {
             Some(ForeignFrames { first: Pfn::new(self.first.get() + n), count: 1 })
@@ -59,7 +58,7 @@ impl ForeignFrames {
         }
     }
 
-    /// So many of them, from this number on.
+    /// Returns `count` frames from position `from` on.
     pub const fn part(self, from: u64, count: u64) -> Option<Self> {
         match from.checked_add(count) {
             Some(end) if count > 0 && end <= self.count => {

@@ -1,8 +1,8 @@
-//! Files of huge pages: hugetlbfs, memfd_create(MFD_HUGETLB), and what MAP_HUGETLB maps.
+//! Files of huge pages: hugetlbfs, memfd_create(MFD_HUGETLB), and the files that MAP_HUGETLB maps.
 //!
-//! Their pages come and go by the rules of every file ([`object`](crate::file)), in units of huge pages.
-//! What differs is where a page is taken from, what was reserved of it, and that page tables are left and not
-//! only emptied when it goes.
+//! The rules of every file ([`file`](crate::file)) apply to their pages, in units of huge pages. Three things
+//! differ: the source of a page, the reservations, and the removal of a page, for which an address space
+//! leaves a shared page table instead of only clearing its entries.
 
 use crate::{
     PAGE_SHIFT, PAGE_SIZE, Pfn,
@@ -18,11 +18,12 @@ use core::ops::Range;
 use freehold_sync::{Killed, RwSemReadGuard, RwSemWriteGuard, atomic::Ordering::Relaxed};
 use freehold_vmspace::PageIndex;
 
-/// The right to reserve pages of a file of huge pages to a shared mapping, and to enlarge the file: its
-/// content lock for writing.
+/// The right to reserve pages of a file of huge pages for a shared mapping, and to enlarge the file. Holds
+/// the file's content lock for writing.
 ///
-/// That lock comes before the locks of address spaces. So mmap takes it first, then asks everything that can
-/// be refused, and uses the right last: a call that fails leaves no reservation and no new size behind.
+/// The content lock comes before the locks of address spaces. mmap therefore takes the lock first, then makes
+/// every check that can fail, and uses the right last. A call that fails leaves no reservation and no new
+/// size behind.
 pub(crate) struct Reserving<'m, P: Platform> {
     mapping: &'m Mapping<P>,
     huge: &'m HugeFile,
@@ -30,12 +31,12 @@ pub(crate) struct Reserving<'m, P: Platform> {
 }
 
 impl<P: Platform> Reserving<'_, P> {
-    /// Reserves every page of `bytes`, if `reserved`; with `enlarge` the file reaches at least that far from
-    /// now on.
+    /// Reserves every page of `bytes` if `reserved` is true. With `enlarge`, the file grows to at least the
+    /// end of `bytes`.
     ///
     /// # Errors
     ///
-    /// The pool has not so many, or no memory; nothing was reserved.
+    /// Fails if the pool has too few pages or if there is no memory; nothing is then reserved.
     pub fn reserve(&self, bytes: Range<u64>, reserved: bool, enlarge: bool) -> Result<(), FillError> {
         let (mapping, shift) = (self.mapping, self.mapping.page_shift());
         let pages = (bytes.start >> shift..bytes.end >> shift).into();
@@ -50,13 +51,13 @@ impl<P: Platform> Reserving<'_, P> {
 }
 
 impl<P: Platform> Mapping<P> {
-    /// A file of huge pages of `size` bytes, of hugetlbfs or, if it can be sealed, of
-    /// memfd_create(MFD_HUGETLB). Its pages come from the [pool](crate::engine::Engine::huge_pool); it has
-    /// none yet, and has none reserved before it is mapped.
+    /// Creates a file of huge pages of `size` bytes. A sealable file is one of memfd_create(MFD_HUGETLB), any
+    /// other belongs to hugetlbfs. Pages come from the [pool](crate::engine::Engine::huge_pool). The new file
+    /// has no pages, and no reservations until it is mapped.
     ///
     /// # Errors
     ///
-    /// `size` is not a multiple of the page's; or no memory.
+    /// Fails if `size` is not a multiple of the page size, or if there is no memory.
     pub fn of_huge_pages(
         files: &impl HasFiles<P>,
         page: HugePageSize,
@@ -69,12 +70,13 @@ impl<P: Platform> Mapping<P> {
         Ok(Self::of_kind(files.files(), Zeroes, size, Kind::Memory, Some(HugeFile::new(page)), sealable)?)
     }
 
-    /// Brings a page of zeroes into the cache, unless it is there: from its reservation, or from what the
-    /// pool has not reserved. Under the invalidate lock, inside the file.
+    /// Brings a zeroed page into the cache, unless the page is already there. The page comes from the file's
+    /// reservation or from the unreserved pages of the pool. The caller holds the invalidate lock; `index` is
+    /// inside the file.
     ///
     /// # Locks
     ///
-    /// The page's fault mutex: the second fault finds the page, and does not ask for another.
+    /// The page's fault mutex, so that a second fault finds the page instead of taking another from the pool.
     pub(crate) fn fill_huge(
         &self,
         pages_stay: &RwSemReadGuard<'_, P>,
@@ -82,18 +84,18 @@ impl<P: Platform> Mapping<P> {
         index: PageIndex,
     ) -> Result<(), NotMade> {
         let zeroes = |platform: &P, pfn| platform.zero_frames(pfn, huge.size.level().frames());
-        // Under the mutex nobody else makes one.
+        // The mutex keeps other tasks from making the page.
         self.add_huge(pages_stay, huge, index, zeroes, |page| {
             page.publish();
         })
     }
 
-    /// As [`fill_huge`](Self::fill_huge), with these contents, and published by `put`: as
-    /// [`insert_page`](Self::insert_page) for small pages.
+    /// Like [`fill_huge`](Self::fill_huge), but fills the page by `contents` and publishes it by `put`. The
+    /// counterpart of [`insert_page`](Self::insert_page) for small pages.
     ///
     /// # Locks
     ///
-    /// The invalidate lock for reading, killably; the page's fault mutex.
+    /// The invalidate lock for reading, where a fatal signal ends the wait; the page's fault mutex.
     pub(crate) fn insert_huge_page(
         &self,
         index: PageIndex,
@@ -117,7 +119,7 @@ impl<P: Platform> Mapping<P> {
     ) -> Result<(), NotMade> {
         let (memory, platform) = (self.files().memory(), self.files().platform());
         let _maker = self.files().hugetlb.fault_mutex(self.key(), index);
-        // Relaxed: words of pages that are made change under the mutex.
+        // Relaxed: the mutex orders changes of the words of new pages.
         let word = self.word(pages_stay, index);
         match word.map_or(0, |word| word.load(Relaxed)) {
             0 => {}
@@ -130,7 +132,7 @@ impl<P: Platform> Mapping<P> {
             TakeError::Returning(seen) => NotMade::Returning(seen),
         })?;
         let give_back = |reserved| memory.huge_pool(huge.size).put(platform, first, reserved);
-        // Made only now: a call for pages that cannot be had leaves no nodes behind.
+        // The word is made only now, so that a call that cannot get a page leaves no tree nodes behind.
         let made = word.map_or_else(|| self.cache_word(pages_stay, index), Ok).and_then(|word| {
             if !reserved {
                 huge.reserves.add_page::<P>(index)?;
@@ -152,7 +154,7 @@ impl<P: Platform> Mapping<P> {
         if NewPage::put(platform, word, first, put) {
             self.invalidate.came(1);
         } else {
-            // Without memory to forget the page, its place counts as reserved from now on.
+            // If there is no memory to forget the page, its index counts as reserved from now on.
             if reserved || huge.reserves.forget::<P>(index).is_err() {
                 memory.restore_reservation(first, huge.size);
             }
@@ -161,11 +163,11 @@ impl<P: Platform> Mapping<P> {
         Ok(())
     }
 
-    /// The right to reserve pages of a file of huge pages; `None` for any other file.
+    /// Returns the right to reserve pages of a file of huge pages. Returns `None` for any other file.
     ///
     /// # Errors
     ///
-    /// A fatal signal ended the wait.
+    /// Fails with `Killed` if a fatal signal ends the wait.
     ///
     /// # Locks
     ///
@@ -176,7 +178,7 @@ impl<P: Platform> Mapping<P> {
         Ok(Some(Reserving { mapping: self, huge, _content: self.content.write_killable()? }))
     }
 
-    /// As [`read_at`](Self::read_at): where there is no page there are zeroes, and none is made.
+    /// Like [`read_at`](Self::read_at). Absent pages read as zeroes and are not created.
     pub(crate) fn read_huge(&self, offset: u64, out: &mut [u8]) -> usize {
         let left = usize::try_from(self.size().saturating_sub(offset)).unwrap_or(usize::MAX);
         let len = out.len().min(left);
@@ -198,13 +200,13 @@ impl<P: Platform> Mapping<P> {
         len
     }
 
-    /// A page inside the file, if it has one, with a reference.
+    /// Returns a page inside the file, with a reference, if the page is in the cache.
     fn get_huge(&self, index: PageIndex) -> Option<CachedPage<'_, P>> {
-        // It may be moving: then it is looked for again when it has.
+        // The page may be moving: wait for the move and look again.
         self.get_page(index).or_else(|| self.get_after_move(&self.invalidate.read(), index))
     }
 
-    /// Zeroes bytes within one page, if it is there.
+    /// Zeroes bytes within one page, if the page is in the cache.
     pub(crate) fn zero_part_huge(&self, bytes: Range<u64>) {
         let Some(page) = self.get_huge(PageIndex::new(bytes.start >> self.page_shift())) else { return };
         let mut at = bytes.start;

@@ -1,4 +1,4 @@
-//! Pages of a file of huge pages, made before anybody touches them (fallocate).
+//! Allocation of pages of a file of huge pages before their first access (fallocate).
 
 use crate::{
     file::{FillError, LOST, MAX_BYTES, Mapping, Word},
@@ -10,19 +10,19 @@ use freehold_sync::atomic::Ordering::Relaxed;
 use freehold_vmspace::{PageIndex, PageRange};
 
 impl<P: Platform> Mapping<P> {
-    /// Makes sure that a file of huge pages has every page of `bytes`, which becomes part of the file
-    /// (fallocate).
+    /// Allocates every missing page of `bytes` in a file of huge pages, and enlarges the file to include
+    /// `bytes` (fallocate).
     ///
     /// # Errors
     ///
-    /// The pool has no page left, a seal forbids it, the file would become larger than any may be, or no
-    /// memory. The size is what it was, and beyond it there is no page. Pages that came inside the file
-    /// stay, as on Linux.
+    /// Fails if the pool has no page left, a seal forbids the change, the file would exceed the largest size,
+    /// or there is no memory. The size is then unchanged, and there is no page beyond the end. Pages that
+    /// were allocated inside the file stay, as on Linux.
     ///
     /// # Locks
     ///
-    /// The file's content lock for writing; then as [`fill`](Self::fill). On failure the invalidate lock for
-    /// writing.
+    /// The file's content lock for writing; then the locks of [`fill`](Self::fill). On failure also the
+    /// invalidate lock for writing.
     pub fn allocate(&self, bytes: Range<u64>) -> Result<(), FillError> {
         let Some(huge) = self.huge.as_ref().filter(|_| !bytes.is_empty()) else {
             return Err(FillError::Invalid);
@@ -34,7 +34,7 @@ impl<P: Platform> Mapping<P> {
         self.may_resize(end.max(old))?;
         let [from, to, inside] = [bytes.start, end, old].map(|byte| PageIndex::new(byte >> shift));
         PageRange::new(from, to.min(inside)).into_iter().try_for_each(|index| self.fill(index))?;
-        // Which of the pages beyond the end were not reserved before.
+        // The pages beyond the end that were not reserved before this call.
         let (first, fresh) = (from.max(inside), IndexSet::new());
         for index in PageRange::new(first, to) {
             if let Err(error) = self.fill_beyond(huge, index, &fresh) {
@@ -48,8 +48,8 @@ impl<P: Platform> Mapping<P> {
         Ok(())
     }
 
-    /// Makes a page beyond the end of the file, where nobody finds it, and notes in `fresh` whether it was
-    /// not reserved before.
+    /// Creates a page beyond the end of the file, where no lookup finds it. Records the page in `fresh` if it
+    /// was not reserved before.
     fn fill_beyond(&self, huge: &HugeFile, index: PageIndex, fresh: &IndexSet) -> Result<(), FillError> {
         if !huge.reserves.is_reserved::<P>(index) {
             fresh.insert::<P>(PageRange::one(index))?;
@@ -63,8 +63,8 @@ impl<P: Platform> Mapping<P> {
         }
     }
 
-    /// Takes pages away that [`fill_beyond`](Self::fill_beyond) made. No fault has found one: the size was
-    /// never published.
+    /// Removes pages that [`fill_beyond`](Self::fill_beyond) created. No fault has found one, because the
+    /// size was never published.
     fn take_back(&self, huge: &HugeFile, pages: PageRange, fresh: &IndexSet) {
         let pages_go = self.invalidate.write();
         for index in pages {
@@ -82,7 +82,7 @@ impl<P: Platform> Mapping<P> {
             word.store(0, Relaxed);
             if let Some(pfn) = old.held() {
                 self.invalidate.went(1);
-                // Without memory to forget the page, its place stays reserved: then the pool keeps the
+                // If there is no memory to forget the page, its index stays reserved. The pool then keeps the
                 // reservation as well.
                 if !forgotten {
                     self.files().memory().restore_reservation(pfn, huge.size);

@@ -1,4 +1,4 @@
-//! Files with rules of their own.
+//! Special kinds of files.
 
 mod direct;
 pub(super) mod driver;

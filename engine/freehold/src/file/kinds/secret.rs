@@ -1,4 +1,4 @@
-//! Secret memory (memfd_secret): a file that is there for its own program alone.
+//! Secret memory (memfd_secret): a file whose contents only programs that map it can access.
 
 use crate::{
     counted::Counted,
@@ -11,9 +11,10 @@ use crate::{
 };
 
 impl<P: Platform> Mapping<P> {
-    /// Secret memory, still without a page (memfd_secret): only programs that map it, shared, come to what it
-    /// holds. It counts as locked wherever it is mapped, is left out of core dumps, and can be neither pinned
-    /// nor populated. Its size is given once, by [`truncate`](Self::truncate).
+    /// Creates secret memory without pages (memfd_secret). Only programs that map the file can access its
+    /// contents, and only by shared mappings. The memory counts as locked wherever it is mapped, is left out
+    /// of core dumps, and can be neither pinned nor populated. [`truncate`](Self::truncate) sets its size,
+    /// once.
     ///
     /// # Errors
     ///

@@ -1,16 +1,16 @@
-//! System V shared memory, as far as address spaces go: memory, and how often it is attached.
+//! System V shared memory, as far as address spaces need it: the memory, and the number of its attachments.
 //!
-//! Keys, permissions, identifiers and times are the embedder's. What is here decides when the memory goes:
-//! once the segment is marked as removed *and* nobody has it attached. Attached means: each VMA that maps it
-//! counts, so a fork and a split count up and an unmapped fragment counts down, and each attempt at attaching
-//! counts while it lasts (hazard C-71).
+//! The embedder manages keys, permissions, identifiers and times. This module decides when the memory is
+//! freed: once the segment is marked as removed *and* is not attached. Each VMA that maps the segment counts
+//! as an attachment. A fork and a split therefore increment the count, and an unmapped fragment decrements
+//! it. Each attempt to attach the segment counts while it runs (hazard C-71).
 //!
 //! | state | meaning | becomes |
 //! | --- | --- | --- |
-//! | n attached | in use, or waiting to be | by attaching, opening, closing VMAs: another n; by `remove`: marked, or destroyed if n is 0 |
-//! | n attached, marked | as before; it may still be attached by its identifier | another n; destroyed, by the task that counts down to 0; ending, by a mapping of it in the place of all n |
-//! | n attached, marked, ending | the n VMAs are being taken away by one call; nothing attaches it any more | n - 1; destroyed, by the task that counts down to 0 |
-//! | 0 attached, marked (ending or not) | destroyed; nothing attaches it any more | |
+//! | n attached | in use, or not yet attached | another n, when VMAs or attempts begin or end; marked, by `remove`; destroyed, by `remove` if n is 0 |
+//! | n attached, marked | still in use; may still be attached by identifier | another n; destroyed, by the task that decrements n to 0; ending, by a mapping that replaces all n VMAs |
+//! | n attached, marked, ending | one call is removing all n VMAs; the segment cannot be attached any more | n - 1; destroyed, by the task that decrements n to 0 |
+//! | 0 attached, marked (ending or not) | destroyed; the segment cannot be attached any more | |
 
 use crate::{
     counted::{Counted, Shared},
@@ -24,24 +24,24 @@ use freehold_sync::atomic::{
 };
 use freehold_vmspace::HugePageSize;
 
-/// Marked as removed.
+/// The segment is marked as removed.
 const MARKED: u64 = 1;
-/// All that have it attached are about to go, in one step for other callers.
+/// One call is removing all VMAs that map the segment; other callers see the removal as one step.
 const ENDING: u64 = 2;
-/// One attach; the count lies above the marks.
+/// One attachment. The count is stored above the marks.
 const ATTACH: u64 = 4;
 
 /// A segment of System V shared memory.
 pub struct Segment<P: Platform> {
     key: u32,
     memory: Counted<Mapping<P>>,
-    /// See the module's table.
+    /// Marks and count; the module's table describes the values.
     state: AtomicU64,
 }
 
 impl<P: Platform> Shared for Segment<P> {}
 
-/// An attempt to attach a segment: it counts as attached as long as this lives.
+/// An attempt to attach a segment. The segment counts as attached while this value lives.
 pub(crate) struct Attaching<'s, P: Platform>(&'s Segment<P>);
 
 impl<P: Platform> Drop for Attaching<'_, P> {
@@ -51,19 +51,19 @@ impl<P: Platform> Drop for Attaching<'_, P> {
 }
 
 impl<P: Platform> Segment<P> {
-    /// Makes a segment of `bytes` bytes, zeroes at first, that reports name by `key`. All of it counts as
-    /// committed memory until the segment's end.
+    /// Creates a zeroed segment of `bytes` bytes. Reports name the segment by `key`. The whole size counts as
+    /// committed memory until the segment ends.
     ///
     /// # Errors
     ///
-    /// No memory, or more would be committed than [allowed](crate::engine::Engine::set_overcommit).
+    /// Fails if there is no memory, or if more would be committed than
+    /// [allowed](crate::engine::Engine::set_overcommit).
     pub fn new(files: &impl HasFiles<P>, key: u32, bytes: u64) -> Result<Counted<Self>, NoMemory> {
         Self::over(key, Mapping::nameless(files, bytes, true)?)
     }
 
-    /// Makes a segment like [`new`](Self::new), of which only the pages that were touched count as committed
-    /// memory (SHM_NORESERVE). If [promises are limited](crate::engine::Overcommit::Never), it is the same as
-    /// `new`.
+    /// Creates a segment like [`new`](Self::new), of which only touched pages count as committed memory
+    /// (SHM_NORESERVE). Under [`Overcommit::Never`](crate::engine::Overcommit::Never), the same as `new`.
     ///
     /// # Errors
     ///
@@ -72,13 +72,15 @@ impl<P: Platform> Segment<P> {
         Self::over(key, Mapping::nameless(files, bytes, files.files().committed.is_strict())?)
     }
 
-    /// Makes a segment like [`new`](Self::new), of huge pages of this size (SHM_HUGETLB), which come from the
-    /// [pool](crate::engine::Engine::huge_pool) as they are touched. With `reserved` all of them are reserved
-    /// from now until the segment's end; without (SHM_NORESERVE) none is.
+    /// Creates a segment like [`new`](Self::new), made of huge pages of the size `page` (SHM_HUGETLB). Pages
+    /// come from the [pool](crate::engine::Engine::huge_pool) when they are first touched. With `reserved`,
+    /// the whole segment is reserved in the pool until it ends. Without it (SHM_NORESERVE), no page is
+    /// reserved.
     ///
     /// # Errors
     ///
-    /// `bytes` is not a multiple of the page's; the pool has not so many pages; or no memory.
+    /// Fails if `bytes` is not a multiple of the page size, if the pool has too few pages, or if there is no
+    /// memory.
     pub fn of_huge_pages(
         files: &impl HasFiles<P>,
         key: u32,
@@ -87,7 +89,7 @@ impl<P: Platform> Segment<P> {
         reserved: bool,
     ) -> Result<Counted<Self>, FillError> {
         let memory = Mapping::of_huge_pages(files, page, bytes, false)?;
-        // Of memory that is not to be, the reservation goes with it.
+        // If creating the segment fails, dropping the memory releases the reservation.
         if let Some(right) = memory.reserving()? {
             right.reserve(0..memory.size(), reserved, false)?;
         }
@@ -98,59 +100,61 @@ impl<P: Platform> Segment<P> {
         Ok(Counted::try_new(Segment { key, memory, state: AtomicU64::new(0) })?)
     }
 
-    /// Its pages.
+    /// Returns the segment's pages.
     pub fn mapping(&self) -> &Counted<Mapping<P>> {
         &self.memory
     }
 
-    /// The key, by which reports name it.
+    /// Returns the key by which reports name the segment.
     pub fn key(&self) -> u32 {
         self.key
     }
 
-    /// How many VMAs map it (shm_nattch), attempts at attaching included.
+    /// Returns the number of VMAs that map the segment (shm_nattch), including attempts to attach it.
     pub fn attached(&self) -> u64 {
-        // Relaxed, here and below: an answer about one word, which may be old at once.
+        // Relaxed, here and below: a snapshot of a single word, which may be out of date at once.
         self.state.load(Relaxed) / ATTACH
     }
 
-    /// Whether it was marked as removed.
+    /// Returns true if the segment is marked as removed.
     pub fn is_removed(&self) -> bool {
         self.state.load(Relaxed) & MARKED != 0
     }
 
-    /// Whether it is gone: removed, and attached nowhere. The embedder may forget it.
+    /// Returns true if the segment is destroyed: removed and not attached. The embedder may then forget it.
     pub fn is_destroyed(&self) -> bool {
         self.state.load(Relaxed) & !ENDING == MARKED
     }
 
-    /// Marks it as removed (IPC_RMID): its memory goes as soon as nobody has it attached, which may be now.
+    /// Marks the segment as removed (IPC_RMID). The memory is freed as soon as the segment is not attached,
+    /// possibly by this call.
     ///
     /// # Locks
     ///
-    /// If it goes now, the content and invalidate locks of its memory for writing.
+    /// If this call frees the memory: the content and invalidate locks of the memory for writing.
     pub fn remove(&self) {
-        // AcqRel: the task that ends it comes after all that used it.
+        // AcqRel pairs with itself here and in `closed`: the task that destroys the segment comes after all
+        // its users.
         if self.state.fetch_or(MARKED, AcqRel) == 0 {
             self.destroy();
         }
     }
 
-    /// Whether it ends with `vmas` VMAs that the caller takes away: it was marked as removed, and they are
-    /// all that has it attached. If so, nobody attaches it from now on, though its memory goes only with
-    /// the last of them. They are in one address space, whose mmap lock the caller has for writing: no
-    /// fork or split counts them up.
+    /// Marks the segment as ending if `vmas` VMAs, which the caller is about to remove, are the last
+    /// attachments of a removed segment. Returns true if so. From then on the segment cannot be attached; its
+    /// memory is freed with the last VMA. All the VMAs are in one address space, whose mmap lock the caller
+    /// holds for writing, so that no fork or split adds to the count.
     pub(crate) fn ends_with(&self, vmas: u64) -> bool {
         let all = (vmas * ATTACH) | MARKED;
-        // Relaxed: the task that counts down to 0 orders the end.
+        // Relaxed: the task that decrements the count to 0 orders the end.
         vmas != 0 && self.state.compare_exchange(all, all | ENDING, Relaxed, Relaxed).is_ok()
     }
 
-    /// Counts an attempt at attaching; none if it is destroyed, or about to be.
+    /// Counts an attempt to attach the segment. Returns `None` if the segment is destroyed or ending.
     pub(crate) fn attaching(&self) -> Option<Attaching<'_, P>> {
         let mut state = self.state.load(Relaxed);
         while state != MARKED && state & ENDING == 0 {
-            // Relaxed: counting up orders nothing.
+            // Relaxed: an increment orders nothing.
             match self.state.compare_exchange_weak(state, state + ATTACH, Relaxed, Relaxed) {
                 Ok(_) => return Some(Attaching(self)),
                 Err(now) => state = now,
@@ -159,7 +163,8 @@ impl<P: Platform> Segment<P> {
         None
     }
 
-    /// What one attach maps: an open file of its own, so that two attaches never become one VMA.
+    /// Opens the file that one attach maps. Each attach has its own open file, so that VMAs of two attaches
+    /// never merge.
     ///
     /// # Errors
     ///
@@ -168,13 +173,13 @@ impl<P: Platform> Segment<P> {
         File::of_segment(this, access, &name(this.key))
     }
 
-    /// A VMA maps it that did not before. Another attach, which stays meanwhile, counts already.
+    /// Counts a new VMA. Another attachment exists during this call, so the segment is already counted.
     pub(in crate::file) fn opened(&self) {
         self.state.fetch_add(ATTACH, Relaxed);
     }
 
-    /// A VMA, or an attempt, is over. The last one holds no lock: all that ends a VMA under a lock leaves
-    /// another of the same attach behind.
+    /// Uncounts a VMA or an attempt. The caller that removes the last attachment holds no lock: code that
+    /// ends a VMA under a lock leaves another VMA of the same attach behind.
     pub(in crate::file) fn closed(&self) {
         // AcqRel: as in `remove`.
         if self.state.fetch_sub(ATTACH, AcqRel) & !ENDING == ATTACH | MARKED {
@@ -182,19 +187,19 @@ impl<P: Platform> Segment<P> {
         }
     }
 
-    /// Gives the memory back, although others may still know of the segment. Comes once: the state stays as
-    /// it is from here on.
+    /// Frees the memory, although tasks may still hold references to the segment. Runs once, because the
+    /// state does not change after it.
     fn destroy(&self) {
         let emptied = self.memory.clear();
-        debug_assert!(emptied.is_ok(), "memory without a last page to keep could not be cut off");
+        debug_assert!(emptied.is_ok(), "failed to free the memory of a segment");
     }
 }
 
-/// The name of what has this key, in reports.
+/// Returns the name that reports show for this key.
 fn name(key: u32) -> arrayvec::ArrayString<13> {
     use core::fmt::Write;
     let mut name = arrayvec::ArrayString::new();
     let written = write!(name, "/SYSV{key:08x}");
-    debug_assert!(written.is_ok(), "the name is 13 letters long");
+    debug_assert!(written.is_ok(), "the name of a segment exceeds 13 characters");
     name
 }

@@ -1,25 +1,26 @@
-//! How much shared memory a first access brings: what the files that Linux calls `shmem_enabled` say.
+//! Size of the blocks that the first access to shared memory allocates: the settings of Linux's
+//! `shmem_enabled` files.
 
 use crate::PAGE_SIZE;
 use freehold_pagetable::Level;
 
-/// Where shared memory has huge pages, as /sys/kernel/mm/transparent_hugepage/shmem_enabled and the mount
-/// option `huge` of a tmpfs say it.
+/// Policy that says where shared memory has huge pages. The values are those of
+/// /sys/kernel/mm/transparent_hugepage/shmem_enabled and of the mount option `huge` of tmpfs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum SharedHuge {
-    /// Nowhere.
+    /// No huge pages.
     #[default]
     Never = 0,
-    /// Wherever they fit into the mapping.
+    /// Huge pages wherever they fit into the mapping.
     Always = 1,
-    /// Where they fit into the file, too; or MADV_HUGEPAGE asked for them.
+    /// Huge pages where they also fit into the file, or where MADV_HUGEPAGE requests them.
     WithinSize = 2,
-    /// Where MADV_HUGEPAGE asked for them.
+    /// Huge pages where MADV_HUGEPAGE requests them.
     Advise = 3,
-    /// Nowhere, whatever anybody else says: no blocks either. Of the engine alone.
+    /// Neither huge pages nor smaller blocks, regardless of all other settings. Only valid for the engine.
     Deny = 4,
-    /// As `Always`, whatever a mount says. Of the engine alone.
+    /// Like `Always`, regardless of the mount. Only valid for the engine.
     Force = 5,
 }
 
@@ -27,12 +28,13 @@ impl SharedHuge {
     const ALL: [Self; 6] =
         [Self::Never, Self::Always, Self::WithinSize, Self::Advise, Self::Deny, Self::Force];
 
-    /// What is stored as this number.
+    /// Returns the policy with this number.
     pub(crate) fn of(number: u8) -> Self {
         Self::ALL.get(usize::from(number)).copied().unwrap_or_default()
     }
 
-    /// Where something of size `sizes` may come, in memory that asked for it or not.
+    /// Returns the places where blocks of the sizes `sizes` are allowed. `advised` says whether MADV_HUGEPAGE
+    /// applies to the memory.
     fn sizes(self, sizes: u64, advised: bool) -> Sizes {
         let none = Sizes::default();
         match self {
@@ -44,59 +46,63 @@ impl SharedHuge {
     }
 }
 
-/// How much shared memory a first access brings into the file's cache, and maps, where it brings more than a
-/// page: the largest block of these sizes that lies at a multiple of its size in the file and in memory,
-/// within the VMA, and of which nothing is in the cache yet. Each field but the first is a sum of sizes in
-/// bytes, those whose file /sys/kernel/mm/transparent_hugepage/hugepages-*kB/shmem_enabled has this
-/// word; what is none of [`SIZES`](Self::SIZES) counts for nothing. They are for memory without a name:
-/// memfds and shared anonymous memory. Segments of System V, and files [of a
-/// mount](crate::file::Mapping::set_mount_huge), have blocks of 2 MiB or none.
+/// Sizes of the blocks that the first access to shared memory allocates and maps.
 ///
-/// MADV_NOHUGEPAGE and `PR_SET_THP_DISABLE` keep all of them away. A block of 2 MiB is mapped by small pages.
-/// What lies behind the end of the file does not come.
+/// An access allocates the largest block of an allowed size that is aligned in the file and in memory, lies
+/// within the VMA, and has no page in the cache yet. If there is no such block, the access allocates a single
+/// page. Each field except the first is a sum of sizes in bytes: the sizes whose file
+/// /sys/kernel/mm/transparent_hugepage/hugepages-*kB/shmem_enabled contains the field's word. Sizes that are
+/// not in [`SIZES`](Self::SIZES) are ignored.
+///
+/// The sizes apply to memory without a name: memfds and shared anonymous memory. Segments of System V and
+/// files [of a mount](crate::file::Mapping::set_mount_huge) have blocks of 2 MiB or none.
+///
+/// MADV_NOHUGEPAGE and `PR_SET_THP_DISABLE` disable all blocks. A block of 2 MiB is mapped by small pages.
+/// Pages beyond the end of the file are not allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct SharedBlocks {
-    /// What segments get, and sizes that inherit it.
+    /// Policy of segments, and of the sizes in `inherit`.
     pub all: SharedHuge,
-    /// Sizes that come wherever they fit into the VMA.
+    /// Sizes that are allocated wherever they fit into the VMA.
     pub always: u64,
-    /// Those that come where they fit into the file, too.
+    /// Sizes that are allocated where they also fit into the file.
     pub within_size: u64,
-    /// Those that come where MADV_HUGEPAGE asked for them.
+    /// Sizes that are allocated where MADV_HUGEPAGE requests them.
     pub advised: u64,
-    /// Those that come where huge pages do by `all`. If that forces them, no other size comes.
+    /// Sizes that are allocated where `all` allows huge pages. If `all` is [`Force`](SharedHuge::Force), no
+    /// other size is allocated.
     pub inherit: u64,
 }
 
-/// Sizes in bytes, added up, of blocks that may come at some place.
+/// Sizes of blocks that are allowed at some place. Each field is a sum of sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Sizes {
-    /// Without a look at the file's length.
+    /// Sizes that are allowed regardless of the file's length.
     pub always: u64,
-    /// If the file has all of the block.
+    /// Sizes that are allowed if the file contains the whole block.
     pub within: u64,
-    /// If it has all of the 2 MiB around it.
+    /// Sizes that are allowed if the file contains the whole 2 MiB around the block.
     pub within_huge: u64,
 }
 
 impl Sizes {
-    /// All of them, added up.
+    /// Returns the union of all sizes.
     pub fn all(self) -> u64 {
         self.always | self.within | self.within_huge
     }
 }
 
 impl SharedBlocks {
-    /// All sizes, added up: powers of two from 8 KiB to 2 MiB.
+    /// The sum of all sizes: powers of two from 8 KiB to 2 MiB.
     pub const SIZES: u64 = 2 * Self::LARGEST - Self::SMALLEST;
-    /// The largest, in bytes.
+    /// The largest size in bytes.
     pub(crate) const LARGEST: u64 = Level::Pmd.span();
-    /// The smallest, in bytes.
+    /// The smallest size in bytes.
     const SMALLEST: u64 = 2 * PAGE_SIZE;
-    /// Bits of a word that a set of sizes takes.
+    /// Number of bits that a set of sizes takes in a word.
     const BITS: u32 = (Self::SIZES / Self::SMALLEST).count_ones();
 
-    /// All in a word; 0 for none.
+    /// Packs all fields into a word. The default is 0.
     pub(crate) fn word(self) -> u64 {
         let sums = [self.always, self.within_size, self.advised, self.inherit];
         let bits = sums
@@ -111,7 +117,8 @@ impl SharedBlocks {
         SharedBlocks { all, always: sum(3), within_size: sum(2), advised: sum(1), inherit: sum(0) }
     }
 
-    /// What may come in memory without a name that asked for huge pages or not.
+    /// Returns the sizes that are allowed in memory without a name. `advised` says whether MADV_HUGEPAGE
+    /// applies.
     pub(crate) fn nameless(self, advised: bool) -> Sizes {
         let inherited = self.all.sizes(self.inherit, advised);
         match self.all {
@@ -124,7 +131,7 @@ impl SharedBlocks {
         }
     }
 
-    /// What may come in a segment, or in a file whose mount says something of its own.
+    /// Returns the sizes that are allowed in a segment, or in a file whose mount has its own policy.
     pub(crate) fn named(self, mount: Option<SharedHuge>, advised: bool) -> Sizes {
         let decides = match (self.all, mount) {
             (SharedHuge::Deny | SharedHuge::Force, _) | (_, None) => self.all,
@@ -134,7 +141,7 @@ impl SharedBlocks {
     }
 }
 
-/// The sizes of which `sizes` is the sum.
+/// Iterates over the sizes in the sum `sizes`, largest first.
 pub(crate) fn largest_first(mut sizes: u64) -> impl Iterator<Item = u64> {
     core::iter::from_fn(move || {
         let largest = 1 << sizes.checked_ilog2()?;

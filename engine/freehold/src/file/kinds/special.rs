@@ -1,21 +1,21 @@
-//! Mappings by an embedder's own rules: device memory, a crash dump, the vdso.
+//! Mappings with an embedder's own rules: device memory, a crash dump, the vdso.
 //!
-//! What such a VMA maps is a [`Special`]: hooks, whose fields are the mapping's private data, and perhaps a
-//! file, whose reverse map then lists the VMA. All VMAs that come of one mapping (by split, fork, mremap)
-//! share the `Special` and count it: it is dropped once, after the last of them (hazard C-30). Its frames are
-//! the embedder's: the engine neither counts nor frees them.
+//! Such a VMA maps a [`Special`]. It consists of hooks, whose fields are the mapping's private data, and
+//! optionally of a file, whose reverse map then lists the VMA. All VMAs that come from one mapping (by split,
+//! fork, mremap) share the `Special` and count references to it. The `Special` is dropped once, after the
+//! last of them (hazard C-30). The embedder owns the frames: the engine neither counts nor frees them.
 //!
-//! A hook is shown a [description](VmaInfo) of a VMA, never a VMA, and gets no handle to an address space.
-//! Should it have one of its own, it may not use it: most hooks run with locks of the address space held, and
-//! the checker of lock orders reports a hook that waits for them (hazards C-6, C-31). Its own locks a hook
-//! may take, if nobody calls the engine with them held; [`Mapping::revoke`] alone may be called so. Which
-//! hook runs when: [`VmOps`].
+//! A hook gets a [description](VmaInfo) of a VMA, never a VMA, and gets no handle to an address space. A hook
+//! that has its own handle must not use it: most hooks run with locks of the address space held, and the
+//! lock-order checker reports a hook that waits for those locks (hazards C-6, C-31). A hook may take its own
+//! locks, if the engine is never called with them held. The only exception is [`Mapping::revoke`], which may
+//! be called with those locks held. [`VmOps`] lists when each hook runs.
 //!
-//! # Taking frames back
+//! # Revoking frames
 //!
-//! A device that loses its frames revokes them: `file/change/revoke.rs`. An entry from what a hook said
-//! ([`Asked`]) is made in a read section in which no revocation has come since the hook was asked, and
-//! otherwise the hook is asked again.
+//! A device that loses its frames revokes them (`file/change/revoke.rs`). An entry that a hook's answer leads
+//! to is made in a read section in which no revocation has occurred since the hook was called ([`Asked`]).
+//! Otherwise the hook is called again.
 
 use crate::{
     Pfn,
@@ -31,10 +31,10 @@ use freehold_sync::atomic::Ordering::Acquire;
 use freehold_vmspace::{PageIndex, UserRange};
 
 freehold_sync::error_enum! {
-    /// Answers of a hook about a page that it cannot supply.
+    /// Errors of a hook that cannot supply a page.
     #[non_exhaustive]
     pub enum HookFault {
-        /// There is nothing behind this address, or not any more.
+        /// There is no frame at this address, or the driver has removed the frame.
         ///
         /// The program gets SIGBUS.
         Bus,
@@ -47,69 +47,72 @@ freehold_sync::error_enum! {
     }
 }
 
-/// How processors may keep what they read and write.
+/// Kinds of caching that CPUs may use for a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Caching {
-    /// As ordinary memory.
+    /// The caching of ordinary memory.
     #[default]
     WriteBack,
-    /// Reads are kept; writes go through at once.
+    /// Reads are cached; writes go to memory at once.
     WriteThrough,
-    /// Nothing is kept: registers of a device.
+    /// Nothing is cached: registers of a device.
     Uncached,
 }
 
-/// The hooks of a mapping, and in its fields the mapping's private data (Linux's `vm_operations_struct` and
-/// `vm_private_data`). `mmu` is the platform's own record of the address space.
+/// The hooks of a mapping. The fields of the implementing type are the mapping's private data (Linux's
+/// `vm_operations_struct` and `vm_private_data`). The argument `mmu` is the platform's own record of the
+/// address space.
 ///
-/// | hook | called when | under | may fail |
+/// | hook | called when | locks held | can fail |
 /// | --- | --- | --- | --- |
-/// | [`Driver::mmap`](crate::file::Driver::mmap) | before anything is published | mmap W | yes: nothing was mapped |
-/// | [`open`](Self::open) | a VMA maps this that did not before: mmap, split, fork, mremap | mmap W, in fork of both spaces | no |
-/// | [`close`](Self::close) | that VMA is over; once for each `open` | no lock of an address space | no |
-/// | [`may_split`](Self::may_split) | before a cut | mmap W | it answers |
-/// | [`mremap`](Self::mremap) | last before a move, which then cannot fail any more | mmap W, the VMA's W | yes: nothing has moved |
-/// | [`fault`](Self::fault), [`mkwrite`](Self::mkwrite) | an access finds no entry, or none that may be written | the VMA's R or mmap R | yes: no entry was made |
+/// | [`Driver::mmap`](crate::file::Driver::mmap) | before anything is published | mmap W | yes: nothing is mapped |
+/// | [`open`](Self::open) | a new VMA maps the object: mmap, split, fork, mremap | mmap W, in fork of both spaces | no |
+/// | [`close`](Self::close) | a VMA ends; once for each `open` | no lock of an address space | no |
+/// | [`may_split`](Self::may_split) | before a split | mmap W | returns whether the split is allowed |
+/// | [`mremap`](Self::mremap) | as the last step before a move that cannot fail any more | mmap W, the VMA's W | yes: nothing is moved |
+/// | [`fault`](Self::fault), [`mkwrite`](Self::mkwrite) | an access finds no entry, or a read-only one | the VMA's R or mmap R | yes: no entry is made |
 pub trait VmOps<P: Platform>: Send + Sync + 'static {
-    /// How reports call it.
+    /// Returns the name that reports show.
     fn name(&self) -> &str {
         ""
     }
 
-    /// A VMA maps this that did not before; the first one included.
+    /// Records a new VMA, including the first one.
     fn open(&self, mmu: &P::Mmu, vma: &VmaInfo) {
         let _ = (mmu, vma);
     }
 
-    /// A VMA that was opened is over; its pages are gone, and its addresses may be somebody else's. `vma` is
-    /// as it was last, which after splits and merges is not what it was opened as.
+    /// Records the end of a VMA that was opened. The VMA's pages are unmapped, and another VMA may already
+    /// use the addresses. `vma` describes the VMA's last state, which splits and merges may have changed
+    /// since `open`.
     fn close(&self, mmu: &P::Mmu, vma: &VmaInfo) {
         let _ = (mmu, vma);
     }
 
-    /// Whether the VMA may be cut at `at`, strictly inside it.
+    /// Returns true if the VMA may be split at `at`, strictly inside the VMA.
     fn may_split(&self, vma: &VmaInfo, at: u64) -> bool {
         let _ = (vma, at);
         false
     }
 
-    /// Whether `vma`, a VMA or a part of one, may move to `to`, which is longer if it grows. After `Ok` it
-    /// moves. Where it is only to be mapped there as well, the range of `vma` is empty.
+    /// Permits a move of `vma`, a VMA or a part of one, to `to`, which is longer if the VMA grows. After `Ok`
+    /// the move takes place. If the pages are only mapped a second time, the range of `vma` is empty.
     ///
     /// # Errors
     ///
-    /// What the call shall say; nothing moves.
+    /// The error that the call returns; nothing is then moved.
     fn mremap(&self, mmu: &P::Mmu, vma: &VmaInfo, to: UserRange) -> Result<(), MremapError> {
         let _ = (mmu, vma, to);
         Ok(())
     }
 
-    /// The frame of the page with this offset, for an access that finds none: the first of those named. It
-    /// stays what it is until it is revoked, or for as long as this lives.
+    /// Returns the frame of the page at offset `pgoff`, for an access that finds no entry. Only the first of
+    /// the returned frames is used. The frame stays the page's frame until it is revoked, or as long as this
+    /// object lives.
     ///
     /// # Errors
     ///
-    /// How the access ends.
+    /// The fault that the access ends with.
     fn fault(
         &self,
         mmu: &P::Mmu,
@@ -121,42 +124,43 @@ pub trait VmOps<P: Platform>: Send + Sync + 'static {
         Err(HookFault::Bus)
     }
 
-    /// Whether [`mkwrite`](Self::mkwrite) wants to hear of the first write to each page of a shared mapping.
-    /// Always the same.
+    /// Returns true if [`mkwrite`](Self::mkwrite) is to be called before the first write to each page of a
+    /// shared mapping. Must always return the same value.
     fn notifies_writes(&self) -> bool {
         false
     }
 
-    /// The page with this offset is about to be written for the first time since it was mapped: Linux's
+    /// Permits the first write to the page at offset `pgoff` since the page was mapped: Linux's
     /// `pfn_mkwrite`.
     ///
     /// # Errors
     ///
-    /// How the access ends.
+    /// The fault that the access ends with.
     fn mkwrite(&self, mmu: &P::Mmu, vma: &VmaInfo, pgoff: PageIndex) -> Result<(), HookFault> {
         let _ = (mmu, vma, pgoff);
         Ok(())
     }
 
-    /// How processors may cache it. Always the same.
+    /// Returns how CPUs may cache the mapping. Must always return the same value.
     fn caching(&self) -> Caching {
         Caching::WriteBack
     }
 }
 
-/// What a VMA of an embedder's own maps.
+/// The object of a VMA with an embedder's own rules.
 pub struct Special<P: Platform> {
-    /// Whose address spaces may map it.
+    /// State of the engine whose address spaces may map the object.
     files: Counted<Files<P>>,
     ops: Box<dyn VmOps<P>>,
-    /// Whose reverse map lists its VMAs, so that its frames can be revoked.
+    /// The file whose reverse map lists the VMAs, so that the frames can be revoked.
     mapping: Option<Counted<Mapping<P>>>,
 }
 
 impl<P: Platform> Shared for Special<P> {}
 
 impl<P: Platform> Special<P> {
-    /// With these hooks, for address spaces of `engine`, and frames that are never revoked.
+    /// Creates an object with these hooks, for address spaces of the engine that `files` belongs to. Its
+    /// frames are never revoked.
     ///
     /// # Errors
     ///
@@ -166,7 +170,7 @@ impl<P: Platform> Special<P> {
         Ok(Counted::try_new(Special { files: files.files().clone(), ops, mapping: None })?)
     }
 
-    /// With these hooks, of a file whose frames can be [revoked](Mapping::revoke).
+    /// Creates an object with these hooks, for a file whose frames can be [revoked](Mapping::revoke).
     ///
     /// # Errors
     ///
@@ -177,27 +181,27 @@ impl<P: Platform> Special<P> {
         Ok(Counted::try_new(Special { files, ops, mapping: Some(mapping.clone()) })?)
     }
 
-    /// The engine whose address spaces may map it.
+    /// Returns the state of the engine whose address spaces may map the object.
     pub fn files(&self) -> &Counted<Files<P>> {
         &self.files
     }
 
-    /// Its hooks.
+    /// Returns the hooks.
     pub fn ops(&self) -> &dyn VmOps<P> {
         &*self.ops
     }
 
-    /// The file whose reverse map lists its VMAs.
+    /// Returns the file whose reverse map lists the VMAs.
     pub fn mapping(&self) -> Option<&Counted<Mapping<P>>> {
         self.mapping.as_ref()
     }
 
-    /// To be called before a hook is asked for frames.
+    /// Records the number of revocations. Must be called before a hook is called for frames.
     pub(crate) fn ask(&self) -> Asked<'_, P> {
         self.mapping().map_or(Asked { of: None }, |mapping| mapping.asking())
     }
 
-    /// What an entry of it has besides what its VMA's flags give every entry.
+    /// Returns the flags that an entry has in addition to those that the VMA's flags give every entry.
     pub(crate) fn entry_flags(&self, flags: VmFlags) -> PteFlags {
         let mut entry = PteFlags::SPECIAL;
         match self.ops.caching() {
@@ -211,34 +215,35 @@ impl<P: Platform> Special<P> {
     }
 }
 
-/// A moment before a hook was asked for frames. What it said holds as long as nothing was revoked since.
+/// The number of revocations before a hook was called for frames. The hook's answer is valid as long as the
+/// number is unchanged.
 #[derive(Clone, Copy)]
 pub(crate) struct Asked<'m, P: Platform> {
     pub(in crate::file) of: Option<(&'m Mapping<P>, u64)>,
 }
 
 impl<P: Platform> Asked<'_, P> {
-    /// Whether an entry may be made, within this read section, from what the hook said.
+    /// Returns true if an entry may be made from the hook's answer within this read section.
     pub fn holds(&self, _: &P::RcuGuard) -> bool {
         self.of.is_none_or(|(mapping, seen)| mapping.revocations() == seen)
     }
 }
 
-/// A fixed list of frames under a name: the vdso. Its maker keeps the frames alive as long as it exists. A
-/// private store copies a page as it would a file's; what lies behind the last frame is a bus error.
+/// A fixed list of frames with a name: the vdso. The creator keeps the frames alive as long as the list
+/// exists. A private store copies a page, as for a file. An access beyond the last frame is a bus error.
 #[derive(Debug)]
 pub struct Frames {
     name: &'static str,
-    /// One each.
+    /// One element per frame.
     frames: Box<[ForeignFrames]>,
 }
 
 impl Frames {
-    /// The mapping called `name`, for instance `[vdso]`, of these frames in this order.
+    /// Creates the mapping called `name`, for instance `[vdso]`, of these frames in this order.
     ///
     /// # Errors
     ///
-    /// No memory for the list.
+    /// Fails if there is no memory for the list.
     pub fn new(name: &'static str, frames: &[ForeignFrames]) -> Result<Self, NoMemory> {
         let mut list = Vec::new();
         for run in frames {
@@ -249,7 +254,7 @@ impl Frames {
         Ok(Frames { name, frames: list.into_boxed_slice() })
     }
 
-    /// The frame of the page with this offset, if there is one.
+    /// Returns the frame of the page at offset `pgoff`, if there is one.
     pub fn frame(&self, pgoff: PageIndex) -> Option<Pfn> {
         self.one(pgoff).map(ForeignFrames::first)
     }
@@ -270,12 +275,12 @@ impl<P: Platform> VmOps<P> for Frames {
 }
 
 impl<P: Platform> Mapping<P> {
-    /// To be called before a hook is asked for frames.
+    /// Records the number of revocations. Must be called before a hook is called for frames.
     pub(crate) fn asking(&self) -> Asked<'_, P> {
         Asked { of: Some((self, self.revocations())) }
     }
 
-    /// How often something was revoked.
+    /// Returns the number of revocations.
     pub(in crate::file) fn revocations(&self) -> u64 {
         self.revoked.load(Acquire)
     }

@@ -1,9 +1,9 @@
-//! A device of zeroes, such as /dev/zero: what is mapped of it is new memory.
+//! A device of zeroes, such as /dev/zero. A mapping of the device is new memory.
 //!
-//! A private mapping is anonymous memory of which the open file shows: by its name and offset, and because
-//! neighbours are one VMA only over the same file, with offsets that continue. So is a shared mapping by a
-//! file that was not opened for writing, since nobody ever stores there. Every other shared mapping is shared
-//! memory of its own, as of no file at all.
+//! A private mapping is anonymous memory that shows the open file in two ways: by name and offset in reports,
+//! and in merges, for which adjacent VMAs need the same file and consecutive offsets. A shared mapping of a
+//! file that was not opened for writing is the same, since no task can store to it. Every other shared
+//! mapping is its own shared memory, as if there were no file.
 
 use crate::{
     counted::Counted,
@@ -16,9 +16,9 @@ use crate::{
 };
 
 impl<P: Platform> Mapping<P> {
-    /// A device of zeroes, such as /dev/zero, to be opened by [`File::new`](crate::file::File::new). It has
-    /// neither pages nor a size, and is read as zeroes at any offset; what is written to it is lost. Mappings
-    /// of it [are aligned](Self::align_to_huge_pages) for huge pages, as on Linux.
+    /// Creates a device of zeroes, such as /dev/zero, to be opened by [`File::new`](crate::file::File::new).
+    /// The device has neither pages nor a size. Reads return zeroes at any offset, and writes have no effect.
+    /// Mappings of the device [are aligned](Self::align_to_huge_pages) for huge pages, as on Linux.
     ///
     /// # Errors
     ///
